@@ -1,0 +1,5 @@
+//! The `fresco` binary: settings, assembly, logging.
+
+fn main() -> anyhow::Result<()> {
+    Ok(())
+}

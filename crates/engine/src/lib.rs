@@ -1,0 +1,1 @@
+//! Queue, executor, output caches, durable store, events.

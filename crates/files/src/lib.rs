@@ -1,0 +1,1 @@
+//! What is on disk: directories, names, containment, model folders, image files with their metadata.

@@ -1,0 +1,1 @@
+//! Schema, prompt, validation, order, cache keys, the node trait. Pure: no I/O, no tensor, no threads.

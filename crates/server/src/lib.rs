@@ -1,0 +1,1 @@
+//! HTTP and WebSocket: the wire shapes of ComfyUI and ours.
