@@ -1,1 +1,17 @@
 //! Tensors on the CPU: shape, f32 storage, and the operations that model-free nodes need.
+//!
+//! ```
+//! use fresco_tensor::Tensor;
+//! let a = Tensor::from_vec([2, 2], vec![0.0, 1.0, 2.0, 3.0])?;
+//! assert_eq!(a.transpose(0, 1)?.data(), [0.0, 2.0, 1.0, 3.0]);
+//! # Ok::<(), fresco_tensor::TensorError>(())
+//! ```
+//!
+//! Every operation checks its shapes and answers with a [`TensorError`]; results do not depend on thread counts.
+
+mod arrange;
+mod error;
+mod tensor;
+
+pub use error::{Result, TensorError};
+pub use tensor::{MAX_ELEMENTS, Tensor, element_count};

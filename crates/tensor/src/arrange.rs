@@ -1,0 +1,474 @@
+//! Moving elements around: permuting, slicing, joining, repeating. Nothing here changes a value.
+
+use crate::error::{Result, TensorError};
+use crate::tensor::{Tensor, element_count, reserve, strides};
+
+/// Start offsets of a strided walk in row-major order of `shape`.
+pub(crate) struct Offsets {
+    shape: Vec<usize>,
+    strides: Vec<isize>,
+    index: Vec<usize>,
+    offset: isize,
+    left: usize,
+}
+
+impl Offsets {
+    pub(crate) fn new(shape: &[usize], strides: &[isize], base: isize) -> Self {
+        Self {
+            shape: shape.to_vec(),
+            strides: strides.to_vec(),
+            index: vec![0; shape.len()],
+            offset: base,
+            left: shape.iter().product(),
+        }
+    }
+}
+
+impl Iterator for Offsets {
+    type Item = isize;
+
+    fn next(&mut self) -> Option<isize> {
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        let current = self.offset;
+        for d in (0..self.shape.len()).rev() {
+            self.index[d] += 1;
+            self.offset += self.strides[d];
+            if self.index[d] < self.shape[d] {
+                break;
+            }
+            self.offset -= self.strides[d] * self.shape[d] as isize;
+            self.index[d] = 0;
+        }
+        Some(current)
+    }
+}
+
+/// Reads `shape` elements at the given strides into a new tensor. `kept` is the shape of the result, which may group
+/// dimensions of the walk (repetition walks more dimensions than it returns).
+fn gather(
+    data: &[f32],
+    walk: &[usize],
+    walk_strides: &[isize],
+    base: isize,
+    kept: Vec<usize>,
+) -> Result<Tensor> {
+    let mut out = reserve(&kept)?;
+    if element_count(&kept)? == 0 {
+        return Ok(Tensor::raw(kept, out));
+    }
+    // Merge neighbours that step together, so that the inner loops are long.
+    let mut dims: Vec<(usize, isize)> = Vec::with_capacity(walk.len());
+    for (&size, &stride) in walk.iter().zip(walk_strides).filter(|(s, _)| **s != 1) {
+        match dims.last_mut() {
+            Some(last) if last.1 == stride * size as isize => *last = (last.0 * size, stride),
+            _ => dims.push((size, stride)),
+        }
+    }
+    let (inner, inner_stride) = dims.pop().unwrap_or((1, 1));
+    let (rows, row_stride) = dims.pop().unwrap_or((1, 0));
+    let (sizes, steps): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
+    for start in Offsets::new(&sizes, &steps, base) {
+        for row in 0..rows as isize {
+            let first = start + row * row_stride;
+            if inner_stride == 1 {
+                let first = first as usize;
+                out.extend_from_slice(&data[first..first + inner]);
+            } else {
+                out.extend((0..inner as isize).map(|i| data[(first + i * inner_stride) as usize]));
+            }
+        }
+    }
+    Ok(Tensor::raw(kept, out))
+}
+
+impl Tensor {
+    /// Reorders dimensions: dimension `i` of the result is dimension `order[i]` of `self`.
+    pub fn permute(&self, order: &[usize]) -> Result<Self> {
+        let mut seen = vec![false; self.rank()];
+        for &d in order {
+            self.check_dim("permute", d)?;
+            seen[d] = true;
+        }
+        if order.len() != self.rank() || seen.contains(&false) {
+            return Err(TensorError::mismatch("permute", self.shape(), order));
+        }
+        let from = strides(self.shape());
+        let shape: Vec<_> = order.iter().map(|&d| self.shape()[d]).collect();
+        let steps: Vec<_> = order.iter().map(|&d| from[d]).collect();
+        gather(self.data(), &shape, &steps, 0, shape.clone())
+    }
+
+    /// Swaps two dimensions.
+    pub fn transpose(&self, a: usize, b: usize) -> Result<Self> {
+        self.check_dim("transpose", a)?;
+        self.check_dim("transpose", b)?;
+        let mut order: Vec<_> = (0..self.rank()).collect();
+        order.swap(a, b);
+        self.permute(&order)
+    }
+
+    /// Moves one dimension to another place, keeping the order of the others.
+    pub fn movedim(&self, from: usize, to: usize) -> Result<Self> {
+        self.check_dim("movedim", from)?;
+        self.check_dim("movedim", to)?;
+        let mut order: Vec<_> = (0..self.rank()).filter(|&d| d != from).collect();
+        order.insert(to, from);
+        self.permute(&order)
+    }
+
+    /// (b, h, w, c) to (b, c, h, w): a picture as the resize and convolution functions want it.
+    pub fn nhwc_to_nchw(&self) -> Result<Self> {
+        self.dims4()?;
+        self.permute(&[0, 3, 1, 2])
+    }
+
+    /// (b, c, h, w) to (b, h, w, c).
+    pub fn nchw_to_nhwc(&self) -> Result<Self> {
+        self.dims4()?;
+        self.permute(&[0, 2, 3, 1])
+    }
+
+    /// Keeps `len` entries of a dimension from `start` on.
+    pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<Self> {
+        self.check_dim("narrow", dim)?;
+        let size = self.shape()[dim];
+        if start > size || len > size - start {
+            return Err(TensorError::IndexOutOfRange {
+                op: "narrow",
+                index: start.saturating_add(len),
+                size,
+            });
+        }
+        if len == size {
+            return Ok(self.clone());
+        }
+        let steps = strides(self.shape());
+        let mut shape = self.shape().to_vec();
+        shape[dim] = len;
+        let base = start as isize * steps[dim];
+        gather(self.data(), &shape, &steps, base, shape.clone())
+    }
+
+    /// One entry of a dimension, without that dimension.
+    pub fn select(&self, dim: usize, index: usize) -> Result<Self> {
+        self.narrow(dim, index, 1)?.squeeze(dim)
+    }
+
+    /// Removes a dimension of size 1; any other size is an error.
+    pub fn squeeze(&self, dim: usize) -> Result<Self> {
+        self.check_dim("squeeze", dim)?;
+        let mut shape = self.shape().to_vec();
+        shape.remove(dim);
+        self.reshape(shape)
+    }
+
+    /// Inserts a dimension of size 1 before dimension `dim` (`dim` may equal the rank).
+    pub fn unsqueeze(&self, dim: usize) -> Result<Self> {
+        if dim > self.rank() {
+            self.check_dim("unsqueeze", dim)?;
+        }
+        let mut shape = self.shape().to_vec();
+        shape.insert(dim, 1);
+        self.reshape(shape)
+    }
+
+    /// Joins tensors along an existing dimension; all other sizes must agree.
+    pub fn cat(tensors: &[&Self], dim: usize) -> Result<Self> {
+        let [first, rest @ ..] = tensors else {
+            return Err(TensorError::invalid("cat", "no tensors given"));
+        };
+        first.check_dim("cat", dim)?;
+        let mut shape = first.shape().to_vec();
+        for t in rest {
+            let fits = t.rank() == shape.len()
+                && (0..shape.len()).all(|d| d == dim || t.shape()[d] == shape[d]);
+            if !fits {
+                return Err(TensorError::mismatch("cat", first.shape(), t.shape()));
+            }
+            shape[dim] = shape[dim].saturating_add(t.shape()[dim]);
+        }
+        let mut out = reserve(&shape)?;
+        let (outer, _, _) = first.around(dim);
+        for o in 0..outer {
+            for t in tensors {
+                let (_, size, inner) = t.around(dim);
+                out.extend_from_slice(&t.data()[o * size * inner..][..size * inner]);
+            }
+        }
+        Ok(Self::raw(shape, out))
+    }
+
+    /// Joins tensors of one shape along a new dimension.
+    pub fn stack(tensors: &[&Self], dim: usize) -> Result<Self> {
+        let lifted = tensors
+            .iter()
+            .map(|t| t.unsqueeze(dim))
+            .collect::<Result<Vec<_>>>()?;
+        Self::cat(&lifted.iter().collect::<Vec<_>>(), dim)
+    }
+
+    /// Cuts a dimension into pieces of `size`; the last piece may be shorter.
+    pub fn split(&self, dim: usize, size: usize) -> Result<Vec<Self>> {
+        self.check_dim("split", dim)?;
+        if size == 0 {
+            return Err(TensorError::invalid("split", "pieces of size 0"));
+        }
+        let total = self.shape()[dim];
+        (0..total)
+            .step_by(size)
+            .map(|start| self.narrow(dim, start, size.min(total - start)))
+            .collect()
+    }
+
+    /// Tiles the whole tensor; counts are aligned to the last dimensions and may add dimensions in front.
+    pub fn repeat(&self, counts: &[usize]) -> Result<Self> {
+        if counts.len() < self.rank() {
+            return Err(TensorError::mismatch("repeat", self.shape(), counts));
+        }
+        let added = counts.len() - self.rank();
+        let from = strides(self.shape());
+        let (mut walk, mut steps, mut shape) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, &count) in counts.iter().enumerate() {
+            let (size, step) = match i.checked_sub(added) {
+                Some(d) => (self.shape()[d], from[d]),
+                None => (1, 0),
+            };
+            walk.extend([count, size]);
+            steps.extend([0, step]);
+            shape.push(count.saturating_mul(size));
+        }
+        gather(self.data(), &walk, &steps, 0, shape)
+    }
+
+    /// Repeats every entry of a dimension `count` times in place: a, a, b, b.
+    pub fn repeat_interleave(&self, dim: usize, count: usize) -> Result<Self> {
+        self.check_dim("repeat_interleave", dim)?;
+        let mut shape = self.shape().to_vec();
+        let mut walk = shape.clone();
+        let mut steps = strides(&shape);
+        shape[dim] = shape[dim].saturating_mul(count);
+        walk.insert(dim + 1, count);
+        steps.insert(dim + 1, 0);
+        gather(self.data(), &walk, &steps, 0, shape)
+    }
+
+    /// Picks entries of a dimension in the given order; an index may occur more than once.
+    pub fn index_select(&self, dim: usize, indices: &[usize]) -> Result<Self> {
+        self.check_dim("index_select", dim)?;
+        let (outer, size, inner) = self.around(dim);
+        if let Some(&index) = indices.iter().find(|&&i| i >= size) {
+            return Err(TensorError::IndexOutOfRange {
+                op: "index_select",
+                index,
+                size,
+            });
+        }
+        let mut shape = self.shape().to_vec();
+        shape[dim] = indices.len();
+        let mut out = reserve(&shape)?;
+        for o in 0..outer {
+            for &i in indices {
+                out.extend_from_slice(&self.data()[(o * size + i) * inner..][..inner]);
+            }
+        }
+        Ok(Self::raw(shape, out))
+    }
+
+    /// Reverses the given dimensions.
+    pub fn flip(&self, dims: &[usize]) -> Result<Self> {
+        let mut steps = strides(self.shape());
+        let mut base = 0;
+        let mut flipped = vec![false; self.rank()];
+        for &d in dims {
+            self.check_dim("flip", d)?;
+            if std::mem::replace(&mut flipped[d], true) {
+                return Err(TensorError::invalid("flip", "a dimension is named twice"));
+            }
+            base += (self.shape()[d] as isize - 1) * steps[d];
+            steps[d] = -steps[d];
+        }
+        let shape = self.shape().to_vec();
+        gather(self.data(), &shape, &steps, base, shape.clone())
+    }
+
+    /// Rotates the plane of two dimensions by `turns` quarter turns, from the first dimension towards the second.
+    pub fn rot90(&self, turns: i64, first: usize, second: usize) -> Result<Self> {
+        self.check_dim("rot90", first)?;
+        self.check_dim("rot90", second)?;
+        if first == second {
+            return Err(TensorError::invalid("rot90", "needs two dimensions"));
+        }
+        match turns.rem_euclid(4) {
+            0 => Ok(self.clone()),
+            1 => self.flip(&[second])?.transpose(first, second),
+            2 => self.flip(&[first, second]),
+            _ => self.flip(&[first])?.transpose(first, second),
+        }
+    }
+
+    /// Repeats dimensions of size 1 (and adds dimensions in front) until the tensor has the given shape.
+    pub fn expand(&self, shape: &[usize]) -> Result<Self> {
+        if self.shape() == shape {
+            return Ok(self.clone());
+        }
+        let steps = broadcast_strides(self.shape(), shape)
+            .ok_or_else(|| TensorError::mismatch("expand", self.shape(), shape))?;
+        gather(self.data(), shape, &steps, 0, shape.to_vec())
+    }
+
+    /// Writes `source` into the box of `self` that starts at `start`. The box must lie inside.
+    pub fn paste(&mut self, start: &[usize], source: &Self) -> Result<()> {
+        let fits = start.len() == self.rank()
+            && source.rank() == self.rank()
+            && (0..self.rank())
+                .all(|d| start[d].saturating_add(source.shape()[d]) <= self.shape()[d]);
+        if !fits {
+            return Err(TensorError::mismatch("paste", self.shape(), source.shape()));
+        }
+        if source.is_empty() {
+            return Ok(());
+        }
+        let steps = strides(self.shape());
+        let base = start
+            .iter()
+            .zip(&steps)
+            .map(|(&s, &t)| s as isize * t)
+            .sum();
+        let outer = self.rank().saturating_sub(1);
+        let row = source.shape().last().copied().unwrap_or(1);
+        let offsets = Offsets::new(&source.shape()[..outer], &steps[..outer], base);
+        let target = self.data_mut();
+        for (offset, values) in offsets.zip(source.data().chunks_exact(row)) {
+            target[offset as usize..][..row].copy_from_slice(values);
+        }
+        Ok(())
+    }
+}
+
+/// Strides that read a tensor of shape `from` as if it had shape `to`; `None` when it cannot be broadcast.
+pub(crate) fn broadcast_strides(from: &[usize], to: &[usize]) -> Option<Vec<isize>> {
+    let added = to.len().checked_sub(from.len())?;
+    let own = strides(from);
+    let mut steps = vec![0; added];
+    for (d, &size) in from.iter().enumerate() {
+        match (size, to[added + d]) {
+            (a, b) if a == b => steps.push(own[d]),
+            (1, _) => steps.push(0),
+            _ => return None,
+        }
+    }
+    Some(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ramp(shape: &[usize]) -> Tensor {
+        Tensor::from_fn(shape, |i| i as f32).unwrap()
+    }
+
+    #[track_caller]
+    fn check(t: Result<Tensor>, shape: &[usize], data: &[f32]) {
+        let t = t.unwrap();
+        assert_eq!((t.shape(), t.data()), (shape, data));
+    }
+
+    #[test]
+    fn permuting() {
+        let t = ramp(&[2, 3]);
+        check(t.transpose(0, 1), &[3, 2], &[0., 3., 1., 4., 2., 5.]);
+        let p = ramp(&[2, 3, 4, 5]).permute(&[3, 1, 0, 2]).unwrap();
+        assert_eq!(p.shape(), [5, 3, 2, 4]);
+        assert_eq!(p.at(&[4, 1, 1, 2]), ramp(&[2, 3, 4, 5]).at(&[1, 1, 2, 4]));
+        let m = ramp(&[2, 3, 4]).movedim(0, 2).unwrap();
+        assert_eq!(m.shape(), [3, 4, 2]);
+        assert_eq!(m.at(&[1, 2, 1]), Ok(18.0));
+        assert!(t.permute(&[0, 0]).is_err());
+        assert!(t.permute(&[0]).is_err());
+        let picture = ramp(&[1, 2, 2, 3]);
+        let back = picture.nhwc_to_nchw().unwrap().nchw_to_nhwc().unwrap();
+        assert_eq!(back, picture);
+    }
+
+    #[test]
+    fn cutting_and_joining() {
+        let t = ramp(&[2, 3]);
+        check(t.narrow(1, 1, 2), &[2, 2], &[1., 2., 4., 5.]);
+        check(t.narrow(0, 2, 0), &[0, 3], &[]);
+        assert!(t.narrow(1, 2, 2).is_err());
+        assert!(t.narrow(1, usize::MAX, 2).is_err());
+        check(t.select(1, 2), &[2], &[2., 5.]);
+        check(
+            Tensor::cat(&[&t, &ramp(&[2, 1])], 1),
+            &[2, 4],
+            &[0., 1., 2., 0., 3., 4., 5., 1.],
+        );
+        assert!(Tensor::cat(&[&t, &ramp(&[3, 1])], 1).is_err());
+        assert!(Tensor::cat(&[], 0).is_err());
+        let one = ramp(&[2]);
+        check(Tensor::stack(&[&one, &one], 1), &[2, 2], &[0., 0., 1., 1.]);
+        let parts = t.split(1, 2).unwrap();
+        assert_eq!(parts[0].data(), [0., 1., 3., 4.]);
+        assert_eq!(parts[1].data(), [2., 5.]);
+        check(
+            t.index_select(1, &[2, 0, 2]),
+            &[2, 3],
+            &[2., 0., 2., 5., 3., 5.],
+        );
+        assert!(t.index_select(1, &[3]).is_err());
+    }
+
+    #[test]
+    fn repeating() {
+        let t = ramp(&[2, 2]);
+        check(
+            t.repeat(&[1, 2]),
+            &[2, 4],
+            &[0., 1., 0., 1., 2., 3., 2., 3.],
+        );
+        check(
+            t.repeat(&[2, 1, 1]),
+            &[2, 2, 2],
+            &[0., 1., 2., 3., 0., 1., 2., 3.],
+        );
+        check(t.repeat(&[0, 2]), &[0, 4], &[]);
+        assert!(t.repeat(&[2]).is_err());
+        assert!(t.repeat(&[usize::MAX, 2]).is_err());
+        check(
+            t.repeat_interleave(0, 2),
+            &[4, 2],
+            &[0., 1., 0., 1., 2., 3., 2., 3.],
+        );
+        check(
+            ramp(&[2, 1]).expand(&[2, 2, 2]),
+            &[2, 2, 2],
+            &[0., 0., 1., 1., 0., 0., 1., 1.],
+        );
+        assert!(t.expand(&[2, 3]).is_err());
+        assert!(t.expand(&[2]).is_err());
+    }
+
+    #[test]
+    fn turning() {
+        let t = ramp(&[2, 3]);
+        check(t.flip(&[1]), &[2, 3], &[2., 1., 0., 5., 4., 3.]);
+        check(t.flip(&[0, 1]), &[2, 3], &[5., 4., 3., 2., 1., 0.]);
+        assert!(t.flip(&[1, 1]).is_err());
+        check(t.rot90(1, 0, 1), &[3, 2], &[2., 5., 1., 4., 0., 3.]);
+        check(t.rot90(-1, 0, 1), &[3, 2], &[3., 0., 4., 1., 5., 2.]);
+        check(t.rot90(2, 0, 1), &[2, 3], &[5., 4., 3., 2., 1., 0.]);
+    }
+
+    #[test]
+    fn pasting() {
+        let mut t = Tensor::zeros([3, 3]).unwrap();
+        t.paste(&[1, 0], &ramp(&[2, 2])).unwrap();
+        assert_eq!(t.data(), [0., 0., 0., 0., 1., 0., 2., 3., 0.]);
+        assert!(t.paste(&[2, 0], &ramp(&[2, 2])).is_err());
+        assert!(t.paste(&[0], &ramp(&[2])).is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! What can go wrong in tensor operations. Shapes come from workflows, so all of these are ordinary errors.
+
+/// Result of a tensor operation.
+pub type Result<T, E = TensorError> = std::result::Result<T, E>;
+
+/// An operation that cannot be done on the given shapes or values.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TensorError {
+    #[error("shape {shape:?} holds {expected} elements, but {actual} were given")]
+    ElementCount {
+        shape: Vec<usize>,
+        expected: usize,
+        actual: usize,
+    },
+    #[error("a tensor of shape {shape:?} is too large")]
+    TooLarge { shape: Vec<usize> },
+    #[error("{op}: shapes {left:?} and {right:?} do not fit together")]
+    ShapeMismatch {
+        op: &'static str,
+        left: Vec<usize>,
+        right: Vec<usize>,
+    },
+    #[error("{op}: dimension {dim} is out of range for shape {shape:?}")]
+    DimOutOfRange {
+        op: &'static str,
+        dim: usize,
+        shape: Vec<usize>,
+    },
+    #[error("{op}: index {index} is out of range for size {size}")]
+    IndexOutOfRange {
+        op: &'static str,
+        index: usize,
+        size: usize,
+    },
+    #[error("{op}: needs {expected} dimensions, got shape {shape:?}")]
+    Rank {
+        op: &'static str,
+        expected: &'static str,
+        shape: Vec<usize>,
+    },
+    #[error("{op}: {reason}")]
+    Invalid { op: &'static str, reason: String },
+}
+
+impl TensorError {
+    pub(crate) fn invalid(op: &'static str, reason: impl Into<String>) -> Self {
+        Self::Invalid {
+            op,
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn mismatch(op: &'static str, left: &[usize], right: &[usize]) -> Self {
+        Self::ShapeMismatch {
+            op,
+            left: left.to_vec(),
+            right: right.to_vec(),
+        }
+    }
+
+    pub(crate) fn rank(op: &'static str, expected: &'static str, shape: &[usize]) -> Self {
+        Self::Rank {
+            op,
+            expected,
+            shape: shape.to_vec(),
+        }
+    }
+}

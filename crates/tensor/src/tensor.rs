@@ -1,0 +1,285 @@
+//! The tensor: a shape and shared f32 storage, contiguous in row-major order, copied on write.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Result, TensorError};
+
+/// Most elements one tensor may have (32 GiB of f32): a hostile size in a workflow becomes an error, not an abort.
+pub const MAX_ELEMENTS: usize = 1 << 33;
+
+/// A dense f32 array on the CPU. Clones share storage until one of them is written.
+#[derive(Clone, PartialEq)]
+pub struct Tensor {
+    shape: Vec<usize>,
+    data: Arc<Vec<f32>>,
+}
+
+/// Number of elements of a shape, refusing overflow and anything above [`MAX_ELEMENTS`].
+pub fn element_count(shape: &[usize]) -> Result<usize> {
+    // A zero anywhere makes the tensor empty, but the other sizes must still be sane for the strides to be.
+    let bound = shape
+        .iter()
+        .try_fold(1usize, |n, &s| n.checked_mul(s.max(1)))
+        .filter(|&n| n <= MAX_ELEMENTS);
+    match bound {
+        Some(_) if shape.contains(&0) => Ok(0),
+        Some(n) => Ok(n),
+        None => Err(TensorError::TooLarge {
+            shape: shape.to_vec(),
+        }),
+    }
+}
+
+/// Storage for a shape, filled with one value. Asks the allocator first, so that a refusal is an error.
+pub(crate) fn allocate(shape: &[usize], value: f32) -> Result<Vec<f32>> {
+    let mut data = reserve(shape)?;
+    data.resize(element_count(shape)?, value);
+    Ok(data)
+}
+
+/// Empty storage with room for a shape.
+pub(crate) fn reserve(shape: &[usize]) -> Result<Vec<f32>> {
+    let mut data = Vec::new();
+    data.try_reserve_exact(element_count(shape)?)
+        .map_err(|_| TensorError::TooLarge {
+            shape: shape.to_vec(),
+        })?;
+    Ok(data)
+}
+
+/// Row-major strides of a shape, in elements.
+pub(crate) fn strides(shape: &[usize]) -> Vec<isize> {
+    let mut strides = vec![1isize; shape.len()];
+    for i in (1..shape.len()).rev() {
+        strides[i - 1] = strides[i] * shape[i].max(1) as isize;
+    }
+    strides
+}
+
+impl Tensor {
+    /// A tensor of the given values in row-major order.
+    pub fn from_vec(shape: impl Into<Vec<usize>>, data: Vec<f32>) -> Result<Self> {
+        let shape = shape.into();
+        let expected = element_count(&shape)?;
+        if expected != data.len() {
+            return Err(TensorError::ElementCount {
+                shape,
+                expected,
+                actual: data.len(),
+            });
+        }
+        Ok(Self {
+            shape,
+            data: Arc::new(data),
+        })
+    }
+
+    /// A tensor from values that an operation of this crate has counted itself.
+    pub(crate) fn raw(shape: Vec<usize>, data: Vec<f32>) -> Self {
+        debug_assert_eq!(shape.iter().product::<usize>(), data.len());
+        Self {
+            shape,
+            data: Arc::new(data),
+        }
+    }
+
+    /// A tensor with every element 0.
+    pub fn zeros(shape: impl Into<Vec<usize>>) -> Result<Self> {
+        Self::full(shape, 0.0)
+    }
+
+    /// A tensor with every element 1.
+    pub fn ones(shape: impl Into<Vec<usize>>) -> Result<Self> {
+        Self::full(shape, 1.0)
+    }
+
+    /// A tensor with every element `value`.
+    pub fn full(shape: impl Into<Vec<usize>>, value: f32) -> Result<Self> {
+        let shape = shape.into();
+        let data = allocate(&shape, value)?;
+        Ok(Self::raw(shape, data))
+    }
+
+    /// A tensor of rank 0.
+    pub fn scalar(value: f32) -> Self {
+        Self::raw(Vec::new(), vec![value])
+    }
+
+    /// A tensor of rank 1.
+    pub fn from_slice(values: &[f32]) -> Self {
+        Self::raw(vec![values.len()], values.to_vec())
+    }
+
+    /// A tensor whose element at row-major index `i` is `f(i)`.
+    pub fn from_fn(shape: impl Into<Vec<usize>>, f: impl FnMut(usize) -> f32) -> Result<Self> {
+        let shape = shape.into();
+        let mut data = reserve(&shape)?;
+        data.extend((0..element_count(&shape)?).map(f));
+        Ok(Self::raw(shape, data))
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+
+    /// Size of one dimension.
+    pub fn dim(&self, dim: usize) -> Result<usize> {
+        self.check_dim("dim", dim)?;
+        Ok(self.shape[dim])
+    }
+
+    /// The four sizes of a rank 4 tensor.
+    pub fn dims4(&self) -> Result<[usize; 4]> {
+        <[usize; 4]>::try_from(self.shape())
+            .map_err(|_| TensorError::rank("dims4", "4", &self.shape))
+    }
+
+    /// The three sizes of a rank 3 tensor.
+    pub fn dims3(&self) -> Result<[usize; 3]> {
+        <[usize; 3]>::try_from(self.shape())
+            .map_err(|_| TensorError::rank("dims3", "3", &self.shape))
+    }
+
+    /// All elements in row-major order.
+    pub fn data(&self) -> &[f32] {
+        &self.data
+    }
+
+    /// All elements for writing; copies first when another tensor shares the storage.
+    pub fn data_mut(&mut self) -> &mut [f32] {
+        Arc::make_mut(&mut self.data).as_mut_slice()
+    }
+
+    /// The elements, without a copy where nobody else holds them.
+    pub fn into_vec(self) -> Vec<f32> {
+        Arc::try_unwrap(self.data).unwrap_or_else(|shared| shared.as_ref().clone())
+    }
+
+    /// The only element of a tensor of one element.
+    pub fn item(&self) -> Result<f32> {
+        match self.data() {
+            [value] => Ok(*value),
+            _ => Err(TensorError::invalid(
+                "item",
+                format!("shape {:?} is not one element", self.shape),
+            )),
+        }
+    }
+
+    /// The element at a position.
+    pub fn at(&self, index: &[usize]) -> Result<f32> {
+        if index.len() != self.rank() {
+            return Err(TensorError::mismatch("at", &self.shape, index));
+        }
+        let mut flat = 0;
+        for (&i, &size) in index.iter().zip(&self.shape) {
+            if i >= size {
+                return Err(TensorError::IndexOutOfRange {
+                    op: "at",
+                    index: i,
+                    size,
+                });
+            }
+            flat = flat * size + i;
+        }
+        Ok(self.data[flat])
+    }
+
+    /// The same elements in the same order under another shape.
+    pub fn reshape(&self, shape: impl Into<Vec<usize>>) -> Result<Self> {
+        let shape = shape.into();
+        if element_count(&shape)? != self.len() {
+            return Err(TensorError::mismatch("reshape", &self.shape, &shape));
+        }
+        Ok(Self {
+            shape,
+            data: Arc::clone(&self.data),
+        })
+    }
+
+    pub(crate) fn check_dim(&self, op: &'static str, dim: usize) -> Result<()> {
+        if dim < self.rank() {
+            return Ok(());
+        }
+        Err(TensorError::DimOutOfRange {
+            op,
+            dim,
+            shape: self.shape.clone(),
+        })
+    }
+
+    /// Sizes before, at and after a dimension, multiplied out: the view most loops over one dimension want.
+    pub(crate) fn around(&self, dim: usize) -> (usize, usize, usize) {
+        (
+            self.shape[..dim].iter().product(),
+            self.shape[dim],
+            self.shape[dim + 1..].iter().product(),
+        )
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        write!(f, "Tensor{:?} ", self.shape)?;
+        let mut list = f.debug_list();
+        list.entries(self.data.iter().take(SHOWN));
+        if self.len() > SHOWN {
+            list.entry(&format_args!(".."));
+        }
+        list.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_share_until_written() {
+        let a = Tensor::from_vec([2], vec![1.0, 2.0]).unwrap();
+        let mut b = a.clone();
+        b.data_mut()[0] = 5.0;
+        assert_eq!(a.data(), [1.0, 2.0]);
+        assert_eq!(b.into_vec(), [5.0, 2.0]);
+    }
+
+    #[test]
+    fn hostile_sizes_are_errors() {
+        for shape in [
+            vec![usize::MAX, 2],
+            vec![1 << 17, 1 << 17],
+            vec![0, usize::MAX, 3],
+        ] {
+            let err = Tensor::zeros(shape.clone()).unwrap_err();
+            assert_eq!(err, TensorError::TooLarge { shape });
+        }
+        assert!(Tensor::zeros([0, 4]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn counts_and_positions_are_checked() {
+        assert!(Tensor::from_vec([2, 2], vec![0.0; 3]).is_err());
+        let t = Tensor::from_fn([2, 3], |i| i as f32).unwrap();
+        assert_eq!(t.at(&[1, 2]), Ok(5.0));
+        assert!(t.at(&[2, 0]).is_err());
+        assert!(t.at(&[1]).is_err());
+        assert!(t.item().is_err());
+        assert_eq!(t.reshape([3, 2]).unwrap().at(&[2, 1]), Ok(5.0));
+        assert!(t.reshape([4, 2]).is_err());
+    }
+}
