@@ -1,1 +1,34 @@
-fn main() {}
+//! `cargo xtask`: everything a person or CI does to the tree besides building it.
+//!
+//! Deliberately depends on none of our crates, so that it still runs when they do not compile.
+
+#![expect(
+    clippy::print_stdout,
+    reason = "this program's output is what it prints"
+)]
+
+mod bench;
+mod ci;
+mod commands;
+mod deny;
+mod docgen;
+mod fuzz;
+mod install;
+mod metadata;
+mod spdx;
+mod steps;
+mod tidy;
+mod tree;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match commands::run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! `cargo xtask ci`: the same checks at home and on the machine that decides, cheapest first.
+
+use std::{env, path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    deny, docgen, install,
+    steps::{Clock, cargo, present, run as run_command, run_keeping},
+    tidy, tree,
+};
+
+struct Step {
+    name: &'static str,
+    work: fn(&mut Vec<String>) -> Result<()>,
+}
+
+const STEPS: &[Step] = &[
+    Step {
+        name: "fmt",
+        work: |_| run_command(&mut cargo(&["fmt", "--all", "--check"])),
+    },
+    Step {
+        name: "tidy",
+        work: |_| tidy::run(),
+    },
+    Step {
+        name: "deny",
+        work: |_| deny::run(),
+    },
+    Step {
+        name: "clippy",
+        work: |_| {
+            run_command(&mut cargo(&[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--locked",
+                "--",
+                "-D",
+                "warnings",
+            ]))
+        },
+    },
+    Step {
+        name: "build",
+        work: |_| build(),
+    },
+    Step {
+        name: "test",
+        work: |counts| {
+            counts.extend(run_tests(&[])?);
+            Ok(())
+        },
+    },
+    Step {
+        name: "doctest",
+        work: |counts| {
+            let lines = run_keeping(
+                &mut cargo(&["test", "--workspace", "--doc", "--locked", "--quiet"]),
+                is_count,
+            )?;
+            counts.extend(lines);
+            Ok(())
+        },
+    },
+    Step {
+        name: "doc",
+        work: |_| {
+            run_command(
+                cargo(&["doc", "--workspace", "--no-deps", "--locked"])
+                    .env("RUSTDOCFLAGS", "-D warnings"),
+            )
+        },
+    },
+    Step {
+        name: "docgen",
+        work: |_| docgen::run(&["--check".to_owned()]),
+    },
+    Step {
+        name: "bench build",
+        work: |_| {
+            run_command(&mut cargo(&[
+                "build",
+                "--package",
+                "fresco-bench",
+                "--locked",
+            ]))
+        },
+    },
+    Step {
+        name: "clients",
+        work: |_| clients(&[]),
+    },
+    Step {
+        name: "frontends",
+        work: |_| frontends(&[]),
+    },
+];
+
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let steps = select(arguments)?;
+    let mut clock = Clock::default();
+    let mut counts = Vec::new();
+    let mut outcome = Ok(());
+    for step in steps {
+        outcome = clock.step(step.name, || (step.work)(&mut counts));
+        if outcome.is_err() {
+            break;
+        }
+    }
+    clock.print();
+    for line in &counts {
+        println!("tests: {line}");
+    }
+    if outcome.is_ok() {
+        println!("ci: all green");
+    }
+    outcome
+}
+
+fn select(arguments: &[String]) -> Result<&'static [Step]> {
+    let position = |name: &str| {
+        STEPS
+            .iter()
+            .position(|step| step.name == name)
+            .with_context(|| {
+                let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+                format!("no step {name:?}; there are {}", names.join(", "))
+            })
+    };
+    match arguments {
+        [] => Ok(STEPS),
+        [flag, name] if flag == "--from" => Ok(&STEPS[position(name)?..]),
+        [flag, name] if flag == "--only" => {
+            let at = position(name)?;
+            Ok(&STEPS[at..=at])
+        }
+        _ => bail!("usage: cargo xtask ci [--from STEP | --only STEP]"),
+    }
+}
+
+fn build() -> Result<()> {
+    run_command(&mut cargo(&["build", "--package", "fresco", "--locked"]))
+}
+
+/// The program that tests and drivers start.
+pub(crate) fn program() -> PathBuf {
+    match env::var_os("FRESCO_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => tree::target_dir()
+            .join("debug")
+            .join(format!("fresco{}", env::consts::EXE_SUFFIX)),
+    }
+}
+
+/// Runs all tests and gives the runner's closing counts.
+fn run_tests(more: &[String]) -> Result<Vec<String>> {
+    let mut command = if present("cargo-nextest", "--version") {
+        cargo(&[
+            "nextest",
+            "run",
+            "--workspace",
+            "--locked",
+            "--no-fail-fast",
+            "--status-level=slow",
+            "--final-status-level=slow",
+        ])
+    } else {
+        cargo(&[
+            "test",
+            "--workspace",
+            "--locked",
+            "--no-fail-fast",
+            "--all-targets",
+        ])
+    };
+    run_keeping(with_program(&mut command).args(more), is_count)
+}
+
+fn is_count(line: &str) -> bool {
+    line.contains("tests run:") || line.contains("test result:")
+}
+
+fn with_program(command: &mut Command) -> &mut Command {
+    command.env("FRESCO_BIN", program())
+}
+
+pub(crate) fn test(arguments: &[String]) -> Result<()> {
+    build()?;
+    let counts = run_tests(arguments)?;
+    for line in counts {
+        println!("tests: {line}");
+    }
+    Ok(())
+}
+
+pub(crate) fn crash(arguments: &[String]) -> Result<()> {
+    let count = arguments.first().map_or("200", String::as_str);
+    if count.parse::<u32>().is_err() {
+        bail!("the count of kills must be a number, not {count:?}");
+    }
+    build()?;
+    let mut command = cargo(&[
+        "test",
+        "--package",
+        "fresco-tests",
+        "--test",
+        "crash",
+        "--locked",
+        "--",
+        "--nocapture",
+    ]);
+    run_command(with_program(&mut command).env("FRESCO_CRASHES", count))
+}
+
+pub(crate) fn clients(arguments: &[String]) -> Result<()> {
+    install::python_clients()?;
+    install::node_packages()?;
+    drive("clients", arguments)
+}
+
+pub(crate) fn frontends(arguments: &[String]) -> Result<()> {
+    install::chromium()?;
+    install::node_packages()?;
+    install::front_ends()?;
+    let versions: Vec<String> = if arguments.is_empty() {
+        install::FRONT_ENDS
+            .iter()
+            .map(|v| (*v).to_owned())
+            .collect()
+    } else {
+        arguments.to_vec()
+    };
+    for version in versions {
+        let root = install::static_root(&version)
+            .to_string_lossy()
+            .into_owned();
+        drive("frontend", &[version, root])?;
+    }
+    Ok(())
+}
+
+/// Hands over to the driver program, which starts servers with the harness of the black-box tests.
+fn drive(what: &str, arguments: &[String]) -> Result<()> {
+    build()?;
+    let mut command = cargo(&[
+        "run",
+        "--quiet",
+        "--package",
+        "fresco-tests",
+        "--bin",
+        "drive",
+        "--locked",
+        "--",
+        what,
+    ]);
+    run_command(
+        with_program(&mut command)
+            .args(arguments)
+            .env("FRESCO_CI_CACHE", tree::cache_dir()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_can_be_picked() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(select(&[]).unwrap().len(), STEPS.len());
+        assert_eq!(select(&words("--only tidy")).unwrap()[0].name, "tidy");
+        assert_eq!(select(&words("--from doc")).unwrap()[0].name, "doc");
+        assert!(select(&words("--only painting")).is_err());
+        assert!(select(&words("--fast")).is_err());
+    }
+
+    #[test]
+    fn closing_counts_are_recognised() {
+        assert!(is_count(
+            "     Summary [   0.010s] 2 tests run: 2 passed, 0 skipped"
+        ));
+        assert!(is_count("test result: ok. 3 passed; 0 failed; 0 ignored"));
+        assert!(!is_count("running 3 tests"));
+    }
+}

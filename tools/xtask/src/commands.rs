@@ -1,0 +1,112 @@
+//! The table of commands. `tidy` reads it too: a page may only name commands that stand here.
+
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail};
+
+use crate::{bench, ci, deny, docgen, fuzz, tidy};
+
+pub(crate) struct Command {
+    pub(crate) name: &'static str,
+    arguments: &'static str,
+    about: &'static str,
+    run: fn(&[String]) -> Result<()>,
+}
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command {
+        name: "ci",
+        arguments: "[--from STEP] [--only STEP]",
+        about: "every check, cheapest first, stopping at the first failure",
+        run: ci::run,
+    },
+    Command {
+        name: "tidy",
+        arguments: "",
+        about: "dependency arrows, file length, left-overs, unsafe, commands named in pages",
+        run: |_| tidy::run(),
+    },
+    Command {
+        name: "deny",
+        arguments: "",
+        about: "licences, bans and duplicates of the dependency tree, as deny.toml says",
+        run: |_| deny::run(),
+    },
+    Command {
+        name: "test",
+        arguments: "[ARGUMENTS FOR THE RUNNER]",
+        about: "build the program and run all tests against it",
+        run: ci::test,
+    },
+    Command {
+        name: "crash",
+        arguments: "[COUNT]",
+        about: "kill the program COUNT times (200) under load and look for losses",
+        run: ci::crash,
+    },
+    Command {
+        name: "clients",
+        arguments: "[NAME]",
+        about: "third-party clients, unmodified, against the built program",
+        run: ci::clients,
+    },
+    Command {
+        name: "frontends",
+        arguments: "[VERSION]",
+        about: "the official front-ends in a headless browser against the built program",
+        run: ci::frontends,
+    },
+    Command {
+        name: "bench",
+        arguments: "server [MEASUREMENT]",
+        about: "measure the release build; the figures of docs/measurements.md",
+        run: bench::run,
+    },
+    Command {
+        name: "fuzz",
+        arguments: "TARGET SECONDS",
+        about: "run one fuzz target",
+        run: fuzz::run,
+    },
+    Command {
+        name: "docgen",
+        arguments: "[--check]",
+        about: "write the generated pages, or check that they are current",
+        run: docgen::run,
+    },
+];
+
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let Some(name) = arguments.first() else {
+        println!("{}", usage());
+        return Ok(());
+    };
+    match COMMANDS.iter().find(|command| command.name == name) {
+        Some(command) => (command.run)(&arguments[1..]),
+        None if matches!(name.as_str(), "help" | "--help" | "-h") => {
+            println!("{}", usage());
+            Ok(())
+        }
+        None => bail!("unknown command {name}\n{}", usage()),
+    }
+}
+
+fn usage() -> String {
+    let mut text = String::from("usage: cargo xtask COMMAND\n");
+    for command in COMMANDS {
+        let call = format!("{} {}", command.name, command.arguments);
+        write!(text, "\n  {call:<34} {}", command.about).expect("a String takes all text");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_commands_are_refused_by_name() {
+        let error = run(&["frobnicate".to_owned()]).unwrap_err();
+        assert!(error.to_string().contains("frobnicate"));
+    }
+}

@@ -1,0 +1,160 @@
+//! What the client and front-end jobs need from outside: a browser, Python and npm packages at pinned versions.
+//!
+//! Everything goes into the cache folder; a stamp file with the pins makes a second run free.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    steps::{command, present, run},
+    tree,
+};
+
+pub(crate) const FRONT_ENDS: &[&str] = &["1.35.9", "1.58.1"];
+pub(crate) const PYTHON_CLIENTS: &[&str] = &["comfy-cli", "comfy-api-simplified", "comfy-script"];
+
+pub(crate) fn python_clients() -> Result<()> {
+    for name in PYTHON_CLIENTS {
+        let pins = tree::root().join(format!("tests/clients/python/{name}.txt"));
+        let venv = tree::cache_dir().join(format!("venv-{name}"));
+        once(&venv, &read(&pins)?, || {
+            run(command("python3", &["-m", "venv"]).arg(&venv))?;
+            let pip = venv.join("bin/pip");
+            run(command(
+                &pip.to_string_lossy(),
+                &[
+                    "install",
+                    "--quiet",
+                    "--disable-pip-version-check",
+                    "--no-input",
+                    "-r",
+                ],
+            )
+            .arg(&pins))
+        })?;
+    }
+    Ok(())
+}
+
+/// Node resolves packages from where a script lies, so scripts and packages are brought together in the cache.
+pub(crate) fn node_packages() -> Result<()> {
+    let from = tree::root().join("tests/clients/node");
+    let to = tree::cache_dir().join("node");
+    fs::create_dir_all(&to)?;
+    for name in ["package.json", "package-lock.json"] {
+        fs::copy(from.join(name), to.join(name)).with_context(|| format!("cannot copy {name}"))?;
+    }
+    once(
+        &to.join("node_modules"),
+        &read(&from.join("package-lock.json"))?,
+        || {
+            run(command(
+                "npm",
+                &[
+                    "ci",
+                    "--ignore-scripts",
+                    "--no-audit",
+                    "--no-fund",
+                    "--loglevel=error",
+                ],
+            )
+            .current_dir(&to))
+        },
+    )?;
+    for folder in [from, tree::root().join("tests/frontend")] {
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "mjs") {
+                let name = path.file_name().expect("a listed file has a name");
+                fs::copy(&path, to.join(name))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The official front-ends, unpacked from their wheels. They are not ours to ship, only to test against.
+pub(crate) fn front_ends() -> Result<()> {
+    for version in FRONT_ENDS {
+        let folder = front_end(version);
+        once(&folder, version, || {
+            let wheels = tree::cache_dir().join("wheels");
+            let package = format!("comfyui-frontend-package=={version}");
+            run(command(
+                "python3",
+                &[
+                    "-m",
+                    "pip",
+                    "download",
+                    "--quiet",
+                    "--no-deps",
+                    &package,
+                    "-d",
+                ],
+            )
+            .arg(&wheels))?;
+            let wheel = wheels.join(format!(
+                "comfyui_frontend_package-{version}-py3-none-any.whl"
+            ));
+            run(command("python3", &["-m", "zipfile", "-e"])
+                .arg(&wheel)
+                .arg(&folder))
+        })?;
+        if !static_root(version).join("index.html").is_file() {
+            bail!("front-end {version}: no index.html in its wheel");
+        }
+    }
+    Ok(())
+}
+
+fn front_end(version: &str) -> PathBuf {
+    tree::cache_dir().join(format!("frontend-{version}"))
+}
+
+pub(crate) fn static_root(version: &str) -> PathBuf {
+    front_end(version).join("comfyui_frontend_package/static")
+}
+
+pub(crate) fn chromium() -> Result<()> {
+    if present("chromium", "--version") {
+        return Ok(());
+    }
+    run(&mut command("apt-get", &["update", "-qq"]))?;
+    run(command(
+        "apt-get",
+        &[
+            "install",
+            "-y",
+            "-qq",
+            "--no-install-recommends",
+            "chromium",
+            "fonts-dejavu-core",
+        ],
+    )
+    .env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Runs `work` unless `folder` was already made from the same pins.
+fn once(folder: &Path, pins: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let mut stamp = folder.as_os_str().to_owned();
+    stamp.push(".stamp");
+    let stamp = PathBuf::from(stamp);
+    if folder.is_dir() && fs::read_to_string(&stamp).is_ok_and(|found| found == pins) {
+        return Ok(());
+    }
+    if folder.is_dir() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(tree::cache_dir())?;
+    work()?;
+    fs::write(&stamp, pins)?;
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Which room may know which. The table is DESIGN's; a new arrow is a decision, made here first.
+
+use crate::metadata::Metadata;
+
+/// Room, and the rooms it may depend on. Arrows that only tests use are free.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("fresco-graph-macros", &[]),
+    ("fresco-graph", &["fresco-graph-macros"]),
+    ("fresco-tensor", &[]),
+    // Paths and picture files: nodes and server both need them and must not know each other.
+    ("fresco-files", &[]),
+    ("fresco-models", &["fresco-tensor"]),
+    ("fresco-memory", &["fresco-tensor"]),
+    (
+        "fresco-nodes",
+        &[
+            "fresco-graph",
+            "fresco-tensor",
+            "fresco-files",
+            "fresco-models",
+            "fresco-memory",
+        ],
+    ),
+    ("fresco-python", &["fresco-graph", "fresco-tensor"]),
+    ("fresco-engine", &["fresco-graph"]),
+    (
+        "fresco-server",
+        &["fresco-engine", "fresco-graph", "fresco-files"],
+    ),
+    (
+        "fresco",
+        &[
+            "fresco-graph",
+            "fresco-tensor",
+            "fresco-files",
+            "fresco-models",
+            "fresco-memory",
+            "fresco-nodes",
+            "fresco-python",
+            "fresco-engine",
+            "fresco-server",
+        ],
+    ),
+    // Tools see the program from outside.
+    ("fresco-tests", &[]),
+    ("fresco-bench", &["fresco-tests"]),
+    ("xtask", &[]),
+];
+
+pub(super) fn check(metadata: &Metadata) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for package in metadata.packages.iter().filter(|package| package.member) {
+        if !ALLOWED.iter().any(|(room, _)| *room == package.name) {
+            complaints.push(format!(
+                "{} is not in the table of rooms (tools/xtask/src/tidy/arrows.rs)",
+                package.name
+            ));
+        }
+    }
+    for (from, to) in metadata.own_arrows() {
+        let known = ALLOWED.iter().find(|(room, _)| *room == from);
+        if known.is_some_and(|(_, may)| !may.contains(&to.as_str())) {
+            complaints.push(format!("{from} must not depend on {to}"));
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::tests::fake;
+
+    #[test]
+    fn allowed_arrows_pass() {
+        let metadata = fake(
+            &["fresco-graph", "fresco-engine", "fresco-server", "fresco"],
+            &[
+                ("fresco-engine", "fresco-graph", None),
+                ("fresco-server", "fresco-engine", None),
+                ("fresco", "fresco-server", None),
+            ],
+        );
+        assert!(check(&metadata).is_empty());
+    }
+
+    #[test]
+    fn a_forbidden_arrow_fails() {
+        let metadata = fake(
+            &["fresco-server", "fresco-tensor"],
+            &[("fresco-server", "fresco-tensor", None)],
+        );
+        assert_eq!(
+            check(&metadata),
+            ["fresco-server must not depend on fresco-tensor"]
+        );
+    }
+
+    #[test]
+    fn a_forbidden_build_arrow_fails_and_a_test_arrow_does_not() {
+        let build = [("fresco-engine", "fresco-nodes", Some("build"))];
+        let test = [("fresco-engine", "fresco-nodes", Some("dev"))];
+        let members = ["fresco-engine", "fresco-nodes"];
+        assert_eq!(check(&fake(&members, &build)).len(), 1);
+        assert_eq!(check(&fake(&members, &test)).len(), 0);
+    }
+
+    #[test]
+    fn nothing_depends_on_the_program() {
+        for (room, may) in ALLOWED {
+            assert!(!may.contains(&"fresco"), "{room}");
+        }
+    }
+
+    #[test]
+    fn a_room_that_is_not_in_the_table_fails() {
+        assert_eq!(check(&fake(&["fresco-attic"], &[])).len(), 1);
+    }
+}
