@@ -10,8 +10,14 @@
 //! Every operation checks its shapes and answers with a [`TensorError`]; results do not depend on thread counts.
 
 mod arrange;
+mod elementwise;
 mod error;
+mod reduce;
+pub mod rng;
+pub mod synthetic;
 mod tensor;
 
+pub use elementwise::broadcast_shape;
 pub use error::{Result, TensorError};
+pub use rng::Generator;
 pub use tensor::{MAX_ELEMENTS, Tensor, element_count};

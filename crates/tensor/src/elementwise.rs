@@ -1,0 +1,282 @@
+//! Arithmetic element by element, with NumPy's broadcasting between two tensors.
+
+use crate::arrange::{Offsets, broadcast_strides};
+use crate::error::{Result, TensorError};
+use crate::tensor::{Tensor, reserve};
+
+/// The shape two tensors have together: sizes are aligned at the end, a missing size or 1 stretches.
+pub fn broadcast_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
+    let rank = a.len().max(b.len());
+    let size = |shape: &[usize], d: usize| {
+        (d + shape.len())
+            .checked_sub(rank)
+            .map_or(1, |own| shape[own])
+    };
+    (0..rank)
+        .map(|d| match (size(a, d), size(b, d)) {
+            (x, y) if x == y => Ok(x),
+            (1, y) => Ok(y),
+            (x, 1) => Ok(x),
+            _ => Err(TensorError::mismatch("broadcast", a, b)),
+        })
+        .collect()
+}
+
+impl Tensor {
+    /// Applies a function to every element.
+    pub fn map(&self, f: impl Fn(f32) -> f32) -> Self {
+        Self::raw(
+            self.shape().to_vec(),
+            self.data().iter().map(|&v| f(v)).collect(),
+        )
+    }
+
+    /// Applies a function to every element in place.
+    pub fn map_inplace(&mut self, f: impl Fn(f32) -> f32) {
+        for v in self.data_mut() {
+            *v = f(*v);
+        }
+    }
+
+    /// Combines two tensors element by element after broadcasting them against each other.
+    pub fn zip_map(&self, other: &Self, f: impl Fn(f32, f32) -> f32) -> Result<Self> {
+        let (a, b) = (self.data(), other.data());
+        if self.shape() == other.shape() {
+            let out = a.iter().zip(b).map(|(&x, &y)| f(x, y)).collect();
+            return Ok(Self::raw(self.shape().to_vec(), out));
+        }
+        let shape = broadcast_shape(self.shape(), other.shape())?;
+        let mut out = reserve(&shape)?;
+        if shape.contains(&0) {
+            return Ok(Self::raw(shape, out));
+        }
+        let strides = |t: &Self| {
+            broadcast_strides(t.shape(), &shape).expect("broadcast_shape accepted both shapes")
+        };
+        // Merge neighbours that step together in both tensors, so that the inner loops are long.
+        let mut dims: Vec<(usize, isize, isize)> = Vec::with_capacity(shape.len());
+        for ((&size, sa), sb) in shape.iter().zip(strides(self)).zip(strides(other)) {
+            let n = size as isize;
+            match dims.last_mut() {
+                _ if size == 1 => {}
+                Some(last) if last.1 == sa * n && last.2 == sb * n => {
+                    *last = (last.0 * size, sa, sb);
+                }
+                _ => dims.push((size, sa, sb)),
+            }
+        }
+        let (inner, ia, ib) = dims.pop().unwrap_or((1, 0, 0));
+        let (rows, ra, rb) = dims.pop().unwrap_or((1, 0, 0));
+        let sizes: Vec<_> = dims.iter().map(|d| d.0).collect();
+        let steps_a: Vec<_> = dims.iter().map(|d| d.1).collect();
+        let steps_b: Vec<_> = dims.iter().map(|d| d.2).collect();
+        let starts = Offsets::new(&sizes, &steps_a, 0).zip(Offsets::new(&sizes, &steps_b, 0));
+        for (start_a, start_b) in starts {
+            for row in 0..rows as isize {
+                let pa = (start_a + row * ra) as usize;
+                let pb = (start_b + row * rb) as usize;
+                match (ia, ib) {
+                    (1, 1) => {
+                        let pairs = a[pa..pa + inner].iter().zip(&b[pb..pb + inner]);
+                        out.extend(pairs.map(|(&x, &y)| f(x, y)));
+                    }
+                    (1, 0) => out.extend(a[pa..pa + inner].iter().map(|&x| f(x, b[pb]))),
+                    (0, 1) => out.extend(b[pb..pb + inner].iter().map(|&y| f(a[pa], y))),
+                    _ => out.extend(
+                        (0..inner).map(|i| f(a[pa + i * ia as usize], b[pb + i * ib as usize])),
+                    ),
+                }
+            }
+        }
+        Ok(Self::raw(shape, out))
+    }
+
+    pub fn add(&self, other: &Self) -> Result<Self> {
+        self.zip_map(other, |a, b| a + b)
+    }
+
+    pub fn sub(&self, other: &Self) -> Result<Self> {
+        self.zip_map(other, |a, b| a - b)
+    }
+
+    pub fn mul(&self, other: &Self) -> Result<Self> {
+        self.zip_map(other, |a, b| a * b)
+    }
+
+    /// Division as IEEE has it: by zero gives an infinity or NaN, never an error.
+    pub fn div(&self, other: &Self) -> Result<Self> {
+        self.zip_map(other, |a, b| a / b)
+    }
+
+    /// The smaller of two elements; NaN wins.
+    pub fn minimum(&self, other: &Self) -> Result<Self> {
+        self.zip_map(other, |a, b| if a < b || a.is_nan() { a } else { b })
+    }
+
+    /// The larger of two elements; NaN wins.
+    pub fn maximum(&self, other: &Self) -> Result<Self> {
+        self.zip_map(other, |a, b| if a > b || a.is_nan() { a } else { b })
+    }
+
+    pub fn add_scalar(&self, value: f32) -> Self {
+        self.map(|v| v + value)
+    }
+
+    pub fn sub_scalar(&self, value: f32) -> Self {
+        self.map(|v| v - value)
+    }
+
+    pub fn mul_scalar(&self, value: f32) -> Self {
+        self.map(|v| v * value)
+    }
+
+    pub fn div_scalar(&self, value: f32) -> Self {
+        self.map(|v| v / value)
+    }
+
+    /// `value - self`, as in inverting a mask.
+    pub fn rsub_scalar(&self, value: f32) -> Self {
+        self.map(|v| value - v)
+    }
+
+    pub fn abs(&self) -> Self {
+        self.map(f32::abs)
+    }
+
+    pub fn sqrt(&self) -> Self {
+        self.map(f32::sqrt)
+    }
+
+    /// Limits to `low..=high`; NaN stays, and `high` wins where the limits cross.
+    pub fn clamp(&self, low: f32, high: f32) -> Self {
+        self.map(|v| {
+            let v = if v < low { low } else { v };
+            if v > high { high } else { v }
+        })
+    }
+
+    /// Rounds to the nearest integer, halves to the even one.
+    pub fn round(&self) -> Self {
+        self.map(f32::round_ties_even)
+    }
+
+    /// 1 where the comparison holds, else 0.
+    pub fn compare(&self, other: &Self, holds: impl Fn(f32, f32) -> bool) -> Result<Self> {
+        self.zip_map(other, |a, b| f32::from(u8::from(holds(a, b))))
+    }
+
+    /// 1 where the element is above `value`, else 0.
+    pub fn gt_scalar(&self, value: f32) -> Self {
+        self.map(|v| f32::from(u8::from(v > value)))
+    }
+
+    /// 1 where the element is below `value`, else 0.
+    pub fn lt_scalar(&self, value: f32) -> Self {
+        self.map(|v| f32::from(u8::from(v < value)))
+    }
+
+    /// 1 where the element equals `value`, else 0.
+    pub fn eq_scalar(&self, value: f32) -> Self {
+        self.map(|v| f32::from(u8::from(v == value)))
+    }
+
+    /// `yes` where `self` is not 0, else `no`; all three are broadcast.
+    pub fn where_else(&self, yes: &Self, no: &Self) -> Result<Self> {
+        let shape = broadcast_shape(self.shape(), &broadcast_shape(yes.shape(), no.shape())?)?;
+        let (cond, yes, no) = (
+            self.expand(&shape)?,
+            yes.expand(&shape)?,
+            no.expand(&shape)?,
+        );
+        let pairs = yes.data().iter().zip(no.data());
+        let out = cond.data().iter().zip(pairs);
+        let out = out.map(|(&c, (&y, &n))| if c == 0.0 { n } else { y });
+        Ok(Self::raw(shape.clone(), out.collect()))
+    }
+
+    /// `self * (1 - weight) + other * weight`.
+    pub fn lerp(&self, other: &Self, weight: f32) -> Result<Self> {
+        self.zip_map(other, |a, b| a * (1.0 - weight) + b * weight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn t(shape: &[usize], data: &[f32]) -> Tensor {
+        Tensor::from_vec(shape, data.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn broadcasting_matches_index_arithmetic() {
+        let cases: [(&[usize], &[usize]); 7] = [
+            (&[2, 3, 4, 5], &[2, 3, 4, 1]),
+            (&[2, 3, 4, 5], &[1, 3, 1, 1]),
+            (&[2, 1, 4], &[3, 1]),
+            (&[3, 1], &[2, 1, 4]),
+            (&[], &[2, 2]),
+            (&[2, 3], &[3]),
+            (&[1, 2, 1, 2], &[2, 1, 2, 1]),
+        ];
+        for (sa, sb) in cases {
+            let a = Tensor::from_fn(sa, |i| i as f32).unwrap();
+            let b = Tensor::from_fn(sb, |i| 100.0 * i as f32).unwrap();
+            let sum = a.add(&b).unwrap();
+            let shape = broadcast_shape(sa, sb).unwrap();
+            let spread = a.expand(&shape).unwrap().into_vec();
+            let expect: Vec<f32> = spread
+                .iter()
+                .zip(b.expand(&shape).unwrap().data())
+                .map(|(x, y)| x + y)
+                .collect();
+            assert_eq!(
+                (sum.shape(), sum.data()),
+                (&shape[..], &expect[..]),
+                "{sa:?} {sb:?}"
+            );
+        }
+        assert!(t(&[2], &[0., 0.]).add(&t(&[3], &[0.; 3])).is_err());
+        assert!(
+            Tensor::zeros([0, 3])
+                .unwrap()
+                .add(&t(&[1, 3], &[0.; 3]))
+                .unwrap()
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn special_values() {
+        let x = t(&[4], &[-1.0, 0.5, 2.0, f32::NAN]);
+        let c = x.clamp(0.0, 1.0);
+        assert_eq!(c.data()[..3], [0.0, 0.5, 1.0]);
+        assert!(c.data()[3].is_nan());
+        assert_eq!(x.clamp(3.0, 1.0).data()[..3], [1.0; 3]);
+        assert!(x.maximum(&Tensor::scalar(0.0)).unwrap().data()[3].is_nan());
+        assert!(Tensor::scalar(0.0).minimum(&x).unwrap().data()[3].is_nan());
+        assert_eq!(
+            t(&[4], &[0.5, 1.5, -0.5, 2.5]).round().data(),
+            [0., 2., 0., 2.]
+        );
+    }
+
+    #[test]
+    fn comparing_and_choosing() {
+        let x = t(&[2, 2], &[0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(x.gt_scalar(1.0).data(), [0., 0., 1., 1.]);
+        assert_eq!(x.lt_scalar(1.0).data(), [1., 0., 0., 0.]);
+        assert_eq!(x.eq_scalar(1.0).data(), [0., 1., 0., 0.]);
+        let ge = x.compare(&t(&[2], &[1.0, 2.0]), |a, b| a >= b).unwrap();
+        assert_eq!(ge.data(), [0., 0., 1., 1.]);
+        let mixed = t(&[2], &[1.0, 0.0])
+            .where_else(&x, &Tensor::scalar(9.0))
+            .unwrap();
+        assert_eq!(mixed.data(), [0., 9., 2., 9.]);
+        assert_eq!(
+            x.lerp(&Tensor::scalar(4.0), 0.25).unwrap().data(),
+            [1., 1.75, 2.5, 3.25]
+        );
+        assert_eq!(x.rsub_scalar(1.0).data(), [1., 0., -1., -2.]);
+    }
+}

@@ -1,0 +1,176 @@
+//! Sums, means, norms and extremes over dimensions. Sums are kept in f64 and rounded once.
+
+use crate::error::{Result, TensorError};
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// Replaces the given dimensions by one value each group; no dimensions means all of them.
+    /// With `keepdim` the reduced dimensions stay with size 1.
+    pub fn reduce(&self, dims: &[usize], keepdim: bool, f: impl Fn(&[f32]) -> f32) -> Result<Self> {
+        let mut reduced = vec![dims.is_empty(); self.rank()];
+        for &d in dims {
+            self.check_dim("reduce", d)?;
+            reduced[d] = true;
+        }
+        let (inner, outer): (Vec<usize>, Vec<usize>) = (0..self.rank()).partition(|&d| reduced[d]);
+        let order: Vec<_> = outer.iter().chain(&inner).copied().collect();
+        let moved = if order.is_sorted() {
+            self.clone()
+        } else {
+            self.permute(&order)?
+        };
+        let group: usize = inner.iter().map(|&d| self.shape()[d]).product();
+        let count: usize = outer.iter().map(|&d| self.shape()[d]).product();
+        let out: Vec<f32> = if group == 0 {
+            vec![f(&[]); count]
+        } else {
+            moved.data().chunks_exact(group).map(f).collect()
+        };
+        let shape: Vec<_> = (0..self.rank())
+            .filter(|&d| keepdim || !reduced[d])
+            .map(|d| if reduced[d] { 1 } else { self.shape()[d] })
+            .collect();
+        Self::from_vec(shape, out)
+    }
+
+    pub fn sum(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+        self.reduce(dims, keepdim, |v| sum(v) as f32)
+    }
+
+    /// The mean; NaN over nothing.
+    pub fn mean(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+        self.reduce(dims, keepdim, |v| mean(v) as f32)
+    }
+
+    /// Standard deviation with n - 1 in the denominator; NaN for fewer than two elements.
+    pub fn std(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+        self.reduce(dims, keepdim, |v| variance(v).sqrt() as f32)
+    }
+
+    /// Variance with n - 1 in the denominator; NaN for fewer than two elements.
+    pub fn var(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+        self.reduce(dims, keepdim, |v| variance(v) as f32)
+    }
+
+    /// Euclidean norm.
+    pub fn norm(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+        self.reduce(dims, keepdim, |v| {
+            v.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt() as f32
+        })
+    }
+
+    /// The smallest element of each group; NaN wins, nothing to compare is an error.
+    pub fn min(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+        self.refuse_empty("min")?;
+        self.reduce(dims, keepdim, |v| extreme(v, |a, b| a < b))
+    }
+
+    /// The largest element of each group; NaN wins, nothing to compare is an error.
+    pub fn max(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+        self.refuse_empty("max")?;
+        self.reduce(dims, keepdim, |v| extreme(v, |a, b| a > b))
+    }
+
+    fn refuse_empty(&self, op: &'static str) -> Result<()> {
+        if self.is_empty() {
+            return Err(TensorError::invalid(op, "the tensor has no elements"));
+        }
+        Ok(())
+    }
+}
+
+fn sum(values: &[f32]) -> f64 {
+    // Four lanes let the additions overlap; the order is fixed, so the result is too.
+    let mut lanes = [0.0f64; 4];
+    let chunks = values.chunks_exact(4);
+    let tail: f64 = chunks.remainder().iter().map(|&v| f64::from(v)).sum();
+    for chunk in chunks {
+        for (lane, &v) in lanes.iter_mut().zip(chunk) {
+            *lane += f64::from(v);
+        }
+    }
+    (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]) + tail
+}
+
+fn mean(values: &[f32]) -> f64 {
+    sum(values) / values.len() as f64
+}
+
+fn variance(values: &[f32]) -> f64 {
+    let centre = mean(values);
+    let squares: f64 = values
+        .iter()
+        .map(|&v| (f64::from(v) - centre).powi(2))
+        .sum();
+    if values.len() < 2 {
+        return f64::NAN;
+    }
+    squares / (values.len() - 1) as f64
+}
+
+fn extreme(values: &[f32], beats: impl Fn(f32, f32) -> bool) -> f32 {
+    values
+        .iter()
+        .copied()
+        .reduce(|best, v| {
+            if beats(v, best) || v.is_nan() {
+                v
+            } else {
+                best
+            }
+        })
+        .unwrap_or(f32::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn over_dimensions() {
+        let t = Tensor::from_fn([2, 3, 2], |i| i as f32).unwrap();
+        assert_eq!(t.sum(&[1], false).unwrap().data(), [6., 9., 24., 27.]);
+        assert_eq!(t.sum(&[0, 2], true).unwrap().shape(), [1, 3, 1]);
+        assert_eq!(t.sum(&[0, 2], true).unwrap().data(), [14., 22., 30.]);
+        assert_eq!(t.mean(&[], false).unwrap().item(), Ok(5.5));
+        assert_eq!(
+            t.max(&[2], false).unwrap().data(),
+            [1., 3., 5., 7., 9., 11.]
+        );
+        assert_eq!(t.min(&[0], false).unwrap().data(), [0., 1., 2., 3., 4., 5.]);
+        assert!(t.sum(&[3], false).is_err());
+    }
+
+    #[test]
+    fn spread_and_length() {
+        let t = Tensor::from_slice(&[1.0, 2.0, 3.0, 4.0]);
+        assert!((t.std(&[], false).unwrap().item().unwrap() - 1.290_994_4).abs() < 1e-6);
+        assert!((t.var(&[0], true).unwrap().data()[0] - 5.0 / 3.0).abs() < 1e-6);
+        assert_eq!(
+            Tensor::from_slice(&[3.0, 4.0])
+                .norm(&[0], false)
+                .unwrap()
+                .item(),
+            Ok(5.0)
+        );
+        assert!(
+            Tensor::scalar(1.0)
+                .std(&[], false)
+                .unwrap()
+                .item()
+                .unwrap()
+                .is_nan()
+        );
+    }
+
+    #[test]
+    fn empty_groups() {
+        let t = Tensor::zeros([2, 0]).unwrap();
+        assert_eq!(t.sum(&[1], false).unwrap().data(), [0., 0.]);
+        assert!(t.mean(&[1], false).unwrap().data()[0].is_nan());
+        assert!(t.max(&[1], false).is_err());
+        let nan = Tensor::from_slice(&[1.0, f32::NAN, 2.0]);
+        assert!(nan.max(&[], false).unwrap().item().unwrap().is_nan());
+        assert!(nan.min(&[], false).unwrap().item().unwrap().is_nan());
+    }
+}
