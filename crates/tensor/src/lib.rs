@@ -13,11 +13,13 @@ mod arrange;
 mod elementwise;
 mod error;
 mod reduce;
+pub mod resize;
 pub mod rng;
 pub mod synthetic;
 mod tensor;
 
 pub use elementwise::broadcast_shape;
 pub use error::{Result, TensorError};
+pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;
 pub use tensor::{MAX_ELEMENTS, Tensor, element_count};
