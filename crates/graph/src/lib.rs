@@ -1,1 +1,40 @@
 //! Schema, prompt, validation, order, cache keys, the node trait. Pure: no I/O, no tensor, no threads.
+//!
+//! ```
+//! use fresco_graph::{Cx, Node, NodeOutput, NodeResult, entry};
+//!
+//! /// Doubles a number.
+//! #[derive(Node)]
+//! #[node(id = "Double", outputs("INT"))]
+//! struct Double {
+//!     #[input(default = 1, min = 0)]
+//!     value: i64,
+//! }
+//! impl Node for Double {
+//!     fn run(self, _: &Cx) -> NodeResult {
+//!         Ok(NodeOutput::one(self.value * 2))
+//!     }
+//! }
+//! let class = entry::<Double>().class();
+//! assert_eq!(&*class.schema().id, "Double");
+//! assert_eq!(&*class.schema().description, "Doubles a number.");
+//! ```
+
+// The derive writes `::fresco_graph::...`; this lets it work inside this crate's own tests too.
+extern crate self as fresco_graph;
+
+mod dynamic;
+pub mod json;
+pub mod mapping;
+mod node;
+pub mod object_info;
+mod registry;
+mod schema;
+mod value;
+
+pub use dynamic::Declared;
+pub use fresco_graph_macros::Node;
+pub use node::*;
+pub use registry::Registry;
+pub use schema::*;
+pub use value::*;

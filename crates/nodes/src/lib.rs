@@ -1,1 +1,3 @@
 //! Built-in nodes and their list.
+
+pub mod types;

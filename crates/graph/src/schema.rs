@@ -1,0 +1,450 @@
+//! What a node class declares: inputs, outputs, flags. The wire form is in [`crate::object_info`].
+
+use std::sync::Arc;
+
+use crate::{Map, Value};
+
+/// Which of the reference's two shapes a class has on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    V1,
+    V3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    Required,
+    Optional,
+}
+
+/// Hidden values the engine fills in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Magic {
+    Prompt,
+    DynPrompt,
+    ExtraPngInfo,
+    UniqueId,
+    AuthToken,
+    ApiKey,
+}
+
+impl Magic {
+    pub const fn wire(self) -> &'static str {
+        match self {
+            Self::Prompt => "PROMPT",
+            Self::DynPrompt => "DYNPROMPT",
+            Self::ExtraPngInfo => "EXTRA_PNGINFO",
+            Self::UniqueId => "UNIQUE_ID",
+            Self::AuthToken => "AUTH_TOKEN_COMFY_ORG",
+            Self::ApiKey => "API_KEY_COMFY_ORG",
+        }
+    }
+
+    pub fn from_wire(text: &str) -> Option<Self> {
+        [
+            Self::Prompt,
+            Self::DynPrompt,
+            Self::ExtraPngInfo,
+            Self::UniqueId,
+            Self::AuthToken,
+            Self::ApiKey,
+        ]
+        .into_iter()
+        .find(|m| m.wire() == text)
+    }
+}
+
+/// The entries of a combo box.
+#[derive(Clone, Debug)]
+pub enum Choices {
+    Fixed(Arc<Vec<Value>>),
+    /// Read anew each time from [`Listings`], e.g. `models/checkpoints` or `input/image`.
+    Listed(Arc<str>),
+}
+
+impl Choices {
+    pub fn entries(&self, listings: &dyn Listings) -> Arc<Vec<Value>> {
+        match self {
+            Self::Fixed(v) => v.clone(),
+            Self::Listed(source) => {
+                Arc::new(listings.list(source).into_iter().map(Value::from).collect())
+            }
+        }
+    }
+}
+
+/// Gives the entries of combos that follow the disk. `models/TYPE` lists a model folder, `input/CLASS` the input
+/// folder's files of a content class (`image`, `audio`, ...).
+pub trait Listings: Send + Sync {
+    fn list(&self, source: &str) -> Vec<String>;
+}
+
+/// For tests and tools: every listing is empty.
+pub struct NoListings;
+
+impl Listings for NoListings {
+    fn list(&self, _: &str) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// An input's or output's type.
+#[derive(Clone, Debug)]
+pub enum IoType {
+    /// A type name, or several joined by commas.
+    Name(Arc<str>),
+    /// V1 combos: the list is the type.
+    List(Choices),
+}
+
+impl IoType {
+    /// The type as it stands on the wire: a string or an array.
+    pub fn to_value(&self, listings: &dyn Listings) -> Value {
+        match self {
+            Self::Name(n) => Value::from(n),
+            Self::List(c) => Value::List(c.entries(listings)),
+        }
+    }
+
+    pub fn name(&self) -> Option<&str> {
+        if let Self::Name(n) = self {
+            Some(n)
+        } else {
+            None
+        }
+    }
+}
+
+impl From<&str> for IoType {
+    fn from(name: &str) -> Self {
+        Self::Name(name.into())
+    }
+}
+
+/// One declared input.
+#[derive(Clone, Debug)]
+pub struct Input {
+    pub name: Arc<str>,
+    pub group: Group,
+    pub ty: IoType,
+    /// Wire options in wire order; `options` of a V3 combo is in `choices`, not here.
+    pub options: Map,
+    pub lazy: bool,
+    pub raw_link: bool,
+    pub kind: Kind,
+    /// V3 combos (`COMBO`): the entries.
+    pub choices: Option<Choices>,
+}
+
+/// Inputs that change shape with what is supplied.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    Plain,
+    /// Any type, the same for all inputs and outputs of one template.
+    Match {
+        template: Arc<str>,
+        allowed: Arc<str>,
+    },
+    /// As many slots as are supplied: `name.prefix0`, `name.prefix1`, ...
+    Autogrow {
+        template: Box<Input>,
+        names: GrowNames,
+        min: usize,
+    },
+    /// The chosen key decides which further inputs there are.
+    DynamicCombo(Vec<ComboOption>),
+    /// Further inputs appear when the slot is connected.
+    DynamicSlot {
+        slot: Arc<str>,
+        inputs: Vec<Input>,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub enum GrowNames {
+    Prefix { prefix: Arc<str>, max: usize },
+    List(Vec<Arc<str>>),
+}
+
+impl GrowNames {
+    /// At most a hundred, as in the reference.
+    pub fn all(&self) -> Vec<Arc<str>> {
+        match self {
+            Self::Prefix { prefix, max } => (0..(*max).min(100))
+                .map(|i| format!("{prefix}{i}").into())
+                .collect(),
+            Self::List(names) => names.iter().take(100).cloned().collect(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct ComboOption {
+    pub key: Arc<str>,
+    pub inputs: Vec<Input>,
+}
+
+impl Input {
+    pub fn new(name: &str, ty: impl Into<IoType>) -> Self {
+        Self {
+            name: name.into(),
+            group: Group::Required,
+            ty: ty.into(),
+            options: Map::new(),
+            lazy: false,
+            raw_link: false,
+            kind: Kind::Plain,
+            choices: None,
+        }
+    }
+
+    /// A combo box; it takes its V1 or V3 wire form from the schema it is put into.
+    pub fn combo(name: &str, choices: Choices) -> Self {
+        Self {
+            choices: Some(choices),
+            ..Self::new(name, "COMBO")
+        }
+    }
+
+    pub fn match_type(name: &str, template: &str, allowed: &str) -> Self {
+        let kind = Kind::Match {
+            template: template.into(),
+            allowed: allowed.into(),
+        };
+        Self {
+            kind,
+            ..Self::new(name, "COMFY_MATCHTYPE_V3")
+        }
+    }
+
+    pub fn autogrow(name: &str, template: Input, prefix: &str, min: usize, max: usize) -> Self {
+        let names = GrowNames::Prefix {
+            prefix: prefix.into(),
+            max,
+        };
+        let kind = Kind::Autogrow {
+            template: Box::new(template),
+            names,
+            min,
+        };
+        Self {
+            kind,
+            ..Self::new(name, "COMFY_AUTOGROW_V3")
+        }
+    }
+
+    /// Autogrow over a fixed list of names.
+    pub fn autogrow_named(name: &str, template: Input, names: &[&str], min: usize) -> Self {
+        let names = GrowNames::List(names.iter().map(|n| Arc::from(*n)).collect());
+        let kind = Kind::Autogrow {
+            template: Box::new(template),
+            names,
+            min,
+        };
+        Self {
+            kind,
+            ..Self::new(name, "COMFY_AUTOGROW_V3")
+        }
+    }
+
+    pub fn dynamic_combo(name: &str, options: Vec<(&str, Vec<Input>)>) -> Self {
+        let options = options
+            .into_iter()
+            .map(|(key, inputs)| ComboOption {
+                key: key.into(),
+                inputs,
+            })
+            .collect();
+        Self {
+            kind: Kind::DynamicCombo(options),
+            ..Self::new(name, "COMFY_DYNAMICCOMBO_V3")
+        }
+    }
+
+    pub fn dynamic_slot(name: &str, slot: &str, inputs: Vec<Input>) -> Self {
+        let kind = Kind::DynamicSlot {
+            slot: slot.into(),
+            inputs,
+        };
+        Self {
+            kind,
+            group: Group::Optional,
+            ..Self::new(name, "COMFY_DYNAMICSLOT_V3")
+        }
+    }
+
+    pub fn optional(mut self) -> Self {
+        self.group = Group::Optional;
+        self
+    }
+
+    /// Sets a wire option. `lazy` and `rawLink` also change what the engine does.
+    pub fn option(mut self, key: &str, value: impl Into<Value>) -> Self {
+        let value = value.into();
+        match key {
+            "lazy" => self.lazy = value.truthy(),
+            "rawLink" => self.raw_link = value.truthy(),
+            _ => {}
+        }
+        self.options.insert(key.into(), value);
+        self
+    }
+
+    /// The combo entries to check membership against: a V1 list type, or a V3 combo's options.
+    pub fn entries(&self, listings: &dyn Listings) -> Option<Arc<Vec<Value>>> {
+        match (&self.ty, &self.choices) {
+            (IoType::List(c), _) | (_, Some(c)) => Some(c.entries(listings)),
+            (IoType::Name(n), None) if &**n == "COMBO" => Some(Arc::new(Vec::new())),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Output {
+    pub ty: IoType,
+    pub name: Arc<str>,
+    pub is_list: bool,
+    pub tooltip: Option<Arc<str>>,
+    /// V3 match types: the template this output follows.
+    pub template: Option<Arc<str>>,
+}
+
+impl Output {
+    pub fn new(ty: &str) -> Self {
+        Self {
+            ty: ty.into(),
+            name: ty.into(),
+            is_list: false,
+            tooltip: None,
+            template: None,
+        }
+    }
+
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    pub fn list(mut self) -> Self {
+        self.is_list = true;
+        self
+    }
+
+    /// A V1 combo output: its type is the list itself.
+    pub fn combo(choices: Choices, name: &str) -> Self {
+        Self {
+            ty: IoType::List(choices),
+            ..Self::new(name)
+        }
+    }
+
+    pub fn matching(template: &str, name: &str) -> Self {
+        Self {
+            template: Some(template.into()),
+            ..Self::new("COMFY_MATCHTYPE_V3").named(name)
+        }
+    }
+}
+
+/// Everything a class declares.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    pub id: Arc<str>,
+    pub form: Form,
+    pub display_name: Option<Arc<str>>,
+    pub category: Arc<str>,
+    pub description: Arc<str>,
+    /// `nodes`, `comfy_extras.nodes_mask`, `custom_nodes.pack`, ...
+    pub module: Arc<str>,
+    pub inputs: Vec<Input>,
+    pub outputs: Vec<Output>,
+    /// Name to magic; a V1 hidden entry that is no magic value is just an extra accepted input.
+    pub hidden: Vec<(Arc<str>, Option<Magic>)>,
+    pub output_node: bool,
+    pub input_is_list: bool,
+    pub deprecated: bool,
+    pub experimental: bool,
+    pub api_node: Option<bool>,
+    /// The node id is part of the cache key.
+    pub not_idempotent: bool,
+}
+
+impl Schema {
+    pub fn new(id: &str, form: Form) -> Self {
+        Self {
+            id: id.into(),
+            form,
+            display_name: None,
+            category: "sd".into(),
+            description: "".into(),
+            module: "nodes".into(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            hidden: Vec::new(),
+            output_node: false,
+            input_is_list: false,
+            deprecated: false,
+            experimental: false,
+            api_node: None,
+            not_idempotent: false,
+        }
+    }
+
+    pub fn display_name(mut self, name: &str) -> Self {
+        self.display_name = Some(name.into());
+        self
+    }
+
+    pub fn category(mut self, category: &str) -> Self {
+        self.category = category.into();
+        self
+    }
+
+    pub fn description(mut self, text: &str) -> Self {
+        self.description = text.trim().into();
+        self
+    }
+
+    pub fn module(mut self, module: &str) -> Self {
+        self.module = module.into();
+        self
+    }
+
+    /// Adds an input; a combo becomes a list type in a V1 schema.
+    pub fn input(mut self, mut input: Input) -> Self {
+        if self.form == Form::V1
+            && let Some(choices) = input.choices.take()
+        {
+            // A V1 class may still use the string form; it then keeps `COMBO` by having no choices.
+            input.ty = IoType::List(choices);
+        }
+        self.inputs.push(input);
+        self
+    }
+
+    pub fn output(mut self, output: Output) -> Self {
+        self.outputs.push(output);
+        self
+    }
+
+    pub fn hidden(mut self, name: &str, magic: &str) -> Self {
+        self.hidden.push((name.into(), Magic::from_wire(magic)));
+        self
+    }
+
+    /// Declared input by its plain name (dynamic inputs: before finalising).
+    pub fn find(&self, name: &str) -> Option<&Input> {
+        self.inputs.iter().find(|i| &*i.name == name)
+    }
+
+    pub fn has_dynamic(&self) -> bool {
+        self.inputs
+            .iter()
+            .any(|i| !matches!(i.kind, Kind::Plain | Kind::Match { .. }))
+    }
+
+    pub fn wants(&self, magic: Magic) -> bool {
+        self.hidden.iter().any(|(_, m)| *m == Some(magic))
+    }
+}
