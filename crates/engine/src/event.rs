@@ -1,0 +1,83 @@
+//! What the engine tells the world. The server turns these into frames; the command line into a progress bar.
+
+use std::sync::Arc;
+
+use fresco_graph::{Preview, Value};
+
+use crate::progress::ProgressRegistry;
+
+/// One thing that happened.
+#[derive(Clone)]
+pub struct Event {
+    /// The prompt it belongs to, if any.
+    pub prompt_id: Option<Arc<str>>,
+    /// The socket id that submitted that prompt.
+    pub client: Option<Arc<str>>,
+    pub kind: EventKind,
+}
+
+#[derive(Clone)]
+pub enum EventKind {
+    /// The queue changed; pending plus running.
+    Status { remaining: usize },
+    Start { timestamp: i64 },
+    Cached { nodes: Vec<Arc<str>>, timestamp: i64 },
+    /// A node starts.
+    Executing { node: Arc<str>, display: Arc<str> },
+    /// The prompt has left the queue, whatever its end.
+    Ended,
+    /// Some node's progress changed; take a snapshot if you want to show it.
+    ProgressState { registry: Arc<ProgressRegistry> },
+    /// A progress bar moved.
+    Progress { node: Arc<str>, value: f64, max: f64 },
+    /// A picture that goes with progress. `bar`: it came from a progress bar, so old clients get it too.
+    Preview { ids: NodeIds, preview: Preview, bar: bool },
+    /// UI output; null when a cached node had none.
+    Executed { node: Arc<str>, display: Arc<str>, output: Value },
+    Success { timestamp: i64 },
+    Error(Arc<Failure>),
+    /// A blocker with a message stopped one call; the prompt goes on.
+    Blocked { node: Arc<str>, class: Arc<str>, executed: Vec<Arc<str>>, message: Arc<str> },
+    Interrupted { node: Arc<str>, class: Arc<str>, executed: Vec<Arc<str>>, timestamp: i64 },
+    /// Text shown on a node.
+    Text { node: Arc<str>, text: Arc<str> },
+    /// A node's own message, to one socket or to all.
+    Custom { event: Arc<str>, data: Value, client: Option<Arc<str>> },
+}
+
+/// A node's several names.
+#[derive(Clone, Debug)]
+pub struct NodeIds {
+    pub node: Arc<str>,
+    pub display: Arc<str>,
+    pub parent: Option<Arc<str>>,
+    pub real: Arc<str>,
+}
+
+/// `execution_error`.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Top-level node.
+    pub node: Arc<str>,
+    pub class: Arc<str>,
+    pub executed: Vec<Arc<str>>,
+    pub message: String,
+    pub kind: String,
+    pub trace: Vec<String>,
+    /// Input name to values in text form; an empty list for graph cycles.
+    pub inputs: Value,
+    pub outputs: Vec<Arc<str>>,
+    pub timestamp: i64,
+}
+
+/// Receives events on the engine's threads; must neither block nor panic.
+pub trait EventSink: Send + Sync {
+    fn emit(&self, event: Event);
+}
+
+/// Nobody listens.
+pub struct NoSink;
+
+impl EventSink for NoSink {
+    fn emit(&self, _: Event) {}
+}
