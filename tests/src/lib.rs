@@ -1,1 +1,18 @@
-//! Black-box tests of the built program: they talk HTTP and WebSocket only.
+//! Black-box tests of the built program: they start it, and talk HTTP and WebSocket to it, nothing else.
+//!
+//! This library is the harness: a server process in a folder of its own ([`Server`]), a plain HTTP client
+//! ([`Connection`]), a WebSocket client ([`Socket`]) and the workflows that tests send ([`workflow`]). It knows none of
+//! our crates, so a test here cannot pass by agreeing with a bug in a shared type.
+//!
+//! The harness panics with a reason when the program misbehaves: every caller is a test, a driver or a measurement.
+
+pub mod chance;
+pub mod http;
+pub mod picture;
+pub mod server;
+pub mod socket;
+pub mod workflow;
+
+pub use http::{Connection, Response};
+pub use server::{Server, StartOptions};
+pub use socket::{Frame, Socket};
