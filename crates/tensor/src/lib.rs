@@ -15,6 +15,7 @@ mod error;
 mod reduce;
 pub mod resize;
 pub mod rng;
+pub mod safetensors;
 pub mod synthetic;
 mod tensor;
 
@@ -22,4 +23,5 @@ pub use elementwise::broadcast_shape;
 pub use error::{Result, TensorError};
 pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;
+pub use safetensors::{SafeTensors, SafeTensorsError};
 pub use tensor::{MAX_ELEMENTS, Tensor, element_count};

@@ -99,17 +99,21 @@ impl Taps {
 
     fn cubic(old: usize, new: usize) -> Self {
         const A: f32 = -0.75;
-        let near = |x: f32| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
-        let far = |x: f32| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
+        // Fused, as the reference's builds are: the far polynomial cancels, so rounding shows there.
+        let near = |x: f32| ((A + 2.0).mul_add(x, -(A + 3.0)) * x).mul_add(x, 1.0);
+        let far = |x: f32| {
+            let inner = A.mul_add(x, -5.0 * A).mul_add(x, 8.0 * A);
+            inner.mul_add(x, -4.0 * A)
+        };
         let scale = old as f32 / new as f32;
         let (mut index, mut weight) = (Vec::new(), Vec::new());
         for i in 0..new {
-            let position = scale * (i as f32 + 0.5) - 0.5;
+            let position = scale.mul_add(i as f32 + 0.5, -0.5);
             let floor = position.floor();
             let t = position - floor;
             let last = old as isize - 1;
             index.extend((-1..3).map(|k| (floor as isize + k).clamp(0, last) as usize));
-            weight.extend([far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]);
+            weight.extend([far(t + 1.0), near(t), near(1.0 - t), far(1.0 - t + 1.0)]);
         }
         Self {
             per_output: 4,
@@ -159,7 +163,8 @@ impl Taps {
 /// Neighbours and the share of the second one, for a bilinear sample; the edge is repeated.
 pub(super) fn linear_position(i: usize, old: usize, new: usize) -> (usize, usize, f32) {
     let scale = old as f32 / new as f32;
-    let position = (scale * (i as f32 + 0.5) - 0.5).max(0.0);
+    // Fused, as the reference's builds are: the last bit of the position shows in the picture.
+    let position = scale.mul_add(i as f32 + 0.5, -0.5).max(0.0);
     let first = (position as usize).min(old - 1);
     let second = (first + 1).min(old - 1);
     (first, second, (position - first as f32).clamp(0.0, 1.0))
