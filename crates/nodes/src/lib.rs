@@ -1,3 +1,11 @@
 //! Built-in nodes and their list.
 
+use fresco_graph::NodeEntry;
+
 pub mod types;
+
+/// Every native class. One line per family; the order is that of `/object_info`.
+pub fn all() -> Vec<NodeEntry> {
+    let families: &[&[NodeEntry]] = &[];
+    families.concat()
+}

@@ -1,0 +1,163 @@
+//! Every class's `/object_info` entry against the reference's facts.
+//!
+//! Left out: our own wording (descriptions, tooltips) and combos that follow the disk.
+
+use fresco_graph::object_info::node_info;
+use fresco_graph::{Choices, Input, IoType, Kind, Map, NoListings, Schema, Value};
+
+use crate::{run, store};
+
+#[test]
+fn every_schema_is_the_references() {
+    let golden = store::read_json("object_info.json");
+    let mut found = Vec::new();
+    for class in run::registry().iter() {
+        let schema = class.schema();
+        let Some(expected) = golden.get(&schema.id) else {
+            found.push(format!("{}: the reference has no such class", schema.id));
+            continue;
+        };
+        let listed = listed_inputs(schema);
+        let actual = plain(&node_info(schema, &NoListings), &listed);
+        differences(&schema.id, &plain(expected, &listed), &actual, &mut found);
+        if schema.description.is_empty() {
+            found.push(format!("{}: no description", schema.id));
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "{} differences:\n{}",
+        found.len(),
+        found.join("\n")
+    );
+}
+
+#[test]
+fn no_class_is_registered_twice() {
+    let mut names: Vec<_> = fresco_nodes::all()
+        .iter()
+        .map(|e| e.class().schema().id.clone())
+        .collect();
+    names.sort();
+    let twice: Vec<_> = names
+        .windows(2)
+        .filter(|w| w[0] == w[1])
+        .map(|w| &w[0])
+        .collect();
+    assert!(twice.is_empty(), "{twice:?}");
+}
+
+/// Names of inputs whose entries come from the disk, inner ones included.
+fn listed_inputs(schema: &Schema) -> Vec<String> {
+    fn add(input: &Input, names: &mut Vec<String>) {
+        let listed = matches!(&input.ty, IoType::List(Choices::Listed(_)))
+            || matches!(&input.choices, Some(Choices::Listed(_)));
+        if listed {
+            names.push(input.name.to_string());
+        }
+        match &input.kind {
+            Kind::Plain | Kind::Match { .. } => {}
+            Kind::Autogrow { template, .. } => add(template, names),
+            Kind::DynamicCombo(options) => {
+                for inner in options.iter().flat_map(|o| &o.inputs) {
+                    add(inner, names);
+                }
+            }
+            Kind::DynamicSlot { inputs, .. } => {
+                for inner in inputs {
+                    add(inner, names);
+                }
+            }
+        }
+    }
+    let mut names = Vec::new();
+    for input in &schema.inputs {
+        add(input, &mut names);
+    }
+    names
+}
+
+/// An entry without wording, without disk entries, and with `[type]` for `[type, {}]`.
+fn plain(value: &Value, listed: &[String]) -> Value {
+    match value {
+        Value::Map(m) => m
+            .iter()
+            .filter(|(k, v)| {
+                let wording = matches!(&***k, "tooltip" | "output_tooltips")
+                    || (&***k == "description" && v.as_str().is_some());
+                !wording
+            })
+            .map(|(k, v)| {
+                let mut v = plain(v, listed);
+                if listed.iter().any(|n| **n == **k)
+                    && let Value::List(spec) = &v
+                {
+                    v = without_entries(spec);
+                }
+                (k.clone(), v)
+            })
+            .collect::<Map>()
+            .into(),
+        Value::List(l) => {
+            let items: Vec<Value> = l.iter().map(|v| plain(v, listed)).collect();
+            match items.as_slice() {
+                [ty, Value::Map(m)] if m.is_empty() => vec![ty.clone()].into(),
+                _ => items.into(),
+            }
+        }
+        other => other.clone(),
+    }
+}
+
+/// `[[entries..], options]` or `["COMBO", {options: entries}]` with the entries and a default taken from them gone.
+fn without_entries(spec: &[Value]) -> Value {
+    let ty = match spec.first() {
+        Some(Value::List(_)) => Value::from("(listed)"),
+        Some(other) => other.clone(),
+        None => Value::Null,
+    };
+    match spec.get(1).and_then(Value::as_map) {
+        Some(options) => {
+            let mut options = options.clone();
+            options.shift_remove("options");
+            options.shift_remove("default");
+            if options.is_empty() {
+                vec![ty].into()
+            } else {
+                vec![ty, options.into()].into()
+            }
+        }
+        None => vec![ty].into(),
+    }
+}
+
+fn differences(at: &str, expected: &Value, actual: &Value, found: &mut Vec<String>) {
+    match (expected, actual) {
+        (Value::Map(e), Value::Map(a)) => {
+            for (key, e) in &**e {
+                match a.get(key) {
+                    Some(a) => differences(&format!("{at}.{key}"), e, a, found),
+                    None => found.push(format!("{at}: lacks `{key}`: {e:?}")),
+                }
+            }
+            for (key, v) in a.iter().filter(|(k, _)| !e.contains_key(*k)) {
+                found.push(format!("{at}: has `{key}`: {v:?}"));
+            }
+            // Clients show inputs in the order of the object.
+            if !e.keys().eq(a.keys()) && e.len() == a.len() && e.keys().all(|k| a.contains_key(k)) {
+                found.push(format!("{at}: keys in another order"));
+            }
+        }
+        (Value::List(e), Value::List(a)) if e.len() == a.len() => {
+            for (i, (e, a)) in e.iter().zip(a.iter()).enumerate() {
+                differences(&format!("{at}[{i}]"), e, a, found);
+            }
+        }
+        _ => {
+            let same_kind = std::mem::discriminant(expected) == std::mem::discriminant(actual);
+            if !same_kind || expected != actual {
+                found.push(format!("{at}: {actual:?}, the reference has {expected:?}"));
+            }
+        }
+    }
+}
