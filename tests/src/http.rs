@@ -46,7 +46,6 @@ impl Response {
 
     /// The response, if it has this status.
     #[track_caller]
-    #[must_use]
     pub fn expect_status(self, status: u16) -> Self {
         assert_eq!(self.status, status, "body: {}", self.text());
         self

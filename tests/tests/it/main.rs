@@ -1,1 +1,15 @@
+//! Black-box tests of the running program, one binary for all of them.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "an answer without the expected part is a failed test"
+)]
+
+mod events;
+mod exposure;
+mod outline;
+mod program;
+mod prompts;
+mod rules;
+mod sequences;
+mod startup;

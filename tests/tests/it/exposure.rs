@@ -1,0 +1,173 @@
+//! Who may talk to the program, and from where.
+
+use fresco_tests::{Server, Socket, StartOptions, server::run_program, workflow};
+use serde_json::json;
+
+#[test]
+fn other_interfaces_need_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().to_str().unwrap();
+    let (status, _, log) = run_program(
+        &["--base-directory", base, "--listen", "0.0.0.0"],
+        folder.path(),
+    );
+    assert!(!status.success(), "{log}");
+    assert!(log.contains("--token"), "{log}");
+}
+
+#[test]
+fn a_token_is_taken_from_header_cookie_and_query() {
+    let server = Server::with(&["--listen", "0.0.0.0", "--token", "open-sesame-42"]);
+    assert_eq!(server.get("/queue").status, 401);
+    assert_eq!(server.get("/api/object_info").status, 401);
+    let with = |headers: &[(&str, &str)]| server.request("GET", "/queue", headers, &[]).status;
+    assert_eq!(with(&[("Authorization", "Bearer open-sesame-42")]), 200);
+    assert_eq!(with(&[("Authorization", "Bearer open-sesame-4")]), 401);
+    assert_eq!(with(&[("Authorization", "Bearer ")]), 401);
+    // The ready line holds an address that logs a browser in.
+    let log = server.log();
+    let url = log
+        .split_whitespace()
+        .find(|word| word.starts_with("http://") && word.contains("open-sesame-42"))
+        .unwrap_or_else(|| panic!("no ready address in:\n{log}"));
+    let path = &url["http://".len()..];
+    let path = &path[path.find('/').expect("the address has a path")..];
+    let answer = server.get(path);
+    assert!(
+        matches!(answer.status, 200 | 302 | 303 | 307),
+        "{}",
+        answer.status
+    );
+    let cookie = answer
+        .header("set-cookie")
+        .expect("a cookie is set")
+        .to_owned();
+    assert!(
+        cookie.contains("HttpOnly") && cookie.contains("SameSite="),
+        "{cookie}"
+    );
+    let pair = cookie.split(';').next().unwrap();
+    assert_eq!(with(&[("Cookie", pair)]), 200);
+    assert!(Socket::try_open(server.address, "/ws?clientId=a", &[]).is_err());
+    let open = Socket::try_open(server.address, "/ws?clientId=a&token=open-sesame-42", &[]);
+    assert!(open.is_ok());
+    let headers = [("Authorization", "Bearer open-sesame-42")];
+    assert!(Socket::try_open(server.address, "/ws?clientId=b", &headers).is_ok());
+}
+
+#[test]
+fn a_token_can_come_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "from-a-file-123\n").unwrap();
+    let server = Server::with(&["--token-file", file.to_str().unwrap()]);
+    assert_eq!(server.get("/queue").status, 401);
+    let headers = [("Authorization", "Bearer from-a-file-123")];
+    assert_eq!(server.request("GET", "/queue", &headers, &[]).status, 200);
+    assert!(!server.get("/").text().contains("from-a-file"));
+}
+
+#[test]
+fn other_sites_cannot_use_a_local_server() {
+    let server = Server::start();
+    let body = json!({"prompt": workflow::picture(1, "origin")}).to_string();
+    let post = |headers: &[(&str, &str)]| {
+        server
+            .request("POST", "/prompt", headers, body.as_bytes())
+            .status
+    };
+    assert_eq!(post(&[("Origin", "http://evil.example")]), 403);
+    assert_eq!(post(&[("Origin", "null")]), 403);
+    assert_eq!(
+        post(&[
+            ("Sec-Fetch-Site", "cross-site"),
+            ("Sec-Fetch-Mode", "no-cors")
+        ]),
+        403
+    );
+    assert_eq!(post(&[("Host", "evil.example")]), 403, "a rebound name");
+    let own = server.url();
+    assert_eq!(post(&[("Origin", own.as_str())]), 200);
+    let evil = [("Origin", "http://evil.example")];
+    assert!(Socket::try_open(server.address, "/ws?clientId=x", &evil).is_err());
+    // Following a link to the page is not an attack.
+    let navigate = [
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Mode", "navigate"),
+        ("Sec-Fetch-Dest", "document"),
+    ];
+    assert_eq!(server.request("GET", "/", &navigate, &[]).status, 200);
+}
+
+#[test]
+fn user_content_cannot_run_here() {
+    let server = Server::start();
+    let output = server.base.join("output");
+    std::fs::create_dir_all(&output).unwrap();
+    for (name, content) in [
+        ("page.html", "<script>alert(1)</script>"),
+        ("script.js", "alert(1)"),
+        ("drawing.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>"),
+    ] {
+        std::fs::write(output.join(name), content).unwrap();
+        let answer = server
+            .get(&format!("/view?filename={name}"))
+            .expect_status(200);
+        assert_eq!(
+            answer.header("x-content-type-options"),
+            Some("nosniff"),
+            "{name}"
+        );
+        let policy = answer.header("content-security-policy").unwrap_or_default();
+        assert!(policy.contains("sandbox"), "{name}: {policy}");
+        let kind = answer.header("content-type").unwrap();
+        assert!(
+            !kind.contains("html") && !kind.contains("javascript"),
+            "{name}: {kind}"
+        );
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_do_not_lead_out_of_a_folder() {
+    let server = Server::start();
+    let output = server.base.join("output");
+    std::fs::create_dir_all(&output).unwrap();
+    std::fs::write(server.base.join("private.txt"), "secret").unwrap();
+    std::os::unix::fs::symlink(server.base.join("private.txt"), output.join("a.txt")).unwrap();
+    std::os::unix::fs::symlink(&server.base, output.join("up")).unwrap();
+    for path in [
+        "/view?filename=a.txt",
+        "/view?filename=private.txt&subfolder=up",
+    ] {
+        let answer = server.get(path);
+        assert!(
+            matches!(answer.status, 400 | 403 | 404),
+            "{path}: {}",
+            answer.status
+        );
+        assert!(!answer.text().contains("secret"));
+    }
+}
+
+#[test]
+fn cors_is_opened_on_request_only() {
+    let closed = Server::start();
+    let answer = closed
+        .request("OPTIONS", "/prompt", &[], &[])
+        .expect_status(200);
+    assert_eq!(answer.header("access-control-allow-origin"), None);
+    let server = Server::start_with(StartOptions {
+        arguments: vec!["--enable-cors-header", "https://app.example"],
+        ..StartOptions::default()
+    });
+    let origin = [("Origin", "https://app.example")];
+    let answer = server
+        .request("GET", "/prompt", &origin, &[])
+        .expect_status(200);
+    assert_eq!(
+        answer.header("access-control-allow-origin"),
+        Some("https://app.example")
+    );
+}
