@@ -10,18 +10,24 @@
 //! Every operation checks its shapes and answers with a [`TensorError`]; results do not depend on thread counts.
 
 mod arrange;
+pub mod batch;
 mod elementwise;
 mod error;
+pub mod filter;
+pub mod morphology;
 mod reduce;
 pub mod resize;
 pub mod rng;
 pub mod safetensors;
 pub mod synthetic;
 mod tensor;
+pub mod tile;
 
+pub use batch::{repeat_to_batch, resize_to_batch};
 pub use elementwise::broadcast_shape;
 pub use error::{Result, TensorError};
 pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;
 pub use safetensors::{SafeTensors, SafeTensorsError};
 pub use tensor::{MAX_ELEMENTS, Tensor, element_count};
+pub use tile::{TileAxis, tiled, tiled_scale};

@@ -139,7 +139,7 @@ impl Generator {
         for block in data.chunks_exact_mut(BLOCK) {
             box_muller_f32(block);
         }
-        if data.len() % BLOCK != 0 {
+        if !data.len().is_multiple_of(BLOCK) {
             // The tail overlaps values already made; it is drawn afresh.
             let start = data.len() - BLOCK;
             let tail = &mut data[start..];
@@ -173,7 +173,7 @@ impl Generator {
         for block in data.chunks_exact_mut(BLOCK) {
             box_muller_f64(block);
         }
-        if count % BLOCK != 0 {
+        if !count.is_multiple_of(BLOCK) {
             let tail = &mut data[count - BLOCK..];
             for v in &mut *tail {
                 *v = self.uniform_f64();

@@ -1,54 +1,8 @@
 //! Resizing nodes of the reference, through the functions those nodes call.
 
-use std::path::Path;
+use fresco_tensor::{Crop, ResizeMethod, common_upscale};
 
-use fresco_tensor::synthetic::{Mapping, input};
-use fresco_tensor::{Crop, ResizeMethod, SafeTensors, Tensor, common_upscale};
-use serde_json::Value;
-
-fn area(name: &str) -> (Vec<Value>, SafeTensors) {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/gold/nodes");
-    let text = std::fs::read_to_string(dir.join(format!("{name}.json"))).unwrap();
-    let mut json: Value = serde_json::from_str(&text).unwrap();
-    let Value::Array(cases) = json["cases"].take() else {
-        panic!("no cases")
-    };
-    (
-        cases,
-        SafeTensors::open(dir.join(format!("{name}.safetensors"))).unwrap(),
-    )
-}
-
-fn size(value: &Value) -> usize {
-    value.as_u64().unwrap() as usize
-}
-
-fn shape(value: &Value) -> Vec<usize> {
-    value.as_array().unwrap().iter().map(size).collect()
-}
-
-fn stream(value: &Value) -> Tensor {
-    let t = &value["$tensor"];
-    let scale = t["scale"].as_f64().map(|s| s as f32);
-    let map = Mapping::parse(t["map"].as_str().unwrap(), scale).unwrap();
-    input(t["stream"].as_str().unwrap_or(""), &shape(&t["shape"]), map).unwrap()
-}
-
-/// Exact for methods that copy or work in 8 bits, otherwise 2e-6 absolute or relative.
-fn check(id: &str, exact: bool, out: &Tensor, expect: &Value, gold: &SafeTensors) {
-    assert_eq!(out.shape(), shape(&expect["shape"]), "{id}");
-    let expected = match expect["$ref"].as_str() {
-        Some(key) => gold.tensor(key).unwrap(),
-        None => Tensor::full(out.shape(), expect["$const"].as_f64().unwrap() as f32).unwrap(),
-    };
-    for (i, (a, b)) in out.data().iter().zip(expected.data()).enumerate() {
-        let bound = if exact { 0.0 } else { 2e-6 * b.abs().max(1.0) };
-        assert!(
-            (a - b).abs() <= bound,
-            "{id} element {i}: {a}, expected {b}"
-        );
-    }
-}
+use crate::golden::{area, check, size, stream};
 
 fn rounded(size: usize, factor: f64) -> usize {
     (size as f64 * factor).round_ties_even() as usize
@@ -94,7 +48,8 @@ fn pictures() {
         }
         let out = out.unwrap().nchw_to_nhwc().unwrap();
         let exact = matches!(method, ResizeMethod::NearestExact | ResizeMethod::Lanczos);
-        check(id, exact, &out, &case["outputs"][0][0], &gold);
+        let bound = if exact { 0.0 } else { 2e-6 };
+        check(id, bound, &out, &case["outputs"][0][0], &gold);
     }
     assert_eq!(checked, 36);
 }
@@ -135,13 +90,9 @@ fn latents() {
         };
         let out = common_upscale(&x, width, height, method, crop).unwrap();
         checked += 1;
-        check(
-            id,
-            method == ResizeMethod::NearestExact,
-            &out,
-            expect,
-            &gold,
-        );
+        let exact = method == ResizeMethod::NearestExact;
+        let bound = if exact { 0.0 } else { 2e-6 };
+        check(id, bound, &out, expect, &gold);
     }
     assert_eq!(checked, 26);
 }

@@ -1,13 +1,11 @@
 //! Noise of the reference, bit for bit.
 
-use std::path::{Path, PathBuf};
-
 use fresco_tensor::{Generator, SafeTensors};
 
+use crate::golden::path;
+
 fn gold() -> SafeTensors {
-    let path: PathBuf =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/gold/noise.safetensors");
-    SafeTensors::open(path).unwrap()
+    SafeTensors::open(path("noise.safetensors")).unwrap()
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {

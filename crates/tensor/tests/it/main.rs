@@ -1,0 +1,11 @@
+//! Tests of this crate against the golden files of the reference.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a golden file that does not have its documented form should fail the test"
+)]
+
+mod filters;
+mod golden;
+mod noise;
+mod resize;
