@@ -30,6 +30,8 @@ mod node;
 pub mod object_info;
 mod registry;
 mod schema;
+mod types;
+mod validate;
 mod value;
 
 pub use dynamic::Declared;
@@ -37,4 +39,6 @@ pub use fresco_graph_macros::Node;
 pub use node::*;
 pub use registry::Registry;
 pub use schema::*;
+pub use types::{CoerceError, coerce, types_match};
+pub use validate::*;
 pub use value::*;
