@@ -93,6 +93,35 @@ impl Generator {
         order
     }
 
+    /// The generator behind NumPy's global state as dataset nodes seed it. Draw from it with the `numpy_` methods only:
+    /// the words are the same, what is made of them is not.
+    pub fn numpy(seed: u64) -> Self {
+        Self::new(seed % 0xFFFF_FFFF)
+    }
+
+    /// An integer in `0..n` as NumPy's `randint` draws it; 0 (without a draw) when there is no choice.
+    pub fn numpy_below(&mut self, n: u32) -> u32 {
+        let Some(last) = n.checked_sub(1).filter(|&last| last > 0) else {
+            return 0;
+        };
+        let mask = u32::MAX >> last.leading_zeros();
+        loop {
+            let value = self.random() & mask;
+            if value <= last {
+                return value;
+            }
+        }
+    }
+
+    /// A random order of `0..n` as NumPy's `permutation` makes it.
+    pub fn numpy_permutation(&mut self, n: u32) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..n as usize).collect();
+        for i in (1..n).rev() {
+            order.swap(i as usize, self.numpy_below(i + 1) as usize);
+        }
+        order
+    }
+
     /// Uniform values in [0, 1).
     pub fn rand(&mut self, shape: &[usize]) -> Result<Tensor> {
         let mut data = allocate(shape, 0.0)?;
@@ -295,5 +324,29 @@ mod tests {
         assert!(g.randint(3, 3, &[1]).is_err());
         let t = g.randint(-2, 3, &[100]).unwrap();
         assert!(t.data().iter().all(|v| (-2.0..3.0).contains(v)));
+    }
+
+    #[test]
+    fn numpy_draws() {
+        // From the goldens of RandomCropImages (53x37 to 20x16) and ShuffleImageTextDataset.
+        for (seed, left, top) in [
+            (0, 0, 3),
+            (42, 28, 14),
+            (4_294_967_295, 0, 3),
+            (1_099_511_627_779, 19, 20),
+        ] {
+            let mut g = Generator::numpy(seed);
+            assert_eq!((g.numpy_below(34), g.numpy_below(22)), (left, top));
+        }
+        assert_eq!(Generator::numpy(0).numpy_permutation(5), [2, 0, 1, 3, 4]);
+        assert_eq!(
+            Generator::numpy(42).numpy_permutation(7),
+            [0, 1, 5, 2, 4, 3, 6]
+        );
+        assert_eq!(Generator::numpy(3).numpy_permutation(1), [0]);
+        assert_eq!(
+            Generator::numpy(1_099_511_627_779).numpy_permutation(8),
+            [2, 4, 6, 7, 5, 3, 1, 0]
+        );
     }
 }

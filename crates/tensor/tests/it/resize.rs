@@ -96,3 +96,26 @@ fn latents() {
     }
     assert_eq!(checked, 26);
 }
+
+#[test]
+fn eight_bit_pictures() {
+    let (cases, gold) = area("dataset");
+    let mut checked = 0;
+    for case in &cases {
+        let class = case["class"].as_str().unwrap();
+        if !class.starts_with("ResizeImagesBy")
+            || case.get("error").is_some()
+            || case["inputs"]["images"].get("$tensor").is_none()
+        {
+            continue;
+        }
+        let x = stream(&case["inputs"]["images"]).nhwc_to_nchw().unwrap();
+        let expect = &case["outputs"][0][0];
+        let (height, width) = (size(&expect["shape"][1]), size(&expect["shape"][2]));
+        let out = common_upscale(&x, width, height, ResizeMethod::Lanczos, Crop::Disabled);
+        let out = out.unwrap().nchw_to_nhwc().unwrap();
+        check(case["id"].as_str().unwrap(), 0.0, &out, expect, &gold);
+        checked += 1;
+    }
+    assert_eq!(checked, 5);
+}
