@@ -213,7 +213,9 @@ fn check_finished(server: &Server, accepted: &Accepted) {
 /// A prompt that was running in three crashes is given up, with an error that says so.
 fn gave_up(entry: &Value) -> bool {
     entry["status"]["status_str"] == "error"
-        && entry["status"]["messages"].to_string().contains("times while running")
+        && entry["status"]["messages"]
+            .to_string()
+            .contains("times while running")
 }
 
 /// The history is an object, which would hide a second entry of the same id; the list of jobs would not.

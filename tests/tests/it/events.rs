@@ -80,7 +80,7 @@ fn health_metrics_and_the_description_answer() {
 #[test]
 fn jobs_are_cancelled_by_id_and_in_bulk() {
     let server = Server::start();
-    let running = server.queue(&workflow::chain(3000, 512, 3), None);
+    let running = server.queue(&workflow::chain(3000, 256, 3), None);
     let waiting: Vec<String> = (0..4)
         .map(|colour| server.queue(&workflow::picture(colour, "cancel"), None))
         .collect();
@@ -114,7 +114,7 @@ fn jobs_are_cancelled_by_id_and_in_bulk() {
 #[test]
 fn the_queue_is_served_by_number_and_front() {
     let server = Server::start();
-    let blocker = server.queue(&workflow::chain(3000, 512, 4), None);
+    let blocker = server.queue(&workflow::chain(3000, 256, 4), None);
     let post = |name: &str, extra: Value| {
         let mut body = json!({"prompt": workflow::picture(1, name), "prompt_id": name});
         body.as_object_mut()

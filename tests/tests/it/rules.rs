@@ -100,7 +100,7 @@ fn rule_7_ids_numbers_and_errors_are_always_there() {
 #[test]
 fn rule_8_entries_have_five_parts_and_no_secrets() {
     let server = Server::start();
-    let slow = server.queue(&workflow::chain(2000, 512, 8), None);
+    let slow = server.queue(&workflow::chain(3000, 256, 8), None);
     let body = json!({
         "prompt": workflow::picture(8, "rule8"),
         "client_id": "rule8",

@@ -156,7 +156,7 @@ fn s5_an_interrupt_and_the_next_prompt() {
     let server = Server::start();
     let mut socket = greeted(&server, "s5");
     // Enough work that the interrupt arrives in the middle on any machine.
-    let id = server.queue(&workflow::chain(2000, 512, 5), Some("s5"));
+    let id = server.queue(&workflow::chain(3000, 256, 5), Some("s5"));
     socket.until(|m| m["type"] == "executing" && m["data"]["node"] == "3");
     server
         .post("/interrupt", &json!({"prompt_id": id}))
@@ -249,7 +249,7 @@ fn s11_an_invalid_prompt_makes_no_sound() {
 fn a_client_that_comes_back_is_told_what_runs() {
     let server = Server::start();
     let mut first = greeted(&server, "back");
-    let id = server.queue(&workflow::chain(2000, 512, 12), Some("back"));
+    let id = server.queue(&workflow::chain(3000, 256, 12), Some("back"));
     first.until(|m| m["type"] == "executing" && m["data"]["node"] == "3");
     let mut second = greeted(&server, "back");
     let message = second.message();
