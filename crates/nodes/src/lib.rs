@@ -2,10 +2,12 @@
 
 use fresco_graph::NodeEntry;
 
+pub mod latent;
+mod python_rules;
 pub mod types;
 
 /// Every native class. One line per family; the order is that of `/object_info`.
 pub fn all() -> Vec<NodeEntry> {
-    let families: &[&[NodeEntry]] = &[];
+    let families: &[&[NodeEntry]] = &[latent::NODES];
     families.concat()
 }
