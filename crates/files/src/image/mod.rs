@@ -1,0 +1,411 @@
+//! Decoding picture files the way the reference sees them (it uses Pillow): modes, transparency, frames, orientation.
+//!
+//! Untrusted files are expected. Sizes are checked against [`Limits`] before memory is taken, and a file that ends early
+//! gives the picture up to there, the rest black, as long as its header is intact.
+
+mod gif;
+mod png;
+mod still;
+mod tiff;
+mod webp;
+
+use crate::exif;
+use crate::metadata::read_metadata;
+
+/// What a file may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Size of the file.
+    pub bytes: usize,
+    /// Pixels over all frames together.
+    pub pixels: u64,
+    pub frames: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            bytes: 1 << 30,
+            pixels: 200_000_000,
+            frames: 10_000,
+        }
+    }
+}
+
+/// A picture could not be decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error("the picture file is empty")]
+    Empty,
+    #[error("the file is not a picture of a known format")]
+    UnknownFormat,
+    #[error("the picture file has {bytes} bytes, over the limit of {limit}")]
+    TooLarge { bytes: usize, limit: usize },
+    #[error(
+        "the picture has {pixels} pixels ({width} x {height}, {frames} frames), over the limit of {limit}"
+    )]
+    TooManyPixels {
+        width: u32,
+        height: u32,
+        frames: usize,
+        pixels: u64,
+        limit: u64,
+    },
+    #[error("the picture has over {limit} frames")]
+    TooManyFrames { limit: usize },
+    #[error("the {format} picture is damaged: {what}")]
+    Corrupt { format: &'static str, what: String },
+    #[error("{format} pictures with {what} cannot be read")]
+    Unsupported { format: &'static str, what: String },
+}
+
+/// File formats told apart by their first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Png,
+    Jpeg,
+    Webp,
+    Gif,
+    Bmp,
+    Tiff,
+}
+
+impl Format {
+    /// The format of a file by its first bytes; its name does not matter.
+    pub fn guess(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [0x89, b'P', b'N', b'G', ..] => Some(Self::Png),
+            [0xff, 0xd8, 0xff, ..] => Some(Self::Jpeg),
+            [
+                b'R',
+                b'I',
+                b'F',
+                b'F',
+                _,
+                _,
+                _,
+                _,
+                b'W',
+                b'E',
+                b'B',
+                b'P',
+                ..,
+            ] => Some(Self::Webp),
+            [b'G', b'I', b'F', b'8', ..] => Some(Self::Gif),
+            [b'B', b'M', ..] => Some(Self::Bmp),
+            [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Some(Self::Tiff),
+            _ => None,
+        }
+    }
+}
+
+/// How the file stored a frame, by Pillow's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// `1`: black and white.
+    Bilevel,
+    /// `L`: grey.
+    L,
+    /// `LA`: grey with alpha.
+    La,
+    /// `P`: palette.
+    P,
+    Rgb,
+    Rgba,
+    /// `I;16`: 16-bit grey; values above 255 are cut to 255, not scaled.
+    I16,
+    /// `I`: 32-bit integers; scaled by 1/255 first.
+    I32,
+    /// `F`: floating point; cut to 0..255.
+    F32,
+    Cmyk,
+}
+
+/// One frame as 8-bit RGB, with alpha apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    pub width: u32,
+    pub height: u32,
+    pub mode: Mode,
+    rgb: Vec<u8>,
+    alpha: Option<Vec<u8>>,
+    /// Transparency by a single colour: counts when converting to RGBA, but is not an alpha channel.
+    key_alpha: Option<Vec<u8>>,
+}
+
+impl Frame {
+    pub(crate) fn new(
+        width: u32,
+        height: u32,
+        mode: Mode,
+        rgb: Vec<u8>,
+        alpha: Option<Vec<u8>>,
+    ) -> Self {
+        debug_assert_eq!(rgb.len(), width as usize * height as usize * 3);
+        Self {
+            width,
+            height,
+            mode,
+            rgb,
+            alpha,
+            key_alpha: None,
+        }
+    }
+
+    fn with_key_alpha(mut self, key_alpha: Option<Vec<u8>>) -> Self {
+        self.key_alpha = key_alpha;
+        self
+    }
+
+    /// Colour, alpha dropped.
+    pub fn rgb8(&self) -> &[u8] {
+        &self.rgb
+    }
+
+    /// Takes the colour without copying it.
+    pub fn into_rgb8(self) -> Vec<u8> {
+        self.rgb
+    }
+
+    /// The alpha channel, or the transparency of a palette; none where the frame has neither. This is what a mask is
+    /// made of.
+    pub fn alpha8(&self) -> Option<&[u8]> {
+        self.alpha.as_deref()
+    }
+
+    pub fn has_alpha(&self) -> bool {
+        self.alpha.is_some()
+    }
+
+    /// Colour with alpha, opaque where there is none.
+    pub fn rgba8(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.rgb.len() / 3 * 4);
+        match self.alpha.as_ref().or(self.key_alpha.as_ref()) {
+            Some(alpha) => {
+                for (c, a) in self.rgb.chunks_exact(3).zip(alpha) {
+                    out.extend([c[0], c[1], c[2], *a]);
+                }
+            }
+            None => {
+                for c in self.rgb.chunks_exact(3) {
+                    out.extend([c[0], c[1], c[2], 255]);
+                }
+            }
+        }
+        out
+    }
+
+    /// Splits interleaved RGBA.
+    pub(crate) fn from_rgba(width: u32, height: u32, rgba: &[u8]) -> Self {
+        let rgb = rgba
+            .chunks_exact(4)
+            .flat_map(|p| [p[0], p[1], p[2]])
+            .collect();
+        let alpha = rgba.chunks_exact(4).map(|p| p[3]).collect();
+        Self::new(width, height, Mode::Rgba, rgb, Some(alpha))
+    }
+
+    fn orient(&mut self, orientation: u8) {
+        if !(2..=8).contains(&orientation) {
+            return;
+        }
+        let (w, h) = (self.width as usize, self.height as usize);
+        self.rgb = turn(&self.rgb, w, h, 3, orientation);
+        for plane in [&mut self.alpha, &mut self.key_alpha].into_iter().flatten() {
+            *plane = turn(plane, w, h, 1, orientation);
+        }
+        if orientation >= 5 {
+            std::mem::swap(&mut self.width, &mut self.height);
+        }
+    }
+}
+
+/// Rearranges pixels so that a picture stored with this EXIF orientation stands upright.
+fn turn(data: &[u8], w: usize, h: usize, channels: usize, orientation: u8) -> Vec<u8> {
+    let (out_w, out_h) = if orientation >= 5 { (h, w) } else { (w, h) };
+    let mut out = Vec::with_capacity(data.len());
+    for y in 0..out_h {
+        for x in 0..out_w {
+            let (sx, sy) = match orientation {
+                2 => (w - 1 - x, y),
+                3 => (w - 1 - x, h - 1 - y),
+                4 => (x, h - 1 - y),
+                5 => (y, x),
+                6 => (y, h - 1 - x),
+                7 => (w - 1 - y, h - 1 - x),
+                _ => (w - 1 - y, x),
+            };
+            let at = (sy * w + sx) * channels;
+            out.extend(&data[at..at + channels]);
+        }
+    }
+    out
+}
+
+/// A decoded file: at least one frame.
+#[derive(Debug, Clone)]
+pub struct DecodedImage {
+    pub format: Format,
+    /// All frames, upright. They may differ in size (pages of a TIFF).
+    pub frames: Vec<Frame>,
+    /// Keyed texts of the file.
+    pub text: Vec<(String, String)>,
+    /// The file ended early or was damaged; what was missing is black.
+    pub truncated: bool,
+}
+
+impl DecodedImage {
+    pub fn first(&self) -> &Frame {
+        self.frames.first().expect("a decoded file has a frame")
+    }
+
+    /// Frames of the size of the first: what a batch is made of.
+    pub fn batch(&self) -> impl Iterator<Item = &Frame> {
+        let size = (self.first().width, self.first().height);
+        self.frames
+            .iter()
+            .filter(move |f| (f.width, f.height) == size)
+    }
+}
+
+/// Decodes a picture file.
+pub fn decode(bytes: &[u8], limits: &Limits) -> Result<DecodedImage, ImageError> {
+    if bytes.is_empty() {
+        return Err(ImageError::Empty);
+    }
+    if bytes.len() > limits.bytes {
+        return Err(ImageError::TooLarge {
+            bytes: bytes.len(),
+            limit: limits.bytes,
+        });
+    }
+    let format = Format::guess(bytes).ok_or(ImageError::UnknownFormat)?;
+    let mut budget = Budget::new(limits);
+    let text = read_metadata(bytes);
+    let raw = match format {
+        Format::Png => png::decode(bytes, &mut budget)?,
+        Format::Jpeg => still::decode_jpeg(bytes, &mut budget)?,
+        Format::Bmp => still::decode_bmp(bytes, &mut budget)?,
+        Format::Webp => webp::decode(bytes, &mut budget)?,
+        Format::Gif => gif::decode(bytes, &mut budget)?,
+        Format::Tiff => tiff::decode(bytes, &mut budget)?,
+    };
+    let orientation = raw.orientation(&text);
+    let mut frames = raw.frames;
+    for frame in &mut frames {
+        frame.orient(orientation);
+    }
+    Ok(DecodedImage {
+        format,
+        frames,
+        text,
+        truncated: raw.truncated,
+    })
+}
+
+/// What a decoder hands over.
+#[derive(Debug, Default)]
+struct Raw {
+    frames: Vec<Frame>,
+    exif: Option<Vec<u8>>,
+    xmp: Option<Vec<u8>>,
+    truncated: bool,
+}
+
+impl Raw {
+    fn orientation(&self, text: &[(String, String)]) -> u8 {
+        let find = |key: &str| text.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
+        let from_exif = match &self.exif {
+            Some(exif) => exif::orientation(exif),
+            None => find("Raw profile type exif").map_or(1, |t| exif::orientation(&raw_profile(t))),
+        };
+        if from_exif != 1 {
+            return from_exif;
+        }
+        match &self.xmp {
+            Some(xmp) => exif::xmp_orientation(xmp),
+            None => find("XML:com.adobe.xmp").map_or(1, |t| exif::xmp_orientation(t.as_bytes())),
+        }
+    }
+}
+
+/// ImageMagick's way to put EXIF into a PNG text: three lines of heading, then hexadecimal.
+fn raw_profile(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text
+        .lines()
+        .skip(3)
+        .flat_map(str::chars)
+        .filter_map(|c| c.to_digit(16).map(|d| d as u8))
+        .collect();
+    digits.chunks_exact(2).map(|d| d[0] << 4 | d[1]).collect()
+}
+
+/// Pixels and frames still allowed.
+struct Budget {
+    limits: Limits,
+    pixels: u64,
+    frames: usize,
+}
+
+impl Budget {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            limits: *limits,
+            pixels: 0,
+            frames: 0,
+        }
+    }
+
+    /// Accounts for one more frame, before memory is taken for it.
+    fn frame(&mut self, width: u32, height: u32) -> Result<(), ImageError> {
+        self.frames += 1;
+        self.pixels = self
+            .pixels
+            .saturating_add(u64::from(width) * u64::from(height));
+        if self.frames > self.limits.frames {
+            return Err(ImageError::TooManyFrames {
+                limit: self.limits.frames,
+            });
+        }
+        if self.pixels > self.limits.pixels {
+            return Err(ImageError::TooManyPixels {
+                width,
+                height,
+                frames: self.frames,
+                pixels: self.pixels,
+                limit: self.limits.pixels,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn corrupt(format: &'static str, what: impl ToString) -> ImageError {
+    ImageError::Corrupt {
+        format,
+        what: what.to_string(),
+    }
+}
+
+/// Grey values as RGB.
+fn grey(values: impl Iterator<Item = u8>) -> Vec<u8> {
+    values.flat_map(|v| [v; 3]).collect()
+}
+
+/// CMYK by simple subtraction, as Pillow does without a colour profile.
+fn cmyk(c: u8, m: u8, y: u8, k: u8) -> [u8; 3] {
+    let k = u32::from(255 - k);
+    [c, m, y].map(|v| {
+        let t = u32::from(v) * k + 128;
+        (k - (((t >> 8) + t) >> 8).min(k)) as u8
+    })
+}
+
+/// A mix of two values by a mask, rounded like Pillow's.
+fn mix(src: u8, dst: u8, mask: u8) -> u8 {
+    let t = u32::from(src) * u32::from(mask) + u32::from(dst) * u32::from(255 - mask) + 128;
+    (((t >> 8) + t) >> 8) as u8
+}
+
+#[cfg(test)]
+mod tests;

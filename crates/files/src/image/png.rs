@@ -1,0 +1,234 @@
+//! PNG and animated PNG.
+
+use std::io::Cursor;
+
+use png::{BitDepth, BlendOp, ColorType, Decoder, DisposeOp, Info, Transformations};
+
+use super::{Budget, Frame, ImageError, Mode, Raw, corrupt, grey, mix};
+
+const FORMAT: &str = "PNG";
+
+pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Raw, ImageError> {
+    let mut decoder = Decoder::new(Cursor::new(bytes));
+    decoder.set_transformations(Transformations::IDENTITY);
+    // Texts are read elsewhere, with bounds; colour profiles are not used.
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    // A wrong checksum is no reason to show nothing.
+    decoder.ignore_checksums(true);
+    let mut reader = decoder.read_info().map_err(|e| corrupt(FORMAT, e))?;
+    let info = reader.info().clone();
+    budget.frame(info.width, info.height)?;
+    let animation = info.animation_control.filter(|a| a.num_frames > 0);
+    let size = reader
+        .output_buffer_size()
+        .ok_or_else(|| corrupt(FORMAT, "its size cannot be expressed"))?;
+    let mut buffer = vec![0; size];
+    let mut raw = Raw::default();
+    // The rows decoded before an error stay in the buffer.
+    raw.truncated = reader.next_frame(&mut buffer).is_err();
+    let first = frame(&info, info.width, info.height, &buffer);
+
+    if let Some(animation) = animation {
+        let mut canvas = Canvas::new(&info, &first);
+        // A picture before the first frame control is for programs that cannot animate; it counts as a frame too.
+        let mut left = animation.num_frames as usize;
+        if let Some(control) = info.frame_control.filter(|_| !raw.truncated) {
+            canvas.put(&first, control);
+            left -= 1;
+        }
+        raw.frames.push(first);
+        while left > 0 && !raw.truncated {
+            left -= 1;
+            let Ok(control) = reader.next_frame_info().copied() else {
+                raw.truncated = true;
+                break;
+            };
+            budget.frame(info.width, info.height)?;
+            let size = reader.output_line_size(control.width).unwrap_or(usize::MAX);
+            let size = size.saturating_mul(control.height as usize);
+            if size > buffer.len() {
+                return Err(corrupt(FORMAT, "a frame is larger than the picture"));
+            }
+            let part = &mut buffer[..size];
+            part.fill(0);
+            raw.truncated = reader.next_frame(part).is_err();
+            if !raw.truncated {
+                let part = frame(&info, control.width, control.height, part);
+                canvas.put(&part, control);
+                raw.frames.push(canvas.shown());
+            }
+        }
+    } else {
+        raw.frames.push(first);
+    }
+    raw.exif = info.exif_metadata.map(std::borrow::Cow::into_owned);
+    Ok(raw)
+}
+
+/// Reads packed samples of 1, 2, 4 or 8 bits, row by row.
+fn samples(data: &[u8], width: usize, bits: usize) -> impl Iterator<Item = u8> + '_ {
+    let stride = (width * bits).div_ceil(8).max(1);
+    data.chunks_exact(stride).flat_map(move |row| {
+        (0..width).map(move |x| {
+            let bit = x * bits;
+            let shift = 8 - bits - bit % 8;
+            (row[bit / 8] >> shift) & (0xff >> (8 - bits))
+        })
+    })
+}
+
+/// Decoded rows as a frame.
+fn frame(info: &Info, width: u32, height: u32, data: &[u8]) -> Frame {
+    let w = width as usize;
+    let depth = info.bit_depth as usize;
+    let wide = info.bit_depth == BitDepth::Sixteen;
+    // The high byte of wide samples.
+    let step = if wide { 2 } else { 1 };
+    let high = || data.iter().step_by(step).copied();
+    let trns = info.trns.as_deref();
+    let key = |i: usize| {
+        trns.and_then(|t| t.get(2 * i..2 * i + 2))
+            .map(|b| u16::from_be_bytes([b[0], b[1]]))
+    };
+    let (mode, rgb, alpha) = match info.color_type {
+        ColorType::Grayscale => match depth {
+            1 => (
+                Mode::Bilevel,
+                grey(samples(data, w, 1).map(|v| v * 255)),
+                None,
+            ),
+            2 => (Mode::L, grey(samples(data, w, 2).map(|v| v * 85)), None),
+            4 => (Mode::L, grey(samples(data, w, 4).map(|v| v * 17)), None),
+            8 => (Mode::L, grey(data.iter().copied()), None),
+            _ => {
+                let cut = |b: &[u8]| if b[0] > 0 { 255 } else { b[1] };
+                (Mode::I16, grey(data.chunks_exact(2).map(cut)), None)
+            }
+        },
+        ColorType::GrayscaleAlpha => (
+            Mode::La,
+            grey(high().step_by(2)),
+            Some(high().skip(1).step_by(2).collect()),
+        ),
+        ColorType::Rgb => (Mode::Rgb, high().collect(), None),
+        ColorType::Rgba => {
+            let pixels: Vec<u8> = high().collect();
+            return Frame::from_rgba(width, height, &pixels);
+        }
+        ColorType::Indexed => {
+            let palette = info.palette.as_deref().unwrap_or_default();
+            let colour = |i: u8| {
+                let at = usize::from(i) * 3;
+                palette
+                    .get(at..at + 3)
+                    .map_or([0; 3], |c| [c[0], c[1], c[2]])
+            };
+            let rgb = samples(data, w, depth).flat_map(colour).collect();
+            let alpha = trns.map(|t| {
+                samples(data, w, depth)
+                    .map(|i| t.get(usize::from(i)).copied().unwrap_or(255))
+                    .collect()
+            });
+            (Mode::P, rgb, alpha)
+        }
+    };
+    // One colour can be declared transparent. The declared value is compared with the 8-bit one as it is, which for
+    // other depths mostly means it is never met; the reference does the same.
+    let key_alpha = match info.color_type {
+        ColorType::Grayscale => key(0).map(|k| {
+            let k = if depth == 1 && k > 0 { 255 } else { k };
+            rgb.chunks_exact(3)
+                .map(|c| if u16::from(c[0]) == k { 0 } else { 255 })
+                .collect()
+        }),
+        ColorType::Rgb => match (key(0), key(1), key(2)) {
+            (Some(r), Some(g), Some(b)) => Some(
+                rgb.chunks_exact(3)
+                    .map(|c| {
+                        if [c[0], c[1], c[2]].map(u16::from) == [r, g, b] {
+                            0
+                        } else {
+                            255
+                        }
+                    })
+                    .collect(),
+            ),
+            _ => None,
+        },
+        _ => None,
+    };
+    Frame::new(width, height, mode, rgb, alpha).with_key_alpha(key_alpha)
+}
+
+/// The picture on which the frames of an animation are laid.
+struct Canvas {
+    width: usize,
+    height: usize,
+    /// What frames are reported as.
+    mode: Mode,
+    has_alpha: bool,
+    pixels: Vec<u8>,
+    /// Applied before the next frame: the area and what to put there.
+    dispose: Option<(png::FrameControl, Option<Vec<u8>>)>,
+}
+
+impl Canvas {
+    fn new(info: &Info, first: &Frame) -> Self {
+        let (width, height) = (info.width as usize, info.height as usize);
+        Self {
+            width,
+            height,
+            mode: first.mode,
+            has_alpha: first.has_alpha(),
+            pixels: vec![0; width * height * 4],
+            dispose: None,
+        }
+    }
+
+    /// Lays a frame at its place. The decoder has checked that it lies inside the picture; it is clipped all the same.
+    fn put(&mut self, part: &Frame, control: png::FrameControl) {
+        let start = self.dispose.is_none();
+        if let Some((area, saved)) = self.dispose.take() {
+            match (area.dispose_op, saved) {
+                (DisposeOp::Previous, Some(saved)) => self.pixels = saved,
+                (DisposeOp::None, _) => {}
+                _ => self.each(area, |px, _| *px = [0; 4]),
+            }
+        }
+        let saved =
+            (control.dispose_op == DisposeOp::Previous && !start).then(|| self.pixels.clone());
+        let source = part.rgba8();
+        let over = control.blend_op == BlendOp::Over && !start;
+        self.each(control, |px, i| {
+            let s = &source[i * 4..i * 4 + 4];
+            let mask = if over { s[3] } else { 255 };
+            for (p, s) in px.iter_mut().zip(s) {
+                *p = mix(*s, *p, mask);
+            }
+        });
+        self.dispose = Some((control, saved));
+    }
+
+    /// Calls `f` with every pixel of an area and its index in that area.
+    fn each(&mut self, area: png::FrameControl, mut f: impl FnMut(&mut [u8; 4], usize)) {
+        let (x0, y0) = (area.x_offset as usize, area.y_offset as usize);
+        for y in 0..(area.height as usize).min(self.height.saturating_sub(y0)) {
+            for x in 0..(area.width as usize).min(self.width.saturating_sub(x0)) {
+                let at = ((y0 + y) * self.width + x0 + x) * 4;
+                if let Some(px) = self.pixels.get_mut(at..).and_then(|p| p.first_chunk_mut()) {
+                    f(px, y * area.width as usize + x);
+                }
+            }
+        }
+    }
+
+    fn shown(&self) -> Frame {
+        let mut frame = Frame::from_rgba(self.width as u32, self.height as u32, &self.pixels);
+        frame.mode = self.mode;
+        if !self.has_alpha {
+            frame.alpha = None;
+        }
+        frame
+    }
+}
