@@ -324,7 +324,7 @@ fn apply(kind: u8, row: &[u8], above: &[u8], bpp: usize, out: &mut [u8]) {
                 *o = x.wrapping_sub(b / 2);
             }
             for (((o, x), a), b) in tail.iter_mut().zip(x).zip(a).zip(b) {
-                *o = x.wrapping_sub(((u16::from(*a) + u16::from(*b)) / 2) as u8);
+                *o = x.wrapping_sub(a.midpoint(*b));
             }
         }
         _ => {

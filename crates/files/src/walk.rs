@@ -68,9 +68,9 @@ fn visit(
             Err(_) => continue,
         };
         if is_dir {
-            dirs.push(name)
+            dirs.push(name);
         } else {
-            files.push(name)
+            files.push(name);
         }
     }
     files.sort_unstable();

@@ -24,9 +24,11 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Raw, ImageErro
         .output_buffer_size()
         .ok_or_else(|| corrupt(FORMAT, "its size cannot be expressed"))?;
     let mut buffer = vec![0; size];
-    let mut raw = Raw::default();
-    // The rows decoded before an error stay in the buffer.
-    raw.truncated = reader.next_frame(&mut buffer).is_err();
+    let mut raw = Raw {
+        // The rows decoded before an error stay in the buffer.
+        truncated: reader.next_frame(&mut buffer).is_err(),
+        ..Raw::default()
+    };
     let first = frame(&info, info.width, info.height, &buffer);
 
     if let Some(animation) = animation {
@@ -45,16 +47,13 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Raw, ImageErro
                 break;
             };
             budget.frame(info.width, info.height)?;
-            let size = reader.output_line_size(control.width).unwrap_or(usize::MAX);
-            let size = size.saturating_mul(control.height as usize);
-            if size > buffer.len() {
-                return Err(corrupt(FORMAT, "a frame is larger than the picture"));
-            }
-            let part = &mut buffer[..size];
-            part.fill(0);
-            raw.truncated = reader.next_frame(part).is_err();
-            if !raw.truncated {
-                let part = frame(&info, control.width, control.height, part);
+            buffer.fill(0);
+            // The decoder wants room for a whole picture and uses the beginning of it.
+            let shown = reader.next_frame(&mut buffer);
+            raw.truncated = shown.is_err();
+            if let Ok(shown) = shown {
+                let part = &buffer[..shown.line_size * shown.height as usize];
+                let part = frame(&info, shown.width, shown.height, part);
                 canvas.put(&part, control);
                 raw.frames.push(canvas.shown());
             }
@@ -87,9 +86,13 @@ fn frame(info: &Info, width: u32, height: u32, data: &[u8]) -> Frame {
     let step = if wide { 2 } else { 1 };
     let high = || data.iter().step_by(step).copied();
     let trns = info.trns.as_deref();
-    let key = |i: usize| {
-        trns.and_then(|t| t.get(2 * i..2 * i + 2))
-            .map(|b| u16::from_be_bytes([b[0], b[1]]))
+    // The decoder keeps one byte a sample of the transparent colour, two for wide samples.
+    let key = |i: usize| match (trns, wide) {
+        (Some(t), false) => t.get(i).map(|b| u16::from(*b)),
+        (Some(t), true) => t
+            .get(2 * i..2 * i + 2)
+            .map(|b| u16::from_be_bytes([b[0], b[1]])),
+        (None, _) => None,
     };
     let (mode, rgb, alpha) = match info.color_type {
         ColorType::Grayscale => match depth {
@@ -196,10 +199,15 @@ impl Canvas {
                 _ => self.each(area, |px, _| *px = [0; 4]),
             }
         }
+        let over = control.blend_op == BlendOp::Over && !start;
+        // The reference loses the earlier picture when it blends onto it: "previous" then means "keep".
+        let mut control = control;
+        if over && control.dispose_op == DisposeOp::Previous {
+            control.dispose_op = DisposeOp::None;
+        }
         let saved =
             (control.dispose_op == DisposeOp::Previous && !start).then(|| self.pixels.clone());
         let source = part.rgba8();
-        let over = control.blend_op == BlendOp::Over && !start;
         self.each(control, |px, i| {
             let s = &source[i * 4..i * 4 + 4];
             let mask = if over { s[3] } else { 255 };

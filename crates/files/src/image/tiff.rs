@@ -1,4 +1,4 @@
-//! TIFF: every page is a frame.
+//! TIFF: every page is a frame. Palettes and YCbCr are beyond the decoder and refused.
 
 use std::io::Cursor;
 
@@ -68,10 +68,6 @@ fn page(decoder: &mut Decoder<Cursor<&[u8]>>, budget: &mut Budget) -> Result<Fra
         .find_tag_unsigned_vec::<u16>(Tag::ExtraSamples)
         .map_err(failed)?
         .is_some_and(|v| v.first() == Some(&1));
-    let palette = match colour {
-        ColorType::Palette(_) => decoder.get_tag_u16_vec(Tag::ColorMap).map_err(failed)?,
-        _ => Vec::new(),
-    };
     let data = decoder.read_image().map_err(failed)?;
     let pixels = width as usize * height as usize;
     let (mode, rgb, alpha) = match (colour, &data) {
@@ -104,19 +100,6 @@ fn page(decoder: &mut Decoder<Cursor<&[u8]>>, budget: &mut Budget) -> Result<Fra
         // The cast cuts to 0..255.
         (ColorType::Gray(32), DecodingResult::F32(v)) => {
             (Mode::F32, grey(v.iter().map(|v| *v as u8)), None)
-        }
-        (ColorType::Palette(8), DecodingResult::U8(v)) => {
-            let n = palette.len() / 3;
-            let channel = |i: u8, c: usize| {
-                palette
-                    .get(c * n + usize::from(i))
-                    .map_or(0, |v| (v >> 8) as u8)
-            };
-            let rgb = v
-                .iter()
-                .flat_map(|&i| [channel(i, 0), channel(i, 1), channel(i, 2)])
-                .collect();
-            (Mode::P, rgb, None)
         }
         _ => {
             // The rest has samples of 8 bits, or of 16 of which the high half counts.
