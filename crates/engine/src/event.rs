@@ -19,30 +19,73 @@ pub struct Event {
 #[derive(Clone)]
 pub enum EventKind {
     /// The queue changed; pending plus running.
-    Status { remaining: usize },
-    Start { timestamp: i64 },
-    Cached { nodes: Vec<Arc<str>>, timestamp: i64 },
+    Status {
+        remaining: usize,
+    },
+    Start {
+        timestamp: i64,
+    },
+    Cached {
+        nodes: Vec<Arc<str>>,
+        timestamp: i64,
+    },
     /// A node starts.
-    Executing { node: Arc<str>, display: Arc<str> },
+    Executing {
+        node: Arc<str>,
+        display: Arc<str>,
+    },
     /// The prompt has left the queue, whatever its end.
     Ended,
     /// Some node's progress changed; take a snapshot if you want to show it.
-    ProgressState { registry: Arc<ProgressRegistry> },
+    ProgressState {
+        registry: Arc<ProgressRegistry>,
+    },
     /// A progress bar moved.
-    Progress { node: Arc<str>, value: f64, max: f64 },
+    Progress {
+        node: Arc<str>,
+        value: f64,
+        max: f64,
+    },
     /// A picture that goes with progress. `bar`: it came from a progress bar, so old clients get it too.
-    Preview { ids: NodeIds, preview: Preview, bar: bool },
+    Preview {
+        ids: NodeIds,
+        preview: Preview,
+        bar: bool,
+    },
     /// UI output; null when a cached node had none.
-    Executed { node: Arc<str>, display: Arc<str>, output: Value },
-    Success { timestamp: i64 },
+    Executed {
+        node: Arc<str>,
+        display: Arc<str>,
+        output: Value,
+    },
+    Success {
+        timestamp: i64,
+    },
     Error(Arc<Failure>),
     /// A blocker with a message stopped one call; the prompt goes on.
-    Blocked { node: Arc<str>, class: Arc<str>, executed: Vec<Arc<str>>, message: Arc<str> },
-    Interrupted { node: Arc<str>, class: Arc<str>, executed: Vec<Arc<str>>, timestamp: i64 },
+    Blocked {
+        node: Arc<str>,
+        class: Arc<str>,
+        executed: Vec<Arc<str>>,
+        message: Arc<str>,
+    },
+    Interrupted {
+        node: Arc<str>,
+        class: Arc<str>,
+        executed: Vec<Arc<str>>,
+        timestamp: i64,
+    },
     /// Text shown on a node.
-    Text { node: Arc<str>, text: Arc<str> },
+    Text {
+        node: Arc<str>,
+        text: Arc<str>,
+    },
     /// A node's own message, to one socket or to all.
-    Custom { event: Arc<str>, data: Value, client: Option<Arc<str>> },
+    Custom {
+        event: Arc<str>,
+        data: Value,
+        client: Option<Arc<str>>,
+    },
 }
 
 /// A node's several names.

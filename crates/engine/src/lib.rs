@@ -1,1 +1,6 @@
 //! Queue, executor, output caches, durable store, events.
+
+pub mod event;
+pub mod progress;
+pub mod reply;
+pub mod store;

@@ -44,7 +44,15 @@ impl ProgressRegistry {
     }
 
     fn set(&self, ids: NodeIds, state: NodeState, value: f64, max: f64) {
-        self.lock().insert(ids.node.clone(), NodeProgress { ids, state, value, max });
+        self.lock().insert(
+            ids.node.clone(),
+            NodeProgress {
+                ids,
+                state,
+                value,
+                max,
+            },
+        );
     }
 
     pub fn len(&self) -> usize {

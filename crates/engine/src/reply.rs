@@ -29,8 +29,15 @@ pub struct Sender<T>(Arc<Shared<T>>);
 pub struct Reply<T>(Arc<Shared<T>>);
 
 pub fn reply<T>() -> (Sender<T>, Reply<T>) {
-    let state = Mutex::new(State { value: None, closed: false, waker: None });
-    let shared = Arc::new(Shared { state, ready: Condvar::new() });
+    let state = Mutex::new(State {
+        value: None,
+        closed: false,
+        waker: None,
+    });
+    let shared = Arc::new(Shared {
+        state,
+        ready: Condvar::new(),
+    });
     (Sender(shared.clone()), Reply(shared))
 }
 
@@ -60,7 +67,11 @@ impl<T> Reply<T> {
     pub fn wait(self) -> Option<T> {
         let mut state = self.0.lock();
         while !state.closed {
-            state = self.0.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .0
+                .ready
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         state.value.take()
     }

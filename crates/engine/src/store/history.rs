@@ -1,0 +1,292 @@
+//! Finished jobs: writing an outcome, trimming, paging.
+
+use std::sync::Arc;
+
+use fresco_graph::{Map, Value, json, map};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::bodies::{self, Number, read_number, text};
+use super::error::StoreError;
+use super::pending::Key;
+use super::record::{Finished, HistoryRecord};
+use super::summary::Summary;
+
+/// An outcome as it will be written, made on the worker's thread.
+pub(super) struct EncodedOutcome {
+    pub(super) summary: Summary,
+    status_str: Arc<str>,
+    completed: bool,
+    outputs: String,
+    meta: String,
+    messages: String,
+}
+
+impl EncodedOutcome {
+    pub(super) fn new(finished: Finished) -> Self {
+        Self {
+            summary: Summary::of(&finished),
+            outputs: json::to_string(&finished.outputs.into()),
+            meta: json::to_string(&finished.meta.into()),
+            messages: json::to_string(&finished.messages),
+            status_str: finished.status_str,
+            completed: finished.completed,
+        }
+    }
+}
+
+/// The outcome of a job that could not be run: an error that says so, in the shape of a node's.
+pub(super) fn failure(prompt_id: &Arc<str>, kind: &str, message: String, now: i64) -> Finished {
+    let start = map! { "prompt_id" => prompt_id, "timestamp" => now };
+    let error = map! {
+        "prompt_id" => prompt_id,
+        "node_id" => "",
+        "node_type" => "",
+        "executed" => Vec::<Value>::new(),
+        "exception_message" => message,
+        "exception_type" => kind,
+        "traceback" => Vec::<Value>::new(),
+        "current_inputs" => Map::new(),
+        "current_outputs" => Vec::<Value>::new(),
+        "timestamp" => now,
+    };
+    let message = |event: &str, data: Map| Value::from([Value::from(event), data.into()]);
+    Finished {
+        outputs: Map::new(),
+        meta: Map::new(),
+        status_str: "error".into(),
+        completed: false,
+        messages: vec![
+            message("execution_start", start),
+            message("execution_error", error),
+        ]
+        .into(),
+        cancelled: false,
+    }
+}
+
+/// Moves a job from the queue to the history. Returns how the number of entries changed.
+pub(super) fn record(
+    db: &Connection,
+    key: &Key,
+    outcome: &EncodedOutcome,
+    entries: usize,
+    limit: usize,
+) -> Result<usize, StoreError> {
+    move_job(db, key, outcome, entries, limit)
+        .map_err(StoreError::sql("record the outcome of a job"))
+}
+
+fn move_job(
+    db: &Connection,
+    key: &Key,
+    outcome: &EncodedOutcome,
+    mut entries: usize,
+    limit: usize,
+) -> rusqlite::Result<usize> {
+    let queued = db
+        .prepare_cached(
+            "DELETE FROM jobs WHERE seq = ?1 RETURNING create_time, workflow_id, attempt",
+        )?
+        .query_row([key.seq], |row| {
+            Ok((
+                row.get::<_, Option<i64>>(0)?,
+                row.get::<_, Option<String>>(1)?,
+                row.get::<_, i64>(2)?,
+            ))
+        })
+        .optional()?;
+    // Already moved: the second report of an outcome changes nothing.
+    let Some((create_time, workflow_id, attempt)) = queued else {
+        return Ok(entries);
+    };
+    while entries > limit {
+        let oldest = db
+            .prepare_cached(
+                "DELETE FROM history WHERE pos = (SELECT MIN(pos) FROM history) RETURNING seq",
+            )?
+            .query_row([], |row| row.get(0))
+            .optional()?;
+        let Some(oldest) = oldest else { break };
+        bodies::delete(db, oldest)?;
+        entries -= 1;
+    }
+    // The same id again takes the place of its earlier entry.
+    let replaced = db
+        .prepare_cached("DELETE FROM history WHERE prompt_id = ?1 RETURNING pos, seq")?
+        .query_row([&*key.prompt_id], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))
+        })
+        .optional()?;
+    if let Some((_, old)) = replaced {
+        bodies::delete(db, old)?;
+    } else {
+        entries += 1;
+    }
+    let Summary {
+        status,
+        start_time,
+        end_time,
+        error,
+        outputs_count,
+        previewable_count,
+        preview_output,
+    } = &outcome.summary;
+    db.prepare_cached(
+        "INSERT INTO history (pos, seq, number, prompt_id, status, create_time, start_time, end_time, workflow_id,
+            outputs_count, previewable_count, attempt, preview_output, error)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+    )?
+    .execute(params![
+        replaced.map(|(pos, _)| pos),
+        key.seq,
+        Number(&key.number),
+        &*key.prompt_id,
+        status.name(),
+        create_time,
+        start_time,
+        end_time,
+        workflow_id,
+        outputs_count,
+        previewable_count,
+        attempt,
+        preview_output,
+        error,
+    ])?;
+    db.prepare_cached(
+        "INSERT INTO results (seq, status_str, completed, outputs, meta, messages) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![
+        key.seq,
+        &*outcome.status_str,
+        outcome.completed,
+        outcome.outputs,
+        outcome.meta,
+        outcome.messages
+    ])?;
+    Ok(entries)
+}
+
+const COLUMNS: &str =
+    "h.number, h.prompt_id, b.prompt, b.extra_data, b.outputs, r.outputs, r.meta, r.status_str,
+    r.completed, r.messages
+    FROM history h JOIN bodies b ON b.seq = h.seq JOIN results r ON r.seq = h.seq";
+
+fn read(row: &Row) -> rusqlite::Result<HistoryRecord> {
+    Ok(HistoryRecord {
+        number: read_number(row, 0)?,
+        prompt_id: text(row, 1)?,
+        prompt: text(row, 2)?,
+        extra_data: text(row, 3)?,
+        outputs_to_execute: text(row, 4)?,
+        outputs: text(row, 5)?,
+        meta: text(row, 6)?,
+        status_str: text(row, 7)?,
+        completed: row.get(8)?,
+        messages: text(row, 9)?,
+    })
+}
+
+/// The part of `entries` that a request for `max_items` from `offset` selects, with the reference's corner cases: a
+/// negative offset counts from the newest, and a limit below one still lets the first match through when an offset is
+/// given.
+fn window(entries: usize, max_items: Option<i64>, offset: i64) -> std::ops::Range<usize> {
+    let entries = entries as i64;
+    let start = match max_items {
+        Some(max) if offset < 0 => entries.saturating_sub(max),
+        _ => offset,
+    };
+    let start = start.clamp(0, entries);
+    let end = max_items.map_or(entries, |max| start.saturating_add(max.max(1)).min(entries));
+    start as usize..end as usize
+}
+
+/// Entries in the order they finished, oldest first.
+pub(super) fn page(
+    db: &Connection,
+    entries: usize,
+    max_items: Option<i64>,
+    offset: i64,
+) -> Result<Vec<HistoryRecord>, StoreError> {
+    let window = window(entries, max_items, offset);
+    if window.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Skipping rows costs time for each, so come from the nearer end.
+    let backwards = window.start > entries / 2;
+    let (order, skip) = if backwards {
+        ("DESC", entries - window.end)
+    } else {
+        ("ASC", window.start)
+    };
+    let sql = format!(
+        "SELECT {COLUMNS} WHERE h.pos IN (SELECT pos FROM history ORDER BY pos {order} LIMIT ?1 OFFSET ?2)
+         ORDER BY h.pos"
+    );
+    db.prepare_cached(&sql)
+        .and_then(|mut s| {
+            s.query_map([window.len() as i64, skip as i64], read)?
+                .collect()
+        })
+        .map_err(StoreError::sql("read the history"))
+}
+
+pub(super) fn get(db: &Connection, prompt_id: &str) -> Result<Option<HistoryRecord>, StoreError> {
+    db.prepare_cached(&format!("SELECT {COLUMNS} WHERE h.prompt_id = ?1"))
+        .and_then(|mut s| s.query_row([prompt_id], read).optional())
+        .map_err(StoreError::sql("read the history"))
+}
+
+pub(super) fn count(db: &Connection) -> Result<usize, StoreError> {
+    db.query_row("SELECT COUNT(*) FROM history", [], |row| {
+        row.get::<_, i64>(0)
+    })
+    .map(|n| n as usize)
+    .map_err(StoreError::sql("read the history"))
+}
+
+/// Removes one entry; false if there was none.
+pub(super) fn delete(db: &Connection, prompt_id: &str) -> Result<bool, StoreError> {
+    db.prepare_cached("DELETE FROM history WHERE prompt_id = ?1 RETURNING seq")
+        .and_then(|mut s| s.query_row([prompt_id], |row| row.get(0)).optional())
+        .and_then(|seq| seq.map(|seq| bodies::delete(db, seq)).transpose())
+        .map(|deleted| deleted.is_some())
+        .map_err(StoreError::sql("delete from the history"))
+}
+
+pub(super) fn clear(db: &Connection) -> Result<(), StoreError> {
+    db.execute_batch(
+        "DELETE FROM bodies WHERE seq IN (SELECT seq FROM history); DELETE FROM results; DELETE FROM history;",
+    )
+    .map_err(StoreError::sql("clear the history"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::window;
+
+    #[test]
+    fn windows_follow_the_reference() {
+        for (max, offset, expected) in [
+            (None, -1, 0..5),
+            (None, 0, 0..5),
+            (None, 2, 2..5),
+            (None, 5, 5..5),
+            (None, 9, 5..5),
+            (Some(2), -1, 3..5),
+            (Some(9), -1, 0..5),
+            (Some(0), -1, 5..5),
+            (Some(-3), -1, 5..5),
+            (Some(2), 0, 0..2),
+            (Some(2), 4, 4..5),
+            (Some(2), 5, 5..5),
+            (Some(0), 1, 1..2),
+            (Some(-3), 1, 1..2),
+            (Some(i64::MAX), 3, 3..5),
+            (Some(i64::MIN), -1, 5..5),
+        ] {
+            assert_eq!(window(5, max, offset), expected, "{max:?} {offset}");
+        }
+        assert!(window(0, None, 0).is_empty());
+        assert!(window(0, Some(3), -1).is_empty());
+    }
+}

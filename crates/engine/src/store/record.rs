@@ -1,0 +1,216 @@
+//! What goes into the store and what comes out of it.
+//!
+//! Records carry the JSON they were stored with as text, so that the server can copy it into an answer without parsing.
+//! That text is always strict JSON: numbers that JSON cannot say are `null` in it.
+
+use std::sync::Arc;
+
+use fresco_graph::{Map, Value};
+
+/// Where a new job goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Priority {
+    /// The submitter's own number; lower runs first.
+    Explicit(f64),
+    /// After everything submitted so far.
+    Auto,
+    /// Before everything submitted so far.
+    Front,
+    /// A number drawn before with [`Store::next_number`](super::Store::next_number).
+    Drawn(i64),
+}
+
+/// A job to accept.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    pub prompt_id: Arc<str>,
+    pub priority: Priority,
+    /// After validation.
+    pub prompt: Arc<Map>,
+    /// With `create_time` and `client_id`.
+    pub extra_data: Map,
+    /// Ids of the output nodes to run.
+    pub outputs: Vec<Arc<str>>,
+    /// Secrets. They stay in memory: after a restart the job runs without them.
+    pub sensitive: Map,
+}
+
+/// The answer to an accepted job; it is on disk by then.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Accepted {
+    /// An integer from the counter, or the submitter's float.
+    pub number: Value,
+    /// Pending plus running.
+    pub remaining: usize,
+}
+
+/// A job handed to the worker.
+#[derive(Clone, Debug)]
+pub struct TakenJob {
+    /// Names this run in [`Store::finish`](super::Store::finish).
+    pub task: u64,
+    /// 1 for the first run; more when the process died while running it.
+    pub attempt: u32,
+    pub number: Value,
+    pub prompt_id: Arc<str>,
+    pub prompt: Arc<Map>,
+    pub extra_data: Map,
+    pub outputs: Vec<Arc<str>>,
+    pub sensitive: Map,
+    pub client_id: Option<Arc<str>>,
+    /// Pending plus running, this one included.
+    pub remaining: usize,
+}
+
+/// What [`Store::next`](super::Store::next) woke up for.
+#[derive(Debug)]
+pub enum Next {
+    Job(Box<TakenJob>),
+    /// A flag was set, or someone asked for a look around.
+    Woken,
+    Timeout,
+    /// The store is closed; no job will ever come.
+    Closed,
+}
+
+/// The outcome of a job.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    pub outputs: Map,
+    pub meta: Map,
+    /// `success` or `error`.
+    pub status_str: Arc<str>,
+    pub completed: bool,
+    /// `[[event, data], ...]`.
+    pub messages: Value,
+    /// Ended because someone asked for it; `/api/jobs` shows it as cancelled.
+    pub cancelled: bool,
+}
+
+/// A job in the queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueRecord {
+    pub number: Value,
+    pub prompt_id: Arc<str>,
+    pub prompt: Arc<str>,
+    pub extra_data: Arc<str>,
+    /// JSON array of node ids.
+    pub outputs: Arc<str>,
+}
+
+/// The whole queue, in the order in which it will run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueueState {
+    pub running: Vec<QueueRecord>,
+    pub pending: Vec<QueueRecord>,
+}
+
+/// A finished job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HistoryRecord {
+    pub number: Value,
+    pub prompt_id: Arc<str>,
+    pub prompt: Arc<str>,
+    pub extra_data: Arc<str>,
+    /// JSON array of node ids.
+    pub outputs_to_execute: Arc<str>,
+    /// UI outputs by node id.
+    pub outputs: Arc<str>,
+    pub meta: Arc<str>,
+    pub status_str: Arc<str>,
+    pub completed: bool,
+    pub messages: Arc<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JobStatus {
+    Pending,
+    InProgress,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl JobStatus {
+    pub const ALL: [Self; 5] = [
+        Self::Pending,
+        Self::InProgress,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|s| s.name() == name)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JobSort {
+    #[default]
+    Created,
+    Duration,
+}
+
+/// Which jobs to list.
+#[derive(Clone, Debug, Default)]
+pub struct JobQuery {
+    /// Empty: all.
+    pub statuses: Vec<JobStatus>,
+    pub workflow_id: Option<String>,
+    pub sort_by: JobSort,
+    pub descending: bool,
+    pub limit: Option<usize>,
+    pub offset: usize,
+}
+
+/// One line of a job list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobRecord {
+    pub id: Arc<str>,
+    pub status: JobStatus,
+    pub number: Value,
+    /// Times are milliseconds since the epoch.
+    pub create_time: Option<i64>,
+    pub start_time: Option<i64>,
+    pub end_time: Option<i64>,
+    /// Data of `execution_error`, JSON.
+    pub error: Option<Arc<str>>,
+    pub outputs_count: i64,
+    pub previewable_count: i64,
+    /// JSON object.
+    pub preview_output: Option<Arc<str>>,
+    /// JSON value, nearly always a string in quotes.
+    pub workflow_id: Option<Arc<str>>,
+}
+
+/// A page of jobs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobPage {
+    pub jobs: Vec<JobRecord>,
+    /// Matching jobs on all pages.
+    pub total: usize,
+}
+
+/// One job with everything known about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobDetail {
+    pub job: JobRecord,
+    pub body: JobBody,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum JobBody {
+    Queued(QueueRecord),
+    Finished(HistoryRecord),
+}

@@ -1,0 +1,282 @@
+//! Opening the database: one process at a time, forward migrations, and refusal of everything that is not ours.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::error::StoreError;
+
+/// Marks a database as Fresco's ("FRSC"), so that we never write into someone else's.
+const APPLICATION_ID: i64 = 0x4652_5343;
+
+/// A file that starts like this is for SQLite to judge; any other was never a database.
+const MAGIC: &[u8] = b"SQLite format 3\0";
+
+/// Databases up to this size are checked page by page on opening. Larger ones would delay the start; damage there shows
+/// as an error of the request that meets it.
+const CHECKED_BYTES: u64 = 4 << 20;
+
+/// Each step brings the schema from its index to the next version. Steps are never edited once released.
+const MIGRATIONS: &[&str] = &[
+    // A body is written once, when the job is accepted, and serves queue and history alike; `exact` repeats prompt and
+    // extra data only where strict JSON cannot say them (NaN, infinities). The wide columns are kept out of the tables
+    // that lists scan. `number` has no type on purpose: integers and floats stay apart in it.
+    "CREATE TABLE bodies (
+        seq INTEGER PRIMARY KEY,
+        prompt TEXT NOT NULL,
+        extra_data TEXT NOT NULL,
+        outputs TEXT NOT NULL,
+        exact TEXT
+    );
+    CREATE TABLE jobs (
+        seq INTEGER PRIMARY KEY REFERENCES bodies (seq),
+        number,
+        prompt_id TEXT NOT NULL,
+        create_time INTEGER,
+        workflow_id TEXT,
+        attempt INTEGER NOT NULL DEFAULT 0,
+        lease_owner TEXT,
+        deadline INTEGER
+    );
+    CREATE TABLE history (
+        pos INTEGER PRIMARY KEY,
+        seq INTEGER NOT NULL REFERENCES bodies (seq),
+        number,
+        prompt_id TEXT NOT NULL UNIQUE,
+        status TEXT NOT NULL,
+        create_time INTEGER,
+        start_time INTEGER,
+        end_time INTEGER,
+        workflow_id TEXT,
+        outputs_count INTEGER NOT NULL,
+        previewable_count INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        preview_output TEXT,
+        error TEXT
+    );
+    CREATE TABLE results (
+        seq INTEGER PRIMARY KEY REFERENCES bodies (seq),
+        status_str TEXT NOT NULL,
+        completed INTEGER NOT NULL,
+        outputs TEXT NOT NULL,
+        meta TEXT NOT NULL,
+        messages TEXT NOT NULL
+    );
+    CREATE TABLE kv (
+        key TEXT PRIMARY KEY,
+        value TEXT NOT NULL
+    ) WITHOUT ROWID;",
+];
+
+/// Where the database lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StorePath {
+    File(PathBuf),
+    /// Gone when the process ends.
+    Memory,
+}
+
+/// An open database and the lock that keeps other processes out of it.
+pub(super) struct Database {
+    pub(super) connection: Connection,
+    /// Held, never read: the operating system drops the lock with the file, however the process ends.
+    pub(super) _lock: Option<File>,
+}
+
+pub(super) fn open(path: &StorePath) -> Result<Database, StoreError> {
+    let database = match path {
+        StorePath::Memory => {
+            let connection = Connection::open_in_memory()
+                .map_err(StoreError::sql("open a database in memory"))?;
+            Database {
+                connection,
+                _lock: None,
+            }
+        }
+        StorePath::File(path) => open_file(path)?,
+    };
+    let shown = match path {
+        StorePath::Memory => Path::new(":memory:"),
+        StorePath::File(path) => path,
+    };
+    prepare(&database.connection, shown)?;
+    Ok(database)
+}
+
+fn open_file(path: &Path) -> Result<Database, StoreError> {
+    if path.is_dir() {
+        return Err(StoreError::Directory { path: path.into() });
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(io_error(parent))?;
+    }
+    let lock = lock(path)?;
+    check_magic(path)?;
+    // No shared cache, no URI: the path is a path.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(classify(path))?;
+    Ok(Database {
+        connection,
+        _lock: lock,
+    })
+}
+
+/// SQLite takes a short file for an empty database and would write over it; look first.
+fn check_magic(path: &Path) -> Result<(), StoreError> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(io_error(path)(e)),
+    };
+    let mut head = Vec::new();
+    Read::by_ref(&mut file)
+        .take(MAGIC.len() as u64)
+        .read_to_end(&mut head)
+        .map_err(io_error(path))?;
+    let length = file.metadata().map_err(io_error(path))?.len();
+    if head.is_empty() {
+        return Ok(());
+    }
+    if head != MAGIC {
+        return Err(StoreError::NotADatabase { path: path.into() });
+    }
+    if length < 512 {
+        return Err(StoreError::Corrupt {
+            path: path.into(),
+            problem: "it is cut off".into(),
+        });
+    }
+    Ok(())
+}
+
+/// Takes `<database>.lock`. A lock of the operating system, because it goes away with a killed process.
+fn lock(path: &Path) -> Result<Option<File>, StoreError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let lock_path = PathBuf::from(name);
+    let mut file = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(&lock_path)
+        .map_err(io_error(&lock_path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            let pid = file
+                .take(16)
+                .read_to_string(&mut text)
+                .ok()
+                .and_then(|_| text.trim().parse().ok());
+            return Err(StoreError::InUse {
+                path: path.into(),
+                pid,
+            });
+        }
+        Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => {
+            tracing::warn!(path = %path.display(), "this file system has no locks; do not start a second Fresco on it");
+            return Ok(None);
+        }
+        Err(TryLockError::Error(e)) => return Err(io_error(&lock_path)(e)),
+    }
+    // The process number is for the other one's message only; failing to write it harms nothing.
+    let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| {
+        write!(file, "{}", std::process::id())?;
+        file.flush()
+    });
+    Ok(Some(file))
+}
+
+fn prepare(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let fail = classify(path);
+    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+    connection
+        .busy_timeout(Duration::from_secs(5))
+        .map_err(&fail)?;
+    let version = number("PRAGMA user_version").map_err(&fail)?;
+    let application = number("PRAGMA application_id").map_err(&fail)?;
+    let tables = number("SELECT COUNT(*) FROM sqlite_schema").map_err(&fail)?;
+    let fresh = tables == 0 && version == 0 && (application == 0 || application == APPLICATION_ID);
+    if !fresh && application != APPLICATION_ID {
+        return Err(StoreError::Foreign { path: path.into() });
+    }
+    let known = MIGRATIONS.len() as i64;
+    if version > known {
+        return Err(StoreError::Newer {
+            path: path.into(),
+            found: version,
+            known,
+        });
+    }
+    if connection.is_readonly(rusqlite::MAIN_DB).map_err(&fail)? {
+        let source = io::Error::from(io::ErrorKind::PermissionDenied);
+        return Err(StoreError::Io {
+            path: path.into(),
+            source: Arc::new(source),
+        });
+    }
+    let size = fs::metadata(path).map_or(0, |m| m.len());
+    if !fresh && size <= CHECKED_BYTES {
+        let answer: String = connection
+            .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+            .map_err(&fail)?;
+        if answer != "ok" {
+            return Err(StoreError::Corrupt {
+                path: path.into(),
+                problem: answer,
+            });
+        }
+    }
+    connection
+        .execute_batch(
+            "PRAGMA journal_mode = WAL;
+             PRAGMA synchronous = FULL;
+             PRAGMA foreign_keys = OFF;
+             PRAGMA temp_store = MEMORY;
+             PRAGMA journal_size_limit = 16777216;",
+        )
+        .map_err(&fail)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    for (step, sql) in MIGRATIONS.iter().enumerate().skip(version as usize) {
+        // One transaction a step: a crash in between leaves the version it reached.
+        let batch = format!(
+            "BEGIN IMMEDIATE; {sql}; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {}; COMMIT;",
+            step + 1
+        );
+        connection.execute_batch(&batch).map_err(&fail)?;
+    }
+    Ok(())
+}
+
+fn io_error(path: &Path) -> impl Fn(io::Error) -> StoreError {
+    move |source| StoreError::Io {
+        path: path.into(),
+        source: Arc::new(source),
+    }
+}
+
+fn classify(path: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| {
+        let path = path.clone();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase) => StoreError::NotADatabase { path },
+            Some(ErrorCode::DatabaseCorrupt) => StoreError::Corrupt {
+                path,
+                problem: source.to_string(),
+            },
+            _ => StoreError::Open {
+                path,
+                source: Arc::new(source),
+            },
+        }
+    }
+}

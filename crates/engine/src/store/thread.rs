@@ -1,0 +1,745 @@
+//! The store thread: the only owner of the database and of the queue.
+//!
+//! It wakes for a command or for the deadline of a waiting worker. All commands that are there by then make one batch:
+//! their writes share one transaction, and nobody hears an answer before that is committed. A batch that cannot be
+//! committed (a full disk) is undone as a whole and answered with the error; outcomes of jobs are kept and tried again,
+//! because the work behind them is done and must not be lost.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use rusqlite::{OptionalExtension, params};
+
+use super::bodies::{self, EncodedJob, read_number, text};
+use super::error::StoreError;
+use super::history::{self, EncodedOutcome};
+use super::pending::{Key, Pending};
+use super::record::*;
+use super::schema::Database;
+use super::{Limits, Published, listing, now};
+use crate::reply::Sender;
+
+/// A job whose process dies this often while running it is not tried again.
+const MAX_ATTEMPTS: u32 = 3;
+/// Commands in one transaction, so that the first of a flood does not wait for the last.
+const MAX_BATCH: usize = 512;
+/// How soon a failed write is tried again when nothing else happens.
+const RETRY: Duration = Duration::from_secs(1);
+
+type Answer<T> = Sender<Result<T, StoreError>>;
+
+/// Everything that can be asked of the store.
+pub(super) enum Command {
+    Enqueue(Box<EncodedJob>, Answer<Accepted>),
+    Next(Instant, Sender<Next>),
+    /// Makes the workers look around.
+    Wake,
+    Finish(u64, Arc<EncodedOutcome>, Answer<usize>),
+    CancelPending(Arc<str>, Box<EncodedOutcome>, Answer<bool>),
+    DeletePending(Arc<str>, Answer<bool>),
+    ClearPending(Answer<usize>),
+    Queue(Answer<QueueState>),
+    History(Option<i64>, i64, Answer<Vec<HistoryRecord>>),
+    HistoryGet(Arc<str>, Answer<Option<HistoryRecord>>),
+    HistoryDelete(Vec<Arc<str>>, Answer<usize>),
+    HistoryClear(Answer<()>),
+    Jobs(Box<JobQuery>, Answer<JobPage>),
+    Job(Arc<str>, Answer<Option<JobDetail>>),
+    Get(String, Answer<Option<String>>),
+    Set(String, Option<String>, Answer<()>),
+    Close(Sender<()>),
+}
+
+/// What one transaction is about to make true.
+#[derive(Default)]
+struct Batch {
+    /// Said once the batch is committed, or has failed.
+    answers: Vec<Box<dyn FnOnce(Option<&StoreError>) + Send>>,
+    outcomes: Vec<(u64, Arc<EncodedOutcome>)>,
+    handouts: Vec<(Waiter, Box<TakenJob>)>,
+}
+
+struct Waiter {
+    deadline: Instant,
+    sender: Sender<Next>,
+}
+
+/// Whether a commit waits for the disk.
+#[derive(Clone, Copy, PartialEq)]
+enum Sync {
+    /// Survives a loss of power: accepted jobs, outcomes.
+    Full,
+    /// Survives the death of the process: which job is running.
+    Process,
+}
+
+pub(super) struct State {
+    database: Database,
+    limits: Limits,
+    published: Arc<Published>,
+    /// Names this process in the leases it takes.
+    owner: String,
+    sync: Sync,
+    pending: Pending,
+    running: BTreeMap<u64, Key>,
+    next_task: u64,
+    next_seq: i64,
+    /// Entries in the history.
+    entries: usize,
+    waiters: VecDeque<Waiter>,
+    woken: bool,
+    batch: Batch,
+    /// Outcomes whose transaction failed.
+    unsaved: Vec<(u64, Arc<EncodedOutcome>)>,
+    retry_at: Option<Instant>,
+    closing: Option<Sender<()>>,
+}
+
+impl State {
+    /// Reads the queue and puts back the jobs that died with an earlier process. Also gives the first free number of
+    /// the priority counter.
+    pub(super) fn recover(
+        database: Database,
+        limits: Limits,
+        published: Arc<Published>,
+    ) -> Result<(Self, i64), StoreError> {
+        let mut state = Self {
+            database,
+            limits,
+            published,
+            owner: format!("{}-{}", std::process::id(), now()),
+            sync: Sync::Full,
+            pending: Pending::default(),
+            running: BTreeMap::new(),
+            next_task: 0,
+            next_seq: 0,
+            entries: 0,
+            waiters: VecDeque::new(),
+            woken: false,
+            batch: Batch::default(),
+            unsaved: Vec::new(),
+            retry_at: None,
+            closing: None,
+        };
+        state.entries = history::count(&state.database.connection)?;
+        state.begin(Sync::Full)?;
+        state.release_dead()?;
+        state.commit()?;
+        state.reload()?;
+        let db = &state.database.connection;
+        let number = |sql: &str| db.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
+        state.next_seq = number("SELECT MAX(seq) FROM bodies")
+            .map_err(StoreError::sql("read the queue"))?
+            .map_or(0, |seq| seq + 1);
+        // Old jobs keep their numbers, so new ones must count on from there to queue behind (or, negated, before) them.
+        let counter = number("SELECT MAX(ABS(number)) FROM jobs WHERE typeof(number) = 'integer'")
+            .map_err(StoreError::sql("read the queue"))?
+            .map_or(0, |n| n + 1);
+        state
+            .published
+            .remaining
+            .store(state.remaining(), Ordering::Release);
+        Ok((state, counter))
+    }
+
+    /// Leases found on opening belong to dead processes: we hold the lock.
+    fn release_dead(&mut self) -> Result<(), StoreError> {
+        let db = &self.database.connection;
+        let fail = StoreError::sql("recover the queue");
+        let dead: Vec<(Key, u32)> = db
+            .prepare("SELECT number, prompt_id, seq, attempt FROM jobs WHERE lease_owner IS NOT NULL ORDER BY seq")
+            .and_then(|mut s| s.query_map([], read_key)?.collect())
+            .map_err(&fail)?;
+        for (key, attempts) in dead {
+            if attempts < MAX_ATTEMPTS {
+                tracing::warn!(prompt_id = %key.prompt_id, attempts, "the last process died running this job; it is queued again");
+                db.execute(
+                    "UPDATE jobs SET lease_owner = NULL, deadline = NULL WHERE seq = ?1",
+                    [key.seq],
+                )
+                .map_err(&fail)?;
+                continue;
+            }
+            let message = format!(
+                "The server stopped {attempts} times while running this prompt, so it is not tried again."
+            );
+            tracing::error!(prompt_id = %key.prompt_id, "{message}");
+            let failure = history::failure(&key.prompt_id, "ServerStopped", message, now());
+            let outcome = EncodedOutcome::new(failure);
+            self.entries = history::record(db, &key, &outcome, self.entries, self.limits.history)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the waiting jobs from the database; the truth after opening and after a failed batch.
+    fn reload(&mut self) -> Result<(), StoreError> {
+        let db = &self.database.connection;
+        let waiting: Vec<(Key, u32)> = db
+            .prepare_cached(
+                "SELECT number, prompt_id, seq, attempt FROM jobs WHERE lease_owner IS NULL",
+            )
+            .and_then(|mut s| s.query_map([], read_key)?.collect())
+            .map_err(StoreError::sql("read the queue"))?;
+        self.pending.replace(waiting);
+        self.entries = history::count(db)?;
+        Ok(())
+    }
+
+    /// Serves commands until the store is closed or its last handle is gone.
+    pub(super) fn run(mut self, commands: Receiver<Command>) {
+        let mut batch = VecDeque::new();
+        loop {
+            let received = match self.deadline() {
+                None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => commands.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            match received {
+                Ok(first) => {
+                    batch.push_back(first);
+                    while batch.len() < MAX_BATCH
+                        && let Ok(more) = commands.try_recv()
+                    {
+                        batch.push_back(more);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => self.expire(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.process(&mut batch);
+            if let Some(closed) = self.closing.take() {
+                self.close();
+                drop(self);
+                closed.send(());
+                return;
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.waiters
+            .iter()
+            .map(|w| w.deadline)
+            .chain(self.retry_at)
+            .min()
+    }
+
+    fn expire(&mut self) {
+        let now = Instant::now();
+        let (late, waiting) = self
+            .waiters
+            .drain(..)
+            .partition(|w: &Waiter| w.deadline <= now);
+        self.waiters = waiting;
+        for waiter in late {
+            let waiter: Waiter = waiter;
+            waiter.sender.send(Next::Timeout);
+        }
+    }
+
+    fn process(&mut self, commands: &mut VecDeque<Command>) {
+        self.retry_at = None;
+        self.save_unsaved();
+        loop {
+            let result = self
+                .apply_all(commands)
+                .and_then(|()| self.serve_waiters())
+                .and_then(|()| self.commit());
+            self.settle(result.err());
+            if commands.is_empty() || self.closing.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn apply_all(&mut self, commands: &mut VecDeque<Command>) -> Result<(), StoreError> {
+        while self.closing.is_none()
+            && let Some(command) = commands.pop_front()
+        {
+            self.apply(command)?;
+        }
+        Ok(())
+    }
+
+    /// Errors are those of the whole transaction; what concerns one command alone goes into its answer.
+    fn apply(&mut self, command: Command) -> Result<(), StoreError> {
+        match command {
+            Command::Enqueue(job, to) => {
+                let result = self.enqueue(*job);
+                return self.answer(to, result);
+            }
+            Command::Next(deadline, sender) => self.waiters.push_back(Waiter { deadline, sender }),
+            Command::Wake => self.woken = true,
+            Command::Finish(task, outcome, to) => {
+                let result = self.finish(task, &outcome);
+                return self.answer(to, result);
+            }
+            Command::CancelPending(id, outcome, to) => {
+                let result = self.cancel_pending(&id, &outcome);
+                return self.answer(to, result);
+            }
+            Command::DeletePending(id, to) => {
+                let result = self.delete_pending(&id);
+                return self.answer(to, result);
+            }
+            Command::ClearPending(to) => {
+                let result = self.clear_pending();
+                return self.answer(to, result);
+            }
+            Command::HistoryDelete(ids, to) => {
+                let result = self.history_delete(&ids);
+                return self.answer(to, result);
+            }
+            Command::HistoryClear(to) => {
+                let result = self.history_clear();
+                return self.answer(to, result);
+            }
+            Command::Set(key, value, to) => {
+                let result = self.set(&key, value.as_deref());
+                return self.answer(to, result);
+            }
+            Command::Queue(to) => {
+                let result = listing::queue(&self.database.connection);
+                self.say(to, result);
+            }
+            Command::History(max_items, offset, to) => {
+                let result =
+                    history::page(&self.database.connection, self.entries, max_items, offset);
+                self.say(to, result);
+            }
+            Command::HistoryGet(id, to) => {
+                let result = history::get(&self.database.connection, &id);
+                self.say(to, result);
+            }
+            Command::Jobs(query, to) => {
+                let result = listing::jobs(&self.database.connection, &query);
+                self.say(to, result);
+            }
+            Command::Job(id, to) => {
+                let result = self.job(&id);
+                self.say(to, result);
+            }
+            Command::Get(key, to) => {
+                let result = self.get(&key);
+                self.say(to, result);
+            }
+            Command::Close(closed) => self.closing = Some(closed),
+        }
+        Ok(())
+    }
+
+    /// Queues an answer for after the commit.
+    fn say<T: Send + 'static>(&mut self, to: Answer<T>, result: Result<T, StoreError>) {
+        self.batch.answers.push(Box::new(move |failed| {
+            to.send(match failed {
+                Some(error) => Err(error.clone()),
+                None => result,
+            });
+        }));
+    }
+
+    /// Like [`Self::say`], for writes: a database error fails the batch.
+    fn answer<T: Send + 'static>(
+        &mut self,
+        to: Answer<T>,
+        result: Result<T, StoreError>,
+    ) -> Result<(), StoreError> {
+        let failed = match &result {
+            Err(e @ StoreError::Sql { .. }) => Err(e.clone()),
+            _ => Ok(()),
+        };
+        self.say(to, result);
+        failed
+    }
+
+    fn begin(&mut self, sync: Sync) -> Result<(), StoreError> {
+        let db = &self.database.connection;
+        if !db.is_autocommit() {
+            return Ok(());
+        }
+        if self.sync != sync {
+            // Not cached: a prepared PRAGMA takes effect when it is prepared.
+            db.execute_batch(match sync {
+                Sync::Full => "PRAGMA synchronous = FULL",
+                Sync::Process => "PRAGMA synchronous = NORMAL",
+            })
+            .map_err(StoreError::sql("begin a change"))?;
+            self.sync = sync;
+        }
+        db.prepare_cached("BEGIN IMMEDIATE")
+            .and_then(|mut s| s.execute([]))
+            .map_err(StoreError::sql("begin a change"))?;
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), StoreError> {
+        let db = &self.database.connection;
+        if !db.is_autocommit() {
+            db.prepare_cached("COMMIT")
+                .and_then(|mut s| s.execute([]))
+                .map_err(StoreError::sql("save a change"))?;
+        }
+        Ok(())
+    }
+
+    fn roll_back(&self) {
+        let db = &self.database.connection;
+        if !db.is_autocommit()
+            && let Err(error) = db.execute_batch("ROLLBACK")
+        {
+            tracing::error!(%error, "cannot undo a failed change");
+        }
+    }
+
+    fn settle(&mut self, failed: Option<StoreError>) {
+        let batch = std::mem::take(&mut self.batch);
+        if let Some(error) = &failed {
+            tracing::error!(
+                error = error as &dyn std::error::Error,
+                "a change was not saved"
+            );
+            self.roll_back();
+            self.unsaved.extend(batch.outcomes);
+            for (waiter, job) in batch.handouts {
+                if let Some(key) = self.running.remove(&job.task) {
+                    self.pending.keep_secret(key.seq, job.sensitive);
+                }
+                self.waiters.push_front(waiter);
+            }
+            if let Err(error) = self.reload() {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot read the queue back"
+                );
+            }
+            self.retry_at = Instant::now().checked_add(RETRY);
+            self.publish();
+            for answer in batch.answers {
+                answer(failed.as_ref());
+            }
+            return;
+        }
+        for (task, _) in batch.outcomes {
+            self.running.remove(&task);
+        }
+        self.publish();
+        for answer in batch.answers {
+            answer(None);
+        }
+        for (waiter, job) in batch.handouts {
+            waiter.sender.send(Next::Job(job));
+        }
+    }
+
+    fn publish(&self) {
+        self.published
+            .remaining
+            .store(self.remaining(), Ordering::Release);
+    }
+
+    fn remaining(&self) -> usize {
+        self.pending.len() + self.running.len() - self.batch.outcomes.len()
+    }
+
+    /// Outcomes whose batch failed get a transaction of their own, so that they cannot make others fail.
+    fn save_unsaved(&mut self) {
+        if self.unsaved.is_empty() {
+            return;
+        }
+        let unsaved = self.unsaved.clone();
+        let mut save = || {
+            for (task, outcome) in &unsaved {
+                self.record(*task, outcome)?;
+            }
+            self.commit()
+        };
+        match save() {
+            Ok(()) => {
+                for (task, _) in self.unsaved.drain(..) {
+                    self.running.remove(&task);
+                }
+                self.publish();
+            }
+            Err(error) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "outcomes are still not saved"
+                );
+                self.roll_back();
+                self.retry_at = Instant::now().checked_add(RETRY);
+            }
+        }
+    }
+
+    fn record(&mut self, task: u64, outcome: &EncodedOutcome) -> Result<(), StoreError> {
+        self.begin(Sync::Full)?;
+        if let Some(key) = self.running.get(&task) {
+            let db = &self.database.connection;
+            self.entries = history::record(db, key, outcome, self.entries, self.limits.history)?;
+        }
+        Ok(())
+    }
+
+    fn enqueue(&mut self, job: EncodedJob) -> Result<Accepted, StoreError> {
+        if self.pending.len() >= self.limits.max_pending {
+            return Err(StoreError::QueueFull {
+                limit: self.limits.max_pending,
+            });
+        }
+        self.begin(Sync::Full)?;
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        job.insert(&self.database.connection, seq)?;
+        let EncodedJob {
+            prompt_id,
+            number,
+            body,
+            sensitive,
+            ..
+        } = job;
+        self.pending.insert(
+            Key {
+                number: number.clone(),
+                prompt_id,
+                seq,
+            },
+            0,
+        );
+        self.pending.warm(seq, body);
+        self.pending.keep_secret(seq, sensitive);
+        Ok(Accepted {
+            number,
+            remaining: self.remaining(),
+        })
+    }
+
+    /// Hands jobs to waiting workers, in the same transaction that accepted them where possible.
+    fn serve_waiters(&mut self) -> Result<(), StoreError> {
+        while !self.waiters.is_empty()
+            && let Some((key, attempts)) = self.pending.first()
+        {
+            let key = key.clone();
+            let (body, sensitive) = self.pending.remove(&key);
+            let body = match body {
+                Some(body) => body,
+                None => match bodies::load(&self.database.connection, key.seq) {
+                    Ok(body) => body,
+                    Err(StoreError::Unreadable { .. }) => {
+                        self.reject_unreadable(&key)?;
+                        continue;
+                    }
+                    Err(e) => return Err(e),
+                },
+            };
+            self.begin(Sync::Process)?;
+            self.database
+                .connection
+                .prepare_cached(
+                    "UPDATE jobs SET lease_owner = ?2, attempt = attempt + 1 WHERE seq = ?1",
+                )
+                .and_then(|mut s| s.execute(params![key.seq, self.owner]))
+                .map_err(StoreError::sql("start a job"))?;
+            let task = self.next_task;
+            self.next_task += 1;
+            self.running.insert(task, key.clone());
+            let client_id = body
+                .extra_data
+                .get("client_id")
+                .and_then(|id| id.as_str())
+                .map(Arc::from);
+            let job = TakenJob {
+                task,
+                attempt: attempts + 1,
+                number: key.number,
+                prompt_id: key.prompt_id,
+                prompt: body.prompt,
+                extra_data: body.extra_data,
+                outputs: body.outputs,
+                sensitive,
+                client_id,
+                remaining: self.remaining(),
+            };
+            let waiter = self.waiters.pop_front().expect("checked by the loop");
+            self.batch.handouts.push((waiter, Box::new(job)));
+        }
+        let look = self.woken || self.published.has_flags();
+        if look && !self.waiters.is_empty() {
+            self.woken = false;
+            for waiter in self.waiters.drain(..) {
+                waiter.sender.send(Next::Woken);
+            }
+        }
+        Ok(())
+    }
+
+    /// A stored body that does not parse would block the queue for ever; it ends as a failed job instead.
+    fn reject_unreadable(&mut self, key: &Key) -> Result<(), StoreError> {
+        let message = "The stored prompt is damaged and cannot be read back.".to_owned();
+        tracing::error!(prompt_id = %key.prompt_id, "{message}");
+        let outcome = EncodedOutcome::new(history::failure(
+            &key.prompt_id,
+            "StoredPromptDamaged",
+            message,
+            now(),
+        ));
+        self.begin(Sync::Full)?;
+        self.entries = history::record(
+            &self.database.connection,
+            key,
+            &outcome,
+            self.entries,
+            self.limits.history,
+        )?;
+        Ok(())
+    }
+
+    fn finish(&mut self, task: u64, outcome: &Arc<EncodedOutcome>) -> Result<usize, StoreError> {
+        let reported = |list: &[(u64, Arc<EncodedOutcome>)]| list.iter().any(|(t, _)| *t == task);
+        if self.running.contains_key(&task)
+            && !reported(&self.batch.outcomes)
+            && !reported(&self.unsaved)
+        {
+            // Before the write: if that fails, the outcome must be among those to try again.
+            self.batch.outcomes.push((task, outcome.clone()));
+            self.record(task, outcome)?;
+        }
+        Ok(self.remaining())
+    }
+
+    fn cancel_pending(&mut self, id: &str, outcome: &EncodedOutcome) -> Result<bool, StoreError> {
+        let Some(key) = self.pending.find(id).cloned() else {
+            return Ok(false);
+        };
+        self.begin(Sync::Full)?;
+        self.pending.remove(&key);
+        let db = &self.database.connection;
+        self.entries = history::record(db, &key, outcome, self.entries, self.limits.history)?;
+        Ok(true)
+    }
+
+    fn delete_pending(&mut self, id: &str) -> Result<bool, StoreError> {
+        let Some(key) = self.pending.find(id).cloned() else {
+            return Ok(false);
+        };
+        self.begin(Sync::Full)?;
+        self.pending.remove(&key);
+        let db = &self.database.connection;
+        db.prepare_cached("DELETE FROM jobs WHERE seq = ?1")
+            .and_then(|mut s| s.execute([key.seq]))
+            .and_then(|_| bodies::delete(db, key.seq))
+            .map_err(StoreError::sql("delete a job"))?;
+        Ok(true)
+    }
+
+    fn clear_pending(&mut self) -> Result<usize, StoreError> {
+        let count = self.pending.len();
+        if count > 0 {
+            self.begin(Sync::Full)?;
+            self.database
+                .connection
+                .execute_batch(
+                    "DELETE FROM bodies WHERE seq IN (SELECT seq FROM jobs WHERE lease_owner IS NULL);
+                     DELETE FROM jobs WHERE lease_owner IS NULL;",
+                )
+                .map_err(StoreError::sql("clear the queue"))?;
+            self.pending.clear();
+        }
+        Ok(count)
+    }
+
+    fn history_delete(&mut self, ids: &[Arc<str>]) -> Result<usize, StoreError> {
+        self.begin(Sync::Full)?;
+        let mut deleted = 0;
+        for id in ids {
+            deleted += usize::from(history::delete(&self.database.connection, id)?);
+        }
+        self.entries -= deleted;
+        Ok(deleted)
+    }
+
+    fn history_clear(&mut self) -> Result<(), StoreError> {
+        self.begin(Sync::Full)?;
+        history::clear(&self.database.connection)?;
+        self.entries = 0;
+        Ok(())
+    }
+
+    /// History first, then running, then pending.
+    fn job(&self, id: &str) -> Result<Option<JobDetail>, StoreError> {
+        let db = &self.database.connection;
+        if let Some(job) = listing::finished_job(db, id)?
+            && let Some(body) = history::get(db, id)?
+        {
+            return Ok(Some(JobDetail {
+                job,
+                body: JobBody::Finished(body),
+            }));
+        }
+        let running = self.running.values().find(|key| &*key.prompt_id == id);
+        let Some(key) = running.or_else(|| self.pending.find(id)) else {
+            return Ok(None);
+        };
+        let (job, body) = listing::queued_job(db, key.seq)?;
+        Ok(Some(JobDetail {
+            job,
+            body: JobBody::Queued(body),
+        }))
+    }
+
+    fn get(&self, key: &str) -> Result<Option<String>, StoreError> {
+        self.database
+            .connection
+            .prepare_cached("SELECT value FROM kv WHERE key = ?1")
+            .and_then(|mut s| s.query_row([key], |row| row.get(0)).optional())
+            .map_err(StoreError::sql("read a setting"))
+    }
+
+    fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), StoreError> {
+        self.begin(Sync::Full)?;
+        let db = &self.database.connection;
+        match value {
+            Some(value) => db
+                .prepare_cached("INSERT INTO kv (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2")
+                .and_then(|mut s| s.execute([key, value])),
+            None => db.prepare_cached("DELETE FROM kv WHERE key = ?1").and_then(|mut s| s.execute([key])),
+        }
+        .map_err(StoreError::sql("save a setting"))?;
+        Ok(())
+    }
+
+    /// An orderly end: what still runs goes back to the queue, and this run does not count as an attempt.
+    fn close(&mut self) {
+        self.save_unsaved();
+        for waiter in self.waiters.drain(..) {
+            waiter.sender.send(Next::Closed);
+        }
+        let mut release = || {
+            self.begin(Sync::Full)?;
+            self.database
+                .connection
+                .execute(
+                    "UPDATE jobs SET lease_owner = NULL, attempt = MAX(attempt - 1, 0) WHERE lease_owner IS NOT NULL",
+                    [],
+                )
+                .map_err(StoreError::sql("release the running job"))?;
+            self.commit()
+        };
+        if let Err(error) = release() {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the running job will count as interrupted by a crash"
+            );
+        }
+    }
+}
+
+fn read_key(row: &rusqlite::Row) -> rusqlite::Result<(Key, u32)> {
+    let key = Key {
+        number: read_number(row, 0)?,
+        prompt_id: text(row, 1)?,
+        seq: row.get(2)?,
+    };
+    Ok((key, row.get(3)?))
+}
