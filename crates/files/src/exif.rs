@@ -148,10 +148,15 @@ mod tests {
     use super::*;
 
     fn with_orientation(big: bool, value: u16) -> Vec<u8> {
-        let (h16, h32): (fn(u16) -> [u8; 2], fn(u32) -> [u8; 4]) = if big {
-            (u16::to_be_bytes, u32::to_be_bytes)
+        let h16 = if big {
+            u16::to_be_bytes
         } else {
-            (u16::to_le_bytes, u32::to_le_bytes)
+            u16::to_le_bytes
+        };
+        let h32 = if big {
+            u32::to_be_bytes
+        } else {
+            u32::to_le_bytes
         };
         let mut v = if big {
             b"MM\0*".to_vec()

@@ -1,4 +1,22 @@
 //! What is on disk: directories, names, containment, model folders, image files with their metadata.
+//!
+//! ```
+//! use fresco_files::{Dirs, Limits, Picture, Pixels, Saver, decode, encode_png};
+//!
+//! let base = tempfile::tempdir()?;
+//! let dirs = Dirs::under(base.path());
+//! let text = vec![("prompt".to_owned(), "{}".to_owned())];
+//! let png = encode_png(&Picture::new(1, 1, Pixels::Rgb, &[1, 2, 3])?, &text, 4)?;
+//!
+//! let mut batch = Saver::new().begin("pics/test", &dirs.output, 1, 1)?;
+//! let saved = batch.save("png", &png)?;
+//! assert_eq!((saved.subfolder.as_str(), saved.filename.as_str()), ("pics", "test_00001_.png"));
+//!
+//! let image = decode(&std::fs::read(&saved.path)?, &Limits::default())?;
+//! assert_eq!(image.first().rgb8(), [1, 2, 3]);
+//! assert_eq!(image.text, text);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod annotated;
 pub mod contain;
@@ -12,6 +30,7 @@ pub mod mime;
 pub mod naming;
 pub mod png_write;
 pub mod safetensors;
+pub mod upload;
 pub mod walk;
 pub mod webp_write;
 pub mod write;

@@ -134,7 +134,7 @@ mod tests {
     use flate2::{Compression, write::ZlibEncoder};
     use std::io::Write;
 
-    fn chunk(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
+    fn chunk(kind: [u8; 4], data: &[u8]) -> Vec<u8> {
         let mut v = (data.len() as u32).to_be_bytes().to_vec();
         v.extend(kind);
         v.extend(data);
@@ -161,17 +161,17 @@ mod tests {
     #[test]
     fn every_kind_of_png_text() {
         let file = png(&[
-            chunk(b"IHDR", &[0; 13]),
-            chunk(b"tEXt", b"prompt\0{\xe9}"),
-            chunk(b"zTXt", &[b"z\0\0".to_vec(), zip(b"zip")].concat()),
-            chunk(b"iTXt", "i\0\0\0en\0x\0漢".as_bytes()),
+            chunk(*b"IHDR", &[0; 13]),
+            chunk(*b"tEXt", b"prompt\0{\xe9}"),
+            chunk(*b"zTXt", &[b"z\0\0".to_vec(), zip(b"zip")].concat()),
+            chunk(*b"iTXt", "i\0\0\0en\0x\0漢".as_bytes()),
             chunk(
-                b"iTXt",
+                *b"iTXt",
                 &[b"j\0\x01\0\0\0".to_vec(), zip("ü".as_bytes())].concat(),
             ),
-            chunk(b"IDAT", &[]),
-            chunk(b"comf", b"workflow\0[]"),
-            chunk(b"IEND", &[]),
+            chunk(*b"IDAT", &[]),
+            chunk(*b"comf", b"workflow\0[]"),
+            chunk(*b"IEND", &[]),
         ]);
         let want = [
             pair("prompt", "{é}"),
@@ -190,11 +190,11 @@ mod tests {
     fn bombs_and_nonsense_are_left_out() {
         let bomb = zip(&vec![b'x'; MAX_ENTRY + 1]);
         let file = png(&[
-            chunk(b"zTXt", &[b"z\0\0".to_vec(), bomb].concat()),
-            chunk(b"zTXt", b"z\0\x01data"),
-            chunk(b"iTXt", b"k\0\0\0\0\0\xff\xfe"),
-            chunk(b"tEXt", b"no separator"),
-            chunk(b"tEXt", b"k\0v"),
+            chunk(*b"zTXt", &[b"z\0\0".to_vec(), bomb].concat()),
+            chunk(*b"zTXt", b"z\0\x01data"),
+            chunk(*b"iTXt", b"k\0\0\0\0\0\xff\xfe"),
+            chunk(*b"tEXt", b"no separator"),
+            chunk(*b"tEXt", b"k\0v"),
         ]);
         assert_eq!(read_metadata(&file), [pair("k", "v")]);
         assert!(read_metadata(b"").is_empty());

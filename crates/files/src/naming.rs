@@ -102,7 +102,13 @@ impl Saver {
         width: usize,
         height: usize,
     ) -> Result<Batch, SaveError> {
-        self.begin_at(prefix, dir, width, height, jiff::Zoned::now().datetime())
+        // The clock and the time zone are only worth asking for a template.
+        let now = if prefix.contains('%') {
+            jiff::Zoned::now().datetime()
+        } else {
+            DateTime::ZERO
+        };
+        self.begin_at(prefix, dir, width, height, now)
     }
 
     /// As [`Saver::begin`] at a given time.

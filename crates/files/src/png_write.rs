@@ -347,8 +347,15 @@ fn paeth(a: u8, b: u8, c: u8) -> u8 {
 }
 
 fn cost(row: &[u8]) -> u64 {
-    row.iter()
-        .map(|&b| u64::from((b as i8).unsigned_abs()))
+    // Summed in short pieces of 32 bits, which the compiler turns into vector code.
+    row.chunks(1 << 16)
+        .map(|part| {
+            let sum: u32 = part
+                .iter()
+                .map(|&b| u32::from((b as i8).unsigned_abs()))
+                .sum();
+            u64::from(sum)
+        })
         .sum()
 }
 
@@ -471,7 +478,7 @@ mod tests {
                 "IEND"
             ]
         );
-        let hex = |b: &[u8]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let hex = |b: &[u8]| b.iter().fold(String::new(), |s, b| s + &format!("{b:02x}"));
         assert_eq!(hex(&c[1].1), "0000000300000000");
         assert_eq!(
             hex(&c[2].1),

@@ -171,7 +171,7 @@ pub fn encode_jpeg(picture: &Picture, quality: u8) -> Result<Vec<u8>, EncodeErro
 mod tests {
     use super::*;
     use crate::image::{Limits, Mode, decode};
-    use crate::metadata::read_metadata;
+    use crate::metadata::{read_metadata, riff_chunks};
 
     fn noise(n: usize, seed: u32) -> Vec<u8> {
         let mut x = seed;
@@ -214,14 +214,12 @@ mod tests {
                     Pixels::Rgba => assert!(f.rgba8() == *d && f.has_alpha()),
                 }
             }
-            let tags = exif::texts(
-                &crate::metadata::riff_chunks(&file)
-                    .unwrap()
-                    .find(|c| c.0 == b"EXIF")
-                    .unwrap()
-                    .1
-                    .to_vec(),
-            );
+            let exif = riff_chunks(&file)
+                .unwrap()
+                .find(|c| c.0 == b"EXIF")
+                .unwrap()
+                .1;
+            let tags = exif::texts(exif);
             let numbers: Vec<_> = tags.iter().map(|t| t.0).collect();
             assert_eq!(numbers, [270, 271, 272]);
             assert_eq!(tags[2].1, "prompt:{\"a\": 1}");

@@ -215,7 +215,7 @@ mod tests {
         ] {
             fs::write(p, "x").unwrap();
         }
-        assert_eq!(clean_stale(dir.path(), Duration::from_secs(3600)), 0);
+        assert_eq!(clean_stale(dir.path(), Duration::from_hours(1)), 0);
         assert_eq!(clean_stale(dir.path(), Duration::ZERO), 2);
         assert_eq!(names(&sub), [".fresco-x", "keep.tmp"]);
     }

@@ -117,7 +117,9 @@ fn text_comes_along() {
 fn orientation_from_other_places() {
     let data = [1, 1, 1, 2, 2, 2];
     let p = Picture::new(2, 1, Pixels::Rgb, &data).unwrap();
-    let hex: String = exif_with(3).iter().map(|b| format!("{b:02x}")).collect();
+    let hex = exif_with(3)
+        .iter()
+        .fold(String::new(), |s, b| s + &format!("{b:02x}"));
     for (key, value) in [
         (
             "XML:com.adobe.xmp",
