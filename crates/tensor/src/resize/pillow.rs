@@ -1,4 +1,4 @@
-//! Pillow's 8-bit resize, exactly: filter weights in 22-bit fixed point, rows first, rounded to 8 bits in between.
+//! Pillow's 8-bit resize, exactly: filter weights in 22-bit fixed point, one direction after the other, rounded to 8 bits in between.
 
 use crate::error::{Result, TensorError};
 use crate::tensor::element_count;
@@ -169,22 +169,32 @@ fn two_passes(
     c: usize,
     filter: Filter,
 ) -> Vec<u8> {
-    let across = if width == w {
-        None
-    } else {
+    let across = |rows: &[u8]| -> Vec<u8> {
+        if width == w {
+            return rows.to_vec();
+        }
         let windows = Windows::new(w, width, filter);
-        Some(match c {
-            1 => horizontal::<1>(pixels, w, width, &windows),
-            2 => horizontal::<2>(pixels, w, width, &windows),
-            3 => horizontal::<3>(pixels, w, width, &windows),
-            _ => horizontal::<4>(pixels, w, width, &windows),
-        })
+        match c {
+            1 => horizontal::<1>(rows, w, width, &windows),
+            2 => horizontal::<2>(rows, w, width, &windows),
+            3 => horizontal::<3>(rows, w, width, &windows),
+            _ => horizontal::<4>(rows, w, width, &windows),
+        }
     };
-    let rows = across.as_deref().unwrap_or(pixels);
-    if height == h {
-        return across.unwrap_or_else(|| pixels.to_vec());
+    let down = |rows: &[u8], columns: usize| -> Vec<u8> {
+        if height == h {
+            return rows.to_vec();
+        }
+        vertical(rows, columns * c, height, &Windows::new(h, height, filter))
+    };
+    // The order shows in the rounding. Pillow 13 goes down first when that drops more than twice as many lines; found
+    // by comparing with it on some thousands of sizes.
+    let columns_first = height < h && h - height > 2 * w.saturating_sub(width);
+    if columns_first {
+        across(&down(pixels, w))
+    } else {
+        down(&across(pixels), width)
     }
-    vertical(rows, width * c, height, &Windows::new(h, height, filter))
 }
 
 fn horizontal<const C: usize>(pixels: &[u8], w: usize, width: usize, windows: &Windows) -> Vec<u8> {
