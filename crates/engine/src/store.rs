@@ -152,7 +152,7 @@ impl Store {
         // A year stands for "too long to count".
         let deadline = now
             .checked_add(timeout)
-            .unwrap_or(now + Duration::from_secs(365 * 86_400));
+            .unwrap_or(now + Duration::from_hours(365 * 24));
         self.ask(|to| Command::Next(deadline, to))
             .wait()
             .unwrap_or(Next::Closed)

@@ -53,11 +53,13 @@ pub(super) enum Command {
     Close(Sender<()>),
 }
 
+type Afterwards = Box<dyn FnOnce(Option<&StoreError>) + Send>;
+
 /// What one transaction is about to make true.
 #[derive(Default)]
 struct Batch {
     /// Said once the batch is committed, or has failed.
-    answers: Vec<Box<dyn FnOnce(Option<&StoreError>) + Send>>,
+    answers: Vec<Afterwards>,
     outcomes: Vec<(u64, Arc<EncodedOutcome>)>,
     handouts: Vec<(Waiter, Box<TakenJob>)>,
 }

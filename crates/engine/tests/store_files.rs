@@ -1,0 +1,331 @@
+//! The store and its file: crashes, recovery, damage, versions, two processes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::allow_attributes,
+    reason = "a test may panic"
+)]
+
+mod store_support;
+
+use std::fs;
+use std::path::Path;
+
+use fresco_engine::store::*;
+use fresco_graph::{Value, json, map};
+use store_support::*;
+
+#[test]
+fn everything_accepted_survives_a_crash_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sub/fresco.db");
+    let store = open(&path).unwrap();
+    for (id, priority) in [
+        ("a", Priority::Auto),
+        ("b", Priority::Auto),
+        ("front", Priority::Front),
+        ("c", Priority::Explicit(0.5)),
+    ] {
+        put(&store, id, priority);
+    }
+    let front = take(&store);
+    end(&store, front.task);
+    let mut secret = job("a2", Priority::Auto);
+    secret.sensitive = map! { "api_key_comfy_org" => "open sesame" };
+    secret.extra_data = map! { "auth_token_comfy_org" => "open sesame" };
+    enqueue(&store, secret);
+    store.set("k", Some("v")).wait().unwrap().unwrap();
+    let running = take(&store);
+    assert_eq!((&*running.prompt_id, running.attempt), ("a", 1));
+
+    let copy = crash_copy(&path, &dir.path().join("crash"));
+    for file in [&copy, &copy.with_file_name("fresco.db-wal")] {
+        let bytes = fs::read(file).unwrap_or_default();
+        assert!(
+            !bytes.windows(11).any(|w| w == b"open sesame"),
+            "a secret reached the disk"
+        );
+    }
+    let again = open(&copy).unwrap();
+    assert_eq!(pending_ids(&again), ["a", "c", "b", "a2"]);
+    assert_eq!(history_ids(&again), ["front"]);
+    assert_eq!(
+        again.get("k").wait().unwrap().unwrap().as_deref(),
+        Some("v")
+    );
+    assert_eq!(again.remaining(), 4);
+    let retried = take(&again);
+    assert_eq!((&*retried.prompt_id, retried.attempt), ("a", 2));
+    // New jobs count on behind the old ones.
+    assert_eq!(put(&again, "new", Priority::Auto).number, Value::Int(4));
+    assert_eq!(pending_ids(&again), ["c", "b", "a2", "new"]);
+    for _ in 0..4 {
+        let job = take(&again);
+        assert!(job.sensitive.is_empty());
+        end(&again, job.task);
+    }
+    assert_eq!(history_ids(&again), ["front", "c", "b", "a2", "new"]);
+}
+
+#[test]
+fn a_job_that_kills_its_process_ends_as_an_error_after_three_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fresco.db");
+    let store = open(&path).unwrap();
+    put(&store, "killer", Priority::Auto);
+    put(&store, "next", Priority::Auto);
+    drop(store);
+    for attempt in 1..=3 {
+        // Dropping without closing leaves the lease, as a crash does.
+        let store = open(&path).unwrap();
+        let job = take(&store);
+        assert_eq!((&*job.prompt_id, job.attempt), ("killer", attempt));
+    }
+    let store = open(&path).unwrap();
+    assert_eq!(pending_ids(&store), ["next"]);
+    let entry = store
+        .history_get("killer")
+        .wait()
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!((&*entry.status_str, entry.completed), ("error", false));
+    let messages = json::parse(&entry.messages).unwrap();
+    let [start, error] = messages.as_list().unwrap() else {
+        panic!("{messages:?}")
+    };
+    assert_eq!(start.as_list().unwrap()[0], Value::from("execution_start"));
+    let [kind, data] = error.as_list().unwrap() else {
+        panic!("{error:?}")
+    };
+    assert_eq!(*kind, Value::from("execution_error"));
+    assert!(
+        data.get("exception_message")
+            .unwrap()
+            .as_str()
+            .unwrap()
+            .contains("stopped 3 times")
+    );
+    let job = store.job("killer").wait().unwrap().unwrap().unwrap().job;
+    assert_eq!(job.status, JobStatus::Failed);
+    assert!(job.error.is_some() && job.start_time.is_some() && job.end_time.is_some());
+    assert_eq!(&*take(&store).prompt_id, "next");
+}
+
+#[test]
+fn closing_in_order_is_not_an_attempt() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fresco.db");
+    for _ in 0..5 {
+        let store = open(&path).unwrap();
+        if store.remaining() == 0 {
+            put(&store, "long", Priority::Auto);
+        }
+        assert_eq!(take(&store).attempt, 1);
+        store.close().wait().unwrap();
+    }
+}
+
+#[test]
+fn a_second_store_on_the_same_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fresco.db");
+    let first = open(&path).unwrap();
+    let error = open(&path).err().unwrap();
+    assert!(
+        matches!(error, StoreError::InUse { pid: Some(pid), .. } if pid == std::process::id()),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("in use by another Fresco"),
+        "{error}"
+    );
+    put(&first, "still works", Priority::Auto);
+    drop(first);
+    assert_eq!(open(&path).unwrap().remaining(), 1);
+}
+
+/// Opening must fail with a message that has `expected` in it and must leave the file alone.
+#[track_caller]
+fn refuses(path: &Path, expected: &str) {
+    let before = fs::read(path).unwrap();
+    let error = open(path)
+        .err()
+        .unwrap_or_else(|| panic!("{} was opened", path.display()));
+    assert!(error.to_string().contains(expected), "{error}");
+    assert_eq!(fs::read(path).unwrap(), before, "the file was changed");
+}
+
+/// A database with some jobs in it, closed.
+fn filled(path: &Path) {
+    let store = open(path).unwrap();
+    for i in 0..100 {
+        put(&store, &i.to_string(), Priority::Auto);
+    }
+    let job = take(&store);
+    end(&store, job.task);
+    store.close().wait().unwrap();
+}
+
+#[test]
+fn files_that_are_no_database_of_ours_are_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    // Fixed noise: a linear congruence.
+    let mut state = 1u32;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    })
+    .take(20_000)
+    .collect();
+    refuses(&file("noise.db", &noise), "not a database");
+    refuses(&file("short.db", b"x"), "not a database");
+    refuses(&file("text.db", b"{\"json\": true}\n"), "not a database");
+    let mut magic = b"SQLite format 3\0".to_vec();
+    refuses(&file("cut.db", &magic), "damaged");
+    magic.extend(&noise);
+    let path = file("magic.db", &magic);
+    let before = fs::read(&path).unwrap();
+    assert!(open(&path).is_err());
+    assert_eq!(fs::read(&path).unwrap(), before);
+
+    fs::create_dir(dir.path().join("folder.db")).unwrap();
+    let error = open(&dir.path().join("folder.db")).err().unwrap();
+    assert!(error.to_string().contains("is a directory"), "{error}");
+    let error = open(&file("f", b"").join("below.db")).err().unwrap();
+    assert!(error.to_string().contains("cannot prepare"), "{error}");
+
+    // An empty file is what `touch` leaves; nothing is lost by using it.
+    let empty = file("empty.db", b"");
+    assert_eq!(open(&empty).unwrap().remaining(), 0);
+}
+
+#[test]
+fn damaged_newer_and_foreign_databases_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = dir.path().join("good.db");
+    filled(&good);
+    let bytes = fs::read(&good).unwrap();
+    assert!(bytes.len() > 20_000);
+
+    let cut = dir.path().join("cut.db");
+    fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    refuses(&cut, "damaged");
+    let ragged = dir.path().join("ragged.db");
+    fs::write(&ragged, &bytes[..5000]).unwrap();
+    refuses(&ragged, "damaged");
+
+    let mut holes = bytes.clone();
+    for byte in &mut holes[8192..16384] {
+        *byte = 0xa5;
+    }
+    let holed = dir.path().join("holed.db");
+    fs::write(&holed, &holes).unwrap();
+    refuses(&holed, "damaged");
+
+    let newer = dir.path().join("newer.db");
+    fs::copy(&good, &newer).unwrap();
+    let db = rusqlite::Connection::open(&newer).unwrap();
+    db.execute_batch("PRAGMA user_version = 999; PRAGMA wal_checkpoint(TRUNCATE);")
+        .unwrap();
+    drop(db);
+    refuses(&newer, "format 999");
+
+    let foreign = dir.path().join("comfyui.db");
+    let db = rusqlite::Connection::open(&foreign).unwrap();
+    db.execute_batch("CREATE TABLE alembic_version (version_num TEXT)")
+        .unwrap();
+    drop(db);
+    refuses(&foreign, "another program");
+
+    assert_eq!(open(&good).unwrap().remaining(), 99);
+}
+
+#[test]
+fn an_unreadable_body_fails_its_own_job_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fresco.db");
+    let store = open(&path).unwrap();
+    put(&store, "broken", Priority::Auto);
+    put(&store, "sound", Priority::Auto);
+    store.close().wait().unwrap();
+    drop(store);
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute("UPDATE bodies SET prompt = '{' WHERE seq = 0", [])
+        .unwrap();
+    drop(db);
+    let store = open(&path).unwrap();
+    assert_eq!(&*take(&store).prompt_id, "sound");
+    let job = store.job("broken").wait().unwrap().unwrap().unwrap().job;
+    assert_eq!(job.status, JobStatus::Failed);
+}
+
+#[test]
+fn a_refusing_disk_loses_no_outcome_and_no_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fresco.db");
+    let store = open(&path).unwrap();
+    put(&store, "a", Priority::Auto);
+    let a = take(&store);
+    // A trigger that refuses stands for a full disk.
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute_batch(
+        "CREATE TRIGGER full1 BEFORE INSERT ON history BEGIN SELECT RAISE(ABORT, 'full'); END;
+         CREATE TRIGGER full2 BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'full'); END;",
+    )
+    .unwrap();
+    assert!(store.finish(a.task, success()).wait().unwrap().is_err());
+    assert!(
+        store
+            .enqueue(job("b", Priority::Auto))
+            .wait()
+            .unwrap()
+            .is_err()
+    );
+    assert_eq!(store.remaining(), 1);
+    assert!(history_ids(&store).is_empty());
+    db.execute_batch("DROP TRIGGER full1; DROP TRIGGER full2;")
+        .unwrap();
+    put(&store, "c", Priority::Auto);
+    assert_eq!(history_ids(&store), ["a"]);
+    assert_eq!(pending_ids(&store), ["c"]);
+    assert_eq!(store.remaining(), 1);
+}
+
+/// The fixture of schema version 1 opens in every later version with its contents.
+#[test]
+fn version_1_databases_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v1.db");
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute_batch(include_str!("data/store-v1.sql")).unwrap();
+    drop(db);
+    let store = open(&path).unwrap();
+    assert_eq!(
+        pending_ids(&store),
+        ["front", "was-running", "plain", "float"]
+    );
+    assert_eq!(history_ids(&store), ["done", "exhausted"]);
+    assert_eq!(
+        store.get("colour").wait().unwrap().unwrap().as_deref(),
+        Some("blue")
+    );
+    let front = take(&store);
+    assert!(
+        front.prompt["1"]
+            .get("inputs")
+            .unwrap()
+            .get("x")
+            .unwrap()
+            .as_f64()
+            .unwrap()
+            .is_nan()
+    );
+    assert_eq!(take(&store).attempt, 2);
+    let done = store.history_get("done").wait().unwrap().unwrap().unwrap();
+    assert_eq!(&*done.outputs, r#"{"9":{"images":[]}}"#);
+}
