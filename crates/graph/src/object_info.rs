@@ -28,7 +28,7 @@ pub fn node_info(schema: &Schema, listings: &dyn Listings) -> Value {
         "input" => groups,
         "input_order" => order,
         "output" => schema.outputs.iter().map(|o| o.ty.to_value(listings)).collect::<Vec<_>>(),
-        "output_is_list" => schema.outputs.iter().map(|o| o.is_list).collect::<Vec<_>>(),
+        "output_is_list" => schema.outputs.iter().map(|o| (!o.list_unset).then_some(o.is_list)).collect::<Vec<_>>(),
         "output_name" => schema.outputs.iter().map(|o| Value::from(&o.name)).collect::<Vec<_>>(),
     };
     let tooltips = || {

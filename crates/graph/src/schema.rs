@@ -305,6 +305,8 @@ pub struct Output {
     pub ty: IoType,
     pub name: Arc<str>,
     pub is_list: bool,
+    /// Not a list, and the wire says null for it instead of false.
+    pub list_unset: bool,
     pub tooltip: Option<Arc<str>>,
     /// V3 match types: the template this output follows.
     pub template: Option<Arc<str>>,
@@ -316,6 +318,7 @@ impl Output {
             ty: ty.into(),
             name: ty.into(),
             is_list: false,
+            list_unset: false,
             tooltip: None,
             template: None,
         }
@@ -328,6 +331,12 @@ impl Output {
 
     pub fn list(mut self) -> Self {
         self.is_list = true;
+        self
+    }
+
+    /// For the few classes of the reference that leave the list flag open.
+    pub fn list_unset(mut self) -> Self {
+        self.list_unset = true;
         self
     }
 

@@ -9,6 +9,7 @@ mod image;
 pub mod latent;
 mod mask;
 mod python_rules;
+pub mod text;
 pub mod types;
 
 /// Every native class. One line per family; the order is that of `/object_info`.
@@ -20,6 +21,7 @@ pub fn all() -> Vec<NodeEntry> {
         latent::NODES,
         conditioning::NODES,
         hooks::NODES,
+        text::NODES,
     ];
     families.concat()
 }

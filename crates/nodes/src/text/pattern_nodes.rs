@@ -1,0 +1,166 @@
+//! Nodes that search text by pattern.
+
+use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output, Value};
+
+use super::pattern::{Flags, Pattern};
+
+/// Tells whether a pattern occurs in a text; a broken pattern does not.
+#[derive(Node)]
+#[node(id = "RegexMatch", v3, module = "comfy_extras.nodes_string", display = "Regex Match", category = "utils/string", outputs(Output::new("BOOLEAN").named("matches")))]
+pub struct RegexMatch {
+    #[input(multiline = true)]
+    string: String,
+    #[input(multiline = true)]
+    regex_pattern: String,
+    #[input(default = true)]
+    case_insensitive: bool,
+    #[input(default = false)]
+    multiline: bool,
+    #[input(default = false)]
+    dotall: bool,
+}
+
+impl Node for RegexMatch {
+    fn run(self, _: &Cx) -> NodeResult {
+        let flags = Flags {
+            ignore_case: self.case_insensitive,
+            multiline: self.multiline,
+            dotall: self.dotall,
+        };
+        let found = match Pattern::new(&self.regex_pattern, flags) {
+            Ok(pattern) => pattern.search(&self.string)?.is_some(),
+            Err(_) => false,
+        };
+        Ok(NodeOutput::one(found))
+    }
+}
+
+/// Takes what a pattern matches, or one of its groups, out of a text; several results are joined by line breaks.
+#[derive(Node)]
+#[node(
+    id = "RegexExtract",
+    v3,
+    module = "comfy_extras.nodes_string",
+    display = "Regex Extract",
+    category = "utils/string",
+    outputs("STRING")
+)]
+pub struct RegexExtract {
+    #[input(multiline = true)]
+    string: String,
+    #[input(multiline = true)]
+    regex_pattern: String,
+    #[input(choices = ["First Match", "All Matches", "First Group", "All Groups"])]
+    mode: String,
+    #[input(default = true)]
+    case_insensitive: bool,
+    #[input(default = false)]
+    multiline: bool,
+    #[input(default = false)]
+    dotall: bool,
+    #[input(default = 1, min = 0, max = 100)]
+    group_index: i64,
+}
+
+impl Node for RegexExtract {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let flags = Flags {
+            ignore_case: self.case_insensitive,
+            multiline: self.multiline,
+            dotall: self.dotall,
+        };
+        let Ok(pattern) = Pattern::new(&self.regex_pattern, flags) else {
+            return Ok(NodeOutput::one(""));
+        };
+        let text = self.string.as_str();
+        let group = super::super::latent::size("group_index", self.group_index)?;
+        let groups = pattern.groups();
+        let out: Value = match self.mode.as_str() {
+            "First Match" => match pattern.search(text)? {
+                Some(found) => found.get(0).unwrap_or_default().into(),
+                None => "".into(),
+            },
+            "All Matches" => {
+                // Patterns with groups give their first group instead.
+                let wanted = groups.min(1);
+                let mut parts = Vec::new();
+                pattern.each(text, cx, |found| {
+                    parts.push(found.get(wanted).unwrap_or_default());
+                    Ok(true)
+                })?;
+                parts.join("\n").into()
+            }
+            "First Group" => match pattern.search(text)? {
+                Some(found) if groups >= group => found.get(group).map(str::to_owned).into(),
+                _ => "".into(),
+            },
+            "All Groups" if groups > 0 && groups >= group => {
+                let mut parts = Vec::new();
+                pattern.each(text, cx, |found| {
+                    parts.push(found.get(group));
+                    Ok(true)
+                })?;
+                if let Some(at) = parts.iter().position(Option::is_none) {
+                    return Err(NodeError::type_error(format!(
+                        "sequence item {at}: expected str instance, NoneType found"
+                    )));
+                }
+                parts
+                    .into_iter()
+                    .flatten()
+                    .collect::<Vec<_>>()
+                    .join("\n")
+                    .into()
+            }
+            _ => "".into(),
+        };
+        Ok(NodeOutput::one(out))
+    }
+}
+
+/// Replaces what a pattern matches; the replacement may name groups as \1 or \g<name>.
+#[derive(Node)]
+#[node(
+    id = "RegexReplace",
+    v3,
+    module = "comfy_extras.nodes_string",
+    display = "Regex Replace",
+    category = "utils/string",
+    outputs("STRING")
+)]
+pub struct RegexReplace {
+    #[input(multiline = true)]
+    string: String,
+    #[input(multiline = true)]
+    regex_pattern: String,
+    #[input(multiline = true)]
+    replace: String,
+    #[input(optional, default = true, or = true)]
+    case_insensitive: bool,
+    #[input(optional, default = false, or = false)]
+    multiline: bool,
+    /// Lets the dot match line breaks too.
+    #[input(optional, default = false, or = false)]
+    dotall: bool,
+    /// How many matches to replace; 0 for all.
+    #[input(optional, default = 0, min = 0, max = 100, or = 0)]
+    count: i64,
+}
+
+impl Node for RegexReplace {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let flags = Flags {
+            ignore_case: self.case_insensitive,
+            multiline: self.multiline,
+            dotall: self.dotall,
+        };
+        let pattern = Pattern::new(&self.regex_pattern, flags)?;
+        let count = usize::try_from(self.count).unwrap_or(0);
+        Ok(NodeOutput::one(pattern.replace(
+            &self.string,
+            &self.replace,
+            count,
+            cx,
+        )?))
+    }
+}

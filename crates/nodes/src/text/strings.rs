@@ -1,0 +1,225 @@
+//! Plain text: joining, cutting, comparing, letter case.
+
+use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output};
+
+use super::letters::{capitalize, is_space, title};
+use super::{replace, substring};
+
+/// Joins two texts.
+#[derive(Node)]
+#[node(
+    id = "StringConcatenate",
+    v3,
+    module = "comfy_extras.nodes_string",
+    display = "Concatenate",
+    category = "utils/string",
+    outputs("STRING")
+)]
+pub struct StringConcatenate {
+    #[input(multiline = true)]
+    string_a: String,
+    #[input(multiline = true)]
+    string_b: String,
+    #[input(default = "")]
+    delimiter: String,
+}
+
+impl Node for StringConcatenate {
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one(
+            self.string_a + &self.delimiter + &self.string_b,
+        ))
+    }
+}
+
+/// Cuts a part out of a text; negative places count from the end.
+#[derive(Node)]
+#[node(
+    id = "StringSubstring",
+    v3,
+    module = "comfy_extras.nodes_string",
+    display = "Substring",
+    category = "utils/string",
+    outputs("STRING")
+)]
+pub struct StringSubstring {
+    #[input(multiline = true)]
+    string: String,
+    start: i64,
+    end: i64,
+}
+
+impl Node for StringSubstring {
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one(substring(
+            &self.string,
+            self.start,
+            self.end,
+        )))
+    }
+}
+
+/// Counts the characters of a text.
+#[derive(Node)]
+#[node(id = "StringLength", v3, module = "comfy_extras.nodes_string", display = "Length", category = "utils/string", outputs(Output::new("INT").named("length")))]
+pub struct StringLength {
+    #[input(multiline = true)]
+    string: String,
+}
+
+impl Node for StringLength {
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one(self.string.chars().count()))
+    }
+}
+
+/// Changes the letter case of a text.
+#[derive(Node)]
+#[node(
+    id = "CaseConverter",
+    v3,
+    module = "comfy_extras.nodes_string",
+    display = "Case Converter",
+    category = "utils/string",
+    outputs("STRING")
+)]
+pub struct CaseConverter {
+    #[input(multiline = true)]
+    string: String,
+    #[input(choices = ["UPPERCASE", "lowercase", "Capitalize", "Title Case"])]
+    mode: String,
+}
+
+impl Node for CaseConverter {
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one(match self.mode.as_str() {
+            "UPPERCASE" => self.string.to_uppercase(),
+            "lowercase" => self.string.to_lowercase(),
+            "Capitalize" => capitalize(&self.string),
+            "Title Case" => title(&self.string),
+            _ => self.string,
+        }))
+    }
+}
+
+/// Removes white space around a text.
+#[derive(Node)]
+#[node(
+    id = "StringTrim",
+    v3,
+    module = "comfy_extras.nodes_string",
+    display = "Trim",
+    category = "utils/string",
+    outputs("STRING")
+)]
+pub struct StringTrim {
+    #[input(multiline = true)]
+    string: String,
+    #[input(choices = ["Both", "Left", "Right"])]
+    mode: String,
+}
+
+impl Node for StringTrim {
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one(match self.mode.as_str() {
+            "Both" => self.string.trim_matches(is_space),
+            "Left" => self.string.trim_start_matches(is_space),
+            "Right" => self.string.trim_end_matches(is_space),
+            _ => &self.string,
+        }))
+    }
+}
+
+/// Replaces every occurrence of a text by another.
+#[derive(Node)]
+#[node(
+    id = "StringReplace",
+    v3,
+    module = "comfy_extras.nodes_string",
+    display = "Replace",
+    category = "utils/string",
+    outputs("STRING")
+)]
+pub struct StringReplace {
+    #[input(multiline = true)]
+    string: String,
+    #[input(multiline = true)]
+    find: String,
+    #[input(multiline = true)]
+    replace: String,
+}
+
+impl Node for StringReplace {
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one(replace(
+            &self.string,
+            &self.find,
+            &self.replace,
+        )?))
+    }
+}
+
+/// Both texts, in lower case where case does not count.
+fn folded(a: String, b: String, case_sensitive: bool) -> (String, String) {
+    if case_sensitive {
+        (a, b)
+    } else {
+        (a.to_lowercase(), b.to_lowercase())
+    }
+}
+
+/// Tells whether a text contains another.
+#[derive(Node)]
+#[node(id = "StringContains", v3, module = "comfy_extras.nodes_string", display = "Contains", category = "utils/string", outputs(Output::new("BOOLEAN").named("contains")))]
+pub struct StringContains {
+    #[input(multiline = true)]
+    string: String,
+    #[input(multiline = true)]
+    substring: String,
+    #[input(default = true)]
+    case_sensitive: bool,
+}
+
+impl Node for StringContains {
+    fn run(self, _: &Cx) -> NodeResult {
+        let (text, part) = folded(self.string, self.substring, self.case_sensitive);
+        Ok(NodeOutput::one(text.contains(&part)))
+    }
+}
+
+/// Compares two texts.
+#[derive(Node)]
+#[node(
+    id = "StringCompare",
+    v3,
+    module = "comfy_extras.nodes_string",
+    display = "Compare",
+    category = "utils/string",
+    outputs("BOOLEAN")
+)]
+pub struct StringCompare {
+    #[input(multiline = true)]
+    string_a: String,
+    #[input(multiline = true)]
+    string_b: String,
+    #[input(choices = ["Starts With", "Ends With", "Equal"])]
+    mode: String,
+    #[input(default = true)]
+    case_sensitive: bool,
+}
+
+impl Node for StringCompare {
+    fn run(self, _: &Cx) -> NodeResult {
+        let (a, b) = folded(self.string_a, self.string_b, self.case_sensitive);
+        Ok(NodeOutput::one(match self.mode.as_str() {
+            "Equal" => a == b,
+            "Starts With" => a.starts_with(&b),
+            "Ends With" => a.ends_with(&b),
+            other => {
+                return Err(NodeError::value_error(format!(
+                    "unknown comparison '{other}'"
+                )));
+            }
+        }))
+    }
+}
