@@ -2,15 +2,21 @@
 
 use fresco_graph::NodeEntry;
 
+pub mod audio;
 mod compositing;
 pub mod conditioning;
+pub mod dataset;
 pub mod hooks;
 mod image;
 pub mod latent;
+pub mod load;
 mod mask;
+pub mod mesh;
 mod python_rules;
+pub mod save;
 pub mod text;
 pub mod types;
+pub mod video;
 
 /// Every native class. One line per family; the order is that of `/object_info`.
 pub fn all() -> Vec<NodeEntry> {
@@ -22,6 +28,12 @@ pub fn all() -> Vec<NodeEntry> {
         conditioning::NODES,
         hooks::NODES,
         text::NODES,
+        save::NODES,
+        load::NODES,
+        dataset::NODES,
+        audio::NODES,
+        video::NODES,
+        mesh::NODES,
     ];
     families.concat()
 }

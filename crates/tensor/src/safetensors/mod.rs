@@ -226,9 +226,19 @@ pub fn write(
     result.map_err(failed)
 }
 
-fn write_all(draft: &Path, header: &str, tensors: &[(&str, &Tensor)]) -> io::Result<()> {
-    let file = File::create_new(draft)?;
-    let mut out = io::BufWriter::new(file);
+/// Writes the content of such a file to anything; the caller sees to its name and its wholeness. Of tensors of the same
+/// name a reader will refuse the file.
+pub fn write_to(
+    out: &mut impl Write,
+    tensors: &[(&str, &Tensor)],
+    metadata: &[(String, String)],
+) -> io::Result<()> {
+    let mut sorted: Vec<_> = tensors.to_vec();
+    sorted.sort_by_key(|(name, _)| *name);
+    write_parts(out, &header::render(&sorted, metadata), &sorted)
+}
+
+fn write_parts(out: &mut impl Write, header: &str, tensors: &[(&str, &Tensor)]) -> io::Result<()> {
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(header.as_bytes())?;
     for (_, tensor) in tensors {
@@ -237,6 +247,13 @@ fn write_all(draft: &Path, header: &str, tensors: &[(&str, &Tensor)]) -> io::Res
             out.write_all(&bytes)?;
         }
     }
+    Ok(())
+}
+
+fn write_all(draft: &Path, header: &str, tensors: &[(&str, &Tensor)]) -> io::Result<()> {
+    let file = File::create_new(draft)?;
+    let mut out = io::BufWriter::new(file);
+    write_parts(&mut out, header, tensors)?;
     out.into_inner()
         .map_err(io::IntoInnerError::into_error)?
         .sync_all()

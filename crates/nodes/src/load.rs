@@ -1,0 +1,127 @@
+//! Nodes that read files of the user, and what they share: containment, change tokens, decoding.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use fresco_files::annotated;
+use fresco_files::dirs::{DirType, Dirs};
+use fresco_files::image::{DecodedImage, Frame, Limits, decode};
+use fresco_graph::{Args, Cx, NodeEntry, NodeError, Value, Verdict, entry};
+use fresco_tensor::Tensor;
+use sha2::{Digest, Sha256};
+
+mod folder;
+mod image;
+mod latent;
+mod scene;
+
+pub static NODES: &[NodeEntry] = &[
+    entry::<image::LoadImage>(),
+    entry::<image::LoadImageMask>(),
+    entry::<image::LoadImageOutput>(),
+    entry::<image::WebcamCapture>(),
+    entry::<latent::LoadLatent>(),
+    entry::<folder::LoadImageDataSetFromFolder>(),
+    entry::<folder::LoadImageTextDataSetFromFolder>(),
+    entry::<scene::Load3D>(),
+    entry::<scene::Preview3D>(),
+];
+
+/// The path behind a name as the user gave it, inside the named directory (input when none is named).
+fn resolve(cx: &Cx, name: &str) -> Result<PathBuf, NodeError> {
+    let dirs = cx.resource::<Dirs>()?;
+    annotated::path(&dirs, name, DirType::Input)
+        .map_err(|e| NodeError::value_error(format!("{name}: {e}")))
+}
+
+fn io_error(path: &Path, error: &std::io::Error) -> NodeError {
+    let shown = path.display();
+    match error.kind() {
+        ErrorKind::NotFound => {
+            NodeError::file_not_found(format!("[Errno 2] No such file or directory: '{shown}'"))
+        }
+        ErrorKind::PermissionDenied => NodeError::failed(
+            "PermissionError",
+            format!("[Errno 13] Permission denied: '{shown}'"),
+        ),
+        ErrorKind::IsADirectory => NodeError::failed(
+            "IsADirectoryError",
+            format!("[Errno 21] Is a directory: '{shown}'"),
+        ),
+        _ => NodeError::failed("OSError", format!("{shown}: {error}")),
+    }
+}
+
+/// The bytes of a picture file, unless there are too many of them.
+fn read(path: &Path, most: usize) -> Result<Vec<u8>, NodeError> {
+    let size = fs::metadata(path).map_err(|e| io_error(path, &e))?.len();
+    if size > most as u64 {
+        return Err(NodeError::value_error(format!(
+            "{} has {size} bytes; more than {most} are not read",
+            path.display()
+        )));
+    }
+    fs::read(path).map_err(|e| io_error(path, &e))
+}
+
+fn open_image(path: &Path) -> Result<DecodedImage, NodeError> {
+    let limits = Limits::default();
+    let bytes = read(path, limits.bytes)?;
+    decode(&bytes, &limits).map_err(|e| {
+        NodeError::failed(
+            "PIL.UnidentifiedImageError",
+            format!("cannot load {}: {e}", path.display()),
+        )
+    })
+}
+
+/// 8-bit values as `shape`, 0..1.
+fn unit(shape: &[usize], bytes: &[u8]) -> Result<Tensor, NodeError> {
+    let values = bytes.iter().map(|b| f32::from(*b) / 255.0).collect();
+    Ok(Tensor::from_vec(shape.to_vec(), values)?)
+}
+
+/// `(1, h, w, 3)`.
+fn rgb(frame: &Frame) -> Result<Tensor, NodeError> {
+    let (w, h) = (frame.width as usize, frame.height as usize);
+    unit(&[1, h, w, 3], frame.rgb8())
+}
+
+/// SHA-256 of the file in hexadecimal: the token by which a change on disk is noticed.
+fn file_token(cx: &Cx, args: &Args, input: &str) -> Result<Value, NodeError> {
+    let Some(name) = args.get(input).and_then(Value::as_str) else {
+        return Ok(Value::Null);
+    };
+    let path = resolve(cx, name)?;
+    let mut file = fs::File::open(&path).map_err(|e| io_error(&path, &e))?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let count =
+            std::io::Read::read(&mut file, &mut buffer).map_err(|e| io_error(&path, &e))?;
+        if count == 0 {
+            break;
+        }
+        hasher.update(&buffer[..count]);
+    }
+    let hex: String = hasher.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    Ok(hex.into())
+}
+
+/// Whether the named file exists; a linked input is judged when it has run.
+fn file_verdict(cx: &Cx, args: &Args, input: &str, what: &str) -> Verdict {
+    let name = match args.get(input) {
+        None | Some(Value::Null) => return Verdict::Ok,
+        Some(Value::Str(name)) => name.clone(),
+        Some(other) => fresco_graph::json::python_text(other).into(),
+    };
+    let Ok(dirs) = cx.resource::<Dirs>() else {
+        return Verdict::Because("this build has no input directory".into());
+    };
+    if annotated::exists(&dirs, &name) {
+        Verdict::Ok
+    } else {
+        Verdict::Because(format!("Invalid {what} file: {name}"))
+    }
+}

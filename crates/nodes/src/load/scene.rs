@@ -1,0 +1,88 @@
+//! Three-dimensional scenes: the browser draws them, the nodes pass its pictures on.
+
+use std::path::Path;
+
+use fresco_files::dirs::DirType;
+use fresco_files::naming::temp_prefix;
+use fresco_files::png_write::{LEVEL_PREVIEW, encode_png};
+use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output, Value, map};
+
+use super::{image, resolve};
+use crate::save::{Frames, begin, save_error};
+use crate::types::Image;
+
+/// Loads a scene: the views that the browser rendered of it, and where its file is.
+#[derive(Node)]
+#[node(id = "Load3D", v3, module = "comfy_extras.nodes_load_3d", display = "Load 3D & Animation", category = "3d",
+       outputs(Output::new("IMAGE").named("image"), Output::new("MASK").named("mask"),
+       Output::new("STRING").named("mesh_path"), Output::new("IMAGE").named("normal"),
+       Output::new("LOAD3D_CAMERA").named("camera_info"), Output::new("VIDEO").named("recording_video")),
+       experimental)]
+pub(super) struct Load3D {
+    #[input(listed = "input/3d", file_upload = true)]
+    model_file: String,
+    #[input(ty = "LOAD_3D")]
+    image: Value,
+    #[expect(dead_code, reason = "for the view in the browser")]
+    #[input(default = 1024, min = 1, max = 4096, step = 1)]
+    width: i64,
+    #[expect(dead_code, reason = "for the view in the browser")]
+    #[input(default = 1024, min = 1, max = 4096, step = 1)]
+    height: i64,
+}
+
+impl Node for Load3D {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let view = |key: &str| {
+            let name = self.image.get(key).and_then(Value::as_str);
+            let name = name.ok_or_else(|| NodeError::failed("KeyError", format!("'{key}'")))?;
+            image::load(&resolve(cx, name)?)
+        };
+        let recording = self.image.get("recording").and_then(Value::as_str);
+        if recording.is_some_and(|r| !r.is_empty()) {
+            tracing::warn!("the recording of a 3D view is left out: this build reads no video files");
+        }
+        Ok(NodeOutput::slots(vec![
+            view("image")?.0.into(),
+            view("mask")?.1.into(),
+            self.model_file.as_str().into(),
+            view("normal")?.0.into(),
+            self.image.get("camera_info").cloned().unwrap_or_default(),
+            Value::Null,
+        ]))
+    }
+}
+
+/// Shows a scene in the browser.
+#[derive(Node)]
+#[node(id = "Preview3D", v3, module = "comfy_extras.nodes_load_3d", display = "Preview 3D & Animation",
+       category = "3d", output_node, experimental)]
+pub(super) struct Preview3D {
+    #[input(default = "")]
+    model_file: String,
+    #[input(optional, ty = "LOAD3D_CAMERA")]
+    camera_info: Option<Value>,
+    /// Shown behind the scene.
+    #[input(optional)]
+    bg_image: Option<Image>,
+}
+
+impl Node for Preview3D {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let mut background = Value::Null;
+        if let Some(picture) = &self.bg_image {
+            let frames = Frames::new(&picture.0)?;
+            let mut batch = begin(cx, DirType::Temp, &temp_prefix("bg"), 0, 0)?;
+            let bytes = encode_png(&frames.pictures()?[0], &[], LEVEL_PREVIEW)?;
+            let saved = batch.save("png", &bytes).map_err(save_error)?;
+            let path = Path::new("temp").join(&saved.filename);
+            background = path.to_string_lossy().as_ref().into();
+        }
+        let result = vec![
+            Value::from(self.model_file),
+            self.camera_info.into(),
+            background,
+        ];
+        Ok(NodeOutput::ui(map! {"result" => result}))
+    }
+}

@@ -1,0 +1,190 @@
+//! Nodes that write files, and what they share: metadata, 8-bit pixels, result entries.
+
+use std::path::Path;
+
+use fresco_files::dirs::{DirType, Dirs};
+use fresco_files::naming::{Batch, SaveError, Saved, Saver};
+use fresco_files::png_write::{Picture, Pixels};
+use fresco_graph::{Cx, Map, NodeEntry, NodeError, Value, entry, json, map};
+use fresco_tensor::Tensor;
+use fresco_tensor::resize::to_u8;
+
+mod animation;
+mod dataset;
+mod glb;
+mod image;
+mod latent;
+mod svg;
+
+pub use svg::Svg;
+
+pub static NODES: &[NodeEntry] = &[
+    entry::<image::SaveImage>(),
+    entry::<image::PreviewImage>(),
+    entry::<image::MaskPreview>(),
+    entry::<image::SaveImageWebsocket>(),
+    entry::<animation::SaveAnimatedPng>(),
+    entry::<animation::SaveAnimatedWebp>(),
+    entry::<svg::SaveSvg>(),
+    entry::<glb::SaveGlb>(),
+    entry::<latent::SaveLatent>(),
+    entry::<dataset::SaveImageDataSetToFolder>(),
+    entry::<dataset::SaveImageTextDataSetToFolder>(),
+];
+
+/// Settings of the program that savers obey; a resource of the assembly, defaults when absent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SaveOptions {
+    /// Write no prompt or workflow into files.
+    pub disable_metadata: bool,
+}
+
+/// What a hidden value must be to count: the older nodes write even an empty prompt, the newer ones do not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    NotNull,
+    NotEmpty,
+}
+
+impl Presence {
+    fn holds(self, value: &Value) -> bool {
+        match self {
+            Self::NotNull => !value.is_null(),
+            Self::NotEmpty => value.truthy(),
+        }
+    }
+}
+
+/// Prompt and extra entries to embed, as values; none when the user switched metadata off.
+pub(crate) fn metadata_values(cx: &Cx, presence: Presence) -> Option<Map> {
+    if cx
+        .resources
+        .get::<SaveOptions>()
+        .is_some_and(|o| o.disable_metadata)
+    {
+        return None;
+    }
+    let mut found = Map::new();
+    if presence.holds(&cx.hidden.prompt) {
+        found.insert("prompt".into(), cx.hidden.prompt.clone());
+    }
+    if let Some(extra) = cx.hidden.extra_pnginfo.as_map() {
+        for (key, value) in extra {
+            found.insert(key.clone(), value.clone());
+        }
+    }
+    Some(found)
+}
+
+/// As [`metadata_values`], each value as JSON text.
+pub(crate) fn metadata_text(cx: &Cx, presence: Presence) -> Vec<(String, String)> {
+    metadata_values(cx, presence)
+        .unwrap_or_default()
+        .iter()
+        .map(|(k, v)| (k.to_string(), json::to_python(v)))
+        .collect()
+}
+
+/// As [`metadata_text`], without keys a PNG chunk cannot hold: better a picture without an odd entry than no picture.
+pub(crate) fn png_text(cx: &Cx, presence: Presence) -> Vec<(String, String)> {
+    let mut text = metadata_text(cx, presence);
+    text.retain(|(key, _)| {
+        let fits = (1..=79).contains(&key.chars().count())
+            && key
+                .chars()
+                .all(|c| matches!(c, ' '..='~' | '\u{a1}'..='\u{ff}'))
+            && key.trim() == key;
+        if !fits {
+            tracing::warn!("metadata key {key:?} does not fit into a PNG and is left out");
+        }
+        fits
+    });
+    text
+}
+
+/// Starts saving under `prefix` in one of the three directories.
+pub(crate) fn begin(
+    cx: &Cx,
+    kind: DirType,
+    prefix: &str,
+    width: usize,
+    height: usize,
+) -> Result<Batch, NodeError> {
+    let dirs = cx.resource::<Dirs>()?;
+    let saver = cx.resource::<Saver>()?;
+    saver
+        .begin(prefix, dirs.get(kind), width, height)
+        .map_err(save_error)
+}
+
+/// The reference raises a plain exception for a prefix that leaves the folder.
+pub(crate) fn save_error(error: SaveError) -> NodeError {
+    match error {
+        SaveError::Outside { .. } => NodeError::exception(error.to_string()),
+        other => other.into(),
+    }
+}
+
+/// One line of a node's `images` (or `latents`, ...) list.
+pub(crate) fn entry_of(saved: &Saved, kind: DirType) -> Value {
+    map! {
+        "filename" => saved.filename.as_str(),
+        "subfolder" => saved.subfolder.as_str(),
+        "type" => kind.as_str(),
+    }
+    .into()
+}
+
+/// The frames of an image batch as 8-bit pixels.
+pub(crate) struct Frames {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    pub(crate) pixels: Pixels,
+    data: Vec<u8>,
+}
+
+impl Frames {
+    /// Fails for anything but `(b, h, w, 3)` or `(b, h, w, 4)` with at least one picture and one pixel.
+    pub(crate) fn new(images: &Tensor) -> Result<Self, NodeError> {
+        let [count, height, width, channels] = images.dims4()?;
+        let pixels = Pixels::from_channels(channels).ok_or_else(|| {
+            NodeError::type_error(format!(
+                "Cannot handle this data type: (1, 1, {channels}), |u1"
+            ))
+        })?;
+        let (Ok(w), Ok(h)) = (u32::try_from(width), u32::try_from(height)) else {
+            return Err(NodeError::value_error(format!(
+                "a picture of {width} x {height} cannot be saved"
+            )));
+        };
+        if count == 0 || w == 0 || h == 0 {
+            return Err(NodeError::failed(
+                "IndexError",
+                format!("there is nothing to save in a batch of {count} pictures of {w} x {h}"),
+            ));
+        }
+        Ok(Self {
+            width: w,
+            height: h,
+            pixels,
+            data: images.data().iter().map(|v| to_u8(*v)).collect(),
+        })
+    }
+
+    pub(crate) fn pictures(&self) -> Result<Vec<Picture<'_>>, NodeError> {
+        let size = self.width as usize * self.height as usize * self.pixels.channels();
+        self.data
+            .chunks_exact(size)
+            .map(|frame| Ok(Picture::new(self.width, self.height, self.pixels, frame)?))
+            .collect()
+    }
+}
+
+/// A folder below the output directory named by the user.
+pub(crate) fn output_folder(cx: &Cx, name: &str) -> Result<std::path::PathBuf, NodeError> {
+    let dirs = cx.resource::<Dirs>()?;
+    let root: &Path = dirs.get(DirType::Output);
+    std::fs::create_dir_all(root)
+        .map_err(|e| NodeError::failed("OSError", format!("{}: {e}", root.display())))?;
+    Ok(fresco_files::contain::contain(root, name)?)
+}

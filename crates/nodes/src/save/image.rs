@@ -1,0 +1,169 @@
+//! Still pictures: to the output folder, to the previews, to the socket.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fresco_files::dirs::DirType;
+use fresco_files::naming::temp_prefix;
+use fresco_files::png_write::{LEVEL_PREVIEW, LEVEL_SAVE, encode_png};
+use fresco_graph::{
+    Args, Cx, Map, Node, NodeError, NodeOutput, NodeResult, Preview, PreviewFormat, Value, map,
+};
+use fresco_tensor::Tensor;
+
+use super::{Frames, Presence, begin, entry_of, png_text, save_error};
+use crate::types::{Image, Mask};
+
+/// Writes the batch as PNG files and gives their entries.
+fn save_pngs(
+    cx: &Cx,
+    images: &Tensor,
+    kind: DirType,
+    prefix: &str,
+    level: u8,
+    presence: Presence,
+) -> Result<Vec<Value>, NodeError> {
+    let frames = Frames::new(images)?;
+    let mut batch = begin(
+        cx,
+        kind,
+        prefix,
+        frames.width as usize,
+        frames.height as usize,
+    )?;
+    let text = png_text(cx, presence);
+    let mut entries = Vec::new();
+    for picture in frames.pictures()? {
+        cx.check_interrupt()?;
+        let bytes = encode_png(&picture, &text, level)?;
+        let saved = batch.save("png", &bytes).map_err(save_error)?;
+        entries.push(entry_of(&saved, kind));
+    }
+    Ok(entries)
+}
+
+/// Saves pictures as PNG files in the output folder, with the workflow inside.
+#[derive(Node)]
+#[node(id = "SaveImage", v1, module = "nodes", display = "Save Image", category = "image", output_node,
+       hidden(prompt = "PROMPT", extra_pnginfo = "EXTRA_PNGINFO"))]
+pub(super) struct SaveImage {
+    /// The pictures to save.
+    images: Image,
+    /// Start of the file name; may hold %width%, %height%, %date:...% and the like, and folders.
+    #[input(default = "ComfyUI")]
+    filename_prefix: String,
+}
+
+impl Node for SaveImage {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let entries = save_pngs(
+            cx,
+            &self.images.0,
+            DirType::Output,
+            &self.filename_prefix,
+            LEVEL_SAVE,
+            Presence::NotNull,
+        )?;
+        Ok(NodeOutput::ui(map! {"images" => entries}))
+    }
+}
+
+/// The random part of a node's preview names, chosen once so that its numbering goes on.
+#[derive(Default)]
+struct PreviewPrefix(Option<String>);
+
+/// Shows pictures without keeping them: they go to the folder that is cleared at the next start.
+#[derive(Node)]
+#[node(id = "PreviewImage", v1, module = "nodes", display = "Preview Image", category = "image", output_node,
+       hidden(prompt = "PROMPT", extra_pnginfo = "EXTRA_PNGINFO"))]
+pub(super) struct PreviewImage {
+    images: Image,
+}
+
+impl Node for PreviewImage {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let prefix = cx.with_state(|state: &mut PreviewPrefix| {
+            state
+                .0
+                .get_or_insert_with(|| temp_prefix("ComfyUI"))
+                .clone()
+        });
+        let entries = save_pngs(
+            cx,
+            &self.images.0,
+            DirType::Temp,
+            &prefix,
+            LEVEL_PREVIEW,
+            Presence::NotNull,
+        )?;
+        Ok(NodeOutput::ui(map! {"images" => entries}))
+    }
+}
+
+/// Shows a mask as a grey picture without keeping it.
+#[derive(Node)]
+#[node(id = "MaskPreview", v3, module = "comfy_extras.nodes_mask", display = "Preview Mask", category = "mask",
+       output_node)]
+pub(super) struct MaskPreview {
+    mask: Mask,
+}
+
+impl Node for MaskPreview {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let mask = &self.mask.0;
+        let (h, w) = match mask.shape() {
+            [h, w] | [_, h, w] | [_, _, h, w] => (*h, *w),
+            other => {
+                return Err(NodeError::value_error(format!(
+                    "a mask has the form (batch, height, width), not {other:?}"
+                )));
+            }
+        };
+        let count = mask.len() / (h * w).max(1);
+        let grey = mask
+            .reshape([count, h, w, 1])?
+            .expand(&[count, h, w, 3])?;
+        let entries = save_pngs(
+            cx,
+            &grey,
+            DirType::Temp,
+            &temp_prefix("ComfyUI"),
+            LEVEL_PREVIEW,
+            Presence::NotEmpty,
+        )?;
+        Ok(NodeOutput::ui(
+            map! {"images" => entries, "animated" => vec![false]},
+        ))
+    }
+}
+
+/// Sends pictures over the socket as PNG instead of writing files.
+#[derive(Node)]
+#[node(id = "SaveImageWebsocket", v1, module = "custom_nodes.websocket_image_save", category = "api/image",
+       output_node)]
+pub(super) struct SaveImageWebsocket {
+    images: Image,
+}
+
+impl Node for SaveImageWebsocket {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let frames = Frames::new(&self.images.0)?;
+        let pictures = frames.pictures()?;
+        for (i, picture) in pictures.iter().enumerate() {
+            let bytes: Arc<[u8]> = encode_png(picture, &[], LEVEL_PREVIEW)?.into();
+            let preview = Preview {
+                format: PreviewFormat::Png,
+                bytes,
+            };
+            cx.progress(i as f64, pictures.len() as f64, Some(preview))?;
+        }
+        Ok(NodeOutput::ui(Map::new()))
+    }
+
+    // Sending is the point of the node, so it must happen on every run.
+    const FINGERPRINT: bool = true;
+    fn fingerprint(_: Args, _: &Cx) -> Result<Value, NodeError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Ok(now.map_or(f64::NAN, |d| d.as_secs_f64()).into())
+    }
+}
