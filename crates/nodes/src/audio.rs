@@ -82,8 +82,14 @@ fn samples(seconds: f64, rate: u32) -> Result<i64, NodeError> {
 
 /// Makes silence.
 #[derive(Node)]
-#[node(id = "EmptyAudio", v3, module = "comfy_extras.nodes_audio", display = "Empty Audio", category = "audio",
-       outputs("AUDIO"))]
+#[node(
+    id = "EmptyAudio",
+    v3,
+    module = "comfy_extras.nodes_audio",
+    display = "Empty Audio",
+    category = "audio",
+    outputs("AUDIO")
+)]
 pub struct EmptyAudio {
     /// Seconds.
     #[input(default = 60.0, min = 0.0, max = 18446744073709551615u64, step = 0.01)]
@@ -106,8 +112,14 @@ impl Node for EmptyAudio {
 
 /// Cuts a piece out of a sound.
 #[derive(Node)]
-#[node(id = "TrimAudioDuration", v3, module = "comfy_extras.nodes_audio", display = "Trim Audio Duration",
-       category = "audio", outputs("AUDIO"))]
+#[node(
+    id = "TrimAudioDuration",
+    v3,
+    module = "comfy_extras.nodes_audio",
+    display = "Trim Audio Duration",
+    category = "audio",
+    outputs("AUDIO")
+)]
 pub struct TrimAudioDuration {
     audio: Audio,
     /// Where to start, in seconds; negative counts from the end.
@@ -181,8 +193,14 @@ fn same_rate(first: &Audio, second: &Audio) -> Result<(Tensor, Tensor, u32), Nod
 
 /// Puts one sound behind the other.
 #[derive(Node)]
-#[node(id = "AudioConcat", v3, module = "comfy_extras.nodes_audio", display = "Audio Concat", category = "audio",
-       outputs("AUDIO"))]
+#[node(
+    id = "AudioConcat",
+    v3,
+    module = "comfy_extras.nodes_audio",
+    display = "Audio Concat",
+    category = "audio",
+    outputs("AUDIO")
+)]
 pub struct AudioConcat {
     audio1: Audio,
     audio2: Audio,
@@ -212,8 +230,14 @@ impl Node for AudioConcat {
 
 /// Mixes two sounds; the result has the length of the first and never clips.
 #[derive(Node)]
-#[node(id = "AudioMerge", v3, module = "comfy_extras.nodes_audio", display = "Audio Merge", category = "audio",
-       outputs("AUDIO"))]
+#[node(
+    id = "AudioMerge",
+    v3,
+    module = "comfy_extras.nodes_audio",
+    display = "Audio Merge",
+    category = "audio",
+    outputs("AUDIO")
+)]
 pub struct AudioMerge {
     audio1: Audio,
     audio2: Audio,
@@ -256,8 +280,14 @@ impl Node for AudioMerge {
 
 /// Makes a sound louder or softer.
 #[derive(Node)]
-#[node(id = "AudioAdjustVolume", v3, module = "comfy_extras.nodes_audio", display = "Audio Adjust Volume",
-       category = "audio", outputs("AUDIO"))]
+#[node(
+    id = "AudioAdjustVolume",
+    v3,
+    module = "comfy_extras.nodes_audio",
+    display = "Audio Adjust Volume",
+    category = "audio",
+    outputs("AUDIO")
+)]
 pub struct AudioAdjustVolume {
     audio: Audio,
     /// Decibels: 6 doubles, -6 halves, 0 changes nothing.

@@ -1,9 +1,9 @@
 //! Nodes on lists of pictures, as for preparing a training set.
 
 use fresco_graph::{NodeEntry, NodeError, entry};
+use fresco_tensor::Tensor;
 use fresco_tensor::resize::pillow::{self, Filter};
 use fresco_tensor::resize::to_u8;
-use fresco_tensor::Tensor;
 
 mod adjust;
 mod lists;
@@ -89,7 +89,8 @@ impl Picture {
         self.pixels
             .chunks_exact(self.channels)
             .map(|p| {
-                let sum = u32::from(p[0]) * 19595 + u32::from(p[1]) * 38470 + u32::from(p[2]) * 7471;
+                let sum =
+                    u32::from(p[0]) * 19595 + u32::from(p[1]) * 38470 + u32::from(p[2]) * 7471;
                 ((sum + 0x8000) >> 16) as u8
             })
             .collect()

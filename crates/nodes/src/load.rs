@@ -98,14 +98,17 @@ fn file_token(cx: &Cx, args: &Args, input: &str) -> Result<Value, NodeError> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
-        let count =
-            std::io::Read::read(&mut file, &mut buffer).map_err(|e| io_error(&path, &e))?;
+        let count = std::io::Read::read(&mut file, &mut buffer).map_err(|e| io_error(&path, &e))?;
         if count == 0 {
             break;
         }
         hasher.update(&buffer[..count]);
     }
-    let hex: String = hasher.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    let hex: String = hasher
+        .finalize()
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
     Ok(hex.into())
 }
 

@@ -1,6 +1,8 @@
 //! Voxel fields and the meshes made of them.
 
-use fresco_graph::{Cx, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Value, entry, wrong_kind};
+use fresco_graph::{
+    Cx, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Value, entry, wrong_kind,
+};
 use fresco_tensor::Tensor;
 
 mod blocks;
@@ -66,7 +68,13 @@ impl Field<'_> {
     /// From cell coordinates `(z, y, x)` to points `(x, y, z)` in -1..1 over the longest side.
     fn place(&self, p: [f32; 3]) -> [f32; 3] {
         let half = *self.size.iter().max().expect("three sizes") as f32 / 2.0;
-        let scaled = p.map(|v| if half > 0.0 { (v - half) / half } else { v - half });
+        let scaled = p.map(|v| {
+            if half > 0.0 {
+                (v - half) / half
+            } else {
+                v - half
+            }
+        });
         [scaled[2], scaled[1], scaled[0]]
     }
 }
@@ -104,7 +112,13 @@ fn convert(
 
 /// Turns voxels into a mesh of their outer cube faces.
 #[derive(Node)]
-#[node(id = "VoxelToMeshBasic", v3, module = "comfy_extras.nodes_hunyuan3d", category = "3d", outputs("MESH"))]
+#[node(
+    id = "VoxelToMeshBasic",
+    v3,
+    module = "comfy_extras.nodes_hunyuan3d",
+    category = "3d",
+    outputs("MESH")
+)]
 pub struct VoxelToMeshBasic {
     #[input(ty = "VOXEL")]
     voxel: Value,
@@ -121,7 +135,13 @@ impl Node for VoxelToMeshBasic {
 
 /// Turns voxels into a mesh, smooth or of cubes.
 #[derive(Node)]
-#[node(id = "VoxelToMesh", v3, module = "comfy_extras.nodes_hunyuan3d", category = "3d", outputs("MESH"))]
+#[node(
+    id = "VoxelToMesh",
+    v3,
+    module = "comfy_extras.nodes_hunyuan3d",
+    category = "3d",
+    outputs("MESH")
+)]
 pub struct VoxelToMesh {
     #[input(ty = "VOXEL")]
     voxel: Value,

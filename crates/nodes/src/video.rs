@@ -59,8 +59,14 @@ pub fn exact_fraction(value: f64) -> Option<(i128, i128)> {
 
 /// Puts frames and sound together into a video.
 #[derive(Node)]
-#[node(id = "CreateVideo", v3, module = "comfy_extras.nodes_video", display = "Create Video",
-       category = "image/video", outputs("VIDEO"))]
+#[node(
+    id = "CreateVideo",
+    v3,
+    module = "comfy_extras.nodes_video",
+    display = "Create Video",
+    category = "image/video",
+    outputs("VIDEO")
+)]
 pub struct CreateVideo {
     /// The frames.
     images: Image,

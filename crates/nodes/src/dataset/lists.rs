@@ -132,7 +132,9 @@ impl Node for ImageGrid {
         let gap = single("padding", &self.padding)?;
         let sizes = [columns, w, h];
         if self.images.is_empty() || sizes.contains(&0) || sizes.iter().any(|s| *s > 1 << 16) {
-            return Err(NodeError::value_error("Cannot create grid from empty image list"));
+            return Err(NodeError::value_error(
+                "Cannot create grid from empty image list",
+            ));
         }
         let rows = self.images.len().div_ceil(columns);
         let side = |count: usize, cell: usize| count * cell + (count - 1) * gap.min(1 << 16);
@@ -187,7 +189,10 @@ impl Node for ResolutionBucket {
             let size = samples.shape()[samples.rank().saturating_sub(2)..].to_vec();
             for i in 0..samples.dim(0)? {
                 let cond = conds.0.get(i).ok_or_else(|| {
-                    NodeError::failed("IndexError", "list index out of range: a latent has no condition")
+                    NodeError::failed(
+                        "IndexError",
+                        "list index out of range: a latent has no condition",
+                    )
                 })?;
                 let (tensors, list) = buckets.entry(size.clone()).or_default();
                 tensors.push(samples.narrow(0, i, 1)?);

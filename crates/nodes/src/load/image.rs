@@ -42,7 +42,14 @@ fn load_named(cx: &Cx, name: &str) -> NodeResult {
 
 /// Loads a picture, and its transparency as a mask.
 #[derive(Node)]
-#[node(id = "LoadImage", v1, module = "nodes", display = "Load Image", category = "image", outputs("IMAGE", "MASK"))]
+#[node(
+    id = "LoadImage",
+    v1,
+    module = "nodes",
+    display = "Load Image",
+    category = "image",
+    outputs("IMAGE", "MASK")
+)]
 pub(super) struct LoadImage {
     #[input(listed = "input/image", image_upload = true)]
     image: String,
@@ -66,8 +73,14 @@ impl Node for LoadImage {
 
 /// Loads one channel of a picture as a mask.
 #[derive(Node)]
-#[node(id = "LoadImageMask", v1, module = "nodes", display = "Load Image (as Mask)", category = "mask",
-       outputs("MASK"))]
+#[node(
+    id = "LoadImageMask",
+    v1,
+    module = "nodes",
+    display = "Load Image (as Mask)",
+    category = "mask",
+    outputs("MASK")
+)]
 pub(super) struct LoadImageMask {
     #[input(listed = "input/image", image_upload = true)]
     image: String,
@@ -110,8 +123,15 @@ impl Node for LoadImageMask {
 
 /// Loads a picture that was saved before; the refresh button takes the newest.
 #[derive(Node)]
-#[node(id = "LoadImageOutput", v1, module = "nodes", display = "Load Image (from Outputs)", category = "image",
-       outputs("IMAGE", "MASK"), experimental)]
+#[node(
+    id = "LoadImageOutput",
+    v1,
+    module = "nodes",
+    display = "Load Image (from Outputs)",
+    category = "image",
+    outputs("IMAGE", "MASK"),
+    experimental
+)]
 pub(super) struct LoadImageOutput {
     #[input(ty = "COMBO", image_upload = true, image_folder = "output",
             remote = map! {"route" => "/internal/files/output", "refresh_button" => true,
@@ -137,8 +157,14 @@ impl Node for LoadImageOutput {
 
 /// A picture the browser took with the camera.
 #[derive(Node)]
-#[node(id = "WebcamCapture", v1, module = "comfy_extras.nodes_webcam", display = "Webcam Capture",
-       category = "image", outputs("IMAGE"))]
+#[node(
+    id = "WebcamCapture",
+    v1,
+    module = "comfy_extras.nodes_webcam",
+    display = "Webcam Capture",
+    category = "image",
+    outputs("IMAGE")
+)]
 pub(super) struct WebcamCapture {
     #[input(ty = "WEBCAM")]
     image: String,

@@ -1,6 +1,8 @@
 //! Saved latents.
 
-use fresco_graph::{Args, Cx, Map, Node, NodeError, NodeOutput, NodeResult, Validator, Value, Verdict};
+use fresco_graph::{
+    Args, Cx, Map, Node, NodeError, NodeOutput, NodeResult, Validator, Value, Verdict,
+};
 use fresco_tensor::SafeTensors;
 
 use super::{file_token, file_verdict, io_error, resolve};
@@ -11,7 +13,13 @@ const OLD_SCALE: f32 = 1.0 / 0.18215;
 
 /// Loads a latent that was saved before.
 #[derive(Node)]
-#[node(id = "LoadLatent", v1, module = "nodes", category = "_for_testing", outputs("LATENT"))]
+#[node(
+    id = "LoadLatent",
+    v1,
+    module = "nodes",
+    category = "_for_testing",
+    outputs("LATENT")
+)]
 pub(super) struct LoadLatent {
     #[input(listed = "input/latent")]
     latent: String,

@@ -40,7 +40,9 @@ impl Node for Load3D {
         };
         let recording = self.image.get("recording").and_then(Value::as_str);
         if recording.is_some_and(|r| !r.is_empty()) {
-            tracing::warn!("the recording of a 3D view is left out: this build reads no video files");
+            tracing::warn!(
+                "the recording of a 3D view is left out: this build reads no video files"
+            );
         }
         Ok(NodeOutput::slots(vec![
             view("image")?.0.into(),
@@ -55,8 +57,15 @@ impl Node for Load3D {
 
 /// Shows a scene in the browser.
 #[derive(Node)]
-#[node(id = "Preview3D", v3, module = "comfy_extras.nodes_load_3d", display = "Preview 3D & Animation",
-       category = "3d", output_node, experimental)]
+#[node(
+    id = "Preview3D",
+    v3,
+    module = "comfy_extras.nodes_load_3d",
+    display = "Preview 3D & Animation",
+    category = "3d",
+    output_node,
+    experimental
+)]
 pub(super) struct Preview3D {
     #[input(default = "")]
     model_file: String,

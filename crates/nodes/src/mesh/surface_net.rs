@@ -47,11 +47,8 @@ pub(super) fn mesh(cx: &Cx, field: Field, threshold: f32) -> Result<Surface, Nod
         vertices,
         faces: Vec::new(),
     };
-    let index: HashMap<[u32; 3], u32> = cells
-        .iter()
-        .zip(&number)
-        .map(|(c, n)| (c.at, *n))
-        .collect();
+    let index: HashMap<[u32; 3], u32> =
+        cells.iter().zip(&number).map(|(c, n)| (c.at, *n)).collect();
     let normals: Vec<[f32; 3]> = cells.iter().map(towards_inside).collect();
     // The cross product of the two directions of each plane.
     let planes: [([u32; 3], [u32; 3], [f32; 3]); 3] = [
@@ -84,14 +81,15 @@ pub(super) fn mesh(cx: &Cx, field: Field, threshold: f32) -> Result<Surface, Nod
     Ok(out)
 }
 
-/// Cells between the voxel centres, one more than voxels along each side because the field is zero outside.
+/// Cells between voxel centres, the lowest ones reaching outside, where the field is zero. As in the reference there is no
+/// such border at the high end.
 fn active_cells(cx: &Cx, field: Field, threshold: f32) -> Result<Vec<Cell>, NodeError> {
     let [depth, height, width] = field.size;
     let mut cells = Vec::new();
-    for z in 0..=depth {
+    for z in 0..depth {
         cx.check_interrupt()?;
-        for y in 0..=height {
-            for x in 0..=width {
+        for y in 0..height {
+            for x in 0..width {
                 let values = CORNERS.map(|c| {
                     let shift = |v: usize, i: usize| v as isize + isize::from(c[i]) - 1;
                     field.at(shift(z, 0), shift(y, 1), shift(x, 2))

@@ -30,7 +30,13 @@ fn shown(entry: Value, frames: usize) -> Map {
 
 /// Saves a batch as one animated PNG.
 #[derive(Node)]
-#[node(id = "SaveAnimatedPNG", v3, module = "comfy_extras.nodes_images", category = "image/animation", output_node)]
+#[node(
+    id = "SaveAnimatedPNG",
+    v3,
+    module = "comfy_extras.nodes_images",
+    category = "image/animation",
+    output_node
+)]
 pub(super) struct SaveAnimatedPng {
     images: Image,
     #[input(default = "ComfyUI")]
@@ -66,7 +72,13 @@ impl Node for SaveAnimatedPng {
 
 /// Saves a batch as one animated WEBP.
 #[derive(Node)]
-#[node(id = "SaveAnimatedWEBP", v3, module = "comfy_extras.nodes_images", category = "image/animation", output_node)]
+#[node(
+    id = "SaveAnimatedWEBP",
+    v3,
+    module = "comfy_extras.nodes_images",
+    category = "image/animation",
+    output_node
+)]
 pub(super) struct SaveAnimatedWebp {
     images: Image,
     #[input(default = "ComfyUI")]

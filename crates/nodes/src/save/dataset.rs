@@ -49,8 +49,16 @@ fn save(
 
 /// Saves a list of pictures into a folder of the output directory.
 #[derive(Node)]
-#[node(id = "SaveImageDataSetToFolder", v3, module = "comfy_extras.nodes_dataset",
-       display = "Save Image Dataset to Folder", category = "dataset", output_node, experimental, input_is_list)]
+#[node(
+    id = "SaveImageDataSetToFolder",
+    v3,
+    module = "comfy_extras.nodes_dataset",
+    display = "Save Image Dataset to Folder",
+    category = "dataset",
+    output_node,
+    experimental,
+    input_is_list
+)]
 pub(super) struct SaveImageDataSetToFolder {
     images: Vec<Image>,
     #[input(default = "dataset")]
@@ -70,9 +78,16 @@ impl Node for SaveImageDataSetToFolder {
 
 /// Saves a list of pictures and their texts into a folder of the output directory.
 #[derive(Node)]
-#[node(id = "SaveImageTextDataSetToFolder", v3, module = "comfy_extras.nodes_dataset",
-       display = "Save Image and Text Dataset to Folder", category = "dataset", output_node, experimental,
-       input_is_list)]
+#[node(
+    id = "SaveImageTextDataSetToFolder",
+    v3,
+    module = "comfy_extras.nodes_dataset",
+    display = "Save Image and Text Dataset to Folder",
+    category = "dataset",
+    output_node,
+    experimental,
+    input_is_list
+)]
 pub(super) struct SaveImageTextDataSetToFolder {
     images: Vec<Image>,
     texts: Vec<String>,

@@ -1,14 +1,22 @@
 //! Meshes as binary glTF.
 
 use fresco_files::dirs::DirType;
-use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult, Value, json, map, wrong_kind};
+use fresco_graph::{
+    Cx, Map, Node, NodeError, NodeOutput, NodeResult, Value, json, map, wrong_kind,
+};
 
 use super::{Presence, begin, entry_of, metadata_text, save_error};
 use crate::mesh::{Mesh, Surface};
 
 /// Saves meshes as GLB files.
 #[derive(Node)]
-#[node(id = "SaveGLB", v3, module = "comfy_extras.nodes_hunyuan3d", category = "3d", output_node)]
+#[node(
+    id = "SaveGLB",
+    v3,
+    module = "comfy_extras.nodes_hunyuan3d",
+    category = "3d",
+    output_node
+)]
 pub(super) struct SaveGlb {
     #[input(ty = "MESH")]
     mesh: Value,

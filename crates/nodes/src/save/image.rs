@@ -44,8 +44,15 @@ fn save_pngs(
 
 /// Saves pictures as PNG files in the output folder, with the workflow inside.
 #[derive(Node)]
-#[node(id = "SaveImage", v1, module = "nodes", display = "Save Image", category = "image", output_node,
-       hidden(prompt = "PROMPT", extra_pnginfo = "EXTRA_PNGINFO"))]
+#[node(
+    id = "SaveImage",
+    v1,
+    module = "nodes",
+    display = "Save Image",
+    category = "image",
+    output_node,
+    hidden(prompt = "PROMPT", extra_pnginfo = "EXTRA_PNGINFO")
+)]
 pub(super) struct SaveImage {
     /// The pictures to save.
     images: Image,
@@ -74,8 +81,15 @@ struct PreviewPrefix(Option<String>);
 
 /// Shows pictures without keeping them: they go to the folder that is cleared at the next start.
 #[derive(Node)]
-#[node(id = "PreviewImage", v1, module = "nodes", display = "Preview Image", category = "image", output_node,
-       hidden(prompt = "PROMPT", extra_pnginfo = "EXTRA_PNGINFO"))]
+#[node(
+    id = "PreviewImage",
+    v1,
+    module = "nodes",
+    display = "Preview Image",
+    category = "image",
+    output_node,
+    hidden(prompt = "PROMPT", extra_pnginfo = "EXTRA_PNGINFO")
+)]
 pub(super) struct PreviewImage {
     images: Image,
 }
@@ -102,8 +116,14 @@ impl Node for PreviewImage {
 
 /// Shows a mask as a grey picture without keeping it.
 #[derive(Node)]
-#[node(id = "MaskPreview", v3, module = "comfy_extras.nodes_mask", display = "Preview Mask", category = "mask",
-       output_node)]
+#[node(
+    id = "MaskPreview",
+    v3,
+    module = "comfy_extras.nodes_mask",
+    display = "Preview Mask",
+    category = "mask",
+    output_node
+)]
 pub(super) struct MaskPreview {
     mask: Mask,
 }
@@ -120,9 +140,7 @@ impl Node for MaskPreview {
             }
         };
         let count = mask.len() / (h * w).max(1);
-        let grey = mask
-            .reshape([count, h, w, 1])?
-            .expand(&[count, h, w, 3])?;
+        let grey = mask.reshape([count, h, w, 1])?.expand(&[count, h, w, 3])?;
         let entries = save_pngs(
             cx,
             &grey,
@@ -139,8 +157,13 @@ impl Node for MaskPreview {
 
 /// Sends pictures over the socket as PNG instead of writing files.
 #[derive(Node)]
-#[node(id = "SaveImageWebsocket", v1, module = "custom_nodes.websocket_image_save", category = "api/image",
-       output_node)]
+#[node(
+    id = "SaveImageWebsocket",
+    v1,
+    module = "custom_nodes.websocket_image_save",
+    category = "api/image",
+    output_node
+)]
 pub(super) struct SaveImageWebsocket {
     images: Image,
 }

@@ -9,8 +9,14 @@ use crate::types::Latent;
 
 /// Saves a latent to a file that the loader of latents reads back.
 #[derive(Node)]
-#[node(id = "SaveLatent", v1, module = "nodes", category = "_for_testing", output_node,
-       hidden(prompt = "PROMPT", extra_pnginfo = "EXTRA_PNGINFO"))]
+#[node(
+    id = "SaveLatent",
+    v1,
+    module = "nodes",
+    category = "_for_testing",
+    output_node,
+    hidden(prompt = "PROMPT", extra_pnginfo = "EXTRA_PNGINFO")
+)]
 pub(super) struct SaveLatent {
     samples: Latent,
     #[input(default = "latents/ComfyUI")]

@@ -23,7 +23,13 @@ impl Opaque for Svg {
 
 /// Saves vector drawings, with the workflow in a metadata element.
 #[derive(Node)]
-#[node(id = "SaveSVGNode", v3, module = "comfy_extras.nodes_images", category = "image/save", output_node)]
+#[node(
+    id = "SaveSVGNode",
+    v3,
+    module = "comfy_extras.nodes_images",
+    category = "image/save",
+    output_node
+)]
 pub(super) struct SaveSvg {
     #[input(ty = "SVG")]
     svg: Value,

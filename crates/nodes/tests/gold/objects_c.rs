@@ -23,7 +23,10 @@ pub(crate) fn build(kind: &str, spec: &Map, registry: &Registry) -> Option<Value
             faces: triples(spec.get("faces").expect("faces"), |n| n as u32),
         }])),
         "SVG" => Value::object(Svg(vec![
-            spec.get("text").and_then(Value::as_str).expect("text").into(),
+            spec.get("text")
+                .and_then(Value::as_str)
+                .expect("text")
+                .into(),
         ])),
         _ => return None,
     })
@@ -58,9 +61,7 @@ pub(crate) fn describe(_case: &Case, value: &Value) -> Option<Value> {
             (whole, 1) => whole.to_string(),
             (n, d) => format!("{n}/{d}"),
         };
-        return Some(
-            map! {"images" => tensor(video.images.clone()), "frame_rate" => rate}.into(),
-        );
+        return Some(map! {"images" => tensor(video.images.clone()), "frame_rate" => rate}.into());
     }
     None
 }
