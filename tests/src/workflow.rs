@@ -10,8 +10,10 @@ pub fn picture(colour: u64, prefix: &str) -> Value {
 pub fn sized_picture(size: u32, colour: u64, prefix: &str) -> Value {
     json!({
         "1": {"class_type": "EmptyImage", "inputs":
-            {"width": size, "height": size, "batch_size": 1, "color": colour % 0x100_0000}},
-        "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
+            {"width": size, "height": size, "batch_size": 1, "color": colour % 0x100_0000},
+            "_meta": {"title": "Empty Image"}},
+        "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]},
+            "_meta": {"title": "Invert Image"}},
         "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": prefix},
             "_meta": {"title": "Save Image"}},
     })

@@ -28,10 +28,7 @@ for attempt in ("fresh", "cached"):
     with runtime.Workflow(wait=True) as workflow:
         image = ImageInvert(EmptyImage(64, 64, 1, colour))
         saved = SaveImage(image, "script")
-    pictures = saved.wait()
-    if pictures is None or len(pictures) != 1:
+    pictures = saved.wait().wait()
+    if len(pictures) != 1 or pictures[0].size != (64, 64):
         sys.exit(f"{attempt}: got {pictures!r}")
-    picture = pictures[0] if not hasattr(pictures, "wait") else pictures.wait()[0]
-    if picture.size != (64, 64):
-        sys.exit(f"{attempt}: size {picture.size}")
-    print(attempt, "ok", picture.size)
+    print(attempt, "ok", pictures[0].size)
