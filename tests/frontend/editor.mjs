@@ -29,6 +29,8 @@ try {
   const page = context.pages()[0] ?? (await context.newPage());
   page.on("pageerror", (error) => problems.push(String(error)));
 
+  // A first-time user is greeted by a dialog of templates, which would cover the graph.
+  await post("settings/Comfy.TutorialCompleted", "true");
   await page.goto(url, { timeout: PATIENCE });
   await page.waitForFunction(() => window.app?.graph && window.LiteGraph, null, { timeout: PATIENCE });
 
@@ -45,7 +47,11 @@ try {
   await page.evaluate((graph) => window.app.loadGraphData(graph), workflow);
   for (const attempt of ["fresh", "cached"]) {
     await page.evaluate(() => { window.app.nodeOutputs = {}; });
-    await page.evaluate(() => window.app.queuePrompt(0, 1));
+    if (attempt === "fresh") {
+      await page.getByRole("button", { name: "Run", exact: true }).first().click({ timeout: PATIENCE });
+    } else {
+      await page.evaluate(() => window.app.queuePrompt(0, 1));
+    }
     await page.waitForFunction(
       () => (window.app.nodeOutputs?.["3"]?.images ?? []).length === 1,
       null,
@@ -65,6 +71,8 @@ try {
     null,
     { timeout: PATIENCE },
   );
+  await page.evaluate(() => window.app.canvas.setDirty(true, true));
+  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
   await page.screenshot({ path: join(folder, `editor-${label}.png`) });
   console.log(label, "picture shown");
   if (problems.length > 0) throw new Error(`page errors: ${problems.join("\n")}`);
@@ -75,6 +83,11 @@ try {
   process.exitCode = 1;
 } finally {
   await context.close();
+}
+
+async function post(path, body) {
+  const answer = await fetch(`${url}/api/${path}`, { method: "POST", body });
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
 }
 
 function graph(colour) {
