@@ -14,6 +14,10 @@ mod mask;
 pub mod mesh;
 mod python_rules;
 pub mod save;
+pub mod logic;
+pub mod preview_any;
+pub mod primitive;
+pub mod sampling;
 pub mod text;
 pub mod types;
 pub mod video;
@@ -34,6 +38,10 @@ pub fn all() -> Vec<NodeEntry> {
         audio::NODES,
         video::NODES,
         mesh::NODES,
+        primitive::NODES,
+        logic::NODES,
+        preview_any::NODES,
+        sampling::NODES,
     ];
     families.concat()
 }

@@ -107,6 +107,14 @@ impl<'a> Comparer<'a> {
     }
 
     pub(crate) fn value(&mut self, at: &str, expected: &Value, actual: &Value) {
+        // An object whose result was recorded in its stead, such as the noise that a seed makes.
+        let as_result = expected.get("$ref").is_some() || expected.get("$const").is_some();
+        if as_result
+            && as_tensor(actual).is_none()
+            && let Some(described) = objects::describe(self.case, actual)
+        {
+            return self.value(at, expected, &described);
+        }
         if let Some(map) = expected.as_map() {
             if let Some(key) = map.get("$ref").and_then(Value::as_str) {
                 let (shape, values) = self.tensors.get(key);

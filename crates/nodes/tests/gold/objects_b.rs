@@ -2,6 +2,9 @@
 
 use fresco_graph::{Map, Registry, Value, map};
 use fresco_nodes::hooks::{Hook, HookKeyframes, Hooks};
+use fresco_nodes::sampling::{Noise, Sampler};
+use fresco_nodes::types::{Latent, tensor};
+use fresco_tensor::Tensor;
 
 use crate::store::Case;
 
@@ -39,7 +42,32 @@ pub(crate) fn describe(_case: &Case, value: &Value) -> Option<Value> {
             .collect();
         return Some(map! {"hooks" => hooks}.into());
     }
+    if let Some(noise) = value.downcast::<Noise>() {
+        let latent = Latent::new(Tensor::zeros([2, 4, 5, 3]).ok()?);
+        return Some(tensor(noise.generate(&latent).ok()?));
+    }
+    if let Some(sampler) = value.downcast::<Sampler>() {
+        return Some(
+            map! {
+                "sampler_function" => &sampler.function,
+                "extra_options" => plain(&sampler.options),
+                "inpaint_options" => plain(&sampler.inpaint_options),
+            }
+            .into(),
+        );
+    }
     None
+}
+
+/// Options as a golden writes them: a function is only said to be one.
+fn plain(options: &Map) -> Map {
+    options
+        .iter()
+        .map(|(k, v)| match v {
+            Value::Object(_) => (k.clone(), "function".into()),
+            v => (k.clone(), v.clone()),
+        })
+        .collect()
 }
 
 fn keyframes(all: &HookKeyframes) -> Vec<Value> {

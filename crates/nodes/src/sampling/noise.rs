@@ -1,0 +1,164 @@
+//! NOISE: where sampling starts from.
+
+use std::collections::BTreeSet;
+
+use fresco_graph::{
+    Cx, FromValue, Node, NodeError, NodeOutput, NodeResult, Opaque, Value, wrong_kind,
+};
+use fresco_tensor::{Generator, Tensor};
+
+use crate::types::Latent;
+
+/// A latent whose `batch_index` asks for noise beyond this is refused: each number up to it costs a draw.
+const MAX_BATCH_INDEX: usize = 1 << 20;
+
+/// NOISE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noise {
+    Random {
+        seed: u64,
+    },
+    /// Zeros.
+    Disabled,
+}
+
+impl Noise {
+    /// What samplers that draw noise themselves start from.
+    pub fn seed(self) -> u64 {
+        match self {
+            Self::Random { seed } => seed,
+            Self::Disabled => 0,
+        }
+    }
+
+    /// Noise in the shape of a latent, always drawn on the CPU so that a picture does not depend on the device. Items
+    /// with a `batch_index` get the noise they would have at that place of a batch.
+    pub fn generate(self, latent: &Latent) -> Result<Tensor, NodeError> {
+        let samples = latent.samples()?;
+        let Self::Random { seed } = self else {
+            return Ok(Tensor::zeros(samples.shape())?);
+        };
+        let mut generator = Generator::new(seed);
+        let Some(index) = latent.0.get("batch_index").and_then(Value::as_list) else {
+            return Ok(generator.randn(samples.shape())?);
+        };
+        let index = index
+            .iter()
+            .map(|v| usize::from_value(v.clone()))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| NodeError::type_error(format!("batch_index: {e}")))?;
+        let wanted: BTreeSet<usize> = index.iter().copied().collect();
+        let Some(&last) = wanted.last() else {
+            return Err(NodeError::value_error("batch_index is empty"));
+        };
+        if last > MAX_BATCH_INDEX {
+            return Err(NodeError::value_error(format!(
+                "batch_index {last} is beyond {MAX_BATCH_INDEX}"
+            )));
+        }
+        let mut shape = samples.shape().to_vec();
+        shape[0] = 1;
+        let mut kept = Vec::with_capacity(wanted.len());
+        for i in 0..=last {
+            let noise = generator.randn(&shape)?;
+            if wanted.contains(&i) {
+                kept.push(noise);
+            }
+        }
+        let unique: Vec<usize> = wanted.into_iter().collect();
+        let items: Vec<&Tensor> = index
+            .iter()
+            .filter_map(|i| unique.binary_search(i).ok())
+            .map(|at| &kept[at])
+            .collect();
+        Ok(Tensor::cat(&items, 0)?)
+    }
+}
+
+impl Opaque for Noise {
+    fn describe(&self) -> String {
+        match self {
+            Self::Random { seed } => format!("noise of seed {seed}"),
+            Self::Disabled => "no noise".into(),
+        }
+    }
+}
+
+impl FromValue for Noise {
+    const IO: &'static str = "NOISE";
+    fn from_value(value: Value) -> Result<Self, String> {
+        value
+            .downcast::<Self>()
+            .copied()
+            .ok_or_else(|| wrong_kind(Self::IO, &value))
+    }
+}
+
+impl From<Noise> for Value {
+    fn from(v: Noise) -> Self {
+        Self::object(v)
+    }
+}
+
+/// Noise from a seed.
+#[derive(Node)]
+#[node(
+    id = "RandomNoise",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/noise",
+    outputs("NOISE")
+)]
+pub struct RandomNoise {
+    #[input(default = 0, min = 0, max = u64::MAX, control_after_generate = true)]
+    noise_seed: u64,
+}
+
+impl Node for RandomNoise {
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one(Noise::Random {
+            seed: self.noise_seed,
+        }))
+    }
+}
+
+/// No noise: sampling goes on from the latent as it is.
+#[derive(Node)]
+#[node(
+    id = "DisableNoise",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/noise",
+    outputs("NOISE")
+)]
+pub struct DisableNoise;
+
+impl Node for DisableNoise {
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one(Noise::Disabled))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn latent(count: usize) -> Latent {
+        Latent::new(Tensor::zeros([count, 4, 8, 8]).unwrap())
+    }
+
+    #[test]
+    fn batch_index_picks_the_noise_of_a_place() {
+        let noise = Noise::Random { seed: 42 };
+        let batch = noise.generate(&latent(3)).unwrap();
+        let picked = noise
+            .generate(&latent(3).with("batch_index", vec![2, 0, 2]))
+            .unwrap();
+        let order = batch.index_select(0, &[2, 0, 2]).unwrap();
+        assert_eq!(picked.data(), order.data());
+        let absurd = latent(1).with("batch_index", vec![i64::MAX]);
+        assert!(noise.generate(&absurd).is_err());
+        let negative = latent(1).with("batch_index", vec![-1]);
+        assert!(noise.generate(&negative).is_err());
+    }
+}

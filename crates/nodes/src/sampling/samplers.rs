@@ -1,0 +1,532 @@
+//! SAMPLER: which function samples, with which options. The functions themselves come with the models.
+
+use std::sync::Arc;
+
+use fresco_graph::{
+    Cx, FromValue, Map, Node, NodeOutput, NodeResult, Opaque, Value, map, wrong_kind,
+};
+
+/// SAMPLER.
+#[derive(Clone, Debug, Default)]
+pub struct Sampler {
+    pub function: Arc<str>,
+    /// Keyword options of the function.
+    pub options: Map,
+    /// How the noise of an inpainted region is made: `random` draws it anew.
+    pub inpaint_options: Map,
+}
+
+impl Sampler {
+    pub fn new(function: &str, options: Map) -> Self {
+        Self {
+            function: function.into(),
+            options,
+            inpaint_options: Map::new(),
+        }
+    }
+
+    /// The sampler behind a name of the sampler list.
+    pub fn named(name: &str) -> Self {
+        let function = match name {
+            "uni_pc" => "sample_unipc".into(),
+            "uni_pc_bh2" => "sample_unipc_bh2".into(),
+            "ddim" => "sample_euler".into(),
+            "dpm_fast" | "dpm_adaptive" => format!("{name}_function"),
+            other => format!("sample_{other}"),
+        };
+        let mut sampler = Self::new(&function, Map::new());
+        if name == "ddim" {
+            sampler.inpaint_options = map! {"random" => true};
+        }
+        sampler
+    }
+}
+
+impl Opaque for Sampler {
+    fn describe(&self) -> String {
+        format!("sampler {}", self.function)
+    }
+}
+
+impl FromValue for Sampler {
+    const IO: &'static str = "SAMPLER";
+    fn from_value(value: Value) -> Result<Self, String> {
+        value
+            .downcast::<Self>()
+            .cloned()
+            .ok_or_else(|| wrong_kind(Self::IO, &value))
+    }
+}
+
+impl From<Sampler> for Value {
+    fn from(v: Sampler) -> Self {
+        Self::object(v)
+    }
+}
+
+/// The names that KSampler and its relatives offer, in their order.
+pub const SAMPLER_NAMES: [&str; 44] = [
+    "euler",
+    "euler_cfg_pp",
+    "euler_ancestral",
+    "euler_ancestral_cfg_pp",
+    "heun",
+    "heunpp2",
+    "exp_heun_2_x0",
+    "exp_heun_2_x0_sde",
+    "dpm_2",
+    "dpm_2_ancestral",
+    "lms",
+    "dpm_fast",
+    "dpm_adaptive",
+    "dpmpp_2s_ancestral",
+    "dpmpp_2s_ancestral_cfg_pp",
+    "dpmpp_sde",
+    "dpmpp_sde_gpu",
+    "dpmpp_2m",
+    "dpmpp_2m_cfg_pp",
+    "dpmpp_2m_sde",
+    "dpmpp_2m_sde_gpu",
+    "dpmpp_2m_sde_heun",
+    "dpmpp_2m_sde_heun_gpu",
+    "dpmpp_3m_sde",
+    "dpmpp_3m_sde_gpu",
+    "ddpm",
+    "lcm",
+    "ipndm",
+    "ipndm_v",
+    "deis",
+    "res_multistep",
+    "res_multistep_cfg_pp",
+    "res_multistep_ancestral",
+    "res_multistep_ancestral_cfg_pp",
+    "gradient_estimation",
+    "gradient_estimation_cfg_pp",
+    "er_sde",
+    "seeds_2",
+    "seeds_3",
+    "sa_solver",
+    "sa_solver_pece",
+    "ddim",
+    "uni_pc",
+    "uni_pc_bh2",
+];
+
+/// How far noise reaches in the reverse-time form of the ER-SDE solver: `x^(eta + 1)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NoiseScaler {
+    pub eta: f64,
+}
+
+impl NoiseScaler {
+    pub fn scale(self, x: f32) -> f32 {
+        x.powf((self.eta + 1.0) as f32)
+    }
+}
+
+impl Opaque for NoiseScaler {
+    fn describe(&self) -> String {
+        "noise scaler".into()
+    }
+}
+
+/// The SDE samplers draw their noise on the device or on the CPU.
+fn on_device(function: &str, device: &str) -> String {
+    if device == "cpu" {
+        function.to_owned()
+    } else {
+        format!("{function}_gpu")
+    }
+}
+
+fn give(function: &str, options: Map) -> NodeResult {
+    Ok(NodeOutput::one(Sampler::new(function, options)))
+}
+
+/// A sampler by its name.
+#[derive(Node)]
+#[node(
+    id = "KSamplerSelect",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct KSamplerSelect {
+    #[input(choices = SAMPLER_NAMES)]
+    sampler_name: String,
+}
+
+impl Node for KSamplerSelect {
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one(Sampler::named(&self.sampler_name)))
+    }
+}
+
+/// The ancestral Euler sampler.
+#[derive(Node)]
+#[node(
+    id = "SamplerEulerAncestral",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct SamplerEulerAncestral {
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    eta: f64,
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    s_noise: f64,
+}
+
+impl Node for SamplerEulerAncestral {
+    fn run(self, _: &Cx) -> NodeResult {
+        give(
+            "sample_euler_ancestral",
+            map! {"eta" => self.eta, "s_noise" => self.s_noise},
+        )
+    }
+}
+
+/// The ancestral Euler sampler with CFG++ guidance.
+#[derive(Node)]
+#[node(
+    id = "SamplerEulerAncestralCFGPP",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    display = "SamplerEulerAncestralCFG++",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct SamplerEulerAncestralCFGPP {
+    #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01, round = false)]
+    eta: f64,
+    #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01, round = false)]
+    s_noise: f64,
+}
+
+impl Node for SamplerEulerAncestralCFGPP {
+    fn run(self, _: &Cx) -> NodeResult {
+        give(
+            "sample_euler_ancestral_cfg_pp",
+            map! {"eta" => self.eta, "s_noise" => self.s_noise},
+        )
+    }
+}
+
+/// The linear multistep sampler.
+#[derive(Node)]
+#[node(
+    id = "SamplerLMS",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct SamplerLMS {
+    #[input(default = 4, min = 1, max = 100)]
+    order: i64,
+}
+
+impl Node for SamplerLMS {
+    fn run(self, _: &Cx) -> NodeResult {
+        give("sample_lms", map! {"order" => self.order})
+    }
+}
+
+/// The DPM-Solver++ 3M SDE sampler.
+#[derive(Node)]
+#[node(
+    id = "SamplerDPMPP_3M_SDE",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct SamplerDPMPP3MSDE {
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    eta: f64,
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    s_noise: f64,
+    #[input(choices = ["gpu", "cpu"])]
+    noise_device: String,
+}
+
+impl Node for SamplerDPMPP3MSDE {
+    fn run(self, _: &Cx) -> NodeResult {
+        give(
+            &on_device("sample_dpmpp_3m_sde", &self.noise_device),
+            map! {"eta" => self.eta, "s_noise" => self.s_noise},
+        )
+    }
+}
+
+/// The DPM-Solver++ 2M SDE sampler.
+#[derive(Node)]
+#[node(
+    id = "SamplerDPMPP_2M_SDE",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct SamplerDPMPP2MSDE {
+    #[input(choices = ["midpoint", "heun"])]
+    solver_type: String,
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    eta: f64,
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    s_noise: f64,
+    #[input(choices = ["gpu", "cpu"])]
+    noise_device: String,
+}
+
+impl Node for SamplerDPMPP2MSDE {
+    fn run(self, _: &Cx) -> NodeResult {
+        give(
+            &on_device("sample_dpmpp_2m_sde", &self.noise_device),
+            map! {"eta" => self.eta, "s_noise" => self.s_noise, "solver_type" => self.solver_type},
+        )
+    }
+}
+
+/// The DPM-Solver++ SDE sampler.
+#[derive(Node)]
+#[node(
+    id = "SamplerDPMPP_SDE",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct SamplerDPMPPSDE {
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    eta: f64,
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    s_noise: f64,
+    #[input(default = 0.5, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    r: f64,
+    #[input(choices = ["gpu", "cpu"])]
+    noise_device: String,
+}
+
+impl Node for SamplerDPMPPSDE {
+    fn run(self, _: &Cx) -> NodeResult {
+        give(
+            &on_device("sample_dpmpp_sde", &self.noise_device),
+            map! {"eta" => self.eta, "s_noise" => self.s_noise, "r" => self.r},
+        )
+    }
+}
+
+/// The ancestral DPM-Solver++ 2S sampler.
+#[derive(Node)]
+#[node(
+    id = "SamplerDPMPP_2S_Ancestral",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct SamplerDPMPP2SAncestral {
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    eta: f64,
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    s_noise: f64,
+}
+
+impl Node for SamplerDPMPP2SAncestral {
+    fn run(self, _: &Cx) -> NodeResult {
+        give(
+            "sample_dpmpp_2s_ancestral",
+            map! {"eta" => self.eta, "s_noise" => self.s_noise},
+        )
+    }
+}
+
+/// The DPM-Solver with steps of its own choosing.
+#[derive(Node)]
+#[node(
+    id = "SamplerDPMAdaptative",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct SamplerDPMAdaptative {
+    #[input(default = 3, min = 2, max = 3)]
+    order: i64,
+    #[input(default = 0.05, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    rtol: f64,
+    #[input(default = 0.0078, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    atol: f64,
+    #[input(default = 0.05, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    h_init: f64,
+    #[input(default = 0.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    pcoeff: f64,
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    icoeff: f64,
+    #[input(default = 0.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    dcoeff: f64,
+    #[input(default = 0.81, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    accept_safety: f64,
+    #[input(default = 0.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    eta: f64,
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    s_noise: f64,
+}
+
+impl Node for SamplerDPMAdaptative {
+    fn run(self, _: &Cx) -> NodeResult {
+        give(
+            "dpm_adaptive_function",
+            map! {
+                "order" => self.order,
+                "rtol" => self.rtol,
+                "atol" => self.atol,
+                "h_init" => self.h_init,
+                "pcoeff" => self.pcoeff,
+                "icoeff" => self.icoeff,
+                "dcoeff" => self.dcoeff,
+                "accept_safety" => self.accept_safety,
+                "eta" => self.eta,
+                "s_noise" => self.s_noise,
+            },
+        )
+    }
+}
+
+/// The ER-SDE sampler and its relatives.
+#[derive(Node)]
+#[node(
+    id = "SamplerER_SDE",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct SamplerERSDE {
+    #[input(choices = ["ER-SDE", "Reverse-time SDE", "ODE"])]
+    solver_type: String,
+    #[input(default = 3, min = 1, max = 3)]
+    max_stage: i64,
+    /// How much noise the reverse-time form adds; the others have their own amount.
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    eta: f64,
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    s_noise: f64,
+}
+
+impl Node for SamplerERSDE {
+    fn run(self, _: &Cx) -> NodeResult {
+        let reverse = self.solver_type == "Reverse-time SDE";
+        let (mut eta, mut s_noise) = (self.eta, Value::from(self.s_noise));
+        if self.solver_type == "ODE" || (reverse && eta == 0.0) {
+            (eta, s_noise) = (0.0, Value::from(0));
+        }
+        let noise_scaler = if self.solver_type == "ER-SDE" {
+            Value::Null
+        } else {
+            Value::object(NoiseScaler { eta })
+        };
+        give(
+            "sample_er_sde",
+            map! {"s_noise" => s_noise, "noise_scaler" => noise_scaler, "max_stage" => self.max_stage},
+        )
+    }
+}
+
+/// The SEEDS-2 sampler.
+#[derive(Node)]
+#[node(
+    id = "SamplerSEEDS2",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct SamplerSEEDS2 {
+    #[input(choices = ["phi_1", "phi_2"])]
+    solver_type: String,
+    /// How much noise is added.
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    eta: f64,
+    /// The noise is multiplied by this.
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
+    s_noise: f64,
+    /// Where in the step the middle evaluation lies.
+    #[input(default = 0.5, min = 0.01, max = 1.0, step = 0.01, round = false)]
+    r: f64,
+}
+
+impl Node for SamplerSEEDS2 {
+    fn run(self, _: &Cx) -> NodeResult {
+        give(
+            "sample_seeds_2",
+            map! {
+                "eta" => self.eta,
+                "s_noise" => self.s_noise,
+                "r" => self.r,
+                "solver_type" => self.solver_type,
+            },
+        )
+    }
+}
+
+/// The LCM sampler, growing the latent as it goes.
+#[derive(Node)]
+#[node(
+    id = "SamplerLCMUpscale",
+    v3,
+    module = "comfy_extras.nodes_advanced_samplers",
+    category = "sampling/custom_sampling/samplers",
+    outputs("SAMPLER")
+)]
+pub struct SamplerLCMUpscale {
+    #[input(default = 1.0, min = 0.1, max = 20.0, step = 0.01)]
+    scale_ratio: f64,
+    #[input(default = -1, min = -1, max = 1000, step = 1)]
+    scale_steps: i64,
+    #[input(choices = ["bislerp", "nearest-exact", "bilinear", "area", "bicubic"])]
+    upscale_method: String,
+}
+
+impl Node for SamplerLCMUpscale {
+    fn run(self, _: &Cx) -> NodeResult {
+        give(
+            "sample_lcm_upscale",
+            map! {
+                "total_upscale" => self.scale_ratio,
+                "upscale_steps" => (self.scale_steps >= 0).then_some(self.scale_steps),
+                "upscale_method" => self.upscale_method,
+            },
+        )
+    }
+}
+
+/// The Euler sampler with CFG++ guidance.
+#[derive(Node)]
+#[node(
+    id = "SamplerEulerCFGpp",
+    v3,
+    module = "comfy_extras.nodes_advanced_samplers",
+    display = "SamplerEulerCFG++",
+    category = "_for_testing",
+    outputs("SAMPLER"),
+    experimental
+)]
+pub struct SamplerEulerCFGpp {
+    #[input(choices = ["regular", "alternative"])]
+    version: String,
+}
+
+impl Node for SamplerEulerCFGpp {
+    fn run(self, _: &Cx) -> NodeResult {
+        let function = if self.version == "regular" {
+            "sample_euler_cfg_pp"
+        } else {
+            "sample_euler_pp"
+        };
+        give(function, Map::new())
+    }
+}
