@@ -33,6 +33,7 @@ mod registry;
 mod schema;
 mod signature;
 mod types;
+pub mod ui;
 mod validate;
 mod value;
 

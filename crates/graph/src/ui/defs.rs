@@ -1,0 +1,330 @@
+//! What the converter must know of each node class, read from `/object_info`.
+
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use crate::Value;
+
+/// Dynamic combos may nest this deep in a definition.
+const MAX_NESTING: usize = 16;
+
+/// Widget types without a rule of their own: one stored element, sent as it is.
+const OTHER_WIDGETS: [&str; 20] = [
+    "AUDIOUPLOAD",
+    "AUDIO_RECORD",
+    "AUDIO_UI",
+    "BOUNDING_BOX",
+    "CHART",
+    "COLOR",
+    "CURVE",
+    "FILEUPLOAD",
+    "GALLERIA",
+    "IMAGECOMPARE",
+    "IMAGECROP",
+    "IMAGEUPLOAD",
+    "LOAD_3D",
+    "LOAD_3D_ANIMATION",
+    "MULTISELECT",
+    "PAINTER",
+    "PREVIEW_3D",
+    "SELECTBUTTON",
+    "TREESELECT",
+    "WEBCAM",
+];
+
+/// The node classes a workflow may use.
+#[derive(Clone, Debug, Default)]
+pub struct NodeDefs {
+    classes: IndexMap<Arc<str>, NodeDef>,
+}
+
+impl NodeDefs {
+    /// Reads the object that `GET /object_info` answers; entries of a wrong form are left out.
+    pub fn new(object_info: &Value) -> Self {
+        let mut defs = Self::default();
+        if let Some(map) = object_info.as_map() {
+            for (class, info) in map {
+                defs.insert(class, info);
+            }
+        }
+        defs
+    }
+
+    /// Adds or replaces one class, given its entry.
+    pub fn insert(&mut self, class: &Arc<str>, info: &Value) {
+        if info.as_map().is_some() {
+            self.classes
+                .insert(class.clone(), NodeDef::parse(class, info));
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.classes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.classes.is_empty()
+    }
+
+    pub(super) fn get(&self, class: &str) -> Option<&NodeDef> {
+        self.classes.get(class)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct NodeDef {
+    pub(super) display_name: Option<Arc<str>>,
+    /// In the order of widgets and slots: required, what the editor adds, optional.
+    pub(super) inputs: Vec<InputDef>,
+    pub(super) outputs: Vec<Arc<str>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct InputDef {
+    pub(super) name: Arc<str>,
+    /// `COMBO` for lists of choices.
+    pub(super) ty: Arc<str>,
+    pub(super) role: Role,
+    pub(super) default: Option<Value>,
+    /// Elements stored after the value that only say how it changes between runs.
+    pub(super) controls: usize,
+    pub(super) dynamic_prompts: bool,
+    pub(super) multiline: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Role {
+    /// Can only be linked.
+    Socket,
+    /// A widget type that must be linked; old files store a dummy for it.
+    Forced,
+    Widget,
+    /// The chosen key decides which inputs follow.
+    Dynamic(Vec<(Value, Vec<InputDef>)>),
+    /// The upload button: stored, not sent.
+    Button,
+    /// Shown by the editor, sent, but not stored.
+    Display,
+}
+
+impl InputDef {
+    /// Whether the input has a widget that takes part in the prompt.
+    pub(super) fn is_widget(&self) -> bool {
+        matches!(self.role, Role::Widget | Role::Dynamic(_) | Role::Display)
+    }
+
+    /// Whether the node has a slot for it.
+    pub(super) fn has_slot(&self) -> bool {
+        !matches!(self.role, Role::Button | Role::Display)
+    }
+
+    fn extra(name: &str, ty: &str, role: Role, default: Option<Value>) -> Self {
+        Self {
+            name: name.into(),
+            ty: ty.into(),
+            role,
+            default,
+            controls: 0,
+            dynamic_prompts: false,
+            multiline: false,
+        }
+    }
+
+    fn parse(name: &Arc<str>, spec: &Value, depth: usize) -> Self {
+        let (ty, options) = match spec {
+            Value::List(l) => (l.first(), l.get(1)),
+            other => (Some(other), None),
+        };
+        let none = Value::Null;
+        let ty = ty.unwrap_or(&none);
+        let options = options.unwrap_or(&none);
+        let choices = ty.as_list().or_else(|| options.get("options")?.as_list());
+        let slot_type = super::type_text(Some(ty));
+        let widget_type = options
+            .get("widgetType")
+            .and_then(Value::as_str)
+            .unwrap_or(&slot_type);
+        let forced = options.get("forceInput").is_some_and(Value::truthy);
+
+        let known = matches!(
+            widget_type,
+            "INT"
+                | "FLOAT"
+                | "BOOLEAN"
+                | "STRING"
+                | "COMBO"
+                | "MARKDOWN"
+                | "TEXTAREA"
+                | "COMFY_DYNAMICCOMBO_V3"
+        ) || OTHER_WIDGETS.contains(&widget_type);
+        let role = match (known, forced) {
+            (false, _) => Role::Socket,
+            (true, true) => Role::Forced,
+            (true, false) if widget_type == "COMFY_DYNAMICCOMBO_V3" => {
+                Role::Dynamic(dynamic_choices(options, depth))
+            }
+            (true, false) => Role::Widget,
+        };
+
+        let option = options.get("control_after_generate");
+        let asked = option.is_some_and(Value::truthy);
+        let seed = matches!(&**name, "seed" | "noise_seed");
+        let controls = match widget_type {
+            "INT" if asked || (seed && option.is_none_or(Value::is_null)) => 1,
+            "FLOAT" if asked => 1,
+            "COMBO" if asked => 2,
+            _ => 0,
+        };
+        let first_choice = || match &role {
+            Role::Dynamic(c) => c.first().map(|(key, _)| key.clone()),
+            _ => choices.and_then(|c| c.first().cloned()),
+        };
+        let default = match options.get("default") {
+            Some(value) if !value.is_null() => Some(value.clone()),
+            _ => match widget_type {
+                "INT" | "FLOAT" => Some(Value::from(0)),
+                "BOOLEAN" => Some(Value::from(false)),
+                "STRING" | "MARKDOWN" | "TEXTAREA" => Some(Value::from("")),
+                "COMBO" | "COMFY_DYNAMICCOMBO_V3" => first_choice(),
+                _ => None,
+            },
+        };
+        Self {
+            name: name.clone(),
+            dynamic_prompts: widget_type == "STRING"
+                && options.get("dynamicPrompts").is_some_and(Value::truthy),
+            multiline: widget_type == "STRING"
+                && options.get("multiline").is_some_and(Value::truthy),
+            ty: slot_type,
+            role,
+            default,
+            controls,
+        }
+    }
+}
+
+fn dynamic_choices(options: &Value, depth: usize) -> Vec<(Value, Vec<InputDef>)> {
+    if depth >= MAX_NESTING {
+        return Vec::new();
+    }
+    super::list(options.get("options"))
+        .iter()
+        .filter_map(|o| {
+            let inputs = ["required", "optional"]
+                .iter()
+                .filter_map(|g| o.get("inputs")?.get(g)?.as_map())
+                .flatten()
+                .map(|(name, spec)| InputDef::parse(name, spec, depth + 1))
+                .collect();
+            Some((o.get("key")?.clone(), inputs))
+        })
+        .collect()
+}
+
+impl NodeDef {
+    fn parse(class: &Arc<str>, info: &Value) -> Self {
+        let mut inputs = Vec::new();
+        for group in ["required", "optional"] {
+            inputs.extend(group_inputs(info, group));
+            if group == "required" {
+                inputs.extend(editor_inputs(class, info));
+            }
+        }
+        let name = |key| super::text(info.get(key)).filter(|n| !n.is_empty());
+        Self {
+            display_name: name("display_name").or_else(|| name("name")),
+            inputs,
+            outputs: super::list(info.get("output"))
+                .iter()
+                .map(|t| super::type_text(Some(t)))
+                .collect(),
+        }
+    }
+}
+
+/// The inputs of one group in `input_order`, those the order forgets at its end.
+fn group_inputs(info: &Value, group: &str) -> Vec<InputDef> {
+    let Some(entries) = info
+        .get("input")
+        .and_then(|i| i.get(group))
+        .and_then(Value::as_map)
+    else {
+        return Vec::new();
+    };
+    let order = super::list(info.get("input_order").and_then(|o| o.get(group)));
+    let mut ordered = IndexMap::with_capacity(entries.len());
+    for name in order.iter().filter_map(Value::as_str) {
+        if let Some((name, spec)) = entries.get_key_value(name) {
+            ordered.insert(name, spec);
+        }
+    }
+    for (name, spec) in entries {
+        ordered.entry(name).or_insert(spec);
+    }
+    ordered
+        .into_iter()
+        .map(|(name, spec)| InputDef::parse(name, spec, 0))
+        .collect()
+}
+
+/// Widgets the editor itself adds at the end of the required group.
+fn editor_inputs(class: &str, info: &Value) -> Vec<InputDef> {
+    let flag = |names: &[&str]| {
+        let required = info
+            .get("input")
+            .and_then(|i| i.get("required"))
+            .and_then(Value::as_map);
+        required.is_some_and(|entries| {
+            entries.values().any(|spec| {
+                let options = spec.as_list().and_then(|l| l.get(1));
+                names
+                    .iter()
+                    .any(|n| options.and_then(|o| o.get(n)).is_some_and(Value::truthy))
+            })
+        })
+    };
+    let empty = || Some(Value::from(""));
+    let mut added = Vec::new();
+    match class {
+        "LoadAudio" | "PreviewAudio" | "SaveAudio" | "SaveAudioMP3" | "SaveAudioOpus" => {
+            added.push(InputDef::extra(
+                "audioUI",
+                "AUDIO_UI",
+                Role::Display,
+                empty(),
+            ));
+        }
+        "PreviewAny" => {
+            added.push(InputDef::extra(
+                "preview",
+                "MARKDOWN",
+                Role::Display,
+                empty(),
+            ));
+            let off = Some(Value::from(false));
+            added.push(InputDef::extra(
+                "previewMode",
+                "BOOLEAN",
+                Role::Display,
+                off,
+            ));
+        }
+        "Preview3D" | "SaveGLB" => {
+            added.push(InputDef::extra(
+                "image",
+                "PREVIEW_3D",
+                Role::Display,
+                empty(),
+            ));
+        }
+        _ => {}
+    }
+    if flag(&["image_upload", "video_upload", "animated_image_upload"]) {
+        added.push(InputDef::extra("upload", "IMAGEUPLOAD", Role::Button, None));
+    }
+    if flag(&["audio_upload"]) {
+        added.push(InputDef::extra("upload", "AUDIOUPLOAD", Role::Button, None));
+    }
+    added
+}
