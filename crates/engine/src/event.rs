@@ -40,17 +40,18 @@ pub enum EventKind {
     ProgressState {
         registry: Arc<ProgressRegistry>,
     },
-    /// A progress bar moved.
+    /// A progress bar moved. A picture goes out before this as frame 4 to clients that know it, after it as frame 1 to
+    /// the others.
     Progress {
-        node: Arc<str>,
+        ids: NodeIds,
         value: f64,
         max: f64,
+        preview: Option<Preview>,
     },
-    /// A picture that goes with progress. `bar`: it came from a progress bar, so old clients get it too.
+    /// A picture from the newer progress call: frame 4 only, clients that do not know it get nothing.
     Preview {
         ids: NodeIds,
         preview: Preview,
-        bar: bool,
     },
     /// UI output; null when a cached node had none.
     Executed {

@@ -35,9 +35,9 @@ impl Hasher128 {
 }
 
 /// What a node contributes to its key.
-pub struct Contribution<'a> {
-    pub class: &'a str,
-    pub inputs: &'a Map,
+pub struct Contribution {
+    pub class: Arc<str>,
+    pub inputs: Arc<Map>,
     /// The change token, `false` for classes without a change function.
     pub token: Value,
     /// The node's own id takes part: its class says so, or it sees its id.
@@ -47,7 +47,7 @@ pub struct Contribution<'a> {
 /// What the key computation asks about nodes.
 pub trait Contributions {
     /// `None` for a node that does not exist.
-    fn of(&self, id: &str) -> Option<Contribution<'_>>;
+    fn of(&self, id: &str) -> Option<Contribution>;
 }
 
 /// Keys of the nodes of one prompt, computed on demand and kept.
@@ -110,9 +110,9 @@ impl Keys {
         h.key()
     }
 
-    fn key_of(&self, id: &str, node: &Contribution<'_>) -> CacheKey {
+    fn key_of(&self, id: &str, node: &Contribution) -> CacheKey {
         let mut h = Hasher128::new();
-        h.put(node.class);
+        h.put(&*node.class);
         self.put_value(&mut h, &node.token, id);
         if node.own_id {
             h.put(("id", id));
@@ -176,11 +176,11 @@ mod tests {
 
     struct Graph(Map);
     impl Contributions for Graph {
-        fn of(&self, id: &str) -> Option<Contribution<'_>> {
+        fn of(&self, id: &str) -> Option<Contribution> {
             let node = self.0.get(id)?;
             Some(Contribution {
-                class: node.get("c")?.as_str()?,
-                inputs: node.get("i")?.as_map()?,
+                class: node.get("c")?.as_str()?.into(),
+                inputs: Arc::new(node.get("i")?.as_map()?.clone()),
                 token: node.get("t").cloned().unwrap_or(Value::Bool(false)),
                 own_id: node.get("own").is_some(),
             })

@@ -1,0 +1,907 @@
+//! One prompt on its way through the executor.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fresco_graph::mapping::{self, Call, CallResult, InputLists};
+use fresco_graph::{
+    Args, CacheKey, Contribution, Contributions, Cx, Declared, Flow, Hidden, Keys, Magic, Map,
+    Next, NodeClass, NodeError, NodeOutput, Nodes, Order, Slots, Value, map,
+};
+
+use crate::cache::Entry;
+use crate::dynprompt::{DynPrompt, RunNode};
+use crate::event::{EventKind, Failure};
+use crate::executor::{End, Executor, RunJob, Watch, now_ms};
+use crate::tasks::{CallState, Tasks, panicked};
+
+/// Why a node did not finish in this attempt.
+enum Halt {
+    /// It will be tried again once something else is done.
+    Pending,
+    Failed {
+        error: NodeError,
+        inputs: Value,
+    },
+}
+
+impl From<NodeError> for Halt {
+    fn from(error: NodeError) -> Self {
+        Self::Failed {
+            error,
+            inputs: Map::new().into(),
+        }
+    }
+}
+
+/// A result held for the nodes of this prompt that still want it, whatever the cache does.
+#[derive(Default)]
+struct Held {
+    entry: Option<Arc<Entry>>,
+    consumers: HashSet<Arc<str>>,
+}
+
+/// The calls of a node that expanded, waiting for their sub-graphs.
+struct Expansion {
+    calls: Vec<CallResult>,
+    ui: Option<Map>,
+}
+
+pub(crate) struct Run<'e> {
+    executor: &'e mut Executor,
+    job: &'e RunJob,
+    graph: Arc<DynPrompt>,
+    watch: Arc<Watch>,
+    keys: Keys,
+    tokens: HashMap<Arc<str>, Value>,
+    order: Order,
+    held: RefCell<HashMap<Arc<str>, Held>>,
+    sources: RefCell<HashMap<Arc<str>, Vec<Arc<str>>>>,
+    tasks: Tasks,
+    expansions: HashMap<Arc<str>, Expansion>,
+    executed: Vec<Arc<str>>,
+    /// The prompt with change tokens written in: what `PROMPT` shows.
+    shown_prompt: Value,
+    outputs: Map,
+    meta: Map,
+    preview_method: Arc<str>,
+}
+
+impl<'e> Run<'e> {
+    pub(crate) fn new(
+        executor: &'e mut Executor,
+        job: &'e RunJob,
+        graph: Arc<DynPrompt>,
+        watch: Arc<Watch>,
+    ) -> Self {
+        let preview_method = match job.extra_data.get("preview_method").and_then(Value::as_str) {
+            Some(m @ ("none" | "auto" | "latent2rgb" | "taesd")) => m.into(),
+            _ => executor.config.preview_method.clone(),
+        };
+        Self {
+            keys: Keys::new(executor.prompts_run),
+            tasks: Tasks::new(executor.interrupt.bell.clone()),
+            executor,
+            job,
+            graph,
+            watch,
+            tokens: HashMap::new(),
+            order: Order::new(),
+            held: RefCell::default(),
+            sources: RefCell::default(),
+            expansions: HashMap::new(),
+            executed: Vec::new(),
+            shown_prompt: Value::Map(job.prompt.clone()),
+            outputs: Map::new(),
+            meta: Map::new(),
+            preview_method,
+        }
+    }
+
+    pub(crate) fn into_ui(self) -> (Map, Map) {
+        (self.outputs, self.meta)
+    }
+
+    fn class(&self, name: &str) -> Option<Arc<dyn NodeClass>> {
+        self.executor.config.registry.get(name).cloned()
+    }
+
+    /// Computes change tokens and cache keys, lets the cache forget the rest, and says what is cached.
+    pub(crate) fn prepare(&mut self, nodes: &HashSet<(Arc<str>, Arc<str>)>) -> Vec<Arc<str>> {
+        let ids: Vec<Arc<str>> = self.graph.top_ids().cloned().collect();
+        for id in &ids {
+            self.compute_token(id);
+        }
+        self.show_tokens();
+        let keys = self.compute_keys(&ids);
+        self.executor.cache.begin(&keys, nodes);
+        let none = Vec::new();
+        ids.into_iter()
+            .filter(|id| {
+                self.keys
+                    .get(id)
+                    .is_some_and(|k| self.executor.cache.contains(&none, k))
+            })
+            .collect()
+    }
+
+    fn compute_keys(&mut self, ids: &[Arc<str>]) -> HashSet<CacheKey> {
+        let view = KeyView {
+            graph: &self.graph,
+            tokens: &self.tokens,
+            executor: self.executor,
+        };
+        ids.iter().map(|id| self.keys.compute(id, &view)).collect()
+    }
+
+    /// The change token of one node: given with the prompt, or asked of its class with literals only.
+    fn compute_token(&mut self, id: &Arc<str>) {
+        let Some(node) = self.graph.get(id) else {
+            return;
+        };
+        let Some(class) = self.class(&node.class).filter(|c| c.has_fingerprint()) else {
+            return;
+        };
+        let token = match node.is_changed {
+            Some(token) => token,
+            None => match self.ask_token(id, &node, &*class) {
+                Ok(token) => token,
+                Err(error) => {
+                    tracing::warn!(node = %id, class = %node.class, "change check failed, the node will always run: {}", error.message());
+                    Value::Float(f64::NAN)
+                }
+            },
+        };
+        self.tokens.insert(id.clone(), token);
+    }
+
+    fn ask_token(
+        &mut self,
+        id: &Arc<str>,
+        node: &RunNode,
+        class: &dyn NodeClass,
+    ) -> Result<Value, NodeError> {
+        let (inputs, _) = self.assemble(node, class, &|_| None);
+        let declared = Declared::new(class.schema(), &node.inputs);
+        let mut cx = Cx::detached(self.executor.config.resources.clone());
+        cx.node_id = id.clone();
+        let mut results = Vec::new();
+        for call in mapping::spread(class.schema().input_is_list, &inputs)? {
+            results.push(match call {
+                Call::Blocked(_) => Value::Null,
+                Call::Run(args) => {
+                    let args = declared.nest(args, false);
+                    guarded(|| class.fingerprint(args, &cx))?
+                }
+            });
+        }
+        Ok(results.into())
+    }
+
+    fn show_tokens(&mut self) {
+        if self.tokens.is_empty() {
+            return;
+        }
+        let mut prompt = (*self.job.prompt).clone();
+        for (id, node) in &mut prompt {
+            if let (Some(token), Value::Map(node)) = (self.tokens.get(id), node) {
+                Arc::make_mut(node).insert("is_changed".into(), token.clone());
+            }
+        }
+        self.shown_prompt = prompt.into();
+    }
+
+    /// Runs node after node until the graph is dissolved.
+    pub(crate) fn drive(&mut self) -> End {
+        for id in &self.job.outputs {
+            self.schedule(id);
+        }
+        loop {
+            let id = match self.order.next() {
+                Next::Finished => return End::Success,
+                Next::Cycle(ids) => return End::Failed(self.cycle(&ids)),
+                Next::Wait => {
+                    self.collect_tasks(true);
+                    if self.watch.interrupt.is_raised() && self.watch.interrupt.take() {
+                        let id = self.executed.last().cloned().unwrap_or_default();
+                        let blamed = self.waiting_node().unwrap_or(id);
+                        return self.interrupted(&blamed);
+                    }
+                    continue;
+                }
+                Next::Run(id) => id,
+            };
+            match self.step(&id) {
+                Ok(()) => {
+                    self.order.complete(&id);
+                    self.forget_sources(&id);
+                }
+                Err(Halt::Pending) => {}
+                Err(Halt::Failed {
+                    error: NodeError::Interrupted,
+                    ..
+                }) => return self.interrupted(&id),
+                Err(Halt::Failed { error, inputs }) => {
+                    return End::Failed(self.failure(&id, &error, inputs));
+                }
+            }
+            let memory = self.executor.config.memory.clone();
+            self.executor.cache.poll(&mut || memory.available_ram());
+            self.collect_tasks(false);
+        }
+    }
+
+    fn waiting_node(&self) -> Option<Arc<str>> {
+        let running = self.watch.progress.snapshot();
+        running
+            .into_iter()
+            .find(|p| p.state == crate::progress::NodeState::Running)
+            .map(|p| p.ids.node)
+    }
+
+    fn collect_tasks(&mut self, wait: bool) {
+        for node in self.tasks.poll(wait) {
+            self.order.release(&node);
+        }
+    }
+
+    fn schedule(&mut self, id: &Arc<str>) {
+        let view = OrderView {
+            graph: &self.graph,
+            keys: &self.keys,
+            executor: self.executor,
+        };
+        let mut linked = |s: &Arc<str>, t: &Arc<str>| hold(&self.held, &self.sources, s, t);
+        self.order.add_node(id, &view, &mut linked);
+    }
+
+    fn require(&mut self, source: &Arc<str>, target: &Arc<str>) {
+        let view = OrderView {
+            graph: &self.graph,
+            keys: &self.keys,
+            executor: self.executor,
+        };
+        let mut linked = |s: &Arc<str>, t: &Arc<str>| hold(&self.held, &self.sources, s, t);
+        self.order.add_link(source, target, &view, &mut linked);
+    }
+
+    fn forget_sources(&mut self, id: &Arc<str>) {
+        let mut held = self.held.borrow_mut();
+        for source in self.sources.borrow_mut().remove(id).unwrap_or_default() {
+            if let Some(h) = held.get_mut(&source) {
+                h.consumers.remove(id);
+                if h.consumers.is_empty() {
+                    held.remove(&source);
+                }
+            }
+        }
+    }
+
+    fn cached(&mut self, id: &str) -> Option<Arc<Entry>> {
+        let key = self.keys.get(id)?;
+        let owners = self.graph.owners_of(id);
+        self.executor.cache.get(&owners, key)
+    }
+
+    /// A node's outputs for a consumer: held for this prompt, or cached.
+    fn result_of(&mut self, id: &str) -> Option<Arc<Entry>> {
+        if let Some(entry) = self.held.borrow().get(id).and_then(|h| h.entry.clone()) {
+            return Some(entry);
+        }
+        self.cached(id)
+    }
+
+    /// One attempt at one node.
+    fn step(&mut self, id: &Arc<str>) -> Result<(), Halt> {
+        let ids = self.graph.ids_of(id);
+        let Some(node) = self.graph.get(id) else {
+            return Err(NodeError::failed(
+                "comfy_execution.graph.NodeNotFoundError",
+                format!("Node {id} not found"),
+            )
+            .into());
+        };
+        let Some(class) = self.class(&node.class) else {
+            return Err(NodeError::failed("KeyError", format!("'{}'", node.class)).into());
+        };
+        if let Some(entry) = self.cached(id) {
+            let shown = entry.ui.clone().map_or(Value::Null, Value::from);
+            self.watch.emit(EventKind::Executed {
+                node: id.clone(),
+                display: ids.display.clone(),
+                output: shown,
+            });
+            self.keep_ui(id, entry.ui.as_ref());
+            self.watch.progress.finish(ids);
+            self.watch.progress_changed();
+            self.deliver(id, entry);
+            return Ok(());
+        }
+        if let Some(results) = self.tasks.take(id) {
+            let outputs = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+            return self.conclude(id, &node, &*class, outputs);
+        }
+        if let Some(expansion) = self.expansions.remove(id) {
+            return self.conclude_expansion(id, &node, &*class, expansion);
+        }
+
+        self.watch.progress.start(ids.clone());
+        self.watch.progress_changed();
+        let wanted: Vec<Arc<str>> = node
+            .inputs
+            .values()
+            .filter_map(Value::as_link)
+            .map(|l| l.node)
+            .collect();
+        let results: HashMap<Arc<str>, Arc<Entry>> = wanted
+            .into_iter()
+            .filter_map(|s| self.result_of(&s).map(|e| (s, e)))
+            .collect();
+        let (inputs, missing) =
+            self.assemble(&node, &*class, &|source| results.get(source).cloned());
+        self.watch.emit(EventKind::Executing {
+            node: id.clone(),
+            display: ids.display.clone(),
+        });
+        let cx = self.context(id, &node, &*class);
+        let shown = |error: NodeError| Halt::Failed {
+            inputs: show_inputs(&inputs),
+            error,
+        };
+        if class.has_lazy()
+            && self
+                .wants_more(id, &node, &*class, &inputs, &missing, &cx)
+                .map_err(shown)?
+        {
+            return Err(Halt::Pending);
+        }
+        let calls = self.call(id, &node, &*class, &inputs, &cx).map_err(shown)?;
+        match self.tasks.start(id, calls) {
+            None => {
+                self.order.hold(id);
+                Err(Halt::Pending)
+            }
+            Some(results) => {
+                let outputs = results
+                    .into_iter()
+                    .collect::<Result<Vec<_>, _>>()
+                    .map_err(shown)?;
+                self.conclude(id, &node, &*class, outputs)
+            }
+        }
+    }
+
+    /// Input lists of a node, and which linked inputs have no result.
+    fn assemble(
+        &self,
+        node: &RunNode,
+        class: &dyn NodeClass,
+        result: &dyn Fn(&str) -> Option<Arc<Entry>>,
+    ) -> (InputLists, HashSet<Arc<str>>) {
+        let schema = class.schema();
+        let declared = Declared::new(schema, &node.inputs);
+        let mut inputs = InputLists::with_capacity(node.inputs.len());
+        let mut missing = HashSet::new();
+        for (name, value) in node.inputs.iter() {
+            let info = declared.find(name);
+            match value.as_link() {
+                Some(link) if !info.is_some_and(|i| i.raw_link) => {
+                    let entry = result(&link.node);
+                    let list = entry.as_ref().and_then(|e| {
+                        let n = e.outputs.len() as i64;
+                        let slot = if link.slot < 0 {
+                            link.slot + n
+                        } else {
+                            link.slot
+                        };
+                        e.outputs.get(usize::try_from(slot).ok()?)
+                    });
+                    match list {
+                        Some(list) => {
+                            inputs.insert(name.clone(), list.clone());
+                        }
+                        None => {
+                            missing.insert(name.clone());
+                            inputs.insert(name.clone(), vec![Value::Null]);
+                        }
+                    }
+                }
+                _ => {
+                    // An undeclared literal is dropped; a V1 hidden name that is no magic value counts as declared.
+                    if info.is_some() || schema.hidden.iter().any(|(n, _)| n == name) {
+                        inputs.insert(name.clone(), vec![value.clone()]);
+                    }
+                }
+            }
+        }
+        (inputs, missing)
+    }
+
+    fn context(&mut self, id: &Arc<str>, node: &RunNode, class: &dyn NodeClass) -> Cx {
+        let mut cx = Cx::new(
+            self.job.prompt_id.clone(),
+            id.clone(),
+            self.watch.clone(),
+            self.executor.config.resources.clone(),
+        );
+        let schema = class.schema();
+        let secret = |key: &str| self.job.sensitive.get(key).cloned().unwrap_or_default();
+        cx.hidden = Hidden {
+            prompt: self.shown_prompt.clone(),
+            extra_pnginfo: self
+                .job
+                .extra_data
+                .get("extra_pnginfo")
+                .cloned()
+                .unwrap_or_default(),
+            auth_token: if schema.wants(Magic::AuthToken) {
+                secret("auth_token_comfy_org")
+            } else {
+                Value::Null
+            },
+            api_key: if schema.wants(Magic::ApiKey) {
+                secret("api_key_comfy_org")
+            } else {
+                Value::Null
+            },
+        };
+        cx.graph = Some(self.graph.clone());
+        cx.preview_method = self.preview_method.clone();
+        if self.executor.cache.strategy() != crate::cache::Strategy::None {
+            let real = self.graph.real_of(id);
+            cx.state = self.executor.instances.get(id, &node.class, &real);
+        }
+        cx
+    }
+
+    /// Asks a lazy node what it needs beyond what is there; true if it has to wait for that.
+    fn wants_more(
+        &mut self,
+        id: &Arc<str>,
+        node: &RunNode,
+        class: &dyn NodeClass,
+        inputs: &InputLists,
+        missing: &HashSet<Arc<str>>,
+        cx: &Cx,
+    ) -> Result<bool, NodeError> {
+        let declared = Declared::new(class.schema(), &node.inputs);
+        let mut needed: Vec<Arc<str>> = Vec::new();
+        for (i, call) in mapping::spread(class.schema().input_is_list, inputs)?
+            .into_iter()
+            .enumerate()
+        {
+            cx.check_interrupt()?;
+            let Call::Run(args) = call else { continue };
+            let args = declared.nest(args, true);
+            for name in guarded(|| class.check_lazy(args, &cx.for_call(i)))? {
+                let name: Arc<str> = name.into();
+                if (!inputs.contains_key(&name) || missing.contains(&name))
+                    && !needed.contains(&name)
+                {
+                    needed.push(name);
+                }
+            }
+        }
+        for name in &needed {
+            let kind = "comfy_execution.graph.NodeInputError";
+            let Some(value) = node.inputs.get(name) else {
+                let text = format!(
+                    "Node {id} says it needs input {name}, but there is no input to that node at all"
+                );
+                return Err(NodeError::failed(kind, text));
+            };
+            let Some(link) = value.as_link() else {
+                let text =
+                    format!("Node {id} says it needs input {name}, but that value is a constant");
+                return Err(NodeError::failed(kind, text));
+            };
+            self.require(&link.node, id);
+        }
+        Ok(!needed.is_empty())
+    }
+
+    /// Makes all mapped calls.
+    fn call(
+        &mut self,
+        id: &Arc<str>,
+        node: &RunNode,
+        class: &dyn NodeClass,
+        inputs: &InputLists,
+        cx: &Cx,
+    ) -> Result<Vec<CallState>, NodeError> {
+        let declared = Declared::new(class.schema(), &node.inputs);
+        let mut calls = Vec::new();
+        for (i, call) in mapping::spread(class.schema().input_is_list, inputs)?
+            .into_iter()
+            .enumerate()
+        {
+            cx.check_interrupt()?;
+            calls.push(match call {
+                Call::Blocked(message) => {
+                    if let Some(message) = message {
+                        self.blocked(id, node, message);
+                    }
+                    CallState::Done(Ok(NodeOutput::blocked(None)))
+                }
+                Call::Run(args) => {
+                    self.watch.nodes_run.fetch_add(1, Ordering::Relaxed);
+                    let args: Args = declared.nest(args, false);
+                    match guarded(|| class.call(args, &cx.for_call(i)))? {
+                        Flow::Done(output) => CallState::Done(Ok(output)),
+                        Flow::Later(future) => CallState::Going(future),
+                    }
+                }
+            });
+        }
+        Ok(calls)
+    }
+
+    fn blocked(&self, id: &Arc<str>, node: &RunNode, message: Arc<str>) {
+        let (class, executed) = (node.class.clone(), self.executed.clone());
+        self.watch.emit(EventKind::Blocked {
+            node: id.clone(),
+            class,
+            executed,
+            message,
+        });
+    }
+
+    /// All calls are done: show what is to be shown, then expand or store.
+    fn conclude(
+        &mut self,
+        id: &Arc<str>,
+        node: &RunNode,
+        class: &dyn NodeClass,
+        outputs: Vec<NodeOutput>,
+    ) -> Result<(), Halt> {
+        let (calls, ui) = mapping::split(outputs)?;
+        if let Some(ui) = &ui {
+            self.keep_ui(id, Some(ui));
+            let display = self.graph.display_of(id);
+            let output = Value::from(ui.clone());
+            self.watch.emit(EventKind::Executed {
+                node: id.clone(),
+                display,
+                output,
+            });
+        }
+        if calls.iter().any(|c| c.graph.is_some()) {
+            self.expand(id, node, calls, ui)?;
+            return Err(Halt::Pending);
+        }
+        let slots = calls.into_iter().map(|c| c.slots).collect();
+        self.store(
+            id,
+            Entry {
+                outputs: mapping::merge(class.schema(), slots),
+                ui,
+            },
+        );
+        Ok(())
+    }
+
+    fn expand(
+        &mut self,
+        id: &Arc<str>,
+        node: &RunNode,
+        mut calls: Vec<CallResult>,
+        ui: Option<Map>,
+    ) -> Result<(), NodeError> {
+        let mut new_ids = Vec::new();
+        let mut new_nodes = HashSet::new();
+        let mut output_ids = Vec::new();
+        let mut sources = Vec::new();
+        for call in &mut calls {
+            let Some(graph) = call.graph.as_mut() else {
+                continue;
+            };
+            for (new, sub) in std::mem::take(graph) {
+                let class = self.class(&sub.class).ok_or_else(|| {
+                    NodeError::failed(
+                        "KeyError",
+                        format!("'{}': node {id} expanded into an unknown class", sub.class),
+                    )
+                })?;
+                if class.schema().output_node {
+                    output_ids.push(new.clone());
+                }
+                new_nodes.insert((new.clone(), sub.class.clone()));
+                self.graph.add(new.clone(), sub, id).map_err(|limit| {
+                    NodeError::runtime(format!(
+                        "the graph grew to more than {limit} nodes while running"
+                    ))
+                })?;
+                new_ids.push(new);
+            }
+            if let Slots::Values(values) = &call.slots {
+                sources.extend(values.iter().filter_map(Value::as_link).map(|l| l.node));
+            }
+        }
+        for new in &new_ids {
+            self.compute_token(new);
+        }
+        let keys = self.compute_keys(&new_ids);
+        let mut owners = self.graph.owners_of(id);
+        owners.push((id.clone(), node.class.clone()));
+        self.executor.cache.expand(&owners, &keys, &new_nodes);
+        for output in &output_ids {
+            self.schedule(output);
+        }
+        for source in &sources {
+            self.require(source, id);
+        }
+        self.expansions.insert(id.clone(), Expansion { calls, ui });
+        Ok(())
+    }
+
+    /// The sub-graphs are done: links in the results become values.
+    fn conclude_expansion(
+        &mut self,
+        id: &Arc<str>,
+        _node: &RunNode,
+        class: &dyn NodeClass,
+        expansion: Expansion,
+    ) -> Result<(), Halt> {
+        let mut slots = Vec::new();
+        for call in expansion.calls {
+            slots.push(match (call.graph, call.slots) {
+                (Some(_), Slots::Values(values)) => {
+                    let mut resolved = Vec::new();
+                    for value in values {
+                        match value.as_link() {
+                            Some(link) => {
+                                let entry = self.result_of(&link.node);
+                                let list = entry
+                                    .as_ref()
+                                    .and_then(|e| e.outputs.get(usize::try_from(link.slot).ok()?));
+                                resolved.extend(list.into_iter().flatten().cloned());
+                            }
+                            None => resolved.push(value),
+                        }
+                    }
+                    Slots::Values(resolved)
+                }
+                (_, slots) => slots,
+            });
+        }
+        self.store(
+            id,
+            Entry {
+                outputs: mapping::merge(class.schema(), slots),
+                ui: expansion.ui,
+            },
+        );
+        Ok(())
+    }
+
+    /// A fresh result: into the cache, to its consumers, and the node counts as executed.
+    fn store(&mut self, id: &Arc<str>, entry: Entry) {
+        let entry = Arc::new(entry);
+        if let Some(key) = self.keys.get(id) {
+            let owners = self.graph.owners_of(id);
+            self.executor.cache.set(&owners, key, entry.clone());
+        }
+        self.deliver(id, entry);
+        self.watch.progress.finish(self.graph.ids_of(id));
+        self.watch.progress_changed();
+        self.executed.push(id.clone());
+    }
+
+    fn deliver(&mut self, id: &Arc<str>, entry: Arc<Entry>) {
+        if let Some(held) = self.held.borrow_mut().get_mut(id) {
+            held.entry = Some(entry);
+        }
+    }
+
+    fn keep_ui(&mut self, id: &Arc<str>, ui: Option<&Map>) {
+        let Some(ui) = ui else { return };
+        let ids = self.graph.ids_of(id);
+        self.outputs.insert(id.clone(), ui.clone().into());
+        let meta = map! {
+            "node_id" => &ids.node,
+            "display_node" => &ids.display,
+            "parent_node" => ids.parent,
+            "real_node_id" => &ids.real,
+        };
+        self.meta.insert(id.clone(), meta.into());
+    }
+
+    fn current_outputs(&self) -> Vec<Arc<str>> {
+        if self.executor.cache.strategy() == crate::cache::Strategy::None {
+            return Vec::new();
+        }
+        self.graph.top_ids().cloned().collect()
+    }
+
+    fn top_class(&self, real: &str) -> Arc<str> {
+        self.graph
+            .top(real)
+            .map(|n| n.class.clone())
+            .unwrap_or_default()
+    }
+
+    fn failure(&self, id: &Arc<str>, error: &NodeError, inputs: Value) -> Failure {
+        let real = self.graph.real_of(id);
+        let class = self.top_class(&real);
+        tracing::error!(node = %id, class = %class, kind = error.kind(), "node failed: {}", error.message());
+        let mut tips = String::new();
+        if matches!(error, NodeError::OutOfMemory { .. }) {
+            tips.push_str("This error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked before you might have accidentally set the batch_size to a large number.");
+            self.executor.config.memory.unload_all();
+        }
+        let mut trace = vec![format!(
+            "node {id} ({class}): {}: {}\n",
+            error.kind(),
+            error.message()
+        )];
+        trace.extend(error.trace().iter().map(|t| format!("caused by: {t}\n")));
+        Failure {
+            class,
+            node: real,
+            executed: self.executed.clone(),
+            message: format!("{}\n{tips}", error.message()),
+            kind: error.kind().to_owned(),
+            trace,
+            inputs,
+            outputs: self.current_outputs(),
+            timestamp: now_ms(),
+        }
+    }
+
+    fn cycle(&self, ids: &[Arc<str>]) -> Failure {
+        let shown = ids
+            .iter()
+            .map(|id| (id, self.graph.display_of(id)))
+            .find(|(id, display)| **id != *display);
+        let node = shown
+            .map(|(_, display)| display)
+            .or_else(|| ids.first().cloned())
+            .unwrap_or_default();
+        Failure {
+            class: self.graph.get(&node).map(|n| n.class).unwrap_or_default(),
+            node,
+            executed: self.executed.clone(),
+            message: "Dependency cycle detected".into(),
+            kind: "graph.DependencyCycleError".into(),
+            trace: Vec::new(),
+            inputs: Value::List(Arc::default()),
+            outputs: Vec::new(),
+            timestamp: now_ms(),
+        }
+    }
+
+    fn interrupted(&self, id: &Arc<str>) -> End {
+        let node = self.graph.real_of(id);
+        let class = self.top_class(&node);
+        End::Interrupted {
+            node,
+            class,
+            executed: self.executed.clone(),
+        }
+    }
+}
+
+fn hold(
+    held: &RefCell<HashMap<Arc<str>, Held>>,
+    sources: &RefCell<HashMap<Arc<str>, Vec<Arc<str>>>>,
+    source: &Arc<str>,
+    target: &Arc<str>,
+) {
+    let mut held = held.borrow_mut();
+    if held
+        .entry(source.clone())
+        .or_default()
+        .consumers
+        .insert(target.clone())
+    {
+        sources
+            .borrow_mut()
+            .entry(target.clone())
+            .or_default()
+            .push(source.clone());
+    }
+}
+
+/// Runs node code; a panic becomes the node's error.
+fn guarded<T>(f: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
+
+/// Inputs for an error report: plain values as they are, all else in text form.
+fn show_inputs(inputs: &InputLists) -> Value {
+    let shown = |v: &Value| match v {
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) => v.clone(),
+        other => fresco_graph::json::python_text(other).into(),
+    };
+    let map: Map = inputs
+        .iter()
+        .map(|(k, l)| (k.clone(), l.iter().map(shown).collect::<Vec<_>>().into()))
+        .collect();
+    map.into()
+}
+
+struct KeyView<'a> {
+    graph: &'a DynPrompt,
+    tokens: &'a HashMap<Arc<str>, Value>,
+    executor: &'a Executor,
+}
+
+impl Contributions for KeyView<'_> {
+    fn of(&self, id: &str) -> Option<Contribution> {
+        let node = self.graph.get(id)?;
+        let schema = self
+            .executor
+            .config
+            .registry
+            .get(&node.class)
+            .map(|c| c.schema());
+        let own_id = schema.is_some_and(|s| {
+            // The reference does not see the hidden id of its newer classes; their results are shared between nodes.
+            s.not_idempotent || (s.form == fresco_graph::Form::V1 && s.wants(Magic::UniqueId))
+        });
+        let token = self.tokens.get(id).cloned().unwrap_or(Value::Bool(false));
+        Some(Contribution {
+            class: node.class,
+            inputs: node.inputs,
+            token,
+            own_id,
+        })
+    }
+}
+
+struct OrderView<'a> {
+    graph: &'a DynPrompt,
+    keys: &'a Keys,
+    executor: &'a Executor,
+}
+
+impl OrderView<'_> {
+    fn peek(&self, id: &str) -> Option<Arc<Entry>> {
+        self.executor.cache.peek(&self.graph.owners_of(id), self.keys.get(id)?)
+    }
+
+    fn class(&self, id: &str) -> Option<Arc<dyn NodeClass>> {
+        self.executor
+            .config
+            .registry
+            .get(&self.graph.get(id)?.class)
+            .cloned()
+    }
+}
+
+impl Nodes for OrderView<'_> {
+    fn needs(&self, id: &str) -> Vec<(Arc<str>, i64)> {
+        let Some(node) = self.graph.get(id) else {
+            return Vec::new();
+        };
+        let class = self.executor.config.registry.get(&node.class);
+        node.inputs
+            .iter()
+            .filter_map(|(name, value)| {
+                let link = value.as_link()?;
+                let lazy = class
+                    .and_then(|c| c.schema().find(name))
+                    .is_some_and(|i| i.lazy);
+                (!lazy).then_some((link.node, link.slot))
+            })
+            .collect()
+    }
+
+    fn is_cached(&self, id: &str) -> bool {
+        let Some(key) = self.keys.get(id) else {
+            return false;
+        };
+        self.executor.cache.contains(&self.graph.owners_of(id), key)
+    }
+
+    fn is_output(&self, id: &str) -> bool {
+        self.class(id).is_some_and(|c| c.schema().output_node)
+    }
+
+    fn is_async(&self, id: &str) -> bool {
+        self.class(id).is_some_and(|c| c.is_async())
+    }
+}
