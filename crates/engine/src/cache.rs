@@ -193,7 +193,9 @@ impl OutputCache {
         match self.strategy {
             Strategy::None => None,
             Strategy::Classic => self.classic.at(owners)?.entries.get(&key).cloned(),
-            Strategy::Lru(_) | Strategy::RamPressure(_) => self.flat.entries.get(&key).map(|a| a.entry.clone()),
+            Strategy::Lru(_) | Strategy::RamPressure(_) => {
+                self.flat.entries.get(&key).map(|a| a.entry.clone())
+            }
         }
     }
 

@@ -6,7 +6,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fresco_graph::{
-    Listings, Map, ProblemsByNode, PromptError, PromptLimits, Registry, Resources, Rules, ValidPrompt, Value, map,
+    Listings, Map, ProblemsByNode, PromptError, PromptLimits, Registry, Resources, Rules,
+    ValidPrompt, Value, map,
 };
 
 use crate::event::EventSink;
@@ -66,7 +67,13 @@ struct Inner {
 impl Engine {
     /// Starts the worker; jobs that the store still holds run at once.
     pub fn start(config: EngineConfig) -> std::io::Result<Self> {
-        let EngineConfig { executor, listings, store, limits, hang_grace } = config;
+        let EngineConfig {
+            executor,
+            listings,
+            store,
+            limits,
+            hang_grace,
+        } = config;
         let shared = Arc::new(Shared {
             store,
             interrupt: std::sync::Mutex::default(),
@@ -78,10 +85,23 @@ impl Engine {
             stopping: std::sync::atomic::AtomicBool::new(false),
         });
         let (registry, resources) = (executor.registry.clone(), executor.resources.clone());
-        let worker = Worker { shared: shared.clone(), config: executor, hang_grace };
-        let thread = std::thread::Builder::new().name("worker".into()).spawn(move || worker.work())?;
+        let worker = Worker {
+            shared: shared.clone(),
+            config: executor,
+            hang_grace,
+        };
+        let thread = std::thread::Builder::new()
+            .name("worker".into())
+            .spawn(move || worker.work())?;
         let worker = std::sync::Mutex::new(Some(thread));
-        Ok(Self(Arc::new(Inner { shared, registry, resources, listings, limits, worker })))
+        Ok(Self(Arc::new(Inner {
+            shared,
+            registry,
+            resources,
+            listings,
+            limits,
+            worker,
+        })))
     }
 
     pub fn registry(&self) -> &Arc<Registry> {
@@ -105,7 +125,11 @@ impl Engine {
     }
 
     /// Checks a prompt. CPU-bound; large graphs take milliseconds.
-    pub fn validate(&self, prompt: Map, targets: Option<&[Arc<str>]>) -> Result<ValidPrompt, PromptError> {
+    pub fn validate(
+        &self,
+        prompt: Map,
+        targets: Option<&[Arc<str>]>,
+    ) -> Result<ValidPrompt, PromptError> {
         let rules = Rules {
             registry: &self.0.registry,
             listings: &*self.0.listings,
@@ -121,14 +145,22 @@ impl Engine {
     }
 
     /// Queues a prompt; resolves once it is on disk.
-    pub async fn submit(&self, valid: ValidPrompt, submission: Submission) -> Result<Ticket, StoreError> {
+    pub async fn submit(
+        &self,
+        valid: ValidPrompt,
+        submission: Submission,
+    ) -> Result<Ticket, StoreError> {
         let (prompt_id, release, reply) = self.begin(&valid, submission);
         let accepted = reply.await;
         self.accepted(prompt_id, release, valid.problems, accepted)
     }
 
     /// As [`Engine::submit`], for threads.
-    pub fn submit_blocking(&self, valid: ValidPrompt, submission: Submission) -> Result<Ticket, StoreError> {
+    pub fn submit_blocking(
+        &self,
+        valid: ValidPrompt,
+        submission: Submission,
+    ) -> Result<Ticket, StoreError> {
         let (prompt_id, release, reply) = self.begin(&valid, submission);
         let accepted = reply.wait();
         self.accepted(prompt_id, release, valid.problems, accepted)
@@ -138,8 +170,18 @@ impl Engine {
         &self,
         valid: &ValidPrompt,
         submission: Submission,
-    ) -> (Arc<str>, Release, crate::Reply<Result<crate::store::Accepted, StoreError>>) {
-        let Submission { prompt_id, number, drawn, front, mut extra_data } = submission;
+    ) -> (
+        Arc<str>,
+        Release,
+        crate::Reply<Result<crate::store::Accepted, StoreError>>,
+    ) {
+        let Submission {
+            prompt_id,
+            number,
+            drawn,
+            front,
+            mut extra_data,
+        } = submission;
         let prompt_id = prompt_id.unwrap_or_else(new_prompt_id);
         let mut sensitive = Map::new();
         for key in SENSITIVE {
@@ -176,7 +218,12 @@ impl Engine {
         match accepted.unwrap_or(Err(StoreError::Closed)) {
             Ok(accepted) => {
                 self.0.shared.status(accepted.remaining);
-                Ok(Ticket { prompt_id, number: accepted.number, problems, release })
+                Ok(Ticket {
+                    prompt_id,
+                    number: accepted.number,
+                    problems,
+                    release,
+                })
             }
             Err(error) => {
                 self.0.shared.gate.forget(&prompt_id);
@@ -207,14 +254,26 @@ impl Engine {
 
     /// Drops all waiting prompts.
     pub async fn clear_pending(&self) -> Result<usize, StoreError> {
-        let cleared = self.0.shared.store.clear_pending().await.unwrap_or(Err(StoreError::Closed))?;
+        let cleared = self
+            .0
+            .shared
+            .store
+            .clear_pending()
+            .await
+            .unwrap_or(Err(StoreError::Closed))?;
         self.0.shared.status(self.remaining());
         Ok(cleared)
     }
 
     /// Drops the first waiting prompt with this id.
     pub async fn delete_pending(&self, prompt_id: &str) -> Result<bool, StoreError> {
-        let deleted = self.0.shared.store.delete_pending(prompt_id).await.unwrap_or(Err(StoreError::Closed))?;
+        let deleted = self
+            .0
+            .shared
+            .store
+            .delete_pending(prompt_id)
+            .await
+            .unwrap_or(Err(StoreError::Closed))?;
         if deleted {
             self.0.shared.status(self.remaining());
         }
@@ -240,7 +299,11 @@ impl Engine {
             cancelled: true,
         };
         let store = &self.0.shared.store;
-        if store.cancel_pending(prompt_id, finished).await.unwrap_or(Err(StoreError::Closed))? {
+        if store
+            .cancel_pending(prompt_id, finished)
+            .await
+            .unwrap_or(Err(StoreError::Closed))?
+        {
             self.0.shared.status(self.remaining());
             return Ok(true);
         }
@@ -253,7 +316,9 @@ impl Engine {
         shared.stopping.store(true, Ordering::SeqCst);
         shared.interrupt(None);
         shared.store.wake();
-        let Some(worker) = lock(&self.0.worker).take() else { return };
+        let Some(worker) = lock(&self.0.worker).take() else {
+            return;
+        };
         let give_up = std::time::Instant::now() + patience;
         while !worker.is_finished() && std::time::Instant::now() < give_up {
             std::thread::sleep(Duration::from_millis(5));
@@ -273,7 +338,15 @@ pub fn new_prompt_id() -> Arc<str> {
     let bits = (u128::from(word()) << 64) | u128::from(word());
     let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
     let hex = format!("{bits:032x}");
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]).into()
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+    .into()
 }
 
 #[cfg(test)]

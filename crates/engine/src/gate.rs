@@ -27,7 +27,10 @@ impl Gate {
     /// Closes the gate for a prompt; it opens when the guard is dropped.
     pub(crate) fn close(self: &Arc<Self>, prompt_id: &Arc<str>) -> Release {
         self.lock().insert(prompt_id.clone(), None);
-        Release { gate: self.clone(), prompt_id: prompt_id.clone() }
+        Release {
+            gate: self.clone(),
+            prompt_id: prompt_id.clone(),
+        }
     }
 
     /// Waits until the prompt may start.

@@ -2,19 +2,27 @@
 
 mod cache;
 mod dynprompt;
+mod engine;
 mod event;
 mod executor;
+mod gate;
 mod memory;
 mod progress;
 mod reply;
 mod run;
+pub mod store;
 mod tasks;
+mod worker;
 
 pub use cache::{OutputCache, Strategy};
+pub use engine::{Engine, EngineConfig, SENSITIVE, Submission, Ticket, new_prompt_id};
 pub use event::*;
 pub use executor::{
     Executor, ExecutorConfig, FlagSetter, Interrupt, Outcome, RunJob, failure_data, now_ms,
 };
+pub use gate::Release;
 pub use memory::{MemoryRoom, NoModels, available_ram, total_ram};
 pub use progress::{NodeProgress, NodeState, ProgressRegistry};
 pub use reply::{Reply, Sender, reply};
+pub use store::{Store, StoreError};
+pub use worker::{Current, Stats};

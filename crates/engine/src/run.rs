@@ -254,7 +254,7 @@ impl<'e> Run<'e> {
             keys: &self.keys,
             executor: self.executor,
         };
-        let mut linked = |s: &Arc<str>, t: &Arc<str>| hold(&self.held, &self.sources, s, t);
+        let mut linked = |s: &Arc<str>, t: &Arc<str>| hold(&self.held, &self.sources, &view, s, t);
         self.order.add_node(id, &view, &mut linked);
     }
 
@@ -264,7 +264,7 @@ impl<'e> Run<'e> {
             keys: &self.keys,
             executor: self.executor,
         };
-        let mut linked = |s: &Arc<str>, t: &Arc<str>| hold(&self.held, &self.sources, s, t);
+        let mut linked = |s: &Arc<str>, t: &Arc<str>| hold(&self.held, &self.sources, &view, s, t);
         self.order.add_link(source, target, &view, &mut linked);
     }
 
@@ -784,19 +784,20 @@ impl<'e> Run<'e> {
     }
 }
 
+/// Notes that `target` will want `source`'s result, which is kept for it from now on even if the cache drops it.
 fn hold(
     held: &RefCell<HashMap<Arc<str>, Held>>,
     sources: &RefCell<HashMap<Arc<str>, Vec<Arc<str>>>>,
+    view: &OrderView<'_>,
     source: &Arc<str>,
     target: &Arc<str>,
 ) {
     let mut held = held.borrow_mut();
-    if held
-        .entry(source.clone())
-        .or_default()
-        .consumers
-        .insert(target.clone())
-    {
+    let slot = held.entry(source.clone()).or_default();
+    if slot.entry.is_none() {
+        slot.entry = view.peek(source);
+    }
+    if slot.consumers.insert(target.clone()) {
         sources
             .borrow_mut()
             .entry(target.clone())
@@ -860,7 +861,9 @@ struct OrderView<'a> {
 
 impl OrderView<'_> {
     fn peek(&self, id: &str) -> Option<Arc<Entry>> {
-        self.executor.cache.peek(&self.graph.owners_of(id), self.keys.get(id)?)
+        self.executor
+            .cache
+            .peek(&self.graph.owners_of(id), self.keys.get(id)?)
     }
 
     fn class(&self, id: &str) -> Option<Arc<dyn NodeClass>> {

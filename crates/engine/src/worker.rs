@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use fresco_graph::{Map, Value, map};
 
 use crate::event::{Event, EventKind, EventSink, Failure};
-use crate::executor::{Executor, ExecutorConfig, FlagSetter, Interrupt, Outcome, RunJob, failure_data, now_ms};
+use crate::executor::{
+    Executor, ExecutorConfig, FlagSetter, Interrupt, Outcome, RunJob, failure_data, now_ms,
+};
 use crate::gate::Gate;
 use crate::store::{Finished, Next, Store, TakenJob};
 
@@ -56,7 +58,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     pub(crate) fn status(&self, remaining: usize) {
-        self.sink.emit(Event { prompt_id: None, client: None, kind: EventKind::Status { remaining } });
+        self.sink.emit(Event {
+            prompt_id: None,
+            client: None,
+            kind: EventKind::Status { remaining },
+        });
     }
 
     /// Asks the running prompt to stop; with an id only if that is the one.
@@ -99,20 +105,27 @@ struct Hands {
 }
 
 impl Hands {
-    fn new(config: ExecutorConfig, interrupt: Arc<Interrupt>, flags: FlagSetter) -> std::io::Result<Self> {
+    fn new(
+        config: ExecutorConfig,
+        interrupt: Arc<Interrupt>,
+        flags: FlagSetter,
+    ) -> std::io::Result<Self> {
         let (orders, receiver) = mpsc::channel();
-        std::thread::Builder::new().name("executor".into()).stack_size(16 << 20).spawn(move || {
-            let mut executor = Executor::new(config, interrupt, flags);
-            while let Ok(order) = receiver.recv() {
-                match order {
-                    Order::Reset => executor.reset(),
-                    Order::Run(job, alive, done) => {
-                        let outcome = executor.run(&job, alive);
-                        let _ = done.send(outcome);
+        std::thread::Builder::new()
+            .name("executor".into())
+            .stack_size(16 << 20)
+            .spawn(move || {
+                let mut executor = Executor::new(config, interrupt, flags);
+                while let Ok(order) = receiver.recv() {
+                    match order {
+                        Order::Reset => executor.reset(),
+                        Order::Run(job, alive, done) => {
+                            let outcome = executor.run(&job, alive);
+                            let _ = done.send(outcome);
+                        }
                     }
                 }
-            }
-        })?;
+            })?;
         Ok(Self { orders })
     }
 }
@@ -182,8 +195,11 @@ impl Worker {
         let shared = &self.shared;
         shared.status(job.remaining);
         shared.gate.pass(&job.prompt_id, job.client_id.is_some());
-        let current =
-            Current { prompt_id: job.prompt_id.clone(), client: job.client_id.clone(), display: None };
+        let current = Current {
+            prompt_id: job.prompt_id.clone(),
+            client: job.client_id.clone(),
+            display: None,
+        };
         *lock(&shared.current) = Some(current);
         *lock(&shared.asked) = None;
         let began = Instant::now();
@@ -220,10 +236,16 @@ impl Worker {
         };
         match shared.store.finish(job.task, finished).wait() {
             Some(Ok(remaining)) => shared.status(remaining),
-            Some(Err(error)) => tracing::error!(prompt = %job.prompt_id, "cannot record the outcome: {error}"),
+            Some(Err(error)) => {
+                tracing::error!(prompt = %job.prompt_id, "cannot record the outcome: {error}")
+            }
             None => return,
         }
-        let ended = Event { prompt_id: Some(job.prompt_id.clone()), client: job.client_id, kind: EventKind::Ended };
+        let ended = Event {
+            prompt_id: Some(job.prompt_id.clone()),
+            client: job.client_id,
+            kind: EventKind::Ended,
+        };
         shared.sink.emit(ended);
         tracing::info!(prompt = %job.prompt_id, "Prompt executed in {}", duration_text(began.elapsed()));
     }
@@ -243,7 +265,11 @@ impl Worker {
                 match outcome.recv_timeout(Duration::from_millis(250)) {
                     Ok(outcome) => return outcome,
                     Err(RecvTimeoutError::Disconnected) => {
-                        break ("RuntimeError", "The executor thread ended unexpectedly; it was started anew.".to_owned());
+                        break (
+                            "RuntimeError",
+                            "The executor thread ended unexpectedly; it was started anew."
+                                .to_owned(),
+                        );
                     }
                     Err(RecvTimeoutError::Timeout) => {
                         let asked = *lock(&self.shared.asked);
@@ -258,7 +284,10 @@ impl Worker {
                 }
             }
         } else {
-            ("RuntimeError", "No executor thread could be started.".to_owned())
+            (
+                "RuntimeError",
+                "No executor thread could be started.".to_owned(),
+            )
         };
         alive.store(false, Ordering::SeqCst);
         // The abandoned thread keeps the old flag; the next one gets its own.
@@ -267,8 +296,16 @@ impl Worker {
         self.given_up(&prompt_id, client, why.0, why.1)
     }
 
-    fn given_up(&self, prompt_id: &Arc<str>, client: Option<Arc<str>>, kind: &str, message: String) -> Outcome {
-        let display = lock(&self.shared.current).as_ref().and_then(|c| c.display.clone());
+    fn given_up(
+        &self,
+        prompt_id: &Arc<str>,
+        client: Option<Arc<str>>,
+        kind: &str,
+        message: String,
+    ) -> Outcome {
+        let display = lock(&self.shared.current)
+            .as_ref()
+            .and_then(|c| c.display.clone());
         let failure = Failure {
             node: display.unwrap_or_default(),
             class: "".into(),
@@ -288,8 +325,15 @@ impl Worker {
             Value::from(vec![Value::from("execution_error"), data.into()]),
         ];
         let kind = EventKind::Error(Arc::new(failure));
-        self.shared.sink.emit(Event { prompt_id: Some(prompt_id.clone()), client, kind });
-        Outcome { messages, ..Outcome::default() }
+        self.shared.sink.emit(Event {
+            prompt_id: Some(prompt_id.clone()),
+            client,
+            kind,
+        });
+        Outcome {
+            messages,
+            ..Outcome::default()
+        }
     }
 }
 
@@ -297,7 +341,12 @@ impl Worker {
 fn duration_text(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     if seconds > 600 {
-        format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+        format!(
+            "{:02}:{:02}:{:02}",
+            seconds / 3600,
+            seconds / 60 % 60,
+            seconds % 60
+        )
     } else {
         format!("{:.2} seconds", elapsed.as_secs_f64())
     }

@@ -1,0 +1,250 @@
+//! Runs prompts written in one line and renders what happened.
+//!
+//! `1 Image value=255; 2 Save image=@1` is node 1 of class Image with a literal and node 2 linked to slot 0 of node 1
+//! (`@1.2` is slot 2). Values are JSON; a bare word is text.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use fresco_engine::*;
+use fresco_graph::{json, *};
+
+use crate::fixtures;
+
+/// Keeps every event as one short line.
+#[derive(Default)]
+pub struct Recorder(pub Mutex<Vec<String>>);
+
+impl EventSink for Recorder {
+    fn emit(&self, event: Event) {
+        let line = match event.kind {
+            EventKind::Status { remaining } => format!("status {remaining}"),
+            EventKind::Start { .. } => "start".into(),
+            EventKind::Cached { nodes, .. } => format!("cached {}", nodes.join(",")),
+            EventKind::Executing { node, display } if node == display => {
+                format!("executing {node}")
+            }
+            EventKind::Executing { node, display } => format!("executing {node}({display})"),
+            EventKind::Ended => "ended".into(),
+            EventKind::ProgressState { registry } if registry.len() > 100 => "state many".into(),
+            EventKind::ProgressState { registry } => {
+                let nodes: Vec<String> = registry
+                    .snapshot()
+                    .iter()
+                    .map(|p| {
+                        let state = if p.state == NodeState::Running {
+                            ""
+                        } else {
+                            "+"
+                        };
+                        format!("{}{state}", p.ids.node)
+                    })
+                    .collect();
+                format!("state {}", nodes.join(","))
+            }
+            EventKind::Progress {
+                ids,
+                value,
+                max,
+                preview,
+            } => {
+                format!(
+                    "progress {} {value}/{max}{}",
+                    ids.node,
+                    if preview.is_some() { " picture" } else { "" }
+                )
+            }
+            EventKind::Preview { ids, .. } => format!("preview {}", ids.node),
+            EventKind::Executed { node, output, .. } => {
+                format!("executed {node} {}", json::to_string(&output))
+            }
+            EventKind::Success { .. } => "success".into(),
+            EventKind::Error(f) => format!("error {} {}: {}", f.node, f.kind, f.message.trim_end()),
+            EventKind::Blocked { node, message, .. } => format!("blocked {node}: {message}"),
+            EventKind::Interrupted { node, .. } => format!("interrupted {node}"),
+            EventKind::Text { node, text } => format!("text {node} {text}"),
+            EventKind::Custom { event, .. } => format!("custom {event}"),
+        };
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+pub struct Bench {
+    pub executor: Executor,
+    pub recorder: Arc<Recorder>,
+    pub registry: Arc<Registry>,
+    pub interrupt: Arc<Interrupt>,
+    pub with_client: bool,
+    count: usize,
+}
+
+/// What one prompt did.
+pub struct Done {
+    pub outcome: Outcome,
+    pub events: Vec<String>,
+}
+
+impl Done {
+    /// Nodes that were executed, in order: an `executing` event named them.
+    pub fn ran(&self) -> String {
+        let names: Vec<&str> = self
+            .events
+            .iter()
+            .filter_map(|e| e.strip_prefix("executing "))
+            .collect();
+        names.join(" ")
+    }
+
+    pub fn cached(&self) -> &str {
+        self.events
+            .iter()
+            .find_map(|e| e.strip_prefix("cached "))
+            .unwrap_or("")
+    }
+
+    /// The `value` lists of an output node's UI.
+    pub fn shown(&self, node: &str) -> String {
+        match self.outcome.outputs.get(node) {
+            Some(ui) => json::to_string(ui.get("value").unwrap_or(&Value::Null)),
+            None => "-".into(),
+        }
+    }
+
+    pub fn error(&self) -> &str {
+        self.events
+            .iter()
+            .find_map(|e| e.strip_prefix("error "))
+            .unwrap_or("")
+    }
+
+    /// Events without progress states.
+    pub fn story(&self) -> String {
+        self.events
+            .iter()
+            .filter(|e| !e.starts_with("state"))
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(" | ")
+    }
+}
+
+pub fn config(
+    registry: &Arc<Registry>,
+    recorder: &Arc<Recorder>,
+    cache: Strategy,
+) -> ExecutorConfig {
+    ExecutorConfig {
+        registry: registry.clone(),
+        resources: Arc::default(),
+        memory: Arc::new(NoModels),
+        sink: recorder.clone(),
+        cache,
+        preview_method: "none".into(),
+        disable_smart_memory: false,
+    }
+}
+
+impl Bench {
+    pub fn new(cache: Strategy) -> Self {
+        let mut registry = Registry::new();
+        registry.add(fixtures::NODES);
+        let registry = Arc::new(registry);
+        let recorder = Arc::new(Recorder::default());
+        let interrupt = Arc::new(Interrupt::default());
+        let executor = Executor::new(
+            config(&registry, &recorder, cache),
+            interrupt.clone(),
+            Arc::new(|_, _| {}),
+        );
+        Self {
+            executor,
+            recorder,
+            registry,
+            interrupt,
+            with_client: true,
+            count: 0,
+        }
+    }
+
+    pub fn validate(
+        &self,
+        script: &str,
+        targets: Option<&[&str]>,
+    ) -> Result<ValidPrompt, PromptError> {
+        validate(&self.registry, parse(script), targets)
+    }
+
+    pub fn run(&mut self, script: &str) -> Done {
+        self.run_targets(script, None)
+    }
+
+    #[track_caller]
+    pub fn run_targets(&mut self, script: &str, targets: Option<&[&str]>) -> Done {
+        let valid = self
+            .validate(script, targets)
+            .unwrap_or_else(|e| panic!("{e}"));
+        self.count += 1;
+        let job = RunJob {
+            prompt_id: format!("p{}", self.count).into(),
+            prompt: valid.prompt,
+            extra_data: Map::new(),
+            outputs: valid.outputs,
+            sensitive: Map::new(),
+            client: self.with_client.then(|| "me".into()),
+        };
+        self.recorder.0.lock().unwrap().clear();
+        let outcome = self.executor.run(&job, Arc::new(AtomicBool::new(true)));
+        let events = std::mem::take(&mut *self.recorder.0.lock().unwrap());
+        Done { outcome, events }
+    }
+}
+
+pub fn validate(
+    registry: &Registry,
+    prompt: Map,
+    targets: Option<&[&str]>,
+) -> Result<ValidPrompt, PromptError> {
+    let resources = Arc::default();
+    let rules = Rules {
+        registry,
+        listings: &NoListings,
+        resources: &resources,
+        limits: PromptLimits::default(),
+    };
+    let targets: Option<Vec<Arc<str>>> = targets.map(|t| t.iter().map(|s| Arc::from(*s)).collect());
+    rules.validate(prompt, targets.as_deref())
+}
+
+pub fn parse(script: &str) -> Map {
+    script
+        .split(';')
+        .map(str::trim)
+        .filter(|s| !s.is_empty())
+        .map(parse_node)
+        .collect()
+}
+
+fn parse_node(text: &str) -> (Arc<str>, Value) {
+    let mut words = text.split_whitespace();
+    let (id, class) = (words.next().unwrap(), words.next().unwrap());
+    let inputs: Map = words
+        .map(|w| {
+            let (name, value) = w.split_once('=').unwrap();
+            (Arc::from(name), parse_value(value))
+        })
+        .collect();
+    (
+        id.into(),
+        map! {"class_type" => class, "inputs" => inputs}.into(),
+    )
+}
+
+fn parse_value(text: &str) -> Value {
+    match text.strip_prefix('@') {
+        Some(link) => {
+            let (id, slot) = link.split_once('.').unwrap_or((link, "0"));
+            vec![Value::from(id), Value::from(slot.parse::<i64>().unwrap())].into()
+        }
+        None => json::parse(text).unwrap_or_else(|_| text.into()),
+    }
+}
