@@ -3,12 +3,12 @@
 mod cache;
 mod dynprompt;
 mod engine;
-mod event;
+pub mod event;
 mod executor;
 mod gate;
 mod memory;
-mod progress;
-mod reply;
+pub mod progress;
+pub mod reply;
 mod run;
 pub mod store;
 mod tasks;
