@@ -10,17 +10,19 @@ pub mod hooks;
 mod image;
 pub mod latent;
 pub mod load;
+pub mod logic;
 mod mask;
 pub mod mesh;
-mod python_rules;
-pub mod save;
-pub mod logic;
+pub mod misc;
 pub mod preview_any;
 pub mod primitive;
+mod python_rules;
 pub mod sampling;
+pub mod save;
 pub mod text;
 pub mod types;
 pub mod video;
+pub mod vision;
 
 /// Every native class. One line per family; the order is that of `/object_info`.
 pub fn all() -> Vec<NodeEntry> {
@@ -42,6 +44,7 @@ pub fn all() -> Vec<NodeEntry> {
         logic::NODES,
         preview_any::NODES,
         sampling::NODES,
+        misc::NODES,
     ];
     families.concat()
 }

@@ -128,3 +128,6 @@ fn file_verdict(cx: &Cx, args: &Args, input: &str, what: &str) -> Verdict {
         Verdict::Because(format!("Invalid {what} file: {name}"))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -188,3 +188,6 @@ pub(crate) fn output_folder(cx: &Cx, name: &str) -> Result<std::path::PathBuf, N
         .map_err(|e| NodeError::failed("OSError", format!("{}: {e}", root.display())))?;
     Ok(fresco_files::contain::contain(root, name)?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,9 @@ use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult, Value, map}
 use super::{Frames, Presence, begin, entry_of, metadata_text, png_text, save_error};
 use crate::types::Image;
 
+/// Metadata entries that an EXIF block of a WEBP holds.
+const MAX_TAGS: usize = 200;
+
 /// Whole milliseconds a frame stays, as the formats store it.
 fn frame_ms(fps: f64) -> Result<u32, NodeError> {
     let ms = 1000.0 / fps;
@@ -118,7 +121,9 @@ impl Node for SaveAnimatedWebp {
             frames.width as usize,
             frames.height as usize,
         )?;
-        let text = metadata_text(cx, Presence::NotEmpty);
+        let mut text = metadata_text(cx, Presence::NotEmpty);
+        // Entries count down from a tag number; there is room for no more.
+        text.truncate(MAX_TAGS);
         let bytes = encode_webp_animation(&pictures, duration, &text, options)?;
         let saved = batch.save("webp", &bytes).map_err(save_error)?;
         let entry = entry_of(&saved, DirType::Output);

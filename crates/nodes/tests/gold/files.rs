@@ -31,8 +31,7 @@ impl Base {
         let dirs = Dirs::under(root.path());
         fs::create_dir_all(dirs.input.join("onefolder")).expect("folders");
         fs::create_dir_all(&dirs.output).expect("folders");
-        let pictures =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../files/tests/pictures/load");
+        let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../files/tests/pictures/load");
         for entry in fs::read_dir(&pictures).expect("the pictures of the files room") {
             let path = entry.expect("an entry").path();
             let name = path.file_name().expect("a name");
@@ -77,8 +76,13 @@ fn write_folder(folder: &Path, tensors: &Tensors) {
 fn write_latents(folder: &Path, tensors: &Tensors) {
     let version = Tensor::zeros([0]).expect("an empty tensor");
     let new = tensors.tensor("LoadLatent/0/0.0.samples");
-    let old = tensors.tensor("LoadLatent/1/0.0.samples").mul_scalar(0.18215);
-    let both = [("latent_tensor", &new), ("latent_format_version_0", &version)];
+    let old = tensors
+        .tensor("LoadLatent/1/0.0.samples")
+        .mul_scalar(0.18215);
+    let both = [
+        ("latent_tensor", &new),
+        ("latent_format_version_0", &version),
+    ];
     safetensors::write(folder.join("v0.latent"), &both, &[]).expect("a latent");
     safetensors::write(folder.join("old.latent"), &[("latent_tensor", &old)], &[])
         .expect("a latent");
@@ -164,7 +168,11 @@ fn written(case: &Case, tensors: &Tensors, ui: Option<Map>, base: &Base) -> Vec<
         }
         comparer.value(".ui", expected, &compared.into());
     }
-    let expected = case.outputs.as_ref().and_then(Value::as_list).expect("files")[0]
+    let expected = case
+        .outputs
+        .as_ref()
+        .and_then(Value::as_list)
+        .expect("files")[0]
         .as_list()
         .expect("a slot")[0]
         .as_list()
@@ -222,7 +230,13 @@ fn data_set_file(golden: &Value, path: &Path) -> Value {
 
 /// What the goldens record of a saved file, as far as this golden has it.
 fn saved_file(golden: &Value, entry: &Value, base: &Base) -> Value {
-    let text = |key: &str| entry.get(key).and_then(Value::as_str).expect(key).to_owned();
+    let text = |key: &str| {
+        entry
+            .get(key)
+            .and_then(Value::as_str)
+            .expect(key)
+            .to_owned()
+    };
     let (name, sub, kind) = (text("filename"), text("subfolder"), text("type"));
     let bytes = fs::read(base.path(&[&kind, &sub, &name])).expect("the file the node named");
     let mut out = map! {"filename" => name.as_str(), "subfolder" => sub, "type" => kind};
@@ -235,7 +249,10 @@ fn saved_file(golden: &Value, entry: &Value, base: &Base) -> Value {
     };
     for key in golden.keys() {
         let value: Value = match &**key {
-            "mode" => match decode(&bytes, &Limits::default()).expect("a picture").first() {
+            "mode" => match decode(&bytes, &Limits::default())
+                .expect("a picture")
+                .first()
+            {
                 frame if frame.has_alpha() => "RGBA".into(),
                 _ => "RGB".into(),
             },

@@ -1,10 +1,13 @@
 //! Test objects of the files, audio, misc and vae_conditioning areas.
 
+use std::sync::Arc;
+
 use fresco_graph::{Map, Registry, Value, map};
 use fresco_nodes::mesh::{Mesh, Surface, Voxels};
 use fresco_nodes::save::Svg;
 use fresco_nodes::types::{as_tensor, tensor};
 use fresco_nodes::video::Video;
+use fresco_nodes::vision::VisionOutput;
 use fresco_tensor::Tensor;
 
 use crate::inputs;
@@ -28,6 +31,10 @@ pub(crate) fn build(kind: &str, spec: &Map, registry: &Registry) -> Option<Value
                 .expect("text")
                 .into(),
         ])),
+        "CLIP_VISION_OUTPUT" => {
+            let state = part("last_hidden_state");
+            VisionOutput(Arc::new(map! {"last_hidden_state" => state})).into()
+        }
         _ => return None,
     })
 }

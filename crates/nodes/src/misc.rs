@@ -1,0 +1,18 @@
+//! Small families without a model: camera paths, tracks, conditioning from vision features.
+
+use fresco_graph::{NodeEntry, entry};
+
+mod camera;
+mod preprocess;
+mod shape;
+pub mod tracks;
+
+pub static NODES: &[NodeEntry] = &[
+    entry::<camera::WanCameraEmbedding>(),
+    entry::<tracks::WanMoveTracksFromCoords>(),
+    entry::<tracks::GenerateTracks>(),
+    entry::<tracks::WanMoveConcatTrack>(),
+    entry::<shape::Hunyuan3Dv2Conditioning>(),
+    entry::<shape::Hunyuan3Dv2ConditioningMultiView>(),
+    entry::<preprocess::LtxvPreprocess>(),
+];
