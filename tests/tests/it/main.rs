@@ -12,4 +12,5 @@ mod program;
 mod prompts;
 mod rules;
 mod sequences;
+mod specs;
 mod startup;

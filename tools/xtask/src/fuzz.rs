@@ -24,7 +24,6 @@ const FLAGS: &[&str] = &[
     "-Cdebug-assertions",
     "-Coverflow-checks",
     "-Zsanitizer=address",
-    "-Ccodegen-units=1",
 ];
 
 fn targets() -> Result<Vec<String>> {
@@ -57,6 +56,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     // A target triple keeps the flags away from build scripts and macros, which must run here.
     run_command(
         cargo(&["build", "--release", "--target", TRIPLE, "--bin", target])
+            .args(["--features", target])
             .current_dir(&fuzz)
             .env("CARGO_TARGET_DIR", &build)
             .env("RUSTC_BOOTSTRAP", "1")
