@@ -14,6 +14,10 @@ pub mod logic;
 mod mask;
 pub mod mesh;
 pub mod misc;
+mod post;
+mod python_rules;
+pub mod save;
+pub mod logic;
 pub mod preview_any;
 pub mod primitive;
 mod python_rules;
@@ -28,6 +32,7 @@ pub mod vision;
 pub fn all() -> Vec<NodeEntry> {
     let families: &[&[NodeEntry]] = &[
         image::NODES,
+        post::NODES,
         mask::NODES,
         compositing::NODES,
         latent::NODES,

@@ -1,0 +1,162 @@
+//! Fewer colours, with or without dithering.
+
+use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
+use fresco_tensor::{Tensor, resize::to_u8};
+
+use super::palette::{Color, Nearest, Palette};
+use crate::types::Image;
+
+/// Reduces a picture to a few colours.
+#[derive(Node)]
+#[node(
+    id = "ImageQuantize",
+    v3,
+    module = "comfy_extras.nodes_post_processing",
+    category = "image/postprocessing",
+    outputs("IMAGE")
+)]
+pub(crate) struct ImageQuantize {
+    image: Image,
+    #[input(default = 256, min = 1, max = 256, step = 1)]
+    colors: i64,
+    /// How the missing colours are hinted at.
+    #[input(choices = ["none", "floyd-steinberg", "bayer-2", "bayer-4", "bayer-8", "bayer-16"])]
+    dither: String,
+}
+
+impl Node for ImageQuantize {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let [b, h, w, c] = self.image.0.dims4()?;
+        if c != 3 || h * w == 0 {
+            return Err(NodeError::value_error(format!(
+                "needs a picture of three channels, got shape {:?}",
+                self.image.0.shape()
+            )));
+        }
+        if !(1..=256).contains(&self.colors) {
+            return Err(NodeError::value_error(format!(
+                "colors must be between 1 and 256, got {}",
+                self.colors
+            )));
+        }
+        let dither = Dither::parse(&self.dither)?;
+        let mut out = Vec::with_capacity(b * h * w * 3);
+        for picture in self.image.0.data().chunks_exact(h * w * 3) {
+            cx.check_interrupt()?;
+            let pixels: Vec<Color> = picture
+                .chunks_exact(3)
+                .map(|p| [to_u8(p[0]), to_u8(p[1]), to_u8(p[2])])
+                .collect();
+            let palette = Palette::new(&pixels, self.colors as usize);
+            let result = match dither {
+                Dither::None => {
+                    let mut nearest = palette.nearest();
+                    pixels.iter().map(|p| nearest.of(*p)).collect()
+                }
+                Dither::FloydSteinberg => diffuse(&pixels, w, &mut palette.nearest()),
+                Dither::Bayer(n) => ordered(&pixels, w, n, &palette),
+            };
+            out.extend(result.into_iter().flatten().map(|v| f32::from(v) / 255.0));
+        }
+        Ok(NodeOutput::one(Image(Tensor::from_vec([b, h, w, 3], out)?)))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Dither {
+    None,
+    FloydSteinberg,
+    /// The side of the pattern, as a power of two.
+    Bayer(u32),
+}
+
+impl Dither {
+    fn parse(name: &str) -> Result<Self, NodeError> {
+        Ok(match name {
+            "none" => Self::None,
+            "floyd-steinberg" => Self::FloydSteinberg,
+            "bayer-2" => Self::Bayer(1),
+            "bayer-4" => Self::Bayer(2),
+            "bayer-8" => Self::Bayer(3),
+            "bayer-16" => Self::Bayer(4),
+            other => {
+                let message = format!("unknown dithering {other:?}");
+                return Err(NodeError::value_error(message));
+            }
+        })
+    }
+}
+
+/// Floyd and Steinberg's error diffusion: 7/16 to the right, 3, 5 and 1/16 to the three pixels below.
+///
+/// As in Pillow, the slot right of a row's end receives pieces of the blue channel's errors for all three channels; that
+/// shows in the last column of the next row.
+fn diffuse(pixels: &[Color], w: usize, nearest: &mut Nearest<'_>) -> Vec<Color> {
+    // What falls on the row below, by column, one ahead: slot x + 1 belongs to column x.
+    let mut below = vec![[0i32; 3]; w + 1];
+    let mut out = Vec::with_capacity(pixels.len());
+    for row in pixels.chunks_exact(w) {
+        let mut right = [0i32; 3];
+        let mut last = [0i32; 3];
+        // Sums for the slot before the current one, and the error of the previous pixel.
+        let mut under = [0i32; 3];
+        let mut previous = [0i32; 3];
+        for (x, pixel) in row.iter().enumerate() {
+            let wanted: [i32; 3] = std::array::from_fn(|k| {
+                let error = (right[k] + below[x + 1][k]) / 16;
+                (i32::from(pixel[k]) + error).clamp(0, 255)
+            });
+            let found = nearest.of(wanted.map(|v| v as u8));
+            for k in 0..3 {
+                let error = wanted[k] - i32::from(found[k]);
+                below[x][k] = 3 * error + under[k];
+                under[k] = 5 * error + previous[k];
+                previous[k] = error;
+                right[k] = 7 * error;
+                last[k] = error;
+            }
+            out.push(found);
+        }
+        below[w] = [under[2], previous[2], last[2]];
+    }
+    out
+}
+
+/// Ordered dithering with Bayer's matrix of side 2^n.
+fn ordered(pixels: &[Color], w: usize, n: u32, palette: &Palette) -> Vec<Color> {
+    let spread = (512.0 / palette.colors.len() as f64) as f32;
+    let side = 1usize << n;
+    let pattern: Vec<f32> = bayer(n).iter().map(|m| spread * m + 0.5).collect();
+    let mut nearest = palette.nearest();
+    pixels
+        .iter()
+        .enumerate()
+        .map(|(i, pixel)| {
+            let offset = pattern[i / w % side * side + i % w % side];
+            nearest.of(pixel.map(|v| (f32::from(v) + offset).clamp(0.0, 255.0) as u8))
+        })
+        .collect()
+}
+
+/// Bayer's matrix around zero, row by row.
+fn bayer(n: u32) -> Vec<f32> {
+    if n == 0 {
+        return vec![0.0];
+    }
+    let q = 4f32.powi(n as i32);
+    let half = 1usize << (n - 1);
+    let inner = bayer(n - 1);
+    let mut out = Vec::with_capacity(4 * half * half);
+    for y in 0..2 * half {
+        for x in 0..2 * half {
+            let shift = match (y / half, x / half) {
+                (0, 0) => -1.5,
+                (0, _) => 0.5,
+                (_, 0) => 1.5,
+                _ => -0.5,
+            };
+            out.push((q * inner[y % half * half + x % half] + shift) / q);
+        }
+    }
+    out
+}
