@@ -5,6 +5,8 @@ mod canvas;
 mod scale;
 mod stitch;
 
+use std::cmp::Ordering;
+
 use fresco_graph::{NodeEntry, NodeError, entry};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 
@@ -58,7 +60,7 @@ pub(crate) fn unsigned(name: &str, value: i64) -> Result<usize, NodeError> {
 /// The number as a size, if it is one a picture can have.
 pub(crate) fn rounded(value: f64) -> Result<usize, NodeError> {
     let whole = value.round_ties_even();
-    if whole >= 0.0 && whole < 1e9 {
+    if (0.0..1e9).contains(&whole) {
         Ok(whole as usize)
     } else {
         Err(NodeError::value_error(format!("{value} is no size")))
@@ -101,12 +103,10 @@ pub(crate) fn resize(
 /// unless the second has a single channel).
 pub(crate) fn fit_channels(first: &Tensor, second: &Tensor) -> Result<(Tensor, Tensor), NodeError> {
     let (a, b) = (first.dims4()?[3], second.dims4()?[3]);
-    Ok(if a < b {
-        (first.clone(), second.narrow(3, 0, a)?)
-    } else if a > b {
-        (with_channel(first)?, second.clone())
-    } else {
-        (first.clone(), second.clone())
+    Ok(match a.cmp(&b) {
+        Ordering::Less => (first.clone(), second.narrow(3, 0, a)?),
+        Ordering::Greater => (with_channel(first)?, second.clone()),
+        Ordering::Equal => (first.clone(), second.clone()),
     })
 }
 

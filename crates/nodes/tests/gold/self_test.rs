@@ -28,9 +28,13 @@ impl Node for AddHalf {
     }
 }
 
+fn parse(text: &str) -> Value {
+    json::parse(text).expect("the test's own JSON")
+}
+
 fn case(extra: Map) -> Case {
     let text = r#"{"image": {"$tensor": {"stream": "", "shape": [1, 2, 2, 1], "map": "const", "scale": 0.25}}}"#;
-    let mut inputs = json::parse(text).unwrap().as_map().unwrap().clone();
+    let mut inputs = parse(text).as_map().expect("an object").clone();
     inputs.extend(extra);
     Case {
         id: "AddHalf/0".into(),
@@ -59,7 +63,7 @@ fn found(case: &Case) -> String {
 #[track_caller]
 fn outputs(text: &str) -> String {
     let mut case = case(map! {});
-    case.outputs = Some(json::parse(text).unwrap());
+    case.outputs = Some(parse(text));
     found(&case)
 }
 
@@ -86,15 +90,15 @@ fn right_outputs_pass_and_wrong_ones_do_not() {
 fn errors_are_compared_both_ways() {
     let mut refusing = case(map! {"refuse" => true});
     assert!(found(&refusing).contains("refused"), "an unexpected error");
-    refusing.error = Some(json::parse(r#"{"type": "ValueError", "message": "refused"}"#).unwrap());
+    refusing.error = Some(parse(r#"{"type": "ValueError", "message": "refused"}"#));
     assert_eq!(found(&refusing), "");
-    refusing.error = Some(json::parse(r#"{"type": "ValueError", "message": "other"}"#).unwrap());
+    refusing.error = Some(parse(r#"{"type": "ValueError", "message": "other"}"#));
     assert!(found(&refusing).contains("golden ValueError"));
-    refusing.error = Some(json::parse(r#"{"type": "RuntimeError", "message": "torch"}"#).unwrap());
+    refusing.error = Some(parse(r#"{"type": "RuntimeError", "message": "torch"}"#));
     assert_eq!(found(&refusing), "", "library messages are not matched");
 
     let mut quiet = case(map! {});
-    quiet.error = Some(json::parse(r#"{"type": "RuntimeError", "message": "torch"}"#).unwrap());
+    quiet.error = Some(parse(r#"{"type": "RuntimeError", "message": "torch"}"#));
     assert!(found(&quiet).contains("should have failed"));
 }
 
@@ -112,6 +116,6 @@ fn lists_run_once_per_element() {
     let one = case(map! {}).inputs["image"].clone();
     let mut case = case(map! {"image" => map! {"$list" => vec![one.clone(), one]}});
     let golden = r#"[[{"$const": 0.75, "shape": [1, 2, 2, 1]}, {"$const": 0.75, "shape": [1, 2, 2, 1]}], [3, 3]]"#;
-    case.outputs = Some(json::parse(golden).unwrap());
+    case.outputs = Some(parse(golden));
     assert_eq!(found(&case), "");
 }
