@@ -31,6 +31,12 @@ use crate::{Map, Value};
 pub const MAX_DEPTH: usize = 64;
 /// Longer ids are refused: they are repeated in the path of every inner node.
 const MAX_ID: usize = 200;
+/// So are paths of ids longer than this.
+const MAX_PATH: usize = 1000;
+/// A longer type is no type; without a bound, comparing the alternatives of two could take minutes.
+const MAX_TYPE: usize = 256;
+/// Input slots of all nodes together: a subgraph with many inputs used many times is small as a file only.
+const MAX_SLOTS: usize = 4_000_000;
 /// Warnings beyond this many are counted, not kept.
 const MAX_WARNINGS: usize = 200;
 
@@ -175,7 +181,12 @@ struct Warnings {
 impl Warnings {
     fn add(&mut self, text: impl FnOnce() -> String) {
         if self.list.len() < MAX_WARNINGS {
-            self.list.push(text());
+            let mut text = text();
+            if let Some((end, _)) = text.char_indices().nth(300) {
+                text.truncate(end);
+                text.push_str("..");
+            }
+            self.list.push(text);
         } else {
             self.dropped += 1;
         }
@@ -226,7 +237,7 @@ fn list(value: Option<&Value>) -> &[Value] {
 /// A slot's type as text; lists and numbers occur in old files.
 fn type_text(value: Option<&Value>) -> Arc<str> {
     match value {
-        Some(Value::Str(s)) => s.clone(),
+        Some(Value::Str(s)) if s.len() <= MAX_TYPE => s.clone(),
         Some(Value::List(_)) => "COMBO".into(),
         // The editor writes its "any type" as 0 or -1 in places.
         _ => "*".into(),

@@ -11,18 +11,18 @@ use super::parse::INPUT_NODE;
 use super::{list, small_int, text, type_text, widgets};
 use crate::{Map, Value, map};
 
-/// An instance of `group` as the definition of a subgraph; none if it has more than `budget` nodes.
-pub(super) fn to_subgraph(
-    name: &str,
-    group: &Value,
-    instance: &Value,
-    defs: &NodeDefs,
-    budget: usize,
-) -> Option<Value> {
+/// How much there is to copy for each use of a group.
+pub(super) fn size(group: &Value) -> usize {
+    let nodes = list(group.get("nodes"));
+    let slots = nodes
+        .iter()
+        .map(|n| list(n.get("inputs")).len() + list(n.get("outputs")).len());
+    nodes.len() + list(group.get("links")).len() + slots.sum::<usize>()
+}
+
+/// An instance of `group` as the definition of a subgraph.
+pub(super) fn to_subgraph(name: &str, group: &Value, instance: &Value, defs: &NodeDefs) -> Value {
     let children = list(group.get("nodes"));
-    if children.len() > budget {
-        return None;
-    }
     let mut b = Builder {
         children,
         defs,
@@ -44,16 +44,14 @@ pub(super) fn to_subgraph(
         nodes.push(b.child(i, values.get(at..).unwrap_or(&[]), &mut at));
     }
     let outputs = b.outputs(group, &used);
-    Some(
-        map! {
-            "name" => name,
-            "nodes" => nodes,
-            "links" => b.links,
-            "inputs" => b.inputs,
-            "outputs" => outputs,
-        }
-        .into(),
-    )
+    map! {
+        "name" => name,
+        "nodes" => nodes,
+        "links" => b.links,
+        "inputs" => b.inputs,
+        "outputs" => outputs,
+    }
+    .into()
 }
 
 /// The inputs of the instance that are linked outside.

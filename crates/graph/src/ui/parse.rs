@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::defs::NodeDefs;
 use super::widgets::{self, Widget};
-use super::{ConvertError, MAX_DEPTH, Options, Warnings, group};
+use super::{ConvertError, MAX_DEPTH, MAX_SLOTS, Options, Warnings, group};
 use super::{id_text, list, small_int, text, type_text};
 use crate::{Map, Value};
 
@@ -107,6 +107,7 @@ struct Parser<'a> {
     queue: VecDeque<(usize, Value, usize)>,
     left: usize,
     limit: usize,
+    slots_left: usize,
     unknown: HashSet<Arc<str>>,
 }
 
@@ -129,6 +130,7 @@ impl File {
             queue: VecDeque::new(),
             left: options.max_nodes,
             limit: options.max_nodes,
+            slots_left: MAX_SLOTS,
             unknown: HashSet::new(),
         };
         p.add_graph(workflow, 0);
@@ -243,6 +245,14 @@ impl Parser<'_> {
         Ok(())
     }
 
+    fn spend(&mut self, slots: usize) -> Result<(), ConvertError> {
+        self.slots_left = self
+            .slots_left
+            .checked_sub(slots)
+            .ok_or(ConvertError::TooLarge { limit: self.limit })?;
+        Ok(())
+    }
+
     fn read_node(
         &mut self,
         id: Arc<str>,
@@ -256,6 +266,7 @@ impl Parser<'_> {
             Some(4) => Mode::Bypassed,
             _ => Mode::Active,
         };
+        self.spend(list(raw.get("inputs")).len())?;
         let mut saved = read_slots(raw.get("inputs"));
         let mut outputs: Vec<Arc<str>> = list(raw.get("outputs"))
             .iter()
@@ -272,6 +283,8 @@ impl Parser<'_> {
             "Note" | "MarkdownNote" => Kind::Note,
             _ => {
                 if let Some(graph) = self.instance(&ty, raw, depth, &id)? {
+                    let definition = &self.graphs[graph];
+                    self.spend(definition.inputs.len() + definition.outputs.len())?;
                     let ports = &self.graphs[graph].inputs;
                     let known = ports.iter().map(|p| (&p.name, &p.ty, false));
                     saved = merge_slots(known, saved);
@@ -351,10 +364,11 @@ impl Parser<'_> {
                 limit: MAX_DEPTH,
             });
         }
-        let budget = self.left;
-        let Some(definition) = group::to_subgraph(name, group, raw, self.defs, budget) else {
+        if group::size(group) > self.left {
             return Err(ConvertError::TooLarge { limit: self.limit });
-        };
+        }
+        self.spend(group::size(group))?;
+        let definition = group::to_subgraph(name, group, raw, self.defs);
         Ok(Some(self.add_graph(&definition, depth + 1)))
     }
 }

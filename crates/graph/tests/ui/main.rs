@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod hostile;
+mod rules;
+
 use std::fs;
 use std::path::PathBuf;
 
