@@ -1,1 +1,140 @@
-//! HTTP and WebSocket: the wire shapes of ComfyUI and ours.
+//! HTTP and WebSocket: routes, wire shapes, who may call. The only room that knows what clients see.
+//!
+//! [`app`] makes the router; tests call it without a socket, [`serve::serve`] puts it on the network. A request passes
+//! [`guard`] (token, host, origin), finds its row in the route table, and its handler turns wire JSON into calls of the
+//! engine. Events go the other way through [`Hub`], which the engine calls.
+
+mod config;
+mod error;
+mod events_sse;
+mod frames;
+mod guard;
+mod health;
+mod history;
+mod hub;
+mod ids;
+mod internal;
+mod job_log;
+mod jobs;
+mod logs;
+mod metrics;
+mod middleware;
+mod models;
+pub mod multipart;
+mod object_info;
+mod openapi;
+mod outbox;
+mod packs;
+mod prompt;
+mod queue;
+pub mod range;
+mod request;
+mod response;
+mod route;
+pub mod serve;
+mod settings;
+mod static_files;
+mod status_page;
+mod system;
+mod table;
+mod tree;
+mod upload;
+mod userdata;
+mod users;
+mod view;
+mod websocket;
+
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use fresco_engine::Engine;
+use fresco_files::{Dirs, Folders};
+
+pub use config::{Config, Limits, Templates, Versions};
+pub use error::{ApiError, Code};
+pub use guard::COOKIE;
+pub use hub::Hub;
+pub use logs::{LogEntry, LogRing};
+pub use metrics::Metrics;
+pub use system::REFERENCE_VERSION;
+
+/// Everything handlers share. Clones are cheap.
+#[derive(Clone)]
+pub struct App(Arc<Shared>);
+
+/// See [`App`].
+pub struct Shared {
+    pub config: Config,
+    pub engine: Engine,
+    pub hub: Arc<Hub>,
+    pub dirs: Arc<Dirs>,
+    pub folders: Folders,
+    pub logs: LogRing,
+    pub metrics: Arc<Metrics>,
+    users: users::Users,
+    object_info: object_info::Cache,
+    i18n: OnceLock<Arc<str>>,
+    subgraphs: OnceLock<packs::Subgraphs>,
+}
+
+/// What an [`App`] is made from. The hub is made first because the engine needs it as its event sink.
+pub struct Parts {
+    pub config: Config,
+    pub engine: Engine,
+    pub hub: Arc<Hub>,
+    pub metrics: Arc<Metrics>,
+    pub dirs: Arc<Dirs>,
+    pub folders: Folders,
+    pub logs: LogRing,
+}
+
+impl App {
+    /// Must be called inside the runtime that serves it.
+    pub fn new(parts: Parts) -> Self {
+        let Parts {
+            config,
+            engine,
+            hub,
+            metrics,
+            dirs,
+            folders,
+            logs,
+        } = parts;
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(logs.clone().pump(Arc::downgrade(&hub)));
+        }
+        let users = users::Users::load(&dirs.user, config.multi_user);
+        Self(Arc::new(Shared {
+            users,
+            config,
+            engine,
+            hub,
+            dirs,
+            folders,
+            logs,
+            metrics,
+            object_info: object_info::Cache::default(),
+            i18n: OnceLock::new(),
+            subgraphs: OnceLock::new(),
+        }))
+    }
+}
+
+impl Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+/// The whole server as one service. Routing is by our own table: the path rules of the API (encoded slashes, `Allow` of
+/// overlapping resources, a static root that answers everything) are not those of the framework's router.
+pub fn app(state: App) -> Router {
+    Router::new()
+        .fallback(middleware::handle)
+        .layer(DefaultBodyLimit::disable())
+        .with_state(state)
+}

@@ -1,0 +1,579 @@
+//! Who may talk to this server: token, host names, and where a browser's request comes from.
+//!
+//! Three questions, in this order. Does the request carry the token, if there is one? Is it addressed to a name that is
+//! ours? (A page on the internet can point its own name at 127.0.0.1 and would otherwise be "same origin" with us.)
+//! Was it caused by our own pages, or at least by a person following a link?
+
+use std::net::IpAddr;
+
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use sha2::{Digest, Sha256};
+
+use crate::config::Config;
+use crate::error::{ApiError, Code};
+use crate::request::query_value;
+use crate::response;
+
+/// Name of the cookie that stands for the token.
+pub const COOKIE: &str = "fresco_token";
+
+/// Lets a request pass, or answers it.
+pub(crate) fn check(config: &Config, head: &Parts) -> Result<(), Box<Response>> {
+    let open = matches!(head.uri.path(), "/health" | "/api/health");
+    let mut authorised = false;
+    if let Some(token) = &config.token
+        && !open
+        && head.method != Method::OPTIONS
+    {
+        match credentials(token, head) {
+            Credentials::Valid => authorised = true,
+            Credentials::InAddress if is_upgrade(head) => authorised = true,
+            Credentials::InAddress if is_navigation(head) || opens_start_page(head) => {
+                return Err(Box::new(welcome(config, token, head)));
+            }
+            _ => return Err(Box::new(refuse_token(head))),
+        }
+    }
+    if !authorised && let Some(host) = text(head, header::HOST) {
+        check_host(config, host)?;
+    }
+    check_origin(config, head)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Credentials {
+    Valid,
+    /// Right, but in the query, where it is only taken from browsers that cannot send it otherwise.
+    InAddress,
+    Missing,
+}
+
+fn credentials(token: &str, head: &Parts) -> Credentials {
+    if let Some(value) = text(head, header::AUTHORIZATION)
+        && let Some((scheme, given)) = value.split_once(' ')
+        && scheme.eq_ignore_ascii_case("bearer")
+        && same_secret(given.trim(), token)
+    {
+        return Credentials::Valid;
+    }
+    let cookie = cookie_value(token);
+    let cookies = head
+        .headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|v| v.to_str().ok());
+    for pair in cookies.flat_map(|c| c.split(';')) {
+        if let Some((name, value)) = pair.trim().split_once('=')
+            && name == COOKIE
+            && same_secret(value, &cookie)
+        {
+            return Credentials::Valid;
+        }
+    }
+    match query_value(head.uri.query().unwrap_or(""), "token") {
+        Some(given) if same_secret(&given, token) => Credentials::InAddress,
+        _ => Credentials::Missing,
+    }
+}
+
+/// Compares digests, all bytes of them, so that the time taken says nothing about the secret, not even its length.
+fn same_secret(given: &str, secret: &str) -> bool {
+    let a = Sha256::digest(given.as_bytes());
+    let b = Sha256::digest(secret.as_bytes());
+    let difference = a.iter().zip(b.iter()).fold(0u8, |d, (x, y)| d | (x ^ y));
+    std::hint::black_box(difference) == 0
+}
+
+/// The cookie holds a digest: a stolen cookie jar does not give away the token itself.
+fn cookie_value(token: &str) -> String {
+    use std::fmt::Write as _;
+    let digest = Sha256::new()
+        .chain_update(b"fresco cookie\0")
+        .chain_update(token.as_bytes())
+        .finalize();
+    digest.iter().fold(String::new(), |mut s, b| {
+        let _ = write!(s, "{b:02x}");
+        s
+    })
+}
+
+/// Stores the cookie and goes to the same address without the token. A redirect would not do: after a link from another
+/// site the browser withholds a strict cookie until a page of ours has been shown.
+fn welcome(config: &Config, token: &str, head: &Parts) -> Response {
+    let rest: Vec<&str> = head
+        .uri
+        .query()
+        .unwrap_or("")
+        .split('&')
+        .filter(|p| !p.is_empty() && *p != "token" && !p.starts_with("token="))
+        .collect();
+    let mut target = head.uri.path().to_owned();
+    if !rest.is_empty() {
+        target = format!("{target}?{}", rest.join("&"));
+    }
+    let target = escape_html(&target);
+    let page = format!(
+        "<!doctype html><meta charset=utf-8><title>Fresco</title>\
+         <meta http-equiv=refresh content=\"0;url={target}\"><p><a href=\"{target}\">Continue</a>"
+    );
+    let mut answer = response::html(StatusCode::OK, page);
+    let secure = if config.tls { "; Secure" } else { "" };
+    let cookie = format!(
+        "{COOKIE}={}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict{secure}",
+        cookie_value(token)
+    );
+    let headers = answer.headers_mut();
+    headers.insert(
+        header::SET_COOKIE,
+        HeaderValue::from_str(&cookie).expect("hex and fixed text are header characters"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(
+        header::REFERRER_POLICY,
+        HeaderValue::from_static("no-referrer"),
+    );
+    answer
+}
+
+fn refuse_token(head: &Parts) -> Response {
+    let details =
+        "send it as 'Authorization: Bearer TOKEN', or open the address printed at start-up";
+    let mut answer = ApiError::coded(Code::Unauthorized, details).into_response();
+    if is_navigation(head) {
+        let headers = std::mem::take(answer.headers_mut());
+        answer = response::html(StatusCode::UNAUTHORIZED, LOGIN);
+        if let Some(value) = headers.get(header::WWW_AUTHENTICATE) {
+            answer
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, value.clone());
+        }
+        answer
+            .headers_mut()
+            .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    answer
+}
+
+const LOGIN: &str = "<!doctype html><html lang=en><meta charset=utf-8><title>Fresco</title>\
+<meta name=viewport content=\"width=device-width\"><style>:root{color-scheme:light dark}\
+body{font:16px system-ui;max-width:24rem;margin:15vh auto;padding:0 1rem}input{font:inherit;padding:.4rem}</style>\
+<h1>Fresco</h1><p>This server needs its token. It is in the address printed when the server started.\
+<form><input type=password name=token aria-label=Token autofocus required> <button>Open</button></form>";
+
+fn check_host(config: &Config, host: &str) -> Result<(), Box<Response>> {
+    let (name, _) = split_host(host);
+    let known = name.parse::<IpAddr>().is_ok()
+        || is_loopback(&name)
+        || config
+            .hosts
+            .iter()
+            .any(|h| h == "*" || h.eq_ignore_ascii_case(&name));
+    if known {
+        return Ok(());
+    }
+    tracing::warn!(%host, "request for a host name that is not ours");
+    let details =
+        format!("'{name}' is not localhost, an IP address or a name given with --allow-host");
+    Err(Box::new(
+        ApiError::coded(Code::BadHost, details).into_response(),
+    ))
+}
+
+fn check_origin(config: &Config, head: &Parts) -> Result<(), Box<Response>> {
+    if config.cors.as_deref() == Some("*") {
+        return Ok(());
+    }
+    let origin = text(head, header::ORIGIN);
+    if let (Some(origin), Some(cors)) = (origin, &config.cors)
+        && origin.eq_ignore_ascii_case(cors)
+    {
+        return Ok(());
+    }
+    let changes =
+        !matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS) || is_upgrade(head);
+    if let (Some(origin), Some(host)) = (origin, text(head, header::HOST)) {
+        let netloc = netloc(origin);
+        let trusted = config
+            .hosts
+            .iter()
+            .any(|h| h.eq_ignore_ascii_case(&split_host(&netloc).0));
+        if !trusted && !same_origin(host, &netloc) {
+            let loopback = is_loopback(&split_host(host).0);
+            // The reference's own rule: an empty 403, for loopback hosts only. Ours: nothing may change from elsewhere.
+            if loopback && !netloc.is_empty() {
+                tracing::warn!(%host, %origin, "request with a foreign origin");
+                return Err(Box::new(response::status(StatusCode::FORBIDDEN)));
+            }
+            if changes {
+                tracing::warn!(%host, %origin, "change requested with a foreign origin");
+                return Err(Box::new(cross_site(&format!(
+                    "the request comes from '{origin}'"
+                ))));
+            }
+        }
+    }
+    if header_is(head, "sec-fetch-site", "cross-site")
+        && !is_top_level(head)
+        && head.method != Method::OPTIONS
+    {
+        return Err(Box::new(cross_site(
+            "a page of another site caused this request",
+        )));
+    }
+    Ok(())
+}
+
+fn cross_site(details: &str) -> Response {
+    ApiError::coded(Code::CrossSite, details).into_response()
+}
+
+/// Host and origin name the same place; a port missing on one side is not compared.
+fn same_origin(host: &str, netloc: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    let (host_name, host_port) = split_host(&host);
+    let (origin_name, origin_port) = split_host(netloc);
+    let a = if origin_port.is_none() {
+        &host_name
+    } else {
+        &host
+    };
+    let b = if host_port.is_none() {
+        origin_name.as_str()
+    } else {
+        netloc
+    };
+    !b.is_empty() && (a == b || (origin_port == host_port && host_name == origin_name))
+}
+
+/// Host and port of an origin; empty for `null`.
+fn netloc(origin: &str) -> String {
+    origin
+        .split_once("://")
+        .map_or("", |(_, rest)| {
+            rest.split(['/', '?', '#']).next().unwrap_or("")
+        })
+        .to_ascii_lowercase()
+}
+
+/// Name (lower case, without brackets) and port.
+fn split_host(host: &str) -> (String, Option<String>) {
+    let host = host.trim().to_ascii_lowercase();
+    if let Some(rest) = host.strip_prefix('[')
+        && let Some((name, port)) = rest.split_once(']')
+    {
+        return (
+            name.to_owned(),
+            port.strip_prefix(':')
+                .filter(|p| !p.is_empty())
+                .map(str::to_owned),
+        );
+    }
+    match host.split_once(':') {
+        Some((name, port)) if !port.contains(':') => {
+            (name.to_owned(), (!port.is_empty()).then(|| port.to_owned()))
+        }
+        _ => (host, None),
+    }
+}
+
+/// Names are not looked up: an answer from the network must not decide what counts as local.
+fn is_loopback(name: &str) -> bool {
+    match name.parse::<IpAddr>() {
+        Ok(ip) => ip.to_canonical().is_loopback(),
+        Err(_) => {
+            let name = name.strip_suffix('.').unwrap_or(name);
+            name == "localhost" || name.ends_with(".localhost")
+        }
+    }
+}
+
+pub(crate) fn is_upgrade(head: &Parts) -> bool {
+    text(head, header::UPGRADE).is_some_and(|v| v.eq_ignore_ascii_case("websocket"))
+}
+
+/// A person opens a page: said by the browser, or guessed for clients that do not say.
+fn is_navigation(head: &Parts) -> bool {
+    if head.method != Method::GET {
+        return false;
+    }
+    match text_named(head, "sec-fetch-mode") {
+        Some(mode) => mode.eq_ignore_ascii_case("navigate"),
+        None => text(head, header::ACCEPT).is_some_and(|a| a.contains("text/html")),
+    }
+}
+
+/// The address printed at start-up, opened by something that does not say what it is.
+fn opens_start_page(head: &Parts) -> bool {
+    head.method == Method::GET
+        && head.uri.path() == "/"
+        && text_named(head, "sec-fetch-mode").is_none()
+}
+
+/// A link or a typed address, not a frame and not a form that posts.
+fn is_top_level(head: &Parts) -> bool {
+    matches!(head.method, Method::GET | Method::HEAD)
+        && header_is(head, "sec-fetch-mode", "navigate")
+        && text_named(head, "sec-fetch-dest").is_none_or(|d| d.eq_ignore_ascii_case("document"))
+}
+
+fn header_is(head: &Parts, name: &str, value: &str) -> bool {
+    text_named(head, name).is_some_and(|v| v.eq_ignore_ascii_case(value))
+}
+
+fn text(head: &Parts, name: header::HeaderName) -> Option<&str> {
+    head.headers.get(name)?.to_str().ok()
+}
+
+fn text_named<'a>(head: &'a Parts, name: &str) -> Option<&'a str> {
+    head.headers.get(name)?.to_str().ok()
+}
+
+pub(crate) fn escape_html(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Request;
+
+    use super::*;
+
+    fn head(method: &str, uri: &str, headers: &[(&str, &str)]) -> Parts {
+        let mut builder = Request::builder().method(method).uri(uri);
+        for (name, value) in headers {
+            builder = builder.header(*name, *value);
+        }
+        builder.body(()).unwrap().into_parts().0
+    }
+
+    #[track_caller]
+    fn status(config: &Config, method: &str, uri: &str, headers: &[(&str, &str)]) -> u16 {
+        check(config, &head(method, uri, headers)).map_or_else(|r| r.status().as_u16(), |()| 0)
+    }
+
+    #[test]
+    fn same_origin_guard_of_the_reference() {
+        let c = Config::default();
+        let local = "127.0.0.1:8188";
+        for (host, origin, want) in [
+            (local, "http://127.0.0.1:8188", 0),
+            (local, "http://localhost:8188", 403),
+            (local, "http://127.0.0.1:9", 403),
+            (local, "http://127.0.0.1", 0),
+            ("127.0.0.1", "http://127.0.0.1:9", 0),
+            (local, "null", 0),
+            ("[::1]:8188", "http://[::1]:8188", 0),
+            ("localhost:8188", "https://evil.example", 403),
+            ("192.168.1.4:8188", "https://evil.example", 0),
+        ] {
+            assert_eq!(
+                status(&c, "GET", "/", &[("host", host), ("origin", origin)]),
+                want,
+                "{host} {origin}"
+            );
+        }
+    }
+
+    #[test]
+    fn changes_from_elsewhere_are_refused() {
+        let c = Config::default();
+        let host = ("host", "192.168.1.4:8188");
+        assert_eq!(
+            status(
+                &c,
+                "POST",
+                "/prompt",
+                &[host, ("origin", "https://evil.example")]
+            ),
+            403
+        );
+        assert_eq!(
+            status(&c, "POST", "/prompt", &[host, ("origin", "null")]),
+            403
+        );
+        assert_eq!(
+            status(
+                &c,
+                "POST",
+                "/prompt",
+                &[("host", "localhost"), ("origin", "null")]
+            ),
+            403
+        );
+        assert_eq!(
+            status(
+                &c,
+                "GET",
+                "/ws",
+                &[host, ("origin", "null"), ("upgrade", "websocket")]
+            ),
+            403
+        );
+        assert_eq!(
+            status(
+                &c,
+                "POST",
+                "/prompt",
+                &[host, ("origin", "http://192.168.1.4:8188")]
+            ),
+            0
+        );
+        assert_eq!(status(&c, "POST", "/prompt", &[host]), 0);
+        let cross = ("sec-fetch-site", "cross-site");
+        let navigate = ("sec-fetch-mode", "navigate");
+        assert_eq!(status(&c, "GET", "/view", &[host, cross]), 403);
+        assert_eq!(
+            status(
+                &c,
+                "GET",
+                "/",
+                &[host, cross, navigate, ("sec-fetch-dest", "document")]
+            ),
+            0
+        );
+        assert_eq!(
+            status(
+                &c,
+                "GET",
+                "/",
+                &[host, cross, navigate, ("sec-fetch-dest", "iframe")]
+            ),
+            403
+        );
+        assert_eq!(status(&c, "POST", "/free", &[host, cross, navigate]), 403);
+    }
+
+    #[test]
+    fn cors_flag_opens_what_it_names() {
+        let host = ("host", "localhost:1");
+        let all = Config {
+            cors: Some("*".into()),
+            ..Config::default()
+        };
+        assert_eq!(
+            status(
+                &all,
+                "POST",
+                "/prompt",
+                &[host, ("origin", "https://a.example")]
+            ),
+            0
+        );
+        let one = Config {
+            cors: Some("https://a.example".into()),
+            ..Config::default()
+        };
+        assert_eq!(
+            status(
+                &one,
+                "POST",
+                "/prompt",
+                &[host, ("origin", "https://a.example")]
+            ),
+            0
+        );
+        assert_eq!(
+            status(
+                &one,
+                "POST",
+                "/prompt",
+                &[host, ("origin", "https://b.example")]
+            ),
+            403
+        );
+    }
+
+    #[test]
+    fn foreign_host_names_are_refused() {
+        let c = Config {
+            hosts: vec!["box.lan".into()],
+            ..Config::default()
+        };
+        for (host, want) in [
+            ("localhost:8188", 0),
+            ("a.localhost", 0),
+            ("127.0.0.1", 0),
+            ("[::1]:8188", 0),
+            ("10.0.0.7:8188", 0),
+            ("BOX.lan:8188", 0),
+            ("evil.example", 403),
+            ("localhost.evil.example:8188", 403),
+            ("", 403),
+        ] {
+            assert_eq!(status(&c, "GET", "/", &[("host", host)]), want, "{host}");
+        }
+    }
+
+    #[test]
+    fn token_by_header_cookie_and_address() {
+        let c = Config {
+            token: Some("s3cret".into()),
+            ..Config::default()
+        };
+        assert_eq!(status(&c, "GET", "/queue", &[]), 401);
+        assert_eq!(status(&c, "GET", "/api/health", &[]), 0);
+        assert_eq!(status(&c, "OPTIONS", "/queue", &[]), 0);
+        assert_eq!(
+            status(&c, "GET", "/queue", &[("authorization", "Bearer s3cret")]),
+            0
+        );
+        assert_eq!(
+            status(&c, "GET", "/queue", &[("authorization", "bearer s3cret")]),
+            0
+        );
+        assert_eq!(
+            status(&c, "GET", "/queue", &[("authorization", "Bearer s3cre")]),
+            401
+        );
+        assert_eq!(
+            status(&c, "GET", "/queue?token=s3cret", &[]),
+            401,
+            "not for plain requests"
+        );
+        assert_eq!(
+            status(&c, "GET", "/ws?token=s3cret", &[("upgrade", "websocket")]),
+            0
+        );
+        assert_eq!(
+            status(&c, "GET", "/ws?token=x", &[("upgrade", "websocket")]),
+            401
+        );
+        let answer = check(
+            &c,
+            &head("GET", "/a?token=s3cret&b=1", &[("accept", "text/html")]),
+        )
+        .unwrap_err();
+        assert_eq!(answer.status(), 200);
+        let cookie = answer.headers()[header::SET_COOKIE]
+            .to_str()
+            .unwrap()
+            .to_owned();
+        assert!(
+            cookie.contains("HttpOnly")
+                && cookie.contains("SameSite=Strict")
+                && !cookie.contains("s3cret")
+        );
+        let pair = cookie.split(';').next().unwrap();
+        assert_eq!(
+            status(&c, "GET", "/queue", &[("cookie", &format!("x=1; {pair}"))]),
+            0
+        );
+        assert_eq!(
+            status(&c, "GET", "/queue", &[("cookie", "fresco_token=s3cret")]),
+            401
+        );
+    }
+}

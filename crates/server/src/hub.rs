@@ -1,0 +1,761 @@
+//! Where events meet sockets. The engine emits on its own threads; each socket has a queue and a task that empties it.
+//!
+//! An event is turned into text once, whoever gets it. Progress snapshots are cumulative and would grow with the square
+//! of the graph, so each prompt has a budget of bytes: while it lasts every snapshot goes out, afterwards one from time to
+//! time, and always the last one before the end.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use axum::extract::ws::{Message, Utf8Bytes};
+use bytes::Bytes;
+use fresco_engine::{Event, EventKind, EventSink, NodeIds, ProgressRegistry};
+use fresco_graph::{Preview, PreviewFormat, Value};
+use indexmap::IndexMap;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::config::Limits;
+use crate::frames::{self, Target};
+use crate::job_log::{JobLogs, JobView};
+use crate::metrics::Metrics;
+use crate::outbox::{Class, Frame, Outbox};
+
+/// Bytes of snapshots a prompt may send at once, and how fast the allowance comes back.
+const BURST: f64 = 1_000_000.0;
+const REFILL_PER_SECOND: f64 = 100_000.0;
+/// Late snapshots are not sent more often than this.
+const LATE: Duration = Duration::from_millis(100);
+
+/// One connected client.
+pub(crate) struct Socket {
+    serial: u64,
+    pub(crate) sid: Arc<str>,
+    pub(crate) outbox: Outbox,
+    /// It announced `supports_preview_metadata`.
+    described_previews: AtomicBool,
+}
+
+impl Socket {
+    /// Stores what the client says it can do; only a plain `true` counts.
+    pub(crate) fn set_flags(&self, flags: &Value) {
+        let yes = flags
+            .get("supports_preview_metadata")
+            .and_then(Value::as_bool)
+            == Some(true);
+        self.described_previews.store(yes, Ordering::Relaxed);
+    }
+
+    fn described_previews(&self) -> bool {
+        self.described_previews.load(Ordering::Relaxed)
+    }
+}
+
+/// Snapshot allowance of a running prompt.
+struct Budget {
+    tokens: f64,
+    at: Instant,
+    /// A state nobody has been told yet.
+    unsent: Option<Arc<ProgressRegistry>>,
+    client: Option<Arc<str>>,
+    timer: bool,
+}
+
+impl Budget {
+    fn new(client: Option<Arc<str>>) -> Self {
+        Self {
+            tokens: BURST,
+            at: Instant::now(),
+            unsent: None,
+            client,
+            timer: false,
+        }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let gained = now.duration_since(self.at).as_secs_f64() * REFILL_PER_SECOND;
+        self.tokens = (self.tokens + gained).min(BURST);
+        self.at = now;
+    }
+
+    fn wait(&self) -> Duration {
+        LATE.max(Duration::from_secs_f64(
+            (-self.tokens).max(0.0) / REFILL_PER_SECOND,
+        ))
+    }
+}
+
+#[derive(Default)]
+struct State {
+    sockets: IndexMap<Arc<str>, Arc<Socket>>,
+    next_serial: u64,
+    budgets: HashMap<Arc<str>, Budget>,
+    jobs: JobLogs,
+    log_subscribers: BTreeSet<Arc<str>>,
+    /// Client and display node of what runs now.
+    current: Option<(Option<Arc<str>>, Arc<str>)>,
+}
+
+/// See the module text.
+pub struct Hub {
+    state: Mutex<State>,
+    limits: Limits,
+    metrics: Arc<Metrics>,
+    runtime: Option<Handle>,
+    me: Weak<Hub>,
+}
+
+impl Hub {
+    /// Must be called inside the runtime that serves the sockets; outside of one late snapshots wait for the next event.
+    pub fn new(limits: &Limits, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            state: Mutex::default(),
+            limits: limits.clone(),
+            metrics,
+            runtime: Handle::try_current().ok(),
+            me: me.clone(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a socket, greets it, and tells it what its prompt is doing. A socket of the same id is replaced: it
+    /// stays open but receives nothing more.
+    pub(crate) fn connect(&self, sid: Arc<str>, remaining: usize) -> Option<Arc<Socket>> {
+        let mut state = self.lock();
+        if state.sockets.len() >= self.limits.sockets && !state.sockets.contains_key(&sid) {
+            return None;
+        }
+        state.next_serial += 1;
+        let socket = Arc::new(Socket {
+            serial: state.next_serial,
+            sid: sid.clone(),
+            outbox: Outbox::new(&self.limits),
+            described_previews: AtomicBool::new(false),
+        });
+        let greet = |kind: &str, data: Value| {
+            let text = frames::text_frame(kind, &data);
+            socket.outbox.push(Frame {
+                message: Message::Text(text.into()),
+                class: Class::Result,
+            });
+        };
+        greet("status", frames::status_data(remaining, Some(&sid)));
+        if let Some((Some(client), node)) = &state.current
+            && *client == sid
+        {
+            greet("executing", fresco_graph::map! {"node" => node}.into());
+        }
+        state.sockets.insert(sid, socket.clone());
+        self.metrics.sockets(state.sockets.len());
+        Some(socket)
+    }
+
+    /// Forgets a socket, unless another one has taken its id meanwhile.
+    pub(crate) fn disconnect(&self, socket: &Socket) {
+        let mut state = self.lock();
+        if state
+            .sockets
+            .get(&socket.sid)
+            .is_some_and(|s| s.serial == socket.serial)
+        {
+            state.sockets.shift_remove(&socket.sid);
+            state.log_subscribers.remove(&socket.sid);
+        }
+        self.metrics.sockets(state.sockets.len());
+    }
+
+    pub(crate) fn subscribe_logs(&self, sid: &str, enabled: bool) {
+        let mut state = self.lock();
+        if !enabled {
+            state.log_subscribers.remove(sid);
+        } else if state.sockets.contains_key(sid) {
+            state.log_subscribers.insert(sid.into());
+        }
+    }
+
+    pub(crate) fn wants_logs(&self) -> bool {
+        !self.lock().log_subscribers.is_empty()
+    }
+
+    /// Sends a message to everyone who watches the log.
+    pub(crate) fn send_logs(&self, data: &Value) {
+        let mut state = self.lock();
+        let State {
+            sockets,
+            log_subscribers,
+            ..
+        } = &mut *state;
+        log_subscribers.retain(|sid| sockets.contains_key(sid));
+        if log_subscribers.is_empty() {
+            return;
+        }
+        let text: Utf8Bytes = frames::text_frame("logs", data).into();
+        for sid in log_subscribers.iter() {
+            if let Some(socket) = sockets.get(sid) {
+                self.push(
+                    socket,
+                    Frame {
+                        message: Message::Text(text.clone()),
+                        class: Class::Result,
+                    },
+                );
+            }
+        }
+    }
+
+    /// Sends one message to one socket.
+    pub(crate) fn reply(&self, socket: &Socket, kind: &str, data: &Value) {
+        let text = frames::text_frame(kind, data);
+        self.push(
+            socket,
+            Frame {
+                message: Message::Text(text.into()),
+                class: Class::Result,
+            },
+        );
+    }
+
+    /// A job's events after `after`, and a signal for more; none if this process has not seen the job.
+    pub(crate) fn job(&self, prompt_id: &str, after: u64) -> Option<JobView> {
+        self.lock().jobs.view(prompt_id, after)
+    }
+
+    /// As [`Hub::job`] for a job that is known to be queued and may not have had an event yet.
+    pub(crate) fn open_job(&self, prompt_id: &Arc<str>) -> watch::Receiver<u64> {
+        self.lock().jobs.open(prompt_id)
+    }
+
+    /// Ends all connections, saying why.
+    pub(crate) fn close_all(&self, reason: &'static str) {
+        let mut state = self.lock();
+        for socket in state.sockets.values() {
+            socket.outbox.close(reason);
+        }
+        state.jobs.finish_all();
+    }
+
+    fn push(&self, socket: &Socket, frame: Frame) {
+        let dropped = socket.outbox.push(frame);
+        if dropped > 0 {
+            self.metrics.frames_dropped(dropped);
+            if socket.outbox.closed().is_some() {
+                tracing::warn!(client = %socket.sid, "closing a client that does not read its results");
+            }
+        }
+    }
+
+    fn send(&self, state: &State, event: &Event, target: Target, class: Class, message: &Message) {
+        for socket in addressees(state, event.client.as_ref(), target) {
+            self.push(
+                socket,
+                Frame {
+                    message: message.clone(),
+                    class,
+                },
+            );
+        }
+    }
+
+    /// Somebody would see a snapshot of this prompt.
+    fn watched(state: &State, prompt_id: &Arc<str>, client: Option<&Arc<str>>) -> bool {
+        addressees(state, client, Target::ClientOrAll)
+            .next()
+            .is_some()
+            || state.jobs.watched(prompt_id)
+    }
+
+    fn progress(&self, state: &mut State, event: &Event, registry: &Arc<ProgressRegistry>) {
+        let Some(id) = &event.prompt_id else { return };
+        let watched = Self::watched(state, id, event.client.as_ref());
+        let budget = state
+            .budgets
+            .entry(id.clone())
+            .or_insert_with(|| Budget::new(event.client.clone()));
+        budget.refill(Instant::now());
+        if watched && budget.tokens > 0.0 {
+            budget.unsent = None;
+            self.snapshot(state, event, registry);
+            return;
+        }
+        budget.unsent = Some(registry.clone());
+        if watched && !budget.timer {
+            budget.timer = true;
+            let wait = budget.wait();
+            self.later(id.clone(), wait);
+        }
+    }
+
+    fn snapshot(&self, state: &mut State, event: &Event, registry: &Arc<ProgressRegistry>) {
+        let Some(id) = &event.prompt_id else { return };
+        let text: Utf8Bytes = frames::progress_frame(id, &registry.snapshot()).into();
+        if let Some(budget) = state.budgets.get_mut(id) {
+            budget.tokens -= text.len() as f64;
+        }
+        state
+            .jobs
+            .record(id, "progress_state", Class::Snapshot, &text);
+        self.send(
+            state,
+            event,
+            Target::ClientOrAll,
+            Class::Snapshot,
+            &Message::Text(text),
+        );
+    }
+
+    /// Sends the unsent state once the budget allows.
+    fn later(&self, id: Arc<str>, wait: Duration) {
+        let Some(runtime) = &self.runtime else { return };
+        let me = self.me.clone();
+        runtime.spawn(async move {
+            tokio::time::sleep(wait).await;
+            if let Some(hub) = me.upgrade() {
+                hub.flush(&id);
+            }
+        });
+    }
+
+    fn flush(&self, id: &Arc<str>) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if let Some(budget) = state.budgets.get_mut(id) {
+            budget.timer = false;
+            budget.refill(Instant::now());
+        }
+        self.send_unsent(state, id);
+    }
+
+    fn send_unsent(&self, state: &mut State, id: &Arc<str>) {
+        let Some(budget) = state.budgets.get_mut(id) else {
+            return;
+        };
+        let Some(registry) = budget.unsent.take() else {
+            return;
+        };
+        let client = budget.client.clone();
+        let event = Event {
+            prompt_id: Some(id.clone()),
+            client,
+            kind: EventKind::ProgressState {
+                registry: registry.clone(),
+            },
+        };
+        self.snapshot(state, &event, &registry);
+    }
+
+    /// Frame 4 for sockets that know it. PNG pictures are results of a saver node, not previews of something better.
+    fn described(&self, state: &State, event: &Event, ids: &NodeIds, preview: &Preview) {
+        let mut frame: Option<Bytes> = None;
+        let id = event.prompt_id.as_deref().unwrap_or("");
+        // Without a client the frame would go to all, and then the old form is used.
+        let Some(client) = &event.client else { return };
+        if let Some(socket) = state.sockets.get(client)
+            && socket.described_previews()
+        {
+            let bytes = frame
+                .get_or_insert_with(|| frames::described_preview_frame(id, ids, preview))
+                .clone();
+            self.send(
+                state,
+                event,
+                Target::Client,
+                preview_class(preview),
+                &Message::Binary(bytes),
+            );
+        }
+    }
+
+    /// Frame 1 for everyone else.
+    fn plain_preview(&self, state: &State, event: &Event, preview: &Preview) {
+        if let Some(client) = &event.client
+            && state
+                .sockets
+                .get(client)
+                .is_none_or(|s| s.described_previews())
+        {
+            return;
+        }
+        let message = Message::Binary(frames::preview_frame(preview));
+        self.send(
+            state,
+            event,
+            Target::ClientOrAll,
+            preview_class(preview),
+            &message,
+        );
+    }
+}
+
+fn preview_class(preview: &Preview) -> Class {
+    match preview.format {
+        PreviewFormat::Jpeg => Class::Preview,
+        PreviewFormat::Png => Class::Result,
+    }
+}
+
+fn addressees<'a>(
+    state: &'a State,
+    client: Option<&Arc<str>>,
+    target: Target,
+) -> impl Iterator<Item = &'a Arc<Socket>> {
+    let one = match (client, target) {
+        (Some(client), Target::Client | Target::ClientOrAll) => state.sockets.get(client),
+        _ => None,
+    };
+    let all = match (client, target) {
+        (_, Target::All) | (None, Target::ClientOrAll) => Some(state.sockets.values()),
+        _ => None,
+    };
+    one.into_iter().chain(all.into_iter().flatten())
+}
+
+impl EventSink for Hub {
+    fn emit(&self, event: Event) {
+        self.metrics.event(&event.kind);
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        match &event.kind {
+            EventKind::ProgressState { registry } => {
+                self.progress(state, &event, registry);
+                return;
+            }
+            EventKind::Preview { ids, preview } => {
+                self.described(state, &event, ids, preview);
+                return;
+            }
+            EventKind::Text { node, text } => {
+                let frame = Message::Binary(frames::node_text_frame(node, text));
+                self.send(state, &event, Target::All, Class::Result, &frame);
+                return;
+            }
+            EventKind::Executing { display, .. } => {
+                state.current = Some((event.client.clone(), display.clone()))
+            }
+            EventKind::Ended => state.current = None,
+            EventKind::Success { .. } | EventKind::Error(_) | EventKind::Interrupted { .. } => {
+                if let Some(id) = &event.prompt_id {
+                    self.send_unsent(state, id);
+                }
+            }
+            EventKind::Progress {
+                ids,
+                preview: Some(preview),
+                ..
+            } => self.described(state, &event, ids, preview),
+            _ => {}
+        }
+        let Some(message) = frames::message(&event) else {
+            return;
+        };
+        let class = match event.kind {
+            EventKind::Progress { .. } => Class::Bar,
+            _ => Class::Result,
+        };
+        let custom_client = match &event.kind {
+            EventKind::Custom { client, .. } => client.clone(),
+            _ => None,
+        };
+        let text: Utf8Bytes = frames::text_frame(&message.kind, &message.data).into();
+        if let Some(id) = &event.prompt_id
+            && !matches!(event.kind, EventKind::Status { .. })
+        {
+            state.jobs.record(id, &message.kind, class, &text);
+        }
+        if let Some(client) = custom_client {
+            let addressed = Event {
+                client: Some(client),
+                ..event.clone()
+            };
+            self.send(
+                state,
+                &addressed,
+                message.target,
+                class,
+                &Message::Text(text),
+            );
+        } else {
+            self.send(state, &event, message.target, class, &Message::Text(text));
+        }
+        match &event.kind {
+            EventKind::Progress {
+                preview: Some(preview),
+                ..
+            } => self.plain_preview(state, &event, preview),
+            EventKind::Ended => {
+                if let Some(id) = &event.prompt_id {
+                    state.budgets.remove(id);
+                    state.jobs.finish(id);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fresco_graph::json;
+
+    use super::*;
+    use crate::outbox::Next;
+
+    fn hub() -> Arc<Hub> {
+        Hub::new(&Limits::default(), Arc::new(Metrics::default()))
+    }
+
+    fn event(client: Option<&str>, kind: EventKind) -> Event {
+        Event {
+            prompt_id: Some("p".into()),
+            client: client.map(Into::into),
+            kind,
+        }
+    }
+
+    fn ids(node: &str) -> NodeIds {
+        NodeIds {
+            node: node.into(),
+            display: node.into(),
+            parent: None,
+            real: node.into(),
+        }
+    }
+
+    /// Types of what waits for a socket; binary frames as `#n`.
+    fn seen(socket: &Socket) -> Vec<String> {
+        let mut out = Vec::new();
+        while let Next::Frame(frame) = socket.outbox.next() {
+            out.push(match frame.message {
+                Message::Text(t) => {
+                    let value = json::parse(&t).unwrap();
+                    value.get("type").unwrap().as_str().unwrap().to_owned()
+                }
+                Message::Binary(b) => format!("#{}", b[3]),
+                other => panic!("{other:?}"),
+            });
+        }
+        out
+    }
+
+    fn jpeg() -> Preview {
+        Preview {
+            format: PreviewFormat::Jpeg,
+            bytes: (*b"x").into(),
+        }
+    }
+
+    #[test]
+    fn addressing_follows_the_table() {
+        let hub = hub();
+        let a = hub.connect("a".into(), 0).unwrap();
+        let b = hub.connect("b".into(), 0).unwrap();
+        seen(&a);
+        seen(&b);
+        let registry = Arc::new(ProgressRegistry::default());
+        let all = |client: Option<&str>| {
+            for kind in [
+                EventKind::Status { remaining: 1 },
+                EventKind::Start { timestamp: 1 },
+                EventKind::Cached {
+                    nodes: vec![],
+                    timestamp: 1,
+                },
+                EventKind::ProgressState {
+                    registry: registry.clone(),
+                },
+                EventKind::Executing {
+                    node: "1".into(),
+                    display: "1".into(),
+                },
+                EventKind::Progress {
+                    ids: ids("1"),
+                    value: 1.0,
+                    max: 2.0,
+                    preview: Some(jpeg()),
+                },
+                EventKind::Blocked {
+                    node: "1".into(),
+                    class: "X".into(),
+                    executed: vec![],
+                    message: "m".into(),
+                },
+                EventKind::Executed {
+                    node: "1".into(),
+                    display: "1".into(),
+                    output: Value::Null,
+                },
+                EventKind::Success { timestamp: 1 },
+                EventKind::Interrupted {
+                    node: "1".into(),
+                    class: "X".into(),
+                    executed: vec![],
+                    timestamp: 1,
+                },
+                EventKind::Text {
+                    node: "1".into(),
+                    text: "t".into(),
+                },
+                EventKind::Ended,
+            ] {
+                hub.emit(event(client, kind));
+            }
+        };
+        all(Some("a"));
+        let mine = seen(&a);
+        assert_eq!(
+            mine,
+            [
+                "status",
+                "execution_start",
+                "execution_cached",
+                "progress_state",
+                "executing",
+                "progress",
+                "#1",
+                "execution_error",
+                "executed",
+                "execution_success",
+                "execution_interrupted",
+                "#3",
+                "executing"
+            ]
+        );
+        assert_eq!(seen(&b), ["status", "#3"]);
+        all(None);
+        let broadcast = [
+            "status",
+            "progress_state",
+            "progress",
+            "#1",
+            "execution_error",
+            "execution_interrupted",
+            "#3",
+        ];
+        assert_eq!(seen(&a), broadcast);
+        assert_eq!(seen(&b), broadcast);
+    }
+
+    #[test]
+    fn previews_follow_what_the_client_announced() {
+        let hub = hub();
+        let a = hub.connect("a".into(), 0).unwrap();
+        let old = hub.connect("old".into(), 0).unwrap();
+        a.set_flags(&fresco_graph::map! {"supports_preview_metadata" => true}.into());
+        old.set_flags(&fresco_graph::map! {"supports_preview_metadata" => "true"}.into());
+        seen(&a);
+        seen(&old);
+        let bar = || EventKind::Progress {
+            ids: ids("1"),
+            value: 1.0,
+            max: 2.0,
+            preview: Some(jpeg()),
+        };
+        let new = || EventKind::Preview {
+            ids: ids("1"),
+            preview: jpeg(),
+        };
+        for client in [Some("a"), Some("old")] {
+            hub.emit(event(client, bar()));
+            hub.emit(event(client, new()));
+        }
+        assert_eq!(seen(&a), ["#4", "progress", "#4"]);
+        assert_eq!(seen(&old), ["progress", "#1"]);
+    }
+
+    #[test]
+    fn a_second_socket_replaces_the_first_and_survives_its_end() {
+        let hub = hub();
+        let first = hub.connect("k".into(), 0).unwrap();
+        let second = hub.connect("k".into(), 3).unwrap();
+        hub.disconnect(&first);
+        seen(&first);
+        hub.emit(event(Some("k"), EventKind::Start { timestamp: 1 }));
+        assert_eq!(seen(&first), [""; 0]);
+        assert_eq!(seen(&second), ["status", "execution_start"]);
+    }
+
+    #[test]
+    fn who_comes_back_is_told_the_running_node() {
+        let hub = hub();
+        hub.emit(event(
+            Some("k"),
+            EventKind::Executing {
+                node: "4.0.0.1".into(),
+                display: "4".into(),
+            },
+        ));
+        let socket = hub.connect("k".into(), 1).unwrap();
+        let other = hub.connect("o".into(), 1).unwrap();
+        assert_eq!(seen(&other), ["status"]);
+        let Next::Frame(_) = socket.outbox.next() else {
+            panic!()
+        };
+        let Next::Frame(frame) = socket.outbox.next() else {
+            panic!()
+        };
+        assert_eq!(
+            frame.message.into_text().unwrap().as_str(),
+            r#"{"type":"executing","data":{"node":"4"}}"#
+        );
+        hub.emit(event(Some("k"), EventKind::Ended));
+        let again = hub.connect("k".into(), 0).unwrap();
+        assert_eq!(seen(&again), ["status"]);
+    }
+
+    #[test]
+    fn snapshots_of_a_large_graph_stay_in_budget_and_the_last_is_sent() {
+        let hub = hub();
+        let socket = hub.connect("k".into(), 0).unwrap();
+        let registry = Arc::new(ProgressRegistry::default());
+        for i in 0..1000 {
+            let node = format!("{i}");
+            registry.start(ids(&node));
+            hub.emit(event(
+                Some("k"),
+                EventKind::ProgressState {
+                    registry: registry.clone(),
+                },
+            ));
+            registry.finish(ids(&node));
+            hub.emit(event(
+                Some("k"),
+                EventKind::ProgressState {
+                    registry: registry.clone(),
+                },
+            ));
+        }
+        hub.emit(event(Some("k"), EventKind::Success { timestamp: 1 }));
+        let (mut bytes, mut last) = (0, String::new());
+        while let Next::Frame(frame) = socket.outbox.next() {
+            let text = frame.message.into_text().unwrap();
+            bytes += text.len();
+            if text.contains("progress_state") {
+                last = text.to_string();
+            }
+        }
+        assert!(bytes < 5_000_000, "{bytes}");
+        assert!(last.contains(r#""999":{"value":1,"max":1,"state":"finished""#));
+    }
+
+    #[test]
+    fn custom_messages_reach_their_addressee() {
+        let hub = hub();
+        let a = hub.connect("a".into(), 0).unwrap();
+        let b = hub.connect("b".into(), 0).unwrap();
+        seen(&a);
+        seen(&b);
+        let custom = |client: Option<&str>| EventKind::Custom {
+            event: "my.event".into(),
+            data: Value::Null,
+            client: client.map(Into::into),
+        };
+        hub.emit(event(Some("a"), custom(Some("b"))));
+        hub.emit(event(Some("a"), custom(None)));
+        assert_eq!(seen(&a), ["my.event"]);
+        assert_eq!(seen(&b), ["my.event", "my.event"]);
+    }
+}

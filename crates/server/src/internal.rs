@@ -1,0 +1,101 @@
+//! `/internal`: what only the front-end uses.
+
+use axum::http::StatusCode;
+use fresco_files::DirType;
+use fresco_graph::{Map, Value, map};
+
+use crate::error::ApiError;
+use crate::logs::LogEntry;
+use crate::request::Request;
+use crate::response;
+use crate::route::{Answer, blocking};
+use crate::tree;
+
+/// `GET /internal/logs`.
+pub(crate) async fn logs(request: Request) -> Answer {
+    let text: String = request
+        .app
+        .logs
+        .entries()
+        .iter()
+        .map(|e| format!("{} - {}", e.time, e.text))
+        .collect();
+    Ok(response::json(&text.into()))
+}
+
+/// `GET /internal/logs/raw`. The size is that of a terminal nobody has.
+pub(crate) async fn raw_logs(request: Request) -> Answer {
+    let entries: Vec<Value> = request
+        .app
+        .logs
+        .entries()
+        .iter()
+        .map(LogEntry::to_value)
+        .collect();
+    Ok(response::json(
+        &map! {"entries" => entries, "size" => map! {"cols" => 80, "rows" => 24}}.into(),
+    ))
+}
+
+/// `PATCH /internal/logs/subscribe`.
+pub(crate) async fn subscribe(mut request: Request) -> Answer {
+    let body = request.json_map().await?;
+    let Some(client) = body.get("clientId").and_then(Value::as_str) else {
+        return Err(ApiError::trouble("'clientId' is missing"));
+    };
+    let Some(enabled) = body.get("enabled") else {
+        return Err(ApiError::trouble("'enabled' is missing"));
+    };
+    request.app.hub.subscribe_logs(client, enabled.truthy());
+    Ok(response::empty())
+}
+
+/// `GET /internal/folder_paths`.
+pub(crate) async fn folder_paths(request: Request) -> Answer {
+    let all: Map = request
+        .app
+        .folders
+        .all_roots()
+        .into_iter()
+        .map(|(name, roots)| {
+            let roots: Vec<Value> = roots
+                .iter()
+                .map(|r| Value::from(r.to_string_lossy().into_owned()))
+                .collect();
+            (name.into(), roots.into())
+        })
+        .collect();
+    Ok(response::json(&all.into()))
+}
+
+/// `GET /internal/files/{directory_type}`: newest first.
+pub(crate) async fn files(request: Request) -> Answer {
+    let Some(kind) = DirType::parse(request.param(0)) else {
+        return Err(ApiError::plain(
+            StatusCode::BAD_REQUEST,
+            "Invalid directory type",
+        ));
+    };
+    let dir = request.app.dirs.get(kind).to_path_buf();
+    let names = blocking(move || {
+        let mut files: Vec<_> = tree::list(&dir, false, false)
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|item| {
+                let meta = item
+                    .path
+                    .metadata()
+                    .ok()
+                    .filter(std::fs::Metadata::is_file)?;
+                Some((meta.modified().ok(), item.name))
+            })
+            .collect();
+        files.sort_by(|a, b| b.0.cmp(&a.0));
+        files
+            .into_iter()
+            .map(|(_, name)| Value::from(name))
+            .collect::<Vec<_>>()
+    })
+    .await?;
+    Ok(response::json(&names.into()))
+}

@@ -1,0 +1,142 @@
+//! The last lines of the log, for the front-end's terminal panel.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fresco_graph::{Value, map};
+use tokio::sync::watch;
+
+use crate::hub::Hub;
+
+/// Entries kept.
+const KEEP: usize = 300;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Local time, ISO form.
+    pub time: String,
+    pub text: String,
+}
+
+impl LogEntry {
+    pub(crate) fn to_value(&self) -> Value {
+        map! {"t" => &self.time, "m" => &self.text}.into()
+    }
+}
+
+#[derive(Default)]
+struct Ring {
+    entries: VecDeque<LogEntry>,
+    /// Writes so far.
+    written: u64,
+}
+
+/// Whoever writes the log pushes here; clones share. Pushing never blocks on clients: a task of the server passes
+/// entries on, so that the hub may log while it holds its own lock.
+#[derive(Clone)]
+pub struct LogRing {
+    ring: Arc<Mutex<Ring>>,
+    signal: Arc<watch::Sender<u64>>,
+}
+
+impl Default for LogRing {
+    fn default() -> Self {
+        Self {
+            ring: Arc::default(),
+            signal: Arc::new(watch::Sender::new(0)),
+        }
+    }
+}
+
+impl LogRing {
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one write. A write that begins with a carriage return replaces an unfinished line, as a terminal shows it.
+    pub fn push(&self, text: &str) {
+        let time = jiff::Zoned::now().datetime().to_string();
+        let written = {
+            let mut ring = self.lock();
+            let redraws = text.starts_with('\r')
+                && ring.entries.back().is_some_and(|e| !e.text.ends_with('\n'));
+            if redraws {
+                ring.entries.pop_back();
+            }
+            while ring.entries.len() >= KEEP {
+                ring.entries.pop_front();
+            }
+            ring.entries.push_back(LogEntry {
+                time,
+                text: text.to_owned(),
+            });
+            ring.written += 1;
+            ring.written
+        };
+        self.signal.send_replace(written);
+    }
+
+    pub fn entries(&self) -> Vec<LogEntry> {
+        self.lock().entries.iter().cloned().collect()
+    }
+
+    /// Entries written after the `seen`th write, and how many writes there are now.
+    fn since(&self, seen: u64) -> (Vec<LogEntry>, u64) {
+        let ring = self.lock();
+        let new = usize::try_from(ring.written - seen)
+            .unwrap_or(KEEP)
+            .min(ring.entries.len());
+        (
+            ring.entries
+                .iter()
+                .skip(ring.entries.len() - new)
+                .cloned()
+                .collect(),
+            ring.written,
+        )
+    }
+
+    /// Passes new entries to subscribed sockets until the hub is gone.
+    pub(crate) async fn pump(self, hub: std::sync::Weak<Hub>) {
+        let mut signal = self.signal.subscribe();
+        let mut seen = *signal.borrow_and_update();
+        while signal.changed().await.is_ok() {
+            let (entries, written) = self.since(seen);
+            seen = written;
+            let Some(hub) = hub.upgrade() else { return };
+            if hub.wants_logs() {
+                let entries: Vec<Value> = entries.iter().map(LogEntry::to_value).collect();
+                hub.send_logs(&map! {"entries" => entries, "size" => Value::Null}.into());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_is_bounded_and_redraws_progress() {
+        let ring = LogRing::default();
+        for i in 0..KEEP + 10 {
+            ring.push(&format!("{i}\n"));
+        }
+        assert_eq!(ring.entries().len(), KEEP);
+        assert_eq!(ring.entries()[0].text, "10\n");
+        ring.push("\r10%");
+        ring.push("\r20%");
+        ring.push("\r30%\n");
+        ring.push("\rnew");
+        let texts: Vec<String> = ring
+            .entries()
+            .iter()
+            .map(|e| e.text.clone())
+            .rev()
+            .take(3)
+            .collect();
+        assert_eq!(texts, ["\rnew", "\r30%\n", "309\n"]);
+        let (entries, written) = ring.since(KEEP as u64 + 12);
+        assert_eq!((entries.len(), written), (2, KEEP as u64 + 14));
+    }
+}

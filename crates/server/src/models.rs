@@ -1,0 +1,163 @@
+//! Model listings, metadata and previews.
+
+use axum::http::{HeaderValue, StatusCode};
+use fresco_files::safetensors::{self, METADATA_LIMIT, Preview};
+use fresco_files::{Limits as ImageLimits, Picture, Pixels, WebpOptions, decode, encode_webp};
+use fresco_graph::{Value, json, map};
+
+use crate::error::ApiError;
+use crate::request::Request;
+use crate::response;
+use crate::route::{Answer, blocking};
+
+fn strings<T: AsRef<str>>(list: impl IntoIterator<Item = T>) -> Value {
+    list.into_iter()
+        .map(|s| Value::from(s.as_ref()))
+        .collect::<Vec<_>>()
+        .into()
+}
+
+fn paths(list: &[std::path::PathBuf]) -> Value {
+    strings(list.iter().map(|p| p.to_string_lossy()))
+}
+
+/// `GET /embeddings`.
+pub(crate) async fn embeddings(request: Request) -> Answer {
+    let folders = request.app.folders.clone();
+    let names = blocking(move || folders.embeddings()).await?;
+    Ok(response::json(&strings(names)))
+}
+
+/// `GET /models`.
+pub(crate) async fn types(request: Request) -> Answer {
+    Ok(response::json(&strings(request.app.folders.types())))
+}
+
+/// `GET /models/{folder}`; legacy names are not folders here.
+pub(crate) async fn list(request: Request) -> Answer {
+    let folders = request.app.folders.clone();
+    let folder = request.param(0).to_owned();
+    if !folders.is_type(&folder) {
+        return Err(ApiError::NOT_FOUND);
+    }
+    let names = blocking(move || folders.list(&folder))
+        .await?
+        .map_err(|_| ApiError::NOT_FOUND)?;
+    Ok(response::json(&strings(names.iter())))
+}
+
+/// `GET /view_metadata/{folder_name}`.
+pub(crate) async fn metadata(request: Request) -> Answer {
+    let folders = request.app.folders.clone();
+    let folder = request.param(0).to_owned();
+    let name = request
+        .query("filename")
+        .filter(|n| n.ends_with(".safetensors"))
+        .ok_or(ApiError::NOT_FOUND)?;
+    let text = blocking(move || {
+        let path = folders.full_path(&folder, &name)?;
+        let entries = match safetensors::metadata(&path, METADATA_LIMIT) {
+            Ok(entries) => entries?,
+            Err(error) => {
+                tracing::debug!(%error, "no metadata");
+                return None;
+            }
+        };
+        let mut out = String::from("{");
+        for (i, (key, value)) in entries.iter().enumerate() {
+            if i > 0 {
+                out.push(',');
+            }
+            json::write_string(&mut out, key, false);
+            out.push(':');
+            out.push_str(&value.to_string());
+        }
+        out.push('}');
+        Some(out)
+    })
+    .await?;
+    text.map(response::json_text).ok_or(ApiError::NOT_FOUND)
+}
+
+/// `GET /experiment/models`.
+pub(crate) async fn browse_types(request: Request) -> Answer {
+    let entry = |(name, roots): (String, Vec<std::path::PathBuf>)| {
+        Value::from(map! {"name" => name, "folders" => paths(&roots)})
+    };
+    let list: Vec<Value> = request
+        .app
+        .folders
+        .browsable()
+        .into_iter()
+        .map(entry)
+        .collect();
+    Ok(response::json(&list.into()))
+}
+
+/// `GET /experiment/models/{folder}`.
+pub(crate) async fn browse(request: Request) -> Answer {
+    let folders = request.app.folders.clone();
+    let folder = request.param(0).to_owned();
+    let files = blocking(move || folders.browse(&folder))
+        .await?
+        .ok_or(ApiError::NOT_FOUND)?;
+    let list: Vec<Value> = files
+        .into_iter()
+        .map(|f| {
+            map! {
+                "name" => f.name,
+                "pathIndex" => f.path_index,
+                "modified" => f.modified,
+                "created" => f.created,
+                "size" => f.size,
+            }
+            .into()
+        })
+        .collect();
+    Ok(response::json(&list.into()))
+}
+
+/// `GET /experiment/models/preview/{folder}/{path_index}/{filename:.*}`.
+pub(crate) async fn preview(request: Request) -> Answer {
+    let app = request.app.clone();
+    let folder = request.param(0).to_owned();
+    let index: usize = request.param(1).parse().map_err(|_| ApiError::NOT_FOUND)?;
+    let name = request.param(2).to_owned();
+    if !app.folders.is_type(&folder) {
+        return Err(ApiError::NOT_FOUND);
+    }
+    let limits = ImageLimits {
+        pixels: app.config.limits.pixels,
+        ..ImageLimits::default()
+    };
+    let picture = blocking(move || {
+        let roots = app.folders.roots(&folder)?;
+        let bytes = match safetensors::preview(roots.get(index)?, &name)? {
+            Preview::File(path) => std::fs::read(path).ok()?,
+            Preview::Bytes(bytes) => bytes,
+        };
+        let decoded = decode(&bytes, &limits).ok()?;
+        let frame = decoded.first();
+        let pixels = if frame.has_alpha() {
+            Pixels::Rgba
+        } else {
+            Pixels::Rgb
+        };
+        let data = if frame.has_alpha() {
+            frame.rgba8()
+        } else {
+            frame.rgb8().to_vec()
+        };
+        let picture = Picture::new(frame.width, frame.height, pixels, &data).ok()?;
+        encode_webp(&picture, WebpOptions::default()).ok()
+    })
+    .await?;
+    match picture {
+        Some(bytes) => Ok(response::bytes(
+            StatusCode::OK,
+            HeaderValue::from_static("image/webp"),
+            bytes,
+        )),
+        None => Err(ApiError::NOT_FOUND),
+    }
+}

@@ -1,0 +1,164 @@
+//! `/object_info`. Rendered once; only classes whose combos follow the disk are rendered for each request.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use fresco_graph::{Choices, Input, IoType, Kind, Listings, Registry, Schema, json, object_info};
+
+use crate::App;
+use crate::request::Request;
+use crate::response;
+use crate::route::{Answer, blocking};
+
+/// A stretch of the answer.
+enum Piece {
+    /// Text that never changes, commas included.
+    Fixed(String),
+    /// A class to render now.
+    Live(std::sync::Arc<str>),
+}
+
+/// The answer with gaps for what follows the disk.
+#[derive(Default)]
+pub(crate) struct Cache(OnceLock<Vec<Piece>>);
+
+impl Cache {
+    fn render(&self, registry: &Registry, listings: &dyn Listings) -> String {
+        let pieces = self.0.get_or_init(|| build(registry));
+        let pinned = Pinned {
+            listings,
+            seen: Mutex::default(),
+        };
+        let mut out = String::with_capacity(1 << 20);
+        out.push('{');
+        for piece in pieces {
+            match piece {
+                Piece::Fixed(text) => out.push_str(text),
+                Piece::Live(name) => {
+                    if let Some(class) = registry.get(name) {
+                        write_class(&mut out, class.schema(), &pinned);
+                    }
+                }
+            }
+        }
+        out.push('}');
+        out
+    }
+}
+
+fn build(registry: &Registry) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut text = String::new();
+    for (i, class) in registry.iter().enumerate() {
+        if i > 0 {
+            text.push(',');
+        }
+        let schema = class.schema();
+        if follows_disk(schema) {
+            pieces.push(Piece::Fixed(std::mem::take(&mut text)));
+            pieces.push(Piece::Live(schema.id.clone()));
+        } else {
+            write_class(&mut text, schema, &fresco_graph::NoListings);
+        }
+    }
+    pieces.push(Piece::Fixed(text));
+    pieces
+}
+
+fn write_class(out: &mut String, schema: &Schema, listings: &dyn Listings) {
+    json::write_string(out, &schema.id, false);
+    out.push(':');
+    json::write(out, &object_info::node_info(schema, listings), json::WIRE);
+}
+
+fn follows_disk(schema: &Schema) -> bool {
+    schema.inputs.iter().any(input_follows_disk)
+        || schema.outputs.iter().any(|o| type_follows_disk(&o.ty))
+}
+
+fn type_follows_disk(ty: &IoType) -> bool {
+    matches!(ty, IoType::List(Choices::Listed(_)))
+}
+
+fn input_follows_disk(input: &Input) -> bool {
+    type_follows_disk(&input.ty)
+        || matches!(input.choices, Some(Choices::Listed(_)))
+        || match &input.kind {
+            Kind::Plain | Kind::Match { .. } => false,
+            Kind::Autogrow { template, .. } => input_follows_disk(template),
+            Kind::DynamicCombo(options) => options
+                .iter()
+                .any(|o| o.inputs.iter().any(input_follows_disk)),
+            Kind::DynamicSlot { inputs, .. } => inputs.iter().any(input_follows_disk),
+        }
+}
+
+/// Asks for each listing once per request: dozens of classes share a few.
+struct Pinned<'a> {
+    listings: &'a dyn Listings,
+    seen: Mutex<BTreeMap<String, Vec<String>>>,
+}
+
+impl Listings for Pinned<'_> {
+    fn list(&self, source: &str) -> Vec<String> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.entry(source.to_owned())
+            .or_insert_with(|| self.listings.list(source))
+            .clone()
+    }
+}
+
+/// `GET /object_info`.
+pub(crate) async fn all(request: Request) -> Answer {
+    let app: App = request.app;
+    let text = blocking(move || {
+        app.object_info
+            .render(app.engine.registry(), &**app.engine.listings())
+    })
+    .await?;
+    Ok(response::json_text(text))
+}
+
+/// `GET /object_info/{node_class}`.
+pub(crate) async fn one(request: Request) -> Answer {
+    let app = request.app.clone();
+    let name = request.param(0).to_owned();
+    let text = blocking(move || {
+        let mut out = String::from("{");
+        if let Some(class) = app.engine.registry().get(&name) {
+            write_class(&mut out, class.schema(), &**app.engine.listings());
+        }
+        out.push('}');
+        out
+    })
+    .await?;
+    Ok(response::json_text(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use fresco_graph::Form;
+
+    use super::*;
+
+    #[test]
+    fn nested_listings_are_found() {
+        let listed = || Input::combo("model", Choices::Listed("models/vae".into()));
+        let fixed = || Input::combo("model", Choices::Fixed(std::sync::Arc::default()));
+        let schema = |input: Input| Schema::new("X", Form::V3).input(input);
+        assert!(follows_disk(&schema(listed())));
+        assert!(!follows_disk(&schema(fixed())));
+        assert!(follows_disk(&schema(Input::dynamic_combo(
+            "c",
+            vec![("a", vec![fixed(), listed()])]
+        ))));
+        assert!(follows_disk(&schema(Input::autogrow(
+            "g",
+            listed(),
+            "p",
+            1,
+            3
+        ))));
+        assert!(follows_disk(&Schema::new("X", Form::V1).input(listed())));
+    }
+}

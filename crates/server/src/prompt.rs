@@ -1,0 +1,245 @@
+//! `/prompt`: take a graph into the queue.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::Response;
+use bytes::Bytes;
+use fresco_engine::{Release, StoreError, Submission, Ticket, new_prompt_id};
+use fresco_graph::{Map, Problem, ProblemsByNode, PromptError, Value, json, map};
+use http_body::{Frame, SizeHint};
+
+use crate::error::{ApiError, Code, error_object};
+use crate::request::Request;
+use crate::response;
+use crate::route::Answer;
+
+/// Graphs from this size on are checked off the network threads.
+const LARGE: usize = 200;
+
+/// `GET /prompt`.
+pub(crate) async fn get(request: Request) -> Answer {
+    let remaining = request.app.engine.remaining();
+    Ok(response::json(
+        &map! {"exec_info" => map! {"queue_remaining" => remaining}}.into(),
+    ))
+}
+
+/// `POST /prompt`.
+pub(crate) async fn post(mut request: Request) -> Answer {
+    let app = request.app.clone();
+    let body = match request.try_json().await? {
+        Ok(Value::Map(map)) => Arc::unwrap_or_clone(map),
+        Ok(_) => {
+            return Err(refused(
+                &app,
+                Code::InvalidPrompt,
+                "the request body is not a JSON object",
+            ));
+        }
+        Err(e) => {
+            return Err(refused(
+                &app,
+                Code::InvalidPrompt,
+                &format!("the request body is not JSON: {e}"),
+            ));
+        }
+    };
+    let order =
+        Order::read(body).map_err(|details| refused(&app, Code::InvalidPrompt, &details))?;
+    // Drawn for every request without a number of its own, whatever becomes of it.
+    let drawn = order
+        .number
+        .is_none()
+        .then(|| app.engine.next_number(order.front));
+    let Some(prompt) = order.prompt else {
+        return Err(refused(&app, Code::NoPrompt, Code::NoPrompt.message()));
+    };
+    let prompt = match prompt {
+        Value::Map(map) => Arc::unwrap_or_clone(map),
+        _ => {
+            return Err(refused(
+                &app,
+                Code::InvalidPrompt,
+                "'prompt' is not an object of nodes",
+            ));
+        }
+    };
+    let targets = order.targets;
+    let checked = if prompt.len() < LARGE {
+        app.engine.validate(prompt, targets.as_deref())
+    } else {
+        let engine = app.engine.clone();
+        tokio::task::spawn_blocking(move || engine.validate(prompt, targets.as_deref()))
+            .await
+            .map_err(|e| ApiError::trouble(format!("checking the prompt failed: {e}")))?
+    };
+    let valid = checked.map_err(|error| {
+        app.metrics.prompt(false);
+        tracing::info!(%error, "invalid prompt");
+        invalid(&error)
+    })?;
+    let submission = Submission {
+        prompt_id: Some(order.prompt_id),
+        number: order.number,
+        drawn,
+        front: order.front,
+        extra_data: order.extra_data,
+    };
+    let ticket = app
+        .engine
+        .submit(valid, submission)
+        .await
+        .map_err(|error| {
+            app.metrics.prompt(false);
+            store_error(&error)
+        })?;
+    app.metrics.prompt(true);
+    Ok(accepted(ticket))
+}
+
+fn refused(app: &crate::App, code: Code, details: &str) -> ApiError {
+    app.metrics.prompt(false);
+    ApiError::coded(code, details)
+}
+
+/// The request's fields, as far as this server uses them.
+struct Order {
+    prompt: Option<Value>,
+    prompt_id: Arc<str>,
+    number: Option<f64>,
+    front: bool,
+    extra_data: Map,
+    targets: Option<Vec<Arc<str>>>,
+}
+
+impl Order {
+    fn read(mut body: Map) -> Result<Self, String> {
+        let mut take = |key: &str| body.swap_remove(key).filter(|v| !v.is_null());
+        let number = match take("number") {
+            None => None,
+            Some(value) => Some(float(&value).ok_or("'number' is not a number")?),
+        };
+        let mut extra_data = match take("extra_data") {
+            None => Map::new(),
+            Some(Value::Map(map)) => Arc::unwrap_or_clone(map),
+            Some(_) => return Err("'extra_data' is not an object".into()),
+        };
+        if let Some(client) = take("client_id") {
+            extra_data.insert("client_id".into(), client);
+        }
+        let targets = match take("partial_execution_targets") {
+            None => None,
+            Some(Value::List(list)) => {
+                Some(list.iter().map(|v| json::python_text(v).into()).collect())
+            }
+            Some(_) => return Err("'partial_execution_targets' is not an array".into()),
+        };
+        let prompt_id =
+            take("prompt_id").map_or_else(new_prompt_id, |id| json::python_text(&id).into());
+        Ok(Self {
+            number,
+            front: take("front").is_some_and(|v| v.truthy()),
+            prompt: take("prompt"),
+            prompt_id,
+            extra_data,
+            targets,
+        })
+    }
+}
+
+/// A priority as Python's `float()` reads it; one that cannot be ordered is none.
+fn float(value: &Value) -> Option<f64> {
+    let number = match value {
+        Value::Str(text) => text.trim().parse().ok()?,
+        other => other.as_f64()?,
+    };
+    (!number.is_nan()).then_some(number)
+}
+
+/// What the store could not do, in the submitter's terms.
+pub(crate) fn store_error(error: &StoreError) -> ApiError {
+    match error {
+        StoreError::QueueFull { .. } => ApiError::coded(Code::QueueFull, error.to_string()),
+        StoreError::Closed => ApiError::coded(Code::Stopping, error.to_string()),
+        _ => {
+            let cause = std::error::Error::source(error)
+                .map(|c| format!(": {c}"))
+                .unwrap_or_default();
+            ApiError::coded(Code::NotAccepted, format!("{error}{cause}"))
+        }
+    }
+}
+
+fn invalid(error: &PromptError) -> ApiError {
+    let body =
+        map! {"error" => problem(&error.problem), "node_errors" => node_errors(&error.nodes)};
+    ApiError::Json(StatusCode::BAD_REQUEST, body.into())
+}
+
+fn problem(problem: &Problem) -> Value {
+    error_object(
+        problem.kind,
+        &problem.message,
+        &problem.details,
+        problem.extra_info.clone(),
+    )
+}
+
+fn node_errors(nodes: &ProblemsByNode) -> Map {
+    let entry = |node: &fresco_graph::NodeProblems| {
+        map! {
+            "errors" => node.errors.iter().map(problem).collect::<Vec<_>>(),
+            "dependent_outputs" => node.dependent_outputs.iter().map(Value::from).collect::<Vec<_>>(),
+            "class_type" => &node.class,
+        }
+    };
+    nodes
+        .iter()
+        .map(|(id, node)| (id.clone(), entry(node).into()))
+        .collect()
+}
+
+fn accepted(ticket: Ticket) -> Response {
+    let body = map! {
+        "prompt_id" => &ticket.prompt_id,
+        "number" => ticket.number,
+        "node_errors" => node_errors(&ticket.problems),
+    };
+    let text = Bytes::from(json::to_string(&body.into()));
+    let mut answer = response::json_text(text.clone());
+    *answer.body_mut() = Body::new(Releasing {
+        content: Some(text),
+        _release: ticket.release,
+    });
+    answer
+}
+
+/// The answer's text. The prompt may start once the connection has taken all of it, which is when this is dropped.
+struct Releasing {
+    content: Option<Bytes>,
+    _release: Release,
+}
+
+impl http_body::Body for Releasing {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::convert::Infallible>>> {
+        Poll::Ready(self.content.take().map(|c| Ok(Frame::data(c))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.content.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.content.as_ref().map_or(0, |c| c.len() as u64))
+    }
+}

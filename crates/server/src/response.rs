@@ -1,0 +1,108 @@
+//! Answers in the few forms the API has.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use fresco_graph::{Value, json};
+
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
+pub(crate) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+pub(crate) const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+
+/// 200 with a JSON value.
+pub(crate) fn json(value: &Value) -> Response {
+    json_status(StatusCode::OK, value)
+}
+
+pub(crate) fn json_status(status: StatusCode, value: &Value) -> Response {
+    bytes(status, JSON, json::to_string(value))
+}
+
+/// 200 with text that is JSON already.
+pub(crate) fn json_text(text: impl Into<bytes::Bytes>) -> Response {
+    bytes(StatusCode::OK, JSON, text)
+}
+
+pub(crate) fn text(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response {
+    bytes(status, TEXT, text)
+}
+
+pub(crate) fn html(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response {
+    bytes(status, HTML, text)
+}
+
+pub(crate) fn bytes(
+    status: StatusCode,
+    kind: HeaderValue,
+    content: impl Into<bytes::Bytes>,
+) -> Response {
+    let content = content.into();
+    let length = HeaderValue::from(content.len());
+    let mut answer = Response::new(Body::from(content));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    answer.headers_mut().insert(header::CONTENT_LENGTH, length);
+    answer
+}
+
+/// 200, no body, no content type.
+pub(crate) fn empty() -> Response {
+    status(StatusCode::OK)
+}
+
+/// A status without body.
+pub(crate) fn status(status: StatusCode) -> Response {
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = status;
+    if status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED {
+        answer
+            .headers_mut()
+            .insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
+    answer
+}
+
+/// `Content-Disposition` for a file name that came from outside: the plain form for old clients, the encoded form for
+/// everything beyond ASCII.
+pub(crate) fn disposition(kind: Option<&str>, name: &str) -> HeaderValue {
+    use std::fmt::Write as _;
+
+    let plain: String = name
+        .chars()
+        .map(|c| {
+            if (' '..='~').contains(&c) && c != '"' && c != '\\' {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    let mut value = kind.map(|k| format!("{k}; ")).unwrap_or_default();
+    let _ = write!(value, "filename=\"{plain}\"");
+    if plain != name {
+        value.push_str("; filename*=UTF-8''");
+        for byte in name.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                value.push(byte as char);
+            } else {
+                let _ = write!(value, "%{byte:02X}");
+            }
+        }
+    }
+    HeaderValue::from_str(&value).unwrap_or(HeaderValue::from_static("attachment"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disposition_cannot_be_broken_out_of() {
+        assert_eq!(disposition(None, "a.png"), "filename=\"a.png\"");
+        let value = disposition(Some("attachment"), "a\"\r\nX: y\u{e9}.png");
+        assert_eq!(
+            value,
+            "attachment; filename=\"a___X: y_.png\"; filename*=UTF-8''a%22%0D%0AX%3A%20y%C3%A9.png"
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! `/settings`: one JSON file per user.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use axum::http::StatusCode;
+use fresco_files::write::write_atomic;
+use fresco_graph::{Map, Value, json};
+
+use crate::error::{ApiError, raised};
+use crate::request::Request;
+use crate::response;
+use crate::route::{Answer, blocking};
+
+const FILE: &str = "comfy.settings.json";
+
+/// The form other programs expect the file in.
+const STYLE: json::Style = json::Style {
+    indent: Some(4),
+    ..json::PYTHON
+};
+
+/// One change at a time: read, merge, write.
+static CHANGES: Mutex<()> = Mutex::new(());
+
+fn root(request: &Request) -> Result<PathBuf, ApiError> {
+    request
+        .app
+        .users
+        .root(request)
+        .ok_or_else(|| raised(StatusCode::UNAUTHORIZED))
+}
+
+/// What is in the file; `damaged` if it cannot be understood.
+struct Loaded {
+    settings: Map,
+    damaged: bool,
+}
+
+fn load(file: &Path) -> Loaded {
+    let bytes = match std::fs::read(file) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            if error.kind() != std::io::ErrorKind::NotFound {
+                tracing::error!(path = %file.display(), %error, "cannot read the settings");
+            }
+            return Loaded {
+                settings: Map::new(),
+                damaged: false,
+            };
+        }
+    };
+    match json::parse_bytes(&bytes) {
+        Ok(Value::Map(map)) => Loaded {
+            settings: std::sync::Arc::unwrap_or_clone(map),
+            damaged: false,
+        },
+        other => {
+            let reason = other
+                .err()
+                .map_or_else(|| "not an object".to_owned(), |e| e.to_string());
+            tracing::error!(path = %file.display(), %reason, "the settings are damaged and taken as empty");
+            Loaded {
+                settings: Map::new(),
+                damaged: true,
+            }
+        }
+    }
+}
+
+fn change(root: &Path, edit: impl FnOnce(&mut Map)) -> Result<(), ApiError> {
+    let _one = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = root.join(FILE);
+    let failed = |e: std::io::Error| ApiError::trouble(format!("cannot save the settings: {e}"));
+    let Loaded {
+        mut settings,
+        damaged,
+    } = load(&file);
+    if damaged {
+        // The user may want to rescue something from it.
+        std::fs::copy(&file, root.join(format!("{FILE}.bak"))).map_err(failed)?;
+    }
+    edit(&mut settings);
+    let mut text = String::new();
+    json::write(&mut text, &settings.into(), STYLE);
+    write_atomic(&file, text.as_bytes()).map_err(failed)
+}
+
+/// `GET /settings`.
+pub(crate) async fn get(request: Request) -> Answer {
+    let root = root(&request)?;
+    let settings = blocking(move || load(&root.join(FILE)).settings).await?;
+    Ok(response::json(&settings.into()))
+}
+
+/// `GET /settings/{id}`.
+pub(crate) async fn get_one(request: Request) -> Answer {
+    let root = root(&request)?;
+    let settings = blocking(move || load(&root.join(FILE)).settings).await?;
+    Ok(response::json(
+        settings.get(request.param(0)).unwrap_or(&Value::Null),
+    ))
+}
+
+/// `POST /settings`.
+pub(crate) async fn post(mut request: Request) -> Answer {
+    let root = root(&request)?;
+    let new = request.json_map().await?;
+    blocking(move || change(&root, |settings| settings.extend(new))).await??;
+    Ok(response::empty())
+}
+
+/// `POST /settings/{id}`.
+pub(crate) async fn post_one(mut request: Request) -> Answer {
+    let root = root(&request)?;
+    let value = request.json().await?;
+    let id = request.param(0).to_owned();
+    blocking(move || {
+        change(&root, |settings| {
+            settings.insert(id.into(), value);
+        })
+    })
+    .await??;
+    Ok(response::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_file_is_kept_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        std::fs::write(&file, "{\"precious\": ").unwrap();
+        assert!(load(&file).settings.is_empty());
+        change(dir.path(), |s| {
+            s.insert("a".into(), 1.into());
+        })
+        .unwrap();
+        assert_eq!(
+            std::fs::read_to_string(&file).unwrap(),
+            "{\n    \"a\": 1\n}"
+        );
+        assert_eq!(
+            std::fs::read_to_string(dir.path().join("comfy.settings.json.bak")).unwrap(),
+            "{\"precious\": "
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! `/system_stats`, `/features`, `/free`, `/interrupt`.
+
+use axum::response::Response;
+use fresco_engine::{available_ram, total_ram};
+use fresco_graph::{Map, Value, map};
+
+use crate::config::Config;
+use crate::error::ApiError;
+use crate::request::Request;
+use crate::response;
+use crate::route::Answer;
+
+/// The reference's version: front-ends and packs decide by it.
+pub const REFERENCE_VERSION: &str = "0.7.0";
+
+pub(crate) async fn stats(request: Request) -> Answer {
+    let config = &request.app.config;
+    let versions = &config.versions;
+    let total = total_ram().unwrap_or(0);
+    let free = available_ram().unwrap_or(0);
+    let os = match std::env::consts::OS {
+        "macos" => "darwin",
+        "windows" => "win32",
+        other => other,
+    };
+    let system = map! {
+        "os" => os,
+        "ram_total" => total,
+        "ram_free" => free,
+        "comfyui_version" => REFERENCE_VERSION,
+        "required_frontend_version" => versions.required_frontend.clone(),
+        "installed_templates_version" => versions.installed_templates.clone(),
+        "required_templates_version" => versions.required_templates.clone(),
+        "python_version" => versions.python.clone().unwrap_or_else(|| format!("none (Fresco {})", config.version)),
+        "pytorch_version" => versions.torch.clone().unwrap_or_else(|| format!("none (Fresco {})", config.version)),
+        "embedded_python" => false,
+        "argv" => config.argv.iter().map(Value::from).collect::<Vec<_>>(),
+    };
+    let device = map! {
+        "name" => "cpu",
+        "type" => "cpu",
+        "index" => Value::Null,
+        "vram_total" => total,
+        "vram_free" => free,
+        "torch_vram_total" => total,
+        "torch_vram_free" => free,
+    };
+    Ok(response::json(
+        &map! {"system" => system, "devices" => vec![Value::from(device)]}.into(),
+    ))
+}
+
+/// What this server can do; also the answer to a socket's first message.
+pub(crate) fn feature_flags(config: &Config) -> Value {
+    let limit = if config.max_upload_given {
+        Value::Float(config.max_upload as f64)
+    } else {
+        Value::from(config.max_upload)
+    };
+    map! {
+        "supports_preview_metadata" => true,
+        "max_upload_size" => limit,
+        "extension" => map! {"manager" => map! {"supports_v4" => true}},
+    }
+    .into()
+}
+
+pub(crate) async fn features(request: Request) -> Answer {
+    Ok(response::json(&feature_flags(&request.app.config)))
+}
+
+/// Leaves flags for the worker; nothing is freed inside the request.
+pub(crate) async fn free(mut request: Request) -> Answer {
+    let body = request.json_map().await?;
+    for name in ["unload_models", "free_memory"] {
+        if let Some(value) = body.get(name).filter(|v| v.truthy()) {
+            request.app.engine.set_flag(name, value.clone());
+        }
+    }
+    Ok(response::empty())
+}
+
+pub(crate) async fn interrupt(mut request: Request) -> Answer {
+    let body = match request.try_json().await? {
+        Ok(Value::Map(map)) => std::sync::Arc::unwrap_or_clone(map),
+        Ok(_) => return Err(ApiError::trouble("the request body is not a JSON object")),
+        Err(_) => Map::new(),
+    };
+    let id = body
+        .get("prompt_id")
+        .filter(|v| v.truthy())
+        .map(fresco_graph::json::python_text);
+    request.app.engine.interrupt(id.as_deref());
+    Ok(empty())
+}
+
+fn empty() -> Response {
+    response::empty()
+}
