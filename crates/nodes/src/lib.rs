@@ -20,6 +20,7 @@ pub mod primitive;
 mod python_rules;
 pub mod sampling;
 pub mod save;
+pub mod sigmas;
 pub mod text;
 pub mod types;
 pub mod video;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<NodeEntry> {
         preview_any::NODES,
         sampling::NODES,
         misc::NODES,
+        sigmas::NODES,
     ];
     families.concat()
 }

@@ -1,10 +1,13 @@
 //! What sampling is made of: samplers, noise, and the sigmas that a model gives.
 
+pub mod model;
+pub mod model_sampling;
 pub mod noise;
 pub mod samplers;
 
 use fresco_graph::{NodeEntry, entry};
 
+pub use model::{BaseModel, Model};
 pub use noise::Noise;
 pub use samplers::Sampler;
 
@@ -24,4 +27,14 @@ pub static NODES: &[NodeEntry] = &[
     entry::<samplers::SamplerEulerCFGpp>(),
     entry::<noise::RandomNoise>(),
     entry::<noise::DisableNoise>(),
+    entry::<noise::AddNoise>(),
+    entry::<samplers::SamplerSASolver>(),
+    entry::<model_sampling::ModelSamplingDiscrete>(),
+    entry::<model_sampling::ModelSamplingContinuousEDM>(),
+    entry::<model_sampling::ModelSamplingContinuousV>(),
+    entry::<model_sampling::ModelSamplingStableCascade>(),
+    entry::<model_sampling::ModelSamplingSD3>(),
+    entry::<model_sampling::ModelSamplingAuraFlow>(),
+    entry::<model_sampling::ModelSamplingFlux>(),
+    entry::<model_sampling::ModelSamplingLTXV>(),
 ];

@@ -7,7 +7,8 @@ use fresco_graph::{
 };
 use fresco_tensor::{Generator, Tensor};
 
-use crate::types::Latent;
+use super::Model;
+use crate::types::{Latent, Sigmas};
 
 /// A latent whose `batch_index` asks for noise beyond this is refused: each number up to it costs a draw.
 const MAX_BATCH_INDEX: usize = 1 << 20;
@@ -136,6 +137,50 @@ pub struct DisableNoise;
 impl Node for DisableNoise {
     fn run(self, _: &Cx) -> NodeResult {
         Ok(NodeOutput::one(Noise::Disabled))
+    }
+}
+
+/// Puts noise of a schedule's strength onto a latent.
+#[derive(Node)]
+#[node(
+    id = "AddNoise",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "_for_testing/custom_sampling/noise",
+    outputs("LATENT"),
+    experimental
+)]
+pub struct AddNoise {
+    model: Model,
+    noise: Noise,
+    sigmas: Sigmas,
+    latent_image: Latent,
+}
+
+impl Node for AddNoise {
+    fn run(self, _: &Cx) -> NodeResult {
+        let scale = match *self.sigmas.0.data() {
+            [] => return Ok(NodeOutput::one(self.latent_image)),
+            [only] => only,
+            [first, .., last] => (first - last).abs(),
+        };
+        let noise = self.noise.generate(&self.latent_image)?;
+        let mut samples = self.latent_image.samples()?.clone();
+        // An empty latent stays empty, whatever the format would make of zeros.
+        if samples.data().iter().any(|v| *v != 0.0) {
+            samples = self.model.process_latent_in(&samples)?;
+        }
+        let noisy = self
+            .model
+            .sampling
+            .noise_scaling(scale, &noise, &samples, false)?;
+        let noisy = self
+            .model
+            .process_latent_out(&noisy)?
+            .map(|v| if v.is_finite() { v } else { 0.0 });
+        Ok(NodeOutput::one(
+            self.latent_image.with_tensor("samples", noisy),
+        ))
     }
 }
 

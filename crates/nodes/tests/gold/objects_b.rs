@@ -1,10 +1,13 @@
 //! Test objects of the latent, conditioning, sigmas, sampling, text and hooks areas.
 
+use std::sync::Arc;
+
 use fresco_graph::{Map, Registry, Value, map};
+use fresco_models::{LatentFormat, ModelSampling, Prediction, Scheduler, Spacing};
 use fresco_nodes::hooks::{Hook, HookKeyframes, Hooks};
-use fresco_nodes::sampling::{Noise, Sampler};
+use fresco_nodes::sampling::{BaseModel, Model, Noise, Sampler};
 use fresco_nodes::types::{Latent, tensor};
-use fresco_tensor::Tensor;
+use fresco_tensor::{Result, Tensor, synthetic};
 
 use crate::store::Case;
 
@@ -19,12 +22,109 @@ pub(crate) fn build(kind: &str, spec: &Map, _registry: &Registry) -> Option<Valu
             };
             Some(Hooks(pairs.iter().map(hook).collect::<Option<_>>()?).into())
         }
+        "MODEL" => {
+            let sampling = match spec.get("base")?.as_str()? {
+                "sd15" => ModelSampling::discrete(Prediction::Eps, false),
+                "sd3" => ModelSampling::flow(3.0, 1000.0),
+                "flux" => ModelSampling::flux(1.15),
+                other => panic!("no base {other}"),
+            };
+            Some(Model::new(Arc::new(Probe), sampling).into())
+        }
         _ => None,
     }
 }
 
+/// A model without a network.
+struct Probe;
+
+const PROBE_FORMAT: LatentFormat = LatentFormat::scaled(0.18215);
+
+impl BaseModel for Probe {
+    fn name(&self) -> String {
+        "probe".into()
+    }
+    fn process_latent_in(&self, latent: &Tensor) -> Result<Tensor> {
+        PROBE_FORMAT.process_in(latent)
+    }
+    fn process_latent_out(&self, latent: &Tensor) -> Result<Tensor> {
+        PROBE_FORMAT.process_out(latent)
+    }
+    fn model_channels(&self) -> Option<usize> {
+        Some(8)
+    }
+}
+
+/// Everything the model_sampling goldens recorded of a patched model.
+fn sampling_facts(s: &ModelSampling) -> Result<Value> {
+    let classes = match s.spacing {
+        Spacing::Discrete => ["ModelSamplingDiscrete", "Module"],
+        Spacing::Distilled => ["ModelSamplingDiscreteDistilled", "ModelSamplingDiscrete"],
+        Spacing::ContinuousEdm => ["ModelSamplingContinuousEDM", "Module"],
+        Spacing::ContinuousV => ["ModelSamplingContinuousV", "ModelSamplingContinuousEDM"],
+        Spacing::CosmosFlow => ["ModelSamplingCosmosRFlow", "ModelSamplingContinuousEDM"],
+        Spacing::Flow { .. } => ["ModelSamplingDiscreteFlow", "Module"],
+        Spacing::Flux { .. } => ["ModelSamplingFlux", "Module"],
+        Spacing::Cascade { .. } => ["StableCascadeSampling", "ModelSamplingDiscrete"],
+    };
+    let list = |values: &[f32]| tensor(Tensor::from_slice(values));
+    let mut facts = map! {
+        "class_bases" => classes,
+        "sigma_min" => s.sigma_min(),
+        "sigma_max" => s.sigma_max(),
+    };
+    match s.spacing {
+        Spacing::Flow { shift, multiplier } => {
+            facts.insert("shift".into(), shift.into());
+            facts.insert("multiplier".into(), multiplier.into());
+        }
+        Spacing::Flux { shift } => {
+            facts.insert("shift".into(), shift.into());
+        }
+        Spacing::Cascade { shift } => {
+            facts.insert("shift".into(), shift.into());
+            facts.insert("sigma_data".into(), s.sigma_data.into());
+        }
+        _ => {
+            facts.insert("sigma_data".into(), s.sigma_data.into());
+        }
+    }
+    let percents: Vec<f32> = (0..=10)
+        .map(|i| s.percent_to_sigma(f64::from(i) * 0.1) as f32)
+        .collect();
+    facts.insert("percent_to_sigma_0_to_1_by_0.1".into(), list(&percents));
+    let levels = [s.sigma_min() * 1.01, 0.25, 0.5, 0.9, s.sigma_max() * 0.99];
+    facts.insert("timestep_in".into(), list(&levels));
+    facts.insert("timestep_of".into(), list(&levels.map(|l| s.timestep(l))));
+    facts.insert("sigmas".into(), list(s.sigmas()));
+    for (name, scheduler) in [
+        ("normal", Scheduler::Normal),
+        ("simple", Scheduler::Simple),
+        ("sgm_uniform", Scheduler::SgmUniform),
+    ] {
+        let sigmas = scheduler.sigmas(s, 6).expect("six steps");
+        facts.insert(format!("schedule_{name}_6").into(), list(&sigmas));
+    }
+    let x = synthetic::value("ms.x", &[1, 4, 3, 3], 2.0)?;
+    let out = synthetic::value("ms.out", &[1, 4, 3, 3], 1.0)?;
+    let probe = map! {
+        "calculate_input(0.6,x)" => tensor(s.input(0.6, &x)),
+        "calculate_denoised(0.6,out,x)" => tensor(s.denoised(0.6, &out, &x)?),
+        "noise_scaling(0.6,x,out,False)" => tensor(s.noise_scaling(0.6, &x, &out, false)?),
+        "noise_scaling(0.6,x,out,True)" => tensor(s.noise_scaling(0.6, &x, &out, true)?),
+        "inverse_noise_scaling(0.6,x)" => tensor(s.inverse_noise_scaling(0.6, &x)),
+    };
+    facts.insert("probe".into(), probe.into());
+    Ok(facts.into())
+}
+
 /// What a golden would write down of an output object, with tensors as they are; nothing if it is not of this file.
-pub(crate) fn describe(_case: &Case, value: &Value) -> Option<Value> {
+pub(crate) fn describe(case: &Case, value: &Value) -> Option<Value> {
+    if let Some(model) = value.downcast::<Model>()
+        && case.class.starts_with("ModelSampling")
+    {
+        return sampling_facts(&model.sampling).ok();
+    }
     if let Some(k) = value.downcast::<HookKeyframes>() {
         return Some(map! {"keyframes" => keyframes(k)}.into());
     }

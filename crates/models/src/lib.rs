@@ -1,0 +1,20 @@
+//! The mathematics of diffusion models: what a noise level means to a model, and in which levels to go from noise to
+//! picture. Pure: tensors in, tensors out.
+//!
+//! ```
+//! use fresco_models::{ModelSampling, Prediction, Scheduler};
+//! let sampling = ModelSampling::discrete(Prediction::Eps, false);
+//! let sigmas = Scheduler::Karras.sigmas(&sampling, 20)?;
+//! assert_eq!(sigmas.len(), 21);
+//! # Ok::<(), fresco_models::ScheduleError>(())
+//! ```
+
+pub mod latent_format;
+pub mod model_sampling;
+pub mod schedules;
+mod spread;
+mod tables;
+
+pub use latent_format::LatentFormat;
+pub use model_sampling::{ModelSampling, Prediction, Spacing};
+pub use schedules::{ScheduleError, Scheduler};
