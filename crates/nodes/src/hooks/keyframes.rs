@@ -139,7 +139,7 @@ pub struct CreateHookKeyframesInterpolated {
 
 impl Node for CreateHookKeyframesInterpolated {
     fn run(self, _: &Cx) -> NodeResult {
-        let count = self.keyframes_count.clamp(0, 100_000) as usize;
+        let count = self.keyframes_count.clamp(0, 10_000) as usize;
         let starts = eased(self.start_percent, self.end_percent, count, "linear")?;
         let strengths = eased(
             self.strength_start,

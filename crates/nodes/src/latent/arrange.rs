@@ -261,7 +261,7 @@ impl Node for ReplaceVideoLatentFrames {
         } else {
             self.index
         };
-        if index + new > have {
+        if index.saturating_add(new) > have {
             tracing::warn!(
                 index,
                 new,

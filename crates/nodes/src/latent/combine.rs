@@ -101,7 +101,9 @@ impl Node for LatentComposite {
             source
         } else {
             let mut mask = Tensor::ones([1, 1, h, w])?;
-            for t in 0..feather {
+            // Further steps fall outside at both ends.
+            let steps = feather.min(2 * (h + w) as i64 + 2);
+            for t in 0..steps {
                 let factor = (1.0 / feather as f64 * (t + 1) as f64) as f32;
                 if y != 0 {
                     scale_lines(&mut mask, 2, slice(t, t + 1, h), factor);

@@ -30,7 +30,13 @@ fn video(
     cell: i64,
 ) -> Result<Latent, NodeError> {
     let [h, w] = pixels.map(|n| n.div_euclid(cell));
-    zeros(&[batch, channels, (frames - 1).div_euclid(span) + 1, h, w])
+    zeros(&[
+        batch,
+        channels,
+        frames.saturating_sub(1).div_euclid(span) + 1,
+        h,
+        w,
+    ])
 }
 
 /// An empty latent to make pictures from.
@@ -421,7 +427,7 @@ impl Node for EmptyLatentAudio {
         let latent = zeros(&[
             self.batch_size,
             64,
-            round(self.seconds * 44100.0 / 2048.0 / 2.0) * 2,
+            round(self.seconds * 44100.0 / 2048.0 / 2.0).saturating_mul(2),
         ])?
         .with("type", "audio");
         Ok(NodeOutput::one(latent))
@@ -454,7 +460,7 @@ impl Node for EmptyQwenImageLayeredLatentImage {
         Ok(NodeOutput::one(zeros(&[
             self.batch_size,
             16,
-            self.layers + 1,
+            self.layers.saturating_add(1),
             self.height.div_euclid(8),
             self.width.div_euclid(8),
         ])?))

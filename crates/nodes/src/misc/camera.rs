@@ -5,6 +5,7 @@ use std::f64::consts::PI;
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output};
 use fresco_tensor::Tensor;
 
+use crate::image::check_room;
 use crate::types::tensor;
 
 /// Length of a whole move, and angle of a whole turn.
@@ -70,6 +71,7 @@ impl Node for WanCameraEmbedding {
                 "a camera path needs a size and frames",
             ));
         }
+        check_room(&[self.length.saturating_add(3), 6, h, w])?;
         let (mut fx, mut fy) = (self.fx, self.fy);
         let ratio = w as f64 / h as f64;
         if POSE_RATIO > ratio {

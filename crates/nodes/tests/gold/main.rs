@@ -2,6 +2,7 @@
 
 mod compare;
 mod files;
+mod hostile;
 mod inputs;
 mod objects;
 mod objects_b;
