@@ -315,3 +315,45 @@ fn a_node_without_inputs_does_not_kill_anyone() {
     );
     assert!(crate::harness::validate(&b.registry, prompt, None).is_ok());
 }
+
+#[test]
+fn case_32_a_time_out_is_told_as_such() {
+    let done = bench().run(
+        "1 Image value=1; 2 Sleep value=@1 seconds=0.01 fail=operation_timed_out; 3 Save image=@2",
+    );
+    assert!(done.error().contains("timed_out"), "{}", done.error());
+}
+
+#[test]
+fn case_35_36_lazy_literals_and_mixed_chains() {
+    let done = bench().run("1 LazyMix image1=10 image2=20 mask=0.5; 2 Save image=@1");
+    assert_eq!(
+        (done.ran().as_str(), done.shown("2").as_str()),
+        ("1 2", "[15.0]")
+    );
+    let done = bench().run(
+        "1 Image value=8; 2 Sleep value=@1 seconds=0.02; 3 Average input1=@2; 4 Sleep value=@3 seconds=0.01; 5 AsyncNow value=@4; 6 Save image=@5",
+    );
+    assert_eq!(
+        (done.ran().as_str(), done.shown("6").as_str()),
+        ("1 2 3 4 5 6", "[8.0]")
+    );
+}
+
+#[test]
+fn case_40_previews_are_asked_for_prompt_by_prompt() {
+    let mut b = bench();
+    let mut pictures = Vec::new();
+    for (seed, method) in [
+        (1, "latent2rgb"),
+        (2, "none"),
+        (3, "default"),
+        (4, "LATENT2RGB"),
+        (5, "taesd"),
+    ] {
+        b.extra_data = fresco_graph::map! {"preview_method" => method};
+        let done = b.run(&format!("1 Previewer seed={seed}; 2 SaveAny value=@1"));
+        pictures.push(done.story().contains("picture"));
+    }
+    assert_eq!(pictures, [true, false, false, false, true]);
+}

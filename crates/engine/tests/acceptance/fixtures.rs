@@ -661,6 +661,44 @@ node!(Types, |me, _cx| Ok(NodeOutput::ui(map! {
     "value" => vec![Value::from(me.n), me.flag.into(), me.pick.into(), me.many.into()],
 })));
 
+/// A plain FLOAT with a validator of its own.
+#[derive(Node)]
+#[node(id = "PlainFloat", v1, outputs("FLOAT"))]
+pub struct PlainFloat {
+    value: f64,
+}
+impl Node for PlainFloat {
+    const VALIDATOR: Option<Validator> = Some(Validator {
+        params: &["value"],
+        all: false,
+        input_types: false,
+    });
+    fn validate(args: Args, _: &Map, _: &Cx) -> Result<Verdict, NodeError> {
+        let fits = args
+            .get("value")
+            .is_none_or(|v| v.is_null() || v.as_f64().is_some());
+        Ok(if fits { Verdict::Ok } else { Verdict::Rejected })
+    }
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one(self.value))
+    }
+}
+
+/// Sends a preview if this prompt asked for one.
+#[derive(Node)]
+#[node(id = "Previewer", v1, outputs("INT"))]
+pub struct Previewer {
+    seed: i64,
+}
+node!(Previewer, |me, cx| {
+    let preview = (&*cx.preview_method != "none").then(|| Preview {
+        format: PreviewFormat::Jpeg,
+        bytes: Arc::from(&b"jpeg"[..]),
+    });
+    cx.progress(1.0, 1.0, preview)?;
+    Ok(NodeOutput::one(me.seed))
+});
+
 fn dynamic_input() -> Input {
     Input::dynamic_combo(
         "mode",
@@ -723,5 +761,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<TypesOnly>(),
     entry::<NoSevens>(),
     entry::<Types>(),
+    entry::<PlainFloat>(),
+    entry::<Previewer>(),
     entry::<Dynamic>(),
 ];

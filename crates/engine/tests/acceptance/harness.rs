@@ -75,6 +75,7 @@ pub struct Bench {
     pub registry: Arc<Registry>,
     pub interrupt: Arc<Interrupt>,
     pub with_client: bool,
+    pub extra_data: Map,
     count: usize,
 }
 
@@ -162,6 +163,7 @@ impl Bench {
             registry,
             interrupt,
             with_client: true,
+            extra_data: Map::new(),
             count: 0,
         }
     }
@@ -187,7 +189,7 @@ impl Bench {
         let job = RunJob {
             prompt_id: format!("p{}", self.count).into(),
             prompt: valid.prompt,
-            extra_data: Map::new(),
+            extra_data: self.extra_data.clone(),
             outputs: valid.outputs,
             sensitive: Map::new(),
             client: self.with_client.then(|| "me".into()),

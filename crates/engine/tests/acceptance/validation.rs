@@ -82,6 +82,20 @@ fn case_03_validator_sees_link_types() {
 }
 
 #[test]
+fn case_05_a_validator_does_not_replace_the_link_check() {
+    check(
+        "9 Int value=1; 1 PlainFloat value=@9; 2 SaveAny value=@1",
+        &format!(
+            "{FAILED} | 1 return_type_mismatch(value, received_type(INT) mismatch input_type(FLOAT))"
+        ),
+    );
+    check(
+        "9 Float value=1; 1 PlainFloat value=@9; 2 SaveAny value=@1",
+        "ok 2",
+    );
+}
+
+#[test]
 fn case_06_keyword_validator_skips_bounds() {
     check("1 NoSevens a=0.0 b=5.0; 2 SaveAny value=@1", "ok 2");
     check(
