@@ -5,6 +5,7 @@ use fresco_graph::NodeEntry;
 pub mod audio;
 mod compositing;
 pub mod conditioning;
+pub mod control;
 pub mod dataset;
 pub mod hooks;
 mod image;
@@ -23,8 +24,11 @@ pub mod save;
 pub mod sigmas;
 pub mod text;
 pub mod types;
+pub mod vae;
+pub mod vae_conditioning;
 pub mod video;
 pub mod vision;
+pub mod wan;
 
 /// Every native class. One line per family; the order is that of `/object_info`.
 pub fn all() -> Vec<NodeEntry> {
@@ -49,6 +53,10 @@ pub fn all() -> Vec<NodeEntry> {
         sampling::NODES,
         misc::NODES,
         sigmas::NODES,
+        vae::NODES,
+        vae_conditioning::NODES,
+        wan::NODES,
+        control::NODES,
     ];
     families.concat()
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Map, Registry, Value, map};
+use fresco_graph::{Cx, Map, NodeError, Registry, Value, map};
+use fresco_nodes::control::{Control, ControlModel};
 use fresco_nodes::mesh::{Mesh, Surface, Voxels};
 use fresco_nodes::save::Svg;
 use fresco_nodes::types::{as_tensor, tensor};
+use fresco_nodes::vae::{Vae, VaeModel};
 use fresco_nodes::video::Video;
-use fresco_nodes::vision::VisionOutput;
+use fresco_nodes::vision::{Vision, VisionModel, VisionOutput};
 use fresco_tensor::Tensor;
 
 use crate::inputs;
@@ -35,8 +37,141 @@ pub(crate) fn build(kind: &str, spec: &Map, registry: &Registry) -> Option<Value
             let state = part("last_hidden_state");
             VisionOutput(Arc::new(map! {"last_hidden_state" => state})).into()
         }
+        "PROBE_VAE" => {
+            let number = |key: &str| spec.get(key).and_then(Value::as_int).expect(key) as usize;
+            Value::object(Vae(Arc::new(ProbeVae {
+                spatial: number("spatial"),
+                channels: number("channels"),
+                temporal: number("temporal"),
+            })))
+        }
+        "PROBE_CLIP_VISION" => Value::object(Vision(Arc::new(ProbeVision))),
+        "PROBE_CONTROL_NET" => {
+            let name = spec.get("name").and_then(Value::as_str).unwrap_or("cn");
+            Value::object(Control::new(Arc::new(ProbeControl {
+                name: name.to_owned(),
+                wants_mask: spec.get("concat_mask").is_some_and(Value::truthy),
+            })))
+        }
         _ => return None,
     })
+}
+
+/// Takes the first pixel of every block; see the README of the goldens.
+struct ProbeVae {
+    spatial: usize,
+    channels: usize,
+    temporal: usize,
+}
+
+impl VaeModel for ProbeVae {
+    fn encode(&self, pixels: &Tensor, _: &Cx) -> Result<Tensor, NodeError> {
+        let [n, h, w, colours] = pixels.dims4()?;
+        let d = self.spatial;
+        let (oy, ox) = (h % d / 2, w % d / 2);
+        let (lh, lw) = (h / d, w / d);
+        let step = self.temporal.max(1);
+        let frames: Vec<usize> = (0..n).step_by(step).collect();
+        let mut out = Vec::new();
+        let value = |b: usize, k: usize, y: usize, x: usize| {
+            let at = ((b * h + oy + y * d) * w + ox + x * d) * colours + k % 3;
+            pixels.data()[at] * (1.0 + k as f32 / 8.0) - 0.5
+        };
+        let cells = |out: &mut Vec<f32>, b: usize, k: usize| {
+            for y in 0..lh {
+                for x in 0..lw {
+                    out.push(value(b, k, y, x));
+                }
+            }
+        };
+        if self.temporal == 0 {
+            for b in 0..n {
+                for k in 0..self.channels {
+                    cells(&mut out, b, k);
+                }
+            }
+            return Ok(Tensor::from_vec([n, self.channels, lh, lw], out)?);
+        }
+        for k in 0..self.channels {
+            for b in &frames {
+                cells(&mut out, *b, k);
+            }
+        }
+        Ok(Tensor::from_vec(
+            [1, self.channels, frames.len(), lh, lw],
+            out,
+        )?)
+    }
+
+    fn decode(&self, _: &Tensor, _: &Cx) -> Result<Tensor, NodeError> {
+        Err(NodeError::runtime("the probe only encodes"))
+    }
+
+    fn spatial_ratio(&self) -> usize {
+        self.spatial
+    }
+
+    fn temporal_ratio(&self) -> Option<usize> {
+        (self.temporal > 0).then_some(self.temporal)
+    }
+
+    fn latent_channels(&self) -> usize {
+        self.channels
+    }
+}
+
+/// Sees the first sixteen pixels of the first row.
+struct ProbeVision;
+
+impl VisionModel for ProbeVision {
+    fn encode(&self, image: &Tensor, _: bool, _: &Cx) -> Result<VisionOutput, NodeError> {
+        let embeds = image
+            .narrow(1, 0, 1)?
+            .narrow(2, 0, 16)?
+            .narrow(3, 0, 1)?
+            .reshape([image.dim(0)?, 16])?;
+        Ok(VisionOutput(Arc::new(
+            map! {"image_embeds" => tensor(embeds)},
+        )))
+    }
+}
+
+struct ProbeControl {
+    name: String,
+    wants_mask: bool,
+}
+
+impl ControlModel for ProbeControl {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn wants_mask(&self) -> bool {
+        self.wants_mask
+    }
+}
+
+/// What was set on a control net; one without a hint shows its name and arguments only.
+fn describe_control(case: &Case, control: &Control) -> Value {
+    let mut out = map! {"name" => control.model.name()};
+    if let Some(hint) = &control.hint {
+        out.insert("hint".into(), tensor(hint.clone()));
+        out.insert("strength".into(), control.strength.into());
+        let (start, end) = control.range;
+        out.insert("range".into(), vec![start, end].into());
+        let extra: Vec<Value> = control.extra_concat.iter().cloned().map(tensor).collect();
+        out.insert("extra_concat".into(), extra.into());
+        out.insert("vae_given".into(), control.vae.is_some().into());
+        let previous = control.previous.downcast::<Control>();
+        // The older node sets no previous net where there is none.
+        if previous.is_some() || case.class != "ControlNetApply" {
+            out.insert("previous".into(), previous.map(|p| p.model.name()).into());
+        }
+    }
+    for (key, value) in &control.arguments {
+        out.insert(format!("extra_arg.{key}").into(), value.clone());
+    }
+    out.into()
 }
 
 fn triples<T>(rows: &Value, convert: impl Fn(f64) -> T) -> Vec<[T; 3]> {
@@ -51,7 +186,10 @@ fn triples<T>(rows: &Value, convert: impl Fn(f64) -> T) -> Vec<[T; 3]> {
 }
 
 /// What a golden would write down of an output object, with tensors as they are; nothing if it is not of this file.
-pub(crate) fn describe(_case: &Case, value: &Value) -> Option<Value> {
+pub(crate) fn describe(case: &Case, value: &Value) -> Option<Value> {
+    if let Some(control) = value.downcast::<Control>() {
+        return Some(describe_control(case, control));
+    }
     if let Some(mesh) = value.downcast::<Mesh>() {
         let [surface] = mesh.0.as_slice() else {
             return None;

@@ -1,0 +1,146 @@
+//! Picture to latent and back: the boundary to the model room, and the nodes that only cross it.
+
+use std::sync::Arc;
+
+use fresco_graph::{
+    Cx, FromValue, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Value, entry,
+    wrong_kind,
+};
+use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
+
+use crate::types::{Image, Latent};
+
+pub static NODES: &[NodeEntry] = &[entry::<VaeEncode>(), entry::<VaeDecode>()];
+
+/// What nodes need of a VAE. Sizes that do not divide are cut around the middle by the model itself.
+pub trait VaeModel: Send + Sync {
+    /// `(n, h, w, c)` in 0..1 to a latent: `(n, c, h, w)`, or for video models `(1, c, t, h, w)` of the n frames.
+    fn encode(&self, pixels: &Tensor, cx: &Cx) -> Result<Tensor, NodeError>;
+
+    /// A latent to `(n, h, w, 3)`; frames of video models are in the first dimension.
+    fn decode(&self, latent: &Tensor, cx: &Cx) -> Result<Tensor, NodeError>;
+
+    /// Pixels along a side for one latent cell.
+    fn spatial_ratio(&self) -> usize;
+
+    /// Frames for one latent frame; none for picture models.
+    fn temporal_ratio(&self) -> Option<usize>;
+
+    fn latent_channels(&self) -> usize;
+}
+
+/// VAE on a link.
+#[derive(Clone)]
+pub struct Vae(pub Arc<dyn VaeModel>);
+
+impl Vae {
+    /// Encodes the first three channels, which is what models know.
+    pub(crate) fn encode_rgb(&self, pixels: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
+        let [_, _, _, channels] = pixels.dims4()?;
+        self.0.encode(&pixels.narrow(3, 0, channels.min(3))?, cx)
+    }
+
+    /// Pixels along a side for one latent cell; never zero, so that it can divide.
+    pub(crate) fn ratio(&self) -> Result<usize, NodeError> {
+        match self.0.spatial_ratio() {
+            0 => Err(NodeError::runtime("the VAE reports a ratio of zero")),
+            ratio => Ok(ratio),
+        }
+    }
+}
+
+impl Opaque for Vae {
+    fn describe(&self) -> String {
+        format!("a VAE of {} channels", self.0.latent_channels())
+    }
+}
+
+impl FromValue for Vae {
+    const IO: &'static str = "VAE";
+    fn from_value(value: Value) -> Result<Self, String> {
+        value
+            .downcast::<Self>()
+            .cloned()
+            .ok_or_else(|| wrong_kind("VAE", &value))
+    }
+}
+
+/// Pictures `(n, h, w, c)` at another size, cut around the middle where the shape differs.
+pub(crate) fn fit_by(
+    images: &Tensor,
+    width: usize,
+    height: usize,
+    method: ResizeMethod,
+    crop: Crop,
+) -> Result<Tensor, NodeError> {
+    let planes = images.nhwc_to_nchw()?;
+    Ok(common_upscale(&planes, width, height, method, crop)?.nchw_to_nhwc()?)
+}
+
+/// As [`fit_by`], bilinear.
+pub(crate) fn fit(images: &Tensor, width: usize, height: usize) -> Result<Tensor, NodeError> {
+    fit_by(images, width, height, ResizeMethod::Bilinear, Crop::Center)
+}
+
+/// The first `count` items of the batch, or all if there are fewer.
+pub(crate) fn first(t: &Tensor, count: usize) -> Result<Tensor, NodeError> {
+    Ok(t.narrow(0, 0, count.min(t.dim(0)?))?)
+}
+
+/// The last `count` items of the batch, or all if there are fewer.
+pub(crate) fn last(t: &Tensor, count: usize) -> Result<Tensor, NodeError> {
+    let have = t.dim(0)?;
+    let count = count.min(have);
+    Ok(t.narrow(0, have - count, count)?)
+}
+
+/// Turns a picture into a latent.
+#[derive(Node)]
+#[node(
+    id = "VAEEncode",
+    v1,
+    module = "nodes",
+    display = "VAE Encode",
+    category = "latent",
+    outputs("LATENT")
+)]
+pub struct VaeEncode {
+    pixels: Image,
+    vae: Vae,
+}
+
+impl Node for VaeEncode {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let latent = self.vae.encode_rgb(&self.pixels.0, cx)?;
+        Ok(NodeOutput::one(Latent::new(latent)))
+    }
+}
+
+/// Turns a latent into a picture.
+#[derive(Node)]
+#[node(
+    id = "VAEDecode",
+    v1,
+    module = "nodes",
+    display = "VAE Decode",
+    category = "latent",
+    outputs("IMAGE")
+)]
+pub struct VaeDecode {
+    /// The latent to turn.
+    samples: Latent,
+    /// The model that turns it.
+    vae: Vae,
+}
+
+impl Node for VaeDecode {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let images = self.vae.0.decode(self.samples.samples()?, cx)?;
+        // Several videos come as (batch, frames, h, w, c); to nodes they are one batch of pictures.
+        let images = match *images.shape() {
+            [b, t, h, w, c] => images.reshape([b * t, h, w, c])?,
+            _ => images,
+        };
+        Ok(NodeOutput::one(Image(images)))
+    }
+}
