@@ -160,3 +160,32 @@ fn bayer(n: u32) -> Vec<f32> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fresco_tensor::synthetic::{Mapping, fnv1a64, input};
+
+    /// Made with Pillow 13.0.0: `quantize(n)`, then `quantize(palette=.., dither=..)`, of 300x300 pixels of noise, which
+    /// is more colours than are counted in full.
+    #[test]
+    fn noise_comes_out_as_in_pillow() {
+        let noise = input("palette.noise", &[300 * 300, 3], Mapping::Q8).unwrap();
+        let pixels: Vec<Color> = noise
+            .data()
+            .chunks_exact(3)
+            .map(|p| [0, 1, 2].map(|k| (p[k] * 255.0).round() as u8))
+            .collect();
+        let hash = |colors: &[Color]| fnv1a64(colors.as_flattened());
+        let many = Palette::new(&pixels, 256);
+        assert_eq!(hash(&many.colors), 0x0fa7_5f17_b132_c4c3);
+
+        let palette = Palette::new(&pixels, 16);
+        assert_eq!(hash(&palette.colors), 0x0566_0857_7250_b8b1);
+        let mut nearest = palette.nearest();
+        let out: Vec<Color> = pixels.iter().map(|p| nearest.of(*p)).collect();
+        assert_eq!(hash(&out), 0x8bfd_e9c4_3a10_2760);
+        let out = diffuse(&pixels, 300, &mut nearest);
+        assert_eq!(hash(&out), 0x7a65_6014_c8c9_d623, "dithered");
+    }
+}
