@@ -1,16 +1,15 @@
 //! `/upload/image` and `/upload/mask`.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use axum::http::{StatusCode, header};
 use bytes::Bytes;
 use fresco_files::folders::split_extension;
 use fresco_files::png_write::LEVEL_SAVE;
-use fresco_files::write::{write_atomic, write_new};
+use fresco_files::upload::{UploadError, store_upload};
 use fresco_files::{
     DirType, Dirs, ImageError, Limits as ImageLimits, PathError, Picture, Pixels, WebpOptions,
-    annotated, contain_file, contain_new, decode, encode_jpeg, encode_png, encode_webp,
+    annotated, contain_file, decode, encode_jpeg, encode_png, encode_webp,
 };
 use fresco_graph::{Value, json, map};
 
@@ -19,9 +18,6 @@ use crate::multipart::{self, Part};
 use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, blocking};
-
-/// Names tried before giving up: `a (1).png`, `a (2).png`, ...
-const MAX_TRIES: usize = 100_000;
 
 /// The fields of an upload form.
 struct Form {
@@ -85,11 +81,7 @@ async fn form(request: &mut Request) -> Result<Form, ApiError> {
 pub(crate) async fn image(mut request: Request) -> Answer {
     let form = form(&mut request).await?;
     let dirs = request.app.dirs.clone();
-    blocking(move || {
-        let name = place(&dirs, &form, &form.data, || Ok(form.data.clone()))?;
-        Ok(stored(&form, &name))
-    })
-    .await?
+    blocking(move || place(&dirs, &form, form.data.to_vec())).await?
 }
 
 /// `POST /upload/mask`: the original with the alpha of what was uploaded.
@@ -102,88 +94,29 @@ pub(crate) async fn mask(mut request: Request) -> Answer {
     };
     blocking(move || {
         let original = original(&dirs, form.original.as_deref())?;
-        let name = place(&dirs, &form, &form.data, || {
-            combine(&original, &form, &limits)
-        })?;
-        Ok(stored(&form, &name))
+        let content = combine(&original, &form, &limits)?;
+        place(&dirs, &form, content)
     })
     .await?
 }
 
-fn stored(form: &Form, name: &str) -> axum::response::Response {
-    let body = map! {"name" => name, "subfolder" => &form.subfolder, "type" => form.kind.as_str()};
-    response::json(&body.into())
-}
-
-fn bad_name(error: &PathError) -> ApiError {
-    ApiError::coded(Code::BadName, error.to_string())
-}
-
-/// Puts the content where the form wants it and answers the name it got. `sent` decides whether a file of that name is
-/// a duplicate; `content` is made only when it is going to be written.
-fn place(
-    dirs: &Dirs,
-    form: &Form,
-    sent: &[u8],
-    content: impl Fn() -> Result<Bytes, ApiError>,
-) -> Result<String, ApiError> {
+fn place(dirs: &Dirs, form: &Form, content: Vec<u8>) -> Answer {
     let base = dirs.get(form.kind);
-    let target = |name: &str| {
-        let user = if form.subfolder.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{}/{name}", form.subfolder)
-        };
-        contain_new(base, &user).map_err(|e| bad_name(&e))
-    };
-    let failed = |e: io::Error| ApiError::trouble(format!("cannot write the upload: {e}"));
-    let mut name = form.filename.clone();
-    let mut path = target(&name)?;
-    if path.is_dir() {
-        return Err(ApiError::coded(
-            Code::BadName,
-            format!("'{name}' is a directory"),
-        ));
-    }
-    if form.overwrite {
-        write_atomic(&path, &content()?).map_err(failed)?;
-        return Ok(name);
-    }
-    let (stem, extension) = split_extension(&form.filename);
-    let mut made: Option<Bytes> = None;
-    for i in 1..MAX_TRIES {
-        if path.exists() {
-            if same_content(&path, sent) {
-                return Ok(name);
-            }
-        } else {
-            let bytes = match &made {
-                Some(bytes) => bytes.clone(),
-                None => made.insert(content()?).clone(),
-            };
-            match write_new(&path, &bytes) {
-                Ok(()) => return Ok(name),
-                // Somebody else took the name just now; compare with that file.
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                    if same_content(&path, sent) {
-                        return Ok(name);
-                    }
-                }
-                Err(e) => return Err(failed(e)),
-            }
+    let (folder, name) = (&form.subfolder, &form.filename);
+    let stored = store_upload(base, folder, name, form.overwrite, &form.data, |_| content);
+    let stored = stored.map_err(|error| match error {
+        UploadError::Name { source } => ApiError::coded(Code::BadName, source.to_string()),
+        UploadError::NoName { .. } => ApiError::coded(Code::BadName, error.to_string()),
+        UploadError::Io { ref source, .. } => {
+            ApiError::trouble(format!("cannot write the upload: {source}"))
         }
-        name = format!("{stem} ({i}){extension}");
-        path = target(&name)?;
-    }
-    Err(ApiError::coded(
-        Code::BadName,
-        format!("there are too many files called '{}'", form.filename),
-    ))
-}
-
-fn same_content(path: &Path, bytes: &[u8]) -> bool {
-    let length = path.metadata().map_or(0, |m| m.len());
-    length == bytes.len() as u64 && std::fs::read(path).is_ok_and(|stored| stored == bytes)
+    })?;
+    let body = map! {
+        "name" => stored.name,
+        "subfolder" => &form.subfolder,
+        "type" => form.kind.as_str(),
+    };
+    Ok(response::json(&body.into()))
 }
 
 /// The file a mask belongs to.
@@ -225,7 +158,7 @@ pub(crate) fn image_error(error: &ImageError) -> ApiError {
     }
 }
 
-fn combine(original: &Path, form: &Form, limits: &ImageLimits) -> Result<Bytes, ApiError> {
+fn combine(original: &Path, form: &Form, limits: &ImageLimits) -> Result<Vec<u8>, ApiError> {
     let unreadable = |e: ImageError| match &e {
         ImageError::TooManyPixels { .. } => image_error(&e),
         _ => ApiError::coded(Code::BadUpload, e.to_string()),
@@ -260,7 +193,5 @@ fn combine(original: &Path, form: &Form, limits: &ImageLimits) -> Result<Bytes, 
         _ => encode_png(picture, &base.text, LEVEL_SAVE),
     };
     let encoded = picture.and_then(|p| encode(&p));
-    encoded
-        .map(Bytes::from)
-        .map_err(|e| ApiError::coded(Code::BadUpload, e.to_string()))
+    encoded.map_err(|e| ApiError::coded(Code::BadUpload, e.to_string()))
 }

@@ -1,0 +1,16 @@
+//! The server over its own router and over real sockets, on tiny nodes.
+
+#![expect(unreachable_pub, reason = "a test binary has no outside")]
+
+mod files;
+mod harness;
+mod jobs;
+mod models;
+mod nodes;
+mod packs;
+mod prompts;
+mod security;
+mod sockets;
+mod static_files;
+mod transport;
+mod users;
