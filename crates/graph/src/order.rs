@@ -3,7 +3,7 @@
 //! Choices are the reference's (outputs and asynchronous nodes first, then what is one or two steps before an output, then
 //! first come), but kept in ordered sets, so that a step costs the logarithm of the graph and not its size.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// What the scheduler asks about nodes.
@@ -36,6 +36,12 @@ struct Node {
     blocked_by: usize,
     /// Nodes that wait for this one.
     blocks: Vec<usize>,
+    /// Nodes this one waited for; some may be done.
+    sources: Vec<usize>,
+    /// How many of `blocks` are outputs.
+    outputs: usize,
+    /// How many of `blocks` themselves block an output.
+    near: usize,
     output: bool,
     eager: bool,
     bucket: usize,
@@ -48,12 +54,12 @@ const BUCKETS: usize = 4;
 pub struct Order {
     nodes: Vec<Node>,
     index: HashMap<Arc<str>, usize>,
+    /// Who blocks whom: the same as `blocks`, to ask about one pair.
+    links: HashSet<(usize, usize)>,
     ready: [BTreeSet<(u64, usize)>; BUCKETS],
     pending: usize,
     external: usize,
     next_seq: u64,
-    /// Links were added while nodes were ready: their urgency may have changed.
-    stale: bool,
 }
 
 impl Order {
@@ -127,14 +133,42 @@ impl Order {
                 self.add_node(source, graph, linked);
             }
             let (s, t) = (self.intern(source, graph), self.intern(target, graph));
-            if !self.nodes[s].blocks.contains(&t) {
-                self.nodes[s].blocks.push(t);
-                self.nodes[t].blocked_by += 1;
+            if self.links.insert((s, t)) {
                 self.unsettle(t);
-                self.stale = true;
+                self.nodes[t].blocked_by += 1;
+                self.nodes[t].sources.push(s);
+                self.nodes[s].blocks.push(t);
+                self.count_block(s, t);
             }
         }
         linked(source, target);
+    }
+
+    /// Keeps the counts that [`Order::urgency`] reads, so that it need not look at all neighbours of a busy node.
+    fn count_block(&mut self, s: usize, t: usize) {
+        if self.nodes[t].outputs > 0 {
+            self.nodes[s].near += 1;
+        }
+        if self.nodes[t].output {
+            self.nodes[s].outputs += 1;
+            if self.nodes[s].outputs == 1 {
+                for p in self.live_sources(s) {
+                    self.nodes[p].near += 1;
+                    self.resettle(p);
+                }
+            }
+        }
+        self.resettle(s);
+    }
+
+    /// The nodes that still block `i`, each once.
+    fn live_sources(&mut self, i: usize) -> Vec<usize> {
+        let mut sources = std::mem::take(&mut self.nodes[i].sources);
+        sources.sort_unstable();
+        sources.dedup();
+        sources.retain(|s| self.links.contains(&(*s, i)));
+        self.nodes[i].sources.clone_from(&sources);
+        sources
     }
 
     /// Holds a node back until [`Order::release`]: asynchronous work is under way.
@@ -163,7 +197,16 @@ impl Order {
         if self.nodes[i].seq.take().is_some() {
             self.pending -= 1;
         }
+        if self.nodes[i].outputs > 0 {
+            for p in self.live_sources(i) {
+                self.nodes[p].near -= 1;
+                self.resettle(p);
+            }
+        }
+        self.nodes[i].outputs = 0;
+        self.nodes[i].near = 0;
         for t in std::mem::take(&mut self.nodes[i].blocks) {
+            self.links.remove(&(i, t));
             self.nodes[t].blocked_by -= 1;
             self.settle(t);
         }
@@ -173,13 +216,6 @@ impl Order {
     pub fn next(&mut self) -> Next {
         if self.pending == 0 {
             return Next::Finished;
-        }
-        if std::mem::take(&mut self.stale) {
-            let all: Vec<usize> = self.ready.iter().flatten().map(|(_, i)| *i).collect();
-            for i in all {
-                self.unsettle(i);
-                self.settle(i);
-            }
         }
         if let Some((_, i)) = self.ready.iter().find_map(BTreeSet::first) {
             return Next::Run(self.nodes[*i].id.clone());
@@ -193,12 +229,12 @@ impl Order {
 
     /// How urgent a ready node is; lower is sooner.
     fn urgency(&self, i: usize) -> usize {
-        let blocks_output = |n: usize| self.nodes[n].blocks.iter().any(|t| self.nodes[*t].output);
-        if self.nodes[i].eager {
+        let node = &self.nodes[i];
+        if node.eager {
             0
-        } else if blocks_output(i) {
+        } else if node.outputs > 0 {
             1
-        } else if self.nodes[i].blocks.iter().any(|t| blocks_output(*t)) {
+        } else if node.near > 0 {
             2
         } else {
             3
@@ -217,6 +253,11 @@ impl Order {
         if let Some(seq) = self.nodes[i].seq {
             self.ready[self.nodes[i].bucket].remove(&(seq, i));
         }
+    }
+
+    fn resettle(&mut self, i: usize) {
+        self.unsettle(i);
+        self.settle(i);
     }
 
     /// The nodes that remain after taking away, again and again, those nothing blocks.

@@ -51,7 +51,7 @@ pub fn coerce(declared: &str, value: &Value) -> Result<Option<Value>, CoerceErro
     }
 }
 
-fn python_type(value: &Value) -> &'static str {
+pub(crate) fn python_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "NoneType",
         Value::Bool(_) => "bool",

@@ -7,11 +7,14 @@ use indexmap::IndexMap;
 
 use crate::dynamic::{Declared, last_segment};
 use crate::json::{python_repr, python_text};
-use crate::types::{coerce, input_config, number_text, types_match};
+use crate::types::{coerce, input_config, number_text, python_type, types_match};
 use crate::{
     Args, Cx, Group, Input, Link, Listings, Map, NodeClass, NodeError, Registry, Resources, Value,
     Verdict, map,
 };
+
+/// Steps spent on telling exactly which outputs depend on which problem.
+const REPORT_STEPS: usize = 1_000_000;
 
 /// One problem, in the reference's shape.
 #[derive(Clone, Debug)]
@@ -441,6 +444,10 @@ impl Walk<'_, '_> {
         let listings = self.rules.listings;
         let id: Arc<str> = match source {
             Value::Str(s) => s.clone(),
+            Value::List(_) | Value::Map(_) => {
+                let message = format!("unhashable type: '{}'", python_type(source));
+                return Err(Raised::new("TypeError", message));
+            }
             other => return Err(Raised::new("KeyError", python_repr(other))),
         };
         let class = self.source_class(&id)?;
@@ -458,16 +465,15 @@ impl Walk<'_, '_> {
             }
         });
         let (Some(link), Some(index)) = (link, index) else {
-            return Err(Raised::new(
-                "TypeError",
-                "tuple indices must be integers or slices",
-            ));
+            let message = format!(
+                "{} indices must be integers or slices, not {}",
+                sequence(class.schema().form),
+                python_type(slot)
+            );
+            return Err(Raised::new("TypeError", message));
         };
         let Some(output) = usize::try_from(index).ok().and_then(|i| outputs.get(i)) else {
-            let message = match class.schema().form {
-                crate::Form::V1 => "tuple index out of range",
-                crate::Form::V3 => "list index out of range",
-            };
+            let message = format!("{} index out of range", sequence(class.schema().form));
             return Err(Raised::new("IndexError", message));
         };
         let received = output.ty.to_value(listings);
@@ -509,7 +515,7 @@ impl Walk<'_, '_> {
         let mut changed = false;
         if let Some(inner) = value.get("__value__") {
             value = inner.clone();
-            changed = true;
+            self.store(&frame.id, &input.name, value.clone());
         }
         if let Some(declared) = input.ty.name() {
             match coerce(declared, &value) {
@@ -541,12 +547,12 @@ impl Walk<'_, '_> {
         let extra = |value: &Value, config: Value| {
             map! {"input_name" => &input.name, "input_config" => config, "received_value" => value.clone()}
         };
-        for (bound, kind, word, wrong) in [
-            ("min", "value_smaller_than_min", "smaller than min", -1),
-            ("max", "value_bigger_than_max", "bigger than max", 1),
+        for (bound, kind, word, sign) in [
+            ("min", "value_smaller_than_min", "smaller than min", '<'),
+            ("max", "value_bigger_than_max", "bigger than max", '>'),
         ] {
             if let Some(limit) = input.options.get(bound)
-                && compare(&value, limit)? == wrong
+                && beyond(&value, sign, limit)?
             {
                 let message = format!(
                     "Value {} {word} of {}",
@@ -637,44 +643,72 @@ impl Walk<'_, '_> {
     }
 
     /// Problems by node, each with the failed outputs that really depend on it.
+    ///
+    /// Thousands of outputs at the end of a long broken chain would cost their product, in time and in the answer. Beyond
+    /// a budget each node is listed under the first output that reaches it.
     fn report(self, bad: &[Arc<str>]) -> ProblemsByNode {
         let mut problems = ProblemsByNode::new();
+        let mut budget = REPORT_STEPS;
+        let mut shared: HashSet<Arc<str>> = HashSet::new();
         for output in bad {
-            let mut seen: HashSet<Arc<str>> = HashSet::from([output.clone()]);
-            let mut todo = vec![output.clone()];
-            while let Some(id) = todo.pop() {
-                let Some(checked) = self.done.get(&id).filter(|c| !c.valid) else {
-                    continue;
-                };
-                if !checked.errors.is_empty() {
-                    let class = self
-                        .prompt
-                        .get(&id)
-                        .and_then(|n| n.get("class_type")?.as_str())
-                        .unwrap_or("");
-                    problems
-                        .entry(id.clone())
-                        .or_insert_with(|| NodeProblems {
-                            errors: checked.errors.clone(),
-                            dependent_outputs: Vec::new(),
-                            class: class.into(),
-                        })
-                        .dependent_outputs
-                        .push(output.clone());
-                }
-                let inputs = self.prompt.get(&id).and_then(|n| n.get("inputs")?.as_map());
-                for link in inputs
-                    .into_iter()
-                    .flat_map(Map::values)
-                    .filter_map(Value::as_link)
-                {
-                    if seen.insert(link.node.clone()) {
-                        todo.push(link.node);
-                    }
-                }
+            if budget > 0 {
+                let mut seen = HashSet::new();
+                let steps = self.blame(output, &mut seen, &mut problems);
+                budget = budget.saturating_sub(steps);
+                shared.extend(seen);
+            } else {
+                self.blame(output, &mut shared, &mut problems);
             }
         }
         problems
+    }
+
+    /// Adds `output` to the problems of all invalid nodes it depends on that are not in `seen`; returns the steps taken.
+    fn blame(
+        &self,
+        output: &Arc<str>,
+        seen: &mut HashSet<Arc<str>>,
+        problems: &mut ProblemsByNode,
+    ) -> usize {
+        let mut steps = 0;
+        if !seen.insert(output.clone()) {
+            return steps;
+        }
+        let mut todo = vec![output.clone()];
+        while let Some(id) = todo.pop() {
+            steps += 1;
+            let Some(checked) = self.done.get(&id).filter(|c| !c.valid) else {
+                continue;
+            };
+            if !checked.errors.is_empty() {
+                let class = self
+                    .prompt
+                    .get(&id)
+                    .and_then(|n| n.get("class_type")?.as_str())
+                    .unwrap_or("");
+                problems
+                    .entry(id.clone())
+                    .or_insert_with(|| NodeProblems {
+                        errors: checked.errors.clone(),
+                        dependent_outputs: Vec::new(),
+                        class: class.into(),
+                    })
+                    .dependent_outputs
+                    .push(output.clone());
+            }
+            let inputs = self.prompt.get(&id).and_then(|n| n.get("inputs")?.as_map());
+            for link in inputs
+                .into_iter()
+                .flat_map(Map::values)
+                .filter_map(Value::as_link)
+            {
+                steps += 1;
+                if seen.insert(link.node.clone()) {
+                    todo.push(link.node);
+                }
+            }
+        }
+        steps
     }
 }
 
@@ -694,22 +728,33 @@ fn identical(a: &Value, b: &Value) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b) && a.same(b)
 }
 
-/// -1, 0 or 1 like Python's comparison of two numbers or two texts; anything else raises.
-fn compare(value: &Value, limit: &Value) -> Result<i32, Raised> {
-    if let (Value::Int(a), Value::Int(b)) = (value, limit) {
-        return Ok(a.cmp(b) as i32);
+/// What Python keeps the outputs of a class in.
+fn sequence(form: crate::Form) -> &'static str {
+    match form {
+        crate::Form::V1 => "tuple",
+        crate::Form::V3 => "list",
     }
-    match (value.as_f64(), limit.as_f64()) {
-        (Some(a), Some(b)) => Ok(a.partial_cmp(&b).map_or(0, |o| o as i32)),
-        _ => Err(Raised::new(
-            "TypeError",
-            format!(
-                "'<' not supported between {} and {}",
-                python_repr(value),
-                python_repr(limit)
-            ),
-        )),
-    }
+}
+
+/// `value < limit` or `value > limit` for numbers, as Python has it; anything else raises.
+fn beyond(value: &Value, sign: char, limit: &Value) -> Result<bool, Raised> {
+    use std::cmp::Ordering::{Greater, Less};
+    let order = match (value, limit) {
+        (Value::Int(a), Value::Int(b)) => Some(a.cmp(b)),
+        _ => match (value.as_f64(), limit.as_f64()) {
+            // None for NaN, which is neither smaller nor bigger.
+            (Some(a), Some(b)) => a.partial_cmp(&b),
+            _ => {
+                let message = format!(
+                    "'{sign}' not supported between instances of '{}' and '{}'",
+                    python_type(value),
+                    python_type(limit)
+                );
+                return Err(Raised::new("TypeError", message));
+            }
+        },
+    };
+    Ok(order == Some(if sign == '<' { Less } else { Greater }))
 }
 
 fn raised_at_output(raised: Raised) -> Checked {
