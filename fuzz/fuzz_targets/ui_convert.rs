@@ -24,7 +24,8 @@ fuzz_target!(|data: &[u8]| {
         ..Options::default()
     };
     if let Ok(converted) = ui::prompt_of(&workflow, &DEFS, &options) {
-        let again = ui::prompt_of(&workflow, &DEFS, &options).expect("the same file converts again");
+        let again =
+            ui::prompt_of(&workflow, &DEFS, &options).expect("the same file converts again");
         assert_eq!(
             json::to_string(&converted.prompt.into()),
             json::to_string(&again.prompt.into()),
