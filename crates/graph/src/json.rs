@@ -55,7 +55,7 @@ struct Parser<'a> {
 impl Parser<'_> {
     fn error(&self, reason: &'static str) -> JsonError {
         let before = &self.text.as_bytes()[..self.at.min(self.text.len())];
-        let line = before.iter().filter(|b| **b == b'\n').count() + 1;
+        let line = before.split(|b| *b == b'\n').count();
         let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
         JsonError {
             reason,
@@ -86,7 +86,6 @@ impl Parser<'_> {
 
     fn value(&mut self, depth: usize) -> Result<Value, JsonError> {
         match self.peek() {
-            None => Err(self.error("Expecting value")),
             Some(b'{') => self.object(depth),
             Some(b'[') => self.array(depth),
             Some(b'"') => Ok(Value::Str(self.string()?.into())),
@@ -96,7 +95,7 @@ impl Parser<'_> {
             Some(b'N') => self.word("NaN", Value::Float(f64::NAN)),
             Some(b'I') => self.word("Infinity", Value::Float(f64::INFINITY)),
             Some(b'-' | b'0'..=b'9') => self.number(),
-            Some(_) => Err(self.error("Expecting value")),
+            _ => Err(self.error("Expecting value")),
         }
     }
 
@@ -345,7 +344,6 @@ pub fn write(out: &mut String, value: &Value, style: Style) {
 
 fn write_at(out: &mut String, value: &Value, style: Style, level: usize) {
     match value {
-        Value::Null | Value::Blocker(_) => out.push_str("null"),
         Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
         Value::Int(i) => {
             let _ = write!(out, "{i}");
@@ -360,7 +358,7 @@ fn write_at(out: &mut String, value: &Value, style: Style, level: usize) {
                 "-Infinity"
             });
         }
-        Value::Float(_) => out.push_str("null"),
+        Value::Null | Value::Blocker(_) | Value::Float(_) => out.push_str("null"),
         Value::Str(s) => write_string(out, s, style.ascii),
         Value::Object(o) => write_string(out, &o.describe(), style.ascii),
         Value::List(l) => write_items(out, style, level, ['[', ']'], l.iter(), |out, v| {

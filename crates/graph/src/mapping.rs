@@ -55,6 +55,7 @@ pub fn spread(input_is_list: bool, inputs: &InputLists) -> Result<Vec<Call>, Nod
     Ok(calls)
 }
 
+#[expect(clippy::option_option, reason = "a blocker may have no message")]
 fn blocker(value: &Value) -> Option<Option<Arc<str>>> {
     if let Value::Blocker(message) = value {
         Some(message.clone())
@@ -143,7 +144,7 @@ pub fn merge(schema: &Schema, results: Vec<Slots>) -> Vec<Vec<Value>> {
                 for (s, value) in values.into_iter().take(count).enumerate() {
                     match value {
                         Value::List(items) if schema.outputs[s].is_list => {
-                            outputs[s].extend(items.iter().cloned())
+                            outputs[s].extend(items.iter().cloned());
                         }
                         other => outputs[s].push(other),
                     }

@@ -4,7 +4,7 @@
 //! keys of a prompt cost one pass. The reference lists all ancestors in every key, which is quadratic; it also tells two
 //! identical ancestors from one shared one, which nothing can observe.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, OnceLock};
 
@@ -75,7 +75,7 @@ impl Keys {
             return *key;
         }
         let mut stack = vec![(id.clone(), false)];
-        let mut open: HashMap<Arc<str>, ()> = HashMap::new();
+        let mut open: HashSet<Arc<str>> = HashSet::new();
         while let Some((id, visited)) = stack.pop() {
             if self.keys.contains_key(&id) {
                 continue;
@@ -89,7 +89,7 @@ impl Keys {
                 self.keys.insert(id.clone(), key);
                 continue;
             }
-            if open.insert(id.clone(), ()).is_some() {
+            if !open.insert(id.clone()) {
                 // A cycle that was never scheduled: such a node is equal to nothing.
                 self.keys.insert(id.clone(), self.unique("cycle", &id));
                 continue;

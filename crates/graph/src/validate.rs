@@ -38,7 +38,8 @@ pub type ProblemsByNode = IndexMap<Arc<str>, NodeProblems>;
 /// The prompt cannot run at all.
 #[derive(Clone, Debug)]
 pub struct PromptError {
-    pub problem: Problem,
+    /// Boxed: errors travel by value through every caller.
+    pub problem: Box<Problem>,
     pub nodes: ProblemsByNode,
 }
 
@@ -51,7 +52,7 @@ impl PromptError {
             extra_info: Map::new(),
         };
         Self {
-            problem,
+            problem: Box::new(problem),
             nodes: ProblemsByNode::new(),
         }
     }
@@ -149,9 +150,9 @@ impl Rules<'_> {
         let mut bad = Vec::new();
         for id in outputs {
             if walk.output(&id) {
-                good.push(id)
+                good.push(id);
             } else {
-                bad.push(id)
+                bad.push(id);
             }
         }
         let problems = walk.report(&bad);
@@ -262,7 +263,7 @@ impl Raised {
 
 enum Step {
     Done,
-    Follow(Via),
+    Follow(Box<Via>),
 }
 
 struct Walk<'a, 'r> {
@@ -296,7 +297,7 @@ impl Walk<'_, '_> {
                         frame.result.valid = false;
                     } else {
                         match self.open(&via.link.node) {
-                            Ok(inner) => stack.push((inner, Some(via))),
+                            Ok(inner) => stack.push((inner, Some(*via))),
                             Err(raised) => {
                                 frame.result.valid = false;
                                 let problem = raised_inside(raised, &via, self.rules.listings);
@@ -382,7 +383,7 @@ impl Walk<'_, '_> {
             let input = frame.inputs[frame.next].clone();
             frame.next += 1;
             if let Some(via) = self.input(frame, input)? {
-                return Ok(Step::Follow(via));
+                return Ok(Step::Follow(Box::new(via)));
             }
         }
         self.own_validator(frame)?;
@@ -739,20 +740,18 @@ fn sequence(form: crate::Form) -> &'static str {
 /// `value < limit` or `value > limit` for numbers, as Python has it; anything else raises.
 fn beyond(value: &Value, sign: char, limit: &Value) -> Result<bool, Raised> {
     use std::cmp::Ordering::{Greater, Less};
-    let order = match (value, limit) {
-        (Value::Int(a), Value::Int(b)) => Some(a.cmp(b)),
-        _ => match (value.as_f64(), limit.as_f64()) {
-            // None for NaN, which is neither smaller nor bigger.
-            (Some(a), Some(b)) => a.partial_cmp(&b),
-            _ => {
-                let message = format!(
-                    "'{sign}' not supported between instances of '{}' and '{}'",
-                    python_type(value),
-                    python_type(limit)
-                );
-                return Err(Raised::new("TypeError", message));
-            }
-        },
+    let order = if let (Value::Int(a), Value::Int(b)) = (value, limit) {
+        Some(a.cmp(b))
+    } else if let (Some(a), Some(b)) = (value.as_f64(), limit.as_f64()) {
+        // None for NaN, which is neither smaller nor bigger.
+        a.partial_cmp(&b)
+    } else {
+        let message = format!(
+            "'{sign}' not supported between instances of '{}' and '{}'",
+            python_type(value),
+            python_type(limit)
+        );
+        return Err(Raised::new("TypeError", message));
     };
     Ok(order == Some(if sign == '<' { Less } else { Greater }))
 }

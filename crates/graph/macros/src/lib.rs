@@ -252,9 +252,10 @@ fn expand_field(
         (None, Some(choices)) => quote!(::fresco_graph::Input::combo(#name, #choices)),
         (None, None) => quote!(::fresco_graph::Input::new(#name, #wire_type)),
     };
-    let take = match default {
-        Some(d) => quote!(#ident: args.take_or(#name, (#d).into())?),
-        None => quote!(#ident: args.take(#name)?),
+    let take = if let Some(d) = default {
+        quote!(#ident: args.take_or(#name, (#d).into())?)
+    } else {
+        quote!(#ident: args.take(#name)?)
     };
     Ok((Some(quote!(.input(#base #tooltip #(#calls)*))), take))
 }

@@ -1,7 +1,12 @@
 //! Validation as `spec/server.md` 8.3 and `spec/execution.md` 3, 4, 5 and 15.5 have it: one prompt in, one text out.
 //! Prompts of hostile size and random graphs are in `scheduling.rs`.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::needless_raw_string_hashes,
+    clippy::format_push_string,
+    reason = "a test may panic; expected texts are written by expect-test"
+)]
 
 mod inputs;
 mod nodes;
