@@ -9,6 +9,9 @@
 //! # Ok::<(), fresco_models::ScheduleError>(())
 //! ```
 
+pub mod blocks;
+mod fourier;
+pub mod guidance;
 pub mod latent_format;
 pub mod model_sampling;
 pub mod schedules;

@@ -94,6 +94,6 @@ pub(crate) fn match_size(t: &Tensor, target: &[usize]) -> Result<Tensor, NodeErr
 }
 
 /// Norm over the channels, dimension 1, which stays.
-pub(crate) fn channel_norm(t: &Tensor) -> Result<Tensor, NodeError> {
-    Ok(t.norm(&[1], true)?)
+pub(crate) fn channel_norm(t: &Tensor) -> fresco_tensor::Result<Tensor> {
+    t.norm(&[1], true)
 }

@@ -1,5 +1,7 @@
 //! What sampling is made of: samplers, noise, and the sigmas that a model gives.
 
+pub mod block_patches;
+pub mod guidance;
 pub mod model;
 pub mod model_sampling;
 pub mod noise;
@@ -7,7 +9,7 @@ pub mod samplers;
 
 use fresco_graph::{NodeEntry, entry};
 
-pub use model::{BaseModel, Model};
+pub use model::{BaseModel, Model, Patches};
 pub use noise::Noise;
 pub use samplers::Sampler;
 
@@ -37,4 +39,21 @@ pub static NODES: &[NodeEntry] = &[
     entry::<model_sampling::ModelSamplingAuraFlow>(),
     entry::<model_sampling::ModelSamplingFlux>(),
     entry::<model_sampling::ModelSamplingLTXV>(),
+    entry::<guidance::RescaleCFG>(),
+    entry::<guidance::Mahiro>(),
+    entry::<guidance::CFGZeroStar>(),
+    entry::<guidance::CFGNorm>(),
+    entry::<guidance::TCFG>(),
+    entry::<guidance::APG>(),
+    entry::<guidance::EpsilonScaling>(),
+    entry::<guidance::TemporalScoreRescaling>(),
+    entry::<guidance::FreSca>(),
+    entry::<guidance::RenormCFG>(),
+    entry::<guidance::VideoLinearCFGGuidance>(),
+    entry::<guidance::VideoTriangleCFGGuidance>(),
+    entry::<guidance::LatentApplyOperationCFG>(),
+    entry::<guidance::DifferentialDiffusion>(),
+    entry::<block_patches::FreeU>(),
+    entry::<block_patches::FreeUV2>(),
+    entry::<block_patches::PatchModelAddDownscale>(),
 ];

@@ -1,12 +1,23 @@
 //! Operations on latents that other nodes apply, to samples or to the guidance of every step.
 
-use fresco_graph::{
-    Cx, FromValue, Node, NodeError, NodeOutput, NodeResult, Opaque, Value, wrong_kind,
-};
-use fresco_tensor::Tensor;
+use fresco_graph::{Cx, FromValue, Node, NodeOutput, NodeResult, Opaque, Value, wrong_kind};
+use fresco_tensor::{Tensor, TensorError};
 
 use super::channel_norm;
 use crate::types::Latent;
+
+/// Why an operation does not fit a latent.
+#[derive(Debug, thiserror::Error)]
+pub enum OperationError {
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    #[error("a sharpen radius of {radius} needs a latent larger than that, got {width}x{height}")]
+    Radius {
+        radius: usize,
+        width: usize,
+        height: usize,
+    },
+}
 
 /// LATENT_OPERATION.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,7 +34,7 @@ pub enum LatentOperation {
 
 impl LatentOperation {
     /// The operation on `(b, c, h, w)`.
-    pub fn apply(&self, latent: &Tensor) -> Result<Tensor, NodeError> {
+    pub fn on(&self, latent: &Tensor) -> Result<Tensor, OperationError> {
         match *self {
             Self::TonemapReinhard { multiplier } => tonemap(latent, multiplier),
             Self::Sharpen {
@@ -58,7 +69,7 @@ impl From<LatentOperation> for Value {
 }
 
 /// Compresses vector lengths towards five deviations above their mean, so that strong guidance does not burn.
-fn tonemap(latent: &Tensor, multiplier: f64) -> Result<Tensor, NodeError> {
+fn tonemap(latent: &Tensor, multiplier: f64) -> Result<Tensor, OperationError> {
     let length = channel_norm(latent)?.add_scalar(1e-10);
     let direction = latent.div(&length)?;
     let dims: Vec<usize> = (1..length.rank()).collect();
@@ -91,12 +102,19 @@ fn gaussian(size: usize, sigma: f64) -> Vec<f32> {
 }
 
 /// Sharpens directions and keeps lengths.
-fn sharpen(latent: &Tensor, radius: usize, sigma: f64, alpha: f64) -> Result<Tensor, NodeError> {
+fn sharpen(
+    latent: &Tensor,
+    radius: usize,
+    sigma: f64,
+    alpha: f64,
+) -> Result<Tensor, OperationError> {
     let [b, c, h, w] = latent.dims4()?;
     if radius >= h || radius >= w {
-        return Err(NodeError::runtime(format!(
-            "a sharpen radius of {radius} needs a latent larger than that, got {w}x{h}"
-        )));
+        return Err(OperationError::Radius {
+            radius,
+            width: w,
+            height: h,
+        });
     }
     let length = channel_norm(latent)?.add_scalar(1e-6);
     let direction = latent.div(&length)?;
@@ -152,7 +170,7 @@ pub struct LatentApplyOperation {
 
 impl Node for LatentApplyOperation {
     fn run(self, _: &Cx) -> NodeResult {
-        let out = self.operation.apply(self.samples.samples()?)?;
+        let out = self.operation.on(self.samples.samples()?)?;
         Ok(NodeOutput::one(self.samples.with_tensor("samples", out)))
     }
 }

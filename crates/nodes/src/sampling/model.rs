@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use fresco_graph::{FromValue, Opaque, Value, wrong_kind};
+use fresco_models::blocks::{Downscale, FreeU};
+use fresco_models::guidance::{CfgRule, DifferentialDiffusion, PostCfg, PreCfg};
 use fresco_models::{LatentFormat, ModelSampling};
 use fresco_tensor::{Result, Tensor};
 
@@ -22,10 +24,27 @@ pub trait BaseModel: Send + Sync {
         None
     }
 
+    /// Channels the network takes, where it says so.
+    fn in_channels(&self) -> Option<usize> {
+        None
+    }
+
     /// Main memory that goes away with the network.
     fn bytes(&self) -> u64 {
         0
     }
+}
+
+/// What nodes changed about a model's sampling, in the order they did.
+#[derive(Clone, Default)]
+pub struct Patches {
+    pub pre_cfg: Vec<Arc<dyn PreCfg>>,
+    /// In place of plain guidance; the last node's counts.
+    pub cfg_rule: Option<Arc<dyn CfgRule>>,
+    pub post_cfg: Vec<Arc<dyn PostCfg>>,
+    pub denoise_mask: Option<DifferentialDiffusion>,
+    pub free_u: Vec<FreeU>,
+    pub downscale: Vec<Downscale>,
 }
 
 /// MODEL. Clones share the network; a patch node changes its own clone only.
@@ -35,6 +54,7 @@ pub struct Model {
     pub sampling: Arc<ModelSampling>,
     /// In place of the network's own.
     pub latent_format: Option<LatentFormat>,
+    pub patches: Patches,
 }
 
 impl Model {
@@ -43,6 +63,7 @@ impl Model {
             base,
             sampling: Arc::new(sampling),
             latent_format: None,
+            patches: Patches::default(),
         }
     }
 

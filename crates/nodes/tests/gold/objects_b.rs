@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fresco_graph::{Map, Registry, Value, map};
+use fresco_models::guidance::{self, Step};
 use fresco_models::{LatentFormat, ModelSampling, Prediction, Scheduler, Spacing};
 use fresco_nodes::hooks::{Hook, HookKeyframes, Hooks};
 use fresco_nodes::sampling::{BaseModel, Model, Noise, Sampler};
@@ -52,6 +53,9 @@ impl BaseModel for Probe {
     }
     fn model_channels(&self) -> Option<usize> {
         Some(8)
+    }
+    fn in_channels(&self) -> Option<usize> {
+        Some(3)
     }
 }
 
@@ -118,12 +122,81 @@ fn sampling_facts(s: &ModelSampling) -> Result<Value> {
     Ok(facts.into())
 }
 
+/// What the patches of a model make of the golden predictions.
+fn guidance_facts(model: &Model) -> guidance::Result<Value> {
+    let patches = &model.patches;
+    let mut facts = Map::new();
+    if let Some(mask) = &patches.denoise_mask {
+        let shades = synthetic::value("dd.mask", &[1, 1, 6, 5], 1.0)?.map(|v| (v + 1.0) / 2.0);
+        let levels = [14.6, 7.0, 3.0, 1.0, 0.0];
+        let of = |sigma| tensor(mask.mask(&model.sampling, sigma, &shades, &levels));
+        return Ok([14.0, 5.0, 1.0, 0.1].map(of).into());
+    }
+    if let Some(free_u) = patches.free_u.first() {
+        for channels in [32, 16, 8] {
+            let shape = [2, channels, 6, 5];
+            let h = synthetic::value(&format!("fu.h{channels}"), &shape, 1.0)?;
+            let skip = synthetic::value(&format!("fu.s{channels}"), &shape, 1.0)?;
+            let (h, skip) = free_u.apply(&h, &skip)?;
+            facts.insert(format!("h{channels}").into(), tensor(h));
+            facts.insert(format!("hsp{channels}").into(), tensor(skip));
+        }
+    }
+    if let Some(downscale) = patches.downscale.first() {
+        let h = synthetic::value("ds.h", &[2, 4, 9, 7], 1.0)?;
+        let hook = if downscale.after_skip {
+            "set_model_input_block_patch_after_skip"
+        } else {
+            "set_model_input_block_patch"
+        };
+        for (block, sigma) in [(3, 14.0), (3, 0.2), (2, 14.0)] {
+            let key = format!("{hook}_block{block}_sigma{sigma:.1}");
+            facts.insert(key.into(), tensor(downscale.input(block, sigma, &h)?));
+        }
+        let small = synthetic::value("ds.o", &[2, 4, 5, 4], 1.0)?;
+        facts.insert("output_h".into(), tensor(downscale.output(&small, &h)?));
+    }
+    for (call, (suffix, sigma)) in [("", 2.5), ("2", 1.25)].into_iter().enumerate() {
+        let value = |name: &str, scale| {
+            synthetic::value(&format!("g.{name}{suffix}"), &[1, 4, 6, 5], scale)
+        };
+        let (x, cond, uncond) = (value("x", 4.0)?, value("c", 1.0)?, value("u", 1.0)?);
+        let step = Step {
+            x: &x,
+            sigma,
+            cfg: 7.0,
+            cond: &cond,
+            uncond: &uncond,
+        };
+        let guided = uncond.add(&cond.sub(&uncond)?.mul_scalar(7.0))?;
+        let mut put = |hook: &str, value: Value| {
+            facts.insert(
+                format!("set_model_sampler_{hook}_function_{call}").into(),
+                value,
+            );
+        };
+        if let Some(rule) = &patches.cfg_rule {
+            put("cfg", tensor(rule.apply(&step)?));
+        }
+        if let Some(pre) = patches.pre_cfg.first() {
+            let (cond, uncond) = pre.apply(&step)?;
+            put("pre_cfg", vec![tensor(cond), tensor(uncond)].into());
+        }
+        if let Some(post) = patches.post_cfg.first() {
+            put("post_cfg", tensor(post.apply(&step, &guided)?));
+        }
+    }
+    Ok(facts.into())
+}
+
 /// What a golden would write down of an output object, with tensors as they are; nothing if it is not of this file.
 pub(crate) fn describe(case: &Case, value: &Value) -> Option<Value> {
-    if let Some(model) = value.downcast::<Model>()
-        && case.class.starts_with("ModelSampling")
-    {
-        return sampling_facts(&model.sampling).ok();
+    if let Some(model) = value.downcast::<Model>() {
+        return Some(if case.class.starts_with("ModelSampling") {
+            sampling_facts(&model.sampling).expect("the golden shapes fit")
+        } else {
+            guidance_facts(model).expect("patches work on the golden shapes")
+        });
     }
     if let Some(k) = value.downcast::<HookKeyframes>() {
         return Some(map! {"keyframes" => keyframes(k)}.into());
