@@ -280,13 +280,11 @@ fn split_host(host: &str) -> (String, Option<String>) {
 
 /// Names are not looked up: an answer from the network must not decide what counts as local.
 fn is_loopback(name: &str) -> bool {
-    match name.parse::<IpAddr>() {
-        Ok(ip) => ip.to_canonical().is_loopback(),
-        Err(_) => {
-            let name = name.strip_suffix('.').unwrap_or(name);
-            name == "localhost" || name.ends_with(".localhost")
-        }
+    if let Ok(ip) = name.parse::<IpAddr>() {
+        return ip.to_canonical().is_loopback();
     }
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name == "localhost" || name.ends_with(".localhost")
 }
 
 pub(crate) fn is_upgrade(head: &Parts) -> bool {

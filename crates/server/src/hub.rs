@@ -434,7 +434,7 @@ impl EventSink for Hub {
                 return;
             }
             EventKind::Executing { display, .. } => {
-                state.current = Some((event.client.clone(), display.clone()))
+                state.current = Some((event.client.clone(), display.clone()));
             }
             EventKind::Ended => state.current = None,
             EventKind::Success { .. } | EventKind::Error(_) | EventKind::Interrupted { .. } => {

@@ -1,5 +1,7 @@
 //! `/internal`: what only the front-end uses.
 
+use std::fmt::Write as _;
+
 use axum::http::StatusCode;
 use fresco_files::DirType;
 use fresco_graph::{Map, Value, map};
@@ -13,13 +15,10 @@ use crate::tree;
 
 /// `GET /internal/logs`.
 pub(crate) async fn logs(request: Request) -> Answer {
-    let text: String = request
-        .app
-        .logs
-        .entries()
-        .iter()
-        .map(|e| format!("{} - {}", e.time, e.text))
-        .collect();
+    let mut text = String::new();
+    for entry in request.app.logs.entries() {
+        let _ = write!(text, "{} - {}", entry.time, entry.text);
+    }
     Ok(response::json(&text.into()))
 }
 
@@ -90,7 +89,7 @@ pub(crate) async fn files(request: Request) -> Answer {
                 Some((meta.modified().ok(), item.name))
             })
             .collect();
-        files.sort_by(|a, b| b.0.cmp(&a.0));
+        files.sort_by_key(|f| std::cmp::Reverse(f.0));
         files
             .into_iter()
             .map(|(_, name)| Value::from(name))

@@ -132,12 +132,11 @@ fn parameter(text: &str, key: &str) -> Option<String> {
         rest = rest.trim_start_matches([' ', '\t', ';']);
         let (name, after) = rest.split_once('=')?;
         let after = after.trim_start();
-        let (value, next) = match after.strip_prefix('"') {
-            Some(quoted) => unquote(quoted),
-            None => {
-                let end = after.find(';').unwrap_or(after.len());
-                (after[..end].trim().to_owned(), &after[end..])
-            }
+        let (value, next) = if let Some(quoted) = after.strip_prefix('"') {
+            unquote(quoted)
+        } else {
+            let end = after.find(';').unwrap_or(after.len());
+            (after[..end].trim().to_owned(), &after[end..])
         };
         if name.trim().eq_ignore_ascii_case(key) {
             return Some(value);

@@ -58,24 +58,25 @@ pub(crate) async fn post(mut request: Request) -> Answer {
     let Some(prompt) = order.prompt else {
         return Err(refused(&app, Code::NoPrompt, Code::NoPrompt.message()));
     };
-    let prompt = match prompt {
-        Value::Map(map) => Arc::unwrap_or_clone(map),
-        _ => {
-            return Err(refused(
-                &app,
-                Code::InvalidPrompt,
-                "'prompt' is not an object of nodes",
-            ));
-        }
+    let Value::Map(prompt) = prompt else {
+        let details = "'prompt' is not an object of nodes";
+        return Err(refused(&app, Code::InvalidPrompt, details));
     };
+    let prompt = Arc::unwrap_or_clone(prompt);
     let targets = order.targets;
     let checked = if prompt.len() < LARGE {
-        app.engine.validate(prompt, targets.as_deref())
+        app.engine
+            .validate(prompt, targets.as_deref())
+            .map_err(Box::new)
     } else {
         let engine = app.engine.clone();
-        tokio::task::spawn_blocking(move || engine.validate(prompt, targets.as_deref()))
-            .await
-            .map_err(|e| ApiError::trouble(format!("checking the prompt failed: {e}")))?
+        tokio::task::spawn_blocking(move || {
+            engine
+                .validate(prompt, targets.as_deref())
+                .map_err(Box::new)
+        })
+        .await
+        .map_err(|e| ApiError::trouble(format!("checking the prompt failed: {e}")))?
     };
     let valid = checked.map_err(|error| {
         app.metrics.prompt(false);

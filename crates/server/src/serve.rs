@@ -112,7 +112,7 @@ impl<W: Wrap + 'static> Accept<W> {
                 match wrap.wrap(stream).await {
                     Ok(stream) => connection(stream, peer, router, headers, stopped).await,
                     Err(error) => {
-                        tracing::debug!(%peer, %error, "the connection could not be set up")
+                        tracing::debug!(%peer, %error, "the connection could not be set up");
                     }
                 }
                 drop(place);

@@ -262,24 +262,25 @@ pub(crate) async fn pack_templates(request: &Request, path: &str) -> Option<Answ
         return None;
     }
     let name = decode(rest, false);
-    let roots = app.folders.roots("custom_nodes").unwrap_or_default();
-    let folders = roots
-        .iter()
-        .flat_map(|root| EXAMPLE_FOLDERS.iter().map(|f| root.join(&pack).join(f)));
-    let found: Option<PathBuf> = folders
-        .filter_map(|folder| contain_file(&folder, &name).ok())
-        .next();
-    Some(match found {
+    Some(match find_example(app, &pack, &name) {
         Some(path) => file(&path, request.headers(), mime::media_type(&name)).await,
         None => Ok(missing()),
     })
+}
+
+fn find_example(app: &App, pack: &str, name: &str) -> Option<PathBuf> {
+    let roots = app.folders.roots("custom_nodes").unwrap_or_default();
+    roots
+        .iter()
+        .flat_map(|root| EXAMPLE_FOLDERS.iter().map(|f| root.join(pack).join(f)))
+        .find_map(|folder| contain_file(&folder, name).ok())
 }
 
 /// `/`: the front-end's first page, or ours while there is none.
 pub(crate) async fn index(request: Request) -> Answer {
     let mut answer = match &request.app.config.web_root {
         Some(root) => file(&root.join("index.html"), request.headers(), "text/html").await?,
-        None => status_page::page(&request).await?,
+        None => status_page::page(&request)?,
     };
     let headers = answer.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

@@ -51,7 +51,7 @@ fresco --front-end comfy</pre>
 </html>
 "#;
 
-pub(crate) async fn page(request: &Request) -> Answer {
+pub(crate) fn page(request: &Request) -> Answer {
     let app = &request.app;
     let seconds = app.metrics.uptime() as u64;
     let uptime = match seconds {

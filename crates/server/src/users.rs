@@ -38,7 +38,7 @@ impl Users {
                     table.extend(entries);
                 }
                 Ok(_) => {
-                    tracing::error!(path = %file.display(), "the user table is damaged; nobody can log in")
+                    tracing::error!(path = %file.display(), "the user table is damaged; nobody can log in");
                 }
                 Err(_) => {}
             }

@@ -89,12 +89,11 @@ fn find(request: &Request, filename: &str) -> Result<PathBuf, ApiError> {
     if name.starts_with('/') || name.contains("..") {
         return Err(bad("the filename starts with / or contains .."));
     }
-    let kind = match marked {
-        Some(kind) => kind,
-        None => {
-            let kind = request.query("type").unwrap_or_else(|| "output".to_owned());
-            DirType::parse(&kind).ok_or_else(|| bad("the type is not output, input or temp"))?
-        }
+    let kind = if let Some(kind) = marked {
+        kind
+    } else {
+        let kind = request.query("type").unwrap_or_else(|| "output".to_owned());
+        DirType::parse(&kind).ok_or_else(|| bad("the type is not output, input or temp"))?
     };
     let base = dirs.get(kind);
     let subfolder = request.query("subfolder").unwrap_or_default();
