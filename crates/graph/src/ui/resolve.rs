@@ -279,9 +279,6 @@ impl<'a> Flattener<'a> {
             };
             let node = self.node(scope, at);
             let here = (scope, at, link.slot);
-            if node.mode == Mode::Muted {
-                return Ok(Source::Muted);
-            }
             if let Some(known) = self.memo.get(&(here.0, here.1, here.2, wanted.clone())) {
                 return Ok(known.clone());
             }
@@ -296,6 +293,8 @@ impl<'a> Flattener<'a> {
                         }));
                 }
                 Kind::Reroute => self.link_of(scope, at, 0),
+                // Only nodes that would run can be switched off; the kinds above never do.
+                _ if node.mode == Mode::Muted => return Ok(Source::Muted),
                 _ if node.mode == Mode::Bypassed => {
                     let each = |ty: &str| 1 + ty.len() * wanted.len() / 64;
                     self.steps += node.slots.iter().map(|s| each(&s.ty)).sum::<usize>();

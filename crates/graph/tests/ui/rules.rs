@@ -348,6 +348,23 @@ fn primitive_nodes_write_into_widgets() {
 }
 
 #[test]
+fn switching_off_what_never_runs_changes_nothing() {
+    for mode in [2, 4] {
+        check(
+            &format!(
+                r#"{{"nodes": [{{"id": 1, "type": "PrimitiveNode", "mode": {mode}, "widgets_values": [42]}},
+                      {{"id": 2, "type": "Quiet", "widgets_values": [5, 6], "inputs": [{{"name": "x", "link": 1, "widget": {{"name": "x"}}}}]}},
+                      {{"id": 3, "type": "Reroute", "mode": {mode}, "inputs": [{{"name": "", "link": 2}}]}},
+                      {{"id": 4, "type": "Sink", "inputs": [{{"name": "any", "link": 3}}]}}],
+                    "links": [[1, 1, 0, 2, 0, "INT"], [2, 2, 0, 3, 0, "*"], [3, 3, 0, 4, 0, "*"]]}}"#
+            ),
+            r#"2 Quiet {"seed":5,"x":42}
+               4 Sink {"any":["2",0]}"#,
+        );
+    }
+}
+
+#[test]
 fn unknown_classes_come_out_nameless() {
     let (nodes, warnings) = run(
         r#"{"nodes": [{"id": 1, "type": "Nope", "widgets_values": [1, "z"], "inputs": [{"name": "i", "link": 1}]},
