@@ -1,5 +1,109 @@
-//! The `fresco` binary: settings, assembly, logging.
+//! The `fresco` binary: settings, assembly, logging. See `cli.rs` for the commands and `serve.rs` for how the rooms meet.
 
-fn main() -> anyhow::Result<()> {
-    Ok(())
+mod cli;
+mod convert;
+mod doctor;
+mod env_vars;
+mod front_end;
+mod house;
+mod layers;
+mod logging;
+mod nodes;
+mod python;
+mod run;
+mod serve;
+mod settings;
+mod tls;
+mod workflow_file;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, FromArgMatches as _};
+
+use cli::{Cli, LogArgs, ServeArgs, Task};
+use layers::Layers;
+use settings::{ServeSettings, UsageError};
+
+/// What was typed cannot be meant.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    match start(&argv) {
+        Ok(code) => code,
+        Err(error) => {
+            let code = if error.is::<UsageError>() { USAGE } else { 1 };
+            // If even this cannot be written, the code still says it.
+            let _ = writeln!(std::io::stderr().lock(), "fresco: {}", logging::chain(error.as_ref()));
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
+    let command = cli::command();
+    // Parsed twice: the settings file is in the base directory, which the command line may name.
+    let typed = command.clone().try_get_matches_from(argv).unwrap_or_else(|e| e.exit());
+    let file = layers::file(&base(&typed))?;
+    let unknown = layers::unknown(&command, &file);
+    let layers = Layers { variable: &env_vars::get, file };
+    let matches = layers::parse(command, argv, &layers).unwrap_or_else(|e| e.exit());
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+
+    let logs = logging::start(log_args(&cli));
+    for option in unknown {
+        tracing::warn!("the settings file has an option that does not exist: {option}");
+    }
+    let without_effect = without_effect(&matches);
+    if !without_effect.is_empty() {
+        tracing::warn!("without effect in this build: {}", without_effect.join(", "));
+    }
+    let argv = || argv.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    match cli.command {
+        None => serve_with(cli.serve, logs, argv()),
+        Some(Task::Serve(args)) => serve_with(*args, logs, argv()),
+        Some(Task::Run(args)) => run::run(*args),
+        Some(Task::Convert(args)) => convert::convert(args).map(|()| ExitCode::SUCCESS),
+        Some(Task::Nodes(args)) => nodes::nodes(args).map(|()| ExitCode::SUCCESS),
+        Some(Task::Doctor(args)) => doctor::doctor(ServeSettings::resolve(*args)?),
+    }
+}
+
+fn serve_with(args: ServeArgs, logs: fresco_server::LogRing, argv: Vec<String>) -> anyhow::Result<ExitCode> {
+    serve::serve(ServeSettings::resolve(args)?, logs, argv)
+}
+
+/// The base directory as far as it is known before the settings file is.
+fn base(typed: &ArgMatches) -> PathBuf {
+    let matches = typed.subcommand().map_or(typed, |(_, matches)| matches);
+    matches
+        .get_one::<PathBuf>("base_directory")
+        .cloned()
+        .or_else(|| env_vars::path(&env_vars::of_option("base-directory")))
+        .unwrap_or_else(layers::default_base)
+}
+
+fn log_args(cli: &Cli) -> &LogArgs {
+    match &cli.command {
+        None => &cli.serve.log,
+        Some(Task::Serve(args) | Task::Doctor(args)) => &args.log,
+        Some(Task::Run(args)) => &args.log,
+        Some(Task::Convert(args)) => &args.log,
+        Some(Task::Nodes(args)) => &args.log,
+    }
+}
+
+/// Accepted flags that were given.
+fn without_effect(matches: &ArgMatches) -> Vec<String> {
+    let matches = matches.subcommand().map_or(matches, |(_, matches)| matches);
+    let given = |name: &&str| {
+        // Commands without these flags do not know the names.
+        let known = matches.try_contains_id(name).is_ok();
+        known && matches.value_source(name) == Some(ValueSource::CommandLine)
+    };
+    cli::accepted().filter(given).map(|name| format!("--{name}")).collect()
 }

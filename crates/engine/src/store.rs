@@ -17,6 +17,7 @@ mod schema;
 mod summary;
 mod thread;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -26,7 +27,7 @@ use fresco_graph::{Map, Value};
 
 pub use error::StoreError;
 pub use record::*;
-pub use schema::StorePath;
+pub use schema::{StoreContents, StorePath};
 
 use crate::reply::{Reply, Sender, reply};
 use bodies::EncodedJob;
@@ -113,6 +114,12 @@ impl Store {
             counter: AtomicI64::new(counter),
             published,
         })))
+    }
+
+    /// What an existing database holds, without changing it; `None` if there is no file. One that another process uses
+    /// is not looked into.
+    pub fn inspect(path: &Path) -> Result<Option<StoreContents>, StoreError> {
+        schema::inspect(path)
     }
 
     fn send(&self, command: Command) {

@@ -329,3 +329,20 @@ fn version_1_databases_open() {
     let done = store.history_get("done").wait().unwrap().unwrap().unwrap();
     assert_eq!(&*done.outputs, r#"{"9":{"images":[]}}"#);
 }
+
+#[test]
+fn looking_into_a_database_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fresco.db");
+    assert_eq!(Store::inspect(&path).unwrap(), None);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    filled(&path);
+    let before = fs::read(&path).unwrap();
+    assert_eq!(Store::inspect(&path).unwrap(), Some(StoreContents { jobs: 99, history: 1 }));
+    assert_eq!(fs::read(&path).unwrap(), before);
+    let store = open(&path).unwrap();
+    assert!(matches!(Store::inspect(&path), Err(StoreError::InUse { .. })));
+    drop(store);
+    fs::write(&path, "no database").unwrap();
+    assert!(matches!(Store::inspect(&path), Err(StoreError::NotADatabase { .. })));
+}

@@ -127,6 +127,37 @@ fn open_file(path: &Path) -> Result<Database, StoreError> {
     })
 }
 
+/// What a database holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreContents {
+    /// Waiting, and running when the process ended.
+    pub jobs: usize,
+    pub history: usize,
+}
+
+pub(super) fn inspect(path: &Path) -> Result<Option<StoreContents>, StoreError> {
+    if path.is_dir() {
+        return Err(StoreError::Directory { path: path.into() });
+    }
+    if !path.exists() {
+        return Ok(None);
+    }
+    // Only a lock file that is there already is looked at: looking must not leave one behind.
+    let _lock = if lock_path(path).exists() { lock(path)? } else { None };
+    check_magic(path)?;
+    let fail = classify(path);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(&fail)?;
+    if check_ours(&connection, path)? == 0 {
+        return Ok(Some(StoreContents { jobs: 0, history: 0 }));
+    }
+    let count = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(&fail);
+    Ok(Some(StoreContents {
+        jobs: count("SELECT COUNT(*) FROM jobs")? as usize,
+        history: count("SELECT COUNT(*) FROM history")? as usize,
+    }))
+}
+
 /// SQLite takes a short file for an empty database and would write over it; look first.
 fn check_magic(path: &Path) -> Result<(), StoreError> {
     let mut file = match File::open(path) {
@@ -155,11 +186,15 @@ fn check_magic(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Takes `<database>.lock`. A lock of the operating system, because it goes away with a killed process.
-fn lock(path: &Path) -> Result<Option<File>, StoreError> {
+fn lock_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let lock_path = PathBuf::from(name);
+    name.into()
+}
+
+/// Takes `<database>.lock`. A lock of the operating system, because it goes away with a killed process.
+fn lock(path: &Path) -> Result<Option<File>, StoreError> {
+    let lock_path = lock_path(path);
     let mut file = File::options()
         .create(true)
         .truncate(false)
@@ -195,12 +230,10 @@ fn lock(path: &Path) -> Result<Option<File>, StoreError> {
     Ok(Some(file))
 }
 
-fn prepare(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+/// Refuses databases of others and of the future; gives the schema version, 0 for an empty one.
+fn check_ours(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
     let fail = classify(path);
     let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
-    connection
-        .busy_timeout(Duration::from_secs(5))
-        .map_err(&fail)?;
     let version = number("PRAGMA user_version").map_err(&fail)?;
     let application = number("PRAGMA application_id").map_err(&fail)?;
     let tables = number("SELECT COUNT(*) FROM sqlite_schema").map_err(&fail)?;
@@ -210,12 +243,16 @@ fn prepare(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     }
     let known = MIGRATIONS.len() as i64;
     if version > known {
-        return Err(StoreError::Newer {
-            path: path.into(),
-            found: version,
-            known,
-        });
+        return Err(StoreError::Newer { path: path.into(), found: version, known });
     }
+    Ok(version)
+}
+
+fn prepare(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let fail = classify(path);
+    connection.busy_timeout(Duration::from_secs(5)).map_err(&fail)?;
+    let version = check_ours(connection, path)?;
+    let fresh = version == 0;
     if connection.is_readonly(rusqlite::MAIN_DB).map_err(&fail)? {
         let source = io::Error::from(io::ErrorKind::PermissionDenied);
         return Err(StoreError::Io {

@@ -1,0 +1,509 @@
+//! The command line. Every flag of the reference parses; those that steer parts this build does not have yet are rows of
+//! [`ACCEPTED`], are checked like the others, and are named once in the log.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
+
+/// Run ComfyUI workflows.
+///
+/// Without a command Fresco serves: the HTTP and WebSocket interface of ComfyUI on http://127.0.0.1:8188. Every option
+/// can also be set as a variable (FRESCO_PORT=8000) or in the file fresco.yaml (port: 8000); the command line wins over
+/// variables, variables over the file.
+#[derive(Parser, Debug)]
+#[command(name = "fresco", version, args_conflicts_with_subcommands = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Task>,
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Task {
+    /// Serve the interface (the same as no command)
+    Serve(Box<ServeArgs>),
+    /// Run one workflow without a server
+    Run(Box<RunArgs>),
+    /// Turn a workflow saved by the editor into an API prompt
+    Convert(ConvertArgs),
+    /// List the nodes of this program, or show one
+    Nodes(NodesArgs),
+    /// Show what was found: folders, front-ends, devices, ports
+    Doctor(Box<ServeArgs>),
+}
+
+/// Where things are.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Folders")]
+pub(crate) struct DirArgs {
+    /// Root of models, custom_nodes, input, output, temp and user; a ComfyUI folder will do
+    #[arg(long, value_name = "DIR")]
+    pub(crate) base_directory: Option<PathBuf>,
+    /// More files like extra_model_paths.yaml
+    #[arg(long, value_name = "FILE", num_args = 1.., action = ArgAction::Append)]
+    pub(crate) extra_model_paths_config: Vec<PathBuf>,
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output_directory: Option<PathBuf>,
+    /// Temporary pictures go to DIR/temp, which is emptied at each start
+    #[arg(long, value_name = "DIR")]
+    pub(crate) temp_directory: Option<PathBuf>,
+    #[arg(long, value_name = "DIR")]
+    pub(crate) input_directory: Option<PathBuf>,
+    /// Settings and saved workflows; must exist
+    #[arg(long, value_name = "DIR")]
+    pub(crate) user_directory: Option<PathBuf>,
+}
+
+/// How prompts run.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Execution")]
+pub(crate) struct ExecArgs {
+    /// Keep the results of the last prompt (default)
+    #[arg(long, group = "cache")]
+    pub(crate) cache_classic: bool,
+    /// Keep the results of the N most recently used nodes; 0 is off
+    #[arg(long, value_name = "N", group = "cache")]
+    pub(crate) cache_lru: Option<usize>,
+    /// Keep nothing
+    #[arg(long, group = "cache")]
+    pub(crate) cache_none: bool,
+    /// Keep results while at least GB of memory stay free (4 if not given)
+    #[arg(long, value_name = "GB", num_args = 0..=1, default_missing_value = "4.0", group = "cache")]
+    pub(crate) cache_ram: Option<f64>,
+    /// Pictures of unfinished steps, unless the prompt says otherwise
+    #[arg(long, value_enum, value_name = "METHOD", default_value_t)]
+    pub(crate) preview_method: PreviewMethod,
+    /// Write neither prompt nor workflow into saved files
+    #[arg(long)]
+    pub(crate) disable_metadata: bool,
+    /// Unload all models after every prompt
+    #[arg(long)]
+    pub(crate) disable_smart_memory: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PreviewMethod {
+    #[default]
+    None,
+    Auto,
+    Latent2rgb,
+    Taesd,
+}
+
+/// What is told on the way.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Log")]
+pub(crate) struct LogArgs {
+    /// How much to log (bare: DEBUG)
+    #[arg(long, value_enum, value_name = "LEVEL", num_args = 0..=1, default_value = "INFO", default_missing_value = "DEBUG")]
+    pub(crate) verbose: Verbosity,
+    /// Log to standard output instead of standard error, except errors
+    #[arg(long)]
+    pub(crate) log_stdout: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[value(rename_all = "UPPER")]
+pub(crate) enum Verbosity {
+    Debug,
+    #[default]
+    Info,
+    Warning,
+    Error,
+    Critical,
+}
+
+#[derive(Args, Debug, Default)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+    #[command(flatten)]
+    pub(crate) dirs: DirArgs,
+    #[command(flatten)]
+    pub(crate) exec: ExecArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Network")]
+pub(crate) struct NetworkArgs {
+    /// Addresses to listen on, with commas between (bare: all); beyond this machine a token is needed
+    #[arg(long, value_name = "IP", num_args = 0..=1, default_value = "127.0.0.1", default_missing_value = "0.0.0.0,::")]
+    pub(crate) listen: String,
+    #[arg(long, default_value_t = 8188)]
+    pub(crate) port: u16,
+    /// Secret that every request must carry; --token-file keeps it out of the list of processes
+    #[arg(long, value_name = "TEXT", group = "secret")]
+    pub(crate) token: Option<String>,
+    /// File whose first line is the token
+    #[arg(long, value_name = "FILE", group = "secret")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Further host name under which this server is reached; * for any
+    #[arg(long, value_name = "NAME", action = ArgAction::Append)]
+    pub(crate) allow_host: Vec<String>,
+    /// Key for TLS; needs --tls-certfile too
+    #[arg(long, value_name = "FILE", requires = "tls_certfile")]
+    pub(crate) tls_keyfile: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "tls_keyfile")]
+    pub(crate) tls_certfile: Option<PathBuf>,
+    /// Let pages of this origin use the interface (bare: any)
+    #[arg(long, value_name = "ORIGIN", num_args = 0..=1, default_missing_value = "*")]
+    pub(crate) enable_cors_header: Option<String>,
+    /// Largest request in megabytes (100 if not given)
+    #[arg(long, value_name = "MB")]
+    pub(crate) max_upload_size: Option<f64>,
+    #[arg(long)]
+    pub(crate) enable_compress_response_body: bool,
+    /// Separate settings and workflows for each user
+    #[arg(long)]
+    pub(crate) multi_user: bool,
+    /// Say nothing about the addresses at the start
+    #[arg(long)]
+    pub(crate) dont_print_server: bool,
+    /// Prepare everything, then end instead of listening
+    #[arg(long)]
+    pub(crate) quick_test_for_ci: bool,
+}
+
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Page")]
+pub(crate) struct PageArgs {
+    /// What / shows: the official editor, if it is installed, or a status page
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub(crate) front_end: Option<FrontEndChoice>,
+    /// Folder with a front-end's index.html
+    #[arg(long, value_name = "DIR")]
+    pub(crate) front_end_root: Option<PathBuf>,
+    /// A downloaded front-end, as OWNER/REPO@VERSION
+    #[arg(long, value_name = "NAME")]
+    pub(crate) front_end_version: Option<String>,
+    /// Python, virtual environment or site-packages folder in which to look for the editor
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<PathBuf>,
+    /// No remote nodes, and no content of other sites in the page
+    #[arg(long)]
+    pub(crate) disable_api_nodes: bool,
+    /// Open the page in a browser
+    #[arg(long)]
+    pub(crate) auto_launch: bool,
+    #[arg(long)]
+    pub(crate) disable_auto_launch: bool,
+    /// The same as --auto-launch
+    #[arg(long)]
+    pub(crate) windows_standalone_build: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrontEndChoice {
+    Comfy,
+    Status,
+}
+
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Queue")]
+pub(crate) struct StoreArgs {
+    /// Database of queue and history: a path, sqlite:///PATH or sqlite:///:memory: (default: fresco.db in the user folder)
+    #[arg(long, value_name = "URL")]
+    pub(crate) database_url: Option<String>,
+    /// Prompts that may wait
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub(crate) max_queue: usize,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// An API prompt, a workflow saved by the editor, or a picture that carries one; - reads standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Change an input before the run; VALUE is JSON or else text
+    #[arg(long = "set", value_name = "NODE.INPUT=VALUE", action = ArgAction::Append)]
+    pub(crate) set: Vec<String>,
+    /// No progress bar
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) dirs: DirArgs,
+    #[command(flatten)]
+    pub(crate) exec: ExecArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ConvertArgs {
+    /// A workflow saved by the editor, or a picture that carries one; - reads standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Node definitions of another server (the answer of /object_info) instead of our own
+    #[arg(long, value_name = "FILE")]
+    pub(crate) object_info: Option<PathBuf>,
+    /// Write there instead of standard output
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) dirs: DirArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NodesArgs {
+    /// Show this one in full
+    #[arg(value_name = "CLASS")]
+    pub(crate) class: Option<String>,
+    /// As /object_info has it
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) dirs: DirArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// How an accepted flag takes its value.
+#[derive(Clone, Copy, Debug)]
+enum Takes {
+    Nothing,
+    Int,
+    Float,
+    Text,
+    /// An integer that may be left out.
+    MaybeInt,
+    /// One or more words.
+    Words,
+    /// One of these words.
+    One(&'static [&'static str]),
+    /// Any number of these words.
+    Some(&'static [&'static str]),
+}
+
+/// Flags of the reference that parse and do nothing here: they belong to models, devices and Python packs, which this
+/// build does not have. Flags of one group exclude each other.
+const ACCEPTED: &[(&str, Takes, &str)] = &[
+    ("cuda-device", Takes::Int, ""),
+    ("default-device", Takes::Int, ""),
+    ("cuda-malloc", Takes::Nothing, "malloc"),
+    ("disable-cuda-malloc", Takes::Nothing, "malloc"),
+    ("force-fp32", Takes::Nothing, "force"),
+    ("force-fp16", Takes::Nothing, "force"),
+    ("fp32-unet", Takes::Nothing, "unet"),
+    ("fp64-unet", Takes::Nothing, "unet"),
+    ("bf16-unet", Takes::Nothing, "unet"),
+    ("fp16-unet", Takes::Nothing, "unet"),
+    ("fp8_e4m3fn-unet", Takes::Nothing, "unet"),
+    ("fp8_e5m2-unet", Takes::Nothing, "unet"),
+    ("fp8_e8m0fnu-unet", Takes::Nothing, "unet"),
+    ("fp16-vae", Takes::Nothing, "vae"),
+    ("fp32-vae", Takes::Nothing, "vae"),
+    ("bf16-vae", Takes::Nothing, "vae"),
+    ("cpu-vae", Takes::Nothing, ""),
+    ("fp8_e4m3fn-text-enc", Takes::Nothing, "text-enc"),
+    ("fp8_e5m2-text-enc", Takes::Nothing, "text-enc"),
+    ("fp16-text-enc", Takes::Nothing, "text-enc"),
+    ("fp32-text-enc", Takes::Nothing, "text-enc"),
+    ("bf16-text-enc", Takes::Nothing, "text-enc"),
+    ("force-channels-last", Takes::Nothing, ""),
+    ("directml", Takes::MaybeInt, ""),
+    ("oneapi-device-selector", Takes::Text, ""),
+    ("disable-ipex-optimize", Takes::Nothing, ""),
+    ("supports-fp8-compute", Takes::Nothing, ""),
+    ("use-split-cross-attention", Takes::Nothing, "attention"),
+    ("use-quad-cross-attention", Takes::Nothing, "attention"),
+    ("use-pytorch-cross-attention", Takes::Nothing, "attention"),
+    ("use-sage-attention", Takes::Nothing, "attention"),
+    ("use-flash-attention", Takes::Nothing, "attention"),
+    ("disable-xformers", Takes::Nothing, ""),
+    ("force-upcast-attention", Takes::Nothing, "upcast"),
+    ("dont-upcast-attention", Takes::Nothing, "upcast"),
+    ("enable-manager", Takes::Nothing, ""),
+    ("disable-manager-ui", Takes::Nothing, "manager-ui"),
+    ("enable-manager-legacy-ui", Takes::Nothing, "manager-ui"),
+    ("gpu-only", Takes::Nothing, "vram"),
+    ("highvram", Takes::Nothing, "vram"),
+    ("normalvram", Takes::Nothing, "vram"),
+    ("lowvram", Takes::Nothing, "vram"),
+    ("novram", Takes::Nothing, "vram"),
+    ("cpu", Takes::Nothing, "vram"),
+    ("reserve-vram", Takes::Float, ""),
+    ("async-offload", Takes::MaybeInt, ""),
+    ("disable-async-offload", Takes::Nothing, ""),
+    ("force-non-blocking", Takes::Nothing, ""),
+    ("deterministic", Takes::Nothing, ""),
+    ("fast", Takes::Some(&["fp16_accumulation", "fp8_matrix_mult", "cublas_ops", "autotune"]), ""),
+    // Uploads are compared byte by byte, which no hash does better.
+    ("default-hashing-function", Takes::One(&["md5", "sha1", "sha256", "sha512"]), ""),
+    ("preview-size", Takes::Int, ""),
+    ("disable-pinned-memory", Takes::Nothing, ""),
+    ("mmap-torch-files", Takes::Nothing, ""),
+    ("disable-mmap", Takes::Nothing, ""),
+    ("disable-all-custom-nodes", Takes::Nothing, ""),
+    ("whitelist-custom-nodes", Takes::Words, ""),
+    ("comfy-api-base", Takes::Text, ""),
+];
+
+/// Names of the flags in [`ACCEPTED`].
+pub(crate) fn accepted() -> impl Iterator<Item = &'static str> {
+    ACCEPTED.iter().map(|(name, ..)| *name)
+}
+
+fn accept(command: Command) -> Command {
+    ACCEPTED.iter().fold(command, |command, &(name, takes, group)| {
+        let mut arg = Arg::new(name).long(name).hide_short_help(true).help("Accepted; no effect in this build");
+        arg = arg.help_heading("Models and devices");
+        arg = match takes {
+            Takes::Nothing => arg.action(ArgAction::SetTrue),
+            Takes::Int => arg.value_name("N").value_parser(clap::value_parser!(i64)),
+            Takes::Float => arg.value_name("NUMBER").value_parser(clap::value_parser!(f64)),
+            Takes::Text => arg.value_name("TEXT"),
+            Takes::MaybeInt => arg
+                .value_name("N")
+                .num_args(0..=1)
+                .default_missing_value("-1")
+                .allow_negative_numbers(true)
+                .value_parser(clap::value_parser!(i64)),
+            Takes::Words => arg.value_name("NAME").num_args(1..).action(ArgAction::Append),
+            Takes::One(words) => arg.value_name("WHICH").value_parser(words.to_vec()),
+            Takes::Some(words) => arg.value_name("WHAT").num_args(0..).value_parser(words.to_vec()),
+        };
+        if !group.is_empty() {
+            arg = arg.group(group);
+        }
+        command.arg(arg)
+    })
+}
+
+/// The whole command line: derived flags and accepted ones, on the commands that serve or run.
+pub(crate) fn command() -> Command {
+    let mut command = accept(Cli::command());
+    for name in ["serve", "run", "doctor"] {
+        command = command.mut_subcommand(name, accept);
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn ok(line: &str) -> clap::ArgMatches {
+        let words = std::iter::once("fresco").chain(line.split_whitespace());
+        command().try_get_matches_from(words).unwrap_or_else(|e| panic!("{line}: {e}"))
+    }
+
+    #[track_caller]
+    fn refused(line: &str) {
+        let words = std::iter::once("fresco").chain(line.split_whitespace());
+        let error = command().try_get_matches_from(words).err().unwrap_or_else(|| panic!("{line} was accepted"));
+        assert_eq!(error.exit_code(), 2, "{line}");
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        command().debug_assert();
+    }
+
+    /// Every row of the flag table in server.md section 13.
+    #[test]
+    fn every_flag_of_the_reference_parses() {
+        for line in [
+            "",
+            "--listen",
+            "--listen 127.0.0.1,::1 --port 9000",
+            "--tls-keyfile a --tls-certfile b",
+            "--enable-cors-header",
+            "--enable-cors-header https://a.b",
+            "--max-upload-size 12.5",
+            "--base-directory a --output-directory b --temp-directory c --input-directory d --user-directory e",
+            "--extra-model-paths-config a b --extra-model-paths-config c",
+            "--auto-launch",
+            "--disable-auto-launch",
+            "--cuda-device 0 --default-device 1",
+            "--directml",
+            "--directml 1",
+            "--directml -1",
+            "--oneapi-device-selector x",
+            "--cpu-vae --force-channels-last --disable-ipex-optimize --supports-fp8-compute",
+            "--preview-method latent2rgb --preview-size 256",
+            "--preview-method none",
+            "--preview-method auto",
+            "--preview-method taesd",
+            "--cache-lru 10",
+            "--cache-ram",
+            "--cache-ram 2.5",
+            "--disable-xformers --enable-manager",
+            "--reserve-vram 0.5 --async-offload --disable-async-offload --force-non-blocking",
+            "--async-offload 4",
+            "--default-hashing-function md5",
+            "--default-hashing-function sha512",
+            "--disable-smart-memory --deterministic",
+            "--fast",
+            "--fast fp16_accumulation autotune",
+            "--disable-pinned-memory --mmap-torch-files --disable-mmap",
+            "--dont-print-server --quick-test-for-ci --windows-standalone-build",
+            "--disable-metadata --disable-all-custom-nodes --whitelist-custom-nodes a b",
+            "--disable-api-nodes --multi-user",
+            "--verbose",
+            "--verbose CRITICAL --log-stdout",
+            "--front-end-version comfyanonymous/ComfyUI@latest",
+            "--front-end-root /tmp",
+            "--enable-compress-response-body",
+            "--comfy-api-base https://api.comfy.org",
+            "--database-url sqlite:///:memory:",
+        ] {
+            ok(line);
+            ok(&format!("serve {line}"));
+        }
+        for (name, takes, _) in ACCEPTED {
+            if matches!(takes, Takes::Nothing) {
+                ok(&format!("--{name}"));
+            }
+        }
+    }
+
+    #[test]
+    fn flags_of_one_group_exclude_each_other() {
+        for (i, (a, takes_a, group_a)) in ACCEPTED.iter().enumerate() {
+            for (b, takes_b, group_b) in &ACCEPTED[i + 1..] {
+                let plain = matches!((takes_a, takes_b), (Takes::Nothing, Takes::Nothing));
+                if plain && !group_a.is_empty() && group_a == group_b {
+                    refused(&format!("--{a} --{b}"));
+                }
+            }
+        }
+        refused("--cache-none --cache-lru 3");
+        refused("--cache-classic --cache-ram");
+        refused("--token a --token-file b");
+        ok("--fp16-vae --fp16-unet --lowvram --force-fp16");
+    }
+
+    #[test]
+    fn usage_errors_end_with_2() {
+        for line in [
+            "--unknown",
+            "--port x",
+            "--port 99999",
+            "--verbose LOUD",
+            "--verbose debug",
+            "--preview-method TAESD",
+            "--fast everything",
+            "--default-hashing-function crc",
+            "--tls-keyfile a",
+            "--cuda-device x",
+            "run",
+            "run a b",
+            "convert",
+            "nodes --port 1",
+            "frobnicate",
+            "--port 1 serve",
+        ] {
+            refused(line);
+        }
+    }
+}

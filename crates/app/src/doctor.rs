@@ -1,0 +1,221 @@
+//! `fresco doctor`: what was found and what stands in the way. Changes nothing.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use fresco_engine::store::{Store, StoreError};
+use fresco_files::Dirs;
+
+use crate::front_end::Pages;
+use crate::house::House;
+use crate::logging::chain;
+use crate::python::{Sites, TemplateFiles};
+use crate::serve::{bind, database, database_path};
+use crate::settings::ServeSettings;
+
+/// The report, and whether `serve` would start.
+#[derive(Default)]
+struct Report {
+    text: String,
+    problems: usize,
+}
+
+impl Report {
+    fn heading(&mut self, name: &str) {
+        let gap = if self.text.is_empty() { "" } else { "\n" };
+        let _ = writeln!(self.text, "{gap}{name}");
+    }
+
+    fn line(&mut self, what: &str, found: impl AsRef<str>) {
+        let _ = writeln!(self.text, "  {what}: {}", found.as_ref());
+    }
+
+    fn problem(&mut self, what: &str, why: impl AsRef<str>) {
+        self.problems += 1;
+        self.line(what, format!("PROBLEM: {}", why.as_ref()));
+    }
+}
+
+pub(crate) fn doctor(settings: ServeSettings) -> anyhow::Result<ExitCode> {
+    let report = examine(&settings);
+    std::io::stdout().lock().write_all(report.text.as_bytes()).context("cannot write to standard output")?;
+    Ok(if report.problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn examine(settings: &ServeSettings) -> Report {
+    let mut report = Report::default();
+    report.heading("program");
+    report.line("version", format!("{} (ComfyUI {})", env!("CARGO_PKG_VERSION"), fresco_server::REFERENCE_VERSION));
+    match House::open(&settings.folders) {
+        Ok(house) => {
+            report.line("nodes", house.registry.len().to_string());
+            devices(&mut report);
+            folders(&mut report, &house);
+            queue(&mut report, settings, &house.dirs);
+            pages(&mut report, settings, &house.dirs);
+        }
+        Err(error) => {
+            report.heading("folders");
+            report.problem("folders", chain(error.as_ref()));
+        }
+    }
+    ports(&mut report, settings);
+    report
+}
+
+fn devices(report: &mut Report) {
+    report.heading("devices");
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = |bytes: Option<u64>| bytes.map_or("unknown".into(), |b| format!("{:.1} GiB", b as f64 / f64::from(1 << 30)));
+    let total = memory(fresco_engine::total_ram());
+    report.line("cpu", format!("{threads} threads, {total} of memory, {} free", memory(fresco_engine::available_ram())));
+    report.line("gpu", "not used by this build");
+}
+
+fn folders(report: &mut Report, house: &House) {
+    let dirs = &*house.dirs;
+    report.heading("folders");
+    report.line("base", dirs.base.display().to_string());
+    for (name, path, written) in [
+        ("models", &dirs.models, false),
+        ("input", &dirs.input, true),
+        ("output", &dirs.output, true),
+        ("temp", &dirs.temp, true),
+        ("user", &dirs.user, true),
+    ] {
+        match state(path, written) {
+            Ok(state) => report.line(name, format!("{}{state}", path.display())),
+            Err(why) => report.problem(name, format!("{}: {why}", path.display())),
+        }
+    }
+    let mut empty = 0;
+    report.heading("model files");
+    for (folder, roots) in house.folders.all_roots() {
+        let count = house.folders.list(&folder).map_or(0, |names| names.len());
+        if count == 0 {
+            empty += 1;
+            continue;
+        }
+        let places: Vec<String> =
+            roots.iter().filter(|r| r.is_dir()).map(|r| r.display().to_string()).collect();
+        report.line(&folder, format!("{count} in {}", places.join(", ")));
+    }
+    report.line("others", format!("{empty} folder types without files"));
+}
+
+/// How a folder stands: missing ones are made when needed, if their parent allows it.
+fn state(path: &Path, written: bool) -> Result<&'static str, String> {
+    let metadata = match path.metadata() {
+        Ok(metadata) => metadata,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(" (not there yet)"),
+        Err(e) => return Err(e.to_string()),
+    };
+    if !metadata.is_dir() {
+        return Err("is not a folder".into());
+    }
+    std::fs::read_dir(path).map_err(|e| format!("cannot be read: {e}"))?;
+    if written && metadata.permissions().readonly() {
+        return Err("cannot be written".into());
+    }
+    Ok("")
+}
+
+fn queue(report: &mut Report, settings: &ServeSettings, dirs: &Dirs) {
+    report.heading("queue and history");
+    let place = database(settings, dirs);
+    let Some(path) = database_path(&place) else {
+        report.line("database", "in memory; nothing survives the process");
+        return;
+    };
+    match Store::inspect(path) {
+        Ok(None) => report.line("database", format!("{} (not there yet)", path.display())),
+        Ok(Some(found)) => {
+            report.line("database", path.display().to_string());
+            report.line("prompts waiting", found.jobs.to_string());
+            report.line("history", found.history.to_string());
+        }
+        Err(error @ StoreError::InUse { .. }) => report.problem("database", error.to_string()),
+        Err(error) => report.problem("database", chain(&error)),
+    }
+}
+
+fn pages(report: &mut Report, settings: &ServeSettings, dirs: &Dirs) {
+    report.heading("front-end");
+    let shown = Pages::find(&settings.front_end, settings.python.as_deref(), dirs).root;
+    report.line("/ shows", shown.map_or("the status page".into(), |root| root.display().to_string()));
+    let sites = Sites::find(settings.python.as_deref(), &dirs.base);
+    let package = |found: Option<(Option<String>, String)>| match found {
+        None => "not installed".to_owned(),
+        Some((version, place)) => format!("{} in {place}", version.unwrap_or("unknown version".into())),
+    };
+    report.line("editor", package(sites.front_end().map(|p| (p.version, p.folder.display().to_string()))));
+    let templates = sites.templates().map(|t| {
+        let place = match t.files {
+            TemplateFiles::Folder(folder) => folder.display().to_string(),
+            TemplateFiles::Files(files) => format!("{} files", files.len()),
+        };
+        (t.version, place)
+    });
+    report.line("templates", package(templates));
+    report.line("node documentation", package(sites.docs().map(|p| (p.version, p.folder.display().to_string()))));
+}
+
+fn ports(report: &mut Report, settings: &ServeSettings) {
+    report.heading("network");
+    for ip in &settings.listen {
+        let address = SocketAddr::new(*ip, settings.port);
+        match bind(&[*ip], settings.port) {
+            Ok(_) => report.line("address", format!("{address} is free")),
+            Err(error) => report.problem("address", chain(error.as_ref())),
+        }
+    }
+    report.line("token", if settings.token.is_some() { "set" } else { "none; this machine only" });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use clap::FromArgMatches as _;
+
+    use super::*;
+    use crate::cli::{Cli, command};
+
+    fn examined(base: &Path, more: &[&str]) -> Report {
+        let mut words = vec![OsStr::new("fresco"), OsStr::new("--base-directory"), base.as_os_str()];
+        // A place without packages, so that the machine's Python does not matter.
+        words.extend([OsStr::new("--python"), base.as_os_str(), OsStr::new("--port"), OsStr::new("0")]);
+        words.extend(more.iter().map(OsStr::new));
+        let matches = command().try_get_matches_from(words).unwrap();
+        examine(&ServeSettings::resolve(Cli::from_arg_matches(&matches).unwrap().serve).unwrap())
+    }
+
+    #[test]
+    fn a_fresh_folder_is_fine_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = examined(dir.path(), &[]);
+        assert_eq!(report.problems, 0, "{}", report.text);
+        for part in ["output (not there yet)", "the status page", "editor: not installed", "is free"] {
+            assert!(report.text.contains(part), "{part} is not in\n{}", report.text);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "doctor made something");
+    }
+
+    #[test]
+    fn problems_are_named_and_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("user")).unwrap();
+        std::fs::write(dir.path().join("user/fresco.db"), "no database").unwrap();
+        std::fs::write(dir.path().join("output"), "no folder").unwrap();
+        let report = examined(dir.path(), &[]);
+        assert_eq!(report.problems, 2, "{}", report.text);
+        assert!(report.text.contains("is not a database"), "{}", report.text);
+        assert!(report.text.contains("is not a folder"), "{}", report.text);
+        std::fs::write(dir.path().join("extra_model_paths.yaml"), "x: [").unwrap();
+        assert_eq!(examined(dir.path(), &[]).problems, 1);
+    }
+}

@@ -1,0 +1,174 @@
+//! What every command that knows nodes stands on: folders, registry, listings, resources.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fresco_engine::{EventSink, ExecutorConfig, NoModels};
+use fresco_files::mime::MediaClass;
+use fresco_files::{Dirs, Folders, Saver, folders, walk};
+use fresco_graph::{Listings, Map, Registry, Resources, Value, object_info};
+use fresco_nodes::save::SaveOptions;
+
+use crate::settings::{ExecSettings, FolderSettings};
+
+/// Extensions of 3-D files that the loaders offer.
+const SCENES: [&str; 5] = [".gltf", ".glb", ".obj", ".fbx", ".stl"];
+
+pub(crate) struct House {
+    pub(crate) dirs: Arc<Dirs>,
+    pub(crate) folders: Folders,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) listings: Arc<dyn Listings>,
+}
+
+impl House {
+    /// Resolves directories and model folders; nothing is created or deleted.
+    pub(crate) fn open(settings: &FolderSettings) -> anyhow::Result<Self> {
+        let dirs = Arc::new(Dirs::resolve(&settings.dirs)?);
+        let folders = Folders::new(&dirs);
+        let own = dirs.program.join("extra_model_paths.yaml");
+        let own = own.is_file().then_some(own);
+        let variable = |name: &str| std::env::var(name).ok();
+        for file in own.iter().chain(&settings.extra_paths) {
+            folders.add_extra_paths(file, &variable)?;
+        }
+        folders.add_output_roots(&dirs);
+        let mut registry = Registry::new();
+        registry.add(&fresco_nodes::all());
+        let listings = Arc::new(DiskListings { dirs: dirs.clone(), folders: folders.clone() });
+        Ok(Self { dirs, folders, registry: Arc::new(registry), listings })
+    }
+
+    /// How the engine runs nodes here.
+    pub(crate) fn executor(&self, settings: &ExecSettings, sink: Arc<dyn EventSink>) -> ExecutorConfig {
+        let mut resources = Resources::default();
+        resources.insert((*self.dirs).clone());
+        resources.insert(self.folders.clone());
+        resources.insert(Saver::new());
+        resources.insert(SaveOptions { disable_metadata: settings.disable_metadata });
+        ExecutorConfig {
+            registry: self.registry.clone(),
+            resources: Arc::new(resources),
+            memory: Arc::new(NoModels),
+            sink,
+            cache: settings.cache,
+            preview_method: settings.preview_method.into(),
+            disable_smart_memory: settings.disable_smart_memory,
+        }
+    }
+
+    /// What `/object_info` says.
+    pub(crate) fn object_info(&self) -> Map {
+        let entry = |class: &Arc<dyn fresco_graph::NodeClass>| {
+            let schema = class.schema();
+            (schema.id.clone(), object_info::node_info(schema, &*self.listings))
+        };
+        self.registry.iter().map(entry).collect()
+    }
+
+    pub(crate) fn node_info(&self, class: &str) -> Option<Value> {
+        let class = self.registry.get(class)?;
+        Some(object_info::node_info(class.schema(), &*self.listings))
+    }
+}
+
+/// Combos that follow the disk.
+struct DiskListings {
+    dirs: Arc<Dirs>,
+    folders: Folders,
+}
+
+impl Listings for DiskListings {
+    fn list(&self, source: &str) -> Vec<String> {
+        match source.split_once('/') {
+            Some(("models", folder)) => match self.folders.list(folder) {
+                Ok(names) => names.iter().map(ToString::to_string).collect(),
+                Err(_) => Vec::new(),
+            },
+            Some(("input", kind)) => self.inputs(kind),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl DiskListings {
+    fn inputs(&self, kind: &str) -> Vec<String> {
+        let of = |classes: &[MediaClass]| folders::input_files(&self.dirs, classes);
+        match kind {
+            "image" => of(&[MediaClass::Image]),
+            "video" => of(&[MediaClass::Video]),
+            // A film has sound too.
+            "audio" => of(&[MediaClass::Audio, MediaClass::Video]),
+            "latent" => {
+                let mut names = walk::top_files(&self.dirs.input);
+                names.retain(|name| name.ends_with(".latent"));
+                names
+            }
+            "folders" => walk::subfolders(&self.dirs.input),
+            "3d" => scenes(&self.dirs.input),
+            _ => walk::top_files(&self.dirs.input),
+        }
+    }
+}
+
+/// 3-D files in `3d` and below, relative to the input folder.
+fn scenes(input: &Path) -> Vec<String> {
+    let root = input.join("3d");
+    let below = walk::subfolders(&root).into_iter().map(|folder| format!("3d/{folder}"));
+    let mut found: Vec<String> = std::iter::once("3d".to_owned())
+        .chain(below)
+        .flat_map(|folder| {
+            let names = walk::top_files(&input.join(&folder));
+            names.into_iter().map(move |name| format!("{folder}/{name}"))
+        })
+        .filter(|name| SCENES.iter().any(|end| name.to_lowercase().ends_with(end)))
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use fresco_files::DirOptions;
+
+    use super::*;
+
+    pub(crate) fn house(base: &Path) -> House {
+        let dirs = DirOptions { program: base.into(), base: Some(base.into()), ..DirOptions::default() };
+        House::open(&FolderSettings { dirs, extra_paths: Vec::new() }).unwrap()
+    }
+
+    #[test]
+    fn listings_follow_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in [
+            "input/b.png", "input/a.JPG", "input/film.mp4", "input/song.mp3", "input/x.latent", "input/note.txt",
+            "input/3d/one.glb", "input/3d/deep/two.OBJ", "input/3d/no.txt", "models/vae/v.safetensors",
+        ] {
+            let path = dir.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let house = house(dir.path());
+        let list = |source: &str| house.listings.list(source).join(" ");
+        assert_eq!(list("input/image"), "a.JPG b.png");
+        assert_eq!(list("input/video"), "film.mp4");
+        assert_eq!(list("input/audio"), "film.mp4 song.mp3");
+        assert_eq!(list("input/latent"), "x.latent");
+        assert_eq!(list("input/3d"), "3d/deep/two.OBJ 3d/one.glb");
+        assert_eq!(list("input/folders"), "3d 3d/deep");
+        assert_eq!(list("models/vae"), "v.safetensors");
+        assert_eq!(list("models/nothing"), "");
+    }
+
+    #[test]
+    fn extra_paths_beside_the_models_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("more")).unwrap();
+        fs::write(dir.path().join("more/l.safetensors"), "").unwrap();
+        fs::write(dir.path().join("extra_model_paths.yaml"), "x:\n  loras: more\n").unwrap();
+        assert_eq!(house(dir.path()).listings.list("models/loras"), ["l.safetensors"]);
+    }
+}

@@ -1,0 +1,147 @@
+//! The log: lines on standard error, the last of them kept for the front-end's panel.
+//!
+//! Plain messages, because test harnesses and people's scripts look for whole lines of the reference; problems say first
+//! what they are.
+
+use std::fmt::{self, Write as _};
+use std::io::{IsTerminal as _, Write as _};
+
+use fresco_server::LogRing;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::cli::{LogArgs, Verbosity};
+use crate::env_vars;
+
+/// Starts logging for the process and gives the kept lines.
+pub(crate) fn start(args: &LogArgs) -> LogRing {
+    let ring = LogRing::default();
+    let colour = std::io::stderr().is_terminal() && env_vars::get(env_vars::NO_COLOR).is_none();
+    let lines = Lines { ring: ring.clone(), stdout: args.log_stdout, colour };
+    let (ours, others) = match args.verbose {
+        Verbosity::Debug => (LevelFilter::DEBUG, LevelFilter::INFO),
+        Verbosity::Info => (LevelFilter::INFO, LevelFilter::WARN),
+        Verbosity::Warning => (LevelFilter::WARN, LevelFilter::WARN),
+        Verbosity::Error | Verbosity::Critical => (LevelFilter::ERROR, LevelFilter::ERROR),
+    };
+    let filter = Targets::new().with_default(others).with_target("fresco", ours);
+    // A second call, in tests, keeps the first one's log.
+    let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
+    ring
+}
+
+struct Lines {
+    ring: LogRing,
+    /// All but errors go to standard output.
+    stdout: bool,
+    colour: bool,
+}
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let level = *event.metadata().level();
+        let line = line(level, event);
+        self.ring.push(&line);
+        // A log that cannot be written must not end the program.
+        let _ = if self.stdout && level != Level::ERROR {
+            std::io::stdout().lock().write_all(line.as_bytes())
+        } else {
+            let paint = match level {
+                Level::ERROR => "\x1b[31m",
+                Level::WARN => "\x1b[33m",
+                _ => "",
+            };
+            let mut to = std::io::stderr().lock();
+            if self.colour && !paint.is_empty() {
+                write!(to, "{paint}{line}\x1b[0m")
+            } else {
+                to.write_all(line.as_bytes())
+            }
+        };
+    }
+}
+
+fn line(level: Level, event: &Event<'_>) -> String {
+    let mut text = Text { message: String::new(), fields: String::new() };
+    event.record(&mut text);
+    let before = match level {
+        Level::ERROR => "error: ",
+        Level::WARN => "warning: ",
+        _ => "",
+    };
+    format!("{before}{}{}\n", text.message, text.fields)
+}
+
+struct Text {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            self.message.push_str(value);
+        } else {
+            let _ = write!(self.fields, " {}={value}", field.name());
+        }
+    }
+
+    /// An error with all its causes: printed once, here.
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        let _ = write!(self.fields, " {}={}", field.name(), chain(value));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.message, "{value:?}");
+        } else {
+            let _ = write!(self.fields, " {}={value:?}", field.name());
+        }
+    }
+}
+
+/// `what: why: why`.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_plain_and_kept() {
+        let ring = LogRing::default();
+        let lines = Lines { ring: ring.clone(), stdout: false, colour: false };
+        let filter = Targets::new().with_default(LevelFilter::WARN).with_target("fresco", LevelFilter::INFO);
+        let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter));
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!("To see the GUI go to: {}", "http://127.0.0.1:8188");
+            tracing::info!(target: "fresco_engine::worker", n = 3, name = "x", "took");
+            tracing::debug!("not shown");
+            tracing::info!(target: "hyper", "not shown");
+            tracing::warn!(target: "hyper", "odd");
+            let error = std::io::Error::other("inner");
+            tracing::error!(error = &error as &dyn std::error::Error, "failed");
+        });
+        let kept: Vec<_> = ring.entries().into_iter().map(|e| e.text).collect();
+        assert_eq!(
+            kept,
+            [
+                "To see the GUI go to: http://127.0.0.1:8188\n",
+                "took n=3 name=x\n",
+                "warning: odd\n",
+                "error: failed error=inner\n",
+            ]
+        );
+    }
+}

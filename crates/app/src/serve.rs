@@ -1,0 +1,319 @@
+//! `fresco serve`: puts the rooms together, listens, and ends in order.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use fresco_engine::store::{Limits, Store, StorePath};
+use fresco_engine::{Engine, EngineConfig};
+use fresco_files::Dirs;
+use fresco_graph::PromptLimits;
+use fresco_server::serve::{Plain, serve as listen};
+use fresco_server::{App, Config, Hub, LogRing, Metrics, Parts, REFERENCE_VERSION, Templates, Versions};
+
+use crate::front_end::Pages;
+use crate::house::House;
+use crate::python::TemplateFiles;
+use crate::settings::ServeSettings;
+use crate::tls::Tls;
+
+/// Name of our database in the user folder.
+const DATABASE: &str = "fresco.db";
+/// How long a node may ignore an interrupt before its prompt is given up.
+const HANG_GRACE: Duration = Duration::from_secs(10);
+/// How long the running node gets to notice that the program ends; its prompt is queued again either way.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+/// Threads for sockets. Nodes and the database have their own.
+const SOCKET_THREADS: usize = 4;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+pub(crate) fn serve(settings: ServeSettings, logs: LogRing, argv: Vec<String>) -> anyhow::Result<ExitCode> {
+    tracing::info!("Fresco {}", env!("CARGO_PKG_VERSION"));
+    tracing::info!("ComfyUI version: {REFERENCE_VERSION}");
+    let house = House::open(&settings.folders)?;
+    let tls = settings.tls.as_ref().map(|(key, certificate)| Tls::load(key, certificate)).transpose()?;
+    // Before anything is changed: whoever cannot have the port or the database leaves no trace.
+    let listeners = if settings.quick_test { Vec::new() } else { bind(&settings.listen, settings.port)? };
+    house.dirs.create_user()?;
+    let database = database(&settings, &house.dirs);
+    let limits = Limits { max_pending: settings.max_queue, ..Limits::default() };
+    let store = Store::open(&database, limits)?;
+    house.dirs.create_input();
+    if let Err(error) = house.dirs.clear_temp() {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the temp folder is not emptied");
+    }
+    let pages = Pages::find(&settings.front_end, settings.python.as_deref(), &house.dirs);
+    let threads = std::thread::available_parallelism().map_or(2, usize::from).min(SOCKET_THREADS);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name("sockets")
+        .enable_all()
+        .build()
+        .context("cannot start the threads for sockets")?;
+    runtime.block_on(assembled(settings, house, store, pages, listeners, tls, logs, argv))
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of the whole program meet here, once")]
+async fn assembled(
+    settings: ServeSettings,
+    house: House,
+    store: Store,
+    pages: Pages,
+    listeners: Vec<TcpListener>,
+    tls: Option<Tls>,
+    logs: LogRing,
+    argv: Vec<String>,
+) -> anyhow::Result<ExitCode> {
+    let config = config(&settings, &house.dirs, pages, argv);
+    let metrics = Arc::new(Metrics::default());
+    let hub = Hub::new(&config.limits, metrics.clone());
+    house.dirs.create_temp()?;
+    let waiting = store.remaining();
+    let engine = Engine::start(EngineConfig {
+        executor: house.executor(&settings.exec, hub.clone()),
+        listings: house.listings.clone(),
+        store,
+        limits: PromptLimits::default(),
+        hang_grace: HANG_GRACE,
+    })
+    .context("cannot start the worker")?;
+    if waiting > 0 {
+        tracing::info!("{waiting} prompts from before are queued again");
+    }
+    let app = App::new(Parts {
+        config,
+        engine: engine.clone(),
+        hub,
+        metrics,
+        dirs: house.dirs.clone(),
+        folders: house.folders.clone(),
+        logs,
+    });
+    if !settings.quick_test {
+        announce(&settings, &listeners);
+        let listeners = listeners
+            .into_iter()
+            .map(tokio::net::TcpListener::from_std)
+            .collect::<Result<Vec<_>, _>>()
+            .context("cannot listen")?;
+        let signal = told_to_stop();
+        match tls {
+            Some(tls) => listen(listeners, Arc::new(tls), app, signal).await,
+            None => listen(listeners, Arc::new(Plain), app, signal).await,
+        }
+    }
+    // Node code may hold the worker for a while; the sockets' threads are free for it.
+    tokio::task::spawn_blocking(move || engine.stop(STOP_GRACE)).await.context("the engine did not stop")?;
+    tracing::info!("Stopped server");
+    if let Err(error) = house.dirs.clear_temp() {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the temp folder is not emptied");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where queue and history are.
+pub(crate) fn database(settings: &ServeSettings, dirs: &Dirs) -> StorePath {
+    settings.database.clone().unwrap_or_else(|| StorePath::File(dirs.user.join(DATABASE)))
+}
+
+fn config(settings: &ServeSettings, dirs: &Dirs, pages: Pages, argv: Vec<String>) -> Config {
+    Config {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        argv,
+        max_upload: settings.max_upload,
+        max_upload_given: settings.max_upload_given,
+        cors: settings.cors.clone(),
+        compress: settings.compress,
+        block_external: settings.block_external,
+        token: settings.token.clone(),
+        hosts: settings.hosts.clone(),
+        tls: settings.tls.is_some(),
+        multi_user: settings.multi_user,
+        web_root: pages.root,
+        templates: match pages.templates {
+            None => Templates::None,
+            Some(TemplateFiles::Folder(folder)) => Templates::Directory(folder),
+            Some(TemplateFiles::Files(files)) => Templates::Files(files.into_iter().collect()),
+        },
+        docs: pages.docs,
+        loaded_packs: packs(dirs),
+        // What is installed is what is required: there is no list of our own that could disagree.
+        versions: Versions {
+            required_frontend: pages.version,
+            installed_templates: pages.templates_version.clone(),
+            required_templates: pages.templates_version,
+            ..Versions::default()
+        },
+        ..Config::default()
+    }
+}
+
+/// Folders of packs; their nodes do not run yet, but their example workflows can be opened.
+fn packs(dirs: &Dirs) -> Vec<String> {
+    let mut names: Vec<String> = dirs
+        .custom_nodes
+        .iter()
+        .flat_map(|root| std::fs::read_dir(root).into_iter().flatten().flatten())
+        .filter(|entry| entry.path().is_dir())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| !name.starts_with('.') && !name.ends_with(".disabled") && name != "__pycache__")
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// One socket an address. An IPv6 socket takes IPv6 only, so that `0.0.0.0` and `::` can stand side by side.
+pub(crate) fn bind(addresses: &[IpAddr], port: u16) -> anyhow::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    for ip in addresses {
+        let address = SocketAddr::new(*ip, port);
+        match bind_one(address) {
+            Ok(listener) => listeners.push(listener),
+            // A machine without IPv6 that was asked for all addresses.
+            Err(error) if ip.is_ipv6() && ip.is_unspecified() && !listeners.is_empty() => {
+                tracing::warn!("not listening on {address}: {error}");
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                anyhow::bail!("{address} is in use by another program; choose another with --port");
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot listen on {address}")),
+        }
+    }
+    Ok(listeners)
+}
+
+fn bind_one(address: SocketAddr) -> std::io::Result<TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // On Unix this lets a restart have the port at once; on Windows it would let two programs share it.
+    #[cfg(unix)]
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+fn announce(settings: &ServeSettings, listeners: &[TcpListener]) {
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    let addresses: Vec<SocketAddr> = listeners.iter().filter_map(|l| l.local_addr().ok()).collect();
+    let url = |address: SocketAddr| match &settings.token {
+        Some(token) => format!("{scheme}://{address}/?token={token}"),
+        None => format!("{scheme}://{address}"),
+    };
+    if settings.announce {
+        tracing::info!("Starting server");
+        for address in &addresses {
+            tracing::info!("To see the GUI go to: {}", url(*address));
+        }
+        if let Some(open) = addresses.iter().find(|a| a.ip().is_unspecified())
+            && let Some(ip) = outside_address()
+        {
+            tracing::info!("From other machines: {}", url(SocketAddr::new(ip, open.port())));
+        }
+    }
+    if settings.launch
+        && let Some(first) = addresses.first()
+    {
+        let local = if first.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { first.ip() };
+        launch(&url(SocketAddr::new(local, first.port())));
+    }
+}
+
+/// The address this machine would use to talk to others. Nothing is sent: connecting a datagram socket only picks a route.
+fn outside_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
+    socket.connect(("192.0.2.1", 9)).ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_loopback() && !ip.is_unspecified()).then_some(ip)
+}
+
+fn launch(url: &str) {
+    let (program, arguments): (&str, &[&str]) = if cfg!(target_os = "macos") {
+        ("open", &[])
+    } else if cfg!(windows) {
+        ("rundll32", &["url.dll,FileProtocolHandler"])
+    } else {
+        ("xdg-open", &[])
+    };
+    let started = Command::new(program)
+        .args(arguments)
+        .arg(url)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    if let Err(error) = started {
+        tracing::warn!("cannot open a browser: {error}");
+    }
+}
+
+/// Ctrl-C, or what service managers send. A second one ends the program at once.
+async fn told_to_stop() {
+    one_signal().await;
+    tokio::spawn(async {
+        one_signal().await;
+        tracing::warn!("stopped at once; the running prompt will be tried again");
+        std::process::exit(130);
+    });
+}
+
+async fn one_signal() {
+    let interrupt = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            // No handler, no signal: wait for the other kind.
+            std::future::pending::<()>().await;
+        }
+    };
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                () = interrupt => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    interrupt.await;
+}
+
+/// Shown by `doctor`.
+pub(crate) fn database_path(path: &StorePath) -> Option<&Path> {
+    match path {
+        StorePath::File(path) => Some(path),
+        StorePath::Memory => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_named() {
+        let taken = bind(&[IpAddr::from([127, 0, 0, 1])], 0).unwrap();
+        let port = taken[0].local_addr().unwrap().port();
+        let error = bind(&[IpAddr::from([127, 0, 0, 1])], port).unwrap_err();
+        assert!(error.to_string().contains("in use"), "{error}");
+    }
+
+    #[test]
+    fn packs_are_folders_that_are_not_switched_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = Dirs::under(dir.path());
+        for name in ["b", "a", "old.disabled", ".git", "__pycache__"] {
+            std::fs::create_dir_all(PathBuf::from(&dirs.custom_nodes[0]).join(name)).unwrap();
+        }
+        std::fs::write(dirs.custom_nodes[0].join("file.py"), "").unwrap();
+        assert_eq!(packs(&dirs), ["a", "b"]);
+    }
+}

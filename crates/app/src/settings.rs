@@ -1,0 +1,369 @@
+//! The command line turned into plain settings, checked once. What cannot be meant is a usage error here, not a surprise
+//! later.
+
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use fresco_engine::Strategy;
+use fresco_engine::store::StorePath;
+use fresco_files::DirOptions;
+
+use crate::cli::{DirArgs, ExecArgs, FrontEndChoice, PageArgs, PreviewMethod, ServeArgs};
+use crate::layers;
+
+/// The sentinel of the reference: the front-end it was installed with.
+const BUNDLED: &str = "comfyanonymous/ComfyUI@latest";
+
+/// What was typed cannot be meant. Shown like a parse error, exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct UsageError(String);
+
+fn usage<T>(text: impl Into<String>) -> Result<T, UsageError> {
+    Err(UsageError(text.into()))
+}
+
+/// Directories and where else to find models.
+#[derive(Debug)]
+pub(crate) struct FolderSettings {
+    pub(crate) dirs: DirOptions,
+    pub(crate) extra_paths: Vec<PathBuf>,
+}
+
+impl FolderSettings {
+    pub(crate) fn resolve(args: DirArgs) -> Self {
+        let base = args.base_directory.unwrap_or_else(layers::default_base);
+        Self {
+            dirs: DirOptions {
+                // Fresco is one file and has no folder of its own: what the reference keeps beside its program is in
+                // the base directory.
+                program: base.clone(),
+                base: Some(base),
+                output: args.output_directory,
+                input: args.input_directory,
+                temp: args.temp_directory,
+                user: args.user_directory,
+            },
+            extra_paths: args.extra_model_paths_config,
+        }
+    }
+}
+
+/// How prompts run.
+#[derive(Debug)]
+pub(crate) struct ExecSettings {
+    pub(crate) cache: Strategy,
+    pub(crate) preview_method: &'static str,
+    pub(crate) disable_metadata: bool,
+    pub(crate) disable_smart_memory: bool,
+}
+
+impl ExecSettings {
+    pub(crate) fn resolve(args: &ExecArgs) -> Result<Self, UsageError> {
+        let cache = match (args.cache_lru, args.cache_ram) {
+            (Some(n), _) if n > 0 => Strategy::Lru(n),
+            (_, Some(gb)) if gb.is_nan() => return usage("--cache-ram must be a number"),
+            (_, Some(gb)) if gb > 0.0 => Strategy::RamPressure(gb),
+            _ if args.cache_none => Strategy::None,
+            _ => Strategy::Classic,
+        };
+        Ok(Self {
+            cache,
+            preview_method: match args.preview_method {
+                PreviewMethod::None => "none",
+                PreviewMethod::Auto => "auto",
+                PreviewMethod::Latent2rgb => "latent2rgb",
+                PreviewMethod::Taesd => "taesd",
+            },
+            disable_metadata: args.disable_metadata,
+            disable_smart_memory: args.disable_smart_memory,
+        })
+    }
+}
+
+/// What `/` shows.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum FrontEnd {
+    Status,
+    /// The official editor, from an installed Python package.
+    Installed,
+    Directory(PathBuf),
+    /// `owner/repo@version`, downloaded earlier.
+    Downloaded { folder: String, version: String },
+}
+
+/// Everything `serve` needs.
+#[derive(Debug)]
+pub(crate) struct ServeSettings {
+    pub(crate) folders: FolderSettings,
+    pub(crate) exec: ExecSettings,
+    pub(crate) listen: Vec<IpAddr>,
+    pub(crate) port: u16,
+    pub(crate) token: Option<String>,
+    pub(crate) hosts: Vec<String>,
+    /// Key and certificate.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    pub(crate) cors: Option<String>,
+    pub(crate) max_upload: u64,
+    pub(crate) max_upload_given: bool,
+    pub(crate) compress: bool,
+    pub(crate) block_external: bool,
+    pub(crate) multi_user: bool,
+    pub(crate) announce: bool,
+    pub(crate) quick_test: bool,
+    pub(crate) front_end: FrontEnd,
+    pub(crate) python: Option<PathBuf>,
+    pub(crate) launch: bool,
+    /// `None`: beside the user's files.
+    pub(crate) database: Option<StorePath>,
+    pub(crate) max_queue: usize,
+}
+
+impl ServeSettings {
+    pub(crate) fn resolve(args: ServeArgs) -> Result<Self, UsageError> {
+        let ServeArgs { network, page, dirs, exec, store, log: _ } = args;
+        let listen = addresses(&network.listen)?;
+        let token = token(network.token, network.token_file.as_deref())?;
+        if let Some(open) = listen.iter().find(|ip| !ip.is_loopback())
+            && token.is_none()
+        {
+            return usage(format!(
+                "--listen {open} lets other machines in, so it needs a secret: add --token-file FILE or --token TEXT"
+            ));
+        }
+        let megabytes = network.max_upload_size.unwrap_or(100.0);
+        if !(megabytes > 0.0 && megabytes < 1e12) {
+            return usage("--max-upload-size must be a number of megabytes above 0");
+        }
+        let front_end = front_end(&page)?;
+        let launch = (page.auto_launch || page.windows_standalone_build) && !page.disable_auto_launch;
+        Ok(Self {
+            folders: FolderSettings::resolve(dirs),
+            exec: ExecSettings::resolve(&exec)?,
+            listen,
+            port: network.port,
+            token,
+            hosts: network.allow_host,
+            tls: network.tls_keyfile.zip(network.tls_certfile),
+            cors: network.enable_cors_header,
+            max_upload: (megabytes * 1_048_576.0).round() as u64,
+            max_upload_given: network.max_upload_size.is_some(),
+            compress: network.enable_compress_response_body,
+            block_external: page.disable_api_nodes,
+            multi_user: network.multi_user,
+            announce: !network.dont_print_server,
+            quick_test: network.quick_test_for_ci,
+            front_end,
+            python: page.python,
+            launch,
+            database: store.database_url.as_deref().map(database).transpose()?,
+            max_queue: store.max_queue,
+        })
+    }
+}
+
+fn addresses(text: &str) -> Result<Vec<IpAddr>, UsageError> {
+    let mut found = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        let bare = part.strip_prefix('[').and_then(|p| p.strip_suffix(']')).unwrap_or(part);
+        let ip = match bare.parse() {
+            Ok(ip) => ip,
+            Err(_) if part == "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Err(_) => (part, 0)
+                .to_socket_addrs()
+                .ok()
+                .and_then(|mut all| all.next())
+                .map(|a| a.ip())
+                .ok_or_else(|| UsageError(format!("--listen: '{part}' is not an address of this machine")))?,
+        };
+        if !found.contains(&ip) {
+            found.push(ip);
+        }
+    }
+    if found.is_empty() {
+        return usage("--listen needs at least one address");
+    }
+    Ok(found)
+}
+
+fn token(text: Option<String>, file: Option<&Path>) -> Result<Option<String>, UsageError> {
+    let token = match (text, file) {
+        (Some(text), _) => text,
+        (None, None) => return Ok(None),
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| UsageError(format!("--token-file: cannot read {}: {e}", path.display())))?;
+            text.lines().next().unwrap_or_default().trim().to_owned()
+        }
+    };
+    // It must fit into a header, a cookie and an address as it is.
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~".contains(c);
+    if token.is_empty() {
+        return usage("the token is empty");
+    }
+    if !token.chars().all(plain) {
+        return usage("the token may have letters, digits and - . _ ~ only");
+    }
+    Ok(Some(token))
+}
+
+fn front_end(page: &PageArgs) -> Result<FrontEnd, UsageError> {
+    if let Some(root) = &page.front_end_root {
+        return match std::fs::read_dir(root) {
+            Ok(_) => Ok(FrontEnd::Directory(root.clone())),
+            Err(e) => usage(format!("--front-end-root: cannot read the folder {}: {e}", root.display())),
+        };
+    }
+    match (page.front_end, page.front_end_version.as_deref()) {
+        (Some(FrontEndChoice::Status), _) | (None, None) => Ok(FrontEnd::Status),
+        (Some(FrontEndChoice::Comfy), None) | (_, Some(BUNDLED)) => Ok(FrontEnd::Installed),
+        (_, Some(version)) => downloaded(version),
+    }
+}
+
+/// `owner/repo@version` by the reference's rules.
+fn downloaded(text: &str) -> Result<FrontEnd, UsageError> {
+    let wrong = || UsageError(format!("--front-end-version: '{text}' is not of the form OWNER/REPO@VERSION"));
+    let (name, version) = text.split_once('@').ok_or_else(wrong)?;
+    let (owner, repo) = name.split_once('/').ok_or_else(wrong)?;
+    let owner_ok = (1..=39).contains(&owner.len())
+        && owner.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+        && !owner.starts_with('-');
+    let repo_ok = !repo.is_empty()
+        && repo.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
+        && !repo.chars().all(|c| c == '.');
+    if !owner_ok || !repo_ok || !(matches!(version, "latest" | "prerelease") || is_version(version)) {
+        return Err(wrong());
+    }
+    Ok(FrontEnd::Downloaded {
+        folder: format!("{owner}_{repo}"),
+        version: version.strip_prefix('v').unwrap_or(version).to_owned(),
+    })
+}
+
+/// Optional `v`, three numbers with points between, then anything of `-._` and letters and digits.
+fn is_version(text: &str) -> bool {
+    let mut rest = text.strip_prefix('v').unwrap_or(text);
+    for i in 0..3 {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        if digits == 0 {
+            return false;
+        }
+        rest = &rest[digits..];
+        if i < 2 {
+            let Some(after) = rest.strip_prefix('.') else { return false };
+            rest = after;
+        }
+    }
+    rest.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
+}
+
+/// A path, or an address as SQLAlchemy writes them.
+fn database(url: &str) -> Result<StorePath, UsageError> {
+    let path = match url.split_once("://") {
+        None => url,
+        Some(("sqlite", rest)) => rest.strip_prefix('/').unwrap_or(rest),
+        Some((kind, _)) => return usage(format!("--database-url: Fresco knows sqlite only, not {kind}")),
+    };
+    match path {
+        ":memory:" => Ok(StorePath::Memory),
+        "" if url.contains("://") => Ok(StorePath::Memory),
+        "" => usage("--database-url is empty"),
+        path => Ok(StorePath::File(path.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches as _;
+
+    use super::*;
+    use crate::cli::{Cli, command};
+
+    fn settings(line: &str) -> Result<ServeSettings, String> {
+        let words = std::iter::once("fresco").chain(line.split_whitespace());
+        let matches = command().try_get_matches_from(words).map_err(|e| e.to_string())?;
+        let cli = Cli::from_arg_matches(&matches).map_err(|e| e.to_string())?;
+        ServeSettings::resolve(cli.serve).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn other_machines_need_a_token() {
+        assert_eq!(settings("").unwrap().listen, [IpAddr::V4(Ipv4Addr::LOCALHOST)]);
+        assert_eq!(settings("--listen 127.0.0.1,::1,[::1],localhost").unwrap().listen.len(), 2);
+        for line in ["--listen", "--listen 0.0.0.0", "--listen 127.0.0.1,192.168.0.1", "--listen ::"] {
+            let error = settings(line).unwrap_err();
+            assert!(error.contains("--token-file"), "{line}: {error}");
+            assert_eq!(settings(&format!("{line} --token abc-123")).unwrap().token.as_deref(), Some("abc-123"));
+        }
+        for line in ["--listen ,", "--listen 1.2.3.4.5", "--token a;b", "--token-file /does/not/exist"] {
+            assert!(settings(line).is_err(), "{line}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        std::fs::write(&file, "  s3cret \nrest").unwrap();
+        let read = settings(&format!("--token-file {}", file.display())).unwrap();
+        assert_eq!(read.token.as_deref(), Some("s3cret"));
+        std::fs::write(&file, "\n").unwrap();
+        assert!(settings(&format!("--token-file {}", file.display())).is_err());
+    }
+
+    #[test]
+    fn caches_follow_the_reference() {
+        let cache = |line: &str| settings(line).unwrap().exec.cache;
+        assert_eq!(cache(""), Strategy::Classic);
+        assert_eq!(cache("--cache-lru 0"), Strategy::Classic);
+        assert_eq!(cache("--cache-lru 7"), Strategy::Lru(7));
+        assert_eq!(cache("--cache-none"), Strategy::None);
+        assert_eq!(cache("--cache-ram"), Strategy::RamPressure(4.0));
+        assert_eq!(cache("--cache-ram 1.5"), Strategy::RamPressure(1.5));
+    }
+
+    #[test]
+    fn uploads_are_counted_in_megabytes() {
+        let default = settings("").unwrap();
+        assert_eq!((default.max_upload, default.max_upload_given), (104_857_600, false));
+        let given = settings("--max-upload-size 0.5").unwrap();
+        assert_eq!((given.max_upload, given.max_upload_given), (524_288, true));
+        for bad in ["0", "nan", "inf", "-1"] {
+            assert!(settings(&format!("--max-upload-size={bad}")).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn database_addresses() {
+        let path = |url: &str| database(url).unwrap();
+        assert_eq!(path("sqlite:///:memory:"), StorePath::Memory);
+        assert_eq!(path("sqlite://"), StorePath::Memory);
+        assert_eq!(path("sqlite:///a/b.db"), StorePath::File("a/b.db".into()));
+        assert_eq!(path("sqlite:////a/b.db"), StorePath::File("/a/b.db".into()));
+        assert_eq!(path("/a/b.db"), StorePath::File("/a/b.db".into()));
+        assert!(database("postgresql://x").is_err());
+        assert!(database("").is_err());
+    }
+
+    #[test]
+    fn front_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().display();
+        let chosen = |line: &str| settings(line).map(|s| s.front_end);
+        assert_eq!(chosen("").unwrap(), FrontEnd::Status);
+        assert_eq!(chosen("--front-end comfy").unwrap(), FrontEnd::Installed);
+        assert_eq!(chosen("--front-end-version comfyanonymous/ComfyUI@latest").unwrap(), FrontEnd::Installed);
+        assert_eq!(chosen(&format!("--front-end-root {root}")).unwrap(), FrontEnd::Directory(dir.path().into()));
+        let v = FrontEnd::Downloaded { folder: "Comfy-Org_ComfyUI_frontend".into(), version: "1.2.3-x".into() };
+        assert_eq!(chosen("--front-end-version Comfy-Org/ComfyUI_frontend@v1.2.3-x").unwrap(), v);
+        for bad in ["x", "a/b@1.2", "-a/b@latest", "a/b@v1.2.3/..", "a/..@1.2.3", "a/b@..", "a/b"] {
+            assert!(chosen(&format!("--front-end-version={bad}")).is_err(), "{bad}");
+        }
+        assert!(chosen("--front-end-root /does/not/exist").is_err());
+    }
+
+    #[test]
+    fn launching_can_be_forbidden() {
+        assert!(!settings("").unwrap().launch);
+        assert!(settings("--auto-launch").unwrap().launch);
+        assert!(settings("--windows-standalone-build").unwrap().launch);
+        assert!(!settings("--windows-standalone-build --disable-auto-launch").unwrap().launch);
+    }
+}
