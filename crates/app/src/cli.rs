@@ -335,9 +335,22 @@ const ACCEPTED: &[(&str, Takes, &str)] = &[
     ("disable-async-offload", Takes::Nothing, ""),
     ("force-non-blocking", Takes::Nothing, ""),
     ("deterministic", Takes::Nothing, ""),
-    ("fast", Takes::Some(&["fp16_accumulation", "fp8_matrix_mult", "cublas_ops", "autotune"]), ""),
+    (
+        "fast",
+        Takes::Some(&[
+            "fp16_accumulation",
+            "fp8_matrix_mult",
+            "cublas_ops",
+            "autotune",
+        ]),
+        "",
+    ),
     // Uploads are compared byte by byte, which no hash does better.
-    ("default-hashing-function", Takes::One(&["md5", "sha1", "sha256", "sha512"]), ""),
+    (
+        "default-hashing-function",
+        Takes::One(&["md5", "sha1", "sha256", "sha512"]),
+        "",
+    ),
     ("preview-size", Takes::Int, ""),
     ("disable-pinned-memory", Takes::Nothing, ""),
     ("mmap-torch-files", Takes::Nothing, ""),
@@ -353,29 +366,42 @@ pub(crate) fn accepted() -> impl Iterator<Item = &'static str> {
 }
 
 fn accept(command: Command) -> Command {
-    ACCEPTED.iter().fold(command, |command, &(name, takes, group)| {
-        let mut arg = Arg::new(name).long(name).hide_short_help(true).help("Accepted; no effect in this build");
-        arg = arg.help_heading("Models and devices");
-        arg = match takes {
-            Takes::Nothing => arg.action(ArgAction::SetTrue),
-            Takes::Int => arg.value_name("N").value_parser(clap::value_parser!(i64)),
-            Takes::Float => arg.value_name("NUMBER").value_parser(clap::value_parser!(f64)),
-            Takes::Text => arg.value_name("TEXT"),
-            Takes::MaybeInt => arg
-                .value_name("N")
-                .num_args(0..=1)
-                .default_missing_value("-1")
-                .allow_negative_numbers(true)
-                .value_parser(clap::value_parser!(i64)),
-            Takes::Words => arg.value_name("NAME").num_args(1..).action(ArgAction::Append),
-            Takes::One(words) => arg.value_name("WHICH").value_parser(words.to_vec()),
-            Takes::Some(words) => arg.value_name("WHAT").num_args(0..).value_parser(words.to_vec()),
-        };
-        if !group.is_empty() {
-            arg = arg.group(group);
-        }
-        command.arg(arg)
-    })
+    ACCEPTED
+        .iter()
+        .fold(command, |command, &(name, takes, group)| {
+            let mut arg = Arg::new(name)
+                .long(name)
+                .hide_short_help(true)
+                .help("Accepted; no effect in this build");
+            arg = arg.help_heading("Models and devices");
+            arg = match takes {
+                Takes::Nothing => arg.action(ArgAction::SetTrue),
+                Takes::Int => arg.value_name("N").value_parser(clap::value_parser!(i64)),
+                Takes::Float => arg
+                    .value_name("NUMBER")
+                    .value_parser(clap::value_parser!(f64)),
+                Takes::Text => arg.value_name("TEXT"),
+                Takes::MaybeInt => arg
+                    .value_name("N")
+                    .num_args(0..=1)
+                    .default_missing_value("-1")
+                    .allow_negative_numbers(true)
+                    .value_parser(clap::value_parser!(i64)),
+                Takes::Words => arg
+                    .value_name("NAME")
+                    .num_args(1..)
+                    .action(ArgAction::Append),
+                Takes::One(words) => arg.value_name("WHICH").value_parser(words.to_vec()),
+                Takes::Some(words) => arg
+                    .value_name("WHAT")
+                    .num_args(0..)
+                    .value_parser(words.to_vec()),
+            };
+            if !group.is_empty() {
+                arg = arg.group(group);
+            }
+            command.arg(arg)
+        })
 }
 
 /// The whole command line: derived flags and accepted ones, on the commands that serve or run.
@@ -394,13 +420,18 @@ mod tests {
     #[track_caller]
     fn ok(line: &str) -> clap::ArgMatches {
         let words = std::iter::once("fresco").chain(line.split_whitespace());
-        command().try_get_matches_from(words).unwrap_or_else(|e| panic!("{line}: {e}"))
+        command()
+            .try_get_matches_from(words)
+            .unwrap_or_else(|e| panic!("{line}: {e}"))
     }
 
     #[track_caller]
     fn refused(line: &str) {
         let words = std::iter::once("fresco").chain(line.split_whitespace());
-        let error = command().try_get_matches_from(words).err().unwrap_or_else(|| panic!("{line} was accepted"));
+        let error = command()
+            .try_get_matches_from(words)
+            .err()
+            .unwrap_or_else(|| panic!("{line} was accepted"));
         assert_eq!(error.exit_code(), 2, "{line}");
     }
 

@@ -42,14 +42,28 @@ impl Report {
 
 pub(crate) fn doctor(settings: ServeSettings) -> anyhow::Result<ExitCode> {
     let report = examine(&settings);
-    std::io::stdout().lock().write_all(report.text.as_bytes()).context("cannot write to standard output")?;
-    Ok(if report.problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    std::io::stdout()
+        .lock()
+        .write_all(report.text.as_bytes())
+        .context("cannot write to standard output")?;
+    Ok(if report.problems == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn examine(settings: &ServeSettings) -> Report {
     let mut report = Report::default();
     report.heading("program");
-    report.line("version", format!("{} (ComfyUI {})", env!("CARGO_PKG_VERSION"), fresco_server::REFERENCE_VERSION));
+    report.line(
+        "version",
+        format!(
+            "{} (ComfyUI {})",
+            env!("CARGO_PKG_VERSION"),
+            fresco_server::REFERENCE_VERSION
+        ),
+    );
     match House::open(&settings.folders) {
         Ok(house) => {
             report.line("nodes", house.registry.len().to_string());
@@ -70,9 +84,19 @@ fn examine(settings: &ServeSettings) -> Report {
 fn devices(report: &mut Report) {
     report.heading("devices");
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let memory = |bytes: Option<u64>| bytes.map_or("unknown".into(), |b| format!("{:.1} GiB", b as f64 / f64::from(1 << 30)));
+    let memory = |bytes: Option<u64>| {
+        bytes.map_or("unknown".into(), |b| {
+            format!("{:.1} GiB", b as f64 / f64::from(1 << 30))
+        })
+    };
     let total = memory(fresco_engine::total_ram());
-    report.line("cpu", format!("{threads} threads, {total} of memory, {} free", memory(fresco_engine::available_ram())));
+    report.line(
+        "cpu",
+        format!(
+            "{threads} threads, {total} of memory, {} free",
+            memory(fresco_engine::available_ram())
+        ),
+    );
     report.line("gpu", "not used by this build");
 }
 
@@ -100,8 +124,11 @@ fn folders(report: &mut Report, house: &House) {
             empty += 1;
             continue;
         }
-        let places: Vec<String> =
-            roots.iter().filter(|r| r.is_dir()).map(|r| r.display().to_string()).collect();
+        let places: Vec<String> = roots
+            .iter()
+            .filter(|r| r.is_dir())
+            .map(|r| r.display().to_string())
+            .collect();
         report.line(&folder, format!("{count} in {}", places.join(", ")));
     }
     report.line("others", format!("{empty} folder types without files"));
@@ -146,13 +173,25 @@ fn queue(report: &mut Report, settings: &ServeSettings, dirs: &Dirs) {
 fn pages(report: &mut Report, settings: &ServeSettings, dirs: &Dirs) {
     report.heading("front-end");
     let shown = Pages::find(&settings.front_end, settings.python.as_deref(), dirs).root;
-    report.line("/ shows", shown.map_or("the status page".into(), |root| root.display().to_string()));
+    report.line(
+        "/ shows",
+        shown.map_or("the status page".into(), |root| root.display().to_string()),
+    );
     let sites = Sites::find(settings.python.as_deref(), &dirs.base);
     let package = |found: Option<(Option<String>, String)>| match found {
         None => "not installed".to_owned(),
-        Some((version, place)) => format!("{} in {place}", version.unwrap_or("unknown version".into())),
+        Some((version, place)) => {
+            format!("{} in {place}", version.unwrap_or("unknown version".into()))
+        }
     };
-    report.line("editor", package(sites.front_end().map(|p| (p.version, p.folder.display().to_string()))));
+    report.line(
+        "editor",
+        package(
+            sites
+                .front_end()
+                .map(|p| (p.version, p.folder.display().to_string())),
+        ),
+    );
     let templates = sites.templates().map(|t| {
         let place = match t.files {
             TemplateFiles::Folder(folder) => folder.display().to_string(),
@@ -161,7 +200,14 @@ fn pages(report: &mut Report, settings: &ServeSettings, dirs: &Dirs) {
         (t.version, place)
     });
     report.line("templates", package(templates));
-    report.line("node documentation", package(sites.docs().map(|p| (p.version, p.folder.display().to_string()))));
+    report.line(
+        "node documentation",
+        package(
+            sites
+                .docs()
+                .map(|p| (p.version, p.folder.display().to_string())),
+        ),
+    );
 }
 
 fn ports(report: &mut Report, settings: &ServeSettings) {
@@ -173,7 +219,14 @@ fn ports(report: &mut Report, settings: &ServeSettings) {
             Err(error) => report.problem("address", chain(error.as_ref())),
         }
     }
-    report.line("token", if settings.token.is_some() { "set" } else { "none; this machine only" });
+    report.line(
+        "token",
+        if settings.token.is_some() {
+            "set"
+        } else {
+            "none; this machine only"
+        },
+    );
 }
 
 #[cfg(test)]
@@ -186,9 +239,18 @@ mod tests {
     use crate::cli::{Cli, command};
 
     fn examined(base: &Path, more: &[&str]) -> Report {
-        let mut words = vec![OsStr::new("fresco"), OsStr::new("--base-directory"), base.as_os_str()];
+        let mut words = vec![
+            OsStr::new("fresco"),
+            OsStr::new("--base-directory"),
+            base.as_os_str(),
+        ];
         // A place without packages, so that the machine's Python does not matter.
-        words.extend([OsStr::new("--python"), base.as_os_str(), OsStr::new("--port"), OsStr::new("0")]);
+        words.extend([
+            OsStr::new("--python"),
+            base.as_os_str(),
+            OsStr::new("--port"),
+            OsStr::new("0"),
+        ]);
         words.extend(more.iter().map(OsStr::new));
         let matches = command().try_get_matches_from(words).unwrap();
         examine(&ServeSettings::resolve(Cli::from_arg_matches(&matches).unwrap().serve).unwrap())
@@ -199,10 +261,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let report = examined(dir.path(), &[]);
         assert_eq!(report.problems, 0, "{}", report.text);
-        for part in ["output (not there yet)", "the status page", "editor: not installed", "is free"] {
-            assert!(report.text.contains(part), "{part} is not in\n{}", report.text);
+        for part in [
+            "output (not there yet)",
+            "the status page",
+            "editor: not installed",
+            "is free",
+        ] {
+            assert!(
+                report.text.contains(part),
+                "{part} is not in\n{}",
+                report.text
+            );
         }
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "doctor made something");
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            0,
+            "doctor made something"
+        );
     }
 
     #[test]

@@ -25,7 +25,10 @@ impl Pages {
             return Self::default();
         }
         let sites = Sites::find(python, &dirs.base);
-        let mut pages = Self { docs: sites.docs().map(|d| d.folder), ..Self::default() };
+        let mut pages = Self {
+            docs: sites.docs().map(|d| d.folder),
+            ..Self::default()
+        };
         if let Some(templates) = sites.templates() {
             pages.templates_version = templates.version;
             pages.templates = Some(templates.files);
@@ -38,7 +41,10 @@ impl Pages {
                     pages.root = Some(root);
                     pages.version = Some(version.clone());
                 } else {
-                    tracing::warn!("the front-end is not in {}; Fresco downloads nothing: unpack it there", root.display());
+                    tracing::warn!(
+                        "the front-end is not in {}; Fresco downloads nothing: unpack it there",
+                        root.display()
+                    );
                 }
             }
             FrontEnd::Installed | FrontEnd::Status => {}
@@ -81,11 +87,17 @@ mod tests {
 
         assert!(find(&FrontEnd::Status).root.is_none());
         let installed = find(&FrontEnd::Installed);
-        assert_eq!((installed.root, installed.version.as_deref()), (Some(packaged.clone()), Some("1.2.3")));
+        assert_eq!(
+            (installed.root, installed.version.as_deref()),
+            (Some(packaged.clone()), Some("1.2.3"))
+        );
         let own = dir.path().join("own");
         assert_eq!(find(&FrontEnd::Directory(own.clone())).root, Some(own));
 
-        let choice = FrontEnd::Downloaded { folder: "a_b".into(), version: "1.0.0".into() };
+        let choice = FrontEnd::Downloaded {
+            folder: "a_b".into(),
+            version: "1.0.0".into(),
+        };
         assert_eq!(find(&choice).root, Some(packaged));
         let downloaded = dirs.web_versions.join("a_b/1.0.0");
         fs::create_dir_all(&downloaded).unwrap();
@@ -96,7 +108,11 @@ mod tests {
     #[test]
     fn a_missing_editor_is_the_status_page() {
         let dir = tempfile::tempdir().unwrap();
-        let pages = Pages::find(&FrontEnd::Installed, Some(dir.path()), &Dirs::under(dir.path()));
+        let pages = Pages::find(
+            &FrontEnd::Installed,
+            Some(dir.path()),
+            &Dirs::under(dir.path()),
+        );
         assert!(pages.root.is_none() && pages.templates.is_none() && pages.docs.is_none());
     }
 }

@@ -35,17 +35,31 @@ impl House {
         folders.add_output_roots(&dirs);
         let mut registry = Registry::new();
         registry.add(&fresco_nodes::all());
-        let listings = Arc::new(DiskListings { dirs: dirs.clone(), folders: folders.clone() });
-        Ok(Self { dirs, folders, registry: Arc::new(registry), listings })
+        let listings = Arc::new(DiskListings {
+            dirs: dirs.clone(),
+            folders: folders.clone(),
+        });
+        Ok(Self {
+            dirs,
+            folders,
+            registry: Arc::new(registry),
+            listings,
+        })
     }
 
     /// How the engine runs nodes here.
-    pub(crate) fn executor(&self, settings: &ExecSettings, sink: Arc<dyn EventSink>) -> ExecutorConfig {
+    pub(crate) fn executor(
+        &self,
+        settings: &ExecSettings,
+        sink: Arc<dyn EventSink>,
+    ) -> ExecutorConfig {
         let mut resources = Resources::default();
         resources.insert((*self.dirs).clone());
         resources.insert(self.folders.clone());
         resources.insert(Saver::new());
-        resources.insert(SaveOptions { disable_metadata: settings.disable_metadata });
+        resources.insert(SaveOptions {
+            disable_metadata: settings.disable_metadata,
+        });
         ExecutorConfig {
             registry: self.registry.clone(),
             resources: Arc::new(resources),
@@ -61,7 +75,10 @@ impl House {
     pub(crate) fn object_info(&self) -> Map {
         let entry = |class: &Arc<dyn fresco_graph::NodeClass>| {
             let schema = class.schema();
-            (schema.id.clone(), object_info::node_info(schema, &*self.listings))
+            (
+                schema.id.clone(),
+                object_info::node_info(schema, &*self.listings),
+            )
         };
         self.registry.iter().map(entry).collect()
     }
@@ -114,12 +131,16 @@ impl DiskListings {
 /// 3-D files in `3d` and below, relative to the input folder.
 fn scenes(input: &Path) -> Vec<String> {
     let root = input.join("3d");
-    let below = walk::subfolders(&root).into_iter().map(|folder| format!("3d/{folder}"));
+    let below = walk::subfolders(&root)
+        .into_iter()
+        .map(|folder| format!("3d/{folder}"));
     let mut found: Vec<String> = std::iter::once("3d".to_owned())
         .chain(below)
         .flat_map(|folder| {
             let names = walk::top_files(&input.join(&folder));
-            names.into_iter().map(move |name| format!("{folder}/{name}"))
+            names
+                .into_iter()
+                .map(move |name| format!("{folder}/{name}"))
         })
         .filter(|name| SCENES.iter().any(|end| name.to_lowercase().ends_with(end)))
         .collect();
@@ -136,16 +157,32 @@ mod tests {
     use super::*;
 
     pub(crate) fn house(base: &Path) -> House {
-        let dirs = DirOptions { program: base.into(), base: Some(base.into()), ..DirOptions::default() };
-        House::open(&FolderSettings { dirs, extra_paths: Vec::new() }).unwrap()
+        let dirs = DirOptions {
+            program: base.into(),
+            base: Some(base.into()),
+            ..DirOptions::default()
+        };
+        House::open(&FolderSettings {
+            dirs,
+            extra_paths: Vec::new(),
+        })
+        .unwrap()
     }
 
     #[test]
     fn listings_follow_the_disk() {
         let dir = tempfile::tempdir().unwrap();
         for file in [
-            "input/b.png", "input/a.JPG", "input/film.mp4", "input/song.mp3", "input/x.latent", "input/note.txt",
-            "input/3d/one.glb", "input/3d/deep/two.OBJ", "input/3d/no.txt", "models/vae/v.safetensors",
+            "input/b.png",
+            "input/a.JPG",
+            "input/film.mp4",
+            "input/song.mp3",
+            "input/x.latent",
+            "input/note.txt",
+            "input/3d/one.glb",
+            "input/3d/deep/two.OBJ",
+            "input/3d/no.txt",
+            "models/vae/v.safetensors",
         ] {
             let path = dir.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -168,7 +205,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("more")).unwrap();
         fs::write(dir.path().join("more/l.safetensors"), "").unwrap();
-        fs::write(dir.path().join("extra_model_paths.yaml"), "x:\n  loras: more\n").unwrap();
-        assert_eq!(house(dir.path()).listings.list("models/loras"), ["l.safetensors"]);
+        fs::write(
+            dir.path().join("extra_model_paths.yaml"),
+            "x:\n  loras: more\n",
+        )
+        .unwrap();
+        assert_eq!(
+            house(dir.path()).listings.list("models/loras"),
+            ["l.safetensors"]
+        );
     }
 }

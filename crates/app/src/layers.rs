@@ -24,18 +24,28 @@ pub(crate) struct Layers<'a> {
 }
 
 /// Parses `argv` with the lower layers beneath it. The result is for `Cli::from_arg_matches`.
-pub(crate) fn parse(command: Command, argv: &[OsString], layers: &Layers) -> Result<ArgMatches, clap::Error> {
+pub(crate) fn parse(
+    command: Command,
+    argv: &[OsString],
+    layers: &Layers,
+) -> Result<ArgMatches, clap::Error> {
     let typed = command.clone().try_get_matches_from(argv)?;
     let (position, definition, matches) = match typed.subcommand() {
         None => (1, command.clone(), typed.clone()),
         Some((name, matches)) => {
-            let definition = command.find_subcommand(name).expect("it was just parsed").clone();
+            let definition = command
+                .find_subcommand(name)
+                .expect("it was just parsed")
+                .clone();
             // Options before a command are refused, so the command is the first word.
             (2, definition, matches.clone())
         }
     };
-    let beneath = arguments(definition, &matches, layers)
-        .map_err(|text| command.clone().error(clap::error::ErrorKind::InvalidValue, text))?;
+    let beneath = arguments(definition, &matches, layers).map_err(|text| {
+        command
+            .clone()
+            .error(clap::error::ErrorKind::InvalidValue, text)
+    })?;
     if beneath.is_empty() {
         return Ok(typed);
     }
@@ -45,19 +55,25 @@ pub(crate) fn parse(command: Command, argv: &[OsString], layers: &Layers) -> Res
     command.try_get_matches_from(all)
 }
 
-fn arguments(mut command: Command, typed: &ArgMatches, layers: &Layers) -> Result<Vec<OsString>, String> {
+fn arguments(
+    mut command: Command,
+    typed: &ArgMatches,
+    layers: &Layers,
+) -> Result<Vec<OsString>, String> {
     command.build();
     let was_typed = |id: &str| typed.value_source(id) == Some(ValueSource::CommandLine);
     let mut hidden = BTreeSet::new();
-    for group in command.get_groups().filter(|g| !g.is_multiple()) {
-        let members: Vec<&str> = group.get_args().map(clap::Id::as_str).collect();
-        if members.iter().any(|id| was_typed(id)) {
+    for mut group in command.get_groups().cloned() {
+        let members: Vec<String> = group.get_args().map(|id| id.as_str().to_owned()).collect();
+        if !group.is_multiple() && members.iter().any(|id| was_typed(id)) {
             hidden.extend(members);
         }
     }
     let mut arguments = Vec::new();
     for arg in command.get_arguments() {
-        let (Some(long), id) = (arg.get_long(), arg.get_id().as_str()) else { continue };
+        let (Some(long), id) = (arg.get_long(), arg.get_id().as_str()) else {
+            continue;
+        };
         if was_typed(id) || hidden.contains(id) {
             continue;
         }
@@ -116,9 +132,13 @@ pub(crate) fn file(base: &Path) -> anyhow::Result<Vec<(String, Vec<String>)>> {
         None => (base.join(FILE_NAME), false),
     };
     match std::fs::read_to_string(&path) {
-        Ok(text) => read(&text).map_err(|why| anyhow::anyhow!("settings file {}: {why}", path.display())),
+        Ok(text) => {
+            read(&text).map_err(|why| anyhow::anyhow!("settings file {}: {why}", path.display()))
+        }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !required => Ok(Vec::new()),
-        Err(e) => Err(e).with_context(|| format!("cannot read the settings file {}", path.display())),
+        Err(e) => {
+            Err(e).with_context(|| format!("cannot read the settings file {}", path.display()))
+        }
     }
 }
 
@@ -136,7 +156,10 @@ fn read(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
         .map(|(key, value)| {
             let key = key.as_str().ok_or("the name of an option must be text")?;
             let values = match value {
-                Yaml::Sequence(list) => list.iter().map(|v| scalar(key, v)).collect::<Result<_, _>>()?,
+                Yaml::Sequence(list) => list
+                    .iter()
+                    .map(|v| scalar(key, v))
+                    .collect::<Result<_, _>>()?,
                 other if other.is_null() => Vec::new(),
                 other => vec![scalar(key, other)?],
             };
@@ -146,24 +169,38 @@ fn read(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
 }
 
 fn scalar(key: &str, value: &Yaml) -> Result<String, String> {
-    let number = || value.as_integer().map(|i| i.to_string()).or_else(|| value.as_floating_point().map(|f| f.to_string()));
+    let number = || {
+        value
+            .as_integer()
+            .map(|i| i.to_string())
+            .or_else(|| value.as_floating_point().map(|f| f.to_string()))
+    };
     let text = || value.as_str().map(str::to_owned);
     let truth = || value.as_bool().map(|b| b.to_string());
-    text().or_else(truth).or_else(number).ok_or_else(|| format!("{key} must be a value or a list of values"))
+    text()
+        .or_else(truth)
+        .or_else(number)
+        .ok_or_else(|| format!("{key} must be a value or a list of values"))
 }
 
 /// Options of the file that no command knows: a misspelling should not pass in silence.
 pub(crate) fn unknown(command: &Command, file: &[(String, Vec<String>)]) -> Vec<String> {
     let commands = || std::iter::once(command).chain(command.get_subcommands());
-    let known = |name: &str| commands().any(|c| c.get_arguments().any(|a| a.get_long() == Some(name)));
-    file.iter().map(|(key, _)| key.clone()).filter(|key| !known(key)).collect()
+    let known =
+        |name: &str| commands().any(|c| c.get_arguments().any(|a| a.get_long() == Some(name)));
+    file.iter()
+        .map(|(key, _)| key.clone())
+        .filter(|key| !known(key))
+        .collect()
 }
 
 /// The folder that holds everything unless the command line says otherwise: where the program or the shell is, if that has
 /// a `models` folder (a ComfyUI folder, a portable one), else the user's data folder. Never just any current folder: its
 /// `temp` would be emptied.
 pub(crate) fn default_base() -> PathBuf {
-    let program = std::env::current_exe().ok().and_then(|p| p.parent().map(Path::to_path_buf));
+    let program = std::env::current_exe()
+        .ok()
+        .and_then(|p| p.parent().map(Path::to_path_buf));
     let here = std::env::current_dir().ok();
     program
         .into_iter()
@@ -195,15 +232,30 @@ mod tests {
     use crate::cli::{Cli, command};
 
     #[track_caller]
-    fn parsed(line: &str, variables: &[(&str, &str)], file: &str) -> Result<(Cli, ArgMatches), String> {
-        let argv: Vec<OsString> =
-            std::iter::once("fresco").chain(line.split_whitespace()).map(OsString::from).collect();
+    fn parsed(
+        line: &str,
+        variables: &[(&str, &str)],
+        file: &str,
+    ) -> Result<(Cli, ArgMatches), String> {
+        let argv: Vec<OsString> = std::iter::once("fresco")
+            .chain(line.split_whitespace())
+            .map(OsString::from)
+            .collect();
         let variable = |name: &str| {
-            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+            variables
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| OsString::from(value))
         };
-        let layers = Layers { variable: &variable, file: read(file)? };
+        let layers = Layers {
+            variable: &variable,
+            file: read(file)?,
+        };
         let matches = parse(command(), &argv, &layers).map_err(|e| e.to_string())?;
-        Ok((Cli::from_arg_matches(&matches).map_err(|e| e.to_string())?, matches))
+        Ok((
+            Cli::from_arg_matches(&matches).map_err(|e| e.to_string())?,
+            matches,
+        ))
     }
 
     #[test]
@@ -223,10 +275,17 @@ mod tests {
         let file = "multi-user: true\ndisable_metadata: yes\nlisten: true\nextra-model-paths-config: [a, b]\n\
                     enable-cors-header: false\nmax-upload-size: 12.5\nfast: true\n";
         let (cli, matches) = parsed("--auto-launch", &[("FRESCO_LOG_STDOUT", "0")], file).unwrap();
-        assert!(cli.serve.network.multi_user && cli.serve.exec.disable_metadata && cli.serve.page.auto_launch);
+        assert!(
+            cli.serve.network.multi_user
+                && cli.serve.exec.disable_metadata
+                && cli.serve.page.auto_launch
+        );
         assert!(!cli.serve.log.log_stdout);
         assert_eq!(cli.serve.network.listen, "0.0.0.0,::");
-        assert_eq!(cli.serve.dirs.extra_model_paths_config, [PathBuf::from("a"), PathBuf::from("b")]);
+        assert_eq!(
+            cli.serve.dirs.extra_model_paths_config,
+            [PathBuf::from("a"), PathBuf::from("b")]
+        );
         assert_eq!(cli.serve.network.enable_cors_header, None);
         assert_eq!(cli.serve.network.max_upload_size, Some(12.5));
         assert!(matches.contains_id("fast"));
@@ -234,16 +293,31 @@ mod tests {
 
     #[test]
     fn a_typed_flag_hides_its_group() {
-        let (cli, matches) =
-            parsed("--cache-none --highvram", &[("FRESCO_LOWVRAM", "1")], "cache-lru: 5\ncpu: true\n").unwrap();
+        let (cli, matches) = parsed(
+            "--cache-none --highvram",
+            &[("FRESCO_LOWVRAM", "1")],
+            "cache-lru: 5\ncpu: true\n",
+        )
+        .unwrap();
         assert!(cli.serve.exec.cache_none && cli.serve.exec.cache_lru.is_none());
-        assert!(matches.get_flag("highvram") && !matches.get_flag("lowvram") && !matches.get_flag("cpu"));
+        assert!(
+            matches.get_flag("highvram")
+                && !matches.get_flag("lowvram")
+                && !matches.get_flag("cpu")
+        );
     }
 
     #[test]
     fn commands_take_the_layers_they_know() {
-        let (cli, _) = parsed("run a.json --set 1.x=2", &[("FRESCO_PORT", "1")], "cache-none: true\nport: 2\n").unwrap();
-        let Some(crate::cli::Task::Run(run)) = cli.command else { panic!("not run") };
+        let (cli, _) = parsed(
+            "run a.json --set 1.x=2",
+            &[("FRESCO_PORT", "1")],
+            "cache-none: true\nport: 2\n",
+        )
+        .unwrap();
+        let Some(crate::cli::Task::Run(run)) = cli.command else {
+            panic!("not run")
+        };
         assert!(run.exec.cache_none);
         assert_eq!(run.set, ["1.x=2"]);
     }
@@ -251,12 +325,18 @@ mod tests {
     #[test]
     fn bad_values_say_where_they_came_from() {
         let error = parsed("", &[("FRESCO_MULTI_USER", "maybe")], "").unwrap_err();
-        assert!(error.contains("FRESCO_MULTI_USER must be true or false"), "{error}");
+        assert!(
+            error.contains("FRESCO_MULTI_USER must be true or false"),
+            "{error}"
+        );
         let error = parsed("", &[], "port: [1, 2]\n").unwrap_err();
         assert!(error.contains("--port"), "{error}");
         assert!(parsed("", &[], "- a\n").is_err());
         assert!(parsed("", &[], "a: {b: 1}\n").is_err());
         assert!(parsed("", &[], ": : :\n\t").is_err());
-        assert_eq!(unknown(&command(), &read("prot: 1\nport: 2\nset: x\n").unwrap()), ["prot"]);
+        assert_eq!(
+            unknown(&command(), &read("prot: 1\nport: 2\nset: x\n").unwrap()),
+            ["prot"]
+        );
     }
 }

@@ -20,16 +20,24 @@ use crate::env_vars;
 pub(crate) fn start(args: &LogArgs) -> LogRing {
     let ring = LogRing::default();
     let colour = std::io::stderr().is_terminal() && env_vars::get(env_vars::NO_COLOR).is_none();
-    let lines = Lines { ring: ring.clone(), stdout: args.log_stdout, colour };
+    let lines = Lines {
+        ring: ring.clone(),
+        stdout: args.log_stdout,
+        colour,
+    };
     let (ours, others) = match args.verbose {
         Verbosity::Debug => (LevelFilter::DEBUG, LevelFilter::INFO),
         Verbosity::Info => (LevelFilter::INFO, LevelFilter::WARN),
         Verbosity::Warning => (LevelFilter::WARN, LevelFilter::WARN),
         Verbosity::Error | Verbosity::Critical => (LevelFilter::ERROR, LevelFilter::ERROR),
     };
-    let filter = Targets::new().with_default(others).with_target("fresco", ours);
+    let filter = Targets::new()
+        .with_default(others)
+        .with_target("fresco", ours);
     // A second call, in tests, keeps the first one's log.
-    let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
+    let _ = tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
+        .try_init();
     ring
 }
 
@@ -65,7 +73,10 @@ impl<S: Subscriber> Layer<S> for Lines {
 }
 
 fn line(level: Level, event: &Event<'_>) -> String {
-    let mut text = Text { message: String::new(), fields: String::new() };
+    let mut text = Text {
+        message: String::new(),
+        fields: String::new(),
+    };
     event.record(&mut text);
     let before = match level {
         Level::ERROR => "error: ",
@@ -121,8 +132,14 @@ mod tests {
     #[test]
     fn lines_are_plain_and_kept() {
         let ring = LogRing::default();
-        let lines = Lines { ring: ring.clone(), stdout: false, colour: false };
-        let filter = Targets::new().with_default(LevelFilter::WARN).with_target("fresco", LevelFilter::INFO);
+        let lines = Lines {
+            ring: ring.clone(),
+            stdout: false,
+            colour: false,
+        };
+        let filter = Targets::new()
+            .with_default(LevelFilter::WARN)
+            .with_target("fresco", LevelFilter::INFO);
         let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter));
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!("To see the GUI go to: {}", "http://127.0.0.1:8188");

@@ -38,7 +38,11 @@ fn main() -> ExitCode {
         Err(error) => {
             let code = if error.is::<UsageError>() { USAGE } else { 1 };
             // If even this cannot be written, the code still says it.
-            let _ = writeln!(std::io::stderr().lock(), "fresco: {}", logging::chain(error.as_ref()));
+            let _ = writeln!(
+                std::io::stderr().lock(),
+                "fresco: {}",
+                logging::chain(error.as_ref())
+            );
             ExitCode::from(code)
         }
     }
@@ -47,10 +51,16 @@ fn main() -> ExitCode {
 fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
     let command = cli::command();
     // Parsed twice: the settings file is in the base directory, which the command line may name.
-    let typed = command.clone().try_get_matches_from(argv).unwrap_or_else(|e| e.exit());
+    let typed = command
+        .clone()
+        .try_get_matches_from(argv)
+        .unwrap_or_else(|e| e.exit());
     let file = layers::file(&base(&typed))?;
     let unknown = layers::unknown(&command, &file);
-    let layers = Layers { variable: &env_vars::get, file };
+    let layers = Layers {
+        variable: &env_vars::get,
+        file,
+    };
     let matches = layers::parse(command, argv, &layers).unwrap_or_else(|e| e.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
 
@@ -60,9 +70,16 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
     }
     let without_effect = without_effect(&matches);
     if !without_effect.is_empty() {
-        tracing::warn!("without effect in this build: {}", without_effect.join(", "));
+        tracing::warn!(
+            "without effect in this build: {}",
+            without_effect.join(", ")
+        );
     }
-    let argv = || argv.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    let argv = || {
+        argv.iter()
+            .map(|a| a.to_string_lossy().into_owned())
+            .collect()
+    };
     match cli.command {
         None => serve_with(cli.serve, logs, argv()),
         Some(Task::Serve(args)) => serve_with(*args, logs, argv()),
@@ -73,7 +90,11 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn serve_with(args: ServeArgs, logs: fresco_server::LogRing, argv: Vec<String>) -> anyhow::Result<ExitCode> {
+fn serve_with(
+    args: ServeArgs,
+    logs: fresco_server::LogRing,
+    argv: Vec<String>,
+) -> anyhow::Result<ExitCode> {
     serve::serve(ServeSettings::resolve(args)?, logs, argv)
 }
 
@@ -105,5 +126,8 @@ fn without_effect(matches: &ArgMatches) -> Vec<String> {
         let known = matches.try_contains_id(name).is_ok();
         known && matches.value_source(name) == Some(ValueSource::CommandLine)
     };
-    cli::accepted().filter(given).map(|name| format!("--{name}")).collect()
+    cli::accepted()
+        .filter(given)
+        .map(|name| format!("--{name}"))
+        .collect()
 }

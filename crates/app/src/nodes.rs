@@ -20,10 +20,17 @@ pub(crate) fn nodes(args: NodesArgs) -> anyhow::Result<()> {
             let Some(info) = house.node_info(class) else {
                 bail!("there is no node '{class}'{}", suggest(&house, class));
             };
-            if as_json { pretty(map! { &**class => info }) } else { page(class, &info) }
+            if as_json {
+                pretty(map! { &**class => info })
+            } else {
+                page(class, &info)
+            }
         }
     };
-    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to standard output")
+    std::io::stdout()
+        .lock()
+        .write_all(text.as_bytes())
+        .context("cannot write to standard output")
 }
 
 fn pretty(value: Map) -> String {
@@ -45,7 +52,11 @@ fn suggest(house: &House, class: &str) -> String {
         })
         .take(5)
         .collect();
-    if close.is_empty() { String::new() } else { format!("; did you mean {}?", close.join(", ")) }
+    if close.is_empty() {
+        String::new()
+    } else {
+        format!("; did you mean {}?", close.join(", "))
+    }
 }
 
 fn text<'a>(info: &'a Value, key: &str) -> &'a str {
@@ -71,8 +82,13 @@ fn page(class: &str, info: &Value) -> String {
         let _ = writeln!(out, "\n{description}");
     }
     for group in ["required", "optional"] {
-        let inputs = info.get("input").and_then(|i| i.get(group)).and_then(Value::as_map);
-        let Some(inputs) = inputs.filter(|i| !i.is_empty()) else { continue };
+        let inputs = info
+            .get("input")
+            .and_then(|i| i.get(group))
+            .and_then(Value::as_map);
+        let Some(inputs) = inputs.filter(|i| !i.is_empty()) else {
+            continue;
+        };
         let _ = writeln!(out, "\n{group} inputs");
         for (name, declared) in inputs {
             let _ = writeln!(out, "  {name}: {}", input(declared));
@@ -82,7 +98,10 @@ fn page(class: &str, info: &Value) -> String {
     if !list("output").is_empty() {
         out.push_str("\noutputs\n");
         for (i, ty) in list("output").iter().enumerate() {
-            let name = list("output_name").get(i).and_then(Value::as_str).unwrap_or_default();
+            let name = list("output_name")
+                .get(i)
+                .and_then(Value::as_str)
+                .unwrap_or_default();
             let _ = writeln!(out, "  {i} {name}: {}", type_text(ty));
         }
     }
@@ -92,7 +111,9 @@ fn page(class: &str, info: &Value) -> String {
 fn input(declared: &Value) -> String {
     let parts = declared.as_list().unwrap_or_default();
     let mut out = parts.first().map(type_text).unwrap_or_default();
-    let Some(options) = parts.get(1).and_then(Value::as_map) else { return out };
+    let Some(options) = parts.get(1).and_then(Value::as_map) else {
+        return out;
+    };
     if let Some(choices) = options.get("options") {
         let _ = write!(out, " of {}", type_text(choices));
     }
@@ -113,7 +134,11 @@ fn type_text(ty: &Value) -> String {
         Value::Str(name) => name.to_string(),
         Value::List(choices) => {
             let shown: Vec<String> = choices.iter().take(12).map(json::python_text).collect();
-            let more = if choices.len() > 12 { format!(", ... ({} in all)", choices.len()) } else { String::new() };
+            let more = if choices.len() > 12 {
+                format!(", ... ({} in all)", choices.len())
+            } else {
+                String::new()
+            };
             format!("one of {}{more}", shown.join(", "))
         }
         other => json::to_string(other),

@@ -77,7 +77,9 @@ impl Sites {
 
     /// Asks an interpreter; false if there is none or it does not answer.
     fn add_interpreter(&mut self, program: &Path) -> bool {
-        let Some(answer) = ask(program) else { return false };
+        let Some(answer) = ask(program) else {
+            return false;
+        };
         for line in answer.lines() {
             self.add(PathBuf::from(line));
         }
@@ -85,7 +87,10 @@ impl Sites {
     }
 
     fn package(&self, name: &str) -> Option<PathBuf> {
-        self.0.iter().map(|site| site.join(name)).find(|folder| folder.is_dir())
+        self.0
+            .iter()
+            .map(|site| site.join(name))
+            .find(|folder| folder.is_dir())
     }
 
     /// The version of a distribution, from the name of its `dist-info` folder.
@@ -94,7 +99,9 @@ impl Sites {
             let entries = std::fs::read_dir(site).ok()?;
             entries.flatten().find_map(|entry| {
                 let name = entry.file_name().into_string().ok()?;
-                let rest = name.strip_suffix(".dist-info")?.strip_prefix(distribution)?;
+                let rest = name
+                    .strip_suffix(".dist-info")?
+                    .strip_prefix(distribution)?;
                 rest.strip_prefix('-').map(str::to_owned)
             })
         })
@@ -103,7 +110,10 @@ impl Sites {
     pub(crate) fn front_end(&self) -> Option<Package> {
         let folder = self.package("comfyui_frontend_package")?.join("static");
         let version = self.version("comfyui_frontend_package");
-        folder.join("index.html").is_file().then_some(Package { folder, version })
+        folder
+            .join("index.html")
+            .is_file()
+            .then_some(Package { folder, version })
     }
 
     pub(crate) fn docs(&self) -> Option<Package> {
@@ -118,14 +128,22 @@ impl Sites {
         let parts = version.as_deref().and_then(three_numbers);
         if parts.is_none_or(|v| v < [0, 3, 0]) {
             let folder = main.join("templates");
-            return folder.is_dir().then_some(Templates { version, files: TemplateFiles::Folder(folder) });
+            return folder.is_dir().then_some(Templates {
+                version,
+                files: TemplateFiles::Folder(folder),
+            });
         }
         // Since 0.3.0 the files are spread over packages, by kind of media.
         let mut folders: Vec<_> = self
             .0
             .iter()
             .flat_map(|site| std::fs::read_dir(site).into_iter().flatten().flatten())
-            .filter(|entry| entry.file_name().to_string_lossy().starts_with("comfyui_workflow_templates"))
+            .filter(|entry| {
+                entry
+                    .file_name()
+                    .to_string_lossy()
+                    .starts_with("comfyui_workflow_templates")
+            })
             .map(|entry| entry.path().join("templates"))
             .collect();
         folders.sort_unstable();
@@ -137,7 +155,10 @@ impl Sites {
             .collect();
         files.sort_unstable();
         files.dedup_by(|a, b| a.0 == b.0);
-        Some(Templates { version, files: TemplateFiles::Files(files) })
+        Some(Templates {
+            version,
+            files: TemplateFiles::Files(files),
+        })
     }
 }
 
@@ -232,11 +253,16 @@ mod tests {
             let sites = Sites::find(Some(given), Path::new("/nowhere"));
             let front_end = sites.front_end().unwrap();
             assert_eq!(front_end.version.as_deref(), Some("1.35.9"));
-            assert_eq!(front_end.folder, site.join("comfyui_frontend_package/static"));
+            assert_eq!(
+                front_end.folder,
+                site.join("comfyui_frontend_package/static")
+            );
             assert_eq!(sites.docs().unwrap().version.as_deref(), Some("0.3.1"));
             let templates = sites.templates().unwrap();
             assert_eq!(templates.version.as_deref(), Some("0.7.64"));
-            let TemplateFiles::Files(files) = templates.files else { panic!("not files") };
+            let TemplateFiles::Files(files) = templates.files else {
+                panic!("not files")
+            };
             let names: Vec<_> = files.iter().map(|(name, _)| name.as_str()).collect();
             assert_eq!(names, ["a-1.webp", "a.json", "index.json"]);
         }
@@ -267,7 +293,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let site = install(dir.path(), &["comfyui_frontend_package/static/index.html"]);
         let fake = dir.path().join("python");
-        fs::write(&fake, format!("#!/bin/sh\necho /does/not/exist\necho {}\n", site.display())).unwrap();
+        fs::write(
+            &fake,
+            format!("#!/bin/sh\necho /does/not/exist\necho {}\n", site.display()),
+        )
+        .unwrap();
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;

@@ -31,18 +31,25 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
 
     let bytes = workflow_file::read(&args.file)?;
     let defs = NodeDefs::new(&house.object_info().into());
-    let mut found = workflow_file::understand(&bytes, &defs, false).with_context(|| args.file.display().to_string())?;
+    let mut found = workflow_file::understand(&bytes, &defs, false)
+        .with_context(|| args.file.display().to_string())?;
     for warning in &found.warnings {
         tracing::warn!("{warning}");
     }
     for assignment in &args.set {
         let knows = |class: &str, input: &str| knows_input(&house, class, input);
-        workflow_file::set(&mut found.prompt, assignment, knows).with_context(|| format!("--set {assignment}"))?;
+        workflow_file::set(&mut found.prompt, assignment, knows)
+            .with_context(|| format!("--set {assignment}"))?;
     }
 
     let (ended, end) = mpsc::channel();
     let show = !args.quiet && std::io::stderr().is_terminal();
-    let bar = Arc::new(Bar { ended: Mutex::new(Some(ended)), total: found.prompt.len(), show, drawn: Mutex::default() });
+    let bar = Arc::new(Bar {
+        ended: Mutex::new(Some(ended)),
+        total: found.prompt.len(),
+        show,
+        drawn: Mutex::default(),
+    });
     let store = Store::open(&StorePath::Memory, Limits::default())?;
     let engine = Engine::start(EngineConfig {
         executor: house.executor(&exec, bar.clone()),
@@ -55,28 +62,52 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let valid = engine.validate(found.prompt, None)?;
     for (id, node) in &valid.problems {
         for problem in &node.errors {
-            tracing::warn!("node {id} ({}) is left out: {}: {}", node.class, problem.message, problem.details);
+            tracing::warn!(
+                "node {id} ({}) is left out: {}: {}",
+                node.class,
+                problem.message,
+                problem.details
+            );
         }
     }
     let mut extra_data = Map::new();
     if let Some(workflow) = found.workflow {
-        extra_data.insert("extra_pnginfo".into(), map! { "workflow" => workflow }.into());
+        extra_data.insert(
+            "extra_pnginfo".into(),
+            map! { "workflow" => workflow }.into(),
+        );
     }
-    let ticket = engine.submit_blocking(valid, Submission { extra_data, ..Submission::default() })?;
+    let ticket = engine.submit_blocking(
+        valid,
+        Submission {
+            extra_data,
+            ..Submission::default()
+        },
+    )?;
     let prompt_id = ticket.prompt_id.clone();
     drop(ticket.release);
     // The sender goes with the engine: an error here means that it broke down, and the record below says what it knows.
     let _ = end.recv();
     bar.clear();
-    let record = store.history_get(&prompt_id).wait().context("the engine stopped")??;
+    let record = store
+        .history_get(&prompt_id)
+        .wait()
+        .context("the engine stopped")??;
     engine.stop(GRACE);
     let record = record.context("the workflow ended without a record")?;
     report(&record, &house.dirs)
 }
 
 fn knows_input(house: &House, class: &str, input: &str) -> bool {
-    let Some(info) = house.node_info(class) else { return false };
-    let group = |name| info.get("input").and_then(|i| i.get(name)).and_then(|g| g.get(input)).is_some();
+    let Some(info) = house.node_info(class) else {
+        return false;
+    };
+    let group = |name| {
+        info.get("input")
+            .and_then(|i| i.get(name))
+            .and_then(|g| g.get(input))
+            .is_some()
+    };
     group("required") || group("optional")
 }
 
@@ -116,22 +147,49 @@ fn listed(outputs: &Value, dirs: &Dirs) -> Vec<String> {
 fn saved(item: &Value, dirs: &Dirs) -> Option<String> {
     let name = item.get("filename")?.as_str()?;
     let folder = dirs.by_type(item.get("type")?.as_str()?)?;
-    let below = item.get("subfolder").and_then(Value::as_str).unwrap_or_default();
-    Some(folder.join(Path::new(below)).join(name).display().to_string())
+    let below = item
+        .get("subfolder")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    Some(
+        folder
+            .join(Path::new(below))
+            .join(name)
+            .display()
+            .to_string(),
+    )
 }
 
 fn failure(messages: &Value) -> String {
     let event = |name: &str| {
-        messages.as_list().unwrap_or_default().iter().find_map(|m| match m.as_list() {
-            Some([Value::Str(event), data]) if &**event == name => Some(data.clone()),
-            _ => None,
-        })
+        messages
+            .as_list()
+            .unwrap_or_default()
+            .iter()
+            .find_map(|m| match m.as_list() {
+                Some([Value::Str(event), data]) if &**event == name => Some(data.clone()),
+                _ => None,
+            })
     };
     if let Some(data) = event("execution_error") {
-        let text = |key: &str| data.get(key).and_then(Value::as_str).unwrap_or_default().trim().to_owned();
+        let text = |key: &str| {
+            data.get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        };
         let node = text("node_id");
-        let place = if node.is_empty() { String::new() } else { format!("node {node} ({}): ", text("node_type")) };
-        return format!("{place}{}: {}", text("exception_type"), text("exception_message"));
+        let place = if node.is_empty() {
+            String::new()
+        } else {
+            format!("node {node} ({}): ", text("node_type"))
+        };
+        return format!(
+            "{place}{}: {}",
+            text("exception_type"),
+            text("exception_message")
+        );
     }
     match event("execution_interrupted") {
         Some(_) => "the workflow was interrupted".into(),
@@ -154,13 +212,20 @@ impl EventSink for Bar {
         match event.kind {
             EventKind::ProgressState { registry } if self.show => {
                 let nodes = registry.snapshot();
-                let done = nodes.iter().filter(|n| n.state == NodeState::Finished).count();
+                let done = nodes
+                    .iter()
+                    .filter(|n| n.state == NodeState::Finished)
+                    .count();
                 let running = nodes.iter().find(|n| n.state == NodeState::Running);
                 let step = running.map(|n| (&*n.ids.display, n.value, n.max));
                 self.draw(line(done, self.total.max(nodes.len()), step));
             }
             EventKind::Ended => {
-                let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let ended = self
+                    .ended
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take();
                 if let Some(ended) = ended {
                     // The main thread may have given up.
                     let _ = ended.send(());
@@ -190,7 +255,9 @@ impl Bar {
 
 fn line(done: usize, total: usize, running: Option<(&str, f64, f64)>) -> String {
     const WIDTH: usize = 30;
-    let part = running.filter(|(_, _, max)| *max > 0.0).map_or(0.0, |(_, value, max)| (value / max).clamp(0.0, 1.0));
+    let part = running
+        .filter(|(_, _, max)| *max > 0.0)
+        .map_or(0.0, |(_, value, max)| (value / max).clamp(0.0, 1.0));
     let whole = (done as f64 + part) / total.max(1) as f64;
     let filled = ((whole * WIDTH as f64).floor() as usize).min(WIDTH);
     let bar = "=".repeat(filled) + &" ".repeat(WIDTH - filled);
@@ -209,8 +276,14 @@ mod tests {
     #[test]
     fn bars_fill_up() {
         assert_eq!(line(0, 2, None), format!("[{}] 0/2", " ".repeat(30)));
-        assert_eq!(line(1, 2, Some(("7", 10.0, 20.0))), format!("[{}{}] 1/2  node 7: 10/20", "=".repeat(22), " ".repeat(8)));
-        assert_eq!(line(9, 2, Some(("7", 0.0, 0.0))), format!("[{}] 9/2  node 7", "=".repeat(30)));
+        assert_eq!(
+            line(1, 2, Some(("7", 10.0, 20.0))),
+            format!("[{}{}] 1/2  node 7: 10/20", "=".repeat(22), " ".repeat(8))
+        );
+        assert_eq!(
+            line(9, 2, Some(("7", 0.0, 0.0))),
+            format!("[{}] 9/2  node 7", "=".repeat(30))
+        );
     }
 
     #[test]
@@ -221,7 +294,10 @@ mod tests {
                 "4":{"text":["hello"],"images":[{"filename":"b.png","subfolder":"","type":"temp"}]}}"#,
         )
         .unwrap();
-        assert_eq!(listed(&outputs, &dirs), ["/base/output/x/a.png", "4 text: hello", "/base/temp/b.png"]);
+        assert_eq!(
+            listed(&outputs, &dirs),
+            ["/base/output/x/a.png", "4 text: hello", "/base/temp/b.png"]
+        );
     }
 
     #[test]
@@ -230,7 +306,10 @@ mod tests {
         let error = r#"[["execution_start",{}],["execution_error",{"node_id":"3","node_type":"X","exception_type":"ValueError",
             "exception_message":"bad\n"}]]"#;
         assert_eq!(read(error), "node 3 (X): ValueError: bad");
-        assert_eq!(read(r#"[["execution_interrupted",{}]]"#), "the workflow was interrupted");
+        assert_eq!(
+            read(r#"[["execution_interrupted",{}]]"#),
+            "the workflow was interrupted"
+        );
         assert_eq!(read("[]"), "the workflow failed");
     }
 }

@@ -1,7 +1,7 @@
 //! `fresco serve`: puts the rooms together, listens, and ends in order.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,9 @@ use fresco_engine::{Engine, EngineConfig};
 use fresco_files::Dirs;
 use fresco_graph::PromptLimits;
 use fresco_server::serve::{Plain, serve as listen};
-use fresco_server::{App, Config, Hub, LogRing, Metrics, Parts, REFERENCE_VERSION, Templates, Versions};
+use fresco_server::{
+    App, Config, Hub, LogRing, Metrics, Parts, REFERENCE_VERSION, Templates, Versions,
+};
 
 use crate::front_end::Pages;
 use crate::house::House;
@@ -31,33 +33,58 @@ const SOCKET_THREADS: usize = 4;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-pub(crate) fn serve(settings: ServeSettings, logs: LogRing, argv: Vec<String>) -> anyhow::Result<ExitCode> {
+pub(crate) fn serve(
+    settings: ServeSettings,
+    logs: LogRing,
+    argv: Vec<String>,
+) -> anyhow::Result<ExitCode> {
     tracing::info!("Fresco {}", env!("CARGO_PKG_VERSION"));
     tracing::info!("ComfyUI version: {REFERENCE_VERSION}");
     let house = House::open(&settings.folders)?;
-    let tls = settings.tls.as_ref().map(|(key, certificate)| Tls::load(key, certificate)).transpose()?;
+    let tls = settings
+        .tls
+        .as_ref()
+        .map(|(key, certificate)| Tls::load(key, certificate))
+        .transpose()?;
     // Before anything is changed: whoever cannot have the port or the database leaves no trace.
-    let listeners = if settings.quick_test { Vec::new() } else { bind(&settings.listen, settings.port)? };
+    let listeners = if settings.quick_test {
+        Vec::new()
+    } else {
+        bind(&settings.listen, settings.port)?
+    };
     house.dirs.create_user()?;
     let database = database(&settings, &house.dirs);
-    let limits = Limits { max_pending: settings.max_queue, ..Limits::default() };
+    let limits = Limits {
+        max_pending: settings.max_queue,
+        ..Limits::default()
+    };
     let store = Store::open(&database, limits)?;
     house.dirs.create_input();
     if let Err(error) = house.dirs.clear_temp() {
-        tracing::warn!(error = &error as &dyn std::error::Error, "the temp folder is not emptied");
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "the temp folder is not emptied"
+        );
     }
     let pages = Pages::find(&settings.front_end, settings.python.as_deref(), &house.dirs);
-    let threads = std::thread::available_parallelism().map_or(2, usize::from).min(SOCKET_THREADS);
+    let threads = std::thread::available_parallelism()
+        .map_or(2, usize::from)
+        .min(SOCKET_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name("sockets")
         .enable_all()
         .build()
         .context("cannot start the threads for sockets")?;
-    runtime.block_on(assembled(settings, house, store, pages, listeners, tls, logs, argv))
+    runtime.block_on(assembled(
+        settings, house, store, pages, listeners, tls, logs, argv,
+    ))
 }
 
-#[expect(clippy::too_many_arguments, reason = "the parts of the whole program meet here, once")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the parts of the whole program meet here, once"
+)]
 async fn assembled(
     settings: ServeSettings,
     house: House,
@@ -107,17 +134,25 @@ async fn assembled(
         }
     }
     // Node code may hold the worker for a while; the sockets' threads are free for it.
-    tokio::task::spawn_blocking(move || engine.stop(STOP_GRACE)).await.context("the engine did not stop")?;
+    tokio::task::spawn_blocking(move || engine.stop(STOP_GRACE))
+        .await
+        .context("the engine did not stop")?;
     tracing::info!("Stopped server");
     if let Err(error) = house.dirs.clear_temp() {
-        tracing::warn!(error = &error as &dyn std::error::Error, "the temp folder is not emptied");
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "the temp folder is not emptied"
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Where queue and history are.
 pub(crate) fn database(settings: &ServeSettings, dirs: &Dirs) -> StorePath {
-    settings.database.clone().unwrap_or_else(|| StorePath::File(dirs.user.join(DATABASE)))
+    settings
+        .database
+        .clone()
+        .unwrap_or_else(|| StorePath::File(dirs.user.join(DATABASE)))
 }
 
 fn config(settings: &ServeSettings, dirs: &Dirs, pages: Pages, argv: Vec<String>) -> Config {
@@ -160,7 +195,9 @@ fn packs(dirs: &Dirs) -> Vec<String> {
         .flat_map(|root| std::fs::read_dir(root).into_iter().flatten().flatten())
         .filter(|entry| entry.path().is_dir())
         .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| !name.starts_with('.') && !name.ends_with(".disabled") && name != "__pycache__")
+        .filter(|name| {
+            !name.starts_with('.') && !name.ends_with(".disabled") && name != "__pycache__"
+        })
         .collect();
     names.sort_unstable();
     names
@@ -188,7 +225,11 @@ pub(crate) fn bind(addresses: &[IpAddr], port: u16) -> anyhow::Result<Vec<TcpLis
 
 fn bind_one(address: SocketAddr) -> std::io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
@@ -202,8 +243,15 @@ fn bind_one(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 fn announce(settings: &ServeSettings, listeners: &[TcpListener]) {
-    let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    let addresses: Vec<SocketAddr> = listeners.iter().filter_map(|l| l.local_addr().ok()).collect();
+    let scheme = if settings.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let addresses: Vec<SocketAddr> = listeners
+        .iter()
+        .filter_map(|l| l.local_addr().ok())
+        .collect();
     let url = |address: SocketAddr| match &settings.token {
         Some(token) => format!("{scheme}://{address}/?token={token}"),
         None => format!("{scheme}://{address}"),
@@ -216,13 +264,20 @@ fn announce(settings: &ServeSettings, listeners: &[TcpListener]) {
         if let Some(open) = addresses.iter().find(|a| a.ip().is_unspecified())
             && let Some(ip) = outside_address()
         {
-            tracing::info!("From other machines: {}", url(SocketAddr::new(ip, open.port())));
+            tracing::info!(
+                "From other machines: {}",
+                url(SocketAddr::new(ip, open.port()))
+            );
         }
     }
     if settings.launch
         && let Some(first) = addresses.first()
     {
-        let local = if first.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { first.ip() };
+        let local = if first.ip().is_unspecified() {
+            IpAddr::from([127, 0, 0, 1])
+        } else {
+            first.ip()
+        };
         launch(&url(SocketAddr::new(local, first.port())));
     }
 }
@@ -311,7 +366,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dirs = Dirs::under(dir.path());
         for name in ["b", "a", "old.disabled", ".git", "__pycache__"] {
-            std::fs::create_dir_all(PathBuf::from(&dirs.custom_nodes[0]).join(name)).unwrap();
+            std::fs::create_dir_all(dirs.custom_nodes[0].join(name)).unwrap();
         }
         std::fs::write(dirs.custom_nodes[0].join("file.py"), "").unwrap();
         assert_eq!(packs(&dirs), ["a", "b"]);

@@ -89,7 +89,10 @@ pub(crate) enum FrontEnd {
     Installed,
     Directory(PathBuf),
     /// `owner/repo@version`, downloaded earlier.
-    Downloaded { folder: String, version: String },
+    Downloaded {
+        folder: String,
+        version: String,
+    },
 }
 
 /// Everything `serve` needs.
@@ -121,7 +124,14 @@ pub(crate) struct ServeSettings {
 
 impl ServeSettings {
     pub(crate) fn resolve(args: ServeArgs) -> Result<Self, UsageError> {
-        let ServeArgs { network, page, dirs, exec, store, log: _ } = args;
+        let ServeArgs {
+            network,
+            page,
+            dirs,
+            exec,
+            store,
+            log: _,
+        } = args;
         let listen = addresses(&network.listen)?;
         let token = token(network.token, network.token_file.as_deref())?;
         if let Some(open) = listen.iter().find(|ip| !ip.is_loopback())
@@ -136,7 +146,8 @@ impl ServeSettings {
             return usage("--max-upload-size must be a number of megabytes above 0");
         }
         let front_end = front_end(&page)?;
-        let launch = (page.auto_launch || page.windows_standalone_build) && !page.disable_auto_launch;
+        let launch =
+            (page.auto_launch || page.windows_standalone_build) && !page.disable_auto_launch;
         Ok(Self {
             folders: FolderSettings::resolve(dirs),
             exec: ExecSettings::resolve(&exec)?,
@@ -165,7 +176,10 @@ impl ServeSettings {
 fn addresses(text: &str) -> Result<Vec<IpAddr>, UsageError> {
     let mut found = Vec::new();
     for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
-        let bare = part.strip_prefix('[').and_then(|p| p.strip_suffix(']')).unwrap_or(part);
+        let bare = part
+            .strip_prefix('[')
+            .and_then(|p| p.strip_suffix(']'))
+            .unwrap_or(part);
         let ip = match bare.parse() {
             Ok(ip) => ip,
             Err(_) if part == "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -174,7 +188,11 @@ fn addresses(text: &str) -> Result<Vec<IpAddr>, UsageError> {
                 .ok()
                 .and_then(|mut all| all.next())
                 .map(|a| a.ip())
-                .ok_or_else(|| UsageError(format!("--listen: '{part}' is not an address of this machine")))?,
+                .ok_or_else(|| {
+                    UsageError(format!(
+                        "--listen: '{part}' is not an address of this machine"
+                    ))
+                })?,
         };
         if !found.contains(&ip) {
             found.push(ip);
@@ -191,8 +209,9 @@ fn token(text: Option<String>, file: Option<&Path>) -> Result<Option<String>, Us
         (Some(text), _) => text,
         (None, None) => return Ok(None),
         (None, Some(path)) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|e| UsageError(format!("--token-file: cannot read {}: {e}", path.display())))?;
+            let text = std::fs::read_to_string(path).map_err(|e| {
+                UsageError(format!("--token-file: cannot read {}: {e}", path.display()))
+            })?;
             text.lines().next().unwrap_or_default().trim().to_owned()
         }
     };
@@ -211,7 +230,10 @@ fn front_end(page: &PageArgs) -> Result<FrontEnd, UsageError> {
     if let Some(root) = &page.front_end_root {
         return match std::fs::read_dir(root) {
             Ok(_) => Ok(FrontEnd::Directory(root.clone())),
-            Err(e) => usage(format!("--front-end-root: cannot read the folder {}: {e}", root.display())),
+            Err(e) => usage(format!(
+                "--front-end-root: cannot read the folder {}: {e}",
+                root.display()
+            )),
         };
     }
     match (page.front_end, page.front_end_version.as_deref()) {
@@ -223,16 +245,23 @@ fn front_end(page: &PageArgs) -> Result<FrontEnd, UsageError> {
 
 /// `owner/repo@version` by the reference's rules.
 fn downloaded(text: &str) -> Result<FrontEnd, UsageError> {
-    let wrong = || UsageError(format!("--front-end-version: '{text}' is not of the form OWNER/REPO@VERSION"));
+    let wrong = || {
+        UsageError(format!(
+            "--front-end-version: '{text}' is not of the form OWNER/REPO@VERSION"
+        ))
+    };
     let (name, version) = text.split_once('@').ok_or_else(wrong)?;
     let (owner, repo) = name.split_once('/').ok_or_else(wrong)?;
     let owner_ok = (1..=39).contains(&owner.len())
         && owner.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
         && !owner.starts_with('-');
     let repo_ok = !repo.is_empty()
-        && repo.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
+        && repo
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
         && !repo.chars().all(|c| c == '.');
-    if !owner_ok || !repo_ok || !(matches!(version, "latest" | "prerelease") || is_version(version)) {
+    if !owner_ok || !repo_ok || !(matches!(version, "latest" | "prerelease") || is_version(version))
+    {
         return Err(wrong());
     }
     Ok(FrontEnd::Downloaded {
@@ -251,11 +280,14 @@ fn is_version(text: &str) -> bool {
         }
         rest = &rest[digits..];
         if i < 2 {
-            let Some(after) = rest.strip_prefix('.') else { return false };
+            let Some(after) = rest.strip_prefix('.') else {
+                return false;
+            };
             rest = after;
         }
     }
-    rest.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
+    rest.chars()
+        .all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
 }
 
 /// A path, or an address as SQLAlchemy writes them.
@@ -263,7 +295,11 @@ fn database(url: &str) -> Result<StorePath, UsageError> {
     let path = match url.split_once("://") {
         None => url,
         Some(("sqlite", rest)) => rest.strip_prefix('/').unwrap_or(rest),
-        Some((kind, _)) => return usage(format!("--database-url: Fresco knows sqlite only, not {kind}")),
+        Some((kind, _)) => {
+            return usage(format!(
+                "--database-url: Fresco knows sqlite only, not {kind}"
+            ));
+        }
     };
     match path {
         ":memory:" => Ok(StorePath::Memory),
@@ -282,21 +318,48 @@ mod tests {
 
     fn settings(line: &str) -> Result<ServeSettings, String> {
         let words = std::iter::once("fresco").chain(line.split_whitespace());
-        let matches = command().try_get_matches_from(words).map_err(|e| e.to_string())?;
+        let matches = command()
+            .try_get_matches_from(words)
+            .map_err(|e| e.to_string())?;
         let cli = Cli::from_arg_matches(&matches).map_err(|e| e.to_string())?;
         ServeSettings::resolve(cli.serve).map_err(|e| e.to_string())
     }
 
     #[test]
     fn other_machines_need_a_token() {
-        assert_eq!(settings("").unwrap().listen, [IpAddr::V4(Ipv4Addr::LOCALHOST)]);
-        assert_eq!(settings("--listen 127.0.0.1,::1,[::1],localhost").unwrap().listen.len(), 2);
-        for line in ["--listen", "--listen 0.0.0.0", "--listen 127.0.0.1,192.168.0.1", "--listen ::"] {
+        assert_eq!(
+            settings("").unwrap().listen,
+            [IpAddr::V4(Ipv4Addr::LOCALHOST)]
+        );
+        assert_eq!(
+            settings("--listen 127.0.0.1,::1,[::1],localhost")
+                .unwrap()
+                .listen
+                .len(),
+            2
+        );
+        for line in [
+            "--listen",
+            "--listen 0.0.0.0",
+            "--listen 127.0.0.1,192.168.0.1",
+            "--listen ::",
+        ] {
             let error = settings(line).unwrap_err();
             assert!(error.contains("--token-file"), "{line}: {error}");
-            assert_eq!(settings(&format!("{line} --token abc-123")).unwrap().token.as_deref(), Some("abc-123"));
+            assert_eq!(
+                settings(&format!("{line} --token abc-123"))
+                    .unwrap()
+                    .token
+                    .as_deref(),
+                Some("abc-123")
+            );
         }
-        for line in ["--listen ,", "--listen 1.2.3.4.5", "--token a;b", "--token-file /does/not/exist"] {
+        for line in [
+            "--listen ,",
+            "--listen 1.2.3.4.5",
+            "--token a;b",
+            "--token-file /does/not/exist",
+        ] {
             assert!(settings(line).is_err(), "{line}");
         }
         let dir = tempfile::tempdir().unwrap();
@@ -322,11 +385,17 @@ mod tests {
     #[test]
     fn uploads_are_counted_in_megabytes() {
         let default = settings("").unwrap();
-        assert_eq!((default.max_upload, default.max_upload_given), (104_857_600, false));
+        assert_eq!(
+            (default.max_upload, default.max_upload_given),
+            (104_857_600, false)
+        );
         let given = settings("--max-upload-size 0.5").unwrap();
         assert_eq!((given.max_upload, given.max_upload_given), (524_288, true));
         for bad in ["0", "nan", "inf", "-1"] {
-            assert!(settings(&format!("--max-upload-size={bad}")).is_err(), "{bad}");
+            assert!(
+                settings(&format!("--max-upload-size={bad}")).is_err(),
+                "{bad}"
+            );
         }
     }
 
@@ -349,12 +418,35 @@ mod tests {
         let chosen = |line: &str| settings(line).map(|s| s.front_end);
         assert_eq!(chosen("").unwrap(), FrontEnd::Status);
         assert_eq!(chosen("--front-end comfy").unwrap(), FrontEnd::Installed);
-        assert_eq!(chosen("--front-end-version comfyanonymous/ComfyUI@latest").unwrap(), FrontEnd::Installed);
-        assert_eq!(chosen(&format!("--front-end-root {root}")).unwrap(), FrontEnd::Directory(dir.path().into()));
-        let v = FrontEnd::Downloaded { folder: "Comfy-Org_ComfyUI_frontend".into(), version: "1.2.3-x".into() };
-        assert_eq!(chosen("--front-end-version Comfy-Org/ComfyUI_frontend@v1.2.3-x").unwrap(), v);
-        for bad in ["x", "a/b@1.2", "-a/b@latest", "a/b@v1.2.3/..", "a/..@1.2.3", "a/b@..", "a/b"] {
-            assert!(chosen(&format!("--front-end-version={bad}")).is_err(), "{bad}");
+        assert_eq!(
+            chosen("--front-end-version comfyanonymous/ComfyUI@latest").unwrap(),
+            FrontEnd::Installed
+        );
+        assert_eq!(
+            chosen(&format!("--front-end-root {root}")).unwrap(),
+            FrontEnd::Directory(dir.path().into())
+        );
+        let v = FrontEnd::Downloaded {
+            folder: "Comfy-Org_ComfyUI_frontend".into(),
+            version: "1.2.3-x".into(),
+        };
+        assert_eq!(
+            chosen("--front-end-version Comfy-Org/ComfyUI_frontend@v1.2.3-x").unwrap(),
+            v
+        );
+        for bad in [
+            "x",
+            "a/b@1.2",
+            "-a/b@latest",
+            "a/b@v1.2.3/..",
+            "a/..@1.2.3",
+            "a/b@..",
+            "a/b",
+        ] {
+            assert!(
+                chosen(&format!("--front-end-version={bad}")).is_err(),
+                "{bad}"
+            );
         }
         assert!(chosen("--front-end-root /does/not/exist").is_err());
     }
@@ -364,6 +456,10 @@ mod tests {
         assert!(!settings("").unwrap().launch);
         assert!(settings("--auto-launch").unwrap().launch);
         assert!(settings("--windows-standalone-build").unwrap().launch);
-        assert!(!settings("--windows-standalone-build --disable-auto-launch").unwrap().launch);
+        assert!(
+            !settings("--windows-standalone-build --disable-auto-launch")
+                .unwrap()
+                .launch
+        );
     }
 }

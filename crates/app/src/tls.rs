@@ -21,7 +21,8 @@ impl Tls {
         let chain = CertificateDer::pem_file_iter(certificate)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)
             .with_context(|| format!("cannot read the certificate {}", certificate.display()))?;
-        let secret = PrivateKeyDer::from_pem_file(key).with_context(|| format!("cannot read the key {}", key.display()))?;
+        let secret = PrivateKeyDer::from_pem_file(key)
+            .with_context(|| format!("cannot read the key {}", key.display()))?;
         let mut config = ServerConfig::builder()
             .with_no_client_auth()
             .with_single_cert(chain, secret)

@@ -23,10 +23,17 @@ pub(crate) struct Workflow {
 pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if path == Path::new("-") {
-        std::io::stdin().lock().take(MAX_BYTES + 1).read_to_end(&mut bytes).context("cannot read standard input")?;
+        std::io::stdin()
+            .lock()
+            .take(MAX_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .context("cannot read standard input")?;
     } else {
-        let file = std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-        file.take(MAX_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {}", path.display()))?;
+        let file =
+            std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        file.take(MAX_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .with_context(|| format!("cannot read {}", path.display()))?;
     }
     if bytes.len() as u64 > MAX_BYTES {
         bail!("{} is too large for a workflow", path.display());
@@ -35,9 +42,18 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Makes a prompt of what was read. `prefer_editor`: a picture carries both forms; take the editor's.
-pub(crate) fn understand(bytes: &[u8], defs: &NodeDefs, prefer_editor: bool) -> anyhow::Result<Workflow> {
+pub(crate) fn understand(
+    bytes: &[u8],
+    defs: &NodeDefs,
+    prefer_editor: bool,
+) -> anyhow::Result<Workflow> {
     let texts = fresco_files::read_metadata(bytes);
-    let find = |key: &str| texts.iter().find(|(k, _)| k == key).map(|(_, text)| text.as_str());
+    let find = |key: &str| {
+        texts
+            .iter()
+            .find(|(k, _)| k == key)
+            .map(|(_, text)| text.as_str())
+    };
     let (prompt, workflow) = (find("prompt"), find("workflow"));
     if prompt.is_none() && workflow.is_none() {
         if looks_like_picture(bytes) {
@@ -53,7 +69,11 @@ pub(crate) fn understand(bytes: &[u8], defs: &NodeDefs, prefer_editor: bool) -> 
     match (api, editor) {
         (Some(prompt), editor) if !prefer_editor || editor.is_none() => {
             let prompt = prompt.as_map().cloned().unwrap_or_default();
-            Ok(Workflow { prompt, workflow: editor, warnings: Vec::new() })
+            Ok(Workflow {
+                prompt,
+                workflow: editor,
+                warnings: Vec::new(),
+            })
         }
         (_, Some(editor)) => from_json(&editor, defs),
         _ => bail!("the workflow in the picture cannot be read"),
@@ -61,17 +81,26 @@ pub(crate) fn understand(bytes: &[u8], defs: &NodeDefs, prefer_editor: bool) -> 
 }
 
 fn from_json(value: &Value, defs: &NodeDefs) -> anyhow::Result<Workflow> {
-    let options = ui::Options { now: Some(now()), ..ui::Options::default() };
+    let options = ui::Options {
+        now: Some(now()),
+        ..ui::Options::default()
+    };
     let Converted { prompt, warnings } = ui::prompt_of(value, defs, &options)?;
     let workflow = match ui::detect(value) {
         WorkflowKind::Ui => Some(value.clone()),
         WorkflowKind::Both => value.get("workflow").cloned(),
-        WorkflowKind::Request => {
-            value.get("extra_data").and_then(|e| e.get("extra_pnginfo")).and_then(|e| e.get("workflow")).cloned()
-        }
+        WorkflowKind::Request => value
+            .get("extra_data")
+            .and_then(|e| e.get("extra_pnginfo"))
+            .and_then(|e| e.get("workflow"))
+            .cloned(),
         WorkflowKind::Api | WorkflowKind::Unknown => None,
     };
-    Ok(Workflow { prompt, workflow, warnings })
+    Ok(Workflow {
+        prompt,
+        workflow,
+        warnings,
+    })
 }
 
 fn now() -> ui::Now {
@@ -91,18 +120,37 @@ fn looks_like_picture(bytes: &[u8]) -> bool {
 }
 
 /// `NODE.INPUT=VALUE`: the node by id, or by title or class if only one has it.
-pub(crate) fn set(prompt: &mut Map, assignment: &str, knows_input: impl Fn(&str, &str) -> bool) -> anyhow::Result<()> {
-    let (target, text) =
-        assignment.split_once('=').with_context(|| format!("'{assignment}' is not of the form NODE.INPUT=VALUE"))?;
-    let (node, input) =
-        target.split_once('.').with_context(|| format!("'{assignment}' is not of the form NODE.INPUT=VALUE"))?;
+pub(crate) fn set(
+    prompt: &mut Map,
+    assignment: &str,
+    knows_input: impl Fn(&str, &str) -> bool,
+) -> anyhow::Result<()> {
+    let (target, text) = assignment
+        .split_once('=')
+        .with_context(|| format!("'{assignment}' is not of the form NODE.INPUT=VALUE"))?;
+    let (node, input) = target
+        .split_once('.')
+        .with_context(|| format!("'{assignment}' is not of the form NODE.INPUT=VALUE"))?;
     let id = find(prompt, node)?;
-    let object = prompt[&id].as_map().with_context(|| format!("node {id} is not an object"))?;
-    let class = object.get("class_type").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let mut inputs = object.get("inputs").and_then(Value::as_map).cloned().unwrap_or_default();
+    let object = prompt[&id]
+        .as_map()
+        .with_context(|| format!("node {id} is not an object"))?;
+    let class = object
+        .get("class_type")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    let mut inputs = object
+        .get("inputs")
+        .and_then(Value::as_map)
+        .cloned()
+        .unwrap_or_default();
     if !inputs.contains_key(input) && !knows_input(&class, input) {
         let names: Vec<&str> = inputs.keys().map(|k| &**k).collect();
-        bail!("node {id} ({class}) has no input '{input}'; it has: {}", names.join(", "));
+        bail!(
+            "node {id} ({class}) has no input '{input}'; it has: {}",
+            names.join(", ")
+        );
     }
     // What holds text stays text, so that `text=5` is a text; elsewhere JSON is read where it is JSON.
     let value = match inputs.get(input) {
@@ -122,22 +170,41 @@ fn find(prompt: &Map, name: &str) -> anyhow::Result<Arc<str>> {
     }
     let called = |node: &Value| {
         node.get("class_type").and_then(Value::as_str) == Some(name)
-            || node.get("_meta").and_then(|m| m.get("title")).and_then(Value::as_str) == Some(name)
+            || node
+                .get("_meta")
+                .and_then(|m| m.get("title"))
+                .and_then(Value::as_str)
+                == Some(name)
     };
-    let found: Vec<&Arc<str>> = prompt.iter().filter(|(_, node)| called(node)).map(|(id, _)| id).collect();
+    let found: Vec<&Arc<str>> = prompt
+        .iter()
+        .filter(|(_, node)| called(node))
+        .map(|(id, _)| id)
+        .collect();
     match found[..] {
         [id] => Ok(id.clone()),
-        [] => bail!("there is no node '{name}'; the workflow has: {}", names(prompt)),
+        [] => bail!(
+            "there is no node '{name}'; the workflow has: {}",
+            names(prompt)
+        ),
         _ => {
             let ids: Vec<&str> = found.iter().map(|id| &***id).collect();
-            bail!("several nodes are called '{name}': use one of the ids {}", ids.join(", "))
+            bail!(
+                "several nodes are called '{name}': use one of the ids {}",
+                ids.join(", ")
+            )
         }
     }
 }
 
 fn names(prompt: &Map) -> String {
     let name = |(id, node): (&Arc<str>, &Value)| {
-        format!("{id} ({})", node.get("class_type").and_then(Value::as_str).unwrap_or("?"))
+        format!(
+            "{id} ({})",
+            node.get("class_type")
+                .and_then(Value::as_str)
+                .unwrap_or("?")
+        )
     };
     let mut names: Vec<String> = prompt.iter().take(20).map(name).collect();
     if prompt.len() > names.len() {
@@ -161,7 +228,11 @@ mod tests {
     fn sets(assignment: &str, node: &str, expected: &str) {
         let mut prompt = prompt();
         set(&mut prompt, assignment, |_, input| input == "color").unwrap();
-        assert_eq!(json::to_string(prompt[node].get("inputs").unwrap()), expected, "{assignment}");
+        assert_eq!(
+            json::to_string(prompt[node].get("inputs").unwrap()),
+            expected,
+            "{assignment}"
+        );
     }
 
     #[test]
@@ -170,13 +241,21 @@ mod tests {
         sets("Blank.width=1.5", "1", r#"{"width":1.5,"name":"a"}"#);
         sets("EmptyImage.name=5", "1", r#"{"width":64,"name":"5"}"#);
         sets("1.name=a=b.c", "1", r#"{"width":64,"name":"a=b.c"}"#);
-        sets("1.color=not json", "1", r#"{"width":64,"name":"a","color":"not json"}"#);
+        sets(
+            "1.color=not json",
+            "1",
+            r#"{"width":64,"name":"a","color":"not json"}"#,
+        );
         sets("2.images=[\"9\",1]", "2", r#"{"images":["9",1]}"#);
     }
 
     #[test]
     fn what_cannot_be_set_says_why() {
-        let fails = |assignment: &str| set(&mut prompt(), assignment, |_, _| false).unwrap_err().to_string();
+        let fails = |assignment: &str| {
+            set(&mut prompt(), assignment, |_, _| false)
+                .unwrap_err()
+                .to_string()
+        };
         assert!(fails("nonsense").contains("NODE.INPUT=VALUE"));
         assert!(fails("1=3").contains("NODE.INPUT=VALUE"));
         assert!(fails("9.x=1").contains("1 (EmptyImage), 2 (SaveImage)"));
@@ -189,8 +268,20 @@ mod tests {
         let defs = NodeDefs::new(&Value::Null);
         let read = |text: &str| understand(text.as_bytes(), &defs, false);
         assert_eq!(read(PROMPT).unwrap().prompt.len(), 3);
-        assert_eq!(read(&format!("{{\"prompt\":{PROMPT}}}")).unwrap().prompt.len(), 3);
-        assert!(read("{").err().unwrap().to_string().contains("neither JSON nor a picture"));
+        assert_eq!(
+            read(&format!("{{\"prompt\":{PROMPT}}}"))
+                .unwrap()
+                .prompt
+                .len(),
+            3
+        );
+        assert!(
+            read("{")
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("neither JSON nor a picture")
+        );
         assert!(read("[]").is_err());
         assert!(read("").is_err());
     }
@@ -199,8 +290,12 @@ mod tests {
     fn pictures_carry_workflows() {
         let defs = NodeDefs::new(&Value::Null);
         let picture = |text: &[(&str, &str)]| {
-            let text: Vec<_> = text.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-            let picture = fresco_files::Picture::new(1, 1, fresco_files::Pixels::Rgb, &[1, 2, 3]).unwrap();
+            let text: Vec<_> = text
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect();
+            let picture =
+                fresco_files::Picture::new(1, 1, fresco_files::Pixels::Rgb, &[1, 2, 3]).unwrap();
             fresco_files::encode_png(&picture, &text, 4).unwrap()
         };
         let editor = r#"{"nodes":[],"links":[],"version":0.4}"#;

@@ -338,11 +338,23 @@ fn looking_into_a_database_changes_nothing() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     filled(&path);
     let before = fs::read(&path).unwrap();
-    assert_eq!(Store::inspect(&path).unwrap(), Some(StoreContents { jobs: 99, history: 1 }));
+    assert_eq!(
+        Store::inspect(&path).unwrap(),
+        Some(StoreContents {
+            jobs: 99,
+            history: 1
+        })
+    );
     assert_eq!(fs::read(&path).unwrap(), before);
     let store = open(&path).unwrap();
-    assert!(matches!(Store::inspect(&path), Err(StoreError::InUse { .. })));
+    assert!(matches!(
+        Store::inspect(&path),
+        Err(StoreError::InUse { .. })
+    ));
     drop(store);
     fs::write(&path, "no database").unwrap();
-    assert!(matches!(Store::inspect(&path), Err(StoreError::NotADatabase { .. })));
+    assert!(matches!(
+        Store::inspect(&path),
+        Err(StoreError::NotADatabase { .. })
+    ));
 }

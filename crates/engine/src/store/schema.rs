@@ -143,15 +143,26 @@ pub(super) fn inspect(path: &Path) -> Result<Option<StoreContents>, StoreError> 
         return Ok(None);
     }
     // Only a lock file that is there already is looked at: looking must not leave one behind.
-    let _lock = if lock_path(path).exists() { lock(path)? } else { None };
+    let _lock = if lock_path(path).exists() {
+        lock(path)?
+    } else {
+        None
+    };
     check_magic(path)?;
     let fail = classify(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(&fail)?;
     if check_ours(&connection, path)? == 0 {
-        return Ok(Some(StoreContents { jobs: 0, history: 0 }));
+        return Ok(Some(StoreContents {
+            jobs: 0,
+            history: 0,
+        }));
     }
-    let count = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(&fail);
+    let count = |sql: &str| {
+        connection
+            .query_row(sql, [], |row| row.get::<_, i64>(0))
+            .map_err(&fail)
+    };
     Ok(Some(StoreContents {
         jobs: count("SELECT COUNT(*) FROM jobs")? as usize,
         history: count("SELECT COUNT(*) FROM history")? as usize,
@@ -243,14 +254,20 @@ fn check_ours(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
     }
     let known = MIGRATIONS.len() as i64;
     if version > known {
-        return Err(StoreError::Newer { path: path.into(), found: version, known });
+        return Err(StoreError::Newer {
+            path: path.into(),
+            found: version,
+            known,
+        });
     }
     Ok(version)
 }
 
 fn prepare(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let fail = classify(path);
-    connection.busy_timeout(Duration::from_secs(5)).map_err(&fail)?;
+    connection
+        .busy_timeout(Duration::from_secs(5))
+        .map_err(&fail)?;
     let version = check_ours(connection, path)?;
     let fresh = version == 0;
     if connection.is_readonly(rusqlite::MAIN_DB).map_err(&fail)? {

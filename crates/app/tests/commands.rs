@@ -1,0 +1,373 @@
+//! The built program, as a person at a shell meets it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::allow_attributes,
+    reason = "a test may panic"
+)]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A base directory of its own and nothing of this machine's environment.
+struct Place(tempfile::TempDir);
+
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fresco"));
+        let ours = std::env::vars_os()
+            .map(|(k, _)| k)
+            .filter(|k| k.to_string_lossy().starts_with("FRESCO_"));
+        for name in ours.collect::<Vec<_>>() {
+            command.env_remove(name);
+        }
+        command
+            .args(arguments)
+            .current_dir(self.path())
+            .env("FRESCO_BASE_DIRECTORY", self.path())
+            .env("FRESCO_PYTHON", self.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        let output = self.command(arguments).output().unwrap();
+        Ran {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+const PROMPT: &str = r#"{
+    "1": {"class_type": "EmptyImage", "inputs": {"width": 32, "height": 16, "batch_size": 1, "color": 255}},
+    "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "made/x"}}
+}"#;
+
+#[test]
+fn runs_a_prompt_and_lists_its_picture() {
+    let place = Place::new();
+    let file = place.write("p.json", PROMPT);
+    let ran = place.run(&[
+        "run",
+        file.to_str().unwrap(),
+        "--set",
+        "1.width=48",
+        "--set",
+        "SaveImage.filename_prefix=made/y",
+    ]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let picture = place.path().join("output/made/y_00001_.png");
+    assert_eq!(ran.out, format!("{}\n", picture.display()));
+    let bytes = std::fs::read(&picture).unwrap();
+    let image = fresco_files::decode(&bytes, &fresco_files::Limits::default()).unwrap();
+    assert_eq!((image.first().width, image.first().height), (48, 16));
+
+    // The picture runs again, from what it carries.
+    let again = place.run(&["run", picture.to_str().unwrap()]);
+    assert_eq!(again.code, Some(0), "{}", again.err);
+    assert!(again.out.contains("y_00002_.png"), "{}", again.out);
+}
+
+#[test]
+fn run_says_what_is_wrong_and_ends_with_1() {
+    let place = Place::new();
+    let fails = |name: &str, text: &str, more: &[&str], expected: &str| {
+        let file = place.write(name, text);
+        let mut arguments = vec!["run", file.to_str().unwrap()];
+        arguments.extend(more);
+        let ran = place.run(&arguments);
+        assert_eq!(
+            (ran.code, ran.out.as_str()),
+            (Some(1), ""),
+            "{name}: {}",
+            ran.err
+        );
+        assert!(ran.err.contains(expected), "{name}: {}", ran.err);
+    };
+    fails("a.json", "{", &[], "neither JSON nor a picture");
+    fails("b.json", "{}", &[], "neither a workflow nor a prompt");
+    fails(
+        "c.json",
+        r#"{"1":{"class_type":"Nowhere","inputs":{}}}"#,
+        &[],
+        "Nowhere",
+    );
+    fails("d.json", &PROMPT.replace("32", "\"wide\""), &[], "width");
+    fails(
+        "e.json",
+        PROMPT,
+        &["--set", "7.width=1"],
+        "there is no node '7'",
+    );
+    fails("f.json", PROMPT, &["--set", "1.wide=1"], "no input 'wide'");
+    let missing = place.run(&["run", "/does/not/exist.json"]);
+    assert_eq!(missing.code, Some(1));
+    assert!(
+        missing.err.contains("cannot open /does/not/exist.json"),
+        "{}",
+        missing.err
+    );
+    assert!(
+        !place.path().join("output/made").exists(),
+        "nothing was written"
+    );
+}
+
+#[test]
+fn converts_editor_files() {
+    let place = Place::new();
+    let editor = r#"{"nodes":[
+        {"id":1,"type":"EmptyImage","inputs":[],"outputs":[{"name":"IMAGE","type":"IMAGE","links":[7]}],"widgets_values":[64,64,1,0]},
+        {"id":2,"type":"SaveImage","inputs":[{"name":"images","type":"IMAGE","link":7}],"outputs":[],"widgets_values":["x"]}],
+        "links":[[7,1,0,2,0,"IMAGE"]],"version":0.4}"#;
+    let file = place.write("w.json", editor);
+    let ran = place.run(&["convert", file.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let prompt = fresco_graph::json::parse(&ran.out).unwrap();
+    let link = prompt
+        .get("2")
+        .and_then(|n| n.get("inputs"))
+        .and_then(|i| i.get("images"))
+        .unwrap();
+    assert_eq!(fresco_graph::json::to_string(link), r#"["1",0]"#);
+    let into = place.path().join("api.json");
+    let ran = place.run(&[
+        "convert",
+        file.to_str().unwrap(),
+        "-o",
+        into.to_str().unwrap(),
+    ]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
+    let ran = place.run(&["run", into.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let ran = place.run(&["run", file.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+}
+
+#[test]
+fn lists_and_shows_nodes() {
+    let place = Place::new();
+    let all = place.run(&["nodes"]);
+    assert_eq!(all.code, Some(0));
+    assert!(all.out.lines().count() > 100 && all.out.contains("SaveImage"));
+    let one = place.run(&["nodes", "EmptyImage"]);
+    assert!(one.out.contains("width: INT"), "{}", one.out);
+    let json = place.run(&["nodes", "EmptyImage", "--json"]);
+    let info = fresco_graph::json::parse(&json.out).unwrap();
+    assert!(
+        info.get("EmptyImage")
+            .and_then(|i| i.get("input_order"))
+            .is_some()
+    );
+    let none = place.run(&["nodes", "EmptyImag"]);
+    assert_eq!(none.code, Some(1));
+    assert!(none.err.contains("did you mean"), "{}", none.err);
+}
+
+#[test]
+fn usage_errors_end_with_2() {
+    let place = Place::new();
+    for arguments in [
+        &["--nonsense"][..],
+        &["--lowvram", "--highvram"],
+        &["--listen", "0.0.0.0"],
+        &["--front-end-root", "/does/not/exist"],
+        &["--port", "70000"],
+    ] {
+        let ran = place.run(arguments);
+        assert_eq!(ran.code, Some(2), "{arguments:?}: {}", ran.err);
+        assert!(!ran.err.is_empty());
+    }
+    place.write("fresco.yaml", "port: many\n");
+    assert_eq!(place.run(&[]).code, Some(2));
+    place.write("fresco.yaml", "port: [");
+    let ran = place.run(&[]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.err.contains("settings file"), "{}", ran.err);
+}
+
+#[test]
+fn the_doctor_finds_a_fresh_place_healthy() {
+    let place = Place::new();
+    let ran = place.run(&["doctor", "--port", "0"]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains(&place.path().display().to_string()));
+}
+
+#[test]
+fn a_quick_test_prepares_everything_and_ends() {
+    let place = Place::new();
+    place.write("temp/old.png", "x");
+    let ran = place.run(&["--quick-test-for-ci", "--lowvram"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(
+        ran.err.contains("without effect in this build: --lowvram"),
+        "{}",
+        ran.err
+    );
+    assert!(!ran.err.contains("To see the GUI"));
+    assert!(!place.path().join("temp").exists());
+    assert!(place.path().join("user/fresco.db").exists());
+}
+
+#[test]
+fn a_damaged_database_is_refused_and_kept() {
+    let place = Place::new();
+    let file = place.write("user/fresco.db", "precious, but no database");
+    let kept = place.write("temp/kept.png", "x");
+    let ran = place.run(&["--quick-test-for-ci"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.err.contains("is not a database"), "{}", ran.err);
+    assert_eq!(
+        std::fs::read_to_string(file).unwrap(),
+        "precious, but no database"
+    );
+    assert!(
+        kept.exists(),
+        "a start that fails must not empty the temp folder"
+    );
+}
+
+/// A server on a port of its own choice; killed when dropped.
+struct Serving {
+    child: Child,
+    address: String,
+    lines: BufReader<std::process::ChildStderr>,
+}
+
+impl Serving {
+    fn start(place: &Place, more: &[&str]) -> Self {
+        let mut arguments = vec!["serve", "--port", "0"];
+        arguments.extend(more);
+        let mut child = place
+            .command(&arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let mut seen = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "it ended:\n{seen}");
+            if let Some(url) = line.trim().strip_prefix("To see the GUI go to: ") {
+                assert!(seen.contains("Starting server"), "{seen}");
+                let address = url.strip_prefix("http://").unwrap().to_owned();
+                return Self {
+                    child,
+                    address,
+                    lines,
+                };
+            }
+            seen += &line;
+        }
+    }
+
+    fn get(&self, path: &str, headers: &str) -> String {
+        let host = self.address.split('/').next().unwrap();
+        let mut stream = TcpStream::connect(host).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Ctrl-C, then what it says until it ends.
+    fn stop(mut self) -> String {
+        let status = Command::new("kill")
+            .args(["-INT", &self.child.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let mut rest = String::new();
+        self.lines.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+        rest
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn serves_and_stops_in_order() {
+    let place = Place::new();
+    let serving = Serving::start(&place, &[]);
+    assert!(
+        serving
+            .get("/prompt", "")
+            .contains(r#""queue_remaining":0"#)
+    );
+    assert!(serving.get("/system_stats", "").starts_with("HTTP/1.1 200"));
+    assert!(
+        serving
+            .get("/internal/logs", "")
+            .contains("Starting server")
+    );
+    assert!(place.path().join("temp").is_dir());
+    let second = place.run(&["serve", "--port", "0"]);
+    assert_eq!(second.code, Some(1));
+    assert!(
+        second.err.contains("in use by another Fresco"),
+        "{}",
+        second.err
+    );
+    assert!(serving.stop().contains("Stopped server"));
+    assert!(!place.path().join("temp").exists());
+}
+
+#[test]
+fn a_token_guards_the_interface() {
+    let place = Place::new();
+    let token = place.write("token", "open-sesame\n");
+    let serving = Serving::start(&place, &["--token-file", token.to_str().unwrap()]);
+    assert!(
+        serving.address.ends_with("/?token=open-sesame"),
+        "{}",
+        serving.address
+    );
+    assert!(
+        serving.get("/prompt", "").starts_with("HTTP/1.1 401"),
+        "{}",
+        serving.get("/prompt", "")
+    );
+    assert!(
+        serving
+            .get("/prompt", "Authorization: Bearer open-sesame\r\n")
+            .starts_with("HTTP/1.1 200")
+    );
+    serving.stop();
+}
