@@ -3,7 +3,7 @@
 use fresco_graph::ui::{
     ConvertError, NodeDefs, Now, Options, WorkflowKind, convert, detect, prompt_of,
 };
-use fresco_graph::{Value, json};
+use fresco_graph::{Choices, Form, Input, NoListings, Schema, Value, json, object_info};
 
 /// A few classes in the form of `/object_info`.
 const CLASSES: &str = r#"{
@@ -607,4 +607,31 @@ fn titles_are_the_nodes_own_or_the_classes() {
     assert_eq!(title("1"), r#"{"title":"Mine"}"#);
     assert_eq!(title("2"), r#"{"title":"Load it"}"#);
     assert_eq!(title("3"), r#"{"title":"Text"}"#);
+}
+
+#[test]
+fn classes_may_come_from_our_own_schemas() {
+    let choices = || Choices::Fixed(vec![Value::from("a"), Value::from("b")].into());
+    let mut defs = NodeDefs::default();
+    for (id, form) in [("Old", Form::V1), ("New", Form::V3)] {
+        let schema = Schema::new(id, form)
+            .input(Input::new("model", "MODEL"))
+            .input(Input::combo("pick", choices()))
+            .input(Input::new("seed", "INT").option("control_after_generate", true))
+            .input(Input::new("on", "BOOLEAN").optional())
+            .input(Input::dynamic_combo(
+                "how",
+                vec![("x", vec![Input::new("f", "FLOAT").option("default", 0.5)])],
+            ));
+        defs.insert(&id.into(), &object_info::node_info(&schema, &NoListings));
+        let file = format!(
+            r#"{{"nodes": [{{"id": 1, "type": "{id}", "widgets_values": ["b", 7, "fixed", "x", 2.5]}}]}}"#
+        );
+        let done = convert(&json::parse(&file).unwrap(), &defs, &Options::default()).unwrap();
+        let inputs = json::to_string(done.prompt["1"].get("inputs").unwrap());
+        assert_eq!(
+            inputs, r#"{"pick":"b","seed":7,"how":"x","how.f":2.5,"on":false}"#,
+            "{id}"
+        );
+    }
 }
