@@ -80,6 +80,12 @@ async fn follow(app: App, id: Arc<str>, mut after: u64, sender: mpsc::Sender<Byt
             return;
         }
         if view.done {
+            if after == 0
+                && let Some(Ok(Some(record))) = app.engine.store().history_get(&id).await
+            {
+                // It ended without running; only its record can tell.
+                let _ = sender.send(retell(&record, 0).into()).await;
+            }
             return;
         }
         // An event between the look and the subscription has already changed the number.

@@ -230,6 +230,11 @@ impl Hub {
         self.lock().jobs.open(prompt_id)
     }
 
+    /// Waiting jobs left the queue without running; with `None` all of them. Whoever follows one is let go.
+    pub(crate) fn jobs_left(&self, prompt_id: Option<&str>) {
+        self.lock().jobs.finish_waiting(prompt_id);
+    }
+
     /// Ends all connections, saying why.
     pub(crate) fn close_all(&self, reason: &'static str) {
         let mut state = self.lock();

@@ -133,6 +133,19 @@ impl JobLogs {
         }
     }
 
+    /// Ends logs that have no event yet: their jobs will never have one.
+    pub(crate) fn finish_waiting(&mut self, id: Option<&str>) {
+        let waiting: Vec<Arc<str>> = self
+            .jobs
+            .iter()
+            .filter(|(i, log)| log.next == 1 && id.is_none_or(|id| &***i == id))
+            .map(|(i, _)| i.clone())
+            .collect();
+        for id in waiting {
+            self.finish(&id);
+        }
+    }
+
     pub(crate) fn finish_all(&mut self) {
         for log in self.jobs.values_mut() {
             log.done = true;

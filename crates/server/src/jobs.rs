@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use fresco_engine::store::{JobBody, JobDetail, JobQuery, JobRecord, JobSort, JobStatus};
 use fresco_graph::{Value, json, map};
 
+use crate::App;
 use crate::error::ApiError;
 use crate::history::write_status;
 use crate::queue::stored;
@@ -176,11 +177,23 @@ pub(crate) async fn get(request: Request) -> Answer {
     Ok(response::json_text(out))
 }
 
+async fn cancel_one(app: &App, id: &str) -> Result<bool, ApiError> {
+    let cancelled = stored(Some(app.engine.cancel(id).await))?;
+    if cancelled
+        && let Some(detail) = stored(app.engine.store().job(id).await)?
+        && detail.job.status == JobStatus::Cancelled
+    {
+        // It never ran, so no event will tell its followers.
+        app.hub.jobs_left(Some(id));
+    }
+    Ok(cancelled)
+}
+
 /// `POST /api/jobs/{job_id}/cancel`. A job that has ended already is not an error: the wish is fulfilled.
 pub(crate) async fn cancel(request: Request) -> Answer {
     let id = request.param(0);
     let engine = &request.app.engine;
-    let cancelled = stored(Some(engine.cancel(id).await))?;
+    let cancelled = cancel_one(&request.app, id).await?;
     if !cancelled && stored(engine.store().job(id).await)?.is_none() {
         return Err(not_found());
     }
@@ -200,7 +213,7 @@ pub(crate) async fn cancel_many(mut request: Request) -> Answer {
         let Some(id) = id.as_str() else {
             return Err(bad("job_ids must hold strings"));
         };
-        if stored(Some(request.app.engine.cancel(id).await))? {
+        if cancel_one(&request.app, id).await? {
             cancelled.push(Value::from(id));
         }
     }

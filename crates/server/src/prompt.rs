@@ -19,6 +19,8 @@ use crate::route::Answer;
 
 /// Graphs from this size on are checked off the network threads.
 const LARGE: usize = 200;
+/// Bytes of a prompt id that a client chose.
+const MAX_ID: usize = 512;
 
 /// `GET /prompt`.
 pub(crate) async fn get(request: Request) -> Answer {
@@ -122,7 +124,7 @@ impl Order {
         let mut take = |key: &str| body.swap_remove(key).filter(|v| !v.is_null());
         let number = match take("number") {
             None => None,
-            Some(value) => Some(float(&value).ok_or("'number' is not a number")?),
+            Some(value) => Some(float(&value).ok_or("'number' is not a finite number")?),
         };
         let mut extra_data = match take("extra_data") {
             None => Map::new(),
@@ -139,8 +141,13 @@ impl Order {
             }
             Some(_) => return Err("'partial_execution_targets' is not an array".into()),
         };
-        let prompt_id =
-            take("prompt_id").map_or_else(new_prompt_id, |id| json::python_text(&id).into());
+        let prompt_id: Arc<str> = match take("prompt_id").map(|id| json::python_text(&id)) {
+            Some(id) if id.len() > MAX_ID => {
+                return Err(format!("'prompt_id' is longer than {MAX_ID} bytes"));
+            }
+            Some(id) if !id.is_empty() => id.into(),
+            _ => new_prompt_id(),
+        };
         Ok(Self {
             number,
             front: take("front").is_some_and(|v| v.truthy()),
@@ -152,13 +159,13 @@ impl Order {
     }
 }
 
-/// A priority as Python's `float()` reads it; one that cannot be ordered is none.
+/// A priority as Python's `float()` reads it; one that cannot be ordered or written down is none.
 fn float(value: &Value) -> Option<f64> {
     let number = match value {
         Value::Str(text) => text.trim().parse().ok()?,
         other => other.as_f64()?,
     };
-    (!number.is_nan()).then_some(number)
+    f64::is_finite(number).then_some(number)
 }
 
 /// What the store could not do, in the submitter's terms.

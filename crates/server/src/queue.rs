@@ -80,9 +80,12 @@ pub(crate) async fn post(mut request: Request) -> Answer {
     let delete = ids(body.get("delete"))?;
     if body.get("clear").is_some_and(Value::truthy) {
         stored(Some(engine.clear_pending().await))?;
+        request.app.hub.jobs_left(None);
     }
     for id in delete {
-        stored(Some(engine.delete_pending(&id).await))?;
+        if stored(Some(engine.delete_pending(&id).await))? {
+            request.app.hub.jobs_left(Some(&id));
+        }
     }
     Ok(response::empty())
 }

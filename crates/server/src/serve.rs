@@ -18,8 +18,9 @@ use tower_service::Service;
 
 use crate::App;
 
-/// A client that opens a connection must send its request head within this time.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// A client must send a request head within this time, counted from the connection or from the last answer. The
+/// reference keeps idle connections as long.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// Bytes of a request head.
 const HEAD_BYTES: usize = 128 << 10;
 /// How long open requests may take to end after the server was told to stop.

@@ -186,16 +186,18 @@ impl Rig {
         history.get(id).cloned().unwrap()
     }
 
+    /// The body of an answer that may not have ended yet.
+    pub async fn open(&self, path: &str) -> Body {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let answer = app(self.app.clone()).oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        answer.into_body()
+    }
+
     /// Waits for an event of a job.
     pub async fn until_event(&self, id: &str, event: &str) {
         use http_body_util::BodyExt;
-        let request = Request::get(format!("/api/jobs/{id}/events"));
-        let answer = app(self.app.clone())
-            .oneshot(request.body(Body::empty()).unwrap())
-            .await
-            .unwrap();
-        assert_eq!(answer.status(), StatusCode::OK);
-        let mut body = answer.into_body();
+        let mut body = self.open(&format!("/api/jobs/{id}/events")).await;
         let wanted = format!("event: {event}\n");
         let mut seen = String::new();
         while let Some(frame) = body.frame().await {

@@ -285,3 +285,35 @@ async fn a_cancelled_job_that_never_ran_is_told_from_the_history() {
     );
     rig.post("/interrupt", "").await.expect(200);
 }
+
+#[tokio::test]
+async fn followers_of_a_waiting_job_are_let_go_when_it_leaves() {
+    let rig = rig();
+    let running = rig.queue(&chain(1, "Wait"), None).await;
+    rig.until_event(&running, "executing").await;
+    let cancelled = rig.queue(&picture(1), None).await;
+    let deleted = rig.queue(&picture(2), None).await;
+    let cleared = rig.queue(&picture(3), None).await;
+    let path = |id: &str| format!("/api/jobs/{id}/events");
+    let (first, second, third) = (path(&cancelled), path(&deleted), path(&cleared));
+    // Followed before anything leaves: the answers to the requests say so.
+    let (first, second, third) = (
+        rig.open(&first).await,
+        rig.open(&second).await,
+        rig.open(&third).await,
+    );
+    rig.post(&format!("/api/jobs/{cancelled}/cancel"), "")
+        .await
+        .expect(200);
+    rig.post("/queue", format!("{{\"delete\":[\"{deleted}\"]}}"))
+        .await
+        .expect(200);
+    rig.post("/queue", "{\"clear\":true}").await.expect(200);
+    let text = async |body| axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    let first = text(first).await;
+    let told = events(std::str::from_utf8(&first).unwrap());
+    assert_eq!(told[0].1, "execution_interrupted");
+    assert!(text(second).await.is_empty());
+    assert!(text(third).await.is_empty());
+    rig.post("/interrupt", "").await.expect(200);
+}

@@ -73,6 +73,8 @@ pub struct Steps {
     count: i64,
     #[input(default = false)]
     png: bool,
+    #[input(optional)]
+    bytes: Option<i64>,
 }
 impl Node for Steps {
     fn run(self, cx: &Cx) -> NodeResult {
@@ -81,10 +83,14 @@ impl Node for Steps {
         } else {
             PreviewFormat::Jpeg
         };
+        let bytes: std::sync::Arc<[u8]> = match self.bytes {
+            None => (*b"picture").into(),
+            Some(n) => vec![0; n as usize].into(),
+        };
         for i in 0..self.count {
             let preview = Preview {
                 format,
-                bytes: (*b"picture").into(),
+                bytes: bytes.clone(),
             };
             cx.progress(i as f64, self.count as f64, Some(preview))?;
         }

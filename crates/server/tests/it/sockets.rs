@@ -559,3 +559,57 @@ async fn stopping_says_goodbye() {
     assert!(frame.reason.contains("stopping"));
     serving.await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_is_let_go() {
+    let rig = rig_with(|c, _| c.limits.socket_bytes = 1 << 20);
+    let address = rig.listen().await;
+    let (mut slow, _) = Client::open(address, "?clientId=slow");
+    let prompt = r#"{"1":{"class_type":"Number","inputs":{"value":1000}},"2":{"class_type":"Steps","inputs":{"count":["1",0],"png":true,"bytes":100000}}}"#;
+    let id = rig.queue(prompt, Some("slow")).await;
+    // A hundred megabytes of results are more than sockets buffer; the run does not wait for the reader.
+    rig.finish(&id).await;
+    let mut pictures = 0;
+    let mut last = -1;
+    loop {
+        match block_in_place(|| slow.0.read()) {
+            Ok(Message::Binary(_)) => pictures += 1,
+            Ok(Message::Text(text)) => {
+                let message = json::parse(&text).unwrap();
+                let kind = message.get("type").unwrap().as_str().unwrap();
+                assert_ne!(kind, "execution_success", "no end after a gap");
+                if kind == "progress" {
+                    let value = message.get("data").unwrap().get("value").unwrap();
+                    assert!(value.as_int().unwrap() > last, "in order");
+                    last = value.as_int().unwrap();
+                }
+            }
+            Ok(Message::Close(Some(frame))) => {
+                assert!(frame.reason.contains("too slow"), "{frame:?}");
+                break;
+            }
+            // The reason could not be delivered in time, the end of the connection could.
+            Err(_) => break,
+            Ok(other) => panic!("{other:?}"),
+        }
+    }
+    assert!(pictures < 1000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_clients_all_get_their_end() {
+    let rig = rig();
+    let address = rig.listen().await;
+    let mut clients: Vec<Client> = (0..100)
+        .map(|i| Client::open(address, &format!("?clientId=c{i}")).0)
+        .collect();
+    for i in 0..clients.len() {
+        rig.queue(&picture(i as i64), Some(&format!("c{i}"))).await;
+    }
+    for client in &mut clients {
+        let kinds = kinds(&client.run());
+        for kind in ["execution_start", "executed", "execution_success"] {
+            assert_eq!(kinds.iter().filter(|k| *k == kind).count(), 1, "{kinds:?}");
+        }
+    }
+}
