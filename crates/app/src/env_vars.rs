@@ -31,3 +31,8 @@ pub(crate) fn get(name: &str) -> Option<OsString> {
 pub(crate) fn path(name: &str) -> Option<PathBuf> {
     get(name).map(PathBuf::from)
 }
+
+/// A variable as text, for the paths in `extra_model_paths.yaml` that name some.
+pub(crate) fn text(name: &str) -> Option<String> {
+    get(name)?.into_string().ok()
+}

@@ -50,15 +50,14 @@ impl Pages {
             FrontEnd::Installed | FrontEnd::Status => {}
         }
         if pages.root.is_none() {
-            match sites.front_end() {
-                Some(found) => {
-                    pages.root = Some(found.folder);
-                    pages.version = found.version;
-                }
-                None => tracing::warn!(
+            if let Some(found) = sites.front_end() {
+                pages.root = Some(found.folder);
+                pages.version = found.version;
+            } else {
+                tracing::warn!(
                     "the editor is not installed, / shows a status page: pip install comfyui-frontend-package, or name \
                      its place with --python or --front-end-root"
-                ),
+                );
             }
         }
         if let Some(version) = &pages.version {

@@ -28,7 +28,7 @@ impl House {
         let folders = Folders::new(&dirs);
         let own = dirs.program.join("extra_model_paths.yaml");
         let own = own.is_file().then_some(own);
-        let variable = |name: &str| std::env::var(name).ok();
+        let variable = |name: &str| crate::env_vars::text(name);
         for file in own.iter().chain(&settings.extra_paths) {
             folders.add_extra_paths(file, &variable)?;
         }

@@ -158,7 +158,7 @@ mod tests {
         )
         .unwrap();
         let shown = page("Thing1", &info);
-        expect_test::expect![[r#"
+        expect_test::expect![[r"
             Thing1: Thing
               category: image
               module: nodes
@@ -173,7 +173,7 @@ mod tests {
 
             outputs
               0 picture: IMAGE
-        "#]]
+        "]]
         .assert_eq(&shown);
     }
 }

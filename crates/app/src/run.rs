@@ -71,7 +71,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         }
     }
     let mut extra_data = Map::new();
-    if let Some(workflow) = found.workflow {
+    if let Some(workflow) = found.editor {
         extra_data.insert(
             "extra_pnginfo".into(),
             map! { "workflow" => workflow }.into(),

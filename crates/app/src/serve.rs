@@ -311,6 +311,10 @@ fn launch(url: &str) {
 }
 
 /// Ctrl-C, or what service managers send. A second one ends the program at once.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a second signal means that the orderly end takes too long; the store recovers as from a crash"
+)]
 async fn told_to_stop() {
     one_signal().await;
     tokio::spawn(async {

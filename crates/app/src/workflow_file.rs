@@ -15,7 +15,7 @@ const MAX_BYTES: u64 = 256 << 20;
 pub(crate) struct Workflow {
     pub(crate) prompt: Map,
     /// The editor's form, if there was one; it travels into saved pictures.
-    pub(crate) workflow: Option<Value>,
+    pub(crate) editor: Option<Value>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn understand(
             let prompt = prompt.as_map().cloned().unwrap_or_default();
             Ok(Workflow {
                 prompt,
-                workflow: editor,
+                editor,
                 warnings: Vec::new(),
             })
         }
@@ -86,7 +86,7 @@ fn from_json(value: &Value, defs: &NodeDefs) -> anyhow::Result<Workflow> {
         ..ui::Options::default()
     };
     let Converted { prompt, warnings } = ui::prompt_of(value, defs, &options)?;
-    let workflow = match ui::detect(value) {
+    let editor = match ui::detect(value) {
         WorkflowKind::Ui => Some(value.clone()),
         WorkflowKind::Both => value.get("workflow").cloned(),
         WorkflowKind::Request => value
@@ -98,7 +98,7 @@ fn from_json(value: &Value, defs: &NodeDefs) -> anyhow::Result<Workflow> {
     };
     Ok(Workflow {
         prompt,
-        workflow,
+        editor,
         warnings,
     })
 }
@@ -302,7 +302,7 @@ mod tests {
         let both = picture(&[("prompt", PROMPT), ("workflow", editor)]);
         let found = understand(&both, &defs, false).unwrap();
         assert_eq!(found.prompt.len(), 3);
-        assert!(found.workflow.is_some());
+        assert!(found.editor.is_some());
         assert_eq!(understand(&both, &defs, true).unwrap().prompt.len(), 0);
         let damaged = picture(&[("prompt", PROMPT), ("workflow", "{")]);
         assert_eq!(understand(&damaged, &defs, true).unwrap().prompt.len(), 3);

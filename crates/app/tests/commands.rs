@@ -252,31 +252,39 @@ fn a_damaged_database_is_refused_and_kept() {
     );
 }
 
-/// A server on a port of its own choice; killed when dropped.
+/// A server on a port of its own choice.
 struct Serving {
-    child: Child,
+    child: Running,
     address: String,
     lines: BufReader<std::process::ChildStderr>,
+}
+
+/// A process that ends with the test, however that ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Serving {
     fn start(place: &Place, more: &[&str]) -> Self {
         let mut arguments = vec!["serve", "--port", "0"];
         arguments.extend(more);
-        let mut child = place
-            .command(&arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let mut command = place.command(&arguments);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = Running(command.spawn().unwrap());
+        let mut lines = BufReader::new(child.0.stderr.take().unwrap());
         let mut seen = String::new();
         loop {
             let mut line = String::new();
             assert!(lines.read_line(&mut line).unwrap() > 0, "it ended:\n{seen}");
             if let Some(url) = line.trim().strip_prefix("To see the GUI go to: ") {
                 assert!(seen.contains("Starting server"), "{seen}");
-                let address = url.strip_prefix("http://").unwrap().to_owned();
+                let address = url.split_once("://").unwrap().1.to_owned();
                 return Self {
                     child,
                     address,
@@ -303,22 +311,14 @@ impl Serving {
     /// Ctrl-C, then what it says until it ends.
     fn stop(mut self) -> String {
         let status = Command::new("kill")
-            .args(["-INT", &self.child.id().to_string()])
+            .args(["-INT", &self.child.0.id().to_string()])
             .status()
             .unwrap();
         assert!(status.success());
         let mut rest = String::new();
         self.lines.read_to_string(&mut rest).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{rest}");
+        assert!(self.child.0.wait().unwrap().success(), "{rest}");
         rest
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
