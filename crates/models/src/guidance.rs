@@ -336,6 +336,14 @@ impl PreCfg for TangentialDamping {
     fn apply(&self, step: &Step) -> Result<(Tensor, Tensor)> {
         let cond = step.x.sub(step.cond)?;
         let mut uncond = step.x.sub(step.uncond)?;
+        if cond.shape() != uncond.shape() {
+            return Err(format!(
+                "predictions of shapes {:?} and {:?} cannot be compared",
+                step.cond.shape(),
+                step.uncond.shape()
+            )
+            .into());
+        }
         let items = cond.dim(0)?.max(1);
         let len = cond.len() / items;
         for i in 0..items {

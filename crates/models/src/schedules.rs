@@ -415,9 +415,10 @@ mod tests {
     use crate::Prediction;
 
     #[track_caller]
-    fn check(given: &[f32], wanted: &[f32]) {
+    fn check(given: &[f32], wanted: &[f64]) {
         assert_eq!(given.len(), wanted.len(), "{given:?}");
         for (a, b) in given.iter().zip(wanted) {
+            let a = f64::from(*a);
             assert!(
                 (a - b).abs() <= 2e-6 * b.abs().max(1.0),
                 "{given:?} is not {wanted:?}"
@@ -428,7 +429,7 @@ mod tests {
     #[test]
     fn five_steps_of_every_schedule() {
         let sampling = ModelSampling::discrete(Prediction::Eps, false);
-        let wanted: [&[f32]; 9] = [
+        let wanted: [&[f64]; 9] = [
             &[
                 14.6146412,
                 5.08776331,

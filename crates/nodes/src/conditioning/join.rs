@@ -78,24 +78,29 @@ impl Node for ConditioningConcat {
     outputs("CONDITIONING")
 )]
 pub struct ConditioningAverage {
-    conditioning_to: Conditioning,
-    conditioning_from: Conditioning,
-    #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
-    conditioning_to_strength: f64,
+    #[input(name = "conditioning_to")]
+    to: Conditioning,
+    #[input(name = "conditioning_from")]
+    from: Conditioning,
+    #[input(
+        name = "conditioning_to_strength",
+        default = 1.0,
+        min = 0.0,
+        max = 1.0,
+        step = 0.01
+    )]
+    strength: f64,
 }
 
 impl Node for ConditioningAverage {
     fn run(mut self, _: &Cx) -> NodeResult {
-        let first = first_of(&self.conditioning_from)?;
+        let first = first_of(&self.from)?;
         let from = first.tensor()?;
         let pooled_from = first.options.get("pooled_output").and_then(as_tensor);
-        let (to_part, from_part) = (
-            self.conditioning_to_strength as f32,
-            (1.0 - self.conditioning_to_strength) as f32,
-        );
+        let (to_part, from_part) = (self.strength as f32, (1.0 - self.strength) as f32);
         let mix =
             |to: &Tensor, from: &Tensor| to.mul_scalar(to_part).add(&from.mul_scalar(from_part));
-        for cond in &mut self.conditioning_to.0 {
+        for cond in &mut self.to.0 {
             let to = cond.tensor()?;
             let [_, tokens, width] = to.dims3()?;
             let have = from.dim(1)?.min(tokens);
@@ -115,7 +120,7 @@ impl Node for ConditioningAverage {
                 cond.options.insert("pooled_output".into(), tensor(pooled));
             }
         }
-        Ok(NodeOutput::one(self.conditioning_to))
+        Ok(NodeOutput::one(self.to))
     }
 }
 

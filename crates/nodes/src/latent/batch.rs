@@ -94,7 +94,7 @@ impl Node for RepeatLatentBatch {
     fn run(self, _: &Cx) -> NodeResult {
         let amount = super::size("amount", self.amount)?;
         let tile = |t: &Tensor| {
-            let mut counts = vec![1; t.rank()];
+            let mut counts = vec![1; t.rank().max(1)];
             counts[0] = amount;
             t.repeat(&counts)
         };

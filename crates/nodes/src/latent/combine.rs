@@ -41,12 +41,16 @@ impl Node for SetLatentNoiseMask {
     }
 }
 
-/// Multiplies rows or columns of a mask by a factor.
+/// Multiplies rows (dimension 2) or columns (3) of a mask of one plane by a factor.
 fn scale_lines(mask: &mut Tensor, dim: usize, lines: Range<usize>, factor: f32) {
-    let (h, w) = (mask.shape()[2], mask.shape()[3]);
-    for (i, v) in mask.data_mut().iter_mut().enumerate() {
-        let at = if dim == 3 { i % w } else { i / w % h };
-        if lines.contains(&at) {
+    let w = mask.shape()[3];
+    let rows = mask.data_mut().chunks_exact_mut(w.max(1));
+    if dim == 2 {
+        for v in rows.skip(lines.start).take(lines.len()).flatten() {
+            *v *= factor;
+        }
+    } else {
+        for v in rows.flat_map(|row| &mut row[lines.clone()]) {
             *v *= factor;
         }
     }

@@ -58,7 +58,10 @@ impl Noise {
             )));
         }
         let mut shape = samples.shape().to_vec();
-        shape[0] = 1;
+        let Some(batch) = shape.first_mut() else {
+            return Err(NodeError::runtime("a latent needs a batch dimension"));
+        };
+        *batch = 1;
         let mut kept = Vec::with_capacity(wanted.len());
         for i in 0..=last {
             let noise = generator.randn(&shape)?;

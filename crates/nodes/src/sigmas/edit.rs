@@ -51,12 +51,13 @@ impl Node for SplitSigmasDenoise {
     fn run(self, _: &Cx) -> NodeResult {
         let sigmas = self.sigmas.0.data();
         let len = sigmas.len();
-        let kept = round(len.saturating_sub(1) as f64 * self.denoise);
+        let all = len as i64;
+        let kept = round(len.saturating_sub(1) as f64 * self.denoise).clamp(-all, all);
         // With nothing kept the first part is empty, as a slice up to -0 is.
         two(
             sigmas,
             slice(0, -kept, len),
-            slice(-(kept.saturating_add(1)), i64::MAX, len),
+            slice(-(kept + 1), i64::MAX, len),
         )
     }
 }

@@ -351,14 +351,14 @@ fn translate(pattern: &str, mut flags: Flags) -> Result<(Flags, String), NodeErr
             }
             '*' | '+' | '?' | '{' => {
                 let (text, len) = match c {
-                    '{' => match repetition(&chars, i)? {
-                        Some(found) => found,
-                        None => {
+                    '{' => {
+                        let Some(found) = repetition(&chars, i)? else {
                             out.push_str("\\{");
                             (repeatable, repeated) = (true, false);
                             continue;
-                        }
-                    },
+                        };
+                        found
+                    }
                     c => (c.to_string(), 0),
                 };
                 if repeated {

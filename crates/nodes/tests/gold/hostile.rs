@@ -10,7 +10,7 @@ use fresco_graph::{
 use fresco_nodes::types::tensor;
 use fresco_tensor::Tensor;
 
-use crate::run;
+use crate::{objects_b, run};
 
 /// Calls per class. Each input has about ten candidates, so pairs of them meet often enough.
 const CALLS: usize = 120;
@@ -139,6 +139,7 @@ fn candidates(io: &str) -> Vec<Value> {
             map! {"waveform" => ramp(&[5]), "sample_rate" => -5}.into(),
             Map::new().into(),
         ],
+        io if !objects_b::odd(io).is_empty() => objects_b::odd(io),
         _ => vec![
             Value::Null,
             1.into(),

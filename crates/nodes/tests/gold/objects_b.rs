@@ -1,16 +1,18 @@
 //! Test objects of the latent, conditioning, sigmas, sampling, text and hooks areas.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use fresco_graph::{Map, Registry, Value, map};
 use fresco_models::guidance::{self, Step};
 use fresco_models::{LatentFormat, ModelSampling, Prediction, Scheduler, Spacing};
-use fresco_nodes::hooks::{Hook, HookKeyframes, Hooks};
+use fresco_nodes::hooks::{Hook, HookKeyframe, HookKeyframes, Hooks};
+use fresco_nodes::latent::operation::LatentOperation;
 use fresco_nodes::sampling::{BaseModel, Model, Noise, Sampler};
 use fresco_nodes::types::{Latent, tensor};
 use fresco_tensor::{Result, Tensor, synthetic};
 
 use crate::store::Case;
+use crate::{objects, run};
 
 /// An input object, or nothing if it is not of this file.
 pub(crate) fn build(kind: &str, spec: &Map, _registry: &Registry) -> Option<Value> {
@@ -127,7 +129,8 @@ fn guidance_facts(model: &Model) -> guidance::Result<Value> {
     let patches = &model.patches;
     let mut facts = Map::new();
     if let Some(mask) = &patches.denoise_mask {
-        let shades = synthetic::value("dd.mask", &[1, 1, 6, 5], 1.0)?.map(|v| (v + 1.0) / 2.0);
+        let shades =
+            synthetic::value("dd.mask", &[1, 1, 6, 5], 1.0)?.map(|v| f32::midpoint(v, 1.0));
         let levels = [14.6, 7.0, 3.0, 1.0, 0.0];
         let of = |sigma| tensor(mask.mask(&model.sampling, sigma, &shades, &levels));
         return Ok([14.0, 5.0, 1.0, 0.1].map(of).into());
@@ -255,4 +258,143 @@ fn keyframes(all: &HookKeyframes) -> Vec<Value> {
             .into()
         })
         .collect()
+}
+
+/// Made once: their tables are long.
+static ODD_MODELS: LazyLock<Vec<Value>> = LazyLock::new(|| {
+    [
+        ModelSampling::discrete(Prediction::Eps, true),
+        ModelSampling::flow(0.0, 0.0),
+        ModelSampling::flux(1e300),
+        ModelSampling::cascade(Prediction::Lcm, f64::NAN),
+        ModelSampling::continuous_edm(Prediction::Edm, f64::NAN, -1.0, 0.0),
+    ]
+    .map(|sampling| Model::new(Arc::new(Probe), sampling).into())
+    .to_vec()
+});
+
+/// Objects of a wire type for the hostile test, from the plain to the absurd.
+pub(crate) fn odd(io: &str) -> Vec<Value> {
+    let keyframes = |starts: &[f64]| {
+        let mut all = HookKeyframes::default();
+        for start_percent in starts {
+            all.add(HookKeyframe {
+                strength: f64::NAN,
+                start_percent: *start_percent,
+                guarantee_steps: u32::MAX,
+            });
+        }
+        Value::from(all)
+    };
+    match io {
+        "MODEL" => ODD_MODELS.clone(),
+        "NOISE" => vec![
+            Noise::Disabled.into(),
+            Noise::Random { seed: u64::MAX }.into(),
+        ],
+        "SAMPLER" => vec![Sampler::named("").into()],
+        "HOOKS" => vec![
+            Hooks::default().into(),
+            Hooks(vec![Hook::new(f64::NAN, 0.0)]).into(),
+        ],
+        "HOOK_KEYFRAMES" => vec![keyframes(&[]), keyframes(&[f64::NAN, 2.0, f64::NAN, -1.0])],
+        "LATENT_OPERATION" => vec![
+            LatentOperation::TonemapReinhard { multiplier: 0.0 }.into(),
+            LatentOperation::Sharpen {
+                radius: usize::MAX / 4,
+                sigma: 0.0,
+                alpha: f64::NAN,
+            }
+            .into(),
+        ],
+        "TIMESTEPS_RANGE" => vec![
+            [0.0, f64::NAN].into(),
+            vec![0.5].into(),
+            vec!["x", "y"].into(),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// Patches run inside sampling, on whatever latents the user feeds it: they may refuse, they may not panic.
+#[test]
+fn patches_answer_to_odd_predictions() {
+    let registry = run::registry();
+    let model = || odd("MODEL").remove(0);
+    let shapes: [&[usize]; 7] = [
+        &[1, 4, 6, 5],
+        &[2, 8, 1, 1],
+        &[1, 4, 0, 5],
+        &[0, 4, 6, 5],
+        &[1, 4, 3, 4, 4],
+        &[3, 4],
+        &[],
+    ];
+    for class in [
+        "RescaleCFG",
+        "Mahiro",
+        "CFGZeroStar",
+        "CFGNorm",
+        "TCFG",
+        "APG",
+        "Epsilon Scaling",
+        "TemporalScoreRescaling",
+        "FreSca",
+        "RenormCFG",
+        "VideoLinearCFGGuidance",
+        "VideoTriangleCFGGuidance",
+        "LatentApplyOperationCFG",
+        "DifferentialDiffusion",
+        "FreeU",
+        "FreeU_V2",
+        "PatchModelAddDownscale",
+    ] {
+        let mut args = map! {"model" => model()};
+        let node = registry.get(class).expect("a class of ours");
+        for input in node.schema().inputs.iter().skip(1) {
+            let value = match input.options.get("default") {
+                Some(default) => default.clone(),
+                None => odd("LATENT_OPERATION").first().cloned().unwrap_or_default(),
+            };
+            let entries = input.entries(&fresco_graph::NoListings);
+            let value = entries.and_then(|e| e.first().cloned()).unwrap_or(value);
+            args.insert(input.name.clone(), value);
+        }
+        let patched = objects::made_by(&registry, class, args);
+        let patches = &patched.downcast::<Model>().expect("a model").patches;
+        for a in shapes {
+            for b in shapes {
+                let full = |shape: &[usize], v| Tensor::full(shape, v).expect("small");
+                let (x, cond, uncond) = (full(a, 0.0), full(b, 1.0), full(a, f32::NAN));
+                let step = Step {
+                    x: &x,
+                    sigma: 0.0,
+                    cfg: 0.0,
+                    cond: &cond,
+                    uncond: &uncond,
+                };
+                for pre in &patches.pre_cfg {
+                    let _ = pre.apply(&step);
+                }
+                if let Some(rule) = &patches.cfg_rule {
+                    let _ = rule.apply(&step);
+                }
+                for post in &patches.post_cfg {
+                    let _ = post.apply(&step, &uncond);
+                }
+                for free_u in &patches.free_u {
+                    let _ = free_u.apply(&x, &cond);
+                }
+                for downscale in &patches.downscale {
+                    let _ = downscale.input(3, 14.0, &x);
+                    let _ = downscale.output(&x, &cond);
+                }
+                if let Some(mask) = &patches.denoise_mask {
+                    let sampling = ModelSampling::flow(0.0, 0.0);
+                    let _ = mask.mask(&sampling, f32::NAN, &x, &[]);
+                    let _ = mask.mask(&sampling, f32::NAN, &x, &[0.0]);
+                }
+            }
+        }
+    }
 }
