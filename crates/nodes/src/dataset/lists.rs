@@ -131,13 +131,17 @@ impl Node for ImageGrid {
         );
         let gap = single("padding", &self.padding)?;
         let sizes = [columns, w, h];
-        if self.images.is_empty() || sizes.contains(&0) || sizes.iter().any(|s| *s > 1 << 16) {
+        if self.images.is_empty()
+            || sizes.contains(&0)
+            || sizes.iter().any(|s| *s > 1 << 16)
+            || gap > 1 << 16
+        {
             return Err(NodeError::value_error(
                 "Cannot create grid from empty image list",
             ));
         }
         let rows = self.images.len().div_ceil(columns);
-        let side = |count: usize, cell: usize| count * cell + (count - 1) * gap.min(1 << 16);
+        let side = |count: usize, cell: usize| count * cell + (count - 1) * gap;
         let mut grid = Tensor::zeros([1, side(rows, h), side(columns, w), 3])?;
         for (i, image) in self.images.iter().enumerate() {
             cx.check_interrupt()?;

@@ -13,7 +13,7 @@ use fresco_tensor::Tensor;
 use crate::types::{Mask, as_tensor, tensor};
 
 /// Frames and points beyond this are a typing error.
-const MAX_POINTS: usize = 1 << 24;
+const MAX_POINTS: usize = 1 << 20;
 
 /// A dictionary with `track_path` and `track_visibility`.
 #[derive(Clone, Debug)]
@@ -179,7 +179,7 @@ pub(super) struct GenerateTracks {
 impl Node for GenerateTracks {
     fn run(self, _: &Cx) -> NodeResult {
         let (frames, points) = (self.num_frames, self.num_tracks);
-        if frames.saturating_mul(points) > MAX_POINTS {
+        if frames.max(points) > MAX_POINTS || frames.saturating_mul(points) > MAX_POINTS {
             return Err(NodeError::value_error("too many tracks and frames"));
         }
         let (w, h) = (self.width as f64, self.height as f64);
