@@ -1,6 +1,7 @@
 //! Golden tests: every node against the reference's recorded results (`tests/gold/nodes/README.md`).
 
 mod compare;
+mod coverage;
 mod files;
 mod hostile;
 mod inputs;
