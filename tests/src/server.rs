@@ -51,6 +51,7 @@ pub struct Server {
     /// From the start of the process to the line that says it is ready.
     pub start_time: Duration,
     log: Arc<Mutex<Vec<String>>>,
+    readers: Vec<thread::JoinHandle<()>>,
     _folder: Option<TempDir>,
 }
 
@@ -91,8 +92,10 @@ impl Server {
         let (sender, lines) = mpsc::channel();
         let stderr = child.stderr.take().expect("stderr was piped");
         let stdout = child.stdout.take().expect("stdout was piped");
-        collect(stderr, Arc::clone(&log), sender.clone());
-        collect(stdout, Arc::clone(&log), sender);
+        let readers = vec![
+            collect(stderr, Arc::clone(&log), sender.clone()),
+            collect(stdout, Arc::clone(&log), sender),
+        ];
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -116,6 +119,7 @@ impl Server {
             base,
             start_time: begun.elapsed(),
             log,
+            readers,
             _folder: folder,
         })
     }
@@ -208,7 +212,12 @@ impl Server {
             .status()
             .expect("kill can be run");
         assert!(status.success(), "the process is there to be signalled");
-        self.child.wait().expect("our own child can be waited for")
+        let status = self.child.wait().expect("our own child can be waited for");
+        // What it said last is still in the pipes.
+        for reader in self.readers.drain(..) {
+            reader.join().expect("a reading thread does not panic");
+        }
+        status
     }
 }
 
@@ -249,7 +258,7 @@ fn collect(
     stream: impl Read + Send + 'static,
     log: Arc<Mutex<Vec<String>>>,
     sender: mpsc::Sender<String>,
-) {
+) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut reader = BufReader::new(stream);
         let mut line = Vec::new();
@@ -260,7 +269,7 @@ fn collect(
             // Nobody listens any more once the program is ready; the log still fills.
             let _ = sender.send(text);
         }
-    });
+    })
 }
 
 /// Runs the program to its end and gives status, stdout and stderr.
