@@ -85,7 +85,7 @@ const HEAD: &str = "<!-- Written by `cargo xtask docgen`; change the program, no
 fn command_line() -> Result<String> {
     let mut page = format!("{HEAD}# Commands and flags\n");
     for command in ["", "run", "convert", "nodes", "doctor"] {
-        let arguments: Vec<&str> = [command, "--help"]
+        let arguments: Vec<&str> = [command, "-h"]
             .into_iter()
             .filter(|argument| !argument.is_empty())
             .collect();
@@ -123,10 +123,7 @@ fn nodes() -> Result<String> {
         })
         .collect();
     rows.sort();
-    let mut page = format!(
-        "{HEAD}# Nodes\n\n{} nodes that need no model.\n",
-        rows.len()
-    );
+    let mut page = format!("{HEAD}# Nodes\n\n{} nodes, by category.\n", rows.len());
     let mut current = None;
     for (category, row) in rows {
         if current.as_ref() != Some(&category) {
