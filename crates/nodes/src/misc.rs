@@ -5,6 +5,7 @@ use fresco_graph::{NodeEntry, entry};
 mod camera;
 mod preprocess;
 mod shape;
+mod track_drawing;
 pub mod tracks;
 
 pub static NODES: &[NodeEntry] = &[
@@ -12,6 +13,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<tracks::WanMoveTracksFromCoords>(),
     entry::<tracks::GenerateTracks>(),
     entry::<tracks::WanMoveConcatTrack>(),
+    entry::<track_drawing::WanMoveVisualizeTracks>(),
     entry::<shape::Hunyuan3Dv2Conditioning>(),
     entry::<shape::Hunyuan3Dv2ConditioningMultiView>(),
     entry::<preprocess::LtxvPreprocess>(),

@@ -5,10 +5,7 @@ use fresco_graph::Value;
 use crate::{run, store};
 
 /// Classes with goldens that are not there yet, each with the reason.
-const EXCUSED: &[(&str, &str)] = &[(
-    "WanMoveVisualizeTracks",
-    "draws with Pillow's anti-aliased shapes, which we do not have",
-)];
+const EXCUSED: &[(&str, &str)] = &[];
 
 #[test]
 fn every_class_with_goldens_is_there() {
