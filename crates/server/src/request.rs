@@ -1,6 +1,7 @@
 //! One request on its way to a handler: decoded path, query, limited body.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -11,6 +12,10 @@ use http_body_util::BodyExt;
 
 use crate::App;
 use crate::error::{ApiError, Code};
+
+/// How much of a body that is refused for its size is still read, and for how long.
+const DRAIN_BYTES: usize = 512 << 20;
+const DRAIN_TIME: Duration = Duration::from_secs(10);
 
 /// What handlers get.
 pub(crate) struct Request {
@@ -92,6 +97,7 @@ async fn read_limited(mut body: Body, headers: &HeaderMap, limit: u64) -> Result
         .and_then(|v| v.to_str().ok())
         .and_then(|v| v.parse::<u64>().ok());
     if announced.is_some_and(|n| n > limit) {
+        drain(body).await;
         return Err(ApiError::TooLarge { limit });
     }
     let mut first: Option<Bytes> = None;
@@ -105,6 +111,7 @@ async fn read_limited(mut body: Body, headers: &HeaderMap, limit: u64) -> Result
         };
         total += data.len() as u64;
         if total > limit {
+            drain(body).await;
             return Err(ApiError::TooLarge { limit });
         }
         // Most bodies arrive in one piece, which is then passed on without a copy.
@@ -119,6 +126,23 @@ async fn read_limited(mut body: Body, headers: &HeaderMap, limit: u64) -> Result
         }
     }
     Ok(first.unwrap_or_else(|| rest.freeze()))
+}
+
+/// Reads on for a while without keeping anything. A client that is still sending when the connection closes never sees
+/// the answer that says why.
+async fn drain(mut body: Body) {
+    let mut left = DRAIN_BYTES;
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let read = frame.data_ref().map_or(0, Bytes::len);
+            if read > left {
+                return;
+            }
+            left -= read;
+        }
+    };
+    // Too slow or too much: the client has had its chance.
+    let _ = tokio::time::timeout(DRAIN_TIME, reading).await;
 }
 
 /// The first value of `key` in a query string, decoded.

@@ -34,7 +34,7 @@ pub(crate) async fn stats(request: Request) -> Answer {
         "python_version" => versions.python.clone().unwrap_or_else(|| format!("none (Fresco {})", config.version)),
         "pytorch_version" => versions.torch.clone().unwrap_or_else(|| format!("none (Fresco {})", config.version)),
         "embedded_python" => false,
-        "argv" => config.argv.iter().map(Value::from).collect::<Vec<_>>(),
+        "argv" => shown_arguments(&config.argv),
     };
     let device = map! {
         "name" => "cpu",
@@ -48,6 +48,22 @@ pub(crate) async fn stats(request: Request) -> Answer {
     Ok(response::json(
         &map! {"system" => system, "devices" => vec![Value::from(device)]}.into(),
     ))
+}
+
+/// The command line as people paste it into error reports: without the token.
+fn shown_arguments(argv: &[String]) -> Vec<Value> {
+    let mut hide = false;
+    argv.iter()
+        .map(|argument| {
+            if std::mem::replace(&mut hide, argument == "--token") {
+                return "***".into();
+            }
+            match argument.split_once('=') {
+                Some(("--token", _)) => "--token=***".into(),
+                _ => argument.into(),
+            }
+        })
+        .collect()
 }
 
 /// What this server can do; also the answer to a socket's first message.

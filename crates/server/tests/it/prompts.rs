@@ -425,6 +425,17 @@ async fn features_and_stats_have_their_keys() {
     );
     assert_eq!(system["comfyui_version"].as_str(), Some("0.7.0"));
     assert_eq!(system["argv"], Value::from(vec!["fresco", "--cpu"]));
+    let secret = rig_with(|c, _| {
+        c.argv = ["--token", "s3cret", "--token=s3cret", "--cpu"]
+            .map(str::to_owned)
+            .into();
+    });
+    let shown = secret.get("/system_stats").await.expect(200);
+    assert!(
+        shown
+            .text()
+            .contains(r#"["--token","***","--token=***","--cpu"]"#)
+    );
     let devices = stats.get("devices").unwrap().as_list().unwrap();
     assert_eq!(devices.len(), 1);
     assert!(devices[0].get("index").unwrap().is_null());
