@@ -295,9 +295,8 @@ impl Node for ControlNetInpaintingAliMamaApply {
         if self.control_net.model.wants_mask() {
             let [_, height, width, channels] = image.dims4()?;
             let mask = self.mask.0;
-            let (h, w) = match *mask.shape() {
-                [.., h, w] => (h, w),
-                _ => return Err(NodeError::value_error("a mask has a height and a width")),
+            let [.., h, w] = *mask.shape() else {
+                return Err(NodeError::value_error("a mask has a height and a width"));
             };
             let count = mask.len() / (h * w).max(1);
             let keep = mask.rsub_scalar(1.0).reshape([count, 1, h, w])?;

@@ -1,5 +1,6 @@
 //! Nodes that read files of the user, and what they share: containment, change tokens, decoding.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -104,11 +105,11 @@ fn file_token(cx: &Cx, args: &Args, input: &str) -> Result<Value, NodeError> {
         }
         hasher.update(&buffer[..count]);
     }
-    let hex: String = hasher
-        .finalize()
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect();
+    let mut hex = String::with_capacity(64);
+    for byte in hasher.finalize() {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
     Ok(hex.into())
 }
 

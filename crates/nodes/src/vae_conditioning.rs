@@ -83,9 +83,19 @@ pub(crate) fn latent_frames(frames: usize, ratio: usize) -> usize {
 /// Refuses sizes that no video has before anything is allocated.
 pub(crate) fn check_video(width: usize, height: usize, length: usize) -> Result<(), NodeError> {
     let pixels = width.saturating_mul(height).saturating_mul(length);
-    if pixels == 0 || pixels > 1 << 31 {
+    if pixels == 0 || pixels > 1 << 31 || length > 1 << 16 {
         return Err(NodeError::value_error(format!(
             "a video of {length} frames of {width} x {height} cannot be made"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses batches that no machine can hold, and that loops over them would hang on.
+pub(crate) fn check_batch(count: usize) -> Result<(), NodeError> {
+    if count > 1 << 16 {
+        return Err(NodeError::value_error(format!(
+            "a batch of {count} cannot be made"
         )));
     }
     Ok(())
@@ -136,6 +146,7 @@ pub(crate) fn put_frames(
 
 /// The batch repeated `count` times.
 pub(crate) fn repeat_batch(t: &Tensor, count: usize) -> Result<Tensor, NodeError> {
+    check_batch(count)?;
     let mut counts = vec![1; t.rank()];
     counts[0] = count;
     Ok(t.repeat(&counts)?)

@@ -3,7 +3,7 @@
 use fresco_graph::{NodeEntry, NodeError, entry};
 use fresco_tensor::Tensor;
 
-use crate::vae_conditioning::{check_video, latent_frames};
+use crate::vae_conditioning::{check_batch, check_video, latent_frames};
 
 mod animate;
 mod control;
@@ -40,6 +40,7 @@ fn latent_shape(
     (width, height, length): (usize, usize, usize),
     ratio: usize,
 ) -> Result<[usize; 5], NodeError> {
+    check_batch(batch)?;
     check_video(width, height, length)?;
     let frames = latent_frames(length, 4);
     Ok([batch, channels, frames, height / ratio, width / ratio])

@@ -12,9 +12,8 @@ use crate::vae::Vae;
 /// Picture and mask cut around the middle to multiples of `ratio`; the mask first gets the picture's size.
 fn aligned(pixels: &Tensor, mask: &Tensor, ratio: usize) -> Result<(Tensor, Tensor), NodeError> {
     let [_, h, w, _] = pixels.dims4()?;
-    let (mh, mw) = match *mask.shape() {
-        [.., mh, mw] => (mh, mw),
-        _ => return Err(NodeError::value_error("a mask has a height and a width")),
+    let [.., mh, mw] = *mask.shape() else {
+        return Err(NodeError::value_error("a mask has a height and a width"));
     };
     let planes = mask.reshape([mask.len() / (mh * mw).max(1), 1, mh, mw])?;
     let mask = interpolate(&planes, w, h, ResizeMethod::Bilinear)?;

@@ -3,19 +3,20 @@
 use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult, Output, Value, map};
 use fresco_tensor::{Crop, Generator, ResizeMethod, Tensor, repeat_to_batch};
 
-use super::{check_video, entry_of};
+use super::{check_batch, check_video, entry_of};
 use crate::types::{Image, Latent, tensor};
 use crate::vae::{Vae, fit, fit_by};
 use crate::vision::Vision;
 
-/// What the vision encoder saw of the picture, `(1, b, n)`, and its pixels at the wanted size.
+/// What the vision encoder saw of the picture, `(1, b, n)`, and its pixels at the wanted size. The size ends with the
+/// number of pictures that will be made.
 fn seen(
     vision: &Vision,
     image: &Tensor,
-    width: usize,
-    height: usize,
+    (width, height, count): (usize, usize, usize),
     cx: &Cx,
 ) -> Result<(Tensor, Tensor), NodeError> {
+    check_batch(count)?;
     check_video(width, height, 1)?;
     let output = vision.0.encode(image, true, cx)?;
     let embeds = output.tensor("image_embeds")?.unsqueeze(0)?;
@@ -86,8 +87,7 @@ impl Node for SvdImg2vidConditioning {
         let (pooled, mut pixels) = seen(
             &self.clip_vision,
             &self.init_image.0,
-            self.width,
-            self.height,
+            (self.width, self.height, self.video_frames),
             cx,
         )?;
         if self.augmentation_level > 0.0 {
@@ -129,8 +129,7 @@ impl Node for StableZero123Conditioning {
         let (pooled, pixels) = seen(
             &self.clip_vision,
             &self.init_image.0,
-            self.width,
-            self.height,
+            (self.width, self.height, self.batch_size),
             cx,
         )?;
         let beside = self.vae.encode_rgb(&pixels, cx)?;
@@ -173,13 +172,12 @@ impl Node for StableZero123ConditioningBatched {
         let (pooled, pixels) = seen(
             &self.clip_vision,
             &self.init_image.0,
-            self.width,
-            self.height,
+            (self.width, self.height, self.batch_size),
             cx,
         )?;
         let beside = self.vae.encode_rgb(&pixels, cx)?;
         let (mut elevation, mut azimuth) = (self.elevation, self.azimuth);
-        let mut views = Vec::with_capacity(self.batch_size.min(4096));
+        let mut views = Vec::with_capacity(self.batch_size);
         for _ in 0..self.batch_size {
             views.push(camera(elevation, azimuth)?);
             elevation += self.elevation_batch_increment;
@@ -214,8 +212,7 @@ impl Node for SV3DConditioning {
         let (pooled, pixels) = seen(
             &self.clip_vision,
             &self.init_image.0,
-            self.width,
-            self.height,
+            (self.width, self.height, self.video_frames),
             cx,
         )?;
         let beside = self.vae.encode_rgb(&pixels, cx)?;

@@ -4,7 +4,8 @@ use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult, Output};
 use fresco_tensor::{Crop, ResizeMethod, Tensor};
 
 use super::{
-    Pair, begin_with, check_video, frame_mask, latent_frames, masked, put_frames, repeat_batch,
+    Pair, begin_with, check_batch, check_video, frame_mask, latent_frames, masked, put_frames,
+    repeat_batch,
 };
 use crate::types::{Conditioning, Image, Latent, as_tensor, tensor};
 use crate::vae::{Vae, first, fit, fit_by};
@@ -35,6 +36,7 @@ pub(super) struct HunyuanImageToVideo {
 }
 impl Node for HunyuanImageToVideo {
     fn run(self, cx: &Cx) -> NodeResult {
+        check_batch(self.batch_size)?;
         check_video(self.width, self.height, self.length)?;
         let (h, w) = (self.height / 8, self.width / 8);
         let frames = latent_frames(self.length, 4);
@@ -89,6 +91,7 @@ pub(super) struct HunyuanVideo15ImageToVideo {
 }
 impl Node for HunyuanVideo15ImageToVideo {
     fn run(self, cx: &Cx) -> NodeResult {
+        check_batch(self.batch_size)?;
         check_video(self.width, self.height, self.length)?;
         let (h, w) = (self.height / 16, self.width / 16);
         let frames = latent_frames(self.length, 4);
@@ -339,6 +342,7 @@ pub(super) struct Kandinsky5ImageToVideo {
 }
 impl Node for Kandinsky5ImageToVideo {
     fn run(self, cx: &Cx) -> NodeResult {
+        check_batch(self.batch_size)?;
         check_video(self.width, self.height, self.length)?;
         let (h, w) = (self.height / 8, self.width / 8);
         let frames = latent_frames(self.length, 4);
@@ -387,6 +391,7 @@ pub(super) struct LTXVImgToVideo {
 }
 impl Node for LTXVImgToVideo {
     fn run(self, cx: &Cx) -> NodeResult {
+        check_batch(self.batch_size)?;
         check_video(self.width, self.height, self.length)?;
         let pixels = fit(&self.image.0, self.width, self.height)?;
         let encoded = self.vae.encode_rgb(&pixels, cx)?;

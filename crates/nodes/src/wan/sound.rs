@@ -332,31 +332,21 @@ impl Node for WanHuMoImageToVideo {
             positive: self.positive,
             negative: self.negative,
         };
-        let (reference, nothing) = match &self.ref_image {
-            Some(reference) => {
-                let fitted = fit(&first(&reference.0, 1)?, self.width, self.height)?;
-                let encoded = self.vae.encode_rgb(&fitted, cx)?;
-                let nothing = Tensor::zeros(encoded.shape().to_vec())?;
-                (encoded, nothing)
-            }
-            None => {
-                let nothing = Tensor::zeros([shape[0], 16, 1, shape[3], shape[4]])?;
-                (nothing.clone(), nothing)
-            }
+        let reference = if let Some(reference) = &self.ref_image {
+            let fitted = fit(&first(&reference.0, 1)?, self.width, self.height)?;
+            self.vae.encode_rgb(&fitted, cx)?
+        } else {
+            Tensor::zeros([shape[0], 16, 1, shape[3], shape[4]])?
         };
+        let nothing = Tensor::zeros(reference.shape().to_vec())?;
         pair.positive = pair.positive.append("reference_latents", tensor(reference));
         pair.negative = pair.negative.append("reference_latents", tensor(nothing));
-        let (sound, silence) = match &self.audio_encoder_output {
-            Some(output) => {
-                let sound = windows(output, self.length)?;
-                let silence = Tensor::zeros(sound.shape().to_vec())?;
-                (sound, silence)
-            }
-            None => {
-                let silence = Tensor::zeros([shape[0], shape[2] + 1, 8, 5, 1280])?;
-                (silence.clone(), silence)
-            }
+        let sound = if let Some(output) = &self.audio_encoder_output {
+            windows(output, self.length)?
+        } else {
+            Tensor::zeros([shape[0], shape[2] + 1, 8, 5, 1280])?
         };
+        let silence = Tensor::zeros(sound.shape().to_vec())?;
         pair.positive = pair.positive.set("audio_embed", tensor(sound));
         pair.negative = pair.negative.set("audio_embed", tensor(silence));
         pair.with_latent(Tensor::zeros(shape)?)

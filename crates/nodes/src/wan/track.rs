@@ -31,7 +31,7 @@ fn spots(
     length: usize,
 ) -> Result<Vec<Vec<Spot>>, NodeError> {
     let short = width.min(height) as f32;
-    let mut table = vec![Vec::with_capacity(tracks.len()); POINTS];
+    let mut table = vec![Vec::new(); POINTS];
     for track in tracks {
         for (i, row) in table.iter_mut().enumerate() {
             let (mut x, mut y, seen) = (0.0, 0.0, i < track.len());
@@ -136,7 +136,7 @@ fn carry(
     for frame in 1..t {
         cx.check_interrupt()?;
         // The mean place over the four pictures of this latent frame.
-        let group = &spots[(frame - 1) * 4 + 1..frame * 4 + 1];
+        let group = &spots[(frame - 1) * 4 + 1..=frame * 4];
         let places: Vec<(f32, f32, f32)> = (0..tracks)
             .map(|n| {
                 let seen = group.iter().filter(|s| s[n].seen).count() as f32;
@@ -164,8 +164,10 @@ fn carry(
                 let total: f32 = weights.iter().map(|(weight, _)| weight).sum();
                 mask.data_mut()[(frame * h + row) * w + column] = total;
                 let open = 1.0 - total.clamp(0.0, 1.0);
-                for k in 0..c {
-                    let value = &mut out.data_mut()[((k * t + frame) * h + row) * w + column];
+                let place = (frame * h + row) * w + column;
+                let planes = out.data_mut().chunks_exact_mut(t * h * w);
+                for (k, plane) in planes.enumerate() {
+                    let value = &mut plane[place];
                     let moved: f32 = weights
                         .iter()
                         .map(|(weight, n)| weight * carried[*n][k])

@@ -194,7 +194,7 @@ fn written(case: &Case, tensors: &Tensors, ui: Option<Map>, base: &Base) -> Vec<
     }
     // Nothing but finished files may be left anywhere.
     for name in all_names(base.root.path()) {
-        if name.starts_with('.') || name.ends_with(".tmp") {
+        if name.starts_with('.') || name.contains(".tmp") {
             comparer.found.push(format!("{}: left {name}", case.id));
         }
     }
@@ -323,7 +323,9 @@ fn chunks(bytes: &[u8]) -> Vec<Value> {
                 chunk.insert("data_latin1".into(), text.into());
             }
             "acTL" | "fcTL" => {
-                let hex: String = data.iter().map(|b| format!("{b:02x}")).collect();
+                let hex = data
+                    .iter()
+                    .fold(String::new(), |hex, b| format!("{hex}{b:02x}"));
                 chunk.insert("hex".into(), hex.into());
             }
             _ => {}

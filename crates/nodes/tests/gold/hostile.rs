@@ -4,13 +4,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use fresco_files::dirs::Dirs;
+use fresco_files::naming::Saver;
 use fresco_graph::{
     Args, Cx, Declared, Input, Kind, Map, NoListings, NodeClass, Resources, Value, map,
 };
 use fresco_nodes::types::tensor;
 use fresco_tensor::{Tensor, synthetic::fnv1a64};
 
-use crate::{objects_b, run};
+use crate::{objects_b, objects_c, run};
 
 /// Calls per class. Each input has about ten candidates, so pairs of them meet often enough.
 const CALLS: usize = 120;
@@ -140,15 +142,21 @@ fn candidates(io: &str) -> Vec<Value> {
             Map::new().into(),
         ],
         io if !objects_b::odd(io).is_empty() => objects_b::odd(io),
-        _ => vec![
-            Value::Null,
-            1.into(),
-            0.5.into(),
-            "x".into(),
-            ramp(&[1, 4, 4, 3]),
-            Map::new().into(),
-            vec![Value::Null].into(),
-        ],
+        other => {
+            let mut all = vec![
+                Value::Null,
+                1.into(),
+                0.5.into(),
+                "x".into(),
+                ramp(&[1, 4, 4, 3]),
+                Map::new().into(),
+                vec![Value::Null].into(),
+            ];
+            // Twice, so that they are met more often than not.
+            all.extend(objects_c::odd(other));
+            all.extend(objects_c::odd(other));
+            all
+        }
     }
 }
 
@@ -232,12 +240,22 @@ fn arguments(class: &dyn NodeClass, dice: &mut Dice) -> Args {
 
 #[test]
 fn odd_inputs_do_not_make_nodes_panic() {
-    let cx = Cx::detached(Arc::new(Resources::default()));
+    let base = tempfile::tempdir().expect("a temporary directory");
+    let mut resources = Resources::default();
+    resources.insert(Dirs::under(base.path()));
+    resources.insert(Saver::new());
+    let cx = Cx::detached(Arc::new(resources));
     let mut found = Vec::new();
     for class in run::registry().iter() {
         let name = &class.schema().id;
         let mut dice = Dice(fnv1a64(name.as_bytes()));
-        for _ in 0..CALLS {
+        // Most of these calls end at a size that is none, so that more of them are needed.
+        let takes_vae = class
+            .schema()
+            .inputs
+            .iter()
+            .any(|i| i.ty.name() == Some("VAE"));
+        for _ in 0..if takes_vae { 4 * CALLS } else { CALLS } {
             let args = arguments(&**class, &mut dice);
             let shown = format!("{:?}", Value::from(args.0.clone()));
             let call = || class.call(args, &cx).map(|_| ());

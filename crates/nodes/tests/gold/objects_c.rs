@@ -68,6 +68,9 @@ impl VaeModel for ProbeVae {
     fn encode(&self, pixels: &Tensor, _: &Cx) -> Result<Tensor, NodeError> {
         let [n, h, w, colours] = pixels.dims4()?;
         let d = self.spatial;
+        if n == 0 || colours < 3 {
+            return Err(NodeError::value_error("the probe wants colour pictures"));
+        }
         let (oy, ox) = (h % d / 2, w % d / 2);
         let (lh, lw) = (h / d, w / d);
         let step = self.temporal.max(1);
@@ -125,11 +128,13 @@ struct ProbeVision;
 
 impl VisionModel for ProbeVision {
     fn encode(&self, image: &Tensor, _: bool, _: &Cx) -> Result<VisionOutput, NodeError> {
+        let [count, _, width, _] = image.dims4()?;
+        let width = width.min(16);
         let embeds = image
             .narrow(1, 0, 1)?
-            .narrow(2, 0, 16)?
+            .narrow(2, 0, width)?
             .narrow(3, 0, 1)?
-            .reshape([image.dim(0)?, 16])?;
+            .reshape([count, width])?;
         Ok(VisionOutput(Arc::new(
             map! {"image_embeds" => tensor(embeds)},
         )))
@@ -209,4 +214,70 @@ pub(crate) fn describe(case: &Case, value: &Value) -> Option<Value> {
         return Some(map! {"images" => tensor(video.images.clone()), "frame_rate" => rate}.into());
     }
     None
+}
+
+/// Odd objects of a wire type, for calls that only must not panic.
+pub(crate) fn odd(io: &str) -> Vec<Value> {
+    let ramp = |shape: &[usize]| {
+        Tensor::from_fn(shape, |i| (i % 17) as f32 - 3.0).expect("small shapes fit")
+    };
+    let vae = |spatial, channels, temporal| {
+        Value::object(Vae(Arc::new(ProbeVae {
+            spatial,
+            channels,
+            temporal,
+        })))
+    };
+    let control = |wants_mask| {
+        let name = "odd".to_owned();
+        Value::object(Control::new(Arc::new(ProbeControl { name, wants_mask })))
+    };
+    match io {
+        "VAE" => vec![vae(8, 4, 0), vae(8, 16, 4), vae(16, 48, 4), vae(1, 3, 8)],
+        "CLIP_VISION" => vec![Value::object(Vision(Arc::new(ProbeVision)))],
+        "CONTROL_NET" => vec![control(false), control(true)],
+        "CLIP_VISION_OUTPUT" => [vec![1, 5, 16], vec![1, 0, 3], vec![7]]
+            .map(|shape| {
+                let state = tensor(ramp(&shape));
+                let both = map! {"last_hidden_state" => state.clone(), "penultimate_hidden_states" => state};
+                VisionOutput(Arc::new(both)).into()
+            })
+            .to_vec(),
+        "VOXEL" => [vec![1, 3, 4, 5], vec![2, 1, 1, 1], vec![1, 0, 2, 2], vec![3]]
+            .map(|shape| Value::object(Voxels(ramp(&shape))))
+            .to_vec(),
+        "MESH" => vec![
+            Value::object(Mesh(Vec::new())),
+            Value::object(Mesh(vec![Surface::default()])),
+        ],
+        "SVG" => vec![Value::object(Svg(vec!["<svg".into(), "".into()]))],
+        "TRACKS" => {
+            let tracks = |path: &[usize], seen: &[usize]| {
+                Value::from(map! {
+                    "track_path" => tensor(ramp(path)), "track_visibility" => tensor(ramp(seen)),
+                })
+            };
+            vec![
+                tracks(&[5, 2, 2], &[5, 2]),
+                tracks(&[9, 2, 2], &[9, 1]),
+                tracks(&[2, 3, 1], &[7]),
+                tracks(&[0, 0, 2], &[0, 0]),
+            ]
+        }
+        "AUDIO_ENCODER_OUTPUT" => {
+            let layers = |count: usize, shape: &[usize]| {
+                let layer = tensor(ramp(shape));
+                Value::from(map! {
+                    "encoded_audio_all_layers" => vec![layer; count], "audio_samples" => 32000,
+                })
+            };
+            vec![
+                layers(33, &[1, 100, 4]),
+                layers(2, &[1, 50, 3]),
+                layers(33, &[1, 0, 4]),
+                layers(1, &[1, 9, 0]),
+            ]
+        }
+        _ => Vec::new(),
+    }
 }
