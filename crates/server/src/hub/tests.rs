@@ -1,0 +1,261 @@
+//! Addressing, previews, snapshots, replacement of sockets.
+
+use fresco_graph::json;
+
+use super::*;
+use crate::outbox::Next;
+
+fn hub() -> Arc<Hub> {
+    Hub::new(&Limits::default(), Arc::new(Metrics::default()))
+}
+
+fn event(client: Option<&str>, kind: EventKind) -> Event {
+    Event {
+        prompt_id: Some("p".into()),
+        client: client.map(Into::into),
+        kind,
+    }
+}
+
+fn ids(node: &str) -> NodeIds {
+    NodeIds {
+        node: node.into(),
+        display: node.into(),
+        parent: None,
+        real: node.into(),
+    }
+}
+
+/// Types of what waits for a socket; binary frames as `#n`.
+fn seen(socket: &Socket) -> Vec<String> {
+    let mut out = Vec::new();
+    while let Next::Frame(frame) = socket.outbox.next() {
+        out.push(match frame.message {
+            Message::Text(t) => {
+                let value = json::parse(&t).unwrap();
+                value.get("type").unwrap().as_str().unwrap().to_owned()
+            }
+            Message::Binary(b) => format!("#{}", b[3]),
+            other => panic!("{other:?}"),
+        });
+    }
+    out
+}
+
+fn jpeg() -> Preview {
+    Preview {
+        format: PreviewFormat::Jpeg,
+        bytes: (*b"x").into(),
+    }
+}
+
+#[test]
+fn addressing_follows_the_table() {
+    let hub = hub();
+    let a = hub.connect("a".into(), 0).unwrap();
+    let b = hub.connect("b".into(), 0).unwrap();
+    seen(&a);
+    seen(&b);
+    let registry = Arc::new(ProgressRegistry::default());
+    let all = |client: Option<&str>| {
+        for kind in [
+            EventKind::Status { remaining: 1 },
+            EventKind::Start { timestamp: 1 },
+            EventKind::Cached {
+                nodes: vec![],
+                timestamp: 1,
+            },
+            EventKind::ProgressState {
+                registry: registry.clone(),
+            },
+            EventKind::Executing {
+                node: "1".into(),
+                display: "1".into(),
+            },
+            EventKind::Progress {
+                ids: ids("1"),
+                value: 1.0,
+                max: 2.0,
+                preview: Some(jpeg()),
+            },
+            EventKind::Blocked {
+                node: "1".into(),
+                class: "X".into(),
+                executed: vec![],
+                message: "m".into(),
+            },
+            EventKind::Executed {
+                node: "1".into(),
+                display: "1".into(),
+                output: Value::Null,
+            },
+            EventKind::Success { timestamp: 1 },
+            EventKind::Interrupted {
+                node: "1".into(),
+                class: "X".into(),
+                executed: vec![],
+                timestamp: 1,
+            },
+            EventKind::Text {
+                node: "1".into(),
+                text: "t".into(),
+            },
+            EventKind::Ended,
+        ] {
+            hub.emit(event(client, kind));
+        }
+    };
+    all(Some("a"));
+    let mine = seen(&a);
+    assert_eq!(
+        mine,
+        [
+            "status",
+            "execution_start",
+            "execution_cached",
+            "progress_state",
+            "executing",
+            "progress",
+            "#1",
+            "execution_error",
+            "executed",
+            "execution_success",
+            "execution_interrupted",
+            "#3",
+            "executing"
+        ]
+    );
+    assert_eq!(seen(&b), ["status", "#3"]);
+    all(None);
+    let broadcast = [
+        "status",
+        "progress_state",
+        "progress",
+        "#1",
+        "execution_error",
+        "execution_interrupted",
+        "#3",
+    ];
+    assert_eq!(seen(&a), broadcast);
+    assert_eq!(seen(&b), broadcast);
+}
+
+#[test]
+fn previews_follow_what_the_client_announced() {
+    let hub = hub();
+    let a = hub.connect("a".into(), 0).unwrap();
+    let old = hub.connect("old".into(), 0).unwrap();
+    a.set_flags(&fresco_graph::map! {"supports_preview_metadata" => true}.into());
+    old.set_flags(&fresco_graph::map! {"supports_preview_metadata" => "true"}.into());
+    seen(&a);
+    seen(&old);
+    let bar = || EventKind::Progress {
+        ids: ids("1"),
+        value: 1.0,
+        max: 2.0,
+        preview: Some(jpeg()),
+    };
+    let new = || EventKind::Preview {
+        ids: ids("1"),
+        preview: jpeg(),
+    };
+    for client in [Some("a"), Some("old")] {
+        hub.emit(event(client, bar()));
+        hub.emit(event(client, new()));
+    }
+    assert_eq!(seen(&a), ["#4", "progress", "#4"]);
+    assert_eq!(seen(&old), ["progress", "#1"]);
+}
+
+#[test]
+fn a_second_socket_replaces_the_first_and_survives_its_end() {
+    let hub = hub();
+    let first = hub.connect("k".into(), 0).unwrap();
+    let second = hub.connect("k".into(), 3).unwrap();
+    hub.disconnect(&first);
+    seen(&first);
+    hub.emit(event(Some("k"), EventKind::Start { timestamp: 1 }));
+    assert_eq!(seen(&first), [""; 0]);
+    assert_eq!(seen(&second), ["status", "execution_start"]);
+}
+
+#[test]
+fn who_comes_back_is_told_the_running_node() {
+    let hub = hub();
+    hub.emit(event(
+        Some("k"),
+        EventKind::Executing {
+            node: "4.0.0.1".into(),
+            display: "4".into(),
+        },
+    ));
+    let socket = hub.connect("k".into(), 1).unwrap();
+    let other = hub.connect("o".into(), 1).unwrap();
+    assert_eq!(seen(&other), ["status"]);
+    let Next::Frame(_) = socket.outbox.next() else {
+        panic!()
+    };
+    let Next::Frame(frame) = socket.outbox.next() else {
+        panic!()
+    };
+    assert_eq!(
+        frame.message.into_text().unwrap().as_str(),
+        r#"{"type":"executing","data":{"node":"4"}}"#
+    );
+    hub.emit(event(Some("k"), EventKind::Ended));
+    let again = hub.connect("k".into(), 0).unwrap();
+    assert_eq!(seen(&again), ["status"]);
+}
+
+#[test]
+fn snapshots_of_a_large_graph_stay_in_budget_and_the_last_is_sent() {
+    let hub = hub();
+    let socket = hub.connect("k".into(), 0).unwrap();
+    let registry = Arc::new(ProgressRegistry::default());
+    for i in 0..1000 {
+        let node = format!("{i}");
+        registry.start(ids(&node));
+        hub.emit(event(
+            Some("k"),
+            EventKind::ProgressState {
+                registry: registry.clone(),
+            },
+        ));
+        registry.finish(ids(&node));
+        hub.emit(event(
+            Some("k"),
+            EventKind::ProgressState {
+                registry: registry.clone(),
+            },
+        ));
+    }
+    hub.emit(event(Some("k"), EventKind::Success { timestamp: 1 }));
+    let (mut bytes, mut last) = (0, String::new());
+    while let Next::Frame(frame) = socket.outbox.next() {
+        let text = frame.message.into_text().unwrap();
+        bytes += text.len();
+        if text.contains("progress_state") {
+            last = text.to_string();
+        }
+    }
+    assert!(bytes < 5_000_000, "{bytes}");
+    assert!(last.contains(r#""999":{"value":1,"max":1,"state":"finished""#));
+}
+
+#[test]
+fn custom_messages_reach_their_addressee() {
+    let hub = hub();
+    let a = hub.connect("a".into(), 0).unwrap();
+    let b = hub.connect("b".into(), 0).unwrap();
+    seen(&a);
+    seen(&b);
+    let custom = |client: Option<&str>| EventKind::Custom {
+        event: "my.event".into(),
+        data: Value::Null,
+        client: client.map(Into::into),
+    };
+    hub.emit(event(Some("a"), custom(Some("b"))));
+    hub.emit(event(Some("a"), custom(None)));
+    assert_eq!(seen(&a), ["my.event"]);
+    assert_eq!(seen(&b), ["my.event", "my.event"]);
+}
