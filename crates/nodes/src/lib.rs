@@ -57,6 +57,7 @@ pub fn all() -> Vec<NodeEntry> {
         vae_conditioning::NODES,
         wan::NODES,
         control::NODES,
+        vision::NODES,
     ];
     families.concat()
 }

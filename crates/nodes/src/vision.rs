@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Cx, FromValue, Map, NodeError, Opaque, Value, wrong_kind};
+use fresco_graph::{
+    Cx, FromValue, Map, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Value, entry,
+    wrong_kind,
+};
 use fresco_tensor::Tensor;
 
-use crate::types::as_tensor;
+use crate::types::{Image, as_tensor};
+
+pub static NODES: &[NodeEntry] = &[entry::<ClipVisionEncode>()];
 
 /// A vision encoder. `crop` asks for the middle square instead of a distorted picture.
 pub trait VisionModel: Send + Sync {
@@ -69,5 +74,33 @@ impl FromValue for VisionOutput {
 impl From<VisionOutput> for Value {
     fn from(output: VisionOutput) -> Self {
         Self::object(output)
+    }
+}
+
+/// Lets a vision encoder look at a picture.
+#[derive(Node)]
+#[node(
+    id = "CLIPVisionEncode",
+    v1,
+    module = "nodes",
+    display = "CLIP Vision Encode",
+    category = "conditioning",
+    outputs("CLIP_VISION_OUTPUT")
+)]
+pub struct ClipVisionEncode {
+    clip_vision: Vision,
+    image: Image,
+    /// Look at the middle square, or at the whole picture squeezed into one.
+    #[input(choices = ["center", "none"])]
+    crop: String,
+}
+impl Node for ClipVisionEncode {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let crop = self.crop == "center";
+        Ok(NodeOutput::one(self.clip_vision.0.encode(
+            &self.image.0,
+            crop,
+            cx,
+        )?))
     }
 }

@@ -1,5 +1,6 @@
 //! Golden tests: every node against the reference's recorded results (`tests/gold/nodes/README.md`).
 
+mod boundary;
 mod compare;
 mod coverage;
 mod files;
