@@ -38,7 +38,7 @@ fn video_vae() -> Value {
 }
 
 fn conditioning() -> Value {
-    let tokens = tensor(Tensor::zeros([1, 2, 4]).unwrap());
+    let tokens = tensor(Tensor::zeros([1, 2, 4]).expect("a small shape"));
     vec![Value::from(vec![tokens, Map::new().into()])].into()
 }
 
@@ -63,7 +63,7 @@ fn sound(layers: usize, frames: usize) -> Value {
     let list: Vec<Value> = (0..layers)
         .map(|l| {
             let layer = Tensor::from_fn([1, frames, 2], |i| (i / 2 + 1000 * l) as f32);
-            tensor(layer.unwrap())
+            tensor(layer.expect("a small shape"))
         })
         .collect();
     map! {"encoded_audio_all_layers" => list, "audio_samples" => frames * 320}.into()
