@@ -28,6 +28,8 @@ const DATABASE: &str = "fresco.db";
 const HANG_GRACE: Duration = Duration::from_secs(10);
 /// How long the running node gets to notice that the program ends; its prompt is queued again either way.
 const STOP_GRACE: Duration = Duration::from_secs(5);
+/// Age at which an unfinished file belongs to nobody any more.
+const STALE: Duration = Duration::from_hours(1);
 /// Threads for sockets. Nodes and the database have their own.
 const SOCKET_THREADS: usize = 4;
 /// Connections that may wait to be accepted.
@@ -66,6 +68,7 @@ pub(crate) fn serve(
             "the temp folder is not emptied"
         );
     }
+    clean_up(&house.dirs);
     let pages = Pages::find(&settings.front_end, settings.python.as_deref(), &house.dirs);
     let threads = std::thread::available_parallelism()
         .map_or(2, usize::from)
@@ -79,6 +82,22 @@ pub(crate) fn serve(
     runtime.block_on(assembled(
         settings, house, store, pages, listeners, tls, logs, argv,
     ))
+}
+
+/// Removes what a killed process left half written. On the side: looking through a large folder takes its time.
+fn clean_up(dirs: &Dirs) {
+    let folders = [dirs.output.clone(), dirs.input.clone(), dirs.user.clone()];
+    let work = move || {
+        for folder in folders {
+            fresco_files::write::clean_stale(&folder, STALE);
+        }
+    };
+    let started = std::thread::Builder::new()
+        .name("clean-up".to_owned())
+        .spawn(work);
+    if let Err(error) = started {
+        tracing::warn!(%error, "unfinished files stay where they are");
+    }
 }
 
 #[expect(
