@@ -57,6 +57,41 @@ fn nothing_accepted_is_lost() {
     println!("{} prompts accepted, all finished", accepted.len());
 }
 
+#[test]
+fn a_prompt_that_takes_the_program_down_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    // Long enough to be still running at each kill, on any machine.
+    let long = workflow::chain(20_000, 256, 1);
+    let body = json!({"prompt": long, "prompt_id": "deadly"});
+    for attempt in 0..3 {
+        let mut server = start(folder.path());
+        if attempt == 0 {
+            server.post("/prompt", &body).expect_status(200);
+            let after = json!({"prompt": workflow::picture(1, "after"), "prompt_id": "after"});
+            server.post("/prompt", &after).expect_status(200);
+        }
+        wait_until_running(&server, "deadly");
+        server.kill();
+    }
+    let server = start(folder.path());
+    let entry = server.wait_for("deadly");
+    assert!(gave_up(&entry), "{}", entry["status"]);
+    assert_eq!(server.wait_for("after")["status"]["status_str"], "success");
+}
+
+fn wait_until_running(server: &Server, id: &str) {
+    let mut connection = server.connect();
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while Instant::now() < deadline {
+        let queue = connection.get("/queue").unwrap().json();
+        if queue["queue_running"][0][1] == id {
+            return;
+        }
+        thread::yield_now();
+    }
+    panic!("{id} never ran: {}", server.log());
+}
+
 fn start(base: &Path) -> Server {
     Server::start_with(StartOptions {
         base: Some(base),
