@@ -196,3 +196,93 @@ fn what_was_saved_can_be_looked_at() {
         .get("/view?filename=a.png&subfolder=../..")
         .expect_status(403);
 }
+
+/// A PNG that claims a size and has next to nothing inside.
+fn bomb(width: u32, height: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, 1, 1);
+    encoder.set_color(png::ColorType::Rgb);
+    let mut writer = encoder.write_header().unwrap();
+    writer.write_image_data(&[1, 2, 3]).unwrap();
+    drop(writer);
+    // The header chunk: length, "IHDR", width, height, five bytes, checksum.
+    bytes[16..20].copy_from_slice(&width.to_be_bytes());
+    bytes[20..24].copy_from_slice(&height.to_be_bytes());
+    let sum = checksum(&bytes[12..29]);
+    bytes[29..33].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+/// The cyclic redundancy check of PNG chunks, bit by bit.
+fn checksum(bytes: &[u8]) -> u32 {
+    let mut sum = u32::MAX;
+    for byte in bytes {
+        sum ^= u32::from(*byte);
+        for _ in 0..8 {
+            sum = if sum & 1 == 1 {
+                (sum >> 1) ^ 0xedb8_8320
+            } else {
+                sum >> 1
+            };
+        }
+    }
+    !sum
+}
+
+#[test]
+fn hostile_pictures_end_their_own_prompt_only() {
+    let server = Server::start();
+    let whole = bomb(1, 1);
+    let cases: [(&str, Vec<u8>); 5] = [
+        ("bomb.png", bomb(60_000, 60_000)),
+        ("wide.png", bomb(u32::MAX / 4, 1)),
+        ("empty.png", Vec::new()),
+        ("cut.png", whole[..whole.len() / 2].to_vec()),
+        ("text.png", b"this is no picture at all".to_vec()),
+    ];
+    for (name, bytes) in cases {
+        let (kind, body) = multipart(&[], Some(("image", name, &bytes)));
+        let headers = [("Content-Type", kind.as_str())];
+        server
+            .request("POST", "/upload/image", &headers, &body)
+            .expect_status(200);
+        let prompt = json!({
+            "1": {"class_type": "LoadImage", "inputs": {"image": name}},
+            "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
+        });
+        let entry = server.wait_for(&server.queue(&prompt, None));
+        assert_eq!(entry["status"]["status_str"], "error", "{name}");
+        let preview = server.get(&format!("/view?filename={name}&type=input&preview=webp"));
+        assert!(preview.status >= 400, "{name}: {}", preview.status);
+    }
+    let id = server.queue(&workflow::picture(2, "alive"), None);
+    assert_eq!(server.wait_for(&id)["status"]["status_str"], "success");
+}
+
+#[test]
+fn hostile_names_are_refused_and_nothing_is_written() {
+    let server = Server::start();
+    let long = format!("{}.png", "n".repeat(4096));
+    let before = listing(&server.base);
+    for name in [
+        "CON.png",
+        "a/../../b.png",
+        "..\\b.png",
+        "x\u{1}.png",
+        "/abs.png",
+        &long,
+    ] {
+        let (kind, body) = multipart(&[("overwrite", "1")], Some(("image", name, b"data")));
+        let headers = [("Content-Type", kind.as_str())];
+        let answer = server.request("POST", "/upload/image", &headers, &body);
+        let shown: String = name.chars().take(20).collect();
+        assert_eq!(answer.status, 400, "{shown:?}: {}", answer.text());
+        let prompt = json!({
+            "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0}},
+            "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": name}},
+        });
+        let entry = server.wait_for(&server.queue(&prompt, None));
+        assert_eq!(entry["status"]["status_str"], "error", "{shown:?}");
+    }
+    assert_eq!(before, listing(&server.base), "something was written");
+}
