@@ -11,6 +11,7 @@ mod bodies;
 mod error;
 mod history;
 mod listing;
+mod marks;
 mod pending;
 mod record;
 mod schema;

@@ -268,16 +268,20 @@ fn an_unreadable_body_fails_its_own_job_only() {
 fn a_refusing_disk_loses_no_outcome_and_no_job() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("fresco.db");
+    drop(open(&path).unwrap());
+    // Triggers that refuse while a setting says so stand for a full disk.
+    let db = rusqlite::Connection::open(&path).unwrap();
+    let refuse =
+        "WHEN EXISTS (SELECT 1 FROM kv WHERE key = 'full') BEGIN SELECT RAISE(ABORT, 'full'); END";
+    db.execute_batch(&format!(
+        "CREATE TRIGGER full1 BEFORE INSERT ON history {refuse}; CREATE TRIGGER full2 BEFORE INSERT ON jobs {refuse};"
+    ))
+    .unwrap();
+    drop(db);
     let store = open(&path).unwrap();
     put(&store, "a", Priority::Auto);
     let a = take(&store);
-    // A trigger that refuses stands for a full disk.
-    let db = rusqlite::Connection::open(&path).unwrap();
-    db.execute_batch(
-        "CREATE TRIGGER full1 BEFORE INSERT ON history BEGIN SELECT RAISE(ABORT, 'full'); END;
-         CREATE TRIGGER full2 BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'full'); END;",
-    )
-    .unwrap();
+    store.set("full", Some("yes")).wait().unwrap().unwrap();
     assert!(store.finish(a.task, success()).wait().unwrap().is_err());
     assert!(
         store
@@ -288,8 +292,7 @@ fn a_refusing_disk_loses_no_outcome_and_no_job() {
     );
     assert_eq!(store.remaining(), 1);
     assert!(history_ids(&store).is_empty());
-    db.execute_batch("DROP TRIGGER full1; DROP TRIGGER full2;")
-        .unwrap();
+    store.set("full", None).wait().unwrap().unwrap();
     put(&store, "c", Priority::Auto);
     assert_eq!(history_ids(&store), ["a"]);
     assert_eq!(pending_ids(&store), ["c"]);

@@ -1,4 +1,5 @@
-//! The queue and the job list, read from their narrow tables.
+//! The queue and the job list, read from their narrow tables. What runs is known to the store thread alone and handed in
+//! as `running`, the rows of those jobs.
 
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
@@ -10,11 +11,10 @@ use super::record::{JobPage, JobQuery, JobRecord, JobSort, JobStatus, QueueRecor
 /// The order in which waiting jobs run; null stands for not-a-number, which runs last.
 const RUN_ORDER: &str = "j.number IS NULL, j.number, j.prompt_id, j.seq";
 
-const QUEUE_COLUMNS: &str =
-    "j.number, j.prompt_id, b.prompt, b.extra_data, b.outputs, j.lease_owner IS NOT NULL
+const QUEUE_COLUMNS: &str = "j.number, j.prompt_id, b.prompt, b.extra_data, b.outputs, j.seq
     FROM jobs j JOIN bodies b ON b.seq = j.seq";
 
-fn read_queued(row: &Row) -> rusqlite::Result<(QueueRecord, bool)> {
+fn read_queued(row: &Row) -> rusqlite::Result<(QueueRecord, i64)> {
     let record = QueueRecord {
         number: read_number(row, 0)?,
         prompt_id: text(row, 1)?,
@@ -25,14 +25,14 @@ fn read_queued(row: &Row) -> rusqlite::Result<(QueueRecord, bool)> {
     Ok((record, row.get(5)?))
 }
 
-pub(super) fn queue(db: &Connection) -> Result<QueueState, StoreError> {
+pub(super) fn queue(db: &Connection, running: &[i64]) -> Result<QueueState, StoreError> {
     let read = || -> rusqlite::Result<QueueState> {
         let mut state = QueueState::default();
         let mut statement =
             db.prepare_cached(&format!("SELECT {QUEUE_COLUMNS} ORDER BY {RUN_ORDER}"))?;
         for row in statement.query_map([], read_queued)? {
-            let (record, running) = row?;
-            if running {
+            let (record, seq) = row?;
+            if running.contains(&seq) {
                 &mut state.running
             } else {
                 &mut state.pending
@@ -44,8 +44,7 @@ pub(super) fn queue(db: &Connection) -> Result<QueueState, StoreError> {
     read().map_err(StoreError::sql("read the queue"))
 }
 
-const JOB_COLUMNS: &str =
-    "CASE WHEN lease_owner IS NULL THEN 'pending' ELSE 'in_progress' END, prompt_id, number,
+const JOB_COLUMNS: &str = "'pending', prompt_id, number,
     create_time, NULL, NULL, NULL, 0, 0, NULL, workflow_id FROM jobs j";
 const HISTORY_COLUMNS: &str =
     "status, prompt_id, number, create_time, start_time, end_time, error, outputs_count,
@@ -70,12 +69,16 @@ fn read_job(row: &Row) -> rusqlite::Result<JobRecord> {
 }
 
 /// A filtered, sorted page. Keys are selected first and rows read after, so that sorting never carries wide columns.
-pub(super) fn jobs(db: &Connection, query: &JobQuery) -> Result<JobPage, StoreError> {
-    read_page(db, query).map_err(StoreError::sql("list the jobs"))
+pub(super) fn jobs(
+    db: &Connection,
+    running: &[i64],
+    query: &JobQuery,
+) -> Result<JobPage, StoreError> {
+    read_page(db, running, query).map_err(StoreError::sql("list the jobs"))
 }
 
-fn read_page(db: &Connection, query: &JobQuery) -> rusqlite::Result<JobPage> {
-    let (source, parameters) = source(query);
+fn read_page(db: &Connection, running: &[i64], query: &JobQuery) -> rusqlite::Result<JobPage> {
+    let (source, parameters) = source(running, query);
     let Some(source) = source else {
         return Ok(JobPage {
             jobs: Vec::new(),
@@ -83,7 +86,7 @@ fn read_page(db: &Connection, query: &JobQuery) -> rusqlite::Result<JobPage> {
         });
     };
     let total: i64 = db
-        .prepare_cached(&format!("SELECT COUNT(*) FROM ({source})"))?
+        .prepare(&format!("SELECT COUNT(*) FROM ({source})"))?
         .query_row(params_from_iter(&parameters), |row| row.get(0))?;
     let key = match query.sort_by {
         JobSort::Created => "created",
@@ -96,7 +99,7 @@ fn read_page(db: &Connection, query: &JobQuery) -> rusqlite::Result<JobPage> {
         .map_or(-1, |l| i64::try_from(l).unwrap_or(i64::MAX));
     let offset = i64::try_from(query.offset).unwrap_or(i64::MAX);
     let keys: Vec<(bool, i64)> = db
-        .prepare_cached(&format!(
+        .prepare(&format!(
             "SELECT place = 2, key FROM ({source})
              ORDER BY {key} {direction}, place, number IS NULL, number, id, key LIMIT {limit} OFFSET {offset}"
         ))?
@@ -107,7 +110,12 @@ fn read_page(db: &Connection, query: &JobQuery) -> rusqlite::Result<JobPage> {
     let jobs = keys
         .into_iter()
         .map(|(done, key)| {
-            if done { &mut finished } else { &mut queued }.query_row([key], read_job)
+            let statement = if done { &mut finished } else { &mut queued };
+            let mut job = statement.query_row([key], read_job)?;
+            if !done && running.contains(&key) {
+                job.status = JobStatus::InProgress;
+            }
+            Ok(job)
         })
         .collect::<rusqlite::Result<_>>()?;
     Ok(JobPage {
@@ -117,7 +125,7 @@ fn read_page(db: &Connection, query: &JobQuery) -> rusqlite::Result<JobPage> {
 }
 
 /// The rows that match, as (place, key, created, duration, number, id): running 0, pending 1, history 2.
-fn source(query: &JobQuery) -> (Option<String>, Vec<Sql>) {
+fn source(running: &[i64], query: &JobQuery) -> (Option<String>, Vec<Sql>) {
     let all = query.statuses.is_empty();
     let wants = |status| all || query.statuses.contains(&status);
     let mut parameters = Vec::new();
@@ -129,15 +137,20 @@ fn source(query: &JobQuery) -> (Option<String>, Vec<Sql>) {
         workflow = " AND workflow_id = ?1";
     }
     let mut parts = Vec::new();
+    let running = running
+        .iter()
+        .map(i64::to_string)
+        .collect::<Vec<_>>()
+        .join(", ");
     for (status, place, condition) in [
-        (JobStatus::InProgress, 0, "IS NOT NULL"),
-        (JobStatus::Pending, 1, "IS NULL"),
+        (JobStatus::InProgress, 0, "IN"),
+        (JobStatus::Pending, 1, "NOT IN"),
     ] {
         if wants(status) {
             parts.push(format!(
                 "SELECT {place} AS place, seq AS key, coalesce(create_time, 0) AS created, 0 AS duration,
                     number AS number, prompt_id AS id
-                 FROM jobs WHERE lease_owner {condition}{workflow}"
+                 FROM jobs WHERE seq {condition} ({running}){workflow}"
             ));
         }
     }
@@ -175,11 +188,15 @@ pub(super) fn finished_job(db: &Connection, id: &str) -> Result<Option<JobRecord
 pub(super) fn queued_job(
     db: &Connection,
     seq: i64,
+    running: bool,
 ) -> Result<(JobRecord, QueueRecord), StoreError> {
     let read = || {
-        let job = db
+        let mut job = db
             .prepare_cached(&format!("SELECT {JOB_COLUMNS} WHERE seq = ?1"))?
             .query_row([seq], read_job)?;
+        if running {
+            job.status = JobStatus::InProgress;
+        }
         let (body, _) = db
             .prepare_cached(&format!("SELECT {QUEUE_COLUMNS} WHERE j.seq = ?1"))?
             .query_row([seq], read_queued)?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::error::StoreError;
+use super::marks::{Left, Marks};
 
 /// Marks a database as Fresco's ("FRSC"), so that we never write into someone else's.
 const APPLICATION_ID: i64 = 0x4652_5343;
@@ -83,31 +84,37 @@ pub enum StorePath {
 /// An open database and the lock that keeps other processes out of it.
 pub(super) struct Database {
     pub(super) connection: Connection,
+    pub(super) marks: Marks,
+    pub(super) left: Left,
     /// Held, never read: the operating system drops the lock with the file, however the process ends.
     pub(super) _lock: Option<File>,
 }
 
 pub(super) fn open(path: &StorePath) -> Result<Database, StoreError> {
-    let database = match path {
-        StorePath::Memory => {
-            let connection = Connection::open_in_memory()
-                .map_err(StoreError::sql("open a database in memory"))?;
-            Database {
-                connection,
-                _lock: None,
-            }
-        }
-        StorePath::File(path) => open_file(path)?,
+    let StorePath::File(path) = path else {
+        let connection =
+            Connection::open_in_memory().map_err(StoreError::sql("open a database in memory"))?;
+        prepare(&connection, Path::new(":memory:"))?;
+        return Ok(Database {
+            connection,
+            marks: Marks::none(),
+            left: Left::default(),
+            _lock: None,
+        });
     };
-    let shown = match path {
-        StorePath::Memory => Path::new(":memory:"),
-        StorePath::File(path) => path,
-    };
-    prepare(&database.connection, shown)?;
-    Ok(database)
+    let (connection, lock) = open_file(path)?;
+    prepare(&connection, path)?;
+    // After everything that may refuse: a file that is not ours gets no company.
+    let (marks, left) = Marks::open(path)?;
+    Ok(Database {
+        connection,
+        marks,
+        left,
+        _lock: lock,
+    })
 }
 
-fn open_file(path: &Path) -> Result<Database, StoreError> {
+fn open_file(path: &Path) -> Result<(Connection, Option<File>), StoreError> {
     if path.is_dir() {
         return Err(StoreError::Directory { path: path.into() });
     }
@@ -121,10 +128,7 @@ fn open_file(path: &Path) -> Result<Database, StoreError> {
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(classify(path))?;
-    Ok(Database {
-        connection,
-        _lock: lock,
-    })
+    Ok((connection, lock))
 }
 
 /// What a database holds.
@@ -267,6 +271,10 @@ fn prepare(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let fail = classify(path);
     connection
         .busy_timeout(Duration::from_secs(5))
+        .map_err(&fail)?;
+    // Before the first read, so that SQLite needs no shared memory: the lock file keeps other processes out anyway.
+    connection
+        .execute_batch("PRAGMA locking_mode = EXCLUSIVE")
         .map_err(&fail)?;
     let version = check_ours(connection, path)?;
     let fresh = version == 0;

@@ -26,6 +26,8 @@ use crate::reply::Sender;
 const MAX_ATTEMPTS: u32 = 3;
 /// Commands in one transaction, so that the first of a flood does not wait for the last.
 const MAX_BATCH: usize = 512;
+/// Key under which the last run whose marks were counted is kept.
+const RECOVERED: &str = "store.recovered_run";
 /// How soon a failed write is tried again when nothing else happens.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -69,22 +71,10 @@ struct Waiter {
     sender: Sender<Next>,
 }
 
-/// Whether a commit waits for the disk.
-#[derive(Clone, Copy, PartialEq)]
-enum Sync {
-    /// Survives a loss of power: accepted jobs, outcomes.
-    Full,
-    /// Survives the death of the process: which job is running.
-    Process,
-}
-
 pub(super) struct State {
     database: Database,
     limits: Limits,
     published: Arc<Published>,
-    /// Names this process in the leases it takes.
-    owner: String,
-    sync: Sync,
     pending: Pending,
     running: BTreeMap<u64, Key>,
     next_task: u64,
@@ -112,8 +102,6 @@ impl State {
             database,
             limits,
             published,
-            owner: format!("{}-{}", std::process::id(), now()),
-            sync: Sync::Full,
             pending: Pending::default(),
             running: BTreeMap::new(),
             next_task: 0,
@@ -127,9 +115,14 @@ impl State {
             closing: None,
         };
         state.entries = history::count(&state.database.connection)?;
-        state.begin(Sync::Full)?;
+        state.begin()?;
         state.release_dead()?;
         state.commit()?;
+        // Milliseconds and process make a name that no earlier run had.
+        let run = ((now() as u64) << 16) ^ u64::from(std::process::id());
+        if let Err(error) = state.database.marks.begin(run) {
+            tracing::warn!(%error, "attempts of jobs cannot be counted");
+        }
         state.reload()?;
         let db = &state.database.connection;
         let number = |sql: &str| db.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
@@ -151,6 +144,31 @@ impl State {
     fn release_dead(&mut self) -> Result<(), StoreError> {
         let db = &self.database.connection;
         let fail = StoreError::sql("recover the queue");
+        let run = self.database.left.run.to_string();
+        let done: Option<String> = db
+            .query_row("SELECT value FROM kv WHERE key = ?1", [RECOVERED], |row| {
+                row.get(0)
+            })
+            .optional()
+            .map_err(&fail)?;
+        // Marks that were counted already: the process died between this transaction and clearing them.
+        let rows: &[i64] = if done.as_ref() == Some(&run) {
+            &[]
+        } else {
+            &self.database.left.rows
+        };
+        for row in rows {
+            db.execute(
+                "UPDATE jobs SET attempt = attempt + 1, lease_owner = ?2 WHERE seq = ?1",
+                params![row, run],
+            )
+            .map_err(&fail)?;
+        }
+        db.execute(
+            "INSERT INTO kv (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2",
+            [RECOVERED, &run],
+        )
+        .map_err(&fail)?;
         let dead: Vec<(Key, u32)> = db
             .prepare("SELECT number, prompt_id, seq, attempt FROM jobs WHERE lease_owner IS NOT NULL ORDER BY seq")
             .and_then(|mut s| s.query_map([], read_key)?.collect())
@@ -179,13 +197,12 @@ impl State {
     /// Reads the waiting jobs from the database; the truth after opening and after a failed batch.
     fn reload(&mut self) -> Result<(), StoreError> {
         let db = &self.database.connection;
-        let waiting: Vec<(Key, u32)> = db
-            .prepare_cached(
-                "SELECT number, prompt_id, seq, attempt FROM jobs WHERE lease_owner IS NULL",
-            )
+        let mut jobs: Vec<(Key, u32)> = db
+            .prepare_cached("SELECT number, prompt_id, seq, attempt FROM jobs")
             .and_then(|mut s| s.query_map([], read_key)?.collect())
             .map_err(StoreError::sql("read the queue"))?;
-        self.pending.replace(waiting);
+        jobs.retain(|(key, _)| !self.running.values().any(|r| r.seq == key.seq));
+        self.pending.replace(jobs);
         self.entries = history::count(db)?;
         Ok(())
     }
@@ -303,7 +320,7 @@ impl State {
                 return self.answer(to, result);
             }
             Command::Queue(to) => {
-                let result = listing::queue(&self.database.connection);
+                let result = listing::queue(&self.database.connection, &self.running_rows());
                 self.say(to, result);
             }
             Command::History(max_items, offset, to) => {
@@ -316,7 +333,7 @@ impl State {
                 self.say(to, result);
             }
             Command::Jobs(query, to) => {
-                let result = listing::jobs(&self.database.connection, &query);
+                let result = listing::jobs(&self.database.connection, &self.running_rows(), &query);
                 self.say(to, result);
             }
             Command::Job(id, to) => {
@@ -356,23 +373,13 @@ impl State {
         failed
     }
 
-    fn begin(&mut self, sync: Sync) -> Result<(), StoreError> {
+    fn begin(&mut self) -> Result<(), StoreError> {
         let db = &self.database.connection;
-        if !db.is_autocommit() {
-            return Ok(());
+        if db.is_autocommit() {
+            db.prepare_cached("BEGIN IMMEDIATE")
+                .and_then(|mut s| s.execute([]))
+                .map_err(StoreError::sql("begin a change"))?;
         }
-        if self.sync != sync {
-            // Not cached: a prepared PRAGMA takes effect when it is prepared.
-            db.execute_batch(match sync {
-                Sync::Full => "PRAGMA synchronous = FULL",
-                Sync::Process => "PRAGMA synchronous = NORMAL",
-            })
-            .map_err(StoreError::sql("begin a change"))?;
-            self.sync = sync;
-        }
-        db.prepare_cached("BEGIN IMMEDIATE")
-            .and_then(|mut s| s.execute([]))
-            .map_err(StoreError::sql("begin a change"))?;
         Ok(())
     }
 
@@ -424,14 +431,26 @@ impl State {
             return;
         }
         for (task, _) in batch.outcomes {
-            self.running.remove(&task);
+            self.ended(task);
         }
         self.publish();
         for answer in batch.answers {
             answer(None);
         }
         for (waiter, job) in batch.handouts {
+            if let Some(key) = self.running.get(&job.task)
+                && let Err(error) = self.database.marks.set(key.seq)
+            {
+                tracing::warn!(%error, "this run of a job will not count as an attempt");
+            }
             waiter.sender.send(Next::Job(job));
+        }
+    }
+
+    /// A job is in the history now.
+    fn ended(&mut self, task: u64) {
+        if let Some(key) = self.running.remove(&task) {
+            self.database.marks.forget(key.seq);
         }
     }
 
@@ -459,8 +478,8 @@ impl State {
         };
         match save() {
             Ok(()) => {
-                for (task, _) in self.unsaved.drain(..) {
-                    self.running.remove(&task);
+                for (task, _) in std::mem::take(&mut self.unsaved) {
+                    self.ended(task);
                 }
                 self.publish();
             }
@@ -476,7 +495,7 @@ impl State {
     }
 
     fn record(&mut self, task: u64, outcome: &EncodedOutcome) -> Result<(), StoreError> {
-        self.begin(Sync::Full)?;
+        self.begin()?;
         if let Some(key) = self.running.get(&task) {
             let db = &self.database.connection;
             self.entries = history::record(db, key, outcome, self.entries, self.limits.history)?;
@@ -490,7 +509,7 @@ impl State {
                 limit: self.limits.max_pending,
             });
         }
-        self.begin(Sync::Full)?;
+        self.begin()?;
         let seq = self.next_seq;
         self.next_seq += 1;
         job.insert(&self.database.connection, seq)?;
@@ -535,14 +554,6 @@ impl State {
                     Err(e) => return Err(e),
                 },
             };
-            self.begin(Sync::Process)?;
-            self.database
-                .connection
-                .prepare_cached(
-                    "UPDATE jobs SET lease_owner = ?2, attempt = attempt + 1 WHERE seq = ?1",
-                )
-                .and_then(|mut s| s.execute(params![key.seq, self.owner]))
-                .map_err(StoreError::sql("start a job"))?;
             let task = self.next_task;
             self.next_task += 1;
             self.running.insert(task, key.clone());
@@ -586,7 +597,7 @@ impl State {
             message,
             now(),
         ));
-        self.begin(Sync::Full)?;
+        self.begin()?;
         self.entries = history::record(
             &self.database.connection,
             key,
@@ -614,7 +625,7 @@ impl State {
         let Some(key) = self.pending.find(id).cloned() else {
             return Ok(false);
         };
-        self.begin(Sync::Full)?;
+        self.begin()?;
         self.pending.remove(&key);
         let db = &self.database.connection;
         self.entries = history::record(db, &key, outcome, self.entries, self.limits.history)?;
@@ -625,7 +636,7 @@ impl State {
         let Some(key) = self.pending.find(id).cloned() else {
             return Ok(false);
         };
-        self.begin(Sync::Full)?;
+        self.begin()?;
         self.pending.remove(&key);
         let db = &self.database.connection;
         db.prepare_cached("DELETE FROM jobs WHERE seq = ?1")
@@ -638,13 +649,19 @@ impl State {
     fn clear_pending(&mut self) -> Result<usize, StoreError> {
         let count = self.pending.len();
         if count > 0 {
-            self.begin(Sync::Full)?;
+            self.begin()?;
+            let running = self
+                .running_rows()
+                .iter()
+                .map(i64::to_string)
+                .collect::<Vec<_>>()
+                .join(", ");
             self.database
                 .connection
-                .execute_batch(
-                    "DELETE FROM bodies WHERE seq IN (SELECT seq FROM jobs WHERE lease_owner IS NULL);
-                     DELETE FROM jobs WHERE lease_owner IS NULL;",
-                )
+                .execute_batch(&format!(
+                    "DELETE FROM bodies WHERE seq IN (SELECT seq FROM jobs WHERE seq NOT IN ({running}));
+                     DELETE FROM jobs WHERE seq NOT IN ({running});"
+                ))
                 .map_err(StoreError::sql("clear the queue"))?;
             self.pending.clear();
         }
@@ -652,7 +669,7 @@ impl State {
     }
 
     fn history_delete(&mut self, ids: &[Arc<str>]) -> Result<usize, StoreError> {
-        self.begin(Sync::Full)?;
+        self.begin()?;
         let mut deleted = 0;
         for id in ids {
             deleted += usize::from(history::delete(&self.database.connection, id)?);
@@ -662,7 +679,7 @@ impl State {
     }
 
     fn history_clear(&mut self) -> Result<(), StoreError> {
-        self.begin(Sync::Full)?;
+        self.begin()?;
         history::clear(&self.database.connection)?;
         self.entries = 0;
         Ok(())
@@ -683,7 +700,7 @@ impl State {
         let Some(key) = running.or_else(|| self.pending.find(id)) else {
             return Ok(None);
         };
-        let (job, body) = listing::queued_job(db, key.seq)?;
+        let (job, body) = listing::queued_job(db, key.seq, running.is_some())?;
         Ok(Some(JobDetail {
             job,
             body: JobBody::Queued(body),
@@ -699,7 +716,7 @@ impl State {
     }
 
     fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), StoreError> {
-        self.begin(Sync::Full)?;
+        self.begin()?;
         let db = &self.database.connection;
         match value {
             Some(value) => db
@@ -717,23 +734,15 @@ impl State {
         for waiter in self.waiters.drain(..) {
             waiter.sender.send(Next::Closed);
         }
-        let mut release = || {
-            self.begin(Sync::Full)?;
-            self.database
-                .connection
-                .execute(
-                    "UPDATE jobs SET lease_owner = NULL, attempt = MAX(attempt - 1, 0) WHERE lease_owner IS NOT NULL",
-                    [],
-                )
-                .map_err(StoreError::sql("release the running job"))?;
-            self.commit()
-        };
-        if let Err(error) = release() {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "the running job will count as interrupted by a crash"
-            );
+        // A job that still runs is queued again, and this run does not count as an attempt.
+        if let Err(error) = self.database.marks.begin(0) {
+            tracing::error!(%error, "the running job will count as interrupted by a crash");
         }
+    }
+
+    /// Rows of the jobs that run.
+    fn running_rows(&self) -> Vec<i64> {
+        self.running.values().map(|key| key.seq).collect()
     }
 }
 

@@ -93,7 +93,7 @@ pub(crate) fn history_ids(store: &Store) -> Vec<String> {
 pub(crate) fn crash_copy(database: &Path, into: &Path) -> PathBuf {
     std::fs::create_dir_all(into).unwrap();
     let name = database.file_name().unwrap().to_str().unwrap();
-    for end in ["", "-wal"] {
+    for end in ["", "-wal", ".running"] {
         let from = database.with_file_name(format!("{name}{end}"));
         if from.exists() {
             std::fs::copy(from, into.join(format!("{name}{end}"))).unwrap();
