@@ -253,10 +253,13 @@ impl OutputCache {
     }
 }
 
-/// State of node instances, kept while an id keeps its class.
+/// Id and class of a node.
+type InstanceKey = (Arc<str>, Arc<str>);
+
+/// State of node instances, kept while an id keeps its class; with the id of the top-level node it belongs to.
 #[derive(Default)]
 pub(crate) struct Instances {
-    states: HashMap<(Arc<str>, Arc<str>), (Arc<str>, InstanceState)>,
+    states: HashMap<InstanceKey, (Arc<str>, InstanceState)>,
 }
 
 impl Instances {

@@ -321,6 +321,10 @@ impl Engine {
         };
         let give_up = std::time::Instant::now() + patience;
         while !worker.is_finished() && std::time::Instant::now() < give_up {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a thread cannot be joined with a deadline; this happens once, at the end"
+            )]
             std::thread::sleep(Duration::from_millis(5));
         }
         if worker.is_finished() && worker.join().is_err() {

@@ -54,6 +54,10 @@ impl Gate {
         prompts.remove(prompt_id);
         drop(prompts);
         if client {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the event waited for is on the client's machine"
+            )]
             std::thread::sleep((answered + SETTLE).saturating_duration_since(Instant::now()));
         }
     }

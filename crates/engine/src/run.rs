@@ -164,7 +164,7 @@ impl<'e> Run<'e> {
         node: &RunNode,
         class: &dyn NodeClass,
     ) -> Result<Value, NodeError> {
-        let (inputs, _) = self.assemble(node, class, &|_| None);
+        let (inputs, _) = Self::assemble(node, class, &|_| None);
         let declared = Declared::new(class.schema(), &node.inputs);
         let mut cx = Cx::detached(self.executor.config.resources.clone());
         cx.node_id = id.clone();
@@ -341,7 +341,7 @@ impl<'e> Run<'e> {
             .filter_map(|s| self.result_of(&s).map(|e| (s, e)))
             .collect();
         let (inputs, missing) =
-            self.assemble(&node, &*class, &|source| results.get(source).cloned());
+            Self::assemble(&node, &*class, &|source| results.get(source).cloned());
         self.watch.emit(EventKind::Executing {
             node: id.clone(),
             display: ids.display.clone(),
@@ -376,7 +376,6 @@ impl<'e> Run<'e> {
 
     /// Input lists of a node, and which linked inputs have no result.
     fn assemble(
-        &self,
         node: &RunNode,
         class: &dyn NodeClass,
         result: &dyn Fn(&str) -> Option<Arc<Entry>>,
@@ -399,14 +398,11 @@ impl<'e> Run<'e> {
                         };
                         e.outputs.get(usize::try_from(slot).ok()?)
                     });
-                    match list {
-                        Some(list) => {
-                            inputs.insert(name.clone(), list.clone());
-                        }
-                        None => {
-                            missing.insert(name.clone());
-                            inputs.insert(name.clone(), vec![Value::Null]);
-                        }
+                    if let Some(list) = list {
+                        inputs.insert(name.clone(), list.clone());
+                    } else {
+                        missing.insert(name.clone());
+                        inputs.insert(name.clone(), vec![Value::Null]);
                     }
                 }
                 _ => {

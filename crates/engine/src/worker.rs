@@ -237,7 +237,7 @@ impl Worker {
         match shared.store.finish(job.task, finished).wait() {
             Some(Ok(remaining)) => shared.status(remaining),
             Some(Err(error)) => {
-                tracing::error!(prompt = %job.prompt_id, "cannot record the outcome: {error}")
+                tracing::error!(prompt = %job.prompt_id, "cannot record the outcome: {error}");
             }
             None => return,
         }
