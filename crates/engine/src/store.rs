@@ -1,6 +1,6 @@
 //! The durable queue and history: SQLite in WAL mode behind one thread.
 //!
-//! [`Store`] is a handle that sends commands; the thread in [`thread`] owns the database and the order of the queue.
+//! [`Store`] is a handle that sends commands; the thread in `thread` owns the database and the order of the queue.
 //! Accepted jobs and outcomes are on disk before anyone hears of them. A job is in the queue or in the history, never in
 //! both or neither, because one transaction moves it. What was running when the process died is queued again on opening,
 //! three runs at most.

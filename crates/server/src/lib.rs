@@ -1,7 +1,7 @@
 //! HTTP and WebSocket: routes, wire shapes, who may call. The only room that knows what clients see.
 //!
 //! [`app`] makes the router; tests call it without a socket, [`serve::serve`] puts it on the network. A request passes
-//! [`guard`] (token, host, origin), finds its row in the route table, and its handler turns wire JSON into calls of the
+//! `guard` (token, host, origin), finds its row in the route table, and its handler turns wire JSON into calls of the
 //! engine. Events go the other way through [`Hub`], which the engine calls.
 
 mod config;

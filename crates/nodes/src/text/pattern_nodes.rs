@@ -118,7 +118,7 @@ impl Node for RegexExtract {
     }
 }
 
-/// Replaces what a pattern matches; the replacement may name groups as \1 or \g<name>.
+/// Replaces what a pattern matches; the replacement may name groups as `\1` or `\g<name>`.
 #[derive(Node)]
 #[node(
     id = "RegexReplace",
