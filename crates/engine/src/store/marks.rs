@@ -82,9 +82,9 @@ impl Marks {
 
     /// Notes that a job runs.
     pub(super) fn set(&mut self, row: i64) -> io::Result<()> {
-        let slot = (1..)
+        let slot = (1..=self.used.len() + 1)
             .find(|slot| !self.used.values().any(|s| s == slot))
-            .unwrap_or(1);
+            .expect("of one more slot than users one is free");
         self.used.insert(row, slot);
         let Some(file) = &mut self.file else {
             return Ok(());

@@ -1,5 +1,7 @@
 //! Cases 1 to 14 and 44.
 
+use std::fmt::Write as _;
+
 use fresco_engine::Strategy;
 use fresco_graph::json;
 
@@ -246,7 +248,7 @@ fn links_that_lead_nowhere() {
 fn ten_thousand_nodes_in_a_row() {
     let mut script = String::from("0 Image value=1");
     for i in 1..10_000 {
-        script += &format!("; {i} Average input1=@{}", i - 1);
+        write!(script, "; {i} Average input1=@{}", i - 1).unwrap();
     }
     script += "; end Save image=@9999";
     // A small stack: depth must not depend on the graph.
