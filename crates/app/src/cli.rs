@@ -43,11 +43,13 @@ pub(crate) struct DirArgs {
     /// More files like extra_model_paths.yaml
     #[arg(long, value_name = "FILE", num_args = 1.., action = ArgAction::Append)]
     pub(crate) extra_model_paths_config: Vec<PathBuf>,
+    /// Where saved pictures go
     #[arg(long, value_name = "DIR")]
     pub(crate) output_directory: Option<PathBuf>,
     /// Temporary pictures go to DIR/temp, which is emptied at each start
     #[arg(long, value_name = "DIR")]
     pub(crate) temp_directory: Option<PathBuf>,
+    /// Where pictures to load are, and uploads go
     #[arg(long, value_name = "DIR")]
     pub(crate) input_directory: Option<PathBuf>,
     /// Settings and saved workflows; must exist
@@ -136,6 +138,7 @@ pub(crate) struct NetworkArgs {
     /// Addresses to listen on, with commas between (bare: all); beyond this machine a token is needed
     #[arg(long, value_name = "IP", num_args = 0..=1, default_value = "127.0.0.1", default_missing_value = "0.0.0.0,::")]
     pub(crate) listen: String,
+    /// Port to listen on
     #[arg(long, default_value_t = 8188)]
     pub(crate) port: u16,
     /// Secret that every request must carry; --token-file keeps it out of the list of processes
@@ -150,6 +153,7 @@ pub(crate) struct NetworkArgs {
     /// Key for TLS; needs --tls-certfile too
     #[arg(long, value_name = "FILE", requires = "tls_certfile")]
     pub(crate) tls_keyfile: Option<PathBuf>,
+    /// Certificate for TLS; needs --tls-keyfile too
     #[arg(long, value_name = "FILE", requires = "tls_keyfile")]
     pub(crate) tls_certfile: Option<PathBuf>,
     /// Let pages of this origin use the interface (bare: any)
@@ -158,6 +162,7 @@ pub(crate) struct NetworkArgs {
     /// Largest request in megabytes (100 if not given)
     #[arg(long, value_name = "MB")]
     pub(crate) max_upload_size: Option<f64>,
+    /// Compress answers for clients that ask for it
     #[arg(long)]
     pub(crate) enable_compress_response_body: bool,
     /// Separate settings and workflows for each user
@@ -192,6 +197,7 @@ pub(crate) struct PageArgs {
     /// Open the page in a browser
     #[arg(long)]
     pub(crate) auto_launch: bool,
+    /// Never open a browser
     #[arg(long)]
     pub(crate) disable_auto_launch: bool,
     /// The same as --auto-launch

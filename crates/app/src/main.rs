@@ -75,11 +75,7 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
             without_effect.join(", ")
         );
     }
-    let argv = || {
-        argv.iter()
-            .map(|a| a.to_string_lossy().into_owned())
-            .collect()
-    };
+    let argv = || without_secrets(argv);
     match cli.command {
         None => serve_with(cli.serve, logs, argv()),
         Some(Task::Serve(args)) => serve_with(*args, logs, argv()),
@@ -118,6 +114,22 @@ fn log_args(cli: &Cli) -> &LogArgs {
     }
 }
 
+/// The command line as `/system_stats` may show it.
+fn without_secrets(argv: &[OsString]) -> Vec<String> {
+    let mut shown = Vec::with_capacity(argv.len());
+    let mut hide = false;
+    for word in argv {
+        let word = word.to_string_lossy();
+        shown.push(match word.strip_prefix("--token") {
+            _ if hide => "***".to_owned(),
+            Some(rest) if rest.starts_with('=') => "--token=***".to_owned(),
+            _ => word.clone().into_owned(),
+        });
+        hide = !hide && word == "--token";
+    }
+    shown
+}
+
 /// Accepted flags that were given.
 fn without_effect(matches: &ArgMatches) -> Vec<String> {
     let matches = matches.subcommand().map_or(matches, |(_, matches)| matches);
@@ -130,4 +142,27 @@ fn without_effect(matches: &ArgMatches) -> Vec<String> {
         .filter(given)
         .map(|name| format!("--{name}"))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_not_shown() {
+        let shown = |line: &str| {
+            let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            without_secrets(&words).join(" ")
+        };
+        assert_eq!(
+            shown("fresco --token a --port 1"),
+            "fresco --token *** --port 1"
+        );
+        assert_eq!(shown("fresco --token=a"), "fresco --token=***");
+        assert_eq!(
+            shown("fresco --token --token --port"),
+            "fresco --token *** --port"
+        );
+        assert_eq!(shown("fresco --token-file f"), "fresco --token-file f");
+    }
 }
