@@ -353,9 +353,9 @@ fn enqueue(table: &mut Table) -> Result<()> {
         }
         Ok(median(times))
     };
-    let empty = sample(&mut connection, 200)?;
-    fill(server.address, 9800)?;
-    let full = sample(&mut connection, 200)?;
+    let empty = sample(&mut connection, 400)?;
+    fill(server.address, 9600)?;
+    let full = sample(&mut connection, 400)?;
     let waiting = server.get("/prompt").json()["exec_info"]["queue_remaining"].clone();
     let waiting = waiting.as_u64().context("no count")?;
     ensure!(

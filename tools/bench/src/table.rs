@@ -53,14 +53,14 @@ impl fmt::Display for Table {
         writeln!(f, "|---|---|---|---|")?;
         for row in &self.rows {
             let target = match row.target {
-                Some(target) if row.met() => format!("{} {}", number(target), row.unit),
-                Some(target) => format!("{} {} (missed)", number(target), row.unit),
+                Some(target) => format!("{} {}", number(target), row.unit),
                 None => String::new(),
             };
+            let missed = if row.met() { "" } else { " (missed)" };
             let value = format!("{} {}", number(row.value), row.unit);
             writeln!(
                 f,
-                "| {} | {} | {} | {} |",
+                "| {} | {} | {}{missed} | {} |",
                 row.what,
                 value.trim(),
                 target.trim(),
