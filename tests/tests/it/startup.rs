@@ -158,7 +158,7 @@ fn a_broken_database_is_reported_and_left_alone() {
     }
     let junk = b"this is not a database, whatever its name says".repeat(100);
     fs::write(&database, &junk).unwrap();
-    let Err((status, log)) = Server::try_start(options()) else {
+    let Err((status, log)) = Server::try_start(&options()) else {
         panic!("it started on a broken database");
     };
     assert!(!status.success());
