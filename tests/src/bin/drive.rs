@@ -177,6 +177,7 @@ fn check_runs(server: &Server) -> Result<()> {
 
 fn front_end(version: &str, root: &str) -> Result<()> {
     let cache = cache()?;
+    check_found(Path::new(root))?;
     let server = Server::with(&["--front-end-root", root]);
     let mut command = Command::new("node");
     command
@@ -191,6 +192,19 @@ fn front_end(version: &str, root: &str) -> Result<()> {
     outcome?;
     check_runs(&server)?;
     println!("front-end {version}: ok");
+    Ok(())
+}
+
+/// The same front-end is found as an installed package: its folder stands two levels above its pages.
+fn check_found(root: &Path) -> Result<()> {
+    let packages = root.ancestors().nth(2).context("the root is too high up")?;
+    let packages = packages.to_string_lossy();
+    let server = Server::with(&["--front-end", "comfy", "--python", &packages]);
+    let page = server.get("/").expect_status(200);
+    ensure!(
+        page.body == fs::read(root.join("index.html"))?,
+        "the package in {packages} was not found"
+    );
     Ok(())
 }
 

@@ -12,5 +12,6 @@ mod program;
 mod prompts;
 mod rules;
 mod sequences;
+mod sockets;
 mod specs;
 mod startup;
