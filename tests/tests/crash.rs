@@ -87,7 +87,7 @@ fn wait_until_running(server: &Server, id: &str) {
         if queue["queue_running"][0][1] == id {
             return;
         }
-        thread::yield_now();
+        thread::park_timeout(Duration::from_millis(3));
     }
     panic!("{id} never ran: {}", server.log());
 }

@@ -69,7 +69,7 @@ fn first_answer(address: SocketAddr, begun: Instant) -> Result<()> {
         {
             return Ok(());
         }
-        thread::yield_now();
+        thread::park_timeout(Duration::from_millis(1));
     }
     bail!("the program does not answer")
 }
