@@ -179,9 +179,9 @@ fn chains(table: &mut Table) -> Result<()> {
         let before = process::cpu_ms(server.pid())?;
         for round in 0..rounds {
             let prompt = workflow::chain(nodes, 1, round as u64 + 1);
-            let body = json!({ "prompt": prompt });
+            let body = json!({ "prompt": prompt }).to_string();
             let begun = Instant::now();
-            let answer = connection.post("/prompt", &body)?;
+            let answer = connection.request("POST", "/prompt", &[], body.as_bytes())?;
             accept.push(begun.elapsed().as_secs_f64());
             ensure!(answer.status == 200, "{nodes}: {}", answer.text());
             let answer = answer.json();
