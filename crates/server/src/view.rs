@@ -28,9 +28,7 @@ enum Form {
 
 impl Form {
     fn read(request: &Request) -> Self {
-        let channel = request
-            .query("channel")
-            .unwrap_or_else(|| "rgba".to_owned());
+        let channel = request.query("channel").unwrap_or_default();
         if let Some(preview) = request.query("preview") {
             let (format, quality) = preview.split_once(';').unwrap_or((&preview, ""));
             let last = preview.rsplit(';').next().unwrap_or(quality);

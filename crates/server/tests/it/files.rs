@@ -246,8 +246,9 @@ async fn pictures_can_be_had_in_other_forms() {
     for (query, kind, alpha) in [
         ("preview=webp;90", "image/webp", true),
         ("preview=webp", "image/webp", true),
-        ("preview=jpeg;50", "image/webp", true),
+        ("preview=jpeg;50", "image/jpeg", false),
         ("preview=jpeg;50&channel=rgb", "image/jpeg", false),
+        ("preview=jpeg;50&channel=rgba", "image/webp", true),
         ("preview=odd;x", "image/webp", true),
         ("preview=webp;90&channel=rgb", "image/webp", false),
         ("channel=rgb", "image/png", false),
