@@ -116,7 +116,8 @@ fn merge_ui(uis: Vec<Map>) -> Result<Option<Map>, NodeError> {
         }
         merged.insert(key.clone(), Value::List(Arc::new(all)));
     }
-    Ok(Some(merged))
+    // An empty object shows nothing, so nobody is told of it.
+    Ok((!merged.is_empty()).then_some(merged))
 }
 
 /// Gathers per-call slots into one list per output.
@@ -218,5 +219,11 @@ mod tests {
             r#"{"text":["a","b"]}"#
         );
         assert!(split(vec![a, NodeOutput::ui(map! {"images" => vec!["b"]})]).is_err());
+    }
+
+    #[test]
+    fn an_empty_ui_counts_as_none() {
+        let (calls, ui) = split(vec![NodeOutput::ui(Map::new())]).unwrap();
+        assert!(calls.is_empty() && ui.is_none());
     }
 }
