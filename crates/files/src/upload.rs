@@ -25,7 +25,7 @@ pub enum UploadError {
 /// Where an upload ended up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// The file name it got; differs from the wish if that was taken.
+    /// The name it got below the subfolder; differs from the wish if that was taken.
     pub name: String,
     pub path: PathBuf,
     /// An equal file was there already; nothing was written.
@@ -47,16 +47,18 @@ pub fn store_upload(
         return Err(named(PathError::Empty));
     }
     // Judged apart first: `x/..` plus `y` would be fine together, and `/y` must not count as relative.
-    contain(base, subfolder).map_err(named)?;
+    let below = contain(base, subfolder).map_err(named)?;
     contain(base, filename).map_err(named)?;
     let together = format!("{subfolder}/{filename}");
     let wished = contain_new(base, together.trim_start_matches('/')).map_err(named)?;
-    let folder = wished.parent().unwrap_or(base).to_path_buf();
+    // Folders inside the file name stay part of the answered name, or nobody would find the file again.
     let name = wished
-        .file_name()
-        .and_then(|n| n.to_str())
-        .unwrap_or(filename)
-        .to_owned();
+        .strip_prefix(&below)
+        .unwrap_or(&wished)
+        .iter()
+        .map(|part| part.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join("/");
     let failed = |path: &Path| {
         let path = path.to_path_buf();
         move |source| UploadError::Io { path, source }
@@ -78,7 +80,7 @@ pub fn store_upload(
         } else {
             format!("{stem} ({i}){ext}")
         };
-        let path = folder.join(&name);
+        let path = below.join(&name);
         if holds(&path, same_as).map_err(failed(&path))? {
             let duplicate = true;
             return Ok(Stored {
@@ -202,6 +204,22 @@ mod tests {
             );
         }
         assert_eq!(fs::read_dir(b).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn folders_inside_the_name_are_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let b = dir.path();
+        for (bytes, overwrite, expected) in [
+            (b"1", false, "v1.0/a"),
+            (b"2", false, "v1.0/a (1)"),
+            (b"2", false, "v1.0/a (1)"),
+            (b"3", true, "v1.0/a"),
+        ] {
+            let s = store(b, "x/./y", "v1.0/a", overwrite, bytes).unwrap();
+            assert_eq!(s.name, expected);
+            assert_eq!(fs::read(b.join("x/y").join(expected)).unwrap(), bytes);
+        }
     }
 
     #[test]
