@@ -719,8 +719,25 @@ impl<'e> Run<'e> {
             .unwrap_or_default()
     }
 
+    /// Whom an error is reported on: the node itself, or for a link that leads nowhere the output that needs it.
+    fn blamed(&self, id: &Arc<str>) -> Arc<str> {
+        let mut blamed = id.clone();
+        if self.graph.get(id).is_some() {
+            return blamed;
+        }
+        let held = self.held.borrow();
+        let mut seen = HashSet::new();
+        while !self.job.outputs.contains(&blamed)
+            && let Some(next) = held.get(&blamed).and_then(|h| h.consumers.iter().min())
+            && seen.insert(next.clone())
+        {
+            blamed = next.clone();
+        }
+        blamed
+    }
+
     fn failure(&self, id: &Arc<str>, error: &NodeError, inputs: Value) -> Failure {
-        let real = self.graph.real_of(id);
+        let real = self.graph.real_of(&self.blamed(id));
         let class = self.top_class(&real);
         tracing::error!(node = %id, class = %class, kind = error.kind(), "node failed: {}", error.message());
         let mut tips = String::new();

@@ -46,6 +46,17 @@ fn lazy_checks_that_ask_for_nonsense_fail_clearly() {
 }
 
 #[test]
+fn a_link_that_leads_nowhere_is_the_error_of_the_output_that_needs_it() {
+    // Only an unwrapped value can look like a link and escape validation.
+    let done = bench().run(
+        r#"1 Sleep value={"__value__":["gone",0]} seconds=0; 2 SaveAny value=@1; 3 SaveAny value=5"#,
+    );
+    let expected = "2 comfy_execution.graph.NodeNotFoundError: Node gone not found";
+    assert_eq!(done.error(), expected);
+    assert_eq!(bench().run("1 SaveAny value=7").shown("1"), "[7]");
+}
+
+#[test]
 fn case_18_node_error_reaches_the_client() {
     let done = bench().run(
         "1 Image value=1 size=2; 2 Image value=2; 3 MaskOut value=0.5; 4 LazyMix image1=@1 image2=@2 mask=@3; 5 Save image=@4",
