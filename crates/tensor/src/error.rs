@@ -14,6 +14,8 @@ pub enum TensorError {
     },
     #[error("a tensor of shape {shape:?} is too large")]
     TooLarge { shape: Vec<usize> },
+    #[error("not enough memory for a tensor of shape {shape:?}: {} MiB more are needed", missing >> 20)]
+    NoMemory { shape: Vec<usize>, missing: u64 },
     #[error("{op}: shapes {left:?} and {right:?} do not fit together")]
     ShapeMismatch {
         op: &'static str,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Result, TensorError};
+use crate::room;
 
 /// Most elements one tensor may have (32 GiB of f32): a hostile size in a workflow becomes an error, not an abort.
 pub const MAX_ELEMENTS: usize = 1 << 33;
@@ -40,12 +41,27 @@ pub(crate) fn allocate(shape: &[usize], value: f32) -> Result<Vec<f32>> {
 
 /// Empty storage with room for a shape.
 pub(crate) fn reserve(shape: &[usize]) -> Result<Vec<f32>> {
+    let count = element_count(shape)?;
+    ensure_room(shape)?;
     let mut data = Vec::new();
-    data.try_reserve_exact(element_count(shape)?)
+    data.try_reserve_exact(count)
         .map_err(|_| TensorError::TooLarge {
             shape: shape.to_vec(),
         })?;
     Ok(data)
+}
+
+/// Refuses a shape for which this machine has no memory now. Tensors ask themselves; this is for code that gathers the
+/// elements of a large one in storage of its own.
+pub fn ensure_room(shape: &[usize]) -> Result<()> {
+    let bytes = element_count(shape)? as u64 * size_of::<f32>() as u64;
+    match room::missing(bytes) {
+        None => Ok(()),
+        Some(missing) => Err(TensorError::NoMemory {
+            shape: shape.to_vec(),
+            missing,
+        }),
+    }
 }
 
 /// Row-major strides of a shape, in elements.
@@ -160,13 +176,32 @@ impl Tensor {
     }
 
     /// All elements for writing; copies first when another tensor shares the storage.
+    ///
+    /// # Panics
+    /// If there is no memory for the copy. The node that asked ends with that message; without it the kernel would end
+    /// the program.
     pub fn data_mut(&mut self) -> &mut [f32] {
+        if Arc::strong_count(&self.data) > 1 {
+            self.expect_room();
+        }
         Arc::make_mut(&mut self.data).as_mut_slice()
     }
 
     /// The elements, without a copy where nobody else holds them.
+    ///
+    /// # Panics
+    /// If there is no memory for the copy, as in [`Self::data_mut`].
     pub fn into_vec(self) -> Vec<f32> {
+        if Arc::strong_count(&self.data) > 1 {
+            self.expect_room();
+        }
         Arc::try_unwrap(self.data).unwrap_or_else(|shared| shared.as_ref().clone())
+    }
+
+    fn expect_room(&self) {
+        if let Err(error) = ensure_room(&self.shape) {
+            panic!("{error}");
+        }
     }
 
     /// The only element of a tensor of one element.
