@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use fresco_graph::mapping::{self, Call, CallResult, InputLists};
 use fresco_graph::{
@@ -37,6 +38,10 @@ impl From<NodeError> for Halt {
     }
 }
 
+/// Below this much free memory no further node is started.
+const SPARE_MEMORY: u64 = 512 << 20;
+const ASK_MEMORY: Duration = Duration::from_millis(5);
+
 /// A result held for the nodes of this prompt that still want it, whatever the cache does.
 #[derive(Default)]
 struct Held {
@@ -68,6 +73,7 @@ pub(crate) struct Run<'e> {
     outputs: Map,
     meta: Map,
     preview_method: Arc<str>,
+    memory_asked: Option<Instant>,
 }
 
 impl<'e> Run<'e> {
@@ -98,6 +104,7 @@ impl<'e> Run<'e> {
             outputs: Map::new(),
             meta: Map::new(),
             preview_method,
+            memory_asked: None,
         }
     }
 
@@ -523,6 +530,7 @@ impl<'e> Run<'e> {
                     CallState::Done(Ok(NodeOutput::blocked(None)))
                 }
                 Call::Run(args) => {
+                    self.check_memory()?;
                     self.watch.nodes_run.fetch_add(1, Ordering::Relaxed);
                     let args: Args = declared.nest(args, false);
                     match guarded(|| class.call(args, &cx.for_call(i)))? {
@@ -533,6 +541,23 @@ impl<'e> Run<'e> {
             });
         }
         Ok(calls)
+    }
+
+    /// Ends the prompt before its many small results have taken all memory and the system ends the program. The question
+    /// costs some microseconds, so it is not asked for every call of a long list.
+    fn check_memory(&mut self) -> Result<(), NodeError> {
+        if self.memory_asked.is_some_and(|t| t.elapsed() < ASK_MEMORY) {
+            return Ok(());
+        }
+        let left = self.executor.config.memory.available_ram();
+        self.memory_asked = Some(Instant::now());
+        match left {
+            Some(left) if left < SPARE_MEMORY => Err(NodeError::failed(
+                "MemoryError",
+                format!("this machine has only {} MiB of memory left", left >> 20),
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn blocked(&self, id: &Arc<str>, node: &RunNode, message: Arc<str>) {

@@ -113,6 +113,7 @@ impl Node for PorterDuffImageComposite {
             }
             resize_planes(&x, width, height, ResizeMethod::Bicubic, Crop::Center)
         };
+        fresco_tensor::ensure_room(&[batch, height, width, channels + 1])?;
         let mut colors = Vec::with_capacity(batch * height * width * channels);
         let mut masks = Vec::with_capacity(batch * height * width);
         for i in 0..batch {

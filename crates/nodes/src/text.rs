@@ -54,6 +54,15 @@ fn replace(text: &str, find: &str, with: &str) -> Result<String, NodeError> {
     Ok(text.replace(find, with))
 }
 
+/// Texts one after the other.
+fn join(parts: &[&str]) -> Result<String, NodeError> {
+    // Nodes that double a text, one after the other, would need few steps to fill any memory.
+    if parts.iter().map(|p| p.len()).sum::<usize>() > MAX_BYTES {
+        return Err(too_long());
+    }
+    Ok(parts.concat())
+}
+
 fn too_long() -> NodeError {
     NodeError::failed(
         "MemoryError",

@@ -1,8 +1,10 @@
 //! Cases 15, 18, 19, 21 to 25, 27 to 36, 38, 41 to 43.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fresco_engine::Strategy;
+use fresco_engine::{MemoryRoom, Strategy};
 
 use crate::harness::Bench;
 
@@ -254,6 +256,32 @@ fn a_panic_or_lack_of_memory_ends_that_prompt_only() {
         "{}",
         done.error()
     );
+    assert!(b.run("1 Image value=1; 2 Save image=@1").outcome.success);
+}
+
+#[test]
+fn a_prompt_ends_before_it_takes_the_last_memory() {
+    struct Full(AtomicBool);
+    impl MemoryRoom for Full {
+        fn unload_all(&self) {}
+        fn release_caches(&self) {}
+        fn after_prompt(&self, _: &str) {}
+        fn available_ram(&self) -> Option<u64> {
+            Some(if self.0.load(Ordering::Relaxed) {
+                100 << 20
+            } else {
+                8 << 30
+            })
+        }
+    }
+    let memory = Arc::new(Full(true.into()));
+    let mut b = Bench::with_memory(Strategy::Classic, memory.clone());
+    let done = b.run("1 Image value=1; 2 Save image=@1");
+    assert_eq!(
+        done.error(),
+        "1 MemoryError: this machine has only 100 MiB of memory left"
+    );
+    memory.0.store(false, Ordering::Relaxed);
     assert!(b.run("1 Image value=1; 2 Save image=@1").outcome.success);
 }
 

@@ -147,16 +147,20 @@ pub fn config(
 
 impl Bench {
     pub fn new(cache: Strategy) -> Self {
+        Self::with_memory(cache, Arc::new(NoModels))
+    }
+
+    pub fn with_memory(cache: Strategy, memory: Arc<dyn MemoryRoom>) -> Self {
         let mut registry = Registry::new();
         registry.add(fixtures::NODES);
         let registry = Arc::new(registry);
         let recorder = Arc::new(Recorder::default());
         let interrupt = Arc::new(Interrupt::default());
-        let executor = Executor::new(
-            config(&registry, &recorder, cache),
-            interrupt.clone(),
-            Arc::new(|_, _| {}),
-        );
+        let config = ExecutorConfig {
+            memory,
+            ..config(&registry, &recorder, cache)
+        };
+        let executor = Executor::new(config, interrupt.clone(), Arc::new(|_, _| {}));
         Self {
             executor,
             recorder,

@@ -132,6 +132,7 @@ fn sharpen(
         let at = at.abs();
         (if at > last { 2 * last - at } else { at }) as usize
     };
+    fresco_tensor::ensure_room(latent.shape())?;
     let mut out = vec![0.0f32; latent.len()];
     for plane in 0..b * c {
         let source = &direction.data()[plane * h * w..][..h * w];

@@ -90,6 +90,7 @@ impl Node for WanMoveVisualizeTracks {
             visibility.data()[frame * columns + point.min(columns - 1)] != 0.0
         };
 
+        fresco_tensor::ensure_room(&[total, height, width, 3])?;
         let mut out = Vec::with_capacity(total * height * width * 3);
         for frame in 0..total {
             cx.check_interrupt()?;

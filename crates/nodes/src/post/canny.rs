@@ -43,6 +43,7 @@ impl Node for Canny {
                 "a picture of {w}x{h} is too small to look for edges"
             )));
         }
+        fresco_tensor::ensure_room(&[b, h, w, 3])?;
         let mut out = Vec::with_capacity(b * h * w * 3);
         for picture in self.image.0.data().chunks_exact(h * w * c) {
             cx.check_interrupt()?;

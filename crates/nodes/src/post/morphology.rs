@@ -66,6 +66,7 @@ impl Node for ImageRGBToYUV {
                 "needs a picture of three channels, got {c}"
             )));
         }
+        fresco_tensor::ensure_room(&[3, b, h, w, 3])?;
         let mut planes = [(); 3].map(|()| Vec::with_capacity(b * h * w * 3));
         for p in image.data().chunks_exact(3) {
             let y = 0.299 * p[0] + 0.587 * p[1] + 0.114 * p[2];

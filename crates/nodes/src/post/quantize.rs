@@ -40,6 +40,7 @@ impl Node for ImageQuantize {
             )));
         }
         let dither = Dither::parse(&self.dither)?;
+        fresco_tensor::ensure_room(&[b, h, w, 3])?;
         let mut out = Vec::with_capacity(b * h * w * 3);
         for picture in self.image.0.data().chunks_exact(h * w * 3) {
             cx.check_interrupt()?;

@@ -3,7 +3,7 @@
 use fresco_graph::{Cx, Node, NodeOutput, NodeResult, Output, Value};
 
 use super::letters::is_space;
-use super::{replace, substring};
+use super::{join, replace, substring};
 
 fn texts() -> Output {
     Output::new("STRING").named("texts").list_unset()
@@ -106,7 +106,7 @@ pub struct AddTextPrefix {
 
 impl Node for AddTextPrefix {
     fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(self.prefix + &self.texts))
+        Ok(one(join(&[&self.prefix, &self.texts])?))
     }
 }
 
@@ -131,7 +131,7 @@ pub struct AddTextSuffix {
 
 impl Node for AddTextSuffix {
     fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(self.texts + &self.suffix))
+        Ok(one(join(&[&self.texts, &self.suffix])?))
     }
 }
 

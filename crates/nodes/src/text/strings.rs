@@ -3,7 +3,7 @@
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output};
 
 use super::letters::{capitalize, is_space, title};
-use super::{replace, substring};
+use super::{join, replace, substring};
 
 /// Joins two texts.
 #[derive(Node)]
@@ -26,9 +26,8 @@ pub struct StringConcatenate {
 
 impl Node for StringConcatenate {
     fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(
-            self.string_a + &self.delimiter + &self.string_b,
-        ))
+        let parts = [&*self.string_a, &*self.delimiter, &*self.string_b];
+        Ok(NodeOutput::one(join(&parts)?))
     }
 }
 
@@ -221,5 +220,24 @@ impl Node for StringCompare {
                 )));
             }
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Twenty such nodes in a row, each fed twice by the one before, once filled the memory.
+    #[test]
+    fn a_text_cannot_be_doubled_for_ever() {
+        let cx = Cx::detached(std::sync::Arc::default());
+        let half = "x".repeat(super::super::MAX_BYTES / 2 + 1);
+        let node = StringConcatenate {
+            string_a: half.clone(),
+            string_b: half,
+            delimiter: String::new(),
+        };
+        let error = node.run(&cx).unwrap_err();
+        assert_eq!(error.kind(), "MemoryError");
     }
 }
