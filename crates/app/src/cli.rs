@@ -11,7 +11,13 @@ use clap::{Arg, ArgAction, Args, Command, CommandFactory, Parser, Subcommand, Va
 /// can also be set as a variable (FRESCO_PORT=8000) or in the file fresco.yaml (port: 8000); the command line wins over
 /// variables, variables over the file.
 #[derive(Parser, Debug)]
-#[command(name = "fresco", version, args_conflicts_with_subcommands = true)]
+// As with the reference, the last of a repeated option counts: launch scripts append to a line of defaults.
+#[command(
+    name = "fresco",
+    version,
+    args_conflicts_with_subcommands = true,
+    args_override_self = true
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Task>,
@@ -444,6 +450,20 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn the_last_of_a_repeated_option_counts() {
+        for line in ["", "serve "] {
+            let parsed = ok(&format!(
+                "{line}--port 1 --cpu --port 2 --cpu --extra-model-paths-config a --extra-model-paths-config b"
+            ));
+            let parsed = parsed.subcommand_matches("serve").unwrap_or(&parsed);
+            assert_eq!(parsed.get_one::<u16>("port"), Some(&2));
+            let files = parsed.get_many::<PathBuf>("extra_model_paths_config");
+            assert_eq!(files.unwrap().count(), 2);
+        }
+        refused("--cpu --gpu-only");
     }
 
     /// Every row of the flag table in server.md section 13.
