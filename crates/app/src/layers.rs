@@ -96,6 +96,10 @@ fn push(
     source: &str,
 ) -> Result<(), String> {
     let flag = OsString::from(format!("--{long}"));
+    // Typed twice the last one counts; a list in the file is a mistake, unless the option takes several.
+    if values.len() > 1 && !matches!(arg.get_action(), ArgAction::Append) {
+        return Err(format!("{source}: --{long} takes one value\n"));
+    }
     if matches!(arg.get_action(), ArgAction::SetTrue) {
         for value in values {
             match value.to_string_lossy().to_lowercase().as_str() {
