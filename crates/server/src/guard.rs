@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 
 use axum::http::request::Parts;
+use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
@@ -36,10 +37,26 @@ pub(crate) fn check(config: &Config, head: &Parts) -> Result<(), Box<Response>> 
             _ => return Err(Box::new(refuse_token(head))),
         }
     }
-    if !authorised && let Some(host) = text(head, header::HOST) {
-        check_host(config, host)?;
+    if unclear(head, header::HOST) {
+        return Err(bad_host("the host is not one readable name"));
+    }
+    if !authorised {
+        let in_address = head.uri.authority().map(Authority::as_str);
+        for host in text(head, header::HOST).into_iter().chain(in_address) {
+            check_host(config, host)?;
+        }
+    }
+    if unclear(head, header::ORIGIN) {
+        return Err(Box::new(cross_site("the origin is not one readable name")));
     }
     check_origin(config, head)
+}
+
+/// A header that says nothing or two things. What cannot be read must not pass for absent.
+fn unclear(head: &Parts, name: header::HeaderName) -> bool {
+    let mut values = head.headers.get_all(name).iter();
+    let unreadable = values.next().is_some_and(|v| v.to_str().is_err());
+    unreadable || values.next().is_some()
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -109,7 +126,9 @@ fn welcome(config: &Config, token: &str, head: &Parts) -> Response {
         .split('&')
         .filter(|p| !p.is_empty() && *p != "token" && !p.starts_with("token="))
         .collect();
-    let mut target = head.uri.path().to_owned();
+    // Two slashes at the start would name another host.
+    let path = head.uri.path().trim_start_matches(['/', '\\']);
+    let mut target = format!("/{path}");
     if !rest.is_empty() {
         target = format!("{target}?{}", rest.join("&"));
     }
@@ -176,9 +195,11 @@ fn check_host(config: &Config, host: &str) -> Result<(), Box<Response>> {
     tracing::warn!(%host, "request for a host name that is not ours");
     let details =
         format!("'{name}' is not localhost, an IP address or a name given with --allow-host");
-    Err(Box::new(
-        ApiError::coded(Code::BadHost, details).into_response(),
-    ))
+    Err(bad_host(&details))
+}
+
+fn bad_host(details: &str) -> Box<Response> {
+    Box::new(ApiError::coded(Code::BadHost, details).into_response())
 }
 
 fn check_origin(config: &Config, head: &Parts) -> Result<(), Box<Response>> {
@@ -262,6 +283,7 @@ fn split_host(host: &str) -> (String, Option<String>) {
     let host = host.trim().to_ascii_lowercase();
     if let Some(rest) = host.strip_prefix('[')
         && let Some((name, port)) = rest.split_once(']')
+        && (port.is_empty() || port.starts_with(':'))
     {
         return (
             name.to_owned(),
@@ -510,8 +532,47 @@ mod tests {
             ("evil.example", 403),
             ("localhost.evil.example:8188", 403),
             ("", 403),
+            ("[127.0.0.1].evil.example", 403),
+            ("[::1]evil.example:8188", 403),
+            ("\u{e9}vil.example", 403),
         ] {
             assert_eq!(status(&c, "GET", "/", &[("host", host)]), want, "{host}");
+        }
+        let local = ("host", "localhost");
+        assert_eq!(
+            status(&c, "GET", "/", &[local, ("host", "evil.example")]),
+            403
+        );
+        assert_eq!(status(&c, "GET", "http://evil.example/", &[local]), 403);
+        assert_eq!(status(&c, "GET", "http://localhost/", &[local]), 0);
+    }
+
+    #[test]
+    fn an_origin_that_cannot_be_read_is_foreign() {
+        let c = Config::default();
+        let host = ("host", "localhost:8188");
+        let own = ("origin", "http://localhost:8188");
+        assert_eq!(status(&c, "POST", "/free", &[host, own]), 0);
+        let odd = ("origin", "http://\u{e9}vil.example");
+        assert_eq!(status(&c, "POST", "/free", &[host, odd]), 403);
+        let evil = ("origin", "http://evil.example");
+        assert_eq!(status(&c, "POST", "/free", &[host, own, evil]), 403);
+    }
+
+    #[tokio::test]
+    async fn the_welcome_page_stays_here() {
+        let c = Config {
+            token: Some("s3cret".into()),
+            ..Config::default()
+        };
+        for path in ["//evil.example/x", "/\\evil.example/x"] {
+            let uri = format!("{path}?token=s3cret");
+            let answer = check(&c, &head("GET", &uri, &[("accept", "text/html")])).unwrap_err();
+            let body = axum::body::to_bytes(answer.into_body(), 10_000)
+                .await
+                .unwrap();
+            let body = String::from_utf8_lossy(&body);
+            assert!(body.contains("url=/evil.example/x\""), "{body}");
         }
     }
 
