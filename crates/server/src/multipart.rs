@@ -105,7 +105,7 @@ fn boundary(content_type: &str) -> Option<String> {
 
 fn disposition(headers: &[u8]) -> Option<(String, Option<String>)> {
     let text = String::from_utf8_lossy(headers);
-    let line = text.lines().find_map(|line| {
+    let line = text.split("\r\n").find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.trim()
             .eq_ignore_ascii_case("content-disposition")
@@ -202,6 +202,12 @@ mod tests {
         )
         .unwrap();
         assert!(quoted.is_empty());
+    }
+
+    #[test]
+    fn a_line_feed_does_not_cut_a_name() {
+        let body = "--XX\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a\nb.png\"\r\n\r\n\r\n--XX--";
+        assert_eq!(read(body).unwrap()[0].filename.as_deref(), Some("a\nb.png"));
     }
 
     #[test]
