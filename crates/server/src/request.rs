@@ -4,11 +4,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::HeaderMap;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use bytes::{Bytes, BytesMut};
 use fresco_graph::{Map, Value, json};
 use http_body_util::BodyExt;
+use tokio::time::Instant;
 
 use crate::App;
 use crate::error::{ApiError, Code};
@@ -16,6 +17,11 @@ use crate::error::{ApiError, Code};
 /// How much of a body that is refused for its size is still read, and for how long.
 const DRAIN_BYTES: usize = 512 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(10);
+
+/// How long a body may take: a minute, and then as long as it arrives at a modem's speed. A client that sends a byte now
+/// and then must not hold its connection for ever.
+const BODY_TIME: Duration = Duration::from_secs(60);
+const SLOWEST: u64 = 4096;
 
 /// What handlers get.
 pub(crate) struct Request {
@@ -103,7 +109,16 @@ async fn read_limited(mut body: Body, headers: &HeaderMap, limit: u64) -> Result
     let mut first: Option<Bytes> = None;
     let mut rest = BytesMut::new();
     let mut total = 0u64;
-    while let Some(frame) = body.frame().await {
+    let start = Instant::now();
+    loop {
+        let deadline = start + BODY_TIME + Duration::from_secs(total / SLOWEST);
+        let Ok(frame) = tokio::time::timeout_at(deadline, body.frame()).await else {
+            return Err(ApiError::text(
+                StatusCode::REQUEST_TIMEOUT,
+                format!("the request body is too slow: {total} bytes so far"),
+            ));
+        };
+        let Some(frame) = frame else { break };
         let frame =
             frame.map_err(|e| ApiError::trouble(format!("the request body broke off: {e}")))?;
         let Ok(data) = frame.into_data() else {
@@ -218,5 +233,34 @@ mod tests {
         assert_eq!(query_value("a=1&c", "c").as_deref(), Some(""));
         assert_eq!(query_value("a=1", "d"), None);
         assert_eq!(encode_segment("a b/\u{e9}"), "a%20b%2F%C3%A9");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_come_is_given_up() {
+        let body =
+            Body::from_stream(futures_util::stream::pending::<Result<Bytes, std::io::Error>>());
+        let error = read_limited(body, &HeaderMap::new(), 1000)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, ApiError::Text(StatusCode::REQUEST_TIMEOUT, _)),
+            "{error}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_trickles_is_given_up() {
+        let bytes = futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(b"x")), ()))
+        });
+        let body = Body::from_stream(bytes);
+        let error = read_limited(body, &HeaderMap::new(), 1000)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, ApiError::Text(StatusCode::REQUEST_TIMEOUT, _)),
+            "{error}"
+        );
     }
 }

@@ -110,11 +110,12 @@ impl<W: Wrap + 'static> Accept<W> {
             let (router, wrap, headers) = (self.router.clone(), self.wrap.clone(), self.headers);
             let stopped = self.stopped.clone();
             tokio::spawn(async move {
-                match wrap.wrap(stream).await {
-                    Ok(stream) => connection(stream, peer, router, headers, stopped).await,
-                    Err(error) => {
+                match tokio::time::timeout(HEAD_TIMEOUT, wrap.wrap(stream)).await {
+                    Ok(Ok(stream)) => connection(stream, peer, router, headers, stopped).await,
+                    Ok(Err(error)) => {
                         tracing::debug!(%peer, %error, "the connection could not be set up");
                     }
+                    Err(_) => tracing::debug!(%peer, "the connection was not set up in time"),
                 }
                 drop(place);
             });
