@@ -8,7 +8,7 @@ use fresco_graph::{Value, json, map};
 use crate::error::ApiError;
 use crate::request::Request;
 use crate::response;
-use crate::route::{Answer, blocking};
+use crate::route::{Answer, blocking, rendering};
 
 fn strings<T: AsRef<str>>(list: impl IntoIterator<Item = T>) -> Value {
     list.into_iter()
@@ -130,7 +130,7 @@ pub(crate) async fn preview(request: Request) -> Answer {
         pixels: app.config.limits.pixels,
         ..ImageLimits::default()
     };
-    let picture = blocking(move || {
+    let picture = rendering(move || {
         let roots = app.folders.roots(&folder)?;
         let bytes = match safetensors::preview(roots.get(index)?, &name)? {
             Preview::File(path) => std::fs::read(path).ok()?,

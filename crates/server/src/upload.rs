@@ -17,7 +17,7 @@ use crate::error::{ApiError, Code};
 use crate::multipart::{self, Part};
 use crate::request::Request;
 use crate::response;
-use crate::route::{Answer, blocking};
+use crate::route::{Answer, blocking, rendering};
 
 /// The fields of an upload form.
 struct Form {
@@ -92,7 +92,7 @@ pub(crate) async fn mask(mut request: Request) -> Answer {
         pixels: request.app.config.limits.pixels,
         ..ImageLimits::default()
     };
-    blocking(move || {
+    rendering(move || {
         let original = original(&dirs, form.original.as_deref())?;
         let content = combine(&original, &form, &limits)?;
         place(&dirs, &form, content)

@@ -14,7 +14,7 @@ use fresco_files::{
 use crate::error::{ApiError, Code};
 use crate::request::Request;
 use crate::response::{self, disposition};
-use crate::route::{Answer, blocking};
+use crate::route::{Answer, rendering};
 use crate::static_files;
 use crate::upload::image_error;
 
@@ -70,7 +70,7 @@ pub(crate) async fn get(request: Request) -> Answer {
                 pixels: request.app.config.limits.pixels,
                 ..ImageLimits::default()
             };
-            blocking(move || render(&path, &form, &limits)).await??
+            rendering(move || render(&path, &form, &limits)).await??
         }
     };
     seal(&mut answer, &name);
