@@ -3,18 +3,37 @@
 //! The kernel promises more memory than there is and kills the whole program when the promise is called in. Asking
 //! first turns a size that does not fit into an error of the node that wanted it.
 
-/// Tensors below this are not asked about: reading the kernel's figures takes longer than filling one.
-const LARGE: u64 = 32 << 20;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The kernel's figures are read once for so many bytes: for every tensor of this size, now and then for small ones.
+const STEP: u64 = 32 << 20;
+
+/// Bytes of tensors made since the figures were last read.
+static UNASKED: AtomicU64 = AtomicU64::new(0);
 
 /// Left for everything else: the server, encoders, other programs.
 const SPARE: u64 = 768 << 20;
 
 /// Bytes that are missing for an allocation, or `None` if it fits or nobody knows.
 pub(crate) fn missing(bytes: u64) -> Option<u64> {
-    (bytes >= LARGE)
-        .then(available)
-        .flatten()
-        .and_then(|available| shortfall(bytes, available))
+    let available = is_due(&UNASKED, bytes).then(available).flatten()?;
+    shortfall(bytes, available)
+}
+
+/// Bytes that are missing after an allocation that somebody else made: many small ones fill the memory too.
+pub(crate) fn missing_after(bytes: u64) -> Option<u64> {
+    let available = is_due(&UNASKED, bytes).then(available).flatten()?;
+    shortfall(0, available)
+}
+
+fn is_due(unasked: &AtomicU64, bytes: u64) -> bool {
+    let sum = unasked
+        .fetch_add(bytes, Ordering::Relaxed)
+        .saturating_add(bytes);
+    if sum >= STEP {
+        unasked.store(0, Ordering::Relaxed);
+    }
+    sum >= STEP
 }
 
 fn shortfall(bytes: u64, available: u64) -> Option<u64> {
@@ -58,7 +77,10 @@ mod tests {
     }
 
     #[test]
-    fn small_tensors_are_never_refused() {
-        assert_eq!(missing(LARGE - 1), None);
+    fn many_small_tensors_are_asked_about_too() {
+        let unasked = AtomicU64::new(0);
+        let due: Vec<bool> = (0..6).map(|_| is_due(&unasked, STEP / 3 + 1)).collect();
+        assert_eq!(due, [false, false, true, false, false, true]);
+        assert!(is_due(&unasked, STEP) && !is_due(&unasked, STEP - 1));
     }
 }

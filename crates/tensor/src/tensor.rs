@@ -51,11 +51,14 @@ pub(crate) fn reserve(shape: &[usize]) -> Result<Vec<f32>> {
     Ok(data)
 }
 
+fn bytes_of(elements: usize) -> u64 {
+    elements as u64 * size_of::<f32>() as u64
+}
+
 /// Refuses a shape for which this machine has no memory now. Tensors ask themselves; this is for code that gathers the
 /// elements of a large one in storage of its own.
 pub fn ensure_room(shape: &[usize]) -> Result<()> {
-    let bytes = element_count(shape)? as u64 * size_of::<f32>() as u64;
-    match room::missing(bytes) {
+    match room::missing(bytes_of(element_count(shape)?)) {
         None => Ok(()),
         Some(missing) => Err(TensorError::NoMemory {
             shape: shape.to_vec(),
@@ -84,6 +87,9 @@ impl Tensor {
                 expected,
                 actual: data.len(),
             });
+        }
+        if let Some(missing) = room::missing_after(bytes_of(expected)) {
+            return Err(TensorError::NoMemory { shape, missing });
         }
         Ok(Self {
             shape,
