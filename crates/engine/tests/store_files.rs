@@ -361,3 +361,13 @@ fn looking_into_a_database_changes_nothing() {
         Err(StoreError::NotADatabase { .. })
     ));
 }
+
+#[test]
+#[cfg(unix)]
+fn a_socket_in_place_of_the_database_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fresco.db");
+    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let error = open(&path).err().unwrap();
+    assert!(matches!(error, StoreError::NoFile { .. }), "{error}");
+}

@@ -18,6 +18,8 @@ pub enum StoreError {
     InUse { path: PathBuf, pid: Option<u32> },
     #[error("{path} is a directory, not a database; name a file with --database-url")]
     Directory { path: PathBuf },
+    #[error("{path} is a pipe, socket or device, not a database; name a file with --database-url")]
+    NoFile { path: PathBuf },
     #[error(
         "cannot open the database {path}; check that the folder exists and may be written, or choose another with --database-url"
     )]

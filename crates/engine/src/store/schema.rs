@@ -114,10 +114,17 @@ pub(super) fn open(path: &StorePath) -> Result<Database, StoreError> {
     })
 }
 
-fn open_file(path: &Path) -> Result<(Connection, Option<File>), StoreError> {
-    if path.is_dir() {
-        return Err(StoreError::Directory { path: path.into() });
+/// A pipe would be waited for without end.
+fn refuse_other_things(path: &Path) -> Result<(), StoreError> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(StoreError::Directory { path: path.into() }),
+        Ok(found) if !found.is_file() => Err(StoreError::NoFile { path: path.into() }),
+        _ => Ok(()),
     }
+}
+
+fn open_file(path: &Path) -> Result<(Connection, Option<File>), StoreError> {
+    refuse_other_things(path)?;
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(io_error(parent))?;
     }
@@ -140,9 +147,7 @@ pub struct StoreContents {
 }
 
 pub(super) fn inspect(path: &Path) -> Result<Option<StoreContents>, StoreError> {
-    if path.is_dir() {
-        return Err(StoreError::Directory { path: path.into() });
-    }
+    refuse_other_things(path)?;
     if !path.exists() {
         return Ok(None);
     }
