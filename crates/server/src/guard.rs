@@ -38,7 +38,7 @@ pub(crate) fn check(config: &Config, head: &Parts) -> Result<(), Box<Response>> 
         }
     }
     if unclear(head, header::HOST) {
-        return Err(bad_host("the host is not one readable name"));
+        return Err(Box::new(bad_host("the host is not one readable name")));
     }
     if !authorised {
         let in_address = head.uri.authority().map(Authority::as_str);
@@ -195,11 +195,11 @@ fn check_host(config: &Config, host: &str) -> Result<(), Box<Response>> {
     tracing::warn!(%host, "request for a host name that is not ours");
     let details =
         format!("'{name}' is not localhost, an IP address or a name given with --allow-host");
-    Err(bad_host(&details))
+    Err(Box::new(bad_host(&details)))
 }
 
-fn bad_host(details: &str) -> Box<Response> {
-    Box::new(ApiError::coded(Code::BadHost, details).into_response())
+fn bad_host(details: &str) -> Response {
+    ApiError::coded(Code::BadHost, details).into_response()
 }
 
 fn check_origin(config: &Config, head: &Parts) -> Result<(), Box<Response>> {

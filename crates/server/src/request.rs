@@ -20,7 +20,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(10);
 
 /// How long a body may take: a minute, and then as long as it arrives at a modem's speed. A client that sends a byte now
 /// and then must not hold its connection for ever.
-const BODY_TIME: Duration = Duration::from_secs(60);
+const BODY_TIME: Duration = Duration::from_mins(1);
 const SLOWEST: u64 = 4096;
 
 /// What handlers get.
