@@ -32,8 +32,21 @@ pub static NODES: &[NodeEntry] = &[
 /// The path behind a name as the user gave it, inside the named directory (input when none is named).
 fn resolve(cx: &Cx, name: &str) -> Result<PathBuf, NodeError> {
     let dirs = cx.resource::<Dirs>()?;
-    annotated::path(&dirs, name, DirType::Input)
-        .map_err(|e| NodeError::value_error(format!("{name}: {e}")))
+    let path = annotated::path(&dirs, name, DirType::Input)
+        .map_err(|e| NodeError::value_error(format!("{name}: {e}")))?;
+    refuse_pipe(&path)?;
+    Ok(path)
+}
+
+/// A pipe or a device would be read without end, and the queue would wait for it.
+fn refuse_pipe(path: &Path) -> Result<(), NodeError> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() && !found.is_dir() => Err(NodeError::value_error(format!(
+            "{} is not a file",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn io_error(path: &Path, error: &std::io::Error) -> NodeError {

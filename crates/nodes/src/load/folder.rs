@@ -7,7 +7,7 @@ use fresco_files::contain::contain;
 use fresco_files::dirs::{DirType, Dirs};
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output};
 
-use super::{io_error, open_image, rgb};
+use super::{io_error, open_image, refuse_pipe, rgb};
 use crate::types::Image;
 
 const EXTENSIONS: [&str; 4] = ["png", "jpg", "jpeg", "webp"];
@@ -35,6 +35,17 @@ fn input_folder(cx: &Cx, name: &str) -> Result<PathBuf, NodeError> {
         .map_err(|e| NodeError::value_error(format!("{name}: {e}")))
 }
 
+/// Refuses entries that are links to somewhere else, and pipes.
+fn check_entry(cx: &Cx, path: &Path) -> Result<(), NodeError> {
+    let dirs = cx.resource::<Dirs>()?;
+    let root = dirs.get(DirType::Input);
+    let below = path.strip_prefix(root).ok().and_then(Path::to_str);
+    let shown = path.display();
+    let below = below.ok_or_else(|| NodeError::value_error(format!("{shown}: not a name")))?;
+    contain(root, below).map_err(|e| NodeError::value_error(format!("{shown}: {e}")))?;
+    refuse_pipe(path)
+}
+
 fn load_all(cx: &Cx, paths: &[PathBuf]) -> Result<Vec<Image>, NodeError> {
     if paths.is_empty() {
         return Err(NodeError::value_error("No valid images found in input"));
@@ -45,7 +56,10 @@ fn load_all(cx: &Cx, paths: &[PathBuf]) -> Result<Vec<Image>, NodeError> {
         // Repeated files follow each other in the list; they share their pixels.
         match images.last() {
             Some(last) if i > 0 && paths[i - 1] == *path => images.push(last.clone()),
-            _ => images.push(Image(rgb(open_image(path)?.first())?)),
+            _ => {
+                check_entry(cx, path)?;
+                images.push(Image(rgb(open_image(path)?.first())?));
+            }
         }
     }
     Ok(images)
@@ -98,6 +112,7 @@ impl Node for LoadImageTextDataSetFromFolder {
         let mut texts = Vec::with_capacity(paths.len());
         for path in &paths {
             let text = path.with_extension("txt");
+            check_entry(cx, &text)?;
             texts.push(match fs::read(&text) {
                 Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),

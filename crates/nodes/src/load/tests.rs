@@ -143,3 +143,33 @@ fn a_folder_without_pictures_says_so() {
         assert!(matches!(loaded, Flow::Done(_)));
     }
 }
+
+#[test]
+#[cfg(unix)]
+fn folders_do_not_lead_outside() {
+    let (base, cx) = place();
+    let run = || class("LoadImageTextDataSetFromFolder").call(Args(map! {"folder" => "sub"}), &cx);
+    assert!(run().is_ok());
+    let text = base.path().join("input/sub/a.txt");
+    fs::write(base.path().join("secret.txt"), "open sesame").unwrap();
+    std::os::unix::fs::symlink(base.path().join("secret.txt"), &text).unwrap();
+    assert!(run().is_err());
+    fs::remove_file(&text).unwrap();
+    let link = base.path().join("input/sub/b.png");
+    std::os::unix::fs::symlink(base.path().join("secret.png"), link).unwrap();
+    assert!(run().is_err());
+}
+
+#[test]
+#[cfg(unix)]
+fn what_is_no_file_is_not_opened() {
+    let (base, cx) = place();
+    let path = base.path().join("input/pipe.png");
+    let _socket = std::os::unix::net::UnixListener::bind(path).unwrap();
+    let error = resolve(&cx, "pipe.png").unwrap_err();
+    assert!(
+        error.message().ends_with("is not a file"),
+        "{}",
+        error.message()
+    );
+}
