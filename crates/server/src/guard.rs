@@ -30,7 +30,7 @@ pub(crate) fn check(config: &Config, head: &Parts) -> Result<(), Box<Response>> 
     {
         match credentials(token, head) {
             Credentials::Valid => authorised = true,
-            Credentials::InAddress if is_upgrade(head) => authorised = true,
+            Credentials::InAddress if opens_socket(head) => authorised = true,
             Credentials::InAddress if is_navigation(head) || opens_start_page(head) => {
                 return Err(Box::new(welcome(config, token, head)));
             }
@@ -311,6 +311,11 @@ fn is_loopback(name: &str) -> bool {
 
 pub(crate) fn is_upgrade(head: &Parts) -> bool {
     text(head, header::UPGRADE).is_some_and(|v| v.eq_ignore_ascii_case("websocket"))
+}
+
+/// Only the socket takes the token from its address; the header alone can be put on any request.
+fn opens_socket(head: &Parts) -> bool {
+    is_upgrade(head) && matches!(head.uri.path(), "/ws" | "/api/ws")
 }
 
 /// A person opens a page: said by the browser, or guessed for clients that do not say.
@@ -608,6 +613,15 @@ mod tests {
         );
         assert_eq!(
             status(&c, "GET", "/ws?token=x", &[("upgrade", "websocket")]),
+            401
+        );
+        assert_eq!(
+            status(
+                &c,
+                "GET",
+                "/queue?token=s3cret",
+                &[("upgrade", "websocket")]
+            ),
             401
         );
         let answer = check(
