@@ -30,6 +30,8 @@ const HANG_GRACE: Duration = Duration::from_secs(10);
 const STOP_GRACE: Duration = Duration::from_secs(5);
 /// Age at which an unfinished file belongs to nobody any more.
 const STALE: Duration = Duration::from_hours(1);
+/// How long file work that is still going on may hold up the end.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// Threads for sockets. Nodes and the database have their own.
 const SOCKET_THREADS: usize = 4;
 /// Connections that may wait to be accepted.
@@ -79,9 +81,13 @@ pub(crate) fn serve(
         .enable_all()
         .build()
         .context("cannot start the threads for sockets")?;
-    runtime.block_on(assembled(
+    let ended = runtime.block_on(assembled(
         settings, house, store, pages, listeners, tls, logs, argv,
-    ))
+    ));
+    // A picture that is being decoded for a client that is gone would hold the end up for a minute. Files are written
+    // under another name first, so nothing is left half done.
+    runtime.shutdown_timeout(FAREWELL);
+    ended
 }
 
 /// Removes what a killed process left half written. On the side: looking through a large folder takes its time.
