@@ -73,7 +73,7 @@ pub(crate) struct Run<'e> {
     outputs: Map,
     meta: Map,
     preview_method: Arc<str>,
-    memory_asked: Option<Instant>,
+    memory_asked: Instant,
 }
 
 impl<'e> Run<'e> {
@@ -104,7 +104,8 @@ impl<'e> Run<'e> {
             outputs: Map::new(),
             meta: Map::new(),
             preview_method,
-            memory_asked: None,
+            // A prompt that is over in less time cannot fill the memory.
+            memory_asked: Instant::now(),
         }
     }
 
@@ -546,11 +547,11 @@ impl<'e> Run<'e> {
     /// Ends the prompt before its many small results have taken all memory and the system ends the program. The question
     /// costs some microseconds, so it is not asked for every call of a long list.
     fn check_memory(&mut self) -> Result<(), NodeError> {
-        if self.memory_asked.is_some_and(|t| t.elapsed() < ASK_MEMORY) {
+        if self.memory_asked.elapsed() < ASK_MEMORY {
             return Ok(());
         }
         let left = self.executor.config.memory.available_ram();
-        self.memory_asked = Some(Instant::now());
+        self.memory_asked = Instant::now();
         match left {
             Some(left) if left < SPARE_MEMORY => Err(NodeError::failed(
                 "MemoryError",

@@ -18,6 +18,8 @@ static SERIAL: AtomicU64 = AtomicU64::new(0);
 pub struct TempFile {
     path: PathBuf,
     file: Option<File>,
+    /// It has its final name; there is nothing left to remove.
+    placed: bool,
 }
 
 impl TempFile {
@@ -34,6 +36,7 @@ impl TempFile {
                     return Ok(Self {
                         path,
                         file: Some(file),
+                        placed: false,
                     });
                 }
                 // Left over from a process that had our id.
@@ -61,6 +64,7 @@ impl TempFile {
         match fs::hard_link(&self.path, path) {
             Ok(()) => {
                 self.remove();
+                self.placed = true;
                 Ok(())
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(e),
@@ -91,7 +95,9 @@ impl Drop for TempFile {
     fn drop(&mut self) {
         self.close();
         // After a rename nothing is there any more, and that is fine.
-        self.remove();
+        if !self.placed {
+            self.remove();
+        }
     }
 }
 

@@ -276,13 +276,15 @@ fn a_prompt_ends_before_it_takes_the_last_memory() {
     }
     let memory = Arc::new(Full(true.into()));
     let mut b = Bench::with_memory(Strategy::Classic, memory.clone());
-    let done = b.run("1 Image value=1; 2 Save image=@1");
+    // The first node takes long enough for the question to be due.
+    let script = "1 Image value=1; 2 Sleep value=@1 seconds=0.02; 3 Save image=@2";
+    let done = b.run(script);
     assert_eq!(
         done.error(),
-        "1 MemoryError: this machine has only 100 MiB of memory left"
+        "3 MemoryError: this machine has only 100 MiB of memory left"
     );
     memory.0.store(false, Ordering::Relaxed);
-    assert!(b.run("1 Image value=1; 2 Save image=@1").outcome.success);
+    assert!(b.run(script).outcome.success);
 }
 
 #[test]

@@ -166,6 +166,7 @@ fn lanczos(x: &Tensor, width: usize, height: usize) -> Result<Tensor> {
 }
 
 /// A value in 0..1 as 8 bits: times 255, limited, cut off (not rounded), as the reference saves pictures.
+#[inline]
 pub fn to_u8(value: f32) -> u8 {
     (value * 255.0).clamp(0.0, 255.0) as u8
 }
