@@ -32,7 +32,8 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 const STALE: Duration = Duration::from_hours(1);
 /// How long file work that is still going on may hold up the end.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Threads for sockets. Nodes and the database have their own.
+/// Threads for sockets. Nodes and the database have their own; on a small machine one is enough, and a second would
+/// mostly wake up to find nothing to do.
 const SOCKET_THREADS: usize = 4;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -73,8 +74,8 @@ pub(crate) fn serve(
     clean_up(&house.dirs);
     let pages = Pages::find(&settings.front_end, settings.python.as_deref(), &house.dirs);
     let threads = std::thread::available_parallelism()
-        .map_or(2, usize::from)
-        .min(SOCKET_THREADS);
+        .map_or(1, |cores| cores.get() / 2)
+        .clamp(1, SOCKET_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name("sockets")

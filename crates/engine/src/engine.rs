@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fresco_graph::{
@@ -14,7 +13,7 @@ use crate::event::EventSink;
 use crate::executor::{ExecutorConfig, now_ms};
 use crate::gate::{Gate, Release};
 use crate::store::{Finished, NewJob, Priority, Store, StoreError};
-use crate::worker::{Current, Shared, Stats, Worker, lock};
+use crate::worker::{Current, Shared, Stats, lock};
 
 /// What an engine is made from.
 pub struct EngineConfig {
@@ -61,7 +60,6 @@ struct Inner {
     resources: Arc<Resources>,
     listings: Arc<dyn Listings>,
     limits: PromptLimits,
-    worker: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Engine {
@@ -74,33 +72,25 @@ impl Engine {
             limits,
             hang_grace,
         } = config;
+        let (registry, resources) = (executor.registry.clone(), executor.resources.clone());
         let shared = Arc::new(Shared {
             store,
-            interrupt: std::sync::Mutex::default(),
-            current: std::sync::Mutex::default(),
-            asked: std::sync::Mutex::default(),
-            gate: Arc::new(Gate::default()),
-            sink: executor.sink.clone(),
-            stats: Stats::default(),
-            stopping: std::sync::atomic::AtomicBool::new(false),
-        });
-        let (registry, resources) = (executor.registry.clone(), executor.resources.clone());
-        let worker = Worker {
-            shared: shared.clone(),
             config: executor,
             hang_grace,
-        };
-        let thread = std::thread::Builder::new()
-            .name("worker".into())
-            .spawn(move || worker.work())?;
-        let worker = std::sync::Mutex::new(Some(thread));
+            interrupt: std::sync::Mutex::default(),
+            running: std::sync::Mutex::default(),
+            gate: Arc::new(Gate::default()),
+            stats: Stats::default(),
+            stopping: std::sync::atomic::AtomicBool::new(false),
+            thread: std::sync::Mutex::default(),
+        });
+        shared.start();
         Ok(Self(Arc::new(Inner {
             shared,
             registry,
             resources,
             listings,
             limits,
-            worker,
         })))
     }
 
@@ -121,7 +111,7 @@ impl Engine {
     }
 
     pub fn sink(&self) -> &Arc<dyn EventSink> {
-        &self.0.shared.sink
+        &self.0.shared.config.sink
     }
 
     /// Checks a prompt. CPU-bound; large graphs take milliseconds.
@@ -239,7 +229,9 @@ impl Engine {
 
     /// What runs now.
     pub fn current(&self) -> Option<Current> {
-        lock(&self.0.shared.current).clone()
+        lock(&self.0.shared.running)
+            .as_ref()
+            .map(|r| r.current.clone())
     }
 
     /// Stops the running prompt; with an id only if that one runs. True if something was running to stop.
@@ -316,7 +308,7 @@ impl Engine {
         shared.stopping.store(true, Ordering::SeqCst);
         shared.interrupt(None);
         shared.store.wake();
-        let Some(worker) = lock(&self.0.worker).take() else {
+        let Some(worker) = lock(&shared.thread).take() else {
             return;
         };
         let give_up = std::time::Instant::now() + patience;

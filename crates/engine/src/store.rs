@@ -156,14 +156,17 @@ impl Store {
     /// Blocks until there is a job, a flag is set, someone calls [`Store::wake`], or `timeout` has passed. The job counts
     /// as running from then on. For worker threads.
     pub fn next(&self, timeout: Duration) -> Next {
+        self.ask_next(timeout).wait().unwrap_or(Next::Closed)
+    }
+
+    /// As [`Store::next`], to be waited for later; no answer means that the store is closed.
+    pub fn ask_next(&self, timeout: Duration) -> Reply<Next> {
         let now = Instant::now();
         // A year stands for "too long to count".
         let deadline = now
             .checked_add(timeout)
             .unwrap_or(now + Duration::from_hours(365 * 24));
         self.ask(|to| Command::Next(deadline, to))
-            .wait()
-            .unwrap_or(Next::Closed)
     }
 
     /// Makes a worker that waits in [`Store::next`], now or next time, return.

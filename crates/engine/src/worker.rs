@@ -1,15 +1,17 @@
-//! The worker thread: takes jobs from the store, has them run, records how they ended, consumes the free flags.
+//! The executor thread: takes jobs from the store, runs them, records how they ended, consumes the free flags.
 //!
-//! Node code runs on a thread of its own. If a node neither ends nor heeds an interrupt, that thread is abandoned with its
-//! caches and a new one takes the next job: a hung node ends its own prompt only.
+//! A node that neither ends nor heeds an interrupt cannot be stopped from outside. Then its thread is given up with its
+//! caches, its prompt is recorded as failed, and a new thread takes the next job: a hung node ends its own prompt only.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fresco_graph::{Map, Value, map};
 
+use crate::Reply;
 use crate::event::{Event, EventKind, EventSink, Failure};
 use crate::executor::{
     Executor, ExecutorConfig, FlagSetter, Interrupt, Outcome, RunJob, failure_data, now_ms,
@@ -19,6 +21,8 @@ use crate::store::{Finished, Next, Store, TakenJob};
 
 /// The reference collects garbage at most this often.
 const GC_INTERVAL: Duration = Duration::from_secs(10);
+/// How often a prompt that was asked to stop is looked at.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The prompt that runs now.
 #[derive(Clone, Debug)]
@@ -38,18 +42,29 @@ pub struct Stats {
     pub nodes: AtomicU64,
 }
 
-/// What the engine's handle and its worker share.
+/// A run in progress. Whoever takes it out of [`Shared::running`] records its end.
+pub(crate) struct Running {
+    pub(crate) current: Current,
+    task: u64,
+    /// Cleared when the run is given up; also tells one run from another.
+    alive: Arc<AtomicBool>,
+    /// It was asked to stop, and someone watches whether it does.
+    asked: bool,
+}
+
+/// What the engine's handle and its threads share.
 pub(crate) struct Shared {
     pub(crate) store: Store,
+    pub(crate) config: ExecutorConfig,
+    /// How long a node may ignore an interrupt before its thread is given up.
+    pub(crate) hang_grace: Duration,
     pub(crate) interrupt: Mutex<Arc<Interrupt>>,
-    pub(crate) current: Mutex<Option<Current>>,
-    /// When the running prompt was asked to stop.
-    pub(crate) asked: Mutex<Option<Instant>>,
+    pub(crate) running: Mutex<Option<Running>>,
     pub(crate) gate: Arc<Gate>,
-    pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) stats: Stats,
     /// The process is going down: what runs is put back, not recorded.
     pub(crate) stopping: AtomicBool,
+    pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -57,257 +72,120 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(crate) fn status(&self, remaining: usize) {
-        self.sink.emit(Event {
-            prompt_id: None,
-            client: None,
-            kind: EventKind::Status { remaining },
+    fn emit(&self, prompt_id: Option<Arc<str>>, client: Option<Arc<str>>, kind: EventKind) {
+        self.config.sink.emit(Event {
+            prompt_id,
+            client,
+            kind,
         });
     }
 
+    pub(crate) fn status(&self, remaining: usize) {
+        self.emit(None, None, EventKind::Status { remaining });
+    }
+
     /// Asks the running prompt to stop; with an id only if that is the one.
-    pub(crate) fn interrupt(&self, prompt_id: Option<&str>) -> bool {
-        let current = lock(&self.current);
-        let running = current.as_ref();
-        if prompt_id.is_some_and(|id| running.is_none_or(|c| &*c.prompt_id != id)) {
+    pub(crate) fn interrupt(self: &Arc<Self>, prompt_id: Option<&str>) -> bool {
+        let mut running = lock(&self.running);
+        let aimed = running.as_ref().map(|r| &*r.current.prompt_id);
+        if prompt_id.is_some() && prompt_id != aimed {
             return false;
         }
-        if running.is_some() {
-            lock(&self.asked).get_or_insert_with(Instant::now);
+        if let Some(run) = running.as_mut()
+            && !std::mem::replace(&mut run.asked, true)
+        {
+            let (me, alive) = (self.clone(), run.alive.clone());
+            let watch = std::thread::Builder::new().name("watchdog".into());
+            if let Err(error) = watch.spawn(move || me.watch(&alive)) {
+                tracing::error!("cannot watch whether the prompt stops: {error}");
+            }
         }
         lock(&self.interrupt).raise();
         running.is_some()
     }
-}
 
-/// Passes events on and remembers which node runs.
-struct Tracker(Arc<Shared>);
-
-impl EventSink for Tracker {
-    fn emit(&self, event: Event) {
-        if let EventKind::Executing { display, .. } = &event.kind
-            && let Some(current) = lock(&self.0.current).as_mut()
-        {
-            current.display = Some(display.clone());
-        }
-        self.0.sink.emit(event);
+    /// Takes a run out, if it is still there.
+    fn take(&self, alive: &Arc<AtomicBool>) -> Option<Running> {
+        lock(&self.running).take_if(|r| Arc::ptr_eq(&r.alive, alive))
     }
-}
 
-enum Order {
-    Run(Box<RunJob>, Arc<AtomicBool>, mpsc::Sender<Outcome>),
-    Reset,
-}
-
-/// The thread that runs nodes.
-struct Hands {
-    orders: mpsc::Sender<Order>,
-}
-
-impl Hands {
-    fn new(
-        config: ExecutorConfig,
-        interrupt: Arc<Interrupt>,
-        flags: FlagSetter,
-    ) -> std::io::Result<Self> {
-        let (orders, receiver) = mpsc::channel();
-        std::thread::Builder::new()
-            .name("executor".into())
-            .stack_size(16 << 20)
-            .spawn(move || {
-                let mut executor = Executor::new(config, interrupt, flags);
-                while let Ok(order) = receiver.recv() {
-                    match order {
-                        Order::Reset => executor.reset(),
-                        Order::Run(job, alive, done) => {
-                            let outcome = executor.run(&job, alive);
-                            let _ = done.send(outcome);
-                        }
-                    }
-                }
-            })?;
-        Ok(Self { orders })
-    }
-}
-
-pub(crate) struct Worker {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) config: ExecutorConfig,
-    /// How long a node may ignore an interrupt before its thread is given up.
-    pub(crate) hang_grace: Duration,
-}
-
-impl Worker {
-    /// The thread's body.
-    pub(crate) fn work(mut self) {
-        self.config.sink = Arc::new(Tracker(self.shared.clone()));
-        let mut hands = self.new_hands();
-        let mut need_gc = false;
-        let mut last_gc: Option<Instant> = None;
-        loop {
-            let timeout = match (need_gc, last_gc) {
-                (true, Some(at)) => GC_INTERVAL.saturating_sub(at.elapsed()),
-                (true, None) => Duration::ZERO,
-                (false, _) => Duration::from_secs(1000),
-            };
-            match self.shared.store.next(timeout) {
-                Next::Closed => return,
-                Next::Woken | Next::Timeout => {}
-                Next::Job(job) => {
-                    self.run(&mut hands, *job);
-                    need_gc = true;
-                }
-            }
-            if self.shared.stopping.load(Ordering::SeqCst) {
+    /// Waits for a run that was asked to stop, and gives it up if it does not.
+    fn watch(self: Arc<Self>, alive: &Arc<AtomicBool>) {
+        let until = Instant::now() + self.hang_grace;
+        while Instant::now() < until {
+            let there = lock(&self.running)
+                .as_ref()
+                .is_some_and(|r| Arc::ptr_eq(&r.alive, alive));
+            if !there {
                 return;
             }
-            let flags = self.shared.store.flags(true);
-            let wants = |name: &str| flags.get(name).map(Value::truthy);
-            let free = wants("free_memory").unwrap_or(false);
-            if wants("unload_models").unwrap_or(free) {
-                self.config.memory.unload_all();
-                (need_gc, last_gc) = (true, None);
-            }
-            if free {
-                if let Some(hands) = &hands {
-                    let _ = hands.orders.send(Order::Reset);
-                }
-                (need_gc, last_gc) = (true, None);
-            }
-            if need_gc && last_gc.is_none_or(|at| at.elapsed() > GC_INTERVAL) {
-                self.config.memory.release_caches();
-                last_gc = Some(Instant::now());
-                need_gc = false;
-            }
+            std::thread::sleep(LOOK);
         }
-    }
-
-    fn new_hands(&self) -> Option<Hands> {
-        let store = self.shared.store.clone();
-        let flags: FlagSetter = Arc::new(move |name, value| store.set_flag(name, value));
-        let interrupt = lock(&self.shared.interrupt).clone();
-        Hands::new(self.config.clone(), interrupt, flags)
-            .inspect_err(|e| tracing::error!("cannot start an executor thread: {e}"))
-            .ok()
-    }
-
-    fn run(&self, hands: &mut Option<Hands>, job: TakenJob) {
-        let shared = &self.shared;
-        shared.status(job.remaining);
-        shared.gate.pass(&job.prompt_id, job.client_id.is_some());
-        let current = Current {
-            prompt_id: job.prompt_id.clone(),
-            client: job.client_id.clone(),
-            display: None,
-        };
-        *lock(&shared.current) = Some(current);
-        *lock(&shared.asked) = None;
-        let began = Instant::now();
-        let run = RunJob {
-            prompt_id: job.prompt_id.clone(),
-            prompt: job.prompt,
-            extra_data: job.extra_data,
-            outputs: job.outputs,
-            sensitive: job.sensitive,
-            client: job.client_id.clone(),
-        };
-        let outcome = self.supervise(hands, run);
-        self.config.memory.after_prompt(&job.prompt_id);
-        let stats = &shared.stats;
-        let counter = match &outcome {
-            o if o.success => &stats.succeeded,
-            o if o.interrupted => &stats.interrupted,
-            _ => &stats.failed,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-        // From here on an interrupt is meant for the next prompt.
-        *lock(&shared.current) = None;
-        if shared.stopping.load(Ordering::SeqCst) && outcome.interrupted {
-            // Stopped because the server stops: the job stays in the database and runs again next time.
+        if self.stopping.load(Ordering::SeqCst) {
+            // The job stays in the database and runs again next time.
             return;
         }
-        let finished = Finished {
-            outputs: outcome.outputs,
-            meta: outcome.meta,
-            status_str: if outcome.success { "success" } else { "error" }.into(),
-            completed: outcome.success,
-            messages: outcome.messages.into(),
-            cancelled: outcome.interrupted,
-        };
-        match shared.store.finish(job.task, finished).wait() {
-            Some(Ok(remaining)) => shared.status(remaining),
-            Some(Err(error)) => {
-                tracing::error!(prompt = %job.prompt_id, "cannot record the outcome: {error}");
-            }
-            None => return,
-        }
-        let ended = Event {
-            prompt_id: Some(job.prompt_id.clone()),
-            client: job.client_id,
-            kind: EventKind::Ended,
-        };
-        shared.sink.emit(ended);
-        tracing::info!(prompt = %job.prompt_id, "Prompt executed in {}", duration_text(began.elapsed()));
-    }
-
-    /// Has the job run and waits for its end, or gives it up.
-    fn supervise(&self, hands: &mut Option<Hands>, job: RunJob) -> Outcome {
-        let alive = Arc::new(AtomicBool::new(true));
-        let (done, outcome) = mpsc::channel();
-        let (prompt_id, client) = (job.prompt_id.clone(), job.client.clone());
-        let order = Order::Run(Box::new(job), alive.clone(), done);
-        if hands.is_none() {
-            *hands = self.new_hands();
-        }
-        let sent = hands.as_ref().is_some_and(|h| h.orders.send(order).is_ok());
-        let why = if sent {
-            loop {
-                match outcome.recv_timeout(Duration::from_millis(250)) {
-                    Ok(outcome) => return outcome,
-                    Err(RecvTimeoutError::Disconnected) => {
-                        break (
-                            "RuntimeError",
-                            "The executor thread ended unexpectedly; it was started anew."
-                                .to_owned(),
-                        );
-                    }
-                    Err(RecvTimeoutError::Timeout) => {
-                        let asked = *lock(&self.shared.asked);
-                        if asked.is_some_and(|at| at.elapsed() > self.hang_grace) {
-                            let text = format!(
-                                "The running node did not stop within {:.0} s of being interrupted; its thread was abandoned and the node caches were cleared.",
-                                self.hang_grace.as_secs_f64()
-                            );
-                            break ("InterruptProcessingException", text);
-                        }
-                    }
-                }
-            }
-        } else {
-            (
-                "RuntimeError",
-                "No executor thread could be started.".to_owned(),
-            )
-        };
+        let Some(run) = self.take(alive) else { return };
         alive.store(false, Ordering::SeqCst);
-        // The abandoned thread keeps the old flag; the next one gets its own.
-        *lock(&self.shared.interrupt) = Arc::default();
-        *hands = self.new_hands();
-        self.given_up(&prompt_id, client, why.0, why.1)
+        // The thread that was given up keeps the old flag; the next one gets its own.
+        *lock(&self.interrupt) = Arc::default();
+        let message = format!(
+            "The running node did not stop within {:.0} s of being interrupted; its thread was abandoned and the node caches were cleared.",
+            self.hang_grace.as_secs_f64()
+        );
+        let display = run.current.display.clone();
+        let outcome = self.broken(
+            &run.current,
+            display,
+            "InterruptProcessingException",
+            message,
+        );
+        self.stats.failed.fetch_add(1, Ordering::Relaxed);
+        self.config.memory.after_prompt(&run.current.prompt_id);
+        let recorded = self.store.finish(run.task, finished(outcome)).wait();
+        self.told(&run.current, recorded);
+        self.start();
     }
 
-    fn given_up(
+    /// Starts a thread that takes jobs.
+    pub(crate) fn start(self: &Arc<Self>) {
+        let worker = Worker {
+            shared: self.clone(),
+        };
+        let spawned = std::thread::Builder::new()
+            .name("executor".into())
+            .stack_size(16 << 20)
+            .spawn(move || worker.work());
+        match spawned {
+            Ok(thread) => *lock(&self.thread) = Some(thread),
+            Err(error) => tracing::error!("cannot start an executor thread: {error}"),
+        }
+    }
+
+    /// Tells the world that a prompt was recorded.
+    fn told(&self, current: &Current, recorded: Option<Result<usize, crate::StoreError>>) -> bool {
+        match recorded {
+            Some(Ok(remaining)) => self.status(remaining),
+            Some(Err(error)) => {
+                tracing::error!(prompt = %current.prompt_id, "cannot record the outcome: {error}");
+            }
+            None => return false,
+        }
+        let (id, client) = (current.prompt_id.clone(), current.client.clone());
+        self.emit(Some(id), client, EventKind::Ended);
+        true
+    }
+
+    /// The outcome of a run that did not come to an end of its own.
+    fn broken(
         &self,
-        prompt_id: &Arc<str>,
-        client: Option<Arc<str>>,
+        current: &Current,
+        node: Option<Arc<str>>,
         kind: &str,
         message: String,
     ) -> Outcome {
-        let display = lock(&self.shared.current)
-            .as_ref()
-            .and_then(|c| c.display.clone());
         let failure = Failure {
-            node: display.unwrap_or_default(),
+            node: node.unwrap_or_default(),
             class: "".into(),
             executed: Vec::new(),
             message,
@@ -317,23 +195,168 @@ impl Worker {
             outputs: Vec::new(),
             timestamp: now_ms(),
         };
-        let mut data = failure_data(prompt_id, &failure);
+        let mut data = failure_data(&current.prompt_id, &failure);
         data.insert("timestamp".into(), failure.timestamp.into());
-        let start = map! {"prompt_id" => prompt_id, "timestamp" => failure.timestamp};
+        let start = map! {"prompt_id" => &current.prompt_id, "timestamp" => failure.timestamp};
         let messages = vec![
             Value::from(vec![Value::from("execution_start"), start.into()]),
             Value::from(vec![Value::from("execution_error"), data.into()]),
         ];
-        let kind = EventKind::Error(Arc::new(failure));
-        self.shared.sink.emit(Event {
-            prompt_id: Some(prompt_id.clone()),
-            client,
-            kind,
-        });
+        let (id, client) = (current.prompt_id.clone(), current.client.clone());
+        self.emit(Some(id), client, EventKind::Error(Arc::new(failure)));
         Outcome {
             messages,
             ..Outcome::default()
         }
+    }
+}
+
+fn finished(outcome: Outcome) -> Finished {
+    Finished {
+        outputs: outcome.outputs,
+        meta: outcome.meta,
+        status_str: if outcome.success { "success" } else { "error" }.into(),
+        completed: outcome.success,
+        messages: outcome.messages.into(),
+        cancelled: outcome.interrupted,
+    }
+}
+
+/// Passes events on and remembers which node runs.
+struct Tracker(Arc<Shared>);
+
+impl EventSink for Tracker {
+    fn emit(&self, event: Event) {
+        if let EventKind::Executing { display, .. } = &event.kind
+            && let Some(running) = lock(&self.0.running).as_mut()
+        {
+            running.current.display = Some(display.clone());
+        }
+        self.0.config.sink.emit(event);
+    }
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+}
+
+impl Worker {
+    fn executor(&self) -> Executor {
+        let store = self.shared.store.clone();
+        let flags: FlagSetter = Arc::new(move |name, value| store.set_flag(name, value));
+        let mut config = self.shared.config.clone();
+        config.sink = Arc::new(Tracker(self.shared.clone()));
+        let interrupt = lock(&self.shared.interrupt).clone();
+        Executor::new(config, interrupt, flags)
+    }
+
+    /// The thread's body.
+    fn work(self) {
+        let memory = self.shared.config.memory.clone();
+        let stopping = || self.shared.stopping.load(Ordering::SeqCst);
+        let mut executor = self.executor();
+        let mut asked: Option<Reply<Next>> = None;
+        let mut need_gc = false;
+        let mut last_gc: Option<Instant> = None;
+        loop {
+            let timeout = match (need_gc, last_gc) {
+                (true, Some(at)) => GC_INTERVAL.saturating_sub(at.elapsed()),
+                (true, None) => Duration::ZERO,
+                (false, _) => Duration::from_secs(1000),
+            };
+            let next = match asked.take() {
+                Some(reply) => reply,
+                None => self.shared.store.ask_next(timeout),
+            };
+            match next.wait().unwrap_or(Next::Closed) {
+                Next::Closed => return,
+                Next::Woken | Next::Timeout => {}
+                // Taken while the program ends: closing the store puts it back.
+                Next::Job(_) if stopping() => return,
+                Next::Job(job) => {
+                    let Some(reply) = self.run(&mut executor, *job) else {
+                        return;
+                    };
+                    asked = Some(reply);
+                    need_gc = true;
+                }
+            }
+            if stopping() {
+                return;
+            }
+            let flags = self.shared.store.flags(true);
+            let wants = |name: &str| flags.get(name).map(Value::truthy);
+            let free = wants("free_memory").unwrap_or(false);
+            if wants("unload_models").unwrap_or(free) {
+                memory.unload_all();
+                (need_gc, last_gc) = (true, None);
+            }
+            if free {
+                executor.reset();
+                (need_gc, last_gc) = (true, None);
+            }
+            if need_gc && last_gc.is_none_or(|at| at.elapsed() > GC_INTERVAL) {
+                memory.release_caches();
+                last_gc = Some(Instant::now());
+                need_gc = false;
+            }
+        }
+    }
+
+    /// Runs one job and records its end. Gives the question for the next job, which travels with the record so that both
+    /// share a commit; nothing if this thread should end.
+    fn run(&self, executor: &mut Executor, job: TakenJob) -> Option<Reply<Next>> {
+        let shared = &self.shared;
+        shared.status(job.remaining);
+        shared.gate.pass(&job.prompt_id, job.client_id.is_some());
+        let alive = Arc::new(AtomicBool::new(true));
+        let current = Current {
+            prompt_id: job.prompt_id.clone(),
+            client: job.client_id.clone(),
+            display: None,
+        };
+        *lock(&shared.running) = Some(Running {
+            current: current.clone(),
+            task: job.task,
+            alive: alive.clone(),
+            asked: false,
+        });
+        let began = Instant::now();
+        let run = RunJob {
+            prompt_id: job.prompt_id,
+            prompt: job.prompt,
+            extra_data: job.extra_data,
+            outputs: job.outputs,
+            sensitive: job.sensitive,
+            client: job.client_id,
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(|| executor.run(&run, alive.clone())));
+        // From here on an interrupt is meant for the next prompt. If the run was given up, its end is recorded already.
+        shared.take(&alive)?;
+        let outcome = outcome.unwrap_or_else(|_| {
+            *executor = self.executor();
+            let text = "The executor failed; its caches were cleared.".to_owned();
+            shared.broken(&current, None, "RuntimeError", text)
+        });
+        shared.config.memory.after_prompt(&current.prompt_id);
+        let stats = &shared.stats;
+        let counter = match &outcome {
+            o if o.success => &stats.succeeded,
+            o if o.interrupted => &stats.interrupted,
+            _ => &stats.failed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if shared.stopping.load(Ordering::SeqCst) && outcome.interrupted {
+            // Stopped because the server stops: the job stays in the database and runs again next time.
+            return None;
+        }
+        let recorded = shared.store.finish(job.task, finished(outcome));
+        let next = shared.store.ask_next(GC_INTERVAL);
+        if !shared.told(&current, recorded.wait()) {
+            return None;
+        }
+        tracing::info!(prompt = %current.prompt_id, "Prompt executed in {}", duration_text(began.elapsed()));
+        Some(next)
     }
 }
 
