@@ -79,6 +79,7 @@ impl Engine {
             hang_grace,
             interrupt: std::sync::Mutex::default(),
             running: std::sync::Mutex::default(),
+            ended: std::sync::Condvar::new(),
             gate: Arc::new(Gate::default()),
             stats: Stats::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),

@@ -5,7 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,6 @@ use crate::store::{Finished, Next, Store, TakenJob};
 
 /// The reference collects garbage at most this often.
 const GC_INTERVAL: Duration = Duration::from_secs(10);
-/// How often a prompt that was asked to stop is looked at.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// The prompt that runs now.
 #[derive(Clone, Debug)]
@@ -60,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) hang_grace: Duration,
     pub(crate) interrupt: Mutex<Arc<Interrupt>>,
     pub(crate) running: Mutex<Option<Running>>,
+    /// Rung when `running` is taken.
+    pub(crate) ended: Condvar,
     pub(crate) gate: Arc<Gate>,
     pub(crate) stats: Stats,
     /// The process is going down: what runs is put back, not recorded.
@@ -106,20 +106,22 @@ impl Shared {
 
     /// Takes a run out, if it is still there.
     fn take(&self, alive: &Arc<AtomicBool>) -> Option<Running> {
-        lock(&self.running).take_if(|r| Arc::ptr_eq(&r.alive, alive))
+        let run = lock(&self.running).take_if(|r| Arc::ptr_eq(&r.alive, alive));
+        self.ended.notify_all();
+        run
     }
 
     /// Waits for a run that was asked to stop, and gives it up if it does not.
     fn watch(self: Arc<Self>, alive: &Arc<AtomicBool>) {
-        let until = Instant::now() + self.hang_grace;
-        while Instant::now() < until {
-            let there = lock(&self.running)
-                .as_ref()
-                .is_some_and(|r| Arc::ptr_eq(&r.alive, alive));
-            if !there {
-                return;
-            }
-            std::thread::sleep(LOOK);
+        let there =
+            |run: &mut Option<Running>| run.as_ref().is_some_and(|r| Arc::ptr_eq(&r.alive, alive));
+        let (running, waited) = self
+            .ended
+            .wait_timeout_while(lock(&self.running), self.hang_grace, there)
+            .unwrap_or_else(PoisonError::into_inner);
+        drop(running);
+        if !waited.timed_out() {
+            return;
         }
         if self.stopping.load(Ordering::SeqCst) {
             // The job stays in the database and runs again next time.
