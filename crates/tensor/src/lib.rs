@@ -11,6 +11,8 @@
 
 mod arrange;
 pub mod batch;
+pub mod device;
+mod dtype;
 mod elementwise;
 mod error;
 pub mod filter;
@@ -20,15 +22,21 @@ pub mod resize;
 pub mod rng;
 mod room;
 pub mod safetensors;
+mod stored;
 pub mod synthetic;
 mod tensor;
 pub mod tile;
+pub mod weights;
 
 pub use batch::{repeat_to_batch, resize_to_batch};
+pub use device::Device;
+pub use dtype::Dtype;
 pub use elementwise::broadcast_shape;
 pub use error::{Result, TensorError};
 pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;
 pub use safetensors::{SafeTensors, SafeTensorsError};
+pub use stored::Stored;
 pub use tensor::{MAX_ELEMENTS, Tensor, element_count, ensure_room};
 pub use tile::{TileAxis, tiled, tiled_scale};
+pub use weights::{WeightError, WeightFile, WeightInfo, open_weights};

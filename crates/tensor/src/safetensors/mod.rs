@@ -2,7 +2,6 @@
 //!
 //! Files come from strangers, so the header is checked completely before any of it is used.
 
-mod dtype;
 mod header;
 
 use std::collections::BTreeMap;
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::TensorError;
 use crate::tensor::Tensor;
 
-pub use dtype::Dtype;
+pub use crate::dtype::Dtype;
 
 /// Longest header that is read.
 pub const MAX_HEADER: u64 = 100_000_000;

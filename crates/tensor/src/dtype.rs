@@ -82,6 +82,27 @@ impl Dtype {
             Self::U64 => words(bytes, |b| u64::from_le_bytes(b) as f32),
         }
     }
+
+    /// Values as little-endian bytes of this format, rounded to the nearest (ties to even); none for formats that hold
+    /// no fractions.
+    pub fn encode(self, values: &[f32]) -> Option<Vec<u8>> {
+        Some(match self {
+            Self::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Self::F64 => values
+                .iter()
+                .flat_map(|v| f64::from(*v).to_le_bytes())
+                .collect(),
+            Self::F16 => values
+                .iter()
+                .flat_map(|v| half::f16::from_f32(*v).to_le_bytes())
+                .collect(),
+            Self::Bf16 => values
+                .iter()
+                .flat_map(|v| half::bf16::from_f32(*v).to_le_bytes())
+                .collect(),
+            _ => return None,
+        })
+    }
 }
 
 fn words<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f32) -> Vec<f32> {

@@ -1,0 +1,99 @@
+//! A tensor as it is in a weight file: shape, number format and bytes. Networks keep their weights in this form.
+
+use std::sync::Arc;
+
+use crate::dtype::Dtype;
+use crate::error::{Result, TensorError};
+use crate::tensor::{Tensor, element_count};
+
+/// Clones share the bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Arc<Vec<u8>>,
+}
+
+impl Stored {
+    /// Little-endian bytes in row-major order.
+    pub fn new(dtype: Dtype, shape: impl Into<Vec<usize>>, bytes: Vec<u8>) -> Result<Self> {
+        let shape = shape.into();
+        let expected = element_count(&shape)?;
+        let actual = bytes.len() / dtype.size();
+        if expected != actual || !bytes.len().is_multiple_of(dtype.size()) {
+            return Err(TensorError::ElementCount {
+                shape,
+                expected,
+                actual,
+            });
+        }
+        Ok(Self {
+            dtype,
+            shape,
+            bytes: Arc::new(bytes),
+        })
+    }
+
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The values as f32.
+    pub fn to_f32(&self) -> Result<Tensor> {
+        Tensor::from_vec(self.shape.clone(), self.dtype.to_f32(&self.bytes))
+    }
+
+    /// Values in another format, rounded to the nearest.
+    pub fn from_f32(tensor: &Tensor, dtype: Dtype) -> Result<Self> {
+        let bytes = dtype.encode(tensor.data()).ok_or_else(|| {
+            TensorError::invalid("store", format!("cannot write {} values", dtype.name()))
+        })?;
+        Self::new(dtype, tensor.shape(), bytes)
+    }
+
+    /// The same elements in the same order under another shape.
+    pub fn reshape(&self, shape: impl Into<Vec<usize>>) -> Result<Self> {
+        let shape = shape.into();
+        if element_count(&shape)? != element_count(&self.shape)? {
+            return Err(TensorError::mismatch("reshape", &self.shape, &shape));
+        }
+        Ok(Self {
+            shape,
+            ..self.clone()
+        })
+    }
+}
+
+impl From<&Tensor> for Stored {
+    fn from(t: &Tensor) -> Self {
+        Self::from_f32(t, Dtype::F32).expect("f32 values are as many as the tensor has")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_round_to_the_nearest() {
+        let t = Tensor::from_slice(&[1.0, -2.5, 1.0 + 1.0 / 2048.0, 70000.0]);
+        let half = Stored::from_f32(&t, Dtype::F16).unwrap();
+        assert_eq!(half.bytes().len(), 8);
+        assert_eq!(
+            half.to_f32().unwrap().data(),
+            [1.0, -2.5, 1.0, f32::INFINITY]
+        );
+        assert_eq!(Stored::from(&t).to_f32().unwrap(), t);
+        assert!(Stored::from_f32(&t, Dtype::I64).is_err());
+        assert!(Stored::new(Dtype::F16, [3], vec![0; 5]).is_err());
+        assert!(half.reshape([2, 2]).is_ok() && half.reshape([3]).is_err());
+    }
+}
