@@ -1,0 +1,3 @@
+//! Kernels for the CPU, chosen at run time by what the machine can do.
+
+pub mod isa;
