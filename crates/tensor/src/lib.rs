@@ -11,9 +11,9 @@
 
 mod arrange;
 pub mod batch;
+pub mod cpu;
 pub mod device;
 mod dtype;
-pub mod cpu;
 mod elementwise;
 mod error;
 pub mod filter;
