@@ -10,6 +10,7 @@
 //! ```
 
 pub mod blocks;
+mod error;
 mod fourier;
 pub mod guidance;
 pub mod latent_format;
@@ -18,6 +19,7 @@ pub mod schedules;
 mod spread;
 mod tables;
 
+pub use error::ModelError;
 pub use latent_format::LatentFormat;
 pub use model_sampling::{ModelSampling, Prediction, Spacing};
 pub use schedules::{ScheduleError, Scheduler};
