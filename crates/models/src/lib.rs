@@ -18,6 +18,7 @@ pub mod model_sampling;
 pub mod schedules;
 mod spread;
 mod tables;
+pub mod unet;
 
 pub use error::ModelError;
 pub use latent_format::LatentFormat;
