@@ -1,3 +1,4 @@
 //! Kernels for the CPU, chosen at run time by what the machine can do.
 
 pub mod isa;
+pub(crate) mod math;

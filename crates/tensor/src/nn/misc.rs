@@ -1,5 +1,11 @@
 //! Activations and the small operations between layers.
 
+use rayon::prelude::*;
+
+use crate::cpu::math;
+use crate::error::{Result, TensorError};
+use crate::tensor::{Tensor, allocate};
+
 /// What follows a layer, element by element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Act {
@@ -14,4 +20,280 @@ pub enum Act {
     /// `x * sigmoid(1.702 x)`
     QuickGelu,
     Relu,
+}
+
+/// Elements that one task works on: fixed, so that nothing depends on the number of threads.
+const CHUNK: usize = 1 << 14;
+
+impl Act {
+    /// The activation of one value.
+    pub fn of(self, x: f32) -> f32 {
+        match self {
+            Self::None => x,
+            Self::Silu => x * math::sigmoid(x),
+            Self::Gelu => x * math::normal_cdf(x),
+            Self::GeluTanh => 0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh()),
+            Self::QuickGelu => x * math::sigmoid(1.702 * x),
+            Self::Relu => {
+                if x < 0.0 {
+                    0.0
+                } else {
+                    x
+                }
+            }
+        }
+    }
+}
+
+fn map(mut x: Tensor, f: impl Fn(f32) -> f32 + Sync) -> Tensor {
+    x.data_mut().par_chunks_mut(CHUNK).for_each(|chunk| {
+        for v in chunk {
+            *v = f(*v);
+        }
+    });
+    x
+}
+
+/// An activation of every element; writes in place where nobody else holds the tensor.
+pub fn activate(x: Tensor, act: Act) -> Tensor {
+    match act {
+        Act::None => x,
+        _ => map(x, |v| act.of(v)),
+    }
+}
+
+/// `x * sigmoid(x)`
+pub fn silu(x: &Tensor) -> Tensor {
+    activate(x.clone(), Act::Silu)
+}
+
+/// `x` times the share of a normal distribution below it.
+pub fn gelu(x: &Tensor) -> Tensor {
+    activate(x.clone(), Act::Gelu)
+}
+
+/// GELU approximated by tanh.
+pub fn gelu_tanh(x: &Tensor) -> Tensor {
+    activate(x.clone(), Act::GeluTanh)
+}
+
+/// `x * sigmoid(1.702 x)`
+pub fn quick_gelu(x: &Tensor) -> Tensor {
+    activate(x.clone(), Act::QuickGelu)
+}
+
+pub fn relu(x: &Tensor) -> Tensor {
+    activate(x.clone(), Act::Relu)
+}
+
+pub fn tanh(x: &Tensor) -> Tensor {
+    map(x.clone(), f32::tanh)
+}
+
+pub fn sigmoid(x: &Tensor) -> Tensor {
+    map(x.clone(), math::sigmoid)
+}
+
+/// The first half of the last dimension times the GELU of the second.
+pub fn geglu(x: &Tensor) -> Result<Tensor> {
+    let width = last(x, "geglu")?;
+    if !width.is_multiple_of(2) {
+        return Err(TensorError::invalid(
+            "geglu",
+            format!("{width} channels cannot be halved"),
+        ));
+    }
+    let half = width / 2;
+    let mut shape = x.shape().to_vec();
+    shape[x.rank() - 1] = half;
+    let mut out = allocate(&shape, 0.0)?;
+    if half > 0 {
+        out.par_chunks_mut(half)
+            .zip(x.data().par_chunks(width))
+            .for_each(|(out, row)| {
+                for (i, o) in out.iter_mut().enumerate() {
+                    *o = row[i] * Act::Gelu.of(row[half + i]);
+                }
+            });
+    }
+    Tensor::from_vec(shape, out)
+}
+
+/// Softmax over the last dimension. A row of minus infinities gives NaN.
+pub fn softmax_last(x: &Tensor) -> Result<Tensor> {
+    let width = last(x, "softmax")?;
+    let mut x = x.clone();
+    if width > 0 {
+        x.data_mut().par_chunks_mut(width).for_each(softmax_row);
+    }
+    Ok(x)
+}
+
+pub(super) fn softmax_row(row: &mut [f32]) {
+    let max = row.iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v));
+    let mut sum = 0.0;
+    for v in row.iter_mut() {
+        *v = math::exp(*v - max);
+        sum += *v;
+    }
+    for v in row {
+        *v /= sum;
+    }
+}
+
+/// Joins pictures (or sequences) along the last dimension.
+pub fn concat_channels(parts: &[&Tensor]) -> Result<Tensor> {
+    let Some(first) = parts.first() else {
+        return Err(TensorError::invalid("concat", "nothing to join"));
+    };
+    last(first, "concat")?;
+    let outer = &first.shape()[..first.rank() - 1];
+    let mut width = 0;
+    for part in parts {
+        if part.rank() != first.rank() || part.shape()[..first.rank() - 1] != *outer {
+            return Err(TensorError::mismatch("concat", first.shape(), part.shape()));
+        }
+        width += part.shape()[first.rank() - 1];
+    }
+    let mut shape = outer.to_vec();
+    shape.push(width);
+    let mut out = allocate(&shape, 0.0)?;
+    if !out.is_empty() {
+        let rows = CHUNK.div_ceil(width);
+        out.par_chunks_mut(rows * width)
+            .enumerate()
+            .for_each(|(block, out)| {
+                for (i, out) in out.chunks_exact_mut(width).enumerate() {
+                    let mut at = 0;
+                    for part in parts {
+                        let c = part.shape()[part.rank() - 1];
+                        let row = &part.data()[(block * rows + i) * c..][..c];
+                        out[at..at + c].copy_from_slice(row);
+                        at += c;
+                    }
+                }
+            });
+    }
+    Tensor::from_vec(shape, out)
+}
+
+/// (b, h, w, c) to another height and width: every target takes the source at `floor(i * in / out)`.
+pub fn upsample_nearest(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
+    let [b, h, w, c] = x.dims4()?;
+    let shape = vec![b, height, width, c];
+    let mut out = allocate(&shape, 0.0)?;
+    if out.is_empty() {
+        return Tensor::from_vec(shape, out);
+    }
+    if h == 0 || w == 0 {
+        return Err(TensorError::mismatch("upsample", x.shape(), &shape));
+    }
+    out.par_chunks_mut(width * c)
+        .enumerate()
+        .for_each(|(row, out)| {
+            let (item, y) = (row / height, row % height);
+            let source = &x.data()[(item * h + y * h / height) * w * c..][..w * c];
+            for (i, out) in out.chunks_exact_mut(c).enumerate() {
+                out.copy_from_slice(&source[i * w / width * c..][..c]);
+            }
+        });
+    Tensor::from_vec(shape, out)
+}
+
+/// Means of squares of `size` by `size` pixels, side by side; what fills no square at the edge is left out.
+pub fn avg_pool2d(x: &Tensor, size: usize) -> Result<Tensor> {
+    let [b, h, w, c] = x.dims4()?;
+    if size == 0 {
+        return Err(TensorError::invalid("avg_pool2d", "the size is 0"));
+    }
+    let (oh, ow) = (h / size, w / size);
+    let shape = vec![b, oh, ow, c];
+    let mut out = allocate(&shape, 0.0)?;
+    if out.is_empty() {
+        return Tensor::from_vec(shape, out);
+    }
+    let share = 1.0 / (size * size) as f32;
+    out.par_chunks_mut(ow * c)
+        .enumerate()
+        .for_each(|(row, out)| {
+            let (item, y) = (row / oh, row % oh);
+            for (i, out) in out.chunks_exact_mut(c).enumerate() {
+                for dy in 0..size {
+                    let first = ((item * h + y * size + dy) * w + i * size) * c;
+                    for pixel in x.data()[first..first + size * c].chunks_exact(c) {
+                        for (o, v) in out.iter_mut().zip(pixel) {
+                            *o += v;
+                        }
+                    }
+                }
+                for o in out {
+                    *o *= share;
+                }
+            }
+        });
+    Tensor::from_vec(shape, out)
+}
+
+/// Turns pairs of neighbouring channels: (x0, x1) by the angle of the first pair, (x2, x3) by that of the second.
+///
+/// `x` is (b, n, heads * d), `cos` and `sin` are (n, d / 2) or (b, n, d / 2).
+pub fn rope_interleaved(x: &Tensor, heads: usize, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    rope(x, heads, cos, sin, |i, _| (2 * i, 2 * i + 1))
+}
+
+/// Like [`rope_interleaved`], but channel `i` of a head is paired with channel `i + d / 2`.
+pub fn rope_half(x: &Tensor, heads: usize, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    rope(x, heads, cos, sin, |i, half| (i, i + half))
+}
+
+fn rope(
+    x: &Tensor,
+    heads: usize,
+    cos: &Tensor,
+    sin: &Tensor,
+    pair: impl Fn(usize, usize) -> (usize, usize) + Sync,
+) -> Result<Tensor> {
+    let [b, n, width] = x.dims3()?;
+    if heads == 0 || !width.is_multiple_of(2 * heads) {
+        return Err(TensorError::invalid(
+            "rope",
+            format!("{width} channels do not make pairs in {heads} heads"),
+        ));
+    }
+    let half = width / heads / 2;
+    let per_item = cos.shape() == [b, n, half];
+    if (!per_item && cos.shape() != [n, half]) || cos.shape() != sin.shape() {
+        return Err(TensorError::mismatch("rope", x.shape(), cos.shape()));
+    }
+    let mut out = allocate(x.shape(), 0.0)?;
+    if !out.is_empty() {
+        out.par_chunks_mut(width)
+            .enumerate()
+            .for_each(|(row, out)| {
+                let angles = if per_item { row } else { row % n } * half;
+                let cos = &cos.data()[angles..][..half];
+                let sin = &sin.data()[angles..][..half];
+                let input = &x.data()[row * width..][..width];
+                for (out, input) in out
+                    .chunks_exact_mut(2 * half)
+                    .zip(input.chunks_exact(2 * half))
+                {
+                    for i in 0..half {
+                        let (first, second) = pair(i, half);
+                        let (u, v) = (input[first], input[second]);
+                        out[first] = u * cos[i] - v * sin[i];
+                        out[second] = u * sin[i] + v * cos[i];
+                    }
+                }
+            });
+    }
+    Tensor::from_vec(x.shape(), out)
+}
+
+/// Size of the last dimension.
+pub(super) fn last(x: &Tensor, op: &'static str) -> Result<usize> {
+    x.shape()
+        .last()
+        .copied()
+        .ok_or_else(|| TensorError::rank(op, "at least 1", x.shape()))
 }

@@ -2,6 +2,13 @@
 //!
 //! Pictures are (b, h, w, c) here and sequences (b, n, c), so that channels are next to each other.
 
+mod attention;
 mod misc;
+mod norm;
 
-pub use misc::Act;
+pub use attention::{Mask, attention, attention_probabilities};
+pub use misc::{
+    Act, activate, avg_pool2d, concat_channels, geglu, gelu, gelu_tanh, quick_gelu, relu,
+    rope_half, rope_interleaved, sigmoid, silu, softmax_last, tanh, upsample_nearest,
+};
+pub use norm::{Embedding, GroupNorm, LayerNorm, RmsNorm};
