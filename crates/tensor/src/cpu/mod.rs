@@ -2,3 +2,4 @@
 
 pub mod isa;
 pub(crate) mod math;
+pub(crate) mod product;

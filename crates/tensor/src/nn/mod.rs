@@ -3,10 +3,14 @@
 //! Pictures are (b, h, w, c) here and sequences (b, n, c), so that channels are next to each other.
 
 mod attention;
+mod conv;
+mod linear;
 mod misc;
 mod norm;
 
 pub use attention::{Mask, attention, attention_probabilities};
+pub use conv::{Conv2d, Padding};
+pub use linear::{After, Linear};
 pub use misc::{
     Act, activate, avg_pool2d, concat_channels, geglu, gelu, gelu_tanh, quick_gelu, relu,
     rope_half, rope_interleaved, sigmoid, silu, softmax_last, tanh, upsample_nearest,

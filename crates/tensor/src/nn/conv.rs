@@ -1,0 +1,167 @@
+//! Convolution over pictures of shape (b, h, w, c), with what follows it fused.
+
+use super::linear::{After, bias_of, finish};
+use crate::cpu::product::{self, Picture};
+use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::error::{Result, TensorError};
+use crate::stored::Stored;
+use crate::tensor::Tensor;
+
+/// Zeros around the picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Padding {
+    /// As many on all sides.
+    Same(usize),
+    /// One column at the right and one row at the bottom.
+    RightBottom,
+}
+
+impl Padding {
+    /// Before (top and left) and after (bottom and right).
+    fn sizes(self) -> (usize, usize) {
+        match self {
+            Self::Same(n) => (n, n),
+            Self::RightBottom => (0, 1),
+        }
+    }
+}
+
+/// Kernels in their storage format and a bias.
+pub struct Conv2d {
+    weight: product::Weight,
+    bias: Option<Tensor>,
+    kernel: (usize, usize),
+    stride: usize,
+    padding: Padding,
+    device: Device,
+}
+
+impl Conv2d {
+    /// `weight` is (out, in, kernel height, kernel width).
+    pub fn new(
+        weight: &Stored,
+        bias: Option<&Stored>,
+        stride: usize,
+        padding: Padding,
+        device: &Device,
+    ) -> Result<Self> {
+        let [out, input, kh, kw] = *weight.shape() else {
+            return Err(TensorError::rank("conv2d", "4", weight.shape()));
+        };
+        if stride == 0 || kh == 0 || kw == 0 {
+            return Err(TensorError::invalid(
+                "conv2d",
+                format!("a {kh}x{kw} kernel with stride {stride}"),
+            ));
+        }
+        Ok(Self {
+            weight: product::Weight::new(weight, out, input, kh * kw)?,
+            bias: bias_of("conv2d", bias, out)?,
+            kernel: (kh, kw),
+            stride,
+            padding,
+            device: device.clone(),
+        })
+    }
+
+    pub fn in_channels(&self) -> usize {
+        self.weight.channels()
+    }
+
+    pub fn out_channels(&self) -> usize {
+        self.weight.out()
+    }
+
+    /// Height and width of the kernels.
+    pub fn kernel(&self) -> (usize, usize) {
+        self.kernel
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The format the weight is kept in.
+    pub fn dtype(&self) -> Dtype {
+        self.weight.dtype()
+    }
+
+    /// The weight as it was given, (out, in, kernel height, kernel width).
+    pub fn weight(&self) -> Result<Stored> {
+        let (kh, kw) = self.kernel;
+        self.weight
+            .unpack()?
+            .reshape([self.out_channels(), self.in_channels(), kh, kw])
+    }
+
+    pub fn bias(&self) -> Option<Tensor> {
+        self.bias.clone()
+    }
+
+    /// Memory of weight and bias.
+    pub fn bytes(&self) -> u64 {
+        self.weight.bytes() + self.bias.as_ref().map_or(0, |b| 4 * b.len() as u64)
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, After::default())
+    }
+
+    pub fn forward_with(&self, x: &Tensor, after: After<'_>) -> Result<Tensor> {
+        let [_, h, w, _] = x.dims4()?;
+        self.run(x, (h, w), after)
+    }
+
+    /// The convolution of `x` enlarged to (height, width) by repeating pixels, without the enlarged picture in memory.
+    pub fn upsampled(&self, x: &Tensor, size: (usize, usize), after: After<'_>) -> Result<Tensor> {
+        self.run(x, size, after)
+    }
+
+    fn run(&self, x: &Tensor, size: (usize, usize), after: After<'_>) -> Result<Tensor> {
+        let [b, h, w, c] = x.dims4()?;
+        if c != self.in_channels() {
+            return Err(TensorError::mismatch(
+                "conv2d",
+                x.shape(),
+                &[self.out_channels(), c, self.kernel.0, self.kernel.1],
+            ));
+        }
+        if (h == 0 || w == 0) && size != (h, w) {
+            return Err(TensorError::invalid(
+                "conv2d",
+                "an empty picture has no pixels to repeat",
+            ));
+        }
+        let (before, behind) = self.padding.sizes();
+        let length = |n: usize, k: usize| {
+            let padded = n + before + behind;
+            (n > 0 && padded >= k)
+                .then(|| (padded - k) / self.stride + 1)
+                .ok_or_else(|| {
+                    TensorError::invalid(
+                        "conv2d",
+                        format!("a size of {n} is smaller than the kernel of {k}"),
+                    )
+                })
+        };
+        let shape = [
+            b,
+            length(size.0, self.kernel.0)?,
+            length(size.1, self.kernel.1)?,
+            self.out_channels(),
+        ];
+        let finish = finish("conv2d", &shape, b, self.bias.as_ref(), after)?;
+        let picture = Picture {
+            data: x.data(),
+            batch: b,
+            size: (h, w),
+            channels: c,
+            enlarged: size,
+            kernel: self.kernel,
+            stride: self.stride,
+            before,
+        };
+        product::conv(&self.weight, &picture, &shape, &finish)
+    }
+}

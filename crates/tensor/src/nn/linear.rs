@@ -1,0 +1,160 @@
+//! The linear layer: `y = x W^T + b` over the last dimension, with what follows it fused.
+
+use crate::cpu::product::{self, Finish};
+use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::error::{Result, TensorError};
+use crate::nn::Act;
+use crate::stored::Stored;
+use crate::tensor::Tensor;
+
+/// What follows a layer: `act(y + per_item) + add`.
+#[derive(Clone, Copy, Default)]
+pub struct After<'a> {
+    pub act: Act,
+    /// Of the shape of the result, added last.
+    pub add: Option<&'a Tensor>,
+    /// (b, out), added to every position of an item before the activation.
+    pub per_item: Option<&'a Tensor>,
+}
+
+/// A weight matrix in its storage format and a bias.
+pub struct Linear {
+    weight: product::Weight,
+    bias: Option<Tensor>,
+    device: Device,
+}
+
+impl Linear {
+    /// `weight` is (out, in) or (out, in, 1, 1).
+    pub fn new(weight: &Stored, bias: Option<&Stored>, device: &Device) -> Result<Self> {
+        let (out, input) = match *weight.shape() {
+            [o, i] | [o, i, 1] | [o, i, 1, 1] => (o, i),
+            _ => return Err(TensorError::rank("linear", "2", weight.shape())),
+        };
+        Ok(Self {
+            weight: product::Weight::new(weight, out, input, 1)?,
+            bias: bias_of("linear", bias, out)?,
+            device: device.clone(),
+        })
+    }
+
+    pub fn in_features(&self) -> usize {
+        self.weight.channels()
+    }
+
+    pub fn out_features(&self) -> usize {
+        self.weight.out()
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The format the weight is kept in.
+    pub fn dtype(&self) -> Dtype {
+        self.weight.dtype()
+    }
+
+    /// The weight as it was given, (out, in).
+    pub fn weight(&self) -> Result<Stored> {
+        self.weight
+            .unpack()?
+            .reshape([self.out_features(), self.in_features()])
+    }
+
+    pub fn bias(&self) -> Option<Tensor> {
+        self.bias.clone()
+    }
+
+    /// Memory of weight and bias.
+    pub fn bytes(&self) -> u64 {
+        self.weight.bytes() + self.bias.as_ref().map_or(0, |b| 4 * b.len() as u64)
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, After::default())
+    }
+
+    pub fn forward_with(&self, x: &Tensor, after: After<'_>) -> Result<Tensor> {
+        let shape = self.result_shape(x, self.out_features())?;
+        let rows = x.len() / self.in_features().max(1);
+        let items = if shape.len() > 1 { shape[0] } else { 1 };
+        let finish = finish("linear", &shape, items, self.bias.as_ref(), after)?;
+        product::linear(&self.weight, x.data(), rows, &shape, &finish)
+    }
+
+    /// `a * gelu(g)` where `a` and `g` are the halves of the result.
+    pub fn geglu(&self, x: &Tensor) -> Result<Tensor> {
+        let out = self.out_features();
+        if !out.is_multiple_of(2) {
+            return Err(TensorError::invalid(
+                "geglu",
+                format!("{out} outputs have no halves"),
+            ));
+        }
+        let shape = self.result_shape(x, out / 2)?;
+        let rows = x.len() / self.in_features().max(1);
+        let bias = self.bias.as_ref().map(Tensor::data);
+        product::geglu(&self.weight, x.data(), rows, &shape, bias)
+    }
+
+    fn result_shape(&self, x: &Tensor, out: usize) -> Result<Vec<usize>> {
+        let mut shape = x.shape().to_vec();
+        match shape.last_mut() {
+            Some(last) if *last == self.in_features() => *last = out,
+            _ => {
+                return Err(TensorError::mismatch(
+                    "linear",
+                    x.shape(),
+                    &[self.out_features(), self.in_features()],
+                ));
+            }
+        }
+        Ok(shape)
+    }
+}
+
+/// The bias of a layer as f32, one value per output.
+pub(super) fn bias_of(
+    op: &'static str,
+    bias: Option<&Stored>,
+    out: usize,
+) -> Result<Option<Tensor>> {
+    let Some(bias) = bias else { return Ok(None) };
+    let bias = bias.to_f32()?;
+    if bias.len() != out {
+        return Err(TensorError::mismatch(op, bias.shape(), &[out]));
+    }
+    Ok(Some(bias))
+}
+
+/// Checks what follows a layer against the shape of its result.
+pub(super) fn finish<'a>(
+    op: &'static str,
+    shape: &[usize],
+    items: usize,
+    bias: Option<&'a Tensor>,
+    after: After<'a>,
+) -> Result<Finish<'a>> {
+    let out = shape.last().copied().unwrap_or(0);
+    if let Some(add) = after.add
+        && add.shape() != shape
+    {
+        return Err(TensorError::mismatch(op, shape, add.shape()));
+    }
+    if let Some(per_item) = after.per_item
+        && per_item.shape() != [items, out]
+    {
+        return Err(TensorError::mismatch(op, &[items, out], per_item.shape()));
+    }
+    Ok(Finish {
+        bias: bias.map(Tensor::data),
+        per_item: after.per_item.map(Tensor::data),
+        rows_per_item: (shape.iter().product::<usize>() / out.max(1))
+            .checked_div(items)
+            .unwrap_or(0),
+        act: after.act,
+        add: after.add.map(Tensor::data),
+    })
+}
