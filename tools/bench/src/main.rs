@@ -1,28 +1,45 @@
-//! Measures the built program from outside: the figures of `docs/measurements.md`.
+//! Measures the built program: the figures of `docs/measurements.md`.
 //!
-//! Start it with `cargo xtask bench server [MEASUREMENT]`, which builds the release program first. Every line of the table
+//! Start it with `cargo xtask bench GROUP [MEASUREMENT]`, which builds the release program first. Every line of the table
 //! has the figure we promised and, where there is one, what the reference takes on a machine of the same size.
 
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
 mod measure;
+mod picture;
 mod process;
 mod table;
 
 use anyhow::{Result, bail};
 
-use crate::{measure::MEASUREMENTS, table::Table};
+use crate::table::Table;
+
+/// One thing to measure, by name.
+type Measurement = (&'static str, fn(&mut Table) -> Result<()>);
+
+/// What can be measured, by the first argument.
+const GROUPS: &[(&str, &[Measurement])] = &[
+    ("server", measure::MEASUREMENTS),
+    ("sd15", picture::MEASUREMENTS),
+];
 
 fn main() -> Result<()> {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
-    for name in &wanted {
-        if !MEASUREMENTS.iter().any(|(known, _)| known == name) {
-            let names: Vec<&str> = MEASUREMENTS.iter().map(|(name, _)| *name).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((group, wanted)) = arguments.split_first() else {
+        bail!("usage: fresco-bench GROUP [MEASUREMENT]");
+    };
+    let Some((_, measurements)) = GROUPS.iter().find(|(name, _)| name == group) else {
+        let names: Vec<&str> = GROUPS.iter().map(|(name, _)| *name).collect();
+        bail!("no bench {group:?}; there are {}", names.join(", "));
+    };
+    for name in wanted {
+        if !measurements.iter().any(|(known, _)| known == name) {
+            let names: Vec<&str> = measurements.iter().map(|(name, _)| *name).collect();
             bail!("no measurement {name:?}; there are {}", names.join(", "));
         }
     }
     let mut table = Table::default();
-    for (name, work) in MEASUREMENTS {
+    for (name, work) in *measurements {
         if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
             eprintln!("measuring {name}");
             work(&mut table)?;

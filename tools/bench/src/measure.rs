@@ -17,9 +17,7 @@ use fresco_tests::{
 };
 use serde_json::json;
 
-use crate::{process, table::Table};
-
-type Measurement = (&'static str, fn(&mut Table) -> Result<()>);
+use crate::{Measurement, process, table::Table};
 
 pub(crate) const MEASUREMENTS: &[Measurement] = &[
     ("start", start),

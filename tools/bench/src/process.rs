@@ -21,11 +21,20 @@ fn ticks_per_second() -> Result<f64> {
 
 /// Resident memory in megabytes (of 1,000,000 bytes).
 pub(crate) fn memory_mb(pid: u32) -> Result<f64> {
+    status_mb(pid, "VmRSS:")
+}
+
+/// The most resident memory so far.
+pub(crate) fn peak_mb(pid: u32) -> Result<f64> {
+    status_mb(pid, "VmHWM:")
+}
+
+fn status_mb(pid: u32, name: &str) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .context("no VmRSS line")?;
+        .find_map(|line| line.strip_prefix(name))
+        .with_context(|| format!("no {name} line"))?;
     let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kib * 1024.0 / 1e6)
 }

@@ -10,11 +10,8 @@ use crate::{
 };
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let Some((what, rest)) = arguments.split_first() else {
-        bail!("usage: cargo xtask bench server [MEASUREMENT]");
-    };
-    if what != "server" {
-        bail!("no bench {what:?}; there is: server");
+    if arguments.is_empty() {
+        bail!("usage: cargo xtask bench (server | sd15) [MEASUREMENT]");
     }
     run_command(&mut cargo(&[
         "build",
@@ -32,5 +29,5 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if env::var_os("FRESCO_BIN").is_none() {
         command.env("FRESCO_BIN", release.join(format!("fresco{suffix}")));
     }
-    run_command(command.args(rest))
+    run_command(command.args(arguments))
 }
