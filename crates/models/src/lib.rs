@@ -17,6 +17,7 @@ pub mod latent_format;
 pub mod model_sampling;
 pub mod schedules;
 mod spread;
+pub mod store;
 mod tables;
 pub mod unet;
 
@@ -24,3 +25,4 @@ pub use error::ModelError;
 pub use latent_format::LatentFormat;
 pub use model_sampling::{ModelSampling, Prediction, Spacing};
 pub use schedules::{ScheduleError, Scheduler};
+pub use store::{Origin, Store, WeightPatches};
