@@ -1,7 +1,12 @@
-//! Number formats of stored tensors and their conversion to f32.
+//! Number formats of stored tensors.
 
-/// A number format by its name in the header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+use rayon::prelude::*;
+
+use crate::convert;
+use crate::weights::blocks;
+
+/// A number format. Ordered as safetensors orders them when it lays out a file: by size, then as listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dtype {
     Bool,
     U8,
@@ -18,9 +23,22 @@ pub enum Dtype {
     F64,
     I64,
     U64,
+    /// GGUF: 32 signed bytes with one scale.
+    Q8_0,
+    /// GGUF: 32 numbers of 4 bits with one scale.
+    Q4_0,
+    /// GGUF: 32 numbers of 5 bits with one scale.
+    Q5_0,
+    /// GGUF: 8 groups of 32 numbers of 4 bits, each group with a scale and a minimum.
+    Q4K,
+    /// GGUF: like `Q4K` with 5 bits.
+    Q5K,
+    /// GGUF: 16 groups of 16 numbers of 6 bits, each group with a scale.
+    Q6K,
 }
 
-const NAMES: &[(&str, Dtype)] = &[
+/// The formats of safetensors files, by their names in the header.
+const PLAIN: &[(&str, Dtype)] = &[
     ("BOOL", Dtype::Bool),
     ("U8", Dtype::U8),
     ("I8", Dtype::I8),
@@ -38,100 +56,165 @@ const NAMES: &[(&str, Dtype)] = &[
     ("U64", Dtype::U64),
 ];
 
+/// The formats that only GGUF files have.
+const BLOCKS: &[(&str, Dtype)] = &[
+    ("Q8_0", Dtype::Q8_0),
+    ("Q4_0", Dtype::Q4_0),
+    ("Q5_0", Dtype::Q5_0),
+    ("Q4_K", Dtype::Q4K),
+    ("Q5_K", Dtype::Q5K),
+    ("Q6_K", Dtype::Q6K),
+];
+
+/// Elements that one task converts: small enough for the caches, large enough to be worth handing over.
+const CHUNK: usize = 1 << 16;
+
 impl Dtype {
+    /// A format of safetensors files by its name there.
     pub fn parse(name: &str) -> Option<Self> {
-        NAMES.iter().find(|(n, _)| *n == name).map(|&(_, d)| d)
+        PLAIN.iter().find(|(n, _)| *n == name).map(|&(_, d)| d)
     }
 
     pub fn name(self) -> &'static str {
-        NAMES
+        PLAIN
             .iter()
+            .chain(BLOCKS)
             .find(|&&(_, d)| d == self)
             .map_or("", |(n, _)| n)
     }
 
-    /// Bytes per element.
-    pub fn size(self) -> usize {
+    /// Elements and bytes of the smallest piece that can be read alone: one element, except for GGUF blocks.
+    pub fn block(self) -> (usize, usize) {
         match self {
-            Self::Bool | Self::U8 | Self::I8 | Self::F8E5M2 | Self::F8E4M3 => 1,
-            Self::I16 | Self::U16 | Self::F16 | Self::Bf16 => 2,
-            Self::I32 | Self::U32 | Self::F32 => 4,
-            Self::F64 | Self::I64 | Self::U64 => 8,
+            Self::Bool | Self::U8 | Self::I8 | Self::F8E5M2 | Self::F8E4M3 => (1, 1),
+            Self::I16 | Self::U16 | Self::F16 | Self::Bf16 => (1, 2),
+            Self::I32 | Self::U32 | Self::F32 => (1, 4),
+            Self::F64 | Self::I64 | Self::U64 => (1, 8),
+            Self::Q8_0 => (32, 34),
+            Self::Q4_0 => (32, 18),
+            Self::Q5_0 => (32, 22),
+            Self::Q4K => (256, 144),
+            Self::Q5K => (256, 176),
+            Self::Q6K => (256, 210),
         }
+    }
+
+    /// Bytes of one element; of a GGUF format, bytes of one block.
+    pub fn size(self) -> usize {
+        self.block().1
+    }
+
+    pub fn is_block(self) -> bool {
+        self.block().0 > 1
+    }
+
+    /// Whether values have fractions, so that patches and casts make sense.
+    pub fn is_float(self) -> bool {
+        match self {
+            Self::F8E5M2 | Self::F8E4M3 | Self::F16 | Self::Bf16 | Self::F32 | Self::F64 => true,
+            _ => self.is_block(),
+        }
+    }
+
+    /// Bytes of so many elements; none if they fill no whole number of blocks or are too many to count.
+    pub fn bytes_for(self, elements: usize) -> Option<usize> {
+        let (per_block, size) = self.block();
+        elements
+            .is_multiple_of(per_block)
+            .then_some(elements / per_block)?
+            .checked_mul(size)
     }
 
     /// Little-endian bytes as f32 values; bytes that fill no element are left out.
     pub fn to_f32(self, bytes: &[u8]) -> Vec<f32> {
+        let (per_block, size) = self.block();
+        let mut out = vec![0.0; bytes.len() / size * per_block];
+        self.to_f32_into(bytes, &mut out);
+        out
+    }
+
+    /// Writes as many values as both sides have. Runs on all threads when there are many.
+    pub fn to_f32_into(self, bytes: &[u8], out: &mut [f32]) {
+        if out.len() <= CHUNK {
+            return self.decode(bytes, out);
+        }
+        let (per_block, size) = self.block();
+        out.par_chunks_mut(CHUNK)
+            .zip(bytes.par_chunks(CHUNK / per_block * size))
+            .for_each(|(out, bytes)| self.decode(bytes, out));
+    }
+
+    /// [`Self::to_f32_into`] on this thread only.
+    pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
+        use convert::*;
         match self {
-            Self::Bool => bytes.iter().map(|&b| f32::from(u8::from(b != 0))).collect(),
-            Self::U8 => bytes.iter().map(|&b| f32::from(b)).collect(),
-            Self::I8 => bytes.iter().map(|&b| f32::from(b as i8)).collect(),
-            Self::F8E5M2 => bytes.iter().map(|&b| f16(u16::from(b) << 8)).collect(),
-            Self::F8E4M3 => bytes.iter().map(|&b| f8_e4m3(b)).collect(),
-            Self::I16 => words(bytes, |b| f32::from(i16::from_le_bytes(b))),
-            Self::U16 => words(bytes, |b| f32::from(u16::from_le_bytes(b))),
-            Self::F16 => words(bytes, |b| f16(u16::from_le_bytes(b))),
-            Self::Bf16 => words(bytes, |b| {
-                f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16)
-            }),
-            Self::I32 => words(bytes, |b| i32::from_le_bytes(b) as f32),
-            Self::U32 => words(bytes, |b| u32::from_le_bytes(b) as f32),
-            Self::F32 => words(bytes, f32::from_le_bytes),
-            Self::F64 => words(bytes, |b| f64::from_le_bytes(b) as f32),
-            Self::I64 => words(bytes, |b| i64::from_le_bytes(b) as f32),
-            Self::U64 => words(bytes, |b| u64::from_le_bytes(b) as f32),
+            Self::Bool => words(bytes, out, |[b]| f32::from(u8::from(b != 0))),
+            Self::U8 => words(bytes, out, |[b]| f32::from(b)),
+            Self::I8 => words(bytes, out, |[b]| f32::from(b as i8)),
+            Self::F8E5M2 => words(bytes, out, |[b]| f8_e5m2_to_f32(b)),
+            Self::F8E4M3 => words(bytes, out, |[b]| F8_E4M3[usize::from(b)]),
+            Self::I16 => words(bytes, out, |b| f32::from(i16::from_le_bytes(b))),
+            Self::U16 => words(bytes, out, |b| f32::from(u16::from_le_bytes(b))),
+            Self::F16 => words(bytes, out, |b| f16_to_f32(u16::from_le_bytes(b))),
+            Self::Bf16 => words(bytes, out, |b| bf16_to_f32(u16::from_le_bytes(b))),
+            Self::I32 => words(bytes, out, |b| i32::from_le_bytes(b) as f32),
+            Self::U32 => words(bytes, out, |b| u32::from_le_bytes(b) as f32),
+            Self::F32 => words(bytes, out, f32::from_le_bytes),
+            Self::F64 => words(bytes, out, |b| f64::from_le_bytes(b) as f32),
+            Self::I64 => words(bytes, out, |b| i64::from_le_bytes(b) as f32),
+            Self::U64 => words(bytes, out, |b| u64::from_le_bytes(b) as f32),
+            Self::Q8_0 => blocks::each(bytes, out, blocks::q8_0),
+            Self::Q4_0 => blocks::each(bytes, out, blocks::q4_0),
+            Self::Q5_0 => blocks::each(bytes, out, blocks::q5_0),
+            Self::Q4K => blocks::each(bytes, out, blocks::q4_k),
+            Self::Q5K => blocks::each(bytes, out, blocks::q5_k),
+            Self::Q6K => blocks::each(bytes, out, blocks::q6_k),
         }
     }
 
     /// Values as little-endian bytes of this format, rounded to the nearest (ties to even); none for formats that hold
-    /// no fractions.
+    /// no fractions and for GGUF blocks, which nothing here writes.
+    ///
+    /// What is too large becomes infinite, or NaN in `F8E4M3`, which has no infinities: what torch does.
     pub fn encode(self, values: &[f32]) -> Option<Vec<u8>> {
-        Some(match self {
-            Self::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Self::F64 => values
-                .iter()
-                .flat_map(|v| f64::from(*v).to_le_bytes())
-                .collect(),
-            Self::F16 => values
-                .iter()
-                .flat_map(|v| half::f16::from_f32(*v).to_le_bytes())
-                .collect(),
-            Self::Bf16 => values
-                .iter()
-                .flat_map(|v| half::bf16::from_f32(*v).to_le_bytes())
-                .collect(),
-            _ => return None,
-        })
+        if !self.is_float() || self.is_block() {
+            return None;
+        }
+        let mut out = vec![0; values.len() * self.size()];
+        if values.len() <= CHUNK {
+            self.encode_into(values, &mut out);
+        } else {
+            out.par_chunks_mut(CHUNK * self.size())
+                .zip(values.par_chunks(CHUNK))
+                .for_each(|(out, values)| self.encode_into(values, out));
+        }
+        Some(out)
+    }
+
+    fn encode_into(self, values: &[f32], out: &mut [u8]) {
+        use convert::*;
+        match self {
+            Self::F8E5M2 => to_words(values, out, |v| [f32_to_f8_e5m2(v)]),
+            Self::F8E4M3 => to_words(values, out, |v| [f32_to_f8_e4m3(v)]),
+            Self::F16 => to_words(values, out, |v| f32_to_f16(v).to_le_bytes()),
+            Self::Bf16 => to_words(values, out, |v| f32_to_bf16(v).to_le_bytes()),
+            Self::F32 => to_words(values, out, f32::to_le_bytes),
+            Self::F64 => to_words(values, out, |v| f64::from(v).to_le_bytes()),
+            _ => unreachable!("encode asks for floating-point formats only"),
+        }
     }
 }
 
-fn words<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f32) -> Vec<f32> {
-    bytes
-        .chunks_exact(N)
-        .map(|chunk| f(chunk.try_into().expect("chunks have N bytes")))
-        .collect()
+fn words<const N: usize>(bytes: &[u8], out: &mut [f32], f: impl Fn([u8; N]) -> f32) {
+    for (value, &word) in out.iter_mut().zip(bytes.as_chunks::<N>().0) {
+        *value = f(word);
+    }
 }
 
-/// Half precision: 1 sign, 5 exponent, 10 mantissa bits.
-fn f16(bits: u16) -> f32 {
-    let mantissa = u32::from(bits & 0x3FF);
-    let magnitude = match (bits >> 10) & 0x1F {
-        0 => mantissa as f32 * (1.0 / 16_777_216.0),
-        31 => f32::from_bits(0x7F80_0000 | mantissa << 13),
-        e => f32::from_bits((u32::from(e) + 112) << 23 | mantissa << 13),
-    };
-    magnitude.copysign(if bits & 0x8000 == 0 { 1.0 } else { -1.0 })
-}
-
-/// 1 sign, 4 exponent, 3 mantissa bits, no infinities; all ones is NaN.
-fn f8_e4m3(bits: u8) -> f32 {
-    let mantissa = u32::from(bits & 7);
-    let magnitude = match (bits >> 3) & 0xF {
-        0 => mantissa as f32 * (1.0 / 512.0),
-        15 if mantissa == 7 => f32::NAN,
-        e => f32::from_bits((u32::from(e) + 120) << 23 | mantissa << 20),
-    };
-    magnitude.copysign(if bits & 0x80 == 0 { 1.0 } else { -1.0 })
+fn to_words<const N: usize>(values: &[f32], out: &mut [u8], f: impl Fn(f32) -> [u8; N]) {
+    for (word, &value) in out.as_chunks_mut::<N>().0.iter_mut().zip(values) {
+        *word = f(value);
+    }
 }
 
 #[cfg(test)]
@@ -168,9 +251,60 @@ mod tests {
         assert_eq!(read(Dtype::F32, &0.25f32.to_le_bytes()), [0.25]);
         assert_eq!(read(Dtype::Bool, &[0, 1]), [0.0, 1.0]);
         assert_eq!(read(Dtype::U8, &[200]), [200.0]);
-        for (name, dtype) in NAMES {
+        assert_eq!(
+            read(Dtype::F16, &[0, 0x3C, 0]),
+            [1.0],
+            "half an element is left out"
+        );
+    }
+
+    #[test]
+    fn names_and_sizes() {
+        for (name, dtype) in PLAIN {
             assert_eq!(Dtype::parse(name), Some(*dtype));
             assert_eq!(dtype.name(), *name);
+            assert!(!dtype.is_block());
         }
+        for (name, dtype) in BLOCKS {
+            assert_eq!(Dtype::parse(name), None, "not a format of safetensors");
+            assert_eq!(dtype.name(), *name);
+            assert!(dtype.is_block() && dtype.is_float());
+            let (elements, bytes) = dtype.block();
+            assert_eq!(dtype.bytes_for(3 * elements), Some(3 * bytes));
+            assert_eq!(dtype.bytes_for(elements + 1), None);
+            assert_eq!(CHUNK % elements, 0, "a task gets whole blocks");
+            assert!(dtype.encode(&vec![0.0; elements]).is_none());
+        }
+        assert_eq!(Dtype::F64.bytes_for(usize::MAX), None);
+    }
+
+    #[test]
+    fn many_values_are_the_same_as_few() {
+        let values: Vec<f32> = (0..CHUNK * 2 + 77)
+            .map(|i| i as f32 * 0.37 - 900.0)
+            .collect();
+        for dtype in [
+            Dtype::F8E5M2,
+            Dtype::F16,
+            Dtype::Bf16,
+            Dtype::F32,
+            Dtype::F64,
+        ] {
+            let bytes = dtype.encode(&values).unwrap();
+            let mut one_by_one = Vec::new();
+            for value in &values {
+                one_by_one.extend(dtype.encode(&[*value]).unwrap());
+            }
+            assert!(bytes == one_by_one, "{dtype:?}");
+            let back = dtype.to_f32(&bytes);
+            assert_eq!(back.len(), values.len());
+            let mut serial = vec![0.0; values.len()];
+            dtype.decode(&bytes, &mut serial);
+            assert!(back == serial, "{dtype:?}");
+        }
+        let bytes: Vec<u8> = (0..144 * 600).map(|i| (i % 57) as u8).collect();
+        let mut serial = vec![0.0; 256 * 600];
+        Dtype::Q4K.decode(&bytes, &mut serial);
+        assert!(Dtype::Q4K.to_f32(&bytes) == serial);
     }
 }

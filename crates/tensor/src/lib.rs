@@ -11,6 +11,7 @@
 
 mod arrange;
 pub mod batch;
+pub mod convert;
 pub mod cpu;
 pub mod device;
 mod dtype;
@@ -19,6 +20,7 @@ mod error;
 pub mod filter;
 pub mod morphology;
 pub mod nn;
+mod positioned;
 mod reduce;
 pub mod resize;
 pub mod rng;

@@ -19,12 +19,12 @@ impl Stored {
     pub fn new(dtype: Dtype, shape: impl Into<Vec<usize>>, bytes: Vec<u8>) -> Result<Self> {
         let shape = shape.into();
         let expected = element_count(&shape)?;
-        let actual = bytes.len() / dtype.size();
-        if expected != actual || !bytes.len().is_multiple_of(dtype.size()) {
+        if dtype.bytes_for(expected) != Some(bytes.len()) {
+            let (per_block, size) = dtype.block();
             return Err(TensorError::ElementCount {
                 shape,
                 expected,
-                actual,
+                actual: bytes.len() / size * per_block,
             });
         }
         Ok(Self {
@@ -46,9 +46,29 @@ impl Stored {
         &self.bytes
     }
 
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        let (per_block, size) = self.dtype.block();
+        self.bytes.len() / size * per_block
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// The values as f32.
     pub fn to_f32(&self) -> Result<Tensor> {
-        Tensor::from_vec(self.shape.clone(), self.dtype.to_f32(&self.bytes))
+        let mut tensor = Tensor::zeros(self.shape.as_slice())?;
+        self.dtype.to_f32_into(&self.bytes, tensor.data_mut());
+        Ok(tensor)
+    }
+
+    /// The same values in another format; no work where it is the same one.
+    pub fn cast(&self, dtype: Dtype) -> Result<Self> {
+        if dtype == self.dtype {
+            return Ok(self.clone());
+        }
+        Self::from_f32(&self.to_f32()?, dtype)
     }
 
     /// Values in another format, rounded to the nearest.
@@ -95,5 +115,18 @@ mod tests {
         assert!(Stored::from_f32(&t, Dtype::I64).is_err());
         assert!(Stored::new(Dtype::F16, [3], vec![0; 5]).is_err());
         assert!(half.reshape([2, 2]).is_ok() && half.reshape([3]).is_err());
+        let small = half.cast(Dtype::F8E4M3).unwrap();
+        assert_eq!(small.bytes(), [0x38, 0xC2, 0x38, 0x7F]);
+        assert_eq!(half.cast(Dtype::F16).unwrap(), half);
+    }
+
+    #[test]
+    fn blocks_must_be_whole() {
+        let stored = Stored::new(Dtype::Q8_0, [2, 32], vec![0; 68]).unwrap();
+        assert_eq!(stored.len(), 64);
+        assert_eq!(stored.to_f32().unwrap().shape(), [2, 32]);
+        assert!(Stored::new(Dtype::Q8_0, [2, 16], vec![0; 68]).is_err());
+        assert!(Stored::new(Dtype::Q8_0, [48], vec![0; 68]).is_err());
+        assert!(Stored::from_f32(&Tensor::zeros([32]).unwrap(), Dtype::Q8_0).is_err());
     }
 }

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::{Dtype, Header, Problem, TensorInfo};
-use crate::tensor::Tensor;
+use super::{Dtype, Entry, Header, Problem, TensorInfo};
 
 type Result<T> = std::result::Result<T, Problem>;
 
@@ -242,8 +241,8 @@ impl Reader<'_> {
     }
 }
 
-/// The header text for f32 tensors that are already in order, padded so that the data is aligned to 8 bytes.
-pub(super) fn render(tensors: &[(&str, &Tensor)], metadata: &[(String, String)]) -> String {
+/// The header text for tensors in the order of their bytes, padded so that the data is aligned to 8 bytes.
+pub(super) fn render(entries: &[Entry], metadata: &[(String, String)]) -> String {
     let mut out = String::from("{");
     if !metadata.is_empty() {
         out.push_str("\"__metadata__\":{");
@@ -255,18 +254,18 @@ pub(super) fn render(tensors: &[(&str, &Tensor)], metadata: &[(String, String)])
         }
         out.push('}');
     }
-    let mut start = 0;
-    for (name, tensor) in tensors {
+    let mut start = 0u64;
+    for entry in entries {
         if out.len() > 1 {
             out.push(',');
         }
-        quote(&mut out, name);
-        let shape: Vec<_> = tensor.shape().iter().map(ToString::to_string).collect();
-        let end = start + tensor.len() * Dtype::F32.size();
-        let shape = shape.join(",");
+        quote(&mut out, &entry.name);
+        let shape: Vec<_> = entry.shape.iter().map(ToString::to_string).collect();
+        let end = start + entry.bytes();
+        let (dtype, shape) = (entry.dtype.name(), shape.join(","));
         write!(
             out,
-            ":{{\"dtype\":\"F32\",\"shape\":[{shape}],\"data_offsets\":[{start},{end}]}}"
+            ":{{\"dtype\":\"{dtype}\",\"shape\":[{shape}],\"data_offsets\":[{start},{end}]}}"
         )
         .expect("writing to a string succeeds");
         start = end;

@@ -3,18 +3,18 @@
 //! Files come from strangers, so the header is checked completely before any of it is used.
 
 mod header;
+mod writer;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::TensorError;
+use crate::positioned::PositionedFile;
 use crate::tensor::Tensor;
 
 pub use crate::dtype::Dtype;
+pub use writer::{Content, Entry, write, write_streamed, write_to};
 
 /// Longest header that is read.
 pub const MAX_HEADER: u64 = 100_000_000;
@@ -27,8 +27,12 @@ pub enum SafeTensorsError {
     Write { path: PathBuf, source: io::Error },
     #[error("{path} is not a valid safetensors file: {problem}")]
     Malformed { path: PathBuf, problem: Problem },
+    #[error("{path} cannot be written: {problem}")]
+    Unwritable { path: PathBuf, problem: Problem },
     #[error("{path} has no tensor {name:?}")]
     Missing { path: PathBuf, name: String },
+    #[error("{path} became shorter after it was opened: tensor {name:?} is no longer in it")]
+    Shrunk { path: PathBuf, name: String },
     #[error("{path}: tensor {name:?} cannot be used")]
     Tensor {
         path: PathBuf,
@@ -81,46 +85,61 @@ pub struct Header {
     pub metadata: Vec<(String, String)>,
 }
 
-/// An open file; tensors are read when asked for.
+/// Checks the header of a file of which only the first bytes are at hand: `start` holds at least the length and the
+/// header, `size` is the length of the whole file.
+pub fn parse_header(start: &[u8], size: u64) -> Result<Header, Problem> {
+    let (prefix, rest) = start.split_first_chunk().ok_or(Problem::Truncated)?;
+    let length = header_length(*prefix, size)?;
+    let text = rest.get(..length as usize).ok_or(Problem::Truncated)?;
+    header::parse(text, size - length - 8)
+}
+
+fn header_length(prefix: [u8; 8], size: u64) -> Result<u64, Problem> {
+    let length = u64::from_le_bytes(prefix);
+    if length > MAX_HEADER {
+        return Err(Problem::HeaderTooLong { length });
+    }
+    if length + 8 > size {
+        return Err(Problem::Truncated);
+    }
+    Ok(length)
+}
+
+/// An open file; tensors are read when asked for, by any number of threads at once.
 #[derive(Debug)]
 pub struct SafeTensors {
     path: PathBuf,
     header: Header,
     by_name: BTreeMap<String, usize>,
     data_start: u64,
-    file: Mutex<File>,
+    file: PositionedFile,
 }
 
 impl SafeTensors {
     /// Opens a file and checks its header.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SafeTensorsError> {
         let path = path.as_ref().to_path_buf();
-        let read = |source| SafeTensorsError::Read {
-            path: path.clone(),
-            source,
+        let read = |source: io::Error| match source.kind() {
+            io::ErrorKind::UnexpectedEof => SafeTensorsError::Malformed {
+                path: path.clone(),
+                problem: Problem::Truncated,
+            },
+            _ => SafeTensorsError::Read {
+                path: path.clone(),
+                source,
+            },
         };
         let malformed = |problem| SafeTensorsError::Malformed {
             path: path.clone(),
             problem,
         };
-        let mut file = File::open(&path).map_err(read)?;
-        let size = file.metadata().map_err(read)?.len();
+        let file = PositionedFile::open(&path).map_err(read)?;
         let mut prefix = [0; 8];
-        file.read_exact(&mut prefix).map_err(|e| match e.kind() {
-            io::ErrorKind::UnexpectedEof => malformed(Problem::Truncated),
-            _ => read(e),
-        })?;
-        let length = u64::from_le_bytes(prefix);
-        if length > MAX_HEADER {
-            return Err(malformed(Problem::HeaderTooLong { length }));
-        }
+        file.read_exact_at(&mut prefix, 0).map_err(read)?;
+        let length = header_length(prefix, file.len()).map_err(malformed)?;
         let data_start = length + 8;
-        if data_start > size {
-            return Err(malformed(Problem::Truncated));
-        }
-        let mut text = vec![0; length as usize];
-        file.read_exact(&mut text).map_err(read)?;
-        let header = header::parse(&text, size - data_start).map_err(malformed)?;
+        let text = file.read_range(8, length).map_err(read)?;
+        let header = header::parse(&text, file.len() - data_start).map_err(malformed)?;
         let by_name = header.tensors.iter().enumerate();
         let by_name = by_name.map(|(i, t)| (t.name.clone(), i)).collect();
         Ok(Self {
@@ -128,7 +147,7 @@ impl SafeTensors {
             header,
             by_name,
             data_start,
-            file: Mutex::new(file),
+            file,
         })
     }
 
@@ -161,19 +180,18 @@ impl SafeTensors {
             path: self.path.clone(),
             name: name.to_owned(),
         })?;
-        let mut bytes = vec![0; (info.end - info.start) as usize];
-        // A poisoned lock only means that another reader panicked; every read seeks first.
-        let mut file = self
-            .file
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        file.seek(SeekFrom::Start(self.data_start + info.start))
-            .and_then(|_| file.read_exact(&mut bytes))
-            .map_err(|source| SafeTensorsError::Read {
-                path: self.path.clone(),
-                source,
-            })?;
-        Ok(bytes)
+        self.file
+            .read_range(self.data_start + info.start, info.end - info.start)
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::UnexpectedEof => SafeTensorsError::Shrunk {
+                    path: self.path.clone(),
+                    name: name.to_owned(),
+                },
+                _ => SafeTensorsError::Read {
+                    path: self.path.clone(),
+                    source,
+                },
+            })
     }
 
     /// A tensor, converted to f32 whatever its dtype.
@@ -190,118 +208,30 @@ impl SafeTensors {
     }
 }
 
-/// Writes f32 tensors, completely or not at all: the file gets its name only when it is whole.
-pub fn write(
-    path: impl AsRef<Path>,
-    tensors: &[(&str, &Tensor)],
-    metadata: &[(String, String)],
-) -> Result<(), SafeTensorsError> {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let path = path.as_ref();
-    let failed = |source| SafeTensorsError::Write {
-        path: path.to_path_buf(),
-        source,
-    };
-    let mut sorted: Vec<_> = tensors.to_vec();
-    sorted.sort_by_key(|(name, _)| *name);
-    if let Some(pair) = sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        return Err(SafeTensorsError::Malformed {
-            path: path.to_path_buf(),
-            problem: Problem::Duplicate {
-                name: pair[0].0.to_owned(),
-            },
-        });
-    }
-    let text = header::render(&sorted, metadata);
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
-    name.push(format!(".{}-{unique}.tmp", std::process::id()));
-    let draft = path.with_file_name(name);
-    let result = write_all(&draft, &text, &sorted).and_then(|()| fs::rename(&draft, path));
-    if result.is_err() {
-        // The first error is the one to report; a draft that was never made cannot be removed.
-        let _ = fs::remove_file(&draft);
-    }
-    result.map_err(failed)
-}
-
-/// Writes the content of such a file to anything; the caller sees to its name and its wholeness. Of tensors of the same
-/// name a reader will refuse the file.
-pub fn write_to(
-    out: &mut impl Write,
-    tensors: &[(&str, &Tensor)],
-    metadata: &[(String, String)],
-) -> io::Result<()> {
-    let mut sorted: Vec<_> = tensors.to_vec();
-    sorted.sort_by_key(|(name, _)| *name);
-    write_parts(out, &header::render(&sorted, metadata), &sorted)
-}
-
-fn write_parts(out: &mut impl Write, header: &str, tensors: &[(&str, &Tensor)]) -> io::Result<()> {
-    out.write_all(&(header.len() as u64).to_le_bytes())?;
-    out.write_all(header.as_bytes())?;
-    for (_, tensor) in tensors {
-        for chunk in tensor.data().chunks(4096) {
-            let bytes: Vec<u8> = chunk.iter().flat_map(|v| v.to_le_bytes()).collect();
-            out.write_all(&bytes)?;
-        }
-    }
-    Ok(())
-}
-
-fn write_all(draft: &Path, header: &str, tensors: &[(&str, &Tensor)]) -> io::Result<()> {
-    let file = File::create_new(draft)?;
-    let mut out = io::BufWriter::new(file);
-    write_parts(&mut out, header, tensors)?;
-    out.into_inner()
-        .map_err(io::IntoInnerError::into_error)?
-        .sync_all()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_file_that_shrinks_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.latent");
-        let a = Tensor::from_fn([1, 2, 3], |i| i as f32 - 2.5).unwrap();
-        let empty = Tensor::zeros([0]).unwrap();
-        let metadata = [(
-            "prompt".to_owned(),
-            "{\"a\": \"\\u00e9\n\"}\u{1}é".to_owned(),
-        )];
-        write(&path, &[("z", &a), ("a\"b", &empty)], &metadata).unwrap();
+        let path = dir.path().join("x.safetensors");
+        let a = Tensor::ones([4]).unwrap();
+        write(&path, &[("a", &a), ("b", &a)], &[]).unwrap();
         let file = SafeTensors::open(&path).unwrap();
-        assert_eq!(file.names().collect::<Vec<_>>(), ["a\"b", "z"]);
-        assert_eq!(file.tensor("z").unwrap(), a);
-        assert_eq!(file.tensor("a\"b").unwrap(), empty);
-        assert_eq!(file.header().metadata, metadata);
-        assert_eq!(file.metadata("prompt"), Some(&*metadata[0].1));
-        assert!(matches!(
-            file.tensor("nope"),
-            Err(SafeTensorsError::Missing { .. })
-        ));
-        let bytes = fs::read(&path).unwrap();
-        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-        assert_eq!(length % 8, 0);
-        assert!(bytes[8..].starts_with(b"{\"__metadata__\":{\"prompt\":\""));
-        assert_eq!(
-            fs::read_dir(dir.path()).unwrap().count(),
-            1,
-            "no draft is left"
+        let length = fs::metadata(&path).unwrap().len();
+        let handle = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        handle.set_len(length - 1).unwrap();
+        assert_eq!(file.tensor("a").unwrap(), a);
+        let error = file.tensor("b").unwrap_err();
+        assert!(
+            matches!(&error, SafeTensorsError::Shrunk { name, .. } if name == "b"),
+            "{error}"
         );
-    }
-
-    #[test]
-    fn a_failed_write_leaves_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let t = Tensor::scalar(1.0);
-        let inside = dir.path().join("none").join("x");
-        assert!(write(inside, &[("a", &t)], &[]).is_err());
-        assert!(write(dir.path().join("x"), &[("a", &t), ("a", &t)], &[]).is_err());
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        handle.set_len(3).unwrap();
+        assert!(file.tensor("a").is_err());
     }
 
     #[track_caller]

@@ -1,7 +1,11 @@
 //! Weight files: names, shapes and formats at once, bytes when asked for.
 
+pub(crate) mod blocks;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use rayon::prelude::*;
 
 use crate::dtype::Dtype;
 use crate::error::TensorError;
@@ -40,6 +44,11 @@ pub trait WeightFile: Send + Sync {
     fn info(&self, name: &str) -> Option<WeightInfo>;
 
     fn read(&self, name: &str) -> Result<Stored, WeightError>;
+
+    /// Several tensors at once, read by all threads; answers come in the order of the names.
+    fn read_many(&self, names: &[&str]) -> Vec<Result<Stored, WeightError>> {
+        names.par_iter().map(|name| self.read(name)).collect()
+    }
 
     /// Text pairs that came with the file.
     fn metadata(&self) -> &[(String, String)];

@@ -1,0 +1,98 @@
+//! Reading parts of a file from several threads.
+//!
+//! Files are read, not mapped: a file that gets shorter under a mapping (an aborted download that starts again, a
+//! network share) ends the process with a bus error, and a page of a mapping counts twice once the weights are packed.
+//! Positioned reads need no lock, because they do not move the file's own position.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// An open file that any thread may read anywhere.
+#[derive(Debug)]
+pub(crate) struct PositionedFile {
+    file: File,
+    /// Length when it was opened.
+    len: u64,
+}
+
+impl PositionedFile {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(io::Error::from(io::ErrorKind::IsADirectory));
+        }
+        Ok(Self {
+            file,
+            len: metadata.len(),
+        })
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Fills `out` from a position; `UnexpectedEof` if the file ends before that.
+    pub(crate) fn read_exact_at(&self, out: &mut [u8], at: u64) -> io::Result<()> {
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::FileExt::read_exact_at(&self.file, out, at)
+        }
+        #[cfg(windows)]
+        {
+            let (mut out, mut at) = (out, at);
+            while !out.is_empty() {
+                match std::os::windows::fs::FileExt::seek_read(&self.file, out, at) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(n) => {
+                        out = &mut out[n..];
+                        at += n as u64;
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(())
+        }
+    }
+
+    /// A part of the file. The part must lie inside [`Self::len`], which bounds what is asked of the allocator; memory
+    /// that is not there is an error.
+    pub(crate) fn read_range(&self, at: u64, len: u64) -> io::Result<Vec<u8>> {
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if crate::room::missing(len).is_some() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+        self.read_exact_at(&mut bytes, at)?;
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let file = PositionedFile::open(&path).unwrap();
+        assert_eq!(file.len(), 10);
+        assert_eq!(file.read_range(3, 4).unwrap(), b"3456");
+        assert_eq!(file.read_range(10, 0).unwrap(), b"");
+        for (at, len) in [(3, 8), (11, 0), (u64::MAX, 2), (0, u64::MAX)] {
+            let error = file.read_range(at, len).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        }
+        std::fs::write(&path, b"0123").unwrap();
+        assert_eq!(file.read_range(0, 4).unwrap(), b"0123");
+        let error = file.read_range(3, 4).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert!(PositionedFile::open(dir.path()).is_err());
+    }
+}
