@@ -11,6 +11,7 @@ pub mod http;
 pub mod picture;
 pub mod server;
 pub mod socket;
+pub mod tiny;
 pub mod workflow;
 
 pub use http::{Connection, Response};
