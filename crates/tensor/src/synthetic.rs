@@ -2,8 +2,12 @@
 //!
 //! The golden files store no inputs; every test rebuilds them from these streams.
 
+use rayon::prelude::*;
+
+use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
-use crate::tensor::{Tensor, element_count};
+use crate::stored::Stored;
+use crate::tensor::{Tensor, element_count, ensure_room};
 
 /// FNV-1a, 64 bits.
 pub fn fnv1a64(bytes: &[u8]) -> u64 {
@@ -28,10 +32,10 @@ pub fn value(name: &str, shape: &[usize], scale: f32) -> Result<Tensor> {
     Tensor::from_fn(shape, |i| unit(seed, i) * scale)
 }
 
-/// A synthetic weight: offset and scale follow from the rank and the last part of the key.
-pub fn weight(name: &str, shape: &[usize]) -> Result<Tensor> {
+/// Offset and scale of a synthetic weight; they follow from the rank and the last part of the key.
+fn scheme(name: &str, shape: &[usize]) -> Result<(f32, f32)> {
     let last = name.rsplit('.').next().unwrap_or(name);
-    let (offset, scale) = match shape {
+    Ok(match shape {
         [] => (1.0, 0.1),
         [_] if matches!(last, "weight" | "scale" | "gamma") => (1.0, 0.1),
         [_] => (0.0, 0.02),
@@ -40,13 +44,48 @@ pub fn weight(name: &str, shape: &[usize]) -> Result<Tensor> {
             let fan_in = element_count(rest)?;
             (0.0, (3.0 / fan_in as f64).sqrt() as f32)
         }
-    };
+    })
+}
+
+/// A synthetic weight.
+pub fn weight(name: &str, shape: &[usize]) -> Result<Tensor> {
+    let (offset, scale) = scheme(name, shape)?;
     let stream = value(name, shape, scale)?;
     Ok(if offset == 0.0 {
         stream
     } else {
         stream.add_scalar(offset)
     })
+}
+
+/// A synthetic weight in the form of a file, made by all threads and never as a whole in f32.
+pub fn stored(name: &str, shape: &[usize], dtype: Dtype) -> Result<Stored> {
+    const CHUNK: usize = 1 << 15;
+    let (offset, scale) = scheme(name, shape)?;
+    let seed = fnv1a64(name.as_bytes());
+    let count = element_count(shape)?;
+    let size = dtype.size();
+    if !dtype.is_float() || dtype.is_block() {
+        let reason = format!("cannot make {} values", dtype.name());
+        return Err(TensorError::invalid("synthetic", reason));
+    }
+    ensure_room(shape)?;
+    let mut bytes = vec![0; count * size];
+    bytes
+        .par_chunks_mut(CHUNK * size)
+        .enumerate()
+        .for_each(|(chunk, out)| {
+            let start = chunk * CHUNK;
+            let values: Vec<f32> = (start..start + out.len() / size)
+                .map(|i| {
+                    let value = unit(seed, i) * scale;
+                    if offset == 0.0 { value } else { value + offset }
+                })
+                .collect();
+            let encoded = dtype.encode(&values);
+            out.copy_from_slice(&encoded.expect("the format was checked"));
+        });
+    Stored::new(dtype, shape, bytes)
 }
 
 /// How the node goldens turn a stream into an input.
@@ -149,6 +188,23 @@ mod tests {
             weight("norm.weight", &[4]).unwrap().data(),
             [0.952_589_5, 0.905_382_93, 1.014_104_6, 0.963_466_47]
         );
+    }
+
+    #[test]
+    fn stored_weights_are_the_same_values() {
+        for (name, shape) in [
+            ("a.weight", vec![3, 33333]),
+            ("a.weight", vec![7]),
+            ("x", vec![]),
+        ] {
+            let wanted = weight(name, &shape).unwrap();
+            for dtype in [Dtype::F16, Dtype::F32] {
+                let stored = stored(name, &shape, dtype).unwrap();
+                assert_eq!(stored, Stored::from_f32(&wanted, dtype).unwrap());
+            }
+        }
+        assert!(stored("a", &[32], Dtype::Q8_0).is_err());
+        assert!(stored("a", &[32], Dtype::I64).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 
-use crate::{bench, ci, deny, docgen, fuzz, tidy};
+use crate::{bench, ci, deny, docgen, fuzz, synth, tidy};
 
 pub(crate) struct Command {
     pub(crate) name: &'static str,
@@ -67,6 +67,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         arguments: "TARGET SECONDS",
         about: "run one fuzz target",
         run: fuzz::run,
+    },
+    Command {
+        name: "synth",
+        arguments: "LIST OUT [FORMAT]",
+        about: "write a full-size checkpoint with made-up weights (LIST: sd15, sdxl, ..)",
+        run: synth::run,
     },
     Command {
         name: "docgen",

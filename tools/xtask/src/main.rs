@@ -17,6 +17,7 @@ mod install;
 mod metadata;
 mod spdx;
 mod steps;
+mod synth;
 mod tidy;
 mod tree;
 
