@@ -14,6 +14,7 @@ mod error;
 mod fourier;
 pub mod guidance;
 pub mod latent_format;
+mod layout;
 pub mod model_sampling;
 pub mod schedules;
 mod spread;

@@ -1,0 +1,294 @@
+//! The half of a UNet that control nets have too: the embedding of the noise level, the encoder and the middle.
+
+use std::sync::Arc;
+
+use fresco_tensor::Tensor;
+use fresco_tensor::nn::{Act, After, Conv2d, Linear, Padding};
+
+use super::config::{First, Stage, UNetConfig};
+use super::hooks::Part;
+use super::layers::{Pass, Residual, Transformer, TransformerShape};
+use crate::error::{ModelError, Result};
+use crate::layout::Layout;
+use crate::store::Store;
+
+/// Cosines and sines of each value at frequencies that fall from 1 to 1 / 10000: (values, width).
+pub fn sinusoid(values: &[f32], width: usize) -> Result<Tensor> {
+    let half = width / 2;
+    let fall = -(10000.0_f64.ln()) as f32;
+    let frequencies: Vec<f32> = (0..half)
+        .map(|i| (fall * i as f32 / half as f32).exp())
+        .collect();
+    let mut out = Vec::with_capacity(values.len() * width);
+    for value in values {
+        out.extend(frequencies.iter().map(|f| (value * f).cos()));
+        out.extend(frequencies.iter().map(|f| (value * f).sin()));
+        out.resize(out.len() + width % 2, 0.0);
+    }
+    Ok(Tensor::from_vec([values.len(), width], out)?)
+}
+
+/// A residual block or a convolution, perhaps a transformer after it.
+pub(crate) enum Step {
+    Conv(Arc<Conv2d>),
+    Residual(Residual),
+    Transformer(Transformer),
+}
+
+impl Step {
+    pub(crate) fn forward(
+        &self,
+        x: Tensor,
+        pass: &Pass<'_>,
+        part: Part,
+        number: usize,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Conv(conv) => Ok(conv.forward(&x)?),
+            Self::Residual(block) => block.forward(x, pass.emb),
+            Self::Transformer(block) => block.forward(x, pass, part, number),
+        }
+    }
+}
+
+pub(crate) struct Trunk {
+    config: UNetConfig,
+    time_in: Arc<Linear>,
+    time_out: Arc<Linear>,
+    label: Option<(Arc<Linear>, Arc<Linear>)>,
+    input: Vec<Vec<Step>>,
+    middle: Vec<Step>,
+    /// Transformer blocks so far.
+    pub(crate) slots: usize,
+}
+
+impl UNetConfig {
+    pub(crate) fn transformer(&self, channels: usize, depth: usize) -> TransformerShape {
+        TransformerShape {
+            channels,
+            depth,
+            context: self.context_dim.unwrap_or(channels),
+            heads: self.heads.of(channels),
+        }
+    }
+
+    /// Channels between the encoder and the decoder.
+    pub(crate) fn inner(&self) -> usize {
+        self.input
+            .last()
+            .map_or(self.model_channels, |s| s.channels)
+    }
+
+    /// Channels of the skip connections, in the order the encoder makes them.
+    pub(crate) fn skips(&self) -> Vec<usize> {
+        self.input.iter().map(|stage| stage.channels).collect()
+    }
+
+    pub(crate) fn trunk_layout(&self, to: &mut Layout) {
+        let (base, emb) = (self.model_channels, 4 * self.model_channels);
+        to.linear("time_embed.0", emb, base);
+        to.linear("time_embed.2", emb, emb);
+        if let Some(adm) = self.adm {
+            to.linear("label_emb.0.0", emb, adm);
+            to.linear("label_emb.0.2", emb, emb);
+        }
+        let mut at = self.in_channels;
+        for (number, stage) in self.input.iter().enumerate() {
+            let key = format!("input_blocks.{number}");
+            match stage.first {
+                First::Conv => to.conv(&format!("{key}.0"), stage.channels, at, 3),
+                First::Down => to.conv(&format!("{key}.0.op"), stage.channels, at, 3),
+                First::Residual => {
+                    Residual::layout(to, &format!("{key}.0"), at, stage.channels, emb);
+                }
+            }
+            if stage.depth > 0 {
+                let shape = self.transformer(stage.channels, stage.depth);
+                Transformer::layout(to, &format!("{key}.1"), shape);
+            }
+            at = stage.channels;
+        }
+        if self.middle.residuals > 0 {
+            Residual::layout(to, "middle_block.0", at, at, emb);
+        }
+        if self.middle.depth > 0 {
+            let shape = self.transformer(at, self.middle.depth);
+            Transformer::layout(to, "middle_block.1", shape);
+        }
+        if self.middle.residuals > 1 {
+            Residual::layout(to, "middle_block.2", at, at, emb);
+        }
+    }
+}
+
+impl Trunk {
+    /// The layout was verified.
+    pub(crate) fn new(store: &Store, config: UNetConfig) -> Result<Self> {
+        let mut slots = 0;
+        let mut input = Vec::new();
+        let mut at = config.in_channels;
+        for (number, stage) in config.input.iter().enumerate() {
+            let key = format!("input_blocks.{number}");
+            input.push(Self::stage(store, &config, &key, at, *stage, &mut slots)?);
+            at = stage.channels;
+        }
+        let mut middle = Vec::new();
+        if config.middle.residuals > 0 {
+            middle.push(Step::Residual(Residual::new(
+                store,
+                "middle_block.0",
+                at,
+                at,
+            )?));
+        }
+        if config.middle.depth > 0 {
+            let shape = config.transformer(at, config.middle.depth);
+            let block = Transformer::new(store, "middle_block.1", shape, &mut slots)?;
+            middle.push(Step::Transformer(block));
+        }
+        if config.middle.residuals > 1 {
+            middle.push(Step::Residual(Residual::new(
+                store,
+                "middle_block.2",
+                at,
+                at,
+            )?));
+        }
+        let label = match config.adm {
+            Some(_) => Some((
+                store.linear("label_emb.0.0")?,
+                store.linear("label_emb.0.2")?,
+            )),
+            None => None,
+        };
+        Ok(Self {
+            time_in: store.linear("time_embed.0")?,
+            time_out: store.linear("time_embed.2")?,
+            label,
+            input,
+            middle,
+            slots,
+            config,
+        })
+    }
+
+    fn stage(
+        store: &Store,
+        config: &UNetConfig,
+        key: &str,
+        input: usize,
+        stage: Stage,
+        slots: &mut usize,
+    ) -> Result<Vec<Step>> {
+        let first = format!("{key}.0");
+        let mut steps = vec![match stage.first {
+            First::Conv => Step::Conv(store.conv(&first, 1, Padding::Same(1))?),
+            First::Down => Step::Conv(store.conv(&format!("{first}.op"), 2, Padding::Same(1))?),
+            First::Residual => Step::Residual(Residual::new(store, &first, input, stage.channels)?),
+        }];
+        if stage.depth > 0 {
+            let shape = config.transformer(stage.channels, stage.depth);
+            let block = Transformer::new(store, &format!("{key}.1"), shape, slots)?;
+            steps.push(Step::Transformer(block));
+        }
+        Ok(steps)
+    }
+
+    pub(crate) fn config(&self) -> &UNetConfig {
+        &self.config
+    }
+
+    /// Refuses what the network cannot take.
+    pub(crate) fn check(
+        &self,
+        x: &Tensor,
+        timesteps: &[f32],
+        context: Option<&Tensor>,
+        y: Option<&Tensor>,
+    ) -> Result<()> {
+        let refuse = |reason: String| Err(ModelError::invalid("unet", reason));
+        let [b, c, h, w] = match *x.shape() {
+            [b, c, h, w] => [b, c, h, w],
+            _ => return refuse(format!("a latent of shape {:?} is no picture", x.shape())),
+        };
+        if b == 0 || h == 0 || w == 0 {
+            return refuse(format!("a latent of shape {:?} is empty", x.shape()));
+        }
+        if c != self.config.in_channels {
+            return refuse(format!(
+                "the network takes {} channels, the latent has {c}",
+                self.config.in_channels
+            ));
+        }
+        if timesteps.len() != b {
+            return refuse(format!("{} noise levels for {b} items", timesteps.len()));
+        }
+        match (self.config.context_dim, context) {
+            (Some(width), Some(context)) => match *context.shape() {
+                [items, n, found] => {
+                    if found != width {
+                        return refuse(format!(
+                            "the prompt is {found} values wide, the network wants {width}: it was \
+                             encoded for another kind of model"
+                        ));
+                    }
+                    if items != b || n == 0 {
+                        return refuse(format!(
+                            "a prompt of shape {:?} for {b} items",
+                            context.shape()
+                        ));
+                    }
+                }
+                _ => return refuse(format!("a prompt of shape {:?}", context.shape())),
+            },
+            (Some(_), None) => return refuse("the network needs a prompt".to_owned()),
+            (None, _) => {}
+        }
+        match (self.config.adm, y) {
+            (Some(adm), Some(y)) if y.shape() != [b, adm] => refuse(format!(
+                "the network takes a vector of {adm} values per item, got shape {:?}",
+                y.shape()
+            )),
+            (Some(_), None) => refuse("the network needs a vector of sizes".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The noise level, and what goes in with it, as the residual blocks see it before SiLU.
+    pub(crate) fn embed(&self, timesteps: &[f32], y: Option<&Tensor>) -> Result<Tensor> {
+        let silu = After {
+            act: Act::Silu,
+            ..After::default()
+        };
+        let waves = sinusoid(timesteps, self.config.model_channels)?;
+        let emb = self
+            .time_out
+            .forward(&self.time_in.forward_with(&waves, silu)?)?;
+        match (&self.label, y) {
+            (Some((first, second)), Some(y)) => {
+                let label = second.forward(&first.forward_with(y, silu)?)?;
+                Ok(emb.add(&label)?)
+            }
+            _ => Ok(emb),
+        }
+    }
+
+    /// One input block.
+    pub(crate) fn input(&self, number: usize, x: Tensor, pass: &Pass<'_>) -> Result<Tensor> {
+        pass.hooks.check()?;
+        let mut h = x;
+        for step in &self.input[number] {
+            h = step.forward(h, pass, Part::Input, number)?;
+        }
+        Ok(h)
+    }
+
+    pub(crate) fn middle(&self, x: Tensor, pass: &Pass<'_>) -> Result<Tensor> {
+        let mut h = x;
+        for step in &self.middle {
+            pass.hooks.check()?;
+            h = step.forward(h, pass, Part::Middle, 0)?;
+        }
+        Ok(h)
+    }
+}

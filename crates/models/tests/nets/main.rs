@@ -1,0 +1,4 @@
+//! Networks through their public interface, against the goldens.
+
+mod gold;
+mod unet;
