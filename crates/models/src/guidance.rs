@@ -8,8 +8,10 @@ use std::sync::{Mutex, PoisonError};
 
 use fresco_tensor::Tensor;
 
+use crate::denoise::Cond;
 use crate::fourier::scale_box;
 use crate::model_sampling::{ModelSampling, Prediction};
+use crate::unet::UNetHooks;
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -29,16 +31,55 @@ pub struct Step<'a> {
 /// Changes the pair of predictions before guidance.
 pub trait PreCfg: Send + Sync {
     fn apply(&self, step: &Step) -> Result<(Tensor, Tensor)>;
+
+    /// Whether steps without an unprompted prediction are left alone.
+    fn needs_uncond(&self) -> bool {
+        false
+    }
 }
 
 /// Guidance of another kind: gives what to take off the sample.
 pub trait CfgRule: Send + Sync {
     fn apply(&self, step: &Step) -> Result<Tensor>;
+
+    /// The same for rules that run the model again.
+    fn with_model(&self, step: &Step, _model: &dyn Again) -> Result<Tensor> {
+        self.apply(step)
+    }
 }
 
 /// Changes the guided prediction.
 pub trait PostCfg: Send + Sync {
     fn apply(&self, step: &Step, denoised: &Tensor) -> Result<Tensor>;
+
+    /// The same for changes that run the model again.
+    fn with_model(&self, step: &Step, denoised: &Tensor, _model: &dyn Again) -> Result<Tensor> {
+        self.apply(step, denoised)
+    }
+}
+
+/// Which prompt to run the model with.
+#[derive(Clone, Copy)]
+pub enum Which<'a> {
+    Cond,
+    Uncond,
+    /// Another one than the step's.
+    Other(&'a [Cond]),
+}
+
+/// The model behind a step, for guidance that runs it again.
+pub trait Again {
+    /// What acts inside the network in this run.
+    fn hooks(&self) -> &UNetHooks;
+
+    /// The prediction with one prompt alone.
+    fn predict(
+        &self,
+        which: Which<'_>,
+        x: &Tensor,
+        sigma: f32,
+        hooks: &UNetHooks,
+    ) -> Result<Tensor>;
 }
 
 /// All dimensions but the batch.
@@ -353,6 +394,10 @@ impl PreCfg for TangentialDamping {
         }
         Ok((step.cond.clone(), step.x.sub(&uncond)?))
     }
+
+    fn needs_uncond(&self) -> bool {
+        true
+    }
 }
 
 /// Replaces `u` by its part along the first right singular vector of the two rows `u` and `c`, which is found from their
@@ -408,6 +453,10 @@ impl PreCfg for FreSca {
         };
         let filtered = scale_box(&guidance, band(h), band(w), self.scale_low, self.scale_high)?;
         Ok((filtered.add(step.uncond)?, step.uncond.clone()))
+    }
+
+    fn needs_uncond(&self) -> bool {
+        true
     }
 }
 

@@ -10,6 +10,7 @@
 //! ```
 
 pub mod blocks;
+pub mod denoise;
 mod error;
 mod fourier;
 pub mod guidance;

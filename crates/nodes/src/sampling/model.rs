@@ -1,12 +1,14 @@
 //! MODEL: a network with the way it is sampled and what nodes patched onto it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_graph::{FromValue, Opaque, Value, wrong_kind};
-use fresco_models::blocks::{Downscale, FreeU};
-use fresco_models::guidance::{CfgRule, DifferentialDiffusion, PostCfg, PreCfg};
-use fresco_models::{LatentFormat, ModelSampling};
+use fresco_models::denoise::{Call, CondValue, EncodeArgs, ModelConds};
+use fresco_models::store::{Store, WeightPatches};
+use fresco_models::{LatentFormat, ModelError, ModelSampling};
 use fresco_tensor::{Result, Tensor};
+
+pub use fresco_models::denoise::Patches;
 
 /// What nodes ask of a loaded network.
 pub trait BaseModel: Send + Sync {
@@ -18,6 +20,11 @@ pub trait BaseModel: Send + Sync {
 
     /// And back.
     fn process_latent_out(&self, latent: &Tensor) -> Result<Tensor>;
+
+    /// Channels of the latents it makes.
+    fn latent_channels(&self) -> usize {
+        4
+    }
 
     /// Channels of the first level of a UNet; none for other networks.
     fn model_channels(&self) -> Option<usize> {
@@ -33,19 +40,45 @@ pub trait BaseModel: Send + Sync {
     fn bytes(&self) -> u64 {
         0
     }
+
+    /// One pass: the clean latents of a batch.
+    fn apply(&self, _sampling: &ModelSampling, _call: &Call<'_>) -> Result<Tensor, ModelError> {
+        Err(ModelError::unsupported(
+            self.name(),
+            "this model cannot be sampled",
+        ))
+    }
+
+    /// What of a condition goes into the network.
+    fn extra_conds(&self, args: &EncodeArgs<'_>) -> Result<ModelConds, ModelError> {
+        let mut conds = ModelConds::new();
+        if let Some(tokens) = &args.cond.tokens {
+            conds.insert("c_crossattn", CondValue::CrossAttn(tokens.clone()));
+        }
+        Ok(conds)
+    }
+
+    /// Bytes that a pass over a batch of latents of this shape takes.
+    fn memory_required(&self, _shape: &[usize]) -> u64 {
+        0
+    }
+
+    /// The weights, where the network keeps them by key.
+    fn store(&self) -> Option<&Arc<Store>> {
+        None
+    }
+
+    /// The same network over other weights. It must be cheap: layers are shared through the store.
+    fn with_store(&self, _store: Arc<Store>) -> Result<Arc<dyn BaseModel>, ModelError> {
+        Err(ModelError::unsupported(
+            self.name(),
+            "the weights of this model cannot be changed",
+        ))
+    }
 }
 
-/// What nodes changed about a model's sampling, in the order they did.
-#[derive(Clone, Default)]
-pub struct Patches {
-    pub pre_cfg: Vec<Arc<dyn PreCfg>>,
-    /// In place of plain guidance; the last node's counts.
-    pub cfg_rule: Option<Arc<dyn CfgRule>>,
-    pub post_cfg: Vec<Arc<dyn PostCfg>>,
-    pub denoise_mask: Option<DifferentialDiffusion>,
-    pub free_u: Vec<FreeU>,
-    pub downscale: Vec<Downscale>,
-}
+/// The network of a set of weight changes, built when it is first needed.
+type Built = Arc<Mutex<Option<Arc<dyn BaseModel>>>>;
 
 /// MODEL. Clones share the network; a patch node changes its own clone only.
 #[derive(Clone)]
@@ -55,6 +88,8 @@ pub struct Model {
     /// In place of the network's own.
     pub latent_format: Option<LatentFormat>,
     pub patches: Patches,
+    weight_patches: Option<Arc<dyn WeightPatches>>,
+    built: Built,
 }
 
 impl Model {
@@ -64,6 +99,8 @@ impl Model {
             sampling: Arc::new(sampling),
             latent_format: None,
             patches: Patches::default(),
+            weight_patches: None,
+            built: Built::default(),
         }
     }
 
@@ -79,6 +116,40 @@ impl Model {
     pub fn with_latent_format(mut self, format: LatentFormat) -> Self {
         self.latent_format = Some(format);
         self
+    }
+
+    /// What is changed about the weights.
+    pub fn weight_patches(&self) -> Option<&Arc<dyn WeightPatches>> {
+        self.weight_patches.as_ref()
+    }
+
+    /// The same model with these changes to its weights, in place of those it had. Clones of the result share the
+    /// changed network.
+    #[must_use]
+    pub fn with_weight_patches(mut self, patches: Arc<dyn WeightPatches>) -> Self {
+        self.weight_patches = Some(patches);
+        self.built = Built::default();
+        self
+    }
+
+    /// The network with its changed weights.
+    pub fn network(&self) -> Result<Arc<dyn BaseModel>, ModelError> {
+        let Some(patches) = &self.weight_patches else {
+            return Ok(self.base.clone());
+        };
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(network) = &*built {
+            return Ok(network.clone());
+        }
+        let store = self.base.store().ok_or_else(|| {
+            ModelError::unsupported(
+                self.base.name(),
+                "the weights of this model cannot be changed",
+            )
+        })?;
+        let network = self.base.with_store(store.patched(patches.clone()))?;
+        *built = Some(network.clone());
+        Ok(network)
     }
 
     /// From the latents of nodes to those the network works on.

@@ -1,0 +1,349 @@
+//! The predictions of one step: conditions that fit together share a pass of the network, and each counts where and as
+//! much as it should.
+
+use std::sync::Arc;
+
+use fresco_tensor::{Tensor, repeat_to_batch};
+
+use super::cond::{Cond, CondValue, ControlSource, ModelConds, Region};
+use crate::error::{ModelError, Result};
+use crate::unet::{ControlFeatures, UNetHooks};
+
+/// The network's inputs for one batch, besides the latent.
+#[derive(Clone, Debug, Default)]
+pub struct CallConds(pub ModelConds);
+
+impl CallConds {
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.0.get(name).and_then(CondValue::tensor)
+    }
+}
+
+/// One pass of a network.
+pub struct Call<'a> {
+    /// (b, c, ...), not yet scaled for the network.
+    pub x: &'a Tensor,
+    /// The noise level of every item.
+    pub sigma: f32,
+    pub conds: &'a CallConds,
+    pub control: Option<&'a ControlFeatures>,
+    pub hooks: &'a UNetHooks,
+}
+
+/// A network as guidance sees it.
+pub trait Predict {
+    /// The clean latents of a batch.
+    fn predict(&self, call: &Call<'_>) -> Result<Tensor>;
+
+    /// Bytes that a pass over a batch of this shape takes.
+    fn memory_required(&self, shape: &[usize]) -> u64;
+
+    /// Bytes there are; none if nobody knows.
+    fn memory_free(&self) -> Option<u64>;
+}
+
+/// Rows over which a condition fades in at the edges of its area.
+const FADE: usize = 8;
+
+/// What keeps a place that no condition speaks for from a division by zero.
+const NOTHING: f32 = 1e-37;
+
+/// A condition at work in a step.
+struct Part<'a> {
+    /// Index of its list.
+    list: usize,
+    input: Tensor,
+    weight: Tensor,
+    conds: ModelConds,
+    region: Option<Region>,
+    control: Option<&'a Arc<dyn ControlSource>>,
+}
+
+/// Fades the edges of a weight that are not edges of the latent.
+fn fade(weight: &mut Tensor, region: &Region, dims: &[usize]) {
+    let shape = weight.shape().to_vec();
+    for (d, len) in dims.iter().enumerate() {
+        let (size, offset) = (region.size[d], region.offset[d]);
+        let rows = FADE.min(size / 4);
+        let inner: usize = shape[d + 3..].iter().product();
+        let mut scale = |row: usize, factor: f32| {
+            for block in weight.data_mut().chunks_exact_mut(size * inner) {
+                for v in &mut block[row * inner..(row + 1) * inner] {
+                    *v *= factor;
+                }
+            }
+        };
+        let step = 1.0 / rows as f64;
+        for t in 0..rows {
+            let factor = (step * (t + 1) as f64) as f32;
+            if offset != 0 {
+                scale(t, factor);
+            }
+            if offset + size < *len {
+                scale(size - 1 - t, factor);
+            }
+        }
+    }
+}
+
+impl<'a> Part<'a> {
+    fn new(cond: &'a Cond, list: usize, x: &Tensor, sigma: f32) -> Result<Option<Self>> {
+        if !cond.is_active(sigma) {
+            return Ok(None);
+        }
+        let count = x.dim(0)?;
+        let dims = x.shape()[2..].to_vec();
+        let region = cond.region().map(|r| r.clipped(&dims)).transpose()?;
+        let input = match &region {
+            Some(region) => region.of(x, 2)?,
+            None => x.clone(),
+        };
+        let strength = cond.strength as f32;
+        let weight = if let Some(mask) = &cond.mask {
+            let mut mask = mask.narrow(0, 0, mask.dim(0)?.min(count))?;
+            if let Some(region) = &region {
+                mask = region.of(&mask, 1)?;
+            }
+            let mask = mask.mul_scalar(cond.mask_strength as f32);
+            let mask = repeat_to_batch(&mask.unsqueeze(1)?, count)?;
+            mask.mul_scalar(strength).expand(input.shape())?
+        } else {
+            let mut weight = Tensor::full(input.shape(), strength)?;
+            if let Some(region) = &region {
+                fade(&mut weight, region, &dims);
+            }
+            weight
+        };
+        let mut conds = ModelConds::new();
+        for (name, value) in &cond.model_conds {
+            conds.insert(name, value.fitted(count, region.as_ref())?);
+        }
+        Ok(Some(Self {
+            list,
+            input,
+            weight,
+            conds,
+            region,
+            control: cond.control.as_ref(),
+        }))
+    }
+
+    fn joins(&self, other: &Self) -> bool {
+        let same_control = match (self.control, other.control) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        same_control
+            && self.input.shape() == other.input.shape()
+            && self.conds.keys().eq(other.conds.keys())
+            && self
+                .conds
+                .values()
+                .zip(other.conds.values())
+                .all(|(a, b)| a.joins(b))
+    }
+}
+
+/// Walks over the rows of a region of a tensor (b, c, ...): where each starts in the whole, and its length.
+fn region_rows(shape: &[usize], region: Option<&Region>) -> (Vec<usize>, usize) {
+    let Some(region) = region else {
+        return (vec![0], shape.iter().product());
+    };
+    let dims = &shape[2..];
+    let mut starts: Vec<usize> = (0..shape[0] * shape[1]).collect();
+    let Some((last, outer)) = dims.len().checked_sub(1).map(|l| (l, &dims[..l])) else {
+        return (starts, 1);
+    };
+    for (d, len) in outer.iter().enumerate() {
+        starts = starts
+            .iter()
+            .flat_map(|s| (0..region.size[d]).map(move |i| s * len + region.offset[d] + i))
+            .collect();
+    }
+    for s in &mut starts {
+        *s = *s * dims[last] + region.offset[last];
+    }
+    (starts, region.size[last])
+}
+
+/// What a list of conditions predicts, gathered part by part.
+struct Sum {
+    out: Tensor,
+    count: Tensor,
+}
+
+impl Sum {
+    fn new(x: &Tensor) -> Result<Self> {
+        Ok(Self {
+            out: Tensor::zeros(x.shape())?,
+            count: Tensor::full(x.shape(), NOTHING)?,
+        })
+    }
+
+    fn add(&mut self, prediction: &[f32], part: &Part<'_>) {
+        let (starts, len) = region_rows(self.out.shape(), part.region.as_ref());
+        let (out, count) = (self.out.data_mut(), self.count.data_mut());
+        let rows = prediction.chunks_exact(len);
+        let weights = part.weight.data().chunks_exact(len);
+        for ((start, row), weight) in starts.into_iter().zip(rows).zip(weights) {
+            let to = start..start + len;
+            for (((o, c), p), w) in out[to.clone()]
+                .iter_mut()
+                .zip(&mut count[to])
+                .zip(row)
+                .zip(weight)
+            {
+                *o += p * w;
+                *c += w;
+            }
+        }
+    }
+}
+
+/// Default conditions take what the others leave.
+fn add_defaults<'a>(
+    parts: &mut Vec<Part<'a>>,
+    lists: &[Option<&'a [Cond]>],
+    x: &Tensor,
+    sigma: f32,
+) -> Result<()> {
+    for (i, list) in lists.iter().enumerate() {
+        let defaults: Vec<&Cond> = list
+            .unwrap_or_default()
+            .iter()
+            .filter(|c| c.is_default)
+            .collect();
+        if defaults.is_empty() {
+            continue;
+        }
+        let mut rest = Tensor::ones(x.shape())?;
+        for part in parts.iter().filter(|p| p.list == i) {
+            let (starts, len) = region_rows(x.shape(), part.region.as_ref());
+            let data = rest.data_mut();
+            for (start, weight) in starts.into_iter().zip(part.weight.data().chunks_exact(len)) {
+                for (r, w) in data[start..start + len].iter_mut().zip(weight) {
+                    *r -= w;
+                }
+            }
+        }
+        rest.map_inplace(|v| v.max(0.0));
+        if rest.data().iter().all(|v| *v == 0.0) {
+            continue;
+        }
+        for cond in defaults {
+            if let Some(mut part) = Part::new(cond, i, x, sigma)? {
+                part.weight = match &part.region {
+                    Some(region) => region.of(&rest, 2)?,
+                    None => rest.clone(),
+                };
+                parts.push(part);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Which of the parts that fit the first one run with it: as many as the memory allows, last ones first.
+fn choose(parts: &[Part<'_>], model: &dyn Predict) -> Vec<usize> {
+    let mut fitting: Vec<usize> = (0..parts.len())
+        .filter(|i| parts[*i].joins(&parts[0]))
+        .collect();
+    fitting.reverse();
+    let Some(free) = model.memory_free() else {
+        return fitting;
+    };
+    let shape = parts[0].input.shape();
+    for divisor in 1..=fitting.len() {
+        let count = fitting.len() / divisor;
+        let mut all = shape.to_vec();
+        all[0] *= count;
+        if model.memory_required(&all) as f64 * 1.5 < free as f64 {
+            fitting.truncate(count);
+            return fitting;
+        }
+    }
+    fitting.truncate(1);
+    fitting
+}
+
+/// What each list of conditions predicts for a noisy latent (b, c, ...). A list that is not there predicts zeros.
+pub fn predict(
+    model: &dyn Predict,
+    lists: &[Option<&[Cond]>],
+    x: &Tensor,
+    sigma: f32,
+    hooks: &UNetHooks,
+) -> Result<Vec<Tensor>> {
+    if x.rank() < 3 || x.is_empty() {
+        return Err(ModelError::invalid(
+            "latent",
+            format!("a latent of shape {:?} cannot be sampled", x.shape()),
+        ));
+    }
+    let mut sums = Vec::with_capacity(lists.len());
+    let mut parts = Vec::new();
+    for (i, list) in lists.iter().enumerate() {
+        sums.push(Sum::new(x)?);
+        for cond in list.unwrap_or_default().iter().filter(|c| !c.is_default) {
+            parts.extend(Part::new(cond, i, x, sigma)?);
+        }
+    }
+    add_defaults(&mut parts, lists, x, sigma)?;
+    while !parts.is_empty() {
+        // Indices fall, so taking one out leaves the others where they are.
+        let batch: Vec<Part<'_>> = choose(&parts, model)
+            .into_iter()
+            .map(|i| parts.remove(i))
+            .collect();
+        run(model, &batch, sigma, hooks, &mut sums)?;
+    }
+    sums.into_iter()
+        .map(|sum| Ok(sum.out.div(&sum.count)?))
+        .collect()
+}
+
+fn run(
+    model: &dyn Predict,
+    batch: &[Part<'_>],
+    sigma: f32,
+    hooks: &UNetHooks,
+    sums: &mut [Sum],
+) -> Result<()> {
+    let inputs: Vec<&Tensor> = batch.iter().map(|p| &p.input).collect();
+    let x = Tensor::cat(&inputs, 0)?;
+    let mut conds = CallConds::default();
+    for name in batch[0].conds.keys() {
+        let values: Vec<&CondValue> = batch.iter().filter_map(|p| p.conds.get(name)).collect();
+        conds.0.insert(name, CondValue::joined(&values)?);
+    }
+    let control = match batch[0].control {
+        Some(control) => control.features(&x, sigma, &conds, batch.len())?,
+        None => None,
+    };
+    let mut hooks = hooks.clone();
+    hooks.info.sigma = sigma;
+    hooks.info.cond_or_uncond = batch.iter().map(|p| p.list).collect();
+    let out = model.predict(&Call {
+        x: &x,
+        sigma,
+        conds: &conds,
+        control: control.as_ref(),
+        hooks: &hooks,
+    })?;
+    if out.shape() != x.shape() {
+        return Err(ModelError::invalid(
+            "network",
+            format!(
+                "gave {:?} for a latent of shape {:?}",
+                out.shape(),
+                x.shape()
+            ),
+        ));
+    }
+    let len = out.len() / batch.len();
+    for (part, prediction) in batch.iter().zip(out.data().chunks_exact(len)) {
+        sums[part.list].add(prediction, part);
+    }
+    Ok(())
+}

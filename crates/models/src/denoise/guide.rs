@@ -1,0 +1,345 @@
+//! Guidance: one prediction of a step from those of its prompts.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+
+use fresco_tensor::{Generator, Tensor, TensorError};
+
+use super::Patches;
+use super::batch::{Predict, predict};
+use super::cond::Cond;
+use super::prepare::{Encode, Setting, encode, named};
+use crate::error::{ModelError, Result};
+use crate::guidance::{self, Again, Step, Which};
+use crate::unet::UNetHooks;
+
+/// The conditionings of a run by name: `positive`, `negative`, and what else a guider knows.
+pub type Lists = Vec<(Arc<str>, Vec<Cond>)>;
+
+/// Changes inside the network that start anew with every run and may draw from its random numbers.
+pub trait RunPatch: Send + Sync {
+    fn install(&self, hooks: &mut UNetHooks, random: &Arc<Mutex<Generator>>);
+}
+
+/// How predictions are joined.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Guidance {
+    /// `positive` away from `negative`.
+    Cfg { cfg: f64 },
+    /// `positive` away from `middle`, and `middle` away from `negative`.
+    Dual {
+        cfg_conds: f64,
+        cfg_negative: f64,
+        nested: bool,
+    },
+    /// `positive` away from the part of `negative` that is not along it, both seen from `empty_negative_prompt`
+    /// (Armandpour et al. 2023).
+    PerpNeg { cfg: f64, neg_scale: f64 },
+}
+
+/// Equal but for rounding.
+fn is_close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
+}
+
+/// Errors of guidance that come from below keep their kind.
+fn hook_error(error: Box<dyn Error + Send + Sync>) -> ModelError {
+    match error.downcast::<ModelError>() {
+        Ok(e) => *e,
+        Err(e) => match e.downcast::<TensorError>() {
+            Ok(e) => (*e).into(),
+            Err(e) => ModelError::invalid("guidance", e.to_string()),
+        },
+    }
+}
+
+/// What a prompt predicts beyond an empty one, less what a negative prompt predicts in other directions.
+pub(crate) fn perp_neg(
+    pos: &Tensor,
+    neg: &Tensor,
+    empty: &Tensor,
+    neg_scale: f64,
+    cfg: f64,
+) -> Result<Tensor> {
+    let (pos, neg) = (pos.sub(empty)?, neg.sub(empty)?);
+    let all: Vec<usize> = (0..pos.rank()).collect();
+    let dot = neg.mul(&pos)?.sum(&all, false)?.item()?;
+    let length = pos.norm(&all, false)?.item()?;
+    let along = dot / (length * length);
+    let across = neg.sub(&pos.mul_scalar(along))?;
+    let guided = pos.sub(&across.mul_scalar(neg_scale as f32))?;
+    Ok(empty.add(&guided.mul_scalar(cfg as f32))?)
+}
+
+/// Guides every step of a run.
+pub struct Guider<'a> {
+    pub model: &'a dyn Predict,
+    /// Prepared.
+    positive: Option<Arc<[Cond]>>,
+    negative: Option<Arc<[Cond]>>,
+    middle: Option<Arc<[Cond]>>,
+    empty: Option<Arc<[Cond]>>,
+    guidance: Guidance,
+    patches: &'a Patches,
+    hooks: UNetHooks,
+    setting: Setting<'a>,
+    encode: &'a Encode<'a>,
+    /// The sampler wants the unprompted prediction.
+    keep_uncond: bool,
+    last_uncond: Option<Tensor>,
+}
+
+impl<'a> Guider<'a> {
+    pub fn new(
+        model: &'a dyn Predict,
+        lists: &Lists,
+        guidance: Guidance,
+        patches: &'a Patches,
+        setting: Setting<'a>,
+        encode: &'a Encode<'a>,
+    ) -> Self {
+        let mut hooks = patches.hooks.clone();
+        hooks.free_u.extend(&patches.free_u);
+        hooks.downscale.extend(&patches.downscale);
+        Self {
+            model,
+            positive: named(lists, "positive"),
+            negative: named(lists, "negative"),
+            middle: named(lists, "middle"),
+            empty: named(lists, "empty_negative_prompt"),
+            guidance,
+            patches,
+            hooks,
+            setting,
+            encode,
+            keep_uncond: patches.keep_uncond,
+            last_uncond: None,
+        }
+    }
+
+    /// Installs what starts anew with a run.
+    pub fn start(&mut self, random: &Arc<Mutex<Generator>>) {
+        for patch in &self.patches.per_run {
+            patch.install(&mut self.hooks, random);
+        }
+    }
+
+    /// The network's hooks of this run.
+    pub fn hooks_mut(&mut self) -> &mut UNetHooks {
+        &mut self.hooks
+    }
+
+    /// Predict without the prompt even at strength 1, for samplers that look at it.
+    pub fn keep_uncond(&mut self) {
+        self.keep_uncond = true;
+    }
+
+    /// What the last step predicted without the prompt.
+    pub fn uncond(&self) -> Option<&Tensor> {
+        self.last_uncond.as_ref()
+    }
+
+    fn lists(&self, lists: &[Option<&[Cond]>], x: &Tensor, sigma: f32) -> Result<Vec<Tensor>> {
+        predict(self.model, lists, x, sigma, &self.hooks)
+    }
+
+    /// The pair of predictions as pre-guidance changes leave it.
+    fn before(&self, step: &Step<'_>, has_uncond: bool) -> Result<(Tensor, Tensor)> {
+        let (mut cond, mut uncond) = (step.cond.clone(), step.uncond.clone());
+        for pre in &self.patches.pre_cfg {
+            if pre.needs_uncond() && !has_uncond {
+                continue;
+            }
+            let now = Step {
+                cond: &cond,
+                uncond: &uncond,
+                ..*step
+            };
+            (cond, uncond) = pre.apply(&now).map_err(hook_error)?;
+        }
+        Ok((cond, uncond))
+    }
+
+    fn again<'b>(&'b self, cond: Option<&'b [Cond]>, uncond: Option<&'b [Cond]>) -> Replay<'b, 'a> {
+        Replay {
+            guider: self,
+            cond,
+            uncond,
+        }
+    }
+
+    fn after(
+        &mut self,
+        step: &Step<'_>,
+        mut denoised: Tensor,
+        cond: Option<&[Cond]>,
+        uncond: Option<&[Cond]>,
+    ) -> Result<Tensor> {
+        for post in &self.patches.post_cfg {
+            denoised = post
+                .with_model(step, &denoised, &self.again(cond, uncond))
+                .map_err(hook_error)?;
+        }
+        self.last_uncond = Some(step.uncond.clone());
+        Ok(denoised)
+    }
+
+    /// Plain guidance, or the rule in its place, and what comes after it.
+    fn join(
+        &mut self,
+        step: &Step<'_>,
+        cond: Option<&[Cond]>,
+        uncond: Option<&[Cond]>,
+    ) -> Result<Tensor> {
+        let joined = match &self.patches.cfg_rule {
+            Some(rule) => {
+                let off = rule
+                    .with_model(step, &self.again(cond, uncond))
+                    .map_err(hook_error)?;
+                step.x.sub(&off)?
+            }
+            None => {
+                let scale = step.cfg as f32;
+                step.uncond.zip_map(step.cond, |u, c| u + (c - u) * scale)?
+            }
+        };
+        self.after(step, joined, cond, uncond)
+    }
+
+    /// The clean latent that a noisy one is guided to.
+    pub fn denoise(&mut self, x: &Tensor, sigma: f32) -> Result<Tensor> {
+        // The shared lists are borrowed apart from the guider, whose last prediction changes.
+        let (positive, negative) = (self.positive.clone(), self.negative.clone());
+        let (positive, mut negative) = (positive.as_deref(), negative.as_deref());
+        let shortcuts = !self.keep_uncond;
+        match self.guidance {
+            Guidance::Cfg { cfg } => {
+                if shortcuts && is_close(cfg, 1.0) {
+                    negative = None;
+                }
+                let out = self.lists(&[positive, negative], x, sigma)?;
+                let step = Step {
+                    x,
+                    sigma,
+                    cfg,
+                    cond: &out[0],
+                    uncond: &out[1],
+                };
+                let (cond, uncond) =
+                    self.before(&step, positive.is_some() && negative.is_some())?;
+                let step = Step {
+                    cond: &cond,
+                    uncond: &uncond,
+                    ..step
+                };
+                self.join(&step, positive, negative)
+            }
+            Guidance::Dual {
+                cfg_conds,
+                cfg_negative,
+                nested,
+            } => {
+                let middle = self.middle.clone();
+                let mut middle = middle.as_deref();
+                if !nested && shortcuts && is_close(cfg_negative, 1.0) {
+                    negative = None;
+                    if is_close(cfg_conds, 1.0) {
+                        middle = None;
+                    }
+                }
+                let out = self.lists(&[negative, middle, positive], x, sigma)?;
+                let [away, between, towards] = [&out[0], &out[1], &out[2]];
+                if nested {
+                    let step = Step {
+                        x,
+                        sigma,
+                        cfg: cfg_conds,
+                        cond: towards,
+                        uncond: between,
+                    };
+                    let text = self.join(&step, positive, middle)?;
+                    let scale = cfg_negative as f32;
+                    return Ok(away.zip_map(&text, |a, t| a + scale * (t - a))?);
+                }
+                let step = Step {
+                    x,
+                    sigma,
+                    cfg: cfg_negative,
+                    cond: between,
+                    uncond: away,
+                };
+                let base = self.join(&step, middle, negative)?;
+                let more = towards.sub(between)?.mul_scalar(cfg_conds as f32);
+                Ok(base.add(&more)?)
+            }
+            Guidance::PerpNeg { cfg, neg_scale } => {
+                let empty = self.empty.clone();
+                let mut empty = empty.as_deref();
+                if shortcuts && neg_scale == 0.0 {
+                    negative = None;
+                    if is_close(cfg, 1.0) {
+                        empty = None;
+                    }
+                }
+                let out = self.lists(&[positive, negative, empty], x, sigma)?;
+                let step = Step {
+                    x,
+                    sigma,
+                    cfg,
+                    cond: &out[0],
+                    uncond: &out[1],
+                };
+                let (cond, uncond) =
+                    self.before(&step, positive.is_some() && negative.is_some())?;
+                let joined = perp_neg(&cond, &uncond, &out[2], neg_scale, cfg)?;
+                let step = Step {
+                    cond: &cond,
+                    uncond: &uncond,
+                    ..step
+                };
+                self.after(&step, joined, positive, negative)
+            }
+        }
+    }
+}
+
+/// The model behind a step, for guidance that runs it again.
+struct Replay<'b, 'a> {
+    guider: &'b Guider<'a>,
+    cond: Option<&'b [Cond]>,
+    uncond: Option<&'b [Cond]>,
+}
+
+impl Again for Replay<'_, '_> {
+    fn hooks(&self) -> &UNetHooks {
+        &self.guider.hooks
+    }
+
+    fn predict(
+        &self,
+        which: Which<'_>,
+        x: &Tensor,
+        sigma: f32,
+        hooks: &UNetHooks,
+    ) -> guidance::Result<Tensor> {
+        let encoded;
+        let list = match which {
+            Which::Cond => self.cond,
+            Which::Uncond => self.uncond,
+            Which::Other(conds) => {
+                let mut conds = conds.to_vec();
+                let setting = Setting {
+                    noise: x,
+                    latent: None,
+                    denoise_mask: None,
+                    ..self.guider.setting
+                };
+                encode(&mut conds, "negative", &setting, self.guider.encode)?;
+                encoded = conds;
+                Some(&*encoded)
+            }
+        };
+        let mut out = predict(self.guider.model, &[list], x, sigma, hooks)?;
+        out.pop().ok_or_else(|| "no prediction".into())
+    }
+}

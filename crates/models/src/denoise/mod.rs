@@ -1,0 +1,41 @@
+//! From prompts to one prediction: which parts of a latent each prompt speaks for, how prompts share passes of the
+//! network, and how the predictions become the one that sampling goes on with.
+//!
+//! A [`Cond`] is one entry of a conditioning. [`prepare`] fits all entries of a run to its latent; [`predict`] makes the
+//! predictions of one step; a [`Guider`] joins them.
+
+mod batch;
+mod cond;
+mod guide;
+mod inpaint;
+mod prepare;
+
+pub use batch::{Call, CallConds, Predict, predict};
+pub use cond::{Area, Cond, CondValue, ControlSource, ModelConds, Region};
+pub use guide::{Guidance, Guider, Lists, RunPatch};
+pub use inpaint::{Inpaint, fit_mask};
+pub use prepare::{Encode, EncodeArgs, Setting, encode, prepare};
+
+use std::sync::Arc;
+
+use crate::blocks::{Downscale, FreeU};
+use crate::guidance::{CfgRule, DifferentialDiffusion, PostCfg, PreCfg};
+use crate::unet::UNetHooks;
+
+/// What was changed about a model's sampling, in the order it was.
+#[derive(Clone, Default)]
+pub struct Patches {
+    pub pre_cfg: Vec<Arc<dyn PreCfg>>,
+    /// In place of plain guidance; the last one set counts.
+    pub cfg_rule: Option<Arc<dyn CfgRule>>,
+    pub post_cfg: Vec<Arc<dyn PostCfg>>,
+    pub denoise_mask: Option<DifferentialDiffusion>,
+    pub free_u: Vec<FreeU>,
+    pub downscale: Vec<Downscale>,
+    /// Predict without the prompt even where guidance of strength 1 does not need it.
+    pub keep_uncond: bool,
+    /// What acts inside the network.
+    pub hooks: UNetHooks,
+    /// What acts inside the network and starts anew with every run.
+    pub per_run: Vec<Arc<dyn RunPatch>>,
+}
