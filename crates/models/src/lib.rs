@@ -21,6 +21,7 @@ pub mod schedules;
 mod spread;
 pub mod store;
 mod tables;
+pub mod text;
 pub mod unet;
 
 pub use error::ModelError;

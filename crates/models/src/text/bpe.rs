@@ -1,0 +1,222 @@
+//! CLIP's byte-pair encoding.
+//!
+//! The merge table (see `README.md` here) lies in the program and is turned into a lookup at the first prompt.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::LazyLock;
+
+use super::unicode::{clean, is_letter, is_number};
+
+pub const START: u32 = 49406;
+pub const END: u32 = 49407;
+/// Number of tokens.
+pub const VOCABULARY: usize = 49408;
+
+/// Token of the first merge; before it are the bytes, inside a word and at its end.
+const FIRST_MERGE: u32 = 512;
+const AT_END: u32 = 256;
+
+static TABLE: &[u8] = include_bytes!("clip_merges.bin");
+
+/// Which token a pair becomes.
+static MERGES: LazyLock<HashMap<(u16, u16), u16>> = LazyLock::new(|| {
+    let (pairs, rest) = TABLE.as_chunks::<4>();
+    assert!(rest.is_empty(), "the table consists of pairs");
+    pairs
+        .iter()
+        .zip(FIRST_MERGE as u16..)
+        .map(|(&[a, b, c, d], token)| {
+            let pair = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+            (pair, token)
+        })
+        .collect()
+});
+
+/// The token of each byte: printable ones of Latin-1 first, then the others.
+const BYTE_ORDER: [u8; 256] = {
+    let mut order = [0; 256];
+    let mut next = 0_u8;
+    let mut pass = 0;
+    while pass < 2 {
+        let mut byte = 0;
+        while byte < 256 {
+            let printable = matches!(byte, 33..127 | 0xA1..0xAD | 0xAE..0x100);
+            if printable == (pass == 0) {
+                order[byte] = next;
+                next = next.wrapping_add(1);
+            }
+            byte += 1;
+        }
+        pass += 1;
+    }
+    order
+};
+
+/// The token ids of a text, without start and end.
+pub fn encode(text: &str) -> Vec<u32> {
+    let mut ids = Vec::new();
+    let mut rest = text;
+    // Written exactly so, the two marks are cut out before anything else happens to the text.
+    loop {
+        let mark = [("<|startoftext|>", START), ("<|endoftext|>", END)]
+            .into_iter()
+            .filter_map(|(mark, id)| rest.find(mark).map(|at| (at, mark, id)))
+            .min();
+        let Some((at, mark, id)) = mark else { break };
+        stretch(&rest[..at], &mut ids);
+        ids.push(id);
+        rest = &rest[at + mark.len()..];
+    }
+    stretch(rest, &mut ids);
+    ids
+}
+
+fn stretch(text: &str, ids: &mut Vec<u32>) {
+    let text = clean(text);
+    for word in text.split(' ') {
+        let mut rest = word;
+        while !rest.is_empty() {
+            let (len, special) = piece(rest);
+            let (head, tail) = rest.split_at(len);
+            match special {
+                Some(id) => ids.push(id),
+                None => merge(head.as_bytes(), ids),
+            }
+            rest = tail;
+        }
+    }
+}
+
+/// Length of the next piece of a word, and its token if it is a mark.
+fn piece(word: &str) -> (usize, Option<u32>) {
+    const MARKS: [(&str, Option<u32>); 9] = [
+        ("<|startoftext|>", Some(START)),
+        ("<|endoftext|>", Some(END)),
+        ("'s", None),
+        ("'t", None),
+        ("'re", None),
+        ("'ve", None),
+        ("'m", None),
+        ("'ll", None),
+        ("'d", None),
+    ];
+    for (mark, id) in MARKS {
+        if let Some(len) = starts_with_folded(word, mark) {
+            // The long s counts as an s when comparing, but is not the mark's letter.
+            return (len, id.filter(|_| word.starts_with(mark)));
+        }
+    }
+    let first = word.chars().next().expect("the word is not empty");
+    let run = |holds: fn(char) -> bool| word.find(|c| !holds(c)).unwrap_or(word.len());
+    let len = if is_letter(first) {
+        run(is_letter)
+    } else if is_number(first) {
+        first.len_utf8()
+    } else {
+        run(|c| !is_letter(c) && !is_number(c))
+    };
+    (len, None)
+}
+
+/// The bytes of `word` that equal `start` when case is ignored. The word is lower-case; the one other letter that folds to
+/// one of these is the long s.
+fn starts_with_folded(word: &str, start: &str) -> Option<usize> {
+    let mut chars = word.char_indices();
+    for expected in start.chars() {
+        let (_, c) = chars.next()?;
+        if c != expected && !(expected == 's' && c == 'ſ') {
+            return None;
+        }
+    }
+    Some(chars.next().map_or(word.len(), |(at, _)| at))
+}
+
+/// Merges the bytes of one piece, lowest token first, leftmost first. Every pair that contains a merged token stands later
+/// in the table than the token itself, so this is the same as merging all occurrences of the lowest pair at a time.
+fn merge(bytes: &[u8], ids: &mut Vec<u32>) {
+    let last = bytes.len() - 1;
+    let mut tokens: Vec<u16> = bytes
+        .iter()
+        .map(|b| u16::from(BYTE_ORDER[usize::from(*b)]))
+        .collect();
+    tokens[last] += AT_END as u16;
+
+    // A doubly linked list by index; merged positions are left behind with no length.
+    let mut next: Vec<usize> = (1..=tokens.len()).collect();
+    let mut previous: Vec<usize> = (0..tokens.len()).map(|i| i.wrapping_sub(1)).collect();
+    let mut gone = vec![false; tokens.len()];
+    let mut queue = BinaryHeap::new();
+    let candidate = |tokens: &[u16], left: usize, right: usize| {
+        let merged = MERGES.get(&(tokens[left], tokens[right]))?;
+        Some(Reverse((*merged, left, tokens[left], tokens[right])))
+    };
+    queue.extend((0..last).filter_map(|left| candidate(&tokens, left, left + 1)));
+
+    while let Some(Reverse((merged, left, a, b))) = queue.pop() {
+        let right = next[left];
+        let stale = gone[left] || right == tokens.len() || (tokens[left], tokens[right]) != (a, b);
+        if stale {
+            continue;
+        }
+        tokens[left] = merged;
+        gone[right] = true;
+        let after = next[right];
+        next[left] = after;
+        if after < tokens.len() {
+            previous[after] = left;
+            queue.extend(candidate(&tokens, left, after));
+        }
+        if left > 0 {
+            queue.extend(candidate(&tokens, previous[left], left));
+        }
+    }
+    let kept = tokens.iter().zip(&gone).filter(|(_, gone)| !**gone);
+    ids.extend(kept.map(|(token, _)| u32::from(*token)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &[u32]) {
+        assert_eq!(encode(text), expected, "{text}");
+    }
+
+    #[test]
+    fn published_examples() {
+        check("a photo of a cat", &[320, 1125, 539, 320, 2368]);
+        check("Hello, WORLD!!", &[3306, 267, 1002, 748]);
+        check("don't it's", &[847, 713, 585, 568]);
+        check("1234 12.5", &[272, 273, 274, 275, 272, 273, 269, 276]);
+        check("café naïve ﬁ", &[15304, 1097, 35689, 563, 171, 105, 479]);
+        check(
+            "日本語 テスト",
+            &[37156, 19277, 361, 34002, 508, 2429, 228, 32421, 486],
+        );
+        check("emoji 😀", &[16327, 7334]);
+        check("x_y-z", &[343, 318, 344, 268, 345]);
+        check("cat:dog (a)", &[2368, 281, 1929, 263, 320, 264]);
+    }
+
+    #[test]
+    fn marks_inside_a_word() {
+        check("!!<|endoftext|>a", &[748, END, 320]);
+        // Not written exactly, a mark is only seen at the start of a piece.
+        check("A<|EndOfText|>", &[320, END]);
+        assert!(!encode("!<|EndOfText|>").contains(&END));
+    }
+
+    #[test]
+    fn every_merge_uses_earlier_tokens() {
+        assert!(MERGES.iter().all(|((a, b), token)| a < token && b < token));
+        assert_eq!(MERGES.len() + FIRST_MERGE as usize + 2, VOCABULARY);
+    }
+
+    #[test]
+    fn a_huge_word_takes_no_square_time() {
+        let ids = encode(&"x".repeat(400_000));
+        assert_eq!(ids.len(), 100_000);
+    }
+}
