@@ -1,0 +1,4 @@
+//! Conditions and guidance against the reference's recorded results.
+
+mod conds;
+mod guidance;
