@@ -1,0 +1,19 @@
+//! Golden tests of LoRA: name maps and merge results of the reference, and files that are not as they should be.
+
+mod files;
+mod merge;
+mod names;
+
+use std::path::PathBuf;
+
+/// A file of the golden numbers.
+fn gold(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/gold")
+        .join(name)
+}
+
+fn gold_json(name: &str) -> serde_json::Value {
+    let text = std::fs::read_to_string(gold(name)).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
