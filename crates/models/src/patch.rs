@@ -269,6 +269,7 @@ static SHARED: Mutex<Vec<Built<Weak<Store>>>> = Mutex::new(Vec::new());
 #[derive(Default)]
 pub struct PatchSet {
     lists: Arc<Lists>,
+    mode: PatchMode,
     /// What was made from this set lives as long as the set.
     built: Mutex<Vec<Built<Arc<Store>>>>,
 }
@@ -293,8 +294,23 @@ impl PatchSet {
                 by_key,
                 identity: hasher.finish(),
             }),
+            mode: self.mode,
             built: Mutex::default(),
         }
+    }
+
+    /// The same patches, with the changed weights kept or made as needed.
+    #[must_use]
+    pub fn with_mode(&self, mode: PatchMode) -> Self {
+        Self {
+            lists: Arc::clone(&self.lists),
+            mode,
+            built: Mutex::default(),
+        }
+    }
+
+    pub fn mode(&self) -> PatchMode {
+        self.mode
     }
 
     /// Equal for sets that change weights in the same way, while both exist.
@@ -330,7 +346,8 @@ impl PatchSet {
     }
 
     /// A network's weights with these patches: the same store for equal sets, for as long as one of the sets lives.
-    pub fn store(&self, base: &Arc<Store>, prefix: &str, mode: PatchMode) -> Arc<Store> {
+    pub fn store(&self, base: &Arc<Store>, prefix: &str) -> Arc<Store> {
+        let mode = self.mode;
         let address = Arc::as_ptr(base) as usize;
         let identity = self.identity();
         let of = |base: usize, p: &str, i: u64, m: PatchMode| {

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_graph::{FromValue, Opaque, Value, wrong_kind};
 use fresco_models::denoise::{Call, CondValue, EncodeArgs, ModelConds};
-use fresco_models::store::{Store, WeightPatches};
-use fresco_models::{LatentFormat, ModelError, ModelSampling};
+use fresco_models::store::Store;
+use fresco_models::{LatentFormat, ModelError, ModelSampling, PatchSet};
 use fresco_tensor::{Result, Tensor};
 
 pub use fresco_models::denoise::Patches;
@@ -63,7 +63,7 @@ pub trait BaseModel: Send + Sync {
         0
     }
 
-    /// The weights, where the network keeps them by key.
+    /// The weights without any patch, where the network keeps them by key.
     fn store(&self) -> Option<&Arc<Store>> {
         None
     }
@@ -77,6 +77,9 @@ pub trait BaseModel: Send + Sync {
     }
 }
 
+/// What stands before the store's keys in patches and LoRA files.
+pub const WEIGHT_PREFIX: &str = "diffusion_model.";
+
 /// The network of a set of weight changes, built when it is first needed.
 type Built = Arc<Mutex<Option<Arc<dyn BaseModel>>>>;
 
@@ -88,7 +91,7 @@ pub struct Model {
     /// In place of the network's own.
     pub latent_format: Option<LatentFormat>,
     pub patches: Patches,
-    weight_patches: Option<Arc<dyn WeightPatches>>,
+    weight_patches: Option<Arc<PatchSet>>,
     built: Built,
 }
 
@@ -119,14 +122,14 @@ impl Model {
     }
 
     /// What is changed about the weights.
-    pub fn weight_patches(&self) -> Option<&Arc<dyn WeightPatches>> {
+    pub fn weight_patches(&self) -> Option<&Arc<PatchSet>> {
         self.weight_patches.as_ref()
     }
 
     /// The same model with these changes to its weights, in place of those it had. Clones of the result share the
     /// changed network.
     #[must_use]
-    pub fn with_weight_patches(mut self, patches: Arc<dyn WeightPatches>) -> Self {
+    pub fn with_weight_patches(mut self, patches: Arc<PatchSet>) -> Self {
         self.weight_patches = Some(patches);
         self.built = Built::default();
         self
@@ -147,7 +150,7 @@ impl Model {
                 "the weights of this model cannot be changed",
             )
         })?;
-        let network = self.base.with_store(store.patched(patches.clone()))?;
+        let network = self.base.with_store(patches.store(store, WEIGHT_PREFIX))?;
         *built = Some(network.clone());
         Ok(network)
     }
