@@ -10,6 +10,7 @@
 //! ```
 
 pub mod blocks;
+pub mod brownian;
 pub mod denoise;
 mod error;
 mod fourier;
@@ -19,6 +20,7 @@ mod layout;
 pub mod lora;
 pub mod model_sampling;
 pub mod patch;
+pub mod samplers;
 pub mod schedules;
 mod spread;
 pub mod store;

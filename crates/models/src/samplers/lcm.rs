@@ -1,0 +1,75 @@
+//! Latent consistency models: jump to the clean latent and put new noise on it.
+
+use fresco_tensor::{Crop, Tensor, common_upscale};
+
+use super::Result;
+use super::arithmetic::update;
+use super::run::Run;
+
+pub(super) fn lcm(run: &mut Run<'_>, mut x: Tensor, sigmas: &[f32]) -> Result<Tensor> {
+    for (i, w) in sigmas.windows(2).enumerate() {
+        let denoised = run.denoise(&x, w[0])?;
+        run.step(i, w[0], &x, &denoised)?;
+        x = denoised;
+        if w[1] > 0.0 {
+            let noise = run.noise(&x, w[0], w[1])?;
+            x = run.sampling.noise_scaling(w[1], &noise, &x, false)?;
+        }
+    }
+    Ok(x)
+}
+
+/// How much larger the latent is after each of the first steps.
+fn growth(total: f64, wanted: Option<usize>, levels: usize) -> Vec<f64> {
+    let points = match wanted {
+        None => (levels / 2 + 1).max(2),
+        Some(steps) => (steps + 1).min(levels + 1),
+    };
+    let last = points - 1;
+    (1..points)
+        .map(|k| {
+            if k == last {
+                total
+            } else {
+                1.0 + (total - 1.0) / last as f64 * k as f64
+            }
+        })
+        .collect()
+}
+
+/// The same on a latent that grows with the first steps.
+pub(super) fn lcm_upscale(run: &mut Run<'_>, mut x: Tensor, sigmas: &[f32]) -> Result<Tensor> {
+    let options = run.options;
+    let growth = growth(options.total_upscale, options.upscale_steps, sigmas.len());
+    let &[_, _, .., height, width] = x.shape() else {
+        return Err(run.unfit(format!("a latent of shape {:?} has no picture", x.shape())));
+    };
+    let sized = |side: usize, factor: f64| (side as f64 * factor).round_ties_even() as usize;
+    for (i, w) in sigmas.windows(2).enumerate() {
+        let denoised = run.denoise(&x, w[0])?;
+        run.step(i, w[0], &x, &denoised)?;
+        x = denoised;
+        if let Some(&factor) = growth.get(i) {
+            let (width, height) = (sized(width, factor), sized(height, factor));
+            x = common_upscale(&x, width, height, options.upscale_method, Crop::Disabled)?;
+        }
+        if w[1] > 0.0 {
+            let noise = run.global_noise(&x)?;
+            update(&mut x, [&noise], |x, [n]| x + w[1] * n);
+        }
+    }
+    Ok(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::growth;
+
+    #[test]
+    fn half_of_the_steps_grow() {
+        assert_eq!(growth(2.0, None, 5), [1.5, 2.0]);
+        assert_eq!(growth(2.0, Some(1), 5), [2.0]);
+        assert_eq!(growth(2.0, Some(0), 5), [0.0; 0]);
+        assert_eq!(growth(3.0, Some(100), 2), [2.0, 3.0]);
+    }
+}
