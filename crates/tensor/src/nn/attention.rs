@@ -2,7 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::misc::softmax_row;
+use crate::cpu::attention::{self as kernel, Masking, Sizes};
+use crate::cpu::isa::isa;
 use crate::cpu::math;
 use crate::error::{Result, TensorError};
 use crate::tensor::{Tensor, allocate};
@@ -13,18 +14,8 @@ pub enum Mask<'a> {
     None,
     /// Only those at its own position and before.
     Causal,
-    /// Added to the scores: (b or 1, heads or 1, nq, nk), or (nq, nk).
+    /// Added to the scores: (b or 1, heads or 1, nq or 1, nk), or (nq or 1, nk).
     Add(&'a Tensor),
-}
-
-/// Sizes of one call, checked.
-struct Sizes {
-    batch: usize,
-    queries: usize,
-    keys: usize,
-    heads: usize,
-    /// Channels of one head.
-    d: usize,
 }
 
 fn sizes(q: &Tensor, k: &Tensor, heads: usize) -> Result<Sizes> {
@@ -59,20 +50,18 @@ fn mask_steps(mask: &Tensor, s: &Sizes) -> Result<[usize; 3]> {
     if !fits {
         return Err(TensorError::mismatch("attention", mask.shape(), &full));
     }
-    let row = if shape[2] == 1 { 0 } else { s.keys };
-    let head = if shape[1] == 1 { 0 } else { shape[2] * s.keys };
-    let item = if shape[0] == 1 {
-        0
-    } else {
-        shape[1] * shape[2] * s.keys
-    };
-    Ok([item, head, row])
+    let step = |dim: usize, size: usize| if shape[dim] == 1 { 0 } else { size };
+    Ok([
+        step(0, shape[1] * shape[2] * s.keys),
+        step(1, shape[2] * s.keys),
+        step(2, s.keys),
+    ])
 }
 
 /// Softmax of `q k^T * scale + mask`, times `v`, head by head.
 ///
-/// `q` is (b, nq, heads * d), `k` and `v` are (b, nk, heads * d); so is the result, in the shape of `q`. `scale` is one
-/// over the root of `d` unless given. A query that may look at nothing gives NaN; without any key the result is zero.
+/// `q` is (b, nq, heads * d), `k` and `v` are (b, nk, heads * d); the result has the shape of `q`. `scale` is one over
+/// the root of `d` unless given. A query that may look at nothing gives NaN; without any key the result is zero.
 pub fn attention(
     q: &Tensor,
     k: &Tensor,
@@ -85,58 +74,19 @@ pub fn attention(
     if v.shape() != k.shape() {
         return Err(TensorError::mismatch("attention", k.shape(), v.shape()));
     }
-    let added = match mask {
-        Mask::Add(t) => Some((t.data(), mask_steps(t, &s)?)),
-        _ => None,
+    let masking = match mask {
+        Mask::None => Masking::None,
+        Mask::Causal => Masking::Causal,
+        Mask::Add(mask) => Masking::Add {
+            data: mask.data(),
+            steps: mask_steps(mask, &s)?,
+        },
     };
-    let causal = matches!(mask, Mask::Causal);
-    let mut out = allocate(q.shape(), 0.0)?;
-    if out.is_empty() || s.keys == 0 {
-        return Tensor::from_vec(q.shape(), out);
+    if q.is_empty() || s.keys == 0 {
+        return Tensor::zeros(q.shape());
     }
     let scale = scale.unwrap_or_else(|| 1.0 / (s.d as f32).sqrt());
-    let width = s.heads * s.d;
-    out.par_chunks_mut(width)
-        .enumerate()
-        .for_each(|(row, out)| {
-            let (item, query) = (row / s.queries, row % s.queries);
-            let base = item * s.keys * width;
-            let allowed = if causal {
-                s.keys.min(query + 1)
-            } else {
-                s.keys
-            };
-            for head in 0..s.heads {
-                let at = head * s.d;
-                let q = &q.data()[row * width + at..][..s.d];
-                let out = &mut out[at..at + s.d];
-                let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
-                for key in 0..allowed {
-                    let k = &k.data()[base + key * width + at..][..s.d];
-                    let v = &v.data()[base + key * width + at..][..s.d];
-                    let mut score = q.iter().zip(k).map(|(a, b)| a * b).sum::<f32>() * scale;
-                    if let Some((mask, [i, h, r])) = added {
-                        score += mask[item * i + head * h + query * r + key];
-                    }
-                    if score == f32::NEG_INFINITY {
-                        continue;
-                    }
-                    if score > max || score.is_nan() {
-                        let shrink = math::exp(max - score);
-                        max = score;
-                        sum *= shrink;
-                        out.iter_mut().for_each(|o| *o *= shrink);
-                    }
-                    let share = math::exp(score - max);
-                    sum += share;
-                    for (o, v) in out.iter_mut().zip(v) {
-                        *o += share * v;
-                    }
-                }
-                out.iter_mut().for_each(|o| *o /= sum);
-            }
-        });
-    Tensor::from_vec(q.shape(), out)
+    kernel::attention(isa(), s, [q, k, v], scale, masking)
 }
 
 /// The softmax of `q k^T / sqrt(d)` itself, (b * heads, nq, nk).
@@ -145,6 +95,7 @@ pub fn attention_probabilities(q: &Tensor, k: &Tensor, heads: usize) -> Result<T
     let shape = vec![s.batch * s.heads, s.queries, s.keys];
     let mut out = allocate(&shape, 0.0)?;
     if !out.is_empty() {
+        let isa = isa();
         let scale = 1.0 / (s.d as f32).sqrt();
         let width = s.heads * s.d;
         out.par_chunks_mut(s.keys)
@@ -155,10 +106,9 @@ pub fn attention_probabilities(q: &Tensor, k: &Tensor, heads: usize) -> Result<T
                 let q = &q.data()[query * width + head * s.d..][..s.d];
                 for (key, o) in out.iter_mut().enumerate() {
                     let first = (item * s.keys + key) * width + head * s.d;
-                    let k = &k.data()[first..first + s.d];
-                    *o = q.iter().zip(k).map(|(a, b)| a * b).sum::<f32>() * scale;
+                    *o = kernel::dot(isa, q, &k.data()[first..first + s.d]) * scale;
                 }
-                softmax_row(out);
+                math::softmax_row(isa, out);
             });
     }
     Tensor::from_vec(shape, out)

@@ -2,7 +2,8 @@
 
 use rayon::prelude::*;
 
-use crate::cpu::math;
+use crate::cpu::isa::isa;
+use crate::cpu::math::{self, Function};
 use crate::error::{Result, TensorError};
 use crate::tensor::{Tensor, allocate};
 
@@ -25,32 +26,11 @@ pub enum Act {
 /// Elements that one task works on: fixed, so that nothing depends on the number of threads.
 const CHUNK: usize = 1 << 14;
 
-impl Act {
-    /// The activation of one value.
-    pub fn of(self, x: f32) -> f32 {
-        match self {
-            Self::None => x,
-            Self::Silu => x * math::sigmoid(x),
-            Self::Gelu => x * math::normal_cdf(x),
-            Self::GeluTanh => 0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh()),
-            Self::QuickGelu => x * math::sigmoid(1.702 * x),
-            Self::Relu => {
-                if x < 0.0 {
-                    0.0
-                } else {
-                    x
-                }
-            }
-        }
-    }
-}
-
-fn map(mut x: Tensor, f: impl Fn(f32) -> f32 + Sync) -> Tensor {
-    x.data_mut().par_chunks_mut(CHUNK).for_each(|chunk| {
-        for v in chunk {
-            *v = f(*v);
-        }
-    });
+fn map<F: Function>(mut x: Tensor) -> Tensor {
+    let isa = isa();
+    x.data_mut()
+        .par_chunks_mut(CHUNK)
+        .for_each(|chunk| math::map::<F>(isa, chunk));
     x
 }
 
@@ -58,7 +38,11 @@ fn map(mut x: Tensor, f: impl Fn(f32) -> f32 + Sync) -> Tensor {
 pub fn activate(x: Tensor, act: Act) -> Tensor {
     match act {
         Act::None => x,
-        _ => map(x, |v| act.of(v)),
+        Act::Silu => map::<math::Silu>(x),
+        Act::Gelu => map::<math::Gelu>(x),
+        Act::GeluTanh => map::<math::GeluTanh>(x),
+        Act::QuickGelu => map::<math::QuickGelu>(x),
+        Act::Relu => map::<math::Relu>(x),
     }
 }
 
@@ -87,11 +71,11 @@ pub fn relu(x: &Tensor) -> Tensor {
 }
 
 pub fn tanh(x: &Tensor) -> Tensor {
-    map(x.clone(), f32::tanh)
+    map::<math::Tanh>(x.clone())
 }
 
 pub fn sigmoid(x: &Tensor) -> Tensor {
-    map(x.clone(), math::sigmoid)
+    map::<math::Sigmoid>(x.clone())
 }
 
 /// The first half of the last dimension times the GELU of the second.
@@ -108,12 +92,12 @@ pub fn geglu(x: &Tensor) -> Result<Tensor> {
     shape[x.rank() - 1] = half;
     let mut out = allocate(&shape, 0.0)?;
     if half > 0 {
+        let isa = isa();
         out.par_chunks_mut(half)
             .zip(x.data().par_chunks(width))
             .for_each(|(out, row)| {
-                for (i, o) in out.iter_mut().enumerate() {
-                    *o = row[i] * Act::Gelu.of(row[half + i]);
-                }
+                let (values, gates) = row.split_at(half);
+                math::geglu_row(isa, values, gates, out);
             });
     }
     Tensor::from_vec(shape, out)
@@ -124,21 +108,12 @@ pub fn softmax_last(x: &Tensor) -> Result<Tensor> {
     let width = last(x, "softmax")?;
     let mut x = x.clone();
     if width > 0 {
-        x.data_mut().par_chunks_mut(width).for_each(softmax_row);
+        let isa = isa();
+        x.data_mut()
+            .par_chunks_mut(width)
+            .for_each(|row| math::softmax_row(isa, row));
     }
     Ok(x)
-}
-
-pub(super) fn softmax_row(row: &mut [f32]) {
-    let max = row.iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v));
-    let mut sum = 0.0;
-    for v in row.iter_mut() {
-        *v = math::exp(*v - max);
-        sum += *v;
-    }
-    for v in row {
-        *v /= sum;
-    }
 }
 
 /// Joins pictures (or sequences) along the last dimension.

@@ -1,11 +1,12 @@
 //! Normalisation layers and token embeddings.
 
-use rayon::prelude::*;
-
 use super::misc::{Act, last};
+use crate::cpu::isa::isa;
+use crate::cpu::math;
+use crate::cpu::norm::{self, RowAffine, RowNorm};
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
-use crate::tensor::{Tensor, allocate};
+use crate::tensor::Tensor;
 
 /// Values of a layer, one per channel.
 fn channels(stored: Option<&Stored>) -> Result<Option<Tensor>> {
@@ -63,48 +64,21 @@ impl GroupNorm {
 
     /// (b, h, w, c) normalised, then activated.
     pub fn forward(&self, x: &Tensor, act: Act) -> Result<Tensor> {
-        let [b, h, w, c] = x.dims4()?;
+        let [_, _, _, c] = x.dims4()?;
         check_width("group norm", x, c, Some(&self.weight))?;
-        let mut out = allocate(x.shape(), 0.0)?;
-        if out.is_empty() {
-            return Tensor::from_vec(x.shape(), out);
+        if x.is_empty() {
+            return Ok(x.clone());
         }
-        let size = h * w * c;
-        let width = c / self.groups;
-        for item in 0..b {
-            let input = &x.data()[item * size..][..size];
-            // Scale and offset of each channel, so that one multiplication and one addition do the rest.
-            let affine: Vec<(f32, f32)> = (0..c)
-                .into_par_iter()
-                .step_by(width)
-                .flat_map_iter(|first| {
-                    let group = || {
-                        input
-                            .chunks_exact(c)
-                            .flat_map(|pixel| &pixel[first..first + width])
-                    };
-                    let count = (h * w * width) as f64;
-                    let mean = group().map(|&v| f64::from(v)).sum::<f64>() / count;
-                    let variance =
-                        group().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / count;
-                    let inverse = 1.0 / (variance + f64::from(self.eps)).sqrt();
-                    (first..first + width).map(move |i| {
-                        let scale = inverse * f64::from(self.weight.data()[i]);
-                        let offset = f64::from(self.bias.data()[i]) - mean * scale;
-                        (scale as f32, offset as f32)
-                    })
-                })
-                .collect();
-            out[item * size..][..size]
-                .par_chunks_mut(c)
-                .zip(input.par_chunks(c))
-                .for_each(|(out, pixel)| {
-                    for ((o, v), (scale, offset)) in out.iter_mut().zip(pixel).zip(&affine) {
-                        *o = act.of(v * scale + offset);
-                    }
-                });
-        }
-        Tensor::from_vec(x.shape(), out)
+        let run = match act {
+            Act::None => norm::group_norm::<math::Identity>,
+            Act::Silu => norm::group_norm::<math::Silu>,
+            Act::Gelu => norm::group_norm::<math::Gelu>,
+            Act::GeluTanh => norm::group_norm::<math::GeluTanh>,
+            Act::QuickGelu => norm::group_norm::<math::QuickGelu>,
+            Act::Relu => norm::group_norm::<math::Relu>,
+        };
+        let (weight, bias) = (self.weight.data(), self.bias.data());
+        run(isa(), x, self.groups, weight, bias, self.eps)
     }
 }
 
@@ -148,40 +122,31 @@ impl LayerNorm {
         let width = last(x, "layer norm")?;
         check_width("layer norm", x, width, self.weight.as_ref())?;
         check_width("layer norm", x, width, self.bias.as_ref())?;
-        let mut out = allocate(x.shape(), 0.0)?;
-        if out.is_empty() {
-            return Tensor::from_vec(x.shape(), out);
+        if x.is_empty() {
+            return Ok(x.clone());
         }
-        let per_item = x.len() / x.shape()[0] / width;
-        out.par_chunks_mut(width)
-            .zip(x.data().par_chunks(width))
-            .enumerate()
-            .for_each(|(row, (out, input))| {
-                let count = width as f64;
-                let mean = input.iter().map(|&v| f64::from(v)).sum::<f64>() / count;
-                let variance = input
-                    .iter()
-                    .map(|&v| (f64::from(v) - mean).powi(2))
-                    .sum::<f64>()
-                    / count;
-                let inverse = (1.0 / (variance + f64::from(self.eps)).sqrt()) as f32;
-                let mean = mean as f32;
-                for (i, (o, v)) in out.iter_mut().zip(input).enumerate() {
-                    let mut y = (v - mean) * inverse;
-                    if let Some(weight) = &self.weight {
-                        y *= weight.data()[i];
-                    }
-                    if let Some(bias) = &self.bias {
-                        y += bias.data()[i];
-                    }
-                    if let Some((shift, scale)) = modulation {
-                        let at = row / per_item * width + i;
-                        y = y * (1.0 + scale.data()[at]) + shift.data()[at];
-                    }
-                    *o = y;
-                }
-            });
-        Tensor::from_vec(x.shape(), out)
+        let rows = x.len() / width;
+        let weight = |i| self.weight.as_ref().map_or(1.0, |w| w.data()[i]);
+        let bias = |i| self.bias.as_ref().map_or(0.0, |b| b.data()[i]);
+        // Weight, bias and modulation are one factor and one offset per channel (and item).
+        let (factors, offsets): (Vec<f32>, Vec<f32>) = match modulation {
+            None => (0..width).map(|i| (weight(i), bias(i))).unzip(),
+            Some((shift, scale)) => (0..shift.len())
+                .map(|at| {
+                    let scale = 1.0 + scale.data()[at];
+                    let i = at % width;
+                    (weight(i) * scale, bias(i) * scale + shift.data()[at])
+                })
+                .unzip(),
+        };
+        let affine = RowAffine {
+            rows: rows * width / factors.len(),
+            factors: &factors,
+            offsets: &offsets,
+        };
+        let plain = modulation.is_none() && self.weight.is_none() && self.bias.is_none();
+        let affine = (!plain).then_some(&affine);
+        norm::row_norm(isa(), RowNorm::Layer, x, width, affine, self.eps)
     }
 }
 
@@ -203,22 +168,16 @@ impl RmsNorm {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let width = last(x, "rms norm")?;
         check_width("rms norm", x, width, self.weight.as_ref())?;
-        let mut out = allocate(x.shape(), 0.0)?;
-        if out.is_empty() {
-            return Tensor::from_vec(x.shape(), out);
+        if x.is_empty() {
+            return Ok(x.clone());
         }
-        out.par_chunks_mut(width)
-            .zip(x.data().par_chunks(width))
-            .for_each(|(out, input)| {
-                let squares = input.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>();
-                let mean = squares / width as f64 + f64::from(self.eps);
-                let inverse = (1.0 / mean.sqrt()) as f32;
-                for (i, (o, v)) in out.iter_mut().zip(input).enumerate() {
-                    let weight = self.weight.as_ref().map_or(1.0, |w| w.data()[i]);
-                    *o = v * inverse * weight;
-                }
-            });
-        Tensor::from_vec(x.shape(), out)
+        let zeros = vec![0.0; width];
+        let affine = self.weight.as_ref().map(|w| RowAffine {
+            factors: w.data(),
+            offsets: &zeros,
+            rows: x.len() / width,
+        });
+        norm::row_norm(isa(), RowNorm::Rms, x, width, affine.as_ref(), self.eps)
     }
 }
 

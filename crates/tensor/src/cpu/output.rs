@@ -1,0 +1,55 @@
+//! Storage of a result that many threads write: not filled with zeros first, each place written once.
+
+#![expect(unsafe_code, reason = "threads write disjoint parts of one allocation")]
+
+use crate::error::Result;
+use crate::tensor::{Tensor, element_count, reserve};
+
+/// A result in the making.
+pub(crate) struct Output {
+    shape: Vec<usize>,
+    data: Vec<f32>,
+    len: usize,
+}
+
+impl Output {
+    pub(crate) fn new(shape: &[usize]) -> Result<Self> {
+        Ok(Self {
+            shape: shape.to_vec(),
+            data: reserve(shape)?,
+            len: element_count(shape)?,
+        })
+    }
+
+    /// Where the first element goes. What lies there is not initialised.
+    pub(crate) fn place(&mut self) -> Place {
+        Place(self.data.as_mut_ptr())
+    }
+
+    /// # Safety
+    /// Every element has been written.
+    pub(crate) unsafe fn finish(mut self) -> Tensor {
+        // SAFETY: `reserve` made room for this many, and the caller wrote them.
+        unsafe { self.data.set_len(self.len) };
+        Tensor::raw(self.shape, self.data)
+    }
+}
+
+/// A pointer that goes to other threads. Those who use it write to disjoint parts.
+#[derive(Clone, Copy)]
+pub(crate) struct Place(*mut f32);
+
+// SAFETY: the pointer gives no access by itself; each use of it says why its part is its own.
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
+impl Place {
+    /// # Safety
+    /// `offset` is inside the allocation or at its end.
+    #[inline(always)]
+    pub(crate) unsafe fn at(self, offset: usize) -> *mut f32 {
+        // SAFETY: as promised.
+        unsafe { self.0.add(offset) }
+    }
+}
