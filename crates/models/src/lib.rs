@@ -25,8 +25,10 @@ pub mod schedules;
 mod spread;
 pub mod store;
 mod tables;
+pub mod taesd;
 pub mod text;
 pub mod unet;
+pub mod vae;
 
 pub use error::ModelError;
 pub use latent_format::LatentFormat;

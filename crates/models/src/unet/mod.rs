@@ -12,5 +12,6 @@ pub use hooks::{
     AttnInput, AttnOutput, AttnReplace, BlockInfo, BlockKey, CallInfo, Check, ControlFeatures,
     Embedding, InputBlock, OutputBlock, Part, UNetHooks,
 };
+pub(crate) use layers::{GROUPS, plus};
 pub use model::UNet;
 pub use trunk::sinusoid;

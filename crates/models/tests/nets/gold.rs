@@ -1,12 +1,14 @@
 //! Golden files of networks: weights are made from their names, results are compared.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fresco_models::Store;
 use fresco_models::unet::{First, Heads, Middle, Stage, UNetConfig};
-use fresco_tensor::{Device, SafeTensors, Stored, Tensor, synthetic};
+use fresco_tensor::{
+    Device, SafeTensors, Stored, Tensor, WeightError, WeightFile, WeightInfo, synthetic,
+};
 use serde_json::Value;
 
 fn path(name: &str) -> PathBuf {
@@ -193,5 +195,45 @@ pub(crate) fn config(about: &Value) -> UNetConfig {
             depth: get("transformer_depth_middle").unwrap(),
         },
         output,
+    }
+}
+
+/// A weight file that is not on disk.
+pub(crate) struct MemoryFile(pub(crate) BTreeMap<String, Stored>);
+
+impl MemoryFile {
+    pub(crate) fn new(weights: BTreeMap<String, Stored>) -> Self {
+        Self(weights)
+    }
+}
+
+impl WeightFile for MemoryFile {
+    fn path(&self) -> &Path {
+        Path::new("memory.safetensors")
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+
+    fn info(&self, name: &str) -> Option<WeightInfo> {
+        self.0.get(name).map(|stored| WeightInfo {
+            dtype: stored.dtype(),
+            shape: stored.shape().to_vec(),
+        })
+    }
+
+    fn read(&self, name: &str) -> Result<Stored, WeightError> {
+        self.0
+            .get(name)
+            .cloned()
+            .ok_or_else(|| WeightError::Missing {
+                path: self.path().to_path_buf(),
+                name: name.to_owned(),
+            })
+    }
+
+    fn metadata(&self) -> &[(String, String)] {
+        &[]
     }
 }

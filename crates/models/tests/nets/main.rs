@@ -2,3 +2,4 @@
 
 mod gold;
 mod unet;
+mod vae;
