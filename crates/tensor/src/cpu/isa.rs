@@ -1,7 +1,7 @@
 //! Which instruction set the kernels of this machine use, found out once.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// The instruction sets that have kernels of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,9 @@ const ALL: [Isa; 4] = [Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Portable];
 
 /// Index into [`ALL`] plus one that tests and measurements force; 0 leaves the choice to the machine.
 static FORCED: AtomicU8 = AtomicU8::new(0);
+
+/// Set where tests and measurements do without matrix tiles.
+static NO_TILES: AtomicBool = AtomicBool::new(false);
 
 /// The instruction set that kernels use now.
 pub fn isa() -> Isa {
@@ -46,6 +49,21 @@ pub fn force(isa: Option<Isa>) {
         _ => 0,
     };
     FORCED.store(code, Ordering::Relaxed);
+}
+
+/// Whether products use matrix tiles (AMX) now: where the machine has them, unless another instruction set is forced.
+pub fn tiles() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        isa() == Isa::Avx512 && !NO_TILES.load(Ordering::Relaxed) && super::amx::available()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Switches matrix tiles off or on again, for the whole process. For tests and measurements.
+pub fn allow_tiles(allow: bool) {
+    NO_TILES.store(!allow, Ordering::Relaxed);
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -1,11 +1,18 @@
 //! Kernels for the CPU, chosen at run time by what the machine can do.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub(crate) mod attention;
+pub(crate) mod finish;
 pub mod isa;
+mod kernel;
+mod lines;
 pub(crate) mod math;
 mod math_lanes;
 pub(crate) mod norm;
 mod output;
+pub(crate) mod packed;
+pub(crate) mod picture;
 pub(crate) mod product;
 
 #[cfg(test)]

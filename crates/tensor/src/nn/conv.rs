@@ -1,7 +1,9 @@
 //! Convolution over pictures of shape (b, h, w, c), with what follows it fused.
 
 use super::linear::{After, bias_of, finish};
-use crate::cpu::product::{self, Picture};
+use crate::cpu::packed::Weight;
+use crate::cpu::picture::Picture;
+use crate::cpu::product;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
@@ -29,7 +31,7 @@ impl Padding {
 
 /// Kernels in their storage format and a bias.
 pub struct Conv2d {
-    weight: product::Weight,
+    weight: Weight,
     bias: Option<Tensor>,
     kernel: (usize, usize),
     stride: usize,
@@ -49,14 +51,17 @@ impl Conv2d {
         let [out, input, kh, kw] = *weight.shape() else {
             return Err(TensorError::rank("conv2d", "4", weight.shape()));
         };
-        if stride == 0 || kh == 0 || kw == 0 {
+        if stride == 0 || weight.shape().contains(&0) {
             return Err(TensorError::invalid(
                 "conv2d",
-                format!("a {kh}x{kw} kernel with stride {stride}"),
+                format!(
+                    "a weight of shape {:?} with stride {stride}",
+                    weight.shape()
+                ),
             ));
         }
         Ok(Self {
-            weight: product::Weight::new(weight, out, input, kh * kw)?,
+            weight: Weight::new(weight, out, input, kh * kw)?,
             bias: bias_of("conv2d", bias, out)?,
             kernel: (kh, kw),
             stride,
@@ -161,6 +166,7 @@ impl Conv2d {
             kernel: self.kernel,
             stride: self.stride,
             before,
+            behind,
         };
         product::conv(&self.weight, &picture, &shape, &finish)
     }

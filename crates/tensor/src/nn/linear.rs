@@ -1,6 +1,8 @@
 //! The linear layer: `y = x W^T + b` over the last dimension, with what follows it fused.
 
-use crate::cpu::product::{self, Finish};
+use crate::cpu::finish::Finish;
+use crate::cpu::packed::Weight;
+use crate::cpu::product;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
@@ -20,7 +22,7 @@ pub struct After<'a> {
 
 /// A weight matrix in its storage format and a bias.
 pub struct Linear {
-    weight: product::Weight,
+    weight: Weight,
     bias: Option<Tensor>,
     device: Device,
 }
@@ -32,8 +34,11 @@ impl Linear {
             [o, i] | [o, i, 1] | [o, i, 1, 1] => (o, i),
             _ => return Err(TensorError::rank("linear", "2", weight.shape())),
         };
+        if out == 0 || input == 0 {
+            return Err(TensorError::invalid("linear", "an empty weight"));
+        }
         Ok(Self {
-            weight: product::Weight::new(weight, out, input, 1)?,
+            weight: Weight::new(weight, out, input, 1)?,
             bias: bias_of("linear", bias, out)?,
             device: device.clone(),
         })
@@ -78,7 +83,7 @@ impl Linear {
 
     pub fn forward_with(&self, x: &Tensor, after: After<'_>) -> Result<Tensor> {
         let shape = self.result_shape(x, self.out_features())?;
-        let rows = x.len() / self.in_features().max(1);
+        let rows = x.len() / self.in_features();
         let items = if shape.len() > 1 { shape[0] } else { 1 };
         let finish = finish("linear", &shape, items, self.bias.as_ref(), after)?;
         product::linear(&self.weight, x.data(), rows, &shape, &finish)
@@ -94,7 +99,7 @@ impl Linear {
             ));
         }
         let shape = self.result_shape(x, out / 2)?;
-        let rows = x.len() / self.in_features().max(1);
+        let rows = x.len() / self.in_features();
         let bias = self.bias.as_ref().map(Tensor::data);
         product::geglu(&self.weight, x.data(), rows, &shape, bias)
     }

@@ -8,4 +8,5 @@
 mod filters;
 mod golden;
 mod noise;
+mod products;
 mod resize;

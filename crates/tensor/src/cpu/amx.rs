@@ -1,0 +1,420 @@
+//! Products on the matrix tiles of recent Intel processors (AMX), with f32 accuracy from three bf16 products.
+//!
+//! A number is split into a bf16 and the bf16 of what is left: 16 bits or more. `a b` is then `ah bh + al bh + ah bl`,
+//! which leaves out about 2^-17 of it. Weights in f16 split without loss; those in bf16 or f8 have no second part, and
+//! two products do. Tiles flush subnormal numbers, and an infinity comes out as NaN.
+
+#![expect(
+    unsafe_code,
+    reason = "instructions that have no functions yet, on memory that the caller names"
+)]
+#![cfg(target_arch = "x86_64")]
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::sync::OnceLock;
+
+use super::finish::Lane;
+use super::kernel::Rows;
+use super::packed::WIDTH;
+
+/// Channels that one step of tiles takes.
+pub(crate) const DEPTH: usize = 32;
+/// Rows of a full block: two tiles.
+pub(crate) const ROWS: usize = 32;
+const TILE_BYTES: usize = 1024;
+
+/// Whether this machine has the tiles and the system lets us use them.
+pub(crate) fn available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| {
+        is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512bf16")
+            && tiles_in_processor()
+            && request_permission()
+    })
+}
+
+fn tiles_in_processor() -> bool {
+    const AMX_BF16: u32 = 1 << 22;
+    const AMX_TILE: u32 = 1 << 24;
+    if __cpuid(0).eax < 7 {
+        return false;
+    }
+    __cpuid_count(7, 0).edx & (AMX_BF16 | AMX_TILE) == AMX_BF16 | AMX_TILE
+}
+
+/// Tiles are 8 KiB of state per thread, so Linux gives them only to processes that ask.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn request_permission() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+    const XFEATURE_XTILEDATA: u64 = 18;
+    let result: i64;
+    // SAFETY: the call takes two numbers and touches no memory of ours; a kernel that does not know it says so.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => result,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") XFEATURE_XTILEDATA,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn request_permission() -> bool {
+    false
+}
+
+/// The tiles of this thread, set up until dropped.
+pub(crate) struct Tiles(());
+
+#[repr(C, align(64))]
+struct Config([u8; 64]);
+
+impl Tiles {
+    /// # Panics
+    /// If the machine has no tiles.
+    pub(crate) fn new() -> Self {
+        assert!(available(), "the machine has tiles");
+        let mut config = Config([0; 64]);
+        config.0[0] = 1;
+        for tile in 0..8 {
+            // 64 bytes by 16 rows each.
+            config.0[16 + 2 * tile] = 64;
+            config.0[48 + tile] = 16;
+        }
+        // SAFETY: the instruction exists here and reads 64 bytes.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) config.0.as_ptr(), options(nostack, readonly)) };
+        Self(())
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: the instruction exists, because the tiles have been set up.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+/// How many bytes of tiles one step of one panel takes.
+pub(crate) fn step_bytes(split: bool) -> usize {
+    TILE_BYTES * if split { 4 } else { 2 }
+}
+
+macro_rules! tiles {
+    ($($line:literal),* ; $($operand:tt)*) => {
+        asm!(
+            $($line),*,
+            $($operand)*
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack)
+        )
+    };
+}
+
+/// `c = a b`, or `c += a b`, for 16 or 32 rows (by `m`) of split activations and one panel of split weights.
+///
+/// `offsets` has the place of each step in a row of `a`, in bytes; `low` is the distance from the first to the second
+/// parts of the activations.
+///
+/// # Safety
+/// `_tiles` belong to this thread; 32 rows of `a` (16, where `m` is at most that) are readable at every offset for 64
+/// bytes, first and second parts; `b` holds [`step_bytes`] for each offset; `c` has room for 32 (or 16) lanes.
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn tile(
+    _tiles: &Tiles,
+    m: usize,
+    offsets: &[usize],
+    a: Rows,
+    low: usize,
+    b: *const u8,
+    split: bool,
+    c: *mut Lane,
+    add: bool,
+) {
+    if offsets.is_empty() {
+        if !add {
+            for row in 0..m {
+                // SAFETY: `c` has room for the lanes.
+                unsafe { c.add(row).write([0.0; WIDTH]) };
+            }
+        }
+        return;
+    }
+    let end = offsets.as_ptr_range().end;
+    // SAFETY: the loads and stores stay inside what the caller promises; all four loops read 16 or 32 rows of 64 bytes
+    // per offset, and write 16 or 32 lanes.
+    unsafe {
+        let (c0, c1) = (c.cast::<u8>(), c.cast::<u8>().add(64));
+        let (c2, c3) = (c0.wrapping_add(16 * 128), c1.wrapping_add(16 * 128));
+        let a1 = a.first.wrapping_add(16 * a.stride);
+        if add {
+            asm!(
+                "tileloadd tmm0, [{c0} + {s}]", "tileloadd tmm1, [{c1} + {s}]",
+                c0 = in(reg) c0, c1 = in(reg) c1, s = in(reg) 128usize,
+                out("tmm0") _, out("tmm1") _, options(nostack, readonly)
+            );
+            if m > 16 {
+                asm!(
+                    "tileloadd tmm2, [{c2} + {s}]", "tileloadd tmm3, [{c3} + {s}]",
+                    c2 = in(reg) c2, c3 = in(reg) c3, s = in(reg) 128usize,
+                    out("tmm2") _, out("tmm3") _, options(nostack, readonly)
+                );
+            }
+        } else {
+            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, options(nostack, nomem));
+        }
+        match (m > 16, split) {
+            (true, true) => tiles!(
+                "2:",
+                "mov {t0}, [{o}]",
+                "lea {t1}, [{a1} + {t0}]",
+                "add {t0}, {a0}",
+                "tileloadd tmm6, [{b} + {sb}]",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{t1} + {s}]",
+                "add {t0}, {low}",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{b} + {sb} + 1024]",
+                "add {t1}, {low}",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tileloadd tmm6, [{b} + {sb} + 2048]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{b} + {sb} + 3072]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tileloadd tmm6, [{b} + {sb}]",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{t1} + {s}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{b} + {sb} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {b}, 4096",
+                "add {o}, 8",
+                "cmp {o}, {end}",
+                "jne 2b";
+                o = inout(reg) offsets.as_ptr() => _, end = in(reg) end,
+                a0 = in(reg) a.first, a1 = in(reg) a1, s = in(reg) a.stride, low = in(reg) low,
+                b = inout(reg) b => _, sb = in(reg) 64usize, t0 = out(reg) _, t1 = out(reg) _,
+            ),
+            (true, false) => tiles!(
+                "2:",
+                "mov {t0}, [{o}]",
+                "lea {t1}, [{a1} + {t0}]",
+                "add {t0}, {a0}",
+                "tileloadd tmm6, [{b} + {sb}]",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{t1} + {s}]",
+                "add {t0}, {low}",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{b} + {sb} + 1024]",
+                "add {t1}, {low}",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{t1} + {s}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {b}, 2048",
+                "add {o}, 8",
+                "cmp {o}, {end}",
+                "jne 2b";
+                o = inout(reg) offsets.as_ptr() => _, end = in(reg) end,
+                a0 = in(reg) a.first, a1 = in(reg) a1, s = in(reg) a.stride, low = in(reg) low,
+                b = inout(reg) b => _, sb = in(reg) 64usize, t0 = out(reg) _, t1 = out(reg) _,
+            ),
+            (false, true) => tiles!(
+                "2:",
+                "mov {t0}, [{o}]",
+                "add {t0}, {a0}",
+                "tileloadd tmm6, [{b} + {sb}]",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "add {t0}, {low}",
+                "tileloadd tmm7, [{b} + {sb} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm2, [{b} + {sb} + 2048]",
+                "tdpbf16ps tmm0, tmm4, tmm2",
+                "tileloadd tmm3, [{b} + {sb} + 3072]",
+                "tdpbf16ps tmm1, tmm4, tmm3",
+                "tileloadd tmm5, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm5, tmm6",
+                "tdpbf16ps tmm1, tmm5, tmm7",
+                "add {b}, 4096",
+                "add {o}, 8",
+                "cmp {o}, {end}",
+                "jne 2b";
+                o = inout(reg) offsets.as_ptr() => _, end = in(reg) end,
+                a0 = in(reg) a.first, s = in(reg) a.stride, low = in(reg) low,
+                b = inout(reg) b => _, sb = in(reg) 64usize, t0 = out(reg) _,
+            ),
+            (false, false) => tiles!(
+                "2:",
+                "mov {t0}, [{o}]",
+                "add {t0}, {a0}",
+                "tileloadd tmm6, [{b} + {sb}]",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "add {t0}, {low}",
+                "tileloadd tmm7, [{b} + {sb} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm5, tmm6",
+                "tdpbf16ps tmm1, tmm5, tmm7",
+                "add {b}, 2048",
+                "add {o}, 8",
+                "cmp {o}, {end}",
+                "jne 2b";
+                o = inout(reg) offsets.as_ptr() => _, end = in(reg) end,
+                a0 = in(reg) a.first, s = in(reg) a.stride, low = in(reg) low,
+                b = inout(reg) b => _, sb = in(reg) 64usize, t0 = out(reg) _,
+            ),
+        }
+        asm!(
+            "tilestored [{c0} + {s}], tmm0", "tilestored [{c1} + {s}], tmm1",
+            c0 = in(reg) c0, c1 = in(reg) c1, s = in(reg) 128usize, options(nostack)
+        );
+        if m > 16 {
+            asm!(
+                "tilestored [{c2} + {s}], tmm2", "tilestored [{c3} + {s}], tmm3",
+                c2 = in(reg) c2, c3 = in(reg) c3, s = in(reg) 128usize, options(nostack)
+            );
+        }
+    }
+}
+
+/// Splits values into two bf16 parts; the parts of the missing values up to a multiple of [`DEPTH`] are zero.
+///
+/// # Safety
+/// The machine has the tiles (and with them these vectors); `high` and `low` have room for the values rounded up.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub(crate) unsafe fn split(values: &[f32], high: *mut u16, low: *mut u16) {
+    for (i, part) in values.chunks(DEPTH).enumerate() {
+        let at = i * DEPTH;
+        // SAFETY: 32 values; a shorter part is read under a mask.
+        unsafe {
+            let (x0, x1) = if part.len() == DEPTH {
+                (
+                    _mm512_loadu_ps(part.as_ptr()),
+                    _mm512_loadu_ps(part.as_ptr().add(16)),
+                )
+            } else {
+                let mask = (1u32 << part.len()) - 1;
+                (
+                    _mm512_maskz_loadu_ps(mask as u16, part.as_ptr()),
+                    _mm512_maskz_loadu_ps((mask >> 16) as u16, part.as_ptr().wrapping_add(16)),
+                )
+            };
+            let h: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(x1, x0));
+            let h0 = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(h)));
+            let h1 =
+                _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(h)));
+            let l0 = _mm512_sub_ps(x0, _mm512_castsi512_ps(h0));
+            let l1 = _mm512_sub_ps(x1, _mm512_castsi512_ps(h1));
+            let l: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(l1, l0));
+            _mm512_storeu_si512(high.add(at).cast(), h);
+            _mm512_storeu_si512(low.add(at).cast(), l);
+        }
+    }
+}
+
+/// Weights of [`DEPTH`] channels of a panel in f16 as two tiles of first and two of second parts; missing channels are
+/// zero.
+///
+/// # Safety
+/// The machine has the tiles, and `to` has room for a step.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) unsafe fn split_f16(from: &[[u16; WIDTH]], to: *mut u8) {
+    let mask = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
+    let zero = [0u16; WIDTH];
+    for pair in 0..DEPTH / 2 {
+        let even = from.get(2 * pair).unwrap_or(&zero);
+        let odd = from.get(2 * pair + 1).unwrap_or(&zero);
+        for half in 0..2 {
+            // SAFETY: 16 values of each row, and 64 bytes of a row of each tile.
+            unsafe {
+                let x0 = _mm512_cvtph_ps(_mm256_loadu_si256(even.as_ptr().add(16 * half).cast()));
+                let x1 = _mm512_cvtph_ps(_mm256_loadu_si256(odd.as_ptr().add(16 * half).cast()));
+                // 11 bits are 8 and 3: cutting off is exact.
+                let (high, low) = cut(x0, x1, mask);
+                let to = to.add(half * TILE_BYTES + pair * 64);
+                _mm512_store_si512(to.cast(), high);
+                _mm512_store_si512(to.add(2 * TILE_BYTES).cast(), low);
+            }
+        }
+    }
+}
+
+/// Two rows of values as pairs of first parts and of second parts, both cut off.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn cut(x0: __m512, x1: __m512, mask: __m512i) -> (__m512i, __m512i) {
+    let h0 = _mm512_and_si512(_mm512_castps_si512(x0), mask);
+    let h1 = _mm512_and_si512(_mm512_castps_si512(x1), mask);
+    let l0 = _mm512_castps_si512(_mm512_sub_ps(x0, _mm512_castsi512_ps(h0)));
+    let l1 = _mm512_castps_si512(_mm512_sub_ps(x1, _mm512_castsi512_ps(h1)));
+    let high = _mm512_or_si512(h1, _mm512_srli_epi32::<16>(h0));
+    let low = _mm512_or_si512(_mm512_and_si512(l1, mask), _mm512_srli_epi32::<16>(l0));
+    (high, low)
+}
+
+/// The same from f32: first parts are rounded, and so are second ones, where `second` asks for them.
+///
+/// # Safety
+/// The machine has the tiles, and `to` has room for a step.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub(crate) unsafe fn split_f32(from: &[Lane], second: bool, to: *mut u8) {
+    let zero = [0.0; WIDTH];
+    for pair in 0..DEPTH / 2 {
+        let even = from.get(2 * pair).unwrap_or(&zero);
+        let odd = from.get(2 * pair + 1).unwrap_or(&zero);
+        for half in 0..2 {
+            // SAFETY: 16 values of each row, and 64 bytes of a row of each tile.
+            unsafe {
+                let x0 = _mm512_loadu_ps(even.as_ptr().add(16 * half));
+                let x1 = _mm512_loadu_ps(odd.as_ptr().add(16 * half));
+                let (h0, h1) = (round(x0), round(x1));
+                let to = to.add(half * TILE_BYTES + pair * 64);
+                _mm512_store_si512(to.cast(), _mm512_or_si512(h0, _mm512_slli_epi32::<16>(h1)));
+                if second {
+                    let left = |x, h| {
+                        round(_mm512_sub_ps(
+                            x,
+                            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(h)),
+                        ))
+                    };
+                    let (l0, l1) = (left(x0, h0), left(x1, h1));
+                    let low = _mm512_or_si512(l0, _mm512_slli_epi32::<16>(l1));
+                    _mm512_store_si512(to.add(2 * TILE_BYTES).cast(), low);
+                }
+            }
+        }
+    }
+}
+
+/// The nearest bf16 of each value, in the low half of its place.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+fn round(x: __m512) -> __m512i {
+    // SAFETY: both are 32 bytes of numbers.
+    _mm512_cvtepu16_epi32(unsafe {
+        std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x))
+    })
+}
