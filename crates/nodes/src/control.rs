@@ -6,6 +6,9 @@ use fresco_graph::{
     Cx, FromValue, Map, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Output, Value,
     entry, map, wrong_kind,
 };
+use fresco_models::ModelError;
+use fresco_models::denoise::CallConds;
+use fresco_models::unet::ControlFeatures;
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 
 use crate::types::{Conditioning, Image, Mask};
@@ -28,6 +31,21 @@ pub trait ControlModel: Send + Sync {
 
     /// Whether the mask of an inpainting goes into the network beside the hint.
     fn wants_mask(&self) -> bool;
+
+    /// What the network adds to a pass over `x`, a batch of `chunks` conditions of equal size.
+    fn features(
+        &self,
+        _control: &Control,
+        _x: &Tensor,
+        _sigma: f32,
+        _conds: &CallConds,
+        _chunks: usize,
+    ) -> Result<Option<ControlFeatures>, ModelError> {
+        Err(ModelError::unsupported(
+            self.name(),
+            "this control net cannot steer this model",
+        ))
+    }
 }
 
 /// CONTROL_NET on a link: the network and how a node set it up. Copies share the network.

@@ -39,6 +39,7 @@ pub use elementwise::broadcast_shape;
 pub use error::{Result, TensorError};
 pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;
+pub use room::available as available_memory;
 pub use safetensors::{SafeTensors, SafeTensorsError};
 pub use stored::Stored;
 pub use tensor::{MAX_ELEMENTS, Tensor, element_count, ensure_room};

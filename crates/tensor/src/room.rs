@@ -41,8 +41,8 @@ fn shortfall(bytes: u64, available: u64) -> Option<u64> {
     (needed > available).then(|| needed - available)
 }
 
-/// Memory the kernel says can be had without swapping, in bytes.
-fn available() -> Option<u64> {
+/// Memory the kernel says can be had without swapping, in bytes; `None` if nobody knows.
+pub fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;

@@ -9,12 +9,14 @@ mod cond;
 mod guide;
 mod inpaint;
 mod prepare;
+mod sd;
 
 pub use batch::{Call, CallConds, Predict, predict};
 pub use cond::{Area, Cond, CondValue, ControlSource, ModelConds, Region};
 pub use guide::{Guidance, Guider, Lists, RunPatch};
 pub use inpaint::{Inpaint, fit_mask};
 pub use prepare::{Encode, EncodeArgs, Setting, encode, prepare};
+pub use sd::{Concat, SdModel};
 
 use std::sync::Arc;
 

@@ -58,11 +58,16 @@ impl UNetConfig {
     pub fn weights(&self) -> Vec<(String, Vec<usize>)> {
         self.layout().items().to_vec()
     }
+
+    /// Whether a store has all of them.
+    pub fn verify(&self, store: &Store) -> Result<()> {
+        self.layout().verify(store, "the UNet")
+    }
 }
 
 impl UNet {
     pub fn new(store: &Arc<Store>, config: UNetConfig) -> Result<Self> {
-        config.layout().verify(store, "the UNet")?;
+        config.verify(store)?;
         let mut trunk = Trunk::new(store, config.clone())?;
         let mut skips = config.skips();
         let mut at = config.inner();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_graph::{FromValue, Opaque, Value, wrong_kind};
-use fresco_models::denoise::{Call, CondValue, EncodeArgs, ModelConds};
+use fresco_models::denoise::{Call, CondValue, EncodeArgs, ModelConds, SdModel};
 use fresco_models::store::Store;
 use fresco_models::{LatentFormat, ModelError, ModelSampling, PatchSet};
 use fresco_tensor::{Result, Tensor};
@@ -74,6 +74,56 @@ pub trait BaseModel: Send + Sync {
             self.name(),
             "the weights of this model cannot be changed",
         ))
+    }
+}
+
+impl BaseModel for SdModel {
+    fn name(&self) -> String {
+        self.store().file().to_owned()
+    }
+
+    fn process_latent_in(&self, latent: &Tensor) -> Result<Tensor> {
+        self.format.process_in(latent)
+    }
+
+    fn process_latent_out(&self, latent: &Tensor) -> Result<Tensor> {
+        self.format.process_out(latent)
+    }
+
+    fn latent_channels(&self) -> usize {
+        self.config().out_channels
+    }
+
+    fn model_channels(&self) -> Option<usize> {
+        Some(self.config().model_channels)
+    }
+
+    fn in_channels(&self) -> Option<usize> {
+        Some(self.config().in_channels)
+    }
+
+    fn bytes(&self) -> u64 {
+        SdModel::store(self).bytes()
+    }
+
+    fn apply(&self, sampling: &ModelSampling, call: &Call<'_>) -> Result<Tensor, ModelError> {
+        SdModel::apply(self, sampling, call)
+    }
+
+    fn extra_conds(&self, args: &EncodeArgs<'_>) -> Result<ModelConds, ModelError> {
+        self.encode(args)
+    }
+
+    fn memory_required(&self, shape: &[usize]) -> u64 {
+        SdModel::memory_required(self, shape)
+    }
+
+    fn store(&self) -> Option<&Arc<Store>> {
+        Some(SdModel::store(self))
+    }
+
+    fn with_store(&self, store: Arc<Store>) -> Result<Arc<dyn BaseModel>, ModelError> {
+        Ok(Arc::new(SdModel::with_store(self, store)?))
     }
 }
 

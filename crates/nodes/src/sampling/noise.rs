@@ -35,13 +35,19 @@ impl Noise {
     /// Noise in the shape of a latent, always drawn on the CPU so that a picture does not depend on the device. Items
     /// with a `batch_index` get the noise they would have at that place of a batch.
     pub fn generate(self, latent: &Latent) -> Result<Tensor, NodeError> {
+        self.draw(latent).map(|(noise, _)| noise)
+    }
+
+    /// The same, with the generator after the draw: a few samplers go on with it.
+    pub fn draw(self, latent: &Latent) -> Result<(Tensor, Generator), NodeError> {
         let samples = latent.samples()?;
-        let Self::Random { seed } = self else {
-            return Ok(Tensor::zeros(samples.shape())?);
-        };
-        let mut generator = Generator::new(seed);
+        let mut generator = Generator::new(self.seed());
+        if self == Self::Disabled {
+            return Ok((Tensor::zeros(samples.shape())?, generator));
+        }
         let Some(index) = latent.0.get("batch_index").and_then(Value::as_list) else {
-            return Ok(generator.randn(samples.shape())?);
+            let noise = generator.randn(samples.shape())?;
+            return Ok((noise, generator));
         };
         let index = index
             .iter()
@@ -75,7 +81,7 @@ impl Noise {
             .filter_map(|i| unique.binary_search(i).ok())
             .map(|at| &kept[at])
             .collect();
-        Ok(Tensor::cat(&items, 0)?)
+        Ok((Tensor::cat(&items, 0)?, generator))
     }
 }
 

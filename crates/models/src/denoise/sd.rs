@@ -1,0 +1,282 @@
+//! Stable Diffusion 1, 2 and XL, and their inpainting and editing variants: a UNet with what goes into it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
+
+use super::batch::Call;
+use super::cond::{CondValue, ModelConds};
+use super::prepare::EncodeArgs;
+use crate::error::{ModelError, Result};
+use crate::latent_format::LatentFormat;
+use crate::model_sampling::ModelSampling;
+use crate::store::Store;
+use crate::unet::{UNet, UNetConfig, sinusoid};
+
+/// What the network takes beside the noisy latent, on further channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concat {
+    Nothing,
+    /// A mask, and the latent of the picture with the masked part gone.
+    Inpaint,
+    /// The latent of the picture that is edited.
+    Edit,
+}
+
+impl Concat {
+    fn of(config: &UNetConfig) -> Option<Self> {
+        match config.in_channels {
+            n if n == config.out_channels => Some(Self::Nothing),
+            n if n == 2 * config.out_channels + 1 => Some(Self::Inpaint),
+            n if n == 2 * config.out_channels => Some(Self::Edit),
+            _ => None,
+        }
+    }
+}
+
+/// The latent of a grey picture, which stands for "everything is masked".
+const BLANK: [f32; 4] = [0.8223, -0.6876, 0.6364, 0.1380];
+
+/// Width of the vector that stands for one number in SDXL's extra input.
+const NUMBER_WIDTH: usize = 256;
+
+/// Values per cell of the latent and channel of the first level that a pass holds at its fullest, measured with room.
+const HELD: u64 = 32;
+
+/// One network with the weights of a store. The layers are packed when it first runs.
+pub struct SdModel {
+    store: Arc<Store>,
+    config: UNetConfig,
+    concat: Concat,
+    pub format: LatentFormat,
+    unet: Mutex<Option<Arc<UNet>>>,
+}
+
+impl SdModel {
+    pub fn new(store: Arc<Store>, config: UNetConfig, format: LatentFormat) -> Result<Self> {
+        let Some(concat) = Concat::of(&config) else {
+            return Err(ModelError::unsupported(
+                store.file(),
+                format!(
+                    "a UNet from {} to {} channels is of no known kind",
+                    config.in_channels, config.out_channels
+                ),
+            ));
+        };
+        config.verify(&store)?;
+        Ok(Self {
+            store,
+            config,
+            concat,
+            format,
+            unet: Mutex::default(),
+        })
+    }
+
+    pub fn config(&self) -> &UNetConfig {
+        &self.config
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    pub fn concat(&self) -> Concat {
+        self.concat
+    }
+
+    /// The same network over other weights.
+    pub fn with_store(&self, store: Arc<Store>) -> Result<Self> {
+        Self::new(store, self.config.clone(), self.format)
+    }
+
+    /// The network, built at the first call.
+    pub fn unet(&self) -> Result<Arc<UNet>> {
+        let mut built = self.unet.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(unet) = &*built {
+            return Ok(unet.clone());
+        }
+        let unet = Arc::new(UNet::new(&self.store, self.config.clone())?);
+        *built = Some(unet.clone());
+        Ok(unet)
+    }
+
+    /// The clean latents that the network sees in a batch.
+    pub fn apply(&self, sampling: &ModelSampling, call: &Call<'_>) -> Result<Tensor> {
+        let mut input = sampling.input(call.sigma, call.x);
+        if let Some(concat) = call.conds.tensor("c_concat") {
+            input = Tensor::cat(&[&input, concat], 1)?;
+        }
+        let timesteps = vec![sampling.timestep(call.sigma); call.x.dim(0)?];
+        let out = self.unet()?.forward(
+            &input,
+            &timesteps,
+            call.conds.tensor("c_crossattn"),
+            call.conds.tensor("y"),
+            call.control,
+            call.hooks,
+        )?;
+        Ok(sampling.denoised(call.sigma, &out, call.x)?)
+    }
+
+    /// Bytes that a pass over latents of this shape takes, roughly.
+    pub fn memory_required(&self, shape: &[usize]) -> u64 {
+        let batch = shape.first().copied().unwrap_or(0) as u64;
+        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
+        (batch * cells * self.config.model_channels as u64)
+            .saturating_mul(HELD * size_of::<f32>() as u64)
+    }
+
+    /// What of a condition goes into the network.
+    pub fn encode(&self, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let mut conds = ModelConds::new();
+        match self.concat {
+            Concat::Nothing => {}
+            Concat::Inpaint => {
+                conds.insert("c_concat", CondValue::NoiseShape(self.inpaint(args)?));
+            }
+            Concat::Edit => {
+                conds.insert("c_concat", CondValue::NoiseShape(self.edit(args)?));
+            }
+        }
+        if let Some(width) = self.config.adm {
+            conds.insert("y", CondValue::Regular(self.vector(args, width)?));
+        }
+        if let Some(wanted) = self.config.context_dim {
+            let tokens = self.tokens(args, wanted)?;
+            conds.insert("c_crossattn", CondValue::CrossAttn(tokens));
+        }
+        Ok(conds)
+    }
+
+    fn wrong(&self, reason: String) -> ModelError {
+        ModelError::unsupported(self.store.file(), reason)
+    }
+
+    fn tokens(&self, args: &EncodeArgs<'_>, wanted: usize) -> Result<Tensor> {
+        let Some(tokens) = &args.cond.tokens else {
+            return Err(self.wrong(format!(
+                "the {} conditioning has no text for this model",
+                args.prompt_type
+            )));
+        };
+        match tokens.shape() {
+            [batch, count, width] if *width == wanted && *batch > 0 && *count > 0 => {
+                Ok(tokens.clone())
+            }
+            [_, _, width] if *width != wanted => Err(self.wrong(format!(
+                "this model takes text of width {wanted}, but the {} conditioning has width {width}: it was made with \
+                 the text encoder of another family of models",
+                args.prompt_type
+            ))),
+            shape => Err(self.wrong(format!(
+                "the {} conditioning has shape {shape:?}, which is no text",
+                args.prompt_type
+            ))),
+        }
+    }
+
+    /// A latent brought to the size and batch of the noise.
+    fn fitted(latent: &Tensor, noise: &Tensor) -> Result<Tensor> {
+        let [count, _, h, w] = noise.dims4()?;
+        let mut latent = latent.clone();
+        if latent.shape().get(1..) != noise.shape().get(1..) {
+            latent = common_upscale(&latent, w, h, ResizeMethod::Bilinear, Crop::Center)?;
+        }
+        Ok(resize_to_batch(&latent, count)?)
+    }
+
+    fn same_channels(&self, latent: &Tensor, noise: &Tensor) -> Result<()> {
+        if latent.rank() == noise.rank() && latent.dim(1)? == noise.dim(1)? {
+            return Ok(());
+        }
+        Err(self.wrong(format!(
+            "the picture in the conditioning has a latent of shape {:?}, but this model works on shape {:?}: it was \
+             encoded with the VAE of another family of models",
+            latent.shape(),
+            noise.shape()
+        )))
+    }
+
+    fn inpaint(&self, args: &EncodeArgs<'_>) -> Result<Tensor> {
+        let [count, channels, h, w] = args.noise.dims4()?;
+        let tensors = &args.cond.tensors;
+        let Some(mask) = tensors.get("concat_mask").or(args.denoise_mask) else {
+            let blank = Tensor::from_fn([1, channels, 1, 1], |c| BLANK[c % BLANK.len()])?;
+            let picture = blank.expand(&[count, channels, h, w])?;
+            return Ok(Tensor::cat(&[&Tensor::ones([count, 1, h, w])?, &picture], 1)?);
+        };
+        let picture = match (tensors.get("concat_latent_image"), args.latent) {
+            (Some(latent), _) => {
+                self.same_channels(latent, args.noise)?;
+                self.format.process_in(latent)?
+            }
+            (None, Some(latent)) => latent.clone(),
+            (None, None) => Tensor::zeros(args.noise.shape())?,
+        };
+        let picture = Self::fitted(&picture, args.noise)?;
+        let mask = match mask.rank() {
+            2 => mask.unsqueeze(0)?.unsqueeze(1)?,
+            3 => mask.unsqueeze(1)?,
+            _ => mask.narrow(1, 0, 1)?,
+        };
+        let mask = if mask.shape()[2..] == [h, w] {
+            mask
+        } else {
+            common_upscale(&mask, w, h, ResizeMethod::Bilinear, Crop::Center)?
+        };
+        let mask = resize_to_batch(&mask.round(), count)?;
+        Ok(Tensor::cat(&[&mask, &picture], 1)?)
+    }
+
+    fn edit(&self, args: &EncodeArgs<'_>) -> Result<Tensor> {
+        match args.cond.tensors.get("concat_latent_image") {
+            Some(latent) => {
+                self.same_channels(latent, args.noise)?;
+                Self::fitted(latent, args.noise)
+            }
+            None => Ok(Tensor::zeros(args.noise.shape())?),
+        }
+    }
+
+    /// SDXL's second input: the pooled prompt and the sizes the picture is meant to have.
+    fn vector(&self, args: &EncodeArgs<'_>, wanted: usize) -> Result<Tensor> {
+        let Some(pooled) = args.cond.pooled.as_ref().filter(|p| p.rank() == 2) else {
+            return Err(self.wrong(format!(
+                "the {} conditioning has no pooled text, which this model needs",
+                args.prompt_type
+            )));
+        };
+        let number = |key: &str, or: f64| args.cond.numbers.get(key).copied().unwrap_or(or);
+        let (width, height) = (args.width, args.height);
+        let (crop_w, crop_h) = (number("crop_w", 0.0), number("crop_h", 0.0));
+        let count = wanted.saturating_sub(pooled.dim(1)?) / NUMBER_WIDTH;
+        let numbers = match count {
+            6 => vec![
+                height,
+                width,
+                crop_h,
+                crop_w,
+                number("target_height", height),
+                number("target_width", width),
+            ],
+            5 => {
+                let negative = args.prompt_type == "negative";
+                let score = number("aesthetic_score", if negative { 2.5 } else { 6.0 });
+                vec![height, width, crop_h, crop_w, score]
+            }
+            _ => Vec::new(),
+        };
+        if pooled.dim(1)? + numbers.len() * NUMBER_WIDTH != wanted || numbers.is_empty() {
+            return Err(self.wrong(format!(
+                "this model takes a vector of width {wanted}, which cannot be made of pooled text of width {}: it was \
+                 made with the text encoder of another family of models",
+                pooled.dim(1)?
+            )));
+        }
+        let numbers: Vec<f32> = numbers.into_iter().map(|v| v as f32).collect();
+        let flat = sinusoid(&numbers, NUMBER_WIDTH)?.reshape([1, numbers.len() * NUMBER_WIDTH])?;
+        let flat = flat.repeat(&[pooled.dim(0)?, 1])?;
+        Ok(Tensor::cat(&[pooled, &flat], 1)?)
+    }
+}

@@ -1,0 +1,215 @@
+//! CONDITIONING as the model room takes it.
+
+use std::sync::Arc;
+
+use fresco_graph::{Map, NodeError, Value, wrong_kind};
+use fresco_models::denoise::{Area, CallConds, Cond, ControlSource, Region};
+use fresco_models::unet::ControlFeatures;
+use fresco_models::ModelError;
+use fresco_tensor::Tensor;
+
+use crate::control::Control;
+use crate::types::{self, Conditioning, as_tensor};
+
+/// Keys that are read by name; all other tensors and numbers go to the model as they are.
+const READ: [&str; 17] = [
+    "area",
+    "strength",
+    "mask",
+    "mask_strength",
+    "set_area_to_bounds",
+    "start_percent",
+    "end_percent",
+    "clip_start_percent",
+    "clip_end_percent",
+    "control",
+    "control_apply_to_uncond",
+    "gligen",
+    "default",
+    "prompt_type",
+    "pooled_output",
+    "hooks",
+    "model_conds",
+];
+
+fn wrong(key: &str, wanted: &str, value: &Value) -> NodeError {
+    NodeError::type_error(format!("conditioning {key}: {}", wrong_kind(wanted, value)))
+}
+
+fn number(options: &Map, key: &str) -> Result<Option<f64>, NodeError> {
+    match options.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(v) => v.as_f64().map(Some).ok_or_else(|| wrong(key, "a number", v)),
+    }
+}
+
+fn tensor(options: &Map, key: &str) -> Result<Option<Tensor>, NodeError> {
+    match options.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(v) => as_tensor(v)
+            .cloned()
+            .map(Some)
+            .ok_or_else(|| wrong(key, "a tensor", v)),
+    }
+}
+
+fn area(value: &Value) -> Result<Area, NodeError> {
+    let bad = || wrong("area", "sizes and offsets", value);
+    let list = value.as_list().ok_or_else(bad)?;
+    if let Some((Value::Str(kind), parts)) = list.split_first() {
+        let parts: Option<Vec<f64>> = parts.iter().map(Value::as_f64).collect();
+        return match parts {
+            Some(parts) if &**kind == "percentage" && parts.len() % 2 == 0 => {
+                Ok(Area::Parts(parts))
+            }
+            _ => Err(bad()),
+        };
+    }
+    let cells: Option<Vec<usize>> = list
+        .iter()
+        .map(|v| v.as_int().and_then(|n| usize::try_from(n).ok()))
+        .collect();
+    let cells = cells.filter(|c| c.len() % 2 == 0).ok_or_else(bad)?;
+    let (size, offset) = cells.split_at(cells.len() / 2);
+    Ok(Area::Cells(Region {
+        size: size.to_vec(),
+        offset: offset.to_vec(),
+    }))
+}
+
+/// A control net of a conditioning. The network behind it says what it adds.
+struct Steering(Control);
+
+impl ControlSource for Steering {
+    fn features(
+        &self,
+        x: &Tensor,
+        sigma: f32,
+        conds: &CallConds,
+        chunks: usize,
+    ) -> Result<Option<ControlFeatures>, ModelError> {
+        self.0.model.features(&self.0, x, sigma, conds, chunks)
+    }
+}
+
+/// Turns CONDITIONING values into conditions. Equal control nets become one object, so that their conditions share
+/// passes.
+#[derive(Default)]
+pub struct Reader {
+    controls: Vec<(Value, Arc<dyn ControlSource>)>,
+}
+
+impl Reader {
+    pub fn read(&mut self, list: &Conditioning) -> Result<Vec<Cond>, NodeError> {
+        list.0.iter().map(|c| self.cond(c)).collect()
+    }
+
+    fn control(&mut self, value: &Value) -> Result<Arc<dyn ControlSource>, NodeError> {
+        if let Some((_, known)) = self.controls.iter().find(|(v, _)| v.same(value)) {
+            return Ok(known.clone());
+        }
+        let control = value
+            .downcast::<Control>()
+            .ok_or_else(|| wrong("control", "CONTROL_NET", value))?;
+        let source: Arc<dyn ControlSource> = Arc::new(Steering(control.clone()));
+        self.controls.push((value.clone(), source.clone()));
+        Ok(source)
+    }
+
+    fn cond(&mut self, entry: &types::Cond) -> Result<Cond, NodeError> {
+        let options = &entry.options;
+        let truthy = |key: &str| options.get(key).is_some_and(Value::truthy);
+        let mut cond = Cond {
+            tokens: if entry.tokens.is_null() {
+                None
+            } else {
+                Some(entry.tensor()?.clone())
+            },
+            pooled: tensor(options, "pooled_output")?,
+            area: match options.get("area") {
+                None | Some(Value::Null) => None,
+                Some(v) => Some(area(v)?),
+            },
+            strength: number(options, "strength")?.unwrap_or(1.0),
+            mask: tensor(options, "mask")?,
+            mask_strength: number(options, "mask_strength")?.unwrap_or(1.0),
+            area_of_mask: truthy("set_area_to_bounds"),
+            start_percent: number(options, "start_percent")?,
+            end_percent: number(options, "end_percent")?,
+            control_to_uncond: truthy("control_apply_to_uncond"),
+            is_default: options.contains_key("default"),
+            prompt_type: options
+                .get("prompt_type")
+                .and_then(Value::as_str)
+                .map(Into::into),
+            ..Cond::default()
+        };
+        if let Some(start) = number(options, "clip_start_percent")? {
+            let end = number(options, "clip_end_percent")?.unwrap_or(1.0);
+            cond.clip_percent = Some((start, end));
+        }
+        if let Some(control) = options.get("control").filter(|v| !v.is_null()) {
+            cond.control = Some(self.control(control)?);
+        }
+        if options.get("gligen").is_some_and(Value::truthy) {
+            tracing::warn!("text boxes (GLIGEN) in a conditioning are left out: no model here knows them");
+        }
+        for (key, value) in options.iter().filter(|(k, _)| !READ.contains(&&***k)) {
+            if let Some(t) = as_tensor(value) {
+                cond.tensors.insert(key.clone(), t.clone());
+            } else if let (Value::Int(_) | Value::Float(_), Some(n)) = (value, value.as_f64()) {
+                cond.numbers.insert(key.clone(), n);
+            }
+        }
+        Ok(cond)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fresco_graph::map;
+
+    fn read(options: Map) -> Result<Cond, NodeError> {
+        let tokens = types::tensor(Tensor::zeros([1, 2, 4]).unwrap());
+        let list = Conditioning(vec![types::Cond { tokens, options }]);
+        Reader::default().read(&list).map(|mut l| l.remove(0))
+    }
+
+    #[test]
+    fn options_are_read() {
+        let mask = types::tensor(Tensor::ones([1, 4, 4]).unwrap());
+        let cond = read(map! {
+            "area" => vec![4, 6, 1, 2], "strength" => 0.5, "mask" => mask, "set_area_to_bounds" => true,
+            "start_percent" => 0.25, "width" => 512, "note" => "kept out",
+        })
+        .unwrap();
+        let region = Region {
+            size: vec![4, 6],
+            offset: vec![1, 2],
+        };
+        assert_eq!(cond.area, Some(Area::Cells(region)));
+        assert_eq!((cond.strength, cond.mask_strength), (0.5, 1.0));
+        assert!(cond.area_of_mask && cond.mask.is_some());
+        assert_eq!(cond.numbers.get("width"), Some(&512.0));
+        let parts: Vec<Value> = vec!["percentage".into(), 0.5.into(), 1.0.into()];
+        let cond = read(map! {"area" => parts}).unwrap();
+        assert_eq!(cond.area, Some(Area::Parts(vec![0.5, 1.0])));
+    }
+
+    #[test]
+    fn odd_options_are_errors() {
+        for bad in [
+            map! {"area" => vec![4, 6, 1]},
+            map! {"area" => vec![-4, 6, 1, 1]},
+            map! {"area" => "all"},
+            map! {"area" => vec![Value::from("percentage"), Value::from("x")]},
+            map! {"strength" => "strong"},
+            map! {"mask" => 3},
+            map! {"control" => 3},
+            map! {"pooled_output" => "x"},
+        ] {
+            assert!(read(bad.clone()).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! One sampling run: latents and conditionings of nodes in, latents out, with progress, previews and cancellation.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+
+use fresco_graph::{Cx, NodeError};
+use fresco_models::denoise::{
+    Call, EncodeArgs, Guidance, Guider, Inpaint, Lists, Predict, Setting, fit_mask, prepare,
+};
+use fresco_models::samplers::{self, Denoiser, SampleArgs, SampleError, SamplerName, Step};
+use fresco_models::{ModelError, ModelSampling};
+use fresco_tensor::{Generator, Tensor, TensorError, available_memory};
+
+use super::conds::Reader;
+use super::preview::Previewer;
+use super::{BaseModel, Model, Noise, Sampler};
+use crate::types::{Conditioning, Latent};
+
+/// What is sampled, and how it is guided.
+#[derive(Clone)]
+pub struct Guided {
+    pub model: Model,
+    pub guidance: Guidance,
+    /// Conditionings by the names that the guidance knows.
+    pub lists: Vec<(&'static str, Conditioning)>,
+}
+
+/// What a run gives.
+pub struct Sampled {
+    /// The input with its samples replaced.
+    pub latent: Latent,
+    /// The same with the last step's clean latent; none if no step was made.
+    pub denoised: Option<Latent>,
+}
+
+/// A failure of the model room as the engine reports it.
+pub fn failure(error: ModelError) -> NodeError {
+    match error {
+        ModelError::Cancelled => NodeError::Interrupted,
+        ModelError::Tensor(e) => tensor_failure(e),
+        other => other.into(),
+    }
+}
+
+fn tensor_failure(error: TensorError) -> NodeError {
+    match error {
+        TensorError::NoMemory { .. } | TensorError::TooLarge { .. } => NodeError::OutOfMemory {
+            message: error.to_string(),
+        },
+        other => other.into(),
+    }
+}
+
+/// The same for samplers, which carry errors of models along.
+pub fn sample_failure(error: SampleError) -> NodeError {
+    match error {
+        SampleError::Cancelled => NodeError::Interrupted,
+        SampleError::Tensor(e) => tensor_failure(e),
+        SampleError::Model(e) => boxed_failure(e),
+        other => NodeError::value_error(other.to_string()),
+    }
+}
+
+fn boxed_failure(error: Box<dyn Error + Send + Sync>) -> NodeError {
+    match error.downcast::<ModelError>() {
+        Ok(e) => failure(*e),
+        Err(e) => NodeError::runtime(e.to_string()),
+    }
+}
+
+/// A model's network with the way the model is sampled.
+struct Network<'a> {
+    base: &'a dyn BaseModel,
+    sampling: &'a ModelSampling,
+}
+
+impl Predict for Network<'_> {
+    fn predict(&self, call: &Call<'_>) -> Result<Tensor, ModelError> {
+        self.base.apply(self.sampling, call)
+    }
+
+    fn memory_required(&self, shape: &[usize]) -> u64 {
+        self.base.memory_required(shape)
+    }
+
+    fn memory_free(&self) -> Option<u64> {
+        available_memory()
+    }
+}
+
+/// The model as samplers see it.
+struct Driver<'a> {
+    guider: Guider<'a>,
+    inpaint: Option<Inpaint<'a>>,
+    name: String,
+}
+
+impl Denoiser for Driver<'_> {
+    fn denoise(&mut self, x: &Tensor, sigma: f32) -> Result<Tensor, SampleError> {
+        let guider = &mut self.guider;
+        let out = match &self.inpaint {
+            Some(inpaint) => inpaint.denoise(x, sigma, |x| guider.denoise(x, sigma)),
+            None => guider.denoise(x, sigma),
+        };
+        let out = out.map_err(|e| match e {
+            ModelError::Cancelled => SampleError::Cancelled,
+            other => SampleError::model(other),
+        })?;
+        if out.data().iter().any(|v| !v.is_finite()) {
+            return Err(SampleError::model(format!(
+                "{} gave values that are not numbers at noise level {sigma}: its weights are damaged, or a LoRA, a \
+                 merge or the guidance is far too strong",
+                self.name
+            )));
+        }
+        Ok(out)
+    }
+
+    fn uncond(&self) -> Option<&Tensor> {
+        self.guider.uncond()
+    }
+}
+
+/// The latent with the channels of the model, if it is an empty one; nodes make those without knowing the model.
+fn fix_empty(model: &Model, latent: Latent) -> Result<Latent, NodeError> {
+    let samples = latent.samples()?;
+    let wanted = model.base.latent_channels();
+    let &[batch, channels, h, w] = samples.shape() else {
+        return Err(NodeError::value_error(format!(
+            "{} samples latents of four dimensions, but this one has shape {:?}",
+            model.base.name(),
+            samples.shape()
+        )));
+    };
+    if batch == 0 || channels == 0 || h == 0 || w == 0 {
+        return Err(NodeError::value_error(format!(
+            "the latent of shape {:?} has nothing to sample",
+            samples.shape()
+        )));
+    }
+    if let Some(odd) = samples.data().iter().find(|v| !v.is_finite()) {
+        return Err(NodeError::value_error(format!(
+            "the latent to sample holds values that are not numbers ({odd})"
+        )));
+    }
+    if channels == wanted {
+        return Ok(latent);
+    }
+    if samples.data().iter().all(|v| *v == 0.0) {
+        let empty = Tensor::zeros([batch, wanted, h, w])?;
+        return Ok(latent.with_tensor("samples", empty));
+    }
+    Err(NodeError::value_error(format!(
+        "{} samples latents of {wanted} channels, but this one has {channels}: it was made for another family of models",
+        model.base.name()
+    )))
+}
+
+impl Guided {
+    /// Samples a latent along `sigmas`. `seed` is that of samplers which draw noise themselves.
+    pub fn sample(
+        &self,
+        noise: Noise,
+        seed: u64,
+        sampler: &Sampler,
+        sigmas: &[f32],
+        latent: Latent,
+        cx: &Cx,
+    ) -> Result<Sampled, NodeError> {
+        cx.check_interrupt()?;
+        let latent = fix_empty(&self.model, latent)?;
+        if sigmas.is_empty() {
+            return Ok(Sampled {
+                latent,
+                denoised: None,
+            });
+        }
+        let (noise, mut generator) = noise.draw(&latent)?;
+        let samples = latent.samples()?;
+        let mask = match latent.tensor("noise_mask") {
+            Some(mask) => Some(fit_mask(mask, samples.shape()).map_err(failure)?),
+            None => None,
+        };
+        let model = &self.model;
+        // An empty latent stays empty, whatever the format would make of zeros.
+        let clean = if samples.data().iter().any(|v| *v != 0.0) {
+            model.process_latent_in(samples)?
+        } else {
+            samples.clone()
+        };
+        let (name, options) = sampler.parse()?;
+        let base = model.network().map_err(failure)?;
+        let sampling = &*model.sampling;
+        let network = Network {
+            base: &*base,
+            sampling,
+        };
+        let setting = Setting {
+            sampling,
+            noise: &noise,
+            latent: Some(&clean),
+            denoise_mask: mask.as_ref(),
+        };
+        let encode = |args: &EncodeArgs<'_>| base.extra_conds(args);
+        let lists = prepare(self.read()?, &setting, &encode).map_err(failure)?;
+        let mut guider = Guider::new(
+            &network,
+            &lists,
+            self.guidance,
+            &model.patches,
+            setting,
+            &encode,
+        );
+        if name.needs_uncond() {
+            guider.keep_uncond();
+        }
+        let services = cx.services.clone();
+        guider.hooks_mut().check = Some(Arc::new(move || {
+            if services.interrupted() {
+                Err(ModelError::Cancelled)
+            } else {
+                Ok(())
+            }
+        }));
+        let fresh = if sampler.redraws_inpaint_noise() {
+            // This draw goes through the global generator, too.
+            generator = Generator::new(seed.wrapping_add(1));
+            Some(generator.randn(noise.shape())?)
+        } else {
+            None
+        };
+        guider.start(&Arc::new(Mutex::new(generator.clone())));
+        let first = sigmas[0];
+        let most = sampling.sigma_max();
+        let close = (first - most).abs() <= 1e-5 * first.abs().max(most.abs());
+        let x = sampling.noise_scaling(first, &noise, &clean, close || first > most)?;
+        let mut driver = Driver {
+            guider,
+            inpaint: mask.clone().map(|mask| Inpaint {
+                mask,
+                latent: clean.clone(),
+                noise: fresh.unwrap_or_else(|| noise.clone()),
+                sampling,
+                differential: model.patches.denoise_mask,
+                sigmas: sigmas.to_vec(),
+            }),
+            name: base.name(),
+        };
+        let previewer = Previewer::new(model, cx);
+        let mut last = None;
+        let mut on_step = |step: Step<'_>| {
+            last = Some(step.denoised.clone());
+            let picture = previewer.picture(step.denoised);
+            let (done, total) = ((step.index + 1) as f64, step.total as f64);
+            cx.progress(done, total, picture)
+                .map_err(|_| SampleError::Cancelled)
+        };
+        let mut sigmas = sigmas.to_vec();
+        let args = SampleArgs {
+            sampling,
+            seed,
+            options: &options,
+            on_step: &mut on_step,
+            global: &mut generator,
+        };
+        let x = samplers::sample(name, &mut driver, x, &mut sigmas, args).map_err(sample_failure)?;
+        let end = sigmas.last().copied().unwrap_or(0.0);
+        let x = sampling.inverse_noise_scaling(end, &x);
+        let out = model.process_latent_out(&x)?;
+        let denoised = match last {
+            Some(x) => Some(model.process_latent_out(&x)?),
+            None => None,
+        };
+        Ok(Sampled {
+            denoised: denoised.map(|x| latent.clone().with_tensor("samples", x)),
+            latent: latent.with_tensor("samples", out),
+        })
+    }
+
+    fn read(&self) -> Result<Lists, NodeError> {
+        let mut reader = Reader::default();
+        let mut lists = Lists::new();
+        for (name, list) in &self.lists {
+            if list.0.is_empty() {
+                return Err(NodeError::value_error(format!(
+                    "the {name} conditioning is empty: there is no prompt to sample with"
+                )));
+            }
+            lists.push(((*name).into(), reader.read(list)?));
+        }
+        Ok(lists)
+    }
+}
+
+/// The levels of a run must be there and make sense before anything is loaded.
+pub fn steps(count: i64) -> Result<usize, NodeError> {
+    usize::try_from(count)
+        .ok()
+        .filter(|n| *n > 0)
+        .ok_or_else(|| NodeError::value_error(format!("cannot sample in {count} steps")))
+}
+
+/// The sampler behind a name that KSampler was given; unknown names mean the first one, as in the reference.
+pub fn named_sampler(name: &str) -> SamplerName {
+    SamplerName::named(name).unwrap_or(SamplerName::Euler)
+}
