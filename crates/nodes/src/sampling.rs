@@ -1,19 +1,34 @@
 //! What sampling is made of: samplers, noise, and the sigmas that a model gives.
 
 pub mod block_patches;
+pub mod conds;
+pub mod custom;
 pub mod guidance;
+pub mod guiders;
+pub mod ksampler;
 pub mod model;
 pub mod model_sampling;
 pub mod noise;
+mod preview;
+pub mod run;
 pub mod samplers;
 
 use fresco_graph::{NodeEntry, entry};
 
 pub use model::{BaseModel, Model, Patches};
+pub use guiders::Guider;
 pub use noise::Noise;
 pub use samplers::Sampler;
 
 pub static NODES: &[NodeEntry] = &[
+    entry::<ksampler::KSampler>(),
+    entry::<ksampler::KSamplerAdvanced>(),
+    entry::<custom::SamplerCustom>(),
+    entry::<custom::SamplerCustomAdvanced>(),
+    entry::<guiders::BasicGuider>(),
+    entry::<guiders::CFGGuider>(),
+    entry::<guiders::DualCFGGuider>(),
+    entry::<guiders::PerpNegGuider>(),
     entry::<samplers::KSamplerSelect>(),
     entry::<samplers::SamplerEulerAncestral>(),
     entry::<samplers::SamplerEulerAncestralCFGPP>(),

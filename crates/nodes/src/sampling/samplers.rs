@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use fresco_graph::{
-    Cx, FromValue, Map, Node, NodeOutput, NodeResult, Opaque, Value, map, wrong_kind,
+    Cx, FromValue, Map, Node, NodeError, NodeOutput, NodeResult, Opaque, Value, map, wrong_kind,
 };
+use fresco_models::samplers::{self, SamplerName, SamplerOptions, SdeSolver, SeedsSolver};
+use fresco_tensor::ResizeMethod;
 
 use super::Model;
 
@@ -42,6 +44,94 @@ impl Sampler {
         }
         sampler
     }
+
+    /// Whether the noise around an inpainted part is not that of the part.
+    pub fn redraws_inpaint_noise(&self) -> bool {
+        self.inpaint_options
+            .get("random")
+            .is_some_and(Value::truthy)
+    }
+
+    /// The sampler with its options, as the model room takes them.
+    pub fn parse(&self) -> Result<(SamplerName, SamplerOptions), NodeError> {
+        let name = SamplerName::of_function(&self.function).ok_or_else(|| {
+            NodeError::value_error(format!("unknown sampler '{}'", self.function))
+        })?;
+        let mut options = SamplerOptions::default();
+        for (key, value) in &self.options {
+            set_option(&mut options, key, value)?;
+        }
+        Ok((name, options))
+    }
+}
+
+/// Sets one keyword option. Those that are null keep their default.
+fn set_option(options: &mut SamplerOptions, key: &str, value: &Value) -> Result<(), NodeError> {
+    let wrong = |wanted: &str| {
+        NodeError::type_error(format!("sampler option {key}: {}", wrong_kind(wanted, value)))
+    };
+    let number = || value.as_f64().ok_or_else(|| wrong("a number"));
+    let count = || {
+        let n = value.as_int().and_then(|n| usize::try_from(n).ok());
+        n.ok_or_else(|| wrong("a whole number"))
+    };
+    if value.is_null() {
+        return Ok(());
+    }
+    match key {
+        "eta" => options.eta = Some(number()?),
+        "s_noise" => options.s_noise = Some(number()?),
+        "s_churn" => options.s_churn = number()?,
+        "s_tmin" => options.s_tmin = number()?,
+        "s_tmax" => options.s_tmax = number()?,
+        "order" => options.order = Some(count()?),
+        "r" => options.r = number()?,
+        "rtol" => options.rtol = number()?,
+        "atol" => options.atol = number()?,
+        "h_init" => options.h_init = number()?,
+        "pcoeff" => options.pcoeff = number()?,
+        "icoeff" => options.icoeff = number()?,
+        "dcoeff" => options.dcoeff = number()?,
+        "accept_safety" => options.accept_safety = number()?,
+        "max_stage" => options.max_stage = count()?,
+        "predictor_order" => options.predictor_order = count()?,
+        "corrector_order" => options.corrector_order = count()?,
+        "use_pece" => options.use_pece = value.truthy(),
+        "simple_order_2" => options.simple_order_2 = value.truthy(),
+        "total_upscale" => options.total_upscale = number()?,
+        "upscale_steps" => options.upscale_steps = Some(count()?),
+        "solver_type" => match value.as_str() {
+            Some("midpoint") => options.sde_solver = SdeSolver::Midpoint,
+            Some("heun") => options.sde_solver = SdeSolver::Heun,
+            Some("phi_1") => options.seeds_solver = SeedsSolver::Phi1,
+            Some("phi_2") => options.seeds_solver = SeedsSolver::Phi2,
+            _ => return Err(wrong("midpoint, heun, phi_1 or phi_2")),
+        },
+        "upscale_method" => {
+            let method = value.as_str().and_then(ResizeMethod::parse);
+            options.upscale_method = method.ok_or_else(|| wrong("a resize method"))?;
+        }
+        "noise_scaler" => {
+            let scaler = value.downcast::<NoiseScaler>();
+            let eta = scaler.ok_or_else(|| wrong("a noise scaler"))?.eta;
+            options.noise_scaler = samplers::NoiseScaler::Power { eta };
+        }
+        "tau_func" => {
+            let interval = value.downcast::<NoiseInterval>();
+            let interval = interval.ok_or_else(|| wrong("a noise interval"))?;
+            options.noise_interval = Some(samplers::NoiseInterval {
+                eta: interval.eta,
+                start_sigma: interval.start_sigma,
+                end_sigma: interval.end_sigma,
+            });
+        }
+        _ => {
+            return Err(NodeError::value_error(format!(
+                "the sampler has no option '{key}'"
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl Opaque for Sampler {

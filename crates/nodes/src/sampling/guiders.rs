@@ -1,0 +1,172 @@
+//! GUIDER: which prompts a model is guided by, and how.
+
+use fresco_graph::{Cx, FromValue, Node, NodeOutput, NodeResult, Opaque, Value, wrong_kind};
+use fresco_models::denoise::Guidance;
+
+use super::Model;
+use super::run::Guided;
+use crate::types::Conditioning;
+
+/// GUIDER.
+#[derive(Clone)]
+pub struct Guider(pub Guided);
+
+impl Opaque for Guider {
+    fn describe(&self) -> String {
+        format!("guider of {}", self.0.model.base.name())
+    }
+}
+
+impl FromValue for Guider {
+    const IO: &'static str = "GUIDER";
+    fn from_value(value: Value) -> Result<Self, String> {
+        value
+            .downcast::<Self>()
+            .cloned()
+            .ok_or_else(|| wrong_kind(Self::IO, &value))
+    }
+}
+
+impl From<Guider> for Value {
+    fn from(v: Guider) -> Self {
+        Self::object(v)
+    }
+}
+
+fn give(
+    model: Model,
+    guidance: Guidance,
+    lists: Vec<(&'static str, Conditioning)>,
+) -> NodeResult {
+    Ok(NodeOutput::one(Guider(Guided {
+        model,
+        guidance,
+        lists,
+    })))
+}
+
+/// Follows one prompt, without guidance.
+#[derive(Node)]
+#[node(
+    id = "BasicGuider",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/guiders",
+    outputs("GUIDER")
+)]
+pub struct BasicGuider {
+    model: Model,
+    conditioning: Conditioning,
+}
+
+impl Node for BasicGuider {
+    fn run(self, _: &Cx) -> NodeResult {
+        give(
+            self.model,
+            Guidance::Cfg { cfg: 1.0 },
+            vec![("positive", self.conditioning)],
+        )
+    }
+}
+
+/// Guides towards one prompt and away from another.
+#[derive(Node)]
+#[node(
+    id = "CFGGuider",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/guiders",
+    outputs("GUIDER")
+)]
+pub struct CFGGuider {
+    model: Model,
+    positive: Conditioning,
+    negative: Conditioning,
+    #[input(default = 8.0, min = 0.0, max = 100.0, step = 0.1, round = 0.01)]
+    cfg: f64,
+}
+
+impl Node for CFGGuider {
+    fn run(self, _: &Cx) -> NodeResult {
+        give(
+            self.model,
+            Guidance::Cfg { cfg: self.cfg },
+            vec![("positive", self.positive), ("negative", self.negative)],
+        )
+    }
+}
+
+/// Guides from a negative prompt to a second one, and from there to the first.
+#[derive(Node)]
+#[node(
+    id = "DualCFGGuider",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    category = "sampling/custom_sampling/guiders",
+    outputs("GUIDER")
+)]
+pub struct DualCFGGuider {
+    model: Model,
+    cond1: Conditioning,
+    cond2: Conditioning,
+    negative: Conditioning,
+    #[input(default = 8.0, min = 0.0, max = 100.0, step = 0.1, round = 0.01)]
+    cfg_conds: f64,
+    #[input(default = 8.0, min = 0.0, max = 100.0, step = 0.1, round = 0.01)]
+    cfg_cond2_negative: f64,
+    #[input(choices = ["regular", "nested"])]
+    style: String,
+}
+
+impl Node for DualCFGGuider {
+    fn run(self, _: &Cx) -> NodeResult {
+        let guidance = Guidance::Dual {
+            cfg_conds: self.cfg_conds,
+            cfg_negative: self.cfg_cond2_negative,
+            nested: self.style == "nested",
+        };
+        let lists = vec![
+            ("positive", self.cond1),
+            ("middle", self.cond2.set("prompt_type", "negative")),
+            ("negative", self.negative),
+        ];
+        give(self.model, guidance, lists)
+    }
+}
+
+/// Guides towards a prompt and away from that part of a negative one which the prompt does not want as well.
+#[derive(Node)]
+#[node(
+    id = "PerpNegGuider",
+    v3,
+    module = "comfy_extras.nodes_perpneg",
+    category = "_for_testing",
+    outputs("GUIDER"),
+    experimental
+)]
+pub struct PerpNegGuider {
+    model: Model,
+    positive: Conditioning,
+    negative: Conditioning,
+    empty_conditioning: Conditioning,
+    #[input(default = 8.0, min = 0.0, max = 100.0, step = 0.1, round = 0.01)]
+    cfg: f64,
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01)]
+    neg_scale: f64,
+}
+
+impl Node for PerpNegGuider {
+    fn run(self, _: &Cx) -> NodeResult {
+        let guidance = Guidance::PerpNeg {
+            cfg: self.cfg,
+            neg_scale: self.neg_scale,
+        };
+        let empty = self.empty_conditioning.set("prompt_type", "negative");
+        let lists = vec![
+            ("positive", self.positive),
+            ("empty_negative_prompt", empty),
+            ("negative", self.negative),
+        ];
+        give(self.model, guidance, lists)
+    }
+}
