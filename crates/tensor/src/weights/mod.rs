@@ -1,7 +1,11 @@
 //! Weight files: names, shapes and formats at once, bytes when asked for.
 
 pub(crate) mod blocks;
+mod input;
+pub mod pickle;
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,11 +16,27 @@ use crate::error::TensorError;
 use crate::safetensors::{SafeTensors, SafeTensorsError};
 use crate::stored::Stored;
 
+pub use pickle::{PickleError, PickleWeights};
+
 /// Why a weight file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightError {
     #[error(transparent)]
     SafeTensors(#[from] SafeTensorsError),
+    #[error(transparent)]
+    Pickle(#[from] PickleError),
+    #[error("cannot open {path}")]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{path} is no weight file: {looks}")]
+    Unknown { path: PathBuf, looks: &'static str },
+    #[error("{path}: tensor {name:?} cannot be read")]
+    Read {
+        path: PathBuf,
+        name: String,
+        source: io::Error,
+    },
+    #[error("{path} became shorter after it was opened: tensor {name:?} is no longer in it")]
+    Shrunk { path: PathBuf, name: String },
     #[error("{path} has no tensor {name:?}")]
     Missing { path: PathBuf, name: String },
     #[error("{path}: tensor {name:?} cannot be used")]
@@ -25,6 +45,17 @@ pub enum WeightError {
         name: String,
         source: TensorError,
     },
+}
+
+impl WeightError {
+    /// Of a tensor that was inside the file when it was opened.
+    fn read(path: &Path, name: &str, source: io::Error) -> Self {
+        let (path, name) = (path.to_path_buf(), name.to_owned());
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof => Self::Shrunk { path, name },
+            _ => Self::Read { path, name, source },
+        }
+    }
 }
 
 /// What a file says about one tensor.
@@ -85,7 +116,37 @@ impl WeightFile for SafeTensors {
     }
 }
 
-/// Opens a weight file, whatever its kind.
+/// Opens a weight file. Its kind is told by its content: names lie, and a renamed file is still a good file.
 pub fn open_weights(path: impl AsRef<Path>) -> Result<Arc<dyn WeightFile>, WeightError> {
-    Ok(Arc::new(SafeTensors::open(path)?))
+    let path = path.as_ref();
+    let unknown = |looks| WeightError::Unknown {
+        path: path.to_path_buf(),
+        looks,
+    };
+    let start = start_of(path).map_err(|source| WeightError::Open {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    Ok(match &start[..] {
+        [b'P', b'K', 3, 4, ..] | [0x80, 2..=5, ..] => Arc::new(PickleWeights::open(path)?),
+        [_, _, _, _, _, _, _, _, b'{', ..] => Arc::new(SafeTensors::open(path)?),
+        [] => return Err(unknown("it is empty")),
+        [b'<', ..] => return Err(unknown("it looks like a web page, not a download")),
+        text if text.starts_with(b"version https://git-lfs") => {
+            return Err(unknown(
+                "it only points to a file that git-lfs did not fetch",
+            ));
+        }
+        zeros if zeros.iter().all(|&b| b == 0) => {
+            return Err(unknown("it starts with zeros, like an unfinished download"));
+        }
+        _ => return Err(unknown("neither safetensors nor a file of torch")),
+    })
+}
+
+/// The first bytes, as many as there are.
+fn start_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut start = Vec::new();
+    File::open(path)?.take(32).read_to_end(&mut start)?;
+    Ok(start)
 }

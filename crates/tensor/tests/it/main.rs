@@ -9,4 +9,5 @@ mod filters;
 mod golden;
 mod noise;
 mod products;
+mod pickles;
 mod resize;
