@@ -20,6 +20,7 @@ mod layout;
 pub mod lora;
 pub mod model_sampling;
 pub mod patch;
+pub mod preview;
 pub mod samplers;
 pub mod schedules;
 mod spread;

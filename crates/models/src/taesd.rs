@@ -225,9 +225,12 @@ impl Taesd {
 
     /// From both parts in one store, with the scale and the shift.
     pub fn combined(store: &Store) -> Result<Self> {
-        let scalar = |key: &str, default: f32| match store.has(key) {
-            true => store.tensor(key)?.item().map_err(ModelError::from),
-            false => Ok(default),
+        let scalar = |key: &str, default: f32| {
+            if store.has(key) {
+                store.tensor(key)?.item().map_err(ModelError::from)
+            } else {
+                Ok(default)
+            }
         };
         Ok(Self {
             encoder: Sequence::new(store, "taesd_encoder.", false)?,

@@ -109,10 +109,10 @@ impl Residual {
 }
 
 struct Attention {
-    to_q: Arc<Linear>,
-    to_k: Arc<Linear>,
-    to_v: Arc<Linear>,
-    to_out: Arc<Linear>,
+    q: Arc<Linear>,
+    k: Arc<Linear>,
+    v: Arc<Linear>,
+    out: Arc<Linear>,
 }
 
 /// The hooks of one attention.
@@ -132,15 +132,15 @@ impl Attention {
 
     fn new(store: &Store, key: &str) -> Result<Self> {
         Ok(Self {
-            to_q: store.linear(&format!("{key}.to_q"))?,
-            to_k: store.linear(&format!("{key}.to_k"))?,
-            to_v: store.linear(&format!("{key}.to_v"))?,
-            to_out: store.linear(&format!("{key}.to_out.0"))?,
+            q: store.linear(&format!("{key}.to_q"))?,
+            k: store.linear(&format!("{key}.to_k"))?,
+            v: store.linear(&format!("{key}.to_v"))?,
+            out: store.linear(&format!("{key}.to_out.0"))?,
         })
     }
 
     fn project(&self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
-        Ok((self.to_k.forward(k)?, self.to_v.forward(v)?))
+        Ok((self.k.forward(k)?, self.v.forward(v)?))
     }
 
     /// `x` plus the attention of `normed` to `context`, or to itself. `known` makes the keys and values where no hook
@@ -159,7 +159,7 @@ impl Attention {
                 Some(_) => known()?,
                 None => self.project(&normed, &normed)?,
             };
-            (self.to_q.forward(&normed)?, k, v)
+            (self.q.forward(&normed)?, k, v)
         } else {
             let of = context.unwrap_or(&normed);
             let (mut q, mut k, mut v) = (normed.clone(), of.clone(), of.clone());
@@ -167,7 +167,7 @@ impl Attention {
                 (q, k, v) = hook.apply(q, k, v, at)?;
             }
             let (k, v) = self.project(&k, &v)?;
-            (self.to_q.forward(&q)?, k, v)
+            (self.q.forward(&q)?, k, v)
         };
         drop(normed);
         let seen = match hooks.replace {
@@ -176,9 +176,9 @@ impl Attention {
         };
         drop((q, k, v));
         if hooks.output.is_empty() {
-            return Ok(self.to_out.forward_with(&seen, plus(&x))?);
+            return Ok(self.out.forward_with(&seen, plus(&x))?);
         }
-        let mut out = self.to_out.forward(&seen)?;
+        let mut out = self.out.forward(&seen)?;
         for hook in hooks.output {
             out = hook.apply(out, at)?;
         }

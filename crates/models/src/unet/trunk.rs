@@ -207,9 +207,8 @@ impl Trunk {
         y: Option<&Tensor>,
     ) -> Result<()> {
         let refuse = |reason: String| Err(ModelError::invalid("unet", reason));
-        let [b, c, h, w] = match *x.shape() {
-            [b, c, h, w] => [b, c, h, w],
-            _ => return refuse(format!("a latent of shape {:?} is no picture", x.shape())),
+        let [b, c, h, w] = *x.shape() else {
+            return refuse(format!("a latent of shape {:?} is no picture", x.shape()));
         };
         if b == 0 || h == 0 || w == 0 {
             return refuse(format!("a latent of shape {:?} is empty", x.shape()));

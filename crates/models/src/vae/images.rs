@@ -12,7 +12,7 @@ use crate::taesd::Taesd;
 
 /// An autoencoder of any kind.
 pub enum Vae {
-    Kl(KlVae),
+    Kl(Box<KlVae>),
     /// The small approximation, used in its place.
     Taesd(Taesd),
 }
@@ -56,7 +56,8 @@ impl Vae {
         if whole.has("taesd_decoder.1.weight") {
             return Ok(Self::Taesd(Taesd::combined(&whole)?));
         }
-        Ok(Self::Kl(KlVae::new(&names::store(file, prefix, device))?))
+        let net = KlVae::new(&names::store(file, prefix, device))?;
+        Ok(Self::Kl(Box::new(net)))
     }
 
     pub fn latent_channels(&self) -> usize {
@@ -96,7 +97,7 @@ impl Vae {
         let scale = 1.0 / self.ratio() as f64;
         let [flat, tall, square] = tiles.shapes();
         let shapes = [square, tall, flat];
-        self.in_tiles(&planes, shapes, tiles.overlap, scale, |tile| {
+        in_tiles(&planes, shapes, tiles.overlap, scale, |tile| {
             self.encode_planes(tile, check)
         })
     }
@@ -109,7 +110,7 @@ impl Vae {
     /// The same in tiles.
     pub fn decode_tiled(&self, latent: &Tensor, tiles: Tiles, check: Check<'_>) -> Result<Tensor> {
         let scale = self.ratio() as f64;
-        let out = self.in_tiles(latent, tiles.shapes(), tiles.overlap, scale, |tile| {
+        let out = in_tiles(latent, tiles.shapes(), tiles.overlap, scale, |tile| {
             self.decode_planes(tile, check)
         })?;
         finished(out)
@@ -139,35 +140,11 @@ impl Vae {
         }
     }
 
-    /// The mean of three passes with tiles of other shapes.
-    fn in_tiles(
-        &self,
-        x: &Tensor,
-        shapes: [[usize; 2]; 3],
-        overlap: usize,
-        scale: f64,
-        mut f: impl FnMut(&Tensor) -> Result<Tensor>,
-    ) -> Result<Tensor> {
-        let mut sum: Option<Tensor> = None;
-        for tile in shapes {
-            let part = tiled_scale(x, tile, overlap, scale, &mut f)?;
-            sum = Some(match sum {
-                None => part,
-                Some(sum) => sum.add(&part)?,
-            });
-        }
-        let sum = sum.ok_or_else(|| ModelError::invalid("tiles", "no passes"))?;
-        Ok(sum.div_scalar(3.0))
-    }
-
     /// (b, h, w, c) in 0..1 to (b, 3, h, w) in -1..1, cut to whole cells.
     fn planes(&self, images: &Tensor) -> Result<Tensor> {
-        let [_, h, w, c] = match *images.shape() {
-            [b, h, w, c] => [b, h, w, c],
-            _ => {
-                let reason = format!("shape {:?} is no batch of pictures", images.shape());
-                return Err(ModelError::invalid("VAE encode", reason));
-            }
+        let [_, h, w, c] = *images.shape() else {
+            let reason = format!("shape {:?} is no batch of pictures", images.shape());
+            return Err(ModelError::invalid("VAE encode", reason));
         };
         let ratio = self.ratio();
         if h < ratio || w < ratio || c < 3 {
@@ -193,6 +170,26 @@ impl Vae {
         planes.map_inplace(|v| v * 2.0 - 1.0);
         Ok(planes)
     }
+}
+
+/// The mean of three passes with tiles of other shapes.
+fn in_tiles(
+    x: &Tensor,
+    shapes: [[usize; 2]; 3],
+    overlap: usize,
+    scale: f64,
+    mut f: impl FnMut(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let mut sum: Option<Tensor> = None;
+    for tile in shapes {
+        let part = tiled_scale(x, tile, overlap, scale, &mut f)?;
+        sum = Some(match sum {
+            None => part,
+            Some(sum) => sum.add(&part)?,
+        });
+    }
+    let sum = sum.ok_or_else(|| ModelError::invalid("tiles", "no passes"))?;
+    Ok(sum.div_scalar(3.0))
 }
 
 /// (b, 3, h, w) around -1..1 to (b, h, w, 3) in 0..1.

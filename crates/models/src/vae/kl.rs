@@ -529,12 +529,9 @@ fn one_by_one(
     x: &Tensor,
     mut f: impl FnMut(Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
-    let [b, _, h, w] = match *x.shape() {
-        [b, c, h, w] => [b, c, h, w],
-        _ => {
-            let reason = format!("shape {:?} is no batch of pictures", x.shape());
-            return Err(ModelError::invalid(what, reason));
-        }
+    let [b, _, h, w] = *x.shape() else {
+        let reason = format!("shape {:?} is no batch of pictures", x.shape());
+        return Err(ModelError::invalid(what, reason));
     };
     if b == 0 || h == 0 || w == 0 {
         let reason = format!("there is nothing in shape {:?}", x.shape());

@@ -178,7 +178,7 @@ fn taesd_from_two_files() {
 fn small_vae() -> (Gold, Vae) {
     let gold = Gold::open("vae_kl_small");
     let net = KlVae::new(&gold.store()).unwrap();
-    (gold, Vae::Kl(net))
+    (gold, Vae::Kl(Box::new(net)))
 }
 
 #[test]

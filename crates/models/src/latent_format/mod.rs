@@ -2,29 +2,57 @@
 
 use fresco_tensor::{Result, Tensor};
 
-/// A scale, and for some families a mean and a deviation per channel.
+mod table;
+
+pub use table::*;
+
+/// A scale, for some families a shift, for some a mean and a deviation per channel; and what a preview needs to know.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentFormat {
+    /// The reference's name.
+    pub name: &'static str,
+    pub channels: usize,
+    /// Dimensions behind the channels: 2 for pictures, 3 for videos, 1 for sound.
+    pub dimensions: usize,
     pub scale: f32,
+    pub shift: f32,
     pub mean: &'static [f32],
     pub deviation: &'static [f32],
+    /// Red, green and blue that each channel stands for, roughly. Empty where nobody fitted them.
+    pub rgb: &'static [[f32; 3]],
+    pub rgb_bias: [f32; 3],
+    /// How the file of the small decoder for previews begins.
+    pub taesd: Option<&'static str>,
 }
 
-/// Playground 2.5.
-pub const PLAYGROUND: LatentFormat = LatentFormat {
-    scale: 0.5,
-    mean: &[-1.6574, 1.886, -1.383, 2.5155],
-    deviation: &[8.4927, 5.9022, 6.5498, 5.2299],
-};
-
 impl LatentFormat {
+    /// Changes nothing.
+    const fn plain() -> Self {
+        Self {
+            name: "",
+            channels: 4,
+            dimensions: 2,
+            scale: 1.0,
+            shift: 0.0,
+            mean: &[],
+            deviation: &[],
+            rgb: &[],
+            rgb_bias: [0.0; 3],
+            taesd: None,
+        }
+    }
+
     /// A format that only scales.
     pub const fn scaled(scale: f32) -> Self {
         Self {
             scale,
-            mean: &[],
-            deviation: &[],
+            ..Self::plain()
         }
+    }
+
+    /// A format by the reference's name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        ALL.iter().find(|format| format.name == name).copied()
     }
 
     fn per_channel(values: &[f32], rank: usize) -> Result<Tensor> {
@@ -38,7 +66,10 @@ impl LatentFormat {
     /// From the latents of nodes to those of the network.
     pub fn process_in(&self, latent: &Tensor) -> Result<Tensor> {
         if self.mean.is_empty() {
-            return Ok(latent.mul_scalar(self.scale));
+            return Ok(match self.shift {
+                0.0 => latent.mul_scalar(self.scale),
+                shift => latent.map(|v| (v - shift) * self.scale),
+            });
         }
         let mean = Self::per_channel(self.mean, latent.rank())?;
         let deviation = Self::per_channel(self.deviation, latent.rank())?;
@@ -48,7 +79,10 @@ impl LatentFormat {
     /// And back.
     pub fn process_out(&self, latent: &Tensor) -> Result<Tensor> {
         if self.mean.is_empty() {
-            return Ok(latent.div_scalar(self.scale));
+            return Ok(match self.shift {
+                0.0 => latent.div_scalar(self.scale),
+                shift => latent.map(|v| v / self.scale + shift),
+            });
         }
         let mean = Self::per_channel(self.mean, latent.rank())?;
         let deviation = Self::per_channel(self.deviation, latent.rank())?;
@@ -63,7 +97,7 @@ mod tests {
     #[test]
     fn out_undoes_in() {
         let latent = Tensor::from_fn([1, 4, 2, 2], |i| i as f32 - 7.5).unwrap();
-        for format in [PLAYGROUND, LatentFormat::scaled(0.18215)] {
+        for format in [PLAYGROUND, LatentFormat::scaled(0.18215), SD15, SD3] {
             let back = format
                 .process_in(&latent)
                 .and_then(|t| format.process_out(&t))

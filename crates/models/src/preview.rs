@@ -1,0 +1,112 @@
+//! Pictures of a latent while it is being sampled: rough colours at once, or a small decoder.
+
+use std::sync::Arc;
+
+use fresco_tensor::Tensor;
+
+use crate::error::{ModelError, Result};
+use crate::latent_format::LatentFormat;
+use crate::taesd::Taesd;
+
+/// An 8-bit picture, three bytes a pixel, row by row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rgb8 {
+    pub width: usize,
+    pub height: usize,
+    pub data: Vec<u8>,
+}
+
+/// Makes previews.
+#[derive(Clone)]
+pub enum Previewer {
+    /// One pixel per latent cell.
+    Rgb(LatentFormat),
+    /// The size of the result.
+    Taesd(Arc<Taesd>),
+}
+
+impl Previewer {
+    /// The preview that needs no file; none for formats without known colours.
+    pub fn rgb(format: LatentFormat) -> Option<Self> {
+        (!format.rgb.is_empty()).then_some(Self::Rgb(format))
+    }
+
+    /// The first item, and of a video the first frame, of a latent as the sampler has it.
+    pub fn preview(&self, latent: &Tensor) -> Result<Rgb8> {
+        let latent = first_picture(latent)?;
+        match self {
+            Self::Rgb(format) => latent2rgb(format, &latent),
+            Self::Taesd(net) => {
+                let rgb = net.decode(&latent, &|| Ok(()))?;
+                let [_, c, h, w] = rgb.dims4()?;
+                if c != 3 {
+                    let reason = format!("the decoder makes {c} colours");
+                    return Err(ModelError::invalid("preview", reason));
+                }
+                let pixels = rgb.nchw_to_nhwc()?;
+                Ok(Rgb8 {
+                    width: w,
+                    height: h,
+                    data: pixels.data().iter().map(|&v| byte(v)).collect(),
+                })
+            }
+        }
+    }
+}
+
+/// (1, c, h, w) of (b, c, h, w) or (b, c, t, h, w).
+fn first_picture(latent: &Tensor) -> Result<Tensor> {
+    let picture = match latent.rank() {
+        4 => latent.clone(),
+        5 if latent.shape()[2] > 0 => latent.select(2, 0)?,
+        _ => {
+            let reason = format!("a latent of shape {:?} is no picture", latent.shape());
+            return Err(ModelError::invalid("preview", reason));
+        }
+    };
+    if picture.is_empty() {
+        let reason = format!("a latent of shape {:?} is empty", latent.shape());
+        return Err(ModelError::invalid("preview", reason));
+    }
+    Ok(picture.narrow(0, 0, 1)?)
+}
+
+/// A colour in -1..1 as a byte; what is no number is black.
+fn byte(value: f32) -> u8 {
+    (((value + 1.0) / 2.0).clamp(0.0, 1.0) * 255.0) as u8
+}
+
+/// The rough colours of a latent's first item: (1.., c, h, w).
+pub fn latent2rgb(format: &LatentFormat, latent: &Tensor) -> Result<Rgb8> {
+    let mut latent = first_picture(latent)?;
+    let channels = format.rgb.len();
+    if format.channels == channels * 4 && latent.shape()[1] == format.channels {
+        // Flux 2 packs 2x2 cells into channels: (c 2 2, h, w) to (c, 2h, 2w).
+        let [_, _, h, w] = latent.dims4()?;
+        latent = latent
+            .reshape([channels, 2, 2, h, w])?
+            .permute(&[0, 3, 1, 4, 2])?
+            .reshape([1, channels, 2 * h, 2 * w])?;
+    }
+    let [_, c, h, w] = latent.dims4()?;
+    if c != channels {
+        let reason = format!("{c} channels are not those of {}", format.name);
+        return Err(ModelError::invalid("preview", reason));
+    }
+    let data = latent.data();
+    let mut out = Vec::with_capacity(h * w * 3);
+    for at in 0..h * w {
+        for colour in 0..3 {
+            let mut sum = 0.0_f32;
+            for (channel, rgb) in format.rgb.iter().enumerate() {
+                sum += data[channel * h * w + at] * rgb[colour];
+            }
+            out.push(byte(sum + format.rgb_bias[colour]));
+        }
+    }
+    Ok(Rgb8 {
+        width: w,
+        height: h,
+        data: out,
+    })
+}
