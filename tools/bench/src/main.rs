@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
+mod kernels;
 mod measure;
 mod picture;
 mod process;
@@ -21,6 +22,7 @@ type Measurement = (&'static str, fn(&mut Table) -> Result<()>);
 const GROUPS: &[(&str, &[Measurement])] = &[
     ("server", measure::MEASUREMENTS),
     ("sd15", picture::MEASUREMENTS),
+    ("kernels", kernels::MEASUREMENTS),
 ];
 
 fn main() -> Result<()> {

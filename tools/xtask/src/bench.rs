@@ -11,7 +11,7 @@ use crate::{
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if arguments.is_empty() {
-        bail!("usage: cargo xtask bench (server | sd15) [MEASUREMENT]");
+        bail!("usage: cargo xtask bench (server | sd15 | kernels) [MEASUREMENT]");
     }
     run_command(&mut cargo(&[
         "build",

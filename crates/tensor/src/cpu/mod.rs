@@ -12,6 +12,7 @@ mod math_lanes;
 pub(crate) mod norm;
 mod output;
 pub(crate) mod packed;
+pub mod peak;
 pub(crate) mod picture;
 pub(crate) mod product;
 
