@@ -17,6 +17,12 @@ pub enum Vae {
     Taesd(Taesd),
 }
 
+impl From<KlVae> for Vae {
+    fn from(net: KlVae) -> Self {
+        Self::Kl(Box::new(net))
+    }
+}
+
 /// Sizes of tiles along width and height, and how far they reach into each other, all in units of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiles {

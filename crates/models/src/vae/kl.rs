@@ -218,6 +218,11 @@ impl KlConfig {
         to
     }
 
+    /// Whether a store has every weight in its shape.
+    pub fn verify(&self, store: &Store) -> Result<()> {
+        self.layout().verify(store, "the autoencoder")
+    }
+
     /// Every weight with its shape.
     pub fn weights(&self) -> Vec<(String, Vec<usize>)> {
         self.layout().items().to_vec()
@@ -425,7 +430,7 @@ impl KlVae {
     /// From a store under the names of the original; [`super::names::store`] makes one from any file.
     pub fn new(store: &Arc<Store>) -> Result<Self> {
         let config = KlConfig::detect(store)?;
-        config.layout().verify(store, "the autoencoder")?;
+        config.verify(store)?;
         let encoder = match &config.encoder {
             Some(half) => {
                 let quant = config
