@@ -54,11 +54,6 @@ impl UNetConfig {
         to
     }
 
-    /// Whether a store has every weight in its shape.
-    pub fn verify(&self, store: &Store) -> Result<()> {
-        self.layout().verify(store, "the UNet")
-    }
-
     /// Every weight with its shape, in the order the network uses them.
     pub fn weights(&self) -> Vec<(String, Vec<usize>)> {
         self.layout().items().to_vec()
