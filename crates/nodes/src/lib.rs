@@ -3,6 +3,7 @@
 use fresco_graph::NodeEntry;
 
 pub mod audio;
+pub mod clip;
 mod compositing;
 pub mod conditioning;
 pub mod control;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<NodeEntry> {
         mask::NODES,
         compositing::NODES,
         latent::NODES,
+        clip::NODES,
         conditioning::NODES,
         hooks::NODES,
         text::NODES,

@@ -41,7 +41,7 @@ const BYTE_ORDER: [u8; 256] = {
     while pass < 2 {
         let mut byte = 0;
         while byte < 256 {
-            let printable = matches!(byte, 33..127 | 0xA1..0xAD | 0xAE..0x100);
+            let printable = matches!(byte, 33..=126 | 0xA1..=0xAC | 0xAE..=0xFF);
             if printable == (pass == 0) {
                 order[byte] = next;
                 next = next.wrapping_add(1);

@@ -29,12 +29,7 @@ impl ClipConfig {
     pub fn detect(store: &Store, kind: ClipKind) -> Result<Self> {
         let matrix = |key: &str| match store.shape(key) {
             Some(&[rows, columns]) => Ok((rows, columns)),
-            Some(found) => Err(ModelError::Shape {
-                file: store.file().to_owned(),
-                key: key.to_owned(),
-                expected: "a matrix".to_owned(),
-                found: found.to_vec(),
-            }),
+            Some(found) => Err(shape_error(store, key, "a matrix".to_owned(), found)),
             None => Err(ModelError::Missing {
                 file: store.file().to_owned(),
                 key: key.to_owned(),
@@ -87,26 +82,14 @@ impl Layer {
         let hidden = config.hidden;
         let fc1 = store.linear(&key("mlp.fc1"))?;
         let inner = fc1.out_features();
-        let linear = |name: &str, from: usize, to: usize| {
-            let layer = store.linear(&key(name))?;
-            if (layer.in_features(), layer.out_features()) == (from, to) {
-                Ok(layer)
-            } else {
-                Err(ModelError::Shape {
-                    file: store.file().to_owned(),
-                    key: key(name) + ".weight",
-                    expected: format!("({to}, {from})"),
-                    found: vec![layer.out_features(), layer.in_features()],
-                })
-            }
-        };
+        let linear = |name: &str, from, to| linear(store, &key(name), from, to);
         Ok(Self {
-            layer_norm1: store.layer_norm(&key("layer_norm1"), EPS)?,
+            layer_norm1: norm(store, &key("layer_norm1"), hidden)?,
             q_proj: linear("self_attn.q_proj", hidden, hidden)?,
             k_proj: linear("self_attn.k_proj", hidden, hidden)?,
             v_proj: linear("self_attn.v_proj", hidden, hidden)?,
             out_proj: linear("self_attn.out_proj", hidden, hidden)?,
-            layer_norm2: store.layer_norm(&key("layer_norm2"), EPS)?,
+            layer_norm2: norm(store, &key("layer_norm2"), hidden)?,
             fc1: linear("mlp.fc1", hidden, inner)?,
             fc2: linear("mlp.fc2", inner, hidden)?,
         })
@@ -126,6 +109,41 @@ impl Layer {
         };
         let h = self.fc1.forward_with(&h, act)?;
         Ok(self.fc2.forward_with(&h, added(&x))?)
+    }
+}
+
+/// A layer norm of `width` values.
+fn norm(store: &Store, key: &str, width: usize) -> Result<Arc<LayerNorm>> {
+    for part in ["weight", "bias"] {
+        let key = format!("{key}.{part}");
+        match store.shape(&key) {
+            Some(found) if found != [width] => {
+                return Err(shape_error(store, &key, format!("({width})"), found));
+            }
+            _ => {}
+        }
+    }
+    store.layer_norm(key, EPS)
+}
+
+/// A linear layer from `from` to `to` values.
+fn linear(store: &Store, key: &str, from: usize, to: usize) -> Result<Arc<Linear>> {
+    let layer = store.linear(key)?;
+    let found = [layer.out_features(), layer.in_features()];
+    if found == [to, from] {
+        Ok(layer)
+    } else {
+        let key = format!("{key}.weight");
+        Err(shape_error(store, &key, format!("({to}, {from})"), &found))
+    }
+}
+
+fn shape_error(store: &Store, key: &str, expected: String, found: &[usize]) -> ModelError {
+    ModelError::Shape {
+        file: store.file().to_owned(),
+        key: key.to_owned(),
+        expected,
+        found: found.to_vec(),
     }
 }
 
@@ -179,12 +197,9 @@ impl ClipText {
         let key = "text_model.embeddings.position_embedding.weight";
         let position_embedding = store.tensor(key)?;
         if position_embedding.shape() != [config.positions, config.hidden] {
-            return Err(ModelError::Shape {
-                file: store.file().to_owned(),
-                key: key.to_owned(),
-                expected: format!("({}, {})", config.positions, config.hidden),
-                found: position_embedding.shape().to_vec(),
-            });
+            let expected = format!("({}, {})", config.positions, config.hidden);
+            let found = position_embedding.shape();
+            return Err(shape_error(store, key, expected, found));
         }
         let layers = (0..config.layers).map(|i| Layer::new(store, i, &config));
         let projected = store.has("text_projection.weight");
@@ -192,9 +207,9 @@ impl ClipText {
             token_embedding: store.embedding("text_model.embeddings.token_embedding")?,
             position_embedding,
             layers: layers.collect::<Result<_>>()?,
-            final_layer_norm: store.layer_norm("text_model.final_layer_norm", EPS)?,
+            final_layer_norm: norm(store, "text_model.final_layer_norm", config.hidden)?,
             text_projection: projected
-                .then(|| store.linear("text_projection"))
+                .then(|| linear(store, "text_projection", config.hidden, config.hidden))
                 .transpose()?,
             config,
         })

@@ -1,5 +1,7 @@
 //! Text encoders against `tests/gold`.
 
+mod files;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

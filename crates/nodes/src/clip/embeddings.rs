@@ -1,0 +1,67 @@
+//! Textual-inversion embeddings in the embedding folders.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fresco_files::{Folders, contain_file, walk};
+use fresco_graph::Cx;
+use fresco_models::ModelError;
+use fresco_models::text::{EmbeddingSource, read_embedding};
+use fresco_tensor::open_weights;
+
+/// Looks names up in the embedding folders and below, never outside of them: a prompt may come from a stranger.
+pub struct FolderEmbeddings(Arc<Folders>);
+
+impl FolderEmbeddings {
+    /// None where the assembly gives nodes no model folders.
+    pub fn of(cx: &Cx) -> Option<Self> {
+        cx.resources.get::<Folders>().map(Self)
+    }
+
+    /// The file a name stands for: in the folders themselves first, then below them.
+    fn find(&self, name: &str) -> Option<PathBuf> {
+        let roots = self.0.roots("embeddings")?;
+        let file = |root: &PathBuf, name: &str| {
+            let ends = ["", ".safetensors", ".pt", ".bin"];
+            ends.iter()
+                .find_map(|end| contain_file(root, &format!("{name}{end}")).ok())
+        };
+        let direct = roots.iter().find_map(|root| file(root, name));
+        direct.or_else(|| {
+            roots.iter().find_map(|root| {
+                let below = walk::subfolders(root);
+                below
+                    .iter()
+                    .find_map(|sub| file(root, &format!("{sub}/{name}")))
+            })
+        })
+    }
+}
+
+impl EmbeddingSource for FolderEmbeddings {
+    fn load(&self, name: &str, key: &str, width: usize) -> Option<Vec<Arc<[f32]>>> {
+        let path = self.find(name)?;
+        let rows = open_weights(&path)
+            .map_err(ModelError::from)
+            .and_then(|file| read_embedding(&*file, key, width));
+        match rows {
+            Ok(rows) => Some(rows),
+            Err(error) => {
+                let error = with_causes(&error);
+                tracing::warn!(path = %path.display(), error, "cannot read the embedding, leaving it out");
+                None
+            }
+        }
+    }
+}
+
+/// An error with its causes.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
+}
