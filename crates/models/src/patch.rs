@@ -8,7 +8,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use fresco_tensor::{Stored, Tensor};
+use fresco_tensor::{Stored, Tensor, ensure_room};
 
 use crate::error::Result;
 use crate::lora::Adapter;
@@ -97,6 +97,8 @@ pub enum Change {
     Weight(Arc<OtherWeight>),
     /// What another model's weight has more than this model's without patches is added.
     Difference(Arc<OtherWeight>),
+    /// The weight is only multiplied by its own strength.
+    Nothing,
 }
 
 /// One entry of a key's list.
@@ -114,6 +116,18 @@ pub struct Patch {
 }
 
 impl Patch {
+    /// Multiplies a weight.
+    pub fn scaled(factor: f64) -> Self {
+        Self {
+            strength: 0.0,
+            strength_model: factor,
+            slice: None,
+            reorder: None,
+            change: Change::Nothing,
+            source: 0,
+        }
+    }
+
     fn hash(&self, into: &mut impl Hasher) {
         self.source.hash(into);
         self.strength.to_bits().hash(into);
@@ -164,6 +178,7 @@ impl Patch {
                 shape.to_vec()
             }
             Change::Set(value) => value.shape().to_vec(),
+            Change::Nothing => part.clone(),
             Change::Weight(other) | Change::Difference(other) => {
                 let shape = other.shape();
                 if shape != part {
@@ -218,6 +233,7 @@ impl Patch {
         match &self.change {
             Change::Adapter(adapter) => Ok(adapter.apply(weight, self.strength, self.reorder)?),
             Change::Set(value) => Ok(value.to_f32()?),
+            Change::Nothing => Ok(weight),
             _ if self.strength == 0.0 => Ok(weight),
             Change::Diff { value, .. } => {
                 let weight = padded(&weight, value.shape())?;
@@ -345,9 +361,24 @@ impl PatchSet {
         })
     }
 
+    /// Whether memory holds a second copy of the weights that change.
+    fn has_room(&self, base: &Store, prefix: &str) -> bool {
+        let bytes = |key: &str| -> Option<usize> {
+            let key = key.strip_prefix(prefix)?;
+            let elements: usize = base.shape(key)?.iter().product();
+            Some(elements * base.dtype(key)?.size().max(2))
+        };
+        let total: usize = self.keys().filter_map(bytes).sum();
+        ensure_room(&[total / size_of::<f32>()]).is_ok()
+    }
+
     /// A network's weights with these patches: the same store for equal sets, for as long as one of the sets lives.
     pub fn store(&self, base: &Arc<Store>, prefix: &str) -> Arc<Store> {
-        let mode = self.mode;
+        let mode = if self.mode == PatchMode::Merged && !self.has_room(base, prefix) {
+            PatchMode::OnTheFly
+        } else {
+            self.mode
+        };
         let address = Arc::as_ptr(base) as usize;
         let identity = self.identity();
         let of = |base: usize, p: &str, i: u64, m: PatchMode| {
@@ -368,7 +399,7 @@ impl PatchSet {
             .filter(|b| of(b.base, &b.prefix, b.identity, b.mode))
             .find_map(|b| b.store.upgrade());
         let store = found.unwrap_or_else(|| {
-            let store = base.patched(self.scoped(prefix));
+            let store = base.patched_as(self.scoped(prefix), mode);
             shared.push(Built {
                 base: address,
                 prefix: prefix.to_owned(),

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fresco_tensor::nn::{Conv2d, Embedding, GroupNorm, LayerNorm, Linear, Padding};
+use fresco_tensor::nn::{Conv2d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding};
 use fresco_tensor::{Device, Dtype, Stored, Tensor, TensorError, WeightFile, WeightInfo};
 
 use crate::error::{ModelError, Result};
+use crate::patch::PatchMode;
 
 /// Changes to weights: LoRA and its relatives, merges.
 pub trait WeightPatches: Send + Sync {
@@ -110,7 +111,25 @@ enum Source {
         base: Arc<Store>,
         patches: Arc<dyn WeightPatches>,
         touched: BTreeSet<String>,
+        mode: PatchMode,
     },
+}
+
+/// A patched value, rounded to the format that the value had.
+fn patched_value(base: &Store, patches: &dyn WeightPatches, key: &str) -> Result<Stored> {
+    let stored = base.raw(key)?;
+    let plain = stored.to_f32().map_err(|e| base.unusable(key, e))?;
+    let changed = patches.apply(key, plain)?;
+    let dtype = patched_dtype(stored.dtype());
+    Stored::from_f32(&changed, dtype).map_err(|e| base.unusable(key, e))
+}
+
+/// Formats that cannot be written (blocks, integers) become f32.
+fn patched_dtype(dtype: Dtype) -> Dtype {
+    match dtype {
+        Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2 => dtype,
+        _ => Dtype::F32,
+    }
 }
 
 #[derive(Clone)]
@@ -190,6 +209,17 @@ impl Store {
     /// The same weights with some of them changed. Layers that no patch touches are shared.
     #[must_use]
     pub fn patched(self: &Arc<Self>, patches: Arc<dyn WeightPatches>) -> Arc<Self> {
+        self.patched_as(patches, PatchMode::Merged)
+    }
+
+    /// As [`Store::patched`]. On the fly, the large weights (of linear layers and convolutions) are changed at every use
+    /// and never kept; results are the same.
+    #[must_use]
+    pub fn patched_as(
+        self: &Arc<Self>,
+        patches: Arc<dyn WeightPatches>,
+        mode: PatchMode,
+    ) -> Arc<Self> {
         let keys = patches.keys().into_iter();
         let touched = keys.filter(|key| self.has(key)).collect();
         Self::with_source(
@@ -199,6 +229,7 @@ impl Store {
                 base: Arc::clone(self),
                 patches,
                 touched,
+                mode,
             },
         )
     }
@@ -273,21 +304,49 @@ impl Store {
                 base,
                 patches,
                 touched,
+                ..
             } => {
-                let stored = base.raw(key)?;
-                if !touched.contains(key) {
-                    return Ok(stored);
+                if touched.contains(key) {
+                    patched_value(base, &**patches, key)
+                } else {
+                    base.raw(key)
                 }
-                let plain = stored.to_f32().map_err(|e| self.unusable(key, e))?;
-                let changed = patches.apply(key, plain)?;
-                // Formats that cannot be written (blocks, integers) become f32.
-                let dtype = match stored.dtype() {
-                    dtype @ (Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2) => dtype,
-                    _ => Dtype::F32,
-                };
-                Stored::from_f32(&changed, dtype).map_err(|e| self.unusable(key, e))
             }
         }
+    }
+
+    /// What makes the weight of a layer at every use, if that is how it is to be.
+    fn on_the_fly(&self, key: &str) -> Option<(&[usize], Dtype, MakeWeight)> {
+        let Source::Patched {
+            base,
+            patches,
+            touched,
+            mode: PatchMode::OnTheFly,
+        } = &self.source
+        else {
+            return None;
+        };
+        let key = format!("{key}.weight");
+        if !touched.contains(&key) {
+            return None;
+        }
+        let (shape, dtype) = (base.shape(&key)?, patched_dtype(base.dtype(&key)?));
+        let (base, patches) = (Arc::clone(base), Arc::clone(patches));
+        let make: MakeWeight = Arc::new(move || {
+            patched_value(&base, &*patches, &key).map_err(|error| match error {
+                ModelError::Tensor(error) => error,
+                other => TensorError::Invalid {
+                    op: "patched weight",
+                    reason: other.to_string(),
+                },
+            })
+        });
+        Some((shape, dtype, make))
+    }
+
+    fn bias(&self, key: &str) -> Result<Option<Stored>> {
+        let bias = format!("{key}.bias");
+        self.has(&bias).then(|| self.raw(&bias)).transpose()
     }
 
     /// A value as f32.
@@ -317,7 +376,7 @@ impl Store {
         {
             return below(base);
         }
-        let bias = self.has(&bias).then(|| self.raw(&bias)).transpose()?;
+        let bias = self.bias(key)?;
         let layer = build(self.raw(&weight)?, bias).map_err(|e| self.unusable(key, e))?;
         Ok(self.lock().entry(key.to_owned()).or_insert(layer).clone())
     }
@@ -331,6 +390,11 @@ impl Store {
 
     /// `key.weight` with `key.bias` if there is one, as a linear layer.
     pub fn linear(&self, key: &str) -> Result<Arc<Linear>> {
+        if let Some(weight) = self.on_the_fly(key) {
+            let bias = self.bias(key)?;
+            let linear = Linear::made(weight, bias.as_ref(), &self.device);
+            return Ok(Arc::new(linear.map_err(|e| self.unusable(key, e))?));
+        }
         let layer = self.layer(
             key,
             |base| base.linear(key).map(Layer::Linear),
@@ -347,6 +411,11 @@ impl Store {
 
     /// The same as a convolution.
     pub fn conv(&self, key: &str, stride: usize, padding: Padding) -> Result<Arc<Conv2d>> {
+        if let Some(weight) = self.on_the_fly(key) {
+            let bias = self.bias(key)?;
+            let conv = Conv2d::made(weight, bias.as_ref(), stride, padding, &self.device);
+            return Ok(Arc::new(conv.map_err(|e| self.unusable(key, e))?));
+        }
         let layer = self.layer(
             key,
             |base| base.conv(key, stride, padding).map(Layer::Conv),

@@ -6,11 +6,13 @@
 mod adapter;
 mod convert;
 mod diffusers;
+mod extract;
 mod file;
 mod merge;
 mod names;
 
 pub use adapter::{Adapter, Kind};
+pub use extract::extract;
 pub use file::{Loaded, LoraFile, LoraProblem, load};
 pub use names::NameMap;
 

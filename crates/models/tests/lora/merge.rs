@@ -93,3 +93,69 @@ fn parts_of_a_matrix() {
     assert_eq!(run(patch(1, 2, 3)), base.data());
     assert_eq!(run(patch(3, 2, 2)), base.data());
 }
+
+/// Weights that are made at every use give what kept ones give, and take no memory.
+#[test]
+fn on_the_fly_is_the_same() {
+    use fresco_models::patch::{Change, Patch, PatchMode};
+    use fresco_models::store::Store;
+    use fresco_tensor::nn::Padding;
+    use fresco_tensor::{Device, Dtype, Stored};
+    let weight = |name: &str, shape: &[usize]| {
+        let plain = synthetic::weight(name, shape).unwrap();
+        Stored::from_f32(&plain, Dtype::F16).unwrap()
+    };
+    let weights = [
+        ("a.weight".to_owned(), weight("a.weight", &[8, 4])),
+        ("a.bias".to_owned(), weight("a.bias", &[8])),
+        ("c.weight".to_owned(), weight("c.weight", &[6, 8, 3, 3])),
+    ];
+    let base = Store::from_stored("test", weights.into_iter().collect(), Device::cpu());
+    let patch = |shape: &[usize]| Patch {
+        change: Change::Diff {
+            value: Stored::from(&synthetic::value("d", shape, 0.1).unwrap()),
+            pad: false,
+        },
+        strength: 0.7,
+        ..Patch::scaled(0.9)
+    };
+    let set = PatchSet::default().with([
+        ("n.a.weight".to_owned(), patch(&[8, 4])),
+        ("n.a.bias".to_owned(), patch(&[8])),
+        ("n.c.weight".to_owned(), patch(&[6, 8, 3, 3])),
+        ("n.absent".to_owned(), patch(&[1])),
+    ]);
+    let kept = set.store(&base, "n.");
+    let made = set.with_mode(PatchMode::OnTheFly).store(&base, "n.");
+    let x = synthetic::value("x", &[1, 5, 5, 4], 1.0).unwrap();
+    let run = |store: &Store| {
+        let h = store.linear("a").unwrap().forward(&x).unwrap();
+        let conv = store.conv("c", 1, Padding::Same(1)).unwrap();
+        conv.forward(&h).unwrap()
+    };
+    let (one, two) = (run(&kept), run(&made));
+    assert_eq!(one, two);
+    assert_ne!(one, {
+        let h = base.linear("a").unwrap().forward(&x).unwrap();
+        base.conv("c", 1, Padding::Same(1))
+            .unwrap()
+            .forward(&h)
+            .unwrap()
+    });
+    assert_eq!(made.linear("a").unwrap().bytes(), 4 * 8, "only the bias");
+    assert_eq!(made.raw("a.weight").unwrap(), kept.raw("a.weight").unwrap());
+    // Equal sets share one store, other strengths do not.
+    let again = PatchSet::default().with([
+        ("n.a.weight".to_owned(), patch(&[8, 4])),
+        ("n.a.bias".to_owned(), patch(&[8])),
+        ("n.c.weight".to_owned(), patch(&[6, 8, 3, 3])),
+        ("n.absent".to_owned(), patch(&[1])),
+    ]);
+    assert!(Arc::ptr_eq(&again.store(&base, "n."), &kept));
+    assert!(!Arc::ptr_eq(
+        &again
+            .with([("n.a.bias".to_owned(), patch(&[8]))])
+            .store(&base, "n."),
+        &kept
+    ));
+}

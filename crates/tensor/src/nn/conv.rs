@@ -1,5 +1,6 @@
 //! Convolution over pictures of shape (b, h, w, c), with what follows it fused.
 
+use super::kept::{Kept, MakeWeight};
 use super::linear::{After, bias_of, finish};
 use crate::cpu::packed::Weight;
 use crate::cpu::picture::Picture;
@@ -31,7 +32,7 @@ impl Padding {
 
 /// Kernels in their storage format and a bias.
 pub struct Conv2d {
-    weight: Weight,
+    weight: Kept,
     bias: Option<Tensor>,
     kernel: (usize, usize),
     stride: usize,
@@ -48,20 +49,34 @@ impl Conv2d {
         padding: Padding,
         device: &Device,
     ) -> Result<Self> {
-        let [out, input, kh, kw] = *weight.shape() else {
-            return Err(TensorError::rank("conv2d", "4", weight.shape()));
-        };
-        if stride == 0 || weight.shape().contains(&0) {
-            return Err(TensorError::invalid(
-                "conv2d",
-                format!(
-                    "a weight of shape {:?} with stride {stride}",
-                    weight.shape()
-                ),
-            ));
-        }
+        let [out, input, kh, kw] = kernels(weight.shape(), stride)?;
         Ok(Self {
-            weight: Weight::new(weight, out, input, kh * kw)?,
+            weight: Kept::Packed(Weight::new(weight, out, input, kh * kw)?),
+            bias: bias_of("conv2d", bias, out)?,
+            kernel: (kh, kw),
+            stride,
+            padding,
+            device: device.clone(),
+        })
+    }
+
+    /// A layer that keeps no weight but has it made for every use: slow, for where there is no room.
+    pub fn made(
+        (shape, dtype, make): (&[usize], Dtype, MakeWeight),
+        bias: Option<&Stored>,
+        stride: usize,
+        padding: Padding,
+        device: &Device,
+    ) -> Result<Self> {
+        let [out, channels, kh, kw] = kernels(shape, stride)?;
+        Ok(Self {
+            weight: Kept::Made {
+                out,
+                channels,
+                taps: kh * kw,
+                dtype,
+                make,
+            },
             bias: bias_of("conv2d", bias, out)?,
             kernel: (kh, kw),
             stride,
@@ -168,6 +183,20 @@ impl Conv2d {
             before,
             behind,
         };
-        product::conv(&self.weight, &picture, &shape, &finish)
+        self.weight
+            .with(|weight| product::conv(weight, &picture, &shape, &finish))
     }
+}
+
+/// Sizes of kernels that can be used.
+fn kernels(shape: &[usize], stride: usize) -> Result<[usize; 4]> {
+    let sizes =
+        <[usize; 4]>::try_from(shape).map_err(|_| TensorError::rank("conv2d", "4", shape))?;
+    if stride == 0 || shape.contains(&0) {
+        return Err(TensorError::invalid(
+            "conv2d",
+            format!("a weight of shape {shape:?} with stride {stride}"),
+        ));
+    }
+    Ok(sizes)
 }

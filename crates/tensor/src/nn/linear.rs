@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::nn::Act;
+use crate::nn::kept::{Kept, MakeWeight};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -22,7 +23,7 @@ pub struct After<'a> {
 
 /// A weight matrix in its storage format and a bias.
 pub struct Linear {
-    weight: Weight,
+    weight: Kept,
     bias: Option<Tensor>,
     device: Device,
 }
@@ -30,15 +31,29 @@ pub struct Linear {
 impl Linear {
     /// `weight` is (out, in) or (out, in, 1, 1).
     pub fn new(weight: &Stored, bias: Option<&Stored>, device: &Device) -> Result<Self> {
-        let (out, input) = match *weight.shape() {
-            [o, i] | [o, i, 1] | [o, i, 1, 1] => (o, i),
-            _ => return Err(TensorError::rank("linear", "2", weight.shape())),
-        };
-        if out == 0 || input == 0 {
-            return Err(TensorError::invalid("linear", "an empty weight"));
-        }
+        let (out, input) = matrix(weight.shape())?;
         Ok(Self {
-            weight: Weight::new(weight, out, input, 1)?,
+            weight: Kept::Packed(Weight::new(weight, out, input, 1)?),
+            bias: bias_of("linear", bias, out)?,
+            device: device.clone(),
+        })
+    }
+
+    /// A layer that keeps no weight but has it made for every use: slow, for where there is no room.
+    pub fn made(
+        (shape, dtype, make): (&[usize], Dtype, MakeWeight),
+        bias: Option<&Stored>,
+        device: &Device,
+    ) -> Result<Self> {
+        let (out, channels) = matrix(shape)?;
+        Ok(Self {
+            weight: Kept::Made {
+                out,
+                channels,
+                taps: 1,
+                dtype,
+                make,
+            },
             bias: bias_of("linear", bias, out)?,
             device: device.clone(),
         })
@@ -86,7 +101,8 @@ impl Linear {
         let rows = x.len() / self.in_features();
         let items = if shape.len() > 1 { shape[0] } else { 1 };
         let finish = finish("linear", &shape, items, self.bias.as_ref(), after)?;
-        product::linear(&self.weight, x.data(), rows, &shape, &finish)
+        self.weight
+            .with(|weight| product::linear(weight, x.data(), rows, &shape, &finish))
     }
 
     /// `a * gelu(g)` where `a` and `g` are the halves of the result.
@@ -101,7 +117,8 @@ impl Linear {
         let shape = self.result_shape(x, out / 2)?;
         let rows = x.len() / self.in_features();
         let bias = self.bias.as_ref().map(Tensor::data);
-        product::geglu(&self.weight, x.data(), rows, &shape, bias)
+        self.weight
+            .with(|weight| product::geglu(weight, x.data(), rows, &shape, bias))
     }
 
     fn result_shape(&self, x: &Tensor, out: usize) -> Result<Vec<usize>> {
@@ -118,6 +135,18 @@ impl Linear {
         }
         Ok(shape)
     }
+}
+
+/// Sizes of a matrix that may be written as a 1x1 convolution.
+fn matrix(shape: &[usize]) -> Result<(usize, usize)> {
+    let (out, input) = match *shape {
+        [o, i] | [o, i, 1] | [o, i, 1, 1] => (o, i),
+        _ => return Err(TensorError::rank("linear", "2", shape)),
+    };
+    if out == 0 || input == 0 {
+        return Err(TensorError::invalid("linear", "an empty weight"));
+    }
+    Ok((out, input))
 }
 
 /// The bias of a layer as f32, one value per output.

@@ -4,12 +4,14 @@
 
 mod attention;
 mod conv;
+mod kept;
 mod linear;
 mod misc;
 mod norm;
 
 pub use attention::{Mask, attention, attention_probabilities};
 pub use conv::{Conv2d, Padding};
+pub use kept::MakeWeight;
 pub use linear::{After, Linear};
 pub use misc::{
     Act, activate, avg_pool2d, concat_channels, geglu, gelu, gelu_tanh, quick_gelu, relu,

@@ -14,7 +14,7 @@ use crate::positioned::PositionedFile;
 use crate::tensor::Tensor;
 
 pub use crate::dtype::Dtype;
-pub use writer::{Content, Entry, write, write_streamed, write_to};
+pub use writer::{Content, Entry, write, write_streamed, write_streamed_to, write_to};
 
 /// Longest header that is read.
 pub const MAX_HEADER: u64 = 100_000_000;

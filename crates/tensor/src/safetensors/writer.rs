@@ -147,6 +147,27 @@ pub fn write_to<T: Content + ?Sized>(
         .try_for_each(|tensor| tensor.write_bytes(out))
 }
 
+/// As [`write_streamed`], to anything; the caller sees to its name and its wholeness.
+pub fn write_streamed_to(
+    out: &mut impl Write,
+    mut entries: Vec<Entry>,
+    metadata: &[(String, String)],
+    mut produce: impl FnMut(&Entry) -> io::Result<Stored>,
+) -> io::Result<()> {
+    entries.sort_by(|a, b| (b.dtype, &a.name).cmp(&(a.dtype, &b.name)));
+    check(&entries, metadata).map_err(io::Error::other)?;
+    write_header(out, &entries, metadata)?;
+    for entry in &entries {
+        let stored = produce(entry)?;
+        if stored.dtype() != entry.dtype || stored.shape() != entry.shape {
+            let name = entry.name.clone();
+            return Err(io::Error::other(Problem::Size { name }));
+        }
+        out.write_all(stored.bytes())?;
+    }
+    Ok(())
+}
+
 fn write_header(
     out: &mut impl Write,
     entries: &[Entry],

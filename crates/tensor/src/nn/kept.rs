@@ -1,0 +1,85 @@
+//! How a layer keeps its weight: packed in memory, or not at all and made anew for every use.
+
+use std::sync::Arc;
+
+use crate::cpu::packed::Weight;
+use crate::dtype::Dtype;
+use crate::error::{Result, TensorError};
+use crate::stored::Stored;
+
+/// Makes the weight of a layer. It must give the same one every time.
+pub type MakeWeight = Arc<dyn Fn() -> Result<Stored> + Send + Sync>;
+
+pub(super) enum Kept {
+    Packed(Weight),
+    Made {
+        out: usize,
+        channels: usize,
+        /// Values for one pair of an output and an input.
+        taps: usize,
+        dtype: Dtype,
+        make: MakeWeight,
+    },
+}
+
+impl Kept {
+    pub(super) fn out(&self) -> usize {
+        match self {
+            Self::Packed(weight) => weight.out(),
+            Self::Made { out, .. } => *out,
+        }
+    }
+
+    pub(super) fn channels(&self) -> usize {
+        match self {
+            Self::Packed(weight) => weight.channels(),
+            Self::Made { channels, .. } => *channels,
+        }
+    }
+
+    pub(super) fn dtype(&self) -> Dtype {
+        match self {
+            Self::Packed(weight) => weight.dtype(),
+            Self::Made { dtype, .. } => *dtype,
+        }
+    }
+
+    /// Memory that is held between uses.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Packed(weight) => weight.bytes(),
+            Self::Made { .. } => 0,
+        }
+    }
+
+    pub(super) fn unpack(&self) -> Result<Stored> {
+        match self {
+            Self::Packed(weight) => weight.unpack(),
+            Self::Made { make, .. } => make(),
+        }
+    }
+
+    /// Calls with the packed weight, which goes away afterwards if it was made for this.
+    pub(super) fn with<R>(&self, body: impl FnOnce(&Weight) -> Result<R>) -> Result<R> {
+        match self {
+            Self::Packed(weight) => body(weight),
+            Self::Made {
+                out,
+                channels,
+                taps,
+                make,
+                ..
+            } => {
+                let made = make()?;
+                let wanted = out * channels * taps;
+                if made.shape().first() != Some(out)
+                    || made.shape().iter().product::<usize>() != wanted
+                {
+                    let shape = [*out, *channels, *taps];
+                    return Err(TensorError::mismatch("weight", made.shape(), &shape));
+                }
+                body(&Weight::new(&made, *out, *channels, *taps)?)
+            }
+        }
+    }
+}
