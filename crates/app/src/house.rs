@@ -103,12 +103,30 @@ impl Listings for DiskListings {
                 Err(_) => Vec::new(),
             },
             Some(("input", kind)) => self.inputs(kind),
+            Some(("vae", _)) => self.vaes(),
             _ => Vec::new(),
         }
     }
 }
 
 impl DiskListings {
+    /// Autoencoders: files, small approximations whose both halves are there, and none at all.
+    fn vaes(&self) -> Vec<String> {
+        let mut names = self.list("models/vae");
+        let parts = self.list("models/vae_approx");
+        for (name, ..) in fresco_models::taesd::KINDS {
+            let has = |half: &str| {
+                let start = format!("{name}_{half}.");
+                parts.iter().any(|part| part.starts_with(&start))
+            };
+            if has("encoder") && has("decoder") {
+                names.push(name.to_owned());
+            }
+        }
+        names.push("pixel_space".to_owned());
+        names
+    }
+
     fn inputs(&self, kind: &str) -> Vec<String> {
         let of = |classes: &[MediaClass]| folders::input_files(&self.dirs, classes);
         match kind {
@@ -183,6 +201,9 @@ mod tests {
             "input/3d/deep/two.OBJ",
             "input/3d/no.txt",
             "models/vae/v.safetensors",
+            "models/vae_approx/taesd_encoder.pth",
+            "models/vae_approx/taesd_decoder.pth",
+            "models/vae_approx/taef1_decoder.pth",
         ] {
             let path = dir.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -197,6 +218,7 @@ mod tests {
         assert_eq!(list("input/3d"), "3d/deep/two.OBJ 3d/one.glb");
         assert_eq!(list("input/folders"), "3d 3d/deep");
         assert_eq!(list("models/vae"), "v.safetensors");
+        assert_eq!(list("vae/all"), "v.safetensors taesd pixel_space");
         assert_eq!(list("models/nothing"), "");
     }
 

@@ -3,7 +3,7 @@
 use fresco_tensor::{TensorError, WeightError};
 
 /// Result of loading or running a network.
-pub type Result<T, E = ModelError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = ModelError> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {

@@ -12,6 +12,7 @@ pub mod hooks;
 mod image;
 pub mod latent;
 pub mod load;
+pub mod loaders;
 pub mod logic;
 mod mask;
 pub mod mesh;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<NodeEntry> {
         post::NODES,
         mask::NODES,
         compositing::NODES,
+        loaders::NODES,
         latent::NODES,
         clip::NODES,
         conditioning::NODES,

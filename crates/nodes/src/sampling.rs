@@ -15,8 +15,8 @@ pub mod samplers;
 
 use fresco_graph::{NodeEntry, entry};
 
-pub use model::{BaseModel, Model, Patches};
 pub use guiders::Guider;
+pub use model::{BaseModel, Model, Patches};
 pub use noise::Noise;
 pub use samplers::Sampler;
 

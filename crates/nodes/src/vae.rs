@@ -1,16 +1,28 @@
 //! Picture to latent and back: the boundary to the model room, and the nodes that only cross it.
 
+mod loaded;
+mod tiled;
+
 use std::sync::Arc;
 
 use fresco_graph::{
     Cx, FromValue, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Value, entry,
     wrong_kind,
 };
+use fresco_models::store::Store;
+use fresco_models::vae::Tiles;
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
+
+pub use loaded::{LoadedVae, PixelSpace};
 
 use crate::types::{Image, Latent};
 
-pub static NODES: &[NodeEntry] = &[entry::<VaeEncode>(), entry::<VaeDecode>()];
+pub static NODES: &[NodeEntry] = &[
+    entry::<VaeEncode>(),
+    entry::<VaeDecode>(),
+    entry::<tiled::VaeDecodeTiled>(),
+    entry::<tiled::VaeEncodeTiled>(),
+];
 
 /// What nodes need of a VAE. Sizes that do not divide are cut around the middle by the model itself.
 pub trait VaeModel: Send + Sync {
@@ -20,6 +32,16 @@ pub trait VaeModel: Send + Sync {
     /// A latent to `(n, h, w, 3)`; frames of video models are in the first dimension.
     fn decode(&self, latent: &Tensor, cx: &Cx) -> Result<Tensor, NodeError>;
 
+    /// As [`Self::encode`], in tiles of so many pixels. Models that need no tiles work on the whole.
+    fn encode_tiled(&self, pixels: &Tensor, _: Tiles, cx: &Cx) -> Result<Tensor, NodeError> {
+        self.encode(pixels, cx)
+    }
+
+    /// As [`Self::decode`], in tiles of so many latent cells.
+    fn decode_tiled(&self, latent: &Tensor, _: Tiles, cx: &Cx) -> Result<Tensor, NodeError> {
+        self.decode(latent, cx)
+    }
+
     /// Pixels along a side for one latent cell.
     fn spatial_ratio(&self) -> usize;
 
@@ -27,6 +49,11 @@ pub trait VaeModel: Send + Sync {
     fn temporal_ratio(&self) -> Option<usize>;
 
     fn latent_channels(&self) -> usize;
+
+    /// The weights, where they are kept by key.
+    fn store(&self) -> Option<&Arc<Store>> {
+        None
+    }
 }
 
 /// VAE on a link.
@@ -62,6 +89,12 @@ impl FromValue for Vae {
             .downcast::<Self>()
             .cloned()
             .ok_or_else(|| wrong_kind("VAE", &value))
+    }
+}
+
+impl From<Vae> for Value {
+    fn from(v: Vae) -> Self {
+        Self::object(v)
     }
 }
 

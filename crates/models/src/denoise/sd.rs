@@ -204,7 +204,10 @@ impl SdModel {
         let Some(mask) = tensors.get("concat_mask").or(args.denoise_mask) else {
             let blank = Tensor::from_fn([1, channels, 1, 1], |c| BLANK[c % BLANK.len()])?;
             let picture = blank.expand(&[count, channels, h, w])?;
-            return Ok(Tensor::cat(&[&Tensor::ones([count, 1, h, w])?, &picture], 1)?);
+            return Ok(Tensor::cat(
+                &[&Tensor::ones([count, 1, h, w])?, &picture],
+                1,
+            )?);
         };
         let picture = match (tensors.get("concat_latent_image"), args.latent) {
             (Some(latent), _) => {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use fresco_graph::{Map, NodeError, Value, wrong_kind};
+use fresco_models::ModelError;
 use fresco_models::denoise::{Area, CallConds, Cond, ControlSource, Region};
 use fresco_models::unet::ControlFeatures;
-use fresco_models::ModelError;
 use fresco_tensor::Tensor;
 
 use crate::control::Control;
@@ -39,7 +39,10 @@ fn wrong(key: &str, wanted: &str, value: &Value) -> NodeError {
 fn number(options: &Map, key: &str) -> Result<Option<f64>, NodeError> {
     match options.get(key) {
         None | Some(Value::Null) => Ok(None),
-        Some(v) => v.as_f64().map(Some).ok_or_else(|| wrong(key, "a number", v)),
+        Some(v) => v
+            .as_f64()
+            .map(Some)
+            .ok_or_else(|| wrong(key, "a number", v)),
     }
 }
 
@@ -152,7 +155,9 @@ impl Reader {
             cond.control = Some(self.control(control)?);
         }
         if options.get("gligen").is_some_and(Value::truthy) {
-            tracing::warn!("text boxes (GLIGEN) in a conditioning are left out: no model here knows them");
+            tracing::warn!(
+                "text boxes (GLIGEN) in a conditioning are left out: no model here knows them"
+            );
         }
         for (key, value) in options.iter().filter(|(k, _)| !READ.contains(&&***k)) {
             if let Some(t) = as_tensor(value) {

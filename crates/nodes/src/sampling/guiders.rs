@@ -33,11 +33,7 @@ impl From<Guider> for Value {
     }
 }
 
-fn give(
-    model: Model,
-    guidance: Guidance,
-    lists: Vec<(&'static str, Conditioning)>,
-) -> NodeResult {
+fn give(model: Model, guidance: Guidance, lists: Vec<(&'static str, Conditioning)>) -> NodeResult {
     Ok(NodeOutput::one(Guider(Guided {
         model,
         guidance,

@@ -263,7 +263,8 @@ impl Guided {
             on_step: &mut on_step,
             global: &mut generator,
         };
-        let x = samplers::sample(name, &mut driver, x, &mut sigmas, args).map_err(sample_failure)?;
+        let x =
+            samplers::sample(name, &mut driver, x, &mut sigmas, args).map_err(sample_failure)?;
         let end = sigmas.last().copied().unwrap_or(0.0);
         let x = sampling.inverse_noise_scaling(end, &x);
         let out = model.process_latent_out(&x)?;

@@ -68,7 +68,10 @@ impl Sampler {
 /// Sets one keyword option. Those that are null keep their default.
 fn set_option(options: &mut SamplerOptions, key: &str, value: &Value) -> Result<(), NodeError> {
     let wrong = |wanted: &str| {
-        NodeError::type_error(format!("sampler option {key}: {}", wrong_kind(wanted, value)))
+        NodeError::type_error(format!(
+            "sampler option {key}: {}",
+            wrong_kind(wanted, value)
+        ))
     };
     let number = || value.as_f64().ok_or_else(|| wrong("a number"));
     let count = || {

@@ -3,6 +3,7 @@
 pub(crate) mod blocks;
 mod input;
 pub mod pickle;
+mod recast;
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -17,6 +18,7 @@ use crate::safetensors::{SafeTensors, SafeTensorsError};
 use crate::stored::Stored;
 
 pub use pickle::{PickleError, PickleWeights};
+pub use recast::Recast;
 
 /// Why a weight file cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -8,6 +8,6 @@
 mod filters;
 mod golden;
 mod noise;
-mod products;
 mod pickles;
+mod products;
 mod resize;

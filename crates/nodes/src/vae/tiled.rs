@@ -1,0 +1,104 @@
+//! Encoding and decoding in tiles, for pictures too large for memory.
+
+use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
+use fresco_models::vae::Tiles;
+
+use super::Vae;
+use crate::latent::size;
+use crate::types::{Image, Latent};
+
+/// Tiles as the nodes give them, in pixels. An overlap of more than a quarter would be mostly overlap.
+fn tiles(tile: i64, overlap: i64, unit: usize) -> Result<Tiles, NodeError> {
+    let overlap = if tile < overlap * 4 {
+        tile / 4
+    } else {
+        overlap
+    };
+    let side = size("tile_size", tile)? / unit;
+    if side == 0 {
+        return Err(NodeError::value_error(format!(
+            "tile_size {tile} is smaller than one latent cell"
+        )));
+    }
+    Ok(Tiles {
+        x: side,
+        y: side,
+        overlap: size("overlap", overlap)? / unit,
+    })
+}
+
+/// Turns a latent into a picture piece by piece, with less memory.
+#[derive(Node)]
+#[node(
+    id = "VAEDecodeTiled",
+    v1,
+    module = "nodes",
+    display = "VAE Decode (Tiled)",
+    category = "_for_testing",
+    outputs("IMAGE")
+)]
+pub struct VaeDecodeTiled {
+    samples: Latent,
+    vae: Vae,
+    #[input(default = 512, min = 64, max = 4096, step = 32)]
+    tile_size: i64,
+    #[input(default = 64, min = 0, max = 4096, step = 32)]
+    overlap: i64,
+    /// Frames at a time; only for video models.
+    #[input(default = 64, min = 8, max = 4096, step = 4)]
+    temporal_size: i64,
+    /// Frames that two pieces share; only for video models.
+    #[input(default = 8, min = 4, max = 4096, step = 4)]
+    temporal_overlap: i64,
+}
+
+impl Node for VaeDecodeTiled {
+    fn run(self, cx: &Cx) -> NodeResult {
+        // Models of pictures have one frame.
+        let _ = (self.temporal_size, self.temporal_overlap);
+        let tiles = tiles(self.tile_size, self.overlap, self.vae.ratio()?)?;
+        let images = self
+            .vae
+            .0
+            .decode_tiled(self.samples.samples()?, tiles, cx)?;
+        Ok(NodeOutput::one(Image(images)))
+    }
+}
+
+/// Turns a picture into a latent piece by piece, with less memory.
+#[derive(Node)]
+#[node(
+    id = "VAEEncodeTiled",
+    v1,
+    module = "nodes",
+    display = "VAE Encode (Tiled)",
+    category = "_for_testing",
+    outputs("LATENT")
+)]
+pub struct VaeEncodeTiled {
+    pixels: Image,
+    vae: Vae,
+    #[input(default = 512, min = 64, max = 4096, step = 64)]
+    tile_size: i64,
+    #[input(default = 64, min = 0, max = 4096, step = 32)]
+    overlap: i64,
+    /// Frames at a time; only for video models.
+    #[input(default = 64, min = 8, max = 4096, step = 4)]
+    temporal_size: i64,
+    /// Frames that two pieces share; only for video models.
+    #[input(default = 8, min = 4, max = 4096, step = 4)]
+    temporal_overlap: i64,
+}
+
+impl Node for VaeEncodeTiled {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let _ = (self.temporal_size, self.temporal_overlap);
+        let tiles = Tiles {
+            x: size("tile_size", self.tile_size)?,
+            y: size("tile_size", self.tile_size)?,
+            overlap: size("overlap", self.overlap)?,
+        };
+        let latent = self.vae.0.encode_tiled(&self.pixels.0, tiles, cx)?;
+        Ok(NodeOutput::one(Latent::new(latent)))
+    }
+}
