@@ -1,5 +1,7 @@
 //! Moving elements around: permuting, slicing, joining, repeating. Nothing here changes a value.
 
+use crate::cpu::isa::isa;
+use crate::cpu::math_transpose::transpose_all;
 use crate::error::{Result, TensorError};
 use crate::tensor::{Tensor, element_count, reserve, strides};
 
@@ -121,14 +123,14 @@ impl Tensor {
 
     /// (b, h, w, c) to (b, c, h, w): a picture as the resize and convolution functions want it.
     pub fn nhwc_to_nchw(&self) -> Result<Self> {
-        self.dims4()?;
-        self.permute(&[0, 3, 1, 2])
+        let [b, h, w, c] = self.dims4()?;
+        transpose_all(isa(), self.data(), [b, h * w, c], &[b, c, h, w])
     }
 
     /// (b, c, h, w) to (b, h, w, c).
     pub fn nchw_to_nhwc(&self) -> Result<Self> {
-        self.dims4()?;
-        self.permute(&[0, 2, 3, 1])
+        let [b, c, h, w] = self.dims4()?;
+        transpose_all(isa(), self.data(), [b, c, h * w], &[b, h, w, c])
     }
 
     /// Keeps `len` entries of a dimension from `start` on.

@@ -20,6 +20,7 @@ mod error;
 pub mod filter;
 pub mod morphology;
 pub mod nn;
+mod pages;
 mod positioned;
 mod reduce;
 pub mod resize;

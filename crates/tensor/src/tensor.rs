@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Result, TensorError};
+use crate::pages;
 use crate::room;
 
 /// Most elements one tensor may have (32 GiB of f32): a hostile size in a workflow becomes an error, not an abort.
@@ -48,6 +49,7 @@ pub(crate) fn reserve(shape: &[usize]) -> Result<Vec<f32>> {
         .map_err(|_| TensorError::TooLarge {
             shape: shape.to_vec(),
         })?;
+    pages::prefer_large(&mut data);
     Ok(data)
 }
 

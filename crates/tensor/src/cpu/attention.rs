@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 use super::isa::Isa;
 use super::math::exp2_of_negative;
-use super::math_lanes::{Kernel, Lanes, dispatch};
+use super::math_lanes::{Kernel, Lanes, dispatch, transpose};
 use super::output::Output;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -242,15 +242,19 @@ impl Task<'_> {
         let w = 2 * V::N;
         // SAFETY: as promised; rows are read for queries that exist only.
         unsafe {
-            for i in 0..w {
-                let exists = from + i < self.queries;
+            let rows = w.min(self.queries - from);
+            let q = self.q.as_ptr().add(from * self.q_step);
+            transpose::<V>((rows, self.d), q, self.q_step, block.q, w);
+            // Queries that do not exist are zeros, so that they are nothing unusual.
+            for i in rows..w {
                 for c in 0..self.d {
-                    *block.q.add(c * w + i) = if exists {
-                        *self.q.as_ptr().add((from + i) * self.q_step + c) * self.scale
-                    } else {
-                        0.0
-                    };
+                    *block.q.add(c * w + i) = 0.0;
                 }
+            }
+            let scale = V::splat(self.scale);
+            for i in 0..self.d * 2 {
+                let q = block.q.add(i * V::N);
+                V::load(q).mul(scale).store(q);
             }
             for i in 0..self.d * 2 {
                 V::zero().store(block.o.add(i * V::N));
@@ -360,12 +364,9 @@ impl Task<'_> {
                     V::load(o).mul(share).store(o);
                 }
             }
-            for i in 0..w.min(self.queries - from) {
-                let out = self.out.add((from + i) * self.q_step);
-                for c in 0..self.d {
-                    *out.add(c) = *block.o.add(c * w + i);
-                }
-            }
+            let rows = w.min(self.queries - from);
+            let out = self.out.add(from * self.q_step);
+            transpose::<V>((self.d, rows), block.o, w, out, self.q_step);
         }
     }
 }
@@ -447,12 +448,15 @@ unsafe fn softmax<V: Lanes>(block: &Block, count: usize, scores: *mut f32) -> [V
     // SAFETY: as promised.
     unsafe {
         let old = [V::load(block.max), V::load(block.max.add(V::N))];
-        let mut max = old;
+        // Two pairs in turn: one would wait for itself.
+        let mut tops = [old; 2];
         for j in 0..count {
             for i in 0..2 {
-                max[i] = max[i].max(V::load(scores.add((j * 2 + i) * V::N)));
+                let top = &mut tops[j % 2][i];
+                *top = top.max(V::load(scores.add((j * 2 + i) * V::N)));
             }
         }
+        let max = [tops[0][0].max(tops[1][0]), tops[0][1].max(tops[1][1])];
         let mut shrink = [V::zero(); 2];
         let mut origin = [V::zero(); 2];
         let mut sum = [V::zero(); 2];

@@ -58,6 +58,12 @@ pub(crate) trait Lanes: Copy {
     /// `yes` where `self < b`, else `no`.
     fn if_less(self, b: Self, yes: Self, no: Self) -> Self;
 
+    /// Turns the square of `N` rows and columns at `from` into that at `to`; rows are `from_step` and `to_step` apart.
+    ///
+    /// # Safety
+    /// The machine has the instruction set; both squares are there and do not overlap.
+    unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize);
+
     /// # Safety
     /// The machine has the instruction set.
     #[inline(always)]
@@ -80,6 +86,80 @@ pub(crate) trait Lanes: Copy {
             }
         }
         a[0]
+    }
+}
+
+/// Turns `rows` by `columns` numbers at `from` into `columns` by `rows` at `to`.
+///
+/// # Safety
+/// The machine has the instruction set; both are there and do not overlap.
+#[inline(always)]
+pub(crate) unsafe fn transpose<V: Lanes>(
+    (rows, columns): (usize, usize),
+    from: *const f32,
+    from_step: usize,
+    to: *mut f32,
+    to_step: usize,
+) {
+    // SAFETY: as promised: whole squares first, then what is left to the right and below.
+    unsafe {
+        let (whole_rows, whole_columns) = (rows / V::N * V::N, columns / V::N * V::N);
+        for i in (0..whole_rows).step_by(V::N) {
+            for j in (0..whole_columns).step_by(V::N) {
+                V::transpose(
+                    from.add(i * from_step + j),
+                    from_step,
+                    to.add(j * to_step + i),
+                    to_step,
+                );
+            }
+        }
+        // Strips that fill no square go through one in the nearest cache, if they are worth it.
+        let right = columns - whole_columns;
+        let mut first_column = whole_columns;
+        if right * 4 >= V::N {
+            let (mut square, mut turned) = ([0.0f32; 256], [0.0f32; 256]);
+            for i in (0..whole_rows).step_by(V::N) {
+                for r in 0..V::N {
+                    V::load_part(from.add((i + r) * from_step + whole_columns), right)
+                        .store(square.as_mut_ptr().add(r * V::N));
+                }
+                V::transpose(square.as_ptr(), V::N, turned.as_mut_ptr(), V::N);
+                for c in 0..right {
+                    V::load(turned.as_ptr().add(c * V::N))
+                        .store(to.add((whole_columns + c) * to_step + i));
+                }
+            }
+            first_column = columns;
+        }
+        let below = rows - whole_rows;
+        let mut first_row = whole_rows;
+        if below * 4 >= V::N {
+            let (mut square, mut turned) = ([0.0f32; 256], [0.0f32; 256]);
+            for j in (0..whole_columns).step_by(V::N) {
+                for r in 0..below {
+                    V::load(from.add((whole_rows + r) * from_step + j))
+                        .store(square.as_mut_ptr().add(r * V::N));
+                }
+                V::transpose(square.as_ptr(), V::N, turned.as_mut_ptr(), V::N);
+                for c in 0..V::N {
+                    V::load(turned.as_ptr().add(c * V::N))
+                        .store_part(to.add((j + c) * to_step + whole_rows), below);
+                }
+            }
+            first_row = rows;
+        }
+        // What is left, and the corner.
+        for i in 0..rows {
+            let first = match (i < whole_rows, i < first_row) {
+                (true, _) => first_column,
+                (false, true) => whole_columns,
+                (false, false) => 0,
+            };
+            for j in first..columns {
+                *to.add(j * to_step + i) = *from.add(i * from_step + j);
+            }
+        }
     }
 }
 
@@ -239,6 +319,17 @@ impl Lanes for Plain {
             }
         }))
     }
+
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {
+        // SAFETY: the caller promises both squares.
+        unsafe {
+            let rows: [Self; 4] = std::array::from_fn(|i| Self::load(from.add(i * from_step)));
+            for i in 0..4 {
+                Self(rows.map(|row| row.0[i])).store(to.add(i * to_step));
+            }
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -337,6 +428,46 @@ mod x86 {
                 _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, b.0), no.0, yes.0)
             })
         }
+
+        #[inline(always)]
+        unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {
+            // SAFETY: the caller promises the instruction set and both squares.
+            unsafe {
+                let mut rows = [_mm512_setzero_ps(); 16];
+                for (i, row) in rows.iter_mut().enumerate() {
+                    *row = _mm512_loadu_ps(from.add(i * from_step));
+                }
+                // Squares of 4 by 4 inside the quarters of the vectors.
+                let mut quads = [_mm512_setzero_ps(); 16];
+                for i in (0..16).step_by(4) {
+                    let a = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+                    let b = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+                    let c = _mm512_unpacklo_ps(rows[i + 2], rows[i + 3]);
+                    let d = _mm512_unpackhi_ps(rows[i + 2], rows[i + 3]);
+                    quads[i] = _mm512_shuffle_ps::<0x44>(a, c);
+                    quads[i + 1] = _mm512_shuffle_ps::<0xEE>(a, c);
+                    quads[i + 2] = _mm512_shuffle_ps::<0x44>(b, d);
+                    quads[i + 3] = _mm512_shuffle_ps::<0xEE>(b, d);
+                }
+                // Then the quarters themselves.
+                for i in 0..4 {
+                    let (a, b, c, d) = (quads[i], quads[i + 4], quads[i + 8], quads[i + 12]);
+                    let even_low = _mm512_shuffle_f32x4::<0x88>(a, b);
+                    let odd_low = _mm512_shuffle_f32x4::<0xDD>(a, b);
+                    let even_high = _mm512_shuffle_f32x4::<0x88>(c, d);
+                    let odd_high = _mm512_shuffle_f32x4::<0xDD>(c, d);
+                    let turned = [
+                        _mm512_shuffle_f32x4::<0x88>(even_low, even_high),
+                        _mm512_shuffle_f32x4::<0x88>(odd_low, odd_high),
+                        _mm512_shuffle_f32x4::<0xDD>(even_low, even_high),
+                        _mm512_shuffle_f32x4::<0xDD>(odd_low, odd_high),
+                    ];
+                    for (j, row) in turned.into_iter().enumerate() {
+                        _mm512_storeu_ps(to.add((4 * j + i) * to_step), row);
+                    }
+                }
+            }
+        }
     }
 
     #[inline(always)]
@@ -421,6 +552,34 @@ mod x86 {
         fn if_less(self, b: Self, yes: Self, no: Self) -> Self {
             // SAFETY: a value of this type exists.
             Self(unsafe { _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, b.0)) })
+        }
+
+        #[inline(always)]
+        unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {
+            // SAFETY: the caller promises the instruction set and both squares.
+            unsafe {
+                // Squares of 4 by 4 inside the halves of the vectors.
+                let mut quads = [_mm256_setzero_ps(); 8];
+                for i in (0..8).step_by(4) {
+                    let [r0, r1, r2, r3] =
+                        [0, 1, 2, 3].map(|j| _mm256_loadu_ps(from.add((i + j) * from_step)));
+                    let a = _mm256_unpacklo_ps(r0, r1);
+                    let b = _mm256_unpackhi_ps(r0, r1);
+                    let c = _mm256_unpacklo_ps(r2, r3);
+                    let d = _mm256_unpackhi_ps(r2, r3);
+                    quads[i] = _mm256_shuffle_ps::<0x44>(a, c);
+                    quads[i + 1] = _mm256_shuffle_ps::<0xEE>(a, c);
+                    quads[i + 2] = _mm256_shuffle_ps::<0x44>(b, d);
+                    quads[i + 3] = _mm256_shuffle_ps::<0xEE>(b, d);
+                }
+                // Then the halves themselves.
+                for i in 0..4 {
+                    let low = _mm256_permute2f128_ps::<0x20>(quads[i], quads[i + 4]);
+                    let high = _mm256_permute2f128_ps::<0x31>(quads[i], quads[i + 4]);
+                    _mm256_storeu_ps(to.add(i * to_step), low);
+                    _mm256_storeu_ps(to.add((i + 4) * to_step), high);
+                }
+            }
         }
     }
 
@@ -550,6 +709,21 @@ mod neon {
         fn if_less(self, b: Self, yes: Self, no: Self) -> Self {
             // SAFETY: every 64-bit ARM has NEON.
             Self(unsafe { vbslq_f32(vcltq_f32(self.0, b.0), yes.0, no.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {
+            // SAFETY: the caller promises both squares.
+            unsafe {
+                let row = |i: usize| vld1q_f32(from.add(i * from_step));
+                let (a, b, c, d) = (row(0), row(1), row(2), row(3));
+                let (ac_low, ac_high) = (vzip1q_f32(a, c), vzip2q_f32(a, c));
+                let (bd_low, bd_high) = (vzip1q_f32(b, d), vzip2q_f32(b, d));
+                vst1q_f32(to, vzip1q_f32(ac_low, bd_low));
+                vst1q_f32(to.add(to_step), vzip2q_f32(ac_low, bd_low));
+                vst1q_f32(to.add(2 * to_step), vzip1q_f32(ac_high, bd_high));
+                vst1q_f32(to.add(3 * to_step), vzip2q_f32(ac_high, bd_high));
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod kernel;
 mod lines;
 pub(crate) mod math;
 mod math_lanes;
+pub(crate) mod math_transpose;
 pub(crate) mod norm;
 mod output;
 pub(crate) mod packed;
