@@ -12,6 +12,7 @@
 pub mod blocks;
 pub mod brownian;
 pub mod denoise;
+pub mod detect;
 mod error;
 mod fourier;
 pub mod guidance;
@@ -31,6 +32,7 @@ pub mod text;
 pub mod unet;
 pub mod vae;
 
+pub use detect::{Checkpoint, Family, Variant, detect_checkpoint, nan_keys};
 pub use error::ModelError;
 pub use latent_format::LatentFormat;
 pub use model_sampling::{ModelSampling, Prediction, Spacing};

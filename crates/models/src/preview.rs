@@ -73,7 +73,7 @@ fn first_picture(latent: &Tensor) -> Result<Tensor> {
 
 /// A colour in -1..1 as a byte; what is no number is black.
 fn byte(value: f32) -> u8 {
-    (((value + 1.0) / 2.0).clamp(0.0, 1.0) * 255.0) as u8
+    (f32::midpoint(value, 1.0).clamp(0.0, 1.0) * 255.0) as u8
 }
 
 /// The rough colours of a latent's first item: (1.., c, h, w).

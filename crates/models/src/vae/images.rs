@@ -201,6 +201,6 @@ fn in_tiles(
 /// (b, 3, h, w) around -1..1 to (b, h, w, 3) in 0..1.
 fn finished(planes: Tensor) -> Result<Tensor> {
     let mut images = planes.nchw_to_nhwc()?;
-    images.map_inplace(|v| ((v + 1.0) / 2.0).clamp(0.0, 1.0));
+    images.map_inplace(|v| f32::midpoint(v, 1.0).clamp(0.0, 1.0));
     Ok(images)
 }

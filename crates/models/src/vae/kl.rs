@@ -268,15 +268,12 @@ impl Residual {
     }
 
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        let (x, h) = match &self.shortcut {
-            Some(shortcut) => {
-                let skip = shortcut.forward(&x)?;
-                (skip, consumed(&self.norm1, x)?)
-            }
-            None => {
-                let h = self.norm1.forward(&x, Act::Silu)?;
-                (x, h)
-            }
+        let (x, h) = if let Some(shortcut) = &self.shortcut {
+            let skip = shortcut.forward(&x)?;
+            (skip, consumed(&self.norm1, x)?)
+        } else {
+            let h = self.norm1.forward(&x, Act::Silu)?;
+            (x, h)
         };
         let h = self.conv1.forward(&h)?;
         let h = consumed(&self.norm2, h)?;

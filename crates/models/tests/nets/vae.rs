@@ -8,7 +8,7 @@ use fresco_models::{ModelError, Store};
 use fresco_tensor::{Device, Stored, Tensor, tiled_scale};
 
 use crate::gold::{
-    Gold, MemoryFile, assert_near, assert_summary, distance, json, store, wave, waves,
+    Gold, MemoryFile, assert_near, assert_summary, distance, exactly, json, store, wave, waves,
 };
 
 fn go() -> Result<(), ModelError> {
@@ -40,10 +40,15 @@ fn kl_of_waves() {
     let decoder = config.decoder.as_mut().unwrap();
     decoder.levels[2].channels = 64;
     decoder.first.1 = 64;
-    let net = KlVae::new(&store(waves(config.weights()))).unwrap();
-    let encoded = net.encode(&wave(&[1, 3, 16, 24], 0.013), &go).unwrap();
+    let (encoded, decoded) = exactly(|| {
+        let net = KlVae::new(&store(waves(config.weights()))).unwrap();
+        let encoded = net.encode(&wave(&[1, 3, 16, 24], 0.013), &go).unwrap();
+        (
+            encoded,
+            net.decode(&wave(&[1, 4, 4, 6], 0.11), &go).unwrap(),
+        )
+    });
     assert_summary(&encoded, &about["encode"], "encode");
-    let decoded = net.decode(&wave(&[1, 4, 4, 6], 0.11), &go).unwrap();
     assert_summary(&decoded, &about["decode"], "decode");
 }
 
@@ -138,19 +143,21 @@ fn taesd_of_waves() {
     let scalar = |value: f32| Stored::from(&Tensor::scalar(value));
     weights.insert("vae_scale".to_owned(), scalar(1.0));
     weights.insert("vae_shift".to_owned(), scalar(0.0));
-    let net = Taesd::combined(&store(weights)).unwrap();
-    let decoded = net.decode(&wave(&[1, 4, 4, 4], 0.11), &go).unwrap();
+    let pixels = wave(&[1, 3, 32, 32], 0.013).map(|v| (v - 0.5) * 2.0);
+    let (encoded, decoded) = exactly(|| {
+        let net = Taesd::combined(&store(weights)).unwrap();
+        let encoded = net.encode(&pixels, &go).unwrap();
+        (
+            encoded,
+            net.decode(&wave(&[1, 4, 4, 4], 0.11), &go).unwrap(),
+        )
+    });
     assert_summary(
         &decoded.map(|v| v / 2.0 + 0.5),
         &about["decoder"],
         "decoder",
     );
-    let pixels = wave(&[1, 3, 32, 32], 0.013).map(|v| (v - 0.5) * 2.0);
-    assert_summary(
-        &net.encode(&pixels, &go).unwrap(),
-        &about["encoder"],
-        "encoder",
-    );
+    assert_summary(&encoded, &about["encoder"], "encoder");
 }
 
 #[test]
@@ -190,11 +197,11 @@ fn pictures_are_cut_to_whole_cells() {
         .unwrap()
         .map(|v| (v + 1.0) / 2.0);
     let expected = gold.tensor("encoded_mode");
-    assert!(distance(&vae.encode(&whole, &go).unwrap(), &expected) < 1e-5);
+    assert!(distance(&vae.encode(&whole, &go).unwrap(), &expected) < 6e-5);
     // A border of one row above, two below and a fourth channel: what is inside stays.
     let mut framed = Tensor::full([1, 27, 32, 4], 9.0).unwrap();
     framed.paste(&[0, 1, 0, 0], &whole).unwrap();
-    assert!(distance(&vae.encode(&framed, &go).unwrap(), &expected) < 1e-5);
+    assert!(distance(&vae.encode(&framed, &go).unwrap(), &expected) < 6e-5);
     let small = Tensor::zeros([1, 3, 32, 3]).unwrap();
     assert!(vae.encode(&small, &go).is_err());
     let images = vae.decode(&gold.tensor("z"), &go).unwrap();
@@ -221,7 +228,7 @@ fn tiles_are_the_mean_of_three_passes() {
     let expected = expected.map(|v| ((v + 1.0) / 2.0).clamp(0.0, 1.0));
     let found = vae.decode_tiled(&latent, tiles, &go).unwrap();
     assert_eq!(found.shape(), [2, 56, 80, 3]);
-    assert!(distance(&found, &expected) < 1e-6);
+    assert!(distance(&found, &expected) < 6e-5);
     // Tiles that hold everything change nothing.
     let whole = vae.decode(&latent, &go).unwrap();
     assert!(distance(&found, &whole) > 1e-4);
@@ -229,7 +236,7 @@ fn tiles_are_the_mean_of_three_passes() {
         distance(
             &vae.decode_tiled(&latent, Tiles::DECODE, &go).unwrap(),
             &whole
-        ) < 1e-6
+        ) < 6e-5
     );
     let images = wave(&[1, 40, 56, 3], 0.013).map(|v| (v + 1.0) / 2.0);
     let tiles = Tiles {

@@ -1,0 +1,141 @@
+//! Signatures of the families and kinds of files that this version does not run, so that it can call them by name.
+
+/// Keys of diffusion networks that are no UNets of ours, in the order the reference looks for them.
+const OTHERS: &[(&str, &str)] = &[
+    (
+        "joint_blocks.0.context_block.attn.qkv.weight",
+        "Stable Diffusion 3",
+    ),
+    ("clf.1.weight", "Stable Cascade"),
+    ("transformer.rotary_pos_emb.inv_freq", "Stable Audio"),
+    ("double_layers.0.attn.w1q.weight", "AuraFlow"),
+    ("mlp_t5.0.weight", "Hunyuan-DiT"),
+    (
+        "txt_in.individual_token_refiner.blocks.0.norm1.weight",
+        "Hunyuan Video",
+    ),
+    ("double_stream_modulation_img.lin.weight", "Flux 2"),
+    ("distilled_guidance_layer.norms.0.scale", "Chroma"),
+    ("double_blocks.0.img_attn.norm.key_norm.scale", "Flux"),
+    ("t5_yproj.weight", "Mochi"),
+    (
+        "adaln_single.emb.timestep_embedder.linear_1.bias",
+        "LTX Video",
+    ),
+    ("genre_embedder.weight", "ACE-Step"),
+    ("t_block.1.weight", "PixArt"),
+    ("blocks.block0.blocks.0.block.attn.to_q.0.weight", "Cosmos"),
+    ("cap_embedder.1.weight", "Lumina 2 or Z-Image"),
+    ("head.modulation", "Wan"),
+    ("latent_in.weight", "Hunyuan 3D"),
+    ("t_embedder.mlp.2.weight", "Hunyuan 3D 2.1"),
+    ("caption_projection.0.linear.weight", "HiDream"),
+    ("blocks.0.mlp.layer1.weight", "Cosmos Predict 2"),
+    (
+        "time_caption_embed.timestep_embedder.linear_1.bias",
+        "OmniGen 2",
+    ),
+    ("txt_norm.weight", "Qwen-Image"),
+    (
+        "visual_transformer_blocks.0.cross_attention.key_norm.weight",
+        "Kandinsky 5",
+    ),
+    (
+        "transformer_blocks.0.attn.add_q_proj.weight",
+        "Stable Diffusion 3 or Flux (diffusers)",
+    ),
+];
+
+/// The name of a family that is recognised but not run. `inside` are the keys of the diffusion network, sorted.
+pub(super) fn other_family(inside: &[&str], names: &[String]) -> Option<&'static str> {
+    if names.iter().any(|n| n.starts_with("cc_projection.")) {
+        return Some("Zero123");
+    }
+    let unet = inside.iter().any(|n| n.starts_with("input_blocks."));
+    if unet {
+        let video = |n: &&&str| n.contains(".time_stack.") || n.contains(".time_mixer.");
+        return inside.iter().find(video).map(|_| "Stable Video Diffusion");
+    }
+    OTHERS
+        .iter()
+        .find(|(key, _)| inside.binary_search(key).is_ok())
+        .map(|(_, name)| *name)
+}
+
+/// What a file is that holds no diffusion network, in words: "a LoRA", "a text encoder"; none if nobody knows.
+pub fn what_it_is(names: &[String]) -> Option<&'static str> {
+    let any = |test: &dyn Fn(&str) -> bool| names.iter().any(|n| test(n));
+    let has = |key: &str| any(&|n| n == key);
+    let within = |part: &str| any(&|n| n.contains(part));
+    let starts = |start: &str| any(&|n| n.starts_with(start));
+    let ends = |end: &str| any(&|n| n.ends_with(end));
+    let lora = [
+        ".lora_down.weight",
+        ".lora_up.weight",
+        ".lora_A.weight",
+        ".lora_B.weight",
+        ".lora.down.weight",
+        ".lora.up.weight",
+        "_lora.down.weight",
+        ".hada_w1_a",
+        ".lokr_w1",
+        ".lokr_w2",
+        ".oft_blocks",
+        ".diff_b",
+    ];
+    Some(
+        if lora.iter().any(|end| ends(end)) || within(".processor.to_q_lora") {
+            "a LoRA"
+        } else if starts("control_model.")
+            || has("zero_convs.0.0.weight")
+            || starts("controlnet_")
+            || has("lora_controlnet")
+        {
+            "a control net"
+        } else if has("body.0.in_conv.weight") || starts("adapter.body.") {
+            "a T2I adapter"
+        } else if has("emb_params")
+            || starts("string_to_param")
+            || (names.len() <= 4 && (has("clip_l") || has("clip_g")))
+        {
+            "an embedding (textual inversion)"
+        } else if has("decoder.conv_in.weight")
+            || has("first_stage_model.decoder.conv_in.weight")
+            || has("vae.decoder.conv_in.weight")
+            || has("encoder.conv_in.weight")
+        {
+            "a VAE"
+        } else if has("taesd_decoder.1.weight") || (has("3.conv.0.weight") && has("1.weight")) {
+            "a small VAE for previews (TAESD)"
+        } else if within("text_model.encoder.layers.")
+            || within("transformer.resblocks.")
+            || has("encoder.block.0.layer.0.SelfAttention.q.weight")
+            || has("shared.weight")
+        {
+            if within("vision_model.") || starts("visual.") {
+                "a CLIP vision model"
+            } else {
+                "a text encoder"
+            }
+        } else if within("vision_model.encoder.layers.") || starts("visual.") {
+            "a CLIP vision model"
+        } else if starts("position_net.") || within(".fuser.") {
+            "a GLIGEN model"
+        } else if starts("redux_") || has("style_embedding") {
+            "a style model"
+        } else if starts("image_proj.") || starts("ip_adapter.") {
+            "an IP-Adapter"
+        } else if starts("RRDB_trunk.")
+            || starts("model.1.sub.")
+            || has("conv_first.weight")
+            || starts("params_ema.")
+            || (has("body.0.weight") && has("body.1.weight"))
+        {
+            "an upscale model"
+        } else if within("motion_modules.") {
+            "a motion module (AnimateDiff)"
+        } else {
+            return None;
+        },
+    )
+}
