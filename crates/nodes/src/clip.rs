@@ -5,14 +5,14 @@ mod embeddings;
 mod encode;
 mod loaders;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fresco_graph::{
     Cx, FromValue, Map, NodeEntry, NodeError, Opaque, Value, entry, map, wrong_kind,
 };
 use fresco_models::text::{NoEmbeddings, PromptTokens, TextEncoder};
-use fresco_models::{ModelError, WeightPatches};
+use fresco_models::{PatchSet, Store};
 use fresco_tensor::Tensor;
 
 pub use embeddings::FolderEmbeddings;
@@ -36,9 +36,9 @@ pub static NODES: &[NodeEntry] = &[
 #[derive(Clone)]
 pub struct Clip {
     loaded: Arc<TextEncoder>,
-    patches: Vec<Arc<dyn WeightPatches>>,
-    /// The encoder with the patches, made when the first prompt comes; copies with the same patches share it.
-    patched: Arc<OnceLock<Arc<TextEncoder>>>,
+    patches: Option<Arc<PatchSet>>,
+    /// With the patches.
+    encoder: Arc<TextEncoder>,
     /// The layer to stop at: -1 for the last one, -2 for the one before.
     pub layer: Option<i64>,
     /// Settings of tokenizers by name; those of this family have none.
@@ -49,10 +49,11 @@ pub struct Clip {
 
 impl Clip {
     pub fn new(encoder: TextEncoder) -> Self {
+        let encoder = Arc::new(encoder);
         Self {
-            loaded: Arc::new(encoder),
-            patches: Vec::new(),
-            patched: Arc::default(),
+            loaded: Arc::clone(&encoder),
+            patches: None,
+            encoder,
             layer: None,
             tokenizer_options: BTreeMap::new(),
             cond_hooks: None,
@@ -64,31 +65,34 @@ impl Clip {
         &self.loaded
     }
 
-    /// What changes its weights, in the order it applies. Keys are those of [`TextEncoder::keys`].
-    pub fn patches(&self) -> &[Arc<dyn WeightPatches>] {
-        &self.patches
+    /// The weights without patches, each network's with what stands before its keys in patches.
+    pub fn stores(&self) -> Vec<(String, Arc<Store>)> {
+        let stores = self.loaded.stores();
+        stores
+            .map(|(_, prefix, store)| (prefix, Arc::clone(store)))
+            .collect()
     }
 
-    /// A copy with one more change to the weights.
-    #[must_use]
-    pub fn with_patches(&self, patches: Arc<dyn WeightPatches>) -> Self {
-        let mut copy = self.clone();
-        copy.patches.push(patches);
-        copy.patched = Arc::default();
-        copy
+    /// What changes the weights.
+    pub fn weight_patches(&self) -> Option<&Arc<PatchSet>> {
+        self.patches.as_ref()
+    }
+
+    /// The same encoder with these changes to its weights, in place of those it had.
+    pub fn with_weight_patches(self, patches: Arc<PatchSet>) -> Result<Self, NodeError> {
+        let encoder = self
+            .loaded
+            .with_stores(|prefix, store| patches.store(store, prefix))?;
+        Ok(Self {
+            encoder: Arc::new(encoder),
+            patches: Some(patches),
+            ..self
+        })
     }
 
     /// The encoder with all patches.
-    pub fn encoder(&self) -> Result<Arc<TextEncoder>, NodeError> {
-        if self.patches.is_empty() {
-            return Ok(Arc::clone(&self.loaded));
-        }
-        if let Some(encoder) = self.patched.get() {
-            return Ok(Arc::clone(encoder));
-        }
-        let chain: Arc<dyn WeightPatches> = Arc::new(Chain::new(&self.patches));
-        let encoder = Arc::new(self.loaded.patched(&chain)?);
-        Ok(Arc::clone(self.patched.get_or_init(|| encoder)))
+    pub fn encoder(&self) -> &Arc<TextEncoder> {
+        &self.encoder
     }
 
     pub fn tokenize(&self, text: &str, cx: &Cx) -> Result<PromptTokens, NodeError> {
@@ -124,7 +128,7 @@ impl Clip {
         &self,
         tokens: &PromptTokens,
     ) -> Result<(Tensor, Option<Tensor>), NodeError> {
-        let encoded = self.encoder()?.encode(tokens, self.layer)?;
+        let encoded = self.encoder.encode(tokens, self.layer)?;
         Ok((encoded.cond, encoded.pooled))
     }
 }
@@ -144,8 +148,11 @@ impl Opaque for Clip {
     }
 
     fn bytes(&self) -> u64 {
-        let patched = self.patched.get().map_or(0, |encoder| encoder.bytes());
-        self.loaded.bytes() + patched
+        // A patched encoder counts only what the patches changed.
+        match &self.patches {
+            Some(_) => self.loaded.bytes() + self.encoder.bytes(),
+            None => self.loaded.bytes(),
+        }
     }
 }
 
@@ -162,34 +169,6 @@ impl FromValue for Clip {
 impl From<Clip> for Value {
     fn from(clip: Clip) -> Self {
         Self::object(clip)
-    }
-}
-
-/// Patches one after the other, rounded once at the end.
-struct Chain(Vec<(BTreeSet<String>, Arc<dyn WeightPatches>)>);
-
-impl Chain {
-    fn new(patches: &[Arc<dyn WeightPatches>]) -> Self {
-        let each = patches
-            .iter()
-            .map(|p| (p.keys().into_iter().collect(), Arc::clone(p)));
-        Self(each.collect())
-    }
-}
-
-impl WeightPatches for Chain {
-    fn keys(&self) -> Vec<String> {
-        let all: BTreeSet<&String> = self.0.iter().flat_map(|(keys, _)| keys).collect();
-        all.into_iter().cloned().collect()
-    }
-
-    fn apply(&self, key: &str, mut weight: Tensor) -> Result<Tensor, ModelError> {
-        for (keys, patches) in &self.0 {
-            if keys.contains(key) {
-                weight = patches.apply(key, weight)?;
-            }
-        }
-        Ok(weight)
     }
 }
 

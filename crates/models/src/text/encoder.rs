@@ -9,7 +9,7 @@ use super::clip::{ClipConfig, ClipLayer, ClipOutput, ClipText, Sequence};
 use super::layout::{self, Halved};
 use super::{ClipKind, ClipTokenizer, EmbeddingSource, Token, Tokens, Weighted, bpe};
 use crate::error::{ModelError, Result};
-use crate::store::{Store, WeightPatches};
+use crate::store::Store;
 
 /// Sequences that run at once; more would only take memory.
 const BATCH: usize = 8;
@@ -287,15 +287,12 @@ impl TextEncoder {
         })
     }
 
-    /// The same encoder with changed weights. The patches use the keys of [`Self::keys`].
-    pub fn patched(&self, patches: &Arc<dyn WeightPatches>) -> Result<Self> {
-        let parts = self.parts.iter().map(|part| {
-            let patches = Arc::new(OfPart {
-                prefix: prefix(part.kind),
-                patches: Arc::clone(patches),
-            });
-            let store = part.store.patched(patches);
-            ClipEncoder::new(part.kind, store, part.config.clone())
+    /// The same encoder with other weights: for each network, those made from its prefix in [`Self::keys`] and its store.
+    pub fn with_stores(&self, change: impl Fn(&str, &Arc<Store>) -> Arc<Store>) -> Result<Self> {
+        let parts = self.stores().map(|(kind, prefix, store)| {
+            let store = change(&prefix, store);
+            let config = ClipConfig::detect(&store, kind)?;
+            ClipEncoder::new(kind, store, config)
         });
         Ok(Self {
             stack: self.stack,
@@ -384,23 +381,4 @@ impl std::fmt::Debug for TextEncoder {
 
 fn prefix(kind: ClipKind) -> String {
     format!("{}.transformer.", kind.name())
-}
-
-/// The patches of one network out of those for all.
-struct OfPart {
-    prefix: String,
-    patches: Arc<dyn WeightPatches>,
-}
-
-impl WeightPatches for OfPart {
-    fn keys(&self) -> Vec<String> {
-        let all = self.patches.keys();
-        all.iter()
-            .filter_map(|key| key.strip_prefix(&self.prefix).map(str::to_owned))
-            .collect()
-    }
-
-    fn apply(&self, key: &str, weight: Tensor) -> Result<Tensor> {
-        self.patches.apply(&format!("{}{key}", self.prefix), weight)
-    }
 }

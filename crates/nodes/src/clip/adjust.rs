@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fresco_graph::{Cx, Node, NodeOutput, NodeResult};
-use fresco_models::{ModelError, WeightPatches};
-use fresco_tensor::Tensor;
+use fresco_models::patch::{Change, Patch};
+use fresco_tensor::{Stored, Tensor};
 
 use super::{Clip, required};
 
@@ -94,27 +94,30 @@ impl Node for CLIPAttentionMultiply {
             ("out_proj", self.out),
         ];
         let keys = clip.loaded().keys();
-        let scaled = keys.into_iter().filter_map(|key| {
+        let patched = keys.into_iter().filter_map(|key| {
             let part = key.strip_suffix(".weight").or(key.strip_suffix(".bias"))?;
             let (_, projection) = part.rsplit_once(".self_attn.")?;
             let factor = factors.iter().find(|(name, _)| *name == projection)?.1;
-            Some((key, factor as f32))
+            Some((key, scaled(factor)))
         });
-        let scaled = Scaled(scaled.filter(|(_, factor)| *factor != 1.0).collect());
-        Ok(NodeOutput::one(clip.with_patches(Arc::new(scaled))))
+        let patches = clip.weight_patches().cloned().unwrap_or_default();
+        let patches = Arc::new(patches.with(patched));
+        Ok(NodeOutput::one(clip.with_weight_patches(patches)?))
     }
 }
 
-/// Weights times a number.
-struct Scaled(Vec<(String, f32)>);
-
-impl WeightPatches for Scaled {
-    fn keys(&self) -> Vec<String> {
-        self.0.iter().map(|(key, _)| key.clone()).collect()
-    }
-
-    fn apply(&self, key: &str, weight: Tensor) -> Result<Tensor, ModelError> {
-        let factor = self.0.iter().find(|(k, _)| k == key);
-        Ok(factor.map_or(weight.clone(), |(_, f)| weight.mul_scalar(*f)))
+/// Only multiplies a weight.
+fn scaled(factor: f64) -> Patch {
+    let nothing = Stored::from(&Tensor::scalar(0.0));
+    Patch {
+        strength: 0.0,
+        strength_model: factor,
+        slice: None,
+        reorder: None,
+        change: Change::Diff {
+            value: nothing,
+            pad: false,
+        },
+        source: 0,
     }
 }
