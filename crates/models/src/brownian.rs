@@ -176,16 +176,15 @@ impl BrownianNoise {
         let (start, end) = (rounded(low), rounded(high));
         let inside = |t: f64| rounded(t.max(start).min(end));
         let (from, to) = (inside(from), inside(to));
-        if !(from < to) {
+        if from >= to {
             return Ok(Tensor::zeros(self.shape.as_slice())?);
         }
-        let whole = match self.kept.remove(&TOP) {
-            Some(whole) => whole,
-            None => {
-                let scale = (high - low).sqrt() as f32;
-                self.draw(&SeedSequence::new(self.seed, &[]))?
-                    .mul_scalar(scale)
-            }
+        let whole = if let Some(whole) = self.kept.remove(&TOP) {
+            whole
+        } else {
+            let scale = (high - low).sqrt() as f32;
+            self.draw(&SeedSequence::new(self.seed, &[]))?
+                .mul_scalar(scale)
         };
         self.touched.insert(TOP, whole.clone());
         let mut sum = None;
@@ -253,21 +252,20 @@ impl BrownianNoise {
     fn left_half(&mut self, node: Node, whole: &Tensor) -> Result<Tensor> {
         let place = (node.depth + 1, node.key << 1);
         let known = self.kept.remove(&place);
-        let half = match known.or_else(|| self.touched.get(&place).cloned()) {
-            Some(half) => half,
-            None => {
-                let key = [node.key, u64::from(node.depth)];
-                let mut half = self.draw(&SeedSequence::new(self.seed, &key))?;
-                let middle = node.middle();
-                let (left, right) = (middle - node.start, node.end - middle);
-                let inverse = 1.0 / (node.end - node.start);
-                let spread = (left * right * inverse).sqrt() as f32;
-                let (left, inverse) = (left as f32, inverse as f32);
-                for (h, w) in half.data_mut().iter_mut().zip(whole.data()) {
-                    *h = left * w * inverse + spread * *h;
-                }
-                half
+        let half = if let Some(half) = known {
+            half
+        } else {
+            let key = [node.key, u64::from(node.depth)];
+            let mut half = self.draw(&SeedSequence::new(self.seed, &key))?;
+            let middle = node.middle();
+            let (left, right) = (middle - node.start, node.end - middle);
+            let inverse = 1.0 / (node.end - node.start);
+            let spread = (left * right * inverse).sqrt() as f32;
+            let (left, inverse) = (left as f32, inverse as f32);
+            for (h, w) in half.data_mut().iter_mut().zip(whole.data()) {
+                *h = left * w * inverse + spread * *h;
             }
+            half
         };
         self.touched.insert(place, half.clone());
         Ok(half)
@@ -276,3 +274,41 @@ impl BrownianNoise {
 
 /// Where the whole path is kept.
 const TOP: (u32, u64) = (0, 0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_of_the_reference() {
+        let words = |entropy, key: &[u64]| SeedSequence::new(entropy, key).words(4);
+        assert_eq!(
+            words(42, &[])[..3],
+            [387_750_627, 2_536_650_517, 4_078_839_648]
+        );
+        assert_eq!(
+            words(42, &[0, 0]),
+            [2_102_017_995, 2_891_809_698, 2_144_110_403, 379_559_146]
+        );
+        assert_eq!(
+            words(42, &[1, 1]),
+            [1_058_881_542, 1_039_740_124, 2_218_853_409, 2_234_354_429]
+        );
+        assert_eq!(
+            words(1_099_511_627_783, &[5, 3]),
+            [274_823_170, 1_995_610_858, 3_082_670_851, 2_858_707_861]
+        );
+        assert_eq!(
+            words(1_099_511_627_783, &[]),
+            [3_531_690_330, 3_002_667_236, 1_514_406_079, 2_664_012_699]
+        );
+    }
+
+    #[test]
+    fn rounding_is_of_the_exact_value() {
+        assert_eq!(rounded(0.029_167_158_5), 0.029_167);
+        // Just below a half in binary, though it reads as one.
+        assert_eq!(rounded(2.000_000_5), 2.0);
+        assert_eq!(rounded(0.000_001_5), 0.000_001);
+    }
+}

@@ -142,13 +142,14 @@ pub(super) fn solve(mut rows: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
         let best = best.expect("k is below n");
         rows.swap(k, best);
         right.swap(k, best);
-        for i in k + 1..n {
-            let factor = rows[i][k] / rows[k][k];
-            for j in k..n {
-                let above = rows[k][j];
-                rows[i][j] -= factor * above;
+        let (above, below) = rows.split_at_mut(k + 1);
+        let pivot = &above[k];
+        for (i, row) in below.iter_mut().enumerate() {
+            let factor = row[k] / pivot[k];
+            for (v, p) in row.iter_mut().zip(pivot).skip(k) {
+                *v -= factor * p;
             }
-            right[i] -= factor * right[k];
+            right[k + 1 + i] -= factor * right[k];
         }
     }
     for k in (0..n).rev() {

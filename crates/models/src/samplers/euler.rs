@@ -159,7 +159,7 @@ pub(super) fn heun(run: &mut Run<'_>, mut x: Tensor, sigmas: &[f32]) -> Result<T
         let there = combine(&x, [&d], |x, [d]| x + d * dt);
         let denoised = run.denoise(&there, next)?;
         update(&mut x, [&d, &there, &denoised], |x, [d, x2, d2]| {
-            x + (d + (x2 - d2) / next) / 2.0 * dt
+            x + (d + (x2 - d2) / next) * 0.5 * dt
         });
     }
     Ok(x)

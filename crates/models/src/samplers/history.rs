@@ -65,7 +65,7 @@ fn gauss_legendre(count: usize) -> Vec<(f64, f64)> {
 fn adams(levels: &[f32], i: usize, order: usize, j: usize) -> f32 {
     let at = |k: usize| f64::from(levels[i - k]);
     let (from, to) = (f64::from(levels[i]), f64::from(levels[i + 1]));
-    let (middle, half) = ((from + to) / 2.0, (to - from) / 2.0);
+    let (middle, half) = (0.5 * (from + to), 0.5 * (to - from));
     let polynomial = |t: f64| -> f64 {
         (0..order)
             .filter(|k| *k != j)
@@ -145,7 +145,7 @@ fn variable_adams(lengths: &[f32]) -> Vec<f32> {
     let &[h, h1, ref older @ ..] = lengths else {
         return vec![1.0];
     };
-    let near = (2.0 + h / h1) / 2.0;
+    let near = 0.5 * (2.0 + h / h1);
     let far = -(h / h1) / 2.0;
     let &[h2, ref older @ ..] = older else {
         return vec![near, far];

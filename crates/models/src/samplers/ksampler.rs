@@ -16,8 +16,7 @@ pub fn ksampler_sigmas(
     if denoise > 0.9999 {
         return full(sampling, sampler, scheduler, steps);
     }
-    // Written this way round for a `denoise` that is not a number.
-    if !(denoise > 0.0) {
+    if denoise <= 0.0 || denoise.is_nan() {
         return Ok(Vec::new());
     }
     let total = (steps as f64 / denoise) as usize;

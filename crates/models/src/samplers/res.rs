@@ -32,15 +32,16 @@ pub(super) fn res_multistep(
         run.step(i, sigma, &x, &denoised)?;
         let (down, up) = ancestral(sigma, next, eta);
         match last.filter(|_| down != 0.0) {
-            None => match &uncond {
-                Some(uncond) => update(&mut x, [&denoised, uncond], |x, [d, u]| {
-                    d + (x - u) / sigma * down
-                }),
-                None => {
+            None => {
+                if let Some(uncond) = &uncond {
+                    update(&mut x, [&denoised, uncond], |x, [d, u]| {
+                        d + (x - u) / sigma * down
+                    });
+                } else {
                     let dt = down - sigma;
                     update(&mut x, [&denoised], |x, [d]| x + (x - d) / sigma * dt);
                 }
-            },
+            }
             Some((old, old_down)) => {
                 let t = -sigma.ln();
                 let h = -down.ln() - t;
