@@ -14,7 +14,9 @@ pub mod latent;
 pub mod load;
 pub mod loaders;
 pub mod logic;
+pub mod lora;
 mod mask;
+pub mod merging;
 pub mod mesh;
 pub mod misc;
 mod post;
@@ -23,6 +25,7 @@ pub mod primitive;
 mod python_rules;
 pub mod sampling;
 pub mod save;
+pub mod saving;
 pub mod sigmas;
 pub mod text;
 pub mod types;
@@ -62,6 +65,9 @@ pub fn all() -> Vec<NodeEntry> {
         wan::NODES,
         control::NODES,
         vision::NODES,
+        lora::NODES,
+        merging::NODES,
+        saving::NODES,
     ];
     families.concat()
 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use fresco_graph::{Cx, Node, NodeOutput, NodeResult};
-use fresco_models::patch::{Change, Patch};
-use fresco_tensor::{Stored, Tensor};
+use fresco_models::patch::Patch;
 
 use super::{Clip, required};
 
@@ -98,26 +97,10 @@ impl Node for CLIPAttentionMultiply {
             let part = key.strip_suffix(".weight").or(key.strip_suffix(".bias"))?;
             let (_, projection) = part.rsplit_once(".self_attn.")?;
             let factor = factors.iter().find(|(name, _)| *name == projection)?.1;
-            Some((key, scaled(factor)))
+            Some((key, Patch::scaled(factor)))
         });
         let patches = clip.weight_patches().cloned().unwrap_or_default();
         let patches = Arc::new(patches.with(patched));
         Ok(NodeOutput::one(clip.with_weight_patches(patches)?))
-    }
-}
-
-/// Only multiplies a weight.
-fn scaled(factor: f64) -> Patch {
-    let nothing = Stored::from(&Tensor::scalar(0.0));
-    Patch {
-        strength: 0.0,
-        strength_model: factor,
-        slice: None,
-        reorder: None,
-        change: Change::Diff {
-            value: nothing,
-            pad: false,
-        },
-        source: 0,
     }
 }

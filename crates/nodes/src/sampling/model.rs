@@ -36,6 +36,11 @@ pub trait BaseModel: Send + Sync {
         None
     }
 
+    /// What the standard header of weight files calls the architecture, for those that have a name there.
+    fn architecture(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Main memory that goes away with the network.
     fn bytes(&self) -> u64 {
         0
