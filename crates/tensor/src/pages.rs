@@ -4,13 +4,13 @@
 //! long as the arithmetic of a normalisation. With pages of 2 MiB it is asked 50 times.
 
 #![cfg_attr(
-    target_os = "linux",
+    all(target_os = "linux", not(miri)),
     expect(unsafe_code, reason = "advice to the kernel is a call into C")
 )]
 
 /// Says that unused storage may be backed by large pages. Without effect where there are none.
-#[cfg(target_os = "linux")]
-pub(crate) fn prefer_large(storage: &mut Vec<f32>) {
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(crate) fn prefer_large<T>(storage: &mut Vec<T>) {
     use std::ffi::{c_int, c_void};
 
     const PAGE: usize = 2 << 20;
@@ -22,7 +22,7 @@ pub(crate) fn prefer_large(storage: &mut Vec<f32>) {
         fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int;
     }
 
-    let bytes = storage.capacity() * size_of::<f32>();
+    let bytes = storage.capacity() * size_of::<T>();
     if bytes < LEAST {
         return;
     }
@@ -35,8 +35,8 @@ pub(crate) fn prefer_large(storage: &mut Vec<f32>) {
 }
 
 /// Other systems have no such advice.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn prefer_large(_storage: &mut Vec<f32>) {}
+#[cfg(not(all(target_os = "linux", not(miri))))]
+pub(crate) fn prefer_large<T>(_storage: &mut Vec<T>) {}
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,8 @@
     reason = "memory in cache lines, shared by threads that write disjoint parts"
 )]
 
+use crate::pages::prefer_large;
+
 /// 64 bytes that begin at a multiple of 64.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
@@ -30,7 +32,8 @@ impl Space {
     pub(crate) fn take(&mut self, bytes: usize) -> *mut u8 {
         let count = bytes.div_ceil(LINE);
         if self.0.len() < count {
-            self.0.clear();
+            self.0 = Vec::with_capacity(count);
+            prefer_large(&mut self.0);
             self.0.resize(count, EMPTY);
         }
         self.0.as_mut_ptr().cast()

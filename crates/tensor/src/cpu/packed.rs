@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use super::lines::{self, LINE, Line, Shared};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
+use crate::pages::prefer_large;
 use crate::stored::Stored;
 use crate::tensor::ensure_room;
 
@@ -146,6 +147,7 @@ fn pack<const S: usize>(
     let count = panel_bytes(S, out, k).div_ceil(LINE);
     ensure_room(&[count * LINE / 4])?;
     let mut to: Vec<Line> = Vec::with_capacity(count);
+    prefer_large(&mut to);
     if let Some(last) = to.spare_capacity_mut()[..count].last_mut() {
         // Panels of single bytes may end in the middle of it.
         last.write(lines::EMPTY);

@@ -30,7 +30,7 @@ const BLOCK: usize = 4096;
 /// Bytes of activations that are multiplied with one panel after the other: most of a second cache.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Decoded weights up to this size are decoded before the chunks, once.
-const SHARED_BYTES: usize = 64 << 20;
+const SHARED_BYTES: usize = 0;
 /// Fewer rows than this are not worth the padding of tiles.
 const TILE_ROWS: usize = 9;
 
@@ -218,11 +218,8 @@ pub(crate) fn conv(
     let row = engine.row_bytes(picture.channels) * engine.parts();
     // Bands of whole rows; where all is small, one band a picture.
     let want = (CHUNK_BYTES / row).clamp(256, 2048);
-    let band = if height * width <= want {
-        height
-    } else {
-        want.div_ceil(width).min(height)
-    };
+    let count = (height * width).div_ceil(want).clamp(1, height.max(1));
+    let band = height.div_ceil(count);
     let grid = Grid::new(picture, height, width, band.max(1));
     run(
         weight,
@@ -447,8 +444,9 @@ impl<'a> Product<'a> {
                 if total <= 1536 && self.panels() >= 2 * threads {
                     return vec![bands];
                 }
-                let together =
-                    (2048 / (grid.band * grid.pitch)).clamp(1, bands.len().div_ceil(threads));
+                // Small pictures together, as far as they fit into a chunk and leave one to each thread.
+                let bytes = grid.positions() * row;
+                let together = (CHUNK_BYTES / bytes).clamp(1, bands.len().div_ceil(threads));
                 let mut chunks = Vec::new();
                 let mut bands = bands.into_iter().peekable();
                 while bands.peek().is_some() {
