@@ -1,5 +1,6 @@
 //! Nodes that load models, and what all loaders share.
 
+mod checkpoint;
 mod vae;
 
 use std::sync::Arc;
@@ -9,6 +10,10 @@ use fresco_graph::{Cx, NodeEntry, NodeError, entry};
 use fresco_tensor::{Device, WeightFile, open_weights};
 
 pub static NODES: &[NodeEntry] = &[
+    entry::<checkpoint::CheckpointLoaderSimple>(),
+    entry::<checkpoint::CheckpointLoader>(),
+    entry::<checkpoint::UnetLoader>(),
+    entry::<checkpoint::DiffusersLoader>(),
     entry::<vae::VaeLoader>(),
 ];
 

@@ -20,7 +20,7 @@ use crate::vae::{LoadedVae, PixelSpace, Vae};
     category = "loaders",
     outputs("VAE")
 )]
-pub struct VaeLoader {
+pub(super) struct VaeLoader {
     #[input(listed = "vae/all")]
     vae_name: String,
 }

@@ -37,7 +37,7 @@ fn tiles(tile: i64, overlap: i64, unit: usize) -> Result<Tiles, NodeError> {
     category = "_for_testing",
     outputs("IMAGE")
 )]
-pub struct VaeDecodeTiled {
+pub(super) struct VaeDecodeTiled {
     samples: Latent,
     vae: Vae,
     #[input(default = 512, min = 64, max = 4096, step = 32)]
@@ -75,7 +75,7 @@ impl Node for VaeDecodeTiled {
     category = "_for_testing",
     outputs("LATENT")
 )]
-pub struct VaeEncodeTiled {
+pub(super) struct VaeEncodeTiled {
     pixels: Image,
     vae: Vae,
     #[input(default = 512, min = 64, max = 4096, step = 64)]
