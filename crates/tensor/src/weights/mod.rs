@@ -1,6 +1,7 @@
 //! Weight files: names, shapes and formats at once, bytes when asked for.
 
 pub(crate) mod blocks;
+pub mod gguf;
 mod input;
 pub mod pickle;
 mod recast;
@@ -17,6 +18,7 @@ use crate::error::TensorError;
 use crate::safetensors::{SafeTensors, SafeTensorsError};
 use crate::stored::Stored;
 
+pub use gguf::{Gguf, GgufError};
 pub use pickle::{PickleError, PickleWeights};
 pub use recast::Recast;
 
@@ -25,6 +27,8 @@ pub use recast::Recast;
 pub enum WeightError {
     #[error(transparent)]
     SafeTensors(#[from] SafeTensorsError),
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
     #[error(transparent)]
     Pickle(#[from] PickleError),
     #[error("cannot open {path}")]
@@ -36,6 +40,12 @@ pub enum WeightError {
         path: PathBuf,
         name: String,
         source: io::Error,
+    },
+    #[error("{path}: tensor {name:?} has the number format {format}, which is not supported")]
+    Format {
+        path: PathBuf,
+        name: String,
+        format: String,
     },
     #[error("{path} became shorter after it was opened: tensor {name:?} is no longer in it")]
     Shrunk { path: PathBuf, name: String },
@@ -130,6 +140,7 @@ pub fn open_weights(path: impl AsRef<Path>) -> Result<Arc<dyn WeightFile>, Weigh
         source,
     })?;
     Ok(match &start[..] {
+        [b'G', b'G', b'U', b'F', ..] => Arc::new(Gguf::open(path)?),
         [b'P', b'K', 3, 4, ..] | [0x80, 2..=5, ..] => Arc::new(PickleWeights::open(path)?),
         [_, _, _, _, _, _, _, _, b'{', ..] => Arc::new(SafeTensors::open(path)?),
         [] => return Err(unknown("it is empty")),
@@ -142,7 +153,7 @@ pub fn open_weights(path: impl AsRef<Path>) -> Result<Arc<dyn WeightFile>, Weigh
         zeros if zeros.iter().all(|&b| b == 0) => {
             return Err(unknown("it starts with zeros, like an unfinished download"));
         }
-        _ => return Err(unknown("neither safetensors nor a file of torch")),
+        _ => return Err(unknown("neither safetensors nor GGUF nor a file of torch")),
     })
 }
 

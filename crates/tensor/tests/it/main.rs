@@ -6,6 +6,7 @@
 )]
 
 mod filters;
+mod gguf;
 mod golden;
 mod noise;
 mod pickles;
