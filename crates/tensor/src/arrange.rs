@@ -51,7 +51,7 @@ impl Iterator for Offsets {
 /// Reads `shape` elements at the given strides into a new tensor. `kept` is the shape of the result, which may group
 /// dimensions of the walk (repetition walks more dimensions than it returns).
 fn gather(
-    data: &[f32],
+    from: &Tensor,
     walk: &[usize],
     walk_strides: &[isize],
     base: isize,
@@ -59,8 +59,9 @@ fn gather(
 ) -> Result<Tensor> {
     let mut out = reserve(&kept)?;
     if element_count(&kept)? == 0 {
-        return Ok(Tensor::raw(kept, out));
+        return Tensor::raw(kept, out).placed(from);
     }
+    let data = from.data();
     // Merge neighbours that step together, so that the inner loops are long.
     let mut dims: Vec<(usize, isize)> = Vec::with_capacity(walk.len());
     for (&size, &stride) in walk.iter().zip(walk_strides).filter(|(s, _)| **s != 1) {
@@ -83,7 +84,7 @@ fn gather(
             }
         }
     }
-    Ok(Tensor::raw(kept, out))
+    Tensor::raw(kept, out).placed(from)
 }
 
 impl Tensor {
@@ -100,7 +101,7 @@ impl Tensor {
         let from = strides(self.shape());
         let shape: Vec<_> = order.iter().map(|&d| self.shape()[d]).collect();
         let steps: Vec<_> = order.iter().map(|&d| from[d]).collect();
-        gather(self.data(), &shape, &steps, 0, shape.clone())
+        gather(self, &shape, &steps, 0, shape.clone())
     }
 
     /// Swaps two dimensions.
@@ -151,7 +152,7 @@ impl Tensor {
         let mut shape = self.shape().to_vec();
         shape[dim] = len;
         let base = start as isize * steps[dim];
-        gather(self.data(), &shape, &steps, base, shape.clone())
+        gather(self, &shape, &steps, base, shape.clone())
     }
 
     /// One entry of a dimension, without that dimension.
@@ -185,6 +186,7 @@ impl Tensor {
         first.check_dim("cat", dim)?;
         let mut shape = first.shape().to_vec();
         for t in rest {
+            first.check_device("cat", t)?;
             let fits = t.rank() == shape.len()
                 && (0..shape.len()).all(|d| d == dim || t.shape()[d] == shape[d]);
             if !fits {
@@ -200,7 +202,7 @@ impl Tensor {
                 out.extend_from_slice(&t.data()[o * size * inner..][..size * inner]);
             }
         }
-        Ok(Self::raw(shape, out))
+        Self::raw(shape, out).placed(first)
     }
 
     /// Joins tensors of one shape along a new dimension.
@@ -242,7 +244,7 @@ impl Tensor {
             steps.extend([0, step]);
             shape.push(count.saturating_mul(size));
         }
-        gather(self.data(), &walk, &steps, 0, shape)
+        gather(self, &walk, &steps, 0, shape)
     }
 
     /// Repeats every entry of a dimension `count` times in place: a, a, b, b.
@@ -254,7 +256,7 @@ impl Tensor {
         shape[dim] = shape[dim].saturating_mul(count);
         walk.insert(dim + 1, count);
         steps.insert(dim + 1, 0);
-        gather(self.data(), &walk, &steps, 0, shape)
+        gather(self, &walk, &steps, 0, shape)
     }
 
     /// Picks entries of a dimension in the given order; an index may occur more than once.
@@ -276,7 +278,7 @@ impl Tensor {
                 out.extend_from_slice(&self.data()[(o * size + i) * inner..][..inner]);
             }
         }
-        Ok(Self::raw(shape, out))
+        Self::raw(shape, out).placed(self)
     }
 
     /// Reverses the given dimensions.
@@ -293,7 +295,7 @@ impl Tensor {
             steps[d] = -steps[d];
         }
         let shape = self.shape().to_vec();
-        gather(self.data(), &shape, &steps, base, shape.clone())
+        gather(self, &shape, &steps, base, shape.clone())
     }
 
     /// Rotates the plane of two dimensions by `turns` quarter turns, from the first dimension towards the second.
@@ -318,7 +320,7 @@ impl Tensor {
         }
         let steps = broadcast_strides(self.shape(), shape)
             .ok_or_else(|| TensorError::mismatch("expand", self.shape(), shape))?;
-        gather(self.data(), shape, &steps, 0, shape.to_vec())
+        gather(self, shape, &steps, 0, shape.to_vec())
     }
 
     /// Writes `source` into the box of `self` that starts at `start`. The box must lie inside.
@@ -330,6 +332,7 @@ impl Tensor {
         if !fits {
             return Err(TensorError::mismatch("paste", self.shape(), source.shape()));
         }
+        self.check_device("paste", source)?;
         if source.is_empty() {
             return Ok(());
         }

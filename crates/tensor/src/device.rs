@@ -1,15 +1,472 @@
-//! Where tensors live.
+//! Where tensors live: main memory, or a simulated accelerator.
+//!
+//! A simulated device runs the same code on the same processor, but its memory has a set size, counted to the byte, and
+//! moving tensors to and from it is counted too. What is to be learned about memory on real accelerators can be tested
+//! on it anywhere.
 
-/// A place with memory that can compute.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum Device {
-    /// Main memory.
-    #[default]
-    Cpu,
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Result, TensorError};
+
+/// Why a device cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    #[error("{text:?} is no device: it should be \"cpu\" or \"sim:\" and a number")]
+    Name { text: String },
+    #[error("there is no device {name}; there are {}", known.join(", "))]
+    Unknown { name: String, known: Vec<String> },
+    #[error("the device {name} exists already")]
+    Taken { name: String },
+    #[error("{text:?} does not describe a device: it should be like \"sim:0=4GiB\"")]
+    Description { text: String },
+    #[error("{text:?} is no size of memory: {reason}")]
+    Size { text: String, reason: &'static str },
+}
+
+/// How often and how much was copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Copies {
+    pub count: u64,
+    pub bytes: u64,
+}
+
+/// All copies of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    pub into: Copies,
+    pub out: Copies,
+}
+
+/// A place with memory that can compute. Cheap to clone; two handles of one device are equal.
+#[derive(Clone, Default)]
+pub struct Device(Option<Arc<Sim>>);
+
+#[derive(Debug)]
+struct Sim {
+    number: u32,
+    capacity: u64,
+    used: AtomicU64,
+    peak: AtomicU64,
+}
+
+/// Simulated devices of this process, by number.
+static SIMS: LazyLock<Mutex<BTreeMap<u32, Device>>> = LazyLock::new(Mutex::default);
+
+/// Copies by source and target; the main memory is `None`.
+type Routes = BTreeMap<(Option<u32>, Option<u32>), Copies>;
+static ROUTES: LazyLock<Mutex<Routes>> = LazyLock::new(Mutex::default);
+
+/// Nothing is done under these locks that could leave the tables half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Device {
+    /// Main memory.
     pub fn cpu() -> Self {
-        Self::Cpu
+        Self(None)
+    }
+
+    /// A simulated device that was registered.
+    pub fn sim(number: u32) -> Result<Self, DeviceError> {
+        let found = lock(&SIMS).get(&number).cloned();
+        found.ok_or_else(|| DeviceError::Unknown {
+            name: format!("sim:{number}"),
+            known: Self::all().iter().map(Self::name).collect(),
+        })
+    }
+
+    /// Makes a simulated device with so many bytes of memory. It stays until the process ends.
+    pub fn register_sim(number: u32, capacity: u64) -> Result<Self, DeviceError> {
+        let device = Self(Some(Arc::new(Sim {
+            number,
+            capacity,
+            used: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+        })));
+        let mut sims = lock(&SIMS);
+        if sims.contains_key(&number) {
+            let name = device.name();
+            return Err(DeviceError::Taken { name });
+        }
+        sims.insert(number, device.clone());
+        Ok(device)
+    }
+
+    /// `cpu`, or the `sim:N` of a registered device.
+    pub fn parse(text: &str) -> Result<Self, DeviceError> {
+        if text == "cpu" {
+            return Ok(Self::cpu());
+        }
+        Self::sim(number(text).ok_or_else(|| DeviceError::Name {
+            text: text.to_owned(),
+        })?)
+    }
+
+    /// The main memory, then the simulated devices by number.
+    pub fn all() -> Vec<Self> {
+        let sims = lock(&SIMS);
+        [Self::cpu()]
+            .into_iter()
+            .chain(sims.values().cloned())
+            .collect()
+    }
+
+    /// `cpu` or `sim:N`.
+    pub fn name(&self) -> String {
+        self.to_string()
+    }
+
+    pub fn is_cpu(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The `N` of `sim:N`.
+    pub fn number(&self) -> Option<u32> {
+        self.0.as_ref().map(|sim| sim.number)
+    }
+
+    /// Bytes of memory; none for the main memory, which is not counted here.
+    pub fn capacity(&self) -> Option<u64> {
+        self.0.as_ref().map(|sim| sim.capacity)
+    }
+
+    /// Bytes in use now; 0 for the main memory.
+    pub fn used(&self) -> u64 {
+        let sim = self.0.as_ref();
+        sim.map_or(0, |sim| sim.used.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that can be had; none for the main memory.
+    pub fn free(&self) -> Option<u64> {
+        Some(self.capacity()? - self.used())
+    }
+
+    /// Most bytes that were in use at once.
+    pub fn peak(&self) -> u64 {
+        let sim = self.0.as_ref();
+        sim.map_or(0, |sim| sim.peak.load(Ordering::Relaxed))
+    }
+
+    /// Starts measuring the peak anew, from what is in use now.
+    pub fn reset_peak(&self) {
+        if let Some(sim) = &self.0 {
+            sim.peak.store(self.used(), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes memory until the answer is dropped. Costs nothing in main memory, which is not counted here.
+    pub fn allocate(&self, bytes: u64) -> Result<Allocation> {
+        if let Some(sim) = &self.0 {
+            let take = |used: u64| {
+                used.checked_add(bytes)
+                    .filter(|&wanted| wanted <= sim.capacity)
+            };
+            let taken = sim
+                .used
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+            match taken {
+                Ok(before) => sim.peak.fetch_max(before + bytes, Ordering::Relaxed),
+                Err(used) => {
+                    return Err(TensorError::DeviceFull {
+                        device: self.name(),
+                        wanted: bytes,
+                        free: sim.capacity - used,
+                        capacity: sim.capacity,
+                    });
+                }
+            };
+        }
+        Ok(Allocation {
+            device: self.clone(),
+            bytes,
+        })
+    }
+
+    /// Memory for what comes from the main memory, with its copy counted: what a layer does with its weights.
+    pub fn upload(&self, bytes: u64) -> Result<Allocation> {
+        let allocation = self.allocate(bytes)?;
+        count_copy(&Self::cpu(), self, bytes);
+        Ok(allocation)
+    }
+
+    /// What was copied to and from this device since the process started.
+    pub fn copies(&self) -> Traffic {
+        let me = self.number();
+        let mut traffic = Traffic::default();
+        for (&(from, to), copies) in lock(&ROUTES).iter() {
+            for (end, sum) in [(to, &mut traffic.into), (from, &mut traffic.out)] {
+                if end == me {
+                    sum.count += copies.count;
+                    sum.bytes += copies.bytes;
+                }
+            }
+        }
+        traffic
+    }
+
+    /// What was copied from this device to another.
+    pub fn copies_to(&self, other: &Self) -> Copies {
+        let route = (self.number(), other.number());
+        lock(&ROUTES).get(&route).copied().unwrap_or_default()
+    }
+}
+
+/// Notes a copy. Within a device nothing moves.
+pub(crate) fn count_copy(from: &Device, to: &Device, bytes: u64) {
+    if from != to {
+        let mut routes = lock(&ROUTES);
+        let copies = routes.entry((from.number(), to.number())).or_default();
+        copies.count += 1;
+        copies.bytes += bytes;
+    }
+}
+
+/// The number of a simulated device.
+fn number(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("sim:")?;
+    let plain = digits.bytes().all(|b| b.is_ascii_digit());
+    plain.then(|| digits.parse().ok()).flatten()
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        self.number() == other.number()
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number() {
+            None => f.write_str("cpu"),
+            Some(number) => write!(f, "sim:{number}"),
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Memory of a device, given back when dropped.
+#[derive(Debug)]
+pub struct Allocation {
+    device: Device,
+    bytes: u64,
+}
+
+impl Allocation {
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if let Some(sim) = &self.device.0 {
+            sim.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Reads `sim:0=4GiB` as a number and bytes.
+pub fn parse_sim(text: &str) -> Result<(u32, u64), DeviceError> {
+    let wrong = || DeviceError::Description {
+        text: text.to_owned(),
+    };
+    let (name, size) = text.split_once('=').ok_or_else(wrong)?;
+    let number = number(name).ok_or_else(wrong)?;
+    Ok((number, parse_size(size)?))
+}
+
+/// Factors by the unit's name in lower case.
+const UNITS: &[(&str, u64)] = &[
+    ("", 1),
+    ("b", 1),
+    ("kb", 1000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
+    ("k", 1 << 10),
+    ("m", 1 << 20),
+    ("g", 1 << 30),
+    ("t", 1 << 40),
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("tib", 1 << 40),
+];
+
+/// Reads a size of memory: `4GiB`, `512 MiB`, `1.5GB`, `4G` (as GiB), or bytes.
+pub fn parse_size(text: &str) -> Result<u64, DeviceError> {
+    let wrong = |reason| DeviceError::Size {
+        text: text.to_owned(),
+        reason,
+    };
+    let trimmed = text.trim();
+    let end = trimmed
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(trimmed.len());
+    let (value, unit) = trimmed.split_at(end);
+    let unit = unit.trim().to_lowercase();
+    let &(_, factor) = UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(|| wrong("the unit should be B, KB, MB, GB, TB, KiB, MiB, GiB or TiB"))?;
+    let (whole, fraction) = value.split_once('.').unwrap_or((value, ""));
+    if whole.is_empty() && fraction.is_empty() {
+        return Err(wrong("it should start with a number"));
+    }
+    // Digits are added up exactly; of a fraction more than 12 digits are less than a byte.
+    let digits = |text: &str| match text {
+        "" => Ok(0),
+        _ => text.parse::<u128>().map_err(|_| wrong("it is no number")),
+    };
+    let fraction = &fraction[..fraction.len().min(12)];
+    let parts = digits(fraction)? * u128::from(factor) / 10u128.pow(fraction.len() as u32);
+    let bytes = digits(whole)?
+        .checked_mul(u128::from(factor))
+        .and_then(|bytes| u64::try_from(bytes + parts).ok())
+        .ok_or_else(|| wrong("it is too large"))?;
+    if bytes == 0 {
+        return Err(wrong("it is nothing"));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("4GiB", 4 << 30),
+            ("512 MiB", 512 << 20),
+            ("1.5GB", 1_500_000_000),
+            ("0.5KiB", 512),
+            ("4g", 4 << 30),
+            ("123", 123),
+            (" 7 B ", 7),
+            ("2TiB", 2 << 40),
+            (".5mb", 500_000),
+            ("1.KB", 1000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "GiB",
+            "-1",
+            "1.2.3",
+            "4XB",
+            "1e9",
+            "0",
+            "0.0001",
+            ".",
+            "NaN",
+            "18446744073709551616",
+            "99999999999999999999999999999999999999999",
+            "1,5GB",
+            "٤GB",
+            "4GiB!",
+        ] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+        let message = parse_size("4XB").unwrap_err().to_string();
+        assert!(
+            message.contains("\"4XB\"") && message.contains("GiB"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(parse_sim("sim:0=4GiB"), Ok((0, 4 << 30)));
+        for text in [
+            "sim:0",
+            "cuda:0=4GiB",
+            "sim:=4GiB",
+            "sim:-1=1",
+            "sim:+1=1",
+            "=1",
+            "sim:0=x",
+        ] {
+            assert!(parse_sim(text).is_err(), "{text}");
+        }
+        let device = Device::register_sim(9000, 100).unwrap();
+        assert_eq!(device.name(), "sim:9000");
+        assert_eq!(Device::parse("sim:9000"), Ok(device.clone()));
+        assert_eq!(Device::parse("cpu"), Ok(Device::cpu()));
+        assert!(matches!(
+            Device::register_sim(9000, 5),
+            Err(DeviceError::Taken { .. })
+        ));
+        let all = Device::all();
+        assert_eq!(all[0], Device::cpu());
+        assert!(all.contains(&device));
+        let message = Device::parse("sim:9999").unwrap_err().to_string();
+        assert!(message.contains("sim:9999; there are cpu, "), "{message}");
+        assert!(matches!(
+            Device::parse("cuda:0"),
+            Err(DeviceError::Name { .. })
+        ));
+    }
+
+    #[test]
+    fn memory_is_refused_when_it_is_full() {
+        let device = Device::register_sim(9001, 100).unwrap();
+        let first = device.allocate(60).unwrap();
+        assert_eq!((device.used(), device.free()), (60, Some(40)));
+        assert_eq!(
+            device.allocate(41).unwrap_err(),
+            TensorError::DeviceFull {
+                device: "sim:9001".to_owned(),
+                wanted: 41,
+                free: 40,
+                capacity: 100
+            }
+        );
+        assert!(device.allocate(u64::MAX).is_err());
+        let second = device.allocate(40).unwrap();
+        drop(first);
+        assert_eq!((device.used(), device.peak()), (40, 100));
+        drop(second);
+        assert_eq!(device.used(), 0);
+        device.reset_peak();
+        assert_eq!(device.peak(), 0);
+        assert_eq!(Device::cpu().allocate(u64::MAX).unwrap().bytes(), u64::MAX);
+        assert_eq!(Device::cpu().used(), 0);
+    }
+
+    #[test]
+    fn many_threads_share_a_device() {
+        let device = Device::register_sim(9002, 1000).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for i in 0..2000 {
+                        if let Ok(memory) = device.allocate(i % 700) {
+                            assert!(device.used() <= 1000);
+                            drop(memory);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(device.used(), 0);
+        assert!(device.peak() <= 1000);
     }
 }

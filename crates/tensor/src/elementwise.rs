@@ -29,6 +29,7 @@ impl Tensor {
             self.shape().to_vec(),
             self.data().iter().map(|&v| f(v)).collect(),
         )
+        .placed_or_panic(self)
     }
 
     /// Applies a function to every element in place.
@@ -40,15 +41,16 @@ impl Tensor {
 
     /// Combines two tensors element by element after broadcasting them against each other.
     pub fn zip_map(&self, other: &Self, f: impl Fn(f32, f32) -> f32) -> Result<Self> {
+        self.check_device("broadcast", other)?;
         let (a, b) = (self.data(), other.data());
         if self.shape() == other.shape() {
             let out = a.iter().zip(b).map(|(&x, &y)| f(x, y)).collect();
-            return Ok(Self::raw(self.shape().to_vec(), out));
+            return Self::raw(self.shape().to_vec(), out).placed(self);
         }
         let shape = broadcast_shape(self.shape(), other.shape())?;
         let mut out = reserve(&shape)?;
         if shape.contains(&0) {
-            return Ok(Self::raw(shape, out));
+            return Self::raw(shape, out).placed(self);
         }
         let strides = |t: &Self| {
             broadcast_strides(t.shape(), &shape).expect("broadcast_shape accepted both shapes")
@@ -88,7 +90,7 @@ impl Tensor {
                 }
             }
         }
-        Ok(Self::raw(shape, out))
+        Self::raw(shape, out).placed(self)
     }
 
     pub fn add(&self, other: &Self) -> Result<Self> {
@@ -182,6 +184,8 @@ impl Tensor {
 
     /// `yes` where `self` is not 0, else `no`; all three are broadcast.
     pub fn where_else(&self, yes: &Self, no: &Self) -> Result<Self> {
+        self.check_device("where", yes)?;
+        self.check_device("where", no)?;
         let shape = broadcast_shape(self.shape(), &broadcast_shape(yes.shape(), no.shape())?)?;
         let (cond, yes, no) = (
             self.expand(&shape)?,
@@ -191,7 +195,7 @@ impl Tensor {
         let pairs = yes.data().iter().zip(no.data());
         let out = cond.data().iter().zip(pairs);
         let out = out.map(|(&c, (&y, &n))| if c == 0.0 { n } else { y });
-        Ok(Self::raw(shape.clone(), out.collect()))
+        Self::raw(shape.clone(), out.collect()).placed(self)
     }
 
     /// `self * (1 - weight) + other * weight`.

@@ -40,6 +40,19 @@ pub enum TensorError {
         expected: &'static str,
         shape: Vec<usize>,
     },
+    #[error("{device} is full: {wanted} bytes are wanted, {free} of its {capacity} bytes are free")]
+    DeviceFull {
+        device: String,
+        wanted: u64,
+        free: u64,
+        capacity: u64,
+    },
+    #[error("{op}: one tensor is on {left}, another on {right}")]
+    DeviceMismatch {
+        op: &'static str,
+        left: String,
+        right: String,
+    },
     #[error("{op}: {reason}")]
     Invalid { op: &'static str, reason: String },
 }

@@ -30,7 +30,7 @@ impl Tensor {
             .filter(|&d| keepdim || !reduced[d])
             .map(|d| if reduced[d] { 1 } else { self.shape()[d] })
             .collect();
-        Self::from_vec(shape, out)
+        Self::from_vec(shape, out)?.placed(self)
     }
 
     pub fn sum(&self, dims: &[usize], keepdim: bool) -> Result<Self> {

@@ -1,8 +1,9 @@
-//! The tensor: a shape and shared f32 storage, contiguous in row-major order, copied on write.
+//! The tensor: a shape and shared f32 storage on a device, contiguous in row-major order, copied on write.
 
 use std::fmt;
 use std::sync::Arc;
 
+use crate::device::{Allocation, Device, count_copy};
 use crate::error::{Result, TensorError};
 use crate::pages;
 use crate::room;
@@ -10,11 +11,47 @@ use crate::room;
 /// Most elements one tensor may have (32 GiB of f32): a hostile size in a workflow becomes an error, not an abort.
 pub const MAX_ELEMENTS: usize = 1 << 33;
 
-/// A dense f32 array on the CPU. Clones share storage until one of them is written.
+/// A dense f32 array. Clones share storage until one of them is written. Equal are those of the same shape and values,
+/// wherever they are.
 #[derive(Clone, PartialEq)]
 pub struct Tensor {
     shape: Vec<usize>,
-    data: Arc<Vec<f32>>,
+    data: Arc<Storage>,
+}
+
+/// Elements, and the memory they take on a device that counts it.
+struct Storage {
+    values: Vec<f32>,
+    memory: Option<Allocation>,
+}
+
+impl Storage {
+    fn new(values: Vec<f32>) -> Arc<Self> {
+        Arc::new(Self {
+            values,
+            memory: None,
+        })
+    }
+
+    /// Values that are already there, as storage of a device.
+    fn on(device: &Device, values: Vec<f32>) -> Result<Arc<Self>> {
+        let memory = match device.is_cpu() {
+            true => None,
+            false => Some(device.allocate(bytes_of(values.len()))?),
+        };
+        Ok(Arc::new(Self { values, memory }))
+    }
+
+    fn device(&self) -> Device {
+        let memory = self.memory.as_ref();
+        memory.map_or_else(Device::cpu, |memory| memory.device().clone())
+    }
+}
+
+impl PartialEq for Storage {
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values
+    }
 }
 
 /// Number of elements of a shape, refusing overflow and anything above [`MAX_ELEMENTS`].
@@ -69,6 +106,18 @@ pub fn ensure_room(shape: &[usize]) -> Result<()> {
     }
 }
 
+/// Refuses two devices.
+pub(crate) fn same_device(op: &'static str, left: &Device, right: &Device) -> Result<()> {
+    if left == right {
+        return Ok(());
+    }
+    Err(TensorError::DeviceMismatch {
+        op,
+        left: left.name(),
+        right: right.name(),
+    })
+}
+
 /// Row-major strides of a shape, in elements.
 pub(crate) fn strides(shape: &[usize]) -> Vec<isize> {
     let mut strides = vec![1isize; shape.len()];
@@ -95,7 +144,7 @@ impl Tensor {
         }
         Ok(Self {
             shape,
-            data: Arc::new(data),
+            data: Storage::new(data),
         })
     }
 
@@ -104,8 +153,71 @@ impl Tensor {
         debug_assert_eq!(shape.iter().product::<usize>(), data.len());
         Self {
             shape,
-            data: Arc::new(data),
+            data: Storage::new(data),
         }
+    }
+
+    /// A tensor with every element 0 on a device.
+    pub fn zeros_on(device: &Device, shape: impl Into<Vec<usize>>) -> Result<Self> {
+        Self::zeros(shape)?.placed_on(device)
+    }
+
+    /// The device whose memory holds the elements.
+    pub fn device(&self) -> Device {
+        self.data.device()
+    }
+
+    /// The same values on another device: a counted copy, or the same storage where it is there already.
+    pub fn to(&self, device: &Device) -> Result<Self> {
+        if self.device() == *device {
+            return Ok(self.clone());
+        }
+        ensure_room(&self.shape)?;
+        let data = Storage::on(device, self.data.values.clone())?;
+        count_copy(&self.device(), device, bytes_of(self.len()));
+        Ok(Self {
+            shape: self.shape.clone(),
+            data,
+        })
+    }
+
+    /// A result that was just made, as one of the device of `like`. Nothing is copied: operations write their results
+    /// where their inputs are.
+    pub(crate) fn placed(self, like: &Self) -> Result<Self> {
+        match &like.data.memory {
+            None => Ok(self),
+            Some(memory) => self.placed_on(memory.device()),
+        }
+    }
+
+    /// As [`Self::placed`], by the device.
+    pub(crate) fn placed_on(self, device: &Device) -> Result<Self> {
+        if self.device() == *device {
+            return Ok(self);
+        }
+        let shape = self.shape.clone();
+        let data = Storage::on(device, self.into_vec())?;
+        Ok(Self { shape, data })
+    }
+
+    /// As [`Self::placed`] for operations that have no other way to fail.
+    ///
+    /// # Panics
+    /// If the device is full, as in [`Self::data_mut`].
+    pub(crate) fn placed_or_panic(self, like: &Self) -> Self {
+        match self.placed(like) {
+            Ok(tensor) => tensor,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Refuses tensors of different devices.
+    pub(crate) fn check_device(&self, op: &'static str, other: &Self) -> Result<()> {
+        // The common case without a look at the devices.
+        if self.data.memory.is_none() && other.data.memory.is_none() {
+            return Ok(());
+        }
+        same_device(op, &self.device(), &other.device())
     }
 
     /// A tensor with every element 0.
@@ -153,11 +265,11 @@ impl Tensor {
 
     /// Number of elements.
     pub fn len(&self) -> usize {
-        self.data.len()
+        self.data.values.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.data.is_empty()
+        self.data.values.is_empty()
     }
 
     /// Size of one dimension.
@@ -180,19 +292,25 @@ impl Tensor {
 
     /// All elements in row-major order.
     pub fn data(&self) -> &[f32] {
-        &self.data
+        &self.data.values
     }
 
     /// All elements for writing; copies first when another tensor shares the storage.
     ///
     /// # Panics
-    /// If there is no memory for the copy. The node that asked ends with that message; without it the kernel would end
+    /// If there is no memory for the copy, here or on the device. The node that asked ends with that message; without it the kernel would end
     /// the program.
     pub fn data_mut(&mut self) -> &mut [f32] {
         if Arc::strong_count(&self.data) > 1 {
             self.expect_room();
+            let values = self.data.values.clone();
+            self.data = match Storage::on(&self.device(), values) {
+                Ok(data) => data,
+                Err(error) => panic!("{error}"),
+            };
         }
-        Arc::make_mut(&mut self.data).as_mut_slice()
+        let storage = Arc::get_mut(&mut self.data);
+        &mut storage.expect("nobody else holds it").values
     }
 
     /// The elements, without a copy where nobody else holds them.
@@ -203,7 +321,10 @@ impl Tensor {
         if Arc::strong_count(&self.data) > 1 {
             self.expect_room();
         }
-        Arc::try_unwrap(self.data).unwrap_or_else(|shared| shared.as_ref().clone())
+        match Arc::try_unwrap(self.data) {
+            Ok(storage) => storage.values,
+            Err(shared) => shared.values.clone(),
+        }
     }
 
     fn expect_room(&self) {
@@ -239,7 +360,7 @@ impl Tensor {
             }
             flat = flat * size + i;
         }
-        Ok(self.data[flat])
+        Ok(self.data()[flat])
     }
 
     /// The same elements in the same order under another shape.
@@ -280,7 +401,7 @@ impl fmt::Debug for Tensor {
         const SHOWN: usize = 8;
         write!(f, "Tensor{:?} ", self.shape)?;
         let mut list = f.debug_list();
-        list.entries(self.data.iter().take(SHOWN));
+        list.entries(self.data().iter().take(SHOWN));
         if self.len() > SHOWN {
             list.entry(&format_args!(".."));
         }

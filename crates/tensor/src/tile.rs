@@ -1,5 +1,6 @@
 //! Running a function over overlapping tiles and blending the results, so that large inputs fit in memory.
 
+use crate::device::Device;
 use crate::error::{Result, TensorError};
 use crate::tensor::Tensor;
 
@@ -95,7 +96,8 @@ fn tile_item<E: From<TensorError>>(
             piece = piece.narrow(d + 2, start, length)?;
             place[d + 2] = rounded((axes[d].position)(start as f64));
         }
-        let result = f(&piece)?;
+        // Tiles are gathered in main memory, as the reference does: the whole may not fit where the pieces do.
+        let result = f(&piece)?.to(&Device::cpu())?;
         if result.rank() != x.rank() {
             return Err(TensorError::rank("tiled", "the input's", result.shape()).into());
         }

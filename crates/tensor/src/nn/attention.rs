@@ -20,6 +20,7 @@ pub enum Mask<'a> {
 
 fn sizes(q: &Tensor, k: &Tensor, heads: usize) -> Result<Sizes> {
     let ([batch, queries, width], [b, keys, w]) = (q.dims3()?, k.dims3()?);
+    q.check_device("attention", k)?;
     if b != batch || w != width {
         return Err(TensorError::mismatch("attention", q.shape(), k.shape()));
     }
@@ -71,22 +72,26 @@ pub fn attention(
     scale: Option<f32>,
 ) -> Result<Tensor> {
     let s = sizes(q, k, heads)?;
+    q.check_device("attention", v)?;
     if v.shape() != k.shape() {
         return Err(TensorError::mismatch("attention", k.shape(), v.shape()));
     }
     let masking = match mask {
         Mask::None => Masking::None,
         Mask::Causal => Masking::Causal,
-        Mask::Add(mask) => Masking::Add {
-            data: mask.data(),
-            steps: mask_steps(mask, &s)?,
-        },
+        Mask::Add(mask) => {
+            q.check_device("attention", mask)?;
+            Masking::Add {
+                data: mask.data(),
+                steps: mask_steps(mask, &s)?,
+            }
+        }
     };
     if q.is_empty() || s.keys == 0 {
-        return Tensor::zeros(q.shape());
+        return Tensor::zeros_on(&q.device(), q.shape());
     }
     let scale = scale.unwrap_or_else(|| 1.0 / (s.d as f32).sqrt());
-    kernel::attention(isa(), s, [q, k, v], scale, masking)
+    kernel::attention(isa(), s, [q, k, v], scale, masking)?.placed(q)
 }
 
 /// The softmax of `q k^T / sqrt(d)` itself, (b * heads, nq, nk).
@@ -111,5 +116,5 @@ pub fn attention_probabilities(q: &Tensor, k: &Tensor, heads: usize) -> Result<T
                 math::softmax_row(isa, out);
             });
     }
-    Tensor::from_vec(shape, out)
+    Tensor::from_vec(shape, out)?.placed(q)
 }

@@ -1,11 +1,11 @@
 //! Convolution over pictures of shape (b, h, w, c), with what follows it fused.
 
 use super::kept::{Kept, MakeWeight};
-use super::linear::{After, bias_of, finish};
+use super::linear::{After, bias_of, check_devices, finish, hold};
 use crate::cpu::packed::Weight;
 use crate::cpu::picture::Picture;
 use crate::cpu::product;
-use crate::device::Device;
+use crate::device::{Allocation, Device};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
@@ -37,7 +37,8 @@ pub struct Conv2d {
     kernel: (usize, usize),
     stride: usize,
     padding: Padding,
-    device: Device,
+    /// What weight and bias take on the device of the layer.
+    memory: Allocation,
 }
 
 impl Conv2d {
@@ -50,13 +51,15 @@ impl Conv2d {
         device: &Device,
     ) -> Result<Self> {
         let [out, input, kh, kw] = kernels(weight.shape(), stride)?;
+        let weight = Kept::Packed(Weight::new(weight, out, input, kh * kw)?);
+        let bias = bias_of("conv2d", bias, out)?;
         Ok(Self {
-            weight: Kept::Packed(Weight::new(weight, out, input, kh * kw)?),
-            bias: bias_of("conv2d", bias, out)?,
+            memory: hold(&weight, bias.as_ref(), device)?,
+            weight,
+            bias,
             kernel: (kh, kw),
             stride,
             padding,
-            device: device.clone(),
         })
     }
 
@@ -69,19 +72,21 @@ impl Conv2d {
         device: &Device,
     ) -> Result<Self> {
         let [out, channels, kh, kw] = kernels(shape, stride)?;
+        let weight = Kept::Made {
+            out,
+            channels,
+            taps: kh * kw,
+            dtype,
+            make,
+        };
+        let bias = bias_of("conv2d", bias, out)?;
         Ok(Self {
-            weight: Kept::Made {
-                out,
-                channels,
-                taps: kh * kw,
-                dtype,
-                make,
-            },
-            bias: bias_of("conv2d", bias, out)?,
+            memory: hold(&weight, bias.as_ref(), device)?,
+            weight,
+            bias,
             kernel: (kh, kw),
             stride,
             padding,
-            device: device.clone(),
         })
     }
 
@@ -99,7 +104,7 @@ impl Conv2d {
     }
 
     pub fn device(&self) -> &Device {
-        &self.device
+        self.memory.device()
     }
 
     /// The format the weight is kept in.
@@ -121,7 +126,7 @@ impl Conv2d {
 
     /// Memory of weight and bias.
     pub fn bytes(&self) -> u64 {
-        self.weight.bytes() + self.bias.as_ref().map_or(0, |b| 4 * b.len() as u64)
+        self.memory.bytes()
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -139,6 +144,7 @@ impl Conv2d {
     }
 
     fn run(&self, x: &Tensor, size: (usize, usize), after: After<'_>) -> Result<Tensor> {
+        check_devices("conv2d", self.device(), x, after)?;
         let [b, h, w, c] = x.dims4()?;
         if c != self.in_channels() {
             return Err(TensorError::mismatch(
@@ -184,7 +190,8 @@ impl Conv2d {
             behind,
         };
         self.weight
-            .with(|weight| product::conv(weight, &picture, &shape, &finish))
+            .with(|weight| product::conv(weight, &picture, &shape, &finish))?
+            .placed(x)
     }
 }
 

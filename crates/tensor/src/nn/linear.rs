@@ -3,13 +3,13 @@
 use crate::cpu::finish::Finish;
 use crate::cpu::packed::Weight;
 use crate::cpu::product;
-use crate::device::Device;
+use crate::device::{Allocation, Device};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::nn::Act;
 use crate::nn::kept::{Kept, MakeWeight};
 use crate::stored::Stored;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, same_device};
 
 /// What follows a layer: `act(y + per_item) + add`.
 #[derive(Clone, Copy, Default)]
@@ -25,18 +25,16 @@ pub struct After<'a> {
 pub struct Linear {
     weight: Kept,
     bias: Option<Tensor>,
-    device: Device,
+    /// What weight and bias take on the device of the layer.
+    memory: Allocation,
 }
 
 impl Linear {
     /// `weight` is (out, in) or (out, in, 1, 1).
     pub fn new(weight: &Stored, bias: Option<&Stored>, device: &Device) -> Result<Self> {
         let (out, input) = matrix(weight.shape())?;
-        Ok(Self {
-            weight: Kept::Packed(Weight::new(weight, out, input, 1)?),
-            bias: bias_of("linear", bias, out)?,
-            device: device.clone(),
-        })
+        let weight = Kept::Packed(Weight::new(weight, out, input, 1)?);
+        Self::placed(weight, bias, device)
     }
 
     /// A layer that keeps no weight but has it made for every use: slow, for where there is no room.
@@ -46,16 +44,22 @@ impl Linear {
         device: &Device,
     ) -> Result<Self> {
         let (out, channels) = matrix(shape)?;
+        let weight = Kept::Made {
+            out,
+            channels,
+            taps: 1,
+            dtype,
+            make,
+        };
+        Self::placed(weight, bias, device)
+    }
+
+    fn placed(weight: Kept, bias: Option<&Stored>, device: &Device) -> Result<Self> {
+        let bias = bias_of("linear", bias, weight.out())?;
         Ok(Self {
-            weight: Kept::Made {
-                out,
-                channels,
-                taps: 1,
-                dtype,
-                make,
-            },
-            bias: bias_of("linear", bias, out)?,
-            device: device.clone(),
+            memory: hold(&weight, bias.as_ref(), device)?,
+            weight,
+            bias,
         })
     }
 
@@ -68,7 +72,7 @@ impl Linear {
     }
 
     pub fn device(&self) -> &Device {
-        &self.device
+        self.memory.device()
     }
 
     /// The format the weight is kept in.
@@ -89,7 +93,7 @@ impl Linear {
 
     /// Memory of weight and bias.
     pub fn bytes(&self) -> u64 {
-        self.weight.bytes() + self.bias.as_ref().map_or(0, |b| 4 * b.len() as u64)
+        self.memory.bytes()
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -97,12 +101,14 @@ impl Linear {
     }
 
     pub fn forward_with(&self, x: &Tensor, after: After<'_>) -> Result<Tensor> {
+        check_devices("linear", self.device(), x, after)?;
         let shape = self.result_shape(x, self.out_features())?;
         let rows = x.len() / self.in_features();
         let items = if shape.len() > 1 { shape[0] } else { 1 };
         let finish = finish("linear", &shape, items, self.bias.as_ref(), after)?;
         self.weight
-            .with(|weight| product::linear(weight, x.data(), rows, &shape, &finish))
+            .with(|weight| product::linear(weight, x.data(), rows, &shape, &finish))?
+            .placed(x)
     }
 
     /// `a * gelu(g)` where `a` and `g` are the halves of the result.
@@ -114,11 +120,13 @@ impl Linear {
                 format!("{out} outputs have no halves"),
             ));
         }
+        same_device("geglu", self.device(), &x.device())?;
         let shape = self.result_shape(x, out / 2)?;
         let rows = x.len() / self.in_features();
         let bias = self.bias.as_ref().map(Tensor::data);
         self.weight
-            .with(|weight| product::geglu(weight, x.data(), rows, &shape, bias))
+            .with(|weight| product::geglu(weight, x.data(), rows, &shape, bias))?
+            .placed(x)
     }
 
     fn result_shape(&self, x: &Tensor, out: usize) -> Result<Vec<usize>> {
@@ -147,6 +155,23 @@ fn matrix(shape: &[usize]) -> Result<(usize, usize)> {
         return Err(TensorError::invalid("linear", "an empty weight"));
     }
     Ok((out, input))
+}
+
+/// Memory of a device for a weight and its bias.
+pub(super) fn hold(weight: &Kept, bias: Option<&Tensor>, device: &Device) -> Result<Allocation> {
+    device.upload(weight.bytes() + bias.map_or(0, |b| 4 * b.len() as u64))
+}
+
+/// Refuses inputs that are not where the layer is.
+pub(super) fn check_devices(
+    op: &'static str,
+    device: &Device,
+    x: &Tensor,
+    after: After<'_>,
+) -> Result<()> {
+    let inputs = [Some(x), after.add, after.per_item];
+    let mut inputs = inputs.into_iter().flatten();
+    inputs.try_for_each(|t| same_device(op, device, &t.device()))
 }
 
 /// The bias of a layer as f32, one value per output.

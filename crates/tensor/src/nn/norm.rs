@@ -78,7 +78,7 @@ impl GroupNorm {
             Act::Relu => norm::group_norm::<math::Relu>,
         };
         let (weight, bias) = (self.weight.data(), self.bias.data());
-        run(isa(), x, self.groups, weight, bias, self.eps)
+        run(isa(), x, self.groups, weight, bias, self.eps)?.placed(x)
     }
 }
 
@@ -108,6 +108,7 @@ impl LayerNorm {
         let width = last(x, "layer norm")?;
         let items = x.shape()[0];
         for t in [shift, scale] {
+            x.check_device("layer norm", t)?;
             let fits = t.len() == items * width
                 && t.shape().first() == Some(&items)
                 && t.shape().last() == Some(&width);
@@ -146,7 +147,7 @@ impl LayerNorm {
         };
         let plain = modulation.is_none() && self.weight.is_none() && self.bias.is_none();
         let affine = (!plain).then_some(&affine);
-        norm::row_norm(isa(), RowNorm::Layer, x, width, affine, self.eps)
+        norm::row_norm(isa(), RowNorm::Layer, x, width, affine, self.eps)?.placed(x)
     }
 }
 
@@ -177,7 +178,7 @@ impl RmsNorm {
             offsets: &zeros,
             rows: x.len() / width,
         });
-        norm::row_norm(isa(), RowNorm::Rms, x, width, affine.as_ref(), self.eps)
+        norm::row_norm(isa(), RowNorm::Rms, x, width, affine.as_ref(), self.eps)?.placed(x)
     }
 }
 

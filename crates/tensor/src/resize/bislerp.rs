@@ -20,7 +20,7 @@ fn along(x: &Tensor, dim: usize, new: usize) -> Result<Tensor> {
     let places = places(old, new);
     let mut shape = x.shape().to_vec();
     shape[dim] = new;
-    let mut out = Tensor::zeros(shape)?;
+    let mut out = Tensor::zeros_on(&x.device(), shape)?;
     if c == 0 {
         return Ok(out);
     }

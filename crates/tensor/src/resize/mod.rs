@@ -162,7 +162,7 @@ fn lanczos(x: &Tensor, width: usize, height: usize) -> Result<Tensor> {
             }
         }
     }
-    Ok(Tensor::raw(shape, out))
+    Tensor::raw(shape, out).placed(x)
 }
 
 /// A value in 0..1 as 8 bits: times 255, limited, cut off (not rounded), as the reference saves pictures.

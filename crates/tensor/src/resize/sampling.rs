@@ -60,7 +60,7 @@ pub fn interpolate(
             down.blend(y, &rows, to);
         }
     }
-    Ok(Tensor::raw(shape, out))
+    Tensor::raw(shape, out).placed(x)
 }
 
 /// For every new position along one axis: which old positions count, and how much.
@@ -198,5 +198,5 @@ pub fn adaptive_avg_pool(x: &Tensor, width: usize, height: usize) -> Result<Tens
             }
         }
     }
-    Ok(Tensor::raw(shape, out))
+    Tensor::raw(shape, out).placed(x)
 }

@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(input.bytes(100_000).unwrap(), content[120_000..220_000]);
         assert_eq!(input.bytes(7).unwrap(), content[220_000..220_007]);
         input.skip(3).unwrap();
-        assert_eq!(input.u16().unwrap(), 55_002 & 0xFFFF);
+        assert_eq!(input.u16().unwrap(), 0, "the upper half of 55,002");
         input.skip(400_000).unwrap();
         assert_eq!(input.u8().unwrap(), content[620_012]);
         assert_eq!(input.bytes(0).unwrap(), b"");

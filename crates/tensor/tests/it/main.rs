@@ -5,6 +5,7 @@
     reason = "a golden file that does not have its documented form should fail the test"
 )]
 
+mod devices;
 mod filters;
 mod gguf;
 mod golden;

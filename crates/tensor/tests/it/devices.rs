@@ -1,0 +1,229 @@
+//! Simulated devices: exact accounting, refusal when full, counted copies, results where the inputs are.
+
+use fresco_tensor::device::{Copies, Device};
+use fresco_tensor::nn::{self, Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Mask, Padding};
+use fresco_tensor::{Stored, Tensor, TensorError};
+use proptest::prelude::*;
+
+#[test]
+fn copies_are_counted_by_direction() {
+    let [a, b] = [100, 101].map(|n| Device::register_sim(n, 1 << 20).unwrap());
+    let cpu = Device::cpu();
+    let x = Tensor::ones([3, 5]).unwrap();
+    assert_eq!(x.device(), cpu);
+    let on_a = x.to(&a).unwrap();
+    assert_eq!((on_a.device(), a.used()), (a.clone(), 60));
+    assert_eq!(on_a, x);
+    let same = on_a.to(&a).unwrap();
+    assert_eq!(a.used(), 60, "the same storage");
+    let on_b = on_a.to(&b).unwrap();
+    on_b.to(&cpu).unwrap();
+    let once = Copies {
+        count: 1,
+        bytes: 60,
+    };
+    assert_eq!(cpu.copies_to(&a), once);
+    assert_eq!(a.copies_to(&b), once);
+    assert_eq!(b.copies_to(&cpu), once);
+    assert_eq!(a.copies_to(&cpu), Copies::default());
+    assert_eq!((a.copies().into, a.copies().out), (once, once));
+    drop((on_a, same, on_b));
+    assert_eq!((a.used(), b.used()), (0, 0));
+    assert_eq!(a.peak(), 60);
+}
+
+#[test]
+fn operations_stay_on_the_device() {
+    let device = Device::register_sim(102, 1 << 20).unwrap();
+    let host = Tensor::from_fn([2, 4, 4, 8], |i| (i % 13) as f32 - 6.0).unwrap();
+    let x = host.to(&device).unwrap();
+    let rows = x.reshape([2, 16, 8]).unwrap();
+    let results = [
+        x.add_scalar(1.0),
+        x.mul(&x).unwrap(),
+        x.permute(&[0, 3, 1, 2]).unwrap(),
+        x.narrow(1, 1, 2).unwrap(),
+        x.repeat(&[2, 1, 1, 1]).unwrap(),
+        x.index_select(0, &[1]).unwrap(),
+        x.mean(&[1, 2], true).unwrap(),
+        x.expand(&[2, 4, 4, 8]).unwrap(),
+        x.gt_scalar(0.0).where_else(&x, &x).unwrap(),
+        Tensor::cat(&[&x, &x], 3).unwrap(),
+        nn::concat_channels(&[&x, &x]).unwrap(),
+        nn::upsample_nearest(&x, 8, 8).unwrap(),
+        nn::silu(&x),
+        nn::geglu(&x).unwrap(),
+        nn::softmax_last(&x).unwrap(),
+        nn::attention(&rows, &rows, &rows, 2, Mask::None, None).unwrap(),
+        LayerNorm::new(None, None, 1e-5)
+            .unwrap()
+            .forward(&x)
+            .unwrap(),
+        Tensor::zeros_on(&device, [3]).unwrap(),
+        fresco_tensor::common_upscale(
+            &x,
+            8,
+            8,
+            fresco_tensor::ResizeMethod::Bilinear,
+            fresco_tensor::Crop::Disabled,
+        )
+        .unwrap(),
+    ];
+    for (i, result) in results.iter().enumerate() {
+        assert_eq!(result.device(), device, "{i}");
+    }
+    assert_eq!(results[1], host.mul(&host).unwrap());
+    let mismatch = |error: TensorError| {
+        let TensorError::DeviceMismatch { left, right, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!((&*left, &*right), ("sim:102", "cpu"));
+    };
+    mismatch(x.add(&host).unwrap_err());
+    mismatch(Tensor::cat(&[&x, &host], 0).unwrap_err());
+    mismatch(x.clone().paste(&[0; 4], &host).unwrap_err());
+    let other = host.reshape([2, 16, 8]).unwrap();
+    mismatch(nn::attention(&rows, &other, &rows, 2, Mask::None, None).unwrap_err());
+    mismatch(nn::attention(&rows, &rows, &other, 2, Mask::None, None).unwrap_err());
+    drop((results, x, rows));
+    assert_eq!(device.used(), 0);
+}
+
+#[test]
+fn layers_take_memory_where_they_are() {
+    let device = Device::register_sim(103, 1 << 20).unwrap();
+    let stored = |shape: &[usize]| Stored::from(&Tensor::ones(shape).unwrap());
+    let (w, b) = (stored(&[16, 8]), stored(&[16]));
+    let linear = Linear::new(&w, Some(&b), &device).unwrap();
+    assert_eq!(device.used(), linear.bytes());
+    assert_eq!(device.copies().into.bytes, linear.bytes());
+    let conv = Conv2d::new(&stored(&[4, 8, 3, 3]), None, 1, Padding::Same(1), &device).unwrap();
+    let weights = linear.bytes() + conv.bytes();
+    assert_eq!(device.used(), weights);
+    let host = Tensor::ones([1, 4, 4, 8]).unwrap();
+    for error in [
+        linear.forward(&host).unwrap_err(),
+        linear.geglu(&host).unwrap_err(),
+        conv.forward(&host).unwrap_err(),
+    ] {
+        assert!(
+            matches!(error, TensorError::DeviceMismatch { .. }),
+            "{error}"
+        );
+    }
+    let x = host.to(&device).unwrap();
+    let y = linear.forward(&x).unwrap();
+    let z = conv.forward(&x).unwrap();
+    assert_eq!((y.device(), z.device()), (device.clone(), device.clone()));
+    assert_eq!(device.used(), weights + 4 * (128 + 256 + 64));
+    let elsewhere = Tensor::ones([1, 4, 4, 16]).unwrap();
+    let after = After {
+        act: Act::Silu,
+        add: Some(&elsewhere),
+        per_item: None,
+    };
+    assert!(linear.forward_with(&x, after).is_err());
+    let norm = GroupNorm::new(&stored(&[8]), &stored(&[8]), 2, 1e-5).unwrap();
+    assert_eq!(norm.forward(&x, Act::Silu).unwrap().device(), device);
+    drop((linear, conv, x, y, z));
+    assert_eq!(device.used(), 0);
+
+    let small = Device::register_sim(104, 100).unwrap();
+    let Err(TensorError::DeviceFull { free: 100, .. }) = Linear::new(&w, None, &small) else {
+        panic!("512 bytes were taken of 100");
+    };
+    let x = Tensor::zeros_on(&small, [20]).unwrap();
+    assert!(x.add(&x).is_err());
+    assert!(Tensor::ones([6]).unwrap().to(&small).is_err());
+    assert_eq!(small.used(), 80);
+    drop(x);
+    assert_eq!((small.used(), small.peak()), (0, 80));
+}
+
+/// What a test does next; numbers are taken modulo what there is.
+#[derive(Debug, Clone)]
+enum Step {
+    Make { device: usize, size: usize },
+    Drop(usize),
+    Clone(usize),
+    Move { which: usize, device: usize },
+    Write(usize),
+    Add(usize, usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let any = 0..1000usize;
+    prop_oneof![
+        (any.clone(), 0..60usize).prop_map(|(device, size)| Step::Make { device, size }),
+        any.clone().prop_map(Step::Drop),
+        any.clone().prop_map(Step::Clone),
+        (any.clone(), any.clone()).prop_map(|(which, device)| Step::Move { which, device }),
+        any.clone().prop_map(Step::Write),
+        (any.clone(), any).prop_map(|(a, b)| Step::Add(a, b)),
+    ]
+}
+
+/// Bytes of the storages of one device, each counted once.
+fn bytes_on(tensors: &[Tensor], device: &Device) -> u64 {
+    let mut storages: Vec<_> = tensors
+        .iter()
+        .filter(|t| t.device() == *device && !t.is_empty())
+        .map(|t| (t.data().as_ptr() as usize, t.len()))
+        .collect();
+    storages.sort_unstable();
+    storages.dedup();
+    storages.iter().map(|(_, len)| 4 * *len as u64).sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn accounting_is_exact(steps in prop::collection::vec(step(), 1..60)) {
+        const CAPACITY: u64 = 600;
+        let sim = |n| Device::register_sim(n, CAPACITY).or_else(|_| Device::sim(n)).unwrap();
+        let devices = [Device::cpu(), sim(105), sim(106)];
+        let mut tensors: Vec<Tensor> = Vec::new();
+        for step in steps {
+            let count = tensors.len().max(1);
+            let get = |i: usize| tensors.get(i % count).cloned();
+            let made = match step {
+                Step::Make { device, size } => Some(Tensor::zeros_on(&devices[device % 3], [size])),
+                Step::Clone(i) => get(i).map(Ok),
+                Step::Move { which, device } => get(which).map(|t| t.to(&devices[device % 3])),
+                Step::Add(a, b) => get(a).zip(get(b)).map(|(a, b)| a.add(&b)),
+                Step::Drop(i) => {
+                    if !tensors.is_empty() {
+                        tensors.swap_remove(i % count);
+                    }
+                    None
+                }
+                Step::Write(i) => {
+                    if let Some(t) = tensors.get_mut(i % count) {
+                        let room = t.device().free().is_none_or(|free| free >= 4 * t.len() as u64);
+                        if room {
+                            t.map_inplace(|v| v + 1.0);
+                        }
+                    }
+                    None
+                }
+            };
+            match made {
+                Some(Ok(tensor)) => tensors.push(tensor),
+                Some(Err(TensorError::DeviceFull { wanted, free, capacity, .. })) => {
+                    prop_assert!(wanted > free && capacity == CAPACITY);
+                }
+                Some(Err(
+                    TensorError::DeviceMismatch { .. } | TensorError::ShapeMismatch { .. },
+                )) | None => {}
+                Some(Err(error)) => panic!("{error}"),
+            }
+            for device in &devices[1..] {
+                prop_assert_eq!(device.used(), bytes_on(&tensors, device));
+                prop_assert!(device.used() <= CAPACITY && device.peak() <= CAPACITY);
+            }
+        }
+        drop(tensors);
+        prop_assert_eq!((devices[1].used(), devices[2].used()), (0, 0));
+    }
+}
