@@ -88,6 +88,9 @@ pub(crate) struct ExecArgs {
     /// Unload all models after every prompt
     #[arg(long)]
     pub(crate) disable_smart_memory: bool,
+    /// Add a simulated accelerator, like sim:0=4GiB
+    #[arg(long, value_name = "NAME=SIZE", action = ArgAction::Append, value_parser = fresco_tensor::device::parse_sim)]
+    pub(crate) sim_device: Vec<(u32, u64)>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -67,7 +67,7 @@ fn examine(settings: &ServeSettings) -> Report {
     match House::open(&settings.folders) {
         Ok(house) => {
             report.line("nodes", house.registry.len().to_string());
-            devices(&mut report);
+            devices(&mut report, settings);
             folders(&mut report, &house);
             queue(&mut report, settings, &house.dirs);
             pages(&mut report, settings, &house.dirs);
@@ -81,7 +81,7 @@ fn examine(settings: &ServeSettings) -> Report {
     report
 }
 
-fn devices(report: &mut Report) {
+fn devices(report: &mut Report, settings: &ServeSettings) {
     report.heading("devices");
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let memory = |bytes: Option<u64>| {
@@ -97,6 +97,10 @@ fn devices(report: &mut Report) {
             memory(fresco_engine::available_ram())
         ),
     );
+    for &(number, bytes) in &settings.exec.sim_devices {
+        let size = memory(Some(bytes));
+        report.line(&format!("sim:{number}"), size + ", simulated");
+    }
     report.line("gpu", "not used by this build");
 }
 

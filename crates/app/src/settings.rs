@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use fresco_engine::Strategy;
 use fresco_engine::store::StorePath;
 use fresco_files::DirOptions;
+use fresco_tensor::Device;
 
 use crate::cli::{DirArgs, ExecArgs, FrontEndChoice, PageArgs, PreviewMethod, ServeArgs};
 use crate::layers;
@@ -56,6 +57,8 @@ pub(crate) struct ExecSettings {
     pub(crate) preview_method: &'static str,
     pub(crate) disable_metadata: bool,
     pub(crate) disable_smart_memory: bool,
+    /// Numbers and bytes of simulated devices.
+    pub(crate) sim_devices: Vec<(u32, u64)>,
 }
 
 impl ExecSettings {
@@ -77,7 +80,16 @@ impl ExecSettings {
             },
             disable_metadata: args.disable_metadata,
             disable_smart_memory: args.disable_smart_memory,
+            sim_devices: args.sim_device.clone(),
         })
+    }
+
+    /// Makes the devices, once for the process.
+    pub(crate) fn register_devices(&self) -> Result<(), UsageError> {
+        for &(number, bytes) in &self.sim_devices {
+            Device::register_sim(number, bytes).map_err(|e| UsageError(e.to_string()))?;
+        }
+        Ok(())
     }
 }
 
@@ -323,6 +335,19 @@ mod tests {
             .map_err(|e| e.to_string())?;
         let cli = Cli::from_arg_matches(&matches).map_err(|e| e.to_string())?;
         ServeSettings::resolve(cli.serve).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn simulated_devices() {
+        let found = settings("--sim-device sim:7001=4GiB --sim-device sim:7002=1.5MB").unwrap();
+        assert_eq!(found.exec.sim_devices, [(7001, 4 << 30), (7002, 1_500_000)]);
+        found.exec.register_devices().unwrap();
+        let device = Device::parse("sim:7001").unwrap();
+        assert_eq!(device.capacity(), Some(4 << 30));
+        let twice = found.exec.register_devices().unwrap_err().to_string();
+        assert_eq!(twice, "the device sim:7001 exists already");
+        let wrong = settings("--sim-device sim:0=4XB").unwrap_err();
+        assert!(wrong.contains("\"4XB\" is no size of memory"), "{wrong}");
     }
 
     #[test]

@@ -52,7 +52,7 @@ use axum::extract::DefaultBodyLimit;
 use fresco_engine::Engine;
 use fresco_files::{Dirs, Folders};
 
-pub use config::{Config, Limits, Templates, Versions};
+pub use config::{Config, DeviceReport, Limits, Templates, Versions};
 pub use error::{ApiError, Code};
 pub use guard::COOKIE;
 pub use hub::Hub;

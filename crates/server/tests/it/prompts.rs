@@ -2,6 +2,7 @@
 
 use fresco_engine::store::Limits as StoreLimits;
 use fresco_graph::Value;
+use fresco_server::DeviceReport;
 
 use crate::harness::{Rig, chain, picture, rig, rig_limited, rig_with};
 
@@ -424,6 +425,25 @@ async fn features_and_stats_have_their_keys() {
         ]
     );
     assert_eq!(system["comfyui_version"].as_str(), Some("0.7.0"));
+    let more = rig_with(|c, _| {
+        c.devices = || {
+            vec![DeviceReport {
+                name: "sim:3".to_owned(),
+                kind: "sim",
+                index: 3,
+                total: 1000,
+                free: 400,
+            }]
+        };
+    });
+    let got = more
+        .get("/system_stats")
+        .await
+        .expect(200)
+        .text()
+        .to_owned();
+    let device = r#"{"name":"sim:3","type":"sim","index":3,"vram_total":1000,"vram_free":400,"torch_vram_total":600,"torch_vram_free":0}"#;
+    assert!(got.ends_with(&format!(",{device}]}}")), "{got}");
     assert_eq!(system["argv"], Value::from(vec!["fresco", "--cpu"]));
     let secret = rig_with(|c, _| {
         c.argv = ["--token", "s3cret", "--token=s3cret", "--cpu"]
