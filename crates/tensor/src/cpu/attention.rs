@@ -23,6 +23,9 @@ const KEYS: usize = 128;
 /// Queries of one task, which share the reading of keys and values.
 const QUERIES: usize = 64;
 
+/// Numbers of keys, and as many of values, that the cache of one core keeps.
+const NEAR: usize = 1 << 17;
+
 /// Which keys a query may look at.
 #[derive(Clone, Copy)]
 pub(crate) enum Masking<'a> {
@@ -61,12 +64,19 @@ pub(crate) fn attention(
     let packed =
         (s.heads > 1 && s.queries > QUERIES).then(|| [pack(s, k.data()), pack(s, v.data())]);
     let groups = s.queries.div_ceil(QUERIES);
+    // Heads of the same queries are neighbours in memory, but all keys of all heads must fit the cache for that order.
+    let by_query = s.keys * width <= NEAR;
     let place = out.place();
     (0..s.batch * s.heads * groups)
         .into_par_iter()
         .for_each(|task| {
-            let (item, head) = (task / groups / s.heads, task / groups % s.heads);
-            let first = task % groups * QUERIES;
+            let (item, task) = (task / (groups * s.heads), task % (groups * s.heads));
+            let (head, group) = if by_query {
+                (task % s.heads, task / s.heads)
+            } else {
+                (task / groups, task % groups)
+            };
+            let first = group * QUERIES;
             let (k, v, kv_step) = match &packed {
                 Some([k, v]) => {
                     let at = (item * s.heads + head) * s.keys * s.d;
