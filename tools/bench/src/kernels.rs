@@ -13,7 +13,7 @@ use fresco_tensor::cpu::{
 use fresco_tensor::nn::{After, Conv2d, Linear, Padding};
 use fresco_tensor::{Device, Dtype, Stored, Tensor};
 
-use crate::{Measurement, table::Table};
+use crate::{Measurement, attention, table::Table};
 
 pub(crate) const MEASUREMENTS: &[Measurement] = &[
     ("peak", peaks),
@@ -21,10 +21,12 @@ pub(crate) const MEASUREMENTS: &[Measurement] = &[
     ("convolutions", convolutions),
     ("small", small),
     ("pack", pack),
+    ("attention", attention::attentions),
+    ("norms", attention::norms),
 ];
 
 /// Fewest milliseconds of many runs: the machine has other work.
-fn fastest(mut f: impl FnMut()) -> f64 {
+pub(crate) fn fastest(mut f: impl FnMut()) -> f64 {
     f();
     let begun = Instant::now();
     let mut best = f64::MAX;
@@ -48,7 +50,7 @@ fn path() -> &'static str {
     }
 }
 
-fn tensor(shape: &[usize]) -> Tensor {
+pub(crate) fn tensor(shape: &[usize]) -> Tensor {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     Tensor::from_fn(shape, |_| {
         state ^= state << 13;
@@ -72,7 +74,7 @@ fn ceiling() -> f64 {
     })
 }
 
-fn report(
+pub(crate) fn report(
     table: &mut Table,
     what: &str,
     flops: f64,

@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
+mod attention;
 mod kernels;
 mod measure;
 mod picture;

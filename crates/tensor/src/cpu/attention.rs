@@ -77,16 +77,13 @@ pub(crate) fn attention(
                 (task / groups, task % groups)
             };
             let first = group * QUERIES;
-            let (k, v, kv_step) = match &packed {
-                Some([k, v]) => {
-                    let at = (item * s.heads + head) * s.keys * s.d;
-                    (&k[at..][..s.keys * s.d], &v[at..][..s.keys * s.d], s.d)
-                }
-                None => {
-                    let at = item * s.keys * width + head * s.d;
-                    let len = (s.keys - 1) * width + s.d;
-                    (&k.data()[at..][..len], &v.data()[at..][..len], width)
-                }
+            let (k, v, kv_step) = if let Some([k, v]) = &packed {
+                let at = (item * s.heads + head) * s.keys * s.d;
+                (&k[at..][..s.keys * s.d], &v[at..][..s.keys * s.d], s.d)
+            } else {
+                let at = item * s.keys * width + head * s.d;
+                let len = (s.keys - 1) * width + s.d;
+                (&k.data()[at..][..len], &v.data()[at..][..len], width)
             };
             let at = (item * s.queries + first) * width + head * s.d;
             let queries = QUERIES.min(s.queries - first);

@@ -6,6 +6,10 @@
     unsafe_code,
     reason = "vector instructions need pointers and a check that the machine has them"
 )]
+#![expect(
+    clippy::excessive_precision,
+    reason = "coefficients as they were fitted"
+)]
 
 use super::isa::Isa;
 use super::math_lanes::{Kernel, Lanes, dispatch};

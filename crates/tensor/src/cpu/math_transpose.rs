@@ -71,8 +71,8 @@ impl Kernel for Turn<'_> {
                 self.columns,
                 self.to,
                 self.to_step,
-            )
-        };
+            );
+        }
     }
 }
 

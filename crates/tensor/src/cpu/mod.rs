@@ -1,5 +1,11 @@
 //! Kernels for the CPU, chosen at run time by what the machine can do.
 
+#![expect(
+    clippy::inline_always,
+    clippy::needless_range_loop,
+    reason = "code is compiled for an instruction set only where it is inlined; vectors in arrays are counted, not listed"
+)]
+
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub(crate) mod attention;

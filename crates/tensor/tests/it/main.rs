@@ -9,6 +9,7 @@ mod devices;
 mod filters;
 mod gguf;
 mod golden;
+mod layers;
 mod noise;
 mod pickles;
 mod products;
