@@ -307,8 +307,8 @@ mod tests {
     #[test]
     fn rounding_is_of_the_exact_value() {
         assert_eq!(rounded(0.029_167_158_5), 0.029_167);
-        // Just below a half in binary, though it reads as one.
-        assert_eq!(rounded(2.000_000_5), 2.0);
-        assert_eq!(rounded(0.000_001_5), 0.000_001);
+        // Times a million, both are a half exactly; in truth one is above it and one below.
+        assert_eq!(rounded(2.000_000_5), 2.000_001);
+        assert_eq!(rounded(2.675_000_5), 2.675);
     }
 }
