@@ -45,6 +45,8 @@ pub struct Clip {
     pub tokenizer_options: BTreeMap<String, i64>,
     /// Hooks that every conditioning made with this encoder gets.
     pub cond_hooks: Option<Hooks>,
+    /// Hooks whose keyframes change the encoder during sampling: every prompt is encoded once for each part of it.
+    pub schedule: Option<Hooks>,
 }
 
 impl Clip {
@@ -57,6 +59,7 @@ impl Clip {
             layer: None,
             tokenizer_options: BTreeMap::new(),
             cond_hooks: None,
+            schedule: None,
         }
     }
 
@@ -111,6 +114,30 @@ impl Clip {
 
     /// A prompt as conditioning; `extra` goes into its options.
     pub fn encode(&self, tokens: &PromptTokens, extra: Map) -> Result<Conditioning, NodeError> {
+        let Some(hooks) = &self.schedule else {
+            return self.encode_now(tokens, extra);
+        };
+        let bound = |key: &str| extra.get(key).and_then(Value::as_f64);
+        let (from, to) = (bound("start_percent"), bound("end_percent"));
+        let plain = Self {
+            schedule: None,
+            ..self.clone()
+        };
+        let mut all = Conditioning(Vec::new());
+        for ((start, end), strengths) in hooks.clip_schedule() {
+            // What is never sampled is not encoded.
+            if from.is_some_and(|from| end < from) || to.is_some_and(|to| start > to) {
+                continue;
+            }
+            let mut options = map! {"clip_start_percent" => start, "clip_end_percent" => end};
+            options.extend(extra.clone());
+            let clip = hooks.on_clip(plain.clone(), &strengths)?;
+            all.0.extend(clip.encode_now(tokens, options)?.0);
+        }
+        Ok(all)
+    }
+
+    fn encode_now(&self, tokens: &PromptTokens, extra: Map) -> Result<Conditioning, NodeError> {
         let (cond, pooled) = self.encode_tensors(tokens)?;
         let mut options = map! {"pooled_output" => pooled.map_or(Value::Null, tensor)};
         if let Some(hooks) = &self.cond_hooks {

@@ -1,6 +1,8 @@
 //! Hooks: weight changes that belong to a conditioning, and the keyframes that schedule their strength.
 
+mod create;
 pub mod keyframes;
+mod weights;
 
 use std::sync::Arc;
 
@@ -9,8 +11,15 @@ use fresco_graph::{
 };
 
 pub use keyframes::{HookKeyframe, HookKeyframes};
+pub use weights::HookWeights;
+pub(crate) use weights::HookedNetwork;
 
 pub static NODES: &[NodeEntry] = &[
+    entry::<create::CreateHookLora>(),
+    entry::<create::CreateHookLoraModelOnly>(),
+    entry::<create::CreateHookModelAsLora>(),
+    entry::<create::CreateHookModelAsLoraModelOnly>(),
+    entry::<create::SetClipHooks>(),
     entry::<SetHookKeyframes>(),
     entry::<keyframes::CreateHookKeyframe>(),
     entry::<keyframes::CreateHookKeyframesInterpolated>(),
@@ -20,14 +29,26 @@ pub static NODES: &[NodeEntry] = &[
     entry::<CombineHooks8>(),
 ];
 
-/// One weight change with its strengths. The weights come with the models.
-#[derive(Clone, Debug)]
+/// One weight change with its strengths.
+#[derive(Clone)]
 pub struct Hook {
     /// What the hook is, however often it was copied: equal identities are the same hook.
     pub identity: Arc<()>,
     pub strength_model: f64,
     pub strength_clip: f64,
     pub keyframes: HookKeyframes,
+    /// None for a hook that changes nothing.
+    pub weights: Option<HookWeights>,
+}
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hook")
+            .field("strength_model", &self.strength_model)
+            .field("strength_clip", &self.strength_clip)
+            .field("keyframes", &self.keyframes)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Hook {
@@ -37,6 +58,7 @@ impl Hook {
             strength_model,
             strength_clip,
             keyframes: HookKeyframes::default(),
+            weights: None,
         }
     }
 }
@@ -60,6 +82,16 @@ impl Hooks {
             }
         }
         all
+    }
+
+    /// Whether both have the same hooks in the same order.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len()
+            && self
+                .0
+                .iter()
+                .zip(&other.0)
+                .all(|(a, b)| Arc::ptr_eq(&a.identity, &b.identity) && a.keyframes == b.keyframes)
     }
 
     fn combine(groups: impl IntoIterator<Item = Option<Self>>) -> Option<Self> {

@@ -125,16 +125,25 @@ fn shape_of(stores: &[(String, Arc<Store>)], key: &str) -> Option<Vec<usize>> {
         .map(<[usize]>::to_vec)
 }
 
-/// A value with more patches, after those it has. Patches of keys it lacks are left out; those that do not fit are
-/// reported, and do nothing.
+/// A value with more patches, after those it has, and kept as the program was told to. See [`add_patches`].
 pub(crate) fn with_patches<T: Weights>(
     value: T,
     patches: Vec<(String, Patch)>,
     what: &str,
     cx: &Cx,
 ) -> Result<T, NodeError> {
-    let stores = value.stores()?;
     let mode = cx.resources.get::<LoraOptions>().map(|o| o.mode);
+    add_patches(value, patches, what, mode)
+}
+
+/// Patches of keys that the value lacks are left out; those that do not fit are reported, and do nothing.
+pub(crate) fn add_patches<T: Weights>(
+    value: T,
+    patches: Vec<(String, Patch)>,
+    what: &str,
+    mode: Option<PatchMode>,
+) -> Result<T, NodeError> {
+    let stores = value.stores()?;
     let old = value.weight_patches().cloned().unwrap_or_default();
     let mut ours = Vec::new();
     let mut odd = Vec::new();
@@ -152,10 +161,10 @@ pub(crate) fn with_patches<T: Weights>(
         ours.push((key, patch));
     }
     if let Some(first) = odd.first() {
-        let more = odd.len() - 1;
         tracing::warn!(
-            "{what}: {} changes do not fit and are skipped: {first}, and {more} more",
-            odd.len()
+            "{what}: {} of {} changes do not fit and are skipped, the first is {first}",
+            odd.len(),
+            ours.len()
         );
     }
     if ours.is_empty() {

@@ -57,6 +57,7 @@ struct Part<'a> {
     conds: ModelConds,
     region: Option<Region>,
     control: Option<&'a Arc<dyn ControlSource>>,
+    network: Option<&'a Arc<dyn Predict + Send + Sync>>,
 }
 
 /// Fades the edges of a weight that are not edges of the latent.
@@ -125,6 +126,7 @@ impl<'a> Part<'a> {
             conds,
             region,
             control: cond.control.as_ref(),
+            network: cond.network.as_ref(),
         }))
     }
 
@@ -134,7 +136,13 @@ impl<'a> Part<'a> {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
+        let same_network = match (self.network, other.network) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
         same_control
+            && same_network
             && self.input.shape() == other.input.shape()
             && self.conds.keys().eq(other.conds.keys())
             && self
@@ -324,6 +332,10 @@ fn run(
     let mut hooks = hooks.clone();
     hooks.info.sigma = sigma;
     hooks.info.cond_or_uncond = batch.iter().map(|p| p.list).collect();
+    let model = match batch[0].network {
+        Some(network) => &**network,
+        None => model,
+    };
     let out = model.predict(&Call {
         x: &x,
         sigma,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fresco_tensor::{Tensor, repeat_to_batch};
 
-use super::CallConds;
+use super::{CallConds, Predict};
 use crate::error::{ModelError, Result};
 use crate::unet::ControlFeatures;
 
@@ -226,6 +226,8 @@ pub struct Cond {
     pub end: Option<f32>,
     /// What the network gets; set by preparation.
     pub model_conds: ModelConds,
+    /// The network that predicts for this condition, in place of the one that is sampled: the same with other weights.
+    pub network: Option<Arc<dyn Predict + Send + Sync>>,
 }
 
 impl Default for Cond {
@@ -250,6 +252,7 @@ impl Default for Cond {
             start: None,
             end: None,
             model_conds: ModelConds::new(),
+            network: None,
         }
     }
 }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use fresco_graph::{Map, NodeError, Value, wrong_kind};
 use fresco_models::ModelError;
-use fresco_models::denoise::{Area, CallConds, Cond, ControlSource, Region};
+use fresco_models::denoise::{Area, CallConds, Cond, ControlSource, Predict, Region};
 use fresco_models::unet::ControlFeatures;
 use fresco_tensor::Tensor;
 
+use super::Model;
 use crate::control::Control;
+use crate::hooks::{HookedNetwork, Hooks};
 use crate::types::{self, Conditioning, as_tensor};
 
 /// Keys that are read by name; all other tensors and numbers go to the model as they are.
@@ -98,11 +100,42 @@ impl ControlSource for Steering {
 /// Turns CONDITIONING values into conditions. Equal control nets become one object, so that their conditions share
 /// passes.
 #[derive(Default)]
-pub struct Reader {
+pub struct Reader<'a> {
     controls: Vec<(Value, Arc<dyn ControlSource>)>,
+    /// The model of the run and the noise level it begins at, for hooks.
+    run: Option<(&'a Model, f32)>,
+    hooked: Vec<(Hooks, Network)>,
 }
 
-impl Reader {
+/// A network of a condition's own; none if its hooks change nothing.
+type Network = Option<Arc<dyn Predict + Send + Sync>>;
+
+impl<'a> Reader<'a> {
+    /// For conditions that are sampled with a model from a noise level on.
+    pub fn for_run(model: &'a Model, first: f32) -> Self {
+        Self {
+            run: Some((model, first)),
+            ..Self::default()
+        }
+    }
+
+    /// The network with the weights of hooks. Equal groups of hooks share one, so that their conditions share passes.
+    fn network(&mut self, value: &Value) -> Result<Network, NodeError> {
+        let hooks = value
+            .downcast::<Hooks>()
+            .ok_or_else(|| wrong("hooks", "HOOKS", value))?;
+        if let Some((_, known)) = self.hooked.iter().find(|(h, _)| h.same(hooks)) {
+            return Ok(known.clone());
+        }
+        let network: Network = match self.run {
+            None => None,
+            Some((model, first)) => HookedNetwork::new(model, hooks, first)?
+                .map(|n| Arc::new(n) as Arc<dyn Predict + Send + Sync>),
+        };
+        self.hooked.push((hooks.clone(), network.clone()));
+        Ok(network)
+    }
+
     pub fn read(&mut self, list: &Conditioning) -> Result<Vec<Cond>, NodeError> {
         list.0.iter().map(|c| self.cond(c)).collect()
     }
@@ -153,6 +186,9 @@ impl Reader {
         }
         if let Some(control) = options.get("control").filter(|v| !v.is_null()) {
             cond.control = Some(self.control(control)?);
+        }
+        if let Some(hooks) = options.get("hooks").filter(|v| !v.is_null()) {
+            cond.network = self.network(hooks)?;
         }
         if options.get("gligen").is_some_and(Value::truthy) {
             tracing::warn!(

@@ -202,7 +202,7 @@ impl Guided {
             denoise_mask: mask.as_ref(),
         };
         let encode = |args: &EncodeArgs<'_>| base.extra_conds(args);
-        let lists = prepare(self.read()?, &setting, &encode).map_err(failure)?;
+        let lists = prepare(self.read(sigmas[0])?, &setting, &encode).map_err(failure)?;
         let mut guider = Guider::new(
             &network,
             &lists,
@@ -278,8 +278,8 @@ impl Guided {
         })
     }
 
-    fn read(&self) -> Result<Lists, NodeError> {
-        let mut reader = Reader::default();
+    fn read(&self, first: f32) -> Result<Lists, NodeError> {
+        let mut reader = Reader::for_run(&self.model, first);
         let mut lists = Lists::new();
         for (name, list) in &self.lists {
             if list.0.is_empty() {
