@@ -11,6 +11,7 @@
 
 pub mod blocks;
 pub mod brownian;
+pub mod control;
 pub mod denoise;
 pub mod detect;
 mod error;

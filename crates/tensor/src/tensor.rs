@@ -313,6 +313,11 @@ impl Tensor {
         &mut storage.expect("nobody else holds it").values
     }
 
+    /// Whether no other tensor shares the storage, so that writing copies nothing.
+    pub fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.data) == 1
+    }
+
     /// The elements, without a copy where nobody else holds them.
     ///
     /// # Panics

@@ -1,7 +1,7 @@
 //! Names of a UNet in diffusers' layout, translated to the original's.
 
 /// Pairs of our key and the file's name. Names that have no place in a UNet are left out.
-pub(super) fn unet_keys<'a>(names: &[&'a str]) -> Vec<(String, &'a str)> {
+pub(crate) fn unet_keys<'a>(names: &[&'a str]) -> Vec<(String, &'a str)> {
     let layout = Layout::of(names);
     names
         .iter()

@@ -16,6 +16,7 @@ use crate::store::{Origin, Store};
 use crate::text::Stack;
 use crate::unet::UNetConfig;
 
+pub(crate) use diffusers::unet_keys as diffusers_unet_keys;
 pub use families::what_it_is;
 
 /// Families of UNets.

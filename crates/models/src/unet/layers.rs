@@ -93,17 +93,19 @@ impl Residual {
 
     pub(crate) fn forward(&self, x: Tensor, emb: &Tensor) -> Result<Tensor> {
         let emb = self.emb.forward(emb)?; // (b, c)
-        let h = self.norm1.forward(&x, Act::Silu)?;
-        let x = match &self.skip {
-            Some(skip) => skip.forward(&x)?,
-            None => x,
+        let (x, h) = if let Some(skip) = &self.skip {
+            let skipped = skip.forward(&x)?;
+            (skipped, self.norm1.forward_owned(x, Act::Silu)?)
+        } else {
+            let h = self.norm1.forward(&x, Act::Silu)?;
+            (x, h)
         };
         let time = After {
             per_item: Some(&emb),
             ..After::default()
         };
         let h = self.conv1.forward_with(&h, time)?;
-        let h = self.norm2.forward(&h, Act::Silu)?;
+        let h = self.norm2.forward_owned(h, Act::Silu)?;
         Ok(self.conv2.forward_with(&h, plus(&x))?)
     }
 }

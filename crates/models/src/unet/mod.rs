@@ -12,6 +12,8 @@ pub use hooks::{
     AttnInput, AttnOutput, AttnReplace, BlockInfo, BlockKey, CallInfo, Check, ControlFeatures,
     Embedding, InputBlock, OutputBlock, Part, UNetHooks,
 };
-pub(crate) use layers::{GROUPS, plus};
+pub(crate) use context::Cache;
+pub(crate) use layers::{GROUPS, Pass, plus};
+pub(crate) use trunk::Trunk;
 pub use model::UNet;
 pub use trunk::sinusoid;

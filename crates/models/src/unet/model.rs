@@ -187,7 +187,7 @@ impl UNet {
                 h = up.upsampled(&h, size, After::default())?;
             }
         }
-        let h = self.norm.forward(&h, Act::Silu)?;
+        let h = self.norm.forward_owned(h, Act::Silu)?;
         Ok(self.conv.forward(&h)?.nhwc_to_nchw()?)
     }
 }

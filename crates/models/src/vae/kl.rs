@@ -231,7 +231,7 @@ impl KlConfig {
 
 /// The norm and its activation of a feature map that nobody needs afterwards.
 fn consumed(norm: &GroupNorm, x: Tensor) -> Result<Tensor> {
-    Ok(norm.forward(&x, Act::Silu)?)
+    Ok(norm.forward_owned(x, Act::Silu)?)
 }
 
 /// Norm, activation, convolution, twice.

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use super::isa::Isa;
 use super::math::Function;
 use super::math_lanes::{Kernel, Lanes, dispatch};
-use super::output::Output;
+use super::output::{Output, Place};
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -160,12 +160,46 @@ pub(crate) fn group_norm<F: Function>(
     eps: f32,
 ) -> Result<Tensor> {
     let mut out = Output::new(x.shape())?;
-    let channels = weight.len();
     let items = x.shape()[0];
-    let statistics = group_statistics(isa, x.data(), items, channels, groups);
+    let affine = group_affine(isa, x.data(), items, groups, weight, bias, eps);
+    let place = out.place();
+    let from = Place::reading(x.data().as_ptr());
+    apply::<F>(isa, from, x.len(), items, &affine, place);
+    // SAFETY: `apply` wrote all items and all their elements.
+    Ok(unsafe { out.finish() })
+}
+
+/// The same in the memory of `x`.
+pub(crate) fn group_norm_in_place<F: Function>(
+    isa: Isa,
+    x: &mut Tensor,
+    groups: usize,
+    weight: &[f32],
+    bias: &[f32],
+    eps: f32,
+) {
+    let items = x.shape()[0];
+    let affine = group_affine(isa, x.data(), items, groups, weight, bias, eps);
+    let data = x.data_mut();
+    let len = data.len();
+    let place = Place::new(data);
+    apply::<F>(isa, place, len, items, &affine, place);
+}
+
+/// One multiplication and one addition per element: factors and offsets of every item's channels.
+fn group_affine(
+    isa: Isa,
+    x: &[f32],
+    items: usize,
+    groups: usize,
+    weight: &[f32],
+    bias: &[f32],
+    eps: f32,
+) -> (Vec<f32>, Vec<f32>) {
+    let channels = weight.len();
+    let statistics = group_statistics(isa, x, items, channels, groups);
     let width = channels / groups;
-    // One multiplication and one addition per element: factors and offsets of every item's channels.
-    let (factors, offsets): (Vec<f32>, Vec<f32>) = (0..items * channels)
+    (0..items * channels)
         .map(|i| {
             let (item, channel) = (i / channels, i % channels);
             let (mean, variance) = statistics[item * groups + channel / width];
@@ -175,11 +209,22 @@ pub(crate) fn group_norm<F: Function>(
                 (f64::from(bias[channel]) - mean * factor) as f32,
             )
         })
-        .unzip();
-    let size = x.len() / items;
+        .unzip()
+}
+
+/// `f(x * factor + offset)` of the `len` numbers at `from` to `place`, which may be the same.
+fn apply<F: Function>(
+    isa: Isa,
+    from: Place,
+    len: usize,
+    items: usize,
+    (factors, offsets): &(Vec<f32>, Vec<f32>),
+    place: Place,
+) {
+    let channels = factors.len() / items;
+    let size = len / items;
     let rows = (TASK / channels).max(1) * channels;
     let tasks = size.div_ceil(rows);
-    let place = out.place();
     (0..items * tasks).into_par_iter().for_each(|i| {
         let (item, task) = (i / tasks, i % tasks);
         let first = item * size + task * rows;
@@ -187,7 +232,9 @@ pub(crate) fn group_norm<F: Function>(
         dispatch(
             isa,
             Affine::<F> {
-                x: &x.data()[first..last],
+                // SAFETY: the task's part of the input.
+                x: unsafe { from.at(first) }.cast_const(),
+                len: last - first,
                 factors: &factors[item * channels..][..channels],
                 offsets: &offsets[item * channels..][..channels],
                 // SAFETY: each task writes the part of the result that it reads of `x`.
@@ -196,16 +243,16 @@ pub(crate) fn group_norm<F: Function>(
             },
         );
     });
-    // SAFETY: the tasks cover all items and all their elements.
-    Ok(unsafe { out.finish() })
 }
 
 /// `f(x * factor + offset)` by channel.
 struct Affine<'a, F> {
-    x: &'a [f32],
+    x: *const f32,
+    /// Numbers in `x`.
+    len: usize,
     factors: &'a [f32],
     offsets: &'a [f32],
-    /// Room for as many numbers as `x` has.
+    /// Room for as many numbers as `x` has; may be `x` itself, for each is read before its place is written.
     out: *mut f32,
     function: PhantomData<F>,
 }
@@ -219,8 +266,8 @@ impl<F: Function> Kernel for Affine<'_, F> {
         let (factors, offsets) = (self.factors.as_ptr(), self.offsets.as_ptr());
         // SAFETY: the caller promises the instruction set; `x` and `out` have whole pixels of `channels` numbers.
         unsafe {
-            for pixel in 0..self.x.len() / channels {
-                let x = self.x.as_ptr().add(pixel * channels);
+            for pixel in 0..self.len / channels {
+                let x = self.x.add(pixel * channels);
                 let out = self.out.add(pixel * channels);
                 let mut c = 0;
                 while c + V::N <= channels {

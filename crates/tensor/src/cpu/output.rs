@@ -45,6 +45,16 @@ unsafe impl Send for Place {}
 unsafe impl Sync for Place {}
 
 impl Place {
+    /// Numbers that are there already.
+    pub(crate) fn new(data: &mut [f32]) -> Self {
+        Self(data.as_mut_ptr())
+    }
+
+    /// For reading only.
+    pub(crate) fn reading(data: *const f32) -> Self {
+        Self(data.cast_mut())
+    }
+
     /// # Safety
     /// `offset` is inside the allocation or at its end.
     #[inline(always)]

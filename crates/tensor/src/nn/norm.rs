@@ -80,6 +80,29 @@ impl GroupNorm {
         let (weight, bias) = (self.weight.data(), self.bias.data());
         run(isa(), x, self.groups, weight, bias, self.eps)?.placed(x)
     }
+
+    /// The same for a tensor that nobody needs afterwards: in its memory, where nobody else holds that.
+    pub fn forward_owned(&self, mut x: Tensor, act: Act) -> Result<Tensor> {
+        let [_, _, _, c] = x.dims4()?;
+        check_width("group norm", &x, c, Some(&self.weight))?;
+        if x.is_empty() {
+            return Ok(x);
+        }
+        if !x.is_unique() {
+            return self.forward(&x, act);
+        }
+        let run = match act {
+            Act::None => norm::group_norm_in_place::<math::Identity>,
+            Act::Silu => norm::group_norm_in_place::<math::Silu>,
+            Act::Gelu => norm::group_norm_in_place::<math::Gelu>,
+            Act::GeluTanh => norm::group_norm_in_place::<math::GeluTanh>,
+            Act::QuickGelu => norm::group_norm_in_place::<math::QuickGelu>,
+            Act::Relu => norm::group_norm_in_place::<math::Relu>,
+        };
+        let (weight, bias) = (self.weight.data(), self.bias.data());
+        run(isa(), &mut x, self.groups, weight, bias, self.eps);
+        Ok(x)
+    }
 }
 
 /// Normalises the last dimension to mean 0 and variance 1.
@@ -230,5 +253,31 @@ impl Embedding {
             out.extend(self.table.dtype().to_f32(row));
         }
         Tensor::from_vec([ids.len(), self.width()], out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owned_tensor_is_normalised_in_its_memory() {
+        let values = |n: usize, f: f32| {
+            let t = Tensor::from_fn([n], |i| 1.0 + f * i as f32).unwrap();
+            Stored::from(&t)
+        };
+        let norm = GroupNorm::new(&values(20, 0.1), &values(20, -0.2), 5, 1e-5).unwrap();
+        let x = Tensor::from_fn([2, 9, 7, 20], |i| (i as f32 * 0.37).sin()).unwrap();
+        let expected = norm.forward(&x, Act::Silu).unwrap();
+        let before = x.clone();
+        // Shared: the other holder keeps what it has.
+        assert_eq!(norm.forward_owned(x, Act::Silu).unwrap(), expected);
+        let copy = before.clone();
+        assert_eq!(before, copy);
+        drop(copy);
+        let place = before.data().as_ptr();
+        let made = norm.forward_owned(before, Act::Silu).unwrap();
+        assert_eq!(made, expected);
+        assert_eq!(made.data().as_ptr(), place);
     }
 }
