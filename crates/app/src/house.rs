@@ -7,7 +7,9 @@ use fresco_engine::{EventSink, ExecutorConfig, NoModels};
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
 use fresco_graph::{Listings, Map, Registry, Resources, Value, object_info};
+use fresco_nodes::loaders::Runtime;
 use fresco_nodes::save::SaveOptions;
+use fresco_tensor::Device;
 
 use crate::settings::{ExecSettings, FolderSettings};
 
@@ -59,6 +61,12 @@ impl House {
         resources.insert(Saver::new());
         resources.insert(SaveOptions {
             disable_metadata: settings.disable_metadata,
+        });
+        // As the reference takes the first accelerator it finds.
+        let first = settings.sim_devices.first();
+        let device = first.and_then(|(number, _)| Device::sim(*number).ok());
+        resources.insert(Runtime {
+            device: device.unwrap_or_default(),
         });
         ExecutorConfig {
             registry: self.registry.clone(),

@@ -282,7 +282,9 @@ impl Store {
     fn unusable(&self, key: &str, source: TensorError) -> ModelError {
         match source {
             // These say enough by themselves, and callers look for them.
-            TensorError::NoMemory { .. } | TensorError::TooLarge { .. } => source.into(),
+            TensorError::NoMemory { .. }
+            | TensorError::TooLarge { .. }
+            | TensorError::DeviceFull { .. } => source.into(),
             source => ModelError::Layer {
                 file: self.file.clone(),
                 key: key.to_owned(),

@@ -45,20 +45,24 @@ pub(crate) async fn stats(request: Request) -> Answer {
         "torch_vram_total" => total,
         "torch_vram_free" => free,
     };
-    let mut devices = vec![Value::from(device)];
-    devices.extend((config.devices)().into_iter().map(|device| {
-        // Nothing is held in reserve there, so what is taken is what is in use.
-        let taken = device.total - device.free;
-        Value::from(map! {
-            "name" => device.name,
-            "type" => device.kind,
-            "index" => device.index,
-            "vram_total" => device.total,
-            "vram_free" => device.free,
-            "torch_vram_total" => taken,
-            "torch_vram_free" => 0,
+    // Models go to the first; clients show that one.
+    let mut devices: Vec<Value> = (config.devices)()
+        .into_iter()
+        .map(|device| {
+            // Nothing is held in reserve there, so what is taken is what is in use.
+            let taken = device.total - device.free;
+            Value::from(map! {
+                "name" => device.name,
+                "type" => device.kind,
+                "index" => device.index,
+                "vram_total" => device.total,
+                "vram_free" => device.free,
+                "torch_vram_total" => taken,
+                "torch_vram_free" => 0,
+            })
         })
-    }));
+        .collect();
+    devices.push(device.into());
     Ok(response::json(
         &map! {"system" => system, "devices" => devices}.into(),
     ))

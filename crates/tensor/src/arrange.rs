@@ -125,13 +125,13 @@ impl Tensor {
     /// (b, h, w, c) to (b, c, h, w): a picture as the resize and convolution functions want it.
     pub fn nhwc_to_nchw(&self) -> Result<Self> {
         let [b, h, w, c] = self.dims4()?;
-        transpose_all(isa(), self.data(), [b, h * w, c], &[b, c, h, w])
+        transpose_all(isa(), self.data(), [b, h * w, c], &[b, c, h, w])?.placed(self)
     }
 
     /// (b, c, h, w) to (b, h, w, c).
     pub fn nchw_to_nhwc(&self) -> Result<Self> {
         let [b, c, h, w] = self.dims4()?;
-        transpose_all(isa(), self.data(), [b, c, h * w], &[b, h, w, c])
+        transpose_all(isa(), self.data(), [b, c, h * w], &[b, h, w, c])?.placed(self)
     }
 
     /// Keeps `len` entries of a dimension from `start` on.

@@ -8,6 +8,7 @@
 mod events;
 mod exposure;
 mod outline;
+mod pictures;
 mod program;
 mod prompts;
 mod rules;

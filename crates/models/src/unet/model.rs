@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
 use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, Padding, concat_channels, silu};
+use fresco_tensor::{Device, Tensor};
 
 use super::config::UNetConfig;
 use super::context::Cache;
@@ -116,6 +116,10 @@ impl UNet {
         hooks: &UNetHooks,
     ) -> Result<Tensor> {
         self.trunk.check(x, timesteps, context, y)?;
+        let device = self.trunk.device();
+        let x = &x.to(device)?;
+        let context = context.map(|context| context.to(device)).transpose()?;
+        let context = context.as_ref();
         let mut emb = self.trunk.embed(timesteps, y)?;
         for hook in &hooks.emb {
             emb = hook.apply(emb, self.config().model_channels)?;
@@ -131,7 +135,7 @@ impl UNet {
         };
         let out = self.run(x, &pass, control)?;
         self.cache.end(context, keys);
-        Ok(out)
+        Ok(out.to(&Device::cpu())?)
     }
 
     fn run(
@@ -140,6 +144,7 @@ impl UNet {
         pass: &Pass<'_>,
         control: Option<&ControlFeatures>,
     ) -> Result<Tensor> {
+        let device = self.trunk.device();
         let none: &[Option<Tensor>] = &[];
         let lists = control.map_or((none, none, none), |c| (&c.input, &c.middle, &c.output));
         let mut controls = lists.0.iter().rev();
@@ -152,8 +157,9 @@ impl UNet {
                 let [_, rows, columns, _] = h.dims4()?;
                 let at = pass.at(Part::Input, number, (rows, columns));
                 let (skip, on) = pass.hooks.input(h.nhwc_to_nchw()?, &at)?;
-                skips.push(skip.nchw_to_nhwc()?);
-                h = on.nchw_to_nhwc()?;
+                // Hooks may compute elsewhere.
+                skips.push(skip.nchw_to_nhwc()?.to(device)?);
+                h = on.nchw_to_nhwc()?.to(device)?;
             } else {
                 skips.push(h.clone());
             }
@@ -170,7 +176,8 @@ impl UNet {
                 let at = pass.at(Part::Output, number, (rows, columns));
                 let both = (h.nhwc_to_nchw()?, skip.nhwc_to_nchw()?);
                 let (on, with) = pass.hooks.output(both.0, both.1, &at)?;
-                (h, skip) = (on.nchw_to_nhwc()?, with.nchw_to_nhwc()?);
+                h = on.nchw_to_nhwc()?.to(device)?;
+                skip = with.nchw_to_nhwc()?.to(device)?;
             }
             h = concat_channels(&[&h, &skip])?;
             drop(skip);
@@ -198,7 +205,7 @@ fn steered(h: Tensor, control: Option<&Option<Tensor>>) -> Result<Tensor> {
     let Some(Some(control)) = control else {
         return Ok(h);
     };
-    let control = control.nchw_to_nhwc()?;
+    let control = control.nchw_to_nhwc()?.to(&h.device())?;
     if control.shape() == h.shape() {
         return Ok(h.add(&control)?);
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
 use fresco_tensor::nn::{Act, After, Conv2d, Linear, Padding};
+use fresco_tensor::{Device, Tensor};
 
 use super::config::{First, Stage, UNetConfig};
 use super::hooks::Part;
@@ -254,18 +254,24 @@ impl Trunk {
     }
 
     /// The noise level, and what goes in with it, as the residual blocks see it before SiLU.
+    /// Where the network is.
+    pub(crate) fn device(&self) -> &Device {
+        self.time_in.device()
+    }
+
     pub(crate) fn embed(&self, timesteps: &[f32], y: Option<&Tensor>) -> Result<Tensor> {
         let silu = After {
             act: Act::Silu,
             ..After::default()
         };
-        let waves = sinusoid(timesteps, self.config.model_channels)?;
+        let waves = sinusoid(timesteps, self.config.model_channels)?.to(self.device())?;
         let emb = self
             .time_out
             .forward(&self.time_in.forward_with(&waves, silu)?)?;
         match (&self.label, y) {
             (Some((first, second)), Some(y)) => {
-                let label = second.forward(&first.forward_with(y, silu)?)?;
+                let y = y.to(self.device())?;
+                let label = second.forward(&first.forward_with(&y, silu)?)?;
                 Ok(emb.add(&label)?)
             }
             _ => Ok(emb),

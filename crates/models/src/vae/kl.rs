@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
 use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, Linear, Mask, Padding, attention};
+use fresco_tensor::{Device, Tensor};
 
 use crate::error::{ModelError, Result};
 use crate::layout::Layout;
@@ -473,7 +473,8 @@ impl KlVae {
             .encoder
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE encode", "the file has a decoder only"))?;
-        one_by_one("VAE encode", pixels, |item| {
+        let device = coder.conv_in.device();
+        one_by_one("VAE encode", pixels, device, |item| {
             let mut h = coder.conv_in.forward(&item)?;
             drop(item);
             for stage in &coder.stages {
@@ -501,7 +502,8 @@ impl KlVae {
             .decoder
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE decode", "the file has an encoder only"))?;
-        one_by_one("VAE decode", latent, |mut item| {
+        let device = coder.conv_in.device();
+        one_by_one("VAE decode", latent, device, |mut item| {
             if let Some(quant) = quant {
                 item = quant.forward(&item)?;
             }
@@ -529,6 +531,7 @@ impl KlVae {
 fn one_by_one(
     what: &'static str,
     x: &Tensor,
+    device: &Device,
     mut f: impl FnMut(Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
     let [b, _, h, w] = *x.shape() else {
@@ -541,8 +544,8 @@ fn one_by_one(
     }
     let mut out = Vec::with_capacity(b);
     for item in 0..b {
-        let made = f(x.narrow(0, item, 1)?.nchw_to_nhwc()?)?;
-        out.push(made.nhwc_to_nchw()?);
+        let made = f(x.narrow(0, item, 1)?.nchw_to_nhwc()?.to(device)?)?;
+        out.push(made.to(&Device::cpu())?.nhwc_to_nchw()?);
     }
     if out.len() == 1 {
         return Ok(out.remove(0));

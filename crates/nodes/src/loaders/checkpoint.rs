@@ -10,7 +10,7 @@ use fresco_models::detect::{Checkpoint, detect_checkpoint};
 use fresco_models::text::TextEncoder;
 use fresco_models::{ModelSampling, Prediction};
 use fresco_tensor::weights::Recast;
-use fresco_tensor::{Dtype, WeightFile, open_weights};
+use fresco_tensor::{Device, Dtype, WeightFile, open_weights};
 
 use super::{device, open_model};
 use crate::clip::Clip;
@@ -40,7 +40,10 @@ fn model(file: &Arc<dyn WeightFile>, cx: &Cx) -> Result<(Model, Checkpoint), Nod
 fn load(file: &Arc<dyn WeightFile>, cx: &Cx) -> Result<(Model, Value, Value), NodeError> {
     let (model, found) = model(file, cx)?;
     let clip = match found.text {
-        Some(stack) => TextEncoder::from_checkpoint(file, stack, &device(cx)).map_err(failure)?,
+        // Text is encoded in main memory: it is short.
+        Some(stack) => {
+            TextEncoder::from_checkpoint(file, stack, &Device::cpu()).map_err(failure)?
+        }
         None => None,
     };
     let clip = clip.map_or(Value::Null, |encoder| Clip::new(encoder).into());
@@ -205,7 +208,7 @@ impl Node for DiffusersLoader {
             None => part(&folder, "text_encoder", "pytorch_model")?
                 .ok_or_else(|| absent("text_encoder"))?,
         };
-        let encoder = TextEncoder::from_files(&[text], &device(cx)).map_err(failure)?;
+        let encoder = TextEncoder::from_files(&[text], &Device::cpu()).map_err(failure)?;
         let vae = LoadedVae::open(&vae, "", device(cx)).map_err(failure)?;
         let (model, _) = model(&unet, cx)?;
         Ok(NodeOutput::slots(vec![

@@ -44,7 +44,9 @@ pub fn failure(error: ModelError) -> NodeError {
 
 fn tensor_failure(error: TensorError) -> NodeError {
     match error {
-        TensorError::NoMemory { .. } | TensorError::TooLarge { .. } => NodeError::OutOfMemory {
+        TensorError::NoMemory { .. }
+        | TensorError::TooLarge { .. }
+        | TensorError::DeviceFull { .. } => NodeError::OutOfMemory {
             message: error.to_string(),
         },
         other => other.into(),

@@ -7,7 +7,7 @@ use fresco_models::ModelError;
 use fresco_models::store::Store;
 use fresco_models::taesd::Taesd;
 use fresco_models::vae::{self, KlConfig, Tiles};
-use fresco_tensor::{Device, Tensor, WeightFile};
+use fresco_tensor::{Device, Tensor, TensorError, WeightFile};
 
 use super::VaeModel;
 use crate::sampling::run::failure;
@@ -31,7 +31,8 @@ impl LoadedVae {
         device: Device,
     ) -> Result<Self, ModelError> {
         if file.info("taesd_decoder.1.weight").is_some() {
-            let network = vae::Vae::open(file, prefix, device)?;
+            // So small that it stays in main memory.
+            let network = vae::Vae::open(file, prefix, Device::cpu())?;
             return Ok(Self::ready(network));
         }
         let store = vae::names::store(file, prefix, device);
@@ -76,6 +77,14 @@ impl LoadedVae {
     }
 }
 
+/// Whether smaller pieces would help.
+fn is_full(error: &TensorError) -> bool {
+    matches!(
+        error,
+        TensorError::NoMemory { .. } | TensorError::DeviceFull { .. }
+    )
+}
+
 /// Stops the network when the user asked to.
 fn check(cx: &Cx) -> impl Fn() -> Result<(), ModelError> + Sync + '_ {
     || cx.check_interrupt().map_err(|_| ModelError::Cancelled)
@@ -83,11 +92,27 @@ fn check(cx: &Cx) -> impl Fn() -> Result<(), ModelError> + Sync + '_ {
 
 impl VaeModel for LoadedVae {
     fn encode(&self, pixels: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
-        self.network()?.encode(pixels, &check(cx)).map_err(failure)
+        let network = self.network()?;
+        match network.encode(pixels, &check(cx)) {
+            Err(ModelError::Tensor(error)) if is_full(&error) => {
+                tracing::warn!("not enough memory to encode at once, encoding in tiles: {error}");
+                network.encode_tiled(pixels, Tiles::ENCODE, &check(cx))
+            }
+            other => other,
+        }
+        .map_err(failure)
     }
 
     fn decode(&self, latent: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
-        self.network()?.decode(latent, &check(cx)).map_err(failure)
+        let network = self.network()?;
+        match network.decode(latent, &check(cx)) {
+            Err(ModelError::Tensor(error)) if is_full(&error) => {
+                tracing::warn!("not enough memory to decode at once, decoding in tiles: {error}");
+                network.decode_tiled(latent, Tiles::DECODE, &check(cx))
+            }
+            other => other,
+        }
+        .map_err(failure)
     }
 
     fn encode_tiled(&self, pixels: &Tensor, tiles: Tiles, cx: &Cx) -> Result<Tensor, NodeError> {
