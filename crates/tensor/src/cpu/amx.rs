@@ -122,8 +122,8 @@ macro_rules! tiles {
 
 /// `c = a b`, or `c += a b`, for 16 or 32 rows (by `m`) of split activations and one panel of split weights.
 ///
-/// `offsets` has the place of each step in a row of `a`, in bytes; `low` is the distance from the first to the second
-/// parts of the activations.
+/// `offsets` has the place of each step in a row of `a`, in bytes; with the rows comes the distance from the first to
+/// the second parts, and with the weights whether they have second parts.
 ///
 /// # Safety
 /// `_tiles` belong to this thread; 32 rows of `a` (16, where `m` is at most that) are readable at every offset for 64
@@ -133,10 +133,8 @@ pub(crate) unsafe fn tile(
     _tiles: &Tiles,
     m: usize,
     offsets: &[usize],
-    a: Rows,
-    low: usize,
-    b: *const u8,
-    split: bool,
+    (a, low): (Rows, usize),
+    (b, split): (*const u8, bool),
     c: *mut Lane,
     add: bool,
 ) {

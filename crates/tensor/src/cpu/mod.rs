@@ -9,6 +9,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub(crate) mod attention;
+mod decode;
 pub(crate) mod finish;
 pub mod isa;
 mod kernel;
@@ -21,6 +22,7 @@ mod output;
 pub(crate) mod packed;
 pub mod peak;
 pub(crate) mod picture;
+mod plan;
 pub(crate) mod product;
 
 #[cfg(test)]

@@ -79,10 +79,6 @@ impl Weight {
         self.dtype
     }
 
-    pub(crate) fn panels(&self) -> usize {
-        self.out.div_ceil(WIDTH)
-    }
-
     pub(crate) fn bytes(&self) -> u64 {
         match &self.layout {
             Layout::Panels(lines) => size_of_val(lines.as_slice()) as u64,

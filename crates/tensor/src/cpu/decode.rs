@@ -1,0 +1,175 @@
+//! Panels of weights in the form that kernels multiply: f32, or tiles of bf16 parts.
+
+#![expect(unsafe_code, reason = "writes into the working space of a thread")]
+
+use std::sync::OnceLock;
+
+#[cfg(target_arch = "x86_64")]
+use super::amx;
+use super::finish::Lane;
+use super::isa::Isa;
+use super::kernel;
+use super::lines::Space;
+use super::packed::{WIDTH, Weight};
+use super::plan::{Block, Engine, Part};
+use crate::dtype::Dtype;
+
+impl Weight {
+    /// Whether bf16 is too short for the values.
+    pub(super) fn is_split(&self) -> bool {
+        !matches!(self.dtype(), Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2)
+    }
+
+    /// The weights of a block as the kernel reads them: where they are stored, if they are stored so, or decoded into
+    /// `space`. `lanes` is more space.
+    pub(super) fn decode(
+        &self,
+        engine: Engine,
+        panel: usize,
+        block: &Block,
+        space: &mut Space,
+        lanes: &mut Space,
+    ) -> *const u8 {
+        let [first, ..] = block.parts.as_slice() else {
+            return space.take(0);
+        };
+        match engine {
+            Engine::Vector(isa) => {
+                if self.dtype() == Dtype::F32 && cfg!(target_endian = "little") {
+                    // Taps and channels are in the order of the panel.
+                    let rest = first.channel..self.channels();
+                    let stored = self.panel(panel, first.tap, rest);
+                    return stored.expect("f32 is kept in panels").as_ptr();
+                }
+                let to = space.take(block.bytes);
+                // SAFETY: there is room for the block, and the machine has the instruction set.
+                unsafe { self.widen(isa, panel, &block.parts, to.cast()) };
+                to
+            }
+            #[cfg(target_arch = "x86_64")]
+            Engine::Tiles => {
+                let to = space.take(block.bytes);
+                // SAFETY: there is room for the block, and the machine has the tiles.
+                unsafe { self.split(panel, &block.parts, to, lanes) };
+                to
+            }
+        }
+    }
+
+    /// The weights of some steps of a panel as tiles.
+    ///
+    /// # Safety
+    /// `to` has room for the steps at their places, and the machine has the tiles.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn split(&self, panel: usize, parts: &[Part], to: *mut u8, lanes: &mut Space) {
+        if self.dtype() == Dtype::F16 {
+            for part in parts {
+                let range = part.channel..part.channel + part.len;
+                let values = self.panel(panel, part.tap, range);
+                let values = lanes_of(values.expect("f16 is kept in panels"));
+                // SAFETY: a step has its room at its place.
+                unsafe { amx::split_f16(values, to.add(part.at)) };
+            }
+            return;
+        }
+        let count: usize = parts.iter().map(|p| p.len).sum();
+        let wide = lanes.take(count * size_of::<Lane>()).cast::<Lane>();
+        // SAFETY: the space has room for the lanes of the block, which are read after they are written; a step has its
+        // room at its place.
+        unsafe {
+            self.widen(Isa::Avx512, panel, parts, wide);
+            let mut done = 0;
+            for part in parts {
+                let lanes = std::slice::from_raw_parts(wide.add(done), part.len);
+                amx::split_f32(lanes, self.is_split(), to.add(part.at));
+                done += part.len;
+            }
+        }
+    }
+
+    /// The weights of some steps of a panel as f32, a lane for each channel.
+    ///
+    /// # Safety
+    /// `to` has room for the lanes, and the machine has `isa`.
+    unsafe fn widen(&self, isa: Isa, panel: usize, parts: &[Part], mut to: *mut Lane) {
+        for part in parts {
+            let range = part.channel..part.channel + part.len;
+            let Some(values) = self.panel(panel, part.tap, range) else {
+                // SAFETY: as promised by the caller.
+                unsafe { self.widen_rows(panel, parts, to) };
+                return;
+            };
+            // SAFETY: the caller has room for the lanes, and the instruction set is there.
+            unsafe {
+                match self.dtype() {
+                    Dtype::F16 => kernel::widen_f16(isa, lanes_of(values), to),
+                    Dtype::Bf16 => {
+                        for (i, lane) in lanes_of(values).iter().enumerate() {
+                            let wide = lane.map(|b| f32::from_bits(u32::from(b.to_le()) << 16));
+                            to.add(i).write(wide);
+                        }
+                    }
+                    Dtype::F32 => {
+                        let (values, _) = values.as_chunks::<4>();
+                        let to = to.cast::<f32>();
+                        for (i, value) in values.iter().enumerate() {
+                            to.add(i).write(f32::from_le_bytes(*value));
+                        }
+                    }
+                    dtype => {
+                        let table = bytes_as_f32(dtype);
+                        let (values, _) = values.as_chunks::<WIDTH>();
+                        for (i, lane) in values.iter().enumerate() {
+                            to.add(i).write(lane.map(|b| table[usize::from(b)]));
+                        }
+                    }
+                }
+                to = to.add(part.len);
+            }
+        }
+    }
+
+    /// The same from weights that are kept in rows.
+    ///
+    /// # Safety
+    /// As [`Self::widen`].
+    unsafe fn widen_rows(&self, panel: usize, parts: &[Part], to: *mut Lane) {
+        let to = to.cast::<f32>();
+        for j in 0..WIDTH {
+            let row = (panel * WIDTH + j < self.out())
+                .then(|| self.row(panel * WIDTH + j))
+                .flatten();
+            let mut done = 0;
+            for part in parts {
+                for i in 0..part.len {
+                    let value = row
+                        .as_ref()
+                        .map_or(0.0, |row| row[(part.channel + i) * self.taps() + part.tap]);
+                    // SAFETY: the caller has room for the lanes.
+                    unsafe { to.add((done + i) * WIDTH + j).write(value) };
+                }
+                done += part.len;
+            }
+        }
+    }
+}
+
+/// Panel bytes of two-byte values as lanes.
+fn lanes_of(values: &[u8]) -> &[[u16; WIDTH]] {
+    // SAFETY: panels begin at lines and rows of two-byte values are whole lines, so this is aligned; any bits are u16.
+    let (before, lanes, _) = unsafe { values.align_to::<[u16; WIDTH]>() };
+    debug_assert!(before.is_empty());
+    lanes
+}
+
+/// The values of all bytes of an 8-bit format.
+fn bytes_as_f32(dtype: Dtype) -> &'static [f32; 256] {
+    static TABLES: [OnceLock<[f32; 256]>; 2] = [OnceLock::new(), OnceLock::new()];
+    TABLES[usize::from(dtype == Dtype::F8E5M2)].get_or_init(|| {
+        let all: Vec<u8> = (0..=255).collect();
+        dtype
+            .to_f32(&all)
+            .try_into()
+            .expect("256 bytes are 256 values")
+    })
+}

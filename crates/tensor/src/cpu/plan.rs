@@ -1,0 +1,231 @@
+//! The order in which a product adds up: steps of channels, and blocks of steps whose decoded weights fit a cache.
+//!
+//! It depends on the shapes alone, so that neither the number of threads nor the division of rows changes a bit.
+
+use std::ops::Range;
+
+#[cfg(target_arch = "x86_64")]
+use super::amx;
+use super::isa::{self, Isa};
+use super::kernel::{self, Step};
+use super::packed::{WIDTH, Weight};
+use super::picture::Grid;
+
+/// Channels of a linear layer's block: its activations for some hundred rows fill half of a second cache.
+const ROW_BLOCK: usize = 1280;
+/// Channels of a convolution's block: its decoded weights fill a quarter of a second cache.
+const PICTURE_BLOCK: usize = 4096;
+/// Most channels of one step of vectors.
+const VECTOR_STEP: usize = 2048;
+/// Fewer rows than this are not worth the padding of tiles.
+#[cfg(target_arch = "x86_64")]
+const TILE_ROWS: usize = 9;
+
+/// What multiplies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// f32 vectors.
+    Vector(Isa),
+    /// Tiles of bf16 parts.
+    #[cfg(target_arch = "x86_64")]
+    Tiles,
+}
+
+impl Engine {
+    pub(super) fn choose(rows: usize) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if rows >= TILE_ROWS && isa::tiles() {
+            return Self::Tiles;
+        }
+        let _ = rows;
+        Self::Vector(isa::isa())
+    }
+
+    /// The instruction set for what is not a product.
+    pub(super) fn isa(self) -> Isa {
+        match self {
+            Self::Vector(isa) => isa,
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiles => Isa::Avx512,
+        }
+    }
+
+    /// Rows of a block of the kernel.
+    pub(super) fn rows(self) -> usize {
+        match self {
+            Self::Vector(isa) => kernel::rows(isa),
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiles => amx::ROWS,
+        }
+    }
+
+    /// Bytes from one copied pixel or row to the next; in tiles for each of the two parts.
+    pub(super) fn row_bytes(self, channels: usize) -> usize {
+        let bytes = match self {
+            Self::Vector(_) => channels * 4,
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiles => channels.next_multiple_of(amx::DEPTH) * 2,
+        };
+        // An odd number of lines spreads the rows of a tile over the sets of the first cache.
+        (bytes.div_ceil(64) | 1) * 64
+    }
+
+    /// Parts into which activations are split.
+    pub(super) fn parts(self) -> usize {
+        match self {
+            Self::Vector(_) => 1,
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiles => 2,
+        }
+    }
+}
+
+/// A step of the sum and the weights it takes.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) tap: usize,
+    pub(super) channel: usize,
+    /// Number of channels.
+    pub(super) len: usize,
+    /// Where its decoded weights begin in those of its block, in bytes.
+    pub(super) at: usize,
+}
+
+/// Some steps, one after the other.
+pub(super) struct Block {
+    pub(super) parts: Vec<Part>,
+    /// The steps again, as the vector kernels read them.
+    pub(super) steps: Vec<Step>,
+    /// The same for tiles.
+    pub(super) offsets: Vec<usize>,
+    /// Bytes of the decoded weights.
+    pub(super) bytes: usize,
+    /// Channels, where there is only one tap.
+    pub(super) channels: Range<usize>,
+}
+
+/// The order of one product.
+pub(super) struct Plan {
+    pub(super) blocks: Vec<Block>,
+    /// Bytes from one row (or pixel) of prepared activations to the next.
+    pub(super) row_bytes: usize,
+}
+
+impl Plan {
+    /// For rows of channels. Each block has its own activations.
+    pub(super) fn rows(engine: Engine, weight: &Weight) -> Self {
+        let channels = weight.channels();
+        let direct = engine.parts() == 1;
+        let row_bytes = if direct {
+            channels * 4
+        } else {
+            engine.row_bytes(channels.min(ROW_BLOCK))
+        };
+        let blocks = (0..channels)
+            .step_by(ROW_BLOCK)
+            .map(|first| {
+                let range = first..channels.min(first + ROW_BLOCK);
+                let mut block = Block::new(range.clone());
+                let most = most(engine);
+                for channel in range.clone().step_by(most) {
+                    let len = most.min(range.end - channel);
+                    // Vectors read the activations where they are.
+                    let offset = if direct {
+                        channel * 4
+                    } else {
+                        (channel - first) * 2
+                    };
+                    block.push(engine, weight, 0, channel, len, offset);
+                }
+                block
+            })
+            .collect();
+        Self { blocks, row_bytes }
+    }
+
+    /// For pictures. All blocks read the same copied pixels.
+    pub(super) fn picture(
+        engine: Engine,
+        weight: &Weight,
+        grid: &Grid,
+        kernel: (usize, usize),
+    ) -> Self {
+        let channels = weight.channels();
+        let row_bytes = engine.row_bytes(channels);
+        let most = most(engine);
+        let size = 4 / engine.parts();
+        let mut blocks = vec![Block::new(0..channels)];
+        let mut sum = 0;
+        for y in 0..kernel.0 {
+            let along = (0..channels).step_by(most);
+            // Neighbouring taps of a row read almost the same pixels: in tiles they take turns.
+            let order: Vec<(usize, usize)> = match engine {
+                Engine::Vector(_) => (0..kernel.1)
+                    .flat_map(|x| along.clone().map(move |c| (x, c)))
+                    .collect(),
+                #[cfg(target_arch = "x86_64")]
+                Engine::Tiles => along
+                    .flat_map(|c| (0..kernel.1).map(move |x| (x, c)))
+                    .collect(),
+            };
+            for (x, channel) in order {
+                let len = most.min(channels - channel);
+                if sum > 0 && sum + len > PICTURE_BLOCK {
+                    blocks.push(Block::new(0..channels));
+                    sum = 0;
+                }
+                sum += len;
+                let block = blocks.last_mut().expect("there is one from the start");
+                let offset = grid.tap(y, x) * row_bytes + channel * size;
+                block.push(engine, weight, y * kernel.1 + x, channel, len, offset);
+            }
+        }
+        Self { blocks, row_bytes }
+    }
+}
+
+/// Most channels of a step.
+fn most(engine: Engine) -> usize {
+    match engine {
+        Engine::Vector(_) => VECTOR_STEP,
+        #[cfg(target_arch = "x86_64")]
+        Engine::Tiles => amx::DEPTH,
+    }
+}
+
+impl Block {
+    fn new(channels: Range<usize>) -> Self {
+        Self {
+            parts: Vec::new(),
+            steps: Vec::new(),
+            offsets: Vec::new(),
+            bytes: 0,
+            channels,
+        }
+    }
+
+    fn push(
+        &mut self,
+        engine: Engine,
+        weight: &Weight,
+        tap: usize,
+        channel: usize,
+        len: usize,
+        offset: usize,
+    ) {
+        self.parts.push(Part {
+            tap,
+            channel,
+            len,
+            at: self.bytes,
+        });
+        self.steps.push(Step { offset, len });
+        self.offsets.push(offset);
+        self.bytes += match engine {
+            Engine::Vector(_) => len * WIDTH * 4,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Tiles => amx::step_bytes(weight.is_split()),
+        };
+        let _ = weight;
+    }
+}
