@@ -31,8 +31,6 @@ try {
 
   // A first-time user is greeted by a dialog of templates, which would cover the graph.
   await post("settings/Comfy.TutorialCompleted", "true");
-  // The graph the editor opens with samples from a model, with nodes that are not here yet; that would be a dialog too.
-  await post("settings/Comfy.Workflow.ShowMissingNodesWarning", "false");
   await page.goto(url, { timeout: PATIENCE });
   await page.waitForFunction(() => window.app?.graph && window.LiteGraph, null, { timeout: PATIENCE });
 

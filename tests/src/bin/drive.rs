@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use fresco_tests::{Server, chance::Chance, picture, workflow};
+use fresco_tests::{Server, StartOptions, chance::Chance, picture, tiny::Tiny, workflow};
 
 struct Client {
     name: &'static str,
@@ -191,8 +191,31 @@ fn front_end(version: &str, root: &str) -> Result<()> {
     }
     outcome?;
     check_runs(&server)?;
+    words(version, root, &cache)?;
     println!("front-end {version}: ok");
     Ok(())
+}
+
+/// A picture from words, with live previews.
+fn words(version: &str, root: &str, cache: &Path) -> Result<()> {
+    let base = tempfile::tempdir()?;
+    Tiny::default().write(base.path(), "model.safetensors")?;
+    let server = Server::start_with(StartOptions {
+        arguments: vec!["--front-end-root", root, "--preview-method", "latent2rgb"],
+        base: Some(base.path()),
+        ..StartOptions::default()
+    });
+    let mut command = Command::new("node");
+    command
+        .arg(cache.join("node/words.mjs"))
+        .arg(server.url())
+        .arg(cache)
+        .arg(version);
+    let outcome = run(&mut command, Duration::from_mins(5));
+    if outcome.is_err() {
+        println!("the server printed:\n{}", server.log());
+    }
+    outcome
 }
 
 /// The same front-end is found as an installed package: its folder stands two levels above its pages.

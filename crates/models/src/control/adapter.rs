@@ -33,12 +33,17 @@ enum Conv {
 
 impl Conv {
     fn new(store: &Store, key: &str) -> Result<(Self, usize)> {
-        let side = store.shape(&format!("{key}.weight")).map(|s| s.get(2).copied());
+        let side = store
+            .shape(&format!("{key}.weight"))
+            .map(|s| s.get(2).copied());
         let side = side.flatten().unwrap_or(1);
         Ok(if side == 1 {
             (Self::Point(store.linear(key)?), 1)
         } else {
-            (Self::Wide(store.conv(key, 1, Padding::Same(side / 2))?), side)
+            (
+                Self::Wide(store.conv(key, 1, Padding::Same(side / 2))?),
+                side,
+            )
         })
     }
 
@@ -80,7 +85,8 @@ impl T2iAdapter {
         let unshuffle = if xl { 16 } else { 8 };
         let hint_channels = input / (unshuffle * unshuffle);
         if !matches!(hint_channels, 1 | 3) {
-            let reason = format!("an adapter whose first layer takes {input} channels is not known");
+            let reason =
+                format!("an adapter whose first layer takes {input} channels is not known");
             return Err(ModelError::unsupported(store.file(), reason));
         }
         let mut layout = Layout::default();
@@ -89,7 +95,9 @@ impl T2iAdapter {
         for number in 0..STAGES * PER_STAGE {
             let key = format!("body.{number}");
             let shape = |name: &str| store.shape(&format!("{key}.{name}.weight"));
-            let out = shape("block1").and_then(|s| s.first().copied()).unwrap_or(0);
+            let out = shape("block1")
+                .and_then(|s| s.first().copied())
+                .unwrap_or(0);
             if let Some(side) = shape("in_conv").and_then(|s| s.get(2).copied()) {
                 layout.conv(&format!("{key}.in_conv"), out, at, side);
             }
@@ -172,7 +180,10 @@ impl T2iAdapter {
         let [b, c, h, w] = match *hint.shape() {
             [b, c, h, w] if b * c * h * w > 0 && h % side == 0 && w % side == 0 => [b, c, h, w],
             _ => {
-                let reason = format!("a hint of shape {:?} is not in cells of {side}", hint.shape());
+                let reason = format!(
+                    "a hint of shape {:?} is not in cells of {side}",
+                    hint.shape()
+                );
                 return Err(ModelError::invalid("T2I adapter", reason));
             }
         };
@@ -214,7 +225,13 @@ impl T2iAdapter {
                 middle.push(Some(features));
             } else {
                 // After blocks 3, 5 and 8.
-                let empty = if stage == 1 { 1 } else if stage == 0 { 3 } else { 2 };
+                let empty = if stage == 1 {
+                    1
+                } else if stage == 0 {
+                    3
+                } else {
+                    2
+                };
                 input.extend(std::iter::repeat_n(None, empty));
                 input.push(Some(features));
             }

@@ -12,10 +12,22 @@ use crate::store::{Origin, Store};
 /// Signatures of kinds that are recognised but not run, in the order the reference looks for them.
 const OTHERS: &[(&str, &str)] = &[
     ("lora_controlnet", "a Control-LoRA"),
-    ("control_add_embedding.linear_1.bias", "a union control net for SDXL"),
-    ("control_model.control_add_embedding.linear_1.bias", "a union control net for SDXL"),
-    ("controlnet_blocks.0.weight", "a control net for Flux, SD3 or Qwen-Image"),
-    ("controlnet_blocks.0.linear.weight", "a Mistoline control net for Flux"),
+    (
+        "control_add_embedding.linear_1.bias",
+        "a union control net for SDXL",
+    ),
+    (
+        "control_model.control_add_embedding.linear_1.bias",
+        "a union control net for SDXL",
+    ),
+    (
+        "controlnet_blocks.0.weight",
+        "a control net for Flux, SD3 or Qwen-Image",
+    ),
+    (
+        "controlnet_blocks.0.linear.weight",
+        "a Mistoline control net for Flux",
+    ),
 ];
 
 /// The weights of a control net for UNets under the names of the original, or none if the file holds something else.
@@ -34,7 +46,11 @@ pub(super) fn net_store(
         return refuse(what);
     }
     if has("controlnet_cond_embedding.conv_in.weight") {
-        return Ok(Some(Store::mapped(Arc::clone(file), from_diffusers(names), device)));
+        return Ok(Some(Store::mapped(
+            Arc::clone(file),
+            from_diffusers(names),
+            device,
+        )));
     }
     let start = |prefix: &str| has(&format!("{prefix}zero_convs.0.0.weight"));
     let prefix = match (start("control_model."), start("")) {

@@ -64,7 +64,10 @@ impl ControlNet {
             shape.and_then(|s| s.get(dim).copied()).unwrap_or(0)
         };
         let hint_channels = width(0, 1);
-        let widths: Vec<usize> = HINT[..7].iter().map(|(place, _)| width(*place, 0)).collect();
+        let widths: Vec<usize> = HINT[..7]
+            .iter()
+            .map(|(place, _)| width(*place, 0))
+            .collect();
         layout(&config, hint_channels, &widths).verify(store, "the control net")?;
         let mut hint = Vec::new();
         for (place, stride) in HINT {
@@ -139,7 +142,10 @@ impl ControlNet {
             _ => false,
         };
         if !fits {
-            let reason = format!("a hint of shape {:?} for {b} items of {w}x{h}", seen.shape());
+            let reason = format!(
+                "a hint of shape {:?} for {b} items of {w}x{h}",
+                seen.shape()
+            );
             return Err(ModelError::invalid("control net", reason));
         }
         let emb = silu(&self.trunk.embed(timesteps, y)?);
@@ -162,7 +168,8 @@ impl ControlNet {
             out.output.push(Some(zero.forward(&h)?.nhwc_to_nchw()?));
         }
         h = self.trunk.middle(h, &pass)?;
-        out.middle.push(Some(self.middle.forward(&h)?.nhwc_to_nchw()?));
+        out.middle
+            .push(Some(self.middle.forward(&h)?.nhwc_to_nchw()?));
         self.cache.end(context, keys);
         Ok(out)
     }

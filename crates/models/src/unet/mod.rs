@@ -8,12 +8,12 @@ mod model;
 mod trunk;
 
 pub use config::{First, Heads, Middle, Stage, UNetConfig};
+pub(crate) use context::Cache;
 pub use hooks::{
     AttnInput, AttnOutput, AttnReplace, BlockInfo, BlockKey, CallInfo, Check, ControlFeatures,
     Embedding, InputBlock, OutputBlock, Part, UNetHooks,
 };
-pub(crate) use context::Cache;
 pub(crate) use layers::{GROUPS, Pass, plus};
-pub(crate) use trunk::Trunk;
 pub use model::UNet;
+pub(crate) use trunk::Trunk;
 pub use trunk::sinusoid;
