@@ -699,3 +699,74 @@ impl Node for SamplerEulerCFGpp {
         give(function, Map::new())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_a_sampler() {
+        for (name, (own, _)) in SAMPLER_NAMES.iter().zip(SamplerName::ALL) {
+            assert_eq!(*name, own);
+            let sampler = Sampler::named(name);
+            let (found, options) = sampler.parse().unwrap();
+            // ddim is euler with another way to inpaint.
+            let wanted = if own == "ddim" { "euler" } else { own };
+            assert_eq!(found.name(), wanted);
+            assert_eq!(sampler.redraws_inpaint_noise(), own == "ddim");
+            assert_eq!(options, SamplerOptions::default());
+        }
+        for function in ["sample_lcm_upscale", "sample_euler_pp"] {
+            assert!(Sampler::new(function, Map::new()).parse().is_ok());
+        }
+    }
+
+    #[test]
+    fn options_arrive() {
+        let interval = NoiseInterval {
+            eta: 0.5,
+            start_sigma: 9.0,
+            end_sigma: 1.0,
+        };
+        let options = map! {
+            "tau_func" => Value::object(interval),
+            "noise_scaler" => Value::object(NoiseScaler { eta: 0.25 }),
+            "s_noise" => 0,
+            "predictor_order" => 2,
+            "use_pece" => true,
+            "upscale_steps" => Value::Null,
+            "upscale_method" => "area",
+            "solver_type" => "phi_2",
+        };
+        let (_, options) = Sampler::new("sample_sa_solver", options).parse().unwrap();
+        let found = options.noise_interval.unwrap();
+        assert_eq!(
+            (found.eta, found.start_sigma, found.end_sigma),
+            (0.5, 9.0, 1.0)
+        );
+        assert_eq!(
+            options.noise_scaler,
+            samplers::NoiseScaler::Power { eta: 0.25 }
+        );
+        assert_eq!(options.s_noise, Some(0.0));
+        assert_eq!(options.predictor_order, 2);
+        assert!(options.use_pece);
+        assert_eq!(options.upscale_steps, None);
+        assert_eq!(options.upscale_method, ResizeMethod::Area);
+        assert_eq!(options.seeds_solver, SeedsSolver::Phi2);
+    }
+
+    #[test]
+    fn what_no_sampler_knows_is_an_error() {
+        for (function, options) in [
+            ("sample_magic", Map::new()),
+            ("sample_lms", map! {"order" => -3}),
+            ("sample_lms", map! {"depth" => 3}),
+            ("sample_seeds_2", map! {"solver_type" => "phi_9"}),
+            ("sample_er_sde", map! {"noise_scaler" => 1.0}),
+            ("sample_lcm_upscale", map! {"upscale_method" => "magic"}),
+        ] {
+            assert!(Sampler::new(function, options).parse().is_err());
+        }
+    }
+}
