@@ -218,3 +218,6 @@ pub(crate) fn load_lora(file: &LoraFile, names: &NameMap, cx: &Cx) -> Result<Loa
     }
     Ok(loaded)
 }
+
+#[cfg(test)]
+mod tests;
