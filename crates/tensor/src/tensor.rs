@@ -35,9 +35,10 @@ impl Storage {
 
     /// Values that are already there, as storage of a device.
     fn on(device: &Device, values: Vec<f32>) -> Result<Arc<Self>> {
-        let memory = match device.is_cpu() {
-            true => None,
-            false => Some(device.allocate(bytes_of(values.len()))?),
+        let memory = if device.is_cpu() {
+            None
+        } else {
+            Some(device.allocate(bytes_of(values.len()))?)
         };
         Ok(Arc::new(Self { values, memory }))
     }

@@ -165,7 +165,7 @@ mod tests {
     fn blocks_with_group_scales_and_minima() {
         let mut block = [HALF, QUARTER].concat();
         block.extend(PACKED);
-        let quants = (0..128u8).map(|i| i % 16 | (i / 16) << 4);
+        let quants = (0..128u8).map(|i| (i % 16) | ((i / 16) << 4));
         let mut four = block.clone();
         four.extend(quants.clone());
         let number = |i: usize| {
@@ -183,7 +183,7 @@ mod tests {
         five.extend(quants);
         let wanted: Vec<f32> = (0..256)
             .map(|i| {
-                let fifth = (i % 32 >> (i / 32) & 1) as f32 * 16.0;
+                let fifth = (((i % 32) >> (i / 32)) & 1) as f32 * 16.0;
                 0.5 * SCALES[i / 32] * (number(i) + fifth) - 0.25 * MINIMA[i / 32]
             })
             .collect();
