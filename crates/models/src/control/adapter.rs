@@ -98,6 +98,9 @@ impl T2iAdapter {
             let out = shape("block1")
                 .and_then(|s| s.first().copied())
                 .unwrap_or(0);
+            if shape("down_opt.op").is_some() {
+                layout.conv(&format!("{key}.down_opt.op"), at, at, 3);
+            }
             if let Some(side) = shape("in_conv").and_then(|s| s.get(2).copied()) {
                 layout.conv(&format!("{key}.in_conv"), out, at, side);
             }

@@ -41,12 +41,14 @@ impl Control {
         ))
     }
 
-    /// Pixels of the hint along a side for one latent cell.
-    pub fn hint_ratio(&self) -> usize {
-        match self {
-            Self::Net(_) => 8,
+    /// Width and height of the hint for a latent of `columns` by `rows` cells.
+    pub fn hint_size(&self, columns: usize, rows: usize) -> (usize, usize) {
+        let side = match self {
+            Self::Net(_) => 1,
             Self::Adapter(net) => net.unshuffle(),
-        }
+        };
+        let pixels = |cells: usize| (cells * 8).next_multiple_of(side);
+        (pixels(columns), pixels(rows))
     }
 }
 

@@ -145,7 +145,7 @@ fn diffusers_networks_give_the_same_result() {
 }
 
 /// Names of a network with one residual block per level.
-fn diffusers_name(key: &str) -> String {
+pub(crate) fn diffusers_name(key: &str) -> String {
     let mut name = key.to_owned();
     for (ours, theirs) in [
         ("time_embed.0", "time_embedding.linear_1"),

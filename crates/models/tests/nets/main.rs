@@ -1,5 +1,6 @@
 //! Networks through their public interface, against the goldens.
 
+mod control;
 mod detect;
 mod gold;
 mod preview;
