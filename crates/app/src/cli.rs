@@ -88,6 +88,9 @@ pub(crate) struct ExecArgs {
     /// Unload all models after every prompt
     #[arg(long)]
     pub(crate) disable_smart_memory: bool,
+    /// Change weights by LoRAs at every use, and keep no changed copies: slow, for little memory
+    #[arg(long)]
+    pub(crate) lora_on_the_fly: bool,
     /// Add a simulated accelerator, like sim:0=4GiB
     #[arg(long, value_name = "NAME=SIZE", action = ArgAction::Append, value_parser = fresco_tensor::device::parse_sim)]
     pub(crate) sim_device: Vec<(u32, u64)>,

@@ -8,6 +8,7 @@ use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
 use fresco_graph::{Listings, Map, Registry, Resources, Value, object_info};
 use fresco_nodes::loaders::Runtime;
+use fresco_nodes::lora::{LoraOptions, PatchMode};
 use fresco_nodes::save::SaveOptions;
 use fresco_tensor::Device;
 
@@ -61,6 +62,13 @@ impl House {
         resources.insert(Saver::new());
         resources.insert(SaveOptions {
             disable_metadata: settings.disable_metadata,
+        });
+        resources.insert(LoraOptions {
+            mode: if settings.lora_on_the_fly {
+                PatchMode::OnTheFly
+            } else {
+                PatchMode::Merged
+            },
         });
         // As the reference takes the first accelerator it finds.
         let first = settings.sim_devices.first();

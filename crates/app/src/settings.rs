@@ -57,6 +57,7 @@ pub(crate) struct ExecSettings {
     pub(crate) preview_method: &'static str,
     pub(crate) disable_metadata: bool,
     pub(crate) disable_smart_memory: bool,
+    pub(crate) lora_on_the_fly: bool,
     /// Numbers and bytes of simulated devices.
     pub(crate) sim_devices: Vec<(u32, u64)>,
 }
@@ -80,6 +81,7 @@ impl ExecSettings {
             },
             disable_metadata: args.disable_metadata,
             disable_smart_memory: args.disable_smart_memory,
+            lora_on_the_fly: args.lora_on_the_fly,
             sim_devices: args.sim_device.clone(),
         })
     }

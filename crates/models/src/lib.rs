@@ -23,6 +23,7 @@ pub mod lora;
 pub mod model_sampling;
 pub mod patch;
 pub mod preview;
+mod rounding;
 pub mod samplers;
 pub mod schedules;
 mod spread;

@@ -11,6 +11,7 @@ use fresco_tensor::{Device, Dtype, Stored, Tensor, TensorError, WeightFile, Weig
 
 use crate::error::{ModelError, Result};
 use crate::patch::PatchMode;
+use crate::rounding::rounded;
 
 /// Changes to weights: LoRA and its relatives, merges.
 pub trait WeightPatches: Send + Sync {
@@ -115,13 +116,13 @@ enum Source {
     },
 }
 
-/// A patched value, rounded to the format that the value had.
+/// A patched value in the format that the value had.
 fn patched_value(base: &Store, patches: &dyn WeightPatches, key: &str) -> Result<Stored> {
     let stored = base.raw(key)?;
     let plain = stored.to_f32().map_err(|e| base.unusable(key, e))?;
     let changed = patches.apply(key, plain)?;
     let dtype = patched_dtype(stored.dtype());
-    Stored::from_f32(&changed, dtype).map_err(|e| base.unusable(key, e))
+    rounded(&changed, dtype, key).map_err(|e| base.unusable(key, e))
 }
 
 /// Formats that cannot be written (blocks, integers) become f32.

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use fresco_graph::{Cx, NodeEntry, NodeError, entry};
 use fresco_models::lora::{Loaded, LoraFile, NameMap, load};
 use fresco_models::patch::Patch;
-use fresco_models::{PatchMode, PatchSet, Store};
+use fresco_models::{PatchSet, Store};
+
+pub use fresco_models::PatchMode;
 
 use crate::clip::Clip;
 use crate::sampling::Model;

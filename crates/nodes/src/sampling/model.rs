@@ -107,6 +107,14 @@ impl BaseModel for SdModel {
         Some(self.config().in_channels)
     }
 
+    fn architecture(&self) -> Option<&'static str> {
+        match (self.config().context_dim, self.config().adm) {
+            (Some(2048), Some(2816)) => Some("stable-diffusion-xl-v1-base"),
+            (Some(1280), Some(2560)) => Some("stable-diffusion-xl-v1-refiner"),
+            _ => None,
+        }
+    }
+
     fn bytes(&self) -> u64 {
         SdModel::store(self).bytes()
     }
