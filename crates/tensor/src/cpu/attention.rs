@@ -11,6 +11,8 @@
 
 use rayon::prelude::*;
 
+#[cfg(target_arch = "x86_64")]
+use super::attention_tiles;
 use super::isa::Isa;
 use super::math::exp2_of_negative;
 use super::math_lanes::{Kernel, Lanes, dispatch, transpose};
@@ -19,7 +21,7 @@ use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// Keys of one block: their scores stay in the nearest cache.
-const KEYS: usize = 128;
+pub(super) const KEYS: usize = 128;
 /// Queries of one task, which share the reading of keys and values.
 const QUERIES: usize = 64;
 
@@ -50,9 +52,41 @@ pub(crate) struct Sizes {
     pub(crate) d: usize,
 }
 
-/// Softmax of `q k^T * scale` and the mask, times `v`. Slices are as long as the sizes say; there is a key.
+/// Where the tasks find keys and values.
+enum Source {
+    /// Where they are: rows of one head are far apart.
+    InPlace,
+    /// Copied together, head by head.
+    Packed([Vec<f32>; 2]),
+    #[cfg(target_arch = "x86_64")]
+    Tiles(attention_tiles::Packed),
+}
+
+impl Source {
+    fn new(s: Sizes, tiles: bool, k: &Tensor, v: &Tensor) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if tiles {
+            return Self::Tiles(attention_tiles::Packed::new(s, k.data(), v.data()));
+        }
+        debug_assert!(!tiles);
+        // Copied once, they are read quickly by all tasks.
+        if s.heads > 1 && s.queries > QUERIES {
+            Self::Packed([pack(s, k.data()), pack(s, v.data())])
+        } else {
+            Self::InPlace
+        }
+    }
+}
+
+/// Whether matrix tiles pay off, where the machine has them.
+pub(crate) fn suits_tiles(s: Sizes) -> bool {
+    s.queries >= 64 && s.keys >= 160
+}
+
+/// Softmax of `q k^T * scale` and the mask, times `v`. Tensors are as large as the sizes say; there is a key. `tiles`
+/// (where the machine has them) goes with AVX-512.
 pub(crate) fn attention(
-    isa: Isa,
+    (isa, tiles): (Isa, bool),
     s: Sizes,
     [q, k, v]: [&Tensor; 3],
     scale: f32,
@@ -60,10 +94,9 @@ pub(crate) fn attention(
 ) -> Result<Tensor> {
     let mut out = Output::new(q.shape())?;
     let width = s.heads * s.d;
-    // Rows of one head are far apart: copied together once, they are read quickly by all tasks.
-    let packed =
-        (s.heads > 1 && s.queries > QUERIES).then(|| [pack(s, k.data()), pack(s, v.data())]);
-    let groups = s.queries.div_ceil(QUERIES);
+    let source = Source::new(s, tiles, k, v);
+    let per_task = if tiles { 2 * QUERIES } else { QUERIES };
+    let groups = s.queries.div_ceil(per_task);
     // Heads of the same queries are neighbours in memory, but all keys of all heads must fit the cache for that order.
     let by_query = s.keys * width <= NEAR;
     let place = out.place();
@@ -76,42 +109,51 @@ pub(crate) fn attention(
             } else {
                 (task / groups, task % groups)
             };
-            let first = group * QUERIES;
-            let (k, v, kv_step) = if let Some([k, v]) = &packed {
-                let at = (item * s.heads + head) * s.keys * s.d;
-                (&k[at..][..s.keys * s.d], &v[at..][..s.keys * s.d], s.d)
-            } else {
-                let at = item * s.keys * width + head * s.d;
-                let len = (s.keys - 1) * width + s.d;
-                (&k.data()[at..][..len], &v.data()[at..][..len], width)
+            let first = group * per_task;
+            let (k, v, kv_step) = match &source {
+                Source::InPlace => {
+                    let at = item * s.keys * width + head * s.d;
+                    let len = (s.keys - 1) * width + s.d;
+                    (&k.data()[at..][..len], &v.data()[at..][..len], width)
+                }
+                Source::Packed([k, v]) => {
+                    let at = (item * s.heads + head) * s.keys * s.d;
+                    (&k[at..][..s.keys * s.d], &v[at..][..s.keys * s.d], s.d)
+                }
+                #[cfg(target_arch = "x86_64")]
+                Source::Tiles(_) => (&[][..], &[][..], 0),
             };
             let at = (item * s.queries + first) * width + head * s.d;
-            let queries = QUERIES.min(s.queries - first);
-            dispatch(
-                isa,
-                Task {
-                    q: &q.data()[at..][..(queries - 1) * width + s.d],
-                    q_step: width,
-                    k,
-                    v,
-                    kv_step,
-                    first,
-                    queries,
-                    keys: s.keys,
-                    d: s.d,
-                    scale: scale * std::f32::consts::LOG2_E,
-                    mask: match masking {
-                        Masking::None => TaskMask::None,
-                        Masking::Causal => TaskMask::Causal,
-                        Masking::Add { data, steps } => {
-                            let at = item * steps[0] + head * steps[1] + first * steps[2];
-                            TaskMask::Add(&data[at..], steps[2])
-                        }
-                    },
-                    // SAFETY: no other task has these queries of this head.
-                    out: unsafe { place.at(at) },
+            let queries = per_task.min(s.queries - first);
+            let task = Task {
+                q: &q.data()[at..][..(queries - 1) * width + s.d],
+                q_step: width,
+                k,
+                v,
+                kv_step,
+                first,
+                queries,
+                keys: s.keys,
+                d: s.d,
+                scale: scale * std::f32::consts::LOG2_E,
+                mask: match masking {
+                    Masking::None => TaskMask::None,
+                    Masking::Causal => TaskMask::Causal,
+                    Masking::Add { data, steps } => {
+                        let at = item * steps[0] + head * steps[1] + first * steps[2];
+                        TaskMask::Add(&data[at..], steps[2])
+                    }
                 },
-            );
+                // SAFETY: no other task has these queries of this head.
+                out: unsafe { place.at(at) },
+            };
+            match &source {
+                #[cfg(target_arch = "x86_64")]
+                Source::Tiles(packed) => {
+                    attention_tiles::run(&task, packed, item * s.heads + head);
+                }
+                _ => dispatch(isa, task),
+            }
         });
     // SAFETY: the tasks cover all queries of all heads of all items.
     Ok(unsafe { out.finish() })
@@ -132,7 +174,7 @@ fn pack(s: Sizes, x: &[f32]) -> Vec<f32> {
     out
 }
 
-enum TaskMask<'a> {
+pub(super) enum TaskMask<'a> {
     None,
     Causal,
     /// From the first query of the task on, and the step between queries.
@@ -140,7 +182,7 @@ enum TaskMask<'a> {
 }
 
 /// Some queries of one head and all its keys.
-struct Task<'a> {
+pub(super) struct Task<'a> {
     /// Rows of `d`, `q_step` apart.
     q: &'a [f32],
     q_step: usize,
@@ -149,27 +191,27 @@ struct Task<'a> {
     v: &'a [f32],
     kv_step: usize,
     /// Position of the first query.
-    first: usize,
-    queries: usize,
-    keys: usize,
-    d: usize,
+    pub(super) first: usize,
+    pub(super) queries: usize,
+    pub(super) keys: usize,
+    pub(super) d: usize,
     /// For scores to the base 2.
     scale: f32,
-    mask: TaskMask<'a>,
+    pub(super) mask: TaskMask<'a>,
     /// Where the row of the first query goes; rows are `q_step` apart.
     out: *mut f32,
 }
 
 /// What one vector pair of queries has so far, in the scratch memory of a task.
-struct Block {
+pub(super) struct Block {
     /// Queries (scaled), (d, W).
-    q: *mut f32,
+    pub(super) q: *mut f32,
     /// Result, (d, W).
-    o: *mut f32,
+    pub(super) o: *mut f32,
     /// Largest score of each query, (W).
-    max: *mut f32,
+    pub(super) max: *mut f32,
     /// Sum of the exponentials of each query, (W).
-    sum: *mut f32,
+    pub(super) sum: *mut f32,
 }
 
 impl Kernel for Task<'_> {
@@ -245,7 +287,7 @@ impl Task<'_> {
     /// # Safety
     /// As for `run`; `block` is inside the scratch memory.
     #[inline(always)]
-    unsafe fn start<V: Lanes>(&self, block: &Block, from: usize) {
+    pub(super) unsafe fn start<V: Lanes>(&self, block: &Block, from: usize) {
         let w = 2 * V::N;
         // SAFETY: as promised; rows are read for queries that exist only.
         unsafe {
@@ -294,7 +336,13 @@ impl Task<'_> {
     /// # Safety
     /// As for `run`; the scores have been written.
     #[inline(always)]
-    unsafe fn apply_mask<V: Lanes>(&self, from: usize, key: usize, count: usize, s: *mut f32) {
+    pub(super) unsafe fn apply_mask<V: Lanes>(
+        &self,
+        from: usize,
+        key: usize,
+        count: usize,
+        s: *mut f32,
+    ) {
         let w = 2 * V::N;
         let queries = w.min(self.queries - from);
         match self.mask {
@@ -357,7 +405,7 @@ impl Task<'_> {
     /// # Safety
     /// As for `run`; all keys have been added.
     #[inline(always)]
-    unsafe fn finish<V: Lanes>(&self, block: &Block, from: usize) {
+    pub(super) unsafe fn finish<V: Lanes>(&self, block: &Block, from: usize) {
         let w = 2 * V::N;
         // SAFETY: as promised; rows are written for queries that exist only.
         unsafe {

@@ -333,7 +333,7 @@ impl Lanes for Plain {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+pub(crate) mod x86 {
     use std::arch::x86_64::*;
 
     use super::Lanes;
@@ -341,6 +341,13 @@ mod x86 {
     /// AVX-512.
     #[derive(Clone, Copy)]
     pub(crate) struct F32x16(__m512);
+
+    impl F32x16 {
+        #[inline(always)]
+        pub(crate) fn vector(self) -> __m512 {
+            self.0
+        }
+    }
 
     /// AVX2 with FMA.
     #[derive(Clone, Copy)]

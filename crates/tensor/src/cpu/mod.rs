@@ -9,6 +9,8 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub(crate) mod attention;
+#[cfg(target_arch = "x86_64")]
+mod attention_tiles;
 mod decode;
 pub(crate) mod finish;
 pub mod isa;

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use crate::cpu::attention::{self as kernel, Masking, Sizes};
-use crate::cpu::isa::isa;
+use crate::cpu::isa::{isa, tiles};
 use crate::cpu::math;
 use crate::error::{Result, TensorError};
 use crate::tensor::{Tensor, allocate};
@@ -91,7 +91,8 @@ pub fn attention(
         return Tensor::zeros_on(&q.device(), q.shape());
     }
     let scale = scale.unwrap_or_else(|| 1.0 / (s.d as f32).sqrt());
-    kernel::attention(isa(), s, [q, k, v], scale, masking)?.placed(q)
+    let tiles = tiles() && kernel::suits_tiles(s);
+    kernel::attention((isa(), tiles), s, [q, k, v], scale, masking)?.placed(q)
 }
 
 /// The softmax of `q k^T / sqrt(d)` itself, (b * heads, nq, nk).
