@@ -266,17 +266,8 @@ unsafe fn run_blocks(task: &Task<'_>, packed: &Packed, head: usize, tiles: &Tile
                     };
                     let o = block.o.add(c * W).cast::<Lane>();
                     let steps = &offsets[..groups];
-                    amx::tile(
-                        tiles,
-                        m,
-                        steps,
-                        a,
-                        layout.value_bytes(),
-                        split,
-                        true,
-                        o,
-                        true,
-                    );
+                    let a = (a, layout.value_bytes());
+                    amx::tile(tiles, m, steps, a, (split, true), o, true);
                     c += m;
                 }
             }
