@@ -33,6 +33,7 @@ pub mod taesd;
 pub mod text;
 pub mod unet;
 pub mod vae;
+pub mod vision;
 
 pub use detect::{Checkpoint, Family, Variant, detect_checkpoint, nan_keys};
 pub use error::ModelError;

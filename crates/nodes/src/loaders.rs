@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod vae;
+mod vision;
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<checkpoint::UnetLoader>(),
     entry::<checkpoint::DiffusersLoader>(),
     entry::<vae::VaeLoader>(),
+    entry::<vision::ClipVisionLoader>(),
 ];
 
 /// Where models are loaded, as the program was told.

@@ -38,6 +38,12 @@ impl FromValue for Vision {
     }
 }
 
+impl From<Vision> for Value {
+    fn from(vision: Vision) -> Self {
+        Self::object(vision)
+    }
+}
+
 /// CLIP_VISION_OUTPUT: tensors by name.
 #[derive(Clone)]
 pub struct VisionOutput(pub Arc<Map>);

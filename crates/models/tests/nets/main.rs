@@ -6,3 +6,4 @@ mod gold;
 mod preview;
 mod unet;
 mod vae;
+mod vision;
