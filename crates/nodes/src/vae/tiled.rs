@@ -9,7 +9,7 @@ use crate::types::{Image, Latent};
 
 /// Tiles as the nodes give them, in pixels. An overlap of more than a quarter would be mostly overlap.
 fn tiles(tile: i64, overlap: i64, unit: usize) -> Result<Tiles, NodeError> {
-    let overlap = if tile < overlap * 4 {
+    let overlap = if tile < overlap.saturating_mul(4) {
         tile / 4
     } else {
         overlap
