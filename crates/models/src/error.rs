@@ -10,7 +10,7 @@ pub enum ModelError {
     #[error(transparent)]
     Tensor(#[from] TensorError),
     #[error(transparent)]
-    Weights(#[from] WeightError),
+    Weights(Box<WeightError>),
     #[error("{file} lacks the weight {key:?}")]
     Missing { file: String, key: String },
     #[error("{file}: weight {key:?} has shape {found:?}, but {expected} is needed")]
@@ -47,5 +47,12 @@ impl ModelError {
             file: file.into(),
             reason: reason.into(),
         }
+    }
+}
+
+impl From<WeightError> for ModelError {
+    fn from(error: WeightError) -> Self {
+        // The largest of the errors; boxed so that every other result stays small.
+        Self::Weights(Box::new(error))
     }
 }

@@ -138,7 +138,7 @@ enum Layer {
     Linear(Arc<Linear>),
     Conv(Arc<Conv2d>),
     GroupNorm(Arc<GroupNorm>),
-    LayerNorm(Arc<LayerNorm>),
+    RowNorm(Arc<LayerNorm>),
     Embedding(Arc<Embedding>),
 }
 
@@ -149,7 +149,7 @@ impl Layer {
             Self::Conv(layer) => layer.bytes(),
             Self::Embedding(layer) => layer.table().bytes().len() as u64,
             // A few values per channel.
-            Self::GroupNorm(_) | Self::LayerNorm(_) => 0,
+            Self::GroupNorm(_) | Self::RowNorm(_) => 0,
         }
     }
 }
@@ -454,14 +454,14 @@ impl Store {
     pub fn layer_norm(&self, key: &str, eps: f32) -> Result<Arc<LayerNorm>> {
         let layer = self.layer(
             key,
-            |base| base.layer_norm(key, eps).map(Layer::LayerNorm),
+            |base| base.layer_norm(key, eps).map(Layer::RowNorm),
             |weight, bias| {
                 let norm = LayerNorm::new(Some(&weight), bias.as_ref(), eps)?;
-                Ok(Layer::LayerNorm(Arc::new(norm)))
+                Ok(Layer::RowNorm(Arc::new(norm)))
             },
         )?;
         match layer {
-            Layer::LayerNorm(layer) => Ok(layer),
+            Layer::RowNorm(layer) => Ok(layer),
             _ => Err(self.mixed(key)),
         }
     }

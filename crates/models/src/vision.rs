@@ -13,8 +13,9 @@ use crate::store::{Origin, Store};
 const EPS: f32 = 1e-5;
 /// Every published encoder has as many.
 const HEADS: usize = 16;
+const MOST_LAYERS: usize = 1000;
 const CLIP_MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
-const CLIP_STD: [f32; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
+const CLIP_STD: [f32; 3] = [0.268_629_55, 0.261_302_6, 0.275_777_1];
 
 /// The shape of the network, read from its weights.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +42,8 @@ impl VisionConfig {
             return refuse("this is no vision encoder of a known kind");
         };
         let layer = |i: usize| format!("vision_model.encoder.layers.{i}.mlp.fc1.weight");
-        let layers = (0..).take_while(|i| store.has(&layer(*i))).count();
+        let layers = (0..MOST_LAYERS).take_while(|i| store.has(&layer(*i)));
+        let layers = layers.count();
         let inner = store.shape(&layer(0)).and_then(|s| s.first()).copied();
         let positions = "vision_model.embeddings.position_embedding.weight";
         let positions = store.shape(positions).and_then(|s| s.first()).copied();

@@ -78,7 +78,7 @@ impl Bench {
         let id = self.queue(what)?;
         let mut run = Run::default();
         loop {
-            let frame = self.socket.next_within(Duration::from_secs(300));
+            let frame = self.socket.next_within(Duration::from_mins(5));
             let now = begun.elapsed().as_secs_f64();
             let message = match frame.context("no message for five minutes")? {
                 Frame::Binary(_) => {
@@ -93,13 +93,13 @@ impl Bench {
                 continue;
             }
             match message["type"].as_str().unwrap_or_default() {
-                "executing" => match data["node"].as_str() {
-                    Some(node) => run.nodes.push((node.to_owned(), now)),
-                    None => {
+                "executing" => {
+                    let Some(node) = data["node"].as_str() else {
                         run.end = now;
                         return Ok(run);
-                    }
-                },
+                    };
+                    run.nodes.push((node.to_owned(), now));
+                }
                 "progress" if data["node"] == "3" && data["value"] != 0 => {
                     run.steps.push(now);
                     at_step(&self.server, run.steps.len());

@@ -9,6 +9,7 @@ use fresco_models::taesd::{self, Taesd};
 use fresco_tensor::Device;
 
 use super::{device, open_model};
+use crate::sampling::run::failure;
 use crate::vae::{LoadedVae, PixelSpace, Vae};
 
 /// Loads a VAE from a file.
@@ -32,12 +33,11 @@ impl Node for VaeLoader {
             return Ok(NodeOutput::one(Vae(Arc::new(PixelSpace))));
         }
         let small = taesd::KINDS.iter().find(|kind| kind.0 == self.vae_name);
-        let model = match small {
-            Some(&(name, scale, shift)) => taesd(cx, name, scale, shift)?,
-            None => {
-                let file = open_model(cx, "vae", &self.vae_name)?;
-                LoadedVae::open(&file, "", device(cx)).map_err(crate::sampling::run::failure)?
-            }
+        let model = if let Some(&(name, scale, shift)) = small {
+            taesd(cx, name, scale, shift)?
+        } else {
+            let file = open_model(cx, "vae", &self.vae_name)?;
+            LoadedVae::open(&file, "", device(cx)).map_err(failure)?
         };
         Ok(NodeOutput::one(Vae(Arc::new(model))))
     }

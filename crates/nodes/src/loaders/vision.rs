@@ -53,14 +53,13 @@ impl VisionModel for LoadedVision {
     fn encode(&self, image: &Tensor, crop: bool, _: &Cx) -> Result<VisionOutput, NodeError> {
         let network = {
             let mut slot = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*slot {
-                Some(network) => Arc::clone(network),
-                None => {
-                    let built = VisionEncoder::new(&self.store, self.config.clone());
-                    let built = Arc::new(built.map_err(failure)?);
-                    *slot = Some(Arc::clone(&built));
-                    built
-                }
+            if let Some(network) = &*slot {
+                Arc::clone(network)
+            } else {
+                let built = VisionEncoder::new(&self.store, self.config.clone());
+                let built = Arc::new(built.map_err(failure)?);
+                *slot = Some(Arc::clone(&built));
+                built
             }
         };
         let seen = network.encode(image, crop).map_err(failure)?;

@@ -162,7 +162,7 @@ impl VaeModel for PixelSpace {
             )));
         }
         let images = latent.nchw_to_nhwc()?;
-        Ok(images.map(|v| ((v + 1.0) / 2.0).clamp(0.0, 1.0)))
+        Ok(images.map(|v| f32::midpoint(v, 1.0).clamp(0.0, 1.0)))
     }
 
     fn spatial_ratio(&self) -> usize {
