@@ -1,88 +1,103 @@
 //! What textual-inversion files hold.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use fresco_tensor::{Tensor, WeightFile};
+use fresco_tensor::weights::pickle::{Pickle, PickleKind, PickleValue};
+use fresco_tensor::{Stored, WeightFile};
 
 use crate::error::{ModelError, Result};
 
 /// Rows that one embedding may have; far more than a prompt can use.
 const MAX_ROWS: usize = 10_000;
 
-/// The rows of an embedding for the encoder `key` whose tokens have `width` numbers.
-///
-/// In order: the parameters of `string_to_param`, a list of tensors of the right width, the tensor named as the encoder,
-/// embeddings bundled with a LoRA, else the first tensor.
-pub fn read_embedding(file: &dyn WeightFile, key: &str, width: usize) -> Result<Vec<Arc<[f32]>>> {
+/// The rows of an embedding for the encoder `key`, from a file of named tensors: the tensor named as the encoder, those
+/// bundled with a LoRA, else the first.
+pub fn read_embedding(file: &dyn WeightFile, key: &str) -> Result<Vec<Arc<[f32]>>> {
     let names = file.names();
-    let chosen = choose(file, &names, key, width);
-    if chosen.is_empty() {
-        let reason = "it holds no embedding";
-        return Err(ModelError::unsupported(
-            file.path().display().to_string(),
-            reason,
-        ));
-    }
-    let mut rows = Vec::new();
-    for name in chosen {
-        let tensor = file.read(name)?.to_f32()?;
-        rows.extend(split(&tensor));
-        if rows.len() > MAX_ROWS {
-            let reason = format!("an embedding of more than {MAX_ROWS} tokens");
-            return Err(ModelError::unsupported(
-                file.path().display().to_string(),
-                reason,
-            ));
-        }
-    }
-    Ok(rows)
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let chosen = choose(&names, key)
+        .into_iter()
+        .map(|at| file.read(names[at]));
+    rows(file.path(), chosen.collect::<Result<Vec<_>, _>>()?)
 }
 
-fn choose<'a>(
-    file: &dyn WeightFile,
-    names: &'a [String],
-    key: &str,
-    width: usize,
-) -> Vec<&'a String> {
-    let all = |holds: &dyn Fn(&str) -> bool| -> Vec<&'a String> {
-        names.iter().filter(|name| holds(name)).collect()
-    };
-    if let Some(first) = names.iter().find(|n| n.starts_with("string_to_param.")) {
-        return vec![first];
-    }
-    // A list of dictionaries: `0.name`, `1.name`.
-    let is_item = |name: &str| {
-        let number = name.split_once('.').map(|(number, _)| number);
-        number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-    };
-    if !names.is_empty() && names.iter().all(|name| is_item(name)) {
-        return all(&|name| {
-            file.info(name)
+/// The same from a file of torch, which may also be the parameters a trainer kept (`string_to_param`), or a list of
+/// embeddings for several encoders, told apart by the `width` of their tokens.
+pub fn unpickle_embedding(file: &Pickle, key: &str, width: usize) -> Result<Vec<Arc<[f32]>>> {
+    let root = file.root();
+    let chosen: Vec<PickleValue<'_>> = if let Some(parameters) = root.get("string_to_param") {
+        tensors(parameters)
+            .into_iter()
+            .take(1)
+            .map(|(_, t)| t)
+            .collect()
+    } else if root.kind() == PickleKind::List {
+        let fits = |t: &PickleValue<'_>| {
+            t.tensor_info()
                 .is_some_and(|info| info.shape.last() == Some(&width))
-        });
-    }
-    if let Some(name) = names.iter().find(|name| *name == key) {
-        return vec![name];
-    }
+        };
+        let all = root.elements().flat_map(tensors).map(|(_, t)| t);
+        all.filter(fits).collect()
+    } else {
+        let named = tensors(root);
+        let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+        choose(&names, key)
+            .into_iter()
+            .map(|at| named[at].1)
+            .collect()
+    };
+    let read = chosen.into_iter().map(|tensor| tensor.read("embedding"));
+    rows(file.path(), read.collect::<Result<Vec<_>, _>>()?)
+}
+
+/// The named tensors of a dictionary, or of an object that stands for one.
+fn tensors(value: PickleValue<'_>) -> Vec<(&str, PickleValue<'_>)> {
+    let parameters = value.state().and_then(|state| state.get("_parameters"));
+    parameters
+        .unwrap_or(value)
+        .entries()
+        .filter(|(_, tensor)| tensor.tensor_info().is_some())
+        .map(|(name, tensor)| (name.text().unwrap_or_default(), tensor))
+        .collect()
+}
+
+/// Which of the names to take.
+fn choose(names: &[&str], key: &str) -> Vec<usize> {
+    let all = |holds: &dyn Fn(&str) -> bool| -> Vec<usize> {
+        (0..names.len()).filter(|at| holds(names[*at])).collect()
+    };
     let bundled = |end: &str| {
         all(&|name| {
             name.strip_prefix("bundle_emb.")
                 .is_some_and(|rest| rest.ends_with(end))
         })
     };
-    for end in [".string_to_param.*".to_owned(), format!(".{key}")] {
-        let found = bundled(&end);
-        if !found.is_empty() {
-            return found;
-        }
-    }
-    names.iter().take(1).collect()
+    let found = [
+        all(&|name| name == key),
+        bundled(".string_to_param.*"),
+        bundled(&format!(".{key}")),
+        (0..names.len().min(1)).collect(),
+    ];
+    let mut found = found.into_iter().filter(|list| !list.is_empty());
+    found.next().unwrap_or_default()
 }
 
 /// One row for each token; a tensor of one dimension is one token.
-fn split(tensor: &Tensor) -> Vec<Arc<[f32]>> {
-    match tensor.shape().last() {
-        None | Some(0) => Vec::new(),
-        Some(&width) => tensor.data().chunks_exact(width).map(Arc::from).collect(),
+fn rows(path: &Path, tensors: Vec<Stored>) -> Result<Vec<Arc<[f32]>>> {
+    let wrong = |reason: String| Err(ModelError::unsupported(path.display().to_string(), reason));
+    let mut rows: Vec<Arc<[f32]>> = Vec::new();
+    for tensor in tensors {
+        let tensor = tensor.to_f32()?;
+        if let Some(&width) = tensor.shape().last().filter(|width| **width > 0) {
+            if rows.len() + tensor.len() / width > MAX_ROWS {
+                return wrong(format!("an embedding of more than {MAX_ROWS} tokens"));
+            }
+            rows.extend(tensor.data().chunks_exact(width).map(Arc::from));
+        }
     }
+    if rows.is_empty() {
+        return wrong("it holds no embedding".to_owned());
+    }
+    Ok(rows)
 }

@@ -3,10 +3,11 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fresco_tensor::{Device, Tensor, WeightFile};
+use fresco_tensor::weights::Recast;
+use fresco_tensor::{Device, Dtype, Tensor, WeightFile};
 
 use super::clip::{ClipConfig, ClipLayer, ClipOutput, ClipText, Sequence};
-use super::layout::{self, Halved};
+use super::layout;
 use super::{ClipKind, ClipTokenizer, EmbeddingSource, Token, Tokens, Weighted, bpe};
 use crate::error::{ModelError, Result};
 use crate::store::Store;
@@ -222,7 +223,7 @@ impl TextEncoder {
             let Some(keys) = found.into_iter().find(|keys| !keys.is_empty()) else {
                 continue;
             };
-            let store = Store::mapped(Arc::new(Halved(Arc::clone(file))), keys, device.clone());
+            let store = Store::mapped(halved(file), keys, device.clone());
             parts.push((*kind, store));
         }
         if parts.is_empty() {
@@ -244,7 +245,7 @@ impl TextEncoder {
                 };
                 ModelError::unsupported(file.path().display().to_string(), reason)
             })?;
-            let store = Store::mapped(Arc::new(Halved(Arc::clone(file))), keys, device.clone());
+            let store = Store::mapped(halved(file), keys, device.clone());
             parts.push((kind, store));
         }
         let kinds: Vec<ClipKind> = parts.iter().map(|(kind, _)| *kind).collect();
@@ -377,6 +378,11 @@ impl std::fmt::Debug for TextEncoder {
             )
             .finish()
     }
+}
+
+/// The reference keeps text encoders of this kind in f16, whatever the file has, and pictures depend on it.
+fn halved(file: &Arc<dyn WeightFile>) -> Arc<dyn WeightFile> {
+    Arc::new(Recast::new(Arc::clone(file), Dtype::F16))
 }
 
 fn prefix(kind: ClipKind) -> String {

@@ -3,10 +3,8 @@
 //! Inside Fresco the names are those of the `transformers` library (`text_model.encoder.layers.0.mlp.fc1.weight`).
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
 
-use fresco_tensor::{Dtype, Stored, WeightError, WeightFile, WeightInfo};
+use fresco_tensor::WeightFile;
 
 use super::ClipKind;
 use crate::store::Origin;
@@ -148,53 +146,4 @@ pub(super) fn other_kind(file: &dyn WeightFile) -> Option<&'static str> {
         .iter()
         .find(|(name, _)| has(name))
         .map(|(_, kind)| *kind)
-}
-
-/// A file whose numbers are all f16: the reference keeps text encoders of this kind so, whatever the file has, and
-/// pictures depend on it.
-pub(super) struct Halved(pub(super) Arc<dyn WeightFile>);
-
-/// Whether the values of a format are rounded. Blocks of quantised files stay as they are.
-fn is_halved(dtype: Dtype) -> bool {
-    matches!(
-        dtype,
-        Dtype::F32 | Dtype::F64 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2
-    )
-}
-
-impl WeightFile for Halved {
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.0.names()
-    }
-
-    fn info(&self, name: &str) -> Option<WeightInfo> {
-        let mut info = self.0.info(name)?;
-        if is_halved(info.dtype) {
-            info.dtype = Dtype::F16;
-        }
-        Some(info)
-    }
-
-    fn read(&self, name: &str) -> Result<Stored, WeightError> {
-        let stored = self.0.read(name)?;
-        if !is_halved(stored.dtype()) {
-            return Ok(stored);
-        }
-        let rounded = stored
-            .to_f32()
-            .and_then(|t| Stored::from_f32(&t, Dtype::F16));
-        rounded.map_err(|source| WeightError::Tensor {
-            path: self.path().to_path_buf(),
-            name: name.to_owned(),
-            source,
-        })
-    }
-
-    fn metadata(&self) -> &[(String, String)] {
-        self.0.metadata()
-    }
 }

@@ -15,7 +15,7 @@ pub mod tokenizer;
 mod unicode;
 
 pub use clip::{ClipConfig, ClipLayer, ClipOutput};
-pub use embedding::read_embedding;
+pub use embedding::{read_embedding, unpickle_embedding};
 pub use encoder::{ClipEncoder, Encoded, PromptTokens, Stack, TextEncoder};
 
 pub use tokenizer::{ClipTokenizer, EmbeddingSource, NoEmbeddings, Token, Tokens, Weighted};

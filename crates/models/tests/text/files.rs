@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fresco_models::text::{
-    ClipKind, EmbeddingSource, NoEmbeddings, Stack, TextEncoder, read_embedding,
+    EmbeddingSource, NoEmbeddings, Stack, TextEncoder, read_embedding, unpickle_embedding,
 };
 use fresco_models::{ModelError, WeightPatches};
+use fresco_tensor::weights::pickle;
 use fresco_tensor::{
     Device, Dtype, Stored, Tensor, WeightError, WeightFile, WeightInfo, synthetic,
 };
@@ -421,7 +422,7 @@ fn embedding_files() {
         let weights = weights
             .iter()
             .map(|(key, t)| ((*key).to_owned(), t.clone()));
-        let found = read_embedding(&*file(weights), "clip_l", 2).unwrap();
+        let found = read_embedding(&*file(weights), "clip_l").unwrap();
         let found: Vec<&[f32]> = found.iter().map(|row| &**row).collect();
         assert_eq!(found, expected);
     };
@@ -452,6 +453,27 @@ fn embedding_files() {
         ],
         &[&[5.0, 6.0]],
     );
-    assert!(read_embedding(&*file([]), "clip_l", 2).is_err());
-    assert_eq!(ClipKind::L.name(), "clip_l");
+    assert!(read_embedding(&*file([]), "clip_l").is_err());
+}
+
+#[test]
+fn embeddings_of_torch() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tensor/tests/files");
+    let wanted: Vec<Arc<[f32]>> = vec![
+        [0.0, 0.125, 0.25, 0.375].into(),
+        [0.5, 0.625, 0.75, 0.875].into(),
+    ];
+    for (name, count) in [
+        ("inversion.pt", 2),
+        ("inversion_old.pt", 2),
+        ("concept.bin", 1),
+    ] {
+        let file = pickle::load(folder.join(name)).unwrap();
+        let rows = unpickle_embedding(&file, "clip_l", 4).unwrap();
+        assert_eq!(rows.len(), count, "{name}");
+        assert!(count == 1 || rows == wanted, "{name}: {rows:?}");
+    }
+    // Tensors deeper inside are no embeddings.
+    let file = pickle::load(folder.join("nested.pth")).unwrap();
+    assert!(unpickle_embedding(&file, "clip_l", 4).is_err());
 }

@@ -1,13 +1,14 @@
 //! Textual-inversion embeddings in the embedding folders.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fresco_files::{Folders, contain_file, walk};
 use fresco_graph::Cx;
 use fresco_models::ModelError;
-use fresco_models::text::{EmbeddingSource, read_embedding};
+use fresco_models::text::{EmbeddingSource, read_embedding, unpickle_embedding};
 use fresco_tensor::open_weights;
+use fresco_tensor::weights::pickle;
 
 /// Looks names up in the embedding folders and below, never outside of them: a prompt may come from a stranger.
 pub struct FolderEmbeddings(Arc<Folders>);
@@ -41,10 +42,7 @@ impl FolderEmbeddings {
 impl EmbeddingSource for FolderEmbeddings {
     fn load(&self, name: &str, key: &str, width: usize) -> Option<Vec<Arc<[f32]>>> {
         let path = self.find(name)?;
-        let rows = open_weights(&path)
-            .map_err(ModelError::from)
-            .and_then(|file| read_embedding(&*file, key, width));
-        match rows {
+        match read(&path, key, width) {
             Ok(rows) => Some(rows),
             Err(error) => {
                 let error = with_causes(&error);
@@ -52,6 +50,14 @@ impl EmbeddingSource for FolderEmbeddings {
                 None
             }
         }
+    }
+}
+
+/// By content, not by extension. A file of torch need not have named tensors, which is what opening it as weights asks.
+fn read(path: &Path, key: &str, width: usize) -> Result<Vec<Arc<[f32]>>, ModelError> {
+    match pickle::load(path) {
+        Ok(file) => unpickle_embedding(&file, key, width),
+        Err(_) => read_embedding(&*open_weights(path)?, key),
     }
 }
 
