@@ -18,6 +18,7 @@ use fresco_tensor::Tensor;
 pub use embeddings::FolderEmbeddings;
 
 use crate::hooks::Hooks;
+use crate::sampling::run::failure;
 use crate::types::{Cond, Conditioning, tensor};
 
 pub static NODES: &[NodeEntry] = &[
@@ -155,7 +156,7 @@ impl Clip {
         &self,
         tokens: &PromptTokens,
     ) -> Result<(Tensor, Option<Tensor>), NodeError> {
-        let encoded = self.encoder.encode(tokens, self.layer)?;
+        let encoded = self.encoder.encode(tokens, self.layer).map_err(failure)?;
         Ok((encoded.cond, encoded.pooled))
     }
 }

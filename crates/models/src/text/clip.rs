@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
 use fresco_tensor::nn::{Act, After, Embedding, LayerNorm, Linear, Mask, attention};
+use fresco_tensor::{Device, Tensor};
 
 use super::bpe;
 use super::tokenizer::MIN_LENGTH;
@@ -185,6 +185,7 @@ pub(super) struct Sequence {
 /// See the [module](self).
 pub struct ClipText {
     config: ClipConfig,
+    device: Device,
     token_embedding: Arc<Embedding>,
     position_embedding: Tensor,
     layers: Vec<Layer>,
@@ -211,6 +212,7 @@ impl ClipText {
             text_projection: projected
                 .then(|| linear(store, "text_projection", config.hidden, config.hidden))
                 .transpose()?,
+            device: store.device().clone(),
             config,
         })
     }
@@ -256,7 +258,7 @@ impl ClipText {
         })
     }
 
-    /// Runs sequences of one length as a batch.
+    /// Runs sequences of one length as a batch, on the device of the weights. The results are in main memory.
     pub(super) fn forward(&self, batch: &[Sequence], layer: ClipLayer) -> Result<ClipOutput> {
         let rows: Vec<&Tensor> = batch.iter().map(|s| &s.embedded).collect();
         let x = Tensor::stack(&rows, 0)?; // (b, n, c)
@@ -265,7 +267,8 @@ impl ClipText {
             let reason = format!("{n} tokens are more than its {}", self.config.positions);
             return Err(ModelError::invalid("text encoder", reason));
         }
-        let mut x = x.add(&self.position_embedding.narrow(0, 0, n)?)?;
+        let x = x.add(&self.position_embedding.narrow(0, 0, n)?)?;
+        let mut x = x.to(&self.device)?;
         let chosen = match layer {
             ClipLayer::Last => None,
             ClipLayer::Hidden { index, .. } => self.layer_index(index),
@@ -277,7 +280,8 @@ impl ClipText {
                 hidden = Some(x.clone());
             }
         }
-        let last = self.final_layer_norm.forward(&x)?;
+        let home = |t: Tensor| t.to(&Device::cpu());
+        let last = home(self.final_layer_norm.forward(&x)?)?;
         let ends: Result<Vec<Tensor>, _> = batch
             .iter()
             .enumerate()
@@ -286,14 +290,14 @@ impl ClipText {
         let ends = ends?;
         let pooled = Tensor::stack(&ends.iter().collect::<Vec<_>>(), 0)?; // (b, c)
         let projected = match &self.text_projection {
-            Some(projection) => projection.forward(&pooled)?,
+            Some(projection) => home(projection.forward(&pooled.to(&self.device)?)?)?,
             None => pooled.clone(),
         };
         let hidden = match (hidden, layer) {
             (Some(hidden), ClipLayer::Hidden { norm: true, .. }) => {
-                self.final_layer_norm.forward(&hidden)?
+                home(self.final_layer_norm.forward(&hidden)?)?
             }
-            (Some(hidden), _) => hidden,
+            (Some(hidden), _) => home(hidden)?,
             (None, _) => last,
         };
         Ok(ClipOutput {

@@ -477,3 +477,18 @@ fn embeddings_of_torch() {
     let file = pickle::load(folder.join("nested.pth")).unwrap();
     assert!(unpickle_embedding(&file, "clip_l", 4).is_err());
 }
+
+#[test]
+fn another_device_gives_the_same_numbers() {
+    let device = Device::register_sim(71, 64 << 20).unwrap();
+    let there = TextEncoder::from_files(&[file(small(2))], &device).unwrap();
+    let here = TextEncoder::from_files(&[file(small(2))], &Device::cpu()).unwrap();
+    for layer in [None, Some(-2)] {
+        let (cond, pooled) = encode(&there, TEXT, layer);
+        assert!(cond.device().is_cpu() && pooled.device().is_cpu());
+        assert_eq!((cond, pooled), encode(&here, TEXT, layer));
+    }
+    assert!(device.used() > 0);
+    drop(there);
+    assert_eq!(device.used(), 0);
+}

@@ -1,20 +1,24 @@
 //! Text encoders from files of their own.
 
-use std::sync::Arc;
-
-use fresco_files::Folders;
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_models::text::{Stack, TextEncoder};
-use fresco_tensor::{Device, WeightFile, open_weights};
+use fresco_tensor::Device;
 
 use super::Clip;
+use crate::loaders::{device, open_model};
+use crate::sampling::run::failure;
 
-fn open(cx: &Cx, name: &str) -> Result<Arc<dyn WeightFile>, NodeError> {
-    let folders = cx.resource::<Folders>()?;
-    let path = folders
-        .require("text_encoders", name)
-        .map_err(|e| NodeError::file_not_found(e.to_string()))?;
-    Ok(open_weights(path)?)
+/// The encoder that files make, where the node was told to keep it.
+fn load(names: &[&str], place: Option<&str>, cx: &Cx) -> Result<TextEncoder, NodeError> {
+    let files: Result<Vec<_>, _> = names
+        .iter()
+        .map(|name| open_model(cx, "text_encoders", name))
+        .collect();
+    let device = match place {
+        Some("cpu") => Device::cpu(),
+        _ => device(cx),
+    };
+    TextEncoder::from_files(&files?, &device).map_err(failure)
 }
 
 fn unsupported(family: &str) -> NodeError {
@@ -38,14 +42,13 @@ pub(super) struct CLIPLoader {
     clip_name: String,
     #[input(choices = ["stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis"])]
     r#type: String,
-    #[expect(dead_code, reason = "there is only the CPU so far")]
     #[input(optional, choices = ["default", "cpu"], advanced = true)]
     device: Option<String>,
 }
 
 impl Node for CLIPLoader {
     fn run(self, cx: &Cx) -> NodeResult {
-        let encoder = TextEncoder::from_files(&[open(cx, &self.clip_name)?], &Device::cpu())?;
+        let encoder = load(&[&self.clip_name], self.device.as_deref(), cx)?;
         // Some families put a network of this kind to a use of their own.
         let taken = match encoder.stack() {
             Stack::Sd1 => matches!(&*self.r#type, "sd3" | "hidream"),
@@ -75,7 +78,6 @@ pub(super) struct DualCLIPLoader {
     clip_name2: String,
     #[input(choices = ["sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15", "kandinsky5", "kandinsky5_image", "newbie"])]
     r#type: String,
-    #[expect(dead_code, reason = "there is only the CPU so far")]
     #[input(optional, choices = ["default", "cpu"], advanced = true)]
     device: Option<String>,
 }
@@ -85,8 +87,8 @@ impl Node for DualCLIPLoader {
         if self.r#type != "sdxl" {
             return Err(unsupported(&self.r#type));
         }
-        let files = [open(cx, &self.clip_name1)?, open(cx, &self.clip_name2)?];
-        let encoder = TextEncoder::from_files(&files, &Device::cpu())?;
+        let names = [&*self.clip_name1, &*self.clip_name2];
+        let encoder = load(&names, self.device.as_deref(), cx)?;
         Ok(NodeOutput::one(Clip::new(encoder)))
     }
 }
