@@ -65,7 +65,7 @@ impl ClipConfig {
     }
 }
 
-struct Layer {
+struct Block {
     layer_norm1: Arc<LayerNorm>,
     q_proj: Arc<Linear>,
     k_proj: Arc<Linear>,
@@ -76,7 +76,7 @@ struct Layer {
     fc2: Arc<Linear>,
 }
 
-impl Layer {
+impl Block {
     fn new(store: &Store, index: usize, config: &ClipConfig) -> Result<Self> {
         let key = |name: &str| format!("text_model.encoder.layers.{index}.{name}");
         let hidden = config.hidden;
@@ -188,7 +188,7 @@ pub struct ClipText {
     device: Device,
     token_embedding: Arc<Embedding>,
     position_embedding: Tensor,
-    layers: Vec<Layer>,
+    layers: Vec<Block>,
     final_layer_norm: Arc<LayerNorm>,
     text_projection: Option<Arc<Linear>>,
 }
@@ -202,7 +202,7 @@ impl ClipText {
             let found = position_embedding.shape();
             return Err(shape_error(store, key, expected, found));
         }
-        let layers = (0..config.layers).map(|i| Layer::new(store, i, &config));
+        let layers = (0..config.layers).map(|i| Block::new(store, i, &config));
         let projected = store.has("text_projection.weight");
         Ok(Self {
             token_embedding: store.embedding("text_model.embeddings.token_embedding")?,

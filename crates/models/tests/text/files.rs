@@ -325,9 +325,12 @@ fn patches_change_a_copy() {
     let encoder = TextEncoder::from_files(&[file(small(2))], &Device::cpu()).unwrap();
     let before = encode(&encoder, TEXT, None);
     let with = |wanted: &str| {
-        let changed = encoder.with_stores(|prefix, store| match prefix == wanted {
-            true => store.patched(Arc::new(Doubled)),
-            false => Arc::clone(store),
+        let changed = encoder.with_stores(|prefix, store| {
+            if prefix == wanted {
+                store.patched(Arc::new(Doubled))
+            } else {
+                Arc::clone(store)
+            }
         });
         encode(&changed.unwrap(), TEXT, None)
     };

@@ -1,5 +1,10 @@
 //! Text encoders against `tests/gold`.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a step that fails in a test should fail the test"
+)]
+
 mod files;
 
 use std::collections::BTreeMap;
