@@ -282,7 +282,10 @@ fn embeddings_are_found_inside_their_folders_only() {
     save_embedding(&root.join("plain"), 4.0);
     save_embedding(&models.join("secret.safetensors"), 5.0);
     fs::write(root.join("broken.pt"), b"nothing of the sort").unwrap();
+    let torch = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tensor/tests/files");
+    fs::copy(torch.join("inversion.pt"), root.join("below/torch.pt")).unwrap();
     let source = FolderEmbeddings::of(&place.cx).unwrap();
+    assert_eq!(source.load("torch", "clip_l", 4).unwrap().len(), 2);
     let first = |name: &str| source.load(name, "clip_l", 4).map(|rows| rows[0][0]);
     assert_eq!(first("top"), Some(1.0));
     assert_eq!(first("top.safetensors"), Some(1.0));
