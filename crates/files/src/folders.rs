@@ -28,6 +28,19 @@ pub const MODEL_EXTENSIONS: &[&str] = &[
     ".sft",
 ];
 
+/// The same for networks that people also keep quantised. The reference lists those through an extension only.
+const WITH_GGUF: &[&str] = &[
+    ".ckpt",
+    ".pt",
+    ".pt2",
+    ".bin",
+    ".pth",
+    ".safetensors",
+    ".pkl",
+    ".sft",
+    ".gguf",
+];
+
 /// Types left out of the browsing API: not models.
 const NOT_BROWSABLE: &[&str] = &["configs", "custom_nodes"];
 
@@ -40,12 +53,12 @@ const TYPES: &[(&str, &[&str], &[&str])] = &[
     (
         "text_encoders",
         &["text_encoders", "clip"],
-        MODEL_EXTENSIONS,
+        WITH_GGUF,
     ),
     (
         "diffusion_models",
         &["unet", "diffusion_models"],
-        MODEL_EXTENSIONS,
+        WITH_GGUF,
     ),
     ("clip_vision", &["clip_vision"], MODEL_EXTENSIONS),
     ("style_models", &["style_models"], MODEL_EXTENSIONS),
