@@ -82,6 +82,9 @@ pub(crate) struct ExecArgs {
     /// Pictures of unfinished steps, unless the prompt says otherwise
     #[arg(long, value_enum, value_name = "METHOD", default_value_t)]
     pub(crate) preview_method: PreviewMethod,
+    /// The longer side of such pictures
+    #[arg(long, value_name = "PIXELS", default_value_t = 512)]
+    pub(crate) preview_size: u16,
     /// Write neither prompt nor workflow into saved files
     #[arg(long)]
     pub(crate) disable_metadata: bool,
@@ -369,7 +372,6 @@ const ACCEPTED: &[(&str, Takes, &str)] = &[
         Takes::One(&["md5", "sha1", "sha256", "sha512"]),
         "",
     ),
-    ("preview-size", Takes::Int, ""),
     ("disable-pinned-memory", Takes::Nothing, ""),
     ("mmap-torch-files", Takes::Nothing, ""),
     ("disable-mmap", Takes::Nothing, ""),

@@ -9,6 +9,7 @@ use fresco_files::{Dirs, Folders, Saver, folders, walk};
 use fresco_graph::{Listings, Map, Registry, Resources, Value, object_info};
 use fresco_nodes::loaders::Runtime;
 use fresco_nodes::lora::{LoraOptions, PatchMode};
+use fresco_nodes::sampling::preview::PreviewSize;
 use fresco_nodes::save::SaveOptions;
 use fresco_tensor::Device;
 
@@ -76,6 +77,7 @@ impl House {
         resources.insert(Runtime {
             device: device.unwrap_or_default(),
         });
+        resources.insert(PreviewSize(settings.preview_size));
         ExecutorConfig {
             registry: self.registry.clone(),
             resources: Arc::new(resources),

@@ -55,6 +55,7 @@ impl FolderSettings {
 pub(crate) struct ExecSettings {
     pub(crate) cache: Strategy,
     pub(crate) preview_method: &'static str,
+    pub(crate) preview_size: usize,
     pub(crate) disable_metadata: bool,
     pub(crate) disable_smart_memory: bool,
     pub(crate) lora_on_the_fly: bool,
@@ -79,6 +80,7 @@ impl ExecSettings {
                 PreviewMethod::Latent2rgb => "latent2rgb",
                 PreviewMethod::Taesd => "taesd",
             },
+            preview_size: usize::from(args.preview_size),
             disable_metadata: args.disable_metadata,
             disable_smart_memory: args.disable_smart_memory,
             lora_on_the_fly: args.lora_on_the_fly,

@@ -7,9 +7,10 @@ pub mod guidance;
 pub mod guiders;
 pub mod ksampler;
 pub mod model;
+pub mod model_patches;
 pub mod model_sampling;
 pub mod noise;
-mod preview;
+pub mod preview;
 pub mod run;
 pub mod samplers;
 
@@ -71,4 +72,14 @@ pub static NODES: &[NodeEntry] = &[
     entry::<block_patches::FreeU>(),
     entry::<block_patches::FreeUV2>(),
     entry::<block_patches::PatchModelAddDownscale>(),
+    entry::<model_patches::PerpNeg>(),
+    entry::<model_patches::SelfAttentionGuidance>(),
+    entry::<model_patches::PerturbedAttentionGuidance>(),
+    entry::<model_patches::HyperTile>(),
+    entry::<model_patches::TomePatchModel>(),
+    entry::<model_patches::UNetSelfAttentionMultiply>(),
+    entry::<model_patches::UNetCrossAttentionMultiply>(),
+    entry::<model_patches::UNetTemporalAttentionMultiply>(),
+    entry::<model_patches::ModelComputeDtype>(),
+    entry::<model_patches::TorchCompileModel>(),
 ];

@@ -4,19 +4,23 @@
 //! A [`Cond`] is one entry of a conditioning. [`prepare`] fits all entries of a run to its latent; [`predict`] makes the
 //! predictions of one step; a [`Guider`] joins them.
 
+mod attention_guidance;
 mod batch;
 mod cond;
 mod guide;
 mod inpaint;
 mod prepare;
 mod sd;
+mod token_patches;
 
+pub use attention_guidance::{PerpNeg, PerturbedAttention, SelfAttention};
 pub use batch::{Call, CallConds, Predict, predict};
 pub use cond::{Area, Cond, CondValue, ControlSource, ModelConds, Region};
 pub use guide::{Guidance, Guider, Lists, RunPatch};
 pub use inpaint::{Inpaint, fit_mask};
 pub use prepare::{Encode, EncodeArgs, Setting, encode, prepare};
 pub use sd::{Concat, SdModel};
+pub use token_patches::{HyperTile, TokenMerging};
 
 use std::sync::Arc;
 

@@ -21,6 +21,11 @@ pub trait BaseModel: Send + Sync {
     /// And back.
     fn process_latent_out(&self, latent: &Tensor) -> Result<Tensor>;
 
+    /// How its latents are stored and shown, where that is known.
+    fn latent_format(&self) -> Option<LatentFormat> {
+        None
+    }
+
     /// Channels of the latents it makes.
     fn latent_channels(&self) -> usize {
         4
@@ -93,6 +98,10 @@ impl BaseModel for SdModel {
 
     fn process_latent_out(&self, latent: &Tensor) -> Result<Tensor> {
         self.format.process_out(latent)
+    }
+
+    fn latent_format(&self) -> Option<LatentFormat> {
+        Some(self.format)
     }
 
     fn latent_channels(&self) -> usize {

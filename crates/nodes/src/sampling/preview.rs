@@ -1,19 +1,151 @@
 //! Pictures of a latent while it is being sampled.
 
-use fresco_graph::{Cx, Preview};
+use std::sync::Arc;
+
+use fresco_files::Folders;
+use fresco_files::encode_jpeg;
+use fresco_files::png_write::{Picture, Pixels};
+use fresco_graph::{Cx, NodeError, Preview, PreviewFormat};
+use fresco_models::latent_format::LatentFormat;
+use fresco_models::preview::{self, Rgb8};
+use fresco_models::store::Store;
+use fresco_models::taesd::Taesd;
 use fresco_tensor::Tensor;
+use fresco_tensor::resize::pillow;
 
 use super::Model;
+use crate::loaders::{device, open_model};
+
+/// The longer side of previews, as the program was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreviewSize(pub usize);
+
+impl Default for PreviewSize {
+    fn default() -> Self {
+        Self(512)
+    }
+}
+
+/// Of preview JPEGs.
+const QUALITY: u8 = 95;
 
 /// Makes the pictures of one run.
-pub(super) struct Previewer;
+pub(super) struct Previewer {
+    maker: Option<preview::Previewer>,
+    size: usize,
+}
 
 impl Previewer {
-    pub(super) fn new(_model: &Model, _cx: &Cx) -> Self {
-        Self
+    pub(super) fn new(model: &Model, cx: &Cx) -> Self {
+        let format = model.latent_format.or_else(|| model.base.latent_format());
+        let maker = format.and_then(|format| match &*cx.preview_method {
+            "auto" | "latent2rgb" => preview::Previewer::rgb(format),
+            "taesd" => match taesd(format, cx) {
+                Ok(Some(decoder)) => Some(preview::Previewer::Taesd(decoder)),
+                Ok(None) => {
+                    let name = format.taesd.unwrap_or(format.name);
+                    tracing::warn!(
+                        "previews are rough: there is no {name} in the folder vae_approx"
+                    );
+                    preview::Previewer::rgb(format)
+                }
+                Err(e) => {
+                    tracing::warn!("previews are rough: {}", e.message());
+                    preview::Previewer::rgb(format)
+                }
+            },
+            _ => None,
+        });
+        let size = cx
+            .resource::<PreviewSize>()
+            .map_or(PreviewSize::default(), |s| *s);
+        Self {
+            maker,
+            size: size.0,
+        }
     }
 
-    pub(super) fn picture(&self, _denoised: &Tensor) -> Option<Preview> {
-        None
+    /// The picture of a step; one that cannot be made is left out.
+    pub(super) fn picture(&self, denoised: &Tensor) -> Option<Preview> {
+        let maker = self.maker.as_ref()?;
+        let made = maker
+            .preview(denoised)
+            .map_err(NodeError::from)
+            .and_then(|picture| encode(&picture, self.size));
+        match made {
+            Ok(bytes) => Some(Preview {
+                format: PreviewFormat::Jpeg,
+                bytes: bytes.into(),
+            }),
+            Err(e) => {
+                tracing::warn!("no preview: {}", e.message());
+                None
+            }
+        }
+    }
+}
+
+/// The small decoder of a format, if its file is there.
+fn taesd(format: LatentFormat, cx: &Cx) -> Result<Option<Arc<Taesd>>, NodeError> {
+    let Some(name) = format.taesd else {
+        return Ok(None);
+    };
+    let folders = cx.resource::<Folders>()?;
+    let listed = folders.list("vae_approx")?;
+    let Some(file) = listed.iter().find(|file| file.starts_with(name)) else {
+        return Ok(None);
+    };
+    let file = open_model(cx, "vae_approx", file)?;
+    let store = Store::open(file, "", device(cx));
+    Ok(Some(Arc::new(Taesd::previewer(&store)?)))
+}
+
+/// The size of a picture that just fits a square; small ones grow.
+fn contained(width: usize, height: usize, most: usize) -> (usize, usize) {
+    let part = |a: usize, b: usize| {
+        ((a as f64 / b as f64 * most as f64).round_ties_even() as usize).max(1)
+    };
+    match width.cmp(&height) {
+        std::cmp::Ordering::Equal => (most, most),
+        std::cmp::Ordering::Greater => (most, part(height, width)),
+        std::cmp::Ordering::Less => (part(width, height), most),
+    }
+}
+
+fn encode(picture: &Rgb8, most: usize) -> Result<Vec<u8>, NodeError> {
+    let (width, height) = match most {
+        0 => (picture.width, picture.height),
+        most => contained(picture.width, picture.height, most),
+    };
+    let source = pillow::Picture {
+        pixels: &picture.data,
+        width: picture.width,
+        height: picture.height,
+        channels: 3,
+    };
+    let sized = pillow::resize(source, width, height, pillow::Filter::Bilinear)?;
+    let picture = Picture::new(width as u32, height as u32, Pixels::Rgb, &sized)?;
+    Ok(encode_jpeg(&picture, QUALITY)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn previews_fill_their_square() {
+        assert_eq!(contained(8, 4, 512), (512, 256));
+        assert_eq!(contained(64, 64, 512), (512, 512));
+        assert_eq!(contained(1000, 3000, 512), (171, 512));
+        assert_eq!(contained(1, 16384, 512), (1, 512));
+        let picture = Rgb8 {
+            width: 2,
+            height: 1,
+            data: vec![255, 0, 0, 0, 0, 255],
+        };
+        let bytes = encode(&picture, 64).unwrap();
+        let frame = fresco_files::image::decode(&bytes, &fresco_files::image::Limits::default());
+        let frame = &frame.unwrap().frames[0];
+        assert_eq!((frame.width, frame.height), (64, 32));
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn golden(file: &str, name: &str) -> Tensor {
     file.tensor(name).unwrap()
 }
 
-fn keys(file: &str) -> Vec<(String, Vec<usize>)> {
+pub(crate) fn keys(file: &str) -> Vec<(String, Vec<usize>)> {
     let bytes = std::fs::read(folder().join(format!("{file}.json"))).unwrap();
     let about = json::parse_bytes(&bytes).unwrap();
     let keys = about.get("keys").and_then(Value::as_map).unwrap();

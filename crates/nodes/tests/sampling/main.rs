@@ -1,4 +1,9 @@
 //! Sampling through the node interface, with small networks of made-up weights.
 
+mod bad_input;
+mod custom;
 mod end_to_end;
 mod harness;
+mod patches;
+mod progress;
+mod variants;
