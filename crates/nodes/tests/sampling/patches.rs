@@ -118,7 +118,7 @@ fn patches_go_together() {
     for (name, args) in [
         ("RescaleCFG", map! {"multiplier" => 0.5}),
         (
-            "FreeU_V2",
+            "FreeU",
             map! {"b1" => 1.3, "b2" => 1.4, "s1" => 0.9, "s2" => 0.2},
         ),
         (

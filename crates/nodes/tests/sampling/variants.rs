@@ -37,6 +37,14 @@ fn sizes_go_into_sdxl() {
     let model = SdModel::new(store, config, latent_format::SDXL).unwrap();
     let mut cond = Cond::new(Tensor::zeros([1, 77, 96]).unwrap());
     cond.pooled = Some(synthetic::value("e2exl.pooled", &[1, 64], 1.0).unwrap());
+    for (key, value) in [
+        ("crop_h", 5.0),
+        ("crop_w", 3.0),
+        ("target_height", 896.0),
+        ("target_width", 640.0),
+    ] {
+        cond.numbers.insert(key.into(), value);
+    }
     let noise = Tensor::zeros([1, 4, 8, 8]).unwrap();
     let args = EncodeArgs {
         cond: &cond,
