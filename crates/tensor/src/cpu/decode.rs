@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "writes into the working space of a thread")]
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
@@ -26,16 +27,18 @@ impl Weight {
         &self,
         engine: Engine,
         panel: usize,
-        block: &Block,
+        (block, split): (&Block, bool),
         space: &mut Space,
         lanes: &mut Space,
     ) -> *const u8 {
+        let _ = (&lanes, split);
         let [first, ..] = block.parts.as_slice() else {
             return space.take(0);
         };
         match engine {
             Engine::Vector(isa) => {
-                if self.dtype() == Dtype::F32 && cfg!(target_endian = "little") {
+                let stored_so = self.dtype() == Dtype::F32 && cfg!(target_endian = "little");
+                if stored_so && block.is_plain() {
                     // Taps and channels are in the order of the panel.
                     let rest = first.channel..self.channels();
                     let stored = self.panel(panel, first.tap, rest);
@@ -50,7 +53,7 @@ impl Weight {
             Engine::Tiles => {
                 let to = space.take(block.bytes);
                 // SAFETY: there is room for the block, and the machine has the tiles.
-                unsafe { self.split(panel, &block.parts, to, lanes) };
+                unsafe { self.split(panel, block, split, to, lanes) };
                 to
             }
         }
@@ -61,8 +64,16 @@ impl Weight {
     /// # Safety
     /// `to` has room for the steps at their places, and the machine has the tiles.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn split(&self, panel: usize, parts: &[Part], to: *mut u8, lanes: &mut Space) {
-        if self.dtype() == Dtype::F16 {
+    unsafe fn split(
+        &self,
+        panel: usize,
+        block: &Block,
+        split: bool,
+        to: *mut u8,
+        lanes: &mut Space,
+    ) {
+        let parts = &block.parts;
+        if self.dtype() == Dtype::F16 && block.is_plain() {
             for part in parts {
                 let range = part.channel..part.channel + part.len;
                 let values = self.panel(panel, part.tap, range);
@@ -81,7 +92,7 @@ impl Weight {
             let mut done = 0;
             for part in parts {
                 let lanes = std::slice::from_raw_parts(wide.add(done), part.len);
-                amx::split_f32(lanes, self.is_split(), to.add(part.at));
+                amx::split_f32(lanes, split, to.add(part.at));
                 done += part.len;
             }
         }
@@ -92,39 +103,80 @@ impl Weight {
     /// # Safety
     /// `to` has room for the lanes, and the machine has `isa`.
     unsafe fn widen(&self, isa: Isa, panel: usize, parts: &[Part], mut to: *mut Lane) {
+        /// Channels whose taps are added up at a time.
+        const SOME: usize = 16;
+        if parts.is_empty() || self.panel(panel, 0, 0..0).is_none() {
+            // SAFETY: as promised by the caller.
+            unsafe { self.widen_rows(panel, parts, to) };
+            return;
+        }
         for part in parts {
-            let range = part.channel..part.channel + part.len;
-            let Some(values) = self.panel(panel, part.tap, range) else {
-                // SAFETY: as promised by the caller.
-                unsafe { self.widen_rows(panel, parts, to) };
-                return;
-            };
-            // SAFETY: the caller has room for the lanes, and the instruction set is there.
-            unsafe {
-                match self.dtype() {
-                    Dtype::F16 => kernel::widen_f16(isa, lanes_of(values), to),
-                    Dtype::Bf16 => {
-                        for (i, lane) in lanes_of(values).iter().enumerate() {
-                            let wide = lane.map(|b| f32::from_bits(u32::from(b.to_le()) << 16));
-                            to.add(i).write(wide);
-                        }
-                    }
-                    Dtype::F32 => {
-                        let (values, _) = values.as_chunks::<4>();
-                        let to = to.cast::<f32>();
-                        for (i, value) in values.iter().enumerate() {
-                            to.add(i).write(f32::from_le_bytes(*value));
-                        }
-                    }
-                    dtype => {
-                        let table = bytes_as_f32(dtype);
-                        let (values, _) = values.as_chunks::<WIDTH>();
-                        for (i, lane) in values.iter().enumerate() {
-                            to.add(i).write(lane.map(|b| table[usize::from(b)]));
-                        }
+            let (down, right) = part.sum;
+            let taps = (0..down).flat_map(|y| (0..right).map(move |x| part.tap + y * 3 + x));
+            for (number, tap) in taps.enumerate() {
+                let range = part.channel..part.channel + part.len;
+                if number == 0 {
+                    // SAFETY: the caller has room for the lanes, and the instruction set is there.
+                    unsafe { self.widen_tap(isa, panel, tap, range, to) };
+                    continue;
+                }
+                let mut some = [[0.0; WIDTH]; SOME];
+                for start in (0..part.len).step_by(SOME) {
+                    let len = SOME.min(part.len - start);
+                    let first = part.channel + start;
+                    // SAFETY: there is room for `len` lanes in `some`, and those from `to` have been written.
+                    let sums = unsafe {
+                        self.widen_tap(isa, panel, tap, first..first + len, some.as_mut_ptr());
+                        std::slice::from_raw_parts_mut(to.add(start), len)
+                    };
+                    for (sum, more) in sums.as_flattened_mut().iter_mut().zip(some.as_flattened()) {
+                        *sum += more;
                     }
                 }
-                to = to.add(part.len);
+            }
+            // SAFETY: the caller has room for the lanes of all parts.
+            to = unsafe { to.add(part.len) };
+        }
+    }
+
+    /// Some channels of one tap of a panel as f32.
+    ///
+    /// # Safety
+    /// The weight is kept in panels, `to` has room for the lanes, and the machine has `isa`.
+    unsafe fn widen_tap(
+        &self,
+        isa: Isa,
+        panel: usize,
+        tap: usize,
+        channels: Range<usize>,
+        to: *mut Lane,
+    ) {
+        let values = self.panel(panel, tap, channels);
+        let values = values.expect("the caller says so");
+        // SAFETY: the caller has room for the lanes, and the instruction set is there.
+        unsafe {
+            match self.dtype() {
+                Dtype::F16 => kernel::widen_f16(isa, lanes_of(values), to),
+                Dtype::Bf16 => {
+                    for (i, lane) in lanes_of(values).iter().enumerate() {
+                        let wide = lane.map(|b| f32::from_bits(u32::from(b.to_le()) << 16));
+                        to.add(i).write(wide);
+                    }
+                }
+                Dtype::F32 => {
+                    let (values, _) = values.as_chunks::<4>();
+                    let to = to.cast::<f32>();
+                    for (i, value) in values.iter().enumerate() {
+                        to.add(i).write(f32::from_le_bytes(*value));
+                    }
+                }
+                dtype => {
+                    let table = bytes_as_f32(dtype);
+                    let (values, _) = values.as_chunks::<WIDTH>();
+                    for (i, lane) in values.iter().enumerate() {
+                        to.add(i).write(lane.map(|b| table[usize::from(b)]));
+                    }
+                }
             }
         }
     }
@@ -134,17 +186,30 @@ impl Weight {
     /// # Safety
     /// As [`Self::widen`].
     unsafe fn widen_rows(&self, panel: usize, parts: &[Part], to: *mut Lane) {
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
+            return;
+        };
+        let taps = self.taps();
+        // Of one tap only the channels of the parts are decoded.
+        let (range, skip) = if taps == 1 {
+            (first.channel..last.channel + last.len, first.channel)
+        } else {
+            (0..self.channels(), 0)
+        };
         let to = to.cast::<f32>();
         for j in 0..WIDTH {
-            let row = (panel * WIDTH + j < self.out())
-                .then(|| self.row(panel * WIDTH + j))
-                .flatten();
+            let output = panel * WIDTH + j;
+            let row = (output < self.out()).then(|| self.row(output, range.clone()));
+            let row = row.flatten();
             let mut done = 0;
             for part in parts {
                 for i in 0..part.len {
-                    let value = row
-                        .as_ref()
-                        .map_or(0.0, |row| row[(part.channel + i) * self.taps() + part.tap]);
+                    let at = (part.channel - skip + i) * taps + part.tap;
+                    let value = row.as_ref().map_or(0.0, |row| {
+                        let (down, right) = part.sum;
+                        let taps = (0..down).flat_map(|y| (0..right).map(move |x| y * 3 + x));
+                        taps.map(|tap| row[at + tap]).sum()
+                    });
                     // SAFETY: the caller has room for the lanes.
                     unsafe { to.add((done + i) * WIDTH + j).write(value) };
                 }

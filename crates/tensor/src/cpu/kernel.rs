@@ -150,6 +150,26 @@ pub(crate) struct Place {
     pub(crate) columns: usize,
 }
 
+/// Fetches the parts of output rows that will be written, and of what is added to them, into the cache. Rows of
+/// `usize::MAX` are none.
+pub(crate) fn prefetch(rows: &[usize], add: Option<&[f32]>, place: Place) {
+    #[cfg(target_arch = "x86_64")]
+    for &row in rows.iter().filter(|row| **row != usize::MAX) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+        let at = row * place.width + place.column;
+        let sources = [Some(place.out.cast_const()), add.map(<[f32]>::as_ptr)];
+        for source in sources.into_iter().flatten() {
+            for part in (0..place.columns).step_by(16) {
+                // SAFETY: a prefetch of any address is harmless.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(source.wrapping_add(at + part).cast()) };
+            }
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (rows, add, place);
+}
+
 /// Writes lanes to the output rows that `rows` names (`usize::MAX`: nowhere).
 ///
 /// # Safety

@@ -5,6 +5,8 @@
 
 #![expect(unsafe_code, reason = "threads fill disjoint panels of one allocation")]
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::lines::{self, LINE, Line, Shared};
@@ -44,8 +46,7 @@ impl Weight {
             }
             Dtype::F32 => Layout::Panels(pack::<4>(stored.bytes(), out, channels, taps)?),
             _ => {
-                let row = stored.bytes().len().checked_div(out).unwrap_or(0);
-                if row * out != stored.bytes().len() {
+                if stored.dtype().bytes_for(channels * taps).is_none() {
                     return Err(TensorError::invalid(
                         "weights",
                         format!("rows of {} values are not whole blocks", channels * taps),
@@ -100,12 +101,7 @@ impl Weight {
     }
 
     /// The values of one panel for some channels of a tap, [channel][output], where they lie in panels.
-    pub(crate) fn panel(
-        &self,
-        panel: usize,
-        tap: usize,
-        channels: std::ops::Range<usize>,
-    ) -> Option<&[u8]> {
+    pub(crate) fn panel(&self, panel: usize, tap: usize, channels: Range<usize>) -> Option<&[u8]> {
         let Layout::Panels(lines) = &self.layout else {
             return None;
         };
@@ -114,13 +110,29 @@ impl Weight {
         Some(&lines::bytes(lines)[(first + channels.start) * row..(first + channels.end) * row])
     }
 
-    /// All values of one output, [channel][tap], where the weight is kept in rows.
-    pub(crate) fn row(&self, output: usize) -> Option<Vec<f32>> {
+    /// The values of one output where the weight is kept in rows: [channel][tap], of all channels where there are several
+    /// taps, or else of those asked for.
+    pub(crate) fn row(&self, output: usize, channels: Range<usize>) -> Option<Vec<f32>> {
         let Layout::Rows(stored) = &self.layout else {
             return None;
         };
         let row = stored.bytes().len() / self.out;
-        Some(self.dtype.to_f32(&stored.bytes()[output * row..][..row]))
+        let row = &stored.bytes()[output * row..][..row];
+        let (elements, bytes) = self.dtype.block();
+        if self.taps > 1 || !channels.start.is_multiple_of(elements) {
+            let mut values = vec![0.0; self.channels * self.taps];
+            self.dtype.decode(row, &mut values);
+            if self.taps == 1 {
+                values.drain(..channels.start);
+            }
+            return Some(values);
+        }
+        let blocks = channels.start / elements..channels.end.div_ceil(elements);
+        let mut values = vec![0.0; blocks.len() * elements];
+        // Not `to_f32`, which may share work with other threads: this runs inside a task.
+        self.dtype
+            .decode(&row[blocks.start * bytes..blocks.end * bytes], &mut values);
+        Some(values)
     }
 }
 

@@ -17,9 +17,59 @@ pub(crate) struct Picture<'a> {
     pub(crate) kernel: (usize, usize),
     pub(crate) stride: usize,
     /// Zeros above and at the left.
-    pub(crate) before: usize,
+    pub(crate) before: (usize, usize),
     /// Zeros below and at the right.
-    pub(crate) behind: usize,
+    pub(crate) behind: (usize, usize),
+}
+
+/// Which part of the output a product makes: every `scale`-th row and column.
+#[derive(Clone, Copy)]
+pub(crate) struct Phase {
+    pub(crate) scale: usize,
+    pub(crate) row: usize,
+    pub(crate) column: usize,
+}
+
+impl Phase {
+    pub(crate) const ALL: Self = Self {
+        scale: 1,
+        row: 0,
+        column: 0,
+    };
+}
+
+impl<'a> Picture<'a> {
+    /// A picture enlarged to twice its size is seen by a 3x3 kernel as pairs of equal pixels. Each of the four outputs
+    /// over a pixel is then a 2x2 kernel of sums of weights over the picture as it is: less than half of the work.
+    pub(crate) fn is_doubled(&self) -> bool {
+        self.enlarged == (2 * self.size.0, 2 * self.size.1)
+            && self.kernel == (3, 3)
+            && self.stride == 1
+            && self.before == (1, 1)
+            && self.behind == (1, 1)
+    }
+
+    /// The picture for one of the four outputs.
+    pub(crate) fn halved(&self, phase: Phase) -> Picture<'a> {
+        let (y, x) = (phase.row, phase.column);
+        Picture {
+            enlarged: self.size,
+            kernel: (2, 2),
+            before: (1 - y, 1 - x),
+            behind: (y, x),
+            ..*self
+        }
+    }
+}
+
+/// The rows of a 3x3 kernel whose sum is one of the 2x2 kernel of a phase: the first, and how many.
+pub(crate) fn halved_taps(phase: usize, tap: usize) -> (usize, usize) {
+    match (phase, tap) {
+        (0, 0) => (0, 1),
+        (0, _) => (1, 2),
+        (_, 0) => (0, 2),
+        _ => (2, 1),
+    }
 }
 
 /// Where the copied pixels of a band of output rows lie. Positions count pixels.
@@ -44,7 +94,7 @@ impl Grid {
         let (kh, kw) = picture.kernel;
         let stride = picture.stride;
         // A zero at the end of a row is also the zero before the next one.
-        let shared = stride == 1 && kw == 3 && picture.before == 1 && picture.behind == 1;
+        let shared = stride == 1 && kw == 3 && picture.before.1 == 1 && picture.behind.1 == 1;
         let pitch = width + if shared { 1 } else { (kw - 1) / stride };
         let below = (kh - 1) / stride;
         Self {
@@ -89,13 +139,23 @@ impl Grid {
         let (phase, row) = (row / rows, row % rows);
         let (py, px) = (phase / s, phase % s);
         let to = phase * self.phase + row * self.pitch;
-        let source = |at: usize, size: usize, enlarged: usize| {
-            let i = at.checked_sub(picture.before)?;
+        let source = |at: usize, before: usize, size: usize, enlarged: usize| {
+            let i = at.checked_sub(before)?;
             (i < enlarged).then(|| i * size / enlarged)
         };
-        let y = source((first + row) * s + py, picture.size.0, picture.enlarged.0);
+        let y = source(
+            (first + row) * s + py,
+            picture.before.0,
+            picture.size.0,
+            picture.enlarged.0,
+        );
         for column in 0..self.pitch {
-            let x = source(column * s + px, picture.size.1, picture.enlarged.1);
+            let x = source(
+                column * s + px,
+                picture.before.1,
+                picture.size.1,
+                picture.enlarged.1,
+            );
             let values = y.zip(x).map(|(y, x)| {
                 let at = (image * picture.size.0 + y) * picture.size.1 + x;
                 &picture.data[at * picture.channels..][..picture.channels]

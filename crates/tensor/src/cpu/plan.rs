@@ -9,7 +9,7 @@ use super::amx;
 use super::isa::{self, Isa};
 use super::kernel::{self, Step};
 use super::packed::{WIDTH, Weight};
-use super::picture::Grid;
+use super::picture::{Grid, Phase, halved_taps};
 
 /// Channels of a linear layer's block: its activations for some hundred rows fill half of a second cache.
 const ROW_BLOCK: usize = 1280;
@@ -84,10 +84,13 @@ impl Engine {
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) tap: usize,
+    /// How many taps are added up, downwards and to the right.
+    pub(super) sum: (usize, usize),
     pub(super) channel: usize,
     /// Number of channels.
     pub(super) len: usize,
-    /// Where its decoded weights begin in those of its block, in bytes.
+    /// Where its tiles begin in those of its block, in bytes.
+    #[cfg(target_arch = "x86_64")]
     pub(super) at: usize,
 }
 
@@ -109,12 +112,15 @@ pub(super) struct Plan {
     pub(super) blocks: Vec<Block>,
     /// Bytes from one row (or pixel) of prepared activations to the next.
     pub(super) row_bytes: usize,
+    /// Whether bf16 is too short for the weights.
+    pub(super) split: bool,
 }
 
 impl Plan {
     /// For rows of channels. Each block has its own activations.
     pub(super) fn rows(engine: Engine, weight: &Weight) -> Self {
         let channels = weight.channels();
+        let split = weight.is_split();
         let direct = engine.parts() == 1;
         let row_bytes = if direct {
             channels * 4
@@ -135,12 +141,16 @@ impl Plan {
                     } else {
                         (channel - first) * 2
                     };
-                    block.push(engine, weight, 0, channel, len, offset);
+                    block.push(engine, split, (0, (1, 1)), channel, len, offset);
                 }
                 block
             })
             .collect();
-        Self { blocks, row_bytes }
+        Self {
+            blocks,
+            row_bytes,
+            split,
+        }
     }
 
     /// For pictures. All blocks read the same copied pixels.
@@ -149,7 +159,11 @@ impl Plan {
         weight: &Weight,
         grid: &Grid,
         kernel: (usize, usize),
+        phase: Phase,
     ) -> Self {
+        let doubled = phase.scale > 1;
+        // Sums are longer than what is added.
+        let split = weight.is_split() || doubled;
         let channels = weight.channels();
         let row_bytes = engine.row_bytes(channels);
         let most = most(engine);
@@ -177,10 +191,21 @@ impl Plan {
                 sum += len;
                 let block = blocks.last_mut().expect("there is one from the start");
                 let offset = grid.tap(y, x) * row_bytes + channel * size;
-                block.push(engine, weight, y * kernel.1 + x, channel, len, offset);
+                let tap = if doubled {
+                    let (top, down) = halved_taps(phase.row, y);
+                    let (left, right) = halved_taps(phase.column, x);
+                    (top * 3 + left, (down, right))
+                } else {
+                    (y * kernel.1 + x, (1, 1))
+                };
+                block.push(engine, split, tap, channel, len, offset);
             }
         }
-        Self { blocks, row_bytes }
+        Self {
+            blocks,
+            row_bytes,
+            split,
+        }
     }
 }
 
@@ -194,6 +219,11 @@ fn most(engine: Engine) -> usize {
 }
 
 impl Block {
+    /// Whether no taps are added up.
+    pub(super) fn is_plain(&self) -> bool {
+        self.parts.iter().all(|part| part.sum == (1, 1))
+    }
+
     fn new(channels: Range<usize>) -> Self {
         Self {
             parts: Vec::new(),
@@ -207,16 +237,18 @@ impl Block {
     fn push(
         &mut self,
         engine: Engine,
-        weight: &Weight,
-        tap: usize,
+        split: bool,
+        (tap, sum): (usize, (usize, usize)),
         channel: usize,
         len: usize,
         offset: usize,
     ) {
         self.parts.push(Part {
             tap,
+            sum,
             channel,
             len,
+            #[cfg(target_arch = "x86_64")]
             at: self.bytes,
         });
         self.steps.push(Step { offset, len });
@@ -224,8 +256,8 @@ impl Block {
         self.bytes += match engine {
             Engine::Vector(_) => len * WIDTH * 4,
             #[cfg(target_arch = "x86_64")]
-            Engine::Tiles => amx::step_bytes(weight.is_split()),
+            Engine::Tiles => amx::step_bytes(split),
         };
-        let _ = weight;
+        let _ = split;
     }
 }

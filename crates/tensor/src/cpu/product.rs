@@ -17,7 +17,7 @@ use super::finish::{Finish, Lane, normal_cdf};
 use super::kernel::{self, Place, Rows};
 use super::lines::{Shared, Space};
 use super::packed::{WIDTH, Weight};
-use super::picture::{Grid, Picture};
+use super::picture::{Grid, Phase, Picture};
 use super::plan::{Engine, Plan};
 use crate::error::Result;
 use crate::nn::Act;
@@ -34,7 +34,7 @@ const MOST_ROWS: usize = 32;
 enum Input<'a> {
     /// Rows of channels, next to each other, and how many.
     Rows(&'a [f32], usize),
-    Picture(&'a Picture<'a>, Grid),
+    Picture(&'a Picture<'a>, Grid, Phase),
 }
 
 /// Some output rows whose activations are together: rows of a linear layer, or a band of a picture.
@@ -82,7 +82,9 @@ pub(crate) fn linear(
     shape: &[usize],
     finish: &Finish<'_>,
 ) -> Result<Tensor> {
-    run(weight, Input::Rows(x, rows), rows, shape, finish, false)
+    run(shape, |out| {
+        multiply(weight, Input::Rows(x, rows), rows, finish, false, out);
+    })
 }
 
 /// `a * gelu(g)` of the halves of a linear layer.
@@ -102,7 +104,9 @@ pub(crate) fn geglu(
     };
     let half = weight.out() / 2;
     if half.is_multiple_of(WIDTH) {
-        return run(weight, Input::Rows(x, rows), rows, shape, &finish, true);
+        return run(shape, |out| {
+            multiply(weight, Input::Rows(x, rows), rows, &finish, true, out);
+        });
     }
     // The halves do not begin at a panel: both first.
     let both = linear(weight, x, rows, &[rows, weight.out()], &finish)?;
@@ -124,53 +128,87 @@ pub(crate) fn conv(
     let rows = batch * height * width;
     let plain = picture.kernel == (1, 1)
         && picture.stride == 1
-        && picture.before + picture.behind == 0
+        && (picture.before, picture.behind) == ((0, 0), (0, 0))
         && picture.enlarged == picture.size;
-    let input = if plain {
-        Input::Rows(picture.data, rows)
-    } else {
-        let engine = Engine::choose(rows);
-        let pixel = engine.row_bytes(picture.channels) * engine.parts();
-        // Bands of whole rows that fill a chunk.
-        let want = (CHUNK_BYTES / pixel).clamp(256, 2048);
-        let count = (height * width).div_ceil(want).clamp(1, height.max(1));
-        let band = height.div_ceil(count).max(1);
-        Input::Picture(picture, Grid::new(picture, height, width, band))
-    };
-    run(weight, input, rows, shape, finish, false)
+    run(shape, |out| {
+        if plain {
+            let input = Input::Rows(picture.data, rows);
+            multiply(weight, input, rows, finish, false, out);
+        } else if picture.is_doubled() {
+            for (row, column) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                let phase = Phase {
+                    scale: 2,
+                    row,
+                    column,
+                };
+                let size = (height / 2, width / 2);
+                bands(weight, &picture.halved(phase), size, phase, finish, out);
+            }
+        } else {
+            bands(weight, picture, (height, width), Phase::ALL, finish, out);
+        }
+    })
 }
 
-fn run(
+/// A convolution in bands of whole rows that fill a chunk. `size` is that of the phase's output.
+fn bands(
     weight: &Weight,
-    input: Input<'_>,
-    rows: usize,
-    shape: &[usize],
+    picture: &Picture<'_>,
+    (height, width): (usize, usize),
+    phase: Phase,
     finish: &Finish<'_>,
-    gated: bool,
-) -> Result<Tensor> {
+    out: Shared<f32>,
+) {
+    let rows = picture.batch * height * width;
+    let engine = Engine::choose(rows);
+    let pixel = engine.row_bytes(picture.channels) * engine.parts();
+    let want = (CHUNK_BYTES / pixel).clamp(256, 2048);
+    let count = (height * width).div_ceil(want).clamp(1, height.max(1));
+    let band = height.div_ceil(count).max(1);
+    let grid = Grid::new(picture, height, width, band);
+    let input = Input::Picture(picture, grid, phase);
+    multiply(weight, input, rows, finish, false, out);
+}
+
+/// A tensor that `write` fills.
+fn run(shape: &[usize], write: impl FnOnce(Shared<f32>)) -> Result<Tensor> {
     let mut y = reserve(shape)?;
     let count: usize = shape.iter().product();
     if count > 0 {
-        let engine = Engine::choose(rows);
-        let plan = match &input {
-            Input::Rows(..) => Plan::rows(engine, weight),
-            Input::Picture(picture, grid) => Plan::picture(engine, weight, grid, picture.kernel),
-        };
-        Product {
-            weight,
-            engine,
-            input,
-            finish,
-            out: Shared::new(y.as_mut_ptr()),
-            width: weight.out() / if gated { 2 } else { 1 },
-            gated,
-            plan,
-        }
-        .run();
+        write(Shared::new(y.as_mut_ptr()));
     }
-    // SAFETY: the space is reserved, and the product has written every row of every panel.
+    // SAFETY: the space is reserved, and products write every row of every panel of every phase.
     unsafe { y.set_len(count) };
     Ok(Tensor::raw(shape.to_vec(), y))
+}
+
+/// Writes one product. `rows` are its output rows.
+fn multiply(
+    weight: &Weight,
+    input: Input<'_>,
+    rows: usize,
+    finish: &Finish<'_>,
+    gated: bool,
+    out: Shared<f32>,
+) {
+    let engine = Engine::choose(rows);
+    let plan = match &input {
+        Input::Rows(..) => Plan::rows(engine, weight),
+        Input::Picture(picture, grid, phase) => {
+            Plan::picture(engine, weight, grid, picture.kernel, *phase)
+        }
+    };
+    Product {
+        weight,
+        engine,
+        input,
+        finish,
+        out,
+        width: weight.out() / if gated { 2 } else { 1 },
+        gated,
+        plan,
+    }
+    .run();
 }
 
 impl Product<'_> {
@@ -236,7 +274,7 @@ impl Product<'_> {
                     })
                     .collect()
             }
-            Input::Picture(picture, grid) => {
+            Input::Picture(picture, grid, _) => {
                 let bands = grid.bands(picture.batch);
                 let total = picture.batch * grid.height * grid.pitch;
                 // Small pictures together, as far as they fit into a chunk and leave one to each thread.
@@ -261,7 +299,7 @@ impl Product<'_> {
     fn positions(&self) -> usize {
         match &self.input {
             Input::Rows(..) => 0,
-            Input::Picture(_, grid) => grid.positions(),
+            Input::Picture(_, grid, _) => grid.positions(),
         }
     }
 
@@ -299,7 +337,7 @@ impl Product<'_> {
         match &self.input {
             Input::Rows(..) if self.is_direct() => 0,
             Input::Rows(..) => chunk[0].rows.len(),
-            Input::Picture(_, grid) => chunk.len() * grid.rows(),
+            Input::Picture(_, grid, _) => chunk.len() * grid.rows(),
         }
     }
 
@@ -313,7 +351,7 @@ impl Product<'_> {
                     self.put(Some(part), unit, i * to.block, to);
                 }
             }
-            Input::Picture(picture, grid) => {
+            Input::Picture(picture, grid, _) => {
                 let piece = &chunk[unit / grid.rows()];
                 let first = unit / grid.rows() * grid.positions();
                 let row = unit % grid.rows();
@@ -353,6 +391,7 @@ impl Product<'_> {
     fn multiply(&self, chunk: &[Piece], a: Prepared, panels: Range<usize>, spaces: &mut Spaces) {
         #[cfg(target_arch = "x86_64")]
         let tiles = (self.engine == Engine::Tiles).then(amx::Tiles::new);
+        let isa = self.engine.isa();
         let [_, weights, sums, lanes] = spaces;
         let step = self.engine.rows();
         let blocks = &self.plan.blocks;
@@ -392,9 +431,10 @@ impl Product<'_> {
             for half in (0..halves).rev() {
                 let last = number + 1 == blocks.len() && half == 0;
                 let source = panel + half * self.panels();
+                let planned = (block, self.plan.split);
                 let b = self
                     .weight
-                    .decode(self.engine, source, block, weights, lanes);
+                    .decode(self.engine, source, planned, weights, lanes);
                 let mut done = 0;
                 for (i, piece) in chunk.iter().enumerate() {
                     let positions = self.count(piece);
@@ -410,6 +450,13 @@ impl Product<'_> {
                             first: unsafe { a.first.get().add(at) },
                             stride: self.plan.row_bytes,
                         };
+                        let mut targets = [usize::MAX; MOST_ROWS];
+                        let targets = &mut targets[..m];
+                        if last {
+                            self.targets(piece, q, targets);
+                            // They arrive while the kernel multiplies.
+                            kernel::prefetch(targets, self.finish.add, self.place(panel));
+                        }
                         // SAFETY: the rows and the decoded block are those of the plan; the space for the activations
                         // ends behind a full block of rows, and sums come in full blocks.
                         unsafe {
@@ -424,7 +471,7 @@ impl Product<'_> {
                                     m,
                                     &block.offsets,
                                     (rows, a.low),
-                                    (b, self.weight.is_split()),
+                                    (b, self.plan.split),
                                     c,
                                     number > 0,
                                 ),
@@ -437,7 +484,11 @@ impl Product<'_> {
                                 let slice = |c| std::slice::from_raw_parts(c, m);
                                 (slice(c.cast_const()), gate.map(slice))
                             };
-                            self.write(piece, q, lanes, gate, panel);
+                            let place = self.place(panel);
+                            // SAFETY: the rows and columns lie in the output, and only this task has this part of them.
+                            unsafe {
+                                kernel::write(isa, lanes, targets, gate, self.finish, place);
+                            }
                         }
                     }
                     done += positions.next_multiple_of(step);
@@ -450,25 +501,26 @@ impl Product<'_> {
     fn count(&self, piece: &Piece) -> usize {
         match &self.input {
             Input::Rows(..) => piece.rows.len(),
-            Input::Picture(_, grid) => (piece.rows.len() - 1) * grid.pitch + grid.width,
+            Input::Picture(_, grid, _) => (piece.rows.len() - 1) * grid.pitch + grid.width,
         }
     }
 
-    /// Finishes the lanes of the positions from `q` and writes them.
-    fn write(&self, piece: &Piece, q: usize, lanes: &[Lane], gate: Option<&[Lane]>, panel: usize) {
-        let mut rows = [usize::MAX; MOST_ROWS];
-        let rows = &mut rows[..lanes.len()];
+    /// The output rows of the positions from `q`; those of padding are left as they are.
+    fn targets(&self, piece: &Piece, q: usize, rows: &mut [usize]) {
         match &self.input {
             Input::Rows(..) => {
                 for (i, row) in rows.iter_mut().enumerate() {
                     *row = piece.rows.start + q + i;
                 }
             }
-            Input::Picture(_, grid) => {
+            Input::Picture(_, grid, phase) => {
+                let (height, width) = (grid.height * phase.scale, grid.width * phase.scale);
                 let (mut y, mut x) = (q / grid.pitch, q % grid.pitch);
-                for row in rows.iter_mut() {
+                for row in rows {
                     if x < grid.width {
-                        *row = (piece.image * grid.height + piece.rows.start + y) * grid.width + x;
+                        let y = (piece.rows.start + y) * phase.scale + phase.row;
+                        let x = x * phase.scale + phase.column;
+                        *row = (piece.image * height + y) * width + x;
                     }
                     x += 1;
                     if x == grid.pitch {
@@ -477,14 +529,16 @@ impl Product<'_> {
                 }
             }
         }
+    }
+
+    /// Where the outputs of a panel go.
+    fn place(&self, panel: usize) -> Place {
         let column = panel * WIDTH;
-        let place = Place {
+        Place {
             out: self.out.get(),
             width: self.width,
             column,
             columns: WIDTH.min(self.width - column),
-        };
-        // SAFETY: the rows and columns lie in the output, and only this task has this part of them.
-        unsafe { kernel::write(self.engine.isa(), lanes, rows, gate, self.finish, place) };
+        }
     }
 }

@@ -186,8 +186,8 @@ impl Conv2d {
             enlarged: size,
             kernel: self.kernel,
             stride: self.stride,
-            before,
-            behind,
+            before: (before, before),
+            behind: (behind, behind),
         };
         self.weight
             .with(|weight| product::conv(weight, &picture, &shape, &finish))?

@@ -194,7 +194,37 @@ fn every_format_is_read() {
                     &conv.forward(&x).unwrap(),
                     &want,
                 );
+                let want = conv_sums(&x, &kernel.to_f32().unwrap(), 1, (1, 1), (8, 10));
+                let got = conv.upsampled(&x, (8, 10), After::default()).unwrap();
+                check(path, &format!("enlarged {dtype:?}"), &got, &want);
             }
+        }
+    });
+}
+
+#[test]
+fn blocks_of_numbers_are_read() {
+    on_every_path(|path| {
+        // A scale of 2^-6 in f16, then small integers.
+        for (dtype, bytes) in [(Dtype::Q8_0, 34), (Dtype::Q4_0, 18)] {
+            let data = (0..40 * 100 * bytes)
+                .map(|i| match i % bytes {
+                    0 => 0x00,
+                    1 => 0x24,
+                    _ => (i * 37 + i / 50) as u8,
+                })
+                .collect();
+            let weight = Stored::new(dtype, [40, 3200], data).unwrap();
+            let layer = Linear::new(&weight, None, &Device::cpu()).unwrap();
+            assert_eq!(layer.weight().unwrap(), weight);
+            for m in [2, 40] {
+                let x = tensor(&[m, 3200], 1);
+                let want = linear_sums(&x, &weight.to_f32().unwrap(), None);
+                let what = format!("{dtype:?}, {m} rows");
+                check(path, &what, &layer.forward(&x).unwrap(), &want);
+            }
+            let kernels = weight.reshape([320, 100, 2, 2]).unwrap();
+            assert!(Conv2d::new(&kernels, None, 1, Padding::Same(0), &Device::cpu()).is_err());
         }
     });
 }
