@@ -1,21 +1,27 @@
 //! Control nets in conditioning: the boundary to the model room, and the nodes that attach them.
 
+mod loaded;
+
 use std::sync::Arc;
 
 use fresco_graph::{
     Cx, FromValue, Map, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Output, Value,
     entry, map, wrong_kind,
 };
-use fresco_models::ModelError;
 use fresco_models::denoise::CallConds;
 use fresco_models::unet::ControlFeatures;
+use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 
 use crate::types::{Conditioning, Image, Mask};
 use crate::vae::Vae;
 use crate::vision::VisionOutput;
 
+pub use loaded::LoadedControl;
+
 pub static NODES: &[NodeEntry] = &[
+    entry::<loaded::ControlNetLoader>(),
+    entry::<loaded::DiffControlNetLoader>(),
     entry::<ControlNetApply>(),
     entry::<ControlNetApplyAdvanced>(),
     entry::<ControlNetApplySD3>(),
@@ -32,10 +38,12 @@ pub trait ControlModel: Send + Sync {
     /// Whether the mask of an inpainting goes into the network beside the hint.
     fn wants_mask(&self) -> bool;
 
-    /// What the network adds to a pass over `x`, a batch of `chunks` conditions of equal size.
+    /// What the network adds, at the strength of `control`, to a pass over `x`, a batch of `chunks` conditions of equal
+    /// size.
     fn features(
         &self,
         _control: &Control,
+        _sampling: &ModelSampling,
         _x: &Tensor,
         _sigma: f32,
         _conds: &CallConds,
@@ -45,6 +53,33 @@ pub trait ControlModel: Send + Sync {
             self.name(),
             "this control net cannot steer this model",
         ))
+    }
+}
+
+/// What a control net and those before it add to a pass.
+pub(crate) fn steer(
+    control: &Control,
+    sampling: &ModelSampling,
+    x: &Tensor,
+    sigma: f32,
+    conds: &CallConds,
+    chunks: usize,
+) -> Result<Option<ControlFeatures>, ModelError> {
+    let before = match control.previous.downcast::<Control>() {
+        Some(before) => steer(before, sampling, x, sigma, conds, chunks)?,
+        None => None,
+    };
+    let (start, end) = control.range;
+    let at = |share: f64| sampling.percent_to_sigma(share) as f32;
+    if sigma > at(start) || sigma < at(end) {
+        return Ok(before);
+    }
+    let own = control
+        .model
+        .features(control, sampling, x, sigma, conds, chunks)?;
+    match (own, before) {
+        (Some(own), Some(before)) => Ok(Some(own.joined(before)?)),
+        (own, before) => Ok(own.or(before)),
     }
 }
 

@@ -146,6 +146,10 @@ impl SdModel {
             let tokens = self.tokens(args, wanted)?;
             conds.insert("c_crossattn", CondValue::CrossAttn(tokens));
         }
+        // Text that only control nets see.
+        if let Some(tokens) = args.cond.tensors.get("cross_attn_controlnet") {
+            conds.insert("crossattn_controlnet", CondValue::CrossAttn(tokens.clone()));
+        }
         Ok(conds)
     }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use fresco_graph::{Map, NodeError, Value, wrong_kind};
-use fresco_models::ModelError;
 use fresco_models::denoise::{Area, CallConds, Cond, ControlSource, Predict, Region};
 use fresco_models::unet::ControlFeatures;
+use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::Tensor;
 
 use super::Model;
-use crate::control::Control;
+use crate::control::{Control, steer};
 use crate::hooks::{HookedNetwork, Hooks};
 use crate::types::{self, Conditioning, as_tensor};
 
@@ -83,7 +83,11 @@ fn area(value: &Value) -> Result<Area, NodeError> {
 }
 
 /// A control net of a conditioning. The network behind it says what it adds.
-struct Steering(Control);
+struct Steering {
+    control: Control,
+    /// How the model of the run is sampled; none outside a run.
+    sampling: Option<Arc<ModelSampling>>,
+}
 
 impl ControlSource for Steering {
     fn features(
@@ -93,7 +97,11 @@ impl ControlSource for Steering {
         conds: &CallConds,
         chunks: usize,
     ) -> Result<Option<ControlFeatures>, ModelError> {
-        self.0.model.features(&self.0, x, sigma, conds, chunks)
+        let sampling = self
+            .sampling
+            .as_ref()
+            .ok_or_else(|| ModelError::invalid("control net", "there is no run to steer"))?;
+        steer(&self.control, sampling, x, sigma, conds, chunks)
     }
 }
 
@@ -147,7 +155,10 @@ impl<'a> Reader<'a> {
         let control = value
             .downcast::<Control>()
             .ok_or_else(|| wrong("control", "CONTROL_NET", value))?;
-        let source: Arc<dyn ControlSource> = Arc::new(Steering(control.clone()));
+        let source: Arc<dyn ControlSource> = Arc::new(Steering {
+            control: control.clone(),
+            sampling: self.run.map(|(model, _)| model.sampling.clone()),
+        });
         self.controls.push((value.clone(), source.clone()));
         Ok(source)
     }

@@ -1,0 +1,368 @@
+//! Control nets from weight files, and the nodes that load them.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fresco_graph::{Cx, Node, NodeOutput, NodeResult};
+use fresco_models::control::Control as Network;
+use fresco_models::denoise::CallConds;
+use fresco_models::unet::ControlFeatures;
+use fresco_models::{ModelError, ModelSampling};
+use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, WeightFile, common_upscale};
+
+use super::{Control, ControlModel};
+use crate::loaders::{device, open_model};
+use crate::sampling::Model;
+use crate::sampling::run::failure;
+
+/// What a network made of a hint at one size. The hint is kept, so that its storage stays its own.
+struct Seen {
+    hint: Tensor,
+    size: (usize, usize),
+    made: Made,
+}
+
+#[derive(Clone)]
+enum Made {
+    /// Of a control net: goes into every pass.
+    Map(Tensor),
+    /// Of an adapter: the result of all passes.
+    Features(ControlFeatures),
+}
+
+/// A control net or an adapter, ready to run.
+pub struct LoadedControl {
+    name: String,
+    network: Network,
+    /// Whether only the means of its features count.
+    pooled: bool,
+    /// Of the last hint: the same in all steps of a run.
+    seen: Mutex<Option<Seen>>,
+}
+
+impl LoadedControl {
+    pub fn open(file: &Arc<dyn WeightFile>, device: Device) -> Result<Self, ModelError> {
+        let stem = |path: &Path| path.file_stem().map(|s| s.to_string_lossy().into_owned());
+        let name = stem(file.path()).unwrap_or_default();
+        Ok(Self {
+            network: Network::open(file, device)?,
+            pooled: name.ends_with("_shuffle") || name.ends_with("_shuffle_fp16"),
+            name,
+            seen: Mutex::default(),
+        })
+    }
+
+    fn make(&self, hint: &Tensor, size: (usize, usize)) -> Result<Made, ModelError> {
+        let (nearest, center) = (ResizeMethod::NearestExact, Crop::Center);
+        let mut hint = common_upscale(hint, size.0, size.1, nearest, center)?;
+        let channels = match &self.network {
+            Network::Net(net) => net.hint_channels(),
+            Network::Adapter(_) => 3,
+        };
+        if hint.dim(1)? > channels {
+            hint = hint.narrow(1, 0, channels)?;
+        }
+        Ok(match &self.network {
+            Network::Net(net) => Made::Map(net.see(&hint)?),
+            Network::Adapter(net) => Made::Features(net.forward(&hint)?),
+        })
+    }
+
+    fn made(&self, hint: &Tensor, size: (usize, usize)) -> Result<Made, ModelError> {
+        // Nothing is left half done under this lock.
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seen) = &*seen
+            && seen.size == size
+            && seen.hint.shape() == hint.shape()
+            && std::ptr::eq(seen.hint.data(), hint.data())
+        {
+            return Ok(seen.made.clone());
+        }
+        let made = self.make(hint, size)?;
+        *seen = Some(Seen {
+            hint: hint.clone(),
+            size,
+            made: made.clone(),
+        });
+        Ok(made)
+    }
+}
+
+/// One item per item of a batch of `chunks` conditions: each of them sees the first hints, repeated where there are too
+/// few. A single hint is for all.
+fn spread(of: &Tensor, batch: usize, chunks: usize) -> Result<Tensor, ModelError> {
+    let have = of.dim(0)?;
+    if have <= 1 {
+        return Ok(of.clone());
+    }
+    let each = batch / chunks.max(1);
+    let places: Vec<usize> = (0..batch).map(|i| (i % each.max(1)) % have).collect();
+    Ok(of.index_select(0, &places)?)
+}
+
+impl ControlModel for LoadedControl {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn wants_mask(&self) -> bool {
+        false
+    }
+
+    fn features(
+        &self,
+        control: &Control,
+        sampling: &ModelSampling,
+        x: &Tensor,
+        sigma: f32,
+        conds: &CallConds,
+        chunks: usize,
+    ) -> Result<Option<ControlFeatures>, ModelError> {
+        let hint = control
+            .hint
+            .as_ref()
+            .ok_or_else(|| ModelError::invalid("control net", "no picture was applied"))?;
+        let [batch, _, rows, columns] = x.dims4()?;
+        let features = match self.made(hint, self.network.hint_size(columns, rows))? {
+            Made::Map(map) => {
+                let Network::Net(net) = &self.network else {
+                    return Err(ModelError::invalid("control net", "not a control net"));
+                };
+                let context = conds
+                    .tensor("crossattn_controlnet")
+                    .or_else(|| conds.tensor("c_crossattn"));
+                net.forward(
+                    &sampling.input(sigma, x),
+                    &spread(&map, batch, chunks)?,
+                    &vec![sampling.timestep(sigma); batch],
+                    context,
+                    conds.tensor("y"),
+                )?
+            }
+            Made::Features(mut features) => {
+                let lists = [&mut features.input, &mut features.middle];
+                for map in lists.into_iter().flatten().flatten() {
+                    *map = spread(map, batch, chunks)?;
+                }
+                features
+            }
+        };
+        let strength = control.strength as f32;
+        Ok(Some(features.scaled(strength, self.pooled)?))
+    }
+}
+
+fn load(cx: &Cx, name: &str) -> NodeResult {
+    let file = open_model(cx, "controlnet", name)?;
+    let net = LoadedControl::open(&file, device(cx)).map_err(failure)?;
+    Ok(NodeOutput::one(Control::new(Arc::new(net))))
+}
+
+/// Loads a control net or a T2I adapter.
+#[derive(Node)]
+#[node(
+    id = "ControlNetLoader",
+    v1,
+    module = "nodes",
+    display = "Load ControlNet Model",
+    category = "loaders",
+    outputs("CONTROL_NET")
+)]
+pub(super) struct ControlNetLoader {
+    #[input(listed = "models/controlnet")]
+    control_net_name: String,
+}
+
+impl Node for ControlNetLoader {
+    fn run(self, cx: &Cx) -> NodeResult {
+        load(cx, &self.control_net_name)
+    }
+}
+
+/// Loads a control net that may be stored as differences to the model.
+#[derive(Node)]
+#[node(
+    id = "DiffControlNetLoader",
+    v1,
+    module = "nodes",
+    display = "Load ControlNet Model (diff)",
+    category = "loaders",
+    outputs("CONTROL_NET")
+)]
+pub(super) struct DiffControlNetLoader {
+    /// The model that the differences are to.
+    model: Model,
+    #[input(listed = "models/controlnet")]
+    control_net_name: String,
+}
+
+impl Node for DiffControlNetLoader {
+    fn run(self, cx: &Cx) -> NodeResult {
+        // Nets that are whole need no model; those of differences are refused by name.
+        drop(self.model);
+        load(cx, &self.control_net_name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use fresco_graph::Value;
+    use fresco_models::control::ControlNet;
+    use fresco_models::unet::{First, Heads, Middle, Stage, UNetConfig};
+    use fresco_models::{Prediction, Store};
+    use fresco_tensor::{Stored, WeightError, WeightInfo, synthetic};
+
+    use super::*;
+    use crate::control::steer;
+
+    struct Memory(BTreeMap<String, Stored>);
+
+    impl WeightFile for Memory {
+        fn path(&self) -> &Path {
+            Path::new("nets/control_small.safetensors")
+        }
+
+        fn names(&self) -> Vec<String> {
+            self.0.keys().cloned().collect()
+        }
+
+        fn info(&self, name: &str) -> Option<WeightInfo> {
+            self.0.get(name).map(|stored| WeightInfo {
+                dtype: stored.dtype(),
+                shape: stored.shape().to_vec(),
+            })
+        }
+
+        fn read(&self, name: &str) -> Result<Stored, WeightError> {
+            self.0
+                .get(name)
+                .cloned()
+                .ok_or_else(|| WeightError::Missing {
+                    path: self.path().to_path_buf(),
+                    name: name.to_owned(),
+                })
+        }
+
+        fn metadata(&self) -> &[(String, String)] {
+            &[]
+        }
+    }
+
+    /// A net without attention, which needs no prompt.
+    fn weights() -> BTreeMap<String, Stored> {
+        let stage = |first| Stage {
+            first,
+            channels: 32,
+            depth: 0,
+            up: false,
+        };
+        let config = UNetConfig {
+            in_channels: 4,
+            out_channels: 4,
+            model_channels: 32,
+            context_dim: None,
+            adm: None,
+            linear_projection: false,
+            heads: Heads::Count(8),
+            input: vec![
+                stage(First::Conv),
+                stage(First::Residual),
+                stage(First::Down),
+            ],
+            middle: Middle {
+                residuals: 1,
+                depth: 0,
+            },
+            output: Vec::new(),
+        };
+        let keys = ControlNet::weights(&config, 3).into_iter();
+        keys.map(|(key, shape)| {
+            let value = synthetic::weight(&key, &shape).unwrap();
+            (key, Stored::from(&value))
+        })
+        .collect()
+    }
+
+    fn largest_gap(a: &ControlFeatures, b: &ControlFeatures, scale: f32) -> f32 {
+        let maps = |f: &ControlFeatures| -> Vec<Tensor> {
+            f.output
+                .iter()
+                .chain(&f.middle)
+                .flatten()
+                .cloned()
+                .collect()
+        };
+        let (a, b) = (maps(a), maps(b));
+        assert_eq!((a.len(), b.len()), (4, 4));
+        let gap = |(x, y): (&Tensor, &Tensor)| {
+            let pairs = x.data().iter().zip(y.data());
+            pairs
+                .map(|(x, y)| (x - y * scale).abs())
+                .fold(0.0, f32::max)
+        };
+        a.iter().zip(&b).map(gap).fold(0.0, f32::max)
+    }
+
+    #[test]
+    fn nets_act_in_their_range_at_their_strength_and_in_chains() {
+        let file: Arc<dyn WeightFile> = Arc::new(Memory(weights()));
+        let loaded = LoadedControl::open(&file, Device::cpu()).unwrap();
+        assert_eq!(loaded.name(), "control_small");
+        let sampling = ModelSampling::discrete(Prediction::Eps, false);
+        let x = synthetic::value("x", &[2, 4, 8, 8], 3.0).unwrap();
+        // Of another shape and with a fourth channel: cut around the middle, and without it.
+        let hint = synthetic::value("hint", &[1, 4, 40, 56], 1.0).unwrap();
+        let control = Control {
+            hint: Some(hint.clone()),
+            strength: 0.5,
+            range: (0.0, 0.5),
+            ..Control::new(Arc::new(loaded))
+        };
+        let conds = CallConds::default();
+        let run = |control: &Control, sigma: f32| {
+            steer(control, &sampling, &x, sigma, &conds, 2).unwrap()
+        };
+        let half = run(&control, 5.0).unwrap();
+        let store = Store::from_stored("test", weights(), Device::cpu());
+        let net = ControlNet::new(&store).unwrap();
+        let rgb = hint.narrow(1, 0, 3).unwrap();
+        let (method, crop) = (ResizeMethod::NearestExact, Crop::Center);
+        let seen = net.see(&common_upscale(&rgb, 64, 64, method, crop).unwrap());
+        let times = [sampling.timestep(5.0); 2];
+        let scaled = sampling.input(5.0, &x);
+        let whole = net.forward(&scaled, &seen.unwrap(), &times, None, None);
+        let whole = whole.unwrap();
+        assert!(largest_gap(&half, &whole, 0.5) < 1e-5);
+        assert!(largest_gap(&half, &whole, 1.0) > 1e-2);
+        // The same again, from what was kept of the hint; nothing once the range is over.
+        assert!(largest_gap(&run(&control, 5.0).unwrap(), &half, 1.0) == 0.0);
+        assert!(run(&control, 0.1).is_none());
+        let chain = Control {
+            strength: 1.0,
+            range: (0.0, 1.0),
+            previous: Value::from(control.clone()),
+            ..control.clone()
+        };
+        assert!(largest_gap(&run(&chain, 5.0).unwrap(), &whole, 1.5) < 1e-4);
+        let late = run(&chain, 0.1).unwrap();
+        assert_eq!(late.output.len(), 3);
+        let bare = Control {
+            hint: None,
+            ..control
+        };
+        assert!(steer(&bare, &sampling, &x, 5.0, &conds, 2).is_err());
+    }
+
+    #[test]
+    fn hints_are_spread_over_the_chunks() {
+        let hints = Tensor::from_fn([3, 1, 1, 1], |i| i as f32).unwrap();
+        let seen = |batch, chunks| spread(&hints, batch, chunks).unwrap().data().to_vec();
+        assert_eq!(seen(4, 2), [0.0, 1.0, 0.0, 1.0]);
+        assert_eq!(seen(8, 2), [0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 0.0]);
+        assert_eq!(seen(3, 1), [0.0, 1.0, 2.0]);
+        let one = hints.narrow(0, 1, 1).unwrap();
+        assert_eq!(spread(&one, 4, 2).unwrap().shape(), [1, 1, 1, 1]);
+    }
+}
