@@ -361,7 +361,7 @@ impl PatchSet {
         })
     }
 
-    /// Whether memory holds a second copy of the weights that change.
+    /// Whether memory, and that of the device, holds a second copy of the weights that change.
     fn has_room(&self, base: &Store, prefix: &str) -> bool {
         let bytes = |key: &str| -> Option<usize> {
             let key = key.strip_prefix(prefix)?;
@@ -369,7 +369,8 @@ impl PatchSet {
             Some(elements * base.dtype(key)?.size().max(2))
         };
         let total: usize = self.keys().filter_map(bytes).sum();
-        ensure_room(&[total / size_of::<f32>()]).is_ok()
+        let on_device = base.device().free().is_none_or(|free| total as u64 <= free);
+        on_device && ensure_room(&[total / size_of::<f32>()]).is_ok()
     }
 
     /// A network's weights with these patches: the same store for equal sets, for as long as one of the sets lives.

@@ -95,9 +95,12 @@ fn add_model(draft: &mut Draft, model: &Model) -> Result<Vec<(String, String)>, 
 
 /// What a standard header says about an architecture.
 fn model_spec(model: &Model, stem: &str, counter: u64) -> Vec<(String, String)> {
-    let Some(architecture) = model.base.architecture() else {
+    let Some(mut architecture) = model.base.architecture() else {
         return Vec::new();
     };
+    if model.sampling.prediction == Prediction::Edm {
+        architecture = "stable-diffusion-xl-v1-edm";
+    }
     [
         ("modelspec.architecture", architecture.to_owned()),
         ("modelspec.sai_model_spec", "1.0.0".to_owned()),

@@ -16,3 +16,4 @@ mod sequences;
 mod sockets;
 mod specs;
 mod startup;
+mod weights;

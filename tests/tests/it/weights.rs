@@ -16,7 +16,10 @@ fn base() -> TempDir {
     let tiny = Tiny::default();
     tiny.write(base.path(), "model.safetensors").unwrap();
     let mut keys = Keys::new();
-    let parts = [("diffusion_model.", tiny.unet()), ("text_encoders.clip_l.transformer.", tiny.text())];
+    let parts = [
+        ("diffusion_model.", tiny.unet()),
+        ("text_encoders.clip_l.transformer.", tiny.text()),
+    ];
     for (prefix, weights) in parts {
         for (key, shape) in weights {
             let Some(layer) = key.strip_suffix(".weight") else {
@@ -27,7 +30,10 @@ fn base() -> TempDir {
                 continue;
             }
             keys.insert(format!("{prefix}{layer}.lora_up.weight"), vec![shape[0], 2]);
-            keys.insert(format!("{prefix}{layer}.lora_down.weight"), vec![2, shape[1]]);
+            keys.insert(
+                format!("{prefix}{layer}.lora_down.weight"),
+                vec![2, shape[1]],
+            );
         }
     }
     let folder = base.path().join("models/loras");
@@ -65,7 +71,9 @@ fn pixels(server: &Server, base: &Path, prompt: &Value) -> Vec<u8> {
     let history = server.wait_for(&server.queue(prompt, None));
     assert_eq!(history["status"]["status_str"], "success", "{history}");
     let image = &history["outputs"]["9"]["images"][0];
-    let path = base.join("output").join(image["filename"].as_str().unwrap());
+    let path = base
+        .join("output")
+        .join(image["filename"].as_str().unwrap());
     picture::read_file(&path).unwrap().pixels
 }
 
@@ -114,8 +122,14 @@ fn merged_models() {
         prompt["7"]["inputs"]["clip"] = json!(["4", 1]);
         prompt
     };
-    assert_eq!(pixels(&server, base.path(), &merged(json!(["4", 0]))), without);
-    assert_ne!(pixels(&server, base.path(), &merged(json!(["20", 0]))), without);
+    assert_eq!(
+        pixels(&server, base.path(), &merged(json!(["4", 0]))),
+        without
+    );
+    assert_ne!(
+        pixels(&server, base.path(), &merged(json!(["20", 0]))),
+        without
+    );
 }
 
 /// A hook changes the weights for its own conditioning, from the keyframe on.

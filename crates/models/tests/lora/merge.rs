@@ -159,3 +159,22 @@ fn on_the_fly_is_the_same() {
         &kept
     ));
 }
+
+/// A device without room for changed copies keeps none.
+#[test]
+fn no_room_on_the_device() {
+    use fresco_models::patch::Patch;
+    use fresco_models::store::Store;
+    use fresco_tensor::{Device, Stored};
+    let device = Device::register_sim(7311, 300).unwrap();
+    let weight = Stored::from(&Tensor::ones([8, 16]).unwrap());
+    let weights = [("a.weight".to_owned(), weight)];
+    let base = Store::from_stored("test", weights.into_iter().collect(), device);
+    let set = PatchSet::default().with([("a.weight".to_owned(), Patch::scaled(2.0))]);
+    let store = set.store(&base, "");
+    assert_eq!(store.linear("a").unwrap().bytes(), 0);
+    assert_eq!(
+        store.tensor("a.weight").unwrap(),
+        Tensor::full([8, 16], 2.0).unwrap()
+    );
+}
