@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fresco_tensor::Tensor;
 use fresco_tensor::filter::{Border, Margins, depthwise, pad};
 use fresco_tensor::nn::{Mask, attention, attention_probabilities};
+use fresco_tensor::{Device, Tensor};
 
 use super::cond::Cond;
 use super::guide::perp_neg;
@@ -78,6 +78,7 @@ impl AttnReplace for Recorder {
             let items = q.dim(0)? / at.cond_or_uncond.len().max(1);
             let part = |t: &Tensor| t.narrow(0, chunk * items, items);
             let seen = attention_probabilities(&part(q)?, &part(k)?, at.heads)?;
+            let seen = seen.to(&Device::cpu())?;
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
         }
         Ok(attention(q, k, v, at.heads, Mask::None, None)?)

@@ -121,7 +121,7 @@ fn lcm(a: usize, b: usize) -> usize {
     while y > 0 {
         (x, y) = (y, x % y);
     }
-    if x == 0 { 0 } else { (a / x).saturating_mul(b) }
+    a.checked_div(x).map_or(0, |n| n.saturating_mul(b))
 }
 
 impl CondValue {

@@ -191,17 +191,14 @@ impl<'a> Guider<'a> {
         cond: Option<&[Cond]>,
         uncond: Option<&[Cond]>,
     ) -> Result<Tensor> {
-        let joined = match &self.patches.cfg_rule {
-            Some(rule) => {
-                let off = rule
-                    .with_model(step, &self.again(cond, uncond))
-                    .map_err(hook_error)?;
-                step.x.sub(&off)?
-            }
-            None => {
-                let scale = step.cfg as f32;
-                step.uncond.zip_map(step.cond, |u, c| u + (c - u) * scale)?
-            }
+        let joined = if let Some(rule) = &self.patches.cfg_rule {
+            let off = rule
+                .with_model(step, &self.again(cond, uncond))
+                .map_err(hook_error)?;
+            step.x.sub(&off)?
+        } else {
+            let scale = step.cfg as f32;
+            step.uncond.zip_map(step.cond, |u, c| u + (c - u) * scale)?
         };
         self.after(step, joined, cond, uncond)
     }

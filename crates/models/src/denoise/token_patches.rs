@@ -55,7 +55,7 @@ struct Tiles {
 fn random_tiles(side: usize, least: usize, options: usize, random: &Mutex<Generator>) -> usize {
     let least = least.min(side).max(1);
     let counts: Vec<usize> = (least..=side)
-        .filter(|n| side % n == 0)
+        .filter(|n| side.is_multiple_of(*n))
         .take(options.max(1))
         .map(|n| side / n)
         .collect();
@@ -104,14 +104,16 @@ impl AttnInput for Tiles {
         };
         let (nh, nw) = tiles;
         let (h, w) = (sides.0 / nh, sides.1 / nw);
+        let device = q.device();
         let q = q
             .reshape([b, nh, h, nw, w, c])?
             .permute(&[0, 1, 3, 2, 4, 5])?
-            .reshape([b * nh * nw, h * w, c])?;
+            .reshape([b * nh * nw, h * w, c])?
+            .to(&device)?;
         // Keys and values are cut in the order they are stored, not in tiles. So does the reference.
         let cut = |t: Tensor| -> Result<Tensor> {
             let [b, n, c] = t.dims3()?;
-            Ok(t.reshape([b * nh * nw, n / (nh * nw), c])?)
+            Ok(t.reshape([b * nh * nw, n / (nh * nw), c])?.to(&device)?)
         };
         Ok((q, cut(k)?, cut(v)?))
     }
@@ -128,7 +130,8 @@ impl AttnOutput for Tiles {
         let b = parts / (nh * nw);
         Ok(x.reshape([b, nh, nw, h, w, c])?
             .permute(&[0, 1, 3, 2, 4, 5])?
-            .reshape([b, n * nh * nw, c])?)
+            .reshape([b, n * nh * nw, c])?
+            .to(&x.device())?)
     }
 }
 
@@ -164,8 +167,15 @@ const STRIDE: usize = 2;
 struct Merged {
     tokens: usize,
     targets: Vec<usize>,
-    /// Per item: places that stayed, and pairs of a merged place and its target's number.
-    items: Vec<(Vec<usize>, Vec<(usize, usize)>)>,
+    items: Vec<Item>,
+}
+
+/// What became of the places of one item.
+struct Item {
+    /// Places that stayed, most alike first.
+    stay: Vec<usize>,
+    /// Merged places, each with its target's number.
+    pairs: Vec<(usize, usize)>,
 }
 
 impl Merging {
@@ -184,6 +194,8 @@ impl Merging {
     }
 
     fn merge(&self, q: &Tensor, at: &BlockInfo<'_>) -> Result<Option<(Tensor, Merged)>> {
+        // Choosing is done in main memory, wherever the network runs.
+        let (q, device) = (&q.to(&Device::cpu())?, q.device());
         let [b, n, c] = q.dims3()?;
         let [_, _, rows, columns] = at.original;
         let count = (n as f64 * self.ratio) as usize;
@@ -227,11 +239,13 @@ impl Merging {
                 shares[*to] += 1.0;
             }
             for (row, share) in sums.data_mut().chunks_exact_mut(c).zip(&shares) {
-                row.iter_mut().for_each(|v| *v /= share);
+                for v in row {
+                    *v /= share;
+                }
             }
             let kept = values.index_select(0, &stay)?;
             out.push(Tensor::cat(&[&kept, &sums], 0)?);
-            items.push((stay, pairs));
+            items.push(Item { stay, pairs });
         }
         let merged = Merged {
             tokens: n,
@@ -239,7 +253,7 @@ impl Merging {
             items,
         };
         let out: Vec<&Tensor> = out.iter().collect();
-        Ok(Some((Tensor::stack(&out, 0)?, merged)))
+        Ok(Some((Tensor::stack(&out, 0)?.to(&device)?, merged)))
     }
 }
 
@@ -269,7 +283,7 @@ impl AttnOutput for Merging {
         let [b, n, c] = x.dims3()?;
         let mut out = Tensor::zeros([b, merged.tokens, c])?;
         let data = out.data_mut();
-        for (item, (stay, pairs)) in merged.items.iter().enumerate() {
+        for (item, Item { stay, pairs }) in merged.items.iter().enumerate() {
             let rows = &x.data()[item * n * c..(item + 1) * n * c];
             let (kept, targets) = rows.split_at(stay.len() * c);
             let out = &mut data[item * merged.tokens * c..(item + 1) * merged.tokens * c];
@@ -284,7 +298,7 @@ impl AttnOutput for Merging {
                 put(*to, &targets[target * c..(target + 1) * c]);
             }
         }
-        Ok(out)
+        Ok(out.to(&x.device())?)
     }
 }
 

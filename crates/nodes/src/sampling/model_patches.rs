@@ -293,9 +293,10 @@ impl Node for UNetTemporalAttentionMultiply {
             let pick = |structural: f64, over_time: f64| {
                 Some(if temporal { over_time } else { structural })
             };
-            if layer.ends_with("attn1.to_out.0") {
+            let attention = layer.strip_suffix(".to_out.0")?;
+            if attention.ends_with("attn1") {
                 pick(self.self_structural, self.self_temporal)
-            } else if layer.ends_with("attn2.to_out.0") {
+            } else if attention.ends_with("attn2") {
                 pick(self.cross_structural, self.cross_temporal)
             } else {
                 None

@@ -38,6 +38,13 @@ pub fn failure(error: ModelError) -> NodeError {
     match error {
         ModelError::Cancelled => NodeError::Interrupted,
         ModelError::Tensor(e) => tensor_failure(e),
+        ModelError::Layer {
+            file,
+            key,
+            source: source @ TensorError::DeviceFull { .. },
+        } => NodeError::OutOfMemory {
+            message: format!("{file}: no room for the weight {key}: {source}"),
+        },
         other => other.into(),
     }
 }
@@ -86,7 +93,11 @@ impl Predict for Network<'_> {
     }
 
     fn memory_free(&self) -> Option<u64> {
-        available_memory()
+        let device = self.base.store().map(|store| store.device());
+        match device.filter(|device| !device.is_cpu()) {
+            Some(device) => device.free(),
+            None => available_memory(),
+        }
     }
 }
 

@@ -37,6 +37,10 @@ pub(crate) fn keys(file: &str) -> Vec<(String, Vec<usize>)> {
 
 /// The network of a golden file; `inputs` sets the channels that go in.
 pub(crate) fn store(file: &str, inputs: usize) -> Arc<Store> {
+    store_on(file, inputs, Device::cpu())
+}
+
+pub(crate) fn store_on(file: &str, inputs: usize, device: Device) -> Arc<Store> {
     let mut weights = BTreeMap::new();
     for (key, mut shape) in keys(file) {
         if key == "input_blocks.0.0.weight" {
@@ -45,11 +49,14 @@ pub(crate) fn store(file: &str, inputs: usize) -> Arc<Store> {
         let weight = synthetic::weight(&key, &shape).unwrap();
         weights.insert(key, Stored::from(&weight));
     }
-    Store::from_stored(&format!("{file}.test"), weights, Device::cpu())
+    Store::from_stored(&format!("{file}.test"), weights, device)
 }
 
 pub(crate) fn made(file: &str, inputs: usize, heads: Heads, scale: f32) -> Model {
-    let store = store(file, inputs);
+    model(store(file, inputs), heads, scale)
+}
+
+pub(crate) fn model(store: Arc<Store>, heads: Heads, scale: f32) -> Model {
     let config = UNetConfig {
         heads,
         ..UNetConfig::detect(&store).unwrap()
@@ -70,7 +77,9 @@ pub(crate) fn sd1() -> Model {
 
 pub(crate) fn class(name: &str) -> Arc<dyn NodeClass> {
     static CLASSES: LazyLock<BTreeMap<String, Arc<dyn NodeClass>>> = LazyLock::new(|| {
-        let all = fresco_nodes::all().into_iter().map(|e| e.class());
+        let all = fresco_nodes::all()
+            .into_iter()
+            .map(fresco_graph::NodeEntry::class);
         all.map(|c| (c.schema().id.to_string(), c)).collect()
     });
     CLASSES

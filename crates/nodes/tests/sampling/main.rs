@@ -1,5 +1,7 @@
 //! Sampling through the node interface, with small networks of made-up weights.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may stop the test")]
+
 mod bad_input;
 mod custom;
 mod end_to_end;

@@ -5,7 +5,7 @@ use fresco_models::denoise::{Cond, EncodeArgs, SdModel};
 use fresco_models::unet::{Heads, UNetConfig};
 use fresco_models::{LatentFormat, latent_format};
 use fresco_nodes::types::tensor;
-use fresco_tensor::{Tensor, synthetic};
+use fresco_tensor::{Device, Tensor, synthetic};
 
 use crate::harness::*;
 
@@ -131,4 +131,52 @@ fn threads_do_not_matter() {
         })
     };
     assert_eq!(run(1).data(), run(3).data());
+}
+
+#[test]
+fn other_devices_give_the_same() {
+    let device = Device::register_sim(70, 1 << 30).unwrap();
+    let on = |device: &Device| -> Value {
+        let store = store_on("unet_sd1_small", 4, device.clone());
+        let mut value: Value = model(store, Heads::Count(4), 0.18215).into();
+        for (name, args) in [
+            (
+                "SelfAttentionGuidance",
+                map! {"scale" => 0.5, "blur_sigma" => 2.0},
+            ),
+            ("PerturbedAttentionGuidance", map! {"scale" => 1.0}),
+            ("TomePatchModel", map! {"ratio" => 0.3}),
+            (
+                "HyperTile",
+                map! {"tile_size" => 32, "swap_size" => 2, "max_depth" => 1, "scale_depth" => false},
+            ),
+            (
+                "FreeU",
+                map! {"b1" => 1.1, "b2" => 1.2, "s1" => 0.9, "s2" => 0.2},
+            ),
+        ] {
+            let mut args = args;
+            args.insert("model".into(), value);
+            value = call(name, args).unwrap().remove(0);
+        }
+        value
+    };
+    let here = sampled(map! {"model" => on(&Device::cpu()), "steps" => 2});
+    let there = sampled(map! {"model" => on(&device), "steps" => 2});
+    assert_eq!(here.data(), there.data());
+    assert!(device.peak() > 0 && device.copies().into.bytes > 0);
+}
+
+#[test]
+fn a_full_device_is_a_clear_error() {
+    let device = Device::register_sim(71, 1 << 16).unwrap();
+    let store = store_on("unet_sd1_small", 4, device);
+    let small = model(store, Heads::Count(4), 0.18215);
+    let error = call("KSampler", ksampler(map! {"model" => small})).unwrap_err();
+    assert_eq!(error.kind(), "torch.OutOfMemoryError", "{error:?}");
+    assert!(
+        error.message().contains("sim:71 is full"),
+        "{}",
+        error.message()
+    );
 }
