@@ -180,16 +180,19 @@ impl T2iAdapter {
     /// What to add for a hint (b, c, h, w) in 0..1 whose sizes are multiples of [`Self::unshuffle`].
     pub fn forward(&self, hint: &Tensor) -> Result<ControlFeatures> {
         let side = self.unshuffle;
-        let [b, c, h, w] = match *hint.shape() {
-            [b, c, h, w] if b * c * h * w > 0 && h % side == 0 && w % side == 0 => [b, c, h, w],
-            _ => {
-                let reason = format!(
-                    "a hint of shape {:?} is not in cells of {side}",
-                    hint.shape()
-                );
-                return Err(ModelError::invalid("T2I adapter", reason));
-            }
+        let refuse = || {
+            let reason = format!(
+                "a hint of shape {:?} is not in cells of {side}",
+                hint.shape()
+            );
+            Err(ModelError::invalid("T2I adapter", reason))
         };
+        let [b, c, h, w] = *hint.shape() else {
+            return refuse();
+        };
+        if hint.is_empty() || h % side != 0 || w % side != 0 {
+            return refuse();
+        }
         let hint = if self.hint_channels == 1 && c > 1 {
             hint.mean(&[1], true)?
         } else {

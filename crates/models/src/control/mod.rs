@@ -17,7 +17,7 @@ pub use net::ControlNet;
 
 /// What a control file holds.
 pub enum Control {
-    Net(ControlNet),
+    Net(Box<ControlNet>),
     Adapter(T2iAdapter),
 }
 
@@ -26,7 +26,7 @@ impl Control {
     pub fn open(file: &Arc<dyn WeightFile>, device: Device) -> Result<Self> {
         let names = file.names();
         if let Some(store) = names::net_store(file, &names, device.clone())? {
-            return Ok(Self::Net(ControlNet::new(&store)?));
+            return Ok(Self::Net(Box::new(ControlNet::new(&store)?)));
         }
         if let Some(store) = names::adapter_store(file, &names, device) {
             return Ok(Self::Adapter(T2iAdapter::new(&store)?));

@@ -110,7 +110,7 @@ pub(super) fn adapter_store(
     let within = |prefix: &str| {
         let full = format!("{prefix}conv_in.weight");
         let block = format!("{prefix}body.0.block1.weight");
-        names.iter().any(|n| *n == full) && names.iter().any(|n| *n == block)
+        names.contains(&full) && names.contains(&block)
     };
     let prefix = ["", "adapter."].into_iter().find(|p| within(p))?;
     Some(Store::open(Arc::clone(file), prefix, device))

@@ -1,5 +1,10 @@
 //! Networks through their public interface, against the goldens.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a step that fails in a test should fail the test"
+)]
+
 mod control;
 mod detect;
 mod gold;

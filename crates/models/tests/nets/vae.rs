@@ -195,7 +195,7 @@ fn pictures_are_cut_to_whole_cells() {
         .tensor("pixels")
         .nchw_to_nhwc()
         .unwrap()
-        .map(|v| (v + 1.0) / 2.0);
+        .map(|v| f32::midpoint(v, 1.0));
     let expected = gold.tensor("encoded_mode");
     assert!(distance(&vae.encode(&whole, &go).unwrap(), &expected) < 6e-5);
     // A border of one row above, two below and a fourth channel: what is inside stays.
@@ -225,7 +225,7 @@ fn tiles_are_the_mean_of_three_passes() {
     let sum = pass([16, 4]).add(&pass([4, 16])).unwrap();
     let mean = sum.add(&pass([8, 8])).unwrap().div_scalar(3.0);
     let expected = mean.nchw_to_nhwc().unwrap();
-    let expected = expected.map(|v| ((v + 1.0) / 2.0).clamp(0.0, 1.0));
+    let expected = expected.map(|v| f32::midpoint(v, 1.0).clamp(0.0, 1.0));
     let found = vae.decode_tiled(&latent, tiles, &go).unwrap();
     assert_eq!(found.shape(), [2, 56, 80, 3]);
     assert!(distance(&found, &expected) < 6e-5);
@@ -238,7 +238,7 @@ fn tiles_are_the_mean_of_three_passes() {
             &whole
         ) < 6e-5
     );
-    let images = wave(&[1, 40, 56, 3], 0.013).map(|v| (v + 1.0) / 2.0);
+    let images = wave(&[1, 40, 56, 3], 0.013).map(|v| f32::midpoint(v, 1.0));
     let tiles = Tiles {
         x: 32,
         y: 32,
