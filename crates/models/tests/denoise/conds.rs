@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fresco_models::denoise::{
-    Area, Call, Cond, CondValue, EncodeArgs, ModelConds, Predict, Region, Setting, predict, prepare,
+    Area, Call, CallConds, Cond, CondValue, ControlSource, EncodeArgs, ModelConds, Predict, Region,
+    Setting, predict, prepare,
 };
-use fresco_models::unet::UNetHooks;
+use fresco_models::unet::{ControlFeatures, UNetHooks};
 use fresco_models::{ModelError, ModelSampling, Prediction};
 use fresco_tensor::Tensor;
 use serde_json::Value;
@@ -315,4 +316,90 @@ fn odd_conditions_are_errors() {
     }
     let empty = Cond::new(Tensor::zeros([0, 4, 8]).unwrap());
     assert!(run(empty).is_err());
+}
+
+/// A control net that adds nothing.
+struct Quiet;
+
+impl ControlSource for Quiet {
+    fn features(
+        &self,
+        _: &Tensor,
+        _: f32,
+        _: &CallConds,
+        _: usize,
+    ) -> Result<Option<ControlFeatures>, ModelError> {
+        Ok(None)
+    }
+}
+
+/// The lists after preparation.
+fn prepared(positive: Vec<Cond>, negative: Vec<Cond>) -> Vec<Vec<Cond>> {
+    let (x, sampling) = (latent(), sampling());
+    let setting = Setting {
+        sampling: &sampling,
+        noise: &x,
+        latent: None,
+        denoise_mask: None,
+    };
+    let lists = vec![
+        (Arc::from("positive"), positive),
+        ("negative".into(), negative),
+    ];
+    let lists = prepare(lists, &setting, &plain_encode).unwrap();
+    lists.into_iter().map(|(_, list)| list).collect()
+}
+
+#[test]
+fn control_nets_act_on_both_prompts() {
+    let steered = |to_uncond: bool| Cond {
+        control: Some(Arc::new(Quiet)),
+        control_to_uncond: to_uncond,
+        ..tokens(1.0, 4)
+    };
+    let same = |a: &Cond, b: &Cond| match (&a.control, &b.control) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    let lists = prepared(vec![steered(true)], vec![tokens(-1.0, 4)]);
+    assert!(same(&lists[0][0], &lists[1][0]) && lists[1][0].control.is_some());
+    // So they share a pass.
+    let mock = Mock::default();
+    let parts = [Some(&*lists[0]), Some(&*lists[1])];
+    predict(&mock, &parts, &latent(), 7.0, &UNetHooks::default()).unwrap();
+    assert_eq!(mock.calls.borrow().len(), 1);
+    // Not where the node did not ask for it, and not over one that is there.
+    let lists = prepared(vec![steered(false)], vec![tokens(-1.0, 4)]);
+    assert!(lists[1][0].control.is_none());
+    let lists = prepared(vec![steered(true)], vec![steered(false), tokens(-1.0, 4)]);
+    assert!(!same(&lists[0][0], &lists[1][0]) && lists[1][1].control.is_none());
+    let lists = prepared(vec![steered(true)], Vec::new());
+    assert!(lists[1].is_empty());
+}
+
+#[test]
+fn areas_are_matched_with_the_smallest_around_them() {
+    let at = |value: f32, size: [usize; 2], offset: [usize; 2]| Cond {
+        area: Some(region(size, offset)),
+        ..tokens(value, 4)
+    };
+    let value = |cond: &Cond| cond.model_conds["c_crossattn"].tensor().unwrap().data()[0];
+    let negative = vec![
+        tokens(-1.0, 4),
+        at(-2.0, [12, 12], [0, 0]),
+        at(-3.0, [8, 8], [0, 0]),
+    ];
+    let lists = prepared(vec![at(1.0, [4, 4], [2, 2])], negative);
+    // The small area gets the words of the smallest one that holds it.
+    assert_eq!(lists[1].len(), 4);
+    assert_eq!(lists[1][3].area, Some(region([4, 4], [2, 2])));
+    assert_eq!(value(&lists[1][3]), -3.0);
+    // And the positive list has entries for all areas of the other, with nothing larger to take words from but itself.
+    assert_eq!(lists[0].len(), 1);
+    // An equal area needs no other.
+    let lists = prepared(
+        vec![at(1.0, [4, 4], [2, 2])],
+        vec![at(-1.0, [4, 4], [2, 2])],
+    );
+    assert_eq!((lists[0].len(), lists[1].len()), (1, 1));
 }

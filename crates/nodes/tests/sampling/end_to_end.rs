@@ -1,6 +1,8 @@
 //! Whole runs against the reference's.
 
 use fresco_graph::map;
+use fresco_models::denoise::{Call, CallConds, CondValue};
+use fresco_models::unet::UNetHooks;
 use fresco_nodes::types::tensor;
 use fresco_tensor::{Tensor, synthetic};
 
@@ -9,7 +11,6 @@ use crate::harness::*;
 #[track_caller]
 fn check(name: &str, found: &Tensor) {
     let error = distance(found, &golden("e2e_sd1_small", name));
-    eprintln!("{name}: {error:.2e}");
     assert!(error < 1e-4, "{name}: {error:.2e}");
 }
 
@@ -115,4 +116,23 @@ fn inpainting_a_batch() {
     .unwrap();
     check("inpaint_noise_mask_batch2", &samples(&out[0]));
     assert!(out[0].get("noise_mask").is_some(), "other keys stay");
+}
+
+#[test]
+fn one_pass_of_the_network() {
+    let model = sd1();
+    let x = synthetic::value("e2e.x", &[1, 4, 8, 8], 5.0).unwrap();
+    let tokens = CondValue::CrossAttn(text("e2e.pos", 77));
+    let conds = CallConds([("c_crossattn", tokens)].into());
+    for (name, sigma) in [("14.6146", 14.6146), ("1.0", 1.0), ("0.05", 0.05)] {
+        let call = Call {
+            x: &x,
+            sigma,
+            conds: &conds,
+            control: None,
+            hooks: &UNetHooks::default(),
+        };
+        let out = model.base.apply(&model.sampling, &call).unwrap();
+        check(&format!("apply_model/sigma{name}"), &out);
+    }
 }
