@@ -46,7 +46,8 @@ fn target(key: String, part: Part, width: usize) -> Target {
 
 /// Their name, and our key. Ours is a layer's weight unless it names a norm's scale.
 fn add(table: &mut Table, theirs: String, ours: String, part: Part, width: usize) {
-    let key = if ours.ends_with(".scale") || ours.ends_with("pos_embed") {
+    let last = ours.rsplit('.').next();
+    let key = if matches!(last, Some("scale" | "pos_embed")) {
         ours
     } else {
         format!("{ours}.weight")
@@ -63,12 +64,12 @@ fn add_rows(table: &mut Table, theirs: &str, ours: &str, rows: &[Row], width: us
 
 /// Number of blocks `prefix0. prefix1. ...`.
 fn count(keys: &Keys<'_>, prefix: &str) -> usize {
-    (0..)
-        .take_while(|i| {
-            let start = format!("{prefix}{i}.");
-            keys.iter().any(|(k, _)| k.starts_with(&start))
-        })
-        .count()
+    let there = |i: &usize| {
+        let start = format!("{prefix}{i}.");
+        keys.iter().any(|(k, _)| k.starts_with(&start))
+    };
+    // There cannot be more blocks than keys.
+    (0..keys.len()).take_while(there).count()
 }
 
 /// Width of a Flux model.

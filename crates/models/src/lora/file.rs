@@ -17,8 +17,8 @@ use crate::patch::{Change, Patch, Target};
 /// Why a LoRA cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoraProblem {
-    #[error("cannot read a weight of the LoRA")]
-    Weights(#[from] WeightError),
+    #[error("cannot read a LoRA")]
+    Weights(#[source] Box<WeightError>),
     #[error("{file}: {name:?} is there, but its counterpart {missing:?} is not")]
     Incomplete {
         file: String,
@@ -33,6 +33,12 @@ pub enum LoraProblem {
         name: String,
         reason: String,
     },
+}
+
+impl From<WeightError> for LoraProblem {
+    fn from(error: WeightError) -> Self {
+        Self::Weights(Box::new(error))
+    }
 }
 
 /// Where a tensor of the file is, under the name it has after conversion.
@@ -286,7 +292,6 @@ impl Reader<'_> {
         let first = ".oft_blocks";
         let rank = self.file.shape(&self.name(first)).map(|s| s.len());
         match rank {
-            None => Ok(None),
             Some(3) => {
                 // Stored with some files, never used.
                 self.optional(".rescale")?;
@@ -298,7 +303,7 @@ impl Reader<'_> {
                 blocks: self.required(first, first)?,
                 rescale: self.optional(".rescale")?,
             })),
-            Some(_) => Ok(None),
+            _ => Ok(None),
         }
     }
 

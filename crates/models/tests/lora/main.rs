@@ -1,5 +1,10 @@
 //! Golden tests of LoRA: name maps and merge results of the reference, and files that are not as they should be.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a golden file without the expected part is a failed test"
+)]
+
 mod files;
 mod merge;
 mod names;

@@ -92,12 +92,20 @@ fn flux() {
     check("lora_keys_flux.json", &[("img_in.weight", &[3072, 64])]);
 }
 
+/// A model's keys, a name, the key it means, and the first row and the number of rows of a part.
+type Case<'a> = (
+    &'a [(&'a str, &'a [usize])],
+    &'a str,
+    &'a str,
+    Option<(usize, usize)>,
+);
+
 /// A spelling of each family that has no golden, by the rules of the specification.
 #[test]
 fn other_families() {
     let wide: &[usize] = &[3 * 64, 64];
     let square: &[usize] = &[64, 64];
-    let cases: &[(&[(&str, &[usize])], &str, &str, Option<(usize, usize)>)] = &[
+    let cases: &[Case<'_>] = &[
         (
             &[
                 ("joint_blocks.0.context_block.attn.qkv.weight", wide),
