@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
 use fresco_tensor::nn::{Act, After, Conv2d, Linear, Padding, activate};
+use fresco_tensor::{Device, Tensor};
 
 use crate::error::{ModelError, Result};
 use crate::layout::Layout;
@@ -56,6 +56,7 @@ struct Sequence {
     ends: (usize, usize),
     /// Times the size is halved or doubled.
     resamplings: usize,
+    device: Device,
 }
 
 const MOST: usize = 200;
@@ -149,6 +150,7 @@ impl Sequence {
             steps,
             ends: (input, at),
             resamplings,
+            device: store.device().clone(),
         }))
     }
 
@@ -161,7 +163,7 @@ impl Sequence {
             );
             return Err(ModelError::invalid("TAESD", reason));
         }
-        let mut h = x.nchw_to_nhwc()?;
+        let mut h = x.nchw_to_nhwc()?.to(&self.device)?;
         for step in &self.steps {
             check()?;
             h = match step {
@@ -179,7 +181,7 @@ impl Sequence {
                 Step::Block(block) => block.forward(h)?,
             };
         }
-        Ok(h.nhwc_to_nchw()?)
+        Ok(h.to(&Device::cpu())?.nhwc_to_nchw()?)
     }
 }
 

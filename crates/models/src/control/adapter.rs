@@ -208,7 +208,7 @@ impl T2iAdapter {
             .reshape([b, channels, h / side, side, w / side, side])?
             .permute(&[0, 2, 4, 1, 3, 5])?
             .reshape([b, h / side, w / side, channels * side * side])?;
-        let mut x = self.conv_in.forward(&cells)?;
+        let mut x = self.conv_in.forward(&cells.to(self.conv_in.device())?)?;
         let mut stages = Vec::new();
         for blocks in &self.stages {
             for block in blocks {

@@ -112,7 +112,7 @@ impl ControlNet {
             );
             return Err(ModelError::invalid("control net", reason));
         }
-        let mut h = hint.nchw_to_nhwc()?;
+        let mut h = hint.nchw_to_nhwc()?.to(self.trunk.device())?;
         for (place, conv) in self.hint.iter().enumerate() {
             let last = place + 1 == self.hint.len();
             let act = if last { Act::None } else { Act::Silu };
@@ -136,6 +136,11 @@ impl ControlNet {
         y: Option<&Tensor>,
     ) -> Result<ControlFeatures> {
         self.trunk.check(x, timesteps, context, y)?;
+        let device = self.trunk.device();
+        let x = &x.to(device)?;
+        let seen = &seen.to(device)?;
+        let context = context.map(|context| context.to(device)).transpose()?;
+        let context = context.as_ref();
         let [b, _, h, w] = x.dims4()?;
         let fits = match *seen.shape() {
             [items, rows, columns, _] => (items == 1 || items == b) && (rows, columns) == (h, w),

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fresco_models::Store;
 use fresco_models::control::{Control, ControlNet, T2iAdapter};
+use fresco_models::taesd::Taesd;
 use fresco_models::unet::{ControlFeatures, UNet, UNetConfig, UNetHooks};
 use fresco_tensor::{Device, Stored, Tensor, WeightFile};
 
@@ -256,4 +258,33 @@ fn pooling_keeps_the_mean() {
     let joined = control.joined(other).unwrap();
     assert_eq!((joined.input.len(), joined.output.len()), (2, 1));
     assert!(joined.input[0].is_some() && joined.input[1].is_none());
+}
+
+#[test]
+fn networks_run_where_their_weights_are() {
+    let _only = crate::gold::switches();
+    let device = Device::register_sim(7200, 256 << 20).unwrap();
+    let there = |gold: &Gold| Store::from_stored("test", gold.weights(), device.clone());
+    let gold = Gold::open("controlnet_small");
+    let here = features(&ControlNet::new(&gold.store()).unwrap(), &gold);
+    let far = features(&ControlNet::new(&there(&gold)).unwrap(), &gold);
+    for (a, b) in here.output.iter().zip(&far.output) {
+        assert_eq!(a.as_ref().unwrap().data(), b.as_ref().unwrap().data());
+    }
+    // Features of one place steer a network of another.
+    let base = Gold::open("unet_sd1_small");
+    let unet = UNet::new(&there(&base), config(&base.about["config"])).unwrap();
+    let (x, t, context) = (gold.tensor("x"), gold.tensor("t"), gold.tensor("context"));
+    let hooks = UNetHooks::default();
+    let run = |control: &ControlFeatures| {
+        let out = unet.forward(&x, t.data(), Some(&context), None, Some(control), &hooks);
+        out.unwrap()
+    };
+    assert_eq!(run(&here), run(&far.scaled(1.0, false).unwrap()));
+    let small = Gold::open("taesd_4ch");
+    let net = Taesd::combined(&there(&small)).unwrap();
+    let decoded = net.decode(&small.tensor("z"), &|| Ok(())).unwrap();
+    assert_near(&decoded, &small.tensor("decoded"), "taesd");
+    assert_eq!(decoded.device(), Device::cpu());
+    assert!(device.peak() > 0);
 }
