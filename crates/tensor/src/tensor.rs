@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::device::{Allocation, Device, count_copy};
 use crate::error::{Result, TensorError};
 use crate::pages;
+use crate::recycle;
 use crate::room;
 
 /// Most elements one tensor may have (32 GiB of f32): a hostile size in a workflow becomes an error, not an abort.
@@ -49,6 +50,12 @@ impl Storage {
     }
 }
 
+impl Drop for Storage {
+    fn drop(&mut self) {
+        recycle::give(std::mem::take(&mut self.values));
+    }
+}
+
 impl PartialEq for Storage {
     fn eq(&self, other: &Self) -> bool {
         self.values == other.values
@@ -81,6 +88,9 @@ pub(crate) fn allocate(shape: &[usize], value: f32) -> Result<Vec<f32>> {
 /// Empty storage with room for a shape.
 pub(crate) fn reserve(shape: &[usize]) -> Result<Vec<f32>> {
     let count = element_count(shape)?;
+    if let Some(data) = recycle::take(count) {
+        return Ok(data);
+    }
     ensure_room(shape)?;
     let mut data = Vec::new();
     data.try_reserve_exact(count)
@@ -98,7 +108,13 @@ fn bytes_of(elements: usize) -> u64 {
 /// Refuses a shape for which this machine has no memory now. Tensors ask themselves; this is for code that gathers the
 /// elements of a large one in storage of its own.
 pub fn ensure_room(shape: &[usize]) -> Result<()> {
-    match room::missing(bytes_of(element_count(shape)?)) {
+    let bytes = bytes_of(element_count(shape)?);
+    let missing = match room::missing(bytes) {
+        // What is only kept for later is better used now.
+        Some(missing) if recycle::free_spare_memory() < missing => Some(missing),
+        _ => None,
+    };
+    match missing {
         None => Ok(()),
         Some(missing) => Err(TensorError::NoMemory {
             shape: shape.to_vec(),
@@ -328,7 +344,7 @@ impl Tensor {
             self.expect_room();
         }
         match Arc::try_unwrap(self.data) {
-            Ok(storage) => storage.values,
+            Ok(mut storage) => std::mem::take(&mut storage.values),
             Err(shared) => shared.values.clone(),
         }
     }

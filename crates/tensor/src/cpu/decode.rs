@@ -1,5 +1,9 @@
 //! Panels of weights in the form that kernels multiply: f32, or tiles of bf16 parts.
 
+#![allow(
+    clippy::cast_ptr_alignment,
+    reason = "working space begins at a cache line"
+)]
 #![expect(unsafe_code, reason = "writes into the working space of a thread")]
 
 use std::ops::Range;

@@ -90,7 +90,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.3, 88.3);
     let rounded = x * std::f32::consts::LOG2_E + ROUND;
     let n = rounded - ROUND;
-    let r = x - n * 0.693_359_375;
+    let r = x - n * 0.693_359_4;
     let r = r + n * 2.121_944_4e-4;
     let mut p = 1.987_569_1e-4;
     p = p * r + 1.398_199_9e-3;
@@ -116,8 +116,8 @@ pub(crate) fn normal_cdf(x: f32) -> f32 {
         1.110_920_3e-4,
         -1.183_907_6e-3,
         9.972_323e-3,
-        -6.649_021_6e-2,
-        3.989_422_8e-1,
+        -6.649_022e-2,
+        3.989_423e-1,
     ] {
         centre = centre * s + c;
     }
@@ -125,8 +125,8 @@ pub(crate) fn normal_cdf(x: f32) -> f32 {
     let mut tail = 9.687_49e-8;
     for c in [
         -3.923_686_5e-6,
-        7.290_881_4e-5,
-        -8.306_282_3e-4,
+        7.290_881e-5,
+        -8.306_282e-4,
         6.563_943_5e-3,
         -3.882_099_8e-2,
         -3.160_536_7e-1,

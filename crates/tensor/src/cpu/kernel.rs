@@ -4,6 +4,10 @@
 //! Every kernel adds the products of an output in the order of the channels, so that a result depends neither on how
 //! the rows were divided nor on the thread.
 
+#![allow(
+    clippy::cast_ptr_alignment,
+    reason = "loads and stores that need no alignment, and rows of f32"
+)]
 #![expect(
     unsafe_code,
     reason = "vector instructions on memory that the caller names"

@@ -4,6 +4,10 @@
 //! with all rows and finished while they are in the cache. Tasks divide outputs, never sums, so that the number of
 //! threads does not change a bit.
 
+#![allow(
+    clippy::cast_ptr_alignment,
+    reason = "working space begins at a cache line"
+)]
 #![expect(unsafe_code, reason = "threads write disjoint parts of one output")]
 
 use std::cell::RefCell;

@@ -147,9 +147,8 @@ impl Linear {
 
 /// Sizes of a matrix that may be written as a 1x1 convolution.
 fn matrix(shape: &[usize]) -> Result<(usize, usize)> {
-    let (out, input) = match *shape {
-        [o, i] | [o, i, 1] | [o, i, 1, 1] => (o, i),
-        _ => return Err(TensorError::rank("linear", "2", shape)),
+    let ([out, input] | [out, input, 1] | [out, input, 1, 1]) = *shape else {
+        return Err(TensorError::rank("linear", "2", shape));
     };
     if out == 0 || input == 0 {
         return Err(TensorError::invalid("linear", "an empty weight"));

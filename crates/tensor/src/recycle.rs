@@ -1,0 +1,115 @@
+//! Storage of dropped tensors, kept for the next ones of the same size.
+//!
+//! A network makes and drops tensors of a few sizes thousands of times. The allocator gives large ones back to the
+//! kernel each time, and the first touch of fresh pages then takes longer than the arithmetic on them.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Smaller storage is left to the allocator, which keeps it itself.
+const LEAST: usize = 1 << 20;
+/// Bytes that are kept at most.
+const MOST: usize = 512 << 20;
+
+/// Unused storage, the oldest first.
+static SPARE: Mutex<Spare> = Mutex::new(Spare {
+    storage: VecDeque::new(),
+    bytes: 0,
+});
+
+#[derive(Default)]
+struct Spare {
+    storage: VecDeque<Vec<f32>>,
+    bytes: usize,
+}
+
+fn spare() -> MutexGuard<'static, Spare> {
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bytes_of(storage: &Vec<f32>) -> usize {
+    storage.capacity() * size_of::<f32>()
+}
+
+impl Spare {
+    fn take(&mut self, count: usize) -> Option<Vec<f32>> {
+        // Not much larger than asked for: a tensor may live long.
+        let fits = |storage: &Vec<f32>| (count..=count + count / 8).contains(&storage.capacity());
+        // The latest first, of which more is still in the caches.
+        let at = self.storage.iter().rposition(fits)?;
+        let storage = self.storage.remove(at)?;
+        self.bytes -= bytes_of(&storage);
+        Some(storage)
+    }
+
+    /// Keeps storage and answers with what has to go for it.
+    fn give(&mut self, mut storage: Vec<f32>, most: usize) -> Vec<Vec<f32>> {
+        storage.clear();
+        self.bytes += bytes_of(&storage);
+        self.storage.push_back(storage);
+        let mut gone = Vec::new();
+        while self.bytes > most
+            && let Some(oldest) = self.storage.pop_front()
+        {
+            self.bytes -= bytes_of(&oldest);
+            gone.push(oldest);
+        }
+        gone
+    }
+}
+
+/// Empty storage with room for so many elements, if some is left over.
+pub(crate) fn take(count: usize) -> Option<Vec<f32>> {
+    if count * size_of::<f32>() < LEAST {
+        return None;
+    }
+    spare().take(count)
+}
+
+/// Storage that nobody needs any more.
+pub(crate) fn give(storage: Vec<f32>) {
+    if bytes_of(&storage) >= LEAST {
+        let gone = spare().give(storage, MOST);
+        // Freed outside the lock.
+        drop(gone);
+    }
+}
+
+/// Gives the storage of dropped tensors back to the system, and says how many bytes that were. For when a program has
+/// nothing to do, or needs the memory for something else.
+pub fn free_spare_memory() -> u64 {
+    let gone = std::mem::take(&mut *spare());
+    gone.bytes as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_of_about_the_size_is_taken_again() {
+        let mut spare = Spare::default();
+        for size in [1000, 1100, 2000] {
+            assert!(spare.give(Vec::with_capacity(size), 1 << 20).is_empty());
+        }
+        assert!(spare.take(1200).is_none());
+        let taken = spare.take(1000).unwrap();
+        assert!(taken.is_empty() && taken.capacity() == 1100);
+        assert_eq!(spare.take(1000).unwrap().capacity(), 1000);
+        assert!(spare.take(1000).is_none());
+        assert_eq!(spare.bytes, 8000);
+    }
+
+    #[test]
+    fn the_oldest_goes_first() {
+        let mut spare = Spare::default();
+        assert!(spare.give(vec![0.0; 1000], 8000).is_empty());
+        assert!(spare.give(vec![0.0; 900], 8000).is_empty());
+        let gone = spare.give(vec![0.0; 1000], 8000);
+        assert_eq!(gone.iter().map(Vec::capacity).collect::<Vec<_>>(), [1000]);
+        assert_eq!(spare.bytes, 7600);
+        // More than may be kept.
+        assert_eq!(spare.give(vec![0.0; 3000], 8000).len(), 3);
+        assert_eq!(spare.bytes, 0);
+    }
+}
