@@ -189,9 +189,9 @@ impl Conv2d {
             before: (before, before),
             behind: (behind, behind),
         };
-        self.weight
-            .with(|weight| product::conv(weight, &picture, &shape, &finish))?
-            .placed(x)
+        self.weight.with(self.device(), |weight| {
+            product::conv(weight, &picture, &shape, &finish)?.placed(x)
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cpu::packed::Weight;
+use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
@@ -60,7 +61,12 @@ impl Kept {
     }
 
     /// Calls with the packed weight, which goes away afterwards if it was made for this.
-    pub(super) fn with<R>(&self, body: impl FnOnce(&Weight) -> Result<R>) -> Result<R> {
+    /// Until then it takes memory of the device.
+    pub(super) fn with<R>(
+        &self,
+        device: &Device,
+        body: impl FnOnce(&Weight) -> Result<R>,
+    ) -> Result<R> {
         match self {
             Self::Packed(weight) => body(weight),
             Self::Made {
@@ -78,7 +84,9 @@ impl Kept {
                     let shape = [*out, *channels, *taps];
                     return Err(TensorError::mismatch("weight", made.shape(), &shape));
                 }
-                body(&Weight::new(&made, *out, *channels, *taps)?)
+                let weight = Weight::new(&made, *out, *channels, *taps)?;
+                let _memory = device.upload(weight.bytes())?;
+                body(&weight)
             }
         }
     }

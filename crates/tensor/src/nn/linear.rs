@@ -106,9 +106,9 @@ impl Linear {
         let rows = x.len() / self.in_features();
         let items = if shape.len() > 1 { shape[0] } else { 1 };
         let finish = finish("linear", &shape, items, self.bias.as_ref(), after)?;
-        self.weight
-            .with(|weight| product::linear(weight, x.data(), rows, &shape, &finish))?
-            .placed(x)
+        self.weight.with(self.device(), |weight| {
+            product::linear(weight, x.data(), rows, &shape, &finish)?.placed(x)
+        })
     }
 
     /// `a * gelu(g)` where `a` and `g` are the halves of the result.
@@ -124,9 +124,9 @@ impl Linear {
         let shape = self.result_shape(x, out / 2)?;
         let rows = x.len() / self.in_features();
         let bias = self.bias.as_ref().map(Tensor::data);
-        self.weight
-            .with(|weight| product::geglu(weight, x.data(), rows, &shape, bias))?
-            .placed(x)
+        self.weight.with(self.device(), |weight| {
+            product::geglu(weight, x.data(), rows, &shape, bias)?.placed(x)
+        })
     }
 
     fn result_shape(&self, x: &Tensor, out: usize) -> Result<Vec<usize>> {

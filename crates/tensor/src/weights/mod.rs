@@ -163,3 +163,67 @@ fn start_of(path: &Path) -> io::Result<Vec<u8>> {
     File::open(path)?.take(32).read_to_end(&mut start)?;
     Ok(start)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::Tensor;
+
+    #[test]
+    fn kinds_are_told_by_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.ckpt");
+        let a = Tensor::ones([2]).unwrap();
+        crate::safetensors::write(&path, &[("a", &a)], &[]).unwrap();
+        assert_eq!(open_weights(&path).unwrap().names(), ["a"]);
+        let mut zeros = vec![0; 4096];
+        for (content, part) in [
+            (&b""[..], "it is empty"),
+            (b"<!DOCTYPE html><html>", "web page"),
+            (
+                b"version https://git-lfs.github.com/spec/v1\noid",
+                "git-lfs",
+            ),
+            (&*zeros, "zeros"),
+            (b"hello, this is text", "neither"),
+            (b"GGUF", "it ends inside its header"),
+            (b"PK\x03\x04", "it ends early"),
+            (&[0xFF, 0, 0, 0, 0, 0, 0, 0, b'{'], "ends inside the header"),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            let error = open_weights(&path).err().unwrap().to_string();
+            assert!(error.contains(part), "{error}");
+            assert!(error.contains("model.ckpt"), "{error}");
+        }
+        zeros[0] = 1;
+        std::fs::write(&path, &zeros).unwrap();
+        assert!(open_weights(&path).is_err());
+        assert!(open_weights(dir.path()).is_err());
+        let none = open_weights(dir.path().join("none")).err().unwrap();
+        assert!(matches!(none, WeightError::Open { .. }), "{none}");
+    }
+
+    #[test]
+    fn many_tensors_come_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let tensors: Vec<_> = (0..50u8)
+            .map(|i| {
+                (
+                    format!("t{i}"),
+                    Tensor::full([i.into()], f32::from(i)).unwrap(),
+                )
+            })
+            .collect();
+        let pairs: Vec<_> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        crate::safetensors::write(&path, &pairs, &[]).unwrap();
+        let file = open_weights(&path).unwrap();
+        let mut names: Vec<_> = pairs.iter().map(|p| p.0).collect();
+        names.push("none");
+        let mut read = file.read_many(&names);
+        assert!(read.pop().unwrap().is_err());
+        for (found, (_, wanted)) in read.into_iter().zip(&tensors) {
+            assert_eq!(found.unwrap().to_f32().unwrap(), *wanted);
+        }
+    }
+}

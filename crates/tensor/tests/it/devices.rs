@@ -1,5 +1,7 @@
 //! Simulated devices: exact accounting, refusal when full, counted copies, results where the inputs are.
 
+use std::sync::Arc;
+
 use fresco_tensor::device::{Copies, Device};
 use fresco_tensor::nn::{self, Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Mask, Padding};
 use fresco_tensor::{Stored, Tensor, TensorError};
@@ -125,7 +127,18 @@ fn layers_take_memory_where_they_are() {
     assert!(linear.forward_with(&x, after).is_err());
     let norm = GroupNorm::new(&stored(&[8]), &stored(&[8]), 2, 1e-5).unwrap();
     assert_eq!(norm.forward(&x, Act::Silu).unwrap().device(), device);
-    drop((linear, conv, x, y, z));
+    // A weight that is made for each use takes memory only then.
+    device.reset_peak();
+    let before = device.used();
+    let same = w.clone();
+    let make: nn::MakeWeight = Arc::new(move || Ok(same.clone()));
+    let made = Linear::made((w.shape(), w.dtype(), make), None, &device).unwrap();
+    assert_eq!((made.bytes(), device.used()), (0, before));
+    let again = made.forward(&x).unwrap();
+    assert_eq!(device.used(), before + 4 * 256);
+    let bias = 4 * 16;
+    assert_eq!(device.peak(), before + linear.bytes() - bias + 4 * 256);
+    drop((linear, conv, made, x, y, z, again));
     assert_eq!(device.used(), 0);
 
     let small = Device::register_sim(104, 100).unwrap();
