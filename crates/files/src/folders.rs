@@ -50,16 +50,8 @@ const TYPES: &[(&str, &[&str], &[&str])] = &[
     ("configs", &["configs"], &[".yaml"]),
     ("loras", &["loras"], MODEL_EXTENSIONS),
     ("vae", &["vae"], MODEL_EXTENSIONS),
-    (
-        "text_encoders",
-        &["text_encoders", "clip"],
-        WITH_GGUF,
-    ),
-    (
-        "diffusion_models",
-        &["unet", "diffusion_models"],
-        WITH_GGUF,
-    ),
+    ("text_encoders", &["text_encoders", "clip"], WITH_GGUF),
+    ("diffusion_models", &["unet", "diffusion_models"], WITH_GGUF),
     ("clip_vision", &["clip_vision"], MODEL_EXTENSIONS),
     ("style_models", &["style_models"], MODEL_EXTENSIONS),
     ("embeddings", &["embeddings"], MODEL_EXTENSIONS),

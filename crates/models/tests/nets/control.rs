@@ -10,7 +10,7 @@ use fresco_models::unet::{ControlFeatures, UNet, UNetConfig, UNetHooks};
 use fresco_tensor::{Device, Stored, Tensor, WeightFile};
 
 use crate::gold::{
-    Gold, MemoryFile, assert_near, assert_summary, config, exactly, json, store, wave, waves,
+    Gold, MemoryFile, assert_near, assert_summary, config, json, store, wave, waves,
 };
 
 fn features(net: &ControlNet, gold: &Gold) -> ControlFeatures {
@@ -76,7 +76,7 @@ fn waves_through_a_control_net() {
         output: Vec::new(),
         ..config
     };
-    let made = exactly(|| {
+    let made = {
         let store = store(waves(ControlNet::weights(&config, 3)));
         let net = ControlNet::with(&store, config).unwrap();
         let seen = net.see(&wave(&[2, 3, 64, 64], 0.013)).unwrap();
@@ -84,7 +84,7 @@ fn waves_through_a_control_net() {
         let context = wave(&[2, 7, 48], 0.07);
         let y = wave(&[2, 20], 0.3);
         net.forward(&x, &seen, &[10.0, 500.0], Some(&context), Some(&y))
-    });
+    };
     let made = made.unwrap();
     let out = &about["out"];
     assert_summary(made.output[0].as_ref().unwrap(), &out["output0"], "first");
@@ -116,11 +116,11 @@ fn waves_through_an_adapter() {
     let Ok(Control::Adapter(_)) = Control::open(&file, Device::cpu()) else {
         panic!("an adapter");
     };
-    let made = exactly(|| {
+    let made = {
         let net = T2iAdapter::new(&store(weights)).unwrap();
         assert_eq!((net.unshuffle(), net.hint_channels()), (8, 3));
         net.forward(&wave(&[1, 3, 64, 64], 0.013)).unwrap()
-    });
+    };
     assert_eq!(
         (made.input.len(), made.middle.len(), made.output.len()),
         (12, 0, 0)

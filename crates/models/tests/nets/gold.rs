@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fresco_models::Store;
 use fresco_models::unet::{First, Heads, Middle, Stage, UNetConfig};
-use fresco_tensor::cpu::isa;
 use fresco_tensor::{
     Device, SafeTensors, Stored, Tensor, WeightError, WeightFile, WeightInfo, synthetic,
 };
@@ -88,16 +87,6 @@ pub(crate) fn waves(mut layout: Vec<(String, Vec<usize>)>) -> BTreeMap<String, S
     made.collect()
 }
 
-/// Runs with plain f32 products. Waves cancel each other almost everywhere, which shows the last bits that matrix tiles
-/// leave out: up to 1e-3 here, where random weights give 2e-5.
-pub(crate) fn exactly<T>(f: impl FnOnce() -> T) -> T {
-    let _only = switches();
-    isa::allow_tiles(false);
-    let made = f();
-    isa::allow_tiles(true);
-    made
-}
-
 /// Held by tests that set switches of the whole process, and by those that compare bits.
 pub(crate) fn switches() -> MutexGuard<'static, ()> {
     static SWITCHES: Mutex<()> = Mutex::new(());
@@ -151,10 +140,9 @@ pub(crate) fn distance(found: &Tensor, expected: &Tensor) -> f64 {
     (off / size).sqrt()
 }
 
-/// Matrix tiles keep 16 bits of a factor, so plain f32 is ten times closer than this.
 pub(crate) fn assert_near(found: &Tensor, expected: &Tensor, what: &str) {
     let off = distance(found, expected);
-    assert!(off <= 6e-5, "{what}: relative distance {off:e}");
+    assert!(off <= 1e-5, "{what}: relative distance {off:e}");
 }
 
 /// The configuration a golden file was made with.

@@ -8,7 +8,7 @@ use fresco_models::{ModelError, Store};
 use fresco_tensor::{Device, Stored, Tensor, tiled_scale};
 
 use crate::gold::{
-    Gold, MemoryFile, assert_near, assert_summary, distance, exactly, json, store, wave, waves,
+    Gold, MemoryFile, assert_near, assert_summary, distance, json, store, wave, waves,
 };
 
 fn go() -> Result<(), ModelError> {
@@ -40,14 +40,14 @@ fn kl_of_waves() {
     let decoder = config.decoder.as_mut().unwrap();
     decoder.levels[2].channels = 64;
     decoder.first.1 = 64;
-    let (encoded, decoded) = exactly(|| {
+    let (encoded, decoded) = {
         let net = KlVae::new(&store(waves(config.weights()))).unwrap();
         let encoded = net.encode(&wave(&[1, 3, 16, 24], 0.013), &go).unwrap();
         (
             encoded,
             net.decode(&wave(&[1, 4, 4, 6], 0.11), &go).unwrap(),
         )
-    });
+    };
     assert_summary(&encoded, &about["encode"], "encode");
     assert_summary(&decoded, &about["decode"], "decode");
 }
@@ -144,14 +144,14 @@ fn taesd_of_waves() {
     weights.insert("vae_scale".to_owned(), scalar(1.0));
     weights.insert("vae_shift".to_owned(), scalar(0.0));
     let pixels = wave(&[1, 3, 32, 32], 0.013).map(|v| (v - 0.5) * 2.0);
-    let (encoded, decoded) = exactly(|| {
+    let (encoded, decoded) = {
         let net = Taesd::combined(&store(weights)).unwrap();
         let encoded = net.encode(&pixels, &go).unwrap();
         (
             encoded,
             net.decode(&wave(&[1, 4, 4, 4], 0.11), &go).unwrap(),
         )
-    });
+    };
     assert_summary(
         &decoded.map(|v| v / 2.0 + 0.5),
         &about["decoder"],

@@ -1,8 +1,9 @@
-//! Products on the matrix tiles of recent Intel processors (AMX), with f32 accuracy from three bf16 products.
+//! Products on the matrix tiles of recent Intel processors (AMX), with f32 accuracy from several bf16 products.
 //!
-//! A number is split into a bf16 and the bf16 of what is left: 16 bits or more. `a b` is then `ah bh + al bh + ah bl`,
-//! which leaves out about 2^-17 of it. Weights in f16 split without loss; those in bf16 or f8 have no second part, and
-//! two products do. Tiles flush subnormal numbers, and an infinity comes out as NaN.
+//! An activation is split into three bf16 parts, which keep all of its 24 bits; a weight in f16 into two, without loss;
+//! weights in bf16 or f8 have one. The products of parts down to 2^-16 of the first make five, or three, in place of one
+//! in f32; what is left out is below f32's own rounding. (Attention makes do with two parts and three products.) Tiles
+//! flush subnormal numbers, and an infinity comes out as NaN.
 
 #![expect(
     unsafe_code,
@@ -122,18 +123,18 @@ macro_rules! tiles {
 
 /// `c = a b`, or `c += a b`, for 16 or 32 rows (by `m`) of split activations and one panel of split weights.
 ///
-/// `offsets` has the place of each step in a row of `a`, in bytes; with the rows comes the distance from the first to
-/// the second parts, and with the weights whether they have second parts.
+/// `offsets` has the place of each step in a row of `a`, in bytes; with the rows comes the distance from the parts of
+/// one kind to the next and whether there are third ones, and with the weights whether they have second parts.
 ///
 /// # Safety
 /// `_tiles` belong to this thread; 32 rows of `a` (16, where `m` is at most that) are readable at every offset for 64
-/// bytes, first and second parts; `b` holds [`step_bytes`] for each offset; `c` has room for 32 (or 16) lanes.
+/// bytes, of every part; `b` holds [`step_bytes`] for each offset; `c` has room for 32 (or 16) lanes.
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn tile(
     _tiles: &Tiles,
     m: usize,
     offsets: &[usize],
-    (a, low): (Rows, usize),
+    (a, low, third): (Rows, usize, bool),
     (b, split): (*const u8, bool),
     c: *mut Lane,
     add: bool,
@@ -148,7 +149,7 @@ pub(crate) unsafe fn tile(
         return;
     }
     let end = offsets.as_ptr_range().end;
-    // SAFETY: the loads and stores stay inside what the caller promises; all four loops read 16 or 32 rows of 64 bytes
+    // SAFETY: the loads and stores stay inside what the caller promises; all loops read 16 or 32 rows of 64 bytes
     // per offset, and write 16 or 32 lanes.
     unsafe {
         let (c0, c1) = (c.cast::<u8>(), c.cast::<u8>().add(64));
@@ -171,8 +172,153 @@ pub(crate) unsafe fn tile(
             asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, options(nostack, nomem));
         }
-        match (m > 16, split) {
-            (true, true) => tiles!(
+        match (m > 16, split, third) {
+            (true, true, true) => tiles!(
+                "2:",
+                "mov {t0}, [{o}]",
+                "lea {t1}, [{a1} + {t0}]",
+                "add {t0}, {a0}",
+                // First parts with first and second.
+                "tileloadd tmm6, [{b} + {sb}]",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{t1} + {s}]",
+                "add {t0}, {low}",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{b} + {sb} + 1024]",
+                "add {t1}, {low}",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tileloadd tmm6, [{b} + {sb} + 2048]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{b} + {sb} + 3072]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                // Second parts with second and first.
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{t1} + {s}]",
+                "add {t0}, {low}",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm6, [{b} + {sb}]",
+                "add {t1}, {low}",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tileloadd tmm7, [{b} + {sb} + 1024]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                // Third parts with first.
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{t1} + {s}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {b}, 4096",
+                "add {o}, 8",
+                "cmp {o}, {end}",
+                "jne 2b";
+                o = inout(reg) offsets.as_ptr() => _, end = in(reg) end,
+                a0 = in(reg) a.first, a1 = in(reg) a1, s = in(reg) a.stride, low = in(reg) low,
+                b = inout(reg) b => _, sb = in(reg) 64usize, t0 = out(reg) _, t1 = out(reg) _,
+            ),
+            (true, false, true) => tiles!(
+                "2:",
+                "mov {t0}, [{o}]",
+                "lea {t1}, [{a1} + {t0}]",
+                "add {t0}, {a0}",
+                "tileloadd tmm6, [{b} + {sb}]",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{t1} + {s}]",
+                "add {t0}, {low}",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{b} + {sb} + 1024]",
+                "add {t1}, {low}",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "add {t0}, {low}",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{t1} + {s}]",
+                "add {t1}, {low}",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{t1} + {s}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {b}, 2048",
+                "add {o}, 8",
+                "cmp {o}, {end}",
+                "jne 2b";
+                o = inout(reg) offsets.as_ptr() => _, end = in(reg) end,
+                a0 = in(reg) a.first, a1 = in(reg) a1, s = in(reg) a.stride, low = in(reg) low,
+                b = inout(reg) b => _, sb = in(reg) 64usize, t0 = out(reg) _, t1 = out(reg) _,
+            ),
+            (false, true, true) => tiles!(
+                "2:",
+                "mov {t0}, [{o}]",
+                "add {t0}, {a0}",
+                "tileloadd tmm6, [{b} + {sb}]",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "add {t0}, {low}",
+                "tileloadd tmm7, [{b} + {sb} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm2, [{b} + {sb} + 2048]",
+                "tdpbf16ps tmm0, tmm4, tmm2",
+                "tileloadd tmm3, [{b} + {sb} + 3072]",
+                "tdpbf16ps tmm1, tmm4, tmm3",
+                "tileloadd tmm5, [{t0} + {s}]",
+                "add {t0}, {low}",
+                "tdpbf16ps tmm0, tmm5, tmm6",
+                "tdpbf16ps tmm1, tmm5, tmm7",
+                "tdpbf16ps tmm0, tmm5, tmm2",
+                "tdpbf16ps tmm1, tmm5, tmm3",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "add {b}, 4096",
+                "add {o}, 8",
+                "cmp {o}, {end}",
+                "jne 2b";
+                o = inout(reg) offsets.as_ptr() => _, end = in(reg) end,
+                a0 = in(reg) a.first, s = in(reg) a.stride, low = in(reg) low,
+                b = inout(reg) b => _, sb = in(reg) 64usize, t0 = out(reg) _,
+            ),
+            (false, false, true) => tiles!(
+                "2:",
+                "mov {t0}, [{o}]",
+                "add {t0}, {a0}",
+                "tileloadd tmm6, [{b} + {sb}]",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "add {t0}, {low}",
+                "tileloadd tmm7, [{b} + {sb} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{t0} + {s}]",
+                "add {t0}, {low}",
+                "tdpbf16ps tmm0, tmm5, tmm6",
+                "tdpbf16ps tmm1, tmm5, tmm7",
+                "tileloadd tmm4, [{t0} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "add {b}, 2048",
+                "add {o}, 8",
+                "cmp {o}, {end}",
+                "jne 2b";
+                o = inout(reg) offsets.as_ptr() => _, end = in(reg) end,
+                a0 = in(reg) a.first, s = in(reg) a.stride, low = in(reg) low,
+                b = inout(reg) b => _, sb = in(reg) 64usize, t0 = out(reg) _,
+            ),
+            (true, true, false) => tiles!(
                 "2:",
                 "mov {t0}, [{o}]",
                 "lea {t1}, [{a1} + {t0}]",
@@ -209,7 +355,7 @@ pub(crate) unsafe fn tile(
                 a0 = in(reg) a.first, a1 = in(reg) a1, s = in(reg) a.stride, low = in(reg) low,
                 b = inout(reg) b => _, sb = in(reg) 64usize, t0 = out(reg) _, t1 = out(reg) _,
             ),
-            (true, false) => tiles!(
+            (true, false, false) => tiles!(
                 "2:",
                 "mov {t0}, [{o}]",
                 "lea {t1}, [{a1} + {t0}]",
@@ -238,7 +384,7 @@ pub(crate) unsafe fn tile(
                 a0 = in(reg) a.first, a1 = in(reg) a1, s = in(reg) a.stride, low = in(reg) low,
                 b = inout(reg) b => _, sb = in(reg) 64usize, t0 = out(reg) _, t1 = out(reg) _,
             ),
-            (false, true) => tiles!(
+            (false, true, false) => tiles!(
                 "2:",
                 "mov {t0}, [{o}]",
                 "add {t0}, {a0}",
@@ -263,7 +409,7 @@ pub(crate) unsafe fn tile(
                 a0 = in(reg) a.first, s = in(reg) a.stride, low = in(reg) low,
                 b = inout(reg) b => _, sb = in(reg) 64usize, t0 = out(reg) _,
             ),
-            (false, false) => tiles!(
+            (false, false, false) => tiles!(
                 "2:",
                 "mov {t0}, [{o}]",
                 "add {t0}, {a0}",
@@ -298,12 +444,12 @@ pub(crate) unsafe fn tile(
     }
 }
 
-/// Splits values into two bf16 parts; the parts of the missing values up to a multiple of [`DEPTH`] are zero.
+/// Splits values into two bf16 parts, or three; the parts of the missing values up to a multiple of [`DEPTH`] are zero.
 ///
 /// # Safety
-/// The machine has the tiles (and with them these vectors); `high` and `low` have room for the values rounded up.
+/// The machine has the tiles (and with them these vectors); all the parts have room for the values rounded up.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(crate) unsafe fn split(values: &[f32], high: *mut u16, low: *mut u16) {
+pub(crate) unsafe fn split(values: &[f32], high: *mut u16, low: *mut u16, third: Option<*mut u16>) {
     for (i, part) in values.chunks(DEPTH).enumerate() {
         let at = i * DEPTH;
         // SAFETY: 32 values; a shorter part is read under a mask.
@@ -329,6 +475,16 @@ pub(crate) unsafe fn split(values: &[f32], high: *mut u16, low: *mut u16) {
             let l: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(l1, l0));
             _mm512_storeu_si512(high.add(at).cast(), h);
             _mm512_storeu_si512(low.add(at).cast(), l);
+            if let Some(third) = third {
+                let m0 = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(l)));
+                let m1 = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(
+                    _mm512_extracti64x4_epi64::<1>(l),
+                ));
+                let r0 = _mm512_sub_ps(l0, _mm512_castsi512_ps(m0));
+                let r1 = _mm512_sub_ps(l1, _mm512_castsi512_ps(m1));
+                let r: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(r1, r0));
+                _mm512_storeu_si512(third.add(at).cast(), r);
+            }
         }
     }
 }

@@ -142,6 +142,7 @@ unsafe fn pack_keys(from: &[f32], from_step: usize, d: usize, count: usize, to: 
                 &from[key * from_step..][..d],
                 high.as_mut_ptr(),
                 low.as_mut_ptr(),
+                None,
             );
         }
         for (i, part) in [&*high, &*low, &*high].into_iter().enumerate() {
@@ -180,7 +181,7 @@ unsafe fn pack_values(
         let to = turned.as_mut_ptr();
         transpose::<F32x16>((count, d), from.as_ptr(), from_step, to, W);
         for (c, row) in turned.chunks_exact(W).enumerate() {
-            amx::split(row, high.add(c * 64).cast(), low.add(c * 64).cast());
+            amx::split(row, high.add(c * 64).cast(), low.add(c * 64).cast(), None);
         }
     }
 }
@@ -266,7 +267,7 @@ unsafe fn run_blocks(task: &Task<'_>, packed: &Packed, head: usize, tiles: &Tile
                     };
                     let o = block.o.add(c * W).cast::<Lane>();
                     let steps = &offsets[..groups];
-                    let a = (a, layout.value_bytes());
+                    let a = (a, layout.value_bytes(), false);
                     amx::tile(tiles, m, steps, a, (split, true), o, true);
                     c += m;
                 }

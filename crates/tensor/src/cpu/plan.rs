@@ -10,6 +10,8 @@ use super::isa::{self, Isa};
 use super::kernel::{self, Step};
 use super::packed::{WIDTH, Weight};
 use super::picture::{Grid, Phase, halved_taps};
+#[cfg(target_arch = "x86_64")]
+use crate::dtype::Dtype;
 
 /// Channels of a linear layer's block: its activations for some hundred rows fill half of a second cache.
 const ROW_BLOCK: usize = 1280;
@@ -32,12 +34,18 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    pub(super) fn choose(rows: usize) -> Self {
+    pub(super) fn choose(rows: usize, weight: &Weight) -> Self {
+        // Formats that two parts hold without loss. The others would take more products than tiles are worth.
         #[cfg(target_arch = "x86_64")]
-        if rows >= TILE_ROWS && isa::tiles() {
+        let exact = matches!(
+            weight.dtype(),
+            Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2
+        );
+        #[cfg(target_arch = "x86_64")]
+        if rows >= TILE_ROWS && exact && isa::tiles() {
             return Self::Tiles;
         }
-        let _ = rows;
+        let _ = (rows, weight);
         Self::Vector(isa::isa())
     }
 
@@ -59,7 +67,7 @@ impl Engine {
         }
     }
 
-    /// Bytes from one copied pixel or row to the next; in tiles for each of the two parts.
+    /// Bytes from one copied pixel or row to the next; in tiles for each of the parts.
     pub(super) fn row_bytes(self, channels: usize) -> usize {
         let bytes = match self {
             Self::Vector(_) => channels * 4,
@@ -75,7 +83,7 @@ impl Engine {
         match self {
             Self::Vector(_) => 1,
             #[cfg(target_arch = "x86_64")]
-            Self::Tiles => 2,
+            Self::Tiles => 3,
         }
     }
 }
@@ -167,7 +175,7 @@ impl Plan {
         let channels = weight.channels();
         let row_bytes = engine.row_bytes(channels);
         let most = most(engine);
-        let size = 4 / engine.parts();
+        let size = if engine.parts() == 1 { 4 } else { 2 };
         let mut blocks = vec![Block::new(0..channels)];
         let mut sum = 0;
         for y in 0..kernel.0 {

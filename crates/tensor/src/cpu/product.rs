@@ -65,7 +65,7 @@ struct Product<'a> {
 #[derive(Clone, Copy)]
 struct Prepared {
     first: Shared<u8>,
-    /// From the first parts to the second.
+    /// From the parts of one kind to the next.
     low: usize,
     /// From one block to the next.
     block: usize,
@@ -164,7 +164,7 @@ fn bands(
     out: Shared<f32>,
 ) {
     let rows = picture.batch * height * width;
-    let engine = Engine::choose(rows);
+    let engine = Engine::choose(rows, weight);
     let pixel = engine.row_bytes(picture.channels) * engine.parts();
     let want = (CHUNK_BYTES / pixel).clamp(256, 2048);
     let count = (height * width).div_ceil(want).clamp(1, height.max(1));
@@ -195,7 +195,7 @@ fn multiply(
     gated: bool,
     out: Shared<f32>,
 ) {
-    let engine = Engine::choose(rows);
+    let engine = Engine::choose(rows, weight);
     let plan = match &input {
         Input::Rows(..) => Plan::rows(engine, weight),
         Input::Picture(picture, grid, phase) => {
@@ -385,7 +385,8 @@ impl Product<'_> {
                 }
                 #[cfg(target_arch = "x86_64")]
                 (Some(values), Engine::Tiles) => {
-                    amx::split(values, first.cast(), first.add(to.low).cast());
+                    let third = first.add(2 * to.low).cast();
+                    amx::split(values, first.cast(), first.add(to.low).cast(), Some(third));
                 }
             }
         }
@@ -474,7 +475,7 @@ impl Product<'_> {
                                     tiles.as_ref().expect("set up for this engine"),
                                     m,
                                     &block.offsets,
-                                    (rows, a.low),
+                                    (rows, a.low, true),
                                     (b, self.plan.split),
                                     c,
                                     number > 0,
