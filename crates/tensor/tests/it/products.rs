@@ -604,3 +604,36 @@ fn the_best_path_is_chosen_again_after_a_test() {
     isa::force(None);
     assert_eq!(isa::isa(), isa::available()[0]);
 }
+
+/// Small enough for Miri, which has no vector instructions: everything that kernels do with memory, once.
+#[test]
+fn one_small_layer_of_each_kind() {
+    let device = Device::cpu();
+    let weight = stored(&[64, 3], Dtype::F16, 2);
+    let x = tensor(&[2, 3], 1);
+    let layer = Linear::new(&weight, None, &device).unwrap();
+    let want = linear_sums(&x, &weight.to_f32().unwrap(), None);
+    check("one", "linear", &layer.forward(&x).unwrap(), &want);
+    let gated = layer.geglu(&x).unwrap();
+    for (i, got) in gated.data().iter().enumerate() {
+        let (row, column) = (i / 32, i % 32);
+        let (a, g) = (want[row * 64 + column], want[row * 64 + 32 + column]);
+        assert!((f64::from(*got) - a.0 * gelu(g.0)).abs() < 1e-5);
+    }
+    let kernels = stored(&[3, 2, 3, 3], Dtype::F16, 3);
+    let values = kernels.to_f32().unwrap();
+    let x = tensor(&[1, 3, 2, 2], 4);
+    for (stride, padding, sizes) in [
+        (1, Padding::Same(1), (1, 1)),
+        (2, Padding::RightBottom, (0, 1)),
+    ] {
+        let conv = Conv2d::new(&kernels, None, stride, padding, &device).unwrap();
+        let want = conv_sums(&x, &values, stride, sizes, (3, 2));
+        check("one", "conv", &conv.forward(&x).unwrap(), &want);
+        assert_eq!(conv.weight().unwrap(), kernels);
+    }
+    let conv = Conv2d::new(&kernels, None, 1, Padding::Same(1), &device).unwrap();
+    let want = conv_sums(&x, &values, 1, (1, 1), (6, 4));
+    let got = conv.upsampled(&x, (6, 4), After::default()).unwrap();
+    check("one with tiles", "enlarged", &got, &want);
+}
