@@ -50,7 +50,7 @@ pub(crate) fn norms(table: &mut Table) -> Result<()> {
         let ms = fastest(|| {
             drop(black_box(
                 norm.forward(&x, Act::Silu).expect("the shapes fit"),
-            ))
+            ));
         });
         let what = format!("group norm and SiLU {channels}, {size}x{size}, b{b}");
         table.row(what, ms, "ms", target, "");
@@ -66,7 +66,7 @@ pub(crate) fn norms(table: &mut Table) -> Result<()> {
     let ms = fastest(|| {
         drop(black_box(
             nn::concat_channels(&[&x, &x]).expect("the shapes fit"),
-        ))
+        ));
     });
     table.row("join 320 and 320 channels, 64x64, b2", ms, "ms", None, "");
     let ms = fastest(|| drop(black_box(nn::gelu(&x))));

@@ -201,7 +201,7 @@ fn convolutions(table: &mut Table) -> Result<()> {
             layer
                 .upsampled(&x, (64, 64), After::default())
                 .expect("the shapes fit"),
-        ))
+        ));
     });
     let flops = 2.0 * 8192.0 * 640.0 * 640.0 * 9.0;
     report(
@@ -277,11 +277,11 @@ fn pack(table: &mut Table) -> Result<()> {
             1,
             Padding::Same(1),
             &Device::cpu(),
-        )))
+        )));
     });
     let of_kernels = ms / kernels.bytes().len() as f64;
     // A checkpoint of SD1.5 is 2,132 MB, about half of it convolutions.
-    let whole = (of_linear + of_kernels) / 2.0 * 2.132e6;
+    let whole = f64::midpoint(of_linear, of_kernels) * 2.132e6;
     table.row(
         "packing an SD1.5 checkpoint in f16",
         whole,
