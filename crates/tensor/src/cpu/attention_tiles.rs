@@ -206,7 +206,7 @@ unsafe fn run_blocks(task: &Task<'_>, packed: &Packed, head: usize, tiles: &Tile
     let block_bytes = state_bytes + layout.steps * STEP;
     // Parts of queries before they are paired; scores are not needed yet.
     let parts_bytes = layout.steps * DEPTH * lane;
-    let bytes = scores_bytes.max(parts_bytes) + split_bytes + blocks * block_bytes;
+    let bytes = (2 * scores_bytes).max(parts_bytes) + split_bytes + blocks * block_bytes;
     let mut scratch = Vec::<Line>::with_capacity(bytes / LINE);
     let place = scratch.as_mut_ptr();
     // SAFETY: the scratch memory has room for all its parts, each of whole lines; what is read has been written. Tiles
@@ -241,38 +241,62 @@ unsafe fn run_blocks(task: &Task<'_>, packed: &Packed, head: usize, tiles: &Tile
         let v = packed.values_of(head);
         // Where the steps of one block of keys begin in the values.
         let offsets: [usize; KEYS / W] = std::array::from_fn(|i| i * layout.rows * 64);
-        let mut first_key = 0;
-        while first_key < keys {
+        // Rounds: all blocks of queries with some keys, then with the next ones. Scores of the next round are asked for
+        // while the exponentials of this one are computed: tiles and vectors work at the same time.
+        let rounds = keys.div_ceil(KEYS) * blocks;
+        let groups_of = |round: usize| match round {
+            _ if round >= rounds => 0,
+            _ => KEYS.min(keys - round / blocks * KEYS).div_ceil(W),
+        };
+        let scores_of = |round: usize| scores.add(round % 2 * KEYS * W);
+        let ask = |round: usize, group: usize| {
+            let k = k.add((round / blocks * (KEYS / W) + group) * layout.steps * STEP);
+            let q = block(round % blocks).1;
+            product(
+                tiles,
+                layout.steps,
+                k,
+                q,
+                scores_of(round).add(group * W * W),
+            );
+        };
+        for group in 0..groups_of(0) {
+            ask(0, group);
+        }
+        for round in 0..rounds {
+            let (first_key, i) = (round / blocks * KEYS, round % blocks);
             let count = KEYS.min(keys - first_key);
-            let groups = count.div_ceil(W);
-            let first_group = first_key / W;
-            for i in 0..blocks {
-                let (block, q_tiles) = block(i);
-                for group in 0..groups {
-                    let k = k.add((first_group + group) * layout.steps * STEP);
-                    let to = scores.add(group * W * W);
-                    product(tiles, layout.steps, k, q_tiles, to);
+            let groups = groups_of(round);
+            let next_groups = groups_of(round + 1);
+            let (block, scores) = (block(i).0, scores_of(round));
+            for j in count * W..groups * W * W {
+                *scores.add(j) = f32::NEG_INFINITY;
+            }
+            task.apply_mask::<F32x16>(i * W, first_key, count, scores);
+            let (origin, shrink) = new_maximum(&block, groups, scores);
+            let mut sums = [F32x16::zero(); 2];
+            for group in 0..groups.max(next_groups) {
+                if group < next_groups {
+                    ask(round + 1, group);
                 }
-                for j in count * W..groups * W * W {
-                    *scores.add(j) = f32::NEG_INFINITY;
-                }
-                task.apply_mask::<F32x16>(i * W, first_key, count, scores);
-                softmax(&block, layout.rows, groups, scores, split);
-                let mut c = 0;
-                while c < layout.rows {
-                    let m = W.min(layout.rows - c);
-                    let a = Rows {
-                        first: v.add((first_group * layout.rows + c) * 64),
-                        stride: 64,
-                    };
-                    let o = block.o.add(c * W).cast::<Lane>();
-                    let steps = &offsets[..groups];
-                    let a = (a, layout.value_bytes(), false);
-                    amx::tile(tiles, m, steps, a, (split, true), o, true);
-                    c += m;
+                if group < groups {
+                    let to = split.add(group * SPLIT_STEP);
+                    exponentials(origin, scores.add(group * W * W), to, &mut sums);
                 }
             }
-            first_key += count;
+            add_up(&block, layout.rows, shrink, sums);
+            let mut c = 0;
+            while c < layout.rows {
+                let m = W.min(layout.rows - c);
+                let a = Rows {
+                    first: v.add((first_key / W * layout.rows + c) * 64),
+                    stride: 64,
+                };
+                let a = (a, layout.value_bytes(), false);
+                let o = block.o.add(c * W).cast::<Lane>();
+                amx::tile(tiles, m, &offsets[..groups], a, (split, true), o, true);
+                c += m;
+            }
         }
         for i in 0..blocks {
             task.finish::<F32x16>(&block(i).0, i * W);
@@ -383,18 +407,19 @@ unsafe fn product(_tiles: &Tiles, steps: usize, a: *const u8, b: *const u8, c: *
     }
 }
 
-/// As the softmax of the vector kernel, but exponentials become split pairs of keys; shrinks the result so far.
+/// The largest scores so far: where the exponentials of these scores have their origin, and by what earlier ones shrink.
 ///
 /// # Safety
-/// The machine has AVX-512; `scores` is (32 * groups, 32), `split` has room for `groups` steps, `block.o` is (rows, 32).
+/// The machine has AVX-512; `scores` is (32 * groups, 32).
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn softmax(block: &Block, rows: usize, groups: usize, scores: *const f32, split: *mut u8) {
+unsafe fn new_maximum(
+    block: &Block,
+    groups: usize,
+    scores: *const f32,
+) -> ([F32x16; 2], [F32x16; 2]) {
     // SAFETY: as promised.
     unsafe {
-        let old = [
-            F32x16::load(block.max),
-            F32x16::load(block.max.wrapping_add(16)),
-        ];
+        let old = [F32x16::load(block.max), F32x16::load(block.max.add(16))];
         // Four in turn: one would wait for itself.
         let mut tops = [old; 4];
         for j in (0..groups * W).step_by(4) {
@@ -403,22 +428,42 @@ unsafe fn softmax(block: &Block, rows: usize, groups: usize, scores: *const f32,
                 top[1] = top[1].max(F32x16::load(scores.add((j + k) * W + 16)));
             }
         }
+        let mut origin = [F32x16::zero(); 2];
+        let mut shrink = origin;
         for i in 0..2 {
             let max = (tops[0][i].max(tops[1][i])).max(tops[2][i].max(tops[3][i]));
             max.store(block.max.add(i * 16));
             // While every score is minus infinity, distances are taken from zero.
-            let origin = max.if_less(F32x16::splat(f32::MIN), F32x16::zero(), max);
-            let shrink = exp2_of_negative(old[i].sub(origin));
-            let mut sums = [F32x16::zero(); 2];
-            for pair in 0..groups * 16 {
+            origin[i] = max.if_less(F32x16::splat(f32::MIN), F32x16::zero(), max);
+            shrink[i] = exp2_of_negative(old[i].sub(origin[i]));
+        }
+        (origin, shrink)
+    }
+}
+
+/// Exponentials of the scores of 32 keys, as split pairs of keys, and their sums.
+///
+/// # Safety
+/// The machine has AVX-512; `scores` is (32, 32), `split` has room for a step.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[inline]
+unsafe fn exponentials(
+    origin: [F32x16; 2],
+    scores: *const f32,
+    split: *mut u8,
+    sums: &mut [F32x16; 2],
+) {
+    for pair in 0..16 {
+        for i in 0..2 {
+            // SAFETY: as promised.
+            unsafe {
                 let s = scores.add(2 * pair * W + i * 16);
-                let even = exp2_of_negative(F32x16::load(s).sub(origin));
-                let odd = exp2_of_negative(F32x16::load(s.add(W)).sub(origin));
-                sums[0] = sums[0].add(even);
-                sums[1] = sums[1].add(odd);
+                let even = exp2_of_negative(F32x16::load(s).sub(origin[i]));
+                let odd = exp2_of_negative(F32x16::load(s.add(W)).sub(origin[i]));
+                sums[i] = sums[i].add(even.add(odd));
                 let (even, odd) = (even.vector(), odd.vector());
                 let (even_high, odd_high) = (high_part(even), high_part(odd));
-                let to = split.add(pair / 16 * SPLIT_STEP + i * 1024 + pair % 16 * 64);
+                let to = split.add(i * 1024 + pair * 64);
                 let high = pairs(
                     _mm512_castps_si512(even_high),
                     _mm512_castps_si512(odd_high),
@@ -430,15 +475,26 @@ unsafe fn softmax(block: &Block, rows: usize, groups: usize, scores: *const f32,
                 );
                 _mm512_storeu_si512(to.add(STEP).cast(), low);
             }
+        }
+    }
+}
+
+/// Shrinks what is there and adds the new sums.
+///
+/// # Safety
+/// The machine has AVX-512; `block.o` is (rows, 32).
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn add_up(block: &Block, rows: usize, shrink: [F32x16; 2], sums: [F32x16; 2]) {
+    // SAFETY: as promised.
+    unsafe {
+        let one = _mm512_set1_ps(1.0);
+        for i in 0..2 {
             let sum = block.sum.add(i * 16);
-            F32x16::load(sum)
-                .mul_add(shrink, sums[0].add(sums[1]))
-                .store(sum);
-            let one = _mm512_set1_ps(1.0);
-            if _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(shrink.vector(), one) != u16::MAX {
+            F32x16::load(sum).mul_add(shrink[i], sums[i]).store(sum);
+            if _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(shrink[i].vector(), one) != u16::MAX {
                 for c in 0..rows {
                     let o = block.o.add(c * W + i * 16);
-                    F32x16::load(o).mul(shrink).store(o);
+                    F32x16::load(o).mul(shrink[i]).store(o);
                 }
             }
         }
