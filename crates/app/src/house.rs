@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fresco_engine::{EventSink, ExecutorConfig, NoModels};
+use fresco_engine::{EventSink, ExecutorConfig, MemoryRoom};
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
 use fresco_graph::{Listings, Map, Registry, Resources, Value, object_info};
@@ -81,7 +81,7 @@ impl House {
         ExecutorConfig {
             registry: self.registry.clone(),
             resources: Arc::new(resources),
-            memory: Arc::new(NoModels),
+            memory: Arc::new(SpareMemory),
             sink,
             cache: settings.cache,
             preview_method: settings.preview_method.into(),
@@ -104,6 +104,21 @@ impl House {
     pub(crate) fn node_info(&self, class: &str) -> Option<Value> {
         let class = self.registry.get(class)?;
         Some(object_info::node_info(class.schema(), &*self.listings))
+    }
+}
+
+/// Gives back what tensors left behind. Models themselves live as long as the outputs that hold them.
+struct SpareMemory;
+
+impl MemoryRoom for SpareMemory {
+    fn unload_all(&self) {}
+
+    fn release_caches(&self) {
+        fresco_tensor::free_spare_memory();
+    }
+
+    fn after_prompt(&self, _: &str) {
+        fresco_tensor::free_spare_memory();
     }
 }
 

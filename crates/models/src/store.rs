@@ -160,6 +160,8 @@ pub struct Store {
     device: Device,
     source: Source,
     layers: Mutex<BTreeMap<String, Layer>>,
+    /// Whether the network's result has eight bits.
+    short: bool,
 }
 
 impl Store {
@@ -169,7 +171,21 @@ impl Store {
             device,
             source,
             layers: Mutex::default(),
+            short: false,
         })
+    }
+
+    /// Lets convolutions keep sixteen bits of their inputs: for networks that make pictures of eight.
+    #[must_use]
+    pub fn shortened(self: Arc<Self>) -> Arc<Self> {
+        // A store that others hold already keeps its layers as they are.
+        match Arc::try_unwrap(self) {
+            Ok(store) => Arc::new(Self {
+                short: true,
+                ..store
+            }),
+            Err(shared) => shared,
+        }
     }
 
     /// The tensors of a file whose names start with the prefix, under what follows it.
@@ -423,7 +439,10 @@ impl Store {
             key,
             |base| base.conv(key, stride, padding).map(Layer::Conv),
             |weight, bias| {
-                let conv = Conv2d::new(&weight, bias.as_ref(), stride, padding, &self.device)?;
+                let mut conv = Conv2d::new(&weight, bias.as_ref(), stride, padding, &self.device)?;
+                if self.short {
+                    conv = conv.shortened();
+                }
                 Ok(Layer::Conv(Arc::new(conv)))
             },
         )?;

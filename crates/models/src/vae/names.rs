@@ -33,7 +33,7 @@ pub fn store(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<St
     let keys: BTreeMap<String, Origin> = keys
         .map(|(key, name)| (key, Origin::Whole(format!("{prefix}{name}"))))
         .collect();
-    Store::mapped(Arc::clone(file), keys, device)
+    Store::mapped(Arc::clone(file), keys, device).shortened()
 }
 
 /// Whether these are the names of diffusers.

@@ -54,7 +54,7 @@ impl Weight {
                 to
             }
             #[cfg(target_arch = "x86_64")]
-            Engine::Tiles => {
+            Engine::Tiles(_) => {
                 let to = space.take(block.bytes);
                 // SAFETY: there is room for the block, and the machine has the tiles.
                 unsafe { self.split(panel, block, split, to, lanes) };

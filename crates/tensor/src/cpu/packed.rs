@@ -26,6 +26,7 @@ pub(crate) struct Weight {
     channels: usize,
     taps: usize,
     layout: Layout,
+    short: bool,
 }
 
 enum Layout {
@@ -61,7 +62,17 @@ impl Weight {
             channels,
             taps,
             layout,
+            short: false,
         })
+    }
+
+    /// Lets products keep sixteen bits of an activation.
+    pub(crate) fn shorten(&mut self) {
+        self.short = true;
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        self.short
     }
 
     pub(crate) fn out(&self) -> usize {

@@ -28,9 +28,9 @@ const TILE_ROWS: usize = 9;
 pub(super) enum Engine {
     /// f32 vectors.
     Vector(Isa),
-    /// Tiles of bf16 parts.
+    /// Tiles of so many bf16 parts of an activation.
     #[cfg(target_arch = "x86_64")]
-    Tiles,
+    Tiles(usize),
 }
 
 impl Engine {
@@ -43,7 +43,7 @@ impl Engine {
         );
         #[cfg(target_arch = "x86_64")]
         if rows >= TILE_ROWS && exact && isa::tiles() {
-            return Self::Tiles;
+            return Self::Tiles(if weight.is_short() { 2 } else { 3 });
         }
         let _ = (rows, weight);
         Self::Vector(isa::isa())
@@ -54,7 +54,7 @@ impl Engine {
         match self {
             Self::Vector(isa) => isa,
             #[cfg(target_arch = "x86_64")]
-            Self::Tiles => Isa::Avx512,
+            Self::Tiles(_) => Isa::Avx512,
         }
     }
 
@@ -63,7 +63,7 @@ impl Engine {
         match self {
             Self::Vector(isa) => kernel::rows(isa),
             #[cfg(target_arch = "x86_64")]
-            Self::Tiles => amx::ROWS,
+            Self::Tiles(_) => amx::ROWS,
         }
     }
 
@@ -72,7 +72,7 @@ impl Engine {
         let bytes = match self {
             Self::Vector(_) => channels * 4,
             #[cfg(target_arch = "x86_64")]
-            Self::Tiles => channels.next_multiple_of(amx::DEPTH) * 2,
+            Self::Tiles(_) => channels.next_multiple_of(amx::DEPTH) * 2,
         };
         // An odd number of lines spreads the rows of a tile over the sets of the first cache.
         (bytes.div_ceil(64) | 1) * 64
@@ -83,7 +83,7 @@ impl Engine {
         match self {
             Self::Vector(_) => 1,
             #[cfg(target_arch = "x86_64")]
-            Self::Tiles => 3,
+            Self::Tiles(parts) => parts,
         }
     }
 }
@@ -186,7 +186,7 @@ impl Plan {
                     .flat_map(|x| along.clone().map(move |c| (x, c)))
                     .collect(),
                 #[cfg(target_arch = "x86_64")]
-                Engine::Tiles => along
+                Engine::Tiles(_) => along
                     .flat_map(|c| (0..kernel.1).map(move |x| (x, c)))
                     .collect(),
             };
@@ -222,7 +222,7 @@ fn most(engine: Engine) -> usize {
     match engine {
         Engine::Vector(_) => VECTOR_STEP,
         #[cfg(target_arch = "x86_64")]
-        Engine::Tiles => amx::DEPTH,
+        Engine::Tiles(_) => amx::DEPTH,
     }
 }
 
@@ -264,7 +264,7 @@ impl Block {
         self.bytes += match engine {
             Engine::Vector(_) => len * WIDTH * 4,
             #[cfg(target_arch = "x86_64")]
-            Engine::Tiles => amx::step_bytes(split),
+            Engine::Tiles(_) => amx::step_bytes(split),
         };
         let _ = split;
     }

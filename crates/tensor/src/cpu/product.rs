@@ -384,9 +384,9 @@ impl Product<'_> {
                     values.as_ptr().copy_to_nonoverlapping(first, values.len());
                 }
                 #[cfg(target_arch = "x86_64")]
-                (Some(values), Engine::Tiles) => {
-                    let third = first.add(2 * to.low).cast();
-                    amx::split(values, first.cast(), first.add(to.low).cast(), Some(third));
+                (Some(values), Engine::Tiles(parts)) => {
+                    let third = (parts > 2).then(|| first.add(2 * to.low).cast());
+                    amx::split(values, first.cast(), first.add(to.low).cast(), third);
                 }
             }
         }
@@ -395,7 +395,7 @@ impl Product<'_> {
     /// Multiplies the rows of a chunk with some panels and writes the results.
     fn multiply(&self, chunk: &[Piece], a: Prepared, panels: Range<usize>, spaces: &mut Spaces) {
         #[cfg(target_arch = "x86_64")]
-        let tiles = (self.engine == Engine::Tiles).then(amx::Tiles::new);
+        let tiles = matches!(self.engine, Engine::Tiles(_)).then(amx::Tiles::new);
         let isa = self.engine.isa();
         let [_, weights, sums, lanes] = spaces;
         let step = self.engine.rows();
@@ -471,11 +471,11 @@ impl Product<'_> {
                                     kernel::tile(isa, m, &block.steps, rows, b.cast(), c, add);
                                 }
                                 #[cfg(target_arch = "x86_64")]
-                                Engine::Tiles => amx::tile(
+                                Engine::Tiles(parts) => amx::tile(
                                     tiles.as_ref().expect("set up for this engine"),
                                     m,
                                     &block.offsets,
-                                    (rows, a.low, true),
+                                    (rows, a.low, parts > 2),
                                     (b, self.plan.split),
                                     c,
                                     number > 0,

@@ -63,6 +63,14 @@ impl Conv2d {
         })
     }
 
+    /// Lets the kernels keep sixteen bits of an input instead of all, where that is faster: enough for networks whose
+    /// result has eight.
+    #[must_use]
+    pub fn shortened(mut self) -> Self {
+        self.weight.shorten();
+        self
+    }
+
     /// A layer that keeps no weight but has it made for every use: slow, for where there is no room.
     pub fn made(
         (shape, dtype, make): (&[usize], Dtype, MakeWeight),

@@ -24,6 +24,13 @@ pub(super) enum Kept {
 }
 
 impl Kept {
+    /// A weight that is made for every use stays as it is.
+    pub(super) fn shorten(&mut self) {
+        if let Self::Packed(weight) = self {
+            weight.shorten();
+        }
+    }
+
     pub(super) fn out(&self) -> usize {
         match self {
             Self::Packed(weight) => weight.out(),
