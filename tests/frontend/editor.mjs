@@ -31,6 +31,8 @@ try {
 
   // A first-time user is greeted by a dialog of templates, which would cover the graph.
   await post("settings/Comfy.TutorialCompleted", "true");
+  // The graph the editor opens with wants models that are not here; that would be a notice over the page.
+  await post("settings/Comfy.Workflow.ShowMissingModelsWarning", "false");
   await page.goto(url, { timeout: PATIENCE });
   await page.waitForFunction(() => window.app?.graph && window.LiteGraph, null, { timeout: PATIENCE });
 

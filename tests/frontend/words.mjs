@@ -28,6 +28,7 @@ try {
   const page = context.pages()[0] ?? (await context.newPage());
   page.on("pageerror", (error) => problems.push(String(error)));
   await post("settings/Comfy.TutorialCompleted", "true");
+  await post("settings/Comfy.Workflow.ShowMissingModelsWarning", "false");
   await page.goto(url, { timeout: PATIENCE });
   await page.waitForFunction(() => window.app?.graph && window.LiteGraph, null, { timeout: PATIENCE });
   const known = Object.keys(await (await fetch(`${url}/object_info`)).json()).length;

@@ -150,7 +150,7 @@ fn a_run_can_be_cancelled_between_steps() {
     let mut asked = false;
     let mut after = 0;
     loop {
-        let frame = socket.next_within(Duration::from_secs(60));
+        let frame = socket.next_within(Duration::from_mins(1));
         let Frame::Text(message, _) = frame.expect("the run goes on") else {
             continue;
         };

@@ -16,10 +16,11 @@ const MAX_ROWS: usize = 10_000;
 pub fn read_embedding(file: &dyn WeightFile, key: &str) -> Result<Vec<Arc<[f32]>>> {
     let names = file.names();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let chosen = choose(&names, key)
-        .into_iter()
-        .map(|at| file.read(names[at]));
-    rows(file.path(), chosen.collect::<Result<Vec<_>, _>>()?)
+    let mut chosen = Vec::new();
+    for at in choose(&names, key) {
+        chosen.push(file.read(names[at])?);
+    }
+    rows(file.path(), chosen)
 }
 
 /// The same from a file of torch, which may also be the parameters a trainer kept (`string_to_param`), or a list of
@@ -47,8 +48,11 @@ pub fn unpickle_embedding(file: &Pickle, key: &str, width: usize) -> Result<Vec<
             .map(|at| named[at].1)
             .collect()
     };
-    let read = chosen.into_iter().map(|tensor| tensor.read("embedding"));
-    rows(file.path(), read.collect::<Result<Vec<_>, _>>()?)
+    let mut read = Vec::new();
+    for tensor in chosen {
+        read.push(tensor.read("embedding")?);
+    }
+    rows(file.path(), read)
 }
 
 /// The named tensors of a dictionary, or of an object that stands for one.
