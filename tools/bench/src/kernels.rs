@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::Result;
 use fresco_tensor::cpu::{
     isa::{self, Isa},
-    peak,
+    peak::{self, Peak},
 };
 use fresco_tensor::nn::{After, Conv2d, Linear, Padding};
 use fresco_tensor::{Device, Dtype, Stored, Tensor};
@@ -19,6 +19,7 @@ pub(crate) const MEASUREMENTS: &[Measurement] = &[
     ("peak", peaks),
     ("products", products),
     ("convolutions", convolutions),
+    ("vectors", vectors),
     ("small", small),
     ("pack", pack),
     ("attention", attention::attentions),
@@ -65,13 +66,10 @@ fn weight(shape: &[usize]) -> Result<Stored> {
     Ok(Stored::from_f32(&tensor(shape), Dtype::F16)?)
 }
 
-/// Of all cores on the path that products take.
-fn ceiling() -> f64 {
-    static CEILING: OnceLock<f64> = OnceLock::new();
-    *CEILING.get_or_init(|| {
-        let peak = peak::peak();
-        peak.tiles.unwrap_or(peak.vectors)
-    })
+/// Of all cores.
+fn ceiling() -> Peak {
+    static CEILING: OnceLock<Peak> = OnceLock::new();
+    *CEILING.get_or_init(peak::peak)
 }
 
 pub(crate) fn report(
@@ -83,21 +81,17 @@ pub(crate) fn report(
     reference: &'static str,
 ) {
     let rate = flops / ms / 1e6;
-    let share = 100.0 * rate / ceiling();
-    table.row(
-        format!(
-            "{what} ({}, {rate:.0} GFLOP/s, {share:.0} % of peak)",
-            path()
-        ),
-        ms,
-        "ms",
-        target,
-        reference,
-    );
+    let share = |peak: f64| 100.0 * rate / peak;
+    let mut shares = format!("{:.0} % of the f32 peak", share(ceiling().vectors));
+    if let Some(tiles) = ceiling().tiles.filter(|_| isa::tiles()) {
+        shares = format!("{shares}, {:.0} % of the tiles'", share(tiles));
+    }
+    let what = format!("{what} ({}, {rate:.0} GFLOP/s, {shares})", path());
+    table.row(what, ms, "ms", target, reference);
 }
 
 fn peaks(table: &mut Table) -> Result<()> {
-    let peak = peak::peak();
+    let peak = ceiling();
     table.row("f32 peak of vectors", peak.vectors, "GFLOP/s", None, "");
     if let Some(tiles) = peak.tiles {
         table.row("f32 peak of matrix tiles", tiles, "GFLOP/s", None, "");
@@ -168,6 +162,18 @@ fn conv(
     let what = format!("conv {kernel}x{kernel} {i} to {o}, {size}x{size}, batch {b}");
     report(table, &what, flops, ms, target, "");
     Ok(())
+}
+
+/// The largest shapes once more, as machines without matrix tiles compute them.
+fn vectors(table: &mut Table) -> Result<()> {
+    isa::allow_tiles(false);
+    let done = conv(table, 2, 960, 320, 64, 3, None)
+        .and_then(|()| conv(table, 2, 1920, 640, 32, 3, None))
+        .and_then(|()| conv(table, 2, 2560, 1280, 16, 3, None))
+        .and_then(|()| linear(table, 4096, 320, 2560, Some(49.5)))
+        .and_then(|()| linear(table, 2048, 640, 5120, None));
+    isa::allow_tiles(true);
+    done
 }
 
 fn convolutions(table: &mut Table) -> Result<()> {
