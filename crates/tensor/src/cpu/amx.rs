@@ -278,10 +278,11 @@ pub(crate) unsafe fn tile(
                 "tdpbf16ps tmm1, tmm4, tmm3",
                 "tileloadd tmm5, [{t0} + {s}]",
                 "add {t0}, {low}",
-                "tdpbf16ps tmm0, tmm5, tmm6",
-                "tdpbf16ps tmm1, tmm5, tmm7",
+                // In the order of the full block, so that a row's place changes no bit.
                 "tdpbf16ps tmm0, tmm5, tmm2",
                 "tdpbf16ps tmm1, tmm5, tmm3",
+                "tdpbf16ps tmm0, tmm5, tmm6",
+                "tdpbf16ps tmm1, tmm5, tmm7",
                 "tileloadd tmm4, [{t0} + {s}]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
