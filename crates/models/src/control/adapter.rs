@@ -60,7 +60,7 @@ const PER_STAGE: usize = 2;
 /// Stages of the UNet that get something.
 const STAGES: usize = 4;
 
-/// See the [module](self).
+/// A small network that steers a UNet by a picture, computed once for a run.
 pub struct T2iAdapter {
     conv_in: Arc<Conv2d>,
     stages: Vec<Vec<Block>>,

@@ -22,7 +22,7 @@ const HINT: [(usize, usize); 8] = [
     (14, 1),
 ];
 
-/// See the [module](self).
+/// A copy of the encoder half of a UNet that steers it by a picture.
 pub struct ControlNet {
     trunk: Trunk,
     hint: Vec<Arc<Conv2d>>,

@@ -112,7 +112,7 @@ pub fn write<T: Content + ?Sized>(
     })
 }
 
-/// As [`write`], of tensors that are made one by one: `produce` is asked for each in the order of the file, and what it
+/// As [`write()`], of tensors that are made one by one: `produce` is asked for each in the order of the file, and what it
 /// answers is dropped once it is written.
 pub fn write_streamed<E: From<SafeTensorsError>>(
     path: impl AsRef<Path>,
