@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Smaller storage is left to the allocator, which keeps it itself.
 const LEAST: usize = 1 << 20;
 /// Bytes that are kept at most.
-const MOST: usize = 256 << 20;
+const MOST: usize = 768 << 20;
 
 /// Unused storage, the oldest first.
 static SPARE: Mutex<Spare> = Mutex::new(Spare {
