@@ -22,6 +22,7 @@ pub mod morphology;
 pub mod nn;
 mod pages;
 mod positioned;
+mod read_buffer;
 mod recycle;
 mod reduce;
 pub mod resize;

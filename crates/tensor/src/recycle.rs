@@ -78,6 +78,7 @@ pub(crate) fn give(storage: Vec<f32>) {
 /// Gives the storage of dropped tensors back to the system, and says how many bytes that were. For when a program has
 /// nothing to do, or needs the memory for something else.
 pub fn free_spare_memory() -> u64 {
+    crate::read_buffer::free();
     let gone = std::mem::take(&mut *spare());
     gone.bytes as u64
 }

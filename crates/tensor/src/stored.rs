@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
+use crate::read_buffer;
 use crate::tensor::{Tensor, element_count};
 
 /// Clones share the bytes.
@@ -11,7 +12,17 @@ use crate::tensor::{Tensor, element_count};
 pub struct Stored {
     dtype: Dtype,
     shape: Vec<usize>,
-    bytes: Arc<Vec<u8>>,
+    bytes: Arc<Bytes>,
+}
+
+/// Bytes whose memory is read into again once they are dropped.
+#[derive(Debug, PartialEq, Eq)]
+struct Bytes(Vec<u8>);
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        read_buffer::give(std::mem::take(&mut self.0));
+    }
 }
 
 impl Stored {
@@ -30,7 +41,7 @@ impl Stored {
         Ok(Self {
             dtype,
             shape,
-            bytes: Arc::new(bytes),
+            bytes: Arc::new(Bytes(bytes)),
         })
     }
 
@@ -43,23 +54,23 @@ impl Stored {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes.0
     }
 
     /// Number of elements.
     pub fn len(&self) -> usize {
         let (per_block, size) = self.dtype.block();
-        self.bytes.len() / size * per_block
+        self.bytes().len() / size * per_block
     }
 
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.bytes().is_empty()
     }
 
     /// The values as f32.
     pub fn to_f32(&self) -> Result<Tensor> {
         let mut tensor = Tensor::zeros(self.shape.as_slice())?;
-        self.dtype.to_f32_into(&self.bytes, tensor.data_mut());
+        self.dtype.to_f32_into(self.bytes(), tensor.data_mut());
         Ok(tensor)
     }
 
