@@ -111,4 +111,26 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
         assert!(PositionedFile::open(dir.path()).is_err());
     }
+
+    #[test]
+    fn large_parts_are_read_by_two_threads_into_used_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let content: Vec<u8> = (0..3 * TWO_READERS).map(|i| (i / 7) as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        let file = PositionedFile::open(&path).unwrap();
+        for (at, len) in [
+            (0, 3 * TWO_READERS),
+            (5, TWO_READERS + 1),
+            (1, 2 * TWO_READERS),
+        ] {
+            let part = file.read_range(at as u64, len as u64).unwrap();
+            assert!(part == content[at..at + len], "{len} bytes at {at}");
+            read_buffer::give(part);
+        }
+        // One half is still there, the other is not.
+        std::fs::write(&path, &content[..2 * TWO_READERS]).unwrap();
+        let error = file.read_range(0, 3 * TWO_READERS as u64).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
 }
