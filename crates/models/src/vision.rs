@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, After, Conv2d, LayerNorm, Linear, Mask, Padding, attention};
+use fresco_tensor::resize::pillow::Filter;
 use fresco_tensor::{Device, Tensor, WeightFile};
 
 use crate::error::{ModelError, Result};
@@ -52,7 +53,7 @@ impl VisionConfig {
         };
         let siglip = !store.has("vision_model.embeddings.class_embedding");
         let side = positions.saturating_sub(usize::from(!siglip)).isqrt();
-        if side == 0 || patch == 0 {
+        if side == 0 || patch == 0 || hidden == 0 {
             return refuse("the vision encoder has no room for a picture");
         }
         let projection = store.shape("visual_projection.weight");
@@ -391,19 +392,6 @@ fn resize_bicubic(images: &Tensor, height: usize, width: usize) -> Result<Tensor
     along(&across, 1, height)
 }
 
-/// The cubic of Keys with a = -1/2.
-fn cubic(x: f64) -> f64 {
-    const A: f64 = -0.5;
-    let x = x.abs();
-    if x < 1.0 {
-        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
-    } else if x < 2.0 {
-        (((x - 5.0) * x + 8.0) * x - 4.0) * A
-    } else {
-        0.0
-    }
-}
-
 /// One dimension of `(b, h, w, c)` at another size.
 fn along(images: &Tensor, dim: usize, size: usize) -> Result<Tensor> {
     let from = images.dim(dim)?;
@@ -418,7 +406,7 @@ fn along(images: &Tensor, dim: usize, size: usize) -> Result<Tensor> {
             let first = (centre - 2.0 * widen + 0.5).max(0.0) as usize;
             let end = ((centre + 2.0 * widen + 0.5) as usize).min(from);
             let raw: Vec<f64> = (first..end)
-                .map(|x| cubic((x as f64 - centre + 0.5) / widen))
+                .map(|x| Filter::Bicubic.weight((x as f64 - centre + 0.5) / widen))
                 .collect();
             let sum: f64 = raw.iter().sum();
             (first, raw.iter().map(|w| (w / sum) as f32).collect())

@@ -44,6 +44,11 @@ fn the_shape_is_read_from_the_weights() {
     cut.remove("vision_model.post_layernorm.bias");
     let error = VisionEncoder::new(&store(cut), small()).err().unwrap();
     assert!(matches!(error, ModelError::Missing { .. }), "{error}");
+    let nothing = VisionConfig {
+        hidden: 0,
+        ..small()
+    };
+    assert!(VisionConfig::detect(&store(waves(nothing.weights()))).is_err());
     let empty = Tensor::zeros([1, 0, 4, 3]).unwrap();
     let net = VisionEncoder::new(&store(waves(small().weights())), small()).unwrap();
     assert!(net.encode(&empty, true).is_err());

@@ -33,7 +33,8 @@ impl Filter {
         }
     }
 
-    fn weight(self, x: f64) -> f64 {
+    /// How much a pixel at this distance counts, in pixels of the larger picture.
+    pub fn weight(self, x: f64) -> f64 {
         let distance = x.abs();
         match self {
             Self::Box => f64::from(u8::from(x > -0.5 && x <= 0.5)),
