@@ -1,0 +1,477 @@
+//! The words of this room: policies, events, requests and what is reported. Plain data.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fresco_tensor::{Device, TensorError};
+
+/// How long a model stays. Larger beats smaller where several claims meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Policy {
+    /// Until its place is needed.
+    Auto,
+    /// Until the end of the prompt that used it; then it leaves every device and the main memory.
+    EjectAfter,
+    /// For so long after its last use; then as [`Policy::EjectAfter`].
+    Ttl(Duration),
+    /// Where it is; pressure may move it to main memory, never drop it.
+    Keep,
+    /// As keep, and not even moved.
+    Pin,
+}
+
+impl Policy {
+    /// `auto`, `eject_after`, `ttl:SECONDS`, `keep`, `pin`; nothing else.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "auto" => Self::Auto,
+            "eject_after" => Self::EjectAfter,
+            "keep" => Self::Keep,
+            "pin" => Self::Pin,
+            _ => {
+                let seconds: u32 = text.strip_prefix("ttl:")?.parse().ok()?;
+                Self::Ttl(Duration::from_secs(seconds.into()))
+            }
+        })
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::EjectAfter => f.write_str("eject_after"),
+            Self::Ttl(time) => write!(f, "ttl:{}", time.as_secs()),
+            Self::Keep => f.write_str("keep"),
+            Self::Pin => f.write_str("pin"),
+        }
+    }
+}
+
+/// The name of weights, the same in every event, answer and log line from creation to release: of what was read, never
+/// of an object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WeightsId(Arc<str>);
+
+impl WeightsId {
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for WeightsId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One handle, numbered in order of creation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelId(pub u64);
+
+impl fmt::Display for ModelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "m{}", self.0)
+    }
+}
+
+/// A file as it was when it was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileStamp {
+    pub path: PathBuf,
+    pub size: u64,
+    pub modified: Option<SystemTime>,
+}
+
+/// What weights are: which files, which part of them, in which format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContentKey {
+    pub files: Vec<FileStamp>,
+    /// `diffusion`, `clip`, `vae`, `control`, `vision`, ...
+    pub component: String,
+    /// Number format, quantisation, architecture options: whatever makes other weights of the same files.
+    pub options: String,
+}
+
+/// One layer's parameters: what is placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unit {
+    pub name: Arc<str>,
+    pub bytes: u64,
+    /// What it costs to use it from elsewhere: its bytes and what patches and casts need beside them.
+    pub cost: u64,
+    pub embedding: bool,
+    /// Whether its kind of layer has a bias.
+    pub biased: bool,
+    pub castable: bool,
+    /// Belongs to one handle (a patch changed it), not to the weights that handles share.
+    pub own: bool,
+    /// The block of the network it is in.
+    pub block: Option<u32>,
+}
+
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The weights of one network as the registry moves them. Implemented where networks are built.
+pub trait Weights: Send + Sync {
+    /// In definition order; known without reading a file, and the same at every call.
+    fn units(&self) -> Arc<[Unit]>;
+
+    /// Where a unit is kept; none if it is only in the file.
+    fn home(&self, unit: usize) -> Option<Device>;
+
+    /// Brings what is missing into main memory. Gives the bytes that were read from files.
+    fn load(&self) -> Result<u64, BoxError>;
+
+    fn move_to(&self, unit: usize, device: &Device) -> Result<(), TensorError>;
+
+    /// Drops everything in memory: of weights shared by handles all of it, of a patched handle what is its own.
+    fn release(&self) -> Result<(), BoxError>;
+
+    /// How many of the next units are fetched ahead while one computes.
+    fn set_ahead(&self, count: usize);
+
+    /// Gives fetched-ahead copies back.
+    fn drop_ahead(&self);
+
+    /// Units whose patches are applied at every use.
+    fn on_the_fly(&self) -> usize {
+        0
+    }
+}
+
+/// Who asked: part of the identity of a claim.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Who {
+    pub client: Arc<str>,
+    pub prompt: Arc<str>,
+    pub node: Arc<str>,
+}
+
+/// What set a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicySource {
+    /// Nothing said anything.
+    Default,
+    NodeInput,
+    /// The node that sets the policy of a model on a link.
+    PolicyNode,
+    Api,
+}
+
+impl PolicySource {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::NodeInput => "node_input",
+            Self::PolicyNode => "policy_node",
+            Self::Api => "api",
+        }
+    }
+}
+
+/// What a load does with models that it does not need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EjectOthers {
+    #[default]
+    None,
+    ComputeDevice,
+    AllDevices,
+}
+
+/// Why something is done now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    Load,
+    PromptEnd,
+    Recovered,
+    Free,
+    Force,
+    Pressure,
+    OutOfMemory,
+    Idle,
+    Api,
+    /// A node called the service that unloads everything.
+    InNode,
+    HandleDropped,
+    Shutdown,
+}
+
+impl Trigger {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::PromptEnd => "prompt_end",
+            Self::Recovered => "recovered",
+            Self::Free => "free",
+            Self::Force => "force",
+            Self::Pressure => "pressure",
+            Self::OutOfMemory => "oom",
+            Self::Idle => "idle",
+            Self::Api => "api",
+            Self::InNode => "in_node",
+            Self::HandleDropped => "handle_dropped",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// What a plan does with one model on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing, for a reason worth saying.
+    Keep,
+    /// Part of it leaves the device.
+    Demote { bytes: u64 },
+    /// All of it leaves the device, for its offload device.
+    Evict,
+    /// It leaves the main memory too.
+    Release,
+    /// As soon as nobody uses it.
+    Defer,
+    /// It is brought onto the device, as far as there is room.
+    Load { bytes: u64 },
+}
+
+impl Action {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Demote { .. } => "demote",
+            Self::Evict => "evict",
+            Self::Release => "release",
+            Self::Defer => "defer",
+            Self::Load { .. } => "load",
+        }
+    }
+}
+
+/// One line of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanStep {
+    pub weights: WeightsId,
+    /// None: all devices and the main memory.
+    pub device: Option<String>,
+    pub action: Action,
+    pub policy: Policy,
+    /// Bytes that are there now.
+    pub bytes: u64,
+    pub reason: String,
+}
+
+/// What would be done, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    pub steps: Vec<PlanStep>,
+}
+
+/// What happened. Written once, kept in a ring, sent to whoever listens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// 1, 2, 3, ...
+    pub seq: u64,
+    pub time: SystemTime,
+    /// `model.loaded`, `plan.computed`, ...: the names of the specification.
+    pub kind: &'static str,
+    pub trigger: Option<Trigger>,
+    pub prompt: Option<Arc<str>>,
+    pub node: Option<Arc<str>>,
+    pub weights: Option<WeightsId>,
+    pub model: Option<ModelId>,
+    /// Of the model: `diffusion SD1`, `vae`, ...
+    pub class: Option<Arc<str>>,
+    pub device: Option<String>,
+    pub bytes_before: Option<u64>,
+    pub bytes_after: Option<u64>,
+    pub policy: Option<Policy>,
+    pub policy_source: Option<PolicySource>,
+    pub decision: Option<&'static str>,
+    pub reason: Option<String>,
+    pub error: Option<String>,
+    /// Further numbers of this kind of event, in order.
+    pub numbers: Vec<(&'static str, u64)>,
+}
+
+/// `POST /free` as the worker carries it out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FreeRequest {
+    pub unload_models: bool,
+    pub free_memory: bool,
+    /// Whether models with policy keep are spared.
+    pub respect: bool,
+    pub force: bool,
+    /// None: all.
+    pub devices: Option<Vec<String>>,
+    /// Weights ids or model ids; none: all.
+    pub models: Option<Vec<String>>,
+}
+
+impl FreeRequest {
+    /// Two requests that wait, as one: the flags add up, limits widen.
+    pub fn merge(&mut self, other: Self) {
+        fn widen(a: &mut Option<Vec<String>>, b: Option<Vec<String>>) {
+            match (a.as_mut(), b) {
+                (Some(a), Some(b)) => {
+                    for name in b {
+                        if !a.contains(&name) {
+                            a.push(name);
+                        }
+                    }
+                }
+                _ => *a = None,
+            }
+        }
+        self.unload_models |= other.unload_models;
+        self.free_memory |= other.free_memory;
+        self.respect &= other.respect;
+        self.force |= other.force;
+        widen(&mut self.devices, other.devices);
+        widen(&mut self.models, other.models);
+    }
+}
+
+/// What freeing one model did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Freed {
+    pub weights: WeightsId,
+    /// Bytes by device, main memory under `cpu`.
+    pub before: Vec<(String, u64)>,
+    pub after: Vec<(String, u64)>,
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FreeReport {
+    pub models: Vec<Freed>,
+    pub ram_before: Option<u64>,
+    pub ram_after: Option<u64>,
+    pub took: Duration,
+    pub plan: Plan,
+}
+
+/// One device as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceReport {
+    pub device: String,
+    /// `cpu`, `sim`, `cuda`.
+    pub kind: &'static str,
+    pub total: u64,
+    pub free: u64,
+    /// Kept free for computing.
+    pub reserved: u64,
+    pub weights_resident: u64,
+    /// Kept for streaming.
+    pub weights_buffer: u64,
+    /// Most bytes in use at once since the start.
+    pub peak: u64,
+    pub pinned_host: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimReport {
+    pub client: Arc<str>,
+    pub node: Arc<str>,
+    pub prompt: Arc<str>,
+    pub policy: Policy,
+    pub source: PolicySource,
+    pub at: SystemTime,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandleReport {
+    pub model: ModelId,
+    pub patch_version: u64,
+    pub patches: usize,
+    pub compute_device: String,
+    pub on_the_fly: usize,
+    /// Bytes that are this handle's own, by device.
+    pub own: Vec<(String, u64)>,
+    /// The allocation string, where the handle has a placement.
+    pub placement: Option<String>,
+}
+
+/// Where one unit is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnitReport {
+    pub name: Arc<str>,
+    pub bytes: u64,
+    /// None: only in the file.
+    pub home: Option<String>,
+    /// The device its plan wants it on.
+    pub planned: Option<String>,
+    pub orphan: bool,
+}
+
+/// How a model stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// All of it is where it computes.
+    Resident,
+    /// Some of it is elsewhere and streamed.
+    Partial,
+    /// In main memory (or on its offload device).
+    Offloaded,
+    /// Not in memory; read again at its next use.
+    Released,
+    ReleaseFailed,
+}
+
+impl State {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Resident => "resident",
+            Self::Partial => "partial",
+            Self::Offloaded => "offloaded",
+            Self::Released => "released",
+            Self::ReleaseFailed => "release_failed",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelReport {
+    pub weights: WeightsId,
+    pub files: Vec<PathBuf>,
+    pub component: String,
+    pub class: Arc<str>,
+    pub bytes_total: u64,
+    /// Accelerators only, in order of their names.
+    pub residency: Vec<(String, u64)>,
+    pub host_bytes: u64,
+    pub pinned_bytes: u64,
+    pub state: State,
+    pub policy: Policy,
+    pub policy_source: PolicySource,
+    pub claims: Vec<ClaimReport>,
+    /// Prompts that hold it.
+    pub leases: Vec<Arc<str>>,
+    pub handles: Vec<HandleReport>,
+    pub last_used: Option<SystemTime>,
+    /// `oom`, `pressure`, ...
+    pub demoted_by: Option<&'static str>,
+    /// Bytes read from its files since it was registered.
+    pub read_bytes: u64,
+}
+
+/// Everything at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    pub devices: Vec<DeviceReport>,
+    pub models: Vec<ModelReport>,
+}
+
+/// What a use of models needs beside their weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Need {
+    /// For computing at the size that is wanted.
+    pub required: u64,
+    /// For computing at all; none: as required.
+    pub minimum: Option<u64>,
+    pub full: bool,
+}
