@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fresco_engine::{EventSink, ExecutorConfig, MemoryRoom};
+use fresco_engine::{EventSink, ExecutorConfig, FreeReport, FreeRequest, MemoryRoom, Unload};
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
 use fresco_graph::{Listings, Map, Registry, Resources, Value, object_info};
@@ -111,7 +111,11 @@ impl House {
 struct SpareMemory;
 
 impl MemoryRoom for SpareMemory {
-    fn unload_all(&self) {}
+    fn unload_all(&self, _: &str, _: Unload) {}
+
+    fn free(&self, _: &FreeRequest, _: Option<&str>) -> FreeReport {
+        FreeReport::default()
+    }
 
     fn release_caches(&self) {
         fresco_tensor::free_spare_memory();

@@ -12,8 +12,12 @@ use fresco_graph::{
 use crate::event::EventSink;
 use crate::executor::{ExecutorConfig, now_ms};
 use crate::gate::{Gate, Release};
+use crate::memory::{
+    FreeNote, FreeReport, FreeRequest, MemoryProblem, MemoryRoom, ModelReport, Removed,
+};
+use crate::reply::{Reply, Sender, reply};
 use crate::store::{Finished, NewJob, Priority, Store, StoreError};
-use crate::worker::{Current, Shared, Stats, lock};
+use crate::worker::{Current, Shared, Stats, calm, lock};
 
 /// What an engine is made from.
 pub struct EngineConfig {
@@ -81,6 +85,7 @@ impl Engine {
             running: std::sync::Mutex::default(),
             ended: std::sync::Condvar::new(),
             gate: Arc::new(Gate::default()),
+            requests: Arc::default(),
             stats: Stats::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
             thread: std::sync::Mutex::default(),
@@ -245,6 +250,64 @@ impl Engine {
         self.0.shared.store.set_flag(name, value);
     }
 
+    /// Whoever owns models: for looking, and for what changes nothing at once.
+    pub fn memory(&self) -> &Arc<dyn MemoryRoom> {
+        &self.0.shared.config.memory
+    }
+
+    /// Leaves a request for the worker, which carries it out when no prompt runs.
+    pub fn free(&self, request: FreeRequest) {
+        self.leave(request, None);
+    }
+
+    /// As [`Engine::free`], answered when it is done; never if the engine stops before.
+    pub fn free_and_wait(&self, request: FreeRequest) -> Reply<FreeReport> {
+        let (sender, reply) = reply();
+        self.leave(request, Some(sender));
+        reply
+    }
+
+    fn leave(&self, mut request: FreeRequest, waiter: Option<Sender<FreeReport>>) {
+        let (shared, memory) = (&self.0.shared, self.memory());
+        if request.is_noop() {
+            calm("note_free", || memory.note_free(FreeNote::Noop));
+            if let Some(waiter) = waiter {
+                waiter.send(FreeReport::default());
+            }
+            return;
+        }
+        request.unload_models = true;
+        let force = request.force;
+        shared.requests.push(request, waiter, || {
+            if let Some(current) = self.current() {
+                let prompt_id = &*current.prompt_id;
+                calm("note_free", || {
+                    memory.note_free(FreeNote::Deferred { prompt_id });
+                });
+            }
+        });
+        if force {
+            // An executor that waits for slow nodes looks around.
+            lock(&shared.interrupt).bell.ring();
+        }
+        shared.store.wake();
+    }
+
+    /// Sets how long a model stays.
+    pub fn set_policy(&self, id: &str, policy: &str) -> Result<ModelReport, MemoryProblem> {
+        let report = self.memory().set_policy(id, policy);
+        // A time to live may end sooner than the worker meant to look.
+        self.0.shared.store.wake();
+        report
+    }
+
+    /// Drops a model.
+    pub fn remove_model(&self, id: &str, force: bool) -> Result<Removed, MemoryProblem> {
+        let removed = self.memory().remove(id, force);
+        self.0.shared.store.wake();
+        removed
+    }
+
     /// Drops all waiting prompts.
     pub async fn clear_pending(&self) -> Result<usize, StoreError> {
         let cleared = self
@@ -307,6 +370,7 @@ impl Engine {
     pub fn stop(&self, patience: Duration) {
         let shared = &self.0.shared;
         shared.stopping.store(true, Ordering::SeqCst);
+        shared.requests.close();
         shared.interrupt(None);
         shared.store.wake();
         let Some(worker) = lock(&shared.thread).take() else {
@@ -323,6 +387,8 @@ impl Engine {
         if worker.is_finished() && worker.join().is_err() {
             tracing::error!("the worker thread panicked");
         }
+        shared.abandon();
+        calm("shutdown", || shared.config.memory.shutdown());
         let _ = shared.store.close().wait();
     }
 }

@@ -76,6 +76,12 @@ pub enum EventKind {
         executed: Vec<Arc<str>>,
         timestamp: i64,
     },
+    /// The memory room did or decided something.
+    Memory(Arc<crate::memory::MemoryEvent>),
+    /// The prompt runs, but not as it was meant to: there is too little memory.
+    Downgraded {
+        message: Arc<str>,
+    },
     /// Text shown on a node.
     Text {
         node: Arc<str>,

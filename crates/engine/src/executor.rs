@@ -9,10 +9,12 @@ use fresco_graph::{Map, Preview, Progress, Registry, Resources, Services, Value,
 
 use crate::cache::{Instances, OutputCache, Strategy};
 use crate::event::{Event, EventKind, EventSink, Failure};
-use crate::memory::MemoryRoom;
+use crate::memory::{Admission, Arriving, MemoryRoom, Unload};
 use crate::progress::ProgressRegistry;
+use crate::requests::FreeRequests;
 use crate::run::Run;
 use crate::tasks::Bell;
+use crate::worker::calm;
 
 /// A prompt to run.
 #[derive(Clone, Debug)]
@@ -171,6 +173,8 @@ pub struct Executor {
     pub(crate) cache: OutputCache,
     pub(crate) instances: Instances,
     pub(crate) prompts_run: u64,
+    /// Looked at between nodes.
+    pub(crate) requests: Arc<FreeRequests>,
     nodes_run: Arc<AtomicU64>,
 }
 
@@ -184,8 +188,14 @@ impl Executor {
             cache,
             instances: Instances::default(),
             prompts_run: 0,
+            requests: Arc::default(),
             nodes_run: Arc::default(),
         }
+    }
+
+    pub(crate) fn with_requests(mut self, requests: Arc<FreeRequests>) -> Self {
+        self.requests = requests;
+        self
     }
 
     /// Counts node calls over the executor's life.
@@ -220,6 +230,7 @@ impl Executor {
             list: Vec::new(),
         };
         messages.start();
+        let memory = self.config.memory.clone();
 
         let mut tops = HashMap::new();
         for id in graph.top_ids() {
@@ -232,8 +243,25 @@ impl Executor {
         let mut run = Run::new(self, job, graph, watch.clone());
         let nodes: HashSet<_> = tops.into_iter().collect();
         let cached = run.prepare(&nodes);
-        messages.cached(cached);
-        let end = run.drive();
+        messages.cached(cached.clone());
+        let arriving = Arriving {
+            prompt_id: &job.prompt_id,
+            client: job.client.as_deref(),
+            prompt: &job.prompt,
+            outputs: &job.outputs,
+            cached: &cached,
+        };
+        let end = match calm("admit", || memory.admit(&arriving)) {
+            Admission::Refused { node, message } => End::Failed(run.refused(node, message)),
+            Admission::Downgraded(message) => {
+                tracing::warn!(prompt = %job.prompt_id, "{message}");
+                watch.emit(EventKind::Downgraded {
+                    message: message.into(),
+                });
+                run.drive()
+            }
+            Admission::Ok => run.drive(),
+        };
         let (outputs, meta) = run.into_ui();
         let mut outcome = Outcome {
             outputs,
@@ -257,7 +285,9 @@ impl Executor {
         }
         outcome.messages = messages.list;
         if self.config.disable_smart_memory {
-            self.config.memory.unload_all();
+            calm("unload_all", || {
+                memory.unload_all(&job.prompt_id, Unload::PromptDone);
+            });
         }
         outcome
     }

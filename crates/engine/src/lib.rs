@@ -9,6 +9,7 @@ mod gate;
 mod memory;
 pub mod progress;
 pub mod reply;
+mod requests;
 mod run;
 pub mod store;
 mod tasks;
@@ -21,7 +22,12 @@ pub use executor::{
     Executor, ExecutorConfig, FlagSetter, Interrupt, Outcome, RunJob, failure_data, now_ms,
 };
 pub use gate::Release;
-pub use memory::{MemoryRoom, NoModels, available_ram, total_ram};
+pub use memory::{
+    Admission, Arriving, ClaimReport, DeviceReport, FreeNote, FreeReport, FreeRequest, Freed,
+    HandleReport, LoadPlan, LoadRequest, LoadSubject, MemoryEvent, MemoryProblem, MemoryRoom,
+    ModelDetail, ModelReport, NoModels, Places, Plan, PlanStep, PlannedUnit, Removed, UnitReport,
+    Unload, available_ram, resident_ram, total_ram,
+};
 pub use progress::{NodeProgress, NodeState, ProgressRegistry};
 pub use reply::{Reply, Sender, reply};
 pub use store::{Store, StoreError};

@@ -17,7 +17,9 @@ use crate::cache::Entry;
 use crate::dynprompt::{DynPrompt, RunNode};
 use crate::event::{EventKind, Failure};
 use crate::executor::{End, Executor, RunJob, Watch, now_ms};
+use crate::memory::Unload;
 use crate::tasks::{CallState, Tasks, panicked};
+use crate::worker::calm;
 
 /// Why a node did not finish in this attempt.
 enum Halt {
@@ -208,6 +210,7 @@ impl<'e> Run<'e> {
             self.schedule(id);
         }
         loop {
+            self.between_nodes();
             let id = match self.order.next() {
                 Next::Finished => return End::Success,
                 Next::Cycle(ids) => return End::Failed(self.cycle(&ids)),
@@ -239,6 +242,18 @@ impl<'e> Run<'e> {
             let memory = self.executor.config.memory.clone();
             self.executor.cache.poll(&mut || memory.available_ram());
             self.collect_tasks(false);
+        }
+    }
+
+    /// Frees what was asked for with force, as far as this prompt does not hold it.
+    fn between_nodes(&self) {
+        // A run that was given up has no say any more.
+        if !self.watch.alive.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(request) = self.executor.requests.take_forced() {
+            let memory = &self.executor.config.memory;
+            calm("free", || memory.free(&request, Some(&self.job.prompt_id)));
         }
     }
 
@@ -769,7 +784,10 @@ impl<'e> Run<'e> {
         let mut tips = String::new();
         if matches!(error, NodeError::OutOfMemory { .. }) {
             tips.push_str("This error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked before you might have accidentally set the batch_size to a large number.");
-            self.executor.config.memory.unload_all();
+            let memory = &self.executor.config.memory;
+            calm("unload_all", || {
+                memory.unload_all(&self.job.prompt_id, Unload::OutOfMemory);
+            });
         }
         let mut trace = vec![format!(
             "node {id} ({class}): {}: {}\n",
@@ -785,6 +803,26 @@ impl<'e> Run<'e> {
             kind: error.kind().to_owned(),
             trace,
             inputs,
+            outputs: self.current_outputs(),
+            timestamp: now_ms(),
+        }
+    }
+
+    /// The end of a prompt that was not let in.
+    pub(crate) fn refused(&self, node: Option<Arc<str>>, message: String) -> Failure {
+        let kind = NodeError::OutOfMemory {
+            message: String::new(),
+        };
+        tracing::error!(prompt = %self.job.prompt_id, "refused: {message}");
+        let node = node.unwrap_or_default();
+        Failure {
+            class: self.top_class(&node),
+            node,
+            executed: Vec::new(),
+            message,
+            kind: kind.kind().to_owned(),
+            trace: Vec::new(),
+            inputs: Map::new().into(),
             outputs: self.current_outputs(),
             timestamp: now_ms(),
         }

@@ -17,10 +17,16 @@ use crate::executor::{
     Executor, ExecutorConfig, FlagSetter, Interrupt, Outcome, RunJob, failure_data, now_ms,
 };
 use crate::gate::Gate;
+use crate::memory::{FreeRequest, MemoryRoom, resident_ram};
+use crate::requests::FreeRequests;
 use crate::store::{Finished, Next, Store, TakenJob};
 
 /// The reference collects garbage at most this often.
 const GC_INTERVAL: Duration = Duration::from_secs(10);
+/// How long the worker waits when nothing is due.
+const LONG: Duration = Duration::from_secs(1000);
+/// A memory room that is always due is still not asked more often than this.
+const TICK: Duration = Duration::from_millis(20);
 
 /// The prompt that runs now.
 #[derive(Clone, Debug)]
@@ -48,6 +54,38 @@ pub(crate) struct Running {
     alive: Arc<AtomicBool>,
     /// It was asked to stop, and someone watches whether it does.
     asked: bool,
+    started: Started,
+}
+
+/// A prompt that the memory room knows to run. Dropping it ends that: whoever takes the run out does so, once, and so
+/// does an unwinding stack.
+struct Started {
+    memory: Arc<dyn MemoryRoom>,
+    prompt_id: Arc<str>,
+}
+
+impl Started {
+    fn new(memory: &Arc<dyn MemoryRoom>, prompt_id: &Arc<str>) -> Self {
+        calm("prompt_started", || memory.prompt_started(prompt_id));
+        Self {
+            memory: memory.clone(),
+            prompt_id: prompt_id.clone(),
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        calm("after_prompt", || self.memory.after_prompt(&self.prompt_id));
+    }
+}
+
+/// Calls the memory room; a panic there must not take the worker with it.
+pub(crate) fn calm<T: Default>(what: &str, call: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        tracing::error!("the memory room failed in {what}");
+        T::default()
+    })
 }
 
 /// What the engine's handle and its threads share.
@@ -61,6 +99,7 @@ pub(crate) struct Shared {
     /// Rung when `running` is taken.
     pub(crate) ended: Condvar,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) requests: Arc<FreeRequests>,
     pub(crate) stats: Stats,
     /// The process is going down: what runs is put back, not recorded.
     pub(crate) stopping: AtomicBool,
@@ -104,6 +143,12 @@ impl Shared {
         running.is_some()
     }
 
+    /// The program ends and the run does not: its prompt is queued again, what it holds in memory is given back.
+    pub(crate) fn abandon(&self) {
+        let run = lock(&self.running).take();
+        drop(run);
+    }
+
     /// Takes a run out, if it is still there.
     fn take(&self, alive: &Arc<AtomicBool>) -> Option<Running> {
         let run = lock(&self.running).take_if(|r| Arc::ptr_eq(&r.alive, alive));
@@ -143,9 +188,15 @@ impl Shared {
             message,
         );
         self.stats.failed.fetch_add(1, Ordering::Relaxed);
-        self.config.memory.after_prompt(&run.current.prompt_id);
-        let recorded = self.store.finish(run.task, finished(outcome)).wait();
-        self.told(&run.current, recorded);
+        let Running {
+            current,
+            task,
+            started,
+            ..
+        } = run;
+        drop(started);
+        let recorded = self.store.finish(task, finished(outcome)).wait();
+        self.told(&current, recorded);
         self.start();
     }
 
@@ -249,7 +300,8 @@ impl Worker {
         let mut config = self.shared.config.clone();
         config.sink = Arc::new(Tracker(self.shared.clone()));
         let interrupt = lock(&self.shared.interrupt).clone();
-        Executor::new(config, interrupt, flags)
+        let requests = self.shared.requests.clone();
+        Executor::new(config, interrupt, flags).with_requests(requests)
     }
 
     /// The thread's body.
@@ -264,11 +316,11 @@ impl Worker {
             let timeout = match (need_gc, last_gc) {
                 (true, Some(at)) => GC_INTERVAL.saturating_sub(at.elapsed()),
                 (true, None) => Duration::ZERO,
-                (false, _) => Duration::from_secs(1000),
+                (false, _) => LONG,
             };
             let next = match asked.take() {
                 Some(reply) => reply,
-                None => self.shared.store.ask_next(timeout),
+                None => self.shared.store.ask_next(self.until_tick(timeout)),
             };
             match next.wait().unwrap_or(Next::Closed) {
                 Next::Closed => return,
@@ -286,23 +338,69 @@ impl Worker {
             if stopping() {
                 return;
             }
-            let flags = self.shared.store.flags(true);
-            let wants = |name: &str| flags.get(name).map(Value::truthy);
-            let free = wants("free_memory").unwrap_or(false);
-            if wants("unload_models").unwrap_or(free) {
-                memory.unload_all();
-                (need_gc, last_gc) = (true, None);
+            if self.free(&mut executor) {
+                (need_gc, last_gc) = (false, Some(Instant::now()));
             }
-            if free {
-                executor.reset();
-                (need_gc, last_gc) = (true, None);
+            if due(memory.next_tick()) {
+                calm("tick", || memory.tick());
             }
             if need_gc && last_gc.is_none_or(|at| at.elapsed() > GC_INTERVAL) {
-                memory.release_caches();
+                calm("release_caches", || memory.release_caches());
                 last_gc = Some(Instant::now());
                 need_gc = false;
             }
         }
+    }
+
+    /// At most `timeout`, less if the memory room has something to do before.
+    fn until_tick(&self, timeout: Duration) -> Duration {
+        let Some(at) = self.shared.config.memory.next_tick() else {
+            return timeout;
+        };
+        let left = at.saturating_duration_since(Instant::now()).max(TICK);
+        timeout.min(left)
+    }
+
+    /// Carries out what was asked for meanwhile, by requests and by nodes. True if there was something.
+    fn free(&self, executor: &mut Executor) -> bool {
+        let memory = &self.shared.config.memory;
+        let (mut request, waiters) = self.shared.requests.take();
+        let flags = self.shared.store.flags(true);
+        let wants = |name: &str| flags.get(name).map(Value::truthy);
+        let free_memory = wants("free_memory").unwrap_or(false);
+        let unload_models = wants("unload_models").unwrap_or(free_memory);
+        if free_memory || unload_models {
+            let by_node = FreeRequest {
+                unload_models,
+                free_memory,
+                ..FreeRequest::default()
+            };
+            match &mut request {
+                Some(request) => request.merge(by_node),
+                None => request = Some(by_node),
+            }
+        }
+        let Some(request) = request else {
+            return false;
+        };
+        let (began, ram_before) = (Instant::now(), resident_ram());
+        let mut report = if request.unload_models {
+            calm("free", || memory.free(&request, None))
+        } else {
+            crate::memory::FreeReport::default()
+        };
+        if request.free_memory {
+            executor.reset();
+            calm("cache_reset", || memory.cache_reset());
+            report.cache_reset = true;
+        }
+        calm("release_caches", || memory.release_caches());
+        (report.ram_before, report.ram_after) = (ram_before, resident_ram());
+        report.took = began.elapsed();
+        for waiter in waiters {
+            waiter.send(report.clone());
+        }
+        true
     }
 
     /// Runs one job and records its end. Gives the question for the next job, which travels with the record so that both
@@ -317,11 +415,13 @@ impl Worker {
             client: job.client_id.clone(),
             display: None,
         };
+        let started = Started::new(&shared.config.memory, &job.prompt_id);
         *lock(&shared.running) = Some(Running {
             current: current.clone(),
             task: job.task,
             alive: alive.clone(),
             asked: false,
+            started,
         });
         let began = Instant::now();
         let run = RunJob {
@@ -334,13 +434,13 @@ impl Worker {
         };
         let outcome = catch_unwind(AssertUnwindSafe(|| executor.run(&run, alive.clone())));
         // From here on an interrupt is meant for the next prompt. If the run was given up, its end is recorded already.
-        shared.take(&alive)?;
+        let run = shared.take(&alive)?;
         let outcome = outcome.unwrap_or_else(|_| {
             *executor = self.executor();
             let text = "The executor failed; its caches were cleared.".to_owned();
             shared.broken(&current, None, "RuntimeError", text)
         });
-        shared.config.memory.after_prompt(&current.prompt_id);
+        drop(run);
         let stats = &shared.stats;
         let counter = match &outcome {
             o if o.success => &stats.succeeded,
@@ -353,13 +453,17 @@ impl Worker {
             return None;
         }
         let recorded = shared.store.finish(job.task, finished(outcome));
-        let next = shared.store.ask_next(GC_INTERVAL);
+        let next = shared.store.ask_next(self.until_tick(GC_INTERVAL));
         if !shared.told(&current, recorded.wait()) {
             return None;
         }
         tracing::info!(prompt = %current.prompt_id, "Prompt executed in {}", duration_text(began.elapsed()));
         Some(next)
     }
+}
+
+fn due(at: Option<Instant>) -> bool {
+    at.is_some_and(|at| at <= Instant::now())
 }
 
 /// `3.14 seconds`, or `HH:MM:SS` beyond ten minutes.

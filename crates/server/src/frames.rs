@@ -104,7 +104,11 @@ pub(crate) fn message(event: &Event) -> Option<Message> {
             let target = if client.is_some() { Target::Client } else { Target::All };
             return Some(Message { kind: name.clone(), data: data.clone(), target });
         }
-        EventKind::ProgressState { .. } | EventKind::Preview { .. } | EventKind::Text { .. } => return None,
+        EventKind::ProgressState { .. }
+        | EventKind::Preview { .. }
+        | EventKind::Text { .. }
+        | EventKind::Memory(_)
+        | EventKind::Downgraded { .. } => return None,
     };
     Some(Message {
         kind: kind.into(),

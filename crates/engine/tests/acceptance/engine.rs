@@ -10,18 +10,25 @@ use fresco_graph::{Map, NoListings, PromptLimits, Registry, Value, map};
 use crate::fixtures;
 use crate::harness::{Recorder, config, parse};
 
-struct Rig {
-    engine: Engine,
-    recorder: Arc<Recorder>,
+pub struct Rig {
+    pub engine: Engine,
+    pub recorder: Arc<Recorder>,
 }
 
 fn rig_on(path: &StorePath) -> Rig {
+    rig_with(path, Arc::default(), Arc::new(NoModels))
+}
+
+pub fn rig_with(path: &StorePath, recorder: Arc<Recorder>, memory: Arc<dyn MemoryRoom>) -> Rig {
     let mut registry = Registry::new();
     registry.add(fixtures::NODES);
     let registry = Arc::new(registry);
-    let recorder = Arc::new(Recorder::default());
+    let executor = ExecutorConfig {
+        memory,
+        ..config(&registry, &recorder, Strategy::Classic)
+    };
     let engine = Engine::start(EngineConfig {
-        executor: config(&registry, &recorder, Strategy::Classic),
+        executor,
         listings: Arc::new(NoListings),
         store: Store::open(path, Limits::default()).unwrap(),
         limits: PromptLimits::default(),
@@ -36,7 +43,7 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    fn submit(&self, id: &str, script: &str) {
+    pub fn submit(&self, id: &str, script: &str) {
         self.submit_as(id, script, Submission::default());
     }
 
@@ -55,7 +62,7 @@ impl Rig {
     }
 
     #[track_caller]
-    fn until(&self, what: &str, test: impl Fn() -> bool) {
+    pub fn until(&self, what: &str, test: impl Fn() -> bool) {
         let give_up = Instant::now() + Duration::from_secs(20);
         while !test() {
             assert!(
@@ -67,7 +74,7 @@ impl Rig {
         }
     }
 
-    fn idle(&self) {
+    pub fn idle(&self) {
         self.until("an empty queue", || {
             self.engine.remaining() == 0 && self.engine.current().is_none()
         });
@@ -79,7 +86,7 @@ impl Rig {
         });
     }
 
-    fn running(&self, id: &str) {
+    pub fn running(&self, id: &str) {
         self.until("a start", || {
             self.engine
                 .current()
@@ -87,13 +94,13 @@ impl Rig {
         });
     }
 
-    fn status(&self, id: &str) -> String {
+    pub fn status(&self, id: &str) -> String {
         let record = self.engine.store().history_get(id).wait().unwrap().unwrap();
         record.map_or("-".into(), |r| format!("{} {}", r.status_str, r.completed))
     }
 }
 
-const SAVE: &str = "1 Image value=1; 2 Save image=@1";
+pub const SAVE: &str = "1 Image value=1; 2 Save image=@1";
 
 #[test]
 fn a_prompt_is_recorded_before_its_end_is_told() {

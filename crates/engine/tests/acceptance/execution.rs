@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fresco_engine::{MemoryRoom, Strategy};
+use fresco_engine::{FreeReport, FreeRequest, MemoryRoom, Strategy, Unload};
 
 use crate::harness::Bench;
 
@@ -263,9 +263,12 @@ fn a_panic_or_lack_of_memory_ends_that_prompt_only() {
 fn a_prompt_ends_before_it_takes_the_last_memory() {
     struct Full(AtomicBool);
     impl MemoryRoom for Full {
-        fn unload_all(&self) {}
-        fn release_caches(&self) {}
         fn after_prompt(&self, _: &str) {}
+        fn unload_all(&self, _: &str, _: Unload) {}
+        fn free(&self, _: &FreeRequest, _: Option<&str>) -> FreeReport {
+            FreeReport::default()
+        }
+        fn release_caches(&self) {}
         fn available_ram(&self) -> Option<u64> {
             Some(if self.0.load(Ordering::Relaxed) {
                 100 << 20

@@ -12,4 +12,5 @@ mod engine;
 mod execution;
 mod fixtures;
 mod harness;
+mod memory;
 mod validation;
