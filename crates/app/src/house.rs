@@ -141,8 +141,20 @@ impl Listings for DiskListings {
             },
             Some(("input", kind)) => self.inputs(kind),
             Some(("vae", _)) => self.vaes(),
+            Some(("gguf", folder)) => {
+                let mut names = self.list(&format!("models/{folder}"));
+                names.retain(|name| name.to_lowercase().ends_with(".gguf"));
+                names
+            }
+            Some(("devices", _)) => Device::all().iter().map(Device::name).collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// Device inputs start with the first accelerator.
+    fn preset(&self, source: &str) -> Option<String> {
+        let devices = (source == "devices/all").then(Device::all)?;
+        devices.get(1).or(devices.first()).map(Device::name)
     }
 }
 
@@ -238,6 +250,8 @@ mod tests {
             "input/3d/deep/two.OBJ",
             "input/3d/no.txt",
             "models/vae/v.safetensors",
+            "models/unet/u.GGUF",
+            "models/unet/u.safetensors",
             "models/vae_approx/taesd_encoder.pth",
             "models/vae_approx/taesd_decoder.pth",
             "models/vae_approx/taef1_decoder.pth",
@@ -256,7 +270,27 @@ mod tests {
         assert_eq!(list("input/folders"), "3d 3d/deep");
         assert_eq!(list("models/vae"), "v.safetensors");
         assert_eq!(list("vae/all"), "v.safetensors taesd pixel_space");
+        assert_eq!(list("gguf/diffusion_models"), "u.GGUF");
         assert_eq!(list("models/nothing"), "");
+    }
+
+    #[test]
+    fn devices_are_listed_by_number_behind_the_main_memory() {
+        for number in [902, 7, 10] {
+            Device::register_sim(number, 1).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let house = house(dir.path());
+        let names = house.listings.list("devices/all");
+        assert_eq!(names[0], "cpu");
+        let numbers: Vec<u32> = names[1..]
+            .iter()
+            .map(|name| name.strip_prefix("sim:").unwrap().parse().unwrap())
+            .collect();
+        assert!(numbers.is_sorted(), "{names:?}");
+        assert!([7, 10, 902].iter().all(|n| numbers.contains(n)));
+        assert_eq!(house.listings.preset("devices/all").as_ref(), names.get(1));
+        assert_eq!(house.listings.preset("models/vae"), None);
     }
 
     #[test]

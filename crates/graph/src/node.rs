@@ -388,6 +388,8 @@ pub enum Verdict {
     /// False without a word.
     Rejected,
     Because(String),
+    /// What is wrong with which inputs, each by name.
+    Inputs(Vec<(Arc<str>, String)>),
 }
 
 /// A node class as the engine sees it.

@@ -152,6 +152,11 @@ fn input_spec(input: &Input, form: Form, listings: &dyn Listings) -> Value {
 /// Wire options, with the entries and templates that live outside [`Input::options`] put in their place.
 fn input_options(input: &Input, form: Form, listings: &dyn Listings) -> Map {
     let mut options = input.options.clone();
+    if let Some(preset) = input.source().and_then(|source| listings.preset(source))
+        && !options.contains_key("default")
+    {
+        options.shift_insert(0, "default".into(), preset.into());
+    }
     if form == Form::V3 && matches!(&input.ty, IoType::Name(n) if &**n == "COMBO") {
         let late: Vec<(Arc<str>, Value)> = [
             "control_after_generate",
@@ -219,4 +224,45 @@ fn input_options(input: &Input, form: Form, listings: &dyn Listings) -> Map {
         }
     }
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Choices;
+
+    struct Devices;
+
+    impl Listings for Devices {
+        fn list(&self, _: &str) -> Vec<String> {
+            vec!["cpu".into(), "gpu".into()]
+        }
+
+        fn preset(&self, source: &str) -> Option<String> {
+            (source == "devices/all").then(|| "gpu".into())
+        }
+    }
+
+    #[test]
+    fn listed_inputs_start_with_the_preset_unless_they_say_otherwise() {
+        let listed = |source: &str| Input::combo("d", Choices::Listed(source.into()));
+        let spec = |form, input| {
+            let schema = Schema::new("X", form).input(input);
+            crate::json::to_string(&input_spec(&schema.inputs[0], form, &Devices))
+        };
+        let devices = listed("devices/all");
+        assert_eq!(
+            spec(Form::V1, devices.clone()),
+            r#"[["cpu","gpu"],{"default":"gpu"}]"#
+        );
+        assert_eq!(
+            spec(Form::V1, devices.clone().option("default", "cpu")),
+            r#"[["cpu","gpu"],{"default":"cpu"}]"#
+        );
+        assert_eq!(spec(Form::V1, listed("models/x")), r#"[["cpu","gpu"]]"#);
+        assert_eq!(
+            spec(Form::V3, devices),
+            r#"["COMBO",{"default":"gpu","multiselect":false,"options":["cpu","gpu"]}]"#
+        );
+    }
 }

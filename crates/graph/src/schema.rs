@@ -75,8 +75,14 @@ impl Choices {
 
 /// Gives the entries of combos that follow the disk. `models/TYPE` lists a model folder, `input/CLASS` the input
 /// folder's files of a content class (`image`, `audio`, ...).
+/// `devices/all` lists the devices.
 pub trait Listings: Send + Sync {
     fn list(&self, source: &str) -> Vec<String>;
+
+    /// The entry that an input starts with, where that is not simply the first.
+    fn preset(&self, _source: &str) -> Option<String> {
+        None
+    }
 }
 
 /// For tests and tools: every listing is empty.
@@ -276,6 +282,16 @@ impl Input {
     pub fn optional(mut self) -> Self {
         self.group = Group::Optional;
         self
+    }
+
+    /// Where the entries come from, if not from the schema itself.
+    pub fn source(&self) -> Option<&str> {
+        match (&self.ty, &self.choices) {
+            (IoType::List(Choices::Listed(source)), _) | (_, Some(Choices::Listed(source))) => {
+                Some(source)
+            }
+            _ => None,
+        }
     }
 
     /// Sets a wire option. `lazy` and `rawLink` also change what the engine does.

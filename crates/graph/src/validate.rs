@@ -626,12 +626,20 @@ impl Walk<'_, '_> {
                 kind: e.kind().to_owned(),
                 message: e.message().to_owned(),
             })?;
-        let suffix = match verdict {
+        let blamed: Vec<(Arc<str>, String)> = match verdict {
             Verdict::Ok => return Ok(()),
-            Verdict::Rejected => String::new(),
-            Verdict::Because(text) => format!(" - {text}"),
+            Verdict::Rejected => kept.into_iter().map(|n| (n, String::new())).collect(),
+            Verdict::Because(text) => {
+                let all = kept.into_iter();
+                all.map(|name| (name, format!(" - {text}"))).collect()
+            }
+            Verdict::Inputs(inputs) => {
+                let each = inputs.into_iter();
+                each.map(|(name, text)| (name, format!(" - {text}")))
+                    .collect()
+            }
         };
-        for name in kept {
+        for (name, suffix) in blamed {
             let extra = map! {"input_name" => &name};
             frame.add(
                 "custom_validation_failed",

@@ -106,6 +106,10 @@ impl Listings for Pinned<'_> {
             .or_insert_with(|| self.listings.list(source))
             .clone()
     }
+
+    fn preset(&self, source: &str) -> Option<String> {
+        self.listings.preset(source)
+    }
 }
 
 /// `GET /object_info`.

@@ -82,6 +82,13 @@ fn below_seven(args: &Args, _: &Map) -> Result<Verdict, NodeError> {
     Ok(if bad { Verdict::Rejected } else { Verdict::Ok })
 }
 
+fn names_large_ones(args: &Args, _: &Map) -> Result<Verdict, NodeError> {
+    let large = args.0.iter();
+    let large = large.filter(|(_, v)| v.as_f64().is_some_and(|f| f >= 7.0));
+    let wrong = large.map(|(name, v)| (name.clone(), format!("{v:?} is too large")));
+    Ok(Verdict::Inputs(wrong.collect()))
+}
+
 fn always_ok(_: &Args, _: &Map) -> Result<Verdict, NodeError> {
     Ok(Verdict::Ok)
 }
@@ -243,6 +250,10 @@ fn registry() -> Registry {
     add(
         out(v1("Own all").input(unit("a")).input(unit("b"))),
         Some((all, below_seven)),
+    );
+    add(
+        out(v1("Own named").input(unit("a")).input(unit("b"))),
+        Some((all, names_large_ones)),
     );
     add(
         out(v1("Own multi").input(Input::combo("c", fixed(&["a", "b"])))),

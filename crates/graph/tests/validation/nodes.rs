@@ -116,6 +116,17 @@ fn own_validator_that_takes_everything() {
             {"input_name":"b"}
     "#]],
     );
+    // It may say which input is wrong.
+    one(
+        "Own named",
+        r#"{"a": 0.0, "b": 7.0}"#,
+        expect![[r#"
+        prompt_outputs_failed_validation: Prompt outputs failed validation [Custom validation failed for node: b - 7.0 is too large]
+        #1 Own named <- 1
+          custom_validation_failed: Custom validation failed for node [b - 7.0 is too large]
+            {"input_name":"b"}
+    "#]],
+    );
     // It runs beside other errors, over what is there.
     one(
         "Own all",
