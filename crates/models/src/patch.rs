@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_tensor::{Stored, Tensor, ensure_room};
 
 use crate::error::Result;
 use crate::lora::Adapter;
 use crate::lora::{padded, reordered};
-use crate::store::{Store, WeightPatches};
+use crate::store::{LooseStore, Store, WeightPatches};
 
 /// What in a weight a patch changes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -135,7 +135,7 @@ impl Patch {
         (self.slice, self.reorder).hash(into);
         if let Change::Weight(other) | Change::Difference(other) = &self.change {
             matches!(self.change, Change::Weight(_)).hash(into);
-            (Arc::as_ptr(&other.store) as usize).hash(into);
+            other.store.address().hash(into);
             other.key.hash(into);
             for patch in &other.patches {
                 patch.hash(into);
@@ -279,7 +279,7 @@ struct Built<S> {
 }
 
 /// Patched stores that are in use somewhere, so that equal sets share one.
-static SHARED: Mutex<Vec<Built<Weak<Store>>>> = Mutex::new(Vec::new());
+static SHARED: Mutex<Vec<Built<LooseStore>>> = Mutex::new(Vec::new());
 
 /// Patches by key, each list in the order of application. Sets are values: adding gives a new one.
 #[derive(Default)]
@@ -361,7 +361,7 @@ impl PatchSet {
         })
     }
 
-    /// Whether memory, and that of the device, holds a second copy of the weights that change.
+    /// Whether memory holds a second copy of the weights that change.
     fn has_room(&self, base: &Store, prefix: &str) -> bool {
         let bytes = |key: &str| -> Option<usize> {
             let key = key.strip_prefix(prefix)?;
@@ -369,8 +369,7 @@ impl PatchSet {
             Some(elements * base.dtype(key)?.size().max(2))
         };
         let total: usize = self.keys().filter_map(bytes).sum();
-        let on_device = base.device().free().is_none_or(|free| total as u64 <= free);
-        on_device && ensure_room(&[total / size_of::<f32>()]).is_ok()
+        ensure_room(&[total / size_of::<f32>()]).is_ok()
     }
 
     /// A network's weights with these patches: the same store for equal sets, for as long as one of the sets lives.
@@ -380,7 +379,7 @@ impl PatchSet {
         } else {
             self.mode
         };
-        let address = Arc::as_ptr(base) as usize;
+        let address = base.address();
         let identity = self.identity();
         let of = |base: usize, p: &str, i: u64, m: PatchMode| {
             base == address && p == prefix && i == identity && m == mode
@@ -391,14 +390,14 @@ impl PatchSet {
             .iter()
             .find(|b| of(b.base, &b.prefix, b.identity, b.mode))
         {
-            return Arc::clone(&found.store);
+            return found.store.on(base.device().clone());
         }
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.retain(|b| b.store.strong_count() > 0);
+        shared.retain(|b| b.store.is_alive());
         let found = shared
             .iter()
             .filter(|b| of(b.base, &b.prefix, b.identity, b.mode))
-            .find_map(|b| b.store.upgrade());
+            .find_map(|b| b.store.on(base.device().clone()));
         let store = found.unwrap_or_else(|| {
             let store = base.patched_as(self.scoped(prefix), mode);
             shared.push(Built {
@@ -406,7 +405,7 @@ impl PatchSet {
                 prefix: prefix.to_owned(),
                 identity,
                 mode,
-                store: Arc::downgrade(&store),
+                store: store.loose(),
             });
             store
         });
@@ -445,5 +444,14 @@ impl WeightPatches for Scoped {
             Some(patches) => chain(patches, weight),
             None => Ok(weight),
         }
+    }
+
+    fn shape(&self, key: &str, shape: &[usize]) -> Vec<usize> {
+        let patches = self.lists.by_key.get(&format!("{}{key}", self.prefix));
+        let patches = patches.map_or(&[][..], Vec::as_slice);
+        // One that does not fit changes nothing.
+        patches.iter().fold(shape.to_vec(), |shape, patch| {
+            patch.changed_shape(&shape).unwrap_or(shape)
+        })
     }
 }

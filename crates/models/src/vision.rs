@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, After, Conv2d, LayerNorm, Linear, Mask, Padding, attention};
+use fresco_tensor::nn::{
+    Act, After, Conv2d, Embedding, LayerNorm, Linear, Mask, Padding, Value, attention,
+};
 use fresco_tensor::resize::pillow::Filter;
 use fresco_tensor::{Device, Tensor, WeightFile};
 
@@ -120,10 +122,15 @@ impl VisionConfig {
 
 /// The weights of an encoder under the names of transformers, from files with those or OpenCLIP's.
 pub fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<Store> {
-    if file.info("visual.conv1.weight").is_none() {
-        return Store::open(Arc::clone(file), "", device);
-    }
     let mut keys = BTreeMap::new();
+    if file.info("visual.conv1.weight").is_none() {
+        // Some files bring the text encoder, too.
+        let ours = |name: &String| name.starts_with("vision_model.") || name.starts_with("visual_");
+        for name in file.names().into_iter().filter(ours) {
+            keys.insert(name.clone(), Origin::Whole(name));
+        }
+        return Store::mapped(Arc::clone(file), keys, device);
+    }
     for name in file.names() {
         let Some(rest) = name.strip_prefix("visual.") else {
             continue;
@@ -262,9 +269,11 @@ pub struct VisionFeatures {
 /// See the [module](self).
 pub struct VisionEncoder {
     config: VisionConfig,
+    /// Where it computes.
+    device: Device,
     patches: Arc<Conv2d>,
-    class: Option<Tensor>,
-    positions: Tensor,
+    class: Option<Arc<Value>>,
+    positions: Arc<Embedding>,
     pre: Option<Arc<LayerNorm>>,
     blocks: Vec<Block>,
     post: Arc<LayerNorm>,
@@ -282,14 +291,14 @@ impl VisionEncoder {
             return Err(ModelError::unsupported(store.file(), reason));
         }
         let key = "vision_model.embeddings";
-        let class = (!config.siglip).then(|| store.tensor(&format!("{key}.class_embedding")));
+        let class = (!config.siglip).then(|| store.value(&format!("{key}.class_embedding")));
         let pre = (!config.siglip).then(|| store.layer_norm("vision_model.pre_layrnorm", EPS));
         let blocks = (0..config.layers).map(|i| Block::new(store, i));
         let patches = format!("{key}.patch_embedding");
         Ok(Self {
             patches: store.conv(&patches, config.patch, Padding::Same(0))?,
             class: class.transpose()?,
-            positions: store.tensor(&format!("{key}.position_embedding.weight"))?,
+            positions: store.embedding(&format!("{key}.position_embedding"))?,
             pre: pre.transpose()?,
             blocks: blocks.collect::<Result<_>>()?,
             post: store.layer_norm("vision_model.post_layernorm", EPS)?,
@@ -297,6 +306,7 @@ impl VisionEncoder {
                 .projection
                 .map(|_| store.linear("visual_projection"))
                 .transpose()?,
+            device: store.device().clone(),
             config,
         })
     }
@@ -348,14 +358,21 @@ impl VisionEncoder {
 
     fn forward(&self, pixels: &Tensor) -> Result<VisionFeatures> {
         let hidden = self.config.hidden;
-        let parts = self.patches.forward(pixels)?; // (b, rows, columns, c)
+        let device = &self.device;
+        let parts = self.patches.forward(&pixels.to(device)?)?; // (b, rows, columns, c)
         let [b, rows, columns, _] = parts.dims4()?;
         let mut x = parts.reshape([b, rows * columns, hidden])?;
         if let Some(class) = &self.class {
-            let class = class.reshape([1, 1, hidden])?.expand(&[b, 1, hidden])?;
+            let class = class
+                .at(device)?
+                .reshape([1, 1, hidden])?
+                .expand(&[b, 1, hidden])?;
             x = Tensor::cat(&[&class, &x], 1)?;
         }
-        x = x.add(&self.positions.reshape([1, self.config.tokens(), hidden])?)?;
+        let places: Vec<u32> = (0..self.config.tokens() as u32).collect();
+        let positions = self.positions.lookup_on(&places, device)?;
+        x = x.add(&positions.reshape([1, places.len(), hidden])?)?;
+        drop(positions);
         if let Some(norm) = &self.pre {
             x = norm.forward(&x)?;
         }
@@ -364,12 +381,13 @@ impl VisionEncoder {
             penultimate = x;
             x = block.forward(&penultimate, &self.config)?;
         }
+        let home = |t: Tensor| t.to(&Device::cpu());
         if self.config.siglip {
-            x = self.post.forward(&x)?;
+            let last = home(self.post.forward(&x)?)?;
             return Ok(VisionFeatures {
-                embeds: x.clone(),
-                penultimate,
-                last: x,
+                embeds: last.clone(),
+                penultimate: home(penultimate)?,
+                last,
             });
         }
         let class = self.post.forward(&x.narrow(1, 0, 1)?)?;
@@ -379,9 +397,9 @@ impl VisionEncoder {
             None => class,
         };
         Ok(VisionFeatures {
-            last: x,
-            penultimate,
-            embeds,
+            last: home(x)?,
+            penultimate: home(penultimate)?,
+            embeds: home(embeds)?,
         })
     }
 }

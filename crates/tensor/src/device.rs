@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Result, TensorError};
@@ -50,7 +50,22 @@ struct Sim {
     capacity: u64,
     used: AtomicU64,
     peak: AtomicU64,
+    /// Whether memory of other devices can be copied from and to without a stop in the main memory.
+    peer: AtomicBool,
+    spare: Mutex<Vec<Spare>>,
 }
+
+/// Memory that holds what will probably be wanted soon. It is given up when anything else needs the room.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    /// What it is for, and which set that belongs to.
+    pub(crate) slot: u64,
+    pub(crate) group: u64,
+    pub(crate) memory: Allocation,
+}
+
+/// The same in the main memory, where it costs nothing.
+static SPARE_HERE: Mutex<Vec<Spare>> = Mutex::new(Vec::new());
 
 /// Simulated devices of this process, by number.
 static SIMS: LazyLock<Mutex<BTreeMap<u32, Device>>> = LazyLock::new(Mutex::default);
@@ -86,6 +101,8 @@ impl Device {
             capacity,
             used: AtomicU64::new(0),
             peak: AtomicU64::new(0),
+            peer: AtomicBool::new(true),
+            spare: Mutex::default(),
         })));
         let mut sims = lock(&SIMS);
         if sims.contains_key(&number) {
@@ -158,8 +175,21 @@ impl Device {
         }
     }
 
-    /// Takes memory until the answer is dropped. Costs nothing in main memory, which is not counted here.
+    /// Takes memory until the answer is dropped. Costs nothing in main memory, which is not counted here. Where there is
+    /// no room, copies that were made ahead of their use go first.
     pub fn allocate(&self, bytes: u64) -> Result<Allocation> {
+        self.take(bytes).or_else(|full| {
+            let spare = std::mem::take(&mut *lock(self.spare()));
+            if spare.is_empty() {
+                return Err(full);
+            }
+            drop(spare);
+            self.take(bytes)
+        })
+    }
+
+    /// As [`Self::allocate`], without taking from what is there already.
+    pub(crate) fn take(&self, bytes: u64) -> Result<Allocation> {
         if let Some(sim) = &self.0 {
             let take = |used: u64| {
                 used.checked_add(bytes)
@@ -184,6 +214,31 @@ impl Device {
             device: self.clone(),
             bytes,
         })
+    }
+
+    fn spare(&self) -> &Mutex<Vec<Spare>> {
+        match &self.0 {
+            None => &SPARE_HERE,
+            Some(sim) => &sim.spare,
+        }
+    }
+
+    /// Memory that is given up when there is no room for something else.
+    pub(crate) fn with_spare<R>(&self, body: impl FnOnce(&mut Vec<Spare>) -> R) -> R {
+        body(&mut lock(self.spare()))
+    }
+
+    /// Whether other devices' memory can be copied from and to directly; otherwise copies go over the main memory.
+    pub fn peer_access(&self) -> bool {
+        let sim = self.0.as_ref();
+        sim.is_none_or(|sim| sim.peer.load(Ordering::Relaxed))
+    }
+
+    /// Simulated devices have it unless it is taken from them. Nothing changes for the main memory.
+    pub fn set_peer_access(&self, on: bool) {
+        if let Some(sim) = &self.0 {
+            sim.peer.store(on, Ordering::Relaxed);
+        }
     }
 
     /// Memory for what comes from the main memory, with its copy counted: what a layer does with its weights.
@@ -215,13 +270,27 @@ impl Device {
     }
 }
 
-/// Notes a copy. Within a device nothing moves.
+/// Notes a copy. Within a device nothing moves; between two without peer access it moves twice.
 pub(crate) fn count_copy(from: &Device, to: &Device, bytes: u64) {
-    if from != to {
-        let mut routes = lock(&ROUTES);
-        let copies = routes.entry((from.number(), to.number())).or_default();
+    if from == to {
+        return;
+    }
+    let (from, to, direct) = (
+        from.number(),
+        to.number(),
+        from.peer_access() && to.peer_access(),
+    );
+    let mut routes = lock(&ROUTES);
+    let mut count = |from, to| {
+        let copies = routes.entry((from, to)).or_default();
         copies.count += 1;
         copies.bytes += bytes;
+    };
+    if direct || from.is_none() || to.is_none() {
+        count(from, to);
+    } else {
+        count(from, None);
+        count(None, to);
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
 use fresco_tensor::nn::{Act, After, Conv2d, Linear, Padding, avg_pool2d};
+use fresco_tensor::{Device, Tensor};
 
 use crate::error::{ModelError, Result};
 use crate::layout::Layout;
@@ -62,6 +62,8 @@ const STAGES: usize = 4;
 
 /// A small network that steers a UNet by a picture, computed once for a run.
 pub struct T2iAdapter {
+    /// Where it computes.
+    device: Device,
     conv_in: Arc<Conv2d>,
     stages: Vec<Vec<Block>>,
     unshuffle: usize,
@@ -124,6 +126,7 @@ impl T2iAdapter {
             stages.push(blocks);
         }
         Ok(Self {
+            device: store.device().clone(),
             conv_in: store.conv("conv_in", 1, Padding::Same(1))?,
             stages,
             unshuffle,
@@ -208,7 +211,7 @@ impl T2iAdapter {
             .reshape([b, channels, h / side, side, w / side, side])?
             .permute(&[0, 2, 4, 1, 3, 5])?
             .reshape([b, h / side, w / side, channels * side * side])?;
-        let mut x = self.conv_in.forward(&cells.to(self.conv_in.device())?)?;
+        let mut x = self.conv_in.forward(&cells.to(&self.device)?)?;
         let mut stages = Vec::new();
         for blocks in &self.stages {
             for block in blocks {

@@ -98,6 +98,11 @@ impl ControlNet {
         self.trunk.config()
     }
 
+    /// Drops the keys and values of prompts that it remembers.
+    pub fn rest(&self) {
+        self.cache.clear();
+    }
+
     pub fn hint_channels(&self) -> usize {
         self.hint_channels
     }

@@ -1,6 +1,6 @@
 //! Stable Diffusion 1, 2 and XL, and their inpainting and editing variants: a UNet with what goes into it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
@@ -10,6 +10,7 @@ use super::prepare::EncodeArgs;
 use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
 use crate::model_sampling::ModelSampling;
+use crate::network::Network;
 use crate::store::Store;
 use crate::unet::{UNet, UNetConfig, sinusoid};
 
@@ -92,13 +93,17 @@ impl SdModel {
 
     /// The network, built at the first call.
     pub fn unet(&self) -> Result<Arc<UNet>> {
-        let mut built = self.unet.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut built = self.built();
         if let Some(unet) = &*built {
             return Ok(unet.clone());
         }
         let unet = Arc::new(UNet::new(&self.store, self.config.clone())?);
         *built = Some(unet.clone());
         Ok(unet)
+    }
+
+    fn built(&self) -> MutexGuard<'_, Option<Arc<UNet>>> {
+        self.unet.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The clean latents that the network sees in a batch.
@@ -285,5 +290,30 @@ impl SdModel {
         let flat = sinusoid(&numbers, NUMBER_WIDTH)?.reshape([1, numbers.len() * NUMBER_WIDTH])?;
         let flat = flat.repeat(&[pooled.dim(0)?, 1])?;
         Ok(Tensor::cat(&[pooled, &flat], 1)?)
+    }
+}
+
+impl Network for SdModel {
+    fn stores(&self) -> Vec<Arc<Store>> {
+        vec![Arc::clone(&self.store)]
+    }
+
+    fn build(&self) -> Result<()> {
+        self.unet().map(drop)
+    }
+
+    fn is_built(&self) -> bool {
+        self.built().is_some()
+    }
+
+    fn forget(&self) {
+        let unet = self.built().take();
+        drop(unet);
+    }
+
+    fn rest(&self) {
+        if let Some(unet) = &*self.built() {
+            unet.rest();
+        }
     }
 }

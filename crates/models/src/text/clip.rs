@@ -187,7 +187,7 @@ pub struct ClipText {
     config: ClipConfig,
     device: Device,
     token_embedding: Arc<Embedding>,
-    position_embedding: Tensor,
+    position_embedding: Arc<Embedding>,
     layers: Vec<Block>,
     final_layer_norm: Arc<LayerNorm>,
     text_projection: Option<Arc<Linear>>,
@@ -195,12 +195,17 @@ pub struct ClipText {
 
 impl ClipText {
     pub fn new(store: &Store, config: ClipConfig) -> Result<Self> {
-        let key = "text_model.embeddings.position_embedding.weight";
-        let position_embedding = store.tensor(key)?;
-        if position_embedding.shape() != [config.positions, config.hidden] {
+        let key = "text_model.embeddings.position_embedding";
+        let position_embedding = store.embedding(key)?;
+        let found = position_embedding.table().shape();
+        if found != [config.positions, config.hidden] {
             let expected = format!("({}, {})", config.positions, config.hidden);
-            let found = position_embedding.shape();
-            return Err(shape_error(store, key, expected, found));
+            return Err(shape_error(
+                store,
+                &format!("{key}.weight"),
+                expected,
+                found,
+            ));
         }
         let layers = (0..config.layers).map(|i| Block::new(store, i, &config));
         let projected = store.has("text_projection.weight");
@@ -237,10 +242,11 @@ impl ClipText {
             })
             .chain(std::iter::repeat_n(pad, tokens.len() - kept.len()))
             .collect();
-        let mut embedded = self.token_embedding.lookup(&ids)?; // (n, c)
-        for (row, token) in embedded.data_mut().chunks_exact_mut(width).zip(&kept) {
+        let mut embedded = self.token_embedding.lookup_on(&ids, &self.device)?; // (n, c)
+        for (row, token) in kept.iter().enumerate() {
             if let Token::Vector(v) = token {
-                row.copy_from_slice(v);
+                let vector = Tensor::from_vec([1, width], v.to_vec())?.to(&self.device)?;
+                embedded.paste(&[row, 0], &vector)?;
             }
         }
         // Vectors count wherever they stand, ids up to the first end.
@@ -258,7 +264,7 @@ impl ClipText {
         })
     }
 
-    /// Runs sequences of one length as a batch, on the device of the weights. The results are in main memory.
+    /// Runs sequences of one length as a batch. The results are in main memory.
     pub(super) fn forward(&self, batch: &[Sequence], layer: ClipLayer) -> Result<ClipOutput> {
         let rows: Vec<&Tensor> = batch.iter().map(|s| &s.embedded).collect();
         let x = Tensor::stack(&rows, 0)?; // (b, n, c)
@@ -267,8 +273,10 @@ impl ClipText {
             let reason = format!("{n} tokens are more than its {}", self.config.positions);
             return Err(ModelError::invalid("text encoder", reason));
         }
-        let x = x.add(&self.position_embedding.narrow(0, 0, n)?)?;
-        let mut x = x.to(&self.device)?;
+        let places: Vec<u32> = (0..n as u32).collect();
+        let positions = self.position_embedding.lookup_on(&places, &self.device)?;
+        let mut x = x.add(&positions)?;
+        drop(positions);
         let chosen = match layer {
             ClipLayer::Last => None,
             ClipLayer::Hidden { index, .. } => self.layer_index(index),

@@ -1,7 +1,7 @@
 //! Text encoders as model families use them: which CLIP networks, which of their layers, and how prompts of several chunks
 //! and weights come together.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use fresco_tensor::weights::Recast;
 use fresco_tensor::{Device, Dtype, Tensor, WeightFile};
@@ -10,6 +10,7 @@ use super::clip::{ClipConfig, ClipLayer, ClipOutput, ClipText, Sequence};
 use super::layout;
 use super::{ClipKind, ClipTokenizer, EmbeddingSource, Token, Tokens, Weighted, bpe};
 use crate::error::{ModelError, Result};
+use crate::network::{Lazy, Network};
 use crate::store::Store;
 
 /// Sequences that run at once; more would only take memory.
@@ -65,27 +66,21 @@ pub struct ClipEncoder {
     config: ClipConfig,
     tokenizer: ClipTokenizer,
     /// Built when the first prompt comes.
-    network: OnceLock<ClipText>,
+    network: Lazy<ClipText>,
 }
 
 impl ClipEncoder {
     /// Weights under internal names; `config` is usually [`ClipConfig::detect`]ed.
     pub fn new(kind: ClipKind, store: Arc<Store>, config: ClipConfig) -> Result<Self> {
+        let (weights, sizes) = (Arc::clone(&store), config.clone());
+        let build = move || ClipText::new(&weights, sizes.clone());
         Ok(Self {
             kind,
             tokenizer: ClipTokenizer::with_length(kind, config.positions)?,
             config,
+            network: Lazy::new(vec![Arc::clone(&store)], Box::new(build)),
             store,
-            network: OnceLock::new(),
         })
-    }
-
-    fn network(&self) -> Result<&ClipText> {
-        if let Some(network) = self.network.get() {
-            return Ok(network);
-        }
-        let network = ClipText::new(&self.store, self.config.clone())?;
-        Ok(self.network.get_or_init(|| network))
     }
 
     pub fn tokenizer(&self) -> &ClipTokenizer {
@@ -94,7 +89,7 @@ impl ClipEncoder {
 
     /// Chunks one after the other `(1, n, c)`, and the pooled token of the first `(1, c)`.
     pub fn encode(&self, chunks: &[Vec<Weighted>], layer: ClipLayer) -> Result<ClipOutput> {
-        let network = self.network()?;
+        let network = &*self.network.get()?;
         let pad = self.kind.pad();
         let embed = |tokens: &[Token]| network.embed(tokens, pad);
         let mut sequences = Vec::with_capacity(chunks.len() + 1);
@@ -365,6 +360,42 @@ impl TextEncoder {
             Some(index) if index.unsigned_abs() as usize > part.config.layers => ClipLayer::Last,
             Some(index) => ClipLayer::Hidden { index, norm },
         }
+    }
+}
+
+impl Network for ClipEncoder {
+    fn stores(&self) -> Vec<Arc<Store>> {
+        self.network.stores()
+    }
+
+    fn build(&self) -> Result<()> {
+        self.network.build()
+    }
+
+    fn is_built(&self) -> bool {
+        self.network.is_built()
+    }
+
+    fn forget(&self) {
+        self.network.forget();
+    }
+}
+
+impl Network for TextEncoder {
+    fn stores(&self) -> Vec<Arc<Store>> {
+        self.parts.iter().flat_map(Network::stores).collect()
+    }
+
+    fn build(&self) -> Result<()> {
+        self.parts.iter().try_for_each(Network::build)
+    }
+
+    fn is_built(&self) -> bool {
+        self.parts.iter().all(Network::is_built)
+    }
+
+    fn forget(&self) {
+        self.parts.iter().for_each(Network::forget);
     }
 }
 

@@ -43,6 +43,12 @@ impl Cache {
         Keys::Collected(Mutex::new(vec![None; slots]))
     }
 
+    /// Forgets all contexts.
+    pub(crate) fn clear(&self) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.clear();
+    }
+
     /// Remembers what a pass computed.
     pub(crate) fn end(&self, context: Option<&Tensor>, keys: Keys) {
         let (Some(context), Keys::Collected(pairs)) = (context, keys) else {

@@ -104,6 +104,11 @@ impl UNet {
         self.trunk.config()
     }
 
+    /// Drops the keys and values of prompts that it remembers.
+    pub fn rest(&self) {
+        self.cache.clear();
+    }
+
     /// What the network says about a noisy latent `x` (b, c, h, w): one noise level per item, the prompt (b, n, c), and
     /// for some models a vector `y` (b, c).
     pub fn forward(

@@ -53,6 +53,7 @@ impl Step {
 
 pub(crate) struct Trunk {
     config: UNetConfig,
+    device: Device,
     time_in: Arc<Linear>,
     time_out: Arc<Linear>,
     label: Option<(Arc<Linear>, Arc<Linear>)>,
@@ -168,6 +169,7 @@ impl Trunk {
             input,
             middle,
             slots,
+            device: store.device().clone(),
             config,
         })
     }
@@ -253,12 +255,12 @@ impl Trunk {
         }
     }
 
-    /// The noise level, and what goes in with it, as the residual blocks see it before SiLU.
-    /// Where the network is.
+    /// Where the network computes.
     pub(crate) fn device(&self) -> &Device {
-        self.time_in.device()
+        &self.device
     }
 
+    /// The noise level, and what goes in with it, as the residual blocks see it before SiLU.
     pub(crate) fn embed(&self, timesteps: &[f32], y: Option<&Tensor>) -> Result<Tensor> {
         let silu = After {
             act: Act::Silu,

@@ -419,6 +419,8 @@ impl Coder {
 /// See the [module](self).
 pub struct KlVae {
     config: KlConfig,
+    /// Where it computes.
+    device: Device,
     encoder: Option<(Coder, Option<Arc<Linear>>)>,
     decoder: Option<(Coder, Option<Arc<Linear>>)>,
 }
@@ -450,6 +452,7 @@ impl KlVae {
         };
         Ok(Self {
             config,
+            device: store.device().clone(),
             encoder,
             decoder,
         })
@@ -473,8 +476,7 @@ impl KlVae {
             .encoder
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE encode", "the file has a decoder only"))?;
-        let device = coder.conv_in.device();
-        one_by_one("VAE encode", pixels, device, |item| {
+        one_by_one("VAE encode", pixels, &self.device, |item| {
             let mut h = coder.conv_in.forward(&item)?;
             drop(item);
             for stage in &coder.stages {
@@ -502,8 +504,7 @@ impl KlVae {
             .decoder
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE decode", "the file has an encoder only"))?;
-        let device = coder.conv_in.device();
-        one_by_one("VAE decode", latent, device, |mut item| {
+        one_by_one("VAE decode", latent, &self.device, |mut item| {
             if let Some(quant) = quant {
                 item = quant.forward(&item)?;
             }

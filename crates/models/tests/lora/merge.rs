@@ -142,7 +142,7 @@ fn on_the_fly_is_the_same() {
             .forward(&h)
             .unwrap()
     });
-    assert_eq!(made.linear("a").unwrap().bytes(), 4 * 8, "only the bias");
+    assert_eq!(made.linear("a").unwrap().bytes(), 2 * 8, "only the bias");
     assert_eq!(made.raw("a.weight").unwrap(), kept.raw("a.weight").unwrap());
     // Equal sets share one store, other strengths do not.
     let again = PatchSet::default().with([
@@ -151,7 +151,7 @@ fn on_the_fly_is_the_same() {
         ("n.c.weight".to_owned(), patch(&[6, 8, 3, 3])),
         ("n.absent".to_owned(), patch(&[1])),
     ]);
-    assert!(Arc::ptr_eq(&again.store(&base, "n."), &kept));
+    assert!(again.store(&base, "n.").is(&kept));
     assert!(!Arc::ptr_eq(
         &again
             .with([("n.a.bias".to_owned(), patch(&[8]))])
@@ -160,19 +160,32 @@ fn on_the_fly_is_the_same() {
     ));
 }
 
-/// A device without room for changed copies keeps none.
+/// Weights that are changed at every use are changed where the layer computes, from the model's own.
 #[test]
-fn no_room_on_the_device() {
-    use fresco_models::patch::Patch;
+fn changes_on_the_fly_take_memory_while_they_are_used() {
+    use fresco_models::patch::{Patch, PatchMode};
     use fresco_models::store::Store;
     use fresco_tensor::{Device, Stored};
-    let device = Device::register_sim(7311, 300).unwrap();
+    let device = Device::register_sim(7311, 2000).unwrap();
     let weight = Stored::from(&Tensor::ones([8, 16]).unwrap());
     let weights = [("a.weight".to_owned(), weight)];
-    let base = Store::from_stored("test", weights.into_iter().collect(), device);
+    let base = Store::from_stored("test", weights.into_iter().collect(), device.clone());
     let set = PatchSet::default().with([("a.weight".to_owned(), Patch::scaled(2.0))]);
-    let store = set.store(&base, "");
-    assert_eq!(store.linear("a").unwrap().bytes(), 0);
+    let store = set.with_mode(PatchMode::OnTheFly).store(&base, "");
+    let layer = store.linear("a").unwrap();
+    assert_eq!((layer.bytes(), store.bytes()), (0, 0));
+    assert!(store.units().iter().all(|unit| !unit.own));
+    let x = Tensor::ones([1, 16]).unwrap().to(&device).unwrap();
+    device.reset_peak();
+    assert_eq!(layer.forward(&x).unwrap().data(), [32.0; 8]);
+    // The input, the model's weight, the changed one, and the result.
+    assert_eq!((device.used(), device.peak()), (64, 64 + 512 + 512 + 32));
+    base.move_unit("a", &device).unwrap();
+    assert_eq!(store.home("a"), Some(device.clone()));
+    assert_eq!(device.used(), 64 + 512);
+    let before = device.copies().into;
+    layer.forward(&x).unwrap();
+    assert_eq!(device.copies().into, before);
     assert_eq!(
         store.tensor("a.weight").unwrap(),
         Tensor::full([8, 16], 2.0).unwrap()

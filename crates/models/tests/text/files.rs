@@ -491,7 +491,7 @@ fn another_device_gives_the_same_numbers() {
         assert!(cond.device().is_cpu() && pooled.device().is_cpu());
         assert_eq!((cond, pooled), encode(&here, TEXT, layer));
     }
-    assert!(device.used() > 0);
-    drop(there);
+    // Weights come for the time of their use.
+    assert!(device.peak() > 0);
     assert_eq!(device.used(), 0);
 }

@@ -91,11 +91,11 @@ impl Weight {
         self.dtype
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        match &self.layout {
-            Layout::Panels(lines) => size_of_val(lines.as_slice()) as u64,
-            Layout::Rows(stored) => stored.bytes().len() as u64,
-        }
+    /// Bytes of the weight as it was given. In panels it takes a little more.
+    pub(crate) fn nominal(&self) -> u64 {
+        let elements = self.out * self.channels * self.taps;
+        let bytes = self.dtype.bytes_for(elements);
+        bytes.expect("the weight was made of whole blocks") as u64
     }
 
     /// The weight as it was given, (out, channels, taps).

@@ -1,11 +1,14 @@
 //! Convolution over pictures of shape (b, h, w, c), with what follows it fused.
 
-use super::kept::{Kept, MakeWeight};
-use super::linear::{After, bias_of, check_devices, finish, hold};
+use std::sync::Arc;
+
+use super::kept::{Channels, Kept, MakeWeight};
+use super::linear::{After, bias_bytes, bias_of, bytes_of, check_devices, finish};
+use super::slot::{Group, Slot};
 use crate::cpu::packed::Weight;
 use crate::cpu::picture::Picture;
 use crate::cpu::product;
-use crate::device::{Allocation, Device};
+use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
@@ -33,16 +36,15 @@ impl Padding {
 /// Kernels in their storage format and a bias.
 pub struct Conv2d {
     weight: Kept,
-    bias: Option<Tensor>,
+    bias: Option<Channels>,
     kernel: (usize, usize),
     stride: usize,
     padding: Padding,
-    /// What weight and bias take on the device of the layer.
-    memory: Allocation,
+    slot: Arc<Slot>,
 }
 
 impl Conv2d {
-    /// `weight` is (out, in, kernel height, kernel width).
+    /// `weight` is (out, in, kernel height, kernel width). The layer has a slot of its own, on the device.
     pub fn new(
         weight: &Stored,
         bias: Option<&Stored>,
@@ -50,16 +52,28 @@ impl Conv2d {
         padding: Padding,
         device: &Device,
     ) -> Result<Self> {
+        let slot = Slot::on(bytes_of(weight, bias), &Group::new(), device)?;
+        Self::in_slot(weight, bias, stride, padding, slot)
+    }
+
+    /// The same with a slot that is there.
+    pub fn in_slot(
+        weight: &Stored,
+        bias: Option<&Stored>,
+        stride: usize,
+        padding: Padding,
+        slot: Arc<Slot>,
+    ) -> Result<Self> {
+        debug_assert_eq!(slot.bytes(), bytes_of(weight, bias));
         let [out, input, kh, kw] = kernels(weight.shape(), stride)?;
         let weight = Kept::Packed(Weight::new(weight, out, input, kh * kw)?);
-        let bias = bias_of("conv2d", bias, out)?;
         Ok(Self {
-            memory: hold(&weight, bias.as_ref(), device)?,
+            bias: bias_of("conv2d", bias, out)?,
             weight,
-            bias,
             kernel: (kh, kw),
             stride,
             padding,
+            slot,
         })
     }
 
@@ -71,13 +85,14 @@ impl Conv2d {
         self
     }
 
-    /// A layer that keeps no weight but has it made for every use: slow, for where there is no room.
-    pub fn made(
+    /// A layer that keeps no weight but has it made for every use, from weights that a slot holds: slow, for where there
+    /// is no room.
+    pub fn made_in_slot(
         (shape, dtype, make): (&[usize], Dtype, MakeWeight),
         bias: Option<&Stored>,
         stride: usize,
         padding: Padding,
-        device: &Device,
+        slot: Arc<Slot>,
     ) -> Result<Self> {
         let [out, channels, kh, kw] = kernels(shape, stride)?;
         let weight = Kept::Made {
@@ -86,15 +101,15 @@ impl Conv2d {
             taps: kh * kw,
             dtype,
             make,
+            there: true,
         };
-        let bias = bias_of("conv2d", bias, out)?;
         Ok(Self {
-            memory: hold(&weight, bias.as_ref(), device)?,
+            bias: bias_of("conv2d", bias, out)?,
             weight,
-            bias,
             kernel: (kh, kw),
             stride,
             padding,
+            slot,
         })
     }
 
@@ -111,8 +126,9 @@ impl Conv2d {
         self.kernel
     }
 
-    pub fn device(&self) -> &Device {
-        self.memory.device()
+    /// Where the weights are.
+    pub fn slot(&self) -> &Arc<Slot> {
+        &self.slot
     }
 
     /// The format the weight is kept in.
@@ -129,12 +145,17 @@ impl Conv2d {
     }
 
     pub fn bias(&self) -> Option<Tensor> {
-        self.bias.clone()
+        self.bias.as_ref().map(|bias| bias.values.clone())
     }
 
-    /// Memory of weight and bias.
+    /// The bias as it was given.
+    pub fn stored_bias(&self) -> Option<&Stored> {
+        self.bias.as_ref().map(|bias| &bias.stored)
+    }
+
+    /// What the layer keeps, by its size in a file.
     pub fn bytes(&self) -> u64 {
-        self.memory.bytes()
+        self.weight.bytes() + bias_bytes(self.bias.as_ref())
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -152,7 +173,7 @@ impl Conv2d {
     }
 
     fn run(&self, x: &Tensor, size: (usize, usize), after: After<'_>) -> Result<Tensor> {
-        check_devices("conv2d", self.device(), x, after)?;
+        check_devices("conv2d", x, after)?;
         let [b, h, w, c] = x.dims4()?;
         if c != self.in_channels() {
             return Err(TensorError::mismatch(
@@ -197,7 +218,7 @@ impl Conv2d {
             before: (before, before),
             behind: (behind, behind),
         };
-        self.weight.with(self.device(), |weight| {
+        self.weight.with(&self.slot, &x.device(), |weight| {
             product::conv(weight, &picture, &shape, &finish)?.placed(x)
         })
     }

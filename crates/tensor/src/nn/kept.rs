@@ -2,14 +2,23 @@
 
 use std::sync::Arc;
 
+use super::slot::Slot;
 use crate::cpu::packed::Weight;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
+use crate::tensor::Tensor;
 
 /// Makes the weight of a layer. It must give the same one every time.
 pub type MakeWeight = Arc<dyn Fn() -> Result<Stored> + Send + Sync>;
+
+/// One value per channel, as given and as f32.
+#[derive(Debug, Clone)]
+pub(super) struct Channels {
+    pub(super) stored: Stored,
+    pub(super) values: Tensor,
+}
 
 pub(super) enum Kept {
     Packed(Weight),
@@ -20,6 +29,8 @@ pub(super) enum Kept {
         taps: usize,
         dtype: Dtype,
         make: MakeWeight,
+        /// Whether it is made from weights that the layer's slot holds, and not from elsewhere in main memory.
+        there: bool,
     },
 }
 
@@ -52,10 +63,10 @@ impl Kept {
         }
     }
 
-    /// Memory that is held between uses.
+    /// Memory that is held between uses, by the size in a file.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Self::Packed(weight) => weight.bytes(),
+            Self::Packed(weight) => weight.nominal(),
             Self::Made { .. } => 0,
         }
     }
@@ -67,13 +78,15 @@ impl Kept {
         }
     }
 
-    /// Calls with the packed weight, which goes away afterwards if it was made for this.
-    /// Until then it takes memory of the device.
+    /// Calls with the packed weight on a device, which goes away afterwards if it was copied or made for this.
+    /// Until then it takes memory there.
     pub(super) fn with<R>(
         &self,
+        slot: &Arc<Slot>,
         device: &Device,
         body: impl FnOnce(&Weight) -> Result<R>,
     ) -> Result<R> {
+        let _here = slot.at(device)?;
         match self {
             Self::Packed(weight) => body(weight),
             Self::Made {
@@ -81,6 +94,7 @@ impl Kept {
                 channels,
                 taps,
                 make,
+                there,
                 ..
             } => {
                 let made = make()?;
@@ -92,7 +106,11 @@ impl Kept {
                     return Err(TensorError::mismatch("weight", made.shape(), &shape));
                 }
                 let weight = Weight::new(&made, *out, *channels, *taps)?;
-                let _memory = device.upload(weight.bytes())?;
+                let _memory = if *there {
+                    device.allocate(weight.nominal())?
+                } else {
+                    device.upload(weight.nominal())?
+                };
                 body(&weight)
             }
         }

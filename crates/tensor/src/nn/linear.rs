@@ -1,15 +1,18 @@
 //! The linear layer: `y = x W^T + b` over the last dimension, with what follows it fused.
 
+use std::sync::Arc;
+
 use crate::cpu::finish::Finish;
 use crate::cpu::packed::Weight;
 use crate::cpu::product;
-use crate::device::{Allocation, Device};
+use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::nn::Act;
-use crate::nn::kept::{Kept, MakeWeight};
+use crate::nn::kept::{Channels, Kept, MakeWeight};
+use crate::nn::slot::{Group, Slot};
 use crate::stored::Stored;
-use crate::tensor::{Tensor, same_device};
+use crate::tensor::Tensor;
 
 /// What follows a layer: `act(y + per_item) + add`.
 #[derive(Clone, Copy, Default)]
@@ -24,24 +27,50 @@ pub struct After<'a> {
 /// A weight matrix in its storage format and a bias.
 pub struct Linear {
     weight: Kept,
-    bias: Option<Tensor>,
-    /// What weight and bias take on the device of the layer.
-    memory: Allocation,
+    bias: Option<Channels>,
+    slot: Arc<Slot>,
 }
 
 impl Linear {
-    /// `weight` is (out, in) or (out, in, 1, 1).
+    /// `weight` is (out, in) or (out, in, 1, 1). The layer has a slot of its own, on the device.
     pub fn new(weight: &Stored, bias: Option<&Stored>, device: &Device) -> Result<Self> {
+        let slot = Slot::on(bytes_of(weight, bias), &Group::new(), device)?;
+        Self::in_slot(weight, bias, slot)
+    }
+
+    /// The same with a slot that is there.
+    pub fn in_slot(weight: &Stored, bias: Option<&Stored>, slot: Arc<Slot>) -> Result<Self> {
+        debug_assert_eq!(slot.bytes(), bytes_of(weight, bias));
         let (out, input) = matrix(weight.shape())?;
         let weight = Kept::Packed(Weight::new(weight, out, input, 1)?);
-        Self::placed(weight, bias, device)
+        Self::placed(weight, bias, slot)
     }
 
     /// A layer that keeps no weight but has it made for every use: slow, for where there is no room.
     pub fn made(
-        (shape, dtype, make): (&[usize], Dtype, MakeWeight),
+        weight: (&[usize], Dtype, MakeWeight),
         bias: Option<&Stored>,
         device: &Device,
+    ) -> Result<Self> {
+        let bytes = bias.map_or(0, |b| b.bytes().len() as u64);
+        let slot = Slot::on(bytes, &Group::new(), device)?;
+        Self::made_of(weight, bias, slot, false)
+    }
+
+    /// The same, made from weights that a slot holds: those are where the layer computes at every use, too.
+    pub fn made_in_slot(
+        weight: (&[usize], Dtype, MakeWeight),
+        bias: Option<&Stored>,
+        slot: Arc<Slot>,
+    ) -> Result<Self> {
+        Self::made_of(weight, bias, slot, true)
+    }
+
+    fn made_of(
+        (shape, dtype, make): (&[usize], Dtype, MakeWeight),
+        bias: Option<&Stored>,
+        slot: Arc<Slot>,
+        there: bool,
     ) -> Result<Self> {
         let (out, channels) = matrix(shape)?;
         let weight = Kept::Made {
@@ -50,16 +79,16 @@ impl Linear {
             taps: 1,
             dtype,
             make,
+            there,
         };
-        Self::placed(weight, bias, device)
+        Self::placed(weight, bias, slot)
     }
 
-    fn placed(weight: Kept, bias: Option<&Stored>, device: &Device) -> Result<Self> {
-        let bias = bias_of("linear", bias, weight.out())?;
+    fn placed(weight: Kept, bias: Option<&Stored>, slot: Arc<Slot>) -> Result<Self> {
         Ok(Self {
-            memory: hold(&weight, bias.as_ref(), device)?,
+            bias: bias_of("linear", bias, weight.out())?,
             weight,
-            bias,
+            slot,
         })
     }
 
@@ -71,8 +100,9 @@ impl Linear {
         self.weight.out()
     }
 
-    pub fn device(&self) -> &Device {
-        self.memory.device()
+    /// Where the weights are.
+    pub fn slot(&self) -> &Arc<Slot> {
+        &self.slot
     }
 
     /// The format the weight is kept in.
@@ -88,12 +118,17 @@ impl Linear {
     }
 
     pub fn bias(&self) -> Option<Tensor> {
-        self.bias.clone()
+        self.bias.as_ref().map(|bias| bias.values.clone())
     }
 
-    /// Memory of weight and bias.
+    /// The bias as it was given.
+    pub fn stored_bias(&self) -> Option<&Stored> {
+        self.bias.as_ref().map(|bias| &bias.stored)
+    }
+
+    /// What the layer keeps, by its size in a file.
     pub fn bytes(&self) -> u64 {
-        self.memory.bytes()
+        self.weight.bytes() + bias_bytes(self.bias.as_ref())
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -101,12 +136,12 @@ impl Linear {
     }
 
     pub fn forward_with(&self, x: &Tensor, after: After<'_>) -> Result<Tensor> {
-        check_devices("linear", self.device(), x, after)?;
+        check_devices("linear", x, after)?;
         let shape = self.result_shape(x, self.out_features())?;
         let rows = x.len() / self.in_features();
         let items = if shape.len() > 1 { shape[0] } else { 1 };
         let finish = finish("linear", &shape, items, self.bias.as_ref(), after)?;
-        self.weight.with(self.device(), |weight| {
+        self.weight.with(&self.slot, &x.device(), |weight| {
             product::linear(weight, x.data(), rows, &shape, &finish)?.placed(x)
         })
     }
@@ -120,11 +155,10 @@ impl Linear {
                 format!("{out} outputs have no halves"),
             ));
         }
-        same_device("geglu", self.device(), &x.device())?;
         let shape = self.result_shape(x, out / 2)?;
         let rows = x.len() / self.in_features();
-        let bias = self.bias.as_ref().map(Tensor::data);
-        self.weight.with(self.device(), |weight| {
+        let bias = self.bias.as_ref().map(|bias| bias.values.data());
+        self.weight.with(&self.slot, &x.device(), |weight| {
             product::geglu(weight, x.data(), rows, &shape, bias)?.placed(x)
         })
     }
@@ -156,35 +190,36 @@ fn matrix(shape: &[usize]) -> Result<(usize, usize)> {
     Ok((out, input))
 }
 
-/// Memory of a device for a weight and its bias.
-pub(super) fn hold(weight: &Kept, bias: Option<&Tensor>, device: &Device) -> Result<Allocation> {
-    device.upload(weight.bytes() + bias.map_or(0, |b| 4 * b.len() as u64))
+/// Bytes of a weight and its bias in a file.
+pub(super) fn bytes_of(weight: &Stored, bias: Option<&Stored>) -> u64 {
+    (weight.bytes().len() + bias.map_or(0, |b| b.bytes().len())) as u64
 }
 
-/// Refuses inputs that are not where the layer is.
-pub(super) fn check_devices(
-    op: &'static str,
-    device: &Device,
-    x: &Tensor,
-    after: After<'_>,
-) -> Result<()> {
-    let inputs = [Some(x), after.add, after.per_item];
-    let mut inputs = inputs.into_iter().flatten();
-    inputs.try_for_each(|t| same_device(op, device, &t.device()))
+pub(super) fn bias_bytes(bias: Option<&Channels>) -> u64 {
+    bias.map_or(0, |bias| bias.stored.bytes().len() as u64)
 }
 
-/// The bias of a layer as f32, one value per output.
+/// Refuses inputs that are not where the first is.
+pub(super) fn check_devices(op: &'static str, x: &Tensor, after: After<'_>) -> Result<()> {
+    let mut others = [after.add, after.per_item].into_iter().flatten();
+    others.try_for_each(|t| x.check_device(op, t))
+}
+
+/// The bias of a layer, one value per output.
 pub(super) fn bias_of(
     op: &'static str,
     bias: Option<&Stored>,
     out: usize,
-) -> Result<Option<Tensor>> {
-    let Some(bias) = bias else { return Ok(None) };
-    let bias = bias.to_f32()?;
-    if bias.len() != out {
-        return Err(TensorError::mismatch(op, bias.shape(), &[out]));
+) -> Result<Option<Channels>> {
+    let Some(stored) = bias else { return Ok(None) };
+    let values = stored.to_f32()?;
+    if values.len() != out {
+        return Err(TensorError::mismatch(op, values.shape(), &[out]));
     }
-    Ok(Some(bias))
+    Ok(Some(Channels {
+        stored: stored.clone(),
+        values,
+    }))
 }
 
 /// Checks what follows a layer against the shape of its result.
@@ -192,7 +227,7 @@ pub(super) fn finish<'a>(
     op: &'static str,
     shape: &[usize],
     items: usize,
-    bias: Option<&'a Tensor>,
+    bias: Option<&'a Channels>,
     after: After<'a>,
 ) -> Result<Finish<'a>> {
     let out = shape.last().copied().unwrap_or(0);
@@ -207,7 +242,7 @@ pub(super) fn finish<'a>(
         return Err(TensorError::mismatch(op, &[items, out], per_item.shape()));
     }
     Ok(Finish {
-        bias: bias.map(Tensor::data),
+        bias: bias.map(|bias| bias.values.data()),
         per_item: after.per_item.map(Tensor::data),
         rows_per_item: (shape.iter().product::<usize>() / out.max(1))
             .checked_div(items)

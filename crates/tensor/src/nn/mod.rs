@@ -8,6 +8,8 @@ mod kept;
 mod linear;
 mod misc;
 mod norm;
+mod slot;
+mod table;
 
 pub use attention::{Mask, attention, attention_probabilities};
 pub use conv::{Conv2d, Padding};
@@ -17,4 +19,6 @@ pub use misc::{
     Act, activate, avg_pool2d, concat_channels, geglu, gelu, gelu_tanh, quick_gelu, relu,
     rope_half, rope_interleaved, sigmoid, silu, softmax_last, tanh, upsample_nearest,
 };
-pub use norm::{Embedding, GroupNorm, LayerNorm, RmsNorm};
+pub use norm::{GroupNorm, LayerNorm, RmsNorm};
+pub use slot::{Group, Slot, Streamed};
+pub use table::{Embedding, Value};

@@ -1,6 +1,10 @@
-//! Normalisation layers and token embeddings.
+//! Normalisation layers.
 
+use std::sync::Arc;
+
+use super::kept::Channels;
 use super::misc::{Act, last};
+use super::slot::{Group, Slot};
 use crate::cpu::isa::isa;
 use crate::cpu::math;
 use crate::cpu::norm::{self, RowAffine, RowNorm};
@@ -9,20 +13,34 @@ use crate::stored::Stored;
 use crate::tensor::Tensor;
 
 /// Values of a layer, one per channel.
-fn channels(stored: Option<&Stored>) -> Result<Option<Tensor>> {
+fn channels(stored: Option<&Stored>) -> Result<Option<Channels>> {
     let Some(stored) = stored else {
         return Ok(None);
     };
     let values = stored.to_f32()?;
-    if values.rank() == 1 {
-        return Ok(Some(values));
+    if values.rank() != 1 {
+        return Err(TensorError::rank("normalise", "1", values.shape()));
     }
-    Err(TensorError::rank("normalise", "1", values.shape()))
+    Ok(Some(Channels {
+        stored: stored.clone(),
+        values,
+    }))
 }
 
-fn check_width(op: &'static str, x: &Tensor, width: usize, values: Option<&Tensor>) -> Result<()> {
-    match values {
-        Some(values) if values.len() != width => {
+/// Bytes of weights in a file.
+fn bytes_of<const N: usize>(parts: [Option<&Stored>; N]) -> u64 {
+    let parts = parts.into_iter().flatten();
+    parts.map(|part| part.bytes().len() as u64).sum()
+}
+
+fn check_width(
+    op: &'static str,
+    x: &Tensor,
+    width: usize,
+    channels: Option<&Channels>,
+) -> Result<()> {
+    match channels {
+        Some(Channels { values, .. }) if values.len() != width => {
             Err(TensorError::mismatch(op, x.shape(), values.shape()))
         }
         _ => Ok(()),
@@ -32,26 +50,48 @@ fn check_width(op: &'static str, x: &Tensor, width: usize, values: Option<&Tenso
 /// Normalises groups of channels over a whole picture.
 #[derive(Debug, Clone)]
 pub struct GroupNorm {
-    weight: Tensor,
-    bias: Tensor,
+    weight: Channels,
+    bias: Channels,
     groups: usize,
     eps: f32,
+    slot: Arc<Slot>,
 }
 
 impl GroupNorm {
+    /// With a slot of its own, in main memory.
     pub fn new(weight: &Stored, bias: &Stored, groups: usize, eps: f32) -> Result<Self> {
-        let (weight, bias) = (weight.to_f32()?, bias.to_f32()?);
-        if weight.rank() != 1 || weight.shape() != bias.shape() {
+        let bytes = bytes_of([Some(weight), Some(bias)]);
+        Self::in_slot(weight, bias, groups, eps, Slot::new(bytes, &Group::new()))
+    }
+
+    /// The same with a slot that is there.
+    pub fn in_slot(
+        weight: &Stored,
+        bias: &Stored,
+        groups: usize,
+        eps: f32,
+        slot: Arc<Slot>,
+    ) -> Result<Self> {
+        debug_assert_eq!(slot.bytes(), bytes_of([Some(weight), Some(bias)]));
+        let held = |stored: &Stored| -> Result<Channels> {
+            Ok(Channels {
+                stored: stored.clone(),
+                values: stored.to_f32()?,
+            })
+        };
+        let (weight, bias) = (held(weight)?, held(bias)?);
+        let count = weight.values.len();
+        if weight.values.rank() != 1 || weight.values.shape() != bias.values.shape() {
             return Err(TensorError::mismatch(
                 "group norm",
-                weight.shape(),
-                bias.shape(),
+                weight.values.shape(),
+                bias.values.shape(),
             ));
         }
-        if groups == 0 || !weight.len().is_multiple_of(groups) {
+        if groups == 0 || !count.is_multiple_of(groups) {
             return Err(TensorError::invalid(
                 "group norm",
-                format!("{} channels do not make {groups} groups", weight.len()),
+                format!("{count} channels do not make {groups} groups"),
             ));
         }
         Ok(Self {
@@ -59,7 +99,23 @@ impl GroupNorm {
             bias,
             groups,
             eps,
+            slot,
         })
+    }
+
+    /// Where the weights are.
+    pub fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+
+    /// What the layer keeps, by its size in a file.
+    pub fn bytes(&self) -> u64 {
+        self.slot.bytes()
+    }
+
+    /// Weight and bias as they were given.
+    pub fn stored(&self) -> (&Stored, &Stored) {
+        (&self.weight.stored, &self.bias.stored)
     }
 
     /// (b, h, w, c) normalised, then activated.
@@ -77,7 +133,8 @@ impl GroupNorm {
             Act::QuickGelu => norm::group_norm::<math::QuickGelu>,
             Act::Relu => norm::group_norm::<math::Relu>,
         };
-        let (weight, bias) = (self.weight.data(), self.bias.data());
+        let _here = self.slot.at(&x.device())?;
+        let (weight, bias) = (self.weight.values.data(), self.bias.values.data());
         run(isa(), x, self.groups, weight, bias, self.eps)?.placed(x)
     }
 
@@ -99,7 +156,8 @@ impl GroupNorm {
             Act::QuickGelu => norm::group_norm_in_place::<math::QuickGelu>,
             Act::Relu => norm::group_norm_in_place::<math::Relu>,
         };
-        let (weight, bias) = (self.weight.data(), self.bias.data());
+        let _here = self.slot.at(&x.device())?;
+        let (weight, bias) = (self.weight.values.data(), self.bias.values.data());
         run(isa(), &mut x, self.groups, weight, bias, self.eps);
         Ok(x)
     }
@@ -108,18 +166,49 @@ impl GroupNorm {
 /// Normalises the last dimension to mean 0 and variance 1.
 #[derive(Debug, Clone)]
 pub struct LayerNorm {
-    weight: Option<Tensor>,
-    bias: Option<Tensor>,
+    weight: Option<Channels>,
+    bias: Option<Channels>,
     eps: f32,
+    slot: Arc<Slot>,
 }
 
 impl LayerNorm {
+    /// With a slot of its own, in main memory.
     pub fn new(weight: Option<&Stored>, bias: Option<&Stored>, eps: f32) -> Result<Self> {
+        let slot = Slot::new(bytes_of([weight, bias]), &Group::new());
+        Self::in_slot(weight, bias, eps, slot)
+    }
+
+    /// The same with a slot that is there.
+    pub fn in_slot(
+        weight: Option<&Stored>,
+        bias: Option<&Stored>,
+        eps: f32,
+        slot: Arc<Slot>,
+    ) -> Result<Self> {
+        debug_assert_eq!(slot.bytes(), bytes_of([weight, bias]));
         Ok(Self {
             weight: channels(weight)?,
             bias: channels(bias)?,
             eps,
+            slot,
         })
+    }
+
+    /// Where the weights are.
+    pub fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+
+    /// What the layer keeps, by its size in a file.
+    pub fn bytes(&self) -> u64 {
+        self.slot.bytes()
+    }
+
+    /// Weight and bias as they were given.
+    pub fn stored(&self) -> (Option<&Stored>, Option<&Stored>) {
+        let weight = self.weight.as_ref().map(|part| &part.stored);
+        (weight, self.bias.as_ref().map(|part| &part.stored))
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -149,9 +238,10 @@ impl LayerNorm {
         if x.is_empty() {
             return Ok(x.clone());
         }
+        let _here = self.slot.at(&x.device())?;
         let rows = x.len() / width;
-        let weight = |i| self.weight.as_ref().map_or(1.0, |w| w.data()[i]);
-        let bias = |i| self.bias.as_ref().map_or(0.0, |b| b.data()[i]);
+        let weight = |i| self.weight.as_ref().map_or(1.0, |w| w.values.data()[i]);
+        let bias = |i| self.bias.as_ref().map_or(0.0, |b| b.values.data()[i]);
         // Weight, bias and modulation are one factor and one offset per channel (and item).
         let (factors, offsets): (Vec<f32>, Vec<f32>) = match modulation {
             None => (0..width).map(|i| (weight(i), bias(i))).unzip(),
@@ -177,16 +267,41 @@ impl LayerNorm {
 /// Divides the last dimension by its root mean square.
 #[derive(Debug, Clone)]
 pub struct RmsNorm {
-    weight: Option<Tensor>,
+    weight: Option<Channels>,
     eps: f32,
+    slot: Arc<Slot>,
 }
 
 impl RmsNorm {
+    /// With a slot of its own, in main memory.
     pub fn new(weight: Option<&Stored>, eps: f32) -> Result<Self> {
+        let slot = Slot::new(bytes_of([weight]), &Group::new());
+        Self::in_slot(weight, eps, slot)
+    }
+
+    /// The same with a slot that is there.
+    pub fn in_slot(weight: Option<&Stored>, eps: f32, slot: Arc<Slot>) -> Result<Self> {
+        debug_assert_eq!(slot.bytes(), bytes_of([weight]));
         Ok(Self {
             weight: channels(weight)?,
             eps,
+            slot,
         })
+    }
+
+    /// Where the weight is.
+    pub fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+
+    /// What the layer keeps, by its size in a file.
+    pub fn bytes(&self) -> u64 {
+        self.slot.bytes()
+    }
+
+    /// The weight as it was given.
+    pub fn stored(&self) -> Option<&Stored> {
+        self.weight.as_ref().map(|part| &part.stored)
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -195,64 +310,14 @@ impl RmsNorm {
         if x.is_empty() {
             return Ok(x.clone());
         }
+        let _here = self.slot.at(&x.device())?;
         let zeros = vec![0.0; width];
         let affine = self.weight.as_ref().map(|w| RowAffine {
-            factors: w.data(),
+            factors: w.values.data(),
             offsets: &zeros,
             rows: x.len() / width,
         });
         norm::row_norm(isa(), RowNorm::Rms, x, width, affine.as_ref(), self.eps)?.placed(x)
-    }
-}
-
-/// A table of vectors, kept in the format of its file; rows become f32 when they are looked up.
-#[derive(Debug, Clone)]
-pub struct Embedding {
-    table: Stored,
-}
-
-impl Embedding {
-    /// `table` is (entries, c).
-    pub fn new(table: &Stored) -> Result<Self> {
-        if table.shape().len() != 2 {
-            return Err(TensorError::rank("embedding", "2", table.shape()));
-        }
-        Ok(Self {
-            table: table.clone(),
-        })
-    }
-
-    /// Number of vectors.
-    pub fn entries(&self) -> usize {
-        self.table.shape()[0]
-    }
-
-    /// Channels of one vector.
-    pub fn width(&self) -> usize {
-        self.table.shape()[1]
-    }
-
-    pub fn table(&self) -> &Stored {
-        &self.table
-    }
-
-    /// The vectors of the given numbers, (n, c).
-    pub fn lookup(&self, ids: &[u32]) -> Result<Tensor> {
-        let bytes = self.table.bytes().len() / self.entries().max(1);
-        let mut out = Vec::new();
-        for &id in ids {
-            let index = id as usize;
-            if index >= self.entries() {
-                return Err(TensorError::IndexOutOfRange {
-                    op: "embedding",
-                    index,
-                    size: self.entries(),
-                });
-            }
-            let row = &self.table.bytes()[index * bytes..][..bytes];
-            out.extend(self.table.dtype().to_f32(row));
-        }
-        Tensor::from_vec([ids.len(), self.width()], out)
     }
 }
 

@@ -102,17 +102,9 @@ fn layers_take_memory_where_they_are() {
     let conv = Conv2d::new(&stored(&[4, 8, 3, 3]), None, 1, Padding::Same(1), &device).unwrap();
     let weights = linear.bytes() + conv.bytes();
     assert_eq!(device.used(), weights);
+    // What is in a file counts, not what kernels make of it.
+    assert_eq!((linear.bytes(), conv.bytes()), (4 * (128 + 16), 4 * 288));
     let host = Tensor::ones([1, 4, 4, 8]).unwrap();
-    for error in [
-        linear.forward(&host).unwrap_err(),
-        linear.geglu(&host).unwrap_err(),
-        conv.forward(&host).unwrap_err(),
-    ] {
-        assert!(
-            matches!(error, TensorError::DeviceMismatch { .. }),
-            "{error}"
-        );
-    }
     let x = host.to(&device).unwrap();
     let y = linear.forward(&x).unwrap();
     let z = conv.forward(&x).unwrap();
@@ -124,7 +116,11 @@ fn layers_take_memory_where_they_are() {
         add: Some(&elsewhere),
         per_item: None,
     };
-    assert!(linear.forward_with(&x, after).is_err());
+    let error = linear.forward_with(&x, after).unwrap_err();
+    assert!(
+        matches!(error, TensorError::DeviceMismatch { .. }),
+        "{error}"
+    );
     let norm = GroupNorm::new(&stored(&[8]), &stored(&[8]), 2, 1e-5).unwrap();
     assert_eq!(norm.forward(&x, Act::Silu).unwrap().device(), device);
     // A weight that is made for each use takes memory only then.

@@ -1,0 +1,93 @@
+//! Networks whose layers are built when they are first needed, and can be given up in between.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::Result;
+use crate::store::Store;
+
+/// A network as the memory manager sees it: weights in stores, and perhaps layers built from them.
+///
+/// The stores hold the layers, so memory comes back when the network and its stores have been told to forget.
+pub trait Network: Send + Sync {
+    /// Where the weights are.
+    fn stores(&self) -> Vec<Arc<Store>>;
+
+    /// Builds all layers, if that has not been done. A use does the same.
+    fn build(&self) -> Result<()>;
+
+    fn is_built(&self) -> bool;
+
+    /// Drops the network; the next use builds it again.
+    fn forget(&self);
+
+    /// Drops what the network remembers from one pass to the next.
+    fn rest(&self) {}
+}
+
+/// A network that is built at its first use.
+pub struct Lazy<N> {
+    stores: Vec<Arc<Store>>,
+    build: Box<dyn Fn() -> Result<N> + Send + Sync>,
+    built: Mutex<Option<Arc<N>>>,
+}
+
+impl<N> Lazy<N> {
+    /// `build` makes the network from the stores.
+    pub fn new(stores: Vec<Arc<Store>>, build: Box<dyn Fn() -> Result<N> + Send + Sync>) -> Self {
+        Self {
+            stores,
+            build,
+            built: Mutex::new(None),
+        }
+    }
+
+    /// The network, built if need be. Others wait while one builds.
+    pub fn get(&self) -> Result<Arc<N>> {
+        let mut built = self.lock();
+        if let Some(network) = &*built {
+            return Ok(Arc::clone(network));
+        }
+        let network = Arc::new((self.build)()?);
+        *built = Some(Arc::clone(&network));
+        Ok(network)
+    }
+
+    /// The network if it is built.
+    pub fn built(&self) -> Option<Arc<N>> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<N>>> {
+        // Set only when all is done.
+        self.built.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<N: Send + Sync> Network for Lazy<N> {
+    fn stores(&self) -> Vec<Arc<Store>> {
+        self.stores.clone()
+    }
+
+    fn build(&self) -> Result<()> {
+        self.get().map(drop)
+    }
+
+    fn is_built(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    fn forget(&self) {
+        let network = self.lock().take();
+        // Freed outside the lock.
+        drop(network);
+    }
+}
+
+impl<N> std::fmt::Debug for Lazy<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lazy")
+            .field("stores", &self.stores)
+            .field("built", &self.lock().is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,774 @@
+//! The weights of one network by key, and the layers built from them.
+//!
+//! A layer is packed when it is first asked for and then shared, so building a network from a store that was used before
+//! costs nothing, and a patched store holds only what its patches change.
+
+mod layers;
+mod origin;
+mod units;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use fresco_tensor::nn::{
+    Conv2d, Embedding, Group, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, Slot, Value,
+};
+use fresco_tensor::{Device, Dtype, Stored, Tensor, TensorError, WeightFile, WeightInfo};
+
+use crate::error::{ModelError, Result};
+use crate::patch::PatchMode;
+use crate::rounding::rounded;
+
+use layers::{Built, Layer};
+pub use origin::Origin;
+pub use units::UnitInfo;
+
+/// Changes to weights: LoRA and its relatives, merges.
+pub trait WeightPatches: Send + Sync {
+    /// The keys that change, weights and biases, as the store knows them.
+    fn keys(&self) -> Vec<String>;
+
+    /// The changed value of one of them.
+    fn apply(&self, key: &str, weight: Tensor) -> Result<Tensor>;
+
+    /// The shape that one of them has afterwards.
+    fn shape(&self, _key: &str, shape: &[usize]) -> Vec<usize> {
+        shape.to_vec()
+    }
+}
+
+enum Source {
+    File {
+        file: Arc<dyn WeightFile>,
+        keys: BTreeMap<String, (Origin, WeightInfo)>,
+    },
+    Memory(BTreeMap<String, Stored>),
+    Patched {
+        base: Arc<Store>,
+        patches: Arc<dyn WeightPatches>,
+        touched: BTreeSet<String>,
+        mode: PatchMode,
+    },
+}
+
+/// A patched value in the format that the value had.
+fn patched_value(base: &Store, patches: &dyn WeightPatches, key: &str) -> Result<Stored> {
+    let stored = base.raw(key)?;
+    let plain = stored.to_f32().map_err(|e| base.unusable(key, e))?;
+    let changed = patches.apply(key, plain)?;
+    let dtype = patched_dtype(stored.dtype());
+    rounded(&changed, dtype, key).map_err(|e| base.unusable(key, e))
+}
+
+/// Formats that cannot be written (blocks, integers) become f32.
+fn patched_dtype(dtype: Dtype) -> Dtype {
+    match dtype {
+        Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2 => dtype,
+        _ => Dtype::F32,
+    }
+}
+
+/// See the [module](self).
+///
+/// New layers are in main memory; [`Store::move_unit`] puts them elsewhere. The device of a store is the one that its
+/// networks compute on.
+pub struct Store {
+    device: Device,
+    weights: Arc<Weights>,
+}
+
+/// A store that others hold.
+pub(crate) struct LooseStore(Weak<Weights>);
+
+impl LooseStore {
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// A view of the store, if anybody still has one.
+    pub(crate) fn on(&self, device: Device) -> Option<Arc<Store>> {
+        let weights = self.0.upgrade()?;
+        Some(Arc::new(Store { device, weights }))
+    }
+}
+
+/// What the views of one store share.
+struct Weights {
+    file: String,
+    source: Source,
+    layers: Mutex<BTreeMap<String, Built>>,
+    group: Group,
+    /// Bytes read from the file.
+    read: AtomicU64,
+    units: OnceLock<Vec<UnitInfo>>,
+    /// Whether the network's result has eight bits.
+    short: bool,
+}
+
+impl Store {
+    fn with_source(file: String, device: Device, source: Source) -> Arc<Self> {
+        let (group, short) = match &source {
+            Source::Patched { base, .. } => (base.weights.group.clone(), base.weights.short),
+            _ => (Group::new(), false),
+        };
+        Arc::new(Self {
+            device,
+            weights: Arc::new(Weights {
+                file,
+                source,
+                layers: Mutex::default(),
+                group,
+                read: AtomicU64::new(0),
+                units: OnceLock::new(),
+                short,
+            }),
+        })
+    }
+
+    /// The same weights and layers for networks that compute on another device.
+    #[must_use]
+    pub fn on(self: &Arc<Self>, device: Device) -> Arc<Self> {
+        if self.device == device {
+            return Arc::clone(self);
+        }
+        Arc::new(Self {
+            device,
+            weights: Arc::clone(&self.weights),
+        })
+    }
+
+    /// Whether both have the same layers, wherever their networks compute.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.weights, &other.weights)
+    }
+
+    pub(crate) fn loose(&self) -> LooseStore {
+        LooseStore(Arc::downgrade(&self.weights))
+    }
+
+    /// Equal for views of the same layers, while they exist.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.weights) as usize
+    }
+
+    /// The store whose weights this one changes.
+    pub fn base(&self) -> Option<&Arc<Self>> {
+        match &self.weights.source {
+            Source::Patched { base, .. } => Some(base),
+            _ => None,
+        }
+    }
+
+    /// Lets convolutions keep sixteen bits of their inputs: for networks that make pictures of eight.
+    #[must_use]
+    pub fn shortened(self: Arc<Self>) -> Arc<Self> {
+        // A store that others hold already keeps its layers as they are.
+        match Arc::try_unwrap(self) {
+            Ok(Self { device, weights }) => Arc::new(Self {
+                device,
+                weights: Arc::try_unwrap(weights)
+                    .map(|weights| {
+                        Arc::new(Weights {
+                            short: true,
+                            ..weights
+                        })
+                    })
+                    .unwrap_or_else(|shared| shared),
+            }),
+            Err(shared) => shared,
+        }
+    }
+
+    /// The tensors of a file whose names start with the prefix, under what follows it.
+    pub fn open(file: Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<Self> {
+        let names = file.names().into_iter();
+        let keys = names.filter_map(|name| {
+            let key = name.strip_prefix(prefix)?.to_owned();
+            Some((key, Origin::Whole(name)))
+        });
+        let keys: BTreeMap<_, _> = keys.collect();
+        Self::mapped(file, keys, device)
+    }
+
+    /// Chosen tensors of a file under other names. Names that the file does not have are left out.
+    pub fn mapped(
+        file: Arc<dyn WeightFile>,
+        keys: BTreeMap<String, Origin>,
+        device: Device,
+    ) -> Arc<Self> {
+        let keys = keys.into_iter().filter_map(|(key, origin)| {
+            let info = file.info(origin.name())?;
+            let info = WeightInfo {
+                shape: origin.shape(&info.shape),
+                ..info
+            };
+            Some((key, (origin, info)))
+        });
+        let keys = keys.collect();
+        let name = file.path().display().to_string();
+        Self::with_source(name, device, Source::File { file, keys })
+    }
+
+    /// Weights that are in memory already; `name` is for messages.
+    pub fn from_stored(name: &str, weights: BTreeMap<String, Stored>, device: Device) -> Arc<Self> {
+        Self::with_source(name.to_owned(), device, Source::Memory(weights))
+    }
+
+    /// The same weights with some of them changed. Layers that no patch touches are shared.
+    #[must_use]
+    pub fn patched(self: &Arc<Self>, patches: Arc<dyn WeightPatches>) -> Arc<Self> {
+        self.patched_as(patches, PatchMode::Merged)
+    }
+
+    /// As [`Store::patched`]. On the fly, the large weights (of linear layers and convolutions) are changed at every use
+    /// and never kept; results are the same.
+    #[must_use]
+    pub fn patched_as(
+        self: &Arc<Self>,
+        patches: Arc<dyn WeightPatches>,
+        mode: PatchMode,
+    ) -> Arc<Self> {
+        let keys = patches.keys().into_iter();
+        let touched = keys.filter(|key| self.has(key)).collect();
+        Self::with_source(
+            self.weights.file.clone(),
+            self.device.clone(),
+            Source::Patched {
+                base: Arc::clone(self),
+                patches,
+                touched,
+                mode,
+            },
+        )
+    }
+
+    /// The file, for messages.
+    pub fn file(&self) -> &str {
+        &self.weights.file
+    }
+
+    /// Where networks of this store compute.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// All keys in alphabetical order.
+    pub fn keys(&self) -> Vec<&str> {
+        match &self.weights.source {
+            Source::File { keys, .. } => keys.keys().map(String::as_str).collect(),
+            Source::Memory(weights) => weights.keys().map(String::as_str).collect(),
+            Source::Patched { base, .. } => base.keys(),
+        }
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.shape(key).is_some()
+    }
+
+    pub fn shape(&self, key: &str) -> Option<&[usize]> {
+        match &self.weights.source {
+            Source::File { keys, .. } => keys.get(key).map(|(_, info)| info.shape.as_slice()),
+            Source::Memory(weights) => weights.get(key).map(Stored::shape),
+            Source::Patched { base, .. } => base.shape(key),
+        }
+    }
+
+    pub fn dtype(&self, key: &str) -> Option<Dtype> {
+        match &self.weights.source {
+            Source::File { keys, .. } => keys.get(key).map(|(_, info)| info.dtype),
+            Source::Memory(weights) => weights.get(key).map(Stored::dtype),
+            Source::Patched { base, .. } => base.dtype(key),
+        }
+    }
+
+    fn missing(&self, key: &str) -> ModelError {
+        ModelError::Missing {
+            file: self.weights.file.clone(),
+            key: key.to_owned(),
+        }
+    }
+
+    fn unusable(&self, key: &str, source: TensorError) -> ModelError {
+        match source {
+            // These say enough by themselves, and callers look for them.
+            TensorError::NoMemory { .. }
+            | TensorError::TooLarge { .. }
+            | TensorError::DeviceFull { .. } => source.into(),
+            source => ModelError::Layer {
+                file: self.weights.file.clone(),
+                key: key.to_owned(),
+                source,
+            },
+        }
+    }
+
+    /// A value that a layer in memory has.
+    fn built_value(&self, key: &str) -> Result<Option<Stored>> {
+        let (unit, part) = units::unit_of(key);
+        let Some(layer) = self.built(unit) else {
+            return Ok(None);
+        };
+        let value = layer.part(part).map_err(|e| self.unusable(key, e))?;
+        let shape = self.changed_shape(key);
+        let shaped = value.zip(shape).map(|(value, shape)| value.reshape(shape));
+        shaped.transpose().map_err(|e| self.unusable(key, e))
+    }
+
+    /// The shape of a key with its patches.
+    fn changed_shape(&self, key: &str) -> Option<Vec<usize>> {
+        let shape = self.shape(key)?;
+        Some(match &self.weights.source {
+            Source::Patched {
+                patches, touched, ..
+            } if touched.contains(key) => patches.shape(key, shape),
+            _ => shape.to_vec(),
+        })
+    }
+
+    /// A value in its storage format: that of a layer in memory, or read from the file.
+    pub fn raw(&self, key: &str) -> Result<Stored> {
+        if let Some(value) = self.built_value(key)? {
+            return Ok(value);
+        }
+        match &self.weights.source {
+            Source::File { file, keys } => {
+                let (origin, _) = keys.get(key).ok_or_else(|| self.missing(key))?;
+                let whole = file.read(origin.name())?;
+                let bytes = whole.bytes().len() as u64;
+                self.weights.read.fetch_add(bytes, Ordering::Relaxed);
+                origin.value(&whole).map_err(|e| self.unusable(key, e))
+            }
+            Source::Memory(weights) => weights.get(key).cloned().ok_or_else(|| self.missing(key)),
+            Source::Patched {
+                base,
+                patches,
+                touched,
+                ..
+            } => {
+                if touched.contains(key) {
+                    patched_value(base, &**patches, key)
+                } else {
+                    base.raw(key)
+                }
+            }
+        }
+    }
+
+    /// What makes the weight of a layer at every use, if that is how it is to be.
+    fn on_the_fly(&self, key: &str) -> Option<(&Arc<Self>, &[usize], Dtype, MakeWeight)> {
+        let Source::Patched {
+            base,
+            patches,
+            touched,
+            mode: PatchMode::OnTheFly,
+        } = &self.weights.source
+        else {
+            return None;
+        };
+        let key = format!("{key}.weight");
+        if !touched.contains(&key) {
+            return None;
+        }
+        let (shape, dtype) = (base.shape(&key)?, patched_dtype(base.dtype(&key)?));
+        let (from, patches) = (Arc::clone(base), Arc::clone(patches));
+        let make: MakeWeight = Arc::new(move || {
+            patched_value(&from, &*patches, &key).map_err(|error| match error {
+                ModelError::Tensor(error) => error,
+                other => TensorError::Invalid {
+                    op: "patched weight",
+                    reason: other.to_string(),
+                },
+            })
+        });
+        Some((base, shape, dtype, make))
+    }
+
+    fn bias(&self, key: &str) -> Result<Option<Stored>> {
+        let bias = format!("{key}.bias");
+        self.has(&bias).then(|| self.raw(&bias)).transpose()
+    }
+
+    /// A value as f32.
+    pub fn tensor(&self, key: &str) -> Result<Tensor> {
+        self.raw(key)?.to_f32().map_err(|e| self.unusable(key, e))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Built>> {
+        // Nothing is left half done under this lock.
+        let layers = self.weights.layers.lock();
+        layers.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A layer of this store that is in memory.
+    fn built(&self, unit: &str) -> Option<Layer> {
+        self.lock().get(unit).and_then(Built::layer)
+    }
+
+    /// Whether a patch of this store changes the unit.
+    fn changes(&self, unit: &str) -> bool {
+        let Source::Patched { touched, .. } = &self.weights.source else {
+            return true;
+        };
+        let part = |part: &str| touched.contains(&format!("{unit}.{part}"));
+        part("weight") || part("bias") || touched.contains(unit)
+    }
+
+    /// A slot for a layer of these weights.
+    fn slot(&self, weight: &Stored, bias: Option<&Stored>) -> Arc<Slot> {
+        let bytes = weight.bytes().len() + bias.map_or(0, |bias| bias.bytes().len());
+        Slot::new(bytes as u64, &self.weights.group)
+    }
+
+    /// The layer of a key: a built one, the one of the store below if no patch touches it, or a new one.
+    fn layer(
+        &self,
+        key: &str,
+        below: impl Fn(&Self) -> Result<Layer>,
+        build: impl Fn() -> Result<Layer>,
+    ) -> Result<Layer> {
+        if let Some(layer) = self.kept(key) {
+            return Ok(layer);
+        }
+        if let Source::Patched { base, .. } = &self.weights.source
+            && !self.changes(key)
+        {
+            return below(base);
+        }
+        let layer = build()?;
+        // Another thread may have been faster.
+        if let Some(layer) = self.kept(key) {
+            return Ok(layer);
+        }
+        let built = Built::new(layer.clone());
+        self.lock().insert(key.to_owned(), built);
+        Ok(layer)
+    }
+
+    /// A layer in memory, which the store holds from now on.
+    fn kept(&self, key: &str) -> Option<Layer> {
+        let mut layers = self.lock();
+        let built = layers.get_mut(key)?;
+        let layer = built.layer()?;
+        *built = Built::new(layer.clone());
+        Some(layer)
+    }
+
+    /// Weight and bias of a layer.
+    fn parts(&self, key: &str) -> Result<(Stored, Option<Stored>)> {
+        let bias = self.bias(key)?;
+        Ok((self.raw(&format!("{key}.weight"))?, bias))
+    }
+
+    fn mixed(&self, key: &str) -> ModelError {
+        ModelError::unsupported(
+            self.file(),
+            format!("{key:?} is used as two kinds of layer"),
+        )
+    }
+
+    /// `key.weight` with `key.bias` if there is one, as a linear layer.
+    pub fn linear(&self, key: &str) -> Result<Arc<Linear>> {
+        if let Some((base, shape, dtype, make)) = self.on_the_fly(key) {
+            let slot = Arc::clone(base.linear(key)?.slot());
+            let bias = self.bias(key)?;
+            let linear = Linear::made_in_slot((shape, dtype, make), bias.as_ref(), slot);
+            return Ok(Arc::new(linear.map_err(|e| self.unusable(key, e))?));
+        }
+        let layer = self.layer(
+            key,
+            |base| base.linear(key).map(Layer::Linear),
+            || {
+                let (weight, bias) = self.parts(key)?;
+                let slot = self.slot(&weight, bias.as_ref());
+                let linear = Linear::in_slot(&weight, bias.as_ref(), slot);
+                let linear = linear.map_err(|e| self.unusable(key, e))?;
+                Ok(Layer::Linear(Arc::new(linear)))
+            },
+        )?;
+        match layer {
+            Layer::Linear(layer) => Ok(layer),
+            _ => Err(self.mixed(key)),
+        }
+    }
+
+    /// The same as a convolution.
+    pub fn conv(&self, key: &str, stride: usize, padding: Padding) -> Result<Arc<Conv2d>> {
+        if let Some((base, shape, dtype, make)) = self.on_the_fly(key) {
+            let slot = Arc::clone(base.conv(key, stride, padding)?.slot());
+            let (bias, weight) = (self.bias(key)?, (shape, dtype, make));
+            let conv = Conv2d::made_in_slot(weight, bias.as_ref(), stride, padding, slot);
+            return Ok(Arc::new(conv.map_err(|e| self.unusable(key, e))?));
+        }
+        let layer = self.layer(
+            key,
+            |base| base.conv(key, stride, padding).map(Layer::Conv),
+            || {
+                let (weight, bias) = self.parts(key)?;
+                let slot = self.slot(&weight, bias.as_ref());
+                let conv = Conv2d::in_slot(&weight, bias.as_ref(), stride, padding, slot);
+                let mut conv = conv.map_err(|e| self.unusable(key, e))?;
+                if self.weights.short {
+                    conv = conv.shortened();
+                }
+                Ok(Layer::Conv(Arc::new(conv)))
+            },
+        )?;
+        match layer {
+            Layer::Conv(layer) => Ok(layer),
+            _ => Err(self.mixed(key)),
+        }
+    }
+
+    /// The same as a group norm.
+    pub fn group_norm(&self, key: &str, groups: usize, eps: f32) -> Result<Arc<GroupNorm>> {
+        let layer = self.layer(
+            key,
+            |base| base.group_norm(key, groups, eps).map(Layer::GroupNorm),
+            || {
+                let (weight, bias) = self.parts(key)?;
+                let bias = bias.ok_or_else(|| self.unusable(key, no_bias("group norm")))?;
+                let slot = self.slot(&weight, Some(&bias));
+                let norm = GroupNorm::in_slot(&weight, &bias, groups, eps, slot);
+                let norm = norm.map_err(|e| self.unusable(key, e))?;
+                Ok(Layer::GroupNorm(Arc::new(norm)))
+            },
+        )?;
+        match layer {
+            Layer::GroupNorm(layer) => Ok(layer),
+            _ => Err(self.mixed(key)),
+        }
+    }
+
+    /// The same as a layer norm.
+    pub fn layer_norm(&self, key: &str, eps: f32) -> Result<Arc<LayerNorm>> {
+        let layer = self.layer(
+            key,
+            |base| base.layer_norm(key, eps).map(Layer::RowNorm),
+            || {
+                let (weight, bias) = self.parts(key)?;
+                let slot = self.slot(&weight, bias.as_ref());
+                let norm = LayerNorm::in_slot(Some(&weight), bias.as_ref(), eps, slot);
+                let norm = norm.map_err(|e| self.unusable(key, e))?;
+                Ok(Layer::RowNorm(Arc::new(norm)))
+            },
+        )?;
+        match layer {
+            Layer::RowNorm(layer) => Ok(layer),
+            _ => Err(self.mixed(key)),
+        }
+    }
+
+    /// `key.weight` as a table of rows.
+    pub fn embedding(&self, key: &str) -> Result<Arc<Embedding>> {
+        let layer = self.layer(
+            key,
+            |base| base.embedding(key).map(Layer::Embedding),
+            || {
+                let weight = self.raw(&format!("{key}.weight"))?;
+                let table = Embedding::in_slot(&weight, self.slot(&weight, None));
+                let table = table.map_err(|e| self.unusable(key, e))?;
+                Ok(Layer::Embedding(Arc::new(table)))
+            },
+        )?;
+        match layer {
+            Layer::Embedding(layer) => Ok(layer),
+            _ => Err(self.mixed(key)),
+        }
+    }
+
+    /// A value that a network takes as it is; the key is that of the unit, too.
+    pub fn value(&self, key: &str) -> Result<Arc<Value>> {
+        let layer = self.layer(
+            key,
+            |base| base.value(key).map(Layer::Value),
+            || {
+                let stored = self.raw(key)?;
+                let value = Value::in_slot(&stored, self.slot(&stored, None));
+                Ok(Layer::Value(Arc::new(value)))
+            },
+        )?;
+        match layer {
+            Layer::Value(layer) => Ok(layer),
+            _ => Err(self.mixed(key)),
+        }
+    }
+
+    /// What the layers in memory take, without those of the store below.
+    pub fn bytes(&self) -> u64 {
+        let layers = self.lock();
+        let layers = layers.values().filter_map(Built::layer);
+        layers.map(|layer| layer.slot().bytes()).sum()
+    }
+
+    /// The things that can be placed, in the order in which the network defines them. Known without reading weights.
+    pub fn units(&self) -> Vec<UnitInfo> {
+        self.unit_list().to_vec()
+    }
+
+    fn unit_list(&self) -> &[UnitInfo] {
+        self.weights.units.get_or_init(|| {
+            let Source::Patched { base, .. } = &self.weights.source else {
+                return units::units(self);
+            };
+            let mut units = base.units();
+            for unit in &mut units {
+                unit.own = self.owns(&unit.name);
+                if unit.own {
+                    unit.bytes = self.changed_bytes(&unit.name);
+                }
+            }
+            units
+        })
+    }
+
+    /// Whether this store has a layer of its own for a unit.
+    fn owns(&self, unit: &str) -> bool {
+        let weight = format!("{unit}.weight");
+        match &self.weights.source {
+            // The weights of linear layers and convolutions are made at every use.
+            Source::Patched {
+                mode: PatchMode::OnTheFly,
+                touched,
+                ..
+            } if touched.contains(&weight) => {
+                let rank = self.shape(&weight).map_or(0, <[usize]>::len);
+                rank < 2 || units::is_embedding(unit, rank)
+            }
+            _ => self.changes(unit),
+        }
+    }
+
+    /// Bytes of a unit with its patches.
+    fn changed_bytes(&self, unit: &str) -> u64 {
+        let part = |key: String| {
+            let mut dtype = self.dtype(&key)?;
+            if let Source::Patched { touched, .. } = &self.weights.source
+                && touched.contains(&key)
+            {
+                dtype = patched_dtype(dtype);
+            }
+            units::bytes(&self.changed_shape(&key)?, dtype)
+        };
+        let keys = [
+            format!("{unit}.weight"),
+            format!("{unit}.bias"),
+            unit.to_owned(),
+        ];
+        keys.into_iter().filter_map(part).sum()
+    }
+
+    /// Bytes of all units.
+    pub fn total_bytes(&self) -> u64 {
+        self.unit_list().iter().map(|unit| unit.bytes).sum()
+    }
+
+    /// Bytes read from the file so far.
+    pub fn read_bytes(&self) -> u64 {
+        let below = self.base().map_or(0, |base| base.read_bytes());
+        self.weights.read.load(Ordering::Relaxed) + below
+    }
+
+    /// What the layers of this store, and of the stores above and below it, are used together as.
+    pub fn group(&self) -> &Group {
+        &self.weights.group
+    }
+
+    /// The layer of a unit, of this store or the one below.
+    fn unit(&self, unit: &str) -> Option<Layer> {
+        match self.base() {
+            Some(base) if !self.owns(unit) => base.unit(unit),
+            _ => self.built(unit),
+        }
+    }
+
+    /// Where a unit is kept; none if it is not in memory.
+    pub fn home(&self, unit: &str) -> Option<Device> {
+        self.unit(unit).map(|layer| layer.slot().home())
+    }
+
+    /// Keeps a unit on another device: a counted copy. A unit that is not in memory has nothing to move. If there is no
+    /// room it stays where it is.
+    pub fn move_unit(&self, unit: &str, to: &Device) -> Result<(), TensorError> {
+        match self.unit(unit) {
+            Some(layer) => layer.slot().move_to(to),
+            None => Ok(()),
+        }
+    }
+
+    /// Drops the layers, those of a patched store only that it changed. What networks still hold goes with them; until
+    /// then it is found again.
+    pub fn forget(&self) {
+        self.weights.group.drop_ahead();
+        let mut layers = self.lock();
+        layers.retain(|_, built| built.forget());
+    }
+}
+
+fn no_bias(op: &'static str) -> TensorError {
+    TensorError::Invalid {
+        op,
+        reason: "the bias is missing".to_owned(),
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("file", &self.weights.file)
+            .field("keys", &self.keys().len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Doubled;
+
+    impl WeightPatches for Doubled {
+        fn keys(&self) -> Vec<String> {
+            vec!["a.weight".to_owned(), "absent.weight".to_owned()]
+        }
+
+        fn apply(&self, _: &str, weight: Tensor) -> Result<Tensor> {
+            Ok(weight.mul_scalar(2.0))
+        }
+    }
+
+    fn half(shape: [usize; 2]) -> Stored {
+        let t = Tensor::from_fn(shape, |i| i as f32 - 3.0).unwrap();
+        Stored::from_f32(&t, Dtype::F16).unwrap()
+    }
+
+    fn store() -> Arc<Store> {
+        let weights = ["a.weight", "b.weight"].map(|key| (key.to_owned(), half([2, 4])));
+        Store::from_stored("test", weights.into_iter().collect(), Device::cpu())
+    }
+
+    #[test]
+    fn patched_stores_share_what_is_not_patched() {
+        let base = store();
+        let patched = base.patched(Arc::new(Doubled));
+        assert!(Arc::ptr_eq(
+            &base.linear("b").unwrap(),
+            &patched.linear("b").unwrap()
+        ));
+        assert!(Arc::ptr_eq(
+            &base.linear("b").unwrap(),
+            &base.linear("b").unwrap()
+        ));
+        let (a, b) = (base.linear("a").unwrap(), patched.linear("a").unwrap());
+        let doubled = a.weight().unwrap().to_f32().unwrap().mul_scalar(2.0);
+        assert_eq!(b.weight().unwrap().to_f32().unwrap(), doubled);
+        assert_eq!(b.weight().unwrap().dtype(), Dtype::F16);
+        assert_eq!(patched.raw("a.weight").unwrap(), b.weight().unwrap());
+        assert!(!patched.has("absent.weight"));
+        assert!(matches!(
+            patched.linear("c"),
+            Err(ModelError::Missing { .. })
+        ));
+        assert!(base.conv("b", 1, Padding::Same(1)).is_err());
+    }
+}
