@@ -243,19 +243,14 @@ impl<'a> Planner<'a> {
         let place = self.place(device);
         let all: BTreeSet<u32> = self.units.iter().filter_map(|unit| unit.block).collect();
         let moved: BTreeSet<u32> = all.into_iter().rev().take(blocks as usize).collect();
-        let mut away: u128 = 0;
+        let mut held = vec![0u128; self.devices.len()];
         for (number, unit) in self.units.iter().enumerate() {
             if unit.block.is_some_and(|block| moved.contains(&block)) {
                 self.of[number] = place;
-                away += u128::from(unit.bytes);
             }
+            held[self.of[number]] += u128::from(unit.bytes);
         }
-        self.quotas[self.compute] = self.total.saturating_sub(clamp(away));
-        self.quotas[place] = if place == self.compute {
-            self.total
-        } else {
-            clamp(away)
-        };
+        self.quotas = held.into_iter().map(clamp).collect();
     }
 
     fn finish(self) -> Distribution {

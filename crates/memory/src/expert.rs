@@ -451,15 +451,15 @@ pub(crate) fn ordered(devices: &[DeviceTotal]) -> Vec<&DeviceTotal> {
 
 /// By kind, then by number (`cuda:2` before `cuda:10`), `cpu` last.
 pub fn device_order(a: &str, b: &str) -> Ordering {
-    fn key(name: &str) -> (bool, &str, usize, &str) {
+    fn key(name: &str) -> (bool, &str, bool, usize, &str) {
         let (kind, index) = name.split_once(':').unwrap_or((name, ""));
-        let digits = if index.bytes().all(|byte| byte.is_ascii_digit()) {
-            index.trim_start_matches('0')
+        if index.bytes().all(|byte| byte.is_ascii_digit()) {
+            // Without leading zeros the longer number is the larger one.
+            let digits = index.trim_start_matches('0');
+            (name == "cpu", kind, false, digits.len(), digits)
         } else {
-            index
-        };
-        // Without leading zeros the longer number is the larger one.
-        (name == "cpu", kind, digits.len(), digits)
+            (false, kind, true, 0, index)
+        }
     }
     key(a).cmp(&key(b)).then_with(|| a.cmp(b))
 }

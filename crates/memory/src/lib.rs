@@ -16,5 +16,5 @@ pub use budget::{Budget, Demand, ReserveRule, Reserves, VramState, budget, headr
 pub use expert::{
     Amount, DeviceTotal, Expert, ExpertCode, ExpertError, Warning, device_order, parse_expert,
 };
-pub use placement::{Order, Shrunk, Split, shrink, split, split_in};
+pub use placement::{Order, Shrunk, Split, shrink, shrink_in, split, split_in};
 pub use types::*;

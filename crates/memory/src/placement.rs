@@ -29,22 +29,37 @@ pub struct Shrunk {
     pub buffer: u64,
 }
 
-/// The costliest to stream first; equal ones by size, then name, so that there is one order.
+/// The cheapest to stream first; equal ones by size, then name, so that there is one order.
 fn by_cost(a: &Unit, b: &Unit) -> Ordering {
     (a.cost, a.bytes)
         .cmp(&(b.cost, b.bytes))
         .then_with(|| a.name.cmp(&b.name))
 }
 
+/// The order in which residents are moved.
+fn larger_first(a: &Unit, b: &Unit) -> Ordering {
+    b.bytes.cmp(&a.bytes).then_with(|| b.name.cmp(&a.name))
+}
+
 /// The order of a placement pass: positions, costliest first. It changes only when units do, so it may be kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Order(Vec<usize>);
+pub struct Order {
+    places: Vec<usize>,
+    /// Whether it is also the order of sizes, as without patches.
+    sized: bool,
+}
 
 impl Order {
     pub fn of(units: &[Unit]) -> Self {
-        let mut order: Vec<usize> = (0..units.len()).collect();
-        order.sort_by(|a, b| by_cost(&units[*b], &units[*a]).then(a.cmp(b)));
-        Self(order)
+        let mut places: Vec<usize> = (0..units.len()).collect();
+        places.sort_by(|a, b| by_cost(&units[*b], &units[*a]).then(a.cmp(b)));
+        let sized = places.is_sorted_by(|a, b| larger_first(&units[*a], &units[*b]).is_le());
+        Self { places, sized }
+    }
+
+    /// Of other units every place in it would be wrong, or none.
+    fn is_of(&self, units: &[Unit]) -> bool {
+        self.places.len() == units.len()
     }
 }
 
@@ -57,17 +72,21 @@ pub fn split(units: &[Unit], limit: Option<u64>, streams: usize) -> Split {
 
 /// As [`split`], for units whose order is known: linear.
 pub fn split_in(units: &[Unit], order: &Order, limit: Option<u64>, streams: usize) -> Split {
-    if order.0.len() != units.len() {
-        // Of other units; every number in it would be wrong.
+    if !order.is_of(units) {
         return split(units, limit, streams);
     }
-    let order = &order.0[..];
+    let sort = |list: &mut [usize]| {
+        if !order.sized {
+            list.sort_by(|a, b| larger_first(&units[*a], &units[*b]));
+        }
+    };
+    let order = &order.places[..];
     let total: u128 = units.iter().map(|unit| u128::from(unit.bytes)).sum();
     let limit = match limit {
         Some(limit) if u128::from(limit) <= total => u128::from(limit),
         _ => {
             let mut resident = order.to_vec();
-            largest_first(units, &mut resident);
+            sort(&mut resident);
             return Split {
                 resident,
                 used: clamp(total),
@@ -106,7 +125,7 @@ pub fn split_in(units: &[Unit], order: &Order, limit: Option<u64>, streams: usiz
     }
     left.sort_unstable();
     let mut resident: Vec<usize> = taken.iter().map(|place| order[*place]).collect();
-    largest_first(units, &mut resident);
+    sort(&mut resident);
     Split {
         resident,
         offloaded: left.iter().map(|place| order[*place]).collect(),
@@ -114,14 +133,6 @@ pub fn split_in(units: &[Unit], order: &Order, limit: Option<u64>, streams: usiz
         buffer: clamp(buffer),
         full: false,
     }
-}
-
-/// The order in which residents are moved. Ties keep the order of the pass.
-fn largest_first(units: &[Unit], list: &mut [usize]) {
-    list.sort_by(|a, b| {
-        let (a, b) = (&units[*a], &units[*b]);
-        b.bytes.cmp(&a.bytes).then_with(|| b.name.cmp(&a.name))
-    });
 }
 
 /// Sizes of the next few units in the order, one place after the other, in one walk.
@@ -182,17 +193,28 @@ pub fn shrink(
     buffer: u64,
     streams: usize,
 ) -> Shrunk {
-    let mut order: Vec<usize> = resident
-        .iter()
-        .copied()
-        .filter(|i| units.get(*i).is_some_and(|unit| unit.castable || !unit.own))
-        .collect();
-    order.sort_by(|a, b| by_cost(&units[*a], &units[*b]).then(a.cmp(b)));
-    order.dedup();
-    let smallest = units
-        .iter()
-        .min_by(|a, b| by_cost(a, b))
-        .map_or(0, |unit| unit.bytes);
+    shrink_in(units, &Order::of(units), resident, to_free, buffer, streams)
+}
+
+/// As [`shrink`], for units whose order is known: linear.
+pub fn shrink_in(
+    units: &[Unit],
+    order: &Order,
+    resident: &[usize],
+    to_free: u64,
+    buffer: u64,
+    streams: usize,
+) -> Shrunk {
+    if !order.is_of(units) {
+        return shrink(units, resident, to_free, buffer, streams);
+    }
+    let mut movable = vec![false; units.len()];
+    for place in resident {
+        if let Some(unit) = units.get(*place) {
+            movable[*place] = unit.castable || !unit.own;
+        }
+    }
+    let smallest = order.places.last().map_or(0, |place| units[*place].bytes);
     let before = u128::from(buffer);
     let mut after = before;
     let mut freed: u128 = 0;
@@ -204,7 +226,13 @@ pub fn shrink(
     };
     let mut recent: u128 = 0;
     let mut gone: Vec<usize> = Vec::new();
-    for unit in order {
+    for unit in order
+        .places
+        .iter()
+        .rev()
+        .copied()
+        .filter(|place| movable[*place])
+    {
         if freed > u128::from(to_free) + (after - before) {
             break;
         }
