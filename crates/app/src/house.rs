@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fresco_engine::{EventSink, ExecutorConfig, FreeReport, FreeRequest, MemoryRoom, Unload};
+use fresco_engine::{
+    DeviceReport, EventSink, ExecutorConfig, FreeReport, FreeRequest, MemoryRoom, Snapshot, Unload,
+};
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
 use fresco_graph::{Listings, Map, Registry, Resources, Value, object_info};
@@ -115,6 +117,30 @@ impl MemoryRoom for SpareMemory {
 
     fn free(&self, _: &FreeRequest, _: Option<&str>) -> FreeReport {
         FreeReport::default()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let report = |device: Device| {
+            let (total, free) = (device.capacity()?, device.free()?);
+            Some(DeviceReport {
+                device: device.name(),
+                kind: "sim",
+                index: device.number(),
+                total,
+                free,
+                allocator_reserved: total - free,
+                allocator_free: 0,
+                reserved: 0,
+                weights_resident: 0,
+                weights_buffer: 0,
+                pinned_host: 0,
+                peak: device.peak(),
+            })
+        };
+        Snapshot {
+            devices: Device::all().into_iter().filter_map(report).collect(),
+            ..Snapshot::default()
+        }
     }
 
     fn release_caches(&self) {

@@ -13,9 +13,8 @@ use fresco_files::Dirs;
 use fresco_graph::PromptLimits;
 use fresco_server::serve::{Plain, serve as listen};
 use fresco_server::{
-    App, Config, DeviceReport, Hub, LogRing, Metrics, Parts, REFERENCE_VERSION, Templates, Versions,
+    App, Config, Hub, LogRing, Metrics, Parts, REFERENCE_VERSION, Templates, Versions,
 };
-use fresco_tensor::Device;
 
 use crate::front_end::Pages;
 use crate::house::House;
@@ -211,23 +210,8 @@ fn config(settings: &ServeSettings, dirs: &Dirs, pages: Pages, argv: Vec<String>
             required_templates: pages.templates_version,
             ..Versions::default()
         },
-        devices,
         ..Config::default()
     }
-}
-
-/// The devices beside the processor.
-fn devices() -> Vec<DeviceReport> {
-    let report = |device: Device| {
-        Some(DeviceReport {
-            name: device.name(),
-            kind: "sim",
-            index: device.number()?,
-            total: device.capacity()?,
-            free: device.free()?,
-        })
-    };
-    Device::all().into_iter().filter_map(report).collect()
 }
 
 /// Folders of packs; their nodes do not run yet, but their example workflows can be opened.

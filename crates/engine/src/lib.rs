@@ -25,8 +25,8 @@ pub use gate::Release;
 pub use memory::{
     Admission, Arriving, ClaimReport, DeviceReport, FreeNote, FreeReport, FreeRequest, Freed,
     HandleReport, LoadPlan, LoadRequest, LoadSubject, MemoryEvent, MemoryProblem, MemoryRoom,
-    ModelDetail, ModelReport, NoModels, Places, Plan, PlanStep, PlannedUnit, Removed, UnitReport,
-    Unload, available_ram, resident_ram, total_ram,
+    ModelDetail, ModelReport, NoModels, Places, Plan, PlanStep, PlannedUnit, Removed, Snapshot,
+    UnitReport, Unload, available_ram, resident_ram, total_ram,
 };
 pub use progress::{NodeProgress, NodeState, ProgressRegistry};
 pub use reply::{Reply, Sender, reply};

@@ -60,13 +60,9 @@ pub trait MemoryRoom: Send + Sync {
         available_ram()
     }
 
-    /// The main memory, then the accelerators, the primary one first.
-    fn devices(&self) -> Vec<DeviceReport> {
-        Vec::new()
-    }
-
-    fn models(&self) -> Vec<ModelReport> {
-        Vec::new()
+    /// Devices and models at one moment.
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::default()
     }
 
     /// One model by its weights id or by the id of one of its handles.
@@ -74,7 +70,7 @@ pub trait MemoryRoom: Send + Sync {
         None
     }
 
-    /// Events with a number above `since`, oldest first; of these kinds, or of all if there are none; the newest `limit`.
+    /// Events with a number above `since`, oldest first; of these kinds, or of all if there are none; at most `limit`.
     fn events(&self, _since: u64, _kinds: &[String], _limit: usize) -> Vec<MemoryEvent> {
         Vec::new()
     }
@@ -324,6 +320,14 @@ pub struct ModelReport {
     pub demoted_by: Option<&'static str>,
     /// Bytes read from its files since it was registered.
     pub read_bytes: u64,
+}
+
+/// Everything at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    /// The main memory, then the accelerators, the primary one first.
+    pub devices: Vec<DeviceReport>,
+    pub models: Vec<ModelReport>,
 }
 
 /// Where one layer is.

@@ -38,20 +38,6 @@ pub struct Config {
     pub loaded_packs: Vec<String>,
     pub versions: Versions,
     pub limits: Limits,
-    /// Devices beside the processor, asked anew for each `/system_stats`.
-    pub devices: fn() -> Vec<DeviceReport>,
-}
-
-/// Memory of a device, in bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceReport {
-    /// `sim:0`.
-    pub name: String,
-    /// `sim`.
-    pub kind: &'static str,
-    pub index: u32,
-    pub total: u64,
-    pub free: u64,
 }
 
 /// Version texts for `/system_stats`; the front-end compares and shows them.
@@ -132,7 +118,6 @@ impl Default for Config {
             loaded_packs: Vec::new(),
             versions: Versions::default(),
             limits: Limits::default(),
-            devices: Vec::new,
         }
     }
 }

@@ -46,6 +46,10 @@ codes! {
     BadUpload,            "bad_upload",           BAD_REQUEST,           "The upload cannot be read";
     BadName,              "bad_name",             BAD_REQUEST,           "This file name is not allowed";
     TooManyPixels,        "too_many_pixels",      PAYLOAD_TOO_LARGE,     "The image has too many pixels";
+    BadFree,              "invalid_free_request", BAD_REQUEST,           "This cannot be freed";
+    BadMemoryRequest,     "invalid_memory_request", BAD_REQUEST,         "The request about memory cannot be understood";
+    NoSuchModel,          "model_not_found",      NOT_FOUND,             "There is no such model in memory";
+    ModelInUse,           "model_in_use",         CONFLICT,              "The model is in use";
     TooManySockets,       "too_many_sockets",     SERVICE_UNAVAILABLE,   "Too many open connections";
 }
 

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use crate::config::Limits;
 use crate::frames::{self, Target};
 use crate::job_log::{JobLogs, JobView};
+use crate::memory_json;
 use crate::metrics::Metrics;
 use crate::outbox::{Class, Frame, Outbox};
 
@@ -36,16 +37,22 @@ pub(crate) struct Socket {
     pub(crate) outbox: Outbox,
     /// It announced `supports_preview_metadata`.
     described_previews: AtomicBool,
+    /// It announced `supports_memory_events`.
+    memory_events: AtomicBool,
 }
 
 impl Socket {
     /// Stores what the client says it can do; only a plain `true` counts.
     pub(crate) fn set_flags(&self, flags: &Value) {
-        let yes = flags
-            .get("supports_preview_metadata")
-            .and_then(Value::as_bool)
-            == Some(true);
-        self.described_previews.store(yes, Ordering::Relaxed);
+        let yes = |name: &str| flags.get(name).and_then(Value::as_bool) == Some(true);
+        let previews = yes("supports_preview_metadata");
+        self.described_previews.store(previews, Ordering::Relaxed);
+        let memory = yes("supports_memory_events");
+        self.memory_events.store(memory, Ordering::Relaxed);
+    }
+
+    fn memory_events(&self) -> bool {
+        self.memory_events.load(Ordering::Relaxed)
     }
 
     fn described_previews(&self) -> bool {
@@ -136,6 +143,7 @@ impl Hub {
             sid: sid.clone(),
             outbox: Outbox::new(&self.limits),
             described_previews: AtomicBool::new(false),
+            memory_events: AtomicBool::new(false),
         });
         let greet = |kind: &str, data: Value| {
             let text = frames::text_frame(kind, &data);
@@ -353,6 +361,26 @@ impl Hub {
         self.snapshot(state, &event, &registry);
     }
 
+    /// To everyone who asked for events of the memory room. Written once, and only if somebody did.
+    fn memory(&self, state: &State, data: impl FnOnce() -> Value) {
+        let mut data = Some(data);
+        let mut frame: Option<Utf8Bytes> = None;
+        for socket in state.sockets.values().filter(|s| s.memory_events()) {
+            if let Some(data) = data.take() {
+                frame = Some(frames::text_frame("memory_event", &data()).into());
+            }
+            if let Some(text) = &frame {
+                self.push(
+                    socket,
+                    Frame {
+                        message: Message::Text(text.clone()),
+                        class: Class::Result,
+                    },
+                );
+            }
+        }
+    }
+
     /// Frame 4 for sockets that know it. PNG pictures are results of a saver node, not previews of something better.
     fn described(&self, state: &State, event: &Event, ids: &NodeIds, preview: &Preview) {
         let mut frame: Option<Bytes> = None;
@@ -431,6 +459,16 @@ impl EventSink for Hub {
             }
             EventKind::Preview { ids, preview } => {
                 self.described(state, &event, ids, preview);
+                return;
+            }
+            EventKind::Memory(event) => {
+                self.memory(state, || memory_json::event(event));
+                return;
+            }
+            EventKind::Downgraded { message } => {
+                self.memory(state, || {
+                    memory_json::downgraded(event.prompt_id.as_ref(), message)
+                });
                 return;
             }
             EventKind::Text { node, text } => {

@@ -17,6 +17,8 @@ mod internal;
 mod job_log;
 mod jobs;
 mod logs;
+mod memory;
+mod memory_json;
 mod metrics;
 mod middleware;
 mod models;
@@ -52,11 +54,12 @@ use axum::extract::DefaultBodyLimit;
 use fresco_engine::Engine;
 use fresco_files::{Dirs, Folders};
 
-pub use config::{Config, DeviceReport, Limits, Templates, Versions};
+pub use config::{Config, Limits, Templates, Versions};
 pub use error::{ApiError, Code};
 pub use guard::COOKIE;
 pub use hub::Hub;
 pub use logs::{LogEntry, LogRing};
+pub use memory_json::event_line;
 pub use metrics::Metrics;
 pub use system::REFERENCE_VERSION;
 

@@ -1,4 +1,4 @@
-//! `/system_stats`, `/features`, `/free`, `/interrupt`.
+//! `/system_stats`, `/features`, `/interrupt`.
 
 use axum::response::Response;
 use fresco_engine::{available_ram, total_ram};
@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::error::ApiError;
 use crate::request::Request;
 use crate::response;
-use crate::route::Answer;
+use crate::route::{Answer, blocking};
 
 /// The reference's version: front-ends and packs decide by it.
 pub const REFERENCE_VERSION: &str = "0.7.0";
@@ -45,20 +45,22 @@ pub(crate) async fn stats(request: Request) -> Answer {
         "torch_vram_total" => total,
         "torch_vram_free" => free,
     };
+    let memory = request.app.engine.memory().clone();
+    let snapshot = blocking(move || memory.snapshot()).await?;
     // Models go to the first; clients show that one.
-    let mut devices: Vec<Value> = (config.devices)()
+    let mut devices: Vec<Value> = snapshot
+        .devices
         .into_iter()
+        .filter(|device| device.kind != "cpu")
         .map(|device| {
-            // Nothing is held in reserve there, so what is taken is what is in use.
-            let taken = device.total - device.free;
             Value::from(map! {
-                "name" => device.name,
+                "name" => device.device,
                 "type" => device.kind,
                 "index" => device.index,
                 "vram_total" => device.total,
                 "vram_free" => device.free,
-                "torch_vram_total" => taken,
-                "torch_vram_free" => 0,
+                "torch_vram_total" => device.allocator_reserved,
+                "torch_vram_free" => device.allocator_free,
             })
         })
         .collect();
@@ -93,6 +95,7 @@ pub(crate) fn feature_flags(config: &Config) -> Value {
     };
     map! {
         "supports_preview_metadata" => true,
+        "supports_memory_events" => true,
         "max_upload_size" => limit,
         "extension" => map! {"manager" => map! {"supports_v4" => true}},
     }
@@ -101,17 +104,6 @@ pub(crate) fn feature_flags(config: &Config) -> Value {
 
 pub(crate) async fn features(request: Request) -> Answer {
     Ok(response::json(&feature_flags(&request.app.config)))
-}
-
-/// Leaves flags for the worker; nothing is freed inside the request.
-pub(crate) async fn free(mut request: Request) -> Answer {
-    let body = request.json_map().await?;
-    for name in ["unload_models", "free_memory"] {
-        if let Some(value) = body.get(name).filter(|v| v.truthy()) {
-            request.app.engine.set_flag(name, value.clone());
-        }
-    }
-    Ok(response::empty())
 }
 
 pub(crate) async fn interrupt(mut request: Request) -> Answer {

@@ -3,8 +3,8 @@
 
 use crate::route::{Route, Verb};
 use crate::{
-    events_sse, health, history, internal, jobs, metrics, models, object_info, openapi, packs,
-    prompt, queue, settings, static_files, system, upload, userdata, users, view, websocket,
+    events_sse, health, history, internal, jobs, memory, metrics, models, object_info, openapi,
+    packs, prompt, queue, settings, static_files, system, upload, userdata, users, view, websocket,
 };
 
 const JSON_OBJECT: Option<&str> = Some("JSON object");
@@ -49,8 +49,34 @@ routes! {
         body: JSON_OBJECT, answers: &[(200, "done")];
     Post "/interrupt" both system::interrupt, "Stop the running prompt, or only if it has the given prompt_id",
         body: Some("nothing, or a JSON object with prompt_id"), answers: &[(200, "done")];
-    Post "/free" both system::free, "Unload models or forget cached results after the running prompt",
-        body: Some("JSON object: unload_models, free_memory"), answers: &[(200, "noted")];
+    Post "/free" both memory::free, "Unload models or forget cached results after the running prompt",
+        body: Some("JSON object: unload_models, free_memory; retention (override or respect), force, devices, models, wait, dry_run"),
+        answers: &[(200, "nothing; with wait the report, with dry_run the plan"), (400, "not understood, or no such device"),
+            (503, "the server stops")];
+
+    Get "/memory" both memory::all, "What is in memory and why: devices, models, places, leases, policies, last decisions",
+        answers: &[(200, "devices, models, places, leases, policies, decisions, last_seq")];
+    Get "/memory/devices" both memory::devices, "Devices and how their memory is used",
+        answers: &[(200, "array of devices")];
+    Get "/memory/models" both memory::models, "Models in memory",
+        answers: &[(200, "array of models")];
+    Get "/memory/models/{weights_id}" both memory::model, "One model with the places of its layers",
+        answers: &[(200, "model, units"), (404, "no such model")];
+    Patch "/memory/models/{weights_id}" both memory::set_policy, "Set how long a model stays",
+        body: Some("JSON object: policy (auto, keep, pin, eject_after, ttl:SECONDS, release_now)"),
+        answers: &[(200, "the model"), (400, "no such policy"), (404, "no such model"), (409, "in use and to be released now")];
+    Delete "/memory/models/{weights_id}" both memory::remove, "Drop a model from all devices and the main memory",
+        query: &[("force", "1: pinned ones too")],
+        answers: &[(200, "dropped"), (202, "dropped when the prompts that use it have ended"), (404, "no such model"), (409, "pinned")];
+    Post "/memory/plan" both memory::plan, "What a load or a request to free would do; nothing is changed",
+        body: Some("JSON object: as /free; or units or weights_id with devices, compute_device, virtual_vram_gb, donor_device, expert_mode_allocations, eject_models, text_encoder, required"),
+        answers: &[(200, "the plan"), (400, "not understood"), (404, "no such model")];
+    Get "/memory/events" both memory::events, "What the memory room did and decided, oldest first",
+        query: &[("since", "only events with a larger number"), ("kinds", "comma list"), ("limit", "at most so many")],
+        answers: &[(200, "events, last_seq"), (400, "not a number")];
+    Get "/memory/check" both memory::check, "Whether books and devices agree",
+        answers: &[(200, "consistent, problems")];
+
     Get "/history" both history::get, "Finished prompts, oldest first",
         query: &[("max_items", "at most so many"), ("offset", "skip so many; absent: the newest max_items")],
         answers: &[(200, "prompt id to entry")];

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use fresco_engine::store::{Limits as StoreLimits, Store, StorePath};
-use fresco_engine::{Engine, EngineConfig, ExecutorConfig, NoModels, Strategy};
+use fresco_engine::{Engine, EngineConfig, ExecutorConfig, MemoryRoom, NoModels, Strategy};
 use fresco_files::{Dirs, Folders};
 use fresco_graph::{Listings, PromptLimits, Registry, Value, json};
 use fresco_server::serve::{Plain, serve};
@@ -74,7 +74,20 @@ pub fn rig_with(edit: impl FnOnce(&mut Config, &std::path::Path)) -> Rig {
     rig_limited(StoreLimits::default(), edit)
 }
 
+/// A rig with this in place of the memory room.
+pub fn rig_memory(memory: Arc<dyn MemoryRoom>) -> Rig {
+    build(StoreLimits::default(), memory, |_, _| {})
+}
+
 pub fn rig_limited(limits: StoreLimits, edit: impl FnOnce(&mut Config, &std::path::Path)) -> Rig {
+    build(limits, Arc::new(NoModels), edit)
+}
+
+fn build(
+    limits: StoreLimits,
+    memory: Arc<dyn MemoryRoom>,
+    edit: impl FnOnce(&mut Config, &std::path::Path),
+) -> Rig {
     let folder = tempfile::tempdir().unwrap();
     let base = folder.path().canonicalize().unwrap();
     let dirs = Arc::new(Dirs::under(&base));
@@ -92,7 +105,7 @@ pub fn rig_limited(limits: StoreLimits, edit: impl FnOnce(&mut Config, &std::pat
         executor: ExecutorConfig {
             registry: Arc::new(registry),
             resources: Arc::default(),
-            memory: Arc::new(NoModels),
+            memory,
             sink: hub.clone(),
             cache: Strategy::Classic,
             preview_method: "none".into(),

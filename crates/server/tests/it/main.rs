@@ -9,6 +9,7 @@
 mod files;
 mod harness;
 mod jobs;
+mod memory;
 mod models;
 mod nodes;
 mod packs;

@@ -10,17 +10,17 @@ use tungstenite::{Message, WebSocket};
 
 use crate::harness::{chain, picture, rig, rig_with};
 
-struct Client(WebSocket<TcpStream>);
+pub struct Client(WebSocket<TcpStream>);
 
 /// A text message as type and data, or a binary frame.
 #[derive(Debug)]
-enum Frame {
+pub enum Frame {
     Text(String, Value),
     Binary(Vec<u8>),
 }
 
 impl Frame {
-    fn kind(&self) -> String {
+    pub fn kind(&self) -> String {
         match self {
             Self::Text(kind, _) => kind.clone(),
             Self::Binary(b) => format!("#{}", b[3]),
@@ -28,7 +28,7 @@ impl Frame {
     }
 
     #[track_caller]
-    fn data(&self) -> &Value {
+    pub fn data(&self) -> &Value {
         match self {
             Self::Text(_, data) => data,
             Self::Binary(_) => panic!("a binary frame has no data"),
@@ -38,7 +38,7 @@ impl Frame {
 
 impl Client {
     /// Connects and reads the greeting.
-    fn open(address: SocketAddr, query: &str) -> (Self, Value) {
+    pub fn open(address: SocketAddr, query: &str) -> (Self, Value) {
         let mut client = Self::try_open(address, query, &[]).unwrap();
         let greeting = client.next();
         assert_eq!(greeting.kind(), "status");
@@ -73,7 +73,7 @@ impl Client {
     }
 
     #[track_caller]
-    fn next(&mut self) -> Frame {
+    pub fn next(&mut self) -> Frame {
         let message = block_in_place(|| self.0.read()).unwrap();
         match message {
             Message::Text(text) => {
@@ -101,7 +101,7 @@ impl Client {
         }
     }
 
-    fn send(&mut self, text: &str) {
+    pub fn send(&mut self, text: &str) {
         block_in_place(|| self.0.send(Message::text(text.to_owned()))).unwrap();
     }
 }

@@ -50,7 +50,7 @@ async fn answers_say_what_they_are() {
     let got = rig.get("/nothing/here").await.expect(404);
     assert_eq!(got.header("content-type"), Some("application/octet-stream"));
     assert!(got.body.is_empty());
-    let got = rig.post("/free", "{").await.expect(500);
+    let got = rig.post("/queue", "{").await.expect(500);
     assert_eq!(
         got.header("content-type"),
         Some("text/plain; charset=utf-8")
