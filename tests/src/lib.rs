@@ -8,6 +8,7 @@
 
 pub mod chance;
 pub mod http;
+pub mod memory;
 pub mod picture;
 pub mod server;
 pub mod socket;

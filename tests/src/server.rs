@@ -215,8 +215,17 @@ impl Server {
 
     /// Asks the process to stop, as Ctrl-C does, and waits for it.
     pub fn interrupt(&mut self) -> ExitStatus {
+        self.signal("-INT")
+    }
+
+    /// Asks the process to stop, as a service manager does, and waits for it.
+    pub fn terminate(&mut self) -> ExitStatus {
+        self.signal("-TERM")
+    }
+
+    fn signal(&mut self, signal: &str) -> ExitStatus {
         let status = Command::new("kill")
-            .args(["-INT", &self.pid().to_string()])
+            .args([signal, &self.pid().to_string()])
             .status()
             .expect("kill can be run");
         assert!(status.success(), "the process is there to be signalled");
