@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::Unit;
 use crate::amount::{clamp, gib, readable};
-use crate::expert::{Amount, DeviceTotal, Expert, device_order, ordered, quotas};
+use crate::expert::{DeviceTotal, Expert, device_order, ordered, quotas};
 
 /// What was asked for.
 #[derive(Debug, Clone, PartialEq)]
@@ -199,9 +199,8 @@ impl<'a> Planner<'a> {
             ));
         }
         // Who limits the compute device does not want more on it than that.
-        let limited = (expert.items.iter()).any(|(name, amount)| {
-            *name == self.devices[self.compute].name && *amount != Amount::Rest
-        });
+        let compute = &self.devices[self.compute].name;
+        let limited = expert.items.iter().any(|(name, _)| name == compute);
         if limited {
             self.orphanage = if left > 0 || expert.wildcard.is_some() {
                 rest

@@ -140,6 +140,14 @@ fn orphans_go_to_a_device_that_was_named() {
     let plan = distribute(
         &ten(),
         "cuda:0",
+        &expert("cuda:0,5.5g;cuda:1,4.5g;cpu,*", &devices),
+        &devices,
+        false,
+    );
+    assert_eq!(show(&plan), "cuda:0: 9 8 7 6 5 | cuda:1: 4 3 2 1 | cpu: 0o");
+    let plan = distribute(
+        &ten(),
+        "cuda:0",
         &expert("cuda:0,100%", &devices),
         &devices,
         false,

@@ -148,6 +148,11 @@ fn conditionings_that_count() {
     let s2v = Architecture::WanS2v { dim: 2222 };
     assert_eq!(of(s2v, &[motion.clone(), small.clone()]), (42.5, 42.5));
     assert_eq!(of(s2v, &[motion.clone(), motion.clone()]), (45.0, 22.5));
+    // The first of those that are as large, with all dimensions.
+    let wide = Conditioning::ReferenceMotion(vec![1, 16, 9, 1, 2]);
+    let tall = Conditioning::ReferenceMotion(vec![1, 8, 9, 2, 2]);
+    assert_eq!(of(s2v, &[wide.clone(), tall.clone()]), (9.0, 3.0));
+    assert_eq!(of(s2v, &[tall, wide]), (9.0, 6.0));
     // Others do not look at them.
     assert_eq!(
         of(Architecture::Sd, &[motion.clone(), small.clone()]),

@@ -128,25 +128,45 @@ fn everything_is_resident_below_the_limit() {
     assert!(!split(&units, Some(2150 * MIB), 2).full);
 }
 
+fn costly(list: &[(&str, u64, u64)]) -> Vec<Unit> {
+    let unit = |(name, bytes, cost): &(&str, u64, u64)| Unit {
+        cost: *cost,
+        ..unit(name, *bytes)
+    };
+    list.iter().map(unit).collect()
+}
+
 #[test]
 fn a_growing_buffer_does_not_pass_the_limit() {
-    // The first fits beside its own need (10 + 1); the second's need is 9 + 40, and would come on top.
-    let costs = [("a", 1, 10), ("b", 1, 9), ("c", 8, 8)];
-    let units: Vec<Unit> = costs
-        .iter()
-        .map(|(name, bytes, cost)| Unit {
-            cost: *cost,
-            ..unit(name, *bytes)
-        })
-        .collect();
-    for limit in 0..=10 {
-        for streams in 0..4 {
-            let split = split(&units, Some(limit), streams);
-            assert!(
-                split.resident.is_empty() || split.used + split.buffer < limit,
-                "{limit} {streams} {split:?}"
-            );
-        }
+    // The first fits beside its own need (1 + 10 + 1 < 13), then streaming the second needs 9 + 8.
+    let units = costly(&[("a", 1, 10), ("b", 1, 9), ("c", 8, 8), ("d", 8, 8)]);
+    let split = split(&units, Some(13), 1);
+    assert_eq!(names(&units, &split.offloaded), "a b d c");
+    assert_eq!((split.used, split.buffer), (0, 17));
+}
+
+#[test]
+fn residents_come_largest_first() {
+    let units = costly(&[
+        ("a", 1, 40),
+        ("b", 5, 30),
+        ("c", 3, 20),
+        ("d", 90, 90),
+        ("e", 3, 3),
+    ]);
+    let split = split(&units, Some(100), 0);
+    assert_eq!(names(&units, &split.resident), "b c a");
+    assert_eq!(names(&units, &split.offloaded), "d e");
+}
+
+#[test]
+fn a_small_buffer_is_shared_by_the_streams() {
+    let units = twenty();
+    let all: Vec<usize> = (0..20).collect();
+    // Two streams had 10 of 30 each: 100 + 20. Then 100 + 10 + 100, then 100 + 200.
+    for (to_free, freed, buffer) in [(0, 100, 120), (50, 400, 300)] {
+        let shrunk = shrink(&units, &all, to_free * MIB, 30 * MIB, 2);
+        assert_eq!((shrunk.freed / MIB, shrunk.buffer / MIB), (freed, buffer));
     }
 }
 
