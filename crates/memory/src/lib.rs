@@ -3,18 +3,41 @@
 //! A pure planner (what is there, what is asked: a plan) and one registry that carries plans out. The registry owns
 //! residency and retention: there is no other place where either could be set or read.
 
+mod act;
 pub mod amount;
 mod blocks;
 mod budget;
+mod check;
+mod claims;
+mod cleanup;
+mod entry;
+mod error;
 pub mod estimate;
+mod events;
 mod expert;
+mod free;
+mod lease;
+mod load;
+mod oom;
 mod placement;
+pub mod plan;
+mod registry;
+mod report;
+mod settings;
 mod types;
+mod whatif;
 
 pub use blocks::{Distribution, Placement, allocation_string, distribute};
 pub use budget::{Budget, Demand, ReserveRule, Reserves, VramState, budget, headroom};
+pub use error::{ApiError, Gone, MemoryError};
+pub use events::{Listener, describe};
 pub use expert::{
     Amount, DeviceTotal, Expert, ExpertCode, ExpertError, Warning, device_order, parse_expert,
 };
+pub use free::{FreeNote, Removed};
+pub use lease::{Handle, Lease};
 pub use placement::{Order, Shrunk, Split, shrink, shrink_in, split, split_in};
+pub use registry::{HandleOptions, Opened, Registry};
+pub use settings::{HostMemory, Probes, Settings, host_memory};
 pub use types::*;
+pub use whatif::{DevicePlan, HostPlan, LoadModel, LoadPlan, LoadRequest, ModelPlan};

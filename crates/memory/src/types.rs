@@ -256,6 +256,8 @@ impl Action {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanStep {
     pub weights: WeightsId,
+    /// Only what one handle (a patched one) has of its own; none: what handles share.
+    pub model: Option<ModelId>,
     /// None: all devices and the main memory.
     pub device: Option<String>,
     pub action: Action,

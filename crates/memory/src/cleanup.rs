@@ -1,0 +1,380 @@
+//! The ends of things: prompts, times to live, idle time, the program.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::act::{Cause, Done, PRESSURE};
+use crate::entry::Entry;
+use crate::events::event;
+use crate::plan;
+use crate::registry::{Registry, State};
+use crate::{Action, ModelId, Plan, PlanStep, Policy, Trigger, WeightsId, Who};
+
+/// Host bytes after which the heap is given back to the system.
+const TRIM: u64 = 256 << 20;
+
+/// How long after a failed release it is tried again without anybody asking.
+const RETRY: Duration = Duration::from_secs(10);
+
+impl Registry {
+    /// A prompt starts. What prompts hold that are not running was left behind by a crash: their cleanup is done now.
+    pub fn prompt_started(&self, prompt: &str) {
+        let lost: Vec<Arc<str>> = {
+            let mut state = self.lock();
+            let mut lost: Vec<Arc<str>> = Vec::new();
+            let holds = state
+                .entries
+                .values()
+                .flat_map(|entry| &entry.holds)
+                .map(|hold| &hold.prompt);
+            let leases = state.active.values().map(|active| &active.who.prompt);
+            for name in holds.chain(leases) {
+                if !name.is_empty()
+                    && !state.flight.contains(name)
+                    && &**name != prompt
+                    && !lost.contains(name)
+                {
+                    lost.push(Arc::clone(name));
+                }
+            }
+            state.flight.insert(prompt.into());
+            lost
+        };
+        for name in lost {
+            self.clean_up(&name, Trigger::Recovered);
+        }
+    }
+
+    /// A prompt is over, however it ended. A second call does nothing.
+    pub fn prompt_ended(&self, prompt: &str) -> Plan {
+        self.clean_up(prompt, Trigger::PromptEnd)
+    }
+
+    fn clean_up(&self, prompt: &str, trigger: Trigger) -> Plan {
+        let now = self.now();
+        let who = Who {
+            prompt: prompt.into(),
+            ..Who::default()
+        };
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        if !state.flight.remove(prompt) && !state.knows(prompt) {
+            return Plan::default();
+        }
+        state.quiet_since = now;
+        state.emit(event("cleanup.started").trigger(trigger).prompt(prompt));
+        let used_before = state.used();
+        state
+            .active
+            .retain(|_, active| &*active.who.prompt != prompt);
+        // Planned before claims end: they are what the plan is made of.
+        let plan = plan::prompt_end(
+            &state.scene(&[], true, Some(prompt)),
+            !self.settings().smart,
+        );
+        let own = state.end_claims(prompt, now);
+        let mut cause = self.cause(trigger, &who, now);
+        cause.merged = true;
+        let mut done = state.execute(&plan, &cause);
+        for step in plan
+            .steps
+            .iter()
+            .filter(|step| step.action == Action::Defer)
+        {
+            state.defer(step, trigger, &who);
+        }
+        for (id, model) in own {
+            let reason = "its prompt is over and asked for it to go";
+            state.release_own(&id, model, &cause, reason, &mut done);
+        }
+        done.add(state.retry(&cause));
+        done.add(state.expire(&cause, now));
+        self.settle(state, &done, trigger, &who, &used_before);
+        let ids: Vec<WeightsId> = state.entries.keys().cloned().collect();
+        for id in ids {
+            state.sweep(&id);
+        }
+        let draft = event("cleanup.completed")
+            .trigger(trigger)
+            .prompt(prompt)
+            .number("kept", done.kept)
+            .number("released", done.released)
+            .number("evicted", done.evicted)
+            .number("deferred", done.deferred)
+            .number("failed", done.errors.len() as u64)
+            .number("device_bytes", done.from_devices)
+            .number("host_bytes", done.from_host);
+        state.emit(draft);
+        drop(guard);
+        self.host_pressure(&who);
+        plan
+    }
+
+    pub(crate) fn cause<'a>(&self, trigger: Trigger, who: &'a Who, now: Instant) -> Cause<'a> {
+        Cause {
+            trigger,
+            who,
+            demoted_by: trigger.name(),
+            merged: false,
+            to_host: false,
+            forget: false,
+            streams: self.settings().streams,
+            now,
+        }
+    }
+
+    /// After weights went: caches of the devices, the heap, and whether as much came free as should have.
+    pub(crate) fn settle(
+        &self,
+        state: &mut State,
+        done: &Done,
+        trigger: Trigger,
+        who: &Who,
+        used_before: &[u64],
+    ) {
+        for spot in &done.devices {
+            state.soft_empty_on(*spot, trigger);
+        }
+        if done.from_host > TRIM || done.released > 0 {
+            fresco_tensor::free_spare_memory();
+        }
+        if !state.active.is_empty() || done.from_devices == 0 {
+            // Somebody computes: the counters say nothing.
+            return;
+        }
+        let before: u64 = used_before.iter().sum();
+        let measured = before.saturating_sub(state.used().iter().sum());
+        let difference = measured.abs_diff(done.from_devices);
+        if difference > done.from_devices / 20 {
+            let draft = event("accounting.drift")
+                .trigger(trigger)
+                .who(who)
+                .reason("the devices do not agree with the books")
+                .number("expected", done.from_devices)
+                .number("measured", measured);
+            state.emit(draft);
+        }
+    }
+
+    /// What is due: times to live, releases that failed, models that were not used for long, main memory that runs short.
+    pub fn tick(&self) {
+        let now = self.now();
+        let who = Who::default();
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let used_before = state.used();
+        let mut cause = self.cause(Trigger::Idle, &who, now);
+        cause.merged = true;
+        let mut done = state.retry(&cause);
+        done.add(state.expire(&cause, now));
+        let idle = self.settings().unload_after;
+        if idle.is_some_and(|idle| state.flight.is_empty() && now >= state.quiet_since + idle) {
+            let scene = state.scene(&[], true, None);
+            let mut plan = plan::eject(&scene, None);
+            plan.steps.retain(|step| {
+                step.policy <= Policy::EjectAfter && !state.entries[&step.weights].is_held()
+            });
+            for step in &mut plan.steps {
+                step.reason = "nothing was used for long".to_owned();
+            }
+            done.add(state.execute(&plan, &cause));
+        }
+        self.settle(state, &done, Trigger::Idle, &who, &used_before);
+        drop(guard);
+        self.host_pressure(&who);
+    }
+
+    /// When [`Registry::tick`] has something to do; none: nothing is waiting for time to pass.
+    pub fn next_tick(&self) -> Option<Instant> {
+        let state = self.lock();
+        let mut due: Option<Instant> = None;
+        let mut at = |time: Instant| due = Some(due.map_or(time, |due| due.min(time)));
+        let mut resident = false;
+        for entry in state.entries.values() {
+            if let Some((_, tried)) = entry.failed {
+                at(tried + RETRY);
+            }
+            if let Some(deadline) = entry.deadline.filter(|_| !entry.is_held()) {
+                at(deadline);
+            }
+            let free_to_go = entry.claims.policy().0 <= Policy::EjectAfter && !entry.is_held();
+            resident |= free_to_go && (1..state.devices.len()).any(|spot| entry.on(spot) > 0);
+        }
+        if let Some(idle) = self.settings().unload_after
+            && resident
+            && state.flight.is_empty()
+        {
+            at(state.quiet_since + idle);
+        }
+        due
+    }
+
+    /// Main memory below what should stay available: what nobody needs goes.
+    fn host_pressure(&self, who: &Who) {
+        let Some(host) = self.host() else {
+            return;
+        };
+        let floor = host.floor(self.settings().host_headroom);
+        if host.available >= floor {
+            return;
+        }
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let used_before = state.used();
+        let desperate = host.available < host.total / 50;
+        let plan = plan::host(
+            &state.scene(&[], false, None),
+            floor - host.available,
+            desperate,
+        );
+        let mut cause = self.cause(Trigger::Pressure, who, self.now());
+        cause.demoted_by = PRESSURE;
+        let done = state.execute(&plan, &cause);
+        self.settle(state, &done, Trigger::Pressure, who, &used_before);
+    }
+
+    /// The program ends: prompts that run are cleaned up, then everything goes.
+    pub fn shutdown(&self) {
+        let running: Vec<Arc<str>> = self.lock().flight.iter().cloned().collect();
+        for prompt in running {
+            self.clean_up(&prompt, Trigger::Shutdown);
+        }
+        let who = Who::default();
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let mut cause = self.cause(Trigger::Shutdown, &who, self.now());
+        cause.merged = true;
+        cause.forget = true;
+        let plan = Plan {
+            steps: state.releases(|entry| entry.in_memory() > 0, "the program ends"),
+        };
+        state.execute(&plan, &cause);
+        fresco_tensor::free_spare_memory();
+    }
+}
+
+impl State {
+    fn knows(&self, prompt: &str) -> bool {
+        self.active
+            .values()
+            .any(|active| &*active.who.prompt == prompt)
+            || self.entries.values().any(|entry| {
+                entry.holds.iter().any(|hold| &*hold.prompt == prompt)
+                    || entry.opening.iter().any(|name| &**name == prompt)
+                    || entry.claims.ending(prompt, false).next().is_some()
+            })
+    }
+
+    /// Bytes in use by device.
+    pub(crate) fn used(&self) -> Vec<u64> {
+        self.devices
+            .iter()
+            .map(fresco_tensor::Device::used)
+            .collect()
+    }
+
+    /// The prompt's holds and claims end. Gives the handles whose own units go although the weights stay.
+    fn end_claims(&mut self, prompt: &str, now: Instant) -> Vec<(WeightsId, ModelId)> {
+        let mut own = Vec::new();
+        for (id, entry) in &mut self.entries {
+            let touched = entry.holds.iter().any(|hold| &*hold.prompt == prompt);
+            entry.holds.retain(|hold| &*hold.prompt != prompt);
+            entry.opening.retain(|name| &**name != prompt);
+            for handle in entry.handles.values_mut() {
+                handle.eject.take_if(|(_, name)| &**name == prompt);
+            }
+            let ended = entry.claims.end(prompt, touched);
+            let held: Vec<ModelId> = entry.holds.iter().map(|hold| hold.model).collect();
+            for model in entry.handles.keys() {
+                let line = entry.lineage(*model);
+                if line.iter().any(|ancestor| ended.contains(ancestor)) && !held.contains(model) {
+                    own.push((id.clone(), *model));
+                }
+            }
+            if let (Policy::Ttl(time), _) = entry.claims.policy()
+                && !entry.is_held()
+                && (touched || entry.deadline.is_none())
+            {
+                entry.deadline = now.checked_add(time);
+            }
+        }
+        own
+    }
+
+    /// Somebody else still uses what should go.
+    fn defer(&mut self, step: &PlanStep, trigger: Trigger, who: &Who) {
+        let Some(entry) = self.entries.get_mut(&step.weights) else {
+            return;
+        };
+        entry.ejected = true;
+        let (policy, source) = (step.policy, entry.claims.policy().1);
+        let draft = event("cleanup.deferred")
+            .trigger(trigger)
+            .who(who)
+            .weights(&step.weights, &entry.class)
+            .policy(policy, source)
+            .decision("defer")
+            .reason(step.reason.clone())
+            .number("bytes", step.bytes);
+        self.emit(draft);
+    }
+
+    pub(crate) fn releases(&self, which: impl Fn(&Entry) -> bool, reason: &str) -> Vec<PlanStep> {
+        let chosen = self.entries.values().filter(|entry| which(entry));
+        chosen
+            .map(|entry| PlanStep {
+                weights: entry.id.clone(),
+                model: None,
+                device: None,
+                action: Action::Release,
+                policy: entry.claims.policy().0,
+                bytes: entry.in_memory(),
+                reason: reason.to_owned(),
+            })
+            .collect()
+    }
+
+    /// Releases that failed are tried again.
+    fn retry(&mut self, cause: &Cause<'_>) -> Done {
+        let again = |entry: &Entry| {
+            entry
+                .failed
+                .as_ref()
+                .is_some_and(|(_, tried)| *tried < cause.now)
+                && !entry.is_held()
+        };
+        let plan = Plan {
+            steps: self.releases(again, "releasing it failed before"),
+        };
+        self.execute(&plan, cause)
+    }
+
+    /// Times to live that are over.
+    fn expire(&mut self, cause: &Cause<'_>, now: Instant) -> Done {
+        let over = |entry: &Entry| {
+            entry.deadline.is_some_and(|deadline| deadline <= now) && !entry.is_held()
+        };
+        let lapsed: Vec<WeightsId> = self
+            .entries
+            .values()
+            .filter(|e| over(e))
+            .map(|e| e.id.clone())
+            .collect();
+        let mut steps = Vec::new();
+        for id in lapsed {
+            let Some(entry) = self.entries.get_mut(&id) else {
+                continue;
+            };
+            entry.deadline = None;
+            let alive = matches!(entry.claims.policy().0, Policy::Ttl(_));
+            if alive {
+                let list = self.releases(|entry| entry.id == id, "its time to live is over");
+                steps.extend(list);
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.claims.expire();
+                }
+            }
+        }
+        self.execute(&Plan { steps }, cause)
+    }
+}

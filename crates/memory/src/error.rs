@@ -1,0 +1,48 @@
+//! Why models cannot be had, or asked about.
+
+use fresco_tensor::TensorError;
+
+use crate::{BoxError, WeightsId};
+
+/// Why a use of models cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    #[error(
+        "{device} has no room: {wanted} bytes are wanted, {free} of its {capacity} bytes are free. {would_fit}"
+    )]
+    NoRoom {
+        device: String,
+        wanted: u64,
+        free: u64,
+        capacity: u64,
+        /// What could be done, in a sentence.
+        would_fit: String,
+    },
+    #[error(
+        "the main memory cannot hold the model: {wanted} bytes are wanted, {available} bytes can be had"
+    )]
+    Host { wanted: u64, available: u64 },
+    #[error("cannot load {weights}")]
+    Load {
+        weights: WeightsId,
+        source: BoxError,
+    },
+    #[error(transparent)]
+    Device(#[from] TensorError),
+}
+
+/// The record of weights is gone although something refers to them: their loader must run again.
+#[derive(Debug, thiserror::Error)]
+#[error("the weights were removed; run the loader again")]
+pub struct Gone;
+
+/// Why a request about a model cannot be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    #[error("there is no such model")]
+    Unknown,
+    #[error("the model is in use")]
+    Leased,
+    #[error("the model is pinned")]
+    Pinned,
+}

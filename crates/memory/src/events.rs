@@ -1,0 +1,263 @@
+//! What happened: a ring of events, a line in the log for each, and whoever listens.
+//!
+//! Events are numbered under the registry's lock and handed out after it was given back, in their order: a listener
+//! may ask the registry anything.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use crate::{Event, ModelId, Policy, PolicySource, Trigger, WeightsId, Who};
+
+/// How many events are remembered.
+pub(crate) const RING: usize = 10_000;
+
+pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// An event that is being written.
+pub(crate) struct Draft(Event);
+
+/// Starts an event of a kind.
+pub(crate) fn event(kind: &'static str) -> Draft {
+    Draft(Event {
+        seq: 0,
+        time: SystemTime::UNIX_EPOCH,
+        kind,
+        trigger: None,
+        prompt: None,
+        node: None,
+        weights: None,
+        model: None,
+        class: None,
+        device: None,
+        bytes_before: None,
+        bytes_after: None,
+        policy: None,
+        policy_source: None,
+        decision: None,
+        reason: None,
+        error: None,
+        numbers: Vec::new(),
+    })
+}
+
+impl Draft {
+    pub(crate) fn trigger(mut self, trigger: Trigger) -> Self {
+        self.0.trigger = Some(trigger);
+        self
+    }
+
+    pub(crate) fn who(mut self, who: &Who) -> Self {
+        let said = |text: &Arc<str>| (!text.is_empty()).then(|| Arc::clone(text));
+        self.0.prompt = said(&who.prompt);
+        self.0.node = said(&who.node);
+        self
+    }
+
+    pub(crate) fn prompt(mut self, prompt: &str) -> Self {
+        self.0.prompt = (!prompt.is_empty()).then(|| prompt.into());
+        self
+    }
+
+    pub(crate) fn weights(mut self, id: &WeightsId, class: &Arc<str>) -> Self {
+        self.0.weights = Some(id.clone());
+        self.0.class = Some(Arc::clone(class));
+        self
+    }
+
+    pub(crate) fn model(mut self, model: Option<ModelId>) -> Self {
+        self.0.model = model;
+        self
+    }
+
+    pub(crate) fn device(mut self, device: impl ToString) -> Self {
+        self.0.device = Some(device.to_string());
+        self
+    }
+
+    pub(crate) fn bytes(mut self, before: u64, after: u64) -> Self {
+        self.0.bytes_before = Some(before);
+        self.0.bytes_after = Some(after);
+        self
+    }
+
+    pub(crate) fn policy(mut self, policy: Policy, source: PolicySource) -> Self {
+        self.0.policy = Some(policy);
+        self.0.policy_source = Some(source);
+        self
+    }
+
+    pub(crate) fn decision(mut self, decision: &'static str) -> Self {
+        self.0.decision = Some(decision);
+        self
+    }
+
+    pub(crate) fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.0.reason = Some(reason.into());
+        self
+    }
+
+    pub(crate) fn error(mut self, error: Option<String>) -> Self {
+        self.0.error = error;
+        self
+    }
+
+    pub(crate) fn number(mut self, name: &'static str, value: u64) -> Self {
+        self.0.numbers.push((name, value));
+        self
+    }
+}
+
+/// The ring, and what waits to be handed out.
+#[derive(Default)]
+pub(crate) struct Log {
+    last: u64,
+    ring: VecDeque<Event>,
+}
+
+impl Log {
+    /// Numbers and keeps an event; the answer goes to the listeners.
+    pub(crate) fn write(&mut self, draft: Draft) -> Event {
+        self.last += 1;
+        let event = Event {
+            seq: self.last,
+            time: SystemTime::now(),
+            ..draft.0
+        };
+        if self.ring.len() == RING {
+            self.ring.pop_front();
+        }
+        self.ring.push_back(event.clone());
+        event
+    }
+
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Those after a number, of these kinds (none: all), oldest first; the newest `limit` of them.
+    pub(crate) fn since(&self, since: u64, kinds: &[String], limit: usize) -> Vec<Event> {
+        let wanted = |event: &&Event| kinds.is_empty() || kinds.iter().any(|k| k == event.kind);
+        let newer = self.ring.iter().rev().take_while(|event| event.seq > since);
+        let mut events: Vec<Event> = newer.filter(wanted).take(limit).cloned().collect();
+        events.reverse();
+        events
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    /// Somebody hands events out now; whoever comes in between leaves his to them.
+    busy: bool,
+}
+
+/// Hands events to the log and to listeners.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    waiting: Mutex<Waiting>,
+    listeners: Mutex<Vec<Listener>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends handing out also where a listener panics.
+struct Turn<'a>(&'a Outbox);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.waiting).busy = false;
+    }
+}
+
+impl Outbox {
+    pub(crate) fn listen(&self, listener: Listener) {
+        lock(&self.listeners).push(listener);
+    }
+
+    /// Called under the registry's lock, so that events wait in their order.
+    pub(crate) fn put(&self, event: Event) {
+        lock(&self.waiting).events.push_back(event);
+    }
+
+    /// Called without the registry's lock.
+    pub(crate) fn deliver(&self) {
+        loop {
+            let batch: Vec<Event> = {
+                let mut waiting = lock(&self.waiting);
+                if waiting.busy || waiting.events.is_empty() {
+                    return;
+                }
+                waiting.busy = true;
+                waiting.events.drain(..).collect()
+            };
+            let turn = Turn(self);
+            let listeners: Vec<Listener> = lock(&self.listeners).clone();
+            for event in &batch {
+                line(event);
+                for listener in &listeners {
+                    listener(event);
+                }
+            }
+            drop(turn);
+        }
+    }
+}
+
+/// The event as a line of the log.
+fn line(event: &Event) {
+    let loud = matches!(
+        event.kind,
+        "model.loaded"
+            | "model.rehydrated"
+            | "model.released"
+            | "model.evicted"
+            | "model.leak_suspected"
+            | "eject.applied"
+            | "free.applied"
+            | "retention.overridden"
+            | "retention.conflict"
+            | "oom.step"
+            | "accounting.drift"
+    );
+    let text = describe(event);
+    if event.error.is_some() {
+        tracing::warn!(seq = event.seq, "{text}");
+    } else if loud {
+        tracing::info!(seq = event.seq, "{text}");
+    } else {
+        tracing::debug!(seq = event.seq, "{text}");
+    }
+}
+
+/// One line: kind, identity, policy and its source, bytes, reason.
+pub fn describe(event: &Event) -> String {
+    use std::fmt::Write;
+    let mut text = event.kind.to_owned();
+    let mut add = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            let _ = write!(text, " {name}={value}");
+        }
+    };
+    add("weights", event.weights.as_ref().map(ToString::to_string));
+    add("model", event.model.map(|id| id.to_string()));
+    add("device", event.device.clone());
+    add("decision", event.decision.map(str::to_owned));
+    add("policy", event.policy.map(|policy| policy.to_string()));
+    add("from", event.policy_source.map(|s| s.name().to_owned()));
+    add("before", event.bytes_before.map(|b| b.to_string()));
+    add("after", event.bytes_after.map(|b| b.to_string()));
+    for (name, value) in &event.numbers {
+        add(name, Some(value.to_string()));
+    }
+    add("trigger", event.trigger.map(|t| t.name().to_owned()));
+    add("prompt", event.prompt.as_ref().map(ToString::to_string));
+    add("node", event.node.as_ref().map(ToString::to_string));
+    add("error", event.error.as_ref().map(|e| format!("{e:?}")));
+    if let Some(reason) = &event.reason {
+        let _ = write!(text, ": {reason}");
+    }
+    text
+}

@@ -1,0 +1,326 @@
+//! What clients ask for: `POST /free`, single models, and the service that unloads everything from within a node.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::act::Done;
+use crate::claims::Claim;
+use crate::entry::Entry;
+use crate::error::ApiError;
+use crate::events::event;
+use crate::plan;
+use crate::registry::{Registry, State};
+use crate::settings::resident_set;
+use crate::{
+    Action, FreeReport, FreeRequest, Freed, ModelReport, Plan, Policy, PolicySource, Trigger,
+    WeightsId, Who,
+};
+
+/// A request to free that is not carried out now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FreeNote {
+    /// It asks for nothing.
+    Noop,
+    /// It waits for the end of this prompt.
+    Deferred(Arc<str>),
+}
+
+/// How a model left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removed {
+    Done,
+    /// As soon as the prompts that hold it are over.
+    Deferred,
+}
+
+impl Registry {
+    /// Carries a request out. With a prompt that runs: only what no prompt holds; the caller asks again after its end.
+    pub fn free(&self, request: &FreeRequest, prompt: Option<&str>) -> FreeReport {
+        if !request.unload_models && !request.free_memory {
+            self.note_free(FreeNote::Noop);
+            return FreeReport::default();
+        }
+        let started = self.now();
+        let ram_before = resident_set();
+        let who = Who {
+            prompt: prompt.unwrap_or("").into(),
+            ..Who::default()
+        };
+        let trigger = if request.force {
+            Trigger::Force
+        } else {
+            Trigger::Free
+        };
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let used_before = state.used();
+        let plan = state.free_plan(request);
+        let named: BTreeSet<WeightsId> =
+            plan.steps.iter().map(|step| step.weights.clone()).collect();
+        let before: Vec<(WeightsId, Vec<(String, u64)>)> = named
+            .iter()
+            .map(|id| (id.clone(), state.places(id)))
+            .collect();
+        let mut cause = self.cause(trigger, &who, started);
+        cause.merged = true;
+        cause.to_host = true;
+        cause.forget = true;
+        let done = state.execute(&plan, &cause);
+        state.mark_offloaded(request);
+        self.settle(state, &done, trigger, &who, &used_before);
+        let models = before
+            .into_iter()
+            .map(|(id, before)| Freed {
+                after: state.places(&id),
+                error: done
+                    .errors
+                    .iter()
+                    .find(|(failed, _)| *failed == id)
+                    .map(|(_, e)| e.clone()),
+                weights: id,
+                before,
+            })
+            .collect();
+        if prompt.is_none() || done.changed() {
+            state.say_freed(request, trigger, &who, &done);
+        }
+        drop(guard);
+        if done.changed() {
+            fresco_tensor::free_spare_memory();
+        }
+        FreeReport {
+            models,
+            ram_before,
+            ram_after: resident_set(),
+            took: self.now().saturating_duration_since(started),
+            plan,
+        }
+    }
+
+    /// What [`Registry::free`] would do.
+    pub fn free_plan(&self, request: &FreeRequest) -> Plan {
+        self.lock().free_plan(request)
+    }
+
+    pub fn note_free(&self, kind: FreeNote) {
+        let draft = match kind {
+            FreeNote::Noop => event("free.noop").trigger(Trigger::Free),
+            FreeNote::Deferred(prompt) => event("free.deferred")
+                .trigger(Trigger::Free)
+                .prompt(&prompt)
+                .decision("defer")
+                .reason("a prompt runs; it is done after its end"),
+        };
+        self.lock().emit(draft);
+    }
+
+    /// The remembered results of nodes were dropped.
+    pub fn note_cache_reset(&self) {
+        self.lock().emit(event("cache.reset"));
+    }
+
+    /// Gives back what is only held to be faster. No model moves, nothing is forgotten.
+    pub fn soft_empty(&self) {
+        let mut state = self.lock();
+        let count = state.devices.len();
+        for spot in 1..count {
+            state.soft_empty_on(spot, Trigger::Free);
+        }
+        if count == 1 {
+            fresco_tensor::free_spare_memory();
+        }
+    }
+
+    /// Sets what the API says about a model. What should go after its prompt goes now if no prompt uses it.
+    pub fn set_policy(&self, id: &str, policy: Policy) -> Result<ModelReport, ApiError> {
+        let who = Who::default();
+        let now = self.now();
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let id = state.visible(id).ok_or(ApiError::Unknown)?;
+        let claim = Claim::new(&who, None, policy, PolicySource::Api);
+        state.claim(&id, claim, &who);
+        let entry = state.entries.get_mut(&id).ok_or(ApiError::Unknown)?;
+        let held = entry.is_held();
+        if let (Policy::Ttl(time), false) = (policy, held) {
+            entry.deadline = now.checked_add(time);
+        }
+        let report = state.report(&id);
+        let counts = state
+            .entries
+            .get(&id)
+            .is_some_and(|e| e.claims.policy().0 == Policy::EjectAfter);
+        if policy == Policy::EjectAfter && counts && !held {
+            let mut cause = self.cause(Trigger::Api, &who, now);
+            cause.merged = true;
+            let steps = state.releases(|entry| entry.id == id, "set by the API; no prompt uses it");
+            if let Some(entry) = state.entries.get_mut(&id) {
+                entry.claims.end("", true);
+            }
+            let used_before = state.used();
+            let done = state.execute(&Plan { steps }, &cause);
+            self.settle(state, &done, Trigger::Api, &who, &used_before);
+        }
+        let after = state.report(&id);
+        after.or(report).ok_or(ApiError::Unknown)
+    }
+
+    /// Drops a model and what is claimed for it. Pinned ones only with `force`; what a prompt uses goes after it.
+    pub fn remove(&self, id: &str, force: bool) -> Result<Removed, ApiError> {
+        let who = Who::default();
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let id = state.visible(id).ok_or(ApiError::Unknown)?;
+        let entry = state.entries.get_mut(&id).ok_or(ApiError::Unknown)?;
+        if entry.claims.policy().0 == Policy::Pin && !force {
+            return Err(ApiError::Pinned);
+        }
+        if entry.is_held() {
+            entry.removed = true;
+            entry.claims.clear();
+            let draft = event("cleanup.deferred")
+                .trigger(Trigger::Api)
+                .weights(&id, &entry.class)
+                .decision("defer")
+                .reason("a prompt uses it");
+            state.emit(draft);
+            return Ok(Removed::Deferred);
+        }
+        self.release_now(state, &id, &who);
+        Ok(Removed::Done)
+    }
+
+    /// As [`Registry::remove`], but not for what a prompt uses.
+    pub fn release(&self, id: &str) -> Result<(), ApiError> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let id = state.visible(id).ok_or(ApiError::Unknown)?;
+        let entry = &state.entries[&id];
+        if entry.is_held() {
+            return Err(ApiError::Leased);
+        }
+        if entry.claims.policy().0 == Policy::Pin {
+            return Err(ApiError::Pinned);
+        }
+        self.release_now(state, &id, &Who::default());
+        Ok(())
+    }
+
+    fn release_now(&self, state: &mut State, id: &WeightsId, who: &Who) {
+        let mut cause = self.cause(Trigger::Api, who, self.now());
+        cause.merged = true;
+        cause.forget = true;
+        let steps = state.releases(|entry| entry.id == *id, "asked to go");
+        let used_before = state.used();
+        let done = state.execute(&Plan { steps }, &cause);
+        self.settle(state, &done, Trigger::Api, who, &used_before);
+    }
+
+    /// A node asks for everything to leave the devices. Models of its own prompt come back at their next use; what other
+    /// prompts hold and what is pinned stays.
+    pub fn unload_in_node(&self, who: &Who) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let used_before = state.used();
+        let mut scene = state.scene(&[], true, None);
+        let free = |id: &WeightsId| {
+            !state.entries[id].is_held_by_other(&who.prompt) && !state.entries[id].busy
+        };
+        scene.items.retain(|item| free(&item.weights));
+        let mut plan = plan::eject(&scene, None);
+        for step in plan
+            .steps
+            .iter_mut()
+            .filter(|step| step.action == Action::Evict)
+        {
+            step.reason = "a node asked for everything to be unloaded".to_owned();
+        }
+        let mut cause = self.cause(Trigger::InNode, who, self.now());
+        cause.merged = true;
+        cause.to_host = true;
+        let done = state.execute(&plan, &cause);
+        self.settle(state, &done, Trigger::InNode, who, &used_before);
+    }
+}
+
+impl State {
+    fn free_plan(&self, request: &FreeRequest) -> Plan {
+        let mut scene = self.scene(&[], true, None);
+        scene.items.retain(|item| {
+            self.entries
+                .get(&item.weights)
+                .is_some_and(Entry::is_visible)
+        });
+        let chosen: Option<BTreeSet<WeightsId>> = request
+            .models
+            .as_ref()
+            .map(|names| names.iter().filter_map(|name| self.find(name)).collect());
+        plan::free(&scene, request, |id| {
+            chosen.as_ref().is_none_or(|chosen| chosen.contains(id))
+        })
+    }
+
+    /// A listed model by weights id or handle id.
+    pub(crate) fn visible(&self, id: &str) -> Option<WeightsId> {
+        self.find(id).filter(|id| self.entries[id].is_visible())
+    }
+
+    /// Bytes by device, without those that have none.
+    pub(crate) fn places(&self, id: &WeightsId) -> Vec<(String, u64)> {
+        let Some(entry) = self.entries.get(id) else {
+            return Vec::new();
+        };
+        let there = (0..self.devices.len()).map(|spot| (self.name(spot), entry.on(spot)));
+        there.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    /// Models that compute in main memory have nothing to unload; they are only said to be.
+    fn mark_offloaded(&mut self, request: &FreeRequest) {
+        let Self {
+            entries, devices, ..
+        } = self;
+        let listed = |spot: usize| match &request.devices {
+            None => true,
+            Some(names) => names.contains(&devices.get(spot).name()),
+        };
+        for entry in entries.values_mut() {
+            let policy = entry.claims.policy().0;
+            let spared = entry.is_held()
+                || (policy == Policy::Pin && !request.force)
+                || (request.respect && policy > Policy::EjectAfter);
+            let named = request.models.as_ref().is_none_or(|names| {
+                let model = |name: &String| entry.handles.keys().any(|id| id.to_string() == *name);
+                names
+                    .iter()
+                    .any(|name| name == entry.id.as_str() || model(name))
+            });
+            let on_cpu = entry.handles.values().all(|handle| handle.compute == 0);
+            if !spared && named && on_cpu && listed(0) {
+                entry.marked_offloaded = true;
+            }
+        }
+    }
+
+    fn say_freed(&mut self, request: &FreeRequest, trigger: Trigger, who: &Who, done: &Done) {
+        let draft = event("free.applied")
+            .trigger(trigger)
+            .who(who)
+            .decision(if request.free_memory {
+                "release"
+            } else {
+                "evict"
+            })
+            .error(
+                done.errors
+                    .first()
+                    .map(|(id, error)| format!("{id}: {error}")),
+            )
+            .number("released", done.released)
+            .number("evicted", done.evicted)
+            .number("kept", done.kept)
+            .number("deferred", done.deferred)
+            .number("device_bytes", done.from_devices)
+            .number("host_bytes", done.from_host);
+        self.emit(draft);
+    }
+}

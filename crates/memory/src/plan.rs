@@ -1,0 +1,306 @@
+//! The planner: what is where and why something is done now, in; what leaves, out. Pure, and over sums of bytes, so
+//! that it costs the same however many layers models have.
+
+use std::cmp::Reverse;
+
+use crate::{Action, FreeRequest, ModelId, Plan, PlanStep, Policy, WeightsId};
+
+/// Weights that handles share, or what one patched handle has of its own, as the planner sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    pub weights: WeightsId,
+    /// Of a handle's own part.
+    pub model: Option<ModelId>,
+    /// The policy that counts, and whose it is.
+    pub policy: Policy,
+    pub why: String,
+    /// No handle, no claim that keeps it, no prompt that holds it.
+    pub orphan: bool,
+    /// Its prompt is over and said so; somebody else still held it.
+    pub ejected: bool,
+    /// By a prompt.
+    pub held: bool,
+    /// Part of the load that is being planned: never touched.
+    pub needed: bool,
+    /// The prompt that ends used it or claimed it.
+    pub touched: bool,
+    /// The prompt that ends wants it gone.
+    pub eject: bool,
+    /// Somebody asked for it to go, whatever is claimed.
+    pub removed: bool,
+    /// Bytes by device; the first is the main memory.
+    pub bytes: Vec<u64>,
+    /// Bytes that would be on a device if there were room.
+    pub offloaded: u64,
+    pub size: u64,
+    /// Larger is later.
+    pub last_used: u64,
+}
+
+/// Who goes first: 0 before 6.
+pub const RANKS: u8 = 7;
+/// What ordinary need of room may touch.
+pub const ORDINARY: u8 = 5;
+/// Where keep begins.
+pub const KEPT: u8 = 4;
+pub const PINNED: u8 = 6;
+
+impl Item {
+    /// None: part of the current load.
+    pub fn rank(&self) -> Option<u8> {
+        Some(match self.policy {
+            _ if self.needed => return None,
+            Policy::Pin => PINNED,
+            _ if !self.held && self.orphan => 0,
+            _ if !self.held && (self.ejected || self.removed) => 1,
+            Policy::Auto | Policy::EjectAfter => 2 + u8::from(self.held),
+            Policy::Ttl(_) | Policy::Keep => KEPT + u8::from(self.held),
+        })
+    }
+
+    fn on(&self, device: usize) -> u64 {
+        self.bytes.get(device).copied().unwrap_or(0)
+    }
+
+    fn on_accelerators(&self) -> u64 {
+        self.bytes.iter().skip(1).sum()
+    }
+
+    /// Whether this goes before another of its rank: most of it away already, then longest unused, then smallest.
+    fn order(&self) -> impl Ord + '_ {
+        (
+            Reverse(self.offloaded),
+            self.last_used,
+            self.size,
+            &self.weights,
+            self.model,
+        )
+    }
+
+    fn step(&self, device: Option<(&Scene, usize)>, action: Action, reason: String) -> PlanStep {
+        PlanStep {
+            weights: self.weights.clone(),
+            model: self.model,
+            bytes: match device {
+                Some((_, device)) => self.on(device),
+                None => self.bytes.iter().sum(),
+            },
+            device: device.map(|(scene, device)| scene.devices[device].clone()),
+            action,
+            policy: self.policy,
+            reason,
+        }
+    }
+}
+
+/// Everything at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Scene {
+    /// `cpu` first.
+    pub devices: Vec<String>,
+    pub items: Vec<Item>,
+}
+
+/// A wish for room on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Its place in [`Scene::devices`].
+    pub device: usize,
+    pub to_free: u64,
+    /// The highest rank that may be touched.
+    pub most: u8,
+    /// Nothing leaves in parts, and all without a wish to stay leave, needed or not.
+    pub whole: bool,
+}
+
+impl Scene {
+    /// The items with bytes on a device that may be touched, in the order they go.
+    fn candidates(&self, device: usize, most: u8) -> Vec<(u8, &Item)> {
+        let ranked = |item| Some((Item::rank(item)?, item));
+        let mut list: Vec<(u8, &Item)> = self
+            .items
+            .iter()
+            .filter(|item| item.on(device) > 0)
+            .filter_map(ranked)
+            .filter(|(rank, _)| *rank <= most)
+            .collect();
+        list.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.order().cmp(&b.1.order())));
+        list
+    }
+}
+
+const REASONS: [&str; 7] = [
+    "nothing refers to it any more",
+    "its prompt is over and asked for it to go",
+    "not in use",
+    "in use by a prompt, but not now",
+    "kept, but the room is needed",
+    "kept and in use by a prompt, but the room is needed now",
+    "pinned, but there is no other way",
+];
+
+/// What leaves a device so that so much comes free, in order; as much as there is if that is not enough.
+pub fn room(scene: &Scene, wish: Room) -> Plan {
+    let Room { device, .. } = wish;
+    let mut freed = 0u64;
+    let mut steps = Vec::new();
+    for (rank, item) in scene.candidates(device, wish.most) {
+        let missing = wish.to_free.saturating_sub(freed);
+        if missing == 0 && !(wish.whole && rank < KEPT) {
+            break;
+        }
+        let there = item.on(device);
+        let (place, action) = match rank {
+            0 | 1 => (None, Action::Release),
+            // Whole: what nobody uses comes back in one go, or not at all.
+            2 => (Some((scene, device)), Action::Evict),
+            _ if missing < there && !wish.whole => {
+                (Some((scene, device)), Action::Demote { bytes: missing })
+            }
+            _ => (Some((scene, device)), Action::Evict),
+        };
+        freed = freed.saturating_add(match action {
+            Action::Demote { bytes } => bytes,
+            _ => there,
+        });
+        let reason = format!(
+            "{}; {} needs {missing} bytes more",
+            REASONS[usize::from(rank)],
+            scene.devices[device]
+        );
+        steps.push(item.step(place, action, reason));
+    }
+    Plan { steps }
+}
+
+/// What leaves the main memory so that so much comes free there. `desperate`: what is kept goes too (its claim stays and
+/// it is read again at its next use). Never what a prompt holds, never what is pinned.
+pub fn host(scene: &Scene, to_free: u64, desperate: bool) -> Plan {
+    let most = if desperate { KEPT } else { 2 };
+    let mut freed = 0u64;
+    let mut steps = Vec::new();
+    for (rank, item) in scene.candidates(0, most) {
+        if freed >= to_free {
+            break;
+        }
+        if item.held {
+            continue;
+        }
+        freed = freed.saturating_add(item.on(0));
+        let reason = format!("{}; main memory runs short", REASONS[usize::from(rank)]);
+        steps.push(item.step(None, Action::Release, reason));
+    }
+    Plan { steps }
+}
+
+/// Everything that is not part of a load leaves a device (none: every accelerator), except what is pinned.
+pub fn eject(scene: &Scene, only: Option<usize>) -> Plan {
+    let mut steps = Vec::new();
+    for device in 1..scene.devices.len() {
+        if only.is_some_and(|only| only != device) {
+            continue;
+        }
+        for (rank, item) in scene.candidates(device, RANKS) {
+            let place = Some((scene, device));
+            steps.push(if rank == PINNED {
+                item.step(place, Action::Keep, "pinned".to_owned())
+            } else {
+                let reason = "the loader of another model asked for the device".to_owned();
+                item.step(place, Action::Evict, reason)
+            });
+        }
+    }
+    Plan { steps }
+}
+
+/// What the end of a prompt does: `eject` items go unless somebody wants them more or still holds them, everything else
+/// the prompt touched stays and says why. `whole`: nothing stays on a device without a wish.
+pub fn prompt_end(scene: &Scene, whole: bool) -> Plan {
+    let mut items: Vec<&Item> = scene.items.iter().collect();
+    items.sort_by_key(|item| (&item.weights, item.model));
+    let mut steps = Vec::new();
+    for item in items {
+        let goes =
+            item.removed || ((item.eject || item.ejected) && item.policy <= Policy::EjectAfter);
+        if goes && item.held {
+            let reason = "another prompt still uses it".to_owned();
+            steps.push(item.step(None, Action::Defer, reason));
+        } else if goes {
+            let reason = if item.removed {
+                "asked to go while it was in use".to_owned()
+            } else {
+                item.why.clone()
+            };
+            steps.push(item.step(None, Action::Release, reason));
+        } else if whole
+            && !item.held
+            && item.policy <= Policy::EjectAfter
+            && item.on_accelerators() > 0
+        {
+            for device in 1..scene.devices.len() {
+                if item.on(device) > 0 {
+                    let reason = "smart memory is off".to_owned();
+                    steps.push(item.step(Some((scene, device)), Action::Evict, reason));
+                }
+            }
+        } else if item.touched {
+            steps.push(item.step(None, Action::Keep, item.why.clone()));
+        }
+    }
+    Plan { steps }
+}
+
+/// What a request to free does. `selected`: whether weights are among those it names.
+pub fn free(scene: &Scene, request: &FreeRequest, selected: impl Fn(&WeightsId) -> bool) -> Plan {
+    let listed = |name: &str| match &request.devices {
+        None => true,
+        Some(names) => names.iter().any(|n| n == name),
+    };
+    let mut items: Vec<&Item> = scene
+        .items
+        .iter()
+        .filter(|i| selected(&i.weights))
+        .collect();
+    items.sort_by_key(|item| (&item.weights, item.model));
+    let mut steps = Vec::new();
+    if !request.unload_models && !request.free_memory {
+        return Plan { steps };
+    }
+    for item in items {
+        let places: Vec<usize> = (0..scene.devices.len())
+            .filter(|d| item.on(*d) > 0)
+            .collect();
+        let here = |device: &usize| listed(&scene.devices[*device]);
+        // A list of devices limits what goes: the main memory too is only given back where it is named.
+        let all = places.iter().all(here) && (request.devices.is_none() || !places.is_empty());
+        if !all && !places.iter().any(here) {
+            continue;
+        }
+        let whole = request.free_memory && all;
+        if !whole && !places.iter().any(|d| *d > 0 && here(d)) {
+            continue;
+        }
+        if item.policy == Policy::Pin && !request.force {
+            steps.push(item.step(None, Action::Keep, "pinned".to_owned()));
+        } else if request.respect
+            && item.policy >= Policy::Ttl(std::time::Duration::ZERO)
+            && !request.force
+        {
+            steps.push(item.step(
+                None,
+                Action::Keep,
+                format!("retention is respected: {}", item.why),
+            ));
+        } else if item.held {
+            steps.push(item.step(None, Action::Defer, "a prompt uses it".to_owned()));
+        } else if whole {
+            steps.push(item.step(None, Action::Release, "asked to free memory".to_owned()));
+        } else {
+            for device in places.into_iter().filter(|d| *d > 0 && here(d)) {
+                let reason = "asked to unload models".to_owned();
+                steps.push(item.step(Some((scene, device)), Action::Evict, reason));
+            }
+        }
+    }
+    Plan { steps }
+}
