@@ -37,6 +37,8 @@ pub(crate) enum Task {
     Nodes(NodesArgs),
     /// Show what was found: folders, front-ends, devices, ports
     Doctor(Box<ServeArgs>),
+    /// Show what a running server has in memory, and why
+    Memory(Box<MemoryViewArgs>),
 }
 
 /// Where things are.
@@ -88,15 +90,110 @@ pub(crate) struct ExecArgs {
     /// Write neither prompt nor workflow into saved files
     #[arg(long)]
     pub(crate) disable_metadata: bool,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
+}
+
+/// Where models are, and for how long.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Memory")]
+pub(crate) struct MemoryArgs {
+    /// Everything on the accelerator, also text encoders and results
+    #[arg(long, group = "vram")]
+    pub(crate) gpu_only: bool,
+    /// Models stay on the accelerator after use
+    #[arg(long, group = "vram")]
+    pub(crate) highvram: bool,
+    /// As much of a model on the accelerator as fits, the rest streamed (default)
+    #[arg(long, group = "vram")]
+    pub(crate) normalvram: bool,
+    /// The same, with text encoders in main memory
+    #[arg(long, group = "vram")]
+    pub(crate) lowvram: bool,
+    /// All weights in main memory, streamed at every use
+    #[arg(long, group = "vram")]
+    pub(crate) novram: bool,
+    /// No accelerator at all
+    #[arg(long, group = "vram")]
+    pub(crate) cpu: bool,
+    /// Memory of the accelerator that is left to other programs (0.4 if not given)
+    #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
+    pub(crate) reserve_vram: Option<u64>,
+    /// Memory of the accelerator kept for computing, at least (0.8 if not given)
+    #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
+    pub(crate) inference_reserve: Option<u64>,
     /// Unload all models after every prompt
     #[arg(long)]
     pub(crate) disable_smart_memory: bool,
+    /// Fetch N layers ahead while one computes (2 if not given)
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "2",
+        value_parser = clap::value_parser!(u8).range(0..=64), allow_negative_numbers = true)]
+    pub(crate) async_offload: Option<u8>,
+    /// Fetch nothing ahead
+    #[arg(long)]
+    pub(crate) disable_async_offload: bool,
+    /// Autoencoders in main memory
+    #[arg(long)]
+    pub(crate) cpu_vae: bool,
+    /// Unload models that were not used for so long
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    pub(crate) unload_after: Option<std::time::Duration>,
+    /// Append every decision about memory to FILE, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) memory_log: Option<PathBuf>,
+    /// Number format in which LoRAs are merged
+    #[arg(long, value_enum, value_name = "DTYPE", default_value_t)]
+    pub(crate) lora_merge_dtype: MergeChoice,
     /// Change weights by LoRAs at every use, and keep no changed copies: slow, for little memory
     #[arg(long)]
     pub(crate) lora_on_the_fly: bool,
     /// Add a simulated accelerator, like sim:0=4GiB
     #[arg(long, value_name = "NAME=SIZE", action = ArgAction::Append, value_parser = fresco_tensor::device::parse_sim)]
     pub(crate) sim_device: Vec<(u32, u64)>,
+    /// Simulated accelerators copy to each other by way of the main memory
+    #[arg(long)]
+    pub(crate) sim_no_peer: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MergeChoice {
+    #[default]
+    Auto,
+    Fp16,
+    Fp32,
+}
+
+/// More than any device has.
+const MOST_GIGABYTES: f64 = 1_048_576.0;
+
+/// Gigabytes (of 2^30 bytes) as bytes.
+fn gigabytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("it must be a number of gigabytes, 0 to {MOST_GIGABYTES}");
+    let amount: f64 = text.trim().parse().map_err(|_| wrong())?;
+    fresco_memory::amount::gib(amount)
+        .filter(|_| amount <= MOST_GIGABYTES)
+        .ok_or_else(wrong)
+}
+
+/// A hundred years.
+const MOST_SECONDS: f64 = 3_155_760_000.0;
+
+fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    let wrong = || format!("it must be a number of seconds, 0 to {MOST_SECONDS}");
+    let amount: f64 = text.trim().parse().map_err(|_| wrong())?;
+    if !(0.0..=MOST_SECONDS).contains(&amount) {
+        return Err(wrong());
+    }
+    std::time::Duration::try_from_secs_f64(amount).map_err(|_| wrong())
+}
+
+/// How often a table is drawn anew.
+fn refresh(text: &str) -> Result<std::time::Duration, String> {
+    let every = seconds(text)?;
+    if every < std::time::Duration::from_millis(50) {
+        return Err("it must be at least 0.05 seconds".to_owned());
+    }
+    Ok(every)
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -287,12 +384,72 @@ pub(crate) struct NodesArgs {
     pub(crate) log: LogArgs,
 }
 
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = false)]
+pub(crate) struct MemoryViewArgs {
+    #[command(subcommand)]
+    pub(crate) action: Option<MemoryAction>,
+    /// Draw the table again every so often, until Ctrl-C (bare: every second)
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = refresh)]
+    pub(crate) watch: Option<std::time::Duration>,
+    /// The server to ask
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8188",
+        global = true
+    )]
+    pub(crate) url: String,
+    /// Its secret, if it has one
+    #[arg(long, value_name = "TEXT", group = "secret", global = true)]
+    pub(crate) token: Option<String>,
+    /// File whose first line is the secret
+    #[arg(long, value_name = "FILE", group = "secret", global = true)]
+    pub(crate) token_file: Option<PathBuf>,
+    /// The server's answer as it is
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum MemoryAction {
+    /// Unload models; with --all drop them and the results of all nodes
+    Free {
+        /// Also from main memory, and forget the results of nodes
+        #[arg(long)]
+        all: bool,
+        /// Pinned models too, and now, as far as the running prompt does not use them
+        #[arg(long)]
+        force: bool,
+        /// Spare models that are to be kept
+        #[arg(long)]
+        respect: bool,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Keep a model in memory
+    Keep { id: String },
+    /// Keep a model in memory, and where it is
+    Pin { id: String },
+    /// Let a model go when its place is needed
+    Auto { id: String },
+    /// Drop a model now, or after the prompt that uses it
+    Eject {
+        id: String,
+        /// Also if it is pinned
+        #[arg(long)]
+        force: bool,
+    },
+}
+
 /// How an accepted flag takes its value.
 #[derive(Clone, Copy, Debug)]
 enum Takes {
     Nothing,
     Int,
-    Float,
     Text,
     /// An integer that may be left out.
     MaybeInt,
@@ -323,7 +480,6 @@ const ACCEPTED: &[(&str, Takes, &str)] = &[
     ("fp16-vae", Takes::Nothing, "vae"),
     ("fp32-vae", Takes::Nothing, "vae"),
     ("bf16-vae", Takes::Nothing, "vae"),
-    ("cpu-vae", Takes::Nothing, ""),
     ("fp8_e4m3fn-text-enc", Takes::Nothing, "text-enc"),
     ("fp8_e5m2-text-enc", Takes::Nothing, "text-enc"),
     ("fp16-text-enc", Takes::Nothing, "text-enc"),
@@ -345,15 +501,6 @@ const ACCEPTED: &[(&str, Takes, &str)] = &[
     ("enable-manager", Takes::Nothing, ""),
     ("disable-manager-ui", Takes::Nothing, "manager-ui"),
     ("enable-manager-legacy-ui", Takes::Nothing, "manager-ui"),
-    ("gpu-only", Takes::Nothing, "vram"),
-    ("highvram", Takes::Nothing, "vram"),
-    ("normalvram", Takes::Nothing, "vram"),
-    ("lowvram", Takes::Nothing, "vram"),
-    ("novram", Takes::Nothing, "vram"),
-    ("cpu", Takes::Nothing, "vram"),
-    ("reserve-vram", Takes::Float, ""),
-    ("async-offload", Takes::MaybeInt, ""),
-    ("disable-async-offload", Takes::Nothing, ""),
     ("force-non-blocking", Takes::Nothing, ""),
     ("deterministic", Takes::Nothing, ""),
     (
@@ -397,9 +544,6 @@ fn accept(command: Command) -> Command {
             arg = match takes {
                 Takes::Nothing => arg.action(ArgAction::SetTrue),
                 Takes::Int => arg.value_name("N").value_parser(clap::value_parser!(i64)),
-                Takes::Float => arg
-                    .value_name("NUMBER")
-                    .value_parser(clap::value_parser!(f64)),
                 Takes::Text => arg.value_name("TEXT"),
                 Takes::MaybeInt => arg
                     .value_name("N")
@@ -505,6 +649,8 @@ mod tests {
             "--disable-xformers --enable-manager",
             "--reserve-vram 0.5 --async-offload --disable-async-offload --force-non-blocking",
             "--async-offload 4",
+            "--unload-after 30 --memory-log a.jsonl --lora-merge-dtype fp16 --inference-reserve 0.01",
+            "--sim-device sim:0=1GiB --sim-no-peer --lora-merge-dtype auto",
             "--default-hashing-function md5",
             "--default-hashing-function sha512",
             "--disable-smart-memory --deterministic",
@@ -545,7 +691,46 @@ mod tests {
         refused("--cache-none --cache-lru 3");
         refused("--cache-classic --cache-ram");
         refused("--token a --token-file b");
+        let states = [
+            "gpu-only",
+            "highvram",
+            "normalvram",
+            "lowvram",
+            "novram",
+            "cpu",
+        ];
+        for a in states {
+            ok(&format!("--{a}"));
+            ok(&format!("run x.json --{a}"));
+            for b in states.iter().filter(|b| **b != a) {
+                refused(&format!("--{a} --{b}"));
+            }
+        }
         ok("--fp16-vae --fp16-unet --lowvram --force-fp16");
+    }
+
+    #[test]
+    fn amounts_are_gigabytes_of_1024_megabytes() {
+        let parsed = ok("--reserve-vram 0.5 --inference-reserve 0 --unload-after 1.5");
+        assert_eq!(parsed.get_one::<u64>("reserve_vram"), Some(&(1 << 29)));
+        assert_eq!(parsed.get_one::<u64>("inference_reserve"), Some(&0));
+        let idle = parsed.get_one::<std::time::Duration>("unload_after");
+        assert_eq!(idle, Some(&std::time::Duration::from_millis(1500)));
+    }
+
+    #[test]
+    fn memory_is_looked_at_and_changed() {
+        for line in [
+            "memory",
+            "memory --watch",
+            "memory --watch 2.5 --url http://a:1 --token x --json",
+            "memory free --all --force --respect --dry-run",
+            "memory keep a#b --url http://a:1",
+            "memory eject a --force --json",
+            "memory --url http://a:1 pin a",
+        ] {
+            ok(line);
+        }
     }
 
     #[test]
@@ -566,6 +751,25 @@ mod tests {
             "convert",
             "nodes --port 1",
             "frobnicate",
+            "--reserve-vram nan",
+            "--reserve-vram -1",
+            "--reserve-vram inf",
+            "--reserve-vram 1e300",
+            "--reserve-vram x",
+            "--inference-reserve -0.5",
+            "--async-offload -1",
+            "--async-offload 1000",
+            "--async-offload 1.5",
+            "--unload-after -1",
+            "--unload-after nan",
+            "--unload-after 1e12",
+            "--lora-merge-dtype bf16",
+            "--cpu-vae 1",
+            "memory --watch 0",
+            "memory --watch x",
+            "memory keep",
+            "memory drop x",
+            "memory --token a --token-file b",
             "--port 1 serve",
         ] {
             refused(line);

@@ -97,7 +97,7 @@ fn devices(report: &mut Report, settings: &ServeSettings) {
             memory(fresco_engine::available_ram())
         ),
     );
-    for &(number, bytes) in &settings.exec.sim_devices {
+    for &(number, bytes) in &settings.exec.memory.sim_devices {
         let size = memory(Some(bytes));
         report.line(&format!("sim:{number}"), size + ", simulated");
     }

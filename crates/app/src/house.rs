@@ -10,11 +10,12 @@ use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
 use fresco_graph::{Listings, Map, Registry, Resources, Value, object_info};
 use fresco_nodes::loaders::Runtime;
-use fresco_nodes::lora::{LoraOptions, PatchMode};
+use fresco_nodes::lora::{LoraOptions, MergeDtype, PatchMode};
 use fresco_nodes::sampling::preview::PreviewSize;
 use fresco_nodes::save::SaveOptions;
 use fresco_tensor::Device;
 
+use crate::cli::MergeChoice;
 use crate::settings::{ExecSettings, FolderSettings};
 
 /// Extensions of 3-D files that the loaders offer.
@@ -67,14 +68,19 @@ impl House {
             disable_metadata: settings.disable_metadata,
         });
         resources.insert(LoraOptions {
-            mode: if settings.lora_on_the_fly {
+            mode: if settings.memory.lora_on_the_fly {
                 PatchMode::OnTheFly
             } else {
                 PatchMode::Merged
             },
         });
+        resources.insert(match settings.memory.merge_dtype {
+            MergeChoice::Auto => MergeDtype::Auto,
+            MergeChoice::Fp16 => MergeDtype::Fp16,
+            MergeChoice::Fp32 => MergeDtype::Fp32,
+        });
         // As the reference takes the first accelerator it finds.
-        let first = settings.sim_devices.first();
+        let first = settings.memory.sim_devices.first();
         let device = first.and_then(|(number, _)| Device::sim(*number).ok());
         resources.insert(Runtime {
             device: device.unwrap_or_default(),
@@ -87,7 +93,7 @@ impl House {
             sink,
             cache: settings.cache,
             preview_method: settings.preview_method.into(),
-            disable_smart_memory: settings.disable_smart_memory,
+            disable_smart_memory: !settings.memory.smart,
         }
     }
 

@@ -6,8 +6,11 @@ mod doctor;
 mod env_vars;
 mod front_end;
 mod house;
+mod http_client;
 mod layers;
 mod logging;
+mod memory;
+mod memory_table;
 mod nodes;
 mod python;
 mod run;
@@ -82,6 +85,7 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
         Some(Task::Run(args)) => run::run(*args),
         Some(Task::Convert(args)) => convert::convert(args).map(|()| ExitCode::SUCCESS),
         Some(Task::Nodes(args)) => nodes::nodes(args).map(|()| ExitCode::SUCCESS),
+        Some(Task::Memory(args)) => memory::memory(&args),
         Some(Task::Doctor(args)) => doctor::doctor(ServeSettings::resolve(*args)?),
     }
 }
@@ -98,7 +102,9 @@ fn serve_with(
 fn base(typed: &ArgMatches) -> PathBuf {
     let matches = typed.subcommand().map_or(typed, |(_, matches)| matches);
     matches
-        .get_one::<PathBuf>("base_directory")
+        .try_get_one::<PathBuf>("base_directory")
+        .ok()
+        .flatten()
         .cloned()
         .or_else(|| env_vars::path(&env_vars::of_option("base-directory")))
         .unwrap_or_else(layers::default_base)
@@ -111,6 +117,7 @@ fn log_args(cli: &Cli) -> &LogArgs {
         Some(Task::Run(args)) => &args.log,
         Some(Task::Convert(args)) => &args.log,
         Some(Task::Nodes(args)) => &args.log,
+        Some(Task::Memory(args)) => &args.log,
     }
 }
 

@@ -23,7 +23,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let exec = ExecSettings::resolve(&args.exec)?;
-    exec.register_devices()?;
+    exec.memory.register_devices()?;
     let house = House::open(&FolderSettings::resolve(args.dirs))?;
     house.dirs.create_input();
     house.dirs.create_output()?;

@@ -45,7 +45,7 @@ pub(crate) fn serve(
 ) -> anyhow::Result<ExitCode> {
     tracing::info!("Fresco {}", env!("CARGO_PKG_VERSION"));
     tracing::info!("ComfyUI version: {REFERENCE_VERSION}");
-    settings.exec.register_devices()?;
+    settings.exec.memory.register_devices()?;
     let house = House::open(&settings.folders)?;
     let tls = settings
         .tls

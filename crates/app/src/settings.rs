@@ -3,13 +3,17 @@
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fresco_engine::Strategy;
 use fresco_engine::store::StorePath;
 use fresco_files::DirOptions;
+use fresco_memory::{ReserveRule, Reserves, VramState, amount};
 use fresco_tensor::Device;
 
-use crate::cli::{DirArgs, ExecArgs, FrontEndChoice, PageArgs, PreviewMethod, ServeArgs};
+use crate::cli::{
+    DirArgs, ExecArgs, FrontEndChoice, MemoryArgs, MergeChoice, PageArgs, PreviewMethod, ServeArgs,
+};
 use crate::layers;
 
 /// The sentinel of the reference: the front-end it was installed with.
@@ -57,10 +61,100 @@ pub(crate) struct ExecSettings {
     pub(crate) preview_method: &'static str,
     pub(crate) preview_size: usize,
     pub(crate) disable_metadata: bool,
-    pub(crate) disable_smart_memory: bool,
+    pub(crate) memory: MemorySettings,
+}
+
+/// Where models are, and for how long.
+#[derive(Debug)]
+pub(crate) struct MemorySettings {
+    /// What was asked for; whether there is an accelerator at all is another question.
+    pub(crate) state: VramState,
+    pub(crate) gpu_only: bool,
+    pub(crate) cpu_vae: bool,
+    /// Bytes in place of the usual ones.
+    pub(crate) reserve: Option<u64>,
+    pub(crate) inference_reserve: Option<u64>,
+    pub(crate) smart: bool,
+    /// Layers fetched ahead.
+    pub(crate) streams: usize,
+    pub(crate) unload_after: Option<Duration>,
+    /// Main memory that should stay free.
+    pub(crate) host_headroom: Option<u64>,
+    pub(crate) log: Option<PathBuf>,
+    pub(crate) merge_dtype: MergeChoice,
     pub(crate) lora_on_the_fly: bool,
     /// Numbers and bytes of simulated devices.
     pub(crate) sim_devices: Vec<(u32, u64)>,
+    pub(crate) sim_peer: bool,
+}
+
+impl MemorySettings {
+    fn resolve(args: &MemoryArgs, cache: Strategy) -> Self {
+        let state = match args {
+            MemoryArgs { cpu: true, .. } => VramState::Disabled,
+            MemoryArgs { novram: true, .. } => VramState::NoVram,
+            MemoryArgs { lowvram: true, .. } => VramState::LowVram,
+            MemoryArgs { highvram: true, .. } | MemoryArgs { gpu_only: true, .. } => {
+                VramState::HighVram
+            }
+            _ => VramState::NormalVram,
+        };
+        // As with the reference, the flag that switches off wins.
+        let streams = match (args.disable_async_offload, args.async_offload) {
+            (true, _) => 0,
+            (false, given) => usize::from(given.unwrap_or(2)),
+        };
+        let mut sim_devices = args.sim_device.clone();
+        // The primary one is the one with the lowest number, in whatever order they were given.
+        sim_devices.sort_by_key(|(number, _)| *number);
+        if state == VramState::Disabled {
+            sim_devices.clear();
+        }
+        Self {
+            state,
+            gpu_only: args.gpu_only,
+            cpu_vae: args.cpu_vae,
+            reserve: args.reserve_vram,
+            inference_reserve: args.inference_reserve,
+            smart: !args.disable_smart_memory,
+            streams,
+            unload_after: args.unload_after,
+            host_headroom: match cache {
+                Strategy::RamPressure(gb) => Some(amount::gib(gb).unwrap_or(u64::MAX)),
+                _ => None,
+            },
+            log: args.memory_log.clone(),
+            merge_dtype: args.lora_merge_dtype,
+            lora_on_the_fly: args.lora_on_the_fly,
+            sim_devices,
+            sim_peer: !args.sim_no_peer,
+        }
+    }
+
+    /// Makes the devices, once for the process.
+    pub(crate) fn register_devices(&self) -> Result<(), UsageError> {
+        for &(number, bytes) in &self.sim_devices {
+            let made = Device::register_sim(number, bytes);
+            let device = made.map_err(|e| UsageError(e.to_string()))?;
+            device.set_peer_access(self.sim_peer);
+        }
+        Ok(())
+    }
+
+    /// The accelerators that were made, the primary one first.
+    pub(crate) fn accelerators(&self) -> Vec<Device> {
+        let numbers = self.sim_devices.iter().map(|(number, _)| *number);
+        numbers.filter_map(|n| Device::sim(n).ok()).collect()
+    }
+
+    /// What is not for weights on the primary device.
+    pub(crate) fn reserves(&self) -> Reserves {
+        let total = self.sim_devices.first().map_or(0, |(_, bytes)| *bytes);
+        let mut reserves = Reserves::new(ReserveRule::here(), total, true);
+        reserves.extra = self.reserve.unwrap_or(reserves.extra);
+        reserves.inference = self.inference_reserve.unwrap_or(reserves.inference);
+        reserves
+    }
 }
 
 impl ExecSettings {
@@ -82,18 +176,8 @@ impl ExecSettings {
             },
             preview_size: usize::from(args.preview_size),
             disable_metadata: args.disable_metadata,
-            disable_smart_memory: args.disable_smart_memory,
-            lora_on_the_fly: args.lora_on_the_fly,
-            sim_devices: args.sim_device.clone(),
+            memory: MemorySettings::resolve(&args.memory, cache),
         })
-    }
-
-    /// Makes the devices, once for the process.
-    pub(crate) fn register_devices(&self) -> Result<(), UsageError> {
-        for &(number, bytes) in &self.sim_devices {
-            Device::register_sim(number, bytes).map_err(|e| UsageError(e.to_string()))?;
-        }
-        Ok(())
     }
 }
 
@@ -220,7 +304,10 @@ fn addresses(text: &str) -> Result<Vec<IpAddr>, UsageError> {
     Ok(found)
 }
 
-fn token(text: Option<String>, file: Option<&Path>) -> Result<Option<String>, UsageError> {
+pub(crate) fn token(
+    text: Option<String>,
+    file: Option<&Path>,
+) -> Result<Option<String>, UsageError> {
     let token = match (text, file) {
         (Some(text), _) => text,
         (None, None) => return Ok(None),
@@ -343,15 +430,64 @@ mod tests {
 
     #[test]
     fn simulated_devices() {
-        let found = settings("--sim-device sim:7001=4GiB --sim-device sim:7002=1.5MB").unwrap();
-        assert_eq!(found.exec.sim_devices, [(7001, 4 << 30), (7002, 1_500_000)]);
-        found.exec.register_devices().unwrap();
+        let found = settings("--sim-device sim:7002=1.5MB --sim-device sim:7001=4GiB").unwrap();
+        let memory = &found.exec.memory;
+        assert_eq!(memory.sim_devices, [(7001, 4 << 30), (7002, 1_500_000)]);
+        memory.register_devices().unwrap();
+        let names: Vec<String> = memory.accelerators().iter().map(Device::name).collect();
+        assert_eq!(names, ["sim:7001", "sim:7002"]);
         let device = Device::parse("sim:7001").unwrap();
         assert_eq!(device.capacity(), Some(4 << 30));
-        let twice = found.exec.register_devices().unwrap_err().to_string();
+        let twice = memory.register_devices().unwrap_err().to_string();
         assert_eq!(twice, "the device sim:7001 exists already");
         let wrong = settings("--sim-device sim:0=4XB").unwrap_err();
         assert!(wrong.contains("\"4XB\" is no size of memory"), "{wrong}");
+    }
+
+    #[test]
+    fn memory_flags_become_settings() {
+        let memory = |line: &str| settings(line).unwrap().exec.memory;
+        for (line, state) in [
+            ("", VramState::NormalVram),
+            ("--normalvram", VramState::NormalVram),
+            ("--lowvram", VramState::LowVram),
+            ("--novram", VramState::NoVram),
+            ("--highvram", VramState::HighVram),
+            ("--gpu-only", VramState::HighVram),
+            ("--cpu", VramState::Disabled),
+        ] {
+            assert_eq!(memory(line).state, state, "{line}");
+        }
+        assert!(memory("--gpu-only").gpu_only && !memory("--highvram").gpu_only);
+        assert!(
+            memory("--cpu --sim-device sim:7005=1GiB")
+                .accelerators()
+                .is_empty()
+        );
+        for (line, streams) in [
+            ("", 2),
+            ("--async-offload", 2),
+            ("--async-offload 5", 5),
+            ("--disable-async-offload", 0),
+            ("--async-offload 5 --disable-async-offload", 0),
+        ] {
+            assert_eq!(memory(line).streams, streams, "{line}");
+        }
+        let default = memory("");
+        assert_eq!(
+            default.reserves(),
+            Reserves::new(ReserveRule::here(), 0, true)
+        );
+        assert!(default.smart && default.sim_peer && default.unload_after.is_none());
+        let given = memory(
+            "--reserve-vram 0.25 --inference-reserve 0 --disable-smart-memory --sim-no-peer --unload-after 2",
+        );
+        assert_eq!(given.reserves().extra, 1 << 28);
+        assert_eq!(given.reserves().minimum(), 1 << 28);
+        assert!(!given.smart && !given.sim_peer);
+        assert_eq!(given.unload_after, Some(Duration::from_secs(2)));
+        assert_eq!(memory("--cache-ram 2").host_headroom, Some(2 << 30));
+        assert_eq!(default.host_headroom, None);
     }
 
     #[test]

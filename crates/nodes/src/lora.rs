@@ -30,6 +30,17 @@ pub struct LoraOptions {
     pub mode: PatchMode,
 }
 
+/// The number format in which patches are merged into weights; a resource of the assembly, automatic when absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MergeDtype {
+    /// Single precision, whatever the weights are stored in.
+    #[default]
+    Auto,
+    /// Rounded to half precision on the way.
+    Fp16,
+    Fp32,
+}
+
 /// A value on a link whose weights can be changed.
 pub(crate) trait Weights: Sized {
     /// The stores without any patch, each with what stands before its keys in patches.
