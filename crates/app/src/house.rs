@@ -9,7 +9,6 @@ use fresco_engine::{
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
 use fresco_graph::{Listings, Map, Registry, Resources, Value, object_info};
-use fresco_nodes::loaders::Runtime;
 use fresco_nodes::lora::{LoraOptions, MergeDtype, PatchMode};
 use fresco_nodes::sampling::preview::PreviewSize;
 use fresco_nodes::save::SaveOptions;
@@ -78,12 +77,6 @@ impl House {
             MergeChoice::Auto => MergeDtype::Auto,
             MergeChoice::Fp16 => MergeDtype::Fp16,
             MergeChoice::Fp32 => MergeDtype::Fp32,
-        });
-        // As the reference takes the first accelerator it finds.
-        let first = settings.memory.sim_devices.first();
-        let device = first.and_then(|(number, _)| Device::sim(*number).ok());
-        resources.insert(Runtime {
-            device: device.unwrap_or_default(),
         });
         resources.insert(PreviewSize(settings.preview_size));
         ExecutorConfig {

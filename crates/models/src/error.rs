@@ -30,6 +30,9 @@ pub enum ModelError {
     Unsupported { file: String, reason: String },
     #[error("{what}: {reason}")]
     Invalid { what: &'static str, reason: String },
+    /// Memory ran out, and everything that could be done about it was done.
+    #[error("{reason}")]
+    NoRoom { reason: String },
     #[error("the run was cancelled")]
     Cancelled,
 }

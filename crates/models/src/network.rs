@@ -28,6 +28,7 @@ pub trait Network: Send + Sync {
 pub struct Lazy<N> {
     stores: Vec<Arc<Store>>,
     build: Box<dyn Fn() -> Result<N> + Send + Sync>,
+    rest: Option<fn(&N)>,
     built: Mutex<Option<Arc<N>>>,
 }
 
@@ -37,8 +38,16 @@ impl<N> Lazy<N> {
         Self {
             stores,
             build,
+            rest: None,
             built: Mutex::new(None),
         }
+    }
+
+    /// With what the network drops when it rests.
+    #[must_use]
+    pub fn resting(mut self, rest: fn(&N)) -> Self {
+        self.rest = Some(rest);
+        self
     }
 
     /// The network, built if need be. Others wait while one builds.
@@ -80,6 +89,12 @@ impl<N: Send + Sync> Network for Lazy<N> {
         let network = self.lock().take();
         // Freed outside the lock.
         drop(network);
+    }
+
+    fn rest(&self) {
+        if let (Some(rest), Some(network)) = (self.rest, self.built()) {
+            rest(&network);
+        }
     }
 }
 

@@ -11,13 +11,17 @@ use std::sync::Arc;
 use fresco_graph::{
     Cx, FromValue, Map, NodeEntry, NodeError, Opaque, Value, entry, map, wrong_kind,
 };
+use fresco_memory::{Handle, Need, Opened};
+use fresco_models::network::Network;
 use fresco_models::text::{NoEmbeddings, PromptTokens, TextEncoder};
 use fresco_models::{PatchSet, Store};
 use fresco_tensor::Tensor;
 
 pub use embeddings::FolderEmbeddings;
+pub(crate) use loaders::load_clip;
 
 use crate::hooks::Hooks;
+use crate::resident::{Component, Hold, InUse, LoadOptions, Shared};
 use crate::sampling::run::failure;
 use crate::types::{Cond, Conditioning, tensor};
 
@@ -40,6 +44,10 @@ pub struct Clip {
     patches: Option<Arc<PatchSet>>,
     /// With the patches.
     encoder: Arc<TextEncoder>,
+    /// Of the weights as they were loaded; none for encoders that are not in the memory room.
+    hold: Option<Arc<Hold>>,
+    /// With the patches.
+    variant: Option<Arc<Hold>>,
     /// The layer to stop at: -1 for the last one, -2 for the one before.
     pub layer: Option<i64>,
     /// Settings of tokenizers by name; those of this family have none.
@@ -52,11 +60,29 @@ pub struct Clip {
 
 impl Clip {
     pub fn new(encoder: TextEncoder) -> Self {
-        let encoder = Arc::new(encoder);
+        Self::shared(Arc::new(encoder), None)
+    }
+
+    /// An encoder over weights that the memory room has.
+    pub(crate) fn claim(
+        cx: &Cx,
+        opened: &Opened<Shared<TextEncoder>>,
+        options: &LoadOptions,
+    ) -> Result<Self, NodeError> {
+        let shared = &opened.shared;
+        let hold = Hold::claim(cx, shared, &opened.id, Component::Text, options);
+        let view = |_: &str, store: &Arc<Store>| store.on(hold.compute().clone());
+        let encoder = shared.network.with_stores(view).map_err(failure)?;
+        Ok(Self::shared(shared.joined(encoder), Some(hold)))
+    }
+
+    fn shared(encoder: Arc<TextEncoder>, hold: Option<Arc<Hold>>) -> Self {
         Self {
             loaded: Arc::clone(&encoder),
             patches: None,
             encoder,
+            variant: hold.clone(),
+            hold,
             layer: None,
             tokenizer_options: BTreeMap::new(),
             cond_hooks: None,
@@ -87,11 +113,22 @@ impl Clip {
         let encoder = self
             .loaded
             .with_stores(|prefix, store| patches.store(store, prefix))?;
+        let encoder = Arc::new(encoder);
+        let variant = self.hold.as_ref().map(|hold| {
+            let network: Arc<dyn Network> = encoder.clone();
+            hold.derive(&network, patches.keys().count())
+        });
         Ok(Self {
-            encoder: Arc::new(encoder),
+            encoder,
+            variant,
             patches: Some(patches),
             ..self
         })
+    }
+
+    /// The handle of its weights.
+    pub fn handle(&self) -> Option<&Handle> {
+        self.variant.as_deref().map(Hold::handle)
     }
 
     /// The encoder with all patches.
@@ -114,9 +151,14 @@ impl Clip {
     }
 
     /// A prompt as conditioning; `extra` goes into its options.
-    pub fn encode(&self, tokens: &PromptTokens, extra: Map) -> Result<Conditioning, NodeError> {
+    pub fn encode(
+        &self,
+        tokens: &PromptTokens,
+        extra: Map,
+        cx: &Cx,
+    ) -> Result<Conditioning, NodeError> {
         let Some(hooks) = &self.schedule else {
-            return self.encode_now(tokens, extra);
+            return self.encode_now(tokens, extra, cx);
         };
         let bound = |key: &str| extra.get(key).and_then(Value::as_f64);
         let (from, to) = (bound("start_percent"), bound("end_percent"));
@@ -133,13 +175,18 @@ impl Clip {
             let mut options = map! {"clip_start_percent" => start, "clip_end_percent" => end};
             options.extend(extra.clone());
             let clip = hooks.on_clip(plain.clone(), &strengths)?;
-            all.0.extend(clip.encode_now(tokens, options)?.0);
+            all.0.extend(clip.encode_now(tokens, options, cx)?.0);
         }
         Ok(all)
     }
 
-    fn encode_now(&self, tokens: &PromptTokens, extra: Map) -> Result<Conditioning, NodeError> {
-        let (cond, pooled) = self.encode_tensors(tokens)?;
+    fn encode_now(
+        &self,
+        tokens: &PromptTokens,
+        extra: Map,
+        cx: &Cx,
+    ) -> Result<Conditioning, NodeError> {
+        let (cond, pooled) = self.encode_tensors(tokens, cx)?;
         let mut options = map! {"pooled_output" => pooled.map_or(Value::Null, tensor)};
         if let Some(hooks) = &self.cond_hooks {
             options.insert("hooks".into(), hooks.clone().into());
@@ -155,8 +202,14 @@ impl Clip {
     pub fn encode_tensors(
         &self,
         tokens: &PromptTokens,
+        cx: &Cx,
     ) -> Result<(Tensor, Option<Tensor>), NodeError> {
-        let encoded = self.encoder.encode(tokens, self.layer).map_err(failure)?;
+        let encode = || self.encoder.encode(tokens, self.layer);
+        let encoded = match &self.variant {
+            Some(hold) => InUse::of(cx, &[hold.handle()], Need::default())?.run(encode),
+            None => encode(),
+        };
+        let encoded = encoded.map_err(failure)?;
         Ok((encoded.cond, encoded.pooled))
     }
 }

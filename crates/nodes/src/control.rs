@@ -8,6 +8,7 @@ use fresco_graph::{
     Cx, FromValue, Map, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Output, Value,
     entry, map, wrong_kind,
 };
+use fresco_memory::Handle;
 use fresco_models::denoise::CallConds;
 use fresco_models::unet::ControlFeatures;
 use fresco_models::{ModelError, ModelSampling};
@@ -18,6 +19,7 @@ use crate::vae::Vae;
 use crate::vision::VisionOutput;
 
 pub use loaded::LoadedControl;
+pub(crate) use loaded::{load_control, load_diff_control};
 
 pub static NODES: &[NodeEntry] = &[
     entry::<loaded::ControlNetLoader>(),
@@ -37,6 +39,11 @@ pub trait ControlModel: Send + Sync {
 
     /// Whether the mask of an inpainting goes into the network beside the hint.
     fn wants_mask(&self) -> bool;
+
+    /// Its weights' handle, where the memory room has them.
+    fn handle(&self) -> Option<&Handle> {
+        None
+    }
 
     /// What the network adds, at the strength of `control`, to a pass over `x`, a batch of `chunks` conditions of equal
     /// size.
@@ -103,6 +110,17 @@ pub struct Control {
 }
 
 impl Control {
+    /// The handles of this net and of those applied before it.
+    pub(crate) fn handles(&self) -> Vec<&Handle> {
+        let mut handles = Vec::new();
+        let mut at = Some(self);
+        while let Some(control) = at {
+            handles.extend(control.model.handle());
+            at = control.previous.downcast::<Control>();
+        }
+        handles
+    }
+
     pub fn new(model: Arc<dyn ControlModel>) -> Self {
         Self {
             model,

@@ -23,6 +23,7 @@ mod post;
 pub mod preview_any;
 pub mod primitive;
 mod python_rules;
+pub mod resident;
 pub mod sampling;
 pub mod save;
 pub mod saving;

@@ -4,11 +4,21 @@ mod checkpoint;
 mod vae;
 mod vision;
 
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fresco_files::Folders;
 use fresco_graph::{Cx, NodeEntry, NodeError, entry};
-use fresco_tensor::{Device, WeightFile, open_weights};
+use fresco_memory::ContentKey;
+use fresco_tensor::weights::Recast;
+use fresco_tensor::{Dtype, WeightFile, open_weights};
+
+pub(crate) use checkpoint::{Parts, load_checkpoint, load_diffusers, load_unet};
+pub(crate) use vae::load_vae;
+pub(crate) use vision::load_vision;
+
+use crate::resident::{Component, content};
 
 pub static NODES: &[NodeEntry] = &[
     entry::<checkpoint::CheckpointLoaderSimple>(),
@@ -19,17 +29,12 @@ pub static NODES: &[NodeEntry] = &[
     entry::<vision::ClipVisionLoader>(),
 ];
 
-/// Where models are loaded, as the program was told.
-#[derive(Clone, Debug, Default)]
-pub struct Runtime {
-    pub device: Device,
-}
-
-/// The device for new models.
-pub(crate) fn device(cx: &Cx) -> Device {
-    // Without a word from the assembly: main memory.
-    cx.resource::<Runtime>()
-        .map_or_else(|_| Device::cpu(), |runtime| runtime.device.clone())
+/// Where a file of the user's model folders is.
+pub(crate) fn find_model(cx: &Cx, folder: &str, name: &str) -> Result<PathBuf, NodeError> {
+    let folders = cx.resource::<Folders>()?;
+    folders
+        .require(folder, name)
+        .map_err(|e| NodeError::file_not_found(e.to_string()))
 }
 
 /// Opens a file of the user's model folders.
@@ -38,9 +43,53 @@ pub(crate) fn open_model(
     folder: &str,
     name: &str,
 ) -> Result<Arc<dyn WeightFile>, NodeError> {
-    let folders = cx.resource::<Folders>()?;
-    let path = folders
-        .require(folder, name)
-        .map_err(|e| NodeError::file_not_found(e.to_string()))?;
-    Ok(open_weights(path)?)
+    Ok(open_weights(find_model(cx, folder, name)?)?)
+}
+
+/// A weight file that is opened when something of it is not in memory yet.
+pub(crate) struct Source {
+    path: PathBuf,
+    /// In place of the file's own number format.
+    dtype: Option<Dtype>,
+    file: OnceCell<Arc<dyn WeightFile>>,
+}
+
+impl Source {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            dtype: None,
+            file: OnceCell::new(),
+        }
+    }
+
+    pub(crate) fn find(cx: &Cx, folder: &str, name: &str) -> Result<Self, NodeError> {
+        find_model(cx, folder, name).map(Self::new)
+    }
+
+    pub(crate) fn recast(mut self, dtype: Option<Dtype>) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn open(&self) -> Result<&Arc<dyn WeightFile>, NodeError> {
+        if let Some(file) = self.file.get() {
+            return Ok(file);
+        }
+        let mut file = open_weights(&self.path)?;
+        if let Some(dtype) = self.dtype {
+            file = Arc::new(Recast::new(file, dtype));
+        }
+        Ok(self.file.get_or_init(|| file))
+    }
+
+    /// What a component of it is called by its content.
+    pub(crate) fn key(&self, component: Component) -> Result<ContentKey, NodeError> {
+        let options = self.dtype.map_or_else(String::new, |d| format!("{d:?}"));
+        content(&[&self.path], component, &options)
+    }
 }

@@ -17,7 +17,7 @@ pub mod samplers;
 use fresco_graph::{NodeEntry, entry};
 
 pub use guiders::Guider;
-pub use model::{BaseModel, Model, Patches};
+pub use model::{BaseModel, Model, Patches, Ready};
 pub use noise::Noise;
 pub use samplers::Sampler;
 

@@ -9,6 +9,7 @@ use fresco_graph::{
     Cx, FromValue, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Value, entry,
     wrong_kind,
 };
+use fresco_memory::Handle;
 use fresco_models::store::Store;
 use fresco_models::vae::Tiles;
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
@@ -49,6 +50,11 @@ pub trait VaeModel: Send + Sync {
     fn temporal_ratio(&self) -> Option<usize>;
 
     fn latent_channels(&self) -> usize;
+
+    /// Its weights' handle, where the memory room has them.
+    fn handle(&self) -> Option<&Handle> {
+        None
+    }
 
     /// The weights, where they are kept by key.
     fn store(&self) -> Option<&Arc<Store>> {

@@ -6,6 +6,7 @@ use fresco_graph::{
     Cx, FromValue, Map, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Value, entry,
     wrong_kind,
 };
+use fresco_memory::Handle;
 use fresco_tensor::Tensor;
 
 use crate::types::{Image, as_tensor};
@@ -16,6 +17,11 @@ pub static NODES: &[NodeEntry] = &[entry::<ClipVisionEncode>()];
 pub trait VisionModel: Send + Sync {
     /// Features of `(batch, h, w, 3)`: at least `image_embeds`, `last_hidden_state`, `penultimate_hidden_states`.
     fn encode(&self, image: &Tensor, crop: bool, cx: &Cx) -> Result<VisionOutput, NodeError>;
+
+    /// Its weights' handle, where the memory room has them.
+    fn handle(&self) -> Option<&Handle> {
+        None
+    }
 }
 
 /// CLIP_VISION on a link.

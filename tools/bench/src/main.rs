@@ -8,7 +8,9 @@
 mod attention;
 mod kernels;
 mod measure;
+mod memory;
 mod picture;
+mod planner;
 mod process;
 mod table;
 
@@ -24,6 +26,7 @@ const GROUPS: &[(&str, &[Measurement])] = &[
     ("server", measure::MEASUREMENTS),
     ("sd15", picture::MEASUREMENTS),
     ("kernels", kernels::MEASUREMENTS),
+    ("memory", memory::MEASUREMENTS),
 ];
 
 fn main() -> Result<()> {

@@ -10,6 +10,7 @@ use fresco_tensor::{Device, Tensor, WeightFile};
 
 use crate::detect::what_it_is;
 use crate::error::{ModelError, Result};
+use crate::store::Store;
 use crate::unet::ControlFeatures;
 
 pub use adapter::T2iAdapter;
@@ -21,15 +22,46 @@ pub enum Control {
     Adapter(T2iAdapter),
 }
 
-impl Control {
-    /// The network in a file. Kinds that this version does not run are called by name.
-    pub fn open(file: &Arc<dyn WeightFile>, device: Device) -> Result<Self> {
+/// The weights of a control file, with which kind of network they make.
+#[derive(Clone, Debug)]
+pub struct ControlStore {
+    pub store: Arc<Store>,
+    adapter: bool,
+}
+
+impl ControlStore {
+    /// The same weights, computed with on another device.
+    #[must_use]
+    pub fn on(&self, device: Device) -> Self {
+        Self {
+            store: self.store.on(device),
+            adapter: self.adapter,
+        }
+    }
+
+    pub fn build(&self) -> Result<Control> {
+        Ok(if self.adapter {
+            Control::Adapter(T2iAdapter::new(&self.store)?)
+        } else {
+            Control::Net(Box::new(ControlNet::new(&self.store)?))
+        })
+    }
+
+    /// What is in a file. Kinds that this version does not run are called by name.
+    pub fn find(file: &Arc<dyn WeightFile>, device: Device) -> Result<Self> {
         let names = file.names();
         if let Some(store) = names::net_store(file, &names, device.clone())? {
-            return Ok(Self::Net(Box::new(ControlNet::new(&store)?)));
+            ControlNet::verify(&store)?;
+            return Ok(Self {
+                store,
+                adapter: false,
+            });
         }
         if let Some(store) = names::adapter_store(file, &names, device) {
-            return Ok(Self::Adapter(T2iAdapter::new(&store)?));
+            return Ok(Self {
+                store,
+                adapter: true,
+            });
         }
         let reason = match what_it_is(&names) {
             Some(what) => format!("this is {what}, not a control net"),
@@ -39,6 +71,20 @@ impl Control {
             file.path().display().to_string(),
             reason,
         ))
+    }
+}
+
+impl Control {
+    /// The network in a file.
+    pub fn open(file: &Arc<dyn WeightFile>, device: Device) -> Result<Self> {
+        ControlStore::find(file, device)?.build()
+    }
+
+    /// Gives back what a run left on the device.
+    pub fn rest(&self) {
+        if let Self::Net(net) = self {
+            net.rest();
+        }
     }
 
     /// Width and height of the hint for a latent of `columns` by `rows` cells.

@@ -51,24 +51,35 @@ fn layout(config: &UNetConfig, hint_channels: usize, hint_widths: &[usize]) -> L
     to
 }
 
+/// The channels of the hint that a store's weights take, all of them of the right shape.
+fn checked(store: &Store, config: &UNetConfig) -> Result<usize> {
+    let width = |place: usize, dim: usize| {
+        let shape = store.shape(&format!("input_hint_block.{place}.weight"));
+        shape.and_then(|s| s.get(dim).copied()).unwrap_or(0)
+    };
+    let hint_channels = width(0, 1);
+    let widths: Vec<usize> = HINT[..7]
+        .iter()
+        .map(|(place, _)| width(*place, 0))
+        .collect();
+    layout(config, hint_channels, &widths).verify(store, "the control net")?;
+    Ok(hint_channels)
+}
+
 impl ControlNet {
     /// From weights under the names of the original. Heads are those of the published models.
     pub fn new(store: &Arc<Store>) -> Result<Self> {
         Self::with(store, UNetConfig::encoder(store)?)
     }
 
+    /// Whether a store has what a control net needs, without reading it.
+    pub fn verify(store: &Arc<Store>) -> Result<()> {
+        checked(store, &UNetConfig::encoder(store)?).map(|_| ())
+    }
+
     /// The same with a given shape of the encoder.
     pub fn with(store: &Arc<Store>, config: UNetConfig) -> Result<Self> {
-        let width = |place: usize, dim: usize| {
-            let shape = store.shape(&format!("input_hint_block.{place}.weight"));
-            shape.and_then(|s| s.get(dim).copied()).unwrap_or(0)
-        };
-        let hint_channels = width(0, 1);
-        let widths: Vec<usize> = HINT[..7]
-            .iter()
-            .map(|(place, _)| width(*place, 0))
-            .collect();
-        layout(&config, hint_channels, &widths).verify(store, "the control net")?;
+        let hint_channels = checked(store, &config)?;
         let mut hint = Vec::new();
         for (place, stride) in HINT {
             let key = format!("input_hint_block.{place}");

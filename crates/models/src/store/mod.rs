@@ -148,7 +148,7 @@ impl Store {
     }
 
     /// Equal for views of the same layers, while they exist.
-    pub(crate) fn address(&self) -> usize {
+    pub fn address(&self) -> usize {
         Arc::as_ptr(&self.weights) as usize
     }
 
@@ -656,6 +656,15 @@ impl Store {
             unit.to_owned(),
         ];
         keys.into_iter().filter_map(part).sum()
+    }
+
+    /// Units whose patches are applied at every use.
+    pub fn on_the_fly_units(&self) -> usize {
+        let of = |unit: &&UnitInfo| self.changes(&unit.name) && !unit.own;
+        match &self.weights.source {
+            Source::Patched { .. } => self.unit_list().iter().filter(of).count(),
+            _ => 0,
+        }
     }
 
     /// Bytes of all units.

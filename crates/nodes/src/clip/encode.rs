@@ -28,7 +28,7 @@ impl Node for CLIPTextEncode {
     fn run(self, cx: &Cx) -> NodeResult {
         let clip = required(self.clip)?;
         let tokens = clip.tokenize(&self.text, cx)?;
-        Ok(NodeOutput::one(clip.encode(&tokens, Map::new())?))
+        Ok(NodeOutput::one(clip.encode(&tokens, Map::new(), cx)?))
     }
 }
 
@@ -62,7 +62,7 @@ impl Node for CLIPTextEncodeSDXLRefiner {
             "width" => self.width,
             "height" => self.height,
         };
-        Ok(NodeOutput::one(clip.encode(&tokens, extra)?))
+        Ok(NodeOutput::one(clip.encode(&tokens, extra, cx)?))
     }
 }
 
@@ -125,7 +125,7 @@ impl Node for CLIPTextEncodeSDXL {
             "target_width" => self.target_width,
             "target_height" => self.target_height,
         };
-        Ok(NodeOutput::one(clip.encode(&tokens, extra)?))
+        Ok(NodeOutput::one(clip.encode(&tokens, extra, cx)?))
     }
 }
 
@@ -150,7 +150,7 @@ impl Node for CLIPTextEncodeControlnet {
     fn run(self, cx: &Cx) -> NodeResult {
         let clip = required(self.clip)?;
         let tokens = clip.tokenize(&self.text, cx)?;
-        let (cond, pooled) = clip.encode_tensors(&tokens)?;
+        let (cond, pooled) = clip.encode_tensors(&tokens, cx)?;
         let conditioning = self
             .conditioning
             .set("cross_attn_controlnet", tensor(cond))

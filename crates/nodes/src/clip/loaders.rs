@@ -5,20 +5,63 @@ use fresco_models::text::{Stack, TextEncoder};
 use fresco_tensor::Device;
 
 use super::Clip;
-use crate::loaders::{device, open_model};
+use crate::loaders::Source;
+use crate::resident::{Component, LoadOptions, Shared, content, registry, who};
 use crate::sampling::run::failure;
 
-/// The encoder that files make, where the node was told to keep it.
-fn load(names: &[&str], place: Option<&str>, cx: &Cx) -> Result<TextEncoder, NodeError> {
-    let files: Result<Vec<_>, _> = names
+impl Clip {
+    /// The encoder that files make.
+    pub(crate) fn load(
+        cx: &Cx,
+        sources: &[Source],
+        options: &LoadOptions,
+    ) -> Result<Self, NodeError> {
+        let paths: Vec<_> = sources.iter().map(Source::path).collect();
+        let key = content(&paths, Component::Text, "")?;
+        let opened = registry(cx).open(&who(cx), &key, "TextEncoder", || {
+            let files: Result<Vec<_>, NodeError> =
+                sources.iter().map(|s| s.open().cloned()).collect();
+            let encoder = TextEncoder::from_files(&files?, &Device::cpu());
+            Ok::<_, NodeError>(Shared::new(encoder.map_err(failure)?, ()))
+        })?;
+        Self::claim(cx, &opened, options)
+    }
+}
+
+/// The options of a plain loader, whose `device` input knows the processor only.
+fn told(device: Option<&str>) -> LoadOptions {
+    LoadOptions {
+        compute: (device == Some("cpu")).then(Device::cpu),
+        ..LoadOptions::default()
+    }
+}
+
+/// The encoder of one file or of two, if this version knows the family it is used for.
+pub(crate) fn load_clip(
+    cx: &Cx,
+    names: &[&str],
+    family: &str,
+    options: &LoadOptions,
+) -> Result<Clip, NodeError> {
+    if names.len() > 1 && family != "sdxl" {
+        return Err(unsupported(family));
+    }
+    let sources: Result<Vec<_>, _> = names
         .iter()
-        .map(|name| open_model(cx, "text_encoders", name))
+        .map(|name| Source::find(cx, "text_encoders", name))
         .collect();
-    let device = match place {
-        Some("cpu") => Device::cpu(),
-        _ => device(cx),
-    };
-    TextEncoder::from_files(&files?, &device).map_err(failure)
+    let clip = Clip::load(cx, &sources?, options)?;
+    // Some families put a network of this kind to a use of their own.
+    let taken = names.len() == 1
+        && match clip.loaded().stack() {
+            Stack::Sd1 => matches!(family, "sd3" | "hidream"),
+            Stack::SdxlRefiner => matches!(family, "sd3" | "hidream" | "stable_cascade"),
+            Stack::Sd2 | Stack::Sdxl => false,
+        };
+    if taken {
+        return Err(unsupported(family));
+    }
+    Ok(clip)
 }
 
 fn unsupported(family: &str) -> NodeError {
@@ -48,17 +91,9 @@ pub(super) struct CLIPLoader {
 
 impl Node for CLIPLoader {
     fn run(self, cx: &Cx) -> NodeResult {
-        let encoder = load(&[&self.clip_name], self.device.as_deref(), cx)?;
-        // Some families put a network of this kind to a use of their own.
-        let taken = match encoder.stack() {
-            Stack::Sd1 => matches!(&*self.r#type, "sd3" | "hidream"),
-            Stack::SdxlRefiner => matches!(&*self.r#type, "sd3" | "hidream" | "stable_cascade"),
-            Stack::Sd2 | Stack::Sdxl => false,
-        };
-        if taken {
-            return Err(unsupported(&self.r#type));
-        }
-        Ok(NodeOutput::one(Clip::new(encoder)))
+        let options = told(self.device.as_deref());
+        let clip = load_clip(cx, &[&self.clip_name], &self.r#type, &options)?;
+        Ok(NodeOutput::one(clip))
     }
 }
 
@@ -84,11 +119,9 @@ pub(super) struct DualCLIPLoader {
 
 impl Node for DualCLIPLoader {
     fn run(self, cx: &Cx) -> NodeResult {
-        if self.r#type != "sdxl" {
-            return Err(unsupported(&self.r#type));
-        }
         let names = [&*self.clip_name1, &*self.clip_name2];
-        let encoder = load(&names, self.device.as_deref(), cx)?;
-        Ok(NodeOutput::one(Clip::new(encoder)))
+        let options = told(self.device.as_deref());
+        let clip = load_clip(cx, &names, &self.r#type, &options)?;
+        Ok(NodeOutput::one(clip))
     }
 }

@@ -1,21 +1,24 @@
 //! Control nets from weight files, and the nodes that load them.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fresco_graph::{Cx, Node, NodeOutput, NodeResult};
-use fresco_models::control::Control as Network;
+use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
+use fresco_memory::Handle;
+use fresco_models::control::{Control as Network, ControlStore};
 use fresco_models::denoise::CallConds;
+use fresco_models::network::Lazy;
 use fresco_models::unet::ControlFeatures;
 use fresco_models::{ModelError, ModelSampling};
-use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, WeightFile, common_upscale};
+use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale};
 
 use super::{Control, ControlModel};
-use crate::loaders::{device, open_model};
+use crate::loaders::Source;
+use crate::resident::{Component, Hold, LoadOptions, Shared, registry, who};
 use crate::sampling::Model;
 use crate::sampling::run::failure;
 
-/// What a network made of a hint at one size. The hint is kept, so that its storage stays its own.
+/// What a network made of a hint at one size. The hint is kept, so that its storage stays its own. Both are in main
+/// memory: they outlast the run.
 struct Seen {
     hint: Tensor,
     size: (usize, usize),
@@ -30,45 +33,79 @@ enum Made {
     Features(ControlFeatures),
 }
 
-/// A control net or an adapter, ready to run.
+/// A control net or an adapter. Its weights are packed when it is first used.
 pub struct LoadedControl {
     name: String,
-    network: Network,
+    network: Arc<Lazy<Network>>,
+    hold: Option<Arc<Hold>>,
     /// Whether only the means of its features count.
     pooled: bool,
     /// Of the last hint: the same in all steps of a run.
     seen: Mutex<Option<Seen>>,
 }
 
+fn lazy(found: &ControlStore) -> Lazy<Network> {
+    let own = found.clone();
+    let stores = vec![Arc::clone(&found.store)];
+    Lazy::new(stores, Box::new(move || own.build())).resting(Network::rest)
+}
+
 impl LoadedControl {
-    pub fn open(file: &Arc<dyn WeightFile>, device: Device) -> Result<Self, ModelError> {
-        let stem = |path: &Path| path.file_stem().map(|s| s.to_string_lossy().into_owned());
-        let name = stem(file.path()).unwrap_or_default();
-        Ok(Self {
-            network: Network::open(file, device)?,
-            pooled: name.ends_with("_shuffle") || name.ends_with("_shuffle_fp16"),
-            name,
-            seen: Mutex::default(),
-        })
+    /// The control net in a file.
+    fn load(cx: &Cx, source: &Source, options: &LoadOptions) -> Result<Self, NodeError> {
+        let key = source.key(Component::Control)?;
+        let opened = registry(cx).open(&who(cx), &key, "ControlNet", || {
+            let found = ControlStore::find(source.open()?, Device::cpu()).map_err(failure)?;
+            Ok::<_, NodeError>(Shared::new(lazy(&found), found))
+        })?;
+        let shared = opened.shared;
+        let hold = Hold::claim(cx, &shared, &opened.id, Component::Control, options);
+        let network = lazy(&shared.extra.on(hold.compute().clone()));
+        let name = source.path().file_stem().unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
+        Ok(Self::new(name, shared.joined(network), Some(hold)))
     }
 
-    fn make(&self, hint: &Tensor, size: (usize, usize)) -> Result<Made, ModelError> {
+    fn new(name: String, network: Arc<Lazy<Network>>, hold: Option<Arc<Hold>>) -> Self {
+        Self {
+            pooled: name.ends_with("_shuffle") || name.ends_with("_shuffle_fp16"),
+            name,
+            network,
+            hold,
+            seen: Mutex::default(),
+        }
+    }
+
+    fn make(network: &Network, hint: &Tensor, size: (usize, usize)) -> Result<Made, ModelError> {
         let (nearest, center) = (ResizeMethod::NearestExact, Crop::Center);
         let mut hint = common_upscale(hint, size.0, size.1, nearest, center)?;
-        let channels = match &self.network {
+        let channels = match network {
             Network::Net(net) => net.hint_channels(),
             Network::Adapter(_) => 3,
         };
         if hint.dim(1)? > channels {
             hint = hint.narrow(1, 0, channels)?;
         }
-        Ok(match &self.network {
-            Network::Net(net) => Made::Map(net.see(&hint)?),
-            Network::Adapter(net) => Made::Features(net.forward(&hint)?),
+        let host = Device::cpu();
+        Ok(match network {
+            Network::Net(net) => Made::Map(net.see(&hint)?.to(&host)?),
+            Network::Adapter(net) => {
+                let mut features = net.forward(&hint)?;
+                let lists = [&mut features.input, &mut features.middle];
+                for map in lists.into_iter().flatten().flatten() {
+                    *map = map.to(&host)?;
+                }
+                Made::Features(features)
+            }
         })
     }
 
-    fn made(&self, hint: &Tensor, size: (usize, usize)) -> Result<Made, ModelError> {
+    fn made(
+        &self,
+        network: &Network,
+        hint: &Tensor,
+        size: (usize, usize),
+    ) -> Result<Made, ModelError> {
         // Nothing is left half done under this lock.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(seen) = &*seen
@@ -78,7 +115,7 @@ impl LoadedControl {
         {
             return Ok(seen.made.clone());
         }
-        let made = self.make(hint, size)?;
+        let made = Self::make(network, hint, size)?;
         *seen = Some(Seen {
             hint: hint.clone(),
             size,
@@ -109,6 +146,10 @@ impl ControlModel for LoadedControl {
         false
     }
 
+    fn handle(&self) -> Option<&Handle> {
+        self.hold.as_deref().map(Hold::handle)
+    }
+
     fn features(
         &self,
         control: &Control,
@@ -123,9 +164,11 @@ impl ControlModel for LoadedControl {
             .as_ref()
             .ok_or_else(|| ModelError::invalid("control net", "no picture was applied"))?;
         let [batch, _, rows, columns] = x.dims4()?;
-        let features = match self.made(hint, self.network.hint_size(columns, rows))? {
+        let network = self.network.get()?;
+        let size = network.hint_size(columns, rows);
+        let features = match self.made(&network, hint, size)? {
             Made::Map(map) => {
-                let Network::Net(net) = &self.network else {
+                let Network::Net(net) = &*network else {
                     return Err(ModelError::invalid("control net", "not a control net"));
                 };
                 let context = conds
@@ -152,10 +195,26 @@ impl ControlModel for LoadedControl {
     }
 }
 
-fn load(cx: &Cx, name: &str) -> NodeResult {
-    let file = open_model(cx, "controlnet", name)?;
-    let net = LoadedControl::open(&file, device(cx)).map_err(failure)?;
-    Ok(NodeOutput::one(Control::new(Arc::new(net))))
+/// The control net of a name in the user's folder.
+pub(crate) fn load_control(
+    cx: &Cx,
+    name: &str,
+    options: &LoadOptions,
+) -> Result<Control, NodeError> {
+    let source = Source::find(cx, "controlnet", name)?;
+    let net = LoadedControl::load(cx, &source, options)?;
+    Ok(Control::new(Arc::new(net)))
+}
+
+/// The same for nets that may be stored as differences to a model. Those that are whole need none; those of differences
+/// are refused by name.
+pub(crate) fn load_diff_control(
+    cx: &Cx,
+    _model: &Model,
+    name: &str,
+    options: &LoadOptions,
+) -> Result<Control, NodeError> {
+    load_control(cx, name, options)
 }
 
 /// Loads a control net or a T2I adapter.
@@ -175,7 +234,8 @@ pub(super) struct ControlNetLoader {
 
 impl Node for ControlNetLoader {
     fn run(self, cx: &Cx) -> NodeResult {
-        load(cx, &self.control_net_name)
+        let net = load_control(cx, &self.control_net_name, &LoadOptions::default())?;
+        Ok(NodeOutput::one(net))
     }
 }
 
@@ -198,21 +258,22 @@ pub(super) struct DiffControlNetLoader {
 
 impl Node for DiffControlNetLoader {
     fn run(self, cx: &Cx) -> NodeResult {
-        // Nets that are whole need no model; those of differences are refused by name.
-        drop(self.model);
-        load(cx, &self.control_net_name)
+        let options = LoadOptions::default();
+        let net = load_diff_control(cx, &self.model, &self.control_net_name, &options)?;
+        Ok(NodeOutput::one(net))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::path::Path;
 
     use fresco_graph::Value;
     use fresco_models::control::ControlNet;
     use fresco_models::unet::{First, Heads, Middle, Stage, UNetConfig};
     use fresco_models::{Prediction, Store};
-    use fresco_tensor::{Stored, WeightError, WeightInfo, synthetic};
+    use fresco_tensor::{Stored, WeightError, WeightFile, WeightInfo, synthetic};
 
     use super::*;
     use crate::control::steer;
@@ -308,7 +369,8 @@ mod tests {
     #[test]
     fn nets_act_in_their_range_at_their_strength_and_in_chains() {
         let file: Arc<dyn WeightFile> = Arc::new(Memory(weights()));
-        let loaded = LoadedControl::open(&file, Device::cpu()).unwrap();
+        let found = ControlStore::find(&file, Device::cpu()).unwrap();
+        let loaded = LoadedControl::new("control_small".to_owned(), Arc::new(lazy(&found)), None);
         assert_eq!(loaded.name(), "control_small");
         let sampling = ModelSampling::discrete(Prediction::Eps, false);
         let x = synthetic::value("x", &[2, 4, 8, 8], 3.0).unwrap();

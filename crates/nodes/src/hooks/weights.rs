@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_graph::NodeError;
+use fresco_memory::Need;
 use fresco_models::denoise::{Call, Predict};
 use fresco_models::lora::{LoraFile, load};
 use fresco_models::patch::{Change, OtherWeight, Patch};
@@ -12,6 +13,7 @@ use fresco_tensor::{Tensor, available_memory};
 use super::{Hook, Hooks};
 use crate::clip::Clip;
 use crate::lora::{Weights, add_patches};
+use crate::resident::{Asker, InUse, model_failure};
 use crate::sampling::{BaseModel, Model};
 
 /// Where a hook's weights come from.
@@ -179,20 +181,32 @@ struct Active {
 struct State {
     positions: Vec<Position>,
     sigma: Option<f32>,
-    /// The network with the strengths it was made for.
-    network: Option<(Vec<f64>, Arc<dyn BaseModel>)>,
+    network: Option<Made>,
+}
+
+/// The network of some strengths.
+struct Made {
+    strengths: Vec<f64>,
+    network: Arc<dyn BaseModel>,
+    in_use: Option<Arc<InUse>>,
 }
 
 /// A model with the weights that a group of hooks gives it, at every noise level those of its keyframes.
 pub(crate) struct HookedNetwork {
     model: Model,
     hooks: Vec<Active>,
+    asker: Asker,
     state: Mutex<State>,
 }
 
 impl HookedNetwork {
     /// For a run that begins at the noise level `first`. None if no hook changes the model's weights.
-    pub(crate) fn new(model: &Model, hooks: &Hooks, first: f32) -> Result<Option<Self>, NodeError> {
+    pub(crate) fn new(
+        model: &Model,
+        hooks: &Hooks,
+        first: f32,
+        asker: Asker,
+    ) -> Result<Option<Self>, NodeError> {
         let mut active = Vec::new();
         let mut positions = Vec::new();
         for hook in &hooks.0 {
@@ -228,6 +242,7 @@ impl HookedNetwork {
         Ok(Some(Self {
             model: model.clone(),
             hooks: active,
+            asker,
             state: Mutex::new(State {
                 positions,
                 sigma: None,
@@ -237,7 +252,7 @@ impl HookedNetwork {
     }
 
     /// The network for a noise level. It is made anew only when a strength changes.
-    fn at(&self, sigma: f32) -> Result<Arc<dyn BaseModel>, ModelError> {
+    fn at(&self, sigma: f32) -> Result<(Arc<dyn BaseModel>, Option<Arc<InUse>>), ModelError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.sigma != Some(sigma) {
             state.sigma = Some(sigma);
@@ -251,10 +266,10 @@ impl HookedNetwork {
             .zip(&state.positions)
             .map(|(hook, position)| hook.strength * position.strength())
             .collect();
-        if let Some((made_for, network)) = &state.network
-            && *made_for == strengths
+        if let Some(made) = &state.network
+            && made.strengths == strengths
         {
-            return Ok(Arc::clone(network));
+            return Ok((Arc::clone(&made.network), made.in_use.clone()));
         }
         // The old weights go before the new ones come.
         state.network = None;
@@ -266,15 +281,31 @@ impl HookedNetwork {
             .collect();
         let model = changed(self.model.clone(), &lists)
             .map_err(|e| ModelError::invalid("hooks", e.message()))?;
-        let network = model.network()?;
-        state.network = Some((strengths, Arc::clone(&network)));
-        Ok(network)
+        let ready = model.ready()?;
+        let in_use = match &ready.hold {
+            Some(hold) => {
+                let lease = self.asker.lease(&[hold.handle()], Need::default());
+                Some(Arc::new(lease.map_err(model_failure)?))
+            }
+            None => None,
+        };
+        state.network = Some(Made {
+            strengths,
+            network: ready.network.clone(),
+            in_use: in_use.clone(),
+        });
+        Ok((ready.network, in_use))
     }
 }
 
 impl Predict for HookedNetwork {
     fn predict(&self, call: &Call<'_>) -> Result<Tensor, ModelError> {
-        self.at(call.sigma)?.apply(&self.model.sampling, call)
+        let (network, in_use) = self.at(call.sigma)?;
+        let pass = || network.apply(&self.model.sampling, call);
+        match in_use {
+            Some(in_use) => in_use.run(pass),
+            None => pass(),
+        }
     }
 
     fn memory_required(&self, shape: &[usize]) -> u64 {
@@ -282,7 +313,11 @@ impl Predict for HookedNetwork {
     }
 
     fn memory_free(&self) -> Option<u64> {
-        available_memory()
+        let device = self.model.base.store().map(|store| store.device());
+        match device.filter(|device| !device.is_cpu()) {
+            Some(device) => device.free(),
+            None => available_memory(),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Whole models from one file, and networks from files of their own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fresco_files::Folders;
@@ -9,14 +9,22 @@ use fresco_models::denoise::SdModel;
 use fresco_models::detect::{Checkpoint, detect_checkpoint};
 use fresco_models::text::TextEncoder;
 use fresco_models::{ModelSampling, Prediction};
-use fresco_tensor::weights::Recast;
-use fresco_tensor::{Device, Dtype, WeightFile, open_weights};
+use fresco_tensor::{Device, Dtype};
 
-use super::{device, open_model};
+use super::Source;
 use crate::clip::Clip;
+use crate::resident::{Component, Hold, LoadOptions, Shared, registry, who};
 use crate::sampling::Model;
 use crate::sampling::run::failure;
 use crate::vae::{LoadedVae, Vae};
+
+/// What the parts of a checkpoint were told.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) model: LoadOptions,
+    pub(crate) clip: LoadOptions,
+    pub(crate) vae: LoadOptions,
+}
 
 /// How a detected model is sampled.
 fn sampling(found: &Checkpoint) -> ModelSampling {
@@ -27,34 +35,92 @@ fn sampling(found: &Checkpoint) -> ModelSampling {
     }
 }
 
+type Diffusion = Shared<SdModel, Checkpoint>;
+
 /// The network of a file.
-fn model(file: &Arc<dyn WeightFile>, cx: &Cx) -> Result<(Model, Checkpoint), NodeError> {
-    let found = detect_checkpoint(file).map_err(failure)?;
-    let store = found.unet_store(file, device(cx));
-    let network = SdModel::new(store, found.config.clone(), found.latent_format);
-    let network = Arc::new(network.map_err(failure)?);
-    Ok((Model::new(network, sampling(&found)), found))
+fn diffusion(
+    cx: &Cx,
+    source: &Source,
+    options: &LoadOptions,
+) -> Result<(Model, Arc<Diffusion>), NodeError> {
+    let key = source.key(Component::Diffusion)?;
+    let opened = registry(cx).open(&who(cx), &key, "SdModel", || {
+        let file = source.open()?;
+        let found = detect_checkpoint(file).map_err(failure)?;
+        let store = found.unet_store(file, Device::cpu());
+        let network = SdModel::new(store, found.config.clone(), found.latent_format);
+        Ok::<_, NodeError>(Diffusion::new(network.map_err(failure)?, found))
+    })?;
+    let shared = opened.shared;
+    let hold = Hold::claim(cx, &shared, &opened.id, Component::Diffusion, options);
+    let view = shared.network.store().on(hold.compute().clone());
+    let network = shared.network.with_store(view).map_err(failure)?;
+    let network = shared.joined(network);
+    let model = Model::new(network, sampling(&shared.extra)).held(hold);
+    Ok((model, shared))
+}
+
+/// The text encoder of a checkpoint, if there is one in it.
+fn text(
+    cx: &Cx,
+    source: &Source,
+    found: &Checkpoint,
+    options: &LoadOptions,
+) -> Result<Option<Clip>, NodeError> {
+    let Some(stack) = found.text else {
+        return Ok(None);
+    };
+    let key = source.key(Component::Text)?;
+    // No error at all: the file has none.
+    let opened = registry(cx).open(&who(cx), &key, "TextEncoder", || {
+        let file = source.open().map_err(Some)?;
+        let encoder = TextEncoder::from_checkpoint(file, stack, &Device::cpu());
+        let encoder = encoder.map_err(|e| Some(failure(e)))?.ok_or(None)?;
+        Ok(Shared::new(encoder, ()))
+    });
+    match opened {
+        Ok(opened) => Clip::claim(cx, &opened, options).map(Some),
+        Err(None) => Ok(None),
+        Err(Some(error)) => Err(error),
+    }
 }
 
 /// MODEL, CLIP and VAE of a file; null for a part that is not in it.
-fn load(file: &Arc<dyn WeightFile>, cx: &Cx) -> Result<(Model, Value, Value), NodeError> {
-    let (model, found) = model(file, cx)?;
-    let clip = match found.text {
-        // Text is encoded in main memory: it is short.
-        Some(stack) => {
-            TextEncoder::from_checkpoint(file, stack, &Device::cpu()).map_err(failure)?
-        }
-        None => None,
-    };
-    let clip = clip.map_or(Value::Null, |encoder| Clip::new(encoder).into());
+fn load(cx: &Cx, source: &Source, parts: &Parts) -> Result<(Model, Value, Value), NodeError> {
+    let (model, shared) = diffusion(cx, source, &parts.model)?;
+    let found = &shared.extra;
+    let clip = text(cx, source, found, &parts.clip)?.map_or(Value::Null, Into::into);
     let vae = match found.vae_prefix {
         Some(prefix) => {
-            let vae = LoadedVae::open(file, prefix, device(cx)).map_err(failure)?;
+            let vae = LoadedVae::load(cx, source, prefix, &parts.vae)?;
             Vae(Arc::new(vae)).into()
         }
         None => Value::Null,
     };
     Ok((model, clip, vae))
+}
+
+/// The three parts of a checkpoint in the user's folder, as outputs of a node.
+pub(crate) fn load_checkpoint(cx: &Cx, name: &str, parts: &Parts) -> NodeResult {
+    let source = Source::find(cx, "checkpoints", name)?;
+    let (model, clip, vae) = load(cx, &source, parts)?;
+    Ok(NodeOutput::slots(vec![model.into(), clip, vae]))
+}
+
+/// A diffusion model by itself, in a number format of the node's choice.
+pub(crate) fn load_unet(
+    cx: &Cx,
+    name: &str,
+    weight_dtype: &str,
+    options: &LoadOptions,
+) -> Result<Model, NodeError> {
+    let dtype = match weight_dtype {
+        "fp8_e4m3fn" | "fp8_e4m3fn_fast" => Some(Dtype::F8E4M3),
+        "fp8_e5m2" => Some(Dtype::F8E5M2),
+        _ => None,
+    };
+    let source = Source::find(cx, "diffusion_models", name)?.recast(dtype);
+    Ok(diffusion(cx, &source, options)?.0)
 }
 
 /// Loads a checkpoint: a diffusion model with its text encoder and its VAE.
@@ -75,9 +141,7 @@ pub(super) struct CheckpointLoaderSimple {
 
 impl Node for CheckpointLoaderSimple {
     fn run(self, cx: &Cx) -> NodeResult {
-        let file = open_model(cx, "checkpoints", &self.ckpt_name)?;
-        let (model, clip, vae) = load(&file, cx)?;
-        Ok(NodeOutput::slots(vec![model.into(), clip, vae]))
+        load_checkpoint(cx, &self.ckpt_name, &Parts::default())
     }
 }
 
@@ -115,8 +179,8 @@ impl Node for CheckpointLoader {
             .map_err(|e| NodeError::file_not_found(e.to_string()))?;
         let text = std::fs::read_to_string(&config)
             .map_err(|e| NodeError::runtime(format!("cannot read {}: {e}", config.display())))?;
-        let file = open_model(cx, "checkpoints", &self.ckpt_name)?;
-        let (mut model, mut clip, vae) = load(&file, cx)?;
+        let source = Source::find(cx, "checkpoints", &self.ckpt_name)?;
+        let (mut model, mut clip, vae) = load(cx, &source, &Parts::default())?;
         // What the file itself cannot say: how it was trained, and which layer of the text encoder it reads.
         let prediction = match setting(&text, "parameterization") {
             Some("v") => Prediction::V,
@@ -152,16 +216,9 @@ pub(super) struct UnetLoader {
 
 impl Node for UnetLoader {
     fn run(self, cx: &Cx) -> NodeResult {
-        let mut file = open_model(cx, "diffusion_models", &self.unet_name)?;
-        let dtype = match &*self.weight_dtype {
-            "fp8_e4m3fn" | "fp8_e4m3fn_fast" => Some(Dtype::F8E4M3),
-            "fp8_e5m2" => Some(Dtype::F8E5M2),
-            _ => None,
-        };
-        if let Some(dtype) = dtype {
-            file = Arc::new(Recast::new(file, dtype));
-        }
-        Ok(NodeOutput::one(model(&file, cx)?.0))
+        let options = LoadOptions::default();
+        let model = load_unet(cx, &self.unet_name, &self.weight_dtype, &options)?;
+        Ok(NodeOutput::one(model))
     }
 }
 
@@ -180,42 +237,43 @@ pub(super) struct DiffusersLoader {
 }
 
 /// The weights in a part of such a folder.
-fn part(folder: &Path, name: &str, stem: &str) -> Result<Option<Arc<dyn WeightFile>>, NodeError> {
+fn part(folder: &Path, name: &str, stem: &str) -> Option<PathBuf> {
     let endings = [".fp16.safetensors", ".safetensors", ".fp16.bin", ".bin"];
-    let found = endings
+    endings
         .iter()
         .map(|ending| folder.join(name).join(format!("{stem}{ending}")))
-        .find(|path| path.is_file());
-    Ok(found.map(open_weights).transpose()?)
+        .find(|path| path.is_file())
+}
+
+/// The three parts of a folder in the layout of diffusers, as outputs of a node.
+pub(crate) fn load_diffusers(cx: &Cx, name: &str, parts: &Parts) -> NodeResult {
+    let folders = cx.resource::<Folders>()?;
+    let folder = folders
+        .require("diffusers", name)
+        .map_err(|e| NodeError::file_not_found(e.to_string()))?;
+    let found = |name: &str, stems: &[&str]| {
+        let mut files = stems.iter().filter_map(|stem| part(&folder, name, stem));
+        files.next().map(Source::new).ok_or_else(|| {
+            let folder = folder.display();
+            NodeError::file_not_found(format!("{folder} has no weights in {name}"))
+        })
+    };
+    let unet = found("unet", &["diffusion_pytorch_model"])?;
+    let vae = found("vae", &["diffusion_pytorch_model"])?;
+    let text = found("text_encoder", &["model", "pytorch_model"])?;
+    let clip = Clip::load(cx, &[text], &parts.clip)?;
+    let vae = LoadedVae::load(cx, &vae, "", &parts.vae)?;
+    let (model, _) = diffusion(cx, &unet, &parts.model)?;
+    Ok(NodeOutput::slots(vec![
+        model.into(),
+        clip.into(),
+        Vae(Arc::new(vae)).into(),
+    ]))
 }
 
 impl Node for DiffusersLoader {
     fn run(self, cx: &Cx) -> NodeResult {
-        let folders = cx.resource::<Folders>()?;
-        let folder = folders
-            .require("diffusers", &self.model_path)
-            .map_err(|e| NodeError::file_not_found(e.to_string()))?;
-        let absent = |name: &str| {
-            let folder = folder.display();
-            NodeError::file_not_found(format!("{folder} has no weights in {name}"))
-        };
-        let stem = "diffusion_pytorch_model";
-        let unet = part(&folder, "unet", stem)?.ok_or_else(|| absent("unet"))?;
-        let vae = part(&folder, "vae", stem)?.ok_or_else(|| absent("vae"))?;
-        let text = part(&folder, "text_encoder", "model")?;
-        let text = match text {
-            Some(file) => file,
-            None => part(&folder, "text_encoder", "pytorch_model")?
-                .ok_or_else(|| absent("text_encoder"))?,
-        };
-        let encoder = TextEncoder::from_files(&[text], &Device::cpu()).map_err(failure)?;
-        let vae = LoadedVae::open(&vae, "", device(cx)).map_err(failure)?;
-        let (model, _) = model(&unet, cx)?;
-        Ok(NodeOutput::slots(vec![
-            model.into(),
-            Clip::new(encoder).into(),
-            Vae(Arc::new(vae)).into(),
-        ]))
+        load_diffusers(cx, &self.model_path, &Parts::default())
     }
 }
 

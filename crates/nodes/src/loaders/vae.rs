@@ -8,8 +8,8 @@ use fresco_models::store::Store;
 use fresco_models::taesd::{self, Taesd};
 use fresco_tensor::Device;
 
-use super::{device, open_model};
-use crate::sampling::run::failure;
+use super::{Source, open_model};
+use crate::resident::LoadOptions;
 use crate::vae::{LoadedVae, PixelSpace, Vae};
 
 /// Loads a VAE from a file.
@@ -29,18 +29,23 @@ pub(super) struct VaeLoader {
 
 impl Node for VaeLoader {
     fn run(self, cx: &Cx) -> NodeResult {
-        if self.vae_name == "pixel_space" {
-            return Ok(NodeOutput::one(Vae(Arc::new(PixelSpace))));
-        }
-        let small = taesd::KINDS.iter().find(|kind| kind.0 == self.vae_name);
-        let model = if let Some(&(name, scale, shift)) = small {
-            taesd(cx, name, scale, shift)?
-        } else {
-            let file = open_model(cx, "vae", &self.vae_name)?;
-            LoadedVae::open(&file, "", device(cx)).map_err(failure)?
-        };
-        Ok(NodeOutput::one(Vae(Arc::new(model))))
+        let vae = load_vae(cx, &self.vae_name, &LoadOptions::default())?;
+        Ok(NodeOutput::one(vae))
     }
+}
+
+/// The autoencoder of a name that the loader offers.
+pub(crate) fn load_vae(cx: &Cx, name: &str, options: &LoadOptions) -> Result<Vae, NodeError> {
+    if name == "pixel_space" {
+        return Ok(Vae(Arc::new(PixelSpace)));
+    }
+    let small = taesd::KINDS.iter().find(|kind| kind.0 == name);
+    let model = if let Some(&(name, scale, shift)) = small {
+        taesd(cx, name, scale, shift)?
+    } else {
+        LoadedVae::load(cx, &Source::find(cx, "vae", name)?, "", options)?
+    };
+    Ok(Vae(Arc::new(model)))
 }
 
 /// The encoder and the decoder of that name in `vae_approx`.

@@ -1,13 +1,16 @@
 //! Vision encoders from files.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, map};
+use fresco_memory::{Handle, Need};
+use fresco_models::network::Lazy;
 use fresco_models::store::Store;
 use fresco_models::vision::{self, VisionConfig, VisionEncoder};
 use fresco_tensor::{Device, Tensor};
 
-use super::open_model;
+use super::Source;
+use crate::resident::{Component, Hold, InUse, LoadOptions, Shared, registry, who};
 use crate::sampling::run::failure;
 use crate::types::tensor;
 use crate::vision::{Vision, VisionModel, VisionOutput};
@@ -29,44 +32,56 @@ pub(super) struct ClipVisionLoader {
 
 impl Node for ClipVisionLoader {
     fn run(self, cx: &Cx) -> NodeResult {
-        let file = open_model(cx, "clip_vision", &self.clip_name)?;
-        // One picture is little work: it stays in main memory.
-        let store = vision::store(&file, Device::cpu());
-        let config = VisionConfig::detect(&store).map_err(failure)?;
-        let model = LoadedVision {
-            store,
-            config,
-            network: Mutex::default(),
-        };
-        Ok(NodeOutput::one(Vision(Arc::new(model))))
+        let vision = load_vision(cx, &self.clip_name, &LoadOptions::default())?;
+        Ok(NodeOutput::one(vision))
     }
 }
 
+type Encoder = Lazy<VisionEncoder>;
+
 /// An encoder whose weights are packed when it is first used.
+fn encoder(store: &Arc<Store>, config: &VisionConfig) -> Encoder {
+    let (own, config) = (Arc::clone(store), config.clone());
+    let build = move || VisionEncoder::new(&own, config.clone());
+    Lazy::new(vec![Arc::clone(store)], Box::new(build))
+}
+
+/// The vision encoder in a file.
+pub(crate) fn load_vision(cx: &Cx, name: &str, options: &LoadOptions) -> Result<Vision, NodeError> {
+    let source = Source::find(cx, "clip_vision", name)?;
+    let key = source.key(Component::Vision)?;
+    let opened = registry(cx).open(&who(cx), &key, "VisionEncoder", || {
+        let store = vision::store(source.open()?, Device::cpu());
+        let config = VisionConfig::detect(&store).map_err(failure)?;
+        let network = encoder(&store, &config);
+        Ok::<_, NodeError>(Shared::new(network, (store, config)))
+    })?;
+    let shared = opened.shared;
+    let hold = Hold::claim(cx, &shared, &opened.id, Component::Vision, options);
+    let (store, config) = &shared.extra;
+    let network = encoder(&store.on(hold.compute().clone()), config);
+    let network = shared.joined(network);
+    Ok(Vision(Arc::new(LoadedVision { network, hold })))
+}
+
 struct LoadedVision {
-    store: Arc<Store>,
-    config: VisionConfig,
-    network: Mutex<Option<Arc<VisionEncoder>>>,
+    network: Arc<Encoder>,
+    hold: Arc<Hold>,
 }
 
 impl VisionModel for LoadedVision {
-    fn encode(&self, image: &Tensor, crop: bool, _: &Cx) -> Result<VisionOutput, NodeError> {
-        let network = {
-            let mut slot = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(network) = &*slot {
-                Arc::clone(network)
-            } else {
-                let built = VisionEncoder::new(&self.store, self.config.clone());
-                let built = Arc::new(built.map_err(failure)?);
-                *slot = Some(Arc::clone(&built));
-                built
-            }
-        };
-        let seen = network.encode(image, crop).map_err(failure)?;
+    fn encode(&self, image: &Tensor, crop: bool, cx: &Cx) -> Result<VisionOutput, NodeError> {
+        let in_use = InUse::of(cx, &[self.hold.handle()], Need::default())?;
+        let seen = in_use.run(|| self.network.get()?.encode(image, crop));
+        let seen = seen.map_err(failure)?;
         Ok(VisionOutput(Arc::new(map! {
             "last_hidden_state" => tensor(seen.last),
             "image_embeds" => tensor(seen.embeds),
             "penultimate_hidden_states" => tensor(seen.penultimate),
         })))
+    }
+
+    fn handle(&self) -> Option<&Handle> {
+        Some(self.hold.handle())
     }
 }

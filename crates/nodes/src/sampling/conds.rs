@@ -11,6 +11,7 @@ use fresco_tensor::Tensor;
 use super::Model;
 use crate::control::{Control, steer};
 use crate::hooks::{HookedNetwork, Hooks};
+use crate::resident::{Asker, InUse};
 use crate::types::{self, Conditioning, as_tensor};
 
 /// Keys that are read by name; all other tensors and numbers go to the model as they are.
@@ -87,6 +88,8 @@ struct Steering {
     control: Control,
     /// How the model of the run is sampled; none outside a run.
     sampling: Option<Arc<ModelSampling>>,
+    /// The models of the run.
+    in_use: Option<Arc<InUse>>,
 }
 
 impl ControlSource for Steering {
@@ -101,7 +104,11 @@ impl ControlSource for Steering {
             .sampling
             .as_ref()
             .ok_or_else(|| ModelError::invalid("control net", "there is no run to steer"))?;
-        steer(&self.control, sampling, x, sigma, conds, chunks)
+        let pass = || steer(&self.control, sampling, x, sigma, conds, chunks);
+        match &self.in_use {
+            Some(in_use) => in_use.run(pass),
+            None => pass(),
+        }
     }
 }
 
@@ -110,9 +117,17 @@ impl ControlSource for Steering {
 #[derive(Default)]
 pub struct Reader<'a> {
     controls: Vec<(Value, Arc<dyn ControlSource>)>,
-    /// The model of the run and the noise level it begins at, for hooks.
-    run: Option<(&'a Model, f32)>,
+    run: Option<Run<'a>>,
     hooked: Vec<(Hooks, Network)>,
+}
+
+/// The run that conditions are for.
+struct Run<'a> {
+    model: &'a Model,
+    /// The noise level it begins at, for hooks.
+    first: f32,
+    in_use: Option<Arc<InUse>>,
+    asker: Asker,
 }
 
 /// A network of a condition's own; none if its hooks change nothing.
@@ -120,9 +135,19 @@ type Network = Option<Arc<dyn Predict + Send + Sync>>;
 
 impl<'a> Reader<'a> {
     /// For conditions that are sampled with a model from a noise level on.
-    pub fn for_run(model: &'a Model, first: f32) -> Self {
+    pub(crate) fn for_run(
+        model: &'a Model,
+        first: f32,
+        in_use: Option<Arc<InUse>>,
+        asker: Asker,
+    ) -> Self {
         Self {
-            run: Some((model, first)),
+            run: Some(Run {
+                model,
+                first,
+                in_use,
+                asker,
+            }),
             ..Self::default()
         }
     }
@@ -135,9 +160,9 @@ impl<'a> Reader<'a> {
         if let Some((_, known)) = self.hooked.iter().find(|(h, _)| h.same(hooks)) {
             return Ok(known.clone());
         }
-        let network: Network = match self.run {
+        let network: Network = match &self.run {
             None => None,
-            Some((model, first)) => HookedNetwork::new(model, hooks, first)?
+            Some(run) => HookedNetwork::new(run.model, hooks, run.first, run.asker.clone())?
                 .map(|n| Arc::new(n) as Arc<dyn Predict + Send + Sync>),
         };
         self.hooked.push((hooks.clone(), network.clone()));
@@ -157,7 +182,8 @@ impl<'a> Reader<'a> {
             .ok_or_else(|| wrong("control", "CONTROL_NET", value))?;
         let source: Arc<dyn ControlSource> = Arc::new(Steering {
             control: control.clone(),
-            sampling: self.run.map(|(model, _)| model.sampling.clone()),
+            sampling: self.run.as_ref().map(|run| run.model.sampling.clone()),
+            in_use: self.run.as_ref().and_then(|run| run.in_use.clone()),
         });
         self.controls.push((value.clone(), source.clone()));
         Ok(source)

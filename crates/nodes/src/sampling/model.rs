@@ -2,13 +2,17 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fresco_graph::{FromValue, Opaque, Value, wrong_kind};
+use fresco_graph::{Cx, FromValue, Opaque, Value, wrong_kind};
+use fresco_memory::{Handle, Placement};
 use fresco_models::denoise::{Call, CondValue, EncodeArgs, ModelConds, SdModel};
+use fresco_models::network::Network;
 use fresco_models::store::Store;
 use fresco_models::{LatentFormat, ModelError, ModelSampling, PatchSet};
 use fresco_tensor::{Result, Tensor};
 
 pub use fresco_models::denoise::Patches;
+
+use crate::resident::Hold;
 
 /// What nodes ask of a loaded network.
 pub trait BaseModel: Send + Sync {
@@ -78,6 +82,11 @@ pub trait BaseModel: Send + Sync {
         None
     }
 
+    /// The network as the memory room sees it, for those whose weights it moves.
+    fn as_network(self: Arc<Self>) -> Option<Arc<dyn Network>> {
+        None
+    }
+
     /// The same network over other weights. It must be cheap: layers are shared through the store.
     fn with_store(&self, _store: Arc<Store>) -> Result<Arc<dyn BaseModel>, ModelError> {
         Err(ModelError::unsupported(
@@ -144,6 +153,10 @@ impl BaseModel for SdModel {
         Some(SdModel::store(self))
     }
 
+    fn as_network(self: Arc<Self>) -> Option<Arc<dyn Network>> {
+        Some(self)
+    }
+
     fn with_store(&self, store: Arc<Store>) -> Result<Arc<dyn BaseModel>, ModelError> {
         Ok(Arc::new(SdModel::with_store(self, store)?))
     }
@@ -152,8 +165,15 @@ impl BaseModel for SdModel {
 /// What stands before the store's keys in patches and LoRA files.
 pub const WEIGHT_PREFIX: &str = "diffusion_model.";
 
+/// A network with all changes to its weights, and the hold on them.
+#[derive(Clone)]
+pub struct Ready {
+    pub network: Arc<dyn BaseModel>,
+    pub hold: Option<Arc<Hold>>,
+}
+
 /// The network of a set of weight changes, built when it is first needed.
-type Built = Arc<Mutex<Option<Arc<dyn BaseModel>>>>;
+type Built = Arc<Mutex<Option<Ready>>>;
 
 /// MODEL. Clones share the network; a patch node changes its own clone only.
 #[derive(Clone)]
@@ -164,6 +184,8 @@ pub struct Model {
     pub latent_format: Option<LatentFormat>,
     pub patches: Patches,
     weight_patches: Option<Arc<PatchSet>>,
+    /// Of the weights without changes; none for networks that are not in the memory room.
+    hold: Option<Arc<Hold>>,
     built: Built,
 }
 
@@ -175,8 +197,31 @@ impl Model {
             latent_format: None,
             patches: Patches::default(),
             weight_patches: None,
+            hold: None,
             built: Built::default(),
         }
+    }
+
+    /// The same model over weights that the memory room has.
+    #[must_use]
+    pub(crate) fn held(mut self, hold: Arc<Hold>) -> Self {
+        self.hold = Some(hold);
+        self.built = Built::default();
+        self
+    }
+
+    /// The same model with its weights placed in another way; as it is if they are not in the memory room.
+    #[must_use]
+    pub(crate) fn with_placement(self, cx: &Cx, placement: Placement) -> Self {
+        match self.hold.as_ref().map(|hold| hold.placed(cx, placement)) {
+            Some(hold) => self.held(hold),
+            None => self,
+        }
+    }
+
+    /// The handle of its weights.
+    pub fn handle(&self) -> Option<&Handle> {
+        self.hold.as_deref().map(Hold::handle)
     }
 
     /// The same model sampled in another way.
@@ -208,13 +253,16 @@ impl Model {
     }
 
     /// The network with its changed weights.
-    pub fn network(&self) -> Result<Arc<dyn BaseModel>, ModelError> {
+    pub fn ready(&self) -> Result<Ready, ModelError> {
         let Some(patches) = &self.weight_patches else {
-            return Ok(self.base.clone());
+            return Ok(Ready {
+                network: self.base.clone(),
+                hold: self.hold.clone(),
+            });
         };
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(network) = &*built {
-            return Ok(network.clone());
+        if let Some(ready) = &*built {
+            return Ok(ready.clone());
         }
         let store = self.base.store().ok_or_else(|| {
             ModelError::unsupported(
@@ -223,8 +271,13 @@ impl Model {
             )
         })?;
         let network = self.base.with_store(patches.store(store, WEIGHT_PREFIX))?;
-        *built = Some(network.clone());
-        Ok(network)
+        let hold = self.hold.as_ref().and_then(|hold| {
+            let network = network.clone().as_network()?;
+            Some(hold.derive(&network, patches.keys().count()))
+        });
+        let ready = Ready { network, hold };
+        *built = Some(ready.clone());
+        Ok(ready)
     }
 
     /// From the latents of nodes to those the network works on.

@@ -10,11 +10,11 @@ use fresco_models::latent_format::LatentFormat;
 use fresco_models::preview::{self, Rgb8};
 use fresco_models::store::Store;
 use fresco_models::taesd::Taesd;
-use fresco_tensor::Tensor;
 use fresco_tensor::resize::pillow;
+use fresco_tensor::{Device, Tensor};
 
 use super::Model;
-use crate::loaders::{device, open_model};
+use crate::loaders::open_model;
 
 /// The longer side of previews, as the program was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,8 @@ fn taesd(format: LatentFormat, cx: &Cx) -> Result<Option<Arc<Taesd>>, NodeError>
         return Ok(None);
     };
     let file = open_model(cx, "vae_approx", file)?;
-    let store = Store::open(file, "", device(cx));
+    // So small that the main memory does.
+    let store = Store::open(file, "", Device::cpu());
     Ok(Some(Arc::new(Taesd::previewer(&store)?)))
 }
 

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex};
 
 use fresco_graph::{Cx, NodeError};
+use fresco_memory::{Handle, Need};
 use fresco_models::denoise::{
     Call, EncodeArgs, Guidance, Guider, Inpaint, Lists, Predict, Setting, fit_mask, prepare,
 };
@@ -13,7 +14,9 @@ use fresco_tensor::{Generator, Tensor, TensorError, available_memory};
 
 use super::conds::Reader;
 use super::preview::Previewer;
-use super::{BaseModel, Model, Noise, Sampler};
+use super::{BaseModel, Model, Noise, Ready, Sampler};
+use crate::control::Control;
+use crate::resident::{Asker, InUse};
 use crate::types::{Conditioning, Latent};
 
 /// What is sampled, and how it is guided.
@@ -45,6 +48,7 @@ pub fn failure(error: ModelError) -> NodeError {
         } => NodeError::OutOfMemory {
             message: format!("{file}: no room for the weight {key}: {source}"),
         },
+        ModelError::NoRoom { reason } => NodeError::OutOfMemory { message: reason },
         other => other.into(),
     }
 }
@@ -81,11 +85,16 @@ fn boxed_failure(error: Box<dyn Error + Send + Sync>) -> NodeError {
 struct Network<'a> {
     base: &'a dyn BaseModel,
     sampling: &'a ModelSampling,
+    in_use: Option<&'a InUse>,
 }
 
 impl Predict for Network<'_> {
     fn predict(&self, call: &Call<'_>) -> Result<Tensor, ModelError> {
-        self.base.apply(self.sampling, call)
+        let pass = || self.base.apply(self.sampling, call);
+        match self.in_use {
+            Some(in_use) => in_use.run(pass),
+            None => pass(),
+        }
     }
 
     fn memory_required(&self, shape: &[usize]) -> u64 {
@@ -202,11 +211,14 @@ impl Guided {
             samples.clone()
         };
         let (name, options) = sampler.parse()?;
-        let base = model.network().map_err(failure)?;
+        let ready = model.ready().map_err(failure)?;
+        let base = &ready.network;
+        let in_use = self.lease(&ready, samples.shape(), cx)?.map(Arc::new);
         let sampling = &*model.sampling;
         let network = Network {
-            base: &*base,
+            base: &**base,
             sampling,
+            in_use: in_use.as_deref(),
         };
         let setting = Setting {
             sampling,
@@ -215,7 +227,8 @@ impl Guided {
             denoise_mask: mask.as_ref(),
         };
         let encode = |args: &EncodeArgs<'_>| base.extra_conds(args);
-        let lists = prepare(self.read(sigmas[0])?, &setting, &encode).map_err(failure)?;
+        let lists = prepare(self.read(sigmas[0], in_use.clone(), cx)?, &setting, &encode)
+            .map_err(failure)?;
         let mut guider = Guider::new(
             &network,
             &lists,
@@ -291,8 +304,40 @@ impl Guided {
         })
     }
 
-    fn read(&self, first: f32) -> Result<Lists, NodeError> {
-        let mut reader = Reader::for_run(&self.model, first);
+    /// Brings the network and the control nets of the conditions to where they compute. None if none of them is in the
+    /// memory room.
+    fn lease(&self, ready: &Ready, shape: &[usize], cx: &Cx) -> Result<Option<InUse>, NodeError> {
+        let mut handles: Vec<&Handle> = ready.hold.iter().map(|hold| hold.handle()).collect();
+        for (_, list) in &self.lists {
+            for cond in &list.0 {
+                let control = cond.options.get("control");
+                let control = control.and_then(|value| value.downcast::<Control>());
+                for handle in control.map(Control::handles).unwrap_or_default() {
+                    if !handles.iter().any(|known| known.model() == handle.model()) {
+                        handles.push(handle);
+                    }
+                }
+            }
+        }
+        if handles.is_empty() {
+            return Ok(None);
+        }
+        let needed = |times: usize| {
+            let mut shape = shape.to_vec();
+            shape[0] *= times;
+            ready.network.memory_required(&shape)
+        };
+        let need = Need {
+            // With and without the prompt at once, or one after the other.
+            required: needed(2),
+            minimum: Some(needed(1)),
+            full: false,
+        };
+        InUse::of(cx, &handles, need).map(Some)
+    }
+
+    fn read(&self, first: f32, in_use: Option<Arc<InUse>>, cx: &Cx) -> Result<Lists, NodeError> {
+        let mut reader = Reader::for_run(&self.model, first, in_use, Asker::of(cx));
         let mut lists = Lists::new();
         for (name, list) in &self.lists {
             if list.0.is_empty() {

@@ -1,89 +1,142 @@
 //! Autoencoders from weight files, as nodes use them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use fresco_graph::{Cx, NodeError};
+use fresco_memory::estimate::Vae as Estimate;
+use fresco_memory::{Handle, Need};
 use fresco_models::ModelError;
+use fresco_models::network::Lazy;
 use fresco_models::store::Store;
 use fresco_models::taesd::Taesd;
 use fresco_models::vae::{self, KlConfig, Tiles};
-use fresco_tensor::{Device, Tensor, TensorError, WeightFile};
+use fresco_tensor::{Device, Tensor};
 
 use super::VaeModel;
+use crate::loaders::Source;
+use crate::resident::{Component, Hold, InUse, LoadOptions, Shared, refused, registry, who};
 use crate::sampling::run::failure;
 
-type Network = Arc<vae::Vae>;
+type Network = Lazy<vae::Vae>;
+
+fn lazy(store: &Arc<Store>) -> Network {
+    let own = Arc::clone(store);
+    let build = move || Ok(vae::Vae::from(vae::KlVae::new(&own)?));
+    Lazy::new(vec![Arc::clone(store)], Box::new(build))
+}
 
 /// A VAE whose weights are packed when it is first used.
 pub struct LoadedVae {
     channels: usize,
     ratio: usize,
-    /// The weights by key, where they can be saved again.
-    store: Option<Arc<Store>>,
-    network: Mutex<Option<Network>>,
+    kind: Kind,
+}
+
+enum Kind {
+    Held {
+        network: Arc<Network>,
+        store: Arc<Store>,
+        hold: Arc<Hold>,
+    },
+    /// So small that it stays in main memory, whatever is loaded.
+    Small(Arc<vae::Vae>),
+}
+
+/// Why there is nothing for the registry.
+enum Not {
+    Registered(vae::Vae),
+    Possible(NodeError),
 }
 
 impl LoadedVae {
     /// The autoencoder in a file. What is wrong with its keys and shapes is said now, not when it is first used.
-    pub fn open(
-        file: &Arc<dyn WeightFile>,
+    pub(crate) fn load(
+        cx: &Cx,
+        source: &Source,
         prefix: &str,
-        device: Device,
-    ) -> Result<Self, ModelError> {
-        if file.info("taesd_decoder.1.weight").is_some() {
-            // So small that it stays in main memory.
-            let network = vae::Vae::open(file, prefix, Device::cpu())?;
-            return Ok(Self::ready(network));
-        }
-        let store = vae::names::store(file, prefix, device);
-        let config = KlConfig::detect(&store)?;
-        config.verify(&store)?;
+        options: &LoadOptions,
+    ) -> Result<Self, NodeError> {
+        let key = source.key(Component::Vae)?;
+        let opened = registry(cx).open(&who(cx), &key, "KlVae", || {
+            let file = source.open().map_err(Not::Possible)?;
+            let wrong = |e: ModelError| Not::Possible(failure(e));
+            if file.info("taesd_decoder.1.weight").is_some() {
+                let small = vae::Vae::open(file, prefix, Device::cpu()).map_err(wrong)?;
+                return Err(Not::Registered(small));
+            }
+            let store = vae::names::store(file, prefix, Device::cpu());
+            let config = KlConfig::detect(&store).map_err(wrong)?;
+            config.verify(&store).map_err(wrong)?;
+            Ok(Shared::new(lazy(&store), (store, config)))
+        });
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(Not::Registered(small)) => return Ok(Self::small(small)),
+            Err(Not::Possible(error)) => return Err(error),
+        };
+        let shared = opened.shared;
+        let hold = Hold::claim(cx, &shared, &opened.id, Component::Vae, options);
+        let (store, config) = &shared.extra;
+        let store = store.on(hold.compute().clone());
         Ok(Self {
             channels: config.latent_channels(),
             ratio: config.ratio(),
-            store: Some(store),
-            network: Mutex::default(),
+            kind: Kind::Held {
+                network: shared.joined(lazy(&store)),
+                store,
+                hold,
+            },
         })
     }
 
     /// The small approximation.
     pub fn taesd(network: Taesd) -> Self {
-        Self::ready(vae::Vae::Taesd(network))
+        Self::small(vae::Vae::Taesd(network))
     }
 
-    fn ready(network: vae::Vae) -> Self {
+    fn small(network: vae::Vae) -> Self {
         Self {
             channels: network.latent_channels(),
             ratio: network.ratio(),
-            store: None,
-            network: Mutex::new(Some(Arc::new(network))),
+            kind: Kind::Small(Arc::new(network)),
         }
     }
 
-    fn network(&self) -> Result<Network, NodeError> {
-        // A panic while building leaves nothing half built.
-        let mut slot = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(network) = &*slot {
-            return Ok(Arc::clone(network));
+    /// Runs with the network where it computes. `bytes` says what it takes to run at once; `tiled` is for when there is
+    /// less.
+    fn run(
+        &self,
+        cx: &Cx,
+        bytes: u64,
+        what: &str,
+        whole: Option<&Pass<'_>>,
+        tiled: &Pass<'_>,
+    ) -> Result<Tensor, NodeError> {
+        let at_once = |network: &vae::Vae| match whole.map(|pass| pass(network)) {
+            Some(Err(error)) if refused(&error).is_some() => {
+                tracing::warn!("not enough memory to {what} at once, going on in tiles: {error}");
+                tiled(network)
+            }
+            Some(result) => result,
+            None => tiled(network),
+        };
+        match &self.kind {
+            Kind::Small(network) => at_once(network),
+            Kind::Held { network, hold, .. } => {
+                let need = Need {
+                    required: bytes,
+                    ..Need::default()
+                };
+                let in_use = InUse::of(cx, &[hold.handle()], need)?;
+                in_use.run(|| at_once(&*network.get()?))
+            }
         }
-        let store = self
-            .store
-            .as_ref()
-            .expect("a VAE without a store is built at once");
-        let built = vae::KlVae::new(store).map_err(failure)?;
-        let network = Arc::new(vae::Vae::Kl(Box::new(built)));
-        *slot = Some(Arc::clone(&network));
-        Ok(network)
+        .map_err(failure)
     }
 }
 
-/// Whether smaller pieces would help.
-fn is_full(error: &TensorError) -> bool {
-    matches!(
-        error,
-        TensorError::NoMemory { .. } | TensorError::DeviceFull { .. }
-    )
-}
+/// One way to use a network.
+type Pass<'a> = dyn Fn(&vae::Vae) -> Result<Tensor, ModelError> + 'a;
 
 /// Stops the network when the user asked to.
 fn check(cx: &Cx) -> impl Fn() -> Result<(), ModelError> + Sync + '_ {
@@ -92,41 +145,40 @@ fn check(cx: &Cx) -> impl Fn() -> Result<(), ModelError> + Sync + '_ {
 
 impl VaeModel for LoadedVae {
     fn encode(&self, pixels: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
-        let network = self.network()?;
-        match network.encode(pixels, &check(cx)) {
-            Err(ModelError::Tensor(error)) if is_full(&error) => {
-                tracing::warn!("not enough memory to encode at once, encoding in tiles: {error}");
-                network.encode_tiled(pixels, Tiles::ENCODE, &check(cx))
-            }
-            other => other,
-        }
-        .map_err(failure)
+        let check = &check(cx);
+        let whole = |network: &vae::Vae| network.encode(pixels, check);
+        let tiled = |network: &vae::Vae| network.encode_tiled(pixels, Tiles::ENCODE, check);
+        let bytes = encode_bytes(pixels.shape());
+        self.run(cx, bytes, "encode", Some(&whole), &tiled)
     }
 
     fn decode(&self, latent: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
-        let network = self.network()?;
-        match network.decode(latent, &check(cx)) {
-            Err(ModelError::Tensor(error)) if is_full(&error) => {
-                tracing::warn!("not enough memory to decode at once, decoding in tiles: {error}");
-                network.decode_tiled(latent, Tiles::DECODE, &check(cx))
-            }
-            other => other,
-        }
-        .map_err(failure)
+        let check = &check(cx);
+        let whole = |network: &vae::Vae| network.decode(latent, check);
+        let tiled = |network: &vae::Vae| network.decode_tiled(latent, Tiles::DECODE, check);
+        let bytes = decode_bytes(latent.shape());
+        self.run(cx, bytes, "decode", Some(&whole), &tiled)
     }
 
     fn encode_tiled(&self, pixels: &Tensor, tiles: Tiles, cx: &Cx) -> Result<Tensor, NodeError> {
-        let network = self.network()?;
-        network
-            .encode_tiled(pixels, tiles, &check(cx))
-            .map_err(failure)
+        let check = &check(cx);
+        let pass = |network: &vae::Vae| network.encode_tiled(pixels, tiles, check);
+        let bytes = encode_bytes(&[1, tiles.y, tiles.x, 3]);
+        self.run(cx, bytes, "encode", None, &pass)
     }
 
     fn decode_tiled(&self, latent: &Tensor, tiles: Tiles, cx: &Cx) -> Result<Tensor, NodeError> {
-        let network = self.network()?;
-        network
-            .decode_tiled(latent, tiles, &check(cx))
-            .map_err(failure)
+        let check = &check(cx);
+        let pass = |network: &vae::Vae| network.decode_tiled(latent, tiles, check);
+        let bytes = decode_bytes(&[1, 4, tiles.y, tiles.x]);
+        self.run(cx, bytes, "decode", None, &pass)
+    }
+
+    fn handle(&self) -> Option<&Handle> {
+        match &self.kind {
+            Kind::Held { hold, .. } => Some(hold.handle()),
+            Kind::Small(_) => None,
+        }
     }
 
     fn spatial_ratio(&self) -> usize {
@@ -142,7 +194,29 @@ impl VaeModel for LoadedVae {
     }
 
     fn store(&self) -> Option<&Arc<Store>> {
-        self.store.as_ref()
+        match &self.kind {
+            Kind::Held { store, .. } => Some(store),
+            Kind::Small(_) => None,
+        }
+    }
+}
+
+/// Bytes of four to a value.
+const VALUE: u64 = 4;
+
+/// What encoding pictures (b, h, w, c) takes.
+fn encode_bytes(shape: &[usize]) -> u64 {
+    match *shape {
+        [b, h, w, c] => Estimate::Kl { amd: false }.encode(&[b, c, h, w].map(|n| n as u64), VALUE),
+        _ => 0,
+    }
+}
+
+/// What decoding latents (b, c, h, w) takes.
+fn decode_bytes(shape: &[usize]) -> u64 {
+    match *shape {
+        [b, c, h, w] => Estimate::Kl { amd: false }.decode(&[b, c, h, w].map(|n| n as u64), VALUE),
+        _ => 0,
     }
 }
 

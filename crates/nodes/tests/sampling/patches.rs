@@ -99,11 +99,12 @@ fn clones_of_a_patched_model_share_its_network() {
     ))
     .unwrap();
     assert!(Arc::ptr_eq(
-        &model.network().unwrap(),
-        &again.network().unwrap()
+        &model.ready().unwrap().network,
+        &again.ready().unwrap().network
     ));
-    assert!(!Arc::ptr_eq(&model.network().unwrap(), &model.base));
-    assert!(Arc::ptr_eq(&sd1().network().unwrap(), &sd1().base));
+    assert!(!Arc::ptr_eq(&model.ready().unwrap().network, &model.base));
+    let plain = sd1();
+    assert!(Arc::ptr_eq(&plain.ready().unwrap().network, &plain.base));
 }
 
 fn patched_on(name: &str, model: Value, args: Map) -> Value {

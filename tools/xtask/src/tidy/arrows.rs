@@ -43,8 +43,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     // Tools see the program from outside.
     ("fresco-tests", &[]),
-    // Except these: one measures the kernels, and one makes model files as the tensor room writes them.
-    ("fresco-bench", &["fresco-tensor", "fresco-tests"]),
+    // Except these: one measures the kernels and the planner, and one makes model files as the tensor room writes them.
+    (
+        "fresco-bench",
+        &["fresco-tensor", "fresco-memory", "fresco-tests"],
+    ),
     ("fresco-synth", &["fresco-tensor"]),
     ("xtask", &[]),
 ];

@@ -1,0 +1,502 @@
+//! Networks whose weights the memory room moves: how nodes get at them.
+//!
+//! A value on a link holds a [`Hold`]: a handle of the registry. Whoever computes takes a lease first; the lease brings the
+//! weights where the plan wants them, and an allocation that fails meanwhile is answered by making room and trying again.
+
+use std::path::Path;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+
+use fresco_graph::{Cx, NodeError};
+use fresco_memory::{
+    BoxError, ContentKey, EjectOthers, FileStamp, Handle, HandleOptions, Lease, MemoryError, Need,
+    Placement, Policy, PolicySource, Registry, Settings, Unit, VramState, Weights, WeightsId, Who,
+};
+use fresco_models::ModelError;
+use fresco_models::network::Network;
+use fresco_models::store::Store;
+use fresco_tensor::{Device, TensorError};
+
+use crate::sampling::run::failure;
+
+/// What a loader was told beside its file.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Where it computes; none: where its kind of network does by default.
+    pub compute: Option<Device>,
+    /// Where its weights wait; none: by default.
+    pub offload: Option<Device>,
+    pub placement: Option<Placement>,
+    pub eject_others: EjectOthers,
+    pub policy: Policy,
+    pub source: PolicySource,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            compute: None,
+            offload: None,
+            placement: None,
+            eject_others: EjectOthers::None,
+            policy: Policy::Auto,
+            source: PolicySource::Default,
+        }
+    }
+}
+
+/// Kinds of networks that have their own default devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Component {
+    Diffusion,
+    Text,
+    Vae,
+    Vision,
+    Control,
+}
+
+impl Component {
+    /// As content keys call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Diffusion => "diffusion",
+            Self::Text => "clip",
+            Self::Vae => "vae",
+            Self::Vision => "vision",
+            Self::Control => "control",
+        }
+    }
+
+    /// Where it computes by default.
+    pub fn compute(self, registry: &Registry) -> Device {
+        let settings = registry.settings();
+        let primary = registry.primary();
+        let roomy = matches!(
+            settings.state,
+            VramState::HighVram | VramState::NormalVram | VramState::Shared
+        );
+        let stays = match self {
+            Self::Diffusion | Self::Control => false,
+            Self::Vae => settings.cpu_vae,
+            Self::Text | Self::Vision => !settings.gpu_only && !roomy,
+        };
+        if stays { Device::cpu() } else { primary }
+    }
+
+    /// Where its weights wait by default.
+    pub fn offload(self, registry: &Registry) -> Device {
+        let settings = registry.settings();
+        let on_device = match self {
+            Self::Diffusion | Self::Control => settings.state == VramState::HighVram,
+            Self::Text | Self::Vae | Self::Vision => settings.gpu_only,
+        };
+        if on_device {
+            registry.primary()
+        } else {
+            Device::cpu()
+        }
+    }
+}
+
+/// For contexts without a registry of their own: main memory, no limits.
+static ALONE: LazyLock<Registry> = LazyLock::new(|| Registry::new(Settings::default(), Vec::new()));
+
+/// The registry of this program.
+pub fn registry(cx: &Cx) -> Registry {
+    cx.resource::<Registry>()
+        .map_or_else(|_| ALONE.clone(), |registry| (*registry).clone())
+}
+
+/// Who asks.
+pub fn who(cx: &Cx) -> Who {
+    Who {
+        client: "".into(),
+        prompt: cx.prompt_id.clone(),
+        node: cx.node_id.clone(),
+    }
+}
+
+/// What the files of a component are called by their content.
+pub(crate) fn content(
+    paths: &[&Path],
+    component: Component,
+    options: &str,
+) -> Result<ContentKey, NodeError> {
+    let files = paths.iter().map(|path| stamp(path));
+    Ok(ContentKey {
+        files: files.collect::<Result<_, _>>()?,
+        component: component.name().to_owned(),
+        options: options.to_owned(),
+    })
+}
+
+fn stamp(path: &Path) -> Result<FileStamp, NodeError> {
+    let unreadable = |e: std::io::Error| {
+        NodeError::file_not_found(format!("cannot read {}: {e}", path.display()))
+    };
+    let path = path.canonicalize().map_err(unreadable)?;
+    let data = path.metadata().map_err(unreadable)?;
+    Ok(FileStamp {
+        size: data.len(),
+        modified: data.modified().ok(),
+        path,
+    })
+}
+
+/// All networks over the same weights. They share layers, so they forget them together.
+#[derive(Default)]
+pub(crate) struct Family {
+    networks: Mutex<Vec<Weak<dyn Network>>>,
+    /// Variants with the address of their store. Equal patches make one store, so they are one variant.
+    variants: Mutex<Vec<(usize, Weak<Hold>)>>,
+}
+
+/// Nothing is left half done under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Family {
+    fn members(&self) -> MutexGuard<'_, Vec<Weak<dyn Network>>> {
+        lock(&self.networks)
+    }
+
+    fn join(&self, network: &Arc<dyn Network>) {
+        let mut members = self.members();
+        members.retain(|member| member.strong_count() > 0);
+        members.push(Arc::downgrade(network));
+    }
+
+    fn each(&self, act: impl Fn(&dyn Network)) {
+        let members: Vec<_> = self.members().iter().filter_map(Weak::upgrade).collect();
+        for member in members {
+            act(&*member);
+        }
+    }
+}
+
+/// A network's stores as the registry sees them.
+pub(crate) struct StoreWeights {
+    network: Arc<dyn Network>,
+    stores: Vec<Arc<Store>>,
+    units: Arc<[Unit]>,
+    /// Of each unit: the store it is in, and its name there.
+    places: Vec<(usize, String)>,
+    /// Of weights that others share: everyone who does.
+    family: Option<Arc<Family>>,
+    on_the_fly: usize,
+}
+
+impl StoreWeights {
+    fn new(network: Arc<dyn Network>, family: Option<Arc<Family>>, on_the_fly: usize) -> Self {
+        let stores = network.stores();
+        let (mut units, mut places) = (Vec::new(), Vec::new());
+        for (number, store) in stores.iter().enumerate() {
+            for unit in store.units() {
+                let name: Arc<str> = if stores.len() == 1 {
+                    unit.name.as_str().into()
+                } else {
+                    format!("{number}.{}", unit.name).into()
+                };
+                units.push(Unit {
+                    name,
+                    bytes: unit.bytes,
+                    // Weights are decoded in the cache and merged in place: using one from elsewhere takes its bytes.
+                    cost: unit.bytes,
+                    embedding: unit.embedding,
+                    biased: unit.biased,
+                    castable: unit.castable,
+                    own: unit.own,
+                    block: unit.block,
+                });
+                places.push((number, unit.name));
+            }
+        }
+        Self {
+            network,
+            stores,
+            units: units.into(),
+            places,
+            family,
+            on_the_fly,
+        }
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.stores.iter().map(|store| store.read_bytes()).sum()
+    }
+}
+
+impl Weights for StoreWeights {
+    fn units(&self) -> Arc<[Unit]> {
+        Arc::clone(&self.units)
+    }
+
+    fn home(&self, unit: usize) -> Option<Device> {
+        let (store, name) = self.places.get(unit)?;
+        self.stores[*store].home(name)
+    }
+
+    fn load(&self) -> Result<u64, BoxError> {
+        let before = self.read_bytes();
+        self.network.build()?;
+        Ok(self.read_bytes().saturating_sub(before))
+    }
+
+    fn move_to(&self, unit: usize, device: &Device) -> Result<(), TensorError> {
+        match self.places.get(unit) {
+            Some((store, name)) => self.stores[*store].move_unit(name, device),
+            None => Ok(()),
+        }
+    }
+
+    fn release(&self) -> Result<(), BoxError> {
+        if let Some(family) = &self.family {
+            family.each(|network| network.forget());
+        }
+        self.network.forget();
+        for store in &self.stores {
+            store.forget();
+        }
+        Ok(())
+    }
+
+    fn set_ahead(&self, count: usize) {
+        for store in &self.stores {
+            store.group().set_ahead(count);
+        }
+    }
+
+    fn drop_ahead(&self) {
+        if let Some(family) = &self.family {
+            family.each(|network| network.rest());
+        }
+        self.network.rest();
+        for store in &self.stores {
+            store.group().drop_ahead();
+        }
+    }
+
+    fn on_the_fly(&self) -> usize {
+        self.on_the_fly
+    }
+}
+
+/// Weights that are shared by content, with the networks over them.
+pub(crate) struct Shared<N, X = ()> {
+    pub(crate) network: Arc<N>,
+    /// What else its loader found out.
+    pub(crate) extra: X,
+    family: Arc<Family>,
+}
+
+impl<N: Network + 'static, X> Shared<N, X> {
+    /// The parts that [`Registry::open`] keeps.
+    pub(crate) fn new(network: N, extra: X) -> (Arc<Self>, Arc<dyn Weights>) {
+        let network = Arc::new(network);
+        let family = Arc::new(Family::default());
+        let any: Arc<dyn Network> = network.clone();
+        let weights = StoreWeights::new(any, Some(Arc::clone(&family)), 0);
+        let shared = Self {
+            network,
+            extra,
+            family,
+        };
+        (Arc::new(shared), Arc::new(weights))
+    }
+
+    /// A network over the same weights, made with stores of its own view, that forgets with the others.
+    pub(crate) fn joined<M: Network + 'static>(&self, network: M) -> Arc<M> {
+        let network = Arc::new(network);
+        let any: Arc<dyn Network> = network.clone();
+        self.family.join(&any);
+        network
+    }
+}
+
+/// A handle on weights, as values on links hold it.
+pub struct Hold {
+    handle: Handle,
+    family: Arc<Family>,
+    options: HandleOptions,
+}
+
+impl Hold {
+    /// Claims weights for a loader.
+    pub(crate) fn claim<N, X>(
+        cx: &Cx,
+        shared: &Shared<N, X>,
+        id: &WeightsId,
+        component: Component,
+        options: &LoadOptions,
+    ) -> Arc<Self> {
+        let registry = registry(cx);
+        let options = HandleOptions {
+            compute: compute_device(&registry, component, options),
+            offload: options
+                .offload
+                .clone()
+                .unwrap_or_else(|| component.offload(&registry)),
+            placement: options.placement.clone(),
+            eject_others: options.eject_others,
+            policy: options.policy,
+            source: options.source,
+            text_encoder: component == Component::Text,
+            full: false,
+        };
+        Self::with(cx, id, &shared.family, options)
+    }
+
+    fn with(cx: &Cx, id: &WeightsId, family: &Arc<Family>, options: HandleOptions) -> Arc<Self> {
+        Arc::new(Self {
+            handle: registry(cx).handle(&who(cx), id, options.clone()),
+            family: Arc::clone(family),
+            options,
+        })
+    }
+
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    pub fn compute(&self) -> &Device {
+        &self.options.compute
+    }
+
+    /// The same weights placed in another way.
+    pub(crate) fn placed(&self, cx: &Cx, placement: Placement) -> Arc<Self> {
+        let options = HandleOptions {
+            placement: Some(placement),
+            ..self.options.clone()
+        };
+        Self::with(cx, self.handle.id(), &self.family, options)
+    }
+
+    /// A variant with patches. `network` stands on a patched store over this handle's weights.
+    pub(crate) fn derive(&self, network: &Arc<dyn Network>, patches: usize) -> Arc<Self> {
+        let stores = network.stores();
+        let address = stores.first().map_or(0, |store| store.address());
+        let on_the_fly = stores.iter().map(|store| store.on_the_fly_units()).sum();
+        self.family.join(network);
+        let mut variants = lock(&self.family.variants);
+        variants.retain(|(_, hold)| hold.strong_count() > 0);
+        let mut known = variants.iter().filter(|(at, _)| *at == address);
+        let known = known.find_map(|(_, hold)| hold.upgrade().filter(|hold| hold.like(self)));
+        if let Some(hold) = known {
+            return hold;
+        }
+        let weights = StoreWeights::new(Arc::clone(network), None, on_the_fly);
+        let hold = Arc::new(Self {
+            handle: self.handle.derive(Arc::new(weights), patches),
+            family: Arc::clone(&self.family),
+            options: self.options.clone(),
+        });
+        variants.push((address, Arc::downgrade(&hold)));
+        hold
+    }
+
+    /// Whether both want the same of their weights.
+    fn like(&self, other: &Self) -> bool {
+        let (a, b) = (&self.options, &other.options);
+        a.compute == b.compute && a.placement == b.placement && a.policy == b.policy
+    }
+}
+
+fn compute_device(registry: &Registry, component: Component, options: &LoadOptions) -> Device {
+    options
+        .compute
+        .clone()
+        .unwrap_or_else(|| component.compute(registry))
+}
+
+/// Who may ask the registry, apart from a running node's context.
+#[derive(Clone)]
+pub(crate) struct Asker {
+    registry: Registry,
+    who: Who,
+}
+
+impl Asker {
+    pub(crate) fn of(cx: &Cx) -> Self {
+        Self {
+            registry: registry(cx),
+            who: who(cx),
+        }
+    }
+
+    pub(crate) fn lease(&self, handles: &[&Handle], need: Need) -> Result<InUse, MemoryError> {
+        let lease = self.registry.lease(&self.who, handles, need)?;
+        Ok(InUse {
+            registry: self.registry.clone(),
+            lease,
+        })
+    }
+}
+
+/// Models in use. Their weights are where they should be until this is dropped.
+pub struct InUse {
+    registry: Registry,
+    lease: Lease,
+}
+
+impl InUse {
+    pub fn of(cx: &Cx, handles: &[&Handle], need: Need) -> Result<Self, NodeError> {
+        Asker::of(cx).lease(handles, need).map_err(memory_failure)
+    }
+
+    /// Computes; where memory ran out, again after some was freed. `body` must be able to start over.
+    pub fn run<R>(&self, mut body: impl FnMut() -> Result<R, ModelError>) -> Result<R, ModelError> {
+        loop {
+            let error = match body() {
+                Ok(result) => return Ok(result),
+                Err(error) => error,
+            };
+            let Some((device, wanted)) = refused(&error) else {
+                return Err(error);
+            };
+            if !self.registry.relieve(&self.lease, &device, wanted) {
+                let advice = self.registry.explain(&self.lease, &device);
+                return Err(ModelError::NoRoom {
+                    reason: format!("{error}. {advice}"),
+                });
+            }
+        }
+    }
+}
+
+/// The device that had no room, and for how much.
+pub(crate) fn refused(error: &ModelError) -> Option<(String, u64)> {
+    let (ModelError::Tensor(tensor) | ModelError::Layer { source: tensor, .. }) = error else {
+        return None;
+    };
+    match tensor {
+        TensorError::DeviceFull { device, wanted, .. } => Some((device.clone(), *wanted)),
+        TensorError::NoMemory { .. } => Some(("cpu".to_owned(), 0)),
+        _ => None,
+    }
+}
+
+/// What the memory room refuses, as the engine reports it.
+pub(crate) fn memory_failure(error: MemoryError) -> NodeError {
+    match error {
+        MemoryError::Load { weights, source } => match source.downcast::<ModelError>() {
+            Ok(error) => failure(*error),
+            Err(error) => NodeError::runtime(format!("cannot load {weights}: {error}")),
+        },
+        other => NodeError::OutOfMemory {
+            message: other.to_string(),
+        },
+    }
+}
+
+/// The same in the words of the model room, for what runs inside of it.
+pub(crate) fn model_failure(error: MemoryError) -> ModelError {
+    match error {
+        MemoryError::Load { weights, source } => match source.downcast::<ModelError>() {
+            Ok(error) => *error,
+            Err(error) => ModelError::unsupported(weights.to_string(), error.to_string()),
+        },
+        other => ModelError::NoRoom {
+            reason: other.to_string(),
+        },
+    }
+}
