@@ -160,6 +160,7 @@ struct DiskListings {
 impl Listings for DiskListings {
     fn list(&self, source: &str) -> Vec<String> {
         match source.split_once('/') {
+            Some(("models", "diffusers")) => self.folders.model_folders("diffusers"),
             Some(("models", folder)) => match self.folders.list(folder) {
                 Ok(names) => names.iter().map(ToString::to_string).collect(),
                 Err(_) => Vec::new(),
@@ -277,6 +278,7 @@ mod tests {
             "models/vae/v.safetensors",
             "models/unet/u.GGUF",
             "models/unet/u.safetensors",
+            "models/diffusers/d/model_index.json",
             "models/vae_approx/taesd_encoder.pth",
             "models/vae_approx/taesd_decoder.pth",
             "models/vae_approx/taef1_decoder.pth",
@@ -296,6 +298,7 @@ mod tests {
         assert_eq!(list("models/vae"), "v.safetensors");
         assert_eq!(list("vae/all"), "v.safetensors taesd pixel_space");
         assert_eq!(list("gguf/diffusion_models"), "u.GGUF");
+        assert_eq!(list("models/diffusers"), "d");
         assert_eq!(list("models/nothing"), "");
     }
 

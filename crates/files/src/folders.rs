@@ -41,6 +41,12 @@ const WITH_GGUF: &[&str] = &[
     ".gguf",
 ];
 
+/// Of a type whose models are folders: no file has this extension.
+const FOLDERS: &[&str] = &["folder"];
+
+/// What makes a folder a model.
+const INDEX: &str = "model_index.json";
+
 /// Types left out of the browsing API: not models.
 const NOT_BROWSABLE: &[&str] = &["configs", "custom_nodes"];
 
@@ -55,7 +61,7 @@ const TYPES: &[(&str, &[&str], &[&str])] = &[
     ("clip_vision", &["clip_vision"], MODEL_EXTENSIONS),
     ("style_models", &["style_models"], MODEL_EXTENSIONS),
     ("embeddings", &["embeddings"], MODEL_EXTENSIONS),
-    ("diffusers", &["diffusers"], &["folder"]),
+    ("diffusers", &["diffusers"], FOLDERS),
     ("vae_approx", &["vae_approx"], MODEL_EXTENSIONS),
     (
         "controlnet",
@@ -285,13 +291,13 @@ impl Folders {
     }
 
     /// The file a name of this type stands for: the first root that has it. `/` at the front and `..` cannot leave a
-    /// root; links may (people link to model collections on purpose).
+    /// root; links may (people link to model collections on purpose). Models that are folders are found by `model_index.json`.
     pub fn full_path(&self, folder: &str, name: &str) -> Option<PathBuf> {
-        let roots = self.roots(folder)?;
+        let kind = self.read(|t| t.get(canonical_type(folder)).cloned())?;
         let relative = neutral(name)?;
-        for root in roots {
+        for root in kind.roots {
             let path = root.join(&relative);
-            if path.is_file() {
+            if path.is_file() || (kind.extensions == FOLDERS && path.join(INDEX).is_file()) {
                 return Some(path);
             }
             if path.is_symlink() && !path.exists() {
@@ -308,6 +314,24 @@ impl Folders {
                 folder: folder.to_owned(),
                 name: name.to_owned(),
             })
+    }
+
+    /// Models that are folders, relative, sorted, each once.
+    pub fn model_folders(&self, folder: &str) -> Vec<String> {
+        let mut found: Vec<String> = self
+            .roots(folder)
+            .unwrap_or_default()
+            .iter()
+            .flat_map(|root| walk(root, &|name| name != ".git").files)
+            .filter_map(|file| {
+                let inside = file.name.strip_suffix(INDEX)?;
+                let name = inside.strip_suffix(std::path::MAIN_SEPARATOR)?;
+                (!name.is_empty()).then(|| name.to_owned())
+            })
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// Names of embeddings without their last extension.
@@ -513,6 +537,7 @@ mod tests {
             "models/classifiers/plain",
             "models/classifiers/x.bin",
             "models/diffusers/x/model.safetensors",
+            "models/diffusers/deep/y/model_index.json",
             "models/text_encoders/same.pt",
             "models/clip/same.pt",
             "models/clip/other.pt2",
@@ -522,6 +547,10 @@ mod tests {
         assert_eq!(list(&f, "configs"), ["v1.yaml"]);
         assert_eq!(list(&f, "classifiers"), ["plain"]);
         assert!(list(&f, "diffusers").is_empty());
+        assert_eq!(f.model_folders("diffusers"), ["deep/y"]);
+        assert!(f.full_path("diffusers", "deep/y").is_some());
+        assert_eq!(f.full_path("diffusers", "x"), None);
+        assert_eq!(f.full_path("loras", "sub"), None);
         assert_eq!(list(&f, "clip"), ["other.pt2", "same.pt"]);
         assert_eq!(list(&f, "custom_nodes"), ["p/x.py"]);
         assert!(list(&f, "vae").is_empty());

@@ -94,7 +94,7 @@ fn digit_of(byte: u8) -> Option<u64> {
 }
 
 /// Bytes as a person reads them: `3.2 GiB`, `120 MiB`, `17 bytes`.
-pub(crate) fn readable(bytes: u64) -> String {
+pub fn readable(bytes: u64) -> String {
     for (size, name) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
         if bytes >= size {
             let tenths = u128::from(bytes) * 10 / u128::from(size);
