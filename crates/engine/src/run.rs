@@ -469,6 +469,7 @@ impl<'e> Run<'e> {
         };
         cx.graph = Some(self.graph.clone());
         cx.preview_method = self.preview_method.clone();
+        cx.client = self.job.client.clone().unwrap_or_default();
         if self.executor.cache.strategy() != crate::cache::Strategy::None {
             let real = self.graph.real_of(id);
             cx.state = self.executor.instances.get(id, &node.class, &real);

@@ -611,6 +611,8 @@ pub trait GraphView: Send + Sync {
 #[derive(Clone)]
 pub struct Cx {
     pub prompt_id: Arc<str>,
+    /// Who submitted the prompt; empty if nobody said.
+    pub client: Arc<str>,
     pub node_id: Arc<str>,
     /// Which of the mapped calls this is; none when there is just one.
     pub call_index: usize,
@@ -633,6 +635,7 @@ impl Cx {
     ) -> Self {
         Self {
             prompt_id,
+            client: "".into(),
             node_id,
             call_index: 0,
             hidden: Hidden::default(),

@@ -109,7 +109,7 @@ pub fn registry(cx: &Cx) -> Registry {
 /// Who asks.
 pub fn who(cx: &Cx) -> Who {
     Who {
-        client: "".into(),
+        client: cx.client.clone(),
         prompt: cx.prompt_id.clone(),
         node: cx.node_id.clone(),
     }
