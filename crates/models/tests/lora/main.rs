@@ -6,6 +6,7 @@
 )]
 
 mod files;
+mod formulas;
 mod merge;
 mod names;
 
