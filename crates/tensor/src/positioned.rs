@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
 use crate::read_buffer;
 
@@ -19,6 +20,22 @@ pub(crate) struct PositionedFile {
     file: File,
     /// Length when it was opened.
     len: u64,
+    /// When it had been written last by then; none where the system does not say.
+    written: Option<SystemTime>,
+}
+
+/// The file was written after it was opened: what its header said no longer holds.
+///
+/// This is about the opened file itself. One that was deleted, or replaced by another of its name, stays readable.
+#[derive(Debug, thiserror::Error)]
+#[error("the file was changed on disk")]
+struct Changed;
+
+/// Whether reading failed because the file is no longer the one that was opened. What was read lay inside the file then, so
+/// its end is a change, too.
+pub(crate) fn is_changed(error: &io::Error) -> bool {
+    let changed = error.get_ref().is_some_and(|e| e.is::<Changed>());
+    changed || error.kind() == io::ErrorKind::UnexpectedEof
 }
 
 impl PositionedFile {
@@ -31,6 +48,7 @@ impl PositionedFile {
         Ok(Self {
             file,
             len: metadata.len(),
+            written: metadata.modified().ok(),
         })
     }
 
@@ -63,8 +81,18 @@ impl PositionedFile {
     }
 
     /// A part of the file. The part must lie inside [`Self::len`], which bounds what is asked of the allocator; memory
-    /// that is not there is an error.
+    /// that is not there is an error, and so is a file that was written since it was opened.
     pub(crate) fn read_range(&self, at: u64, len: u64) -> io::Result<Vec<u8>> {
+        let bytes = self.read_as_it_is(at, len);
+        // Looked at afterwards, this covers the time of the reading as well.
+        let now = self.file.metadata()?;
+        if now.len() != self.len || now.modified().ok() != self.written {
+            return Err(io::Error::other(Changed));
+        }
+        bytes
+    }
+
+    fn read_as_it_is(&self, at: u64, len: u64) -> io::Result<Vec<u8>> {
         if at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -106,9 +134,9 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
         }
         std::fs::write(&path, b"0123").unwrap();
-        assert_eq!(file.read_range(0, 4).unwrap(), b"0123");
-        let error = file.read_range(3, 4).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        for at in [0, 3] {
+            assert!(is_changed(&file.read_range(at, 4).unwrap_err()));
+        }
         assert!(PositionedFile::open(dir.path()).is_err());
     }
 
@@ -131,6 +159,6 @@ mod tests {
         // One half is still there, the other is not.
         std::fs::write(&path, &content[..2 * TWO_READERS]).unwrap();
         let error = file.read_range(0, 3 * TWO_READERS as u64).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert!(is_changed(&error), "{error}");
     }
 }

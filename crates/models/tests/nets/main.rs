@@ -9,6 +9,7 @@ mod control;
 mod detect;
 mod gold;
 mod preview;
+mod slots;
 mod unet;
 mod vae;
 mod vision;

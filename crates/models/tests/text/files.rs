@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fresco_models::text::{
     EmbeddingSource, NoEmbeddings, Stack, TextEncoder, read_embedding, unpickle_embedding,
 };
-use fresco_models::{ModelError, WeightPatches};
+use fresco_models::{ModelError, Network, WeightPatches};
 use fresco_tensor::weights::pickle;
 use fresco_tensor::{
     Device, Dtype, Stored, Tensor, WeightError, WeightFile, WeightInfo, synthetic,
@@ -493,5 +493,89 @@ fn another_device_gives_the_same_numbers() {
     }
     // Weights come for the time of their use.
     assert!(device.peak() > 0);
+    assert_eq!(device.used(), 0);
+}
+
+#[test]
+fn the_units_of_an_encoder_come_in_order() {
+    let encoder = TextEncoder::from_files(&[file(small(12))], &Device::cpu()).unwrap();
+    let store = Network::stores(&encoder).remove(0);
+    let units = store.units();
+    let names: Vec<&str> = units.iter().map(|unit| unit.name.as_str()).collect();
+    let mut expected = vec![
+        "text_model.embeddings.token_embedding".to_owned(),
+        "text_model.embeddings.position_embedding".to_owned(),
+    ];
+    for layer in 0..12 {
+        expected.extend(
+            [
+                "layer_norm1",
+                "layer_norm2",
+                "mlp.fc1",
+                "mlp.fc2",
+                "self_attn.k_proj",
+                "self_attn.out_proj",
+                "self_attn.q_proj",
+                "self_attn.v_proj",
+            ]
+            .map(|part| format!("text_model.encoder.layers.{layer}.{part}")),
+        );
+    }
+    expected.extend(["text_model.final_layer_norm", "text_projection"].map(str::to_owned));
+    assert_eq!(names, expected);
+    for (i, unit) in units.iter().enumerate() {
+        let block = (2..98).contains(&i).then(|| (i as u32 - 2) / 8);
+        assert_eq!(unit.block, block, "{}", unit.name);
+        assert_eq!((unit.embedding, unit.biased), (i < 2, i >= 2));
+        assert!(unit.castable && !unit.own);
+    }
+    // Encoders are kept in f16, and so they count.
+    let elements: usize = small(12).values().map(Tensor::len).sum();
+    assert_eq!(store.total_bytes(), 2 * elements as u64);
+    assert_eq!(store.read_bytes(), 0);
+}
+
+#[test]
+fn an_encoder_runs_wherever_its_weights_are_and_again() {
+    let device = Device::register_sim(72, 64 << 20).unwrap();
+    let encoder = TextEncoder::from_files(&[file(small(2))], &Device::cpu()).unwrap();
+    let (expected, total) = (encode(&encoder, TEXT, Some(-2)), encoder.bytes());
+    let store = Network::stores(&encoder).remove(0);
+    assert_eq!((total, store.read_bytes()), (store.total_bytes(), total));
+    let there = encoder
+        .with_stores(|_, store| store.on(device.clone()))
+        .unwrap();
+    assert_eq!(encode(&there, TEXT, Some(-2)), expected);
+    // Of the tables only the rows of two sequences of 77 tokens came.
+    let rows = store.units()[..2]
+        .iter()
+        .map(|unit| unit.bytes)
+        .sum::<u64>();
+    let streamed = store.group().stats().bytes;
+    assert!(
+        streamed < total - rows + 5 * 77 * 2 * HIDDEN as u64,
+        "{streamed}"
+    );
+    for unit in store.units() {
+        store.move_unit(&unit.name, &device).unwrap();
+    }
+    assert_eq!(device.used(), total);
+    assert_eq!(encode(&there, TEXT, Some(-2)), expected);
+    assert_eq!(store.group().stats().bytes, streamed);
+    assert_eq!(
+        encode(&encoder, TEXT, Some(-2)),
+        expected,
+        "from there to here"
+    );
+    assert_eq!((device.used(), store.read_bytes()), (total, total));
+    for network in [&encoder, &there] {
+        assert!(network.is_built());
+        network.forget();
+        assert!(!network.is_built());
+    }
+    store.forget();
+    assert_eq!((device.used(), encoder.bytes()), (0, 0));
+    assert_eq!(encode(&there, TEXT, Some(-2)), expected);
+    assert_eq!(store.read_bytes(), 2 * total);
     assert_eq!(device.used(), 0);
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::TensorError;
-use crate::positioned::PositionedFile;
+use crate::positioned::{PositionedFile, is_changed};
 use crate::tensor::Tensor;
 
 pub use crate::dtype::Dtype;
@@ -31,8 +31,10 @@ pub enum SafeTensorsError {
     Unwritable { path: PathBuf, problem: Problem },
     #[error("{path} has no tensor {name:?}")]
     Missing { path: PathBuf, name: String },
-    #[error("{path} became shorter after it was opened: tensor {name:?} is no longer in it")]
-    Shrunk { path: PathBuf, name: String },
+    #[error(
+        "{path} was changed on disk after it was loaded; run the prompt again to load the new file"
+    )]
+    Changed { path: PathBuf },
     #[error("{path}: tensor {name:?} cannot be used")]
     Tensor {
         path: PathBuf,
@@ -182,15 +184,12 @@ impl SafeTensors {
         })?;
         self.file
             .read_range(self.data_start + info.start, info.end - info.start)
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::UnexpectedEof => SafeTensorsError::Shrunk {
-                    path: self.path.clone(),
-                    name: name.to_owned(),
-                },
-                _ => SafeTensorsError::Read {
-                    path: self.path.clone(),
-                    source,
-                },
+            .map_err(|source| {
+                let path = self.path.clone();
+                if is_changed(&source) {
+                    return SafeTensorsError::Changed { path };
+                }
+                SafeTensorsError::Read { path, source }
             })
     }
 
@@ -224,12 +223,13 @@ mod tests {
         let length = fs::metadata(&path).unwrap().len();
         let handle = fs::OpenOptions::new().write(true).open(&path).unwrap();
         handle.set_len(length - 1).unwrap();
-        assert_eq!(file.tensor("a").unwrap(), a);
-        let error = file.tensor("b").unwrap_err();
-        assert!(
-            matches!(&error, SafeTensorsError::Shrunk { name, .. } if name == "b"),
-            "{error}"
-        );
+        for name in ["a", "b"] {
+            let error = file.tensor(name).unwrap_err();
+            assert!(
+                matches!(&error, SafeTensorsError::Changed { .. }),
+                "{error}"
+            );
+        }
         handle.set_len(3).unwrap();
         assert!(file.tensor("a").is_err());
     }

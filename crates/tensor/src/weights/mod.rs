@@ -15,6 +15,7 @@ use rayon::prelude::*;
 
 use crate::dtype::Dtype;
 use crate::error::TensorError;
+use crate::positioned::is_changed;
 use crate::safetensors::{SafeTensors, SafeTensorsError};
 use crate::stored::Stored;
 
@@ -47,8 +48,10 @@ pub enum WeightError {
         name: String,
         format: String,
     },
-    #[error("{path} became shorter after it was opened: tensor {name:?} is no longer in it")]
-    Shrunk { path: PathBuf, name: String },
+    #[error(
+        "{path} was changed on disk after it was loaded; run the prompt again to load the new file"
+    )]
+    Changed { path: PathBuf },
     #[error("{path} has no tensor {name:?}")]
     Missing { path: PathBuf, name: String },
     #[error("{path}: tensor {name:?} cannot be used")]
@@ -63,10 +66,10 @@ impl WeightError {
     /// Of a tensor that was inside the file when it was opened.
     fn read(path: &Path, name: &str, source: io::Error) -> Self {
         let (path, name) = (path.to_path_buf(), name.to_owned());
-        match source.kind() {
-            io::ErrorKind::UnexpectedEof => Self::Shrunk { path, name },
-            _ => Self::Read { path, name, source },
+        if is_changed(&source) {
+            return Self::Changed { path };
         }
+        Self::Read { path, name, source }
     }
 }
 

@@ -5,6 +5,7 @@
     reason = "a golden file that does not have its documented form should fail the test"
 )]
 
+mod changed;
 mod devices;
 mod filters;
 mod gguf;
@@ -14,3 +15,4 @@ mod noise;
 mod pickles;
 mod products;
 mod resize;
+mod slots;
