@@ -34,8 +34,8 @@ struct Changed;
 /// Whether reading failed because the file is no longer the one that was opened. What was read lay inside the file then, so
 /// its end is a change, too.
 pub(crate) fn is_changed(error: &io::Error) -> bool {
-    let changed = error.get_ref().is_some_and(|e| e.is::<Changed>());
-    changed || error.kind() == io::ErrorKind::UnexpectedEof
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    matches!(cause, Some(Changed)) || error.kind() == io::ErrorKind::UnexpectedEof
 }
 
 impl PositionedFile {

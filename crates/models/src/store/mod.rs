@@ -164,20 +164,14 @@ impl Store {
     #[must_use]
     pub fn shortened(self: Arc<Self>) -> Arc<Self> {
         // A store that others hold already keeps its layers as they are.
-        match Arc::try_unwrap(self) {
-            Ok(Self { device, weights }) => Arc::new(Self {
-                device,
-                weights: Arc::try_unwrap(weights)
-                    .map(|weights| {
-                        Arc::new(Weights {
-                            short: true,
-                            ..weights
-                        })
-                    })
-                    .unwrap_or_else(|shared| shared),
-            }),
-            Err(shared) => shared,
+        let mut store = match Arc::try_unwrap(self) {
+            Ok(store) => store,
+            Err(shared) => return shared,
+        };
+        if let Some(weights) = Arc::get_mut(&mut store.weights) {
+            weights.short = true;
         }
+        Arc::new(store)
     }
 
     /// The tensors of a file whose names start with the prefix, under what follows it.
