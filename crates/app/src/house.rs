@@ -3,9 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fresco_engine::{
-    DeviceReport, EventSink, ExecutorConfig, FreeReport, FreeRequest, MemoryRoom, Snapshot, Unload,
-};
+use fresco_engine::{EventSink, ExecutorConfig};
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
 use fresco_graph::{Listings, Map, Registry, Resources, Value, object_info};
@@ -15,6 +13,7 @@ use fresco_nodes::save::SaveOptions;
 use fresco_tensor::Device;
 
 use crate::cli::MergeChoice;
+use crate::memory_room::Room;
 use crate::settings::{ExecSettings, FolderSettings};
 
 /// Extensions of 3-D files that the loaders offer.
@@ -58,7 +57,9 @@ impl House {
         &self,
         settings: &ExecSettings,
         sink: Arc<dyn EventSink>,
-    ) -> ExecutorConfig {
+    ) -> anyhow::Result<ExecutorConfig> {
+        let memory = settings.memory.registry();
+        describe(&memory);
         let mut resources = Resources::default();
         resources.insert((*self.dirs).clone());
         resources.insert(self.folders.clone());
@@ -78,16 +79,19 @@ impl House {
             MergeChoice::Fp16 => MergeDtype::Fp16,
             MergeChoice::Fp32 => MergeDtype::Fp32,
         });
+        resources.insert(memory.clone());
         resources.insert(PreviewSize(settings.preview_size));
-        ExecutorConfig {
+        let log = settings.memory.log.as_deref();
+        let room = Room::new(memory, sink.clone(), log)?;
+        Ok(ExecutorConfig {
             registry: self.registry.clone(),
             resources: Arc::new(resources),
-            memory: Arc::new(SpareMemory),
+            memory: Arc::new(room),
             sink,
             cache: settings.cache,
             preview_method: settings.preview_method.into(),
             disable_smart_memory: !settings.memory.smart,
-        }
+        })
     }
 
     /// What `/object_info` says.
@@ -108,47 +112,26 @@ impl House {
     }
 }
 
-/// Gives back what tensors left behind. Models themselves live as long as the outputs that hold them.
-struct SpareMemory;
-
-impl MemoryRoom for SpareMemory {
-    fn unload_all(&self, _: &str, _: Unload) {}
-
-    fn free(&self, _: &FreeRequest, _: Option<&str>) -> FreeReport {
-        FreeReport::default()
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        let report = |device: Device| {
-            let (total, free) = (device.capacity()?, device.free()?);
-            Some(DeviceReport {
-                device: device.name(),
-                kind: "sim",
-                index: device.number(),
-                total,
-                free,
-                allocator_reserved: total - free,
-                allocator_free: 0,
-                reserved: 0,
-                weights_resident: 0,
-                weights_buffer: 0,
-                pinned_host: 0,
-                peak: device.peak(),
-            })
-        };
-        Snapshot {
-            devices: Device::all().into_iter().filter_map(report).collect(),
-            ..Snapshot::default()
-        }
-    }
-
-    fn release_caches(&self) {
-        fresco_tensor::free_spare_memory();
-    }
-
-    fn after_prompt(&self, _: &str) {
-        fresco_tensor::free_spare_memory();
-    }
+/// Says at the start what there is to compute with.
+fn describe(memory: &fresco_memory::Registry) {
+    let settings = memory.settings();
+    let megabytes = |bytes: u64| bytes >> 20;
+    let accelerators = &memory.devices()[1..];
+    let vram: u64 = accelerators.iter().filter_map(Device::capacity).sum();
+    let ram = fresco_engine::total_ram().unwrap_or(0);
+    tracing::info!(
+        "Total VRAM {} MB, total RAM {} MB",
+        megabytes(vram),
+        megabytes(ram)
+    );
+    tracing::info!("Set vram state to: {}", settings.state.name());
+    let names: Vec<String> = memory.devices().iter().map(Device::name).collect();
+    tracing::info!(
+        "Device: {} of {}; {} streams",
+        memory.primary(),
+        names.join(", "),
+        settings.streams
+    );
 }
 
 /// Combos that follow the disk.

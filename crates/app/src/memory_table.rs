@@ -393,13 +393,14 @@ mod tests {
                 "ram_before":2048,"ram_after":1024,"cache_reset":true}"#,
         )
         .unwrap();
-        expect![[r#"
-              a  sim:0 1.0 KiB  -> cpu 1.0 KiB
-              b  cpu 1.0 KiB    -> nowhere ERROR: stuck
-              main memory: 2.0 KiB -> 1.0 KiB
-              the results of nodes were forgotten
-        "#]]
-        .assert_eq(&report(&done));
+        let lines = [
+            "  a  sim:0 1.0 KiB  -> cpu 1.0 KiB",
+            "  b  cpu 1.0 KiB    -> nowhere ERROR: stuck",
+            "  main memory: 2.0 KiB -> 1.0 KiB",
+            "  the results of nodes were forgotten",
+            "",
+        ];
+        assert_eq!(report(&done), lines.join("\n"));
         assert_eq!(steps(&Value::Null), "  nothing would be done\n");
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     });
     let store = Store::open(&StorePath::Memory, Limits::default())?;
     let engine = Engine::start(EngineConfig {
-        executor: house.executor(&exec, bar.clone()),
+        executor: house.executor(&exec, bar.clone())?,
         listings: house.listings.clone(),
         store: store.clone(),
         limits: PromptLimits::default(),

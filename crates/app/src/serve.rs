@@ -128,7 +128,7 @@ async fn assembled(
     house.dirs.create_temp()?;
     let waiting = store.remaining();
     let engine = Engine::start(EngineConfig {
-        executor: house.executor(&settings.exec, hub.clone()),
+        executor: house.executor(&settings.exec, hub.clone())?,
         listings: house.listings.clone(),
         store,
         limits: PromptLimits::default(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fresco_engine::Strategy;
 use fresco_engine::store::StorePath;
 use fresco_files::DirOptions;
-use fresco_memory::{ReserveRule, Reserves, VramState, amount};
+use fresco_memory::{Registry, ReserveRule, Reserves, VramState, amount};
 use fresco_tensor::Device;
 
 use crate::cli::{
@@ -142,13 +142,33 @@ impl MemorySettings {
     }
 
     /// The accelerators that were made, the primary one first.
-    pub(crate) fn accelerators(&self) -> Vec<Device> {
+    fn accelerators(&self) -> Vec<Device> {
         let numbers = self.sim_devices.iter().map(|(number, _)| *number);
         numbers.filter_map(|n| Device::sim(n).ok()).collect()
     }
 
+    /// A registry of these devices, which must have been made before.
+    pub(crate) fn registry(&self) -> Registry {
+        let accelerators = self.accelerators();
+        let settings = fresco_memory::Settings {
+            state: self.state.on(accelerators.is_empty()),
+            reserves: self.reserves(),
+            streams: if accelerators.is_empty() {
+                0
+            } else {
+                self.streams
+            },
+            smart: self.smart,
+            unload_after: self.unload_after,
+            host_headroom: self.host_headroom,
+            gpu_only: self.gpu_only,
+            cpu_vae: self.cpu_vae,
+        };
+        Registry::new(settings, accelerators)
+    }
+
     /// What is not for weights on the primary device.
-    pub(crate) fn reserves(&self) -> Reserves {
+    fn reserves(&self) -> Reserves {
         let total = self.sim_devices.first().map_or(0, |(_, bytes)| *bytes);
         let mut reserves = Reserves::new(ReserveRule::here(), total, true);
         reserves.extra = self.reserve.unwrap_or(reserves.extra);

@@ -222,13 +222,22 @@ fn the_doctor_finds_a_fresh_place_healthy() {
 fn a_quick_test_prepares_everything_and_ends() {
     let place = Place::new();
     place.write("temp/old.png", "x");
-    let ran = place.run(&["--quick-test-for-ci", "--lowvram"]);
+    let ran = place.run(&[
+        "--quick-test-for-ci",
+        "--lowvram",
+        "--force-fp16",
+        "--sim-device",
+        "sim:0=3GiB",
+    ]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert!(
-        ran.err.contains("without effect in this build: --lowvram"),
-        "{}",
-        ran.err
-    );
+    for part in [
+        "without effect in this build: --force-fp16\n",
+        "Total VRAM 3072 MB, total RAM ",
+        "Set vram state to: LOW_VRAM",
+        "Device: sim:0 of cpu, sim:0; 2 streams",
+    ] {
+        assert!(ran.err.contains(part), "{part} is not in {}", ran.err);
+    }
     assert!(!ran.err.contains("To see the GUI"));
     assert!(!place.path().join("temp").exists());
     assert!(place.path().join("user/fresco.db").exists());

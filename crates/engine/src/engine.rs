@@ -308,6 +308,11 @@ impl Engine {
         removed
     }
 
+    /// Drops a model that no prompt uses.
+    pub fn release_model(&self, id: &str) -> Result<(), MemoryProblem> {
+        self.memory().release(id)
+    }
+
     /// Drops all waiting prompts.
     pub async fn clear_pending(&self) -> Result<usize, StoreError> {
         let cleared = self

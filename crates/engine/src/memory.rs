@@ -70,7 +70,7 @@ pub trait MemoryRoom: Send + Sync {
         None
     }
 
-    /// Events with a number above `since`, oldest first; of these kinds, or of all if there are none; at most `limit`.
+    /// Events with a number above `since`, oldest first; of these kinds, or of all if there are none; the newest `limit`.
     fn events(&self, _since: u64, _kinds: &[String], _limit: usize) -> Vec<MemoryEvent> {
         Vec::new()
     }
@@ -92,6 +92,11 @@ pub trait MemoryRoom: Send + Sync {
 
     /// Drops a model from all devices and the main memory.
     fn remove(&self, id: &str, _force: bool) -> Result<Removed, MemoryProblem> {
+        Err(MemoryProblem::Unknown { id: id.to_owned() })
+    }
+
+    /// As [`MemoryRoom::remove`], but refused for what a prompt uses.
+    fn release(&self, id: &str) -> Result<(), MemoryProblem> {
         Err(MemoryProblem::Unknown { id: id.to_owned() })
     }
 
@@ -388,6 +393,8 @@ pub enum MemoryProblem {
     Unknown { id: String },
     #[error("the model {id} is in use")]
     Leased { id: String },
+    #[error("the model {id} is pinned")]
+    Pinned { id: String },
     #[error("there is no policy {policy:?}; there are {known}")]
     Policy { policy: String, known: &'static str },
     /// One line for each thing that is wrong.

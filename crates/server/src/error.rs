@@ -50,6 +50,7 @@ codes! {
     BadMemoryRequest,     "invalid_memory_request", BAD_REQUEST,         "The request about memory cannot be understood";
     NoSuchModel,          "model_not_found",      NOT_FOUND,             "There is no such model in memory";
     ModelInUse,           "model_in_use",         CONFLICT,              "The model is in use";
+    ModelPinned,          "model_pinned",         CONFLICT,              "The model is pinned";
     TooManySockets,       "too_many_sockets",     SERVICE_UNAVAILABLE,   "Too many open connections";
 }
 

@@ -30,6 +30,7 @@ impl From<MemoryProblem> for ApiError {
         let code = match problem {
             MemoryProblem::Unknown { .. } => Code::NoSuchModel,
             MemoryProblem::Leased { .. } => Code::ModelInUse,
+            MemoryProblem::Pinned { .. } => Code::ModelPinned,
             MemoryProblem::Policy { .. } | MemoryProblem::Request(_) => Code::BadMemoryRequest,
         };
         Self::coded(code, problem.to_string())
@@ -212,15 +213,9 @@ pub(crate) async fn set_policy(mut request: Request) -> Answer {
         let model = blocking(move || engine.set_policy(&id, &policy)).await??;
         return Ok(response::json(&wire::model(&model)));
     }
-    let gone = blocking(move || {
-        let unknown = || MemoryProblem::Unknown { id: id.clone() };
-        let found = engine.memory().model(&id).ok_or_else(unknown)?;
-        if !found.model.leases.is_empty() {
-            return Err(MemoryProblem::Leased { id });
-        }
-        engine.remove_model(&id, false).map(|_| id)
-    });
-    Ok(removed(&gone.await??, Removed::Done))
+    let asked = id.clone();
+    blocking(move || engine.release_model(&asked)).await??;
+    Ok(removed(&id, Removed::Done))
 }
 
 /// `DELETE /memory/models/{weights_id}`.

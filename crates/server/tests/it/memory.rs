@@ -204,6 +204,16 @@ impl MemoryRoom for Room {
         match id {
             ID if self.leases.lock().unwrap().is_empty() => Ok(Removed::Done),
             ID => Ok(Removed::Deferred),
+            "pinned" => Err(MemoryProblem::Pinned { id: id.into() }),
+            _ => Err(MemoryProblem::Unknown { id: id.into() }),
+        }
+    }
+
+    fn release(&self, id: &str) -> Result<(), MemoryProblem> {
+        self.note(format!("release {id}"));
+        match id {
+            ID if self.leases.lock().unwrap().is_empty() => Ok(()),
+            ID => Err(MemoryProblem::Leased { id: id.into() }),
             _ => Err(MemoryProblem::Unknown { id: id.into() }),
         }
     }
@@ -498,12 +508,13 @@ async fn policies_are_set_and_models_dropped() {
     room.taken();
 
     patch(PATH, r#"{"policy":"release_now"}"#).await.expect(200);
-    assert_eq!(room.taken(), [format!("remove {ID} false")]);
+    assert_eq!(room.taken(), [format!("release {ID}")]);
     let delete = async |path: &str| rig.ask("DELETE", path, &[], Body::empty()).await;
     let got = delete(&format!("{PATH}?force=1")).await.expect(200).json();
     assert_eq!(got.get("status"), Some(&"released".into()));
     assert_eq!(room.taken(), [format!("remove {ID} true")]);
     delete("/memory/models/gone").await.expect(404);
+    delete("/memory/models/pinned").await.expect(409);
 
     room.leases.lock().unwrap().push("p".into());
     let got = delete(PATH).await.expect(202).json();
