@@ -258,7 +258,7 @@ impl State {
             entry.marked_offloaded = false;
         }
         if cause.forget {
-            entry.claims.clear();
+            entry.claims.forget();
         }
         done.from_host += host.saturating_sub(entry.on(0));
         done.from_devices += (before - host).saturating_sub(after - entry.on(0));

@@ -177,12 +177,19 @@ impl Claims {
             .retain(|claim| !(claim.asleep && claim.model.is_none()));
     }
 
-    /// A handle (or one it was made from) is used: what sleeps counts again, for this prompt. Whether something woke.
-    pub(crate) fn wake(&mut self, models: &[ModelId], prompt: &Arc<str>) -> bool {
+    /// A handle (or one it was made from) is used by a prompt: what sleeps, or belongs to a prompt that is over, counts
+    /// again, for this one. Whether something woke.
+    pub(crate) fn wake(
+        &mut self,
+        models: &[ModelId],
+        prompt: &Arc<str>,
+        runs: impl Fn(&Arc<str>) -> bool,
+    ) -> bool {
         let mut woke = false;
         for claim in &mut self.0 {
             let mine = claim.model.is_some_and(|model| models.contains(&model));
-            if mine && (claim.asleep || claim.policy == Policy::EjectAfter) {
+            let over = claim.policy == Policy::EjectAfter && !runs(&claim.prompt);
+            if mine && (claim.asleep || over) {
                 woke |= claim.asleep;
                 claim.asleep = false;
                 claim.prompt = Arc::clone(prompt);
@@ -197,8 +204,13 @@ impl Claims {
             .retain(|claim| !claim.asleep && claim.policy != Policy::Auto);
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
+    /// Somebody asked for the model to go, claims and all. Handles that eject after their prompt still mean it.
+    pub(crate) fn forget(&mut self) {
+        self.0
+            .retain(|claim| claim.policy == Policy::EjectAfter && claim.model.is_some());
+        for claim in &mut self.0 {
+            claim.asleep = true;
+        }
     }
 
     pub(crate) fn reports(&self) -> Vec<ClaimReport> {

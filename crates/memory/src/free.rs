@@ -177,7 +177,7 @@ impl Registry {
         }
         if entry.is_held() {
             entry.removed = true;
-            entry.claims.clear();
+            entry.claims.forget();
             let draft = event("cleanup.deferred")
                 .trigger(Trigger::Api)
                 .weights(&id, &entry.class)

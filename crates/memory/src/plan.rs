@@ -271,7 +271,7 @@ pub fn free(scene: &Scene, request: &FreeRequest, selected: impl Fn(&WeightsId) 
             .filter(|d| item.on(*d) > 0)
             .collect();
         let here = |device: &usize| listed(&scene.devices[*device]);
-        // A list of devices limits what goes: the main memory too is only given back where it is named.
+        // A list of devices limits what goes: what is also elsewhere only leaves those that are named.
         let all = places.iter().all(here) && (request.devices.is_none() || !places.is_empty());
         if !all && !places.iter().any(here) {
             continue;

@@ -9,20 +9,15 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use fresco_tensor::Device;
 
-use crate::claims::{Claim, Location};
-use crate::entry::{Devices, Entry, HandleState, Owner, Part, Spot, weights_id};
-use crate::events::{Draft, Listener, Log, Outbox, event};
-use crate::lease::Handle;
+use crate::entry::{Devices, Entry, Spot};
+use crate::events::{Draft, Listener, Log, Outbox};
 use crate::plan::{Item, Scene};
 use crate::settings::{HostMemory, Probes, Settings};
-use crate::{
-    ContentKey, DeviceTotal, EjectOthers, Event, ModelId, Placement, Policy, PolicySource, Weights,
-    WeightsId, Who,
-};
+use crate::{DeviceTotal, Event, ModelId, WeightsId, Who};
 
 /// Owns the weights of all models. Cheap to clone; clones are the same registry.
 #[derive(Clone)]
@@ -36,44 +31,6 @@ pub(crate) struct Inner {
     idle: Condvar,
     outbox: Outbox,
     probes: Mutex<Probes>,
-}
-
-/// Weights that were asked for by their content.
-pub struct Opened<T> {
-    pub id: WeightsId,
-    pub shared: Arc<T>,
-    /// They were there already.
-    pub attached: bool,
-}
-
-/// What a loader was told about its model.
-#[derive(Debug, Clone)]
-pub struct HandleOptions {
-    pub compute: Device,
-    pub offload: Device,
-    pub placement: Option<Placement>,
-    pub eject_others: EjectOthers,
-    pub policy: Policy,
-    pub source: PolicySource,
-    /// Embeddings stay where it computes.
-    pub text_encoder: bool,
-    /// Without budget: all of it, or nothing.
-    pub full: bool,
-}
-
-impl Default for HandleOptions {
-    fn default() -> Self {
-        Self {
-            compute: Device::cpu(),
-            offload: Device::cpu(),
-            placement: None,
-            eject_others: EjectOthers::None,
-            policy: Policy::Auto,
-            source: PolicySource::Default,
-            text_encoder: false,
-            full: false,
-        }
-    }
 }
 
 /// A use of models that goes on now.
@@ -106,7 +63,7 @@ impl State {
         self.counter
     }
 
-    fn next_model(&mut self) -> ModelId {
+    pub(crate) fn next_model(&mut self) -> ModelId {
         self.models += 1;
         ModelId(self.models)
     }
@@ -376,199 +333,6 @@ impl Registry {
         self.0.idle.notify_all();
     }
 
-    /// Weights by their content: those that are there, or new ones. `make` runs without the lock.
-    pub fn open<T: Any + Send + Sync, E>(
-        &self,
-        who: &Who,
-        key: &ContentKey,
-        class: &str,
-        make: impl FnOnce() -> Result<(Arc<T>, Arc<dyn Weights>), E>,
-    ) -> Result<Opened<T>, E> {
-        let id = weights_id(key);
-        if let Some(opened) = self.attach(who, &id) {
-            return Ok(opened);
-        }
-        let (shared, weights) = make()?;
-        // Somebody else may have been faster.
-        if let Some(opened) = self.attach(who, &id) {
-            return Ok(opened);
-        }
-        let mut state = self.lock();
-        let state = &mut *state;
-        let base = Part::new(weights, false, &mut state.devices);
-        let any: Arc<dyn Any + Send + Sync> = Arc::clone(&shared) as _;
-        let mut entry = Entry::new(key, id.clone(), class, any, base);
-        entry.opening.push(Arc::clone(&who.prompt));
-        let draft = event("model.registered")
-            .who(who)
-            .weights(&id, &entry.class)
-            .number("bytes", entry.base.total)
-            .number("units", entry.base.units.len() as u64);
-        // The same content as another type of network would be a mistake of a loader; the newer one counts.
-        let old = state.entries.insert(id.clone(), entry);
-        if let Some(old) = old {
-            state.discard((old.shared, old.base.weights));
-        }
-        state.emit(draft);
-        Ok(Opened {
-            id,
-            shared,
-            attached: false,
-        })
-    }
-
-    fn attach<T: Any + Send + Sync>(&self, who: &Who, id: &WeightsId) -> Option<Opened<T>> {
-        let mut state = self.lock();
-        let entry = state.entries.get_mut(id)?;
-        let shared = Arc::clone(&entry.shared).downcast::<T>().ok()?;
-        entry.opening.push(Arc::clone(&who.prompt));
-        let draft = event("model.attached")
-            .who(who)
-            .weights(id, &entry.class)
-            .number("bytes", entry.in_memory());
-        state.emit(draft);
-        Some(Opened {
-            id: id.clone(),
-            shared,
-            attached: true,
-        })
-    }
-
-    /// A handle. Here the policy is claimed. Weights that are not known any more give a handle whose use is an error.
-    pub fn handle(&self, who: &Who, id: &WeightsId, options: HandleOptions) -> Handle {
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        let model = state.next_model();
-        let compute = state.devices.spot(&options.compute);
-        let offload = state.devices.spot(&options.offload);
-        if let Some(entry) = state.entries.get_mut(id) {
-            if let Some(at) = entry
-                .opening
-                .iter()
-                .position(|prompt| *prompt == who.prompt)
-            {
-                entry.opening.remove(at);
-            }
-            entry.gone = false;
-            let eject = (options.eject_others != EjectOthers::None)
-                .then(|| (options.eject_others, Arc::clone(&who.prompt)));
-            entry.handles.insert(
-                model,
-                HandleState {
-                    parent: None,
-                    compute,
-                    offload,
-                    placement: options.placement,
-                    eject,
-                    text_encoder: options.text_encoder,
-                    full: options.full,
-                    own: None,
-                    refs: None,
-                    replaced: Vec::new(),
-                    patches: 0,
-                    patch_version: 0,
-                    buffer: 0,
-                    planned: Vec::new(),
-                },
-            );
-        }
-        let claim = Claim::new(who, Some(model), options.policy, options.source);
-        state.claim(id, claim, who);
-        drop(guard);
-        Handle::new(self.clone(), id.clone(), model, options.compute, None)
-    }
-
-    pub(crate) fn derive(
-        &self,
-        from: &Handle,
-        weights: Arc<dyn Weights>,
-        patches: usize,
-    ) -> Handle {
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        let model = state.next_model();
-        let version = state.next();
-        let own = Part::new(Arc::clone(&weights), true, &mut state.devices);
-        // Dropped without the lock, if it is the last one.
-        state.discard(weights);
-        if let Some(entry) = state.entries.get_mut(from.id())
-            && let Some(parent) = entry.handles.get(&from.model())
-        {
-            let (refs, replaced) = references(entry, from.model(), model, &own);
-            let handle = HandleState {
-                parent: Some(from.model()),
-                compute: parent.compute,
-                offload: parent.offload,
-                placement: parent.placement.clone(),
-                eject: None,
-                text_encoder: parent.text_encoder,
-                full: parent.full,
-                own: Some(own),
-                refs: Some(refs),
-                replaced,
-                patches,
-                patch_version: version,
-                buffer: 0,
-                planned: Vec::new(),
-            };
-            entry.handles.insert(model, handle);
-        }
-        drop(guard);
-        Handle::new(
-            self.clone(),
-            from.id().clone(),
-            model,
-            from.compute(),
-            Some(from.clone()),
-        )
-    }
-
-    /// The last clone of a handle is gone: so is what was its own.
-    pub(crate) fn drop_handle(&self, id: &WeightsId, model: ModelId) {
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        let Some(entry) = state.entries.get_mut(id) else {
-            return;
-        };
-        let Some(mut handle) = entry.handles.remove(&model) else {
-            return;
-        };
-        if entry.handles.is_empty() {
-            entry.claims.without_handles();
-        }
-        let class = Arc::clone(&entry.class);
-        if let Some(part) = &mut handle.own {
-            let before = part.in_memory();
-            let error = part.release(&mut state.devices).err();
-            if before > 0 {
-                let draft = event("model.released")
-                    .trigger(crate::Trigger::HandleDropped)
-                    .weights(id, &class)
-                    .model(Some(model))
-                    .bytes(before, part.in_memory())
-                    .decision("release")
-                    .reason("its last user is gone")
-                    .error(error);
-                state.emit(draft);
-            }
-        }
-        state.discard(handle.own.map(|part| part.weights));
-        state.sweep(id);
-    }
-
-    /// Sets a claim of the node that speaks for a model on a link.
-    pub(crate) fn claim_for(
-        &self,
-        who: &Who,
-        handle: &Handle,
-        policy: Policy,
-        source: PolicySource,
-    ) {
-        let mut state = self.lock();
-        let claim = Claim::new(who, Some(handle.model()), policy, source);
-        state.claim(handle.id(), claim, who);
-    }
-
     pub fn events(&self, since: u64, kinds: &[String], limit: usize) -> Vec<Event> {
         self.lock().log.since(since, kinds, limit)
     }
@@ -576,105 +340,4 @@ impl Registry {
     pub fn last_seq(&self) -> u64 {
         self.lock().log.last()
     }
-}
-
-impl State {
-    /// Writes a claim down. The same claimant has no other one for weights of the same place.
-    pub(crate) fn claim(&mut self, id: &WeightsId, claim: Claim, who: &Who) {
-        let Some(location) = self.entries.get(id).map(|entry| entry.location.clone()) else {
-            return;
-        };
-        let mut stale = Vec::new();
-        for (other, entry) in &mut self.entries {
-            if other != id && same_place(&entry.location, &location) {
-                entry.claims.remove_of(&claim);
-                stale.push(other.clone());
-            }
-        }
-        let entry = self.entries.get_mut(id).expect("it was found above");
-        let explicit = claim.source != PolicySource::Default || claim.policy != Policy::Auto;
-        let (policy, source) = (claim.policy, claim.source);
-        let model = claim.model;
-        entry.claims.set(claim);
-        if policy > Policy::EjectAfter {
-            // Somebody wants it again before it could go.
-            entry.ejected = false;
-        }
-        let (effective, _) = entry.claims.policy();
-        let set = event("policy.set")
-            .who(who)
-            .weights(id, &entry.class)
-            .model(model)
-            .policy(policy, source)
-            .decision(if explicit { "explicit" } else { "default" })
-            .reason(format!("{effective} counts: {}", entry.claims.why()));
-        let conflict = entry.claims.beaten().first().map(|loser| {
-            let winner = entry.claims.why();
-            let (policy, source) = entry.claims.policy();
-            event("retention.conflict")
-                .who(who)
-                .weights(id, &entry.class)
-                .model(loser.model)
-                .policy(policy, source)
-                .decision("keep")
-                .reason(format!("{} loses against {winner}", loser.describe()))
-        });
-        self.emit(set);
-        if let Some(conflict) = conflict {
-            self.emit(conflict);
-        }
-        for id in stale {
-            self.sweep(&id);
-        }
-    }
-
-    pub(crate) fn touch(&mut self, id: &WeightsId, model: ModelId) {
-        let used = self.next();
-        if let Some(entry) = self.entries.get_mut(id) {
-            entry.used = used;
-            entry.last_used = Some(SystemTime::now());
-            entry.last_model = Some(model);
-        }
-    }
-}
-
-fn same_place(a: &Location, b: &Location) -> bool {
-    a == b
-}
-
-/// For every unit of a patched handle: whose it is. What neither it nor one it was made from changed is shared.
-fn references(
-    entry: &Entry,
-    parent: ModelId,
-    model: ModelId,
-    own: &Part,
-) -> (Arc<[(Owner, usize)]>, Vec<usize>) {
-    let mut places: BTreeMap<&str, (Owner, usize)> = BTreeMap::new();
-    for (index, unit) in entry.base.units.iter().enumerate() {
-        places.insert(&unit.name, (Owner::Shared, index));
-    }
-    let mut line = entry.lineage(parent);
-    line.reverse();
-    for ancestor in line {
-        if let Some(part) = entry.part(Owner::Model(ancestor)) {
-            for index in &part.mine {
-                places.insert(&part.units[*index].name, (Owner::Model(ancestor), *index));
-            }
-        }
-    }
-    let mut refs = Vec::with_capacity(own.units.len());
-    let mut used = vec![false; entry.base.units.len()];
-    for (index, unit) in own.units.iter().enumerate() {
-        let place = match places.get(&*unit.name) {
-            Some(place) if !unit.own => *place,
-            // Also one that nobody else has: it can only be its own.
-            _ => (Owner::Model(model), index),
-        };
-        if let (Owner::Shared, shared) = place {
-            used[shared] = true;
-        }
-        refs.push(place);
-    }
-    let replaced = (0..used.len()).filter(|unit| !used[*unit]).collect();
-    (refs.into(), replaced)
 }

@@ -1,0 +1,502 @@
+//! Puts every unit of the models of a load where it belongs: others leave, then units move, largest first.
+
+use std::collections::BTreeMap;
+
+use fresco_tensor::TensorError;
+
+use crate::act::{Cause, OUT_OF_MEMORY};
+use crate::entry::Spot;
+use crate::events::event;
+use crate::load::Models;
+use crate::oom::LAST_STEP;
+use crate::registry::{Registry, State};
+use crate::{
+    Budget, Demand, MemoryError, ModelId, Need, Placement, Trigger, Unit, VramState, WeightsId,
+    Who, budget, distribute, shrink, split,
+};
+
+/// One load request while it is carried out.
+pub(crate) struct Load<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) who: &'a Who,
+    /// What it is about: never evicted.
+    pub(crate) models: &'a Models,
+    pub(crate) need: Need,
+    /// Steps taken because a device was full, by device.
+    steps: BTreeMap<Spot, u8>,
+}
+
+impl<'a> Load<'a> {
+    pub(crate) fn new(
+        registry: &'a Registry,
+        who: &'a Who,
+        models: &'a Models,
+        need: Need,
+    ) -> Self {
+        Self {
+            registry,
+            who,
+            models,
+            need,
+            steps: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn cause(&self, trigger: Trigger, demoted_by: &'static str) -> Cause<'_> {
+        Cause {
+            trigger,
+            who: self.who,
+            demoted_by,
+            merged: false,
+            to_host: demoted_by == OUT_OF_MEMORY,
+            forget: false,
+            streams: self.registry.settings().streams,
+            now: self.registry.now(),
+        }
+    }
+}
+
+/// The device refused, and all that could be done was done.
+struct Full;
+
+/// What became of one model.
+struct Placed {
+    limit: Option<u64>,
+    moved: u64,
+    buffer: u64,
+    /// Devices that had no room for what was meant for them.
+    refused: Vec<String>,
+}
+
+impl State {
+    /// Everything after reading: others leave, units go where they belong.
+    pub(crate) fn place_all(
+        &mut self,
+        load: &mut Load<'_>,
+        read: &[u64],
+    ) -> Result<(), ((WeightsId, ModelId), MemoryError)> {
+        self.eject_others(load);
+        for (id, model) in load.models {
+            self.set_backups_aside(load.models, id, *model);
+        }
+        let targets: Vec<Option<Vec<(Spot, bool)>>> = load
+            .models
+            .iter()
+            .map(|(id, model)| self.targets(load.registry, id, *model))
+            .collect();
+        let reserves = load.registry.settings().reserves;
+        let demand = reserves.demand(load.need.required, load.need.minimum);
+        self.make_room(load, &targets, &demand);
+        for (index, (id, model)) in load.models.iter().enumerate() {
+            let placed = self
+                .place(load, id, *model, targets[index].as_deref(), &demand)
+                .map_err(|error| ((id.clone(), *model), error))?;
+            self.loaded(load, id, *model, &placed, read[index]);
+        }
+        Ok(())
+    }
+
+    /// Where a placement wants the units of a model; none: no placement.
+    fn targets(
+        &mut self,
+        registry: &Registry,
+        id: &WeightsId,
+        model: ModelId,
+    ) -> Option<Vec<(Spot, bool)>> {
+        let entry = self.entries.get(id)?;
+        let handle = entry.handles.get(&model)?;
+        let placement = handle.placement.clone()?;
+        let units = entry.units_of(model);
+        let compute = self.name(handle.compute);
+        let distribution = distribute(
+            &units,
+            &compute,
+            &placement,
+            &registry.totals(),
+            handle.text_encoder,
+        );
+        let spots: Vec<Spot> = distribution
+            .devices
+            .iter()
+            .map(|name| self.spot_named(name))
+            .collect();
+        let mut targets: Vec<(Spot, bool)> = distribution
+            .of
+            .iter()
+            .map(|place| (spots[*place], false))
+            .collect();
+        for orphan in distribution.orphans {
+            targets[orphan].1 = true;
+        }
+        Some(targets)
+    }
+
+    /// A device by name; the main memory for one that is not there (validation refuses such names before).
+    fn spot_named(&mut self, name: &str) -> Spot {
+        if let Some(spot) = self.devices.find(name) {
+            return spot;
+        }
+        fresco_tensor::Device::parse(name).map_or(0, |device| self.devices.spot(&device))
+    }
+
+    fn place(
+        &mut self,
+        load: &mut Load<'_>,
+        id: &WeightsId,
+        model: ModelId,
+        targets: Option<&[(Spot, bool)]>,
+        demand: &Demand,
+    ) -> Result<Placed, MemoryError> {
+        let settings = load.registry.settings();
+        let entry = &self.entries[id];
+        let handle = &entry.handles[&model];
+        let units = entry.units_of(model);
+        let compute = handle.compute;
+        let offload = if handle.offload == compute {
+            0
+        } else {
+            handle.offload
+        };
+        let full = handle.full || load.need.full;
+        self.check_largest(&units, compute, demand)?;
+        let mut placed = Placed {
+            limit: None,
+            moved: 0,
+            buffer: 0,
+            refused: Vec::new(),
+        };
+        let before = self.accelerator_bytes(id, model, units.len());
+        // What leaves the compute device goes first, then what other devices hold for it.
+        let mut elsewhere: Vec<(usize, Spot)> = Vec::new();
+        let mut here: Vec<usize> = Vec::new();
+        for unit in 0..units.len() {
+            match targets.map_or(compute, |targets| targets[unit].0) {
+                target if target == compute => here.push(unit),
+                target => elsewhere.push((unit, target)),
+            }
+        }
+        let on_compute =
+            |state: &Self, unit: usize| state.entries[id].home(model, unit) == Some(compute);
+        elsewhere.sort_by_key(|(unit, _)| !on_compute(self, *unit));
+        for (unit, target) in elsewhere {
+            if self.bring(load, id, model, unit, target)?.is_err() {
+                placed.refused.push(self.name(target));
+                self.send_away(id, model, unit, 0)?;
+            }
+        }
+        if compute == 0 {
+            for unit in here {
+                self.send_away(id, model, unit, 0)?;
+            }
+        } else {
+            let state = settings.state.on(false);
+            let loaded = self.bytes_on(id, model, &here, &units, compute);
+            let minimum = demand.floor;
+            let allowed = budget(
+                state,
+                self.free(compute),
+                loaded,
+                minimum,
+                &settings.reserves,
+                full,
+            );
+            let mut bound = Bound {
+                units: &units,
+                here: &here,
+                compute,
+                offload,
+                streams: settings.streams,
+            };
+            if allowed.excess() > 0 {
+                placed.limit = allowed.limit(loaded);
+                placed.buffer = self.shrink_to(id, model, &mut bound, allowed.excess())?;
+            } else {
+                let mut limit = allowed.limit(loaded);
+                // Every round is smaller; with a limit of nothing there is nothing left that could be refused.
+                loop {
+                    placed.limit = limit;
+                    let result = self.fit(load, id, model, &bound, limit)?;
+                    match result {
+                        Ok(buffer) => {
+                            placed.buffer = buffer;
+                            break;
+                        }
+                        Err(Full) => {
+                            let loaded = self.bytes_on(id, model, &here, &units, compute);
+                            let state = VramState::NormalVram;
+                            let free = self.free(compute);
+                            let smaller =
+                                budget(state, free, loaded, minimum, &settings.reserves, false);
+                            let smaller = match smaller {
+                                Budget::Bytes(bytes) => loaded.saturating_add_signed(bytes),
+                                Budget::Unlimited => loaded,
+                            };
+                            limit = Some(match limit {
+                                Some(limit) => smaller.min(limit / 2),
+                                None => smaller,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        let entry = self.entries.get_mut(id).expect("a leased entry stays");
+        let streams = match entry.handles[&model].placement {
+            Some(Placement::Swap { ahead, .. }) => ahead as usize,
+            _ => settings.streams,
+        };
+        let all_here = (0..units.len()).all(|unit| entry.home(model, unit) == Some(compute));
+        entry
+            .weights_of(model)
+            .set_ahead(if all_here { 0 } else { streams });
+        let planned = match targets {
+            Some(targets) => targets.to_vec(),
+            None => Vec::new(),
+        };
+        let handle = entry
+            .handles
+            .get_mut(&model)
+            .expect("a leased handle stays");
+        handle.planned = planned;
+        handle.buffer = placed.buffer;
+        let after = self.accelerator_bytes(id, model, units.len());
+        placed.moved = before
+            .iter()
+            .zip(&after)
+            .zip(units.iter())
+            .filter(|((before, after), _)| before != after && after.is_some_and(|spot| spot != 0))
+            .map(|(_, unit)| unit.bytes)
+            .sum();
+        Ok(placed)
+    }
+
+    /// A unit that is larger than the device could never be used there.
+    fn check_largest(
+        &self,
+        units: &[Unit],
+        compute: Spot,
+        demand: &Demand,
+    ) -> Result<(), MemoryError> {
+        let device = self.devices.get(compute);
+        let Some(capacity) = device.capacity() else {
+            return Ok(());
+        };
+        // Of embeddings only rows are copied.
+        let streamed = units.iter().filter(|unit| !unit.embedding);
+        let Some(largest) = streamed
+            .max_by_key(|unit| unit.bytes)
+            .filter(|unit| unit.bytes > capacity)
+        else {
+            return Ok(());
+        };
+        Err(MemoryError::NoRoom {
+            device: device.name(),
+            wanted: largest.bytes,
+            free: device.free().unwrap_or(0),
+            capacity,
+            would_fit: format!(
+                "Its layer {} alone is larger than the device; a device with {} bytes or more, or computing on cpu, would do.",
+                largest.name,
+                largest.bytes.saturating_add(demand.floor)
+            ),
+        })
+    }
+
+    fn accelerator_bytes(&self, id: &WeightsId, model: ModelId, count: usize) -> Vec<Option<Spot>> {
+        let entry = &self.entries[id];
+        (0..count).map(|unit| entry.home(model, unit)).collect()
+    }
+
+    fn bytes_on(
+        &self,
+        id: &WeightsId,
+        model: ModelId,
+        among: &[usize],
+        units: &[Unit],
+        spot: Spot,
+    ) -> u64 {
+        let entry = &self.entries[id];
+        let there = among
+            .iter()
+            .filter(|unit| entry.home(model, **unit) == Some(spot));
+        there.map(|unit| units[*unit].bytes).sum()
+    }
+
+    fn move_unit(
+        &mut self,
+        id: &WeightsId,
+        model: ModelId,
+        unit: usize,
+        to: Spot,
+    ) -> Result<(), TensorError> {
+        let Self {
+            entries, devices, ..
+        } = self;
+        let entry = entries.get_mut(id).expect("a leased entry stays");
+        let (owner, index) = entry.owner(model, unit);
+        match entry.part_mut(owner) {
+            Some(part) => part.move_to(index, to, devices),
+            None => Ok(()),
+        }
+    }
+
+    /// To the offload device, or to main memory where that is full.
+    fn send_away(
+        &mut self,
+        id: &WeightsId,
+        model: ModelId,
+        unit: usize,
+        to: Spot,
+    ) -> Result<(), MemoryError> {
+        match self.move_unit(id, model, unit, to) {
+            Err(TensorError::DeviceFull { .. }) if to != 0 => {
+                Ok(self.move_unit(id, model, unit, 0)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// To a device, with room made by all means where it is full.
+    fn bring(
+        &mut self,
+        load: &mut Load<'_>,
+        id: &WeightsId,
+        model: ModelId,
+        unit: usize,
+        to: Spot,
+    ) -> Result<Result<(), Full>, MemoryError> {
+        loop {
+            match self.move_unit(id, model, unit, to) {
+                Ok(()) => return Ok(Ok(())),
+                Err(TensorError::DeviceFull { wanted, .. }) => {
+                    let mut step = load.steps.get(&to).copied().unwrap_or(0);
+                    while step < LAST_STEP && self.free(to) < wanted {
+                        step += 1;
+                        load.steps.insert(to, step);
+                        let cause = load.cause(Trigger::OutOfMemory, OUT_OF_MEMORY);
+                        self.oom_step(load.registry, step, to, wanted, load.models, &cause);
+                    }
+                    if self.free(to) < wanted {
+                        return Ok(Err(Full));
+                    }
+                }
+                Err(other) => return Err(other.into()),
+            }
+        }
+    }
+
+    /// One placement pass: what must leave, then what may come.
+    fn fit(
+        &mut self,
+        load: &mut Load<'_>,
+        id: &WeightsId,
+        model: ModelId,
+        bound: &Bound<'_>,
+        limit: Option<u64>,
+    ) -> Result<Result<u64, Full>, MemoryError> {
+        let list: Vec<Unit> = bound
+            .here
+            .iter()
+            .map(|unit| bound.units[*unit].clone())
+            .collect();
+        let split = split(&list, limit, bound.streams);
+        for unit in &split.offloaded {
+            self.send_away(id, model, bound.here[*unit], bound.offload)?;
+        }
+        for unit in &split.resident {
+            if self
+                .bring(load, id, model, bound.here[*unit], bound.compute)?
+                .is_err()
+            {
+                return Ok(Err(Full));
+            }
+        }
+        Ok(Ok(split.buffer))
+    }
+
+    /// The budget is less than what is there.
+    fn shrink_to(
+        &mut self,
+        id: &WeightsId,
+        model: ModelId,
+        bound: &mut Bound<'_>,
+        excess: u64,
+    ) -> Result<u64, MemoryError> {
+        let entry = &self.entries[id];
+        let there = |unit: &usize| entry.home(model, *unit) == Some(bound.compute);
+        let resident: Vec<usize> = bound.here.iter().copied().filter(there).collect();
+        let old = entry.handles[&model].buffer;
+        let less = shrink(bound.units, &resident, excess, old, bound.streams);
+        for unit in less.units {
+            self.send_away(id, model, unit, bound.offload)?;
+        }
+        Ok(less.buffer)
+    }
+
+    /// Writes down that a model is in place.
+    fn loaded(
+        &mut self,
+        load: &Load<'_>,
+        id: &WeightsId,
+        model: ModelId,
+        placed: &Placed,
+        read: u64,
+    ) {
+        let entry = self.entries.get_mut(id).expect("a leased entry stays");
+        entry.gone = false;
+        entry.marked_offloaded = false;
+        let units = entry.units_of(model);
+        let compute = entry.handles[&model].compute;
+        let (mut here, mut away) = (0, 0);
+        for (index, unit) in units.iter().enumerate() {
+            if entry.home(model, index) == Some(compute) {
+                here += unit.bytes;
+            } else {
+                away += unit.bytes;
+            }
+        }
+        if away == 0 || placed.moved > 0 {
+            entry.demoted_by = None;
+        }
+        if read == 0 && placed.moved == 0 {
+            return;
+        }
+        let (policy, source) = entry.claims.policy();
+        let on_the_fly = entry.weights_of(model).on_the_fly() as u64;
+        let mut draft = event("model.loaded")
+            .trigger(Trigger::Load)
+            .who(load.who)
+            .weights(id, &entry.class)
+            .model(Some(model))
+            .bytes(here.saturating_sub(placed.moved), here)
+            .policy(policy, source)
+            .decision(if away == 0 { "full" } else { "partial" })
+            .number("loaded", here)
+            .number("offloaded", away)
+            .number("buffer", placed.buffer)
+            .number("on_the_fly", on_the_fly)
+            .number("moved", placed.moved)
+            .number("read", read);
+        if let Some(limit) = placed.limit {
+            draft = draft.number("usable", limit);
+        }
+        if !placed.refused.is_empty() {
+            let names = placed.refused.join(", ");
+            draft = draft.reason(format!(
+                "no room for all that was meant for {names}: the rest is in main memory"
+            ));
+        }
+        let device = self.name(compute);
+        self.emit(draft.device(device));
+    }
+}
+
+/// What one placement pass is about.
+struct Bound<'a> {
+    units: &'a [Unit],
+    /// Those meant for the compute device.
+    here: &'a [usize],
+    compute: Spot,
+    offload: Spot,
+    streams: usize,
+}
