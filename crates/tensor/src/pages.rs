@@ -1,4 +1,4 @@
-//! Large pages for large tensors.
+//! Pages of memory: large ones for large tensors, and free ones back to the system.
 //!
 //! A tensor of 100 MB is 25,000 small pages, and the kernel is asked for each of them at its first write: that takes as
 //! long as the arithmetic of a normalisation. With pages of 2 MiB it is asked 50 times.
@@ -33,6 +33,24 @@ pub(crate) fn prefer_large<T>(storage: &mut Vec<T>) {
     // refusal changes nothing.
     unsafe { madvise(first as *mut c_void, length, MADV_HUGEPAGE) };
 }
+
+/// Gives free pages inside the heap back to the system. The C library keeps them otherwise: what a network of many
+/// layers took stays with the process long after the layers are gone.
+#[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+pub(crate) fn trim_heap() {
+    use std::ffi::c_int;
+
+    unsafe extern "C" {
+        fn malloc_trim(pad: usize) -> c_int;
+    }
+
+    // SAFETY: it takes the locks of the allocator itself and touches only what is free.
+    unsafe { malloc_trim(0) };
+}
+
+/// Other C libraries give pages back by themselves, or not at all.
+#[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
+pub(crate) fn trim_heap() {}
 
 /// Other systems have no such advice.
 #[cfg(not(all(target_os = "linux", not(miri))))]

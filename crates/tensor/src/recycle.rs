@@ -4,6 +4,7 @@
 //! kernel each time, and the first touch of fresh pages then takes longer than the arithmetic on them.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Smaller storage is left to the allocator, which keeps it itself.
@@ -80,7 +81,23 @@ pub(crate) fn give(storage: Vec<f32>) {
 pub fn free_spare_memory() -> u64 {
     crate::read_buffer::free();
     let gone = std::mem::take(&mut *spare());
-    gone.bytes as u64
+    let bytes = gone.bytes as u64;
+    drop(gone);
+    if DROPPED.swap(0, Ordering::Relaxed) >= TRIM {
+        crate::pages::trim_heap();
+    }
+    bytes
+}
+
+/// Bytes of weights that were dropped since the heap was trimmed.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// Trimming walks the whole heap; for less it is not worth it.
+const TRIM: u64 = 16 << 20;
+
+/// Notes that a layer's weights are gone.
+pub(crate) fn note_dropped(bytes: u64) {
+    DROPPED.fetch_add(bytes, Ordering::Relaxed);
 }
 
 #[cfg(test)]

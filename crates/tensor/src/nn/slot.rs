@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::device::{Allocation, Device, Spare, count_copy};
 use crate::error::Result;
+use crate::recycle::note_dropped;
 
 /// Most steps along the learned order in the search for what comes next.
 const MOST_STEPS: usize = 1024;
@@ -307,6 +308,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        note_dropped(self.bytes);
         self.discard();
     }
 }
