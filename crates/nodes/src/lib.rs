@@ -2,6 +2,7 @@
 
 use fresco_graph::NodeEntry;
 
+pub mod admission;
 pub mod audio;
 pub mod clip;
 mod compositing;
@@ -16,9 +17,11 @@ pub mod loaders;
 pub mod logic;
 pub mod lora;
 mod mask;
+pub mod memory_nodes;
 pub mod merging;
 pub mod mesh;
 pub mod misc;
+pub mod multigpu;
 mod post;
 pub mod preview_any;
 pub mod primitive;
@@ -69,6 +72,8 @@ pub fn all() -> Vec<NodeEntry> {
         lora::NODES,
         merging::NODES,
         saving::NODES,
+        multigpu::NODES,
+        memory_nodes::NODES,
     ];
     families.concat()
 }

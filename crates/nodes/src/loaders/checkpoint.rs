@@ -237,7 +237,7 @@ pub(super) struct DiffusersLoader {
 }
 
 /// The weights in a part of such a folder.
-fn part(folder: &Path, name: &str, stem: &str) -> Option<PathBuf> {
+pub(crate) fn part(folder: &Path, name: &str, stem: &str) -> Option<PathBuf> {
     let endings = [".fp16.safetensors", ".safetensors", ".fp16.bin", ".bin"];
     endings
         .iter()

@@ -14,6 +14,10 @@ fn every_schema_is_the_references() {
     for class in run::registry().iter() {
         let schema = class.schema();
         let Some(expected) = golden.get(&schema.id) else {
+            // Of extensions that are built in, and our own; their rooms test them.
+            if schema.module.starts_with("custom_nodes.") || &*schema.module == "fresco" {
+                continue;
+            }
             found.push(format!("{}: the reference has no such class", schema.id));
             continue;
         };

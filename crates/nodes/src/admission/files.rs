@@ -1,0 +1,261 @@
+//! What is in weight files, told from their headers and remembered until they change.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use fresco_memory::{FileStamp, Unit, estimate::Architecture};
+use fresco_models::denoise::SdModel;
+use fresco_models::detect::{Checkpoint, Family, detect_checkpoint};
+use fresco_models::store::Store;
+use fresco_models::text::TextEncoder;
+use fresco_models::{ModelError, vae, vision};
+use fresco_tensor::weights::Recast;
+use fresco_tensor::{Device, Dtype, WeightFile, open_weights};
+
+use crate::loaders::diffusers_part;
+use crate::resident::Component;
+
+/// Files that are remembered.
+const REMEMBERED: usize = 64;
+
+/// What a loader expects in its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Checkpoint,
+    Diffusers,
+    /// In the format of the file, or in this one.
+    Diffusion(Option<Dtype>),
+    Text,
+    Vae,
+    Vision,
+    Control,
+}
+
+impl Kind {
+    /// What it is mainly.
+    pub(super) fn component(self) -> Component {
+        match self {
+            Self::Checkpoint | Self::Diffusers | Self::Diffusion(_) => Component::Diffusion,
+            Self::Text => Component::Text,
+            Self::Vae => Component::Vae,
+            Self::Vision => Component::Vision,
+            Self::Control => Component::Control,
+        }
+    }
+}
+
+/// One network in a file.
+#[derive(Clone)]
+pub(super) struct Part {
+    pub(super) component: Component,
+    /// Names the weights: two nodes that load the same count once.
+    pub(super) id: String,
+    pub(super) what: String,
+    pub(super) units: Arc<[Unit]>,
+    pub(super) bytes: u64,
+    /// The bytes of its largest unit that must be where it computes; of tables only some rows must.
+    pub(super) largest: u64,
+    /// Of a diffusion model.
+    pub(super) sampled: Option<Sampled>,
+}
+
+/// What says how much memory a pass of a diffusion model takes.
+#[derive(Clone)]
+pub(super) struct Sampled {
+    pub(super) architecture: Architecture,
+    pub(super) channels: u64,
+    pub(super) network: Arc<SdModel>,
+}
+
+impl Part {
+    fn new(component: Component, what: String, id: &str, stores: &[Arc<Store>]) -> Self {
+        let mut units = Vec::new();
+        for (number, store) in stores.iter().enumerate() {
+            for unit in store.units() {
+                let name: Arc<str> = if stores.len() == 1 {
+                    unit.name.into()
+                } else {
+                    format!("{number}.{}", unit.name).into()
+                };
+                units.push(Unit {
+                    name,
+                    bytes: unit.bytes,
+                    cost: unit.bytes,
+                    embedding: unit.embedding,
+                    biased: unit.biased,
+                    castable: unit.castable,
+                    own: unit.own,
+                    block: unit.block,
+                });
+            }
+        }
+        Self {
+            component,
+            id: format!("{id}#{}", component.name()),
+            what,
+            bytes: units.iter().map(|unit| unit.bytes).sum(),
+            largest: units
+                .iter()
+                .filter(|unit| !unit.embedding)
+                .map(|unit| unit.bytes)
+                .max()
+                .unwrap_or(0),
+            units: units.into(),
+            sampled: None,
+        }
+    }
+}
+
+type Found = Arc<[Part]>;
+type Remembered = Vec<(Kind, Vec<FileStamp>, Found)>;
+
+static SEEN: LazyLock<Mutex<Remembered>> = LazyLock::new(Mutex::default);
+
+/// The networks in these files. The text of an error is for people: the loader itself will fail with its own.
+pub(super) fn parts(kind: Kind, files: &[PathBuf]) -> Result<Found, String> {
+    let paths = match kind {
+        Kind::Diffusers => diffusers(&files[0])?,
+        _ => files.to_vec(),
+    };
+    let stamps: Vec<FileStamp> = paths
+        .iter()
+        .map(|path| stamp(path))
+        .collect::<Result<_, _>>()?;
+    // Nothing is left half done under this lock.
+    let lock = || SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = |seen: &Remembered| {
+        let found = seen.iter().find(|(k, s, _)| *k == kind && *s == stamps);
+        found.map(|(_, _, parts)| parts.clone())
+    };
+    if let Some(parts) = known(&lock()) {
+        return Ok(parts);
+    }
+    let found: Found = read(kind, &paths).map_err(|e| e.to_string())?.into();
+    let mut seen = lock();
+    if seen.len() >= REMEMBERED {
+        seen.remove(0);
+    }
+    seen.push((kind, stamps, found.clone()));
+    Ok(found)
+}
+
+fn stamp(path: &Path) -> Result<FileStamp, String> {
+    let unreadable = |e: std::io::Error| format!("cannot read {}: {e}", path.display());
+    let data = path.metadata().map_err(unreadable)?;
+    Ok(FileStamp {
+        path: path.to_path_buf(),
+        size: data.len(),
+        modified: data.modified().ok(),
+    })
+}
+
+/// The files of a folder in the layout of diffusers: network, VAE, text encoder.
+fn diffusers(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let stem = "diffusion_pytorch_model";
+    let wanted: [(&str, &[&str]); 3] = [
+        ("unet", &[stem]),
+        ("vae", &[stem]),
+        ("text_encoder", &["model", "pytorch_model"]),
+    ];
+    let part = |(name, stems): (&str, &[&str])| {
+        let found = stems
+            .iter()
+            .find_map(|stem| diffusers_part(folder, name, stem));
+        found.ok_or_else(|| format!("{} has no weights in {name}", folder.display()))
+    };
+    wanted.into_iter().map(part).collect()
+}
+
+fn read(kind: Kind, paths: &[PathBuf]) -> Result<Vec<Part>, ModelError> {
+    let files: Vec<Arc<dyn WeightFile>> = paths
+        .iter()
+        .map(open_weights)
+        .collect::<Result<_, _>>()
+        .map_err(|e| ModelError::unsupported(name_of(&paths[0]), e.to_string()))?;
+    let file = &files[0];
+    let id: Vec<String> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    let id = id.join("+");
+    let cpu = Device::cpu();
+    Ok(match kind {
+        Kind::Checkpoint => {
+            let found = detect_checkpoint(file)?;
+            let mut parts = vec![diffusion(&found, file, &id)?];
+            if let Some(stack) = found.text
+                && let Some(encoder) = TextEncoder::from_checkpoint(file, stack, &cpu)?
+            {
+                parts.push(text(&encoder, &id));
+            }
+            if let Some(store) = found.vae_store(file, cpu) {
+                parts.push(Part::new(Component::Vae, "VAE".into(), &id, &[store]));
+            }
+            parts
+        }
+        Kind::Diffusers => {
+            let found = detect_checkpoint(file)?;
+            let store = vae::names::store(&files[1], "", cpu.clone());
+            vec![
+                diffusion(&found, file, &id)?,
+                text(&TextEncoder::from_files(&files[2..], &cpu)?, &id),
+                Part::new(Component::Vae, "VAE".into(), &id, &[store]),
+            ]
+        }
+        Kind::Diffusion(dtype) => {
+            let (file, id) = match dtype {
+                Some(dtype) => {
+                    let file: Arc<dyn WeightFile> = Arc::new(Recast::new(file.clone(), dtype));
+                    (file, format!("{id} as {dtype:?}"))
+                }
+                None => (file.clone(), id),
+            };
+            vec![diffusion(&detect_checkpoint(&file)?, &file, &id)?]
+        }
+        Kind::Text => vec![text(&TextEncoder::from_files(&files, &cpu)?, &id)],
+        Kind::Vae => {
+            let store = vae::names::store(file, "", cpu);
+            vec![Part::new(Component::Vae, "VAE".into(), &id, &[store])]
+        }
+        Kind::Vision => {
+            let store = vision::store(file, cpu);
+            let what = "vision encoder".into();
+            vec![Part::new(Component::Vision, what, &id, &[store])]
+        }
+        Kind::Control => {
+            let store = Store::open(file.clone(), "", cpu);
+            let what = "control net".into();
+            vec![Part::new(Component::Control, what, &id, &[store])]
+        }
+    })
+}
+
+fn name_of(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn diffusion(found: &Checkpoint, file: &Arc<dyn WeightFile>, id: &str) -> Result<Part, ModelError> {
+    let store = found.unet_store(file, Device::cpu());
+    let what = found.family.name().to_owned();
+    let part = Part::new(Component::Diffusion, what, id, std::slice::from_ref(&store));
+    let network = SdModel::new(store, found.config.clone(), found.latent_format)?;
+    let sampled = Sampled {
+        architecture: match found.family {
+            Family::Sd1 | Family::Sd2 | Family::SdxlRefiner => Architecture::Sd,
+            Family::Sdxl => Architecture::Sdxl,
+        },
+        channels: found.config.out_channels as u64,
+        network: Arc::new(network),
+    };
+    Ok(Part {
+        sampled: Some(sampled),
+        ..part
+    })
+}
+
+fn text(encoder: &TextEncoder, id: &str) -> Part {
+    let stores: Vec<Arc<Store>> = encoder.stores().map(|(_, _, s)| s.clone()).collect();
+    let kinds: Vec<&str> = encoder.stores().map(|(kind, _, _)| kind.name()).collect();
+    let what = format!("text encoder {}", kinds.join(" + "));
+    Part::new(Component::Text, what, id, &stores)
+}

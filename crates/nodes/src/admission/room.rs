@@ -1,0 +1,357 @@
+//! Whether models find room: each by itself on its device, all together in main memory.
+
+use std::collections::BTreeSet;
+
+use fresco_memory::amount::readable;
+use fresco_memory::estimate::{self, Attention, Sampling};
+use fresco_memory::{
+    DeviceReport, LoadModel, LoadRequest, Need, Placement, Policy, Registry, Snapshot, distribute,
+};
+
+use super::files::Part;
+use super::prompt::{Load, plan};
+use super::{Assessment, DevicePlan, ModelPlan, Outcome, Verdict};
+use crate::resident::Component;
+
+/// Bytes of a number that networks compute with.
+const VALUE: u64 = 4;
+/// Pixels of a latent's cell.
+const CELL: u64 = 8;
+
+/// A picture before it is one, in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    pub batch: u64,
+    pub width: u64,
+    pub height: u64,
+}
+
+impl Latent {
+    pub(super) fn cells(&self) -> u64 {
+        let [_, _, h, w] = self.shape(1);
+        self.batch.saturating_mul(h.saturating_mul(w))
+    }
+
+    fn shape(&self, channels: u64) -> [u64; 4] {
+        [self.batch, channels, self.height / CELL, self.width / CELL]
+    }
+}
+
+/// What can be known about room before anything is loaded.
+struct Room<'a> {
+    registry: &'a Registry,
+    snapshot: Snapshot,
+    devices: Vec<DevicePlan>,
+    latent: Option<Latent>,
+    /// Bytes of models that stay in main memory whatever happens.
+    pinned: u64,
+}
+
+pub(super) fn judge(loads: &[Load], latent: Option<Latent>, registry: &Registry) -> Assessment {
+    let snapshot = registry.snapshot();
+    let in_host: u64 = snapshot.models.iter().map(|model| model.host_bytes).sum();
+    let pinned = snapshot.models.iter().filter(|m| m.policy == Policy::Pin);
+    let pinned: u64 = pinned.map(|model| model.host_bytes).sum();
+    let device = |report: &DeviceReport| {
+        let (held, kept) = if report.device == "cpu" {
+            // A twentieth stays free for everything else, as when models are loaded.
+            (in_host - pinned, report.total / 20)
+        } else {
+            (report.weights_resident, 0)
+        };
+        let available = report.total.min(report.free.saturating_add(held));
+        DevicePlan {
+            device: report.device.clone(),
+            total: report.total,
+            free: report.free,
+            available: available.saturating_sub(kept),
+            reserved: report.reserved,
+            wanted: 0,
+        }
+    };
+    let mut room = Room {
+        registry,
+        devices: snapshot.devices.iter().map(device).collect(),
+        snapshot,
+        latent,
+        pinned,
+    };
+    let mut models = Vec::new();
+    let mut counted = BTreeSet::new();
+    let mut host = Host::default();
+    for load in loads {
+        let compute = load.options.compute.clone();
+        let compute = compute.unwrap_or_else(|| load.component.compute(registry));
+        let mut model = plan(load, compute.name());
+        match &load.part {
+            Ok(part) => {
+                room.place(load, part, &mut model);
+                if counted.insert(part.id.clone()) {
+                    host.add(&model);
+                }
+            }
+            Err(why) => model.outcome = Outcome::Unknown(why.clone()),
+        }
+        models.push(model);
+    }
+    room.conclude(models, &host)
+}
+
+/// What all models of a prompt put into main memory.
+#[derive(Default)]
+struct Host {
+    /// Of which some can be on accelerators at the same time.
+    movable: Vec<(String, u64)>,
+    /// By placement.
+    fixed: u64,
+    /// A file is read into main memory as a whole before it is spread.
+    largest: u64,
+}
+
+impl Host {
+    fn add(&mut self, model: &ModelPlan) {
+        self.largest = self.largest.max(model.bytes);
+        if model.placement.is_some() || model.compute == "cpu" {
+            let cpu = model.places.iter().filter(|(device, _)| device == "cpu");
+            self.fixed += cpu.map(|(_, bytes)| bytes).sum::<u64>();
+        } else {
+            self.movable.push((model.compute.clone(), model.bytes));
+        }
+    }
+
+    /// The least that main memory must hold at some time.
+    fn needed(&self, devices: &[DevicePlan]) -> u64 {
+        let mut needed = self.fixed;
+        for device in devices {
+            let here = self
+                .movable
+                .iter()
+                .filter(|(name, _)| *name == device.device);
+            let bytes: u64 = here.map(|(_, bytes)| bytes).sum();
+            needed += bytes.saturating_sub(device.available);
+        }
+        needed.max(self.largest)
+    }
+}
+
+impl Room<'_> {
+    fn device(&self, name: &str) -> Option<&DevicePlan> {
+        self.devices.iter().find(|device| device.device == name)
+    }
+
+    /// Bytes for computing as asked and for computing at all.
+    fn estimate(&self, part: &Part) -> (u64, u64) {
+        let Some(latent) = &self.latent else {
+            return (0, 0);
+        };
+        match (part.component, &part.sampled) {
+            (Component::Diffusion, Some(sampled)) => {
+                let noise = latent.shape(sampled.channels);
+                let estimate = estimate::sampling(&Sampling {
+                    architecture: sampled.architecture,
+                    noise: &noise,
+                    conditionings: &[],
+                    dtype: VALUE,
+                    attention: Attention::Efficient,
+                    control: 0,
+                });
+                // The network's own measure counts where it asks for less: nothing is refused that could run.
+                let shape = noise.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+                let own = sampled.network.memory_required(&shape);
+                (estimate.required, estimate.minimum.min(own))
+            }
+            // With less it works in tiles.
+            (Component::Vae, _) => {
+                let kl = estimate::Vae::Kl { amd: false };
+                (kl.decode(&latent.shape(4), VALUE), 0)
+            }
+            _ => (0, 0),
+        }
+    }
+
+    /// As the registry would place it now.
+    fn place(&mut self, load: &Load, part: &Part, model: &mut ModelPlan) {
+        (model.required, model.minimum) = self.estimate(part);
+        let offload = load.options.offload.clone();
+        let offload = offload.unwrap_or_else(|| load.component.offload(self.registry));
+        let known = self.snapshot.models.iter().find(|known| {
+            known.component == load.component.name()
+                && known.files == load.files
+                && known.bytes_total == part.bytes
+        });
+        let request = LoadRequest {
+            models: vec![LoadModel {
+                name: model.what.clone(),
+                weights: known.map(|known| known.weights.clone()),
+                units: part.units.clone(),
+                compute: model.compute.clone(),
+                offload: offload.name(),
+                placement: load.options.placement.clone(),
+                text_encoder: load.component == Component::Text,
+                full: false,
+            }],
+            devices: None,
+            need: Need {
+                required: model.required,
+                minimum: Some(model.minimum),
+                full: false,
+            },
+            eject: load.options.eject_others,
+        };
+        let planned = self.registry.plan_load(&request).models.into_iter().next();
+        // Without one the main memory is too small, which is found out for all models together.
+        let Some(planned) = planned else {
+            model.places = vec![("cpu".to_owned(), part.bytes)];
+            return;
+        };
+        model.places = planned.places;
+        model.placement = planned.allocation;
+        model.warnings = planned.warnings;
+        if let Some(Placement::Expert(expert)) = &load.options.placement {
+            let warnings = expert.warnings.iter().map(ToString::to_string);
+            model.warnings.extend(warnings);
+        }
+        if !planned.orphans.is_empty() {
+            let count = planned.orphans.len();
+            model.warnings.push(format!(
+                "{count} layers fit into no device's share and go to the one that takes the rest"
+            ));
+        }
+        let device = self.device(&model.compute).filter(|d| d.device != "cpu");
+        if let Some(device) = device {
+            model.outcome = self.outcome(device, load, part, model);
+        }
+        for (name, bytes) in &model.places {
+            let device = self.devices.iter_mut().find(|d| d.device == *name);
+            if let Some(device) = device.filter(|_| name != "cpu") {
+                device.wanted = device.wanted.max(bytes.saturating_add(model.minimum));
+            }
+        }
+    }
+
+    /// How a model gets along on the accelerator it computes on.
+    fn outcome(&self, device: &DevicePlan, load: &Load, part: &Part, model: &ModelPlan) -> Outcome {
+        if let Some(why) = refusal(device, part, model) {
+            return Outcome::Refused(why);
+        }
+        let resident = on(&model.places, &model.compute);
+        let streamed = part.bytes.saturating_sub(resident);
+        let Some(placement) = &load.options.placement else {
+            if streamed == 0 {
+                return Outcome::Fits;
+            }
+            let reserves = &self.registry.settings().reserves;
+            let floor = reserves.demand(model.required, Some(model.minimum)).floor;
+            return Outcome::Streams(format!(
+                "{} of {} does not fit on {}, which has {} for it, {} of them kept for computing: {} stay there, {} are brought over while they are used",
+                model.what,
+                readable(part.bytes),
+                device.device,
+                readable(device.available),
+                readable(floor.min(device.available)),
+                readable(resident),
+                readable(streamed),
+            ));
+        };
+        let text = load.component == Component::Text;
+        let totals = self.registry.totals();
+        let meant = distribute(&part.units, &model.compute, placement, &totals, text);
+        let meant = meant.devices.iter().zip(meant.held(&part.units));
+        let tight: Vec<String> = meant
+            .filter(|(name, bytes)| *name != "cpu" && on(&model.places, name) < *bytes)
+            .map(|(name, bytes)| {
+                let have = readable(on(&model.places, name));
+                format!(
+                    "{} are to be on {name}, there is room for {have}",
+                    readable(bytes)
+                )
+            })
+            .collect();
+        if tight.is_empty() {
+            Outcome::Placed
+        } else {
+            Outcome::Streams(format!(
+                "{} does not fit as it is placed: {}",
+                model.what,
+                tight.join("; ")
+            ))
+        }
+    }
+
+    fn conclude(mut self, models: Vec<ModelPlan>, host: &Host) -> Assessment {
+        let needed = host.needed(&self.devices);
+        let pinned = self.pinned;
+        let mut host_refusal = None;
+        if let Some(main) = self.devices.iter_mut().find(|d| d.device == "cpu") {
+            main.wanted = needed;
+            // An unknown size refuses nothing.
+            if main.total > 0 && needed > main.available {
+                let kept = match pinned {
+                    0 => String::new(),
+                    bytes => format!(" ({} are pinned by other models)", readable(bytes)),
+                };
+                host_refusal = Some(format!(
+                    "host_memory: the models of this prompt need {} of main memory, and {} of {} can be had{kept}. Possible are fewer or smaller models in one prompt, or more of them on other devices",
+                    readable(needed),
+                    readable(main.available),
+                    readable(main.total),
+                ));
+            }
+        }
+        let refused = models.iter().find_map(|model| match &model.outcome {
+            Outcome::Refused(why) => Some((model.node.clone(), why.clone())),
+            _ => None,
+        });
+        let streams: Vec<&str> = models
+            .iter()
+            .filter_map(|model| match &model.outcome {
+                Outcome::Streams(how) => Some(how.as_str()),
+                _ => None,
+            })
+            .collect();
+        let (blamed, verdict) = if let Some((node, why)) = refused {
+            (Some(node), Verdict::Refused(why))
+        } else if let Some(why) = host_refusal {
+            let largest = models.iter().max_by_key(|model| model.bytes);
+            (largest.map(|m| m.node.clone()), Verdict::Refused(why))
+        } else if streams.is_empty() {
+            (None, Verdict::Fits)
+        } else {
+            (None, Verdict::Streams(streams.join(". ")))
+        };
+        Assessment {
+            models,
+            devices: self.devices,
+            latent: self.latent,
+            blamed,
+            verdict,
+        }
+    }
+}
+
+fn on(places: &[(String, u64)], device: &str) -> u64 {
+    let place = places.iter().find(|(name, _)| name == device);
+    place.map_or(0, |(_, bytes)| *bytes)
+}
+
+/// What cannot run at all: its largest layer and the least for computing must be there together.
+fn refusal(device: &DevicePlan, part: &Part, model: &ModelPlan) -> Option<String> {
+    let needed = part.largest.saturating_add(model.minimum);
+    if needed <= device.total {
+        return None;
+    }
+    let (computing, smaller) = match model.minimum {
+        0 => (String::new(), ""),
+        bytes => (
+            format!(" and computing {}", readable(bytes)),
+            "a smaller picture, ",
+        ),
+    };
+    let name = &device.device;
+    let (needed, largest) = (readable(needed), readable(part.largest));
+    Some(format!(
+        "{} cannot run on {name}: its largest layer takes {largest}{computing}, together {needed}, and {name} has {}. Possible are {smaller}a device with at least {needed}, or computing on cpu",
+        model.what,
+        readable(device.total),
+    ))
+}
