@@ -76,6 +76,10 @@ impl MemoryLog {
 }
 
 impl MemoryRoom for Room {
+    fn available_ram(&self) -> Option<u64> {
+        fresco_tensor::available_memory()
+    }
+
     fn prompt_started(&self, prompt_id: &str) {
         self.registry.prompt_started(prompt_id);
     }

@@ -71,7 +71,7 @@ impl Default for Probes {
 /// The kernel's figures; none where nobody knows.
 pub fn host_memory() -> Option<HostMemory> {
     let available = fresco_tensor::available_memory()?;
-    let total = kib_of("/proc/meminfo", "MemTotal:")?;
+    let total = fresco_tensor::total_memory()?;
     Some(HostMemory { total, available })
 }
 

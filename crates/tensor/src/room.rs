@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::container;
+
 /// The kernel's figures are read once for so many bytes: for every tensor of this size, now and then for small ones.
 const STEP: u64 = 32 << 20;
 
@@ -43,8 +45,19 @@ fn shortfall(bytes: u64, available: u64) -> Option<u64> {
 
 /// Memory the kernel says can be had without swapping, in bytes; `None` if nobody knows.
 pub fn available() -> Option<u64> {
+    let machine = meminfo("MemAvailable:")?;
+    Some(container::limit().map_or(machine, |limit| machine.min(limit.available)))
+}
+
+/// All memory there is for this program, in bytes.
+pub fn total() -> Option<u64> {
+    let machine = meminfo("MemTotal:")?;
+    Some(container::limit().map_or(machine, |limit| machine.min(limit.total)))
+}
+
+fn meminfo(field: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let line = text.lines().find_map(|l| l.strip_prefix(field))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib.saturating_mul(1024))
 }
