@@ -464,9 +464,10 @@ impl Store {
     /// `key.weight` with `key.bias` if there is one, as a linear layer.
     pub fn linear(&self, key: &str) -> Result<Arc<Linear>> {
         if let Some((base, shape, dtype, make)) = self.on_the_fly(key) {
-            let slot = Arc::clone(base.linear(key)?.slot());
-            let bias = self.bias(key)?;
-            let linear = Linear::made_in_slot((shape, dtype, make), bias.as_ref(), slot);
+            let below = base.linear(key)?;
+            let (bias, slot) = (self.bias(key)?, Arc::clone(below.slot()));
+            let weight = (shape, dtype, holding(make, below));
+            let linear = Linear::made_in_slot(weight, bias.as_ref(), slot);
             return Ok(Arc::new(linear.map_err(|e| self.unusable(key, e))?));
         }
         let layer = self.layer(
@@ -489,8 +490,9 @@ impl Store {
     /// The same as a convolution.
     pub fn conv(&self, key: &str, stride: usize, padding: Padding) -> Result<Arc<Conv2d>> {
         if let Some((base, shape, dtype, make)) = self.on_the_fly(key) {
-            let slot = Arc::clone(base.conv(key, stride, padding)?.slot());
-            let (bias, weight) = (self.bias(key)?, (shape, dtype, make));
+            let below = base.conv(key, stride, padding)?;
+            let (bias, slot) = (self.bias(key)?, Arc::clone(below.slot()));
+            let weight = (shape, dtype, holding(make, below));
             let conv = Conv2d::made_in_slot(weight, bias.as_ref(), stride, padding, slot);
             return Ok(Arc::new(conv.map_err(|e| self.unusable(key, e))?));
         }
@@ -706,6 +708,14 @@ impl Store {
         let mut layers = self.lock();
         layers.retain(|_, built| built.forget());
     }
+}
+
+/// What makes a weight, with the layer whose weight it is made from.
+fn holding<L: Send + Sync + 'static>(make: MakeWeight, layer: Arc<L>) -> MakeWeight {
+    Arc::new(move || {
+        let _held = &layer;
+        make()
+    })
 }
 
 fn no_bias(op: &'static str) -> TensorError {

@@ -452,7 +452,12 @@ fn changes_of_a_network_in_memory_read_nothing() {
         assert!(set.store(&store.on(cpu.clone()), "").is(&patched));
         assert_eq!(set.store(&store.on(cpu.clone()), "").device(), &cpu);
         assert_eq!(patched.bytes(), made);
-        drop((net, here));
+        drop(here);
+        // Weights that are changed at every use stay while a network uses them.
+        store.forget();
+        assert_eq!(run(&gold, &net).unwrap(), results[results.len() - 1]);
+        assert_eq!(store.read_bytes(), read);
+        drop(net);
         patched.forget();
         assert_eq!((patched.bytes(), device.used()), (0, total));
         assert_eq!(store.bytes(), total);
@@ -579,6 +584,15 @@ fn lazy_networks_are_built_once_and_forgotten() {
     assert_eq!(store.group().stats(), Streamed::default());
     lazy.get().unwrap();
     assert_eq!(built.load(Ordering::Relaxed), 2);
+    // A network that remembers something can be told to forget that only.
+    static RESTED: AtomicUsize = AtomicUsize::new(0);
+    let lazy = lazy.resting(|_| {
+        RESTED.fetch_add(1, Ordering::Relaxed);
+    });
+    Network::rest(&lazy);
+    lazy.forget();
+    Network::rest(&lazy);
+    assert_eq!(RESTED.load(Ordering::Relaxed), 1);
     // What cannot be built says so each time.
     let broken: Lazy<KlVae> = Lazy::new(
         Vec::new(),
