@@ -89,7 +89,7 @@ impl Registry {
         }
         done.add(state.retry(&cause));
         done.add(state.expire(&cause, now));
-        self.settle(state, &done, trigger, &who, &used_before);
+        state.settle(&done, trigger, &who, &used_before);
         let ids: Vec<WeightsId> = state.entries.keys().cloned().collect();
         for id in ids {
             state.sweep(&id);
@@ -123,39 +123,6 @@ impl Registry {
         }
     }
 
-    /// After weights went: caches of the devices, the heap, and whether as much came free as should have.
-    pub(crate) fn settle(
-        &self,
-        state: &mut State,
-        done: &Done,
-        trigger: Trigger,
-        who: &Who,
-        used_before: &[u64],
-    ) {
-        for spot in &done.devices {
-            state.soft_empty_on(*spot, trigger);
-        }
-        if done.from_host > TRIM || done.released > 0 {
-            fresco_tensor::free_spare_memory();
-        }
-        if !state.active.is_empty() || done.from_devices == 0 {
-            // Somebody computes: the counters say nothing.
-            return;
-        }
-        let before: u64 = used_before.iter().sum();
-        let measured = before.saturating_sub(state.used().iter().sum());
-        let difference = measured.abs_diff(done.from_devices);
-        if difference > done.from_devices / 20 {
-            let draft = event("accounting.drift")
-                .trigger(trigger)
-                .who(who)
-                .reason("the devices do not agree with the books")
-                .number("expected", done.from_devices)
-                .number("measured", measured);
-            state.emit(draft);
-        }
-    }
-
     /// What is due: times to live, releases that failed, models that were not used for long, main memory that runs short.
     pub fn tick(&self) {
         let now = self.now();
@@ -175,11 +142,11 @@ impl Registry {
                 step.policy <= Policy::EjectAfter && !state.entries[&step.weights].is_held()
             });
             for step in &mut plan.steps {
-                step.reason = "nothing was used for long".to_owned();
+                "nothing was used for long".clone_into(&mut step.reason);
             }
             done.add(state.execute(&plan, &cause));
         }
-        self.settle(state, &done, Trigger::Idle, &who, &used_before);
+        state.settle(&done, Trigger::Idle, &who, &used_before);
         drop(guard);
         self.host_pressure(&who);
     }
@@ -230,7 +197,7 @@ impl Registry {
         let mut cause = self.cause(Trigger::Pressure, who, self.now());
         cause.demoted_by = PRESSURE;
         let done = state.execute(&plan, &cause);
-        self.settle(state, &done, Trigger::Pressure, who, &used_before);
+        state.settle(&done, Trigger::Pressure, who, &used_before);
     }
 
     /// The program ends: prompts that run are cleaned up, then everything goes.
@@ -254,6 +221,32 @@ impl Registry {
 }
 
 impl State {
+    /// After weights went: caches of the devices, the heap, and whether as much came free as should have.
+    pub(crate) fn settle(&mut self, done: &Done, trigger: Trigger, who: &Who, used_before: &[u64]) {
+        for spot in &done.devices {
+            self.soft_empty_on(*spot, trigger);
+        }
+        if done.from_host > TRIM || done.released > 0 {
+            fresco_tensor::free_spare_memory();
+        }
+        if !self.active.is_empty() || done.from_devices == 0 {
+            // Somebody computes: the counters say nothing.
+            return;
+        }
+        let before: u64 = used_before.iter().sum();
+        let measured = before.saturating_sub(self.used().iter().sum());
+        let difference = measured.abs_diff(done.from_devices);
+        if difference > done.from_devices / 20 {
+            let draft = event("accounting.drift")
+                .trigger(trigger)
+                .who(who)
+                .reason("the devices do not agree with the books")
+                .number("expected", done.from_devices)
+                .number("measured", measured);
+            self.emit(draft);
+        }
+    }
+
     fn knows(&self, prompt: &str) -> bool {
         self.active
             .values()

@@ -67,7 +67,7 @@ impl Registry {
         cause.forget = true;
         let done = state.execute(&plan, &cause);
         state.mark_offloaded(request);
-        self.settle(state, &done, trigger, &who, &used_before);
+        state.settle(&done, trigger, &who, &used_before);
         let models = before
             .into_iter()
             .map(|(id, before)| Freed {
@@ -159,7 +159,7 @@ impl Registry {
             }
             let used_before = state.used();
             let done = state.execute(&Plan { steps }, &cause);
-            self.settle(state, &done, Trigger::Api, &who, &used_before);
+            state.settle(&done, Trigger::Api, &who, &used_before);
         }
         let after = state.report(&id);
         after.or(report).ok_or(ApiError::Unknown)
@@ -213,7 +213,7 @@ impl Registry {
         let steps = state.releases(|entry| entry.id == *id, "asked to go");
         let used_before = state.used();
         let done = state.execute(&Plan { steps }, &cause);
-        self.settle(state, &done, Trigger::Api, who, &used_before);
+        state.settle(&done, Trigger::Api, who, &used_before);
     }
 
     /// A node asks for everything to leave the devices. Models of its own prompt come back at their next use; what other
@@ -233,13 +233,13 @@ impl Registry {
             .iter_mut()
             .filter(|step| step.action == Action::Evict)
         {
-            step.reason = "a node asked for everything to be unloaded".to_owned();
+            "a node asked for everything to be unloaded".clone_into(&mut step.reason);
         }
         let mut cause = self.cause(Trigger::InNode, who, self.now());
         cause.merged = true;
         cause.to_host = true;
         let done = state.execute(&plan, &cause);
-        self.settle(state, &done, Trigger::InNode, who, &used_before);
+        state.settle(&done, Trigger::InNode, who, &used_before);
     }
 }
 

@@ -23,7 +23,7 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.registry.drop_handle(&self.id, self.model);
+        self.registry.forget_handle(&self.id, self.model);
     }
 }
 

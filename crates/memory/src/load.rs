@@ -294,7 +294,7 @@ impl Registry {
         for step in &mut plan.steps {
             // Also what is pinned: it did not get there.
             step.action = Action::Evict;
-            step.reason = "its load failed".to_owned();
+            "its load failed".clone_into(&mut step.reason);
         }
         let cause = Cause {
             trigger: Trigger::Load,

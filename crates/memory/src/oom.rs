@@ -86,7 +86,7 @@ impl State {
     /// Gives back what is only held to be faster. Models stay where they are.
     pub(crate) fn soft_empty_on(&mut self, spot: Spot, trigger: Trigger) {
         let before = self.devices.get(spot).used();
-        for entry in self.entries.values() {
+        for entry in self.entries.values().filter(|entry| !entry.busy) {
             for part in entry.parts() {
                 part.weights.drop_ahead();
             }
@@ -279,7 +279,7 @@ impl State {
         let mut plan = plan::eject(&scene, Some(spot));
         for step in &mut plan.steps {
             step.action = crate::Action::Evict;
-            step.reason = "the device is full and the node failed".to_owned();
+            "the device is full and the node failed".clone_into(&mut step.reason);
         }
         let cause = Cause {
             merged: true,

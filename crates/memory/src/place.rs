@@ -215,28 +215,21 @@ impl State {
                 // Every round is smaller; with a limit of nothing there is nothing left that could be refused.
                 loop {
                     placed.limit = limit;
-                    let result = self.fit(load, id, model, &bound, limit)?;
-                    match result {
-                        Ok(buffer) => {
-                            placed.buffer = buffer;
-                            break;
-                        }
-                        Err(Full) => {
-                            let loaded = self.bytes_on(id, model, &here, &units, compute);
-                            let state = VramState::NormalVram;
-                            let free = self.free(compute);
-                            let smaller =
-                                budget(state, free, loaded, minimum, &settings.reserves, false);
-                            let smaller = match smaller {
-                                Budget::Bytes(bytes) => loaded.saturating_add_signed(bytes),
-                                Budget::Unlimited => loaded,
-                            };
-                            limit = Some(match limit {
-                                Some(limit) => smaller.min(limit / 2),
-                                None => smaller,
-                            });
-                        }
+                    if let Ok(buffer) = self.fit(load, id, model, &bound, limit)? {
+                        placed.buffer = buffer;
+                        break;
                     }
+                    let loaded = self.bytes_on(id, model, &here, &units, compute);
+                    let (state, free) = (VramState::NormalVram, self.free(compute));
+                    let smaller = budget(state, free, loaded, minimum, &settings.reserves, false);
+                    let smaller = match smaller {
+                        Budget::Bytes(bytes) => loaded.saturating_add_signed(bytes),
+                        Budget::Unlimited => loaded,
+                    };
+                    limit = Some(match limit {
+                        Some(limit) => smaller.min(limit / 2),
+                        None => smaller,
+                    });
                 }
             }
         }

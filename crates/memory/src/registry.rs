@@ -6,6 +6,7 @@
 //! listeners are called without it.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,6 +32,13 @@ pub(crate) struct Inner {
     idle: Condvar,
     outbox: Outbox,
     probes: Mutex<Probes>,
+    /// Handles that were dropped by a thread that had the lock: what the registry drops or calls may hold some.
+    dropped: Mutex<Vec<(WeightsId, ModelId)>>,
+}
+
+thread_local! {
+    /// The registries whose lock this thread has, by address.
+    static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A use of models that goes on now.
@@ -128,7 +136,8 @@ impl State {
                     Some(prompt) => entry.is_held_by_other(prompt) || entry.busy,
                     None => entry.is_held(),
                 },
-                needed: needed.iter().any(|(id, _)| *id == entry.id),
+                // Nor what is being read: whoever reads it may hold locks of its own.
+                needed: entry.busy || needed.iter().any(|(id, _)| *id == entry.id),
                 touched,
                 eject: ending
                     .is_some_and(|prompt| entry.claims.ending(prompt, touched).next().is_some()),
@@ -165,7 +174,7 @@ impl State {
                             .holds
                             .iter()
                             .any(|hold| entry.lineage(hold.model).contains(model)),
-                    needed: needed.iter().any(line),
+                    needed: entry.busy || needed.iter().any(line),
                     bytes: (0..count).map(|spot| part.on(spot)).collect(),
                     offloaded: part.on(0) + part.missing(),
                     size: part.total,
@@ -202,7 +211,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The state, locked. When it goes, what was dropped is dropped and what happened is handed out.
 pub(crate) struct Guard<'a> {
-    inner: &'a Inner,
+    registry: &'a Registry,
     state: Option<MutexGuard<'a, State>>,
 }
 
@@ -225,7 +234,7 @@ impl Guard<'_> {
     fn hand_over(&mut self) -> Vec<Box<dyn Any + Send>> {
         let state = self.state.as_mut().expect(HELD);
         for event in state.fresh.drain(..) {
-            self.inner.outbox.put(event);
+            self.registry.0.outbox.put(event);
         }
         std::mem::take(&mut state.trash)
     }
@@ -233,22 +242,35 @@ impl Guard<'_> {
     /// Gives the lock back until an entry is not busy any more: whoever made it busy makes it idle again, also when it
     /// panics.
     pub(crate) fn wait(&mut self, id: &WeightsId) {
+        self.unlock();
+        let inner = &*self.registry.0;
+        let busy = |state: &mut State| state.entries.get(id).is_some_and(|entry| entry.busy);
+        let state = inner.idle.wait_while(lock(&inner.state), busy);
+        self.state = Some(state.unwrap_or_else(PoisonError::into_inner));
+        self.registry.enter();
+    }
+
+    fn unlock(&mut self) {
         let trash = self.hand_over();
         self.state = None;
+        self.registry.leave();
         drop(trash);
-        self.inner.outbox.deliver();
-        let busy = |state: &mut State| state.entries.get(id).is_some_and(|entry| entry.busy);
-        let state = self.inner.idle.wait_while(lock(&self.inner.state), busy);
-        self.state = Some(state.unwrap_or_else(PoisonError::into_inner));
+        loop {
+            let dropped = std::mem::take(&mut *lock(&self.registry.0.dropped));
+            if dropped.is_empty() {
+                break;
+            }
+            for (id, model) in dropped {
+                self.registry.drop_handle(&id, model);
+            }
+        }
+        self.registry.0.outbox.deliver();
     }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let trash = self.hand_over();
-        self.state = None;
-        drop(trash);
-        self.inner.outbox.deliver();
+        self.unlock();
     }
 }
 
@@ -273,6 +295,7 @@ impl Registry {
             idle: Condvar::new(),
             outbox: Outbox::default(),
             probes: Mutex::default(),
+            dropped: Mutex::default(),
         }))
     }
 
@@ -323,9 +346,40 @@ impl Registry {
     }
 
     pub(crate) fn lock(&self) -> Guard<'_> {
+        let state = Some(lock(&self.0.state));
+        self.enter();
         Guard {
-            inner: &self.0,
-            state: Some(lock(&self.0.state)),
+            registry: self,
+            state,
+        }
+    }
+
+    fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    fn enter(&self) {
+        INSIDE.with_borrow_mut(|inside| inside.push(self.address()));
+    }
+
+    fn leave(&self) {
+        INSIDE.with_borrow_mut(|inside| {
+            if let Some(at) = inside
+                .iter()
+                .rposition(|address| *address == self.address())
+            {
+                inside.remove(at);
+            }
+        });
+    }
+
+    /// A handle is gone. Where this thread has the lock, that is noticed when it gives it back.
+    pub(crate) fn forget_handle(&self, id: &WeightsId, model: ModelId) {
+        let here = |inside: &Vec<usize>| inside.contains(&self.address());
+        if INSIDE.with_borrow(here) {
+            lock(&self.0.dropped).push((id.clone(), model));
+        } else {
+            self.drop_handle(id, model);
         }
     }
 

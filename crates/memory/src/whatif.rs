@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fresco_tensor::Device;
+
 use crate::amount::readable;
 use crate::entry::Spot;
 use crate::plan::{self, ORDINARY, Room, Scene};
@@ -99,6 +101,22 @@ struct Table {
 }
 
 impl Table {
+    /// Empty devices; the main memory is there whether it is described or not.
+    fn described(devices: &[DeviceTotal]) -> Self {
+        let cpu = devices.iter().find(|device| device.name == "cpu");
+        let mut table = Self {
+            names: vec!["cpu".to_owned()],
+            totals: vec![cpu.map_or(u64::MAX, |device| device.total)],
+            free: Vec::new(),
+        };
+        for device in devices.iter().filter(|device| device.name != "cpu") {
+            table.names.push(device.name.clone());
+            table.totals.push(device.total);
+        }
+        table.free.clone_from(&table.totals);
+        table
+    }
+
     fn spot(&self, name: &str) -> Option<Spot> {
         self.names.iter().position(|n| n == name)
     }
@@ -205,51 +223,30 @@ impl Registry {
         plan
     }
 
+    /// The devices as they are.
+    fn table(&self) -> Table {
+        let host = self.host().map_or(u64::MAX, |host| host.total);
+        let devices: Vec<Device> = self.lock().devices.iter().cloned().collect();
+        Table {
+            names: devices.iter().map(Device::name).collect(),
+            totals: devices
+                .iter()
+                .map(|device| device.capacity().unwrap_or(host))
+                .collect(),
+            free: devices
+                .iter()
+                .map(|device| device.free().unwrap_or(u64::MAX))
+                .collect(),
+        }
+    }
+
     /// The devices, what is on them, and what the models are.
     fn look(&self, request: &LoadRequest, plan: &mut LoadPlan) -> (Table, Scene, Vec<Known>) {
-        let state = self.lock();
         let table = match &request.devices {
-            Some(devices) => {
-                let mut list: Vec<&DeviceTotal> = devices.iter().collect();
-                list.sort_by_key(|device| device.name != "cpu");
-                let cpu = list.first().is_some_and(|device| device.name == "cpu");
-                let mut table = Table {
-                    names: if cpu {
-                        Vec::new()
-                    } else {
-                        vec!["cpu".to_owned()]
-                    },
-                    totals: if cpu { Vec::new() } else { vec![u64::MAX] },
-                    free: Vec::new(),
-                };
-                for device in list {
-                    table.names.push(device.name.clone());
-                    table.totals.push(device.total);
-                }
-                table.free.clone_from(&table.totals);
-                table
-            }
-            None => {
-                let host = self.host();
-                let devices: Vec<_> = state.devices.iter().cloned().collect();
-                Table {
-                    names: devices.iter().map(|device| device.name()).collect(),
-                    totals: devices
-                        .iter()
-                        .map(|device| {
-                            device
-                                .capacity()
-                                .or(host.map(|h| h.total))
-                                .unwrap_or(u64::MAX)
-                        })
-                        .collect(),
-                    free: devices
-                        .iter()
-                        .map(|device| device.free().unwrap_or(u64::MAX))
-                        .collect(),
-                }
-            }
+            Some(devices) => Table::described(devices),
+            None => self.table(),
         };
+        let state = self.lock();
         let real = request.devices.is_none();
         let mut needed: Vec<(WeightsId, ModelId)> = Vec::new();
         let mut known = Vec::new();

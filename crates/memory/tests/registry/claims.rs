@@ -8,7 +8,7 @@ use crate::harness::*;
 
 #[test]
 fn the_strongest_claim_counts() {
-    let ttl = Policy::Ttl(Duration::from_secs(60));
+    let ttl = Policy::Ttl(Duration::from_mins(1));
     let order = [
         Policy::Auto,
         Policy::EjectAfter,

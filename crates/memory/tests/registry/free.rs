@@ -196,7 +196,7 @@ fn r20_respect_spares_what_is_kept() {
     // The node cache was reset: the loader runs again.
     let id = trio.c.id();
     drop(trio);
-    assert_eq!(bench.listed(), [id.clone()]);
+    assert_eq!(bench.listed(), std::slice::from_ref(&id));
     let seq = bench.registry.last_seq();
     let again = bench.load(
         &who("q", "c"),

@@ -30,6 +30,8 @@ pub(crate) struct Fake {
     pub(crate) fail_release: AtomicBool,
     pub(crate) panic_load: AtomicBool,
     pub(crate) fail_move: AtomicBool,
+    /// Something of another model that it holds while it is in memory.
+    pub(crate) holds: Mutex<Option<Handle>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +52,7 @@ impl Fake {
             fail_release: AtomicBool::new(false),
             panic_load: AtomicBool::new(false),
             fail_move: AtomicBool::new(false),
+            holds: Mutex::default(),
         })
     }
 
@@ -60,11 +63,8 @@ impl Fake {
             .collect()
     }
 
-    fn count(&self, allocation: &Option<Allocation>, add: bool) {
-        if let Some(memory) = allocation
-            .as_ref()
-            .filter(|memory| memory.device().is_cpu())
-        {
+    fn count(&self, allocation: Option<&Allocation>, add: bool) {
+        if let Some(memory) = allocation.filter(|memory| memory.device().is_cpu()) {
             if add {
                 self.host.fetch_add(memory.bytes(), Ordering::SeqCst);
             } else {
@@ -96,7 +96,7 @@ impl Weights for Fake {
             }
             if homes[*unit].is_none() {
                 homes[*unit] = Some(Device::cpu().allocate(self.units[*unit].bytes)?);
-                self.count(&homes[*unit], true);
+                self.count(homes[*unit].as_ref(), true);
                 read += self.units[*unit].bytes;
             }
         }
@@ -113,9 +113,9 @@ impl Weights for Fake {
         }
         let mut homes = self.homes.lock().unwrap();
         let memory = device.allocate(self.units[unit].bytes)?;
-        self.count(&homes[unit], false);
+        self.count(homes[unit].as_ref(), false);
         homes[unit] = Some(memory);
-        self.count(&homes[unit], true);
+        self.count(homes[unit].as_ref(), true);
         self.moves.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
@@ -124,9 +124,10 @@ impl Weights for Fake {
         if self.fail_release.load(Ordering::SeqCst) {
             return Err(Box::new(Injected));
         }
+        self.holds.lock().unwrap().take();
         let mut homes = self.homes.lock().unwrap();
         for unit in self.mine() {
-            self.count(&homes[unit], false);
+            self.count(homes[unit].as_ref(), false);
             homes[unit] = None;
         }
         Ok(())
@@ -142,7 +143,7 @@ impl Weights for Fake {
 impl Drop for Fake {
     fn drop(&mut self) {
         for home in self.homes.lock().unwrap().iter() {
-            self.count(home, false);
+            self.count(home.as_ref(), false);
         }
     }
 }

@@ -109,7 +109,7 @@ fn m09_two_models_share_a_donor() {
     for round in 0..4 {
         let prompt = format!("p{round}");
         bench.run(&prompt, || {
-            bench.touch(&prompt, &[if round % 2 == 0 { &a } else { &b }])
+            bench.touch(&prompt, &[if round % 2 == 0 { &a } else { &b }]);
         });
     }
     assert_eq!((bench.on(&a, 1), bench.on(&b, 1)), (GIB, GIB));

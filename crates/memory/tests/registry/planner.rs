@@ -12,7 +12,7 @@ fn policy() -> impl Strategy<Value = Policy> {
     prop_oneof![
         4 => Just(Policy::Auto),
         1 => Just(Policy::EjectAfter),
-        1 => Just(Policy::Ttl(Duration::from_secs(60))),
+        1 => Just(Policy::Ttl(Duration::from_mins(1))),
         3 => Just(Policy::Keep),
         1 => Just(Policy::Pin),
     ]

@@ -268,3 +268,25 @@ fn events_are_a_ring() {
         2
     );
 }
+
+#[test]
+fn weights_may_drop_handles_when_they_go() {
+    let bench = Bench::new(&[24 * GIB]);
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &told(Policy::EjectAfter),
+    );
+    let v = bench.load(&who("p", "v"), "v", &even(4, GIB / 8), &Told::default());
+    let patched = bench.patch(&v, 2);
+    bench.registry.prompt_started("p");
+    bench.touch("p", &[&patched]);
+    bench.touch("p", &[&u]);
+    *u.fake.holds.lock().unwrap() = Some(patched.handle.clone());
+    drop(patched);
+    assert_eq!(bench.report(&v).unwrap().handles.len(), 2);
+    bench.registry.prompt_ended("p");
+    assert_eq!(bench.report(&v).unwrap().handles.len(), 1);
+    assert_eq!(bench.on(&v, 0), V / 2);
+}

@@ -53,7 +53,7 @@ fn switching_between_two_kept_models_never_reads_again() {
     for round in 0..20 {
         let prompt = format!("p{round}");
         bench.run(&prompt, || {
-            bench.touch(&prompt, &[if round % 2 == 0 { &a } else { &b }])
+            bench.touch(&prompt, &[if round % 2 == 0 { &a } else { &b }]);
         });
     }
     assert_eq!(
@@ -118,9 +118,9 @@ fn free_storms_while_prompts_run() {
                 round = round.wrapping_add(1);
                 let request = FreeRequest {
                     unload_models: true,
-                    free_memory: round % 2 == 0,
-                    force: round % 3 == 0,
-                    respect: round % 5 == 0,
+                    free_memory: round.is_multiple_of(2),
+                    force: round.is_multiple_of(3),
+                    respect: round.is_multiple_of(5),
                     ..FreeRequest::default()
                 };
                 bench.registry.free(&request, None);

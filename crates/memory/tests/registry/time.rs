@@ -7,7 +7,7 @@ use fresco_memory::{MemoryError, Need, Policy, Settings, State};
 
 use crate::harness::*;
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 #[test]
 fn a_time_to_live_begins_with_the_end_of_a_prompt() {
