@@ -557,6 +557,7 @@ fn other_networks_stream_too() {
 
 #[test]
 fn lazy_networks_are_built_once_and_forgotten() {
+    static RESTED: AtomicUsize = AtomicUsize::new(0);
     let store = Gold::open("vae_kl_small").store();
     let built = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&built);
@@ -585,7 +586,6 @@ fn lazy_networks_are_built_once_and_forgotten() {
     lazy.get().unwrap();
     assert_eq!(built.load(Ordering::Relaxed), 2);
     // A network that remembers something can be told to forget that only.
-    static RESTED: AtomicUsize = AtomicUsize::new(0);
     let lazy = lazy.resting(|_| {
         RESTED.fetch_add(1, Ordering::Relaxed);
     });
