@@ -271,7 +271,7 @@ fn stream(table: &mut Table) -> Result<()> {
     let names = ["a.safetensors"];
     let pixels = |path: &Path| picture::read_file(path).map(|picture| picture.pixels);
     let mut results = Vec::new();
-    for device in ["sim:0=8GiB", "sim:0=640MiB"] {
+    for device in ["sim:0=8GiB", "sim:0=540MiB"] {
         let flags = [
             "--sim-device",
             device,
