@@ -180,6 +180,39 @@ impl Tiny {
         keys
     }
 
+    /// Keys of a control net for the network that removes noise, as in the original's files.
+    pub fn control(&self) -> Keys {
+        let half = self.unet().into_iter();
+        let half = half.filter(|(key, _)| !key.starts_with("out"));
+        let mut keys: Keys = half
+            .map(|(key, shape)| (format!("control_model.{key}"), shape))
+            .collect();
+        let mut list = Listing {
+            keys: &mut keys,
+            prefix: "control_model.",
+        };
+        let mut at = 3;
+        let widths = [16, 16, 32, 32, 96, 96, 256, self.channels];
+        for (place, width) in widths.into_iter().enumerate() {
+            list.conv(&format!("input_hint_block.{}", place * 2), at, width, 3);
+            at = width;
+        }
+        let mut skips = vec![self.channels];
+        for (level, mult) in self.levels.iter().enumerate() {
+            let last = level + 1 == self.levels.len();
+            skips.extend(std::iter::repeat_n(
+                self.channels * mult,
+                2 - usize::from(last),
+            ));
+        }
+        for (number, width) in skips.iter().enumerate() {
+            list.conv(&format!("zero_convs.{number}.0"), *width, *width, 1);
+        }
+        let inner = skips[skips.len() - 1];
+        list.conv("middle_block_out.0", inner, inner, 1);
+        keys
+    }
+
     /// Keys of the autoencoder, without a prefix.
     pub fn vae(&self) -> Keys {
         const MULTS: [usize; 4] = [1, 1, 2, 2];

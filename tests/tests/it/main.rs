@@ -7,6 +7,7 @@
 
 mod events;
 mod exposure;
+mod memory_networks;
 mod outline;
 mod pictures;
 mod program;

@@ -1,0 +1,90 @@
+//! Every kind of network in a prompt at once, on devices of several sizes: the same picture, and nothing left behind.
+
+use fresco_tests::{
+    memory::{Room, base, kind, number},
+    tiny::{self, Tiny},
+    workflow::{TextToImage, text_to_image},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn with_control() -> TempDir {
+    let base = base();
+    let folder = base.path().join("models/controlnet");
+    std::fs::create_dir_all(&folder).unwrap();
+    tiny::write(
+        &folder.join("control.safetensors"),
+        &Tiny::default().control(),
+    )
+    .unwrap();
+    base
+}
+
+/// A merged model with a LoRA, a control net on the prompt, and a scheduled LoRA on the negative one.
+fn everything() -> Value {
+    let mut prompt = text_to_image(&TextToImage {
+        steps: 2,
+        ..TextToImage::default()
+    });
+    let nodes = json!({
+        "20": {"class_type": "LoraLoaderModelOnly", "inputs": {
+            "model": ["4", 0], "lora_name": "lora.safetensors", "strength_model": 0.7}},
+        "21": {"class_type": "ModelMergeSimple", "inputs": {
+            "model1": ["20", 0], "model2": ["4", 0], "ratio": 0.4}},
+        "30": {"class_type": "ControlNetLoader", "inputs": {"control_net_name": "control.safetensors"}},
+        "31": {"class_type": "EmptyImage", "inputs": {
+            "width": 64, "height": 64, "batch_size": 1, "color": 8_421_504}},
+        "32": {"class_type": "ControlNetApply", "inputs": {
+            "conditioning": ["6", 0], "control_net": ["30", 0], "image": ["31", 0], "strength": 0.8}},
+        "40": {"class_type": "CreateHookLoraModelOnly", "inputs": {
+            "lora_name": "lora.safetensors", "strength_model": -0.5}},
+        "41": {"class_type": "CreateHookKeyframe", "inputs": {"strength_mult": 0.0, "start_percent": 0.0}},
+        "42": {"class_type": "CreateHookKeyframe", "inputs": {
+            "strength_mult": 1.0, "start_percent": 0.5, "prev_hook_kf": ["41", 0]}},
+        "43": {"class_type": "SetHookKeyframes", "inputs": {"hooks": ["40", 0], "hook_kf": ["42", 0]}},
+        "44": {"class_type": "ConditioningSetProperties", "inputs": {
+            "cond_NEW": ["7", 0], "strength": 1.0, "set_cond_area": "default", "hooks": ["43", 0]}},
+    });
+    let all = prompt.as_object_mut().unwrap();
+    all.extend(nodes.as_object().unwrap().clone());
+    let sampler = &mut all["3"]["inputs"];
+    sampler["model"] = json!(["21", 0]);
+    sampler["positive"] = json!(["32", 0]);
+    sampler["negative"] = json!(["44", 0]);
+    prompt
+}
+
+#[test]
+fn every_network_streams_and_leaves_nothing_behind() {
+    let alone = Room::at(with_control(), &["--cpu"]);
+    let expected = alone.pixels(&everything());
+    alone.checked();
+    drop(alone);
+    for size in ["512MiB", "24MiB"] {
+        let device = format!("sim:0={size}");
+        let flags = [
+            "--sim-device",
+            &device,
+            "--reserve-vram",
+            "0",
+            "--inference-reserve",
+            "0.004",
+        ];
+        let room = Room::at(with_control(), &flags);
+        assert_eq!(room.pixels(&everything()), expected, "on {size}");
+        room.checked();
+        let sim = room.device("sim:0");
+        let used = number(&sim, "total") - number(&sim, "free");
+        assert_eq!(used, number(&sim, "weights_resident"), "{sim}");
+        let loads = kind(&room.events(0), "model.loaded").len();
+        assert!(loads >= 4, "only {loads} loads on {size}");
+        // The second time with another seed: the same again, and no file is read.
+        let mut prompt = everything();
+        prompt["3"]["inputs"]["seed"] = json!(2);
+        let before: u64 = room.models().iter().map(|m| number(m, "read_bytes")).sum();
+        room.ok(&prompt);
+        let after: u64 = room.models().iter().map(|m| number(m, "read_bytes")).sum();
+        assert_eq!(before, after, "on {size}");
+        room.checked();
+    }
+}
