@@ -252,6 +252,7 @@ impl State {
             entry.failed = None;
             entry.ejected = false;
             entry.removed = false;
+            entry.unload_later = None;
             entry.gone = true;
             entry.deadline = None;
             entry.demoted_by = None;

@@ -62,7 +62,7 @@ impl Entry {
             }
         }
         for hold in &self.holds {
-            if !state.flight.contains(&hold.prompt) {
+            if !hold.prompt.is_empty() && !state.flight.contains(&hold.prompt) {
                 problems.push(format!(
                     "{id}: held by prompt {}, which does not run",
                     hold.prompt

@@ -89,6 +89,8 @@ impl Registry {
         }
         done.add(state.retry(&cause));
         done.add(state.expire(&cause, now));
+        cause.to_host = true;
+        done.add(state.unload_late(&cause));
         state.settle(&done, trigger, &who, &used_before);
         let ids: Vec<WeightsId> = state.entries.keys().cloned().collect();
         for id in ids {
@@ -223,28 +225,56 @@ impl Registry {
 impl State {
     /// After weights went: caches of the devices, the heap, and whether as much came free as should have.
     pub(crate) fn settle(&mut self, done: &Done, trigger: Trigger, who: &Who, used_before: &[u64]) {
+        // Somebody who computes takes and gives memory too: then the counters say nothing.
+        if self.active.is_empty() && done.from_devices > 0 {
+            let used = self.used();
+            let fell = |spot: &usize| used_before[*spot].saturating_sub(used[*spot]);
+            let measured: u64 = done.devices.iter().map(fell).sum();
+            if measured.abs_diff(done.from_devices) > done.from_devices / 20 {
+                let draft = event("accounting.drift")
+                    .trigger(trigger)
+                    .who(who)
+                    .reason("the devices do not agree with the books")
+                    .number("expected", done.from_devices)
+                    .number("measured", measured);
+                self.emit(draft);
+            }
+        }
         for spot in &done.devices {
             self.soft_empty_on(*spot, trigger);
         }
         if done.from_host > TRIM || done.released > 0 {
             fresco_tensor::free_spare_memory();
         }
-        if !self.active.is_empty() || done.from_devices == 0 {
-            // Somebody computes: the counters say nothing.
-            return;
+    }
+
+    /// What was asked to leave the devices while a prompt held it.
+    fn unload_late(&mut self, cause: &Cause<'_>) -> Done {
+        let mut scene = self.scene(&[], true, None);
+        let due = |id: &WeightsId| {
+            self.entries
+                .get(id)
+                .is_some_and(|entry| entry.unload_later.is_some() && !entry.is_held())
+        };
+        scene.items.retain(|item| due(&item.weights));
+        let mut plan = plan::eject(&scene, None);
+        plan.steps.retain_mut(|step| {
+            let names = self.entries[&step.weights].unload_later.as_ref();
+            "asked to unload models while it was in use".clone_into(&mut step.reason);
+            // A pin was looked at when it was asked.
+            step.action = Action::Evict;
+            names.is_some_and(|names| {
+                names
+                    .as_ref()
+                    .is_none_or(|names| step.device.as_ref().is_some_and(|d| names.contains(d)))
+            })
+        });
+        for item in &scene.items {
+            if let Some(entry) = self.entries.get_mut(&item.weights) {
+                entry.unload_later = None;
+            }
         }
-        let before: u64 = used_before.iter().sum();
-        let measured = before.saturating_sub(self.used().iter().sum());
-        let difference = measured.abs_diff(done.from_devices);
-        if difference > done.from_devices / 20 {
-            let draft = event("accounting.drift")
-                .trigger(trigger)
-                .who(who)
-                .reason("the devices do not agree with the books")
-                .number("expected", done.from_devices)
-                .number("measured", measured);
-            self.emit(draft);
-        }
+        self.execute(&plan, cause)
     }
 
     fn knows(&self, prompt: &str) -> bool {

@@ -227,6 +227,8 @@ pub(crate) struct Entry {
     pub(crate) ejected: bool,
     /// Asked to go by API while somebody held it.
     pub(crate) removed: bool,
+    /// Asked to leave these devices (none: all) while somebody held it.
+    pub(crate) unload_later: Option<Option<Vec<String>>>,
     /// Released: not listed any more unless a claim keeps it.
     pub(crate) gone: bool,
     /// It was in memory before.
@@ -267,6 +269,7 @@ impl Entry {
             failed: None,
             ejected: false,
             removed: false,
+            unload_later: None,
             gone: false,
             was_loaded: false,
             marked_offloaded: false,

@@ -66,6 +66,16 @@ impl Registry {
         cause.to_host = true;
         cause.forget = true;
         let done = state.execute(&plan, &cause);
+        if prompt.is_none() {
+            // Held by prompts of other workers: nobody else would come back to it.
+            for step in plan
+                .steps
+                .iter()
+                .filter(|step| step.action == Action::Defer)
+            {
+                state.free_later(&step.weights, request);
+            }
+        }
         state.mark_offloaded(request);
         state.settle(&done, trigger, &who, &used_before);
         let models = before
@@ -258,6 +268,19 @@ impl State {
         plan::free(&scene, request, |id| {
             chosen.as_ref().is_none_or(|chosen| chosen.contains(id))
         })
+    }
+
+    /// As soon as nobody holds it any more.
+    fn free_later(&mut self, id: &WeightsId, request: &FreeRequest) {
+        let Some(entry) = self.entries.get_mut(id) else {
+            return;
+        };
+        if request.free_memory && request.devices.is_none() {
+            entry.removed = true;
+            entry.claims.forget();
+        } else {
+            entry.unload_later = Some(request.devices.clone());
+        }
     }
 
     /// A listed model by weights id or handle id.

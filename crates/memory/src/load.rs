@@ -54,13 +54,15 @@ impl Registry {
             state.touch(id, *model);
             let entry = state.entries.get_mut(id).expect("it was found above");
             entry.deadline = None;
-            if who.prompt.is_empty() {
-                continue;
-            }
             let hold = Hold {
                 prompt: Arc::clone(&who.prompt),
                 model: *model,
             };
+            if who.prompt.is_empty() {
+                // Nobody's prompt: held as long as the lease.
+                entry.holds.push(hold);
+                continue;
+            }
             if !entry.holds.contains(&hold) {
                 entry.holds.push(hold);
                 new_holds.push((id.clone(), *model));
@@ -111,7 +113,16 @@ impl Registry {
                 .values()
                 .any(|other| other.models.iter().any(|(i, _)| i == id));
             state.touch(id, *model);
-            if let Some(entry) = state.entries.get(id).filter(|_| !again) {
+            let Some(entry) = state.entries.get_mut(id) else {
+                continue;
+            };
+            if active.who.prompt.is_empty() {
+                let mine = |hold: &Hold| hold.prompt.is_empty() && hold.model == *model;
+                if let Some(at) = entry.holds.iter().position(mine) {
+                    entry.holds.remove(at);
+                }
+            }
+            if !again {
                 entry.weights_of(*model).drop_ahead();
             }
         }

@@ -66,7 +66,7 @@ impl State {
         let (policy, policy_source) = entry.claims.policy();
         let mut leases: Vec<Arc<str>> = Vec::new();
         for hold in &entry.holds {
-            if !leases.contains(&hold.prompt) {
+            if !hold.prompt.is_empty() && !leases.contains(&hold.prompt) {
                 leases.push(Arc::clone(&hold.prompt));
             }
         }

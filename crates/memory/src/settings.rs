@@ -77,12 +77,8 @@ pub fn host_memory() -> Option<HostMemory> {
 
 /// Bytes of main memory this process has in use.
 pub(crate) fn resident_set() -> Option<u64> {
-    kib_of("/proc/self/status", "VmRSS:")
-}
-
-fn kib_of(file: &str, label: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(label))?;
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib.saturating_mul(1024))
 }

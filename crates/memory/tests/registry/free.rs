@@ -354,3 +354,36 @@ fn an_error_with_one_model_does_not_stop_the_others() {
         .unwrap();
     assert!(row.error.as_ref().unwrap().contains("injected"));
 }
+
+#[test]
+fn what_another_worker_holds_is_freed_later() {
+    for request in [unload(), all()] {
+        let bench = bench();
+        let trio = spread(&bench, Some(Policy::Keep));
+        bench.registry.prompt_started("other");
+        bench.touch("other", &[&trio.u]);
+        bench.registry.free(&request, None);
+        assert_eq!((bench.on(&trio.u, 0), bench.on(&trio.v, 1)), (U, 0));
+        bench.registry.prompt_ended("other");
+        assert_eq!(bench.on(&trio.u, 0), 0);
+        assert_eq!(bench.report(&trio.u).is_some(), !request.free_memory);
+        // Once.
+        bench.run("next", || bench.touch("next", &[&trio.u]));
+        assert_eq!(bench.on(&trio.u, 0), U);
+    }
+}
+
+#[test]
+fn a_lease_without_a_prompt_holds_while_it_lasts() {
+    let bench = bench();
+    let trio = spread(&bench, None);
+    let (one, two) = (bench.lease("", &[&trio.u]), bench.lease("", &[&trio.u]));
+    bench.registry.free(&all(), Some("q"));
+    assert_eq!(bench.on(&trio.u, 0), U);
+    drop(one);
+    bench.registry.free(&all(), Some("q"));
+    assert_eq!(bench.on(&trio.u, 0), U);
+    drop(two);
+    bench.registry.free(&all(), Some("q"));
+    assert!(bench.listed().is_empty());
+}

@@ -14,6 +14,7 @@ mod oom;
 mod placement;
 mod planner;
 mod prompts;
+mod random;
 mod retention;
 mod storm;
 mod time;
