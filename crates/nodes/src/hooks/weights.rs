@@ -187,6 +187,12 @@ struct State {
 /// The network of some strengths.
 struct Made {
     strengths: Vec<f64>,
+    usable: Usable,
+}
+
+/// A network whose weights are in place.
+#[derive(Clone)]
+struct Usable {
     network: Arc<dyn BaseModel>,
     in_use: Option<Arc<InUse>>,
 }
@@ -252,7 +258,7 @@ impl HookedNetwork {
     }
 
     /// The network for a noise level. It is made anew only when a strength changes.
-    fn at(&self, sigma: f32) -> Result<(Arc<dyn BaseModel>, Option<Arc<InUse>>), ModelError> {
+    fn at(&self, sigma: f32) -> Result<Usable, ModelError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.sigma != Some(sigma) {
             state.sigma = Some(sigma);
@@ -269,7 +275,7 @@ impl HookedNetwork {
         if let Some(made) = &state.network
             && made.strengths == strengths
         {
-            return Ok((Arc::clone(&made.network), made.in_use.clone()));
+            return Ok(made.usable.clone());
         }
         // The old weights go before the new ones come.
         state.network = None;
@@ -289,18 +295,21 @@ impl HookedNetwork {
             }
             None => None,
         };
+        let usable = Usable {
+            network: ready.network,
+            in_use,
+        };
         state.network = Some(Made {
             strengths,
-            network: ready.network.clone(),
-            in_use: in_use.clone(),
+            usable: usable.clone(),
         });
-        Ok((ready.network, in_use))
+        Ok(usable)
     }
 }
 
 impl Predict for HookedNetwork {
     fn predict(&self, call: &Call<'_>) -> Result<Tensor, ModelError> {
-        let (network, in_use) = self.at(call.sigma)?;
+        let Usable { network, in_use } = self.at(call.sigma)?;
         let pass = || network.apply(&self.model.sampling, call);
         match in_use {
             Some(in_use) => in_use.run(pass),
