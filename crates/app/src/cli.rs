@@ -35,10 +35,19 @@ pub(crate) enum Task {
     Convert(ConvertArgs),
     /// List the nodes of this program, or show one
     Nodes(NodesArgs),
-    /// Show what was found: folders, front-ends, devices, ports
-    Doctor(Box<ServeArgs>),
+    /// Show what was found: folders, front-ends, devices, ports; for a workflow, how its models would be placed
+    Doctor(Box<DoctorArgs>),
     /// Show what a running server has in memory, and why
     Memory(Box<MemoryViewArgs>),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// A workflow, a prompt, or a picture that carries one; `-` reads standard input
+    #[arg(value_name = "WORKFLOW")]
+    pub(crate) workflow: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
 }
 
 /// Where things are.

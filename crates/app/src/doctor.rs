@@ -1,4 +1,4 @@
-//! `fresco doctor`: what was found and what stands in the way. Changes nothing.
+//! `fresco doctor`: what was found and what stands in the way; of a workflow, how it would run. Changes nothing.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,32 +16,37 @@ use crate::logging::chain;
 use crate::python::{Sites, TemplateFiles};
 use crate::serve::{bind, database, database_path};
 use crate::settings::ServeSettings;
+use crate::workflow_plan;
 
 /// The report, and whether `serve` would start.
 #[derive(Default)]
-struct Report {
+pub(crate) struct Report {
     text: String,
     problems: usize,
 }
 
 impl Report {
-    fn heading(&mut self, name: &str) {
+    pub(crate) fn heading(&mut self, name: &str) {
         let gap = if self.text.is_empty() { "" } else { "\n" };
         let _ = writeln!(self.text, "{gap}{name}");
     }
 
-    fn line(&mut self, what: &str, found: impl AsRef<str>) {
+    pub(crate) fn line(&mut self, what: &str, found: impl AsRef<str>) {
         let _ = writeln!(self.text, "  {what}: {}", found.as_ref());
     }
 
-    fn problem(&mut self, what: &str, why: impl AsRef<str>) {
+    pub(crate) fn problem(&mut self, what: &str, why: impl AsRef<str>) {
         self.problems += 1;
         self.line(what, format!("PROBLEM: {}", why.as_ref()));
     }
 }
 
-pub(crate) fn doctor(settings: ServeSettings) -> anyhow::Result<ExitCode> {
-    let report = examine(&settings);
+pub(crate) fn doctor(
+    settings: &ServeSettings,
+    workflow: Option<&Path>,
+) -> anyhow::Result<ExitCode> {
+    settings.exec.memory.register_devices()?;
+    let report = examine(settings, workflow);
     std::io::stdout()
         .lock()
         .write_all(report.text.as_bytes())
@@ -53,7 +58,7 @@ pub(crate) fn doctor(settings: ServeSettings) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn examine(settings: &ServeSettings) -> Report {
+fn examine(settings: &ServeSettings, workflow: Option<&Path>) -> Report {
     let mut report = Report::default();
     report.heading("program");
     report.line(
@@ -71,6 +76,9 @@ fn examine(settings: &ServeSettings) -> Report {
             folders(&mut report, &house);
             queue(&mut report, settings, &house.dirs);
             pages(&mut report, settings, &house.dirs);
+            if let Some(file) = workflow {
+                workflow_plan::show(&mut report, &house, &settings.exec, file);
+            }
         }
         Err(error) => {
             report.heading("folders");
@@ -257,7 +265,8 @@ mod tests {
         ]);
         words.extend(more.iter().map(OsStr::new));
         let matches = command().try_get_matches_from(words).unwrap();
-        examine(&ServeSettings::resolve(Cli::from_arg_matches(&matches).unwrap().serve).unwrap())
+        let serve = Cli::from_arg_matches(&matches).unwrap().serve;
+        examine(&ServeSettings::resolve(serve).unwrap(), None)
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod serve;
 mod settings;
 mod tls;
 mod workflow_file;
+mod workflow_plan;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -87,7 +88,9 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
         Some(Task::Convert(args)) => convert::convert(args).map(|()| ExitCode::SUCCESS),
         Some(Task::Nodes(args)) => nodes::nodes(args).map(|()| ExitCode::SUCCESS),
         Some(Task::Memory(args)) => memory::memory(&args),
-        Some(Task::Doctor(args)) => doctor::doctor(ServeSettings::resolve(*args)?),
+        Some(Task::Doctor(args)) => {
+            doctor::doctor(&ServeSettings::resolve(args.serve)?, args.workflow.as_deref())
+        }
     }
 }
 
@@ -114,7 +117,8 @@ fn base(typed: &ArgMatches) -> PathBuf {
 fn log_args(cli: &Cli) -> &LogArgs {
     match &cli.command {
         None => &cli.serve.log,
-        Some(Task::Serve(args) | Task::Doctor(args)) => &args.log,
+        Some(Task::Serve(args)) => &args.log,
+        Some(Task::Doctor(args)) => &args.serve.log,
         Some(Task::Run(args)) => &args.log,
         Some(Task::Convert(args)) => &args.log,
         Some(Task::Nodes(args)) => &args.log,

@@ -65,6 +65,8 @@ pub struct ModelPlan {
     pub placement: Option<String>,
     /// Where its weights are while it runs.
     pub places: Vec<(String, u64)>,
+    /// The same by layers, where they are not all in one place.
+    pub shards: Vec<Shard>,
     /// For computing as asked, beside the weights.
     pub required: u64,
     /// For computing at all.
@@ -72,6 +74,16 @@ pub struct ModelPlan {
     pub policy: Policy,
     pub outcome: Outcome,
     pub warnings: Vec<String>,
+}
+
+/// The layers of a network on one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    pub device: String,
+    pub layers: usize,
+    /// The first and the last of them in the order of the network.
+    pub first: Arc<str>,
+    pub last: Arc<str>,
 }
 
 /// How one network gets along.

@@ -315,6 +315,7 @@ pub(super) fn plan(load: &Load, compute: String) -> ModelPlan {
         compute,
         placement: None,
         places: Vec::new(),
+        shards: Vec::new(),
         required: 0,
         minimum: 0,
         policy: load.options.policy,

@@ -1,6 +1,7 @@
 //! Whether models find room: each by itself on its device, all together in main memory.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use fresco_memory::amount::readable;
 use fresco_memory::estimate::{self, Attention, Sampling};
@@ -10,7 +11,7 @@ use fresco_memory::{
 
 use super::files::Part;
 use super::prompt::{Load, plan};
-use super::{Assessment, DevicePlan, ModelPlan, Outcome, Verdict};
+use super::{Assessment, DevicePlan, ModelPlan, Outcome, Shard, Verdict};
 use crate::resident::Component;
 
 /// Bytes of a number that networks compute with.
@@ -204,6 +205,7 @@ impl Room<'_> {
             model.places = vec![("cpu".to_owned(), part.bytes)];
             return;
         };
+        model.shards = shards(&planned.units);
         model.places = planned.places;
         model.placement = planned.allocation;
         model.warnings = planned.warnings;
@@ -327,6 +329,28 @@ impl Room<'_> {
             verdict,
         }
     }
+}
+
+/// Devices with the layers they hold; empty if it is one device.
+fn shards(units: &[(Arc<str>, String)]) -> Vec<Shard> {
+    let mut shards: Vec<Shard> = Vec::new();
+    for (name, device) in units {
+        if let Some(shard) = shards.iter_mut().find(|s| s.device == *device) {
+            shard.layers += 1;
+            shard.last = name.clone();
+        } else {
+            shards.push(Shard {
+                device: device.clone(),
+                layers: 1,
+                first: name.clone(),
+                last: name.clone(),
+            });
+        }
+    }
+    if shards.len() < 2 {
+        shards.clear();
+    }
+    shards
 }
 
 fn on(places: &[(String, u64)], device: &str) -> u64 {

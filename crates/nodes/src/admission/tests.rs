@@ -251,6 +251,8 @@ fn placements_are_shown_as_they_will_be() {
     );
     let (here, there) = (on(model, "sim:306"), on(model, "cpu"));
     assert_eq!(here + there, UNET);
+    let layers: usize = model.shards.iter().map(|shard| shard.layers).sum();
+    assert_eq!((model.shards.len(), layers), (2, model.layers));
     assert!(here * 3 < there * 2, "{here} {there}");
     // More than the model has: all of it but the small layers waits elsewhere.
     let all = map! {"compute_device" => "sim:306", "virtual_vram_gb" => 99};
