@@ -35,6 +35,12 @@ impl Report {
         let _ = writeln!(self.text, "  {what}: {}", found.as_ref());
     }
 
+    /// The text, and how many problems are in it.
+    #[cfg(test)]
+    pub(crate) fn parts(self) -> (String, usize) {
+        (self.text, self.problems)
+    }
+
     pub(crate) fn problem(&mut self, what: &str, why: impl AsRef<str>) {
         self.problems += 1;
         self.line(what, format!("PROBLEM: {}", why.as_ref()));

@@ -82,7 +82,7 @@ impl House {
         resources.insert(memory.clone());
         resources.insert(PreviewSize(settings.preview_size));
         let log = settings.memory.log.as_deref();
-        let room = Room::new(memory, sink.clone(), log)?;
+        let room = Room::new(memory, sink.clone(), log)?.admitting(self.folders.clone());
         Ok(ExecutorConfig {
             registry: self.registry.clone(),
             resources: Arc::new(resources),

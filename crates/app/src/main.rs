@@ -88,9 +88,10 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
         Some(Task::Convert(args)) => convert::convert(args).map(|()| ExitCode::SUCCESS),
         Some(Task::Nodes(args)) => nodes::nodes(args).map(|()| ExitCode::SUCCESS),
         Some(Task::Memory(args)) => memory::memory(&args),
-        Some(Task::Doctor(args)) => {
-            doctor::doctor(&ServeSettings::resolve(args.serve)?, args.workflow.as_deref())
-        }
+        Some(Task::Doctor(args)) => doctor::doctor(
+            &ServeSettings::resolve(args.serve)?,
+            args.workflow.as_deref(),
+        ),
     }
 }
 

@@ -12,10 +12,12 @@ use std::time::Instant;
 use anyhow::Context as _;
 use fresco_engine as engine;
 use fresco_engine::{EventKind, EventSink, MemoryProblem, MemoryRoom};
+use fresco_files::Folders;
 use fresco_memory::{
     ApiError, DeviceTotal, EjectOthers, Need, Placement, Policy, Registry, Unit, WeightsId, Who,
     parse_expert,
 };
+use fresco_nodes::admission::{self, Asked, Verdict};
 
 /// What [`Policy::parse`] takes.
 const POLICIES: &str = "auto, keep, pin, eject_after, ttl:SECONDS";
@@ -24,6 +26,8 @@ const MOST_VIRTUAL_GB: f64 = 1e6;
 
 pub(crate) struct Room {
     registry: Registry,
+    /// Where models are looked for before a prompt runs; none: prompts are not looked at.
+    folders: Option<Folders>,
 }
 
 impl Room {
@@ -45,7 +49,16 @@ impl Room {
                 kind: EventKind::Memory(event),
             });
         }));
-        Ok(Self { registry })
+        Ok(Self {
+            registry,
+            folders: None,
+        })
+    }
+
+    /// Lets it look at prompts before they run.
+    pub(crate) fn admitting(mut self, folders: Folders) -> Self {
+        self.folders = Some(folders);
+        self
     }
 }
 
@@ -76,6 +89,26 @@ impl MemoryLog {
 }
 
 impl MemoryRoom for Room {
+    fn admit(&self, arriving: &engine::Arriving<'_>) -> engine::Admission {
+        let Some(folders) = &self.folders else {
+            return engine::Admission::Ok;
+        };
+        let asked = Asked {
+            prompt: arriving.prompt,
+            outputs: Some(arriving.outputs),
+            cached: arriving.cached,
+        };
+        let found = admission::assess_run(&asked, folders, &self.registry);
+        match found.verdict {
+            Verdict::Fits => engine::Admission::Ok,
+            Verdict::Streams(how) => engine::Admission::Downgraded(how),
+            Verdict::Refused(message) => engine::Admission::Refused {
+                node: found.blamed,
+                message,
+            },
+        }
+    }
+
     fn available_ram(&self) -> Option<u64> {
         fresco_tensor::available_memory()
     }

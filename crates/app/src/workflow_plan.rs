@@ -24,7 +24,10 @@ pub(crate) fn show(report: &mut Report, house: &House, settings: &ExecSettings, 
             return;
         }
     };
-    report.line("file", format!("{} ({} nodes)", file.display(), prompt.len()));
+    report.line(
+        "file",
+        format!("{} ({} nodes)", file.display(), prompt.len()),
+    );
     let memory = settings.memory.registry();
     check(report, house, &memory, &prompt);
     let found = admission::assess(&prompt, &house.folders, &memory);
@@ -82,7 +85,12 @@ fn model(report: &mut Report, plan: &ModelPlan) {
     let names: Vec<String> = plan
         .files
         .iter()
-        .map(|file| file.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        .map(|file| {
+            file.file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned()
+        })
         .collect();
     let names = names.join(" + ");
     if let Outcome::Unknown(why) = &plan.outcome {
@@ -115,7 +123,10 @@ fn model(report: &mut Report, plan: &ModelPlan) {
         report.line("  placement", placement);
     }
     for shard in &plan.shards {
-        let layers = format!("{} layers from {} to {}", shard.layers, shard.first, shard.last);
+        let layers = format!(
+            "{} layers from {} to {}",
+            shard.layers, shard.first, shard.last
+        );
         report.line(&format!("  on {}", shard.device), layers);
     }
     if plan.policy != Policy::Auto {
@@ -154,5 +165,163 @@ fn conclude(report: &mut Report, found: &Assessment, memory: &Registry) {
         Verdict::Fits => report.line("verdict", "everything fits"),
         Verdict::Streams(how) => report.line("verdict", format!("runs, slower: {how}")),
         Verdict::Refused(why) => report.problem("verdict", why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches as _;
+    use fresco_files::DirOptions;
+    use fresco_graph::{Value, json, map};
+
+    use super::*;
+    use crate::cli::{Cli, command};
+    use crate::settings::{FolderSettings, ServeSettings};
+
+    /// A network whose file has its header only.
+    fn write_network(base: &Path) {
+        let gold = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/gold");
+        let about = std::fs::read(Path::new(gold).join("unet_sd1_small.json")).unwrap();
+        let about = json::parse_bytes(&about).unwrap();
+        let (mut header, mut at) = (Map::new(), 0);
+        for (key, shape) in about.get("keys").and_then(Value::as_map).unwrap() {
+            let sizes = shape.as_list().unwrap().iter();
+            let end = at + sizes.map(|n| n.as_int().unwrap() as u64).product::<u64>() * 4;
+            let offsets = vec![at, end];
+            let entry =
+                map! {"dtype" => "F32", "shape" => shape.clone(), "data_offsets" => offsets};
+            header.insert(key.clone(), entry.into());
+            at = end;
+        }
+        let header = json::to_string(&header.into());
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        let folder = base.join("models/unet");
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("small.safetensors");
+        std::fs::write(&path, &bytes).unwrap();
+        let file = std::fs::File::options().append(true).open(path).unwrap();
+        file.set_len(bytes.len() as u64 + at).unwrap();
+    }
+
+    fn plan(base: &Path, flags: &str, inputs: Map) -> (String, usize) {
+        let words = ["fresco"].into_iter().chain(flags.split_whitespace());
+        let matches = command().try_get_matches_from(words).unwrap();
+        let cli = Cli::from_arg_matches(&matches).unwrap();
+        let settings = ServeSettings::resolve(cli.serve).unwrap();
+        settings.exec.memory.register_devices().unwrap();
+        let dirs = DirOptions {
+            program: base.into(),
+            base: Some(base.into()),
+            ..DirOptions::default()
+        };
+        let house = House::open(&FolderSettings {
+            dirs,
+            extra_paths: Vec::new(),
+        })
+        .unwrap();
+        let prompt = map! {
+            "1" => map! {"class_type" => "UNETLoaderDisTorch2MultiGPU", "inputs" => inputs},
+            "2" => map! {
+                "class_type" => "ModelSave",
+                "inputs" => map! {"model" => vec![Value::from("1"), 0.into()], "filename_prefix" => "x"},
+            },
+        };
+        let file = base.join("workflow.json");
+        std::fs::write(&file, json::to_string(&prompt.into())).unwrap();
+        let mut report = Report::default();
+        show(&mut report, &house, &settings.exec, &file);
+        report.parts()
+    }
+
+    #[track_caller]
+    fn has(text: &str, parts: &[&str]) {
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn plans_are_shown_with_places_and_a_verdict() {
+        let dir = tempfile::tempdir().unwrap();
+        write_network(dir.path());
+        let inputs = |more: Map| {
+            let mut inputs = map! {"unet_name" => "small.safetensors", "weight_dtype" => "default"};
+            inputs.extend(more);
+            inputs
+        };
+        let flags = |number: u32, size: &str| {
+            format!("--sim-device sim:{number}={size} --reserve-vram 0 --inference-reserve 0")
+        };
+        let expert = map! {"compute_device" => "sim:7901", "expert_mode_allocations" => "sim:7901,25%;cpu,*", "retention" => "keep"};
+        let (text, problems) = plan(dir.path(), &flags(7901, "64MiB"), inputs(expert));
+        assert_eq!(problems, 0, "{text}");
+        has(
+            &text,
+            &[
+                "node 1 (UNETLoaderDisTorch2MultiGPU): diffusion of small.safetensors: SD1.x, 12 MiB",
+                "computes on: sim:7901",
+                "placement: sim:7901,25",
+                "on cpu: ",
+                "layers from time_embed.0 to ",
+                "retention: keep",
+                "sim:7901: 64 MiB",
+                "verdict: everything fits",
+            ],
+        );
+        let whole = |number: u32| {
+            let device = format!("sim:{number}");
+            inputs(map! {"compute_device" => device, "virtual_vram_gb" => 0})
+        };
+        let (text, problems) = plan(dir.path(), &flags(7902, "8MiB"), whole(7902));
+        assert_eq!(problems, 0, "{text}");
+        has(
+            &text,
+            &["verdict: runs, slower: SD1.x of 12 MiB does not fit on sim:7902"],
+        );
+        let (text, problems) = plan(dir.path(), &flags(7903, "64KiB"), whole(7903));
+        assert_eq!(problems, 1, "{text}");
+        has(
+            &text,
+            &[
+                "verdict: PROBLEM: SD1.x cannot run on sim:7903",
+                "a device with at least",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_the_server_would_refuse_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let inputs = map! {
+            "unet_name" => "gone.safetensors", "weight_dtype" => "default", "expert_mode_allocations" => "nowhere,1g",
+        };
+        let (text, problems) = plan(dir.path(), "", inputs);
+        assert!(problems >= 2, "{text}");
+        has(
+            &text,
+            &[
+                "Value not in list",
+                "unknown_device at 0",
+                "there is no device",
+            ],
+        );
+        let mut report = Report::default();
+        let settings = FolderSettings {
+            dirs: DirOptions {
+                program: dir.path().into(),
+                base: Some(dir.path().into()),
+                ..DirOptions::default()
+            },
+            extra_paths: Vec::new(),
+        };
+        let house = House::open(&settings).unwrap();
+        let matches = command().try_get_matches_from(["fresco"]).unwrap();
+        let serve = Cli::from_arg_matches(&matches).unwrap().serve;
+        let exec = ServeSettings::resolve(serve).unwrap().exec;
+        show(&mut report, &house, &exec, &dir.path().join("no.json"));
+        let (text, problems) = report.parts();
+        assert_eq!(problems, 1, "{text}");
+        has(&text, &["file: PROBLEM", "no.json"]);
     }
 }
