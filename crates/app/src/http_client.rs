@@ -1,5 +1,6 @@
 //! Asks a server one thing at a time. Plain HTTP/1.0 over a socket: a whole client would be a large guest for so little.
 
+use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
@@ -167,7 +168,7 @@ pub(crate) fn segment(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             out.push(char::from(byte));
         } else {
-            out.push_str(&format!("%{byte:02X}"));
+            let _ = write!(out, "%{byte:02X}");
         }
     }
     out

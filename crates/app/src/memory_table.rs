@@ -366,7 +366,7 @@ mod tests {
             "last_seq":2}"#,
         )
         .unwrap();
-        expect![[r#"
+        expect![[r"
             devices
               cpu    [############............]  4.0 GiB of 8.0 GiB used
               sim:0  [######..................]  1.0 GiB of 4.0 GiB used  weights 1.0 GiB, peak 2.0 GiB
@@ -379,7 +379,7 @@ mod tests {
             last decisions
                 plan.computed  keep  v#vae         5 B           asked to be kept
                 model.evicted               sim:0  2.0 KiB -> 0   ERROR: no
-        "#]]
+        "]]
         .assert_eq(&overview(&state, 1_000_000));
         let nothing = overview(&Value::Null, 0);
         assert!(nothing.contains("none in memory") && nothing.contains("none yet"));

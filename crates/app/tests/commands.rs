@@ -380,3 +380,97 @@ fn a_token_guards_the_interface() {
     );
     serving.stop();
 }
+
+#[test]
+fn memory_of_a_running_server_is_shown_and_freed() {
+    let place = Place::new();
+    let serving = Serving::start(
+        &place,
+        &[
+            "--token",
+            "s3cret",
+            "--sim-device",
+            "sim:0=1GiB",
+            "--memory-log",
+            "memory.jsonl",
+        ],
+    );
+    let url = format!("http://{}", serving.address.split('/').next().unwrap());
+    let memory = |more: &[&str]| {
+        let mut arguments = vec!["memory"];
+        arguments.extend(more);
+        arguments.extend(["--url", &url]);
+        place.run(&arguments)
+    };
+    let denied = memory(&[]);
+    assert_eq!(denied.code, Some(1));
+    assert!(denied.err.contains("--token-file"), "{}", denied.err);
+
+    let shown = memory(&["--token", "s3cret"]);
+    assert_eq!(shown.code, Some(0), "{}", shown.err);
+    for part in [
+        "devices\n  cpu",
+        "sim:0  [........................]  0 of 1.0 GiB used",
+        "models\n  none in memory",
+        "last decisions",
+    ] {
+        assert!(shown.out.contains(part), "{part} is not in\n{}", shown.out);
+    }
+    assert!(!shown.out.contains('\x1b'), "no terminal, no control codes");
+    let json = memory(&["--json", "--token", "s3cret"]);
+    let state = fresco_graph::json::parse(&json.out).unwrap();
+    assert!(state.get("last_seq").is_some());
+
+    let freed = memory(&["free", "--all", "--token", "s3cret"]);
+    assert_eq!(freed.code, Some(0), "{}", freed.err);
+    assert!(
+        freed.out.contains("results of nodes were forgotten"),
+        "{}",
+        freed.out
+    );
+    let shown = memory(&["--token", "s3cret"]);
+    assert!(shown.out.contains("free.applied"), "{}", shown.out);
+    let none = memory(&["keep", "sd15", "--token", "s3cret"]);
+    assert_eq!(none.code, Some(1));
+    assert!(
+        none.err.contains("there is no model \"sd15\""),
+        "{}",
+        none.err
+    );
+
+    let mut command = place.command(&[
+        "memory", "--watch", "0.05", "--token", "s3cret", "--url", &url,
+    ]);
+    let mut watching = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(watching.0.stdout.take().unwrap());
+    let mut tables = 0;
+    while tables < 2 {
+        let mut line = String::new();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "it ended");
+        tables += usize::from(line == "devices\n");
+    }
+    // Its answer to Ctrl-C must not wait for somebody to read.
+    let drain = std::thread::spawn(move || lines.read_to_string(&mut String::new()));
+    let pid = watching.0.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert!(watching.0.wait().unwrap().success());
+    drain.join().unwrap().unwrap();
+
+    let stopped = serving.stop();
+    assert!(stopped.contains("Stopped server"), "{stopped}");
+    let log = std::fs::read_to_string(place.path().join("memory.jsonl")).unwrap();
+    assert!(
+        log.lines()
+            .any(|line| line.contains("\"kind\":\"free.applied\"")),
+        "{log}"
+    );
+    let gone = memory(&[]);
+    assert_eq!(gone.code, Some(1));
+    assert!(gone.err.contains("no server answers"), "{}", gone.err);
+}

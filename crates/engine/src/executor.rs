@@ -254,7 +254,7 @@ impl Executor {
         let end = match calm("admit", || memory.admit(&arriving)) {
             Admission::Refused { node, message } => End::Failed(run.refused(node, message)),
             Admission::Downgraded(message) => {
-                tracing::warn!(prompt = %job.prompt_id, "{message}");
+                tracing::info!(prompt = %job.prompt_id, "{message}");
                 watch.emit(EventKind::Downgraded {
                     message: message.into(),
                 });

@@ -78,6 +78,11 @@ fn settings() -> Settings {
     settings
 }
 
+/// Nothing is there.
+fn folders() -> Folders {
+    Folders::new(&fresco_files::Dirs::under(Path::new("/does/not/exist")))
+}
+
 /// A room on a device of its own with one model in main memory that is to be kept.
 fn furnished(number: u32) -> (Room, Registry, fresco_memory::Handle, Arc<Kinds>) {
     let device = Device::register_sim(number, 64 << 20).unwrap();
@@ -225,6 +230,26 @@ fn thought_of(expert: Option<&str>, gb: Option<f64>) -> LoadRequest {
         text_encoder: false,
         required: 0,
     }
+}
+
+#[test]
+fn prompts_are_looked_at_before_they_run() {
+    let registry = Registry::new(settings(), Vec::new());
+    let room = Room::new(registry, Arc::new(NoSink), None)
+        .unwrap()
+        .admitting(folders());
+    let text = r#"{"1":{"class_type":"CheckpointLoaderSimple","inputs":{"ckpt_name":"gone.safetensors"}}}"#;
+    let prompt = fresco_graph::json::parse(text).unwrap();
+    let prompt = Arc::new(prompt.as_map().unwrap().clone());
+    let arriving = engine::Arriving {
+        prompt_id: "p",
+        client: None,
+        prompt: &prompt,
+        outputs: &["1".into()],
+        cached: &[],
+    };
+    // A file that is not there is for its loader to say.
+    assert_eq!(room.admit(&arriving), engine::Admission::Ok);
 }
 
 #[test]
