@@ -259,15 +259,12 @@ impl State {
         scene.items.retain(|item| due(&item.weights));
         let mut plan = plan::eject(&scene, None);
         plan.steps.retain_mut(|step| {
-            let names = self.entries[&step.weights].unload_later.as_ref();
             "asked to unload models while it was in use".clone_into(&mut step.reason);
             // A pin was looked at when it was asked.
             step.action = Action::Evict;
-            names.is_some_and(|names| {
-                names
-                    .as_ref()
-                    .is_none_or(|names| step.device.as_ref().is_some_and(|d| names.contains(d)))
-            })
+            let later = self.entries[&step.weights].unload_later.as_ref();
+            let device = step.device.as_deref().unwrap_or_default();
+            later.is_some_and(|later| later.names(device))
         });
         for item in &scene.items {
             if let Some(entry) = self.entries.get_mut(&item.weights) {

@@ -207,6 +207,22 @@ pub(crate) struct Hold {
     pub(crate) model: ModelId,
 }
 
+/// Devices to be left when nobody holds the weights any more.
+#[derive(Debug, Clone)]
+pub(crate) enum Later {
+    All,
+    Some(Vec<String>),
+}
+
+impl Later {
+    pub(crate) fn names(&self, device: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(names) => names.iter().any(|name| name == device),
+        }
+    }
+}
+
 pub(crate) struct Entry {
     pub(crate) id: WeightsId,
     pub(crate) key: ContentKey,
@@ -227,8 +243,8 @@ pub(crate) struct Entry {
     pub(crate) ejected: bool,
     /// Asked to go by API while somebody held it.
     pub(crate) removed: bool,
-    /// Asked to leave these devices (none: all) while somebody held it.
-    pub(crate) unload_later: Option<Option<Vec<String>>>,
+    /// Asked to leave devices while somebody held it.
+    pub(crate) unload_later: Option<Later>,
     /// Released: not listed any more unless a claim keeps it.
     pub(crate) gone: bool,
     /// It was in memory before.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::act::Done;
 use crate::claims::Claim;
-use crate::entry::Entry;
+use crate::entry::{Entry, Later};
 use crate::error::ApiError;
 use crate::events::event;
 use crate::plan;
@@ -279,7 +279,8 @@ impl State {
             entry.removed = true;
             entry.claims.forget();
         } else {
-            entry.unload_later = Some(request.devices.clone());
+            let names = request.devices.clone();
+            entry.unload_later = Some(names.map_or(Later::All, Later::Some));
         }
     }
 

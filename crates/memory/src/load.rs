@@ -225,9 +225,11 @@ impl Registry {
         entry.read_bytes += read;
         if let Some((owner, source)) = failure {
             // Half of a network is worth nothing, and the next load must find a clean start.
-            if let Some(part) = entry.part_mut(owner) {
-                let _ = part.release(devices);
-            }
+            let left = entry
+                .part_mut(owner)
+                .and_then(|part| part.release(devices).err());
+            entry.gone |= entry.in_memory() == 0 && entry.was_loaded;
+            entry.failed = left.map(|error| (error, self.now()));
             return Err(MemoryError::Load {
                 weights: id.clone(),
                 source,
@@ -338,6 +340,8 @@ impl Drop for Busy<'_> {
             for (_, part) in entry.parts_by_owner() {
                 part.refresh(devices);
             }
+            // Also where reading went wrong half-way.
+            entry.gone &= entry.in_memory() == 0;
         }
         drop(guard);
         self.registry.wake();

@@ -24,6 +24,9 @@ pub(crate) struct Load<'a> {
     pub(crate) need: Need,
     /// Steps taken because a device was full, by device.
     steps: BTreeMap<Spot, u8>,
+    /// Bytes in use by device: when it began, and after room was made.
+    used_at_start: Vec<u64>,
+    used_with_room: Vec<u64>,
 }
 
 impl<'a> Load<'a> {
@@ -39,6 +42,8 @@ impl<'a> Load<'a> {
             models,
             need,
             steps: BTreeMap::new(),
+            used_at_start: Vec::new(),
+            used_with_room: Vec::new(),
         }
     }
 
@@ -75,6 +80,7 @@ impl State {
         load: &mut Load<'_>,
         read: &[u64],
     ) -> Result<(), ((WeightsId, ModelId), MemoryError)> {
+        load.used_at_start = self.used();
         self.eject_others(load);
         for (id, model) in load.models {
             self.set_backups_aside(load.models, id, *model);
@@ -87,6 +93,7 @@ impl State {
         let reserves = load.registry.settings().reserves;
         let demand = reserves.demand(load.need.required, load.need.minimum);
         self.make_room(load, &targets, &demand);
+        load.used_with_room = self.used();
         for (index, (id, model)) in load.models.iter().enumerate() {
             let placed = self
                 .place(load, id, *model, targets[index].as_deref(), &demand)
@@ -438,6 +445,8 @@ impl State {
         let entry = self.entries.get_mut(id).expect("a leased entry stays");
         entry.gone = false;
         entry.marked_offloaded = false;
+        // Somebody wants it: that it could not be released before is no reason to try again.
+        entry.failed = None;
         let units = entry.units_of(model);
         let compute = entry.handles[&model].compute;
         let (mut here, mut away) = (0, 0);
@@ -478,6 +487,13 @@ impl State {
             draft = draft.reason(format!(
                 "no room for all that was meant for {names}: the rest is in main memory"
             ));
+        }
+        let before = |used: &[u64]| used.get(compute).copied().unwrap_or(0);
+        if compute != 0 {
+            draft = draft
+                .number("used_at_start", before(&load.used_at_start))
+                .number("used_with_room", before(&load.used_with_room))
+                .number("used", self.devices.get(compute).used());
         }
         let device = self.name(compute);
         self.emit(draft.device(device));

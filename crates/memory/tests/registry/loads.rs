@@ -160,6 +160,15 @@ fn the_longest_unused_leaves_first() {
         (bench.on(&a, 0), bench.on(&b, 0), bench.on(&c, 0)),
         (U, 0, U)
     );
+    let loaded = bench.events(0, "model.loaded");
+    let numbers = &loaded.last().unwrap().numbers;
+    for number in [
+        ("used_at_start", 2 * U),
+        ("used_with_room", U),
+        ("used", 2 * U),
+    ] {
+        assert!(numbers.contains(&number), "{number:?} {numbers:?}");
+    }
     let evicted = bench.events(0, "model.evicted");
     assert_eq!(evicted.len(), 1);
     assert_eq!(evicted[0].weights.as_ref(), Some(b.handle.id()));

@@ -509,6 +509,24 @@ fn r31_a_release_that_fails_is_tried_again() {
 }
 
 #[test]
+fn r31b_a_release_that_failed_is_forgotten_when_the_model_is_used_again() {
+    use std::sync::atomic::Ordering::SeqCst;
+    let bench = Bench::new(ROOMY);
+    let units = even(20, GIB / 4);
+    let u = bench.load(&who("p", "u"), "u", &units, &told(EJECT));
+    u.fake.fail_release.store(true, SeqCst);
+    bench.run("p", || bench.touch("p", &[&u]));
+    u.fake.fail_release.store(false, SeqCst);
+    bench.pass(std::time::Duration::from_secs(11));
+    let u = bench.load(&who("q", "u"), "u", &units, &told(KEEP));
+    bench.run("q", || bench.touch("q", &[&u]));
+    bench.registry.tick();
+    assert_eq!(bench.on(&u, 0), U);
+    assert_eq!(bench.report(&u).unwrap().state, State::Resident);
+    assert_eq!(u.fake.loads.load(SeqCst), 1);
+}
+
+#[test]
 fn r33_shutdown_cleans_up() {
     let bench = Bench::new(ROOMY);
     let trio = bench.trio("p", &told(EJECT), &told(KEEP), &told(Policy::Pin));

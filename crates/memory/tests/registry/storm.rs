@@ -136,11 +136,16 @@ fn free_storms_while_prompts_run() {
                         .events(bench.registry.last_seq().saturating_sub(20), &[], 20);
             }
         });
-        for worker in workers {
-            worker.join().unwrap();
-        }
+        let ends: Vec<_> = workers
+            .into_iter()
+            .map(std::thread::ScopedJoinHandle::join)
+            .collect();
+        // The storm ends also where a worker failed.
         done.store(true, SeqCst);
         storm.join().unwrap();
+        for end in ends {
+            end.unwrap();
+        }
     });
     assert_eq!(prompts.load(SeqCst), 300);
     bench.check();
