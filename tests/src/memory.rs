@@ -549,6 +549,18 @@ pub fn kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|e| e["kind"] == kind).collect()
 }
 
+/// Ids of the weights that were released, sorted; not what was only a variant's own.
+pub fn released(events: &[Value]) -> Vec<&str> {
+    let whole = |e: &&Value| e["model_id"].is_null();
+    let mut ids: Vec<&str> = kind(events, "model.released")
+        .into_iter()
+        .filter(whole)
+        .map(id)
+        .collect();
+    ids.sort_unstable();
+    ids
+}
+
 /// Decisions about weights in plans, in order.
 pub fn decisions(events: &[Value], weights: &str) -> Vec<String> {
     of(events, "plan.computed", weights)

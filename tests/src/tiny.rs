@@ -324,20 +324,35 @@ fn synthetic<'a>(name: &str, shape: &'a [usize]) -> impl Iterator<Item = f32> + 
     })
 }
 
-/// Writes synthetic weights of these shapes as a safetensors file of f32.
-pub fn write(path: &Path, keys: &Keys) -> Result<()> {
+/// The header of a safetensors file of f32 with these shapes, and how many bytes follow it.
+fn header(keys: &Keys) -> Result<(Vec<u8>, u64)> {
     let mut header = Map::new();
     let mut at = 0;
     for (key, shape) in keys {
-        let end = at + shape.iter().product::<usize>() * 4;
+        let end = at + shape.iter().product::<usize>() as u64 * 4;
         let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [at, end]});
         header.insert(key.clone(), entry);
         at = end;
     }
     let header = serde_json::to_vec(&header)?;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header);
+    Ok((bytes, at))
+}
+
+/// Writes a file of these shapes whose weights are a hole: it takes no room on the disk, however large it says it is.
+pub fn write_hollow(path: &Path, keys: &Keys) -> Result<()> {
+    let (header, length) = header(keys)?;
+    let mut file = File::create(path)?;
+    file.write_all(&header)?;
+    file.set_len(header.len() as u64 + length)?;
+    Ok(())
+}
+
+/// Writes synthetic weights of these shapes as a safetensors file of f32.
+pub fn write(path: &Path, keys: &Keys) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
-    out.write_all(&(header.len() as u64).to_le_bytes())?;
-    out.write_all(&header)?;
+    out.write_all(&header(keys)?.0)?;
     for (key, shape) in keys {
         for value in synthetic(key, shape) {
             out.write_all(&value.to_le_bytes())?;

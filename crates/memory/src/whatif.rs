@@ -366,7 +366,10 @@ impl Registry {
                 .iter()
                 .map(|unit| Arc::clone(&units[*unit].name))
                 .collect();
-            result.warnings = spread.warnings;
+            if let Placement::Expert(expert) = placement {
+                result.warnings = expert.warnings.iter().map(ToString::to_string).collect();
+            }
+            result.warnings.extend(spread.warnings);
         }
         let target = |unit: usize| known.targets.as_ref().map_or(known.compute, |t| t[unit]);
         let mut spots: Vec<Spot> = (0..units.len()).map(target).collect();

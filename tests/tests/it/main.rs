@@ -7,7 +7,13 @@
 
 mod events;
 mod exposure;
+mod memory_bad_input;
+mod memory_free;
 mod memory_networks;
+mod memory_numbers;
+mod memory_patches;
+mod memory_placement;
+mod memory_retention;
 mod outline;
 mod pictures;
 mod program;
