@@ -124,7 +124,7 @@ impl MemoryRoom for Room {
 
     fn unload_all(&self, prompt_id: &str, why: engine::Unload) {
         match why {
-            engine::Unload::OutOfMemory => self.registry.unload_in_node(&Who {
+            engine::Unload::OutOfMemory => self.registry.unload_after_oom(&Who {
                 prompt: prompt_id.into(),
                 ..Who::default()
             }),

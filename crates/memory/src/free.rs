@@ -229,6 +229,17 @@ impl Registry {
     /// A node asks for everything to leave the devices. Models of its own prompt come back at their next use; what other
     /// prompts hold and what is pinned stays.
     pub fn unload_in_node(&self, who: &Who) {
+        let reason = "a node asked for everything to be unloaded";
+        self.unload(who, Trigger::InNode, reason);
+    }
+
+    /// A node ran out of memory and failed: the same, on all devices.
+    pub fn unload_after_oom(&self, who: &Who) {
+        let reason = "a node ran out of memory and failed";
+        self.unload(who, Trigger::OutOfMemory, reason);
+    }
+
+    fn unload(&self, who: &Who, trigger: Trigger, reason: &str) {
         let mut guard = self.lock();
         let state = &mut *guard;
         let used_before = state.used();
@@ -238,18 +249,15 @@ impl Registry {
         };
         scene.items.retain(|item| free(&item.weights));
         let mut plan = plan::eject(&scene, None);
-        for step in plan
-            .steps
-            .iter_mut()
-            .filter(|step| step.action == Action::Evict)
-        {
-            "a node asked for everything to be unloaded".clone_into(&mut step.reason);
+        let evictions = plan.steps.iter_mut();
+        for step in evictions.filter(|step| step.action == Action::Evict) {
+            reason.clone_into(&mut step.reason);
         }
-        let mut cause = self.cause(Trigger::InNode, who, self.now());
+        let mut cause = self.cause(trigger, who, self.now());
         cause.merged = true;
         cause.to_host = true;
         let done = state.execute(&plan, &cause);
-        state.settle(&done, Trigger::InNode, who, &used_before);
+        state.settle(&done, trigger, who, &used_before);
     }
 }
 

@@ -10,7 +10,9 @@ use crate::lease::{Handle, Lease};
 use crate::place::Load;
 use crate::plan;
 use crate::registry::{Active, Registry, State};
-use crate::{Action, HostMemory, MemoryError, ModelId, Need, Trigger, Weights, WeightsId, Who};
+use crate::{
+    Action, HostMemory, MemoryError, ModelId, Need, Policy, Trigger, Weights, WeightsId, Who,
+};
 
 pub(crate) type Models = Vec<(WeightsId, ModelId)>;
 
@@ -120,6 +122,9 @@ impl Registry {
                 let mine = |hold: &Hold| hold.prompt.is_empty() && hold.model == *model;
                 if let Some(at) = entry.holds.iter().position(mine) {
                     entry.holds.remove(at);
+                }
+                if let (Policy::Ttl(time), _) = entry.claims.policy() {
+                    entry.deadline = now.checked_add(time);
                 }
             }
             if !again {

@@ -217,6 +217,7 @@ impl Registry {
             entry.claims.without_handles();
         }
         let class = Arc::clone(&entry.class);
+        let (policy, source) = entry.claims.policy();
         if let Some(part) = &mut handle.own {
             let before = part.in_memory();
             let error = part.release(&mut state.devices).err();
@@ -226,6 +227,7 @@ impl Registry {
                     .weights(id, &class)
                     .model(Some(model))
                     .bytes(before, part.in_memory())
+                    .policy(policy, source)
                     .decision("release")
                     .reason("its last user is gone")
                     .error(error);

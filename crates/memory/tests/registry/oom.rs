@@ -172,3 +172,26 @@ fn an_unknown_device_is_given_up_at_once() {
     drop(lease);
     bench.registry.prompt_ended("p");
 }
+
+#[test]
+fn after_a_node_failed_everything_of_its_prompt_leaves() {
+    let bench = Bench::new(&[24 * GIB]);
+    let trio = bench.trio(
+        "p",
+        &Told::default(),
+        &told(Policy::Keep),
+        &told(Policy::Pin),
+    );
+    bench.registry.prompt_started("p");
+    bench.compute("p", &trio);
+    bench.registry.unload_after_oom(&who("p", "n"));
+    assert_eq!((bench.on(&trio.u, 0), bench.on(&trio.v, 0)), (0, 0));
+    assert!(bench.on(&trio.c, 0) > 0);
+    let report = bench.report(&trio.v).unwrap();
+    assert_eq!(
+        (report.policy, report.demoted_by),
+        (Policy::Keep, Some("oom"))
+    );
+    assert_eq!(bench.events(0, "retention.overridden").len(), 1);
+    bench.registry.prompt_ended("p");
+}

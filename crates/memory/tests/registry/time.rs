@@ -185,3 +185,22 @@ fn pinned_models_stay_in_main_memory() {
     bench.registry.tick();
     assert_eq!(bench.on_host(&pinned), 4 * GIB);
 }
+
+#[test]
+fn a_time_to_live_without_a_prompt() {
+    let bench = Bench::new(&[24 * GIB]);
+    let u = bench.load(
+        &who("", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &told(Policy::Ttl(MINUTE)),
+    );
+    bench.touch("", &[&u]);
+    assert_eq!(
+        bench.registry.next_tick(),
+        Some(*bench.clock.lock().unwrap() + MINUTE)
+    );
+    bench.pass(MINUTE);
+    bench.registry.tick();
+    assert!(bench.listed().is_empty());
+}
