@@ -1,5 +1,6 @@
 //! How a workflow would run here: which models it loads, where they go, what fits. For `fresco doctor`.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -110,7 +111,7 @@ fn model(report: &mut Report, plan: &ModelPlan) {
     );
     let mut computes = plan.compute.clone();
     if plan.required > 0 {
-        computes += &format!(", {} beside its weights", readable(plan.required));
+        let _ = write!(computes, ", {} beside its weights", readable(plan.required));
     }
     report.line("  computes on", computes);
     let places: Vec<String> = plan
@@ -123,10 +124,10 @@ fn model(report: &mut Report, plan: &ModelPlan) {
         report.line("  placement", placement);
     }
     for shard in &plan.shards {
-        let layers = format!(
-            "{} layers from {} to {}",
-            shard.layers, shard.first, shard.last
-        );
+        let mut layers = format!("{} layers", shard.layers);
+        if let Some((first, last)) = &shard.span {
+            let _ = write!(layers, ", {first} to {last}");
+        }
         report.line(&format!("  on {}", shard.device), layers);
     }
     if plan.policy != Policy::Auto {
@@ -263,7 +264,7 @@ mod tests {
                 "computes on: sim:7901",
                 "placement: sim:7901,25",
                 "on cpu: ",
-                "layers from time_embed.0 to ",
+                " layers, time_embed.0 to ",
                 "retention: keep",
                 "sim:7901: 64 MiB",
                 "verdict: everything fits",

@@ -65,7 +65,7 @@ pub struct ModelPlan {
     pub placement: Option<String>,
     /// Where its weights are while it runs.
     pub places: Vec<(String, u64)>,
-    /// The same by layers, where they are not all in one place.
+    /// The same by layers, where its node spreads it.
     pub shards: Vec<Shard>,
     /// For computing as asked, beside the weights.
     pub required: u64,
@@ -81,9 +81,8 @@ pub struct ModelPlan {
 pub struct Shard {
     pub device: String,
     pub layers: usize,
-    /// The first and the last of them in the order of the network.
-    pub first: Arc<str>,
-    pub last: Arc<str>,
+    /// The first and the last of them in the order of the network, tiny ones left out.
+    pub span: Option<(Arc<str>, Arc<str>)>,
 }
 
 /// How one network gets along.

@@ -31,6 +31,8 @@ pub mod sampling;
 pub mod save;
 pub mod saving;
 pub mod sigmas;
+#[cfg(test)]
+mod small_files;
 pub mod text;
 pub mod types;
 pub mod vae;

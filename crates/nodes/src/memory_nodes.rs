@@ -161,3 +161,6 @@ impl Node for BlockSwap {
         Ok(NodeOutput::one(self.model.with_placement(cx, placement)))
     }
 }
+
+#[cfg(test)]
+mod tests;

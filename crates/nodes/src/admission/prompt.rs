@@ -231,6 +231,8 @@ impl LoaderNode<'_> {
         let path = |input: &&str| {
             let name = self.text(input)?;
             let found = folders.full_path(folder, name);
+            // As loaders name it.
+            let found = found.map(|path| path.canonicalize().unwrap_or(path));
             // A name without a file stays a name; the header cannot be read then.
             Some(found.unwrap_or_else(|| PathBuf::from(name)))
         };

@@ -192,11 +192,7 @@ impl Room<'_> {
                 full: false,
             }],
             devices: None,
-            need: Need {
-                required: model.required,
-                minimum: Some(model.minimum),
-                full: false,
-            },
+            need: need_of(part, model),
             eject: load.options.eject_others,
         };
         let planned = self.registry.plan_load(&request).models.into_iter().next();
@@ -205,7 +201,9 @@ impl Room<'_> {
             model.places = vec![("cpu".to_owned(), part.bytes)];
             return;
         };
-        model.shards = shards(&planned.units);
+        if load.options.placement.is_some() {
+            model.shards = shards(&planned.units, part);
+        }
         model.places = planned.places;
         model.placement = planned.allocation;
         model.warnings = planned.warnings;
@@ -225,8 +223,13 @@ impl Room<'_> {
         }
         for (name, bytes) in &model.places {
             let device = self.devices.iter_mut().find(|d| d.device == *name);
+            let computing = if *name == model.compute {
+                model.minimum
+            } else {
+                0
+            };
             if let Some(device) = device.filter(|_| name != "cpu") {
-                device.wanted = device.wanted.max(bytes.saturating_add(model.minimum));
+                device.wanted = device.wanted.max(bytes.saturating_add(computing));
             }
         }
     }
@@ -243,7 +246,8 @@ impl Room<'_> {
                 return Outcome::Fits;
             }
             let reserves = &self.registry.settings().reserves;
-            let floor = reserves.demand(model.required, Some(model.minimum)).floor;
+            let need = need_of(part, model);
+            let floor = reserves.demand(need.required, need.minimum).floor;
             return Outcome::Streams(format!(
                 "{} of {} does not fit on {}, which has {} for it, {} of them kept for computing: {} stay there, {} are brought over while they are used",
                 model.what,
@@ -331,20 +335,38 @@ impl Room<'_> {
     }
 }
 
-/// Devices with the layers they hold; empty if it is one device.
-fn shards(units: &[(Arc<str>, String)]) -> Vec<Shard> {
+/// As whoever computes with it will ask. Only sampling can do with less than it wants.
+fn need_of(part: &Part, model: &ModelPlan) -> Need {
+    Need {
+        required: model.required,
+        minimum: part.sampled.as_ref().map(|_| model.minimum),
+        full: false,
+    }
+}
+
+/// Devices with the layers they hold; empty if it is one device. Where a part begins and ends is said without the tiny layers,
+/// which are with those that compute wherever they stand in the network.
+fn shards(places: &[(Arc<str>, String)], part: &Part) -> Vec<Shard> {
     let mut shards: Vec<Shard> = Vec::new();
-    for (name, device) in units {
-        if let Some(shard) = shards.iter_mut().find(|s| s.device == *device) {
-            shard.layers += 1;
-            shard.last = name.clone();
-        } else {
+    for ((name, device), unit) in places.iter().zip(part.units.iter()) {
+        let tiny = unit.bytes < part.bytes / 10_000;
+        let found = shards.iter().position(|shard| shard.device == *device);
+        let at = found.unwrap_or_else(|| {
             shards.push(Shard {
                 device: device.clone(),
-                layers: 1,
-                first: name.clone(),
-                last: name.clone(),
+                layers: 0,
+                span: None,
             });
+            shards.len() - 1
+        });
+        let shard = &mut shards[at];
+        shard.layers += 1;
+        if !tiny {
+            let first = shard
+                .span
+                .take()
+                .map_or_else(|| name.clone(), |span| span.0);
+            shard.span = Some((first, name.clone()));
         }
     }
     if shards.len() < 2 {
@@ -364,17 +386,17 @@ fn refusal(device: &DevicePlan, part: &Part, model: &ModelPlan) -> Option<String
     if needed <= device.total {
         return None;
     }
+    let name = &device.device;
+    let (needed, largest) = (readable(needed), readable(part.largest));
     let (computing, smaller) = match model.minimum {
         0 => (String::new(), ""),
         bytes => (
-            format!(" and computing {}", readable(bytes)),
+            format!(" and computing {}, together {needed}", readable(bytes)),
             "a smaller picture, ",
         ),
     };
-    let name = &device.device;
-    let (needed, largest) = (readable(needed), readable(part.largest));
     Some(format!(
-        "{} cannot run on {name}: its largest layer takes {largest}{computing}, together {needed}, and {name} has {}. Possible are {smaller}a device with at least {needed}, or computing on cpu",
+        "{} cannot run on {name}: its largest layer takes {largest}{computing}, and {name} has {}. Possible are {smaller}a device with at least {needed}, or computing on cpu",
         model.what,
         readable(device.total),
     ))

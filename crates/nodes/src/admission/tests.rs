@@ -1,84 +1,13 @@
 //! Small checkpoints on simulated devices of every size. Of the files only the headers are real.
 
-use std::fs::File;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fresco_files::{DirOptions, Dirs, Folders};
-use fresco_graph::{Map, Value, json, map};
-use fresco_memory::{Policy, Registry, Reserves, Settings};
+use fresco_graph::{Map, Value, map};
+use fresco_memory::{HostMemory, Policy, Probes, Registry, Reserves, Settings};
 use fresco_tensor::Device;
 
 use super::{Asked, Assessment, ModelPlan, Outcome, Verdict, assess, assess_run};
-
-/// Names and shapes of a golden network.
-fn keys(file: &str) -> Vec<(String, Vec<u64>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/gold");
-    let about = json::parse_bytes(&std::fs::read(folder.join(format!("{file}.json"))).unwrap());
-    let about = about.unwrap();
-    let keys = about.get("keys").and_then(Value::as_map).unwrap();
-    let size = |v: &Value| v.as_int().unwrap() as u64;
-    keys.iter()
-        .map(|(key, shape)| {
-            let shape = shape.as_list().unwrap().iter().map(size).collect();
-            (key.to_string(), shape)
-        })
-        .collect()
-}
-
-fn prefixed(prefix: &str, file: &str) -> Vec<(String, Vec<u64>)> {
-    let keys = keys(file).into_iter();
-    keys.map(|(key, shape)| (format!("{prefix}{key}"), shape))
-        .collect()
-}
-
-/// A file with these tensors and nothing in them.
-fn write(path: &Path, keys: &[(String, Vec<u64>)]) {
-    let mut header = Map::new();
-    let mut at = 0u64;
-    for (key, shape) in keys {
-        let end = at + shape.iter().product::<u64>() * 4;
-        let entry = map! {
-            "dtype" => "F32", "shape" => shape.clone(), "data_offsets" => vec![at, end],
-        };
-        header.insert(key.as_str().into(), entry.into());
-        at = end;
-    }
-    let header = json::to_string(&header.into());
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let mut file = File::create(path).unwrap();
-    file.write_all(&(header.len() as u64).to_le_bytes())
-        .unwrap();
-    file.write_all(header.as_bytes()).unwrap();
-    file.set_len(8 + header.len() as u64 + at).unwrap();
-}
-
-struct Place {
-    base: tempfile::TempDir,
-    folders: Folders,
-}
-
-/// Folders with a checkpoint and a network by itself.
-fn place() -> Place {
-    let base = tempfile::tempdir().unwrap();
-    let dirs = Dirs::resolve(&DirOptions {
-        program: base.path().into(),
-        base: Some(base.path().into()),
-        ..DirOptions::default()
-    });
-    let folders = Folders::new(&dirs.unwrap());
-    let mut whole = prefixed("model.diffusion_model.", "unet_sd1_small");
-    whole.extend(prefixed("first_stage_model.", "vae_kl_small"));
-    whole.extend(prefixed("cond_stage_model.transformer.", "clip_l_small"));
-    let models = base.path().join("models");
-    write(&models.join("checkpoints/whole.safetensors"), &whole);
-    write(
-        &models.join("unet/net.safetensors"),
-        &keys("unet_sd1_small"),
-    );
-    Place { base, folders }
-}
+use crate::small_files::{keys, place, write};
 
 /// A room with one device of its own and without reserves, so that every byte counts.
 fn room(number: u32, bytes: u64) -> Registry {
@@ -417,6 +346,40 @@ fn a_file_that_changed_is_read_again() {
         &keys,
     );
     assert_eq!(bytes(), UNET + 4096);
+}
+
+/// Two models that are to be in main memory at once, and a machine that has room for one of them.
+#[test]
+fn main_memory_has_an_end() {
+    let place = place();
+    let room = room(312, 256 * MIB);
+    let probes = Probes {
+        host: Arc::new(|| {
+            Some(HostMemory {
+                total: 20 * MIB,
+                available: 20 * MIB,
+            })
+        }),
+        ..Probes::default()
+    };
+    room.set_probes(probes);
+    let other = place.base.path().join("models/unet/other.safetensors");
+    write(&other, &keys("unet_sd1_small"));
+    let cpu = |name: &str| {
+        let inputs = map! {"unet_name" => name, "weight_dtype" => "default", "device" => "cpu"};
+        node("UNETLoaderMultiGPU", inputs)
+    };
+    let one = map! {"1" => cpu("net.safetensors")};
+    assert_eq!(assess(&one, &place.folders, &room).verdict, Verdict::Fits);
+    let two = map! {"1" => cpu("net.safetensors"), "2" => cpu("other.safetensors")};
+    let found = assess(&two, &place.folders, &room);
+    let Verdict::Refused(text) = &found.verdict else {
+        panic!("{:?}", found.verdict);
+    };
+    for part in ["host_memory", "24.1 MiB", "19 MiB of 20 MiB"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(found.blamed.is_some());
 }
 
 /// The same weights from two nodes are there once.
