@@ -358,12 +358,15 @@ impl Registry {
         Arc::as_ptr(&self.0).addr()
     }
 
+    /// Notes that this thread has the lock. A thread that ends may have nowhere to note it any more; nothing that the
+    /// registry calls is left to be dropped there.
     fn enter(&self) {
-        INSIDE.with_borrow_mut(|inside| inside.push(self.address()));
+        let _ = INSIDE.try_with(|inside| inside.borrow_mut().push(self.address()));
     }
 
     fn leave(&self) {
-        INSIDE.with_borrow_mut(|inside| {
+        let _ = INSIDE.try_with(|inside| {
+            let mut inside = inside.borrow_mut();
             if let Some(at) = inside
                 .iter()
                 .rposition(|address| *address == self.address())
@@ -375,8 +378,8 @@ impl Registry {
 
     /// A handle is gone. Where this thread has the lock, that is noticed when it gives it back.
     pub(crate) fn forget_handle(&self, id: &WeightsId, model: ModelId) {
-        let here = |inside: &Vec<usize>| inside.contains(&self.address());
-        if INSIDE.with_borrow(here) {
+        let here = INSIDE.try_with(|inside| inside.borrow().contains(&self.address()));
+        if here.unwrap_or(false) {
             lock(&self.0.dropped).push((id.clone(), model));
         } else {
             self.drop_handle(id, model);
