@@ -102,8 +102,10 @@ fn s2_pictures_inside_a_node() {
 fn s3_everything_cached() {
     let server = Server::start();
     let prompt = workflow::picture(3, "s3");
-    let id = server.queue(&prompt, None);
-    server.wait_for(&id);
+    // To its very last message: the next socket must see none of them.
+    let mut first = server.socket("first");
+    let id = server.queue(&prompt, Some("first"));
+    first.run(&id);
     let messages = check(
         &server,
         &prompt,

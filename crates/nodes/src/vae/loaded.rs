@@ -102,37 +102,60 @@ impl LoadedVae {
         }
     }
 
-    /// Runs with the network where it computes. `bytes` says what it takes to run at once; `tiled` is for when there is
-    /// less.
+    /// Runs with the network where it computes. `bytes` says what it takes to run at once, if that is wanted; `tiles` is
+    /// for when there is less, and smaller ones for when there is much less.
     fn run(
         &self,
         cx: &Cx,
         bytes: u64,
-        what: &str,
         whole: Option<&Pass<'_>>,
-        tiled: &Pass<'_>,
+        tiles: Tiles,
+        tiled: &dyn Fn(&vae::Vae, Tiles) -> Result<Tensor, ModelError>,
     ) -> Result<Tensor, NodeError> {
-        let at_once = |network: &vae::Vae| match whole.map(|pass| pass(network)) {
+        let attempt = |network: &vae::Vae, tiles: Tiles| match whole.map(|pass| pass(network)) {
             Some(Err(error)) if refused(&error).is_some() => {
-                tracing::warn!("not enough memory to {what} at once, going on in tiles: {error}");
-                tiled(network)
+                tracing::warn!(
+                    "not enough memory for the picture at once, working in tiles: {error}"
+                );
+                tiled(network, tiles)
             }
             Some(result) => result,
-            None => tiled(network),
+            None => tiled(network, tiles),
         };
-        match &self.kind {
-            Kind::Small(network) => at_once(network),
-            Kind::Held { network, hold, .. } => {
-                let need = Need {
-                    required: bytes,
-                    ..Need::default()
-                };
-                let in_use = InUse::of(cx, &[hold.handle()], need)?;
-                in_use.run(|| at_once(&*network.get()?))
+        let (network, hold) = match &self.kind {
+            Kind::Small(network) => return attempt(network, tiles).map_err(failure),
+            Kind::Held { network, hold, .. } => (network, hold),
+        };
+        let need = Need {
+            required: bytes,
+            ..Need::default()
+        };
+        let in_use = InUse::of(cx, &[hold.handle()], need)?;
+        let mut tiles = tiles;
+        loop {
+            let result = in_use.run(|| attempt(&*network.get()?, tiles));
+            match (result, smaller(tiles)) {
+                (Err(ModelError::NoRoom { reason }), Some(next)) => {
+                    let size = next.x;
+                    tracing::warn!("working in smaller tiles of {size} by {size}: {reason}");
+                    tiles = next;
+                }
+                (result, _) => return result.map_err(failure),
             }
         }
-        .map_err(failure)
     }
+}
+
+/// Tiles of half the size, as long as there is something to see in one.
+fn smaller(tiles: Tiles) -> Option<Tiles> {
+    const LEAST: usize = 8;
+    let next = Tiles {
+        x: tiles.x / 2,
+        y: tiles.y / 2,
+        overlap: tiles.overlap / 2,
+    };
+    // Some tiles are half as wide again.
+    (next.x.min(next.y) / 2 >= LEAST / 2 && next.overlap > 0).then_some(next)
 }
 
 /// One way to use a network.
@@ -147,31 +170,31 @@ impl VaeModel for LoadedVae {
     fn encode(&self, pixels: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
         let check = &check(cx);
         let whole = |network: &vae::Vae| network.encode(pixels, check);
-        let tiled = |network: &vae::Vae| network.encode_tiled(pixels, Tiles::ENCODE, check);
+        let tiled = |network: &vae::Vae, tiles| network.encode_tiled(pixels, tiles, check);
         let bytes = encode_bytes(pixels.shape());
-        self.run(cx, bytes, "encode", Some(&whole), &tiled)
+        self.run(cx, bytes, Some(&whole), Tiles::ENCODE, &tiled)
     }
 
     fn decode(&self, latent: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
         let check = &check(cx);
         let whole = |network: &vae::Vae| network.decode(latent, check);
-        let tiled = |network: &vae::Vae| network.decode_tiled(latent, Tiles::DECODE, check);
+        let tiled = |network: &vae::Vae, tiles| network.decode_tiled(latent, tiles, check);
         let bytes = decode_bytes(latent.shape());
-        self.run(cx, bytes, "decode", Some(&whole), &tiled)
+        self.run(cx, bytes, Some(&whole), Tiles::DECODE, &tiled)
     }
 
     fn encode_tiled(&self, pixels: &Tensor, tiles: Tiles, cx: &Cx) -> Result<Tensor, NodeError> {
         let check = &check(cx);
-        let pass = |network: &vae::Vae| network.encode_tiled(pixels, tiles, check);
+        let pass = |network: &vae::Vae, tiles| network.encode_tiled(pixels, tiles, check);
         let bytes = encode_bytes(&[1, tiles.y, tiles.x, 3]);
-        self.run(cx, bytes, "encode", None, &pass)
+        self.run(cx, bytes, None, tiles, &pass)
     }
 
     fn decode_tiled(&self, latent: &Tensor, tiles: Tiles, cx: &Cx) -> Result<Tensor, NodeError> {
         let check = &check(cx);
-        let pass = |network: &vae::Vae| network.decode_tiled(latent, tiles, check);
+        let pass = |network: &vae::Vae, tiles| network.decode_tiled(latent, tiles, check);
         let bytes = decode_bytes(&[1, 4, tiles.y, tiles.x]);
-        self.run(cx, bytes, "decode", None, &pass)
+        self.run(cx, bytes, None, tiles, &pass)
     }
 
     fn handle(&self) -> Option<&Handle> {
