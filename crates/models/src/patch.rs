@@ -372,13 +372,24 @@ impl PatchSet {
         ensure_room(&[total / size_of::<f32>()]).is_ok()
     }
 
-    /// A network's weights with these patches: the same store for equal sets, for as long as one of the sets lives.
-    pub fn store(&self, base: &Arc<Store>, prefix: &str) -> Arc<Store> {
-        let mode = if self.mode == PatchMode::Merged && !self.has_room(base, prefix) {
+    /// The mode there is memory for.
+    fn mode_for(&self, base: &Store, prefix: &str) -> PatchMode {
+        if self.mode == PatchMode::Merged && !self.has_room(base, prefix) {
             PatchMode::OnTheFly
         } else {
             self.mode
-        };
+        }
+    }
+
+    /// As [`PatchSet::store`], shared with nobody: for weights that are to be kept in another place than those of equal
+    /// sets.
+    pub fn own_store(&self, base: &Arc<Store>, prefix: &str) -> Arc<Store> {
+        base.patched_as(self.scoped(prefix), self.mode_for(base, prefix))
+    }
+
+    /// A network's weights with these patches: the same store for equal sets, for as long as one of the sets lives.
+    pub fn store(&self, base: &Arc<Store>, prefix: &str) -> Arc<Store> {
+        let mode = self.mode_for(base, prefix);
         let address = base.address();
         let identity = self.identity();
         let of = |base: usize, p: &str, i: u64, m: PatchMode| {

@@ -110,9 +110,10 @@ impl Clip {
 
     /// The same encoder with these changes to its weights, in place of those it had.
     pub fn with_weight_patches(self, patches: Arc<PatchSet>) -> Result<Self, NodeError> {
-        let encoder = self
-            .loaded
-            .with_stores(|prefix, store| patches.store(store, prefix))?;
+        let encoder = self.loaded.with_stores(|prefix, store| match &self.hold {
+            Some(hold) => hold.patched(&patches, store, prefix),
+            None => patches.store(store, prefix),
+        })?;
         let encoder = Arc::new(encoder);
         let variant = self.hold.as_ref().map(|hold| {
             let network: Arc<dyn Network> = encoder.clone();

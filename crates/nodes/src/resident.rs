@@ -11,9 +11,9 @@ use fresco_memory::{
     BoxError, ContentKey, EjectOthers, FileStamp, Handle, HandleOptions, Lease, MemoryError, Need,
     Placement, Policy, PolicySource, Registry, Settings, Unit, VramState, Weights, WeightsId, Who,
 };
-use fresco_models::ModelError;
 use fresco_models::network::Network;
 use fresco_models::store::Store;
+use fresco_models::{ModelError, PatchSet};
 use fresco_tensor::{Device, TensorError};
 
 use crate::sampling::run::failure;
@@ -146,8 +146,8 @@ fn stamp(path: &Path) -> Result<FileStamp, NodeError> {
 #[derive(Default)]
 pub(crate) struct Family {
     networks: Mutex<Vec<Weak<dyn Network>>>,
-    /// Variants with the address of their store. Equal patches make one store, so they are one variant.
-    variants: Mutex<Vec<(usize, Weak<Hold>)>>,
+    /// Variants with the addresses of their stores. Equal patches make one store, so they are one variant.
+    variants: Mutex<Vec<(Vec<usize>, Weak<Hold>)>>,
 }
 
 /// Nothing is left half done under these locks.
@@ -371,15 +371,35 @@ impl Hold {
         Self::with(cx, self.handle.id(), &self.family, options)
     }
 
+    /// The weights of a variant with patches. Equal patches share them, unless another hold wants them elsewhere.
+    pub(crate) fn patched(
+        &self,
+        patches: &PatchSet,
+        base: &Arc<Store>,
+        prefix: &str,
+    ) -> Arc<Store> {
+        let store = patches.store(base, prefix);
+        let address = store.address();
+        let variants = lock(&self.family.variants);
+        let mut same = variants.iter().filter(|(at, _)| at.contains(&address));
+        let taken = same.any(|(_, hold)| hold.upgrade().is_some_and(|hold| !hold.like(self)));
+        drop(variants);
+        if taken {
+            patches.own_store(base, prefix)
+        } else {
+            store
+        }
+    }
+
     /// A variant with patches. `network` stands on a patched store over this handle's weights.
     pub(crate) fn derive(&self, network: &Arc<dyn Network>, patches: usize) -> Arc<Self> {
         let stores = network.stores();
-        let address = stores.first().map_or(0, |store| store.address());
+        let addresses: Vec<usize> = stores.iter().map(|store| store.address()).collect();
         let on_the_fly = stores.iter().map(|store| store.on_the_fly_units()).sum();
         self.family.join(network);
         let mut variants = lock(&self.family.variants);
         variants.retain(|(_, hold)| hold.strong_count() > 0);
-        let mut known = variants.iter().filter(|(at, _)| *at == address);
+        let mut known = variants.iter().filter(|(at, _)| *at == addresses);
         let known = known.find_map(|(_, hold)| hold.upgrade().filter(|hold| hold.like(self)));
         if let Some(hold) = known {
             return hold;
@@ -390,7 +410,7 @@ impl Hold {
             family: Arc::clone(&self.family),
             options: self.options.clone(),
         });
-        variants.push((address, Arc::downgrade(&hold)));
+        variants.push((addresses, Arc::downgrade(&hold)));
         hold
     }
 

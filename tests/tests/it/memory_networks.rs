@@ -88,3 +88,44 @@ fn every_network_streams_and_leaves_nothing_behind() {
         room.checked();
     }
 }
+
+/// One file and one LoRA through two loaders that want them in different places: each has its own changed layers.
+#[test]
+fn equal_loras_of_two_loaders_are_counted_once_each() {
+    let room = Room::roomy();
+    let mut prompt = text_to_image(&TextToImage {
+        checkpoint: "model.safetensors",
+        ..TextToImage::default()
+    });
+    let loader = |device: &str, retention: &str| {
+        json!({"class_type": "CheckpointLoaderSimpleDisTorch2MultiGPU", "inputs": {
+            "ckpt_name": "model.safetensors", "compute_device": device, "virtual_vram_gb": 0.0,
+            "donor_device": "cpu", "expert_mode_allocations": "", "eject_models": false,
+            "retention": retention}})
+    };
+    prompt["4"] = loader("sim:0", "keep");
+    prompt["14"] = loader("sim:1", "auto");
+    let mut other = prompt["3"].clone();
+    for (node, loader) in [("20", "4"), ("21", "14")] {
+        prompt[node] = json!({"class_type": "LoraLoader", "inputs": {
+            "model": [loader, 0], "clip": [loader, 1], "lora_name": "lora.safetensors",
+            "strength_model": 0.7, "strength_clip": 0.7}});
+    }
+    prompt["3"]["inputs"]["model"] = json!(["20", 0]);
+    other["inputs"]["model"] = json!(["21", 0]);
+    prompt["13"] = other;
+    prompt["18"] =
+        json!({"class_type": "VAEDecode", "inputs": {"samples": ["13", 0], "vae": ["14", 2]}});
+    prompt["19"] = json!({"class_type": "SaveImage", "inputs": {
+        "images": ["18", 0], "filename_prefix": "second"}});
+    let run = room.ok(&prompt);
+    assert_eq!(room.saved(&run, "9"), room.saved(&run, "19"));
+    room.checked();
+    let diffusion = room.model("diffusion");
+    assert_eq!(diffusion["effective_policy"], "keep", "{diffusion}");
+    assert_eq!(
+        diffusion["handles"].as_array().unwrap().len(),
+        4,
+        "{diffusion}"
+    );
+}

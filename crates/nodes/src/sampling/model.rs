@@ -270,7 +270,11 @@ impl Model {
                 "the weights of this model cannot be changed",
             )
         })?;
-        let network = self.base.with_store(patches.store(store, WEIGHT_PREFIX))?;
+        let store = match &self.hold {
+            Some(hold) => hold.patched(patches, store, WEIGHT_PREFIX),
+            None => patches.store(store, WEIGHT_PREFIX),
+        };
+        let network = self.base.with_store(store)?;
         let hold = self.hold.as_ref().and_then(|hold| {
             let network = network.clone().as_network()?;
             Some(hold.derive(&network, patches.keys().count()))
