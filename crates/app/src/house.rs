@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use fresco_engine::{EventSink, ExecutorConfig};
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
-use fresco_graph::{Listings, Map, Registry, Resources, Value, object_info};
+use fresco_graph::{Listings, Map, Registry, Resources, Value, Versions, object_info};
 use fresco_nodes::lora::{LoraOptions, MergeDtype, PatchMode};
 use fresco_nodes::sampling::preview::PreviewSize;
 use fresco_nodes::save::SaveOptions;
@@ -81,6 +82,10 @@ impl House {
         });
         resources.insert(memory.clone());
         resources.insert(PreviewSize(settings.preview_size));
+        let folders = self.folders.clone();
+        resources.insert(Versions(Arc::new(move |source, entry| {
+            model_version(&folders, source, entry)
+        })));
         let log = settings.memory.log.as_deref();
         let room = Room::new(memory, sink.clone(), log)?.admitting(self.folders.clone());
         Ok(ExecutorConfig {
@@ -110,6 +115,19 @@ impl House {
         let class = self.registry.get(class)?;
         Some(object_info::node_info(class.schema(), &*self.listings))
     }
+}
+
+/// A model's file as it is now: a loader whose file was replaced runs again.
+fn model_version(folders: &Folders, source: &str, entry: &str) -> Option<String> {
+    let folder = match source.split_once('/')? {
+        ("models" | "gguf", folder) => folder,
+        ("vae", _) => "vae",
+        _ => return None,
+    };
+    let data = folders.full_path(folder, entry)?.metadata().ok()?;
+    let time = data.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    data.is_file()
+        .then(|| format!("{} {}", data.len(), time.as_nanos()))
 }
 
 /// Says at the start what there is to compute with.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use fresco_graph::mapping::{self, Call, CallResult, InputLists};
 use fresco_graph::{
-    Args, CacheKey, Contribution, Contributions, Cx, Declared, Flow, Hidden, Keys, Magic, Map,
-    Next, NodeClass, NodeError, NodeOutput, Nodes, Order, Slots, Value, map,
+    Args, CacheKey, Contribution, Contributions, Cx, Declared, Flow, Hidden, Input, Keys, Magic,
+    Map, Next, NodeClass, NodeError, NodeOutput, Nodes, Order, Schema, Slots, Value, Versions, map,
 };
 
 use crate::cache::Entry;
@@ -921,13 +921,32 @@ impl Contributions for KeyView<'_> {
             // The reference does not see the hidden id of its newer classes; their results are shared between nodes.
             s.not_idempotent || (s.form == fresco_graph::Form::V1 && s.wants(Magic::UniqueId))
         });
-        let token = self.tokens.get(id).cloned().unwrap_or(Value::Bool(false));
+        let mut token = self.tokens.get(id).cloned().unwrap_or(Value::Bool(false));
+        // Not part of the token itself, which the prompt of saved pictures shows.
+        let versions = schema.map_or_else(Vec::new, |s| self.versions(s, &node));
+        if !versions.is_empty() {
+            token = vec![token, versions.into()].into();
+        }
         Some(Contribution {
             class: node.class,
             inputs: node.inputs,
             token,
             own_id,
         })
+    }
+}
+
+impl KeyView<'_> {
+    /// What the entries of lists stand for that a node names, such as the files of models.
+    fn versions(&self, schema: &Schema, node: &RunNode) -> Vec<Value> {
+        let Some(versions) = self.executor.config.resources.get::<Versions>() else {
+            return Vec::new();
+        };
+        let version = |input: &Input| {
+            let entry = node.inputs.get(&*input.name)?.as_str()?;
+            (versions.0)(input.source()?, entry).map(Value::from)
+        };
+        schema.inputs.iter().filter_map(version).collect()
     }
 }
 

@@ -73,6 +73,11 @@ impl Choices {
     }
 }
 
+/// What an entry of a list stands for now: another text as soon as it stands for something else, as a model whose file was
+/// replaced. One of the [`Resources`](crate::Resources) of an engine, asked with the source of the list and the entry; a
+/// node's results are used again only while the answers stay the same.
+pub struct Versions(pub Arc<dyn Fn(&str, &str) -> Option<String> + Send + Sync>);
+
 /// Gives the entries of combos that follow the disk. `models/TYPE` lists a model folder, `input/CLASS` the input
 /// folder's files of a content class (`image`, `audio`, ...).
 /// `devices/all` lists the devices.

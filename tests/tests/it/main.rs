@@ -14,6 +14,7 @@ mod memory_numbers;
 mod memory_patches;
 mod memory_placement;
 mod memory_retention;
+mod memory_watching;
 mod outline;
 mod pictures;
 mod program;

@@ -157,6 +157,25 @@ fn while_sampling(room: &Room, prompt: &Value, then: impl FnOnce()) -> String {
     id
 }
 
+/// What certainly does not fit is refused before anything is loaded, with what would.
+#[test]
+fn a_picture_that_is_too_large_for_its_device() {
+    let room = Room::small("16MiB");
+    let flow = Flow {
+        size: 4096,
+        ..Flow::default()
+    };
+    let (_, message) = room.run(&flow.prompt()).failure();
+    assert!(message.contains("sim:0"), "{message}");
+    let events = room.events(0);
+    assert!(
+        !events.iter().any(|e| e["kind"] == "model.loaded"),
+        "{events:?}"
+    );
+    room.ok(&Flow::default().prompt());
+    room.checked();
+}
+
 #[test]
 fn a_storm_of_free_while_prompts_run() {
     let room = Room::roomy();
@@ -284,23 +303,22 @@ fn files_that_change_under_a_loaded_model() {
     room.checked();
     fs::write(&path, &bytes).unwrap();
 
-    // Overwritten in place, while nothing of it is in memory: the old handle cannot be loaded again, and says so.
-    flow.u.retention = Some("eject_after");
+    // Overwritten in place while it is used: the prompt goes on with what it has; the next one reads the new file.
     assert_eq!(room.pixels(&flow.prompt()), first);
-    fs::write(&path, weaker(&bytes)).unwrap();
-    let run = room.run(&flow.clone().seed(3).prompt());
-    if run.history["status"]["status_str"] == "error" {
-        let (_, message) = run.failure();
-        assert!(message.contains("changed on disk"), "{message}");
-    }
-    room.checked();
-
-    // Replaced by renaming: the loader reads the new file when it runs again.
-    let new = path.with_extension("new");
-    fs::write(&new, weaker(&bytes)).unwrap();
-    fs::rename(&new, &path).unwrap();
-    flow.u.retention = Some("keep");
+    let run = while_sampling(&room, &long(&flow), || {
+        fs::write(&path, weaker(&bytes)).unwrap();
+    });
+    assert_eq!(room.end(&run).history["status"]["status_str"], "success");
     let second = room.pixels(&flow.prompt());
     assert_ne!(second, first);
+    room.checked();
+
+    // Replaced by renaming, with nothing of it in memory.
+    flow.u.retention = Some("eject_after");
+    assert_eq!(room.pixels(&flow.prompt()), second);
+    let new = path.with_extension("new");
+    fs::write(&new, &bytes).unwrap();
+    fs::rename(&new, &path).unwrap();
+    assert_eq!(room.pixels(&flow.prompt()), first);
     room.checked();
 }

@@ -269,8 +269,18 @@ fn l09_a_hook_that_begins_half_way() {
         prompt["6"]["inputs"]["clip"] = json!(["34", 0]);
         prompt
     };
+    let before = room.now();
     let half = room.pixels(&hooked(0.5));
     assert_ne!(half, plain);
+    // The weights of the file for the first half, one variant for the second: they change once in six steps.
+    let events = room.events(before);
+    let mut variants: Vec<&str> = kind(&events, "model.loaded")
+        .into_iter()
+        .filter(|e| e["class"] == "SdModel")
+        .map(|e| text(e, "model_id"))
+        .collect();
+    variants.dedup();
+    assert_eq!(variants.len(), 1, "{events:#?}");
     let mut other = hooked(0.1);
     other["7"]["inputs"]["seed"] = json!(1);
     assert_ne!(room.pixels(&other), half);

@@ -317,6 +317,11 @@ fn m06_another_strength_changes_only_what_it_changes() {
     let after = room.model("diffusion");
     assert_eq!(after["read_bytes"], model["read_bytes"]);
     let events = room.events(before);
+    // What comes to devices is at most what the LoRA changes: all attention matrices.
+    for event in kind(&events, "model.loaded") {
+        let moved = number(&event["numbers"], "moved");
+        assert!(moved <= 2 * MIB, "{event}");
+    }
     for away in [
         "model.evicted",
         "model.released",
