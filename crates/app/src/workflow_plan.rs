@@ -143,6 +143,10 @@ fn model(report: &mut Report, plan: &ModelPlan) {
     }
 }
 
+fn unknown(plan: &ModelPlan) -> bool {
+    matches!(plan.outcome, Outcome::Unknown(_))
+}
+
 fn conclude(report: &mut Report, found: &Assessment, memory: &Registry) {
     if found.models.is_empty() {
         report.line("models", "none are loaded");
@@ -163,6 +167,9 @@ fn conclude(report: &mut Report, found: &Assessment, memory: &Registry) {
     }
     report.line("vram state", memory.settings().state.name());
     match &found.verdict {
+        Verdict::Fits if found.models.iter().any(unknown) => {
+            report.line("verdict", "fits, as far as the files could be looked at");
+        }
         Verdict::Fits => report.line("verdict", "everything fits"),
         Verdict::Streams(how) => report.line("verdict", format!("runs, slower: {how}")),
         Verdict::Refused(why) => report.problem("verdict", why),
