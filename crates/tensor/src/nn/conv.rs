@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::kept::{Channels, Kept, MakeWeight};
-use super::linear::{After, bias_bytes, bias_of, bytes_of, check_devices, finish};
+use super::linear::{After, bias_bytes, bias_of, bytes_of, check_devices, finish, with_sides};
+use super::side::Side;
 use super::slot::{Group, Slot};
 use crate::cpu::packed::Weight;
 use crate::cpu::picture::Picture;
@@ -41,6 +42,8 @@ pub struct Conv2d {
     stride: usize,
     padding: Padding,
     slot: Arc<Slot>,
+    /// Added to the result before anything else.
+    sides: Vec<Side>,
 }
 
 impl Conv2d {
@@ -66,7 +69,7 @@ impl Conv2d {
     ) -> Result<Self> {
         debug_assert_eq!(slot.bytes(), bytes_of(weight, bias));
         let [out, input, kh, kw] = kernels(weight.shape(), stride)?;
-        let weight = Kept::Packed(Weight::new(weight, out, input, kh * kw)?);
+        let weight = Kept::Packed(Arc::new(Weight::new(weight, out, input, kh * kw)?));
         Ok(Self {
             bias: bias_of("conv2d", bias, out)?,
             weight,
@@ -74,6 +77,18 @@ impl Conv2d {
             stride,
             padding,
             slot,
+            sides: Vec::new(),
+        })
+    }
+
+    /// The same weight, shared, with another bias and with additions beside it.
+    pub fn beside(&self, bias: Option<&Stored>, sides: Vec<Side>) -> Result<Self> {
+        Ok(Self {
+            bias: bias_of("conv2d", bias, self.weight.out())?,
+            weight: self.weight.clone(),
+            slot: Arc::clone(&self.slot),
+            sides,
+            ..*self
         })
     }
 
@@ -110,6 +125,7 @@ impl Conv2d {
             stride,
             padding,
             slot,
+            sides: Vec::new(),
         })
     }
 
@@ -174,6 +190,17 @@ impl Conv2d {
 
     fn run(&self, x: &Tensor, size: (usize, usize), after: After<'_>) -> Result<Tensor> {
         check_devices("conv2d", x, after)?;
+        if !self.sides.is_empty() {
+            let enlarged = Some(size);
+            return with_sides(&self.sides, x, enlarged, after, |after| {
+                self.plain(x, size, after)
+            });
+        }
+        self.plain(x, size, after)
+    }
+
+    /// What the weight alone gives.
+    fn plain(&self, x: &Tensor, size: (usize, usize), after: After<'_>) -> Result<Tensor> {
         let [b, h, w, c] = x.dims4()?;
         if c != self.in_channels() {
             return Err(TensorError::mismatch(

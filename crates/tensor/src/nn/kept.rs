@@ -20,8 +20,10 @@ pub(super) struct Channels {
     pub(super) values: Tensor,
 }
 
+/// Clones share the weight.
+#[derive(Clone)]
 pub(super) enum Kept {
-    Packed(Weight),
+    Packed(Arc<Weight>),
     Made {
         out: usize,
         channels: usize,
@@ -37,7 +39,10 @@ pub(super) enum Kept {
 impl Kept {
     /// A weight that is made for every use stays as it is.
     pub(super) fn shorten(&mut self) {
-        if let Self::Packed(weight) = self {
+        // A layer that has just been built shares its weight with nobody.
+        if let Self::Packed(weight) = self
+            && let Some(weight) = Arc::get_mut(weight)
+        {
             weight.shorten();
         }
     }

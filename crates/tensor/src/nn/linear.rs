@@ -8,8 +8,9 @@ use crate::cpu::product;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
-use crate::nn::Act;
+use crate::nn::{Act, misc};
 use crate::nn::kept::{Channels, Kept, MakeWeight};
+use crate::nn::side::{self, Side};
 use crate::nn::slot::{Group, Slot};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
@@ -29,6 +30,8 @@ pub struct Linear {
     weight: Kept,
     bias: Option<Channels>,
     slot: Arc<Slot>,
+    /// Added to the result before anything else.
+    sides: Vec<Side>,
 }
 
 impl Linear {
@@ -42,7 +45,7 @@ impl Linear {
     pub fn in_slot(weight: &Stored, bias: Option<&Stored>, slot: Arc<Slot>) -> Result<Self> {
         debug_assert_eq!(slot.bytes(), bytes_of(weight, bias));
         let (out, input) = matrix(weight.shape())?;
-        let weight = Kept::Packed(Weight::new(weight, out, input, 1)?);
+        let weight = Kept::Packed(Arc::new(Weight::new(weight, out, input, 1)?));
         Self::placed(weight, bias, slot)
     }
 
@@ -89,7 +92,14 @@ impl Linear {
             bias: bias_of("linear", bias, weight.out())?,
             weight,
             slot,
+            sides: Vec::new(),
         })
+    }
+
+    /// The same weight, shared, with another bias and with additions beside it.
+    pub fn beside(&self, bias: Option<&Stored>, sides: Vec<Side>) -> Result<Self> {
+        let same = Self::placed(self.weight.clone(), bias, Arc::clone(&self.slot))?;
+        Ok(Self { sides, ..same })
     }
 
     pub fn in_features(&self) -> usize {
@@ -137,6 +147,14 @@ impl Linear {
 
     pub fn forward_with(&self, x: &Tensor, after: After<'_>) -> Result<Tensor> {
         check_devices("linear", x, after)?;
+        if !self.sides.is_empty() {
+            return with_sides(&self.sides, x, None, after, |after| self.plain(x, after));
+        }
+        self.plain(x, after)
+    }
+
+    /// What the weight alone gives.
+    fn plain(&self, x: &Tensor, after: After<'_>) -> Result<Tensor> {
         let shape = self.result_shape(x, self.out_features())?;
         let rows = x.len() / self.in_features();
         let items = if shape.len() > 1 { shape[0] } else { 1 };
@@ -154,6 +172,9 @@ impl Linear {
                 "geglu",
                 format!("{out} outputs have no halves"),
             ));
+        }
+        if !self.sides.is_empty() {
+            return misc::geglu(&self.forward(x)?);
         }
         let shape = self.result_shape(x, out / 2)?;
         let rows = x.len() / self.in_features();
@@ -176,6 +197,33 @@ impl Linear {
             }
         }
         Ok(shape)
+    }
+}
+
+/// A layer's result with additions: `plain` gives what follows from its weight.
+pub(super) fn with_sides(
+    sides: &[Side],
+    x: &Tensor,
+    size: Option<(usize, usize)>,
+    after: After<'_>,
+    plain: impl FnOnce(After<'_>) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let early = matches!(after.act, Act::None);
+    // Without an activation, what comes after it can be added before.
+    let first = if early { after.add } else { None };
+    let sum = side::sum(sides, x, size, first)?;
+    let result = plain(After {
+        act: Act::None,
+        add: sum.as_ref().or(first),
+        per_item: after.per_item,
+    })?;
+    if early {
+        return Ok(result);
+    }
+    let result = misc::activate(result, after.act);
+    match after.add {
+        Some(add) => result.add(add),
+        None => Ok(result),
     }
 }
 

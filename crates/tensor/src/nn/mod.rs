@@ -8,6 +8,7 @@ mod kept;
 mod linear;
 mod misc;
 mod norm;
+mod side;
 mod slot;
 mod table;
 
@@ -20,5 +21,6 @@ pub use misc::{
     rope_half, rope_interleaved, sigmoid, silu, softmax_last, tanh, upsample_nearest,
 };
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
+pub use side::{LowRank, Side};
 pub use slot::{Group, Slot, Streamed};
 pub use table::{Embedding, Value};
