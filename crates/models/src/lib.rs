@@ -41,6 +41,6 @@ pub use error::ModelError;
 pub use latent_format::LatentFormat;
 pub use model_sampling::{ModelSampling, Prediction, Spacing};
 pub use network::{Lazy, Network};
-pub use patch::{PatchMode, PatchSet};
+pub use patch::{LoraStorage, MergeDtype, OftStrength, PatchMode, PatchOptions, PatchSet};
 pub use schedules::{ScheduleError, Scheduler};
 pub use store::{Origin, Store, UnitInfo, WeightPatches};

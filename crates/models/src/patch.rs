@@ -8,12 +8,15 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fresco_tensor::{Stored, Tensor, ensure_room};
+use fresco_tensor::{Dtype, Stored, Tensor, ensure_room};
 
 use crate::error::Result;
-use crate::lora::Adapter;
-use crate::lora::{padded, reordered};
-use crate::store::{LooseStore, Store, WeightPatches};
+use crate::lora::{Adapter, How, Kind, padded, reordered};
+use crate::store::{Beside, Keep, LooseStore, Store, Way, WeightPatches};
+
+mod options;
+
+pub use options::{LoraStorage, MergeDtype, OftStrength, PatchMode, PatchOptions};
 
 /// What in a weight a patch changes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,7 +73,8 @@ pub struct OtherWeight {
 
 impl OtherWeight {
     fn value(&self) -> Result<Tensor> {
-        chain(&self.patches, self.store.tensor(&self.key)?)
+        let own = self.store.tensor(&self.key)?;
+        chain(&self.patches, own, MergeDtype::Fp32)
     }
 
     fn shape(&self) -> Vec<usize> {
@@ -113,6 +117,8 @@ pub struct Patch {
     pub change: Change,
     /// Where the change comes from: equal for equal changes.
     pub source: u64,
+    pub mode: PatchMode,
+    pub oft: OftStrength,
 }
 
 impl Patch {
@@ -125,6 +131,8 @@ impl Patch {
             reorder: None,
             change: Change::Nothing,
             source: 0,
+            mode: PatchMode::default(),
+            oft: OftStrength::default(),
         }
     }
 
@@ -132,7 +140,7 @@ impl Patch {
         self.source.hash(into);
         self.strength.to_bits().hash(into);
         self.strength_model.to_bits().hash(into);
-        (self.slice, self.reorder).hash(into);
+        (self.slice, self.reorder, self.mode, self.oft).hash(into);
         if let Change::Weight(other) | Change::Difference(other) = &self.change {
             matches!(self.change, Change::Weight(_)).hash(into);
             other.store.address().hash(into);
@@ -195,10 +203,10 @@ impl Patch {
     }
 
     /// A change that does not fit leaves the weight, multiplied by its own strength, as it is: so does the reference.
-    fn apply(&self, weight: Tensor, original: &Tensor) -> Result<Tensor> {
+    fn apply(&self, weight: Tensor, original: &Tensor, merge: MergeDtype) -> Result<Tensor> {
         let fits = self.changed_shape(weight.shape()).is_ok();
         let Some(slice) = self.slice else {
-            return self.apply_part(weight, original, fits);
+            return self.apply_part(weight, original, fits, merge);
         };
         if slice.dim >= weight.rank() || slice.start + slice.len > weight.shape()[slice.dim] {
             return Ok(weight);
@@ -210,7 +218,7 @@ impl Patch {
         } else {
             part.clone()
         };
-        let part = self.apply_part(part, &base, fits)?;
+        let part = self.apply_part(part, &base, fits, merge)?;
         let mut whole = weight;
         let mut start = vec![0; whole.rank()];
         start[slice.dim] = slice.start;
@@ -218,21 +226,37 @@ impl Patch {
         Ok(whole)
     }
 
-    fn apply_part(&self, mut weight: Tensor, original: &Tensor, fits: bool) -> Result<Tensor> {
+    fn apply_part(
+        &self,
+        mut weight: Tensor,
+        original: &Tensor,
+        fits: bool,
+        merge: MergeDtype,
+    ) -> Result<Tensor> {
         if self.strength_model != 1.0 {
             let by = self.strength_model as f32;
             weight.map_inplace(|v| v * by);
+            weight = merge.rounded(weight)?;
         }
         if !fits {
             return Ok(weight);
         }
         let add = |weight: Tensor, value: Tensor| -> Result<Tensor> {
-            let change = value.mul_scalar(self.strength as f32);
-            Ok(weight.add(&reordered(&change, self.reorder)?)?)
+            let change = merge.rounded(value.mul_scalar(self.strength as f32))?;
+            let sum = weight.add(&reordered(&change, self.reorder)?)?;
+            Ok(merge.rounded(sum)?)
         };
         match &self.change {
-            Change::Adapter(adapter) => Ok(adapter.apply(weight, self.strength, self.reorder)?),
-            Change::Set(value) => Ok(value.to_f32()?),
+            Change::Adapter(adapter) => {
+                let how = How {
+                    strength: self.strength,
+                    reorder: self.reorder,
+                    oft: self.oft,
+                    merge,
+                };
+                Ok(adapter.apply(weight, &how)?)
+            }
+            Change::Set(value) => Ok(merge.rounded(value.to_f32()?)?),
             Change::Nothing => Ok(weight),
             _ if self.strength == 0.0 => Ok(weight),
             Change::Diff { value, .. } => {
@@ -245,12 +269,93 @@ impl Patch {
     }
 }
 
+impl Patch {
+    /// Whether what it does depends on the weight as it is when its turn comes.
+    fn needs_weight(&self) -> bool {
+        let by_itself = match &self.change {
+            Change::Adapter(adapter) => {
+                adapter.dora_scale.is_none()
+                    && match &adapter.kind {
+                        Kind::Lora { reshape, .. } => reshape.is_none(),
+                        Kind::Loha { .. } | Kind::Lokr { .. } => true,
+                        Kind::Glora { .. } | Kind::Oft { .. } | Kind::Boft { .. } => false,
+                    }
+            }
+            Change::Diff { pad, .. } => !pad,
+            Change::Set(_) => false,
+            Change::Weight(_) | Change::Difference(_) | Change::Nothing => true,
+        };
+        !by_itself || self.strength_model != 1.0
+    }
+
+    /// The matrices that can stand beside a layer whose weight has this shape, where that is the same.
+    fn beside(&self, shape: &[usize]) -> Option<Beside> {
+        let Change::Adapter(adapter) = &self.change else {
+            return None;
+        };
+        let Kind::Lora { up, down, mid, .. } = &adapter.kind else {
+            return None;
+        };
+        let plain = self.mode == PatchMode::Bypass
+            && self.slice.is_none()
+            && self.reorder.is_none()
+            && !self.needs_weight()
+            && self.changed_shape(shape).is_ok();
+        if !plain {
+            return None;
+        }
+        let rank = *down.shape().first()?;
+        let down = match (shape, mid) {
+            ([_, _], None) => down.clone(),
+            ([_, input, height, width], None) => {
+                down.reshape([rank, *input, *height, *width]).ok()?
+            }
+            // The kernels of the convolution are those of the matrix between.
+            ([_, _, height, width], Some(mid)) if mid.shape()[2..] == [*height, *width] => {
+                down.clone()
+            }
+            _ => return None,
+        };
+        let over_rank = adapter.alpha.map_or(1.0, |alpha| alpha / rank as f64);
+        Some(Beside {
+            up: up.clone(),
+            down,
+            mid: mid.clone(),
+            scale: self.strength * over_rank,
+        })
+    }
+}
+
 /// All patches of a key, one after the other.
-fn chain(patches: &[Patch], weight: Tensor) -> Result<Tensor> {
+fn chain<'a>(
+    patches: impl IntoIterator<Item = &'a Patch>,
+    weight: Tensor,
+    merge: MergeDtype,
+) -> Result<Tensor> {
     let original = weight.clone();
-    patches
-        .iter()
-        .try_fold(weight, |weight, patch| patch.apply(weight, &original))
+    let weight = merge.rounded(weight)?;
+    patches.into_iter().try_fold(weight, |weight, patch| {
+        patch.apply(weight, &original, merge)
+    })
+}
+
+/// Which patches of a list change the weight, and what stands beside the layer in place of the others. Those that come
+/// before one that needs the weight must be in it.
+fn split<'a>(patches: &'a [Patch], shape: &[usize]) -> (Vec<&'a Patch>, Vec<Beside>) {
+    let last = patches.iter().rposition(Patch::needs_weight);
+    let grows = patches.iter().any(|patch| {
+        let changed = patch.changed_shape(shape);
+        changed.is_ok_and(|changed| changed != shape)
+    });
+    let (mut kept, mut beside) = (Vec::new(), Vec::new());
+    for (index, patch) in patches.iter().enumerate() {
+        let after = last.is_none_or(|last| index > last);
+        match patch.beside(shape).filter(|_| after && !grows) {
+            Some(matrices) => beside.push(matrices),
+            None => kept.push(patch),
+        }
+    }
+    (kept, beside)
 }
 
 #[derive(Default)]
@@ -259,22 +364,12 @@ struct Lists {
     identity: u64,
 }
 
-/// Where the changed weights are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum PatchMode {
-    /// In memory next to the model's own, made once.
-    #[default]
-    Merged,
-    /// Nowhere: made again for every use.
-    OnTheFly,
-}
-
 /// A store whose weights were changed by a set of patches.
 struct Built<S> {
     base: usize,
     prefix: String,
     identity: u64,
-    mode: PatchMode,
+    tight: bool,
     store: S,
 }
 
@@ -285,19 +380,13 @@ static SHARED: Mutex<Vec<Built<LooseStore>>> = Mutex::new(Vec::new());
 #[derive(Default)]
 pub struct PatchSet {
     lists: Arc<Lists>,
-    mode: PatchMode,
+    options: PatchOptions,
     /// What was made from this set lives as long as the set.
     built: Mutex<Vec<Built<Arc<Store>>>>,
 }
 
 impl PatchSet {
-    /// These patches after those that are there.
-    #[must_use]
-    pub fn with(&self, additions: impl IntoIterator<Item = (String, Patch)>) -> Self {
-        let mut by_key = self.lists.by_key.clone();
-        for (key, patch) in additions {
-            by_key.entry(key).or_default().push(patch);
-        }
+    fn of(by_key: BTreeMap<String, Vec<Patch>>, options: PatchOptions) -> Self {
         let mut hasher = DefaultHasher::new();
         for (key, patches) in &by_key {
             (key, patches.len()).hash(&mut hasher);
@@ -310,28 +399,56 @@ impl PatchSet {
                 by_key,
                 identity: hasher.finish(),
             }),
-            mode: self.mode,
+            options,
             built: Mutex::default(),
         }
     }
 
-    /// The same patches, with the changed weights kept or made as needed.
+    /// These patches after those that are there.
+    #[must_use]
+    pub fn with(&self, additions: impl IntoIterator<Item = (String, Patch)>) -> Self {
+        let mut by_key = self.lists.by_key.clone();
+        for (key, patch) in additions {
+            by_key.entry(key).or_default().push(patch);
+        }
+        Self::of(by_key, self.options)
+    }
+
+    /// The same patches, all of them in one mode.
     #[must_use]
     pub fn with_mode(&self, mode: PatchMode) -> Self {
+        let mut by_key = self.lists.by_key.clone();
+        for patch in by_key.values_mut().flatten() {
+            patch.mode = mode;
+        }
+        Self::of(by_key, self.options)
+    }
+
+    /// The same patches, merged and kept in another way.
+    #[must_use]
+    pub fn with_options(&self, options: PatchOptions) -> Self {
         Self {
             lists: Arc::clone(&self.lists),
-            mode,
+            options,
             built: Mutex::default(),
         }
     }
 
+    pub fn options(&self) -> PatchOptions {
+        self.options
+    }
+
+    /// Of the patches' modes the one that is furthest from merging.
     pub fn mode(&self) -> PatchMode {
-        self.mode
+        let modes = self.lists.by_key.values().flatten().map(|patch| patch.mode);
+        modes.max().unwrap_or_default()
     }
 
     /// Equal for sets that change weights in the same way, while both exist.
     pub fn identity(&self) -> u64 {
-        self.lists.identity
+        let mut hasher = DefaultHasher::new();
+        (self.lists.identity, self.options).hash(&mut hasher);
+        hasher.finish()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -350,56 +467,53 @@ impl PatchSet {
 
     /// The changed value of a key.
     pub fn apply(&self, key: &str, weight: Tensor) -> Result<Tensor> {
-        chain(self.get(key), weight)
+        chain(self.get(key), weight, self.options.merge)
     }
 
     /// The patches of the keys that start with a prefix, as a store without it knows them.
     pub fn scoped(&self, prefix: &str) -> Arc<dyn WeightPatches> {
         Arc::new(Scoped {
             lists: Arc::clone(&self.lists),
+            options: self.options,
             prefix: prefix.to_owned(),
         })
     }
 
-    /// Whether memory holds a second copy of the weights that change.
+    /// Whether memory holds a second copy of the weights that are to be merged.
     fn has_room(&self, base: &Store, prefix: &str) -> bool {
         let bytes = |key: &str| -> Option<usize> {
             let key = key.strip_prefix(prefix)?;
             let elements: usize = base.shape(key)?.iter().product();
             Some(elements * base.dtype(key)?.size().max(2))
         };
-        let total: usize = self.keys().filter_map(bytes).sum();
+        let merged = self.lists.by_key.iter().filter(|(_, patches)| {
+            let mut modes = patches.iter().map(|patch| patch.mode);
+            modes.all(|mode| mode == PatchMode::Merged)
+        });
+        let total: usize = merged.filter_map(|(key, _)| bytes(key)).sum();
         ensure_room(&[total / size_of::<f32>()]).is_ok()
-    }
-
-    /// The mode there is memory for.
-    fn mode_for(&self, base: &Store, prefix: &str) -> PatchMode {
-        if self.mode == PatchMode::Merged && !self.has_room(base, prefix) {
-            PatchMode::OnTheFly
-        } else {
-            self.mode
-        }
     }
 
     /// As [`PatchSet::store`], shared with nobody: for weights that are to be kept in another place than those of equal
     /// sets.
     pub fn own_store(&self, base: &Arc<Store>, prefix: &str) -> Arc<Store> {
-        base.patched_as(self.scoped(prefix), self.mode_for(base, prefix))
+        let tight = !self.has_room(base, prefix);
+        base.patched_as(self.scoped(prefix), tight)
     }
 
     /// A network's weights with these patches: the same store for equal sets, for as long as one of the sets lives.
     pub fn store(&self, base: &Arc<Store>, prefix: &str) -> Arc<Store> {
-        let mode = self.mode_for(base, prefix);
+        let tight = !self.has_room(base, prefix);
         let address = base.address();
         let identity = self.identity();
-        let of = |base: usize, p: &str, i: u64, m: PatchMode| {
-            base == address && p == prefix && i == identity && m == mode
+        let of = |base: usize, p: &str, i: u64, t: bool| {
+            base == address && p == prefix && i == identity && t == tight
         };
         // Nothing is left half done under these locks.
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = built
             .iter()
-            .find(|b| of(b.base, &b.prefix, b.identity, b.mode))
+            .find(|b| of(b.base, &b.prefix, b.identity, b.tight))
         {
             return found.store.on(base.device().clone());
         }
@@ -407,15 +521,15 @@ impl PatchSet {
         shared.retain(|b| b.store.is_alive());
         let found = shared
             .iter()
-            .filter(|b| of(b.base, &b.prefix, b.identity, b.mode))
+            .filter(|b| of(b.base, &b.prefix, b.identity, b.tight))
             .find_map(|b| b.store.on(base.device().clone()));
         let store = found.unwrap_or_else(|| {
-            let store = base.patched_as(self.scoped(prefix), mode);
+            let store = base.patched_as(self.scoped(prefix), tight);
             shared.push(Built {
                 base: address,
                 prefix: prefix.to_owned(),
                 identity,
-                mode,
+                tight,
                 store: store.loose(),
             });
             store
@@ -424,7 +538,7 @@ impl PatchSet {
             base: address,
             prefix: prefix.to_owned(),
             identity,
-            mode,
+            tight,
             store: Arc::clone(&store),
         });
         store
@@ -440,7 +554,15 @@ impl fmt::Debug for PatchSet {
 /// See [`PatchSet::scoped`]. Holds the lists and not the set, which may own the store that owns this.
 struct Scoped {
     lists: Arc<Lists>,
+    options: PatchOptions,
     prefix: String,
+}
+
+impl Scoped {
+    fn get(&self, key: &str) -> &[Patch] {
+        let list = self.lists.by_key.get(&format!("{}{key}", self.prefix));
+        list.map_or(&[], Vec::as_slice)
+    }
 }
 
 impl WeightPatches for Scoped {
@@ -451,18 +573,40 @@ impl WeightPatches for Scoped {
     }
 
     fn apply(&self, key: &str, weight: Tensor) -> Result<Tensor> {
-        match self.lists.by_key.get(&format!("{}{key}", self.prefix)) {
-            Some(patches) => chain(patches, weight),
-            None => Ok(weight),
-        }
+        chain(self.get(key), weight, self.options.merge)
     }
 
     fn shape(&self, key: &str, shape: &[usize]) -> Vec<usize> {
-        let patches = self.lists.by_key.get(&format!("{}{key}", self.prefix));
-        let patches = patches.map_or(&[][..], Vec::as_slice);
         // One that does not fit changes nothing.
-        patches.iter().fold(shape.to_vec(), |shape, patch| {
+        self.get(key).iter().fold(shape.to_vec(), |shape, patch| {
             patch.changed_shape(&shape).unwrap_or(shape)
         })
+    }
+
+    fn way(&self, key: &str, shape: &[usize]) -> Way {
+        let (kept, beside) = split(self.get(key), shape);
+        let keep = if kept.is_empty() {
+            Keep::Nothing
+        } else if kept.iter().all(|patch| patch.mode == PatchMode::Merged) {
+            Keep::Merged
+        } else {
+            Keep::Made
+        };
+        Way { keep, beside }
+    }
+
+    fn apply_kept(&self, key: &str, weight: Tensor) -> Result<Tensor> {
+        let (kept, _) = split(self.get(key), weight.shape());
+        chain(kept, weight, self.options.merge)
+    }
+
+    fn make(&self, key: &str, weight: Tensor) -> Result<Tensor> {
+        // What is never stored is not rounded on the way either.
+        let (kept, _) = split(self.get(key), weight.shape());
+        chain(kept, weight, MergeDtype::Fp32)
+    }
+
+    fn stored_as(&self, dtype: Dtype) -> Option<Dtype> {
+        self.options.storage.format(dtype)
     }
 }

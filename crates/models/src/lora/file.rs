@@ -354,11 +354,11 @@ impl Loaded {
         ours.map(|(target, (change, source))| {
             let patch = Patch {
                 strength,
-                strength_model: 1.0,
                 slice: target.slice,
                 reorder: target.reorder,
                 change: change.clone(),
                 source: *source,
+                ..Patch::scaled(1.0)
             };
             (target.key.clone(), patch)
         })

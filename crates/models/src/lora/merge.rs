@@ -4,7 +4,7 @@ use fresco_tensor::nn::Linear;
 use fresco_tensor::{Device, Result, Stored, Tensor, TensorError};
 
 use super::adapter::{Adapter, Factor, Kind, glora_layout};
-use crate::patch::Reorder;
+use crate::patch::{MergeDtype, OftStrength, Reorder};
 
 /// Products below this many multiplications are not worth packing a matrix for.
 const SMALL: usize = 1 << 15;
@@ -193,7 +193,17 @@ fn add_identity(blocks: &mut Tensor, b: usize, scale: f32) {
     }
 }
 
-fn oft(blocks: &Stored, alpha: Option<f64>, strength: f64, weight: &Tensor) -> Result<Tensor> {
+/// What the blocks are scaled by before the change itself is: by the strength, which then counts twice, as in the
+/// reference; or not at all.
+fn inner_strength(how: &How) -> f64 {
+    match how.oft {
+        OftStrength::Compat => how.strength,
+        OftStrength::Linear => 1.0,
+    }
+}
+
+fn oft(blocks: &Stored, alpha: Option<f64>, how: &How, weight: &Tensor) -> Result<Tensor> {
+    let strength = inner_strength(how);
     let (r, b) = rotations(blocks, alpha)?;
     let mut change = r.mul_scalar(strength as f32);
     add_identity(&mut change, b, -strength as f32);
@@ -216,9 +226,10 @@ fn boft(
     blocks: &Stored,
     rescale: Option<&Stored>,
     alpha: Option<f64>,
-    strength: f64,
+    how: &How,
     weight: &Tensor,
 ) -> Result<Tensor> {
+    let strength = inner_strength(how);
     let stages = blocks.shape().first().copied().unwrap_or(0);
     let (mut r, b) = rotations(blocks, alpha)?;
     if strength != 1.0 {
@@ -259,7 +270,7 @@ fn boft(
 }
 
 /// What an adapter adds for a strength of one, and the scale that alpha gives it.
-fn contribution(adapter: &Adapter, strength: f64, weight: &Tensor) -> Result<(Tensor, f64)> {
+fn contribution(adapter: &Adapter, how: &How, weight: &Tensor) -> Result<(Tensor, f64)> {
     let over = |rank: usize| adapter.alpha.map_or(1.0, |a| a / rank as f64);
     match &adapter.kind {
         Kind::Lora { up, down, mid, .. } => {
@@ -323,9 +334,9 @@ fn contribution(adapter: &Adapter, strength: f64, weight: &Tensor) -> Result<(Te
             };
             Ok((change, over(rank)))
         }
-        Kind::Oft { blocks } => Ok((oft(blocks, adapter.alpha, strength, weight)?, 1.0)),
+        Kind::Oft { blocks } => Ok((oft(blocks, adapter.alpha, how, weight)?, 1.0)),
         Kind::Boft { blocks, rescale } => {
-            let change = boft(blocks, rescale.as_ref(), adapter.alpha, strength, weight)?;
+            let change = boft(blocks, rescale.as_ref(), adapter.alpha, how, weight)?;
             Ok((change, 1.0))
         }
     }
@@ -389,32 +400,38 @@ pub(crate) fn padded(t: &Tensor, shape: &[usize]) -> Result<Tensor> {
     Ok(out)
 }
 
+/// What beside the adapter decides a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) strength: f64,
+    pub(crate) reorder: Option<Reorder>,
+    pub(crate) oft: OftStrength,
+    pub(crate) merge: MergeDtype,
+}
+
 impl Adapter {
     /// The weight with the change made.
-    pub fn apply(
-        &self,
-        mut weight: Tensor,
-        strength: f64,
-        reorder: Option<Reorder>,
-    ) -> Result<Tensor> {
+    pub(crate) fn apply(&self, mut weight: Tensor, how: &How) -> Result<Tensor> {
         let shape = self
             .changed_shape(weight.shape())
             .map_err(|reason| invalid(self.name(), reason))?;
         weight = padded(&weight, &shape)?;
-        let (change, scale) = contribution(self, strength, &weight)?;
+        let (change, scale) = contribution(self, how, &weight)?;
         let change = change.reshape(weight.shape())?;
         if let Some(dora) = &self.dora_scale {
-            let change = change.mul_scalar(scale as f32);
-            return decompose(weight, &change, dora, strength, reorder);
+            let change = how.merge.rounded(change.mul_scalar(scale as f32))?;
+            let changed = decompose(weight, &change, dora, how.strength, how.reorder)?;
+            return how.merge.rounded(changed);
         }
-        let by = (strength * scale) as f32;
-        if reorder.is_none() {
+        let by = (how.strength * scale) as f32;
+        if how.reorder.is_none() && how.merge != MergeDtype::Fp16 {
             for (w, c) in weight.data_mut().iter_mut().zip(change.data()) {
                 *w += by * c;
             }
             return Ok(weight);
         }
-        weight.add(&reordered(&change.mul_scalar(by), reorder)?)
+        let change = how.merge.rounded(change.mul_scalar(by))?;
+        how.merge.rounded(weight.add(&reordered(&change, how.reorder)?)?)
     }
 }
 

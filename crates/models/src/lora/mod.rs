@@ -16,4 +16,4 @@ pub use extract::extract;
 pub use file::{Loaded, LoraFile, LoraProblem, load};
 pub use names::NameMap;
 
-pub(crate) use merge::{padded, reordered};
+pub(crate) use merge::{How, padded, reordered};

@@ -5,38 +5,25 @@
 
 mod layers;
 mod origin;
+mod patched;
 mod units;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use fresco_tensor::nn::{
-    Conv2d, Embedding, Group, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, Slot, Value,
+    Conv2d, Embedding, Group, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, Side, Slot, Value,
 };
 use fresco_tensor::{Device, Dtype, Stored, Tensor, TensorError, WeightFile, WeightInfo};
 
 use crate::error::{ModelError, Result};
-use crate::patch::PatchMode;
-use crate::rounding::rounded;
 
 use layers::{Built, Layer};
 pub use origin::Origin;
+use patched::Patched;
+pub use patched::{Beside, Keep, Way, WeightPatches};
 pub use units::UnitInfo;
-
-/// Changes to weights: LoRA and its relatives, merges.
-pub trait WeightPatches: Send + Sync {
-    /// The keys that change, weights and biases, as the store knows them.
-    fn keys(&self) -> Vec<String>;
-
-    /// The changed value of one of them.
-    fn apply(&self, key: &str, weight: Tensor) -> Result<Tensor>;
-
-    /// The shape that one of them has afterwards.
-    fn shape(&self, _key: &str, shape: &[usize]) -> Vec<usize> {
-        shape.to_vec()
-    }
-}
 
 enum Source {
     File {
@@ -44,29 +31,7 @@ enum Source {
         keys: BTreeMap<String, (Origin, WeightInfo)>,
     },
     Memory(BTreeMap<String, Stored>),
-    Patched {
-        base: Arc<Store>,
-        patches: Arc<dyn WeightPatches>,
-        touched: BTreeSet<String>,
-        mode: PatchMode,
-    },
-}
-
-/// A patched value in the format that the value had.
-fn patched_value(base: &Store, patches: &dyn WeightPatches, key: &str) -> Result<Stored> {
-    let stored = base.raw(key)?;
-    let plain = stored.to_f32().map_err(|e| base.unusable(key, e))?;
-    let changed = patches.apply(key, plain)?;
-    let dtype = patched_dtype(stored.dtype());
-    rounded(&changed, dtype, key).map_err(|e| base.unusable(key, e))
-}
-
-/// Formats that cannot be written (blocks, integers) become f32.
-fn patched_dtype(dtype: Dtype) -> Dtype {
-    match dtype {
-        Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2 => dtype,
-        _ => Dtype::F32,
-    }
+    Patched(Patched),
 }
 
 /// See the [module](self).
@@ -109,7 +74,7 @@ struct Weights {
 impl Store {
     fn with_source(file: String, device: Device, source: Source) -> Arc<Self> {
         let (group, short) = match &source {
-            Source::Patched { base, .. } => (base.weights.group.clone(), base.weights.short),
+            Source::Patched(Patched { base, .. }) => (base.weights.group.clone(), base.weights.short),
             _ => (Group::new(), false),
         };
         Arc::new(Self {
@@ -155,7 +120,7 @@ impl Store {
     /// The store whose weights this one changes.
     pub fn base(&self) -> Option<&Arc<Self>> {
         match &self.weights.source {
-            Source::Patched { base, .. } => Some(base),
+            Source::Patched(Patched { base, .. }) => Some(base),
             _ => None,
         }
     }
@@ -212,29 +177,20 @@ impl Store {
     /// The same weights with some of them changed. Layers that no patch touches are shared.
     #[must_use]
     pub fn patched(self: &Arc<Self>, patches: Arc<dyn WeightPatches>) -> Arc<Self> {
-        self.patched_as(patches, PatchMode::Merged)
+        self.patched_as(patches, false)
     }
 
-    /// As [`Store::patched`]. On the fly, the large weights (of linear layers and convolutions) are changed at every use
-    /// and never kept; results are the same.
+    /// As [`Store::patched`]. If memory is tight, the large weights (of linear layers and convolutions) are changed at
+    /// every use and never kept; results are the same.
     #[must_use]
     pub fn patched_as(
         self: &Arc<Self>,
         patches: Arc<dyn WeightPatches>,
-        mode: PatchMode,
+        tight: bool,
     ) -> Arc<Self> {
-        let keys = patches.keys().into_iter();
-        let touched = keys.filter(|key| self.has(key)).collect();
-        Self::with_source(
-            self.weights.file.clone(),
-            self.device.clone(),
-            Source::Patched {
-                base: Arc::clone(self),
-                patches,
-                touched,
-                mode,
-            },
-        )
+        let file = self.weights.file.clone();
+        let source = Source::Patched(Patched::new(self, patches, tight));
+        Self::with_source(file, self.device.clone(), source)
     }
 
     /// The file, for messages.
@@ -252,7 +208,7 @@ impl Store {
         match &self.weights.source {
             Source::File { keys, .. } => keys.keys().map(String::as_str).collect(),
             Source::Memory(weights) => weights.keys().map(String::as_str).collect(),
-            Source::Patched { base, .. } => base.keys(),
+            Source::Patched(Patched { base, .. }) => base.keys(),
         }
     }
 
@@ -264,7 +220,7 @@ impl Store {
         match &self.weights.source {
             Source::File { keys, .. } => keys.get(key).map(|(_, info)| info.shape.as_slice()),
             Source::Memory(weights) => weights.get(key).map(Stored::shape),
-            Source::Patched { base, .. } => base.shape(key),
+            Source::Patched(Patched { base, .. }) => base.shape(key),
         }
     }
 
@@ -272,7 +228,7 @@ impl Store {
         match &self.weights.source {
             Source::File { keys, .. } => keys.get(key).map(|(_, info)| info.dtype),
             Source::Memory(weights) => weights.get(key).map(Stored::dtype),
-            Source::Patched { base, .. } => base.dtype(key),
+            Source::Patched(Patched { base, .. }) => base.dtype(key),
         }
     }
 
@@ -299,6 +255,10 @@ impl Store {
 
     /// A value that a layer in memory has.
     fn built_value(&self, key: &str) -> Result<Option<Stored>> {
+        if self.change().is_some_and(|change| change.is_beside(key)) {
+            // The layer's weight is not all of it.
+            return Ok(None);
+        }
         let (unit, part) = units::unit_of(key);
         let Some(layer) = self.built(unit) else {
             return Ok(None);
@@ -309,15 +269,19 @@ impl Store {
         shaped.transpose().map_err(|e| self.unusable(key, e))
     }
 
+    /// What a patched store changes.
+    fn change(&self) -> Option<&Patched> {
+        match &self.weights.source {
+            Source::Patched(change) => Some(change),
+            _ => None,
+        }
+    }
+
     /// The shape of a key with its patches.
     fn changed_shape(&self, key: &str) -> Option<Vec<usize>> {
         let shape = self.shape(key)?;
-        Some(match &self.weights.source {
-            Source::Patched {
-                patches, touched, ..
-            } if touched.contains(key) => patches.shape(key, shape),
-            _ => shape.to_vec(),
-        })
+        let changed = self.change().and_then(|change| change.shape(key, shape));
+        Some(changed.unwrap_or_else(|| shape.to_vec()))
     }
 
     /// A value in its storage format: that of a layer in memory, or read from the file.
@@ -334,48 +298,8 @@ impl Store {
                 origin.value(&whole).map_err(|e| self.unusable(key, e))
             }
             Source::Memory(weights) => weights.get(key).cloned().ok_or_else(|| self.missing(key)),
-            Source::Patched {
-                base,
-                patches,
-                touched,
-                ..
-            } => {
-                if touched.contains(key) {
-                    patched_value(base, &**patches, key)
-                } else {
-                    base.raw(key)
-                }
-            }
+            Source::Patched(change) => change.value(key),
         }
-    }
-
-    /// What makes the weight of a layer at every use, if that is how it is to be.
-    fn on_the_fly(&self, key: &str) -> Option<(&Arc<Self>, &[usize], Dtype, MakeWeight)> {
-        let Source::Patched {
-            base,
-            patches,
-            touched,
-            mode: PatchMode::OnTheFly,
-        } = &self.weights.source
-        else {
-            return None;
-        };
-        let key = format!("{key}.weight");
-        if !touched.contains(&key) {
-            return None;
-        }
-        let (shape, dtype) = (base.shape(&key)?, patched_dtype(base.dtype(&key)?));
-        let (from, patches) = (Arc::clone(base), Arc::clone(patches));
-        let make: MakeWeight = Arc::new(move || {
-            patched_value(&from, &*patches, &key).map_err(|error| match error {
-                ModelError::Tensor(error) => error,
-                other => TensorError::Invalid {
-                    op: "patched weight",
-                    reason: other.to_string(),
-                },
-            })
-        });
-        Some((base, shape, dtype, make))
     }
 
     fn bias(&self, key: &str) -> Result<Option<Stored>> {
@@ -399,13 +323,9 @@ impl Store {
         self.lock().get(unit).and_then(Built::layer)
     }
 
-    /// Whether a patch of this store changes the unit.
+    /// Whether the unit has a layer of its own here.
     fn changes(&self, unit: &str) -> bool {
-        let Source::Patched { touched, .. } = &self.weights.source else {
-            return true;
-        };
-        let part = |part: &str| touched.contains(&format!("{unit}.{part}"));
-        part("weight") || part("bias") || touched.contains(unit)
+        self.change().is_none_or(|change| change.changes(unit))
     }
 
     /// A slot for a layer of these weights.
@@ -424,7 +344,7 @@ impl Store {
         if let Some(layer) = self.kept(key) {
             return Ok(layer);
         }
-        if let Source::Patched { base, .. } = &self.weights.source
+        if let Source::Patched(Patched { base, .. }) = &self.weights.source
             && !self.changes(key)
         {
             return below(base);
@@ -448,10 +368,31 @@ impl Store {
         Some(layer)
     }
 
+    /// A value as a layer of this store keeps it.
+    fn part(&self, key: &str) -> Result<Stored> {
+        match self.change() {
+            Some(change) => change.kept(key),
+            None => self.raw(key),
+        }
+    }
+
     /// Weight and bias of a layer.
     fn parts(&self, key: &str) -> Result<(Stored, Option<Stored>)> {
-        let bias = self.bias(key)?;
-        Ok((self.raw(&format!("{key}.weight"))?, bias))
+        let bias = format!("{key}.bias");
+        let bias = self.has(&bias).then(|| self.part(&bias)).transpose()?;
+        Ok((self.part(&format!("{key}.weight"))?, bias))
+    }
+
+    /// What stands beside a layer, each made by `make`.
+    fn sides(
+        &self,
+        key: &str,
+        make: impl Fn(&Beside, &Group) -> Result<Side, TensorError>,
+    ) -> Result<Vec<Side>> {
+        let beside = self.change().map_or(&[][..], |change| change.beside(key));
+        let sides = beside.iter().map(|one| make(one, &self.weights.group));
+        let sides: Result<Vec<_>, _> = sides.collect();
+        sides.map_err(|e| self.unusable(key, e))
     }
 
     fn mixed(&self, key: &str) -> ModelError {
@@ -463,10 +404,20 @@ impl Store {
 
     /// `key.weight` with `key.bias` if there is one, as a linear layer.
     pub fn linear(&self, key: &str) -> Result<Arc<Linear>> {
-        if let Some((base, shape, dtype, make)) = self.on_the_fly(key) {
+        let plain = self.plain_linear(key)?;
+        let sides = self.sides(key, |one, group| Side::linear(one.matrices(), group))?;
+        if sides.is_empty() {
+            return Ok(plain);
+        }
+        let layer = plain.beside(self.bias(key)?.as_ref(), sides);
+        Ok(Arc::new(layer.map_err(|e| self.unusable(key, e))?))
+    }
+
+    fn plain_linear(&self, key: &str) -> Result<Arc<Linear>> {
+        if let Some((base, (shape, dtype, make))) = self.change().and_then(|c| c.made(key)) {
             let below = base.linear(key)?;
             let (bias, slot) = (self.bias(key)?, Arc::clone(below.slot()));
-            let weight = (shape, dtype, holding(make, below));
+            let weight = (&*shape, dtype, holding(make, below));
             let linear = Linear::made_in_slot(weight, bias.as_ref(), slot);
             return Ok(Arc::new(linear.map_err(|e| self.unusable(key, e))?));
         }
@@ -489,10 +440,22 @@ impl Store {
 
     /// The same as a convolution.
     pub fn conv(&self, key: &str, stride: usize, padding: Padding) -> Result<Arc<Conv2d>> {
-        if let Some((base, shape, dtype, make)) = self.on_the_fly(key) {
+        let plain = self.plain_conv(key, stride, padding)?;
+        let sides = self.sides(key, |one, group| {
+            Side::conv(one.matrices(), stride, padding, group)
+        })?;
+        if sides.is_empty() {
+            return Ok(plain);
+        }
+        let layer = plain.beside(self.bias(key)?.as_ref(), sides);
+        Ok(Arc::new(layer.map_err(|e| self.unusable(key, e))?))
+    }
+
+    fn plain_conv(&self, key: &str, stride: usize, padding: Padding) -> Result<Arc<Conv2d>> {
+        if let Some((base, (shape, dtype, make))) = self.change().and_then(|c| c.made(key)) {
             let below = base.conv(key, stride, padding)?;
             let (bias, slot) = (self.bias(key)?, Arc::clone(below.slot()));
-            let weight = (shape, dtype, holding(make, below));
+            let weight = (&*shape, dtype, holding(make, below));
             let conv = Conv2d::made_in_slot(weight, bias.as_ref(), stride, padding, slot);
             return Ok(Arc::new(conv.map_err(|e| self.unusable(key, e))?));
         }
@@ -561,7 +524,7 @@ impl Store {
             key,
             |base| base.embedding(key).map(Layer::Embedding),
             || {
-                let weight = self.raw(&format!("{key}.weight"))?;
+                let weight = self.part(&format!("{key}.weight"))?;
                 let table = Embedding::in_slot(&weight, self.slot(&weight, None));
                 let table = table.map_err(|e| self.unusable(key, e))?;
                 Ok(Layer::Embedding(Arc::new(table)))
@@ -579,7 +542,7 @@ impl Store {
             key,
             |base| base.value(key).map(Layer::Value),
             || {
-                let stored = self.raw(key)?;
+                let stored = self.part(key)?;
                 let value = Value::in_slot(&stored, self.slot(&stored, None));
                 Ok(Layer::Value(Arc::new(value)))
             },
@@ -604,7 +567,7 @@ impl Store {
 
     fn unit_list(&self) -> &[UnitInfo] {
         self.weights.units.get_or_init(|| {
-            let Source::Patched { base, .. } = &self.weights.source else {
+            let Source::Patched(Patched { base, .. }) = &self.weights.source else {
                 return units::units(self);
             };
             let mut units = base.units();
@@ -620,30 +583,16 @@ impl Store {
 
     /// Whether this store has a layer of its own for a unit.
     fn owns(&self, unit: &str) -> bool {
-        let weight = format!("{unit}.weight");
-        match &self.weights.source {
-            // The weights of linear layers and convolutions are made at every use.
-            Source::Patched {
-                mode: PatchMode::OnTheFly,
-                touched,
-                ..
-            } if touched.contains(&weight) => {
-                let rank = self.shape(&weight).map_or(0, <[usize]>::len);
-                rank < 2 || units::is_embedding(unit, rank)
-            }
-            _ => self.changes(unit),
-        }
+        self.change().is_none_or(|change| change.owns(unit))
     }
 
     /// Bytes of a unit with its patches.
     fn changed_bytes(&self, unit: &str) -> u64 {
         let part = |key: String| {
-            let mut dtype = self.dtype(&key)?;
-            if let Source::Patched { touched, .. } = &self.weights.source
-                && touched.contains(&key)
-            {
-                dtype = patched_dtype(dtype);
-            }
+            let dtype = match self.change() {
+                Some(change) => change.dtype(&key)?,
+                None => self.dtype(&key)?,
+            };
             units::bytes(&self.changed_shape(&key)?, dtype)
         };
         let keys = [
@@ -656,11 +605,12 @@ impl Store {
 
     /// Units whose patches are applied at every use.
     pub fn on_the_fly_units(&self) -> usize {
-        let of = |unit: &&UnitInfo| self.changes(&unit.name) && !unit.own;
-        match &self.weights.source {
-            Source::Patched { .. } => self.unit_list().iter().filter(of).count(),
-            _ => 0,
-        }
+        self.change().map_or(0, Patched::made_units)
+    }
+
+    /// Units that have patches beside them.
+    pub fn bypassed_units(&self) -> usize {
+        self.change().map_or(0, Patched::beside_units)
     }
 
     /// Bytes of all units.

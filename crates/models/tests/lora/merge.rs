@@ -76,11 +76,10 @@ fn parts_of_a_matrix() {
     };
     let patch = |start: usize, len: usize, rows: usize| Patch {
         strength: 2.0,
-        strength_model: 1.0,
         slice: Some(Slice { dim: 0, start, len }),
-        reorder: None,
         change: diff(rows),
         source: 1,
+        ..Patch::scaled(1.0)
     };
     let run = |patch: Patch| {
         let set = Arc::new(PatchSet::default().with([("a".to_owned(), patch)]));
