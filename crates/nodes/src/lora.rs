@@ -1,16 +1,19 @@
 //! LoRA nodes, and what all nodes that change weights share: which weights a value has and how patches are added.
 
 mod extract;
+mod kept;
 mod loader;
+mod tuned;
 
 use std::sync::Arc;
 
 use fresco_graph::{Cx, NodeEntry, NodeError, entry};
-use fresco_models::lora::{Loaded, LoraFile, NameMap, load};
+use fresco_models::lora::{Loaded, NameMap, load};
 use fresco_models::patch::Patch;
-use fresco_models::{PatchSet, Store};
+use fresco_models::{LoraStorage, OftStrength, PatchOptions, PatchSet, Store};
 
-pub use fresco_models::PatchMode;
+pub use fresco_models::{MergeDtype, PatchMode};
+pub(crate) use kept::open_lora;
 
 use crate::clip::Clip;
 use crate::sampling::Model;
@@ -21,6 +24,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<loader::LoraLoader>(),
     entry::<loader::LoraLoaderModelOnly>(),
     entry::<extract::LoraSave>(),
+    entry::<tuned::FrescoLoraLoader>(),
 ];
 
 /// Settings of the program that LoRA nodes obey; a resource of the assembly, defaults when absent.
@@ -30,15 +34,30 @@ pub struct LoraOptions {
     pub mode: PatchMode,
 }
 
-/// The number format in which patches are merged into weights; a resource of the assembly, automatic when absent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MergeDtype {
-    /// Single precision, whatever the weights are stored in.
-    #[default]
-    Auto,
-    /// Rounded to half precision on the way.
-    Fp16,
-    Fp32,
+/// How the patches of one node are to be applied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Application {
+    pub(crate) mode: PatchMode,
+    pub(crate) oft: OftStrength,
+    pub(crate) merge: MergeDtype,
+    /// In place of what the value's loader was told.
+    pub(crate) storage: Option<LoraStorage>,
+}
+
+impl Application {
+    /// As the program was told to.
+    pub(crate) fn usual(cx: &Cx) -> Self {
+        let resources = &cx.resources;
+        Self {
+            mode: resources
+                .get::<LoraOptions>()
+                .map_or_else(PatchMode::default, |o| o.mode),
+            merge: resources
+                .get::<MergeDtype>()
+                .map_or_else(MergeDtype::default, |m| *m),
+            ..Self::default()
+        }
+    }
 }
 
 /// A value on a link whose weights can be changed.
@@ -53,6 +72,11 @@ pub(crate) trait Weights: Sized {
 
     /// The names that LoRA files have for these weights.
     fn lora_names(&self) -> Result<NameMap, NodeError>;
+
+    /// What the loader of the value said that changed weights are kept as.
+    fn lora_storage(&self) -> LoraStorage {
+        LoraStorage::default()
+    }
 }
 
 impl Weights for Model {
@@ -86,6 +110,10 @@ impl Weights for Model {
             names = names.and(NameMap::for_model(&keys));
         }
         Ok(names)
+    }
+
+    fn lora_storage(&self) -> LoraStorage {
+        Self::lora_storage(self)
     }
 }
 
@@ -145,22 +173,24 @@ pub(crate) fn with_patches<T: Weights>(
     what: &str,
     cx: &Cx,
 ) -> Result<T, NodeError> {
-    let mode = cx.resources.get::<LoraOptions>().map(|o| o.mode);
-    add_patches(value, patches, what, mode)
+    add_patches(value, patches, what, Some(Application::usual(cx)))
 }
 
-/// Patches of keys that the value lacks are left out; those that do not fit are reported, and do nothing.
+/// Patches of keys that the value lacks are left out; those that do not fit are reported, and do nothing. Without an
+/// application they are merged as the value's other patches are.
 pub(crate) fn add_patches<T: Weights>(
     value: T,
     patches: Vec<(String, Patch)>,
     what: &str,
-    mode: Option<PatchMode>,
+    application: Option<Application>,
 ) -> Result<T, NodeError> {
     let stores = value.stores()?;
-    let old = value.weight_patches().cloned().unwrap_or_default();
+    let old = value.weight_patches().cloned();
+    let fresh = old.is_none();
+    let old = old.unwrap_or_default();
     let mut ours = Vec::new();
     let mut odd = Vec::new();
-    for (key, patch) in patches {
+    for (key, mut patch) in patches {
         let Some(shape) = shape_of(&stores, &key) else {
             continue;
         };
@@ -170,6 +200,10 @@ pub(crate) fn add_patches<T: Weights>(
         });
         if let Err(reason) = patch.changed_shape(&shape) {
             odd.push(format!("{key}: {reason}"));
+        }
+        if let Some(application) = application {
+            patch.mode = application.mode;
+            patch.oft = application.oft;
         }
         ours.push((key, patch));
     }
@@ -183,51 +217,44 @@ pub(crate) fn add_patches<T: Weights>(
     if ours.is_empty() {
         return Ok(value);
     }
-    let mut set = old.with(ours);
-    if let Some(mode) = mode {
-        set = set.with_mode(mode);
+    let mut options = old.options();
+    if fresh {
+        options.storage = value.lora_storage();
     }
+    if let Some(application) = application {
+        options = PatchOptions {
+            merge: application.merge,
+            storage: application.storage.unwrap_or(options.storage),
+        };
+    }
+    let set = old.with(ours).with_options(options);
     value.with_patch_set(Arc::new(set))
-}
-
-/// Opens a LoRA of the user's folders.
-pub(crate) fn open_lora(cx: &Cx, name: &str) -> Result<LoraFile, NodeError> {
-    let folders = cx.resource::<fresco_files::folders::Folders>()?;
-    let path = folders
-        .require("loras", name)
-        .map_err(|e| NodeError::file_not_found(e.to_string()))?;
-    Ok(LoraFile::open(&path)?)
 }
 
 /// How many names a report lists.
 const NAMED: usize = 5;
 
-/// Everything in a file that the names lead to; says what is not used.
-pub(crate) fn load_lora(file: &LoraFile, names: &NameMap, cx: &Cx) -> Result<Loaded, NodeError> {
+/// Everything in a file that the names lead to; says what is not used, in the log once per file.
+pub(crate) fn load_lora(lora: &kept::Lora, names: &NameMap, cx: &Cx) -> Result<Loaded, NodeError> {
+    let file = lora.file();
     let loaded = load(file, names)?;
     let total = loaded.used + loaded.unused.len();
-    if !loaded.unused.is_empty() {
-        let shown: Vec<&str> = loaded
-            .unused
-            .iter()
-            .take(NAMED)
-            .map(String::as_str)
-            .collect();
-        let more = loaded.unused.len() - shown.len();
+    if loaded.unused.is_empty() {
+        return Ok(loaded);
+    }
+    let text = format!("{} of {total} LoRA keys match the model", loaded.used);
+    if lora.is_news(&loaded.unused) {
+        let shown = loaded.unused.iter().take(NAMED).map(String::as_str);
+        let shown: Vec<&str> = shown.collect();
+        let more = match loaded.unused.len() - shown.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
         let path = file.path().display();
-        let text = format!("{} of {total} LoRA keys match the model", loaded.used);
-        tracing::warn!(
-            "{path}: {text}; not loaded: {}{}",
-            shown.join(", "),
-            if more > 0 {
-                format!(" and {more} more")
-            } else {
-                String::new()
-            }
-        );
-        if loaded.used == 0 {
-            cx.services.text(&cx.node_id, &text);
-        }
+        tracing::warn!("{path}: {text}; not loaded: {}{more}", shown.join(", "));
+    }
+    if loaded.used == 0 {
+        cx.services.text(&cx.node_id, &text);
     }
     Ok(loaded)
 }

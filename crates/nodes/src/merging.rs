@@ -76,11 +76,8 @@ fn mixed<T: Weights>(
             };
             let patch = Patch {
                 strength: mix.strength,
-                strength_model: mix.strength_model,
-                slice: None,
-                reorder: None,
                 change: Change::Weight(Arc::new(other)),
-                source: 0,
+                ..Patch::scaled(mix.strength_model)
             };
             patches.push((full, patch));
         }

@@ -52,6 +52,7 @@ pub enum Component {
     Vae,
     Vision,
     Control,
+    Lora,
 }
 
 impl Component {
@@ -63,6 +64,7 @@ impl Component {
             Self::Vae => "vae",
             Self::Vision => "vision",
             Self::Control => "control",
+            Self::Lora => "lora",
         }
     }
 
@@ -78,6 +80,7 @@ impl Component {
             Self::Diffusion | Self::Control => false,
             Self::Vae => settings.cpu_vae,
             Self::Text | Self::Vision => !settings.gpu_only && !roomy,
+            Self::Lora => true,
         };
         if stays { Device::cpu() } else { primary }
     }
@@ -88,6 +91,7 @@ impl Component {
         let on_device = match self {
             Self::Diffusion | Self::Control => settings.state == VramState::HighVram,
             Self::Text | Self::Vae | Self::Vision => settings.gpu_only,
+            Self::Lora => false,
         };
         if on_device {
             registry.primary()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Bound;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fresco_tensor::{Stored, WeightError, WeightFile, open_weights};
 use indexmap::IndexMap;
@@ -48,12 +48,14 @@ pub(super) enum Place {
     Made(Stored),
 }
 
-/// An open file; its tensors are read when a model asks for them.
+/// An open file; its tensors are read when a model asks for them, or kept. Clones share what is kept.
 #[derive(Clone)]
 pub struct LoraFile {
     file: Arc<dyn WeightFile>,
-    tensors: BTreeMap<String, Place>,
+    tensors: Arc<BTreeMap<String, Place>>,
     identity: u64,
+    /// All tensors of the file by their names there.
+    kept: Arc<Mutex<Option<BTreeMap<String, Stored>>>>,
 }
 
 impl LoraFile {
@@ -75,9 +77,60 @@ impl LoraFile {
         let tensors = convert(tensors, &*file);
         Ok(Self {
             file,
-            tensors,
+            tensors: Arc::new(tensors),
             identity,
+            kept: Arc::default(),
         })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<BTreeMap<String, Stored>>> {
+        // It is all there or not at all.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What all tensors take.
+    pub fn bytes(&self) -> u64 {
+        let infos = self.file.names().into_iter();
+        let infos = infos.filter_map(|name| self.file.info(&name));
+        infos
+            .filter_map(|info| info.dtype.bytes_for(info.shape.iter().product()))
+            .map(|bytes| bytes as u64)
+            .sum()
+    }
+
+    /// Reads all tensors into memory, if they are not there, and says how many bytes that was.
+    pub fn keep(&self) -> Result<u64, LoraProblem> {
+        if self.is_kept() {
+            return Ok(0);
+        }
+        let mut all = BTreeMap::new();
+        for name in self.file.names() {
+            let value = self.file.read(&name)?;
+            all.insert(name, value);
+        }
+        let bytes = all.values().map(|value| value.bytes().len() as u64).sum();
+        *self.kept() = Some(all);
+        Ok(bytes)
+    }
+
+    pub fn is_kept(&self) -> bool {
+        self.kept().is_some()
+    }
+
+    /// Drops the kept tensors; what patches have of them stays with those.
+    pub fn forget(&self) {
+        let kept = self.kept().take();
+        // Freed outside the lock.
+        drop(kept);
+    }
+
+    /// A tensor by its name in the file.
+    fn stored(&self, own: &str) -> Result<Stored, LoraProblem> {
+        let kept = self.kept().as_ref().and_then(|all| all.get(own).cloned());
+        match kept {
+            Some(value) => Ok(value),
+            None => Ok(self.file.read(own)?),
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -119,7 +172,7 @@ impl LoraFile {
         let value = match self.tensors.get(name) {
             None => return Ok(None),
             Some(Place::Made(value)) => value.clone(),
-            Some(Place::Named(own)) => self.file.read(own)?,
+            Some(Place::Named(own)) => self.stored(own)?,
         };
         let plain = value.to_f32().map_err(|e| self.unusable(name, &e))?;
         if plain.data().iter().any(|v| !v.is_finite()) {

@@ -431,7 +431,8 @@ impl Adapter {
             return Ok(weight);
         }
         let change = how.merge.rounded(change.mul_scalar(by))?;
-        how.merge.rounded(weight.add(&reordered(&change, how.reorder)?)?)
+        how.merge
+            .rounded(weight.add(&reordered(&change, how.reorder)?)?)
     }
 }
 

@@ -74,7 +74,9 @@ struct Weights {
 impl Store {
     fn with_source(file: String, device: Device, source: Source) -> Arc<Self> {
         let (group, short) = match &source {
-            Source::Patched(Patched { base, .. }) => (base.weights.group.clone(), base.weights.short),
+            Source::Patched(Patched { base, .. }) => {
+                (base.weights.group.clone(), base.weights.short)
+            }
             _ => (Group::new(), false),
         };
         Arc::new(Self {
@@ -183,11 +185,7 @@ impl Store {
     /// As [`Store::patched`]. If memory is tight, the large weights (of linear layers and convolutions) are changed at
     /// every use and never kept; results are the same.
     #[must_use]
-    pub fn patched_as(
-        self: &Arc<Self>,
-        patches: Arc<dyn WeightPatches>,
-        tight: bool,
-    ) -> Arc<Self> {
+    pub fn patched_as(self: &Arc<Self>, patches: Arc<dyn WeightPatches>, tight: bool) -> Arc<Self> {
         let file = self.weights.file.clone();
         let source = Source::Patched(Patched::new(self, patches, tight));
         Self::with_source(file, self.device.clone(), source)

@@ -99,7 +99,7 @@ fn not_a_weight_file() {
 
 /// Shapes that fit nothing are reported with both shapes and leave the weight alone.
 #[test]
-fn changes_that_do_not_fit() {
+fn l08_changes_that_do_not_fit() {
     let folder = tempfile::tempdir().unwrap();
     let cases: &[&[(&str, &[usize])]] = &[
         &[("lora_up.weight", &[9, 2]), ("lora_down.weight", &[2, 6])],
@@ -152,7 +152,7 @@ fn changes_that_do_not_fit() {
 
 /// The control files of Black Forest Labs widen the first layer and replace norms.
 #[test]
-fn control_files_are_renamed() {
+fn l06_control_files_are_renamed() {
     let folder = tempfile::tempdir().unwrap();
     let file = write(
         folder.path(),

@@ -342,7 +342,7 @@ fn decomposed(w: &Matrix, changed: &Matrix, m: &[f64], places: usize, strength: 
 }
 
 #[test]
-fn kinds_by_their_formulas() {
+fn l01_kinds_by_their_formulas() {
     let folder = tempfile::tempdir().unwrap();
     let mut ran = 0;
     for case in CASES {
@@ -422,7 +422,7 @@ fn rotations(blocks: &Tensor, alpha: Option<f32>) -> Vec<Matrix> {
 }
 
 #[test]
-fn rotations_by_their_formulas() {
+fn l01_rotations_by_their_formulas() {
     let folder = tempfile::tempdir().unwrap();
     for shape in [&[16, 8][..], &[16, 8, 3, 3]] {
         let weight = synthetic::weight("formulas.weight", shape).unwrap();
@@ -494,7 +494,7 @@ fn rotations_by_their_formulas() {
 
 /// What adds to the weight can come in any order; what depends on the weight cannot.
 #[test]
-fn the_order_of_two_changes() {
+fn l02_the_order_of_two_changes() {
     let folder = tempfile::tempdir().unwrap();
     let shape = &[12, 8];
     let weight = synthetic::weight("formulas.weight", shape).unwrap();

@@ -36,7 +36,7 @@ fn relative_error(actual: &Tensor, expected: &Tensor) -> f64 {
 }
 
 #[test]
-fn every_kind_gives_the_references_weight() {
+fn l01_every_kind_gives_the_references_weight() {
     let about = gold_json("lora_merge.json");
     let golden = SafeTensors::open(gold("lora_merge.safetensors")).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -93,9 +93,9 @@ fn parts_of_a_matrix() {
     assert_eq!(run(patch(3, 2, 2)), base.data());
 }
 
-/// Weights that are made at every use give what kept ones give, and take no memory.
+/// Weights that are made at every use give what kept ones give but for their rounding, and take no memory.
 #[test]
-fn on_the_fly_is_the_same() {
+fn l05_on_the_fly_is_the_same() {
     use fresco_models::patch::{Change, Patch, PatchMode};
     use fresco_models::store::Store;
     use fresco_tensor::nn::Padding;
@@ -133,7 +133,10 @@ fn on_the_fly_is_the_same() {
         conv.forward(&h).unwrap()
     };
     let (one, two) = (run(&kept), run(&made));
-    assert_eq!(one, two);
+    let pairs = one.data().iter().zip(two.data());
+    let apart = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart > 0.0 && apart < 5e-3, "{apart}");
+    assert_eq!((kept.on_the_fly_units(), made.on_the_fly_units()), (0, 2));
     assert_ne!(one, {
         let h = base.linear("a").unwrap().forward(&x).unwrap();
         base.conv("c", 1, Padding::Same(1))

@@ -78,17 +78,17 @@ fn check(file: &str, shapes: &[(&str, &[usize])]) {
 }
 
 #[test]
-fn sd15() {
+fn l06_sd15() {
     check("lora_keys_sd15.json", &[]);
 }
 
 #[test]
-fn sdxl() {
+fn l06_sdxl() {
     check("lora_keys_sdxl.json", &[]);
 }
 
 #[test]
-fn flux() {
+fn l06_flux() {
     check("lora_keys_flux.json", &[("img_in.weight", &[3072, 64])]);
 }
 
@@ -102,7 +102,7 @@ type Case<'a> = (
 
 /// A spelling of each family that has no golden, by the rules of the specification.
 #[test]
-fn other_families() {
+fn l06_other_families() {
     let wide: &[usize] = &[3 * 64, 64];
     let square: &[usize] = &[64, 64];
     let cases: &[Case<'_>] = &[

@@ -389,7 +389,7 @@ fn lora(store: &Store, keys: &[&str], strength: f64) -> PatchSet {
 }
 
 #[test]
-fn changes_of_a_network_in_memory_read_nothing() {
+fn l07_changes_of_a_network_in_memory_read_nothing() {
     let _only = switches();
     let cpu = Device::cpu();
     let device = Device::register_sim(7305, 64 << 20).unwrap();
@@ -423,7 +423,7 @@ fn changes_of_a_network_in_memory_read_nothing() {
         match mode {
             PatchMode::Merged => assert_eq!(owned, own),
             // The large weight is made at every use.
-            PatchMode::OnTheFly => assert_eq!(owned, own[..2]),
+            PatchMode::OnTheFly | PatchMode::Bypass => assert_eq!(owned, own[..2]),
         }
         assert_eq!(patched.total_bytes(), total);
         assert_eq!(patched.home("time_embed.0"), None);
@@ -463,7 +463,10 @@ fn changes_of_a_network_in_memory_read_nothing() {
         assert_eq!(store.bytes(), total);
     }
     assert_eq!(results[0], results[2]);
-    assert_eq!(results[0], results[3]);
+    // What is made for one use is not rounded to the format of the file.
+    let pairs = results[0].data().iter().zip(results[3].data());
+    let apart = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 0.01, "{apart}");
     assert_ne!(results[0], results[1]);
     assert_eq!((store.read_bytes(), read), (read, total));
     assert_eq!(run(&gold, &base).unwrap(), plain);
@@ -471,7 +474,7 @@ fn changes_of_a_network_in_memory_read_nothing() {
 
 /// What layers give back is what was in the file.
 #[test]
-fn values_of_layers_are_those_of_the_file() {
+fn l03_values_of_layers_are_those_of_the_file() {
     let gold = Gold::open("unet_sd1_small");
     for dtype in [
         Dtype::F16,

@@ -31,7 +31,9 @@ fn with_hook(
 }
 
 fn lora(cx: &Cx, name: &str) -> Result<HookWeights, NodeError> {
-    Ok(HookWeights::Lora(Arc::new(open_lora(cx, name)?)))
+    Ok(HookWeights::Lora(Arc::new(
+        open_lora(cx, name)?.file().clone(),
+    )))
 }
 
 /// The weights of a checkpoint's model and, if they are wanted, of its text encoder.

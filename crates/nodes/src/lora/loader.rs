@@ -2,7 +2,7 @@
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Value};
 
-use super::{Weights, load_lora, open_lora, with_patches};
+use super::{Application, Weights, add_patches, load_lora, open_lora};
 use crate::clip::Clip;
 use crate::sampling::Model;
 
@@ -33,11 +33,11 @@ pub(super) struct LoraLoader {
 }
 
 /// Both values changed by a file. Names are looked up in what both know, as a file may be for either.
-fn apply(
-    model: Option<Model>,
-    clip: Option<Clip>,
+pub(super) fn apply(
+    (model, clip): (Option<Model>, Option<Clip>),
     name: &str,
     strengths: (f64, f64),
+    application: Application,
     cx: &Cx,
 ) -> Result<(Option<Model>, Option<Clip>), NodeError> {
     if strengths == (0.0, 0.0) {
@@ -50,20 +50,21 @@ fn apply(
     if let Some(clip) = &clip {
         names = names.and(clip.lora_names()?);
     }
-    let file = open_lora(cx, name)?;
-    let loaded = load_lora(&file, &names, cx)?;
-    let path = file.path().display().to_string();
+    let lora = open_lora(cx, name)?;
+    let loaded = load_lora(&lora, &names, cx)?;
+    let path = lora.file().path().display().to_string();
+    let how = Some(application);
     let model = match model {
         Some(model) => {
             let patches = loaded.patches(strengths.0, |_| true);
-            Some(with_patches(model, patches, &path, cx)?)
+            Some(add_patches(model, patches, &path, how)?)
         }
         None => None,
     };
     let clip = match clip {
         Some(clip) => {
             let patches = loaded.patches(strengths.1, |_| true);
-            Some(with_patches(clip, patches, &path, cx)?)
+            Some(add_patches(clip, patches, &path, how)?)
         }
         None => None,
     };
@@ -73,7 +74,8 @@ fn apply(
 impl Node for LoraLoader {
     fn run(self, cx: &Cx) -> NodeResult {
         let strengths = (self.strength_model, self.strength_clip);
-        let (model, clip) = apply(self.model, self.clip, &self.lora_name, strengths, cx)?;
+        let (values, how) = ((self.model, self.clip), Application::usual(cx));
+        let (model, clip) = apply(values, &self.lora_name, strengths, how, cx)?;
         Ok(NodeOutput::slots(vec![
             model.map_or(Value::Null, Value::from),
             clip.map_or(Value::Null, Value::from),
@@ -104,7 +106,8 @@ pub(super) struct LoraLoaderModelOnly {
 impl Node for LoraLoaderModelOnly {
     fn run(self, cx: &Cx) -> NodeResult {
         let strengths = (self.strength_model, 0.0);
-        let (model, _) = apply(Some(self.model), None, &self.lora_name, strengths, cx)?;
+        let (values, how) = ((Some(self.model), None), Application::usual(cx));
+        let (model, _) = apply(values, &self.lora_name, strengths, how, cx)?;
         Ok(NodeOutput::one(model))
     }
 }

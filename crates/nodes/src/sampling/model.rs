@@ -7,7 +7,7 @@ use fresco_memory::{Handle, Placement};
 use fresco_models::denoise::{Call, CondValue, EncodeArgs, ModelConds, SdModel};
 use fresco_models::network::Network;
 use fresco_models::store::Store;
-use fresco_models::{LatentFormat, ModelError, ModelSampling, PatchSet};
+use fresco_models::{LatentFormat, LoraStorage, ModelError, ModelSampling, PatchOptions, PatchSet};
 use fresco_tensor::{Result, Tensor};
 
 pub use fresco_models::denoise::Patches;
@@ -184,6 +184,7 @@ pub struct Model {
     pub latent_format: Option<LatentFormat>,
     pub patches: Patches,
     weight_patches: Option<Arc<PatchSet>>,
+    lora_storage: LoraStorage,
     /// Of the weights without changes; none for networks that are not in the memory room.
     hold: Option<Arc<Hold>>,
     built: Built,
@@ -197,6 +198,7 @@ impl Model {
             latent_format: None,
             patches: Patches::default(),
             weight_patches: None,
+            lora_storage: LoraStorage::default(),
             hold: None,
             built: Built::default(),
         }
@@ -241,6 +243,26 @@ impl Model {
     /// What is changed about the weights.
     pub fn weight_patches(&self) -> Option<&Arc<PatchSet>> {
         self.weight_patches.as_ref()
+    }
+
+    /// What changed weights are kept as.
+    pub fn lora_storage(&self) -> LoraStorage {
+        self.lora_storage
+    }
+
+    /// The same model with changed weights kept in another format, those it has and those that come.
+    #[must_use]
+    pub fn with_lora_storage(mut self, storage: LoraStorage) -> Self {
+        self.lora_storage = storage;
+        let Some(set) = &self.weight_patches else {
+            return self;
+        };
+        let options = PatchOptions {
+            storage,
+            ..set.options()
+        };
+        let set = set.with_options(options);
+        self.with_weight_patches(Arc::new(set))
     }
 
     /// The same model with these changes to its weights, in place of those it had. Clones of the result share the

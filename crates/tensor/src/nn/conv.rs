@@ -44,6 +44,8 @@ pub struct Conv2d {
     slot: Arc<Slot>,
     /// Added to the result before anything else.
     sides: Vec<Side>,
+    /// The layer whose weight this is.
+    _of: Option<Arc<Self>>,
 }
 
 impl Conv2d {
@@ -78,17 +80,21 @@ impl Conv2d {
             padding,
             slot,
             sides: Vec::new(),
+            _of: None,
         })
     }
 
     /// The same weight, shared, with another bias and with additions beside it.
-    pub fn beside(&self, bias: Option<&Stored>, sides: Vec<Side>) -> Result<Self> {
+    pub fn beside(self: &Arc<Self>, bias: Option<&Stored>, sides: Vec<Side>) -> Result<Self> {
         Ok(Self {
             bias: bias_of("conv2d", bias, self.weight.out())?,
             weight: self.weight.clone(),
             slot: Arc::clone(&self.slot),
+            kernel: self.kernel,
+            stride: self.stride,
+            padding: self.padding,
             sides,
-            ..*self
+            _of: Some(Arc::clone(self)),
         })
     }
 
@@ -126,6 +132,7 @@ impl Conv2d {
             padding,
             slot,
             sides: Vec::new(),
+            _of: None,
         })
     }
 

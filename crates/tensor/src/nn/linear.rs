@@ -8,10 +8,10 @@ use crate::cpu::product;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
-use crate::nn::{Act, misc};
 use crate::nn::kept::{Channels, Kept, MakeWeight};
 use crate::nn::side::{self, Side};
 use crate::nn::slot::{Group, Slot};
+use crate::nn::{Act, misc};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -32,6 +32,8 @@ pub struct Linear {
     slot: Arc<Slot>,
     /// Added to the result before anything else.
     sides: Vec<Side>,
+    /// The layer whose weight this is.
+    _of: Option<Arc<Self>>,
 }
 
 impl Linear {
@@ -93,13 +95,18 @@ impl Linear {
             weight,
             slot,
             sides: Vec::new(),
+            _of: None,
         })
     }
 
     /// The same weight, shared, with another bias and with additions beside it.
-    pub fn beside(&self, bias: Option<&Stored>, sides: Vec<Side>) -> Result<Self> {
+    pub fn beside(self: &Arc<Self>, bias: Option<&Stored>, sides: Vec<Side>) -> Result<Self> {
         let same = Self::placed(self.weight.clone(), bias, Arc::clone(&self.slot))?;
-        Ok(Self { sides, ..same })
+        Ok(Self {
+            sides,
+            _of: Some(Arc::clone(self)),
+            ..same
+        })
     }
 
     pub fn in_features(&self) -> usize {

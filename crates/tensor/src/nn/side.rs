@@ -1,5 +1,7 @@
 //! What a layer adds to its result beside its weight: a product of small matrices of the input, as LoRA has them.
 
+use std::sync::Arc;
+
 use super::conv::{Conv2d, Padding};
 use super::linear::{After, Linear};
 use super::slot::{Group, Slot};
@@ -29,7 +31,7 @@ pub struct Side {
     up: Linear,
 }
 
-fn slot_for(weight: &Stored, group: &Group) -> std::sync::Arc<Slot> {
+fn slot_for(weight: &Stored, group: &Group) -> Arc<Slot> {
     Slot::new(weight.bytes().len() as u64, group)
 }
 
@@ -99,9 +101,7 @@ impl Side {
             h = Some(match (step, size) {
                 (Step::Linear(layer), _) => layer.forward(from)?,
                 (Step::Conv(layer), None) => layer.forward(from)?,
-                (Step::Conv(layer), Some(size)) => {
-                    layer.upsampled(from, size, After::default())?
-                }
+                (Step::Conv(layer), Some(size)) => layer.upsampled(from, size, After::default())?,
             });
         }
         let after = After {
@@ -165,7 +165,7 @@ mod tests {
         let cpu = Device::cpu();
         let (weight, bias) = (value("w", &[6, 4]), value("b", &[6]));
         let (up, down) = (value("u", &[6, 2]), value("d", &[2, 4]));
-        let base = Linear::new(&weight, Some(&bias), &cpu).unwrap();
+        let base = Arc::new(Linear::new(&weight, Some(&bias), &cpu).unwrap());
         let parts = LowRank {
             down: &down,
             mid: None,
@@ -202,7 +202,7 @@ mod tests {
             (2, Padding::Same(1)),
             (2, Padding::RightBottom),
         ] {
-            let base = Conv2d::new(&weight, None, stride, padding, &cpu).unwrap();
+            let base = Arc::new(Conv2d::new(&weight, None, stride, padding, &cpu).unwrap());
             let parts = LowRank {
                 down: &down,
                 mid: None,
@@ -226,7 +226,7 @@ mod tests {
         let device = Device::register_sim(7391, 10_000).unwrap();
         let weight = value("w", &[6, 4]);
         let (up, down) = (value("u", &[6, 2]), value("d", &[2, 4]));
-        let base = Linear::new(&weight, None, &device).unwrap();
+        let base = Arc::new(Linear::new(&weight, None, &device).unwrap());
         let parts = LowRank {
             down: &down,
             mid: None,
