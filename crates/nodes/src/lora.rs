@@ -207,11 +207,17 @@ pub(crate) fn add_patches<T: Weights>(
         }
         ours.push((key, patch));
     }
-    if let Some(first) = odd.first() {
+    if !odd.is_empty() {
+        let shown = &odd[..odd.len().min(NAMED)];
+        let more = match odd.len() - shown.len() {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
         tracing::warn!(
-            "{what}: {} of {} changes do not fit and are skipped, the first is {first}",
+            "{what}: {} of {} changes do not fit and are skipped: {}{more}",
             odd.len(),
-            ours.len()
+            ours.len(),
+            shown.join("; ")
         );
     }
     if ours.is_empty() {

@@ -331,8 +331,11 @@ fn merging_in_half_precision_rounds_on_the_way() {
     let expected = rounded(&rounded(&plain).add(&change).unwrap());
     let far = apart(&half, &expected);
     assert!(far < 2e-3, "{far}");
+    // Biases are kept, and so they are rounded.
+    let mut large = lora();
+    large.retain(|(name, _)| !name.ends_with(".diff_b"));
     let sets = [MergeDtype::Fp16, MergeDtype::Fp32]
-        .map(|merge| set(&lora(), 0.8, PatchMode::OnTheFly).with_options(options(merge)));
+        .map(|merge| set(&large, 0.8, PatchMode::OnTheFly).with_options(options(merge)));
     let [one, two] = sets.each_ref().map(|set| run(&set.store(&base, PREFIX)));
     assert_eq!(one, two);
     // Different numbers are different stores.

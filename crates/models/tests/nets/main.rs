@@ -8,6 +8,7 @@
 mod control;
 mod detect;
 mod gold;
+mod patches;
 mod preview;
 mod slots;
 mod unet;

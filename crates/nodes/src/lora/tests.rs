@@ -223,7 +223,7 @@ fn a_lora_changes_the_model_it_is_for() {
 }
 
 #[test]
-fn on_the_fly_is_a_setting() {
+fn on_the_fly_and_the_numbers_of_the_merge_are_settings() {
     let fly = LoraOptions {
         mode: PatchMode::OnTheFly,
     };
@@ -236,6 +236,188 @@ fn on_the_fly_is_a_setting() {
         changed.weight_patches().unwrap().mode(),
         PatchMode::OnTheFly
     );
+    let options = changed.weight_patches().unwrap().options();
+    assert_eq!(options, PatchOptions::default());
+    let half = self::place(|r| r.insert(MergeDtype::Fp16));
+    half.lora("a.safetensors", &simple_lora());
+    let args =
+        map! {"model" => model("a"), "lora_name" => "a.safetensors", "strength_model" => 1.0};
+    let changed = half.model("LoraLoaderModelOnly", args);
+    let options = changed.weight_patches().unwrap().options();
+    assert_eq!(options.merge, MergeDtype::Fp16);
+}
+
+/// What is logged meanwhile.
+fn logged(body: impl FnOnce()) -> Vec<String> {
+    struct Capture(Arc<Mutex<Vec<String>>>);
+    struct Message<'a>(&'a mut Vec<String>);
+    impl tracing::field::Visit for Message<'_> {
+        fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+            if field.name() == "message" {
+                self.0.push(format!("{value:?}"));
+            }
+        }
+    }
+    impl tracing::Subscriber for Capture {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            event.record(&mut Message(&mut self.0.lock().unwrap()));
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    tracing::subscriber::with_default(Capture(Arc::clone(&lines)), body);
+    let lines = lines.lock().unwrap();
+    lines.clone()
+}
+
+/// A change of the wrong shape is reported with its key and both shapes, and the rest is applied.
+#[test]
+fn l08_what_does_not_fit_is_reported_and_the_rest_goes_on() {
+    let place = place(|_| {});
+    let ones = |shape: &[usize]| Tensor::ones(shape).unwrap();
+    place.lora(
+        "a.safetensors",
+        &[
+            ("diffusion_model.time_embed.0.diff", ones(&[9, 7])),
+            ("diffusion_model.input_blocks.0.0.diff", ones(&[8, 4, 3, 3])),
+            ("strange.lora_up.weight", ones(&[1, 1])),
+        ],
+    );
+    let plain = model("a");
+    let run = || {
+        let args = map! {"model" => plain.clone(), "lora_name" => "a.safetensors", "strength_model" => 1.0};
+        let changed = place.model("LoraLoaderModelOnly", args);
+        assert_eq!(value(&changed, LINEAR), value(&plain, LINEAR));
+        near(&value(&changed, CONV), &value(&plain, CONV).add_scalar(1.0));
+    };
+    let lines = logged(run);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("a.safetensors") && lines[0].contains("strange.lora_up.weight"));
+    for part in [
+        "1 of 2",
+        "diffusion_model.time_embed.0.weight",
+        "[9, 7]",
+        "[8, 8]",
+    ] {
+        assert!(lines[1].contains(part), "{part}: {}", lines[1]);
+    }
+    // Names that nothing is called are said once per file.
+    let again = logged(run);
+    assert_eq!(again.len(), 1, "{again:?}");
+    assert!(again[0].contains("[9, 7]"));
+}
+
+/// The memory room has the file; another strength does not read it again, another file under its name does.
+#[test]
+fn l07_a_file_is_read_once_and_counted() {
+    let registry = fresco_memory::Registry::new(fresco_memory::Settings::default(), Vec::new());
+    let place = place(|r| r.insert(registry.clone()));
+    place.lora("a.safetensors", &simple_lora());
+    let run = |strength: f64| {
+        let args = map! {"model" => model("a"), "lora_name" => "a.safetensors", "strength_model" => strength};
+        place.model("LoraLoaderModelOnly", args)
+    };
+    let count = |kind: &str| registry.events(0, &[kind.to_owned()], 100).len();
+    let (one, half) = (run(1.0), run(0.5));
+    near(&value(&half, LINEAR), &value(&one, LINEAR).add_scalar(-0.5));
+    assert_eq!((count("model.registered"), count("model.attached")), (1, 1));
+    assert_eq!(count("model.loaded"), 1);
+    let bytes = 4 * (8 * 2 + 2 * 8 + 1);
+    let all = registry.snapshot();
+    let of_lora = |s: &fresco_memory::Snapshot| -> Vec<u64> {
+        let loras = s.models.iter().filter(|m| m.component == "lora");
+        loras.map(|m| m.host_bytes).collect()
+    };
+    assert_eq!(of_lora(&all), [bytes]);
+    let problems = registry.check();
+    assert!(problems.is_empty(), "{problems:?}");
+    registry.prompt_ended("p");
+    let free = fresco_memory::FreeRequest {
+        unload_models: true,
+        free_memory: true,
+        ..fresco_memory::FreeRequest::default()
+    };
+    let report = registry.free(&free, None);
+    let left = of_lora(&registry.snapshot());
+    assert!(left.is_empty() || left == [0], "{left:?} {report:?}");
+    // Patches keep what they were made from.
+    near(&value(&one, LINEAR), &value(&run(1.0), LINEAR));
+    assert_eq!(count("model.loaded"), 2);
+    place.lora(
+        "a.safetensors",
+        &[(
+            "diffusion_model.time_embed.0.diff",
+            Tensor::ones([8, 8]).unwrap(),
+        )],
+    );
+    near(
+        &value(&run(2.0), LINEAR),
+        &value(&one, LINEAR).add_scalar(1.0),
+    );
+    assert_eq!(count("model.loaded"), 3);
+}
+
+/// The node with options: every way gives the same weights, and a format that was asked for is kept.
+#[test]
+fn a_lora_with_options() {
+    let place = place(|_| {});
+    place.lora("a.safetensors", &simple_lora());
+    let run = |model: Model, mode: &str, storage: &str| {
+        let args = map! {
+            "lora_name" => "a.safetensors", "strength_model" => 0.5, "strength_clip" => 1.0,
+            "patch_mode" => mode, "oft_strength" => "linear", "lora_storage" => storage,
+            "model" => model, "clip" => Value::Null,
+        };
+        place.call("FrescoLoraLoader", args)
+    };
+    let ran = |model: Model, mode: &str, storage: &str| {
+        let Slots::Values(values) = run(model, mode, storage).unwrap().slots else {
+            panic!("no values");
+        };
+        assert!(values[1].is_null());
+        values[0].downcast::<Model>().unwrap().clone()
+    };
+    let plain = model("a");
+    let expected = value(&plain, LINEAR).add_scalar(0.5);
+    for (name, mode) in PatchMode::NAMES {
+        let changed = ran(plain.clone(), name, "stored_dtype");
+        let set = changed.weight_patches().unwrap();
+        assert_eq!(set.mode(), mode);
+        let patch = &set.get("diffusion_model.time_embed.0.weight")[0];
+        assert_eq!((patch.mode, patch.oft), (mode, OftStrength::Linear));
+        near(&value(&changed, LINEAR), &expected);
+    }
+    let stored = |model: &Model| {
+        let base = model.base.store().unwrap();
+        let set = model.weight_patches().unwrap();
+        set.store(base, WEIGHT_PREFIX).raw(LINEAR).unwrap().dtype()
+    };
+    let eight = ran(plain.clone(), "merge", "fp8_e4m3");
+    assert_eq!(stored(&eight), Dtype::F8E4M3);
+    // A loader's word holds for the LoRAs after it, unless one says otherwise.
+    let told = plain.clone().with_lora_storage(LoraStorage::F8E4M3);
+    assert_eq!(
+        stored(&ran(told.clone(), "merge", "stored_dtype")),
+        Dtype::F8E4M3
+    );
+    let args =
+        map! {"model" => told.clone(), "lora_name" => "a.safetensors", "strength_model" => 1.0};
+    let usual = place.model("LoraLoaderModelOnly", args);
+    assert_eq!(stored(&usual), Dtype::F8E4M3);
+    assert_eq!(stored(&ran(told, "merge", "bf16")), Dtype::F16);
+    // Also for those that are there already.
+    let later = ran(plain.clone(), "merge", "stored_dtype").with_lora_storage(LoraStorage::F8E4M3);
+    assert_eq!(stored(&later), Dtype::F8E4M3);
+    assert!(run(plain, "sideways", "bf16").is_err());
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod bad_input;
 mod custom;
 mod end_to_end;
 mod harness;
+mod hooks;
 mod patches;
 mod progress;
 mod variants;
