@@ -29,6 +29,8 @@ pub struct LoadOptions {
     pub eject_others: EjectOthers,
     pub policy: Policy,
     pub source: PolicySource,
+    /// Whether the weights that a LoRA changes are kept in eight bits where most of the model's own are.
+    pub low_precision_loras: bool,
 }
 
 impl Default for LoadOptions {
@@ -40,6 +42,7 @@ impl Default for LoadOptions {
             eject_others: EjectOthers::None,
             policy: Policy::Auto,
             source: PolicySource::Default,
+            low_precision_loras: false,
         }
     }
 }

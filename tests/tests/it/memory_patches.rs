@@ -3,12 +3,12 @@
 //!
 //! | case | test |
 //! |---|---|
-//! | L-1 | `crates/models/tests/lora`: `merge::every_kind_gives_the_references_weight`, `formulas::{kinds_by_their_formulas, rotations_by_their_formulas}` |
-//! | L-2 | `crates/models/tests/lora`: `formulas::the_order_of_two_changes` |
+//! | L-1 | `crates/models/tests/lora`: `merge::l01_every_kind_gives_the_references_weight`, `formulas::{l01_kinds_by_their_formulas, l01_rotations_by_their_formulas}` |
+//! | L-2 | `crates/models/tests/lora`: `formulas::l02_the_order_of_two_changes` |
 //! | L-3 | `l03_without_it_the_weights_are_those_of_the_file` |
 //! | L-4 | `l04_eight_bits_are_the_same_in_every_process` |
 //! | L-5 | `l05_merged_or_at_every_use` |
-//! | L-6 | `l06_spellings_of_layers`; every row in `crates/models/tests/lora`: `names::{sd15, sdxl, flux, other_families}` |
+//! | L-6 | `l06_spellings_of_layers`; every row in `crates/models/tests/lora`: `rows::l06_*`, `names::l06_*` |
 //! | L-7 | `l07_there_and_back` |
 //! | L-8 | `l08_a_change_that_does_not_fit` |
 //! | L-9 | `l09_a_hook_that_begins_half_way` |

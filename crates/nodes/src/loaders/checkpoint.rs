@@ -8,7 +8,7 @@ use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Value};
 use fresco_models::denoise::SdModel;
 use fresco_models::detect::{Checkpoint, detect_checkpoint};
 use fresco_models::text::TextEncoder;
-use fresco_models::{ModelSampling, Prediction};
+use fresco_models::{LoraStorage, ModelSampling, Prediction, Store};
 use fresco_tensor::{Device, Dtype};
 
 use super::Source;
@@ -56,8 +56,24 @@ fn diffusion(
     let view = shared.network.store().on(hold.compute().clone());
     let network = shared.network.with_store(view).map_err(failure)?;
     let network = shared.joined(network);
-    let model = Model::new(network, sampling(&shared.extra)).held(hold);
+    let mut model = Model::new(network, sampling(&shared.extra)).held(hold);
+    if options.low_precision_loras && is_eight_bit(shared.network.store()) {
+        model = model.with_lora_storage(LoraStorage::F8E4M3);
+    }
     Ok((model, shared))
+}
+
+/// Whether most numbers of a model have eight bits.
+fn is_eight_bit(store: &Store) -> bool {
+    let (mut eight, mut all) = (0, 0);
+    for key in store.keys() {
+        let count: usize = store.shape(key).map_or(0, |shape| shape.iter().product());
+        all += count;
+        if let Some(Dtype::F8E4M3 | Dtype::F8E5M2) = store.dtype(key) {
+            eight += count;
+        }
+    }
+    2 * eight > all
 }
 
 /// The text encoder of a checkpoint, if there is one in it.

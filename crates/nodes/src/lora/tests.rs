@@ -247,7 +247,7 @@ fn on_the_fly_and_the_numbers_of_the_merge_are_settings() {
     assert_eq!(options.merge, MergeDtype::Fp16);
 }
 
-/// What is logged meanwhile.
+/// What is warned of meanwhile.
 fn logged(body: impl FnOnce()) -> Vec<String> {
     struct Capture(Arc<Mutex<Vec<String>>>);
     struct Message<'a>(&'a mut Vec<String>);
@@ -259,8 +259,8 @@ fn logged(body: impl FnOnce()) -> Vec<String> {
         }
     }
     impl tracing::Subscriber for Capture {
-        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-            true
+        fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+            *about.level() == tracing::Level::WARN
         }
         fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
             tracing::span::Id::from_u64(1)
@@ -322,6 +322,7 @@ fn l07_a_file_is_read_once_and_counted() {
     let registry = fresco_memory::Registry::new(fresco_memory::Settings::default(), Vec::new());
     let place = place(|r| r.insert(registry.clone()));
     place.lora("a.safetensors", &simple_lora());
+    registry.prompt_started("p");
     let run = |strength: f64| {
         let args = map! {"model" => model("a"), "lora_name" => "a.safetensors", "strength_model" => strength};
         place.model("LoraLoaderModelOnly", args)

@@ -109,9 +109,9 @@ pub(crate) struct CheckpointAdvancedDisTorch2 {
     unet_expert_mode_allocations: Option<String>,
     #[input(spec = expert_input("clip_expert_mode_allocations").optional())]
     clip_expert_mode_allocations: Option<String>,
-    /// Accepted for workflows that have it; merged weights keep the format they are stored in.
+    /// Whether weights that a LoRA changes keep the format they are stored in; if not, those of a model of mostly eight
+    /// bits have eight bits, too.
     #[input(optional, default = true)]
-    #[expect(dead_code, reason = "an input without effect, see its words")]
     high_precision_loras: Option<bool>,
     #[input(spec = eject_input(true).optional(), or = true)]
     eject_models: bool,
@@ -161,6 +161,7 @@ impl CheckpointAdvancedDisTorch2 {
         let parts = Parts {
             model: LoadOptions {
                 eject_others: eject_others(self.eject_models),
+                low_precision_loras: self.high_precision_loras == Some(false),
                 ..model
             },
             clip,
@@ -191,8 +192,8 @@ impl Node for CheckpointAdvancedDisTorch2 {
     }
 }
 
-/// Loads a diffusion model whose changed weights are stored in few bits. Fresco keeps them in the format of the file, which
-/// is at least as good.
+/// Loads a diffusion model. If most of its weights have eight bits, those that a LoRA changes are kept in eight bits
+/// altogether.
 #[derive(Node)]
 #[node(
     id = "UNetLoaderLP",
@@ -209,7 +210,11 @@ pub(super) struct UnetLowPrecision {
 
 impl Node for UnetLowPrecision {
     fn run(self, cx: &Cx) -> NodeResult {
-        let model = load_unet(cx, &self.unet_name, "default", &LoadOptions::default())?;
+        let options = LoadOptions {
+            low_precision_loras: true,
+            ..LoadOptions::default()
+        };
+        let model = load_unet(cx, &self.unet_name, "default", &options)?;
         Ok(NodeOutput::one(model))
     }
 }
