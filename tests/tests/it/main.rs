@@ -7,6 +7,7 @@
 
 mod events;
 mod exposure;
+mod memory_admission;
 mod memory_bad_input;
 mod memory_free;
 mod memory_networks;
