@@ -2,13 +2,15 @@
 
 use fresco_tensor::TensorError;
 
+use crate::amount::readable;
 use crate::{BoxError, WeightsId};
 
 /// Why a use of models cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     #[error(
-        "{device} has no room: {wanted} bytes are wanted, {free} of its {capacity} bytes are free. {would_fit}"
+        "{device} has no room: {} are wanted, {} of its {} are free. {would_fit}",
+        readable(*.wanted), readable(*.free), readable(*.capacity)
     )]
     NoRoom {
         device: String,
@@ -19,7 +21,8 @@ pub enum MemoryError {
         would_fit: String,
     },
     #[error(
-        "the main memory cannot hold the model: {wanted} bytes are wanted, {available} bytes can be had"
+        "the main memory cannot hold the model: {} are wanted, {} can be had",
+        readable(*.wanted), readable(*.available)
     )]
     Host { wanted: u64, available: u64 },
     #[error("cannot load {weights}")]

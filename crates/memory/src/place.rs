@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use fresco_tensor::TensorError;
 
 use crate::act::{Cause, OUT_OF_MEMORY};
+use crate::amount::readable;
 use crate::entry::Spot;
 use crate::events::event;
 use crate::load::Models;
@@ -295,9 +296,9 @@ impl State {
             free: device.free().unwrap_or(0),
             capacity,
             would_fit: format!(
-                "Its layer {} alone is larger than the device; a device with {} bytes or more, or computing on cpu, would do.",
+                "Its layer {} alone is larger than the device; a device with {} or more, or computing on cpu, would do.",
                 largest.name,
-                largest.bytes.saturating_add(demand.floor)
+                readable(largest.bytes.saturating_add(demand.floor))
             ),
         })
     }

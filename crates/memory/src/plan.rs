@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 
+use crate::amount::readable;
 use crate::{Action, FreeRequest, ModelId, Plan, PlanStep, Policy, WeightsId};
 
 /// Weights that handles share, or what one patched handle has of its own, as the planner sees it.
@@ -164,9 +165,10 @@ pub fn room(scene: &Scene, wish: Room) -> Plan {
             _ => there,
         });
         let reason = format!(
-            "{}; {} needs {missing} bytes more",
+            "{}; {} needs {} more",
             REASONS[usize::from(rank)],
-            scene.devices[device]
+            scene.devices[device],
+            readable(missing)
         );
         steps.push(item.step(place, action, reason));
     }
