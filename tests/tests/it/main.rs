@@ -9,6 +9,7 @@ mod events;
 mod exposure;
 mod memory_admission;
 mod memory_bad_input;
+mod memory_cases;
 mod memory_free;
 mod memory_networks;
 mod memory_numbers;

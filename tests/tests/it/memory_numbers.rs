@@ -110,9 +110,11 @@ fn two_hundred_prompts_of_five_models_on_a_device_for_two() {
         "{device}"
     );
     let (settled, last) = (memory[50], memory[199]);
+    let every: Vec<u64> = memory.iter().step_by(10).map(|b| b >> 10).collect();
+    // Events, history and the log of the program fill up to their limits; a model more in every prompt would be 1,800 MiB.
     assert!(
-        last < settled + settled / 20 + 16 * MIB,
-        "{settled} grew to {last}"
+        last < settled + settled / 20 + 48 * MIB,
+        "{settled} grew to {last}; KiB by ten prompts: {every:?}"
     );
     room.checked();
 }

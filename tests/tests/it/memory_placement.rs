@@ -13,7 +13,8 @@
 //! | M-8 | `m08_loading_stays_within_the_quota` |
 //! | M-9 | `m09_two_shards_share_a_donor` |
 //! | M-10 | `m10_the_second_device_alone` |
-//! | M-12 | `m12_more_than_the_main_memory` |
+//! | M-12 | `m12_more_than_the_main_memory`; two models that only fit one by one: `crates/memory/tests/registry`: |
+//! | | `time::m12_what_main_memory_cannot_hold_is_refused_before_reading` |
 //! | M-13 | `m13_the_list_of_devices` |
 //! | M-14 | `m14_blocks_on_a_swap_device` |
 
