@@ -8,7 +8,9 @@
 //! | L-3 | `l03_without_it_the_weights_are_those_of_the_file` |
 //! | L-4 | `l04_eight_bits_are_the_same_in_every_process` |
 //! | L-5 | `l05_merged_or_at_every_use` |
-//! | L-6 | `l06_spellings_of_layers`; every row in `crates/models/tests/lora`: `rows::l06_*`, `names::l06_*` |
+//! | L-6 | `l06_spellings_of_layers`; every row in `crates/models/tests/lora`: `rows::{l06_rows_of_unets, l06_rows_of_text_encoders, l06_rows_of_text_encoders_to_come}`, |
+//! | | `rows::{l06_rows_of_families_to_come, l06_rows_of_flux, l06_rows_of_files_that_are_renamed}`, layer by layer |
+//! | | `names::{l06_sd15, l06_sdxl, l06_flux, l06_other_families}` |
 //! | L-7 | `l07_there_and_back` |
 //! | L-8 | `l08_a_change_that_does_not_fit` |
 //! | L-9 | `l09_a_hook_that_begins_half_way` |
