@@ -73,10 +73,13 @@ impl Choices {
     }
 }
 
+/// Gives something for a folder and a name, if it knows.
+type Lookup = dyn Fn(&str, &str) -> Option<String> + Send + Sync;
+
 /// What an entry of a list stands for now: another text as soon as it stands for something else, as a model whose file was
 /// replaced. One of the [`Resources`](crate::Resources) of an engine, asked with the source of the list and the entry; a
 /// node's results are used again only while the answers stay the same.
-pub struct Versions(pub Arc<dyn Fn(&str, &str) -> Option<String> + Send + Sync>);
+pub struct Versions(pub Arc<Lookup>);
 
 /// Gives the entries of combos that follow the disk. `models/TYPE` lists a model folder, `input/CLASS` the input
 /// folder's files of a content class (`image`, `audio`, ...).
