@@ -94,6 +94,9 @@ pub(super) struct Patched {
     ways: BTreeMap<String, Way>,
 }
 
+/// The shape and format of a weight, and what makes it.
+type Made = (Vec<usize>, Dtype, MakeWeight);
+
 /// Formats that cannot be written (blocks, integers) become f32.
 fn writable(dtype: Dtype) -> Dtype {
     match dtype {
@@ -232,10 +235,7 @@ impl Patched {
     }
 
     /// What makes the weight of a layer at every use, if that is how it is to be.
-    pub(super) fn made(
-        &self,
-        unit: &str,
-    ) -> Option<(&Arc<Store>, (Vec<usize>, Dtype, MakeWeight))> {
+    pub(super) fn made(&self, unit: &str) -> Option<(&Arc<Store>, Made)> {
         let rounds = match self.way(unit)?.keep {
             Keep::Made => false,
             Keep::MadeRounded => true,

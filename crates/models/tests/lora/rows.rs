@@ -64,9 +64,12 @@ fn l06_rows_of_unets() {
         let map = NameMap::for_model(&list);
         let native = layers(&keys);
         let spelled = |names: &[String], before: &str, underscores: bool| {
-            let each = names.iter().map(|name| match underscores {
-                true => format!("{before}{}", name.replace('.', "_")),
-                false => format!("{before}{name}"),
+            let each = names.iter().map(|name| {
+                if underscores {
+                    format!("{before}{}", name.replace('.', "_"))
+                } else {
+                    format!("{before}{name}")
+                }
             });
             each.collect::<Vec<String>>()
         };
@@ -155,9 +158,10 @@ fn l06_rows_of_text_encoders() {
             let names = (0..*blocks).flat_map(|block| {
                 PARTS.map(|part| {
                     let name = format!("text_model.encoder.layers.{block}.{part}");
-                    match underscores {
-                        true => format!("{before}{}", name.replace('.', "_")),
-                        false => format!("{before}{name}"),
+                    if *underscores {
+                        format!("{before}{}", name.replace('.', "_"))
+                    } else {
+                        format!("{before}{name}")
                     }
                 })
             });

@@ -229,6 +229,9 @@ fn l05_blocks_are_changed_at_every_use() {
     assert_eq!((store.on_the_fly_units(), store.bytes()), (0, 2 * 8 * 32));
 }
 
+/// Where another process puts its bytes.
+const OUT: &str = "FRESCO_TEST_L04_OUT";
+
 /// An fp8 model with a LoRA has the same bytes however often it is merged, also by another process.
 #[test]
 fn l04_eight_bits_are_the_same_in_every_process() {
@@ -247,7 +250,6 @@ fn l04_eight_bits_are_the_same_in_every_process() {
     let first = merged();
     assert_eq!(merged(), first);
     // The child is this test again.
-    const OUT: &str = "FRESCO_TEST_L04_OUT";
     if let Some(path) = std::env::var_os(OUT) {
         std::fs::write(path, first).unwrap();
         return;
