@@ -9,4 +9,5 @@ mod harness;
 mod hooks;
 mod patches;
 mod progress;
+mod storage;
 mod variants;
