@@ -89,7 +89,10 @@ fn a_lora_changes_the_picture_in_the_same_way_however_it_is_applied() {
     assert_eq!(pixels(&server, base.path(), &with_lora(0.6)), with);
     drop(server);
     let server = start(base.path(), &["--lora-on-the-fly"]);
-    assert_eq!(pixels(&server, base.path(), &with_lora(0.6)), with);
+    let made = pixels(&server, base.path(), &with_lora(0.6));
+    // The text encoder is kept in f16, to which weights that are made for one use are not rounded.
+    let apart = made.iter().zip(&with).map(|(a, b)| a.abs_diff(*b)).max();
+    assert!(apart <= Some(1), "{apart:?}");
 }
 
 #[test]
