@@ -1,5 +1,7 @@
 //! One prompt on its way through the executor.
 
+mod ends;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,9 +17,8 @@ use fresco_graph::{
 
 use crate::cache::Entry;
 use crate::dynprompt::{DynPrompt, RunNode};
-use crate::event::{EventKind, Failure};
-use crate::executor::{End, Executor, RunJob, Watch, now_ms};
-use crate::memory::Unload;
+use crate::event::EventKind;
+use crate::executor::{End, Executor, RunJob, Watch};
 use crate::tasks::{CallState, Tasks, panicked};
 use crate::worker::calm;
 
@@ -745,120 +746,6 @@ impl<'e> Run<'e> {
             "real_node_id" => &ids.real,
         };
         self.meta.insert(id.clone(), meta.into());
-    }
-
-    fn current_outputs(&self) -> Vec<Arc<str>> {
-        if self.executor.cache.strategy() == crate::cache::Strategy::None {
-            return Vec::new();
-        }
-        self.graph.top_ids().cloned().collect()
-    }
-
-    fn top_class(&self, real: &str) -> Arc<str> {
-        self.graph
-            .top(real)
-            .map(|n| n.class.clone())
-            .unwrap_or_default()
-    }
-
-    /// Whom an error is reported on: the node itself, or for a link that leads nowhere the output that needs it.
-    fn blamed(&self, id: &Arc<str>) -> Arc<str> {
-        let mut blamed = id.clone();
-        if self.graph.get(id).is_some() {
-            return blamed;
-        }
-        let held = self.held.borrow();
-        let mut seen = HashSet::new();
-        while !self.job.outputs.contains(&blamed)
-            && let Some(next) = held.get(&blamed).and_then(|h| h.consumers.iter().min())
-            && seen.insert(next.clone())
-        {
-            blamed = next.clone();
-        }
-        blamed
-    }
-
-    fn failure(&self, id: &Arc<str>, error: &NodeError, inputs: Value) -> Failure {
-        let real = self.graph.real_of(&self.blamed(id));
-        let class = self.top_class(&real);
-        tracing::error!(node = %id, class = %class, kind = error.kind(), "node failed: {}", error.message());
-        let mut tips = String::new();
-        if matches!(error, NodeError::OutOfMemory { .. }) {
-            tips.push_str("This error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked before you might have accidentally set the batch_size to a large number.");
-            let memory = &self.executor.config.memory;
-            calm("unload_all", || {
-                memory.unload_all(&self.job.prompt_id, Unload::OutOfMemory);
-            });
-        }
-        let mut trace = vec![format!(
-            "node {id} ({class}): {}: {}\n",
-            error.kind(),
-            error.message()
-        )];
-        trace.extend(error.trace().iter().map(|t| format!("caused by: {t}\n")));
-        Failure {
-            class,
-            node: real,
-            executed: self.executed.clone(),
-            message: format!("{}\n{tips}", error.message()),
-            kind: error.kind().to_owned(),
-            trace,
-            inputs,
-            outputs: self.current_outputs(),
-            timestamp: now_ms(),
-        }
-    }
-
-    /// The end of a prompt that was not let in.
-    pub(crate) fn refused(&self, node: Option<Arc<str>>, message: String) -> Failure {
-        let kind = NodeError::OutOfMemory {
-            message: String::new(),
-        };
-        tracing::error!(prompt = %self.job.prompt_id, "refused: {message}");
-        let node = node.unwrap_or_default();
-        Failure {
-            class: self.top_class(&node),
-            node,
-            executed: Vec::new(),
-            message,
-            kind: kind.kind().to_owned(),
-            trace: Vec::new(),
-            inputs: Map::new().into(),
-            outputs: self.current_outputs(),
-            timestamp: now_ms(),
-        }
-    }
-
-    fn cycle(&self, ids: &[Arc<str>]) -> Failure {
-        let shown = ids
-            .iter()
-            .map(|id| (id, self.graph.display_of(id)))
-            .find(|(id, display)| **id != *display);
-        let node = shown
-            .map(|(_, display)| display)
-            .or_else(|| ids.first().cloned())
-            .unwrap_or_default();
-        Failure {
-            class: self.graph.get(&node).map(|n| n.class).unwrap_or_default(),
-            node,
-            executed: self.executed.clone(),
-            message: "Dependency cycle detected".into(),
-            kind: "graph.DependencyCycleError".into(),
-            trace: Vec::new(),
-            inputs: Value::List(Arc::default()),
-            outputs: Vec::new(),
-            timestamp: now_ms(),
-        }
-    }
-
-    fn interrupted(&self, id: &Arc<str>) -> End {
-        let node = self.graph.real_of(id);
-        let class = self.top_class(&node);
-        End::Interrupted {
-            node,
-            class,
-            executed: self.executed.clone(),
-        }
     }
 }
 

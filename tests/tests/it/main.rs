@@ -11,6 +11,7 @@ mod memory_admission;
 mod memory_bad_input;
 mod memory_cases;
 mod memory_free;
+mod memory_lifetime;
 mod memory_networks;
 mod memory_numbers;
 mod memory_patches;
