@@ -1,6 +1,6 @@
 //! Models that leave by themselves or inside of a prompt: the last of the cases whose table is in `memory_retention.rs`.
 
-use fresco_tests::memory::{Flow, Room, id, of, on, seq};
+use fresco_tests::memory::{Flow, Room, id, number, of, on, seq};
 use serde_json::json;
 
 #[test]
