@@ -179,6 +179,16 @@ impl Family {
             act(&*member);
         }
     }
+
+    /// Those that stand on one of these stores: equal patches of two loaders are two networks on one store.
+    fn each_on(&self, stores: &[Arc<Store>], act: impl Fn(&dyn Network)) {
+        let on = |store: &Arc<Store>| stores.iter().any(|s| s.address() == store.address());
+        self.each(|network| {
+            if network.stores().iter().any(on) {
+                act(network);
+            }
+        });
+    }
 }
 
 /// A network's stores as the registry sees them.
@@ -188,13 +198,19 @@ pub(crate) struct StoreWeights {
     units: Arc<[Unit]>,
     /// Of each unit: the store it is in, and its name there.
     places: Vec<(usize, String)>,
-    /// Of weights that others share: everyone who does.
-    family: Option<Arc<Family>>,
+    family: Arc<Family>,
+    /// A variant: its own weights are known only to those who stand on the same stores.
+    variant: bool,
     on_the_fly: usize,
 }
 
 impl StoreWeights {
-    fn new(network: Arc<dyn Network>, family: Option<Arc<Family>>, on_the_fly: usize) -> Self {
+    fn new(
+        network: Arc<dyn Network>,
+        family: &Arc<Family>,
+        variant: bool,
+        on_the_fly: usize,
+    ) -> Self {
         let stores = network.stores();
         let (mut units, mut places) = (Vec::new(), Vec::new());
         for (number, store) in stores.iter().enumerate() {
@@ -223,9 +239,20 @@ impl StoreWeights {
             stores,
             units: units.into(),
             places,
-            family,
+            family: Arc::clone(family),
+            variant,
             on_the_fly,
         }
+    }
+
+    /// Everyone who has layers of these weights.
+    fn users(&self, act: impl Fn(&dyn Network)) {
+        if self.variant {
+            self.family.each_on(&self.stores, &act);
+        } else {
+            self.family.each(&act);
+        }
+        act(&*self.network);
     }
 
     fn read_bytes(&self) -> u64 {
@@ -257,10 +284,7 @@ impl Weights for StoreWeights {
     }
 
     fn release(&self) -> Result<(), BoxError> {
-        if let Some(family) = &self.family {
-            family.each(|network| network.forget());
-        }
-        self.network.forget();
+        self.users(|network| network.forget());
         for store in &self.stores {
             store.forget();
         }
@@ -274,10 +298,7 @@ impl Weights for StoreWeights {
     }
 
     fn drop_ahead(&self) {
-        if let Some(family) = &self.family {
-            family.each(|network| network.rest());
-        }
-        self.network.rest();
+        self.users(|network| network.rest());
         for store in &self.stores {
             store.group().drop_ahead();
         }
@@ -302,7 +323,7 @@ impl<N: Network + 'static, X> Shared<N, X> {
         let network = Arc::new(network);
         let family = Arc::new(Family::default());
         let any: Arc<dyn Network> = network.clone();
-        let weights = StoreWeights::new(any, Some(Arc::clone(&family)), 0);
+        let weights = StoreWeights::new(any, &family, false, 0);
         let shared = Self {
             network,
             extra,
@@ -411,7 +432,7 @@ impl Hold {
         if let Some(hold) = known {
             return hold;
         }
-        let weights = StoreWeights::new(Arc::clone(network), None, on_the_fly);
+        let weights = StoreWeights::new(Arc::clone(network), &self.family, true, on_the_fly);
         let hold = Arc::new(Self {
             handle: self.handle.derive(Arc::new(weights), patches),
             family: Arc::clone(&self.family),

@@ -1,7 +1,7 @@
 //! Every kind of network in a prompt at once, on devices of several sizes: the same picture, and nothing left behind.
 
 use fresco_tests::{
-    memory::{Room, base, kind, number},
+    memory::{Flow, Room, base, id, kind, number},
     tiny::{self, Tiny},
     workflow::{TextToImage, text_to_image},
 };
@@ -128,4 +128,37 @@ fn equal_loras_of_two_loaders_are_counted_once_each() {
         4,
         "{diffusion}"
     );
+}
+
+/// Equal patches of two loaders are one set of layers under two networks: asked to go, they go, whoever made them.
+#[test]
+fn equal_loras_of_equal_loaders_go_at_once() {
+    let room = Room::roomy();
+    let flow = Flow {
+        lora: Some(0.7),
+        ..Flow::default()
+    };
+    let mut prompt = flow.prompt();
+    prompt["11"] = prompt["1"].clone();
+    prompt["11"]["inputs"]["eject_models"] = json!(true);
+    prompt["21"] = prompt["20"].clone();
+    prompt["21"]["inputs"]["model"] = json!(["11", 0]);
+    prompt["17"] = prompt["7"].clone();
+    prompt["17"]["inputs"]["model"] = json!(["21", 0]);
+    prompt["17"]["inputs"]["latent_image"] = json!(["7", 0]);
+    prompt["8"]["inputs"]["samples"] = json!(["17", 0]);
+    room.ok(&prompt);
+    let diffusion = room.model("diffusion");
+    let answer = room.about("DELETE", id(&diffusion), "", &json!(null));
+    answer.expect_status(200);
+    let left: Vec<Value> = room.models();
+    let left: Vec<&str> = left
+        .iter()
+        .map(id)
+        .filter(|i| *i == id(&diffusion))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(kind(&room.events(0), "model.leak_suspected").is_empty());
+    room.checked();
+    room.ok(&prompt);
 }
