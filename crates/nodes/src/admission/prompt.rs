@@ -168,7 +168,7 @@ impl LoaderNode<'_> {
         let Ok(parts) = self.parts(known) else {
             return;
         };
-        let Some((kind, files)) = self.files(folders) else {
+        let Some((kind, files, missing)) = self.files(folders) else {
             return;
         };
         let load = |component, options: &LoadOptions, part| Load {
@@ -184,7 +184,11 @@ impl LoaderNode<'_> {
             Component::Vae => &parts.vae,
             _ => &parts.model,
         };
-        match files::parts(kind, &files) {
+        let found = match missing {
+            Some(why) => Err(why),
+            None => files::parts(kind, &files),
+        };
+        match found {
             Ok(found) => loads.extend(
                 found
                     .iter()
@@ -197,8 +201,8 @@ impl LoaderNode<'_> {
         }
     }
 
-    /// Which file it loads, and what is expected in it. None: nothing that counts.
-    fn files(&self, folders: &Folders) -> Option<(Kind, Vec<PathBuf>)> {
+    /// Which file it loads, what is expected in it, and which one is not there. None: nothing that counts.
+    fn files(&self, folders: &Folders) -> Option<(Kind, Vec<PathBuf>, Option<String>)> {
         let (kind, folder, inputs): (Kind, &str, &[&str]) = match self.base {
             "CheckpointLoaderSimple" => (Kind::Checkpoint, "checkpoints", &["ckpt_name"]),
             "DiffusersLoader" => (Kind::Diffusers, "diffusers", &["model_path"]),
@@ -228,16 +232,19 @@ impl LoaderNode<'_> {
             }
             _ => return None,
         };
-        let path = |input: &&str| {
+        let (mut paths, mut missing) = (Vec::new(), None);
+        for input in inputs {
             let name = self.text(input)?;
             let found = folders.full_path(folder, name);
             // As loaders name it.
             let found = found.map(|path| path.canonicalize().unwrap_or(path));
-            // A name without a file stays a name; the header cannot be read then.
-            Some(found.unwrap_or_else(|| PathBuf::from(name)))
-        };
-        let paths: Option<Vec<PathBuf>> = inputs.iter().map(path).collect();
-        Some((kind, paths?))
+            paths.push(found.unwrap_or_else(|| {
+                // A name without a file stays a name: nothing outside the folders is looked at.
+                missing = Some(format!("there is no {name} in the folder {folder}"));
+                PathBuf::from(name)
+            }));
+        }
+        Some((kind, paths, missing))
     }
 
     /// What its inputs say for each part.

@@ -154,6 +154,16 @@ fn a_file_that_is_not_there_is_left_to_its_loader() {
     let found = assess(&prompt, &place.folders, &room);
     assert_eq!(found.verdict, Verdict::Fits);
     assert!(matches!(&found.models[0].outcome, Outcome::Unknown(why) if why.contains("gone")));
+    // What lies outside the model folders is not looked at, whoever names it.
+    let outside = place.base.path().join("models/unet/net.safetensors");
+    let outside = outside.to_string_lossy().into_owned();
+    let prompt = map! {"1" => node("VAELoader", map! {"vae_name" => outside})};
+    let found = assess(&prompt, &place.folders, &room);
+    let why = &found.models[0].outcome;
+    assert!(
+        matches!(why, Outcome::Unknown(why) if why.contains("in the folder vae")),
+        "{why:?}"
+    );
     // So is one that comes over a link, and one that is something else.
     let linked = map! {"1" => node("UNETLoader", map! {"unet_name" => link("2", 0)})};
     assert_eq!(assess(&linked, &place.folders, &room).models, []);
