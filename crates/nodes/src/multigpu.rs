@@ -1,6 +1,6 @@
 //! Loaders that are told where to put a model: the nodes of the MultiGPU extension, built in.
 //!
-//! Every loader of Fresco appears again with the inputs of a [`family`] behind its own: a device to compute on
+//! Every loader of Fresco appears again with the inputs of a family of nodes behind its own: a device to compute on
 //! (`…MultiGPU`), or a placement over several devices (`…DisTorch2MultiGPU`, and `…DisTorchMultiGPU` as older workflows
 //! have it). One generic node makes them all from two tables.
 
