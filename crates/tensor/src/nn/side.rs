@@ -25,7 +25,7 @@ enum Step {
     Conv(Conv2d),
 }
 
-/// See the [module](self).
+/// Products of small matrices that a layer adds to its result, beside its weight.
 pub struct Side {
     steps: Vec<Step>,
     up: Linear,
