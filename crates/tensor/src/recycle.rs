@@ -83,7 +83,7 @@ pub fn free_spare_memory() -> u64 {
     let gone = std::mem::take(&mut *spare());
     let bytes = gone.bytes as u64;
     drop(gone);
-    if DROPPED.swap(0, Ordering::Relaxed) >= TRIM {
+    if worth_trimming(&DROPPED) {
         crate::pages::trim_heap();
     }
     bytes
@@ -95,6 +95,14 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 /// Trimming walks the whole heap; for less it is not worth it.
 const TRIM: u64 = 16 << 20;
 
+/// Whether enough was dropped; the count starts again then. What was too little stays counted: it adds up.
+fn worth_trimming(dropped: &AtomicU64) -> bool {
+    let enough = |bytes: u64| (bytes >= TRIM).then_some(0);
+    dropped
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough)
+        .is_ok()
+}
+
 /// Notes that a layer's weights are gone.
 pub(crate) fn note_dropped(bytes: u64) {
     DROPPED.fetch_add(bytes, Ordering::Relaxed);
@@ -103,6 +111,15 @@ pub(crate) fn note_dropped(bytes: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_drops_add_up_to_a_trim() {
+        let dropped = AtomicU64::new(TRIM - 1);
+        assert!(!worth_trimming(&dropped));
+        dropped.fetch_add(1, Ordering::Relaxed);
+        assert!(worth_trimming(&dropped));
+        assert!(!worth_trimming(&dropped));
+    }
 
     #[test]
     fn storage_of_about_the_size_is_taken_again() {
