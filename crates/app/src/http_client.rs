@@ -106,7 +106,14 @@ impl Server {
         stream.write_all(request.as_bytes()).with_context(broken)?;
         let mut bytes = Vec::new();
         let mut limited = stream.take(MOST);
-        limited.read_to_end(&mut bytes).with_context(broken)?;
+        if let Err(error) = limited.read_to_end(&mut bytes) {
+            use std::io::ErrorKind::{TimedOut, WouldBlock};
+            if matches!(error.kind(), TimedOut | WouldBlock) {
+                let seconds = ANSWER.as_secs();
+                bail!("the server at http://{name} did not answer within {seconds} s");
+            }
+            return Err(error).with_context(broken);
+        }
         understand(&bytes).with_context(|| format!("http://{name} does not speak HTTP"))
     }
 
