@@ -55,6 +55,25 @@ impl Default for HandleOptions {
     }
 }
 
+impl State {
+    /// Weights that are there already.
+    fn attach<T: Any + Send + Sync>(&mut self, who: &Who, id: &WeightsId) -> Option<Opened<T>> {
+        let entry = self.entries.get_mut(id)?;
+        let shared = Arc::clone(&entry.shared).downcast::<T>().ok()?;
+        entry.opening.push(Arc::clone(&who.prompt));
+        let draft = event("model.attached")
+            .who(who)
+            .weights(id, &entry.class)
+            .number("bytes", entry.in_memory());
+        self.emit(draft);
+        Some(Opened {
+            id: id.clone(),
+            shared,
+            attached: true,
+        })
+    }
+}
+
 impl Registry {
     /// Weights by their content: those that are there, or new ones. `make` runs without the lock.
     pub fn open<T: Any + Send + Sync, E>(
@@ -65,16 +84,19 @@ impl Registry {
         make: impl FnOnce() -> Result<(Arc<T>, Arc<dyn Weights>), E>,
     ) -> Result<Opened<T>, E> {
         let id = weights_id(key);
-        if let Some(opened) = self.attach(who, &id) {
+        let attached = self.lock().attach(who, &id);
+        if let Some(opened) = attached {
             return Ok(opened);
         }
         let (shared, weights) = make()?;
-        // Somebody else may have been faster.
-        if let Some(opened) = self.attach(who, &id) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        // Somebody else may have been faster; looked at under the lock that the entry is made under.
+        if let Some(opened) = state.attach(who, &id) {
+            // Dropped without the lock.
+            state.discard((shared, weights));
             return Ok(opened);
         }
-        let mut state = self.lock();
-        let state = &mut *state;
         let base = Part::new(weights, false, &mut state.devices);
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(&shared) as _;
         let mut entry = Entry::new(key, id.clone(), class, any, base);
@@ -94,23 +116,6 @@ impl Registry {
             id,
             shared,
             attached: false,
-        })
-    }
-
-    fn attach<T: Any + Send + Sync>(&self, who: &Who, id: &WeightsId) -> Option<Opened<T>> {
-        let mut state = self.lock();
-        let entry = state.entries.get_mut(id)?;
-        let shared = Arc::clone(&entry.shared).downcast::<T>().ok()?;
-        entry.opening.push(Arc::clone(&who.prompt));
-        let draft = event("model.attached")
-            .who(who)
-            .weights(id, &entry.class)
-            .number("bytes", entry.in_memory());
-        state.emit(draft);
-        Some(Opened {
-            id: id.clone(),
-            shared,
-            attached: true,
         })
     }
 
