@@ -314,30 +314,6 @@ pub struct FreeRequest {
     pub models: Option<Vec<String>>,
 }
 
-impl FreeRequest {
-    /// Two requests that wait, as one: the flags add up, limits widen.
-    pub fn merge(&mut self, other: Self) {
-        fn widen(a: &mut Option<Vec<String>>, b: Option<Vec<String>>) {
-            match (a.as_mut(), b) {
-                (Some(a), Some(b)) => {
-                    for name in b {
-                        if !a.contains(&name) {
-                            a.push(name);
-                        }
-                    }
-                }
-                _ => *a = None,
-            }
-        }
-        self.unload_models |= other.unload_models;
-        self.free_memory |= other.free_memory;
-        self.respect &= other.respect;
-        self.force |= other.force;
-        widen(&mut self.devices, other.devices);
-        widen(&mut self.models, other.models);
-    }
-}
-
 /// What freeing one model did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Freed {
