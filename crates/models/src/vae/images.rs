@@ -81,16 +81,6 @@ impl Vae {
         }
     }
 
-    /// Bytes that the feature maps of an encoding take.
-    pub fn encode_bytes(&self, height: usize, width: usize) -> u64 {
-        1767 * height as u64 * width as u64 * 4
-    }
-
-    /// And of decoding a latent of this size.
-    pub fn decode_bytes(&self, height: usize, width: usize) -> u64 {
-        2178 * height as u64 * width as u64 * 64 * 4
-    }
-
     /// The latent (b, c, h, w) of pictures (b, h, w, c) in 0..1. Sizes that do not divide are cut around the middle, and
     /// channels beyond the third are left out.
     pub fn encode(&self, images: &Tensor, check: Check<'_>) -> Result<Tensor> {
