@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_memory::amount::readable;
 use fresco_memory::estimate::{self, Attention, Sampling};
 use fresco_memory::{
-    DeviceReport, LoadModel, LoadRequest, Need, Placement, Policy, Registry, Snapshot, distribute,
+    DeviceReport, LoadModel, LoadRequest, Need, Policy, Registry, Snapshot, distribute,
 };
 
 use super::files::Part;
@@ -207,10 +207,6 @@ impl Room<'_> {
         model.places = planned.places;
         model.placement = planned.allocation;
         model.warnings = planned.warnings;
-        if let Some(Placement::Expert(expert)) = &load.options.placement {
-            let warnings = expert.warnings.iter().map(ToString::to_string);
-            model.warnings.extend(warnings);
-        }
         if !planned.orphans.is_empty() {
             let count = planned.orphans.len();
             model.warnings.push(format!(
