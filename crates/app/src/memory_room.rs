@@ -70,6 +70,10 @@ struct MemoryLog {
 
 impl MemoryLog {
     fn open(path: &Path) -> anyhow::Result<Self> {
+        // A pipe would make the start wait for somebody who reads it.
+        if path.exists() && !path.is_file() {
+            anyhow::bail!("the memory log {} is not a file", path.display());
+        }
         let file = File::options().append(true).create(true).open(path);
         let file =
             file.with_context(|| format!("cannot write the memory log {}", path.display()))?;

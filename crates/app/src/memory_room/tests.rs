@@ -316,6 +316,19 @@ fn the_log_is_appended_one_event_a_line() {
     assert!(error.unwrap().to_string().contains("memory log"));
 }
 
+/// Opened for writing, a pipe waits until somebody reads it.
+#[test]
+#[cfg(unix)]
+fn a_pipe_is_no_memory_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let registry = Registry::new(Settings::default(), Vec::new());
+    let error = Room::new(registry, Arc::new(NoSink), Some(&pipe)).err();
+    assert!(error.unwrap().to_string().contains("is not a file"));
+}
+
 #[test]
 fn without_an_accelerator_the_state_is_disabled() {
     let registry = Registry::new(
