@@ -300,7 +300,7 @@ pub(crate) struct NetworkArgs {
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Page")]
 pub(crate) struct PageArgs {
-    /// What / shows: the official editor, if it is installed, or a status page
+    /// What / shows: Fresco's own page (the default), the official ComfyUI editor if it is installed, or a status page
     #[arg(long, value_enum, value_name = "WHICH")]
     pub(crate) front_end: Option<FrontEndChoice>,
     /// Folder with a front-end's index.html
@@ -328,6 +328,7 @@ pub(crate) struct PageArgs {
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrontEndChoice {
+    Fresco,
     Comfy,
     Status,
 }

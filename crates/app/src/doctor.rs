@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use fresco_engine::store::{Store, StoreError};
 use fresco_files::Dirs;
+use fresco_server::FrontEnd as Shown;
 
 use crate::front_end::Pages;
 use crate::house::House;
@@ -190,11 +191,13 @@ fn queue(report: &mut Report, settings: &ServeSettings, dirs: &Dirs) {
 
 fn pages(report: &mut Report, settings: &ServeSettings, dirs: &Dirs) {
     report.heading("front-end");
-    let shown = Pages::find(&settings.front_end, settings.python.as_deref(), dirs).root;
-    report.line(
-        "/ shows",
-        shown.map_or("the status page".into(), |root| root.display().to_string()),
-    );
+    let shown = Pages::find(&settings.front_end, settings.python.as_deref(), dirs).shown;
+    let shown = match shown {
+        Shown::Page => "Fresco's page".to_owned(),
+        Shown::Folder(root) => root.display().to_string(),
+        Shown::Status => "the status page".to_owned(),
+    };
+    report.line("/ shows", shown);
     let sites = Sites::find(settings.python.as_deref(), &dirs.base);
     let package = |found: Option<(Option<String>, String)>| match found {
         None => "not installed".to_owned(),

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 
 use fresco_files::Dirs;
+use fresco_server::FrontEnd as Shown;
 
 use crate::python::{Sites, TemplateFiles};
 use crate::settings::FrontEnd;
 
-/// Folders to serve. All absent: the status page.
+/// What `/` shows, and folders that go with it.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
-    pub(crate) root: Option<PathBuf>,
+    pub(crate) shown: Shown,
     pub(crate) version: Option<String>,
     pub(crate) templates: Option<TemplateFiles>,
     pub(crate) templates_version: Option<String>,
@@ -21,12 +22,20 @@ impl Pages {
     /// Resolves the choice. A front-end that is asked for and missing is a warning with what to do, not an end: the API
     /// works without it.
     pub(crate) fn find(choice: &FrontEnd, python: Option<&std::path::Path>, dirs: &Dirs) -> Self {
-        if *choice == FrontEnd::Status {
-            return Self::default();
+        if matches!(choice, FrontEnd::Page | FrontEnd::Status) {
+            let shown = match choice {
+                FrontEnd::Status => Shown::Status,
+                _ => Shown::Page,
+            };
+            return Self {
+                shown,
+                ..Self::default()
+            };
         }
         let sites = Sites::find(python, &dirs.base);
         let mut pages = Self {
             docs: sites.docs().map(|d| d.folder),
+            shown: Shown::Status,
             ..Self::default()
         };
         if let Some(templates) = sites.templates() {
@@ -34,11 +43,11 @@ impl Pages {
             pages.templates = Some(templates.files);
         }
         match choice {
-            FrontEnd::Directory(root) => pages.root = Some(root.clone()),
+            FrontEnd::Directory(root) => pages.shown = Shown::Folder(root.clone()),
             FrontEnd::Downloaded { folder, version } => {
                 let root = dirs.web_versions.join(folder).join(version);
                 if root.join("index.html").is_file() {
-                    pages.root = Some(root);
+                    pages.shown = Shown::Folder(root);
                     pages.version = Some(version.clone());
                 } else {
                     tracing::warn!(
@@ -47,11 +56,11 @@ impl Pages {
                     );
                 }
             }
-            FrontEnd::Installed | FrontEnd::Status => {}
+            FrontEnd::Installed | FrontEnd::Page | FrontEnd::Status => {}
         }
-        if pages.root.is_none() {
+        if pages.shown == Shown::Status {
             if let Some(found) = sites.front_end() {
-                pages.root = Some(found.folder);
+                pages.shown = Shown::Folder(found.folder);
                 pages.version = found.version;
             } else {
                 tracing::warn!(
@@ -84,24 +93,28 @@ mod tests {
         fs::create_dir_all(site.join("comfyui_frontend_package-1.2.3.dist-info")).unwrap();
         let find = |choice: &FrontEnd| Pages::find(choice, Some(&site), &dirs);
 
-        assert!(find(&FrontEnd::Status).root.is_none());
+        assert_eq!(find(&FrontEnd::Page).shown, Shown::Page);
+        assert_eq!(find(&FrontEnd::Status).shown, Shown::Status);
         let installed = find(&FrontEnd::Installed);
         assert_eq!(
-            (installed.root, installed.version.as_deref()),
-            (Some(packaged.clone()), Some("1.2.3"))
+            (installed.shown, installed.version.as_deref()),
+            (Shown::Folder(packaged.clone()), Some("1.2.3"))
         );
         let own = dir.path().join("own");
-        assert_eq!(find(&FrontEnd::Directory(own.clone())).root, Some(own));
+        assert_eq!(
+            find(&FrontEnd::Directory(own.clone())).shown,
+            Shown::Folder(own)
+        );
 
         let choice = FrontEnd::Downloaded {
             folder: "a_b".into(),
             version: "1.0.0".into(),
         };
-        assert_eq!(find(&choice).root, Some(packaged));
+        assert_eq!(find(&choice).shown, Shown::Folder(packaged));
         let downloaded = dirs.web_versions.join("a_b/1.0.0");
         fs::create_dir_all(&downloaded).unwrap();
         fs::write(downloaded.join("index.html"), "x").unwrap();
-        assert_eq!(find(&choice).root, Some(downloaded));
+        assert_eq!(find(&choice).shown, Shown::Folder(downloaded));
     }
 
     #[test]
@@ -112,6 +125,7 @@ mod tests {
             Some(dir.path()),
             &Dirs::under(dir.path()),
         );
-        assert!(pages.root.is_none() && pages.templates.is_none() && pages.docs.is_none());
+        assert_eq!(pages.shown, Shown::Status);
+        assert!(pages.templates.is_none() && pages.docs.is_none());
     }
 }

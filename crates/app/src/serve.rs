@@ -195,7 +195,7 @@ fn config(settings: &ServeSettings, dirs: &Dirs, pages: Pages, argv: Vec<String>
         hosts: settings.hosts.clone(),
         tls: settings.tls.is_some(),
         multi_user: settings.multi_user,
-        web_root: pages.root,
+        front_end: pages.shown,
         templates: match pages.templates {
             None => Templates::None,
             Some(TemplateFiles::Folder(folder)) => Templates::Directory(folder),

@@ -204,6 +204,8 @@ impl ExecSettings {
 /// What `/` shows.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FrontEnd {
+    /// Our own page.
+    Page,
     Status,
     /// The official editor, from an installed Python package.
     Installed,
@@ -360,7 +362,8 @@ fn front_end(page: &PageArgs) -> Result<FrontEnd, UsageError> {
         };
     }
     match (page.front_end, page.front_end_version.as_deref()) {
-        (Some(FrontEndChoice::Status), _) | (None, None) => Ok(FrontEnd::Status),
+        (None | Some(FrontEndChoice::Fresco), None) => Ok(FrontEnd::Page),
+        (Some(FrontEndChoice::Status), _) => Ok(FrontEnd::Status),
         (Some(FrontEndChoice::Comfy), None) | (_, Some(BUNDLED)) => Ok(FrontEnd::Installed),
         (_, Some(version)) => downloaded(version),
     }
@@ -601,7 +604,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().display();
         let chosen = |line: &str| settings(line).map(|s| s.front_end);
-        assert_eq!(chosen("").unwrap(), FrontEnd::Status);
+        assert_eq!(chosen("").unwrap(), FrontEnd::Page);
+        assert_eq!(chosen("--front-end fresco").unwrap(), FrontEnd::Page);
+        assert_eq!(chosen("--front-end status").unwrap(), FrontEnd::Status);
         assert_eq!(chosen("--front-end comfy").unwrap(), FrontEnd::Installed);
         assert_eq!(
             chosen("--front-end-version comfyanonymous/ComfyUI@latest").unwrap(),

@@ -1,6 +1,6 @@
 //! Everything the server needs to be told; the binary resolves flags, environment and files into this.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Plain settings of the server.
 #[derive(Clone, Debug)]
@@ -26,8 +26,7 @@ pub struct Config {
     /// Served over TLS; cookies are then marked secure.
     pub tls: bool,
     pub multi_user: bool,
-    /// Directory of the front-end; without one `/` shows a status page.
-    pub web_root: Option<PathBuf>,
+    pub front_end: FrontEnd,
     /// Workflow templates.
     pub templates: Templates,
     /// Embedded node documentation.
@@ -38,6 +37,28 @@ pub struct Config {
     pub loaded_packs: Vec<String>,
     pub versions: Versions,
     pub limits: Limits,
+}
+
+/// What `/` shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FrontEnd {
+    /// Our own page, which is part of the program.
+    #[default]
+    Page,
+    /// A folder with somebody's `index.html`.
+    Folder(PathBuf),
+    /// A few numbers, without a script.
+    Status,
+}
+
+impl FrontEnd {
+    /// The folder, if it is one.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::Folder(root) => Some(root),
+            Self::Page | Self::Status => None,
+        }
+    }
 }
 
 /// Version texts for `/system_stats`; the front-end compares and shows them.
@@ -111,7 +132,7 @@ impl Default for Config {
             hosts: Vec::new(),
             tls: false,
             multi_user: false,
-            web_root: None,
+            front_end: FrontEnd::default(),
             templates: Templates::None,
             docs: None,
             extensions: Vec::new(),

@@ -27,6 +27,7 @@ mod object_info;
 mod openapi;
 mod outbox;
 mod packs;
+mod page;
 mod prompt;
 mod queue;
 pub mod range;
@@ -54,7 +55,7 @@ use axum::extract::DefaultBodyLimit;
 use fresco_engine::Engine;
 use fresco_files::{Dirs, Folders};
 
-pub use config::{Config, Limits, Templates, Versions};
+pub use config::{Config, FrontEnd, Limits, Templates, Versions};
 pub use error::{ApiError, Code};
 pub use guard::COOKIE;
 pub use hub::Hub;

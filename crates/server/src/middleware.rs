@@ -127,11 +127,19 @@ fn deprecation(path: &str) {
     }
 }
 
-fn accepts_gzip(headers: &HeaderMap) -> bool {
+/// Named, and not with a weight of nothing.
+pub(crate) fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let named = |part: &str| {
+        let (name, weight) = part.split_once(';').unwrap_or((part, ""));
+        let weight = weight.trim().strip_prefix("q=");
+        let refused = weight.is_some_and(|w| w.trim().parse() == Ok(0.0));
+        name.trim().eq_ignore_ascii_case("gzip") && !refused
+    };
     headers
-        .get(header::ACCEPT_ENCODING)
-        .and_then(|v| v.to_str().ok())
-        .is_some_and(|v| v.contains("gzip"))
+        .get_all(header::ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .any(|v| v.split(',').any(named))
 }
 
 /// Compresses JSON and plain text that is in memory anyway.

@@ -31,7 +31,7 @@ pub(crate) async fn extensions(request: Request) -> Answer {
     let app = request.app.clone();
     let list = blocking(move || {
         let mut out = Vec::new();
-        if let Some(root) = &app.config.web_root {
+        if let Some(root) = app.config.front_end.folder() {
             let files = tree::files_ending(&root.join("extensions"), ".js");
             out.extend(
                 files

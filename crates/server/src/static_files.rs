@@ -16,8 +16,9 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeekExt, ReadBuf};
 
 use crate::App;
-use crate::config::Templates;
+use crate::config::{FrontEnd, Templates};
 use crate::error::ApiError;
+use crate::page;
 use crate::range::{self, Range};
 use crate::request::{Request, decode};
 use crate::response;
@@ -117,13 +118,17 @@ fn header_text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
     headers.get(name)?.to_str().ok()
 }
 
+/// Whether the client has this version already; nothing if it does not say by a tag.
+pub(crate) fn has_tag(headers: &HeaderMap, etag: &str) -> Option<bool> {
+    let tags = header_text(headers, header::IF_NONE_MATCH)?;
+    let mut tags = tags.split(',').map(str::trim);
+    Some(tags.any(|t| t == "*" || t.trim_start_matches("W/") == etag))
+}
+
 /// An entity tag decides alone; the date only counts without one.
 fn unchanged(headers: &HeaderMap, etag: &str, modified: SystemTime) -> bool {
-    if let Some(tags) = header_text(headers, header::IF_NONE_MATCH) {
-        return tags
-            .split(',')
-            .map(str::trim)
-            .any(|t| t == "*" || t.trim_start_matches("W/") == etag);
+    if let Some(known) = has_tag(headers, etag) {
+        return known;
     }
     let since = header_text(headers, header::IF_MODIFIED_SINCE)
         .and_then(|d| httpdate::parse_http_date(d).ok());
@@ -236,8 +241,12 @@ pub(crate) async fn serve(app: &App, request: &Request, path: &str) -> Answer {
     {
         return below(root, rest, request).await;
     }
-    match (&config.web_root, path.strip_prefix('/')) {
-        (Some(root), Some(rest)) => below(root, rest, request).await,
+    match (&config.front_end, path.strip_prefix('/')) {
+        (FrontEnd::Folder(root), Some(rest)) => below(root, rest, request).await,
+        (FrontEnd::Page, Some(rest)) => {
+            let found = page::find(&decode(rest, false));
+            Ok(found.map_or_else(missing, |file| page::answer(file, request.headers())))
+        }
         _ => Ok(missing()),
     }
 }
@@ -276,15 +285,31 @@ fn find_example(app: &App, pack: &str, name: &str) -> Option<PathBuf> {
         .find_map(|folder| contain_file(&folder, name).ok())
 }
 
-/// `/`: the front-end's first page, or ours while there is none.
+/// `/`: our page, another front-end's first page, or the status page.
 pub(crate) async fn index(request: Request) -> Answer {
-    let mut answer = match &request.app.config.web_root {
-        Some(root) => file(&root.join("index.html"), request.headers(), "text/html").await?,
-        None => status_page::page(&request)?,
+    let mut answer = match &request.app.config.front_end {
+        FrontEnd::Folder(root) => {
+            file(&root.join("index.html"), request.headers(), "text/html").await?
+        }
+        FrontEnd::Page if let Some(page) = page::find(page::INDEX) => {
+            return Ok(page::answer(page, request.headers()));
+        }
+        FrontEnd::Page | FrontEnd::Status => status_page::page(&request),
     };
+    uncached(&mut answer);
+    Ok(answer)
+}
+
+/// `/status`.
+pub(crate) async fn status(request: Request) -> Answer {
+    let mut answer = status_page::page(&request);
+    uncached(&mut answer);
+    Ok(answer)
+}
+
+fn uncached(answer: &mut Response) {
     let headers = answer.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::PRAGMA, HeaderValue::from_static("no-cache"));
     headers.insert(header::EXPIRES, HeaderValue::from_static("0"));
-    Ok(answer)
 }

@@ -1,11 +1,11 @@
-//! The page at `/` while no front-end is configured. One file, no script, light and dark.
+//! The page at `/status`, and at `/` where asked for. One file, no script, light and dark.
 
 use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
 
 use crate::guard::escape_html;
 use crate::request::Request;
 use crate::response;
-use crate::route::Answer;
 
 const PAGE: &str = r#"<!doctype html>
 <html lang="en">
@@ -35,8 +35,9 @@ pre { padding: .6rem; overflow-x: auto; }
 <dt>Node classes</dt><dd>{nodes}</dd>
 <dt>Up for</dt><dd>{uptime}</dd>
 </dl>
-<h2>Graph editor</h2>
-<p>No front-end is configured. The official one is a Python package; install it and restart:</p>
+<h2>Pages</h2>
+<p>Fresco has a page of its own, which <a href="./">/</a> shows unless another one was asked for. The official ComfyUI
+editor is a Python package; install it and restart:</p>
 <pre>pip install comfyui-frontend-package
 fresco --front-end comfy</pre>
 <p>or name a folder that holds one: <code>fresco --front-end-root DIR</code>.</p>
@@ -51,7 +52,7 @@ fresco --front-end comfy</pre>
 </html>
 "#;
 
-pub(crate) fn page(request: &Request) -> Answer {
+pub(crate) fn page(request: &Request) -> Response {
     let app = &request.app;
     let seconds = app.metrics.uptime() as u64;
     let uptime = match seconds {
@@ -71,5 +72,5 @@ pub(crate) fn page(request: &Request) -> Answer {
         header::CONTENT_SECURITY_POLICY,
         HeaderValue::from_static(policy),
     );
-    Ok(answer)
+    answer
 }

@@ -31,7 +31,9 @@ macro_rules! routes {
 }
 
 routes! {
-    Get "/" both static_files::index, "First page of the front-end, or the status page",
+    Get "/" both static_files::index, "Fresco's page, or the first page of the front-end that was asked for",
+        answers: &[(200, "HTML")];
+    Get "/status" once static_files::status, "A few numbers about this server as a page",
         answers: &[(200, "HTML")];
     Get "/ws" both websocket::connect, "WebSocket of events",
         query: &[("clientId", "id under which events are addressed; made up if absent")],

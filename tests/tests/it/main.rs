@@ -19,6 +19,7 @@ mod memory_placement;
 mod memory_retention;
 mod memory_watching;
 mod outline;
+mod page_routes;
 mod pictures;
 mod program;
 mod prompts;

@@ -82,7 +82,7 @@ async fn a_token_is_asked_for_everywhere() {
 #[tokio::test]
 async fn the_status_page_stands_alone() {
     let rig = rig();
-    let got = rig.get("/").await.expect(200);
+    let got = rig.get("/status").await.expect(200);
     assert_eq!(got.header("content-type"), Some("text/html; charset=utf-8"));
     assert_eq!(got.header("cache-control"), Some("no-cache"));
     assert_eq!(got.header("pragma"), Some("no-cache"));

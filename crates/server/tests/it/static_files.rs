@@ -1,6 +1,6 @@
 //! The front-end and other files sent as they are: server.md section 3.
 
-use fresco_server::Templates;
+use fresco_server::{FrontEnd, Templates};
 
 use crate::harness::{Rig, rig_with};
 
@@ -32,7 +32,7 @@ fn with_front_end() -> Rig {
         std::fs::write(docs.join("Node/en.md"), "# doc").unwrap();
         let template = base.join("tpl.json");
         std::fs::write(&template, "{}").unwrap();
-        config.web_root = Some(root);
+        config.front_end = FrontEnd::Folder(root);
         config.extensions = vec![("my pack".into(), pack)];
         config.docs = Some(docs);
         config.templates =
