@@ -1,0 +1,74 @@
+// The shell: navigation, the open view, and what lies over all views.
+import { lazy, Suspense, useEffect, useRef } from "react";
+import { type ViewName, useRoute, VIEW_INFO } from "./routes";
+import { startLive } from "./state/live";
+import { Banner } from "./shell/Banner";
+import { ErrorBoundary } from "./shell/ErrorBoundary";
+import { Nav } from "./shell/Nav";
+import { Shortcuts } from "./shell/Shortcuts";
+import { SignIn } from "./shell/SignIn";
+import { Toasts } from "./ui";
+import Create from "./create";
+import css from "./app.module.css";
+
+// The first view comes with the page; the others when they are opened.
+const Apps = lazy(() => import("./apps"));
+const Graph = lazy(() => import("./graph"));
+const Gallery = lazy(() => import("./gallery"));
+const Memory = lazy(() => import("./memory"));
+const PAGES: Record<ViewName, React.ComponentType> = { create: Create, apps: Apps, graph: Graph, gallery: Gallery, memory: Memory };
+
+/** Moves the focus to the heading of a view that was opened after the first, so that screen readers tell it. */
+function useHeadingFocus(view: ViewName, main: React.RefObject<HTMLElement | null>) {
+  const first = useRef(true);
+  useEffect(() => {
+    document.title = `${VIEW_INFO[view].label} · Fresco`;
+    if (first.current) {
+      first.current = false;
+      return;
+    }
+    scrollTo(0, 0);
+    const focus = () => {
+      const heading = main.current?.querySelector<HTMLElement>("h1");
+      heading?.setAttribute("tabindex", "-1");
+      heading?.focus({ preventScroll: true });
+      return Boolean(heading);
+    };
+    if (focus() || !main.current) return;
+    // A view that is still being loaded has no heading yet.
+    const watch = new MutationObserver(() => focus() && watch.disconnect());
+    watch.observe(main.current, { childList: true, subtree: true });
+    return () => watch.disconnect();
+  }, [view, main]);
+}
+
+export function App() {
+  const { view } = useRoute();
+  const main = useRef<HTMLElement>(null);
+  useEffect(() => startLive(), []);
+  useHeadingFocus(view, main);
+  const Page = PAGES[view];
+  return (
+    <div className={css.shell}>
+      <a className={css.skip} href="#main" onClick={(e) => {
+        // The hash is the route, so the jump is made by hand.
+        e.preventDefault();
+        main.current?.focus();
+      }}>Skip to content</a>
+      <Nav view={view} />
+      <div className={css.column}>
+        <Banner />
+        <main id="main" ref={main} tabIndex={-1} className={css.main} data-view={view}>
+          <ErrorBoundary key={view}>
+            <Suspense fallback={<p className={css.loading} role="status">Opening {VIEW_INFO[view].label}…</p>}>
+              <Page />
+            </Suspense>
+          </ErrorBoundary>
+        </main>
+      </div>
+      <Toasts />
+      <SignIn />
+      <Shortcuts />
+    </div>
+  );
+}

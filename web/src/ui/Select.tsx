@@ -1,0 +1,127 @@
+// Choosing one of a few (native select), or one of many by typing (Combo).
+import { type SelectHTMLAttributes, useId, useRef, useState } from "react";
+import { useField } from "./Field";
+import { Icon } from "./Icon";
+import field from "./Field.module.css";
+import css from "./Select.module.css";
+
+export type Options = readonly string[] | readonly { value: string; label: string; disabled?: boolean }[];
+
+export function optionList(options: Options): { value: string; label: string; disabled?: boolean }[] {
+  return options.map((o) => (typeof o === "string" ? { value: o, label: o } : o));
+}
+
+export interface SelectProps extends Omit<SelectHTMLAttributes<HTMLSelectElement>, "onChange" | "value"> {
+  options: Options;
+  value: string;
+  onChange(value: string): void;
+}
+
+export function Select({ options, value, onChange, className, id, ...rest }: SelectProps) {
+  const list = optionList(options);
+  return (
+    <span className={[css.wrap, className].filter(Boolean).join(" ")}>
+      <select {...useField(id)} {...rest} value={value} onChange={(e) => onChange(e.target.value)} className={`${field.input} ${css.select}`}>
+        {/* A value that is no longer offered stays visible rather than turning into another one. */}
+        {!list.some((o) => o.value === value) && <option value={value}>{value === "" ? "Choose…" : value}</option>}
+        {list.map((o) => <option key={o.value} value={o.value} disabled={o.disabled}>{o.label}</option>)}
+      </select>
+      <Icon name="chevron" size={18} className={css.arrow} />
+    </span>
+  );
+}
+
+export interface ComboProps {
+  options: Options;
+  value: string;
+  onChange(value: string): void;
+  placeholder?: string;
+  /** Needed where no Field stands around it. */
+  label?: string;
+  disabled?: boolean;
+  /** Anything may be typed, not only what is offered. */
+  free?: boolean;
+}
+
+/** Those whose label or value holds all the words typed, in their order. */
+export function matching(options: Options, typed: string): { value: string; label: string }[] {
+  const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
+  return optionList(options).filter((o) => {
+    const text = `${o.label} ${o.value}`.toLowerCase();
+    return words.every((w) => text.includes(w));
+  });
+}
+
+const SHOWN = 200;
+
+export function Combo({ options, value, onChange, placeholder, label, disabled, free }: ComboProps) {
+  const own = useField();
+  const listId = useId();
+  const [open, setOpen] = useState(false);
+  const [typed, setTyped] = useState<string | null>(null);
+  const [at, setAt] = useState(0);
+  const list = useRef<HTMLUListElement>(null);
+  const found = matching(options, typed ?? "").slice(0, SHOWN);
+  const shown = optionList(options).find((o) => o.value === value)?.label ?? value;
+
+  const close = () => {
+    setOpen(false);
+    setTyped(null);
+  };
+  const choose = (v: string) => {
+    onChange(v);
+    close();
+  };
+  const move = (to: number) => {
+    const next = Math.max(0, Math.min(found.length - 1, to));
+    setAt(next);
+    list.current?.children[next]?.scrollIntoView({ block: "nearest" });
+  };
+  return (
+    <div className={css.wrap} onBlur={(e) => {
+      if (e.currentTarget.contains(e.relatedTarget)) return;
+      if (free && typed !== null && typed !== value) onChange(typed);
+      close();
+    }}>
+      <input type="text" role="combobox" {...own} aria-label={label} aria-expanded={open} aria-controls={listId} aria-autocomplete="list" autoComplete="off" spellCheck={false}
+        aria-activedescendant={open && found[at] ? `${listId}-${at}` : undefined} placeholder={placeholder} disabled={disabled}
+        className={`${field.input} ${css.select}`} value={typed ?? shown}
+        onFocus={(e) => e.target.select()}
+        onClick={() => setOpen(true)}
+        onChange={(e) => {
+          setTyped(e.target.value);
+          setAt(0);
+          setOpen(true);
+        }}
+        onKeyDown={(e) => {
+          if (e.key === "ArrowDown") {
+            e.preventDefault();
+            if (!open) setOpen(true);
+            else move(at + 1);
+          } else if (e.key === "ArrowUp") {
+            e.preventDefault();
+            move(at - 1);
+          } else if (e.key === "Enter" && open) {
+            e.preventDefault();
+            const pick = found[at];
+            if (pick) choose(pick.value);
+            else if (free && typed !== null) choose(typed);
+          } else if (e.key === "Escape" && open) {
+            e.preventDefault();
+            e.stopPropagation();
+            close();
+          }
+        }} />
+      <Icon name="chevron" size={18} className={css.arrow} />
+      <ul role="listbox" id={listId} ref={list} className={css.list} hidden={!open} aria-label={label ?? "Choices"}>
+        {open && found.map((o, i) => (
+          <li key={o.value} id={`${listId}-${i}`} role="option" aria-selected={o.value === value} className={i === at ? css.at : undefined}
+            onPointerDown={(e) => e.preventDefault()} onClick={() => choose(o.value)}>
+            {o.label}
+          </li>
+        ))}
+        {open && found.length === 0 && <li role="option" aria-selected="false" aria-disabled="true" className={css.none}>Nothing matches</li>}
+      </ul>
+    </div>
+  );
+}
