@@ -1,0 +1,90 @@
+// Puts a form's values back into the workflow, and exchanges models that are not there.
+import type { ApiPrompt, Inspection, ObjectInfo } from "../api/types";
+import { partsOf, type Values } from "./fields";
+import { linkOf, titleOf } from "./graph";
+import { choosesModel, specOf, uploadOf } from "./specs";
+
+/** The workflow with these values; linked inputs and unknown nodes are left alone. */
+export function applyValues(prompt: ApiPrompt, values: Values): ApiPrompt {
+  const next: ApiPrompt = { ...prompt };
+  for (const [key, value] of Object.entries(values)) {
+    const { node, input } = partsOf(key);
+    const old = next[node];
+    if (value === undefined || !old || !(input in old.inputs) || linkOf(old.inputs[input]) || Object.is(old.inputs[input], value)) continue;
+    next[node] = { ...old, inputs: { ...old.inputs, [input]: value } };
+  }
+  return next;
+}
+
+type Missing = Inspection["missing"];
+export type MissingModel = Missing["models"][number];
+
+export interface MissingGroup {
+  wanted: string;
+  choices: string[];
+  /** Where it is used, as "NODE/INPUT". */
+  keys: string[];
+  titles: string[];
+}
+
+/** Missing models by wanted name: one choice serves all nodes that ask for the same file. */
+export function missingGroups(models: MissingModel[], prompt: ApiPrompt, info: ObjectInfo): MissingGroup[] {
+  const groups = new Map<string, MissingGroup>();
+  for (const model of models) {
+    // Two lists with different files are two questions, even for one name.
+    const mark = JSON.stringify([model.wanted, [...model.choices].sort()]);
+    const key = `${model.node_id}/${model.input}`;
+    const title = titleOf(prompt, info, model.node_id);
+    const group = groups.get(mark);
+    if (!group) groups.set(mark, { wanted: model.wanted, choices: model.choices, keys: [key], titles: [title] });
+    else {
+      group.keys.push(key);
+      if (!group.titles.includes(title)) group.titles.push(title);
+    }
+  }
+  return [...groups.values()];
+}
+
+/** The values that put `choice` wherever the group's model was wanted. */
+export function substitute(group: MissingGroup, choice: string): Values {
+  return Object.fromEntries(group.keys.map((key) => [key, choice]));
+}
+
+/** What this machine lacks for a workflow, judged by /object_info alone. */
+export function lacks(prompt: ApiPrompt, info: ObjectInfo): Missing {
+  const missing: Missing = { nodes: [], models: [], files: [] };
+  for (const [id, node] of Object.entries(prompt)) {
+    if (!info[node.class_type]) {
+      missing.nodes.push({ id, class_type: node.class_type, title: titleOf(prompt, info, id) });
+      continue;
+    }
+    for (const [input, value] of Object.entries(node.inputs)) {
+      if (typeof value !== "string") continue;
+      const spec = specOf(info, node.class_type, input, node.inputs);
+      if (spec?.type !== "COMBO" || !spec.choices || spec.choices.includes(value)) continue;
+      if (uploadOf(spec)) {
+        // "name [output]" and names in sub-folders are not in the list, yet the server finds them.
+        if (!/ \[(input|output|temp)\]$/.test(value) && !value.includes("/")) missing.files.push({ node_id: id, input, wanted: value });
+      } else if (choosesModel(input, spec, value) && !spec.options.remote) {
+        missing.models.push({ node_id: id, class_type: node.class_type, input, wanted: value, choices: likeliest(value, spec.choices) });
+      }
+    }
+  }
+  return missing;
+}
+
+/** Choices sorted by how much of the wanted name they share. */
+export function likeliest(wanted: string, choices: string[]): string[] {
+  const want = pieces(wanted);
+  const score = (choice: string) => {
+    const have = pieces(choice);
+    const shared = [...have].filter((piece) => want.has(piece)).length;
+    return shared / Math.max(1, want.size + have.size - shared);
+  };
+  return choices.map((choice, index) => ({ choice, index, score: score(choice) })).sort((a, b) => b.score - a.score || a.index - b.index).map((x) => x.choice);
+}
+
+function pieces(name: string): Set<string> {
+  const base = name.slice(Math.max(name.lastIndexOf("/"), name.lastIndexOf("\\")) + 1).replace(/\.\w+$/, "");
+  return new Set(base.toLowerCase().split(/[^a-z0-9]+|(?<=[a-z])(?=\d)/).filter(Boolean));
+}
