@@ -1,0 +1,38 @@
+// What to do when there is no model at all: where to put one, and a way to look again.
+import { useEffect, useState } from "react";
+import { getJson } from "../api/client";
+import { useInfo } from "../state/info";
+import { Button, EmptyState, toast } from "../ui";
+import css from "./NoModel.module.css";
+
+export function NoModel() {
+  const [folders, setFolders] = useState<string[]>([]);
+  const [looking, setLooking] = useState(false);
+  useEffect(() => {
+    getJson<Record<string, string[]>>("/internal/folder_paths").then(
+      (paths) => setFolders(paths?.checkpoints ?? []),
+      () => undefined,
+    );
+  }, []);
+  const look = async () => {
+    setLooking(true);
+    try {
+      await useInfo.getState().reload();
+      if (useInfo.getState().models("checkpoints").length === 0) toast("Still no model there.", "info");
+    } catch {
+      toast("Fresco does not answer. Is it still running?", "bad");
+    } finally {
+      setLooking(false);
+    }
+  };
+  return (
+    <EmptyState icon="layers" title="One thing is missing: a model"
+      action={<Button variant="primary" size="l" icon="refresh" busy={looking} onClick={() => void look()}>Look again</Button>}>
+      <p>A model is the file that knows how to draw. Put one (a checkpoint, mostly named <code>.safetensors</code>) into this folder on the computer that runs Fresco:</p>
+      <ul className={css.folders}>
+        {folders.length > 0 ? folders.map((f) => <li key={f}><code>{f}</code></li>) : <li><code>models/checkpoints</code></li>}
+      </ul>
+      <p>Then press the button. Fresco need not be started again.</p>
+    </EmptyState>
+  );
+}

@@ -1,0 +1,26 @@
+// An error as a sentence, with a way on and the details folded.
+import { Button, Disclosure, Icon } from "../ui";
+import { go } from "../state/handoff";
+import type { Problem } from "./errors";
+import css from "./ProblemNote.module.css";
+
+export function ProblemNote({ problem, onClose, onRetry }: { problem: Problem; onClose?(): void; onRetry?(): void }) {
+  return (
+    <div className={css.note} role="alert">
+      <div className={css.line}>
+        <Icon name="warning" className={css.icon} />
+        <p>{problem.text}</p>
+      </div>
+      <div className={css.actions}>
+        {problem.help === "memory" && <Button size="s" icon="memory" onClick={() => go("#/memory")}>Look at memory</Button>}
+        {onRetry && <Button size="s" icon="refresh" onClick={onRetry}>Try again</Button>}
+        {onClose && <Button size="s" variant="quiet" onClick={onClose}>Dismiss</Button>}
+      </div>
+      {problem.details && (
+        <Disclosure title="Details">
+          <pre className={css.details} tabIndex={0} aria-label="Details of the error">{problem.details}</pre>
+        </Disclosure>
+      )}
+    </div>
+  );
+}

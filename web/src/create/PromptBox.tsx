@@ -1,0 +1,74 @@
+// The words, the one big button, and how many pictures.
+import { type Ref, useRef, useState } from "react";
+import { Button, IconButton, TextArea } from "../ui";
+import { COUNT_MAX, type CreateValues } from "./values";
+import css from "./PromptBox.module.css";
+
+export interface PromptBoxProps {
+  values: CreateValues;
+  set(patch: Partial<CreateValues>): void;
+  onCreate(): void;
+  /** How many jobs run or wait. */
+  waiting: number;
+  disabled: boolean;
+  promptRef: Ref<HTMLTextAreaElement>;
+  createRef: Ref<HTMLButtonElement>;
+}
+
+const EXAMPLES = ["a red apple", "a sleepy cat", "a rocket over the moon", "a blue butterfly", "a wooden house with a blue door", "two green bottles"];
+
+export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef, createRef }: PromptBoxProps) {
+  const [empty, setEmpty] = useState(false);
+  const box = useRef<HTMLDivElement>(null);
+  const start = () => {
+    const nothing = values.prompt.trim() === "" && !values.image;
+    setEmpty(nothing);
+    if (nothing) box.current?.querySelector("textarea")?.focus();
+    else onCreate();
+  };
+  return (
+    <div ref={box} className={css.box}>
+      <div className={css.paper}>
+        <TextArea ref={promptRef} aria-label="Prompt" aria-invalid={empty || undefined} aria-describedby={empty ? "create-empty" : undefined} className={css.prompt} rows={3}
+          placeholder="Describe a picture, like: a red apple on a wooden table" value={values.prompt}
+          onChange={(prompt) => {
+            setEmpty(false);
+            set({ prompt });
+          }}
+          onKeyDown={(e) => {
+            if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) {
+              e.preventDefault();
+              if (!disabled) start();
+            }
+          }} />
+        {values.prompt !== "" && <IconButton size="s" className={css.wipe} label="Clear the words" icon="close" onClick={() => {
+          set({ prompt: "" });
+          box.current?.querySelector("textarea")?.focus();
+        }} />}
+      </div>
+      {empty && <p id="create-empty" role="alert" className={css.empty}>Type a few words first, or take one of these:</p>}
+      {values.prompt === "" && (
+        <div className={css.chips} role="group" aria-label="Examples">
+          {EXAMPLES.map((text) => (
+            <button key={text} type="button" className={css.chip} onClick={() => {
+              setEmpty(false);
+              set({ prompt: text });
+              box.current?.querySelector<HTMLButtonElement>("[data-create]")?.focus();
+            }}>{text}</button>
+          ))}
+        </div>
+      )}
+      <div className={css.row}>
+        <Button ref={createRef} data-create variant="primary" size="l" icon="create" className={css.create} onClick={start} disabled={disabled}
+          title="Ctrl + Enter in the words does the same">
+          {waiting > 0 ? "Create another" : "Create"}
+        </Button>
+        <div className={css.count} role="group" aria-label="How many pictures">
+          <IconButton label="One picture fewer" icon="minus" disabled={values.count <= 1} onClick={() => set({ count: values.count - 1 })} />
+          <span className={css.number} aria-live="polite"><span aria-hidden="true">×</span>{values.count}<span className="hidden-visually"> {values.count === 1 ? "picture" : "pictures"}</span></span>
+          <IconButton label="One picture more" icon="plus" disabled={values.count >= COUNT_MAX} onClick={() => set({ count: values.count + 1 })} />
+        </div>
+      </div>
+    </div>
+  );
+}

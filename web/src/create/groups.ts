@@ -1,0 +1,48 @@
+// Jobs as the page shows them: the pictures of one press belong together.
+import type { Job } from "../api/types";
+
+export interface Group {
+  /** The workflow's id, or the job's where it has none. */
+  id: string;
+  /** In the order they were asked for. */
+  jobs: Job[];
+  time: number;
+}
+
+/** A press queues its jobs one after another; runs of one workflow further apart than this are separate presses. */
+const GAP = 20_000;
+
+/** Newest first. */
+export function groupJobs(jobs: Job[]): Group[] {
+  const byTime = [...jobs].sort((a, b) => a.create_time - b.create_time || (a.priority ?? 0) - (b.priority ?? 0));
+  const groups: Group[] = [];
+  const open = new Map<string, { group: Group; last: number }>();
+  for (const job of byTime) {
+    const key = job.workflow_id;
+    const found = key ? open.get(key) : undefined;
+    if (key && found && job.create_time - found.last < GAP) {
+      found.group.jobs.push(job);
+      found.last = job.create_time;
+      continue;
+    }
+    const group: Group = { id: key && !found ? key : job.id, jobs: [job], time: job.create_time };
+    groups.push(group);
+    if (key) open.set(key, { group, last: job.create_time });
+  }
+  return groups.reverse();
+}
+
+export function isActive(job: Job): boolean {
+  return job.status === "pending" || job.status === "in_progress";
+}
+
+export function isGroupActive(group: Group): boolean {
+  return group.jobs.some(isActive);
+}
+
+/** How many jobs run or wait before this one, in a list that is in the order of running; null where it does not wait. */
+export function placeInLine(job: Job, jobs: Job[]): number | null {
+  if (job.status !== "pending") return null;
+  const before = jobs.slice(0, Math.max(0, jobs.findIndex((j) => j.id === job.id)));
+  return before.filter((j) => isActive(j) && !j.held).length;
+}

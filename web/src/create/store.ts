@@ -1,0 +1,105 @@
+// The state of the Create page: the form, what is looked at, and queueing. Kept outside the components, so that leaving the
+// page and coming back changes nothing.
+import { create } from "zustand";
+import { queuePrompt } from "../api/client";
+import { freshId } from "../api/identity";
+import type { UiWorkflow } from "../api/types";
+import { uiFromApi } from "../graph/fromApi";
+import { useInfo } from "../state/info";
+import { useLive } from "../state/live";
+import { remember, remembered } from "../state/settings";
+import { buildPrompt } from "./build";
+import { type Problem, problemOf } from "./errors";
+import { cleaned, COUNT_MAX, type CreateValues, rollSeed, seedsFor, withModel } from "./values";
+
+const KEY = "create.values";
+
+interface CreateState {
+  values: CreateValues;
+  /** The group on the stage; null follows what runs, or else shows the newest. */
+  shown: string | null;
+  problem: Problem | null;
+  /** Requests on their way. */
+  sending: number;
+  set(patch: Partial<CreateValues>): void;
+  update(change: (v: CreateValues) => CreateValues): void;
+  show(group: string | null): void;
+  report(problem: Problem | null): void;
+  /** Queues what the form says; draws a new seed first unless it is locked. */
+  submit(): Promise<boolean>;
+  /** Queues other values without touching the form. */
+  queue(values: CreateValues): Promise<boolean>;
+}
+
+let saving: ReturnType<typeof setTimeout> | undefined;
+function save(values: CreateValues) {
+  clearTimeout(saving);
+  saving = setTimeout(() => remember(KEY, values), 200);
+}
+
+export const useCreate = create<CreateState>()((set, get) => ({
+  values: cleaned(remembered(KEY, null)),
+  shown: null,
+  problem: null,
+  sending: 0,
+  set(patch) {
+    get().update((v) => ({ ...v, ...patch }));
+  },
+  update(change) {
+    const values = change(get().values);
+    if (values === get().values) return;
+    // A changed field is no longer the one that was refused.
+    set({ values, problem: null });
+    save(values);
+  },
+  show(shown) {
+    set({ shown });
+  },
+  report(problem) {
+    set({ problem });
+  },
+  submit() {
+    const { values } = get();
+    if (!values.seedLocked) get().set({ seed: rollSeed() });
+    return get().queue(get().values);
+  },
+  async queue(values) {
+    set((s) => ({ sending: s.sending + 1, problem: null, shown: null }));
+    try {
+      await send(values);
+      return true;
+    } catch (e) {
+      set({ problem: problemOf(e) });
+      return false;
+    } finally {
+      set((s) => ({ sending: s.sending - 1 }));
+      void useLive.getState().refresh().catch(() => undefined);
+    }
+  },
+}));
+
+/** An id in the form the other editor expects of a workflow. */
+export function workflowId(hex = freshId()): string {
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-4${hex.slice(13, 16)}-a${hex.slice(17, 20)}-${hex.slice(20, 32)}`;
+}
+
+/** One job a picture: each is shown as soon as it is done and can be made again from its own seed. All of them carry one
+ *  workflow id, by which they are found together. */
+async function send(values: CreateValues): Promise<void> {
+  const info = await useInfo.getState().load();
+  const id = workflowId();
+  for (const seed of seedsFor(values.seed, Math.min(values.count, COUNT_MAX))) {
+    const prompt = buildPrompt({ ...values, seed });
+    const workflow: UiWorkflow = { ...uiFromApi(prompt, info), id };
+    await queuePrompt(prompt, { workflow });
+  }
+}
+
+/** Sees to it that the form names a model that is there. */
+export function adoptModel(models: string[]): void {
+  const { values, update } = useCreate.getState();
+  if (models.length === 0 || models.includes(values.model)) return;
+  // A model that was taken away is replaced by the most ordinary one; a first visit starts with the one that came along.
+  const first = models.find((m) => /starter/i.test(m)) ?? models[0];
+  if (first) update((v) => withModel(v, first));
+}
