@@ -5,19 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use fresco_graph::ui::{self, Converted, NodeDefs, WorkflowKind};
+use fresco_graph::ui::{self, NodeDefs, Workflow};
 use fresco_graph::{Map, Value, json};
 
 /// Larger files are not workflows.
 const MAX_BYTES: u64 = 256 << 20;
-
-/// A prompt and where it came from.
-pub(crate) struct Workflow {
-    pub(crate) prompt: Map,
-    /// The editor's form, if there was one; it travels into saved pictures.
-    pub(crate) editor: Option<Value>,
-    pub(crate) warnings: Vec<String>,
-}
 
 /// Reads a file, or standard input for `-`.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
@@ -47,60 +39,19 @@ pub(crate) fn understand(
     defs: &NodeDefs,
     prefer_editor: bool,
 ) -> anyhow::Result<Workflow> {
-    let texts = fresco_files::read_metadata(bytes);
-    let find = |key: &str| {
-        texts
-            .iter()
-            .find(|(k, _)| k == key)
-            .map(|(_, text)| text.as_str())
-    };
-    let (prompt, workflow) = (find("prompt"), find("workflow"));
-    if prompt.is_none() && workflow.is_none() {
-        if looks_like_picture(bytes) {
-            bail!("the picture carries no workflow");
-        }
-        let value = json::parse_bytes(bytes).context("this is neither JSON nor a picture")?;
-        return from_json(&value, defs);
-    }
-    // The editor's form may be damaged or of another program; the prompt is then still good, and the other way round.
-    let parsed = |text: Option<&str>| text.and_then(|t| json::parse(t).ok());
-    let editor = parsed(workflow).filter(|w| ui::detect(w) == WorkflowKind::Ui);
-    let api = parsed(prompt).filter(|p| ui::detect(p) == WorkflowKind::Api);
-    match (api, editor) {
-        (Some(prompt), editor) if !prefer_editor || editor.is_none() => {
-            let prompt = prompt.as_map().cloned().unwrap_or_default();
-            Ok(Workflow {
-                prompt,
-                editor,
-                warnings: Vec::new(),
-            })
-        }
-        (_, Some(editor)) => from_json(&editor, defs),
-        _ => bail!("the workflow in the picture cannot be read"),
-    }
-}
-
-fn from_json(value: &Value, defs: &NodeDefs) -> anyhow::Result<Workflow> {
     let options = ui::Options {
         now: Some(now()),
         ..ui::Options::default()
     };
-    let Converted { prompt, warnings } = ui::prompt_of(value, defs, &options)?;
-    let editor = match ui::detect(value) {
-        WorkflowKind::Ui => Some(value.clone()),
-        WorkflowKind::Both => value.get("workflow").cloned(),
-        WorkflowKind::Request => value
-            .get("extra_data")
-            .and_then(|e| e.get("extra_pnginfo"))
-            .and_then(|e| e.get("workflow"))
-            .cloned(),
-        WorkflowKind::Api | WorkflowKind::Unknown => None,
-    };
-    Ok(Workflow {
-        prompt,
-        editor,
-        warnings,
-    })
+    let texts = fresco_files::read_metadata(bytes);
+    if let Some(found) = ui::read_texts(&texts, prefer_editor, defs, &options) {
+        return found.context("the workflow in the picture cannot be read");
+    }
+    if looks_like_picture(bytes) {
+        bail!("the picture carries no workflow");
+    }
+    let value = json::parse_bytes(bytes).context("this is neither JSON nor a picture")?;
+    Ok(ui::read(&value, defs, &options)?)
 }
 
 fn now() -> ui::Now {

@@ -26,6 +26,7 @@ extern crate self as fresco_graph;
 mod dynamic;
 pub mod json;
 pub mod mapping;
+mod missing;
 mod node;
 pub mod object_info;
 mod order;
@@ -39,6 +40,7 @@ mod value;
 
 pub use dynamic::Declared;
 pub use fresco_graph_macros::Node;
+pub use missing::{Missing, MissingFile, MissingModel, MissingNode, missing};
 pub use node::*;
 pub use order::{Next, Nodes, Order};
 pub use registry::Registry;

@@ -13,6 +13,7 @@
 //! ```
 
 mod defs;
+mod file;
 mod group;
 mod parse;
 mod promote;
@@ -21,6 +22,7 @@ mod rewrite;
 mod widgets;
 
 pub use defs::NodeDefs;
+pub use file::{Workflow, read, read_texts};
 pub use rewrite::Now;
 
 use std::sync::Arc;
@@ -70,6 +72,8 @@ pub struct Options {
     pub keep_widgets_of_muted: bool,
     /// Also send values that only the editor shows (audio players, previews), as front-end 1.35 does.
     pub display_values: bool,
+    /// Name the class of nodes that nobody knows here, which the editor does not.
+    pub name_unknown: bool,
     /// Files that expand to more nodes are refused.
     pub max_nodes: usize,
 }
@@ -83,6 +87,7 @@ impl Default for Options {
             now: None,
             keep_widgets_of_muted: false,
             display_values: true,
+            name_unknown: false,
             max_nodes: 100_000,
         }
     }

@@ -51,6 +51,7 @@ codes! {
     NoSuchModel,          "model_not_found",      NOT_FOUND,             "There is no such model in memory";
     ModelInUse,           "model_in_use",         CONFLICT,              "The model is in use";
     ModelPinned,          "model_pinned",         CONFLICT,              "The model is pinned";
+    BadWorkflow,          "invalid_workflow",     BAD_REQUEST,           "This is not a workflow";
     TooManySockets,       "too_many_sockets",     SERVICE_UNAVAILABLE,   "Too many open connections";
 }
 

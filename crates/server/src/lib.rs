@@ -46,6 +46,7 @@ mod userdata;
 mod users;
 mod view;
 mod websocket;
+mod workflow;
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};

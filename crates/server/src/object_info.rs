@@ -25,10 +25,7 @@ pub(crate) struct Cache(OnceLock<Vec<Piece>>);
 impl Cache {
     fn render(&self, registry: &Registry, listings: &dyn Listings) -> String {
         let pieces = self.0.get_or_init(|| build(registry));
-        let pinned = Pinned {
-            listings,
-            seen: Mutex::default(),
-        };
+        let pinned = Pinned::new(listings);
         let mut out = String::with_capacity(1 << 20);
         out.push('{');
         for piece in pieces {
@@ -94,9 +91,18 @@ fn input_follows_disk(input: &Input) -> bool {
 }
 
 /// Asks for each listing once per request: dozens of classes share a few.
-struct Pinned<'a> {
+pub(crate) struct Pinned<'a> {
     listings: &'a dyn Listings,
     seen: Mutex<BTreeMap<String, Vec<String>>>,
+}
+
+impl<'a> Pinned<'a> {
+    pub(crate) fn new(listings: &'a dyn Listings) -> Self {
+        Self {
+            listings,
+            seen: Mutex::default(),
+        }
+    }
 }
 
 impl Listings for Pinned<'_> {

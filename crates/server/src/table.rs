@@ -5,6 +5,7 @@ use crate::route::{Route, Verb};
 use crate::{
     events_sse, health, history, internal, jobs, memory, metrics, models, object_info, openapi,
     packs, prompt, queue, settings, static_files, system, upload, userdata, users, view, websocket,
+    workflow,
 };
 
 const JSON_OBJECT: Option<&str> = Some("JSON object");
@@ -181,6 +182,11 @@ routes! {
     Post "/userdata/{file}/move/{dest}" both userdata::rename, "Move a file of the user",
         query: &[("overwrite", "false: keep an existing file"), ("full_info", "true: answer with size and times")],
         answers: &[(200, "path or description"), (403, "outside"), (404, "no such file"), (409, "exists")];
+
+    Post "/fresco/workflow" both workflow::inspect, "What is in a file, and what is missing here to run it; nothing is stored",
+        body: Some("a workflow or a prompt as JSON, or a PNG or WEBP that carries one"),
+        answers: &[(200, "kind (ui or api), workflow, prompt, missing (nodes, models with choices, files), warnings"),
+            (400, "not a workflow"), (413, "too large")];
 
     Get "/internal/logs" once internal::logs, "The log as text",
         answers: &[(200, "JSON string")];

@@ -29,3 +29,4 @@ mod sockets;
 mod specs;
 mod startup;
 mod weights;
+mod workflow_files;

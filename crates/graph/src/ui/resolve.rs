@@ -223,7 +223,7 @@ impl<'a> Flattener<'a> {
         let title = node.title.as_ref().unwrap_or(&node.ty);
         let mut entry = map! {"inputs" => inputs};
         // The editor does not name the class of a node it does not know; the server answers that it is missing.
-        if matches!(node.kind, Kind::Known) {
+        if options.name_unknown || matches!(node.kind, Kind::Known) {
             entry.insert("class_type".into(), (&node.ty).into());
         }
         entry.insert("_meta".into(), map! {"title" => title}.into());

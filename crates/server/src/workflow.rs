@@ -1,0 +1,119 @@
+//! `POST /fresco/workflow`: what is in a file somebody dropped, and what is missing here to run it. Nothing is stored.
+
+use fresco_files::{annotated, image, read_metadata};
+use fresco_graph::ui::{self, NodeDefs, Workflow};
+use fresco_graph::{Missing, Value, json, map, missing, object_info};
+
+use crate::App;
+use crate::error::{ApiError, Code};
+use crate::object_info::Pinned;
+use crate::request::Request;
+use crate::response;
+use crate::route::{Answer, rendering};
+
+pub(crate) async fn inspect(mut request: Request) -> Answer {
+    let bytes = request.bytes().await?;
+    let app = request.app.clone();
+    // As heavy as a picture: a large workflow takes many times its size while it is converted.
+    let text = rendering(move || {
+        let found = understand(&app, &bytes)?;
+        Ok::<_, ApiError>(json::to_string(&describe(&app, found)))
+    })
+    .await??;
+    Ok(response::json_text(text))
+}
+
+fn understand(app: &App, bytes: &[u8]) -> Result<Workflow, ApiError> {
+    let refused = |text: &str| ApiError::coded(Code::BadWorkflow, text);
+    if bytes.is_empty() {
+        return Err(refused("the file is empty"));
+    }
+    let options = ui::Options {
+        name_unknown: true,
+        ..ui::Options::default()
+    };
+    let defs = definitions(app);
+    let texts = read_metadata(bytes);
+    // The prompt that made a picture says more than the graph it came from: numbers drawn by chance are in it.
+    if let Some(found) = ui::read_texts(&texts, false, &defs, &options) {
+        return found.map_err(|_| refused("the workflow in the picture cannot be read"));
+    }
+    if image::Format::guess(bytes).is_some() {
+        return Err(refused("the picture carries no workflow"));
+    }
+    let limit = app.config.limits.json_bytes;
+    if bytes.len() as u64 > limit {
+        let text = format!("{} bytes, the limit is {limit}", bytes.len());
+        return Err(ApiError::coded(Code::JsonTooLarge, text));
+    }
+    let value = json::parse_bytes(bytes)
+        .map_err(|e| refused(&format!("this is neither JSON nor a picture: {e}")))?;
+    ui::read(&value, &defs, &options).map_err(|e| refused(&e.to_string()))
+}
+
+fn definitions(app: &App) -> NodeDefs {
+    let listings = Pinned::new(&**app.engine.listings());
+    let mut defs = NodeDefs::default();
+    for class in app.engine.registry().iter() {
+        let schema = class.schema();
+        defs.insert(&schema.id, &object_info::node_info(schema, &listings));
+    }
+    defs
+}
+
+fn describe(app: &App, found: Workflow) -> Value {
+    let Workflow {
+        prompt,
+        editor,
+        mut warnings,
+    } = found;
+    let exists = |name: &str| annotated::exists(&app.dirs, name);
+    let listings = Pinned::new(&**app.engine.listings());
+    let lacking = missing(&prompt, app.engine.registry(), &listings, &exists);
+    warnings.extend(lacking.warnings.iter().cloned());
+    let warnings: Vec<Value> = warnings.into_iter().map(Value::from).collect();
+    let kind = if editor.is_some() { "ui" } else { "api" };
+    map! {
+        "kind" => kind,
+        "workflow" => editor.unwrap_or(Value::Null),
+        "prompt" => prompt,
+        "missing" => wire(&lacking),
+        "warnings" => warnings,
+    }
+    .into()
+}
+
+fn wire(lacking: &Missing) -> Value {
+    let nodes: Vec<Value> = lacking
+        .nodes
+        .iter()
+        .map(|n| {
+            map! {"id" => &n.id, "class_type" => n.class.as_str(), "title" => n.title.as_str()}
+                .into()
+        })
+        .collect();
+    let models: Vec<Value> = lacking
+        .models
+        .iter()
+        .map(|m| {
+            let choices: Vec<Value> = m.choices.iter().map(|c| Value::from(c.as_str())).collect();
+            map! {
+                "node_id" => &m.node,
+                "class_type" => m.class.as_str(),
+                "input" => &m.input,
+                "wanted" => m.wanted.as_str(),
+                "folder" => m.folder.as_str(),
+                "choices" => choices,
+            }
+            .into()
+        })
+        .collect();
+    let files: Vec<Value> = lacking
+        .files
+        .iter()
+        .map(|f| {
+            map! {"node_id" => &f.node, "input" => &f.input, "wanted" => f.wanted.as_str()}.into()
+        })
+        .collect();
+    map! {"nodes" => nodes, "models" => models, "files" => files}.into()
+}
