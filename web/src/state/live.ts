@@ -39,6 +39,7 @@ let inFlight: Promise<void> | null = null;
 let again = false;
 
 async function fetchJobs(): Promise<void> {
+  const before = useLive.getState().running;
   // Active ones first: a job that ends between the two requests is then in both, never in neither.
   const active = await getJson<JobPage>("/api/jobs?status=pending,in_progress&limit=1000");
   const [finished, queue] = await Promise.all([
@@ -50,16 +51,18 @@ async function fetchJobs(): Promise<void> {
   ]);
   const jobs = orderJobs(active.jobs, finished.jobs, queue?.order ?? []);
   const now = jobs.find((j) => j.status === "in_progress");
-  const ended = new Set(finished.jobs.map((j) => j.id));
+  // What ran before the question was asked and is not listed as running any more has ended, whether or not we were told.
+  const gone = before && before.id !== now?.id ? before.id : null;
+  if (gone && !active.jobs.some((j) => j.id === gone)) endedHere.add(gone);
   useLive.setState((s) => ({
     jobs,
     loaded: true,
     total: finished.pagination.total,
     hasMore: finished.pagination.has_more,
     queue: { paused: queue?.paused ?? false },
-    running: now ? (s.running?.id === now.id ? s.running : startRunning(now.id, Date.now())) : s.running && ended.has(s.running.id) ? null : s.running,
+    running: s.running && s.running.id !== gone ? s.running : now && !endedHere.has(now.id) ? startRunning(now.id, Date.now()) : null,
   }));
-  follow(now?.id ?? null);
+  follow(useLive.getState().running?.id ?? null);
 }
 
 export const useLive = create<LiveState>()(() => ({
@@ -118,8 +121,10 @@ function tell(type: string, data: unknown) {
 
 let refreshTimer: ReturnType<typeof setTimeout> | undefined;
 function refreshSoon(wait = 60) {
-  clearTimeout(refreshTimer);
-  refreshTimer = setTimeout(() => void useLive.getState().refresh().catch(() => undefined), wait);
+  refreshTimer ??= setTimeout(() => {
+    refreshTimer = undefined;
+    void useLive.getState().refresh().catch(() => undefined);
+  }, wait);
 }
 
 function handle(type: string, data: unknown) {
@@ -128,6 +133,7 @@ function handle(type: string, data: unknown) {
     tell(type, data);
     return;
   }
+  if (id && type === "execution_start") begun.add(id);
   const before = useLive.getState().running;
   const running = reduceEvent(before, type, data, Date.now());
   if (running !== before) useLive.setState({ running });
@@ -151,11 +157,14 @@ function showPreview(jobId: string, node: string, bytes: Uint8Array<ArrayBuffer>
   if (old) setTimeout(() => URL.revokeObjectURL(old.url), 2000);
 }
 
-// ---- a running job whose events are not addressed to this tab is followed by its own stream
+// ---- a running job whose events are not addressed to this tab, or whose start it has not seen, is followed by its own stream
 
 let followed: { id: string; source: EventSource } | null = null;
 let followTimer: ReturnType<typeof setTimeout> | undefined;
+/** Jobs that speak to this tab over the socket. */
 const heard = new Set<string>();
+/** Jobs whose start is known. */
+const begun = new Set<string>();
 const FOLLOWED = ["execution_start", "execution_cached", "executing", "progress_state", "progress", "executed",
   "execution_success", "execution_error", "execution_interrupted"];
 
@@ -165,22 +174,17 @@ function follow(id: string | null) {
     followed = null;
   }
   clearTimeout(followTimer);
-  if (!id || followed || heard.has(id)) return;
-  // Our own jobs speak over the socket within moments; only the others need the stream.
+  if (!id || followed || begun.has(id)) return;
+  // A job of this tab tells its start over the socket within moments; only the others need the stream.
   followTimer = setTimeout(() => {
-    if (heard.has(id) || useLive.getState().running?.id !== id) return;
+    if (begun.has(id) || useLive.getState().running?.id !== id) return;
     const source = new EventSource(`/api/jobs/${encodeURIComponent(id)}/events`);
     followed = { id, source };
     for (const type of FOLLOWED) {
       source.addEventListener(type, (e) => {
         if (followed?.source !== source) return;
-        if (heard.has(id)) {
-          source.close();
-          followed = null;
-          return;
-        }
-        handle(type, JSON.parse((e as MessageEvent<string>).data));
-        if (endedHere.has(id)) {
+        if (!heard.has(id) || type === "execution_start") handle(type, JSON.parse((e as MessageEvent<string>).data));
+        if (heard.has(id) || endedHere.has(id)) {
           source.close();
           followed = null;
         }
@@ -204,6 +208,10 @@ export function startLive(): () => void {
       tell("connected", null);
     },
     close() {
+      // Who comes back may be another process, with other sockets.
+      heard.clear();
+      begun.clear();
+      endedHere.clear();
       useLive.setState({ connected: false });
     },
     event(type, data) {
