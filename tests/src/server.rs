@@ -21,6 +21,8 @@ use crate::{
 
 /// The line the reference prints too; scripts of other people wait for it.
 const READY: &str = "To see the GUI go to:";
+/// Folders of tests have the models that the test put there.
+pub const NO_STARTER: &str = "FRESCO_NO_STARTER";
 
 /// The built program: `FRESCO_BIN`, or the debug build next to this test.
 pub fn program() -> PathBuf {
@@ -41,6 +43,8 @@ pub struct StartOptions<'a> {
     pub arguments: Vec<&'a str>,
     /// An existing base directory; a fresh temporary one without it.
     pub base: Option<&'a Path>,
+    /// Another program than the usual one.
+    pub program: Option<&'a Path>,
     pub environment: Vec<(&'a str, &'a str)>,
 }
 
@@ -246,12 +250,14 @@ impl Drop for Server {
 
 /// Starts the program without waiting for anything.
 pub fn spawn(base: &Path, port: u16, options: &StartOptions<'_>) -> Child {
-    let path = program();
+    let path = options.program.map_or_else(program, Path::to_path_buf);
     Command::new(&path)
         .arg("--base-directory")
         .arg(base)
         .args(["--port", &port.to_string()])
         .args(&options.arguments)
+        // Whatever the tree brings along; a test of the starter model takes this back.
+        .env(NO_STARTER, "1")
         .envs(options.environment.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -294,6 +300,7 @@ pub fn run_program(arguments: &[&str], folder: &Path) -> (ExitStatus, String, St
     let output = Command::new(program())
         .args(arguments)
         .current_dir(folder)
+        .env(NO_STARTER, "1")
         .stdin(Stdio::null())
         .output()
         .expect("the program can be started");

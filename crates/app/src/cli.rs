@@ -60,6 +60,9 @@ pub(crate) struct DirArgs {
     /// More files like extra_model_paths.yaml
     #[arg(long, value_name = "FILE", num_args = 1.., action = ArgAction::Append)]
     pub(crate) extra_model_paths_config: Vec<PathBuf>,
+    /// Leave out the starter model that comes with Fresco
+    #[arg(long)]
+    pub(crate) no_starter: bool,
     /// Where saved pictures go
     #[arg(long, value_name = "DIR")]
     pub(crate) output_directory: Option<PathBuf>,

@@ -135,6 +135,13 @@ fn folders(report: &mut Report, house: &House) {
             Err(why) => report.problem(name, format!("{}: {why}", path.display())),
         }
     }
+    report.line(
+        "starter model",
+        house
+            .starter
+            .as_ref()
+            .map_or("none".into(), |folder| folder.display().to_string()),
+    );
     let mut empty = 0;
     report.heading("model files");
     for (folder, roots) in house.folders.all_roots() {

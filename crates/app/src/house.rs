@@ -1,6 +1,6 @@
 //! What every command that knows nodes stands on: folders, registry, listings, resources.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
@@ -16,6 +16,7 @@ use fresco_tensor::Device;
 use crate::cli::MergeChoice;
 use crate::memory_room::Room;
 use crate::settings::{ExecSettings, FolderSettings};
+use crate::starter;
 
 /// Extensions of 3-D files that the loaders offer.
 const SCENES: [&str; 5] = [".gltf", ".glb", ".obj", ".fbx", ".stl"];
@@ -23,6 +24,8 @@ const SCENES: [&str; 5] = [".gltf", ".glb", ".obj", ".fbx", ".stl"];
 pub(crate) struct House {
     pub(crate) dirs: Arc<Dirs>,
     pub(crate) folders: Folders,
+    /// Where the starter model is, if it is searched.
+    pub(crate) starter: Option<PathBuf>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) listings: Arc<dyn Listings>,
 }
@@ -39,6 +42,9 @@ impl House {
             folders.add_extra_paths(file, &variable)?;
         }
         folders.add_output_roots(&dirs);
+        if let Some(starter) = &settings.starter {
+            folders.add_models(&starter::models(starter));
+        }
         let mut registry = Registry::new();
         registry.add(&fresco_nodes::all());
         let listings = Arc::new(DiskListings {
@@ -48,6 +54,7 @@ impl House {
         Ok(Self {
             dirs,
             folders,
+            starter: settings.starter.clone(),
             registry: Arc::new(registry),
             listings,
         })
@@ -259,6 +266,7 @@ mod tests {
         House::open(&FolderSettings {
             dirs,
             extra_paths: Vec::new(),
+            starter: None,
         })
         .unwrap()
     }

@@ -17,6 +17,7 @@ mod python;
 mod run;
 mod serve;
 mod settings;
+mod starter;
 mod tls;
 mod workflow_file;
 mod workflow_plan;

@@ -14,7 +14,7 @@ use fresco_tensor::Device;
 use crate::cli::{
     DirArgs, ExecArgs, FrontEndChoice, MemoryArgs, MergeChoice, PageArgs, PreviewMethod, ServeArgs,
 };
-use crate::layers;
+use crate::{layers, starter};
 
 /// The sentinel of the reference: the front-end it was installed with.
 const BUNDLED: &str = "comfyanonymous/ComfyUI@latest";
@@ -33,6 +33,8 @@ fn usage<T>(text: impl Into<String>) -> Result<T, UsageError> {
 pub(crate) struct FolderSettings {
     pub(crate) dirs: DirOptions,
     pub(crate) extra_paths: Vec<PathBuf>,
+    /// The folder of the starter model.
+    pub(crate) starter: Option<PathBuf>,
 }
 
 impl FolderSettings {
@@ -50,6 +52,11 @@ impl FolderSettings {
                 user: args.user_directory,
             },
             extra_paths: args.extra_model_paths_config,
+            starter: if args.no_starter {
+                None
+            } else {
+                starter::find()
+            },
         }
     }
 }

@@ -226,6 +226,7 @@ mod tests {
         let house = House::open(&FolderSettings {
             dirs,
             extra_paths: Vec::new(),
+            starter: None,
         })
         .unwrap();
         let prompt = map! {
@@ -322,6 +323,7 @@ mod tests {
                 ..DirOptions::default()
             },
             extra_paths: Vec::new(),
+            starter: None,
         };
         let house = House::open(&settings).unwrap();
         let matches = command().try_get_matches_from(["fresco"]).unwrap();

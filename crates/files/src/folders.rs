@@ -176,6 +176,19 @@ impl Folders {
         }
     }
 
+    /// Appends the folders of a models directory that are there, each named after its type: those of a collection that
+    /// is not the user's own.
+    pub fn add_models(&self, models: &Path) {
+        for (folder, names, _) in TYPES {
+            for name in *names {
+                let root = models.join(name);
+                if root.is_dir() {
+                    self.add(folder, &root, false);
+                }
+            }
+        }
+    }
+
     /// Adds a root: at the front if `is_default`, else at the end; a known root only moves, and only to the front.
     /// An unknown type is created and lists all files.
     pub fn add(&self, folder: &str, path: &Path, is_default: bool) {
@@ -522,6 +535,33 @@ mod tests {
         f.add("unet", a, true);
         assert_eq!(f.roots("diffusion_models").unwrap()[0], a);
         assert!(!f.is_type("unet"));
+    }
+
+    #[test]
+    fn a_second_collection_comes_last() {
+        let (d, dirs, f) = setup(&[
+            "models/checkpoints/a.pt",
+            "more/checkpoints/a.pt",
+            "more/checkpoints/b.pt",
+            "more/clip/t.pt",
+            "more/nonsense/x.pt",
+        ]);
+        f.add_output_roots(&dirs);
+        let more = d.path().join("more");
+        f.add_models(&more);
+        assert_eq!(list(&f, "checkpoints"), ["a.pt", "b.pt"]);
+        assert_eq!(
+            f.full_path("checkpoints", "a.pt").unwrap(),
+            dirs.models.join("checkpoints/a.pt")
+        );
+        assert_eq!(
+            f.full_path("checkpoints", "b.pt").unwrap(),
+            more.join("checkpoints/b.pt")
+        );
+        assert_eq!(list(&f, "text_encoders"), ["t.pt"]);
+        // Nothing is searched that is not there, and no type comes into being.
+        assert_eq!(f.roots("vae").unwrap().len(), 2);
+        assert_eq!(f.types().len(), 21);
     }
 
     #[test]
