@@ -16,11 +16,43 @@ pub struct Rgb8 {
     pub data: Vec<u8>,
 }
 
+/// What a weight file's metadata says about pictures of its latents, in place of what its family would have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PreviewHints {
+    /// `fresco.preview`: the small decoder, a file in `vae_approx` without its extension.
+    pub decoder: Option<String>,
+    /// `fresco.latent_rgb`: JSON with a row of red, green and blue for each channel, and one more to add.
+    pub colours: Option<String>,
+}
+
+impl PreviewHints {
+    /// From the text pairs of a file.
+    pub fn of(metadata: &[(String, String)]) -> Self {
+        let value = |key: &str| {
+            let pair = metadata.iter().find(|(k, _)| k == key);
+            pair.map(|(_, value)| value.clone())
+        };
+        Self {
+            decoder: value("fresco.preview"),
+            colours: value("fresco.latent_rgb"),
+        }
+    }
+}
+
+/// What each channel of a latent adds to red, green and blue, roughly.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Colours {
+    pub rgb: Vec<[f32; 3]>,
+    pub bias: [f32; 3],
+}
+
 /// Makes previews.
 #[derive(Clone)]
 pub enum Previewer {
     /// One pixel per latent cell.
     Rgb(LatentFormat),
+    /// The same with colours that the model brought along.
+    Colours(Colours),
     /// The size of the result.
     Taesd(Arc<Taesd>),
 }
@@ -36,6 +68,7 @@ impl Previewer {
         let latent = first_picture(latent)?;
         match self {
             Self::Rgb(format) => latent2rgb(format, &latent),
+            Self::Colours(colours) => shaded(&colours.rgb, colours.bias, &latent),
             Self::Taesd(net) => {
                 let rgb = net.decode(&latent, &|| Ok(()))?;
                 let [_, c, h, w] = rgb.dims4()?;
@@ -88,9 +121,19 @@ pub fn latent2rgb(format: &LatentFormat, latent: &Tensor) -> Result<Rgb8> {
             .permute(&[0, 3, 1, 4, 2])?
             .reshape([1, channels, 2 * h, 2 * w])?;
     }
-    let [_, c, h, w] = latent.dims4()?;
+    let c = latent.shape()[1];
     if c != channels {
         let reason = format!("{c} channels are not those of {}", format.name);
+        return Err(ModelError::invalid("preview", reason));
+    }
+    shaded(format.rgb, format.rgb_bias, &latent)
+}
+
+/// Every cell of a latent (1, c, h, w) as one pixel.
+fn shaded(rgb: &[[f32; 3]], bias: [f32; 3], latent: &Tensor) -> Result<Rgb8> {
+    let [_, c, h, w] = latent.dims4()?;
+    if c != rgb.len() {
+        let reason = format!("{c} channels for {} colours", rgb.len());
         return Err(ModelError::invalid("preview", reason));
     }
     let data = latent.data();
@@ -98,10 +141,10 @@ pub fn latent2rgb(format: &LatentFormat, latent: &Tensor) -> Result<Rgb8> {
     for at in 0..h * w {
         for colour in 0..3 {
             let mut sum = 0.0_f32;
-            for (channel, rgb) in format.rgb.iter().enumerate() {
+            for (channel, rgb) in rgb.iter().enumerate() {
                 sum += data[channel * h * w + at] * rgb[colour];
             }
-            out.push(byte(sum + format.rgb_bias[colour]));
+            out.push(byte(sum + bias[colour]));
         }
     }
     Ok(Rgb8 {

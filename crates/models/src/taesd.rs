@@ -220,9 +220,23 @@ impl Taesd {
         })
     }
 
-    /// For previews: the decoder only, on latents as the sampler has them.
-    pub fn previewer(decoder: &Store) -> Result<Self> {
-        Self::new(None, Some(decoder), 1.0, 0.0)
+    /// For previews: the decoder only, on latents as the sampler has them. Its layers may be numbered at the top of the
+    /// file, or below `decoder`.
+    pub fn previewer(store: &Store) -> Result<Self> {
+        const BELOW: &str = "decoder.";
+        let below = store.keys().iter().any(|key| key.starts_with(BELOW));
+        let prefix = if below { BELOW } else { "" };
+        let decoder = Sequence::new(store, prefix, true)?;
+        if decoder.is_none() {
+            let reason = "this is not a TAESD file";
+            return Err(ModelError::unsupported(store.file(), reason));
+        }
+        Ok(Self {
+            encoder: None,
+            decoder,
+            scale: 1.0,
+            shift: 0.0,
+        })
     }
 
     /// From both parts in one store, with the scale and the shift.
@@ -248,6 +262,11 @@ impl Taesd {
             (None, Some(encoder)) => encoder.ends.1,
             (None, None) => 0,
         }
+    }
+
+    /// Channels of the pictures that the decoder makes; none without one.
+    pub fn picture_channels(&self) -> Option<usize> {
+        self.decoder.as_ref().map(|decoder| decoder.ends.1)
     }
 
     /// Pixels along a side for one latent cell.

@@ -12,6 +12,7 @@ use fresco_tensor::{Device, WeightFile};
 use crate::error::{ModelError, Result};
 use crate::latent_format::{self, LatentFormat};
 use crate::model_sampling::Prediction;
+use crate::preview::PreviewHints;
 use crate::store::{Origin, Store};
 use crate::text::Stack;
 use crate::unet::UNetConfig;
@@ -84,6 +85,8 @@ pub struct Checkpoint {
     pub vae_prefix: Option<&'static str>,
     /// The text encoders, if the file has any.
     pub text: Option<Stack>,
+    /// How the file wants its latents shown.
+    pub preview: PreviewHints,
 }
 
 impl Checkpoint {
@@ -207,6 +210,7 @@ pub fn detect_checkpoint(file: &Arc<dyn WeightFile>) -> Result<Checkpoint> {
         unet,
         vae_prefix,
         text,
+        preview: PreviewHints::of(file.metadata()),
     })
 }
 

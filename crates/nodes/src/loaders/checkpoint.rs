@@ -56,7 +56,9 @@ fn diffusion(
     let view = shared.network.store().on(hold.compute().clone());
     let network = shared.network.with_store(view).map_err(failure)?;
     let network = shared.joined(network);
-    let mut model = Model::new(network, sampling(&shared.extra)).held(hold);
+    let mut model = Model::new(network, sampling(&shared.extra))
+        .held(hold)
+        .with_preview(shared.extra.preview.clone());
     if options.low_precision_loras && is_eight_bit(shared.network.store()) {
         model = model.with_lora_storage(LoraStorage::F8E4M3);
     }

@@ -6,6 +6,7 @@ use fresco_graph::{Cx, FromValue, Opaque, Value, wrong_kind};
 use fresco_memory::{Handle, Placement};
 use fresco_models::denoise::{Call, CondValue, EncodeArgs, ModelConds, SdModel};
 use fresco_models::network::Network;
+use fresco_models::preview::PreviewHints;
 use fresco_models::store::Store;
 use fresco_models::{LatentFormat, LoraStorage, ModelError, ModelSampling, PatchOptions, PatchSet};
 use fresco_tensor::{Result, Tensor};
@@ -183,6 +184,8 @@ pub struct Model {
     /// In place of the network's own.
     pub latent_format: Option<LatentFormat>,
     pub patches: Patches,
+    /// How the file wants its latents shown.
+    preview: Arc<PreviewHints>,
     weight_patches: Option<Arc<PatchSet>>,
     lora_storage: LoraStorage,
     /// Of the weights without changes; none for networks that are not in the memory room.
@@ -197,6 +200,7 @@ impl Model {
             sampling: Arc::new(sampling),
             latent_format: None,
             patches: Patches::default(),
+            preview: Arc::default(),
             weight_patches: None,
             lora_storage: LoraStorage::default(),
             hold: None,
@@ -238,6 +242,18 @@ impl Model {
     pub fn with_latent_format(mut self, format: LatentFormat) -> Self {
         self.latent_format = Some(format);
         self
+    }
+
+    /// The same model with what its file says about pictures of its latents.
+    #[must_use]
+    pub fn with_preview(mut self, hints: PreviewHints) -> Self {
+        self.preview = Arc::new(hints);
+        self
+    }
+
+    /// What the file says about pictures of its latents. Of other latents than the file's it says nothing.
+    pub fn preview(&self) -> Option<&PreviewHints> {
+        self.latent_format.is_none().then_some(&*self.preview)
     }
 
     /// What is changed about the weights.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use fresco_files::Folders;
 use fresco_files::encode_jpeg;
+use fresco_files::folders::{Folders, split_extension};
 use fresco_files::png_write::{Picture, Pixels};
-use fresco_graph::{Cx, NodeError, Preview, PreviewFormat};
+use fresco_graph::{Cx, NodeError, Preview, PreviewFormat, Value, json};
 use fresco_models::latent_format::LatentFormat;
-use fresco_models::preview::{self, Rgb8};
+use fresco_models::preview::{self, Colours, Rgb8};
 use fresco_models::store::Store;
 use fresco_models::taesd::Taesd;
 use fresco_tensor::resize::pillow;
@@ -37,25 +37,7 @@ pub(super) struct Previewer {
 
 impl Previewer {
     pub(super) fn new(model: &Model, cx: &Cx) -> Self {
-        let format = model.latent_format.or_else(|| model.base.latent_format());
-        let maker = format.and_then(|format| match &*cx.preview_method {
-            "auto" | "latent2rgb" => preview::Previewer::rgb(format),
-            "taesd" => match taesd(format, cx) {
-                Ok(Some(decoder)) => Some(preview::Previewer::Taesd(decoder)),
-                Ok(None) => {
-                    let name = format.taesd.unwrap_or(format.name);
-                    tracing::warn!(
-                        "previews are rough: there is no {name} in the folder vae_approx"
-                    );
-                    preview::Previewer::rgb(format)
-                }
-                Err(e) => {
-                    tracing::warn!("previews are rough: {}", e.message());
-                    preview::Previewer::rgb(format)
-                }
-            },
-            _ => None,
-        });
+        let maker = Method::of(&cx.preview_method).and_then(|method| maker(model, method, cx));
         let size = cx
             .resource::<PreviewSize>()
             .map_or(PreviewSize::default(), |s| *s);
@@ -83,6 +65,102 @@ impl Previewer {
             }
         }
     }
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Auto,
+    Rgb,
+    Decoder,
+}
+
+impl Method {
+    fn of(name: &str) -> Option<Self> {
+        match name {
+            "auto" => Some(Self::Auto),
+            "latent2rgb" => Some(Self::Rgb),
+            "taesd" => Some(Self::Decoder),
+            _ => None,
+        }
+    }
+}
+
+/// What the file of the model names comes before what its family has.
+fn maker(model: &Model, method: Method, cx: &Cx) -> Option<preview::Previewer> {
+    let rough = |why: &str| tracing::warn!("previews are rough: {why}");
+    if let Some(hints) = model.preview() {
+        let channels = model.base.latent_channels();
+        if let (Some(name), true) = (&hints.decoder, method != Method::Rgb) {
+            match named(name, channels, cx) {
+                Ok(decoder) => return Some(preview::Previewer::Taesd(decoder)),
+                Err(e) => rough(e.message()),
+            }
+        }
+        if let Some(text) = &hints.colours {
+            if let Some(colours) = colours(text, channels) {
+                return Some(preview::Previewer::Colours(colours));
+            }
+            tracing::warn!(
+                "{}: fresco.latent_rgb is no table of colours for {channels} channels",
+                model.base.name()
+            );
+        }
+        if hints.decoder.is_some() {
+            // Its latents are not those of its family, so neither are their colours.
+            return None;
+        }
+    }
+    let format = model.latent_format.or_else(|| model.base.latent_format())?;
+    if method == Method::Decoder {
+        match taesd(format, cx) {
+            Ok(Some(decoder)) => return Some(preview::Previewer::Taesd(decoder)),
+            Ok(None) => {
+                let name = format.taesd.unwrap_or(format.name);
+                rough(&format!("there is no {name} in the folder vae_approx"));
+            }
+            Err(e) => rough(e.message()),
+        }
+    }
+    preview::Previewer::rgb(format)
+}
+
+/// The small decoder that a model names, for latents of so many channels.
+fn named(name: &str, channels: usize, cx: &Cx) -> Result<Arc<Taesd>, NodeError> {
+    let folders = cx.resource::<Folders>()?;
+    let listed = folders.list("vae_approx")?;
+    let file = listed.iter().find(|file| split_extension(file).0 == name);
+    let file = file.ok_or_else(|| {
+        NodeError::file_not_found(format!("there is no {name} in the folder vae_approx"))
+    })?;
+    let decoder = Taesd::previewer(&Store::open(
+        open_model(cx, "vae_approx", file)?,
+        "",
+        Device::cpu(),
+    ))?;
+    let found = (decoder.latent_channels(), decoder.picture_channels());
+    if found != (channels, Some(3)) {
+        return Err(NodeError::runtime(format!(
+            "{file} does not make pictures of latents with {channels} channels"
+        )));
+    }
+    Ok(Arc::new(decoder))
+}
+
+/// A row of red, green and blue for each channel, and one to add.
+fn colours(text: &str, channels: usize) -> Option<Colours> {
+    let table = json::parse(text).ok()?;
+    let row = |value: &Value| -> Option<[f32; 3]> {
+        let numbers: Option<Vec<f32>> = value
+            .as_list()?
+            .iter()
+            .map(|v| Some(v.as_f64()? as f32).filter(|v| v.is_finite()))
+            .collect();
+        numbers?.try_into().ok()
+    };
+    let mut rgb: Vec<[f32; 3]> = table.as_list()?.iter().map(row).collect::<Option<_>>()?;
+    let bias = rgb.pop()?;
+    (rgb.len() == channels).then_some(Colours { rgb, bias })
 }
 
 /// The small decoder of a format, if its file is there.

@@ -1,13 +1,19 @@
 //! What a run tells while it goes, and how it is stopped.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use fresco_files::dirs::Dirs;
 use fresco_files::{Folders, image};
-use fresco_graph::{Cx, Map, NodeError, PreviewFormat, Progress, Resources, Services, Value, map};
+use fresco_graph::{
+    Cx, FromValue as _, Map, NodeError, PreviewFormat, Progress, Resources, Services, Value, map,
+};
+use fresco_models::denoise::SdModel;
 use fresco_models::latent_format;
-use fresco_models::unet::Heads;
+use fresco_models::preview::PreviewHints;
+use fresco_models::unet::{Heads, UNetConfig};
+use fresco_models::{ModelSampling, Prediction};
 use fresco_nodes::sampling::Model;
 use fresco_nodes::sampling::preview::PreviewSize;
 use fresco_tensor::safetensors;
@@ -112,23 +118,28 @@ fn steps_come_with_pictures() {
     assert!(pictures("auto", Resources::default(), sd1()).is_empty());
 }
 
+/// Writes a small decoder whose layers have numbers behind a prefix.
+fn write_decoder(path: &Path, prefix: &str) {
+    let keys = keys("taesd_4ch").into_iter();
+    let decoder = keys.filter_map(|(key, shape)| {
+        let number = key.strip_prefix("taesd_decoder.")?;
+        Some((
+            format!("{prefix}{number}"),
+            Stored::from(&synthetic::weight(&key, &shape).unwrap()),
+        ))
+    });
+    let decoder: Vec<(String, Stored)> = decoder.collect();
+    let tensors: Vec<(&str, &Stored)> = decoder.iter().map(|(k, t)| (k.as_str(), t)).collect();
+    safetensors::write(path, &tensors, &[]).unwrap();
+}
+
 #[test]
 fn a_small_decoder_makes_better_pictures() {
     let folder = tempfile::tempdir().unwrap();
     let dirs = Dirs::under(folder.path());
     let place = folder.path().join("models/vae_approx");
     std::fs::create_dir_all(&place).unwrap();
-    let keys = keys("taesd_4ch").into_iter();
-    let decoder = keys.filter_map(|(key, shape)| {
-        let name = key.strip_prefix("taesd_decoder.")?.to_owned();
-        Some((
-            name,
-            Stored::from(&synthetic::weight(&key, &shape).unwrap()),
-        ))
-    });
-    let decoder: Vec<(String, Stored)> = decoder.collect();
-    let tensors: Vec<(&str, &Stored)> = decoder.iter().map(|(k, t)| (k.as_str(), t)).collect();
-    safetensors::write(place.join("taesd_decoder.safetensors"), &tensors, &[]).unwrap();
+    write_decoder(&place.join("taesd_decoder.safetensors"), "");
     let resources = || {
         let mut resources = Resources::default();
         resources.insert(Folders::new(&dirs));
@@ -138,6 +149,88 @@ fn a_small_decoder_makes_better_pictures() {
     // A damaged file: rough pictures, and the run goes on.
     std::fs::write(place.join("taesd_decoder.safetensors"), b"not a model").unwrap();
     assert_eq!(pictures("taesd", resources(), coloured()), [(512, 512); 3]);
+}
+
+/// The small SD1 as a file of the family: the family's colours are known.
+fn familiar() -> Model {
+    static MODEL: LazyLock<Model> = LazyLock::new(|| {
+        let store = store("unet_sd1_small", 4);
+        let config = UNetConfig {
+            heads: Heads::Count(4),
+            ..UNetConfig::detect(&store).unwrap()
+        };
+        let network = SdModel::new(store, config, latent_format::SD15).unwrap();
+        let sampling = ModelSampling::discrete(Prediction::Eps, false);
+        Model::new(Arc::new(network), sampling)
+    });
+    MODEL.clone()
+}
+
+/// Sides of the previews of a model whose file says this, at their own size. The latent has eight cells a side.
+fn sides(method: &str, dirs: &Dirs, hints: (&str, &str), patched: bool) -> Vec<(u32, u32)> {
+    let mut resources = Resources::default();
+    resources.insert(Folders::new(dirs));
+    resources.insert(PreviewSize(0));
+    let named = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let mut model = familiar().with_preview(PreviewHints {
+        decoder: named(hints.0),
+        colours: named(hints.1),
+    });
+    if patched {
+        let changed = call(
+            "ModelSamplingDiscrete",
+            map! {"model" => model, "sampling" => "v_prediction", "zsnr" => true},
+        );
+        model = Model::from_value(changed.unwrap().swap_remove(0)).unwrap();
+    }
+    pictures(method, resources, model)
+}
+
+#[test]
+fn a_file_says_how_its_latents_are_shown() {
+    const COLOURS: &str = "[[1, 0, 0], [0, 1, 0], [0, 0, 1.5], [0, 0, 0], [0.1, -0.1, 0]]";
+    let folder = tempfile::tempdir().unwrap();
+    let dirs = Dirs::under(folder.path());
+    let place = folder.path().join("models/vae_approx");
+    std::fs::create_dir_all(&place).unwrap();
+    let file = place.join("my-decoder.safetensors");
+    let (small, large) = (vec![(8, 8); 3], vec![(64, 64); 3]);
+    // Those of the family, where the file says nothing.
+    assert_eq!(sides("auto", &dirs, ("", ""), false), small);
+    // Its colours, also where its decoder is not there.
+    for hints in [("", COLOURS), ("my-decoder", COLOURS)] {
+        for method in ["auto", "latent2rgb", "taesd"] {
+            assert_eq!(sides(method, &dirs, hints, false), small, "{hints:?}");
+        }
+    }
+    for prefix in ["", "decoder."] {
+        write_decoder(&file, prefix);
+        for method in ["auto", "taesd"] {
+            for patched in [false, true] {
+                let made = sides(method, &dirs, ("my-decoder", COLOURS), patched);
+                assert_eq!(made, large, "{prefix}{method}");
+            }
+        }
+        let rough = sides("latent2rgb", &dirs, ("my-decoder", COLOURS), true);
+        assert_eq!(rough, small);
+    }
+    // Only the whole name is its name.
+    assert_eq!(sides("auto", &dirs, ("my", COLOURS), false), small);
+    // Broken: what is left is used, and the run goes on.
+    std::fs::write(&file, b"not a model").unwrap();
+    assert_eq!(sides("auto", &dirs, ("my-decoder", COLOURS), false), small);
+    for broken in [
+        "",
+        "[",
+        "7",
+        "[]",
+        "[[1, 2, 3]]",
+        "[[1, 0], [0, 1], [0, 0], [0, 0], [0, 0]]",
+        "[[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0], \"x\"]",
+        "[[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0], [1e99, 0, 0]]",
+    ] {
+        assert_eq!(sides("auto", &dirs, ("my-decoder", broken), false), []);
+    }
 }
 
 #[test]
