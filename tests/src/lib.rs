@@ -12,6 +12,7 @@ pub mod memory;
 pub mod picture;
 pub mod server;
 pub mod socket;
+pub mod starter;
 pub mod tiny;
 pub mod workflow;
 

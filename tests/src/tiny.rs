@@ -302,7 +302,7 @@ impl Tiny {
 
 /// One synthetic weight, element by element: FNV-1a of the name seeds splitmix64, 24 bits become one exact f32, and the
 /// rank and the last part of the name say scale and offset.
-fn synthetic<'a>(name: &str, shape: &'a [usize]) -> impl Iterator<Item = f32> + 'a {
+pub(crate) fn synthetic<'a>(name: &str, shape: &'a [usize]) -> impl Iterator<Item = f32> + 'a {
     let seed = name.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
     });

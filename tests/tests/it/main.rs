@@ -27,6 +27,7 @@ mod rules;
 mod sequences;
 mod sockets;
 mod specs;
+mod starter;
 mod startup;
 mod weights;
 mod workflow_files;

@@ -1,0 +1,268 @@
+//! The model that comes with the program: found without any setup, shown as its file says, and sampled in every way.
+
+use std::{fs, path::Path, process::Command};
+
+use fresco_tests::{
+    Frame, Server, StartOptions, memory, picture,
+    server::{NO_STARTER, program},
+    starter,
+    workflow::{TextToImage, text_to_image},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Takes back that folders of tests have no starter model.
+const WITH_STARTER: (&str, &str) = (NO_STARTER, "0");
+
+/// A folder on the disk of the program.
+fn folder() -> TempDir {
+    let beside = program().parent().unwrap().to_owned();
+    tempfile::tempdir_in(beside).unwrap()
+}
+
+/// A program with a starter folder beside it.
+fn installed(decoder: bool) -> TempDir {
+    let folder = folder();
+    starter::install(folder.path());
+    starter::write(&folder.path().join("starter")).unwrap();
+    if decoder {
+        starter::write_decoder(&folder.path().join("starter")).unwrap();
+    }
+    folder
+}
+
+fn start(folder: &Path, arguments: &[&str]) -> Server {
+    let name = program();
+    let path = folder.join(name.file_name().unwrap());
+    Server::start_with(StartOptions {
+        program: Some(&path),
+        arguments: arguments.to_vec(),
+        environment: vec![WITH_STARTER],
+        ..StartOptions::default()
+    })
+}
+
+fn prompt(sampler: &str, scheduler: &str, steps: u32) -> Value {
+    let mut prompt = text_to_image(&TextToImage {
+        checkpoint: starter::CHECKPOINT,
+        positive: "a red apple",
+        negative: "",
+        sampler,
+        scheduler,
+        steps,
+        ..TextToImage::default()
+    });
+    prompt["10"] = json!({"class_type": "SaveLatent", "inputs":
+        {"samples": ["3", 0], "filename_prefix": "latent"}});
+    prompt
+}
+
+/// The numbers of a saved latent; its header is JSON behind eight bytes that say how long it is.
+fn numbers(path: &Path) -> Vec<f32> {
+    let bytes = fs::read(path).unwrap();
+    let (length, rest) = bytes.split_first_chunk().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: Value = serde_json::from_slice(header).unwrap();
+    assert_eq!(header["latent_tensor"]["dtype"], "F32");
+    let place = |i: usize| header["latent_tensor"]["data_offsets"][i].as_u64().unwrap() as usize;
+    data[place(0)..place(1)]
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect()
+}
+
+#[test]
+fn it_is_found_where_programs_have_their_files() {
+    for (bin, place) in [
+        ("bin", "bin/starter"),
+        ("bin", "share/fresco/starter"),
+        ("a/b", "starter"),
+    ] {
+        let folder = folder();
+        let path = starter::install(&folder.path().join(bin));
+        starter::write(&folder.path().join(place)).unwrap();
+        let server = Server::start_with(StartOptions {
+            program: Some(&path),
+            environment: vec![WITH_STARTER],
+            ..StartOptions::default()
+        });
+        let listed = server.get("/models/checkpoints").json();
+        assert_eq!(listed, json!([starter::CHECKPOINT]), "{place}");
+        let info = server.get("/object_info/CheckpointLoaderSimple").json();
+        let choices = &info["CheckpointLoaderSimple"]["input"]["required"]["ckpt_name"][0];
+        assert_eq!(*choices, listed);
+        // The doctor says where, and that it can be left out.
+        let doctor = |more: &[&str]| {
+            let output = Command::new(&path)
+                .args(["doctor", "--port", "0", "--base-directory"])
+                .arg(&server.base)
+                .args(more)
+                .env(WITH_STARTER.0, WITH_STARTER.1)
+                .output()
+                .unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let there = folder.path().join(place);
+        let said = doctor(&[]);
+        let line = format!("starter model: {}", there.display());
+        assert!(said.contains(&line), "{said}");
+        let said = doctor(&["--no-starter"]);
+        assert!(said.contains("starter model: none"), "{said}");
+        assert!(!said.contains("checkpoints:"), "{said}");
+    }
+}
+
+#[test]
+fn the_users_own_files_come_first_and_it_can_be_left_out() {
+    let folder = installed(false);
+    let base = folder.path().join("base");
+    let own = base.join("models/checkpoints");
+    fs::create_dir_all(&own).unwrap();
+    fs::write(own.join(starter::CHECKPOINT), "mine").unwrap();
+    fs::write(own.join("zebra.safetensors"), "mine").unwrap();
+    let path = folder.path().join(program().file_name().unwrap());
+    let started = |arguments: &[&str]| {
+        Server::start_with(StartOptions {
+            program: Some(&path),
+            arguments: arguments.to_vec(),
+            base: Some(&base),
+            environment: vec![WITH_STARTER],
+        })
+    };
+    let server = started(&[]);
+    let listed = server.get("/models/checkpoints").json();
+    assert_eq!(listed, json!([starter::CHECKPOINT, "zebra.safetensors"]));
+    let id = server.queue(&prompt("euler", "normal", 1), None);
+    let failed = server.wait_for(&id);
+    assert_eq!(failed["status"]["status_str"], "error", "{failed}");
+    drop(server);
+    fs::remove_file(own.join(starter::CHECKPOINT)).unwrap();
+    let listed = started(&["--no-starter"]).get("/models/checkpoints").json();
+    assert_eq!(listed, json!(["zebra.safetensors"]));
+}
+
+/// Every sampler, and every schedule with one of them.
+fn ways(server: &Server) -> Vec<(String, String)> {
+    let info = server.get("/object_info/KSampler").json();
+    let list = |name: &str| -> Vec<String> {
+        let names = &info["KSampler"]["input"]["required"][name][0];
+        let names = names.as_array().unwrap().iter();
+        names.map(|n| n.as_str().unwrap().to_owned()).collect()
+    };
+    let (samplers, schedules) = (list("sampler_name"), list("scheduler"));
+    assert!(samplers.len() > 30 && schedules.len() > 6);
+    let turn = samplers.iter().zip(schedules.iter().cycle());
+    let all = schedules.iter().map(|s| ("euler".to_owned(), s.clone()));
+    turn.map(|(a, b)| (a.clone(), b.clone()))
+        .chain(all)
+        .collect()
+}
+
+/// Samples in every way, and looks at latents and pictures.
+#[track_caller]
+fn sample_all(server: &Server, prompt: impl Fn(&str, &str) -> Value) {
+    let ways = ways(server);
+    let ids: Vec<String> = ways
+        .iter()
+        .map(|(sampler, schedule)| server.queue(&prompt(sampler, schedule), None))
+        .collect();
+    for (way, id) in ways.iter().zip(&ids) {
+        let done = server.wait_for(id);
+        assert_eq!(done["status"]["status_str"], "success", "{way:?}: {done}");
+        let output = server.base.join("output");
+        let file = |node: &str, kind: &str| {
+            let name = &done["outputs"][node][kind][0]["filename"];
+            output.join(name.as_str().unwrap())
+        };
+        let latent = numbers(&file("10", "latents"));
+        assert!(latent.iter().all(|v| v.is_finite()), "{way:?}");
+        let made = picture::read_file(&file("9", "images")).unwrap();
+        let first = made.pixels[0];
+        assert!(made.pixels.iter().any(|v| *v != first), "{way:?} is blank");
+    }
+}
+
+#[test]
+fn every_sampler_and_schedule_works_on_its_layout() {
+    let folder = installed(false);
+    let server = start(folder.path(), &[]);
+    sample_all(&server, |sampler, schedule| prompt(sampler, schedule, 3));
+}
+
+/// Width and height of a JPEG.
+fn size(jpeg: &[u8]) -> (u16, u16) {
+    let frame = jpeg.windows(2).position(|m| m == [0xFF, 0xC0]);
+    let at = frame.expect("a baseline JPEG has a frame") + 5;
+    let number = |i: usize| u16::from_be_bytes([jpeg[i], jpeg[i + 1]]);
+    (number(at + 2), number(at))
+}
+
+/// Sizes of the previews of a prompt.
+fn previews(server: &Server, prompt: &Value, method: &str) -> Vec<(u16, u16)> {
+    let mut socket = server.socket("watcher");
+    let body = json!({"prompt": prompt, "client_id": "watcher",
+        "extra_data": {"preview_method": method}});
+    let answer = server.post("/prompt", &body).expect_status(200).json();
+    let id = answer["prompt_id"].as_str().unwrap();
+    let mut sizes = Vec::new();
+    loop {
+        match socket.frame() {
+            // Event 1, a preview; format 1, JPEG.
+            Frame::Binary(bytes) if bytes.starts_with(&[0, 0, 0, 1, 0, 0, 0, 1]) => {
+                sizes.push(size(&bytes[8..]));
+            }
+            Frame::Text(message, _)
+                if message["type"] == "executing" && message["data"]["node"].is_null() =>
+            {
+                let done = server.wait_for(id);
+                assert_eq!(done["status"]["status_str"], "success", "{done}");
+                return sizes;
+            }
+            Frame::Closed => panic!("the server hung up: {}", server.log()),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn previews_are_made_as_its_file_says() {
+    let folder = installed(true);
+    let mut plain = prompt("euler", "normal", 4);
+    let server = start(folder.path(), &["--preview-size", "0"]);
+    // What nodes change about a model does not change how its latents look.
+    memory::add(&server.base, "loras", "lora", "lora");
+    let mut patched = plain.clone();
+    patched["20"] = json!({"class_type": "LoraLoaderModelOnly", "inputs":
+        {"model": ["4", 0], "lora_name": "lora.safetensors", "strength_model": 0.5}});
+    patched["21"] = json!({"class_type": "ModelSamplingDiscrete", "inputs":
+        {"model": ["20", 0], "sampling": "eps", "zsnr": false}});
+    patched["3"]["inputs"]["model"] = json!(["21", 0]);
+    let mut seed = 1;
+    // Another seed each time, or the engine has the result already.
+    let mut fresh = |prompt: &mut Value| {
+        seed += 1;
+        prompt["3"]["inputs"]["seed"] = json!(seed);
+        prompt.clone()
+    };
+    for prompt in [&mut plain, &mut patched] {
+        for (method, side) in [("auto", 64), ("taesd", 64), ("latent2rgb", 8)] {
+            let sizes = previews(&server, &fresh(prompt), method);
+            // A frame that nobody took in time is replaced by the next.
+            assert!(!sizes.is_empty(), "{method}");
+            assert!(
+                sizes.iter().all(|s| *s == (side, side)),
+                "{method}: {sizes:?}"
+            );
+        }
+        assert!(previews(&server, &fresh(prompt), "none").is_empty());
+    }
+    // Without the decoder its colours do, and the log says why.
+    let decoder = folder.path().join("starter/models/vae_approx");
+    fs::remove_dir_all(decoder).unwrap();
+    let sizes = previews(&server, &fresh(&mut plain), "auto");
+    assert!(
+        !sizes.is_empty() && sizes.iter().all(|s| *s == (8, 8)),
+        "{sizes:?}"
+    );
+    assert!(server.log().contains("previews are rough"));
+}
