@@ -46,18 +46,7 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
           box.current?.querySelector("textarea")?.focus();
         }} />}
       </div>
-      {empty && <p id="create-empty" role="alert" className={css.empty}>Type a few words first, or take one of these:</p>}
-      {values.prompt === "" && (
-        <div className={css.chips} role="group" aria-label="Examples">
-          {EXAMPLES.map((text) => (
-            <button key={text} type="button" className={css.chip} onClick={() => {
-              setEmpty(false);
-              set({ prompt: text });
-              box.current?.querySelector<HTMLButtonElement>("[data-create]")?.focus();
-            }}>{text}</button>
-          ))}
-        </div>
-      )}
+      {empty && <p id="create-empty" role="alert" className={css.empty}>Type a few words first, or take one of those below.</p>}
       <div className={css.row}>
         <Button ref={createRef} data-create variant="primary" size="l" icon="create" className={css.create} onClick={start} disabled={disabled}
           title="Ctrl + Enter in the words does the same">
@@ -69,6 +58,17 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
           <IconButton label="One picture more" icon="plus" disabled={values.count >= COUNT_MAX} onClick={() => set({ count: values.count + 1 })} />
         </div>
       </div>
+      {values.prompt === "" && (
+        <div className={css.chips} role="group" aria-label="Examples">
+          {EXAMPLES.map((text) => (
+            <button key={text} type="button" className={css.chip} onClick={() => {
+              setEmpty(false);
+              set({ prompt: text });
+              box.current?.querySelector<HTMLButtonElement>("[data-create]")?.focus();
+            }}>{text}</button>
+          ))}
+        </div>
+      )}
     </div>
   );
 }

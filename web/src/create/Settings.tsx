@@ -83,7 +83,7 @@ function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set"
         <span aria-hidden="true">×</span>
         <NumberField aria-label="Height" value={values.height} min={SIDE_MIN} max={SIDE_MAX} step={8} onChange={(height) => set({ height: Math.round(height) })}
           onBlur={() => set({ height: snap(values.height) })} />
-        <IconButton variant="plain" label="Swap width and height" icon="refresh" onClick={() => set({ width: values.height, height: values.width })} />
+        <IconButton variant="plain" label="Swap width and height" icon="swap" onClick={() => set({ width: values.height, height: values.width })} />
       </div>
       {from && <p className={css.hint}>The start picture is {from.width} × {from.height}; it is cut to this size.</p>}
       {!from && Math.max(values.width, values.height) > home * 2 && <p className={css.hint}>This model is at home at {home} × {home}; far larger pictures may repeat things. Make a small one and enlarge it.</p>}

@@ -1,10 +1,176 @@
-// The Create view (placeholder).
-import { EmptyState, View } from "../ui";
+// The Create view: words in, pictures out.
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { inspectWorkflow } from "../api/client";
+import { onHandoff, takeHandoff } from "../state/handoff";
+import { useInfo } from "../state/info";
+import { useLive } from "../state/live";
+import { EmptyState, Icon, toast } from "../ui";
+import { problemOf } from "./errors";
+import { groupJobs, isActive, isGroupActive } from "./groups";
+import { MaskPainter } from "./MaskPainter";
+import { Milestones } from "./Milestones";
+import { NoModel } from "./NoModel";
+import { watchPace } from "./pace";
+import { usePainter } from "./painter";
+import { sendPicture, storedSize } from "./pictures";
+import { ProblemNote } from "./ProblemNote";
+import { PromptBox } from "./PromptBox";
+import { Settings } from "./Settings";
+import { Stage } from "./Stage";
+import { StartPicture } from "./StartPicture";
+import { adoptModel, useCreate } from "./store";
+import { Strip } from "./Strip";
+import { cleaned, valuesFrom, withImage, withMask } from "./values";
+import css from "./index.module.css";
 
 export default function Create() {
+  const { values, set, update, submit, problem, report, shown, show } = useCreate();
+  const info = useInfo();
+  const jobs = useLive((s) => s.jobs);
+  const loaded = useLive((s) => s.loaded);
+  const painter = usePainter();
+  const models = info.models("checkpoints");
+  const prompt = useRef<HTMLTextAreaElement>(null);
+  const button = useRef<HTMLButtonElement>(null);
+  const stage = useRef<HTMLElement>(null);
+  const [sending, setSending] = useState(false);
+  const [over, setOver] = useState(false);
+
+  useEffect(() => void info.load().catch(() => undefined), [info]);
+  useEffect(() => adoptModel(models), [models]);
+  useEffect(() => watchPace(), []);
+  useHandoff();
+
+  const takeFile = useCallback(async (file: File) => {
+    setSending(true);
+    try {
+      const sent = await sendPicture(file, file.name);
+      update((v) => withImage(v, sent.file, sent.size));
+      void offerSettings(file);
+    } catch (e) {
+      const sentence = e instanceof Error && !("status" in e) ? e.message : problemOf(e).text;
+      toast(sentence, "bad");
+    } finally {
+      setSending(false);
+    }
+  }, [update]);
+
+  // A picture may be pasted anywhere on the page.
+  useEffect(() => {
+    const paste = (e: ClipboardEvent) => {
+      const file = Array.from(e.clipboardData?.files ?? []).find((f) => f.type.startsWith("image/"));
+      if (!file || e.defaultPrevented) return;
+      e.preventDefault();
+      void takeFile(file);
+    };
+    document.addEventListener("paste", paste);
+    return () => document.removeEventListener("paste", paste);
+  }, [takeFile]);
+
+  const groups = useMemo(() => groupJobs(jobs), [jobs]);
+  const group = groups.find((g) => g.id === shown)
+    ?? groups.find((g) => g.jobs.some((j) => j.status === "in_progress"))
+    ?? groups.find(isGroupActive)
+    ?? groups[0];
+  const waiting = jobs.filter(isActive).length;
+  const create = async () => {
+    const queued = await submit();
+    if (!queued) return;
+    if (waiting > 0) toast("Added to the queue.", "good");
+    // On a phone the stage is below the button; bring it into sight.
+    stage.current?.scrollIntoView({ block: "nearest", behavior: "smooth" });
+  };
+
+  if (info.info && models.length === 0) {
+    return <div className={css.alone}><h1 className="hidden-visually">Create</h1><NoModel /></div>;
+  }
   return (
-    <View title="Create">
-      <EmptyState title="Soon">This view is being built.</EmptyState>
-    </View>
+    <div className={css.create} data-over={over || undefined}
+      onDragEnter={(e) => e.dataTransfer.types.includes("Files") && setOver(true)}
+      onDragOver={(e) => e.preventDefault()}
+      onDragLeave={(e) => !e.currentTarget.contains(e.relatedTarget as Node | null) && setOver(false)}
+      onDropCapture={() => setOver(false)}
+      onDrop={(e) => {
+        e.preventDefault();
+        const file = Array.from(e.dataTransfer.files).find((f) => f.type.startsWith("image/"));
+        if (file) void takeFile(file);
+        else toast("Only pictures can be dropped here. Workflows go to Apps.", "info");
+      }}>
+      <div className={css.ask}>
+        <h1>What would you like to see?</h1>
+        <PromptBox values={values} set={set} onCreate={() => void create()} waiting={waiting} disabled={!info.info} promptRef={prompt} createRef={button} />
+        {problem && <ProblemNote problem={problem} onClose={() => report(null)} />}
+        {info.error && !info.info && <ProblemNote problem={{ text: "Fresco does not answer. Is it still running?", details: info.error, fields: {} }} onRetry={() => void info.reload().catch(() => undefined)} />}
+      </div>
+      <section ref={stage} className={css.stage} aria-label="Pictures">
+        {group ? <Stage key={group.id} group={group} /> : loaded && (
+          <div className={css.blank}><EmptyState icon="create" title="Your first picture will appear here">Say what you would like to see and press Create. You can watch it grow.</EmptyState></div>
+        )}
+        {groups.length > 0 && <Strip groups={groups} shown={group?.id ?? null} onShow={show} />}
+      </section>
+      <div className={css.settings}>
+        <StartPicture values={values} set={set} update={update} busy={sending} onFile={(f) => void takeFile(f)} error={problem?.fields.image ?? problem?.fields.denoise} />
+        <Settings values={values} set={set} update={update} models={models} fields={problem?.fields ?? {}} />
+      </div>
+      {over && <div className={css.drop} aria-hidden="true"><Icon name="image" size={40} /><p>Drop it to start from this picture</p></div>}
+      {painter.open && values.image && (
+        <MaskPainter key={values.image.filename} image={values.image} mask={values.mask} onClose={painter.stop} onDone={(mask) => {
+          update((v) => withMask(v, mask));
+          painter.stop();
+          prompt.current?.focus();
+        }} />
+      )}
+      <Milestones group={group} />
+    </div>
   );
+}
+
+/** A picture that Fresco or ComfyUI made knows how it was made. */
+async function offerSettings(file: File): Promise<void> {
+  try {
+    const found = valuesFrom((await inspectWorkflow(file)).prompt);
+    if (!found?.prompt) return;
+    const { image: _image, imageSize: _size, mask: _mask, width: _width, height: _height, count: _count, denoise: _denoise, ...rest } = found;
+    toast("This picture says how it was made.", "info", {
+      action: {
+        label: "Use its settings",
+        onSelect: () => useCreate.getState().update((v) => ({ ...v, ...rest, model: rest.model && useInfo.getState().models("checkpoints").includes(rest.model) ? rest.model : v.model })),
+      },
+    });
+  } catch {
+    // An ordinary picture.
+  }
+}
+
+/** Takes what another view left: settings, a picture, or both. */
+function useHandoff() {
+  useEffect(() => {
+    const take = () => {
+      const left = takeHandoff("create");
+      if (!left) return;
+      const { update } = useCreate.getState();
+      const image = left.image ?? left.values?.image ?? null;
+      const known = useInfo.getState().models("checkpoints");
+      update((v) => {
+        const next = cleaned({ ...v, ...left.values, ...(left.image && { mask: null }) });
+        if (left.values?.seed !== undefined) next.seedLocked = true;
+        if (known.length > 0 && !known.includes(next.model)) next.model = v.model;
+        return { ...next, image, mask: image ? next.mask : null, imageSize: null };
+      });
+      if (!image) return;
+      storedSize(image).then(
+        (size) => {
+          // A picture that was only handed over gives its shape; one that belongs to settings keeps theirs.
+          update((v) => (left.values?.width ? { ...v, image, imageSize: size } : withImage(v, image, size)));
+          if (left.mode === "inpaint") usePainter.getState().start();
+        },
+        () => {
+          update((v) => ({ ...v, image: null, mask: null, imageSize: null }));
+          toast("The start picture's file is gone.", "warn");
+        },
+      );
+    };
+    take();
+    return onHandoff(take);
+  }, []);
 }

@@ -91,7 +91,8 @@ async function send(values: CreateValues): Promise<void> {
   for (const seed of seedsFor(values.seed, Math.min(values.count, COUNT_MAX))) {
     const prompt = buildPrompt({ ...values, seed });
     const workflow: UiWorkflow = { ...uiFromApi(prompt, info), id };
-    await queuePrompt(prompt, { workflow });
+    // Previews are what makes a picture grow; a server may have them switched off for everyone else.
+    await queuePrompt(prompt, { workflow, extra: { preview_method: "auto" } });
   }
 }
 

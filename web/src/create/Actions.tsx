@@ -1,0 +1,95 @@
+// What can be done with a finished picture.
+import { viewUrl } from "../api/client";
+import type { FileRef, JobDetails } from "../api/types";
+import { go, setHandoff } from "../state/handoff";
+import { Button, IconButton, Menu, toast } from "../ui";
+import { upscaleValues, variationValues } from "./build";
+import { enlarged } from "./family";
+import { storedSize } from "./pictures";
+import { download, valuesOf } from "./results";
+import { useCreate } from "./store";
+import { CHANGE_AREA, type CreateValues, rollSeed, withImage } from "./values";
+import { usePainter } from "./painter";
+import css from "./Actions.module.css";
+
+export interface ActionsProps {
+  details: JobDetails;
+  file: FileRef;
+  /** Called when something is done that is seen elsewhere, to close a window over it. */
+  onLeave?(): void;
+}
+
+export function Actions({ details, file, onLeave }: ActionsProps) {
+  const { values: form, queue, update } = useCreate();
+  const found = valuesOf(details);
+  const values: CreateValues = { ...(found ?? form), model: found?.model || form.model };
+
+  const measured = async () => {
+    try {
+      return await storedSize(file);
+    } catch {
+      toast("The picture's file is gone.", "bad");
+      return null;
+    }
+  };
+  const upscale = async () => {
+    const size = await measured();
+    if (!size) return;
+    const to = enlarged(size);
+    if (!to) {
+      toast(`It is ${size.width} × ${size.height} already; larger does not fit here.`, "info");
+      return;
+    }
+    onLeave?.();
+    await queue(upscaleValues(values, file, size, to));
+  };
+  const vary = async (close: boolean) => {
+    const size = await measured();
+    if (!size) return;
+    onLeave?.();
+    await queue(variationValues(values, file, size, close, rollSeed()));
+  };
+  const useAsStart = async (paint: boolean) => {
+    const size = await measured();
+    if (!size) return;
+    onLeave?.();
+    // The words come along where the form has none of its own.
+    update((v) => withImage({ ...v, prompt: v.prompt.trim() ? v.prompt : values.prompt }, file, size));
+    if (paint) {
+      update((v) => ({ ...v, denoise: CHANGE_AREA }));
+      usePainter.getState().start();
+    } else {
+      toast("It is now the start picture. Say what should change, then press Create.", "good");
+    }
+  };
+  const copy = () => {
+    onLeave?.();
+    update((v) => ({ ...v, ...values, model: values.model || v.model, count: 1, seedLocked: true }));
+    toast("Settings copied. The seed is kept, so that Create makes the same picture again.", "good");
+  };
+  const graph = () => {
+    onLeave?.();
+    setHandoff({ to: "graph", workflow: details.workflow.extra_data.extra_pnginfo?.workflow, prompt: details.workflow.prompt });
+    go("#/graph");
+  };
+  return (
+    <div className={css.actions} role="group" aria-label="Go on with this picture">
+      <Button icon="zoomIn" onClick={() => void upscale()} disabled={!found}>Upscale</Button>
+      <Menu align="start" button={{ label: "Variations", icon: "copy", words: true, variant: "plain" }} items={[
+        { label: "Four new ones from the same words", icon: "dice", onSelect: () => void vary(false), disabled: !found },
+        { label: "Four close to this one", icon: "copy", onSelect: () => void vary(true), disabled: !found },
+      ]} />
+      <Button icon="brush" onClick={() => void useAsStart(true)}>Edit area</Button>
+      <Button icon="image" onClick={() => void useAsStart(false)}>Start from this</Button>
+      <IconButton variant="plain" label="Download" icon="download" onClick={() => download(viewUrl(file), file.filename)} />
+      <Menu button={{ label: "More", icon: "more", variant: "plain" }} items={[
+        { label: "Copy settings", icon: "settings", onSelect: copy, disabled: !found },
+        { label: "Open in graph", icon: "graph", onSelect: graph },
+        { label: "Show in gallery", icon: "gallery", onSelect: () => {
+          onLeave?.();
+          go(`#/gallery/${encodeURIComponent(details.id)}`);
+        } },
+      ]} />
+    </div>
+  );
+}

@@ -1,0 +1,234 @@
+// Painting the area of a picture that shall change: finger, pen, mouse or keys; every step can be taken back.
+import { type KeyboardEvent, type PointerEvent, useEffect, useRef, useState } from "react";
+import type { FileRef } from "../api/types";
+import { Button, IconButton, Slider, toast } from "../ui";
+import type { Size } from "./family";
+import { applyOp, BRUSH_MIN, brushFor, brushMax, covered, drawStroke, type MaskOp, type Point, replayed } from "./mask";
+import { restoreMask, sendMask, storedImage } from "./pictures";
+import css from "./MaskPainter.module.css";
+
+export interface MaskPainterProps {
+  image: FileRef;
+  /** An area painted earlier. */
+  mask: FileRef | null;
+  onDone(mask: FileRef | null): void;
+  onClose(): void;
+}
+
+type Tool = "paint" | "erase" | "move";
+const ZOOMS = [1, 1.5, 2, 3, 4];
+
+export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const paint = useRef<HTMLCanvasElement>(null);
+  /** The mask as it was when the window opened; undo goes back to it. */
+  const first = useRef<HTMLCanvasElement | null>(null);
+  const stroke = useRef<{ pointer: number; op: Extract<MaskOp, { kind: "stroke" }> } | null>(null);
+  const [size, setSize] = useState<Size | null>(null);
+  const [url, setUrl] = useState("");
+  const [tool, setTool] = useState<Tool>("paint");
+  const [brush, setBrush] = useState(24);
+  const [zoom, setZoom] = useState(1);
+  const [ops, setOps] = useState<MaskOp[]>([]);
+  const [undone, setUndone] = useState<MaskOp[]>([]);
+  const [cursor, setCursor] = useState<{ x: number; y: number; keys: boolean } | null>(null);
+  const [saving, setSaving] = useState(false);
+
+  useEffect(() => {
+    const element = dialog.current;
+    if (element && !element.open) element.showModal();
+    let gone = false;
+    storedImage(image).then(
+      (loaded) => {
+        if (gone) return;
+        const full = { width: loaded.naturalWidth, height: loaded.naturalHeight };
+        setUrl(loaded.src);
+        setSize(full);
+        setBrush(brushFor(full));
+      },
+      () => {
+        toast("The picture's file is gone.", "bad");
+        onClose();
+      },
+    );
+    return () => {
+      gone = true;
+    };
+    // The picture does not change while the window is open.
+  }, []);
+
+  useEffect(() => {
+    const canvas = paint.current;
+    if (!size || !canvas) return;
+    const keep = () => {
+      const copy = document.createElement("canvas");
+      copy.width = size.width;
+      copy.height = size.height;
+      copy.getContext("2d")?.drawImage(canvas, 0, 0);
+      first.current = copy;
+    };
+    keep();
+    if (mask) void restoreMask(canvas, mask).then(keep, () => undefined);
+  }, [size, mask]);
+
+  const context = () => paint.current?.getContext("2d") ?? null;
+  const redraw = (list: MaskOp[]) => {
+    const cx = context();
+    if (!cx || !size) return;
+    const { ops: needed, fromStart } = replayed(list);
+    cx.globalCompositeOperation = "source-over";
+    cx.clearRect(0, 0, size.width, size.height);
+    if (fromStart && first.current) cx.drawImage(first.current, 0, 0);
+    for (const op of needed) applyOp(cx, op, size);
+  };
+  const commit = (op: MaskOp, drawn: boolean) => {
+    const cx = context();
+    if (!drawn && cx && size) applyOp(cx, op, size);
+    setOps((list) => [...list, op]);
+    setUndone([]);
+  };
+  const undo = () => {
+    const last = ops.at(-1);
+    if (!last) return;
+    redraw(ops.slice(0, -1));
+    setOps(ops.slice(0, -1));
+    setUndone([...undone, last]);
+  };
+  const redo = () => {
+    const next = undone.at(-1);
+    if (!next) return;
+    redraw([...ops, next]);
+    setOps([...ops, next]);
+    setUndone(undone.slice(0, -1));
+  };
+
+  const pointAt = (e: PointerEvent<HTMLCanvasElement>): Point => {
+    const box = e.currentTarget.getBoundingClientRect();
+    const scale = size ? size.width / box.width : 1;
+    const p = e.pointerType === "pen" && e.pressure > 0 ? 0.4 + 0.6 * e.pressure : 1;
+    return { x: (e.clientX - box.left) * scale, y: (e.clientY - box.top) * scale, p };
+  };
+  const down = (e: PointerEvent<HTMLCanvasElement>) => {
+    if (tool === "move" || e.button > 0 || stroke.current) return;
+    e.preventDefault();
+    e.currentTarget.setPointerCapture(e.pointerId);
+    const op = { kind: "stroke" as const, erase: tool === "erase", size: brush, points: [pointAt(e)] };
+    stroke.current = { pointer: e.pointerId, op };
+    extend(op, 0);
+  };
+  const extend = (op: Extract<MaskOp, { kind: "stroke" }>, from: number) => {
+    const cx = context();
+    if (!cx) return;
+    cx.globalCompositeOperation = op.erase ? "destination-out" : "source-over";
+    drawStroke(cx, op.points, op.size, from);
+    cx.globalCompositeOperation = "source-over";
+  };
+  const move = (e: PointerEvent<HTMLCanvasElement>) => {
+    const here = pointAt(e);
+    setCursor(e.pointerType === "touch" ? null : { x: here.x, y: here.y, keys: false });
+    const now = stroke.current;
+    if (!now || now.pointer !== e.pointerId) return;
+    const from = now.op.points.length;
+    now.op.points.push(here);
+    extend(now.op, from);
+  };
+  const up = (e: PointerEvent<HTMLCanvasElement>) => {
+    const now = stroke.current;
+    if (!now || now.pointer !== e.pointerId) return;
+    stroke.current = null;
+    commit(now.op, true);
+  };
+  const keys = (e: KeyboardEvent<HTMLCanvasElement>) => {
+    if (!size) return;
+    const at = cursor ?? { x: size.width / 2, y: size.height / 2, keys: true };
+    const by = Math.max(1, e.shiftKey ? brush : brush / 4);
+    const step = { ArrowLeft: [-by, 0], ArrowRight: [by, 0], ArrowUp: [0, -by], ArrowDown: [0, by] }[e.key];
+    if (step) {
+      e.preventDefault();
+      const [dx = 0, dy = 0] = step;
+      setCursor({ x: Math.min(size.width, Math.max(0, at.x + dx)), y: Math.min(size.height, Math.max(0, at.y + dy)), keys: true });
+    } else if (e.key === " " || e.key === "Enter") {
+      e.preventDefault();
+      setCursor({ ...at, keys: true });
+      commit({ kind: "stroke", erase: tool === "erase", size: brush, points: [{ x: at.x, y: at.y, p: 1 }] }, false);
+    }
+  };
+  const shortcuts = (e: KeyboardEvent) => {
+    if ((e.ctrlKey || e.metaKey) && e.key.toLowerCase() === "z") {
+      e.preventDefault();
+      if (e.shiftKey) redo();
+      else undo();
+    } else if (e.key === "[" || e.key === "]") {
+      const max = size ? brushMax(size) : 256;
+      setBrush((b) => Math.min(max, Math.max(BRUSH_MIN, Math.round(e.key === "[" ? b / 1.25 : b * 1.25 + 1))));
+    }
+  };
+  const done = async () => {
+    const canvas = paint.current;
+    const cx = context();
+    if (!canvas || !cx || !size) return;
+    const share = covered(cx.getImageData(0, 0, size.width, size.height).data);
+    if (share === 0) {
+      onDone(null);
+      return;
+    }
+    setSaving(true);
+    try {
+      onDone(await sendMask(canvas, image));
+    } catch (e) {
+      toast(`The area could not be sent: ${e instanceof Error ? e.message : "unknown error"}`, "bad");
+    } finally {
+      setSaving(false);
+    }
+  };
+  const zoomBy = (step: number) => setZoom((z) => ZOOMS[Math.min(ZOOMS.length - 1, Math.max(0, ZOOMS.indexOf(z) + step))] ?? 1);
+
+  return (
+    <dialog ref={dialog} className={css.painter} aria-label="Paint the area to change" onClose={onClose} onKeyDown={shortcuts}>
+      <div className={css.tools} role="toolbar" aria-label="Painting">
+        <div className={css.set}>
+          <IconButton label="Paint" icon="brush" pressed={tool === "paint"} onClick={() => setTool("paint")} />
+          <IconButton label="Erase" icon="eraser" pressed={tool === "erase"} onClick={() => setTool("erase")} />
+          <IconButton label="Move the picture" icon="hand" pressed={tool === "move"} onClick={() => setTool("move")} />
+        </div>
+        <div className={css.brush}>
+          <Slider label="Brush size" value={brush} min={BRUSH_MIN} max={size ? brushMax(size) : 256} step={1} onChange={setBrush} />
+        </div>
+        <div className={css.set}>
+          <IconButton label="Undo" icon="undo" disabled={ops.length === 0} onClick={undo} />
+          <IconButton label="Redo" icon="redo" disabled={undone.length === 0} onClick={redo} />
+        </div>
+        <div className={css.set}>
+          <Button size="s" variant="quiet" onClick={() => commit({ kind: "clear" }, false)}>Clear</Button>
+          <Button size="s" variant="quiet" onClick={() => commit({ kind: "fill" }, false)}>All</Button>
+          <Button size="s" variant="quiet" onClick={() => commit({ kind: "invert" }, false)}>Invert</Button>
+        </div>
+        <div className={css.set}>
+          <IconButton label="Smaller view" icon="zoomOut" disabled={zoom === 1} onClick={() => zoomBy(-1)} />
+          <IconButton label="Larger view" icon="zoomIn" disabled={zoom === ZOOMS.at(-1)} onClick={() => zoomBy(1)} />
+        </div>
+      </div>
+      <div className={css.desk}>
+        {size && (
+          <div className={css.sheet} style={{ aspectRatio: `${size.width} / ${size.height}`, "--zoom": zoom, "--ratio": size.width / size.height } as React.CSSProperties}>
+            <img src={url} alt="The start picture" draggable={false} />
+            <canvas ref={paint} className={css.paint} data-tool={tool} width={size.width} height={size.height} tabIndex={0} role="application"
+              aria-label="Area to change. Arrow keys move the brush, Space paints, bracket keys change its size."
+              onPointerDown={down} onPointerMove={move} onPointerUp={up} onPointerCancel={up} onPointerLeave={() => setCursor((c) => (c?.keys ? c : null))}
+              onKeyDown={keys} onBlur={() => setCursor(null)} />
+            {cursor && tool !== "move" && (
+              <span className={css.cursor} aria-hidden="true" style={{
+                left: `${(cursor.x / size.width) * 100}%`, top: `${(cursor.y / size.height) * 100}%`, width: `${(brush / size.width) * 100}%`,
+              }} />
+            )}
+          </div>
+        )}
+      </div>
+      <div className={css.foot}>
+        <p className={css.hint}>Paint over what shall change. The rest stays exactly as it is.</p>
+        <Button variant="quiet" onClick={onClose}>Cancel</Button>
+        <Button variant="primary" busy={saving} onClick={() => void done()}>Use this area</Button>
+      </div>
+    </dialog>
+  );
+}

@@ -1,0 +1,44 @@
+// Recent presses as small pictures, newest first; what runs and waits is among them.
+import { viewUrl } from "../api/client";
+import { isPicture } from "../api/files";
+import { Icon } from "../ui";
+import { type Group, isActive } from "./groups";
+import { useDetails, valuesOf } from "./results";
+import css from "./Strip.module.css";
+
+export interface StripProps {
+  groups: Group[];
+  shown: string | null;
+  onShow(id: string): void;
+}
+
+const SHOWN = 24;
+
+export function Strip({ groups, shown, onShow }: StripProps) {
+  return (
+    <nav className={css.strip} aria-label="Recent pictures">
+      <ul>
+        {groups.slice(0, SHOWN).map((g) => <li key={g.id}><Thumb group={g} current={g.id === shown} onShow={() => onShow(g.id)} /></li>)}
+      </ul>
+      <a className={css.all} href="#/gallery">All pictures</a>
+    </nav>
+  );
+}
+
+function Thumb({ group, current, onShow }: { group: Group; current: boolean; onShow(): void }) {
+  const done = group.jobs.find((j) => j.preview_output && isPicture(j.preview_output));
+  const words = valuesOf(useDetails(group.jobs[0]))?.prompt.trim() || "Pictures without words";
+  const active = group.jobs.some(isActive);
+  const running = group.jobs.some((j) => j.status === "in_progress");
+  const state = running ? "being drawn" : active ? "waiting" : !done ? (group.jobs.some((j) => j.status === "failed") ? "failed" : "cancelled") : "";
+  return (
+    <button type="button" className={css.thumb} aria-current={current || undefined} title={words} onClick={onShow}
+      aria-label={[words, group.jobs.length > 1 && `${group.jobs.length} pictures`, state].filter(Boolean).join(", ")}>
+      {done?.preview_output
+        ? <img src={viewUrl(done.preview_output, { preview: "webp", quality: 75 })} alt="" loading="lazy" decoding="async" />
+        : <Icon name={running ? "create" : active ? "clock" : state === "failed" ? "warning" : "close"} />}
+      {running && <span className={css.dot} />}
+      {group.jobs.length > 1 && <span className={css.many}>{group.jobs.length}</span>}
+    </button>
+  );
+}

@@ -1,0 +1,134 @@
+// One picture of a press: waiting, growing, done, failed or cancelled.
+import { useEffect, useRef, useState } from "react";
+import { viewUrl } from "../api/client";
+import type { FileRef, Job } from "../api/types";
+import { useLive } from "../state/live";
+import { Button, Icon, Progress } from "../ui";
+import { phaseOf } from "./build";
+import { problemOfRun } from "./errors";
+import { leftWords } from "./estimate";
+import { placeInLine } from "./groups";
+import { isSampler, leftOf, useWatched } from "./pace";
+import { ProblemNote } from "./ProblemNote";
+import { picturesOf, useDetails, valuesOf } from "./results";
+import css from "./Tile.module.css";
+
+export interface TileProps {
+  job: Job;
+  /** One of several: small words, no long texts. */
+  small: boolean;
+  onOpen(file: FileRef): void;
+  onCancel(): void;
+  onRetry(): void;
+}
+
+export function Tile({ job, small, onOpen, onCancel, onRetry }: TileProps) {
+  const details = useDetails(job);
+  const values = valuesOf(details);
+  const files = picturesOf(details);
+  const ratio = values ? `${values.width} / ${values.height}` : "1";
+  const alt = values?.prompt.trim() || "A picture without words";
+  const running = job.status === "in_progress";
+  const grown = useLastPreview(job.id);
+
+  if (job.status === "completed" && details && files.length === 0) {
+    return <div className={css.frame} style={{ aspectRatio: ratio }}><div className={css.middle}><Icon name="info" size={28} /><p>This job made no picture.</p></div></div>;
+  }
+  if (job.status === "completed") {
+    return (
+      <>
+        {files.length === 0 && <Growing url={grown} ratio={ratio} />}
+        {files.map((file) => (
+          <button key={file.filename} type="button" className={css.frame} style={{ aspectRatio: ratio }} onClick={() => onOpen(file)} title="Look at it in large">
+            <Fade src={viewUrl(file)} under={grown} alt={alt} />
+          </button>
+        ))}
+      </>
+    );
+  }
+  if (job.status === "failed") {
+    return <div className={css.failed}><ProblemNote problem={problemOfRun(job.execution_error ?? details?.execution_error)} onRetry={onRetry} /></div>;
+  }
+  if (job.status === "cancelled") {
+    return (
+      <div className={css.frame} style={{ aspectRatio: ratio }}>
+        <div className={css.middle}><Icon name="close" size={28} /><p>Cancelled</p><Button size="s" icon="refresh" onClick={onRetry}>Try again</Button></div>
+      </div>
+    );
+  }
+  return (
+    <div className={css.frame} style={{ aspectRatio: ratio }}>
+      <Growing url={running ? grown : null} ratio={ratio} alt={running ? `Growing: ${alt}` : undefined} />
+      {running ? <Running job={job} small={small} onCancel={onCancel} /> : <Waiting job={job} onCancel={onCancel} />}
+    </div>
+  );
+}
+
+/** The last preview of a job stays until its picture is there. */
+function useLastPreview(id: string): string | null {
+  const url = useLive((s) => (s.preview?.jobId === id ? s.preview.url : null));
+  const last = useRef<string | null>(null);
+  if (url) last.current = url;
+  return last.current;
+}
+
+function Growing({ url, ratio, alt }: { url: string | null; ratio: string; alt?: string }) {
+  if (!url) return <div className={css.shimmer} style={{ aspectRatio: ratio }} />;
+  return <img className={css.image} src={url} alt={alt ?? ""} />;
+}
+
+/** Comes in over what was there before, once it is loaded. */
+function Fade({ src, under, alt }: { src: string; under: string | null; alt: string }) {
+  const [loaded, setLoaded] = useState(false);
+  return (
+    <>
+      {under && !loaded && <img className={css.image} src={under} alt="" />}
+      <img className={`${css.image} ${under ? css.over : ""}`} src={src} alt={alt} onLoad={() => setLoaded(true)} decoding="async" />
+    </>
+  );
+}
+
+/** Renders again every half second, for what counts down. */
+function useTick(): number {
+  const [now, setNow] = useState(() => Date.now());
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now()), 500);
+    return () => clearInterval(timer);
+  }, []);
+  return now;
+}
+
+function Running({ job, small, onCancel }: { job: Job; small: boolean; onCancel(): void }) {
+  const running = useLive((s) => (s.running?.id === job.id ? s.running : null));
+  const watched = useWatched((s) => (s.job?.id === job.id ? s.job : null));
+  const now = useTick();
+  const kind = running?.node ? watched?.prompt?.[running.node]?.class_type : undefined;
+  const drawing = isSampler(kind) && (running?.max ?? 0) > 1;
+  const track = watched?.track;
+  const done = !drawing && track && track.max > 0;
+  const left = watched ? leftWords(leftOf(watched, Math.max(now, watched.track.lastAt))) : "";
+  const what = drawing ? `Step ${running?.value ?? 0} of ${running?.max ?? 0}` : running?.node ? phaseOf(kind) : "Starting";
+  return (
+    <div className={css.overlay}>
+      <div className={css.words}>
+        <span className={css.what}>{what}</span>
+        {left && (!small || !drawing) && <span className={css.left}>{left}</span>}
+        <Button size="s" variant="plain" icon="stop" onClick={onCancel}>Cancel</Button>
+      </div>
+      <Progress label="Progress of the picture" value={drawing ? (running?.value ?? 0) : done ? 1 : 0} max={drawing ? (running?.max ?? 0) : done ? 1 : 0} />
+    </div>
+  );
+}
+
+function Waiting({ job, onCancel }: { job: Job; onCancel(): void }) {
+  const before = useLive((s) => placeInLine(job, s.jobs));
+  const paused = useLive((s) => s.queue.paused);
+  const words = job.held ? "On hold" : paused ? "The queue is paused" : before ? `Waiting, ${before} before this one` : "Next in line";
+  return (
+    <div className={css.middle}>
+      <Icon name="clock" size={28} />
+      <p>{words}</p>
+      <Button size="s" variant="quiet" icon="close" onClick={onCancel}>Cancel</Button>
+    </div>
+  );
+}

@@ -1,0 +1,74 @@
+// A picture as large as the screen allows, with its facts and what can be done with it; arrow keys walk through the press.
+import { useEffect, useRef } from "react";
+import { viewUrl } from "../api/client";
+import type { FileRef, Job, JobDetails } from "../api/types";
+import { jobDetails } from "../state/live";
+import { IconButton } from "../ui";
+import { Actions } from "./Actions";
+import type { Group } from "./groups";
+import { modelLabel } from "./modelLabel";
+import { picturesOf, useDetails, valuesOf } from "./results";
+import type { CreateValues } from "./values";
+import css from "./Viewer.module.css";
+
+export interface ViewerProps {
+  group: Group;
+  at: { job: Job; file: FileRef };
+  onMove(at: { job: Job; file: FileRef }): void;
+  onClose(): void;
+}
+
+export function Viewer({ group, at, onMove, onClose }: ViewerProps) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const details = useDetails(at.job);
+  const values = valuesOf(details);
+  const done = group.jobs.filter((j) => j.status === "completed");
+  const index = done.findIndex((j) => j.id === at.job.id);
+  useEffect(() => {
+    const element = dialog.current;
+    if (element && !element.open) element.showModal();
+  }, []);
+  const move = async (by: number) => {
+    const job = done[(index + by + done.length) % done.length];
+    if (!job || done.length < 2) return;
+    const file = picturesOf(await jobDetails(job.id))[0];
+    if (file) onMove({ job, file });
+  };
+  return (
+    <dialog ref={dialog} className={css.viewer} aria-label="Picture in large" onClose={onClose}
+      onKeyDown={(e) => {
+        if ((e.target as HTMLElement).closest("[role=menu]")) return;
+        if (e.key === "ArrowRight") void move(1);
+        if (e.key === "ArrowLeft") void move(-1);
+      }}>
+      <div className={css.picture} onClick={(e) => e.target === e.currentTarget && onClose()}>
+        <img src={viewUrl(at.file)} alt={values?.prompt || "A picture without words"} />
+        {done.length > 1 && (
+          <>
+            <IconButton className={css.previous} variant="plain" label="Previous picture" icon="left" onClick={() => void move(-1)} />
+            <IconButton className={css.next} variant="plain" label="Next picture" icon="right" onClick={() => void move(1)} />
+          </>
+        )}
+      </div>
+      <IconButton className={css.close} variant="plain" label="Close" icon="close" onClick={onClose} />
+      <div className={css.foot}>
+        {details && <Facts details={details} values={values} file={at.file} />}
+        {details && <Actions details={details} file={at.file} onLeave={onClose} />}
+      </div>
+    </dialog>
+  );
+}
+
+function Facts({ details, values, file }: { details: JobDetails; values: CreateValues | null; file: FileRef }) {
+  const took = details.execution_end_time && details.execution_start_time ? (details.execution_end_time - details.execution_start_time) / 1000 : null;
+  return (
+    <div className={css.facts}>
+      {values?.prompt && <p className={css.prompt}>{values.prompt}</p>}
+      <p className={css.small}>
+        {values
+          ? [`seed ${values.seed}`, `${values.width} × ${values.height}`, `${values.steps} steps`, modelLabel(values.model), took !== null && `${took < 10 ? took.toFixed(1) : Math.round(took)} s`].filter(Boolean).join(" · ")
+          : file.filename}
+      </p>
+    </div>
+  );
+}
