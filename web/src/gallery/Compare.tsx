@@ -33,6 +33,7 @@ async function load(side: Side): Promise<Loaded> {
 function Slider({ a, b }: { a: FileOutput; b: FileOutput }) {
   const [split, setSplit] = useState(50);
   const [gone, setGone] = useState<string[]>([]);
+  const [ratio, setRatio] = useState(1);
   const frame = useRef<HTMLDivElement>(null);
   const drag = (e: PointerEvent) => {
     if (e.type === "pointerdown") e.currentTarget.setPointerCapture(e.pointerId);
@@ -43,11 +44,13 @@ function Slider({ a, b }: { a: FileOutput; b: FileOutput }) {
   const picture = (file: FileOutput, word: string, clip: string) => {
     const key = fileKey(file.file);
     return gone.includes(key) ? <div className={css.layer} style={{ clipPath: clip }}><Gone large /></div>
-      : <img className={css.layer} src={viewUrl(file.file)} alt={word} draggable={false} style={{ clipPath: clip }} onError={() => setGone((old) => [...old, key])} />;
+      : <img className={css.layer} src={viewUrl(file.file)} alt={word} draggable={false} style={{ clipPath: clip }}
+          onLoad={(e) => file === a && setRatio(e.currentTarget.naturalWidth / Math.max(1, e.currentTarget.naturalHeight) || 1)}
+          onError={() => setGone((old) => [...old, key])} />;
   };
   return (
     <div className={css.overlay}>
-      <div ref={frame} className={css.frame} onPointerDown={drag} onPointerMove={drag}>
+      <div ref={frame} className={css.frame} style={{ aspectRatio: ratio }} onPointerDown={drag} onPointerMove={drag}>
         {picture(b, "Picture B", `inset(0 0 0 ${split}%)`)}
         {picture(a, "Picture A", `inset(0 ${100 - split}% 0 0)`)}
         <div className={css.line} style={{ left: `${split}%` }} aria-hidden="true"><span>‹ ›</span></div>
@@ -128,7 +131,7 @@ export function Compare({ a, b }: { a: Side; b: Side }) {
           <Button size="s" variant="quiet" aria-pressed={mode === "slider"} disabled={!pictures} onClick={() => setMode("slider")}>Slider</Button>
           <Button size="s" variant="quiet" aria-pressed={mode === "beside"} onClick={() => setMode("beside")}>Side by side</Button>
         </div>
-        <IconButton variant="plain" icon="refresh" label="Swap A and B" disabled={!pair} onClick={() => show(b, a)} />
+        <IconButton variant="plain" icon="swap" label="Swap A and B" disabled={!pair} onClick={() => show(b, a)} />
       </header>
       {error && <EmptyState icon="imageOff" title="These two cannot be compared" action={<Button onClick={() => go("#/gallery")}>All results</Button>}>{error}</EmptyState>}
       {!error && !pair && <p role="status">Fetching…</p>}

@@ -8,7 +8,7 @@ import { Button, EmptyState, IconButton, Menu, type MenuItem, toast } from "../u
 import { DeleteDialog } from "./DeleteDialog";
 import { downloadOne } from "./download";
 import { Failure } from "./Failure";
-import { Facts } from "./Facts";
+import { Facts, Texts } from "./Facts";
 import { useFavourites } from "./favourites";
 import { learnFrom } from "./known";
 import { Media } from "./Media";
@@ -153,6 +153,7 @@ export function Detail({ id }: { id: string }) {
                 ))}
               </div>
             )}
+            <Texts summary={summary} />
             {details.status === "failed" && <Failure details={details} />}
             {details.status === "cancelled" && <p className={css.note}>This was cancelled before it was finished.</p>}
             {running && <p className={css.note} role="status">{details.status === "pending" ? "This is waiting in the queue." : "This is being made now."}</p>}

@@ -1,9 +1,8 @@
-// The settings of a result as a tidy list, its texts, and its nodes folded away.
+// The settings of a result as a tidy list with its nodes folded away, and the texts it gave.
 import type { JobDetails } from "../api/types";
 import { Disclosure } from "../ui";
 import { CopyButton } from "./CopyButton";
-import { nodeLines, type Setting, settingsOf, type Summary } from "./settings";
-import { duration } from "./settings";
+import { duration, nodeLines, type Setting, settingsOf, type Summary } from "./settings";
 import { tookMs } from "./Tile";
 import type { Size } from "./zoom";
 import css from "./Facts.module.css";
@@ -37,18 +36,12 @@ export function Facts({ details, summary, size }: { details: JobDetails; summary
     <>
       <dl className={css.list}>
         {rows.map((row) => (
-          <div key={row.name} className={row.value.length > LONG || row.name === "Prompt" || row.name === "Leave out" ? `${css.row} ${css.long}` : css.row}>
+          <div key={row.name} className={row.value.length > LONG || row.name === "Prompt" || row.name === "Avoid" ? `${css.row} ${css.long}` : css.row}>
             <dt>{row.name}</dt>
             <dd><span>{row.value}</span><CopyButton text={row.value} what={row.name.toLowerCase()} /></dd>
           </div>
         ))}
       </dl>
-      {summary.outputs.texts.map(({ text, node }, i) => (
-        <section key={`${node}-${i}`} className={css.text} aria-label="Text output">
-          <div className={css.textHead}><h3>Text</h3><CopyButton text={text} what="text" /></div>
-          <pre>{text}</pre>
-        </section>
-      ))}
       <Disclosure title="All nodes" aside={`${nodes.length}`}>
         <ul className={css.nodes}>
           {nodes.map((node) => (
@@ -68,4 +61,13 @@ export function Facts({ details, summary, size }: { details: JobDetails; summary
       </Disclosure>
     </>
   );
+}
+
+export function Texts({ summary }: { summary: Summary }) {
+  return summary.outputs.texts.map(({ text, node }, i) => (
+    <section key={`${node}-${i}`} className={css.text} aria-label="Text">
+      <div className={css.textHead}><h2>Text</h2><CopyButton text={text} what="text" /></div>
+      <pre>{text}</pre>
+    </section>
+  ));
 }

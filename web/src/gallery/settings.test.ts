@@ -50,5 +50,5 @@ test("numbers a browser cannot repeat are found", () => {
 });
 
 test("times are short", () => {
-  expect([duration(undefined), duration(0), duration(1449), duration(9960), duration(185_000), duration(7_300_000)]).toEqual(["", "0.0 s", "1.4 s", "10 s", "3 min 5 s", "2 h 1 min"]);
+  expect([duration(undefined), duration(0), duration(1449), duration(9960), duration(185_000), duration(7_300_000)]).toEqual(["", "under 0.1 s", "1.4 s", "10 s", "3 min 5 s", "2 h 1 min"]);
 });

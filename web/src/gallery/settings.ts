@@ -90,7 +90,7 @@ export function settingsOf(prompt: ApiPrompt): Setting[] {
     if (value !== undefined && value !== null && value !== "") out.push({ name, value: shown(value) });
   };
   add("Prompt", values?.prompt);
-  add("Leave out", values?.negative);
+  add("Avoid", values?.negative);
   add("Seed", values?.seed ?? seedsOf(prompt)[0]?.value);
   add("Model", modelOf(prompt, values));
   for (const lora of values?.loras ?? []) add(`LoRA ${modelName(lora.name)}`, lora.strength);
@@ -98,7 +98,7 @@ export function settingsOf(prompt: ApiPrompt): Setting[] {
   add("Steps", values?.steps);
   add("Guidance", values?.cfg);
   add("Sampler", values?.sampler);
-  add("Schedule", values?.scheduler);
+  add("Scheduler", values?.scheduler);
   if (values?.image) {
     add("Start picture", values.image.filename);
     add("Change", values.denoise);
@@ -154,7 +154,7 @@ export function summarise(details: Pick<JobDetails, "id" | "outputs" | "workflow
   const words = texts(prompt).filter((t) => /\s/.test(t.trim()) && !MODEL_FILE.test(t));
   const longest = words.reduce((a, b) => (b.length > a.length ? b : a), "");
   const nodes = entries(prompt);
-  const classes = nodes.map(([, node]) => titleOf(node));
+  const classes = [...new Set(nodes.map(([, node]) => titleOf(node)))];
   const title = (values?.prompt || longest).trim() || (classes.length > 0 ? classes.slice(0, 3).join(" → ") : "No prompt");
   const model = modelOf(prompt, values);
   const seed = values?.seed ?? seedsOf(prompt)[0]?.value;
@@ -181,9 +181,10 @@ function workflowLabel(details: Pick<JobDetails, "workflow">, plain: boolean): s
   return plain ? `Text to picture, ${nodes}` : `Own workflow, ${nodes}`;
 }
 
-/** "0.4 s", "12 s", "3 min 5 s". */
+/** "under 0.1 s", "0.4 s", "12 s", "3 min 5 s". */
 export function duration(ms: number | undefined): string {
   if (ms === undefined || !(ms >= 0)) return "";
+  if (ms < 50) return "under 0.1 s";
   if (ms < 9950) return `${(ms / 1000).toFixed(1)} s`;
   const seconds = Math.round(ms / 1000);
   if (seconds < 60) return `${seconds} s`;
