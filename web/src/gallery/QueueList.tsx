@@ -49,7 +49,6 @@ function Row({ job, place, count, shift, dragged, onMove, onGrab }: RowProps) {
         { label: "To the top", icon: "up", disabled: place === 0, onSelect: () => onMove(job.id, "top") },
         { label: "Up", icon: "up", disabled: place === 0, onSelect: () => onMove(job.id, "up") },
         { label: "Down", icon: "down", disabled: place === count - 1, onSelect: () => onMove(job.id, "down") },
-        { label: "Cancel", icon: "close", danger: true, onSelect: () => tell(cancel([job.id]), "Could not be cancelled") },
       ]} />
       <IconButton size="s" icon="close" label={`Cancel ${name}`} onClick={() => tell(cancel([job.id]), "Could not be cancelled")} />
     </li>

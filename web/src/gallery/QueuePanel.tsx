@@ -56,7 +56,7 @@ export function QueuePanel() {
         <Button size="s" icon={paused ? "play" : "pause"} onClick={() => tell(setPaused(!paused), paused ? "Could not resume" : "Could not pause")}>{paused ? "Resume" : "Pause"}</Button>
         {pending.length > 0 && <Button size="s" variant="danger" icon="trash" onClick={() => setClearing(true)}>Clear</Button>}
       </div>
-      {paused && <p className={css.paused} role="status"><Icon name="pause" size={18} /> Paused. {active.length > 0 ? "The running job is finished, then nothing starts." : "Nothing starts until you resume."}</p>}
+      {paused && <p className={css.paused} role="status"><Icon name="pause" size={18} /> Paused. {active.length > 0 ? "The running job goes on, nothing new starts." : "Nothing starts until you resume."}</p>}
       {active.map((job) => <RunningCard key={job.id} job={job} />)}
       {pending.length > 0 && <QueueList jobs={pending} />}
       {loaded && active.length === 0 && pending.length === 0 && <p className={css.empty}>Nothing waits. What you ask for appears here until it is made.</p>}

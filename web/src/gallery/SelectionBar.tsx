@@ -1,5 +1,5 @@
 // What can be done with the selected results: compare, download, like, delete.
-import { useState } from "react";
+import { useEffect, useState } from "react";
 import type { FileRef, Job } from "../api/types";
 import { go } from "../state/handoff";
 import { jobDetails } from "../state/live";
@@ -36,7 +36,16 @@ export function SelectionBar({ results }: { results: Job[] }) {
   const favourites = useFavourites((s) => s.ids);
   const [deleting, setDeleting] = useState(false);
   const [progress, setProgress] = useState<string | null>(null);
-  if (!selecting && selected.length === 0) return null;
+  const shown = selecting || selected.length > 0;
+  useEffect(() => {
+    if (!shown) return;
+    const keys = (e: KeyboardEvent) => {
+      if (e.key === "Escape" && !e.defaultPrevented && !document.querySelector("dialog[open]")) setSelecting(false);
+    };
+    addEventListener("keydown", keys);
+    return () => removeEventListener("keydown", keys);
+  }, [shown, setSelecting]);
+  if (!shown) return null;
   const n = selected.length;
   const all = n > 0 && selected.every((id) => favourites.has(id));
   const [a, b] = selected;

@@ -36,14 +36,14 @@ function Face({ job, summary }: { job: Job; summary: Summary | undefined }) {
     );
   }
   const file = fileRef(job.preview_output) ?? summary?.outputs.files[0]?.file;
-  if (file) return <Thumb file={file} alt={summary?.title ?? "Result"} />;
+  if (file) return <Thumb file={file} alt="" />;
   if (job.status === "cancelled") return <div className={thumb.stand}><Icon name="stop" size={28} /><span>Cancelled</span></div>;
   const text = summary?.outputs.texts[0]?.text;
   if (text) return <div className={thumb.words}>{text.slice(0, 400)}</div>;
   return summary ? <Stand kind="file" name="Nothing to show" /> : <div className={css.wait} />;
 }
 
-const STATUS: Partial<Record<Job["status"], string>> = { failed: "Failed", cancelled: "Cancelled" };
+const STATUS: Partial<Record<Job["status"], string>> = { failed: "Failed" };
 
 export const Tile = memo(function Tile({ job, summary, selected, selecting, favourite, index, onToggle, onFavourite }: TileProps) {
   useEffect(() => {
@@ -61,10 +61,10 @@ export const Tile = memo(function Tile({ job, summary, selected, selecting, favo
   };
   return (
     <article className={selected ? `${css.tile} ${css.selected}` : css.tile}>
-      <a className={css.link} href={detailHash(job.id)} data-index={index} onClick={open} aria-label={[STATUS[job.status], title, facts].filter(Boolean).join(", ")}>
+      <a className={css.link} href={detailHash(job.id)} data-index={index} onClick={open}>
         <div className={css.face}><Face job={job} summary={summary} /></div>
         <div className={css.caption}>
-          <div className={css.title}>{title}</div>
+          <div className={css.title}>{STATUS[job.status] && <span className="hidden-visually">{STATUS[job.status]}: </span>}{title}</div>
           <div className={css.facts}>{facts || " "}</div>
           <div className={css.facts}>{made ?? " "}</div>
         </div>

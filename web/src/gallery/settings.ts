@@ -166,7 +166,7 @@ export function summarise(details: Pick<JobDetails, "id" | "outputs" | "workflow
     model,
     size: sizeOf(values),
     workflow: workflowLabel(details, values !== null),
-    haystack: [...texts(prompt), ...classes, ...outputs.files.map((f) => f.file.filename), seed ?? "", details.id].join("\n").toLowerCase(),
+    haystack: [...texts(prompt), title, ...outputs.files.map((f) => f.file.filename), seed ?? "", details.id].join("\n").toLowerCase(),
     outputs,
   };
 }
