@@ -13,12 +13,13 @@ import { useFavourites } from "./favourites";
 import { learnFrom } from "./known";
 import { Media } from "./Media";
 import { fileKey } from "./outputs";
+import { RunningCard } from "./QueuePanel";
 import { deleteFiles, stillThere } from "./remove";
 import { useResults } from "./Results";
 import { fitsCreate, hasSeed, openAsApp, openInGraph, runAgain, sendToCreate, startFrom } from "./reuse";
 import { compareHash, detailHash } from "./route";
 import { downloadMany } from "./SelectionBar";
-import { useSession } from "./session";
+import { useSession, wasAt } from "./session";
 import { Thumb } from "./Thumb";
 import type { Size } from "./zoom";
 import css from "./Detail.module.css";
@@ -63,7 +64,13 @@ export function Detail({ id }: { id: string }) {
     setSize(null);
     // Only another result starts afresh.
   }, [id, ready]);
-  useEffect(() => heading.current?.focus({ preventScroll: true }), []);
+  useEffect(() => {
+    scrollTo(0, 0);
+    heading.current?.focus({ preventScroll: true });
+  }, []);
+  useEffect(() => {
+    wasAt.opened = id;
+  }, [id]);
 
   /** The next file of this result, then the next result. */
   const canGo = (by: 1 | -1) => (file + by >= 0 && file + by < files.length) || (at >= 0 && results[at + by] !== undefined);
@@ -156,7 +163,8 @@ export function Detail({ id }: { id: string }) {
             <Texts summary={summary} />
             {details.status === "failed" && <Failure details={details} />}
             {details.status === "cancelled" && <p className={css.note}>This was cancelled before it was finished.</p>}
-            {running && <p className={css.note} role="status">{details.status === "pending" ? "This is waiting in the queue." : "This is being made now."}</p>}
+            {details.status === "pending" && <p className={css.note} role="status">This is waiting in the queue.</p>}
+            {details.status === "in_progress" && <RunningCard job={details} />}
             {!shown && details.status === "completed" && summary.outputs.texts.length === 0 && <p className={css.note}>This run left no files.</p>}
           </div>
           <aside className={css.side} aria-label="Settings and actions">

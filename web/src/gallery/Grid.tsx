@@ -5,7 +5,7 @@ import { toast } from "../ui";
 import { groupByDay } from "./days";
 import { useFavourites } from "./favourites";
 import { useKnown } from "./known";
-import { useSession } from "./session";
+import { useSession, wasAt } from "./session";
 import { Tile } from "./Tile";
 import { type GridLayout, type GridSizes, layOut, neighbour, place, visible } from "./windowing";
 import css from "./Grid.module.css";
@@ -29,6 +29,7 @@ function useWindow(element: React.RefObject<HTMLDivElement | null>) {
       frame = 0;
       const box = element.current?.getBoundingClientRect();
       if (!box) return;
+      wasAt.scroll = scrollY;
       // In steps, so that not every pixel of scrolling draws anew.
       const top = Math.floor(-box.top / 100) * 100;
       const bottom = top + Math.ceil(innerHeight / 100) * 100 + 100;
@@ -37,7 +38,10 @@ function useWindow(element: React.RefObject<HTMLDivElement | null>) {
     const soon = () => {
       frame ||= requestAnimationFrame(measure);
     };
+    // The first look must not overwrite where the grid was.
+    const before = wasAt.scroll;
     measure();
+    wasAt.scroll = before;
     const observer = new ResizeObserver(soon);
     if (element.current) observer.observe(element.current);
     document.addEventListener("scroll", soon, { capture: true, passive: true });
@@ -108,6 +112,17 @@ export function Grid({ jobs, onEnd }: { jobs: Job[]; onEnd(): void }) {
     };
     give();
   };
+  const back = useRef(false);
+  useLayoutEffect(() => {
+    if (back.current || width === 0) return;
+    back.current = true;
+    const opened = wasAt.opened;
+    wasAt.opened = null;
+    if (opened === null) return;
+    scrollTo(0, wasAt.scroll);
+    const index = flat.findIndex((j) => j.id === opened);
+    if (index >= 0) focus(index);
+  });
   const keys = (e: KeyboardEvent) => {
     const target = e.target as HTMLElement;
     const index = target.dataset.index === undefined ? NaN : Number(target.dataset.index);

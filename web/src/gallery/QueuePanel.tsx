@@ -20,7 +20,7 @@ function useElapsed(since: number): number {
   return Math.max(0, now - since);
 }
 
-function RunningCard({ job }: { job: Job }) {
+export function RunningCard({ job }: { job: Job }) {
   const running = useLive((s) => (s.running?.id === job.id ? s.running : null));
   const preview = useLive((s) => (s.preview?.jobId === job.id ? s.preview : null));
   const title = useQueueTitle(job.id);

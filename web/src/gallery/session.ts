@@ -1,4 +1,5 @@
-// What this tab remembers of the gallery over a reload: filters, selection, which part is open on a phone.
+// What this tab remembers of the gallery over a reload: filters, selection, which part is open on a phone. Where the grid was
+// scrolled to is remembered until the page is left.
 import { create } from "zustand";
 import { type Filters, NO_FILTERS, readFilters } from "./filter";
 
@@ -16,6 +17,9 @@ interface SessionState {
   setSelecting(on: boolean): void;
   setTab(tab: SessionState["tab"]): void;
 }
+
+/** Where to be again after looking at one result: the height of the grid, and the result that was open. */
+export const wasAt = { scroll: 0, opened: null as string | null };
 
 const KEY = "fresco.gallery";
 
