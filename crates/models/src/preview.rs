@@ -25,6 +25,9 @@ pub struct PreviewHints {
     pub colours: Option<String>,
 }
 
+const DECODER: &str = "fresco.preview";
+const COLOURS: &str = "fresco.latent_rgb";
+
 impl PreviewHints {
     /// From the text pairs of a file.
     pub fn of(metadata: &[(String, String)]) -> Self {
@@ -33,9 +36,17 @@ impl PreviewHints {
             pair.map(|(_, value)| value.clone())
         };
         Self {
-            decoder: value("fresco.preview"),
-            colours: value("fresco.latent_rgb"),
+            decoder: value(DECODER),
+            colours: value(COLOURS),
         }
+    }
+
+    /// The text pairs that say the same in another file.
+    pub fn metadata(&self) -> impl Iterator<Item = (String, String)> {
+        let pairs = [(DECODER, &self.decoder), (COLOURS, &self.colours)];
+        pairs
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)))
     }
 }
 

@@ -5,6 +5,7 @@ mod draft;
 use fresco_files::dirs::DirType;
 use fresco_graph::{Cx, Map, Node, NodeEntry, NodeError, NodeOutput, NodeResult, entry, json};
 use fresco_models::model_sampling::{Prediction, Spacing};
+use fresco_models::preview::PreviewHints;
 use fresco_models::text::Stack;
 use fresco_tensor::{Stored, Tensor};
 
@@ -123,6 +124,7 @@ fn save_checkpoint(
     let header = |stem: &str, counter: u64| {
         let mut text = model_spec(model, stem, counter);
         text.extend(predicts);
+        text.extend(model.preview().into_iter().flat_map(PreviewHints::metadata));
         text.extend(metadata(cx));
         text
     };
