@@ -225,6 +225,26 @@ fn previews(server: &Server, prompt: &Value, method: &str) -> Vec<(u16, u16)> {
 }
 
 #[test]
+fn a_copy_that_was_saved_is_shown_like_it() {
+    let folder = installed(true);
+    let server = start(folder.path(), &["--preview-size", "0"]);
+    let save = json!({
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": starter::CHECKPOINT}},
+        "2": {"class_type": "CheckpointSave", "inputs": {"model": ["1", 0], "clip": ["1", 1],
+            "vae": ["1", 2], "filename_prefix": "checkpoints/copy"}},
+    });
+    let done = server.wait_for(&server.queue(&save, None));
+    assert_eq!(done["status"]["status_str"], "success", "{done}");
+    let mut prompt = prompt("euler", "normal", 4);
+    prompt["4"]["inputs"]["ckpt_name"] = json!("copy_00001_.safetensors");
+    let sizes = previews(&server, &prompt, "auto");
+    assert!(
+        !sizes.is_empty() && sizes.iter().all(|s| *s == (64, 64)),
+        "{sizes:?}"
+    );
+}
+
+#[test]
 fn previews_are_made_as_its_file_says() {
     let folder = installed(true);
     let mut plain = prompt("euler", "normal", 4);
