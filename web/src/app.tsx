@@ -1,7 +1,7 @@
 // The shell: navigation, the open view, and what lies over all views.
 import { lazy, Suspense, useEffect, useRef } from "react";
 import { type ViewName, useRoute, VIEW_INFO } from "./routes";
-import { startLive } from "./state/live";
+import { startLive, useLive } from "./state/live";
 import { Banner } from "./shell/Banner";
 import { ErrorBoundary } from "./shell/ErrorBoundary";
 import { Nav } from "./shell/Nav";
@@ -18,11 +18,18 @@ const Gallery = lazy(() => import("./gallery"));
 const Memory = lazy(() => import("./memory"));
 const PAGES: Record<ViewName, React.ComponentType> = { create: Create, apps: Apps, graph: Graph, gallery: Gallery, memory: Memory };
 
+/** The tab's title says which view is open, and how far the running picture is. */
+function useTitle(view: ViewName) {
+  const percent = useLive((s) => (s.running && s.running.max > 1 ? Math.round((s.running.value / s.running.max) * 100) : null));
+  useEffect(() => {
+    document.title = `${percent === null ? "" : `${percent} % · `}${VIEW_INFO[view].label} · Fresco`;
+  }, [view, percent]);
+}
+
 /** Moves the focus to the heading of a view that was opened after the first, so that screen readers tell it. */
 function useHeadingFocus(view: ViewName, main: React.RefObject<HTMLElement | null>) {
   const first = useRef(true);
   useEffect(() => {
-    document.title = `${VIEW_INFO[view].label} · Fresco`;
     if (first.current) {
       first.current = false;
       return;
@@ -46,6 +53,7 @@ export function App() {
   const { view } = useRoute();
   const main = useRef<HTMLElement>(null);
   useEffect(() => startLive(), []);
+  useTitle(view);
   useHeadingFocus(view, main);
   const Page = PAGES[view];
   return (

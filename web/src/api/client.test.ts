@@ -18,7 +18,7 @@ describe("errorFrom", () => {
     expect(errorFrom(400, "", "Directory not provided").message).toBe("Directory not provided");
     expect(errorFrom(502, "Bad Gateway", "<html>proxy</html>").message).toBe("The server answered 502 Bad Gateway");
     expect(errorFrom(500, "", "null").message).toBe("The server answered 500");
-    expect(errorFrom(401, "Unauthorized", "").type).toBe("unauthorized");
+    expect(errorFrom(401, "Unauthorized", '{"error": {"type": "unauthorized", "message": "long"}}')).toMatchObject({ type: "unauthorized", message: "Please sign in first" });
   });
 });
 

@@ -29,7 +29,9 @@ export function onUnauthorised(fn: () => void): () => void {
 
 /** Makes an error of whatever a refused request was answered with: JSON in three shapes, text, or nothing. */
 export function errorFrom(status: number, statusText: string, body: string): ApiError {
-  const plain = (message: string) => new ApiError(message, status, status === 401 ? "unauthorized" : "error");
+  // The window that asks for the token says the rest.
+  if (status === 401) return new ApiError("Please sign in first", 401, "unauthorized");
+  const plain = (message: string) => new ApiError(message, status);
   let json: unknown;
   try {
     json = JSON.parse(body);

@@ -10,7 +10,7 @@ export function DeviceCard({ device }: { device: Device }) {
   const share = (n: number) => `${(n / parts.total) * 100}%`;
   const rows: [string, number, string | undefined][] = [
     ["Models", parts.models, css.isModels],
-    [device.type === "cpu" ? "Everything else" : "Other use", parts.other, css.isOther],
+    ["Other", parts.other, css.isOther],
     ["Free", parts.free, css.isFree],
   ];
   return (

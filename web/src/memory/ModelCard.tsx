@@ -30,13 +30,13 @@ export function ModelFile({ models, devices, decisions, refresh }: FileProps) {
         <h3 className={css.fileName}>{fileName(first)}</h3>
         <span className={css.soft}>{bytes(models.reduce((sum, m) => sum + inMemory(m), 0))} in memory</span>
       </div>
-      {models.map((m) => <ModelRow key={m.weights_id} model={m} devices={devices} refresh={refresh} />)}
+      {models.map((m) => <ModelRow key={m.weights_id} model={m} devices={devices} decisions={own} refresh={refresh} />)}
       {own.length > 0 && <div className={css.history}><Disclosure title="Its last decisions" aside={`${own.length}`}><EventList events={own} models={models} short /></Disclosure></div>}
     </Card>
   );
 }
 
-function ModelRow({ model, devices, refresh }: { model: Model; devices: Device[]; refresh(): Promise<void> }) {
+function ModelRow({ model, devices, decisions, refresh }: { model: Model; devices: Device[]; decisions: MemoryEvent[]; refresh(): Promise<void> }) {
   const [busy, setBusy] = useState(false);
   const id = `/api/memory/models/${encodeURIComponent(model.weights_id)}`;
   const name = `${componentName(model)} of ${fileName(model)}`;
@@ -97,7 +97,7 @@ function ModelRow({ model, devices, refresh }: { model: Model; devices: Device[]
           ))}
           <li className={css.soft}><Icon name="clock" size={14} /> {model.last_used ? `used ${ago(model.last_used, Date.now())}` : "not used yet"}</li>
         </ul>
-        <p className={css.why}>{why(model)}</p>
+        <p className={css.why}>{why(model, decisions)}</p>
         {note && <p className={css.overruled}><Icon name="info" size={16} /> <span>{note}</span></p>}
       </div>
       <div className={css.modelSide}>

@@ -36,6 +36,11 @@ describe("why", () => {
     expect(why(model({ state: "partial", residency: { "cuda:0": GB }, host_bytes: GB }))).toContain("It is split: 1 GB on GPU 0, 1 GB in main memory.");
     expect(why(model({ state: "released", host_bytes: 0 }))).toBe("It is not in memory now. It is read from its file when a picture needs it.");
   });
+  it("says when a model does not fit where it computes", () => {
+    const load = { seq: 1, time: 0, kind: "model.loaded", weights_id: model().weights_id, device: "cuda:0" };
+    expect(why(model(), [{ ...load, decision: "partial" }])).toContain("brought to GPU 0 layer by layer");
+    expect(why(model(), [{ ...load, decision: "partial" }, { ...load, decision: "full" }])).toContain("until a picture needs it on GPU 0");
+  });
   it("says who keeps it, and who uses it", () => {
     expect(why(model({ effective_policy: "keep", policy_source: "node_input", claims: [claim("keep", "node_input", "4")] }))).toContain("It is kept, because node 4 of a workflow asks for it.");
     expect(why(model({ effective_policy: "keep", policy_source: "api", claims: [claim("keep", "api")] }))).toContain("because you chose so here");

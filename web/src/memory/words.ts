@@ -94,8 +94,9 @@ const DEMOTED: Record<string, string> = {
   api: "you asked for it",
 };
 
-function placeSentence(model: Model): string {
+function placeSentence(model: Model, decisions: MemoryEvent[]): string {
   const computes = model.handles[0]?.compute_device;
+  const lastLoad = decisions.filter((e) => e.kind === "model.loaded" && e.weights_id === model.weights_id).at(-1);
   switch (model.state) {
     case "released":
       return "It is not in memory now. It is read from its file when a picture needs it.";
@@ -107,8 +108,10 @@ function placeSentence(model: Model): string {
       return `It is split: ${where(model)}. ${model.demoted_by ? `Part of it moved because ${DEMOTED[model.demoted_by] ?? "its place was needed"}.` : "What did not fit is brought over while it is used, which is slower."}`;
     case "offloaded":
       if (model.demoted_by) return `It waits in main memory, because ${DEMOTED[model.demoted_by] ?? `of ${model.demoted_by}`}.`;
-      if (computes && computes !== "cpu") return `It waits in main memory and is brought to ${deviceName(computes)} while it is used, because that has no room for it.`;
-      return "It waits in main memory for its next use.";
+      if (lastLoad?.decision === "partial") {
+        return `It lives in main memory and is brought to ${deviceName(lastLoad.device ?? computes ?? "cpu")} layer by layer while it is used, because it did not fit there.`;
+      }
+      return computes && computes !== "cpu" ? `It waits in main memory until a picture needs it on ${deviceName(computes)}.` : "It waits in main memory for its next use.";
   }
 }
 
@@ -130,9 +133,9 @@ function staySentence(model: Model): string {
 }
 
 /** Why a model is where it is, in one to three sentences. */
-export function why(model: Model): string {
+export function why(model: Model, decisions: MemoryEvent[] = []): string {
   const used = model.leases.length > 0 ? "A picture is using it now." : "";
-  return [used, placeSentence(model), staySentence(model)].filter(Boolean).join(" ");
+  return [used, placeSentence(model, decisions), staySentence(model)].filter(Boolean).join(" ");
 }
 
 /** What to say when the policy that counts is not the one chosen here; null where it is. */
