@@ -19,7 +19,12 @@ export function Dialog({ open, onClose, title, children, actions, wide }: Dialog
   useEffect(() => {
     const element = dialog.current;
     if (!element) return;
-    if (open && !element.open) element.showModal();
+    if (open && !element.open) {
+      element.showModal();
+      // The browser would start at the button that closes; the content is what people came for.
+      const body = element.querySelector(`.${css.body}`);
+      (body?.querySelector<HTMLElement>("[data-autofocus]") ?? element.querySelector<HTMLElement>(`.${css.body} :is(input, textarea, select, button, a[href])`))?.focus();
+    }
     if (!open && element.open) element.close();
   }, [open]);
   return (
