@@ -126,7 +126,7 @@ async fn assembled(
     let metrics = Arc::new(Metrics::default());
     let hub = Hub::new(&config.limits, metrics.clone());
     house.dirs.create_temp()?;
-    let waiting = store.remaining();
+    let (waiting, paused) = (store.remaining(), store.paused());
     let engine = Engine::start(EngineConfig {
         executor: house.executor(&settings.exec, hub.clone())?,
         listings: house.listings.clone(),
@@ -137,6 +137,11 @@ async fn assembled(
     .context("cannot start the worker")?;
     if waiting > 0 {
         tracing::info!("{waiting} prompts from before are queued again");
+    }
+    if paused {
+        tracing::warn!(
+            "the queue is paused: prompts wait until somebody resumes it on the page or with POST /fresco/queue"
+        );
     }
     let app = App::new(Parts {
         config,

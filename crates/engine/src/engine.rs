@@ -16,7 +16,7 @@ use crate::memory::{
     FreeNote, FreeReport, FreeRequest, MemoryProblem, MemoryRoom, ModelReport, Removed,
 };
 use crate::reply::{Reply, Sender, reply};
-use crate::store::{Finished, NewJob, Priority, Store, StoreError};
+use crate::store::{Finished, NewJob, Priority, QueueChange, QueueOutline, Store, StoreError};
 use crate::worker::{Current, Shared, Stats, calm, lock};
 
 /// What an engine is made from.
@@ -87,6 +87,7 @@ impl Engine {
             gate: Arc::new(Gate::default()),
             requests: Arc::default(),
             stats: Stats::default(),
+            telling: std::sync::Mutex::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
             thread: std::sync::Mutex::default(),
         });
@@ -311,6 +312,15 @@ impl Engine {
     /// Drops a model that no prompt uses.
     pub fn release_model(&self, id: &str) -> Result<(), MemoryProblem> {
         self.memory().release(id)
+    }
+
+    /// Pauses, holds, releases and orders waiting prompts; resolves once that is on disk, with how the queue stands then.
+    pub async fn change_queue(&self, change: QueueChange) -> Result<QueueOutline, StoreError> {
+        let shared = &self.0.shared;
+        let changed = shared.store.change_queue(change).await;
+        let outline = changed.unwrap_or(Err(StoreError::Closed))?;
+        shared.queue_changed();
+        Ok(outline)
     }
 
     /// Drops all waiting prompts.

@@ -22,6 +22,10 @@ pub enum EventKind {
     Status {
         remaining: usize,
     },
+    /// Waiting prompts were ordered, held or released, or the queue was paused.
+    Queue {
+        paused: bool,
+    },
     Start {
         timestamp: i64,
     },

@@ -12,6 +12,7 @@ mod error;
 mod history;
 mod listing;
 mod marks;
+mod ordering;
 mod pending;
 mod record;
 mod schema;
@@ -19,7 +20,7 @@ mod summary;
 mod thread;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -57,6 +58,7 @@ impl Default for Limits {
 #[derive(Default)]
 struct Published {
     remaining: AtomicUsize,
+    paused: AtomicBool,
     flags: Mutex<Map>,
 }
 
@@ -205,6 +207,21 @@ impl Store {
 
     pub fn queue(&self) -> Reply<Result<QueueState, StoreError>> {
         self.ask(Command::Queue)
+    }
+
+    /// Whether jobs are held back.
+    pub fn paused(&self) -> bool {
+        self.0.published.paused.load(Ordering::Acquire)
+    }
+
+    /// The order of the waiting jobs.
+    pub fn outline(&self) -> Reply<Result<QueueOutline, StoreError>> {
+        self.ask(Command::Outline)
+    }
+
+    /// Pauses, holds, releases and orders, all in one step; answers how the queue stands then.
+    pub fn change_queue(&self, change: QueueChange) -> Reply<Result<QueueOutline, StoreError>> {
+        self.ask(|to| Command::ChangeQueue(Box::new(change), to))
     }
 
     /// Removes all waiting jobs; answers how many.

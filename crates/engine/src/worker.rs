@@ -101,6 +101,8 @@ pub(crate) struct Shared {
     pub(crate) gate: Arc<Gate>,
     pub(crate) requests: Arc<FreeRequests>,
     pub(crate) stats: Stats,
+    /// Held while the state of the queue is read and told, so that what is told last is what is true.
+    pub(crate) telling: Mutex<()>,
     /// The process is going down: what runs is put back, not recorded.
     pub(crate) stopping: AtomicBool,
     pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
@@ -121,6 +123,14 @@ impl Shared {
 
     pub(crate) fn status(&self, remaining: usize) {
         self.emit(None, None, EventKind::Status { remaining });
+    }
+
+    /// The waiting prompts are in another order, or may or may not run.
+    pub(crate) fn queue_changed(&self) {
+        let _telling = lock(&self.telling);
+        let paused = self.store.paused();
+        self.emit(None, None, EventKind::Queue { paused });
+        self.status(self.store.remaining());
     }
 
     /// Asks the running prompt to stop; with an id only if that is the one.

@@ -9,6 +9,7 @@ mod store_support;
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use fresco_engine::store::*;
 use fresco_graph::{Value, json, map};
@@ -331,6 +332,27 @@ fn version_1_databases_open() {
     assert_eq!(take(&store).attempt, 2);
     let done = store.history_get("done").wait().unwrap().unwrap().unwrap();
     assert_eq!(&*done.outputs, r#"{"9":{"images":[]}}"#);
+}
+
+#[test]
+fn version_2_databases_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v2.db");
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute_batch(include_str!("data/store-v2.sql")).unwrap();
+    drop(db);
+    let store = open(&path).unwrap();
+    assert_eq!(pending_ids(&store), ["c", "b", "a", "d"]);
+    let outline = store.outline().wait().unwrap().unwrap();
+    assert!(outline.paused && store.paused());
+    assert_eq!(outline.held, ["c".into()]);
+    assert!(matches!(store.next(Duration::ZERO), Next::Timeout));
+    let change = QueueChange {
+        paused: Some(false),
+        ..QueueChange::default()
+    };
+    store.change_queue(change).wait().unwrap().unwrap();
+    assert_eq!(&*take(&store).prompt_id, "b");
 }
 
 #[test]

@@ -28,6 +28,10 @@ enum Op {
     Clear,
     Forget(u8),
     ForgetAll,
+    Pause(bool),
+    Hold(u8),
+    Release(u8),
+    Order(Vec<u8>),
     Close,
     Crash,
 }
@@ -47,6 +51,11 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Clear),
         1 => (0..5u8).prop_map(Op::Forget),
         1 => Just(Op::ForgetAll),
+        1 => any::<bool>().prop_map(Op::Pause),
+        1 => Just(Op::Pause(false)),
+        2 => (0..5u8).prop_map(Op::Hold),
+        2 => (0..5u8).prop_map(Op::Release),
+        3 => prop::collection::vec(0..7u8, 0..5).prop_map(Op::Order),
         1 => Just(Op::Close),
         2 => Just(Op::Crash),
     ]
@@ -59,6 +68,8 @@ struct Entry {
     age: usize,
     attempts: u32,
     task: u64,
+    place: Option<usize>,
+    held: bool,
 }
 
 #[derive(Default)]
@@ -68,6 +79,7 @@ struct Model {
     pending: Vec<Entry>,
     running: Vec<Entry>,
     history: Vec<String>,
+    paused: bool,
 }
 
 impl Model {
@@ -76,9 +88,31 @@ impl Model {
             let number = |e: &Entry| e.number.as_f64().unwrap();
             number(a)
                 .total_cmp(&number(b))
+                .then((a.place.is_none(), a.place).cmp(&(b.place.is_none(), b.place)))
                 .then(a.id.cmp(&b.id))
                 .then(a.age.cmp(&b.age))
         });
+    }
+
+    /// Numbers stay where they are, jobs move; among equal numbers around a move the places decide from then on.
+    fn order(&mut self, ids: &[String]) {
+        let numbers: Vec<Value> = self.pending.iter().map(|e| e.number.clone()).collect();
+        let before: Vec<usize> = self.pending.iter().map(|e| e.age).collect();
+        let rank = |e: &Entry| ids.iter().position(|id| *id == e.id).unwrap_or(ids.len());
+        self.pending.sort_by_key(rank);
+        let moved = |at: &usize| self.pending[*at].age != before[*at];
+        let Some(first) = (0..before.len()).find(moved) else {
+            return;
+        };
+        let last = (0..before.len()).rfind(moved).unwrap();
+        let number = |at: usize| numbers[at].as_f64().unwrap() + 0.0;
+        let touched = number(first)..=number(last);
+        for (at, entry) in self.pending.iter_mut().enumerate() {
+            if touched.contains(&number(at)) {
+                entry.number = numbers[at].clone();
+                entry.place = Some(at);
+            }
+        }
     }
 
     fn record(&mut self, id: &str) {
@@ -177,18 +211,25 @@ impl World {
                     age: model.age,
                     attempts: 0,
                     task: 0,
+                    place: None,
+                    held: false,
                 });
                 model.sort();
             }
             Op::Take => match store.next(Duration::ZERO) {
                 Next::Job(job) => {
-                    let mut entry = model.pending.remove(0);
+                    assert!(!model.paused);
+                    let first = model.pending.iter().position(|e| !e.held).unwrap();
+                    let mut entry = model.pending.remove(first);
                     entry.attempts += 1;
                     entry.task = job.task;
                     assert_eq!((&*job.prompt_id, job.attempt), (&*entry.id, entry.attempts));
                     model.running.push(entry);
                 }
-                other => assert!(model.pending.is_empty(), "{other:?}"),
+                other => assert!(
+                    model.paused || model.pending.iter().all(|e| e.held),
+                    "{other:?}"
+                ),
             },
             Op::Finish(which) => {
                 if which < model.running.len() {
@@ -241,6 +282,49 @@ impl World {
                 store.history_clear().wait().unwrap().unwrap();
                 model.history.clear();
             }
+            Op::Pause(paused) => {
+                model.paused = paused;
+                change(
+                    &store,
+                    QueueChange {
+                        paused: Some(paused),
+                        ..QueueChange::default()
+                    },
+                );
+            }
+            Op::Hold(id) | Op::Release(id) => {
+                let held = matches!(op, Op::Hold(_));
+                let ids = vec![id.to_string().into()];
+                let (hold, release) = if held {
+                    (ids, Vec::new())
+                } else {
+                    (Vec::new(), ids)
+                };
+                for entry in &mut model.pending {
+                    if entry.id == id.to_string() {
+                        entry.held = held;
+                    }
+                }
+                change(
+                    &store,
+                    QueueChange {
+                        hold,
+                        release,
+                        ..QueueChange::default()
+                    },
+                );
+            }
+            Op::Order(ids) => {
+                let ids: Vec<String> = ids.iter().map(u8::to_string).collect();
+                model.order(&ids);
+                change(
+                    &store,
+                    QueueChange {
+                        order: ids.iter().map(|id| id.as_str().into()).collect(),
+                        ..QueueChange::default()
+                    },
+                );
+            }
             Op::Close => {
                 store.close().wait().unwrap();
                 drop(store);
@@ -265,6 +349,14 @@ impl World {
         let queue = store.queue().wait().unwrap().unwrap();
         let pending: Vec<_> = self.model.pending.iter().map(|e| &*e.id).collect();
         assert_eq!(ids(&queue.pending), pending);
+        let outline = store.outline().wait().unwrap().unwrap();
+        let order: Vec<&str> = outline.order.iter().map(|id| &**id).collect();
+        assert_eq!(order, pending);
+        let held: Vec<&str> = outline.held.iter().map(|id| &**id).collect();
+        let expected = self.model.pending.iter().filter(|e| e.held);
+        assert_eq!(held, expected.map(|e| &*e.id).collect::<Vec<_>>());
+        assert_eq!(outline.paused, self.model.paused);
+        assert_eq!(store.paused(), self.model.paused);
         assert_eq!(queue.running.len(), self.model.running.len());
         assert_eq!(store.remaining(), pending.len() + self.model.running.len());
         assert_eq!(history_ids(store), self.model.history);
@@ -277,8 +369,12 @@ impl World {
     }
 }
 
+fn change(store: &Store, change: QueueChange) {
+    store.change_queue(change).wait().unwrap().unwrap();
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn agrees_with_the_model(ops in prop::collection::vec(op(), 1..60)) {

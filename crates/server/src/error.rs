@@ -52,6 +52,8 @@ codes! {
     ModelInUse,           "model_in_use",         CONFLICT,              "The model is in use";
     ModelPinned,          "model_pinned",         CONFLICT,              "The model is pinned";
     BadWorkflow,          "invalid_workflow",     BAD_REQUEST,           "This is not a workflow";
+    BadQueueChange,       "invalid_queue_change", BAD_REQUEST,           "The queue cannot be changed like this";
+    BadDeletion,          "invalid_deletion",     BAD_REQUEST,           "These files cannot be deleted like this";
     TooManySockets,       "too_many_sockets",     SERVICE_UNAVAILABLE,   "Too many open connections";
 }
 

@@ -108,7 +108,8 @@ pub(crate) fn message(event: &Event) -> Option<Message> {
         | EventKind::Preview { .. }
         | EventKind::Text { .. }
         | EventKind::Memory(_)
-        | EventKind::Downgraded { .. } => return None,
+        | EventKind::Downgraded { .. }
+        | EventKind::Queue { .. } => return None,
     };
     Some(Message {
         kind: kind.into(),

@@ -39,6 +39,8 @@ pub(crate) struct Socket {
     described_previews: AtomicBool,
     /// It announced `supports_memory_events`.
     memory_events: AtomicBool,
+    /// It announced `supports_fresco_events`.
+    fresco_events: AtomicBool,
 }
 
 impl Socket {
@@ -49,6 +51,12 @@ impl Socket {
         self.described_previews.store(previews, Ordering::Relaxed);
         let memory = yes("supports_memory_events");
         self.memory_events.store(memory, Ordering::Relaxed);
+        let fresco = yes("supports_fresco_events");
+        self.fresco_events.store(fresco, Ordering::Relaxed);
+    }
+
+    fn fresco_events(&self) -> bool {
+        self.fresco_events.load(Ordering::Relaxed)
     }
 
     fn memory_events(&self) -> bool {
@@ -144,6 +152,7 @@ impl Hub {
             outbox: Outbox::new(&self.limits),
             described_previews: AtomicBool::new(false),
             memory_events: AtomicBool::new(false),
+            fresco_events: AtomicBool::new(false),
         });
         let greet = |kind: &str, data: Value| {
             let text = frames::text_frame(kind, &data);
@@ -361,13 +370,24 @@ impl Hub {
         self.snapshot(state, &event, &registry);
     }
 
-    /// To everyone who asked for events of the memory room. Written once, and only if somebody did.
+    /// To everyone who asked for events of the memory room.
     fn memory(&self, state: &State, data: impl FnOnce() -> Value) {
+        self.to_those(state, Socket::memory_events, "memory_event", data);
+    }
+
+    /// To everyone who asked for events of a kind. Written once, and only if somebody did.
+    fn to_those(
+        &self,
+        state: &State,
+        asked: fn(&Socket) -> bool,
+        kind: &str,
+        data: impl FnOnce() -> Value,
+    ) {
         let mut data = Some(data);
         let mut frame: Option<Utf8Bytes> = None;
-        for socket in state.sockets.values().filter(|s| s.memory_events()) {
+        for socket in state.sockets.values().filter(|s| asked(s)) {
             if let Some(data) = data.take() {
-                frame = Some(frames::text_frame("memory_event", &data()).into());
+                frame = Some(frames::text_frame(kind, &data()).into());
             }
             if let Some(text) = &frame {
                 self.push(
@@ -463,6 +483,12 @@ impl EventSink for Hub {
             }
             EventKind::Memory(event) => {
                 self.memory(state, || memory_json::event(event));
+                return;
+            }
+            EventKind::Queue { paused } => {
+                self.to_those(state, Socket::fresco_events, "fresco_queue", || {
+                    fresco_graph::map! {"paused" => *paused}.into()
+                });
                 return;
             }
             EventKind::Downgraded { message } => {

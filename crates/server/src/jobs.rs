@@ -120,6 +120,9 @@ fn write_job(out: &mut String, job: &JobRecord) {
     };
     field("status", &format!("\"{}\"", job.status.name()));
     field("priority", &json::to_string(&job.number));
+    if job.held && job.status == JobStatus::Pending {
+        field("held", "true");
+    }
     let finished = !matches!(job.status, JobStatus::Pending | JobStatus::InProgress);
     // The newest front-end rejects the whole list for one job without a time.
     field("create_time", &job.create_time.unwrap_or(0).to_string());

@@ -26,6 +26,7 @@ pub mod multipart;
 mod object_info;
 mod openapi;
 mod outbox;
+mod outputs;
 mod packs;
 mod page;
 mod prompt;

@@ -1,12 +1,12 @@
-//! `/queue`.
+//! `/queue`, and `/fresco/queue`: pausing, holding and ordering what waits.
 
 use std::sync::Arc;
 
 use fresco_engine::StoreError;
-use fresco_engine::store::QueueRecord;
-use fresco_graph::{Value, json};
+use fresco_engine::store::{QueueChange, QueueOutline, QueueRecord};
+use fresco_graph::{Value, json, map};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, Code};
 use crate::prompt::store_error;
 use crate::request::Request;
 use crate::response;
@@ -88,4 +88,64 @@ pub(crate) async fn post(mut request: Request) -> Answer {
         }
     }
     Ok(response::empty())
+}
+
+/// `GET /fresco/queue`.
+pub(crate) async fn outline(request: Request) -> Answer {
+    let outline = stored(request.app.engine.store().outline().await)?;
+    Ok(response::json(&wire(&outline)))
+}
+
+/// `POST /fresco/queue`. Jobs that do not wait any more are passed over: they may have begun since the client looked.
+pub(crate) async fn change(mut request: Request) -> Answer {
+    let body = request.try_json().await?;
+    let change = body
+        .map_err(|e| format!("the request body is not JSON: {e}"))
+        .and_then(|body| read_change(&body))
+        .map_err(|text| ApiError::coded(Code::BadQueueChange, text))?;
+    let outline = stored(Some(request.app.engine.change_queue(change).await))?;
+    Ok(response::json(&wire(&outline)))
+}
+
+fn read_change(body: &Value) -> Result<QueueChange, String> {
+    let Some(body) = body.as_map() else {
+        return Err("the request body is not a JSON object".to_owned());
+    };
+    let mut change = QueueChange::default();
+    for (key, value) in body {
+        let list = match &**key {
+            "paused" => {
+                let paused = value.as_bool();
+                change.paused = Some(paused.ok_or("'paused' is neither true nor false")?);
+                continue;
+            }
+            "order" => &mut change.order,
+            "hold" => &mut change.hold,
+            "release" => &mut change.release,
+            other => {
+                return Err(format!(
+                    "'{}' is none of paused, order, hold, release",
+                    other.chars().take(100).collect::<String>()
+                ));
+            }
+        };
+        let ids = value.as_list().map(|ids| ids.iter().map(Value::as_str));
+        let ids: Option<Vec<&str>> = ids.and_then(Iterator::collect);
+        let ids = ids.ok_or_else(|| format!("'{key}' is not an array of ids"))?;
+        *list = ids.into_iter().map(Arc::from).collect();
+    }
+    if body.is_empty() {
+        return Err("there is nothing to change: name paused, order, hold or release".to_owned());
+    }
+    Ok(change)
+}
+
+fn wire(outline: &QueueOutline) -> Value {
+    let ids = |ids: &[Arc<str>]| ids.iter().map(Value::from).collect::<Vec<_>>();
+    map! {
+        "paused" => outline.paused,
+        "order" => ids(&outline.order),
+        "held" => ids(&outline.held),
+    }
+    .into()
 }

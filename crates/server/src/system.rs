@@ -96,6 +96,7 @@ pub(crate) fn feature_flags(config: &Config) -> Value {
     map! {
         "supports_preview_metadata" => true,
         "supports_memory_events" => true,
+        "supports_fresco_events" => true,
         "max_upload_size" => limit,
         "extension" => map! {"manager" => map! {"supports_v4" => true}},
     }

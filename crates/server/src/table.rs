@@ -4,8 +4,8 @@
 use crate::route::{Route, Verb};
 use crate::{
     events_sse, health, history, internal, jobs, memory, metrics, models, object_info, openapi,
-    packs, prompt, queue, settings, static_files, system, upload, userdata, users, view, websocket,
-    workflow,
+    outputs, packs, prompt, queue, settings, static_files, system, upload, userdata, users, view,
+    websocket, workflow,
 };
 
 const JSON_OBJECT: Option<&str> = Some("JSON object");
@@ -187,6 +187,15 @@ routes! {
         body: Some("a workflow or a prompt as JSON, or a PNG or WEBP that carries one"),
         answers: &[(200, "kind (ui or api), workflow, prompt, missing (nodes, models with choices, files), warnings"),
             (400, "not a workflow"), (413, "too large")];
+
+    Post "/fresco/outputs/delete" both outputs::delete, "Delete files of the output, input or temp folder",
+        body: Some("JSON object: files, an array of filename, subfolder, type"),
+        answers: &[(200, "deleted (files), failed (file, reason)"), (400, "not understood; nothing was deleted")];
+    Get "/fresco/queue" both queue::outline, "Whether the queue is paused, and the order of what waits",
+        answers: &[(200, "paused, order (ids in the order in which they will run), held (ids that wait for a release)")];
+    Post "/fresco/queue" both queue::change, "Pause the queue, hold, release and order waiting prompts; kept over restarts",
+        body: Some("JSON object with one or more of: paused (a paused queue accepts prompts and starts none), order (ids that run first), hold, release (ids); ids that do not wait are passed over"),
+        answers: &[(200, "paused, order, held as they are then"), (400, "not understood; nothing was changed"), (503, "could not be stored")];
 
     Get "/internal/logs" once internal::logs, "The log as text",
         answers: &[(200, "JSON string")];

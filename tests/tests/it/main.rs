@@ -23,6 +23,7 @@ mod page_routes;
 mod pictures;
 mod program;
 mod prompts;
+mod queue_order;
 mod rules;
 mod sequences;
 mod sockets;

@@ -9,7 +9,7 @@ use super::error::StoreError;
 use super::record::{JobPage, JobQuery, JobRecord, JobSort, JobStatus, QueueRecord, QueueState};
 
 /// The order in which waiting jobs run; null stands for not-a-number, which runs last.
-const RUN_ORDER: &str = "j.number IS NULL, j.number, j.prompt_id, j.seq";
+const RUN_ORDER: &str = "j.number IS NULL, j.number, j.place IS NULL, j.place, j.prompt_id, j.seq";
 
 const QUEUE_COLUMNS: &str = "j.number, j.prompt_id, b.prompt, b.extra_data, b.outputs, j.seq
     FROM jobs j JOIN bodies b ON b.seq = j.seq";
@@ -45,10 +45,10 @@ pub(super) fn queue(db: &Connection, running: &[i64]) -> Result<QueueState, Stor
 }
 
 const JOB_COLUMNS: &str = "'pending', prompt_id, number,
-    create_time, NULL, NULL, NULL, 0, 0, NULL, workflow_id FROM jobs j";
+    create_time, NULL, NULL, NULL, 0, 0, NULL, workflow_id, held FROM jobs j";
 const HISTORY_COLUMNS: &str =
     "status, prompt_id, number, create_time, start_time, end_time, error, outputs_count,
-    previewable_count, preview_output, workflow_id FROM history h";
+    previewable_count, preview_output, workflow_id, 0 FROM history h";
 
 fn read_job(row: &Row) -> rusqlite::Result<JobRecord> {
     let status = row.get_ref(0)?.as_str().ok().and_then(JobStatus::from_name);
@@ -65,6 +65,7 @@ fn read_job(row: &Row) -> rusqlite::Result<JobRecord> {
         previewable_count: row.get(8)?,
         preview_output: row.get(9)?,
         workflow_id: row.get(10)?,
+        held: row.get(11)?,
     })
 }
 

@@ -10,16 +10,18 @@ use fresco_graph::{Map, Value};
 /// Bodies kept in memory, so that a short queue never reads back and parses what it just wrote.
 const WARM_BODIES: usize = 64;
 
-/// Where a job stands: number, then id, then age.
+/// Where a job stands: number, then place, then id, then age.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Key {
     pub(super) number: Value,
+    /// Set where somebody put jobs into an order: it decides between equal numbers. Those without come after.
+    pub(super) place: Option<i64>,
     pub(super) prompt_id: Arc<str>,
     pub(super) seq: i64,
 }
 
 impl Key {
-    fn order(&self) -> f64 {
+    pub(super) fn order(&self) -> f64 {
         // Adding zero makes -0.0 equal to 0.0; not-a-number sorts last.
         self.number.as_f64().unwrap_or(f64::NAN) + 0.0
     }
@@ -35,8 +37,10 @@ impl PartialOrd for Key {
 
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
+        let place = |key: &Self| (key.place.is_none(), key.place);
         self.order()
             .total_cmp(&other.order())
+            .then_with(|| place(self).cmp(&place(other)))
             .then_with(|| self.prompt_id.cmp(&other.prompt_id))
             .then_with(|| self.seq.cmp(&other.seq))
     }
@@ -52,8 +56,10 @@ pub(super) struct Body {
 
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Value: runs begun so far.
+    /// Those that may run. Value: runs begun so far.
     order: BTreeMap<Key, u32>,
+    /// Those that wait until they are released, kept apart so that finding the next one to run does not pass over them.
+    held: BTreeMap<Key, u32>,
     /// The same jobs by id and age.
     by_id: BTreeMap<(Arc<str>, i64), Key>,
     warm: BTreeMap<i64, Body>,
@@ -63,13 +69,51 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn len(&self) -> usize {
-        self.order.len()
+        self.by_id.len()
     }
 
-    pub(super) fn insert(&mut self, key: Key, attempts: u32) {
+    pub(super) fn insert(&mut self, key: Key, attempts: u32, held: bool) {
         self.by_id
             .insert((key.prompt_id.clone(), key.seq), key.clone());
-        self.order.insert(key, attempts);
+        let list = if held {
+            &mut self.held
+        } else {
+            &mut self.order
+        };
+        list.insert(key, attempts);
+    }
+
+    pub(super) fn is_held(&self, key: &Key) -> bool {
+        self.held.contains_key(key)
+    }
+
+    /// Moves a job to those that wait for a release, or back.
+    pub(super) fn set_held(&mut self, key: &Key, held: bool) {
+        let attempts = self.order.remove(key).or_else(|| self.held.remove(key));
+        if let Some(attempts) = attempts {
+            self.insert(key.clone(), attempts, held);
+        }
+    }
+
+    /// Gives a job another number and place.
+    pub(super) fn rename(&mut self, old: &Key, number: Value, place: i64) {
+        let held = self.is_held(old);
+        let attempts = self.order.remove(old).or_else(|| self.held.remove(old));
+        if let Some(attempts) = attempts {
+            let key = Key {
+                number,
+                place: Some(place),
+                ..old.clone()
+            };
+            self.insert(key, attempts, held);
+        }
+    }
+
+    /// All jobs in the order in which they run, held ones where they would.
+    pub(super) fn sorted(&self) -> Vec<&Key> {
+        let mut keys: Vec<&Key> = self.order.keys().chain(self.held.keys()).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// Keeps a body in memory if there is room for it.
@@ -93,17 +137,26 @@ impl Pending {
 
     /// The first in line among those with this id.
     pub(super) fn find(&self, prompt_id: &str) -> Option<&Key> {
+        self.named(prompt_id).into_iter().next()
+    }
+
+    /// Those with this id, first in line first; a submitter may use one twice.
+    pub(super) fn named(&self, prompt_id: &str) -> Vec<&Key> {
         let from = (Arc::<str>::from(prompt_id), i64::MIN);
-        self.by_id
+        let mut keys: Vec<&Key> = self
+            .by_id
             .range(from..)
             .take_while(|((id, _), _)| &**id == prompt_id)
             .map(|(_, key)| key)
-            .min()
+            .collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// Takes a job out; its body if it was in memory, and its secrets.
     pub(super) fn remove(&mut self, key: &Key) -> (Option<Body>, Map) {
         self.order.remove(key);
+        self.held.remove(key);
         self.by_id.remove(&(key.prompt_id.clone(), key.seq));
         (
             self.warm.remove(&key.seq),
@@ -113,11 +166,12 @@ impl Pending {
 
     /// Takes the waiting jobs as the database has them. Bodies and secrets of those that stayed are kept: the secrets
     /// exist nowhere else.
-    pub(super) fn replace(&mut self, waiting: Vec<(Key, u32)>) {
+    pub(super) fn replace(&mut self, waiting: Vec<(Key, u32, bool)>) {
         self.order.clear();
+        self.held.clear();
         self.by_id.clear();
-        for (key, attempts) in waiting {
-            self.insert(key, attempts);
+        for (key, attempts, held) in waiting {
+            self.insert(key, attempts, held);
         }
         let stays: BTreeSet<i64> = self.by_id.keys().map(|(_, seq)| *seq).collect();
         self.warm.retain(|seq, _| stays.contains(seq));

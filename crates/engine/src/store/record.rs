@@ -105,6 +105,30 @@ pub struct QueueState {
     pub pending: Vec<QueueRecord>,
 }
 
+/// What somebody wants changed about the waiting jobs. Ids that do not wait (any more) are passed over: between looking
+/// and asking, a job may have begun. An id that several jobs share means all of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueueChange {
+    /// A paused queue accepts jobs and hands out none; what runs goes on.
+    pub paused: Option<bool>,
+    /// These wait until they are released.
+    pub hold: Vec<Arc<str>>,
+    /// After `hold`, so it wins where both name a job.
+    pub release: Vec<Arc<str>>,
+    /// These run first, in this order; the others keep theirs.
+    pub order: Vec<Arc<str>>,
+}
+
+/// The waiting jobs without their bodies.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueueOutline {
+    pub paused: bool,
+    /// In the order in which they will run, held ones where they would.
+    pub order: Vec<Arc<str>>,
+    /// The held ones among them.
+    pub held: Vec<Arc<str>>,
+}
+
 /// A finished job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HistoryRecord {
@@ -192,6 +216,8 @@ pub struct JobRecord {
     pub preview_output: Option<Arc<str>>,
     /// JSON value, nearly always a string in quotes.
     pub workflow_id: Option<Arc<str>>,
+    /// Waits until it is released.
+    pub held: bool,
 }
 
 /// A page of jobs.

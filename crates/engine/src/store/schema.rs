@@ -71,6 +71,9 @@ const MIGRATIONS: &[&str] = &[
         key TEXT PRIMARY KEY,
         value TEXT NOT NULL
     ) WITHOUT ROWID;",
+    // A held job waits until it is released; a place decides between equal numbers after somebody ordered the queue.
+    "ALTER TABLE jobs ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE jobs ADD COLUMN place INTEGER;",
 ];
 
 /// Where the database lives.

@@ -28,6 +28,8 @@ const MAX_ATTEMPTS: u32 = 3;
 const MAX_BATCH: usize = 512;
 /// Key under which the last run whose marks were counted is kept.
 const RECOVERED: &str = "store.recovered_run";
+/// Key that is there while the queue is paused.
+pub(super) const PAUSED: &str = "queue.paused";
 /// How soon a failed write is tried again when nothing else happens.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -44,6 +46,8 @@ pub(super) enum Command {
     DeletePending(Arc<str>, Answer<bool>),
     ClearPending(Answer<usize>),
     Queue(Answer<QueueState>),
+    Outline(Answer<QueueOutline>),
+    ChangeQueue(Box<QueueChange>, Answer<QueueOutline>),
     History(Option<i64>, i64, Answer<Vec<HistoryRecord>>),
     HistoryGet(Arc<str>, Answer<Option<HistoryRecord>>),
     HistoryDelete(Vec<Arc<str>>, Answer<usize>),
@@ -72,10 +76,12 @@ struct Waiter {
 }
 
 pub(super) struct State {
-    database: Database,
+    pub(super) database: Database,
     limits: Limits,
     published: Arc<Published>,
-    pending: Pending,
+    pub(super) pending: Pending,
+    /// Nothing is handed out.
+    pub(super) paused: bool,
     running: BTreeMap<u64, Key>,
     next_task: u64,
     next_seq: i64,
@@ -103,6 +109,7 @@ impl State {
             limits,
             published,
             pending: Pending::default(),
+            paused: false,
             running: BTreeMap::new(),
             next_task: 0,
             next_seq: 0,
@@ -133,10 +140,7 @@ impl State {
         let counter = number("SELECT MAX(ABS(number)) FROM jobs WHERE typeof(number) = 'integer'")
             .map_err(StoreError::sql("read the queue"))?
             .map_or(0, |n| n + 1);
-        state
-            .published
-            .remaining
-            .store(state.remaining(), Ordering::Release);
+        state.publish();
         Ok((state, counter))
     }
 
@@ -169,11 +173,11 @@ impl State {
             [RECOVERED, &run],
         )
         .map_err(&fail)?;
-        let dead: Vec<(Key, u32)> = db
-            .prepare("SELECT number, prompt_id, seq, attempt FROM jobs WHERE lease_owner IS NOT NULL ORDER BY seq")
+        let dead: Vec<(Key, u32, bool)> = db
+            .prepare("SELECT number, prompt_id, seq, attempt, place, held FROM jobs WHERE lease_owner IS NOT NULL ORDER BY seq")
             .and_then(|mut s| s.query_map([], read_key)?.collect())
             .map_err(&fail)?;
-        for (key, attempts) in dead {
+        for (key, attempts, _) in dead {
             if attempts < MAX_ATTEMPTS {
                 tracing::warn!(prompt_id = %key.prompt_id, attempts, "the last process died running this job; it is queued again");
                 db.execute(
@@ -197,13 +201,14 @@ impl State {
     /// Reads the waiting jobs from the database; the truth after opening and after a failed batch.
     fn reload(&mut self) -> Result<(), StoreError> {
         let db = &self.database.connection;
-        let mut jobs: Vec<(Key, u32)> = db
-            .prepare_cached("SELECT number, prompt_id, seq, attempt FROM jobs")
+        let mut jobs: Vec<(Key, u32, bool)> = db
+            .prepare_cached("SELECT number, prompt_id, seq, attempt, place, held FROM jobs")
             .and_then(|mut s| s.query_map([], read_key)?.collect())
             .map_err(StoreError::sql("read the queue"))?;
-        jobs.retain(|(key, _)| !self.running.values().any(|r| r.seq == key.seq));
-        self.pending.replace(jobs);
+        jobs.retain(|(key, ..)| !self.running.values().any(|r| r.seq == key.seq));
         self.entries = history::count(db)?;
+        self.pending.replace(jobs);
+        self.paused = self.get(PAUSED)?.is_some();
         Ok(())
     }
 
@@ -319,6 +324,14 @@ impl State {
                 let result = self.set(&key, value.as_deref());
                 return self.answer(to, result);
             }
+            Command::ChangeQueue(change, to) => {
+                let result = self.change_queue(&change);
+                return self.answer(to, result);
+            }
+            Command::Outline(to) => {
+                let outline = self.outline();
+                self.say(to, Ok(outline));
+            }
             Command::Queue(to) => {
                 let result = listing::queue(&self.database.connection, &self.running_rows());
                 self.say(to, result);
@@ -373,7 +386,7 @@ impl State {
         failed
     }
 
-    fn begin(&mut self) -> Result<(), StoreError> {
+    pub(super) fn begin(&mut self) -> Result<(), StoreError> {
         let db = &self.database.connection;
         if db.is_autocommit() {
             db.prepare_cached("BEGIN IMMEDIATE")
@@ -458,6 +471,7 @@ impl State {
         self.published
             .remaining
             .store(self.remaining(), Ordering::Release);
+        self.published.paused.store(self.paused, Ordering::Release);
     }
 
     fn remaining(&self) -> usize {
@@ -523,10 +537,12 @@ impl State {
         self.pending.insert(
             Key {
                 number: number.clone(),
+                place: None,
                 prompt_id,
                 seq,
             },
             0,
+            false,
         );
         self.pending.warm(seq, body);
         self.pending.keep_secret(seq, sensitive);
@@ -539,6 +555,7 @@ impl State {
     /// Hands jobs to waiting workers, in the same transaction that accepted them where possible.
     fn serve_waiters(&mut self) -> Result<(), StoreError> {
         while !self.waiters.is_empty()
+            && !self.paused
             && let Some((key, attempts)) = self.pending.first()
         {
             let key = key.clone();
@@ -715,7 +732,7 @@ impl State {
             .map_err(StoreError::sql("read a setting"))
     }
 
-    fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), StoreError> {
+    pub(super) fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), StoreError> {
         self.begin()?;
         let db = &self.database.connection;
         match value {
@@ -746,11 +763,12 @@ impl State {
     }
 }
 
-fn read_key(row: &rusqlite::Row) -> rusqlite::Result<(Key, u32)> {
+fn read_key(row: &rusqlite::Row) -> rusqlite::Result<(Key, u32, bool)> {
     let key = Key {
         number: read_number(row, 0)?,
         prompt_id: text(row, 1)?,
         seq: row.get(2)?,
+        place: row.get(4)?,
     };
-    Ok((key, row.get(3)?))
+    Ok((key, row.get(3)?, row.get(5)?))
 }

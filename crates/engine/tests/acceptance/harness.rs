@@ -19,6 +19,7 @@ impl EventSink for Recorder {
     fn emit(&self, event: Event) {
         let line = match event.kind {
             EventKind::Status { remaining } => format!("status {remaining}"),
+            EventKind::Queue { paused } => format!("queue {paused}"),
             EventKind::Start { .. } => "start".into(),
             EventKind::Cached { nodes, .. } => format!("cached {}", nodes.join(",")),
             EventKind::Executing { node, display } if node == display => {

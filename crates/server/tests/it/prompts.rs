@@ -395,7 +395,7 @@ async fn features_and_stats_have_their_keys() {
     let got = rig.get("/features").await.expect(200);
     assert_eq!(
         got.text(),
-        r#"{"supports_preview_metadata":true,"supports_memory_events":true,"max_upload_size":104857600,"extension":{"manager":{"supports_v4":true}}}"#
+        r#"{"supports_preview_metadata":true,"supports_memory_events":true,"supports_fresco_events":true,"max_upload_size":104857600,"extension":{"manager":{"supports_v4":true}}}"#
     );
     let given = rig_with(|c, _| c.max_upload_given = true);
     assert!(given.get("/features").await.text().contains("104857600.0"));
