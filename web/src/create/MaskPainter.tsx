@@ -1,10 +1,11 @@
 // Painting the area of a picture that shall change: finger, pen, mouse or keys; every step can be taken back.
-import { type KeyboardEvent, type PointerEvent, useEffect, useRef, useState } from "react";
+import { type KeyboardEvent, type PointerEvent, useEffect, useLayoutEffect, useRef, useState } from "react";
 import type { FileRef } from "../api/types";
 import { Button, IconButton, Slider, toast } from "../ui";
 import type { Size } from "./family";
 import { applyOp, BRUSH_MIN, brushFor, brushMax, covered, drawStroke, type MaskOp, type Point, replayed } from "./mask";
 import { restoreMask, sendMask, storedImage } from "./pictures";
+import { useModal } from "./useModal";
 import css from "./MaskPainter.module.css";
 
 export interface MaskPainterProps {
@@ -21,6 +22,9 @@ const ZOOMS = [1, 1.5, 2, 3, 4];
 export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const paint = useRef<HTMLCanvasElement>(null);
+  const desk = useRef<HTMLDivElement>(null);
+  /** Where the view stands when it is larger than the window, as shares of the way. */
+  const middle = useRef({ x: 0.5, y: 0.5 });
   /** The mask as it was when the window opened; undo goes back to it. */
   const first = useRef<HTMLCanvasElement | null>(null);
   const stroke = useRef<{ pointer: number; op: Extract<MaskOp, { kind: "stroke" }> } | null>(null);
@@ -34,9 +38,8 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
   const [cursor, setCursor] = useState<{ x: number; y: number; keys: boolean } | null>(null);
   const [saving, setSaving] = useState(false);
 
+  useModal(dialog);
   useEffect(() => {
-    const element = dialog.current;
-    if (element && !element.open) element.showModal();
     let gone = false;
     storedImage(image).then(
       (loaded) => {
@@ -71,7 +74,7 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
     if (mask) void restoreMask(canvas, mask).then(keep, () => undefined);
   }, [size, mask]);
 
-  const context = () => paint.current?.getContext("2d") ?? null;
+  const context = () => paint.current?.getContext("2d", { willReadFrequently: true }) ?? null;
   const redraw = (list: MaskOp[]) => {
     const cx = context();
     if (!cx || !size) return;
@@ -181,10 +184,26 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
       setSaving(false);
     }
   };
+  // What was in the middle of the view stays there.
+  useLayoutEffect(() => {
+    const view = desk.current;
+    if (view) view.scrollTo((view.scrollWidth - view.clientWidth) * middle.current.x, (view.scrollHeight - view.clientHeight) * middle.current.y);
+  }, [zoom]);
+  const scrolled = () => {
+    const view = desk.current;
+    if (!view) return;
+    const share = (at: number, room: number) => (room > 0 ? at / room : 0.5);
+    middle.current = { x: share(view.scrollLeft, view.scrollWidth - view.clientWidth), y: share(view.scrollTop, view.scrollHeight - view.clientHeight) };
+  };
   const zoomBy = (step: number) => setZoom((z) => ZOOMS[Math.min(ZOOMS.length - 1, Math.max(0, ZOOMS.indexOf(z) + step))] ?? 1);
 
   return (
-    <dialog ref={dialog} className={css.painter} aria-label="Paint the area to change" onClose={onClose} onKeyDown={shortcuts}>
+    <dialog ref={dialog} className={css.painter} aria-label="Paint the area to change"
+      onCancel={(e) => {
+        if (e.target !== e.currentTarget) return;
+        e.preventDefault();
+        onClose();
+      }} onKeyDown={shortcuts}>
       <div className={css.tools} role="toolbar" aria-label="Painting">
         <div className={css.set}>
           <IconButton label="Paint" icon="brush" pressed={tool === "paint"} onClick={() => setTool("paint")} />
@@ -208,7 +227,7 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
           <IconButton label="Larger view" icon="zoomIn" disabled={zoom === ZOOMS.at(-1)} onClick={() => zoomBy(1)} />
         </div>
       </div>
-      <div className={css.desk}>
+      <div ref={desk} className={css.desk} onScroll={scrolled}>
         {size && (
           <div className={css.sheet} style={{ aspectRatio: `${size.width} / ${size.height}`, "--zoom": zoom, "--ratio": size.width / size.height } as React.CSSProperties}>
             <img src={url} alt="The start picture" draggable={false} />

@@ -85,7 +85,7 @@ function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set"
           onBlur={() => set({ height: snap(values.height) })} />
         <IconButton variant="plain" label="Swap width and height" icon="swap" onClick={() => set({ width: values.height, height: values.width })} />
       </div>
-      {from && <p className={css.hint}>The start picture is {from.width} × {from.height}; it is cut to this size.</p>}
+      {from && (from.width !== values.width || from.height !== values.height) && <p className={css.hint}>The start picture is {from.width} × {from.height}; it is fitted to this size.</p>}
       {!from && Math.max(values.width, values.height) > home * 2 && <p className={css.hint}>This model is at home at {home} × {home}; far larger pictures may repeat things. Make a small one and enlarge it.</p>}
       {error && <p className={css.error} role="alert">{error}</p>}
     </fieldset>

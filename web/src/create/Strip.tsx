@@ -1,8 +1,8 @@
 // Recent presses as small pictures, newest first; what runs and waits is among them.
+import { useState } from "react";
 import { viewUrl } from "../api/client";
-import { isPicture } from "../api/files";
 import { Icon } from "../ui";
-import { type Group, isActive } from "./groups";
+import { type Group, hasPicture, isActive } from "./groups";
 import { useDetails, valuesOf } from "./results";
 import css from "./Strip.module.css";
 
@@ -26,7 +26,8 @@ export function Strip({ groups, shown, onShow }: StripProps) {
 }
 
 function Thumb({ group, current, onShow }: { group: Group; current: boolean; onShow(): void }) {
-  const done = group.jobs.find((j) => j.preview_output && isPicture(j.preview_output));
+  const done = group.jobs.find(hasPicture);
+  const [gone, setGone] = useState(false);
   const words = valuesOf(useDetails(group.jobs[0]))?.prompt.trim() || "Pictures without words";
   const active = group.jobs.some(isActive);
   const running = group.jobs.some((j) => j.status === "in_progress");
@@ -34,9 +35,9 @@ function Thumb({ group, current, onShow }: { group: Group; current: boolean; onS
   return (
     <button type="button" className={css.thumb} aria-current={current || undefined} title={words} onClick={onShow}
       aria-label={[words, group.jobs.length > 1 && `${group.jobs.length} pictures`, state].filter(Boolean).join(", ")}>
-      {done?.preview_output
-        ? <img src={viewUrl(done.preview_output, { preview: "webp", quality: 75 })} alt="" loading="lazy" decoding="async" />
-        : <Icon name={running ? "create" : active ? "clock" : state === "failed" ? "warning" : "close"} />}
+      {done?.preview_output && !gone
+        ? <img src={viewUrl(done.preview_output, { preview: "webp", quality: 75 })} alt="" loading="lazy" decoding="async" onError={() => setGone(true)} />
+        : <Icon name={running ? "create" : active ? "clock" : state === "failed" ? "warning" : gone ? "image" : "close"} />}
       {running && <span className={css.dot} />}
       {group.jobs.length > 1 && <span className={css.many}>{group.jobs.length}</span>}
     </button>

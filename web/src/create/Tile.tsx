@@ -56,11 +56,16 @@ export function Tile({ job, small, onOpen, onCancel, onRetry }: TileProps) {
       </div>
     );
   }
+  if (!running) return <div className={css.frame} style={{ aspectRatio: ratio }}><Waiting job={job} onCancel={onCancel} /></div>;
+  const words = <Running job={job} small={small} onCancel={onCancel} />;
   return (
-    <div className={css.frame} style={{ aspectRatio: ratio }}>
-      <Growing url={running ? grown : null} ratio={ratio} alt={running ? `Growing: ${alt}` : undefined} />
-      {running ? <Running job={job} small={small} onCancel={onCancel} /> : <Waiting job={job} onCancel={onCancel} />}
-    </div>
+    <>
+      <div className={css.frame} style={{ aspectRatio: ratio }}>
+        <Growing url={grown} ratio={ratio} alt={`Growing: ${alt}`} />
+        {small && <div className={css.overlay}>{words}</div>}
+      </div>
+      {!small && <div className={css.below}>{words}</div>}
+    </>
   );
 }
 
@@ -80,10 +85,12 @@ function Growing({ url, ratio, alt }: { url: string | null; ratio: string; alt?:
 /** Comes in over what was there before, once it is loaded. */
 function Fade({ src, under, alt }: { src: string; under: string | null; alt: string }) {
   const [loaded, setLoaded] = useState(false);
+  const [gone, setGone] = useState(false);
+  if (gone) return <span className={css.middle} role="img" aria-label={`${alt} (the file is gone)`}><Icon name="image" size={28} />The file is gone</span>;
   return (
     <>
       {under && !loaded && <img className={css.image} src={under} alt="" />}
-      <img className={`${css.image} ${under ? css.over : ""}`} src={src} alt={alt} onLoad={() => setLoaded(true)} decoding="async" />
+      <img className={`${css.image} ${under ? css.over : ""}`} src={src} alt={alt} onLoad={() => setLoaded(true)} onError={() => setGone(true)} decoding="async" />
     </>
   );
 }
@@ -109,14 +116,14 @@ function Running({ job, small, onCancel }: { job: Job; small: boolean; onCancel(
   const left = watched ? leftWords(leftOf(watched, Math.max(now, watched.track.lastAt))) : "";
   const what = drawing ? `Step ${running?.value ?? 0} of ${running?.max ?? 0}` : running?.node ? phaseOf(kind) : "Starting";
   return (
-    <div className={css.overlay}>
+    <>
       <div className={css.words}>
         <span className={css.what}>{what}</span>
         {left && (!small || !drawing) && <span className={css.left}>{left}</span>}
         <Button size="s" variant="plain" icon="stop" onClick={onCancel}>Cancel</Button>
       </div>
       <Progress label="Progress of the picture" value={drawing ? (running?.value ?? 0) : done ? 1 : 0} max={drawing ? (running?.max ?? 0) : done ? 1 : 0} />
-    </div>
+    </>
   );
 }
 

@@ -1,5 +1,5 @@
 // A picture as large as the screen allows, with its facts and what can be done with it; arrow keys walk through the press.
-import { useEffect, useRef } from "react";
+import { useRef } from "react";
 import { viewUrl } from "../api/client";
 import type { FileRef, Job, JobDetails } from "../api/types";
 import { jobDetails } from "../state/live";
@@ -9,6 +9,7 @@ import type { Group } from "./groups";
 import { modelLabel } from "./modelLabel";
 import { picturesOf, useDetails, valuesOf } from "./results";
 import type { CreateValues } from "./values";
+import { useModal } from "./useModal";
 import css from "./Viewer.module.css";
 
 export interface ViewerProps {
@@ -24,10 +25,7 @@ export function Viewer({ group, at, onMove, onClose }: ViewerProps) {
   const values = valuesOf(details);
   const done = group.jobs.filter((j) => j.status === "completed");
   const index = done.findIndex((j) => j.id === at.job.id);
-  useEffect(() => {
-    const element = dialog.current;
-    if (element && !element.open) element.showModal();
-  }, []);
+  useModal(dialog);
   const move = async (by: number) => {
     const job = done[(index + by + done.length) % done.length];
     if (!job || done.length < 2) return;
@@ -35,7 +33,12 @@ export function Viewer({ group, at, onMove, onClose }: ViewerProps) {
     if (file) onMove({ job, file });
   };
   return (
-    <dialog ref={dialog} className={css.viewer} aria-label="Picture in large" onClose={onClose}
+    <dialog ref={dialog} className={css.viewer} aria-label="Picture in large"
+      onCancel={(e) => {
+        if (e.target !== e.currentTarget) return;
+        e.preventDefault();
+        onClose();
+      }}
       onKeyDown={(e) => {
         if ((e.target as HTMLElement).closest("[role=menu]")) return;
         if (e.key === "ArrowRight") void move(1);

@@ -1,7 +1,7 @@
 // Jobs of one press stay together.
 import { describe, expect, it } from "vitest";
 import type { Job, JobStatus } from "../api/types";
-import { groupJobs, isGroupActive, placeInLine } from "./groups";
+import { followed, groupJobs, isGroupActive, placeInLine } from "./groups";
 
 const job = (id: string, create_time: number, workflow_id?: string, status: JobStatus = "completed", priority = 0): Job => ({ id, create_time, workflow_id, status, priority });
 
@@ -15,6 +15,18 @@ describe("groupJobs", () => {
   it("does not mix runs of one workflow that lie apart", () => {
     const groups = groupJobs([job("a", 0, "w"), job("b", 100_000, "w")]);
     expect(groups.map((g) => g.id)).toEqual(["b", "w"]);
+  });
+});
+
+describe("followed", () => {
+  const picture = { ...job("p", 1), preview_output: { filename: "a.png", subfolder: "", type: "output" as const } };
+  const ids = (jobs: Job[], justCame: boolean) => followed(groupJobs(jobs), justCame)?.id;
+  it("shows what runs, then what waits, then the newest", () => {
+    expect(ids([picture, job("w", 5, undefined, "pending"), job("r", 3, undefined, "in_progress")], false)).toBe("r");
+    expect(ids([picture, job("w", 5, undefined, "pending")], false)).toBe("w");
+    expect(ids([picture, job("c", 5, undefined, "cancelled")], false)).toBe("c");
+    expect(ids([picture, job("c", 5, undefined, "cancelled")], true)).toBe("p");
+    expect(ids([job("c", 5, undefined, "cancelled")], true)).toBeUndefined();
   });
 });
 

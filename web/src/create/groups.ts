@@ -1,4 +1,5 @@
 // Jobs as the page shows them: the pictures of one press belong together.
+import { isPicture } from "../api/files";
 import type { Job } from "../api/types";
 
 export interface Group {
@@ -38,6 +39,18 @@ export function isActive(job: Job): boolean {
 
 export function isGroupActive(group: Group): boolean {
   return group.jobs.some(isActive);
+}
+
+export function hasPicture(job: Job): boolean {
+  return job.preview_output !== undefined && isPicture(job.preview_output);
+}
+
+/** What the page shows unless a press was chosen: what is drawn now, what waits, or the newest. Someone who has just come
+ *  does not want to see yesterday's cancelled job. */
+export function followed(groups: Group[], justCame: boolean): Group | undefined {
+  return groups.find((g) => g.jobs.some((j) => j.status === "in_progress"))
+    ?? groups.find(isGroupActive)
+    ?? (justCame ? groups.find((g) => g.jobs.some(hasPicture)) : groups[0]);
 }
 
 /** How many jobs run or wait before this one, in a list that is in the order of running; null where it does not wait. */

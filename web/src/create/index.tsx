@@ -6,7 +6,7 @@ import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
 import { EmptyState, Icon, toast } from "../ui";
 import { problemOf } from "./errors";
-import { groupJobs, isActive, isGroupActive } from "./groups";
+import { followed, groupJobs, isActive } from "./groups";
 import { MaskPainter } from "./MaskPainter";
 import { Milestones } from "./Milestones";
 import { NoModel } from "./NoModel";
@@ -24,7 +24,7 @@ import { cleaned, valuesFrom, withImage, withMask } from "./values";
 import css from "./index.module.css";
 
 export default function Create() {
-  const { values, set, update, submit, problem, report, shown, show } = useCreate();
+  const { values, set, update, submit, problem, report, shown, show, asked } = useCreate();
   const info = useInfo();
   const jobs = useLive((s) => s.jobs);
   const loaded = useLive((s) => s.loaded);
@@ -68,10 +68,7 @@ export default function Create() {
   }, [takeFile]);
 
   const groups = useMemo(() => groupJobs(jobs), [jobs]);
-  const group = groups.find((g) => g.id === shown)
-    ?? groups.find((g) => g.jobs.some((j) => j.status === "in_progress"))
-    ?? groups.find(isGroupActive)
-    ?? groups[0];
+  const group = groups.find((g) => g.id === shown) ?? followed(groups, !asked);
   const waiting = jobs.filter(isActive).length;
   const create = async () => {
     const queued = await submit();

@@ -18,9 +18,9 @@ interface CreateState {
   values: CreateValues;
   /** The group on the stage; null follows what runs, or else shows the newest. */
   shown: string | null;
+  /** Whether anything was asked for since the page was opened. */
+  asked: boolean;
   problem: Problem | null;
-  /** Requests on their way. */
-  sending: number;
   set(patch: Partial<CreateValues>): void;
   update(change: (v: CreateValues) => CreateValues): void;
   show(group: string | null): void;
@@ -40,8 +40,8 @@ function save(values: CreateValues) {
 export const useCreate = create<CreateState>()((set, get) => ({
   values: cleaned(remembered(KEY, null)),
   shown: null,
+  asked: false,
   problem: null,
-  sending: 0,
   set(patch) {
     get().update((v) => ({ ...v, ...patch }));
   },
@@ -64,7 +64,7 @@ export const useCreate = create<CreateState>()((set, get) => ({
     return get().queue(get().values);
   },
   async queue(values) {
-    set((s) => ({ sending: s.sending + 1, problem: null, shown: null }));
+    set({ problem: null, shown: null, asked: true });
     try {
       await send(values);
       return true;
@@ -72,7 +72,6 @@ export const useCreate = create<CreateState>()((set, get) => ({
       set({ problem: problemOf(e) });
       return false;
     } finally {
-      set((s) => ({ sending: s.sending - 1 }));
       void useLive.getState().refresh().catch(() => undefined);
     }
   },
