@@ -126,7 +126,8 @@ function guessType(value: unknown): string {
 }
 
 function choiceField(base: Field, name: string, spec: Spec | null, value: unknown, uses: Use[]): Field | null {
-  if (spec?.options.multiselect) return null;
+  // A list that changes which inputs the node has cannot be changed without the graph.
+  if (spec?.options.multiselect || spec?.options.dynamic) return null;
   const upload = uploadOf(spec);
   const choices = spec?.choices ?? [];
   if (upload) {
