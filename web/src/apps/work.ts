@@ -71,3 +71,8 @@ export function moveWork(from: string, to: string): void {
   if (work) keepWork(to, work);
   forgetWork(from);
 }
+
+/** Files sent from this page: the lists fetched before do not have them. */
+const sent = new Set<string>();
+export const noteSent = (name: string): void => void sent.add(name);
+export const wasSent = (name: string): boolean => sent.has(name);
