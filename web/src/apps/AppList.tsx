@@ -3,7 +3,7 @@ import { useEffect, useState } from "react";
 import type { ObjectInfo } from "../api/types";
 import { go } from "../state/handoff";
 import { remembered } from "../state/settings";
-import { Button, Dialog, DropZone, EmptyState, Field, Icon, Menu, Picture, TextArea, toast, toastUndo, View } from "../ui";
+import { Button, Dialog, DropZone, Field, Icon, Menu, Picture, TextArea, toast, toastUndo, View } from "../ui";
 import type { AppFile } from "./appFile";
 import { addApp, deleteApp, download, type Listed, listApps, renameApp, saveApp } from "./library";
 import { NameDialog } from "./NameDialog";
@@ -47,7 +47,7 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
   const draft = getDraft();
 
   return (
-    <View title="Apps" lead="Any ComfyUI workflow as a short form. Drop one here, or start with one that is ready.">
+    <View title="Apps" lead="Any ComfyUI workflow as a short form.">
       <div className={css.open}>
         <DropZone accept=".json,application/json,image/png,image/webp" onFile={onFile} label={busy ? "Reading it…" : "Drop a workflow, or choose a file"}
           hint="A workflow or app file (JSON), or a PNG or WebP picture made by ComfyUI or Fresco" />
@@ -61,7 +61,7 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
 
       <h2 className={css.heading}>Your apps</h2>
       {failed && <p className={css.trouble} role="alert"><Icon name="warning" /> <span>Your apps cannot be listed. {failed}</span></p>}
-      {apps?.length === 0 && <EmptyState icon="apps" title="None yet">Open a workflow or a ready-made app, then press "Save as an app".</EmptyState>}
+      {apps?.length === 0 && <p className={css.about}>None yet. Open a workflow or a ready-made app, then press "Save as an app".</p>}
       {!apps && !failed && <p className={css.about} role="status">Looking…</p>}
       <ul className={css.cards}>
         {apps?.map(({ name, app, trouble: bad }) => (

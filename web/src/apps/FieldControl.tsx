@@ -35,7 +35,7 @@ export function FieldControl({ field, values, onChange, seed = "random", onSeed,
 
   return (
     <Labelled label={field.label} hint={field.group === "rest" ? field.hint : undefined} error={error}>
-      {field.kind === "text" && <TextArea value={textOf(value)} rows={field.role === "negative" || field.group === "rest" ? 2 : 4} onChange={set} />}
+      {field.kind === "text" && <TextArea value={textOf(value)} rows={3} className={field.role === "negative" || field.group === "rest" ? css.small : css.words} onChange={set} />}
       {field.kind === "line" && <TextInput value={textOf(value)} onChange={set} />}
       {field.kind === "number" && (slides(field)
         ? <Slider value={numberOf(value)} min={min!} max={max!} step={step} onChange={set} />

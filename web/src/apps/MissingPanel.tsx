@@ -22,7 +22,7 @@ export function MissingPanel({ nodes, models, onSubstitute, onGraph, onLookAgain
       {models.map((group) => <MissingModel key={group.wanted + group.keys.join()} group={group} onSubstitute={onSubstitute} />)}
       {models.length > 0 && (
         <div className={css.foot}>
-          <p>Or put the missing files into the models folder and look again.</p>
+          <p>Or put the missing files into their folders and look again.</p>
           <Button size="s" icon="refresh" onClick={onLookAgain}>Look again</Button>
         </div>
       )}
@@ -32,13 +32,14 @@ export function MissingPanel({ nodes, models, onSubstitute, onGraph, onLookAgain
 
 function MissingModel({ group, onSubstitute }: { group: MissingGroup; onSubstitute(changes: Values): void }) {
   const where = group.titles.slice(0, 3).join(", ") + (group.titles.length > 3 ? ` and ${group.titles.length - 3} more` : "");
+  const place = group.folder ? `It belongs in the folder models/${group.folder}.` : "";
   const choose = (choice: string) => choice && onSubstitute(substitute(group, choice));
   if (!group.choices.length) {
-    return <p className={css.item}><strong>{group.wanted}</strong> is needed by {where}. There is no other file of that kind here.</p>;
+    return <p className={css.item}><span className={css.name}>{group.wanted}</span> is needed by {where}. There is no other file of that kind here. {place}</p>;
   }
   const options = [{ value: "", label: "Choose one of yours…" }, ...group.choices.map((choice, index) => ({ value: choice, label: index === 0 ? `${choice} (closest name)` : choice }))];
   return (
-    <Labelled label={<>Instead of <span className={css.name}>{group.wanted}</span></>} hint={`For ${where}${group.keys.length > group.titles.length ? ` (${group.keys.length} places)` : ""}`}>
+    <Labelled label={<>Instead of <span className={css.name}>{group.wanted}</span></>} hint={`For ${where}${group.keys.length > group.titles.length ? ` (${group.keys.length} places)` : ""}. ${place}`}>
       {group.choices.length > 24 ? <Combo options={options} value="" onChange={choose} /> : <Select options={options} value="" onChange={choose} />}
     </Labelled>
   );

@@ -21,6 +21,17 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
   const used = run.details?.workflow?.prompt ?? prompt;
   const several = new Set(run.results.files.map((f) => f.node)).size + new Set(run.results.texts.map((t) => t.node)).size > 1;
   const empty = !run.results.files.length && !run.results.texts.length;
+  const menu = (
+    <Menu align="end" button={{ label: "Actions for this result", icon: "more" }} items={[
+      ...(run.details ? [{ label: "Use its settings again", icon: "undo" as const, onSelect: () => onReuse(used) }] : []),
+      ...firstPicture(run, (file) => {
+        setHandoff({ to: "create", image: file, mode: "image" });
+        go("#/create");
+      }),
+      { label: "Show in the gallery", icon: "gallery", onSelect: () => go(`#/gallery/${encodeURIComponent(run.id)}`) },
+      { label: "Take off this list", icon: "close", onSelect: onRemove },
+    ]} />
+  );
   return (
     <section className={css.result} aria-label="Result">
       {run.status === "failed" && (
@@ -37,7 +48,10 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
             <Media result={result} title={titleOf(used, info, result.node)} />
             <figcaption className={css.caption}>
               <span>{several ? titleOf(used, info, result.node) : ""}</span>
-              <a className={css.link} href={viewUrl(result.file)} download={result.file.filename}><Icon name="download" size={18} /> Download</a>
+              <span className={css.actions}>
+                <a className={css.link} href={viewUrl(result.file)} download={result.file.filename}><Icon name="download" size={18} /> Download</a>
+                {run.results.files.length === 1 && menu}
+              </span>
             </figcaption>
           </figure>
         ))}
@@ -51,17 +65,7 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
           <pre>{entry.text}</pre>
         </figure>
       ))}
-      <div className={css.foot}>
-        <Menu align="end" button={{ label: "With this result", icon: "more", words: true, variant: "quiet", size: "s" }} items={[
-          ...(run.details ? [{ label: "Use its settings again", icon: "undo" as const, onSelect: () => onReuse(used) }] : []),
-          ...firstPicture(run, (file) => {
-            setHandoff({ to: "create", image: file, mode: "image" });
-            go("#/create");
-          }),
-          { label: "Show in the gallery", icon: "gallery", onSelect: () => go(`#/gallery/${encodeURIComponent(run.id)}`) },
-          { label: "Take off this list", icon: "close", onSelect: onRemove },
-        ]} />
-      </div>
+      {run.results.files.length !== 1 && <div className={css.foot}>{menu}</div>}
     </section>
   );
 }

@@ -54,6 +54,7 @@ describe("names", () => {
 
   it("come from files without the counter of the saving node", () => {
     expect(nameFromFile("ComfyUI_00012_.png")).toBe("ComfyUI");
+    expect(nameFromFile("Cats.fresco-app.json")).toBe("Cats");
     expect(nameFromFile("my_great_flow.json")).toBe("my great flow");
   });
 });

@@ -106,5 +106,5 @@ export function freeName(name: string, taken: readonly string[]): string {
 
 /** A name for a workflow that has none: its file's, without what the saving node added. */
 export function nameFromFile(fileName: string): string {
-  return cleanName(fileName.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/_\d{4,6}_?$/, "").replace(/[_]+/g, " "));
+  return cleanName(fileName.replace(/(\.(ui|api|fresco-app))?\.[a-z0-9]{1,5}$/i, "").replace(/_\d{4,6}_?$/, "").replace(/[_]+/g, " "));
 }

@@ -25,6 +25,20 @@ export interface MissingGroup {
   /** Where it is used, as "NODE/INPUT". */
   keys: string[];
   titles: string[];
+  /** The folder a file of that name belongs in, where it is known. */
+  folder: string;
+}
+
+/** Which folder below the models folder the list of an input shows. */
+const folders: Record<string, string> = {
+  ckpt_name: "checkpoints", unet_name: "diffusion_models", lora_name: "loras", vae_name: "vae", control_net_name: "controlnet", style_model_name: "style_models",
+  gligen_name: "gligen", audio_encoder_name: "audio_encoders", hypernetwork_name: "hypernetworks",
+};
+
+export function folderOf(classType: string, input: string): string {
+  if (/^clip_name\d*$/.test(input)) return /Vision/.test(classType) ? "clip_vision" : "text_encoders";
+  if (input === "model_name") return /Upscale/.test(classType) ? "upscale_models" : "";
+  return folders[input] ?? "";
 }
 
 /** Missing models by wanted name: one choice serves all nodes that ask for the same file. */
@@ -36,13 +50,14 @@ export function missingGroups(models: MissingModel[], prompt: ApiPrompt, info: O
     const key = `${model.node_id}/${model.input}`;
     const title = titleOf(prompt, info, model.node_id);
     const group = groups.get(mark);
-    if (!group) groups.set(mark, { wanted: model.wanted, choices: model.choices, keys: [key], titles: [title] });
+    if (!group) groups.set(mark, { wanted: model.wanted, choices: model.choices, keys: [key], titles: [title], folder: folderOf(model.class_type, model.input) });
     else {
       group.keys.push(key);
       if (!group.titles.includes(title)) group.titles.push(title);
     }
   }
-  return [...groups.values()];
+  // What can be answered here comes first.
+  return [...groups.values()].sort((a, b) => Number(b.choices.length > 0) - Number(a.choices.length > 0));
 }
 
 /** The values that put `choice` wherever the group's model was wanted. */

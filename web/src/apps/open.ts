@@ -60,7 +60,7 @@ export async function openFile(file: File, info: ObjectInfo): Promise<Opened> {
   const name = nameFromFile(file.name);
   const picture = file.type.startsWith("image/") || /\.(png|webp)$/i.test(file.name);
   if (picture) return inspect(file, name, info);
-  return openText(await file.text(), name.replace(/\.fresco-app$/i, ""), info);
+  return openText(await file.text(), name, info);
 }
 
 /** A sentence about what went wrong. */
