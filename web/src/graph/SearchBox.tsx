@@ -1,0 +1,90 @@
+// Adding a node by typing: the best matches first, only fitting ones where a link was dropped.
+import { useEffect, useMemo, useRef, useState } from "react";
+import { useInfo } from "../state/info";
+import { addFromSearch } from "./actions";
+import { typeName } from "./compat";
+import { searchNodes } from "./search";
+import { useGraph, type SearchRequest } from "./store";
+import css from "./SearchBox.module.css";
+
+export function SearchBox() {
+  const request = useGraph((s) => s.search);
+  return request ? <Open key={`${request.screen.x} ${request.screen.y}`} request={request} /> : null;
+}
+
+const close = () => {
+  useGraph.setState({ search: null });
+  document.querySelector<HTMLElement>(".react-flow")?.focus({ preventScroll: true });
+};
+
+function Open({ request }: { request: SearchRequest }) {
+  const info = useInfo((s) => s.info);
+  const [typed, setTyped] = useState("");
+  const [at, setAt] = useState(0);
+  const root = useRef<HTMLDivElement>(null);
+  const list = useRef<HTMLUListElement>(null);
+  const found = useMemo(() => (info ? searchNodes(info, typed, request.wanted) : []), [info, typed, request.wanted]);
+  useEffect(() => {
+    list.current?.children[at]?.scrollIntoView({ block: "nearest" });
+  }, [at]);
+  useEffect(() => {
+    const outside = (e: PointerEvent) => {
+      if (!root.current?.contains(e.target as Node)) useGraph.setState({ search: null });
+    };
+    document.addEventListener("pointerdown", outside, true);
+    return () => document.removeEventListener("pointerdown", outside, true);
+  }, []);
+  const take = (name: string | undefined) => {
+    if (name === undefined) return;
+    close();
+    addFromSearch(name, request);
+  };
+  const phone = innerWidth < 760;
+  const width = Math.min(420, innerWidth - 16);
+  const left = phone ? 8 : Math.min(Math.max(8, request.screen.x - 40), innerWidth - width - 8);
+  const top = phone ? 64 : Math.min(Math.max(8, request.screen.y - 20), innerHeight - 440);
+  const { from, to } = request.wanted;
+  return (
+    <div ref={root} className={css.box} style={{ left, top: Math.max(8, top), width }} role="dialog" aria-label="Add a node">
+      <label className={css.top}>
+        <span className={css.hint}>{from !== undefined ? `Takes ${typeName(from)}` : to !== undefined ? `Makes ${typeName(to)}` : "Add a node"}</span>
+        <input
+          autoFocus
+          role="combobox"
+          aria-expanded="true"
+          aria-controls="graph-search"
+          aria-activedescendant={found[at] ? `graph-found-${at}` : undefined}
+          aria-label="Search nodes"
+          placeholder="Type a name, like “load image”"
+          value={typed}
+          onChange={(e) => {
+            setTyped(e.target.value);
+            setAt(0);
+          }}
+          onKeyDown={(e) => {
+            e.stopPropagation();
+            if (e.key === "Escape" || e.key === "Tab") {
+              e.preventDefault();
+              close();
+            } else if (e.key === "Enter") {
+              e.preventDefault();
+              take(found[at]?.name);
+            } else if (e.key === "ArrowDown" || e.key === "ArrowUp") {
+              e.preventDefault();
+              setAt(Math.max(0, Math.min(found.length - 1, at + (e.key === "ArrowDown" ? 1 : -1))));
+            }
+          }}
+        />
+      </label>
+      <ul ref={list} id="graph-search" role="listbox" aria-label="Nodes">
+        {found.map((f, i) => (
+          <li key={f.name} id={`graph-found-${i}`} role="option" aria-selected={i === at} className={i === at ? css.at : undefined} title={f.description || f.name} onClick={() => take(f.name)} onPointerMove={() => setAt(i)}>
+            <span>{f.title}</span>
+            <small>{f.category}</small>
+          </li>
+        ))}
+        {found.length === 0 && <li className={css.none} role="presentation">{info ? "No node like that." : "Asking the server for its nodes…"}</li>}
+      </ul>
+    </div>
+  );
+}

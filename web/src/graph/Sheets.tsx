@@ -1,0 +1,144 @@
+// The windows of the editor: opening, saving under a name, renaming a node, the list of all commands.
+import { useEffect, useMemo, useState } from "react";
+import { Button, Dialog, EmptyState, Field, IconButton, TextInput, toast } from "../ui";
+import { COMMANDS, type Tools } from "./commands";
+import { renameNode } from "./edits";
+import { cleanName, listFiles, openFile, removeFile, saveFile } from "./files";
+import { definition, findNode, graphAt } from "./format";
+import { titleOf } from "./rows";
+import { renameDefinition } from "./subgraph";
+import { selection, theDoc, theScope, useGraph } from "./store";
+import { useInfo } from "../state/info";
+import css from "./Sheets.module.css";
+
+const close = () => useGraph.setState({ sheet: null });
+const failed = (e: unknown) => toast(e instanceof Error ? e.message : String(e), "bad");
+
+function Files({ tools }: { tools: Tools }) {
+  const [names, setNames] = useState<string[] | null>(null);
+  const [typed, setTyped] = useState("");
+  const [asking, setAsking] = useState<string | null>(null);
+  useEffect(() => {
+    listFiles().then(setNames, (e: unknown) => {
+      setNames([]);
+      failed(e);
+    });
+  }, []);
+  const shown = (names ?? []).filter((n) => n.toLowerCase().includes(typed.toLowerCase()));
+  return (
+    <Dialog open onClose={close} title="Open a workflow" actions={<Button icon="upload" onClick={() => {
+      close();
+      tools.pickFile();
+    }}>From this computer…</Button>}>
+      {names === null && <p role="status">Looking…</p>}
+      {names?.length === 0 && <EmptyState title="Nothing saved yet">Workflows you save appear here, and in ComfyUI too.</EmptyState>}
+      {names !== null && names.length > 0 && (
+        <>
+          <Field label="Search"><TextInput value={typed} onChange={setTyped} /></Field>
+          <ul className={css.files}>
+            {shown.map((n) => (
+              <li key={n}>
+                <button type="button" onClick={() => void openFile(n).then(close, failed)}>{n}</button>
+                {asking === n ? (
+                  <Button size="s" variant="danger" onClick={() => void removeFile(n).then(() => setNames((l) => l?.filter((x) => x !== n) ?? null), failed)}>Delete for good</Button>
+                ) : (
+                  <IconButton label={`Delete ${n}`} icon="trash" onClick={() => setAsking(n)} />
+                )}
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
+    </Dialog>
+  );
+}
+
+function SaveAs() {
+  const [name, setName] = useState(useGraph.getState().name ?? "");
+  const [taken, setTaken] = useState<string[]>([]);
+  useEffect(() => {
+    listFiles().then(setTaken, () => undefined);
+  }, []);
+  const clean = cleanName(name);
+  const exists = taken.includes(clean) && clean !== useGraph.getState().name;
+  const save = () => {
+    if (clean) void saveFile(clean).then(() => {
+      close();
+      toast(`Saved as ${clean}.`, "good", { duration: 2000 });
+    }, failed);
+  };
+  return (
+    <Dialog open onClose={close} title="Save the workflow" actions={<Button variant="primary" icon="save" disabled={!clean} onClick={save}>{exists ? "Replace" : "Save"}</Button>}>
+      <form onSubmit={(e) => {
+        e.preventDefault();
+        save();
+      }}>
+        <Field label="Name" hint={exists ? `There is a workflow named ${clean}; saving replaces it.` : "Kept with your other workflows; ComfyUI finds it too."}><TextInput value={name} onChange={setName} autoFocus /></Field>
+      </form>
+    </Dialog>
+  );
+}
+
+function Rename() {
+  const doc = theDoc();
+  const id = selection().ids[0];
+  const node = id === undefined ? undefined : findNode(graphAt(doc, theScope()), id);
+  const def = definition(doc, node?.type);
+  const [title, setTitle] = useState(node ? titleOf(doc, node, useInfo.getState().info) : "");
+  if (!node) return null;
+  const save = () => {
+    close();
+    useGraph.getState().edit((d) => (def && !node.title ? renameDefinition(d, def.id, title.trim()) : renameNode(d, theScope(), node.id, title.trim())));
+  };
+  return (
+    <Dialog open onClose={close} title="Rename the node" actions={<Button variant="primary" onClick={save}>Rename</Button>}>
+      <form onSubmit={(e) => {
+        e.preventDefault();
+        save();
+      }}>
+        <Field label="Title" hint="Empty gives the node its usual title back."><TextInput value={title} onChange={setTitle} autoFocus /></Field>
+      </form>
+    </Dialog>
+  );
+}
+
+function CommandList({ tools }: { tools: Tools }) {
+  const [typed, setTyped] = useState("");
+  const found = useMemo(() => {
+    const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
+    return COMMANDS.filter((c) => c.id !== "commands" && c.id !== "redo2" && words.every((w) => c.label.toLowerCase().includes(w)));
+  }, [typed]);
+  const run = (i: number) => {
+    const c = found[i];
+    if (!c || !(c.enabled?.() ?? true)) return;
+    close();
+    void c.run(tools);
+  };
+  return (
+    <Dialog open onClose={close} title="All commands">
+      <form onSubmit={(e) => {
+        e.preventDefault();
+        run(0);
+      }}>
+        <Field label="Search"><TextInput value={typed} onChange={setTyped} autoFocus /></Field>
+      </form>
+      <ul className={css.files}>
+        {found.map((c, i) => (
+          <li key={c.id}>
+            <button type="button" disabled={!(c.enabled?.() ?? true)} onClick={() => run(i)}>{c.label}{c.keys && <kbd>{c.keys}</kbd>}</button>
+          </li>
+        ))}
+      </ul>
+      <p className={css.hint}>Drag the empty canvas to move it, hold Shift and drag to select, press the arrow keys to move what is selected.</p>
+    </Dialog>
+  );
+}
+
+export function Sheets({ tools }: { tools: Tools }) {
+  const sheet = useGraph((s) => s.sheet);
+  if (sheet === "files") return <Files tools={tools} />;
+  if (sheet === "saveAs") return <SaveAs />;
+  if (sheet === "rename") return <Rename />;
+  if (sheet === "commands") return <CommandList tools={tools} />;
+  return null;
+}

@@ -1,0 +1,190 @@
+// The editor's state: the open document with its history, where in it we are, and what the server said about its nodes.
+import { create } from "zustand";
+import type { NodeOutput, ObjectInfo } from "../api/types";
+import type { InEnd, OutEnd } from "./connect";
+import type { Doc, NodeId, Scope } from "./format";
+import { definition, emptyDoc, graphAt } from "./format";
+import type { History } from "./history";
+import { pushed, redone, started, undone } from "./history";
+import type { Wanted } from "./search";
+
+export interface Step {
+  def: string;
+  node: NodeId;
+}
+
+export interface Problem {
+  message: string;
+  inputs: Record<string, string>;
+}
+
+export interface SearchRequest {
+  screen: { x: number; y: number };
+  flow: { x: number; y: number };
+  wanted: Wanted;
+  from?: OutEnd;
+  to?: InEnd;
+}
+
+export interface MenuRequest {
+  screen: { x: number; y: number };
+  flow: { x: number; y: number };
+}
+
+export type Sheet = "files" | "saveAs" | "commands" | "rename" | null;
+
+interface GraphState {
+  history: History<Doc>;
+  path: Step[];
+  name: string | null; // file in the user's workflows; null where it was never saved
+  saved: Doc | null; // the document as it lies in that file
+  opened: number; // counts documents opened, so that the canvas fits each once
+  selected: string[]; // ids of nodes as text, groups as "g0"
+  selectedLinks: string[];
+  errors: Record<string, Problem>;
+  results: Record<string, NodeOutput>;
+  jobs: string[]; // prompts queued from this editor
+  dragging: { side: "out" | "in"; type: string } | null;
+  search: SearchRequest | null;
+  menu: MenuRequest | null;
+  sheet: Sheet;
+  inspector: boolean;
+  edit(change: (doc: Doc) => Doc, tag?: string): void;
+  undo(): void;
+  redo(): void;
+  open(doc: Doc, name: string | null, saved: boolean): void;
+  markSaved(doc: Doc, name: string): void;
+  enter(step: Step): void;
+  leave(depth: number): void;
+  select(ids: string[], links?: string[]): void;
+}
+
+const DRAFT = "fresco.graph";
+
+interface Draft {
+  doc: Doc;
+  name: string | null;
+  dirty: boolean;
+}
+
+export function readDraft(): Draft | null {
+  try {
+    const text = localStorage.getItem(DRAFT);
+    const draft = text ? (JSON.parse(text) as Draft) : null;
+    return draft && Array.isArray(draft.doc?.nodes) ? draft : null;
+  } catch {
+    return null;
+  }
+}
+
+function writeDraft(draft: Draft): void {
+  try {
+    localStorage.setItem(DRAFT, JSON.stringify(draft));
+  } catch {
+    // A document too large for the browser's store is only kept in files.
+  }
+}
+
+/** Steps that still lead somewhere in this document. */
+function validPath(doc: Doc, path: Step[]): Step[] {
+  const out: Step[] = [];
+  let scope: Scope = null;
+  for (const step of path) {
+    const there = graphAt(doc, scope).nodes.some((n) => String(n.id) === String(step.node) && n.type === step.def);
+    if (!there || !definition(doc, step.def)) break;
+    out.push(step);
+    scope = step.def;
+  }
+  return out;
+}
+
+export const useGraph = create<GraphState>()((set, get) => {
+  const go = (history: History<Doc>) => {
+    if (history === get().history) return;
+    const path = validPath(history.present, get().path);
+    set({ history, ...(path.length === get().path.length ? {} : { path, selected: [], selectedLinks: [] }) });
+  };
+  return {
+    history: started(emptyDoc()),
+    path: [],
+    name: null,
+    saved: null,
+    opened: 0,
+    selected: [],
+    selectedLinks: [],
+    errors: {},
+    results: {},
+    jobs: [],
+    dragging: null,
+    search: null,
+    menu: null,
+    sheet: null,
+    inspector: false,
+    edit: (change, tag) => go(pushed(get().history, change(get().history.present), tag)),
+    undo: () => go(undone(get().history)),
+    redo: () => go(redone(get().history)),
+    open: (doc, name, saved) =>
+      set((s) => ({
+        history: started(doc),
+        path: [],
+        name,
+        saved: saved ? doc : null,
+        opened: s.opened + 1,
+        selected: [],
+        selectedLinks: [],
+        errors: {},
+        results: {},
+        search: null,
+        menu: null,
+      })),
+    markSaved: (doc, name) => set({ saved: doc, name }),
+    enter: (step) => set((s) => ({ path: [...s.path, step], selected: [], selectedLinks: [], search: null, menu: null })),
+    leave: (depth) => set((s) => ({ path: s.path.slice(0, depth), selected: [], selectedLinks: [], search: null, menu: null })),
+    select: (ids, links = []) => set({ selected: ids, selectedLinks: links }),
+  };
+});
+
+export const theDoc = (): Doc => useGraph.getState().history.present;
+export const scopeOf = (path: Step[]): Scope => path.at(-1)?.def ?? null;
+export const theScope = (): Scope => scopeOf(useGraph.getState().path);
+
+/** The id a node runs under: those of the instances around it and its own. */
+export const flatId = (path: Step[], id: NodeId): string => [...path.map((s) => s.node), id].join(":");
+
+export const isDirty = (s: Pick<GraphState, "history" | "saved">): boolean => s.history.present !== s.saved;
+
+let timer: ReturnType<typeof setTimeout> | undefined;
+
+/** Keeps the open document in the browser, so that a reload loses nothing. */
+export function startDrafts(): () => void {
+  const save = () => {
+    const s = useGraph.getState();
+    if (s.opened > 0) writeDraft({ doc: s.history.present, name: s.name, dirty: isDirty(s) });
+  };
+  const stop = useGraph.subscribe((now, before) => {
+    if (now.history.present === before.history.present && now.saved === before.saved && now.name === before.name) return;
+    clearTimeout(timer);
+    timer = setTimeout(save, 400);
+  });
+  addEventListener("pagehide", save);
+  return () => {
+    clearTimeout(timer);
+    save();
+    stop();
+    removeEventListener("pagehide", save);
+  };
+}
+
+/** Selected node ids that exist in the open graph, and places of selected groups. */
+export function selection(): { ids: NodeId[]; groups: number[]; links: NodeId[] } {
+  const { selected, selectedLinks } = useGraph.getState();
+  const graph = graphAt(theDoc(), theScope());
+  const wanted = new Set(selected);
+  return {
+    ids: graph.nodes.filter((n) => wanted.has(String(n.id))).map((n) => n.id),
+    groups: selected.filter((s) => /^g\d+$/.test(s)).map((s) => Number(s.slice(1))),
+    links: selectedLinks,
+  };
+}
+
+export type { ObjectInfo };
