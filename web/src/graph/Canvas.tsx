@@ -218,7 +218,6 @@ export function Canvas() {
       minZoom={0.08}
       maxZoom={2.5}
       connectionLineStyle={{ strokeWidth: 2.5, stroke: typeColour(useGraph.getState().dragging?.type ?? "*") }}
-      proOptions={{ hideAttribution: true }}
       aria-label="Graph of the workflow"
     >
       <Background variant={BackgroundVariant.Dots} gap={20} size={1.5} />
