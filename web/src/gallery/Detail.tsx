@@ -72,6 +72,16 @@ export function Detail({ id }: { id: string }) {
     wasAt.opened = id;
   }, [id]);
 
+  // The neighbours may be on a page of the list that was not fetched yet.
+  const loaded = useLive((s) => s.loaded);
+  const hasMore = useLive((s) => s.hasMore);
+  const loadMore = useLive((s) => s.loadMore);
+  const ended = ready && details.status !== "pending" && details.status !== "in_progress";
+  const atEdge = ended && loaded && hasMore && (at < 0 || at >= results.length - 3);
+  useEffect(() => {
+    if (atEdge) void loadMore().catch(() => undefined);
+  }, [atEdge, results.length, loadMore]);
+
   /** The next file of this result, then the next result. */
   const canGo = (by: 1 | -1) => (file + by >= 0 && file + by < files.length) || (at >= 0 && results[at + by] !== undefined);
   const step = useCallback((by: 1 | -1) => {

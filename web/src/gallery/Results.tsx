@@ -25,7 +25,11 @@ export function useResults() {
 }
 
 export function Results() {
-  const { loaded, hasMore, loadMore, jobs, connected } = useLive();
+  const loaded = useLive((s) => s.loaded);
+  const hasMore = useLive((s) => s.hasMore);
+  const loadMore = useLive((s) => s.loadMore);
+  const jobs = useLive((s) => s.jobs);
+  const connected = useLive((s) => s.connected);
   const { filters, clearFilters, selected, select } = useSession();
   const reading = useKnown((s) => s.reading);
   const readError = useKnown((s) => s.error);

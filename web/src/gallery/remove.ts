@@ -50,9 +50,17 @@ function filesOfOthers(jobs: readonly Job[], ids: ReadonlySet<string>): FileRef[
   return [...previews, ...known];
 }
 
+/** The server refuses very long lists. */
+const AT_ONCE = 1000;
+
 export async function deleteFiles(files: readonly FileRef[]): Promise<Deleted> {
-  if (files.length === 0) return { deleted: [], failed: [] };
-  return sendJson<Deleted>("POST", "/fresco/outputs/delete", { files });
+  const all: Deleted = { deleted: [], failed: [] };
+  for (let at = 0; at < files.length; at += AT_ONCE) {
+    const { deleted, failed } = await sendJson<Deleted>("POST", "/fresco/outputs/delete", { files: files.slice(at, at + AT_ONCE) });
+    all.deleted.push(...deleted);
+    all.failed.push(...failed);
+  }
+  return all;
 }
 
 /** Deletes results with their files. The tiles vanish at once and come back where that fails. */
