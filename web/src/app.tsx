@@ -28,12 +28,10 @@ function useTitle(view: ViewName) {
 
 /** Moves the focus to the heading of a view that was opened after the first, so that screen readers tell it. */
 function useHeadingFocus(view: ViewName, main: React.RefObject<HTMLElement | null>) {
-  const first = useRef(true);
+  const last = useRef(view);
   useEffect(() => {
-    if (first.current) {
-      first.current = false;
-      return;
-    }
+    if (last.current === view) return;
+    last.current = view;
     scrollTo(0, 0);
     const focus = () => {
       const heading = main.current?.querySelector<HTMLElement>("h1");

@@ -9,7 +9,7 @@ export function EventList({ events, models, short }: { events: MemoryEvent[]; mo
   const known = new Map(models.map((m) => [m.weights_id, m]));
   const rows = events.map((e, i) => ({ e, key: e.seq ?? `x${i}`, text: eventSentence(e) })).filter((r) => r.text !== null).reverse();
   return (
-    <ol className={css.events}>
+    <ol className={css.events} tabIndex={0} aria-label="Decisions, newest first">
       {rows.map(({ e, key, text }) => {
         const model = e.weights_id ? known.get(e.weights_id) : undefined;
         const who = model ? (short ? componentName(model) : `${fileName(model)}, ${componentName(model).toLowerCase()}`) : e.weights_id?.split(":")[0];

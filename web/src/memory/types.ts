@@ -36,7 +36,7 @@ export interface Model {
   claims: Claim[];
   /** Prompts that use it now. */
   leases: string[];
-  handles: { model_id: string; compute_device: string; patches: number }[];
+  handles: { model_id: string; compute_device: string; patches: number; placement?: string | null }[];
   last_used: number | null;
   demoted_by: string | null;
 }

@@ -34,6 +34,8 @@ describe("why", () => {
     expect(why(model({ demoted_by: "pressure" }))).toBe("It waits in main memory, because another model needed its place. It stays until its place is needed.");
     expect(why(model({ state: "resident", residency: { "cuda:0": 2 * GB }, host_bytes: 0 }))).toBe("All of it is on GPU 0, where it computes. It stays until its place is needed.");
     expect(why(model({ state: "partial", residency: { "cuda:0": GB }, host_bytes: GB }))).toContain("It is split: 1 GB on GPU 0, 1 GB in main memory.");
+    expect(why(model({ state: "partial", residency: { "cuda:0": GB }, host_bytes: GB, handles: [{ model_id: "m", compute_device: "cuda:0", patches: 0, placement: "cuda:0,50%;cpu,*" }] })))
+      .toContain("split over 2 places, as its loader asks");
     expect(why(model({ state: "released", host_bytes: 0 }))).toBe("It is not in memory now. It is read from its file when a picture needs it.");
   });
   it("says when a model does not fit where it computes", () => {

@@ -105,7 +105,8 @@ function placeSentence(model: Model, decisions: MemoryEvent[]): string {
     case "resident":
       return `All of it is ${at(computes ?? placesOf(model)[0]?.device ?? "cpu")}, where it computes.`;
     case "partial":
-      return `It is split: ${where(model)}. ${model.demoted_by ? `Part of it moved because ${DEMOTED[model.demoted_by] ?? "its place was needed"}.` : "What did not fit is brought over while it is used, which is slower."}`;
+      if (model.handles.some((h) => h.placement)) return `It is split over ${placesOf(model).length} places, as its loader asks: ${where(model)}.`;
+      return `It is split: ${where(model)}. ${model.demoted_by ? `Part of it moved, because ${DEMOTED[model.demoted_by] ?? "its place was needed"}.` : "What did not fit is brought over while it is used, which is slower."}`;
     case "offloaded":
       if (model.demoted_by) return `It waits in main memory, because ${DEMOTED[model.demoted_by] ?? `of ${model.demoted_by}`}.`;
       if (lastLoad?.decision === "partial") {
@@ -165,7 +166,7 @@ export function eventSentence(e: MemoryEvent): string | null {
     case "model.evicted": return `Left ${deviceName(e.device ?? "cpu")}${because}`;
     case "model.released": return `Left memory${because}`;
     case "model.leak_suspected": return `Its memory did not come back${because}`;
-    case "policy.set": return e.policy ? `Retention is now “${policyName(e.policy)}”${because}` : null;
+    case "policy.set": return e.policy ? `A wish for “${policyName(e.policy)}”${because}` : null;
     case "plan.computed": return e.decision === "keep" ? `Stays${because}` : null;
     case "retention.conflict": return `Two wishes met${because}`;
     case "retention.overridden": return `Had to move although it is to be kept${because}`;

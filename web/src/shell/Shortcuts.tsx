@@ -62,7 +62,7 @@ export function Shortcuts() {
   useShortcuts();
   const { open, hide } = useShortcutHelp();
   const rows: [string, string[]][] = [
-    ["Make the picture, or run the workflow", ["Ctrl+Enter"]],
+    ["Make the picture", ["Ctrl+Enter"]],
     ...VIEWS.map((v, i): [string, string[]] => [`Open ${VIEW_INFO[v].label}`, [`g then ${VIEW_INFO[v].key}`, `Alt+${i + 1}`]]),
     ["This list", ["?"]],
   ];
@@ -82,7 +82,7 @@ function Table({ caption, rows }: { caption: string; rows: [string, string[]][] 
         {rows.map(([what, keys]) => (
           <tr key={what}>
             <th scope="row">{what}</th>
-            <td>{keys.map((k, i) => <span key={k}>{i > 0 && " or "}<kbd>{k}</kbd></span>)}</td>
+            <td>{keys.map((k, i) => <span key={k}>{i > 0 && (what.includes(",") ? ", " : " or ")}<kbd>{k}</kbd></span>)}</td>
           </tr>
         ))}
       </tbody>

@@ -1,5 +1,5 @@
 // A button that opens a short list of actions; arrow keys walk it.
-import { type KeyboardEvent, useEffect, useId, useRef, useState } from "react";
+import { type KeyboardEvent, useEffect, useId, useLayoutEffect, useRef, useState } from "react";
 import { Button, type ButtonProps, IconButton } from "./Button";
 import { Icon, type IconName } from "./Icon";
 import css from "./Menu.module.css";
@@ -30,6 +30,15 @@ export function Menu({ button, items, align = "end" }: MenuProps) {
     setOpen(false);
     if (back) root.current?.querySelector("button")?.focus();
   };
+  // Opens upwards where there is no room below, and never over the edge.
+  useLayoutEffect(() => {
+    const box = list.current?.getBoundingClientRect();
+    const own = root.current?.getBoundingClientRect();
+    if (!open || !box || !own || !list.current) return;
+    list.current.classList.toggle(css.up ?? "", box.bottom > innerHeight - 8 && own.top > box.height + 8);
+    if (box.left < 8) list.current.classList.replace(css.end ?? "", css.start ?? "");
+    if (box.right > innerWidth - 8) list.current.classList.replace(css.start ?? "", css.end ?? "");
+  }, [open]);
   useEffect(() => {
     if (!open) return;
     entries()[0]?.focus();

@@ -1,5 +1,5 @@
 // Choosing one of a few (native select), or one of many by typing (Combo).
-import { type SelectHTMLAttributes, useId, useRef, useState } from "react";
+import { type SelectHTMLAttributes, useId, useLayoutEffect, useRef, useState } from "react";
 import { useField } from "./Field";
 import { Icon } from "./Icon";
 import field from "./Field.module.css";
@@ -64,6 +64,11 @@ export function Combo({ options, value, onChange, placeholder, label, disabled, 
   const found = matching(options, typed ?? "").slice(0, SHOWN);
   const shown = optionList(options).find((o) => o.value === value)?.label ?? value;
 
+  useLayoutEffect(() => {
+    const box = list.current?.getBoundingClientRect();
+    const own = list.current?.parentElement?.getBoundingClientRect();
+    if (open && box && own) list.current?.classList.toggle(css.up ?? "", box.bottom > innerHeight - 8 && own.top > box.height + 8);
+  }, [open]);
   const close = () => {
     setOpen(false);
     setTyped(null);
