@@ -3,6 +3,7 @@ import { viewUrl } from "../api/client";
 import type { FileRef, JobDetails } from "../api/types";
 import { go, setHandoff } from "../state/handoff";
 import { Button, IconButton, Menu, toast } from "../ui";
+import { adopt } from "./adopt";
 import { upscaleValues, variationValues } from "./build";
 import { enlarged } from "./family";
 import { storedSize } from "./pictures";
@@ -64,7 +65,7 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
   };
   const copy = () => {
     onLeave?.();
-    update((v) => ({ ...v, ...values, model: values.model || v.model, count: 1, seedLocked: true }));
+    void adopt(values);
     toast("Settings copied. The seed is kept, so that Create makes the same picture again.", "good");
   };
   const graph = () => {

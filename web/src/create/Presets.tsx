@@ -61,7 +61,12 @@ export function Presets({ values, update, models }: PresetsProps) {
       <Dialog open={naming} onClose={() => setNaming(false)} title="Save these settings"
         actions={<><Button variant="quiet" onClick={() => setNaming(false)}>Cancel</Button><Button variant="primary" onClick={add} disabled={!name.trim()}>Save</Button></>}>
         <Field label="Name" hint="Size, steps, guidance, sampler, model, LoRAs and what to avoid are kept; the words and the seed are not.">
-          <TextInput value={name} onChange={setName} maxLength={60} autoFocus onKeyDown={(e) => e.key === "Enter" && add()} />
+          <TextInput value={name} onChange={setName} maxLength={60} autoFocus onKeyDown={(e) => {
+            if (e.key !== "Enter") return;
+            // The focus goes back to the menu's button; the same key must not press that.
+            e.preventDefault();
+            add();
+          }} />
         </Field>
       </Dialog>
     </div>

@@ -39,9 +39,7 @@ export function Tile({ job, small, onOpen, onCancel, onRetry }: TileProps) {
       <>
         {files.length === 0 && <Growing url={grown} ratio={ratio} />}
         {files.map((file) => (
-          <button key={file.filename} type="button" className={css.frame} style={{ aspectRatio: ratio }} onClick={() => onOpen(file)} title="Look at it in large">
-            <Fade src={viewUrl(file)} under={grown} alt={alt} />
-          </button>
+          <Finished key={file.filename} file={file} under={grown} ratio={ratio} alt={alt} onOpen={() => onOpen(file)} />
         ))}
       </>
     );
@@ -83,15 +81,25 @@ function Growing({ url, ratio, alt }: { url: string | null; ratio: string; alt?:
 }
 
 /** Comes in over what was there before, once it is loaded. */
-function Fade({ src, under, alt }: { src: string; under: string | null; alt: string }) {
-  const [loaded, setLoaded] = useState(false);
-  const [gone, setGone] = useState(false);
-  if (gone) return <span className={css.middle} role="img" aria-label={`${alt} (the file is gone)`}><Icon name="image" size={28} />The file is gone</span>;
+function Finished({ file, under, ratio, alt, onOpen }: { file: FileRef; under: string | null; ratio: string; alt: string; onOpen(): void }) {
+  const [state, setState] = useState<"loading" | "loaded" | "gone">("loading");
+  // Graphs of others do not always say how large their pictures are.
+  const [own, setOwn] = useState(ratio);
+  if (state === "gone") {
+    return (
+      <div className={css.frame} style={{ aspectRatio: ratio }}>
+        <span className={css.middle} role="img" aria-label={`${alt} (the file is gone)`}><Icon name="image" size={28} />The file is gone</span>
+      </div>
+    );
+  }
   return (
-    <>
-      {under && !loaded && <img className={css.image} src={under} alt="" />}
-      <img className={`${css.image} ${under ? css.over : ""}`} src={src} alt={alt} onLoad={() => setLoaded(true)} onError={() => setGone(true)} decoding="async" />
-    </>
+    <button type="button" className={css.frame} style={{ aspectRatio: own }} onClick={onOpen} title="Look at it in large">
+      {under && state === "loading" && <img className={css.image} src={under} alt="" />}
+      <img className={`${css.image} ${under ? css.over : ""}`} src={viewUrl(file)} alt={alt} decoding="async" onError={() => setState("gone")} onLoad={(e) => {
+        setState("loaded");
+        setOwn(`${e.currentTarget.naturalWidth} / ${e.currentTarget.naturalHeight}`);
+      }} />
+    </button>
   );
 }
 

@@ -5,6 +5,7 @@ import { onHandoff, takeHandoff } from "../state/handoff";
 import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
 import { EmptyState, Icon, toast } from "../ui";
+import { adopt } from "./adopt";
 import { problemOf } from "./errors";
 import { followed, groupJobs, isActive } from "./groups";
 import { MaskPainter } from "./MaskPainter";
@@ -12,7 +13,7 @@ import { Milestones } from "./Milestones";
 import { NoModel } from "./NoModel";
 import { watchPace } from "./pace";
 import { usePainter } from "./painter";
-import { sendPicture, storedSize } from "./pictures";
+import { sendPicture } from "./pictures";
 import { ProblemNote } from "./ProblemNote";
 import { PromptBox } from "./PromptBox";
 import { Settings } from "./Settings";
@@ -20,7 +21,7 @@ import { Stage } from "./Stage";
 import { StartPicture } from "./StartPicture";
 import { adoptModel, useCreate } from "./store";
 import { Strip } from "./Strip";
-import { cleaned, valuesFrom, withImage, withMask } from "./values";
+import { valuesFrom, withImage, withMask } from "./values";
 import css from "./index.module.css";
 
 export default function Create() {
@@ -144,28 +145,7 @@ function useHandoff() {
   useEffect(() => {
     const take = () => {
       const left = takeHandoff("create");
-      if (!left) return;
-      const { update } = useCreate.getState();
-      const image = left.image ?? left.values?.image ?? null;
-      const known = useInfo.getState().models("checkpoints");
-      update((v) => {
-        const next = cleaned({ ...v, ...left.values, ...(left.image && { mask: null }) });
-        if (left.values?.seed !== undefined) next.seedLocked = true;
-        if (known.length > 0 && !known.includes(next.model)) next.model = v.model;
-        return { ...next, image, mask: image ? next.mask : null, imageSize: null };
-      });
-      if (!image) return;
-      storedSize(image).then(
-        (size) => {
-          // A picture that was only handed over gives its shape; one that belongs to settings keeps theirs.
-          update((v) => (left.values?.width ? { ...v, image, imageSize: size } : withImage(v, image, size)));
-          if (left.mode === "inpaint") usePainter.getState().start();
-        },
-        () => {
-          update((v) => ({ ...v, image: null, mask: null, imageSize: null }));
-          toast("The start picture's file is gone.", "warn");
-        },
-      );
+      if (left) void adopt({ ...left.values, ...(left.image && { image: left.image, mask: null }) }, left.mode === "inpaint");
     };
     take();
     return onHandoff(take);

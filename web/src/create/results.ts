@@ -26,8 +26,10 @@ export function picturesOf(details: JobDetails | null): FileRef[] {
   return details ? filesOf(details).filter(isPicture) : [];
 }
 
-/** All values of a job; what its graph does not say comes from the model's habits. */
+/** All values of a job: those it was asked for with on this page, or else what its graph says. */
 export function valuesOf(details: JobDetails | null): CreateValues | null {
+  const own = details?.workflow.extra_data.fresco_create;
+  if (own) return cleaned(own);
   const found = details && valuesFrom(details.workflow.prompt);
   if (!found) return null;
   return cleaned({ ...defaultValues(found.model ?? ""), ...found });

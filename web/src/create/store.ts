@@ -91,7 +91,7 @@ async function send(values: CreateValues): Promise<void> {
     const prompt = buildPrompt({ ...values, seed });
     const workflow: UiWorkflow = { ...uiFromApi(prompt, info), id };
     // Previews are what makes a picture grow; a server may have them switched off for everyone else.
-    await queuePrompt(prompt, { workflow, extra: { preview_method: "auto" } });
+    await queuePrompt(prompt, { workflow, extra: { preview_method: "auto", fresco_create: { ...values, seed, count: 1 } } });
   }
 }
 
