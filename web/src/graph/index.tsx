@@ -91,11 +91,12 @@ function Editor() {
       if (inText && !["Ctrl+Enter", "Ctrl+Shift+Enter", "Ctrl+S", "Ctrl+Shift+S", "Ctrl+O", "Ctrl+K"].includes(keys)) return;
       const found = COMMANDS.find((c) => c.keys === keys && (c.enabled?.() ?? true));
       if (!found) return;
-      const onCanvas = e.target === document.body || (e.target instanceof Element && e.target.closest(".react-flow") !== null);
+      const pane = !(e.target instanceof Element) || e.target.matches("body, main, .react-flow, .react-flow__pane");
+      const onCanvas = pane || (e.target instanceof Element && e.target.closest(".react-flow") !== null);
       // Keys with a meaning elsewhere on the page only count on the canvas.
       if (["Tab", "Delete", "Escape", "F", "I", "."].includes(keys) && !onCanvas) return;
       // Tab walks from node to node once one has the focus.
-      if (e.key === "Tab" && e.target !== document.body && !(e.target instanceof Element && e.target.matches(".react-flow, .react-flow__pane"))) return;
+      if (e.key === "Tab" && !pane) return;
       e.preventDefault();
       void found.run(tools);
     };

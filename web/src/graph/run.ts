@@ -1,6 +1,6 @@
 // Queues the document and keeps what the server answers about its nodes.
 import { ApiError, inspectWorkflow, queuePrompt } from "../api/client";
-import type { Inspection, NodeError, ObjectInfo, UiWorkflow } from "../api/types";
+import type { Inspection, NodeError, UiWorkflow } from "../api/types";
 import { onEvent } from "../state/live";
 import { useInfo } from "../state/info";
 import { toast } from "../ui";
@@ -44,6 +44,8 @@ export async function queueDoc(count: number, front = false): Promise<void> {
       const { prompt_id } = await queuePrompt(inspection.prompt, { workflow: doc as unknown as UiWorkflow, front });
       useGraph.setState((s) => ({ jobs: [...s.jobs.slice(-99), prompt_id] }));
       rememberJobs(useGraph.getState().jobs);
+      for (const told of early.get(prompt_id) ?? []) hear(told.type, told.data);
+      early.clear();
       if (info) useGraph.getState().edit((d) => advance(d, info, Math.random), "after-run");
     } catch (e) {
       fail(e);
@@ -99,23 +101,31 @@ interface Told {
   exception_type?: string;
 }
 
+/** What was told of prompts whose number this page does not know yet: a short run can end before its answer is here. */
+const early = new Map<string, { type: string; data: Told }[]>();
+const EARLY = 50;
+
+function hear(type: string, data: Told): void {
+  if (data.prompt_id === undefined) return;
+  if (!useGraph.getState().jobs.includes(data.prompt_id)) {
+    early.set(data.prompt_id, [...(early.get(data.prompt_id) ?? []), { type, data }]);
+    const oldest = early.keys().next().value;
+    if (early.size > EARLY && oldest !== undefined) early.delete(oldest);
+    return;
+  }
+  if (type === "executed") {
+    const id = data.display_node ?? data.node;
+    if (id && data.output) useGraph.setState((s) => ({ results: { ...s.results, [id]: data.output ?? {} } }));
+  } else {
+    const message = (data.exception_message ?? "The node failed.").trim();
+    if (data.node_id) useGraph.setState((s) => ({ errors: { ...s.errors, [String(data.node_id)]: { message, inputs: {} } } }));
+    toast(message, "bad");
+  }
+}
+
 /** Listens for results and errors of the prompts queued here. */
 export function startRunEvents(): () => void {
   useGraph.setState((s) => ({ jobs: s.jobs.length > 0 ? s.jobs : rememberedJobs() }));
-  const mine = (data: Told): boolean => data.prompt_id !== undefined && useGraph.getState().jobs.includes(data.prompt_id);
-  const stops = [
-    onEvent("executed", (data: Told) => {
-      const id = data.display_node ?? data.node;
-      if (mine(data) && id && data.output) useGraph.setState((s) => ({ results: { ...s.results, [id]: data.output ?? {} } }));
-    }),
-    onEvent("execution_error", (data: Told) => {
-      if (!mine(data)) return;
-      const message = (data.exception_message ?? "The node failed.").trim();
-      if (data.node_id) useGraph.setState((s) => ({ errors: { ...s.errors, [String(data.node_id)]: { message, inputs: {} } } }));
-      toast(message, "bad");
-    }),
-  ];
+  const stops = ["executed", "execution_error"].map((type) => onEvent(type, (data: Told) => hear(type, data)));
   return () => stops.forEach((stop) => stop());
 }
-
-export type { ObjectInfo };

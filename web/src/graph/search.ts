@@ -16,6 +16,9 @@ const EDITOR_NODES: { name: string; title: string; category: string }[] = [
   { name: "MarkdownNote", title: "Markdown note", category: "utils" },
 ];
 
+/** Offered first where nothing was typed yet. */
+const COMMON = ["LoadImage", "KSampler", "CLIPTextEncode", "CheckpointLoaderSimple", "VAEDecode", "VAEEncode", "PreviewImage", "SaveImage", "EmptyLatentImage", "LoraLoader", "VAELoader", "UpscaleModelLoader", "ImageScale", "LatentUpscale"];
+
 export interface Found {
   name: string;
   title: string;
@@ -76,6 +79,7 @@ export function searchNodes(info: ObjectInfo, query: string, wanted: Wanted = {}
     const each = terms.map((t) => score(t, entry));
     if (whole === 0 && each.some((s) => s === 0)) return;
     let points = Math.max(whole, each.reduce((a, b) => a + b, 0) / Math.max(1, terms.length)) + closeness(spec, wanted);
+    if (terms.length === 0 && COMMON.includes(entry.name)) points += 2;
     if (spec?.deprecated) points -= 30;
     if (spec?.experimental) points -= 2;
     found.push({ entry, points });

@@ -1,6 +1,6 @@
 // The editor's state: the open document with its history, where in it we are, and what the server said about its nodes.
 import { create } from "zustand";
-import type { NodeOutput, ObjectInfo } from "../api/types";
+import type { NodeOutput } from "../api/types";
 import type { InEnd, OutEnd } from "./connect";
 import type { Doc, NodeId, Scope } from "./format";
 import { definition, emptyDoc, graphAt } from "./format";
@@ -186,5 +186,3 @@ export function selection(): { ids: NodeId[]; groups: number[]; links: NodeId[] 
     links: selectedLinks,
   };
 }
-
-export type { ObjectInfo };
