@@ -18,7 +18,7 @@ import { Picker } from "./Picker";
 import { startRunEvents } from "./run";
 import { SearchBox } from "./SearchBox";
 import { Sheets } from "./Sheets";
-import { readDraft, startDrafts, useGraph } from "./store";
+import { readDraft, scopeOf, startDrafts, useGraph } from "./store";
 import { Toolbar } from "./Toolbar";
 import css from "./index.module.css";
 
@@ -61,6 +61,7 @@ function Editor() {
   const file = useRef<HTMLInputElement>(null);
   const mouse = useRef<{ x: number; y: number } | null>(null);
   const opened = useGraph((s) => s.opened);
+  const scope = useGraph((s) => scopeOf(s.path));
   const error = useInfo((s) => s.error);
   useFirstDocument();
   useEffect(() => startDrafts(), []);
@@ -147,7 +148,7 @@ function Editor() {
       }}>
       <Toolbar tools={tools} />
       <div className={css.stage}>
-        {opened > 0 ? <Canvas /> : <p className={css.wait} role="status">{error ?? "Opening the workflow…"}</p>}
+        {opened > 0 ? <Canvas key={`${opened} ${scope ?? ""}`} /> : <p className={css.wait} role="status">{error ?? "Opening the workflow…"}</p>}
         <Inspector />
       </div>
       <SearchBox />
