@@ -1,5 +1,5 @@
 // One result in full: large picture, its settings, and everything that can be done with it.
-import { useCallback, useEffect, useRef, useState } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { ApiError } from "../api/client";
 import type { JobDetails } from "../api/types";
 import { go } from "../state/handoff";
@@ -20,6 +20,7 @@ import { fitsCreate, hasSeed, openAsApp, openInGraph, runAgain, sendToCreate, st
 import { compareHash, detailHash } from "./route";
 import { downloadMany } from "./SelectionBar";
 import { useSession, wasAt } from "./session";
+import { summarise } from "./settings";
 import { Thumb } from "./Thumb";
 import type { Size } from "./zoom";
 import css from "./Detail.module.css";
@@ -54,7 +55,10 @@ export function Detail({ id }: { id: string }) {
   const [, setProgress] = useState<string | null>(null);
   const favourite = useFavourites((s) => s.ids.has(id));
 
-  const summary = details && learnFrom(details);
+  const summary = useMemo(() => details && summarise(details), [details]);
+  useEffect(() => {
+    if (details) learnFrom(details);
+  }, [details]);
   const files = summary?.outputs.files ?? [];
   const shown = files[Math.min(file, files.length - 1)];
   const ready = details !== undefined;

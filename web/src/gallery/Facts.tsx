@@ -10,7 +10,7 @@ import css from "./Facts.module.css";
 /** Long texts get their own line, short facts two columns. */
 const LONG = 40;
 
-function made(details: JobDetails): string {
+function when(details: JobDetails): string {
   const time = details.execution_end_time ?? details.create_time;
   return time ? new Date(time).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" }) : "";
 }
@@ -29,7 +29,7 @@ export function Facts({ details, summary, size }: { details: JobDetails; summary
     add("Size", real);
   }
   add("Time taken", duration(tookMs(details)));
-  add("Made", made(details));
+  add("When", when(details));
   add("Workflow", summary.workflow);
   const nodes = nodeLines(details.workflow.prompt);
   return (

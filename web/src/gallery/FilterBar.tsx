@@ -1,7 +1,7 @@
 // Search box and filters above the grid.
 import { useDeferredValue, useEffect, useMemo, useState } from "react";
 import { Button, Field, Icon, IconButton, Select, TextInput } from "../ui";
-import { active, type Filters } from "./filter";
+import { active, type Filters, NO_FILTERS } from "./filter";
 import { readAll, useKnown } from "./known";
 import { useSession } from "./session";
 import { modelName } from "./settings";
@@ -9,7 +9,7 @@ import css from "./Results.module.css";
 
 export function FilterBar({ count }: { count: number }) {
   const { filters, setFilters, clearFilters, selecting, setSelecting } = useSession();
-  const [open, setOpen] = useState(filters.status !== "all" || filters.when !== "any" || filters.model !== "");
+  const [open, setOpen] = useState(filters.status !== NO_FILTERS.status || filters.when !== "any" || filters.model !== "");
   const [text, setText] = useState(filters.text);
   const later = useDeferredValue(text);
   useEffect(() => setFilters({ text: later }), [later, setFilters]);
@@ -40,7 +40,7 @@ export function FilterBar({ count }: { count: number }) {
         <div className={css.filters}>
           <Field label="Outcome">
             <Select value={filters.status} onChange={(v) => setFilters({ status: v as Filters["status"] })}
-              options={[{ value: "all", label: "All" }, { value: "completed", label: "Finished" }, { value: "failed", label: "Failed" }, { value: "cancelled", label: "Cancelled" }]} />
+              options={[{ value: "results", label: "Finished or failed" }, { value: "completed", label: "Finished" }, { value: "failed", label: "Failed" }, { value: "cancelled", label: "Cancelled" }, { value: "all", label: "Everything" }]} />
           </Field>
           <Field label="Model">
             <Select value={filters.model} onChange={(model) => setFilters({ model })} options={[{ value: "", label: "Any model" }, ...models.map((m) => ({ value: m, label: modelName(m) }))]} />

@@ -69,7 +69,7 @@ export function QueuePanel() {
           }}>Cancel {pending.length === 1 ? "it" : "them"}</Button>
         </>
       }>
-        <p>{pending.length === 1 ? "The waiting job is" : `All ${pending.length} waiting jobs are`} cancelled. {active.length > 0 ? "The running one goes on." : ""} They stay in the gallery as cancelled, so you can run them again.</p>
+        <p>{pending.length === 1 ? "The waiting job is" : `All ${pending.length} waiting jobs are`} cancelled. {active.length > 0 ? "The running one goes on." : ""} You can find them in the gallery with the filter “Cancelled” and run them again.</p>
       </Dialog>
     </section>
   );

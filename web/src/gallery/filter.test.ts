@@ -9,6 +9,7 @@ const jobs = [
   { id: "cat", status: "completed", create_time: at(15) },
   { id: "dog", status: "failed", create_time: at(12) },
   { id: "old", status: "completed", create_time: at(1) },
+  { id: "stopped", status: "cancelled", create_time: at(1) },
 ] as Job[];
 const known = (id: string) => ({ cat: { haystack: "a sleepy red cat", model: "a.safetensors" }, dog: { haystack: "a red dog", model: "b.safetensors" } })[id];
 const ids = (change: Partial<Filters>, favourite = (_: string) => false) => filtered(jobs, { ...NO_FILTERS, ...change }, known, favourite, now).map((j) => j.id);
@@ -21,8 +22,10 @@ test("a search has words, phrases and words that must be absent", () => {
   expect(matches(parseSearch("red -cat"), "a red cat")).toBe(false);
 });
 
-test("without filters all finished jobs stay, waiting ones never", () => {
+test("without filters all finished jobs stay, cancelled ones only when asked for, waiting ones never", () => {
   expect(ids({})).toEqual(["cat", "dog", "old"]);
+  expect(ids({ status: "all" })).toEqual(["cat", "dog", "old", "stopped"]);
+  expect(ids({ status: "cancelled" })).toEqual(["stopped"]);
 });
 
 test("each filter narrows", () => {

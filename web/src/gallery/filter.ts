@@ -4,7 +4,8 @@ import { dayKey, timeOf } from "./days";
 
 export interface Filters {
   text: string;
-  status: "all" | "completed" | "failed" | "cancelled";
+  /** "results" is all but the cancelled, which left nothing to look at. */
+  status: "results" | "all" | "completed" | "failed" | "cancelled";
   /** A model's name, or "" for any. */
   model: string;
   when: "any" | "today" | "week" | "month" | "between";
@@ -14,7 +15,7 @@ export interface Filters {
   favourites: boolean;
 }
 
-export const NO_FILTERS: Filters = { text: "", status: "all", model: "", when: "any", from: "", to: "", favourites: false };
+export const NO_FILTERS: Filters = { text: "", status: "results", model: "", when: "any", from: "", to: "", favourites: false };
 
 /** What is known about a job beyond the list: read from its prompt. */
 export interface Known {
@@ -47,7 +48,7 @@ export function needsPrompts(filters: Filters): boolean {
 }
 
 export function active(filters: Filters): boolean {
-  return needsPrompts(filters) || filters.status !== "all" || filters.when !== "any" || filters.favourites;
+  return needsPrompts(filters) || filters.status !== NO_FILTERS.status || filters.when !== "any" || filters.favourites;
 }
 
 function daysAgo(now: Date, days: number): string {
@@ -72,7 +73,7 @@ export function filtered(jobs: readonly Job[], filters: Filters, known: (id: str
   const [from, to] = dayRange(filters, now);
   return jobs.filter((job) => {
     if (job.status === "pending" || job.status === "in_progress") return false;
-    if (filters.status !== "all" && job.status !== filters.status) return false;
+    if (filters.status === "results" ? job.status === "cancelled" : filters.status !== "all" && job.status !== filters.status) return false;
     if (filters.favourites && !favourite(job.id)) return false;
     if (from || to) {
       const day = dayKey(timeOf(job));
@@ -85,7 +86,7 @@ export function filtered(jobs: readonly Job[], filters: Filters, known: (id: str
 }
 
 const CHOICES: { [K in "status" | "when"]: readonly Filters[K][] } = {
-  status: ["all", "completed", "failed", "cancelled"],
+  status: ["results", "all", "completed", "failed", "cancelled"],
   when: ["any", "today", "week", "month", "between"],
 };
 

@@ -60,10 +60,8 @@ function pump() {
 }
 
 /** Keeps what a view fetched anyway. */
-export function learnFrom(details: JobDetails): Summary {
-  const summary = summarise(details);
-  if (details.status !== "pending" && details.status !== "in_progress") learn(summary);
-  return summary;
+export function learnFrom(details: JobDetails): void {
+  if (details.status !== "pending" && details.status !== "in_progress") learn(summarise(details));
 }
 
 interface HistoryEntry {

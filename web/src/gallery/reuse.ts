@@ -20,7 +20,8 @@ export function sendToCreate(details: JobDetails): void {
 
 /** The picture becomes the start of a new one, with the words that made it. */
 export function startFrom(details: JobDetails, image: FileRef): void {
-  const { image: _old, mask: _mask, imageSize: _size, ...values } = valuesFrom(details.workflow.prompt) ?? {};
+  // How much to change is Create's to choose: a picture made from nothing changed everything.
+  const { image: _image, mask: _mask, imageSize: _size, denoise: _denoise, ...values } = valuesFrom(details.workflow.prompt) ?? {};
   setHandoff({ to: "create", values, image, mode: "image" });
   go("#/create");
 }
