@@ -47,11 +47,30 @@ function useHeadingFocus(view: ViewName, main: React.RefObject<HTMLElement | nul
   }, [view, main]);
 }
 
+/** A file dropped beside the places that take one would replace the page; it is left alone instead. */
+function useSafeDrops() {
+  useEffect(() => {
+    const over = (e: DragEvent) => {
+      if (e.defaultPrevented || !e.dataTransfer?.types.includes("Files")) return;
+      e.preventDefault();
+      e.dataTransfer.dropEffect = "none";
+    };
+    const drop = (e: DragEvent) => e.preventDefault();
+    addEventListener("dragover", over);
+    addEventListener("drop", drop);
+    return () => {
+      removeEventListener("dragover", over);
+      removeEventListener("drop", drop);
+    };
+  }, []);
+}
+
 export function App() {
   const { view } = useRoute();
   const main = useRef<HTMLElement>(null);
   useEffect(() => startLive(), []);
   useTitle(view);
+  useSafeDrops();
   useHeadingFocus(view, main);
   const Page = PAGES[view];
   return (

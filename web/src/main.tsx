@@ -3,10 +3,10 @@ import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { App } from "./app";
 import { restoreRoute } from "./shell/SignIn";
-import { useSettings } from "./state/settings";
+import { showTheme, useSettings } from "./state/settings";
 import "./ui/tokens.css";
 
 restoreRoute();
-document.documentElement.dataset.theme = useSettings.getState().theme;
+showTheme(useSettings.getState().theme);
 const root = document.getElementById("root");
 if (root) createRoot(root).render(<StrictMode><App /></StrictMode>);

@@ -51,24 +51,32 @@ function useShortcuts() {
   }, []);
 }
 
+const GALLERY: [string, string[]][] = [
+  ["Walk the pictures", ["arrow keys"]],
+  ["Select a picture", ["Space", "x"]],
+  ["Back to all pictures", ["Esc"]],
+];
 const GRAPH: [string, string[]][] = [
-  ["Add a node", ["double click", "Tab"]],
-  ["Undo, redo", ["Ctrl+Z", "Ctrl+Shift+Z"]],
+  ["Add a node", ["Tab", "/"]],
+  ["Undo, redo", ["Ctrl+Z", "Ctrl+Y"]],
   ["Copy, paste", ["Ctrl+C", "Ctrl+V"]],
   ["Delete what is selected", ["Delete"]],
+  ["Save", ["Ctrl+S"]],
+  ["All commands of the graph", ["Ctrl+K"]],
 ];
 
 export function Shortcuts() {
   useShortcuts();
   const { open, hide } = useShortcutHelp();
   const rows: [string, string[]][] = [
-    ["Make the picture", ["Ctrl+Enter"]],
+    ["Make the picture or run the workflow", ["Ctrl+Enter"]],
     ...VIEWS.map((v, i): [string, string[]] => [`Open ${VIEW_INFO[v].label}`, [`g then ${VIEW_INFO[v].key}`, `Alt+${i + 1}`]]),
     ["This list", ["?"]],
   ];
   return (
     <Dialog open={open} onClose={hide} title="Keyboard shortcuts">
       <Table caption="Everywhere" rows={rows} />
+      <Table caption="In the gallery" rows={GALLERY} />
       <Table caption="In the graph" rows={GRAPH} />
     </Dialog>
   );

@@ -35,11 +35,22 @@ function firstTheme(): Theme {
   return theme === "light" || theme === "dark" ? theme : "auto";
 }
 
+/** The page's ground in both themes, as tokens.css has it. */
+const GROUND = { light: "#f7f3ec", dark: "#181513" };
+
+/** Puts the theme onto the page, and its ground onto the browser's own bars. */
+export function showTheme(theme: Theme): void {
+  document.documentElement.dataset.theme = theme;
+  for (const meta of document.querySelectorAll<HTMLMetaElement>('meta[name="theme-color"]')) {
+    meta.content = GROUND[theme === "auto" ? (meta.media.includes("dark") ? "dark" : "light") : theme];
+  }
+}
+
 export const useSettings = create<SettingsState>()((set) => ({
   theme: firstTheme(),
   setTheme(theme) {
     remember("theme", theme);
-    document.documentElement.dataset.theme = theme;
+    showTheme(theme);
     set({ theme });
   },
 }));
