@@ -79,7 +79,7 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
       <ul className={css.cards}>
         {starters.map((starter) => (
           <li key={starter.id} className={css.card}>
-            <a className={css.link} href={`#/apps/~${starter.id}`} aria-disabled={Boolean(info && !firstCheckpoint(info))}>
+            <a className={css.link} href={`#/apps/~${starter.id}`}>
               <span className={css.blank}><Icon name={starter.id === "words" ? "create" : starter.id === "change" ? "brush" : "zoomIn"} size={32} /></span>
               <span className={css.name}>{starter.name}</span>
               <span className={css.about}>{starter.about}</span>

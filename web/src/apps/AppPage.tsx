@@ -17,7 +17,7 @@ import { thumbnailOf } from "./results";
 import { RunPanel } from "./RunPanel";
 import { editorFile, useApp } from "./useApp";
 import { useRuns } from "./useRuns";
-import { forgetWork, moveWork } from "./work";
+import { clearDraft, draftId, forgetWork, moveWork } from "./work";
 import css from "./AppPage.module.css";
 
 export interface AppPageProps {
@@ -31,7 +31,12 @@ export interface AppPageProps {
 export function AppPage({ id, app, info, onSaved }: AppPageProps) {
   const saved = !id.startsWith("~");
   const { runs, add, remove } = useRuns(id);
-  const open = useApp(id, app, info, add);
+  const results = useRef<HTMLDivElement>(null);
+  const open = useApp(id, app, info, (job) => {
+    add(job);
+    // On a phone the results are below the form.
+    if (matchMedia("(max-width: 959px)").matches) requestAnimationFrame(() => results.current?.scrollIntoView({ behavior: "smooth", block: "start" }));
+  });
   const [editing, setEditing] = useState(false);
   const [naming, setNaming] = useState<"save" | "rename" | null>(null);
   const form = useRef<HTMLFormElement>(null);
@@ -65,6 +70,7 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
     toast(`Saved "${next.name}"`, "good");
     if (saved) forgetWork(id);
     else moveWork(id, next.name);
+    if (id === draftId) clearDraft();
     onSaved(next);
     forgetWork(next.name);
     if (next.name !== id) go(`#/apps/${encodeURIComponent(next.name)}`);
@@ -93,13 +99,13 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
   ];
 
   return (
-    <View title={app.name} lead={app.about || (id === "~draft" ? "Not saved yet. Change what you like and run it." : undefined)}
+    <View title={app.name} lead={app.about || (id === draftId ? "Not saved yet. Change what you like and run it." : undefined)}
       actions={<>
-        <Button variant="quiet" icon="left" onClick={() => go("#/apps")}>All apps</Button>
-        <Button icon="settings" aria-pressed={editing} onClick={() => setEditing(!editing)}>Edit form</Button>
+        <Button variant="quiet" icon="left" className={css.back} aria-label="All apps" onClick={() => go("#/apps")}><span>All apps</span></Button>
+        <Button icon="settings" className={css.plain} aria-pressed={editing} onClick={() => setEditing(!editing)}>Edit form</Button>
         {saved
-          ? <Button icon="save" disabled={!open.dirty} onClick={() => void save(app.name)}>{open.dirty ? "Save" : "Saved"}</Button>
-          : <Button icon="save" onClick={() => setNaming("save")}>Save as an app</Button>}
+          ? <Button icon="save" className={css.plain} disabled={!open.dirty} onClick={() => void save(app.name)}>{open.dirty ? "Save" : "Saved"}</Button>
+          : <Button icon="save" className={css.plain} onClick={() => setNaming("save")}>Save as an app</Button>}
         <Menu button={{ label: "More actions", icon: "more" }} items={items} />
       </>}>
       <div className={css.columns}>
@@ -132,7 +138,8 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
               )}
           </Card>
         </div>
-        <div className={css.right} aria-live="polite">
+        <div className={css.right} ref={results}>
+          <p className="hidden-visually" role="status">{!current && runs[0] ? { completed: "Done", failed: "Failed", cancelled: "Stopped", pending: "", in_progress: "" }[runs[0].status] : ""}</p>
           {current && <RunPanel key={current.id} run={current} waiting={active.length - 1} prompt={open.prompt} info={info} />}
           {done.map((run) => (
             <ResultView key={run.id} run={run} prompt={open.prompt} info={info} onRemove={() => remove(run.id)}

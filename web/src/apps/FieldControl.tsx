@@ -1,5 +1,5 @@
 // One field of a form with the control that suits its kind.
-import { Button, Combo, Field as Labelled, IconButton, NumberField, Select, Slider, Switch, TextArea, TextInput, useField } from "../ui";
+import { Combo, Field as Labelled, IconButton, NumberField, Select, Slider, Switch, TextArea, TextInput, useField } from "../ui";
 import { type Field, keyOf, type Values } from "./fields";
 import { FileField } from "./FileField";
 import type { SeedMode } from "./form";
@@ -12,12 +12,14 @@ export interface FieldControlProps {
   seed?: SeedMode;
   onSeed?(mode: SeedMode): void;
   error?: string;
+  /** Whether its node's own explanation is shown. */
+  explain?: boolean;
 }
 
 const numberOf = (value: unknown): number => (typeof value === "number" && Number.isFinite(value) ? value : Number(value) || 0);
 const textOf = (value: unknown): string => (value === undefined || value === null ? "" : String(value));
 
-export function FieldControl({ field, values, onChange, seed = "random", onSeed, error }: FieldControlProps) {
+export function FieldControl({ field, values, onChange, seed = "random", onSeed, error, explain }: FieldControlProps) {
   const key = keyOf(field.node, field.inputs[0]!);
   const value = values[key];
   const set = (next: unknown) => onChange({ [key]: next });
@@ -26,7 +28,7 @@ export function FieldControl({ field, values, onChange, seed = "random", onSeed,
   if (field.kind === "switch") {
     return (
       <div className={css.stack}>
-        <Switch label={field.label} hint={field.hint || undefined} checked={value === true} onChange={set} />
+        <Switch label={field.label} hint={(explain && field.hint) || undefined} checked={value === true} onChange={set} />
         {error && <p className={css.error} role="alert">{error}</p>}
       </div>
     );
@@ -34,7 +36,8 @@ export function FieldControl({ field, values, onChange, seed = "random", onSeed,
   if (field.kind === "file") return <FileField field={field} value={textOf(value)} onChange={set} error={error} />;
 
   return (
-    <Labelled label={field.label} hint={field.group === "rest" ? field.hint : undefined} error={error}>
+    <Labelled label={field.label} hint={explain ? field.hint : undefined} error={error}
+      aside={field.kind === "seed" ? (seed === "fixed" ? "Kept" : "New each time") : undefined}>
       {field.kind === "text" && <TextArea value={textOf(value)} rows={3} className={field.role === "negative" || field.group === "rest" ? css.small : css.words} onChange={set} />}
       {field.kind === "line" && <TextInput value={textOf(value)} onChange={set} />}
       {field.kind === "number" && (slides(field)
@@ -51,10 +54,8 @@ export function FieldControl({ field, values, onChange, seed = "random", onSeed,
           }} />
           <IconButton label={`Draw a new number for ${field.label}`} icon="dice" variant="plain"
             onClick={() => set(Math.floor(Math.random() * Math.min(2 ** 50, max ?? 2 ** 50)))} />
-          <Button variant="plain" icon={seed === "fixed" ? "lock" : "unlock"} aria-pressed={seed === "fixed"} className={css.mode}
-            onClick={() => onSeed?.(seed === "fixed" ? "random" : "fixed")}>
-            {seed === "fixed" ? "Keep" : "New each time"}
-          </Button>
+          <IconButton label={`Keep this number for ${field.label}`} icon={seed === "fixed" ? "lock" : "unlock"} variant="plain" pressed={seed === "fixed"}
+            onClick={() => onSeed?.(seed === "fixed" ? "random" : "fixed")} />
         </div>
       )}
       {field.kind === "size" && <Size field={field} values={values} onChange={onChange} />}
@@ -90,7 +91,7 @@ function Size({ field, values, onChange }: { field: Field; values: Values; onCha
       <NumberField aria-label={`${field.label}: width`} {...limits} value={numberOf(values[width])} onChange={(n) => onChange({ [width]: Math.round(n) })} />
       <span aria-hidden="true" className={css.times}>×</span>
       <NumberField id={`${width}-height`} aria-label={`${field.label}: height`} {...limits} value={numberOf(values[height])} onChange={(n) => onChange({ [height]: Math.round(n) })} />
-      <IconButton label={`Swap width and height of ${field.label}`} icon="refresh" variant="plain" onClick={() => onChange({ [width]: values[height], [height]: values[width] })} />
+      <IconButton label={`Swap width and height of ${field.label}`} icon="swap" variant="plain" onClick={() => onChange({ [width]: values[height], [height]: values[width] })} />
     </div>
   );
 }

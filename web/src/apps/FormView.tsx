@@ -23,16 +23,16 @@ export interface FormViewProps {
 const nodesShown = 40;
 
 export function FormView({ shown, rest, form, values, info, problems, onChange, onSeed }: FormViewProps) {
-  const control = (field: Field) => (
-    <FieldControl key={field.key} field={field} values={values} onChange={onChange} error={problems.fields[field.key]}
+  const control = (field: Field, explain = true) => (
+    <FieldControl explain={explain} key={field.key} field={field} values={values} onChange={onChange} error={problems.fields[field.key]}
       seed={form.seeds[field.key] ?? "random"} onSeed={(mode) => onSeed(field.key, mode)} />
   );
   const hidden = rest.filter((field) => problems.fields[field.key]);
   return (
     <div className={css.form}>
-      {shown.map(control)}
+      {shown.map((field) => control(field, false))}
       {!shown.length && <p className={css.none}>No field is shown. Choose some with "Edit form".</p>}
-      {!form.more && hidden.map(control)}
+      {!form.more && hidden.map((field) => control(field))}
       {form.more && rest.length > 0 && <More nodes={byNode(rest, info)} problems={problems} control={control} />}
     </div>
   );
@@ -64,7 +64,7 @@ function Step({ node, wrong, control }: { node: NodeFields; wrong: boolean; cont
   const [open, setOpen] = useState(false);
   return (
     <Disclosure key={wrong ? "wrong" : "fine"} title={node.title} open={wrong || open} onToggle={setOpen}>
-      {(open || wrong) && <div className={css.form}>{node.fields.map(control)}</div>}
+      {(open || wrong) && <div className={css.form}>{node.fields.map((field) => control(field))}</div>}
     </Disclosure>
   );
 }

@@ -51,7 +51,7 @@ function MissingNodes({ nodes, onGraph }: { nodes: MissingPanelProps["nodes"]; o
   const entries = [...byClass];
   return (
     <>
-      <p>Fresco has no node of {entries.length === 1 ? "this kind" : "these kinds"}. {entries.length === 1 ? "It comes" : "They come"} from an add-on:</p>
+      <p>Fresco has no node of {entries.length === 1 ? "this kind" : "these kinds"}; often such nodes come from an add-on:</p>
       <ul className={css.list}>
         {entries.slice(0, 20).map(([name, titles]) => (
           <li key={name}><code>{name || "a node without a class"}</code>{titles.some((title) => title !== name) && ` (${[...new Set(titles)].slice(0, 4).join(", ")})`}{titles.length > 1 && `, ${titles.length} times`}</li>

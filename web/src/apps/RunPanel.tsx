@@ -41,8 +41,11 @@ export function RunPanel({ run, waiting, prompt, info }: { run: Run; waiting: nu
   const words = run.status === "pending" && !running
     ? held ? "On hold. Release it in the gallery." : paused ? "The queue is paused." : ahead > 0 ? `Waiting: ${ahead} ahead` : "Starting…"
     : counted ? `${step || "Working"}: ${running.value} of ${running.max}${left === null ? "" : `, about ${timeWords(left)} left`}` : step || "Working…";
+  // Read out at the start and after each quarter; every step would be too much.
+  const quarters = counted ? Math.floor((running.value / running.max) * 4) * 25 : 0;
   return (
     <section className={css.panel} aria-label="Running">
+      <p className="hidden-visually" role="status">{quarters > 0 ? `${quarters} percent` : run.status === "pending" ? "Waiting" : "Running"}</p>
       <div className={css.stage}>
         {preview ? <img src={preview} alt="The picture so far" className={css.preview} /> : <span className={css.empty}><Icon name="image" size={36} /></span>}
       </div>

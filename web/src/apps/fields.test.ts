@@ -83,6 +83,16 @@ describe("the short form", () => {
     expect(prompts.map((f) => [f.key, f.role, f.label])).toEqual([["83:27/text", "positive", "Prompt"]]);
   });
 
+  it("takes a text that asks for nothing as one of the rest", () => {
+    const prompt = txt2img();
+    prompt["70"] = { class_type: "StringConcatenate", inputs: { string_a: "a", string_b: "b", delimiter: " " } };
+    prompt["71"] = { class_type: "PreviewAny", inputs: { source: ["70", 0] } };
+    expect(fieldsOf(prompt, info).filter((f) => f.node === "70").map((f) => f.group)).toEqual(["rest", "rest", "rest"]);
+    // The same text in front of a text encoder is a prompt.
+    prompt["6"]!.inputs.text = ["70", 0];
+    expect(shown(prompt).slice(0, 3).map((f) => f.label)).toEqual(["Prompt: string a", "Prompt: string b", "Negative prompt"]);
+  });
+
   it("leaves out what no output needs, and a seed nobody reads", () => {
     const prompt = txt2img();
     prompt["60"] = { class_type: "LoadImage", inputs: { image: "unused.png" } };

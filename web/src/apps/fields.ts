@@ -168,13 +168,15 @@ function numberField(base: Field, name: string, type: string, spec: Spec | null,
   return field;
 }
 
+/** Names that speak of a prompt even where no link shows it. */
+const plainName = /^(text|prompt\w*|positive\w*|negative\w*|tags|lyrics|caption|description|text_[lg])$/i;
 const promptName = /^(text\w*|prompt\w*|positive\w*|negative\w*|tags|lyrics|caption|description|clip_[lg]|t5xxl|string\w*|value|llama|qwen\w*)$/i;
 
 function textField(base: Field, name: string, spec: Spec | null, value: unknown, role: Role | undefined): Field {
   const text = typeof value === "string" ? value : String(value ?? "");
   const several = spec ? Boolean(spec.options.multiline || spec.options.dynamicPrompts) : text.length > 60 || text.includes("\n");
   const negative = /negative/i.test(name);
-  const asks = role ? several || promptName.test(name) : several && (promptName.test(name) || /TextEncode|Prompt/i.test(base.classType));
+  const asks = role ? several || promptName.test(name) : several && (plainName.test(name) || /TextEncode|Prompt/i.test(base.classType));
   if (!asks || /^(system_prompt|delimiter|prefix|suffix|filename\w*)$/i.test(name)) return { ...base, kind: several ? "text" : "line" };
   const side: Role | undefined = negative ? "negative" : role;
   const plain = /^(text|prompt|string|value|positive\w*|negative\w*|positive_prompt|negative_prompt)$/i.test(name);

@@ -10,7 +10,7 @@ import { AppPage } from "./AppPage";
 import { type AppFile, nameFromFile } from "./appFile";
 import { applyValues, lacks } from "./apply";
 import { addApp, loadApp } from "./library";
-import { openData, type Opened, openFile, openText, sentenceOf } from "./open";
+import { appFrom, openData, type Opened, openFile, openText, sentenceOf } from "./open";
 import { starterApp } from "./starters";
 import { draftId, getDraft, setDraft } from "./work";
 import css from "./index.module.css";
@@ -56,7 +56,11 @@ export default function Apps() {
       if (!left) return;
       const { file, workflow, prompt } = left;
       if (file) void take((known) => openFile(file, known));
-      else if (workflow ?? prompt) void take((known) => openData(workflow ?? prompt, "", known));
+      else if (workflow ?? prompt) void take(async (known) => {
+        // The prompt holds what was really used; the editor's file goes along with it.
+        const found = await openData(prompt ?? workflow, "", known);
+        return found.kind === "workflow" && prompt && workflow ? { ...found, app: appFrom(found.app.prompt, workflow, "", known) } : found;
+      });
     };
     look();
     return onHandoff(look);

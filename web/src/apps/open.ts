@@ -67,7 +67,8 @@ export async function openFile(file: File, info: ObjectInfo): Promise<Opened> {
 export function sentenceOf(error: unknown): string {
   if (error instanceof ApiError) {
     if (error.status === 404 || error.status === 405) return "This Fresco cannot read such files yet. Save the workflow in the API format and try again.";
-    return error.details && error.details !== error.message ? `${error.message} ${error.details}` : error.message;
+    const details = error.details && error.details !== error.message ? `: ${error.details}` : "";
+    return `${error.message.replace(/[.:\s]+$/, "")}${details}`.replace(/([^.!?])$/, "$1.");
   }
   return error instanceof Error ? error.message : String(error);
 }

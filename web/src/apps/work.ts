@@ -33,6 +33,12 @@ export function getDraft(): AppFile | null {
   return draft;
 }
 
+/** The opened workflow was saved, so it is no longer in between. */
+export function clearDraft(): void {
+  draft = null;
+  sessionStorage.removeItem(draftKey);
+}
+
 export interface Work {
   values: Values;
   form: FormDef;
