@@ -5,7 +5,7 @@ import { go } from "../state/handoff";
 import { remembered } from "../state/settings";
 import { Button, Dialog, DropZone, Field, Icon, Menu, Picture, TextArea, toast, toastUndo, View } from "../ui";
 import type { AppFile } from "./appFile";
-import { addApp, deleteApp, download, type Listed, listApps, renameApp, saveApp } from "./library";
+import { addApp, download, type Listed, listApps, renameApp, takeAway } from "./library";
 import { NameDialog } from "./NameDialog";
 import { sentenceOf } from "./open";
 import { SavedWorkflows } from "./SavedWorkflows";
@@ -68,8 +68,8 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
           <AppCard key={name} name={name} app={app} trouble={bad} onRename={() => setRenaming(name)}
             onDuplicate={() => app && void attempt(() => addApp(app))}
             onDelete={() => void attempt(async () => {
-              await deleteApp(name);
-              if (app) toastUndo(`Deleted "${name}"`, () => void attempt(() => saveApp(app)));
+              const back = await takeAway(name);
+              if (back) toastUndo(`Deleted "${name}"`, () => void attempt(back));
             })} />
         ))}
       </ul>

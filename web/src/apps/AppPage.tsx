@@ -8,7 +8,7 @@ import { type AppFile, cleanName } from "./appFile";
 import { valuesOf } from "./fields";
 import { FormEditor } from "./FormEditor";
 import { FormView } from "./FormView";
-import { addApp, deleteApp, download, renameApp, saveApp } from "./library";
+import { addApp, download, renameApp, saveApp, takeAway } from "./library";
 import { MissingPanel } from "./MissingPanel";
 import { NameDialog } from "./NameDialog";
 import { sentenceOf } from "./open";
@@ -87,10 +87,10 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
       { label: "Rename", icon: "edit" as const, onSelect: () => setNaming("rename") },
       { label: "Duplicate", icon: "copy" as const, onSelect: () => void attempt(async () => go(`#/apps/${encodeURIComponent(await addApp(open.current()))}`)) },
       { label: "Delete", icon: "trash" as const, danger: true, onSelect: () => void attempt(async () => {
-        await deleteApp(app.name);
+        const back = await takeAway(app.name);
         go("#/apps");
-        toastUndo(`Deleted "${app.name}"`, () => void attempt(async () => {
-          await saveApp(app);
+        if (back) toastUndo(`Deleted "${app.name}"`, () => void attempt(async () => {
+          await back();
           go(`#/apps/${encodeURIComponent(app.name)}`);
         }));
       }) },

@@ -1,5 +1,5 @@
 // The user's apps as files: listed, read, saved, renamed, copied and deleted.
-import { ApiError, userdata } from "../api/client";
+import { ApiError, sendJson, userdata } from "../api/client";
 import { type AppFile, appFolder, appPath, freeName, readApp } from "./appFile";
 
 export interface Listed {
@@ -45,16 +45,25 @@ export async function addApp(app: AppFile): Promise<string> {
 }
 
 export async function renameApp(from: string, to: string): Promise<void> {
-  const app = await loadApp(from);
-  if (!app) throw new Error(`There is no app "${from}" any more.`);
-  const taken = (await appNames()).filter((name) => name !== from);
-  if (taken.some((name) => name.toLowerCase() === to.toLowerCase())) throw new Error(`There is already an app "${to}".`);
-  await saveApp({ ...app, name: to });
-  // Where only the case differs, some disks have one file for both names.
-  if (from.toLowerCase() !== to.toLowerCase()) await deleteApp(from);
+  const same = from.toLowerCase() === to.toLowerCase();
+  try {
+    // Where only the case differs, the new name may be the old file on some disks.
+    await sendJson("POST", `/api/userdata/${encodeURIComponent(appPath(from))}/move/${encodeURIComponent(appPath(to))}?overwrite=${same}`);
+  } catch (e) {
+    if (e instanceof ApiError && e.status === 409) throw new Error(`There is already an app "${to}".`);
+    if (e instanceof ApiError && e.status === 404) throw new Error(`There is no app "${from}" any more.`);
+    throw e;
+  }
 }
 
-export async function deleteApp(name: string): Promise<void> {
+/** Deletes an app; answers what brings it back, if it could be read. */
+export async function takeAway(name: string): Promise<(() => Promise<void>) | null> {
+  const data = await userdata.read<unknown>(appPath(name)).catch(() => null);
+  await deleteApp(name);
+  return data === null ? null : () => userdata.write(appPath(name), data);
+}
+
+async function deleteApp(name: string): Promise<void> {
   try {
     await userdata.remove(appPath(name));
   } catch (e) {

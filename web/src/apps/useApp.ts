@@ -21,7 +21,7 @@ export function useApp(id: string, app: AppFile, info: ObjectInfo, onQueued: (jo
   const [sending, setSending] = useState(false);
   const [tried, setTried] = useState(false);
 
-  const dirty = values !== app.values && JSON.stringify([values, form]) !== JSON.stringify([app.values, app.form]);
+  const dirty = useMemo(() => changed({ values, form }, app), [values, form, app]);
   useEffect(() => {
     if (dirty) keepWork(id, { values, form });
     else forgetWork(id);
@@ -85,6 +85,13 @@ export function useApp(id: string, app: AppFile, info: ObjectInfo, onQueued: (jo
     /** The app as it would be saved now. */
     current: (): AppFile => ({ ...app, values, form }),
   };
+}
+
+/** Whether there is something to save. A seed that is drawn anew each time is no change. */
+export function changed(work: { values: Values; form: FormDef }, app: AppFile): boolean {
+  if (JSON.stringify(work.form) !== JSON.stringify(app.form)) return true;
+  const keys = new Set([...Object.keys(work.values), ...Object.keys(app.values)]);
+  return [...keys].some((key) => work.form.seeds[key] !== "random" && !Object.is(work.values[key], app.values[key]));
 }
 
 /** What the editor opens when it is given the result: the workflow with these values, or one drawn from the prompt. */
