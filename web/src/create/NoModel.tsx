@@ -6,11 +6,11 @@ import { Button, EmptyState, toast } from "../ui";
 import css from "./NoModel.module.css";
 
 export function NoModel() {
-  const [folders, setFolders] = useState<string[]>([]);
+  const [folder, setFolder] = useState("models/checkpoints");
   const [looking, setLooking] = useState(false);
   useEffect(() => {
     getJson<Record<string, string[]>>("/internal/folder_paths").then(
-      (paths) => setFolders(paths?.checkpoints ?? []),
+      (paths) => setFolder((old) => paths?.checkpoints?.[0] ?? old),
       () => undefined,
     );
   }, []);
@@ -29,9 +29,7 @@ export function NoModel() {
     <EmptyState icon="layers" title="One thing is missing: a model"
       action={<Button variant="primary" size="l" icon="refresh" busy={looking} onClick={() => void look()}>Look again</Button>}>
       <p>A model is the file that knows how to draw. Put one (a checkpoint, mostly named <code>.safetensors</code>) into this folder on the computer that runs Fresco:</p>
-      <ul className={css.folders}>
-        {folders.length > 0 ? folders.map((f) => <li key={f}><code>{f}</code></li>) : <li><code>models/checkpoints</code></li>}
-      </ul>
+      <p className={css.folder}><code>{folder}</code></p>
       <p>Then press the button. Fresco need not be started again.</p>
     </EmptyState>
   );

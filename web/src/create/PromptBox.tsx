@@ -34,12 +34,6 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
           onChange={(prompt) => {
             setEmpty(false);
             set({ prompt });
-          }}
-          onKeyDown={(e) => {
-            if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) {
-              e.preventDefault();
-              if (!disabled) start();
-            }
           }} />
         {values.prompt !== "" && <IconButton size="s" className={css.wipe} label="Clear the words" icon="close" onClick={() => {
           set({ prompt: "" });
@@ -49,7 +43,7 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
       {empty && <p id="create-empty" role="alert" className={css.empty}>Type a few words first, or take one of those below.</p>}
       <div className={css.row}>
         <Button ref={createRef} data-create variant="primary" size="l" icon="create" className={css.create} onClick={start} disabled={disabled}
-          title="Ctrl + Enter in the words does the same">
+          title="Ctrl + Enter does the same">
           {waiting > 0 ? "Create another" : "Create"}
         </Button>
         <div className={css.count} role="group" aria-label="How many pictures">

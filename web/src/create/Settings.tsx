@@ -1,7 +1,8 @@
 // What most people change, below the words: how careful, which shape, what to avoid, the seed, the model, and the rest folded.
+import { useState } from "react";
 import { choicesOf } from "../api/workflow";
 import { useInfo } from "../state/info";
-import { Combo, Disclosure, Field, IconButton, NumberField, Select, Slider, TextArea } from "../ui";
+import { Combo, Disclosure, Field, IconButton, NumberField, Select, Slider, TextArea, toast } from "../ui";
 import type { Problem } from "./errors";
 import { familyOf, presetOf, SIDE_MAX, SIDE_MIN, sizePresets, snap } from "./family";
 import { Loras } from "./Loras";
@@ -23,6 +24,19 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
   const sampler = info?.KSampler?.input.required;
   const samplers = choicesOf(sampler?.sampler_name) ?? [values.sampler];
   const schedulers = choicesOf(sampler?.scheduler) ?? [values.scheduler];
+  const [looking, setLooking] = useState(false);
+  const look = async () => {
+    setLooking(true);
+    try {
+      await useInfo.getState().reload();
+      const found = useInfo.getState().models("checkpoints").length;
+      toast(found === 1 ? "There is one model." : `There are ${found} models.`, "info");
+    } catch {
+      toast("Fresco does not answer. Is it still running?", "bad");
+    } finally {
+      setLooking(false);
+    }
+  };
   return (
     <div className={css.settings}>
       <Presets values={values} update={update} models={models} />
@@ -31,7 +45,10 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
         <TextArea rows={2} value={values.negative} onChange={(negative) => set({ negative })} placeholder="blurry, text" />
       </Field>
       <Field label="Model" error={fields.model}>
-        <Select value={values.model} onChange={(model) => update((v) => withModel(v, model))} options={models.map((m) => ({ value: m, label: modelLabel(m) }))} />
+        <div className={css.row}>
+          <Select className={css.grow} value={values.model} onChange={(model) => update((v) => withModel(v, model))} options={models.map((m) => ({ value: m, label: modelLabel(m) }))} />
+          <IconButton variant="plain" label="Refresh the list" icon="refresh" busy={looking} onClick={() => void look()} />
+        </div>
       </Field>
       <Field label="Seed" error={fields.seed} hint={values.seedLocked ? "Locked: the same seed gives the same picture." : "A new one for every picture."}>
         <div className={css.row}>
@@ -83,7 +100,7 @@ function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set"
         <span aria-hidden="true">×</span>
         <NumberField aria-label="Height" value={values.height} min={SIDE_MIN} max={SIDE_MAX} step={8} onChange={(height) => set({ height: Math.round(height) })}
           onBlur={() => set({ height: snap(values.height) })} />
-        <IconButton variant="plain" label="Swap width and height" icon="swap" onClick={() => set({ width: values.height, height: values.width })} />
+        <IconButton variant="plain" label="Turn the shape around" icon="swap" onClick={() => set({ width: values.height, height: values.width })} />
       </div>
       {from && (from.width !== values.width || from.height !== values.height) && <p className={css.hint}>The start picture is {from.width} × {from.height}; it is fitted to this size.</p>}
       {!from && Math.max(values.width, values.height) > home * 2 && <p className={css.hint}>This model is at home at {home} × {home}; far larger pictures may repeat things. Make a small one and enlarge it.</p>}

@@ -15,10 +15,12 @@ export interface StripProps {
 const SHOWN = 24;
 
 export function Strip({ groups, shown, onShow }: StripProps) {
+  // What was cancelled is only shown while it is looked at.
+  const listed = groups.filter((g) => g.id === shown || g.jobs.some((j) => j.status !== "cancelled"));
   return (
     <nav className={css.strip} aria-label="Recent pictures">
       <ul>
-        {groups.slice(0, SHOWN).map((g) => <li key={g.id}><Thumb group={g} current={g.id === shown} onShow={() => onShow(g.id)} /></li>)}
+        {listed.slice(0, SHOWN).map((g) => <li key={g.id}><Thumb group={g} current={g.id === shown} onShow={() => onShow(g.id)} /></li>)}
       </ul>
       <a className={css.all} href="#/gallery">All pictures</a>
     </nav>

@@ -6,7 +6,7 @@ import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
 import { EmptyState, Icon, toast } from "../ui";
 import { adopt } from "./adopt";
-import { problemOf } from "./errors";
+import { problemOf, problemOfRun } from "./errors";
 import { followed, groupJobs, isActive } from "./groups";
 import { MaskPainter } from "./MaskPainter";
 import { Milestones } from "./Milestones";
@@ -25,7 +25,7 @@ import { valuesFrom, withImage, withMask } from "./values";
 import css from "./index.module.css";
 
 export default function Create() {
-  const { values, set, update, submit, problem, report, shown, show, asked } = useCreate();
+  const { values, set, update, submit, problem, report, marks, mark, shown, show, asked } = useCreate();
   const info = useInfo();
   const jobs = useLive((s) => s.jobs);
   const loaded = useLive((s) => s.loaded);
@@ -70,6 +70,12 @@ export default function Create() {
 
   const groups = useMemo(() => groupJobs(jobs), [jobs]);
   const group = groups.find((g) => g.id === shown) ?? followed(groups, !asked);
+  // The field that a failed job of this visit was about is marked until something is changed.
+  const failed = asked ? groups[0]?.jobs.find((j) => j.status === "failed") : undefined;
+  useEffect(() => {
+    if (failed) mark(problemOfRun(failed.execution_error).fields);
+    // The job's list entry is a new object with every refresh; its id says whether it is another job.
+  }, [failed?.id, mark]);
   const waiting = jobs.filter(isActive).length;
   const create = async () => {
     const queued = await submit();
@@ -79,11 +85,17 @@ export default function Create() {
     stage.current?.scrollIntoView({ block: "nearest", behavior: "smooth" });
   };
 
+  const fields = problem?.fields ?? marks;
   if (info.info && models.length === 0) {
     return <div className={css.alone}><h1 className="hidden-visually">Create</h1><NoModel /></div>;
   }
   return (
     <div className={css.create} data-over={over || undefined}
+      onKeyDown={(e) => {
+        if (e.key !== "Enter" || !(e.ctrlKey || e.metaKey) || (e.target as HTMLElement).closest("dialog")) return;
+        e.preventDefault();
+        button.current?.click();
+      }}
       onDragEnter={(e) => e.dataTransfer.types.includes("Files") && setOver(true)}
       onDragOver={(e) => e.preventDefault()}
       onDragLeave={(e) => !e.currentTarget.contains(e.relatedTarget as Node | null) && setOver(false)}
@@ -107,8 +119,8 @@ export default function Create() {
         {groups.length > 0 && <Strip groups={groups} shown={group?.id ?? null} onShow={show} />}
       </section>
       <div className={css.settings}>
-        <StartPicture values={values} set={set} update={update} busy={sending} onFile={(f) => void takeFile(f)} error={problem?.fields.image ?? problem?.fields.denoise} />
-        <Settings values={values} set={set} update={update} models={models} fields={problem?.fields ?? {}} />
+        <StartPicture values={values} set={set} update={update} busy={sending} onFile={(f) => void takeFile(f)} error={fields.image ?? fields.denoise} />
+        <Settings values={values} set={set} update={update} models={models} fields={fields} />
       </div>
       {over && <div className={css.drop} aria-hidden="true"><Icon name="image" size={40} /><p>Drop it to start from this picture</p></div>}
       {painter.open && values.image && (

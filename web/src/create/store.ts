@@ -21,10 +21,13 @@ interface CreateState {
   /** Whether anything was asked for since the page was opened. */
   asked: boolean;
   problem: Problem | null;
+  /** Fields that a failed job was about. */
+  marks: Problem["fields"];
   set(patch: Partial<CreateValues>): void;
   update(change: (v: CreateValues) => CreateValues): void;
   show(group: string | null): void;
   report(problem: Problem | null): void;
+  mark(fields: Problem["fields"]): void;
   /** Queues what the form says; draws a new seed first unless it is locked. */
   submit(): Promise<boolean>;
   /** Queues other values without touching the form. */
@@ -42,6 +45,7 @@ export const useCreate = create<CreateState>()((set, get) => ({
   shown: null,
   asked: false,
   problem: null,
+  marks: {},
   set(patch) {
     get().update((v) => ({ ...v, ...patch }));
   },
@@ -49,7 +53,7 @@ export const useCreate = create<CreateState>()((set, get) => ({
     const values = change(get().values);
     if (values === get().values) return;
     // A changed field is no longer the one that was refused.
-    set({ values, problem: null });
+    set({ values, problem: null, marks: {} });
     save(values);
   },
   show(shown) {
@@ -58,13 +62,16 @@ export const useCreate = create<CreateState>()((set, get) => ({
   report(problem) {
     set({ problem });
   },
+  mark(marks) {
+    set({ marks });
+  },
   submit() {
     const { values } = get();
     if (!values.seedLocked) get().set({ seed: rollSeed() });
     return get().queue(get().values);
   },
   async queue(values) {
-    set({ problem: null, shown: null, asked: true });
+    set({ problem: null, marks: {}, shown: null, asked: true });
     try {
       await send(values);
       return true;
