@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     deny, docgen, install,
     steps::{Clock, cargo, present, run as run_command, run_keeping},
-    tidy, tree,
+    tidy, tree, web,
 };
 
 struct Step {
@@ -27,6 +27,10 @@ const STEPS: &[Step] = &[
     Step {
         name: "deny",
         work: |_| deny::run(),
+    },
+    Step {
+        name: "web",
+        work: |_| web::web(&["--check".to_owned()]),
     },
     Step {
         name: "clippy",
@@ -89,6 +93,10 @@ const STEPS: &[Step] = &[
         },
     },
     Step {
+        name: "page",
+        work: |_| web::page(&[]),
+    },
+    Step {
         name: "clients",
         work: |_| clients(&[]),
     },
@@ -140,7 +148,7 @@ fn select(arguments: &[String]) -> Result<&'static [Step]> {
     }
 }
 
-fn build() -> Result<()> {
+pub(crate) fn build() -> Result<()> {
     run_command(&mut cargo(&["build", "--package", "fresco", "--locked"]))
 }
 

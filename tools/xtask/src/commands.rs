@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 
-use crate::{bench, ci, deny, docgen, fuzz, synth, tidy};
+use crate::{bench, ci, deny, docgen, fuzz, synth, tidy, web};
 
 pub(crate) struct Command {
     pub(crate) name: &'static str,
@@ -55,6 +55,18 @@ pub(crate) static COMMANDS: &[Command] = &[
         arguments: "[VERSION]",
         about: "the official front-ends in a headless browser against the built program",
         run: ci::frontends,
+    },
+    Command {
+        name: "web",
+        arguments: "[--check]",
+        about: "build the page into web/dist (needs npm), or check that it is what its sources make",
+        run: web::web,
+    },
+    Command {
+        name: "page",
+        arguments: "",
+        about: "walk through our page in a headless browser against the built program",
+        run: web::page,
     },
     Command {
         name: "bench",

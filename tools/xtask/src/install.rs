@@ -15,6 +15,14 @@ use crate::{
 };
 
 pub(crate) const FRONT_ENDS: &[&str] = &["1.35.9", "1.58.1"];
+/// Exactly what the lock file says, and no script of any package.
+const NPM_CI: &[&str] = &[
+    "ci",
+    "--ignore-scripts",
+    "--no-audit",
+    "--no-fund",
+    "--loglevel=error",
+];
 pub(crate) const PYTHON_CLIENTS: &[&str] = &["comfy-cli", "comfy-api-simplified", "comfy-script"];
 
 pub(crate) fn python_clients() -> Result<()> {
@@ -51,19 +59,7 @@ pub(crate) fn node_packages() -> Result<()> {
     once(
         &to.join("node_modules"),
         &read(&from.join("package-lock.json"))?,
-        || {
-            run(command(
-                "npm",
-                &[
-                    "ci",
-                    "--ignore-scripts",
-                    "--no-audit",
-                    "--no-fund",
-                    "--loglevel=error",
-                ],
-            )
-            .current_dir(&to))
-        },
+        || run(command("npm", NPM_CI).current_dir(&to)),
     )?;
     for folder in [from, tree::root().join("tests/frontend")] {
         for entry in fs::read_dir(&folder)? {
@@ -74,6 +70,24 @@ pub(crate) fn node_packages() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// What the page is built from and tried with, beside its sources.
+pub(crate) fn web_packages() -> Result<()> {
+    let web = tree::root().join("web");
+    let modules = web.join("node_modules");
+    // Inside the folder, so that nothing of ours lies beside the sources.
+    let stamp = modules.join(".fresco-stamp");
+    let pins = read(&web.join("package-lock.json"))?;
+    if fs::read_to_string(&stamp).is_ok_and(|found| found == pins) {
+        return Ok(());
+    }
+    if !present("npm", "--version") {
+        bail!("npm is not here; building and checking the page needs node 20 or later with npm");
+    }
+    run(command("npm", NPM_CI).current_dir(&web))?;
+    fs::write(&stamp, pins)?;
     Ok(())
 }
 

@@ -20,6 +20,7 @@ mod steps;
 mod synth;
 mod tidy;
 mod tree;
+mod web;
 
 use std::process::ExitCode;
 

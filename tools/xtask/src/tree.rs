@@ -18,6 +18,9 @@ const SKIPPED: &[&str] = &[
     "artifacts",
 ];
 
+/// Data of another program, and the page's bundle, which is made from its sources.
+const GENERATED: &[&str] = &["tests/gold", "web/dist", "web/dist-local"];
+
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
@@ -52,7 +55,7 @@ impl Source {
     }
 }
 
-/// All text files below `root`, in path order. Golden files are data of another program and are left out.
+/// All text files below `root`, in path order, but for what programs made.
 pub(crate) fn sources(root: &Path) -> Result<Vec<Source>> {
     let mut found = Vec::new();
     walk(root, root, &mut found)?;
@@ -68,8 +71,8 @@ fn walk(root: &Path, dir: &Path, found: &mut Vec<Source>) -> Result<()> {
         let name = entry.file_name();
         let kind = entry.file_type()?;
         if kind.is_dir() {
-            let golden = path == root.join("tests/gold");
-            if !golden && !SKIPPED.iter().any(|skipped| name == *skipped) {
+            let made = GENERATED.iter().any(|made| path == root.join(made));
+            if !made && !SKIPPED.iter().any(|skipped| name == *skipped) {
                 walk(root, &path, found)?;
             }
         } else if kind.is_file()

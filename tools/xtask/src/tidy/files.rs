@@ -35,9 +35,11 @@ pub(super) fn check(sources: &[Source]) -> Vec<String> {
 }
 
 fn is_prose_or_code(source: &Source) -> bool {
-    ["rs", "py", "mjs", "js", "md", "toml", "sh"]
-        .iter()
-        .any(|extension| source.has_extension(extension))
+    [
+        "rs", "py", "mjs", "js", "ts", "tsx", "css", "md", "toml", "sh",
+    ]
+    .iter()
+    .any(|extension| source.has_extension(extension))
 }
 
 fn left_overs(source: &Source, complaints: &mut Vec<String>) {
