@@ -56,7 +56,7 @@ class Recipes:
         roll = r.random()
         if entry["say"] and roll < 0.5:
             name = r.choice(entry["say"])
-        elif entry["keys"] and roll > 0.86 and not simple:
+        elif entry["keys"] and roll > 0.91 and not simple:
             name = r.choice(entry["keys"])
         else:
             name = entry["name"]
@@ -98,15 +98,15 @@ class Recipes:
         r = self.random
         background, behind = -1, ""
         roll = r.random()
-        if roll < 0.10:
+        if roll < 0.06:
             background = r.randrange(len(COLOURS))
             behind = r.choice([" on a {} background", ", {} background", " with a {} background", " on {}"]).format(COLOURS[background])
-        elif roll < 0.16:
+        elif roll < 0.11:
             behind = r.choice([" on a white background", ", white background", ", plain background"])
         kind = r.random()
-        if kind < 0.70:
+        if kind < 0.80:
             items, text, pick = self.one()
-        elif kind < 0.82:
+        elif kind < 0.88:
             items, text, pick = self.several()
         else:
             items, text, pick = self.two()
@@ -116,7 +116,7 @@ class Recipes:
 
     def one(self):
         r = self.random
-        pick, colour, name = self.thing(False, 0.38)
+        pick, colour, name = self.thing(False, 0.32)
         size, roll = r.uniform(0.9, 1.04), r.random()
         if roll < 0.04:
             size, name = r.uniform(0.4, 0.55), r.choice(["small ", "tiny ", "little "]) + name

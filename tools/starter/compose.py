@@ -1,6 +1,7 @@
 """Makes training pictures from recipes on the device: places, mirrors and recolours the packed pictures."""
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn.functional as F
@@ -53,11 +54,13 @@ def from_hsv(h, s, v):
 
 class Studio:
     def __init__(self, index: list[dict], blob: bytes, device) -> None:
+        with ThreadPoolExecutor() as pool:
+            pictures = list(pool.map(lambda e: decode(blob[e["at"] : e["at"] + e["size"]]), index))
+        self.set_up(torch.stack(pictures), index, device)
+
+    def set_up(self, pictures, index: list[dict], device) -> None:
         self.device = device
-        size = decode(blob[: index[0]["size"]]).shape[-1]
-        self.pictures = torch.empty(len(index), 4, size, size, dtype=torch.uint8, device=device)
-        for i, entry in enumerate(index):
-            self.pictures[i] = decode(blob[entry["at"] : entry["at"] + entry["size"]]).to(device)
+        self.pictures = pictures.to(device)
         self.hues = torch.tensor([entry["hue"] for entry in index], device=device)
         self.recolour = torch.tensor([RECOLOUR[c] for c in COLOURS], device=device)
         self.backgrounds = torch.tensor([BACKGROUND[c] for c in COLOURS] + [(255, 255, 255)], device=device) / 255

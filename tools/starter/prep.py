@@ -20,7 +20,7 @@ import numpy as np
 import resvg_py
 from PIL import Image
 
-from words import LEAVE_OUT, PEOPLE, SYMBOLS, SYNONYMS, VAGUE
+from words import LEAVE_OUT, PEOPLE, SELDOM, SYMBOLS, SYNONYMS, VAGUE
 
 SIZE = 256
 # Package, version, the set's short name, licence.
@@ -46,7 +46,7 @@ def fetch(work: pathlib.Path, package: str, version: str) -> pathlib.Path:
 
 
 def wanted(name: str, category: str) -> bool:
-    if LEAVE_OUT.search(name) or category == "Flags":
+    if LEAVE_OUT.search(name) or SELDOM.search(name) or category == "Flags":
         return False
     if category == "People & Body":
         return name in PEOPLE

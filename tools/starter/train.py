@@ -1,15 +1,16 @@
-"""Trains the starter model in steps that resume: autoencoder, latents, diffusion, preview decoder, export.
+"""Trains the starter model: autoencoder, latents, diffusion. One process, one GPU, a fixed time.
 
-    python3 tools/starter/train.py DATA_FOLDER STATE_FOLDER [--vae-seconds 130] [--unet-seconds 1000] ...
+    python3 tools/starter/train.py DATA_FOLDER STATE_FOLDER [--deadline 470] [--vae-seconds 58]
 
-DATA_FOLDER has pack.bin and pack.json of prep.py. STATE_FOLDER keeps what is done; run the same command again after a break
-and it goes on from there. Needs torch with CUDA (bf16); --small is a quick run of everything on a CPU, to find mistakes.
+DATA_FOLDER has pack.bin and pack.json of prep.py. What is done is kept in STATE_FOLDER (vae.pt, unet.pt, average.pt): the same
+command goes on from there after a break.
+The result is STATE_FOLDER/out/part-*: f16 tensors with the rows of the token table that captions use; export.py makes the
+files that are shipped. --small runs everything for seconds on a CPU, to find mistakes before a GPU is paid for.
 """
 
 import argparse
 import copy
 import json
-import math
 import multiprocessing
 import pathlib
 import time
@@ -25,6 +26,8 @@ from compose import Studio
 PROMPTS = (pathlib.Path(__file__).parent / "prompts.txt").read_text().split("\n")[:64]
 # A token no caption has: it stands for every token the model never saw.
 UNKNOWN_ID = 49405
+PART = 16_000_000
+T0 = time.time()
 
 
 def log(*what) -> None:
@@ -49,19 +52,67 @@ def draw_recipes(job):
     return drawn
 
 
-def fast(function, args):
-    # A part that does not compile runs as it is, only slower.
-    torch._dynamo.config.suppress_errors = True
-    return torch.compile(function) if args.compile else function
-
-
 def autocast(args):
-    return torch.autocast(args.device, dtype=torch.bfloat16)
+    return torch.autocast(args.device, dtype=torch.bfloat16, cache_enabled=False)
 
 
-def schedule(progress: float) -> float:
-    """Full, then falling to a hundredth over the second half."""
-    return 1.0 if progress < 0.5 else max(0.01, 2 * (1 - progress))
+def repeated(args, body):
+    """`body` as one CUDA graph, which saves the cost of starting a thousand kernels; as it is where that does not work."""
+    if args.device != "cuda":
+        return body
+    try:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                body()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = body()
+        torch.cuda.synchronize()
+
+        def replay():
+            graph.replay()
+            return out
+
+        return replay
+    except RuntimeError as why:
+        log("no CUDA graph:", str(why).splitlines()[0])
+        torch.cuda.synchronize()
+        return body
+
+
+def optimiser(args, groups):
+    """AdamW whose rate can change inside a graph; `factor` of a group scales it."""
+    cuda = args.device == "cuda"
+    opt = torch.optim.AdamW(groups, lr=torch.tensor(0.0, device="cuda") if cuda else 0.0, betas=(0.9, 0.985), fused=cuda, capturable=cuda)
+
+    def rate(value: float) -> None:
+        for group in opt.param_groups:
+            if cuda:
+                group["lr"].fill_(value * group["factor"])
+            else:
+                group["lr"] = value * group["factor"]
+
+    for group in opt.param_groups:
+        if cuda:
+            group["lr"] = torch.tensor(0.0, device="cuda")
+    return opt, rate
+
+
+class Average:
+    """A running mean of weights."""
+
+    def __init__(self, net, decay: float) -> None:
+        self.net, self.decay, self.steps = copy.deepcopy(net).requires_grad_(False), decay, 0
+        self.mine, self.live = list(self.net.parameters()), list(net.parameters())
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self.steps += 1
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        torch._foreach_lerp_(self.mine, self.live, 1 - decay)
 
 
 # --- Autoencoder ---------------------------------------------------------------------------------------------------
@@ -72,65 +123,74 @@ def edges(x):
 
 
 def likeness(made, real):
-    loss = (made - real).abs().mean()
-    for a, b in zip(edges(made), edges(real)):
-        loss = loss + (a - b).abs().mean()
-    half_made, half_real = F.avg_pool2d(made, 2), F.avg_pool2d(real, 2)
-    for a, b in zip(edges(half_made), edges(half_real)):
-        loss = loss + 0.5 * (a - b).abs().mean()
-    return loss
+    """Pixels, edges at two sizes, and colours: without the last, the rarer colours are learned late or never."""
+    off = made - real
+    loss = off.abs().mean()
+    for edge in edges(off):
+        loss = loss + 0.7 * edge.abs().mean()
+    half = F.avg_pool2d(off, 2)
+    for edge in edges(half):
+        loss = loss + 0.3 * edge.abs().mean()
+    patch = F.avg_pool2d(off, 4)
+    tint = torch.stack([patch[:, 0] - patch[:, 1], patch[:, 1] - patch[:, 2], patch[:, 2] - patch[:, 0]], 1)
+    return loss + patch.abs().mean() + 2 * patch.square().mean() + 0.7 * tint.abs().mean() + 2 * tint.square().mean()
 
 
 def train_vae(args, studio, recipes, state):
     vae = model.Vae().to(args.device, memory_format=torch.channels_last)
-    average = copy.deepcopy(vae)
-    opt = torch.optim.AdamW(vae.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=1e-4, fused=args.device == "cuda")
-
-    def loss_of(x):
-        mean, logvar = vae.encode(x)
-        logvar = logvar.clamp(-20, 6)
-        z = mean + torch.randn_like(mean) * (0.5 * logvar).exp()
-        kl = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
-        return likeness(vae.decode(z).float(), x) + 2e-4 * kl.float(), kl
-
-    loss_of = fast(loss_of, args)
-    # A few thousand pictures made once: making them costs more than a step.
+    average = Average(vae, 0.995)
+    opt, rate = optimiser(args, [{"params": list(vae.parameters()), "weight_decay": 0.0, "factor": 1.0}])
     store = torch.cat([studio.make(recipes[i : i + 128]).to(torch.bfloat16) for i in range(0, args.vae_pictures, 128)])
     log("vae: pictures", tuple(store.shape))
-    start, step = None, 0
-    while True:
-        progress = 0.0 if start is None else (time.time() - start) / args.vae_seconds
-        if progress >= 1:
-            break
-        lr = 1e-3 * schedule(progress) * min(1, (step + 1) / 100)
-        for group in opt.param_groups:
-            group["lr"] = lr
-        x = store[torch.randint(len(store), (args.vae_batch,), device=args.device)].float().contiguous(memory_format=torch.channels_last)
-        with autocast(args):
-            loss, kl = loss_of(x)
-        opt.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
-        opt.step()
-        decay = min(0.998, (1 + step) / (10 + step))
-        with torch.no_grad():
-            torch._foreach_lerp_(list(average.parameters()), list(vae.parameters()), 1 - decay)
-        step += 1
-        if start is None and step >= args.warm:
-            start = time.time()
-        if step % args.report == 0:
-            log("vae", step, f"loss {loss.item():.4f} kl {kl.item():.2f} lr {lr:.1e}")
-    average.eval()
+
+    def step_of(batch: int, size: int):
+        span = torch.arange(size, device=args.device)
+
+        def body():
+            pick = torch.randint(len(store), (batch, 1, 1, 1), device=args.device)
+            top, left = (torch.randint(256 - size + 1, (batch, 1), device=args.device) for _ in range(2))
+            rows, columns = (top + span)[:, None, :, None], (left + span)[:, None, None, :]
+            x = store[pick, torch.arange(3, device=args.device)[None, :, None, None], rows, columns].float()
+            x = x.contiguous(memory_format=torch.channels_last)
+            opt.zero_grad(set_to_none=True)
+            with autocast(args):
+                mean, _ = vae.encode(x)
+                y = vae.decode(mean + 0.08 * torch.randn_like(mean)).float()
+            mean = mean.float()
+            # The first three channels lean towards the colours: they cannot be forgotten, and latents stay picture-like.
+            lean = (mean[:, :3] - 1.5 * F.avg_pool2d(x, 8)).square().mean()
+            loss = likeness(y, x) + 0.03 * lean + 0.003 * mean[:, 3].square().mean()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
+            opt.step()
+            return loss.detach(), (y - x).detach().abs().mean((0, 2, 3)) * 127.5
+
+        return body
+
+    steps = 0
+    for phase, (batch, size, part, top) in enumerate(((args.vae_batch, 128, 0.7, 1.5e-3), (args.vae_batch // 3 or 1, 256, 0.3, 6e-4))):
+        rate(1e-4)
+        run = repeated(args, step_of(batch, size))
+        start, seconds = time.time(), args.vae_seconds * part
+        while (progress := (time.time() - start) / seconds) < 1:
+            fall = max(0.3, 1 - progress * 0.7) if phase == 0 else max(0.02, 1 - progress)
+            rate(top * fall * min(1, (steps + 1) / 100))
+            loss, error = run()
+            average.update()
+            steps += 1
+            if steps % args.report == 0:
+                log("vae", size, steps, f"loss {loss.item():.4f} error", [round(e, 2) for e in error.tolist()])
+    vae = average.net.eval()
     with torch.no_grad(), autocast(args):
-        z = torch.cat([average.encode(store[i : i + 256].float())[0].float() for i in range(0, min(len(store), 4096), 256)])
-    average.standardise(z.mean((0, 2, 3)), z.std((0, 2, 3)))
-    with torch.no_grad(), autocast(args):
-        x = store[:256].float()
-        mean, logvar = average.encode(x)
-        error = (average.decode(mean).float() - x).abs().mean()
-        log(f"vae: steps {step}, mean error {error.item() * 127.5:.2f} of 255, latent deviation {(mean * model.Vae.SCALE).float().std().item():.3f}")
-    torch.save(average.state_dict(), state / "vae.pt")
-    return average
+        z = torch.cat([vae.encode(store[i : i + 256].float())[0].float() for i in range(0, min(len(store), 4096), 256)])
+    vae.standardise(z.mean((0, 2, 3)), z.std((0, 2, 3)))
+    torch.save(vae.state_dict(), state / "vae.pt")
+    with torch.no_grad():
+        x = studio.make(recipes[-32:])
+        y = torch.cat([vae.decode(vae.encode(p)[0]) for p in x.split(8)])
+        log("vae: steps", steps, "error of 255:", [round(e, 2) for e in ((y - x).abs().mean((0, 2, 3)) * 127.5).tolist()])
+        write_sheet((torch.stack([x, y], 1).flatten(0, 1) + 1) / 2, args.out / "recon.png")
+    return vae
 
 
 # --- Diffusion -----------------------------------------------------------------------------------------------------
@@ -142,91 +202,85 @@ def noise_levels(device):
 
 
 class Both(torch.nn.Module):
-    def __init__(self, args) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.text, self.unet = model.Text(), model.Unet()
 
 
 def make_latents(args, studio, vae, recipes):
-    encode = fast(lambda x: vae.encode(x)[0], args)
     parts = []
     with torch.no_grad(), autocast(args):
         for i in range(0, len(recipes), args.encode_batch):
-            part = recipes[i : i + args.encode_batch]
-            x = studio.make(part + part[: args.encode_batch - len(part)]).contiguous(memory_format=torch.channels_last)
-            parts.append((encode(x)[: len(part)] * model.Vae.SCALE).to(torch.bfloat16))
+            x = studio.make(recipes[i : i + args.encode_batch]).contiguous(memory_format=torch.channels_last)
+            parts.append((vae.encode(x)[0] * model.Vae.SCALE).to(torch.bfloat16).contiguous())
     return torch.cat(parts)
 
 
-def train_unet(args, latents, tokens, vae, state):
-    net = Both(args).to(args.device)
+def train_unet(args, latents, tokens, seen, vae, state):
+    net = Both()
+    net.to(args.device)
     net.unet.to(memory_format=torch.channels_last)
-    average = copy.deepcopy(net)
-    table = {id(p) for p in net.text.embeddings.parameters()}
-    decayed = [p for p in net.parameters() if p.ndim > 1 and id(p) not in table]
-    rest = [p for p in net.parameters() if p.ndim <= 1 or id(p) in table]
-    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": rest, "weight_decay": 0.0}]
-    opt = torch.optim.AdamW(groups, lr=4e-4, betas=(0.9, 0.99), fused=args.device == "cuda")
+    average = Average(net, 0.9985)
+    text = list(net.text.parameters())
+    unet = [p for p in net.unet.parameters() if p.ndim > 1]
+    rest = [p for p in net.unet.parameters() if p.ndim <= 1]
+    opt, rate = optimiser(args, [
+        {"params": unet, "weight_decay": 0.01, "factor": 1.0}, {"params": rest, "weight_decay": 0.0, "factor": 1.0},
+        {"params": text, "weight_decay": 0.0, "factor": 1.0},
+    ])  # fmt: skip
+    everything = list(net.parameters())
     abar = noise_levels(args.device)
     snr = abar / (1 - abar)
     weight = snr.clamp(max=5) / snr
     empty = torch.tensor([START] + [END] * (LENGTH - 1), device=args.device)
-    spent, step = 0.0, 0
-    saved = state / "unet.pt"
+
+    def body():
+        pick = torch.randint(len(latents), (args.batch,), device=args.device)
+        z = latents[pick].float().contiguous(memory_format=torch.channels_last)
+        ids = torch.where((torch.rand(args.batch, 1, device=args.device) < 0.1), empty, tokens[pick].long())
+        t = torch.randint(1000, (args.batch,), device=args.device)
+        noise = torch.randn_like(z)
+        a = abar[t][:, None, None, None]
+        opt.zero_grad(set_to_none=True)
+        with autocast(args):
+            made = net.unet(a.sqrt() * z + (1 - a).sqrt() * noise, t, net.text(ids)).float()
+        each = (made - noise).square().mean((1, 2, 3))
+        loss = (each * weight[t]).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(everything, 1.0)
+        opt.step()
+        return loss.detach(), each.detach().mean()
+
+    step, saved = 0, state / "unet.pt"
     if saved.exists():
         kept = torch.load(saved, map_location=args.device)
         net.load_state_dict(kept["net"])
-        average.load_state_dict(kept["average"])
+        average.net.load_state_dict(kept["average"])
         opt.load_state_dict(kept["opt"])
-        spent, step = kept["spent"], kept["step"]
-        log("unet: resumed at step", step)
-
-    def loss_of(z, t, noise, ids):
-        a = abar[t][:, None, None, None]
-        x = a.sqrt() * z + (1 - a).sqrt() * noise
-        made = net.unet(x, t, net.text(ids)).float()
-        each = (made - noise).square().mean((1, 2, 3))
-        return (each * weight[t]).mean(), each.mean()
-
-    loss_of = fast(loss_of, args)
-    start, last, seen = None, time.time(), spent
-    while True:
-        now = 0.0 if start is None else time.time() - start
-        progress = (seen + now) / args.unet_seconds
-        if progress >= 1:
-            break
-        lr = args.lr * schedule(progress) * min(1, (step + 1) / 300)
-        for group in opt.param_groups:
-            group["lr"] = lr
-        pick = torch.randint(len(latents), (args.batch,), device=args.device)
-        z = latents[pick].float().contiguous(memory_format=torch.channels_last)
-        ids = tokens[pick].long()
-        ids = torch.where((torch.rand(args.batch, device=args.device) < 0.1)[:, None], empty, ids)
-        t = torch.randint(1000, (args.batch,), device=args.device)
-        with autocast(args):
-            loss, plain = loss_of(z, t, torch.randn_like(z), ids)
-        opt.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        opt.step()
-        decay = min(0.9995, (1 + step) / (10 + step))
-        with torch.no_grad():
-            torch._foreach_lerp_(list(average.parameters()), list(net.parameters()), 1 - decay)
+        step = average.steps = kept["step"]
+        log("unet: goes on at step", step)
+    rate(1e-5)
+    run = repeated(args, body)
+    start, half = time.time(), False
+    seconds = max(1.0, args.deadline - (start - T0) - args.closing)
+    log(f"unet: {seconds:.0f} s")
+    while (progress := (time.time() - start) / seconds) < 1:
+        rate(args.lr * min(1, (step + 1) / 250) * (1 if progress < 0.4 else max(0.005, (1 - progress) / 0.6)))
+        loss, plain = run()
+        average.update()
         step += 1
-        if start is None and step >= args.warm:
-            start = time.time()
-            log("unet: warm")
         if step % args.report == 0:
-            log("unet", step, f"loss {loss.item():.4f} plain {plain.item():.4f} lr {lr:.1e} progress {progress:.3f}")
-        if start is not None and time.time() - last > args.sheet_seconds:
-            last = time.time()
-            sheet(args, average, vae, state / f"sheet-{step}.png")
-            kept = {"net": net.state_dict(), "average": average.state_dict(), "opt": opt.state_dict(), "step": step}
-            torch.save(kept | {"spent": seen + time.time() - start}, saved.with_suffix(".part"))
-            saved.with_suffix(".part").rename(saved)
+            log("unet", step, f"loss {loss.item():.4f} plain {plain.item():.4f} progress {progress:.3f}")
+        if progress > 0.55 and not half:
+            half = True
+            ship(args, average.net, vae, seen)
+            sheet(args, average.net, vae, args.out / "sheet-half.png")
+    if args.device == "cuda":
+        torch.cuda.synchronize()
     log("unet: steps", step)
-    torch.save({"average": average.state_dict(), "step": step}, state / "average.pt")
-    return average
+    ship(args, average.net, vae, seen)
+    log("shipped")
+    return average.net, net, opt, step
 
 
 @torch.no_grad()
@@ -252,6 +306,7 @@ def sample(args, net, prompts, steps=25, guidance=5.0, seed=7, size=32):
 
 
 def write_sheet(pictures, path):
+    """Eight in a row, half size."""
     from torchvision.io import write_png
     from torchvision.utils import make_grid
 
@@ -259,120 +314,50 @@ def write_sheet(pictures, path):
     write_png((make_grid(small, 8, padding=2, pad_value=0.8).clamp(0, 1) * 255).to(torch.uint8), str(path), compression_level=9)
 
 
-def sheet(args, net, vae, path, **options):
-    z = sample(args, net, PROMPTS[: args.sheet_prompts], **options)
+def sheet(args, net, vae, path):
+    z = sample(args, net, PROMPTS[: args.sheet_prompts])
     with torch.no_grad(), autocast(args):
         pictures = torch.cat([vae.decode(p / model.Vae.SCALE).float() for p in z.split(16)])
     write_sheet((pictures + 1) / 2, path)
     log("sheet", path)
 
 
-# --- Preview decoder, decoder polish -------------------------------------------------------------------------------
+def ship(args, net, vae, seen) -> None:
+    """Everything in f16, of the token table only the rows that were seen, in files of 16 MB."""
+    from safetensors.torch import save
 
-
-def train_decoders(args, studio, recipes, vae, state):
-    """The preview decoder; and the decoder of the autoencoder once more, on latents a little off, as sampling gives them."""
-    small = model.preview_decoder().to(args.device, memory_format=torch.channels_last)
-    vae.requires_grad_(False)
-    vae.decoder.requires_grad_(True)
-    vae.post_quant_conv.requires_grad_(True)
-    ours = [p for p in vae.parameters() if p.requires_grad]
-    opt = torch.optim.AdamW([{"params": ours, "top": 2e-4}, {"params": small.parameters(), "top": 2e-3}], weight_decay=0, fused=args.device == "cuda")
-    store = torch.cat([studio.make(recipes[i : i + 128]).to(torch.bfloat16) for i in range(0, args.vae_pictures, 128)])
-
-    def loss_of(x, noise):
-        z = vae.encode(x)[0].detach()
-        made = vae.decode(z + noise).float()
-        rough = small((z + noise) * model.Vae.SCALE).float() * 2 - 1
-        return likeness(made, x), likeness(rough, x)
-
-    loss_of = fast(loss_of, args)
-    averages = [[p.detach().clone() for p in ours], [p.detach().clone() for p in small.parameters()]]
-    start, step = None, 0
-    while True:
-        progress = 0.0 if start is None else (time.time() - start) / args.decoder_seconds
-        if progress >= 1:
-            break
-        for group in opt.param_groups:
-            group["lr"] = group["top"] * min(1, (step + 1) / 100) * max(0.01, 1 - progress)
-        x = store[torch.randint(len(store), (args.vae_batch,), device=args.device)].float().contiguous(memory_format=torch.channels_last)
-        noise = torch.randn(len(x), 4, x.shape[2] // 8, x.shape[3] // 8, device=args.device)
-        noise = noise * torch.rand(len(x), 1, 1, 1, device=args.device) * 0.12 / model.Vae.SCALE
-        with autocast(args):
-            loss, rough = loss_of(x, noise)
-        opt.zero_grad(set_to_none=True)
-        (loss + rough).backward()
-        torch.nn.utils.clip_grad_norm_(ours, 1.0)
-        opt.step()
-        decay = min(0.995, (1 + step) / (10 + step))
-        with torch.no_grad():
-            for average, live in zip(averages, (ours, list(small.parameters()))):
-                torch._foreach_lerp_(average, [p.detach() for p in live], 1 - decay)
-        step += 1
-        if start is None and step >= args.warm:
-            start = time.time()
-        if step % args.report == 0:
-            log("decoders", step, f"loss {loss.item():.4f} preview {rough.item():.4f}")
-    with torch.no_grad():
-        for average, live in zip(averages, (ours, list(small.parameters()))):
-            for a, p in zip(average, live):
-                p.copy_(a)
-        # Rough colours straight from the latent: least squares.
-        x = store[:2048].float()
-        with autocast(args):
-            z = torch.cat([vae.encode(p)[0].float() for p in x.split(256)]) * model.Vae.SCALE
-        flat = torch.cat([z.permute(0, 2, 3, 1).reshape(-1, 4), torch.ones(z[:, 0].numel(), 1, device=z.device)], 1)
-        want = F.avg_pool2d(x, 8).permute(0, 2, 3, 1).reshape(-1, 3)
-        factors = torch.linalg.lstsq(flat.cpu(), want.cpu()).solution
-    log("decoders: steps", step)
-    torch.save({"vae": vae.state_dict(), "small": small.state_dict(), "rgb": factors.tolist()}, state / "decoders.pt")
-    return vae, small, factors.tolist()
-
-
-# --- Export --------------------------------------------------------------------------------------------------------
-
-
-def export(net, vae, small, factors, seen, state, steps):
-    from safetensors.torch import save_file
-
-    tensors = {}
-    table = "cond_stage_model.transformer.text_model.embeddings.token_embedding.weight"
+    tensors = {"seen": seen.to(torch.int32)}
     for prefix, part in (("cond_stage_model.transformer.text_model.", net.text), ("model.diffusion_model.", net.unet), ("first_stage_model.", vae)):
         for name, value in part.state_dict().items():
-            tensors[prefix + name] = value.detach().cpu().float().contiguous()
-    rows = tensors[table]
-    unseen = torch.ones(len(rows), dtype=torch.bool)
-    unseen[seen] = False
-    rows[unseen] = rows[UNKNOWN_ID].clone()
-    tensors = {k: v.to(torch.float8_e4m3fn if k == table else torch.float16) for k, v in tensors.items()}
-    meta = {
-        "modelspec.title": "Fresco Starter", "modelspec.architecture": "fresco-starter", "modelspec.license": "MIT OR Apache-2.0",
-        "modelspec.resolution": "256x256", "modelspec.prediction_type": "epsilon", "fresco.preview": "fresco-starter-preview",
-        "fresco.latent_rgb": json.dumps([[round(v, 5) for v in row] for row in factors]), "fresco.steps": str(steps),
-    }  # fmt: skip
-    save_file(dict(sorted(tensors.items())), state / "fresco-starter.safetensors", metadata=meta)
-    preview = {k: v.detach().cpu().to(torch.float16).contiguous() for k, v in small.state_dict().items()}
-    save_file(preview, state / "fresco-starter-preview.safetensors", metadata={"modelspec.title": "Fresco Starter preview decoder"})
-    log("exported", (state / "fresco-starter.safetensors").stat().st_size, "bytes")
+            value = value.detach()
+            if name.endswith("token_embedding.weight"):
+                value = value[seen.to(value.device)].to(torch.float8_e4m3fn)
+            else:
+                value = value.to(torch.float16)
+            tensors[prefix + name] = value.cpu().contiguous()
+    data = save(tensors)
+    for i in range(0, len(data), PART):
+        (args.out / f"part-{i // PART:02}").write_bytes(data[i : i + PART])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=pathlib.Path)
     parser.add_argument("state", type=pathlib.Path)
-    for name, value in [("vae-seconds", 130), ("unet-seconds", 1000), ("decoder-seconds", 60), ("sheet-seconds", 120)]:
+    parser.add_argument("--out", type=pathlib.Path)
+    for name, value in [("deadline", 470), ("closing", 14), ("vae-seconds", 58), ("lr", 6e-4)]:
         parser.add_argument(f"--{name}", type=float, default=value)
-    for name, value in [("recipes", 163840), ("batch", 256), ("vae-batch", 64), ("encode-batch", 512), ("vae-pictures", 12288)]:
+    for name, value in [("recipes", 65536), ("batch", 256), ("vae-batch", 96), ("encode-batch", 512), ("vae-pictures", 6144)]:
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--lr", type=float, default=4e-4)
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     args.device = "cpu" if args.small else "cuda"
-    args.compile, args.warm, args.report, args.sheet_prompts = not args.small, 10, 200, 64
+    args.report, args.sheet_prompts = 200, 64
     if args.small:
-        args.recipes, args.batch, args.vae_batch, args.encode_batch, args.vae_pictures = 96, 4, 2, 32, 128
-        args.vae_seconds, args.unet_seconds, args.decoder_seconds, args.sheet_seconds = 8, 12, 6, 9
-        args.warm, args.report, args.sheet_prompts = 1, 2, 4
+        args.recipes, args.batch, args.vae_batch, args.encode_batch, args.vae_pictures = 96, 4, 3, 32, 96
+        args.vae_seconds, args.deadline, args.report, args.sheet_prompts = 8, 75, 2, 4
+    args.out = args.out or args.state / "out"
+    args.out.mkdir(parents=True, exist_ok=True)
     args.state.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(20261115)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
@@ -387,38 +372,25 @@ def main() -> None:
     log("pictures", len(index))
     recipes = [recipe for part in drawing.get() for recipe in part]
     pool.terminate()
-    log("recipes", len(recipes), "such as", [r["caption"] for r in recipes[:12]])
     tokens = torch.tensor([r["tokens"] for r in recipes], dtype=torch.int32, device=args.device)
     seen = torch.unique(tokens).cpu().long()
-    log("tokens seen", len(seen))
+    log("recipes", len(recipes), "tokens", len(seen), "such as", [r["caption"] for r in recipes[:12]])
     state = args.state
-    if args.small:
-        write_sheet((studio.make(recipes[:64]) + 1) / 2, state / "data.png")
-        (state / "data.txt").write_text("\n".join(r["caption"] for r in recipes[:64]))
-
     if (state / "vae.pt").exists():
-        vae = model.Vae().to(args.device)
+        vae = model.Vae().to(args.device, memory_format=torch.channels_last)
         vae.load_state_dict(torch.load(state / "vae.pt", map_location=args.device))
     else:
         vae = train_vae(args, studio, recipes, state)
     vae.eval().requires_grad_(False)
-
-    if (state / "average.pt").exists():
-        net = Both(args).to(args.device)
-        kept = torch.load(state / "average.pt", map_location=args.device)
-        net.load_state_dict(kept["average"])
-    else:
-        latents = make_latents(args, studio, vae, recipes)
-        log("latents", tuple(latents.shape), f"deviation {latents.float().std().item():.3f}")
-        net = train_unet(args, latents, tokens, vae, state)
-        kept = {"step": torch.load(state / "average.pt", map_location="cpu")["step"]}
-    sheet(args, net, vae, state / "sheet-final.png")
-    vae, small, factors = train_decoders(args, studio, recipes, vae, state)
-    sheet(args, net, vae, state / "sheet-polished.png")
-    export(net, vae, small, factors, seen, state, kept["step"])
-    (state / "done").write_text("done")
+    latents = make_latents(args, studio, vae, recipes)
+    log("latents", tuple(latents.shape), f"deviation {latents.float().std().item():.3f}")
+    average, net, opt, step = train_unet(args, latents, tokens, seen, vae, state)
+    sheet(args, average, vae, args.out / "sheet.png")
+    kept = {"net": net.state_dict(), "average": average.state_dict(), "opt": opt.state_dict(), "step": step}
+    torch.save(kept, state / "unet.part")
+    (state / "unet.part").rename(state / "unet.pt")
+    log("done")
 
 
-T0 = time.time()
 if __name__ == "__main__":
     main()
