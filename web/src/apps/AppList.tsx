@@ -10,6 +10,7 @@ import { NameDialog } from "./NameDialog";
 import { sentenceOf } from "./open";
 import { SavedWorkflows } from "./SavedWorkflows";
 import { firstCheckpoint, starters } from "./starters";
+import { useHeading } from "./useHeading";
 import { draftId, getDraft, moveWork } from "./work";
 import css from "./AppList.module.css";
 
@@ -24,6 +25,7 @@ export interface AppListProps {
 }
 
 export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppListProps) {
+  useHeading("Apps");
   const [apps, setApps] = useState<Listed[] | null>(null);
   const [failed, setFailed] = useState("");
   const [pasting, setPasting] = useState(false);

@@ -16,6 +16,7 @@ import { ResultView } from "./ResultView";
 import { thumbnailOf } from "./results";
 import { RunPanel } from "./RunPanel";
 import { editorFile, useApp } from "./useApp";
+import { useHeading } from "./useHeading";
 import { useRuns } from "./useRuns";
 import { clearDraft, draftId, forgetWork, moveWork } from "./work";
 import css from "./AppPage.module.css";
@@ -29,6 +30,7 @@ export interface AppPageProps {
 }
 
 export function AppPage({ id, app, info, onSaved }: AppPageProps) {
+  useHeading(app.name);
   const saved = !id.startsWith("~");
   const { runs, add, remove } = useRuns(id);
   const results = useRef<HTMLDivElement>(null);

@@ -21,7 +21,8 @@ function sentence(reason: NodeErrorReason): string {
     case "value_bigger_than_max": return options?.max === undefined ? "This is too large." : `This must be ${String(options.max)} or less.`;
     case "value_not_in_list": {
       const value = reason.extra_info?.received_value;
-      return typeof value === "string" && value ? `"${value}" is not on this machine. Choose another.` : "Choose one of the list.";
+      if (typeof value !== "string" || !value) return "Choose one of the list.";
+      return /\.\w{2,11}$/.test(value) ? `"${value}" is not on this machine. Choose another.` : `"${value}" is not one of the choices.`;
     }
     case "required_input_missing": return "This is needed.";
     case "invalid_input_type": return "This is not the right kind of value.";
