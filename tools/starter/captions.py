@@ -8,7 +8,7 @@ from words import COLOURS, COUNTS, SYNONYMS, article, plural  # noqa: F401
 # Stands for any word the model was never shown; see `unknown` below. The id of a token no caption has.
 UNKNOWN = "\u00a4"
 CAN_BE_RECOLOURED = {"Objects", "Travel & Places", "Food & Drink", "Animals & Nature", "Activities"}
-WEIGHTS = {"Smileys & Emotion": 0.4, "Symbols": 0.5, "People & Body": 0.6}
+WEIGHTS = {"Smileys & Emotion": 0.25, "Symbols": 0.5, "People & Body": 0.6}
 ALSO = {"gray": ["grey"], "purple": ["violet"], "yellow": ["golden"]}
 FILLERS = ["cute", "beautiful", "nice", "lovely", "pretty", "single", "simple", "colourful", "cool", "funny"]
 FRAMES = [
@@ -40,7 +40,7 @@ class Recipes:
             self.things.setdefault(entry["name"], []).append(i)
         self.names = sorted(self.things)
         self.weights = [
-            WEIGHTS.get(index[self.things[n][0]]["category"], 1.0) * (1.3 if n.replace(" ", "-") in SYNONYMS else 1.0)
+            WEIGHTS.get(index[self.things[n][0]]["category"], 1.0) * (2.0 if n.replace(" ", "-") in SYNONYMS else 1.0)
             for n in self.names
         ]
         whole = ("Objects", "Food & Drink", "Animals & Nature", "Activities", "Travel & Places")
