@@ -17,7 +17,7 @@ import { thumbnailOf } from "./results";
 import { RunPanel } from "./RunPanel";
 import { editorFile, useApp } from "./useApp";
 import { useHeading } from "./useHeading";
-import { useRuns } from "./useRuns";
+import { type Run, useRuns } from "./useRuns";
 import { clearDraft, draftId, forgetWork, moveWork } from "./work";
 import css from "./AppPage.module.css";
 
@@ -34,17 +34,26 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
   const saved = !id.startsWith("~");
   const { runs, add, remove } = useRuns(id);
   const results = useRef<HTMLDivElement>(null);
+  const fresh = useRef(false);
   const open = useApp(id, app, info, (job) => {
     add(job);
-    // On a phone the results are below the form.
-    if (matchMedia("(max-width: 959px)").matches) requestAnimationFrame(() => results.current?.scrollIntoView({ behavior: "smooth", block: "start" }));
+    fresh.current = true;
   });
   const [editing, setEditing] = useState(false);
   const [naming, setNaming] = useState<"save" | "rename" | null>(null);
   const form = useRef<HTMLFormElement>(null);
   const active = runs.filter((run) => run.status === "pending" || run.status === "in_progress").reverse();
   const current = active.find((run) => run.status === "in_progress") ?? active[0];
-  const done = runs.filter((run) => run !== current && (run.status !== "pending" || run.results.files.length > 0));
+  // Results of a run that still goes on show as they come.
+  const some = (run: Run) => run.results.files.length > 0 || run.results.texts.length > 0;
+  const done = runs.filter((run) => some(run) || (run !== current && run.status !== "pending"));
+
+  // On a phone the results are below the form: go there when a run has begun.
+  useEffect(() => {
+    if (!fresh.current || !runs[0]) return;
+    fresh.current = false;
+    if (matchMedia("(max-width: 959px)").matches) results.current?.scrollIntoView({ behavior: "smooth", block: "start" });
+  }, [runs]);
 
   useThumbnail(saved ? app : null, runs.find((run) => run.status === "completed"), onSaved);
 
@@ -107,7 +116,7 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
         <Button icon="settings" className={css.plain} aria-pressed={editing} onClick={() => setEditing(!editing)}>Edit form</Button>
         {saved
           ? <Button icon="save" className={css.plain} disabled={!open.dirty} onClick={() => void save(app.name)}>{open.dirty ? "Save" : "Saved"}</Button>
-          : <Button icon="save" className={css.plain} onClick={() => setNaming("save")}>Save as an app</Button>}
+          : <Button icon="save" className={css.plain} onClick={() => setNaming("save")}><span>Save<span className={css.long}> as an app</span></span></Button>}
         <Menu button={{ label: "More actions", icon: "more" }} items={items} />
       </>}>
       <div className={css.columns}>
@@ -170,7 +179,7 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
 }
 
 /** A saved app wears the picture of its last result. */
-function useThumbnail(app: AppFile | null, newest: { results: Parameters<typeof thumbnailOf>[0] } | undefined, onSaved: (app: AppFile) => void) {
+function useThumbnail(app: AppFile | null, newest: Run | undefined, onSaved: (app: AppFile) => void) {
   const file = newest ? thumbnailOf(newest.results) : null;
   const mark = file ? `${file.subfolder}/${file.filename}` : "";
   useEffect(() => {

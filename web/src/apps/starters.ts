@@ -71,7 +71,7 @@ function promptOf(id: string, model: string): ApiPrompt {
       };
     case "bigger":
       return {
-        ...loader(model), ...words("2", "sharp, detailed"), ...words("3", ""),
+        ...loader(model), ...words("2", ""), ...words("3", ""),
         4: { class_type: "LoadImage", inputs: { image: "" }, _meta: { title: "Load Image" } },
         10: { class_type: "ImageScaleBy", inputs: { image: ["4", 0], upscale_method: "lanczos", scale_by: 2 }, _meta: { title: "Enlarge" } },
         6: { class_type: "VAEEncode", inputs: { pixels: ["10", 0], vae: ["1", 2] }, _meta: { title: "VAE Encode" } },
