@@ -1,4 +1,5 @@
 // Every action of the editor with its name and keys: the menus, the command list and the keyboard all read this.
+import type { UiWorkflow } from "../api/types";
 import type { IconName } from "../ui";
 import { toast } from "../ui";
 import {
@@ -8,6 +9,7 @@ import { defaultDoc, download, openDoc, saveFile } from "./files";
 import { definition, emptyDoc, findNode, graphAt } from "./format";
 import { promptOf, queueDoc } from "./run";
 import { selection, theDoc, theScope, useGraph } from "./store";
+import { go, setHandoff } from "../state/handoff";
 import { useInfo } from "../state/info";
 
 export interface Command {
@@ -84,6 +86,10 @@ export const COMMANDS: Command[] = [
   { id: "export", label: "Download as workflow", icon: "download", where: "file", run: () => download(`${fileName()}.json`, theDoc()) },
   { id: "exportApi", label: "Download for the API", icon: "download", where: "file", run: async () => {
     await promptOf(theDoc()).then((i) => download(`${fileName()}-api.json`, i.prompt), failed);
+  } },
+  { id: "app", label: "Use as an app", icon: "apps", where: "file", run: () => {
+    setHandoff({ to: "apps", workflow: theDoc() as unknown as UiWorkflow });
+    go("#/apps");
   } },
 
   { id: "undo", label: "Undo", keys: "Ctrl+Z", icon: "undo", where: "edit", enabled: () => useGraph.getState().history.past.length > 0, run: () => useGraph.getState().undo() },
