@@ -68,7 +68,7 @@ export function useApp(id: string, app: AppFile, info: ObjectInfo, onQueued: (jo
     setSending(true);
     const ready = applyValues(app.prompt, drawn);
     try {
-      const { prompt_id } = await queuePrompt(ready, { workflow: await editorFile(app, drawn, info), extra: { fresco_app: app.name } });
+      const { prompt_id } = await queuePrompt(ready, { workflow: await editorFile(app, drawn, info), extra: { preview_method: "auto", fresco_app: app.name } });
       onQueued(prompt_id);
       void useLive.getState().refresh().catch(() => undefined);
     } catch (e) {
