@@ -132,7 +132,8 @@ export async function queuePrompt(
   prompt: ApiPrompt,
   opts?: { workflow?: UiWorkflow; front?: boolean; extra?: Record<string, unknown> },
 ): Promise<{ prompt_id: string }> {
-  const extra: Record<string, unknown> = { ...opts?.extra };
+  // Seeing a picture grow is wanted on every view; a server may have previews switched off for its other clients.
+  const extra: Record<string, unknown> = { preview_method: "auto", ...opts?.extra };
   if (opts?.workflow) extra.extra_pnginfo = { ...(extra.extra_pnginfo as object | undefined), workflow: opts.workflow };
   const body: Record<string, unknown> = { prompt, client_id: clientId(), extra_data: extra };
   if (opts?.front) body.front = true;

@@ -1,18 +1,25 @@
 // Using a result again: in Create, in the graph, as an app, or simply once more.
 import { queuePrompt } from "../api/client";
 import type { FileRef, JobDetails } from "../api/types";
-import { valuesFrom } from "../create/values";
+import { type CreateValues, valuesFrom } from "../create/values";
 import { go, setHandoff } from "../state/handoff";
 import { useLive } from "../state/live";
-import { hasHugeNumber, seedsOf, withNewSeeds } from "./settings";
+import { again, randomId } from "./again";
+import { hasHugeNumber, seedsOf } from "./settings";
+
+/** The values of Create's form: those it stored with the job, else what the graph says. */
+function valuesOf(details: JobDetails): Partial<CreateValues> | null {
+  const own = details.workflow.extra_data?.fresco_create;
+  return typeof own === "object" && own !== null ? { ...(own as Partial<CreateValues>), seedLocked: true } : valuesFrom(details.workflow.prompt);
+}
 
 /** Whether Create can show these settings. */
 export function fitsCreate(details: JobDetails): boolean {
-  return valuesFrom(details.workflow.prompt) !== null;
+  return valuesOf(details) !== null;
 }
 
 export function sendToCreate(details: JobDetails): void {
-  const values = valuesFrom(details.workflow.prompt);
+  const values = valuesOf(details);
   if (!values) return;
   setHandoff({ to: "create", values });
   go("#/create");
@@ -21,7 +28,7 @@ export function sendToCreate(details: JobDetails): void {
 /** The picture becomes the start of a new one, with the words that made it. */
 export function startFrom(details: JobDetails, image: FileRef): void {
   // How much to change is Create's to choose: a picture made from nothing changed everything.
-  const { image: _image, mask: _mask, imageSize: _size, denoise: _denoise, ...values } = valuesFrom(details.workflow.prompt) ?? {};
+  const { image: _image, mask: _mask, imageSize: _size, denoise: _denoise, ...values } = valuesOf(details) ?? {};
   setHandoff({ to: "create", values, image, mode: "image" });
   go("#/create");
 }
@@ -49,8 +56,8 @@ const SEED_END = 2 ** 32;
 /** Queues the same graph again. The answer says what the user should know about it, if anything. */
 export async function runAgain(details: JobDetails, newSeed: boolean): Promise<string | null> {
   const { prompt } = details.workflow;
-  const next = newSeed ? withNewSeeds(prompt, workflowOf(details), () => Math.floor(Math.random() * SEED_END)) : { prompt, workflow: workflowOf(details) };
-  await queuePrompt(next.prompt, next.workflow ? { workflow: next.workflow } : undefined);
+  const next = again(details, randomId(), newSeed ? () => Math.floor(Math.random() * SEED_END) : undefined);
+  await queuePrompt(next.prompt, { workflow: next.workflow, extra: next.extra });
   await useLive.getState().refresh().catch(() => undefined);
   return !newSeed && hasHugeNumber(prompt) ? "A number in it is too large for a browser, so the picture may differ." : null;
 }

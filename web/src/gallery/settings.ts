@@ -1,5 +1,5 @@
 // The settings of a result, read from the prompt that made it: named ones for people, and every node for those who want it.
-import type { ApiNode, ApiPrompt, JobDetails, UiWorkflow } from "../api/types";
+import type { ApiNode, ApiPrompt, JobDetails } from "../api/types";
 import { type CreateValues, valuesFrom } from "../create/values";
 import { type Outputs, readOutputs } from "./outputs";
 
@@ -123,24 +123,6 @@ export function seedsOf(prompt: ApiPrompt): SeedPlace[] {
   );
 }
 
-/** The same graph with new seeds, in the prompt and in the saved workflow alike; equal seeds stay equal. */
-export function withNewSeeds(prompt: ApiPrompt, workflow: UiWorkflow | undefined, roll: () => number): { prompt: ApiPrompt; workflow: UiWorkflow | undefined } {
-  const fresh = new Map<number, number>();
-  const next = structuredClone(prompt);
-  const graph = workflow && structuredClone(workflow);
-  for (const { node, input, value } of seedsOf(prompt)) {
-    if (!fresh.has(value)) fresh.set(value, roll());
-    const seed = fresh.get(value) as number;
-    (next[node] as ApiNode).inputs[input] = seed;
-    const widgets = graph?.nodes?.find((n) => String(n.id) === node)?.widgets_values;
-    if (Array.isArray(widgets)) {
-      const at = widgets.indexOf(value);
-      if (at >= 0) widgets[at] = seed;
-    } else if (widgets && widgets[input] === value) widgets[input] = seed;
-  }
-  return { prompt: next, workflow: graph };
-}
-
 /** Whether a whole number in the graph is larger than a browser can repeat exactly. */
 export function hasHugeNumber(prompt: ApiPrompt): boolean {
   return entries(prompt).some(([, node]) => Object.values(node.inputs).some((v) => typeof v === "number" && Number.isInteger(v) && !Number.isSafeInteger(v)));
@@ -174,7 +156,7 @@ export function summarise(details: Pick<JobDetails, "id" | "outputs" | "workflow
 /** How the graph is called: its own name where it has one. */
 function workflowLabel(details: Pick<JobDetails, "workflow">, plain: boolean): string {
   const extra = details.workflow?.extra_data ?? {};
-  const named = [extra.workflow_name, extra.app_name, extra.extra_pnginfo?.workflow?.name].find((n) => typeof n === "string" && n !== "");
+  const named = [extra.fresco_app, extra.extra_pnginfo?.workflow?.name].find((n) => typeof n === "string" && n !== "");
   if (typeof named === "string") return named;
   const count = Object.keys(details.workflow?.prompt ?? {}).length;
   const nodes = `${count} ${count === 1 ? "node" : "nodes"}`;
