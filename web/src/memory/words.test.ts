@@ -70,6 +70,10 @@ describe("eventSentence", () => {
       .toBe("Loaded in part on GPU 0: 1 GB there, 2 GB brought over while it is used");
     expect(eventSentence({ seq: 1, time: 0, kind: "model.evicted", device: "cuda:0", reason: "cuda:0 needs 1 GiB more" })).toBe("Left GPU 0 (cuda:0 needs 1 GiB more)");
     expect(eventSentence({ seq: 1, time: 0, kind: "cleanup.started" })).toBeNull();
+    expect(eventSentence({ seq: 1, time: 0, kind: "plan.computed", decision: "keep", policy: "auto", policy_source: "default" })).toBe("Stays: nothing needs its place");
+    expect(eventSentence({ seq: 1, time: 0, kind: "policy.set", policy: "auto", policy_source: "default", node_id: "1" })).toBeNull();
+    expect(eventSentence({ seq: 1, time: 0, kind: "policy.set", policy: "auto", policy_source: "api", reason: "keep counts: keep set by node 9 (policy_node)" }))
+      .toBe("You chose “Automatic”, but “Keep loaded” is the stronger wish");
   });
 });
 

@@ -149,6 +149,20 @@ export function overruled(model: Model): string | null {
     + "Change it in the workflow, or drop the model to clear its wishes.";
 }
 
+function wishSentence(e: MemoryEvent): string | null {
+  // Every loader says “auto” unless told otherwise; that is no news.
+  if (!e.policy || e.policy_source === "default") return null;
+  const who = e.policy_source === "api" ? "You chose" : e.node_id ? `Node ${e.node_id} asks for` : "A workflow asks for";
+  const wins = /^(\S+) counts/.exec(e.reason ?? "")?.[1];
+  const lost = wins && wins !== e.policy ? `, but “${policyName(wins)}” is the stronger wish` : "";
+  return `${who} “${policyName(e.policy)}”${lost}`;
+}
+
+function stayReason(e: MemoryEvent): string {
+  if (!e.policy || e.policy === "auto") return "nothing needs its place";
+  return `${e.policy_source === "api" ? "you chose" : "a workflow asks for"} “${policyName(e.policy)}”`;
+}
+
 /** One thing that was done or decided, as a sentence without the model's name; null for what is of no interest. */
 export function eventSentence(e: MemoryEvent): string | null {
   const on = e.device ? ` ${at(e.device)}` : "";
@@ -166,8 +180,8 @@ export function eventSentence(e: MemoryEvent): string | null {
     case "model.evicted": return `Left ${deviceName(e.device ?? "cpu")}${because}`;
     case "model.released": return `Left memory${because}`;
     case "model.leak_suspected": return `Its memory did not come back${because}`;
-    case "policy.set": return e.policy ? `A wish for “${policyName(e.policy)}”${because}` : null;
-    case "plan.computed": return e.decision === "keep" ? `Stays${because}` : null;
+    case "policy.set": return wishSentence(e);
+    case "plan.computed": return e.decision === "keep" ? `Stays: ${stayReason(e)}` : null;
     case "retention.conflict": return `Two wishes met${because}`;
     case "retention.overridden": return `Had to move although it is to be kept${because}`;
     case "eject.applied": return `Others made room for it${on}`;

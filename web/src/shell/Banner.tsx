@@ -21,10 +21,10 @@ export function Banner() {
   }, [connected]);
   return (
     <>
-      <div className={css.head}>
+      <header className={css.head}>
         <a href="#/create" className={css.brand}><Logo size={26} /> Fresco</a>
         <ThemeButton />
-      </div>
+      </header>
       <div role="status" className={lost ? css.banner : undefined}>
         {lost && <><Icon name="warning" size={18} /> No connection to Fresco. Trying again; your queue is safe on the server.</>}
       </div>
