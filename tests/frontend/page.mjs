@@ -37,7 +37,14 @@ async function walk(name, viewport) {
   const page = await browser.newPage({ viewport });
   const problems = [];
   page.on("pageerror", (error) => problems.push(String(error)));
-  page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+  // Answers are judged below: a folder of the user that is not there yet is no problem.
+  const refused = (text) => text.startsWith("Failed to load resource");
+  page.on("console", (message) => message.type() === "error" && !refused(message.text()) && problems.push(message.text()));
+  page.on("response", (answer) => {
+    const { pathname } = new URL(answer.url());
+    const absent = answer.status() === 404 && /^(\/api)?(\/v2)?\/userdata(\/|$)/.test(pathname);
+    if (answer.status() >= 400 && !absent) problems.push(`${answer.status()} ${pathname}`);
+  });
   page.on("request", (request) => {
     const { host, protocol } = new URL(request.url());
     if (/^(http|ws)s?:$/.test(protocol) && host !== `127.0.0.1:${port}`) problems.push(`asks ${request.url()}`);

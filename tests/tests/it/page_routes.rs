@@ -59,6 +59,36 @@ fn the_page_is_part_of_the_program() {
 }
 
 #[test]
+fn everything_the_page_names_is_there() {
+    let server = Server::start();
+    let page = server.get("/").expect_status(200).text();
+    let mut names: Vec<&str> = Vec::new();
+    for attribute in [" src=\"", " href=\""] {
+        names.extend(
+            page.split(attribute)
+                .skip(1)
+                .filter_map(|rest| rest.split('"').next()),
+        );
+    }
+    assert!(!names.is_empty(), "{page}");
+    for name in names {
+        assert!(!name.contains(':') && !name.starts_with("//"), "{name}");
+        let path = format!("/{}", name.trim_start_matches("./").trim_start_matches('/'));
+        let file = server.get(&path).expect_status(200);
+        let kind = file.header("content-type").unwrap_or_default();
+        let expected = match path.rsplit('.').next() {
+            Some("js") => "application/javascript; charset=utf-8",
+            Some("css") => "text/css",
+            Some("svg") => "image/svg+xml",
+            _ => kind,
+        };
+        assert_eq!(kind, expected, "{path}");
+        let caching = file.header("cache-control");
+        assert_eq!(caching, Some("no-cache"), "{path}");
+    }
+}
+
+#[test]
 fn other_pages_are_shown_when_asked_for() {
     let status = Server::with(&["--front-end", "status"]);
     let text = status.get("/").expect_status(200).text();
