@@ -1,6 +1,6 @@
 // The canvas: React Flow over the open graph, its gestures turned into edits of the document.
 import {
-  applyNodeChanges, Background, BackgroundVariant, MiniMap, ReactFlow, useReactFlow, type Connection, type Edge, type EdgeChange, type FinalConnectionState, type NodeChange, type OnConnectStartParams,
+  applyNodeChanges, Background, BackgroundVariant, getViewportForBounds, MiniMap, ReactFlow, useReactFlow, useStoreApi, type Connection, type Edge, type EdgeChange, type FinalConnectionState, type NodeChange, type OnConnectStartParams,
 } from "@xyflow/react";
 import "@xyflow/react/dist/base.css";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
@@ -24,12 +24,21 @@ const isNew = (handle: string | null | undefined): boolean => handle === `o${NEW
 /** Shows the whole graph, or the selection. */
 export function useFit(): (ids?: readonly string[], smooth?: boolean) => void {
   const flow = useReactFlow();
+  const store = useStoreApi();
   return useCallback((ids, smooth = true) => {
     const box = boundsOf(theDoc(), theScope(), useInfo.getState().info, ids);
     if (!box) return;
+    const { width, height, minZoom } = store.getState();
     const reduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    void flow.fitBounds(box, { padding: ids ? 0.4 : 0.08, duration: smooth && !reduced ? 200 : 0 });
-  }, [flow]);
+    const whole = getViewportForBounds(box, width, height, minZoom, 1.1, ids ? 0.3 : 0.06);
+    if (!smooth && width < 700 && whole.zoom < 0.6) {
+      // On a phone the whole would be too small to read: begin at its left end.
+      const zoom = 0.6;
+      void flow.setViewport({ x: 16 - box.x * zoom, y: Math.max(16, (height - box.height * zoom) / 2) - box.y * zoom, zoom });
+      return;
+    }
+    void flow.setViewport(whole, { duration: smooth && !reduced ? 200 : 0 });
+  }, [flow, store]);
 }
 
 function point(e: MouseEvent | TouchEvent): { x: number; y: number } {

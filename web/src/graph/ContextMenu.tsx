@@ -34,7 +34,7 @@ export function ContextMenu({ tools }: { tools: Tools }) {
       className={css.menu}
       role="menu"
       aria-label="Actions"
-      style={{ left: Math.min(menu.screen.x, innerWidth - 250), top: Math.max(8, Math.min(menu.screen.y, innerHeight - height)) }}
+      style={{ left: Math.min(menu.screen.x, innerWidth - 300), top: Math.max(8, Math.min(menu.screen.y, innerHeight - height)) }}
       onKeyDown={(e) => {
         e.stopPropagation();
         const all = [...(root.current?.querySelectorAll<HTMLButtonElement>("button") ?? [])];

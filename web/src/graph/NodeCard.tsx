@@ -88,6 +88,13 @@ function useProblem(flat: string) {
   return useGraph((s) => s.errors[flat] ?? Object.entries(s.errors).find(([id]) => id.startsWith(`${flat}:`))?.[1]);
 }
 
+/** A picture that says so where its file is gone. */
+function Shown({ src, alt }: { src: string; alt: string }) {
+  const [gone, setGone] = useState<string | null>(null);
+  if (gone === src) return <span className={css.gone}>This picture is not here.</span>;
+  return <img src={src} alt={alt} loading="lazy" draggable={false} onError={() => setGone(src)} />;
+}
+
 function Pictures({ flat, chosen }: { flat: string; chosen: string | null }) {
   const output = useGraph((s) => s.results[flat]);
   const jobs = useGraph((s) => s.jobs);
@@ -98,12 +105,12 @@ function Pictures({ flat, chosen }: { flat: string; chosen: string | null }) {
   if (made.length > 0) {
     return (
       <div className={`${css.pictures} ${made.length > 1 ? css.many : ""}`}>
-        {made.slice(0, 16).map((file) => <img key={viewUrl(file)} src={viewUrl(file)} alt={`Picture ${file.filename}`} loading="lazy" draggable={false} />)}
+        {made.slice(0, 16).map((file) => <Shown key={viewUrl(file)} src={viewUrl(file, { preview: "webp", quality: 90 })} alt={`Picture ${file.filename}`} />)}
       </div>
     );
   }
   if (words) return <pre className={`${css.words} nowheel nodrag`}>{words}</pre>;
-  return chosen ? <div className={css.pictures}><img src={chosen} alt="The chosen picture" loading="lazy" draggable={false} /></div> : null;
+  return chosen ? <div className={css.pictures}><Shown src={chosen} alt="The chosen picture" /></div> : null;
 }
 
 export const NodeCard = memo(function NodeCard({ id, data, selected }: NodeProps<CardNode>) {

@@ -123,9 +123,9 @@ export function boundsOf(doc: Doc, scope: Scope, info: ObjectInfo | null, ids?: 
   });
   const def = definition(doc, scope);
   if (def && !wanted) {
-    for (const io of [def.inputNode, def.outputNode]) {
-      const [x, y, width, height] = rect(io?.bounding, [0, 0, 120, 60]);
-      boxes.push({ x, y, width, height });
+    for (const [io, ports] of [[def.inputNode, def.inputs], [def.outputNode, def.outputs]] as const) {
+      const [x, y, width] = rect(io?.bounding, [0, 0, 120, 60]);
+      boxes.push({ x, y, width: Math.max(170, width), height: 40 + 22 * (ports.length + 1) });
     }
   }
   if (boxes.length === 0) return null;

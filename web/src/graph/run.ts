@@ -61,7 +61,8 @@ function fail(e: unknown): void {
     useGraph.setState({ errors });
     const count = Object.keys(errors).length;
     const where = count > 0 ? ` ${count === 1 ? "One node needs" : `${count} nodes need`} a look: marked in red.` : e.details ? ` ${e.details}` : "";
-    toast(`${e.message}${/[.!?]$/.test(e.message) ? "" : "."}${where}`, "bad");
+    const message = count > 0 ? "This workflow cannot run yet." : /[.!?]$/.test(e.message) ? e.message : `${e.message}.`;
+    toast(`${message}${where}`, "bad");
   } else {
     toast(e instanceof Error ? e.message : String(e), "bad");
   }

@@ -2,8 +2,8 @@
 import { create } from "zustand";
 import type { NodeOutput } from "../api/types";
 import type { InEnd, OutEnd } from "./connect";
-import type { Doc, NodeId, Scope } from "./format";
-import { definition, emptyDoc, graphAt } from "./format";
+import type { Doc, GNode, NodeId, Scope } from "./format";
+import { definition, emptyDoc, findNode, graphAt } from "./format";
 import type { History } from "./history";
 import { pushed, redone, started, undone } from "./history";
 import type { Wanted } from "./search";
@@ -98,11 +98,31 @@ function validPath(doc: Doc, path: Step[]): Step[] {
   return out;
 }
 
+/** The node that runs under an id, found by the instances on its path. */
+export function nodeAt(doc: Doc, flat: string): GNode | undefined {
+  let scope: Scope = null;
+  let node: GNode | undefined;
+  for (const id of flat.split(":")) {
+    node = findNode(graphAt(doc, scope), id);
+    if (!node) return undefined;
+    scope = node.type;
+  }
+  return node;
+}
+
+const sameNode = (a: GNode | undefined, b: GNode | undefined): boolean => a === b || (a?.inputs === b?.inputs && a?.widgets_values === b?.widgets_values && a?.mode === b?.mode);
+
 export const useGraph = create<GraphState>()((set, get) => {
   const go = (history: History<Doc>) => {
     if (history === get().history) return;
     const path = validPath(history.present, get().path);
     set({ history, ...(path.length === get().path.length ? {} : { path, selected: [], selectedLinks: [] }) });
+  };
+  /** A node that was changed is no longer what the server complained about. */
+  const settle = (before: Doc) => {
+    const { errors, history } = get();
+    const kept = Object.entries(errors).filter(([id]) => sameNode(nodeAt(before, id), nodeAt(history.present, id)));
+    if (kept.length < Object.keys(errors).length) set({ errors: Object.fromEntries(kept) });
   };
   return {
     history: started(emptyDoc()),
@@ -120,9 +140,21 @@ export const useGraph = create<GraphState>()((set, get) => {
     menu: null,
     sheet: null,
     inspector: false,
-    edit: (change, tag) => go(pushed(get().history, change(get().history.present), tag)),
-    undo: () => go(undone(get().history)),
-    redo: () => go(redone(get().history)),
+    edit: (change, tag) => {
+      const before = get().history.present;
+      go(pushed(get().history, change(before), tag));
+      if (tag !== "after-run") settle(before);
+    },
+    undo: () => {
+      const before = get().history.present;
+      go(undone(get().history));
+      settle(before);
+    },
+    redo: () => {
+      const before = get().history.present;
+      go(redone(get().history));
+      settle(before);
+    },
     open: (doc, name, saved) =>
       set((s) => ({
         history: started(doc),
