@@ -1,6 +1,6 @@
 // The two ends of a sub-graph inside it: its inputs on the left, its outputs on the right, and a free place for a new one.
 import { Handle, Position, useUpdateNodeInternals, type NodeProps } from "@xyflow/react";
-import { memo, useEffect, useState } from "react";
+import { memo, useEffect, useRef, useState } from "react";
 import { Icon } from "../ui";
 import { typeColour, typeName } from "./compat";
 import type { IoNode } from "./flow";
@@ -44,7 +44,12 @@ function PortRow({ port, at, side, scope }: { port: Port; at: number; side: "inp
 export const IoCard = memo(function IoCard({ id, data, selected }: NodeProps<IoNode>) {
   const { side, ports, scope } = data;
   const update = useUpdateNodeInternals();
-  useEffect(() => update(id), [id, ports, update]);
+  const measured = useRef(ports);
+  useEffect(() => {
+    if (measured.current === ports) return;
+    measured.current = ports;
+    update(id);
+  }, [id, ports, update]);
   return (
     <div className={`${css.io} ${css[side]} ${selected ? css.selected : ""}`}>
       <h3>{side === "inputs" ? "Inputs" : "Outputs"}</h3>

@@ -1,6 +1,6 @@
 // A node on the canvas: title, sockets, values, progress, pictures and what is wrong with it.
 import { Handle, NodeResizeControl, Position, useStore, useUpdateNodeInternals, type NodeProps } from "@xyflow/react";
-import { memo, useEffect, useMemo, useState } from "react";
+import { memo, useEffect, useMemo, useRef, useState } from "react";
 import { viewUrl } from "../api/client";
 import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
@@ -137,7 +137,13 @@ export const NodeCard = memo(function NodeCard({ id, data, selected }: NodeProps
   const sockets = inputs.filter((i) => !rowInputs.has(i.name));
   const collapsed = Boolean(node.flags?.collapsed);
   const slots = `${collapsed} ${inputs.map((i) => i.key).join()} ${outputs.length} ${rows.length}`;
-  useEffect(() => update(id), [id, slots, update]);
+  // React Flow measures a new node by itself; only sockets that come, go or move later must be told.
+  const measured = useRef(slots);
+  useEffect(() => {
+    if (measured.current === slots) return;
+    measured.current = slots;
+    update(id);
+  }, [id, slots, update]);
 
   const chosen = useMemo(() => {
     const file = chosenFile(rows);
