@@ -2,13 +2,68 @@
 import { useMemo } from "react";
 import { useInfo } from "../state/info";
 import { Button, IconButton } from "../ui";
-import { bypassSelected, foldSelected, muteSelected, removeSelected } from "./actions";
-import { findNode, graphAt } from "./format";
+import type { ObjectInfo } from "../api/types";
+import { bypassSelected, foldSelected, join, muteSelected, removeSelected } from "./actions";
+import { typeName } from "./compat";
+import { refusal, type OutEnd } from "./connect";
+import { disconnect } from "./edits";
+import { definition, findNode, graphAt, INPUT_NODE, linkIndex, same, type Doc, type GNode, type NodeId, type Scope } from "./format";
+import { openPicker } from "./Picker";
+import { inputsOf, outputsOf, type InView } from "./slots";
 import { rowsOf, sortOf, titleOf } from "./rows";
 import { classSpec } from "./schema";
 import { flatId, scopeOf, useGraph } from "./store";
 import { WidgetInput } from "./WidgetInput";
 import css from "./Inspector.module.css";
+
+/** Inputs and what feeds them, so that links can be made without dragging. */
+function Links({ doc, scope, node, info }: { doc: Doc; scope: Scope; node: GNode; info: ObjectInfo | null }) {
+  const inputs = inputsOf(node, classSpec(info, node.type), definition(doc, node.type));
+  if (inputs.length === 0) return null;
+  const graph = graphAt(doc, scope);
+  const source = (view: InView): string => {
+    const link = view.link == null ? undefined : linkIndex(graph).get(String(view.link));
+    return link ? nameOf(doc, scope, { node: link.origin_id, slot: link.origin_slot }, info) : NOTHING;
+  };
+  const open = (view: InView, anchor: HTMLElement) => {
+    const to = { node: node.id, key: view.key };
+    const ends = outputsIn(doc, scope, info).filter((end) => refusal(doc, scope, end, to, info) === null);
+    const names = ends.map((end) => nameOf(doc, scope, end, info));
+    openPicker({ anchor, label: `Source of ${view.label}`, choices: [NOTHING, ...names], value: source(view), many: false, change: (chosen) => {
+      const end = ends[names.indexOf(String(chosen))];
+      if (end) join(end, to);
+      else if (view.link != null) useGraph.getState().edit((d) => disconnect(d, scope, [view.link as NodeId]));
+    } });
+  };
+  return (
+    <div className={css.links}>
+      <h3>Inputs</h3>
+      {inputs.map((view) => (
+        <div key={view.key} className={css.link}>
+          <span title={typeName(view.type)}>{view.label || typeName(view.type)}</span>
+          <Button size="s" onClick={(e) => open(view, e.currentTarget)} aria-label={`${view.label}: from ${source(view)}`}>{source(view)}</Button>
+        </div>
+      ))}
+    </div>
+  );
+}
+
+const NOTHING = "nothing";
+
+function nameOf(doc: Doc, scope: Scope, end: OutEnd, info: ObjectInfo | null): string {
+  const graph = graphAt(doc, scope);
+  if (same(end.node, INPUT_NODE)) return `Inputs: ${definition(doc, scope)?.inputs[end.slot]?.name ?? ""}`;
+  const from = findNode(graph, end.node);
+  if (!from) return NOTHING;
+  const out = outputsOf(from, classSpec(info, from.type), definition(doc, from.type))[end.slot];
+  return `${titleOf(doc, from, info)} (${from.id}): ${out?.label || typeName(out?.type ?? "*")}`;
+}
+
+function outputsIn(doc: Doc, scope: Scope, info: ObjectInfo | null): OutEnd[] {
+  const ports = (definition(doc, scope)?.inputs ?? []).map((_, slot) => ({ node: INPUT_NODE as NodeId, slot }));
+  const nodes = graphAt(doc, scope).nodes.flatMap((n) => outputsOf(n, classSpec(info, n.type), definition(doc, n.type)).map((o) => ({ node: n.id, slot: o.at })));
+  return [...ports, ...nodes];
+}
 
 export function Inspector() {
   const open = useGraph((s) => s.inspector);
@@ -46,6 +101,7 @@ export function Inspector() {
         {rows.map((row) => <WidgetInput key={row.key} row={row} node={flat} large error={problem?.inputs[row.key]} />)}
         {rows.length === 0 && <p className={css.kind}>This node has no values to set.</p>}
       </div>
+      <Links doc={doc} scope={scope} node={node} info={info} />
       <div className={css.actions}>
         <Button size="s" icon="edit" onClick={() => useGraph.setState({ sheet: "rename" })}>Rename</Button>
         <Button size="s" icon="eyeOff" onClick={muteSelected}>{node.mode === 2 ? "Switch on" : "Switch off"}</Button>

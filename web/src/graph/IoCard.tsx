@@ -36,7 +36,7 @@ function PortRow({ port, at, side, scope }: { port: Port; at: number; side: "inp
       )}
       <button type="button" className="nodrag" aria-label={`Remove ${name}`} title="Remove" onClick={() => edit((doc) => removePort(doc, scope, side, at))}><Icon name="close" size={12} /></button>
       <Handle type={side === "inputs" ? "source" : "target"} position={side === "inputs" ? Position.Right : Position.Left} id={side === "inputs" ? outHandle(at) : inHandle(String(at))}
-        className={css.socket} style={{ borderColor: typeColour(type), background: (port.linkIds ?? []).length > 0 ? typeColour(type) : undefined }} aria-label={`${name}, ${typeName(type)}`} />
+        className={css.socket} style={{ borderColor: typeColour(type), background: (port.linkIds ?? []).length > 0 ? typeColour(type) : undefined }} role="img" aria-label={`${name}, ${typeName(type)}`} />
     </li>
   );
 }
@@ -57,7 +57,7 @@ export const IoCard = memo(function IoCard({ id, data, selected }: NodeProps<IoN
         {ports.map((port, at) => <PortRow key={port.id ?? port.name} port={port} at={at} side={side} scope={scope} />)}
         <li className={css.new}>
           <span>new</span>
-          <Handle type={side === "inputs" ? "source" : "target"} position={side === "inputs" ? Position.Right : Position.Left} id={side === "inputs" ? `o${NEW_PORT}` : inHandle(NEW_PORT)} className={css.socket} aria-label={`New ${side === "inputs" ? "input" : "output"}: connect something here`} />
+          <Handle type={side === "inputs" ? "source" : "target"} position={side === "inputs" ? Position.Right : Position.Left} id={side === "inputs" ? `o${NEW_PORT}` : inHandle(NEW_PORT)} className={css.socket} role="img" aria-label={`New ${side === "inputs" ? "input" : "output"}: connect something here`} />
         </li>
       </ul>
     </div>

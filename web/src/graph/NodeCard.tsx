@@ -43,6 +43,7 @@ function Socket({ view, side, node }: { view: InView | OutView; side: "in" | "ou
       className={`${css.socket} ${dim ? css.dim : ""} ${linked ? css.filled : ""} ${"key" in view && view.optional && !linked ? css.optional : ""}`}
       style={{ borderColor: typeColour(view.type), background: linked ? typeColour(view.type) : undefined }}
       title={`${view.label}: ${typeName(view.type)}`}
+      role="img"
       aria-label={`${side === "in" ? "Input" : "Output"} ${view.label} of node ${node}, ${typeName(view.type)}`}
     />
   );
@@ -181,7 +182,7 @@ export const NodeCard = memo(function NodeCard({ id, data, selected }: NodeProps
         void uploadTo(file, (v) => edit((d) => drop.set(d, v)));
       } : undefined}
     >
-      <div className={css.title} style={head ? { background: head, color: inkOn(head) } : undefined} onDoubleClick={(e) => {
+      <div className={css.title} style={head && !muted && !bypassed ? { background: head, color: inkOn(head) } : undefined} onDoubleClick={(e) => {
         e.stopPropagation();
         if (sort === "instance") useGraph.getState().enter({ def: node.type, node: node.id });
         else setRenaming(true);
