@@ -8,7 +8,7 @@ import { familyOf, presetOf, SIDE_MAX, SIDE_MIN, sizePresets, snap } from "./fam
 import { Loras } from "./Loras";
 import { modelLabel } from "./modelLabel";
 import { Presets } from "./Presets";
-import { type CreateValues, modeOf, rollSeed, SEED_MAX, STEPS_MAX, withModel } from "./values";
+import { type CreateValues, modeOf, rollSeed, STEPS_MAX, withModel } from "./values";
 import css from "./Settings.module.css";
 
 export interface SettingsProps {
@@ -53,7 +53,7 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
       <Field label="Seed" error={fields.seed} hint={values.seedLocked ? "Locked: the same seed gives the same picture." : "A new one for every picture."}>
         <div className={css.row}>
           <NumberField value={values.seed} min={0} max={Number.MAX_SAFE_INTEGER} step={1} onChange={(seed) => set({ seed: Math.round(seed), seedLocked: true })} />
-          <IconButton variant="plain" label="Roll a new seed" icon="dice" onClick={() => set({ seed: rollSeed() % SEED_MAX })} />
+          <IconButton variant="plain" label="Roll a new seed" icon="dice" onClick={() => set({ seed: rollSeed() })} />
           <IconButton variant="plain" label="Keep this seed" icon={values.seedLocked ? "lock" : "unlock"} pressed={values.seedLocked} onClick={() => set({ seedLocked: !values.seedLocked })} />
         </div>
       </Field>

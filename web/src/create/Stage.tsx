@@ -1,5 +1,5 @@
 // The pictures of the press that is looked at: one large, several as a grid, with what can be done next.
-import { useState } from "react";
+import { memo, useState } from "react";
 import type { FileRef, Job } from "../api/types";
 import { jobDetails } from "../state/live";
 import { Button, toast } from "../ui";
@@ -16,7 +16,8 @@ export interface Opened {
   file: FileRef;
 }
 
-export function Stage({ group }: { group: Group }) {
+/** Typing in the form must not draw it again. */
+export const Stage = memo(function Stage({ group }: { group: Group }) {
   const [opened, setOpened] = useState<Opened | null>(null);
   const many = group.jobs.length > 1;
   const active = group.jobs.filter(isActive);
@@ -35,7 +36,7 @@ export function Stage({ group }: { group: Group }) {
       {opened && <Viewer group={group} at={opened} onMove={setOpened} onClose={() => setOpened(null)} />}
     </div>
   );
-}
+});
 
 /** Asks for a failed or cancelled picture once more, as it was. */
 async function again(job: Job): Promise<void> {

@@ -1,5 +1,5 @@
 // Recent presses as small pictures, newest first; what runs and waits is among them.
-import { useState } from "react";
+import { memo, useState } from "react";
 import { viewUrl } from "../api/client";
 import { Icon } from "../ui";
 import { type Group, hasPicture, isActive } from "./groups";
@@ -14,7 +14,7 @@ export interface StripProps {
 
 const SHOWN = 24;
 
-export function Strip({ groups, shown, onShow }: StripProps) {
+export const Strip = memo(function Strip({ groups, shown, onShow }: StripProps) {
   // What was cancelled is only shown while it is looked at.
   const listed = groups.filter((g) => g.id === shown || g.jobs.some((j) => j.status !== "cancelled"));
   return (
@@ -25,7 +25,7 @@ export function Strip({ groups, shown, onShow }: StripProps) {
       <a className={css.all} href="#/gallery">All pictures</a>
     </nav>
   );
-}
+});
 
 function Thumb({ group, current, onShow }: { group: Group; current: boolean; onShow(): void }) {
   const done = group.jobs.find(hasPicture);

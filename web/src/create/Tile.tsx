@@ -1,5 +1,5 @@
 // One picture of a press: waiting, growing, done, failed or cancelled.
-import { useEffect, useRef, useState } from "react";
+import { type CSSProperties, useEffect, useRef, useState } from "react";
 import { viewUrl } from "../api/client";
 import type { FileRef, Job } from "../api/types";
 import { useLive } from "../state/live";
@@ -26,18 +26,18 @@ export function Tile({ job, small, onOpen, onCancel, onRetry }: TileProps) {
   const details = useDetails(job);
   const values = valuesOf(details);
   const files = picturesOf(details);
-  const ratio = values ? `${values.width} / ${values.height}` : "1";
+  const ratio = values ? values.width / values.height : 1;
   const alt = values?.prompt.trim() || "A picture without words";
   const running = job.status === "in_progress";
   const grown = useLastPreview(job.id);
 
   if (job.status === "completed" && details && files.length === 0) {
-    return <div className={css.frame} style={{ aspectRatio: ratio }}><div className={css.middle}><Icon name="info" size={28} /><p>This job made no picture.</p></div></div>;
+    return <div className={css.frame} style={shape(ratio)}><div className={css.middle}><Icon name="info" size={28} /><p>This job made no picture.</p></div></div>;
   }
   if (job.status === "completed") {
     return (
       <>
-        {files.length === 0 && <Growing url={grown} ratio={ratio} />}
+        {files.length === 0 && <div className={css.frame} style={shape(ratio)}><Growing url={grown} /></div>}
         {files.map((file) => (
           <Finished key={file.filename} file={file} under={grown} ratio={ratio} alt={alt} onOpen={() => onOpen(file)} />
         ))}
@@ -49,22 +49,27 @@ export function Tile({ job, small, onOpen, onCancel, onRetry }: TileProps) {
   }
   if (job.status === "cancelled") {
     return (
-      <div className={css.frame} style={{ aspectRatio: ratio }}>
+      <div className={css.frame} style={shape(ratio)}>
         <div className={css.middle}><Icon name="close" size={28} /><p>Cancelled</p><Button size="s" icon="refresh" onClick={onRetry}>Try again</Button></div>
       </div>
     );
   }
-  if (!running) return <div className={css.frame} style={{ aspectRatio: ratio }}><Waiting job={job} onCancel={onCancel} /></div>;
+  if (!running) return <div className={css.frame} style={shape(ratio)}><Waiting job={job} onCancel={onCancel} /></div>;
   const words = <Running job={job} small={small} onCancel={onCancel} />;
   return (
     <>
-      <div className={css.frame} style={{ aspectRatio: ratio }}>
-        <Growing url={grown} ratio={ratio} alt={`Growing: ${alt}`} />
+      <div className={css.frame} style={shape(ratio)}>
+        <Growing url={grown} alt={`Growing: ${alt}`} />
         {small && <div className={css.overlay}>{words}</div>}
       </div>
       {!small && <div className={css.below}>{words}</div>}
     </>
   );
+}
+
+/** A frame has the shape of its picture and never grows out of sight. */
+function shape(ratio: number): CSSProperties {
+  return { aspectRatio: ratio, "--ratio": ratio } as CSSProperties;
 }
 
 /** The last preview of a job stays until its picture is there. */
@@ -75,29 +80,29 @@ function useLastPreview(id: string): string | null {
   return last.current;
 }
 
-function Growing({ url, ratio, alt }: { url: string | null; ratio: string; alt?: string }) {
-  if (!url) return <div className={css.shimmer} style={{ aspectRatio: ratio }} />;
+function Growing({ url, alt }: { url: string | null; alt?: string }) {
+  if (!url) return <div className={css.shimmer} />;
   return <img className={css.image} src={url} alt={alt ?? ""} />;
 }
 
 /** Comes in over what was there before, once it is loaded. */
-function Finished({ file, under, ratio, alt, onOpen }: { file: FileRef; under: string | null; ratio: string; alt: string; onOpen(): void }) {
+function Finished({ file, under, ratio, alt, onOpen }: { file: FileRef; under: string | null; ratio: number; alt: string; onOpen(): void }) {
   const [state, setState] = useState<"loading" | "loaded" | "gone">("loading");
   // Graphs of others do not always say how large their pictures are.
   const [own, setOwn] = useState(ratio);
   if (state === "gone") {
     return (
-      <div className={css.frame} style={{ aspectRatio: ratio }}>
+      <div className={css.frame} style={shape(ratio)}>
         <span className={css.middle} role="img" aria-label={`${alt} (the file is gone)`}><Icon name="image" size={28} />The file is gone</span>
       </div>
     );
   }
   return (
-    <button type="button" className={css.frame} style={{ aspectRatio: own }} onClick={onOpen} title="Look at it in large">
+    <button type="button" className={css.frame} style={shape(own)} onClick={onOpen} title="Look at it in large">
       {under && state === "loading" && <img className={css.image} src={under} alt="" />}
       <img className={`${css.image} ${under ? css.over : ""}`} src={viewUrl(file)} alt={alt} decoding="async" onError={() => setState("gone")} onLoad={(e) => {
         setState("loaded");
-        setOwn(`${e.currentTarget.naturalWidth} / ${e.currentTarget.naturalHeight}`);
+        setOwn(e.currentTarget.naturalWidth / e.currentTarget.naturalHeight);
       }} />
     </button>
   );

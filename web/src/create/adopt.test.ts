@@ -17,6 +17,6 @@ describe("adopted", () => {
   });
 
   it("takes a picture alone without touching the words", () => {
-    expect(adopted({ ...form, image: null }, { image: picture, mask: null }, [])).toMatchObject({ prompt: "mine", image: picture, seedLocked: false });
+    expect(adopted({ ...form, image: null, denoise: 1 }, { image: picture, mask: null }, [])).toMatchObject({ prompt: "mine", image: picture, seedLocked: false, denoise: 0.6 });
   });
 });

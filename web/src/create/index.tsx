@@ -29,6 +29,7 @@ export default function Create() {
   const info = useInfo();
   const jobs = useLive((s) => s.jobs);
   const loaded = useLive((s) => s.loaded);
+  const connected = useLive((s) => s.connected);
   const painter = usePainter();
   const models = info.models("checkpoints");
   const prompt = useRef<HTMLTextAreaElement>(null);
@@ -37,7 +38,8 @@ export default function Create() {
   const [sending, setSending] = useState(false);
   const [over, setOver] = useState(false);
 
-  useEffect(() => void info.load().catch(() => undefined), [info]);
+  // Asked once, and again when the server is back; not after every failure, which would never end.
+  useEffect(() => void useInfo.getState().load().catch(() => undefined), [connected]);
   useEffect(() => adoptModel(models), [models]);
   useEffect(() => watchPace(), []);
   useHandoff();
@@ -157,7 +159,11 @@ function useHandoff() {
   useEffect(() => {
     const take = () => {
       const left = takeHandoff("create");
-      if (left) void adopt({ ...left.values, ...(left.image && { image: left.image, mask: null }) }, left.mode === "inpaint");
+      if (!left) return;
+      // Whoever starts from a picture wants another one, so its seed stays behind.
+      const { seed, ...rest } = left.values ?? {};
+      const values = left.image ? { ...rest, image: left.image, mask: null } : { ...rest, ...(seed !== undefined && { seed }) };
+      void adopt(values, left.mode === "inpaint");
     };
     take();
     return onHandoff(take);

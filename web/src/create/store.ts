@@ -40,6 +40,9 @@ function save(values: CreateValues) {
   saving = setTimeout(() => remember(KEY, values), 200);
 }
 
+// The last keystrokes before a reload count too.
+if (typeof addEventListener === "function") addEventListener("pagehide", () => remember(KEY, useCreate.getState().values));
+
 export const useCreate = create<CreateState>()((set, get) => ({
   values: cleaned(remembered(KEY, null)),
   shown: null,
