@@ -81,8 +81,20 @@ function useLastPreview(id: string): string | null {
 }
 
 function Growing({ url, alt }: { url: string | null; alt?: string }) {
-  if (!url) return <div className={css.shimmer} />;
-  return <img className={css.image} src={url} alt={alt ?? ""} />;
+  const [shown, setShown] = useState<string | null>(null);
+  // The next preview is decoded before it takes the place of the last one; otherwise the frame is empty in between.
+  useEffect(() => {
+    if (!url) return;
+    let gone = false;
+    const next = new Image();
+    next.src = url;
+    next.decode().then(() => !gone && setShown(url), () => undefined);
+    return () => {
+      gone = true;
+    };
+  }, [url]);
+  if (!shown) return <div className={css.shimmer} />;
+  return <img className={css.image} src={shown} alt={alt ?? ""} />;
 }
 
 /** Comes in over what was there before, once it is loaded. */
