@@ -1,5 +1,5 @@
 // The picture to start from: dropped, pasted or chosen; how much of it may change, and where.
-import { useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { viewUrl } from "../api/client";
 import { Button, DropZone, Field, IconButton, Slider } from "../ui";
 import { usePainter } from "./painter";
@@ -27,9 +27,16 @@ export function changeWords(denoise: number): string {
 export function StartPicture({ values, set, update, onFile, busy, error }: StartPictureProps) {
   const paint = usePainter((s) => s.start);
   const [gone, setGone] = useState<string | null>(null);
+  const [removed, setRemoved] = useState(false);
+  const zone = useRef<HTMLDivElement>(null);
+  // The button that was pressed is gone; the focus goes to what took its place.
+  useEffect(() => {
+    if (removed && !values.image) zone.current?.querySelector("input")?.focus({ preventScroll: true });
+    setRemoved(false);
+  }, [removed, values.image]);
   if (!values.image) {
     return (
-      <div>
+      <div ref={zone}>
         <DropZone compact accept="image/*" onFile={onFile} icon="image" label={busy ? "Sending the picture…" : "Start from a picture"} hint="Optional: drop, paste or choose one" />
         {error && <p className={css.error} role="alert">{error}</p>}
       </div>
@@ -52,7 +59,10 @@ export function StartPicture({ values, set, update, onFile, busy, error }: Start
             {area && <Button size="s" variant="quiet" onClick={() => update((v) => withMask(v, null))}>Whole picture</Button>}
           </div>
         </div>
-        <IconButton label="Remove the start picture" icon="close" onClick={() => update(withoutImage)} />
+        <IconButton label="Remove the start picture" icon="close" onClick={() => {
+          setRemoved(true);
+          update(withoutImage);
+        }} />
       </div>
       <Field label="How much to change" hint={changeWords(values.denoise)} error={error}>
         <Slider value={values.denoise} min={0.05} max={1} step={0.05} onChange={(denoise) => set({ denoise })} />

@@ -58,6 +58,17 @@ export default function Create() {
     }
   }, [update]);
 
+  // Works wherever the focus is, also when it is nowhere.
+  useEffect(() => {
+    const enter = (e: KeyboardEvent) => {
+      if (e.key !== "Enter" || !(e.ctrlKey || e.metaKey) || document.querySelector("dialog[open]")) return;
+      e.preventDefault();
+      button.current?.click();
+    };
+    document.addEventListener("keydown", enter);
+    return () => document.removeEventListener("keydown", enter);
+  }, []);
+
   // A picture may be pasted anywhere on the page.
   useEffect(() => {
     const paste = (e: ClipboardEvent) => {
@@ -93,11 +104,6 @@ export default function Create() {
   }
   return (
     <div className={css.create} data-over={over || undefined}
-      onKeyDown={(e) => {
-        if (e.key !== "Enter" || !(e.ctrlKey || e.metaKey) || (e.target as HTMLElement).closest("dialog")) return;
-        e.preventDefault();
-        button.current?.click();
-      }}
       onDragEnter={(e) => e.dataTransfer.types.includes("Files") && setOver(true)}
       onDragOver={(e) => e.preventDefault()}
       onDragLeave={(e) => !e.currentTarget.contains(e.relatedTarget as Node | null) && setOver(false)}
