@@ -10,8 +10,6 @@ import { definition, emptyDoc, findNode, graphAt } from "./format";
 import { promptOf, queueDoc } from "./run";
 import { selection, theDoc, theScope, useGraph } from "./store";
 import { go, setHandoff } from "../state/handoff";
-import type { UiWorkflow } from "../api/types";
-import { go, setHandoff } from "../state/handoff";
 import { useInfo } from "../state/info";
 
 export interface Command {
@@ -88,10 +86,6 @@ export const COMMANDS: Command[] = [
   { id: "export", label: "Download as workflow", icon: "download", where: "file", run: () => download(`${fileName()}.json`, theDoc()) },
   { id: "exportApi", label: "Download for the API", icon: "download", where: "file", run: async () => {
     await promptOf(theDoc()).then((i) => download(`${fileName()}-api.json`, i.prompt), failed);
-  } },
-  { id: "app", label: "Use as an app", icon: "apps", where: "file", run: () => {
-    setHandoff({ to: "apps", workflow: theDoc() as unknown as UiWorkflow });
-    go("#/apps");
   } },
   { id: "app", label: "Use as an app", icon: "apps", where: "file", run: () => {
     setHandoff({ to: "apps", workflow: theDoc() as unknown as UiWorkflow });
