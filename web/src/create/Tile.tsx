@@ -31,7 +31,8 @@ export function Tile({ job, small, onOpen, onCancel, onRetry }: TileProps) {
   const running = job.status === "in_progress";
   const grown = useLastPreview(job.id);
 
-  if (job.status === "completed" && details && files.length === 0) {
+  // Details from before the end are no answer yet.
+  if (job.status === "completed" && details?.status === "completed" && files.length === 0) {
     return <div className={css.frame} style={shape(ratio)}><div className={css.middle}><Icon name="info" size={28} /><p>This job made no picture.</p></div></div>;
   }
   if (job.status === "completed") {
