@@ -14,6 +14,7 @@ import time
 import types
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from safetensors.torch import load
 
 import captions
@@ -86,7 +87,8 @@ def main() -> None:
 
     def loss_of(z, t, noise, words):
         a = abar[t][:, None, None, None]
-        with torch.autocast(args.device, dtype=torch.bfloat16):
+        # Plain products: what is called flash attention is slow backwards on a CPU.
+        with torch.autocast(args.device, dtype=torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
             made = net.unet(a.sqrt() * z + (1 - a).sqrt() * noise, t, net.text(words)).float()
         return ((made - noise).square().mean((1, 2, 3)) * weight[t]).mean()
 
