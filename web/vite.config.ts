@@ -25,6 +25,8 @@ export default defineConfig({
     outDir: "dist",
     target: "es2022",
     sourcemap: false,
+    // The licences of what is in the bundle travel with it.
+    license: { fileName: "licenses.md" },
     reportCompressedSize: true,
     modulePreload: { polyfill: false },
     rollupOptions: {
