@@ -3,24 +3,26 @@
 import pathlib
 import random
 
-from words import COLOURS, COUNTS, SYNONYMS, article, plural  # noqa: F401
+from roster import ALSO_SAY, CALLED, KEEP, OWNER
+from words import COLOURS, COUNTS, SCENES, SYNONYMS, article, plural
 
 # Stands for any word the model was never shown; see `unknown` below. The id of a token no caption has.
 UNKNOWN = "\u00a4"
 CAN_BE_RECOLOURED = {"Objects", "Travel & Places", "Food & Drink", "Animals & Nature", "Activities"}
-WEIGHTS = {"Smileys & Emotion": 0.25, "Symbols": 0.5, "People & Body": 0.6}
+SHAPES = {"heart", "circle", "square", "triangle", "broken heart", "right arrow", "up arrow"}
+WEIGHTS = {"Smileys & Emotion": 0.7, "Symbols": 0.6, "People & Body": 0.7}
+# Other words for a colour; the last three only of things that are made by somebody.
 ALSO = {"gray": ["grey"], "purple": ["violet"], "yellow": ["golden"]}
-FILLERS = ["cute", "beautiful", "nice", "lovely", "pretty", "single", "simple", "colourful", "cool", "funny"]
+MADE = {"gray": "silver", "brown": "wooden", "yellow": "gold"}
+FILLERS = (
+    "cute beautiful nice lovely pretty single simple colourful cool funny happy friendly old new fluffy shiny fresh sleepy"
+    " little small big magic burning hot cold sitting flying running standing wild young full open modern"
+).split()
 FRAMES = [
     "a picture of {}", "a picture of {}", "an emoji of {}", "an icon of {}", "a drawing of {}", "an illustration of {}",
     "a cartoon of {}", "an image of {}", "clip art of {}", "a painting of {}", "a photo of {}", "show me {}", "{} alone",
+    "draw {}", "{}, flat", "{}, flat design", "{}, minimal", "{}, cartoon style",
 ]  # fmt: skip
-STYLES = {
-    "3d": [", 3d", ", 3d render", ", 3d icon", ", shiny 3d", " in 3d"],
-    "flat": [", flat", ", flat design", ", flat icon", ", minimal"],
-    "soft": [", soft shading", ", smooth colours", ", gradient"],
-    "noto": [", cartoon", ", cartoon style", ", emoji style"],
-}
 HELD_OUT = {line.strip() for line in (pathlib.Path(__file__).parent / "prompts.txt").read_text().splitlines()}
 
 
@@ -28,48 +30,61 @@ def coloured(name: str) -> bool:
     return any(c in name.split() for c in [*COLOURS, "grey", "golden", "gold", "violet"])
 
 
-class Recipes:
-    """Draws recipes from the packed pictures' index."""
+def plain(name: str) -> str:
+    return name.replace("-", " ").replace("womans ", "").replace("mans ", "")
 
-    def __init__(self, index: list[dict], seed: int) -> None:
-        self.index = index
+
+def chosen(index: list[dict]) -> list[dict]:
+    """The pictures that are used: one for each thing of the roster, with all that it may be called, the usual word first."""
+    rank = {"flat": 0, "noto": 1, "soft": 2, "3d": 3}
+    best: dict[str, dict] = {}
+    for entry in index:
+        key = entry["icon"]
+        if key not in best or rank[entry["set"]] < rank[best[key]["set"]]:
+            best[key] = entry
+    taken = {CALLED.get(name, plain(name)): name for name in KEEP} | OWNER
+    things = []
+    for name in KEEP:
+        words = [CALLED.get(name, plain(name))]
+        for word in [*SYNONYMS.get(name, []), *ALSO_SAY.get(name, []), *(w for w, n in OWNER.items() if n == name)]:
+            if taken.setdefault(word, name) == name and word not in words:
+                words.append(word)
+        # Keywords of emojilib that no other thing has.
+        keys = [key for key in best[name]["keys"] if taken.setdefault(key, name) == name and key not in words]
+        things.append(best[name] | {"say": words, "keys": keys[:4]})
+    return things
+
+
+class Recipes:
+    """Draws recipes from the chosen pictures."""
+
+    def __init__(self, things: list[dict], seed: int) -> None:
+        self.index = things
         self.random = random.Random(seed)
-        # By name first, so that a thing in four sets is not four times as frequent as one in one set.
-        self.things: dict[str, list[int]] = {}
-        for i, entry in enumerate(index):
-            self.things.setdefault(entry["name"], []).append(i)
-        self.names = sorted(self.things)
-        self.weights = [
-            WEIGHTS.get(index[self.things[n][0]]["category"], 1.0) * (2.0 if n.replace(" ", "-") in SYNONYMS else 1.0)
-            for n in self.names
-        ]
+        self.weights = [WEIGHTS.get(t["category"], 1.0) for t in things]
         whole = ("Objects", "Food & Drink", "Animals & Nature", "Activities", "Travel & Places")
-        self.simple = [n for n in self.names if len(n.split()) <= 2 and index[self.things[n][0]]["category"] in whole]
-        self.simple_weights = [3.0 if n.replace(" ", "-") in SYNONYMS or " " not in n else 1.0 for n in self.simple]
+        fits = [t["category"] in whole and len(t["say"][0].split()) <= 2 or t["say"][0] in SHAPES for t in things]
+        self.simple = [float(f) for f in fits]
 
     def thing(self, simple: bool, want_colour: float) -> tuple[int, int, str]:
         """A picture, the colour it is to get (-1: its own), and what to call it, colour included."""
         r = self.random
-        names, weights = (self.simple, self.simple_weights) if simple else (self.names, self.weights)
-        pick = r.choice(self.things[r.choices(names, weights)[0]])
+        pick = r.choices(range(len(self.index)), self.simple if simple else self.weights)[0]
         entry = self.index[pick]
-        roll = r.random()
-        if entry["say"] and roll < 0.5:
-            name = r.choice(entry["say"])
-        elif entry["keys"] and roll > 0.91 and not simple:
+        name = entry["say"][0] if r.random() < 0.55 else r.choice(entry["say"])
+        if entry["keys"] and not simple and r.random() < 0.06:
             name = r.choice(entry["keys"])
-        else:
-            name = entry["name"]
-        free = [n for n in [entry["name"], *entry["say"]] if not coloured(n)]
-        can = entry["category"] in CAN_BE_RECOLOURED and entry["share"] >= 0.35 and free
+        free = [n for n in entry["say"] if not coloured(n)]
+        can = (entry["category"] in CAN_BE_RECOLOURED and entry["share"] >= 0.35 or entry["say"][0] in SHAPES) and free
         if can and r.random() < want_colour:
-            target = r.choices(range(len(COLOURS)), [5, 3, 4, 5, 5, 4, 4, 2, 3, 2, 2])[0]
+            target = r.choices(range(len(COLOURS)), [5, 3, 4, 5, 5, 4, 4, 3, 3, 3, 2])[0]
             word = COLOURS[target]
-            word = r.choice([word, word, *ALSO.get(word, [])])
-            name = r.choice(free)
+            also = ALSO.get(word, []) + ([MADE[word]] if word in MADE and entry["category"] in ("Objects", "Travel & Places") else [])
+            word = r.choice([word, word, *also])
+            name = free[0] if r.random() < 0.6 else r.choice(free)
             own = COLOURS[target] == entry["colour"]
             return pick, -1 if own else target, f"{word} {name}"
-        if not coloured(name) and entry["share"] > 0.5 and entry["colour"] and r.random() < 0.4:
+        if not coloured(name) and entry["share"] > 0.5 and entry["colour"] and r.random() < 0.3:
             name = f"{entry['colour']} {name}"
         return pick, -1, name
 
@@ -78,16 +93,18 @@ class Recipes:
         r = self.random
         roll = r.random()
         some = " ".join([UNKNOWN] * r.randint(1, 4))
-        if roll < 0.05:
+        if roll < 0.04:
             return f"{text}, {some}"
-        if roll < 0.08:
+        if roll < 0.06:
             return f"{some} {text}"
-        if roll < 0.12 and text.startswith("a "):
+        if roll < 0.10 and text.startswith("a "):
             return f"a {UNKNOWN} {text[2:]}"
+        if roll < 0.13:
+            return f"{text} {r.choice(['in', 'on', 'with', 'at'])} a {UNKNOWN}"
         return text
 
     def draw(self) -> dict:
-        """items: (picture, centre x, centre y, size, mirrored, colour or -1); background: -1 white, or a colour."""
+        """items: (picture, centre x, centre y, size, mirrored, colour or -1); background: -1 white, or a colour or scene."""
         while True:
             recipe = self.attempt()
             if recipe["caption"] not in HELD_OUT:
@@ -98,88 +115,77 @@ class Recipes:
         r = self.random
         background, behind = -1, ""
         roll = r.random()
-        if roll < 0.06:
+        if roll < 0.05:
             background = r.randrange(len(COLOURS))
             behind = r.choice([" on a {} background", ", {} background", " with a {} background", " on {}"]).format(COLOURS[background])
-        elif roll < 0.11:
+        elif roll < 0.08:
             behind = r.choice([" on a white background", ", white background", ", plain background"])
+        elif roll < 0.18:
+            scene = r.randrange(len(SCENES))
+            ground, words = SCENES[scene]
+            background = -1 if ground is None else len(COLOURS) + scene
+            behind = " " + r.choice(words)
         kind = r.random()
         if kind < 0.80:
-            items, text, pick = self.one()
+            items, text = self.one()
         elif kind < 0.88:
-            items, text, pick = self.several()
+            items, text = self.several()
         else:
-            items, text, pick = self.two()
-        if r.random() < 0.22:
-            text += r.choice(STYLES[self.index[pick]["set"]])
+            items, text = self.two()
         return {"items": items, "background": background, "caption": text + behind}
 
     def one(self):
         r = self.random
-        pick, colour, name = self.thing(False, 0.32)
-        size, roll = r.uniform(0.9, 1.04), r.random()
-        if roll < 0.04:
-            size, name = r.uniform(0.4, 0.55), r.choice(["small ", "tiny ", "little "]) + name
-        elif roll < 0.07:
-            size, name = r.uniform(1.0, 1.08), r.choice(["big ", "large ", "huge "]) + name
-        elif roll < 0.17:
+        pick, colour, name = self.thing(False, 0.33)
+        size, roll = r.uniform(0.9, 1.02), r.random()
+        if roll < 0.03:
+            size, name = r.uniform(0.45, 0.6), r.choice(["small ", "tiny ", "little "]) + name
+        elif roll < 0.06:
+            size, name = r.uniform(1.0, 1.05), r.choice(["big ", "large ", "huge "]) + name
+        elif roll < 0.20:
             name = f"{r.choice(FILLERS)} {name}"
         slack = max(0.0, (1 - size * 0.91) / 2)
         x, y = 0.5 + r.uniform(-slack, slack) * 0.6, 0.5 + r.uniform(-slack, slack) * 0.6
-        mirrored = self.index[pick]["category"] != "Symbols" and r.random() < 0.4
+        mirrored = self.index[pick]["category"] != "Symbols" and r.random() < 0.25
         roll = r.random()
-        if roll < 0.62:
+        if roll < 0.68:
             text = article(name)
-        elif roll < 0.76:
+        elif roll < 0.82:
             text = name
-        elif roll < 0.79:
+        elif roll < 0.86:
             text = f"the {name}"
         else:
             text = r.choice(FRAMES).format(article(name))
-        return [(pick, x, y, size, mirrored, colour)], text, pick
+        return [(pick, x, y, size, mirrored, colour)], text
 
     def several(self):
         r = self.random
-        pick, colour, name = self.thing(True, 0.5)
+        pick, colour, name = self.thing(True, 0.45)
         count = r.choices([2, 3, 4], [6, 3, 1])[0]
+        places = {
+            2: [(0.26, 0.5, 0.53), (0.74, 0.5, 0.53)],
+            3: [(0.5, 0.28, 0.47), (0.25, 0.73, 0.47), (0.75, 0.73, 0.47)],
+            4: [(0.27, 0.27, 0.46), (0.73, 0.27, 0.46), (0.27, 0.73, 0.46), (0.73, 0.73, 0.46)],
+        }[count]
         text = f"{COUNTS[count]} {plural(name)}"
-        if r.random() < 0.15:
-            text = r.choice(FRAMES).format(text)
-        if count == 2:
-            size = r.uniform(0.48, 0.53)
-            places = [(0.26, 0.5), (0.74, 0.5)]
-        elif count == 3:
-            size = r.uniform(0.42, 0.48)
-            places = r.choice([[(0.27, 0.7), (0.73, 0.7), (0.5, 0.27)], [(0.25, 0.3), (0.75, 0.3), (0.5, 0.74)]])
-        else:
-            size = r.uniform(0.42, 0.48)
-            places = [(0.27, 0.27), (0.73, 0.27), (0.27, 0.73), (0.73, 0.73)]
-        return [(pick, x, y, size, False, colour) for x, y in places], text, pick
+        if count == 2 and r.random() < 0.2:
+            text = f"a pair of {plural(name)}"
+        return [(pick, *place, False, colour) for place in places], text
 
     def two(self):
         r = self.random
-        first, first_colour, a = self.thing(True, 0.4)
-        second, second_colour, b = self.thing(True, 0.4)
-        # Both from the same set where there is a choice: one picture, one style.
-        style = self.index[first]["set"]
-        same = [i for i in self.things[self.index[second]["name"]] if self.index[i]["set"] == style]
-        if same and second_colour == -1 and self.index[same[0]]["colour"] == self.index[second]["colour"]:
-            second = same[0]
+        (first, first_colour, a), (second, second_colour, b) = self.thing(True, 0.3), self.thing(True, 0.3)
         a, b = article(a), article(b)
-        size = r.uniform(0.48, 0.53)
+        size = r.uniform(0.49, 0.53)
         roll = r.random()
-        if roll < 0.30:
+        if roll < 0.34:
             places = [(0.5, 0.26, size), (0.5, 0.75, size)]
             text = f"{a} {r.choice(['over', 'above', 'on top of', 'on', 'flying over'])} {b}"
         elif roll < 0.42:
             places = [(0.5, 0.75, size), (0.5, 0.26, size)]
             text = f"{a} {r.choice(['under', 'below', 'beneath'])} {b}"
-        elif roll < 0.80:
+        else:
             places = [(0.26, 0.5, size), (0.74, 0.5, size)]
             text = f"{a} {r.choice(['and', 'and', 'next to', 'beside', 'with', 'near'])} {b}"
-        else:
-            # The second is small and lies on the first: a house with a blue door.
-            places = [(0.5, 0.48, r.uniform(0.92, 1.0)), (0.5, r.uniform(0.68, 0.76), r.uniform(0.34, 0.42))]
-            text = f"{a} {r.choice(['with', 'behind', 'holding', 'with'])} {b}"
         items = [(first, *places[0], False, first_colour), (second, *places[1], False, second_colour)]
-        return items, text, first
+        return items, text

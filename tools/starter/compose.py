@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 import torch.nn.functional as F
 
-from words import COLOURS
+from words import COLOURS, SCENES
 
 # For each colour: hue, least saturation, factor of saturation, and a line for brightness (v -> a + b v).
 RECOLOUR = {
@@ -63,7 +63,9 @@ class Studio:
         self.pictures = pictures.to(device)
         self.hues = torch.tensor([entry["hue"] for entry in index], device=device)
         self.recolour = torch.tensor([RECOLOUR[c] for c in COLOURS], device=device)
-        self.backgrounds = torch.tensor([BACKGROUND[c] for c in COLOURS] + [(255, 255, 255)], device=device) / 255
+        self.backgrounds = torch.tensor(
+            [BACKGROUND[c] for c in COLOURS] + [ground or (255, 255, 255) for ground, _ in SCENES] + [(255, 255, 255)], device=device
+        ) / 255
 
     def recoloured(self, rgb, picture, target):
         """Turns the main colour of each picture into the asked one; other colours stay."""
@@ -95,16 +97,19 @@ class Studio:
             mirror = torch.tensor([-1.0 if i[4] else 1.0 for i in items], device=device)
             target = torch.tensor([i[5] for i in items], device=device)
             rgba = self.pictures[picture].float() / 255
-            rgb = self.recoloured(rgba[:, :3], picture, target)
+            rgb, other = rgba[:, :3], target >= 0
+            if other.any():
+                rgb[other] = self.recoloured(rgb[other], picture[other], target[other])
             layer = torch.cat([rgb * rgba[:, 3:], rgba[:, 3:]], 1)
             zero = torch.zeros_like(x)
             shift_x, shift_y = -(2 * x - 1) / scale, -(2 * y - 1) / scale
             theta = torch.stack(
                 [torch.stack([mirror / scale, zero, shift_x * mirror], 1), torch.stack([zero, 1 / scale, shift_y], 1)], 1
             )
-            # Twice the size, then halved: shrunk pictures stay free of jaggies.
-            grid = F.affine_grid(theta, [len(rows), 4, 2 * size, 2 * size], align_corners=False)
-            layer = F.avg_pool2d(F.grid_sample(layer, grid, mode="bilinear", align_corners=False), 2)
+            # Where one is shrunk, twice the size first, then halved: no jaggies.
+            more = 2 if scale.min() < 0.85 else 1
+            grid = F.affine_grid(theta, [len(rows), 4, more * size, more * size], align_corners=False)
+            layer = F.avg_pool2d(F.grid_sample(layer, grid, mode="bilinear", align_corners=False), more)
             at = torch.tensor(rows, device=device)
             canvas[at] = canvas[at] * (1 - layer[:, 3:]) + layer[:, :3]
         return canvas.clamp(0, 1) * 2 - 1

@@ -115,7 +115,7 @@ class Decoder(nn.Module):
 class Vae(nn.Module):
     SCALE = 0.18215
 
-    def __init__(self, widths=(32, 64, 128, 128), latent: int = 4) -> None:
+    def __init__(self, widths=(32, 32, 64, 128), latent: int = 4) -> None:
         super().__init__()
         self.encoder, self.decoder = Encoder(widths, latent), Decoder(widths, latent)
         self.quant_conv = nn.Conv2d(2 * latent, 2 * latent, 1)
@@ -270,7 +270,7 @@ class Down(nn.Module):
 
 
 class Unet(nn.Module):
-    def __init__(self, widths=(96, 192, 288), attention=(False, True, True), context: int = 256, latent: int = 4) -> None:
+    def __init__(self, widths=(64, 128, 320), attention=(False, False, True), context: int = 256, latent: int = 4) -> None:
         super().__init__()
         first = widths[0]
         emb = 4 * first

@@ -157,7 +157,7 @@ def main() -> None:
                 continue
             code = codes.get(name, "").replace("-fe0f", "")
             emoji = "".join(chr(int(c, 16)) for c in code.split("-")) if code else ""
-            entry = {"set": short, "category": category} | words_for(name, library.get(emoji, []), popularity)
+            entry = {"icon": name, "set": short, "category": category} | words_for(name, library.get(emoji, []), popularity)
             names_by_code.setdefault(code, entry)
             icon = icons["icons"][name]
             w = icon.get("width", icons.get("width", 16))

@@ -4,10 +4,10 @@ import re
 
 # Skin tones, flags, keycaps, letters, clock times, and pictures of particular people.
 LEAVE_OUT = re.compile(
-    r"skin-tone|tone\d|flag|keycap|-medium|-light$|-dark$|medium-|regional|tag-|hair$|-haired|beard|person-|^man-|-man-"
+    r"skin-tone|tone\d|flag|keycap|-medium|-light$|-dark$|medium-|regional|tag-|-hair$|-haired|beard|person-|^man-|-man-"
     r"|woman-|^men-|women-|people-|couple|family|kiss|oclock|-thirty|letter-|digit-|^\d|deaf-|pregnant|breast-|bald"
     r"|middle-finger|button$|-button|japanese-.*-button|blood-type|input-|hindu|kaaba|synagogue|mosque|shrine|menorah|khanda"
-    r"|star-of-david|star-and-crescent|orthodox|wheel-of-dharma|om$|place-of-worship|latin-cross|bikini|swimsuit|briefs"
+    r"|star-of-david|star-and-crescent|orthodox|wheel-of-dharma|^om$|place-of-worship|latin-cross|bikini|swimsuit|briefs"
     r"|cigarette|syringe|drop-of-blood|coffin|funeral|water-pistol|bomb|dagger|pile-of-poo|face-vomiting|on-exclamation"
     r"|up-exclamation|moai|map-of-japan|hamsa|nazar|diya|mx-claus|transgender|female-sign|male-sign"
 )
@@ -587,6 +587,15 @@ VAGUE = set(
 )
 
 COLOURS = ["red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white", "gray"]
+# Grounds that words of a place ask for (none: white), and those words.
+SCENES = [
+    ((150, 205, 250), ["in the sky", "in a blue sky", "up in the air", "above the clouds"]),
+    ((24, 28, 60), ["at night", "in the dark", "under the night sky", "in space"]),
+    ((90, 170, 225), ["in the sea", "in the ocean", "under water", "by the sea", "in the water", "in a lake"]),
+    ((140, 200, 110), ["in the grass", "on a meadow", "in the garden", "in a green field", "in the forest"]),
+    ((240, 215, 150), ["in the desert", "on the beach", "in the sand"]),
+    (None, ["in the snow", "on a table", "on a plate", "on a hill", "in a room", "in the rain", "in the house", "on the street"]),
+]
 COUNTS = {2: "two", 3: "three", 4: "four"}
 NO_ARTICLE = re.compile(
     r"^(bread|cheese|fire|rain|money|grapes|cherries|fries|chips|jeans|glasses|sunglasses|headphones|scissors|books|stars"

@@ -1,0 +1,44 @@
+"""What the training scripts share."""
+
+import copy
+import os
+import time
+
+import torch
+import torch.nn.functional as F
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+T0 = time.time()
+torch.set_num_threads(int(os.environ.get("THREADS", os.cpu_count() or 1)))
+
+
+def log(*what) -> None:
+    print(f"[{time.time() - T0:7.1f}]", *what, flush=True)
+
+
+def autocast():
+    return torch.autocast(device, dtype=torch.bfloat16)
+
+
+class Average:
+    """A running mean of weights."""
+
+    def __init__(self, net, decay: float) -> None:
+        self.net, self.decay, self.steps = copy.deepcopy(net).requires_grad_(False), decay, 0
+        self.mine, self.live = list(self.net.parameters()), list(net.parameters())
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self.steps += 1
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        torch._foreach_lerp_(self.mine, self.live, 1 - decay)
+
+
+def write_sheet(pictures, path) -> None:
+    """Pictures in 0..1, eight in a row, half size."""
+    from PIL import Image
+
+    small = F.avg_pool2d(pictures.detach().float().cpu(), 2).clamp(0, 1)
+    rows = [torch.cat(list(row), 2) for row in small.split(8) if len(row) == 8]
+    sheet = (torch.cat(rows, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).contiguous()
+    Image.fromarray(sheet.numpy()).save(path)
