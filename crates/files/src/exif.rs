@@ -4,6 +4,8 @@
 const ORIENTATION: u16 = 0x0112;
 /// Entries looked at in one directory; real files have a few dozen.
 const MAX_ENTRIES: usize = 512;
+/// Bytes of all texts together. Entries may point at the same bytes, so a file can hold far more text than it has bytes.
+const MAX_TEXTS: usize = 64 << 20;
 
 /// The orientation (1 to 8) in an EXIF block, with or without its `Exif\0\0` mark; 1 if there is none.
 pub fn orientation(exif: &[u8]) -> u8 {
@@ -31,11 +33,12 @@ pub fn xmp_orientation(xmp: &[u8]) -> u8 {
         .map_or(1, |b| b - b'0')
 }
 
-/// Text tags of the first directory, in file order.
+/// Text tags of the first directory, in file order. Those beyond a size that no honest file has are left out.
 pub fn texts(exif: &[u8]) -> Vec<(u16, String)> {
     let Some(tiff) = Tiff::open(exif) else {
         return Vec::new();
     };
+    let mut left = MAX_TEXTS;
     tiff.entries()
         .filter(|e| e.kind == 2)
         .filter_map(|e| {
@@ -45,6 +48,7 @@ pub fn texts(exif: &[u8]) -> Vec<(u16, String)> {
                 tiff.u32(e.value_at)? as usize
             };
             let bytes = tiff.data.get(at..at.checked_add(e.count)?)?;
+            left = left.checked_sub(e.count)?;
             let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
             Some((e.tag, String::from_utf8_lossy(&bytes[..end]).into_owned()))
         })
@@ -216,5 +220,28 @@ mod tests {
         for cut in 0..block.len() {
             texts(&block[..cut]); // no panic
         }
+    }
+
+    #[test]
+    fn entries_that_share_their_bytes_do_not_multiply() {
+        let long = "x".repeat(MAX_TEXTS / 4);
+        let mut block = build(&[(1, "short".to_owned()), (2, long)]);
+        // The length and the place of the long text, in ten more entries.
+        let entry = block[8 + 2 + 12..][..12].to_vec();
+        let count = 10_u16;
+        let at = 8 + 2 + 24;
+        let grown = usize::from(count) * 12;
+        block[8..10].copy_from_slice(&(2 + count).to_le_bytes());
+        block.splice(at..at, entry.repeat(count.into()));
+        for i in 0..usize::from(2 + count) {
+            let place = 8 + 2 + i * 12 + 8;
+            let old = u32::from_le_bytes(block[place..place + 4].try_into().unwrap());
+            let new = old + grown as u32;
+            block[place..place + 4].copy_from_slice(&new.to_le_bytes());
+        }
+        let found = texts(&block);
+        assert_eq!(found[0], (1, "short".to_owned()));
+        // With the end of each text, the fourth is one byte too many.
+        assert_eq!(found.len(), 1 + 3);
     }
 }

@@ -26,23 +26,24 @@ pub fn read_metadata(bytes: &[u8]) -> Vec<(String, String)> {
         }
     };
     if let Some(chunks) = png_chunks(bytes) {
+        // What is unpacked counts, kept or not: a file can hold thousands of texts that are only large when unpacked.
+        let mut work = MAX_TOTAL;
         for (kind, data) in chunks {
             match kind {
                 b"tEXt" | b"comf" => add(plain(data)),
-                b"zTXt" => add(compressed(data)),
-                b"iTXt" => add(international(data)),
+                b"zTXt" => add(compressed(data, &mut work)),
+                b"iTXt" => add(international(data, &mut work)),
                 _ => {}
             }
         }
-    } else if let Some(chunks) = riff_chunks(bytes) {
-        for (kind, data) in chunks {
-            if kind == b"EXIF" {
-                // Written from the highest tag down, so that is the order of the keys.
-                for (_, text) in exif::texts(data).into_iter().rev() {
-                    add(text
-                        .split_once(':')
-                        .map(|(k, v)| (k.to_owned(), v.to_owned())));
-                }
+    } else if let Some(mut chunks) = riff_chunks(bytes) {
+        // The format has one such chunk; more are not looked at.
+        if let Some((_, data)) = chunks.find(|(kind, _)| *kind == b"EXIF") {
+            // Written from the highest tag down, so that is the order of the keys.
+            for (_, text) in exif::texts(data).into_iter().rev() {
+                add(text
+                    .split_once(':')
+                    .map(|(k, v)| (k.to_owned(), v.to_owned())));
             }
         }
     }
@@ -99,30 +100,36 @@ fn plain(data: &[u8]) -> Option<(String, String)> {
     (value.len() <= MAX_ENTRY).then(|| (latin1(key), latin1(value)))
 }
 
-fn inflate(data: &[u8]) -> Option<Vec<u8>> {
+/// Unpacks an entry; `work` is how many bytes of all of them may still be unpacked.
+fn inflate(data: &[u8], work: &mut usize) -> Option<Vec<u8>> {
+    /// Beginning costs something too.
+    const LEAST: usize = 1024;
+    *work = work.checked_sub(LEAST)?;
+    let most = MAX_ENTRY.min(*work);
     let mut out = Vec::new();
-    ZlibDecoder::new(data)
-        .take(MAX_ENTRY as u64 + 1)
-        .read_to_end(&mut out)
-        .ok()?;
-    (out.len() <= MAX_ENTRY).then_some(out)
+    let read = ZlibDecoder::new(data)
+        .take(most as u64 + 1)
+        .read_to_end(&mut out);
+    *work = work.saturating_sub(out.len());
+    read.ok()?;
+    (out.len() <= most).then_some(out)
 }
 
-fn compressed(data: &[u8]) -> Option<(String, String)> {
+fn compressed(data: &[u8], work: &mut usize) -> Option<(String, String)> {
     let (key, rest) = split_nul(data)?;
     let (&method, rest) = rest.split_first()?;
     (method == 0).then_some(())?;
-    Some((latin1(key), latin1(&inflate(rest)?)))
+    Some((latin1(key), latin1(&inflate(rest, work)?)))
 }
 
-fn international(data: &[u8]) -> Option<(String, String)> {
+fn international(data: &[u8], work: &mut usize) -> Option<(String, String)> {
     let (key, rest) = split_nul(data)?;
     let (&[packed, method], rest) = rest.split_first_chunk::<2>()?;
     let (_language, rest) = split_nul(rest)?;
     let (_translated, rest) = split_nul(rest)?;
     let text = match (packed, method) {
         (0, _) if rest.len() <= MAX_ENTRY => rest.to_vec(),
-        (1, 0) => inflate(rest)?,
+        (1, 0) => inflate(rest, work)?,
         _ => return None,
     };
     Some((latin1(key), String::from_utf8(text).ok()?))
@@ -199,6 +206,21 @@ mod tests {
         assert_eq!(read_metadata(&file), [pair("k", "v")]);
         assert!(read_metadata(b"").is_empty());
         assert!(read_metadata(b"RIFF\xff\xff\xff\xffWEBPEXIF\xff\xff\xff\xff").is_empty());
+    }
+
+    #[test]
+    fn many_bombs_are_not_all_unpacked() {
+        let bomb = zip(&vec![b'x'; MAX_ENTRY + 1]);
+        let bad = chunk(*b"zTXt", &[b"z\0\0".to_vec(), bomb].concat());
+        let good = chunk(*b"zTXt", &[b"k\0\0".to_vec(), zip(b"v")].concat());
+        let few = png(&[vec![bad.clone(); 3].concat(), good.clone()]);
+        assert_eq!(read_metadata(&few), [pair("k", "v")]);
+        // Beyond the limit nothing is unpacked any more; what needs no unpacking is still read.
+        let plain = chunk(*b"tEXt", b"p\0q");
+        let many = png(&[vec![bad; 5].concat(), good, plain]);
+        assert_eq!(read_metadata(&many), [pair("p", "q")]);
+        let mut work = 0;
+        assert_eq!(inflate(&zip(b"v"), &mut work), None);
     }
 
     #[test]
