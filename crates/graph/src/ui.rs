@@ -19,6 +19,7 @@ mod parse;
 mod promote;
 mod resolve;
 mod rewrite;
+mod room;
 mod widgets;
 
 pub use defs::NodeDefs;
@@ -76,6 +77,8 @@ pub struct Options {
     pub name_unknown: bool,
     /// Files that expand to more nodes are refused.
     pub max_nodes: usize,
+    /// So are those that expand to more bytes: a long text in a subgraph that is used many times is small as a file only.
+    pub max_bytes: usize,
 }
 
 impl Default for Options {
@@ -89,6 +92,7 @@ impl Default for Options {
             display_values: true,
             name_unknown: false,
             max_nodes: 100_000,
+            max_bytes: 256 << 20,
         }
     }
 }
@@ -113,6 +117,8 @@ pub enum ConvertError {
     TooDeep { node: String, limit: usize },
     #[error("the workflow expands to more than {limit} nodes")]
     TooLarge { limit: usize },
+    #[error("the workflow expands to more than {limit} bytes")]
+    TooLong { limit: usize },
     #[error("the links of the workflow take too long to follow")]
     TooTangled,
 }
@@ -148,7 +154,7 @@ pub fn convert(
     }
     let mut warnings = Warnings::default();
     let mut file = parse::File::parse(workflow, defs, options, &mut warnings)?;
-    rewrite::apply(&mut file, options, &mut warnings);
+    rewrite::apply(&mut file, options, &mut warnings)?;
     let prompt = resolve::flatten(&file, options, &mut warnings)?;
     Ok(Converted {
         prompt,

@@ -63,6 +63,13 @@ fn linked_inputs(instance: &Value) -> HashSet<Arc<str>> {
         .collect()
 }
 
+/// As much of a name as is repeated.
+fn start(text: &str) -> &str {
+    const LONGEST: usize = 300;
+    let end = text.char_indices().nth(LONGEST);
+    end.map_or(text, |(end, _)| &text[..end])
+}
+
 struct Builder<'a> {
     children: &'a [Value],
     defs: &'a NodeDefs,
@@ -134,6 +141,8 @@ impl Builder<'_> {
         let mut outer = custom.unwrap_or_else(|| name.clone());
         if self.seen.contains_key(&outer) {
             let title = title.unwrap_or_default();
+            // Both are copied for every input of the child.
+            let (title, name) = (start(&title), start(name));
             let prefixed: Arc<str> = format!("{title} {name}").into();
             let count = self.seen.get(&prefixed).copied().unwrap_or(0);
             outer = if count > 0 {

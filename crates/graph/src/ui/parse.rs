@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::defs::NodeDefs;
+use super::room::{Room, weight};
 use super::widgets::{self, Widget};
 use super::{ConvertError, MAX_DEPTH, MAX_SLOTS, Options, Warnings, group};
 use super::{id_text, list, small_int, text, type_text};
@@ -108,6 +109,10 @@ struct Parser<'a> {
     left: usize,
     limit: usize,
     slots_left: usize,
+    /// Each use of a group is read as if it were written out in the file.
+    room: Room,
+    /// Bytes of each group that is used.
+    weights: HashMap<&'a str, usize>,
     unknown: HashSet<Arc<str>>,
 }
 
@@ -131,6 +136,8 @@ impl File {
             left: options.max_nodes,
             limit: options.max_nodes,
             slots_left: MAX_SLOTS,
+            room: Room::new(options.max_bytes),
+            weights: HashMap::new(),
             unknown: HashSet::new(),
         };
         p.add_graph(workflow, 0);
@@ -144,7 +151,7 @@ impl File {
     }
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
     fn add_graph(&mut self, raw: &Value, depth: usize) -> usize {
         let mut graph = Graph {
             name: text(raw.get("name")).unwrap_or_default(),
@@ -153,6 +160,12 @@ impl Parser<'_> {
             outputs: read_ports(raw.get("outputs")),
             ..Graph::default()
         };
+        // Only the first link that is there counts, and it is asked for at every use.
+        let Graph { links, outputs, .. } = &mut graph;
+        for port in outputs {
+            port.links.retain(|id| links.contains_key(id));
+            port.links.truncate(1);
+        }
         // Some writers leave the ids out of the ports; the links themselves say where they start.
         if graph.inputs.iter().any(|p| p.links.is_empty()) {
             let listed: HashSet<usize> = (0..graph.inputs.len())
@@ -352,10 +365,8 @@ impl Parser<'_> {
         let name = ty
             .strip_prefix("workflow>")
             .or_else(|| ty.strip_prefix("workflow/"));
-        let (Some(name), Some(groups)) = (name, self.groups) else {
-            return Ok(None);
-        };
-        let Some(group) = groups.get(name) else {
+        let groups: Option<&'a Map> = self.groups;
+        let Some((name, group)) = name.zip(groups).and_then(|(n, g)| g.get_key_value(n)) else {
             return Ok(None);
         };
         if depth >= MAX_DEPTH {
@@ -368,6 +379,9 @@ impl Parser<'_> {
             return Err(ConvertError::TooLarge { limit: self.limit });
         }
         self.spend(group::size(group))?;
+        let known = self.weights.entry(&**name);
+        let bytes = *known.or_insert_with(|| weight(group, usize::MAX));
+        self.room.spend(bytes)?;
         let definition = group::to_subgraph(name, group, raw, self.defs);
         Ok(Some(self.add_graph(&definition, depth + 1)))
     }

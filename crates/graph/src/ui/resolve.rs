@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::parse::{File, Graph, INPUT_NODE, Kind, Link, Mode, Node};
 use super::rewrite::DynamicPrompts;
+use super::room::Room;
 use super::{ConvertError, MAX_DEPTH, MAX_PATH, Options, Warnings};
 use crate::{Map, Value, map};
 
@@ -52,6 +53,7 @@ pub(super) fn flatten(
         paths: HashMap::new(),
         memo: HashMap::new(),
         steps: 0,
+        room: Room::new(options.max_bytes),
         warnings,
     };
     let plan = f.expand(options.max_nodes)?;
@@ -84,6 +86,7 @@ struct Flattener<'a> {
     /// Sources of outputs that only pass something on, by the type wanted.
     memo: HashMap<(usize, usize, usize, Arc<str>), Source>,
     steps: usize,
+    room: Room,
     warnings: &'a mut Warnings,
 }
 
@@ -177,21 +180,30 @@ impl<'a> Flattener<'a> {
         dynamic: &DynamicPrompts,
     ) -> Result<Value, ConvertError> {
         let node = self.node(scope, at);
+        let title = node.title.as_ref().unwrap_or(&node.ty);
+        let path = self.paths[&(scope, at)].len();
+        // Every slot is looked at, whether or not it is written.
+        let least = path + title.len() + node.ty.len() + node.slots.len();
+        self.room.spend(least)?;
         let mut inputs = Map::new();
         for w in &node.widgets {
             if let Some(value) = w.sent.as_ref().or(w.value.as_ref())
                 && (options.display_values || !w.display)
             {
+                self.room.spend(w.name.len())?;
+                self.room.spend_value(value)?;
                 inputs.insert(w.name.clone(), wrapped(value));
             }
         }
         if let Kind::Unknown(Some(value)) = &node.kind {
+            self.room.spend_value(value)?;
             inputs.insert("UNKNOWN".into(), wrapped(value));
         }
         for (i, slot) in node.slots.iter().enumerate() {
             if slot.link.is_none() {
                 continue;
             }
+            self.room.spend(slot.name.len())?;
             match self.source(scope, at, i)? {
                 Source::Node {
                     scope: s,
@@ -199,6 +211,7 @@ impl<'a> Flattener<'a> {
                     slot: out,
                 } => {
                     let path = self.paths[&(s, n)].clone();
+                    self.room.spend(path.len())?;
                     inputs.insert(slot.name.clone(), vec![Value::Str(path), out.into()].into());
                 }
                 // A primitive node writes into the widget, which then does with it what it does with any value.
@@ -206,12 +219,14 @@ impl<'a> Flattener<'a> {
                     value,
                     scope: Some(from),
                 } if from == scope => {
+                    self.room.spend_value(&value)?;
                     if let Some(widget) = slot.widget.as_ref().and_then(|w| node.widget(w)) {
                         let value = dynamic.serialise(node, widget, value);
                         inputs.insert(widget.name.clone(), wrapped(&value));
                     }
                 }
                 Source::Value { value, .. } => {
+                    self.room.spend_value(&value)?;
                     inputs.insert(slot.name.clone(), wrapped(&value));
                 }
                 Source::Muted if !options.keep_widgets_of_muted => {
@@ -220,7 +235,6 @@ impl<'a> Flattener<'a> {
                 Source::Muted | Source::Nothing => {}
             }
         }
-        let title = node.title.as_ref().unwrap_or(&node.ty);
         let mut entry = map! {"inputs" => inputs};
         // The editor does not name the class of a node it does not know; the server answers that it is missing.
         if options.name_unknown || matches!(node.kind, Kind::Known) {

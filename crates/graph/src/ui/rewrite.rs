@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::parse::{File, Kind, Node};
+use super::room::Room;
 use super::widgets::Widget;
-use super::{Options, Warnings};
+use super::{ConvertError, Options, Warnings};
 use crate::Value;
 
 /// A replaced text may not grow beyond this.
@@ -27,9 +28,14 @@ pub struct Now {
 }
 
 /// Sets what each widget sends. Once for each node of the file, however often its subgraph is used.
-pub(super) fn apply(file: &mut File, options: &Options, warnings: &mut Warnings) {
+pub(super) fn apply(
+    file: &mut File,
+    options: &Options,
+    warnings: &mut Warnings,
+) -> Result<(), ConvertError> {
+    let mut room = Room::new(options.max_bytes);
     if options.text_replacements {
-        replace_texts(file, options, warnings);
+        replace_texts(file, options, warnings, &mut room)?;
     }
     let dynamic = DynamicPrompts::new(options);
     for node in file.graphs.iter_mut().flat_map(|g| &mut g.nodes) {
@@ -38,10 +44,14 @@ pub(super) fn apply(file: &mut File, options: &Options, warnings: &mut Warnings)
             if widget.sent.is_none()
                 && let Some(value) = widget.value.clone()
             {
+                if let Value::Str(text) = &value {
+                    room.spend(text.len())?;
+                }
                 node.widgets[w].sent = Some(dynamic.serialise(node, widget, value));
             }
         }
     }
+    Ok(())
 }
 
 /// What a widget does with its value on the way into the prompt.
@@ -176,7 +186,12 @@ fn grow(blocks: &mut [Vec<String>]) -> &mut String {
 }
 
 /// Fills file names of Save nodes and the values of primitive nodes that ask for it.
-fn replace_texts(file: &mut File, options: &Options, warnings: &mut Warnings) {
+fn replace_texts(
+    file: &mut File,
+    options: &Options,
+    warnings: &mut Warnings,
+    room: &mut Room,
+) -> Result<(), ConvertError> {
     let wants = |node: &Node| match &node.kind {
         Kind::Known if node.ty.starts_with("Save") || node.ty.ends_with("Save") => {
             let value = node
@@ -201,13 +216,13 @@ fn replace_texts(file: &mut File, options: &Options, warnings: &mut Warnings) {
         }
     }
     if places.is_empty() {
-        return;
+        return Ok(());
     }
     let names = Names::new(file);
     let done: Vec<Option<String>> = places
         .iter()
-        .map(|(_, _, text)| replace(text, &names, options))
-        .collect();
+        .map(|(_, _, text)| replace(text, &names, options, room))
+        .collect::<Result<_, _>>()?;
     for ((g, n, text), result) in places.into_iter().zip(done) {
         let node = &mut file.graphs[g].nodes[n];
         let Some(result) = result else {
@@ -224,6 +239,7 @@ fn replace_texts(file: &mut File, options: &Options, warnings: &mut Warnings) {
             widget.sent = Some(result.into());
         }
     }
+    Ok(())
 }
 
 /// Which node a `%Name.widget%` means.
@@ -268,7 +284,13 @@ impl Names {
 }
 
 /// Fills the `%..%` of a text that can be filled; none if the result is too long.
-fn replace(text: &str, names: &Names, options: &Options) -> Option<String> {
+fn replace(
+    text: &str,
+    names: &Names,
+    options: &Options,
+    room: &mut Room,
+) -> Result<Option<String>, ConvertError> {
+    room.spend(text.len())?;
     let mut out = String::new();
     let mut rest = text;
     while let Some(start) = rest.find('%') {
@@ -281,16 +303,19 @@ fn replace(text: &str, names: &Names, options: &Options) -> Option<String> {
         };
         let inner = &rest[1..=end];
         match filled(inner, names, options) {
-            Some(value) => out.push_str(&value),
+            Some(value) => {
+                room.spend(value.len())?;
+                out.push_str(&value);
+            }
             None => out.push_str(&rest[..end + 2]),
         }
         rest = &rest[end + 2..];
         if out.len() > MAX_TEXT {
-            return None;
+            return Ok(None);
         }
     }
     out.push_str(rest);
-    Some(out)
+    Ok(Some(out))
 }
 
 fn filled(inner: &str, names: &Names, options: &Options) -> Option<String> {
@@ -314,7 +339,8 @@ fn date(format: &str, now: &Now) -> String {
     let mut out = String::new();
     let mut rest = format;
     while let Some(c) = rest.chars().next() {
-        let run = rest.chars().take_while(|x| *x == c).count();
+        // No letter counts more than four times; looking further would cost the square of the text.
+        let run = rest.chars().take(4).take_while(|x| *x == c).count();
         let (value, longest) = match c {
             'd' => (now.day, 2),
             'M' => (now.month, 2),

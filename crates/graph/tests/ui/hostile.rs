@@ -209,6 +209,107 @@ fn braces_without_end() {
     }
 }
 
+/// A long text that is stored once and written many times.
+#[test]
+fn a_text_does_not_multiply_without_end() {
+    let defs = r#"{"T": {"input": {"required": {"t": ["STRING", {"dynamicPrompts": true}]}}, "output": ["STRING"]},
+        "SaveT": {"input": {"required": {"filename_prefix": ["STRING", {}]}}, "output": []}}"#;
+    let defs = NodeDefs::new(&json::parse(defs).unwrap());
+    let options = Options {
+        max_bytes: 10_000_000,
+        ..Options::default()
+    };
+    let long = "x".repeat(100_000);
+    let many = |count: usize, node: &str| -> String {
+        let nodes: Vec<String> = (0..count)
+            .map(|i| format!(r#"{{"id": {i}, {node}}}"#))
+            .collect();
+        nodes.join(",")
+    };
+    let subgraph = |count: usize, inside: &str| {
+        let nodes = many(count, r#""type": "d0""#);
+        format!(
+            r#"{{"nodes": [{nodes}], "definitions": {{"subgraphs": [{{"id": "d0", {inside}}}]}}}}"#
+        )
+    };
+    let group = |count: usize, children: &str| {
+        let nodes = many(count, r#""type": "workflow>G""#);
+        format!(
+            r#"{{"nodes": [{nodes}], "extra": {{"groupNodes": {{"G": {{"nodes": [{children}]}}}}}}}}"#
+        )
+    };
+    let value = format!(r#""nodes": [{{"id": 1, "type": "T", "widgets_values": ["{long}"]}}]"#);
+    let unknown = format!(r#""nodes": [{{"id": 1, "type": "U", "widgets_values": [["{long}"]]}}]"#);
+    let title = format!(r#""nodes": [{{"id": 1, "type": "T", "title": "{long}"}}]"#);
+    let class = format!(r#""nodes": [{{"id": 1, "type": "{long}"}}]"#);
+    let primitive = format!(
+        r#""nodes": [{{"id": 1, "type": "PrimitiveNode", "widgets_values": ["{long}"]}},
+            {{"id": 2, "type": "T", "inputs": [{{"name": "t", "link": 1, "widget": {{"name": "t"}}}}]}}],
+            "links": [{{"id": 1, "origin_id": 1, "origin_slot": 0}}]"#
+    );
+    let slots = vec!["{}"; 50_000].join(",");
+    let idle = format!(r#""nodes": [{{"id": 1, "type": "T", "inputs": [{slots}]}}]"#);
+    let child = format!(r#"{{"type": "T", "widgets_values": ["{long}"]}}"#);
+    let junk = format!(r#"{{"type": "T", "properties": {{"proxyWidgets": "{long}"}}}}"#);
+    let external = format!(r#"{{"type": "T"}}], "external": [{slots}"#);
+    let names = format!(
+        r#"{{"id": "n", "type": "T", "title": "Long", "widgets_values": ["{long}"]}},{}"#,
+        many(200, r#""type": "SaveT", "widgets_values": ["%Long.t%"]"#)
+    );
+    for (what, few, lots) in [
+        ("value", subgraph(2, &value), subgraph(200, &value)),
+        ("unknown", subgraph(2, &unknown), subgraph(200, &unknown)),
+        ("title", subgraph(2, &title), subgraph(200, &title)),
+        ("class", subgraph(2, &class), subgraph(200, &class)),
+        (
+            "primitive",
+            subgraph(2, &primitive),
+            subgraph(200, &primitive),
+        ),
+        ("slots", subgraph(2, &idle), subgraph(300, &idle)),
+        ("child", group(2, &child), group(200, &child)),
+        ("junk", group(2, &junk), group(200, &junk)),
+        ("external", group(2, &external), group(200, &external)),
+        (
+            "names",
+            r#"{"nodes": [{"id": 1, "type": "T"}]}"#.to_owned(),
+            format!(r#"{{"nodes": [{names}]}}"#),
+        ),
+    ] {
+        let run = |text: &str| convert(&json::parse(text).unwrap(), &defs, &options);
+        let fine = run(&few).map(|done| done.prompt.len());
+        assert!(fine.is_ok_and(|nodes| nodes > 0), "{what}");
+        let limit = options.max_bytes;
+        assert_eq!(
+            run(&lots).map(|_| ()),
+            Err(ConvertError::TooLong { limit }),
+            "{what}"
+        );
+    }
+}
+
+/// What is asked for at every use is short.
+#[test]
+fn links_and_names_that_lead_nowhere_cost_little() {
+    let ids = (0..200_000).map(|i: u32| i.to_string());
+    let ids = ids.collect::<Vec<_>>().join(",");
+    let mut nodes = String::new();
+    let mut links = String::new();
+    for i in 0..5_000 {
+        let _ = write!(
+            nodes,
+            r#"{{"id": "s{i}", "type": "d0"}},{{"id": "p{i}", "type": "Pass", "inputs": [{{"name": "a", "link": {i}}}]}},"#
+        );
+        let _ = write!(links, r#"[{i}, "s{i}", 0, "p{i}", 0, "MODEL"],"#);
+    }
+    let text = format!(
+        r#"{{"nodes": [{}], "links": [{}], "definitions": {{"subgraphs": [{{"id": "d0", "outputs": [{{"name": "o", "linkIds": [{ids}]}}]}}]}}}}"#,
+        nodes.trim_end_matches(','),
+        links.trim_end_matches(',')
+    );
+    assert_eq!(run(&text).unwrap().0.len(), 5_000);
+}
+
 /// A change to some place of a file.
 #[derive(Clone, Debug)]
 struct Change {
