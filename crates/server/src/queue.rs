@@ -1,5 +1,6 @@
 //! `/queue`, and `/fresco/queue`: pausing, holding and ordering what waits.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fresco_engine::StoreError;
@@ -107,6 +108,9 @@ pub(crate) async fn change(mut request: Request) -> Answer {
     Ok(response::json(&wire(&outline)))
 }
 
+/// Ids in one list, each counted once; more cannot wait by default.
+const MAX_IDS: usize = 100_000;
+
 fn read_change(body: &Value) -> Result<QueueChange, String> {
     let Some(body) = body.as_map() else {
         return Err("the request body is not a JSON object".to_owned());
@@ -132,7 +136,13 @@ fn read_change(body: &Value) -> Result<QueueChange, String> {
         let ids = value.as_list().map(|ids| ids.iter().map(Value::as_str));
         let ids: Option<Vec<&str>> = ids.and_then(Iterator::collect);
         let ids = ids.ok_or_else(|| format!("'{key}' is not an array of ids"))?;
-        *list = ids.into_iter().map(Arc::from).collect();
+        // Here and not in the store: its thread has the whole server waiting.
+        let mut seen = BTreeSet::new();
+        let ids = ids.into_iter().filter(|id| seen.insert(*id));
+        *list = ids.map(Arc::from).collect();
+        if list.len() > MAX_IDS {
+            return Err(format!("'{key}' has more than {MAX_IDS} ids"));
+        }
     }
     if body.is_empty() {
         return Err("there is nothing to change: name paused, order, hold or release".to_owned());

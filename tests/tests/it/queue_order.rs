@@ -235,6 +235,28 @@ fn wishes_that_make_no_sense_change_nothing() {
 }
 
 #[test]
+fn long_lists_are_read_once_or_refused() {
+    let server = Server::start();
+    change(&server, &json!({"paused": true}));
+    for id in ["a", "b"] {
+        queue(&server, id);
+    }
+    // The same again and again is the same.
+    let again = vec!["b"; 300_000];
+    let there = change(&server, &json!({"order": again, "hold": again}));
+    assert_eq!(there["order"], json!(["b", "a"]));
+    assert_eq!(there["held"], json!(["b"]));
+    // More than can wait is a mistake, and changes nothing.
+    let many: Vec<String> = (0..100_001).map(|n| n.to_string()).collect();
+    for key in ["order", "hold", "release"] {
+        let body = json!({"paused": false, key: many});
+        let error = server.post(PATH, &body).expect_status(400).json();
+        assert_eq!(error["error"]["type"], "invalid_queue_change");
+    }
+    assert_eq!(state(&server), there);
+}
+
+#[test]
 fn many_at_once_lose_nothing() {
     let server = Server::start();
     change(&server, &json!({"paused": true}));
