@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
@@ -148,12 +148,22 @@ fn welcome(config: &Config, token: &str, head: &Parts) -> Response {
         header::SET_COOKIE,
         HeaderValue::from_str(&cookie).expect("hex and fixed text are header characters"),
     );
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(
-        header::REFERRER_POLICY,
-        HeaderValue::from_static("no-referrer"),
-    );
+    close(headers);
     answer
+}
+
+/// For the two pages around the token: they are kept nowhere, shown in nobody's frame, and run nothing.
+fn close(headers: &mut HeaderMap) {
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+        ),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
 }
 
 fn refuse_token(head: &Parts) -> Response {
@@ -168,9 +178,7 @@ fn refuse_token(head: &Parts) -> Response {
                 .headers_mut()
                 .insert(header::WWW_AUTHENTICATE, value.clone());
         }
-        answer
-            .headers_mut()
-            .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        close(answer.headers_mut());
     }
     answer
 }
@@ -639,6 +647,15 @@ mod tests {
                 && cookie.contains("SameSite=Strict")
                 && !cookie.contains("s3cret")
         );
+        let page = [("accept", "text/html")];
+        let login = check(&c, &head("GET", "/a?token=wrong", &page)).unwrap_err();
+        assert_eq!(login.status(), 401);
+        for page in [&answer, &login] {
+            let policy = page.headers()[header::CONTENT_SECURITY_POLICY].to_str();
+            assert!(policy.unwrap().contains("frame-ancestors 'none'"));
+            assert_eq!(page.headers()[header::CACHE_CONTROL], "no-store");
+            assert_eq!(page.headers()[header::REFERRER_POLICY], "no-referrer");
+        }
         let pair = cookie.split(';').next().unwrap();
         assert_eq!(
             status(&c, "GET", "/queue", &[("cookie", &format!("x=1; {pair}"))]),
