@@ -1,6 +1,7 @@
 //! Files sent as they are: the front-end, packs' web directories, templates, docs; and the file answer `/view` and user
 //! data share (ranges, validators).
 
+use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -50,10 +51,7 @@ pub(crate) async fn file(path: &Path, headers: &HeaderMap, kind: &str) -> Answer
     }
     let size = meta.len();
     let modified = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-    let nanos = modified
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .map_or(0, |d| d.as_nanos());
-    let etag = format!("\"{nanos:x}-{size:x}\"");
+    let etag = format!("\"{}\"", version(&meta));
     let date = httpdate::fmt_http_date(modified);
 
     let mut answer = if unchanged(headers, &etag, modified) {
@@ -108,6 +106,15 @@ pub(crate) async fn file(path: &Path, headers: &HeaderMap, kind: &str) -> Answer
     out.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     answer.extensions_mut().insert(FromFile);
     Ok(answer)
+}
+
+/// Changes when a file does.
+pub(crate) fn version(meta: &Metadata) -> String {
+    let modified = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    let nanos = modified
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |d| d.as_nanos());
+    format!("{nanos:x}-{:x}", meta.len())
 }
 
 fn value(text: &str) -> HeaderValue {

@@ -51,6 +51,20 @@ impl Form {
             _ => Self::Raw,
         }
     }
+
+    /// Tells the forms of a file apart.
+    fn name(&self) -> String {
+        match self {
+            Self::Raw => "raw".to_owned(),
+            Self::Rgb => "rgb".to_owned(),
+            Self::Alpha => "a".to_owned(),
+            Self::Preview { jpeg, quality, rgb } => {
+                let kind = if *jpeg { "jpeg" } else { "webp" };
+                let channels = if *rgb { "rgb" } else { "rgba" };
+                format!("{kind}-{quality}-{channels}")
+            }
+        }
+    }
 }
 
 /// `GET /view`.
@@ -65,15 +79,33 @@ pub(crate) async fn get(request: Request) -> Answer {
         .into_owned();
     let mut answer = match form {
         Form::Raw => static_files::file(&path, request.headers(), mime::view_type(&name)).await?,
-        form => {
-            let limits = ImageLimits {
-                pixels: request.app.config.limits.pixels,
-                ..ImageLimits::default()
-            };
-            rendering(move || render(&path, &form, &limits)).await??
-        }
+        form => rendered(&request, path, form).await?,
     };
     seal(&mut answer, &name);
+    // The name of a deleted file is given to a new one; without this the old picture might be shown in its place.
+    answer
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(answer)
+}
+
+/// The file in another form; a client that has it already is only told so.
+async fn rendered(request: &Request, path: PathBuf, form: Form) -> Answer {
+    let meta = tokio::fs::metadata(&path).await;
+    let meta = meta.map_err(|_| ApiError::NOT_FOUND)?;
+    let tag = format!("\"{}-{}\"", static_files::version(&meta), form.name());
+    let mut answer = if static_files::has_tag(request.headers(), &tag) == Some(true) {
+        response::status(StatusCode::NOT_MODIFIED)
+    } else {
+        let limits = ImageLimits {
+            pixels: request.app.config.limits.pixels,
+            ..ImageLimits::default()
+        };
+        rendering(move || render(&path, &form, &limits)).await??
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        answer.headers_mut().insert(header::ETAG, tag);
+    }
     Ok(answer)
 }
 

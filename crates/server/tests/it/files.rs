@@ -285,6 +285,50 @@ async fn pictures_can_be_had_in_other_forms() {
     assert!(got.text().contains("too_many_pixels"));
 }
 
+/// A deleted picture's name is given to the next one.
+#[tokio::test]
+async fn another_picture_under_the_same_name_is_seen() {
+    let rig = rig();
+    std::fs::create_dir_all(&rig.dirs.output).unwrap();
+    let path = rig.dirs.output.join("p.png");
+    std::fs::write(&path, png(255, &[])).unwrap();
+    let mut tags = Vec::new();
+    let forms = [
+        "",
+        "&channel=rgb",
+        "&channel=a",
+        "&preview=webp;80",
+        "&preview=webp;90",
+        "&preview=webp;90&channel=rgb",
+        "&preview=jpeg;90",
+    ];
+    for form in forms {
+        let address = format!("/view?filename=p.png{form}");
+        let got = rig.get(&address).await.expect(200);
+        assert_eq!(got.header("cache-control"), Some("no-cache"), "{form}");
+        let tag = got.header("etag").expect("there is a tag").to_owned();
+        let known = rig
+            .ask("GET", &address, &[("if-none-match", &tag)], "")
+            .await
+            .expect(304);
+        assert_eq!(known.header("etag"), Some(tag.as_str()), "{form}");
+        assert!(known.text().is_empty());
+        tags.push(tag);
+    }
+    let mut different = tags.clone();
+    different.sort_unstable();
+    different.dedup();
+    assert_eq!(different.len(), tags.len());
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, png(7, &[("k".to_owned(), "v".to_owned())])).unwrap();
+    for (form, tag) in forms.iter().zip(&tags) {
+        let address = format!("/view?filename=p.png{form}");
+        rig.ask("GET", &address, &[("if-none-match", tag)], "")
+            .await
+            .expect(200);
+    }
+}
+
 #[tokio::test]
 async fn ranges_and_validators() {
     let rig = rig();
