@@ -131,14 +131,16 @@ export async function uploadMask(blob: Blob, original: FileRef, name: string): P
 export async function queuePrompt(
   prompt: ApiPrompt,
   opts?: { workflow?: UiWorkflow; front?: boolean; extra?: Record<string, unknown> },
-): Promise<{ prompt_id: string }> {
+): Promise<{ prompt_id: string; nodeErrors?: Record<string, NodeError> }> {
   // Seeing a picture grow is wanted on every view; a server may have previews switched off for its other clients.
   const extra: Record<string, unknown> = { preview_method: "auto", ...opts?.extra };
   if (opts?.workflow) extra.extra_pnginfo = { ...(extra.extra_pnginfo as object | undefined), workflow: opts.workflow };
   const body: Record<string, unknown> = { prompt, client_id: clientId(), extra_data: extra };
   if (opts?.front) body.front = true;
   const done = await sendJson<{ prompt_id: string; node_errors?: Record<string, NodeError> }>("POST", "/api/prompt", body);
-  return { prompt_id: done.prompt_id };
+  // Outputs that cannot run are left out and told, while the others run.
+  const told = done.node_errors && Object.keys(done.node_errors).length > 0 ? { nodeErrors: done.node_errors } : {};
+  return { prompt_id: done.prompt_id, ...told };
 }
 
 /** Asks what a workflow file holds and what it lacks here. */

@@ -54,7 +54,7 @@ function Files({ tools }: { tools: Tools }) {
 }
 
 function SaveAs() {
-  const [name, setName] = useState(useGraph.getState().name ?? "");
+  const [name, setName] = useState(useGraph.getState().name ?? useGraph.getState().suggested ?? "");
   const [taken, setTaken] = useState<string[]>([]);
   useEffect(() => {
     listFiles().then(setTaken, () => undefined);

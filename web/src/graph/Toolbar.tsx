@@ -14,7 +14,7 @@ import css from "./Toolbar.module.css";
 /** Where we are: the document and the sub-graphs we went into. */
 function Crumbs() {
   const path = useGraph((s) => s.path);
-  const name = useGraph((s) => s.name);
+  const name = useGraph((s) => s.name ?? s.suggested);
   const dirty = useGraph(isDirty);
   const doc = useGraph((s) => s.history.present);
   const info = useInfo((s) => s.info);

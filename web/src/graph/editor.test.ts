@@ -97,6 +97,13 @@ describe("the editor's state", () => {
     expect(useGraph.getState().path).toEqual([]);
   });
 
+  it("lets go of selected nodes that are gone", () => {
+    useGraph.getState().edit((d: Doc) => ({ ...d, nodes: [...d.nodes, { ...d.nodes[0]!, id: 900 }] }));
+    useGraph.getState().select(["900", "60", "g0"]);
+    useGraph.getState().undo();
+    expect(useGraph.getState().selected).toEqual(["60", "g0"]);
+  });
+
   it("forgets a problem once its node was changed, and only then", () => {
     const problem = { message: "bad", inputs: {} };
     useGraph.setState({ errors: { "60": problem, "83:30": problem } });

@@ -31,6 +31,7 @@ async function takeOver(): Promise<boolean> {
   const info = await useInfo.getState().load();
   const doc = asDoc(handoff.workflow) ?? (handoff.prompt ? (uiFromApi(handoff.prompt, info) as unknown as Doc) : null);
   if (doc) openDoc(doc, null, false);
+  if (doc && handoff.name) useGraph.setState({ suggested: handoff.name });
   return doc !== null;
 }
 

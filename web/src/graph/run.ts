@@ -41,7 +41,8 @@ export async function queueDoc(count: number, front = false): Promise<void> {
       const inspection = await inspectWorkflow(doc);
       const missing = missingText(inspection);
       if (missing) toast(missing, "warn");
-      const { prompt_id } = await queuePrompt(inspection.prompt, { workflow: doc as unknown as UiWorkflow, front });
+      const { prompt_id, nodeErrors } = await queuePrompt(inspection.prompt, { workflow: doc as unknown as UiWorkflow, front });
+      if (nodeErrors && i === 0) leftOut(nodeErrors);
       useGraph.setState((s) => ({ jobs: [...s.jobs.slice(-99), prompt_id] }));
       rememberJobs(useGraph.getState().jobs);
       for (const told of early.get(prompt_id) ?? []) hear(told.type, told.data);
@@ -53,6 +54,13 @@ export async function queueDoc(count: number, front = false): Promise<void> {
     }
   }
   toast(count > 1 ? `${count} runs queued.` : "Queued.", "good", { duration: 2000 });
+}
+
+/** The rest runs; what does not is marked. */
+function leftOut(nodeErrors: Record<string, NodeError>): void {
+  const errors = problemsOf(nodeErrors);
+  useGraph.setState({ errors });
+  toast("A part of this workflow cannot run and is left out: marked in red.", "warn");
 }
 
 function fail(e: unknown): void {

@@ -38,6 +38,7 @@ interface GraphState {
   path: Step[];
   name: string | null; // file in the user's workflows; null where it was never saved
   saved: Doc | null; // the document as it lies in that file
+  suggested: string | null; // what to call it where it was never saved
   opened: number; // counts documents opened, so that the canvas fits each once
   selected: string[]; // ids of nodes as text, groups as "g0"
   selectedLinks: string[];
@@ -110,13 +111,23 @@ export function nodeAt(doc: Doc, flat: string): GNode | undefined {
   return node;
 }
 
+/** Selected things without the nodes that are gone, e.g. because their paste was undone. */
+function stillThere(doc: Doc, scope: Scope, selected: string[]): string[] {
+  if (selected.length === 0) return selected;
+  const ids = new Set(graphAt(doc, scope).nodes.map((n) => String(n.id)));
+  // Groups and the ends of a sub-graph have names of their own.
+  const left = selected.filter((id) => /^(g|-)/.test(id) || ids.has(id));
+  return left.length === selected.length ? selected : left;
+}
+
 const sameNode = (a: GNode | undefined, b: GNode | undefined): boolean => a === b || (a?.inputs === b?.inputs && a?.widgets_values === b?.widgets_values && a?.mode === b?.mode);
 
 export const useGraph = create<GraphState>()((set, get) => {
   const go = (history: History<Doc>) => {
     if (history === get().history) return;
     const path = validPath(history.present, get().path);
-    set({ history, ...(path.length === get().path.length ? {} : { path, selected: [], selectedLinks: [] }) });
+    const selected = stillThere(history.present, scopeOf(path), get().selected);
+    set({ history, selected, ...(path.length === get().path.length ? {} : { path, selected: [], selectedLinks: [] }) });
   };
   /** A node that was changed is no longer what the server complained about. */
   const settle = (before: Doc) => {
@@ -129,6 +140,7 @@ export const useGraph = create<GraphState>()((set, get) => {
     path: [],
     name: null,
     saved: null,
+    suggested: null,
     opened: 0,
     selected: [],
     selectedLinks: [],
@@ -161,6 +173,7 @@ export const useGraph = create<GraphState>()((set, get) => {
         path: [],
         name,
         saved: saved ? doc : null,
+        suggested: null,
         opened: s.opened + 1,
         selected: [],
         selectedLinks: [],

@@ -1,5 +1,5 @@
 // Short messages at the edge of the page; some offer an action such as Undo.
-import { useEffect } from "react";
+import { useEffect, useRef } from "react";
 import { create } from "zustand";
 import { Button, IconButton } from "./Button";
 import { Icon, type IconName } from "./Icon";
@@ -80,5 +80,13 @@ export function Toasts() {
     addEventListener("pagehide", leave);
     return () => removeEventListener("pagehide", leave);
   }, []);
-  return <div className={css.stack} aria-live="polite">{list.map((t) => <One key={t.id} item={t} />)}</div>;
+  // In the top layer and raised with each message: otherwise they would lie under the shade of an open window.
+  const stack = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const element = stack.current;
+    if (!element?.showPopover) return;
+    if (element.matches(":popover-open")) element.hidePopover();
+    if (list.length > 0) element.showPopover();
+  }, [list]);
+  return <div ref={stack} popover="manual" className={css.stack} aria-live="polite">{list.map((t) => <One key={t.id} item={t} />)}</div>;
 }
