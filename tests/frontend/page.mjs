@@ -1,12 +1,16 @@
 // Our page in a headless browser, walked as a user would, against the program with its starter model: everything on a wide
 // screen, the essential parts on a phone. It must ask nobody else for anything, and say nothing wrong.
 // From the environment: FRESCO_BIN (the program), CHROMIUM, OUT (a folder for pictures). Arguments: parts to walk, all if none.
+import { walkApps } from "./walk/apps.mjs";
 import { phoneCreate, walkCreate } from "./walk/create.mjs";
+import { phoneGallery, walkGallery, walkQueue } from "./walk/gallery.mjs";
+import { walkGraph } from "./walk/graph.mjs";
 import { openBrowser, openHouse, openPage, starterModel } from "./walk/kit.mjs";
+import { walkLooks } from "./walk/looks.mjs";
 import { walkMemory } from "./walk/memory.mjs";
 
 const start = Date.now();
-const parts = { memory: walkMemory };
+const parts = { apps: walkApps, graph: walkGraph, gallery: walkGallery, queue: walkQueue, memory: walkMemory };
 const wanted = process.argv.slice(2);
 const has = (part) => wanted.length === 0 || wanted.includes(part);
 
@@ -19,12 +23,15 @@ try {
   // The other parts look at what was made here.
   const made = await walkCreate(at);
   for (const [name, walk] of Object.entries(parts)) if (has(name)) await walk({ ...at, made });
+  if (has("looks")) await walkLooks(at, "wide");
   wide.watch.judge();
   await wide.close();
 
   if (has("phone")) {
     const phone = await openPage(browser, house, "phone", { hasTouch: true, isMobile: true });
     await phoneCreate({ ...phone, house });
+    await phoneGallery(phone);
+    await walkLooks(phone, "phone");
     phone.watch.judge();
     await phone.close();
   }
