@@ -22,8 +22,11 @@ export function useDetails(job: Job | undefined): JobDetails | null {
   return details?.id === id ? details : null;
 }
 
+/** Its pictures; those a graph only shows on the way are left out where it keeps some. */
 export function picturesOf(details: JobDetails | null): FileRef[] {
-  return details ? filesOf(details).filter(isPicture) : [];
+  const all = details ? filesOf(details).filter(isPicture) : [];
+  const kept = all.filter((file) => file.type === "output");
+  return kept.length > 0 ? kept : all;
 }
 
 /** All values of a job: those it was asked for with on this page, or else what its graph says. */
