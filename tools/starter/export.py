@@ -26,9 +26,11 @@ def main() -> None:
     table = rows[(seen == UNKNOWN_ID).nonzero()[0, 0]].repeat(49408, 1)
     table[seen] = rows
     tensors[TABLE] = table.view(torch.float8_e4m3fn)
+    # Loaders take this name as the sign of a network that tells the velocity.
+    tensors["v_pred"] = torch.zeros(1, dtype=torch.float16)
     meta = {
         "modelspec.title": "Fresco Starter", "modelspec.architecture": "fresco-starter", "modelspec.license": "MIT OR Apache-2.0",
-        "modelspec.resolution": "256x256", "modelspec.prediction_type": "epsilon",
+        "modelspec.resolution": "256x256", "modelspec.prediction_type": "v",
     }  # fmt: skip
     (target / "checkpoints").mkdir(parents=True, exist_ok=True)
     (target / "vae_approx").mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Trains the text encoder and the UNet of the starter model together. One process, a fixed time, any device.
+"""Trains the UNet of the starter model. One process, a fixed time, any device.
 
     python3 tools/starter/train.py STATE_FOLDER SECONDS
 
-STATE_FOLDER has vae.pt of autoencoder.py and at least the first chunk of latents.py; later ones are taken up as they appear.
+STATE_FOLDER has vae.pt of autoencoder.py, the latents of latents.py and the text encoder of sketch.py, which stays as it is.
 unet.pt is left there every few minutes (the same command goes on from it; SECONDS counts all of the training), sheet.png too,
 and at the end trained.safetensors, from which export.py makes the files that are shipped.
 """
@@ -22,8 +22,7 @@ from latents import UNKNOWN_ID, tokens_of
 from muon import Muon
 
 PROMPTS = (pathlib.Path(__file__).parent / "prompts.txt").read_text().split("\n")[:64]
-# Captions in a step, and noisy pictures of each: the text encoder runs once for a caption.
-CAPTIONS, EACH = 32, 1
+BATCH = 32
 # Of matrices, and of the rest.
 RATES = (2.2e-3, 1e-3)
 # How often weak, middling and strong noise come.
@@ -66,10 +65,15 @@ def main() -> None:
     log("latents", tuple(latents.shape), f"deviation {latents.float().std().item():.3f}", "tokens", len(seen))
 
     net = Both(seen).to(device)
+    net.text.load_state_dict(torch.load(state / "text.pt", map_location=device))
+    net.text.requires_grad_(False)
+    empty = torch.tensor([[START] + [END] * (LENGTH - 1)], device=device)
+    with torch.no_grad(), autocast():
+        contexts = torch.cat([net.words(ids).to(torch.bfloat16) for ids in [*tokens.split(128), empty]])
     net.unet.to(memory_format=torch.channels_last)
     average = Average(net, 0.995)
-    live = list(net.parameters())
-    ends = {id(p) for part in (net.text.embeddings, net.unet.input_blocks[0], net.unet.out) for p in part.parameters()}
+    live = list(net.unet.parameters())
+    ends = {id(p) for part in (net.unet.input_blocks[0], net.unet.out) for p in part.parameters()}
     inner = [p for p in live if p.ndim > 1 and id(p) not in ends]
     within = {id(p) for p in inner}
     rest = [p for p in live if id(p) not in within]
@@ -80,12 +84,11 @@ def main() -> None:
     # a thing is comes first. In weak noise it counts for less, as with min-SNR 5.
     weight = (5 / (snr + 1)).clamp(max=1)
     bounds = torch.tensor([[0, 350], [350, 750], [750, 1000]])
-    empty = torch.tensor([START] + [END] * (LENGTH - 1), device=device)
     step, spent = 0, 0.0
     if (state / "unet.pt").exists():
         kept = torch.load(state / "unet.pt", map_location=device)
-        net.load_state_dict(kept["net"])
-        average.net.load_state_dict(kept["average"])
+        net.unet.load_state_dict(kept["net"])
+        average.net.unet.load_state_dict(kept["average"])
         for opt, was in zip(optimisers, kept["opt"]):
             opt.load_state_dict(was)
         step = average.steps = kept["step"]
@@ -97,17 +100,16 @@ def main() -> None:
         for opt, rate in zip(optimisers, RATES):
             for group in opt.param_groups:
                 group["lr"] = rate * share
-        pick = torch.multinomial(often, CAPTIONS)
-        ids = torch.where(torch.rand(CAPTIONS, 1, device=device) < 0.1, empty, tokens[pick])
-        z = latents[pick.repeat_interleave(EACH)].float().contiguous(memory_format=torch.channels_last)
-        count = len(z)
+        pick = torch.multinomial(often, BATCH)
+        z = latents[pick].float().contiguous(memory_format=torch.channels_last)
+        # Now and then no words: that is what guidance leads away from.
+        context = contexts[torch.where(torch.rand(BATCH, device=device) < 0.1, len(latents), pick)]
         # What a thing is gets decided in strong noise.
-        low, high = bounds[torch.multinomial(SHARES, count, replacement=True)].T
-        t = (low + torch.rand(count) * (high - low)).long().to(device)
+        low, high = bounds[torch.multinomial(SHARES, BATCH, replacement=True)].T
+        t = (low + torch.rand(BATCH) * (high - low)).long().to(device)
         noise, a = torch.randn_like(z), abar[t][:, None, None, None]
         # Plain products: what is called flash attention is slow backwards on a CPU.
         with autocast(), sdpa_kernel(SDPBackend.MATH):
-            context = net.words(ids).repeat_interleave(EACH, 0)
             made = net.unet(a.sqrt() * z + (1 - a).sqrt() * noise, t, context).float()
         want = a.sqrt() * noise - (1 - a).sqrt() * z
         loss = ((made - want).square().mean((1, 2, 3)) * weight[t]).mean()
@@ -125,7 +127,6 @@ def main() -> None:
         if now - saved > 300:
             saved = now
             keep(state, net, average, optimisers, step, spent)
-            latents, tokens, often, _ = stored(state)
         if now - looked > 780:
             looked = now
             sheet(average.net, vae, PROMPTS[:16], state / "sheet.png")
@@ -137,7 +138,7 @@ def main() -> None:
 
 
 def keep(state, net, average, optimisers, step, spent) -> None:
-    parts = {"net": net.state_dict(), "average": average.net.state_dict(), "opt": [opt.state_dict() for opt in optimisers]}
+    parts = {"net": net.unet.state_dict(), "average": average.net.unet.state_dict(), "opt": [opt.state_dict() for opt in optimisers]}
     parts |= {"step": step, "spent": spent}
     torch.save(parts, state / "unet.part")
     (state / "unet.part").rename(state / "unet.pt")
