@@ -64,8 +64,8 @@ pub(crate) static COMMANDS: &[Command] = &[
     },
     Command {
         name: "page",
-        arguments: "",
-        about: "walk through our page in a headless browser against the built program",
+        arguments: "[--tour | PART...]",
+        about: "walk through our page in a headless browser against the built program, or take the pictures of docs/tour.md",
         run: web::page,
     },
     Command {

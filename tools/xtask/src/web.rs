@@ -125,9 +125,16 @@ fn packed(bundle: &Bundle) -> Result<usize> {
     Ok(sum)
 }
 
-/// Walks through the page in a browser. The script starts the program itself; it gets `FRESCO_BIN`, `CHROMIUM` and `OUT`,
-/// a folder for its pictures.
+/// Walks through the page in a browser, all of it or the parts named; or takes the pictures of the tour. The scripts start
+/// the program themselves; they get `FRESCO_BIN`, `CHROMIUM` and `OUT`, a folder for pictures of the walk.
 pub(crate) fn page(arguments: &[String]) -> Result<()> {
+    let (script, parts) = match arguments {
+        [flag] if flag == "--tour" => ("tests/frontend/tour.mjs", &[][..]),
+        parts => ("tests/frontend/page.mjs", parts),
+    };
+    if let Some(flag) = parts.iter().find(|part| part.starts_with('-')) {
+        bail!("usage: cargo xtask page [--tour | PART...], not {flag}");
+    }
     install::chromium()?;
     install::web_packages()?;
     ci::build()?;
@@ -136,8 +143,8 @@ pub(crate) fn page(arguments: &[String]) -> Result<()> {
         fs::remove_dir_all(&out)?;
     }
     fs::create_dir_all(&out)?;
-    let mut node = command("node", &["tests/frontend/page.mjs"]);
-    node.args(arguments)
+    let mut node = command("node", &[script]);
+    node.args(parts)
         .env("FRESCO_BIN", ci::program())
         .env("OUT", &out);
     if env::var_os("CHROMIUM").is_none() {
