@@ -10,6 +10,9 @@ export async function walkGraph({ page, house, watch }) {
     await field.fill(text);
     await field.blur();
   };
+  const sized = async (side) => {
+    for (const name of ["width", "height"]) await put(value("Empty Latent Image, node 4", name), side);
+  };
   const menu = async (button, item) => {
     await page.getByRole("toolbar", { name: "Graph tools" }).getByRole("button", { name: button }).click();
     await page.getByRole("menuitem", { name: item, exact: true }).click();
@@ -24,7 +27,7 @@ export async function walkGraph({ page, house, watch }) {
     await tool("Redo (Ctrl+Y)").click();
     await holds(value("KSampler, node 5", "steps"), "60");
     await value("What to draw, node 2", "text").fill("a graph apple");
-    for (const side of ["width", "height"]) await put(value("Empty Latent Image, node 4", side), "128");
+    await sized("512");
   });
 
   const add = async (name) => {
@@ -66,6 +69,7 @@ export async function walkGraph({ page, house, watch }) {
     await tool("Cancel the running job").click();
     await until("the job to be cancelled", async () => (await house.job(job.id)).status === "cancelled");
     await put(value("KSampler, node 5", "steps"), "2");
+    await sized("128");
   });
 
   await step(page, "graph: an error is shown on its node", async () => {
