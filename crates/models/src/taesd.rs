@@ -56,10 +56,16 @@ struct Sequence {
     ends: (usize, usize),
     /// Times the size is halved or doubled.
     resamplings: usize,
+    /// The most numbers that a layer of a decoder makes of one latent cell.
+    widest: usize,
     device: Device,
 }
 
 const MOST: usize = 200;
+/// A picture 64 times as wide as its latent; the published ones make eight of it.
+const MOST_RESAMPLINGS: usize = 6;
+/// Four times what the published ones make of a latent cell. A preview is made in passing, in memory nobody planned for.
+const PREVIEW_WIDEST: usize = 1 << 14;
 
 impl Sequence {
     /// The sequence whose keys start with the prefix; none if there are none.
@@ -72,7 +78,7 @@ impl Sequence {
             return Ok(None);
         };
         let mut layout = Layout::default();
-        let (mut ends, mut resamplings) = (None, 0);
+        let (mut ends, mut resamplings, mut widest) = (None, 0, 0);
         let mut at = 0;
         // First what is there, so that what is missing is found before anything is built.
         let mut found: Vec<(String, bool, bool)> = Vec::new();
@@ -100,13 +106,19 @@ impl Sequence {
             }
             let resample = !block && !store.has(&format!("{key}.bias"));
             resamplings += usize::from(resample);
+            if resamplings > MOST_RESAMPLINGS {
+                let reason = format!("it changes the size more than {MOST_RESAMPLINGS} times");
+                return Err(ModelError::unsupported(store.file(), reason));
+            }
+            widest = widest.max(out.saturating_mul(1 << (2 * resamplings)));
             if block {
                 for conv in [0, 2, 4] {
                     let from = if conv == 0 { at } else { out };
                     layout.conv(&format!("{key}.conv.{conv}"), out, from, 3);
                 }
-                if at != out {
-                    layout.matrix(&format!("{key}.skip"), out, at);
+                let skip = format!("{key}.skip");
+                if at != out || store.has(&format!("{skip}.weight")) {
+                    layout.matrix(&skip, out, at);
                 }
             } else if resample {
                 layout.tensor(weight, [out, at, 3, 3]);
@@ -150,6 +162,7 @@ impl Sequence {
             steps,
             ends: (input, at),
             resamplings,
+            widest,
             device: store.device().clone(),
         }))
     }
@@ -226,14 +239,15 @@ impl Taesd {
         const BELOW: &str = "decoder.";
         let below = store.keys().iter().any(|key| key.starts_with(BELOW));
         let prefix = if below { BELOW } else { "" };
+        let refuse = |reason: &str| ModelError::unsupported(store.file(), reason);
         let decoder = Sequence::new(store, prefix, true)?;
-        if decoder.is_none() {
-            let reason = "this is not a TAESD file";
-            return Err(ModelError::unsupported(store.file(), reason));
+        let decoder = decoder.ok_or_else(|| refuse("this is not a TAESD file"))?;
+        if decoder.widest > PREVIEW_WIDEST {
+            return Err(refuse("it is too wide for previews"));
         }
         Ok(Self {
             encoder: None,
-            decoder,
+            decoder: Some(decoder),
             scale: 1.0,
             shift: 0.0,
         })

@@ -8,7 +8,7 @@ use fresco_models::preview::{Previewer, latent2rgb};
 use fresco_models::taesd::Taesd;
 use fresco_tensor::Tensor;
 
-use crate::gold::{Gold, json};
+use crate::gold::{Gold, json, store, waves};
 
 #[test]
 fn colours_are_the_references() {
@@ -98,4 +98,72 @@ fn odd_latents_are_errors_or_pictures() {
     let packed = Tensor::zeros([1, 128, 2, 3]).unwrap();
     let picture = latent2rgb(&latent_format::FLUX2, &packed).unwrap();
     assert_eq!((picture.width, picture.height), (6, 4));
+}
+
+/// Files that somebody made to break things: refused when they are read, or pictures.
+#[test]
+fn strange_decoders_are_refused() {
+    let read = |layers: &[(&str, &[usize])]| {
+        let layout = layers.iter().map(|(k, v)| ((*k).to_owned(), v.to_vec()));
+        Taesd::previewer(&store(waves(layout.collect())))
+    };
+    let first: [(&str, &[usize]); 2] = [("0.weight", &[8, 4, 3, 3]), ("0.bias", &[8])];
+    let last: [(&str, &[usize]); 2] = [("9.weight", &[3, 8, 3, 3]), ("9.bias", &[3])];
+    let with = |middle: &[(&str, &[usize])]| read(&[&first, middle, &last].concat());
+    let fine = with(&[("2.weight", &[8, 8, 3, 3])]).unwrap();
+    let previewer = Previewer::Taesd(Arc::new(fine));
+    let picture = previewer
+        .preview(&Tensor::zeros([1, 4, 2, 3]).unwrap())
+        .unwrap();
+    assert_eq!((picture.width, picture.height), (6, 4));
+    assert!(
+        previewer
+            .preview(&Tensor::zeros([1, 5, 2, 3]).unwrap())
+            .is_err()
+    );
+
+    let convs: [(&str, &[usize]); 6] = [
+        ("4.conv.0.weight", &[8, 8, 3, 3]),
+        ("4.conv.0.bias", &[8]),
+        ("4.conv.2.weight", &[8, 8, 3, 3]),
+        ("4.conv.2.bias", &[8]),
+        ("4.conv.4.weight", &[8, 8, 3, 3]),
+        ("4.conv.4.bias", &[8]),
+    ];
+    assert!(with(&convs).is_ok());
+    let skip = |shape: &'static [usize]| with(&[&convs[..], &[("4.skip.weight", shape)]].concat());
+    assert!(skip(&[8, 8]).is_ok());
+    for shape in [&[8, 7][..], &[9, 8], &[8, 8, 3, 3], &[8], &[]] {
+        assert!(skip(shape).is_err(), "{shape:?}");
+    }
+    for shape in [
+        &[8, 8][..],
+        &[8],
+        &[],
+        &[8, 9, 3, 3],
+        &[9, 8, 3, 3],
+        &[8, 8, 5, 5],
+        &[0, 8, 3, 3],
+        &[8, 0, 3, 3],
+        &[8, 8, 3, 3, 1, 2],
+    ] {
+        assert!(with(&[("2.weight", shape)]).is_err(), "{shape:?}");
+    }
+    assert!(with(&[("2.weight", &[8, 8, 3, 3]), ("2.bias", &[7])]).is_err());
+    assert!(read(&[("x", &[1])]).is_err() && read(&[]).is_err());
+    // A picture of gigabytes from a latent of kilobytes.
+    let names: Vec<String> = (1..9).map(|i| format!("{i}.weight")).collect();
+    let doubled: Vec<(&str, &[usize])> = names
+        .iter()
+        .map(|name| (name.as_str(), &[8, 8, 3, 3][..]))
+        .collect();
+    assert!(with(&doubled[..5]).is_ok());
+    assert!(with(&doubled[..6]).is_err() && with(&doubled).is_err());
+    assert!(
+        with(&[
+            ("2.weight", &[5000, 8, 3, 3]),
+            ("3.weight", &[8, 5000, 3, 3])
+        ])
+        .is_err()
+    );
 }
