@@ -29,6 +29,9 @@ impl Default for PreviewSize {
 /// Of preview JPEGs.
 const QUALITY: u8 = 95;
 
+/// Longest table of colours that is read; one for a hundred channels is shorter.
+const MOST_COLOURS: usize = 16 << 10;
+
 /// Makes the pictures of one run.
 pub(super) struct Previewer {
     maker: Option<preview::Previewer>,
@@ -131,7 +134,9 @@ fn named(name: &str, channels: usize, cx: &Cx) -> Result<Arc<Taesd>, NodeError> 
     let listed = folders.list("vae_approx")?;
     let file = listed.iter().find(|file| split_extension(file).0 == name);
     let file = file.ok_or_else(|| {
-        NodeError::file_not_found(format!("there is no {name} in the folder vae_approx"))
+        // The name is what a stranger wrote into a file.
+        let shown: String = name.chars().take(100).collect();
+        NodeError::file_not_found(format!("there is no {shown:?} in the folder vae_approx"))
     })?;
     let decoder = Taesd::previewer(&Store::open(
         open_model(cx, "vae_approx", file)?,
@@ -149,6 +154,9 @@ fn named(name: &str, channels: usize, cx: &Cx) -> Result<Arc<Taesd>, NodeError> 
 
 /// A row of red, green and blue for each channel, and one to add.
 fn colours(text: &str, channels: usize) -> Option<Colours> {
+    if text.len() > MOST_COLOURS {
+        return None;
+    }
     let table = json::parse(text).ok()?;
     let row = |value: &Value| -> Option<[f32; 3]> {
         let numbers: Option<Vec<f32>> = value
@@ -210,6 +218,36 @@ fn encode(picture: &Rgb8, most: usize) -> Result<Vec<u8>, NodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_whole_table_of_colours_counts() {
+        let good = "[[0.1,0,0],[0,1e-3,-2],[0,0,0.2]]";
+        let table = colours(good, 2).unwrap();
+        assert_eq!((table.rgb.len(), table.bias), (2, [0.0, 0.0, 0.2]));
+        let padded = format!("{good}{}", " ".repeat(MOST_COLOURS));
+        let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
+        for text in [
+            "",
+            "[",
+            "null",
+            "{}",
+            "[]",
+            "[[1,2,3]]",
+            "[[1,2,3],[1,2,3]]",
+            "[[1,2],[1,2,3],[1,2,3]]",
+            "[[1,2,3,4],[1,2,3],[1,2,3]]",
+            "[[NaN,2,3],[1,2,3],[1,2,3]]",
+            "[[1,2,Infinity],[1,2,3],[1,2,3]]",
+            "[[1e39,2,3],[1,2,3],[1,2,3]]",
+            "[[\"1\",2,3],[1,2,3],[1,2,3]]",
+            "[[null,2,3],[1,2,3],[1,2,3]]",
+            &deep,
+            &padded,
+        ] {
+            let shown: String = text.chars().take(40).collect();
+            assert!(colours(text, 2).is_none(), "{shown}");
+        }
+    }
 
     #[test]
     fn previews_fill_their_square() {
