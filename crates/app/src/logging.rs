@@ -83,7 +83,31 @@ fn line(level: Level, event: &Event<'_>) -> String {
         Level::WARN => "warning: ",
         _ => "",
     };
-    format!("{before}{}{}\n", text.message, text.fields)
+    let mut line = before.to_owned();
+    tame(&mut line, &text.message);
+    tame(&mut line, &text.fields);
+    line.push('\n');
+    line
+}
+
+/// Longest message or list of fields; the last few hundred lines are kept in memory.
+const LONGEST: usize = 20_000;
+
+/// Adds a text that may hold names from elsewhere: such a name cannot begin a line that looks like ours, and cannot talk to
+/// the terminal.
+fn tame(line: &mut String, text: &str) {
+    for (at, c) in text.char_indices() {
+        if at >= LONGEST {
+            line.push_str("..");
+            return;
+        }
+        match c {
+            '\n' => line.push_str("\n  "),
+            '\t' => line.push(c),
+            c if c.is_control() => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
 }
 
 struct Text {
@@ -149,6 +173,7 @@ mod tests {
             tracing::warn!(target: "hyper", "odd");
             let error = std::io::Error::other("inner");
             tracing::error!(error = &error as &dyn std::error::Error, "failed");
+            tracing::warn!(prompt = "a\nerror: b\r\x1b[31m", "c\nd\u{9b}");
         });
         let kept: Vec<_> = ring.entries().into_iter().map(|e| e.text).collect();
         assert_eq!(
@@ -158,7 +183,11 @@ mod tests {
                 "took n=3 name=x\n",
                 "warning: odd\n",
                 "error: failed error=inner\n",
+                "warning: c\n  d\\u{9b} prompt=a\n  error: b\\r\\u{1b}[31m\n",
             ]
         );
+        let mut line = String::new();
+        tame(&mut line, &"x".repeat(2 * LONGEST));
+        assert_eq!(line.len(), LONGEST + "..".len());
     }
 }
