@@ -45,6 +45,11 @@ pub fn write(starter: &Path) -> Result<()> {
 
 /// Writes the decoder for previews that the checkpoint names.
 pub fn write_decoder(starter: &Path) -> Result<()> {
+    write_decoder_of(starter, &decoder())
+}
+
+/// The layout of that decoder.
+pub fn decoder() -> Keys {
     let mut keys = Keys::new();
     keys.insert("decoder.1.weight".into(), vec![16, 4, 3, 3]);
     keys.insert("decoder.1.bias".into(), vec![16]);
@@ -55,9 +60,14 @@ pub fn write_decoder(starter: &Path) -> Result<()> {
     }
     keys.insert("decoder.9.weight".into(), vec![3, 8, 3, 3]);
     keys.insert("decoder.9.bias".into(), vec![3]);
+    keys
+}
+
+/// Writes another decoder under the name that the checkpoint has for its own.
+pub fn write_decoder_of(starter: &Path, keys: &Keys) -> Result<()> {
     let folder = starter.join("models/vae_approx");
     fs::create_dir_all(&folder)?;
-    write_small(&folder.join(format!("{DECODER}.safetensors")), &keys, &[])
+    write_small(&folder.join(format!("{DECODER}.safetensors")), keys, &[])
 }
 
 /// The program under another path, as if it had been installed there. The folder is on the disk of the program, so that a

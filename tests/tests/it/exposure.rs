@@ -171,3 +171,18 @@ fn cors_is_opened_on_request_only() {
         Some("https://app.example")
     );
 }
+
+/// Whole lines of the log are the program's own.
+#[test]
+fn names_from_elsewhere_cannot_write_lines_of_the_log() {
+    let mut server = Server::start();
+    let id = "a\nforged line\r\u{1b}[2J";
+    let body = json!({"prompt": workflow::smallest(3, "log"), "prompt_id": id});
+    server.post("/prompt", &body).expect_status(200);
+    server.wait_for(&server.queue(&workflow::smallest(4, "log"), None));
+    assert!(server.terminate().success());
+    let log = server.log();
+    assert!(log.contains("forged line"), "{log}");
+    assert!(!log.lines().any(|line| line.starts_with("forged")), "{log}");
+    assert!(!log.contains('\u{1b}') && !log.contains('\r'), "{log:?}");
+}

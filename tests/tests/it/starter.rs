@@ -286,3 +286,41 @@ fn previews_are_made_as_its_file_says() {
     );
     assert!(server.log().contains("previews are rough"));
 }
+
+/// A decoder that somebody made to break things costs its pictures, not the prompt.
+#[test]
+fn strange_decoders_leave_rough_previews() {
+    let folder = installed(false);
+    let starter = folder.path().join("starter");
+    let server = start(folder.path(), &["--preview-size", "0"]);
+    let good = starter::decoder();
+    let doubled: Vec<(String, Vec<usize>)> = (10..20)
+        .map(|number| (format!("decoder.{number}.weight"), vec![3, 3, 3, 3]))
+        .collect();
+    let cases: Vec<Vec<(String, Vec<usize>)>> = vec![
+        // A thousand times as wide as the latent.
+        doubled,
+        vec![("decoder.4.weight".into(), vec![16, 16, 5, 5])],
+        vec![("decoder.4.weight".into(), vec![0, 16, 3, 3])],
+        vec![("decoder.4.weight".into(), vec![16])],
+        vec![("decoder.9.bias".into(), vec![4])],
+        vec![("decoder.1.weight".into(), vec![16, 5, 3, 3])],
+    ];
+    for (seed, case) in cases.into_iter().enumerate() {
+        let mut keys = good.clone();
+        keys.extend(case.clone());
+        starter::write_decoder_of(&starter, &keys).unwrap();
+        let mut prompt = prompt("euler", "normal", 3);
+        prompt["3"]["inputs"]["seed"] = json!(seed);
+        let sizes = previews(&server, &prompt, "auto");
+        assert!(
+            !sizes.is_empty() && sizes.iter().all(|s| *s == (8, 8)),
+            "{case:?}: {sizes:?}"
+        );
+    }
+    assert!(server.log().contains("previews are rough"));
+    // The right one is taken as soon as it is there.
+    starter::write_decoder_of(&starter, &good).unwrap();
+    let sizes = previews(&server, &prompt("euler", "normal", 4), "auto");
+    assert!(sizes.iter().all(|s| *s == (64, 64)), "{sizes:?}");
+}

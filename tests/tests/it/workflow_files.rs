@@ -218,3 +218,52 @@ fn damaged_files_are_answered() {
     }
     server.get("/health").expect_status(200);
 }
+
+/// A packed text as a chunk of a PNG.
+fn packed(key: &str, text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, 1, 1);
+    encoder
+        .add_ztxt_chunk(key.to_owned(), text.to_owned())
+        .unwrap();
+    let mut writer = encoder.write_header().unwrap();
+    writer.write_image_data(&[0]).unwrap();
+    writer.finish().unwrap();
+    let at = bytes.windows(4).position(|w| w == b"zTXt").unwrap() - 4;
+    let length = u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+    bytes[at..at + 12 + length as usize].to_vec()
+}
+
+/// Small files that are large once they are read.
+#[test]
+fn what_grows_without_end_is_refused() {
+    let server = Server::start();
+    let long = "x".repeat(1 << 20);
+    let file = |uses: usize| {
+        let nodes: Vec<Value> = (0..uses).map(|id| json!({"id": id, "type": "d"})).collect();
+        let inside = json!([{"id": 1, "type": "CLIPTextEncode", "widgets_values": [long]}]);
+        let definition = json!({"id": "d", "nodes": inside, "links": []});
+        json!({"nodes": nodes, "links": [], "definitions": {"subgraphs": [definition]}})
+    };
+    let found = server.post(PATH, &file(3)).expect_status(200).json();
+    assert_eq!(found["prompt"].as_object().unwrap().len(), 3);
+    let error = server.post(PATH, &file(300)).expect_status(400).json();
+    assert_eq!(error["error"]["type"], "invalid_workflow");
+    let details = error["error"]["details"].as_str().unwrap();
+    assert!(details.contains("expands"), "{details}");
+
+    // After so much nothing is unpacked any more, and what is behind it is not found.
+    let bomb = packed("z", &"x".repeat((16 << 20) + 1));
+    let prompt = packed("prompt", &workflow::smallest(1, "x").to_string());
+    let picture = |bombs: usize| {
+        let mut bytes = b"\x89PNG\r\n\x1a\n".to_vec();
+        bytes.extend(bomb.repeat(bombs));
+        bytes.extend(&prompt);
+        bytes
+    };
+    assert_eq!(inspect(&server, &picture(2)).status, 200);
+    let error = inspect(&server, &picture(200)).expect_status(400).json();
+    let details = error["error"]["details"].as_str().unwrap();
+    assert!(details.contains("carries no workflow"), "{details}");
+    server.get("/health").expect_status(200);
+}
