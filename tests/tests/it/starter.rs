@@ -189,6 +189,67 @@ fn every_sampler_and_schedule_works_on_its_layout() {
     sample_all(&server, |sampler, schedule| prompt(sampler, schedule, 3));
 }
 
+/// The model of the repository.
+const SHIPPED: &str = "fresco-starter.safetensors";
+
+/// The program of this tree with the model of this tree.
+fn shipped() -> Server {
+    let server = Server::start_with(StartOptions {
+        environment: vec![WITH_STARTER],
+        ..StartOptions::default()
+    });
+    let listed = server.get("/models/checkpoints").json();
+    assert_eq!(listed, json!([SHIPPED]), "is the build folder in the tree?");
+    server
+}
+
+#[test]
+fn every_sampler_and_schedule_works_on_the_model_of_the_repository() {
+    sample_all(&shipped(), |sampler, schedule| {
+        let mut prompt = prompt(sampler, schedule, 3);
+        prompt["4"]["inputs"]["ckpt_name"] = json!(SHIPPED);
+        prompt
+    });
+}
+
+#[test]
+fn the_model_of_the_repository_draws_in_the_colours_that_are_asked_for() {
+    let server = shipped();
+    for (channel, text) in ["a red apple", "a green frog", "a blue car"]
+        .iter()
+        .enumerate()
+    {
+        let prompt = text_to_image(&TextToImage {
+            checkpoint: SHIPPED,
+            positive: text,
+            negative: "",
+            width: 256,
+            height: 256,
+            steps: 8,
+            cfg: 4.0,
+            seed: 5,
+            ..TextToImage::default()
+        });
+        let done = server.wait_for(&server.queue(&prompt, None));
+        assert_eq!(done["status"]["status_str"], "success", "{done}");
+        let name = done["outputs"]["9"]["images"][0]["filename"]
+            .as_str()
+            .unwrap();
+        let made = picture::read_file(&server.base.join("output").join(name)).unwrap();
+        assert_eq!((made.width, made.height), (256, 256));
+        // Of what is not the white ground, most has that colour.
+        let things = made
+            .pixels
+            .chunks_exact(3)
+            .filter(|p| p.iter().any(|v| *v < 200));
+        let strongest =
+            |p: &&[u8]| (0..3).all(|c| c == channel || p[channel] > p[c].saturating_add(20));
+        let (all, such) = (things.clone().count(), things.filter(strongest).count());
+        assert!(all > 4000, "{text}: only {all} pixels");
+        assert!(such * 2 > all, "{text}: {such} of {all} pixels");
+    }
+}
+
 /// Width and height of a JPEG.
 fn size(jpeg: &[u8]) -> (u16, u16) {
     let frame = jpeg.windows(2).position(|m| m == [0xFF, 0xC0]);

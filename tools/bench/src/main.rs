@@ -12,6 +12,7 @@ mod memory;
 mod picture;
 mod planner;
 mod process;
+mod starter;
 mod table;
 
 use anyhow::{Result, bail};
@@ -27,6 +28,7 @@ const GROUPS: &[(&str, &[Measurement])] = &[
     ("sd15", picture::MEASUREMENTS),
     ("kernels", kernels::MEASUREMENTS),
     ("memory", memory::MEASUREMENTS),
+    ("starter", starter::MEASUREMENTS),
 ];
 
 fn main() -> Result<()> {
