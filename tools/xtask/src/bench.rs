@@ -14,7 +14,9 @@ use crate::{
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let Some(group) = arguments.first() else {
-        bail!("usage: cargo xtask bench (server | sd15 | kernels | memory | starter) [MEASUREMENT]");
+        bail!(
+            "usage: cargo xtask bench (server | sd15 | kernels | memory | starter) [MEASUREMENT]"
+        );
     };
     let mut build = vec!["build", "--release", "--locked"];
     let packages: &[&str] = match group.as_str() {
