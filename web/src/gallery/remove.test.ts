@@ -28,6 +28,7 @@ function server(deleteAnswer: (files: FileRef[]) => Response) {
     if (init?.method === "POST") sent.push([path, JSON.parse(String(init.body))]);
     if (path === "/fresco/outputs/delete") return deleteAnswer(JSON.parse(String(init?.body)).files);
     const id = /^\/api\/jobs\/(.*)$/.exec(path)?.[1];
+    if (id === "gone") return new Response(JSON.stringify({ error: "not found" }), { status: 404 });
     const outputs = { "9": { images: [file(`${id}.png`)] } };
     return new Response(id ? JSON.stringify({ id, status: "in_progress", create_time: 1, outputs, workflow: { prompt: {}, extra_data: {} } }) : "");
   });
@@ -52,4 +53,11 @@ test("a refused request brings the tiles back and keeps the entries", async () =
   await expect(removeJobs(["a"])).rejects.toThrow("404");
   expect(useLive.getState().jobs.map((j) => j.id)).toEqual(["a", "b", "c"]);
   expect(sent.map(([path]) => path)).toEqual(["/fresco/outputs/delete"]);
+});
+
+test("a result that another window deleted does not keep the others", async () => {
+  server((files) => Response.json({ deleted: files, failed: [] }));
+  const removal = await removeJobs(["gone", "a"]);
+  expect(removal.gone).toEqual(["gone", "a"]);
+  expect(sent[0]).toEqual(["/fresco/outputs/delete", { files: [file("a.png")] }]);
 });

@@ -1,5 +1,5 @@
 // Deleting results: their files first, then their entries; whatever could not be deleted stays and is named.
-import { sendJson } from "../api/client";
+import { ApiError, sendJson } from "../api/client";
 import type { FileRef, Job } from "../api/types";
 import { jobDetails, useLive } from "../state/live";
 import { useFavourites } from "./favourites";
@@ -63,6 +63,16 @@ export async function deleteFiles(files: readonly FileRef[]): Promise<Deleted> {
   return all;
 }
 
+/** The files of a result; none if it is gone already, deleted in another window perhaps. */
+async function filesOf(id: string): Promise<FileRef[]> {
+  try {
+    return readOutputs((await jobDetails(id)).outputs).files.map((f) => f.file);
+  } catch (e) {
+    if (e instanceof ApiError && e.status === 404) return [];
+    throw e;
+  }
+}
+
 /** Deletes results with their files. The tiles vanish at once and come back where that fails. */
 export async function removeJobs(ids: readonly string[]): Promise<Removal> {
   const before = useLive.getState().jobs;
@@ -70,7 +80,7 @@ export async function removeJobs(ids: readonly string[]): Promise<Removal> {
   useLive.setState({ jobs: before.filter((job) => !asked.has(job.id)) });
   try {
     const own = new Map<string, FileRef[]>();
-    for (const id of ids) own.set(id, readOutputs((await jobDetails(id)).outputs).files.map((f) => f.file));
+    for (const id of ids) own.set(id, await filesOf(id));
     const { files, kept } = removable(own, filesOfOthers(before, asked));
     const failed = stillThere((await deleteFiles(files)).failed);
     const gone = finished(own, failed);

@@ -22,6 +22,10 @@ import css from "./NodeCard.module.css";
 
 const far = (s: { transform: [number, number, number] }): boolean => s.transform[2] < 0.4;
 
+/** A colour of a file, if it is one: anything else could be a piece of style sheet. */
+const plainColour = (value: unknown): string | undefined =>
+  typeof value === "string" && /^(#[0-9a-f]{3,8}|[a-z]{3,24})$/i.test(value) ? value : undefined;
+
 /** Dark ink on light colours, light ink on dark ones. */
 function inkOn(colour: string): string | undefined {
   const hex = /^#([0-9a-f]{3,8})$/i.exec(colour)?.[1];
@@ -153,8 +157,8 @@ export const NodeCard = memo(function NodeCard({ id, data, selected }: NodeProps
   const muted = node.mode === MODE.mute;
   const bypassed = node.mode === MODE.bypass;
   const [, height] = pair(node.size, [0, 0]);
-  const head = typeof node.color === "string" ? node.color : undefined;
-  const body = typeof node.bgcolor === "string" ? node.bgcolor : undefined;
+  const head = plainColour(node.color);
+  const body = plainColour(node.bgcolor);
   const edit = useGraph.getState().edit;
 
   if (sort === "reroute") {
