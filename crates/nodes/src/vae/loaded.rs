@@ -44,7 +44,7 @@ enum Kind {
 
 /// Why there is nothing for the registry.
 enum Not {
-    Registered(vae::Vae),
+    Registered(Box<vae::Vae>),
     Possible(NodeError),
 }
 
@@ -62,7 +62,7 @@ impl LoadedVae {
             let wrong = |e: ModelError| Not::Possible(failure(e));
             if file.info("taesd_decoder.1.weight").is_some() {
                 let small = vae::Vae::open(file, prefix, Device::cpu()).map_err(wrong)?;
-                return Err(Not::Registered(small));
+                return Err(Not::Registered(Box::new(small)));
             }
             let store = vae::names::store(file, prefix, Device::cpu());
             let config = KlConfig::detect(&store).map_err(wrong)?;
@@ -71,7 +71,7 @@ impl LoadedVae {
         });
         let opened = match opened {
             Ok(opened) => opened,
-            Err(Not::Registered(small)) => return Ok(Self::small(small)),
+            Err(Not::Registered(small)) => return Ok(Self::small(*small)),
             Err(Not::Possible(error)) => return Err(error),
         };
         let shared = opened.shared;
