@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(report.problems, 0, "{}", report.text);
         for part in [
             "output (not there yet)",
-            "the status page",
+            "Fresco's page",
             "editor: not installed",
             "is free",
         ] {
