@@ -380,8 +380,10 @@ fn strange_decoders_leave_rough_previews() {
         );
     }
     assert!(server.log().contains("previews are rough"));
-    // The right one is taken as soon as it is there.
+    drop(server);
+    // The right one is taken.
     starter::write_decoder_of(&starter, &good).unwrap();
+    let server = start(folder.path(), &["--preview-size", "0"]);
     let sizes = previews(&server, &prompt("euler", "normal", 4), "auto");
     assert!(sizes.iter().all(|s| *s == (64, 64)), "{sizes:?}");
 }
