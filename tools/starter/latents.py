@@ -60,6 +60,8 @@ def main() -> None:
         part = path.with_suffix(".part")
         seldom = [any(things[item[0]]["icon"] in SELDOM for item in drawn[i]["items"]) for i in order]
         weight = torch.where(torch.tensor(seldom), 0.2, 1.0)
+        # A sketch of both ways round is a blur, so mirrored pictures wait until there is time to learn them.
+        weight[torch.tensor([any(item[4] for item in drawn[i]["items"]) for i in order])] = 0
         torch.save({"latents": torch.cat(parts), "tokens": tokens[order], "weight": weight, "seen": torch.unique(tokens)}, part)
         part.rename(path)
 
