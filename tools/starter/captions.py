@@ -3,8 +3,8 @@
 import pathlib
 import random
 
-from roster import ALSO_SAY, CALLED, KEEP, OWNER
-from words import COLOURS, COUNTS, SCENES, SYNONYMS, article, plural
+from roster import ALSO_SAY, CALLED, KEEP, MAIN, OWNER, SELDOM
+from words import COLOURS, COUNTS, DOING, PARTS, SCENES, SYNONYMS, article, plural
 
 # Stands for any word the model was never shown; see `unknown` below. The id of a token no caption has.
 UNKNOWN = "\u00a4"
@@ -51,7 +51,8 @@ def chosen(index: list[dict]) -> list[dict]:
                 words.append(word)
         # Keywords of emojilib that no other thing has.
         keys = [key for key in best[name]["keys"] if taken.setdefault(key, name) == name and key not in words]
-        things.append(best[name] | {"say": words, "keys": keys[:4]})
+        main = {"hue": MAIN[name], "share": 0.6, "colour": ""} if name in MAIN else {}
+        things.append(best[name] | main | {"say": words, "keys": keys[:4]})
     return things
 
 
@@ -61,10 +62,11 @@ class Recipes:
     def __init__(self, things: list[dict], seed: int) -> None:
         self.index = things
         self.random = random.Random(seed)
-        self.weights = [WEIGHTS.get(t["category"], 1.0) for t in things]
+        often = [0.3 if t["icon"] in SELDOM else 1.0 for t in things]
+        self.weights = [n * WEIGHTS.get(t["category"], 1.0) for n, t in zip(often, things)]
         whole = ("Objects", "Food & Drink", "Animals & Nature", "Activities", "Travel & Places")
         fits = [t["category"] in whole and len(t["say"][0].split()) <= 2 or t["say"][0] in SHAPES for t in things]
-        self.simple = [float(f) for f in fits]
+        self.simple = [n * f for n, f in zip(often, fits)]
 
     def thing(self, simple: bool, want_colour: float) -> tuple[int, int, str]:
         """A picture, the colour it is to get (-1: its own), and what to call it, colour included."""
@@ -104,7 +106,7 @@ class Recipes:
         return text
 
     def draw(self) -> dict:
-        """items: (picture, centre x, centre y, size, mirrored, colour or -1); background: -1 white, or a colour or scene."""
+        """items: (picture, centre x, centre y, size, colour or -1); background: -1 white, -2 pale, or a colour or scene."""
         while True:
             recipe = self.attempt()
             if recipe["caption"] not in HELD_OUT:
@@ -132,6 +134,9 @@ class Recipes:
             items, text = self.several()
         else:
             items, text = self.two()
+        white = any((COLOURS[item[4]] if item[4] >= 0 else self.index[item[0]]["colour"]) == "white" for item in items)
+        if background == -1 and not behind and white:
+            background = -2
         return {"items": items, "background": background, "caption": text + behind}
 
     def one(self):
@@ -139,14 +144,13 @@ class Recipes:
         pick, colour, name = self.thing(False, 0.33)
         size, roll = r.uniform(0.9, 1.02), r.random()
         if roll < 0.03:
-            size, name = r.uniform(0.45, 0.6), r.choice(["small ", "tiny ", "little "]) + name
+            size, name = r.uniform(0.72, 0.82), r.choice(["small ", "tiny ", "little "]) + name
         elif roll < 0.06:
             size, name = r.uniform(1.0, 1.05), r.choice(["big ", "large ", "huge "]) + name
         elif roll < 0.20:
             name = f"{r.choice(FILLERS)} {name}"
         slack = max(0.0, (1 - size * 0.91) / 2)
         x, y = 0.5 + r.uniform(-slack, slack) * 0.6, 0.5 + r.uniform(-slack, slack) * 0.6
-        mirrored = self.index[pick]["category"] != "Symbols" and r.random() < 0.25
         roll = r.random()
         if roll < 0.68:
             text = article(name)
@@ -156,7 +160,12 @@ class Recipes:
             text = f"the {name}"
         else:
             text = r.choice(FRAMES).format(article(name))
-        return [(pick, x, y, size, mirrored, colour)], text
+        roll = r.random()
+        if roll < 0.07:
+            text = f"{text} with {r.choice(PARTS).replace('*', r.choice(COLOURS))}"
+        elif roll < 0.11:
+            text = f"{text} {r.choice(DOING)}"
+        return [(pick, x, y, size, colour)], text
 
     def several(self):
         r = self.random
@@ -170,7 +179,7 @@ class Recipes:
         text = f"{COUNTS[count]} {plural(name)}"
         if count == 2 and r.random() < 0.2:
             text = f"a pair of {plural(name)}"
-        return [(pick, *place, False, colour) for place in places], text
+        return [(pick, *place, colour) for place in places], text
 
     def two(self):
         r = self.random
@@ -186,6 +195,6 @@ class Recipes:
             text = f"{a} {r.choice(['under', 'below', 'beneath'])} {b}"
         else:
             places = [(0.26, 0.5, size), (0.74, 0.5, size)]
-            text = f"{a} {r.choice(['and', 'and', 'next to', 'beside', 'with', 'near'])} {b}"
-        items = [(first, *places[0], False, first_colour), (second, *places[1], False, second_colour)]
+            text = f"{a} {r.choice(['and', 'and', 'next to', 'beside', 'together with', 'near'])} {b}"
+        items = [(first, *places[0], first_colour), (second, *places[1], second_colour)]
         return items, text

@@ -2,9 +2,12 @@
 
 import copy
 import os
+import signal
+import sys
 import time
 
 import torch
+import torch.multiprocessing
 import torch.nn.functional as F
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -18,6 +21,23 @@ def log(*what) -> None:
 
 def autocast():
     return torch.autocast(device, dtype=torch.bfloat16)
+
+
+def together(work, *args) -> None:
+    """Runs `work(rank, *args)` in as many processes as there are cores, each with one thread, or in this one with a GPU.
+
+    Modules and tensors among the arguments are shared: each process moves the same weights by its own gradients, without
+    waiting for the others. Where cores come and go, as on a rented machine, that is twice as fast as sharing each operation.
+    """
+    if device == "cuda":
+        return work(0, *args)
+    for arg in args:
+        if isinstance(arg, (torch.nn.Module, torch.Tensor)):
+            getattr(arg, "share_memory", getattr(arg, "share_memory_", None))()
+    os.environ |= {"THREADS": "1", "OMP_NUM_THREADS": "1"}
+    # So that they end with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    torch.multiprocessing.spawn(work, args, nprocs=torch.get_num_threads(), daemon=True)
 
 
 class Average:

@@ -1,4 +1,4 @@
-"""Makes training pictures from recipes on the device: places, mirrors and recolours the packed pictures."""
+"""Makes training pictures from recipes on the device: places and recolours the packed pictures."""
 
 import io
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +20,9 @@ BACKGROUND = {
     "blue": (110, 175, 245), "purple": (178, 140, 230), "pink": (255, 180, 210), "brown": (160, 115, 80),
     "black": (20, 20, 22), "white": (255, 255, 255), "gray": (190, 190, 195),
 }  # fmt: skip
+
+# Behind white things, which would not be seen on white.
+PALE = (206, 226, 243)
 
 
 def decode(data: bytes) -> torch.Tensor:
@@ -64,7 +67,7 @@ class Studio:
         self.hues = torch.tensor([entry["hue"] for entry in index], device=device)
         self.recolour = torch.tensor([RECOLOUR[c] for c in COLOURS], device=device)
         self.backgrounds = torch.tensor(
-            [BACKGROUND[c] for c in COLOURS] + [ground or (255, 255, 255) for ground, _ in SCENES] + [(255, 255, 255)], device=device
+            [*(BACKGROUND[c] for c in COLOURS), *(ground or (255, 255, 255) for ground, _ in SCENES), PALE, (255, 255, 255)], device=device
         ) / 255
 
     def recoloured(self, rgb, picture, target):
@@ -94,8 +97,7 @@ class Studio:
             items = [recipes[i]["items"][slot] for i in rows]
             picture = torch.tensor([i[0] for i in items], device=device)
             x, y, scale = (torch.tensor([i[k] for i in items], device=device, dtype=torch.float32) for k in (1, 2, 3))
-            mirror = torch.tensor([-1.0 if i[4] else 1.0 for i in items], device=device)
-            target = torch.tensor([i[5] for i in items], device=device)
+            target = torch.tensor([i[4] for i in items], device=device)
             rgba = self.pictures[picture].float() / 255
             rgb, other = rgba[:, :3], target >= 0
             if other.any():
@@ -104,7 +106,7 @@ class Studio:
             zero = torch.zeros_like(x)
             shift_x, shift_y = -(2 * x - 1) / scale, -(2 * y - 1) / scale
             theta = torch.stack(
-                [torch.stack([mirror / scale, zero, shift_x * mirror], 1), torch.stack([zero, 1 / scale, shift_y], 1)], 1
+                [torch.stack([1 / scale, zero, shift_x], 1), torch.stack([zero, 1 / scale, shift_y], 1)], 1
             )
             # Where one is shrunk, twice the size first, then halved: no jaggies.
             more = 2 if scale.min() < 0.85 else 1

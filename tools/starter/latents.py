@@ -1,8 +1,8 @@
 """Composes the training pictures and keeps their latents, in chunks, so that training can begin after the first.
 
-    python3 tools/starter/latents.py DATA_FOLDER STATE_FOLDER
+    python3 tools/starter/latents.py DATA_FOLDER STATE_FOLDER [CHUNK]
 
-Writes latents-0.pt and so on into STATE_FOLDER; those that are there are not made again.
+Writes latents-0.pt and so on into STATE_FOLDER, or only the one that CHUNK says; those that are there are not made again.
 """
 
 import json
@@ -16,11 +16,10 @@ import model
 from clip_bpe import END, LENGTH, START, Tokenizer
 from common import autocast, device, log
 from compose import Studio
-from roster import SELDOM
 
 # A token no caption has: it stands for every token the model never saw.
 UNKNOWN_ID = 49405
-CHUNKS, RECIPES = 3, 4096
+CHUNKS, RECIPES = 4, 3072
 
 
 def tokens_of(tokenizer: Tokenizer, caption: str) -> list[int]:
@@ -43,7 +42,7 @@ def main() -> None:
     drawn = [recipes.draw() for _ in range(CHUNKS * RECIPES)]
     tokens = torch.tensor([tokens_of(tokenizer, r["caption"]) for r in drawn])
     log("things", len(things), "recipes", len(drawn), "such as", [r["caption"] for r in drawn[:24]])
-    for chunk in range(CHUNKS):
+    for chunk in [int(sys.argv[3])] if len(sys.argv) > 3 else range(CHUNKS):
         path = state / f"latents-{chunk}.pt"
         if path.exists():
             continue
@@ -58,11 +57,7 @@ def main() -> None:
                 if i % 512 == 0:
                     log("chunk", chunk, "picture", i)
         part = path.with_suffix(".part")
-        seldom = [any(things[item[0]]["icon"] in SELDOM for item in drawn[i]["items"]) for i in order]
-        weight = torch.where(torch.tensor(seldom), 0.2, 1.0)
-        # A sketch of both ways round is a blur, so mirrored pictures wait until there is time to learn them.
-        weight[torch.tensor([any(item[4] for item in drawn[i]["items"]) for i in order])] = 0
-        torch.save({"latents": torch.cat(parts), "tokens": tokens[order], "weight": weight, "seen": torch.unique(tokens)}, part)
+        torch.save({"latents": torch.cat(parts), "tokens": tokens[order], "seen": torch.unique(tokens)}, part)
         part.rename(path)
 
 

@@ -110,11 +110,16 @@ ALSO_SAY = {
     "snake": ["viper"], "lizard": ["gecko"], "leopard": ["cheetah"], "goat": ["billy goat"], "dragon": ["monster dragon"],
 }  # fmt: skip
 
+# The hue that another colour replaces, where it is not the one that covers most: a butterfly's wings, not its dark lines.
+MAIN = {
+    "butterfly": 18, "bus": 45, "bicycle": 350, "sailboat": 48, "racing-car": 345, "motorcycle": 345, "wine-glass": 320,
+}  # fmt: skip
+
 # Seldom asked for: trained on less often.
 SELDOM = set("""
 bowling fireworks fishing-pole framed-picture ice-skate joystick party-popper performing-arts ping-pong pool-8-ball ribbon
 roller-skate skis sled volleyball yarn sports-medal
-black-cat blowfish chipmunk donkey dove fallen-leaf feather goat hamster hatching-chick hibiscus hippopotamus jellyfish
+blowfish chipmunk donkey dove fallen-leaf feather goat hamster hatching-chick hibiscus hippopotamus jellyfish
 leopard lizard lobster nest-with-eggs peacock raccoon rhinoceros seedling sloth spider-web spiral-shell squid tropical-fish
 brown-mushroom blossom cherry-blossom shrimp crab bug ant
 baby-bottle bacon bell-pepper blueberries bowl-with-spoon bubble-tea butter coconut cucumber cut-of-meat green-salad ice jar

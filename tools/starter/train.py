@@ -1,4 +1,4 @@
-"""Trains the UNet of the starter model. One process, a fixed time, any device.
+"""Trains the UNet of the starter model, for a fixed time, on any device.
 
     python3 tools/starter/train.py STATE_FOLDER SECONDS
 
@@ -17,16 +17,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import model
 from clip_bpe import END, LENGTH, START, Tokenizer
-from common import Average, autocast, device, log, write_sheet
+from common import Average, autocast, device, log, together, write_sheet
 from latents import UNKNOWN_ID, tokens_of
 from muon import Muon
 
 PROMPTS = (pathlib.Path(__file__).parent / "prompts.txt").read_text().split("\n")[:64]
 BATCH = 32
 # Of matrices, and of the rest.
-RATES = (2.2e-3, 1e-3)
+RATES = (2e-3, 1e-3)
 # How often weak, middling and strong noise come.
-SHARES = torch.tensor([0.2, 0.35, 0.45])
+SHARES = torch.tensor([0.25, 0.4, 0.35])
 
 
 def noise_levels():
@@ -35,10 +35,10 @@ def noise_levels():
 
 
 def stored(state: pathlib.Path):
-    """The latents that there are, their captions' tokens, how often each is to be drawn, and all tokens that captions have."""
+    """The latents that there are, their captions' tokens, and all tokens that captions have."""
     parts = [torch.load(path, map_location=device) for path in sorted(state.glob("latents-*.pt"))]
-    latents, tokens, weights = (torch.cat([p[name] for p in parts]) for name in ("latents", "tokens", "weight"))
-    return latents, tokens, weights, parts[0]["seen"]
+    latents, tokens = (torch.cat([p[name] for p in parts]) for name in ("latents", "tokens"))
+    return latents, tokens, parts[0]["seen"]
 
 
 class Both(torch.nn.Module):
@@ -57,20 +57,26 @@ class Both(torch.nn.Module):
 
 def main() -> None:
     state, seconds = pathlib.Path(sys.argv[1]), float(sys.argv[2])
-    torch.manual_seed(11)
     vae = model.Vae().to(device)
     vae.load_state_dict(torch.load(state / "vae.pt", map_location=device))
     vae.eval().requires_grad_(False)
-    latents, tokens, often, seen = stored(state)
+    latents, tokens, seen = stored(state)
     log("latents", tuple(latents.shape), f"deviation {latents.float().std().item():.3f}", "tokens", len(seen))
-
+    torch.manual_seed(11)
     net = Both(seen).to(device)
     net.text.load_state_dict(torch.load(state / "text.pt", map_location=device))
     net.text.requires_grad_(False)
     empty = torch.tensor([[START] + [END] * (LENGTH - 1)], device=device)
     with torch.no_grad(), autocast():
         contexts = torch.cat([net.words(ids).to(torch.bfloat16) for ids in [*tokens.split(128), empty]])
+    log("contexts", tuple(contexts.shape))
     net.unet.to(memory_format=torch.channels_last)
+    if (state / "unet.pt").exists():
+        net.unet.load_state_dict(torch.load(state / "unet.pt", map_location=device)["net"])
+    together(work, net, vae, latents, contexts, seen, state, seconds, time.time())
+
+
+def work(rank, net, vae, latents, contexts, seen, state, seconds, start) -> None:
     average = Average(net, 0.995)
     live = list(net.unet.parameters())
     ends = {id(p) for part in (net.unet.input_blocks[0], net.unet.out) for p in part.parameters()}
@@ -87,20 +93,21 @@ def main() -> None:
     step, spent = 0, 0.0
     if (state / "unet.pt").exists():
         kept = torch.load(state / "unet.pt", map_location=device)
-        net.unet.load_state_dict(kept["net"])
         average.net.unet.load_state_dict(kept["average"])
         for opt, was in zip(optimisers, kept["opt"]):
             opt.load_state_dict(was)
         step = average.steps = kept["step"]
         spent = kept["spent"]
-        log("goes on at step", step, f"after {spent:.0f} s")
-    last, saved, looked, mean = time.time(), time.time(), time.time(), None
+        if rank == 0:
+            log("goes on at step", step, f"after {spent:.0f} s")
+    torch.manual_seed(11 + rank + 2 * step)
+    before, first, saved, looked, mean = spent, step, time.time(), time.time(), None
     while (progress := spent / seconds) < 1:
-        share = min(1, (step + 1) / 200) * (1 if progress < 0.4 else max(0.02, (1 - progress) / 0.6))
+        share = min(1, (step - first + 1) / 100) * (1 if progress < 0.4 else max(0.02, (1 - progress) / 0.6))
         for opt, rate in zip(optimisers, RATES):
             for group in opt.param_groups:
                 group["lr"] = rate * share
-        pick = torch.multinomial(often, BATCH)
+        pick = torch.randint(len(latents), (BATCH,), device=device)
         z = latents[pick].float().contiguous(memory_format=torch.channels_last)
         # Now and then no words: that is what guidance leads away from.
         context = contexts[torch.where(torch.rand(BATCH, device=device) < 0.1, len(latents), pick)]
@@ -117,24 +124,26 @@ def main() -> None:
         loss.backward()
         for opt in optimisers:
             opt.step()
-        average.update()
         step += 1
-        mean = loss.item() if mean is None else 0.98 * mean + 0.02 * loss.item()
         now = time.time()
-        spent, last = spent + now - last, now
+        spent = before + now - start
+        if rank > 0:
+            continue
+        average.update()
+        mean = loss.item() if mean is None else 0.98 * mean + 0.02 * loss.item()
         if step % 50 == 0:
             log(step, f"loss {mean:.4f} progress {progress:.3f}")
         if now - saved > 300:
             saved = now
             keep(state, net, average, optimisers, step, spent)
-        if now - looked > 780:
+        if now - looked > 900:
             looked = now
-            sheet(average.net, vae, PROMPTS[:16], state / "sheet.png")
-            last = time.time()
-    keep(state, net, average, optimisers, step, spent)
-    ship(average.net, vae, seen, state / "trained.safetensors")
-    sheet(average.net, vae, PROMPTS, state / "sheet.png")
-    log("steps", step)
+            sheet(average.net, vae, PROMPTS[:32], state / "sheet.png")
+    if rank == 0:
+        keep(state, net, average, optimisers, step, spent)
+        ship(average.net, vae, seen, state / "trained.safetensors")
+        sheet(average.net, vae, PROMPTS, state / "sheet.png")
+        log("steps", step)
 
 
 def keep(state, net, average, optimisers, step, spent) -> None:

@@ -589,13 +589,19 @@ VAGUE = set(
 COLOURS = ["red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white", "gray"]
 # Grounds that words of a place ask for (none: white), and those words.
 SCENES = [
-    ((150, 205, 250), ["in the sky", "in a blue sky", "up in the air", "above the clouds"]),
+    ((178, 220, 255), ["in the sky", "in a blue sky", "up in the air", "above the clouds"]),
     ((24, 28, 60), ["at night", "in the dark", "under the night sky", "in space"]),
-    ((90, 170, 225), ["in the sea", "in the ocean", "under water", "by the sea", "in the water", "in a lake"]),
+    ((165, 222, 238), ["in the sea", "in the ocean", "under water", "by the sea", "in the water", "in a lake"]),
     ((140, 200, 110), ["in the grass", "on a meadow", "in the garden", "in a green field", "in the forest"]),
     ((240, 215, 150), ["in the desert", "on the beach", "in the sand"]),
-    (None, ["in the snow", "on a table", "on a plate", "on a hill", "in a room", "in the rain", "in the house", "on the street"]),
+    (None, ["in the snow", "on a table", "on a plate", "on a hill", "in a room", "in the rain", "in the house", "on the street", "in a pot"]),
 ]
+# What comes with a thing, and what it does: the picture is that of the thing alone. "*" is any colour.
+PARTS = [
+    "a hat", "a * hat", "a scarf", "a * scarf", "a * door", "* eyes", "big eyes", "big ears", "a long tail", "a long neck", "* spots",
+    "* dots", "* stripes", "* wheels", "* windows", "wings", "a smile", "a handle", "leaves", "a bow", "a * ribbon", "a * top",
+]  # fmt: skip
+DOING = ["sitting", "running", "flying", "sleeping", "jumping", "standing", "smiling", "dancing", "swimming", "waiting", "shining"]
 COUNTS = {2: "two", 3: "three", 4: "four"}
 NO_ARTICLE = re.compile(
     r"^(bread|cheese|fire|rain|money|grapes|cherries|fries|chips|jeans|glasses|sunglasses|headphones|scissors|books|stars"
