@@ -212,6 +212,28 @@ fn every_sampler_and_schedule_works_on_the_model_of_the_repository() {
     });
 }
 
+/// A picture by the model of the repository.
+fn draw(server: &Server, text: &str) -> picture::Picture {
+    let prompt = text_to_image(&TextToImage {
+        checkpoint: SHIPPED,
+        positive: text,
+        negative: "",
+        width: 256,
+        height: 256,
+        steps: 10,
+        cfg: 3.0,
+        seed: 5,
+        ..TextToImage::default()
+    });
+    let done = server.wait_for(&server.queue(&prompt, None));
+    assert_eq!(done["status"]["status_str"], "success", "{done}");
+    let name = &done["outputs"]["9"]["images"][0]["filename"];
+    let path = server.base.join("output").join(name.as_str().unwrap());
+    let made = picture::read_file(&path).unwrap();
+    assert_eq!((made.width, made.height), (256, 256));
+    made
+}
+
 #[test]
 fn the_model_of_the_repository_draws_in_the_colours_that_are_asked_for() {
     let server = shipped();
@@ -219,24 +241,7 @@ fn the_model_of_the_repository_draws_in_the_colours_that_are_asked_for() {
         .iter()
         .enumerate()
     {
-        let prompt = text_to_image(&TextToImage {
-            checkpoint: SHIPPED,
-            positive: text,
-            negative: "",
-            width: 256,
-            height: 256,
-            steps: 8,
-            cfg: 4.0,
-            seed: 5,
-            ..TextToImage::default()
-        });
-        let done = server.wait_for(&server.queue(&prompt, None));
-        assert_eq!(done["status"]["status_str"], "success", "{done}");
-        let name = done["outputs"]["9"]["images"][0]["filename"]
-            .as_str()
-            .unwrap();
-        let made = picture::read_file(&server.base.join("output").join(name)).unwrap();
-        assert_eq!((made.width, made.height), (256, 256));
+        let made = draw(&server, text);
         // Of what is not the white ground, most has that colour.
         let things = made
             .pixels
@@ -247,6 +252,51 @@ fn the_model_of_the_repository_draws_in_the_colours_that_are_asked_for() {
         let (all, such) = (things.clone().count(), things.filter(strongest).count());
         assert!(all > 4000, "{text}: only {all} pixels");
         assert!(such * 2 > all, "{text}: {such} of {all} pixels");
+    }
+}
+
+/// What the model was taught, one thing a line: its name, and eight by eight pixels in hexadecimal digits. Written by
+/// `tools/starter/thumbnails.py`.
+const THINGS: &str = include_str!("starter-things.txt");
+
+/// The thing whose picture is most like this one.
+fn likest(made: &picture::Picture) -> &'static str {
+    let mut small = [0.0; 192];
+    for (at, value) in made.pixels.iter().enumerate() {
+        let (pixel, channel) = (at / 3, at % 3);
+        let (y, x) = (pixel / 256 / 32, pixel % 256 / 32);
+        small[(y * 8 + x) * 3 + channel] += f64::from(*value) / 1024.0;
+    }
+    let off = |digits: &str| -> f64 {
+        let pairs = digits.as_bytes().chunks_exact(2);
+        let bytes = pairs.map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16));
+        let bytes = bytes.map(|byte| f64::from(byte.unwrap()));
+        bytes.zip(small).map(|(a, b)| (a - b).powi(2)).sum()
+    };
+    let lines = THINGS.lines().map(|line| line.split_once('\t').unwrap());
+    let (name, _) = lines
+        .min_by(|a, b| off(a.1).total_cmp(&off(b.1)))
+        .expect("there are things");
+    name
+}
+
+#[test]
+fn the_model_of_the_repository_draws_what_is_asked_for() {
+    assert!(THINGS.lines().count() > 100);
+    let server = shipped();
+    for (text, thing) in [
+        ("one ripe banana please", "banana"),
+        ("a cat that is asleep", "cat"),
+        ("my umbrella", "umbrella"),
+        ("a nice big hamburger for lunch", "hamburger"),
+        ("a picture of a tiny rocket", "rocket"),
+        ("somebody's old key", "key"),
+        ("an electric guitar", "guitar"),
+        ("a friendly penguin standing", "penguin"),
+        ("a cactus with spikes", "cactus"),
+        ("the golden crown of a king", "crown"),
+    ] {
+        assert_eq!(likest(&draw(&server, text)), thing, "{text}");
     }
 }
 

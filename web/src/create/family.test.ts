@@ -4,7 +4,7 @@ import { enlarged, familyOf, fitSize, presetOf, sizePresets, snap } from "./fami
 
 describe("familyOf", () => {
   it("knows models by their file name only", () => {
-    expect(familyOf("fresco-starter.safetensors")).toMatchObject({ home: 256, steps: 20, cfg: 4.5 });
+    expect(familyOf("fresco-starter.safetensors")).toMatchObject({ home: 256, steps: 20, cfg: 3 });
     expect(familyOf("v1-5-pruned-emaonly.safetensors")).toMatchObject({ home: 512, cfg: 7 });
     expect(familyOf("sd_xl_base_1.0.safetensors").home).toBe(1024);
     expect(familyOf("sdxl_lightning_4step.safetensors")).toMatchObject({ home: 1024, steps: 6, cfg: 1.5 });

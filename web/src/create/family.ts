@@ -23,7 +23,7 @@ const ORDINARY: Family = { home: 512, steps: 20, cfg: 7, sampler: "euler", sched
 
 /** First match wins, so the narrow names come before the wide ones. */
 const TABLE: [RegExp, Partial<Family>][] = [
-  [/starter/i, { home: 256, cfg: 4.5 }],
+  [/starter/i, { home: 256, cfg: 3 }],
   [/flux/i, { home: 1024, cfg: 1, scheduler: "simple" }],
   [/(xl|pony|illustrious).*(turbo|lightning|hyper|lcm)|(turbo|lightning|hyper|lcm).*xl/i, { home: 1024, cfg: 1.5, steps: 6, scheduler: "sgm_uniform" }],
   [/sd3|sd_3|stable.?diffusion.?3/i, { home: 1024, cfg: 5, scheduler: "simple" }],
