@@ -237,7 +237,7 @@ fn draw(server: &Server, text: &str) -> picture::Picture {
 #[test]
 fn the_model_of_the_repository_draws_in_the_colours_that_are_asked_for() {
     let server = shipped();
-    for (channel, text) in ["a red apple", "a green frog", "a blue car"]
+    for (channel, text) in ["a red apple", "a green apple", "a blue car"]
         .iter()
         .enumerate()
     {
