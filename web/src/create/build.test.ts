@@ -31,7 +31,7 @@ describe("buildPrompt", () => {
     const prompt = buildPrompt(base);
     linksHold(prompt);
     expect(classes(prompt)).toEqual(["CLIPTextEncode", "CLIPTextEncode", "CheckpointLoaderSimple", "EmptyLatentImage", "KSampler", "SaveImage", "VAEDecode"]);
-    expect(prompt[NODE.sampler]?.inputs).toMatchObject({ seed: 42, steps: 12, cfg: 4.5, sampler_name: "dpmpp_2m", scheduler: "karras", denoise: 1 });
+    expect(prompt[NODE.sampler]?.inputs).toMatchObject({ seed: 42, steps: 12, cfg: 3, sampler_name: "dpmpp_2m", scheduler: "karras", denoise: 1 });
     expect(prompt[NODE.latent]?.inputs).toEqual({ width: 256, height: 256, batch_size: 1 });
     expect(through(base)).toEqual({ ...base, denoise: 1 });
   });

@@ -1,6 +1,7 @@
 // Documents in files: the user's workflows (where ComfyUI keeps them too), dropped files, downloads.
 import { inspectWorkflow, userdata } from "../api/client";
 import type { ApiPrompt, ObjectInfo } from "../api/types";
+import { familyOf } from "../create/family";
 import { useInfo } from "../state/info";
 import { toast } from "../ui";
 import type { Doc } from "./format";
@@ -103,15 +104,15 @@ export function defaultDoc(info: ObjectInfo): Doc {
   const options = info.CheckpointLoaderSimple?.input.required?.ckpt_name?.[1]?.options;
   const names = Array.isArray(choices) ? choices : Array.isArray(options) ? options : [];
   const model = typeof names[0] === "string" ? names[0] : "";
-  const size = model.includes("fresco-starter") ? 256 : 512;
+  const { home, steps, cfg, sampler, scheduler } = familyOf(model);
   const prompt: ApiPrompt = {
     "1": { class_type: "CheckpointLoaderSimple", inputs: { ckpt_name: model } },
     "2": { class_type: "CLIPTextEncode", inputs: { text: "a red apple", clip: ["1", 1] }, _meta: { title: "What to draw" } },
     "3": { class_type: "CLIPTextEncode", inputs: { text: "", clip: ["1", 1] }, _meta: { title: "What to leave out" } },
-    "4": { class_type: "EmptyLatentImage", inputs: { width: size, height: size, batch_size: 1 } },
+    "4": { class_type: "EmptyLatentImage", inputs: { width: home, height: home, batch_size: 1 } },
     "5": {
       class_type: "KSampler",
-      inputs: { seed: 1, steps: 20, cfg: 6, sampler_name: "euler", scheduler: "normal", denoise: 1, model: ["1", 0], positive: ["2", 0], negative: ["3", 0], latent_image: ["4", 0] },
+      inputs: { seed: 1, steps, cfg, sampler_name: sampler, scheduler, denoise: 1, model: ["1", 0], positive: ["2", 0], negative: ["3", 0], latent_image: ["4", 0] },
     },
     "6": { class_type: "VAEDecode", inputs: { samples: ["5", 0], vae: ["1", 2] } },
     "7": { class_type: "SaveImage", inputs: { filename_prefix: "Fresco", images: ["6", 0] } },
