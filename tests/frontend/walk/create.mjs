@@ -68,7 +68,7 @@ export async function walkCreate({ page, house, model }) {
     await put(width, 128);
     await put(height, 192);
     await slider("Steps").fill("2");
-    await slider("Guidance").fill("3");
+    await slider("Guidance").fill("5");
     const seed = page.getByRole("spinbutton", { name: "Seed" });
     await put(seed, 12345);
     await page.getByRole("button", { name: "Keep this seed", pressed: true }).waitFor();
@@ -79,7 +79,7 @@ export async function walkCreate({ page, house, model }) {
     await page.getByRole("button", { name: "One picture more" }).click();
     const jobs = await press(2);
     const { seed: _, ...asked } = inputs(jobs[0], "KSampler");
-    same([asked.steps, asked.cfg, asked.sampler_name, asked.scheduler], [2, 3, "dpmpp_2m", "karras"], "settings");
+    same([asked.steps, asked.cfg, asked.sampler_name, asked.scheduler], [2, 5, "dpmpp_2m", "karras"], "settings");
     same(jobs.map((job) => inputs(job, "KSampler").seed), [12345, 12346], "seeds");
     const size = inputs(jobs[0], "EmptyLatentImage");
     same([size.width, size.height], [128, 192], "size");
