@@ -40,6 +40,13 @@ def together(work, *args) -> None:
     torch.multiprocessing.spawn(work, args, nprocs=torch.get_num_threads(), daemon=True)
 
 
+def keep(value, path) -> None:
+    """Writes it whole or not at all."""
+    part = path.with_suffix(".part")
+    torch.save(value, part)
+    part.rename(path)
+
+
 class Average:
     """A running mean of weights."""
 

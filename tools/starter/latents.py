@@ -14,7 +14,7 @@ import torch
 import captions
 import model
 from clip_bpe import END, LENGTH, START, Tokenizer
-from common import autocast, device, log
+from common import autocast, device, keep, log
 from compose import Studio
 
 # A token no caption has: it stands for every token the model never saw.
@@ -56,9 +56,7 @@ def main() -> None:
                     parts.append((vae.encode(x)[0].float() * model.Vae.SCALE).to(torch.bfloat16).contiguous())
                 if i % 512 == 0:
                     log("chunk", chunk, "picture", i)
-        part = path.with_suffix(".part")
-        torch.save({"latents": torch.cat(parts), "tokens": tokens[order], "seen": torch.unique(tokens)}, part)
-        part.rename(path)
+        keep({"latents": torch.cat(parts), "tokens": tokens[order], "seen": torch.unique(tokens)}, path)
 
 
 if __name__ == "__main__":

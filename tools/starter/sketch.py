@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import model
 from clip_bpe import END, LENGTH, START, Tokenizer
-from common import Average, autocast, device, log, together, write_sheet
+from common import Average, autocast, device, keep, log, together, write_sheet
 from latents import tokens_of
 from muon import Muon
 from train import PROMPTS, Both, stored
@@ -85,10 +85,10 @@ def work(rank, net, latents, tokens, state, seconds, start) -> None:
             log(step, f"loss {mean:.4f} progress {progress:.3f}")
         if time.time() - looked > 240:
             looked = time.time()
-            torch.save(average.net.text.state_dict(), state / "text.pt")
+            keep(average.net.text.state_dict(), state / "text.pt")
             look(average.net, state, PROMPTS[:32])
     if rank == 0:
-        torch.save(average.net.text.state_dict(), state / "text.pt")
+        keep(average.net.text.state_dict(), state / "text.pt")
         look(average.net, state, PROMPTS)
         log("steps", step)
 

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import model
 from clip_bpe import END, LENGTH, START, Tokenizer
-from common import Average, autocast, device, log, together, write_sheet
+from common import Average, autocast, device, keep, log, together, write_sheet
 from latents import UNKNOWN_ID, tokens_of
 from muon import Muon
 
@@ -135,22 +135,20 @@ def work(rank, net, vae, latents, contexts, seen, state, seconds, start) -> None
             log(step, f"loss {mean:.4f} progress {progress:.3f}")
         if now - saved > 300:
             saved = now
-            keep(state, net, average, optimisers, step, spent)
+            store(state, net, average, optimisers, step, spent)
         if now - looked > 900:
             looked = now
             sheet(average.net, vae, PROMPTS[:32], state / "sheet.png")
     if rank == 0:
-        keep(state, net, average, optimisers, step, spent)
+        store(state, net, average, optimisers, step, spent)
         ship(average.net, vae, seen, state / "trained.safetensors")
         sheet(average.net, vae, PROMPTS, state / "sheet.png")
         log("steps", step)
 
 
-def keep(state, net, average, optimisers, step, spent) -> None:
+def store(state, net, average, optimisers, step, spent) -> None:
     parts = {"net": net.unet.state_dict(), "average": average.net.unet.state_dict(), "opt": [opt.state_dict() for opt in optimisers]}
-    parts |= {"step": step, "spent": spent}
-    torch.save(parts, state / "unet.part")
-    (state / "unet.part").rename(state / "unet.pt")
+    keep(parts | {"step": step, "spent": spent}, state / "unet.pt")
 
 
 @torch.no_grad()
