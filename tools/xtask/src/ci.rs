@@ -93,6 +93,10 @@ const STEPS: &[Step] = &[
         },
     },
     Step {
+        name: "soak",
+        work: |_| soak(&[]),
+    },
+    Step {
         name: "page",
         work: |_| web::page(&[]),
     },
@@ -220,6 +224,27 @@ pub(crate) fn crash(arguments: &[String]) -> Result<()> {
         "--nocapture",
     ]);
     run_command(with_program(&mut command).env("FRESCO_CRASHES", count))
+}
+
+/// Of the debug build, or of the program that `FRESCO_BIN` names.
+pub(crate) fn soak(arguments: &[String]) -> Result<()> {
+    let minutes = arguments.first().map_or("2", String::as_str);
+    if minutes.parse::<f64>().is_err() {
+        bail!("the minutes must be a number, not {minutes:?}");
+    }
+    build()?;
+    let mut command = cargo(&[
+        "run",
+        "--quiet",
+        "--package",
+        "fresco-tests",
+        "--bin",
+        "soak",
+        "--locked",
+        "--",
+        minutes,
+    ]);
+    run_command(with_program(&mut command))
 }
 
 pub(crate) fn clients(arguments: &[String]) -> Result<()> {

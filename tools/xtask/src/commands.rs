@@ -76,9 +76,15 @@ pub(crate) static COMMANDS: &[Command] = &[
     },
     Command {
         name: "fuzz",
-        arguments: "TARGET SECONDS",
-        about: "run one fuzz target",
+        arguments: "[--minutes N] [--keep] [TARGET...]",
+        about: "run fuzz targets (all of them) with a sanitizer, each for N minutes (1), and keep what they found",
         run: fuzz::run,
+    },
+    Command {
+        name: "soak",
+        arguments: "[MINUTES]",
+        about: "all kinds of clients at once for a while (2), failing if memory, descriptors or threads grow",
+        run: ci::soak,
     },
     Command {
         name: "synth",
