@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 
-use crate::{bench, ci, deny, docgen, fuzz, synth, tidy, web};
+use crate::{bench, ci, deny, docgen, fuzz, sanitize, synth, tidy, web};
 
 pub(crate) struct Command {
     pub(crate) name: &'static str,
@@ -79,6 +79,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         arguments: "[--minutes N] [--keep] [TARGET...]",
         about: "run fuzz targets (all of them) with a sanitizer, each for N minutes (1), and keep what they found",
         run: fuzz::run,
+    },
+    Command {
+        name: "sanitize",
+        arguments: "[ARGUMENTS FOR THE TESTS]",
+        about: "run the tests of the room that may use unsafe under the address sanitizer",
+        run: sanitize::run,
     },
     Command {
         name: "soak",

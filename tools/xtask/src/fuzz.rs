@@ -18,7 +18,8 @@ use crate::{
     tree,
 };
 
-const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+/// Sanitizers of the stable toolchain come for this one.
+pub(crate) const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
 const FLAGS: &[&str] = &[
     "-Cpasses=sancov-module",

@@ -15,6 +15,7 @@ mod docgen;
 mod fuzz;
 mod install;
 mod metadata;
+mod sanitize;
 mod spdx;
 mod steps;
 mod synth;
