@@ -493,6 +493,17 @@ fn model(model: fresco_memory::ModelReport) -> engine::ModelReport {
 
 fn told(event: &fresco_memory::Event) -> engine::MemoryEvent {
     let event = event.clone();
+    let said = |text: &Arc<str>| (!text.is_empty()).then(|| Arc::clone(text));
+    let origin = event.origin.as_ref().map(|origin| {
+        let (node, client) = origin.place();
+        engine::MemoryOrigin {
+            kind: origin.kind(),
+            name: origin.name(),
+            node: node.cloned(),
+            client: client.cloned(),
+        }
+    });
+    let set_by = event.set_by.as_ref();
     engine::MemoryEvent {
         seq: event.seq,
         time: event.time,
@@ -507,10 +518,14 @@ fn told(event: &fresco_memory::Event) -> engine::MemoryEvent {
         bytes_before: event.bytes_before,
         bytes_after: event.bytes_after,
         policy: event.policy.map(|policy| policy.to_string()),
-        policy_source: event.policy_source.map(fresco_memory::PolicySource::name),
+        policy_source: set_by.map(|set_by| set_by.source.name()),
+        policy_node: set_by.and_then(|set_by| said(&set_by.node)),
+        policy_client: set_by.and_then(|set_by| said(&set_by.client)),
+        origin,
         decision: event.decision,
         reason: event.reason,
         error: event.error,
+        places: event.places,
         numbers: event.numbers,
     }
 }

@@ -24,9 +24,9 @@ pub use executor::{
 pub use gate::Release;
 pub use memory::{
     Admission, Arriving, ClaimReport, DeviceReport, FreeNote, FreeReport, FreeRequest, Freed,
-    HandleReport, LoadPlan, LoadRequest, LoadSubject, MemoryEvent, MemoryProblem, MemoryRoom,
-    ModelDetail, ModelReport, NoModels, Places, Plan, PlanStep, PlannedUnit, Removed, Snapshot,
-    UnitReport, Unload, available_ram, resident_ram, total_ram,
+    HandleReport, LoadPlan, LoadRequest, LoadSubject, MemoryEvent, MemoryOrigin, MemoryProblem,
+    MemoryRoom, ModelDetail, ModelReport, NoModels, Places, Plan, PlanStep, PlannedUnit, Removed,
+    Snapshot, UnitReport, Unload, available_ram, resident_ram, total_ram,
 };
 pub use progress::{NodeProgress, NodeState, ProgressRegistry};
 pub use reply::{Reply, Sender, reply};

@@ -369,13 +369,31 @@ pub struct MemoryEvent {
     pub device: Option<String>,
     pub bytes_before: Option<u64>,
     pub bytes_after: Option<u64>,
+    /// The policy that counted, and what, which node and which client set it.
     pub policy: Option<String>,
     pub policy_source: Option<&'static str>,
+    pub policy_node: Option<Arc<str>>,
+    pub policy_client: Option<Arc<str>>,
+    /// Who made it happen.
+    pub origin: Option<MemoryOrigin>,
     pub decision: Option<&'static str>,
     pub reason: Option<String>,
     pub error: Option<String>,
+    /// Where the model's bytes are afterwards, where that is worth saying.
+    pub places: Places,
     /// Further numbers of this kind of event.
     pub numbers: Vec<(&'static str, u64)>,
+}
+
+/// Who made something happen in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryOrigin {
+    /// `default`, `node`, `api`, `flag`, `pressure`, `program`.
+    pub kind: &'static str,
+    /// The input of the node, the request, or the flag.
+    pub name: Option<&'static str>,
+    pub node: Option<Arc<str>>,
+    pub client: Option<Arc<str>>,
 }
 
 /// How a model left.

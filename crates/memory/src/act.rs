@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use fresco_tensor::TensorError;
 
-use crate::entry::{Devices, Owner, Part, Spot};
+use crate::entry::{Devices, FailedRelease, Owner, Part, Spot};
 use crate::events::event;
 use crate::registry::State;
-use crate::{Action, ModelId, Plan, PlanStep, Policy, Trigger, WeightsId, Who, shrink};
+use crate::{Action, Origin, Plan, PlanStep, Policy, Trigger, WeightsId, Who, shrink};
 
 pub(crate) const PRESSURE: &str = "pressure";
 pub(crate) const OUT_OF_MEMORY: &str = "oom";
@@ -20,6 +20,8 @@ pub(crate) const OUT_OF_MEMORY: &str = "oom";
 pub(crate) struct Cause<'a> {
     pub(crate) trigger: Trigger,
     pub(crate) who: &'a Who,
+    /// Who made the steps that name nobody themselves.
+    pub(crate) origin: Origin,
     /// What the models it moves are said to have been moved by.
     pub(crate) demoted_by: &'static str,
     /// Steps are about weights and all that handles have of their own.
@@ -32,6 +34,12 @@ pub(crate) struct Cause<'a> {
     pub(crate) now: Instant,
 }
 
+impl Cause<'_> {
+    fn of(&self, step: &PlanStep) -> Origin {
+        step.origin.as_ref().unwrap_or(&self.origin).clone()
+    }
+}
+
 /// What came of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
@@ -42,6 +50,9 @@ pub(crate) struct Done {
     pub(crate) released: u64,
     pub(crate) evicted: u64,
     pub(crate) kept: u64,
+    /// Bytes of what stayed, wherever it is.
+    pub(crate) kept_bytes: u64,
+    pub(crate) released_bytes: u64,
     pub(crate) deferred: u64,
     pub(crate) errors: Vec<(WeightsId, String)>,
 }
@@ -59,6 +70,8 @@ impl Done {
         self.released += other.released;
         self.evicted += other.evicted;
         self.kept += other.kept;
+        self.kept_bytes += other.kept_bytes;
+        self.released_bytes += other.released_bytes;
         self.deferred += other.deferred;
         self.errors.extend(other.errors);
     }
@@ -81,7 +94,11 @@ impl State {
         for step in &plan.steps {
             self.say(step, cause);
             match step.action {
-                Action::Keep | Action::Load { .. } => done.kept += 1,
+                Action::Keep | Action::Load { .. } => {
+                    // What no prompt has used yet is only a name.
+                    done.kept += u64::from(step.bytes > 0);
+                    done.kept_bytes += step.bytes;
+                }
                 Action::Defer => done.deferred += 1,
                 Action::Release => self.release(step, cause, &mut done),
                 Action::Evict => self.evict(step, None, cause, &mut done),
@@ -95,16 +112,19 @@ impl State {
         let Some(entry) = self.entries.get(&step.weights) else {
             return;
         };
-        let (policy, source) = entry.claims.policy();
         let mut draft = event("plan.computed")
             .trigger(cause.trigger)
             .who(cause.who)
             .weights(&step.weights, &entry.class)
             .model(step.model)
-            .policy(policy, source)
+            .policy(step.policy, step.set_by.clone())
+            .origin(cause.of(step))
             .decision(step.action.name())
             .reason(step.reason.clone())
             .number("bytes", step.bytes);
+        if step.action == Action::Keep {
+            draft = draft.places(self.places(&step.weights));
+        }
         if let Action::Demote { bytes } = step.action {
             draft = draft.number("demote", bytes);
         }
@@ -160,7 +180,6 @@ impl State {
             }
         }
         let after = entry.on(spot);
-        let (policy, source) = entry.claims.policy();
         if let Some(handle) = entry
             .last_model
             .and_then(|model| entry.handles.get_mut(&model))
@@ -192,12 +211,13 @@ impl State {
         .model(step.model)
         .device(devices.get(spot))
         .bytes(before, after)
-        .policy(policy, source)
+        .policy(step.policy, step.set_by.clone())
+        .origin(cause.of(step))
         .decision(step.action.name())
         .reason(step.reason.clone())
         .error(error);
         let overridden = matches!(cause.demoted_by, PRESSURE | OUT_OF_MEMORY)
-            && policy >= Policy::Keep
+            && step.policy >= Policy::Keep
             && after < before;
         let overridden = overridden.then(|| {
             event("retention.overridden")
@@ -206,7 +226,8 @@ impl State {
                 .weights(&step.weights, &entry.class)
                 .device(devices.get(spot))
                 .bytes(before, after)
-                .policy(policy, source)
+                .policy(step.policy, step.set_by.clone())
+                .origin(cause.of(step))
                 .decision("demote")
                 .reason(step.reason.clone())
         });
@@ -218,8 +239,8 @@ impl State {
 
     /// All of it leaves all devices and the main memory.
     fn release(&mut self, step: &PlanStep, cause: &Cause<'_>, done: &mut Done) {
-        if let Some(model) = step.model.filter(|_| !cause.merged) {
-            self.release_own(&step.weights, model, cause, &step.reason, done);
+        if step.model.is_some() && !cause.merged {
+            self.release_own(step, cause, done);
             return;
         }
         let Self {
@@ -244,14 +265,19 @@ impl State {
         }
         error = error.or(entry.base.release(devices).err());
         let after = entry.in_memory();
-        let (policy, source) = entry.claims.policy();
         let leak = error.is_some() && after > 0;
         if error.is_some() {
-            entry.failed = Some((error.clone().unwrap_or_default(), cause.now));
+            entry.failed = Some(FailedRelease {
+                tried: cause.now,
+                step: Some(PlanStep {
+                    origin: Some(cause.of(step)),
+                    ..step.clone()
+                }),
+            });
         } else {
             entry.failed = None;
-            entry.ejected = false;
-            entry.removed = false;
+            entry.ejected = None;
+            entry.removed = None;
             entry.unload_later = None;
             entry.gone = true;
             entry.deadline = None;
@@ -266,7 +292,10 @@ impl State {
         done.devices.extend(spots);
         let class = Arc::clone(&entry.class);
         match &error {
-            None => done.released += 1,
+            None => {
+                done.released += 1;
+                done.released_bytes += before;
+            }
             Some(error) => done.errors.push((step.weights.clone(), error.clone())),
         }
         let said = event("model.released")
@@ -274,7 +303,8 @@ impl State {
             .who(cause.who)
             .weights(&step.weights, &class)
             .bytes(before, after)
-            .policy(policy, source)
+            .policy(step.policy, step.set_by.clone())
+            .origin(cause.of(step))
             .decision("release")
             .reason(step.reason.clone())
             .number("host", host)
@@ -286,6 +316,8 @@ impl State {
                 .who(cause.who)
                 .weights(&step.weights, &class)
                 .bytes(before, after)
+                .policy(step.policy, step.set_by.clone())
+                .origin(cause.of(step))
                 .reason("released, but its bytes did not come back")
                 .error(error);
             self.emit(said);
@@ -294,21 +326,16 @@ impl State {
     }
 
     /// What patches made for one handle is dropped; the next use makes it again.
-    pub(crate) fn release_own(
-        &mut self,
-        id: &WeightsId,
-        model: ModelId,
-        cause: &Cause<'_>,
-        reason: &str,
-        done: &mut Done,
-    ) {
+    pub(crate) fn release_own(&mut self, step: &PlanStep, cause: &Cause<'_>, done: &mut Done) {
         let Self {
             entries, devices, ..
         } = self;
+        let (id, Some(model)) = (&step.weights, step.model) else {
+            return;
+        };
         let Some(entry) = entries.get_mut(id) else {
             return;
         };
-        let (policy, source) = entry.claims.policy();
         let Some(part) = entry.part_mut(Owner::Model(model)) else {
             return;
         };
@@ -333,9 +360,10 @@ impl State {
             .weights(id, &entry.class)
             .model(Some(model))
             .bytes(before, after)
-            .policy(policy, source)
+            .policy(step.policy, step.set_by.clone())
+            .origin(cause.of(step))
             .decision("release")
-            .reason(reason)
+            .reason(step.reason.clone())
             .error(error);
         self.emit(said);
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::{ClaimReport, ContentKey, ModelId, Policy, PolicySource, Who};
+use crate::{ClaimReport, ContentKey, ModelId, Policy, PolicySource, SetBy, WeightsId, Who};
 
 /// Where weights come from, whatever the file holds now: a loader that reads a changed file is the same claimant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +21,49 @@ impl Location {
             paths: key.files.iter().map(|file| file.path.clone()).collect(),
             component: key.component.clone(),
             options: key.options.clone(),
+        }
+    }
+
+    /// Another part of the same files: a loader of a checkpoint has claims on all of them at once.
+    pub(crate) fn is_sibling(&self, other: &Self) -> bool {
+        self.paths == other.paths && self.component != other.component
+    }
+
+    /// The file as people know it.
+    pub(crate) fn file_name(&self) -> String {
+        let name = self.paths.first().and_then(|path| path.file_name());
+        name.map_or_else(
+            || "another model".to_owned(),
+            |name| name.to_string_lossy().into_owned(),
+        )
+    }
+}
+
+/// Claims on one model beyond this many push the oldest of the weakest out: whoever makes up a new client id for every
+/// prompt must not fill the memory with wishes.
+const MOST_CLAIMS: usize = 64;
+
+/// A policy as it counted at one moment: what, whose, and both in words.
+#[derive(Debug, Clone)]
+pub(crate) struct Effective {
+    pub(crate) policy: Policy,
+    pub(crate) set_by: SetBy,
+    pub(crate) why: String,
+}
+
+impl Effective {
+    pub(crate) fn of(claim: Option<&Claim>) -> Self {
+        match claim {
+            Some(claim) => Self {
+                policy: claim.policy,
+                set_by: claim.set_by(),
+                why: claim.describe(),
+            },
+            None => Self {
+                policy: Policy::Auto,
+                set_by: SetBy::default(),
+                why: "auto: stays until its place is needed".to_owned(),
+            },
         }
     }
 }
@@ -65,14 +108,71 @@ impl Claim {
         self.client == other.client && self.node == other.node && api(self) == api(other)
     }
 
-    /// `keep of node 4`.
+    pub(crate) fn set_by(&self) -> SetBy {
+        SetBy {
+            source: self.source,
+            node: Arc::clone(&self.node),
+            client: Arc::clone(&self.client),
+        }
+    }
+
+    /// `keep set by node 4 of client 8f3a (node_input)`.
     pub(crate) fn describe(&self) -> String {
+        if self.policy == Policy::Auto && self.source == PolicySource::Default {
+            return Effective::of(None).why;
+        }
         let by = match (self.source, &*self.node) {
             (PolicySource::Api, _) => "set by the API".to_owned(),
             (_, "") => "set without a node".to_owned(),
-            (source, node) => format!("set by node {node} ({})", source.name()),
+            (source, _) => format!("set by {} ({})", self.claimant(), source.name()),
         };
         format!("{} {by}", self.policy)
+    }
+
+    /// Whether this is the same wish of the same claimant.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.same_claimant(other) && self.policy == other.policy
+    }
+
+    /// Whether it belongs to a place in a workflow: a node of a prompt, not a request.
+    pub(crate) fn has_place(&self) -> bool {
+        self.source != PolicySource::Api && !self.node.is_empty()
+    }
+
+    /// As [`Claim::describe`], and the client is said even where it has no name: two people may wonder which of them.
+    pub(crate) fn in_full(&self) -> String {
+        if self.has_place() && self.client.is_empty() {
+            format!(
+                "{} set by node {} of a client without an id",
+                self.policy, self.node
+            )
+        } else if self.has_place() {
+            format!("{} set by {}", self.policy, self.claimant())
+        } else {
+            self.describe()
+        }
+    }
+
+    /// What ends this claim on these weights.
+    pub(crate) fn how_to_undo(&self, id: &WeightsId) -> String {
+        let drop = format!(
+            "drop the model with all wishes for it: on the page under Memory, or by DELETE /memory/models/{id}"
+        );
+        if self.has_place() {
+            format!(
+                "choose another retention in {} and run it again, or {drop}",
+                self.claimant()
+            )
+        } else {
+            format!(
+                "choose another policy on the page under Memory or by PATCH /memory/models/{id}, or {drop}"
+            )
+        }
+    }
+
+    /// `node 4 of client 8f3a`; without a client where nobody named one.
+    pub(crate) fn claimant(&self) -> String {
+        claimant(&self.node, &self.client)
     }
 
     fn report(&self) -> ClaimReport {
@@ -87,6 +187,15 @@ impl Claim {
     }
 }
 
+/// `node 4 of client 8f3a`.
+pub(crate) fn claimant(node: &str, client: &str) -> String {
+    if client.is_empty() {
+        format!("node {node}")
+    } else {
+        format!("node {node} of client {client}")
+    }
+}
+
 /// The claims on one entry.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Claims(Vec<Claim>);
@@ -96,11 +205,37 @@ impl Claims {
     pub(crate) fn set(&mut self, claim: Claim) {
         self.remove_of(&claim);
         self.0.push(claim);
+        if self.0.len() > MOST_CLAIMS {
+            // Without the one just made.
+            let old = &self.0[..self.0.len() - 1];
+            let weakest = (0..old.len()).min_by_key(|at| (!old[*at].asleep, old[*at].policy));
+            if let Some(at) = weakest {
+                self.0.remove(at);
+            }
+        }
     }
 
     /// Takes the claim of the same claimant away.
-    pub(crate) fn remove_of(&mut self, claim: &Claim) {
-        self.0.retain(|old| !old.same_claimant(claim));
+    pub(crate) fn remove_of(&mut self, claim: &Claim) -> Option<Claim> {
+        let at = self.0.iter().position(|old| old.same_claimant(claim))?;
+        Some(self.0.remove(at))
+    }
+
+    /// The same claimant speaks of something else now, in another prompt: what it said here counts no more. Gives the
+    /// claim as it was. It sleeps, since a loader whose answer is remembered may mean it again; without a handle nobody
+    /// could.
+    pub(crate) fn supersede(&mut self, by: &Claim) -> Option<Claim> {
+        let at = self
+            .0
+            .iter()
+            .position(|old| !old.asleep && old.prompt != by.prompt && old.same_claimant(by))?;
+        let ended = self.0[at].clone();
+        if ended.model.is_some() && ended.policy > Policy::Auto {
+            self.0[at].asleep = true;
+        } else {
+            self.0.remove(at);
+        }
+        Some(ended)
     }
 
     pub(crate) fn active(&self) -> impl Iterator<Item = &Claim> {
@@ -117,27 +252,21 @@ impl Claims {
             .max_by_key(|claim| claim.policy)
     }
 
-    pub(crate) fn policy(&self) -> (Policy, PolicySource) {
-        self.winner()
-            .map_or((Policy::Auto, PolicySource::Default), |claim| {
-                (claim.policy, claim.source)
-            })
+    pub(crate) fn policy(&self) -> Policy {
+        self.winner().map_or(Policy::Auto, |claim| claim.policy)
     }
 
-    /// Why the policy is what it is.
-    pub(crate) fn why(&self) -> String {
-        self.winner().map_or_else(
-            || "auto: stays until its place is needed".to_owned(),
-            Claim::describe,
-        )
+    /// The policy with whose it is and why.
+    pub(crate) fn effective(&self) -> Effective {
+        Effective::of(self.winner())
     }
 
     /// Eject-after claims that lose against a stronger one.
-    pub(crate) fn beaten(&self) -> Vec<&Claim> {
-        let (policy, _) = self.policy();
+    pub(crate) fn beaten(&self) -> impl Iterator<Item = &Claim> {
+        let policy = self.policy();
         let beaten =
-            |claim: &&Claim| claim.policy == Policy::EjectAfter && policy > Policy::EjectAfter;
-        self.active().filter(beaten).collect()
+            move |claim: &&Claim| claim.policy == Policy::EjectAfter && policy > Policy::EjectAfter;
+        self.active().filter(beaten)
     }
 
     /// Eject-after claims that end with this prompt. Those of the API end with any prompt that used the model.
@@ -152,15 +281,16 @@ impl Claims {
         })
     }
 
-    /// Carries out what ends with a prompt: those claims sleep. Gives their handles.
-    pub(crate) fn end(&mut self, prompt: &str, touched: bool) -> Vec<ModelId> {
+    /// Carries out what ends with a prompt: those claims sleep. Gives their handles, and what they were.
+    pub(crate) fn end(&mut self, prompt: &str, touched: bool) -> Vec<(ModelId, Effective)> {
         let mut models = Vec::new();
         for claim in &mut self.0 {
             let ends = claim.policy == Policy::EjectAfter
                 && (&*claim.prompt == prompt || (touched && claim.source == PolicySource::Api));
             if ends && !claim.asleep {
                 claim.asleep = true;
-                models.extend(claim.model);
+                let was = Effective::of(Some(claim));
+                models.extend(claim.model.map(|model| (model, was)));
             }
         }
         self.0
@@ -178,21 +308,23 @@ impl Claims {
     }
 
     /// A handle (or one it was made from) is used by a prompt: what sleeps, or belongs to a prompt that is over, counts
-    /// again, for this one. Whether something woke.
+    /// again, for this one. Gives the claims that slept.
     pub(crate) fn wake(
         &mut self,
         models: &[ModelId],
         prompt: &Arc<str>,
         runs: impl Fn(&Arc<str>) -> bool,
-    ) -> bool {
-        let mut woke = false;
+    ) -> Vec<Claim> {
+        let mut woke = Vec::new();
         for claim in &mut self.0 {
             let mine = claim.model.is_some_and(|model| models.contains(&model));
             let over = claim.policy == Policy::EjectAfter && !runs(&claim.prompt);
             if mine && (claim.asleep || over) {
-                woke |= claim.asleep;
-                claim.asleep = false;
+                let slept = std::mem::take(&mut claim.asleep);
                 claim.prompt = Arc::clone(prompt);
+                if slept {
+                    woke.push(claim.clone());
+                }
             }
         }
         woke

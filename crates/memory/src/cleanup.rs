@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::act::{Cause, Done, PRESSURE};
+use crate::claims::Effective;
 use crate::entry::Entry;
 use crate::events::event;
 use crate::plan;
 use crate::registry::{Registry, State};
-use crate::{Action, ModelId, Plan, PlanStep, Policy, Trigger, WeightsId, Who};
+use crate::{Action, ModelId, Origin, Plan, PlanStep, Policy, Trigger, WeightsId, Who};
 
 /// Host bytes after which the heap is given back to the system.
 const TRIM: u64 = 256 << 20;
 
 /// How long after a failed release it is tried again without anybody asking.
 const RETRY: Duration = Duration::from_secs(10);
+
+const RETRIED: &str = "releasing it failed before";
 
 impl Registry {
     /// A prompt starts. What prompts hold that are not running was left behind by a crash: their cleanup is done now.
@@ -83,9 +86,8 @@ impl Registry {
         {
             state.defer(step, trigger, &who);
         }
-        for (id, model) in own {
-            let reason = "its prompt is over and asked for it to go";
-            state.release_own(&id, model, &cause, reason, &mut done);
+        for step in own {
+            state.release_own(&step, &cause, &mut done);
         }
         done.add(state.retry(&cause));
         done.add(state.expire(&cause, now));
@@ -96,14 +98,19 @@ impl Registry {
         for id in ids {
             state.sweep(&id);
         }
+        let (others, others_bytes) = state.untouched(&plan);
         let draft = event("cleanup.completed")
             .trigger(trigger)
             .prompt(prompt)
             .number("kept", done.kept)
+            .number("kept_bytes", done.kept_bytes)
             .number("released", done.released)
+            .number("released_bytes", done.released_bytes)
             .number("evicted", done.evicted)
             .number("deferred", done.deferred)
             .number("failed", done.errors.len() as u64)
+            .number("others", others)
+            .number("others_bytes", others_bytes)
             .number("device_bytes", done.from_devices)
             .number("host_bytes", done.from_host);
         state.emit(draft);
@@ -116,6 +123,7 @@ impl Registry {
         Cause {
             trigger,
             who,
+            origin: Origin::Program,
             demoted_by: trigger.name(),
             merged: false,
             to_host: false,
@@ -145,6 +153,9 @@ impl Registry {
             });
             for step in &mut plan.steps {
                 "nothing was used for long".clone_into(&mut step.reason);
+                step.origin = Some(Origin::Flag {
+                    flag: "--unload-after",
+                });
             }
             done.add(state.execute(&plan, &cause));
         }
@@ -160,13 +171,13 @@ impl Registry {
         let mut at = |time: Instant| due = Some(due.map_or(time, |due| due.min(time)));
         let mut resident = false;
         for entry in state.entries.values() {
-            if let Some((_, tried)) = entry.failed {
-                at(tried + RETRY);
+            if let Some(failed) = &entry.failed {
+                at(failed.tried + RETRY);
             }
             if let Some(deadline) = entry.deadline.filter(|_| !entry.is_held()) {
                 at(deadline);
             }
-            let free_to_go = entry.claims.policy().0 <= Policy::EjectAfter && !entry.is_held();
+            let free_to_go = entry.claims.policy() <= Policy::EjectAfter && !entry.is_held();
             resident |= free_to_go && (1..state.devices.len()).any(|spot| entry.on(spot) > 0);
         }
         if let Some(idle) = self.settings().unload_after
@@ -197,6 +208,7 @@ impl Registry {
             desperate,
         );
         let mut cause = self.cause(Trigger::Pressure, who, self.now());
+        cause.origin = Origin::pressure(who);
         cause.demoted_by = PRESSURE;
         let done = state.execute(&plan, &cause);
         state.settle(&done, Trigger::Pressure, who, &used_before);
@@ -260,6 +272,7 @@ impl State {
         let mut plan = plan::eject(&scene, None);
         plan.steps.retain_mut(|step| {
             "asked to unload models while it was in use".clone_into(&mut step.reason);
+            step.origin = Some(crate::free::REQUEST);
             // A pin was looked at when it was asked.
             step.action = Action::Evict;
             let later = self.entries[&step.weights].unload_later.as_ref();
@@ -293,8 +306,16 @@ impl State {
             .collect()
     }
 
-    /// The prompt's holds and claims end. Gives the handles whose own units go although the weights stay.
-    fn end_claims(&mut self, prompt: &str, now: Instant) -> Vec<(WeightsId, ModelId)> {
+    /// Models in memory that a plan says nothing about, and their bytes.
+    fn untouched(&self, plan: &Plan) -> (u64, u64) {
+        let told = |id: &WeightsId| plan.steps.iter().any(|step| step.weights == *id);
+        let others = self.entries.values().filter(|entry| !told(&entry.id));
+        let bytes = others.map(Entry::in_memory).filter(|bytes| *bytes > 0);
+        bytes.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
+    }
+
+    /// The prompt's holds and claims end. Gives what handles have of their own that goes although the weights stay.
+    fn end_claims(&mut self, prompt: &str, now: Instant) -> Vec<PlanStep> {
         let mut own = Vec::new();
         for (id, entry) in &mut self.entries {
             let touched = entry.holds.iter().any(|hold| &*hold.prompt == prompt);
@@ -307,11 +328,22 @@ impl State {
             let held: Vec<ModelId> = entry.holds.iter().map(|hold| hold.model).collect();
             for model in entry.handles.keys() {
                 let line = entry.lineage(*model);
-                if line.iter().any(|ancestor| ended.contains(ancestor)) && !held.contains(model) {
-                    own.push((id.clone(), *model));
+                let mine = ended.iter().find(|(claimed, _)| line.contains(claimed));
+                if let Some((_, was)) = mine.filter(|_| !held.contains(model)) {
+                    own.push(PlanStep {
+                        weights: id.clone(),
+                        model: Some(*model),
+                        device: None,
+                        action: Action::Release,
+                        policy: was.policy,
+                        set_by: was.set_by.clone(),
+                        origin: Some(was.set_by.origin()),
+                        bytes: 0,
+                        reason: format!("its prompt is over: {}", was.why),
+                    });
                 }
             }
-            if let (Policy::Ttl(time), _) = entry.claims.policy()
+            if let Policy::Ttl(time) = entry.claims.policy()
                 && !entry.is_held()
                 && (touched || entry.deadline.is_none())
             {
@@ -326,13 +358,19 @@ impl State {
         let Some(entry) = self.entries.get_mut(&step.weights) else {
             return;
         };
-        entry.ejected = true;
-        let (policy, source) = (step.policy, entry.claims.policy().1);
+        if entry.removed.is_none() {
+            entry.ejected = Some(Effective {
+                policy: step.policy,
+                set_by: step.set_by.clone(),
+                why: wish(&step.reason).to_owned(),
+            });
+        }
         let draft = event("cleanup.deferred")
             .trigger(trigger)
             .who(who)
             .weights(&step.weights, &entry.class)
-            .policy(policy, source)
+            .policy(step.policy, step.set_by.clone())
+            .origin(step.origin.clone().unwrap_or(Origin::Program))
             .decision("defer")
             .reason(step.reason.clone())
             .number("bytes", step.bytes);
@@ -342,14 +380,19 @@ impl State {
     pub(crate) fn releases(&self, which: impl Fn(&Entry) -> bool, reason: &str) -> Vec<PlanStep> {
         let chosen = self.entries.values().filter(|entry| which(entry));
         chosen
-            .map(|entry| PlanStep {
-                weights: entry.id.clone(),
-                model: None,
-                device: None,
-                action: Action::Release,
-                policy: entry.claims.policy().0,
-                bytes: entry.in_memory(),
-                reason: reason.to_owned(),
+            .map(|entry| {
+                let effective = entry.claims.effective();
+                PlanStep {
+                    weights: entry.id.clone(),
+                    model: None,
+                    device: None,
+                    action: Action::Release,
+                    policy: effective.policy,
+                    set_by: effective.set_by,
+                    origin: None,
+                    bytes: entry.in_memory(),
+                    reason: reason.to_owned(),
+                }
             })
             .collect()
     }
@@ -357,16 +400,23 @@ impl State {
     /// Releases that failed are tried again.
     fn retry(&mut self, cause: &Cause<'_>) -> Done {
         let again = |entry: &Entry| {
-            entry
-                .failed
-                .as_ref()
-                .is_some_and(|(_, tried)| *tried < cause.now)
-                && !entry.is_held()
+            let failed = entry.failed.as_ref();
+            failed.is_some_and(|failed| failed.tried < cause.now) && !entry.is_held()
         };
-        let plan = Plan {
-            steps: self.releases(again, "releasing it failed before"),
-        };
-        self.execute(&plan, cause)
+        let mut steps = self.releases(again, RETRIED);
+        for step in &mut steps {
+            let failed = self.entries[&step.weights].failed.as_ref();
+            // Decided by whoever decided it the first time.
+            if let Some(first) = failed.and_then(|failed| failed.step.as_ref()) {
+                step.policy = first.policy;
+                step.set_by = first.set_by.clone();
+                step.origin = first.origin.clone();
+                let reason = first.reason.trim_start_matches(RETRIED);
+                let reason = reason.trim_start_matches(": ");
+                step.reason = format!("{RETRIED}: {reason}");
+            }
+        }
+        self.execute(&Plan { steps }, cause)
     }
 
     /// Times to live that are over.
@@ -386,10 +436,14 @@ impl State {
                 continue;
             };
             entry.deadline = None;
-            let alive = matches!(entry.claims.policy().0, Policy::Ttl(_));
+            let effective = entry.claims.effective();
+            let alive = matches!(effective.policy, Policy::Ttl(_));
             if alive {
-                let list = self.releases(|entry| entry.id == id, "its time to live is over");
-                steps.extend(list);
+                let reason = format!("its time to live is over: {}", effective.why);
+                for mut step in self.releases(|entry| entry.id == id, &reason) {
+                    step.origin = Some(step.set_by.origin());
+                    steps.push(step);
+                }
                 if let Some(entry) = self.entries.get_mut(&id) {
                     entry.claims.expire();
                 }
@@ -397,4 +451,10 @@ impl State {
         }
         self.execute(&Plan { steps }, cause)
     }
+}
+
+/// What a deferred step says beside that it has to wait.
+fn wish(reason: &str) -> &str {
+    let rest = reason.strip_prefix(plan::STILL_USED).unwrap_or(reason);
+    rest.trim_start_matches("; ")
 }

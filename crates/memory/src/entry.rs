@@ -9,8 +9,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use fresco_tensor::{Device, TensorError};
 use sha2::{Digest, Sha256};
 
-use crate::claims::{Claims, Location};
-use crate::{ContentKey, EjectOthers, ModelId, Placement, Policy, Unit, Weights, WeightsId};
+use crate::claims::{Claims, Effective, Location};
+use crate::{
+    ContentKey, EjectOthers, ModelId, Origin, Placement, PlanStep, Policy, Unit, Weights,
+    WeightsId, Who,
+};
 
 /// A device by its place in the registry's list; the main memory is 0.
 pub(crate) type Spot = usize;
@@ -182,6 +185,8 @@ pub(crate) struct HandleState {
     pub(crate) compute: Spot,
     pub(crate) offload: Spot,
     pub(crate) placement: Option<Placement>,
+    /// The node that made it, or made what it was derived from.
+    pub(crate) loader: Who,
     /// To be done before the first load in this prompt.
     pub(crate) eject: Option<(EjectOthers, Arc<str>)>,
     pub(crate) text_encoder: bool,
@@ -205,6 +210,14 @@ pub(crate) struct HandleState {
 pub(crate) struct Hold {
     pub(crate) prompt: Arc<str>,
     pub(crate) model: ModelId,
+}
+
+/// A release that did not work.
+#[derive(Debug, Clone)]
+pub(crate) struct FailedRelease {
+    pub(crate) tried: Instant,
+    /// What was to be done, so that the next try says the same; none where reading went wrong.
+    pub(crate) step: Option<PlanStep>,
 }
 
 /// Devices to be left when nobody holds the weights any more.
@@ -237,12 +250,12 @@ pub(crate) struct Entry {
     pub(crate) opening: Vec<Arc<str>>,
     /// Somebody reads its files now.
     pub(crate) busy: bool,
-    /// Why it could not be released, and when that was tried.
-    pub(crate) failed: Option<(String, Instant)>,
-    /// Its prompt is over and asked for it to go; somebody else held it.
-    pub(crate) ejected: bool,
-    /// Asked to go by API while somebody held it.
-    pub(crate) removed: bool,
+    /// It could not be released.
+    pub(crate) failed: Option<FailedRelease>,
+    /// Its prompt is over and asked for it to go, in these words; somebody else held it.
+    pub(crate) ejected: Option<Effective>,
+    /// Asked to go, by whom, while somebody held it.
+    pub(crate) removed: Option<Origin>,
     /// Asked to leave devices while somebody held it.
     pub(crate) unload_later: Option<Later>,
     /// Released: not listed any more unless a claim keeps it.
@@ -283,8 +296,8 @@ impl Entry {
             opening: Vec::new(),
             busy: false,
             failed: None,
-            ejected: false,
-            removed: false,
+            ejected: None,
+            removed: None,
             unload_later: None,
             gone: false,
             was_loaded: false,
@@ -337,10 +350,7 @@ impl Entry {
 
     /// Whether it is listed.
     pub(crate) fn is_visible(&self) -> bool {
-        !self.gone
-            || self.in_memory() > 0
-            || self.busy
-            || self.claims.policy().0 > Policy::EjectAfter
+        !self.gone || self.in_memory() > 0 || self.busy || self.claims.policy() > Policy::EjectAfter
     }
 
     /// A handle, the one it was made from, and so on.

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use crate::{Event, ModelId, Policy, PolicySource, Trigger, WeightsId, Who};
+use crate::claims::Effective;
+use crate::{Event, ModelId, Origin, Policy, SetBy, Trigger, WeightsId, Who, plain};
 
 /// How many events are remembered.
 pub(crate) const RING: usize = 10_000;
@@ -33,10 +34,12 @@ pub(crate) fn event(kind: &'static str) -> Draft {
         bytes_before: None,
         bytes_after: None,
         policy: None,
-        policy_source: None,
+        set_by: None,
+        origin: None,
         decision: None,
         reason: None,
         error: None,
+        places: Vec::new(),
         numbers: Vec::new(),
     })
 }
@@ -81,9 +84,24 @@ impl Draft {
         self
     }
 
-    pub(crate) fn policy(mut self, policy: Policy, source: PolicySource) -> Self {
+    pub(crate) fn policy(mut self, policy: Policy, set_by: SetBy) -> Self {
         self.0.policy = Some(policy);
-        self.0.policy_source = Some(source);
+        self.0.set_by = Some(set_by);
+        self
+    }
+
+    /// The policy that counts now.
+    pub(crate) fn effective(self, effective: Effective) -> Self {
+        self.policy(effective.policy, effective.set_by)
+    }
+
+    pub(crate) fn origin(mut self, origin: Origin) -> Self {
+        self.0.origin = Some(origin);
+        self
+    }
+
+    pub(crate) fn places(mut self, places: Vec<(String, u64)>) -> Self {
+        self.0.places = places;
         self
     }
 
@@ -206,30 +224,14 @@ impl Outbox {
     }
 }
 
-/// The event as a line of the log.
+/// The event as a line of the log: a sentence where people want to know it, all of it for whoever looks closer.
 fn line(event: &Event) {
-    let loud = matches!(
-        event.kind,
-        "model.loaded"
-            | "model.rehydrated"
-            | "model.released"
-            | "model.evicted"
-            | "model.leak_suspected"
-            | "eject.applied"
-            | "free.applied"
-            | "retention.overridden"
-            | "retention.conflict"
-            | "oom.step"
-            | "accounting.drift"
-    );
-    let text = describe(event);
-    if event.error.is_some() {
-        tracing::warn!(seq = event.seq, "{text}");
-    } else if loud {
-        tracing::info!(seq = event.seq, "{text}");
-    } else {
-        tracing::debug!(seq = event.seq, "{text}");
+    match plain::sentence(event) {
+        Some(text) if event.error.is_some() => tracing::warn!("{text}"),
+        Some(text) => tracing::info!("{text}"),
+        None => {}
     }
+    tracing::debug!(seq = event.seq, "{}", describe(event));
 }
 
 /// One line: kind, identity, policy and its source, bytes, reason.
@@ -246,9 +248,22 @@ pub fn describe(event: &Event) -> String {
     add("device", event.device.clone());
     add("decision", event.decision.map(str::to_owned));
     add("policy", event.policy.map(|policy| policy.to_string()));
-    add("from", event.policy_source.map(|s| s.name().to_owned()));
+    let set_by = event.set_by.as_ref();
+    add("from", set_by.map(|s| s.source.name().to_owned()));
+    add("set_by_node", said(set_by.map(|s| &s.node)));
+    add("set_by_client", said(set_by.map(|s| &s.client)));
+    if let Some(origin) = &event.origin {
+        let (node, client) = origin.place();
+        add("origin", Some(origin.kind().to_owned()));
+        add("origin_name", origin.name().map(|name| format!("{name:?}")));
+        add("origin_node", said(node));
+        add("origin_client", said(client));
+    }
     add("before", event.bytes_before.map(|b| b.to_string()));
     add("after", event.bytes_after.map(|b| b.to_string()));
+    for (device, bytes) in &event.places {
+        add(device, Some(bytes.to_string()));
+    }
     for (name, value) in &event.numbers {
         add(name, Some(value.to_string()));
     }
@@ -260,4 +275,9 @@ pub fn describe(event: &Event) -> String {
         let _ = write!(text, ": {reason}");
     }
     text
+}
+
+fn said(text: Option<&Arc<str>>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+        .map(ToString::to_string)
 }

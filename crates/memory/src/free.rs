@@ -12,8 +12,19 @@ use crate::plan;
 use crate::registry::{Registry, State};
 use crate::settings::resident_set;
 use crate::{
-    Action, FreeReport, FreeRequest, Freed, ModelReport, Plan, Policy, PolicySource, Trigger,
-    WeightsId, Who,
+    Action, FreeReport, FreeRequest, Freed, ModelReport, Origin, Plan, Policy, PolicySource,
+    Trigger, WeightsId, Who,
+};
+
+/// The origin of what `POST /free` does.
+pub(crate) const REQUEST: Origin = Origin::Api {
+    request: "POST /free",
+};
+const PATCH: Origin = Origin::Api {
+    request: "PATCH /memory/models",
+};
+const DELETE: Origin = Origin::Api {
+    request: "DELETE /memory/models",
 };
 
 /// A request to free that is not carried out now.
@@ -62,6 +73,7 @@ impl Registry {
             .map(|id| (id.clone(), state.places(id)))
             .collect();
         let mut cause = self.cause(trigger, &who, started);
+        cause.origin = REQUEST;
         cause.merged = true;
         cause.to_host = true;
         cause.forget = true;
@@ -114,9 +126,10 @@ impl Registry {
 
     pub fn note_free(&self, kind: FreeNote) {
         let draft = match kind {
-            FreeNote::Noop => event("free.noop").trigger(Trigger::Free),
+            FreeNote::Noop => event("free.noop").trigger(Trigger::Free).origin(REQUEST),
             FreeNote::Deferred(prompt) => event("free.deferred")
                 .trigger(Trigger::Free)
+                .origin(REQUEST)
                 .prompt(&prompt)
                 .decision("defer")
                 .reason("a prompt runs; it is done after its end"),
@@ -126,7 +139,7 @@ impl Registry {
 
     /// The remembered results of nodes were dropped.
     pub fn note_cache_reset(&self) {
-        self.lock().emit(event("cache.reset"));
+        self.lock().emit(event("cache.reset").origin(REQUEST));
     }
 
     /// Gives back what is only held to be faster. No model moves, nothing is forgotten.
@@ -159,10 +172,12 @@ impl Registry {
         let counts = state
             .entries
             .get(&id)
-            .is_some_and(|e| e.claims.policy().0 == Policy::EjectAfter);
+            .is_some_and(|e| e.claims.policy() == Policy::EjectAfter);
         if policy == Policy::EjectAfter && counts && !held {
             let mut cause = self.cause(Trigger::Api, &who, now);
+            cause.origin = PATCH;
             cause.merged = true;
+            // Before the claim ends: it is what decides.
             let steps = state.releases(|entry| entry.id == id, "set by the API; no prompt uses it");
             if let Some(entry) = state.entries.get_mut(&id) {
                 entry.claims.end("", true);
@@ -177,26 +192,28 @@ impl Registry {
 
     /// Drops a model and what is claimed for it. Pinned ones only with `force`; what a prompt uses goes after it.
     pub fn remove(&self, id: &str, force: bool) -> Result<Removed, ApiError> {
-        let who = Who::default();
         let mut guard = self.lock();
         let state = &mut *guard;
         let id = state.visible(id).ok_or(ApiError::Unknown)?;
         let entry = state.entries.get_mut(&id).ok_or(ApiError::Unknown)?;
-        if entry.claims.policy().0 == Policy::Pin && !force {
+        if entry.claims.policy() == Policy::Pin && !force {
             return Err(ApiError::Pinned);
         }
         if entry.is_held() {
-            entry.removed = true;
+            let effective = entry.claims.effective();
+            entry.removed = Some(DELETE);
             entry.claims.forget();
             let draft = event("cleanup.deferred")
                 .trigger(Trigger::Api)
                 .weights(&id, &entry.class)
+                .effective(effective)
+                .origin(DELETE)
                 .decision("defer")
                 .reason("a prompt uses it");
             state.emit(draft);
             return Ok(Removed::Deferred);
         }
-        self.release_now(state, &id, &who);
+        self.release_now(state, &id, DELETE);
         Ok(Removed::Done)
     }
 
@@ -209,15 +226,17 @@ impl Registry {
         if entry.is_held() {
             return Err(ApiError::Leased);
         }
-        if entry.claims.policy().0 == Policy::Pin {
+        if entry.claims.policy() == Policy::Pin {
             return Err(ApiError::Pinned);
         }
-        self.release_now(state, &id, &Who::default());
+        self.release_now(state, &id, PATCH);
         Ok(())
     }
 
-    fn release_now(&self, state: &mut State, id: &WeightsId, who: &Who) {
+    fn release_now(&self, state: &mut State, id: &WeightsId, origin: Origin) {
+        let who = &Who::default();
         let mut cause = self.cause(Trigger::Api, who, self.now());
+        cause.origin = origin;
         cause.merged = true;
         cause.forget = true;
         let steps = state.releases(|entry| entry.id == *id, "asked to go");
@@ -230,16 +249,16 @@ impl Registry {
     /// prompts hold and what is pinned stays.
     pub fn unload_in_node(&self, who: &Who) {
         let reason = "a node asked for everything to be unloaded";
-        self.unload(who, Trigger::InNode, reason);
+        self.unload(who, Trigger::InNode, Origin::node(who, "unload"), reason);
     }
 
     /// A node ran out of memory and failed: the same, on all devices.
     pub fn unload_after_oom(&self, who: &Who) {
         let reason = "a node ran out of memory and failed";
-        self.unload(who, Trigger::OutOfMemory, reason);
+        self.unload(who, Trigger::OutOfMemory, Origin::pressure(who), reason);
     }
 
-    fn unload(&self, who: &Who, trigger: Trigger, reason: &str) {
+    fn unload(&self, who: &Who, trigger: Trigger, origin: Origin, reason: &str) {
         let mut guard = self.lock();
         let state = &mut *guard;
         let used_before = state.used();
@@ -254,6 +273,7 @@ impl Registry {
             reason.clone_into(&mut step.reason);
         }
         let mut cause = self.cause(trigger, who, self.now());
+        cause.origin = origin;
         cause.merged = true;
         cause.to_host = true;
         let done = state.execute(&plan, &cause);
@@ -284,7 +304,7 @@ impl State {
             return;
         };
         if request.free_memory && request.devices.is_none() {
-            entry.removed = true;
+            entry.removed = Some(REQUEST);
             entry.claims.forget();
         } else {
             let names = request.devices.clone();
@@ -316,7 +336,7 @@ impl State {
             Some(names) => names.contains(&devices.get(spot).name()),
         };
         for entry in entries.values_mut() {
-            let policy = entry.claims.policy().0;
+            let policy = entry.claims.policy();
             let spared = entry.is_held()
                 || (policy == Policy::Pin && !request.force)
                 || (request.respect && policy > Policy::EjectAfter);
@@ -337,6 +357,7 @@ impl State {
         let draft = event("free.applied")
             .trigger(trigger)
             .who(who)
+            .origin(REQUEST)
             .decision(if request.free_memory {
                 "release"
             } else {

@@ -22,6 +22,7 @@ mod oom;
 mod open;
 mod place;
 mod placement;
+mod plain;
 pub mod plan;
 mod registry;
 mod report;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::act::{Cause, PRESSURE};
-use crate::entry::{Hold, Owner};
+use crate::entry::{FailedRelease, Hold, Owner};
 use crate::error::Gone;
 use crate::events::event;
 use crate::lease::{Handle, Lease};
@@ -11,7 +11,8 @@ use crate::place::Load;
 use crate::plan;
 use crate::registry::{Active, Registry, State};
 use crate::{
-    Action, HostMemory, MemoryError, ModelId, Need, Policy, Trigger, Weights, WeightsId, Who,
+    Action, HostMemory, MemoryError, ModelId, Need, Origin, Policy, Trigger, Weights, WeightsId,
+    Who,
 };
 
 pub(crate) type Models = Vec<(WeightsId, ModelId)>;
@@ -70,19 +71,25 @@ impl Registry {
                 new_holds.push((id.clone(), *model));
             }
             let line = entry.lineage(*model);
-            if entry
+            let flight = &state.flight;
+            let woke = entry
                 .claims
-                .wake(&line, &who.prompt, |prompt| state.flight.contains(prompt))
-            {
-                let (policy, source) = entry.claims.policy();
+                .wake(&line, &who.prompt, |prompt| flight.contains(prompt));
+            if !woke.is_empty() {
+                let effective = entry.claims.effective();
                 let draft = event("policy.set")
                     .who(who)
                     .weights(id, &entry.class)
                     .model(Some(*model))
-                    .policy(policy, source)
                     .decision("renewed")
-                    .reason(format!("used again: {}", entry.claims.why()));
+                    .reason(format!("used again: {}", effective.why))
+                    .origin(effective.set_by.origin())
+                    .effective(effective);
                 state.emit(draft);
+            }
+            for claim in woke {
+                // A remembered loader does not run again, but its node means this file now.
+                state.end_elsewhere(id, &claim);
             }
         }
         let number = state.next();
@@ -123,7 +130,7 @@ impl Registry {
                 if let Some(at) = entry.holds.iter().position(mine) {
                     entry.holds.remove(at);
                 }
-                if let (Policy::Ttl(time), _) = entry.claims.policy() {
+                if let Policy::Ttl(time) = entry.claims.policy() {
                     entry.deadline = now.checked_add(time);
                 }
             }
@@ -194,13 +201,14 @@ impl Registry {
             && loads
                 .first()
                 .is_some_and(|(owner, _)| *owner == Owner::Shared);
-        let (policy, source) = entry.claims.policy();
+        let effective = entry.claims.effective();
         let requested = event("model.load_requested")
             .trigger(Trigger::Load)
             .who(who)
             .weights(id, &entry.class)
             .model(Some(model))
-            .policy(policy, source)
+            .effective(effective)
+            .origin(Origin::node(who, "use"))
             .number("wanted", wanted);
         state.emit(requested);
         self.host_room(state, who, models, wanted)?;
@@ -234,7 +242,10 @@ impl Registry {
                 .part_mut(owner)
                 .and_then(|part| part.release(devices).err());
             entry.gone |= entry.in_memory() == 0 && entry.was_loaded;
-            entry.failed = left.map(|error| (error, self.now()));
+            entry.failed = left.map(|_| FailedRelease {
+                tried: self.now(),
+                step: None,
+            });
             return Err(MemoryError::Load {
                 weights: id.clone(),
                 source,
@@ -248,6 +259,8 @@ impl Registry {
                 .who(who)
                 .weights(id, &entry.class)
                 .model(Some(model))
+                .effective(entry.claims.effective())
+                .origin(Origin::node(who, "use"))
                 .number("read", read)
                 .reason("it was released; its files were read again");
             state.emit(draft);
@@ -317,6 +330,7 @@ impl Registry {
         let cause = Cause {
             trigger: Trigger::Load,
             who,
+            origin: Origin::Program,
             demoted_by: "failed_load",
             merged: true,
             to_host: true,

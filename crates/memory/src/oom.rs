@@ -7,7 +7,7 @@ use crate::events::event;
 use crate::lease::Lease;
 use crate::plan::{self, PINNED, Room};
 use crate::registry::{Registry, State};
-use crate::{ModelId, Trigger, WeightsId, Who, shrink};
+use crate::{ModelId, Origin, Trigger, WeightsId, Who, shrink};
 
 /// The last step that makes others leave. After it the models of the lease itself shrink, then it is given up.
 pub(crate) const LAST_STEP: u8 = 5;
@@ -75,6 +75,7 @@ impl State {
             .trigger(Trigger::OutOfMemory)
             .who(who)
             .device(self.devices.get(spot))
+            .origin(Origin::pressure(who))
             .reason(STEPS[usize::from(step)])
             .number("step", step.into())
             .number("wanted", wanted)
@@ -147,7 +148,7 @@ impl State {
             if let Some(handle) = entry.handles.get_mut(model) {
                 handle.buffer = less.buffer;
             }
-            let (policy, source) = entry.claims.policy();
+            let effective = entry.claims.effective();
             let draft = event("model.shrunk")
                 .trigger(Trigger::OutOfMemory)
                 .who(who)
@@ -155,7 +156,8 @@ impl State {
                 .model(Some(*model))
                 .device(self.devices.get(spot))
                 .bytes(bytes, bytes - left)
-                .policy(policy, source)
+                .effective(effective)
+                .origin(Origin::pressure(who))
                 .decision("demote")
                 .reason("computing needs the room: more of it is streamed");
             self.emit(draft);
@@ -219,6 +221,7 @@ impl Registry {
         Cause {
             trigger: Trigger::OutOfMemory,
             who,
+            origin: Origin::pressure(who),
             demoted_by: OUT_OF_MEMORY,
             merged: false,
             to_host: true,
@@ -283,6 +286,7 @@ impl State {
         }
         let cause = Cause {
             merged: true,
+            origin: cause.origin.clone(),
             ..*cause
         };
         self.execute(&plan, &cause);

@@ -7,14 +7,14 @@ use std::time::SystemTime;
 
 use fresco_tensor::Device;
 
-use crate::claims::Claim;
+use crate::claims::{Claim, Effective};
 use crate::entry::{Entry, HandleState, Owner, Part, weights_id};
 use crate::events::event;
 use crate::lease::Handle;
 use crate::registry::{Registry, State};
 use crate::{
-    ContentKey, EjectOthers, ModelId, Placement, Policy, PolicySource, Trigger, Weights, WeightsId,
-    Who,
+    ContentKey, EjectOthers, ModelId, Origin, Placement, Policy, PolicySource, Trigger, Weights,
+    WeightsId, Who,
 };
 
 /// Weights that were asked for by their content.
@@ -141,6 +141,7 @@ impl Registry {
                 model,
                 HandleState {
                     parent: None,
+                    loader: who.clone(),
                     compute,
                     offload,
                     placement: options.placement,
@@ -182,6 +183,7 @@ impl Registry {
             let (refs, replaced) = references(entry, from.model(), model, &own);
             let handle = HandleState {
                 parent: Some(from.model()),
+                loader: parent.loader.clone(),
                 compute: parent.compute,
                 offload: parent.offload,
                 placement: parent.placement.clone(),
@@ -218,11 +220,12 @@ impl Registry {
         let Some(mut handle) = entry.handles.remove(&model) else {
             return;
         };
+        // As it counted until now.
+        let effective = entry.claims.effective();
         if entry.handles.is_empty() {
             entry.claims.without_handles();
         }
         let class = Arc::clone(&entry.class);
-        let (policy, source) = entry.claims.policy();
         if let Some(part) = &mut handle.own {
             let before = part.in_memory();
             let error = part.release(&mut state.devices).err();
@@ -232,7 +235,8 @@ impl Registry {
                     .weights(id, &class)
                     .model(Some(model))
                     .bytes(before, part.in_memory())
-                    .policy(policy, source)
+                    .effective(effective)
+                    .origin(Origin::Default)
                     .decision("release")
                     .reason("its last user is gone")
                     .error(error);
@@ -258,52 +262,91 @@ impl Registry {
 }
 
 impl State {
-    /// Writes a claim down. The same claimant has no other one for weights of the same place.
+    /// Writes a claim down. The same claimant has no other one from an earlier prompt.
     pub(crate) fn claim(&mut self, id: &WeightsId, claim: Claim, who: &Who) {
-        let Some(location) = self.entries.get(id).map(|entry| entry.location.clone()) else {
+        self.end_elsewhere(id, &claim);
+        let Some(entry) = self.entries.get_mut(id) else {
             return;
         };
-        let mut stale = Vec::new();
-        for (other, entry) in &mut self.entries {
-            if other != id && entry.location == location {
-                entry.claims.remove_of(&claim);
-                stale.push(other.clone());
-            }
-        }
-        let entry = self.entries.get_mut(id).expect("it was found above");
         let explicit = claim.source != PolicySource::Default || claim.policy != Policy::Auto;
-        let (policy, source) = (claim.policy, claim.source);
-        let model = claim.model;
-        entry.claims.set(claim);
+        let (policy, set_by, model) = (claim.policy, claim.set_by(), claim.model);
+        entry.claims.set(claim.clone());
         if policy > Policy::EjectAfter {
             // Somebody wants it again before it could go.
-            entry.ejected = false;
+            entry.ejected = None;
         }
-        let (effective, _) = entry.claims.policy();
+        let effective = entry.claims.effective();
         let set = event("policy.set")
             .who(who)
             .weights(id, &entry.class)
             .model(model)
-            .policy(policy, source)
+            .origin(set_by.origin())
+            .policy(policy, set_by)
             .decision(if explicit { "explicit" } else { "default" })
-            .reason(format!("{effective} counts: {}", entry.claims.why()));
-        let conflict = entry.claims.beaten().first().map(|loser| {
-            let winner = entry.claims.why();
-            let (policy, source) = entry.claims.policy();
-            event("retention.conflict")
-                .who(who)
-                .weights(id, &entry.class)
-                .model(loser.model)
-                .policy(policy, source)
-                .decision("keep")
-                .reason(format!("{} loses against {winner}", loser.describe()))
-        });
+            .reason(format!("{} counts: {}", effective.policy, effective.why));
+        let conflicts = conflicts(entry, &claim);
+        let class = Arc::clone(&entry.class);
         self.emit(set);
-        if let Some(conflict) = conflict {
-            self.emit(conflict);
+        for conflict in conflicts {
+            let draft = event("retention.conflict")
+                .who(who)
+                .weights(id, &class)
+                .model(conflict.loser)
+                .policy(conflict.winner.policy, conflict.winner.set_by)
+                .origin(conflict.origin)
+                .decision("keep")
+                .reason(conflict.text);
+            self.emit(draft);
         }
-        for id in stale {
-            self.sweep(&id);
+    }
+
+    /// A node's place in a workflow means one choice: what the same node of the same client said of other models in
+    /// earlier prompts ends. Within one prompt a node may load several: parts of a checkpoint, a list of files.
+    pub(crate) fn end_elsewhere(&mut self, id: &WeightsId, claim: &Claim) {
+        let Some(location) = self.entries.get(id).map(|entry| entry.location.clone()) else {
+            return;
+        };
+        let mut ended = Vec::new();
+        for (other, entry) in &mut self.entries {
+            if other == id {
+                continue;
+            }
+            let old = if entry.location == location {
+                // The same file with other contents.
+                entry.claims.remove_of(claim)
+            } else if claim.has_place() && !entry.location.is_sibling(&location) {
+                entry.claims.supersede(claim)
+            } else {
+                None
+            };
+            if let Some(old) = old {
+                let reason = format!(
+                    "{} now uses {}; what counts from now on is {}",
+                    claim.claimant(),
+                    location.file_name(),
+                    entry.claims.effective().why
+                );
+                ended.push((other.clone(), Arc::clone(&entry.class), old, reason));
+            }
+        }
+        for (other, class, old, reason) in ended {
+            if old.policy > Policy::Auto && !old.asleep {
+                let who = Who {
+                    client: Arc::clone(&claim.client),
+                    prompt: Arc::clone(&claim.prompt),
+                    node: Arc::clone(&claim.node),
+                };
+                let draft = event("policy.ended")
+                    .who(&who)
+                    .weights(&other, &class)
+                    .model(old.model)
+                    .origin(Origin::node(&who, "file"))
+                    .policy(old.policy, old.set_by())
+                    .decision("ended")
+                    .reason(reason);
+                self.emit(draft);
+            }
+            self.sweep(&other);
         }
     }
 
@@ -352,4 +395,37 @@ fn references(
     }
     let replaced = (0..used.len()).filter(|unit| !used[*unit]).collect();
     (refs.into(), replaced)
+}
+
+/// A wish to go that a stronger one does not let count.
+struct Conflict {
+    loser: Option<ModelId>,
+    winner: Effective,
+    /// Of the loser: who asks in vain.
+    origin: Origin,
+    text: String,
+}
+
+/// What a claim just made changes: it loses itself, or others lose against it.
+fn conflicts(entry: &Entry, made: &Claim) -> Vec<Conflict> {
+    let Some(winner) = entry.claims.winner() else {
+        return Vec::new();
+    };
+    let wins = made.is_of(winner);
+    let new = entry
+        .claims
+        .beaten()
+        .filter(|lost| wins || lost.is_of(made));
+    let conflict = |lost: &Claim| Conflict {
+        loser: lost.model,
+        winner: Effective::of(Some(winner)),
+        origin: lost.set_by().origin(),
+        text: format!(
+            "{} loses against {}; to undo it, {}",
+            lost.in_full(),
+            winner.in_full(),
+            winner.how_to_undo(&entry.id)
+        ),
+    };
+    new.map(conflict).collect()
 }

@@ -6,14 +6,15 @@ use fresco_tensor::TensorError;
 
 use crate::act::{Cause, OUT_OF_MEMORY};
 use crate::amount::readable;
+use crate::claims::claimant;
 use crate::entry::Spot;
 use crate::events::event;
 use crate::load::Models;
 use crate::oom::LAST_STEP;
 use crate::registry::{Registry, State};
 use crate::{
-    Budget, Demand, MemoryError, ModelId, Need, Placement, Trigger, Unit, VramState, WeightsId,
-    Who, budget, distribute, shrink, split,
+    Budget, Demand, MemoryError, ModelId, Need, Origin, Placement, Trigger, Unit, VramState,
+    WeightsId, Who, budget, distribute, shrink, split,
 };
 
 /// One load request while it is carried out.
@@ -52,6 +53,7 @@ impl<'a> Load<'a> {
         Cause {
             trigger,
             who: self.who,
+            origin: Origin::pressure(self.who),
             demoted_by,
             merged: false,
             to_host: demoted_by == OUT_OF_MEMORY,
@@ -464,7 +466,7 @@ impl State {
         if read == 0 && placed.moved == 0 {
             return;
         }
-        let (policy, source) = entry.claims.policy();
+        let effective = entry.claims.effective();
         let on_the_fly = entry.weights_of(model).on_the_fly() as u64;
         let mut draft = event("model.loaded")
             .trigger(Trigger::Load)
@@ -472,7 +474,7 @@ impl State {
             .weights(id, &entry.class)
             .model(Some(model))
             .bytes(here.saturating_sub(placed.moved), here)
-            .policy(policy, source)
+            .effective(effective)
             .decision(if away == 0 { "full" } else { "partial" })
             .number("loaded", here)
             .number("offloaded", away)
@@ -483,12 +485,6 @@ impl State {
         if let Some(limit) = placed.limit {
             draft = draft.number("usable", limit);
         }
-        if !placed.refused.is_empty() {
-            let names = placed.refused.join(", ");
-            draft = draft.reason(format!(
-                "no room for all that was meant for {names}: the rest is in main memory"
-            ));
-        }
         let before = |used: &[u64]| used.get(compute).copied().unwrap_or(0);
         if compute != 0 {
             draft = draft
@@ -496,8 +492,79 @@ impl State {
                 .number("used_with_room", before(&load.used_with_room))
                 .number("used", self.devices.get(compute).used());
         }
+        draft = if away == 0 {
+            draft.origin(Origin::node(load.who, "use"))
+        } else {
+            let (origin, reason) = self.why_partly(load, id, model, placed);
+            draft.origin(origin).reason(reason)
+        };
+        let places = self.places_of(id, model);
         let device = self.name(compute);
-        self.emit(draft.device(device));
+        self.emit(draft.device(device).places(places));
+    }
+
+    /// Where the bytes that a handle computes with are.
+    fn places_of(&self, id: &WeightsId, model: ModelId) -> Vec<(String, u64)> {
+        let entry = &self.entries[id];
+        let mut sums: BTreeMap<Spot, u64> = BTreeMap::new();
+        for (index, unit) in entry.units_of(model).iter().enumerate() {
+            if let Some(spot) = entry.home(model, index) {
+                *sums.entry(spot).or_default() += unit.bytes;
+            }
+        }
+        sums.into_iter()
+            .map(|(spot, bytes)| (self.name(spot), bytes))
+            .collect()
+    }
+
+    /// Who asked for a model not to be whole where it computes, and why it is so.
+    fn why_partly(
+        &self,
+        load: &Load<'_>,
+        id: &WeightsId,
+        model: ModelId,
+        placed: &Placed,
+    ) -> (Origin, String) {
+        let entry = &self.entries[id];
+        let handle = &entry.handles[&model];
+        let device = self.name(handle.compute);
+        let mut reasons = Vec::new();
+        let mut origin = None;
+        if let Some(placement) = &handle.placement {
+            let (input, amount) = match placement {
+                Placement::Virtual { gb, .. } => ("virtual_vram_gb", format!(" {gb}")),
+                Placement::Expert(_) => ("expert_mode_allocations", String::new()),
+                Placement::Swap { blocks, .. } => ("blocks_to_swap", format!(" {blocks}")),
+            };
+            let by = claimant(&handle.loader.node, &handle.loader.client);
+            reasons.push(format!("{by} asked for it ({input}{amount})"));
+            origin = Some(Origin::node(&handle.loader, input));
+        }
+        if !placed.refused.is_empty() {
+            let names = placed.refused.join(", ");
+            reasons.push(format!(
+                "no room for all that was meant for {names}: the rest is in main memory"
+            ));
+        }
+        let meant = |unit: usize| match handle.planned.get(unit) {
+            Some((spot, _)) => *spot == handle.compute,
+            None => true,
+        };
+        let short = (0..entry.units_of(model).len())
+            .any(|unit| meant(unit) && entry.home(model, unit) != Some(handle.compute));
+        if short && load.registry.settings().state == VramState::NoVram {
+            reasons.push(format!("--novram keeps weights off {device}"));
+            origin = origin.or(Some(Origin::Flag { flag: "--novram" }));
+        } else if short {
+            let room = placed.limit.map_or_else(String::new, |limit| {
+                format!(" than for {} of it", crate::plain::megabytes(limit))
+            });
+            reasons.push(format!(
+                "{device} has no more room{room} beside what computing needs"
+            ));
+        }
+        let origin = origin.unwrap_or_else(|| Origin::pressure(load.who));
+        (origin, reasons.join("; "))
     }
 }
 

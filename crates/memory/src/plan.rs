@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use crate::amount::readable;
-use crate::{Action, FreeRequest, ModelId, Plan, PlanStep, Policy, WeightsId};
+use crate::{Action, FreeRequest, ModelId, Origin, Plan, PlanStep, Policy, SetBy, WeightsId};
 
 /// Weights that handles share, or what one patched handle has of its own, as the planner sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +14,7 @@ pub struct Item {
     pub model: Option<ModelId>,
     /// The policy that counts, and whose it is.
     pub policy: Policy,
+    pub set_by: SetBy,
     pub why: String,
     /// No handle, no claim that keeps it, no prompt that holds it.
     pub orphan: bool,
@@ -28,7 +29,7 @@ pub struct Item {
     /// The prompt that ends wants it gone.
     pub eject: bool,
     /// Somebody asked for it to go, whatever is claimed.
-    pub removed: bool,
+    pub removed: Option<Origin>,
     /// Bytes by device; the first is the main memory.
     pub bytes: Vec<u64>,
     /// Bytes that would be on a device if there were room.
@@ -53,7 +54,7 @@ impl Item {
             _ if self.needed => return None,
             Policy::Pin => PINNED,
             _ if !self.held && self.orphan => 0,
-            _ if !self.held && (self.ejected || self.removed) => 1,
+            _ if !self.held && (self.ejected || self.removed.is_some()) => 1,
             Policy::Auto | Policy::EjectAfter => 2 + u8::from(self.held),
             Policy::Ttl(_) | Policy::Keep => KEPT + u8::from(self.held),
         })
@@ -89,7 +90,22 @@ impl Item {
             device: device.map(|(scene, device)| scene.devices[device].clone()),
             action,
             policy: self.policy,
+            set_by: self.set_by.clone(),
+            origin: None,
             reason,
+        }
+    }
+
+    /// What its policy decides.
+    fn by_policy(
+        &self,
+        device: Option<(&Scene, usize)>,
+        action: Action,
+        reason: String,
+    ) -> PlanStep {
+        PlanStep {
+            origin: Some(self.set_by.origin()),
+            ..self.step(device, action, reason)
         }
     }
 }
@@ -129,6 +145,8 @@ impl Scene {
         list
     }
 }
+
+pub(crate) const STILL_USED: &str = "another prompt still uses it";
 
 const REASONS: [&str; 7] = [
     "nothing refers to it any more",
@@ -205,7 +223,7 @@ pub fn eject(scene: &Scene, only: Option<usize>) -> Plan {
         for (rank, item) in scene.candidates(device, RANKS) {
             let place = Some((scene, device));
             steps.push(if rank == PINNED {
-                item.step(place, Action::Keep, "pinned".to_owned())
+                item.by_policy(place, Action::Keep, "pinned".to_owned())
             } else {
                 let reason = "the loader of another model asked for the device".to_owned();
                 item.step(place, Action::Evict, reason)
@@ -222,18 +240,25 @@ pub fn prompt_end(scene: &Scene, whole: bool) -> Plan {
     items.sort_by_key(|item| (&item.weights, item.model));
     let mut steps = Vec::new();
     for item in items {
-        let goes =
-            item.removed || ((item.eject || item.ejected) && item.policy <= Policy::EjectAfter);
-        if goes && item.held {
-            let reason = "another prompt still uses it".to_owned();
-            steps.push(item.step(None, Action::Defer, reason));
-        } else if goes {
-            let reason = if item.removed {
-                "asked to go while it was in use".to_owned()
+        let ejected = (item.eject || item.ejected) && item.policy <= Policy::EjectAfter;
+        if item.removed.is_some() || ejected {
+            let origin = item.removed.clone();
+            let origin = Some(origin.unwrap_or_else(|| item.set_by.origin()));
+            let (action, reason) = if item.held && item.removed.is_none() {
+                let reason = format!("{STILL_USED}; {}", item.why);
+                (Action::Defer, reason)
+            } else if item.held {
+                (Action::Defer, STILL_USED.to_owned())
+            } else if item.removed.is_some() {
+                let reason = "asked to go while it was in use".to_owned();
+                (Action::Release, reason)
             } else {
-                item.why.clone()
+                (Action::Release, item.why.clone())
             };
-            steps.push(item.step(None, Action::Release, reason));
+            steps.push(PlanStep {
+                origin,
+                ..item.step(None, action, reason)
+            });
         } else if whole
             && !item.held
             && item.policy <= Policy::EjectAfter
@@ -242,11 +267,16 @@ pub fn prompt_end(scene: &Scene, whole: bool) -> Plan {
             for device in 1..scene.devices.len() {
                 if item.on(device) > 0 {
                     let reason = "smart memory is off".to_owned();
-                    steps.push(item.step(Some((scene, device)), Action::Evict, reason));
+                    steps.push(PlanStep {
+                        origin: Some(Origin::Flag {
+                            flag: "--disable-smart-memory",
+                        }),
+                        ..item.step(Some((scene, device)), Action::Evict, reason)
+                    });
                 }
             }
         } else if item.touched {
-            steps.push(item.step(None, Action::Keep, item.why.clone()));
+            steps.push(item.by_policy(None, Action::Keep, item.why.clone()));
         }
     }
     Plan { steps }
@@ -283,12 +313,12 @@ pub fn free(scene: &Scene, request: &FreeRequest, selected: impl Fn(&WeightsId) 
             continue;
         }
         if item.policy == Policy::Pin && !request.force {
-            steps.push(item.step(None, Action::Keep, "pinned".to_owned()));
+            steps.push(item.by_policy(None, Action::Keep, "pinned".to_owned()));
         } else if request.respect
             && item.policy >= Policy::Ttl(std::time::Duration::ZERO)
             && !request.force
         {
-            steps.push(item.step(
+            steps.push(item.by_policy(
                 None,
                 Action::Keep,
                 format!("retention is respected: {}", item.why),

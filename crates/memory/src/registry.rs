@@ -14,11 +14,12 @@ use std::time::Instant;
 
 use fresco_tensor::Device;
 
+use crate::claims::Effective;
 use crate::entry::{Devices, Entry, Spot};
 use crate::events::{Draft, Listener, Log, Outbox};
 use crate::plan::{Item, Scene};
 use crate::settings::{HostMemory, Probes, Settings};
-use crate::{DeviceTotal, Event, ModelId, WeightsId, Who};
+use crate::{DeviceTotal, Event, ModelId, Policy, WeightsId, Who};
 
 /// Owns the weights of all models. Cheap to clone; clones are the same registry.
 #[derive(Clone)]
@@ -119,19 +120,27 @@ impl State {
         let count = self.devices.len();
         let mut items = Vec::new();
         for entry in self.entries.values() {
-            let (policy, _) = entry.claims.policy();
             let touched = |prompt: &str| {
                 entry.holds.iter().any(|hold| &*hold.prompt == prompt)
                     || entry.claims.active().any(|claim| &*claim.prompt == prompt)
             };
             let touched = ending.is_some_and(touched);
+            let ends = ending.and_then(|prompt| entry.claims.ending(prompt, touched).next());
+            // Of several wishes for it to go, the one whose time has come is the one that decides.
+            let mut effective = entry.claims.effective();
+            if effective.policy <= Policy::EjectAfter {
+                let deferred = entry.ejected.clone();
+                let due = ends.map(|claim| Effective::of(Some(claim))).or(deferred);
+                effective = due.unwrap_or(effective);
+            }
             let item = Item {
                 weights: entry.id.clone(),
                 model: None,
-                policy,
-                why: entry.claims.why(),
+                policy: effective.policy,
+                set_by: effective.set_by,
+                why: effective.why,
                 orphan: entry.is_orphan(),
-                ejected: entry.ejected,
+                ejected: entry.ejected.is_some(),
                 held: match ending {
                     Some(prompt) => entry.is_held_by_other(prompt) || entry.busy,
                     None => entry.is_held(),
@@ -139,9 +148,8 @@ impl State {
                 // Nor what is being read: whoever reads it may hold locks of its own.
                 needed: entry.busy || needed.iter().any(|(id, _)| *id == entry.id),
                 touched,
-                eject: ending
-                    .is_some_and(|prompt| entry.claims.ending(prompt, touched).next().is_some()),
-                removed: entry.removed,
+                eject: ends.is_some(),
+                removed: entry.removed.clone(),
                 bytes: (0..count)
                     .map(|spot| {
                         if merged {

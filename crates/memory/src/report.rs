@@ -63,7 +63,7 @@ impl State {
     }
 
     fn model_report(&self, entry: &Entry) -> ModelReport {
-        let (policy, policy_source) = entry.claims.policy();
+        let effective = entry.claims.effective();
         let mut leases: Vec<Arc<str>> = Vec::new();
         for hold in &entry.holds {
             if !hold.prompt.is_empty() && !leases.contains(&hold.prompt) {
@@ -88,8 +88,8 @@ impl State {
             host_bytes: entry.on(0),
             pinned_bytes: 0,
             state: state_of(entry),
-            policy,
-            policy_source,
+            policy: effective.policy,
+            policy_source: effective.set_by.source,
             claims: entry.claims.reports(),
             leases,
             handles: entry

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use crate::act::PRESSURE;
+use crate::claims::claimant;
 use crate::entry::Spot;
 use crate::events::event;
 use crate::load::Models;
 use crate::place::Load;
 use crate::plan::{self, ORDINARY, Room};
 use crate::registry::State;
-use crate::{Demand, EjectOthers, ModelId, Trigger, VramState, WeightsId, headroom};
+use crate::{
+    Action, Demand, EjectOthers, ModelId, Origin, Trigger, VramState, WeightsId, headroom,
+};
 
 impl State {
     /// What loaders of these models asked for, once.
@@ -27,6 +30,7 @@ impl State {
                     continue;
                 };
                 let compute = handle.compute;
+                let loader = handle.loader.clone();
                 let Some((mode, _)) = handle
                     .eject
                     .take_if(|(_, prompt)| *prompt == load.who.prompt)
@@ -34,9 +38,20 @@ impl State {
                     continue;
                 };
                 let only = (mode == EjectOthers::ComputeDevice).then_some(compute);
-                let plan = plan::eject(&self.scene(load.models, false, None), only);
+                let origin = Origin::node(&loader, "eject_models");
+                let asked = format!(
+                    "{} asked for the device (eject_models)",
+                    claimant(&loader.node, &loader.client)
+                );
+                let mut plan = plan::eject(&self.scene(load.models, false, None), only);
+                let leaving = plan.steps.iter_mut();
+                for step in leaving.filter(|step| step.action == Action::Evict) {
+                    step.reason.clone_from(&asked);
+                    step.origin = Some(origin.clone());
+                }
                 let done = self.execute(&plan, &load.cause(Trigger::Load, "eject"));
-                let class = Arc::clone(&self.entries[id].class);
+                let entry = &self.entries[id];
+                let (class, effective) = (Arc::clone(&entry.class), entry.claims.effective());
                 let device = only.map_or_else(|| "all".to_owned(), |spot| self.name(spot));
                 let draft = event("eject.applied")
                     .trigger(Trigger::Load)
@@ -44,8 +59,10 @@ impl State {
                     .weights(id, &class)
                     .model(Some(*model))
                     .device(device)
+                    .effective(effective)
+                    .origin(origin)
                     .decision("evict")
-                    .reason("its loader asked for the device")
+                    .reason(asked)
                     .number("models", done.evicted)
                     .number("bytes", done.from_devices);
                 self.emit(draft);

@@ -155,9 +155,10 @@ pub struct Who {
 }
 
 /// What set a policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PolicySource {
     /// Nothing said anything.
+    #[default]
     Default,
     NodeInput,
     /// The node that sets the policy of a model on a link.
@@ -172,6 +173,108 @@ impl PolicySource {
             Self::NodeInput => "node_input",
             Self::PolicyNode => "policy_node",
             Self::Api => "api",
+        }
+    }
+}
+
+/// Who set a policy. Goes with it wherever it is told.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SetBy {
+    pub source: PolicySource,
+    /// Empty: no node.
+    pub node: Arc<str>,
+    pub client: Arc<str>,
+}
+
+impl SetBy {
+    /// As the origin of what the policy decides.
+    pub fn origin(&self) -> Origin {
+        match self.source {
+            PolicySource::Default => Origin::Default,
+            PolicySource::NodeInput | PolicySource::PolicyNode => Origin::Node {
+                client: Arc::clone(&self.client),
+                node: Arc::clone(&self.node),
+                input: "retention",
+            },
+            PolicySource::Api => Origin::Api {
+                request: "PATCH /memory/models",
+            },
+        }
+    }
+}
+
+/// Who made something happen.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// Nobody asked for anything: what happens by default.
+    #[default]
+    Default,
+    /// A node, by one of its inputs or by what it does.
+    Node {
+        client: Arc<str>,
+        node: Arc<str>,
+        input: &'static str,
+    },
+    Api {
+        request: &'static str,
+    },
+    Flag {
+        flag: &'static str,
+    },
+    /// Room was needed; the node that needed it, if it was one.
+    Pressure {
+        client: Arc<str>,
+        node: Arc<str>,
+    },
+    /// The program itself: its end, something that went wrong.
+    Program,
+}
+
+impl Origin {
+    pub fn node(who: &Who, input: &'static str) -> Self {
+        Self::Node {
+            client: Arc::clone(&who.client),
+            node: Arc::clone(&who.node),
+            input,
+        }
+    }
+
+    pub fn pressure(who: &Who) -> Self {
+        Self::Pressure {
+            client: Arc::clone(&who.client),
+            node: Arc::clone(&who.node),
+        }
+    }
+
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Node { .. } => "node",
+            Self::Api { .. } => "api",
+            Self::Flag { .. } => "flag",
+            Self::Pressure { .. } => "pressure",
+            Self::Program => "program",
+        }
+    }
+
+    /// The input, the request or the flag.
+    pub fn name(&self) -> Option<&'static str> {
+        match self {
+            Self::Node { input, .. } => Some(input),
+            Self::Api { request } => Some(request),
+            Self::Flag { flag } => Some(flag),
+            Self::Default | Self::Pressure { .. } | Self::Program => None,
+        }
+    }
+
+    /// The node and its client; empty texts are none.
+    pub fn place(&self) -> (Option<&Arc<str>>, Option<&Arc<str>>) {
+        match self {
+            Self::Node { client, node, .. } | Self::Pressure { client, node } => (
+                Some(node).filter(|node| !node.is_empty()),
+                Some(client).filter(|client| !client.is_empty()),
+            ),
+            Self::Default | Self::Api { .. } | Self::Flag { .. } | Self::Program => (None, None),
         }
     }
 }
@@ -261,7 +364,11 @@ pub struct PlanStep {
     /// None: all devices and the main memory.
     pub device: Option<String>,
     pub action: Action,
+    /// The policy that counted when this was decided, and who set it.
     pub policy: Policy,
+    pub set_by: SetBy,
+    /// Who made this step; none: whoever asked for the plan.
+    pub origin: Option<Origin>,
     /// Bytes that are there now.
     pub bytes: u64,
     pub reason: String,
@@ -291,11 +398,16 @@ pub struct Event {
     pub device: Option<String>,
     pub bytes_before: Option<u64>,
     pub bytes_after: Option<u64>,
+    /// The policy that counted, and who set it.
     pub policy: Option<Policy>,
-    pub policy_source: Option<PolicySource>,
+    pub set_by: Option<SetBy>,
+    /// Who made it happen.
+    pub origin: Option<Origin>,
     pub decision: Option<&'static str>,
     pub reason: Option<String>,
     pub error: Option<String>,
+    /// Where the model's bytes are afterwards, the main memory under `cpu`; where that is worth saying.
+    pub places: Vec<(String, u64)>,
     /// Further numbers of this kind of event, in order.
     pub numbers: Vec<(&'static str, u64)>,
 }

@@ -84,9 +84,6 @@ impl<B: Base, F: Family> NodeSchema for Placed<B, F> {
         for input in (loader.inputs)().into_iter().chain(F::inputs(&loader)) {
             schema = schema.input(input);
         }
-        for name in F::HIDDEN {
-            schema = schema.hidden(name, "*");
-        }
         let outputs = loader.outputs.iter();
         outputs.fold(schema, |schema, ty| schema.output(Output::new(ty)))
     }

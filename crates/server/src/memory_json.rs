@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fresco_engine::{
-    ClaimReport, DeviceReport, FreeReport, HandleReport, LoadPlan, MemoryEvent, ModelDetail,
-    ModelReport, Places, Plan, PlanStep, Snapshot, UnitReport,
+    ClaimReport, DeviceReport, FreeReport, HandleReport, LoadPlan, MemoryEvent, MemoryOrigin,
+    ModelDetail, ModelReport, Places, Plan, PlanStep, Snapshot, UnitReport,
 };
 use fresco_graph::{Map, Value, json, map};
 
@@ -187,10 +187,16 @@ pub(crate) fn event(event: &MemoryEvent) -> Value {
         "bytes_after" => event.bytes_after,
         "policy" => event.policy.clone(),
         "policy_source" => event.policy_source,
+        "policy_node" => event.policy_node.clone(),
+        "policy_client" => event.policy_client.clone(),
+        "origin" => event.origin.as_ref().map(origin),
         "decision" => event.decision,
         "reason" => event.reason.clone(),
         "error" => event.error.clone(),
     };
+    if !event.places.is_empty() {
+        out.insert("places".into(), places(&event.places));
+    }
     if !event.numbers.is_empty() {
         let numbers: Map = event
             .numbers
@@ -200,6 +206,16 @@ pub(crate) fn event(event: &MemoryEvent) -> Value {
         out.insert("numbers".into(), numbers.into());
     }
     out.into()
+}
+
+fn origin(origin: &MemoryOrigin) -> Value {
+    map! {
+        "kind" => origin.kind,
+        "name" => origin.name,
+        "node_id" => origin.node.clone(),
+        "client_id" => origin.client.clone(),
+    }
+    .into()
 }
 
 pub(crate) fn events(events: &[MemoryEvent]) -> Value {

@@ -310,7 +310,8 @@ impl<'a> Parser<'a> {
                         values: Vec::new(),
                     }
                 } else if let Some(def) = self.defs.get(&ty) {
-                    widgets = widgets::read(def, raw);
+                    let label = format!("{id} ({ty})");
+                    widgets = widgets::read(def, raw, &label, warnings);
                     // Sockets come first, then widgets, whatever the class declares between them.
                     let part = |widget: bool| {
                         def.inputs

@@ -7,6 +7,7 @@
 )]
 
 mod claims;
+mod deciders;
 mod free;
 mod harness;
 mod loads;

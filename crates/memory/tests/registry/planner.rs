@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fresco_memory::plan::{self, Item, KEPT, ORDINARY, PINNED, Room, Scene};
-use fresco_memory::{Action, FreeRequest, ModelId, Plan, Policy, WeightsId};
+use fresco_memory::{Action, FreeRequest, ModelId, Origin, Plan, Policy, SetBy, WeightsId};
 use proptest::prelude::*;
 
 const DEVICES: usize = 4;
@@ -28,6 +28,7 @@ fn item() -> impl Strategy<Value = Item> {
                 weights: WeightsId::new("x"),
                 model: own.then_some(ModelId(1)),
                 policy,
+                set_by: SetBy::default(),
                 why: policy.to_string(),
                 orphan: orphan && !held && policy == Policy::Auto,
                 ejected,
@@ -35,7 +36,7 @@ fn item() -> impl Strategy<Value = Item> {
                 needed: needed && used % 3 == 0,
                 touched,
                 eject,
-                removed: removed && used % 4 == 0,
+                removed: (removed && used % 4 == 0).then_some(Origin::Program),
                 size: bytes.iter().sum::<u64>() + offloaded,
                 bytes,
                 offloaded,
@@ -174,7 +175,7 @@ proptest! {
             let steps: Vec<_> = plan.steps.iter().filter(|s| s.weights == item.weights).collect();
             let released = steps.iter().any(|step| step.action == Action::Release);
             // Only what asked for it goes, and never while somebody holds it.
-            let asked = item.removed || ((item.eject || item.ejected) && item.policy <= Policy::EjectAfter);
+            let asked = item.removed.is_some() || ((item.eject || item.ejected) && item.policy <= Policy::EjectAfter);
             prop_assert_eq!(released, asked && !item.held);
             // What was used and stays says so.
             if item.touched && !asked && !whole {
@@ -182,7 +183,7 @@ proptest! {
                 prop_assert_eq!(steps[0].action, Action::Keep);
                 prop_assert!(!steps[0].reason.is_empty());
             }
-            if item.policy >= Policy::Keep && !item.removed {
+            if item.policy >= Policy::Keep && item.removed.is_none() {
                 prop_assert!(steps.iter().all(|step| step.action == Action::Keep));
             }
         }
@@ -200,7 +201,7 @@ proptest! {
         for step in &plan.steps {
             let item = scene.items.iter().find(|i| i.weights == step.weights && i.model == step.model).unwrap();
             prop_assert!(!item.held && !item.needed && item.policy != Policy::Pin);
-            prop_assert!(desperate || item.policy < Policy::Ttl(Duration::ZERO) || item.ejected || item.removed);
+            prop_assert!(desperate || item.policy < Policy::Ttl(Duration::ZERO) || item.ejected || item.removed.is_some());
         }
     }
 
@@ -229,6 +230,7 @@ fn ranks_in_order() {
         weights: WeightsId::new("w"),
         model: None,
         policy: Policy::Auto,
+        set_by: SetBy::default(),
         why: String::new(),
         orphan: false,
         ejected: false,
@@ -236,7 +238,7 @@ fn ranks_in_order() {
         needed: false,
         touched: false,
         eject: false,
-        removed: false,
+        removed: None,
         bytes: vec![0, 10],
         offloaded: 0,
         size: 10,

@@ -6,7 +6,7 @@ use fresco_graph::{
 
 use super::family::{
     self, Known, device_input, donor_input, eject_input, eject_others, expert_input,
-    retention_input, virtual_input,
+    keep_loaded_input, retention_input, virtual_input,
 };
 use crate::loaders::{Parts, load_checkpoint, load_unet};
 use crate::resident::LoadOptions;
@@ -50,18 +50,30 @@ pub(crate) struct CheckpointAdvanced {
     clip_device: String,
     #[input(spec = device_input("vae_device"))]
     vae_device: String,
+    #[input(spec = eject_input(false).optional(), or = false)]
+    eject_models: bool,
+    #[input(spec = retention_input().optional())]
+    retention: Option<String>,
+    #[input(spec = keep_loaded_input().optional())]
+    keep_loaded: Option<bool>,
 }
 
 impl CheckpointAdvanced {
     pub(crate) fn parts(self, known: &Known) -> Result<(String, Parts), NodeError> {
+        let (policy, source) = family::policy_of(self.retention.as_deref(), self.keep_loaded)?;
         let on = |input: &str, name: &str| {
             Ok::<_, NodeError>(LoadOptions {
                 compute: Some(known.device(input, name)?),
+                policy,
+                source,
                 ..LoadOptions::default()
             })
         };
         let parts = Parts {
-            model: on("unet_device", &self.unet_device)?,
+            model: LoadOptions {
+                eject_others: eject_others(self.eject_models),
+                ..on("unet_device", &self.unet_device)?
+            },
             clip: on("clip_device", &self.clip_device)?,
             vae: on("vae_device", &self.vae_device)?,
         };
@@ -85,8 +97,7 @@ impl Node for CheckpointAdvanced {
     module = "custom_nodes.ComfyUI-MultiGPU",
     display = "CheckpointLoaderAdvanced (DisTorch2)",
     category = "multigpu/distorch_2",
-    outputs("MODEL", "CLIP", "VAE"),
-    hidden(keep_loaded = "*")
+    outputs("MODEL", "CLIP", "VAE")
 )]
 pub(crate) struct CheckpointAdvancedDisTorch2 {
     #[input(listed = "models/checkpoints")]
@@ -117,17 +128,13 @@ pub(crate) struct CheckpointAdvancedDisTorch2 {
     eject_models: bool,
     #[input(spec = retention_input().optional())]
     retention: Option<String>,
-    #[input(rest)]
-    rest: Map,
+    #[input(spec = keep_loaded_input().optional())]
+    keep_loaded: Option<bool>,
 }
 
 impl CheckpointAdvancedDisTorch2 {
     pub(crate) fn parts(self, known: &Known) -> Result<(String, Parts), NodeError> {
-        let mut words = Args(self.rest);
-        if let Some(retention) = self.retention {
-            words.0.insert("retention".into(), retention.into());
-        }
-        let (policy, source) = family::policy(&mut words)?;
+        let (policy, source) = family::policy_of(self.retention.as_deref(), self.keep_loaded)?;
         let plain = |input: &str, device: &str| {
             Ok::<_, NodeError>(LoadOptions {
                 compute: Some(known.device(input, device)?),

@@ -11,6 +11,7 @@ use crate::resident::{LoadOptions, registry};
 
 pub(crate) const RETENTION: [&str; 3] = ["auto", "keep", "eject_after"];
 pub(super) const EXPERT: &str = "expert_mode_allocations";
+const KEEP_LOADED: &str = "keep_loaded";
 
 /// The devices that inputs may name.
 pub(crate) struct Known {
@@ -105,15 +106,39 @@ pub(super) fn retention_input() -> Input {
         .option("default", "auto")
         .option(
             "tooltip",
-            "auto: stays until its place is needed. keep: stays. eject_after: leaves all memory when the prompt ends.",
+            "How long the model stays. auto: until its place is needed. keep (keep_loaded on): it stays. eject_after \
+             (keep_loaded off): it leaves all memory when the prompt ends.",
         )
+}
+
+/// The input that version 2.5 of the extension had. Without a widget: a switch always has a value, and workflows that say
+/// nothing must not keep or eject anything.
+pub(super) fn keep_loaded_input() -> Input {
+    Input::new(KEEP_LOADED, "BOOLEAN")
+        .option("forceInput", true)
+        .option(
+            "tooltip",
+            "The older name of retention: true is keep, false is eject_after. retention counts unless it says auto.",
+        )
+}
+
+/// What every loader with devices can be told about staying, last in its list: older files end before them.
+fn staying_inputs(eject: bool) -> [Input; 3] {
+    [eject_input(eject), retention_input(), keep_loaded_input()]
 }
 
 /// What the retention inputs say: the newer one wins unless it says `auto`.
 pub(crate) fn policy(args: &mut Args) -> Result<(Policy, PolicySource), NodeError> {
     let retention = args.take::<Option<String>>("retention")?;
-    let legacy = args.take::<Option<bool>>("keep_loaded")?;
-    let policy = match retention.as_deref() {
+    let legacy = args.take::<Option<bool>>(KEEP_LOADED)?;
+    policy_of(retention.as_deref(), legacy)
+}
+
+pub(super) fn policy_of(
+    retention: Option<&str>,
+    legacy: Option<bool>,
+) -> Result<(Policy, PolicySource), NodeError> {
+    let policy = match retention {
         Some("keep") => Policy::Keep,
         Some("eject_after") => Policy::EjectAfter,
         None | Some("auto") => match legacy {
@@ -184,8 +209,6 @@ pub(crate) trait Family: Send + 'static {
     /// Behind the loader's title.
     const TITLE: Option<&'static str> = None;
     const ABOUT: &'static str;
-    /// Inputs of older versions that prompts may still have.
-    const HIDDEN: &'static [&'static str] = &[];
     const VALIDATOR: Option<Validator> = None;
 
     fn inputs(loader: &Loader) -> Vec<Input>;
@@ -208,12 +231,19 @@ impl Family for OnDevice {
     const ABOUT: &'static str = "It computes on the device you choose.";
 
     fn inputs(_: &Loader) -> Vec<Input> {
-        vec![device_input("device").optional()]
+        let device = std::iter::once(device_input("device"));
+        let inputs = device.chain(staying_inputs(false));
+        inputs.map(Input::optional).collect()
     }
 
     fn options(_: &Loader, args: &mut Args, known: &Known) -> Result<LoadOptions, NodeError> {
+        let eject = args.take_or("eject_models", false)?;
+        let (policy, source) = policy(args)?;
         Ok(LoadOptions {
             compute: Some(known.take(args, "device")?),
+            eject_others: eject_others(eject),
+            policy,
+            source,
             ..LoadOptions::default()
         })
     }
@@ -239,7 +269,6 @@ impl Family for DisTorch2 {
     const TITLE: Option<&'static str> = Some(" (DisTorch2)");
     const ABOUT: &'static str =
         "It computes on one device; part of its weights can be kept on others.";
-    const HIDDEN: &'static [&'static str] = &["keep_loaded"];
     const VALIDATOR: Option<Validator> = CHECKS_EXPERT;
 
     fn inputs(loader: &Loader) -> Vec<Input> {
@@ -248,10 +277,9 @@ impl Family for DisTorch2 {
             virtual_input("virtual_vram_gb", 4.0, 128.0),
             donor_input("donor_device"),
             expert_input(EXPERT),
-            eject_input(!loader.encoder),
-            retention_input(),
         ];
-        inputs.into_iter().map(Input::optional).collect()
+        let inputs = inputs.into_iter().chain(staying_inputs(!loader.encoder));
+        inputs.map(Input::optional).collect()
     }
 
     fn options(loader: &Loader, args: &mut Args, known: &Known) -> Result<LoadOptions, NodeError> {
@@ -301,7 +329,8 @@ impl Family for Legacy {
             other,
             expert_input(EXPERT),
         ];
-        inputs.into_iter().map(Input::optional).collect()
+        let inputs = inputs.into_iter().chain(staying_inputs(false));
+        inputs.map(Input::optional).collect()
     }
 
     fn options(_: &Loader, args: &mut Args, known: &Known) -> Result<LoadOptions, NodeError> {
@@ -315,9 +344,14 @@ impl Family for Legacy {
             .map(Device::name)
             .collect();
         donors.push("cpu".to_owned());
+        let eject = args.take_or("eject_models", false)?;
+        let (policy, source) = policy(args)?;
         Ok(LoadOptions {
             placement: placement(&compute, &expert, gb, donors, known)?,
             compute: Some(compute),
+            eject_others: eject_others(eject),
+            policy,
+            source,
             ..LoadOptions::default()
         })
     }
