@@ -102,7 +102,15 @@ const DEVICE: &str = r#"[device:devices default="sim:71"]"#;
 /// What follows the device of a DisTorch2 loader; `{}` is the default of `eject_models`.
 fn spread(eject: bool) -> String {
     format!(
-        r#"[virtual_vram_gb:FLOAT default=4.0 min=0.0 max=128.0 step=0.1] [donor_device:devices default="cpu"] [expert_mode_allocations:STRING default=""] [eject_models:BOOLEAN default={eject}] [retention:auto/keep/eject_after default="auto"]"#
+        r#"[virtual_vram_gb:FLOAT default=4.0 min=0.0 max=128.0 step=0.1] [donor_device:devices default="cpu"] [expert_mode_allocations:STRING default=""] {}"#,
+        staying(eject)
+    )
+}
+
+/// What every loader with devices can be told about staying.
+fn staying(eject: bool) -> String {
+    format!(
+        r#"[eject_models:BOOLEAN default={eject}] [retention:auto/keep/eject_after default="auto"] [keep_loaded:BOOLEAN]"#
     )
 }
 
@@ -205,7 +213,10 @@ fn every_loader_has_its_families() {
         let name = format!("{id}MultiGPU");
         is(
             &name,
-            &format!("multigpu | {name} | {inputs} {DEVICE} -> {outputs}"),
+            &format!(
+                "multigpu | {name} | {inputs} {DEVICE} {} -> {outputs}",
+                staying(false)
+            ),
         );
         let device = if encoder {
             DEVICE.to_owned()
@@ -224,7 +235,8 @@ fn every_loader_has_its_families() {
             is(
                 &format!("{id}DisTorchMultiGPU"),
                 &format!(
-                    r#"multigpu/legacy | {title} (Legacy) | {inputs} {DEVICE} [virtual_vram_gb:FLOAT default=4.0 min=0.0 max=24.0 step=0.1] [use_other_vram:BOOLEAN default=false] [expert_mode_allocations:STRING default=""] -> {outputs}"#
+                    r#"multigpu/legacy | {title} (Legacy) | {inputs} {DEVICE} [virtual_vram_gb:FLOAT default=4.0 min=0.0 max=24.0 step=0.1] [use_other_vram:BOOLEAN default=false] [expert_mode_allocations:STRING default=""] {} -> {outputs}"#,
+                    staying(false)
                 ),
             );
         }
@@ -245,7 +257,8 @@ fn the_extensions_own_nodes() {
     is(
         "CheckpointLoaderAdvancedMultiGPU",
         &format!(
-            r#"multigpu | CheckpointLoaderAdvancedMultiGPU | ckpt_name:{FILES} unet_device:devices default="sim:71" clip_device:devices default="sim:71" vae_device:devices default="sim:71" -> MODEL,CLIP,VAE"#
+            r#"multigpu | CheckpointLoaderAdvancedMultiGPU | ckpt_name:{FILES} unet_device:devices default="sim:71" clip_device:devices default="sim:71" vae_device:devices default="sim:71" {} -> MODEL,CLIP,VAE"#,
+            staying(false)
         ),
     );
     let gb = |name: &str, default: &str| {
@@ -254,9 +267,10 @@ fn the_extensions_own_nodes() {
     is(
         "CheckpointLoaderAdvancedDisTorch2MultiGPU",
         &format!(
-            r#"multigpu/distorch_2 | CheckpointLoaderAdvanced (DisTorch2) | ckpt_name:{FILES} unet_compute_device:devices default="sim:71" {} unet_donor_device:devices default="cpu" clip_compute_device:devices default="cpu" {} clip_donor_device:devices default="cpu" vae_device:devices default="sim:71" [unet_expert_mode_allocations:STRING default=""] [clip_expert_mode_allocations:STRING default=""] [high_precision_loras:BOOLEAN default=true] [eject_models:BOOLEAN default=true] [retention:auto/keep/eject_after default="auto"] -> MODEL,CLIP,VAE"#,
+            r#"multigpu/distorch_2 | CheckpointLoaderAdvanced (DisTorch2) | ckpt_name:{FILES} unet_compute_device:devices default="sim:71" {} unet_donor_device:devices default="cpu" clip_compute_device:devices default="cpu" {} clip_donor_device:devices default="cpu" vae_device:devices default="sim:71" [unet_expert_mode_allocations:STRING default=""] [clip_expert_mode_allocations:STRING default=""] [high_precision_loras:BOOLEAN default=true] {} -> MODEL,CLIP,VAE"#,
             gb("unet_virtual_vram_gb", "4.0"),
             gb("clip_virtual_vram_gb", "2.0"),
+            staying(true),
         ),
     );
     is(
@@ -265,18 +279,33 @@ fn the_extensions_own_nodes() {
     );
 }
 
-/// An input of older versions: accepted in prompts, not shown.
+/// The switch of older versions is shown, but has no widget: the editor would send a value for it in every prompt.
 #[test]
-fn the_older_input_is_hidden() {
+fn the_older_input_is_shown_without_a_widget() {
     let classes = classes();
-    for class in classes
+    let loaders: Vec<_> = classes
         .iter()
-        .filter(|c| c.schema().id.ends_with("DisTorch2MultiGPU"))
-    {
+        .filter(|c| c.schema().id.ends_with("MultiGPU"))
+        .filter(|c| &*c.schema().id != "DeviceSelectorMultiGPU")
+        .collect();
+    assert_eq!(loaders.len(), 2 * bases().len() + 4 + 2);
+    for class in loaders {
         let schema = class.schema();
-        assert!(schema.find("keep_loaded").is_none());
-        let hidden: Vec<&str> = schema.hidden.iter().map(|(name, _)| &**name).collect();
-        assert_eq!(hidden, ["keep_loaded"], "{}", schema.id);
+        let info = fresco_graph::object_info::node_info(schema, &Lists);
+        let optional = info.get("input").and_then(|i| i.get("optional")).unwrap();
+        let Some(Value::List(keep)) = optional.get("keep_loaded") else {
+            panic!("{} shows no keep_loaded", schema.id);
+        };
+        assert_eq!(keep[0], "BOOLEAN".into(), "{}", schema.id);
+        assert_eq!(
+            keep[1].get("forceInput"),
+            Some(&true.into()),
+            "{}",
+            schema.id
+        );
+        assert!(optional.get("retention").is_some(), "{}", schema.id);
+        assert!(optional.get("eject_models").is_some(), "{}", schema.id);
+        assert!(schema.hidden.is_empty(), "{}", schema.id);
     }
 }
 
@@ -381,12 +410,17 @@ fn retention_inputs_old_and_new() {
         ),
     ] {
         let shown = format!("{inputs:?}");
-        let options = options::<DisTorch2>(&unet, inputs);
-        assert_eq!(
-            (options.policy, options.source),
-            (policy, source),
-            "{shown}"
-        );
+        for options in [
+            options::<DisTorch2>(&unet, inputs.clone()),
+            options::<OnDevice>(&unet, inputs.clone()),
+            options::<Legacy>(&bases::UnetGguf::LOADER, inputs),
+        ] {
+            assert_eq!(
+                (options.policy, options.source),
+                (policy, source),
+                "{shown}"
+            );
+        }
     }
 }
 
