@@ -115,8 +115,19 @@ fn knows_input(house: &House, class: &str, input: &str) -> bool {
 fn report(record: &HistoryRecord, dirs: &Dirs) -> anyhow::Result<ExitCode> {
     let outputs = json::parse(&record.outputs).context("the record cannot be read")?;
     let mut out = std::io::stdout().lock();
-    for line in listed(&outputs, dirs) {
-        writeln!(out, "{line}").context("cannot write to standard output")?;
+    let person = std::io::stdout().is_terminal();
+    for made in listed(&outputs, dirs) {
+        let (line, sentence) = made.told();
+        // Programs get the bare path; people get a sentence, on whichever of the two they look at.
+        match sentence {
+            Some(sentence) if person => writeln!(out, "{sentence}"),
+            Some(sentence) => {
+                tracing::info!("{sentence}");
+                writeln!(out, "{line}")
+            }
+            None => writeln!(out, "{line}"),
+        }
+        .context("cannot write to standard output")?;
     }
     if record.completed {
         return Ok(ExitCode::SUCCESS);
@@ -126,8 +137,32 @@ fn report(record: &HistoryRecord, dirs: &Dirs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
+/// Something that a node gave out.
+#[derive(Debug, PartialEq, Eq)]
+enum Made {
+    /// A file by its whole path; a preview goes when a server starts.
+    File {
+        path: String,
+        preview: bool,
+    },
+    Value(String),
+}
+
+impl Made {
+    /// The line for programs, and what a person is told of it.
+    fn told(&self) -> (&str, Option<String>) {
+        match self {
+            Self::File { path, preview } => {
+                let what = if *preview { "preview" } else { "saved" };
+                (path, Some(format!("{what}: {path}")))
+            }
+            Self::Value(line) => (line, None),
+        }
+    }
+}
+
 /// Files as paths, everything else as `node key: value`.
-fn listed(outputs: &Value, dirs: &Dirs) -> Vec<String> {
+fn listed(outputs: &Value, dirs: &Dirs) -> Vec<Made> {
     let mut lines = Vec::new();
     for (node, output) in outputs.as_map().into_iter().flatten() {
         for (key, items) in output.as_map().into_iter().flatten() {
@@ -135,30 +170,30 @@ fn listed(outputs: &Value, dirs: &Dirs) -> Vec<String> {
                 continue;
             }
             for item in items.as_list().unwrap_or_default() {
-                lines.push(match saved(item, dirs) {
-                    Some(path) => path,
-                    None => format!("{node} {key}: {}", json::python_text(item)),
-                });
+                lines.push(saved(item, dirs).unwrap_or_else(|| {
+                    Made::Value(format!("{node} {key}: {}", json::python_text(item)))
+                }));
             }
         }
     }
     lines
 }
 
-fn saved(item: &Value, dirs: &Dirs) -> Option<String> {
+fn saved(item: &Value, dirs: &Dirs) -> Option<Made> {
     let name = item.get("filename")?.as_str()?;
-    let folder = dirs.by_type(item.get("type")?.as_str()?)?;
+    let kind = item.get("type")?.as_str()?;
+    let folder = dirs.by_type(kind)?;
     let below = item
         .get("subfolder")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    Some(
-        folder
-            .join(Path::new(below))
-            .join(name)
-            .display()
-            .to_string(),
-    )
+    let path = folder.join(Path::new(below)).join(name);
+    // Whole, so that it can be opened from anywhere; a working directory that is gone leaves it as it is.
+    let path = std::path::absolute(&path).unwrap_or(path);
+    Some(Made::File {
+        path: path.display().to_string(),
+        preview: kind == "temp",
+    })
 }
 
 fn failure(messages: &Value) -> String {
@@ -295,10 +330,24 @@ mod tests {
                 "4":{"text":["hello"],"images":[{"filename":"b.png","subfolder":"","type":"temp"}]}}"#,
         )
         .unwrap();
+        let listed = listed(&outputs, &dirs);
+        let told: Vec<_> = listed.iter().map(Made::told).collect();
         assert_eq!(
-            listed(&outputs, &dirs),
-            ["/base/output/x/a.png", "4 text: hello", "/base/temp/b.png"]
+            told,
+            [
+                (
+                    "/base/output/x/a.png",
+                    Some("saved: /base/output/x/a.png".to_owned())
+                ),
+                ("4 text: hello", None),
+                (
+                    "/base/temp/b.png",
+                    Some("preview: /base/temp/b.png".to_owned())
+                ),
+            ]
         );
+        let relative = super::listed(&outputs, &Dirs::under(Path::new("base")));
+        assert!(Path::new(relative[0].told().0).is_absolute());
     }
 
     #[test]

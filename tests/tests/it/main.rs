@@ -10,6 +10,7 @@ mod exposure;
 mod memory_admission;
 mod memory_bad_input;
 mod memory_cases;
+mod memory_decisions;
 mod memory_free;
 mod memory_lifetime;
 mod memory_networks;
