@@ -16,14 +16,16 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::cli::{LogArgs, Verbosity};
 use crate::env_vars;
 
-/// Starts logging for the process and gives the kept lines.
-pub(crate) fn start(args: &LogArgs) -> LogRing {
+/// Starts logging for the process and gives the kept lines. `one_prompt`: there is only one, so that lines need not say
+/// which they are about.
+pub(crate) fn start(args: &LogArgs, one_prompt: bool) -> LogRing {
     let ring = LogRing::default();
     let colour = std::io::stderr().is_terminal() && env_vars::get(env_vars::NO_COLOR).is_none();
     let lines = Lines {
         ring: ring.clone(),
         stdout: args.log_stdout,
         colour,
+        one_prompt,
     };
     let (ours, others) = match args.verbose {
         Verbosity::Debug => (LevelFilter::DEBUG, LevelFilter::INFO),
@@ -46,12 +48,13 @@ struct Lines {
     /// All but errors go to standard output.
     stdout: bool,
     colour: bool,
+    one_prompt: bool,
 }
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let level = *event.metadata().level();
-        let line = line(level, event);
+        let line = line(level, event, self.one_prompt);
         self.ring.push(&line);
         // A log that cannot be written must not end the program.
         let _ = if self.stdout && level != Level::ERROR {
@@ -72,10 +75,11 @@ impl<S: Subscriber> Layer<S> for Lines {
     }
 }
 
-fn line(level: Level, event: &Event<'_>) -> String {
+fn line(level: Level, event: &Event<'_>, one_prompt: bool) -> String {
     let mut text = Text {
         message: String::new(),
         fields: String::new(),
+        one_prompt,
     };
     event.record(&mut text);
     let before = match level {
@@ -113,13 +117,20 @@ fn tame(line: &mut String, text: &str) {
 struct Text {
     message: String,
     fields: String,
+    one_prompt: bool,
+}
+
+impl Text {
+    fn shows(&self, field: &Field) -> bool {
+        !(self.one_prompt && field.name() == "prompt")
+    }
 }
 
 impl Visit for Text {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
             self.message.push_str(value);
-        } else {
+        } else if self.shows(field) {
             let _ = write!(self.fields, " {}={value}", field.name());
         }
     }
@@ -132,7 +143,7 @@ impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
             let _ = write!(self.message, "{value:?}");
-        } else {
+        } else if self.shows(field) {
             let _ = write!(self.fields, " {}={value:?}", field.name());
         }
     }
@@ -160,6 +171,7 @@ mod tests {
             ring: ring.clone(),
             stdout: false,
             colour: false,
+            one_prompt: false,
         };
         let filter = Targets::new()
             .with_default(LevelFilter::WARN)

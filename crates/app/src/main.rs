@@ -70,7 +70,8 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
     let matches = layers::parse(command, argv, &layers).unwrap_or_else(|e| e.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
 
-    let logs = logging::start(log_args(&cli));
+    let one_prompt = matches!(cli.command, Some(Task::Run(_)));
+    let logs = logging::start(log_args(&cli), one_prompt);
     for option in unknown {
         tracing::warn!("the settings file has an option that does not exist: {option}");
     }

@@ -116,7 +116,7 @@ impl Claim {
         }
     }
 
-    /// `keep set by node 4 of client 8f3a (node_input)`.
+    /// `keep set by node 4 of client 8f3a`.
     pub(crate) fn describe(&self) -> String {
         if self.policy == Policy::Auto && self.source == PolicySource::Default {
             return Effective::of(None).why;
@@ -124,7 +124,7 @@ impl Claim {
         let by = match (self.source, &*self.node) {
             (PolicySource::Api, _) => "set by the API".to_owned(),
             (_, "") => "set without a node".to_owned(),
-            (source, _) => format!("set by {} ({})", self.claimant(), source.name()),
+            _ => format!("set by {}", self.claimant()),
         };
         format!("{} {by}", self.policy)
     }

@@ -1,6 +1,7 @@
 //! Puts every unit of the models of a load where it belongs: others leave, then units move, largest first.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use fresco_tensor::TensorError;
 
@@ -11,6 +12,7 @@ use crate::entry::Spot;
 use crate::events::event;
 use crate::load::Models;
 use crate::oom::LAST_STEP;
+use crate::plain::megabytes;
 use crate::registry::{Registry, State};
 use crate::{
     Budget, Demand, MemoryError, ModelId, Need, Origin, Placement, Trigger, Unit, VramState,
@@ -556,12 +558,15 @@ impl State {
             reasons.push(format!("--novram keeps weights off {device}"));
             origin = origin.or(Some(Origin::Flag { flag: "--novram" }));
         } else if short {
-            let room = placed.limit.map_or_else(String::new, |limit| {
-                format!(" than for {} of it", crate::plain::megabytes(limit))
-            });
-            reasons.push(format!(
-                "{device} has no more room{room} beside what computing needs"
-            ));
+            let mut text = format!("{device} has no room for more");
+            if let Some(limit) = placed.limit {
+                let (limit, buffer) = (megabytes(limit), megabytes(placed.buffer));
+                let _ = write!(
+                    text,
+                    ": {limit} beside what computing needs, {buffer} of them to bring layers over"
+                );
+            }
+            reasons.push(text);
         }
         let origin = origin.unwrap_or_else(|| Origin::pressure(load.who));
         (origin, reasons.join("; "))

@@ -68,12 +68,6 @@ pub(crate) fn sentence(event: &Event) -> Option<String> {
             format!("{policy} of {model} ended{}", because(event))
         }
         "retention.conflict" => format!("two wishes for {model}{}", because(event)),
-        "retention.overridden" => {
-            format!(
-                "{model} is to be kept, but had to leave {device}{}",
-                because(event)
-            )
-        }
         "cleanup.deferred" => format!("{model} leaves later{}", because(event)),
         "cleanup.completed" => cleaned(event),
         "eject.applied" if number("models") > 0 => {

@@ -140,7 +140,14 @@ fn plain(log: &str) -> Vec<&str> {
         .filter(|line| verbs.iter().any(|verb| line.starts_with(verb)))
         .collect();
     for line in log.lines() {
-        for field in ["weights=", "seq=", "policy=", "trigger=", "before="] {
+        for field in [
+            "weights=",
+            "seq=",
+            "policy=",
+            "trigger=",
+            "before=",
+            "node_input",
+        ] {
             assert!(!line.contains(field), "{line}");
         }
     }
@@ -185,7 +192,7 @@ fn the_log_says_in_plain_words_what_stays_and_goes() {
         "{part}"
     );
     assert!(
-        part.contains("no more room") && part.contains("node 7"),
+        part.contains("no room for more") && part.contains("node 7"),
         "{part}"
     );
     let cleanup = one(&lines, "cleanup: ");
@@ -466,4 +473,5 @@ fn a_run_without_a_server_says_the_same_and_where_its_picture_is() {
     );
     assert!(path.ends_with("p_00001_.png"), "{path}");
     assert!(err.contains(&format!("saved: {path}")), "{err}");
+    assert!(!err.contains("prompt="), "there is only one: {err}");
 }
