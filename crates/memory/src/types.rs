@@ -23,11 +23,11 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// `auto`, `eject_after`, `ttl:SECONDS`, `keep`, `pin`; nothing else.
+    /// `auto`, `eject_after` or `eject`, `ttl:SECONDS`, `keep`, `pin`; nothing else.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "auto" => Self::Auto,
-            "eject_after" => Self::EjectAfter,
+            "eject_after" | "eject" => Self::EjectAfter,
             "keep" => Self::Keep,
             "pin" => Self::Pin,
             _ => {

@@ -30,6 +30,9 @@ const CLASSES: &str = r#"{
   "Text": {"input": {"required": {"text": ["STRING", {"multiline": true, "dynamicPrompts": true}]}}, "output": ["COND"]},
   "SaveIt": {"input": {"required": {"filename_prefix": ["STRING", {"default": "out"}], "model": ["MODEL"]}}, "output": []},
   "LoadAudio": {"input": {"required": {"audio": ["COMBO", {"options": [], "audio_upload": true}]}}, "output": ["AUDIO"]},
+  "Spread": {"input": {"required": {"name": [["x", "y"]], "seed": ["INT", {}]}, "optional": {"gb": ["FLOAT", {"default": 4.0}],
+             "eject_models": ["BOOLEAN", {"default": true}], "retention": [["auto", "keep"], {"default": "auto"}],
+             "keep_loaded": ["BOOLEAN", {"forceInput": true}]}}, "output": ["MODEL"]},
   "Sink": {"input": {"required": {"any": ["*"]}, "optional": {"model": ["MODEL"], "latent": ["LATENT"], "image": ["IMAGE"]}}, "output": []}
 }"#;
 
@@ -191,6 +194,85 @@ fn values_may_be_named() {
     };
     check(&node("[1, 2, 3]"), r#"1 Ordered {"a":1,"b":2,"z":3}"#);
     check(&node("[1, 2]"), r#"1 Ordered {"a":7,"b":8,"z":9}"#);
+}
+
+/// A node of class Spread with slots of these names for its widgets.
+fn spread(values: &str, slots: &[&str], more: &str) -> (String, Vec<String>) {
+    let slot = |name: &&str| {
+        format!(r#"{{"name": "{name}", "type": "*", "widget": {{"name": "{name}"}}}}"#)
+    };
+    let slots: Vec<String> = slots.iter().map(slot).collect();
+    let file = format!(
+        r#"{{"nodes": [{{"id": 1, "type": "Spread", "inputs": [{}], "widgets_values": {values}{more}}}]}}"#,
+        slots.join(", ")
+    );
+    run(&file, &Options::default())
+}
+
+/// Positions say what widgets a class has today; names say what the file meant.
+#[test]
+fn names_of_slots_beat_positions() {
+    let all = |keep: &str, eject: &str, retention: &str, name: &str| {
+        format!(
+            r#"1 Spread {{"name":"{name}","seed":7,"gb":2.5,"eject_models":{eject},"retention":"{retention}"{keep}}}"#
+        )
+    };
+    let old = ["name", "seed", "gb", "keep_loaded"];
+    for value in ["true", "false"] {
+        let values = format!(r#"["y", 7, "fixed", 2.5, {value}]"#);
+        let keep = format!(r#","keep_loaded":{value}"#);
+        let want = all(&keep, "true", "auto", "y");
+        assert_eq!(spread(&values, &old, ""), (want.clone(), vec![]));
+        // In another order, and beside a list that would fit by chance.
+        let swapped = format!(r#"[{value}, 7, "fixed", "y", 2.5]"#);
+        let order = ["keep_loaded", "seed", "name", "gb"];
+        assert_eq!(spread(&swapped, &order, ""), (want.clone(), vec![]));
+        let named = format!(
+            r#", "widgets_values_named": {{"name": "y", "seed": 7, "gb": 2.5, "keep_loaded": {value}}}"#
+        );
+        assert_eq!(spread(&values, &[], &named), (want.clone(), vec![]));
+        let named = format!(r#"{{"name": "y", "seed": 7, "gb": 2.5, "keep_loaded": {value}}}"#);
+        assert_eq!(spread(&named, &[], ""), (want, vec![]));
+    }
+    // Names that say the same as the positions, and more values than names: positions count.
+    let new = ["name", "seed", "gb", "eject_models", "retention"];
+    let values = r#"["y", 7, "fixed", 2.5, false, "keep"]"#;
+    let want = all("", "false", "keep", "y");
+    assert_eq!(spread(values, &new, ""), (want.clone(), vec![]));
+    assert_eq!(spread(values, &["seed"], ""), (want.clone(), vec![]));
+    assert_eq!(
+        spread(values, &[], ""),
+        (want, vec![]),
+        "newer than the change"
+    );
+    // A widget that the class does not have any more.
+    let (prompt, warnings) = spread(
+        r#"["y", 1, 7, "fixed", 2.5]"#,
+        &["name", "old", "seed", "gb"],
+        "",
+    );
+    assert_eq!(prompt, all("", "true", "auto", "y"));
+    assert_eq!(warnings.len(), 1);
+    assert!(
+        warnings[0].contains("\"old\"") && warnings[0].contains("node 1 (Spread)"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn a_bare_value_whose_widget_changed_is_told() {
+    let (prompt, warnings) = spread(r#"["y", 7, "fixed", 2.5, false]"#, &[], "");
+    assert!(
+        prompt.contains(r#""eject_models":false"#) && !prompt.contains("keep_loaded"),
+        "{prompt}"
+    );
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    for words in ["node 1 (Spread)", "false", "eject_models", "keep_loaded"] {
+        assert!(warnings[0].contains(words), "{warnings:?}");
+    }
+    // It ends before that widget.
+    let (_, warnings) = spread(r#"["y", 7, "fixed", 2.5]"#, &[], "");
+    assert!(warnings.is_empty(), "{warnings:?}");
 }
 
 #[test]

@@ -108,6 +108,7 @@ fn policies_are_parsed_strictly() {
     ] {
         assert_eq!(Policy::parse(&policy.to_string()), Some(policy));
     }
+    assert_eq!(Policy::parse("eject"), Some(Policy::EjectAfter));
     for text in [
         "", "KEEP", "ttl", "ttl:", "ttl:-1", "ttl:x", "null", "keep ",
     ] {
