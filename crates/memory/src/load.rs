@@ -87,9 +87,10 @@ impl Registry {
                     .effective(effective);
                 state.emit(draft);
             }
-            for claim in woke {
-                // A remembered loader does not run again, but its node means this file now.
-                state.end_elsewhere(id, &claim);
+            // A remembered loader does not run again, but its node means this file now; unless it is somebody else who
+            // uses what it left.
+            for claim in woke.iter().filter(|claim| claim.client == who.client) {
+                state.end_elsewhere(id, claim);
             }
         }
         let number = state.next();

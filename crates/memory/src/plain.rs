@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::amount::MIB;
 use crate::claims::claimant;
-use crate::{Event, Origin, Policy, Trigger};
+use crate::{Event, Origin, Policy, SetBy, Trigger};
 
 /// The sentence for an event; none for what is of no interest to people who did not ask.
 pub(crate) fn sentence(event: &Event) -> Option<String> {
@@ -43,12 +43,10 @@ pub(crate) fn sentence(event: &Event) -> Option<String> {
             )
         }
         "model.released" => {
-            let verb = match (&event.policy, &event.origin) {
-                (Some(Policy::EjectAfter), Some(Origin::Node { .. } | Origin::Api { .. })) => {
-                    "ejected"
-                }
-                _ => "released",
-            };
+            // Ejected is what its own policy made go, not what somebody took.
+            let own = event.set_by.as_ref().map(SetBy::origin);
+            let ejected = event.policy == Some(Policy::EjectAfter) && event.origin == own;
+            let verb = if ejected { "ejected" } else { "released" };
             format!("{verb} {model}: {gone} freed{}", because(event))
         }
         "model.evicted" if before > after || event.error.is_some() => {

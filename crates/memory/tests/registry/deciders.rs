@@ -377,7 +377,7 @@ fn listeners_hear_who_decided() {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let ear = Arc::clone(&heard);
     bench.registry.on_event(Arc::new(move |event| {
-        ear.lock().unwrap().push(event.clone())
+        ear.lock().unwrap().push(event.clone());
     }));
     bench.run("p", || {
         let u = bench.load(
