@@ -265,13 +265,13 @@ pub(crate) struct NetworkArgs {
     /// Port to listen on
     #[arg(long, default_value_t = 8188)]
     pub(crate) port: u16,
-    /// Secret that every request must carry; --token-file keeps it out of the list of processes
+    /// Secret that every request must carry, 16 characters or more beyond this machine; --token-file keeps it out of the list of processes
     #[arg(long, value_name = "TEXT", group = "secret")]
     pub(crate) token: Option<String>,
     /// File whose first line is the token
     #[arg(long, value_name = "FILE", group = "secret")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Further host name under which this server is reached; * for any
+    /// Further host name under which this server is reached, NAME or NAME:PORT for a proxy on another port; * for any
     #[arg(long, value_name = "NAME", action = ArgAction::Append)]
     pub(crate) allow_host: Vec<String>,
     /// Key for TLS; needs --tls-certfile too
@@ -286,6 +286,12 @@ pub(crate) struct NetworkArgs {
     /// Largest request in megabytes (100 if not given)
     #[arg(long, value_name = "MB")]
     pub(crate) max_upload_size: Option<f64>,
+    /// Request bodies of all clients together while they come in, in megabytes on disk (1024 if not given)
+    #[arg(long, value_name = "MB")]
+    pub(crate) max_upload_total: Option<f64>,
+    /// Memory for pictures that are decoded for requests, all together, in megabytes (2048 if not given)
+    #[arg(long, value_name = "MB")]
+    pub(crate) max_picture_memory: Option<f64>,
     /// Compress answers for clients that ask for it
     #[arg(long)]
     pub(crate) enable_compress_response_body: bool,

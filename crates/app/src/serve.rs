@@ -19,7 +19,7 @@ use fresco_server::{
 use crate::front_end::Pages;
 use crate::house::House;
 use crate::python::TemplateFiles;
-use crate::settings::ServeSettings;
+use crate::settings::{ServeSettings, UsageError};
 use crate::tls::Tls;
 
 /// Name of our database in the user folder.
@@ -43,10 +43,15 @@ pub(crate) fn serve(
     logs: LogRing,
     argv: Vec<String>,
 ) -> anyhow::Result<ExitCode> {
+    if let Some(token) = &settings.token {
+        // The line with the address to open carries it, and clients can read the log.
+        logs.hide(token);
+    }
     tracing::info!("Fresco {}", env!("CARGO_PKG_VERSION"));
     tracing::info!("ComfyUI version: {REFERENCE_VERSION}");
     settings.exec.memory.register_devices()?;
     let house = House::open(&settings.folders)?;
+    check_token_file(&settings, &house.dirs)?;
     let tls = settings
         .tls
         .as_ref()
@@ -90,6 +95,26 @@ pub(crate) fn serve(
     // under another name first, so nothing is left half done.
     runtime.shutdown_timeout(FAREWELL);
     ended
+}
+
+/// Whoever came in with a cookie can read the files of these folders, and must not find the token there.
+fn check_token_file(settings: &ServeSettings, dirs: &Dirs) -> Result<(), UsageError> {
+    let Some(file) = settings.token_file.as_ref() else {
+        return Ok(());
+    };
+    let Ok(real) = file.canonicalize() else {
+        return Ok(());
+    };
+    for folder in [&dirs.input, &dirs.output, &dirs.temp, &dirs.user] {
+        if folder.canonicalize().is_ok_and(|f| real.starts_with(f)) {
+            return Err(UsageError(format!(
+                "--token-file: {} is in {}, whose files clients can read; keep it elsewhere",
+                file.display(),
+                folder.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Removes what a killed process left half written. On the side: looking through a large folder takes its time.
@@ -151,6 +176,7 @@ async fn assembled(
         dirs: house.dirs.clone(),
         folders: house.folders.clone(),
         logs,
+        free_memory: Arc::new(fresco_tensor::available_memory),
     });
     if !settings.quick_test {
         announce(&settings, &listeners);
@@ -192,6 +218,11 @@ fn config(settings: &ServeSettings, dirs: &Dirs, pages: Pages, argv: Vec<String>
         version: env!("CARGO_PKG_VERSION").to_owned(),
         argv,
         max_upload: settings.max_upload,
+        max_upload_total: settings.max_upload_total,
+        limits: fresco_server::Limits {
+            picture_memory: settings.picture_memory,
+            ..fresco_server::Limits::default()
+        },
         max_upload_given: settings.max_upload_given,
         cors: settings.cors.clone(),
         compress: settings.compress,

@@ -22,7 +22,7 @@ const BUNDLED: &str = "comfyanonymous/ComfyUI@latest";
 /// What was typed cannot be meant. Shown like a parse error, exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct UsageError(String);
+pub(crate) struct UsageError(pub(crate) String);
 
 fn usage<T>(text: impl Into<String>) -> Result<T, UsageError> {
     Err(UsageError(text.into()))
@@ -232,11 +232,15 @@ pub(crate) struct ServeSettings {
     pub(crate) listen: Vec<IpAddr>,
     pub(crate) port: u16,
     pub(crate) token: Option<String>,
+    /// Where the token was read from.
+    pub(crate) token_file: Option<PathBuf>,
     pub(crate) hosts: Vec<String>,
     /// Key and certificate.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) cors: Option<String>,
     pub(crate) max_upload: u64,
+    pub(crate) max_upload_total: u64,
+    pub(crate) picture_memory: u64,
     pub(crate) max_upload_given: bool,
     pub(crate) compress: bool,
     pub(crate) block_external: bool,
@@ -263,17 +267,26 @@ impl ServeSettings {
         } = args;
         let listen = addresses(&network.listen)?;
         let token = token(network.token, network.token_file.as_deref())?;
-        if let Some(open) = listen.iter().find(|ip| !ip.is_loopback())
-            && token.is_none()
-        {
-            return usage(format!(
-                "--listen {open} lets other machines in, so it needs a secret: add --token-file FILE or --token TEXT"
-            ));
+        if let Some(open) = listen.iter().find(|ip| !ip.to_canonical().is_loopback()) {
+            check_secret(open, token.as_deref())?;
         }
-        let megabytes = network.max_upload_size.unwrap_or(100.0);
-        if !(megabytes > 0.0 && megabytes < 1e12) {
-            return usage("--max-upload-size must be a number of megabytes above 0");
+        let max_upload = megabytes(
+            "--max-upload-size",
+            network.max_upload_size.unwrap_or(100.0),
+        )?;
+        let total = megabytes(
+            "--max-upload-total",
+            network.max_upload_total.unwrap_or(1024.0),
+        )?;
+        if network.max_upload_total.is_some() && total < max_upload {
+            return usage(
+                "--max-upload-total is less than --max-upload-size: no request of that size could come in",
+            );
         }
+        let picture_memory = megabytes(
+            "--max-picture-memory",
+            network.max_picture_memory.unwrap_or(2048.0),
+        )?;
         let front_end = front_end(&page)?;
         let launch =
             (page.auto_launch || page.windows_standalone_build) && !page.disable_auto_launch;
@@ -283,10 +296,13 @@ impl ServeSettings {
             listen,
             port: network.port,
             token,
+            token_file: network.token_file,
             hosts: network.allow_host,
             tls: network.tls_keyfile.zip(network.tls_certfile),
             cors: network.enable_cors_header,
-            max_upload: (megabytes * 1_048_576.0).round() as u64,
+            max_upload,
+            max_upload_total: total.max(max_upload),
+            picture_memory,
             max_upload_given: network.max_upload_size.is_some(),
             compress: network.enable_compress_response_body,
             block_external: page.disable_api_nodes,
@@ -300,6 +316,44 @@ impl ServeSettings {
             max_queue: store.max_queue,
         })
     }
+}
+
+/// Megabytes (of 2^20 bytes) as bytes.
+fn megabytes(flag: &str, amount: f64) -> Result<u64, UsageError> {
+    if amount > 0.0 && amount < 1e12 {
+        Ok((amount * 1_048_576.0).round() as u64)
+    } else {
+        usage(format!("{flag} must be a number of megabytes above 0"))
+    }
+}
+
+/// Shorter tokens can be guessed by whoever may try for weeks.
+const SHORTEST_TOKEN: usize = 16;
+
+/// Whoever lets other machines in needs a secret that cannot be guessed; one is offered.
+fn check_secret(open: &IpAddr, token: Option<&str>) -> Result<(), UsageError> {
+    let wrong = match token {
+        Some(token) if token.len() >= SHORTEST_TOKEN => return Ok(()),
+        Some(token) => format!(
+            "the token has {} characters, and --listen {open} lets other machines in: it must have at least {SHORTEST_TOKEN}",
+            token.len()
+        ),
+        None => format!("--listen {open} lets other machines in, so it needs a secret"),
+    };
+    let offer = match new_token() {
+        Some(new) => format!(
+            "for example one made just now:\n\n    {new}\n\nput it into a file and add --token-file FILE, or add --token {new}"
+        ),
+        None => "add --token-file FILE or --token TEXT".to_owned(),
+    };
+    usage(format!("{wrong}; {offer}"))
+}
+
+/// 128 random bits as text; none if the system has no randomness to give.
+fn new_token() -> Option<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
 fn addresses(text: &str) -> Result<Vec<IpAddr>, UsageError> {
@@ -541,12 +595,20 @@ mod tests {
         ] {
             let error = settings(line).unwrap_err();
             assert!(error.contains("--token-file"), "{line}: {error}");
+            let short = settings(&format!("{line} --token abc-123456789.x")).unwrap_err();
+            assert!(short.contains("15 characters"), "{line}: {short}");
+            // The one that is offered will do.
+            let offered = short
+                .lines()
+                .map(str::trim)
+                .find(|l| l.len() == 32)
+                .unwrap();
             assert_eq!(
-                settings(&format!("{line} --token abc-123"))
+                settings(&format!("{line} --token {offered}"))
                     .unwrap()
                     .token
                     .as_deref(),
-                Some("abc-123")
+                Some(offered)
             );
         }
         for line in [
@@ -587,11 +649,18 @@ mod tests {
         let given = settings("--max-upload-size 0.5").unwrap();
         assert_eq!((given.max_upload, given.max_upload_given), (524_288, true));
         for bad in ["0", "nan", "inf", "-1"] {
-            assert!(
-                settings(&format!("--max-upload-size={bad}")).is_err(),
-                "{bad}"
-            );
+            for flag in [
+                "--max-upload-size",
+                "--max-upload-total",
+                "--max-picture-memory",
+            ] {
+                assert!(settings(&format!("{flag}={bad}")).is_err(), "{flag} {bad}");
+            }
         }
+        assert_eq!(default.max_upload_total, 1 << 30);
+        let large = settings("--max-upload-size 3000").unwrap();
+        assert_eq!(large.max_upload_total, large.max_upload, "one must fit");
+        assert!(settings("--max-upload-total 50").is_err());
     }
 
     #[test]

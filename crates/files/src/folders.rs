@@ -141,6 +141,14 @@ pub struct ModelFile {
     pub name: String,
     /// Index of the root it was found under.
     pub path_index: usize,
+    /// Not told of what lies outside all model folders and is only linked to: its names are there to be loaded, the rest
+    /// is not ours to tell.
+    pub facts: Option<FileFacts>,
+}
+
+/// What the disk says of a file.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FileFacts {
     pub modified: f64,
     pub created: f64,
     pub size: u64,
@@ -367,6 +375,12 @@ impl Folders {
     /// files and directories are left out, and only model extensions count whatever the type.
     pub fn browse(&self, folder: &str) -> Option<Vec<ModelFile>> {
         let roots = self.read(|t| t.get(folder).map(|t| t.roots.clone()))?;
+        let inside: Vec<PathBuf> = self
+            .all_roots()
+            .iter()
+            .flat_map(|(_, roots)| roots)
+            .filter_map(|root| root.canonicalize().ok())
+            .collect();
         let mut out = Vec::new();
         for (path_index, root) in roots.iter().enumerate() {
             for file in walk(root, &|name| !name.starts_with('.')).files {
@@ -381,12 +395,17 @@ impl Folders {
                     continue;
                 };
                 let (modified, created) = walk::file_times(&meta);
+                let size = meta.len();
+                let real = file.path.canonicalize().ok();
+                let ours = |real: &PathBuf| inside.iter().any(|root| real.starts_with(root));
                 out.push(ModelFile {
                     name: file.name,
                     path_index,
-                    modified,
-                    created,
-                    size: meta.len(),
+                    facts: real.filter(ours).map(|_| FileFacts {
+                        modified,
+                        created,
+                        size,
+                    }),
                 });
             }
         }
@@ -710,7 +729,7 @@ mod tests {
             short,
             [("b.safetensors", 0, 5), ("a/c.ckpt", 0, 5), ("m.pt", 1, 5)]
         );
-        assert!(found[0].modified > 1.6e9);
+        assert!(found[0].facts.unwrap().modified > 1.6e9);
         assert!(f.browse("clip").is_none() && f.browse("nope").is_none());
     }
 

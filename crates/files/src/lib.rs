@@ -20,6 +20,7 @@
 
 pub mod annotated;
 pub mod contain;
+pub mod content;
 pub mod dirs;
 pub mod exif;
 pub mod extra_paths;
@@ -36,6 +37,7 @@ pub mod webp_write;
 pub mod write;
 
 pub use contain::{PathError, contain, contain_file, contain_new};
+pub use content::{Content, FilePart, Scratch};
 pub use dirs::{DirError, DirOptions, DirType, Dirs};
 pub use folders::{FolderError, Folders};
 pub use image::{DecodedImage, Frame, ImageError, Limits, decode};

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use serde_json::{Map, Value};
 
-use crate::contain::contain;
+use crate::contain::{contain, contain_file};
 use crate::folders::split_extension;
 use crate::mime::MediaClass;
 
@@ -128,7 +128,12 @@ pub fn preview(root: &Path, filename: &str) -> Option<Preview> {
         let base = split_extension(n).0;
         MediaClass::of(n) == Some(MediaClass::Image) && (base == stem || base == with_preview)
     };
-    if let Some(name) = names.iter().find(is_picture) {
+    let inside = |n: &&String| {
+        let path = folder.join(n);
+        let name = path.strip_prefix(root).ok().and_then(Path::to_str);
+        name.is_some_and(|name| contain_file(root, name).is_ok())
+    };
+    if let Some(name) = names.iter().filter(is_picture).find(inside) {
         return Some(Preview::File(folder.join(name)));
     }
     let model = names.iter().find(|n| n.ends_with(".safetensors"))?;

@@ -1,12 +1,13 @@
 //! Placing uploaded files: an equal file is not stored twice, a different one of the same name is not lost.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::contain::{PathError, contain, contain_new};
+use crate::content::{Content, same_bytes};
 use crate::folders::split_extension;
-use crate::write::{write_atomic, write_new};
+use crate::write::{store_atomic, store_new};
 
 /// Names tried before giving up on a folder full of `name (n).ext`.
 const MAX_TRIES: u32 = 100_000;
@@ -39,8 +40,8 @@ pub fn store_upload(
     subfolder: &str,
     filename: &str,
     overwrite: bool,
-    same_as: &[u8],
-    content: impl FnOnce(&str) -> Vec<u8>,
+    same_as: &dyn Content,
+    content: &dyn Content,
 ) -> Result<Stored, UploadError> {
     let named = |source| UploadError::Name { source };
     if filename.is_empty() {
@@ -64,7 +65,7 @@ pub fn store_upload(
         move |source| UploadError::Io { path, source }
     };
     if overwrite {
-        write_atomic(&wished, &content(&name)).map_err(failed(&wished))?;
+        store_atomic(&wished, content).map_err(failed(&wished))?;
         return Ok(Stored {
             name,
             path: wished,
@@ -72,8 +73,6 @@ pub fn store_upload(
         });
     }
     let (stem, ext) = split_extension(&name);
-    let mut content = Some(content);
-    let mut bytes = Vec::new();
     for i in 0..MAX_TRIES {
         let name = if i == 0 {
             name.clone()
@@ -92,10 +91,7 @@ pub fn store_upload(
         if path.symlink_metadata().is_ok() {
             continue;
         }
-        if let Some(content) = content.take() {
-            bytes = content(&name);
-        }
-        match write_new(&path, &bytes) {
+        match store_new(&path, content) {
             Ok(()) => {
                 let duplicate = false;
                 return Ok(Stored {
@@ -123,23 +119,13 @@ pub fn store_upload(
 
 /// Whether the file exists with exactly these bytes. Comparing bytes answers the same question as comparing digests,
 /// and stops at the first difference.
-fn holds(path: &Path, bytes: &[u8]) -> io::Result<bool> {
-    let meta = match fs::metadata(path) {
-        Ok(m) if m.is_file() && m.len() == bytes.len() as u64 => m,
-        _ => return Ok(false),
-    };
-    let mut file = File::open(path)?;
-    let mut buffer = vec![0; (meta.len() as usize).clamp(1, 1 << 16)];
-    let mut rest = bytes;
-    loop {
-        let n = file.read(&mut buffer)?;
-        if n == 0 {
-            return Ok(rest.is_empty());
+fn holds(path: &Path, content: &dyn Content) -> io::Result<bool> {
+    // A link is no equal file: it may lead to one that uploads have no business with.
+    match fs::symlink_metadata(path) {
+        Ok(m) if m.is_file() && m.len() == content.size() => {
+            same_bytes(File::open(path)?, content.open()?)
         }
-        match rest.strip_prefix(&buffer[..n]) {
-            Some(after) => rest = after,
-            None => return Ok(false),
-        }
+        _ => Ok(false),
     }
 }
 
@@ -154,7 +140,7 @@ mod tests {
         overwrite: bool,
         bytes: &[u8],
     ) -> Result<Stored, UploadError> {
-        store_upload(base, sub, name, overwrite, bytes, |_| bytes.to_vec())
+        store_upload(base, sub, name, overwrite, &bytes, &bytes)
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
+
+use crate::content::Content;
 
 /// Our unfinished files carry this at the front, so that a later start can recognise and remove them.
 const TEMP_PREFIX: &str = ".fresco-";
@@ -103,26 +105,37 @@ impl Drop for TempFile {
 
 /// Replaces the content of `path`: readers see the old bytes or the new ones, never a mixture. Parents are created.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let mut temp = TempFile::create(folder)?;
-    temp.file()?.write_all(bytes)?;
-    temp.replace(path)
+    store_atomic(path, &bytes)
+}
+
+/// As [`write_atomic`], for what need not be in memory.
+pub fn store_atomic(path: &Path, content: &dyn Content) -> io::Result<()> {
+    unfinished(path, content)?.replace(path)
 }
 
 /// Writes `path` only if it does not exist (`AlreadyExists` otherwise), whole or not at all. Parents are created.
 pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    store_new(path, &bytes)
+}
+
+/// As [`write_new`], for what need not be in memory.
+pub fn store_new(path: &Path, content: &dyn Content) -> io::Result<()> {
+    unfinished(path, content)?.place_new(path)
+}
+
+/// The content in a file that still lacks its name.
+fn unfinished(path: &Path, content: &dyn Content) -> io::Result<TempFile> {
     let folder = path
         .parent()
         .filter(|p| !p.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let mut temp = TempFile::create(folder)?;
-    temp.file()?.write_all(bytes)?;
-    temp.place_new(path)
+    let copied = io::copy(&mut content.open()?, temp.file()?)?;
+    if copied != content.size() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(temp)
 }
 
 /// Removes unfinished files of dead processes below `root` (links are not followed); returns how many.
@@ -166,6 +179,8 @@ pub fn is_temp_name(name: &OsStr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     fn names(dir: &Path) -> Vec<String> {

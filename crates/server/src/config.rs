@@ -11,6 +11,8 @@ pub struct Config {
     pub argv: Vec<String>,
     /// Largest request body in bytes.
     pub max_upload: u64,
+    /// Bytes of all request bodies that are on disk while they come in.
+    pub max_upload_total: u64,
     /// The limit was given on the command line: `/features` then shows a float, as the reference does.
     pub max_upload_given: bool,
     /// `Access-Control-Allow-Origin`; `*` for all.
@@ -99,6 +101,8 @@ pub struct Limits {
     pub connections: usize,
     /// Pixels of an image decoded for a preview or a mask.
     pub pixels: u64,
+    /// Main memory for decoded pictures and other large things of all requests together.
+    pub picture_memory: u64,
     /// Header lines of a request.
     pub headers: usize,
 }
@@ -113,6 +117,7 @@ impl Default for Limits {
             sockets: 10_000,
             connections: 20_000,
             pixels: 200_000_000,
+            picture_memory: 2 << 30,
             headers: 100,
         }
     }
@@ -124,6 +129,7 @@ impl Default for Config {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             argv: Vec::new(),
             max_upload: 100 << 20,
+            max_upload_total: 1 << 30,
             max_upload_given: false,
             cors: None,
             compress: false,

@@ -1,5 +1,7 @@
 //! Everything a request can be refused with. One table holds the codes; handlers return [`ApiError`].
 
+use std::io;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use fresco_graph::{Map, Value, map};
@@ -43,6 +45,14 @@ codes! {
     BadHost,              "host_not_allowed",     FORBIDDEN,             "This host name is not one of the server's";
     CrossSite,            "cross_site_request",   FORBIDDEN,             "Requests from other sites are refused";
     Unauthorized,         "unauthorized",         UNAUTHORIZED,          "This server needs a token";
+    TooManyGuesses,       "too_many_wrong_tokens", TOO_MANY_REQUESTS,    "Wrong tokens are slowed down; wait before the next one";
+    BadEncoding,          "bad_content_encoding", BAD_REQUEST,           "The request body cannot be unpacked";
+    UnknownEncoding,      "unsupported_encoding", UNSUPPORTED_MEDIA_TYPE, "The request body is packed in a way this server does not know";
+    DiskFull,             "disk_full",            INSUFFICIENT_STORAGE,  "There is no room left on the disk";
+    BodiesFull,           "too_many_uploads",     SERVICE_UNAVAILABLE,   "Too many request bodies are on their way at once";
+    NoMemory,             "not_enough_memory",    SERVICE_UNAVAILABLE,   "There is not enough memory for this now";
+    PictureTooLarge,      "picture_too_large",    PAYLOAD_TOO_LARGE,     "The picture takes too much memory";
+    PicturesBusy,         "pictures_busy",        SERVICE_UNAVAILABLE,   "Too many pictures are being read at once";
     BadUpload,            "bad_upload",           BAD_REQUEST,           "The upload cannot be read";
     BadName,              "bad_name",             BAD_REQUEST,           "This file name is not allowed";
     TooManyPixels,        "too_many_pixels",      PAYLOAD_TOO_LARGE,     "The image has too many pixels";
@@ -75,6 +85,13 @@ pub enum ApiError {
     /// One of the table, with what was wrong this time.
     #[error("{}: {details}", code.message())]
     Coded { code: Code, details: String },
+    /// The same, and worth another try after so many seconds.
+    #[error("{}: {details}", code.message())]
+    Later {
+        code: Code,
+        details: String,
+        seconds: u64,
+    },
     /// A body over the limit; the text is the reference's.
     #[error("Maximum request body size {limit} exceeded.")]
     TooLarge { limit: u64 },
@@ -88,6 +105,14 @@ impl ApiError {
         Self::Coded {
             code,
             details: details.into(),
+        }
+    }
+
+    pub fn later(code: Code, details: impl Into<String>, seconds: u64) -> Self {
+        Self::Later {
+            code,
+            details: details.into(),
+            seconds,
         }
     }
 
@@ -110,7 +135,7 @@ impl ApiError {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Empty(s) | Self::Text(s, _) | Self::Plain(s, _) | Self::Json(s, _) => *s,
-            Self::Coded { code, .. } => code.status(),
+            Self::Coded { code, .. } | Self::Later { code, .. } => code.status(),
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Trouble(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -136,12 +161,29 @@ impl IntoResponse for ApiError {
                 let error = error_object(code.wire(), code.message(), &details, Map::new());
                 let body = map! {"error" => error, "node_errors" => Map::new()};
                 let mut answer = response::json_status(status, &body.into());
-                if code == Code::Unauthorized {
-                    let scheme = HeaderValue::from_static("Bearer realm=\"fresco\"");
+                let extra = match code {
+                    Code::Unauthorized => {
+                        Some((header::WWW_AUTHENTICATE, "Bearer realm=\"fresco\""))
+                    }
+                    Code::UnknownEncoding => Some((header::ACCEPT_ENCODING, "gzip, deflate")),
+                    _ => None,
+                };
+                if let Some((name, value)) = extra {
                     answer
                         .headers_mut()
-                        .insert(header::WWW_AUTHENTICATE, scheme);
+                        .insert(name, HeaderValue::from_static(value));
                 }
+                answer
+            }
+            Self::Later {
+                code,
+                details,
+                seconds,
+            } => {
+                let mut answer = Self::Coded { code, details }.into_response();
+                answer
+                    .headers_mut()
+                    .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
                 answer
             }
             Self::Trouble(reason) => {
@@ -153,6 +195,24 @@ impl IntoResponse for ApiError {
             }
         }
     }
+}
+
+/// Something could not be written or read back; `what` is what was attempted. A disk without room is the one case a
+/// person can do something about, and is told apart.
+pub(crate) fn disk_error(what: &str, error: &io::Error) -> ApiError {
+    let advice = match error.kind() {
+        io::ErrorKind::StorageFull => "the disk is full; free some space and try again",
+        io::ErrorKind::QuotaExceeded => "the disk quota of the server's user is used up",
+        io::ErrorKind::FileTooLarge => "the file is larger than this system lets the server write",
+        io::ErrorKind::ReadOnlyFilesystem => {
+            return ApiError::text(
+                StatusCode::INSUFFICIENT_STORAGE,
+                format!("cannot {what}: the disk cannot be written to ({error})"),
+            );
+        }
+        _ => return ApiError::trouble(format!("cannot {what}: {error}")),
+    };
+    ApiError::coded(Code::DiskFull, format!("cannot {what}: {advice} ({error})"))
 }
 
 /// `{code}: {reason}`, the reference's body for refusals made by its framework.
@@ -176,6 +236,21 @@ mod tests {
         for (i, code) in Code::ALL.iter().enumerate() {
             assert!(code.status().is_client_error() || code.status().is_server_error());
             assert!(Code::ALL[i + 1..].iter().all(|c| c.wire() != code.wire()));
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_apart() {
+        for (kind, status) in [
+            (io::ErrorKind::StorageFull, 507),
+            (io::ErrorKind::QuotaExceeded, 507),
+            (io::ErrorKind::FileTooLarge, 507),
+            (io::ErrorKind::ReadOnlyFilesystem, 507),
+            (io::ErrorKind::PermissionDenied, 500),
+        ] {
+            let error = disk_error("store the file", &io::Error::from(kind));
+            assert_eq!(error.status().as_u16(), status, "{kind}");
+            assert!(error.to_string().contains("store the file"), "{error}");
         }
     }
 

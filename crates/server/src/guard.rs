@@ -5,28 +5,92 @@
 //! Was it caused by our own pages, or at least by a person following a link?
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
+use crate::App;
 use crate::config::Config;
 use crate::error::{ApiError, Code};
-use crate::request::query_value;
+use crate::origin::{Origin, Place, Scheme, allows_host};
+use crate::request::{decode, query_value};
 use crate::response;
+use crate::throttle::{Digest, Peer, Turn};
 
 /// Name of the cookie that stands for the token.
 pub const COOKIE: &str = "fresco_token";
 
+/// Lets a request pass, or answers it; tokens that may be guesses wait for their turn first.
+pub(crate) async fn admit(app: &App, head: &Parts) -> Result<(), Box<Response>> {
+    if let Some(token) = &app.config.token
+        && needs_token(head)
+        && let Some((digest, count)) = guesses(head)
+    {
+        let peer = head.extensions.get::<Peer>();
+        let ip = peer.map_or(IpAddr::from([0; 4]), |p| p.ip);
+        let proven = peer.is_some_and(Peer::is_proven);
+        let right = credentials(token, head) != Credentials::Missing;
+        if !(proven && right) {
+            match app.throttle.turn(ip, &digest, count, Instant::now()) {
+                Turn::Now | Turn::KnownWrong => {}
+                Turn::After(wait) => tokio::time::sleep(wait).await,
+                Turn::Refused(wait) => return Err(Box::new(refuse_guess(wait))),
+            }
+            if right {
+                app.throttle.right(ip, count);
+            } else {
+                app.throttle.wrong(ip, digest);
+            }
+        }
+        if let Some(peer) = peer {
+            peer.set_proven(right);
+        }
+    }
+    check(&app.config, head)
+}
+
+fn refuse_guess(wait: Duration) -> Response {
+    let details = "many wrong tokens came from this address";
+    let seconds = wait.as_secs() + 1;
+    ApiError::later(Code::TooManyGuesses, details, seconds).into_response()
+}
+
+/// `/health` answers everyone, and a browser asks with `OPTIONS` before it may send the token.
+fn needs_token(head: &Parts) -> bool {
+    !matches!(head.uri.path(), "/health" | "/api/health") && head.method != Method::OPTIONS
+}
+
+/// A digest of everything in a request that may be the token, and how many such things there are.
+fn guesses(head: &Parts) -> Option<(Digest, u32)> {
+    let mut digest = Sha256::new();
+    let mut count = 0;
+    let mut add = |kind: &[u8], text: &str| {
+        digest.update(kind);
+        digest.update((text.len() as u64).to_le_bytes());
+        digest.update(text.as_bytes());
+        count += 1;
+    };
+    if let Some(given) = bearer(head) {
+        add(b"bearer", given);
+    }
+    for given in cookies(head) {
+        add(b"cookie", given);
+    }
+    if let Some(given) = query_value(head.uri.query().unwrap_or(""), "token") {
+        add(b"query", &given);
+    }
+    (count > 0).then(|| (digest.finalize().into(), count))
+}
+
 /// Lets a request pass, or answers it.
-pub(crate) fn check(config: &Config, head: &Parts) -> Result<(), Box<Response>> {
-    let open = matches!(head.uri.path(), "/health" | "/api/health");
+fn check(config: &Config, head: &Parts) -> Result<(), Box<Response>> {
     let mut authorised = false;
     if let Some(token) = &config.token
-        && !open
-        && head.method != Method::OPTIONS
+        && needs_token(head)
     {
         match credentials(token, head) {
             Credentials::Valid => authorised = true,
@@ -68,31 +132,36 @@ enum Credentials {
 }
 
 fn credentials(token: &str, head: &Parts) -> Credentials {
-    if let Some(value) = text(head, header::AUTHORIZATION)
-        && let Some((scheme, given)) = value.split_once(' ')
-        && scheme.eq_ignore_ascii_case("bearer")
-        && same_secret(given.trim(), token)
-    {
+    if bearer(head).is_some_and(|given| same_secret(given, token)) {
         return Credentials::Valid;
     }
     let cookie = cookie_value(token);
-    let cookies = head
-        .headers
-        .get_all(header::COOKIE)
-        .iter()
-        .filter_map(|v| v.to_str().ok());
-    for pair in cookies.flat_map(|c| c.split(';')) {
-        if let Some((name, value)) = pair.trim().split_once('=')
-            && name == COOKIE
-            && same_secret(value, &cookie)
-        {
-            return Credentials::Valid;
-        }
+    if cookies(head).any(|given| same_secret(given, &cookie)) {
+        return Credentials::Valid;
     }
     match query_value(head.uri.query().unwrap_or(""), "token") {
         Some(given) if same_secret(&given, token) => Credentials::InAddress,
         _ => Credentials::Missing,
     }
+}
+
+fn bearer(head: &Parts) -> Option<&str> {
+    let (scheme, given) = text(head, header::AUTHORIZATION)?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| given.trim())
+}
+
+/// Cookies that may stand for the token. A browser has two at most, of a path and of the whole server; a list of them
+/// would be many guesses in one request.
+fn cookies(head: &Parts) -> impl Iterator<Item = &str> {
+    head.headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|c| c.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter(|(name, _)| *name == COOKIE)
+        .map(|(_, value)| value)
+        .take(2)
 }
 
 /// Compares digests, all bytes of them, so that the time taken says nothing about the secret, not even its length.
@@ -124,7 +193,7 @@ fn welcome(config: &Config, token: &str, head: &Parts) -> Response {
         .query()
         .unwrap_or("")
         .split('&')
-        .filter(|p| !p.is_empty() && *p != "token" && !p.starts_with("token="))
+        .filter(|p| !p.is_empty() && decode(p.split('=').next().unwrap_or(p), true) != "token")
         .collect();
     // Two slashes at the start would name another host.
     let path = head.uri.path().trim_start_matches(['/', '\\']);
@@ -190,17 +259,15 @@ body{font:16px system-ui;max-width:24rem;margin:15vh auto;padding:0 1rem}input{f
 <form><input type=password name=token aria-label=Token autofocus required> <button>Open</button></form>";
 
 fn check_host(config: &Config, host: &str) -> Result<(), Box<Response>> {
-    let (name, _) = split_host(host);
-    let known = name.parse::<IpAddr>().is_ok()
-        || is_loopback(&name)
-        || config
-            .hosts
-            .iter()
-            .any(|h| h == "*" || h.eq_ignore_ascii_case(&name));
+    let place = Place::parse(host);
+    let known = place.is_address()
+        || place.is_loopback()
+        || config.hosts.iter().any(|h| allows_host(h, &place));
     if known {
         return Ok(());
     }
     tracing::warn!(%host, "request for a host name that is not ours");
+    let name = place.name;
     let details =
         format!("'{name}' is not localhost, an IP address or a name given with --allow-host");
     Err(Box::new(bad_host(&details)))
@@ -222,25 +289,22 @@ fn check_origin(config: &Config, head: &Parts) -> Result<(), Box<Response>> {
     }
     let changes =
         !matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS) || is_upgrade(head);
-    if let (Some(origin), Some(host)) = (origin, text(head, header::HOST)) {
-        let netloc = netloc(origin);
-        let trusted = config
-            .hosts
-            .iter()
-            .any(|h| h.eq_ignore_ascii_case(&split_host(&netloc).0));
-        if !trusted && !same_origin(host, &netloc) {
-            let loopback = is_loopback(&split_host(host).0);
-            // The reference's own rule: an empty 403, for loopback hosts only. Ours: nothing may change from elsewhere.
-            if loopback && !netloc.is_empty() {
-                tracing::warn!(%host, %origin, "request with a foreign origin");
-                return Err(Box::new(response::status(StatusCode::FORBIDDEN)));
-            }
-            if changes {
-                tracing::warn!(%host, %origin, "change requested with a foreign origin");
-                return Err(Box::new(cross_site(&format!(
-                    "the request comes from '{origin}'"
-                ))));
-            }
+    if let (Some(origin), Some(host)) = (origin, text(head, header::HOST))
+        && !is_own_origin(config, origin, host)
+    {
+        let loopback = Place::parse(host).is_loopback();
+        // The reference's own rule: an empty 403, for loopback hosts only. Ours: nothing may change from elsewhere.
+        if loopback && Origin::parse(origin).is_some() {
+            tracing::warn!(%host, %origin, "request with a foreign origin");
+            return Err(Box::new(response::status(StatusCode::FORBIDDEN)));
+        }
+        if changes {
+            tracing::warn!(%host, %origin, "change requested with a foreign origin");
+            let own = Scheme::of(config.tls).as_str();
+            return Err(Box::new(cross_site(&format!(
+                "the request comes from '{origin}', and this server is '{own}://{host}'; a proxy in front of it is \
+                 named with --allow-host"
+            ))));
         }
     }
     if header_is(head, "sec-fetch-site", "cross-site")
@@ -258,63 +322,13 @@ fn cross_site(details: &str) -> Response {
     ApiError::coded(Code::CrossSite, details).into_response()
 }
 
-/// Host and origin name the same place; a port missing on one side is not compared.
-fn same_origin(host: &str, netloc: &str) -> bool {
-    let host = host.to_ascii_lowercase();
-    let (host_name, host_port) = split_host(&host);
-    let (origin_name, origin_port) = split_host(netloc);
-    let a = if origin_port.is_none() {
-        &host_name
-    } else {
-        &host
-    };
-    let b = if host_port.is_none() {
-        origin_name.as_str()
-    } else {
-        netloc
-    };
-    !b.is_empty() && (a == b || (origin_port == host_port && host_name == origin_name))
-}
-
-/// Host and port of an origin; empty for `null`.
-fn netloc(origin: &str) -> String {
-    origin
-        .split_once("://")
-        .map_or("", |(_, rest)| {
-            rest.split(['/', '?', '#']).next().unwrap_or("")
-        })
-        .to_ascii_lowercase()
-}
-
-/// Name (lower case, without brackets) and port.
-fn split_host(host: &str) -> (String, Option<String>) {
-    let host = host.trim().to_ascii_lowercase();
-    if let Some(rest) = host.strip_prefix('[')
-        && let Some((name, port)) = rest.split_once(']')
-        && (port.is_empty() || port.starts_with(':'))
-    {
-        return (
-            name.to_owned(),
-            port.strip_prefix(':')
-                .filter(|p| !p.is_empty())
-                .map(str::to_owned),
-        );
-    }
-    match host.split_once(':') {
-        Some((name, port)) if !port.contains(':') => {
-            (name.to_owned(), (!port.is_empty()).then(|| port.to_owned()))
-        }
-        _ => (host, None),
-    }
-}
-
-/// Names are not looked up: an answer from the network must not decide what counts as local.
-fn is_loopback(name: &str) -> bool {
-    if let Ok(ip) = name.parse::<IpAddr>() {
-        return ip.to_canonical().is_loopback();
-    }
-    let name = name.strip_suffix('.').unwrap_or(name);
-    name == "localhost" || name.ends_with(".localhost")
+/// The origin is this server under the name it was asked by, or a proxy that was named.
+fn is_own_origin(config: &Config, origin: &str, host: &str) -> bool {
+    let host = Place::parse(host);
+    Origin::parse(origin).is_some_and(|origin| {
+        origin.is(Scheme::of(config.tls), &host)
+            || config.hosts.iter().any(|h| origin.is_allowed(h, &host))
+    })
 }
 
 pub(crate) fn is_upgrade(head: &Parts) -> bool {
@@ -405,8 +419,9 @@ mod tests {
             (local, "http://127.0.0.1:8188", 0),
             (local, "http://localhost:8188", 403),
             (local, "http://127.0.0.1:9", 403),
-            (local, "http://127.0.0.1", 0),
-            ("127.0.0.1", "http://127.0.0.1:9", 0),
+            (local, "http://127.0.0.1", 403),
+            (local, "https://127.0.0.1:8188", 403),
+            ("127.0.0.1", "http://127.0.0.1:9", 403),
             (local, "null", 0),
             ("[::1]:8188", "http://[::1]:8188", 0),
             ("localhost:8188", "https://evil.example", 403),

@@ -77,7 +77,7 @@ pub(crate) async fn files(request: Request) -> Answer {
     };
     let dir = request.app.dirs.get(kind).to_path_buf();
     let names = blocking(move || {
-        let mut files: Vec<_> = tree::list(&dir, false, false)
+        let mut files: Vec<_> = tree::list(&dir, &dir, false, false)
             .unwrap_or_default()
             .into_iter()
             .filter_map(|item| {

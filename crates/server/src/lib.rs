@@ -4,6 +4,7 @@
 //! `guard` (token, host, origin), finds its row in the route table, and its handler turns wire JSON into calls of the
 //! engine. Events go the other way through [`Hub`], which the engine calls.
 
+mod body;
 mod config;
 mod error;
 mod events_sse;
@@ -18,6 +19,7 @@ mod job_log;
 mod jobs;
 mod logs;
 mod memory;
+mod memory_guard;
 mod memory_json;
 mod metrics;
 mod middleware;
@@ -25,6 +27,7 @@ mod models;
 pub mod multipart;
 mod object_info;
 mod openapi;
+mod origin;
 mod outbox;
 mod outputs;
 mod packs;
@@ -41,6 +44,7 @@ mod static_files;
 mod status_page;
 mod system;
 mod table;
+mod throttle;
 mod tree;
 mod upload;
 mod userdata;
@@ -62,6 +66,7 @@ pub use error::{ApiError, Code};
 pub use guard::COOKIE;
 pub use hub::Hub;
 pub use logs::{LogEntry, LogRing};
+pub use memory_guard::{FreeMemory, RequestMemory};
 pub use memory_json::event_line;
 pub use metrics::Metrics;
 pub use system::REFERENCE_VERSION;
@@ -80,6 +85,9 @@ pub struct Shared {
     pub logs: LogRing,
     pub metrics: Arc<Metrics>,
     users: users::Users,
+    throttle: throttle::Throttle,
+    bodies: Arc<body::Bodies>,
+    memory: RequestMemory,
     object_info: object_info::Cache,
     i18n: OnceLock<Arc<str>>,
     subgraphs: OnceLock<packs::Subgraphs>,
@@ -94,6 +102,8 @@ pub struct Parts {
     pub dirs: Arc<Dirs>,
     pub folders: Folders,
     pub logs: LogRing,
+    /// How much main memory there is; asked before a request takes much of it.
+    pub free_memory: FreeMemory,
 }
 
 impl App {
@@ -107,10 +117,13 @@ impl App {
             dirs,
             folders,
             logs,
+            free_memory,
         } = parts;
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(logs.clone().pump(Arc::downgrade(&hub)));
         }
+        let bodies = body::Bodies::new(&dirs.temp, config.max_upload_total);
+        let memory = RequestMemory::new(config.limits.picture_memory, free_memory);
         let users = users::Users::load(&dirs.user, config.multi_user);
         Self(Arc::new(Shared {
             users,
@@ -121,6 +134,9 @@ impl App {
             folders,
             logs,
             metrics,
+            throttle: throttle::Throttle::default(),
+            bodies,
+            memory,
             object_info: object_info::Cache::default(),
             i18n: OnceLock::new(),
             subgraphs: OnceLock::new(),

@@ -1,7 +1,7 @@
 //! The last lines of the log, for the front-end's terminal panel.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fresco_graph::{Value, map};
 use tokio::sync::watch;
@@ -36,6 +36,8 @@ struct Ring {
 #[derive(Clone)]
 pub struct LogRing {
     ring: Arc<Mutex<Ring>>,
+    /// The token: whoever came in with a cookie may read the log, and must not learn it there.
+    secret: Arc<OnceLock<String>>,
     signal: Arc<watch::Sender<u64>>,
 }
 
@@ -43,6 +45,7 @@ impl Default for LogRing {
     fn default() -> Self {
         Self {
             ring: Arc::default(),
+            secret: Arc::default(),
             signal: Arc::new(watch::Sender::new(0)),
         }
     }
@@ -53,9 +56,24 @@ impl LogRing {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Leaves this text out of what is kept from now on, and of what is kept already. Only the first call counts: there
+    /// is one token.
+    pub fn hide(&self, secret: &str) {
+        if secret.is_empty() || self.secret.set(secret.to_owned()).is_err() {
+            return;
+        }
+        for entry in &mut self.lock().entries {
+            entry.text = without_secret(&entry.text, secret);
+        }
+    }
+
     /// Adds one write. A write that begins with a carriage return replaces an unfinished line, as a terminal shows it.
     pub fn push(&self, text: &str) {
         let time = jiff::Zoned::now().datetime().to_string();
+        let text = match self.secret.get() {
+            Some(secret) => without_secret(text, secret),
+            None => text.to_owned(),
+        };
         let written = {
             let mut ring = self.lock();
             let redraws = text.starts_with('\r')
@@ -66,10 +84,7 @@ impl LogRing {
             while ring.entries.len() >= KEEP {
                 ring.entries.pop_front();
             }
-            ring.entries.push_back(LogEntry {
-                time,
-                text: text.to_owned(),
-            });
+            ring.entries.push_back(LogEntry { time, text });
             ring.written += 1;
             ring.written
         };
@@ -112,6 +127,32 @@ impl LogRing {
     }
 }
 
+/// What stands in place of the token.
+pub(crate) const HIDDEN: &str = "***";
+/// Shorter tokens are only looked for as whole words: they occur in others by chance.
+const LONG_SECRET: usize = 8;
+
+/// The text without the secret.
+pub(crate) fn without_secret(text: &str, secret: &str) -> String {
+    if secret.len() >= LONG_SECRET {
+        return text.replace(secret, HIDDEN);
+    }
+    let of_word = |c: char| c.is_ascii_alphanumeric();
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(secret) {
+        let end = at + secret.len();
+        let before = rest[..at].chars().next_back().or(out.chars().next_back());
+        let after = rest[end..].chars().next();
+        out.push_str(&rest[..at]);
+        let inside = before.is_some_and(of_word) || after.is_some_and(of_word);
+        out.push_str(if inside { secret } else { HIDDEN });
+        rest = &rest[end..];
+    }
+    out.push_str(rest);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,5 +179,23 @@ mod tests {
         assert_eq!(texts, ["\rnew", "\r30%\n", "309\n"]);
         let (entries, written) = ring.since(KEEP as u64 + 12);
         assert_eq!((entries.len(), written), (2, KEEP as u64 + 14));
+    }
+
+    #[test]
+    fn the_token_is_not_kept() {
+        let ring = LogRing::default();
+        ring.push("before: a-long-secret-of-mine\n");
+        ring.hide("a-long-secret-of-mine");
+        ring.hide("other");
+        ring.push("http://127.0.0.1/?token=a-long-secret-of-mine other\n");
+        let texts: Vec<String> = ring.entries().into_iter().map(|e| e.text).collect();
+        assert_eq!(
+            texts,
+            ["before: ***\n", "http://127.0.0.1/?token=*** other\n"]
+        );
+        assert_eq!(
+            without_secret("ab b=ab; abab ab", "ab"),
+            "*** b=***; abab ***"
+        );
     }
 }

@@ -109,7 +109,7 @@ impl Metrics {
         self.started.elapsed().as_secs_f64()
     }
 
-    fn render(&self, queue: usize) -> String {
+    fn render(&self, queue: usize, held: &Held) -> String {
         let mut page = Page(String::with_capacity(4096));
         let load = |c: &AtomicU64| c.load(Relaxed) as f64;
         page.family(
@@ -195,6 +195,24 @@ impl Metrics {
             load(&self.answer_bytes),
         );
         page.family(
+            "fresco_request_body_bytes",
+            "gauge",
+            "Bytes of request bodies that are coming in or being worked on.",
+        );
+        for (place, bytes) in [("memory", held.body_memory), ("disk", held.body_disk)] {
+            page.sample(
+                "fresco_request_body_bytes",
+                &format!("{{place=\"{place}\"}}"),
+                bytes as f64,
+            );
+        }
+        page.family(
+            "fresco_request_memory_bytes",
+            "gauge",
+            "Main memory set aside for decoded pictures and large JSON of requests.",
+        );
+        page.sample("fresco_request_memory_bytes", "", held.memory as f64);
+        page.family(
             "process_uptime_seconds",
             "gauge",
             "Seconds since the server started.",
@@ -210,6 +228,14 @@ impl Metrics {
         }
         page.0
     }
+}
+
+/// What requests hold now.
+#[derive(Default)]
+struct Held {
+    body_memory: u64,
+    body_disk: u64,
+    memory: u64,
 }
 
 struct Page(String);
@@ -238,7 +264,13 @@ pub(crate) fn resident_bytes() -> Option<u64> {
 /// `GET /metrics`.
 pub(crate) async fn get(request: Request) -> Answer {
     let app = &request.app;
-    let text = app.metrics.render(app.engine.remaining());
+    let (body_memory, body_disk) = app.bodies.held();
+    let held = Held {
+        body_memory,
+        body_disk,
+        memory: app.memory.taken(),
+    };
+    let text = app.metrics.render(app.engine.remaining(), &held);
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(response::bytes(StatusCode::OK, kind, text))
 }
@@ -251,7 +283,7 @@ mod tests {
     fn every_sample_belongs_to_a_family() {
         let metrics = Metrics::default();
         metrics.event(&EventKind::Success { timestamp: 1 });
-        let text = metrics.render(7);
+        let text = metrics.render(7, &Held::default());
         let mut family = "";
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {

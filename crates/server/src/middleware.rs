@@ -25,7 +25,7 @@ pub(crate) async fn handle(State(app): State<App>, request: axum::extract::Reque
     deprecation(&path);
     app.metrics.request();
 
-    let mut answer = match guard::check(&app.config, &head) {
+    let mut answer = match guard::admit(&app, &head).await {
         Err(answer) => *answer,
         Ok(()) if method == Method::OPTIONS => response::empty(),
         Ok(()) => {

@@ -107,9 +107,9 @@ pub(crate) async fn browse(request: Request) -> Answer {
             map! {
                 "name" => f.name,
                 "pathIndex" => f.path_index,
-                "modified" => f.modified,
-                "created" => f.created,
-                "size" => f.size,
+                "modified" => f.facts.map(|f| f.modified),
+                "created" => f.facts.map(|f| f.created),
+                "size" => f.facts.map(|f| f.size),
             }
             .into()
         })

@@ -1,4 +1,7 @@
-//! Reading `multipart/form-data` bodies that are already in memory. Parts share the body's bytes.
+//! Reading `multipart/form-data` bodies that have come in whole, in memory or in a file.
+
+use std::borrow::Cow;
+use std::io::{self, Read, Seek, SeekFrom};
 
 use bytes::Bytes;
 use memchr::memmem::Finder;
@@ -18,7 +21,7 @@ pub struct Part {
 }
 
 /// Why a body is not a form.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum MultipartError {
     #[error("the content type is not multipart/form-data with a boundary")]
     NotMultipart,
@@ -32,64 +35,148 @@ pub enum MultipartError {
     LongHeaders,
     #[error("the form has more than {MAX_PARTS} parts")]
     TooManyParts,
+    #[error("the body cannot be read back")]
+    Io(#[from] io::Error),
 }
 
-/// Splits a body into its parts.
+/// Splits a body in memory into its parts.
 pub fn parse(content_type: &str, body: &Bytes) -> Result<Vec<Part>, MultipartError> {
+    let mut source = &body[..];
+    let sections = sections(content_type, &mut source)?;
+    Ok(sections
+        .into_iter()
+        .map(|section| Part {
+            name: section.name,
+            filename: section.filename,
+            data: body.slice(section.start as usize..(section.start + section.size) as usize),
+        })
+        .collect())
+}
+
+/// One field of a form by its place in the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    pub name: String,
+    /// Present for files, as the client sent it.
+    pub filename: Option<String>,
+    pub start: u64,
+    pub size: u64,
+}
+
+/// A body that is looked through, wherever it is.
+pub trait Source {
+    /// Where `needle` is first, at or after `from`.
+    fn find(&mut self, needle: &Finder, from: u64) -> io::Result<Option<u64>>;
+    /// Up to `most` bytes.
+    fn peek(&mut self, from: u64, most: usize) -> io::Result<Cow<'_, [u8]>>;
+}
+
+impl Source for &[u8] {
+    fn find(&mut self, needle: &Finder, from: u64) -> io::Result<Option<u64>> {
+        let rest = &self[(from as usize).min(self.len())..];
+        Ok(needle.find(rest).map(|at| from + at as u64))
+    }
+
+    fn peek(&mut self, from: u64, most: usize) -> io::Result<Cow<'_, [u8]>> {
+        let start = (from as usize).min(self.len());
+        let end = start.saturating_add(most).min(self.len());
+        Ok(Cow::Borrowed(&self[start..end]))
+    }
+}
+
+/// A body in a file.
+pub struct FileSource<F> {
+    file: F,
+    window: usize,
+}
+
+impl<F: Read + Seek> FileSource<F> {
+    pub fn new(file: F) -> Self {
+        Self {
+            file,
+            window: 1 << 20,
+        }
+    }
+}
+
+impl<F: Read + Seek> Source for FileSource<F> {
+    fn find(&mut self, needle: &Finder, from: u64) -> io::Result<Option<u64>> {
+        // Windows overlap, so that what lies across their edge is found.
+        let overlap = needle.needle().len().saturating_sub(1);
+        let mut start = from;
+        loop {
+            let window = self.peek(start, self.window + overlap)?;
+            if let Some(at) = needle.find(&window) {
+                return Ok(Some(start + at as u64));
+            }
+            if window.len() < self.window + overlap {
+                return Ok(None);
+            }
+            start += self.window as u64;
+        }
+    }
+
+    fn peek(&mut self, from: u64, most: usize) -> io::Result<Cow<'_, [u8]>> {
+        self.file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::with_capacity(most);
+        (&mut self.file).take(most as u64).read_to_end(&mut bytes)?;
+        Ok(Cow::Owned(bytes))
+    }
+}
+
+/// Finds the parts of a body.
+pub fn sections(content_type: &str, body: &mut dyn Source) -> Result<Vec<Section>, MultipartError> {
     let boundary = boundary(content_type).ok_or(MultipartError::NotMultipart)?;
     let open = format!("--{boundary}");
     let close = format!("\r\n--{boundary}");
-    let mut at = if body.starts_with(open.as_bytes()) {
-        open.len()
-    } else {
-        Finder::new(&close)
-            .find(body)
-            .ok_or(MultipartError::NoBoundary)?
-            + close.len()
-    };
     let ends = Finder::new(&close);
     let blank = Finder::new("\r\n\r\n");
+    let mut at = if *body.peek(0, open.len())? == *open.as_bytes() {
+        open.len() as u64
+    } else {
+        body.find(&ends, 0)?.ok_or(MultipartError::NoBoundary)? + close.len() as u64
+    };
     let mut parts = Vec::new();
     loop {
-        let rest = &body[at..];
+        // Only blanks may follow the boundary on its line. The line break also opens the headers, so that a part
+        // without any headers is found.
+        let rest = body.peek(at, MAX_HEADERS)?;
         if rest.starts_with(b"--") {
             return Ok(parts);
         }
-        let Some(line) = memchr::memchr(b'\n', rest) else {
+        let Some(line) = memchr::memchr(b'\n', &rest) else {
             return Err(MultipartError::Truncated);
         };
-        // Only blanks may follow the boundary on its line. The line break also opens the headers, so that a part
-        // without any headers is found.
         if !rest[..line]
             .iter()
             .all(|b| matches!(b, b' ' | b'\t' | b'\r'))
         {
             return Err(MultipartError::Truncated);
         }
-        let head = at + line.saturating_sub(1);
-        let window = &body[head..body.len().min(head + MAX_HEADERS)];
-        let length = blank
-            .find(window)
-            .ok_or(if body.len() - head > MAX_HEADERS {
-                MultipartError::LongHeaders
-            } else {
-                MultipartError::Truncated
-            })?;
-        let (name, filename) =
-            disposition(&body[head..head + length]).ok_or(MultipartError::NoName)?;
-        let start = head + length + 4;
+        let head = at + line.saturating_sub(1) as u64;
+        let window = body.peek(head, MAX_HEADERS + 1)?;
+        let fits = &window[..window.len().min(MAX_HEADERS)];
+        let length = blank.find(fits).ok_or(if window.len() > MAX_HEADERS {
+            MultipartError::LongHeaders
+        } else {
+            MultipartError::Truncated
+        })?;
+        let (name, filename) = disposition(&fits[..length]).ok_or(MultipartError::NoName)?;
+        let start = head + length as u64 + 4;
         // An empty part's closing boundary begins with the line break that ended its headers.
-        let from = start - 2;
-        let end = from + ends.find(&body[from..]).ok_or(MultipartError::Truncated)?;
+        let end = body
+            .find(&ends, start - 2)?
+            .ok_or(MultipartError::Truncated)?;
         if parts.len() >= MAX_PARTS {
             return Err(MultipartError::TooManyParts);
         }
-        parts.push(Part {
+        parts.push(Section {
             name,
             filename,
-            data: body.slice(start.min(end)..end),
+            start: start.min(end),
+            size: end - start.min(end),
         });
-        at = end + close.len();
+        at = end + close.len() as u64;
     }
 }
 
@@ -165,12 +252,34 @@ fn unquote(text: &str) -> (String, &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::*;
 
     const KIND: &str = "multipart/form-data; boundary=XX";
 
+    /// Reads a form in memory and through a file with a small window, which must agree.
     fn read(body: &str) -> Result<Vec<Part>, MultipartError> {
-        parse(KIND, &Bytes::copy_from_slice(body.as_bytes()))
+        let parts = parse(KIND, &Bytes::copy_from_slice(body.as_bytes()));
+        let mut file = FileSource::new(Cursor::new(body.as_bytes()));
+        file.window = 7;
+        let found = sections(KIND, &mut file);
+        match (&parts, found) {
+            (Ok(parts), Ok(found)) => {
+                let same = |(p, s): (&Part, &Section)| {
+                    (&p.name, &p.filename, p.data.len() as u64) == (&s.name, &s.filename, s.size)
+                };
+                assert!(parts.len() == found.len() && parts.iter().zip(&found).all(same));
+            }
+            (Err(a), Err(b)) => assert_eq!(a.to_string(), b.to_string()),
+            (a, b) => panic!("{a:?} {b:?}"),
+        }
+        parts
+    }
+
+    #[track_caller]
+    fn refused(result: Result<Vec<Part>, MultipartError>, why: &MultipartError) {
+        assert_eq!(result.unwrap_err().to_string(), why.to_string());
     }
 
     #[test]
@@ -212,30 +321,23 @@ mod tests {
 
     #[test]
     fn hostile_bodies_are_errors() {
-        assert_eq!(
-            parse("text/plain", &Bytes::new()),
-            Err(MultipartError::NotMultipart)
-        );
-        assert_eq!(
-            parse("multipart/form-data; boundary=", &Bytes::new()),
-            Err(MultipartError::NotMultipart)
-        );
-        assert_eq!(read(""), Err(MultipartError::NoBoundary));
-        assert_eq!(read("--XX"), Err(MultipartError::Truncated));
-        assert_eq!(read("--XX\r\n"), Err(MultipartError::Truncated));
-        assert_eq!(read("--XX\n\r\n\r\n"), Err(MultipartError::NoName));
-        assert_eq!(
-            read("--XX\r\nA: b\r\n\r\nx\r\n--XX--"),
-            Err(MultipartError::NoName)
-        );
+        use MultipartError as Error;
+        refused(parse("text/plain", &Bytes::new()), &Error::NotMultipart);
+        let unnamed = parse("multipart/form-data; boundary=", &Bytes::new());
+        refused(unnamed, &Error::NotMultipart);
+        refused(read(""), &Error::NoBoundary);
+        refused(read("--XX"), &Error::Truncated);
+        refused(read("--XX\r\n"), &Error::Truncated);
+        refused(read("--XX\n\r\n\r\n"), &Error::NoName);
+        refused(read("--XX\r\nA: b\r\n\r\nx\r\n--XX--"), &Error::NoName);
         let head = "--XX\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nx";
-        assert_eq!(read(head), Err(MultipartError::Truncated));
+        refused(read(head), &Error::Truncated);
         let long = format!("--XX\r\nA: {}\r\n\r\n", "b".repeat(MAX_HEADERS));
-        assert_eq!(read(&long), Err(MultipartError::LongHeaders));
+        refused(read(&long), &Error::LongHeaders);
         let many = "--XX\r\nContent-Disposition: form-data; name=a\r\n\r\n\r\n"
             .repeat(MAX_PARTS + 1)
             + "--XX--";
-        assert_eq!(read(&many), Err(MultipartError::TooManyParts));
+        refused(read(&many), &Error::TooManyParts);
     }
 
     #[test]

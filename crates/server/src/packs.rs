@@ -56,7 +56,7 @@ pub(crate) async fn extensions(request: Request) -> Answer {
 
 /// JSON files directly in a folder: stem and path.
 fn json_files(folder: &Path) -> Vec<(String, PathBuf)> {
-    let items = tree::list(folder, false, false).unwrap_or_default();
+    let items = tree::list(folder, folder, false, false).unwrap_or_default();
     let stem = |name: &str| name.strip_suffix(".json").map(str::to_owned);
     items
         .into_iter()

@@ -1,27 +1,19 @@
 //! One request on its way to a handler: decoded path, query, limited body.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use axum::body::Body;
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
-use bytes::{Bytes, BytesMut};
 use fresco_graph::{Map, Value, json};
-use http_body_util::BodyExt;
-use tokio::time::Instant;
 
 use crate::App;
-use crate::error::{ApiError, Code};
+use crate::body::{self, Stored};
+use crate::error::{ApiError, Code, disk_error};
+use crate::route::blocking;
 
-/// How much of a body that is refused for its size is still read, and for how long.
-const DRAIN_BYTES: usize = 512 << 20;
-const DRAIN_TIME: Duration = Duration::from_secs(10);
-
-/// How long a body may take: a minute, and then as long as it arrives at a modem's speed. A client that sends a byte now
-/// and then must not hold its connection for ever.
-const BODY_TIME: Duration = Duration::from_mins(1);
-const SLOWEST: u64 = 4096;
+/// A value takes about so many times the bytes of its text.
+const JSON_GROWS: u64 = 8;
 
 /// What handlers get.
 pub(crate) struct Request {
@@ -59,10 +51,10 @@ impl Request {
     }
 
     /// The whole body, refused when larger than the upload limit.
-    pub(crate) async fn bytes(&mut self) -> Result<Bytes, ApiError> {
+    pub(crate) async fn body(&mut self) -> Result<Stored, ApiError> {
         let limit = self.app.config.max_upload;
         let body = std::mem::take(self.body.get_mut().unwrap_or_else(PoisonError::into_inner));
-        read_limited(body, &self.head.headers, limit).await
+        body::read(body, &self.head.headers, limit, &self.app.bodies).await
     }
 
     /// The body as JSON, whatever its content type says. Failing to parse is the reference's 500.
@@ -77,15 +69,28 @@ impl Request {
 
     /// As [`Request::json`] for routes that say themselves what bad JSON means.
     pub(crate) async fn try_json(&mut self) -> Result<Result<Value, json::JsonError>, ApiError> {
-        let bytes = self.bytes().await?;
+        let body = self.body().await?;
         let limit = self.app.config.limits.json_bytes;
-        if bytes.len() as u64 > limit {
+        if body.size() > limit {
             return Err(ApiError::coded(
                 Code::JsonTooLarge,
-                format!("{} bytes, the limit is {limit}", bytes.len()),
+                format!("{} bytes, the limit is {limit}", body.size()),
             ));
         }
-        Ok(json::parse_bytes(&bytes))
+        if let Some(bytes) = body.in_memory() {
+            return Ok(json::parse_bytes(bytes));
+        }
+        let room = self.app.memory.take(body.size().saturating_mul(JSON_GROWS));
+        let room = room.map_err(|short| short.for_request("reading so much JSON"))?;
+        blocking(move || {
+            let _room = room;
+            let bytes = body
+                .whole()
+                .load()
+                .map_err(|e| disk_error("read the request body back", &e))?;
+            Ok(json::parse_bytes(&bytes))
+        })
+        .await?
     }
 
     /// The body as a JSON object.
@@ -95,69 +100,6 @@ impl Request {
             _ => Err(ApiError::trouble("the request body is not a JSON object")),
         }
     }
-}
-
-async fn read_limited(mut body: Body, headers: &HeaderMap, limit: u64) -> Result<Bytes, ApiError> {
-    let announced = headers
-        .get(axum::http::header::CONTENT_LENGTH)
-        .and_then(|v| v.to_str().ok())
-        .and_then(|v| v.parse::<u64>().ok());
-    if announced.is_some_and(|n| n > limit) {
-        drain(body).await;
-        return Err(ApiError::TooLarge { limit });
-    }
-    let mut first: Option<Bytes> = None;
-    let mut rest = BytesMut::new();
-    let mut total = 0u64;
-    let start = Instant::now();
-    loop {
-        let deadline = start + BODY_TIME + Duration::from_secs(total / SLOWEST);
-        let Ok(frame) = tokio::time::timeout_at(deadline, body.frame()).await else {
-            return Err(ApiError::text(
-                StatusCode::REQUEST_TIMEOUT,
-                format!("the request body is too slow: {total} bytes so far"),
-            ));
-        };
-        let Some(frame) = frame else { break };
-        let frame =
-            frame.map_err(|e| ApiError::trouble(format!("the request body broke off: {e}")))?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        total += data.len() as u64;
-        if total > limit {
-            drain(body).await;
-            return Err(ApiError::TooLarge { limit });
-        }
-        // Most bodies arrive in one piece, which is then passed on without a copy.
-        match (&first, rest.is_empty()) {
-            (None, true) => first = Some(data),
-            (Some(head), true) => {
-                rest.extend_from_slice(head);
-                rest.extend_from_slice(&data);
-                first = None;
-            }
-            _ => rest.extend_from_slice(&data),
-        }
-    }
-    Ok(first.unwrap_or_else(|| rest.freeze()))
-}
-
-/// Reads on for a while without keeping anything. A client that is still sending when the connection closes never sees
-/// the answer that says why.
-async fn drain(mut body: Body) {
-    let mut left = DRAIN_BYTES;
-    let reading = async {
-        while let Some(Ok(frame)) = body.frame().await {
-            let read = frame.data_ref().map_or(0, Bytes::len);
-            if read > left {
-                return;
-            }
-            left -= read;
-        }
-    };
-    // Too slow or too much: the client has had its chance.
-    let _ = tokio::time::timeout(DRAIN_TIME, reading).await;
 }
 
 /// The first value of `key` in a query string, decoded.
@@ -233,34 +175,5 @@ mod tests {
         assert_eq!(query_value("a=1&c", "c").as_deref(), Some(""));
         assert_eq!(query_value("a=1", "d"), None);
         assert_eq!(encode_segment("a b/\u{e9}"), "a%20b%2F%C3%A9");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_that_does_not_come_is_given_up() {
-        let body =
-            Body::from_stream(futures_util::stream::pending::<Result<Bytes, std::io::Error>>());
-        let error = read_limited(body, &HeaderMap::new(), 1000)
-            .await
-            .unwrap_err();
-        assert!(
-            matches!(error, ApiError::Text(StatusCode::REQUEST_TIMEOUT, _)),
-            "{error}"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_that_trickles_is_given_up() {
-        let bytes = futures_util::stream::unfold((), |()| async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            Some((Ok::<_, std::io::Error>(Bytes::from_static(b"x")), ()))
-        });
-        let body = Body::from_stream(bytes);
-        let error = read_limited(body, &HeaderMap::new(), 1000)
-            .await
-            .unwrap_err();
-        assert!(
-            matches!(error, ApiError::Text(StatusCode::REQUEST_TIMEOUT, _)),
-            "{error}"
-        );
     }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, Version, header};
+use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -17,6 +19,8 @@ use tokio::sync::{Semaphore, watch};
 use tower_service::Service;
 
 use crate::App;
+use crate::response;
+use crate::throttle::Peer;
 
 /// A client must send a request head within this time, counted from the connection or from the last answer. The
 /// reference keeps idle connections as long.
@@ -128,6 +132,23 @@ async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
     let _ = stopped.wait_for(|s| *s).await;
 }
 
+/// HTTP/1.1 wants exactly one `Host`; a proxy that reads another one than we do would guard another server.
+fn without_host<B>(request: &hyper::Request<B>) -> Option<Response> {
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    if hosts == 1 || (hosts == 0 && request.version() != Version::HTTP_11) {
+        return None;
+    }
+    let mut answer = response::text(
+        StatusCode::BAD_REQUEST,
+        "400: Bad Request: an HTTP/1.1 request must have one Host header",
+    );
+    // What was meant with the rest of the bytes is not known either.
+    answer
+        .headers_mut()
+        .insert(header::CONNECTION, HeaderValue::from_static("close"));
+    Some(answer)
+}
+
 async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     peer: SocketAddr,
@@ -135,10 +156,17 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     headers: usize,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
+    let other_end = Peer::new(peer.ip());
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         // A router is always ready, so the call needs no waiting.
         let mut router = router.clone();
-        async move { router.call(request.map(Body::new)).await }
+        request.extensions_mut().insert(other_end.clone());
+        async move {
+            if let Some(answer) = without_host(&request) {
+                return Ok(answer);
+            }
+            router.call(request.map(Body::new)).await
+        }
     });
     let mut builder = http1::Builder::new();
     builder

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use fresco_files::write::write_atomic;
 use fresco_graph::{Map, Value, json};
 
-use crate::error::{ApiError, raised};
+use crate::error::{ApiError, disk_error, raised};
 use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, blocking};
@@ -71,7 +71,7 @@ fn load(file: &Path) -> Loaded {
 fn change(root: &Path, edit: impl FnOnce(&mut Map)) -> Result<(), ApiError> {
     let _one = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     let file = root.join(FILE);
-    let failed = |e: std::io::Error| ApiError::trouble(format!("cannot save the settings: {e}"));
+    let failed = |e: std::io::Error| disk_error("save the settings", &e);
     let Loaded {
         mut settings,
         damaged,

@@ -6,6 +6,7 @@ use fresco_graph::{Map, Value, map};
 
 use crate::config::Config;
 use crate::error::ApiError;
+use crate::logs::{HIDDEN, without_secret};
 use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, blocking};
@@ -34,7 +35,7 @@ pub(crate) async fn stats(request: Request) -> Answer {
         "python_version" => versions.python.clone().unwrap_or_else(|| format!("none (Fresco {})", config.version)),
         "pytorch_version" => versions.torch.clone().unwrap_or_else(|| format!("none (Fresco {})", config.version)),
         "embedded_python" => false,
-        "argv" => shown_arguments(&config.argv),
+        "argv" => shown_arguments(&config.argv, config.token.as_deref()),
     };
     let device = map! {
         "name" => "cpu",
@@ -70,16 +71,17 @@ pub(crate) async fn stats(request: Request) -> Answer {
     ))
 }
 
-/// The command line as people paste it into error reports: without the token.
-fn shown_arguments(argv: &[String]) -> Vec<Value> {
+/// The command line as people paste it into error reports: without the token, however it was given.
+fn shown_arguments(argv: &[String], token: Option<&str>) -> Vec<Value> {
     let mut hide = false;
     argv.iter()
         .map(|argument| {
             if std::mem::replace(&mut hide, argument == "--token") {
-                return "***".into();
+                return HIDDEN.into();
             }
-            match argument.split_once('=') {
-                Some(("--token", _)) => "--token=***".into(),
+            match (argument.split_once('='), token) {
+                (Some(("--token", _)), _) => format!("--token={HIDDEN}").into(),
+                (_, Some(token)) => without_secret(argument, token).into(),
                 _ => argument.into(),
             }
         })

@@ -19,54 +19,73 @@ impl Item {
     }
 }
 
-/// Files and directories below `root`, sorted within each directory; directories that are links are not entered, so
-/// nothing outside is shown. `hidden`: also names with a leading dot.
-pub(crate) fn list(root: &Path, recurse: bool, hidden: bool) -> std::io::Result<Vec<Item>> {
-    let mut out = Vec::new();
-    visit(root, "", recurse, hidden, 0, &mut out)?;
-    Ok(out)
-}
-
-fn visit(
+/// Files and directories below `dir`, sorted within each directory. `hidden`: also names with a leading dot.
+///
+/// Links that lead out of `root` are left out: nobody could open them, and even their size and time would be those of a
+/// file that is nobody's business. Directories that are links are not entered.
+pub(crate) fn list(
+    root: &Path,
     dir: &Path,
-    prefix: &str,
     recurse: bool,
     hidden: bool,
-    depth: usize,
-    out: &mut Vec<Item>,
-) -> std::io::Result<()> {
-    let mut entries: Vec<(String, std::fs::FileType, PathBuf)> = std::fs::read_dir(dir)?
-        .flatten()
-        .filter_map(|e| {
-            Some((
-                e.file_name().into_string().ok()?,
-                e.file_type().ok()?,
-                e.path(),
-            ))
-        })
-        .filter(|(name, ..)| hidden || !name.starts_with('.'))
-        .collect();
-    entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-    for (name, kind, path) in entries {
-        let name = format!("{prefix}{name}");
-        let enter = kind.is_dir() && recurse && depth < MAX_DEPTH;
-        let below = enter.then(|| (format!("{name}/"), path.clone()));
-        out.push(Item {
-            name,
-            path,
-            is_dir: kind.is_dir(),
-        });
-        if let Some((prefix, path)) = below {
-            // A directory that vanished or may not be read is listed, but empty.
-            let _ = visit(&path, &prefix, recurse, hidden, depth + 1, out);
+) -> std::io::Result<Vec<Item>> {
+    let mut walk = Walk {
+        root: root.canonicalize()?,
+        recurse,
+        hidden,
+        found: Vec::new(),
+    };
+    walk.visit(dir, "", 0)?;
+    Ok(walk.found)
+}
+
+struct Walk {
+    root: PathBuf,
+    recurse: bool,
+    hidden: bool,
+    found: Vec<Item>,
+}
+
+impl Walk {
+    fn visit(&mut self, dir: &Path, prefix: &str, depth: usize) -> std::io::Result<()> {
+        let mut entries: Vec<(String, std::fs::FileType, PathBuf)> = std::fs::read_dir(dir)?
+            .flatten()
+            .filter_map(|e| {
+                Some((
+                    e.file_name().into_string().ok()?,
+                    e.file_type().ok()?,
+                    e.path(),
+                ))
+            })
+            .filter(|(name, ..)| self.hidden || !name.starts_with('.'))
+            .collect();
+        entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        for (name, kind, path) in entries {
+            if kind.is_symlink() && !self.leads_inside(&path) {
+                continue;
+            }
+            let name = format!("{prefix}{name}");
+            let enter = kind.is_dir() && self.recurse && depth < MAX_DEPTH;
+            let below = enter.then(|| (format!("{name}/"), path.clone()));
+            let is_dir = kind.is_dir() || (kind.is_symlink() && path.is_dir());
+            self.found.push(Item { name, path, is_dir });
+            if let Some((prefix, path)) = below {
+                // A directory that vanished or may not be read is listed, but empty.
+                let _ = self.visit(&path, &prefix, depth + 1);
+            }
         }
+        Ok(())
     }
-    Ok(())
+
+    fn leads_inside(&self, link: &Path) -> bool {
+        link.canonicalize()
+            .is_ok_and(|real| real.starts_with(&self.root))
+    }
 }
 
 /// Names of files below `root` with the given ending.
 pub(crate) fn files_ending(root: &Path, suffix: &str) -> Vec<String> {
-    let items = list(root, true, false).unwrap_or_default();
+    let items = list(root, root, true, false).unwrap_or_default();
     items
         .into_iter()
         .filter(|i| !i.is_dir && i.name.ends_with(suffix))

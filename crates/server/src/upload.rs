@@ -3,65 +3,87 @@
 use std::path::{Path, PathBuf};
 
 use axum::http::{StatusCode, header};
-use bytes::Bytes;
 use fresco_files::folders::split_extension;
 use fresco_files::png_write::LEVEL_SAVE;
 use fresco_files::upload::{UploadError, store_upload};
 use fresco_files::{
-    DirType, Dirs, ImageError, Limits as ImageLimits, PathError, Picture, Pixels, WebpOptions,
-    annotated, contain_file, decode, encode_jpeg, encode_png, encode_webp,
+    Content, DirType, Dirs, ImageError, Limits as ImageLimits, PathError, Picture, Pixels,
+    WebpOptions, annotated, contain_file, decode, encode_jpeg, encode_png, encode_webp,
 };
 use fresco_graph::{Value, json, map};
 
-use crate::error::{ApiError, Code};
-use crate::multipart::{self, Part};
+use crate::body::{BodyPart, Stored};
+use crate::error::{ApiError, Code, disk_error};
+use crate::multipart::{self, FileSource, MultipartError, Section};
 use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, blocking, rendering};
 
+/// Longest text field of a form.
+const MAX_FIELD: u64 = 64 << 10;
+
 /// The fields of an upload form.
 struct Form {
-    data: Bytes,
+    data: BodyPart,
     filename: String,
     overwrite: bool,
     kind: DirType,
     subfolder: String,
     original: Option<String>,
+    /// What `data` is a part of.
+    _body: Stored,
 }
 
 impl Form {
-    fn read(parts: Vec<Part>) -> Result<Self, ApiError> {
-        let text = |name: &str| {
-            let part = parts
-                .iter()
-                .find(|p| p.name == name && p.filename.is_none())?;
-            Some(String::from_utf8_lossy(&part.data).into_owned())
+    fn read(body: Stored, content_type: &str) -> Result<Self, ApiError> {
+        let bad = |text: String| ApiError::coded(Code::BadUpload, text);
+        let sections = match body.whole() {
+            BodyPart::Memory(bytes) => multipart::sections(content_type, &mut &bytes[..]),
+            BodyPart::Disk(part) => {
+                multipart::sections(content_type, &mut FileSource::new(&*part.file))
+            }
         };
-        let overwrite = text("overwrite").is_some_and(|v| v == "true" || v == "1");
-        let kind = text("type").unwrap_or_else(|| "input".to_owned());
-        let subfolder = text("subfolder").unwrap_or_default();
-        let original = text("original_ref");
-        let image = parts
-            .into_iter()
-            .find(|p| p.name == "image")
+        let sections = sections.map_err(|e| match e {
+            MultipartError::Io(e) => disk_error("read the request body back", &e),
+            e => bad(e.to_string()),
+        })?;
+        let text = |name: &str| -> Result<Option<String>, ApiError> {
+            let field = |s: &&Section| s.name == name && s.filename.is_none();
+            let Some(field) = sections.iter().find(field) else {
+                return Ok(None);
+            };
+            if field.size > MAX_FIELD {
+                return Err(bad(format!(
+                    "the field '{name}' is longer than {MAX_FIELD} bytes"
+                )));
+            }
+            let bytes = body.part(field.start, field.size).load();
+            let bytes = bytes.map_err(|e| disk_error("read the request body back", &e))?;
+            Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+        };
+        let overwrite = text("overwrite")?.is_some_and(|v| v == "true" || v == "1");
+        let kind = text("type")?.unwrap_or_else(|| "input".to_owned());
+        let subfolder = text("subfolder")?.unwrap_or_default();
+        let original = text("original_ref")?;
+        let image = sections
+            .iter()
+            .find(|s| s.name == "image")
             .ok_or(ApiError::BAD_REQUEST)?;
         let filename = image
             .filename
+            .clone()
             .filter(|f| !f.is_empty())
             .ok_or(ApiError::BAD_REQUEST)?;
-        let kind = DirType::parse(&kind).ok_or_else(|| {
-            ApiError::coded(
-                Code::BadUpload,
-                format!("'{kind}' is not input, output or temp"),
-            )
-        })?;
+        let kind = DirType::parse(&kind)
+            .ok_or_else(|| bad(format!("'{kind}' is not input, output or temp")))?;
         Ok(Self {
-            data: image.data,
+            data: body.part(image.start, image.size),
             filename,
             overwrite,
             kind,
             subfolder,
             original,
+            _body: body,
         })
     }
 }
@@ -71,17 +93,15 @@ async fn form(request: &mut Request) -> Result<Form, ApiError> {
         .header(header::CONTENT_TYPE.as_str())
         .unwrap_or_default()
         .to_owned();
-    let body = request.bytes().await?;
-    let parts = multipart::parse(&kind, &body)
-        .map_err(|e| ApiError::coded(Code::BadUpload, e.to_string()))?;
-    Form::read(parts)
+    let body = request.body().await?;
+    blocking(move || Form::read(body, &kind)).await?
 }
 
 /// `POST /upload/image`.
 pub(crate) async fn image(mut request: Request) -> Answer {
     let form = form(&mut request).await?;
     let dirs = request.app.dirs.clone();
-    blocking(move || place(&dirs, &form, form.data.to_vec())).await?
+    blocking(move || place(&dirs, &form, &form.data)).await?
 }
 
 /// `POST /upload/mask`: the original with the alpha of what was uploaded.
@@ -95,21 +115,22 @@ pub(crate) async fn mask(mut request: Request) -> Answer {
     rendering(move || {
         let original = original(&dirs, form.original.as_deref())?;
         let content = combine(&original, &form, &limits)?;
-        place(&dirs, &form, content)
+        place(&dirs, &form, &&content[..])
     })
     .await?
 }
 
-fn place(dirs: &Dirs, form: &Form, content: Vec<u8>) -> Answer {
+fn place(dirs: &Dirs, form: &Form, content: &dyn Content) -> Answer {
     let base = dirs.get(form.kind);
     let (folder, name) = (&form.subfolder, &form.filename);
-    let stored = store_upload(base, folder, name, form.overwrite, &form.data, |_| content);
+    let stored = store_upload(base, folder, name, form.overwrite, &form.data, content);
     let stored = stored.map_err(|error| match error {
+        UploadError::Name {
+            source: PathError::Io { ref source, .. },
+        } => disk_error("make the folder for the upload", source),
         UploadError::Name { source } => ApiError::coded(Code::BadName, source.to_string()),
         UploadError::NoName { .. } => ApiError::coded(Code::BadName, error.to_string()),
-        UploadError::Io { ref source, .. } => {
-            ApiError::trouble(format!("cannot write the upload: {source}"))
-        }
+        UploadError::Io { ref source, .. } => disk_error("store the upload", source),
     })?;
     let body = map! {
         "name" => stored.name,
@@ -165,7 +186,9 @@ fn combine(original: &Path, form: &Form, limits: &ImageLimits) -> Result<Vec<u8>
     };
     let bytes = std::fs::read(original).map_err(|_| ApiError::NOT_FOUND)?;
     let base = decode(&bytes, limits).map_err(unreadable)?;
-    let mask = decode(&form.data, limits).map_err(unreadable)?;
+    let data = form.data.load();
+    let data = data.map_err(|e| disk_error("read the request body back", &e))?;
+    let mask = decode(&data, limits).map_err(unreadable)?;
     let (frame, alpha) = (base.first(), mask.first());
     if (frame.width, frame.height) != (alpha.width, alpha.height) {
         let text = format!(

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use axum::http::StatusCode;
 use fresco_files::mime;
 use fresco_files::walk::file_times;
-use fresco_files::write::{write_atomic, write_new};
+use fresco_files::write::{store_atomic, store_new};
 use fresco_graph::{Map, Value, map};
 
-use crate::error::{ApiError, raised};
+use crate::error::{ApiError, disk_error, raised};
 use crate::request::{Request, decode};
 use crate::response;
 use crate::route::{Answer, blocking};
@@ -62,7 +62,7 @@ pub(crate) async fn list(request: Request) -> Answer {
         if !path.is_dir() {
             return Err(missing());
         }
-        let items = tree::list(&path, recurse, false).map_err(|_| missing())?;
+        let items = tree::list(&root, &path, recurse, false).map_err(|_| missing())?;
         let entry = |item: tree::Item| -> Option<Value> {
             if item.is_dir || !item.path.is_file() {
                 return None;
@@ -103,7 +103,7 @@ pub(crate) async fn list_v2(request: Request) -> Answer {
         if !path.is_dir() {
             return Err(ApiError::text(StatusCode::BAD_REQUEST, "Requested path is not a directory"));
         }
-        let mut items = tree::list(&path, true, true)
+        let mut items = tree::list(&root, &path, true, true)
             .map_err(|_| ApiError::text(StatusCode::INTERNAL_SERVER_ERROR, "Error reading directory contents"))?;
         items.sort_by_cached_key(|i| (!i.is_dir, i.file_name().to_lowercase()));
         let entry = |item: tree::Item| {
@@ -173,25 +173,43 @@ fn done(root: &Path, path: &Path, full: bool) -> Answer {
     Ok(response::json(&info.into()))
 }
 
+/// The name is what the disk objects to, as far as can be told: it is a folder, goes through a file, or has characters
+/// that this file system does not have.
+fn is_bad_name(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::NotFound
+            | Kind::AlreadyExists
+            | Kind::NotADirectory
+            | Kind::IsADirectory
+            | Kind::DirectoryNotEmpty
+            | Kind::InvalidInput
+            | Kind::InvalidFilename
+    )
+}
+
 /// `POST /userdata/{file}`.
 pub(crate) async fn post(mut request: Request) -> Answer {
     let (root, path) = target(&request, 0)?;
     let (replace, full) = (overwrite(&request), request.query_true("full_info"));
-    let body = request.bytes().await?;
+    let body = request.body().await?;
     blocking(move || {
+        let content = body.whole();
         let written = if replace {
-            write_atomic(&path, &body)
+            store_atomic(&path, &content)
         } else {
-            write_new(&path, &body)
+            store_new(&path, &content)
         };
         match written {
             Ok(()) => done(&root, &path, full),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && !replace => Err(conflict()),
-            Err(error) => {
+            Err(error) if is_bad_name(&error) => {
                 tracing::warn!(path = %path.display(), %error, "cannot store user data");
                 let text = "Invalid filename. Please avoid special characters like :\\/*?\"<>|";
                 Err(ApiError::text(StatusCode::BAD_REQUEST, text))
             }
+            Err(error) => Err(disk_error("store the file", &error)),
         }
     })
     .await?
@@ -217,7 +235,7 @@ pub(crate) async fn rename(request: Request) -> Answer {
         }
         let parent = dest.parent().map_or(Ok(()), std::fs::create_dir_all);
         let moved = parent.and_then(|()| std::fs::rename(&source, &dest));
-        moved.map_err(|e| ApiError::trouble(format!("cannot move the file: {e}")))?;
+        moved.map_err(|e| disk_error("move the file", &e))?;
         done(&root, &dest, full)
     })
     .await?

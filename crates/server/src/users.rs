@@ -9,7 +9,7 @@ use fresco_files::{PathError, contain};
 use fresco_graph::{Map, Value, json, map};
 use indexmap::IndexMap;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, disk_error};
 use crate::ids::uuid;
 use crate::request::{Request, decode};
 use crate::response;
@@ -94,9 +94,7 @@ impl Users {
         let text = json::to_python(&all.into());
         if let Err(error) = write_atomic(&self.dir.join("users.json"), text.as_bytes()) {
             table.shift_remove(&id);
-            return Err(ApiError::trouble(format!(
-                "cannot save the user table: {error}"
-            )));
+            return Err(disk_error("save the user table", &error));
         }
         Ok(id)
     }

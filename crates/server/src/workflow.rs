@@ -5,17 +5,19 @@ use fresco_graph::ui::{self, NodeDefs, Workflow};
 use fresco_graph::{Missing, Value, json, map, missing, object_info};
 
 use crate::App;
-use crate::error::{ApiError, Code};
+use crate::error::{ApiError, Code, disk_error};
 use crate::object_info::Pinned;
 use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, rendering};
 
 pub(crate) async fn inspect(mut request: Request) -> Answer {
-    let bytes = request.bytes().await?;
+    let body = request.body().await?;
     let app = request.app.clone();
     // As heavy as a picture: a large workflow takes many times its size while it is converted.
     let text = rendering(move || {
+        let bytes = body.whole().load();
+        let bytes = bytes.map_err(|e| disk_error("read the request body back", &e))?;
         let found = understand(&app, &bytes)?;
         Ok::<_, ApiError>(json::to_string(&describe(&app, found)))
     })

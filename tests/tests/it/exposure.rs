@@ -13,22 +13,47 @@ fn other_interfaces_need_a_token() {
     );
     assert!(!status.success(), "{log}");
     assert!(log.contains("--token"), "{log}");
+    // One that can be guessed is not enough, and a better one is offered.
+    let short = [
+        "--base-directory",
+        base,
+        "--listen",
+        "0.0.0.0",
+        "--token",
+        "fifteen-letters",
+    ];
+    let (status, _, log) = run_program(&short, folder.path());
+    assert_eq!(status.code(), Some(2), "{log}");
+    assert!(
+        log.contains("at least 16") && !log.contains("fifteen"),
+        "{log}"
+    );
+    let offered = log
+        .lines()
+        .map(str::trim)
+        .find(|line| line.len() == 32 && line.bytes().all(|b| b.is_ascii_hexdigit()));
+    let offered = offered.unwrap_or_else(|| panic!("no token is offered:\n{log}"));
+    let server = Server::with(&["--listen", "0.0.0.0", "--token", offered]);
+    assert_eq!(server.get("/queue").status, 401);
 }
 
 #[test]
 fn a_token_is_taken_from_header_cookie_and_query() {
-    let server = Server::with(&["--listen", "0.0.0.0", "--token", "open-sesame-42"]);
+    let server = Server::with(&["--listen", "0.0.0.0", "--token", "open-sesame-42-again"]);
     assert_eq!(server.get("/queue").status, 401);
     assert_eq!(server.get("/api/object_info").status, 401);
     let with = |headers: &[(&str, &str)]| server.request("GET", "/queue", headers, &[]).status;
-    assert_eq!(with(&[("Authorization", "Bearer open-sesame-42")]), 200);
+    assert_eq!(
+        with(&[("Authorization", "Bearer open-sesame-42-again")]),
+        200
+    );
     assert_eq!(with(&[("Authorization", "Bearer open-sesame-4")]), 401);
     assert_eq!(with(&[("Authorization", "Bearer ")]), 401);
     // The ready line holds an address that logs a browser in.
     let log = server.log();
     let url = log
         .split_whitespace()
-        .find(|word| word.starts_with("http://") && word.contains("open-sesame-42"))
+        .find(|word| word.starts_with("http://") && word.contains("open-sesame-42-again"))
         .unwrap_or_else(|| panic!("no ready address in:\n{log}"));
     let path = &url["http://".len()..];
     let path = &path[path.find('/').expect("the address has a path")..];
@@ -49,9 +74,13 @@ fn a_token_is_taken_from_header_cookie_and_query() {
     let pair = cookie.split(';').next().unwrap();
     assert_eq!(with(&[("Cookie", pair)]), 200);
     assert!(Socket::try_open(server.address, "/ws?clientId=a", &[]).is_err());
-    let open = Socket::try_open(server.address, "/ws?clientId=a&token=open-sesame-42", &[]);
+    let open = Socket::try_open(
+        server.address,
+        "/ws?clientId=a&token=open-sesame-42-again",
+        &[],
+    );
     assert!(open.is_ok());
-    let headers = [("Authorization", "Bearer open-sesame-42")];
+    let headers = [("Authorization", "Bearer open-sesame-42-again")];
     assert!(Socket::try_open(server.address, "/ws?clientId=b", &headers).is_ok());
 }
 
@@ -97,6 +126,61 @@ fn other_sites_cannot_use_a_local_server() {
         ("Sec-Fetch-Dest", "document"),
     ];
     assert_eq!(server.request("GET", "/", &navigate, &[]).status, 200);
+}
+
+#[test]
+fn an_origin_is_scheme_name_and_port() {
+    let server = Server::with(&["--allow-host", "box.lan"]);
+    let port = server.address.port();
+    let ask = |method: &str, host: &str, origin: &str| {
+        let headers = [("Host", host), ("Origin", origin)];
+        server.request(method, "/interrupt", &headers, b"{}").status
+    };
+    let own = format!("127.0.0.1:{port}");
+    for (host, origin, want) in [
+        (&*own, format!("http://127.0.0.1:{port}"), 200),
+        (&own, "http://127.0.0.1".to_owned(), 403),
+        (&own, format!("https://127.0.0.1:{port}"), 403),
+        (&own, format!("http://127.0.0.1:{}", port ^ 1), 403),
+        ("127.0.0.1", "http://127.0.0.1:9".to_owned(), 403),
+        (
+            &format!("localhost:{port}"),
+            "http://localhost".to_owned(),
+            403,
+        ),
+        (
+            &format!("192.168.7.7:{port}"),
+            "http://192.168.7.7".to_owned(),
+            403,
+        ),
+        // A proxy in front, with TLS, that passes the name on or does not.
+        ("box.lan", "https://box.lan".to_owned(), 200),
+        (&own, "https://box.lan".to_owned(), 200),
+        (&own, "https://box.lan:8443".to_owned(), 403),
+    ] {
+        assert_eq!(ask("POST", host, &origin), want, "{host} {origin}");
+    }
+    let evil = [("Origin", "http://127.0.0.1")];
+    assert!(Socket::try_open(server.address, "/ws?clientId=x", &evil).is_err());
+}
+
+#[test]
+fn a_request_must_name_its_host() {
+    let server = Server::start();
+    let raw = |text: &str| {
+        let answer = server.connect().raw(text.as_bytes());
+        answer.expect("the server answers").status
+    };
+    assert_eq!(raw("GET /prompt HTTP/1.1\r\n\r\n"), 400);
+    assert_eq!(
+        raw("POST /free HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"),
+        400
+    );
+    let two = "GET /prompt HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n";
+    assert_eq!(raw(two), 400);
+    assert_eq!(raw("GET /prompt HTTP/1.1\r\nHost: localhost\r\n\r\n"), 200);
+    // The protocol before had no such header.
+    assert_eq!(raw("GET /prompt HTTP/1.0\r\n\r\n"), 200);
 }
 
 #[test]
@@ -185,4 +269,79 @@ fn names_from_elsewhere_cannot_write_lines_of_the_log() {
     assert!(log.contains("forged line"), "{log}");
     assert!(!log.lines().any(|line| line.starts_with("forged")), "{log}");
     assert!(!log.contains('\u{1b}') && !log.contains('\r'), "{log:?}");
+}
+
+/// A link that leads out of a folder says nothing about where it leads.
+#[cfg(unix)]
+#[test]
+fn sizes_and_times_behind_links_are_not_told() {
+    use std::os::unix::fs::symlink;
+    let server = Server::start();
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().join("secret.safetensors");
+    std::fs::write(&secret, vec![7; 43_217]).unwrap();
+    let old = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_234_567_890);
+    let file = std::fs::File::options().write(true).open(&secret).unwrap();
+    file.set_modified(old).unwrap();
+    let folder = |name: &str| {
+        let path = server.base.join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    };
+    let user = folder("user/default/notes");
+    std::fs::write(user.join("own.json"), "{}").unwrap();
+    symlink(&secret, user.join("link.json")).unwrap();
+    symlink(outside.path(), user.join("folder")).unwrap();
+    symlink(user.join("own.json"), user.join("inside.json")).unwrap();
+    symlink(outside.path().join("nothing"), user.join("nothing.json")).unwrap();
+    let loras = folder("models/loras");
+    std::fs::write(loras.join("own.safetensors"), "x").unwrap();
+    symlink(&secret, loras.join("link.safetensors")).unwrap();
+    symlink(outside.path(), loras.join("folder")).unwrap();
+    for name in ["input", "output", "temp"] {
+        let path = folder(name);
+        std::fs::write(path.join("own.png"), "x").unwrap();
+        symlink(&secret, path.join("link.png")).unwrap();
+    }
+    for path in [
+        "/userdata?dir=notes&recurse=true&full_info=true",
+        "/userdata?dir=notes&recurse=true",
+        "/v2/userdata?path=notes",
+        "/v2/userdata",
+        "/userdata/notes%2Flink.json",
+        "/experiment/models/loras",
+        "/internal/files/input",
+        "/internal/files/output",
+        "/internal/files/temp",
+        "/view?filename=link.png",
+        "/view?filename=link.png&preview=webp",
+        "/view?filename=link.png&type=input&channel=a",
+        "/view_metadata/loras?filename=link.safetensors",
+    ] {
+        let answer = server.get(path);
+        let told = format!("{:?} {}", answer.headers, answer.text());
+        for fact in ["43217", "1234567890", "13 Feb 2009"] {
+            assert!(!told.contains(fact), "{path}: {told}");
+        }
+    }
+    let list = server.get("/userdata?dir=notes&full_info=true").json();
+    let names: Vec<_> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| &e["path"])
+        .collect();
+    assert_eq!(names, ["inside.json", "own.json"]);
+    // Linked models are there to be used.
+    let list = server.get("/experiment/models/loras").json();
+    let of = |name: &str| {
+        let all = list.as_array().unwrap();
+        all.iter().find(|e| e["name"] == name).cloned().unwrap()
+    };
+    assert_eq!(of("own.safetensors")["size"], 1);
+    for name in ["link.safetensors", "folder/secret.safetensors"] {
+        assert!(of(name)["size"].is_null() && of(name)["modified"].is_null());
+    }
+    let files = server.get("/internal/files/input").json();
+    assert_eq!(files, json!(["own.png"]));
 }

@@ -5,6 +5,8 @@
     reason = "an answer without the expected part is a failed test"
 )]
 
+mod bodies;
+mod disk;
 mod events;
 mod exposure;
 mod memory_admission;
@@ -31,5 +33,6 @@ mod sockets;
 mod specs;
 mod starter;
 mod startup;
+mod token;
 mod weights;
 mod workflow_files;

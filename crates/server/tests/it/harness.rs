@@ -125,6 +125,7 @@ fn build(
         dirs: dirs.clone(),
         folders,
         logs: LogRing::default(),
+        free_memory: Arc::new(|| None),
     });
     Rig {
         app,
