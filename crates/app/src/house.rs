@@ -72,6 +72,7 @@ impl House {
         resources.insert((*self.dirs).clone());
         resources.insert(self.folders.clone());
         resources.insert(Saver::new());
+        resources.insert(crate::memory_guard::memory_guard());
         resources.insert(SaveOptions {
             disable_metadata: settings.disable_metadata,
         });

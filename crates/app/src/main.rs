@@ -10,6 +10,7 @@ mod http_client;
 mod layers;
 mod logging;
 mod memory;
+mod memory_guard;
 mod memory_room;
 mod memory_table;
 mod nodes;

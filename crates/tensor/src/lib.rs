@@ -44,7 +44,10 @@ pub use error::{Result, TensorError};
 pub use recycle::free_spare_memory;
 pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;
-pub use room::{available as available_memory, total as total_memory};
+pub use room::{
+    Claim as MemoryClaim, NoRoom, available as available_memory, claim as claim_memory,
+    total as total_memory,
+};
 pub use safetensors::{SafeTensors, SafeTensorsError};
 pub use stored::Stored;
 pub use tensor::{MAX_ELEMENTS, Tensor, element_count, ensure_room};

@@ -96,9 +96,8 @@ impl PositionedFile {
         if at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if crate::room::missing(len).is_some() {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
+        // Counted until all of it was read.
+        let _claim = crate::room::claim(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut bytes = read_buffer::take(usize::try_from(len).map_err(io::Error::other)?);
         if bytes.len() < TWO_READERS {
             self.read_exact_at(&mut bytes, at)?;

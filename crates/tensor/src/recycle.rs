@@ -89,6 +89,13 @@ pub fn free_spare_memory() -> u64 {
     bytes
 }
 
+/// As [`free_spare_memory`], with the free pages inside the heap, however few: for when memory is short.
+pub(crate) fn free_all() {
+    free_spare_memory();
+    DROPPED.store(0, Ordering::Relaxed);
+    crate::pages::trim_heap();
+}
+
 /// Bytes of weights that were dropped since the heap was trimmed.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 

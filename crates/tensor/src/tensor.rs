@@ -7,7 +7,7 @@ use crate::device::{Allocation, Device, count_copy};
 use crate::error::{Result, TensorError};
 use crate::pages;
 use crate::recycle;
-use crate::room;
+use crate::room::{self, Claim};
 
 /// Most elements one tensor may have (32 GiB of f32): a hostile size in a workflow becomes an error, not an abort.
 pub const MAX_ELEMENTS: usize = 1 << 33;
@@ -108,19 +108,15 @@ fn bytes_of(elements: usize) -> u64 {
 /// Refuses a shape for which this machine has no memory now. Tensors ask themselves; this is for code that gathers the
 /// elements of a large one in storage of its own.
 pub fn ensure_room(shape: &[usize]) -> Result<()> {
-    let bytes = bytes_of(element_count(shape)?);
-    let missing = match room::missing(bytes) {
-        // What is only kept for later is better used now.
-        Some(missing) if recycle::free_spare_memory() < missing => Some(missing),
-        _ => None,
-    };
-    match missing {
-        None => Ok(()),
-        Some(missing) => Err(TensorError::NoMemory {
-            shape: shape.to_vec(),
-            missing,
-        }),
-    }
+    claim_room(shape).map(drop)
+}
+
+/// Memory for the elements of a shape.
+fn claim_room(shape: &[usize]) -> Result<Claim> {
+    room::claim(bytes_of(element_count(shape)?)).map_err(|refused| TensorError::NoMemory {
+        shape: shape.to_vec(),
+        missing: refused.missing,
+    })
 }
 
 /// Refuses two devices.
@@ -155,9 +151,6 @@ impl Tensor {
                 expected,
                 actual: data.len(),
             });
-        }
-        if let Some(missing) = room::missing_after(bytes_of(expected)) {
-            return Err(TensorError::NoMemory { shape, missing });
         }
         Ok(Self {
             shape,

@@ -263,9 +263,8 @@ impl Pickle {
         let sizes = || view.shape.iter().zip(&view.strides);
         let last: u64 = sizes().map(|(&n, &stride)| (n as u64 - 1) * stride).sum();
         let span = self.file.read_range(start, (last + 1) * size as u64)?;
-        if crate::room::missing((count * size) as u64).is_some() {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
+        let wanted = (count * size) as u64;
+        let _claim = crate::room::claim(wanted).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut out = Vec::with_capacity(count * size);
         let mut index = vec![0; view.shape.len()];
         let mut at = 0;
