@@ -9,6 +9,7 @@ fuzz_target!(|data: &[u8]| {
         bytes: 1 << 20,
         pixels: 1 << 20,
         frames: 100,
+        ..image::Limits::default()
     };
     if let Ok(picture) = image::decode(data, &limits) {
         let mut pixels = 0;
@@ -21,6 +22,17 @@ fuzz_target!(|data: &[u8]| {
             pixels += size;
         }
         assert!(pixels as u64 <= limits.pixels, "more pixels than allowed");
+    }
+    // Read in bands, the first frame is the same.
+    let grant = fresco_files::MemoryGuard::default();
+    let cursor = std::io::Cursor::new(data);
+    if let Ok(mut bands) = image::Bands::open(cursor, &limits, &grant) {
+        let mut rows = 0;
+        while let Ok(Some(band)) = bands.next_band() {
+            assert_eq!(band.rgb8().len(), (band.width * band.height * 3) as usize);
+            rows += band.height;
+        }
+        assert_eq!(rows, bands.height());
     }
     metadata::read_metadata(data);
 });

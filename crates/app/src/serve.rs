@@ -176,7 +176,7 @@ async fn assembled(
         dirs: house.dirs.clone(),
         folders: house.folders.clone(),
         logs,
-        free_memory: Arc::new(fresco_tensor::available_memory),
+        memory: crate::memory_guard::memory_guard(),
     });
     if !settings.quick_test {
         announce(&settings, &listeners);

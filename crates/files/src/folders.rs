@@ -723,7 +723,7 @@ mod tests {
         let found = f.browse("loras").unwrap();
         let short: Vec<_> = found
             .iter()
-            .map(|m| (m.name.as_str(), m.path_index, m.size))
+            .map(|m| (m.name.as_str(), m.path_index, m.facts.unwrap().size))
             .collect();
         assert_eq!(
             short,

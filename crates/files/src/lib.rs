@@ -41,9 +41,12 @@ pub use contain::{PathError, contain, contain_file, contain_new};
 pub use content::{Content, FilePart, Scratch};
 pub use dirs::{DirError, DirOptions, DirType, Dirs};
 pub use folders::{FolderError, Folders};
-pub use image::{DecodedImage, Frame, ImageError, Limits, decode};
+pub use image::{
+    Bands, DecodedImage, Frame, ImageError, Limits, SmallerThan, decode, decode_reduced,
+    decode_within,
+};
 pub use memory::{MemoryClaim, MemoryGuard, MemorySource, NoMemory};
 pub use metadata::read_metadata;
 pub use naming::{Batch, SaveError, Saved, Saver};
-pub use png_write::{EncodeError, Picture, Pixels, encode_apng, encode_png};
+pub use png_write::{EncodeError, Picture, Pixels, PngRows, encode_apng, encode_png};
 pub use webp_write::{WebpOptions, encode_jpeg, encode_webp, encode_webp_animation};

@@ -47,7 +47,9 @@ impl fmt::Debug for MemoryGuard {
 /// Memory that may be taken. It counts as used, beside what the kernel counts, until this is dropped; so it is dropped
 /// as soon as the memory was written to, or not wanted any more.
 #[must_use = "the memory stops counting as used when the claim is dropped"]
-pub struct MemoryClaim(#[expect(dead_code, reason = "held for its drop")] Option<Box<dyn Any + Send>>);
+pub struct MemoryClaim(
+    #[expect(dead_code, reason = "held for its drop")] Option<Box<dyn Any + Send>>,
+);
 
 /// There is not enough memory for what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

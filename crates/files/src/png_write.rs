@@ -4,6 +4,7 @@
 //! the format other programs read, and because small previews must cost next to nothing.
 
 use std::cell::RefCell;
+use std::io::{self, Write};
 
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
@@ -173,17 +174,102 @@ fn delay(ms: u32) -> (u16, u16) {
 
 fn start(picture: &Picture) -> Vec<u8> {
     let mut out = Vec::with_capacity(picture.data.len() / 2 + 1024);
+    header(&mut out, picture.width, picture.height, picture.pixels);
+    out
+}
+
+fn header(out: &mut Vec<u8>, width: u32, height: u32, pixels: Pixels) {
     out.extend(SIGNATURE);
     let mut ihdr = Vec::with_capacity(13);
-    ihdr.extend(picture.width.to_be_bytes());
-    ihdr.extend(picture.height.to_be_bytes());
-    let colour = match picture.pixels {
+    ihdr.extend(width.to_be_bytes());
+    ihdr.extend(height.to_be_bytes());
+    let colour = match pixels {
         Pixels::Rgb => 2,
         Pixels::Rgba => 6,
     };
     ihdr.extend([8, colour, 0, 0, 0]);
-    chunk(&mut out, *b"IHDR", &ihdr);
-    out
+    chunk(out, *b"IHDR", &ihdr);
+}
+
+/// Writes a picture whose rows come one after the other, as quickly as a preview.
+pub struct PngRows<W: Write> {
+    compressor: fdeflate::Compressor<ImageChunks<W>>,
+    above: Vec<u8>,
+    filtered: Vec<u8>,
+}
+
+impl<W: Write> PngRows<W> {
+    pub fn new(mut out: W, width: u32, height: u32, pixels: Pixels) -> io::Result<Self> {
+        let mut head = Vec::new();
+        header(&mut head, width, height, pixels);
+        out.write_all(&head)?;
+        let chunks = ImageChunks {
+            out,
+            data: Vec::new(),
+        };
+        Ok(Self {
+            compressor: fdeflate::Compressor::new(chunks)?,
+            above: vec![0; width as usize * pixels.channels()],
+            filtered: Vec::new(),
+        })
+    }
+
+    /// Adds whole rows.
+    pub fn rows(&mut self, data: &[u8]) -> io::Result<()> {
+        for row in data.chunks_exact(self.above.len().max(1)) {
+            self.filtered.clear();
+            self.filtered.push(2);
+            let up = row.iter().zip(&self.above).map(|(x, b)| x.wrapping_sub(*b));
+            self.filtered.extend(up);
+            self.compressor.write_data(&self.filtered)?;
+            self.above.copy_from_slice(row);
+        }
+        Ok(())
+    }
+
+    /// Ends the file. The caller has added as many rows as it promised.
+    pub fn finish(self) -> io::Result<W> {
+        let mut chunks = self.compressor.finish()?;
+        chunks.flush_chunk()?;
+        let mut end = Vec::new();
+        chunk(&mut end, *b"IEND", &[]);
+        chunks.out.write_all(&end)?;
+        Ok(chunks.out)
+    }
+}
+
+/// Puts compressed data into chunks of the file.
+struct ImageChunks<W> {
+    out: W,
+    data: Vec<u8>,
+}
+
+impl<W: Write> ImageChunks<W> {
+    const SIZE: usize = 256 << 10;
+
+    fn flush_chunk(&mut self) -> io::Result<()> {
+        if self.data.is_empty() {
+            return Ok(());
+        }
+        let mut out = Vec::with_capacity(self.data.len() + 12);
+        chunk(&mut out, *b"IDAT", &self.data);
+        self.data.clear();
+        self.out.write_all(&out)
+    }
+}
+
+impl<W: Write> Write for ImageChunks<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.data.extend(bytes);
+        if self.data.len() >= Self::SIZE {
+            self.flush_chunk()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn chunk(out: &mut Vec<u8>, kind: [u8; 4], data: &[u8]) {
@@ -496,6 +582,27 @@ mod tests {
         let one = encode_apng(&frames[..1], 41, &[], 0).unwrap();
         let names: Vec<_> = kinds(&one).into_iter().map(|c| c.0).collect();
         assert_eq!(names, ["IHDR", "IDAT", "IEND"]);
+    }
+
+    #[test]
+    fn rows_one_by_one_make_the_same_picture() {
+        for (pixels, width, height) in [(Pixels::Rgb, 301, 400), (Pixels::Rgba, 1, 7)] {
+            let size = width as usize * height as usize * pixels.channels();
+            let data: Vec<u8> = (0..size).map(|i| (i * i / 7) as u8).collect();
+            let mut writer = PngRows::new(Vec::new(), width, height, pixels).unwrap();
+            for band in data.chunks(width as usize * pixels.channels() * 3) {
+                writer.rows(band).unwrap();
+            }
+            let bytes = writer.finish().unwrap();
+            let decoded = crate::decode(&bytes, &crate::Limits::default()).unwrap();
+            assert!(!decoded.truncated);
+            let frame = decoded.first();
+            let same = match pixels {
+                Pixels::Rgb => frame.rgb8() == data,
+                Pixels::Rgba => frame.rgba8() == data,
+            };
+            assert!(same, "{pixels:?}");
+        }
     }
 
     #[test]

@@ -183,8 +183,8 @@ impl Content for BodyPart {
     }
 }
 
-/// Where a body goes while it comes in.
-struct Sink {
+/// Where a body goes while it comes in, or an answer while it is made.
+pub(crate) struct Sink {
     held: Held,
     /// Largest body.
     limit: u64,
@@ -196,7 +196,7 @@ struct Sink {
 }
 
 impl Sink {
-    fn new(bodies: &Arc<Bodies>, limit: u64) -> Self {
+    pub(crate) fn new(bodies: &Arc<Bodies>, limit: u64) -> Self {
         Self {
             held: Held {
                 of: bodies.clone(),
@@ -208,6 +208,16 @@ impl Sink {
             first: Bytes::new(),
             rest: BytesMut::new(),
             file: None,
+        }
+    }
+
+    /// Adds bytes. Not for socket threads.
+    pub(crate) fn add(&mut self, bytes: &[u8]) -> Result<(), ApiError> {
+        if self.count(bytes.len() as u64)? {
+            self.write(bytes)
+        } else {
+            self.keep(Bytes::copy_from_slice(bytes));
+            Ok(())
         }
     }
 
@@ -228,7 +238,7 @@ impl Sink {
             return Err(ApiError::later(
                 Code::BodiesFull,
                 format!(
-                    "unfinished requests of all clients take the {} MiB that --max-upload-total allows; try again when some \
+                    "requests and answers under way take the {} MiB that --max-upload-total allows; try again when some \
                      have ended",
                     bodies.most >> 20
                 ),
@@ -268,7 +278,7 @@ impl Sink {
         Ok(())
     }
 
-    fn finish(self) -> Stored {
+    pub(crate) fn finish(self) -> Stored {
         let content = match self.file {
             Some(file) => {
                 let (part, name) = file.into_part();
@@ -282,6 +292,25 @@ impl Sink {
             _held: self.held,
         }
     }
+}
+
+/// For encoders; [`sink_error`] gives back what went wrong.
+impl io::Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.add(bytes).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The answer for an error that came out of a sink.
+pub(crate) fn sink_error(error: io::Error) -> ApiError {
+    error
+        .downcast()
+        .unwrap_or_else(|e| disk_error("make the answer", &e))
 }
 
 /// Reads a body to its end and unpacks it if it is packed.
@@ -450,11 +479,7 @@ fn unpack(
         if read == 0 {
             return Ok(sink.finish());
         }
-        if sink.count(read as u64)? {
-            sink.write(&buffer[..read])?;
-        } else {
-            sink.keep(Bytes::copy_from_slice(&buffer[..read]));
-        }
+        sink.add(&buffer[..read])?;
     }
 }
 

@@ -32,6 +32,7 @@ mod outbox;
 mod outputs;
 mod packs;
 mod page;
+mod pictures;
 mod prompt;
 mod queue;
 pub mod range;
@@ -59,14 +60,13 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use fresco_engine::Engine;
-use fresco_files::{Dirs, Folders};
+use fresco_files::{Dirs, Folders, MemoryGuard};
 
 pub use config::{Config, FrontEnd, Limits, Templates, Versions};
 pub use error::{ApiError, Code};
 pub use guard::COOKIE;
 pub use hub::Hub;
 pub use logs::{LogEntry, LogRing};
-pub use memory_guard::{FreeMemory, RequestMemory};
 pub use memory_json::event_line;
 pub use metrics::Metrics;
 pub use system::REFERENCE_VERSION;
@@ -87,7 +87,8 @@ pub struct Shared {
     users: users::Users,
     throttle: throttle::Throttle,
     bodies: Arc<body::Bodies>,
-    memory: RequestMemory,
+    memory: memory_guard::RequestMemory,
+    pictures: pictures::Pictures,
     object_info: object_info::Cache,
     i18n: OnceLock<Arc<str>>,
     subgraphs: OnceLock<packs::Subgraphs>,
@@ -102,8 +103,8 @@ pub struct Parts {
     pub dirs: Arc<Dirs>,
     pub folders: Folders,
     pub logs: LogRing,
-    /// How much main memory there is; asked before a request takes much of it.
-    pub free_memory: FreeMemory,
+    /// Asked before a request takes much main memory.
+    pub memory: MemoryGuard,
 }
 
 impl App {
@@ -117,13 +118,13 @@ impl App {
             dirs,
             folders,
             logs,
-            free_memory,
+            memory,
         } = parts;
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(logs.clone().pump(Arc::downgrade(&hub)));
         }
         let bodies = body::Bodies::new(&dirs.temp, config.max_upload_total);
-        let memory = RequestMemory::new(config.limits.picture_memory, free_memory);
+        let memory = memory_guard::RequestMemory::new(config.limits.picture_memory, memory);
         let users = users::Users::load(&dirs.user, config.multi_user);
         Self(Arc::new(Shared {
             users,
@@ -137,6 +138,7 @@ impl App {
             throttle: throttle::Throttle::default(),
             bodies,
             memory,
+            pictures: pictures::Pictures::default(),
             object_info: object_info::Cache::default(),
             i18n: OnceLock::new(),
             subgraphs: OnceLock::new(),

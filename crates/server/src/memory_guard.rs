@@ -1,29 +1,24 @@
 //! Main memory that requests take while they are answered: decoded pictures, large JSON. All requests together share one
-//! limit, and none takes what the machine does not have.
+//! limit, and none takes what the machine does not have: that is asked of the guard which prompts ask too.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use fresco_files::{MemoryClaim, MemoryGuard, MemorySource, NoMemory};
+
 use crate::error::{ApiError, Code};
-
-/// Left free for everything else, as nodes leave it.
-const SPARE: u64 = 768 << 20;
-/// Less than this is not asked about: the question costs more than the memory.
-const TRIFLE: u64 = 1 << 20;
-
-/// Bytes of main memory that can be had now; none if nobody knows.
-pub type FreeMemory = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
 
 /// Hands out main memory to requests. Clones share.
 #[derive(Clone)]
-pub struct RequestMemory {
+pub(crate) struct RequestMemory {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     most: u64,
-    free: FreeMemory,
+    machine: MemoryGuard,
     taken: Mutex<u64>,
     given_back: Condvar,
 }
@@ -43,7 +38,7 @@ pub(crate) enum Short {
     /// Others have it.
     Busy { wanted: u64, most: u64 },
     /// The machine has none.
-    Machine { wanted: u64, free: u64 },
+    Machine { wanted: u64, missing: u64 },
 }
 
 impl Short {
@@ -69,25 +64,33 @@ impl Short {
                 ),
                 5,
             ),
-            Self::Machine { wanted, free } => ApiError::later(
+            Self::Machine { wanted, missing } => ApiError::later(
                 Code::NoMemory,
                 format!(
-                    "{what} takes {} MiB of memory, this machine has {} MiB left, and {} MiB of them stay free",
+                    "{what} takes {} MiB of memory, {} MiB more than this machine can spare now",
                     mib(wanted),
-                    free >> 20,
-                    SPARE >> 20
+                    mib(missing)
                 ),
                 30,
             ),
         }
     }
+
+    fn missing(self) -> u64 {
+        match self {
+            Self::Never { wanted, most } | Self::Busy { wanted, most } => {
+                wanted.saturating_sub(most).max(1)
+            }
+            Self::Machine { missing, .. } => missing,
+        }
+    }
 }
 
 impl RequestMemory {
-    pub fn new(most: u64, free: FreeMemory) -> Self {
+    pub(crate) fn new(most: u64, machine: MemoryGuard) -> Self {
         let inner = Inner {
             most,
-            free,
+            machine,
             taken: Mutex::new(0),
             given_back: Condvar::new(),
         };
@@ -106,39 +109,36 @@ impl RequestMemory {
         taken.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shortage(&self, taken: u64, wanted: u64) -> Option<Short> {
+    fn try_take(&self, taken: &mut u64, wanted: u64) -> Result<(Taken, MemoryClaim), Short> {
         let most = self.inner.most;
         if wanted > most {
-            return Some(Short::Never { wanted, most });
+            return Err(Short::Never { wanted, most });
         }
-        let sum = taken + wanted;
-        if sum > most {
-            return Some(Short::Busy { wanted, most });
+        if *taken + wanted > most {
+            return Err(Short::Busy { wanted, most });
         }
-        if wanted < TRIFLE {
-            return None;
-        }
-        // What others were given and have not written to yet still counts as free; all of it is taken off.
-        let free = (self.inner.free)()?;
-        (sum.saturating_add(SPARE) > free).then_some(Short::Machine { wanted, free })
+        let claim = self.inner.machine.claim(wanted, "a request");
+        let claim = claim.map_err(|NoMemory { missing, .. }| Short::Machine { wanted, missing })?;
+        *taken += wanted;
+        let taken = Taken {
+            of: self.clone(),
+            bytes: wanted,
+        };
+        Ok((taken, claim))
     }
 
     /// Takes memory, or says at once why not.
-    pub(crate) fn take(&self, bytes: u64) -> Result<Taken, Short> {
-        self.take_within(bytes, Duration::ZERO)
+    pub(crate) fn take(&self, bytes: u64) -> Result<(Taken, MemoryClaim), Short> {
+        self.take_until(bytes, Instant::now())
     }
 
     /// Takes memory, waiting for what others give back. Not for socket threads.
-    pub(crate) fn take_within(&self, bytes: u64, patience: Duration) -> Result<Taken, Short> {
-        let deadline = Instant::now() + patience;
+    fn take_until(&self, bytes: u64, deadline: Instant) -> Result<(Taken, MemoryClaim), Short> {
         let mut taken = self.lock();
         loop {
-            let Some(short) = self.shortage(*taken, bytes) else {
-                *taken += bytes;
-                return Ok(Taken {
-                    of: self.clone(),
-                    bytes,
-                });
+            let short = match self.try_take(&mut taken, bytes) {
+                Ok(got) => return Ok(got),
+                Err(short) => short,
             };
             let left = deadline.saturating_duration_since(Instant::now());
             // Nobody has any: waiting brings nothing.
@@ -147,6 +147,61 @@ impl RequestMemory {
             }
             let woken = self.inner.given_back.wait_timeout(taken, left);
             taken = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What one request asks, for as long as it works.
+    pub(crate) fn share(&self, patience: Duration) -> Share {
+        Share(Arc::new(Asking {
+            memory: self.clone(),
+            deadline: Instant::now() + patience,
+            held: Mutex::default(),
+            refused: Mutex::default(),
+        }))
+    }
+}
+
+/// What one request has taken; given back with the last clone.
+#[derive(Clone)]
+pub(crate) struct Share(Arc<Asking>);
+
+struct Asking {
+    memory: RequestMemory,
+    deadline: Instant,
+    held: Mutex<Vec<Taken>>,
+    refused: Mutex<Option<Short>>,
+}
+
+impl Share {
+    /// For code that asks while it works, such as decoders.
+    pub(crate) fn guard(&self) -> MemoryGuard {
+        MemoryGuard::new(self.clone())
+    }
+
+    /// Takes memory for as long as the request works.
+    pub(crate) fn take(&self, bytes: u64) -> Result<MemoryClaim, Short> {
+        let (taken, claim) = self.0.memory.take_until(bytes, self.0.deadline)?;
+        let held = self.0.held.lock();
+        held.unwrap_or_else(PoisonError::into_inner).push(taken);
+        Ok(claim)
+    }
+
+    /// Why the guard refused, if it did.
+    pub(crate) fn refused(&self) -> Option<Short> {
+        let refused = self.0.refused.lock();
+        *refused.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MemorySource for Share {
+    fn claim(&self, bytes: u64) -> Result<Box<dyn Any + Send>, u64> {
+        match self.take(bytes) {
+            Ok(claim) => Ok(Box::new(claim)),
+            Err(short) => {
+                let refused = self.0.refused.lock();
+                *refused.unwrap_or_else(PoisonError::into_inner) = Some(short);
+                Err(short.missing())
+            }
         }
     }
 }
@@ -171,40 +226,52 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn memory(most: u64, free: Option<u64>) -> RequestMemory {
-        RequestMemory::new(most, Arc::new(move || free))
+    fn memory(most: u64) -> RequestMemory {
+        RequestMemory::new(most, MemoryGuard::default())
     }
 
     #[test]
     fn all_requests_share_one_limit() {
-        let memory = memory(100 * MIB, None);
+        let memory = memory(100 * MIB);
         let first = memory.take(60 * MIB).unwrap();
-        assert!(matches!(memory.take(60 * MIB), Err(Short::Busy { .. })));
-        assert!(matches!(memory.take(101 * MIB), Err(Short::Never { .. })));
-        let second = memory.take(40 * MIB).unwrap();
+        let refused = |bytes| memory.take(bytes).err().unwrap();
+        assert!(matches!(refused(60 * MIB), Short::Busy { .. }));
+        assert!(matches!(refused(101 * MIB), Short::Never { .. }));
+        let share = memory.share(Duration::ZERO);
+        assert!(share.take(30 * MIB).is_ok());
+        let guard = share.guard();
+        assert!(guard.claim(10 * MIB, "more").is_ok());
+        assert!(guard.claim(MIB, "too much").is_err());
+        assert!(matches!(share.refused(), Some(Short::Busy { .. })));
         assert_eq!(memory.taken(), 100 * MIB);
-        drop((first, second));
+        drop((first, guard, share));
         assert_eq!(memory.taken(), 0);
     }
 
     #[test]
-    fn the_machine_keeps_some() {
-        let memory = memory(u64::MAX / 2, Some(SPARE + 100 * MIB));
-        let _first = memory.take(60 * MIB).unwrap();
-        let short = memory.take(60 * MIB).unwrap_err();
+    fn the_machine_is_asked_too() {
+        struct None;
+        impl MemorySource for None {
+            fn claim(&self, bytes: u64) -> Result<Box<dyn Any + Send>, u64> {
+                Err(bytes)
+            }
+        }
+        let memory = RequestMemory::new(100 * MIB, MemoryGuard::new(None));
+        let short = memory.take(60 * MIB).err().unwrap();
         assert!(matches!(short, Short::Machine { .. }), "{short:?}");
         assert_eq!(short.for_request("a picture").status(), 503);
-        memory.take(40 * MIB).unwrap();
+        assert_eq!(memory.taken(), 0);
     }
 
     #[test]
     fn whoever_waits_gets_what_others_give_back() {
-        let memory = memory(100 * MIB, None);
+        let memory = memory(100 * MIB);
         let first = memory.take(80 * MIB).unwrap();
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| memory.take_within(80 * MIB, Duration::from_secs(60)));
+            let share = memory.share(Duration::from_secs(60));
+            let waits = scope.spawn(move || share.take(80 * MIB).is_ok());
             drop(first);
-            assert!(waits.join().unwrap().is_ok());
+            assert!(waits.join().unwrap());
         });
         assert_eq!(memory.taken(), 0);
     }

@@ -213,6 +213,18 @@ impl Metrics {
         );
         page.sample("fresco_request_memory_bytes", "", held.memory as f64);
         page.family(
+            "fresco_pictures_total",
+            "counter",
+            "Pieces of work on pictures for requests, and results given again.",
+        );
+        for (outcome, count) in [("made", held.made), ("repeated", held.repeated)] {
+            page.sample(
+                "fresco_pictures_total",
+                &format!("{{outcome=\"{outcome}\"}}"),
+                count as f64,
+            );
+        }
+        page.family(
             "process_uptime_seconds",
             "gauge",
             "Seconds since the server started.",
@@ -230,12 +242,14 @@ impl Metrics {
     }
 }
 
-/// What requests hold now.
+/// What requests hold now, and what was made for them.
 #[derive(Default)]
 struct Held {
     body_memory: u64,
     body_disk: u64,
     memory: u64,
+    made: u64,
+    repeated: u64,
 }
 
 struct Page(String);
@@ -269,6 +283,8 @@ pub(crate) async fn get(request: Request) -> Answer {
         body_memory,
         body_disk,
         memory: app.memory.taken(),
+        made: app.pictures.made.load(Relaxed),
+        repeated: app.pictures.repeated.load(Relaxed),
     };
     let text = app.metrics.render(app.engine.remaining(), &held);
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

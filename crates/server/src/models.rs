@@ -1,14 +1,21 @@
 //! Model listings, metadata and previews.
 
-use axum::http::{HeaderValue, StatusCode};
+use std::io::Cursor;
+
+use axum::http::StatusCode;
 use fresco_files::safetensors::{self, METADATA_LIMIT, Preview};
-use fresco_files::{Limits as ImageLimits, Picture, Pixels, WebpOptions, decode, encode_webp};
+use fresco_files::{
+    ImageError, Picture, Pixels, SmallerThan, WebpOptions, decode_reduced, encode_webp,
+};
 use fresco_graph::{Value, json, map};
 
+use crate::App;
 use crate::error::ApiError;
+use crate::pictures::{self, Desk, Encoded, Key};
 use crate::request::Request;
 use crate::response;
-use crate::route::{Answer, blocking, rendering};
+use crate::route::{Answer, blocking};
+use crate::static_files;
 
 fn strings<T: AsRef<str>>(list: impl IntoIterator<Item = T>) -> Value {
     list.into_iter()
@@ -126,38 +133,71 @@ pub(crate) async fn preview(request: Request) -> Answer {
     if !app.folders.is_type(&folder) {
         return Err(ApiError::NOT_FOUND);
     }
-    let limits = ImageLimits {
-        pixels: app.config.limits.pixels,
-        ..ImageLimits::default()
+    let shared = app.clone();
+    let picture = pictures::work(&app, move |desk| {
+        cover(&shared, desk, &folder, index, &name)
+    });
+    let picture = picture.await?;
+    Ok(response::bytes(
+        StatusCode::OK,
+        picture.kind(),
+        picture.bytes,
+    ))
+}
+
+/// Pixels of a preview: it is shown on a card.
+const COVER: SmallerThan = SmallerThan {
+    pixels: 1 << 22,
+    edge: 8192,
+};
+
+fn cover(
+    app: &App,
+    desk: &Desk,
+    folder: &str,
+    index: usize,
+    name: &str,
+) -> Result<Encoded, ApiError> {
+    let roots = app.folders.roots(folder).unwrap_or_default();
+    let root = roots.get(index).ok_or(ApiError::NOT_FOUND)?;
+    let found = safetensors::preview(root, name).ok_or(ApiError::NOT_FOUND)?;
+    let guard = desk.share.guard();
+    let (key, frame) = match found {
+        Preview::File(path) => {
+            let file = desk.open(&path)?;
+            let meta = file.metadata().map_err(|_| ApiError::NOT_FOUND)?;
+            let key = Key {
+                path,
+                version: static_files::version(&meta),
+                form: "cover".to_owned(),
+            };
+            if let Some(known) = app.pictures.remembered(&key) {
+                return Ok(known);
+            }
+            (Some(key), decode_reduced(file, &desk.limits, &guard, COVER))
+        }
+        Preview::Bytes(bytes) => (
+            None,
+            decode_reduced(Cursor::new(bytes), &desk.limits, &guard, COVER),
+        ),
     };
-    let picture = rendering(move || {
-        let roots = app.folders.roots(&folder)?;
-        let bytes = match safetensors::preview(roots.get(index)?, &name)? {
-            Preview::File(path) => std::fs::read(path).ok()?,
-            Preview::Bytes(bytes) => bytes,
-        };
-        let decoded = decode(&bytes, &limits).ok()?;
-        let frame = decoded.first();
-        let pixels = if frame.has_alpha() {
-            Pixels::Rgba
-        } else {
-            Pixels::Rgb
-        };
-        let data = if frame.has_alpha() {
-            frame.rgba8()
-        } else {
-            frame.rgb8().to_vec()
-        };
-        let picture = Picture::new(frame.width, frame.height, pixels, &data).ok()?;
-        encode_webp(&picture, WebpOptions::default()).ok()
-    })
-    .await?;
-    match picture {
-        Some(bytes) => Ok(response::bytes(
-            StatusCode::OK,
-            HeaderValue::from_static("image/webp"),
-            bytes,
-        )),
-        None => Err(ApiError::NOT_FOUND),
+    let frame = frame.map_err(|e| match e {
+        ImageError::NoMemory(_) | ImageError::TooSlow => desk.refusal(&e),
+        _ => ApiError::NOT_FOUND,
+    })?;
+    let (pixels, data) = if frame.has_alpha() {
+        (Pixels::Rgba, frame.rgba8())
+    } else {
+        (Pixels::Rgb, frame.rgb8().to_vec())
+    };
+    let picture = Picture::new(frame.width, frame.height, pixels, &data);
+    let encoded = picture.and_then(|p| encode_webp(&p, WebpOptions::default()));
+    let encoded = Encoded {
+        kind: "image/webp",
+        bytes: encoded.map_err(|_| ApiError::NOT_FOUND)?.into(),
+    };
+    if let Some(key) = key {
+        app.pictures.remember(key, &encoded);
     }
+    Ok(encoded)
 }

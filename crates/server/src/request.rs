@@ -13,7 +13,7 @@ use crate::error::{ApiError, Code, disk_error};
 use crate::route::blocking;
 
 /// A value takes about so many times the bytes of its text.
-const JSON_GROWS: u64 = 8;
+pub(crate) const JSON_GROWS: u64 = 8;
 
 /// What handlers get.
 pub(crate) struct Request {

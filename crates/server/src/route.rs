@@ -4,7 +4,6 @@ use std::pin::Pin;
 
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use tokio::sync::Semaphore;
 
 use crate::App;
 use crate::error::{ApiError, raised};
@@ -67,23 +66,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|e| ApiError::trouble(format!("a background task failed: {e}")))
-}
-
-/// Pictures that are decoded at the same time. The largest allowed ones take some gigabytes while they are.
-static RENDERING: Semaphore = Semaphore::const_new(2);
-
-/// As [`blocking`], for work that decodes pictures: the rest waits, so that a page of thumbnails cannot take all memory.
-pub(crate) async fn rendering<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let place = RENDERING.acquire().await;
-    let place = place.map_err(|e| ApiError::trouble(e.to_string()))?;
-    // The place goes with the work, which runs on when the client leaves.
-    blocking(move || {
-        let _place = place;
-        work()
-    })
-    .await
 }
 
 /// Parameters are decoded after matching, so an encoded slash stays inside its segment.
@@ -202,17 +184,6 @@ fn finish(answer: Answer, path: &str) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn pictures_wait_for_their_turn() {
-        use futures_util::FutureExt as _;
-        let all = RENDERING.acquire_many(2).await.unwrap();
-        let mut work = Box::pin(rendering(|| 5));
-        assert!(work.as_mut().now_or_never().is_none());
-        assert_eq!(RENDERING.available_permits(), 0);
-        drop(all);
-        assert_eq!(work.await.unwrap(), 5);
-    }
 
     #[test]
     fn patterns() {

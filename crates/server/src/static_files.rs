@@ -17,6 +17,7 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeekExt, ReadBuf};
 
 use crate::App;
+use crate::body::{BodyPart, Stored};
 use crate::config::{FrontEnd, Templates};
 use crate::error::ApiError;
 use crate::page;
@@ -82,7 +83,11 @@ pub(crate) async fn file(path: &Path, headers: &HeaderMap, kind: &str) -> Answer
                         .map_err(gone)?;
                     Body::from(content)
                 } else {
-                    Body::new(FileBody { file, left: length })
+                    Body::new(FileBody {
+                        file,
+                        left: length,
+                        _of: None,
+                    })
                 };
                 let mut answer = Response::new(body);
                 *answer.status_mut() = status;
@@ -161,6 +166,32 @@ fn wanted(headers: &HeaderMap, etag: &str, date: &str, size: u64) -> Range {
 struct FileBody {
     file: tokio::fs::File,
     left: u64,
+    /// What the file belongs to.
+    _of: Option<Stored>,
+}
+
+/// An answer that was made on disk; it is gone when it was sent.
+pub(crate) async fn made(stored: Stored, kind: HeaderValue) -> Answer {
+    if let Some(bytes) = stored.in_memory() {
+        return Ok(response::bytes(StatusCode::OK, kind, bytes.clone()));
+    }
+    let failed = |e: io::Error| ApiError::trouble(format!("cannot read the answer back: {e}"));
+    let BodyPart::Disk(part) = stored.whole() else {
+        return Err(ApiError::trouble("the answer is nowhere"));
+    };
+    let mut file = tokio::fs::File::from_std(part.file.try_clone().map_err(failed)?);
+    file.seek(io::SeekFrom::Start(part.start))
+        .await
+        .map_err(failed)?;
+    let mut answer = Response::new(Body::new(FileBody {
+        file,
+        left: part.size,
+        _of: Some(stored),
+    }));
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, kind);
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.size));
+    Ok(answer)
 }
 
 impl http_body::Body for FileBody {

@@ -1,5 +1,6 @@
 //! `/upload/image` and `/upload/mask`.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use axum::http::{StatusCode, header};
@@ -8,16 +9,17 @@ use fresco_files::png_write::LEVEL_SAVE;
 use fresco_files::upload::{UploadError, store_upload};
 use fresco_files::{
     Content, DirType, Dirs, ImageError, Limits as ImageLimits, PathError, Picture, Pixels,
-    WebpOptions, annotated, contain_file, decode, encode_jpeg, encode_png, encode_webp,
+    WebpOptions, annotated, contain_file, decode_within, encode_jpeg, encode_png, encode_webp,
 };
 use fresco_graph::{Value, json, map};
 
 use crate::body::{BodyPart, Stored};
 use crate::error::{ApiError, Code, disk_error};
 use crate::multipart::{self, FileSource, MultipartError, Section};
+use crate::pictures::{self, Desk};
 use crate::request::Request;
 use crate::response;
-use crate::route::{Answer, blocking, rendering};
+use crate::route::{Answer, blocking};
 
 /// Longest text field of a form.
 const MAX_FIELD: u64 = 64 << 10;
@@ -108,16 +110,12 @@ pub(crate) async fn image(mut request: Request) -> Answer {
 pub(crate) async fn mask(mut request: Request) -> Answer {
     let form = form(&mut request).await?;
     let dirs = request.app.dirs.clone();
-    let limits = ImageLimits {
-        pixels: request.app.config.limits.pixels,
-        ..ImageLimits::default()
-    };
-    rendering(move || {
+    pictures::work(&request.app, move |desk| {
         let original = original(&dirs, form.original.as_deref())?;
-        let content = combine(&original, &form, &limits)?;
+        let content = combine(&original, &form, desk)?;
         place(&dirs, &form, &&content[..])
     })
-    .await?
+    .await
 }
 
 fn place(dirs: &Dirs, form: &Form, content: &dyn Content) -> Answer {
@@ -168,27 +166,32 @@ fn original(dirs: &Dirs, reference: Option<&str>) -> Result<PathBuf, ApiError> {
     })
 }
 
-pub(crate) fn image_error(error: &ImageError) -> ApiError {
-    match error {
-        ImageError::TooManyPixels { .. }
-        | ImageError::TooLarge { .. }
-        | ImageError::TooManyFrames { .. } => {
-            ApiError::coded(Code::TooManyPixels, error.to_string())
-        }
-        _ => ApiError::trouble(error.to_string()),
-    }
-}
+/// What combining and encoding take for a pixel: both in one, the filtered rows, and what they are packed to.
+const COMBINING: u64 = 12;
 
-fn combine(original: &Path, form: &Form, limits: &ImageLimits) -> Result<Vec<u8>, ApiError> {
+fn combine(original: &Path, form: &Form, desk: &Desk) -> Result<Vec<u8>, ApiError> {
     let unreadable = |e: ImageError| match &e {
-        ImageError::TooManyPixels { .. } => image_error(&e),
-        _ => ApiError::coded(Code::BadUpload, e.to_string()),
+        ImageError::Corrupt { .. }
+        | ImageError::Unsupported { .. }
+        | ImageError::UnknownFormat
+        | ImageError::Empty => ApiError::coded(Code::BadUpload, e.to_string()),
+        _ => desk.refusal(&e),
     };
-    let bytes = std::fs::read(original).map_err(|_| ApiError::NOT_FOUND)?;
-    let base = decode(&bytes, limits).map_err(unreadable)?;
+    let limits = ImageLimits {
+        first_only: true,
+        ..desk.limits
+    };
+    let guard = desk.share.guard();
+    let mut file = desk.open(original)?;
+    let size = file.metadata().map_err(|_| ApiError::NOT_FOUND)?.len();
+    let _files = desk.take(size + form.data.size())?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)
+        .map_err(|_| ApiError::NOT_FOUND)?;
+    let base = decode_within(&bytes, &limits, &guard).map_err(unreadable)?;
     let data = form.data.load();
     let data = data.map_err(|e| disk_error("read the request body back", &e))?;
-    let mask = decode(&data, limits).map_err(unreadable)?;
+    let mask = decode_within(&data, &limits, &guard).map_err(unreadable)?;
     let (frame, alpha) = (base.first(), mask.first());
     if (frame.width, frame.height) != (alpha.width, alpha.height) {
         let text = format!(
@@ -197,6 +200,8 @@ fn combine(original: &Path, form: &Form, limits: &ImageLimits) -> Result<Vec<u8>
         );
         return Err(ApiError::coded(Code::BadUpload, text));
     }
+    let size = u64::from(frame.width) * u64::from(frame.height);
+    let _combining = desk.take(size * COMBINING)?;
     let mut pixels = frame.rgba8();
     match alpha.alpha8() {
         Some(mask) => pixels

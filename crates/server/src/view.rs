@@ -4,19 +4,20 @@ use std::path::{Path, PathBuf};
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use fresco_files::png_write::LEVEL_PREVIEW;
 use fresco_files::{
-    DirType, Dirs, EncodeError, Frame, Limits as ImageLimits, PathError, Picture, Pixels,
-    WebpOptions, annotated, contain, contain_file, decode, encode_jpeg, encode_png, encode_webp,
-    mime,
+    Bands, DirType, Dirs, EncodeError, Frame, ImageError, PathError, Picture, Pixels, PngRows,
+    SmallerThan, WebpOptions, annotated, contain, contain_file, decode_reduced, encode_jpeg,
+    encode_webp, mime,
 };
 
+use crate::App;
+use crate::body::{Sink, Stored, sink_error};
 use crate::error::{ApiError, Code};
+use crate::pictures::{self, Desk, Encoded, Key};
 use crate::request::Request;
 use crate::response::{self, disposition};
-use crate::route::{Answer, rendering};
+use crate::route::Answer;
 use crate::static_files;
-use crate::upload::image_error;
 
 /// What is shown of the file.
 enum Form {
@@ -97,16 +98,56 @@ async fn rendered(request: &Request, path: PathBuf, form: Form) -> Answer {
     let mut answer = if static_files::has_tag(request.headers(), &tag) == Some(true) {
         response::status(StatusCode::NOT_MODIFIED)
     } else {
-        let limits = ImageLimits {
-            pixels: request.app.config.limits.pixels,
-            ..ImageLimits::default()
+        let key = Key {
+            path,
+            version: static_files::version(&meta),
+            form: form.name(),
         };
-        rendering(move || render(&path, &form, &limits)).await??
+        made(&request.app, key, form).await?
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         answer.headers_mut().insert(header::ETAG, tag);
     }
     Ok(answer)
+}
+
+/// What was made of a file.
+enum Made {
+    Small(Encoded),
+    /// On disk until it was sent.
+    Large(&'static str, Stored),
+}
+
+/// The file in another form, as it was made before or made now.
+async fn made(app: &App, key: Key, form: Form) -> Answer {
+    let known = app.pictures.remembered(&key);
+    let made = if let Some(known) = known {
+        Made::Small(known)
+    } else {
+        let shared = app.clone();
+        pictures::work(app, move |desk| {
+            // Whoever waited for a place may have waited for this very picture.
+            if let Some(known) = shared.pictures.remembered(&key) {
+                return Ok(Made::Small(known));
+            }
+            let made = render(&shared, &key.path, &form, desk)?;
+            if let Made::Small(encoded) = &made {
+                shared.pictures.remember(key, encoded);
+            }
+            Ok(made)
+        })
+        .await?
+    };
+    match made {
+        Made::Small(encoded) => Ok(response::bytes(
+            StatusCode::OK,
+            encoded.kind(),
+            encoded.bytes,
+        )),
+        Made::Large(kind, stored) => {
+            static_files::made(stored, HeaderValue::from_static(kind)).await
+        }
+    }
 }
 
 fn find(request: &Request, filename: &str) -> Result<PathBuf, ApiError> {
@@ -167,51 +208,90 @@ pub(crate) fn seal(answer: &mut Response, name: &str) {
     );
 }
 
-fn render(path: &Path, form: &Form, limits: &ImageLimits) -> Answer {
-    let bytes = std::fs::read(path).map_err(|_| ApiError::NOT_FOUND)?;
-    let decoded = decode(&bytes, limits).map_err(|e| image_error(&e))?;
-    let frame = decoded.first();
-    let (kind, encoded) = match form {
-        Form::Preview {
-            jpeg: true,
-            quality,
-            ..
-        } => (
-            "image/jpeg",
-            picture(frame, false, |p| encode_jpeg(p, *quality)),
-        ),
-        Form::Preview { quality, rgb, .. } => {
-            let options = WebpOptions {
-                quality: f32::from(*quality),
-                ..WebpOptions::default()
-            };
-            (
-                "image/webp",
-                picture(frame, !rgb && frame.has_alpha(), |p| {
-                    encode_webp(p, options)
-                }),
-            )
+/// Pixels of a preview. Pictures beyond are shown smaller: no screen has more, and encoders take memory for each.
+const PREVIEW_PIXELS: u64 = 1 << 24;
+/// Longest edge that the formats of previews can have.
+const WEBP_EDGE: u32 = 16_383;
+const JPEG_EDGE: u32 = 65_535;
+/// What an encoder takes for a pixel, besides the pixel.
+const ENCODING: u64 = 8;
+
+fn render(app: &App, path: &Path, form: &Form, desk: &Desk) -> Result<Made, ApiError> {
+    let file = desk.open(path)?;
+    let (kind, stored) = match form {
+        Form::Preview { jpeg, quality, rgb } => {
+            let (kind, encoded) = preview(file, desk, *jpeg, *quality, *rgb)?;
+            if encoded.len() <= pictures::LARGEST {
+                let bytes = encoded.into();
+                return Ok(Made::Small(Encoded { kind, bytes }));
+            }
+            // Many clients that read slowly would hold many of these.
+            let mut sink = Sink::new(&app.bodies, u64::MAX);
+            sink.add(&encoded)?;
+            (kind, sink.finish())
         }
-        Form::Alpha => {
-            let mut pixels = frame.rgba8();
-            pixels.chunks_exact_mut(4).for_each(|p| p[..3].fill(0));
-            let picture = Picture::new(frame.width, frame.height, Pixels::Rgba, &pixels);
-            (
-                "image/png",
-                picture.and_then(|p| encode_png(&p, &[], LEVEL_PREVIEW)),
-            )
-        }
-        Form::Rgb | Form::Raw => (
-            "image/png",
-            picture(frame, false, |p| encode_png(p, &[], LEVEL_PREVIEW)),
-        ),
+        Form::Alpha => ("image/png", channels(app, file, desk, true)?),
+        Form::Rgb | Form::Raw => ("image/png", channels(app, file, desk, false)?),
+    };
+    Ok(match stored.in_memory() {
+        Some(bytes) => Made::Small(Encoded {
+            kind,
+            bytes: bytes.clone(),
+        }),
+        None => Made::Large(kind, stored),
+    })
+}
+
+fn preview(
+    file: std::fs::File,
+    desk: &Desk,
+    jpeg: bool,
+    quality: u8,
+    rgb: bool,
+) -> Result<(&'static str, Vec<u8>), ApiError> {
+    let wanted = SmallerThan {
+        pixels: PREVIEW_PIXELS,
+        edge: if jpeg { JPEG_EDGE } else { WEBP_EDGE },
+    };
+    let frame = decode_reduced(file, &desk.limits, &desk.share.guard(), wanted);
+    let frame = frame.map_err(|e| desk.refusal(&e))?;
+    let pixels = u64::from(frame.width) * u64::from(frame.height);
+    let _encoding = desk.take(pixels * ENCODING)?;
+    let encoded = if jpeg {
+        picture(&frame, false, |p| encode_jpeg(p, quality))
+    } else {
+        let options = WebpOptions {
+            quality: f32::from(quality),
+            ..WebpOptions::default()
+        };
+        picture(&frame, !rgb && frame.has_alpha(), |p| {
+            encode_webp(p, options)
+        })
     };
     let encoded = encoded.map_err(|e| ApiError::trouble(e.to_string()))?;
-    Ok(response::bytes(
-        StatusCode::OK,
-        HeaderValue::from_static(kind),
-        encoded,
-    ))
+    Ok((if jpeg { "image/jpeg" } else { "image/webp" }, encoded))
+}
+
+/// Colour or alpha in full size: masks are painted on it. Rows go through as they come.
+fn channels(app: &App, file: std::fs::File, desk: &Desk, alpha: bool) -> Result<Stored, ApiError> {
+    let refusal = |e: &ImageError| desk.refusal(e);
+    let bands = Bands::open(file, &desk.limits, &desk.share.guard());
+    let mut bands = bands.map_err(|e| refusal(&e))?;
+    let pixels = if alpha { Pixels::Rgba } else { Pixels::Rgb };
+    let sink = Sink::new(&app.bodies, u64::MAX);
+    let out = PngRows::new(sink, bands.width(), bands.height(), pixels);
+    let mut out = out.map_err(sink_error)?;
+    while let Some(band) = bands.next_band().map_err(|e| refusal(&e))? {
+        let done = if alpha {
+            let mut rows = band.rgba8();
+            rows.chunks_exact_mut(4).for_each(|p| p[..3].fill(0));
+            out.rows(&rows)
+        } else {
+            out.rows(band.rgb8())
+        };
+        done.map_err(sink_error)?;
+    }
+    Ok(out.finish().map_err(sink_error)?.finish())
 }
 
 fn picture(

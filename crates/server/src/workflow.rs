@@ -7,25 +7,27 @@ use fresco_graph::{Missing, Value, json, map, missing, object_info};
 use crate::App;
 use crate::error::{ApiError, Code, disk_error};
 use crate::object_info::Pinned;
-use crate::request::Request;
+use crate::pictures::{self, Desk};
+use crate::request::{JSON_GROWS, Request};
 use crate::response;
-use crate::route::{Answer, rendering};
+use crate::route::Answer;
 
 pub(crate) async fn inspect(mut request: Request) -> Answer {
     let body = request.body().await?;
     let app = request.app.clone();
     // As heavy as a picture: a large workflow takes many times its size while it is converted.
-    let text = rendering(move || {
+    let text = pictures::work(&request.app, move |desk| {
+        let _file = desk.take(body.size())?;
         let bytes = body.whole().load();
         let bytes = bytes.map_err(|e| disk_error("read the request body back", &e))?;
-        let found = understand(&app, &bytes)?;
+        let found = understand(&app, &bytes, desk)?;
         Ok::<_, ApiError>(json::to_string(&describe(&app, found)))
     })
-    .await??;
+    .await?;
     Ok(response::json_text(text))
 }
 
-fn understand(app: &App, bytes: &[u8]) -> Result<Workflow, ApiError> {
+fn understand(app: &App, bytes: &[u8], desk: &Desk) -> Result<Workflow, ApiError> {
     let refused = |text: &str| ApiError::coded(Code::BadWorkflow, text);
     if bytes.is_empty() {
         return Err(refused("the file is empty"));
@@ -48,8 +50,13 @@ fn understand(app: &App, bytes: &[u8]) -> Result<Workflow, ApiError> {
         let text = format!("{} bytes, the limit is {limit}", bytes.len());
         return Err(ApiError::coded(Code::JsonTooLarge, text));
     }
+    let room = desk
+        .share
+        .take(bytes.len() as u64 * JSON_GROWS)
+        .map_err(|short| short.for_request("reading so much JSON"))?;
     let value = json::parse_bytes(bytes)
         .map_err(|e| refused(&format!("this is neither JSON nor a picture: {e}")))?;
+    drop(room);
     ui::read(&value, &defs, &options).map_err(|e| refused(&e.to_string()))
 }
 

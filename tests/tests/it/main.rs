@@ -34,5 +34,6 @@ mod specs;
 mod starter;
 mod startup;
 mod token;
+mod views;
 mod weights;
 mod workflow_files;

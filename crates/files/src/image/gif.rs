@@ -51,6 +51,9 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Raw, ImageErro
         budget.frame(width as u32, height as u32)?;
         budget.frame(u32::from(part.width), u32::from(part.height))?;
         budget.frames -= 1;
+        // The frame; with the first one the canvas and its indices too.
+        let first = if raw.frames.is_empty() { 9 } else { 0 };
+        budget.claim(width as u32, height as u32, 4 + first)?;
         let palette = match (&part.palette, decoder.global_palette()) {
             (Some(local), _) => local.clone(),
             (None, Some(global)) => global.to_vec(),
@@ -76,7 +79,7 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Raw, ImageErro
             none => none.insert(Canvas::start(width, height, &layer, disposal, background)),
         };
         raw.frames.push(canvas.shown());
-        if raw.truncated {
+        if raw.truncated || budget.limits.first_only {
             break;
         }
     }

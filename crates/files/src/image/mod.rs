@@ -1,13 +1,22 @@
 //! Decoding picture files the way the reference sees them (it uses Pillow): modes, transparency, frames, orientation.
 //!
-//! Untrusted files are expected. Sizes are checked against [`Limits`] before memory is taken, and a file that ends early
-//! gives the picture up to there, the rest black, as long as its header is intact.
+//! Untrusted files are expected. Sizes are checked against [`Limits`] before memory is taken, memory is asked for with
+//! what the decoded samples take, and a file that ends early gives the picture up to there, the rest black, as long as its
+//! header is intact.
 
+mod bands;
 mod gif;
 mod png;
+mod reduce;
 mod still;
 mod tiff;
 mod webp;
+
+use std::time::Instant;
+
+pub use bands::{Bands, SmallerThan, decode_reduced};
+
+use crate::memory::{MemoryClaim, MemoryGuard, NoMemory};
 
 use crate::exif;
 use crate::metadata::read_metadata;
@@ -20,6 +29,10 @@ pub struct Limits {
     /// Pixels over all frames together.
     pub pixels: u64,
     pub frames: usize,
+    /// Only the first frame is wanted; further ones are not looked at.
+    pub first_only: bool,
+    /// When whoever asked has lost patience.
+    pub deadline: Option<Instant>,
 }
 
 impl Default for Limits {
@@ -28,6 +41,8 @@ impl Default for Limits {
             bytes: 1 << 30,
             pixels: 200_000_000,
             frames: 10_000,
+            first_only: false,
+            deadline: None,
         }
     }
 }
@@ -53,6 +68,12 @@ pub enum ImageError {
     },
     #[error("the picture has over {limit} frames")]
     TooManyFrames { limit: usize },
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
+    #[error("reading the picture takes too long")]
+    TooSlow,
+    #[error("the picture file cannot be read")]
+    Io(#[from] std::io::Error),
     #[error("the {format} picture is damaged: {what}")]
     Corrupt { format: &'static str, what: String },
     #[error("{format} pictures with {what} cannot be read")]
@@ -205,6 +226,22 @@ impl Frame {
         Self::new(width, height, Mode::Rgba, rgb, Some(alpha))
     }
 
+    /// Some of its rows, from the top.
+    pub fn rows(&self, from: u32, count: u32) -> Self {
+        let cut = |plane: &[u8], channels: usize| {
+            let row = self.width as usize * channels;
+            plane[from as usize * row..(from + count) as usize * row].to_vec()
+        };
+        Self {
+            width: self.width,
+            height: count,
+            mode: self.mode,
+            rgb: cut(&self.rgb, 3),
+            alpha: self.alpha.as_ref().map(|a| cut(a, 1)),
+            key_alpha: self.key_alpha.as_ref().map(|a| cut(a, 1)),
+        }
+    }
+
     fn orient(&mut self, orientation: u8) {
         if !(2..=8).contains(&orientation) {
             return;
@@ -270,6 +307,15 @@ impl DecodedImage {
 
 /// Decodes a picture file.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<DecodedImage, ImageError> {
+    decode_within(bytes, limits, &MemoryGuard::default())
+}
+
+/// As [`decode`], asking for the memory of what is decoded before it is taken.
+pub fn decode_within(
+    bytes: &[u8],
+    limits: &Limits,
+    memory: &MemoryGuard,
+) -> Result<DecodedImage, ImageError> {
     if bytes.is_empty() {
         return Err(ImageError::Empty);
     }
@@ -280,7 +326,7 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<DecodedImage, ImageError>
         });
     }
     let format = Format::guess(bytes).ok_or(ImageError::UnknownFormat)?;
-    let mut budget = Budget::new(limits);
+    let mut budget = Budget::new(limits, memory);
     let text = read_metadata(bytes);
     let raw = match format {
         Format::Png => png::decode(bytes, &mut budget)?,
@@ -293,6 +339,9 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<DecodedImage, ImageError>
     let orientation = raw.orientation(&text);
     let mut frames = raw.frames;
     for frame in &mut frames {
+        if (2..=8).contains(&orientation) {
+            budget.claim(frame.width, frame.height, 4)?;
+        }
         frame.orient(orientation);
     }
     Ok(DecodedImage {
@@ -340,19 +389,40 @@ fn raw_profile(text: &str) -> Vec<u8> {
     digits.chunks_exact(2).map(|d| d[0] << 4 | d[1]).collect()
 }
 
-/// Pixels and frames still allowed.
-struct Budget {
+/// Pixels, frames and memory still allowed.
+struct Budget<'a> {
     limits: Limits,
     pixels: u64,
     frames: usize,
+    memory: &'a MemoryGuard,
+    /// Held until all is decoded, and so written to.
+    claims: Vec<MemoryClaim>,
 }
 
-impl Budget {
-    fn new(limits: &Limits) -> Self {
+impl<'a> Budget<'a> {
+    fn new(limits: &Limits, memory: &'a MemoryGuard) -> Self {
         Self {
             limits: *limits,
             pixels: 0,
             frames: 0,
+            memory,
+            claims: Vec::new(),
+        }
+    }
+
+    /// Asks for the memory of a picture before it is taken: all that stands at the same time while it is decoded.
+    fn claim(&mut self, width: u32, height: u32, bytes_a_pixel: u64) -> Result<(), ImageError> {
+        self.on_time()?;
+        let bytes = (u64::from(width) * u64::from(height)).saturating_mul(bytes_a_pixel);
+        let what = format!("a picture of {width} x {height} pixels");
+        self.claims.push(self.memory.claim(bytes, &what)?);
+        Ok(())
+    }
+
+    fn on_time(&self) -> Result<(), ImageError> {
+        match self.limits.deadline {
+            Some(deadline) if Instant::now() > deadline => Err(ImageError::TooSlow),
+            _ => Ok(()),
         }
     }
 

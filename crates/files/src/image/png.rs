@@ -1,28 +1,149 @@
 //! PNG and animated PNG.
 
-use std::io::Cursor;
+use std::io::{BufRead, Cursor, Seek};
 
-use png::{BitDepth, BlendOp, ColorType, Decoder, DisposeOp, Info, Transformations};
+use png::{BitDepth, BlendOp, ColorType, Decoder, DisposeOp, Info, Reader, Transformations};
 
 use super::{Budget, Frame, ImageError, Mode, Raw, corrupt, grey, mix};
 
 const FORMAT: &str = "PNG";
 
+/// Bytes of the rows that are decoded at once.
+const BAND: usize = 1 << 20;
+
 pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Raw, ImageError> {
-    let mut decoder = Decoder::new(Cursor::new(bytes));
-    decoder.set_transformations(Transformations::IDENTITY);
-    // Texts are read elsewhere, with bounds; colour profiles are not used.
-    decoder.set_ignore_text_chunk(true);
-    decoder.set_ignore_iccp_chunk(true);
-    // A wrong checksum is no reason to show nothing.
-    decoder.ignore_checksums(true);
-    let mut reader = decoder.read_info().map_err(|e| corrupt(FORMAT, e))?;
-    let info = reader.info().clone();
+    let rows = Rows::open(Cursor::new(bytes))?;
+    let info = &rows.info;
     budget.frame(info.width, info.height)?;
+    let animated = info.animation_control.is_some_and(|a| a.num_frames > 0);
+    if info.interlaced || (animated && !budget.limits.first_only) {
+        return whole(rows, budget);
+    }
+    let exif = rows.exif();
+    budget.claim(info.width, info.height, rows.bytes_a_pixel())?;
+    let (frame, truncated) = rows.collect(budget)?;
+    Ok(Raw {
+        frames: vec![frame],
+        truncated,
+        exif,
+        ..Raw::default()
+    })
+}
+
+/// A picture that is decoded row by row.
+pub(super) struct Rows<R: BufRead + Seek> {
+    reader: Reader<R>,
+    pub(super) info: Info<'static>,
+    line: usize,
+    /// Rows decoded so far.
+    done: u32,
+    /// The file ended or is damaged; further rows are black.
+    pub(super) truncated: bool,
+}
+
+impl<R: BufRead + Seek> Rows<R> {
+    pub(super) fn open(from: R) -> Result<Self, ImageError> {
+        let mut decoder = Decoder::new(from);
+        decoder.set_transformations(Transformations::IDENTITY);
+        // Texts are read elsewhere, with bounds; colour profiles are not used.
+        decoder.set_ignore_text_chunk(true);
+        decoder.set_ignore_iccp_chunk(true);
+        // A wrong checksum is no reason to show nothing.
+        decoder.ignore_checksums(true);
+        let reader = decoder.read_info().map_err(|e| corrupt(FORMAT, e))?;
+        let info = reader.info().clone();
+        let line = reader
+            .output_line_size(info.width)
+            .ok_or_else(|| corrupt(FORMAT, "its size cannot be expressed"))?;
+        Ok(Self {
+            reader,
+            info,
+            line,
+            done: 0,
+            truncated: false,
+        })
+    }
+
+    pub(super) fn exif(&self) -> Option<Vec<u8>> {
+        let exif = self.info.exif_metadata.as_ref();
+        exif.map(|e| e.clone().into_owned())
+    }
+
+    /// What a decoded frame has: colour, alpha, and a second alpha for a transparent colour.
+    fn bytes_a_pixel(&self) -> u64 {
+        match (self.info.color_type, &self.info.trns) {
+            (ColorType::Grayscale | ColorType::Rgb | ColorType::Indexed, None) => 3,
+            _ => 4,
+        }
+    }
+
+    /// The next rows as a frame of their own; none after the last.
+    pub(super) fn band(&mut self) -> Option<Frame> {
+        let left = self.info.height - self.done;
+        let rows = (BAND / self.line.max(1)).clamp(1, left.max(1) as usize) as u32;
+        let rows = rows.min(left);
+        if rows == 0 {
+            return None;
+        }
+        let mut data = vec![0; self.line * rows as usize];
+        for line in data.chunks_exact_mut(self.line.max(1)) {
+            if self.truncated {
+                break;
+            }
+            match self.reader.next_row() {
+                Ok(Some(row)) => line.copy_from_slice(row.data()),
+                _ => self.truncated = true,
+            }
+        }
+        self.done += rows;
+        Some(frame(&self.info, self.info.width, rows, &data))
+    }
+
+    fn collect(mut self, budget: &Budget) -> Result<(Frame, bool), ImageError> {
+        let (width, height) = (self.info.width, self.info.height);
+        let pixels = width as usize * height as usize;
+        let Some(mut first) = self.band() else {
+            return Err(corrupt(FORMAT, "it has no pixels"));
+        };
+        first.rgb.reserve_exact(pixels * 3 - first.rgb.len());
+        for plane in [&mut first.alpha, &mut first.key_alpha]
+            .into_iter()
+            .flatten()
+        {
+            plane.reserve_exact(pixels - plane.len());
+        }
+        while let Some(band) = self.band() {
+            budget.on_time()?;
+            first.rgb.extend(band.rgb);
+            let planes = [
+                (&mut first.alpha, band.alpha),
+                (&mut first.key_alpha, band.key_alpha),
+            ];
+            for (plane, more) in planes {
+                if let (Some(plane), Some(more)) = (plane, more) {
+                    plane.extend(more);
+                }
+            }
+        }
+        first.height = height;
+        Ok((first, self.truncated))
+    }
+}
+
+/// Animations, and pictures whose rows come in another order than they are shown.
+fn whole<R: BufRead + Seek>(rows: Rows<R>, budget: &mut Budget) -> Result<Raw, ImageError> {
+    let exif = rows.exif();
+    let Rows {
+        mut reader, info, ..
+    } = rows;
     let animation = info.animation_control.filter(|a| a.num_frames > 0);
     let size = reader
         .output_buffer_size()
         .ok_or_else(|| corrupt(FORMAT, "its size cannot be expressed"))?;
+    // The samples as they are, two copies while they are converted, and the canvas of an animation.
+    let samples = (info.color_type.samples() * info.bit_depth as usize).div_ceil(8);
+    let canvas = if animation.is_some() { 8 } else { 0 };
+    budget.claim(info.width, info.height, samples as u64 + 8 + canvas)?;
     let mut buffer = vec![0; size];
     let mut raw = Raw {
         // The rows decoded before an error stay in the buffer.
@@ -31,7 +152,7 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Raw, ImageErro
     };
     let first = frame(&info, info.width, info.height, &buffer);
 
-    if let Some(animation) = animation {
+    if let Some(animation) = animation.filter(|_| !budget.limits.first_only) {
         let mut canvas = Canvas::new(&info, &first);
         // A picture before the first frame control is for programs that cannot animate; it counts as a frame too.
         let mut left = animation.num_frames as usize;
@@ -47,6 +168,7 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Raw, ImageErro
                 break;
             };
             budget.frame(info.width, info.height)?;
+            budget.claim(info.width, info.height, 4)?;
             buffer.fill(0);
             // The decoder wants room for a whole picture and uses the beginning of it.
             let shown = reader.next_frame(&mut buffer);
@@ -61,7 +183,7 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Raw, ImageErro
     } else {
         raw.frames.push(first);
     }
-    raw.exif = info.exif_metadata.map(std::borrow::Cow::into_owned);
+    raw.exif = exif;
     Ok(raw)
 }
 

@@ -32,7 +32,7 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Raw, ImageErro
             }
             Err(e) => return Err(e),
         }
-        if !decoder.more_images() {
+        if budget.limits.first_only || !decoder.more_images() {
             break;
         }
         if decoder.next_image().is_err() {
@@ -61,6 +61,9 @@ fn page(decoder: &mut Decoder<Cursor<&[u8]>>, budget: &mut Budget) -> Result<Fra
         format: FORMAT,
         what: format!("pixels of type {colour:?}"),
     };
+    // The samples as the file has them, again with fewer bits, and the frame.
+    let bits = u64::from(colour.bit_depth()) * u64::from(colour.num_samples());
+    budget.claim(width, height, 2 * bits.div_ceil(8) + 4)?;
     let orientation: Option<u8> = decoder
         .find_tag_unsigned(Tag::Orientation)
         .map_err(failed)?;
@@ -154,6 +157,9 @@ fn page(decoder: &mut Decoder<Cursor<&[u8]>>, budget: &mut Budget) -> Result<Fra
         return Err(corrupt(FORMAT, "pixels are missing"));
     }
     let mut frame = Frame::new(width, height, mode, rgb, alpha);
+    if orientation.is_some_and(|o| o > 1) {
+        budget.claim(width, height, 4)?;
+    }
     frame.orient(orientation.unwrap_or(1));
     Ok(frame)
 }

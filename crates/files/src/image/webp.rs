@@ -24,6 +24,8 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Raw, ImageErro
         animation(bytes, &features, budget, &mut raw)?;
     } else {
         budget.frame(features.width(), features.height())?;
+        // The decoder's own, what it gives, and our copy.
+        budget.claim(features.width(), features.height(), 12)?;
         let picture = Decoder::new(bytes)
             .decode()
             .ok_or_else(|| corrupt(FORMAT, "its picture cannot be decoded"))?;
@@ -56,6 +58,8 @@ fn animation(
     let has_alpha = features.has_alpha();
     budget.frame(features.width(), features.height())?;
     budget.frames -= 1;
+    // The canvas, and what a decoder of one frame takes.
+    budget.claim(features.width(), features.height(), 4 + 8)?;
     let mut canvas = vec![[0; 4]; width * height];
     let mut dispose: Option<Area> = None;
     for (kind, data) in riff_chunks(bytes).into_iter().flatten() {
@@ -63,6 +67,7 @@ fn animation(
             continue;
         }
         budget.frame(features.width(), features.height())?;
+        budget.claim(features.width(), features.height(), 4)?;
         let Some((head, body)) = data.split_at_checked(16) else {
             raw.truncated = true;
             break;
@@ -100,6 +105,9 @@ fn animation(
         let mode = if has_alpha { Mode::Rgba } else { Mode::Rgb };
         raw.frames
             .push(Frame::new(width as u32, height as u32, mode, rgb, alpha));
+        if budget.limits.first_only {
+            break;
+        }
     }
     if raw.frames.is_empty() {
         return Err(corrupt(FORMAT, "none of its frames can be decoded"));

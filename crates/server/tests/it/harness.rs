@@ -125,7 +125,7 @@ fn build(
         dirs: dirs.clone(),
         folders,
         logs: LogRing::default(),
-        free_memory: Arc::new(|| None),
+        memory: fresco_files::MemoryGuard::default(),
     });
     Rig {
         app,
