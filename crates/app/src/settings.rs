@@ -353,7 +353,7 @@ fn check_secret(open: &IpAddr, token: Option<&str>) -> Result<(), UsageError> {
 fn new_token() -> Option<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).ok()?;
-    Some(bytes.iter().map(|b| format!("{b:02x}")).collect())
+    Some(format!("{:032x}", u128::from_le_bytes(bytes)))
 }
 
 fn addresses(text: &str) -> Result<Vec<IpAddr>, UsageError> {

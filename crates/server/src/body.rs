@@ -81,7 +81,7 @@ struct Held {
 }
 
 impl Held {
-    fn to_disk(&mut self) {
+    fn free_memory(&mut self) {
         self.of.memory.fetch_sub(self.memory, Ordering::Relaxed);
         self.memory = 0;
     }
@@ -89,7 +89,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.to_disk();
+        self.free_memory();
         self.of.disk.fetch_sub(self.disk, Ordering::Relaxed);
     }
 }
@@ -274,7 +274,7 @@ impl Sink {
             file.write_all(piece).map_err(failed)?;
         }
         self.rest = BytesMut::new();
-        self.held.to_disk();
+        self.held.free_memory();
         Ok(())
     }
 

@@ -268,7 +268,7 @@ mod tests {
         let memory = memory(100 * MIB);
         let first = memory.take(80 * MIB).unwrap();
         std::thread::scope(|scope| {
-            let share = memory.share(Duration::from_secs(60));
+            let share = memory.share(Duration::from_mins(1));
             let waits = scope.spawn(move || share.take(80 * MIB).is_ok());
             drop(first);
             assert!(waits.join().unwrap());

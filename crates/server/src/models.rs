@@ -164,7 +164,7 @@ fn cover(
     let guard = desk.share.guard();
     let (key, frame) = match found {
         Preview::File(path) => {
-            let file = desk.open(&path)?;
+            let file = pictures::open(&path)?;
             let meta = file.metadata().map_err(|_| ApiError::NOT_FOUND)?;
             let key = Key {
                 path,

@@ -1,5 +1,6 @@
 //! Work on pictures for requests: a few at a time, each within a time, and the small results remembered.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -89,16 +90,15 @@ impl Pictures {
 
     /// A place to work, within the time that a request waits.
     async fn slot(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        match tokio::time::timeout(WAIT, self.slots.clone().acquire_owned()).await {
-            Ok(slot) => slot.map_err(|e| ApiError::trouble(e.to_string())),
-            Err(_) => {
-                let details = format!(
-                    "{SLOTS} pictures are read at a time, and others were before this one for {} seconds",
-                    WAIT.as_secs()
-                );
-                Err(ApiError::later(Code::PicturesBusy, details, 5))
-            }
-        }
+        let slot = tokio::time::timeout(WAIT, self.slots.clone().acquire_owned()).await;
+        let slot = slot.map_err(|_| {
+            let details = format!(
+                "{SLOTS} pictures are read at a time, and others were before this one for {} seconds",
+                WAIT.as_secs()
+            );
+            ApiError::later(Code::PicturesBusy, details, 5)
+        })?;
+        slot.map_err(|e| ApiError::trouble(e.to_string()))
     }
 
     pub(crate) fn remember(&self, key: Key, picture: &Encoded) {
@@ -151,11 +151,11 @@ impl Desk {
             .take(bytes)
             .map_err(|short| short.for_request("this picture"))
     }
+}
 
-    /// A picture's file.
-    pub(crate) fn open(&self, path: &Path) -> Result<std::fs::File, ApiError> {
-        std::fs::File::open(path).map_err(|_| ApiError::NOT_FOUND)
-    }
+/// A picture's file.
+pub(crate) fn open(path: &Path) -> Result<File, ApiError> {
+    File::open(path).map_err(|_| ApiError::NOT_FOUND)
 }
 
 fn slow() -> ApiError {

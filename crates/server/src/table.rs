@@ -110,16 +110,19 @@ routes! {
 
     Post "/upload/image" both upload::image, "Store a file in the input, temp or output folder",
         body: Some("multipart/form-data: image, type, subfolder, overwrite"),
-        answers: &[(200, "name, subfolder, type"), (400, "error"), (413, "too large")];
+        answers: &[(200, "name, subfolder, type"), (400, "error"), (413, "too large"), (503, "too many uploads at once"),
+            (507, "the disk is full")];
     Post "/upload/mask" both upload::mask, "Store a copy of a picture with the alpha of the uploaded one",
         body: Some("multipart/form-data: image, original_ref, type, subfolder, overwrite"),
-        answers: &[(200, "name, subfolder, type"), (400, "error"), (403, "outside"), (404, "no such original")];
+        answers: &[(200, "name, subfolder, type"), (400, "error"), (403, "outside"), (404, "no such original"),
+            (413, "too large"), (503, "too many at once, or not enough memory"), (507, "the disk is full")];
     Get "/view" both view::get, "A stored file, or a preview of it",
         query: &[("filename", "name, may carry [output], [input] or [temp]"), ("type", "output, input or temp"),
-            ("subfolder", "folder below the type's"), ("preview", "webp or jpeg, with ;quality"),
+            ("subfolder", "folder below the type's"), ("preview", "webp or jpeg, with ;quality; at most 16 million pixels"),
             ("channel", "rgb, a or rgba")],
         answers: &[(200, "the file"), (206, "a range of it"), (304, "unchanged"), (400, "bad name"), (403, "outside"),
-            (404, "no such file"), (416, "range outside the file")];
+            (404, "no such file"), (413, "the picture takes too much memory"), (416, "range outside the file"),
+            (503, "too many pictures at once, or not enough memory")];
 
     Get "/system_stats" both system::stats, "Versions, memory and devices",
         answers: &[(200, "system, devices")];
@@ -136,7 +139,7 @@ routes! {
         answers: &[(200, "metadata"), (404, "none")];
     Get "/experiment/models" both models::browse_types, "Types of model folders with their places",
         answers: &[(200, "array of name, folders")];
-    Get "/experiment/models/{folder}" both models::browse, "Files of one type with sizes and times",
+    Get "/experiment/models/{folder}" both models::browse, "Files of one type with sizes and times; null for files outside the folders that are linked to",
         answers: &[(200, "array of files"), (404, "no such type")];
     Get "/experiment/models/preview/{folder}/{path_index}/{filename:.*}" both models::preview, "Preview picture of a model",
         answers: &[(200, "image/webp"), (404, "none")];
@@ -176,7 +179,8 @@ routes! {
     Post "/userdata/{file}" both userdata::post, "Store a file of the user",
         query: &[("overwrite", "false: keep an existing file"), ("full_info", "true: answer with size and times")],
         body: Some("the file"),
-        answers: &[(200, "path or description"), (400, "bad name"), (403, "outside"), (409, "exists")];
+        answers: &[(200, "path or description"), (400, "bad name"), (403, "outside"), (409, "exists"),
+            (413, "too large"), (503, "too many uploads at once"), (507, "the disk is full")];
     Delete "/userdata/{file}" both userdata::delete, "Delete a file of the user",
         answers: &[(204, "deleted"), (403, "outside"), (404, "no such file")];
     Post "/userdata/{file}/move/{dest}" both userdata::rename, "Move a file of the user",

@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(turn, Turn::After(Duration::from_secs(4)));
         throttle.right(IP, 1);
         assert_eq!(throttle.turn(IP, &digest(99), 1, later), turn);
-        let much_later = now + Duration::from_secs(60);
+        let much_later = now + Duration::from_mins(1);
         assert_eq!(throttle.turn(IP, &digest(98), 4, much_later), Turn::Now);
     }
 

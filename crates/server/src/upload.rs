@@ -182,7 +182,7 @@ fn combine(original: &Path, form: &Form, desk: &Desk) -> Result<Vec<u8>, ApiErro
         ..desk.limits
     };
     let guard = desk.share.guard();
-    let mut file = desk.open(original)?;
+    let mut file = pictures::open(original)?;
     let size = file.metadata().map_err(|_| ApiError::NOT_FOUND)?.len();
     let _files = desk.take(size + form.data.size())?;
     let mut bytes = Vec::new();

@@ -217,7 +217,7 @@ const JPEG_EDGE: u32 = 65_535;
 const ENCODING: u64 = 8;
 
 fn render(app: &App, path: &Path, form: &Form, desk: &Desk) -> Result<Made, ApiError> {
-    let file = desk.open(path)?;
+    let file = pictures::open(path)?;
     let (kind, stored) = match form {
         Form::Preview { jpeg, quality, rgb } => {
             let (kind, encoded) = preview(file, desk, *jpeg, *quality, *rgb)?;
