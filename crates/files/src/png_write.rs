@@ -217,10 +217,11 @@ impl<W: Write> PngRows<W> {
     /// Adds whole rows.
     pub fn rows(&mut self, data: &[u8]) -> io::Result<()> {
         for row in data.chunks_exact(self.above.len().max(1)) {
-            self.filtered.clear();
-            self.filtered.push(2);
-            let up = row.iter().zip(&self.above).map(|(x, b)| x.wrapping_sub(*b));
-            self.filtered.extend(up);
+            self.filtered.resize(row.len() + 1, 0);
+            self.filtered[0] = 2;
+            for ((out, x), b) in self.filtered[1..].iter_mut().zip(row).zip(&self.above) {
+                *out = x.wrapping_sub(*b);
+            }
             self.compressor.write_data(&self.filtered)?;
             self.above.copy_from_slice(row);
         }

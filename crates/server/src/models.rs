@@ -16,6 +16,7 @@ use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, blocking};
 use crate::static_files;
+use crate::view::ENCODING_ALPHA;
 
 fn strings<T: AsRef<str>>(list: impl IntoIterator<Item = T>) -> Value {
     list.into_iter()
@@ -185,6 +186,7 @@ fn cover(
         ImageError::NoMemory(_) | ImageError::TooSlow => desk.refusal(&e),
         _ => ApiError::NOT_FOUND,
     })?;
+    let _encoding = desk.take(u64::from(frame.width) * u64::from(frame.height) * ENCODING_ALPHA)?;
     let (pixels, data) = if frame.has_alpha() {
         (Pixels::Rgba, frame.rgba8())
     } else {

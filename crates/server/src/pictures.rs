@@ -22,7 +22,7 @@ const SLOTS: usize = 2;
 const WAIT: Duration = Duration::from_secs(20);
 const WAIT_FOR_MEMORY: Duration = Duration::from_secs(10);
 /// How long one picture may take. Where a decoder cannot be stopped, the client is answered and the place stays taken.
-const WORK: Duration = Duration::from_mins(1);
+const WORK: Duration = Duration::from_mins(2);
 
 /// Bytes of remembered results, of all and of one.
 const REMEMBERED: usize = 64 << 20;

@@ -198,18 +198,34 @@ impl Frame {
         self.alpha.is_some()
     }
 
+    /// The alpha that [`Frame::rgba8`] has, if it is not all opaque.
+    fn shown_alpha8(&self) -> Option<&[u8]> {
+        self.alpha.as_deref().or(self.key_alpha.as_deref())
+    }
+
+    /// Black with the alpha of [`Frame::rgba8`].
+    pub fn black_rgba8(&self) -> Vec<u8> {
+        let mut out = vec![0; self.rgb.len() / 3 * 4];
+        let pixels = out.chunks_exact_mut(4);
+        match self.shown_alpha8() {
+            Some(alpha) => pixels.zip(alpha).for_each(|(p, a)| p[3] = *a),
+            None => pixels.for_each(|p| p[3] = 255),
+        }
+        out
+    }
+
     /// Colour with alpha, opaque where there is none.
     pub fn rgba8(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.rgb.len() / 3 * 4);
-        match self.alpha.as_ref().or(self.key_alpha.as_ref()) {
+        match self.shown_alpha8() {
             Some(alpha) => {
                 for (c, a) in self.rgb.chunks_exact(3).zip(alpha) {
-                    out.extend([c[0], c[1], c[2], *a]);
+                    out.extend_from_slice(&[c[0], c[1], c[2], *a]);
                 }
             }
             None => {
                 for c in self.rgb.chunks_exact(3) {
-                    out.extend([c[0], c[1], c[2], 255]);
+                    out.extend_from_slice(&[c[0], c[1], c[2], 255]);
                 }
             }
         }

@@ -238,8 +238,13 @@ fn frame(info: &Info, width: u32, height: u32, data: &[u8]) -> Frame {
         ),
         ColorType::Rgb => (Mode::Rgb, high().collect(), None),
         ColorType::Rgba => {
-            let pixels: Vec<u8> = high().collect();
-            return Frame::from_rgba(width, height, &pixels);
+            let pixels = w * height as usize;
+            let (mut rgb, mut alpha) = (Vec::with_capacity(pixels * 3), Vec::with_capacity(pixels));
+            for p in data.chunks_exact(4 * step) {
+                rgb.extend_from_slice(&[p[0], p[step], p[2 * step]]);
+                alpha.push(p[3 * step]);
+            }
+            (Mode::Rgba, rgb, Some(alpha))
         }
         ColorType::Indexed => {
             let palette = info.palette.as_deref().unwrap_or_default();
