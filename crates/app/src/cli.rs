@@ -351,6 +351,9 @@ pub(crate) struct StoreArgs {
     /// Prompts that may wait
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) max_queue: usize,
+    /// Size of the history; beyond it (or 10,000 entries) the oldest entries go, their pictures stay
+    #[arg(long, value_name = "MB", default_value_t = 1024)]
+    pub(crate) max_history_size: u64,
 }
 
 #[derive(Args, Debug)]

@@ -67,6 +67,7 @@ pub(crate) fn serve(
     let database = database(&settings, &house.dirs);
     let limits = Limits {
         max_pending: settings.max_queue,
+        history_bytes: settings.max_history_size,
         ..Limits::default()
     };
     let store = Store::open(&database, limits)?;

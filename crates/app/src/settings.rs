@@ -253,6 +253,8 @@ pub(crate) struct ServeSettings {
     /// `None`: beside the user's files.
     pub(crate) database: Option<StorePath>,
     pub(crate) max_queue: usize,
+    /// Bytes.
+    pub(crate) max_history_size: u64,
 }
 
 impl ServeSettings {
@@ -314,6 +316,7 @@ impl ServeSettings {
             launch,
             database: store.database_url.as_deref().map(database).transpose()?,
             max_queue: store.max_queue,
+            max_history_size: store.max_history_size.saturating_mul(1 << 20),
         })
     }
 }

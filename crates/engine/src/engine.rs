@@ -386,6 +386,8 @@ impl Engine {
         let shared = &self.0.shared;
         shared.stopping.store(true, Ordering::SeqCst);
         shared.requests.close();
+        // Before the wait below, in which a service manager may lose its patience.
+        let _ = shared.store.stopping().wait();
         shared.interrupt(None);
         shared.store.wake();
         let Some(worker) = lock(&shared.thread).take() else {

@@ -1,6 +1,7 @@
 //! Queue, executor, output caches, durable store, events.
 
 mod cache;
+mod cut;
 mod dynprompt;
 mod engine;
 pub mod event;

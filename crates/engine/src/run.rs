@@ -16,6 +16,7 @@ use fresco_graph::{
 };
 
 use crate::cache::Entry;
+use crate::cut;
 use crate::dynprompt::{DynPrompt, RunNode};
 use crate::event::EventKind;
 use crate::executor::{End, Executor, RunJob, Watch};
@@ -41,6 +42,8 @@ impl From<NodeError> for Halt {
     }
 }
 
+/// Bytes of an input that an error report shows.
+pub(super) const SHOWN_BYTES: usize = 64 << 10;
 /// Below this much free memory no further node is started.
 const SPARE_MEMORY: u64 = 512 << 20;
 const ASK_MEMORY: Duration = Duration::from_millis(5);
@@ -776,15 +779,12 @@ fn guarded<T>(f: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> 
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
-/// Inputs for an error report: plain values as they are, all else in text form.
+/// Inputs for an error report, which is sent and stored: plain values as they are, all else in text form, the beginning
+/// of what is long.
 fn show_inputs(inputs: &InputLists) -> Value {
-    let shown = |v: &Value| match v {
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) => v.clone(),
-        other => fresco_graph::json::python_text(other).into(),
-    };
     let map: Map = inputs
         .iter()
-        .map(|(k, l)| (k.clone(), l.iter().map(shown).collect::<Vec<_>>().into()))
+        .map(|(name, values)| (name.clone(), cut::shown_input(values, SHOWN_BYTES)))
         .collect();
     map.into()
 }

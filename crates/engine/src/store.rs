@@ -2,8 +2,8 @@
 //!
 //! [`Store`] is a handle that sends commands; the thread in `thread` owns the database and the order of the queue.
 //! Accepted jobs and outcomes are on disk before anyone hears of them. A job is in the queue or in the history, never in
-//! both or neither, because one transaction moves it. What was running when the process died is queued again on opening,
-//! three runs at most.
+//! both or neither, because one transaction moves it. What was running when the process died is queued again on opening, to
+//! run before anything else; if the process dies again, the job is held until somebody releases it.
 //!
 //! Secrets of a job (`sensitive`) are never written; a job that runs after a restart runs without them.
 
@@ -13,9 +13,11 @@ mod history;
 mod listing;
 mod marks;
 mod ordering;
+mod outcomes;
 mod pending;
 mod record;
 mod schema;
+mod space;
 mod summary;
 mod thread;
 
@@ -43,6 +45,8 @@ pub struct Limits {
     pub max_pending: usize,
     /// Entries of the history; beyond it each new one drops the oldest.
     pub history: usize,
+    /// Bytes of the texts in the history; beyond it the oldest entries go.
+    pub history_bytes: u64,
 }
 
 impl Default for Limits {
@@ -50,6 +54,7 @@ impl Default for Limits {
         Self {
             max_pending: 100_000,
             history: 10_000,
+            history_bytes: 1 << 30,
         }
     }
 }
@@ -283,6 +288,12 @@ impl Store {
     /// Saves or, with `None`, removes one of our own settings.
     pub fn set(&self, key: &str, value: Option<&str>) -> Reply<Result<(), StoreError>> {
         self.ask(|to| Command::Set(key.into(), value.map(Into::into), to))
+    }
+
+    /// The process is about to end because somebody wants that: a job that runs now is not to blame, even if the end
+    /// comes before [`Store::close`].
+    pub fn stopping(&self) -> Reply<()> {
+        self.ask(Command::Stopping)
     }
 
     /// Ends in order: workers get [`Next::Closed`], and a job that still runs is queued again without counting the run

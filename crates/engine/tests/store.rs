@@ -95,6 +95,7 @@ fn a_full_queue_refuses_and_says_so() {
         Limits {
             max_pending: 2,
             history: 10,
+            ..Limits::default()
         },
     )
     .unwrap();
@@ -248,6 +249,7 @@ fn a_full_history_drops_its_oldest_before_it_grows() {
         Limits {
             max_pending: 100,
             history: 3,
+            ..Limits::default()
         },
     )
     .unwrap();

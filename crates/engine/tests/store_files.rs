@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fresco_engine::store::*;
-use fresco_graph::{Value, json, map};
+use fresco_graph::{Value, map};
 use store_support::*;
 
 #[test]
@@ -68,48 +68,76 @@ fn everything_accepted_survives_a_crash_in_order() {
 }
 
 #[test]
-fn a_job_that_kills_its_process_ends_as_an_error_after_three_runs() {
+fn a_job_that_kills_its_process_is_tried_once_more_alone_and_then_held() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("fresco.db");
     let store = open(&path).unwrap();
     put(&store, "killer", Priority::Auto);
     put(&store, "next", Priority::Auto);
+    assert_eq!(&*take(&store).prompt_id, "killer");
+    put(&store, "front", Priority::Front);
+    // Dropping without closing leaves the lease, as a crash does.
     drop(store);
-    for attempt in 1..=3 {
-        // Dropping without closing leaves the lease, as a crash does.
-        let store = open(&path).unwrap();
-        let job = take(&store);
-        assert_eq!((&*job.prompt_id, job.attempt), ("killer", attempt));
-    }
+
     let store = open(&path).unwrap();
-    assert_eq!(pending_ids(&store), ["next"]);
-    let entry = store
-        .history_get("killer")
-        .wait()
-        .unwrap()
-        .unwrap()
-        .unwrap();
-    assert_eq!((&*entry.status_str, entry.completed), ("error", false));
-    let messages = json::parse(&entry.messages).unwrap();
-    let [start, error] = messages.as_list().unwrap() else {
-        panic!("{messages:?}")
-    };
-    assert_eq!(start.as_list().unwrap()[0], Value::from("execution_start"));
-    let [kind, data] = error.as_list().unwrap() else {
-        panic!("{error:?}")
-    };
-    assert_eq!(*kind, Value::from("execution_error"));
-    assert!(
-        data.get("exception_message")
-            .unwrap()
-            .as_str()
-            .unwrap()
-            .contains("stopped 3 times")
+    // Before everything else, also what was put to the front meanwhile.
+    assert_eq!(pending_ids(&store), ["killer", "front", "next"]);
+    assert_eq!(
+        store.outline().wait().unwrap().unwrap().order[0],
+        "killer".into()
     );
+    let retried = take(&store);
+    assert_eq!((&*retried.prompt_id, retried.attempt), ("killer", 2));
+    drop(store);
+
+    let store = open(&path).unwrap();
+    assert_eq!(pending_ids(&store), ["front", "killer", "next"]);
+    assert!(history_ids(&store).is_empty());
+    let outline = store.outline().wait().unwrap().unwrap();
+    assert_eq!(outline.held, ["killer".into()]);
+    let [(id, reason)] = &outline.reasons[..] else {
+        panic!("{outline:?}")
+    };
+    assert_eq!(&**id, "killer");
+    assert!(reason.contains("went down 2 times"), "{reason}");
     let job = store.job("killer").wait().unwrap().unwrap().unwrap().job;
-    assert_eq!(job.status, JobStatus::Failed);
-    assert!(job.error.is_some() && job.start_time.is_some() && job.end_time.is_some());
-    assert_eq!(&*take(&store).prompt_id, "next");
+    assert_eq!((job.status, job.held), (JobStatus::Pending, true));
+    assert_eq!(job.held_reason.as_ref(), Some(reason));
+    for id in ["front", "next"] {
+        let job = take(&store);
+        assert_eq!(&*job.prompt_id, id);
+        end(&store, job.task);
+    }
+    assert!(matches!(store.next(Duration::ZERO), Next::Timeout));
+
+    let release = QueueChange {
+        release: vec!["killer".into()],
+        ..QueueChange::default()
+    };
+    let outline = store.change_queue(release).wait().unwrap().unwrap();
+    assert!(outline.held.is_empty() && outline.reasons.is_empty());
+    let job = take(&store);
+    assert_eq!((&*job.prompt_id, job.attempt), ("killer", 3));
+    drop(store);
+    // Released for one run, and that ended in the same way.
+    let store = open(&path).unwrap();
+    let outline = store.outline().wait().unwrap().unwrap();
+    assert!(outline.reasons[0].1.contains("went down 3 times"));
+}
+
+#[test]
+fn a_stop_that_was_asked_for_is_not_an_attempt_even_if_it_is_cut_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fresco.db");
+    for _ in 0..4 {
+        let store = open(&path).unwrap();
+        if store.remaining() == 0 {
+            put(&store, "long", Priority::Auto);
+        }
+        assert_eq!(take(&store).attempt, 1);
+        store.stopping().wait().unwrap();
+        // And then killed, without closing.
+    }
 }
 
 #[test]
@@ -311,13 +339,18 @@ fn version_1_databases_open() {
     let store = open(&path).unwrap();
     assert_eq!(
         pending_ids(&store),
-        ["front", "was-running", "plain", "float"]
+        ["was-running", "front", "plain", "exhausted", "float"]
     );
-    assert_eq!(history_ids(&store), ["done", "exhausted"]);
+    assert_eq!(
+        store.outline().wait().unwrap().unwrap().held,
+        ["exhausted".into()]
+    );
+    assert_eq!(history_ids(&store), ["done"]);
     assert_eq!(
         store.get("colour").wait().unwrap().unwrap().as_deref(),
         Some("blue")
     );
+    assert_eq!(take(&store).attempt, 2);
     let front = take(&store);
     assert!(
         front.prompt["1"]
@@ -329,7 +362,6 @@ fn version_1_databases_open() {
             .unwrap()
             .is_nan()
     );
-    assert_eq!(take(&store).attempt, 2);
     let done = store.history_get("done").wait().unwrap().unwrap().unwrap();
     assert_eq!(&*done.outputs, r#"{"9":{"images":[]}}"#);
 }

@@ -115,6 +115,13 @@ impl Model {
         }
     }
 
+    /// Those whose process died go first.
+    fn in_line(&self) -> Vec<&Entry> {
+        let mut entries: Vec<&Entry> = self.pending.iter().collect();
+        entries.sort_by_key(|e| e.held || e.attempts == 0);
+        entries
+    }
+
     fn record(&mut self, id: &str) {
         if self.history.len() > HISTORY {
             self.history.remove(0);
@@ -128,9 +135,8 @@ impl Model {
         let mut running = std::mem::take(&mut self.running);
         running.sort_by_key(|e| e.age);
         for mut entry in running {
-            if crashed && entry.attempts >= 3 {
-                self.record(&entry.id);
-                continue;
+            if crashed && entry.attempts >= 2 {
+                entry.held = true;
             }
             if !crashed {
                 entry.attempts -= 1;
@@ -175,6 +181,7 @@ impl World {
         let limits = Limits {
             max_pending: PENDING,
             history: HISTORY,
+            ..Limits::default()
         };
         self.store = Some(Store::open(&StorePath::File(self.path.clone()), limits).unwrap());
     }
@@ -219,8 +226,10 @@ impl World {
             Op::Take => match store.next(Duration::ZERO) {
                 Next::Job(job) => {
                     assert!(!model.paused);
-                    let first = model.pending.iter().position(|e| !e.held).unwrap();
-                    let mut entry = model.pending.remove(first);
+                    let first = model.in_line().iter().position(|e| !e.held).unwrap();
+                    let first = model.in_line()[first].age;
+                    let first = model.pending.iter().position(|e| e.age == first);
+                    let mut entry = model.pending.remove(first.unwrap());
                     entry.attempts += 1;
                     entry.task = job.task;
                     assert_eq!((&*job.prompt_id, job.attempt), (&*entry.id, entry.attempts));
@@ -347,13 +356,14 @@ impl World {
     fn check(&self) {
         let store = self.store.as_ref().unwrap();
         let queue = store.queue().wait().unwrap().unwrap();
-        let pending: Vec<_> = self.model.pending.iter().map(|e| &*e.id).collect();
+        let line = self.model.in_line();
+        let pending: Vec<_> = line.iter().map(|e| &*e.id).collect();
         assert_eq!(ids(&queue.pending), pending);
         let outline = store.outline().wait().unwrap().unwrap();
         let order: Vec<&str> = outline.order.iter().map(|id| &**id).collect();
         assert_eq!(order, pending);
         let held: Vec<&str> = outline.held.iter().map(|id| &**id).collect();
-        let expected = self.model.pending.iter().filter(|e| e.held);
+        let expected = line.iter().filter(|e| e.held);
         assert_eq!(held, expected.map(|e| &*e.id).collect::<Vec<_>>());
         assert_eq!(outline.paused, self.model.paused);
         assert_eq!(store.paused(), self.model.paused);

@@ -122,6 +122,11 @@ fn write_job(out: &mut String, job: &JobRecord) {
     field("priority", &json::to_string(&job.number));
     if job.held && job.status == JobStatus::Pending {
         field("held", "true");
+        if let Some(reason) = &job.held_reason {
+            let mut text = String::new();
+            json::write_string(&mut text, reason, false);
+            field("held_reason", &text);
+        }
     }
     let finished = !matches!(job.status, JobStatus::Pending | JobStatus::InProgress);
     // The newest front-end rejects the whole list for one job without a time.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fresco_engine::StoreError;
 use fresco_engine::store::{QueueChange, QueueOutline, QueueRecord};
-use fresco_graph::{Value, json, map};
+use fresco_graph::{Map, Value, json, map};
 
 use crate::error::{ApiError, Code};
 use crate::prompt::store_error;
@@ -152,10 +152,15 @@ fn read_change(body: &Value) -> Result<QueueChange, String> {
 
 fn wire(outline: &QueueOutline) -> Value {
     let ids = |ids: &[Arc<str>]| ids.iter().map(Value::from).collect::<Vec<_>>();
+    let reasons = outline.reasons.iter();
+    let reasons: Map = reasons
+        .map(|(id, reason)| (id.clone(), reason.into()))
+        .collect();
     map! {
         "paused" => outline.paused,
         "order" => ids(&outline.order),
         "held" => ids(&outline.held),
+        "held_reasons" => reasons,
     }
     .into()
 }

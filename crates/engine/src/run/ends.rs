@@ -5,11 +5,17 @@ use std::sync::Arc;
 
 use fresco_graph::{Map, NodeError, Value};
 
-use super::Run;
+use super::{Run, SHOWN_BYTES};
+use crate::cut;
 use crate::event::Failure;
 use crate::executor::{End, now_ms};
 use crate::memory::Unload;
 use crate::worker::calm;
+
+/// What an error report shows of a text.
+fn short(text: &str) -> String {
+    cut::text(text, SHOWN_BYTES).to_string()
+}
 
 impl Run<'_> {
     fn current_outputs(&self) -> Vec<Arc<str>> {
@@ -46,7 +52,7 @@ impl Run<'_> {
     pub(super) fn failure(&self, id: &Arc<str>, error: &NodeError, inputs: Value) -> Failure {
         let real = self.graph.real_of(&self.blamed(id));
         let class = self.top_class(&real);
-        tracing::error!(node = %id, class = %class, kind = error.kind(), "node failed: {}", error.message());
+        tracing::error!(node = %id, class = %class, kind = error.kind(), "node failed: {}", short(&error.message()));
         let mut tips = String::new();
         if matches!(error, NodeError::OutOfMemory { .. }) {
             tips.push_str("This error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked before you might have accidentally set the batch_size to a large number.");
@@ -61,11 +67,13 @@ impl Run<'_> {
             error.message()
         )];
         trace.extend(error.trace().iter().map(|t| format!("caused by: {t}\n")));
+        // A node may quote what it was given.
+        let trace = trace.iter().map(|line| short(line)).collect();
         Failure {
             class,
             node: real,
             executed: self.executed.clone(),
-            message: format!("{}\n{tips}", error.message()),
+            message: format!("{}\n{tips}", short(&error.message())),
             kind: error.kind().to_owned(),
             trace,
             inputs,

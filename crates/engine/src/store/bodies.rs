@@ -186,6 +186,17 @@ fn parse(prompt: &str, extra_data: &str, outputs: &str, exact: Option<&str>) -> 
     })
 }
 
+/// Bytes of a body's texts.
+pub(super) fn length(db: &rusqlite::Connection, seq: i64) -> rusqlite::Result<u64> {
+    db.prepare_cached(
+        "SELECT octet_length(prompt) + octet_length(extra_data) + octet_length(outputs)
+            + coalesce(octet_length(exact), 0) FROM bodies WHERE seq = ?1",
+    )?
+    .query_row([seq], |row| row.get::<_, Option<i64>>(0))
+    .optional()
+    .map(|bytes| bytes.flatten().unwrap_or(0) as u64)
+}
+
 /// Removes a body and what was stored with it.
 pub(super) fn delete(db: &rusqlite::Connection, seq: i64) -> rusqlite::Result<()> {
     db.prepare_cached("DELETE FROM bodies WHERE seq = ?1")?

@@ -5,32 +5,98 @@ use std::sync::Arc;
 use fresco_graph::{Map, Value, json, map};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::Limits;
 use super::bodies::{self, Number, read_number, text};
 use super::error::StoreError;
 use super::pending::Key;
 use super::record::{Finished, HistoryRecord};
 use super::summary::Summary;
+use crate::cut;
+
+/// Bytes of JSON that the parts of an outcome may have. SQLite refuses a value of a thousand million bytes, escapes can
+/// make a text six times as long, and whoever asks for the history gets all of it.
+const OUTCOME: Parts = parts(32 << 20, 16 << 20);
+/// What is kept of an outcome that the database refused.
+const SHORT: Parts = parts(64 << 10, 64 << 10);
+/// What is kept of one that was refused even then: that there was an end, and which.
+const BARE: Parts = parts(0, 4 << 10);
+
+#[derive(Clone, Copy)]
+struct Parts {
+    outputs: usize,
+    messages: usize,
+}
+
+const fn parts(outputs: usize, messages: usize) -> Parts {
+    Parts { outputs, messages }
+}
 
 /// An outcome as it will be written, made on the worker's thread.
 pub(super) struct EncodedOutcome {
     pub(super) summary: Summary,
-    status_str: Arc<str>,
-    completed: bool,
+    finished: Finished,
     outputs: String,
     meta: String,
     messages: String,
 }
 
 impl EncodedOutcome {
+    /// Parts that are too long to be kept are cut, with a mark that says so.
     pub(super) fn new(finished: Finished) -> Self {
+        Self::within(finished, OUTCOME)
+    }
+
+    fn within(finished: Finished, limit: Parts) -> Self {
+        let short = |map: Map| match limit.outputs {
+            0 => Map::new(),
+            bytes => cut::map_to_fit(map, bytes),
+        };
+        let finished = Finished {
+            outputs: short(finished.outputs),
+            meta: short(finished.meta),
+            messages: cut::to_fit(&finished.messages, limit.messages),
+            ..finished
+        };
+        let outputs = Value::from(finished.outputs.clone());
+        let meta = Value::from(finished.meta.clone());
         Self {
             summary: Summary::of(&finished),
-            outputs: json::to_string(&finished.outputs.into()),
-            meta: json::to_string(&finished.meta.into()),
+            outputs: json::to_string(&outputs),
+            meta: json::to_string(&meta),
             messages: json::to_string(&finished.messages),
-            status_str: finished.status_str,
-            completed: finished.completed,
+            finished,
         }
+    }
+
+    /// The same outcome with only the beginning of what is long; nothing if it is short already.
+    pub(super) fn shortened(&self) -> Option<Self> {
+        let limit = SHORT.outputs + SHORT.messages;
+        (self.bytes() > limit).then(|| Self::within(self.finished.clone(), SHORT))
+    }
+
+    /// The same outcome without what nodes have shown.
+    pub(super) fn bare(&self) -> Self {
+        Self::within(self.finished.clone(), BARE)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let error = self.summary.error.as_ref().map_or(0, String::len);
+        self.outputs.len() + self.meta.len() + self.messages.len() + error
+    }
+}
+
+/// How much the history holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) entries: usize,
+    /// Of the texts in it: prompts and outcomes.
+    pub(super) bytes: u64,
+}
+
+impl Totals {
+    fn less(&mut self, bytes: u64) {
+        self.entries = self.entries.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 
@@ -64,15 +130,15 @@ pub(super) fn failure(prompt_id: &Arc<str>, kind: &str, message: String, now: i6
     }
 }
 
-/// Moves a job from the queue to the history. Returns how the number of entries changed.
+/// Moves a job from the queue to the history. Returns how much that holds then.
 pub(super) fn record(
     db: &Connection,
     key: &Key,
     outcome: &EncodedOutcome,
-    entries: usize,
-    limit: usize,
-) -> Result<usize, StoreError> {
-    move_job(db, key, outcome, entries, limit)
+    totals: Totals,
+    limits: &Limits,
+) -> Result<Totals, StoreError> {
+    move_job(db, key, outcome, totals, limits)
         .map_err(StoreError::sql("record the outcome of a job"))
 }
 
@@ -80,9 +146,9 @@ fn move_job(
     db: &Connection,
     key: &Key,
     outcome: &EncodedOutcome,
-    mut entries: usize,
-    limit: usize,
-) -> rusqlite::Result<usize> {
+    mut totals: Totals,
+    limits: &Limits,
+) -> rusqlite::Result<Totals> {
     let queued = db
         .prepare_cached(
             "DELETE FROM jobs WHERE seq = ?1 RETURNING create_time, workflow_id, attempt",
@@ -97,31 +163,24 @@ fn move_job(
         .optional()?;
     // Already moved: the second report of an outcome changes nothing.
     let Some((create_time, workflow_id, attempt)) = queued else {
-        return Ok(entries);
+        return Ok(totals);
     };
-    while entries > limit {
-        let oldest = db
-            .prepare_cached(
-                "DELETE FROM history WHERE pos = (SELECT MIN(pos) FROM history) RETURNING seq",
-            )?
-            .query_row([], |row| row.get(0))
-            .optional()?;
-        let Some(oldest) = oldest else { break };
-        bodies::delete(db, oldest)?;
-        entries -= 1;
-    }
+    while totals.entries > limits.history && drop_oldest(db, key.seq, &mut totals)? {}
     // The same id again takes the place of its earlier entry.
     let replaced = db
-        .prepare_cached("DELETE FROM history WHERE prompt_id = ?1 RETURNING pos, seq")?
+        .prepare_cached("DELETE FROM history WHERE prompt_id = ?1 RETURNING pos, seq, bytes")?
         .query_row([&*key.prompt_id], |row| {
-            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))
+            let number = |column| row.get::<_, i64>(column);
+            Ok((number(0)?, number(1)?, number(2)?))
         })
         .optional()?;
-    if let Some((_, old)) = replaced {
+    if let Some((_, old, bytes)) = replaced {
         bodies::delete(db, old)?;
-    } else {
-        entries += 1;
+        totals.less(bytes as u64);
     }
+    let bytes = outcome.bytes() as u64 + bodies::length(db, key.seq)?;
+    totals.entries += 1;
+    totals.bytes += bytes;
     let Summary {
         status,
         start_time,
@@ -133,11 +192,11 @@ fn move_job(
     } = &outcome.summary;
     db.prepare_cached(
         "INSERT INTO history (pos, seq, number, prompt_id, status, create_time, start_time, end_time, workflow_id,
-            outputs_count, previewable_count, attempt, preview_output, error)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+            outputs_count, previewable_count, attempt, preview_output, error, bytes)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
     )?
     .execute(params![
-        replaced.map(|(pos, _)| pos),
+        replaced.map(|(pos, ..)| pos),
         key.seq,
         Number(&key.number),
         &*key.prompt_id,
@@ -151,19 +210,38 @@ fn move_job(
         attempt,
         preview_output,
         error,
+        bytes as i64,
     ])?;
     db.prepare_cached(
         "INSERT INTO results (seq, status_str, completed, outputs, meta, messages) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?
     .execute(params![
         key.seq,
-        &*outcome.status_str,
-        outcome.completed,
+        &*outcome.finished.status_str,
+        outcome.finished.completed,
         outcome.outputs,
         outcome.meta,
         outcome.messages
     ])?;
-    Ok(entries)
+    // The newest stays whatever its size: somebody waits for it.
+    while totals.bytes > limits.history_bytes && drop_oldest(db, key.seq, &mut totals)? {}
+    Ok(totals)
+}
+
+/// Removes the oldest entry, but not that of job `spared`; false if there was none to remove.
+fn drop_oldest(db: &Connection, spared: i64, totals: &mut Totals) -> rusqlite::Result<bool> {
+    let oldest = db
+        .prepare_cached(
+            "DELETE FROM history WHERE pos = (SELECT MIN(pos) FROM history WHERE seq <> ?1) RETURNING seq, bytes",
+        )?
+        .query_row([spared], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))
+        .optional()?;
+    let Some((oldest, bytes)) = oldest else {
+        return Ok(false);
+    };
+    bodies::delete(db, oldest)?;
+    totals.less(bytes as u64);
+    Ok(true)
 }
 
 const COLUMNS: &str =
@@ -236,21 +314,40 @@ pub(super) fn get(db: &Connection, prompt_id: &str) -> Result<Option<HistoryReco
         .map_err(StoreError::sql("read the history"))
 }
 
-pub(super) fn count(db: &Connection) -> Result<usize, StoreError> {
-    db.query_row("SELECT COUNT(*) FROM history", [], |row| {
-        row.get::<_, i64>(0)
-    })
-    .map(|n| n as usize)
-    .map_err(StoreError::sql("read the history"))
+pub(super) fn totals(db: &Connection) -> Result<Totals, StoreError> {
+    db.prepare_cached("SELECT COUNT(*), coalesce(SUM(bytes), 0) FROM history")
+        .and_then(|mut s| {
+            s.query_row([], |row| {
+                Ok(Totals {
+                    entries: row.get::<_, i64>(0)? as usize,
+                    bytes: row.get::<_, i64>(1)? as u64,
+                })
+            })
+        })
+        .map_err(StoreError::sql("read the history"))
 }
 
 /// Removes one entry; false if there was none.
-pub(super) fn delete(db: &Connection, prompt_id: &str) -> Result<bool, StoreError> {
-    db.prepare_cached("DELETE FROM history WHERE prompt_id = ?1 RETURNING seq")
-        .and_then(|mut s| s.query_row([prompt_id], |row| row.get(0)).optional())
-        .and_then(|seq| seq.map(|seq| bodies::delete(db, seq)).transpose())
-        .map(|deleted| deleted.is_some())
-        .map_err(StoreError::sql("delete from the history"))
+pub(super) fn delete(
+    db: &Connection,
+    prompt_id: &str,
+    totals: &mut Totals,
+) -> Result<bool, StoreError> {
+    let mut delete = || {
+        let deleted = db
+            .prepare_cached("DELETE FROM history WHERE prompt_id = ?1 RETURNING seq, bytes")?
+            .query_row([prompt_id], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))
+            })
+            .optional()?;
+        let Some((seq, bytes)) = deleted else {
+            return Ok(false);
+        };
+        bodies::delete(db, seq)?;
+        totals.less(bytes as u64);
+        Ok(true)
+    };
+    delete().map_err(StoreError::sql("delete from the history"))
 }
 
 pub(super) fn clear(db: &Connection) -> Result<(), StoreError> {

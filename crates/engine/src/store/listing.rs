@@ -1,6 +1,8 @@
 //! The queue and the job list, read from their narrow tables. What runs is known to the store thread alone and handed in
 //! as `running`, the rows of those jobs.
 
+use std::collections::BTreeSet;
+
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
@@ -25,30 +27,39 @@ fn read_queued(row: &Row) -> rusqlite::Result<(QueueRecord, i64)> {
     Ok((record, row.get(5)?))
 }
 
-pub(super) fn queue(db: &Connection, running: &[i64]) -> Result<QueueState, StoreError> {
+/// `first` are the waiting jobs that run before all others.
+pub(super) fn queue(
+    db: &Connection,
+    running: &[i64],
+    first: &BTreeSet<i64>,
+) -> Result<QueueState, StoreError> {
     let read = || -> rusqlite::Result<QueueState> {
         let mut state = QueueState::default();
+        let mut later = Vec::new();
         let mut statement =
             db.prepare_cached(&format!("SELECT {QUEUE_COLUMNS} ORDER BY {RUN_ORDER}"))?;
         for row in statement.query_map([], read_queued)? {
             let (record, seq) = row?;
             if running.contains(&seq) {
                 &mut state.running
-            } else {
+            } else if first.contains(&seq) {
                 &mut state.pending
+            } else {
+                &mut later
             }
             .push(record);
         }
+        state.pending.append(&mut later);
         Ok(state)
     };
     read().map_err(StoreError::sql("read the queue"))
 }
 
 const JOB_COLUMNS: &str = "'pending', prompt_id, number,
-    create_time, NULL, NULL, NULL, 0, 0, NULL, workflow_id, held FROM jobs j";
+    create_time, NULL, NULL, NULL, 0, 0, NULL, workflow_id, held, held_reason FROM jobs j";
 const HISTORY_COLUMNS: &str =
     "status, prompt_id, number, create_time, start_time, end_time, error, outputs_count,
-    previewable_count, preview_output, workflow_id, 0 FROM history h";
+    previewable_count, preview_output, workflow_id, 0, NULL FROM history h";
 
 fn read_job(row: &Row) -> rusqlite::Result<JobRecord> {
     let status = row.get_ref(0)?.as_str().ok().and_then(JobStatus::from_name);
@@ -66,6 +77,7 @@ fn read_job(row: &Row) -> rusqlite::Result<JobRecord> {
         preview_output: row.get(9)?,
         workflow_id: row.get(10)?,
         held: row.get(11)?,
+        held_reason: row.get(12)?,
     })
 }
 

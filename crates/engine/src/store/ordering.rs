@@ -19,6 +19,10 @@ impl State {
         QueueOutline {
             paused: self.paused,
             held: held.map(|key| key.prompt_id.clone()).collect(),
+            reasons: keys
+                .iter()
+                .filter_map(|key| Some((key.prompt_id.clone(), self.pending.reason(key)?.clone())))
+                .collect(),
             order: keys.iter().map(|key| key.prompt_id.clone()).collect(),
         }
     }
@@ -58,7 +62,7 @@ impl State {
             self.begin()?;
             self.database
                 .connection
-                .prepare_cached("UPDATE jobs SET held = ?2 WHERE seq = ?1")
+                .prepare_cached("UPDATE jobs SET held = ?2, held_reason = NULL WHERE seq = ?1")
                 .and_then(|mut s| s.execute(params![key.seq, held]))
                 .map_err(StoreError::sql("hold a job"))?;
             self.pending.set_held(&key, held);
@@ -69,7 +73,7 @@ impl State {
     /// The numbers stay, the jobs change places among them: what comes later, at the end or before all others, still
     /// goes where it would have gone.
     fn reorder(&mut self, ids: &[&str]) -> Result<(), StoreError> {
-        let now: Vec<Key> = self.pending.sorted().into_iter().cloned().collect();
+        let now: Vec<Key> = self.pending.by_key().into_iter().cloned().collect();
         let mut moved = BTreeSet::new();
         let mut then: Vec<&Key> = Vec::with_capacity(now.len());
         for id in ids {

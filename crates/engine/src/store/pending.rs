@@ -54,14 +54,29 @@ pub(super) struct Body {
     pub(super) outputs: Vec<Arc<str>>,
 }
 
+/// A waiting job as its row says it.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub(super) key: Key,
+    /// Runs in which the process died.
+    pub(super) attempts: u32,
+    pub(super) held: bool,
+    /// Why the program itself holds it.
+    pub(super) reason: Option<Arc<str>>,
+}
+
 #[derive(Default)]
 pub(super) struct Pending {
     /// Those that may run. Value: runs begun so far.
     order: BTreeMap<Key, u32>,
+    /// Those of them in whose last run the process died. They go before all others, first thing after the start, so
+    /// that no other job can be what takes the process down again.
+    retries: BTreeSet<Key>,
     /// Those that wait until they are released, kept apart so that finding the next one to run does not pass over them.
     held: BTreeMap<Key, u32>,
     /// The same jobs by id and age.
     by_id: BTreeMap<(Arc<str>, i64), Key>,
+    reasons: BTreeMap<i64, Arc<str>>,
     warm: BTreeMap<i64, Body>,
     /// Secrets of waiting jobs; never written.
     sensitive: BTreeMap<i64, Map>,
@@ -75,12 +90,29 @@ impl Pending {
     pub(super) fn insert(&mut self, key: Key, attempts: u32, held: bool) {
         self.by_id
             .insert((key.prompt_id.clone(), key.seq), key.clone());
-        let list = if held {
-            &mut self.held
-        } else {
-            &mut self.order
-        };
-        list.insert(key, attempts);
+        if held {
+            self.held.insert(key, attempts);
+            return;
+        }
+        if attempts > 0 {
+            self.retries.insert(key.clone());
+        }
+        self.order.insert(key, attempts);
+    }
+
+    /// Rows of the jobs that run before all others.
+    pub(super) fn first_rows(&self) -> BTreeSet<i64> {
+        self.retries.iter().map(|key| key.seq).collect()
+    }
+
+    /// Why the program itself holds a job.
+    pub(super) fn reason(&self, key: &Key) -> Option<&Arc<str>> {
+        self.reasons.get(&key.seq)
+    }
+
+    fn take_out(&mut self, key: &Key) -> Option<u32> {
+        self.retries.remove(key);
+        self.order.remove(key).or_else(|| self.held.remove(key))
     }
 
     pub(super) fn is_held(&self, key: &Key) -> bool {
@@ -89,8 +121,8 @@ impl Pending {
 
     /// Moves a job to those that wait for a release, or back.
     pub(super) fn set_held(&mut self, key: &Key, held: bool) {
-        let attempts = self.order.remove(key).or_else(|| self.held.remove(key));
-        if let Some(attempts) = attempts {
+        self.reasons.remove(&key.seq);
+        if let Some(attempts) = self.take_out(key) {
             self.insert(key.clone(), attempts, held);
         }
     }
@@ -98,8 +130,7 @@ impl Pending {
     /// Gives a job another number and place.
     pub(super) fn rename(&mut self, old: &Key, number: Value, place: i64) {
         let held = self.is_held(old);
-        let attempts = self.order.remove(old).or_else(|| self.held.remove(old));
-        if let Some(attempts) = attempts {
+        if let Some(attempts) = self.take_out(old) {
             let key = Key {
                 number,
                 place: Some(place),
@@ -109,10 +140,17 @@ impl Pending {
         }
     }
 
+    /// All jobs by number, place, id and age.
+    pub(super) fn by_key(&self) -> Vec<&Key> {
+        let mut keys: Vec<&Key> = self.order.keys().chain(self.held.keys()).collect();
+        keys.sort_unstable();
+        keys
+    }
+
     /// All jobs in the order in which they run, held ones where they would.
     pub(super) fn sorted(&self) -> Vec<&Key> {
         let mut keys: Vec<&Key> = self.order.keys().chain(self.held.keys()).collect();
-        keys.sort_unstable();
+        keys.sort_unstable_by_key(|key| (!self.retries.contains(*key), *key));
         keys
     }
 
@@ -130,9 +168,11 @@ impl Pending {
     }
 
     pub(super) fn first(&self) -> Option<(&Key, u32)> {
-        self.order
-            .first_key_value()
-            .map(|(key, attempts)| (key, *attempts))
+        match self.retries.first() {
+            Some(key) => self.order.get_key_value(key),
+            None => self.order.first_key_value(),
+        }
+        .map(|(key, attempts)| (key, *attempts))
     }
 
     /// The first in line among those with this id.
@@ -155,8 +195,8 @@ impl Pending {
 
     /// Takes a job out; its body if it was in memory, and its secrets.
     pub(super) fn remove(&mut self, key: &Key) -> (Option<Body>, Map) {
-        self.order.remove(key);
-        self.held.remove(key);
+        self.take_out(key);
+        self.reasons.remove(&key.seq);
         self.by_id.remove(&(key.prompt_id.clone(), key.seq));
         (
             self.warm.remove(&key.seq),
@@ -166,12 +206,17 @@ impl Pending {
 
     /// Takes the waiting jobs as the database has them. Bodies and secrets of those that stayed are kept: the secrets
     /// exist nowhere else.
-    pub(super) fn replace(&mut self, waiting: Vec<(Key, u32, bool)>) {
+    pub(super) fn replace(&mut self, waiting: Vec<Waiting>) {
         self.order.clear();
+        self.retries.clear();
         self.held.clear();
         self.by_id.clear();
-        for (key, attempts, held) in waiting {
-            self.insert(key, attempts, held);
+        self.reasons.clear();
+        for job in waiting {
+            if let Some(reason) = job.reason {
+                self.reasons.insert(job.key.seq, reason);
+            }
+            self.insert(job.key, job.attempts, job.held);
         }
         let stays: BTreeSet<i64> = self.by_id.keys().map(|(_, seq)| *seq).collect();
         self.warm.retain(|seq, _| stays.contains(seq));

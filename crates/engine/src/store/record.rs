@@ -49,7 +49,8 @@ pub struct Accepted {
 pub struct TakenJob {
     /// Names this run in [`Store::finish`](super::Store::finish).
     pub task: u64,
-    /// 1 for the first run; more when the process died while running it.
+    /// 1 for the first run; more when the process died while running it. Such a job runs before all others, so that
+    /// nothing but itself can be to blame if that happens again.
     pub attempt: u32,
     pub number: Value,
     pub prompt_id: Arc<str>,
@@ -127,6 +128,8 @@ pub struct QueueOutline {
     pub order: Vec<Arc<str>>,
     /// The held ones among them.
     pub held: Vec<Arc<str>>,
+    /// Why the program itself holds some of those, by id.
+    pub reasons: Vec<(Arc<str>, Arc<str>)>,
 }
 
 /// A finished job.
@@ -218,6 +221,8 @@ pub struct JobRecord {
     pub workflow_id: Option<Arc<str>>,
     /// Waits until it is released.
     pub held: bool,
+    /// Why, where the program itself holds it.
+    pub held_reason: Option<Arc<str>>,
 }
 
 /// A page of jobs.

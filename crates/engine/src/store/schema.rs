@@ -74,6 +74,14 @@ const MIGRATIONS: &[&str] = &[
     // A held job waits until it is released; a place decides between equal numbers after somebody ordered the queue.
     "ALTER TABLE jobs ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE jobs ADD COLUMN place INTEGER;",
+    // Why the program itself holds a job; how many bytes an entry of the history takes.
+    "ALTER TABLE jobs ADD COLUMN held_reason TEXT;
+    ALTER TABLE history ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+    UPDATE history SET bytes = coalesce((SELECT octet_length(b.prompt) + octet_length(b.extra_data)
+            + octet_length(b.outputs) + coalesce(octet_length(b.exact), 0) FROM bodies b WHERE b.seq = history.seq), 0)
+        + coalesce((SELECT octet_length(r.outputs) + octet_length(r.meta) + octet_length(r.messages)
+            FROM results r WHERE r.seq = history.seq), 0)
+        + coalesce(octet_length(error), 0);",
 ];
 
 /// Where the database lives.
@@ -305,12 +313,17 @@ fn prepare(connection: &Connection, path: &Path) -> Result<(), StoreError> {
             });
         }
     }
+    if fresh {
+        // Before the first page is written; see `make_shrinkable` for databases from before.
+        connection
+            .execute_batch("PRAGMA auto_vacuum = INCREMENTAL")
+            .map_err(&fail)?;
+    }
     connection
         .execute_batch(
             "PRAGMA journal_mode = WAL;
              PRAGMA synchronous = FULL;
              PRAGMA foreign_keys = OFF;
-             PRAGMA temp_store = MEMORY;
              PRAGMA journal_size_limit = 16777216;",
         )
         .map_err(&fail)?;
@@ -323,7 +336,26 @@ fn prepare(connection: &Connection, path: &Path) -> Result<(), StoreError> {
         );
         connection.execute_batch(&batch).map_err(&fail)?;
     }
-    Ok(())
+    make_shrinkable(connection, path, size);
+    connection
+        .execute_batch("PRAGMA temp_store = MEMORY")
+        .map_err(&fail)
+}
+
+/// A database that was made without it gets a list of who points at which page, so that freed space can be given back.
+/// That writes the whole file once; if there is no room for it, the database works as before and keeps its size.
+fn make_shrinkable(connection: &Connection, path: &Path, size: u64) {
+    let mode = connection.query_row("PRAGMA auto_vacuum", [], |row| row.get::<_, i64>(0));
+    if mode.is_ok_and(|mode| mode == 2) {
+        return;
+    }
+    if size > CHECKED_BYTES {
+        tracing::info!(path = %path.display(), "rewriting the database ({} MB), once, so that it can shrink", size >> 20);
+    }
+    let rewritten = connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;");
+    if let Err(error) = rewritten {
+        tracing::warn!(%error, path = %path.display(), "the database could not be rewritten and will not shrink; it works all the same");
+    }
 }
 
 fn io_error(path: &Path) -> impl Fn(io::Error) -> StoreError {

@@ -1,9 +1,10 @@
 //! The store thread: the only owner of the database and of the queue.
 //!
 //! It wakes for a command or for the deadline of a waiting worker. All commands that are there by then make one batch:
-//! their writes share one transaction, and nobody hears an answer before that is committed. A batch that cannot be
-//! committed (a full disk) is undone as a whole and answered with the error; outcomes of jobs are kept and tried again,
-//! because the work behind them is done and must not be lost.
+//! their writes share one transaction, and nobody hears an answer before that is committed. A write that the database
+//! refuses is undone alone, behind a savepoint, and the others go on. A batch that cannot be committed (a full disk) is
+//! undone as a whole and answered with the error; outcomes of jobs are kept and tried again (`outcomes`), because the work
+//! behind them is done and must not be lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,15 +16,16 @@ use rusqlite::{OptionalExtension, params};
 
 use super::bodies::{self, EncodedJob, read_number, text};
 use super::error::StoreError;
-use super::history::{self, EncodedOutcome};
-use super::pending::{Key, Pending};
+use super::history::{self, EncodedOutcome, Totals};
+use super::outcomes::Unsaved;
+use super::pending::{Key, Pending, Waiting};
 use super::record::*;
 use super::schema::Database;
 use super::{Limits, Published, listing, now};
 use crate::reply::Sender;
 
-/// A job whose process dies this often while running it is not tried again.
-const MAX_ATTEMPTS: u32 = 3;
+/// A job whose process dies this often while running it is held: the second time nothing ran before it.
+const MAX_ATTEMPTS: u32 = 2;
 /// Commands in one transaction, so that the first of a flood does not wait for the last.
 const MAX_BATCH: usize = 512;
 /// Key under which the last run whose marks were counted is kept.
@@ -31,7 +33,9 @@ const RECOVERED: &str = "store.recovered_run";
 /// Key that is there while the queue is paused.
 pub(super) const PAUSED: &str = "queue.paused";
 /// How soon a failed write is tried again when nothing else happens.
-const RETRY: Duration = Duration::from_secs(1);
+pub(super) const RETRY: Duration = Duration::from_secs(1);
+/// An outcome of more bytes has a transaction of its own: if there is no room for it, there may be for the others.
+const LARGE: usize = 1 << 20;
 
 type Answer<T> = Sender<Result<T, StoreError>>;
 
@@ -56,17 +60,24 @@ pub(super) enum Command {
     Job(Arc<str>, Answer<Option<JobDetail>>),
     Get(String, Answer<Option<String>>),
     Set(String, Option<String>, Answer<()>),
+    Stopping(Sender<()>),
     Close(Sender<()>),
+}
+
+impl Command {
+    fn is_large(&self) -> bool {
+        matches!(self, Self::Finish(_, outcome, _) if outcome.bytes() > LARGE)
+    }
 }
 
 type Afterwards = Box<dyn FnOnce(Option<&StoreError>) + Send>;
 
 /// What one transaction is about to make true.
 #[derive(Default)]
-struct Batch {
+pub(super) struct Batch {
     /// Said once the batch is committed, or has failed.
     answers: Vec<Afterwards>,
-    outcomes: Vec<(u64, Arc<EncodedOutcome>)>,
+    pub(super) outcomes: Vec<(u64, Arc<EncodedOutcome>)>,
     handouts: Vec<(Waiter, Box<TakenJob>)>,
 }
 
@@ -77,22 +88,26 @@ struct Waiter {
 
 pub(super) struct State {
     pub(super) database: Database,
-    limits: Limits,
+    pub(super) limits: Limits,
     published: Arc<Published>,
     pub(super) pending: Pending,
     /// Nothing is handed out.
     pub(super) paused: bool,
-    running: BTreeMap<u64, Key>,
+    pub(super) running: BTreeMap<u64, Key>,
     next_task: u64,
     next_seq: i64,
-    /// Entries in the history.
-    entries: usize,
+    /// What the history holds.
+    pub(super) totals: Totals,
     waiters: VecDeque<Waiter>,
     woken: bool,
-    batch: Batch,
-    /// Outcomes whose transaction failed.
-    unsaved: Vec<(u64, Arc<EncodedOutcome>)>,
-    retry_at: Option<Instant>,
+    pub(super) batch: Batch,
+    /// The command at work has a savepoint to go back to.
+    saved: bool,
+    /// Outcomes that were refused, or whose transaction failed.
+    pub(super) unsaved: VecDeque<Unsaved>,
+    pub(super) retry_at: Option<Instant>,
+    /// Free space is being given back to the file system.
+    pub(super) shrinking: bool,
     closing: Option<Sender<()>>,
 }
 
@@ -113,15 +128,17 @@ impl State {
             running: BTreeMap::new(),
             next_task: 0,
             next_seq: 0,
-            entries: 0,
+            totals: Totals::default(),
             waiters: VecDeque::new(),
             woken: false,
             batch: Batch::default(),
-            unsaved: Vec::new(),
+            saved: false,
+            unsaved: VecDeque::new(),
             retry_at: None,
+            shrinking: false,
             closing: None,
         };
-        state.entries = history::count(&state.database.connection)?;
+        state.totals = history::totals(&state.database.connection)?;
         state.begin()?;
         state.release_dead()?;
         state.commit()?;
@@ -173,40 +190,44 @@ impl State {
             [RECOVERED, &run],
         )
         .map_err(&fail)?;
-        let dead: Vec<(Key, u32, bool)> = db
-            .prepare("SELECT number, prompt_id, seq, attempt, place, held FROM jobs WHERE lease_owner IS NOT NULL ORDER BY seq")
-            .and_then(|mut s| s.query_map([], read_key)?.collect())
+        let dead: Vec<Waiting> = db
+            .prepare(&format!(
+                "SELECT {WAITING} FROM jobs WHERE lease_owner IS NOT NULL ORDER BY seq"
+            ))
+            .and_then(|mut s| s.query_map([], read_waiting)?.collect())
             .map_err(&fail)?;
-        for (key, attempts, _) in dead {
-            if attempts < MAX_ATTEMPTS {
-                tracing::warn!(prompt_id = %key.prompt_id, attempts, "the last process died running this job; it is queued again");
-                db.execute(
-                    "UPDATE jobs SET lease_owner = NULL, deadline = NULL WHERE seq = ?1",
-                    [key.seq],
+        for Waiting { key, attempts, .. } in dead {
+            let reason = (attempts >= MAX_ATTEMPTS).then(|| {
+                format!(
+                    "The server went down {attempts} times while running this prompt, the last time with nothing else \
+                     before it, so it is held. Release it to run it once more, or delete it."
                 )
-                .map_err(&fail)?;
-                continue;
+            });
+            match &reason {
+                None => {
+                    tracing::warn!(prompt_id = %key.prompt_id, "the last process died running this job; it is tried once more, before all others");
+                }
+                Some(reason) => tracing::error!(prompt_id = %key.prompt_id, "{reason}"),
             }
-            let message = format!(
-                "The server stopped {attempts} times while running this prompt, so it is not tried again."
-            );
-            tracing::error!(prompt_id = %key.prompt_id, "{message}");
-            let failure = history::failure(&key.prompt_id, "ServerStopped", message, now());
-            let outcome = EncodedOutcome::new(failure);
-            self.entries = history::record(db, &key, &outcome, self.entries, self.limits.history)?;
+            db.execute(
+                "UPDATE jobs SET lease_owner = NULL, deadline = NULL, held = held OR ?2,
+                    held_reason = coalesce(?3, held_reason) WHERE seq = ?1",
+                params![key.seq, reason.is_some(), reason],
+            )
+            .map_err(&fail)?;
         }
         Ok(())
     }
 
     /// Reads the waiting jobs from the database; the truth after opening and after a failed batch.
-    fn reload(&mut self) -> Result<(), StoreError> {
+    pub(super) fn reload(&mut self) -> Result<(), StoreError> {
         let db = &self.database.connection;
-        let mut jobs: Vec<(Key, u32, bool)> = db
-            .prepare_cached("SELECT number, prompt_id, seq, attempt, place, held FROM jobs")
-            .and_then(|mut s| s.query_map([], read_key)?.collect())
+        let mut jobs: Vec<Waiting> = db
+            .prepare_cached(&format!("SELECT {WAITING} FROM jobs"))
+            .and_then(|mut s| s.query_map([], read_waiting)?.collect())
             .map_err(StoreError::sql("read the queue"))?;
-        jobs.retain(|(key, ..)| !self.running.values().any(|r| r.seq == key.seq));
-        self.entries = history::count(db)?;
+        jobs.retain(|job| !self.running.values().any(|r| r.seq == job.key.seq));
+        self.totals = history::totals(db)?;
         self.pending.replace(jobs);
         self.paused = self.get(PAUSED)?.is_some();
         Ok(())
@@ -233,6 +254,7 @@ impl State {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.process(&mut batch);
+            self.give_back();
             if let Some(closed) = self.closing.take() {
                 self.close();
                 drop(self);
@@ -247,6 +269,7 @@ impl State {
             .iter()
             .map(|w| w.deadline)
             .chain(self.retry_at)
+            .chain(self.shrinking.then(Instant::now))
             .min()
     }
 
@@ -279,10 +302,20 @@ impl State {
     }
 
     fn apply_all(&mut self, commands: &mut VecDeque<Command>) -> Result<(), StoreError> {
+        let mut applied = 0;
         while self.closing.is_none()
-            && let Some(command) = commands.pop_front()
+            && let Some(command) = commands.front()
         {
+            let alone = command.is_large();
+            if alone && applied > 0 {
+                break;
+            }
+            let command = commands.pop_front().expect("it was just looked at");
             self.apply(command)?;
+            applied += 1;
+            if alone {
+                break;
+            }
         }
         Ok(())
     }
@@ -290,55 +323,44 @@ impl State {
     /// Errors are those of the whole transaction; what concerns one command alone goes into its answer.
     fn apply(&mut self, command: Command) -> Result<(), StoreError> {
         match command {
-            Command::Enqueue(job, to) => {
-                let result = self.enqueue(*job);
-                return self.answer(to, result);
-            }
+            Command::Enqueue(job, to) => return self.write(to, |s| s.enqueue(*job)),
             Command::Next(deadline, sender) => self.waiters.push_back(Waiter { deadline, sender }),
             Command::Wake => self.woken = true,
             Command::Finish(task, outcome, to) => {
-                let result = self.finish(task, &outcome);
-                return self.answer(to, result);
+                return self.write(to, |s| s.finish(task, &outcome));
             }
             Command::CancelPending(id, outcome, to) => {
-                let result = self.cancel_pending(&id, &outcome);
-                return self.answer(to, result);
+                return self.write(to, |s| s.cancel_pending(&id, &outcome));
             }
-            Command::DeletePending(id, to) => {
-                let result = self.delete_pending(&id);
-                return self.answer(to, result);
-            }
-            Command::ClearPending(to) => {
-                let result = self.clear_pending();
-                return self.answer(to, result);
-            }
-            Command::HistoryDelete(ids, to) => {
-                let result = self.history_delete(&ids);
-                return self.answer(to, result);
-            }
-            Command::HistoryClear(to) => {
-                let result = self.history_clear();
-                return self.answer(to, result);
-            }
+            Command::DeletePending(id, to) => return self.write(to, |s| s.delete_pending(&id)),
+            Command::ClearPending(to) => return self.write(to, Self::clear_pending),
+            Command::HistoryDelete(ids, to) => return self.write(to, |s| s.history_delete(&ids)),
+            Command::HistoryClear(to) => return self.write(to, Self::history_clear),
             Command::Set(key, value, to) => {
-                let result = self.set(&key, value.as_deref());
-                return self.answer(to, result);
+                return self.write(to, |s| s.set(&key, value.as_deref()));
             }
             Command::ChangeQueue(change, to) => {
-                let result = self.change_queue(&change);
-                return self.answer(to, result);
+                return self.write(to, |s| s.change_queue(&change));
             }
             Command::Outline(to) => {
                 let outline = self.outline();
                 self.say(to, Ok(outline));
             }
             Command::Queue(to) => {
-                let result = listing::queue(&self.database.connection, &self.running_rows());
+                let result = listing::queue(
+                    &self.database.connection,
+                    &self.running_rows(),
+                    &self.pending.first_rows(),
+                );
                 self.say(to, result);
             }
             Command::History(max_items, offset, to) => {
-                let result =
-                    history::page(&self.database.connection, self.entries, max_items, offset);
+                let result = history::page(
+                    &self.database.connection,
+                    self.totals.entries,
+                    max_items,
+                    offset,
+                );
                 self.say(to, result);
             }
             Command::HistoryGet(id, to) => {
@@ -357,6 +379,10 @@ impl State {
                 let result = self.get(&key);
                 self.say(to, result);
             }
+            Command::Stopping(to) => {
+                self.clear_marks();
+                to.send(());
+            }
             Command::Close(closed) => self.closing = Some(closed),
         }
         Ok(())
@@ -372,31 +398,59 @@ impl State {
         }));
     }
 
-    /// Like [`Self::say`], for writes: a database error fails the batch.
-    fn answer<T: Send + 'static>(
+    /// Makes a change and answers. What the database refuses is undone alone; an error is one of the whole transaction.
+    fn write<T: Send + 'static>(
         &mut self,
         to: Answer<T>,
-        result: Result<T, StoreError>,
+        change: impl FnOnce(&mut Self) -> Result<T, StoreError>,
     ) -> Result<(), StoreError> {
-        let failed = match &result {
-            Err(e @ StoreError::Sql { .. }) => Err(e.clone()),
+        let result = change(self);
+        let saved = std::mem::take(&mut self.saved);
+        let failed = matches!(&result, Err(StoreError::Sql { .. }));
+        let gone = self.database.connection.is_autocommit();
+        let ended = match &result {
+            Err(error) if failed && (gone || !saved) => Err(error.clone()),
+            Err(error) if failed => self.undo_one(error),
+            _ if saved => self.savepoint("RELEASE change"),
             _ => Ok(()),
         };
         self.say(to, result);
-        failed
+        ended
     }
 
-    pub(super) fn begin(&mut self) -> Result<(), StoreError> {
+    /// Goes back to before the change that was refused.
+    fn undo_one(&mut self, error: &StoreError) -> Result<(), StoreError> {
+        tracing::error!(
+            error = error as &dyn std::error::Error,
+            "a change was refused"
+        );
+        self.savepoint("ROLLBACK TO change")?;
+        self.savepoint("RELEASE change")?;
+        self.reload()
+    }
+
+    fn savepoint(&self, sql: &str) -> Result<(), StoreError> {
         let db = &self.database.connection;
-        if db.is_autocommit() {
-            db.prepare_cached("BEGIN IMMEDIATE")
-                .and_then(|mut s| s.execute([]))
-                .map_err(StoreError::sql("begin a change"))?;
+        db.prepare_cached(sql)
+            .and_then(|mut s| s.execute([]))
+            .map(drop)
+            .map_err(StoreError::sql("begin a change"))
+    }
+
+    /// Before each write: begins the transaction, and a savepoint for the change at work.
+    pub(super) fn begin(&mut self) -> Result<(), StoreError> {
+        if self.database.connection.is_autocommit() {
+            self.savepoint("BEGIN IMMEDIATE")?;
+        }
+        if !self.saved {
+            self.savepoint("SAVEPOINT change")?;
+            self.saved = true;
         }
         Ok(())
     }
 
-    fn commit(&mut self) -> Result<(), StoreError> {
+    pub(super) fn commit(&mut self) -> Result<(), StoreError> {
+        self.saved = false;
         let db = &self.database.connection;
         if !db.is_autocommit() {
             db.prepare_cached("COMMIT")
@@ -406,7 +460,8 @@ impl State {
         Ok(())
     }
 
-    fn roll_back(&self) {
+    pub(super) fn roll_back(&mut self) {
+        self.saved = false;
         let db = &self.database.connection;
         if !db.is_autocommit()
             && let Err(error) = db.execute_batch("ROLLBACK")
@@ -423,7 +478,9 @@ impl State {
                 "a change was not saved"
             );
             self.roll_back();
-            self.unsaved.extend(batch.outcomes);
+            for (task, outcome) in batch.outcomes {
+                self.keep_unsaved(task, outcome);
+            }
             for (waiter, job) in batch.handouts {
                 if let Some(key) = self.running.remove(&job.task) {
                     self.pending.keep_secret(key.seq, job.sensitive);
@@ -443,6 +500,9 @@ impl State {
             }
             return;
         }
+        if !batch.outcomes.is_empty() {
+            self.notice_free_space();
+        }
         for (task, _) in batch.outcomes {
             self.ended(task);
         }
@@ -461,60 +521,21 @@ impl State {
     }
 
     /// A job is in the history now.
-    fn ended(&mut self, task: u64) {
+    pub(super) fn ended(&mut self, task: u64) {
         if let Some(key) = self.running.remove(&task) {
             self.database.marks.forget(key.seq);
         }
     }
 
-    fn publish(&self) {
+    pub(super) fn publish(&self) {
         self.published
             .remaining
             .store(self.remaining(), Ordering::Release);
         self.published.paused.store(self.paused, Ordering::Release);
     }
 
-    fn remaining(&self) -> usize {
+    pub(super) fn remaining(&self) -> usize {
         self.pending.len() + self.running.len() - self.batch.outcomes.len()
-    }
-
-    /// Outcomes whose batch failed get a transaction of their own, so that they cannot make others fail.
-    fn save_unsaved(&mut self) {
-        if self.unsaved.is_empty() {
-            return;
-        }
-        let unsaved = self.unsaved.clone();
-        let mut save = || {
-            for (task, outcome) in &unsaved {
-                self.record(*task, outcome)?;
-            }
-            self.commit()
-        };
-        match save() {
-            Ok(()) => {
-                for (task, _) in std::mem::take(&mut self.unsaved) {
-                    self.ended(task);
-                }
-                self.publish();
-            }
-            Err(error) => {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "outcomes are still not saved"
-                );
-                self.roll_back();
-                self.retry_at = Instant::now().checked_add(RETRY);
-            }
-        }
-    }
-
-    fn record(&mut self, task: u64, outcome: &EncodedOutcome) -> Result<(), StoreError> {
-        self.begin()?;
-        if let Some(key) = self.running.get(&task) {
-            let db = &self.database.connection;
-            self.entries = history::record(db, key, outcome, self.entries, self.limits.history)?;
-        }
-        Ok(())
     }
 
     fn enqueue(&mut self, job: EncodedJob) -> Result<Accepted, StoreError> {
@@ -565,7 +586,11 @@ impl State {
                 None => match bodies::load(&self.database.connection, key.seq) {
                     Ok(body) => body,
                     Err(StoreError::Unreadable { .. }) => {
-                        self.reject_unreadable(&key)?;
+                        if let Err(error) = self.reject_unreadable(&key) {
+                            // Not the whole batch's affair; it stands aside until the next start.
+                            self.undo_one(&error)?;
+                            self.pending.set_held(&key, true);
+                        }
                         continue;
                     }
                     Err(e) => return Err(e),
@@ -614,28 +639,11 @@ impl State {
             message,
             now(),
         ));
+        self.saved = false;
         self.begin()?;
-        self.entries = history::record(
-            &self.database.connection,
-            key,
-            &outcome,
-            self.entries,
-            self.limits.history,
-        )?;
-        Ok(())
-    }
-
-    fn finish(&mut self, task: u64, outcome: &Arc<EncodedOutcome>) -> Result<usize, StoreError> {
-        let reported = |list: &[(u64, Arc<EncodedOutcome>)]| list.iter().any(|(t, _)| *t == task);
-        if self.running.contains_key(&task)
-            && !reported(&self.batch.outcomes)
-            && !reported(&self.unsaved)
-        {
-            // Before the write: if that fails, the outcome must be among those to try again.
-            self.batch.outcomes.push((task, outcome.clone()));
-            self.record(task, outcome)?;
-        }
-        Ok(self.remaining())
+        self.move_to_history(key, &outcome)?;
+        self.saved = false;
+        self.savepoint("RELEASE change")
     }
 
     fn cancel_pending(&mut self, id: &str, outcome: &EncodedOutcome) -> Result<bool, StoreError> {
@@ -643,9 +651,8 @@ impl State {
             return Ok(false);
         };
         self.begin()?;
+        self.move_to_history(&key, outcome)?;
         self.pending.remove(&key);
-        let db = &self.database.connection;
-        self.entries = history::record(db, &key, outcome, self.entries, self.limits.history)?;
         Ok(true)
     }
 
@@ -654,12 +661,12 @@ impl State {
             return Ok(false);
         };
         self.begin()?;
-        self.pending.remove(&key);
         let db = &self.database.connection;
         db.prepare_cached("DELETE FROM jobs WHERE seq = ?1")
             .and_then(|mut s| s.execute([key.seq]))
             .and_then(|_| bodies::delete(db, key.seq))
             .map_err(StoreError::sql("delete a job"))?;
+        self.pending.remove(&key);
         Ok(true)
     }
 
@@ -681,6 +688,7 @@ impl State {
                 ))
                 .map_err(StoreError::sql("clear the queue"))?;
             self.pending.clear();
+            self.shrinking = true;
         }
         Ok(count)
     }
@@ -689,16 +697,18 @@ impl State {
         self.begin()?;
         let mut deleted = 0;
         for id in ids {
-            deleted += usize::from(history::delete(&self.database.connection, id)?);
+            let db = &self.database.connection;
+            deleted += usize::from(history::delete(db, id, &mut self.totals)?);
         }
-        self.entries -= deleted;
+        self.shrinking |= deleted > 0;
         Ok(deleted)
     }
 
     fn history_clear(&mut self) -> Result<(), StoreError> {
         self.begin()?;
         history::clear(&self.database.connection)?;
-        self.entries = 0;
+        self.totals = Totals::default();
+        self.shrinking = true;
         Ok(())
     }
 
@@ -751,7 +761,11 @@ impl State {
         for waiter in self.waiters.drain(..) {
             waiter.sender.send(Next::Closed);
         }
-        // A job that still runs is queued again, and this run does not count as an attempt.
+        self.clear_marks();
+    }
+
+    /// What runs now does not count as an attempt.
+    fn clear_marks(&mut self) {
         if let Err(error) = self.database.marks.begin(0) {
             tracing::error!(%error, "the running job will count as interrupted by a crash");
         }
@@ -763,12 +777,19 @@ impl State {
     }
 }
 
-fn read_key(row: &rusqlite::Row) -> rusqlite::Result<(Key, u32, bool)> {
-    let key = Key {
-        number: read_number(row, 0)?,
-        prompt_id: text(row, 1)?,
-        seq: row.get(2)?,
-        place: row.get(4)?,
-    };
-    Ok((key, row.get(3)?, row.get(5)?))
+/// Columns of `jobs` that make a [`Waiting`].
+const WAITING: &str = "number, prompt_id, seq, attempt, place, held, held_reason";
+
+fn read_waiting(row: &rusqlite::Row) -> rusqlite::Result<Waiting> {
+    Ok(Waiting {
+        key: Key {
+            number: read_number(row, 0)?,
+            prompt_id: text(row, 1)?,
+            seq: row.get(2)?,
+            place: row.get(4)?,
+        },
+        attempts: row.get(3)?,
+        held: row.get(5)?,
+        reason: row.get(6)?,
+    })
 }
