@@ -9,6 +9,7 @@
 
 mod bodies;
 mod error;
+mod file_watch;
 mod history;
 mod listing;
 mod marks;
@@ -16,7 +17,9 @@ mod ordering;
 mod outcomes;
 mod pending;
 mod record;
+mod restore;
 mod schema;
+mod shadow;
 mod space;
 mod summary;
 mod thread;
@@ -245,7 +248,7 @@ impl Store {
         prompt_id: &str,
         finished: Finished,
     ) -> Reply<Result<bool, StoreError>> {
-        let outcome = Box::new(EncodedOutcome::new(finished));
+        let outcome = Arc::new(EncodedOutcome::new(finished));
         self.ask(|to| Command::CancelPending(prompt_id.into(), outcome, to))
     }
 

@@ -47,12 +47,80 @@ pub(super) struct EncodedJob {
     pub(super) number: Value,
     pub(super) body: Body,
     pub(super) sensitive: Map,
+    pub(super) texts: Arc<JobTexts>,
+}
+
+/// What the rows of a job say that does not change while it waits.
+pub(super) struct JobTexts {
     prompt: String,
     extra_data: String,
     outputs: String,
     exact: Option<String>,
     create_time: Option<i64>,
     workflow_id: Option<String>,
+}
+
+impl JobTexts {
+    pub(super) fn bytes(&self) -> usize {
+        let exact = self.exact.as_ref().map_or(0, String::len);
+        self.prompt.len() + self.extra_data.len() + self.outputs.len() + exact
+    }
+
+    /// Writes the rows of a job that has not run yet.
+    pub(super) fn insert(
+        &self,
+        db: &rusqlite::Connection,
+        seq: i64,
+        number: &Value,
+        prompt_id: &str,
+    ) -> Result<(), StoreError> {
+        let fail = StoreError::sql("save a job");
+        db.prepare_cached("INSERT INTO bodies (seq, prompt, extra_data, outputs, exact) VALUES (?1, ?2, ?3, ?4, ?5)")
+            .and_then(|mut s| s.execute(params![seq, self.prompt, self.extra_data, self.outputs, self.exact]))
+            .map_err(&fail)?;
+        db.prepare_cached(
+            "INSERT INTO jobs (seq, number, prompt_id, create_time, workflow_id) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )
+        .and_then(|mut s| {
+            s.execute(params![
+                seq,
+                Number(number),
+                prompt_id,
+                self.create_time,
+                self.workflow_id
+            ])
+        })
+        .map_err(&fail)?;
+        Ok(())
+    }
+
+    /// Reads them back; nothing if they are not there or not what was written.
+    pub(super) fn read(db: &rusqlite::Connection, seq: i64) -> Option<Self> {
+        let read = |row: &Row| {
+            Ok(Self {
+                prompt: row.get(0)?,
+                extra_data: row.get(1)?,
+                outputs: row.get(2)?,
+                exact: row.get(3)?,
+                create_time: row.get(4)?,
+                workflow_id: row.get(5)?,
+            })
+        };
+        let texts = db
+            .prepare_cached(
+                "SELECT b.prompt, b.extra_data, b.outputs, b.exact, j.create_time, j.workflow_id
+                 FROM bodies b JOIN jobs j ON j.seq = b.seq WHERE b.seq = ?1",
+            )
+            .and_then(|mut s| s.query_row([seq], read))
+            .ok()?;
+        let whole = parse(
+            &texts.prompt,
+            &texts.extra_data,
+            &texts.outputs,
+            texts.exact.as_deref(),
+        );
+        whole.is_some().then_some(texts)
+    }
 }
 
 impl EncodedJob {
@@ -85,12 +153,14 @@ impl EncodedJob {
         Self {
             prompt_id,
             number,
-            prompt: prompt_text,
-            extra_data: extra_text,
-            outputs: json::to_string(&Value::from(outputs.clone())),
-            exact,
-            create_time: summary::create_time(&extra_data),
-            workflow_id: summary::workflow_id(&extra_data),
+            texts: Arc::new(JobTexts {
+                prompt: prompt_text,
+                extra_data: extra_text,
+                outputs: json::to_string(&Value::from(outputs.clone())),
+                exact,
+                create_time: summary::create_time(&extra_data),
+                workflow_id: summary::workflow_id(&extra_data),
+            }),
             body: Body {
                 prompt,
                 extra_data,
@@ -98,22 +168,6 @@ impl EncodedJob {
             },
             sensitive,
         }
-    }
-
-    pub(super) fn insert(&self, db: &rusqlite::Connection, seq: i64) -> Result<(), StoreError> {
-        let fail = StoreError::sql("save a job");
-        db.prepare_cached("INSERT INTO bodies (seq, prompt, extra_data, outputs, exact) VALUES (?1, ?2, ?3, ?4, ?5)")
-            .and_then(|mut s| s.execute(params![seq, self.prompt, self.extra_data, self.outputs, self.exact]))
-            .map_err(&fail)?;
-        db.prepare_cached(
-            "INSERT INTO jobs (seq, number, prompt_id, create_time, workflow_id) VALUES (?1, ?2, ?3, ?4, ?5)",
-        )
-        .and_then(|mut s| {
-            let number = Number(&self.number);
-            s.execute(params![seq, number, &*self.prompt_id, self.create_time, self.workflow_id])
-        })
-        .map_err(&fail)?;
-        Ok(())
     }
 }
 

@@ -55,6 +55,8 @@ pub enum StoreError {
         found: i64,
         known: i64,
     },
+    #[error("the database {path} {problem}")]
+    Lost { path: PathBuf, problem: String },
     #[error("cannot {what} in the database")]
     Sql {
         what: &'static str,

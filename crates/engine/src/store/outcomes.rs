@@ -96,12 +96,14 @@ impl State {
     /// Tries those again that could not be saved, each in a transaction of its own, until one is refused: that one goes to
     /// the end of the line.
     pub(super) fn save_unsaved(&mut self) {
-        while let Some(mut unsaved) = self.unsaved.pop_front() {
+        while self.lost.is_none()
+            && let Some(mut unsaved) = self.unsaved.pop_front()
+        {
             let saved = self
                 .record(unsaved.task, &unsaved.outcome)
                 .and_then(|()| self.commit());
             let Err(error) = saved else {
-                self.ended(unsaved.task);
+                self.ended(unsaved.task, Some(unsaved.outcome));
                 self.publish();
                 continue;
             };
@@ -163,7 +165,7 @@ impl State {
              or delete it."
         );
         tracing::error!(prompt_id = %key.prompt_id, "{reason}");
-        self.ended(task);
+        self.ended(task, None);
         let held = self.begin().and_then(|()| {
             self.database
                 .connection

@@ -167,6 +167,16 @@ impl Pending {
         }
     }
 
+    pub(super) fn rows(&self) -> Vec<i64> {
+        self.by_id.keys().map(|(_, row)| *row).collect()
+    }
+
+    /// Runs begun so far.
+    pub(super) fn attempts(&self, key: &Key) -> u32 {
+        let found = self.order.get(key).or_else(|| self.held.get(key));
+        found.copied().unwrap_or(0)
+    }
+
     pub(super) fn first(&self) -> Option<(&Key, u32)> {
         match self.retries.first() {
             Some(key) => self.order.get_key_value(key),

@@ -9,13 +9,14 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::error::StoreError;
+use super::file_watch::{FileWatch, beside};
 use super::marks::{Left, Marks};
 
 /// Marks a database as Fresco's ("FRSC"), so that we never write into someone else's.
-const APPLICATION_ID: i64 = 0x4652_5343;
+pub(super) const APPLICATION_ID: i64 = 0x4652_5343;
 
 /// A file that starts like this is for SQLite to judge; any other was never a database.
-const MAGIC: &[u8] = b"SQLite format 3\0";
+pub(super) const MAGIC: &[u8] = b"SQLite format 3\0";
 
 /// Databases up to this size are checked page by page on opening. Larger ones would delay the start; damage there shows
 /// as an error of the request that meets it.
@@ -98,7 +99,9 @@ pub(super) struct Database {
     pub(super) marks: Marks,
     pub(super) left: Left,
     /// Held, never read: the operating system drops the lock with the file, however the process ends.
-    pub(super) _lock: Option<File>,
+    pub(super) lock: Option<File>,
+    /// None for a database in memory.
+    pub(super) watch: Option<FileWatch>,
 }
 
 pub(super) fn open(path: &StorePath) -> Result<Database, StoreError> {
@@ -110,18 +113,21 @@ pub(super) fn open(path: &StorePath) -> Result<Database, StoreError> {
             connection,
             marks: Marks::none(),
             left: Left::default(),
-            _lock: None,
+            lock: None,
+            watch: None,
         });
     };
     let (connection, lock) = open_file(path)?;
     prepare(&connection, path)?;
     // After everything that may refuse: a file that is not ours gets no company.
     let (marks, left) = Marks::open(path)?;
+    let watch = FileWatch::new(path).map_err(io_error(path))?;
     Ok(Database {
         connection,
         marks,
         left,
-        _lock: lock,
+        lock,
+        watch: Some(watch),
     })
 }
 
@@ -217,14 +223,12 @@ fn check_magic(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn lock_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    name.into()
+pub(super) fn lock_path(path: &Path) -> PathBuf {
+    beside(path, ".lock")
 }
 
 /// Takes `<database>.lock`. A lock of the operating system, because it goes away with a killed process.
-fn lock(path: &Path) -> Result<Option<File>, StoreError> {
+pub(super) fn lock(path: &Path) -> Result<Option<File>, StoreError> {
     let lock_path = lock_path(path);
     let mut file = File::options()
         .create(true)

@@ -17,14 +17,15 @@ impl State {
     /// One slice, if there is something to give back.
     pub(super) fn give_back(&mut self) {
         let db = &self.database.connection;
-        if !db.is_autocommit() {
-            return;
-        }
-        if !self.shrinking {
+        if !self.shrinking || self.lost.is_some() || !db.is_autocommit() {
             return;
         }
         match slice(db) {
-            Ok(left) => self.shrinking = left,
+            Ok(left) => {
+                self.shrinking = left;
+                self.wrote = true;
+                self.note_files();
+            }
             Err(error) => {
                 // The space is not lost: SQLite uses it again.
                 tracing::warn!(%error, "the database keeps its size");

@@ -16,11 +16,14 @@ use rusqlite::{OptionalExtension, params};
 
 use super::bodies::{self, EncodedJob, read_number, text};
 use super::error::StoreError;
+use super::file_watch::FileWatch;
 use super::history::{self, EncodedOutcome, Totals};
 use super::outcomes::Unsaved;
 use super::pending::{Key, Pending, Waiting};
 use super::record::*;
+use super::restore::Lost;
 use super::schema::Database;
+use super::shadow::Shadow;
 use super::{Limits, Published, listing, now};
 use crate::reply::Sender;
 
@@ -46,7 +49,7 @@ pub(super) enum Command {
     /// Makes the workers look around.
     Wake,
     Finish(u64, Arc<EncodedOutcome>, Answer<usize>),
-    CancelPending(Arc<str>, Box<EncodedOutcome>, Answer<bool>),
+    CancelPending(Arc<str>, Arc<EncodedOutcome>, Answer<bool>),
     DeletePending(Arc<str>, Answer<bool>),
     ClearPending(Answer<usize>),
     Queue(Answer<QueueState>),
@@ -101,6 +104,8 @@ pub(super) struct State {
     waiters: VecDeque<Waiter>,
     woken: bool,
     pub(super) batch: Batch,
+    /// Something was written since the files were last noted.
+    pub(super) wrote: bool,
     /// The command at work has a savepoint to go back to.
     saved: bool,
     /// Outcomes that were refused, or whose transaction failed.
@@ -108,6 +113,9 @@ pub(super) struct State {
     pub(super) retry_at: Option<Instant>,
     /// Free space is being given back to the file system.
     pub(super) shrinking: bool,
+    /// Why nothing can be written, while that is so.
+    pub(super) lost: Option<Lost>,
+    pub(super) shadow: Shadow,
     closing: Option<Sender<()>>,
 }
 
@@ -132,22 +140,22 @@ impl State {
             waiters: VecDeque::new(),
             woken: false,
             batch: Batch::default(),
+            wrote: true,
             saved: false,
             unsaved: VecDeque::new(),
             retry_at: None,
             shrinking: false,
+            lost: None,
+            shadow: Shadow::default(),
             closing: None,
         };
         state.totals = history::totals(&state.database.connection)?;
         state.begin()?;
         state.release_dead()?;
         state.commit()?;
-        // Milliseconds and process make a name that no earlier run had.
-        let run = ((now() as u64) << 16) ^ u64::from(std::process::id());
-        if let Err(error) = state.database.marks.begin(run) {
-            tracing::warn!(%error, "attempts of jobs cannot be counted");
-        }
+        state.begin_marks();
         state.reload()?;
+        state.fill_shadow();
         let db = &state.database.connection;
         let number = |sql: &str| db.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
         state.next_seq = number("SELECT MAX(seq) FROM bodies")
@@ -219,6 +227,15 @@ impl State {
         Ok(())
     }
 
+    /// Starts counting for this run of the program.
+    pub(super) fn begin_marks(&mut self) {
+        // Milliseconds and process make a name that no earlier run had.
+        let run = ((now() as u64) << 16) ^ u64::from(std::process::id());
+        if let Err(error) = self.database.marks.begin(run) {
+            tracing::warn!(%error, "attempts of jobs cannot be counted");
+        }
+    }
+
     /// Reads the waiting jobs from the database; the truth after opening and after a failed batch.
     pub(super) fn reload(&mut self) -> Result<(), StoreError> {
         let db = &self.database.connection;
@@ -270,6 +287,7 @@ impl State {
             .map(|w| w.deadline)
             .chain(self.retry_at)
             .chain(self.shrinking.then(Instant::now))
+            .chain(self.database.watch.as_ref().map(FileWatch::next_look))
             .min()
     }
 
@@ -288,6 +306,7 @@ impl State {
 
     fn process(&mut self, commands: &mut VecDeque<Command>) {
         self.retry_at = None;
+        self.look_after_files();
         self.save_unsaved();
         loop {
             let result = self
@@ -295,6 +314,7 @@ impl State {
                 .and_then(|()| self.serve_waiters())
                 .and_then(|()| self.commit());
             self.settle(result.err());
+            self.note_files();
             if commands.is_empty() || self.closing.is_some() {
                 return;
             }
@@ -327,6 +347,9 @@ impl State {
             Command::Next(deadline, sender) => self.waiters.push_back(Waiter { deadline, sender }),
             Command::Wake => self.woken = true,
             Command::Finish(task, outcome, to) => {
+                if self.lost.is_some() && self.running.contains_key(&task) {
+                    self.keep_unsaved(task, outcome.clone());
+                }
                 return self.write(to, |s| s.finish(task, &outcome));
             }
             Command::CancelPending(id, outcome, to) => {
@@ -390,6 +413,11 @@ impl State {
 
     /// Queues an answer for after the commit.
     fn say<T: Send + 'static>(&mut self, to: Answer<T>, result: Result<T, StoreError>) {
+        let result = match &self.lost {
+            // What is in the file is not what was written.
+            Some(lost) if !lost.readable => Err(lost.error.clone()),
+            _ => result,
+        };
         self.batch.answers.push(Box::new(move |failed| {
             to.send(match failed {
                 Some(error) => Err(error.clone()),
@@ -404,7 +432,10 @@ impl State {
         to: Answer<T>,
         change: impl FnOnce(&mut Self) -> Result<T, StoreError>,
     ) -> Result<(), StoreError> {
-        let result = change(self);
+        let result = match &self.lost {
+            Some(lost) => Err(lost.error.clone()),
+            None => change(self),
+        };
         let saved = std::mem::take(&mut self.saved);
         let failed = matches!(&result, Err(StoreError::Sql { .. }));
         let gone = self.database.connection.is_autocommit();
@@ -439,6 +470,7 @@ impl State {
 
     /// Before each write: begins the transaction, and a savepoint for the change at work.
     pub(super) fn begin(&mut self) -> Result<(), StoreError> {
+        self.wrote = true;
         if self.database.connection.is_autocommit() {
             self.savepoint("BEGIN IMMEDIATE")?;
         }
@@ -503,8 +535,8 @@ impl State {
         if !batch.outcomes.is_empty() {
             self.notice_free_space();
         }
-        for (task, _) in batch.outcomes {
-            self.ended(task);
+        for (task, outcome) in batch.outcomes {
+            self.ended(task, Some(outcome));
         }
         self.publish();
         for answer in batch.answers {
@@ -521,9 +553,12 @@ impl State {
     }
 
     /// A job is in the history now.
-    pub(super) fn ended(&mut self, task: u64) {
+    pub(super) fn ended(&mut self, task: u64, outcome: Option<Arc<EncodedOutcome>>) {
         if let Some(key) = self.running.remove(&task) {
             self.database.marks.forget(key.seq);
+            if let Some(outcome) = outcome {
+                self.shadow.ended(&key, outcome);
+            }
         }
     }
 
@@ -547,14 +582,17 @@ impl State {
         self.begin()?;
         let seq = self.next_seq;
         self.next_seq += 1;
-        job.insert(&self.database.connection, seq)?;
         let EncodedJob {
             prompt_id,
             number,
             body,
             sensitive,
-            ..
+            texts,
         } = job;
+        texts.insert(&self.database.connection, seq, &number, &prompt_id)?;
+        if self.database.watch.is_some() {
+            self.shadow.keep_job(seq, texts);
+        }
         self.pending.insert(
             Key {
                 number: number.clone(),
@@ -577,6 +615,7 @@ impl State {
     fn serve_waiters(&mut self) -> Result<(), StoreError> {
         while !self.waiters.is_empty()
             && !self.paused
+            && self.lost.is_none()
             && let Some((key, attempts)) = self.pending.first()
         {
             let key = key.clone();
@@ -646,13 +685,18 @@ impl State {
         self.savepoint("RELEASE change")
     }
 
-    fn cancel_pending(&mut self, id: &str, outcome: &EncodedOutcome) -> Result<bool, StoreError> {
+    fn cancel_pending(
+        &mut self,
+        id: &str,
+        outcome: &Arc<EncodedOutcome>,
+    ) -> Result<bool, StoreError> {
         let Some(key) = self.pending.find(id).cloned() else {
             return Ok(false);
         };
         self.begin()?;
         self.move_to_history(&key, outcome)?;
         self.pending.remove(&key);
+        self.shadow.ended(&key, outcome.clone());
         Ok(true)
     }
 
@@ -667,6 +711,7 @@ impl State {
             .and_then(|_| bodies::delete(db, key.seq))
             .map_err(StoreError::sql("delete a job"))?;
         self.pending.remove(&key);
+        self.shadow.forget_job(key.seq);
         Ok(true)
     }
 
@@ -687,6 +732,9 @@ impl State {
                      DELETE FROM jobs WHERE seq NOT IN ({running});"
                 ))
                 .map_err(StoreError::sql("clear the queue"))?;
+            for row in self.pending.rows() {
+                self.shadow.forget_job(row);
+            }
             self.pending.clear();
             self.shrinking = true;
         }
@@ -699,6 +747,7 @@ impl State {
         for id in ids {
             let db = &self.database.connection;
             deleted += usize::from(history::delete(db, id, &mut self.totals)?);
+            self.shadow.forget_ended(id);
         }
         self.shrinking |= deleted > 0;
         Ok(deleted)
@@ -708,6 +757,7 @@ impl State {
         self.begin()?;
         history::clear(&self.database.connection)?;
         self.totals = Totals::default();
+        self.shadow.forget_history();
         self.shrinking = true;
         Ok(())
     }
