@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 use fresco_engine::{EventSink, ExecutorConfig};
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
-use fresco_graph::{Listings, Map, Registry, Resources, Value, Versions, object_info};
+use fresco_graph::{CallScope, Listings, Map, Registry, Resources, Value, Versions, object_info};
 use fresco_nodes::lora::{LoraOptions, MergeDtype, PatchMode};
 use fresco_nodes::sampling::preview::PreviewSize;
 use fresco_nodes::save::SaveOptions;
@@ -93,6 +93,9 @@ impl House {
         let folders = self.folders.clone();
         resources.insert(Versions(Arc::new(move |source, entry| {
             model_version(&folders, source, entry)
+        })));
+        resources.insert(CallScope(Arc::new(|cancelled, work| {
+            fresco_tensor::cancel::with(cancelled, work);
         })));
         let log = settings.memory.log.as_deref();
         let room = Room::new(memory, sink.clone(), log)?.admitting(self.folders.clone());

@@ -4,6 +4,7 @@ mod cli;
 mod convert;
 mod doctor;
 mod env_vars;
+mod file_limit;
 mod front_end;
 mod house;
 mod http_client;
@@ -73,6 +74,7 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
 
     let one_prompt = matches!(cli.command, Some(Task::Run(_)));
     let logs = logging::start(log_args(&cli), one_prompt);
+    file_limit::become_an_error();
     for option in unknown {
         tracing::warn!("the settings file has an option that does not exist: {option}");
     }

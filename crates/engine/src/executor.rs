@@ -1,8 +1,8 @@
 //! Runs one prompt after the other and owns node outputs. One thread; see `worker.rs` for who feeds it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fresco_graph::{Map, Preview, Progress, Registry, Resources, Services, Value, map};
@@ -14,7 +14,7 @@ use crate::progress::ProgressRegistry;
 use crate::requests::FreeRequests;
 use crate::run::Run;
 use crate::tasks::Bell;
-use crate::worker::calm;
+use crate::worker::{calm, lock};
 
 /// A prompt to run.
 #[derive(Clone, Debug)]
@@ -59,17 +59,25 @@ pub struct ExecutorConfig {
 #[derive(Default)]
 pub struct Interrupt {
     flag: AtomicBool,
+    /// That of the running prompt. Asking does not take it: once raised it stays so, also when the prompt's thread has
+    /// been given up and works for nobody.
+    cancelled: Mutex<Arc<AtomicBool>>,
     pub(crate) bell: Arc<Bell>,
 }
 
 impl Interrupt {
     pub fn raise(&self) {
         self.flag.store(true, Ordering::SeqCst);
+        lock(&self.cancelled).store(true, Ordering::SeqCst);
         self.bell.ring();
     }
 
-    pub(crate) fn clear(&self) {
+    /// For the next prompt, which gets a flag of its own.
+    pub(crate) fn clear(&self) -> Arc<AtomicBool> {
+        let mut cancelled = lock(&self.cancelled);
         self.flag.store(false, Ordering::SeqCst);
+        *cancelled = Arc::default();
+        cancelled.clone()
     }
 
     pub(crate) fn take(&self) -> bool {
@@ -95,10 +103,16 @@ pub(crate) struct Watch {
     pub(crate) flags: FlagSetter,
     /// Cleared when the run was given up; a node that hangs on then talks to nobody.
     pub(crate) alive: Arc<AtomicBool>,
+    /// Raised once the prompt was interrupted.
+    pub(crate) cancelled: Arc<AtomicBool>,
     pub(crate) nodes_run: Arc<AtomicU64>,
 }
 
 impl Watch {
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::SeqCst) || !self.alive.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn emit(&self, kind: EventKind) {
         if self.alive.load(Ordering::Relaxed) {
             self.sink.emit(Event {
@@ -212,7 +226,7 @@ impl Executor {
     /// Runs one prompt to its end. Never panics on what a node does.
     pub fn run(&mut self, job: &RunJob, alive: Arc<AtomicBool>) -> Outcome {
         self.prompts_run += 1;
-        self.interrupt.clear();
+        let cancelled = self.interrupt.clear();
         let graph = Arc::new(crate::dynprompt::DynPrompt::new(&job.prompt));
         let watch = Arc::new(Watch {
             prompt_id: job.prompt_id.clone(),
@@ -223,6 +237,7 @@ impl Executor {
             interrupt: self.interrupt.clone(),
             flags: self.flags.clone(),
             alive,
+            cancelled,
             nodes_run: self.nodes_run.clone(),
         });
         let mut messages = Messages {

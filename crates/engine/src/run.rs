@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use fresco_graph::mapping::{self, Call, CallResult, InputLists};
 use fresco_graph::{
-    Args, CacheKey, Contribution, Contributions, Cx, Declared, Flow, Hidden, Input, Keys, Magic,
-    Map, Next, NodeClass, NodeError, NodeOutput, Nodes, Order, Schema, Slots, Value, Versions, map,
+    Args, CacheKey, CallScope, Contribution, Contributions, Cx, Declared, Flow, Hidden, Input,
+    Keys, Magic, Map, Next, NodeClass, NodeError, NodeOutput, Nodes, Order, Schema, Slots, Value,
+    Versions, map,
 };
 
 use crate::cache::Entry;
@@ -188,7 +189,7 @@ impl<'e> Run<'e> {
                 Call::Blocked(_) => Value::Null,
                 Call::Run(args) => {
                     let args = declared.nest(args, false);
-                    guarded(|| class.fingerprint(args, &cx))?
+                    self.guarded(|| class.fingerprint(args, &cx))?
                 }
             });
         }
@@ -239,6 +240,10 @@ impl<'e> Run<'e> {
                     error: NodeError::Interrupted,
                     ..
                 }) => return self.interrupted(&id),
+                // Whatever a node says that was told to stop: it stopped.
+                Err(Halt::Failed { .. }) if self.watch.is_cancelled() => {
+                    return self.interrupted(&id);
+                }
                 Err(Halt::Failed { error, inputs }) => {
                     return End::Failed(self.failure(&id, &error, inputs));
                 }
@@ -500,7 +505,7 @@ impl<'e> Run<'e> {
             cx.check_interrupt()?;
             let Call::Run(args) = call else { continue };
             let args = declared.nest(args, true);
-            for name in guarded(|| class.check_lazy(args, &cx.for_call(i)))? {
+            for name in self.guarded(|| class.check_lazy(args, &cx.for_call(i)))? {
                 let name: Arc<str> = name.into();
                 if (!inputs.contains_key(&name) || missing.contains(&name))
                     && !needed.contains(&name)
@@ -554,7 +559,7 @@ impl<'e> Run<'e> {
                     self.check_memory()?;
                     self.watch.nodes_run.fetch_add(1, Ordering::Relaxed);
                     let args: Args = declared.nest(args, false);
-                    match guarded(|| class.call(args, &cx.for_call(i)))? {
+                    match self.guarded(|| class.call(args, &cx.for_call(i)))? {
                         Flow::Done(output) => CallState::Done(Ok(output)),
                         Flow::Later(future) => CallState::Going(future),
                     }
@@ -562,6 +567,22 @@ impl<'e> Run<'e> {
             });
         }
         Ok(calls)
+    }
+
+    /// Runs node code, which can tell wherever it is that the prompt was interrupted; a panic becomes the node's error.
+    fn guarded<T>(&self, f: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
+        let scope = self.executor.config.resources.get::<CallScope>();
+        let run = || match scope {
+            None => f(),
+            Some(scope) => {
+                let (mut f, mut result) = (Some(f), None);
+                (scope.0)(&self.watch.cancelled, &mut || {
+                    result = f.take().map(|f| f());
+                });
+                result.unwrap_or_else(|| Err(NodeError::runtime("the node was not called")))
+            }
+        };
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(panicked(&*panic)))
     }
 
     /// Ends the prompt before its many small results have taken all memory and the system ends the program. The question
@@ -772,11 +793,6 @@ fn hold(
             .or_default()
             .push(source.clone());
     }
-}
-
-/// Runs node code; a panic becomes the node's error.
-fn guarded<T>(f: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
 /// Inputs for an error report, which is sent and stored: plain values as they are, all else in text form, the beginning

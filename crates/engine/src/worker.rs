@@ -1,7 +1,7 @@
 //! The executor thread: takes jobs from the store, runs them, records how they ended, consumes the free flags.
 //!
 //! A node that neither ends nor heeds an interrupt cannot be stopped from outside. Then its thread is given up with its
-//! caches, its prompt is recorded as failed, and a new thread takes the next job: a hung node ends its own prompt only.
+//! caches, its prompt is recorded as interrupted, and a new thread takes the next job: a hung node ends its own prompt only.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,6 +54,8 @@ pub(crate) struct Running {
     alive: Arc<AtomicBool>,
     /// It was asked to stop, and someone watches whether it does.
     asked: bool,
+    /// For the class of the node that runs.
+    prompt: Arc<Map>,
     started: Started,
 }
 
@@ -186,18 +188,14 @@ impl Shared {
         alive.store(false, Ordering::SeqCst);
         // The thread that was given up keeps the old flag; the next one gets its own.
         *lock(&self.interrupt) = Arc::default();
-        let message = format!(
-            "The running node did not stop within {:.0} s of being interrupted; its thread was abandoned and the node caches were cleared.",
+        tracing::warn!(
+            prompt = %run.current.prompt_id,
+            node = run.current.display.as_deref().unwrap_or_default(),
+            "the running node did not stop within {:.0} s of being interrupted; its thread was abandoned and the node caches were cleared",
             self.hang_grace.as_secs_f64()
         );
-        let display = run.current.display.clone();
-        let outcome = self.broken(
-            &run.current,
-            display,
-            "InterruptProcessingException",
-            message,
-        );
-        self.stats.failed.fetch_add(1, Ordering::Relaxed);
+        let outcome = self.given_up(&run);
+        self.stats.interrupted.fetch_add(1, Ordering::Relaxed);
         let Running {
             current,
             task,
@@ -237,6 +235,39 @@ impl Shared {
         let (id, client) = (current.prompt_id.clone(), current.client.clone());
         self.emit(Some(id), client, EventKind::Ended);
         true
+    }
+
+    /// The outcome of a run that was interrupted and did not stop.
+    fn given_up(&self, run: &Running) -> Outcome {
+        let current = &run.current;
+        let node = current.display.clone().unwrap_or_default();
+        let class = run.prompt.get(&node).and_then(|n| n.get("class_type"));
+        let class: Arc<str> = class.and_then(Value::as_str).unwrap_or_default().into();
+        let timestamp = now_ms();
+        let start = map! {"prompt_id" => &current.prompt_id, "timestamp" => timestamp};
+        let end = map! {
+            "prompt_id" => &current.prompt_id,
+            "node_id" => &node,
+            "node_type" => &class,
+            "executed" => Value::List(Arc::default()),
+            "timestamp" => timestamp,
+        };
+        let (id, client) = (current.prompt_id.clone(), current.client.clone());
+        let kind = EventKind::Interrupted {
+            node,
+            class,
+            executed: Vec::new(),
+            timestamp,
+        };
+        self.emit(Some(id), client, kind);
+        Outcome {
+            interrupted: true,
+            messages: vec![
+                Value::from(vec![Value::from("execution_start"), start.into()]),
+                Value::from(vec![Value::from("execution_interrupted"), end.into()]),
+            ],
+            ..Outcome::default()
+        }
     }
 
     /// The outcome of a run that did not come to an end of its own.
@@ -431,6 +462,7 @@ impl Worker {
             task: job.task,
             alive: alive.clone(),
             asked: false,
+            prompt: job.prompt.clone(),
             started,
         });
         let began = Instant::now();

@@ -27,6 +27,8 @@ pub enum EncodeError {
     Key { key: String },
     #[error("encoder failed: {what}")]
     Encoder { what: String },
+    #[error("stopped: the picture is not wanted any more")]
+    Stopped,
 }
 
 /// Channels of the pixel data.
@@ -96,11 +98,21 @@ pub fn encode_png(
     text: &[(String, String)],
     level: u8,
 ) -> Result<Vec<u8>, EncodeError> {
+    encode_png_while(picture, text, level, &|| true)
+}
+
+/// As [`encode_png`], as long as it is `wanted`: a large picture takes its time.
+pub fn encode_png_while(
+    picture: &Picture,
+    text: &[(String, String)],
+    level: u8,
+    wanted: &dyn Fn() -> bool,
+) -> Result<Vec<u8>, EncodeError> {
     let mut out = start(picture);
     for (key, value) in text {
         chunk(&mut out, *b"tEXt", &keyed(key, value)?);
     }
-    chunk(&mut out, *b"IDAT", &compress(picture, level)?);
+    chunk(&mut out, *b"IDAT", &compress(picture, level, wanted)?);
     chunk(&mut out, *b"IEND", &[]);
     Ok(out)
 }
@@ -141,7 +153,7 @@ pub fn encode_apng(
             chunk(&mut out, *b"fcTL", &fctl);
             sequence += 1;
         }
-        let data = compress(frame, level)?;
+        let data = compress(frame, level, &|| true)?;
         if i == 0 {
             chunk(&mut out, *b"IDAT", &data);
         } else {
@@ -309,8 +321,15 @@ thread_local! {
     static COMPRESSOR: RefCell<Option<(u8, Compress)>> = const { RefCell::new(None) };
 }
 
-fn compress(picture: &Picture, level: u8) -> Result<Vec<u8>, EncodeError> {
-    let filtered = filter(picture, level);
+/// Bytes that are compressed between two questions whether that is still wanted.
+const PIECE: usize = 4 << 20;
+
+fn compress(
+    picture: &Picture,
+    level: u8,
+    wanted: &dyn Fn() -> bool,
+) -> Result<Vec<u8>, EncodeError> {
+    let filtered = filter(picture, level, wanted)?;
     if level == LEVEL_PREVIEW {
         // A compressor made for filtered pictures: several times faster than level 1 of the general one.
         return Ok(fdeflate::compress_to_vec(&filtered));
@@ -327,11 +346,19 @@ fn compress(picture: &Picture, level: u8) -> Result<Vec<u8>, EncodeError> {
         compressor.reset();
         let mut out = Vec::with_capacity(filtered.len() / 2 + 256);
         loop {
-            let done = compressor.total_in() as usize;
+            if !wanted() {
+                return Err(EncodeError::Stopped);
+            }
+            let left = &filtered[compressor.total_in() as usize..];
+            let (piece, flush) = match left.get(..PIECE) {
+                Some(piece) => (piece, FlushCompress::None),
+                None => (left, FlushCompress::Finish),
+            };
             let status = compressor
-                .compress_vec(&filtered[done..], &mut out, FlushCompress::Finish)
+                .compress_vec(piece, &mut out, flush)
                 .map_err(|e| failed(&e.to_string()))?;
             match status {
+                Status::Ok if out.len() < out.capacity() => {}
                 Status::StreamEnd => return Ok(out),
                 Status::Ok | Status::BufError => out.reserve(out.capacity().max(4096)),
             }
@@ -341,7 +368,7 @@ fn compress(picture: &Picture, level: u8) -> Result<Vec<u8>, EncodeError> {
 
 /// Filters every row: at level 0 not at all, at the preview level with one cheap filter, otherwise with the one of five
 /// whose bytes, read as signed, have the smallest sum.
-fn filter(picture: &Picture, level: u8) -> Vec<u8> {
+fn filter(picture: &Picture, level: u8, wanted: &dyn Fn() -> bool) -> Result<Vec<u8>, EncodeError> {
     let bpp = picture.pixels.channels();
     let stride = picture.width as usize * bpp;
     let zero = vec![0; stride];
@@ -350,6 +377,9 @@ fn filter(picture: &Picture, level: u8) -> Vec<u8> {
     let mut trial = vec![0; stride];
     let mut above = &zero[..];
     for row in picture.data.chunks_exact(stride) {
+        if !wanted() {
+            return Err(EncodeError::Stopped);
+        }
         match level {
             0 => {
                 out.push(0);
@@ -380,7 +410,7 @@ fn filter(picture: &Picture, level: u8) -> Vec<u8> {
         }
         above = row;
     }
-    out
+    Ok(out)
 }
 
 /// Writes filter `kind` of `row` to `out`. Pixels before the row count as 0.

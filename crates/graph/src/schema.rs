@@ -1,6 +1,7 @@
 //! What a node class declares: inputs, outputs, flags. The wire form is in [`crate::object_info`].
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::{Map, Value};
 
@@ -80,6 +81,14 @@ type Lookup = dyn Fn(&str, &str) -> Option<String> + Send + Sync;
 /// replaced. One of the [`Resources`](crate::Resources) of an engine, asked with the source of the list and the entry; a
 /// node's results are used again only while the answers stay the same.
 pub struct Versions(pub Arc<Lookup>);
+
+/// Calls a function.
+type Around = dyn Fn(&Arc<AtomicBool>, &mut dyn FnMut()) + Send + Sync;
+
+/// Makes a flag known to what a node does, however deep: nodes get their [`Cx`](crate::Cx), but the arithmetic below them
+/// does not. One of the [`Resources`](crate::Resources) of an engine, called with a flag that is raised when the work is
+/// not wanted any more, and with the work.
+pub struct CallScope(pub Arc<Around>);
 
 /// Gives the entries of combos that follow the disk. `models/TYPE` lists a model folder, `input/CLASS` the input
 /// folder's files of a content class (`image`, `audio`, ...).

@@ -1,5 +1,6 @@
 //! Moving elements around: permuting, slicing, joining, repeating. Nothing here changes a value.
 
+use crate::cancel::Cancel;
 use crate::cpu::isa::isa;
 use crate::cpu::math_transpose::transpose_all;
 use crate::error::{Result, TensorError};
@@ -73,8 +74,14 @@ fn gather(
     let (inner, inner_stride) = dims.pop().unwrap_or((1, 1));
     let (rows, row_stride) = dims.pop().unwrap_or((1, 0));
     let (sizes, steps): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
+    let cancel = Cancel::current();
     for start in Offsets::new(&sizes, &steps, base) {
+        cancel.check()?;
         for row in 0..rows as isize {
+            // Rows may be as short as one number.
+            if row & 0xfff == 0xfff {
+                cancel.check()?;
+            }
             let first = start + row * row_stride;
             if inner_stride == 1 {
                 let first = first as usize;
@@ -196,8 +203,10 @@ impl Tensor {
         }
         let mut out = reserve(&shape)?;
         let (outer, _, _) = first.around(dim);
+        let cancel = Cancel::current();
         for o in 0..outer {
             for t in tensors {
+                cancel.check()?;
                 let (_, size, inner) = t.around(dim);
                 out.extend_from_slice(&t.data()[o * size * inner..][..size * inner]);
             }
@@ -273,8 +282,10 @@ impl Tensor {
         let mut shape = self.shape().to_vec();
         shape[dim] = indices.len();
         let mut out = reserve(&shape)?;
+        let cancel = Cancel::current();
         for o in 0..outer {
             for &i in indices {
+                cancel.check()?;
                 out.extend_from_slice(&self.data()[(o * size + i) * inner..][..inner]);
             }
         }

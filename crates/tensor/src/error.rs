@@ -53,6 +53,8 @@ pub enum TensorError {
         left: String,
         right: String,
     },
+    #[error("interrupted")]
+    Cancelled,
     #[error("{op}: {reason}")]
     Invalid { op: &'static str, reason: String },
 }

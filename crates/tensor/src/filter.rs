@@ -1,5 +1,6 @@
 //! Filters over pictures (b, c, h, w): padding, convolution, Gaussian blur.
 
+use crate::cancel::Cancel;
 use crate::error::{Result, TensorError};
 use crate::tensor::{Tensor, allocate};
 
@@ -148,6 +149,7 @@ pub fn conv2d(
     let (oh, ow) = ((h - kh) / sy + 1, (w - kw) / sx + 1);
     let shape = vec![b, o, oh, ow];
     let mut out = allocate(&shape, 0.0)?;
+    let cancel = Cancel::current();
     for (n, plane) in out.chunks_exact_mut(oh * ow).enumerate() {
         let (item, channel) = (n / o, n % o);
         plane.fill(bias.map_or(0.0, |bias| bias.data()[channel]));
@@ -156,6 +158,7 @@ pub fn conv2d(
             let source = &padded.data()[(item * c + first + k) * h * w..][..h * w];
             let taps = &weight.data()[(channel * per_group + k) * kh * kw..][..kh * kw];
             for (y, row) in plane.chunks_exact_mut(ow).enumerate() {
+                cancel.check()?;
                 for (ky, taps) in taps.chunks_exact(kw).enumerate() {
                     let from = &source[(y * sy + ky) * w..][..w];
                     for (kx, &tap) in taps.iter().enumerate() {

@@ -11,6 +11,7 @@
 
 mod arrange;
 pub mod batch;
+pub mod cancel;
 mod container;
 pub mod convert;
 pub mod cpu;

@@ -1,5 +1,6 @@
 //! Largest and smallest values in moving windows, for masks and pictures. Pixels outside do not count.
 
+use crate::cancel::Cancel;
 use crate::error::{Result, TensorError};
 use crate::tensor::Tensor;
 
@@ -56,8 +57,10 @@ pub fn window(x: &Tensor, size: usize, extreme: Extreme) -> Result<Tensor> {
     let mut out = x.clone();
     // A window over the whole picture from any pixel is enough; the limit keeps the scratch space small.
     let (size_x, size_y) = (size.min(2 * w + 1), size.min(2 * h + 1));
+    let cancel = Cancel::current();
     for plane in out.data_mut().chunks_exact_mut(h * w) {
         for row in plane.chunks_exact_mut(w) {
+            cancel.check()?;
             slide(row, 1, size_x, extreme);
         }
         slide(plane, w, size_y, extreme);
@@ -123,9 +126,11 @@ pub fn grow_mask(mask: &Tensor, steps: i64, tapered: bool) -> Result<Tensor> {
         return window(mask, 2 * reach + 1, extreme);
     }
     let mut out = mask.clone();
+    let cancel = Cancel::current();
     for plane in out.data_mut().chunks_exact_mut(h * w) {
         // After h + w steps every pixel has reached every other.
         for _ in 0..count.min((h + w) as u64) {
+            cancel.check()?;
             let next = cross(plane, h, w, extreme);
             if next == plane {
                 break;

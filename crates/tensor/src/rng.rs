@@ -3,8 +3,12 @@
 //! mt19937 underneath; normal values of 16 or more elements go through single-precision polynomials (Cephes) with
 //! fused multiply-add, because a plain libm differs in the last bits of about one value in six.
 
+use crate::cancel::Cancel;
 use crate::error::{Result, TensorError};
 use crate::tensor::{Tensor, allocate};
+
+/// Numbers drawn between two looks at the interrupt; a multiple of every block.
+const CHUNK: usize = 1 << 16;
 
 const WORDS: usize = 624;
 const SHIFT: usize = 397;
@@ -125,8 +129,12 @@ impl Generator {
     /// Uniform values in [0, 1).
     pub fn rand(&mut self, shape: &[usize]) -> Result<Tensor> {
         let mut data = allocate(shape, 0.0)?;
-        for v in &mut data {
-            *v = self.uniform_f32();
+        let cancel = Cancel::current();
+        for chunk in data.chunks_mut(CHUNK) {
+            cancel.check()?;
+            for v in chunk {
+                *v = self.uniform_f32();
+            }
         }
         Tensor::from_vec(shape, data)
     }
@@ -141,8 +149,12 @@ impl Generator {
         }
         let range = high.wrapping_sub(low) as u64;
         let mut data = allocate(shape, 0.0)?;
-        for v in &mut data {
-            *v = low.wrapping_add(self.below(range) as i64) as f32;
+        let cancel = Cancel::current();
+        for chunk in data.chunks_mut(CHUNK) {
+            cancel.check()?;
+            for v in chunk {
+                *v = low.wrapping_add(self.below(range) as i64) as f32;
+            }
         }
         Tensor::from_vec(shape, data)
     }
@@ -162,11 +174,18 @@ impl Generator {
             }
             return;
         }
-        for v in &mut *data {
-            *v = self.uniform_f32();
+        let cancel = Cancel::current();
+        for chunk in data.chunks_mut(CHUNK) {
+            cancel.stop();
+            for v in chunk {
+                *v = self.uniform_f32();
+            }
         }
-        for block in data.chunks_exact_mut(BLOCK) {
-            box_muller_f32(block);
+        for chunk in data.chunks_mut(CHUNK) {
+            cancel.stop();
+            for block in chunk.chunks_exact_mut(BLOCK) {
+                box_muller_f32(block);
+            }
         }
         if !data.len().is_multiple_of(BLOCK) {
             // The tail overlaps values already made; it is drawn afresh.

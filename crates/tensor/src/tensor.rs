@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::cancel;
 use crate::device::{Allocation, Device, count_copy};
 use crate::error::{Result, TensorError};
 use crate::pages;
@@ -87,6 +88,8 @@ pub(crate) fn allocate(shape: &[usize], value: f32) -> Result<Vec<f32>> {
 
 /// Empty storage with room for a shape.
 pub(crate) fn reserve(shape: &[usize]) -> Result<Vec<f32>> {
+    // Nearly every operation comes by here.
+    cancel::check()?;
     let count = element_count(shape)?;
     if let Some(data) = recycle::take(count) {
         return Ok(data);

@@ -190,6 +190,12 @@ fn a_node_that_never_ends_ends_its_own_prompt_only() {
     rig.engine.interrupt(Some("deaf"));
     rig.idle();
     assert_eq!(rig.status("deaf"), "error false");
+    // It was cancelled, and that is what it is called, though its thread had to be given up.
+    let job = rig.engine.store().job("deaf").wait().unwrap().unwrap();
+    assert_eq!(
+        job.unwrap().job.status,
+        fresco_engine::store::JobStatus::Cancelled
+    );
     rig.submit("next", SAVE);
     rig.idle();
     assert_eq!(rig.status("next"), "success true");

@@ -224,7 +224,7 @@ fn a_node_that_never_ends_is_cleaned_up_once() {
     rig.idle();
     assert_eq!(
         story(&rig),
-        "room started a | error 1 InterruptProcessingException | room after a | ended"
+        "room started a | interrupted 1 | room after a | ended"
     );
     rig.submit("b", SAVE);
     rig.idle();

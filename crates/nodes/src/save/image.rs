@@ -5,11 +5,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fresco_files::dirs::DirType;
 use fresco_files::naming::temp_prefix;
-use fresco_files::png_write::{LEVEL_PREVIEW, LEVEL_SAVE, encode_png};
+use fresco_files::png_write::{LEVEL_PREVIEW, LEVEL_SAVE, encode_png, encode_png_while};
 use fresco_graph::{
     Args, Cx, Map, Node, NodeError, NodeOutput, NodeResult, Preview, PreviewFormat, Value, map,
 };
 use fresco_tensor::Tensor;
+use fresco_tensor::cancel::Cancel;
 
 use super::{Frames, Presence, begin, entry_of, png_text, save_error};
 use crate::types::{Image, Mask};
@@ -33,9 +34,10 @@ fn save_pngs(
     )?;
     let text = png_text(cx, presence);
     let mut entries = Vec::new();
+    let cancel = Cancel::current();
     for picture in frames.pictures()? {
         cx.check_interrupt()?;
-        let bytes = encode_png(&picture, &text, level)?;
+        let bytes = encode_png_while(&picture, &text, level, &|| !cancel.is_raised())?;
         let saved = batch.save("png", &bytes).map_err(save_error)?;
         entries.push(entry_of(&saved, kind));
     }

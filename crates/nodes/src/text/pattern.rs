@@ -12,6 +12,15 @@ use super::{MAX_BYTES, too_long};
 
 /// A pattern that needs more steps than this is given up, so that it cannot hold the worker for hours.
 const MAX_STEPS: usize = 1_000_000;
+/// Characters that all steps from one place may look at together: some tenths of a second. A step that looks ahead can go
+/// through the whole text.
+const MAX_LOOKED_AT: usize = 50_000_000;
+/// Steps that every place gets.
+const LEAST_STEPS: usize = 500;
+/// A compiled pattern times the text it searches: about a second. Within these sizes any pattern has its full size.
+const MAX_WORK: usize = 500_000_000_000;
+const LEAST_SIZE: usize = 256 << 10;
+const MOST_SIZE: usize = 10 << 20;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flags {
@@ -25,6 +34,10 @@ pub(super) struct Pattern {
     regex: Regex,
     /// The same, but not matching nothing at the place where the search starts.
     advancing: Regex,
+    /// Both for a match that begins where the search starts, if steps of the pattern can look far: then places are tried
+    /// one by one, so that an interrupt is heeded between them.
+    here: Option<[Regex; 2]>,
+    steps: usize,
 }
 
 /// What one match holds.
@@ -46,21 +59,76 @@ fn syntax(message: impl Into<String>) -> NodeError {
 }
 
 impl Pattern {
-    /// A `re.error` if Python would not take the pattern.
-    pub(super) fn new(pattern: &str, flags: Flags) -> Result<Self, NodeError> {
+    /// A pattern for a text of this length; a `re.error` if Python would not take it.
+    pub(super) fn new(pattern: &str, flags: Flags, length: usize) -> Result<Self, NodeError> {
         let (flags, body) = translate(pattern, flags)?;
+        let reach = reach(&body).map_or(1, |reach| reach.min(length).max(1));
+        let steps = (MAX_LOOKED_AT / reach).clamp(LEAST_STEPS, MAX_STEPS);
+        let size = (MAX_WORK / length.max(1)).clamp(LEAST_SIZE, MOST_SIZE);
         let build = |text: &str| {
             RegexBuilder::new(text)
                 .case_insensitive(flags.ignore_case)
                 .dot_matches_new_line(flags.dotall)
-                .backtrack_limit(MAX_STEPS)
+                .backtrack_limit(steps)
+                .delegate_size_limit(size)
                 .build()
-                .map_err(|e| syntax(e.to_string()))
+                .map_err(|e| {
+                    let message = e.to_string();
+                    if size < MOST_SIZE && message.contains("size limit") {
+                        return NodeError::runtime(format!(
+                            "the pattern is too large for a text of {length} bytes; shorten the text or its repetitions"
+                        ));
+                    }
+                    syntax(message)
+                })
+        };
+        let advancing = format!("(?:{body})(?!\\G)");
+        let here = if steps < MAX_STEPS {
+            let here = |body: &str| build(&format!("\\G(?:{body})"));
+            Some([here(&body)?, here(&advancing)?])
+        } else {
+            None
         };
         Ok(Self {
             regex: build(&body)?,
-            advancing: build(&format!("(?:{body})(?!\\G)"))?,
+            advancing: build(&advancing)?,
+            here,
+            steps,
         })
+    }
+
+    /// The first match from `at` on.
+    fn find<'t>(
+        &self,
+        text: &'t str,
+        mut at: usize,
+        advance: bool,
+        cx: &Cx,
+    ) -> Result<Option<Found<'t>>, NodeError> {
+        cx.check_interrupt()?;
+        let give_up = |error| give_up(error, self.steps);
+        let Some(here) = &self.here else {
+            let regex = if advance {
+                &self.advancing
+            } else {
+                &self.regex
+            };
+            let found = regex.captures_from_pos(text, at);
+            return Ok(found.map_err(give_up)?.map(Found));
+        };
+        // Only a match at the very start of the search could be the empty one that is not wanted.
+        let mut regex = &here[usize::from(advance)];
+        loop {
+            if let Some(found) = regex.captures_from_pos(text, at).map_err(give_up)? {
+                return Ok(Some(Found(found)));
+            }
+            let Some(next) = text[at..].chars().next() else {
+                return Ok(None);
+            };
+            at += next.len_utf8();
+            regex = &here[0];
+            cx.check_interrupt()?;
+        }
     }
 
     /// How many groups there are, not counting the whole match.
@@ -72,8 +140,12 @@ impl Pattern {
         self.regex.capture_names().position(|n| n == Some(name))
     }
 
-    pub(super) fn search<'t>(&self, text: &'t str) -> Result<Option<Found<'t>>, NodeError> {
-        Ok(self.regex.captures(text).map_err(give_up)?.map(Found))
+    pub(super) fn search<'t>(
+        &self,
+        text: &'t str,
+        cx: &Cx,
+    ) -> Result<Option<Found<'t>>, NodeError> {
+        self.find(text, 0, false, cx)
     }
 
     /// Calls `with` for every match until it says no. After an empty match the next one must not be empty at that place,
@@ -86,17 +158,7 @@ impl Pattern {
     ) -> Result<(), NodeError> {
         let (mut at, mut advance) = (0, false);
         loop {
-            cx.check_interrupt()?;
-            let regex = if advance {
-                &self.advancing
-            } else {
-                &self.regex
-            };
-            let Some(found) = regex
-                .captures_from_pos(text, at)
-                .map_err(give_up)?
-                .map(Found)
-            else {
+            let Some(found) = self.find(text, at, advance, cx)? else {
                 return Ok(());
             };
             let range = found.range();
@@ -264,10 +326,55 @@ fn is_name(name: &str) -> bool {
 }
 
 /// A search that was given up; Python would go on for ever.
-fn give_up(error: fancy_regex::Error) -> NodeError {
+fn give_up(error: fancy_regex::Error, steps: usize) -> NodeError {
     NodeError::runtime(format!(
-        "the pattern needs more than {MAX_STEPS} steps on this text: {error}"
+        "the pattern needs more than {steps} steps on this text: {error}"
     ))
+}
+
+/// How many characters one step of a translated pattern can look at without the engine counting them: those of a
+/// look-around, and of what is repeated a given number of times. `usize::MAX` where there is no end; nothing if the pattern
+/// has no look-around, because then all of it is counted or takes time in proportion to the text.
+fn reach(body: &str) -> Option<usize> {
+    let chars: Vec<char> = body.chars().collect();
+    let (mut reach, mut looks) = (1usize, false);
+    // Whether each open group is inside a look-around.
+    let mut open = vec![false];
+    let (mut i, mut in_class) = (0, false);
+    while i < chars.len() {
+        let inside = open.last().copied().unwrap_or(false);
+        match chars[i] {
+            '\\' => i += 1,
+            '[' => in_class = true,
+            ']' => in_class = false,
+            _ if in_class => {}
+            '(' => {
+                let head: String = chars[i + 1..].iter().take(3).collect();
+                let look = ["?=", "?!", "?<=", "?<!"]
+                    .iter()
+                    .any(|start| head.starts_with(start));
+                looks |= look;
+                open.push(inside || look);
+            }
+            ')' => {
+                open.pop();
+            }
+            '*' | '+' if inside => reach = usize::MAX,
+            '{' => {
+                let end = chars[i..].iter().position(|c| *c == '}');
+                let counts: String = chars[i + 1..].iter().take(end.unwrap_or(1) - 1).collect();
+                let most = counts.rsplit(',').next().unwrap_or_default();
+                match most.trim().parse::<usize>() {
+                    Ok(count) => reach = reach.saturating_mul(count.max(1)),
+                    Err(_) if inside => reach = usize::MAX,
+                    Err(_) => {}
+                }
+            }
+            _ => {}
+        }
+        i += 1;
+    }
+    looks.then_some(reach)
 }
 
 /// Rewrites a Python pattern for `fancy-regex`, or says what Python would object to.
@@ -614,7 +721,7 @@ mod tests {
     #[track_caller]
     fn finds(pattern: &str, text: &str, wanted: &[&str]) {
         let mut found = Vec::new();
-        Pattern::new(pattern, Flags::default())
+        Pattern::new(pattern, Flags::default(), 100)
             .unwrap_or_else(|e| panic!("{pattern}: {}", e.message()))
             .each(text, &cx(), |f| {
                 found.push(f.get(0).unwrap_or("?"));
@@ -654,7 +761,7 @@ mod tests {
 
     #[track_caller]
     fn fails(pattern: &str, wanted: &str) {
-        match Pattern::new(pattern, Flags::default()) {
+        match Pattern::new(pattern, Flags::default(), 100) {
             Err(e) => assert_eq!((e.kind(), e.message()), ("re.error", wanted), "{pattern}"),
             Ok(_) => panic!("{pattern} is accepted"),
         }
@@ -671,14 +778,14 @@ mod tests {
         fails(r"\q", r"bad escape \q at position 0");
         fails(r"\z", r"bad escape \z at position 0");
         fails("a{3,1}", "min repeat greater than max repeat at position 2");
-        assert!(Pattern::new(&"(".repeat(100_000), Flags::default()).is_err());
+        assert!(Pattern::new(&"(".repeat(100_000), Flags::default(), 100).is_err());
         let deep = "(".repeat(5_000) + &")".repeat(5_000);
-        assert!(Pattern::new(&deep, Flags::default()).is_err());
+        assert!(Pattern::new(&deep, Flags::default(), 100).is_err());
     }
 
     #[track_caller]
     fn replaces(pattern: &str, template: &str, text: &str, wanted: Result<&str, &str>) {
-        let given = Pattern::new(pattern, Flags::default())
+        let given = Pattern::new(pattern, Flags::default(), 100)
             .and_then(|p| p.replace(text, template, 0, &cx()));
         match (&given, wanted) {
             (Ok(a), Ok(e)) => assert_eq!(a, e),
@@ -717,12 +824,65 @@ mod tests {
 
     #[test]
     fn a_pattern_that_explodes_is_given_up() {
-        let pattern = Pattern::new(r"^(?:(a+)+\1?)+$", Flags::default()).unwrap();
+        let pattern = Pattern::new(r"^(?:(a+)+\1?)+$", Flags::default(), 100).unwrap();
         let text = "a".repeat(40) + "b";
         let error = pattern
-            .search(&text)
+            .search(&text, &cx())
             .err()
             .expect("it cannot be decided in time");
         assert_eq!(error.kind(), "RuntimeError");
+    }
+
+    #[test]
+    fn how_far_a_step_looks() {
+        for (pattern, far) in [
+            ("a*b+", None),
+            (r"(a)\1", None),
+            ("(?=ab)c*", Some(1)),
+            ("(?!END).", Some(1)),
+            ("(?=[a*]b)", Some(1)),
+            (r"(?=a\*)", Some(1)),
+            ("(?=.*[0-9])x", Some(usize::MAX)),
+            ("(?<=a{2,})x", Some(usize::MAX)),
+            ("(?=(?:[a-z]){20})x{3}", Some(60)),
+        ] {
+            assert_eq!(reach(pattern), far, "{pattern}");
+        }
+    }
+
+    /// Both ways to search find the same.
+    #[test]
+    fn looking_far_changes_the_budget_and_not_the_meaning() {
+        for (pattern, text) in [
+            ("(?=.*1)[a-z]?", "ab1cd"),
+            ("(?<!a)b*(?=.*c)", "abbé bcb"),
+            ("(?=.*$)", "ab\ncd"),
+        ] {
+            let all = |pattern: &Pattern| {
+                let mut found = Vec::new();
+                let with = |f: Found<'_>| {
+                    found.push(f.range());
+                    Ok(true)
+                };
+                pattern.each(text, &cx(), with).unwrap();
+                found
+            };
+            let mut far = Pattern::new(pattern, Flags::default(), 1_000_000).unwrap();
+            assert!(far.here.is_some());
+            let found = all(&far);
+            far.here = None;
+            assert_eq!(found, all(&far), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_is_large_for_its_text_is_refused_and_says_so() {
+        let pattern = r"(?:\w{0,20}){0,20}!";
+        assert!(Pattern::new(pattern, Flags::default(), 100).is_ok());
+        let error = Pattern::new(pattern, Flags::default(), 100_000_000)
+            .err()
+            .unwrap();
+        assert_eq!(error.kind(), "RuntimeError");
+        assert!(error.message().contains("too large for a text"));
     }
 }

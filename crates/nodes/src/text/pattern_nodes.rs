@@ -20,16 +20,25 @@ pub struct RegexMatch {
     dotall: bool,
 }
 
+/// The pattern; nothing if Python would not take it, which these nodes pass over.
+fn tolerant(pattern: &str, flags: Flags, text: &str) -> Result<Option<Pattern>, NodeError> {
+    match Pattern::new(pattern, flags, text.len()) {
+        Ok(pattern) => Ok(Some(pattern)),
+        Err(error) if error.kind() == "re.error" => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 impl Node for RegexMatch {
-    fn run(self, _: &Cx) -> NodeResult {
+    fn run(self, cx: &Cx) -> NodeResult {
         let flags = Flags {
             ignore_case: self.case_insensitive,
             multiline: self.multiline,
             dotall: self.dotall,
         };
-        let found = match Pattern::new(&self.regex_pattern, flags) {
-            Ok(pattern) => pattern.search(&self.string)?.is_some(),
-            Err(_) => false,
+        let found = match tolerant(&self.regex_pattern, flags, &self.string)? {
+            Some(pattern) => pattern.search(&self.string, cx)?.is_some(),
+            None => false,
         };
         Ok(NodeOutput::one(found))
     }
@@ -69,14 +78,14 @@ impl Node for RegexExtract {
             multiline: self.multiline,
             dotall: self.dotall,
         };
-        let Ok(pattern) = Pattern::new(&self.regex_pattern, flags) else {
+        let Some(pattern) = tolerant(&self.regex_pattern, flags, &self.string)? else {
             return Ok(NodeOutput::one(""));
         };
         let text = self.string.as_str();
         let group = super::super::latent::size("group_index", self.group_index)?;
         let groups = pattern.groups();
         let out: Value = match self.mode.as_str() {
-            "First Match" => match pattern.search(text)? {
+            "First Match" => match pattern.search(text, cx)? {
                 Some(found) => found.get(0).unwrap_or_default().into(),
                 None => "".into(),
             },
@@ -90,7 +99,7 @@ impl Node for RegexExtract {
                 })?;
                 parts.join("\n").into()
             }
-            "First Group" => match pattern.search(text)? {
+            "First Group" => match pattern.search(text, cx)? {
                 Some(found) if groups >= group => found.get(group).map(str::to_owned).into(),
                 _ => "".into(),
             },
@@ -154,7 +163,7 @@ impl Node for RegexReplace {
             multiline: self.multiline,
             dotall: self.dotall,
         };
-        let pattern = Pattern::new(&self.regex_pattern, flags)?;
+        let pattern = Pattern::new(&self.regex_pattern, flags, self.string.len())?;
         let count = usize::try_from(self.count).unwrap_or(0);
         Ok(NodeOutput::one(pattern.replace(
             &self.string,

@@ -17,6 +17,7 @@ use super::isa::Isa;
 use super::math::exp2_of_negative;
 use super::math_lanes::{Kernel, Lanes, dispatch, transpose};
 use super::output::Output;
+use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -100,9 +101,11 @@ pub(crate) fn attention(
     // Heads of the same queries are neighbours in memory, but all keys of all heads must fit the cache for that order.
     let by_query = s.keys * width <= NEAR;
     let place = out.place();
+    let cancel = &Cancel::current();
     (0..s.batch * s.heads * groups)
         .into_par_iter()
         .for_each(|task| {
+            cancel.stop();
             let (item, task) = (task / (groups * s.heads), task % (groups * s.heads));
             let (head, group) = if by_query {
                 (task % s.heads, task / s.heads)

@@ -23,6 +23,7 @@ use super::lines::{Shared, Space};
 use super::packed::{WIDTH, Weight};
 use super::picture::{Grid, Phase, Picture};
 use super::plan::{Engine, Plan};
+use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::nn::Act;
 use crate::tensor::{Tensor, reserve};
@@ -222,6 +223,7 @@ impl Product<'_> {
     }
 
     fn run(&self) {
+        let cancel = &Cancel::current();
         let chunks = self.chunks();
         let panels = self.panels();
         if let [chunk] = chunks.as_slice() {
@@ -234,12 +236,14 @@ impl Product<'_> {
                 .for_each(|unit| self.prepare(chunk, unit, prepared));
             let group = panels.div_ceil(4 * rayon::current_num_threads());
             (0..panels.div_ceil(group)).into_par_iter().for_each(|i| {
+                cancel.stop();
                 let group = i * group..panels.min((i + 1) * group);
                 SPACES.with_borrow_mut(|spaces| self.multiply(chunk, prepared, group, spaces));
             });
             return;
         }
         chunks.par_iter().for_each(|chunk| {
+            cancel.stop();
             SPACES.with_borrow_mut(|spaces| {
                 let mut own = std::mem::take(&mut spaces[0]);
                 let prepared = self.space_for(chunk, &mut own);

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use crate::cancel::Cancel;
 use crate::cpu::attention::{self as kernel, Masking, Sizes};
 use crate::cpu::isa::{isa, tiles};
 use crate::cpu::math;
@@ -104,9 +105,11 @@ pub fn attention_probabilities(q: &Tensor, k: &Tensor, heads: usize) -> Result<T
         let isa = isa();
         let scale = 1.0 / (s.d as f32).sqrt();
         let width = s.heads * s.d;
+        let cancel = &Cancel::current();
         out.par_chunks_mut(s.keys)
             .enumerate()
             .for_each(|(row, out)| {
+                cancel.stop();
                 let (item, head) = (row / s.queries / s.heads, row / s.queries % s.heads);
                 let query = item * s.queries + row % s.queries;
                 let q = &q.data()[query * width + head * s.d..][..s.d];

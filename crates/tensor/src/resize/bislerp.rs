@@ -1,6 +1,7 @@
 //! Bilinear-spherical resizing of latents: neighbours are turned into each other, so that mixing does not shorten them.
 
 use super::sampling::{check_sizes, linear_position};
+use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -26,8 +27,10 @@ fn along(x: &Tensor, dim: usize, new: usize) -> Result<Tensor> {
     }
     let data = x.data();
     let target = out.data_mut();
+    let cancel = Cancel::current();
     for o in 0..outer {
         for (i, place) in places.iter().enumerate() {
+            cancel.check()?;
             for k in 0..inner {
                 let vector = |at: usize| &data[((o * old + at) * inner + k) * c..][..c];
                 let to = &mut target[((o * new + i) * inner + k) * c..][..c];

@@ -4,6 +4,7 @@ mod bislerp;
 pub mod pillow;
 mod sampling;
 
+use crate::cancel::Cancel;
 use crate::error::{Result, TensorError};
 use crate::tensor::{Tensor, allocate};
 
@@ -138,11 +139,13 @@ fn lanczos(x: &Tensor, width: usize, height: usize) -> Result<Tensor> {
     let shape = vec![b, c, height, width];
     let mut out = allocate(&shape, 0.0)?;
     let (area, new_area) = (h * w, height * width);
+    let cancel = Cancel::current();
     for (source, target) in x
         .data()
         .chunks_exact(c * area)
         .zip(out.chunks_exact_mut(c * new_area))
     {
+        cancel.check()?;
         let mut pixels = vec![0u8; c * area];
         for (channel, plane) in source.chunks_exact(area).enumerate() {
             for (i, &v) in plane.iter().enumerate() {

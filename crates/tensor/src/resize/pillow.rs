@@ -1,5 +1,6 @@
 //! Pillow's 8-bit resize, exactly: filter weights in 22-bit fixed point, one direction after the other, rounded to 8 bits in between.
 
+use crate::cancel::Cancel;
 use crate::error::{Result, TensorError};
 use crate::tensor::element_count;
 
@@ -200,10 +201,12 @@ fn two_passes(
 
 fn horizontal<const C: usize>(pixels: &[u8], w: usize, width: usize, windows: &Windows) -> Vec<u8> {
     let mut out = vec![0; pixels.len() / w * width];
+    let cancel = Cancel::current();
     for (from, to) in pixels
         .chunks_exact(w * C)
         .zip(out.chunks_exact_mut(width * C))
     {
+        cancel.stop();
         for (i, pixel) in to.chunks_exact_mut(C).enumerate() {
             let (first, weights) = windows.window(i);
             let mut sums = [1i32 << (BITS - 1); C];
@@ -223,7 +226,9 @@ fn horizontal<const C: usize>(pixels: &[u8], w: usize, width: usize, windows: &W
 fn vertical(rows: &[u8], stride: usize, height: usize, windows: &Windows) -> Vec<u8> {
     let mut out = vec![0; stride * height];
     let mut sums = vec![0i32; stride];
+    let cancel = Cancel::current();
     for (i, to) in out.chunks_exact_mut(stride).enumerate() {
+        cancel.stop();
         let (first, weights) = windows.window(i);
         sums.fill(1 << (BITS - 1));
         for (old, &weight) in rows[first * stride..].chunks_exact(stride).zip(weights) {

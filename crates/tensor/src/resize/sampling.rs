@@ -1,6 +1,7 @@
 //! Nearest, bilinear, bicubic and area sampling with half-pixel centres, two passes: rows first, then columns.
 
 use super::ResizeMethod;
+use crate::cancel::Cancel;
 use crate::error::{Result, TensorError};
 use crate::tensor::{Tensor, allocate, element_count};
 
@@ -48,15 +49,18 @@ pub fn interpolate(
     let shape = vec![b, c, height, width];
     let mut out = allocate(&shape, 0.0)?;
     let mut rows = allocate(&[h, width], 0.0)?;
+    let cancel = Cancel::current();
     for (source, target) in x
         .data()
         .chunks_exact(h * w)
         .zip(out.chunks_exact_mut(height * width))
     {
         for (from, to) in source.chunks_exact(w).zip(rows.chunks_exact_mut(width)) {
+            cancel.check()?;
             across.gather(from, to);
         }
         for (y, to) in target.chunks_exact_mut(width).enumerate() {
+            cancel.check()?;
             down.blend(y, &rows, to);
         }
     }
@@ -178,12 +182,14 @@ pub fn adaptive_avg_pool(x: &Tensor, width: usize, height: usize) -> Result<Tens
     let shape = vec![b, c, height, width];
     let mut out = allocate(&shape, 0.0)?;
     let mut sums = vec![0.0f32; w];
+    let cancel = Cancel::current();
     for (source, target) in x
         .data()
         .chunks_exact(h * w)
         .zip(out.chunks_exact_mut(height * width))
     {
         for (i, row) in target.chunks_exact_mut(width).enumerate() {
+            cancel.check()?;
             let down = window(i, h, height);
             sums.fill(0.0);
             for y in down.clone() {

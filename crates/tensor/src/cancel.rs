@@ -1,0 +1,107 @@
+//! Ending work that nobody wants any more.
+//!
+//! Whoever runs a node sets a flag for its thread ([`with`]). Every operation that makes a tensor looks at it, and so do
+//! the loops of those that can take long, on whichever thread they run. A flag that was raised stays raised: what was
+//! computed after that may be incomplete, and no operation will give it out.
+
+use std::cell::RefCell;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Result, TensorError};
+
+thread_local! {
+    static CURRENT: RefCell<Cancel> = const { RefCell::new(Cancel(None)) };
+}
+
+/// The flag of some work; without one it is never raised.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Option<Arc<AtomicBool>>);
+
+/// What unwinds the stack where an operation has no error to return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cancelled;
+
+impl Cancel {
+    /// The flag of what this thread works on. Tasks on other threads take a clone along.
+    pub fn current() -> Self {
+        CURRENT.with_borrow(Clone::clone)
+    }
+
+    #[inline]
+    pub fn is_raised(&self) -> bool {
+        // Relaxed: nothing else is read because of it.
+        self.0
+            .as_ref()
+            .is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        if self.is_raised() {
+            return Err(TensorError::Cancelled);
+        }
+        Ok(())
+    }
+
+    /// Unwinds the stack if the flag is raised, without the message of a panic. For loops that have no error to return:
+    /// no half-made result gets out, and whoever runs nodes catches it as it catches panics.
+    #[inline]
+    pub fn stop(&self) {
+        if self.is_raised() {
+            resume_unwind(Box::new(Cancelled));
+        }
+    }
+}
+
+/// Runs `work` with a flag for this thread.
+pub fn with<T>(flag: &Arc<AtomicBool>, work: impl FnOnce() -> T) -> T {
+    struct Before(Cancel);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            CURRENT.set(std::mem::take(&mut self.0));
+        }
+    }
+    let _before = Before(CURRENT.replace(Cancel(Some(flag.clone()))));
+    work()
+}
+
+/// An error if the work of this thread is not wanted any more.
+#[inline]
+pub fn check() -> Result<()> {
+    CURRENT.with_borrow(Cancel::check)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+    use crate::Tensor;
+
+    #[test]
+    fn a_raised_flag_ends_operations_of_its_own_thread_only() {
+        let flag = Arc::new(AtomicBool::new(false));
+        with(&flag, || {
+            let a = Tensor::zeros([8]).unwrap();
+            assert!(a.add(&a).is_ok());
+            flag.store(true, Ordering::Relaxed);
+            assert_eq!(a.repeat(&[2]).unwrap_err(), TensorError::Cancelled);
+            let other = std::thread::spawn(|| Tensor::zeros([8]).map(drop));
+            assert_eq!(other.join().unwrap(), Ok(()));
+        });
+        assert_eq!(check(), Ok(()));
+    }
+
+    #[test]
+    fn loops_without_an_error_unwind() {
+        let flag = Arc::new(AtomicBool::new(true));
+        let ended = with(&flag, || {
+            let cancel = Cancel::current();
+            catch_unwind(move || cancel.stop())
+        });
+        assert!(ended.unwrap_err().is::<Cancelled>());
+        Cancel::current().stop();
+    }
+}
