@@ -125,6 +125,17 @@ pub fn encode_apng(
     text: &[(String, String)],
     level: u8,
 ) -> Result<Vec<u8>, EncodeError> {
+    encode_apng_while(frames, duration_ms, text, level, &|| true)
+}
+
+/// As [`encode_apng`], as long as it is `wanted`.
+pub fn encode_apng_while(
+    frames: &[Picture],
+    duration_ms: u32,
+    text: &[(String, String)],
+    level: u8,
+    wanted: &dyn Fn() -> bool,
+) -> Result<Vec<u8>, EncodeError> {
     let first = frames.first().ok_or(EncodeError::NoFrames)?;
     let mut out = start(first);
     let animated = frames.len() > 1;
@@ -153,7 +164,7 @@ pub fn encode_apng(
             chunk(&mut out, *b"fcTL", &fctl);
             sequence += 1;
         }
-        let data = compress(frame, level, &|| true)?;
+        let data = compress(frame, level, wanted)?;
         if i == 0 {
             chunk(&mut out, *b"IDAT", &data);
         } else {

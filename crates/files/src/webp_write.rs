@@ -67,6 +67,17 @@ pub fn encode_webp_animation(
     text: &[(String, String)],
     options: WebpOptions,
 ) -> Result<Vec<u8>, EncodeError> {
+    encode_webp_animation_while(frames, duration_ms, text, options, &|| true)
+}
+
+/// As [`encode_webp_animation`], as long as it is `wanted`: asked before each frame.
+pub fn encode_webp_animation_while(
+    frames: &[Picture],
+    duration_ms: u32,
+    text: &[(String, String)],
+    options: WebpOptions,
+    wanted: &dyn Fn() -> bool,
+) -> Result<Vec<u8>, EncodeError> {
     let first = frames.first().ok_or(EncodeError::NoFrames)?;
     let mut body = Vec::new();
     let mut flags = 0u8;
@@ -83,6 +94,9 @@ pub fn encode_webp_animation(
                 width: frame.width,
                 height: frame.height,
             });
+        }
+        if !wanted() {
+            return Err(EncodeError::Stopped);
         }
         let file = encode_webp(frame, options)?;
         let mut data = Vec::with_capacity(file.len() + 16);

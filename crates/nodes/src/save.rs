@@ -7,6 +7,7 @@ use fresco_files::naming::{Batch, SaveError, Saved, Saver};
 use fresco_files::png_write::{Picture, Pixels};
 use fresco_graph::{Cx, Map, NodeEntry, NodeError, Value, entry, json, map};
 use fresco_tensor::Tensor;
+use fresco_tensor::cancel::Cancel;
 use fresco_tensor::resize::to_u8;
 
 mod animation;
@@ -167,7 +168,15 @@ impl Frames {
             width: w,
             height: h,
             pixels,
-            data: images.data().iter().map(|v| to_u8(*v)).collect(),
+            data: {
+                let cancel = Cancel::current();
+                let mut data = Vec::with_capacity(images.len());
+                for row in images.data().chunks(width * channels) {
+                    cancel.check()?;
+                    data.extend(row.iter().map(|v| to_u8(*v)));
+                }
+                data
+            },
         })
     }
 

@@ -78,8 +78,8 @@ fn gather(
     for start in Offsets::new(&sizes, &steps, base) {
         cancel.check()?;
         for row in 0..rows as isize {
-            // Rows may be as short as one number.
-            if row & 0xfff == 0xfff {
+            // Rows may be as short as one number, or as long as a picture.
+            if inner > 0xfff || row & 0xfff == 0xfff {
                 cancel.check()?;
             }
             let first = start + row * row_stride;

@@ -5,6 +5,7 @@
 //! computed after that may be incomplete, and no operation will give it out.
 
 use std::cell::RefCell;
+use std::io;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,9 @@ use crate::error::{Result, TensorError};
 thread_local! {
     static CURRENT: RefCell<Cancel> = const { RefCell::new(Cancel(None)) };
 }
+
+/// Elements that simple loops go through between two looks at the flag.
+pub(crate) const CHUNK: usize = 1 << 20;
 
 /// The flag of some work; without one it is never raised.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +71,36 @@ pub fn with<T>(flag: &Arc<AtomicBool>, work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// A writer that stops when its work is not wanted any more. Large pieces are written in smaller ones, because the disk may
+/// be slow.
+pub struct CancellableWriter<W> {
+    inner: W,
+    cancel: Cancel,
+}
+
+/// Bytes written between two looks at the flag.
+const PIECE: usize = 4 << 20;
+
+impl<W: io::Write> CancellableWriter<W> {
+    pub fn new(inner: W) -> Self {
+        Self {
+            inner,
+            cancel: Cancel::current(),
+        }
+    }
+}
+
+impl<W: io::Write> io::Write for CancellableWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.cancel.check().map_err(io::Error::other)?;
+        self.inner.write(&bytes[..bytes.len().min(PIECE)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
 /// An error if the work of this thread is not wanted any more.
 #[inline]
 pub fn check() -> Result<()> {
@@ -92,6 +126,20 @@ mod tests {
             assert_eq!(other.join().unwrap(), Ok(()));
         });
         assert_eq!(check(), Ok(()));
+    }
+
+    #[test]
+    fn writing_stops() {
+        use std::io::Write as _;
+        let flag = Arc::new(AtomicBool::new(false));
+        with(&flag, || {
+            let mut out = CancellableWriter::new(Vec::new());
+            let bytes = vec![7; PIECE + 3];
+            out.write_all(&bytes).unwrap();
+            assert_eq!(out.inner, bytes);
+            flag.store(true, Ordering::Relaxed);
+            assert!(out.write_all(&bytes).is_err());
+        });
     }
 
     #[test]

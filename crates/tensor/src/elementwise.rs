@@ -1,6 +1,7 @@
 //! Arithmetic element by element, with NumPy's broadcasting between two tensors.
 
 use crate::arrange::{Offsets, broadcast_strides};
+use crate::cancel::{CHUNK, Cancel};
 use crate::error::{Result, TensorError};
 use crate::tensor::{Tensor, reserve};
 
@@ -25,17 +26,23 @@ pub fn broadcast_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
 impl Tensor {
     /// Applies a function to every element.
     pub fn map(&self, f: impl Fn(f32) -> f32) -> Self {
-        Self::raw(
-            self.shape().to_vec(),
-            self.data().iter().map(|&v| f(v)).collect(),
-        )
-        .placed_or_panic(self)
+        let cancel = Cancel::current();
+        let mut out = Vec::with_capacity(self.len());
+        for part in self.data().chunks(CHUNK) {
+            cancel.stop();
+            out.extend(part.iter().map(|&v| f(v)));
+        }
+        Self::raw(self.shape().to_vec(), out).placed_or_panic(self)
     }
 
     /// Applies a function to every element in place.
     pub fn map_inplace(&mut self, f: impl Fn(f32) -> f32) {
-        for v in self.data_mut() {
-            *v = f(*v);
+        let cancel = Cancel::current();
+        for part in self.data_mut().chunks_mut(CHUNK) {
+            cancel.stop();
+            for v in part {
+                *v = f(*v);
+            }
         }
     }
 
@@ -44,7 +51,12 @@ impl Tensor {
         self.check_device("broadcast", other)?;
         let (a, b) = (self.data(), other.data());
         if self.shape() == other.shape() {
-            let out = a.iter().zip(b).map(|(&x, &y)| f(x, y)).collect();
+            let cancel = Cancel::current();
+            let mut out = Vec::with_capacity(a.len());
+            for (a, b) in a.chunks(CHUNK).zip(b.chunks(CHUNK)) {
+                cancel.check()?;
+                out.extend(a.iter().zip(b).map(|(&x, &y)| f(x, y)));
+            }
             return Self::raw(self.shape().to_vec(), out).placed(self);
         }
         let shape = broadcast_shape(self.shape(), other.shape())?;
@@ -73,8 +85,12 @@ impl Tensor {
         let steps_a: Vec<_> = dims.iter().map(|d| d.1).collect();
         let steps_b: Vec<_> = dims.iter().map(|d| d.2).collect();
         let starts = Offsets::new(&sizes, &steps_a, 0).zip(Offsets::new(&sizes, &steps_b, 0));
+        let cancel = Cancel::current();
         for (start_a, start_b) in starts {
             for row in 0..rows as isize {
+                if inner > 0xfff || row & 0xfff == 0xfff {
+                    cancel.check()?;
+                }
                 let pa = (start_a + row * ra) as usize;
                 let pb = (start_b + row * rb) as usize;
                 match (ia, ib) {

@@ -60,23 +60,24 @@ pub fn window(x: &Tensor, size: usize, extreme: Extreme) -> Result<Tensor> {
     let cancel = Cancel::current();
     for plane in out.data_mut().chunks_exact_mut(h * w) {
         for row in plane.chunks_exact_mut(w) {
-            cancel.check()?;
-            slide(row, 1, size_x, extreme);
+            slide(row, 1, size_x, extreme, &cancel);
         }
-        slide(plane, w, size_y, extreme);
+        slide(plane, w, size_y, extreme, &cancel);
     }
     Ok(out)
 }
 
 /// Windows along items of `width` values each. Works by doubling: extremes over 1, 2, 4, .. items, then two of them
 /// overlap to make the size, so that the cost grows with the logarithm of the window.
-fn slide(values: &mut [f32], width: usize, size: usize, extreme: Extreme) {
+fn slide(values: &mut [f32], width: usize, size: usize, extreme: Extreme, cancel: &Cancel) {
+    cancel.stop();
     let items = values.len() / width;
     let before = extreme.before(size);
     let mut spread = vec![extreme.neutral(); (items + size - 1) * width];
     spread[before * width..][..values.len()].copy_from_slice(values);
     let mut covered = 1;
     while covered * 2 <= size {
+        cancel.stop();
         let (step, end) = (covered * width, spread.len());
         for i in 0..end - step {
             spread[i] = extreme.of(spread[i], spread[i + step]);

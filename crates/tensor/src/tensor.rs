@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::cancel;
+use crate::cancel::{self, CHUNK, Cancel};
 use crate::device::{Allocation, Device, count_copy};
 use crate::error::{Result, TensorError};
 use crate::pages;
@@ -82,7 +82,14 @@ pub fn element_count(shape: &[usize]) -> Result<usize> {
 /// Storage for a shape, filled with one value. Asks the allocator first, so that a refusal is an error.
 pub(crate) fn allocate(shape: &[usize], value: f32) -> Result<Vec<f32>> {
     let mut data = reserve(shape)?;
-    data.resize(element_count(shape)?, value);
+    let count = element_count(shape)?;
+    let cancel = Cancel::current();
+    // The first touch of a page is what takes time.
+    while data.len() < count {
+        cancel.check()?;
+        let next = count.min(data.len() + CHUNK);
+        data.resize(next, value);
+    }
     Ok(data)
 }
 

@@ -1,6 +1,7 @@
 //! Nodes that make, cut, turn and measure single canvases.
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output};
+use fresco_tensor::cancel::Cancel;
 use fresco_tensor::{Generator, Tensor};
 
 use super::{check_room, unsigned};
@@ -60,8 +61,12 @@ impl Node for EmptyImage {
         let color = [byte(16) as f32, byte(8) as f32, byte(0) as f32];
         let mut out = Tensor::zeros(shape)?;
         if color != [0.0; 3] {
-            for pixel in out.data_mut().chunks_exact_mut(3) {
-                pixel.copy_from_slice(&color);
+            let cancel = Cancel::current();
+            for row in out.data_mut().chunks_mut((shape[2] * 3).max(1)) {
+                cancel.check()?;
+                for pixel in row.chunks_exact_mut(3) {
+                    pixel.copy_from_slice(&color);
+                }
             }
         }
         Ok(NodeOutput::one(Image(out)))

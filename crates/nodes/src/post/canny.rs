@@ -2,6 +2,7 @@
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_tensor::Tensor;
+use fresco_tensor::cancel::Cancel;
 
 use crate::types::Image;
 
@@ -45,18 +46,22 @@ impl Node for Canny {
         }
         fresco_tensor::ensure_room(&[b, h, w, 3])?;
         let mut out = Vec::with_capacity(b * h * w * 3);
+        let cancel = Cancel::current();
         for picture in self.image.0.data().chunks_exact(h * w * c) {
             cx.check_interrupt()?;
             let grey = picture
-                .chunks_exact(c)
+                .chunks_exact(w * c)
+                .inspect(|_| cancel.stop())
+                .flat_map(|row| row.chunks_exact(c))
                 .map(|p| match *p {
                     [r, g, b] => fused(b, 0.114, fused(g, 0.587, r * 0.299)),
                     _ => p[0],
                 })
                 .collect();
             let plane = Plane { w, h, data: grey };
-            for edge in edges(&plane, low as f32, high as f32) {
-                out.extend([f32::from(u8::from(edge)); 3]);
+            for row in edges(&plane, low as f32, high as f32).chunks(w) {
+                cancel.stop();
+                out.extend(row.iter().flat_map(|edge| [f32::from(u8::from(*edge)); 3]));
             }
         }
         Ok(NodeOutput::one(Image(Tensor::from_vec([b, h, w, 3], out)?)))
@@ -98,9 +103,11 @@ impl Plane {
             }
         };
         let (w, h) = (self.w, self.h);
+        let cancel = Cancel::current();
         let pass = |from: &[f32], across: bool| -> Vec<f32> {
             let mut out = Vec::with_capacity(w * h);
             for y in 0..h {
+                cancel.stop();
                 for x in 0..w {
                     let mut sum = 0.0f32;
                     for (k, tap) in taps.iter().enumerate() {
@@ -153,7 +160,9 @@ fn edges(picture: &Plane, low: f32, high: f32) -> Vec<bool> {
     let smooth = picture.smoothed();
     let mut strength = Vec::with_capacity(w * h);
     let mut direction = Vec::with_capacity(w * h);
+    let cancel = Cancel::current();
     for y in 0..h {
+        cancel.stop();
         for x in 0..w {
             let (gx, gy) = smooth.gradient(x, y);
             strength.push((gx * gx + gy * gy + EPSILON).sqrt());
@@ -182,6 +191,9 @@ fn edges(picture: &Plane, low: f32, high: f32) -> Vec<bool> {
     let mut edge = vec![false; w * h];
     let mut open = Vec::new();
     for i in 0..w * h {
+        if i % w == 0 {
+            cancel.stop();
+        }
         if strength[i] > low && ridge(i) {
             weak[i] = true;
             if strength[i] > high {

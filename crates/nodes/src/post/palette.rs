@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use fresco_tensor::cancel::Cancel;
+
 pub(super) type Color = [u8; 3];
 
 /// Colour counts are kept for at most this many different colours; beyond it the lowest bits are dropped.
@@ -28,7 +30,11 @@ fn count(pixels: &[Color]) -> (BTreeMap<u32, Count>, u32) {
     let mut dropped = 0;
     // First colour seen under a key, in full, with its count.
     let mut counts: BTreeMap<u32, Count> = BTreeMap::new();
-    for &pixel in pixels {
+    let cancel = Cancel::current();
+    for (at, &pixel) in pixels.iter().enumerate() {
+        if at & 0xfff == 0 {
+            cancel.stop();
+        }
         counts.entry(key(pixel, dropped)).or_insert((pixel, 0)).1 += 1;
         while counts.len() > MAX_COLORS {
             dropped += 1;

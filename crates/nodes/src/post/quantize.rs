@@ -1,6 +1,7 @@
 //! Fewer colours, with or without dithering.
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
+use fresco_tensor::cancel::Cancel;
 use fresco_tensor::{Tensor, resize::to_u8};
 
 use super::palette::{Color, Nearest, Palette};
@@ -42,22 +43,33 @@ impl Node for ImageQuantize {
         let dither = Dither::parse(&self.dither)?;
         fresco_tensor::ensure_room(&[b, h, w, 3])?;
         let mut out = Vec::with_capacity(b * h * w * 3);
+        let cancel = Cancel::current();
         for picture in self.image.0.data().chunks_exact(h * w * 3) {
             cx.check_interrupt()?;
             let pixels: Vec<Color> = picture
-                .chunks_exact(3)
+                .chunks_exact(w * 3)
+                .inspect(|_| cancel.stop())
+                .flat_map(|row| row.chunks_exact(3))
                 .map(|p| [to_u8(p[0]), to_u8(p[1]), to_u8(p[2])])
                 .collect();
             let palette = Palette::new(&pixels, self.colors as usize);
-            let result = match dither {
+            let result: Vec<Color> = match dither {
                 Dither::None => {
                     let mut nearest = palette.nearest();
-                    pixels.iter().map(|p| nearest.of(*p)).collect()
+                    pixels
+                        .chunks(w)
+                        .inspect(|_| cancel.stop())
+                        .flatten()
+                        .map(|p| nearest.of(*p))
+                        .collect()
                 }
                 Dither::FloydSteinberg => diffuse(&pixels, w, &mut palette.nearest()),
                 Dither::Bayer(n) => ordered(&pixels, w, n, &palette),
             };
-            out.extend(result.into_iter().flatten().map(|v| f32::from(v) / 255.0));
+            for row in result.chunks(w) {
+                cancel.stop();
+                out.extend(row.as_flattened().iter().map(|v| f32::from(*v) / 255.0));
+            }
         }
         Ok(NodeOutput::one(Image(Tensor::from_vec([b, h, w, 3], out)?)))
     }
@@ -96,7 +108,9 @@ fn diffuse(pixels: &[Color], w: usize, nearest: &mut Nearest<'_>) -> Vec<Color> 
     // What falls on the row below, by column, one ahead: slot x + 1 belongs to column x.
     let mut below = vec![[0i32; 3]; w + 1];
     let mut out = Vec::with_capacity(pixels.len());
+    let cancel = Cancel::current();
     for row in pixels.chunks_exact(w) {
+        cancel.stop();
         let mut right = [0i32; 3];
         let mut last = [0i32; 3];
         // Sums for the slot before the current one, and the error of the previous pixel.
@@ -129,10 +143,14 @@ fn ordered(pixels: &[Color], w: usize, n: u32, palette: &Palette) -> Vec<Color> 
     let side = 1usize << n;
     let pattern: Vec<f32> = bayer(n).iter().map(|m| spread * m + 0.5).collect();
     let mut nearest = palette.nearest();
+    let cancel = Cancel::current();
     pixels
         .iter()
         .enumerate()
         .map(|(i, pixel)| {
+            if i % w == 0 {
+                cancel.stop();
+            }
             let offset = pattern[i / w % side * side + i % w % side];
             nearest.of(pixel.map(|v| (f32::from(v) + offset).clamp(0.0, 255.0) as u8))
         })

@@ -1,9 +1,10 @@
 //! Animated pictures from a batch.
 
 use fresco_files::dirs::DirType;
-use fresco_files::png_write::encode_apng;
-use fresco_files::webp_write::{WebpOptions, encode_webp_animation};
+use fresco_files::png_write::encode_apng_while;
+use fresco_files::webp_write::{WebpOptions, encode_webp_animation_while};
 use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult, Value, map};
+use fresco_tensor::cancel::Cancel;
 
 use super::{Frames, Presence, begin, entry_of, metadata_text, png_text, save_error};
 use crate::types::Image;
@@ -66,7 +67,9 @@ impl Node for SaveAnimatedPng {
         )?;
         let level = self.compress_level.clamp(0, 9) as u8;
         let text = png_text(cx, Presence::NotEmpty);
-        let bytes = encode_apng(&pictures, duration, &text, level)?;
+        let cancel = Cancel::current();
+        let wanted = || !cancel.is_raised();
+        let bytes = encode_apng_while(&pictures, duration, &text, level, &wanted)?;
         let saved = batch.save("png", &bytes).map_err(save_error)?;
         let entry = entry_of(&saved, DirType::Output);
         Ok(NodeOutput::ui(shown(entry, pictures.len())))
@@ -124,7 +127,9 @@ impl Node for SaveAnimatedWebp {
         let mut text = metadata_text(cx, Presence::NotEmpty);
         // Entries count down from a tag number; there is room for no more.
         text.truncate(MAX_TAGS);
-        let bytes = encode_webp_animation(&pictures, duration, &text, options)?;
+        let cancel = Cancel::current();
+        let wanted = || !cancel.is_raised();
+        let bytes = encode_webp_animation_while(&pictures, duration, &text, options, &wanted)?;
         let saved = batch.save("webp", &bytes).map_err(save_error)?;
         let entry = entry_of(&saved, DirType::Output);
         Ok(NodeOutput::ui(shown(entry, pictures.len())))

@@ -16,7 +16,7 @@ const MAX_STEPS: usize = 1_000_000;
 /// through the whole text.
 const MAX_LOOKED_AT: usize = 50_000_000;
 /// Steps that every place gets.
-const LEAST_STEPS: usize = 500;
+const LEAST_STEPS: usize = 100;
 /// A compiled pattern times the text it searches: about a second. Within these sizes any pattern has its full size.
 const MAX_WORK: usize = 500_000_000_000;
 const LEAST_SIZE: usize = 256 << 10;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Dtype, Problem, SafeTensorsError, header};
+use crate::cancel::CancellableWriter;
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -141,6 +142,7 @@ pub fn write_to<T: Content + ?Sized>(
     metadata: &[(String, String)],
 ) -> io::Result<()> {
     let (entries, contents) = arrange(tensors);
+    let out = &mut CancellableWriter::new(out);
     write_header(out, &entries, metadata)?;
     contents
         .iter()
@@ -156,6 +158,7 @@ pub fn write_streamed_to(
 ) -> io::Result<()> {
     entries.sort_by(|a, b| (b.dtype, &a.name).cmp(&(a.dtype, &b.name)));
     check(&entries, metadata).map_err(io::Error::other)?;
+    let out = &mut CancellableWriter::new(out);
     write_header(out, &entries, metadata)?;
     for entry in &entries {
         let stored = produce(entry)?;
