@@ -52,7 +52,7 @@ impl Run<'_> {
     pub(super) fn failure(&self, id: &Arc<str>, error: &NodeError, inputs: Value) -> Failure {
         let real = self.graph.real_of(&self.blamed(id));
         let class = self.top_class(&real);
-        tracing::error!(node = %id, class = %class, kind = error.kind(), "node failed: {}", short(&error.message()));
+        tracing::error!(node = %id, class = %class, kind = error.kind(), "node failed: {}", short(error.message()));
         let mut tips = String::new();
         if matches!(error, NodeError::OutOfMemory { .. }) {
             tips.push_str("This error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked before you might have accidentally set the batch_size to a large number.");
@@ -73,7 +73,7 @@ impl Run<'_> {
             class,
             node: real,
             executed: self.executed.clone(),
-            message: format!("{}\n{tips}", short(&error.message())),
+            message: format!("{}\n{tips}", short(error.message())),
             kind: error.kind().to_owned(),
             trace,
             inputs,

@@ -15,7 +15,7 @@ use rusqlite::params;
 
 use super::bodies::JobTexts;
 use super::error::StoreError;
-use super::file_watch::{Trouble, beside};
+use super::file_watch::{FileWatch, Trouble, beside};
 use super::history;
 use super::now;
 use super::pending::Key;
@@ -164,7 +164,7 @@ impl State {
             Trouble::Unreachable(error) => Err(error.clone()),
             Trouble::Overwritten | Trouble::Touched | Trouble::LogOverwritten => {
                 let watch = self.database.watch.as_ref();
-                if *trouble == Trouble::Overwritten && watch.is_some_and(|w| w.is_another_of_ours()) {
+                if *trouble == Trouble::Overwritten && watch.is_some_and(FileWatch::is_another_of_ours) {
                     return Err(
                         "restart Fresco to use the database that is there now, or move it away and the queue is written anew"
                             .to_owned(),

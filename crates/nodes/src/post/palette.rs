@@ -32,7 +32,7 @@ fn count(pixels: &[Color]) -> (BTreeMap<u32, Count>, u32) {
     let mut counts: BTreeMap<u32, Count> = BTreeMap::new();
     let cancel = Cancel::current();
     for (at, &pixel) in pixels.iter().enumerate() {
-        if at & 0xfff == 0 {
+        if at % 4096 == 0 {
             cancel.stop();
         }
         counts.entry(key(pixel, dropped)).or_insert((pixel, 0)).1 += 1;
