@@ -1,6 +1,6 @@
 //! Largest and smallest values in moving windows, for masks and pictures. Pixels outside do not count.
 
-use crate::cancel::Cancel;
+use crate::cancel::{CHUNK, Cancel};
 use crate::error::{Result, TensorError};
 use crate::tensor::Tensor;
 
@@ -77,10 +77,12 @@ fn slide(values: &mut [f32], width: usize, size: usize, extreme: Extreme, cancel
     spread[before * width..][..values.len()].copy_from_slice(values);
     let mut covered = 1;
     while covered * 2 <= size {
-        cancel.stop();
         let (step, end) = (covered * width, spread.len());
-        for i in 0..end - step {
-            spread[i] = extreme.of(spread[i], spread[i + step]);
+        for first in (0..end - step).step_by(CHUNK) {
+            cancel.stop();
+            for i in first..(first + CHUNK).min(end - step) {
+                spread[i] = extreme.of(spread[i], spread[i + step]);
+            }
         }
         covered *= 2;
     }
