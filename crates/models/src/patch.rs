@@ -8,7 +8,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fresco_tensor::{Dtype, Stored, Tensor, ensure_room};
+use fresco_tensor::{Dtype, Stored, Tensor, claim_memory};
 
 use crate::error::Result;
 use crate::lora::{Adapter, How, Kind, padded, reordered};
@@ -491,7 +491,7 @@ impl PatchSet {
             modes.all(|mode| mode == PatchMode::Merged)
         });
         let total: usize = merged.filter_map(|(key, _)| bytes(key)).sum();
-        ensure_room(&[total / size_of::<f32>()]).is_ok()
+        claim_memory(total as u64).is_ok()
     }
 
     /// As [`PatchSet::store`], shared with nobody: for weights that are to be kept in another place than those of equal

@@ -3,7 +3,7 @@
 //! A MASK stands for the inverse of alpha here.
 
 use fresco_graph::{Cx, Node, NodeEntry, NodeError, NodeOutput, NodeResult, entry};
-use fresco_tensor::{Crop, ResizeMethod, Tensor, resize::interpolate};
+use fresco_tensor::{Buffer, Crop, ResizeMethod, Tensor, element_count, resize::interpolate};
 
 use crate::image::resize_planes;
 use crate::mask::planes;
@@ -113,9 +113,8 @@ impl Node for PorterDuffImageComposite {
             }
             resize_planes(&x, width, height, ResizeMethod::Bicubic, Crop::Center)
         };
-        fresco_tensor::ensure_room(&[batch, height, width, channels + 1])?;
-        let mut colors = Vec::with_capacity(batch * height * width * channels);
-        let mut masks = Vec::with_capacity(batch * height * width);
+        let mut colors = Buffer::with_room(element_count(&[batch, height, width, channels])?)?;
+        let mut masks = Buffer::with_room(batch * height * width)?;
         for i in 0..batch {
             cx.check_interrupt()?;
             let plane = |mask: &Tensor| -> Result<Tensor, NodeError> {
@@ -141,8 +140,8 @@ impl Node for PorterDuffImageComposite {
                 masks.push(1.0 - alpha);
             }
         }
-        let image = Tensor::from_vec([batch, height, width, channels], colors)?;
-        let mask = Tensor::from_vec([batch, height, width], masks)?;
+        let image = Tensor::from_buffer([batch, height, width, channels], colors)?;
+        let mask = Tensor::from_buffer([batch, height, width], masks)?;
         Ok(NodeOutput::slots(vec![
             Image(image).into(),
             Mask(mask).into(),

@@ -1,9 +1,9 @@
 //! Nodes on lists of pictures, as for preparing a training set.
 
 use fresco_graph::{NodeEntry, NodeError, entry};
-use fresco_tensor::Tensor;
 use fresco_tensor::resize::pillow::{self, Filter};
 use fresco_tensor::resize::to_u8;
+use fresco_tensor::{Buffer, Tensor};
 
 mod adjust;
 mod lists;
@@ -98,8 +98,8 @@ impl Picture {
 
     /// `(1, h, w, c)`.
     fn tensor(&self) -> Result<Tensor, NodeError> {
-        let values = self.pixels.iter().map(|v| f32::from(*v) / 255.0).collect();
-        Ok(Tensor::from_vec(
+        let values = Buffer::collect(self.pixels.iter().map(|v| f32::from(*v) / 255.0))?;
+        Ok(Tensor::from_buffer(
             [1, self.height, self.width, self.channels],
             values,
         )?)

@@ -9,7 +9,7 @@ use fresco_files::annotated;
 use fresco_files::dirs::{DirType, Dirs};
 use fresco_files::image::{DecodedImage, Frame, Limits, decode};
 use fresco_graph::{Args, Cx, NodeEntry, NodeError, Value, Verdict, entry};
-use fresco_tensor::Tensor;
+use fresco_tensor::{Buffer, Tensor};
 use sha2::{Digest, Sha256};
 
 mod folder;
@@ -92,8 +92,8 @@ fn open_image(path: &Path) -> Result<DecodedImage, NodeError> {
 
 /// 8-bit values as `shape`, 0..1.
 fn unit(shape: &[usize], bytes: &[u8]) -> Result<Tensor, NodeError> {
-    let values = bytes.iter().map(|b| f32::from(*b) / 255.0).collect();
-    Ok(Tensor::from_vec(shape.to_vec(), values)?)
+    let values = Buffer::collect(bytes.iter().map(|b| f32::from(*b) / 255.0))?;
+    Ok(Tensor::from_buffer(shape, values)?)
 }
 
 /// `(1, h, w, 3)`.

@@ -1,5 +1,7 @@
 //! Single values with a widget.
 
+use std::sync::Arc;
+
 use fresco_graph::{Cx, Node, NodeEntry, NodeOutput, NodeResult, entry};
 
 pub static NODES: &[NodeEntry] = &[
@@ -21,7 +23,7 @@ pub static NODES: &[NodeEntry] = &[
     outputs("STRING")
 )]
 pub struct PrimitiveString {
-    value: String,
+    value: Arc<str>,
 }
 
 impl Node for PrimitiveString {
@@ -42,7 +44,7 @@ impl Node for PrimitiveString {
 )]
 pub struct PrimitiveStringMultiline {
     #[input(multiline = true)]
-    value: String,
+    value: Arc<str>,
 }
 
 impl Node for PrimitiveStringMultiline {

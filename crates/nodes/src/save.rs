@@ -6,9 +6,9 @@ use fresco_files::dirs::{DirType, Dirs};
 use fresco_files::naming::{Batch, SaveError, Saved, Saver};
 use fresco_files::png_write::{Picture, Pixels};
 use fresco_graph::{Cx, Map, NodeEntry, NodeError, Value, entry, json, map};
-use fresco_tensor::Tensor;
 use fresco_tensor::cancel::Cancel;
 use fresco_tensor::resize::to_u8;
+use fresco_tensor::{Buffer, Tensor};
 
 mod animation;
 mod dataset;
@@ -141,7 +141,7 @@ pub(crate) struct Frames {
     pub(crate) width: u32,
     pub(crate) height: u32,
     pub(crate) pixels: Pixels,
-    data: Vec<u8>,
+    data: Buffer<u8>,
 }
 
 impl Frames {
@@ -170,7 +170,7 @@ impl Frames {
             pixels,
             data: {
                 let cancel = Cancel::current();
-                let mut data = Vec::with_capacity(images.len());
+                let mut data = Buffer::with_room(images.len())?;
                 for row in images.data().chunks(width * channels) {
                     cancel.check()?;
                     data.extend(row.iter().map(|v| to_u8(*v)));

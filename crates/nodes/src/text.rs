@@ -7,7 +7,10 @@ pub mod strings;
 mod letters;
 mod pattern;
 
+use std::sync::Arc;
+
 use fresco_graph::{NodeEntry, NodeError, entry};
+use fresco_tensor::with_memory;
 
 pub static NODES: &[NodeEntry] = &[
     entry::<strings::StringConcatenate>(),
@@ -34,33 +37,85 @@ pub static NODES: &[NodeEntry] = &[
 /// Texts longer than this are refused instead of filling the memory.
 const MAX_BYTES: usize = 1 << 28;
 
+/// Makes a text of at most so many bytes, and the copy of it that goes onto a link.
+fn made(most: usize, make: impl FnOnce() -> String) -> Result<Arc<str>, NodeError> {
+    Ok(with_memory(2 * most as u64, || make().into())?)
+}
+
+/// A part of a text that goes onto a link.
+fn part(text: &str) -> Result<Arc<str>, NodeError> {
+    Ok(with_memory(text.len() as u64, || text.into())?)
+}
+
+/// A text with the case of its letters changed. A letter may become three times as long, and texts grow by doubling.
+fn recased(text: &str, change: impl FnOnce(&str) -> String) -> Result<Arc<str>, NodeError> {
+    let most = if text.is_ascii() { 1 } else { 4 };
+    made(text.len() * most, || change(text))
+}
+
+/// A text whose length shows only at its end. Asks whenever it has to grow.
+#[derive(Default)]
+struct GrowingText(String);
+
+impl GrowingText {
+    fn push(&mut self, part: &str) -> Result<(), NodeError> {
+        let len = self.0.len() + part.len();
+        if len > MAX_BYTES {
+            return Err(too_long());
+        }
+        if len > self.0.capacity() {
+            let room = len.max(2 * self.0.len());
+            with_memory(room as u64, || {
+                self.0.reserve_exact(room - self.0.len());
+            })?;
+        }
+        self.0.push_str(part);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Arc<str>, NodeError> {
+        part(&self.0)
+    }
+}
+
 /// The characters of a slice that counts in characters.
-fn substring(text: &str, start: i64, end: i64) -> String {
+fn substring(text: &str, start: i64, end: i64) -> Result<Arc<str>, NodeError> {
     let count = text.chars().count();
     let range = crate::python_rules::slice(start, end, count);
-    text.chars().skip(range.start).take(range.len()).collect()
+    let mut places = text.char_indices().map(|(at, _)| at);
+    let mut place = |skip: usize| places.nth(skip).unwrap_or(text.len());
+    let (first, last) = if range.is_empty() {
+        (0, 0)
+    } else {
+        let first = place(range.start);
+        (first, place(range.len() - 1))
+    };
+    part(&text[first..last])
 }
 
 /// Every `find` replaced; an empty one stands between all characters.
-fn replace(text: &str, find: &str, with: &str) -> Result<String, NodeError> {
+fn replace(text: &str, find: &str, with: &str) -> Result<Arc<str>, NodeError> {
     let places = if find.is_empty() {
         text.chars().count() + 1
     } else {
         text.matches(find).count()
     };
-    if places.saturating_mul(with.len()).saturating_add(text.len()) > MAX_BYTES {
+    let most = places.saturating_mul(with.len()).saturating_add(text.len());
+    if most > MAX_BYTES {
         return Err(too_long());
     }
-    Ok(text.replace(find, with))
+    // It grows by doubling.
+    made(2 * most, || text.replace(find, with))
 }
 
 /// Texts one after the other.
-fn join(parts: &[&str]) -> Result<String, NodeError> {
+fn join(parts: &[&str]) -> Result<Arc<str>, NodeError> {
     // Nodes that double a text, one after the other, would need few steps to fill any memory.
-    if parts.iter().map(|p| p.len()).sum::<usize>() > MAX_BYTES {
+    let total = parts.iter().map(|p| p.len()).sum::<usize>();
+    if total > MAX_BYTES {
         return Err(too_long());
     }
-    Ok(parts.concat())
+    made(total, || parts.concat())
 }
 
 fn too_long() -> NodeError {

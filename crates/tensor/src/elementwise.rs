@@ -1,6 +1,7 @@
 //! Arithmetic element by element, with NumPy's broadcasting between two tensors.
 
 use crate::arrange::{Offsets, broadcast_strides};
+use crate::buffer::or_raise;
 use crate::cancel::{CHUNK, Cancel};
 use crate::error::{Result, TensorError};
 use crate::tensor::{Tensor, reserve};
@@ -25,14 +26,32 @@ pub fn broadcast_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
 
 impl Tensor {
     /// Applies a function to every element.
+    ///
+    /// # Panics
+    /// If there is no memory for the result, as in [`Self::data_mut`].
     pub fn map(&self, f: impl Fn(f32) -> f32) -> Self {
         let cancel = Cancel::current();
-        let mut out = Vec::with_capacity(self.len());
+        let mut out = or_raise(reserve(self.shape()));
         for part in self.data().chunks(CHUNK) {
             cancel.stop();
             out.extend(part.iter().map(|&v| f(v)));
         }
-        Self::raw(self.shape().to_vec(), out).placed_or_panic(self)
+        Self::raw(self.shape().to_vec(), out).placed_or_raise(self)
+    }
+
+    /// Applies a function to every element and its row-major index.
+    ///
+    /// # Panics
+    /// As [`Self::map`].
+    pub fn map_indexed(&self, f: impl Fn(usize, f32) -> f32) -> Self {
+        let cancel = Cancel::current();
+        let mut out = or_raise(reserve(self.shape()));
+        for (chunk, part) in self.data().chunks(CHUNK).enumerate() {
+            cancel.stop();
+            let first = chunk * CHUNK;
+            out.extend(part.iter().enumerate().map(|(i, &v)| f(first + i, v)));
+        }
+        Self::raw(self.shape().to_vec(), out).placed_or_raise(self)
     }
 
     /// Applies a function to every element in place.
@@ -52,7 +71,7 @@ impl Tensor {
         let (a, b) = (self.data(), other.data());
         if self.shape() == other.shape() {
             let cancel = Cancel::current();
-            let mut out = Vec::with_capacity(a.len());
+            let mut out = reserve(self.shape())?;
             for (a, b) in a.chunks(CHUNK).zip(b.chunks(CHUNK)) {
                 cancel.check()?;
                 out.extend(a.iter().zip(b).map(|(&x, &y)| f(x, y)));
@@ -209,9 +228,10 @@ impl Tensor {
             no.expand(&shape)?,
         );
         let pairs = yes.data().iter().zip(no.data());
-        let out = cond.data().iter().zip(pairs);
-        let out = out.map(|(&c, (&y, &n))| if c == 0.0 { n } else { y });
-        Self::raw(shape.clone(), out.collect()).placed(self)
+        let choices = cond.data().iter().zip(pairs);
+        let mut out = reserve(&shape)?;
+        out.extend(choices.map(|(&c, (&y, &n))| if c == 0.0 { n } else { y }));
+        Self::raw(shape, out).placed(self)
     }
 
     /// `self * (1 - weight) + other * weight`.

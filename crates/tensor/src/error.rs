@@ -16,6 +16,12 @@ pub enum TensorError {
     TooLarge { shape: Vec<usize> },
     #[error("not enough memory for a tensor of shape {shape:?}: {} MiB more are needed", missing >> 20)]
     NoMemory { shape: Vec<usize>, missing: u64 },
+    #[error(transparent)]
+    NoRoom(#[from] crate::room::NoRoom),
+    #[error(
+        "{elements} elements were gathered without asking for their memory; more than {limit} go into a Buffer"
+    )]
+    NotAsked { elements: usize, limit: usize },
     #[error("{op}: shapes {left:?} and {right:?} do not fit together")]
     ShapeMismatch {
         op: &'static str,

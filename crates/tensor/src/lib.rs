@@ -11,6 +11,7 @@
 
 mod arrange;
 pub mod batch;
+mod buffer;
 pub mod cancel;
 mod container;
 pub mod convert;
@@ -35,9 +36,11 @@ mod stored;
 pub mod synthetic;
 mod tensor;
 pub mod tile;
+mod watch;
 pub mod weights;
 
 pub use batch::{repeat_to_batch, resize_to_batch};
+pub use buffer::Buffer;
 pub use device::Device;
 pub use dtype::Dtype;
 pub use elementwise::broadcast_shape;
@@ -47,10 +50,11 @@ pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;
 pub use room::{
     Claim as MemoryClaim, NoRoom, available as available_memory, claim as claim_memory,
-    total as total_memory,
+    total as total_memory, with_memory,
 };
 pub use safetensors::{SafeTensors, SafeTensorsError};
 pub use stored::Stored;
-pub use tensor::{MAX_ELEMENTS, Tensor, element_count, ensure_room};
+pub use tensor::{MAX_ELEMENTS, Tensor, element_count};
 pub use tile::{TileAxis, tiled, tiled_scale};
+pub use watch::WatchedAllocator;
 pub use weights::{WeightError, WeightFile, WeightInfo, open_weights};

@@ -1,5 +1,6 @@
 //! Largest and smallest values in moving windows, for masks and pictures. Pixels outside do not count.
 
+use crate::buffer::Buffer;
 use crate::cancel::{CHUNK, Cancel};
 use crate::error::{Result, TensorError};
 use crate::tensor::Tensor;
@@ -60,20 +61,26 @@ pub fn window(x: &Tensor, size: usize, extreme: Extreme) -> Result<Tensor> {
     let cancel = Cancel::current();
     for plane in out.data_mut().chunks_exact_mut(h * w) {
         for row in plane.chunks_exact_mut(w) {
-            slide(row, 1, size_x, extreme, &cancel);
+            slide(row, 1, size_x, extreme, &cancel)?;
         }
-        slide(plane, w, size_y, extreme, &cancel);
+        slide(plane, w, size_y, extreme, &cancel)?;
     }
     Ok(out)
 }
 
 /// Windows along items of `width` values each. Works by doubling: extremes over 1, 2, 4, .. items, then two of them
 /// overlap to make the size, so that the cost grows with the logarithm of the window.
-fn slide(values: &mut [f32], width: usize, size: usize, extreme: Extreme, cancel: &Cancel) {
-    cancel.stop();
+fn slide(
+    values: &mut [f32],
+    width: usize,
+    size: usize,
+    extreme: Extreme,
+    cancel: &Cancel,
+) -> Result<()> {
+    cancel.check()?;
     let items = values.len() / width;
     let before = extreme.before(size);
-    let mut spread = vec![extreme.neutral(); (items + size - 1) * width];
+    let mut spread = Buffer::filled((items + size - 1) * width, extreme.neutral())?;
     spread[before * width..][..values.len()].copy_from_slice(values);
     let mut covered = 1;
     while covered * 2 <= size {
@@ -88,11 +95,12 @@ fn slide(values: &mut [f32], width: usize, size: usize, extreme: Extreme, cancel
     }
     values.copy_from_slice(&spread[..values.len()]);
     extreme.into(values, &spread[(size - covered) * width..]);
+    Ok(())
 }
 
 /// The extreme value among a pixel and its four neighbours.
-fn cross(x: &[f32], h: usize, w: usize, extreme: Extreme) -> Vec<f32> {
-    let mut out = x.to_vec();
+fn cross(x: &[f32], h: usize, w: usize, extreme: Extreme) -> Result<Buffer<f32>> {
+    let mut out = Buffer::copied(x)?;
     for y in 0..h {
         let row = &x[y * w..][..w];
         let target = &mut out[y * w..][..w];
@@ -105,7 +113,7 @@ fn cross(x: &[f32], h: usize, w: usize, extreme: Extreme) -> Vec<f32> {
             extreme.into(target, &x[(y + 1) * w..][..w]);
         }
     }
-    out
+    Ok(out)
 }
 
 /// Grows (`steps` > 0) or shrinks masks (.., h, w) by 3x3 grey dilation or erosion, step by step.
@@ -134,8 +142,8 @@ pub fn grow_mask(mask: &Tensor, steps: i64, tapered: bool) -> Result<Tensor> {
         // After h + w steps every pixel has reached every other.
         for _ in 0..count.min((h + w) as u64) {
             cancel.check()?;
-            let next = cross(plane, h, w, extreme);
-            if next == plane {
+            let next = cross(plane, h, w, extreme)?;
+            if *next == *plane {
                 break;
             }
             plane.copy_from_slice(&next);

@@ -34,6 +34,23 @@ pub(crate) fn prefer_large<T>(storage: &mut Vec<T>) {
     unsafe { madvise(first as *mut c_void, length, MADV_HUGEPAGE) };
 }
 
+/// Writes to every page of unused storage, so that the kernel counts all of it as used from now on.
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(crate) fn touch<T>(storage: &mut Vec<T>) {
+    const PAGE: usize = 4096;
+    let spare = storage.spare_capacity_mut();
+    let bytes = size_of_val(spare);
+    let start = spare.as_mut_ptr().cast::<u8>();
+    for offset in (0..bytes).step_by(PAGE) {
+        // SAFETY: inside the storage, which is not initialised, so any byte may be written to it.
+        unsafe { start.add(offset).write_volatile(0) };
+    }
+}
+
+/// Other systems are asked about less.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+pub(crate) fn touch<T>(_storage: &mut Vec<T>) {}
+
 /// Gives free pages inside the heap back to the system. The C library keeps them otherwise: what a network of many
 /// layers took stays with the process long after the layers are gone.
 #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
@@ -63,6 +80,7 @@ mod tests {
         for count in [0, 1, 1 << 20, (4 << 20) + 1, 6 << 20] {
             let mut storage = Vec::with_capacity(count);
             super::prefer_large(&mut storage);
+            super::touch(&mut storage);
             storage.resize(count, 1.0f32);
             assert_eq!(storage.iter().filter(|v| **v == 1.0).count(), count);
         }

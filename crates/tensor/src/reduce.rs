@@ -1,7 +1,7 @@
 //! Sums, means, norms and extremes over dimensions. Sums are kept in f64 and rounded once.
 
 use crate::error::{Result, TensorError};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, allocate, reserve};
 
 impl Tensor {
     /// Replaces the given dimensions by one value each group; no dimensions means all of them.
@@ -21,16 +21,18 @@ impl Tensor {
         };
         let group: usize = inner.iter().map(|&d| self.shape()[d]).product();
         let count: usize = outer.iter().map(|&d| self.shape()[d]).product();
-        let out: Vec<f32> = if group == 0 {
-            vec![f(&[]); count]
+        let out = if group == 0 {
+            allocate(&[count], f(&[]))?
         } else {
-            moved.data().chunks_exact(group).map(f).collect()
+            let mut out = reserve(&[count])?;
+            out.extend(moved.data().chunks_exact(group).map(f));
+            out
         };
         let shape: Vec<_> = (0..self.rank())
             .filter(|&d| keepdim || !reduced[d])
             .map(|d| if reduced[d] { 1 } else { self.shape()[d] })
             .collect();
-        Self::from_vec(shape, out)?.placed(self)
+        Self::from_buffer(shape, out)?.placed(self)
     }
 
     pub fn sum(&self, dims: &[usize], keepdim: bool) -> Result<Self> {

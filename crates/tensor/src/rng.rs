@@ -136,7 +136,7 @@ impl Generator {
                 *v = self.uniform_f32();
             }
         }
-        Tensor::from_vec(shape, data)
+        Tensor::from_buffer(shape, data)
     }
 
     /// Integers in `low..high`, as f32.
@@ -156,14 +156,14 @@ impl Generator {
                 *v = low.wrapping_add(self.below(range) as i64) as f32;
             }
         }
-        Tensor::from_vec(shape, data)
+        Tensor::from_buffer(shape, data)
     }
 
     /// Standard normal values.
     pub fn randn(&mut self, shape: &[usize]) -> Result<Tensor> {
         let mut data = allocate(shape, 0.0)?;
         self.fill_normal(&mut data);
-        Tensor::from_vec(shape, data)
+        Tensor::from_buffer(shape, data)
     }
 
     fn fill_normal(&mut self, data: &mut [f32]) {

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{container, recycle};
+use crate::{container, recycle, watch};
 
 /// The kernel's figures are read once for so many bytes: for every buffer of this size, now and then for small ones.
 const STEP: u64 = 32 << 20;
@@ -84,6 +84,13 @@ pub fn claim(bytes: u64) -> Result<Claim, NoRoom> {
     }
     claim.tight = available().is_some_and(|free| is_tight(wanted, free));
     Ok(claim)
+}
+
+/// Runs something that takes at most so many bytes in ways of its own: text, files, encoders. Storage of numbers is made
+/// with [`crate::Buffer`] instead.
+pub fn with_memory<T>(bytes: u64, take: impl FnOnce() -> T) -> Result<T, NoRoom> {
+    let _claim = claim(bytes)?;
+    Ok(watch::granted(take))
 }
 
 fn is_due(unasked: &AtomicU64, bytes: u64) -> bool {

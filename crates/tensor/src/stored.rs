@@ -84,6 +84,8 @@ impl Stored {
 
     /// Values in another format, rounded to the nearest.
     pub fn from_f32(tensor: &Tensor, dtype: Dtype) -> Result<Self> {
+        let size = tensor.len().saturating_mul(dtype.size()) as u64;
+        let _claim = crate::room::claim(size)?;
         let bytes = dtype.encode(tensor.data()).ok_or_else(|| {
             TensorError::invalid("store", format!("cannot write {} values", dtype.name()))
         })?;

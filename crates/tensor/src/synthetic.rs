@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
-use crate::tensor::{Tensor, element_count, ensure_room};
+use crate::tensor::{Tensor, element_count};
 
 /// FNV-1a, 64 bits.
 pub fn fnv1a64(bytes: &[u8]) -> u64 {
@@ -69,7 +69,7 @@ pub fn stored(name: &str, shape: &[usize], dtype: Dtype) -> Result<Stored> {
         let reason = format!("cannot make {} values", dtype.name());
         return Err(TensorError::invalid("synthetic", reason));
     }
-    ensure_room(shape)?;
+    let _claim = crate::room::claim((count * size) as u64)?;
     let mut bytes = vec![0; count * size];
     bytes
         .par_chunks_mut(CHUNK * size)

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::buffer::{Buffer, or_raise};
 use crate::cancel::{self, CHUNK, Cancel};
 use crate::device::{Allocation, Device, count_copy};
 use crate::error::{Result, TensorError};
-use crate::pages;
 use crate::recycle;
-use crate::room::{self, Claim};
 
 /// Most elements one tensor may have (32 GiB of f32): a hostile size in a workflow becomes an error, not an abort.
 pub const MAX_ELEMENTS: usize = 1 << 33;
+
+/// Most elements of a plain list that becomes a tensor. More are made in a [`Buffer`], which asks for the memory first.
+const MAX_LIST: usize = 1 << 20;
 
 /// A dense f32 array. Clones share storage until one of them is written. Equal are those of the same shape and values,
 /// wherever they are.
@@ -79,8 +81,8 @@ pub fn element_count(shape: &[usize]) -> Result<usize> {
     }
 }
 
-/// Storage for a shape, filled with one value. Asks the allocator first, so that a refusal is an error.
-pub(crate) fn allocate(shape: &[usize], value: f32) -> Result<Vec<f32>> {
+/// Storage for a shape, filled with one value.
+pub(crate) fn allocate(shape: &[usize], value: f32) -> Result<Buffer<f32>> {
     let mut data = reserve(shape)?;
     let count = element_count(shape)?;
     let cancel = Cancel::current();
@@ -88,45 +90,37 @@ pub(crate) fn allocate(shape: &[usize], value: f32) -> Result<Vec<f32>> {
     while data.len() < count {
         cancel.check()?;
         let next = count.min(data.len() + CHUNK);
-        data.resize(next, value);
+        data.storage().resize(next, value);
     }
     Ok(data)
 }
 
 /// Empty storage with room for a shape.
-pub(crate) fn reserve(shape: &[usize]) -> Result<Vec<f32>> {
+pub(crate) fn reserve(shape: &[usize]) -> Result<Buffer<f32>> {
     // Nearly every operation comes by here.
     cancel::check()?;
     let count = element_count(shape)?;
     if let Some(data) = recycle::take(count) {
-        return Ok(data);
+        return Ok(Buffer::recycled(data));
     }
-    ensure_room(shape)?;
-    let mut data = Vec::new();
-    data.try_reserve_exact(count)
-        .map_err(|_| TensorError::TooLarge {
+    Buffer::with_room(count).map_err(|error| match error {
+        TensorError::NoRoom(refused) => TensorError::NoMemory {
             shape: shape.to_vec(),
-        })?;
-    pages::prefer_large(&mut data);
+            missing: refused.missing,
+        },
+        other => other,
+    })
+}
+
+/// A copy of elements of a shape.
+fn copy(shape: &[usize], values: &[f32]) -> Result<Buffer<f32>> {
+    let mut data = reserve(shape)?;
+    data.extend_from_slice(values);
     Ok(data)
 }
 
 fn bytes_of(elements: usize) -> u64 {
     elements as u64 * size_of::<f32>() as u64
-}
-
-/// Refuses a shape for which this machine has no memory now. Tensors ask themselves; this is for code that gathers the
-/// elements of a large one in storage of its own.
-pub fn ensure_room(shape: &[usize]) -> Result<()> {
-    claim_room(shape).map(drop)
-}
-
-/// Memory for the elements of a shape.
-fn claim_room(shape: &[usize]) -> Result<Claim> {
-    room::claim(bytes_of(element_count(shape)?)).map_err(|refused| TensorError::NoMemory {
-        shape: shape.to_vec(),
-        missing: refused.missing,
-    })
 }
 
 /// Refuses two devices.
@@ -151,8 +145,8 @@ pub(crate) fn strides(shape: &[usize]) -> Vec<isize> {
 }
 
 impl Tensor {
-    /// A tensor of the given values in row-major order.
-    pub fn from_vec(shape: impl Into<Vec<usize>>, data: Vec<f32>) -> Result<Self> {
+    /// A tensor of the values of a buffer in row-major order.
+    pub fn from_buffer(shape: impl Into<Vec<usize>>, data: Buffer<f32>) -> Result<Self> {
         let shape = shape.into();
         let expected = element_count(&shape)?;
         if expected != data.len() {
@@ -162,18 +156,27 @@ impl Tensor {
                 actual: data.len(),
             });
         }
-        Ok(Self {
-            shape,
-            data: Storage::new(data),
-        })
+        Ok(Self::raw(shape, data))
+    }
+
+    /// A tensor of a short list of values in row-major order. A long one, whose size a request may choose, is refused:
+    /// it was gathered without asking whether there is memory for it, and belongs into a [`Buffer`].
+    pub fn from_vec(shape: impl Into<Vec<usize>>, data: Vec<f32>) -> Result<Self> {
+        if data.len() > MAX_LIST {
+            return Err(TensorError::NotAsked {
+                elements: data.len(),
+                limit: MAX_LIST,
+            });
+        }
+        Self::from_buffer(shape, Buffer::recycled(data))
     }
 
     /// A tensor from values that an operation of this crate has counted itself.
-    pub(crate) fn raw(shape: Vec<usize>, data: Vec<f32>) -> Self {
+    pub(crate) fn raw(shape: Vec<usize>, data: Buffer<f32>) -> Self {
         debug_assert_eq!(shape.iter().product::<usize>(), data.len());
         Self {
             shape,
-            data: Storage::new(data),
+            data: Storage::new(data.into_vec()),
         }
     }
 
@@ -192,8 +195,8 @@ impl Tensor {
         if self.device() == *device {
             return Ok(self.clone());
         }
-        ensure_room(&self.shape)?;
-        let data = Storage::on(device, self.data.values.clone())?;
+        let values = copy(&self.shape, self.data())?;
+        let data = Storage::on(device, values.into_vec())?;
         count_copy(&self.device(), device, bytes_of(self.len()));
         Ok(Self {
             shape: self.shape.clone(),
@@ -224,11 +227,8 @@ impl Tensor {
     ///
     /// # Panics
     /// If the device is full, as in [`Self::data_mut`].
-    pub(crate) fn placed_or_panic(self, like: &Self) -> Self {
-        match self.placed(like) {
-            Ok(tensor) => tensor,
-            Err(error) => panic!("{error}"),
-        }
+    pub(crate) fn placed_or_raise(self, like: &Self) -> Self {
+        or_raise(self.placed(like))
     }
 
     /// Refuses tensors of different devices.
@@ -259,12 +259,17 @@ impl Tensor {
 
     /// A tensor of rank 0.
     pub fn scalar(value: f32) -> Self {
-        Self::raw(Vec::new(), vec![value])
+        Self::raw(Vec::new(), Buffer::recycled(vec![value]))
     }
 
     /// A tensor of rank 1.
+    ///
+    /// # Panics
+    /// If there is no memory for the copy, as in [`Self::data_mut`].
     pub fn from_slice(values: &[f32]) -> Self {
-        Self::raw(vec![values.len()], values.to_vec())
+        let shape = vec![values.len()];
+        let data = or_raise(copy(&shape, values));
+        Self::raw(shape, data)
     }
 
     /// A tensor whose element at row-major index `i` is `f(i)`.
@@ -318,16 +323,12 @@ impl Tensor {
     /// All elements for writing; copies first when another tensor shares the storage.
     ///
     /// # Panics
-    /// If there is no memory for the copy, here or on the device. The node that asked ends with that message; without it the kernel would end
-    /// the program.
+    /// If there is no memory for the copy, here or on the device. The node that asked ends with that error; without it
+    /// the kernel would end the program.
     pub fn data_mut(&mut self) -> &mut [f32] {
         if Arc::strong_count(&self.data) > 1 {
-            self.expect_room();
-            let values = self.data.values.clone();
-            self.data = match Storage::on(&self.device(), values) {
-                Ok(data) => data,
-                Err(error) => panic!("{error}"),
-            };
+            let values = or_raise(copy(&self.shape, self.data()));
+            self.data = or_raise(Storage::on(&self.device(), values.into_vec()));
         }
         let storage = Arc::get_mut(&mut self.data);
         &mut storage.expect("nobody else holds it").values
@@ -343,18 +344,9 @@ impl Tensor {
     /// # Panics
     /// If there is no memory for the copy, as in [`Self::data_mut`].
     pub fn into_vec(self) -> Vec<f32> {
-        if Arc::strong_count(&self.data) > 1 {
-            self.expect_room();
-        }
         match Arc::try_unwrap(self.data) {
             Ok(mut storage) => std::mem::take(&mut storage.values),
-            Err(shared) => shared.values.clone(),
-        }
-    }
-
-    fn expect_room(&self) {
-        if let Err(error) = ensure_room(&self.shape) {
-            panic!("{error}");
+            Err(shared) => or_raise(copy(&self.shape, &shared.values)).into_vec(),
         }
     }
 

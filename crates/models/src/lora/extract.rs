@@ -1,6 +1,6 @@
 //! The two small matrices whose product comes nearest to a difference of weights.
 
-use fresco_tensor::{Result, Tensor, TensorError, synthetic};
+use fresco_tensor::{Buffer, Result, Tensor, TensorError, synthetic};
 
 use super::merge::matmul;
 
@@ -130,8 +130,9 @@ fn orthogonal(matrix: &Tensor) -> Result<Tensor> {
             *v *= scale;
         }
     }
-    let data = rows.iter().flatten().map(|&v| v as f32).collect();
-    Tensor::from_vec([count, length], data)?.transpose(0, 1)
+    let mut data = Buffer::with_room(count * length)?;
+    data.extend(rows.iter().flatten().map(|&v| v as f32));
+    Tensor::from_buffer([count, length], data)?.transpose(0, 1)
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {

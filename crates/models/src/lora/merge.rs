@@ -1,7 +1,7 @@
 //! The arithmetic of adapters. Everything is f32; scales are multiplied in f64 first, as the reference's are.
 
 use fresco_tensor::nn::Linear;
-use fresco_tensor::{Device, Result, Stored, Tensor, TensorError};
+use fresco_tensor::{Buffer, Device, Result, Stored, Tensor, TensorError};
 
 use super::adapter::{Adapter, Factor, Kind, glora_layout};
 use crate::patch::{MergeDtype, OftStrength, Reorder};
@@ -170,18 +170,22 @@ fn rotations(blocks: &Stored, alpha: Option<f64>) -> Result<(Tensor, usize)> {
             }
         }
     }
-    let mut out = Vec::with_capacity(q.len());
+    let mut out = Buffer::with_room(q.len())?;
     for block in q.chunks_exact((b * b).max(1)) {
         let eye = |i: usize| f32::from(u8::from(i.is_multiple_of(b + 1)));
         let minus: Vec<f32> = block.iter().enumerate().map(|(i, v)| eye(i) - v).collect();
         let plus: Vec<f32> = block.iter().enumerate().map(|(i, v)| eye(i) + v).collect();
         let product = matmul(
-            &Tensor::from_vec([b, b], plus)?,
-            &Tensor::from_vec([b, b], inverse(&minus, b)?)?,
+            &matrix([b, b], &plus)?,
+            &matrix([b, b], &inverse(&minus, b)?)?,
         )?;
         out.extend_from_slice(product.data());
     }
-    Ok((Tensor::from_vec([count, b, b], out)?, b))
+    Ok((Tensor::from_buffer([count, b, b], out)?, b))
+}
+
+fn matrix(shape: [usize; 2], values: &[f32]) -> Result<Tensor> {
+    Tensor::from_slice(values).reshape(shape)
 }
 
 /// Adds `scale` to the diagonals of blocks.
@@ -208,18 +212,18 @@ fn oft(blocks: &Stored, alpha: Option<f64>, how: &How, weight: &Tensor) -> Resul
     let mut change = r.mul_scalar(strength as f32);
     add_identity(&mut change, b, -strength as f32);
     let width = weight.len() / weight.dim(0)?.max(1);
-    let mut out = Vec::with_capacity(weight.len());
+    let mut out = Buffer::with_room(weight.len())?;
     for (block, rows) in change
         .data()
         .chunks_exact(b * b)
         .zip(weight.data().chunks_exact(b * width))
     {
         // Contracted over the first index of the block, that is with its transpose.
-        let block = Tensor::from_vec([b, b], block.to_vec())?.transpose(0, 1)?;
-        let rows = Tensor::from_vec([b, width], rows.to_vec())?;
-        out.extend(matmul(&block, &rows)?.into_vec());
+        let block = matrix([b, b], block)?.transpose(0, 1)?;
+        let rows = matrix([b, width], rows)?;
+        out.extend_from_slice(matmul(&block, &rows)?.data());
     }
-    Tensor::from_vec(weight.shape(), out)
+    Tensor::from_buffer(weight.shape(), out)
 }
 
 fn boft(
@@ -249,16 +253,16 @@ fn boft(
             .transpose(1, 2)?
             .reshape([rows, width])?;
         let turns = &r.data()[stage * per_stage..(stage + 1) * per_stage];
-        let mut turned = Vec::with_capacity(weight.len());
+        let mut turned = Buffer::with_room(weight.len())?;
         for (block, part) in turns
             .chunks_exact(b * b)
             .zip(shuffled.data().chunks_exact(b * width))
         {
-            let block = Tensor::from_vec([b, b], block.to_vec())?;
-            let part = Tensor::from_vec([b, width], part.to_vec())?;
-            turned.extend(matmul(&block, &part)?.into_vec());
+            let block = matrix([b, b], block)?;
+            let part = matrix([b, width], part)?;
+            turned.extend_from_slice(matmul(&block, &part)?.data());
         }
-        current = Tensor::from_vec([groups, k, 2, width], turned)?
+        current = Tensor::from_buffer([groups, k, 2, width], turned)?
             .transpose(1, 2)?
             .reshape([rows, width])?;
     }

@@ -24,9 +24,7 @@ pub(super) fn combine<const N: usize>(
     f: impl Fn(f32, [f32; N]) -> f32,
 ) -> Tensor {
     let others = others.map(|t| &t.data()[..x.len()]);
-    let data = x.data().iter().enumerate();
-    let data = data.map(|(i, v)| f(*v, others.map(|t| t[i]))).collect();
-    Tensor::from_vec(x.shape(), data).expect("as many elements as x has")
+    x.map_indexed(|i, v| f(v, others.map(|t| t[i])))
 }
 
 /// The sum of tensors of one shape, each times a number; `None` of nothing.

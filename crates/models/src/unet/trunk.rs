@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, After, Conv2d, Linear, Padding};
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::{First, Stage, UNetConfig};
 use super::hooks::Part;
@@ -19,13 +19,13 @@ pub fn sinusoid(values: &[f32], width: usize) -> Result<Tensor> {
     let frequencies: Vec<f32> = (0..half)
         .map(|i| (fall * i as f32 / half as f32).exp())
         .collect();
-    let mut out = Vec::with_capacity(values.len() * width);
+    let mut out = Buffer::with_room(values.len() * width)?;
     for value in values {
         out.extend(frequencies.iter().map(|f| (value * f).cos()));
         out.extend(frequencies.iter().map(|f| (value * f).sin()));
-        out.resize(out.len() + width % 2, 0.0);
+        out.extend(std::iter::repeat_n(0.0, width % 2));
     }
-    Ok(Tensor::from_vec([values.len(), width], out)?)
+    Ok(Tensor::from_buffer([values.len(), width], out)?)
 }
 
 /// A residual block or a convolution, perhaps a transformer after it.

@@ -1,7 +1,7 @@
 //! Operations on latents that other nodes apply, to samples or to the guidance of every step.
 
 use fresco_graph::{Cx, FromValue, Node, NodeOutput, NodeResult, Opaque, Value, wrong_kind};
-use fresco_tensor::{Tensor, TensorError};
+use fresco_tensor::{Buffer, Tensor, TensorError};
 
 use super::channel_norm;
 use crate::types::Latent;
@@ -132,8 +132,7 @@ fn sharpen(
         let at = at.abs();
         (if at > last { 2 * last - at } else { at }) as usize
     };
-    fresco_tensor::ensure_room(latent.shape())?;
-    let mut out = vec![0.0f32; latent.len()];
+    let mut out = Buffer::filled(latent.len(), 0.0f32)?;
     for plane in 0..b * c {
         let source = &direction.data()[plane * h * w..][..h * w];
         let target = &mut out[plane * h * w..][..h * w];
@@ -151,7 +150,7 @@ fn sharpen(
             }
         }
     }
-    Ok(Tensor::from_vec(latent.shape(), out)?.mul(&length)?)
+    Ok(Tensor::from_buffer(latent.shape(), out)?.mul(&length)?)
 }
 
 /// Applies an operation to a latent.

@@ -1,7 +1,7 @@
 //! Masks from pictures and numbers, and back.
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
-use fresco_tensor::Tensor;
+use fresco_tensor::{Buffer, Tensor};
 
 use super::planes;
 use crate::image::{check_room, unsigned};
@@ -90,17 +90,12 @@ impl Node for ImageColorToMask {
             ));
         }
         let byte = |v: f32| (v.clamp(0.0, 1.0) * 255.0).round_ties_even() as i64;
-        let matches = self
-            .image
-            .0
-            .data()
-            .chunks_exact(c)
-            .map(|p| {
-                let packed = (byte(p[0]) << 16) + (byte(p[1]) << 8) + byte(p[2]);
-                if packed == self.color { 1.0 } else { 0.0 }
-            })
-            .collect();
-        Ok(NodeOutput::one(Mask(Tensor::from_vec([b, h, w], matches)?)))
+        let matches = Buffer::collect(self.image.0.data().chunks_exact(c).map(|p| {
+            let packed = (byte(p[0]) << 16) + (byte(p[1]) << 8) + byte(p[2]);
+            if packed == self.color { 1.0 } else { 0.0 }
+        }))?;
+        let mask = Tensor::from_buffer([b, h, w], matches)?;
+        Ok(NodeOutput::one(Mask(mask)))
     }
 }
 

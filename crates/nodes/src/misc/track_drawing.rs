@@ -1,7 +1,7 @@
 //! Drawing tracks onto the frames they belong to.
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
-use fresco_tensor::{Tensor, resize::to_u8};
+use fresco_tensor::{Buffer, Tensor, element_count, resize::to_u8};
 
 use super::tracks::Tracks;
 use crate::image::unsigned;
@@ -90,12 +90,11 @@ impl Node for WanMoveVisualizeTracks {
             visibility.data()[frame * columns + point.min(columns - 1)] != 0.0
         };
 
-        fresco_tensor::ensure_room(&[total, height, width, 3])?;
-        let mut out = Vec::with_capacity(total * height * width * 3);
+        let mut out = Buffer::with_room(element_count(&[total, height, width, 3])?)?;
         for frame in 0..total {
             cx.check_interrupt()?;
-            let mut dots = Layer::new(width, height);
-            let mut tails = Layer::new(width, height);
+            let mut dots = Layer::new(width, height)?;
+            let mut tails = Layer::new(width, height)?;
             for point in (0..points).filter(|p| visible(frame, *p)) {
                 cx.check_interrupt()?;
                 let color = COLORS[point % COLORS.len()];
@@ -124,7 +123,7 @@ impl Node for WanMoveVisualizeTracks {
                 out.extend(rgb.map(|v| f32::from(v as u8) / 255.0));
             }
         }
-        let out = Tensor::from_vec([total, height, width, 3], out)?;
+        let out = Tensor::from_buffer([total, height, width, 3], out)?;
         Ok(NodeOutput::one(Image(out)))
     }
 }
@@ -133,16 +132,16 @@ impl Node for WanMoveVisualizeTracks {
 struct Layer {
     width: usize,
     height: usize,
-    pixels: Vec<[u8; 4]>,
+    pixels: Buffer<[u8; 4]>,
 }
 
 impl Layer {
-    fn new(width: usize, height: usize) -> Self {
-        Self {
+    fn new(width: usize, height: usize) -> Result<Self, NodeError> {
+        Ok(Self {
             width,
             height,
-            pixels: vec![[0; 4]; width * height],
-        }
+            pixels: Buffer::filled(width * height, [0; 4])?,
+        })
     }
 
     fn set(&mut self, x: i64, y: i64, [r, g, b]: [u8; 3], alpha: u8) {

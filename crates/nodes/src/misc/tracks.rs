@@ -8,7 +8,7 @@ use fresco_graph::{
     Cx, FromValue, Map, Node, NodeError, NodeOutput, NodeResult, Output, Value, json, map,
     wrong_kind,
 };
-use fresco_tensor::Tensor;
+use fresco_tensor::{Buffer, Tensor};
 
 use crate::types::{Mask, as_tensor, tensor};
 
@@ -68,10 +68,8 @@ fn visibility(mask: Option<&Mask>, frames: usize, points: usize) -> Result<Tenso
     let [count, h, w] = mask.0.dims3()?;
     let area = (h * w).max(1);
     let marks = mask.0.data().chunks(area);
-    let seen: Vec<f32> = marks
-        .map(|m| f32::from(u8::from(m.iter().any(|v| *v > 0.0))))
-        .collect();
-    Ok(Tensor::from_vec([count, 1], seen)?)
+    let seen = marks.map(|m| f32::from(u8::from(m.iter().any(|v| *v > 0.0))));
+    Ok(Tensor::from_buffer([count, 1], Buffer::collect(seen)?)?)
 }
 
 /// Reads tracks from the text that the track editor makes.
@@ -93,7 +91,7 @@ impl Node for WanMoveTracksFromCoords {
         let Some(frames) = tracks.first().map(Vec::len) else {
             return Err(NodeError::failed("IndexError", "list index out of range"));
         };
-        let mut path = Vec::with_capacity(frames * tracks.len() * 2);
+        let mut path = Buffer::with_room(frames * tracks.len() * 2)?;
         for frame in 0..frames {
             for track in &tracks {
                 let point = track.get(frame).ok_or_else(|| {
@@ -112,7 +110,7 @@ impl Node for WanMoveTracksFromCoords {
             }
         }
         let points = tracks.len();
-        let path = Tensor::from_vec([frames, points, 2], path)?;
+        let path = Tensor::from_buffer([frames, points, 2], path)?;
         let seen = visibility(self.track_mask.as_ref(), frames, points)?;
         Ok(NodeOutput::slots(vec![
             Tracks::new(path, seen).into(),
@@ -187,7 +185,7 @@ impl Node for GenerateTracks {
         let middle = [self.mid_x * w, self.mid_y * h];
         let end = [self.end_x * w, self.end_y * h];
         let spread = self.track_spread * (w + h) / 2.0;
-        let mut path = Vec::with_capacity(frames * points * 2);
+        let mut path = Buffer::with_room(frames * points * 2)?;
         for i in 0..frames {
             let t = self.ease(linspace(i, frames));
             let (mut at, mut along) = ([0.0f32; 2], [0.0f32; 2]);
@@ -216,7 +214,7 @@ impl Node for GenerateTracks {
                 }
             }
         }
-        let path = Tensor::from_vec([frames, points, 2], path)?;
+        let path = Tensor::from_buffer([frames, points, 2], path)?;
         let seen = visibility(self.track_mask.as_ref(), frames, points)?;
         Ok(NodeOutput::slots(vec![
             Tracks::new(path, seen).into(),

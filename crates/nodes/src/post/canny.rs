@@ -1,8 +1,8 @@
 //! Canny's edge detector (1986), with the constants of the library the reference uses.
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
-use fresco_tensor::Tensor;
 use fresco_tensor::cancel::Cancel;
+use fresco_tensor::{Buffer, Tensor};
 
 use crate::types::Image;
 
@@ -44,27 +44,28 @@ impl Node for Canny {
                 "a picture of {w}x{h} is too small to look for edges"
             )));
         }
-        fresco_tensor::ensure_room(&[b, h, w, 3])?;
-        let mut out = Vec::with_capacity(b * h * w * 3);
+        let mut out = Buffer::with_room(b * h * w * 3)?;
         let cancel = Cancel::current();
         for picture in self.image.0.data().chunks_exact(h * w * c) {
             cx.check_interrupt()?;
-            let grey = picture
-                .chunks_exact(w * c)
-                .inspect(|_| cancel.stop())
-                .flat_map(|row| row.chunks_exact(c))
-                .map(|p| match *p {
+            let mut grey = Buffer::with_room(h * w)?;
+            for row in picture.chunks_exact(w * c) {
+                cancel.stop();
+                grey.extend(row.chunks_exact(c).map(|p| match *p {
                     [r, g, b] => fused(b, 0.114, fused(g, 0.587, r * 0.299)),
                     _ => p[0],
-                })
-                .collect();
+                }));
+            }
             let plane = Plane { w, h, data: grey };
-            for row in edges(&plane, low as f32, high as f32).chunks(w) {
+            for row in edges(&plane, low as f32, high as f32)?.chunks(w) {
                 cancel.stop();
                 out.extend(row.iter().flat_map(|edge| [f32::from(u8::from(*edge)); 3]));
             }
         }
-        Ok(NodeOutput::one(Image(Tensor::from_vec([b, h, w, 3], out)?)))
+        Ok(NodeOutput::one(Image(Tensor::from_buffer(
+            [b, h, w, 3],
+            out,
+        )?)))
     }
 }
 
@@ -77,7 +78,7 @@ fn fused(a: f32, b: f32, c: f32) -> f32 {
 struct Plane {
     w: usize,
     h: usize,
-    data: Vec<f32>,
+    data: Buffer<f32>,
 }
 
 /// Keeps the square root away from zero.
@@ -87,7 +88,7 @@ const RADIUS: usize = 2;
 
 impl Plane {
     /// Gaussian, five taps, sigma one, mirrored at the borders.
-    fn smoothed(&self) -> Self {
+    fn smoothed(&self) -> Result<Self, NodeError> {
         let raw = [-2.0f32, -1.0, 0.0, 1.0, 2.0].map(|x| (-(x * x) / 2.0).exp());
         let sum: f32 = raw.iter().sum();
         let taps = raw.map(|v| v / sum);
@@ -104,8 +105,8 @@ impl Plane {
         };
         let (w, h) = (self.w, self.h);
         let cancel = Cancel::current();
-        let pass = |from: &[f32], across: bool| -> Vec<f32> {
-            let mut out = Vec::with_capacity(w * h);
+        let pass = |from: &[f32], across: bool| -> Result<Buffer<f32>, NodeError> {
+            let mut out = Buffer::with_room(w * h)?;
             for y in 0..h {
                 cancel.stop();
                 for x in 0..w {
@@ -121,10 +122,10 @@ impl Plane {
                     out.push(sum);
                 }
             }
-            out
+            Ok(out)
         };
-        let data = pass(&pass(&self.data, true), false);
-        Self { w, h, data }
+        let data = pass(&pass(&self.data, true)?, false)?;
+        Ok(Self { w, h, data })
     }
 
     /// Sobel differences to the right and down, borders repeated.
@@ -155,11 +156,11 @@ const DIRECTIONS: [(isize, isize); 8] = [
     (1, -1),
 ];
 
-fn edges(picture: &Plane, low: f32, high: f32) -> Vec<bool> {
+fn edges(picture: &Plane, low: f32, high: f32) -> Result<Buffer<bool>, NodeError> {
     let (w, h) = (picture.w, picture.h);
-    let smooth = picture.smoothed();
-    let mut strength = Vec::with_capacity(w * h);
-    let mut direction = Vec::with_capacity(w * h);
+    let smooth = picture.smoothed()?;
+    let mut strength = Buffer::with_room(w * h)?;
+    let mut direction = Buffer::with_room(w * h)?;
     let cancel = Cancel::current();
     for y in 0..h {
         cancel.stop();
@@ -168,7 +169,7 @@ fn edges(picture: &Plane, low: f32, high: f32) -> Vec<bool> {
             strength.push((gx * gx + gy * gy + EPSILON).sqrt());
             let eighth = gy.atan2(gx) * (4.0 / std::f64::consts::PI) as f32;
             let eighth = eighth.round_ties_even() as i32;
-            direction.push(eighth.rem_euclid(8) as usize);
+            direction.push(eighth.rem_euclid(8) as u8);
         }
     }
     let neighbour = |i: usize, direction: usize| -> Option<usize> {
@@ -185,11 +186,15 @@ fn edges(picture: &Plane, low: f32, high: f32) -> Vec<bool> {
             let other = neighbour(i, d).map_or(flat, |j| strength[j]);
             strength[i] > other || (strength[i] == other && matches!(d, 0 | 2))
         };
-        strength[i] > flat && beats(direction[i]) && beats((direction[i] + 4) % 8)
+        strength[i] > flat && {
+            let along = usize::from(direction[i]);
+            beats(along) && beats((along + 4) % 8)
+        }
     };
-    let mut weak = vec![false; w * h];
-    let mut edge = vec![false; w * h];
-    let mut open = Vec::new();
+    let mut weak = Buffer::filled(w * h, false)?;
+    let mut edge = Buffer::filled(w * h, false)?;
+    // Each pixel is put there once at most.
+    let mut open = Buffer::with_room(w * h)?;
     for i in 0..w * h {
         if i % w == 0 {
             cancel.stop();
@@ -214,7 +219,7 @@ fn edges(picture: &Plane, low: f32, high: f32) -> Vec<bool> {
             }
         }
     }
-    edge
+    Ok(edge)
 }
 
 #[cfg(test)]
@@ -232,8 +237,9 @@ mod tests {
                 let lone = if x >= 16 { 0.25 } else { 0.0 };
                 fading + lone
             })
-            .collect();
-        let found = edges(&Plane { w, h, data }, 0.2, 0.9);
+            .collect::<Vec<_>>();
+        let data = Buffer::copied(&data).unwrap();
+        let found = edges(&Plane { w, h, data }, 0.2, 0.9).unwrap();
         let column = |x: usize| (0..h).filter(|y| found[y * w + x]).count();
         assert!(
             column(7) + column(8) >= h,

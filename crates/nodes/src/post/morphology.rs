@@ -1,8 +1,8 @@
 //! Growing and shrinking of bright areas, and the luma-chroma split.
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output};
-use fresco_tensor::Tensor;
 use fresco_tensor::morphology::{Extreme, window};
+use fresco_tensor::{Buffer, Tensor};
 
 use crate::image::unsigned;
 use crate::types::Image;
@@ -66,8 +66,8 @@ impl Node for ImageRGBToYUV {
                 "needs a picture of three channels, got {c}"
             )));
         }
-        fresco_tensor::ensure_room(&[3, b, h, w, 3])?;
-        let mut planes = [(); 3].map(|()| Vec::with_capacity(b * h * w * 3));
+        let plane = || Buffer::with_room(b * h * w * 3);
+        let mut planes = [plane()?, plane()?, plane()?];
         for p in image.data().chunks_exact(3) {
             let y = 0.299 * p[0] + 0.587 * p[1] + 0.114 * p[2];
             let cb = (p[2] - y) * 0.564 + 0.5;
@@ -78,7 +78,7 @@ impl Node for ImageRGBToYUV {
         }
         let slots: Result<Vec<_>, NodeError> = planes
             .into_iter()
-            .map(|p| Ok(Image(Tensor::from_vec([b, h, w, 3], p)?).into()))
+            .map(|p| Ok(Image(Tensor::from_buffer([b, h, w, 3], p)?).into()))
             .collect();
         Ok(NodeOutput::slots(slots?))
     }

@@ -2,7 +2,7 @@
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_tensor::cancel::Cancel;
-use fresco_tensor::{Tensor, resize::to_u8};
+use fresco_tensor::{Buffer, Tensor, resize::to_u8};
 
 use super::palette::{Color, Nearest, Palette};
 use crate::types::Image;
@@ -41,37 +41,37 @@ impl Node for ImageQuantize {
             )));
         }
         let dither = Dither::parse(&self.dither)?;
-        fresco_tensor::ensure_room(&[b, h, w, 3])?;
-        let mut out = Vec::with_capacity(b * h * w * 3);
+        let mut out = Buffer::with_room(b * h * w * 3)?;
         let cancel = Cancel::current();
         for picture in self.image.0.data().chunks_exact(h * w * 3) {
             cx.check_interrupt()?;
-            let pixels: Vec<Color> = picture
-                .chunks_exact(w * 3)
-                .inspect(|_| cancel.stop())
-                .flat_map(|row| row.chunks_exact(3))
-                .map(|p| [to_u8(p[0]), to_u8(p[1]), to_u8(p[2])])
-                .collect();
+            let mut pixels: Buffer<Color> = Buffer::with_room(h * w)?;
+            for row in picture.chunks_exact(w * 3) {
+                cancel.stop();
+                let colours = row.chunks_exact(3);
+                pixels.extend(colours.map(|p| [to_u8(p[0]), to_u8(p[1]), to_u8(p[2])]));
+            }
             let palette = Palette::new(&pixels, self.colors as usize);
-            let result: Vec<Color> = match dither {
+            match dither {
                 Dither::None => {
                     let mut nearest = palette.nearest();
-                    pixels
-                        .chunks(w)
-                        .inspect(|_| cancel.stop())
-                        .flatten()
-                        .map(|p| nearest.of(*p))
-                        .collect()
+                    for row in pixels.chunks_mut(w) {
+                        cancel.stop();
+                        row.iter_mut().for_each(|p| *p = nearest.of(*p));
+                    }
                 }
-                Dither::FloydSteinberg => diffuse(&pixels, w, &mut palette.nearest()),
-                Dither::Bayer(n) => ordered(&pixels, w, n, &palette),
-            };
-            for row in result.chunks(w) {
+                Dither::FloydSteinberg => diffuse(&mut pixels, w, &mut palette.nearest()),
+                Dither::Bayer(n) => ordered(&mut pixels, w, n, &palette),
+            }
+            for row in pixels.chunks(w) {
                 cancel.stop();
                 out.extend(row.as_flattened().iter().map(|v| f32::from(*v) / 255.0));
             }
         }
-        Ok(NodeOutput::one(Image(Tensor::from_vec([b, h, w, 3], out)?)))
+        Ok(NodeOutput::one(Image(Tensor::from_buffer(
+            [b, h, w, 3],
+            out,
+        )?)))
     }
 }
 
@@ -104,19 +104,18 @@ impl Dither {
 ///
 /// As in Pillow, the slot right of a row's end receives pieces of the blue channel's errors for all three channels; that
 /// shows in the last column of the next row.
-fn diffuse(pixels: &[Color], w: usize, nearest: &mut Nearest<'_>) -> Vec<Color> {
+fn diffuse(pixels: &mut [Color], w: usize, nearest: &mut Nearest<'_>) {
     // What falls on the row below, by column, one ahead: slot x + 1 belongs to column x.
     let mut below = vec![[0i32; 3]; w + 1];
-    let mut out = Vec::with_capacity(pixels.len());
     let cancel = Cancel::current();
-    for row in pixels.chunks_exact(w) {
+    for row in pixels.chunks_exact_mut(w) {
         cancel.stop();
         let mut right = [0i32; 3];
         let mut last = [0i32; 3];
         // Sums for the slot before the current one, and the error of the previous pixel.
         let mut under = [0i32; 3];
         let mut previous = [0i32; 3];
-        for (x, pixel) in row.iter().enumerate() {
+        for (x, pixel) in row.iter_mut().enumerate() {
             let wanted: [i32; 3] = std::array::from_fn(|k| {
                 let error = (right[k] + below[x + 1][k]) / 16;
                 (i32::from(pixel[k]) + error).clamp(0, 255)
@@ -130,31 +129,26 @@ fn diffuse(pixels: &[Color], w: usize, nearest: &mut Nearest<'_>) -> Vec<Color> 
                 right[k] = 7 * error;
                 last[k] = error;
             }
-            out.push(found);
+            *pixel = found;
         }
         below[w] = [under[2], previous[2], last[2]];
     }
-    out
 }
 
 /// Ordered dithering with Bayer's matrix of side 2^n.
-fn ordered(pixels: &[Color], w: usize, n: u32, palette: &Palette) -> Vec<Color> {
+fn ordered(pixels: &mut [Color], w: usize, n: u32, palette: &Palette) {
     let spread = (512.0 / palette.colors.len() as f64) as f32;
     let side = 1usize << n;
     let pattern: Vec<f32> = bayer(n).iter().map(|m| spread * m + 0.5).collect();
     let mut nearest = palette.nearest();
     let cancel = Cancel::current();
-    pixels
-        .iter()
-        .enumerate()
-        .map(|(i, pixel)| {
-            if i % w == 0 {
-                cancel.stop();
-            }
-            let offset = pattern[i / w % side * side + i % w % side];
-            nearest.of(pixel.map(|v| (f32::from(v) + offset).clamp(0.0, 255.0) as u8))
-        })
-        .collect()
+    for (i, pixel) in pixels.iter_mut().enumerate() {
+        if i % w == 0 {
+            cancel.stop();
+        }
+        let offset = pattern[i / w % side * side + i % w % side];
+        *pixel = nearest.of(pixel.map(|v| (f32::from(v) + offset).clamp(0.0, 255.0) as u8));
+    }
 }
 
 /// Bayer's matrix around zero, row by row.
@@ -204,7 +198,8 @@ mod tests {
         let mut nearest = palette.nearest();
         let out: Vec<Color> = pixels.iter().map(|p| nearest.of(*p)).collect();
         assert_eq!(hash(&out), 0x8bfd_e9c4_3a10_2760);
-        let out = diffuse(&pixels, 300, &mut nearest);
+        let mut out = pixels.clone();
+        diffuse(&mut out, 300, &mut nearest);
         assert_eq!(hash(&out), 0x7a65_6014_c8c9_d623, "dithered");
     }
 }

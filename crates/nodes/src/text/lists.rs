@@ -1,9 +1,11 @@
 //! Text nodes of the dataset family. Their results are lists inside one value, as the reference gives them.
 
+use std::sync::Arc;
+
 use fresco_graph::{Cx, Node, NodeOutput, NodeResult, Output, Value};
 
 use super::letters::is_space;
-use super::{join, replace, substring};
+use super::{join, part, recased, replace, substring};
 
 fn texts() -> Output {
     Output::new("STRING").named("texts").list_unset()
@@ -27,12 +29,12 @@ fn one(text: impl Into<Value>) -> NodeOutput {
 pub struct TextToLowercase {
     /// The text to change.
     #[input(multiline = false)]
-    texts: String,
+    texts: Arc<str>,
 }
 
 impl Node for TextToLowercase {
     fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(self.texts.to_lowercase()))
+        Ok(one(recased(&self.texts, str::to_lowercase)?))
     }
 }
 
@@ -50,12 +52,12 @@ impl Node for TextToLowercase {
 pub struct TextToUppercase {
     /// The text to change.
     #[input(multiline = false)]
-    texts: String,
+    texts: Arc<str>,
 }
 
 impl Node for TextToUppercase {
     fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(self.texts.to_uppercase()))
+        Ok(one(recased(&self.texts, str::to_uppercase)?))
     }
 }
 
@@ -73,7 +75,7 @@ impl Node for TextToUppercase {
 pub struct TruncateText {
     /// The text to change.
     #[input(multiline = false)]
-    texts: String,
+    texts: Arc<str>,
     /// The longest a text may be, in characters.
     #[input(default = 77, min = 1, max = 10000)]
     max_length: i64,
@@ -81,7 +83,7 @@ pub struct TruncateText {
 
 impl Node for TruncateText {
     fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(substring(&self.texts, 0, self.max_length)))
+        Ok(one(substring(&self.texts, 0, self.max_length)?))
     }
 }
 
@@ -99,9 +101,9 @@ impl Node for TruncateText {
 pub struct AddTextPrefix {
     /// The text to change.
     #[input(multiline = false)]
-    texts: String,
+    texts: Arc<str>,
     #[input(default = "", multiline = false)]
-    prefix: String,
+    prefix: Arc<str>,
 }
 
 impl Node for AddTextPrefix {
@@ -124,9 +126,9 @@ impl Node for AddTextPrefix {
 pub struct AddTextSuffix {
     /// The text to change.
     #[input(multiline = false)]
-    texts: String,
+    texts: Arc<str>,
     #[input(default = "", multiline = false)]
-    suffix: String,
+    suffix: Arc<str>,
 }
 
 impl Node for AddTextSuffix {
@@ -149,11 +151,11 @@ impl Node for AddTextSuffix {
 pub struct ReplaceText {
     /// The text to change.
     #[input(multiline = false)]
-    texts: String,
+    texts: Arc<str>,
     #[input(default = "", multiline = false)]
-    find: String,
+    find: Arc<str>,
     #[input(default = "", multiline = false)]
-    replace: String,
+    replace: Arc<str>,
 }
 
 impl Node for ReplaceText {
@@ -176,12 +178,12 @@ impl Node for ReplaceText {
 pub struct StripWhitespace {
     /// The text to change.
     #[input(multiline = false)]
-    texts: String,
+    texts: Arc<str>,
 }
 
 impl Node for StripWhitespace {
     fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(self.texts.trim_matches(is_space)))
+        Ok(one(part(self.texts.trim_matches(is_space))?))
     }
 }
 

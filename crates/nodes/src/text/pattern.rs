@@ -4,11 +4,12 @@
 //! brackets, escapes. Python's rule for empty matches is in [`Pattern::each`].
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use fancy_regex::{Captures, Regex, RegexBuilder};
 use fresco_graph::{Cx, NodeError};
 
-use super::{MAX_BYTES, too_long};
+use super::GrowingText;
 
 /// A pattern that needs more steps than this is given up, so that it cannot hold the worker for hours.
 const MAX_STEPS: usize = 1_000_000;
@@ -177,28 +178,25 @@ impl Pattern {
         template: &str,
         count: usize,
         cx: &Cx,
-    ) -> Result<String, NodeError> {
+    ) -> Result<Arc<str>, NodeError> {
         let template = self.template(template)?;
-        let mut out = String::new();
+        let mut out = GrowingText::default();
         let (mut kept, mut done) = (0, 0);
         self.each(text, cx, |found| {
             let range = found.range();
-            out.push_str(&text[kept..range.start]);
+            out.push(&text[kept..range.start])?;
             for part in &template {
                 match part {
-                    Part::Text(t) => out.push_str(t),
-                    Part::Group(g) => out.push_str(found.get(*g).unwrap_or_default()),
+                    Part::Text(t) => out.push(t)?,
+                    Part::Group(g) => out.push(found.get(*g).unwrap_or_default())?,
                 }
-            }
-            if out.len() > MAX_BYTES {
-                return Err(too_long());
             }
             kept = range.end;
             done += 1;
             Ok(done != count)
         })?;
-        out.push_str(&text[kept..]);
-        Ok(out)
+        out.push(&text[kept..])?;
+        out.finish()
     }
 
     /// Splits a replacement into text and groups.
@@ -788,7 +786,7 @@ mod tests {
         let given = Pattern::new(pattern, Flags::default(), 100)
             .and_then(|p| p.replace(text, template, 0, &cx()));
         match (&given, wanted) {
-            (Ok(a), Ok(e)) => assert_eq!(a, e),
+            (Ok(a), Ok(e)) => assert_eq!(&**a, e),
             (Err(a), Err(e)) => assert_eq!(a.message(), e),
             _ => panic!("{given:?} instead of {wanted:?}"),
         }

@@ -1,17 +1,20 @@
 //! Nodes that search text by pattern.
 
+use std::sync::Arc;
+
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output, Value};
 
 use super::pattern::{Flags, Pattern};
+use super::{GrowingText, part};
 
 /// Tells whether a pattern occurs in a text; a broken pattern does not.
 #[derive(Node)]
 #[node(id = "RegexMatch", v3, module = "comfy_extras.nodes_string", display = "Regex Match", category = "utils/string", outputs(Output::new("BOOLEAN").named("matches")))]
 pub struct RegexMatch {
     #[input(multiline = true)]
-    string: String,
+    string: Arc<str>,
     #[input(multiline = true)]
-    regex_pattern: String,
+    regex_pattern: Arc<str>,
     #[input(default = true)]
     case_insensitive: bool,
     #[input(default = false)]
@@ -44,6 +47,23 @@ impl Node for RegexMatch {
     }
 }
 
+/// Texts joined by line breaks.
+#[derive(Default)]
+struct Lines {
+    text: GrowingText,
+    count: usize,
+}
+
+impl Lines {
+    fn add(&mut self, line: &str) -> Result<(), NodeError> {
+        if self.count > 0 {
+            self.text.push("\n")?;
+        }
+        self.count += 1;
+        self.text.push(line)
+    }
+}
+
 /// Takes what a pattern matches, or one of its groups, out of a text; several results are joined by line breaks.
 #[derive(Node)]
 #[node(
@@ -56,9 +76,9 @@ impl Node for RegexMatch {
 )]
 pub struct RegexExtract {
     #[input(multiline = true)]
-    string: String,
+    string: Arc<str>,
     #[input(multiline = true)]
-    regex_pattern: String,
+    regex_pattern: Arc<str>,
     #[input(choices = ["First Match", "All Matches", "First Group", "All Groups"])]
     mode: String,
     #[input(default = true)]
@@ -81,45 +101,41 @@ impl Node for RegexExtract {
         let Some(pattern) = tolerant(&self.regex_pattern, flags, &self.string)? else {
             return Ok(NodeOutput::one(""));
         };
-        let text = self.string.as_str();
+        let text = &*self.string;
         let group = super::super::latent::size("group_index", self.group_index)?;
         let groups = pattern.groups();
         let out: Value = match self.mode.as_str() {
             "First Match" => match pattern.search(text, cx)? {
-                Some(found) => found.get(0).unwrap_or_default().into(),
+                Some(found) => part(found.get(0).unwrap_or_default())?.into(),
                 None => "".into(),
             },
             "All Matches" => {
                 // Patterns with groups give their first group instead.
                 let wanted = groups.min(1);
-                let mut parts = Vec::new();
+                let mut lines = Lines::default();
                 pattern.each(text, cx, |found| {
-                    parts.push(found.get(wanted).unwrap_or_default());
+                    lines.add(found.get(wanted).unwrap_or_default())?;
                     Ok(true)
                 })?;
-                parts.join("\n").into()
+                lines.text.finish()?.into()
             }
             "First Group" => match pattern.search(text, cx)? {
-                Some(found) if groups >= group => found.get(group).map(str::to_owned).into(),
+                Some(found) if groups >= group => found.get(group).map(part).transpose()?.into(),
                 _ => "".into(),
             },
             "All Groups" if groups > 0 && groups >= group => {
-                let mut parts = Vec::new();
+                let mut lines = Lines::default();
                 pattern.each(text, cx, |found| {
-                    parts.push(found.get(group));
+                    let part = found.get(group).ok_or_else(|| {
+                        NodeError::type_error(format!(
+                            "sequence item {}: expected str instance, NoneType found",
+                            lines.count
+                        ))
+                    })?;
+                    lines.add(part)?;
                     Ok(true)
                 })?;
-                if let Some(at) = parts.iter().position(Option::is_none) {
-                    return Err(NodeError::type_error(format!(
-                        "sequence item {at}: expected str instance, NoneType found"
-                    )));
-                }
-                parts
-                    .into_iter()
-                    .flatten()
-                    .collect::<Vec<_>>()
-                    .join("\n")
-                    .into()
+                lines.text.finish()?.into()
             }
             _ => "".into(),
         };
@@ -139,11 +155,11 @@ impl Node for RegexExtract {
 )]
 pub struct RegexReplace {
     #[input(multiline = true)]
-    string: String,
+    string: Arc<str>,
     #[input(multiline = true)]
-    regex_pattern: String,
+    regex_pattern: Arc<str>,
     #[input(multiline = true)]
-    replace: String,
+    replace: Arc<str>,
     #[input(optional, default = true, or = true)]
     case_insensitive: bool,
     #[input(optional, default = false, or = false)]

@@ -1,9 +1,11 @@
 //! Plain text: joining, cutting, comparing, letter case.
 
+use std::sync::Arc;
+
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output};
 
 use super::letters::{capitalize, is_space, title};
-use super::{join, replace, substring};
+use super::{join, part, recased, replace, substring};
 
 /// Joins two texts.
 #[derive(Node)]
@@ -17,11 +19,11 @@ use super::{join, replace, substring};
 )]
 pub struct StringConcatenate {
     #[input(multiline = true)]
-    string_a: String,
+    string_a: Arc<str>,
     #[input(multiline = true)]
-    string_b: String,
+    string_b: Arc<str>,
     #[input(default = "")]
-    delimiter: String,
+    delimiter: Arc<str>,
 }
 
 impl Node for StringConcatenate {
@@ -43,18 +45,15 @@ impl Node for StringConcatenate {
 )]
 pub struct StringSubstring {
     #[input(multiline = true)]
-    string: String,
+    string: Arc<str>,
     start: i64,
     end: i64,
 }
 
 impl Node for StringSubstring {
     fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(substring(
-            &self.string,
-            self.start,
-            self.end,
-        )))
+        let part = substring(&self.string, self.start, self.end)?;
+        Ok(NodeOutput::one(part))
     }
 }
 
@@ -63,7 +62,7 @@ impl Node for StringSubstring {
 #[node(id = "StringLength", v3, module = "comfy_extras.nodes_string", display = "Length", category = "utils/string", outputs(Output::new("INT").named("length")))]
 pub struct StringLength {
     #[input(multiline = true)]
-    string: String,
+    string: Arc<str>,
 }
 
 impl Node for StringLength {
@@ -84,7 +83,7 @@ impl Node for StringLength {
 )]
 pub struct CaseConverter {
     #[input(multiline = true)]
-    string: String,
+    string: Arc<str>,
     #[input(choices = ["UPPERCASE", "lowercase", "Capitalize", "Title Case"])]
     mode: String,
 }
@@ -92,10 +91,11 @@ pub struct CaseConverter {
 impl Node for CaseConverter {
     fn run(self, _: &Cx) -> NodeResult {
         Ok(NodeOutput::one(match self.mode.as_str() {
-            "UPPERCASE" => self.string.to_uppercase(),
-            "lowercase" => self.string.to_lowercase(),
-            "Capitalize" => capitalize(&self.string),
-            "Title Case" => title(&self.string),
+            "UPPERCASE" => recased(&self.string, str::to_uppercase)?,
+            "lowercase" => recased(&self.string, str::to_lowercase)?,
+            // With the lower case beside the result.
+            "Capitalize" => recased(&self.string, capitalize)?,
+            "Title Case" => recased(&self.string, title)?,
             _ => self.string,
         }))
     }
@@ -113,19 +113,19 @@ impl Node for CaseConverter {
 )]
 pub struct StringTrim {
     #[input(multiline = true)]
-    string: String,
+    string: Arc<str>,
     #[input(choices = ["Both", "Left", "Right"])]
     mode: String,
 }
 
 impl Node for StringTrim {
     fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(match self.mode.as_str() {
+        Ok(NodeOutput::one(part(match self.mode.as_str() {
             "Both" => self.string.trim_matches(is_space),
             "Left" => self.string.trim_start_matches(is_space),
             "Right" => self.string.trim_end_matches(is_space),
             _ => &self.string,
-        }))
+        })?))
     }
 }
 
@@ -141,11 +141,11 @@ impl Node for StringTrim {
 )]
 pub struct StringReplace {
     #[input(multiline = true)]
-    string: String,
+    string: Arc<str>,
     #[input(multiline = true)]
-    find: String,
+    find: Arc<str>,
     #[input(multiline = true)]
-    replace: String,
+    replace: Arc<str>,
 }
 
 impl Node for StringReplace {
@@ -159,12 +159,16 @@ impl Node for StringReplace {
 }
 
 /// Both texts, in lower case where case does not count.
-fn folded(a: String, b: String, case_sensitive: bool) -> (String, String) {
+fn folded(
+    a: Arc<str>,
+    b: Arc<str>,
+    case_sensitive: bool,
+) -> Result<(Arc<str>, Arc<str>), NodeError> {
     if case_sensitive {
-        (a, b)
-    } else {
-        (a.to_lowercase(), b.to_lowercase())
+        return Ok((a, b));
     }
+    let lower = |text: &str| recased(text, str::to_lowercase);
+    Ok((lower(&a)?, lower(&b)?))
 }
 
 /// Tells whether a text contains another.
@@ -172,17 +176,17 @@ fn folded(a: String, b: String, case_sensitive: bool) -> (String, String) {
 #[node(id = "StringContains", v3, module = "comfy_extras.nodes_string", display = "Contains", category = "utils/string", outputs(Output::new("BOOLEAN").named("contains")))]
 pub struct StringContains {
     #[input(multiline = true)]
-    string: String,
+    string: Arc<str>,
     #[input(multiline = true)]
-    substring: String,
+    substring: Arc<str>,
     #[input(default = true)]
     case_sensitive: bool,
 }
 
 impl Node for StringContains {
     fn run(self, _: &Cx) -> NodeResult {
-        let (text, part) = folded(self.string, self.substring, self.case_sensitive);
-        Ok(NodeOutput::one(text.contains(&part)))
+        let (text, part) = folded(self.string, self.substring, self.case_sensitive)?;
+        Ok(NodeOutput::one(text.contains(&*part)))
     }
 }
 
@@ -198,9 +202,9 @@ impl Node for StringContains {
 )]
 pub struct StringCompare {
     #[input(multiline = true)]
-    string_a: String,
+    string_a: Arc<str>,
     #[input(multiline = true)]
-    string_b: String,
+    string_b: Arc<str>,
     #[input(choices = ["Starts With", "Ends With", "Equal"])]
     mode: String,
     #[input(default = true)]
@@ -209,11 +213,11 @@ pub struct StringCompare {
 
 impl Node for StringCompare {
     fn run(self, _: &Cx) -> NodeResult {
-        let (a, b) = folded(self.string_a, self.string_b, self.case_sensitive);
+        let (a, b) = folded(self.string_a, self.string_b, self.case_sensitive)?;
         Ok(NodeOutput::one(match self.mode.as_str() {
             "Equal" => a == b,
-            "Starts With" => a.starts_with(&b),
-            "Ends With" => a.ends_with(&b),
+            "Starts With" => a.starts_with(&*b),
+            "Ends With" => a.ends_with(&*b),
             other => {
                 return Err(NodeError::value_error(format!(
                     "unknown comparison '{other}'"
@@ -233,9 +237,9 @@ mod tests {
         let cx = Cx::detached(std::sync::Arc::default());
         let half = "x".repeat(super::super::MAX_BYTES / 2 + 1);
         let node = StringConcatenate {
-            string_a: half.clone(),
-            string_b: half,
-            delimiter: String::new(),
+            string_a: half.as_str().into(),
+            string_b: half.into(),
+            delimiter: "".into(),
         };
         let error = node.run(&cx).unwrap_err();
         assert_eq!(error.kind(), "MemoryError");

@@ -1,7 +1,7 @@
 //! Video models that start from pictures: Hunyuan, Cosmos, LTX, Kandinsky.
 
 use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult, Output};
-use fresco_tensor::{Crop, ResizeMethod, Tensor};
+use fresco_tensor::{Buffer, Crop, ResizeMethod, Tensor};
 
 use super::{
     Pair, begin_with, check_batch, check_video, frame_mask, latent_frames, masked, put_frames,
@@ -457,7 +457,7 @@ fn add_positions(
         return Err(NodeError::value_error("a video latent has five dimensions"));
     };
     let tokens = t * h * w;
-    let mut values = Vec::with_capacity(3 * tokens);
+    let mut values = Buffer::with_room(3 * tokens)?;
     for axis in 0..3 {
         for token in 0..tokens {
             let position = match axis {
@@ -470,7 +470,7 @@ fn add_positions(
             values.push(position as f32);
         }
     }
-    let mut positions = repeat_batch(&Tensor::from_vec([1, 3, tokens], values)?, batch)?;
+    let mut positions = repeat_batch(&Tensor::from_buffer([1, 3, tokens], values)?, batch)?;
     if let Some(earlier) = guide_positions(&conditioning) {
         positions = Tensor::cat(&[earlier, &positions], 2)?;
     }

@@ -19,7 +19,7 @@ use super::math_lanes::{Kernel, Lanes, dispatch, transpose};
 use super::output::Output;
 use crate::cancel::Cancel;
 use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, allocate};
 
 /// Keys of one block: their scores stay in the nearest cache.
 pub(super) const KEYS: usize = 128;
@@ -58,24 +58,25 @@ enum Source {
     /// Where they are: rows of one head are far apart.
     InPlace,
     /// Copied together, head by head.
-    Packed([Vec<f32>; 2]),
+    Packed([Tensor; 2]),
     #[cfg(target_arch = "x86_64")]
     Tiles(attention_tiles::Packed),
 }
 
 impl Source {
-    fn new(s: Sizes, tiles: bool, k: &Tensor, v: &Tensor) -> Self {
+    fn new(s: Sizes, tiles: bool, k: &Tensor, v: &Tensor) -> Result<Self> {
         #[cfg(target_arch = "x86_64")]
         if tiles {
-            return Self::Tiles(attention_tiles::Packed::new(s, k.data(), v.data()));
+            let packed = attention_tiles::Packed::new(s, k.data(), v.data())?;
+            return Ok(Self::Tiles(packed));
         }
         debug_assert!(!tiles);
         // Copied once, they are read quickly by all tasks.
-        if s.heads > 1 && s.queries > QUERIES {
-            Self::Packed([pack(s, k.data()), pack(s, v.data())])
+        Ok(if s.heads > 1 && s.queries > QUERIES {
+            Self::Packed([pack(s, k.data())?, pack(s, v.data())?])
         } else {
             Self::InPlace
-        }
+        })
     }
 }
 
@@ -95,7 +96,7 @@ pub(crate) fn attention(
 ) -> Result<Tensor> {
     let mut out = Output::new(q.shape())?;
     let width = s.heads * s.d;
-    let source = Source::new(s, tiles, k, v);
+    let source = Source::new(s, tiles, k, v)?;
     let per_task = if tiles { 2 * QUERIES } else { QUERIES };
     let groups = s.queries.div_ceil(per_task);
     // Heads of the same queries are neighbours in memory, but all keys of all heads must fit the cache for that order.
@@ -121,7 +122,8 @@ pub(crate) fn attention(
                 }
                 Source::Packed([k, v]) => {
                     let at = (item * s.heads + head) * s.keys * s.d;
-                    (&k[at..][..s.keys * s.d], &v[at..][..s.keys * s.d], s.d)
+                    let [k, v] = [k, v].map(|t| &t.data()[at..][..s.keys * s.d]);
+                    (k, v, s.d)
                 }
                 #[cfg(target_arch = "x86_64")]
                 Source::Tiles(_) => (&[][..], &[][..], 0),
@@ -163,8 +165,8 @@ pub(crate) fn attention(
 }
 
 /// (batch, keys, heads, d) as (batch, heads, keys, d).
-fn pack(s: Sizes, x: &[f32]) -> Vec<f32> {
-    let mut out = vec![0.0; x.len()];
+fn pack(s: Sizes, x: &[f32]) -> Result<Tensor> {
+    let mut out = allocate(&[x.len()], 0.0)?;
     out.par_chunks_mut(s.keys * s.d)
         .enumerate()
         .for_each(|(i, out)| {
@@ -174,7 +176,7 @@ fn pack(s: Sizes, x: &[f32]) -> Vec<f32> {
                 out.copy_from_slice(&x[(item * s.keys + key) * width + head * s.d..][..s.d]);
             }
         });
-    out
+    Tensor::from_buffer([x.len()], out)
 }
 
 pub(super) enum TaskMask<'a> {

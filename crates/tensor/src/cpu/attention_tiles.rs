@@ -25,6 +25,8 @@ use super::kernel::Rows;
 use super::lines::{EMPTY, LINE, Line, Shared};
 use super::math::exp2_of_negative;
 use super::math_lanes::{Lanes, transpose, x86::F32x16};
+use crate::buffer::Buffer;
+use crate::error::Result;
 
 /// Queries of a block, and keys of a group: two tiles.
 const W: usize = 32;
@@ -72,12 +74,12 @@ impl Layout {
 
 impl Packed {
     /// `k` and `v` are (batch, keys, heads * d).
-    pub(super) fn new(s: Sizes, k: &[f32], v: &[f32]) -> Self {
+    pub(super) fn new(s: Sizes, k: &[f32], v: &[f32]) -> Result<Self> {
         assert!(amx::available(), "the machine has tiles");
         let layout = Layout::new(s);
         let heads = s.batch * s.heads;
-        let mut keys = vec![EMPTY; heads * layout.key_bytes() / LINE];
-        let mut values = vec![EMPTY; heads * 2 * layout.value_bytes() / LINE];
+        let mut keys = Buffer::filled(heads * layout.key_bytes() / LINE, EMPTY)?.into_vec();
+        let mut values = Buffer::filled(heads * 2 * layout.value_bytes() / LINE, EMPTY)?.into_vec();
         let to_keys = Shared::new(keys.as_mut_ptr().cast::<u8>());
         let to_values = Shared::new(values.as_mut_ptr().cast::<u8>());
         let width = s.heads * s.d;
@@ -106,11 +108,11 @@ impl Packed {
                 );
             }
         });
-        Self {
+        Ok(Self {
             keys,
             values,
             layout,
-        }
+        })
     }
 
     fn keys_of(&self, head: usize) -> *const u8 {

@@ -2,13 +2,14 @@
 
 #![expect(unsafe_code, reason = "threads write disjoint parts of one allocation")]
 
+use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::tensor::{Tensor, element_count, reserve};
 
 /// A result in the making.
 pub(crate) struct Output {
     shape: Vec<usize>,
-    data: Vec<f32>,
+    data: Buffer<f32>,
     len: usize,
 }
 
@@ -23,14 +24,14 @@ impl Output {
 
     /// Where the first element goes. What lies there is not initialised.
     pub(crate) fn place(&mut self) -> Place {
-        Place(self.data.as_mut_ptr())
+        Place(self.data.storage().as_mut_ptr())
     }
 
     /// # Safety
     /// Every element has been written.
     pub(crate) unsafe fn finish(mut self) -> Tensor {
         // SAFETY: `reserve` made room for this many, and the caller wrote them.
-        unsafe { self.data.set_len(self.len) };
+        unsafe { self.data.storage().set_len(self.len) };
         Tensor::raw(self.shape, self.data)
     }
 }

@@ -14,7 +14,6 @@ use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::pages::prefer_large;
 use crate::stored::Stored;
-use crate::tensor::ensure_room;
 
 /// Outputs in a panel.
 pub(crate) const WIDTH: usize = 32;
@@ -164,7 +163,7 @@ fn pack<const S: usize>(
 ) -> Result<Vec<Line>> {
     let k = channels * taps;
     let count = panel_bytes(S, out, k).div_ceil(LINE);
-    ensure_room(&[count * LINE / 4])?;
+    let _claim = crate::room::claim((count * LINE) as u64)?;
     let mut to: Vec<Line> = Vec::with_capacity(count);
     prefer_large(&mut to);
     if let Some(last) = to.spare_capacity_mut()[..count].last_mut() {
@@ -208,7 +207,7 @@ fn unpack<const S: usize>(
     taps: usize,
 ) -> Result<Vec<u8>> {
     let k = channels * taps;
-    ensure_room(&[(out * k * S).div_ceil(4)])?;
+    let _claim = crate::room::claim((out * k * S) as u64)?;
     let mut to = vec![0u8; out * k * S];
     let (from, _) = lines::bytes(from).as_chunks::<S>();
     if k > 0 {

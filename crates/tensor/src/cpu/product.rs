@@ -180,10 +180,10 @@ fn run(shape: &[usize], write: impl FnOnce(Shared<f32>)) -> Result<Tensor> {
     let mut y = reserve(shape)?;
     let count: usize = shape.iter().product();
     if count > 0 {
-        write(Shared::new(y.as_mut_ptr()));
+        write(Shared::new(y.storage().as_mut_ptr()));
     }
     // SAFETY: the space is reserved, and products write every row of every panel of every phase.
-    unsafe { y.set_len(count) };
+    unsafe { y.storage().set_len(count) };
     Ok(Tensor::raw(shape.to_vec(), y))
 }
 

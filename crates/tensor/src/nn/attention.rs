@@ -120,5 +120,5 @@ pub fn attention_probabilities(q: &Tensor, k: &Tensor, heads: usize) -> Result<T
                 math::softmax_row(isa, out);
             });
     }
-    Tensor::from_vec(shape, out)?.placed(q)
+    Tensor::from_buffer(shape, out)?.placed(q)
 }

@@ -100,7 +100,7 @@ pub fn geglu(x: &Tensor) -> Result<Tensor> {
                 math::geglu_row(isa, values, gates, out);
             });
     }
-    Tensor::from_vec(shape, out)?.placed(x)
+    Tensor::from_buffer(shape, out)?.placed(x)
 }
 
 /// Softmax over the last dimension. A row of minus infinities gives NaN.
@@ -150,7 +150,7 @@ pub fn concat_channels(parts: &[&Tensor]) -> Result<Tensor> {
                 }
             });
     }
-    Tensor::from_vec(shape, out)?.placed(first)
+    Tensor::from_buffer(shape, out)?.placed(first)
 }
 
 /// (b, h, w, c) to another height and width: every target takes the source at `floor(i * in / out)`.
@@ -159,7 +159,7 @@ pub fn upsample_nearest(x: &Tensor, height: usize, width: usize) -> Result<Tenso
     let shape = vec![b, height, width, c];
     let mut out = allocate(&shape, 0.0)?;
     if out.is_empty() {
-        return Tensor::from_vec(shape, out)?.placed(x);
+        return Tensor::from_buffer(shape, out)?.placed(x);
     }
     if h == 0 || w == 0 {
         return Err(TensorError::mismatch("upsample", x.shape(), &shape));
@@ -173,7 +173,7 @@ pub fn upsample_nearest(x: &Tensor, height: usize, width: usize) -> Result<Tenso
                 out.copy_from_slice(&source[i * w / width * c..][..c]);
             }
         });
-    Tensor::from_vec(shape, out)?.placed(x)
+    Tensor::from_buffer(shape, out)?.placed(x)
 }
 
 /// Means of squares of `size` by `size` pixels, side by side; what fills no square at the edge is left out.
@@ -186,7 +186,7 @@ pub fn avg_pool2d(x: &Tensor, size: usize) -> Result<Tensor> {
     let shape = vec![b, oh, ow, c];
     let mut out = allocate(&shape, 0.0)?;
     if out.is_empty() {
-        return Tensor::from_vec(shape, out)?.placed(x);
+        return Tensor::from_buffer(shape, out)?.placed(x);
     }
     let share = 1.0 / (size * size) as f32;
     out.par_chunks_mut(ow * c)
@@ -207,7 +207,7 @@ pub fn avg_pool2d(x: &Tensor, size: usize) -> Result<Tensor> {
                 }
             }
         });
-    Tensor::from_vec(shape, out)?.placed(x)
+    Tensor::from_buffer(shape, out)?.placed(x)
 }
 
 /// Turns pairs of neighbouring channels: (x0, x1) by the angle of the first pair, (x2, x3) by that of the second.
@@ -265,7 +265,7 @@ fn rope(
                 }
             });
     }
-    Tensor::from_vec(x.shape(), out)?.placed(x)
+    Tensor::from_buffer(x.shape(), out)?.placed(x)
 }
 
 /// Size of the last dimension.

@@ -6,7 +6,7 @@ use super::slot::{Group, Slot};
 use crate::device::Device;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, allocate};
 
 /// A table of vectors, kept in the format of its file; rows become f32 when they are looked up.
 #[derive(Debug, Clone)]
@@ -67,8 +67,9 @@ impl Embedding {
     pub fn lookup_on(&self, ids: &[u32], device: &Device) -> Result<Tensor> {
         let bytes = self.table.bytes().len() / self.entries().max(1);
         let _here = self.slot.part(device, (bytes * ids.len()) as u64)?;
-        let mut out = Vec::new();
-        for &id in ids {
+        let width = self.width();
+        let mut out = allocate(&[ids.len(), width], 0.0)?;
+        for (i, &id) in ids.iter().enumerate() {
             let index = id as usize;
             if index >= self.entries() {
                 return Err(TensorError::IndexOutOfRange {
@@ -78,9 +79,10 @@ impl Embedding {
                 });
             }
             let row = &self.table.bytes()[index * bytes..][..bytes];
-            out.extend(self.table.dtype().to_f32(row));
+            let to = &mut out[i * width..][..width];
+            self.table.dtype().to_f32_into(row, to);
         }
-        Tensor::from_vec([ids.len(), self.width()], out)?.placed_on(device)
+        Tensor::from_buffer([ids.len(), width], out)?.placed_on(device)
     }
 }
 

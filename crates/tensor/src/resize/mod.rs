@@ -4,6 +4,7 @@ mod bislerp;
 pub mod pillow;
 mod sampling;
 
+use crate::buffer::Buffer;
 use crate::cancel::Cancel;
 use crate::error::{Result, TensorError};
 use crate::tensor::{Tensor, allocate};
@@ -146,7 +147,7 @@ fn lanczos(x: &Tensor, width: usize, height: usize) -> Result<Tensor> {
         .zip(out.chunks_exact_mut(c * new_area))
     {
         cancel.check()?;
-        let mut pixels = vec![0u8; c * area];
+        let mut pixels = Buffer::filled(c * area, 0u8)?;
         for (channel, plane) in source.chunks_exact(area).enumerate() {
             for (i, &v) in plane.iter().enumerate() {
                 pixels[i * c + channel] = to_u8(v);

@@ -1,5 +1,6 @@
 //! Pillow's 8-bit resize, exactly: filter weights in 22-bit fixed point, one direction after the other, rounded to 8 bits in between.
 
+use crate::buffer::Buffer;
 use crate::cancel::Cancel;
 use crate::error::{Result, TensorError};
 use crate::tensor::element_count;
@@ -138,10 +139,10 @@ pub fn resize(
     }
     element_count(&[h.max(height), width, c])?;
     if (w, h) == (width, height) {
-        return Ok(pixels.to_vec());
+        return Ok(Buffer::copied(pixels)?.into_vec());
     }
     if c == 2 || c == 4 {
-        let mut premultiplied = pixels.to_vec();
+        let mut premultiplied = Buffer::copied(pixels)?;
         for pixel in premultiplied.chunks_exact_mut(c) {
             let alpha = u32::from(pixel[c - 1]);
             for v in &mut pixel[..c - 1] {
@@ -149,7 +150,7 @@ pub fn resize(
                 *v = (((t >> 8) + t) >> 8) as u8;
             }
         }
-        let mut out = two_passes(&premultiplied, (w, h), (width, height), c, filter);
+        let mut out = two_passes(&premultiplied, (w, h), (width, height), c, filter)?;
         for pixel in out.chunks_exact_mut(c) {
             let alpha = u32::from(pixel[c - 1]);
             if alpha == 0 || alpha == 255 {
@@ -159,9 +160,9 @@ pub fn resize(
                 *v = (255 * u32::from(*v) / alpha).min(255) as u8;
             }
         }
-        return Ok(out);
+        return Ok(out.into_vec());
     }
-    Ok(two_passes(pixels, (w, h), (width, height), c, filter))
+    Ok(two_passes(pixels, (w, h), (width, height), c, filter)?.into_vec())
 }
 
 fn two_passes(
@@ -170,10 +171,10 @@ fn two_passes(
     (width, height): (usize, usize),
     c: usize,
     filter: Filter,
-) -> Vec<u8> {
-    let across = |rows: &[u8]| -> Vec<u8> {
+) -> Result<Buffer<u8>> {
+    let across = |rows: &[u8]| -> Result<Buffer<u8>> {
         if width == w {
-            return rows.to_vec();
+            return Buffer::copied(rows);
         }
         let windows = Windows::new(w, width, filter);
         match c {
@@ -183,9 +184,9 @@ fn two_passes(
             _ => horizontal::<4>(rows, w, width, &windows),
         }
     };
-    let down = |rows: &[u8], columns: usize| -> Vec<u8> {
+    let down = |rows: &[u8], columns: usize| -> Result<Buffer<u8>> {
         if height == h {
-            return rows.to_vec();
+            return Buffer::copied(rows);
         }
         vertical(rows, columns * c, height, &Windows::new(h, height, filter))
     };
@@ -193,14 +194,19 @@ fn two_passes(
     // by comparing with it on some thousands of sizes.
     let columns_first = height < h && h - height > 2 * w.saturating_sub(width);
     if columns_first {
-        across(&down(pixels, w))
+        across(&down(pixels, w)?)
     } else {
-        down(&across(pixels), width)
+        down(&across(pixels)?, width)
     }
 }
 
-fn horizontal<const C: usize>(pixels: &[u8], w: usize, width: usize, windows: &Windows) -> Vec<u8> {
-    let mut out = vec![0; pixels.len() / w * width];
+fn horizontal<const C: usize>(
+    pixels: &[u8],
+    w: usize,
+    width: usize,
+    windows: &Windows,
+) -> Result<Buffer<u8>> {
+    let mut out = Buffer::filled(pixels.len() / w * width, 0u8)?;
     let cancel = Cancel::current();
     for (from, to) in pixels
         .chunks_exact(w * C)
@@ -220,11 +226,11 @@ fn horizontal<const C: usize>(pixels: &[u8], w: usize, width: usize, windows: &W
             }
         }
     }
-    out
+    Ok(out)
 }
 
-fn vertical(rows: &[u8], stride: usize, height: usize, windows: &Windows) -> Vec<u8> {
-    let mut out = vec![0; stride * height];
+fn vertical(rows: &[u8], stride: usize, height: usize, windows: &Windows) -> Result<Buffer<u8>> {
+    let mut out = Buffer::filled(stride * height, 0u8)?;
     let mut sums = vec![0i32; stride];
     let cancel = Cancel::current();
     for (i, to) in out.chunks_exact_mut(stride).enumerate() {
@@ -240,7 +246,7 @@ fn vertical(rows: &[u8], stride: usize, height: usize, windows: &Windows) -> Vec
             *v = to_u8(sum);
         }
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]

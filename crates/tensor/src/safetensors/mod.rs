@@ -197,13 +197,14 @@ impl SafeTensors {
     pub fn tensor(&self, name: &str) -> Result<Tensor, SafeTensorsError> {
         let bytes = self.bytes(name)?;
         let info = self.info(name).expect("bytes found the name");
-        Tensor::from_vec(info.shape.clone(), info.dtype.to_f32(&bytes)).map_err(|source| {
-            SafeTensorsError::Tensor {
+        let mut tensor =
+            Tensor::zeros(info.shape.clone()).map_err(|source| SafeTensorsError::Tensor {
                 path: self.path.clone(),
                 name: name.to_owned(),
                 source,
-            }
-        })
+            })?;
+        info.dtype.to_f32_into(&bytes, tensor.data_mut());
+        Ok(tensor)
     }
 }
 
