@@ -102,6 +102,10 @@ pub(crate) struct ExecArgs {
     /// Write neither prompt nor workflow into saved files
     #[arg(long)]
     pub(crate) disable_metadata: bool,
+    /// Memory that the values of one prompt may take together: texts, lists, pictures, latents (three quarters of all
+    /// memory if not given)
+    #[arg(long, value_name = "GB")]
+    pub(crate) max_prompt_memory: Option<f64>,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
 }

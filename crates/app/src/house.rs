@@ -107,6 +107,7 @@ impl House {
             cache: settings.cache,
             preview_method: settings.preview_method.into(),
             disable_smart_memory: !settings.memory.smart,
+            max_prompt_memory: settings.max_prompt_memory,
         })
     }
 

@@ -3,6 +3,7 @@
 //! Nothing is decided here. Requests go to the registry, its reports come back in the engine's words, and its events go
 //! to whoever listens to the engine and to the memory log.
 
+use std::any::Any;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -115,6 +116,13 @@ impl MemoryRoom for Room {
 
     fn available_ram(&self) -> Option<u64> {
         fresco_tensor::available_memory()
+    }
+
+    fn claim(&self, bytes: u64) -> Result<Box<dyn Any + Send>, u64> {
+        match fresco_tensor::claim_memory(bytes) {
+            Ok(claim) => Ok(Box::new(claim)),
+            Err(refused) => Err(refused.missing),
+        }
     }
 
     fn prompt_started(&self, prompt_id: &str) {

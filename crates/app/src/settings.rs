@@ -68,6 +68,8 @@ pub(crate) struct ExecSettings {
     pub(crate) preview_method: &'static str,
     pub(crate) preview_size: usize,
     pub(crate) disable_metadata: bool,
+    /// Bytes.
+    pub(crate) max_prompt_memory: u64,
     pub(crate) memory: MemorySettings,
 }
 
@@ -184,6 +186,16 @@ impl MemorySettings {
     }
 }
 
+/// Bytes that the values of one prompt may take.
+fn prompt_memory(gigabytes: Option<f64>) -> Result<u64, UsageError> {
+    const GB: f64 = (1u64 << 30) as f64;
+    match gigabytes {
+        Some(gb) if gb > 0.0 => Ok((gb * GB) as u64),
+        Some(_) => usage("--max-prompt-memory must be above 0"),
+        None => Ok(fresco_tensor::total_memory().map_or(u64::MAX, |total| total / 4 * 3)),
+    }
+}
+
 impl ExecSettings {
     pub(crate) fn resolve(args: &ExecArgs) -> Result<Self, UsageError> {
         let cache = match (args.cache_lru, args.cache_ram) {
@@ -203,6 +215,7 @@ impl ExecSettings {
             },
             preview_size: usize::from(args.preview_size),
             disable_metadata: args.disable_metadata,
+            max_prompt_memory: prompt_memory(args.max_prompt_memory)?,
             memory: MemorySettings::resolve(&args.memory, cache),
         })
     }

@@ -7,6 +7,7 @@ use fresco_graph::{CacheKey, InstanceState, Map, Value};
 use indexmap::IndexMap;
 
 use crate::dynprompt::Owners;
+use crate::ledger::HeldBytes;
 
 /// What a finished node left.
 #[derive(Debug, Default)]
@@ -14,6 +15,9 @@ pub(crate) struct Entry {
     /// One list of values per slot.
     pub(crate) outputs: Vec<Vec<Value>>,
     pub(crate) ui: Option<Map>,
+    /// Counts both as long as they are held.
+    #[expect(dead_code, reason = "held for its drop")]
+    pub(crate) held: HeldBytes,
 }
 
 impl Entry {
@@ -218,6 +222,12 @@ impl OutputCache {
             }
             Strategy::Lru(_) | Strategy::RamPressure(_) => self.flat.set(key, entry),
         }
+    }
+
+    /// Drops what earlier prompts left.
+    pub(crate) fn forget_earlier(&mut self) {
+        let generation = self.flat.generation;
+        self.flat.entries.retain(|_, a| a.used >= generation);
     }
 
     /// After each step: with the RAM strategy, drops the least valuable entries while memory is short.

@@ -9,6 +9,7 @@ use fresco_graph::{Map, Preview, Progress, Registry, Resources, Services, Value,
 
 use crate::cache::{Instances, OutputCache, Strategy};
 use crate::event::{Event, EventKind, EventSink, Failure};
+use crate::ledger::Ledger;
 use crate::memory::{Admission, Arriving, MemoryRoom, Unload};
 use crate::progress::ProgressRegistry;
 use crate::requests::FreeRequests;
@@ -53,6 +54,8 @@ pub struct ExecutorConfig {
     pub preview_method: Arc<str>,
     /// Unload all models after every prompt.
     pub disable_smart_memory: bool,
+    /// Bytes of main memory that the values of one prompt may take together, on links and in caches.
+    pub max_prompt_memory: u64,
 }
 
 /// The interrupt flag and the bell that wakes a waiting executor.
@@ -190,6 +193,7 @@ pub struct Executor {
     /// Looked at between nodes.
     pub(crate) requests: Arc<FreeRequests>,
     nodes_run: Arc<AtomicU64>,
+    pub(crate) ledger: Ledger,
 }
 
 impl Executor {
@@ -204,6 +208,7 @@ impl Executor {
             prompts_run: 0,
             requests: Arc::default(),
             nodes_run: Arc::default(),
+            ledger: Ledger::default(),
         }
     }
 

@@ -7,6 +7,7 @@ mod engine;
 pub mod event;
 mod executor;
 mod gate;
+mod ledger;
 mod memory;
 pub mod progress;
 pub mod reply;

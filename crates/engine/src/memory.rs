@@ -3,6 +3,7 @@
 //! Nothing here knows how models are placed or what a request looks like on the wire: the binary puts the memory room
 //! behind [`MemoryRoom`], the server turns these structs into JSON.
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -58,6 +59,12 @@ pub trait MemoryRoom: Send + Sync {
     /// Main memory that can still be had, in bytes; `None` if unknown.
     fn available_ram(&self) -> Option<u64> {
         available_ram()
+    }
+
+    /// Asks for so many bytes of main memory, which count as used until the answer is dropped; or says how many are
+    /// missing.
+    fn claim(&self, _bytes: u64) -> Result<Box<dyn Any + Send>, u64> {
+        Ok(Box::new(()))
     }
 
     /// Devices and models at one moment.

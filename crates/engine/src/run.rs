@@ -2,6 +2,7 @@
 
 mod ends;
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,6 +22,7 @@ use crate::cut;
 use crate::dynprompt::{DynPrompt, RunNode};
 use crate::event::EventKind;
 use crate::executor::{End, Executor, RunJob, Watch};
+use crate::ledger::Counter;
 use crate::tasks::{CallState, Tasks, panicked};
 use crate::worker::calm;
 
@@ -48,6 +50,13 @@ pub(super) const SHOWN_BYTES: usize = 64 << 10;
 /// Below this much free memory no further node is started.
 const SPARE_MEMORY: u64 = 512 << 20;
 const ASK_MEMORY: Duration = Duration::from_millis(5);
+
+/// Smaller texts are not asked for.
+const LARGE_TEXT: u64 = 1 << 20;
+
+fn len_u64(text: &str) -> u64 {
+    text.len() as u64
+}
 
 /// A result held for the nodes of this prompt that still want it, whatever the cache does.
 #[derive(Default)]
@@ -543,6 +552,7 @@ impl<'e> Run<'e> {
     ) -> Result<Vec<CallState>, NodeError> {
         let declared = Declared::new(class.schema(), &node.inputs);
         let mut calls = Vec::new();
+        let mut counter = self.counter();
         for (i, call) in mapping::spread(class.schema().input_is_list, inputs)?
             .into_iter()
             .enumerate()
@@ -559,8 +569,13 @@ impl<'e> Run<'e> {
                     self.check_memory()?;
                     self.watch.nodes_run.fetch_add(1, Ordering::Relaxed);
                     let args: Args = declared.nest(args, false);
+                    let _texts = self.claim_texts(&args)?;
                     match self.guarded(|| class.call(args, &cx.for_call(i)))? {
-                        Flow::Done(output) => CallState::Done(Ok(output)),
+                        Flow::Done(output) => {
+                            counter.add_output(&output);
+                            counter.check(|| self.executor.cache.forget_earlier())?;
+                            CallState::Done(Ok(output))
+                        }
                         Flow::Later(future) => CallState::Going(future),
                     }
                 }
@@ -602,6 +617,45 @@ impl<'e> Run<'e> {
         }
     }
 
+    /// Asks for the copies that a node makes of large texts among its arguments.
+    fn claim_texts(&self, args: &Args) -> Result<Option<Box<dyn Any + Send>>, NodeError> {
+        let text = |value: &Value| match value {
+            Value::Str(text) => text.len() as u64,
+            Value::List(list) => list.iter().filter_map(Value::as_str).map(len_u64).sum(),
+            _ => 0,
+        };
+        let bytes: u64 = args.0.values().map(text).sum();
+        if bytes < LARGE_TEXT {
+            return Ok(None);
+        }
+        let claimed = self.executor.config.memory.claim(bytes);
+        claimed.map(Some).map_err(|missing| {
+            NodeError::failed(
+                "MemoryError",
+                format!(
+                    "not enough memory for the texts that this node is given: they take {} MiB, {} MiB more than this \
+                     machine or its container can spare",
+                    bytes.div_ceil(1 << 20),
+                    missing.div_ceil(1 << 20)
+                ),
+            )
+        })
+    }
+
+    fn counter(&self) -> Counter {
+        let budget = self.executor.config.max_prompt_memory;
+        Counter::new(&self.executor.ledger, budget)
+    }
+
+    /// A result that counts against the budget of the prompt, or an error if that is used up.
+    fn counted(&mut self, outputs: Vec<Vec<Value>>, ui: Option<Map>) -> Result<Entry, NodeError> {
+        let mut counter = self.counter();
+        counter.add_result(&outputs, ui.as_ref());
+        counter.check(|| self.executor.cache.forget_earlier())?;
+        let held = counter.hold();
+        Ok(Entry { outputs, ui, held })
+    }
+
     fn blocked(&self, id: &Arc<str>, node: &RunNode, message: Arc<str>) {
         let (class, executed) = (node.class.clone(), self.executed.clone());
         self.watch.emit(EventKind::Blocked {
@@ -636,13 +690,8 @@ impl<'e> Run<'e> {
             return Err(Halt::Pending);
         }
         let slots = calls.into_iter().map(|c| c.slots).collect();
-        self.store(
-            id,
-            Entry {
-                outputs: mapping::merge(class.schema(), slots),
-                ui,
-            },
-        );
+        let entry = self.counted(mapping::merge(class.schema(), slots), ui)?;
+        self.store(id, entry);
         Ok(())
     }
 
@@ -730,13 +779,8 @@ impl<'e> Run<'e> {
                 (_, slots) => slots,
             });
         }
-        self.store(
-            id,
-            Entry {
-                outputs: mapping::merge(class.schema(), slots),
-                ui: expansion.ui,
-            },
-        );
+        let entry = self.counted(mapping::merge(class.schema(), slots), expansion.ui)?;
+        self.store(id, entry);
         Ok(())
     }
 

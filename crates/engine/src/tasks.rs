@@ -1,6 +1,7 @@
 //! Futures of asynchronous nodes, polled by the executor thread itself.
 
 use std::collections::{BTreeSet, HashMap};
+use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -149,6 +150,10 @@ fn results(calls: Vec<CallState>) -> Vec<NodeResult> {
 
 /// A panic in a node is that node's failure.
 pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> NodeError {
+    // Operations that have no other way to fail unwind with an error of their own.
+    if let Some(error) = panic.downcast_ref::<Box<dyn Error + Send + Sync>>() {
+        return NodeError::runtime(error.to_string());
+    }
     let text = panic
         .downcast_ref::<&str>()
         .map(|s| (*s).to_owned())

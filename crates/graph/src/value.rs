@@ -4,6 +4,7 @@
 //! models and the like are [`Value::Object`]. Clones share, they never copy contents.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,6 +21,51 @@ pub trait Opaque: Any + Send + Sync {
     /// Bytes of main memory that go away when this value does; the RAM-pressure cache reads it.
     fn bytes(&self) -> u64 {
         0
+    }
+
+    /// The pieces of memory that are held against a prompt's budget, so that what several values share counts once.
+    /// Models add nothing: the memory room counts their weights.
+    fn pieces(&self, pieces: &mut Pieces) {
+        pieces.add(std::ptr::from_ref(self).cast::<()>() as usize, self.bytes());
+    }
+}
+
+/// Pieces of main memory by their address, each once however many values share it.
+#[derive(Debug, Default)]
+pub struct Pieces(BTreeMap<usize, u64>);
+
+impl Pieces {
+    /// Adds a piece; false if it is there already.
+    pub fn add(&mut self, address: usize, bytes: u64) -> bool {
+        self.0.insert(address, bytes).is_none()
+    }
+
+    /// Adds all that a value holds.
+    pub fn add_value(&mut self, value: &Value) {
+        match value {
+            Value::Object(o) => o.pieces(self),
+            Value::Str(s) => {
+                self.add(s.as_ptr() as usize, s.len() as u64);
+            }
+            // A list that was seen is not looked into again: lists of lists may share their parts many times over.
+            Value::List(l) => {
+                let own = size_of::<Value>() * l.capacity();
+                if self.add(Arc::as_ptr(l) as usize, own as u64) {
+                    l.iter().for_each(|v| self.add_value(v));
+                }
+            }
+            Value::Map(m) => {
+                let own = (size_of::<Value>() + 3 * size_of::<Arc<str>>()) * m.len();
+                if self.add(Arc::as_ptr(m) as usize, own as u64) {
+                    m.values().for_each(|v| self.add_value(v));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.0.iter().map(|(address, bytes)| (*address, *bytes))
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_graph::{
-    Cx, FromValue, Map, NodeEntry, NodeError, Opaque, Value, entry, map, wrong_kind,
+    Cx, FromValue, Map, NodeEntry, NodeError, Opaque, Pieces, Value, entry, map, wrong_kind,
 };
 use fresco_memory::{Handle, Need, Opened};
 use fresco_models::network::Network;
@@ -236,6 +236,9 @@ impl Opaque for Clip {
             None => self.loaded.bytes(),
         }
     }
+
+    // The memory room counts the weights.
+    fn pieces(&self, _: &mut Pieces) {}
 }
 
 impl FromValue for Clip {

@@ -5,8 +5,8 @@ mod loaded;
 use std::sync::Arc;
 
 use fresco_graph::{
-    Cx, FromValue, Map, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Output, Value,
-    entry, map, wrong_kind,
+    Cx, FromValue, Map, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Output, Pieces,
+    Value, entry, map, wrong_kind,
 };
 use fresco_memory::Handle;
 use fresco_models::denoise::CallConds;
@@ -14,7 +14,7 @@ use fresco_models::unet::ControlFeatures;
 use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 
-use crate::types::{Conditioning, Image, Mask};
+use crate::types::{Conditioning, Image, Mask, add_tensor};
 use crate::vae::Vae;
 use crate::vision::VisionOutput;
 
@@ -142,6 +142,13 @@ impl Opaque for Control {
 
     fn bytes(&self) -> u64 {
         self.hint.as_ref().map_or(0, |h| h.len() as u64 * 4)
+    }
+
+    fn pieces(&self, pieces: &mut Pieces) {
+        if let Some(hint) = &self.hint {
+            add_tensor(pieces, hint);
+        }
+        pieces.add_value(&self.previous);
     }
 }
 

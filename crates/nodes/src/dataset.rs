@@ -26,7 +26,7 @@ pub static NODES: &[NodeEntry] = &[
 
 /// An 8-bit picture; these nodes work on those, as the reference does.
 struct Picture {
-    pixels: Vec<u8>,
+    pixels: Buffer<u8>,
     width: usize,
     height: usize,
     channels: usize,
@@ -47,7 +47,7 @@ impl Picture {
             )));
         }
         Ok(Self {
-            pixels: image.data().iter().map(|v| to_u8(*v)).collect(),
+            pixels: Buffer::collect(image.data().iter().map(|v| to_u8(*v)))?,
             width,
             height,
             channels,
@@ -70,30 +70,36 @@ impl Picture {
     }
 
     /// A part that lies within the picture.
-    fn crop(&self, left: usize, top: usize, width: usize, height: usize) -> Self {
+    fn crop(
+        &self,
+        left: usize,
+        top: usize,
+        width: usize,
+        height: usize,
+    ) -> Result<Self, NodeError> {
         let row = self.width * self.channels;
-        let pixels = (top..top + height)
-            .flat_map(|y| &self.pixels[y * row + left * self.channels..][..width * self.channels])
-            .copied()
-            .collect();
-        Self {
+        let mut pixels = Buffer::with_room(width * height * self.channels)?;
+        for y in top..top + height {
+            let start = y * row + left * self.channels;
+            pixels.extend_from_slice(&self.pixels[start..][..width * self.channels]);
+        }
+        Ok(Self {
             pixels,
             width,
             height,
             channels: self.channels,
-        }
+        })
     }
 
     /// Luminance, by Pillow's fixed-point weights.
-    fn grey(&self) -> Vec<u8> {
-        self.pixels
-            .chunks_exact(self.channels)
-            .map(|p| {
+    fn grey(&self) -> Result<Buffer<u8>, NodeError> {
+        Ok(Buffer::collect(
+            self.pixels.chunks_exact(self.channels).map(|p| {
                 let sum =
                     u32::from(p[0]) * 19595 + u32::from(p[1]) * 38470 + u32::from(p[2]) * 7471;
                 ((sum + 0x8000) >> 16) as u8
-            })
-            .collect()
+            }),
+        )?)
     }
 
     /// `(1, h, w, c)`.

@@ -9,7 +9,7 @@ use fresco_files::annotated;
 use fresco_files::dirs::{DirType, Dirs};
 use fresco_files::image::{DecodedImage, Frame, Limits, decode};
 use fresco_graph::{Args, Cx, NodeEntry, NodeError, Value, Verdict, entry};
-use fresco_tensor::{Buffer, Tensor};
+use fresco_tensor::{Buffer, Tensor, with_memory};
 use sha2::{Digest, Sha256};
 
 mod folder;
@@ -76,13 +76,14 @@ fn read(path: &Path, most: usize) -> Result<Vec<u8>, NodeError> {
             path.display()
         )));
     }
-    fs::read(path).map_err(|e| io_error(path, &e))
+    with_memory(size, || fs::read(path))?.map_err(|e| io_error(path, &e))
 }
 
 fn open_image(path: &Path) -> Result<DecodedImage, NodeError> {
     let limits = Limits::default();
     let bytes = read(path, limits.bytes)?;
-    decode(&bytes, &limits).map_err(|e| {
+    // The decoder asks for its own memory.
+    with_memory(0, || decode(&bytes, &limits))?.map_err(|e| {
         NodeError::failed(
             "PIL.UnidentifiedImageError",
             format!("cannot load {}: {e}", path.display()),

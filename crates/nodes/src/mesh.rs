@@ -1,9 +1,12 @@
 //! Voxel fields and the meshes made of them.
 
 use fresco_graph::{
-    Cx, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Value, entry, wrong_kind,
+    Cx, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Pieces, Value, entry,
+    wrong_kind,
 };
-use fresco_tensor::Tensor;
+use fresco_tensor::{Tensor, with_memory};
+
+use crate::types::add_tensor;
 
 mod blocks;
 mod surface_net;
@@ -20,6 +23,10 @@ impl Opaque for Voxels {
 
     fn bytes(&self) -> u64 {
         self.0.len() as u64 * 4
+    }
+
+    fn pieces(&self, pieces: &mut Pieces) {
+        add_tensor(pieces, &self.0);
     }
 }
 
@@ -105,7 +112,9 @@ fn convert(
             values: &voxels.0.data()[i * cells..(i + 1) * cells],
             size: [d, h, w],
         };
-        surfaces.push(make(cx, field, threshold as f32)?);
+        // A few numbers for every cell; full ones are few in what is a surface.
+        let size = 32 * cells as u64;
+        surfaces.push(with_memory(size, || make(cx, field, threshold as f32))??);
     }
     Ok(NodeOutput::one(Value::object(Mesh(surfaces))))
 }

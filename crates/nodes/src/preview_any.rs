@@ -1,8 +1,9 @@
 //! Shows any value as text.
 
 use fresco_graph::{Cx, Node, NodeEntry, NodeOutput, NodeResult, Value, entry, json, map};
-use fresco_tensor::Tensor;
+use fresco_tensor::{Tensor, with_memory};
 
+use crate::text::{MAX_BYTES, too_long};
 use crate::types::as_tensor;
 
 pub static NODES: &[NodeEntry] = &[entry::<PreviewAny>()];
@@ -24,8 +25,18 @@ pub struct PreviewAny {
 
 impl Node for PreviewAny {
     fn run(self, _: &Cx) -> NodeResult {
-        let text = shown(&self.source.unwrap_or_default());
-        Ok(NodeOutput::ui(map! {"text" => vec![text]}))
+        let text = match self.source.unwrap_or_default() {
+            Value::Str(text) => text,
+            source => {
+                let most = longest(&source);
+                if most > MAX_BYTES {
+                    return Err(too_long());
+                }
+                // It grows by doubling, and is copied onto its link.
+                with_memory(3 * most as u64, || shown(&source).into())?
+            }
+        };
+        Ok(NodeOutput::ui(map! {"text" => vec![Value::Str(text)]}))
     }
 }
 
@@ -41,8 +52,26 @@ fn shown(value: &Value) -> String {
             json::write(&mut out, value, style);
             out
         }
-        Value::Str(s) => s.to_string(),
         other => printed(other),
+    }
+}
+
+/// Bytes that a value may have as text.
+fn longest(value: &Value) -> usize {
+    /// Numbers, marks between entries, and indentation by a few levels.
+    const ENTRY: usize = 64;
+    /// What a tensor looks like, shortened.
+    const OBJECT: usize = 1 << 16;
+    match value {
+        // Every byte may be written as an escape.
+        Value::Str(s) => s.len().saturating_mul(6),
+        Value::List(l) => l.iter().map(|v| longest(v) + ENTRY).sum(),
+        Value::Map(m) => m
+            .iter()
+            .map(|(k, v)| 6 * k.len() + longest(v) + ENTRY)
+            .sum(),
+        Value::Object(_) => OBJECT,
+        _ => ENTRY,
     }
 }
 

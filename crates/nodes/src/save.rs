@@ -8,7 +8,7 @@ use fresco_files::png_write::{Picture, Pixels};
 use fresco_graph::{Cx, Map, NodeEntry, NodeError, Value, entry, json, map};
 use fresco_tensor::cancel::Cancel;
 use fresco_tensor::resize::to_u8;
-use fresco_tensor::{Buffer, Tensor};
+use fresco_tensor::{Buffer, Tensor, with_memory};
 
 mod animation;
 mod dataset;
@@ -103,6 +103,21 @@ pub(crate) fn png_text(cx: &Cx, presence: Presence) -> Vec<(String, String)> {
     text
 }
 
+/// Runs an encoder of pictures, which keeps the whole file and some copies of its pixels in memory.
+pub(crate) fn encoded<E: std::error::Error>(
+    pictures: &[Picture<'_>],
+    encode: impl FnOnce() -> Result<Vec<u8>, E>,
+) -> Result<Vec<u8>, NodeError> {
+    let pixels = |p: &Picture<'_>| u64::from(p.width) * u64::from(p.height);
+    // Animations keep what was encoded before.
+    let files = pictures.iter().map(pixels).sum::<u64>() * 4;
+    let largest = pictures.iter().map(pixels).max().unwrap_or(0) * 12;
+    Ok(with_memory(files + largest, encode)??)
+}
+
+/// Longer names fit no file system; texts of any length can come over a link.
+const MAX_PREFIX: usize = 1 << 16;
+
 /// Starts saving under `prefix` in one of the three directories.
 pub(crate) fn begin(
     cx: &Cx,
@@ -111,6 +126,15 @@ pub(crate) fn begin(
     width: usize,
     height: usize,
 ) -> Result<Batch, NodeError> {
+    if prefix.len() > MAX_PREFIX {
+        return Err(NodeError::failed(
+            "OSError",
+            format!(
+                "[Errno 36] File name too long: filename_prefix has {} bytes",
+                prefix.len()
+            ),
+        ));
+    }
     let dirs = cx.resource::<Dirs>()?;
     let saver = cx.resource::<Saver>()?;
     saver

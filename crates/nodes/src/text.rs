@@ -35,7 +35,7 @@ pub static NODES: &[NodeEntry] = &[
 ];
 
 /// Texts longer than this are refused instead of filling the memory.
-const MAX_BYTES: usize = 1 << 28;
+pub(crate) const MAX_BYTES: usize = 1 << 28;
 
 /// Makes a text of at most so many bytes, and the copy of it that goes onto a link.
 fn made(most: usize, make: impl FnOnce() -> String) -> Result<Arc<str>, NodeError> {
@@ -118,7 +118,7 @@ fn join(parts: &[&str]) -> Result<Arc<str>, NodeError> {
     made(total, || parts.concat())
 }
 
-fn too_long() -> NodeError {
+pub(crate) fn too_long() -> NodeError {
     NodeError::failed(
         "MemoryError",
         format!("the resulting text would be longer than {MAX_BYTES} bytes"),

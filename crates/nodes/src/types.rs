@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{FromValue, Map, NodeError, Opaque, Value, wrong_kind};
+use fresco_graph::{FromValue, Map, NodeError, Opaque, Pieces, Value, wrong_kind};
 use fresco_tensor::Tensor;
 
 /// A tensor on a link.
@@ -20,6 +20,15 @@ impl Opaque for TensorValue {
     fn bytes(&self) -> u64 {
         self.0.data().len() as u64 * 4
     }
+
+    fn pieces(&self, pieces: &mut Pieces) {
+        add_tensor(pieces, &self.0);
+    }
+}
+
+/// Adds the memory of a tensor.
+pub(crate) fn add_tensor(pieces: &mut Pieces, t: &Tensor) {
+    pieces.add(t.storage_address(), t.len() as u64 * 4);
 }
 
 /// A tensor as a link value.

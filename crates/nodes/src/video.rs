@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use fresco_graph::{
-    Cx, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Output, Value, entry,
+    Cx, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Output, Pieces, Value, entry,
     wrong_kind,
 };
 use fresco_tensor::Tensor;
 
 use crate::audio::Audio;
-use crate::types::Image;
+use crate::types::{Image, add_tensor};
 
 pub static NODES: &[NodeEntry] = &[entry::<CreateVideo>(), entry::<GetVideoComponents>()];
 
@@ -30,6 +30,13 @@ impl Opaque for Video {
 
     fn bytes(&self) -> u64 {
         self.images.len() as u64 * 4
+    }
+
+    fn pieces(&self, pieces: &mut Pieces) {
+        add_tensor(pieces, &self.images);
+        if let Some(audio) = &self.audio {
+            pieces.add_value(&Value::Map(audio.0.clone()));
+        }
     }
 }
 

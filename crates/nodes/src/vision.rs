@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fresco_graph::{
-    Cx, FromValue, Map, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Value, entry,
-    wrong_kind,
+    Cx, FromValue, Map, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Pieces, Value,
+    entry, wrong_kind,
 };
 use fresco_memory::Handle;
 use fresco_tensor::Tensor;
@@ -70,6 +70,10 @@ impl Opaque for VisionOutput {
 
     fn bytes(&self) -> u64 {
         self.0.values().map(Value::bytes).sum()
+    }
+
+    fn pieces(&self, pieces: &mut Pieces) {
+        self.0.values().for_each(|v| pieces.add_value(v));
     }
 }
 

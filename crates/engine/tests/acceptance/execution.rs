@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fresco_engine::{FreeReport, FreeRequest, MemoryRoom, Strategy, Unload};
+use fresco_engine::{ExecutorConfig, FreeReport, FreeRequest, MemoryRoom, Strategy, Unload};
 
 use crate::harness::Bench;
 
@@ -292,6 +292,77 @@ fn a_prompt_ends_before_it_takes_the_last_memory() {
     );
     memory.0.store(false, Ordering::Relaxed);
     assert!(b.run(script).outcome.success);
+}
+
+fn with_budget(cache: Strategy, kib: u64) -> Bench {
+    Bench::with_config(|config| ExecutorConfig {
+        cache,
+        max_prompt_memory: kib << 10,
+        ..config
+    })
+}
+
+/// Texts, each made after the one before, all of them wanted at the end.
+fn chain(texts: usize, kib: usize) -> String {
+    let words = |i: usize| match i {
+        1 => format!("1 Words kib={kib} number=1;"),
+        i => format!("{i} Words kib={kib} number={i} after=@{};", i - 1),
+    };
+    let made: String = (1..=texts).map(words).collect();
+    format!("{made} 99 SaveAny value=@{texts}")
+}
+
+#[test]
+fn the_values_of_a_prompt_have_one_budget() {
+    for cache in [
+        Strategy::Classic,
+        Strategy::Lru(100),
+        Strategy::RamPressure(0.001),
+    ] {
+        let mut b = with_budget(cache, 950);
+        assert!(b.run(&chain(8, 100)).outcome.success, "{cache:?}");
+        let done = b.run(&chain(12, 100));
+        let error = done.error();
+        assert!(
+            error.starts_with("10 MemoryError: ") && error.contains("--max-prompt-memory"),
+            "{cache:?}: {error}"
+        );
+        // What an earlier prompt left makes room.
+        let other = chain(8, 100).replace("number=", "number=7");
+        assert!(b.run(&other).outcome.success, "{cache:?}");
+    }
+}
+
+#[test]
+fn without_a_cache_only_what_is_wanted_still_counts() {
+    let mut b = with_budget(Strategy::None, 1000);
+    assert!(b.run(&chain(40, 100)).outcome.success);
+}
+
+#[test]
+fn values_that_are_shared_count_once() {
+    let mut b = with_budget(Strategy::Classic, 500);
+    let passed: String = (2..20)
+        .map(|i| format!("{i} Sleep value=@{} seconds=0;", i - 1))
+        .collect();
+    let script = format!("1 Words kib=400 number=1; {passed} 99 SaveAny value=@19");
+    let done = b.run(&script);
+    assert!(done.outcome.success, "{}", done.error());
+}
+
+#[test]
+fn a_list_that_grows_call_by_call_counts_too() {
+    let mut b = with_budget(Strategy::Classic, 1000);
+    let numbers: String = (11..=50).map(|i| format!("{i} Int value={i}; ")).collect();
+    let links: String = (1..=40).map(|i| format!(" value{i}=@{}", i + 10)).collect();
+    let done = b.run(&format!(
+        "{numbers} 1 MakeList{links}; 2 Words kib=100 number=@1; 3 SaveAny value=@2"
+    ));
+    assert!(
+        done.error().starts_with("2 MemoryError: "),
+        "{}",
+        done.error()
+    );
 }
 
 #[test]

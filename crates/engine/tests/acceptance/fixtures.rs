@@ -724,6 +724,24 @@ node!(Dynamic, |me, _cx| Ok(NodeOutput::ui(map! {
     "value" => vec![me.mode.unwrap_or_default(), me.parts.0.into()],
 })));
 
+/// Makes a text of so many KiB, a new one for every number.
+#[derive(Node)]
+#[node(id = "Words", v1, outputs("STRING"))]
+pub struct Words {
+    kib: i64,
+    #[expect(dead_code, reason = "tells texts apart")]
+    number: i64,
+    #[expect(dead_code, reason = "what has to be there before")]
+    #[input(optional, ty = "*")]
+    after: Option<Value>,
+}
+
+impl Node for Words {
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one("x".repeat(self.kib as usize * 1024)))
+    }
+}
+
 pub static NODES: &[NodeEntry] = &[
     entry::<Image>(),
     entry::<Save>(),
@@ -747,6 +765,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<Sleep>(),
     entry::<AsyncNow>(),
     entry::<Fail>(),
+    entry::<Words>(),
     entry::<ExpandSleeps>(),
     entry::<HalveTimes>(),
     entry::<ExpandCycle>(),

@@ -145,6 +145,7 @@ pub fn config(
         cache,
         preview_method: "none".into(),
         disable_smart_memory: false,
+        max_prompt_memory: u64::MAX,
     }
 }
 
@@ -154,15 +155,20 @@ impl Bench {
     }
 
     pub fn with_memory(cache: Strategy, memory: Arc<dyn MemoryRoom>) -> Self {
+        Self::with_config(|config| ExecutorConfig {
+            memory,
+            cache,
+            ..config
+        })
+    }
+
+    pub fn with_config(change: impl FnOnce(ExecutorConfig) -> ExecutorConfig) -> Self {
         let mut registry = Registry::new();
         registry.add(fixtures::NODES);
         let registry = Arc::new(registry);
         let recorder = Arc::new(Recorder::default());
         let interrupt = Arc::new(Interrupt::default());
-        let config = ExecutorConfig {
-            memory,
-            ..config(&registry, &recorder, cache)
-        };
+        let config = change(config(&registry, &recorder, Strategy::Classic));
         let executor = Executor::new(config, interrupt.clone(), Arc::new(|_, _| {}));
         Self {
             executor,

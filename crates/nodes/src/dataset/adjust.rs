@@ -94,7 +94,7 @@ impl Node for CenterCropImages {
             self.width.min(picture.width - left),
             self.height.min(picture.height - top),
         );
-        let cut = picture.crop(left, top, w, h);
+        let cut = picture.crop(left, top, w, h)?;
         Ok(NodeOutput::one(Image(cut.tensor()?)))
     }
 }
@@ -128,7 +128,7 @@ impl Node for RandomCropImages {
             self.width.min(picture.width - left),
             self.height.min(picture.height - top),
         );
-        let cut = picture.crop(left, top, w, h);
+        let cut = picture.crop(left, top, w, h)?;
         Ok(NodeOutput::one(Image(cut.tensor()?)))
     }
 }

@@ -1,5 +1,7 @@
 //! Whole lists: order, duplicates, overview, grouping by size.
 
+use std::sync::Arc;
+
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output, Value, map};
 use fresco_tensor::{Generator, Tensor};
 use indexmap::IndexMap;
@@ -45,7 +47,7 @@ impl Node for ShuffleDataset {
        experimental, input_is_list)]
 pub(super) struct ShuffleImageTextDataset {
     images: Vec<Image>,
-    texts: Vec<String>,
+    texts: Vec<Arc<str>>,
     /// The same number gives the same order.
     #[input(default = 0, min = 0, max = 18446744073709551615u64)]
     seed: Vec<u64>,
@@ -59,7 +61,7 @@ impl Node for ShuffleImageTextDataset {
         let mut random = Generator::numpy(single("seed", &self.seed)?);
         let order = random.numpy_permutation(self.images.len() as u32);
         let images: Vec<Image> = order.iter().map(|i| self.images[*i].clone()).collect();
-        let texts: Vec<&String> = order.iter().map(|i| &self.texts[*i]).collect();
+        let texts: Vec<&Arc<str>> = order.iter().map(|i| &self.texts[*i]).collect();
         Ok(NodeOutput::slots(vec![images.into(), texts.into()]))
     }
 }
@@ -98,7 +100,7 @@ impl Node for ImageDeduplication {
 
 /// One bit for each of 8 x 8 places: brighter than the mean or not.
 fn average_hash(image: &Tensor) -> Result<u64, NodeError> {
-    let grey = Picture::only(image)?.resize(8, 8)?.grey();
+    let grey = Picture::only(image)?.resize(8, 8)?.grey()?;
     let mean = grey.iter().map(|v| u32::from(*v)).sum::<u32>() as f64 / 64.0;
     Ok(grey
         .iter()

@@ -5,7 +5,7 @@ use std::path::Path;
 use fresco_graph::{
     Args, Cx, Map, Node, NodeError, NodeOutput, NodeResult, Validator, Value, Verdict, map,
 };
-use fresco_tensor::Tensor;
+use fresco_tensor::{Buffer, Tensor, with_memory};
 
 use super::{file_token, file_verdict, open_image, resolve, rgb, unit};
 use crate::types::{Image, Mask};
@@ -101,9 +101,10 @@ impl Node for LoadImageMask {
             // The reference asks for the first letter only and gives an empty mask for one it does not know.
             _ => return Ok(NodeOutput::one(Mask(Tensor::zeros([1, 64, 64])?))),
         };
-        let channel: Vec<u8> = frame.rgba8().chunks_exact(4).map(|p| p[index]).collect();
         let shape = [1, frame.height as usize, frame.width as usize];
-        let mut mask = unit(&shape, &channel)?;
+        let rgba = with_memory(4 * frame.rgb8().len() as u64 / 3, || frame.rgba8())?;
+        let channel = rgba.chunks_exact(4).map(|p| f32::from(p[index]) / 255.0);
+        let mut mask = Tensor::from_buffer(shape, Buffer::collect(channel)?)?;
         if index == 3 {
             mask = mask.rsub_scalar(1.0);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fresco_graph::{Cx, FromValue, Opaque, Value, wrong_kind};
+use fresco_graph::{Cx, FromValue, Opaque, Pieces, Value, wrong_kind};
 use fresco_memory::{Handle, Placement};
 use fresco_models::denoise::{Call, CondValue, EncodeArgs, ModelConds, SdModel};
 use fresco_models::network::Network;
@@ -347,6 +347,9 @@ impl Opaque for Model {
     fn bytes(&self) -> u64 {
         self.base.bytes()
     }
+
+    // The memory room counts the weights.
+    fn pieces(&self, _: &mut Pieces) {}
 }
 
 impl FromValue for Model {

@@ -6,7 +6,7 @@ use fresco_files::webp_write::{WebpOptions, encode_webp_animation_while};
 use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult, Value, map};
 use fresco_tensor::cancel::Cancel;
 
-use super::{Frames, Presence, begin, entry_of, metadata_text, png_text, save_error};
+use super::{Frames, Presence, begin, encoded, entry_of, metadata_text, png_text, save_error};
 use crate::types::Image;
 
 /// Metadata entries that an EXIF block of a WEBP holds.
@@ -69,7 +69,9 @@ impl Node for SaveAnimatedPng {
         let text = png_text(cx, Presence::NotEmpty);
         let cancel = Cancel::current();
         let wanted = || !cancel.is_raised();
-        let bytes = encode_apng_while(&pictures, duration, &text, level, &wanted)?;
+        let bytes = encoded(&pictures, || {
+            encode_apng_while(&pictures, duration, &text, level, &wanted)
+        })?;
         let saved = batch.save("png", &bytes).map_err(save_error)?;
         let entry = entry_of(&saved, DirType::Output);
         Ok(NodeOutput::ui(shown(entry, pictures.len())))
@@ -129,7 +131,9 @@ impl Node for SaveAnimatedWebp {
         text.truncate(MAX_TAGS);
         let cancel = Cancel::current();
         let wanted = || !cancel.is_raised();
-        let bytes = encode_webp_animation_while(&pictures, duration, &text, options, &wanted)?;
+        let bytes = encoded(&pictures, || {
+            encode_webp_animation_while(&pictures, duration, &text, options, &wanted)
+        })?;
         let saved = batch.save("webp", &bytes).map_err(save_error)?;
         let entry = entry_of(&saved, DirType::Output);
         Ok(NodeOutput::ui(shown(entry, pictures.len())))

@@ -5,7 +5,7 @@ use fresco_files::png_write::{LEVEL_SAVE, encode_png};
 use fresco_files::write::write_atomic;
 use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult};
 
-use super::{Frames, output_folder};
+use super::{Frames, encoded, output_folder};
 use crate::types::Image;
 
 fn single<'a>(name: &str, list: &'a [String]) -> Result<&'a str, NodeError> {
@@ -23,6 +23,12 @@ fn save(
     folder: &str,
     prefix: &str,
 ) -> Result<(), NodeError> {
+    if folder.len().max(prefix.len()) > super::MAX_PREFIX {
+        return Err(NodeError::failed(
+            "OSError",
+            "[Errno 36] File name too long",
+        ));
+    }
     let folder = output_folder(cx, folder)?;
     std::fs::create_dir_all(&folder)
         .map_err(|e| NodeError::failed("OSError", format!("{}: {e}", folder.display())))?;
@@ -38,7 +44,8 @@ fn save(
             )));
         }
         let frames = Frames::new(&image.0)?;
-        let bytes = encode_png(&frames.pictures()?[0], &[], LEVEL_SAVE)?;
+        let picture = frames.pictures()?[0];
+        let bytes = encoded(&[picture], || encode_png(&picture, &[], LEVEL_SAVE))?;
         write_atomic(&place(i, "png")?, &bytes)?;
         if let Some(text) = texts.and_then(|t| t.get(i)) {
             write_atomic(&place(i, "txt")?, text.as_bytes())?;

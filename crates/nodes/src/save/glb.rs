@@ -4,6 +4,7 @@ use fresco_files::dirs::DirType;
 use fresco_graph::{
     Cx, Map, Node, NodeError, NodeOutput, NodeResult, Value, json, map, wrong_kind,
 };
+use fresco_tensor::with_memory;
 
 use super::{Presence, begin, entry_of, metadata_text, save_error};
 use crate::mesh::{Mesh, Surface};
@@ -38,7 +39,9 @@ impl Node for SaveGlb {
         let mut entries = Vec::new();
         for surface in &mesh.0 {
             cx.check_interrupt()?;
-            let bytes = encode(surface, &extras)?;
+            // The numbers by themselves, and again in the file.
+            let size = 24 * (surface.vertices.len() + surface.faces.len()) as u64;
+            let bytes = with_memory(size, || encode(surface, &extras))??;
             let saved = batch.save("glb", &bytes).map_err(save_error)?;
             entries.push(entry_of(&saved, DirType::Output));
         }

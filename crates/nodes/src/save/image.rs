@@ -9,10 +9,10 @@ use fresco_files::png_write::{LEVEL_PREVIEW, LEVEL_SAVE, encode_png, encode_png_
 use fresco_graph::{
     Args, Cx, Map, Node, NodeError, NodeOutput, NodeResult, Preview, PreviewFormat, Value, map,
 };
-use fresco_tensor::Tensor;
 use fresco_tensor::cancel::Cancel;
+use fresco_tensor::{Tensor, with_memory};
 
-use super::{Frames, Presence, begin, entry_of, png_text, save_error};
+use super::{Frames, Presence, begin, encoded, entry_of, png_text, save_error};
 use crate::types::{Image, Mask};
 
 /// Writes the batch as PNG files and gives their entries.
@@ -37,7 +37,8 @@ fn save_pngs(
     let cancel = Cancel::current();
     for picture in frames.pictures()? {
         cx.check_interrupt()?;
-        let bytes = encode_png_while(&picture, &text, level, &|| !cancel.is_raised())?;
+        let wanted = || !cancel.is_raised();
+        let bytes = encoded(&[picture], || encode_png_while(&picture, &text, level, &wanted))?;
         let saved = batch.save("png", &bytes).map_err(save_error)?;
         entries.push(entry_of(&saved, kind));
     }
@@ -175,7 +176,9 @@ impl Node for SaveImageWebsocket {
         let frames = Frames::new(&self.images.0)?;
         let pictures = frames.pictures()?;
         for (i, picture) in pictures.iter().enumerate() {
-            let bytes: Arc<[u8]> = encode_png(picture, &[], LEVEL_PREVIEW)?.into();
+            let bytes = encoded(&[*picture], || encode_png(picture, &[], LEVEL_PREVIEW))?;
+            let size = bytes.len() as u64;
+            let bytes: Arc<[u8]> = with_memory(size, || bytes.into())?;
             let preview = Preview {
                 format: PreviewFormat::Png,
                 bytes,

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use fresco_files::dirs::DirType;
 use fresco_graph::json::{PYTHON, Style, write};
-use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Opaque, Value, map, wrong_kind};
+use fresco_graph::{
+    Cx, Node, NodeError, NodeOutput, NodeResult, Opaque, Pieces, Value, map, wrong_kind,
+};
 
 use super::{Presence, begin, entry_of, metadata_values, save_error};
 
@@ -18,6 +20,12 @@ impl Opaque for Svg {
 
     fn bytes(&self) -> u64 {
         self.0.iter().map(|s| s.len() as u64).sum()
+    }
+
+    fn pieces(&self, pieces: &mut Pieces) {
+        for drawing in &self.0 {
+            pieces.add(drawing.as_ptr() as usize, drawing.len() as u64);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use fancy_regex::{Captures, Regex, RegexBuilder};
 use fresco_graph::{Cx, NodeError};
+use fresco_tensor::with_memory;
 
 use super::GrowingText;
 
@@ -62,6 +63,12 @@ fn syntax(message: impl Into<String>) -> NodeError {
 impl Pattern {
     /// A pattern for a text of this length; a `re.error` if Python would not take it.
     pub(super) fn new(pattern: &str, flags: Flags, length: usize) -> Result<Self, NodeError> {
+        // Patterns are compiled twice, into many small pieces.
+        let size = 128 * pattern.len() as u64;
+        with_memory(size, || Self::compile(pattern, flags, length))?
+    }
+
+    fn compile(pattern: &str, flags: Flags, length: usize) -> Result<Self, NodeError> {
         let (flags, body) = translate(pattern, flags)?;
         let reach = reach(&body).map_or(1, |reach| reach.min(length).max(1));
         let steps = (MAX_LOOKED_AT / reach).clamp(LEAST_STEPS, MAX_STEPS);

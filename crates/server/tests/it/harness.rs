@@ -110,6 +110,7 @@ fn build(
             cache: Strategy::Classic,
             preview_method: "none".into(),
             disable_smart_memory: false,
+            max_prompt_memory: u64::MAX,
         },
         listings: Arc::new(Disk(folders.clone())),
         store: Store::open(&StorePath::Memory, limits).unwrap(),

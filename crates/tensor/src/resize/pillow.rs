@@ -115,7 +115,7 @@ pub fn resize(
     width: usize,
     height: usize,
     filter: Filter,
-) -> Result<Vec<u8>> {
+) -> Result<Buffer<u8>> {
     let Picture {
         pixels,
         width: w,
@@ -139,7 +139,7 @@ pub fn resize(
     }
     element_count(&[h.max(height), width, c])?;
     if (w, h) == (width, height) {
-        return Ok(Buffer::copied(pixels)?.into_vec());
+        return Buffer::copied(pixels);
     }
     if c == 2 || c == 4 {
         let mut premultiplied = Buffer::copied(pixels)?;
@@ -160,9 +160,9 @@ pub fn resize(
                 *v = (255 * u32::from(*v) / alpha).min(255) as u8;
             }
         }
-        return Ok(out.into_vec());
+        return Ok(out);
     }
-    Ok(two_passes(pixels, (w, h), (width, height), c, filter)?.into_vec())
+    two_passes(pixels, (w, h), (width, height), c, filter)
 }
 
 fn two_passes(
