@@ -8,6 +8,7 @@
 
 pub mod chance;
 pub mod http;
+pub mod limits;
 pub mod memory;
 pub mod picture;
 pub mod server;

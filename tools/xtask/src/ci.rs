@@ -247,6 +247,28 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
     run_command(with_program(&mut command))
 }
 
+pub(crate) fn memory_limits(arguments: &[String]) -> Result<()> {
+    build()?;
+    let runs: Vec<Vec<String>> = if arguments.is_empty() {
+        ["2048", "3072"].map(|size| vec![size.to_owned()]).to_vec()
+    } else {
+        vec![arguments.to_vec()]
+    };
+    for run in runs {
+        let mut command = cargo(&[
+            "run",
+            "--package",
+            "fresco-tests",
+            "--bin",
+            "memory_limits",
+            "--locked",
+            "--",
+        ]);
+        run_command(with_program(&mut command).args(run))?;
+    }
+    Ok(())
+}
+
 pub(crate) fn clients(arguments: &[String]) -> Result<()> {
     install::python_clients()?;
     install::node_packages()?;

@@ -45,6 +45,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         run: ci::crash,
     },
     Command {
+        name: "memory-limits",
+        arguments: "[MEBIBYTES [INPUTS [CLASS]]]",
+        about: "every node without a model in memory groups (2048 and 3072), with inputs of half of that: the server must live",
+        run: ci::memory_limits,
+    },
+    Command {
         name: "clients",
         arguments: "[NAME]",
         about: "third-party clients, unmodified, against the built program",

@@ -8,7 +8,7 @@ use fresco_files::png_write::{LEVEL_PREVIEW, encode_png};
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output, Value, map};
 
 use super::{image, resolve};
-use crate::save::{Frames, begin, save_error};
+use crate::save::{Frames, begin, encoded, save_error};
 use crate::types::Image;
 
 /// Loads a scene: the views that the browser rendered of it, and where its file is.
@@ -82,7 +82,8 @@ impl Node for Preview3D {
         if let Some(picture) = &self.bg_image {
             let frames = Frames::new(&picture.0)?;
             let mut batch = begin(cx, DirType::Temp, &temp_prefix("bg"), 0, 0)?;
-            let bytes = encode_png(&frames.pictures()?[0], &[], LEVEL_PREVIEW)?;
+            let picture = frames.pictures()?[0];
+            let bytes = encoded(&[picture], || encode_png(&picture, &[], LEVEL_PREVIEW))?;
             let saved = batch.save("png", &bytes).map_err(save_error)?;
             let path = Path::new("temp").join(&saved.filename);
             background = path.to_string_lossy().as_ref().into();
