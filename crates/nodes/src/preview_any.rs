@@ -56,6 +56,18 @@ fn shown(value: &Value) -> String {
     }
 }
 
+/// Bytes that a text may have with escapes for all that is not plain ASCII.
+fn escaped(text: &str) -> usize {
+    let byte = |b: u8| match b {
+        b'"' | b'\'' | b'\\' => 2,
+        b' '..=b'~' => 1,
+        // Two bytes or more become one or two escapes of six.
+        0x80.. => 3,
+        _ => 6,
+    };
+    text.bytes().map(byte).sum()
+}
+
 /// Bytes that a value may have as text.
 fn longest(value: &Value) -> usize {
     /// Numbers, marks between entries, and indentation by a few levels.
@@ -63,13 +75,9 @@ fn longest(value: &Value) -> usize {
     /// What a tensor looks like, shortened.
     const OBJECT: usize = 1 << 16;
     match value {
-        // Every byte may be written as an escape.
-        Value::Str(s) => s.len().saturating_mul(6),
+        Value::Str(s) => escaped(s),
         Value::List(l) => l.iter().map(|v| longest(v) + ENTRY).sum(),
-        Value::Map(m) => m
-            .iter()
-            .map(|(k, v)| 6 * k.len() + longest(v) + ENTRY)
-            .sum(),
+        Value::Map(m) => m.iter().map(|(k, v)| escaped(k) + longest(v) + ENTRY).sum(),
         Value::Object(_) => OBJECT,
         _ => ENTRY,
     }

@@ -100,12 +100,23 @@ fn replace(text: &str, find: &str, with: &str) -> Result<Arc<str>, NodeError> {
     } else {
         text.matches(find).count()
     };
-    let most = places.saturating_mul(with.len()).saturating_add(text.len());
-    if most > MAX_BYTES {
+    let kept = text.len() - places.saturating_mul(find.len()).min(text.len());
+    let length = places.saturating_mul(with.len()).saturating_add(kept);
+    if length > MAX_BYTES {
         return Err(too_long());
     }
-    // It grows by doubling.
-    made(2 * most, || text.replace(find, with))
+    made(length, || {
+        // Not `str::replace`, which grows by doubling.
+        let mut out = String::with_capacity(length);
+        let mut last = 0;
+        for (at, found) in text.match_indices(find) {
+            out.push_str(&text[last..at]);
+            out.push_str(with);
+            last = at + found.len();
+        }
+        out.push_str(&text[last..]);
+        out
+    })
 }
 
 /// Texts one after the other.
