@@ -3,7 +3,8 @@ import { useEffect, useRef, useState } from "react";
 import type { ApiPrompt, ObjectInfo } from "../api/types";
 import { go, setHandoff } from "../state/handoff";
 import { useInfo } from "../state/info";
-import { Button, Card, EmptyState, Menu, type MenuItem, toast, toastUndo, View } from "../ui";
+import { useLive } from "../state/live";
+import { Button, Card, EmptyState, Menu, type MenuItem, settleFields, toast, toastUndo, View } from "../ui";
 import { type AppFile, cleanName } from "./appFile";
 import { valuesOf } from "./fields";
 import { FormEditor } from "./FormEditor";
@@ -43,7 +44,9 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
   const [naming, setNaming] = useState<"save" | "rename" | null>(null);
   const form = useRef<HTMLFormElement>(null);
   const active = runs.filter((run) => run.status === "pending" || run.status === "in_progress").reverse();
-  const current = active.find((run) => run.status === "in_progress") ?? active[0];
+  const held = new Set(useLive((s) => s.jobs).filter((job) => job.held).map((job) => job.id));
+  // What is on hold is only shown while nothing else runs or waits.
+  const current = active.find((run) => run.status === "in_progress") ?? active.find((run) => !held.has(run.id)) ?? active[0];
   // Results of a run that still goes on show as they come.
   const some = (run: Run) => run.results.files.length > 0 || run.results.texts.length > 0;
   const done = runs.filter((run) => some(run) || (run !== current && run.status !== "pending"));
@@ -129,6 +132,7 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
               : (
                 <form ref={form} className={css.form} noValidate onSubmit={(e) => {
                   e.preventDefault();
+                  settleFields();
                   pressed.current = true;
                   if (!open.blocked && !open.sending) void open.run();
                 }} onKeyDown={(e) => {

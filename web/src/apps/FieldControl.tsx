@@ -28,7 +28,7 @@ export function FieldControl({ field, values, onChange, seed = "random", onSeed,
   if (field.kind === "switch") {
     return (
       <div className={css.stack}>
-        <Switch label={field.label} hint={(explain && field.hint) || undefined} checked={value === true} onChange={set} />
+        <Switch label={field.label} hint={(explain && field.hint) || undefined} checked={Boolean(value)} onChange={set} />
         {error && <p className={css.error} role="alert">{error}</p>}
       </div>
     );
@@ -42,13 +42,13 @@ export function FieldControl({ field, values, onChange, seed = "random", onSeed,
       {field.kind === "line" && <TextInput value={textOf(value)} onChange={set} />}
       {field.kind === "number" && (slides(field)
         ? <Slider value={numberOf(value)} min={min!} max={max!} step={step} onChange={set} />
-        : <NumberField value={numberOf(value)} min={min} max={max} step={step} onChange={(n) => set(field.whole ? Math.round(n) : n)} />)}
+        : <NumberField value={numberOf(value)} min={min} max={max} step={step} fit={field.whole ? Math.round : undefined} onChange={set} />)}
       {field.kind === "choice" && <Choice field={field} value={textOf(value)} onChange={set} />}
       {field.kind === "color" && <Colour value={value} onChange={set} />}
       {field.kind === "seed" && (
         <div className={css.row}>
           <NumberField value={numberOf(value)} min={min} max={max} step={1} onChange={(n) => {
-            set(Math.round(n));
+            set(n);
             // Whoever types a seed wants that seed.
             onSeed?.("fixed");
           }} />
@@ -79,18 +79,23 @@ function Choice({ field, value, onChange }: { field: Field; value: string; onCha
 function Colour({ value, onChange }: { value: unknown; onChange(value: unknown): void }) {
   const own = useField();
   const whole = typeof value === "number";
-  const hex = whole ? `#${value.toString(16).padStart(6, "0").slice(-6)}` : /^#[0-9a-f]{6}$/i.test(textOf(value)) ? textOf(value) : "#000000";
-  return <input type="color" {...own} className={css.colour} value={hex} onChange={(e) => onChange(whole ? parseInt(e.target.value.slice(1), 16) : e.target.value)} />;
+  const hex = whole ? `#${value.toString(16).padStart(6, "0").slice(-6)}` : /^#[0-9a-f]{6}$/i.test(textOf(value)) ? textOf(value) : null;
+  const picker = <input type="color" {...own} className={css.colour} value={hex ?? "#000000"} onChange={(e) => onChange(whole ? parseInt(e.target.value.slice(1), 16) : e.target.value)} />;
+  // The picker cannot show other ways to write a colour; the text can.
+  return hex ? picker : <div className={css.row}>{picker}<TextInput id={`${own.id}-text`} aria-label="Colour as text" value={textOf(value)} onChange={onChange} /></div>;
 }
 
 function Size({ field, values, onChange }: { field: Field; values: Values; onChange(changes: Values): void }) {
   const [width, height] = field.inputs.map((input) => keyOf(field.node, input)) as [string, string];
-  const limits = { min: field.min, max: field.max, step: field.step };
+  const { min, max, step } = field;
+  // Latents have cells of some pixels: a size in between would be drawn as another one.
+  const cell = step && Number.isInteger(step) && (min ?? 0) % step === 0 ? step : 1;
+  const limits = { min, max, step, fit: (n: number) => Math.round(n / cell) * cell };
   return (
     <div className={css.row}>
-      <NumberField aria-label={`${field.label}: width`} {...limits} value={numberOf(values[width])} onChange={(n) => onChange({ [width]: Math.round(n) })} />
+      <NumberField aria-label={`${field.label}: width`} {...limits} value={numberOf(values[width])} onChange={(n) => onChange({ [width]: n })} />
       <span aria-hidden="true" className={css.times}>×</span>
-      <NumberField id={`${width}-height`} aria-label={`${field.label}: height`} {...limits} value={numberOf(values[height])} onChange={(n) => onChange({ [height]: Math.round(n) })} />
+      <NumberField id={`${width}-height`} aria-label={`${field.label}: height`} {...limits} value={numberOf(values[height])} onChange={(n) => onChange({ [height]: n })} />
       <IconButton label={`Swap width and height of ${field.label}`} icon="swap" variant="plain" onClick={() => onChange({ [width]: values[height], [height]: values[width] })} />
     </div>
   );

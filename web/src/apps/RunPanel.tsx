@@ -18,7 +18,7 @@ export function RunPanel({ run, waiting, prompt, info }: { run: Run; waiting: nu
   const running = useLive((s) => (s.running?.id === run.id ? s.running : null));
   const preview = useLive((s) => (s.preview?.jobId === run.id ? s.preview.url : null));
   const ahead = useLive((s) => {
-    const active = s.jobs.filter((job) => job.status === "pending" || job.status === "in_progress");
+    const active = s.jobs.filter((job) => (job.status === "pending" && !job.held) || job.status === "in_progress");
     return Math.max(0, active.findIndex((job) => job.id === run.id));
   });
   const paused = useLive((s) => s.queue.paused);

@@ -1,5 +1,5 @@
 // An open app: its values and form with changes kept over reloads, its fields, what it lacks, and how it is run.
-import { useEffect, useMemo, useState } from "react";
+import { useEffect, useMemo, useRef, useState } from "react";
 import { ApiError, queuePrompt } from "../api/client";
 import type { ObjectInfo, UiWorkflow } from "../api/types";
 import { useLive } from "../state/live";
@@ -10,13 +10,20 @@ import { drawSeeds, type FormDef, resolve, setSeedMode, type SeedMode } from "./
 import { sentenceOf } from "./open";
 import { noProblems, type Problems, problemsOf } from "./problems";
 import { withValues } from "./uiValues";
-import { forgetWork, getWork, keepWork, wasSent } from "./work";
+import { forgetWork, getWork, keepWork, type Work, wasSent } from "./work";
 
 export function useApp(id: string, app: AppFile, info: ObjectInfo, onQueued: (job: string) => void) {
-  const [{ values, form }, setWork] = useState(() => {
+  const [work, showWork] = useState((): Work => {
     const kept = getWork(id);
     return { values: { ...app.values, ...kept?.values }, form: kept?.form ?? app.form };
   });
+  const { values, form } = work;
+  // A field that takes its value in the very event that runs the app must count, although nothing is drawn again yet.
+  const latest = useRef(work);
+  const setWork = (change: (old: Work) => Work) => {
+    latest.current = change(latest.current);
+    showWork(latest.current);
+  };
   const [problems, setProblems] = useState<Problems>(noProblems);
   const [sending, setSending] = useState(false);
   const [tried, setTried] = useState(false);
@@ -62,7 +69,7 @@ export function useApp(id: string, app: AppFile, info: ObjectInfo, onQueued: (jo
   const run = async () => {
     setTried(true);
     if (missing.files.length) return;
-    const drawn = drawSeeds(values, form, fields);
+    const drawn = drawSeeds(latest.current.values, latest.current.form, fields);
     setWork((old) => ({ ...old, values: drawn }));
     setProblems(noProblems);
     setSending(true);

@@ -4,7 +4,7 @@ import type { FileRef, JobDetails } from "../api/types";
 import { go, setHandoff } from "../state/handoff";
 import { Button, IconButton, Menu, toast } from "../ui";
 import { adopt } from "./adopt";
-import { upscaleValues, variationValues } from "./build";
+import { upscaleValues, variationValues, wordsFitAll } from "./build";
 import { enlarged } from "./family";
 import { storedSize } from "./pictures";
 import { download, valuesOf } from "./results";
@@ -24,6 +24,8 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
   const { values: form, queue, update } = useCreate();
   const found = valuesOf(details);
   const values: CreateValues = { ...(found ?? form), model: found?.model || form.model };
+  // A picture that was only enlarged has no words and settings of its own to go on from.
+  const drawn = found?.redraw === true;
 
   const measured = async () => {
     try {
@@ -42,7 +44,8 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
       return;
     }
     onLeave?.();
-    await queue(upscaleValues(values, file, size, to));
+    const queued = await queue(upscaleValues(values, file, size, to));
+    if (queued && !wordsFitAll(values)) toast("It is enlarged as it is: its words are about a part of it only.", "info");
   };
   const vary = async (close: boolean) => {
     const size = await measured();
@@ -55,7 +58,7 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
     if (!size) return;
     onLeave?.();
     // The words come along where the form has none of its own.
-    update((v) => withImage({ ...v, prompt: v.prompt.trim() ? v.prompt : values.prompt }, file, size));
+    update((v) => withImage({ ...v, prompt: v.prompt.trim() || !drawn ? v.prompt : values.prompt }, file, size));
     if (paint) {
       update((v) => ({ ...v, denoise: CHANGE_AREA }));
       usePainter.getState().start();
@@ -77,14 +80,14 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
     <div className={css.actions} role="group" aria-label="Go on with this picture">
       <Button icon="zoomIn" onClick={() => void upscale()} disabled={!found}>Upscale</Button>
       <Menu align="start" button={{ label: "Variations", icon: "copy", words: true, variant: "plain" }} items={[
-        { label: "Four new ones from the same words", icon: "dice", onSelect: () => void vary(false), disabled: !found },
-        { label: "Four close to this one", icon: "copy", onSelect: () => void vary(true), disabled: !found },
+        { label: "Four new ones from the same words", icon: "dice", onSelect: () => void vary(false), disabled: !drawn },
+        { label: "Four close to this one", icon: "copy", onSelect: () => void vary(true), disabled: !drawn },
       ]} />
       <Button icon="brush" onClick={() => void useAsStart(true)}>Edit area</Button>
       <Button icon="image" onClick={() => void useAsStart(false)}>Start from this</Button>
       <IconButton variant="plain" label="Download" icon="download" onClick={() => download(viewUrl(file), file.filename)} />
       <Menu button={{ label: "More", icon: "more", variant: "plain" }} items={[
-        { label: "Copy settings", icon: "settings", onSelect: copy, disabled: !found },
+        { label: "Copy settings", icon: "settings", onSelect: copy, disabled: !drawn },
         { label: "Open in graph", icon: "graph", onSelect: graph },
         { label: "Show in gallery", icon: "gallery", onSelect: () => {
           onLeave?.();

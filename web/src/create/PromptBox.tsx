@@ -1,6 +1,6 @@
 // The words, the one big button, and how many pictures.
 import { type Ref, useRef, useState } from "react";
-import { Button, IconButton, TextArea } from "../ui";
+import { Button, IconButton, settleFields, TextArea } from "../ui";
 import { COUNT_MAX, type CreateValues } from "./values";
 import css from "./PromptBox.module.css";
 
@@ -21,6 +21,7 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
   const [empty, setEmpty] = useState(false);
   const box = useRef<HTMLDivElement>(null);
   const start = () => {
+    settleFields();
     const nothing = values.prompt.trim() === "" && !values.image;
     setEmpty(nothing);
     if (nothing) box.current?.querySelector("textarea")?.focus();

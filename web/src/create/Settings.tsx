@@ -52,7 +52,7 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
       </Field>
       <Field label="Seed" error={fields.seed} hint={values.seedLocked ? "Locked: the same seed gives the same picture." : "A new one for every picture."}>
         <div className={css.row}>
-          <NumberField value={values.seed} min={0} max={Number.MAX_SAFE_INTEGER} step={1} onChange={(seed) => set({ seed: Math.round(seed), seedLocked: true })} />
+          <NumberField value={values.seed} min={0} max={Number.MAX_SAFE_INTEGER} step={1} onChange={(seed) => set({ seed, seedLocked: true })} />
           <IconButton variant="plain" label="Roll a new seed" icon="dice" onClick={() => set({ seed: rollSeed() })} />
           <IconButton variant="plain" label="Keep this seed" icon={values.seedLocked ? "lock" : "unlock"} pressed={values.seedLocked} onClick={() => set({ seedLocked: !values.seedLocked })} />
         </div>
@@ -60,7 +60,7 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
       <Disclosure title="Fine tuning" open={Boolean(fields.steps ?? fields.cfg ?? fields.sampler ?? fields.scheduler)} aside={`${values.steps} steps, guidance ${values.cfg}`}>
         <div className={css.group}>
           <Field label="Steps" error={fields.steps} hint="More steps take longer and often look cleaner.">
-            <Slider value={values.steps} min={1} max={Math.max(STEPS_MAX / 2.5, values.steps)} step={1} onChange={(steps) => set({ steps: Math.round(steps) })} />
+            <Slider value={values.steps} min={1} max={Math.max(STEPS_MAX / 2.5, values.steps)} step={1} onChange={(steps) => set({ steps })} />
           </Field>
           <Field label="Guidance" error={fields.cfg} hint="How closely to follow the words. Too much looks harsh.">
             <Slider value={values.cfg} min={1} max={Math.max(15, values.cfg)} step={0.1} onChange={(cfg) => set({ cfg })} />
@@ -95,11 +95,9 @@ function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set"
         ))}
       </div>
       <div className={css.row}>
-        <NumberField aria-label="Width" value={values.width} min={SIDE_MIN} max={SIDE_MAX} step={8} onChange={(width) => set({ width: Math.round(width) })}
-          onBlur={() => set({ width: snap(values.width) })} />
+        <NumberField aria-label="Width" value={values.width} min={SIDE_MIN} max={SIDE_MAX} step={8} fit={snap} onChange={(width) => set({ width })} />
         <span aria-hidden="true">×</span>
-        <NumberField aria-label="Height" value={values.height} min={SIDE_MIN} max={SIDE_MAX} step={8} onChange={(height) => set({ height: Math.round(height) })}
-          onBlur={() => set({ height: snap(values.height) })} />
+        <NumberField aria-label="Height" value={values.height} min={SIDE_MIN} max={SIDE_MAX} step={8} fit={snap} onChange={(height) => set({ height })} />
         <IconButton variant="plain" label="Turn the shape around" icon="swap" onClick={() => set({ width: values.height, height: values.width })} />
       </div>
       {from && (from.width !== values.width || from.height !== values.height) && <p className={css.hint}>The start picture is {from.width} × {from.height}; it is fitted to this size.</p>}

@@ -2,7 +2,7 @@
 import { memo, useState } from "react";
 import { viewUrl } from "../api/client";
 import { Icon } from "../ui";
-import { type Group, hasPicture, isActive } from "./groups";
+import { type Group, hasPicture, isActive, isComing } from "./groups";
 import { useDetails, valuesOf } from "./results";
 import css from "./Strip.module.css";
 
@@ -33,13 +33,14 @@ function Thumb({ group, current, onShow }: { group: Group; current: boolean; onS
   const words = valuesOf(useDetails(group.jobs[0]))?.prompt.trim() || "Pictures without words";
   const active = group.jobs.some(isActive);
   const running = group.jobs.some((j) => j.status === "in_progress");
-  const state = running ? "being drawn" : active ? "waiting" : !done ? (group.jobs.some((j) => j.status === "failed") ? "failed" : "cancelled") : "";
+  const held = active && !group.jobs.some(isComing);
+  const state = running ? "being drawn" : held ? "on hold" : active ? "waiting" : !done ? (group.jobs.some((j) => j.status === "failed") ? "failed" : "cancelled") : "";
   return (
     <button type="button" className={css.thumb} aria-current={current || undefined} title={words} onClick={onShow}
       aria-label={[words, group.jobs.length > 1 && `${group.jobs.length} pictures`, state].filter(Boolean).join(", ")}>
       {done?.preview_output && !gone
         ? <img src={viewUrl(done.preview_output, { preview: "webp", quality: 75 })} alt="" loading="lazy" decoding="async" onError={() => setGone(true)} />
-        : <Icon name={running ? "create" : active ? "clock" : state === "failed" ? "warning" : gone ? "image" : "close"} />}
+        : <Icon name={running ? "create" : held ? "pause" : active ? "clock" : state === "failed" ? "warning" : gone ? "image" : "close"} />}
       {running && <span className={css.dot} />}
       {group.jobs.length > 1 && <span className={css.many}>{group.jobs.length}</span>}
     </button>

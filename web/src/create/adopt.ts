@@ -9,7 +9,7 @@ import { CHANGE_PICTURE, cleaned, type CreateValues, withImage } from "./values"
 /** The form after taking them in. A seed that came along is kept, so that the same picture can be made again; a model that
  *  is not here leaves the one that was chosen; a form that starts from a picture stops doing so unless they say otherwise. */
 export function adopted(form: CreateValues, values: Partial<CreateValues>, models: string[]): CreateValues {
-  const next = cleaned({ ...form, image: null, mask: null, imageSize: null, ...values, count: 1 });
+  const next = cleaned({ ...form, image: null, mask: null, imageSize: null, ...values, count: 1, redraw: true });
   if (values.seed !== undefined) next.seedLocked = true;
   if (values.image && values.denoise === undefined) next.denoise = CHANGE_PICTURE;
   if (models.length > 0 && !models.includes(next.model)) next.model = form.model;

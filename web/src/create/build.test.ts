@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 import type { ApiPrompt, FileRef } from "../api/types";
 import { buildPrompt, NODE, UPSCALE_DENOISE, upscaleValues, variationValues } from "./build";
-import { type CreateValues, defaultValues, valuesFrom } from "./values";
+import { cleaned, type CreateValues, defaultValues, valuesFrom } from "./values";
 
 const picture: FileRef = { filename: "a.png", subfolder: "", type: "input" };
 const cut: FileRef = { filename: "a-area.png", subfolder: "fresco", type: "input" };
@@ -101,6 +101,22 @@ describe("buildPrompt", () => {
     expect(prompt[NODE.picture]?.inputs.image).toBe("Fresco_00001_.png [output]");
     expect(prompt[NODE.scale]?.inputs).toMatchObject({ width: 512, height: 512 });
     expect(prompt[NODE.sampler]?.inputs).toMatchObject({ seed: 42, denoise: UPSCALE_DENOISE, steps: 7 });
+  });
+
+  it("enlarges a picture with a changed area as it is: the words are not about all of it", () => {
+    const result: FileRef = { filename: "Fresco_00002_.png", subfolder: "", type: "output" };
+    const edited: CreateValues = { ...base, prompt: "a blue hat", image: picture, mask: cut, imageSize: { width: 256, height: 256 } };
+    const large = upscaleValues(edited, result, { width: 256, height: 256 }, { width: 512, height: 512 });
+    const prompt = buildPrompt(large);
+    linksHold(prompt);
+    expect(classes(prompt)).toEqual(["ImageScale", "LoadImage", "SaveImage"]);
+    expect(prompt[NODE.picture]?.inputs.image).toBe("Fresco_00002_.png [output]");
+    expect(prompt[NODE.scale]?.inputs).toMatchObject({ width: 512, height: 512 });
+    // And the enlarged one again.
+    const larger = upscaleValues(cleaned(JSON.parse(JSON.stringify(large))), result, { width: 512, height: 512 }, { width: 1024, height: 1024 });
+    expect(classes(buildPrompt(larger))).toEqual(["ImageScale", "LoadImage", "SaveImage"]);
+    // What is drawn all over keeps being drawn over with its own words.
+    expect(buildPrompt(upscaleValues({ ...edited, mask: null }, result, { width: 256, height: 256 }, { width: 512, height: 512 }))[NODE.positive]?.inputs.text).toBe("a blue hat");
   });
 
   it("varies a result closely or freely", () => {

@@ -33,6 +33,12 @@ export function buildPrompt(v: CreateValues): ApiPrompt {
   const put = (id: string, class_type: string, title: string, inputs: ApiNode["inputs"]) => {
     prompt[id] = { class_type, inputs, _meta: { title } };
   };
+  if (v.image && !v.redraw) {
+    put(NODE.picture, "LoadImage", "Picture", { image: annotated(v.image) });
+    put(NODE.scale, "ImageScale", "Enlarge", { image: [NODE.picture, 0], upscale_method: "lanczos", width: v.width, height: v.height, crop: "disabled" });
+    put(NODE.save, "SaveImage", "Save", { images: [NODE.scale, 0], filename_prefix: PREFIX });
+    return prompt;
+  }
   put(NODE.model, "CheckpointLoaderSimple", "Model", { ckpt_name: v.model });
   let model: Link = [NODE.model, 0];
   let clip: Link = [NODE.model, 1];
@@ -117,8 +123,15 @@ function putLatent(put: Put, v: CreateValues): { from: Link; around?: { pixels: 
   return { from: [NODE.area, 0], around: { pixels, mask: area } };
 }
 
-/** The values that make a larger version of a finished picture: scaled first, then drawn over lightly. */
+/** Whether the words of a picture are about all of it. Those of a changed area are not: drawing over the whole picture with
+ *  them would spread the change, so such a picture is enlarged as it is. */
+export function wordsFitAll(v: CreateValues): boolean {
+  return modeOf(v) !== "area" && v.redraw;
+}
+
+/** The values that make a larger version of a finished picture: scaled first, then drawn over lightly where its words allow. */
 export function upscaleValues(v: CreateValues, picture: FileRef, from: Size, to: Size): CreateValues {
+  if (!wordsFitAll(v)) return { ...v, image: picture, imageSize: from, mask: null, width: to.width, height: to.height, loras: [], count: 1, seedLocked: true, redraw: false };
   return {
     ...v,
     image: picture,

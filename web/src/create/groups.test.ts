@@ -1,7 +1,7 @@
 // Jobs of one press stay together.
 import { describe, expect, it } from "vitest";
 import type { Job, JobStatus } from "../api/types";
-import { followed, groupJobs, isGroupActive, placeInLine } from "./groups";
+import { followed, groupJobs, isComing, placeInLine } from "./groups";
 
 const job = (id: string, create_time: number, workflow_id?: string, status: JobStatus = "completed", priority = 0): Job => ({ id, create_time, workflow_id, status, priority });
 
@@ -9,7 +9,7 @@ describe("groupJobs", () => {
   it("puts the newest press first and its jobs in order", () => {
     const groups = groupJobs([job("b", 2, "w", "pending"), job("a", 1, "w", "in_progress"), job("old", 0)]);
     expect(groups.map((g) => [g.id, g.jobs.map((j) => j.id)])).toEqual([["w", ["a", "b"]], ["old", ["old"]]]);
-    expect(groups.map(isGroupActive)).toEqual([true, false]);
+    expect(groups.map((g) => g.jobs.some(isComing))).toEqual([true, false]);
   });
 
   it("does not mix runs of one workflow that lie apart", () => {
@@ -27,6 +27,15 @@ describe("followed", () => {
     expect(ids([picture, job("c", 5, undefined, "cancelled")], false)).toBe("c");
     expect(ids([picture, job("c", 5, undefined, "cancelled")], true)).toBe("p");
     expect(ids([job("c", 5, undefined, "cancelled")], true)).toBeUndefined();
+  });
+  it("never shows a job on hold in place of another", () => {
+    const held = { ...job("h", 9, undefined, "pending"), held: true };
+    for (const justCame of [true, false]) {
+      expect(ids([picture, held], justCame)).toBe("p");
+      expect(ids([picture, held, job("w", 5, undefined, "pending")], justCame)).toBe("w");
+      expect(ids([picture, { ...held, create_time: 0 }], justCame)).toBe("p");
+      expect(ids([held], justCame)).toBe("h");
+    }
   });
 });
 

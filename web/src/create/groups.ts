@@ -37,8 +37,9 @@ export function isActive(job: Job): boolean {
   return job.status === "pending" || job.status === "in_progress";
 }
 
-export function isGroupActive(group: Group): boolean {
-  return group.jobs.some(isActive);
+/** Runs or will run by itself; what is on hold does neither. */
+export function isComing(job: Job): boolean {
+  return isActive(job) && !job.held;
 }
 
 export function hasPicture(job: Job): boolean {
@@ -46,16 +47,18 @@ export function hasPicture(job: Job): boolean {
 }
 
 /** What the page shows unless a press was chosen: what is drawn now, what waits, or the newest. Someone who has just come
- *  does not want to see yesterday's cancelled job. */
+ *  does not want to see yesterday's cancelled job, and nobody a job on hold in place of a picture. */
 export function followed(groups: Group[], justCame: boolean): Group | undefined {
+  const ended = (g: Group) => g.jobs.some((j) => !isActive(j));
   return groups.find((g) => g.jobs.some((j) => j.status === "in_progress"))
-    ?? groups.find(isGroupActive)
-    ?? (justCame ? groups.find((g) => g.jobs.some(hasPicture)) : groups[0]);
+    ?? groups.find((g) => g.jobs.some(isComing))
+    ?? groups.find((g) => (justCame ? g.jobs.some(hasPicture) : ended(g)))
+    ?? groups.find((g) => g.jobs.some(isActive));
 }
 
 /** How many jobs run or wait before this one, in a list that is in the order of running; null where it does not wait. */
 export function placeInLine(job: Job, jobs: Job[]): number | null {
   if (job.status !== "pending") return null;
   const before = jobs.slice(0, Math.max(0, jobs.findIndex((j) => j.id === job.id)));
-  return before.filter((j) => isActive(j) && !j.held).length;
+  return before.filter(isComing).length;
 }

@@ -7,7 +7,7 @@ import { useLive } from "../state/live";
 import { EmptyState, Icon, toast } from "../ui";
 import { adopt } from "./adopt";
 import { problemOf, problemOfRun } from "./errors";
-import { followed, groupJobs, isActive } from "./groups";
+import { followed, groupJobs, isComing } from "./groups";
 import { MaskPainter } from "./MaskPainter";
 import { Milestones } from "./Milestones";
 import { NoModel } from "./NoModel";
@@ -89,7 +89,7 @@ export default function Create() {
     if (failed) mark(problemOfRun(failed.execution_error).fields);
     // The job's list entry is a new object with every refresh; its id says whether it is another job.
   }, [failed?.id, mark]);
-  const waiting = jobs.filter(isActive).length;
+  const waiting = jobs.filter(isComing).length;
   const create = async () => {
     const queued = await submit();
     if (!queued) return;

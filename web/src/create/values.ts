@@ -32,6 +32,8 @@ export interface CreateValues {
   mask: FileRef | null;
   /** How much of the start picture may change, 0 to 1. */
   denoise: number;
+  /** False where the start picture is only brought to the size, without a model and its words. */
+  redraw: boolean;
 }
 
 export type Mode = "text" | "image" | "area";
@@ -68,6 +70,7 @@ export function defaultValues(model = ""): CreateValues {
     imageSize: null,
     mask: null,
     denoise: CHANGE_PICTURE,
+    redraw: true,
   };
 }
 
@@ -149,6 +152,7 @@ export function cleaned(found: unknown): CreateValues {
     imageSize: image ? size(f.imageSize) : null,
     mask: image ? file(f.mask) : null,
     denoise: number("denoise", 0, 1),
+    redraw: !image || f.redraw !== false,
   };
 }
 

@@ -17,6 +17,9 @@ interface Props {
   error?: string | undefined;
 }
 
+/** In place of a stored value that a link overrides: nothing is shown that is not used. */
+const LINKED = "from the link";
+
 const text = (v: unknown): string => (typeof v === "string" ? v : v == null ? "" : typeof v === "object" ? JSON.stringify(v) : String(v));
 
 function NumberBox({ row, change, label }: { row: Row; change(v: unknown): void; label: string }) {
@@ -32,7 +35,8 @@ function NumberBox({ row, change, label }: { row: Row; change(v: unknown): void;
       className={css.number}
       aria-label={label}
       inputMode={row.spec.kind === "int" ? "numeric" : "decimal"}
-      value={draft ?? text(row.value)}
+      value={row.linked ? "" : (draft ?? text(row.value))}
+      placeholder={row.linked ? LINKED : undefined}
       disabled={row.linked}
       onChange={(e) => setDraft(e.target.value)}
       onFocus={(e) => e.target.select()}
@@ -59,8 +63,8 @@ function TextBox({ row, change, label, multiline }: { row: Row; change(v: unknow
     <Tag
       className={multiline ? `${css.area} nowheel` : css.text}
       aria-label={label}
-      value={text(row.value)}
-      placeholder={placeholder ?? (multiline ? row.label : undefined)}
+      value={row.linked ? "" : text(row.value)}
+      placeholder={row.linked ? LINKED : (placeholder ?? (multiline ? row.label : undefined))}
       disabled={row.linked}
       spellCheck={false}
       onChange={(e) => change(e.target.value)}
@@ -93,15 +97,15 @@ function OtherBox({ row, change, label }: { row: Row; change(v: unknown): void; 
     if (text(next) !== text(row.value)) change(next);
     setDraft(null);
   };
-  return <input className={css.text} aria-label={label} value={draft ?? text(row.value)} disabled={row.linked} onChange={(e) => setDraft(e.target.value)} onBlur={commit} />;
+  return <input className={css.text} aria-label={label} value={row.linked ? "" : (draft ?? text(row.value))} placeholder={row.linked ? LINKED : undefined} disabled={row.linked} onChange={(e) => setDraft(e.target.value)} onBlur={commit} />;
 }
 
 function ComboBox({ row, change, label }: { row: Row; change(v: unknown): void; label: string }) {
   const { choices } = row.spec;
   const many = Boolean(row.spec.options.multiselect ?? row.spec.options.multi_select);
-  const known = many || choices.length === 0 || choices.some((c) => c === row.value || text(c) === text(row.value));
+  const known = row.linked || many || choices.length === 0 || choices.some((c) => c === row.value || text(c) === text(row.value));
   if (choices.length === 0) return <TextBox row={row} change={change} label={label} multiline={false} />;
-  const shown = many && Array.isArray(row.value) ? row.value.map(text).join(", ") : text(row.value);
+  const shown = row.linked ? LINKED : many && Array.isArray(row.value) ? row.value.map(text).join(", ") : text(row.value);
   return (
     <button
       type="button"
@@ -149,6 +153,12 @@ export async function uploadTo(file: File, change: (v: unknown) => void): Promis
   }
 }
 
+/** What a value can do after a run; a mode of another editor stays in view. */
+const modes = (kind: string, now: string | null | undefined): string[] => {
+  const known = [...CONTROLS, ...(kind === "combo" ? ["increment-wrap"] : [])];
+  return !now || known.includes(now) ? known : [now, ...known];
+};
+
 export const uploads = (row: Row): boolean => Boolean(row.spec.options.image_upload ?? row.spec.options.video_upload ?? row.spec.options.audio_upload ?? row.spec.options.file_upload);
 
 export const WidgetInput = memo(function WidgetInput({ row, node, large, error }: Props) {
@@ -167,8 +177,8 @@ export const WidgetInput = memo(function WidgetInput({ row, node, large, error }
       {kind === "other" && <OtherBox row={row} change={change} label={label} />}
       {kind === "combo" && <ComboBox row={row} change={change} label={label} />}
       {kind === "bool" && (
-        <button type="button" role="switch" aria-checked={Boolean(row.value)} aria-label={label} className={css.switch} disabled={row.linked} onClick={() => change(!row.value)}>
-          <span>{text(row.value ? (row.spec.options.label_on ?? "yes") : (row.spec.options.label_off ?? "no"))}</span>
+        <button type="button" role="switch" aria-checked={!row.linked && Boolean(row.value)} aria-label={label} className={css.switch} disabled={row.linked} onClick={() => change(!row.value)}>
+          <span>{row.linked ? LINKED : text(row.value ? (row.spec.options.label_on ?? "yes") : (row.spec.options.label_off ?? "no"))}</span>
           <i aria-hidden="true" />
         </button>
       )}
@@ -179,7 +189,7 @@ export const WidgetInput = memo(function WidgetInput({ row, node, large, error }
             setMode(e.target.value);
             useGraph.getState().edit((doc) => row.setControl(doc, e.target.value));
           }}>
-            {[...CONTROLS, ...(kind === "combo" ? ["increment-wrap"] : [])].map((c) => <option key={c} value={c}>{c}</option>)}
+            {modes(kind, mode).map((c) => <option key={c} value={c}>{c}</option>)}
           </select>
         </label>
       )}

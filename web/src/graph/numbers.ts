@@ -23,8 +23,12 @@ export function takeNumber(spec: InputSpec, text: string): number | undefined {
   if (trimmed === "") return undefined;
   let n = Number(trimmed);
   if (!Number.isFinite(n)) return undefined;
-  if (spec.kind === "int") n = Math.round(n);
-  else {
+  if (spec.kind === "int") {
+    // Where a class counts in steps (sizes in eights), what lies between would run as something else than is shown.
+    const step = stepOf(spec);
+    const start = (num(spec.options.min) ?? 0) % step;
+    n = Math.round((n - start) / step) * step + start;
+  } else {
     const round = num(spec.options.round);
     if (round && round > 0) n = Number((Math.round(n / round) * round).toFixed(digits(round)));
   }

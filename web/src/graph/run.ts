@@ -3,7 +3,7 @@ import { ApiError, inspectWorkflow, queuePrompt } from "../api/client";
 import type { Inspection, NodeError, UiWorkflow } from "../api/types";
 import { onEvent } from "../state/live";
 import { useInfo } from "../state/info";
-import { toast } from "../ui";
+import { settleFields, toast } from "../ui";
 import { advance } from "./controls";
 import type { Doc } from "./format";
 import type { Problem } from "./store";
@@ -33,6 +33,7 @@ const missingText = (i: Inspection): string => {
 
 /** Converts and queues the document some times; seeds go on after each. */
 export async function queueDoc(count: number, front = false): Promise<void> {
+  settleFields();
   useGraph.setState({ errors: {} });
   for (let i = 0; i < count; i++) {
     const doc = theDoc();

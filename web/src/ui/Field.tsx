@@ -1,5 +1,5 @@
 // A labelled control, and the plain controls that go into it: text, long text, numbers.
-import { createContext, type InputHTMLAttributes, type ReactNode, type Ref, type TextareaHTMLAttributes, useContext, useEffect, useId, useState } from "react";
+import { createContext, type InputHTMLAttributes, type ReactNode, type Ref, type TextareaHTMLAttributes, useContext, useId, useState } from "react";
 import css from "./Field.module.css";
 
 interface FieldIds {
@@ -78,29 +78,55 @@ export interface NumberFieldProps extends Omit<InputHTMLAttributes<HTMLInputElem
   min?: number;
   max?: number;
   step?: number;
+  /** The number that is used where this one is typed, e.g. the nearest multiple of eight. */
+  fit?(value: number): number;
 }
 
-/** Keeps what is typed until it is a number in range; put right when the field is left. */
-export function NumberField({ value, onChange, min, max, step, className, id, onBlur, ...rest }: NumberFieldProps) {
-  const [draft, setDraft] = useState(String(value));
-  useEffect(() => {
-    setDraft((old) => (old.trim() !== "" && Number(old) === value ? old : String(value)));
-  }, [value]);
-  const fits = (n: number) => Number.isFinite(n) && (min === undefined || n >= min) && (max === undefined || n <= max);
+/** The number that is used where a text is typed; null where it is none. */
+export function usedNumber(text: string, { min, max, step, fit }: Pick<NumberFieldProps, "min" | "max" | "step" | "fit">): number | null {
+  if (text.trim() === "") return null;
+  let n = Number(text);
+  if (!Number.isFinite(n)) return null;
+  if (step !== undefined && Number.isInteger(step) && Number.isInteger(min ?? 0)) n = Math.round(n);
+  if (fit) n = fit(n);
+  return Math.min(max ?? n, Math.max(min ?? n, n));
+}
+
+/** Keeps what is typed while it is being typed. What is not used as it stands becomes what is used when the field is left;
+ *  a field that is not typed in always shows the value itself. */
+export function NumberField({ value, onChange, min, max, step, fit, className, id, onBlur, onKeyDown, ...rest }: NumberFieldProps) {
+  const [draft, setDraft] = useState<string | null>(null);
+  const limits = { min, max, step, fit };
+  const settle = () => {
+    if (draft === null) return;
+    const n = usedNumber(draft, limits);
+    if (n !== null && n !== value) onChange(n);
+    setDraft(null);
+  };
   return (
     <input type="number" inputMode={step !== undefined && Number.isInteger(step) && (min ?? 0) >= 0 ? "numeric" : "decimal"} {...useField(id)} {...rest}
-      min={min} max={max} step={step ?? "any"} value={draft} className={[css.input, css.number, className].filter(Boolean).join(" ")}
+      min={min} max={max} step={step ?? "any"} value={draft ?? String(value)} className={[css.input, css.number, className].filter(Boolean).join(" ")}
       onChange={(e) => {
         setDraft(e.target.value);
-        const n = Number(e.target.value);
-        if (e.target.value.trim() !== "" && fits(n)) onChange(n);
+        const n = usedNumber(e.target.value, limits);
+        if (n !== null && n === Number(e.target.value)) onChange(n);
+      }}
+      onKeyDown={(e) => {
+        if (e.key === "Enter") settle();
+        onKeyDown?.(e);
       }}
       onBlur={(e) => {
-        const n = Number(draft);
-        const right = draft.trim() === "" || !Number.isFinite(n) ? value : Math.min(max ?? n, Math.max(min ?? n, n));
-        setDraft(String(right));
-        if (right !== value) onChange(right);
+        settle();
         onBlur?.(e);
       }} />
   );
+}
+
+/** Lets the field that is being typed in take its value, as if it were left: what is shown is then what is used. To be called
+ *  by whatever acts on a form without taking the focus, such as a key. */
+export function settleFields(): void {
+  const field = document.activeElement;
+  if (!(field instanceof HTMLInputElement)) return;
+  field.blur();
+  field.focus({ preventScroll: true });
 }

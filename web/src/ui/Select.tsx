@@ -52,6 +52,13 @@ export function matching(options: Options, typed: string): { value: string; labe
   });
 }
 
+/** The choice that a text names in full. */
+export function named(options: Options, typed: string): { value: string; label: string } | undefined {
+  const text = typed.trim().toLowerCase();
+  const list = optionList(options);
+  return list.find((o) => o.value.toLowerCase() === text) ?? list.find((o) => o.label.toLowerCase() === text);
+}
+
 const SHOWN = 200;
 
 export function Combo({ options, value, onChange, placeholder, label, disabled, free }: ComboProps) {
@@ -85,7 +92,8 @@ export function Combo({ options, value, onChange, placeholder, label, disabled, 
   return (
     <div className={css.wrap} onBlur={(e) => {
       if (e.currentTarget.contains(e.relatedTarget)) return;
-      if (free && typed !== null && typed !== value) onChange(typed);
+      const whole = typed === null ? undefined : named(options, typed);
+      if (typed !== null && (free || whole) && (whole?.value ?? typed) !== value) onChange(whole?.value ?? typed);
       close();
     }}>
       <input type="text" role="combobox" {...own} aria-label={label} aria-expanded={open} aria-controls={listId} aria-autocomplete="list" autoComplete="off" spellCheck={false}

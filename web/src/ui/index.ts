@@ -4,7 +4,7 @@ export { Dialog } from "./Dialog";
 export { Disclosure } from "./Disclosure";
 export { DropZone } from "./DropZone";
 export { EmptyState } from "./EmptyState";
-export { Field, NumberField, TextArea, TextInput, useField } from "./Field";
+export { Field, NumberField, settleFields, TextArea, TextInput, useField } from "./Field";
 export { Icon, type IconName, Logo } from "./Icon";
 export { Menu, type MenuItem } from "./Menu";
 export { Picture } from "./Picture";
