@@ -40,7 +40,9 @@ mod value;
 
 pub use dynamic::Declared;
 pub use fresco_graph_macros::Node;
-pub use missing::{Missing, MissingFile, MissingModel, MissingNode, missing};
+pub use missing::{
+    Missing, MissingFile, MissingModel, MissingNode, file_name, missing, model_sources,
+};
 pub use node::*;
 pub use order::{Next, Nodes, Order};
 pub use registry::Registry;

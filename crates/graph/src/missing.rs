@@ -13,6 +13,8 @@ const MAX_ENTRIES: usize = 1000;
 const MAX_CHOICES: usize = 200;
 /// Characters of a name that are compared; the last ones say most.
 const MAX_COMPARED: usize = 200;
+/// Names of which fewer parts in a thousand are the same are of different models.
+const PLAUSIBLE: usize = 500;
 /// Characters of a wanted name that are repeated.
 const MAX_SHOWN: usize = 1000;
 
@@ -41,7 +43,10 @@ pub struct MissingModel {
     pub wanted: String,
     /// Type of model folder, e.g. `checkpoints`.
     pub folder: String,
+    /// All files of that folder, likeliest first.
     pub choices: Arc<Vec<String>>,
+    /// How many of these, from the first on, are plausibly the wanted one under another name.
+    pub plausible: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -119,7 +124,7 @@ struct Search<'a> {
     /// Each list is asked for once.
     lists: BTreeMap<String, Arc<Vec<String>>>,
     /// By list and wanted name: many nodes want the same.
-    ranked: BTreeMap<(String, String), Arc<Vec<String>>>,
+    ranked: BTreeMap<(String, String), (Arc<Vec<String>>, usize)>,
     found: Missing,
     left_out: usize,
 }
@@ -173,10 +178,11 @@ impl Search<'_> {
         }
         let wanted = shown(wanted);
         let key = (source.to_owned(), wanted.clone());
-        let choices = if let Some(known) = self.ranked.get(&key) {
+        let (choices, plausible) = if let Some(known) = self.ranked.get(&key) {
             known.clone()
         } else {
-            let ranked = Arc::new(likeliest(&wanted, &self.list(source)));
+            let (files, plausible) = likeliest(&wanted, &self.list(source));
+            let ranked = (Arc::new(files), plausible);
             self.ranked.insert(key, ranked.clone());
             ranked
         };
@@ -187,6 +193,7 @@ impl Search<'_> {
             wanted,
             folder: folder.to_owned(),
             choices,
+            plausible,
         });
     }
 
@@ -205,16 +212,52 @@ fn shown(text: &str) -> String {
     text.chars().take(MAX_SHOWN).collect()
 }
 
-/// The files, the one most like `wanted` first; those alike stay in their order.
-fn likeliest(wanted: &str, files: &[String]) -> Vec<String> {
+/// The files, the one most like `wanted` first, and how many of them are plausible; those alike stay in their order.
+fn likeliest(wanted: &str, files: &[String]) -> (Vec<String>, usize) {
     let wanted = Name::new(wanted);
     let mut scored: Vec<(Reverse<usize>, &String)> = files
         .iter()
         .map(|file| (Reverse(wanted.likeness(&Name::new(file))), file))
         .collect();
     scored.sort_by_key(|(score, _)| *score);
-    let best = scored.into_iter().take(MAX_CHOICES);
-    best.map(|(_, file)| file.clone()).collect()
+    scored.truncate(MAX_CHOICES);
+    let plausible = scored.partition_point(|(Reverse(score), _)| *score >= PLAUSIBLE);
+    let files = scored.into_iter().map(|(_, file)| file.clone());
+    (files.collect(), plausible)
+}
+
+/// Where the editor's file says that models can be had: the address by the file's name in lower case. Nodes name them
+/// under `properties.models`, older files once for all under `models`.
+pub fn model_sources(editor: &Value) -> BTreeMap<String, String> {
+    let list = |v: Option<&Value>| -> Vec<Value> {
+        let list = v.and_then(Value::as_list);
+        list.unwrap_or_default().to_vec()
+    };
+    let inner = list(editor.get("definitions").and_then(|d| d.get("subgraphs")));
+    let mut found = BTreeMap::new();
+    for graph in std::iter::once(editor).chain(&inner) {
+        let named = list(graph.get("nodes")).into_iter().flat_map(|node| {
+            let models = node.get("properties").and_then(|p| p.get("models"));
+            list(models)
+        });
+        for model in list(graph.get("models")).into_iter().chain(named) {
+            let part = |key: &str| model.get(key).and_then(Value::as_str).unwrap_or("");
+            let (name, url) = (part("name"), part("url"));
+            let safe = (url.starts_with("https://") || url.starts_with("http://"))
+                && url.len() <= MAX_SHOWN
+                && !url.chars().any(|c| c.is_control() || c.is_whitespace());
+            if !name.is_empty() && safe && found.len() < MAX_ENTRIES {
+                found.insert(file_name(name), url.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The name alone, in lower case: folders differ from machine to machine.
+pub fn file_name(path: &str) -> String {
+    let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
+    name.to_lowercase()
 }
 
 /// A file name in the parts that are compared.
@@ -298,10 +341,61 @@ mod tests {
             ("", 0),
             ("\u{1f600}", 0),
         ] {
-            let found = likeliest(wanted, &files);
+            let (found, _) = likeliest(wanted, &files);
             assert_eq!(found[0], files[first], "{wanted}");
             assert_eq!(found.len(), files.len());
         }
-        assert!(likeliest("x", &[]).is_empty());
+        assert!(likeliest("x", &[]).0.is_empty());
+    }
+
+    #[test]
+    fn only_names_that_are_alike_are_plausible() {
+        for (wanted, file, plausible) in [
+            ("flux1-dev.safetensors", "fresco-starter.safetensors", false),
+            ("flux1-dev.safetensors", "flux1-schnell.safetensors", false),
+            (
+                "flux1-dev.safetensors",
+                "FLUX/flux1-dev-fp8.safetensors",
+                true,
+            ),
+            (
+                "sd_xl_base_1.0.safetensors",
+                "sd_xl_refiner_1.0.safetensors",
+                false,
+            ),
+            (
+                "sd_xl_base_1.0.safetensors",
+                "sub/SD_XL_base_1.0.ckpt",
+                true,
+            ),
+            (
+                "t5xxl_fp16.safetensors",
+                "t5xxl_fp8_e4m3fn.safetensors",
+                true,
+            ),
+            ("a.safetensors", "b.safetensors", false),
+            ("", "b.safetensors", false),
+        ] {
+            let (_, count) = likeliest(wanted, &[file.to_owned()]);
+            assert_eq!(count == 1, plausible, "{wanted} and {file}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_models_are_read_wherever_the_file_has_them() {
+        let file = crate::json::parse(
+            r#"{"models": [{"name": "A.ckpt", "url": "https://x/a"}, {"name": "evil", "url": "javascript:1"}, 5],
+                "nodes": [{"properties": {"models": [{"name": "sub/b.ckpt", "url": "http://x/b"}]}}, 7, {"properties": 1}],
+                "definitions": {"subgraphs": [{"nodes": [{"properties": {"models": [{"name": "c", "url": "https://x/c"}]}}]}]}}"#,
+        );
+        let found = model_sources(&file.unwrap());
+        let found: Vec<(&str, &str)> = found.iter().map(|(k, v)| (&**k, &**v)).collect();
+        let wanted = [
+            ("a.ckpt", "https://x/a"),
+            ("b.ckpt", "http://x/b"),
+            ("c", "https://x/c"),
+        ];
+        assert_eq!(found, wanted);
+        assert!(model_sources(&Value::Null).is_empty());
     }
 }

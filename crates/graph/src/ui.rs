@@ -131,16 +131,43 @@ pub fn detect(value: &Value) -> WorkflowKind {
     if matches!(map.get("nodes"), Some(Value::List(_))) {
         return WorkflowKind::Ui;
     }
-    if !map.is_empty() && map.values().all(|n| n.get("class_type").is_some()) {
+    if is_prompt(map) {
         return WorkflowKind::Api;
     }
-    if matches!(map.get("prompt"), Some(Value::Map(_))) {
+    let holds_prompt = |key: &str| map.get(key).and_then(Value::as_map).is_some_and(is_prompt);
+    if holds_prompt("prompt") {
         return WorkflowKind::Request;
     }
-    if matches!(map.get("output"), Some(Value::Map(_))) && map.contains_key("workflow") {
+    let editor = map.get("workflow");
+    let empty = map
+        .get("output")
+        .and_then(Value::as_map)
+        .is_some_and(Map::is_empty);
+    if editor.is_some() && holds_prompt("output")
+        || empty && editor.and_then(Value::as_map).is_some()
+    {
         return WorkflowKind::Both;
     }
     WorkflowKind::Unknown
+}
+
+/// Nodes by id. Some may be damaged, which is told node by node; if none is whole, this is JSON of something else.
+fn is_prompt(map: &Map) -> bool {
+    let whole = |node: &Value| {
+        let Some(node) = node.as_map() else {
+            return false;
+        };
+        let class = node.get("class_type").and_then(Value::as_str).unwrap_or("");
+        let inputs = match node.get("inputs") {
+            Some(inputs) => inputs.as_map().is_some(),
+            // A node without inputs has nothing else either; a record of some other kind does.
+            None => node
+                .keys()
+                .all(|key| matches!(&**key, "class_type" | "_meta" | "is_changed")),
+        };
+        inputs && class.chars().any(|c| !c.is_ascii_digit())
+    };
+    map.values().all(|n| n.get("class_type").is_some()) && map.values().any(whole)
 }
 
 /// Flattens a workflow of [`WorkflowKind::Ui`].

@@ -173,7 +173,17 @@ pub(crate) fn with_patches<T: Weights>(
     what: &str,
     cx: &Cx,
 ) -> Result<T, NodeError> {
-    add_patches(value, patches, what, Some(Application::usual(cx)))
+    let (value, _) = add_patches(value, patches, what, Some(Application::usual(cx)))?;
+    Ok(value)
+}
+
+/// What became of the patches that were to be added to a value.
+#[derive(Debug, Default)]
+pub(crate) struct Fit {
+    /// How many change something.
+    pub(crate) fitting: usize,
+    /// Those of another shape, each with the reason.
+    pub(crate) odd: Vec<String>,
 }
 
 /// Patches of keys that the value lacks are left out; those that do not fit are reported, and do nothing. Without an
@@ -183,7 +193,7 @@ pub(crate) fn add_patches<T: Weights>(
     patches: Vec<(String, Patch)>,
     what: &str,
     application: Option<Application>,
-) -> Result<T, NodeError> {
+) -> Result<(T, Fit), NodeError> {
     let stores = value.stores()?;
     let old = value.weight_patches().cloned();
     let fresh = old.is_none();
@@ -220,8 +230,12 @@ pub(crate) fn add_patches<T: Weights>(
             shown.join("; ")
         );
     }
+    let fit = Fit {
+        fitting: ours.len() - odd.len(),
+        odd,
+    };
     if ours.is_empty() {
-        return Ok(value);
+        return Ok((value, fit));
     }
     let mut options = old.options();
     if fresh {
@@ -234,14 +248,14 @@ pub(crate) fn add_patches<T: Weights>(
         };
     }
     let set = old.with(ours).with_options(options);
-    value.with_patch_set(Arc::new(set))
+    Ok((value.with_patch_set(Arc::new(set))?, fit))
 }
 
 /// How many names a report lists.
 const NAMED: usize = 5;
 
 /// Everything in a file that the names lead to; says what is not used, in the log once per file.
-pub(crate) fn load_lora(lora: &kept::Lora, names: &NameMap, cx: &Cx) -> Result<Loaded, NodeError> {
+pub(crate) fn load_lora(lora: &kept::Lora, names: &NameMap) -> Result<Loaded, NodeError> {
     let file = lora.file();
     let loaded = load(file, names)?;
     let total = loaded.used + loaded.unused.len();
@@ -258,9 +272,6 @@ pub(crate) fn load_lora(lora: &kept::Lora, names: &NameMap, cx: &Cx) -> Result<L
         };
         let path = file.path().display();
         tracing::warn!("{path}: {text}; not loaded: {}{more}", shown.join(", "));
-    }
-    if loaded.used == 0 {
-        cx.services.text(&cx.node_id, &text);
     }
     Ok(loaded)
 }

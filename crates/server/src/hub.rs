@@ -41,6 +41,8 @@ pub(crate) struct Socket {
     memory_events: AtomicBool,
     /// It announced `supports_fresco_events`.
     fresco_events: AtomicBool,
+    /// It announced `fresco_all_previews`: it shows jobs of others too.
+    all_previews: AtomicBool,
 }
 
 impl Socket {
@@ -53,6 +55,12 @@ impl Socket {
         self.memory_events.store(memory, Ordering::Relaxed);
         let fresco = yes("supports_fresco_events");
         self.fresco_events.store(fresco, Ordering::Relaxed);
+        let all = yes("fresco_all_previews");
+        self.all_previews.store(all, Ordering::Relaxed);
+    }
+
+    fn all_previews(&self) -> bool {
+        self.described_previews() && self.all_previews.load(Ordering::Relaxed)
     }
 
     fn fresco_events(&self) -> bool {
@@ -153,6 +161,7 @@ impl Hub {
             described_previews: AtomicBool::new(false),
             memory_events: AtomicBool::new(false),
             fresco_events: AtomicBool::new(false),
+            all_previews: AtomicBool::new(false),
         });
         let greet = |kind: &str, data: Value| {
             let text = frames::text_frame(kind, &data);
@@ -401,24 +410,30 @@ impl Hub {
         }
     }
 
-    /// Frame 4 for sockets that know it. PNG pictures are results of a saver node, not previews of something better.
+    /// Frame 4 for the submitter's socket if it knows it, and for sockets that show the jobs of others. PNG pictures are
+    /// results of a saver node, not previews of something better.
     fn described(&self, state: &State, event: &Event, ids: &NodeIds, preview: &Preview) {
         let mut frame: Option<Bytes> = None;
         let id = event.prompt_id.as_deref().unwrap_or("");
-        // Without a client the frame would go to all, and then the old form is used.
-        let Some(client) = &event.client else { return };
-        if let Some(socket) = state.sockets.get(client)
-            && socket.described_previews()
-        {
-            let bytes = frame
-                .get_or_insert_with(|| frames::described_preview_frame(id, ids, preview))
-                .clone();
-            self.send(
-                state,
-                event,
-                Target::Client,
-                preview_class(preview),
-                &Message::Binary(bytes),
+        for socket in state.sockets.values() {
+            let own = event.client.as_deref() == Some(&*socket.sid);
+            if !(own && socket.described_previews()) && !socket.all_previews() {
+                continue;
+            }
+            let bytes =
+                frame.get_or_insert_with(|| frames::described_preview_frame(id, ids, preview));
+            // Whoever only looks on can do without any of them.
+            let class = if own {
+                preview_class(preview)
+            } else {
+                Class::Preview
+            };
+            self.push(
+                socket,
+                Frame {
+                    message: Message::Binary(bytes.clone()),
+                    class,
+                },
             );
         }
     }
@@ -434,13 +449,14 @@ impl Hub {
             return;
         }
         let message = Message::Binary(frames::preview_frame(preview));
-        self.send(
-            state,
-            event,
-            Target::ClientOrAll,
-            preview_class(preview),
-            &message,
-        );
+        let class = preview_class(preview);
+        for socket in addressees(state, event.client.as_ref(), Target::ClientOrAll) {
+            // These got it as frame 4 already.
+            if !socket.all_previews() {
+                let message = message.clone();
+                self.push(socket, Frame { message, class });
+            }
+        }
     }
 }
 

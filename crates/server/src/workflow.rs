@@ -1,8 +1,10 @@
 //! `POST /fresco/workflow`: what is in a file somebody dropped, and what is missing here to run it. Nothing is stored.
 
+use std::collections::BTreeMap;
+
 use fresco_files::{annotated, image, read_metadata};
 use fresco_graph::ui::{self, NodeDefs, Workflow};
-use fresco_graph::{Missing, Value, json, map, missing, object_info};
+use fresco_graph::{Missing, Value, file_name, json, map, missing, model_sources, object_info};
 
 use crate::App;
 use crate::error::{ApiError, Code, disk_error};
@@ -81,18 +83,19 @@ fn describe(app: &App, found: Workflow) -> Value {
     let lacking = missing(&prompt, app.engine.registry(), &listings, &exists);
     warnings.extend(lacking.warnings.iter().cloned());
     let warnings: Vec<Value> = warnings.into_iter().map(Value::from).collect();
+    let sources = editor.as_ref().map(model_sources).unwrap_or_default();
     let kind = if editor.is_some() { "ui" } else { "api" };
     map! {
         "kind" => kind,
         "workflow" => editor.unwrap_or(Value::Null),
         "prompt" => prompt,
-        "missing" => wire(&lacking),
+        "missing" => wire(&lacking, &sources),
         "warnings" => warnings,
     }
     .into()
 }
 
-fn wire(lacking: &Missing) -> Value {
+fn wire(lacking: &Missing, sources: &BTreeMap<String, String>) -> Value {
     let nodes: Vec<Value> = lacking
         .nodes
         .iter()
@@ -106,6 +109,8 @@ fn wire(lacking: &Missing) -> Value {
         .iter()
         .map(|m| {
             let choices: Vec<Value> = m.choices.iter().map(|c| Value::from(c.as_str())).collect();
+            let closest = m.choices.first().filter(|_| m.plausible > 0);
+            let url = sources.get(&file_name(&m.wanted));
             map! {
                 "node_id" => &m.node,
                 "class_type" => m.class.as_str(),
@@ -113,6 +118,8 @@ fn wire(lacking: &Missing) -> Value {
                 "wanted" => m.wanted.as_str(),
                 "folder" => m.folder.as_str(),
                 "choices" => choices,
+                "closest" => closest.map(String::as_str),
+                "url" => url.map(String::as_str),
             }
             .into()
         })

@@ -64,6 +64,54 @@ fn an_editor_file_becomes_a_prompt() {
 }
 
 #[test]
+fn a_missing_model_is_named_with_its_address_and_only_a_likely_other() {
+    let server = Server::start();
+    let models = server.base.join("models/checkpoints");
+    fs::create_dir_all(&models).unwrap();
+    for name in ["landscapes.safetensors", "flux1-dev-fp8.safetensors"] {
+        fs::write(models.join(name), "x").unwrap();
+    }
+    let loader = |id: u32, name: &str, url: &str| {
+        let model = json!({"name": name, "url": url, "directory": "checkpoints"});
+        json!({"id": id, "type": "CheckpointLoaderSimple", "widgets_values": [name], "properties": {"models": [model]}})
+    };
+    let file = json!({"links": [], "version": 0.4, "nodes": [
+        loader(1, "flux1-dev.safetensors", "https://example.com/flux1-dev.safetensors?download=true"),
+        loader(2, "sd_xl_base_1.0.safetensors", "javascript:alert(1)"),
+    ]});
+    let found = server.post(PATH, &file).expect_status(200).json();
+    let models = &found["missing"]["models"];
+    assert_eq!(models[0]["closest"], "flux1-dev-fp8.safetensors");
+    assert_eq!(
+        models[0]["url"],
+        "https://example.com/flux1-dev.safetensors?download=true"
+    );
+    // Nothing here is like it, and such an address is none.
+    assert_eq!(models[1]["closest"], Value::Null);
+    assert_eq!(models[1]["url"], Value::Null);
+    assert_eq!(models[1]["choices"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn json_of_something_else_is_no_workflow() {
+    let server = Server::start();
+    for other in [
+        json!({"5": {"class_type": 5}}),
+        json!({"5": {"class_type": ""}}),
+        json!({"5": {"class_type": "5"}}),
+        json!({"person": {"class_type": "person", "age": 5}}),
+        json!({"prompt": {"5": {}}}),
+        json!({"prompt": {}, "number": 5}),
+        json!({"output": {"5": 5}, "workflow": 5}),
+        json!({"5": 5}),
+        json!([5]),
+    ] {
+        let answer = server.post(PATH, &other).expect_status(400).json();
+        assert_eq!(answer["error"]["type"], "invalid_workflow", "{other}");
+    }
+}
+
+#[test]
 fn every_editor_file_is_read_and_what_it_lacks_is_named() {
     let server = Server::start();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("gold/ui2api");

@@ -98,6 +98,12 @@ fn kinds_are_told_apart() {
         "3",
         r#"{"nodes": 3}"#,
         r#"{"1": {"class_type": "A"}, "2": 3}"#,
+        r#"{"5": {"class_type": 5}}"#,
+        r#"{"5": {"class_type": "5"}}"#,
+        r#"{"a": {"class_type": "person", "age": 5}}"#,
+        r#"{"prompt": {"5": {}}}"#,
+        r#"{"prompt": {}}"#,
+        r#"{"output": {}, "workflow": 5}"#,
     ] {
         assert_eq!(kind(odd), WorkflowKind::Unknown, "{odd}");
     }

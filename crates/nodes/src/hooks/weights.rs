@@ -70,7 +70,8 @@ fn changed<T: Weights>(value: T, lists: &[(Vec<(String, Patch)>, f64)]) -> Resul
             }));
         }
     }
-    add_patches(value, all, "hooks", None)
+    let (value, _) = add_patches(value, all, "hooks", None)?;
+    Ok(value)
 }
 
 impl Hooks {

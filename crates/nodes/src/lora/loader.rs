@@ -1,8 +1,9 @@
 //! Nodes that put a LoRA onto a model.
 
-use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Value};
+use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Value, map};
+use fresco_models::lora::{Loaded, NameMap};
 
-use super::{Application, Weights, add_patches, load_lora, open_lora};
+use super::{Application, Fit, Weights, add_patches, load_lora, open_lora};
 use crate::clip::Clip;
 use crate::sampling::Model;
 
@@ -32,6 +33,33 @@ pub(super) struct LoraLoader {
     strength_clip: f64,
 }
 
+/// What a file makes of the values it is put onto.
+#[derive(Default)]
+pub(super) struct Applied {
+    pub(super) model: Option<Model>,
+    pub(super) clip: Option<Clip>,
+    /// Why it changes nothing, where it should have.
+    warning: Option<String>,
+}
+
+impl Applied {
+    /// The node's output. A warning is shown with the result and stays in the history: a cached node tells it again.
+    pub(super) fn output(self, slots: Vec<Value>) -> NodeOutput {
+        let output = NodeOutput::slots(slots);
+        match self.warning {
+            Some(text) => output.with_ui(map! {"warnings" => vec![Value::from(text)]}),
+            None => output,
+        }
+    }
+
+    /// Model and text encoder, as loaders of both give them.
+    pub(super) fn both(mut self) -> NodeOutput {
+        let model = self.model.take().map_or(Value::Null, Value::from);
+        let clip = self.clip.take().map_or(Value::Null, Value::from);
+        self.output(vec![model, clip])
+    }
+}
+
 /// Both values changed by a file. Names are looked up in what both know, as a file may be for either.
 pub(super) fn apply(
     (model, clip): (Option<Model>, Option<Clip>),
@@ -39,47 +67,68 @@ pub(super) fn apply(
     strengths: (f64, f64),
     application: Application,
     cx: &Cx,
-) -> Result<(Option<Model>, Option<Clip>), NodeError> {
+) -> Result<Applied, NodeError> {
     if strengths == (0.0, 0.0) {
-        return Ok((model, clip));
+        return Ok(Applied {
+            model,
+            clip,
+            warning: None,
+        });
     }
     let mut names = match &model {
         Some(model) => model.lora_names()?,
-        None => fresco_models::lora::NameMap::default(),
+        None => NameMap::default(),
     };
     if let Some(clip) = &clip {
         names = names.and(clip.lora_names()?);
     }
     let lora = open_lora(cx, name)?;
-    let loaded = load_lora(&lora, &names, cx)?;
+    let loaded = load_lora(&lora, &names)?;
     let path = lora.file().path().display().to_string();
     let how = Some(application);
-    let model = match model {
-        Some(model) => {
-            let patches = loaded.patches(strengths.0, |_| true);
-            Some(add_patches(model, patches, &path, how)?)
+    let mut applied = Applied::default();
+    let mut fits = Vec::new();
+    if let Some(model) = model {
+        let patches = loaded.patches(strengths.0, |_| true);
+        let (model, fit) = add_patches(model, patches, &path, how)?;
+        applied.model = Some(model);
+        fits.extend((strengths.0 != 0.0).then_some(fit));
+    }
+    if let Some(clip) = clip {
+        let patches = loaded.patches(strengths.1, |_| true);
+        let (clip, fit) = add_patches(clip, patches, &path, how)?;
+        applied.clip = Some(clip);
+        fits.extend((strengths.1 != 0.0).then_some(fit));
+    }
+    if !fits.is_empty() && fits.iter().all(|fit| fit.fitting == 0) {
+        let text = no_effect(name, &loaded, &fits);
+        tracing::warn!(node = %cx.node_id, "{text}");
+        cx.services.text(&cx.node_id, &text);
+        applied.warning = Some(text);
+    }
+    Ok(applied)
+}
+
+/// Says that a file changes nothing, and why.
+fn no_effect(name: &str, loaded: &Loaded, fits: &[Fit]) -> String {
+    let why = match fits.iter().find_map(|fit| fit.odd.first()) {
+        Some(odd) => format!("its layers have other sizes than the model's ({odd})"),
+        None => {
+            let total = loaded.used + loaded.unused.len();
+            format!("the model has none of the layers that its {total} tensors are for")
         }
-        None => None,
     };
-    let clip = match clip {
-        Some(clip) => {
-            let patches = loaded.patches(strengths.1, |_| true);
-            Some(add_patches(clip, patches, &path, how)?)
-        }
-        None => None,
-    };
-    Ok((model, clip))
+    format!(
+        "The LoRA {name} changes nothing: {why}. It was made for another kind of model; choose one for this model, or \
+         take it out."
+    )
 }
 
 impl Node for LoraLoader {
     fn run(self, cx: &Cx) -> NodeResult {
         let strengths = (self.strength_model, self.strength_clip);
         let (values, how) = ((self.model, self.clip), Application::usual(cx));
-        let (model, clip) = apply(values, &self.lora_name, strengths, how, cx)?;
-        Ok(NodeOutput::slots(vec![
-            model.map_or(Value::Null, Value::from),
-            clip.map_or(Value::Null, Value::from),
-        ]))
+        Ok(apply(values, &self.lora_name, strengths, how, cx)?.both())
     }
 }
 
@@ -107,7 +156,8 @@ impl Node for LoraLoaderModelOnly {
     fn run(self, cx: &Cx) -> NodeResult {
         let strengths = (self.strength_model, 0.0);
         let (values, how) = ((Some(self.model), None), Application::usual(cx));
-        let (model, _) = apply(values, &self.lora_name, strengths, how, cx)?;
-        Ok(NodeOutput::one(model))
+        let mut applied = apply(values, &self.lora_name, strengths, how, cx)?;
+        let model = applied.model.take().map_or(Value::Null, Value::from);
+        Ok(applied.output(vec![model]))
     }
 }

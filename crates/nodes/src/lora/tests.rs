@@ -433,11 +433,23 @@ fn files_that_fit_nothing_or_are_broken() {
         "other.safetensors",
         &[("lora_te_x.lora_up.weight", Tensor::ones([2, 2]).unwrap())],
     );
-    assert!(run("other.safetensors").is_ok());
-    assert_eq!(
-        *place.shown.0.lock().unwrap(),
-        ["0 of 1 LoRA keys match the model"]
+    let told = |output: NodeOutput| -> Vec<String> {
+        let warnings = output.ui.unwrap_or_default().shift_remove("warnings");
+        let list = warnings
+            .as_ref()
+            .and_then(Value::as_list)
+            .unwrap_or_default();
+        list.iter()
+            .map(|w| w.as_str().unwrap().to_owned())
+            .collect()
+    };
+    let other = told(run("other.safetensors").unwrap());
+    assert_eq!(other.len(), 1);
+    assert!(
+        other[0].starts_with("The LoRA other.safetensors changes nothing: the model has none of"),
+        "{other:?}"
     );
+    assert_eq!(*place.shown.0.lock().unwrap(), other);
     // A change of another shape leaves the weight as it was.
     place.lora(
         "shape.safetensors",
@@ -446,11 +458,28 @@ fn files_that_fit_nothing_or_are_broken() {
             Tensor::ones([9, 9]).unwrap(),
         )],
     );
-    let Slots::Values(values) = run("shape.safetensors").unwrap().slots else {
+    let output = run("shape.safetensors").unwrap();
+    let Slots::Values(values) = &output.slots else {
         panic!()
     };
     let changed = values[0].downcast::<Model>().unwrap();
     assert_eq!(value(changed, LINEAR), value(&plain, LINEAR));
+    let sizes = told(output);
+    assert!(
+        sizes.len() == 1 && sizes[0].contains("its layers have other sizes"),
+        "{sizes:?}"
+    );
+    // One that fits says nothing, nor does one that is switched off.
+    place.lora(
+        "fits.safetensors",
+        &[(
+            "diffusion_model.time_embed.0.diff",
+            Tensor::ones([8, 8]).unwrap(),
+        )],
+    );
+    assert!(told(run("fits.safetensors").unwrap()).is_empty());
+    let off = map! {"model" => plain.clone(), "lora_name" => "shape.safetensors", "strength_model" => 0.0};
+    assert!(told(place.call("LoraLoaderModelOnly", off).unwrap()).is_empty());
     place.lora(
         "nan.safetensors",
         &[(

@@ -1,6 +1,6 @@
 //! A LoRA with a say in how it is applied.
 
-use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Value};
+use fresco_graph::{Cx, Node, NodeError, NodeResult};
 use fresco_models::{LoraStorage, OftStrength, PatchMode};
 
 use super::{Application, loader};
@@ -64,10 +64,6 @@ impl Node for FrescoLoraLoader {
         };
         let strengths = (self.strength_model, self.strength_clip);
         let values = (self.model, self.clip);
-        let (model, clip) = loader::apply(values, &self.lora_name, strengths, application, cx)?;
-        Ok(NodeOutput::slots(vec![
-            model.map_or(Value::Null, Value::from),
-            clip.map_or(Value::Null, Value::from),
-        ]))
+        Ok(loader::apply(values, &self.lora_name, strengths, application, cx)?.both())
     }
 }

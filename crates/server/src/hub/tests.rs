@@ -259,3 +259,37 @@ fn custom_messages_reach_their_addressee() {
     assert_eq!(seen(&a), ["my.event"]);
     assert_eq!(seen(&b), ["my.event", "my.event"]);
 }
+
+#[test]
+fn a_socket_that_shows_the_jobs_of_others_gets_their_previews() {
+    let hub = hub();
+    let [a, looker, plain] = ["a", "looker", "plain"].map(|id| hub.connect(id.into(), 0).unwrap());
+    let flags =
+        fresco_graph::map! {"supports_preview_metadata" => true, "fresco_all_previews" => true};
+    looker.set_flags(&flags.into());
+    let progress = |client: Option<&str>| {
+        for socket in [&a, &looker, &plain] {
+            seen(socket);
+        }
+        let preview = Some(jpeg());
+        let (value, max) = (1.0, 2.0);
+        hub.emit(event(
+            client,
+            EventKind::Progress {
+                ids: ids("1"),
+                value,
+                max,
+                preview,
+            },
+        ));
+        [&a, &looker, &plain].map(|s| seen(s).join(" "))
+    };
+    assert_eq!(progress(Some("a")), ["progress #1", "#4", ""]);
+    // Of its own it gets one, and so it does of those that nobody in particular asked for.
+    assert_eq!(progress(Some("looker")), ["", "#4 progress", ""]);
+    assert_eq!(
+        progress(None),
+        ["progress #1", "#4 progress", "progress #1"]
+    );
+    assert_eq!(progress(Some("gone")), ["", "#4", ""]);
+}
