@@ -27,6 +27,15 @@ export function onUnauthorised(fn: () => void): () => void {
   return () => unauthorised.delete(fn);
 }
 
+const backAgain = new Set<() => void>();
+let away = false;
+
+/** Calls `fn` when the server answers again after it could not be reached. */
+export function onBack(fn: () => void): () => void {
+  backAgain.add(fn);
+  return () => backAgain.delete(fn);
+}
+
 /** Makes an error of whatever a refused request was answered with: JSON in three shapes, text, or nothing. */
 export function errorFrom(status: number, statusText: string, body: string): ApiError {
   // The window that asks for the token says the rest.
@@ -58,7 +67,12 @@ export async function request(path: string, init?: RequestInit): Promise<Respons
     answer = await fetch(path, { credentials: "same-origin", ...init });
   } catch (e) {
     if (e instanceof DOMException && e.name === "AbortError") throw e;
+    away = true;
     throw new ApiError("Fresco cannot be reached", 0, "network", e instanceof Error ? e.message : "");
+  }
+  if (away) {
+    away = false;
+    backAgain.forEach((fn) => fn());
   }
   if (answer.ok) return answer;
   if (answer.status === 401) unauthorised.forEach((fn) => fn());
@@ -151,28 +165,47 @@ export async function inspectWorkflow(data: Blob | object): Promise<Inspection> 
 
 const userPath = (path: string) => `/api/userdata/${encodeURIComponent(path)}`;
 
+interface UserEntry {
+  path: string;
+  type: "file" | "directory";
+}
+
+/** Paths of the user's files, from the last time they were listed. */
+let listed = new Set<string>();
+let listing: Promise<Set<string>> | null = null;
+
+/** All files of the user. Asking for a folder or file that may not be there is answered with an error, which every browser
+ *  writes into its console; the list of everything is always there. */
+function listUser(): Promise<Set<string>> {
+  listing ??= getJson<UserEntry[]>("/api/v2/userdata")
+    .then((entries) => (listed = new Set((Array.isArray(entries) ? entries : []).filter((e) => e.type === "file").map((e) => e.path))))
+    .finally(() => {
+      listing = null;
+    });
+  return listing;
+}
+
 /** JSON files of the user, like `fresco/apps/NAME.json`. */
 export const userdata = {
   /** Names below `dir`; none where the folder is not there yet. */
   async list(dir: string): Promise<string[]> {
-    try {
-      return await getJson<string[]>(`/api/userdata?${new URLSearchParams({ dir, recurse: "true" })}`);
-    } catch (e) {
-      if (e instanceof ApiError && e.status === 404) return [];
-      throw e;
-    }
+    const below = `${dir}/`;
+    return [...(await listUser())].filter((path) => path.startsWith(below)).map((path) => path.slice(below.length));
   },
   /** The file, or null where there is none. */
   async read<T>(path: string): Promise<T | null> {
+    if (!listed.has(path) && !(await listUser()).has(path)) return null;
     try {
       return (await getJson<T>(userPath(path))) ?? null;
     } catch (e) {
+      // Deleted since it was listed.
       if (e instanceof ApiError && e.status === 404) return null;
       throw e;
     }
   },
   async write(path: string, value: unknown): Promise<void> {
     await sendJson("POST", `${userPath(path)}?overwrite=true`, value);
+    listed.add(path);
   },
   async remove(path: string): Promise<void> {
     await sendJson("DELETE", userPath(path));

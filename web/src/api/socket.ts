@@ -9,7 +9,7 @@ export interface SocketHandlers {
   frame(frame: Frame): void;
 }
 
-const FLAGS = { supports_preview_metadata: true, supports_memory_events: true, supports_fresco_events: true };
+const FLAGS = { supports_preview_metadata: true, supports_memory_events: true, supports_fresco_events: true, fresco_all_previews: true };
 const FIRST_WAIT = 300;
 const LONGEST_WAIT = 8000;
 

@@ -180,6 +180,12 @@ export interface MissingModel {
   input: string;
   wanted: string;
   choices: string[];
+  /** The kind of model folder it belongs in. */
+  folder?: string;
+  /** A file that is plausibly the same under another name. */
+  closest?: string | null;
+  /** Where the workflow says it can be had. */
+  url?: string | null;
 }
 export interface MissingFile {
   node_id: string;

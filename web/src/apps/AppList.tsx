@@ -1,5 +1,6 @@
 // All apps as cards, the ready-made ones, and the place where a workflow becomes a new one.
 import { useEffect, useState } from "react";
+import { onBack } from "../api/client";
 import type { ObjectInfo } from "../api/types";
 import { go } from "../state/handoff";
 import { remembered } from "../state/settings";
@@ -36,7 +37,10 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
     setApps(found);
     setFailed("");
   }, (e: unknown) => setFailed(sentenceOf(e)));
-  useEffect(() => void refresh(), []);
+  useEffect(() => {
+    void refresh();
+    return onBack(() => void refresh());
+  }, []);
 
   const attempt = async (work: () => Promise<unknown>) => {
     try {

@@ -1,7 +1,7 @@
 // Names what this machine lacks for the workflow, and offers what would do instead.
 import type { Inspection } from "../api/types";
 import { Button, Combo, Field as Labelled, Icon, Select } from "../ui";
-import { type MissingGroup, substitute } from "./apply";
+import { type MissingGroup, plausible, substitute } from "./apply";
 import type { Values } from "./fields";
 import css from "./MissingPanel.module.css";
 
@@ -34,12 +34,13 @@ function MissingModel({ group, onSubstitute }: { group: MissingGroup; onSubstitu
   const where = group.titles.slice(0, 3).join(", ") + (group.titles.length > 3 ? ` and ${group.titles.length - 3} more` : "");
   const place = group.folder ? `It belongs in the folder models/${group.folder}.` : "";
   const choose = (choice: string) => choice && onSubstitute(substitute(group, choice));
+  const link = group.url && <a href={group.url} target="_blank" rel="noopener noreferrer">Download it</a>;
   if (!group.choices.length) {
-    return <p className={css.item}><span className={css.name}>{group.wanted}</span> is needed by {where}. There is no other file of that kind here. {place}</p>;
+    return <p className={css.item}><span className={css.name}>{group.wanted}</span> is needed by {where}. There is no other file of that kind here. {place} {link}</p>;
   }
-  const options = [{ value: "", label: "Choose one of yours…" }, ...group.choices.map((choice, index) => ({ value: choice, label: index === 0 ? `${choice} (closest name)` : choice }))];
+  const options = [{ value: "", label: "Choose one of yours…" }, ...group.choices.map((choice, index) => ({ value: choice, label: index === 0 && plausible(group.wanted, choice) ? `${choice} (closest name)` : choice }))];
   return (
-    <Labelled label={<>Instead of <span className={css.name}>{group.wanted}</span></>} hint={`For ${where}${group.keys.length > group.titles.length ? ` (${group.keys.length} places)` : ""}. ${place}`}>
+    <Labelled label={<>Instead of <span className={css.name}>{group.wanted}</span></>} hint={<>For {where}{group.keys.length > group.titles.length ? ` (${group.keys.length} places)` : ""}. {place} {link}</>}>
       {group.choices.length > 24 ? <Combo options={options} value="" onChange={choose} /> : <Select options={options} value="" onChange={choose} />}
     </Labelled>
   );

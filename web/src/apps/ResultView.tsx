@@ -1,8 +1,9 @@
 // What one run gave: its pictures, films, sounds and texts, or why it gave nothing.
 import { viewUrl } from "../api/client";
 import type { ApiPrompt, ObjectInfo } from "../api/types";
+import { warningsOf } from "../api/warnings";
 import { go, setHandoff } from "../state/handoff";
-import { Icon, IconButton, Menu, Picture, toast } from "../ui";
+import { Icon, IconButton, Menu, Picture, toast, Warnings } from "../ui";
 import { titleOf } from "./graph";
 import { failureOf } from "./problems";
 import type { ResultFile } from "./results";
@@ -42,6 +43,7 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
       )}
       {run.status === "cancelled" && <p className={css.note}>Stopped.</p>}
       {run.status === "completed" && empty && <p className={css.note}>Done. This run gave nothing new to show.</p>}
+      <Warnings list={warningsOf(run.details?.outputs)} />
       <div className={css.files}>
         {run.results.files.map((result) => (
           <figure key={`${result.file.type}/${result.file.subfolder}/${result.file.filename}`} className={css.file}>

@@ -1,7 +1,7 @@
 // Values go back into the workflow, and missing models are exchanged everywhere at once.
 import { describe, expect, it } from "vitest";
 import type { ObjectInfo } from "../api/types";
-import { applyValues, lacks, likeliest, missingGroups, substitute } from "./apply";
+import { applyValues, lacks, likeliest, missingGroups, substitute, plausible } from "./apply";
 import { info, img2img, lora, txt2img, unknown } from "./samples";
 
 /** The classes with some files in their lists. */
@@ -79,4 +79,11 @@ describe("likeliest", () => {
     expect(likeliest("SD1.5/realistic_v5.safetensors", ["abc.ckpt", "realistic-v6.gguf", "other_v5.pt"])[0]).toBe("realistic-v6.gguf");
     expect(likeliest("x", ["b", "a"])).toEqual(["b", "a"]);
   });
+});
+
+it("calls only names that are alike the closest", () => {
+  expect(plausible("flux1-dev.safetensors", "fresco-starter.safetensors")).toBe(false);
+  expect(plausible("flux1-dev.safetensors", "FLUX/flux1-dev-fp8.safetensors")).toBe(true);
+  expect(plausible("sd_xl_base_1.0.safetensors", "sd_xl_refiner_1.0.safetensors")).toBe(false);
+  expect(plausible("a.ckpt", "b.ckpt")).toBe(false);
 });

@@ -1,5 +1,6 @@
 // Puts a form's values back into the workflow, and exchanges models that are not there.
-import type { ApiPrompt, Inspection, ObjectInfo } from "../api/types";
+import type { ApiPrompt, Inspection, ObjectInfo, UiWorkflow } from "../api/types";
+import { safeHref } from "../ui/markdown";
 import { partsOf, type Values } from "./fields";
 import { linkOf, titleOf } from "./graph";
 import { choosesModel, specOf, uploadOf } from "./specs";
@@ -27,6 +28,8 @@ export interface MissingGroup {
   titles: string[];
   /** The folder a file of that name belongs in, where it is known. */
   folder: string;
+  /** Where the workflow says it can be had. */
+  url?: string;
 }
 
 /** Which folder below the models folder the list of an input shows. */
@@ -41,8 +44,25 @@ export function folderOf(classType: string, input: string): string {
   return folders[input] ?? "";
 }
 
+const baseName = (path: string): string => path.slice(Math.max(path.lastIndexOf("/"), path.lastIndexOf("\\")) + 1).toLowerCase();
+
+/** Where a workflow says that its models can be had, by the name of the file. */
+export function sourcesOf(workflow: UiWorkflow | null): Map<string, string> {
+  const found = new Map<string, string>();
+  const take = (list: unknown) => {
+    for (const entry of Array.isArray(list) ? (list as unknown[]) : []) {
+      const { name, url } = (entry ?? {}) as { name?: unknown; url?: unknown };
+      const href = typeof url === "string" && /^https?:/i.test(url) ? safeHref(url) : null;
+      if (typeof name === "string" && href) found.set(baseName(name), href);
+    }
+  };
+  take(workflow?.models);
+  for (const graph of [workflow, ...(workflow?.definitions?.subgraphs ?? [])]) for (const node of graph?.nodes ?? []) take(node?.properties?.models);
+  return found;
+}
+
 /** Missing models by wanted name: one choice serves all nodes that ask for the same file. */
-export function missingGroups(models: MissingModel[], prompt: ApiPrompt, info: ObjectInfo): MissingGroup[] {
+export function missingGroups(models: MissingModel[], prompt: ApiPrompt, info: ObjectInfo, sources: Map<string, string> = new Map()): MissingGroup[] {
   const groups = new Map<string, MissingGroup>();
   for (const model of models) {
     // Two lists with different files are two questions, even for one name.
@@ -50,7 +70,7 @@ export function missingGroups(models: MissingModel[], prompt: ApiPrompt, info: O
     const key = `${model.node_id}/${model.input}`;
     const title = titleOf(prompt, info, model.node_id);
     const group = groups.get(mark);
-    if (!group) groups.set(mark, { wanted: model.wanted, choices: model.choices, keys: [key], titles: [title], folder: folderOf(model.class_type, model.input) });
+    if (!group) groups.set(mark, { wanted: model.wanted, choices: model.choices, keys: [key], titles: [title], folder: folderOf(model.class_type, model.input), url: sources.get(baseName(model.wanted)) });
     else {
       group.keys.push(key);
       if (!group.titles.includes(title)) group.titles.push(title);
@@ -86,6 +106,24 @@ export function lacks(prompt: ApiPrompt, info: ObjectInfo): Missing {
     }
   }
   return missing;
+}
+
+/** Whether a file is plausibly the wanted one under another name: half of the neighbouring letters are the same. The server
+ *  judges alike (`missing.rs`). */
+export function plausible(wanted: string, choice: string): boolean {
+  const pairs = (name: string): string[] => {
+    const base = name.slice(Math.max(name.lastIndexOf("/"), name.lastIndexOf("\\")) + 1).replace(/\.\w+$/, "").toLowerCase();
+    const letters = [...base.replace(/[^\p{L}\p{N}]/gu, "")];
+    return letters.slice(1).map((c, i) => `${letters[i]}${c}`);
+  };
+  const [a, b] = [pairs(wanted), pairs(choice)];
+  const left = [...b];
+  const both = a.filter((p) => {
+    const at = left.indexOf(p);
+    if (at >= 0) left.splice(at, 1);
+    return at >= 0;
+  }).length;
+  return a.length + b.length > 0 && (2 * both) / (a.length + b.length) >= 0.5;
 }
 
 /** Choices sorted by how much of the wanted name they share. */

@@ -1,6 +1,6 @@
 // The Apps view: the list of apps, an open app, and everything by which a workflow gets here.
 import { useCallback, useEffect, useRef, useState } from "react";
-import { userdata } from "../api/client";
+import { onBack, userdata } from "../api/client";
 import { useRoute } from "../routes";
 import { go, onHandoff, takeHandoff } from "../state/handoff";
 import { useInfo } from "../state/info";
@@ -118,6 +118,11 @@ function OpenApp({ id, failed }: { id: string; failed: string | null }) {
   const [app, setApp] = useState<AppFile | null | undefined>(undefined);
   const [trouble, setTrouble] = useState("");
   const looked = useRef(false);
+  const [tries, setTries] = useState(0);
+  useEffect(() => onBack(() => {
+    setTrouble("");
+    setTries((n) => n + 1);
+  }), []);
 
   useEffect(() => {
     if (!info || app) return;
@@ -133,7 +138,7 @@ function OpenApp({ id, failed }: { id: string; failed: string | null }) {
     return () => {
       live = false;
     };
-  }, [id, info, app]);
+  }, [id, info, app, tries]);
 
   if (app && info) return <AppPage id={id} app={app} info={info} onSaved={setApp} />;
   const back = <Button variant="primary" onClick={() => go("#/apps")}>All apps</Button>;
@@ -150,7 +155,7 @@ function OpenApp({ id, failed }: { id: string; failed: string | null }) {
   }
   return (
     <View title={id.startsWith("~") ? "Apps" : id}>
-      {failed ? <EmptyState icon="warning" title="Fresco cannot be reached" action={<Button icon="refresh" onClick={() => void useInfo.getState().load().catch(() => undefined)}>Try again</Button>}>{failed}</EmptyState> : <p role="status">Opening…</p>}
+      {failed ? <EmptyState icon="warning" title="Fresco does not answer" action={<Button icon="refresh" onClick={() => void useInfo.getState().load().catch(() => undefined)}>Try again</Button>}>{failed}</EmptyState> : <p role="status">Opening…</p>}
     </View>
   );
 }

@@ -4,7 +4,7 @@ import { ApiError, queuePrompt } from "../api/client";
 import type { ObjectInfo, UiWorkflow } from "../api/types";
 import { useLive } from "../state/live";
 import type { AppFile } from "./appFile";
-import { applyValues, lacks, missingGroups } from "./apply";
+import { applyValues, lacks, missingGroups, sourcesOf } from "./apply";
 import { fieldsOf, type Values } from "./fields";
 import { drawSeeds, type FormDef, resolve, setSeedMode, type SeedMode } from "./form";
 import { sentenceOf } from "./open";
@@ -41,7 +41,7 @@ export function useApp(id: string, app: AppFile, info: ObjectInfo, onQueued: (jo
     const found = lacks(prompt, info);
     return { ...found, files: found.files.filter((file) => !wasSent(file.wanted)) };
   }, [prompt, info]);
-  const groups = useMemo(() => missingGroups(missing.models, prompt, info), [missing, prompt, info]);
+  const groups = useMemo(() => missingGroups(missing.models, prompt, info, sourcesOf(app.workflow)), [missing, prompt, info, app.workflow]);
 
   const change = (changes: Values) => {
     setWork((old) => ({ ...old, values: { ...old.values, ...changes } }));

@@ -3,6 +3,7 @@ import { useEffect, useState } from "react";
 import { getJson } from "../api/client";
 import { useInfo } from "../state/info";
 import { Button, EmptyState, toast } from "../ui";
+import { AWAY } from "./errors";
 import css from "./NoModel.module.css";
 
 export function NoModel() {
@@ -20,7 +21,7 @@ export function NoModel() {
       await useInfo.getState().reload();
       if (useInfo.getState().models("checkpoints").length === 0) toast("Still no model there.", "info");
     } catch {
-      toast("Fresco does not answer. Is it still running?", "bad");
+      toast(AWAY, "bad");
     } finally {
       setLooking(false);
     }

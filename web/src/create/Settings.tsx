@@ -3,7 +3,7 @@ import { useState } from "react";
 import { choicesOf } from "../api/workflow";
 import { useInfo } from "../state/info";
 import { Combo, Disclosure, Field, IconButton, NumberField, Select, Slider, TextArea, toast } from "../ui";
-import type { Problem } from "./errors";
+import { AWAY, type Problem } from "./errors";
 import { familyOf, presetOf, SIDE_MAX, SIDE_MIN, sizePresets, snap } from "./family";
 import { Loras } from "./Loras";
 import { modelLabel } from "./modelLabel";
@@ -32,7 +32,7 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
       const found = useInfo.getState().models("checkpoints").length;
       toast(found === 1 ? "There is one model." : `There are ${found} models.`, "info");
     } catch {
-      toast("Fresco does not answer. Is it still running?", "bad");
+      toast(AWAY, "bad");
     } finally {
       setLooking(false);
     }

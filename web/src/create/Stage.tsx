@@ -1,8 +1,9 @@
 // The pictures of the press that is looked at: one large, several as a grid, with what can be done next.
 import { memo, useState } from "react";
 import type { FileRef, Job } from "../api/types";
+import { warningsOf } from "../api/warnings";
 import { jobDetails } from "../state/live";
-import { Button, toast } from "../ui";
+import { Button, toast, Warnings } from "../ui";
 import { Actions } from "./Actions";
 import { type Group, isActive } from "./groups";
 import { cancelJobs, picturesOf, useDetails, valuesOf } from "./results";
@@ -33,6 +34,7 @@ export const Stage = memo(function Stage({ group }: { group: Group }) {
         <div className={css.bar}><Button icon="close" onClick={() => cancel(group.jobs)}>Cancel all {active.length}</Button></div>
       )}
       {!many && group.jobs[0] && <SingleActions job={group.jobs[0]} />}
+      <GroupWarnings jobs={group.jobs} />
       {opened && <Viewer group={group} at={opened} onMove={setOpened} onClose={() => setOpened(null)} />}
     </div>
   );
@@ -42,6 +44,13 @@ export const Stage = memo(function Stage({ group }: { group: Group }) {
 async function again(job: Job): Promise<void> {
   const values = valuesOf(await jobDetails(job.id));
   if (values) await useCreate.getState().queue({ ...values, count: 1 });
+}
+
+/** What the jobs of a press warn of; those of one press mostly warn of the same. */
+function GroupWarnings({ jobs }: { jobs: Job[] }) {
+  const last = jobs.filter((j) => j.status === "completed").at(-1);
+  const details = useDetails(last);
+  return <Warnings list={warningsOf(details?.outputs)} />;
 }
 
 function SingleActions({ job }: { job: Job }) {

@@ -6,7 +6,7 @@ import { useLive } from "../state/live";
 import { Button, Icon, Progress } from "../ui";
 import { phaseOf } from "./build";
 import { problemOfRun } from "./errors";
-import { leftWords } from "./estimate";
+import { leftWords, steadied } from "./estimate";
 import { placeInLine } from "./groups";
 import { isSampler, leftOf, useWatched } from "./pace";
 import { ProblemNote } from "./ProblemNote";
@@ -139,8 +139,15 @@ function Running({ job, small, onCancel }: { job: Job; small: boolean; onCancel(
   const drawing = isSampler(kind) && (running?.max ?? 0) > 1;
   const track = watched?.track;
   const done = !drawing && track && track.max > 0;
-  const left = watched ? leftWords(leftOf(watched, Math.max(now, watched.track.lastAt))) : "";
-  const what = drawing ? `Step ${running?.value ?? 0} of ${running?.max ?? 0}` : running?.node ? phaseOf(kind) : "Starting";
+  // What is shown goes on from what was shown; another run of the same job starts afresh.
+  const shown = useRef<{ run: number; left: number | null }>({ run: 0, left: null });
+  if (watched && shown.current.run !== watched.track.startedAt) shown.current = { run: watched.track.startedAt, left: null };
+  if (watched) shown.current.left = steadied(shown.current.left, leftOf(watched, Math.max(now, watched.track.lastAt)));
+  const mostly = track !== undefined && track.max > 0 && track.value * 2 >= track.max;
+  const left = watched ? leftWords(shown.current.left, mostly) : "";
+  // Its end is told a moment before its picture is there.
+  const idle = mostly && track.value >= track.max ? "Finishing" : "Starting";
+  const what = drawing ? `Step ${running?.value ?? 0} of ${running?.max ?? 0}` : running?.node ? phaseOf(kind) : idle;
   return (
     <>
       <div className={css.words}>

@@ -10,7 +10,11 @@ export interface Problem {
   fields: Partial<Record<Field, string>>;
   /** A page that helps. */
   help?: "memory" | "models";
+  /** The server could not be reached; over once it answers again. */
+  away?: boolean;
 }
+
+export const AWAY = "Fresco does not answer. Is it still running?";
 
 const FIELDS: Record<string, Field> = {
   ckpt_name: "model",
@@ -51,7 +55,7 @@ export function problemOf(error: unknown): Problem {
     return { text: "Something went wrong on this page.", details: error instanceof Error ? error.message : String(error), fields: {} };
   }
   const details = [error.details, nodeDetails(error.nodeErrors)].filter(Boolean).join("\n");
-  if (error.status === 0) return { text: "Fresco does not answer. Is it still running?", details: error.details, fields: {} };
+  if (error.status === 0) return { text: AWAY, details: error.details, fields: {}, away: true };
   if (error.status === 401 || error.status === 403) return { text: "Fresco wants its access token before it draws.", details: error.message, fields: {} };
   if (error.status === 413) return { text: "This picture is too large to send. Try a smaller one.", details: error.message, fields: {} };
   if (error.status === 429) return { text: "The queue is full. Wait until some pictures are done, then try again.", details: error.message, fields: {} };

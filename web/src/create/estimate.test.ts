@@ -1,6 +1,6 @@
 // Time left, step by step.
 import { describe, expect, it } from "vitest";
-import { learned, leftWords, newTrack, paceFor, paceKey, timeLeft, tracked } from "./estimate";
+import { learned, leftWords, newTrack, paceFor, paceKey, steadied, timeLeft, tracked } from "./estimate";
 
 /** Steps of 100 ms after 1,000 ms of loading. */
 function run(steps: number) {
@@ -53,7 +53,24 @@ describe("pace", () => {
 });
 
 it("speaks in round words", () => {
-  expect([null, 900, 4200, 23_000, 70_000, 300_000, 7_200_000].map(leftWords)).toEqual([
+  expect([null, 900, 4200, 23_000, 70_000, 300_000, 7_200_000].map((ms) => leftWords(ms, true))).toEqual([
     "", "almost done", "about 4 s left", "about 25 s left", "about a minute left", "about 5 min left", "about 2 h left",
   ]);
+});
+
+it("does not call a short picture almost done from its start on", () => {
+  expect(leftWords(900, false)).toBe("");
+  expect(leftWords(4200, false)).toBe("about 4 s left");
+});
+
+it("does not swing between two estimates", () => {
+  const said = (estimates: (number | null)[]) => {
+    let shown: number | null = null;
+    return estimates.map((e) => leftWords((shown = steadied(shown, e)), true));
+  };
+  // As measured: every late step makes the estimate jump back.
+  expect(said([2100, 1400, 1600, 1450, 2400, 900])).toEqual(["about 2 s left", ...Array<string>(5).fill("almost done")]);
+  expect(said([9400, 9900, 9300, null, 8900])).toEqual(["about 9 s left", "about 9 s left", "about 9 s left", "about 9 s left", "about 9 s left"]);
+  // A second sampler, or a machine that became slow, is told.
+  expect(said([1000, 20_000])).toEqual(["almost done", "about 20 s left"]);
 });

@@ -88,11 +88,24 @@ export function paceFor(known: Record<string, Pace>, model: string, width: numbe
   return { step: pace.step * ratio, before: pace.before, after: pace.after * ratio };
 }
 
-/** "about 12 s left". Rounded, because an estimate that counts every second looks like a promise. */
-export function leftWords(ms: number | null): string {
+/** How much longer an estimate must be than the one shown before it is shown: less is only the measure swinging. */
+const LONGER = 1.3;
+const LONGER_BY = 3000;
+
+/** The estimate to show after `shown` was: it goes down as it comes, and up only when the time left really grew. */
+export function steadied(shown: number | null, estimate: number | null): number | null {
+  if (shown === null || estimate === null) return estimate ?? shown;
+  return estimate > shown * LONGER + LONGER_BY ? estimate : Math.min(shown, estimate);
+}
+
+const SOON = 1500;
+
+/** "about 12 s left". Rounded, because an estimate that counts every second looks like a promise. `begun`: most of it is
+ *  done; a picture that takes no longer than a moment is not "almost done" from its start on. */
+export function leftWords(ms: number | null, begun: boolean): string {
   if (ms === null) return "";
   const s = ms / 1000;
-  if (s < 1.5) return "almost done";
+  if (ms < SOON) return begun ? "almost done" : "";
   if (s < 10) return `about ${Math.round(s)} s left`;
   if (s < 55) return `about ${Math.round(s / 5) * 5} s left`;
   if (s < 90) return "about a minute left";

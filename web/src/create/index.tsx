@@ -6,7 +6,7 @@ import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
 import { EmptyState, Icon, toast } from "../ui";
 import { adopt } from "./adopt";
-import { problemOf, problemOfRun } from "./errors";
+import { AWAY, problemOf, problemOfRun } from "./errors";
 import { followed, groupJobs, isComing } from "./groups";
 import { MaskPainter } from "./MaskPainter";
 import { Milestones } from "./Milestones";
@@ -118,7 +118,7 @@ export default function Create() {
         <h1>What would you like to see?</h1>
         <PromptBox values={values} set={set} onCreate={() => void create()} waiting={waiting} disabled={!info.info} promptRef={prompt} createRef={button} />
         {problem && <ProblemNote problem={problem} onClose={() => report(null)} />}
-        {info.error && !info.info && <ProblemNote problem={{ text: "Fresco does not answer. Is it still running?", details: info.error, fields: {} }} onRetry={() => void info.reload().catch(() => undefined)} />}
+        {info.error && !info.info && <ProblemNote problem={{ text: AWAY, details: info.error, fields: {} }} onRetry={() => void info.reload().catch(() => undefined)} />}
       </div>
       <section ref={stage} className={css.stage} aria-label="Pictures">
         {group ? <Stage key={group.id} group={group} /> : loaded && (

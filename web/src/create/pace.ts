@@ -55,6 +55,12 @@ function follow() {
   const { running } = useLive.getState();
   const { job } = useWatched.getState();
   if (!running) return;
+  if (job?.id === running.id && job.track.startedAt !== running.startedAt) {
+    // The start was only guessed before, or the job was started again: what was measured of that run says nothing of this one.
+    const again = running.value < job.track.value || running.startedAt > job.track.lastAt;
+    useWatched.setState({ job: { ...job, track: again ? newTrack(running.startedAt) : { ...job.track, startedAt: running.startedAt } } });
+    return;
+  }
   if (job?.id !== running.id) {
     useWatched.setState({ job: { id: running.id, prompt: null, track: newTrack(running.startedAt), steps: 0, kind: null } });
     void jobDetails(running.id).then((details) => learnKind(running.id, details.workflow.prompt), () => undefined);

@@ -1,7 +1,7 @@
 // The state of the Create page: the form, what is looked at, and queueing. Kept outside the components, so that leaving the
 // page and coming back changes nothing.
 import { create } from "zustand";
-import { queuePrompt } from "../api/client";
+import { onBack, queuePrompt } from "../api/client";
 import { freshId } from "../api/identity";
 import type { UiWorkflow } from "../api/types";
 import { uiFromApi } from "../graph/fromApi";
@@ -86,6 +86,11 @@ export const useCreate = create<CreateState>()((set, get) => ({
     }
   },
 }));
+
+// What was said while the server was away is over when it is back.
+onBack(() => {
+  if (useCreate.getState().problem?.away) useCreate.setState({ problem: null });
+});
 
 /** An id in the form the other editor expects of a workflow. */
 export function workflowId(hex = freshId()): string {

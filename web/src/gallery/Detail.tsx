@@ -2,9 +2,10 @@
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { ApiError } from "../api/client";
 import type { JobDetails } from "../api/types";
+import { warningsOf } from "../api/warnings";
 import { go } from "../state/handoff";
 import { jobDetails, useLive } from "../state/live";
-import { Button, EmptyState, IconButton, Menu, type MenuItem, toast } from "../ui";
+import { Button, EmptyState, IconButton, Menu, type MenuItem, toast, Warnings } from "../ui";
 import { DeleteDialog } from "./DeleteDialog";
 import { downloadOne } from "./download";
 import { Failure } from "./Failure";
@@ -174,6 +175,7 @@ export function Detail({ id }: { id: string }) {
                 ))}
               </div>
             )}
+            <Warnings list={warningsOf(details.outputs)} />
             <Texts summary={summary} />
             {details.status === "failed" && <Failure details={details} />}
             {details.status === "cancelled" && <p className={css.note}>This was cancelled before it was finished.</p>}

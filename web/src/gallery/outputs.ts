@@ -50,7 +50,7 @@ export function readOutputs(outputs: unknown): Outputs {
     if (!isRecord(ui)) continue;
     const animated = Array.isArray(ui.animated) ? ui.animated.some(Boolean) : ui.animated === true;
     for (const [key, list] of Object.entries(ui)) {
-      if (key === "animated" || !Array.isArray(list)) continue;
+      if (key === "animated" || key === "warnings" || !Array.isArray(list)) continue;
       for (const item of list) {
         const file = fileRef(item);
         if (file) {

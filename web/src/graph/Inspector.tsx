@@ -1,13 +1,15 @@
 // The values of the selected node with large controls: a panel beside the canvas, a sheet on phones.
 import { useMemo } from "react";
 import { useInfo } from "../state/info";
-import { Button, IconButton } from "../ui";
+import { Button, IconButton, toast, Warnings } from "../ui";
 import type { ObjectInfo } from "../api/types";
+import { warningsIn } from "../api/warnings";
 import { bypassSelected, foldSelected, join, muteSelected, removeSelected } from "./actions";
 import { typeName } from "./compat";
 import { refusal, type OutEnd } from "./connect";
 import { disconnect } from "./edits";
 import { definition, findNode, graphAt, INPUT_NODE, linkIndex, same, type Doc, type GNode, type NodeId, type Scope } from "./format";
+import { lookAgain } from "./lacks";
 import { openPicker } from "./Picker";
 import { inputsOf, outputsOf, type InView } from "./slots";
 import { rowsOf, sortOf, titleOf } from "./rows";
@@ -71,6 +73,8 @@ export function Inspector() {
   const doc = useGraph((s) => s.history.present);
   const path = useGraph((s) => s.path);
   const errors = useGraph((s) => s.errors);
+  const lacks = useGraph((s) => s.lacks);
+  const results = useGraph((s) => s.results);
   const info = useInfo((s) => s.info);
   const scope = scopeOf(path);
   const id = selected.length === 1 ? selected[0] : undefined;
@@ -86,7 +90,8 @@ export function Inspector() {
     );
   }
   const flat = flatId(path, node.id);
-  const problem = errors[flat];
+  const problem = errors[flat] ?? lacks[flat];
+  const warnings = warningsIn(results[flat]);
   const spec = classSpec(info, node.type);
   return (
     <aside className={css.panel} aria-label={`Values of ${title}`}>
@@ -96,7 +101,24 @@ export function Inspector() {
       </div>
       <p className={css.kind}>{sortOf(doc, node, info) === "instance" ? "Sub-graph" : node.type} · node {node.id}</p>
       {spec?.description && <p className={css.about}>{spec.description}</p>}
-      {problem && <p className={css.problem} role="alert">{problem.message}</p>}
+      {problem && (
+        <div className={css.problem} role="alert">
+          <p>{problem.message}</p>
+          {(problem.link ?? problem.instead ?? lacks[flat]) && (
+            <div className={css.ways}>
+              {Object.entries(problem.instead ?? {}).map(([input, value]) => (
+                <Button key={input} size="s" icon="check" onClick={() => {
+                  const row = rows.find((r) => r.key === input);
+                  if (row) useGraph.getState().edit((d) => row.set(d, value));
+                }}>Use {value}</Button>
+              ))}
+              {problem.link && <a href={problem.link} target="_blank" rel="noopener noreferrer">Download it</a>}
+              <Button size="s" icon="refresh" onClick={() => void lookAgain().catch((e: unknown) => toast(String(e), "bad"))}>Look again</Button>
+            </div>
+          )}
+        </div>
+      )}
+      <Warnings list={warnings.map((text) => ({ node: flat, text }))} />
       <div className={css.rows}>
         {rows.map((row) => <WidgetInput key={row.key} row={row} node={flat} large error={problem?.inputs[row.key]} />)}
         {rows.length === 0 && <p className={css.kind}>This node has no values to set.</p>}

@@ -2,6 +2,7 @@
 import { Handle, NodeResizeControl, Position, useStore, useUpdateNodeInternals, type NodeProps } from "@xyflow/react";
 import { memo, useEffect, useMemo, useRef, useState } from "react";
 import { viewUrl } from "../api/client";
+import { warningsIn } from "../api/warnings";
 import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
 import { Icon } from "../ui";
@@ -16,7 +17,8 @@ import { rowsOf, sortOf } from "./rows";
 import { classSpec } from "./schema";
 import type { InView, OutView } from "./slots";
 import { inputsOf, outputsOf } from "./slots";
-import { flatId, useGraph } from "./store";
+import { NoteText } from "./NoteText";
+import { flatId, type Problem, useGraph } from "./store";
 import { uploads, uploadTo, WidgetInput } from "./WidgetInput";
 import css from "./NodeCard.module.css";
 
@@ -90,7 +92,19 @@ function useProgress(flat: string): { value: number; max: number } | null {
 }
 
 function useProblem(flat: string) {
-  return useGraph((s) => s.errors[flat] ?? Object.entries(s.errors).find(([id]) => id.startsWith(`${flat}:`))?.[1]);
+  const within = (all: Record<string, Problem>) => all[flat] ?? Object.entries(all).find(([id]) => id.startsWith(`${flat}:`))?.[1];
+  return useGraph((s) => within(s.errors) ?? within(s.lacks));
+}
+
+/** What is wrong with a node, in one line under it: the node keeps its size, whatever there is to say. The line opens to its
+ *  whole length over its neighbours while it is looked at. */
+function Notice({ kind, text, link }: { kind: "bad" | "warn"; text: string; link?: string | undefined }) {
+  return (
+    <div className={`${css.notice} ${kind === "warn" ? css.noticeWarn : ""} nodrag nopan nowheel`} role={kind === "bad" ? "alert" : "status"} tabIndex={0} title={text}>
+      {text}
+      {link && <> <a href={link} target="_blank" rel="noopener noreferrer">Download</a></>}
+    </div>
+  );
 }
 
 /** A picture that says so where its file is gone. */
@@ -129,6 +143,7 @@ export const NodeCard = memo(function NodeCard({ id, data, selected }: NodeProps
   const low = useStore(far);
   const problem = useProblem(flat);
   const progress = useProgress(flat);
+  const warnings = useGraph((s) => warningsIn(s.results[flat]).join("\n"));
   const [renaming, setRenaming] = useState(false);
   const update = useUpdateNodeInternals();
 
@@ -241,15 +256,16 @@ export const NodeCard = memo(function NodeCard({ id, data, selected }: NodeProps
             return (
               <div key={row.key} className={`${css.row} ${row.spec.kind === "multiline" ? css.tall : ""}`}>
                 {view && <Socket view={view} side="in" node={title} />}
-                {low ? <div className={`${css.plain} ${row.control !== null ? css.double : ""}`} /> : <WidgetInput row={row} node={flat} error={problem?.inputs[row.key]} />}
+                {sort === "note" ? <NoteText row={row} node={flat} title={title} /> : low ? <div className={`${css.plain} ${row.control !== null ? css.double : ""}`} /> : <WidgetInput row={row} node={flat} error={problem?.inputs[row.key]} />}
               </div>
             );
           })}
-          {sort === "missing" && <p className={css.note}>This server has no node “{node.type}”. It is kept as it is.</p>}
-          {problem && <p className={`${css.error} nodrag`} role="alert">{problem.message}</p>}
           <Pictures flat={flat} chosen={chosen} />
         </div>
       )}
+      {(problem ?? sort === "missing") ? (
+        <Notice kind="bad" text={problem?.message ?? `Fresco has no node “${node.type}”. It is kept as it is.`} link={problem?.link} />
+      ) : warnings && <Notice kind="warn" text={warnings} />}
       {selected && !collapsed && (
         <NodeResizeControl minWidth={120} minHeight={TITLE + 20} className={css.resize} onResizeEnd={(_, p) => edit((d) => resizeNode(d, scope, node.id, [p.x, p.y + TITLE], [p.width, p.height - TITLE]))} />
       )}

@@ -42,7 +42,7 @@ function Crumbs() {
 }
 
 export function Toolbar({ tools }: { tools: Tools }) {
-  const past = useGraph((s) => s.history.past.length > 0);
+  const past = useGraph((s) => s.history.past.length > 0 || s.previous !== null);
   const future = useGraph((s) => s.history.future.length > 0);
   const problems = useGraph((s) => Object.keys(s.errors).length);
   const path = useGraph((s) => s.path);

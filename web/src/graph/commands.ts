@@ -1,6 +1,7 @@
 // Every action of the editor with its name and keys: the menus, the command list and the keyboard all read this.
 import type { UiWorkflow } from "../api/types";
 import type { IconName } from "../ui";
+import { lookAgain } from "./lacks";
 import { toast } from "../ui";
 import {
   align, arrange, bypassSelected, colourSelected, copySelected, duplicateSelected, enterSelected, foldSelected, gatherSelected, groupSelected, muteSelected, pasteText, removeSelected, selectAll, showProblem, unpackSelected,
@@ -92,7 +93,7 @@ export const COMMANDS: Command[] = [
     go("#/apps");
   } },
 
-  { id: "undo", label: "Undo", keys: "Ctrl+Z", icon: "undo", where: "edit", enabled: () => useGraph.getState().history.past.length > 0, run: () => useGraph.getState().undo() },
+  { id: "undo", label: "Undo", keys: "Ctrl+Z", icon: "undo", where: "edit", enabled: canUndo, run: () => useGraph.getState().undo() },
   { id: "redo", label: "Redo", keys: "Ctrl+Y", icon: "redo", where: "edit", enabled: () => useGraph.getState().history.future.length > 0, run: () => useGraph.getState().redo() },
   { id: "redo2", label: "Redo", keys: "Ctrl+Shift+Z", where: "edit", run: () => useGraph.getState().redo() },
   { id: "add", label: "Add a node…", keys: "Tab", icon: "plus", where: "edit", run: (t) => t.search() },
@@ -129,9 +130,16 @@ export const COMMANDS: Command[] = [
     arrange();
     requestAnimationFrame(() => t.fit());
   } },
+  { id: "look", label: "Look for new models", keys: "R", icon: "refresh", where: "view", run: () => lookAgain().catch((e: unknown) => void failed(e)) },
   { id: "leave", label: "Leave the sub-graph", keys: "Escape", icon: "up", where: "view", enabled: () => useGraph.getState().path.length > 0, run: () => useGraph.getState().leave(useGraph.getState().path.length - 1) },
   { id: "commands", label: "All commands…", keys: "Ctrl+K", icon: "keyboard", where: "view", run: () => useGraph.setState({ sheet: "commands" }) },
 ];
+
+/** Past the first change, undoing leads back to the document that was open before. */
+function canUndo(): boolean {
+  const { history, previous } = useGraph.getState();
+  return history.past.length > 0 || previous !== null;
+}
 
 export const command = (id: string): Command => COMMANDS.find((c) => c.id === id) as Command;
 

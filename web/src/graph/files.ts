@@ -1,5 +1,5 @@
 // Documents in files: the user's workflows (where ComfyUI keeps them too), dropped files, downloads.
-import { inspectWorkflow, userdata } from "../api/client";
+import { ApiError, inspectWorkflow, userdata } from "../api/client";
 import type { ApiPrompt, ObjectInfo } from "../api/types";
 import { familyOf } from "../create/family";
 import { useInfo } from "../state/info";
@@ -7,23 +7,20 @@ import { toast } from "../ui";
 import type { Doc } from "./format";
 import { asDoc, emptyDoc } from "./format";
 import { uiFromApi } from "./fromApi";
+import { lookForLacks } from "./lacks";
+import { rememberJobs } from "./run";
 import { isDirty, theDoc, useGraph } from "./store";
 
 const FOLDER = "workflows";
 
-/** Opens a document; one with unsaved changes can be brought back. */
+/** Opens a document. The one that was open can be brought back, by the message's button or by undoing. */
 export function openDoc(doc: Doc, name: string | null, saved: boolean): void {
-  const before = useGraph.getState();
-  const lost = before.opened > 0 && isDirty(before) && before.history.past.length > 0;
-  before.open(doc, name, saved);
-  if (lost) {
-    toast("Another workflow was opened.", "info", {
-      action: {
-        label: "Go back",
-        onSelect: () => useGraph.setState((s) => ({ history: before.history, path: before.path, name: before.name, saved: before.saved, opened: s.opened + 1, selected: [], selectedLinks: [], errors: {}, results: {} })),
-      },
-    });
-  }
+  const { opened, history, open } = useGraph.getState();
+  const lost = opened > 0 && history.present.nodes.length > 0 && isDirty(useGraph.getState());
+  open(doc, name, saved);
+  rememberJobs([]);
+  if (lost) toast("Another workflow was opened. Undo leads back to yours.", "info", { action: { label: "Go back", onSelect: () => useGraph.getState().goBack() } });
+  void lookForLacks();
 }
 
 export async function listFiles(): Promise<string[]> {
@@ -67,7 +64,7 @@ export async function importFile(file: File): Promise<void> {
     try {
       raw = JSON.parse(await file.text());
     } catch {
-      toast("That file is no readable JSON.", "bad");
+      toast(`${file.name} is no readable JSON.`, "bad");
       return;
     }
     const doc = asDoc(raw) ?? asDoc((raw as { workflow?: unknown } | null)?.workflow);
@@ -80,12 +77,13 @@ export async function importFile(file: File): Promise<void> {
   try {
     const inspection = await inspectWorkflow(file);
     const info = await useInfo.getState().load();
+    if (!asDoc(inspection.workflow) && Object.keys(inspection.prompt).length === 0) throw new Error("That file holds no workflow.");
     const doc = asDoc(inspection.workflow) ?? (uiFromApi(inspection.prompt, info) as unknown as Doc);
     openDoc(doc, null, false);
     for (const w of inspection.warnings.slice(0, 2)) toast(w, "warn");
     toast(`Opened ${name}.`, "good", { duration: 2500 });
   } catch (e) {
-    toast(e instanceof Error ? e.message : "That file holds no workflow.", "bad");
+    toast(e instanceof ApiError && e.type === "invalid_workflow" ? `${file.name} holds no workflow: ${e.details || e.message}.` : e instanceof Error ? e.message : String(e), "bad");
   }
 }
 

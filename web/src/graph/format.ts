@@ -231,5 +231,13 @@ export function asDoc(raw: unknown): Doc | null {
   if (!raw || typeof raw !== "object" || Array.isArray(raw)) return null;
   const r = raw as Record<string, unknown>;
   if (!Array.isArray(r.nodes)) return null;
-  return (Array.isArray(r.links) ? r : { ...r, links: [] }) as unknown as Doc;
+  const nodes = r.nodes.filter(isNode);
+  // A list without a single node of an editor is a list of something else.
+  if (nodes.length === 0 && r.nodes.length > 0) return null;
+  return { ...r, nodes: nodes.length === r.nodes.length ? r.nodes : nodes, links: Array.isArray(r.links) ? r.links : [] } as unknown as Doc;
+}
+
+function isNode(raw: unknown): boolean {
+  const node = (raw ?? {}) as Record<string, unknown>;
+  return typeof node === "object" && (typeof node.id === "number" || typeof node.id === "string") && typeof node.type === "string" && node.type !== "";
 }

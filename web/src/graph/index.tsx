@@ -1,7 +1,7 @@
 // The graph editor: the whole workflow with every node, for those who want to change it.
 import { ReactFlowProvider, useReactFlow } from "@xyflow/react";
 import { useEffect, useMemo, useRef } from "react";
-import { sendJson } from "../api/client";
+import { onBack, sendJson } from "../api/client";
 import { onHandoff, takeHandoff } from "../state/handoff";
 import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
@@ -14,6 +14,7 @@ import { defaultDoc, importFile, openDoc } from "./files";
 import { asDoc, type Doc } from "./format";
 import { uiFromApi } from "./fromApi";
 import { Inspector } from "./Inspector";
+import { lookForLacks } from "./lacks";
 import { Picker } from "./Picker";
 import { startRunEvents } from "./run";
 import { SearchBox } from "./SearchBox";
@@ -41,16 +42,26 @@ function useFirstDocument(): void {
     let gone = false;
     const begin = async () => {
       const draft = useGraph.getState().opened === 0 ? readDraft() : null;
-      if (draft) useGraph.getState().open(draft.doc, draft.name, !draft.dirty && draft.name !== null);
+      if (draft) {
+        useGraph.getState().open(draft.doc, draft.name, !draft.dirty && draft.name !== null);
+        useGraph.setState({ results: draft.results ?? {} });
+        void lookForLacks();
+      }
       const info = await useInfo.getState().load();
       if (gone || (await takeOver())) return;
       if (useGraph.getState().opened === 0) useGraph.getState().open(defaultDoc(info), null, false);
     };
-    begin().catch((e: unknown) => toast(e instanceof Error ? e.message : String(e), "bad"));
-    const stop = onHandoff(() => void takeOver());
+    const start = () => void begin().catch((e: unknown) => toast(e instanceof Error ? e.message : String(e), "bad"));
+    start();
+    const stops = [
+      onHandoff(() => void takeOver()),
+      onBack(() => {
+        if (useGraph.getState().opened === 0) start();
+      }),
+    ];
     return () => {
       gone = true;
-      stop();
+      stops.forEach((stop) => stop());
     };
   }, []);
 }
@@ -96,7 +107,7 @@ function Editor() {
       const pane = !(e.target instanceof Element) || e.target.matches("body, main, .react-flow, .react-flow__pane");
       const onCanvas = pane || (e.target instanceof Element && e.target.closest(".react-flow") !== null);
       // Keys with a meaning elsewhere on the page only count on the canvas.
-      if (["Tab", "Delete", "Escape", "F", "I", "."].includes(keys) && !onCanvas) return;
+      if (["Tab", "Delete", "Escape", "F", "I", "R", "."].includes(keys) && !onCanvas) return;
       // Tab walks from node to node once one has the focus.
       if (e.key === "Tab" && !pane) return;
       e.preventDefault();

@@ -1,27 +1,39 @@
 // Queues the document and keeps what the server answers about its nodes.
 import { ApiError, inspectWorkflow, queuePrompt } from "../api/client";
-import type { Inspection, NodeError, UiWorkflow } from "../api/types";
-import { onEvent } from "../state/live";
+import type { Inspection, NodeError, NodeErrorReason, NodeOutput, UiWorkflow } from "../api/types";
+import { jobDetails, onEvent } from "../state/live";
 import { useInfo } from "../state/info";
 import { settleFields, toast } from "../ui";
 import { advance } from "./controls";
 import type { Doc } from "./format";
+import { lacksOf } from "./lacks";
 import type { Problem } from "./store";
 import { theDoc, useGraph } from "./store";
 
-/** Problems by node, from the answer to a refused prompt. */
-export function problemsOf(errors: Record<string, NodeError>): Record<string, Problem> {
+/** What is wrong with an input, as a sentence; `lack` is what is known to be missing there. */
+function reasonText(e: NodeErrorReason, lack: string | undefined): string {
+  if (e.type === "value_not_in_list") {
+    if (lack) return lack;
+    const { input_name, received_value } = e.extra_info ?? {};
+    // The server's own words list every choice there is.
+    return `“${String(received_value ?? "")}” is not one of the choices of ${String(input_name ?? "this input")}. Choose another one.`;
+  }
+  return e.details && e.details !== e.message ? `${e.message}: ${e.details}` : e.message;
+}
+
+/** Problems by node, from the answer to a refused prompt; `lacking` is what the workflow needs and is not here. */
+export function problemsOf(errors: Record<string, NodeError>, lacking: Record<string, Problem> = {}): Record<string, Problem> {
   const out: Record<string, Problem> = {};
   for (const [id, error] of Object.entries(errors)) {
     const inputs: Record<string, string> = {};
     const lines: string[] = [];
     for (const e of error.errors) {
-      const text = e.details && e.details !== e.message ? `${e.message}: ${e.details}` : e.message;
       const name = e.extra_info?.input_name;
+      const text = reasonText(e, typeof name === "string" ? lacking[id]?.inputs[name] : undefined);
       if (typeof name === "string") inputs[name] = text;
       lines.push(text);
     }
-    out[id] = { message: lines.join("\n") || "This node cannot run.", inputs };
+    out[id] = { message: lines.join("\n") || "This node cannot run.", inputs, link: lacking[id]?.link, instead: lacking[id]?.instead };
   }
   return out;
 }
@@ -38,19 +50,21 @@ export async function queueDoc(count: number, front = false): Promise<void> {
   for (let i = 0; i < count; i++) {
     const doc = theDoc();
     const info = useInfo.getState().info;
+    let lacking: Record<string, Problem> = {};
     try {
       const inspection = await inspectWorkflow(doc);
       const missing = missingText(inspection);
       if (missing) toast(missing, "warn");
+      lacking = lacksOf(inspection.missing);
       const { prompt_id, nodeErrors } = await queuePrompt(inspection.prompt, { workflow: doc as unknown as UiWorkflow, front });
-      if (nodeErrors && i === 0) leftOut(nodeErrors);
+      if (nodeErrors && i === 0) leftOut(nodeErrors, lacking);
       useGraph.setState((s) => ({ jobs: [...s.jobs.slice(-99), prompt_id] }));
       rememberJobs(useGraph.getState().jobs);
       for (const told of early.get(prompt_id) ?? []) hear(told.type, told.data);
       early.clear();
       if (info) useGraph.getState().edit((d) => advance(d, info, Math.random), "after-run");
     } catch (e) {
-      fail(e);
+      fail(e, lacking);
       return;
     }
   }
@@ -58,15 +72,15 @@ export async function queueDoc(count: number, front = false): Promise<void> {
 }
 
 /** The rest runs; what does not is marked. */
-function leftOut(nodeErrors: Record<string, NodeError>): void {
-  const errors = problemsOf(nodeErrors);
+function leftOut(nodeErrors: Record<string, NodeError>, lacking: Record<string, Problem>): void {
+  const errors = problemsOf(nodeErrors, lacking);
   useGraph.setState({ errors });
   toast("A part of this workflow cannot run and is left out: marked in red.", "warn");
 }
 
-function fail(e: unknown): void {
+function fail(e: unknown, lacking: Record<string, Problem>): void {
   if (e instanceof ApiError) {
-    const errors = e.nodeErrors ? problemsOf(e.nodeErrors) : {};
+    const errors = e.nodeErrors ? problemsOf(e.nodeErrors, lacking) : {};
     useGraph.setState({ errors });
     const count = Object.keys(errors).length;
     const where = count > 0 ? ` ${count === 1 ? "One node needs" : `${count} nodes need`} a look: marked in red.` : e.details ? ` ${e.details}` : "";
@@ -84,7 +98,8 @@ export async function promptOf(doc: Doc): Promise<Inspection> {
 
 const JOBS = "fresco.graph.jobs";
 
-function rememberJobs(jobs: string[]): void {
+/** Which runs belong to the open document. */
+export function rememberJobs(jobs: string[]): void {
   try {
     sessionStorage.setItem(JOBS, JSON.stringify(jobs.slice(-50)));
   } catch {
@@ -133,9 +148,26 @@ function hear(type: string, data: Told): void {
   }
 }
 
+/** Brings in what runs of this page left while nobody listened: over a reload, or while another view was open. */
+async function catchUp(): Promise<void> {
+  const { jobs, opened } = useGraph.getState();
+  const missed: Record<string, NodeOutput> = {};
+  for (const id of jobs.slice(-CAUGHT_UP)) {
+    const details = await jobDetails(id).catch(() => null);
+    for (const [node, output] of Object.entries(details?.outputs ?? {})) missed[node] = output;
+  }
+  if (Object.keys(missed).length === 0 || useGraph.getState().opened !== opened) return;
+  // What came meanwhile is newer.
+  useGraph.setState((s) => ({ results: { ...missed, ...s.results } }));
+}
+
+/** So many of the last runs are asked for what they left. */
+const CAUGHT_UP = 3;
+
 /** Listens for results and errors of the prompts queued here. */
 export function startRunEvents(): () => void {
   useGraph.setState((s) => ({ jobs: s.jobs.length > 0 ? s.jobs : rememberedJobs() }));
+  void catchUp();
   const stops = ["executed", "execution_error"].map((type) => onEvent(type, (data: Told) => hear(type, data)));
   return () => stops.forEach((stop) => stop());
 }

@@ -16,6 +16,10 @@ export interface Step {
 export interface Problem {
   message: string;
   inputs: Record<string, string>;
+  /** Where what is missing can be had. */
+  link?: string;
+  /** Values that plausibly take the place of what is missing, by input. */
+  instead?: Record<string, string>;
 }
 
 export interface SearchRequest {
@@ -31,6 +35,9 @@ export interface MenuRequest {
   flow: { x: number; y: number };
 }
 
+/** All that belongs to an open document. */
+export type Opened = Pick<GraphState, "history" | "path" | "name" | "saved" | "suggested" | "results" | "jobs">;
+
 export type Sheet = "files" | "saveAs" | "commands" | "rename" | null;
 
 interface GraphState {
@@ -40,9 +47,11 @@ interface GraphState {
   saved: Doc | null; // the document as it lies in that file
   suggested: string | null; // what to call it where it was never saved
   opened: number; // counts documents opened, so that the canvas fits each once
+  previous: Opened | null; // the document that was open before; undoing past the first change leads back to it
   selected: string[]; // ids of nodes as text, groups as "g0"
   selectedLinks: string[];
   errors: Record<string, Problem>;
+  lacks: Record<string, Problem>; // what nodes need that is not here, told before anything is run
   results: Record<string, NodeOutput>;
   jobs: string[]; // prompts queued from this editor
   dragging: { side: "out" | "in"; type: string } | null;
@@ -54,6 +63,7 @@ interface GraphState {
   undo(): void;
   redo(): void;
   open(doc: Doc, name: string | null, saved: boolean): void;
+  goBack(): void;
   markSaved(doc: Doc, name: string): void;
   enter(step: Step): void;
   leave(depth: number): void;
@@ -66,6 +76,7 @@ interface Draft {
   doc: Doc;
   name: string | null;
   dirty: boolean;
+  results?: Record<string, NodeOutput>;
 }
 
 export function readDraft(): Draft | null {
@@ -134,7 +145,15 @@ export const useGraph = create<GraphState>()((set, get) => {
     const { errors, history } = get();
     const kept = Object.entries(errors).filter(([id]) => sameNode(nodeAt(before, id), nodeAt(history.present, id)));
     if (kept.length < Object.keys(errors).length) set({ errors: Object.fromEntries(kept) });
+    const lacks = Object.entries(get().lacks).filter(([id]) => sameNode(nodeAt(before, id), nodeAt(history.present, id)));
+    if (lacks.length < Object.keys(get().lacks).length) set({ lacks: Object.fromEntries(lacks) });
   };
+  /** The open document, or nothing where none is worth going back to. */
+  const now = (): Opened | null => {
+    const { opened, history, path, name, saved, suggested, results, jobs } = get();
+    return opened > 0 && history.present.nodes.length > 0 ? { history, path, name, saved, suggested, results, jobs } : null;
+  };
+  const none = { selected: [], selectedLinks: [], errors: {}, lacks: {}, search: null, menu: null };
   return {
     history: started(emptyDoc()),
     path: [],
@@ -142,9 +161,11 @@ export const useGraph = create<GraphState>()((set, get) => {
     saved: null,
     suggested: null,
     opened: 0,
+    previous: null,
     selected: [],
     selectedLinks: [],
     errors: {},
+    lacks: {},
     results: {},
     jobs: [],
     dragging: null,
@@ -158,6 +179,10 @@ export const useGraph = create<GraphState>()((set, get) => {
       if (tag !== "after-run") settle(before);
     },
     undo: () => {
+      if (get().history.past.length === 0) {
+        get().goBack();
+        return;
+      }
       const before = get().history.present;
       go(undone(get().history));
       settle(before);
@@ -168,20 +193,12 @@ export const useGraph = create<GraphState>()((set, get) => {
       settle(before);
     },
     open: (doc, name, saved) =>
-      set((s) => ({
-        history: started(doc),
-        path: [],
-        name,
-        saved: saved ? doc : null,
-        suggested: null,
-        opened: s.opened + 1,
-        selected: [],
-        selectedLinks: [],
-        errors: {},
-        results: {},
-        search: null,
-        menu: null,
-      })),
+      set((s) => ({ ...none, history: started(doc), path: [], name, saved: saved ? doc : null, suggested: null, results: {}, jobs: [], opened: s.opened + 1, previous: now() ?? s.previous })),
+    goBack: () => {
+      const { previous } = get();
+      // The way there is kept as the way back.
+      if (previous) set((s) => ({ ...none, ...previous, opened: s.opened + 1, previous: now() }));
+    },
     markSaved: (doc, name) => set({ saved: doc, name }),
     enter: (step) => set((s) => ({ path: [...s.path, step], selected: [], selectedLinks: [], search: null, menu: null })),
     leave: (depth) => set((s) => ({ path: s.path.slice(0, depth), selected: [], selectedLinks: [], search: null, menu: null })),
@@ -204,10 +221,10 @@ let timer: ReturnType<typeof setTimeout> | undefined;
 export function startDrafts(): () => void {
   const save = () => {
     const s = useGraph.getState();
-    if (s.opened > 0) writeDraft({ doc: s.history.present, name: s.name, dirty: isDirty(s) });
+    if (s.opened > 0) writeDraft({ doc: s.history.present, name: s.name, dirty: isDirty(s), results: s.results });
   };
   const stop = useGraph.subscribe((now, before) => {
-    if (now.history.present === before.history.present && now.saved === before.saved && now.name === before.name) return;
+    if (now.history.present === before.history.present && now.saved === before.saved && now.name === before.name && now.results === before.results) return;
     clearTimeout(timer);
     timer = setTimeout(save, 400);
   });

@@ -1,6 +1,6 @@
 // What the server can do: its node classes and the names of its models.
 import { create } from "zustand";
-import { getJson } from "../api/client";
+import { getJson, onBack } from "../api/client";
 import { choicesOf } from "../api/workflow";
 import type { ObjectInfo } from "../api/types";
 
@@ -78,4 +78,9 @@ export const useInfo = create<InfoState>()((set, get) => {
       return folders[folder] ?? [];
     },
   };
+});
+
+// Asked again as soon as the server answers, whatever view is open.
+onBack(() => {
+  if (useInfo.getState().error) void useInfo.getState().load().catch(() => undefined);
 });

@@ -203,7 +203,8 @@ export function startLive(): () => void {
   const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("fresco-tabs");
   const own = openSocket({
     open() {
-      useLive.setState({ connected: true });
+      // Whatever ran before the break may have been started again since; its events say how far it is now.
+      useLive.setState({ connected: true, running: null });
       void useLive.getState().refresh().catch(() => undefined);
       tell("connected", null);
     },

@@ -14,8 +14,10 @@ export interface Running {
   /** Progress of that node. */
   value: number;
   max: number;
-  /** Milliseconds since 1970. */
+  /** Milliseconds since 1970; when this page learned of it, until the server tells. */
   startedAt: number;
+  /** The start the server told. Another one is another run of the same job, which begins anew. */
+  begun?: number;
   perNode: Record<string, NodeState>;
 }
 
@@ -42,8 +44,12 @@ export function reduceEvent(running: Running | null, type: string, raw: unknown,
   // A late event of a job that has ended must not bring it back to life.
   const base = () => (mine ? running : startRunning(id, now));
   switch (type) {
-    case "execution_start":
-      return mine ? { ...running, startedAt: data.timestamp ?? running.startedAt } : startRunning(id, data.timestamp ?? now);
+    case "execution_start": {
+      const start = { startedAt: data.timestamp ?? now, begun: data.timestamp };
+      // Told late, of a run whose progress is known already, or anew, of a job that was started again.
+      if (mine && (running.begun === undefined || running.begun === data.timestamp)) return { ...running, ...start, startedAt: data.timestamp ?? running.startedAt };
+      return { ...startRunning(id, now), ...start };
+    }
     case "execution_cached": {
       const perNode = { ...base().perNode };
       for (const node of Array.isArray(data.nodes) ? data.nodes : []) perNode[String(node)] = { value: 1, max: 1, state: "finished" };

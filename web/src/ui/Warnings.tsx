@@ -1,0 +1,13 @@
+// What a run warns of, beside its results.
+import type { Warning } from "../api/warnings";
+import { Icon } from "./Icon";
+import css from "./Warnings.module.css";
+
+export function Warnings({ list }: { list: Warning[] }) {
+  if (list.length === 0) return null;
+  return (
+    <ul className={css.list} role="status" aria-label="Warnings">
+      {list.map((w) => <li key={w.text}><Icon name="warning" size={18} /><span>{w.text}</span></li>)}
+    </ul>
+  );
+}
