@@ -96,9 +96,10 @@ export async function openHouse() {
       child = spawn(FRESCO_BIN, ["--port", String(port), "--base-directory", base], { cwd: root, stdio: ["ignore", "ignore", "pipe"] });
       await ready(child);
     },
-    async stop() {
+    /** Ends the program; with SIGKILL it has no say in it. */
+    async stop(signal = "SIGTERM") {
       const ended = new Promise((done) => child.once("exit", done));
-      child.kill("SIGTERM");
+      child.kill(signal);
       await ended;
       child = null;
     },

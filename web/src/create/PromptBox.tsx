@@ -1,6 +1,7 @@
 // The words, the one big button, and how many pictures.
-import { type Ref, useRef, useState } from "react";
+import { type Ref, useEffect, useRef, useState } from "react";
 import { Button, IconButton, settleFields, TextArea } from "../ui";
+import { EXAMPLES, isStarter, PLACEHOLDER, starterHint } from "./starter";
 import { COUNT_MAX, type CreateValues } from "./values";
 import css from "./PromptBox.module.css";
 
@@ -14,8 +15,6 @@ export interface PromptBoxProps {
   promptRef: Ref<HTMLTextAreaElement>;
   createRef: Ref<HTMLButtonElement>;
 }
-
-const EXAMPLES = ["a red apple", "a sleepy cat", "a rocket over the moon", "a blue butterfly", "a wooden house with a blue door", "two green bottles"];
 
 export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef, createRef }: PromptBoxProps) {
   const [empty, setEmpty] = useState(false);
@@ -31,7 +30,7 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
     <div ref={box} className={css.box}>
       <div className={css.paper}>
         <TextArea ref={promptRef} aria-label="Prompt" aria-invalid={empty || undefined} aria-describedby={empty ? "create-empty" : undefined} className={css.prompt} rows={3}
-          placeholder="Describe a picture, like: a red apple on a wooden table" value={values.prompt}
+          placeholder={PLACEHOLDER} value={values.prompt}
           onChange={(prompt) => {
             setEmpty(false);
             set({ prompt });
@@ -41,6 +40,7 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
           box.current?.querySelector("textarea")?.focus();
         }} />}
       </div>
+      {isStarter(values.model) && <StarterHint prompt={values.prompt} />}
       {empty && <p id="create-empty" role="alert" className={css.empty}>Type a few words first, or take one of those below.</p>}
       <div className={css.row}>
         <Button ref={createRef} data-create variant="primary" size="l" icon="create" className={css.create} onClick={start} disabled={disabled}
@@ -66,4 +66,16 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
       )}
     </div>
   );
+}
+
+/** Words are judged once the typing rests: half a word is known to nobody. */
+const REST = 700;
+
+function StarterHint({ prompt }: { prompt: string }) {
+  const [judged, setJudged] = useState(prompt);
+  useEffect(() => {
+    const timer = setTimeout(() => setJudged(prompt), REST);
+    return () => clearTimeout(timer);
+  }, [prompt]);
+  return <p className={css.hint} role="status">{starterHint(judged)}</p>;
 }

@@ -134,6 +134,7 @@ function useTick(): number {
 function Running({ job, small, onCancel }: { job: Job; small: boolean; onCancel(): void }) {
   const running = useLive((s) => (s.running?.id === job.id ? s.running : null));
   const watched = useWatched((s) => (s.job?.id === job.id ? s.job : null));
+  const connected = useLive((s) => s.connected);
   const now = useTick();
   const kind = running?.node ? watched?.prompt?.[running.node]?.class_type : undefined;
   const drawing = isSampler(kind) && (running?.max ?? 0) > 1;
@@ -144,9 +145,9 @@ function Running({ job, small, onCancel }: { job: Job; small: boolean; onCancel(
   if (watched && shown.current.run !== watched.track.startedAt) shown.current = { run: watched.track.startedAt, left: null };
   if (watched) shown.current.left = steadied(shown.current.left, leftOf(watched, Math.max(now, watched.track.lastAt)));
   const mostly = track !== undefined && track.max > 0 && track.value * 2 >= track.max;
-  const left = watched ? leftWords(shown.current.left, mostly) : "";
+  const left = watched && connected ? leftWords(shown.current.left, mostly) : "";
   // Its end is told a moment before its picture is there.
-  const idle = mostly && track.value >= track.max ? "Finishing" : "Starting";
+  const idle = !connected ? "Waiting for Fresco" : mostly && track.value >= track.max ? "Finishing" : "Starting";
   const what = drawing ? `Step ${running?.value ?? 0} of ${running?.max ?? 0}` : running?.node ? phaseOf(kind) : idle;
   return (
     <>

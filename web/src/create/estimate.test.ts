@@ -30,6 +30,17 @@ describe("timeLeft", () => {
     expect(timeLeft(run(1), 20, pace, 1100)).toBe(1900 + 300);
   });
 
+  it("does not take steps that are told all at once for quick ones", () => {
+    let t = newTrack(0);
+    for (let i = 1; i <= 12; i++) t = tracked(t, i, 20, 60_000 + i);
+    expect(timeLeft(t, 20, null, 60_012)).toBeNull();
+    // The step that was under way says nothing either; the next one does.
+    t = tracked(t, 13, 20, 60_112);
+    expect(timeLeft(t, 20, null, 60_112)).toBeNull();
+    t = tracked(t, 14, 20, 62_112);
+    expect(timeLeft(t, 20, null, 62_112)).toBe(6 * 2000 + 2000);
+  });
+
   it("starts over with a second sampler and ignores counters of one", () => {
     const t = tracked(run(20), 1, 10, 5000);
     expect(t).toMatchObject({ first: 1, value: 1, max: 10 });

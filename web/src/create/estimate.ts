@@ -17,17 +17,26 @@ export interface Track {
   lastAt: number;
   value: number;
   max: number;
+  /** The first known step was under way already, so that its time says nothing. */
+  late?: boolean;
 }
 
 export function newTrack(startedAt: number): Track {
   return { startedAt, firstAt: 0, first: 0, lastAt: 0, value: 0, max: 0 };
 }
 
+/** Milliseconds between two steps that happened one after the other. */
+const AT_ONCE = 15;
+
 /** Takes in a step counter. A counter that starts over belongs to a second sampler: measured anew. */
 export function tracked(track: Track, value: number, max: number, now: number): Track {
   if (max <= 1) return track;
-  if (max !== track.max || value < track.value) return { ...track, firstAt: now, first: value, lastAt: now, value, max };
+  const from = { ...track, firstAt: now, first: value, lastAt: now, value, max };
+  if (max !== track.max || value < track.value) return { ...from, late: value > 1 };
   if (value === track.value) return track;
+  // Steps that come all at once were told late, e.g. to a page that was just opened: they say nothing of the pace.
+  if (now - track.lastAt < AT_ONCE) return { ...from, late: true };
+  if (track.late) return { ...from, late: false };
   return { ...track, lastAt: now, value };
 }
 

@@ -1,5 +1,5 @@
 // Two results against each other: one laid over the other with a slider, or side by side, and what differs in their settings.
-import { type PointerEvent, useEffect, useRef, useState } from "react";
+import { type CSSProperties, type PointerEvent, useEffect, useRef, useState } from "react";
 import { viewUrl } from "../api/client";
 import type { JobDetails } from "../api/types";
 import { go } from "../state/handoff";
@@ -11,7 +11,7 @@ import { fileKey, type FileOutput, readOutputs } from "./outputs";
 import { compareHash, detailHash, type Side } from "./route";
 import { settingsOf, summarise } from "./settings";
 import { Gone } from "./Thumb";
-import { FIT, type View } from "./zoom";
+import { FIT, type Size, type View } from "./zoom";
 import { Zoomer } from "./Zoomer";
 import css from "./Compare.module.css";
 
@@ -29,15 +29,21 @@ async function load(side: Side): Promise<Loaded> {
   return { side, details, title: summarise(details).title, files, shown: files[Math.min(side.file, files.length - 1)] };
 }
 
-/** One picture over the other; the range input is the handle for keys and screen readers. */
+/** One picture over the other. The frame has the picture's own shape, so that the line stands over the part of it that the
+ *  number says; the range input is the handle for keys, screen readers and fingers. */
 function Slider({ a, b }: { a: FileOutput; b: FileOutput }) {
   const [split, setSplit] = useState(50);
   const [gone, setGone] = useState<string[]>([]);
-  const [ratio, setRatio] = useState(1);
+  const [sizes, setSizes] = useState<Record<string, Size>>({});
   const frame = useRef<HTMLDivElement>(null);
+  const range = useRef<HTMLInputElement>(null);
   const drag = (e: PointerEvent) => {
-    if (e.type === "pointerdown") e.currentTarget.setPointerCapture(e.pointerId);
-    else if (!e.currentTarget.hasPointerCapture(e.pointerId)) return;
+    if (e.type === "pointerdown") {
+      if (e.button !== 0) return;
+      e.currentTarget.setPointerCapture(e.pointerId);
+      // The arrow keys go on from here.
+      range.current?.focus({ preventScroll: true });
+    } else if (!e.currentTarget.hasPointerCapture(e.pointerId)) return;
     const box = frame.current?.getBoundingClientRect();
     if (box && box.width > 0) setSplit(Math.max(0, Math.min(100, (100 * (e.clientX - box.left)) / box.width)));
   };
@@ -45,12 +51,19 @@ function Slider({ a, b }: { a: FileOutput; b: FileOutput }) {
     const key = fileKey(file.file);
     return gone.includes(key) ? <div className={css.layer} style={{ clipPath: clip }}><Gone large /></div>
       : <img className={css.layer} src={viewUrl(file.file)} alt={word} draggable={false} style={{ clipPath: clip }}
-          onLoad={(e) => file === a && setRatio(e.currentTarget.naturalWidth / Math.max(1, e.currentTarget.naturalHeight) || 1)}
+          onLoad={(e) => {
+            const { naturalWidth: width, naturalHeight: height } = e.currentTarget;
+            setSizes((old) => ({ ...old, [key]: { width, height } }));
+          }}
           onError={() => setGone((old) => [...old, key])} />;
   };
+  const [first, second] = [sizes[fileKey(a.file)], sizes[fileKey(b.file)]];
+  const shape = (size: Size | undefined) => (size && size.width > 0 && size.height > 0 ? size.width / size.height : 1);
+  const ratio = shape(first ?? second);
+  const differ = first && second && Math.abs(Math.log(shape(first) / shape(second))) > 0.02;
   return (
-    <div className={css.overlay}>
-      <div ref={frame} className={css.frame} style={{ aspectRatio: ratio }} onPointerDown={drag} onPointerMove={drag}>
+    <div className={css.overlay} style={{ "--ratio": ratio } as CSSProperties}>
+      <div ref={frame} className={css.frame} onPointerDown={drag} onPointerMove={drag}>
         {picture(b, "Picture B", `inset(0 0 0 ${split}%)`)}
         {picture(a, "Picture A", `inset(0 ${100 - split}% 0 0)`)}
         <div className={css.line} style={{ left: `${split}%` }} aria-hidden="true"><span>‹ ›</span></div>
@@ -58,9 +71,10 @@ function Slider({ a, b }: { a: FileOutput; b: FileOutput }) {
         <span className={css.tagB} aria-hidden="true">B</span>
       </div>
       <label className={css.range}>
+        <input ref={range} type="range" min={0} max={100} step={1} value={Math.round(split)} aria-valuetext={`${Math.round(split)} percent A`} onChange={(e) => setSplit(Number(e.target.value))} />
         <span>How much of A is shown</span>
-        <input type="range" min={0} max={100} step={1} value={Math.round(split)} aria-valuetext={`${Math.round(split)} percent A`} onChange={(e) => setSplit(Number(e.target.value))} />
       </label>
+      {differ && <p className={css.shapes}>They have different shapes, {first.width} × {first.height} and {second.width} × {second.height}: each is shown whole.</p>}
     </div>
   );
 }

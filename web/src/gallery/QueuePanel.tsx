@@ -24,15 +24,18 @@ export function RunningCard({ job }: { job: Job }) {
   const running = useLive((s) => (s.running?.id === job.id ? s.running : null));
   const preview = useLive((s) => (s.preview?.jobId === job.id ? s.preview : null));
   const title = useQueueTitle(job.id);
-  const elapsed = useElapsed(running?.startedAt ?? job.execution_start_time ?? job.create_time);
+  const elapsed = useElapsed(running?.startedAt ?? 0);
+  const connected = useLive((s) => s.connected);
   const [stopping, setStopping] = useState(false);
-  const step = running && running.max > 1 ? `Step ${running.value} of ${running.max}` : "Working";
+  const step = !connected ? "Waiting for Fresco" : running && running.max > 1 ? `Step ${running.value} of ${running.max}` : "Working";
+  // Before the server has told when this run began, any time would be a guess.
+  const words = running?.begun ? `${step} · ${duration(elapsed)}` : step;
   return (
     <article className={css.running} aria-label={`Running: ${title}`}>
       <div className={css.preview}>{preview ? <img src={preview.url} alt="How the picture looks so far" /> : <Icon name="wand" size={28} />}</div>
       <div className={css.words}>
         <a className={css.title} href={detailHash(job.id)}>{title}</a>
-        <Progress thin value={running?.value ?? 0} max={running?.max ?? 0} label={`Progress of ${title}`} text={`${step} · ${duration(elapsed)}`} />
+        <Progress thin value={running?.value ?? 0} max={running?.max ?? 0} label={`Progress of ${title}`} text={words} />
         <Button size="s" icon="stop" busy={stopping} onClick={() => {
           setStopping(true);
           tell(cancel([job.id]).finally(() => setStopping(false)), "Could not be cancelled");

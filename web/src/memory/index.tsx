@@ -3,13 +3,13 @@ import { useState } from "react";
 import { ApiError, sendJson } from "../api/client";
 import { go } from "../state/handoff";
 import { useLive } from "../state/live";
-import { Button, Disclosure, EmptyState, toast, View } from "../ui";
+import { Button, Dialog, Disclosure, EmptyState, toast, View } from "../ui";
 import { DeviceCard } from "./DeviceCard";
 import { EventList } from "./EventList";
 import { ModelFile } from "./ModelCard";
 import { useMemory } from "./store";
 import type { FreeReport, Model } from "./types";
-import { fileName, freedSentence, inMemory } from "./words";
+import { fileName, freedSentence, inMemory, keptAmong, keptLine } from "./words";
 import css from "./memory.module.css";
 
 const ORDER = ["diffusion", "clip", "vae"];
@@ -28,16 +28,24 @@ function byFile(models: Model[]): [string, Model[]][] {
     .sort((a, b) => used(b[1]) - used(a[1]) || a[0].localeCompare(b[0]));
 }
 
-function FreeButtons({ refresh, empty }: { refresh(): Promise<void>; empty: boolean }) {
-  const [busy, setBusy] = useState<"unload" | "free" | null>(null);
-  const free = async (what: "unload" | "free") => {
+type What = "unload" | "free";
+
+function FreeButtons({ refresh, empty, models }: { refresh(): Promise<void>; empty: boolean; models: Model[] }) {
+  const [busy, setBusy] = useState<What | null>(null);
+  // What was asked for while it would take models that are to be kept.
+  const [asking, setAsking] = useState<What | null>(null);
+  const kept = asking ? keptAmong(models, asking === "free") : [];
+  const free = async (what: What, retention: "override" | "respect") => {
+    setAsking(null);
     setBusy(what);
     const forget = useLive.getState().running
       ? toast("A picture is being made. Memory is freed as soon as it is done.", "info", { duration: 0 }) : () => undefined;
     try {
-      const body = what === "free" ? { unload_models: true, free_memory: true, wait: true } : { unload_models: true, wait: true };
+      const body = { unload_models: true, ...(what === "free" && { free_memory: true }), retention, wait: true };
       const report = await sendJson<FreeReport>("POST", "/api/free", body);
-      toast(freedSentence(report, what === "free"), report.models.some((m) => m.error) ? "warn" : "good");
+      const stayed = retention === "respect" ? keptAmong(models, what === "free").length : 0;
+      const rest = stayed === 0 ? "" : stayed === 1 ? " 1 kept model stayed." : ` ${stayed} kept models stayed.`;
+      toast(`${freedSentence(report, what === "free")}${rest}`, report.models.some((m) => m.error) ? "warn" : "good");
     } catch (e) {
       toast(e instanceof ApiError ? [e.message, e.details].filter(Boolean).join(": ") : String(e), "bad");
     } finally {
@@ -46,12 +54,23 @@ function FreeButtons({ refresh, empty }: { refresh(): Promise<void>; empty: bool
       void refresh();
     }
   };
+  const ask = (what: What) => (keptAmong(models, what === "free").length > 0 ? setAsking(what) : void free(what, "override"));
   return (
     <>
-      <Button icon="eject" busy={busy === "unload"} disabled={busy !== null || empty} onClick={() => void free("unload")}
+      <Button icon="eject" busy={busy === "unload"} disabled={busy !== null || empty} onClick={() => ask("unload")}
         title="Moves all models from the GPUs to main memory. They come back when they are needed.">Unload models</Button>
-      <Button icon="trash" busy={busy === "free"} disabled={busy !== null} onClick={() => void free("free")}
-        title="Drops all models from memory and forgets the results of nodes.">Free model and node cache</Button>
+      <Button icon="trash" busy={busy === "free"} disabled={busy !== null} onClick={() => ask("free")}
+        title="Ejects all models from memory and forgets the results of nodes.">Free model and node cache</Button>
+      <Dialog open={asking !== null} onClose={() => setAsking(null)} title={kept.length === 1 ? "A model is to be kept" : "Some models are to be kept"} actions={
+        <>
+          <Button variant="quiet" onClick={() => setAsking(null)}>Cancel</Button>
+          <Button onClick={() => asking && void free(asking, "respect")}>Free the others only</Button>
+          <Button variant="danger" icon="eject" onClick={() => asking && void free(asking, "override")}>{kept.length === 1 ? "Eject it too" : "Eject them too"}</Button>
+        </>
+      }>
+        <p>{asking === "free" ? "Freeing everything would eject what is to be kept:" : "Unloading would move to main memory what is to be kept:"}</p>
+        <ul className={css.kept}>{kept.map((m) => <li key={m.weights_id}>{keptLine(m)}</li>)}</ul>
+      </Dialog>
     </>
   );
 }
@@ -63,7 +82,7 @@ export default function Memory() {
   const away = models.filter((m) => inMemory(m) === 0);
   return (
     <View title="Memory" lead="What is loaded, where it is, and why. A model that had to go comes back by itself when a picture needs it."
-      actions={<FreeButtons refresh={refresh} empty={loaded.length === 0} />}>
+      actions={<FreeButtons refresh={refresh} empty={loaded.length === 0} models={models} />}>
       {error && !overview && (
         <EmptyState icon="warning" title="Memory cannot be shown" action={<Button icon="refresh" onClick={() => void refresh()}>Try again</Button>}>{error}</EmptyState>
       )}

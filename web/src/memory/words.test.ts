@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Device, Model } from "./types";
-import { deviceName, eventSentence, fileName, freedSentence, overruled, partsOf, placesOf, policyName, why } from "./words";
+import { deviceName, eventSentence, fileName, freedSentence, keptAmong, keptLine, overruled, partsOf, placesOf, policyName, why } from "./words";
 
 const GB = 1024 ** 3;
 const model = (more: Partial<Model> = {}): Model => ({
@@ -84,5 +84,17 @@ describe("freedSentence", () => {
     expect(freedSentence(report({ "cuda:0": GB, cpu: GB }, {}), true)).toBe("Freed 2 GB: 1 model and the results of nodes.");
     expect(freedSentence({ ...report({}, {}), models: [] }, false)).toContain("No model was on a GPU");
     expect(freedSentence({ ...report({}, {}), models: [] }, true)).toContain("There were no models in memory");
+  });
+});
+
+describe("keptAmong", () => {
+  it("finds what is to be kept and would go", () => {
+    const kept = model({ effective_policy: "keep", policy_source: "api", claims: [claim("keep", "api")] });
+    const pinned = model({ effective_policy: "pin", policy_source: "node_input", claims: [claim("pin", "node_input", "4")], residency: { "cuda:0": GB }, host_bytes: 0 });
+    const gone = model({ effective_policy: "keep", host_bytes: 0 });
+    expect(keptAmong([model(), kept, pinned, gone], true)).toEqual([kept, pinned]);
+    expect(keptAmong([model(), kept, pinned, gone], false)).toEqual([pinned]);
+    expect(keptLine(kept)).toBe("Picture model of sd15.safetensors (2 GB), because you chose so here");
+    expect(keptLine(pinned)).toContain("because node 4 of a workflow asks for it");
   });
 });

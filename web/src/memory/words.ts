@@ -196,6 +196,19 @@ export function eventSentence(e: MemoryEvent): string | null {
   }
 }
 
+/** Models that are to be kept and that a request to free would take all the same. */
+export function keptAmong(models: Model[], everything: boolean): Model[] {
+  const affected = (m: Model) => (everything ? inMemory(m) > 0 : Object.values(m.residency).some((n) => n > 0));
+  return models.filter((m) => (m.effective_policy === "keep" || m.effective_policy === "pin") && affected(m));
+}
+
+/** Who wants a model to be kept: `Text encoder of a.safetensors, because you chose so here`. */
+export function keptLine(model: Model): string {
+  const node = decidingClaim(model)?.claimant.node_id;
+  const by = model.policy_source === "api" ? "you chose so here" : node ? `node ${node} of a workflow asks for it` : "a workflow asks for it";
+  return `${componentName(model)} of ${fileName(model)} (${bytes(inMemory(model))}), because ${by}`;
+}
+
 /** What freeing brought, for a person. */
 export function freedSentence(report: FreeReport, everything: boolean): string {
   let devices = 0;

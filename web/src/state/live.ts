@@ -203,8 +203,7 @@ export function startLive(): () => void {
   const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("fresco-tabs");
   const own = openSocket({
     open() {
-      // Whatever ran before the break may have been started again since; its events say how far it is now.
-      useLive.setState({ connected: true, running: null });
+      useLive.setState({ connected: true });
       void useLive.getState().refresh().catch(() => undefined);
       tell("connected", null);
     },
@@ -213,7 +212,8 @@ export function startLive(): () => void {
       heard.clear();
       begun.clear();
       endedHere.clear();
-      useLive.setState({ connected: false });
+      // What ran may be started again before we are back; its events then say how far it is, and since when.
+      useLive.setState({ connected: false, running: null });
     },
     event(type, data) {
       const id = (data as { prompt_id?: unknown } | null)?.prompt_id;
