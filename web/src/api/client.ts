@@ -68,7 +68,7 @@ export async function request(path: string, init?: RequestInit): Promise<Respons
   } catch (e) {
     if (e instanceof DOMException && e.name === "AbortError") throw e;
     away = true;
-    throw new ApiError("Fresco cannot be reached", 0, "network", e instanceof Error ? e.message : "");
+    throw new ApiError("Fresco does not answer", 0, "network", e instanceof Error ? e.message : "");
   }
   if (away) {
     away = false;

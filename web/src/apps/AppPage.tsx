@@ -95,7 +95,7 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
   });
 
   const items: MenuItem[] = [
-    { label: "Open in the graph", icon: "graph", onSelect: () => void toGraph() },
+    { label: "Open in Graph", icon: "graph", onSelect: () => void toGraph() },
     { label: "Download as a file", icon: "download", onSelect: () => download(open.current()) },
     ...(saved ? [
       { label: "Rename", icon: "edit" as const, onSelect: () => setNaming("rename") },
@@ -146,7 +146,7 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
                     </ul>
                   )}
                   <div className={css.run}>
-                    <Button type="submit" variant="primary" size="l" icon="play" busy={open.sending} disabled={open.blocked}>{current ? "Run once more" : "Run"}</Button>
+                    <Button type="submit" variant="primary" size="l" icon="play" busy={open.sending} disabled={open.blocked}>{current ? "Run again" : "Run"}</Button>
                     {open.blocked && <p className={css.why}>{open.missing.nodes.length ? "It cannot run before the missing nodes are replaced." : "Choose a model for each missing one first."}</p>}
                   </div>
                 </form>
@@ -154,7 +154,7 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
           </Card>
         </div>
         <div className={css.right} ref={results}>
-          <p className="hidden-visually" role="status">{!current && runs[0] ? { completed: "Done", failed: "Failed", cancelled: "Stopped", pending: "", in_progress: "" }[runs[0].status] : ""}</p>
+          <p className="hidden-visually" role="status">{!current && runs[0] ? { completed: "Done", failed: "Failed", cancelled: "Cancelled", pending: "", in_progress: "" }[runs[0].status] : ""}</p>
           {current && <RunPanel key={current.id} run={current} waiting={active.length - 1} prompt={open.prompt} info={info} />}
           {done.map((run) => (
             <ResultView key={run.id} run={run} prompt={open.prompt} info={info} onRemove={() => remove(run.id)}

@@ -52,9 +52,9 @@ export function FieldControl({ field, values, onChange, seed = "random", onSeed,
             // Whoever types a seed wants that seed.
             onSeed?.("fixed");
           }} />
-          <IconButton label={`Draw a new number for ${field.label}`} icon="dice" variant="plain"
+          <IconButton label={`Roll a new seed: ${field.label}`} icon="dice" variant="plain"
             onClick={() => set(Math.floor(Math.random() * Math.min(2 ** 50, max ?? 2 ** 50)))} />
-          <IconButton label={`Keep this number for ${field.label}`} icon={seed === "fixed" ? "lock" : "unlock"} variant="plain" pressed={seed === "fixed"}
+          <IconButton label={`Keep this seed: ${field.label}`} icon={seed === "fixed" ? "lock" : "unlock"} variant="plain" pressed={seed === "fixed"}
             onClick={() => onSeed?.(seed === "fixed" ? "random" : "fixed")} />
         </div>
       )}

@@ -53,7 +53,7 @@ export function FormEditor({ fields, form, info, onChange, onDone }: FormEditorP
                 placeholder={fields.find((f) => f.key === field.key)?.label} onChange={(label) => onChange(rename(form, field.key, label))} />
               <span className={css.origin}>{field.nodeTitle} · {field.inputs.join(" × ")}</span>
               {field.kind === "seed" && (
-                <Switch label="A new number for each run" checked={(form.seeds[field.key] ?? "random") === "random"} onChange={(on) => onChange(setSeedMode(form, field.key, on ? "random" : "fixed"))} />
+                <Switch label="A new seed for each run" checked={(form.seeds[field.key] ?? "random") === "random"} onChange={(on) => onChange(setSeedMode(form, field.key, on ? "random" : "fixed"))} />
               )}
             </div>
             <IconButton label={`Do not show ${field.label}`} icon="eyeOff" onClick={() => onChange(setShown(form, fields, field.key, false))} />

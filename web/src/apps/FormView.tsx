@@ -46,13 +46,13 @@ function More({ nodes, problems, control }: { nodes: NodeFields[]; problems: Pro
   const wanted = find.trim().toLowerCase();
   const found = wanted ? nodes.filter((node) => `${node.title} ${node.classType} ${node.fields.map((f) => f.label).join(" ")}`.toLowerCase().includes(wanted)) : nodes;
   return (
-    <Disclosure key={anyWrong ? "wrong" : "fine"} title="More" open={anyWrong || open} onToggle={setOpen} aside={anyWrong ? "Something needs a change" : `${nodes.length} ${nodes.length === 1 ? "step" : "steps"}`}>
+    <Disclosure key={anyWrong ? "wrong" : "fine"} title="More" open={anyWrong || open} onToggle={setOpen} aside={anyWrong ? "Something needs a change" : `${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}`}>
       {(open || anyWrong) && (
         <div className={css.more}>
-          {nodes.length > 12 && <TextInput type="search" aria-label="Find a step" placeholder="Find a step" value={find} onChange={setFind} />}
-          {found.slice(0, nodesShown).map((node) => <Step key={node.node} node={node} wrong={wrong(node)} control={control} />)}
+          {nodes.length > 12 && <TextInput type="search" aria-label="Find a node" placeholder="Find a node" value={find} onChange={setFind} />}
+          {found.slice(0, nodesShown).map((node) => <NodePart key={node.node} node={node} wrong={wrong(node)} control={control} />)}
           {found.length > nodesShown && <p className={css.none}>{found.length - nodesShown} more. Type a part of their title to find them.</p>}
-          {!found.length && <p className={css.none}>No step is called that.</p>}
+          {!found.length && <p className={css.none}>No node is called that.</p>}
         </div>
       )}
     </Disclosure>
@@ -60,7 +60,7 @@ function More({ nodes, problems, control }: { nodes: NodeFields[]; problems: Pro
 }
 
 /** A node's fields are made when it is first opened: with hundreds of nodes that keeps the page quick. */
-function Step({ node, wrong, control }: { node: NodeFields; wrong: boolean; control(field: Field): React.ReactNode }) {
+function NodePart({ node, wrong, control }: { node: NodeFields; wrong: boolean; control(field: Field): React.ReactNode }) {
   const [open, setOpen] = useState(false);
   return (
     <Disclosure key={wrong ? "wrong" : "fine"} title={node.title} open={wrong || open} onToggle={setOpen}>

@@ -59,8 +59,8 @@ function MissingNodes({ nodes, onGraph }: { nodes: MissingPanelProps["nodes"]; o
         ))}
       </ul>
       {entries.length > 20 && <p>And {entries.length - 20} more.</p>}
-      <p>Open it in the graph to take {entries.length === 1 ? "it" : "them"} out or put other nodes in {entries.length === 1 ? "its" : "their"} place, or ask for a version of the workflow without {entries.length === 1 ? "it" : "them"}.</p>
-      <div><Button size="s" icon="graph" onClick={onGraph}>Open in the graph</Button></div>
+      <p>Open it in Graph to take {entries.length === 1 ? "it" : "them"} out or put other nodes in {entries.length === 1 ? "its" : "their"} place, or ask for a version of the workflow without {entries.length === 1 ? "it" : "them"}.</p>
+      <div><Button size="s" icon="graph" onClick={onGraph}>Open in Graph</Button></div>
     </>
   );
 }

@@ -24,12 +24,12 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
   const empty = !run.results.files.length && !run.results.texts.length;
   const menu = (
     <Menu align="end" button={{ label: "Actions for this result", icon: "more" }} items={[
-      ...(run.details ? [{ label: "Use its settings again", icon: "undo" as const, onSelect: () => onReuse(used) }] : []),
+      ...(run.details ? [{ label: "Use its settings", icon: "undo" as const, onSelect: () => onReuse(used) }] : []),
       ...firstPicture(run, (file) => {
         setHandoff({ to: "create", image: file, mode: "image" });
         go("#/create");
       }),
-      { label: "Show in the gallery", icon: "gallery", onSelect: () => go(`#/gallery/${encodeURIComponent(run.id)}`) },
+      { label: "Show in Gallery", icon: "gallery", onSelect: () => go(`#/gallery/${encodeURIComponent(run.id)}`) },
       { label: "Take off this list", icon: "close", onSelect: onRemove },
     ]} />
   );
@@ -41,7 +41,7 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
           <p>{failureOf(run.details?.execution_error, used, info)}</p>
         </div>
       )}
-      {run.status === "cancelled" && <p className={css.note}>Stopped.</p>}
+      {run.status === "cancelled" && <p className={css.note}>Cancelled.</p>}
       {run.status === "completed" && empty && <p className={css.note}>Done. This run gave nothing new to show.</p>}
       <Warnings list={warningsOf(run.details?.outputs)} />
       <div className={css.files}>
@@ -74,7 +74,7 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
 
 function firstPicture(run: Run, use: (file: ResultFile["file"]) => void) {
   const found = run.results.files.find((f) => f.kind === "picture");
-  return found ? [{ label: "Change it in Create", icon: "brush" as const, onSelect: () => use(found.file) }] : [];
+  return found ? [{ label: "Start from this", icon: "brush" as const, onSelect: () => use(found.file) }] : [];
 }
 
 function Media({ result, title }: { result: ResultFile; title: string }) {

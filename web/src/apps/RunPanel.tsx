@@ -39,8 +39,8 @@ export function RunPanel({ run, waiting, prompt, info }: { run: Run; waiting: nu
   const step = running?.node && prompt[running.node] ? titleOf(prompt, info, running.node) : "";
   const counted = running && running.max > 1;
   const words = run.status === "pending" && !running
-    ? held ? "On hold. Release it in the gallery." : paused ? "The queue is paused." : ahead > 0 ? `Waiting: ${ahead} ahead` : "Starting…"
-    : counted ? `${step || "Working"}: ${running.value} of ${running.max}${left === null ? "" : `, about ${timeWords(left)} left`}` : step || "Working…";
+    ? held ? "On hold. Release it in Gallery." : paused ? "The queue is paused." : ahead > 0 ? `Waiting, ${ahead} before this one` : "Starting…"
+    : counted ? `${step ? `${step}: step` : "Step"} ${running.value} of ${running.max}${left === null ? "" : `, about ${timeWords(left)} left`}` : step || "Working…";
   // Read out at the start and after each quarter; every step would be too much.
   const quarters = counted ? Math.floor((running.value / running.max) * 4) * 25 : 0;
   return (
@@ -52,7 +52,7 @@ export function RunPanel({ run, waiting, prompt, info }: { run: Run; waiting: nu
       <Progress value={counted ? running.value : 0} max={counted ? running.max : 0} label="Progress of this run" text={words} />
       <div className={css.foot}>
         <span>{waiting > 0 && `${waiting} more waiting`}</span>
-        <Button icon="stop" busy={stopping} onClick={() => void stop()}>Stop</Button>
+        <Button icon="stop" busy={stopping} onClick={() => void stop()}>Cancel</Button>
       </div>
     </section>
   );

@@ -23,7 +23,7 @@ export function SavedWorkflows({ open, onClose, onChoose }: { open: boolean; onC
     <Dialog open={open} onClose={onClose} title="Saved workflows">
       <div className={css.body}>
         {failed && <p role="alert">{failed}</p>}
-        {files?.length === 0 && <p>There are none yet. Workflows saved in the graph appear here.</p>}
+        {files?.length === 0 && <p>There are none yet. Workflows saved in Graph appear here.</p>}
         {files && files.length > 8 && <TextInput type="search" aria-label="Find a workflow" placeholder="Find a workflow" value={find} onChange={setFind} />}
         <ul className={css.list}>
           {found.slice(0, 200).map((file) => (

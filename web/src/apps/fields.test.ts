@@ -12,29 +12,29 @@ const brief = (fields: Field[]) => fields.map((f) => `${f.group}: ${f.label} = $
 describe("the short form", () => {
   it("of words to picture", () => {
     expect(brief(shown(txt2img()))).toEqual([
-      "prompt: Prompt = 6/text", "prompt: Negative prompt = 7/text", "size: Size = 5/width", "size: How many at once = 5/batch_size",
+      "prompt: Prompt = 6/text", "prompt: Avoid = 7/text", "size: Size = 5/width", "size: How many at once = 5/batch_size",
       "seed: Seed = 3/seed", "model: Model = 4/ckpt_name",
     ]);
   });
 
   it("follows the links, not the order of the nodes, to tell the two prompts apart", () => {
     expect(brief(shown(img2img()))).toEqual([
-      "prompt: Prompt = 7/text", "prompt: Negative prompt = 6/text", "image: Picture = 10/image", "seed: Seed = 3/seed", "model: Model = 4/ckpt_name",
+      "prompt: Prompt = 7/text", "prompt: Avoid = 6/text", "image: Picture = 10/image", "seed: Seed = 3/seed", "model: Model = 4/ckpt_name",
     ]);
   });
 
   it("keeps the sides apart through a node that has both", () => {
     const fields = shown(inpaint());
-    expect(brief(fields).slice(0, 4)).toEqual(["prompt: Prompt = 6/text", "prompt: Negative prompt = 7/text", "image: Picture = 10/image", "image: Mask = 13/image"]);
+    expect(brief(fields).slice(0, 4)).toEqual(["prompt: Prompt = 6/text", "prompt: Avoid = 7/text", "image: Picture = 10/image", "image: Mask = 13/image"]);
     const crossed = inpaint();
     crossed["3"]!.inputs.positive = ["12", 1];
     crossed["3"]!.inputs.negative = ["12", 0];
-    expect(brief(shown(crossed)).slice(0, 2)).toEqual(["prompt: Prompt = 7/text", "prompt: Negative prompt = 6/text"]);
+    expect(brief(shown(crossed)).slice(0, 2)).toEqual(["prompt: Prompt = 7/text", "prompt: Avoid = 6/text"]);
   });
 
   it("goes through a ControlNet", () => {
     expect(brief(shown(controlNet()))).toEqual([
-      "prompt: Prompt = 6/text", "prompt: Negative prompt = 7/text", "image: Picture = 40/image", "size: Size = 5/width", "size: How many at once = 5/batch_size",
+      "prompt: Prompt = 6/text", "prompt: Avoid = 7/text", "image: Picture = 40/image", "size: Size = 5/width", "size: How many at once = 5/batch_size",
       "seed: Seed = 3/seed", "model: Model = 4/ckpt_name", "model: ControlNet = 41/control_net_name",
     ]);
   });
@@ -58,7 +58,7 @@ describe("the short form", () => {
 
   it("of two samplers has both seeds and both sizes", () => {
     expect(brief(shown(hires()))).toEqual([
-      "prompt: Prompt = 6/text", "prompt: Negative prompt = 7/text", "size: Size = 5/width", "size: Size 2 = 30/width", "size: How many at once = 5/batch_size",
+      "prompt: Prompt = 6/text", "prompt: Avoid = 7/text", "size: Size = 5/width", "size: Size 2 = 30/width", "size: How many at once = 5/batch_size",
       "seed: Seed = 3/seed", "seed: Seed 2 = 31/seed", "model: Model = 4/ckpt_name",
     ]);
   });
@@ -73,7 +73,7 @@ describe("the short form", () => {
   it("of nodes it does not know guesses from names and values", () => {
     const fields = fieldsOf(unknown(), info);
     expect(brief(fields.filter((f) => f.group !== "rest")).slice(0, 5)).toEqual([
-      "prompt: Prompt = 6/text", "prompt: Negative prompt = 7/text", "size: Size = 5/width", "size: How many at once = 5/batch_size", "seed: Seed = 50/seed",
+      "prompt: Prompt = 6/text", "prompt: Avoid = 7/text", "size: Size = 5/width", "size: How many at once = 5/batch_size", "seed: Seed = 50/seed",
     ]);
     expect(fields.filter((f) => f.node === "50" && f.group === "rest").map((f) => `${f.label} ${f.kind}`)).toEqual(["Strength number", "Fast switch", "Mode line"]);
   });
@@ -90,7 +90,7 @@ describe("the short form", () => {
     expect(fieldsOf(prompt, info).filter((f) => f.node === "70").map((f) => f.group)).toEqual(["rest", "rest", "rest"]);
     // The same text in front of a text encoder is a prompt.
     prompt["6"]!.inputs.text = ["70", 0];
-    expect(shown(prompt).slice(0, 3).map((f) => f.label)).toEqual(["Prompt: string a", "Prompt: string b", "Negative prompt"]);
+    expect(shown(prompt).slice(0, 3).map((f) => f.label)).toEqual(["Prompt: string a", "Prompt: string b", "Avoid"]);
   });
 
   it("leaves out what no output needs, and a seed nobody reads", () => {
@@ -133,7 +133,7 @@ describe("the rest", () => {
   it("is folded by node, the sampler first and saving last", () => {
     const rest = fieldsOf(hires(), info).filter((f) => f.group === "rest");
     expect(byNode(rest, info).map((n) => `${n.title}: ${n.fields.map((f) => f.label).join(", ")}`)).toEqual([
-      "KSampler: Steps, Guidance, Sampler, Noise schedule, Change strength", "KSampler 2: Steps, Guidance, Sampler, Noise schedule, Change strength",
+      "KSampler: Steps, Guidance, Sampler, Scheduler, How much to change", "KSampler 2: Steps, Guidance, Sampler, Scheduler, How much to change",
       "Upscale Latent: Scaling method, Crop", "Save Image: File name",
     ]);
   });
@@ -147,6 +147,6 @@ describe("the rest", () => {
 describe("two-sided guiders", () => {
   it("take words that are also the negative ones as negative", () => {
     const prompts = fieldsOf(apiOf("image_omnigen2_image_edit"), info).filter((f) => f.group === "prompt");
-    expect(prompts.map((f) => f.label)).toEqual(["Prompt", "Negative prompt"]);
+    expect(prompts.map((f) => f.label)).toEqual(["Prompt", "Avoid"]);
   });
 });

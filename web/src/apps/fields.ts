@@ -180,7 +180,7 @@ function textField(base: Field, name: string, spec: Spec | null, value: unknown,
   if (!asks || /^(system_prompt|delimiter|prefix|suffix|filename\w*)$/i.test(name)) return { ...base, kind: several ? "text" : "line" };
   const side: Role | undefined = negative ? "negative" : role;
   const plain = /^(text|prompt|string|value|positive\w*|negative\w*|positive_prompt|negative_prompt)$/i.test(name);
-  const label = side === "negative" ? "Negative prompt" : "Prompt";
+  const label = side === "negative" ? "Avoid" : "Prompt";
   const field: Field = { ...base, kind: "text", group: "prompt", label: plain ? label : `${label}: ${wordsFor(name).toLowerCase()}`, rank: side === "negative" ? 1 : side === "positive" ? 0 : 0.5 };
   if (side) field.role = side;
   return field;

@@ -78,8 +78,8 @@ export function uploadOf(spec: Spec | null): "image" | "video" | "audio" | "file
 const words: Record<string, string> = {
   ckpt_name: "Model", unet_name: "Model", lora_name: "LoRA", vae_name: "VAE", clip_name: "Text encoder", clip_name1: "Text encoder 1",
   clip_name2: "Text encoder 2", clip_name3: "Text encoder 3", clip_name4: "Text encoder 4", control_net_name: "ControlNet", style_model_name: "Style model",
-  model_name: "Model", strength_model: "LoRA strength", strength_clip: "LoRA strength on words", cfg: "Guidance", cfg1: "Guidance 1", cfg2: "Guidance 2",
-  cfg_conds: "Guidance", guidance: "Guidance", sampler_name: "Sampler", scheduler: "Noise schedule", denoise: "Change strength", seed: "Seed", noise_seed: "Seed",
+  model_name: "Model", strength_model: "LoRA strength", strength_clip: "LoRA strength on the prompt", cfg: "Guidance", cfg1: "Guidance 1", cfg2: "Guidance 2",
+  cfg_conds: "Guidance", guidance: "Guidance", sampler_name: "Sampler", scheduler: "Scheduler", denoise: "How much to change", seed: "Seed", noise_seed: "Seed",
   batch_size: "How many at once", length: "Frames", fps: "Frames a second", frame_rate: "Frames a second", filename_prefix: "File name", megapixels: "Megapixels",
   upscale_method: "Scaling method", scale_by: "Times larger", weight_dtype: "Number format", start_at_step: "First step", end_at_step: "Last step",
   aspect_ratio: "Shape", text: "Text", steps: "Steps", width: "Width", height: "Height", image: "Picture", string: "Text", value: "Value",

@@ -1,5 +1,6 @@
 // The apps Fresco comes with, made for the models that are here.
 import type { ApiPrompt, ObjectInfo } from "../api/types";
+import { familyOf } from "../create/family";
 import type { AppFile } from "./appFile";
 import { defaultForm, type FormDef } from "./form";
 import { fieldsOf, valuesOf } from "./fields";
@@ -15,7 +16,7 @@ export interface Starter {
 export const starters: readonly Starter[] = [
   { id: "words", name: "Words to picture", about: "Say what you want to see." },
   { id: "change", name: "Change a picture", about: "Drop a picture and say what it should become." },
-  { id: "bigger", name: "Bigger picture", about: "Enlarge a picture and let the model add detail." },
+  { id: "bigger", name: "Upscale a picture", about: "Make a picture larger and let the model add detail." },
 ];
 
 /** The checkpoint starters use: our own small one where it is, else the first there is. */
@@ -23,8 +24,6 @@ export function firstCheckpoint(info: ObjectInfo): string | null {
   const choices = specOf(info, "CheckpointLoaderSimple", "ckpt_name")?.choices ?? [];
   return choices.find((name) => /fresco-starter/i.test(name)) ?? choices[0] ?? null;
 }
-
-const own = (name: string) => /fresco-starter/i.test(name);
 
 function loader(model: string): ApiPrompt {
   return { 1: { class_type: "CheckpointLoaderSimple", inputs: { ckpt_name: model }, _meta: { title: "Load Checkpoint" } } };
@@ -42,12 +41,13 @@ function finish(latent: [string, number], prefix: string): ApiPrompt {
 }
 
 function sampler(latent: [string, number], model: string, denoise: number): ApiPrompt {
+  const { steps, cfg, sampler: sampler_name, scheduler } = familyOf(model);
   return {
     5: {
       class_type: "KSampler",
       inputs: {
-        model: ["1", 0], positive: ["2", 0], negative: ["3", 0], latent_image: latent, seed: 1, steps: 20,
-        cfg: own(model) ? 5 : 7, sampler_name: "euler", scheduler: "normal", denoise,
+        model: ["1", 0], positive: ["2", 0], negative: ["3", 0], latent_image: latent, seed: 1, steps,
+        cfg, sampler_name, scheduler, denoise,
       },
       _meta: { title: "KSampler" },
     },
@@ -55,7 +55,7 @@ function sampler(latent: [string, number], model: string, denoise: number): ApiP
 }
 
 function promptOf(id: string, model: string): ApiPrompt {
-  const side = own(model) ? 256 : 512;
+  const side = familyOf(model).home;
   switch (id) {
     case "change":
       return {
@@ -73,7 +73,7 @@ function promptOf(id: string, model: string): ApiPrompt {
       return {
         ...loader(model), ...words("2", ""), ...words("3", ""),
         4: { class_type: "LoadImage", inputs: { image: "" }, _meta: { title: "Load Image" } },
-        10: { class_type: "ImageScaleBy", inputs: { image: ["4", 0], upscale_method: "lanczos", scale_by: 2 }, _meta: { title: "Enlarge" } },
+        10: { class_type: "ImageScaleBy", inputs: { image: ["4", 0], upscale_method: "lanczos", scale_by: 2 }, _meta: { title: "Upscale" } },
         6: { class_type: "VAEEncode", inputs: { pixels: ["10", 0], vae: ["1", 2] }, _meta: { title: "VAE Encode" } },
         ...sampler(["6", 0], model, 0.25), ...finish(["5", 0], "bigger"),
       };

@@ -45,7 +45,7 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
     }
     onLeave?.();
     const queued = await queue(upscaleValues(values, file, size, to));
-    if (queued && !wordsFitAll(values)) toast("It is enlarged as it is: its words are about a part of it only.", "info");
+    if (queued && !wordsFitAll(values)) toast("It is upscaled as it is: its prompt is about a part of it only.", "info");
   };
   const vary = async (close: boolean) => {
     const size = await measured();
@@ -69,7 +69,7 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
   const copy = () => {
     onLeave?.();
     void adopt(values);
-    toast("Settings copied. The seed is kept, so that Create makes the same picture again.", "good");
+    toast("The form has its settings. The seed is kept, so that Create makes the same picture again.", "good");
   };
   const graph = () => {
     onLeave?.();
@@ -87,9 +87,9 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
       <Button icon="image" onClick={() => void useAsStart(false)}>Start from this</Button>
       <IconButton variant="plain" label="Download" icon="download" onClick={() => download(viewUrl(file), file.filename)} />
       <Menu button={{ label: "More", icon: "more", variant: "plain" }} items={[
-        { label: "Copy settings", icon: "settings", onSelect: copy, disabled: !drawn },
-        { label: "Open in graph", icon: "graph", onSelect: graph },
-        { label: "Show in gallery", icon: "gallery", onSelect: () => {
+        { label: "Use its settings", icon: "settings", onSelect: copy, disabled: !drawn },
+        { label: "Open in Graph", icon: "graph", onSelect: graph },
+        { label: "Show in Gallery", icon: "gallery", onSelect: () => {
           onLeave?.();
           go(`#/gallery/${encodeURIComponent(details.id)}`);
         } },

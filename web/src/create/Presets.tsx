@@ -60,7 +60,7 @@ export function Presets({ values, update, models }: PresetsProps) {
       <Menu button={{ label: current ? `My presets: ${current.name}` : "My presets", icon: "star", variant: "plain" }} items={items} />
       <Dialog open={naming} onClose={() => setNaming(false)} title="Save these settings"
         actions={<><Button variant="quiet" onClick={() => setNaming(false)}>Cancel</Button><Button variant="primary" onClick={add} disabled={!name.trim()}>Save</Button></>}>
-        <Field label="Name" hint="Size, steps, guidance, sampler, model, LoRAs and what to avoid are kept; the words and the seed are not.">
+        <Field label="Name" hint="Size, steps, guidance, sampler, model, LoRAs and what to avoid are kept; the prompt and the seed are not.">
           <TextInput value={name} onChange={setName} maxLength={60} autoFocus onKeyDown={(e) => {
             if (e.key !== "Enter") return;
             // The focus goes back to the menu's button; the same key must not press that.

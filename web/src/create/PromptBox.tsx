@@ -35,7 +35,7 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
             setEmpty(false);
             set({ prompt });
           }} />
-        {values.prompt !== "" && <IconButton size="s" className={css.wipe} label="Clear the words" icon="close" onClick={() => {
+        {values.prompt !== "" && <IconButton size="s" className={css.wipe} label="Clear the prompt" icon="close" onClick={() => {
           set({ prompt: "" });
           box.current?.querySelector("textarea")?.focus();
         }} />}

@@ -62,7 +62,7 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
           <Field label="Steps" error={fields.steps} hint="More steps take longer and often look cleaner.">
             <Slider value={values.steps} min={1} max={Math.max(STEPS_MAX / 2.5, values.steps)} step={1} onChange={(steps) => set({ steps })} />
           </Field>
-          <Field label="Guidance" error={fields.cfg} hint="How closely to follow the words. Too much looks harsh.">
+          <Field label="Guidance" error={fields.cfg} hint="How closely to follow the prompt. Too much looks harsh.">
             <Slider value={values.cfg} min={1} max={Math.max(15, values.cfg)} step={0.1} onChange={(cfg) => set({ cfg })} />
           </Field>
           <Field label="Sampler" error={fields.sampler}>
@@ -101,7 +101,7 @@ function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set"
         <IconButton variant="plain" label="Turn the shape around" icon="swap" onClick={() => set({ width: values.height, height: values.width })} />
       </div>
       {from && (from.width !== values.width || from.height !== values.height) && <p className={css.hint}>The start picture is {from.width} × {from.height}; it is fitted to this size.</p>}
-      {!from && Math.max(values.width, values.height) > home * 2 && <p className={css.hint}>This model is at home at {home} × {home}; far larger pictures may repeat things. Make a small one and enlarge it.</p>}
+      {!from && Math.max(values.width, values.height) > home * 2 && <p className={css.hint}>This model is at home at {home} × {home}; far larger pictures may repeat things. Make a small one and upscale it.</p>}
       {error && <p className={css.error} role="alert">{error}</p>}
     </fieldset>
   );

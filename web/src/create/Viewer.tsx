@@ -69,7 +69,7 @@ function Facts({ details, values, file }: { details: JobDetails; values: CreateV
       {values?.prompt && <p className={css.prompt}>{values.prompt}</p>}
       <p className={css.small}>
         {values
-          ? [values.redraw && `seed ${values.seed}`, `${values.width} × ${values.height}`, values.redraw ? `${values.steps} steps` : "only enlarged", values.redraw && modelLabel(values.model), took !== null && `${took < 10 ? took.toFixed(1) : Math.round(took)} s`].filter(Boolean).join(" · ")
+          ? [values.redraw && `seed ${values.seed}`, `${values.width} × ${values.height}`, values.redraw ? `${values.steps} steps` : "only upscaled", values.redraw && modelLabel(values.model), took !== null && `${took < 10 ? took.toFixed(1) : Math.round(took)} s`].filter(Boolean).join(" · ")
           : file.filename}
       </p>
     </div>

@@ -35,7 +35,7 @@ export function buildPrompt(v: CreateValues): ApiPrompt {
   };
   if (v.image && !v.redraw) {
     put(NODE.picture, "LoadImage", "Picture", { image: annotated(v.image) });
-    put(NODE.scale, "ImageScale", "Enlarge", { image: [NODE.picture, 0], upscale_method: "lanczos", width: v.width, height: v.height, crop: "disabled" });
+    put(NODE.scale, "ImageScale", "Upscale", { image: [NODE.picture, 0], upscale_method: "lanczos", width: v.width, height: v.height, crop: "disabled" });
     put(NODE.save, "SaveImage", "Save", { images: [NODE.scale, 0], filename_prefix: PREFIX });
     return prompt;
   }
@@ -50,7 +50,7 @@ export function buildPrompt(v: CreateValues): ApiPrompt {
       model = [id, 0];
       clip = [id, 1];
     });
-  put(NODE.positive, "CLIPTextEncode", "What to see", { text: v.prompt, clip });
+  put(NODE.positive, "CLIPTextEncode", "What to draw", { text: v.prompt, clip });
   put(NODE.negative, "CLIPTextEncode", "What to avoid", { text: v.negative, clip });
 
   const latent = putLatent(put, v);
@@ -162,7 +162,7 @@ export function phaseOf(class_type: string | undefined): string {
     case "LoraLoader":
       return "Loading the LoRA";
     case "CLIPTextEncode":
-      return "Reading your words";
+      return "Reading the prompt";
     case "LoadImage":
     case "ImageScale":
     case "VAEEncode":

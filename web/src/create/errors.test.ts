@@ -18,7 +18,7 @@ describe("problemOf", () => {
   it("keeps the server's words for the details", () => {
     expect(problemOf(refused("ckpt_name", "value_not_in_list", "Value not in list")).details).toContain("X (1): Value not in list: d");
     expect(problemOf(new ApiError("odd", 400))).toMatchObject({ text: "Fresco did not take this job.", details: "odd" });
-    expect(problemOf(new ApiError("Fresco cannot be reached", 0, "network", "refused")).text).toContain("does not answer");
+    expect(problemOf(new ApiError("Fresco does not answer", 0, "network", "refused")).text).toContain("does not answer");
     expect(problemOf(new Error("boom")).details).toBe("boom");
   });
 });

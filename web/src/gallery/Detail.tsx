@@ -188,7 +188,7 @@ export function Detail({ id }: { id: string }) {
               {!running && <Button variant={details.status === "completed" ? "plain" : "primary"} icon="refresh" busy={busy} onClick={() => again(false)}>Run again</Button>}
               {!running && hasSeed(details) && <Button icon="dice" disabled={busy} onClick={() => again(true)}>New seed</Button>}
               {fitsCreate(details) && <Button icon="create" onClick={() => sendToCreate(details)}>Use in Create</Button>}
-              {picture && <Button icon="image" onClick={() => startFrom(details, picture)}>Start from it</Button>}
+              {picture && <Button icon="image" onClick={() => startFrom(details, picture)}>Start from this</Button>}
               {shown && <Button icon="download" onClick={() => downloadOne(shown.file)}>Download</Button>}
               <span className={favourite ? css.liked : undefined}>
                 <IconButton variant="plain" icon="star" pressed={favourite} label={favourite ? "Remove from favourites" : "Add to favourites"}

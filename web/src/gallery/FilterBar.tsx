@@ -30,7 +30,7 @@ export function FilterBar({ count }: { count: number }) {
       <div className={css.bar}>
         <div className={css.search} role="search">
           <Icon name="search" />
-          <TextInput type="search" value={text} onChange={setText} placeholder="Search the words, seed or model" aria-label="Search results" />
+          <TextInput type="search" value={text} onChange={setText} placeholder="Search prompt, seed or model" aria-label="Search results" />
         </div>
         <IconButton variant="plain" icon="star" label="Favourites only" pressed={filters.favourites} onClick={() => setFilters({ favourites: !filters.favourites })} />
         <Button icon="settings" aria-expanded={open} onClick={() => setOpen(!open)}>Filter</Button>

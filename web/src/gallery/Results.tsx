@@ -72,7 +72,7 @@ export function Results() {
         </EmptyState>
       ) : (
         <EmptyState icon="gallery" title="No pictures yet" action={<Button variant="primary" icon="create" onClick={() => go("#/create")}>Make a picture</Button>}>
-          Everything you make appears here, with the words and settings that made it.
+          Everything you make appears here, with the prompt and settings that made it.
         </EmptyState>
       ))}
       {loading && <p className={css.note} role="status">Fetching more…</p>}

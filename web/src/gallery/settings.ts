@@ -101,7 +101,7 @@ export function settingsOf(prompt: ApiPrompt): Setting[] {
   add("Scheduler", values?.scheduler);
   if (values?.image) {
     add("Start picture", values.image.filename);
-    add("Change", values.denoise);
+    add("How much to change", values.denoise);
   }
   return out;
 }

@@ -106,7 +106,7 @@ export function defaultDoc(info: ObjectInfo): Doc {
   const prompt: ApiPrompt = {
     "1": { class_type: "CheckpointLoaderSimple", inputs: { ckpt_name: model } },
     "2": { class_type: "CLIPTextEncode", inputs: { text: "a red apple", clip: ["1", 1] }, _meta: { title: "What to draw" } },
-    "3": { class_type: "CLIPTextEncode", inputs: { text: "", clip: ["1", 1] }, _meta: { title: "What to leave out" } },
+    "3": { class_type: "CLIPTextEncode", inputs: { text: "", clip: ["1", 1] }, _meta: { title: "What to avoid" } },
     "4": { class_type: "EmptyLatentImage", inputs: { width: home, height: home, batch_size: 1 } },
     "5": {
       class_type: "KSampler",

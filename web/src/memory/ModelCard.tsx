@@ -58,10 +58,10 @@ function ModelRow({ model, devices, decisions, refresh }: { model: Model; device
     setBusy(true);
     try {
       const done = await sendJson<{ status?: string }>("DELETE", force ? `${id}?force=1` : id);
-      toast(done?.status === "deferred" ? `${name} goes when the picture that uses it is done.` : `Dropped ${name}: ${bytes(inMemory(model))} freed.`, "good");
+      toast(done?.status === "deferred" ? `${name} goes when the picture that uses it is done.` : `Ejected ${name}: ${bytes(inMemory(model))} freed.`, "good");
     } catch (e) {
       if (e instanceof ApiError && e.type === "model_pinned") {
-        toast("This model is pinned.", "warn", { action: { label: "Drop it anyway", onSelect: () => void drop(true) } });
+        toast("This model is pinned.", "warn", { action: { label: "Eject it anyway", onSelect: () => void drop(true) } });
       } else {
         toast(told(e), "bad");
       }
@@ -104,7 +104,7 @@ function ModelRow({ model, devices, decisions, refresh }: { model: Model; device
         <Field label={<>How long it stays<span className="hidden-visually">: {name}</span></>}>
           <Select options={options} value={model.effective_policy} disabled={busy} onChange={(v) => void setPolicy(v)} />
         </Field>
-        <IconButton label={`Drop ${name} from memory`} icon="trash" variant="danger" disabled={busy} onClick={() => void drop()} />
+        <IconButton label={`Eject ${name} from memory`} icon="eject" variant="danger" disabled={busy} onClick={() => void drop()} />
       </div>
     </article>
   );

@@ -146,7 +146,7 @@ export function overruled(model: Model): string | null {
   const claim = decidingClaim(model);
   const node = claim?.claimant.node_id;
   return `You chose “${policyName(own.policy)}”, but ${node ? `node ${node} of a workflow` : "a workflow"} asks for “${policyName(model.effective_policy)}”, and the stronger wish counts. `
-    + "Change it in the workflow, or drop the model to clear its wishes.";
+    + "Change it in the workflow, or eject the model to clear its wishes.";
 }
 
 function wishSentence(e: MemoryEvent): string | null {

@@ -40,7 +40,7 @@ export function SignIn() {
       }
       location.assign(`/?token=${encodeURIComponent(token.trim())}`);
     } catch {
-      setError("Fresco cannot be reached just now.");
+      setError("Fresco does not answer just now.");
     } finally {
       setBusy(false);
     }
