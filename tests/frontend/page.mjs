@@ -8,14 +8,23 @@ import { walkGraph } from "./walk/graph.mjs";
 import { openBrowser, openHouse, openPage, starterModel } from "./walk/kit.mjs";
 import { walkLooks } from "./walk/looks.mjs";
 import { walkMemory } from "./walk/memory.mjs";
+import { walkTruth } from "./walk/truth.mjs";
 
 const start = Date.now();
 const parts = { apps: walkApps, graph: walkGraph, gallery: walkGallery, queue: walkQueue, memory: walkMemory };
 const wanted = process.argv.slice(2);
 const has = (part) => wanted.length === 0 || wanted.includes(part);
 
-const house = await openHouse();
 const browser = await openBrowser();
+if (has("truth")) await walkTruth(browser).catch(async (error) => {
+  await browser.close();
+  throw error;
+});
+if (wanted.join() === "truth") {
+  await browser.close();
+  process.exit();
+}
+const house = await openHouse();
 try {
   const model = await starterModel(house);
   const wide = await openPage(browser, house, "wide");

@@ -226,7 +226,10 @@ impl<'e> Run<'e> {
         loop {
             self.between_nodes();
             let id = match self.order.next() {
-                Next::Finished => return End::Success,
+                Next::Finished => {
+                    self.repeat_warnings();
+                    return End::Success;
+                }
                 Next::Cycle(ids) => return End::Failed(self.cycle(&ids)),
                 Next::Wait => {
                     self.collect_tasks(true);
@@ -260,6 +263,27 @@ impl<'e> Run<'e> {
             let memory = self.executor.config.memory.clone();
             self.executor.cache.poll(&mut || memory.available_ram());
             self.collect_tasks(false);
+        }
+    }
+
+    /// What cached nodes warned of holds for this run too, also where nobody had to ask them for their outputs.
+    fn repeat_warnings(&mut self) {
+        let ids: Vec<Arc<str>> = self.job.prompt.keys().cloned().collect();
+        for id in ids {
+            if self.outputs.contains_key(&id) {
+                continue;
+            }
+            let Some(ui) = self.cached(&id).and_then(|entry| entry.ui.clone()) else {
+                continue;
+            };
+            if ui.contains_key("warnings") {
+                self.keep_ui(&id, Some(&ui));
+                self.watch.emit(EventKind::Executed {
+                    display: self.graph.display_of(&id),
+                    node: id,
+                    output: ui.into(),
+                });
+            }
         }
     }
 

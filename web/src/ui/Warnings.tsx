@@ -6,8 +6,8 @@ import css from "./Warnings.module.css";
 export function Warnings({ list }: { list: Warning[] }) {
   if (list.length === 0) return null;
   return (
-    <ul className={css.list} role="status" aria-label="Warnings">
-      {list.map((w) => <li key={w.text}><Icon name="warning" size={18} /><span>{w.text}</span></li>)}
-    </ul>
+    <div className={css.list} role="status" aria-label="Warnings">
+      {list.map((w) => <p key={w.text}><Icon name="warning" size={18} /><span>{w.text}</span></p>)}
+    </div>
   );
 }

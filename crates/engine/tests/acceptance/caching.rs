@@ -99,6 +99,24 @@ fn case_41_an_output_without_ui_is_reported_as_null() {
 }
 
 #[test]
+fn a_cached_node_warns_again_although_nobody_asks_it() {
+    let mut b = Bench::new(Strategy::Classic);
+    let script = "1 Image value=1; 2 Warn image=@1; 3 Warn image=@2; 4 Save image=@3";
+    assert!(
+        b.run(script)
+            .story()
+            .contains(r#"executed 2 {"warnings":["odd"]}"#)
+    );
+    let again = b.run(script);
+    assert_eq!(again.ran(), "");
+    let story = again.story();
+    for id in [2, 3] {
+        let told = format!(r#"executed {id} {{"warnings":["odd"]}}"#);
+        assert_eq!(story.matches(&told).count(), 1, "{story}");
+    }
+}
+
+#[test]
 fn case_47_tokens_show_in_the_hidden_prompt_only() {
     let mut b = Bench::new(Strategy::Classic);
     let script = "1 Image value=1; 2 IsChanged image=@1 should_change=true; 3 ShowTokens value=@2";

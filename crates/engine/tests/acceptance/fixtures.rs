@@ -63,6 +63,17 @@ pub struct SaveAny {
 }
 node!(SaveAny, |me, _cx| Ok(NodeOutput::ui(shown(&me.value))));
 
+/// Passes its picture on, with a warning.
+#[derive(Node)]
+#[node(id = "Warn", v1, outputs("IMAGE"))]
+pub struct Warn {
+    #[input(ty = "IMAGE")]
+    image: f64,
+}
+node!(Warn, |me, _cx| Ok(
+    NodeOutput::one(me.image).with_ui(map! {"warnings" => vec![Value::from("odd")]})
+));
+
 #[derive(Node)]
 #[node(id = "Quiet", v1, output_node)]
 pub struct Quiet {
@@ -747,6 +758,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<Save>(),
     entry::<Scale>(),
     entry::<SaveAny>(),
+    entry::<Warn>(),
     entry::<Quiet>(),
     entry::<LazyMix>(),
     entry::<LazyWrong>(),
