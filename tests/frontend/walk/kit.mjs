@@ -1,5 +1,5 @@
 // What every part of the walk needs: the program with a house of its own, a watched browser, and patient questions.
-// From the environment: FRESCO_BIN (the program), CHROMIUM, OUT (a folder for pictures).
+// From the environment: FRESCO_BIN (the program), CHROMIUM, OUT (a folder for pictures), PATIENCE (milliseconds).
 import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -10,7 +10,7 @@ import { fileURLToPath } from "node:url";
 
 const { FRESCO_BIN, CHROMIUM = "/usr/bin/chromium" } = process.env;
 /** How long anything may take before it counts as broken: generous, because the machine may be slow and busy. */
-export const PATIENCE = 120_000;
+export const PATIENCE = Number(process.env.PATIENCE ?? 120_000);
 export const SIZES = { wide: { width: 1440, height: 900 }, phone: { width: 390, height: 844 } };
 export const VIEWS = ["Create", "Apps", "Graph", "Gallery", "Memory"];
 const FLAGS = [

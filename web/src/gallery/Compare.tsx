@@ -41,7 +41,7 @@ function Slider({ a, b }: { a: FileOutput; b: FileOutput }) {
     if (e.type === "pointerdown") {
       if (e.button !== 0) return;
       e.currentTarget.setPointerCapture(e.pointerId);
-      // The arrow keys go on from here.
+      // The arrow keys go on from here; the press itself must not take the focus away again.
       range.current?.focus({ preventScroll: true });
     } else if (!e.currentTarget.hasPointerCapture(e.pointerId)) return;
     const box = frame.current?.getBoundingClientRect();
@@ -63,7 +63,7 @@ function Slider({ a, b }: { a: FileOutput; b: FileOutput }) {
   const differ = first && second && Math.abs(Math.log(shape(first) / shape(second))) > 0.02;
   return (
     <div className={css.overlay} style={{ "--ratio": ratio } as CSSProperties}>
-      <div ref={frame} className={css.frame} onPointerDown={drag} onPointerMove={drag}>
+      <div ref={frame} className={css.frame} onPointerDown={drag} onPointerMove={drag} onMouseDown={(e) => e.preventDefault()}>
         {picture(b, "Picture B", `inset(0 0 0 ${split}%)`)}
         {picture(a, "Picture A", `inset(0 ${100 - split}% 0 0)`)}
         <div className={css.line} style={{ left: `${split}%` }} aria-hidden="true"><span>‹ ›</span></div>

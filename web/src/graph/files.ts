@@ -77,7 +77,7 @@ export async function importFile(file: File): Promise<void> {
   try {
     const inspection = await inspectWorkflow(file);
     const info = await useInfo.getState().load();
-    if (!asDoc(inspection.workflow) && Object.keys(inspection.prompt).length === 0) throw new Error("That file holds no workflow.");
+    if (!asDoc(inspection.workflow) && Object.keys(inspection.prompt).length === 0) throw new Error(`${file.name} holds no workflow.`);
     const doc = asDoc(inspection.workflow) ?? (uiFromApi(inspection.prompt, info) as unknown as Doc);
     openDoc(doc, null, false);
     for (const w of inspection.warnings.slice(0, 2)) toast(w, "warn");

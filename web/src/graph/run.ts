@@ -140,6 +140,7 @@ function hear(type: string, data: Told): void {
   }
   if (type === "executed") {
     const id = data.display_node ?? data.node;
+    if (id && data.output) source.set(id, data.prompt_id);
     if (id && data.output) useGraph.setState((s) => ({ results: { ...s.results, [id]: data.output ?? {} } }));
   } else {
     const message = (data.exception_message ?? "The node failed.").trim();
@@ -148,17 +149,21 @@ function hear(type: string, data: Told): void {
   }
 }
 
+/** Which run a node's result came from. */
+const source = new Map<string, string>();
+
 /** Brings in what runs of this page left while nobody listened: over a reload, or while another view was open. */
 async function catchUp(): Promise<void> {
   const { jobs, opened } = useGraph.getState();
-  const missed: Record<string, NodeOutput> = {};
   for (const id of jobs.slice(-CAUGHT_UP)) {
     const details = await jobDetails(id).catch(() => null);
-    for (const [node, output] of Object.entries(details?.outputs ?? {})) missed[node] = output;
+    if (useGraph.getState().opened !== opened) return;
+    // What came from a later run stays.
+    const missed = Object.entries(details?.outputs ?? {}).filter(([node]) => jobs.indexOf(source.get(node) ?? "") < jobs.indexOf(id));
+    if (missed.length === 0) continue;
+    for (const [node] of missed) source.set(node, id);
+    useGraph.setState((s) => ({ results: { ...s.results, ...(Object.fromEntries(missed) as Record<string, NodeOutput>) } }));
   }
-  if (Object.keys(missed).length === 0 || useGraph.getState().opened !== opened) return;
-  // What came meanwhile is newer.
-  useGraph.setState((s) => ({ results: { ...missed, ...s.results } }));
 }
 
 /** So many of the last runs are asked for what they left. */
