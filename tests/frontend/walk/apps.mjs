@@ -17,12 +17,12 @@ export async function walkApps({ page, house, model, made }) {
 
   await step(page, "apps: fields are chosen, changed and run", async () => {
     await page.getByRole("button", { name: "Edit form" }).click();
-    await page.getByRole("button", { name: "Do not show Negative prompt" }).click();
+    await page.getByRole("button", { name: "Do not show Avoid" }).click();
     await page.getByText("Sampler", { exact: true }).click();
     await page.getByRole("button", { name: "Show Steps of Sampler" }).click();
     await accessible(page, "the editor of a form");
     await page.getByRole("button", { name: "Done" }).click();
-    check(!(await field("textbox", "Negative prompt").isVisible()), "a field that was hidden is still shown");
+    check(!(await field("textbox", "Avoid").isVisible()), "a field that was hidden is still shown");
     await field("spinbutton", "Steps").fill("2");
     await field("textbox", "Prompt").fill("a yellow cup");
     await field("spinbutton", "Size: width").fill("128");
