@@ -152,12 +152,17 @@ async function editedPicture({ page, house, model }) {
     await page.getByRole("navigation", { name: "Recent pictures" }).getByRole("button", { name: "a blue hat" }).first().click();
     const upscale = stage.getByRole("button", { name: "Upscale" });
     await upscale.waitFor();
-    await stage.getByRole("button", { name: "Variations" }).click();
-    for (const item of await page.getByRole("menuitem").all()) {
-      const { height } = await item.boundingBox();
-      check(height < 48, `“${await item.innerText()}” takes more than a line: ${height} px`);
+    for (const width of [1440, 390]) {
+      await page.setViewportSize({ width, height: 900 });
+      await stage.getByRole("button", { name: "Variations" }).click();
+      for (const item of await page.getByRole("menuitem").all()) {
+        const box = await item.boundingBox();
+        check(box.height < 48, `“${await item.innerText()}” takes more than a line: ${box.height} px`);
+        check(box.x >= 0 && box.x + box.width <= width, `“${await item.innerText()}” sticks out of a screen of ${width} px`);
+      }
+      await page.keyboard.press("Escape");
     }
-    await page.keyboard.press("Escape");
+    await page.setViewportSize({ width: 1440, height: 900 });
     const [larger] = await queued(page, house, 1, () => upscale.click());
     check(!hasNode(larger, "KSampler"), "it is drawn over with the words of its change");
     same([inputs(larger, "ImageScale").width, inputs(larger, "ImageScale").height], [128, 128], "size");
@@ -208,6 +213,11 @@ async function graphFiles({ page, watch }) {
     check(upper.y + upper.height <= lower.y, "the node grew over its neighbour");
     const told = await notice.boundingBox();
     check(told.height < 40, `the notice is ${told.height} high while nobody looks at it`);
+    await notice.hover();
+    await until("the whole notice to be on top", () => notice.evaluate((element) => {
+      const box = element.getBoundingClientRect();
+      return box.height > 30 && element.contains(document.elementFromPoint(box.x + box.width / 2, box.bottom - 4));
+    }));
     const note = card("Note, node 2");
     await note.getByRole("heading", { name: "Models" }).waitFor();
     const model = note.getByRole("link", { name: "the model" });

@@ -120,7 +120,7 @@ export function Inspector() {
       )}
       <Warnings list={warnings.map((text) => ({ node: flat, text }))} />
       <div className={css.rows}>
-        {rows.map((row) => <WidgetInput key={row.key} row={row} node={flat} large error={problem?.inputs[row.key]} />)}
+        {rows.map((row) => <WidgetInput key={row.key} row={row} node={flat} large error={problem?.inputs[row.key] === problem?.message ? undefined : problem?.inputs[row.key]} />)}
         {rows.length === 0 && <p className={css.kind}>This node has no values to set.</p>}
       </div>
       <Links doc={doc} scope={scope} node={node} info={info} />

@@ -36,8 +36,8 @@ export function Menu({ button, items, align = "end" }: MenuProps) {
     const own = root.current?.getBoundingClientRect();
     if (!open || !box || !own || !list.current) return;
     list.current.classList.toggle(css.up ?? "", box.bottom > innerHeight - 8 && own.top > box.height + 8);
-    if (box.left < 8) list.current.classList.replace(css.end ?? "", css.start ?? "");
-    if (box.right > innerWidth - 8) list.current.classList.replace(css.start ?? "", css.end ?? "");
+    const left = Math.max(8, Math.min(box.left, innerWidth - 8 - box.width));
+    list.current.style.translate = `${left - box.left}px 0`;
   }, [open]);
   useEffect(() => {
     if (!open) return;
