@@ -245,6 +245,55 @@ fn l08_a_change_that_does_not_fit() {
     room.checked();
 }
 
+/// Neither of other names nor of other sizes: the node says so to its client, and the history keeps it, also for a run
+/// whose nodes were all cached.
+#[test]
+fn a_lora_that_fits_no_layer_says_so_at_its_node() {
+    let base = base();
+    let folder = base.path().join("models/loras");
+    let fitting = lora(&Tiny::default(), "diffusion_model.", "attn");
+    let other = |shape: &[usize]| shape.iter().map(|n| n + 3).collect::<Vec<_>>();
+    let sizes: tiny::Keys = fitting
+        .iter()
+        .map(|(key, shape)| (key.clone(), other(shape)))
+        .collect();
+    let names: tiny::Keys = fitting
+        .iter()
+        .map(|(key, shape)| (key.replace("diffusion_model.", "elsewhere."), shape.clone()))
+        .collect();
+    tiny::write(&folder.join("sizes.safetensors"), &sizes).unwrap();
+    tiny::write(&folder.join("names.safetensors"), &names).unwrap();
+    let room = Room::at(base, ROOMY);
+    let flow = Flow {
+        lora: Some(1.0),
+        ..Flow::default()
+    };
+    let mut prompt = flow.prompt();
+    assert_eq!(room.ok(&prompt).history["outputs"]["20"], Value::Null);
+    for name in ["sizes", "names"] {
+        prompt["20"]["inputs"]["lora_name"] = json!(format!("{name}.safetensors"));
+        let mut socket = room.server.socket("looker");
+        for _ in 0..2 {
+            let run = room.ok(&prompt);
+            let told = &run.history["outputs"]["20"]["warnings"];
+            let text = told[0].as_str().unwrap_or_default();
+            let start = format!("The LoRA {name}.safetensors changes nothing: ");
+            assert!(text.starts_with(&start), "{}", run.history["outputs"]);
+        }
+        // Text for a node is frame 3; the editor shows it there.
+        let text = loop {
+            match socket.frame() {
+                Frame::Binary(bytes) if bytes[3] == 3 => break bytes[8..].to_vec(),
+                Frame::Closed => panic!("no text for the node"),
+                Frame::Binary(_) | Frame::Text(..) => {}
+            }
+        };
+        let text = String::from_utf8_lossy(&text);
+        assert!(text.starts_with("20The LoRA"), "{text}");
+    }
+    room.checked();
+}
+
 /// Nothing until half of the sampling is done, then all of it: the weights change once.
 #[test]
 fn l09_a_hook_that_begins_half_way() {
