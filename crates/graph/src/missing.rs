@@ -118,13 +118,16 @@ pub fn missing(
     found
 }
 
+/// Files, likeliest first, and how many of them are plausible.
+type Ranked = (Arc<Vec<String>>, usize);
+
 struct Search<'a> {
     listings: &'a dyn Listings,
     file_exists: &'a dyn Fn(&str) -> bool,
     /// Each list is asked for once.
     lists: BTreeMap<String, Arc<Vec<String>>>,
     /// By list and wanted name: many nodes want the same.
-    ranked: BTreeMap<(String, String), (Arc<Vec<String>>, usize)>,
+    ranked: BTreeMap<(String, String), Ranked>,
     found: Missing,
     left_out: usize,
 }

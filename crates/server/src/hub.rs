@@ -417,7 +417,8 @@ impl Hub {
         let id = event.prompt_id.as_deref().unwrap_or("");
         for socket in state.sockets.values() {
             let own = event.client.as_deref() == Some(&*socket.sid);
-            if !(own && socket.described_previews()) && !socket.all_previews() {
+            let wanted = socket.all_previews() || own && socket.described_previews();
+            if !wanted {
                 continue;
             }
             let bytes =

@@ -111,12 +111,11 @@ pub(super) fn apply(
 
 /// Says that a file changes nothing, and why.
 fn no_effect(name: &str, loaded: &Loaded, fits: &[Fit]) -> String {
-    let why = match fits.iter().find_map(|fit| fit.odd.first()) {
-        Some(odd) => format!("its layers have other sizes than the model's ({odd})"),
-        None => {
-            let total = loaded.used + loaded.unused.len();
-            format!("the model has none of the layers that its {total} tensors are for")
-        }
+    let why = if let Some(odd) = fits.iter().find_map(|fit| fit.odd.first()) {
+        format!("its layers have other sizes than the model's ({odd})")
+    } else {
+        let total = loaded.used + loaded.unused.len();
+        format!("the model has none of the layers that its {total} tensors are for")
     };
     format!(
         "The LoRA {name} changes nothing: {why}. It was made for another kind of model; choose one for this model, or \
