@@ -387,6 +387,17 @@ async function awayAndBack({ page, house, watch }) {
     await go(page, "Gallery");
     const words = await until("the clock to go again", async () => /· ([\d.]+) s/.exec(await running.innerText().catch(() => "")));
     check(Number(words[1]) <= (Date.now() - back) / 1000 + 1, `the clock says ${words[1]} s, ${(Date.now() - back) / 1000} s after the program came back`);
+    // A second time, and the program itself holds the job: it says why, wherever the job is shown.
+    watch.away = true;
+    await house.stop("SIGKILL");
+    await house.start();
+    await page.getByRole("region", { name: "Queue" }).getByText(/^On hold: \S/).waitFor();
+    watch.away = false;
+    await go(page, "Create");
+    await page.getByRole("navigation", { name: "Recent pictures" }).getByRole("button", { name: "a red apple, on hold" }).click();
+    await stage.getByText("On hold", { exact: true }).waitFor();
+    await stage.getByRole("button", { name: "Release" }).click();
+    await stage.getByText(/Step \d+ of 60/).waitFor();
     await cancelAll(house, [job]);
   });
 }

@@ -150,6 +150,8 @@ export interface Job {
   workflow_id?: string;
   /** Waits until it is released. */
   held?: boolean;
+  /** Why, where the program itself holds it. */
+  held_reason?: string;
 }
 
 /** UI output of one node: `images` and the like hold files, other keys anything. */

@@ -23,6 +23,7 @@ export function RunPanel({ run, waiting, prompt, info }: { run: Run; waiting: nu
   });
   const paused = useLive((s) => s.queue.paused);
   const held = useLive((s) => Boolean(s.jobs.find((job) => job.id === run.id)?.held));
+  const reason = useLive((s) => s.jobs.find((job) => job.id === run.id)?.held_reason ?? "");
   const [stopping, setStopping] = useState(false);
   const left = useTimeLeft(running?.node, running?.value ?? 0, running?.max ?? 0);
 
@@ -39,7 +40,7 @@ export function RunPanel({ run, waiting, prompt, info }: { run: Run; waiting: nu
   const step = running?.node && prompt[running.node] ? titleOf(prompt, info, running.node) : "";
   const counted = running && running.max > 1;
   const words = run.status === "pending" && !running
-    ? held ? "On hold. Release it in Gallery." : paused ? "The queue is paused." : ahead > 0 ? `Waiting, ${ahead} before this one` : "Starting…"
+    ? held ? `On hold. ${reason ? `${reason.replace(/[.\s]+$/, "")}. ` : ""}Release it in Gallery.` : paused ? "The queue is paused." : ahead > 0 ? `Waiting, ${ahead} before this one` : "Starting…"
     : counted ? `${step ? `${step}: step` : "Step"} ${running.value} of ${running.max}${left === null ? "" : `, about ${timeWords(left)} left`}` : step || "Working…";
   // Read out at the start and after each quarter; every step would be too much.
   const quarters = counted ? Math.floor((running.value / running.max) * 4) * 25 : 0;

@@ -2,6 +2,7 @@
 import { type CSSProperties, useEffect, useRef, useState } from "react";
 import { viewUrl } from "../api/client";
 import type { FileRef, Job } from "../api/types";
+import { setHeld, tell } from "../gallery/queue";
 import { useLive } from "../state/live";
 import { Button, Icon, Progress } from "../ui";
 import { phaseOf } from "./build";
@@ -169,6 +170,8 @@ function Waiting({ job, onCancel }: { job: Job; onCancel(): void }) {
     <div className={css.middle}>
       <Icon name="clock" size={28} />
       <p>{words}</p>
+      {job.held_reason && <p className={css.reason}>{job.held_reason}</p>}
+      {job.held && <Button size="s" icon="play" onClick={() => tell(setHeld(job.id, false), "Could not be released")}>Release</Button>}
       <Button size="s" variant="quiet" icon="close" onClick={onCancel}>Cancel</Button>
     </div>
   );

@@ -42,7 +42,7 @@ function Row({ job, place, count, shift, dragged, onMove, onGrab }: RowProps) {
       </button>
       <a className={css.rowTitle} href={detailHash(job.id)}>
         <span className={css.title}>{title}</span>
-        <span className={css.state}>{held ? "On hold" : place === 0 ? "Next" : `Place ${place + 1}`}</span>
+        <span className={css.state}>{held ? (job.held_reason ? `On hold: ${job.held_reason}` : "On hold") : place === 0 ? "Next" : `Place ${place + 1}`}</span>
       </a>
       <IconButton size="s" icon={held ? "play" : "pause"} label={`${held ? "Release" : "Hold"} ${name}`} pressed={held} onClick={() => tell(setHeld(job.id, !held), held ? "Could not be released" : "Could not be held")} />
       <Menu button={{ label: `More for ${name}`, icon: "more", size: "s" }} items={[
