@@ -209,3 +209,39 @@ fn a_changed_time_alone_is_no_harm() {
         .unwrap();
     check_kept(&path, store, &running);
 }
+
+/// Opening after a crash writes, and may move a long log into the database; that is no stranger's doing.
+#[test]
+fn recovering_a_long_log_is_not_taken_for_a_stranger() {
+    /// A page and its head in the log.
+    const FRAME: u64 = 4096 + 24;
+    /// SQLite moves the log when it has so many.
+    const MOVED: u64 = 1000;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fresco.db");
+    let store = open(&path).unwrap();
+    let frames = || fs::metadata(wal(&path)).unwrap().len() / FRAME;
+    for i in 0.. {
+        if frames() > MOVED - 12 {
+            break;
+        }
+        put(&store, &i.to_string(), Priority::Auto);
+    }
+    // One of these logs is so long that the write on opening is the last it takes.
+    let mut before = 0;
+    for i in 0..12 {
+        if frames() < before {
+            break;
+        }
+        before = frames();
+        let copy = crash_copy(&path, &dir.path().join(format!("crash-{i}")));
+        let again = open(&copy).unwrap();
+        put(&again, "next", Priority::Auto);
+        store
+            .set("k", Some(&i.to_string()))
+            .wait()
+            .unwrap()
+            .unwrap();
+    }
+    assert!(before > MOVED - 4, "{before}");
+}

@@ -156,11 +156,13 @@ fn wire(outline: &QueueOutline) -> Value {
     let reasons: Map = reasons
         .map(|(id, reason)| (id.clone(), reason.into()))
         .collect();
-    map! {
+    let mut wire = map! {
         "paused" => outline.paused,
         "order" => ids(&outline.order),
         "held" => ids(&outline.held),
-        "held_reasons" => reasons,
+    };
+    if !reasons.is_empty() {
+        wire.insert("held_reasons".into(), reasons.into());
     }
-    .into()
+    wire.into()
 }

@@ -156,6 +156,8 @@ impl State {
         state.begin_marks();
         state.reload()?;
         state.fill_shadow();
+        // Recovery has written, and may have moved the log into the database.
+        state.note_files();
         let db = &state.database.connection;
         let number = |sql: &str| db.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
         state.next_seq = number("SELECT MAX(seq) FROM bodies")
