@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn small_discs_look_like_pillows() {
         let rows = |radius: usize| -> Vec<usize> {
-            let mut layer = Layer::new(9, 9);
+            let mut layer = Layer::new(9, 9).unwrap();
             layer.dot([4, 4], radius, [1, 2, 3], 200);
             layer
                 .pixels
