@@ -97,7 +97,9 @@ impl Counter {
 
     pub(crate) fn add_output(&mut self, output: &NodeOutput) {
         if let Slots::Values(values) = &output.slots {
-            values.iter().for_each(|v| self.pieces.add_value(v));
+            for value in values {
+                self.pieces.add_value(value);
+            }
         }
         self.add_ui(output.ui.as_ref());
     }

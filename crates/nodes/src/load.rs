@@ -5,9 +5,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use fresco_files::MemoryGuard;
 use fresco_files::annotated;
 use fresco_files::dirs::{DirType, Dirs};
-use fresco_files::image::{DecodedImage, Frame, Limits, decode};
+use fresco_files::image::{DecodedImage, Frame, ImageError, Limits, decode_within};
 use fresco_graph::{Args, Cx, NodeEntry, NodeError, Value, Verdict, entry};
 use fresco_tensor::{Buffer, Tensor, with_memory};
 use sha2::{Digest, Sha256};
@@ -79,15 +80,18 @@ fn read(path: &Path, most: usize) -> Result<Vec<u8>, NodeError> {
     with_memory(size, || fs::read(path))?.map_err(|e| io_error(path, &e))
 }
 
-fn open_image(path: &Path) -> Result<DecodedImage, NodeError> {
+fn open_image(cx: &Cx, path: &Path) -> Result<DecodedImage, NodeError> {
     let limits = Limits::default();
     let bytes = read(path, limits.bytes)?;
-    // The decoder asks for its own memory.
-    with_memory(0, || decode(&bytes, &limits))?.map_err(|e| {
-        NodeError::failed(
-            "PIL.UnidentifiedImageError",
-            format!("cannot load {}: {e}", path.display()),
-        )
+    // The decoder asks for its memory itself, as soon as it knows the size.
+    let memory = cx.resources.get::<MemoryGuard>().unwrap_or_default();
+    let decoded = with_memory(0, || decode_within(&bytes, &limits, &memory))?;
+    decoded.map_err(|e| {
+        let kind = match e {
+            ImageError::NoMemory(_) => "MemoryError",
+            _ => "PIL.UnidentifiedImageError",
+        };
+        NodeError::failed(kind, format!("cannot load {}: {e}", path.display()))
     })
 }
 

@@ -16,6 +16,7 @@ mod memory_cases;
 mod memory_decisions;
 mod memory_free;
 mod memory_lifetime;
+mod memory_limits;
 mod memory_networks;
 mod memory_numbers;
 mod memory_patches;

@@ -58,7 +58,7 @@ fn load_all(cx: &Cx, paths: &[PathBuf]) -> Result<Vec<Image>, NodeError> {
             Some(last) if i > 0 && paths[i - 1] == *path => images.push(last.clone()),
             _ => {
                 check_entry(cx, path)?;
-                images.push(Image(rgb(open_image(path)?.first())?));
+                images.push(Image(rgb(open_image(cx, path)?.first())?));
             }
         }
     }

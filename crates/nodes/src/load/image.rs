@@ -17,8 +17,8 @@ const IMAGE_VALIDATOR: Option<Validator> = Some(Validator {
 });
 
 /// All frames as a batch, and their transparency as a mask: 64 x 64 zeros for a frame without.
-pub(super) fn load(path: &Path) -> Result<(Image, Mask), NodeError> {
-    let decoded = open_image(path)?;
+pub(super) fn load(cx: &Cx, path: &Path) -> Result<(Image, Mask), NodeError> {
+    let decoded = open_image(cx, path)?;
     let mut images = Vec::new();
     let mut masks = Vec::new();
     for frame in decoded.batch() {
@@ -36,7 +36,7 @@ pub(super) fn load(path: &Path) -> Result<(Image, Mask), NodeError> {
 }
 
 fn load_named(cx: &Cx, name: &str) -> NodeResult {
-    let (image, mask) = load(&resolve(cx, name)?)?;
+    let (image, mask) = load(cx, &resolve(cx, name)?)?;
     Ok(NodeOutput::slots(vec![image.into(), mask.into()]))
 }
 
@@ -91,7 +91,7 @@ pub(super) struct LoadImageMask {
 
 impl Node for LoadImageMask {
     fn run(self, cx: &Cx) -> NodeResult {
-        let decoded = open_image(&resolve(cx, &self.image)?)?;
+        let decoded = open_image(cx, &resolve(cx, &self.image)?)?;
         let frame = decoded.first();
         let index = match self.channel.as_str() {
             "red" => 0,
@@ -182,7 +182,7 @@ pub(super) struct WebcamCapture {
 
 impl Node for WebcamCapture {
     fn run(self, cx: &Cx) -> NodeResult {
-        let (image, _) = load(&resolve(cx, &self.image)?)?;
+        let (image, _) = load(cx, &resolve(cx, &self.image)?)?;
         Ok(NodeOutput::one(image))
     }
 

@@ -36,7 +36,7 @@ impl Node for Load3D {
         let view = |key: &str| {
             let name = self.image.get(key).and_then(Value::as_str);
             let name = name.ok_or_else(|| NodeError::failed("KeyError", format!("'{key}'")))?;
-            image::load(&resolve(cx, name)?)
+            image::load(cx, &resolve(cx, name)?)
         };
         let recording = self.image.get("recording").and_then(Value::as_str);
         if recording.is_some_and(|r| !r.is_empty()) {

@@ -38,7 +38,9 @@ fn save_pngs(
     for picture in frames.pictures()? {
         cx.check_interrupt()?;
         let wanted = || !cancel.is_raised();
-        let bytes = encoded(&[picture], || encode_png_while(&picture, &text, level, &wanted))?;
+        let bytes = encoded(&[picture], || {
+            encode_png_while(&picture, &text, level, &wanted)
+        })?;
         let saved = batch.save("png", &bytes).map_err(save_error)?;
         entries.push(entry_of(&saved, kind));
     }
