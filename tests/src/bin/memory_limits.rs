@@ -20,9 +20,9 @@ use fresco_tests::{Connection, Server, StartOptions, server};
 use serde_json::{Value, json};
 
 /// A prompt that takes longer is interrupted: this is about memory.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 /// What an interrupt may take.
-const STOP: Duration = Duration::from_secs(60);
+const STOP: Duration = Duration::from_mins(1);
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();

@@ -57,7 +57,9 @@ impl Node for ImageQuantize {
                     let mut nearest = palette.nearest();
                     for row in pixels.chunks_mut(w) {
                         cancel.stop();
-                        row.iter_mut().for_each(|p| *p = nearest.of(*p));
+                        for p in row.iter_mut() {
+                            *p = nearest.of(*p);
+                        }
                     }
                 }
                 Dither::FloydSteinberg => diffuse(&mut pixels, w, &mut palette.nearest()),
