@@ -28,7 +28,6 @@ SETS = [
     ("@iconify-json/noto", "1.2.9", "noto", "Apache-2.0"),
     ("@iconify-json/fluent-emoji-flat", "1.2.6", "flat", "MIT"),
     ("@iconify-json/fluent-emoji", "1.2.7", "soft", "MIT"),
-    ("@lobehub/fluent-emoji-3d", "1.1.0", "3d", "MIT"),
     ("emojilib", "4.0.3", "words", "MIT"),
 ]
 
@@ -95,7 +94,7 @@ def finish(image: Image.Image, entry: dict) -> tuple[bytes, dict] | None:
     whole = Image.new("RGBA", (SIZE, SIZE))
     whole.paste(image, ((SIZE - image.width) // 2, (SIZE - image.height) // 2))
     out = io.BytesIO()
-    whole.save(out, "WEBP", quality=86, method=4, alpha_quality=80)
+    whole.save(out, "WEBP", lossless=True, quality=60, method=3)
     colour, hue, share = colour_of(np.asarray(Image.open(out).convert("RGBA")))
     return out.getvalue(), entry | {"colour": colour, "hue": round(hue, 1), "share": round(share, 3)}
 
@@ -104,15 +103,10 @@ def vector(task) -> tuple[bytes, dict] | None:
     svg, entry = task
     try:
         # Twice the size first: trimming then shrinks, which is sharper than enlarging.
-        png = bytes(resvg_py.svg_to_bytes(svg_string=svg, width=384, height=384))
+        png = bytes(resvg_py.svg_to_bytes(svg_string=svg, width=512, height=512))
     except ValueError:
         return None
     return finish(Image.open(io.BytesIO(png)).convert("RGBA"), entry)
-
-
-def raster(task) -> tuple[bytes, dict] | None:
-    path, entry = task
-    return finish(Image.open(path).convert("RGBA"), entry)
 
 
 def words_for(name: str, keywords: list[str], popularity: dict[str, int]) -> dict:
@@ -165,10 +159,6 @@ def main() -> None:
             head = '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
             svg = f'{head} viewBox="{icon.get("left", 0)} {icon.get("top", 0)} {w} {h}" width="{w}" height="{h}">{icon["body"]}</svg>'
             tasks.append((vector, (svg, entry)))
-    for path in sorted((folders["3d"] / "assets").glob("*.webp")):
-        entry = names_by_code.get(path.stem.replace("-fe0f", ""))
-        if entry:
-            tasks.append((raster, (str(path), entry | {"set": "3d"})))
 
     blob, index = bytearray(), []
     with ProcessPoolExecutor() as pool:

@@ -1,6 +1,6 @@
 """Draws the contact sheet with the program itself: every line of a prompt file, one picture each.
 
-    python3 tools/starter/sheet.py http://127.0.0.1:8188 SHEET.png [--cfg 5] [--steps 20] [--seed 7] [--captions]
+    python3 tools/starter/sheet.py SERVER SHEET.png [--cfg 5] [--steps 20] [--seed 7] [--captions]
 """
 
 import argparse

@@ -242,36 +242,118 @@ fn the_model_of_the_repository_draws_in_the_colours_that_are_asked_for() {
         .enumerate()
     {
         let made = draw(&server, text);
-        // Of what is not the white ground, most has that colour.
-        let things = made
-            .pixels
-            .chunks_exact(3)
-            .filter(|p| p.iter().any(|v| *v < 200));
+        // Of what is not the ground, most has that colour.
+        let drawn = Drawn::new(&made);
+        let side = SIDE as isize;
+        let things: Vec<[u8; 3]> = (0..side * side)
+            .filter_map(|at| drawn.at(at % side, at / side))
+            .collect();
         let strongest =
-            |p: &&[u8]| (0..3).all(|c| c == channel || p[channel] > p[c].saturating_add(20));
-        let (all, such) = (things.clone().count(), things.filter(strongest).count());
+            |p: &&[u8; 3]| (0..3).all(|c| c == channel || p[channel] > p[c].saturating_add(20));
+        let (all, such) = (things.len(), things.iter().filter(strongest).count());
         assert!(all > 4000, "{text}: only {all} pixels");
         assert!(such * 2 > all, "{text}: {such} of {all} pixels");
     }
 }
 
-/// What the model was taught, one thing a line: its name, and eight by eight pixels in hexadecimal digits. Written by
-/// `tools/starter/thumbnails.py`.
+/// What the model was taught: the name of a thing, and eight by eight pixels of its bounding square on white in hexadecimal
+/// digits, a line for each drawing of it. Written by `tools/starter/thumbnails.py`.
 const THINGS: &str = include_str!("starter-things.txt");
 
-/// The thing whose picture is most like this one.
-fn likest(made: &picture::Picture) -> &'static str {
-    let mut small = [0.0; 192];
-    for (at, value) in made.pixels.iter().enumerate() {
-        let (pixel, channel) = (at / 3, at % 3);
-        let (y, x) = (pixel / 256 / 32, pixel % 256 / 32);
-        small[(y * 8 + x) * 3 + channel] += f64::from(*value) / 1024.0;
+const SIDE: usize = 256;
+
+/// What is drawn, apart from the ground it is drawn on.
+struct Drawn<'a> {
+    pixels: &'a [u8],
+    ground: [u8; 3],
+}
+
+impl<'a> Drawn<'a> {
+    fn new(made: &'a picture::Picture) -> Self {
+        let pixels = &*made.pixels;
+        let at = |x: usize, y: usize| (y * SIDE + x) * 3;
+        let edge = |i| [at(i, 0), at(i, SIDE - 1), at(0, i), at(SIDE - 1, i)];
+        let ground = [0, 1, 2].map(|channel| {
+            let mut values: Vec<u8> = (0..SIDE)
+                .flat_map(edge)
+                .map(|at| pixels[at + channel])
+                .collect();
+            values.sort_unstable();
+            values[values.len() / 2]
+        });
+        Self { pixels, ground }
     }
+
+    /// The colour of the thing here; none where the ground is, and outside of the picture.
+    fn at(&self, x: isize, y: isize) -> Option<[u8; 3]> {
+        let inside = |v: isize| usize::try_from(v).ok().filter(|v| *v < SIDE);
+        let at = (inside(y)? * SIDE + inside(x)?) * 3;
+        let pixel = [self.pixels[at], self.pixels[at + 1], self.pixels[at + 2]];
+        let off: i32 = (0..3)
+            .map(|c| (i32::from(pixel[c]) - i32::from(self.ground[c])).abs())
+            .sum();
+        (off > 48).then_some(pixel)
+    }
+
+    /// First and last row or column in which there is something, whichever `at` walks over.
+    fn bounds(&self, at: impl Fn(isize, isize) -> (isize, isize)) -> (isize, isize) {
+        let side = SIDE as isize;
+        let there = |line: isize| {
+            let pixels = (0..side).filter(|i| {
+                let (x, y) = at(line, *i);
+                self.at(x, y).is_some()
+            });
+            pixels.count() >= 4
+        };
+        let first = (0..side).find(|i| there(*i)).expect("something is drawn");
+        let last = (0..side).rfind(|i| there(*i)).expect("something is drawn");
+        (first, last + 1)
+    }
+
+    /// Eight by eight pixels of the bounding square, on white.
+    fn small(&self) -> [f64; 192] {
+        let (left, right) = self.bounds(|line, i| (line, i));
+        let (top, bottom) = self.bounds(|line, i| (i, line));
+        let side = (right - left).max(bottom - top);
+        let (x, y) = ((left + right - side) / 2, (top + bottom - side) / 2);
+        let mut small = [0.0; 192];
+        for (cell, sums) in small.chunks_exact_mut(3).enumerate() {
+            let span = |start: isize, cell: usize| {
+                let cell = cell as isize;
+                start + cell * side / 8..start + (cell + 1) * side / 8
+            };
+            let mut count = 0.0;
+            for y in span(y, cell / 8) {
+                for x in span(x, cell % 8) {
+                    count += 1.0;
+                    let pixel = self.at(x, y).unwrap_or([255; 3]);
+                    for (sum, value) in sums.iter_mut().zip(pixel) {
+                        *sum += f64::from(value);
+                    }
+                }
+            }
+            sums.iter_mut().for_each(|sum| *sum /= f64::max(count, 1.0));
+        }
+        small
+    }
+}
+
+/// The thing whose picture is most like this one, whichever way it looks.
+fn likest(made: &picture::Picture) -> &'static str {
+    let small = Drawn::new(made).small();
     let off = |digits: &str| -> f64 {
-        let pairs = digits.as_bytes().chunks_exact(2);
-        let bytes = pairs.map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16));
-        let bytes = bytes.map(|byte| f64::from(byte.unwrap()));
-        bytes.zip(small).map(|(a, b)| (a - b).powi(2)).sum()
+        let digits = digits.as_bytes();
+        let byte =
+            |i: usize| u8::from_str_radix(str::from_utf8(&digits[2 * i..][..2]).unwrap(), 16);
+        let known: Vec<f64> = (0..192).map(|i| f64::from(byte(i).unwrap())).collect();
+        let distance = |place: &dyn Fn(usize) -> usize| -> f64 {
+            (0..192).map(|i| (known[i] - small[place(i)]).powi(2)).sum()
+        };
+        let mirrored = |i: usize| {
+            let (cell, channel) = (i / 3, i % 3);
+            (cell / 8 * 8 + 7 - cell % 8) * 3 + channel
+        };
+        distance(&|i| i).min(distance(&mirrored))
     };
     let lines = THINGS.lines().map(|line| line.split_once('\t').unwrap());
     let (name, _) = lines
