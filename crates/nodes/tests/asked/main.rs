@@ -95,7 +95,7 @@ fn value_for(input: &Input, known: &Known, variant: Variant) -> Option<Value> {
     match types {
         "INT" => return Some(preset.unwrap_or_else(|| 2.into())),
         "FLOAT" => return Some(preset.unwrap_or_else(|| 0.5.into())),
-        "BOOLEAN" => return Some((variant.entry % 2 == 0).into()),
+        "BOOLEAN" => return Some(variant.entry.is_multiple_of(2).into()),
         "*" => {
             return known
                 .get(["IMAGE", "STRING", "LATENT"][variant.entry % 3])
