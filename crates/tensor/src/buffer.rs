@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::ops::{Deref, DerefMut};
 
+use crate::cancel;
 use crate::error::{Result, TensorError};
 use crate::room::{self, Claim, NoRoom};
 use crate::{pages, watch};
@@ -22,6 +23,8 @@ pub struct Buffer<T> {
 impl<T> Buffer<T> {
     /// An empty buffer with room for so many elements.
     pub fn with_room(count: usize) -> Result<Self> {
+        // Nodes that gather elements themselves come by here too.
+        cancel::check()?;
         let bytes = (count as u64).saturating_mul(size_of::<T>() as u64);
         let claim = room::claim(bytes)?;
         let mut values = Vec::new();

@@ -115,7 +115,11 @@ pub(crate) fn reserve(shape: &[usize]) -> Result<Buffer<f32>> {
 /// A copy of elements of a shape.
 fn copy(shape: &[usize], values: &[f32]) -> Result<Buffer<f32>> {
     let mut data = reserve(shape)?;
-    data.extend_from_slice(values);
+    let cancel = Cancel::current();
+    for part in values.chunks(CHUNK) {
+        cancel.check()?;
+        data.extend_from_slice(part);
+    }
     Ok(data)
 }
 

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use super::isa::Isa;
 use super::math_lanes::{Kernel, Lanes, dispatch, transpose};
 use super::output::Output;
+use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -28,7 +29,9 @@ pub(crate) fn transpose_all(
     if !x.is_empty() {
         let tasks = rows.div_ceil(ROWS);
         let place = out.place();
+        let cancel = &Cancel::current();
         (0..batch * tasks).into_par_iter().for_each(|i| {
+            cancel.stop();
             let (item, first) = (i / tasks, i % tasks * ROWS);
             let count = ROWS.min(rows - first);
             let at = item * rows * columns;
