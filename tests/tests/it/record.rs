@@ -138,16 +138,19 @@ fn a_limit_on_the_size_of_files_is_an_error_and_no_end() {
     let id = server.queue(&large, None);
     let entry = server.wait_for(&id);
     assert_eq!(entry["status"]["status_str"], "error", "{entry}");
-    // User data, and a prompt that the database has no room for.
     let body = vec![b'x'; 3 << 20];
     let stored = server.request("POST", "/userdata/large.bin", &[], &body);
     assert!(stored.status >= 400, "{}", stored.status);
-    let prompt = json!({
-        "prompt": workflow::picture(1, "a"),
-        "extra_data": {"long": "x".repeat(3 << 20)},
-    });
-    let refused = server.post("/prompt", &prompt).expect_status(503).json();
-    assert_eq!(refused["error"]["type"], "not_accepted");
     let id = server.queue(&workflow::picture(2, "small"), None);
     assert_eq!(server.wait_for(&id)["status"]["status_str"], "success");
+    // Prompts until the database has no room for one more.
+    let prompt = json!({
+        "prompt": workflow::picture(1, "a"),
+        "extra_data": {"long": "x".repeat(3 << 19)},
+    });
+    let answers = (0..10).map(|_| server.post("/prompt", &prompt));
+    let refused = answers.into_iter().find(|answer| answer.status != 200);
+    let refused = refused.unwrap().expect_status(503).json();
+    assert_eq!(refused["error"]["type"], "not_accepted");
+    server.get("/queue").expect_status(200);
 }
