@@ -72,7 +72,7 @@ fn commands(line: &str, subcommands: &[String]) -> Vec<String> {
 
 fn first_word(text: &str) -> &str {
     let end = text
-        .find(|c: char| !c.is_ascii_lowercase())
+        .find(|c: char| !c.is_ascii_lowercase() && c != '-')
         .unwrap_or(text.len());
     &text[..end]
 }
