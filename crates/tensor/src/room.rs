@@ -71,18 +71,21 @@ pub fn claim(bytes: u64) -> Result<Claim, NoRoom> {
         return Ok(claim);
     }
     let wanted = bytes.saturating_add(others);
-    let missing = || available().and_then(|free| shortfall(wanted, free));
-    if missing().is_some() {
+    let Some(mut free) = available() else {
+        return Ok(claim);
+    };
+    if shortfall(wanted, free).is_some() {
         // What is only kept for later is better used now.
         recycle::free_all();
-        if let Some(missing) = missing() {
-            return Err(NoRoom {
-                wanted: bytes,
-                missing,
-            });
-        }
+        free = available().unwrap_or(free);
     }
-    claim.tight = available().is_some_and(|free| is_tight(wanted, free));
+    if let Some(missing) = shortfall(wanted, free) {
+        return Err(NoRoom {
+            wanted: bytes,
+            missing,
+        });
+    }
+    claim.tight = is_tight(wanted, free);
     Ok(claim)
 }
 

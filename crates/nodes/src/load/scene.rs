@@ -1,6 +1,7 @@
 //! Three-dimensional scenes: the browser draws them, the nodes pass its pictures on.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use fresco_files::dirs::DirType;
 use fresco_files::naming::temp_prefix;
@@ -68,7 +69,7 @@ impl Node for Load3D {
 )]
 pub(super) struct Preview3D {
     #[input(default = "")]
-    model_file: String,
+    model_file: Arc<str>,
     #[input(optional, ty = "LOAD3D_CAMERA")]
     camera_info: Option<Value>,
     /// Shown behind the scene.
