@@ -10,7 +10,7 @@ const FOLDER = fileURLToPath(new URL("../../docs/tour/", import.meta.url));
 const WIDE = { width: 1200, height: 760 };
 /** Words and seed of each picture, in the order they are made; the last one is on the stage. */
 const PICTURES = [
-  ["a rocket over the moon", 4], ["a blue butterfly", 2], ["two green bottles", 5], ["a sleepy cat", 3], ["a wooden house with a blue door", 6], ["a red apple", 1],
+  ["a rocket in space", 4], ["a fox in the snow", 2], ["a green frog on a red mushroom", 5], ["a lion wearing a crown", 3], ["a pink house with a red door", 6], ["a red apple", 1],
 ];
 
 const house = await openHouse();

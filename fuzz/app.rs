@@ -1,0 +1,67 @@
+//! The whole server in this process, with all nodes, a database in memory and an empty folder.
+
+use std::future::Future;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use fresco_engine::store::{Limits, Store, StorePath};
+use fresco_engine::{Engine, EngineConfig, ExecutorConfig, NoModels, Strategy};
+use fresco_files::{Dirs, Folders, MemoryGuard};
+use fresco_graph::{NoListings, PromptLimits, Registry};
+use fresco_server::{App, Config, Hub, LogRing, Metrics, Parts};
+use tokio::runtime::{Builder, Runtime};
+
+struct Rig {
+    runtime: Runtime,
+    app: App,
+}
+
+static RIG: LazyLock<Rig> = LazyLock::new(|| {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    let base = std::env::temp_dir().join(format!("fresco-fuzz-{}", std::process::id()));
+    let dirs = Arc::new(Dirs::under(&base));
+    for dir in [&dirs.input, &dirs.output, &dirs.temp] {
+        std::fs::create_dir_all(dir).expect("the folder takes folders");
+    }
+    let config = Config::default();
+    let metrics = Arc::new(Metrics::default());
+    let hub = Hub::new(&config.limits, metrics.clone());
+    let mut registry = Registry::new();
+    registry.add(&fresco_nodes::all());
+    let engine = Engine::start(EngineConfig {
+        executor: ExecutorConfig {
+            registry: Arc::new(registry),
+            resources: Arc::default(),
+            memory: Arc::new(NoModels),
+            sink: hub.clone(),
+            cache: Strategy::Classic,
+            preview_method: "none".into(),
+            disable_smart_memory: false,
+            max_prompt_memory: u64::MAX,
+        },
+        listings: Arc::new(NoListings),
+        store: Store::open(&StorePath::Memory, Limits::default()).expect("a database in memory"),
+        limits: PromptLimits::default(),
+        hang_grace: Duration::from_secs(5),
+    })
+    .expect("the engine starts");
+    let app = App::new(Parts {
+        config,
+        engine,
+        hub,
+        metrics,
+        folders: Folders::new(&dirs),
+        dirs,
+        logs: LogRing::default(),
+        memory: MemoryGuard::default(),
+    });
+    Rig { runtime, app }
+});
+
+/// Runs one input to its end.
+pub fn run<F: Future<Output = ()>>(work: impl FnOnce(App) -> F) {
+    RIG.runtime.block_on(work(RIG.app.clone()));
+}
