@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use fresco_tensor::cpu::isa::{self, Isa};
 use fresco_tensor::nn::{Act, After, Conv2d, Linear, Padding};
-use fresco_tensor::{Device, Dtype, Stored, Tensor};
+use fresco_tensor::{Buffer, Device, Dtype, Stored, Tensor};
 
 /// The choice of the instruction set is the process's: tests that make it take turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -47,7 +47,8 @@ fn noise(count: usize, seed: u64) -> Vec<f32> {
 }
 
 fn tensor(shape: &[usize], seed: u64) -> Tensor {
-    Tensor::from_vec(shape, noise(shape.iter().product(), seed)).unwrap()
+    let values = noise(shape.iter().product(), seed);
+    Tensor::from_buffer(shape, Buffer::copied(&values).unwrap()).unwrap()
 }
 
 fn stored(shape: &[usize], dtype: Dtype, seed: u64) -> Stored {
