@@ -74,7 +74,12 @@ fn first_word(text: &str) -> &str {
     let end = text
         .find(|c: char| !c.is_ascii_lowercase() && c != '-')
         .unwrap_or(text.len());
-    &text[..end]
+    // A flag is no name.
+    if text.starts_with('-') {
+        ""
+    } else {
+        &text[..end]
+    }
 }
 
 /// Targets of `[text](target)` that point into the tree.
