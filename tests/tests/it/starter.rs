@@ -332,7 +332,9 @@ impl<'a> Drawn<'a> {
                     }
                 }
             }
-            sums.iter_mut().for_each(|sum| *sum /= f64::max(count, 1.0));
+            for sum in sums {
+                *sum /= f64::max(count, 1.0);
+            }
         }
         small
     }
