@@ -40,7 +40,7 @@ try {
   await take(wide.page, "graph");
 
   await go(wide.page, "Gallery");
-  await wide.page.getByRole("link", { name: /a sleepy cat/ }).waitFor();
+  await wide.page.getByRole("link", { name: /a lion wearing a crown/ }).waitFor();
   await take(wide.page, "gallery");
   await go(wide.page, "Memory");
   await wide.page.getByRole("article", { name: /^Picture model/ }).waitFor();

@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn an_error_travels_as_the_payload_of_an_unwinding() {
         let thrown = std::panic::catch_unwind(|| {
-            or_raise::<()>(Err(TensorError::TooLarge { shape: vec![7] }))
+            or_raise::<()>(Err(TensorError::TooLarge { shape: vec![7] }));
         });
         let error = thrown.unwrap_err();
         let error = error.downcast::<Box<dyn Error + Send + Sync>>().unwrap();

@@ -344,7 +344,8 @@ fn values_that_are_shared_count_once() {
     let mut b = with_budget(Strategy::Classic, 500);
     let passed: String = (2..20)
         .map(|i| format!("{i} Sleep value=@{} seconds=0;", i - 1))
-        .collect();
+        .collect::<Vec<_>>()
+        .concat();
     let script = format!("1 Words kib=400 number=1; {passed} 99 SaveAny value=@19");
     let done = b.run(&script);
     assert!(done.outcome.success, "{}", done.error());
@@ -353,8 +354,14 @@ fn values_that_are_shared_count_once() {
 #[test]
 fn a_list_that_grows_call_by_call_counts_too() {
     let mut b = with_budget(Strategy::Classic, 1000);
-    let numbers: String = (11..=50).map(|i| format!("{i} Int value={i}; ")).collect();
-    let links: String = (1..=40).map(|i| format!(" value{i}=@{}", i + 10)).collect();
+    let numbers: String = (11..=50)
+        .map(|i| format!("{i} Int value={i}; "))
+        .collect::<Vec<_>>()
+        .concat();
+    let links: String = (1..=40)
+        .map(|i| format!(" value{i}=@{}", i + 10))
+        .collect::<Vec<_>>()
+        .concat();
     let done = b.run(&format!(
         "{numbers} 1 MakeList{links}; 2 Words kib=100 number=@1; 3 SaveAny value=@2"
     ));
