@@ -30,14 +30,27 @@ export function Menu({ button, items, align = "end" }: MenuProps) {
     setOpen(false);
     if (back) root.current?.querySelector("button")?.focus();
   };
-  // Opens upwards where there is no room below, and never over the edge.
+  // Opens upwards where there is no room below, and never over the edge, also when the screen turns while it is open.
   useLayoutEffect(() => {
-    const box = list.current?.getBoundingClientRect();
-    const own = root.current?.getBoundingClientRect();
-    if (!open || !box || !own || !list.current) return;
-    list.current.classList.toggle(css.up ?? "", box.bottom > innerHeight - 8 && own.top > box.height + 8);
-    const left = Math.max(8, Math.min(box.left, innerWidth - 8 - box.width));
-    list.current.style.translate = `${left - box.left}px 0`;
+    if (!open) return;
+    const place = () => {
+      const own = root.current?.getBoundingClientRect();
+      if (!own || !list.current) return;
+      list.current.classList.remove(css.up ?? "");
+      list.current.style.translate = "none";
+      const box = list.current.getBoundingClientRect();
+      list.current.classList.toggle(css.up ?? "", box.bottom > innerHeight - 8 && own.top > box.height + 8);
+      const left = Math.max(8, Math.min(box.left, innerWidth - 8 - box.width));
+      list.current.style.translate = `${left - box.left}px 0`;
+    };
+    place();
+    addEventListener("resize", place);
+    const moved = typeof ResizeObserver === "undefined" ? undefined : new ResizeObserver(place);
+    for (let around = root.current?.parentElement; around; around = around.parentElement) moved?.observe(around);
+    return () => {
+      removeEventListener("resize", place);
+      moved?.disconnect();
+    };
   }, [open]);
   useEffect(() => {
     if (!open) return;
