@@ -34,7 +34,7 @@ impl FreeU {
             let dims = [1, 2, 3];
             let (least, most) = (mean.min(&dims, true)?, mean.max(&dims, true)?);
             let part = mean.sub(&least)?.div(&most.sub(&least)?)?;
-            half.mul(&part.map(|p| (backbone - 1.0) as f32 * p + 1.0))?
+            half.mul(&part.mul_scalar((backbone - 1.0) as f32).add_scalar(1.0))?
         } else {
             half.mul_scalar(backbone as f32)
         };

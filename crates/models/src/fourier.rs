@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 use std::ops::Range;
 
-use fresco_tensor::{Result, Tensor};
+use fresco_tensor::{Device, Result, Tensor};
 
 /// Multiplies the frequencies in a box by `inside` and all others by `outside`. The box counts in the order with zero
 /// frequency at the middle, `len / 2`.
@@ -17,6 +17,8 @@ pub(crate) fn scale_box(
     inside: f64,
     outside: f64,
 ) -> Result<Tensor> {
+    // Computed in main memory, wherever the network runs.
+    let (x, device) = (&x.to(&Device::cpu())?, x.device());
     let [_, _, h, w] = x.dims4()?;
     let waves = |range: &Range<usize>, len: usize| -> Vec<Vec<(f64, f64)>> {
         range
@@ -43,7 +45,7 @@ pub(crate) fn scale_box(
             *t = (outside * f64::from(*s) + (inside - outside) * l) as f32;
         }
     }
-    Ok(out)
+    out.to(&device)
 }
 
 /// The part of one plane that the given waves make up.

@@ -18,7 +18,7 @@ impl Opaque for TensorValue {
     }
 
     fn bytes(&self) -> u64 {
-        self.0.data().len() as u64 * 4
+        self.0.len() as u64 * 4
     }
 
     fn pieces(&self, pieces: &mut Pieces) {

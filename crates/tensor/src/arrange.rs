@@ -1,10 +1,13 @@
 //! Moving elements around: permuting, slicing, joining, repeating. Nothing here changes a value.
 
+use crate::buffer::Buffer;
 use crate::cancel::Cancel;
 use crate::cpu::isa::isa;
 use crate::cpu::math_transpose::transpose_all;
+use crate::device::Device;
+use crate::elements::{element_count, reserve, strides};
 use crate::error::{Result, TensorError};
-use crate::tensor::{Tensor, element_count, reserve, strides};
+use crate::tensor::Tensor;
 
 /// Start offsets of a strided walk in row-major order of `shape`.
 pub(crate) struct Offsets {
@@ -58,11 +61,14 @@ fn gather(
     base: isize,
     kept: Vec<usize>,
 ) -> Result<Tensor> {
+    let room = from.room_for(&kept)?;
+    let data = match from.device() {
+        Device::Cpu | Device::Sim(_) => from.values(),
+    };
     let mut out = reserve(&kept)?;
     if element_count(&kept)? == 0 {
-        return Tensor::raw(kept, out).placed(from);
+        return Ok(Tensor::kept(kept, room, out));
     }
-    let data = from.data();
     // Merge neighbours that step together, so that the inner loops are long.
     let mut dims: Vec<(usize, isize)> = Vec::with_capacity(walk.len());
     for (&size, &stride) in walk.iter().zip(walk_strides).filter(|(s, _)| **s != 1) {
@@ -91,7 +97,7 @@ fn gather(
             }
         }
     }
-    Tensor::raw(kept, out).placed(from)
+    Ok(Tensor::kept(kept, room, out))
 }
 
 impl Tensor {
@@ -132,13 +138,22 @@ impl Tensor {
     /// (b, h, w, c) to (b, c, h, w): a picture as the resize and convolution functions want it.
     pub fn nhwc_to_nchw(&self) -> Result<Self> {
         let [b, h, w, c] = self.dims4()?;
-        transpose_all(isa(), self.data(), [b, h * w, c], &[b, c, h, w])?.placed(self)
+        self.transpose_planes([b, h * w, c], [b, c, h, w])
     }
 
     /// (b, c, h, w) to (b, h, w, c).
     pub fn nchw_to_nhwc(&self) -> Result<Self> {
         let [b, c, h, w] = self.dims4()?;
-        transpose_all(isa(), self.data(), [b, c, h * w], &[b, h, w, c])?.placed(self)
+        self.transpose_planes([b, c, h * w], [b, h, w, c])
+    }
+
+    /// Turns each of the matrices of (batch, rows, columns), with the shape of all afterwards.
+    fn transpose_planes(&self, matrices: [usize; 3], shape: [usize; 4]) -> Result<Self> {
+        let room = self.room_for(&shape)?;
+        let turned = match self.device() {
+            Device::Cpu | Device::Sim(_) => transpose_all(isa(), self.values(), matrices, &shape)?,
+        };
+        Ok(Self::kept(shape, room, turned))
     }
 
     /// Keeps `len` entries of a dimension from `start` on.
@@ -201,17 +216,11 @@ impl Tensor {
             }
             shape[dim] = shape[dim].saturating_add(t.shape()[dim]);
         }
-        let mut out = reserve(&shape)?;
-        let (outer, _, _) = first.around(dim);
-        let cancel = Cancel::current();
-        for o in 0..outer {
-            for t in tensors {
-                cancel.check()?;
-                let (_, size, inner) = t.around(dim);
-                out.extend_from_slice(&t.data()[o * size * inner..][..size * inner]);
-            }
-        }
-        Self::raw(shape, out).placed(first)
+        let room = first.room_for(&shape)?;
+        let joined = match first.device() {
+            Device::Cpu | Device::Sim(_) => cat_values(tensors, dim, &shape)?,
+        };
+        Ok(Self::kept(shape, room, joined))
     }
 
     /// Joins tensors of one shape along a new dimension.
@@ -281,15 +290,19 @@ impl Tensor {
         }
         let mut shape = self.shape().to_vec();
         shape[dim] = indices.len();
+        let room = self.room_for(&shape)?;
+        let values = match self.device() {
+            Device::Cpu | Device::Sim(_) => self.values(),
+        };
         let mut out = reserve(&shape)?;
         let cancel = Cancel::current();
         for o in 0..outer {
             for &i in indices {
                 cancel.check()?;
-                out.extend_from_slice(&self.data()[(o * size + i) * inner..][..inner]);
+                out.extend_from_slice(&values[(o * size + i) * inner..][..inner]);
             }
         }
-        Self::raw(shape, out).placed(self)
+        Ok(Self::kept(shape, room, out))
     }
 
     /// Reverses the given dimensions.
@@ -356,12 +369,29 @@ impl Tensor {
         let outer = self.rank().saturating_sub(1);
         let row = source.shape().last().copied().unwrap_or(1);
         let offsets = Offsets::new(&source.shape()[..outer], &steps[..outer], base);
-        let target = self.data_mut();
-        for (offset, values) in offsets.zip(source.data().chunks_exact(row)) {
+        let target = match source.device() {
+            Device::Cpu | Device::Sim(_) => self.values_mut()?,
+        };
+        for (offset, values) in offsets.zip(source.values().chunks_exact(row)) {
             target[offset as usize..][..row].copy_from_slice(values);
         }
         Ok(())
     }
+}
+
+/// The values of tensors joined along a dimension.
+fn cat_values(tensors: &[&Tensor], dim: usize, shape: &[usize]) -> Result<Buffer<f32>> {
+    let mut out = reserve(shape)?;
+    let outer: usize = shape[..dim].iter().product();
+    let cancel = Cancel::current();
+    for o in 0..outer {
+        for t in tensors {
+            cancel.check()?;
+            let (_, size, inner) = t.around(dim);
+            out.extend_from_slice(&t.values()[o * size * inner..][..size * inner]);
+        }
+    }
+    Ok(out)
 }
 
 /// Strides that read a tensor of shape `from` as if it had shape `to`; `None` when it cannot be broadcast.

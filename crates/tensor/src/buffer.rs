@@ -124,6 +124,13 @@ impl<T: Clone> Buffer<T> {
     }
 }
 
+/// Equal by their elements.
+impl<T: PartialEq> PartialEq for Buffer<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values
+    }
+}
+
 impl<T> Deref for Buffer<T> {
     type Target = [T];
 

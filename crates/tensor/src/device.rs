@@ -1,15 +1,17 @@
 //! Where tensors live: main memory, or a simulated accelerator.
 //!
-//! A simulated device runs the same code on the same processor, but its memory has a set size, counted to the byte, and
-//! moving tensors to and from it is counted too. What is to be learned about memory on real accelerators can be tested
-//! on it anywhere.
+//! A simulated device has a memory of its own that nothing but its operations can read. It has a set size, counted to the
+//! byte, and what moves in and out is copied and counted. Its operations run the kernels of the processor, so that what is
+//! to be learned about accelerators can be tested on it anywhere.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use crate::error::{Result, TensorError};
+use crate::lock::lock;
 
 /// Why a device cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,11 +43,28 @@ pub struct Traffic {
 }
 
 /// A place with memory that can compute. Cheap to clone; two handles of one device are equal.
+///
+/// Operations match on it without a wildcard, so that a new kind of device is asked for at each of them.
 #[derive(Clone, Default)]
-pub struct Device(Option<Arc<Sim>>);
+pub enum Device {
+    /// Main memory, and the processor.
+    #[default]
+    Cpu,
+    /// A simulated accelerator.
+    Sim(Arc<SimDevice>),
+}
 
+/// What tells one device from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeviceId {
+    Cpu,
+    /// The `N` of `sim:N`.
+    Sim(u32),
+}
+
+/// The memory of a simulated accelerator.
 #[derive(Debug)]
-struct Sim {
+pub struct SimDevice {
     number: u32,
     capacity: u64,
     used: AtomicU64,
@@ -55,13 +74,14 @@ struct Sim {
     spare: Mutex<Vec<Spare>>,
 }
 
-/// Memory that holds what will probably be wanted soon. It is given up when anything else needs the room.
+/// A copy that will probably be wanted soon. It is given up when anything else needs the room.
 #[derive(Debug)]
 pub(crate) struct Spare {
-    /// What it is for, and which set that belongs to.
+    /// What it is a copy of, and which set that belongs to.
     pub(crate) slot: u64,
     pub(crate) group: u64,
-    pub(crate) memory: Allocation,
+    /// The copy, with its memory.
+    pub(crate) copy: Arc<dyn Any + Send + Sync>,
 }
 
 /// The same in the main memory, where it costs nothing.
@@ -70,19 +90,30 @@ static SPARE_HERE: Mutex<Vec<Spare>> = Mutex::new(Vec::new());
 /// Simulated devices of this process, by number.
 static SIMS: LazyLock<Mutex<BTreeMap<u32, Device>>> = LazyLock::new(Mutex::default);
 
-/// Copies by source and target; the main memory is `None`.
-type Routes = BTreeMap<(Option<u32>, Option<u32>), Copies>;
+/// Copies by source and target.
+type Routes = BTreeMap<(DeviceId, DeviceId), Copies>;
 static ROUTES: LazyLock<Mutex<Routes>> = LazyLock::new(Mutex::default);
-
-/// Nothing is done under these locks that could leave the tables half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Device {
     /// Main memory.
     pub fn cpu() -> Self {
-        Self(None)
+        Self::Cpu
+    }
+
+    /// Equal for handles of one device.
+    pub fn id(&self) -> DeviceId {
+        match self {
+            Self::Cpu => DeviceId::Cpu,
+            Self::Sim(sim) => DeviceId::Sim(sim.number),
+        }
+    }
+
+    /// The simulated device that this is.
+    fn simulated(&self) -> Option<&SimDevice> {
+        match self {
+            Self::Cpu => None,
+            Self::Sim(sim) => Some(sim),
+        }
     }
 
     /// A simulated device that was registered.
@@ -96,14 +127,14 @@ impl Device {
 
     /// Makes a simulated device with so many bytes of memory. It stays until the process ends.
     pub fn register_sim(number: u32, capacity: u64) -> Result<Self, DeviceError> {
-        let device = Self(Some(Arc::new(Sim {
+        let device = Self::Sim(Arc::new(SimDevice {
             number,
             capacity,
             used: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             peer: AtomicBool::new(true),
             spare: Mutex::default(),
-        })));
+        }));
         let mut sims = lock(&SIMS);
         if sims.contains_key(&number) {
             let name = device.name();
@@ -138,22 +169,17 @@ impl Device {
     }
 
     pub fn is_cpu(&self) -> bool {
-        self.0.is_none()
-    }
-
-    /// The `N` of `sim:N`.
-    pub fn number(&self) -> Option<u32> {
-        self.0.as_ref().map(|sim| sim.number)
+        matches!(self, Self::Cpu)
     }
 
     /// Bytes of memory; none for the main memory, which is not counted here.
     pub fn capacity(&self) -> Option<u64> {
-        self.0.as_ref().map(|sim| sim.capacity)
+        self.simulated().map(|sim| sim.capacity)
     }
 
     /// Bytes in use now; 0 for the main memory.
     pub fn used(&self) -> u64 {
-        let sim = self.0.as_ref();
+        let sim = self.simulated();
         sim.map_or(0, |sim| sim.used.load(Ordering::Relaxed))
     }
 
@@ -164,13 +190,13 @@ impl Device {
 
     /// Most bytes that were in use at once.
     pub fn peak(&self) -> u64 {
-        let sim = self.0.as_ref();
+        let sim = self.simulated();
         sim.map_or(0, |sim| sim.peak.load(Ordering::Relaxed))
     }
 
     /// Starts measuring the peak anew, from what is in use now.
     pub fn reset_peak(&self) {
-        if let Some(sim) = &self.0 {
+        if let Some(sim) = self.simulated() {
             sim.peak.store(self.used(), Ordering::Relaxed);
         }
     }
@@ -190,7 +216,7 @@ impl Device {
 
     /// As [`Self::allocate`], without taking from what is there already.
     pub(crate) fn take(&self, bytes: u64) -> Result<Allocation> {
-        if let Some(sim) = &self.0 {
+        if let Some(sim) = self.simulated() {
             let take = |used: u64| {
                 used.checked_add(bytes)
                     .filter(|&wanted| wanted <= sim.capacity)
@@ -217,9 +243,9 @@ impl Device {
     }
 
     fn spare(&self) -> &Mutex<Vec<Spare>> {
-        match &self.0 {
-            None => &SPARE_HERE,
-            Some(sim) => &sim.spare,
+        match self {
+            Self::Cpu => &SPARE_HERE,
+            Self::Sim(sim) => &sim.spare,
         }
     }
 
@@ -230,27 +256,20 @@ impl Device {
 
     /// Whether other devices' memory can be copied from and to directly; otherwise copies go over the main memory.
     pub fn peer_access(&self) -> bool {
-        let sim = self.0.as_ref();
+        let sim = self.simulated();
         sim.is_none_or(|sim| sim.peer.load(Ordering::Relaxed))
     }
 
     /// Simulated devices have it unless it is taken from them. Nothing changes for the main memory.
     pub fn set_peer_access(&self, on: bool) {
-        if let Some(sim) = &self.0 {
+        if let Some(sim) = self.simulated() {
             sim.peer.store(on, Ordering::Relaxed);
         }
     }
 
-    /// Memory for what comes from the main memory, with its copy counted: what a layer does with its weights.
-    pub fn upload(&self, bytes: u64) -> Result<Allocation> {
-        let allocation = self.allocate(bytes)?;
-        count_copy(&Self::cpu(), self, bytes);
-        Ok(allocation)
-    }
-
     /// What was copied to and from this device since the process started.
     pub fn copies(&self) -> Traffic {
-        let me = self.number();
+        let me = self.id();
         let mut traffic = Traffic::default();
         for (&(from, to), copies) in lock(&ROUTES).iter() {
             for (end, sum) in [(to, &mut traffic.into), (from, &mut traffic.out)] {
@@ -265,7 +284,7 @@ impl Device {
 
     /// What was copied from this device to another.
     pub fn copies_to(&self, other: &Self) -> Copies {
-        let route = (self.number(), other.number());
+        let route = (self.id(), other.id());
         lock(&ROUTES).get(&route).copied().unwrap_or_default()
     }
 }
@@ -275,22 +294,19 @@ pub(crate) fn count_copy(from: &Device, to: &Device, bytes: u64) {
     if from == to {
         return;
     }
-    let (from, to, direct) = (
-        from.number(),
-        to.number(),
-        from.peer_access() && to.peer_access(),
-    );
+    let direct = from.peer_access() && to.peer_access();
+    let (from, to) = (from.id(), to.id());
     let mut routes = lock(&ROUTES);
     let mut count = |from, to| {
         let copies = routes.entry((from, to)).or_default();
         copies.count += 1;
         copies.bytes += bytes;
     };
-    if direct || from.is_none() || to.is_none() {
+    if direct || from == DeviceId::Cpu || to == DeviceId::Cpu {
         count(from, to);
     } else {
-        count(from, None);
-        count(None, to);
+        count(from, DeviceId::Cpu);
+        count(DeviceId::Cpu, to);
     }
 }
 
@@ -303,7 +319,7 @@ fn number(name: &str) -> Option<u32> {
 
 impl PartialEq for Device {
     fn eq(&self, other: &Self) -> bool {
-        self.number() == other.number()
+        self.id() == other.id()
     }
 }
 
@@ -311,9 +327,9 @@ impl Eq for Device {}
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.number() {
-            None => f.write_str("cpu"),
-            Some(number) => write!(f, "sim:{number}"),
+        match self.id() {
+            DeviceId::Cpu => f.write_str("cpu"),
+            DeviceId::Sim(number) => write!(f, "sim:{number}"),
         }
     }
 }
@@ -343,7 +359,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if let Some(sim) = &self.device.0 {
+        if let Some(sim) = self.device.simulated() {
             sim.used.fetch_sub(self.bytes, Ordering::Relaxed);
         }
     }
@@ -409,7 +425,7 @@ pub fn parse_size(text: &str) -> Result<u64, DeviceError> {
         .and_then(|bytes| u64::try_from(bytes + parts).ok())
         .ok_or_else(|| wrong("it is too large"))?;
     if bytes == 0 {
-        return Err(wrong("it is nothing"));
+        return Err(wrong("it should be at least one byte"));
     }
     Ok(bytes)
 }

@@ -59,6 +59,10 @@ pub enum TensorError {
         left: String,
         right: String,
     },
+    #[error(
+        "{op}: the tensor is on {device}, where only operations of that device can read it; copy it to cpu first"
+    )]
+    NotInMainMemory { op: &'static str, device: String },
     #[error("interrupted")]
     Cancelled,
     #[error("{op}: {reason}")]

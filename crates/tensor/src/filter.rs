@@ -1,8 +1,9 @@
 //! Filters over pictures (b, c, h, w): padding, convolution, Gaussian blur.
 
 use crate::cancel::Cancel;
+use crate::elements::allocate;
 use crate::error::{Result, TensorError};
-use crate::tensor::{Tensor, allocate};
+use crate::tensor::Tensor;
 
 /// What lies outside a picture.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -72,7 +73,7 @@ pub fn pad(x: &Tensor, margins: Margins, border: Border) -> Result<Tensor> {
         out.paste(&start, x)?;
         return Ok(out);
     }
-    crate::tensor::element_count(&shape)?;
+    crate::elements::element_count(&shape)?;
     let indices = |before: usize, size: usize, after: usize| -> Vec<usize> {
         let last = size as isize - 1;
         (-(before as isize)..(size + after) as isize)

@@ -3,7 +3,9 @@
 //! A weight is read, packed and dropped, a thousand times while a model is loaded. Fresh pages for each would take longer
 //! than the reading itself.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::lock::lock;
 
 /// Smaller ones are left to the allocator.
 const LEAST: usize = 1 << 20;
@@ -14,7 +16,7 @@ const MOST: usize = 64 << 20;
 static SPARE: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 fn spare() -> MutexGuard<'static, Vec<u8>> {
-    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&SPARE)
 }
 
 /// So many bytes, of any value.

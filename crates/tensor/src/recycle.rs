@@ -5,7 +5,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::lock::lock;
 
 /// Smaller storage is left to the allocator, which keeps it itself.
 const LEAST: usize = 1 << 20;
@@ -25,7 +27,7 @@ struct Spare {
 }
 
 fn spare() -> MutexGuard<'static, Spare> {
-    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&SPARE)
 }
 
 fn bytes_of(storage: &Vec<f32>) -> usize {

@@ -1,17 +1,64 @@
 //! Sums, means, norms and extremes over dimensions. Sums are kept in f64 and rounded once.
 
+use crate::device::Device;
+use crate::elements::{allocate, reserve};
 use crate::error::{Result, TensorError};
-use crate::tensor::{Tensor, allocate, reserve};
+use crate::tensor::Tensor;
+
+/// What the elements of a group become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reduction {
+    Sum,
+    Mean,
+    Std,
+    Var,
+    Norm,
+    Min,
+    Max,
+}
 
 impl Tensor {
-    /// Replaces the given dimensions by one value each group; no dimensions means all of them.
+    /// Replaces the given dimensions by one value each group, in main memory; no dimensions means all of them.
     /// With `keepdim` the reduced dimensions stay with size 1.
     pub fn reduce(&self, dims: &[usize], keepdim: bool, f: impl Fn(&[f32]) -> f32) -> Result<Self> {
+        self.host("reduce")?;
+        self.reduce_there(dims, keepdim, f)
+    }
+
+    /// A reduction that every device has.
+    fn reduce_named(&self, dims: &[usize], keepdim: bool, op: Reduction) -> Result<Self> {
+        match self.device() {
+            Device::Cpu | Device::Sim(_) => match op {
+                Reduction::Sum => self.reduce_there(dims, keepdim, |v| sum(v) as f32),
+                Reduction::Mean => self.reduce_there(dims, keepdim, |v| mean(v) as f32),
+                Reduction::Std => self.reduce_there(dims, keepdim, |v| variance(v).sqrt() as f32),
+                Reduction::Var => self.reduce_there(dims, keepdim, |v| variance(v) as f32),
+                Reduction::Norm => self.reduce_there(dims, keepdim, |v| {
+                    v.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt() as f32
+                }),
+                Reduction::Min => self.reduce_there(dims, keepdim, |v| extreme(v, |a, b| a < b)),
+                Reduction::Max => self.reduce_there(dims, keepdim, |v| extreme(v, |a, b| a > b)),
+            },
+        }
+    }
+
+    /// With kernels of the processor, where the tensor is.
+    fn reduce_there(
+        &self,
+        dims: &[usize],
+        keepdim: bool,
+        f: impl Fn(&[f32]) -> f32,
+    ) -> Result<Self> {
         let mut reduced = vec![dims.is_empty(); self.rank()];
         for &d in dims {
             self.check_dim("reduce", d)?;
             reduced[d] = true;
         }
+        let shape: Vec<_> = (0..self.rank())
+            .filter(|&d| keepdim || !reduced[d])
+            .map(|d| if reduced[d] { 1 } else { self.shape()[d] })
+            .collect();
+        let room = self.room_for(&shape)?;
         let (inner, outer): (Vec<usize>, Vec<usize>) = (0..self.rank()).partition(|&d| reduced[d]);
         let order: Vec<_> = outer.iter().chain(&inner).copied().collect();
         let moved = if order.is_sorted() {
@@ -25,52 +72,46 @@ impl Tensor {
             allocate(&[count], f(&[]))?
         } else {
             let mut out = reserve(&[count])?;
-            out.extend(moved.data().chunks_exact(group).map(f));
+            out.extend(moved.values().chunks_exact(group).map(f));
             out
         };
-        let shape: Vec<_> = (0..self.rank())
-            .filter(|&d| keepdim || !reduced[d])
-            .map(|d| if reduced[d] { 1 } else { self.shape()[d] })
-            .collect();
-        Self::from_buffer(shape, out)?.placed(self)
+        Ok(Self::kept(shape, room, out))
     }
 
     pub fn sum(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
-        self.reduce(dims, keepdim, |v| sum(v) as f32)
+        self.reduce_named(dims, keepdim, Reduction::Sum)
     }
 
     /// The mean; NaN over nothing.
     pub fn mean(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
-        self.reduce(dims, keepdim, |v| mean(v) as f32)
+        self.reduce_named(dims, keepdim, Reduction::Mean)
     }
 
     /// Standard deviation with n - 1 in the denominator; NaN for fewer than two elements.
     pub fn std(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
-        self.reduce(dims, keepdim, |v| variance(v).sqrt() as f32)
+        self.reduce_named(dims, keepdim, Reduction::Std)
     }
 
     /// Variance with n - 1 in the denominator; NaN for fewer than two elements.
     pub fn var(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
-        self.reduce(dims, keepdim, |v| variance(v) as f32)
+        self.reduce_named(dims, keepdim, Reduction::Var)
     }
 
     /// Euclidean norm.
     pub fn norm(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
-        self.reduce(dims, keepdim, |v| {
-            v.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt() as f32
-        })
+        self.reduce_named(dims, keepdim, Reduction::Norm)
     }
 
     /// The smallest element of each group; NaN wins, nothing to compare is an error.
     pub fn min(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
         self.refuse_empty("min")?;
-        self.reduce(dims, keepdim, |v| extreme(v, |a, b| a < b))
+        self.reduce_named(dims, keepdim, Reduction::Min)
     }
 
     /// The largest element of each group; NaN wins, nothing to compare is an error.
     pub fn max(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
         self.refuse_empty("max")?;
-        self.reduce(dims, keepdim, |v| extreme(v, |a, b| a > b))
+        self.reduce_named(dims, keepdim, Reduction::Max)
     }
 
     fn refuse_empty(&self, op: &'static str) -> Result<()> {

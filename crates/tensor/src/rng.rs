@@ -4,8 +4,9 @@
 //! fused multiply-add, because a plain libm differs in the last bits of about one value in six.
 
 use crate::cancel::Cancel;
+use crate::elements::allocate;
 use crate::error::{Result, TensorError};
-use crate::tensor::{Tensor, allocate};
+use crate::tensor::Tensor;
 
 /// Numbers drawn between two looks at the interrupt; a multiple of every block.
 const CHUNK: usize = 1 << 16;

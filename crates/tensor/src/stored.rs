@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::buffer::Buffer;
 use crate::dtype::Dtype;
+use crate::elements::element_count;
 use crate::error::{Result, TensorError};
 use crate::read_buffer;
-use crate::tensor::{Tensor, element_count};
+use crate::tensor::Tensor;
 
 /// Clones share the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +92,15 @@ impl Stored {
             TensorError::invalid("store", format!("cannot write {} values", dtype.name()))
         })?;
         Self::new(dtype, tensor.shape(), bytes)
+    }
+
+    /// The same value in memory of its own.
+    pub(crate) fn copied(&self) -> Result<Self> {
+        Ok(Self {
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            bytes: Arc::new(Bytes(Buffer::copied(self.bytes())?.into_vec())),
+        })
     }
 
     /// The same elements in the same order under another shape.

@@ -5,9 +5,10 @@
 use rayon::prelude::*;
 
 use crate::dtype::Dtype;
+use crate::elements::element_count;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
-use crate::tensor::{Tensor, element_count};
+use crate::tensor::Tensor;
 
 /// FNV-1a, 64 bits.
 pub fn fnv1a64(bytes: &[u8]) -> u64 {

@@ -1,130 +1,32 @@
-//! The tensor: a shape and shared f32 storage on a device, contiguous in row-major order, copied on write.
+//! The tensor: a shape and shared storage on a device, contiguous in row-major order, copied on write.
+//!
+//! Elements in main memory are f32 and can be read and written. Those of a device can be read only by the operations of
+//! that device; anything else is an error, in every build.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::buffer::{Buffer, or_raise};
-use crate::cancel::{self, CHUNK, Cancel};
-use crate::device::{Allocation, Device, count_copy};
+use crate::device::Device;
+use crate::elements::{allocate, copy_values, element_count, reserve};
 use crate::error::{Result, TensorError};
-use crate::recycle;
-
-/// Most elements one tensor may have (32 GiB of f32): a hostile size in a workflow becomes an error, not an abort.
-pub const MAX_ELEMENTS: usize = 1 << 33;
+use crate::storage::{ResultRoom, Storage};
 
 /// Most elements of a plain list that becomes a tensor. More are made in a [`Buffer`], which asks for the memory first.
 const MAX_LIST: usize = 1 << 20;
 
-/// A dense f32 array. Clones share storage until one of them is written. Equal are those of the same shape and values,
+/// A dense array. Clones share storage until one of them is written. Equal are those of the same shape and values,
 /// wherever they are.
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 pub struct Tensor {
     shape: Vec<usize>,
-    data: Arc<Storage>,
+    storage: Arc<Storage>,
 }
 
-/// Elements, and the memory they take on a device that counts it.
-struct Storage {
-    values: Vec<f32>,
-    memory: Option<Allocation>,
-}
-
-impl Storage {
-    fn new(values: Vec<f32>) -> Arc<Self> {
-        Arc::new(Self {
-            values,
-            memory: None,
-        })
-    }
-
-    /// Values that are already there, as storage of a device.
-    fn on(device: &Device, values: Vec<f32>) -> Result<Arc<Self>> {
-        let memory = if device.is_cpu() {
-            None
-        } else {
-            Some(device.allocate(bytes_of(values.len()))?)
-        };
-        Ok(Arc::new(Self { values, memory }))
-    }
-
-    fn device(&self) -> Device {
-        let memory = self.memory.as_ref();
-        memory.map_or_else(Device::cpu, |memory| memory.device().clone())
-    }
-}
-
-impl Drop for Storage {
-    fn drop(&mut self) {
-        recycle::give(std::mem::take(&mut self.values));
-    }
-}
-
-impl PartialEq for Storage {
+impl PartialEq for Tensor {
     fn eq(&self, other: &Self) -> bool {
-        self.values == other.values
+        self.shape == other.shape && self.storage.kernel_values() == other.storage.kernel_values()
     }
-}
-
-/// Number of elements of a shape, refusing overflow and anything above [`MAX_ELEMENTS`].
-pub fn element_count(shape: &[usize]) -> Result<usize> {
-    // A zero anywhere makes the tensor empty, but the other sizes must still be sane for the strides to be.
-    let bound = shape
-        .iter()
-        .try_fold(1usize, |n, &s| n.checked_mul(s.max(1)))
-        .filter(|&n| n <= MAX_ELEMENTS);
-    match bound {
-        Some(_) if shape.contains(&0) => Ok(0),
-        Some(n) => Ok(n),
-        None => Err(TensorError::TooLarge {
-            shape: shape.to_vec(),
-        }),
-    }
-}
-
-/// Storage for a shape, filled with one value.
-pub(crate) fn allocate(shape: &[usize], value: f32) -> Result<Buffer<f32>> {
-    let mut data = reserve(shape)?;
-    let count = element_count(shape)?;
-    let cancel = Cancel::current();
-    // The first touch of a page is what takes time.
-    while data.len() < count {
-        cancel.check()?;
-        let next = count.min(data.len() + CHUNK);
-        data.storage().resize(next, value);
-    }
-    Ok(data)
-}
-
-/// Empty storage with room for a shape.
-pub(crate) fn reserve(shape: &[usize]) -> Result<Buffer<f32>> {
-    // Nearly every operation comes by here.
-    cancel::check()?;
-    let count = element_count(shape)?;
-    if let Some(data) = recycle::take(count) {
-        return Ok(Buffer::recycled(data));
-    }
-    Buffer::with_room(count).map_err(|error| match error {
-        TensorError::NoRoom(refused) => TensorError::NoMemory {
-            shape: shape.to_vec(),
-            missing: refused.missing,
-        },
-        other => other,
-    })
-}
-
-/// A copy of elements of a shape.
-fn copy(shape: &[usize], values: &[f32]) -> Result<Buffer<f32>> {
-    let mut data = reserve(shape)?;
-    let cancel = Cancel::current();
-    for part in values.chunks(CHUNK) {
-        cancel.check()?;
-        data.extend_from_slice(part);
-    }
-    Ok(data)
-}
-
-fn bytes_of(elements: usize) -> u64 {
-    elements as u64 * size_of::<f32>() as u64
 }
 
 /// Refuses two devices.
@@ -137,15 +39,6 @@ pub(crate) fn same_device(op: &'static str, left: &Device, right: &Device) -> Re
         left: left.name(),
         right: right.name(),
     })
-}
-
-/// Row-major strides of a shape, in elements.
-pub(crate) fn strides(shape: &[usize]) -> Vec<isize> {
-    let mut strides = vec![1isize; shape.len()];
-    for i in (1..shape.len()).rev() {
-        strides[i - 1] = strides[i] * shape[i].max(1) as isize;
-    }
-    strides
 }
 
 impl Tensor {
@@ -180,18 +73,23 @@ impl Tensor {
         debug_assert_eq!(shape.iter().product::<usize>(), data.len());
         Self {
             shape,
-            data: Storage::new(data.into_vec()),
+            storage: Arc::new(Storage::host(data.into_vec())),
         }
     }
 
     /// A tensor with every element 0 on a device.
     pub fn zeros_on(device: &Device, shape: impl Into<Vec<usize>>) -> Result<Self> {
-        Self::zeros(shape)?.placed_on(device)
+        let shape = shape.into();
+        let room = ResultRoom::on(device, &shape)?;
+        let values = match device {
+            Device::Cpu | Device::Sim(_) => allocate(&shape, 0.0)?,
+        };
+        Ok(Self::kept(shape, room, values))
     }
 
     /// The device whose memory holds the elements.
     pub fn device(&self) -> Device {
-        self.data.device()
+        self.storage.device()
     }
 
     /// The same values on another device: a counted copy, or the same storage where it is there already.
@@ -199,48 +97,60 @@ impl Tensor {
         if self.device() == *device {
             return Ok(self.clone());
         }
-        let values = copy(&self.shape, self.data())?;
-        let data = Storage::on(device, values.into_vec())?;
-        count_copy(&self.device(), device, bytes_of(self.len()));
         Ok(Self {
             shape: self.shape.clone(),
-            data,
+            storage: Arc::new(self.storage.copied_to(&self.shape, device)?),
         })
     }
 
-    /// A result that was just made, as one of the device of `like`. Nothing is copied: operations write their results
-    /// where their inputs are.
-    pub(crate) fn placed(self, like: &Self) -> Result<Self> {
-        match &like.data.memory {
-            None => Ok(self),
-            Some(memory) => self.placed_on(memory.device()),
+    /// Memory for the result of an operation on this tensor, where the tensor is: asked for before the work, so that what
+    /// does not fit is refused before it.
+    pub(crate) fn room_for(&self, shape: &[usize]) -> Result<ResultRoom> {
+        ResultRoom::on(&self.device(), shape)
+    }
+
+    /// The result of an operation in the room that was taken for it.
+    pub(crate) fn kept(
+        shape: impl Into<Vec<usize>>,
+        room: ResultRoom,
+        values: Buffer<f32>,
+    ) -> Self {
+        let shape = shape.into();
+        debug_assert_eq!(shape.iter().product::<usize>(), values.len());
+        Self {
+            shape,
+            storage: Arc::new(room.keep(values)),
         }
     }
 
-    /// As [`Self::placed`], by the device.
-    pub(crate) fn placed_on(self, device: &Device) -> Result<Self> {
-        if self.device() == *device {
-            return Ok(self);
-        }
-        let shape = self.shape.clone();
-        let data = Storage::on(device, self.into_vec())?;
-        Ok(Self { shape, data })
+    /// The elements for a kernel of the processor, in an operation that runs where its inputs are.
+    pub(crate) fn values(&self) -> &[f32] {
+        self.storage.kernel_values()
     }
 
-    /// As [`Self::placed`] for operations that have no other way to fail.
-    ///
-    /// # Panics
-    /// If the device is full, as in [`Self::data_mut`].
-    pub(crate) fn placed_or_raise(self, like: &Self) -> Self {
-        or_raise(self.placed(like))
+    /// The same for writing; copies first, on the device, when another tensor shares the storage.
+    pub(crate) fn values_mut(&mut self) -> Result<&mut [f32]> {
+        if Arc::strong_count(&self.storage) > 1 {
+            let own = self.storage.copied_to(&self.shape, &self.device())?;
+            self.storage = Arc::new(own);
+        }
+        let storage = Arc::get_mut(&mut self.storage);
+        Ok(storage.expect("nobody else holds it").kernel_values_mut())
+    }
+
+    /// The elements, if they are in main memory.
+    pub(crate) fn host(&self, op: &'static str) -> Result<&[f32]> {
+        match &*self.storage {
+            Storage::Host(values) => Ok(values),
+            Storage::Sim(_) => Err(TensorError::NotInMainMemory {
+                op,
+                device: self.device().name(),
+            }),
+        }
     }
 
     /// Refuses tensors of different devices.
     pub(crate) fn check_device(&self, op: &'static str, other: &Self) -> Result<()> {
-        // The common case without a look at the devices.
-        if self.data.memory.is_none() && other.data.memory.is_none() {
-            return Ok(());
-        }
         same_device(op, &self.device(), &other.device())
     }
 
@@ -272,7 +182,7 @@ impl Tensor {
     /// If there is no memory for the copy, as in [`Self::data_mut`].
     pub fn from_slice(values: &[f32]) -> Self {
         let shape = vec![values.len()];
-        let data = or_raise(copy(&shape, values));
+        let data = or_raise(copy_values(&shape, values));
         Self::raw(shape, data)
     }
 
@@ -294,11 +204,11 @@ impl Tensor {
 
     /// Number of elements.
     pub fn len(&self) -> usize {
-        self.data.values.len()
+        self.storage.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.data.values.is_empty()
+        self.len() == 0
     }
 
     /// Size of one dimension.
@@ -320,48 +230,48 @@ impl Tensor {
     }
 
     /// All elements in row-major order.
+    ///
+    /// # Panics
+    /// If the tensor is not in main memory: the node that asked ends with that error.
     pub fn data(&self) -> &[f32] {
-        &self.data.values
+        or_raise(self.host("read"))
     }
 
     /// All elements for writing; copies first when another tensor shares the storage.
     ///
     /// # Panics
-    /// If there is no memory for the copy, here or on the device. The node that asked ends with that error; without it
-    /// the kernel would end the program.
+    /// If the tensor is not in main memory, or there is no memory for the copy. The node that asked ends with that error;
+    /// without it the kernel would end the program.
     pub fn data_mut(&mut self) -> &mut [f32] {
-        if Arc::strong_count(&self.data) > 1 {
-            let values = or_raise(copy(&self.shape, self.data()));
-            self.data = or_raise(Storage::on(&self.device(), values.into_vec()));
-        }
-        let storage = Arc::get_mut(&mut self.data);
-        &mut storage.expect("nobody else holds it").values
+        or_raise(self.host("write"));
+        or_raise(self.values_mut())
     }
 
     /// Tells the storage from that of other tensors while it is there; those that share it have the same.
     pub fn storage_address(&self) -> usize {
-        Arc::as_ptr(&self.data) as usize
+        Arc::as_ptr(&self.storage) as usize
     }
 
     /// Whether no other tensor shares the storage, so that writing copies nothing.
     pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.data) == 1
+        Arc::strong_count(&self.storage) == 1
     }
 
     /// The elements, without a copy where nobody else holds them.
     ///
     /// # Panics
-    /// If there is no memory for the copy, as in [`Self::data_mut`].
+    /// As [`Self::data_mut`].
     pub fn into_vec(self) -> Vec<f32> {
-        match Arc::try_unwrap(self.data) {
-            Ok(mut storage) => std::mem::take(&mut storage.values),
-            Err(shared) => or_raise(copy(&self.shape, &shared.values)).into_vec(),
+        or_raise(self.host("read"));
+        match Arc::try_unwrap(self.storage) {
+            Ok(storage) => storage.into_values(),
+            Err(shared) => or_raise(copy_values(&self.shape, shared.kernel_values())).into_vec(),
         }
     }
 
     /// The only element of a tensor of one element.
     pub fn item(&self) -> Result<f32> {
-        match self.data() {
+        match self.host("item")? {
             [value] => Ok(*value),
             _ => Err(TensorError::invalid(
                 "item",
@@ -386,7 +296,7 @@ impl Tensor {
             }
             flat = flat * size + i;
         }
-        Ok(self.data()[flat])
+        Ok(self.host("at")?[flat])
     }
 
     /// The same elements in the same order under another shape.
@@ -397,7 +307,7 @@ impl Tensor {
         }
         Ok(Self {
             shape,
-            data: Arc::clone(&self.data),
+            storage: Arc::clone(&self.storage),
         })
     }
 
@@ -426,8 +336,11 @@ impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 8;
         write!(f, "Tensor{:?} ", self.shape)?;
+        let Ok(values) = self.host("show") else {
+            return write!(f, "on {}", self.device());
+        };
         let mut list = f.debug_list();
-        list.entries(self.data().iter().take(SHOWN));
+        list.entries(values.iter().take(SHOWN));
         if self.len() > SHOWN {
             list.entry(&format_args!(".."));
         }

@@ -108,7 +108,7 @@ impl ControlFeatures {
                     *features = features.mean(&[2, 3], true)?.expand(&shape)?;
                 }
                 if strength != 1.0 {
-                    features.map_inplace(|v| v * strength);
+                    *features = features.mul_scalar(strength);
                 }
             }
         }

@@ -155,7 +155,8 @@ impl ControlNet {
         let device = self.trunk.device();
         let x = &x.to(device)?;
         let seen = &seen.to(device)?;
-        let context = context.map(|context| context.to(device)).transpose()?;
+        let here = context;
+        let context = here.map(|context| context.to(device)).transpose()?;
         let context = context.as_ref();
         let [b, _, h, w] = x.dims4()?;
         let fits = match *seen.shape() {
@@ -170,7 +171,7 @@ impl ControlNet {
             return Err(ModelError::invalid("control net", reason));
         }
         let emb = silu(&self.trunk.embed(timesteps, y)?);
-        let keys = self.cache.begin(context, self.trunk.slots);
+        let keys = self.cache.begin(here, self.trunk.slots);
         let hooks = UNetHooks::default();
         let pass = Pass {
             hooks: &hooks,
@@ -191,7 +192,7 @@ impl ControlNet {
         h = self.trunk.middle(h, &pass)?;
         out.middle
             .push(Some(self.middle.forward(&h)?.nhwc_to_nchw()?));
-        self.cache.end(context, keys);
+        self.cache.end(here, keys);
         Ok(out)
     }
 }

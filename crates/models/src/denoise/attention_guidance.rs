@@ -152,7 +152,7 @@ impl SelfAttention {
             .into());
         }
         let total = seen.reshape([b, heads, queries, keys])?.mean(&[1], false)?;
-        let total = total.sum(&[1], false)?;
+        let total = total.sum(&[1], false)?.to(&Device::cpu())?;
         let mask = Tensor::from_fn([b, 1, h, w], |i| {
             let (item, y, x) = (i / (h * w), i / w % h, i % w);
             let at = (y * inner_h / h) * inner_w + x * inner_w / w;

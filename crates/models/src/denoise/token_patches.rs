@@ -280,6 +280,7 @@ impl AttnOutput for Merging {
         let Some(merged) = lock(&self.merged).take() else {
             return Ok(x);
         };
+        let (x, device) = (x.to(&Device::cpu())?, x.device());
         let [b, n, c] = x.dims3()?;
         let mut out = Tensor::zeros([b, merged.tokens, c])?;
         let data = out.data_mut();
@@ -298,7 +299,7 @@ impl AttnOutput for Merging {
                 put(*to, &targets[target * c..(target + 1) * c]);
             }
         }
-        Ok(out.to(&x.device())?)
+        Ok(out.to(&device)?)
     }
 }
 

@@ -54,15 +54,15 @@ impl Layer {
     pub(super) fn part(&self, part: &str) -> Result<Option<Stored>, TensorError> {
         Ok(match (self, part) {
             (Self::Linear(layer), "weight") => Some(layer.weight()?),
-            (Self::Linear(layer), "bias") => layer.stored_bias().cloned(),
+            (Self::Linear(layer), "bias") => layer.bias()?,
             (Self::Conv(layer), "weight") => Some(layer.weight()?),
-            (Self::Conv(layer), "bias") => layer.stored_bias().cloned(),
-            (Self::GroupNorm(layer), "weight") => Some(layer.stored().0.clone()),
-            (Self::GroupNorm(layer), "bias") => Some(layer.stored().1.clone()),
-            (Self::RowNorm(layer), "weight") => layer.stored().0.cloned(),
-            (Self::RowNorm(layer), "bias") => layer.stored().1.cloned(),
-            (Self::Embedding(layer), "weight") => Some(layer.table().clone()),
-            (Self::Value(layer), "") => Some(layer.stored().clone()),
+            (Self::Conv(layer), "bias") => layer.bias()?,
+            (Self::GroupNorm(layer), "weight") => Some(layer.stored()?.0),
+            (Self::GroupNorm(layer), "bias") => Some(layer.stored()?.1),
+            (Self::RowNorm(layer), "weight") => layer.stored()?.0,
+            (Self::RowNorm(layer), "bias") => layer.stored()?.1,
+            (Self::Embedding(layer), "weight") => Some(layer.table()?),
+            (Self::Value(layer), "") => Some(layer.stored()?),
             _ => None,
         })
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use fresco_tensor::nn::{
-    Conv2d, Embedding, Group, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, Side, Slot, Value,
+    Conv2d, Embedding, Group, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, Side, Value,
 };
 use fresco_tensor::{Device, Dtype, Stored, Tensor, TensorError, WeightFile, WeightInfo};
 
@@ -326,12 +326,6 @@ impl Store {
         self.change().is_none_or(|change| change.changes(unit))
     }
 
-    /// A slot for a layer of these weights.
-    fn slot(&self, weight: &Stored, bias: Option<&Stored>) -> Arc<Slot> {
-        let bytes = weight.bytes().len() + bias.map_or(0, |bias| bias.bytes().len());
-        Slot::new(bytes as u64, &self.weights.group)
-    }
-
     /// The layer of a key: a built one, the one of the store below if no patch touches it, or a new one.
     fn layer(
         &self,
@@ -424,8 +418,7 @@ impl Store {
             |base| base.linear(key).map(Layer::Linear),
             || {
                 let (weight, bias) = self.parts(key)?;
-                let slot = self.slot(&weight, bias.as_ref());
-                let linear = Linear::in_slot(&weight, bias.as_ref(), slot);
+                let linear = Linear::in_group(&weight, bias.as_ref(), self.group());
                 let linear = linear.map_err(|e| self.unusable(key, e))?;
                 Ok(Layer::Linear(Arc::new(linear)))
             },
@@ -462,8 +455,8 @@ impl Store {
             |base| base.conv(key, stride, padding).map(Layer::Conv),
             || {
                 let (weight, bias) = self.parts(key)?;
-                let slot = self.slot(&weight, bias.as_ref());
-                let conv = Conv2d::in_slot(&weight, bias.as_ref(), stride, padding, slot);
+                let group = self.group();
+                let conv = Conv2d::in_group(&weight, bias.as_ref(), stride, padding, group);
                 let mut conv = conv.map_err(|e| self.unusable(key, e))?;
                 if self.weights.short {
                     conv = conv.shortened();
@@ -485,8 +478,7 @@ impl Store {
             || {
                 let (weight, bias) = self.parts(key)?;
                 let bias = bias.ok_or_else(|| self.unusable(key, no_bias("group norm")))?;
-                let slot = self.slot(&weight, Some(&bias));
-                let norm = GroupNorm::in_slot(&weight, &bias, groups, eps, slot);
+                let norm = GroupNorm::in_group(&weight, &bias, groups, eps, self.group());
                 let norm = norm.map_err(|e| self.unusable(key, e))?;
                 Ok(Layer::GroupNorm(Arc::new(norm)))
             },
@@ -504,8 +496,8 @@ impl Store {
             |base| base.layer_norm(key, eps).map(Layer::RowNorm),
             || {
                 let (weight, bias) = self.parts(key)?;
-                let slot = self.slot(&weight, bias.as_ref());
-                let norm = LayerNorm::in_slot(Some(&weight), bias.as_ref(), eps, slot);
+                let group = self.group();
+                let norm = LayerNorm::in_group(Some(&weight), bias.as_ref(), eps, group);
                 let norm = norm.map_err(|e| self.unusable(key, e))?;
                 Ok(Layer::RowNorm(Arc::new(norm)))
             },
@@ -523,7 +515,7 @@ impl Store {
             |base| base.embedding(key).map(Layer::Embedding),
             || {
                 let weight = self.part(&format!("{key}.weight"))?;
-                let table = Embedding::in_slot(&weight, self.slot(&weight, None));
+                let table = Embedding::in_group(&weight, self.group());
                 let table = table.map_err(|e| self.unusable(key, e))?;
                 Ok(Layer::Embedding(Arc::new(table)))
             },
@@ -541,7 +533,8 @@ impl Store {
             |base| base.value(key).map(Layer::Value),
             || {
                 let stored = self.part(key)?;
-                let value = Value::in_slot(&stored, self.slot(&stored, None));
+                let value = Value::in_group(&stored, self.group());
+                let value = value.map_err(|e| self.unusable(key, e))?;
                 Ok(Layer::Value(Arc::new(value)))
             },
         )?;

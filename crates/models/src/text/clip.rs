@@ -197,14 +197,14 @@ impl ClipText {
     pub fn new(store: &Store, config: ClipConfig) -> Result<Self> {
         let key = "text_model.embeddings.position_embedding";
         let position_embedding = store.embedding(key)?;
-        let found = position_embedding.table().shape();
+        let found = [position_embedding.entries(), position_embedding.width()];
         if found != [config.positions, config.hidden] {
             let expected = format!("({}, {})", config.positions, config.hidden);
             return Err(shape_error(
                 store,
                 &format!("{key}.weight"),
                 expected,
-                found,
+                &found,
             ));
         }
         let layers = (0..config.layers).map(|i| Block::new(store, i, &config));

@@ -25,9 +25,9 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// The keys for a pass with this context.
+    /// The keys for a pass with this context, which is compared in main memory: one that is elsewhere is not remembered.
     pub(crate) fn begin(&self, context: Option<&Tensor>, slots: usize) -> Keys {
-        let Some(context) = context else {
+        let Some(context) = context.filter(|context| context.device().is_cpu()) else {
             return Keys::None;
         };
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);

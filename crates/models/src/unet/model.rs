@@ -123,14 +123,15 @@ impl UNet {
         self.trunk.check(x, timesteps, context, y)?;
         let device = self.trunk.device();
         let x = &x.to(device)?;
-        let context = context.map(|context| context.to(device)).transpose()?;
+        let here = context;
+        let context = here.map(|context| context.to(device)).transpose()?;
         let context = context.as_ref();
         let mut emb = self.trunk.embed(timesteps, y)?;
         for hook in &hooks.emb {
             emb = hook.apply(emb, self.config().model_channels)?;
         }
         let emb = silu(&emb);
-        let keys = self.cache.begin(context, self.trunk.slots);
+        let keys = self.cache.begin(here, self.trunk.slots);
         let pass = Pass {
             hooks,
             emb: &emb,
@@ -139,7 +140,7 @@ impl UNet {
             original: x.dims4()?,
         };
         let out = self.run(x, &pass, control)?;
-        self.cache.end(context, keys);
+        self.cache.end(here, keys);
         Ok(out.to(&Device::cpu())?)
     }
 

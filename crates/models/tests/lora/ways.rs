@@ -371,7 +371,7 @@ fn merged_weights_are_kept_as_asked_for() {
         assert_eq!(store.bytes(), counted, "{what}");
         // Beside eight bits nothing has more.
         let bias = store.conv("c", 1, Padding::Same(1)).unwrap();
-        let bias = bias.stored_bias().unwrap().dtype();
+        let bias = bias.bias().unwrap().unwrap().dtype();
         let eight = storage == LoraStorage::F8E4M3;
         assert_eq!(bias, if eight { Dtype::F8E4M3 } else { own }, "{what}");
     }

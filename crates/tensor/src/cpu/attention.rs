@@ -17,9 +17,11 @@ use super::isa::Isa;
 use super::math::exp2_of_negative;
 use super::math_lanes::{Kernel, Lanes, dispatch, transpose};
 use super::output::Output;
+use crate::buffer::Buffer;
 use crate::cancel::Cancel;
+use crate::elements::allocate;
 use crate::error::Result;
-use crate::tensor::{Tensor, allocate};
+use crate::tensor::Tensor;
 
 /// Keys of one block: their scores stay in the nearest cache.
 pub(super) const KEYS: usize = 128;
@@ -58,7 +60,7 @@ enum Source {
     /// Where they are: rows of one head are far apart.
     InPlace,
     /// Copied together, head by head.
-    Packed([Tensor; 2]),
+    Packed([Buffer<f32>; 2]),
     #[cfg(target_arch = "x86_64")]
     Tiles(attention_tiles::Packed),
 }
@@ -67,13 +69,13 @@ impl Source {
     fn new(s: Sizes, tiles: bool, k: &Tensor, v: &Tensor) -> Result<Self> {
         #[cfg(target_arch = "x86_64")]
         if tiles {
-            let packed = attention_tiles::Packed::new(s, k.data(), v.data())?;
+            let packed = attention_tiles::Packed::new(s, k.values(), v.values())?;
             return Ok(Self::Tiles(packed));
         }
         debug_assert!(!tiles);
         // Copied once, they are read quickly by all tasks.
         Ok(if s.heads > 1 && s.queries > QUERIES {
-            Self::Packed([pack(s, k.data())?, pack(s, v.data())?])
+            Self::Packed([pack(s, k.values())?, pack(s, v.values())?])
         } else {
             Self::InPlace
         })
@@ -93,7 +95,7 @@ pub(crate) fn attention(
     [q, k, v]: [&Tensor; 3],
     scale: f32,
     masking: Masking<'_>,
-) -> Result<Tensor> {
+) -> Result<Buffer<f32>> {
     let mut out = Output::new(q.shape())?;
     let width = s.heads * s.d;
     let source = Source::new(s, tiles, k, v)?;
@@ -118,11 +120,11 @@ pub(crate) fn attention(
                 Source::InPlace => {
                     let at = item * s.keys * width + head * s.d;
                     let len = (s.keys - 1) * width + s.d;
-                    (&k.data()[at..][..len], &v.data()[at..][..len], width)
+                    (&k.values()[at..][..len], &v.values()[at..][..len], width)
                 }
                 Source::Packed([k, v]) => {
                     let at = (item * s.heads + head) * s.keys * s.d;
-                    let [k, v] = [k, v].map(|t| &t.data()[at..][..s.keys * s.d]);
+                    let [k, v] = [k, v].map(|t| &t[at..][..s.keys * s.d]);
                     (k, v, s.d)
                 }
                 #[cfg(target_arch = "x86_64")]
@@ -131,7 +133,7 @@ pub(crate) fn attention(
             let at = (item * s.queries + first) * width + head * s.d;
             let queries = per_task.min(s.queries - first);
             let task = Task {
-                q: &q.data()[at..][..(queries - 1) * width + s.d],
+                q: &q.values()[at..][..(queries - 1) * width + s.d],
                 q_step: width,
                 k,
                 v,
@@ -165,7 +167,7 @@ pub(crate) fn attention(
 }
 
 /// (batch, keys, heads, d) as (batch, heads, keys, d).
-fn pack(s: Sizes, x: &[f32]) -> Result<Tensor> {
+fn pack(s: Sizes, x: &[f32]) -> Result<Buffer<f32>> {
     let mut out = allocate(&[x.len()], 0.0)?;
     out.par_chunks_mut(s.keys * s.d)
         .enumerate()
@@ -176,7 +178,7 @@ fn pack(s: Sizes, x: &[f32]) -> Result<Tensor> {
                 out.copy_from_slice(&x[(item * s.keys + key) * width + head * s.d..][..s.d]);
             }
         });
-    Tensor::from_buffer([x.len()], out)
+    Ok(out)
 }
 
 pub(super) enum TaskMask<'a> {

@@ -16,6 +16,7 @@ use super::isa::Isa;
 use super::math::Function;
 use super::math_lanes::{Kernel, Lanes, dispatch};
 use super::output::{Output, Place};
+use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -158,12 +159,12 @@ pub(crate) fn group_norm<F: Function>(
     weight: &[f32],
     bias: &[f32],
     eps: f32,
-) -> Result<Tensor> {
+) -> Result<Buffer<f32>> {
     let mut out = Output::new(x.shape())?;
     let items = x.shape()[0];
-    let affine = group_affine(isa, x.data(), items, groups, weight, bias, eps);
+    let affine = group_affine(isa, x.values(), items, groups, weight, bias, eps);
     let place = out.place();
-    let from = Place::reading(x.data().as_ptr());
+    let from = Place::reading(x.values().as_ptr());
     apply::<F>(isa, from, x.len(), items, &affine, place);
     // SAFETY: `apply` wrote all items and all their elements.
     Ok(unsafe { out.finish() })
@@ -177,13 +178,14 @@ pub(crate) fn group_norm_in_place<F: Function>(
     weight: &[f32],
     bias: &[f32],
     eps: f32,
-) {
+) -> Result<()> {
     let items = x.shape()[0];
-    let affine = group_affine(isa, x.data(), items, groups, weight, bias, eps);
-    let data = x.data_mut();
+    let affine = group_affine(isa, x.values(), items, groups, weight, bias, eps);
+    let data = x.values_mut()?;
     let len = data.len();
     let place = Place::new(data);
     apply::<F>(isa, place, len, items, &affine, place);
+    Ok(())
 }
 
 /// One multiplication and one addition per element: factors and offsets of every item's channels.
@@ -314,7 +316,7 @@ pub(crate) fn row_norm(
     width: usize,
     affine: Option<&RowAffine<'_>>,
     eps: f32,
-) -> Result<Tensor> {
+) -> Result<Buffer<f32>> {
     let mut out = Output::new(x.shape())?;
     let rows = x.len() / width;
     let per_task = (TASK / width).max(1);
@@ -334,7 +336,7 @@ pub(crate) fn row_norm(
                     isa,
                     Row {
                         kind,
-                        x: &x.data()[row * width..][..width],
+                        x: &x.values()[row * width..][..width],
                         affine,
                         eps,
                         // SAFETY: each row of the result is written by the task of that row.

@@ -40,9 +40,9 @@ fn naive_group(x: &Tensor, groups: usize, weight: &[f32], bias: &[f32], eps: f64
 }
 
 #[track_caller]
-fn check_close(got: &Tensor, want: &[f64], tolerance: f64, what: &str) {
+fn check_close(got: &[f32], want: &[f64], tolerance: f64, what: &str) {
     assert_eq!(got.len(), want.len());
-    for (&g, &w) in got.data().iter().zip(want) {
+    for (&g, &w) in got.iter().zip(want) {
         assert!(
             (f64::from(g) - w).abs() <= tolerance * w.abs().max(1.0),
             "{what}: {g} instead of {w}"

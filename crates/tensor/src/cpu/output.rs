@@ -3,12 +3,11 @@
 #![expect(unsafe_code, reason = "threads write disjoint parts of one allocation")]
 
 use crate::buffer::Buffer;
+use crate::elements::{element_count, reserve};
 use crate::error::Result;
-use crate::tensor::{Tensor, element_count, reserve};
 
 /// A result in the making.
 pub(crate) struct Output {
-    shape: Vec<usize>,
     data: Buffer<f32>,
     len: usize,
 }
@@ -16,7 +15,6 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn new(shape: &[usize]) -> Result<Self> {
         Ok(Self {
-            shape: shape.to_vec(),
             data: reserve(shape)?,
             len: element_count(shape)?,
         })
@@ -29,10 +27,10 @@ impl Output {
 
     /// # Safety
     /// Every element has been written.
-    pub(crate) unsafe fn finish(mut self) -> Tensor {
+    pub(crate) unsafe fn finish(mut self) -> Buffer<f32> {
         // SAFETY: `reserve` made room for this many, and the caller wrote them.
         unsafe { self.data.storage().set_len(self.len) };
-        Tensor::raw(self.shape, self.data)
+        self.data
     }
 }
 

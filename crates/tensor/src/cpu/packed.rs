@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "threads fill disjoint panels of one allocation")]
 
+use std::fmt;
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -35,6 +36,17 @@ enum Layout {
     Rows(Stored),
 }
 
+impl fmt::Debug for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (out, channels, taps) = (self.out, self.channels, self.taps);
+        write!(
+            f,
+            "Weight({out}, {channels}, {taps}, {})",
+            self.dtype.name()
+        )
+    }
+}
+
 impl Weight {
     pub(crate) fn new(stored: &Stored, out: usize, channels: usize, taps: usize) -> Result<Self> {
         let layout = match stored.dtype() {
@@ -46,12 +58,7 @@ impl Weight {
             }
             Dtype::F32 => Layout::Panels(pack::<4>(stored.bytes(), out, channels, taps)?),
             _ => {
-                if stored.dtype().bytes_for(channels * taps).is_none() {
-                    return Err(TensorError::invalid(
-                        "weights",
-                        format!("rows of {} values are not whole blocks", channels * taps),
-                    ));
-                }
+                Self::check(stored, channels * taps)?;
                 Layout::Rows(stored.clone())
             }
         };
@@ -63,6 +70,17 @@ impl Weight {
             layout,
             short: false,
         })
+    }
+
+    /// Refuses a weight whose rows of so many values cannot be used by themselves.
+    pub(crate) fn check(stored: &Stored, row: usize) -> Result<()> {
+        if stored.dtype().bytes_for(row).is_some() {
+            return Ok(());
+        }
+        Err(TensorError::invalid(
+            "weights",
+            format!("rows of {row} values are not whole blocks"),
+        ))
     }
 
     /// Lets products keep sixteen bits of an activation.
@@ -90,13 +108,6 @@ impl Weight {
         self.dtype
     }
 
-    /// Bytes of the weight as it was given. In panels it takes a little more.
-    pub(crate) fn nominal(&self) -> u64 {
-        let elements = self.out * self.channels * self.taps;
-        let bytes = self.dtype.bytes_for(elements);
-        bytes.expect("the weight was made of whole blocks") as u64
-    }
-
     /// The weight as it was given, (out, channels, taps).
     pub(crate) fn unpack(&self) -> Result<Stored> {
         let bytes = match &self.layout {
@@ -108,6 +119,21 @@ impl Weight {
             },
         };
         Stored::new(self.dtype, [self.out, self.channels, self.taps], bytes)
+    }
+
+    /// The same weight in memory of its own.
+    pub(crate) fn copied(&self) -> Result<Self> {
+        let layout = match &self.layout {
+            Layout::Rows(stored) => Layout::Rows(stored.copied()?),
+            Layout::Panels(lines) => {
+                let _claim = crate::room::claim(std::mem::size_of_val(&lines[..]) as u64)?;
+                let mut copy = Vec::with_capacity(lines.len());
+                prefer_large(&mut copy);
+                copy.extend_from_slice(lines);
+                Layout::Panels(copy)
+            }
+        };
+        Ok(Self { layout, ..*self })
     }
 
     /// The values of one panel for some channels of a tap, [channel][output], where they lie in panels.

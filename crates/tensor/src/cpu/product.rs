@@ -23,10 +23,11 @@ use super::lines::{Shared, Space};
 use super::packed::{WIDTH, Weight};
 use super::picture::{Grid, Phase, Picture};
 use super::plan::{Engine, Plan};
+use crate::buffer::Buffer;
 use crate::cancel::Cancel;
+use crate::elements::reserve;
 use crate::error::Result;
 use crate::nn::Act;
-use crate::tensor::{Tensor, reserve};
 
 /// Bytes of activations that are multiplied with one panel after the other: half of a second cache.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -86,7 +87,7 @@ pub(crate) fn linear(
     rows: usize,
     shape: &[usize],
     finish: &Finish<'_>,
-) -> Result<Tensor> {
+) -> Result<Buffer<f32>> {
     run(shape, |out| {
         multiply(weight, Input::Rows(x, rows), rows, finish, false, out);
     })
@@ -99,7 +100,7 @@ pub(crate) fn geglu(
     rows: usize,
     shape: &[usize],
     bias: Option<&[f32]>,
-) -> Result<Tensor> {
+) -> Result<Buffer<f32>> {
     let finish = Finish {
         bias,
         per_item: None,
@@ -116,11 +117,11 @@ pub(crate) fn geglu(
     // The halves do not begin at a panel: both first.
     let both = linear(weight, x, rows, &[rows, weight.out()], &finish)?;
     let mut y = reserve(shape)?;
-    for both in both.data().chunks_exact(2 * half) {
+    for both in both.chunks_exact(2 * half) {
         let (a, g) = both.split_at(half);
         y.extend(a.iter().zip(g).map(|(a, g)| a * (g * normal_cdf(*g))));
     }
-    Ok(Tensor::raw(shape.to_vec(), y))
+    Ok(y)
 }
 
 pub(crate) fn conv(
@@ -128,7 +129,7 @@ pub(crate) fn conv(
     picture: &Picture<'_>,
     shape: &[usize; 4],
     finish: &Finish<'_>,
-) -> Result<Tensor> {
+) -> Result<Buffer<f32>> {
     let [batch, height, width, _] = *shape;
     let rows = batch * height * width;
     let plain = picture.kernel == (1, 1)
@@ -175,8 +176,8 @@ fn bands(
     multiply(weight, input, rows, finish, false, out);
 }
 
-/// A tensor that `write` fills.
-fn run(shape: &[usize], write: impl FnOnce(Shared<f32>)) -> Result<Tensor> {
+/// A list for a shape that `write` fills.
+fn run(shape: &[usize], write: impl FnOnce(Shared<f32>)) -> Result<Buffer<f32>> {
     let mut y = reserve(shape)?;
     let count: usize = shape.iter().product();
     if count > 0 {
@@ -184,7 +185,7 @@ fn run(shape: &[usize], write: impl FnOnce(Shared<f32>)) -> Result<Tensor> {
     }
     // SAFETY: the space is reserved, and products write every row of every panel of every phase.
     unsafe { y.storage().set_len(count) };
-    Ok(Tensor::raw(shape.to_vec(), y))
+    Ok(y)
 }
 
 /// Writes one product. `rows` are its output rows.

@@ -6,8 +6,10 @@ use crate::cancel::Cancel;
 use crate::cpu::attention::{self as kernel, Masking, Sizes};
 use crate::cpu::isa::{isa, tiles};
 use crate::cpu::math;
+use crate::device::Device;
+use crate::elements::allocate;
 use crate::error::{Result, TensorError};
-use crate::tensor::{Tensor, allocate};
+use crate::tensor::Tensor;
 
 /// Which keys a query may look at.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +85,7 @@ pub fn attention(
         Mask::Add(mask) => {
             q.check_device("attention", mask)?;
             Masking::Add {
-                data: mask.data(),
+                data: mask.values(),
                 steps: mask_steps(mask, &s)?,
             }
         }
@@ -92,14 +94,24 @@ pub fn attention(
         return Tensor::zeros_on(&q.device(), q.shape());
     }
     let scale = scale.unwrap_or_else(|| 1.0 / (s.d as f32).sqrt());
-    let tiles = tiles() && kernel::suits_tiles(s);
-    kernel::attention((isa(), tiles), s, [q, k, v], scale, masking)?.placed(q)
+    let room = q.room_for(q.shape())?;
+    let out = match q.device() {
+        Device::Cpu | Device::Sim(_) => {
+            let tiles = tiles() && kernel::suits_tiles(s);
+            kernel::attention((isa(), tiles), s, [q, k, v], scale, masking)?
+        }
+    };
+    Ok(Tensor::kept(q.shape(), room, out))
 }
 
 /// The softmax of `q k^T / sqrt(d)` itself, (b * heads, nq, nk).
 pub fn attention_probabilities(q: &Tensor, k: &Tensor, heads: usize) -> Result<Tensor> {
     let s = sizes(q, k, heads)?;
     let shape = vec![s.batch * s.heads, s.queries, s.keys];
+    let room = q.room_for(&shape)?;
+    let (queries, all_keys) = match q.device() {
+        Device::Cpu | Device::Sim(_) => (q.values(), k.values()),
+    };
     let mut out = allocate(&shape, 0.0)?;
     if !out.is_empty() {
         let isa = isa();
@@ -112,13 +124,13 @@ pub fn attention_probabilities(q: &Tensor, k: &Tensor, heads: usize) -> Result<T
                 cancel.stop();
                 let (item, head) = (row / s.queries / s.heads, row / s.queries % s.heads);
                 let query = item * s.queries + row % s.queries;
-                let q = &q.data()[query * width + head * s.d..][..s.d];
+                let q = &queries[query * width + head * s.d..][..s.d];
                 for (key, o) in out.iter_mut().enumerate() {
                     let first = (item * s.keys + key) * width + head * s.d;
-                    *o = kernel::dot(isa, q, &k.data()[first..first + s.d]) * scale;
+                    *o = kernel::dot(isa, q, &all_keys[first..first + s.d]) * scale;
                 }
                 math::softmax_row(isa, out);
             });
     }
-    Tensor::from_buffer(shape, out)?.placed(q)
+    Ok(Tensor::kept(shape, room, out))
 }

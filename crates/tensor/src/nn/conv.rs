@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::kept::{Channels, Kept, MakeWeight};
-use super::linear::{After, bias_bytes, bias_of, bytes_of, check_devices, finish, with_sides};
+use super::contents::MatrixSize;
+use super::layer_weights::{LayerWeights, MakeWeight};
+use super::linear::{After, check_after, check_devices, finish, with_sides};
 use super::side::Side;
 use super::slot::{Group, Slot};
-use crate::cpu::packed::Weight;
 use crate::cpu::picture::Picture;
 use crate::cpu::product;
 use crate::device::Device;
@@ -36,17 +36,17 @@ impl Padding {
 
 /// Kernels in their storage format and a bias.
 pub struct Conv2d {
-    weight: Kept,
-    bias: Option<Channels>,
+    weights: LayerWeights,
     kernel: (usize, usize),
     stride: usize,
     padding: Padding,
-    slot: Arc<Slot>,
     /// Added to the result before anything else.
     sides: Vec<Side>,
     /// The layer whose weight this is.
     _of: Option<Arc<Self>>,
 }
+
+const OP: &str = "conv2d";
 
 impl Conv2d {
     /// `weight` is (out, in, kernel height, kernel width). The layer has a slot of its own, on the device.
@@ -57,39 +57,39 @@ impl Conv2d {
         padding: Padding,
         device: &Device,
     ) -> Result<Self> {
-        let slot = Slot::on(bytes_of(weight, bias), &Group::new(), device)?;
-        Self::in_slot(weight, bias, stride, padding, slot)
+        let (size, kernel) = kernels(weight.shape(), stride)?;
+        let weights = LayerWeights::on(OP, (weight, bias), size, device)?;
+        Ok(Self::of(weights, kernel, stride, padding))
     }
 
-    /// The same with a slot that is there.
-    pub fn in_slot(
+    /// The same in main memory, used together with other layers.
+    pub fn in_group(
         weight: &Stored,
         bias: Option<&Stored>,
         stride: usize,
         padding: Padding,
-        slot: Arc<Slot>,
+        group: &Group,
     ) -> Result<Self> {
-        debug_assert_eq!(slot.bytes(), bytes_of(weight, bias));
-        let [out, input, kh, kw] = kernels(weight.shape(), stride)?;
-        let weight = Kept::Packed(Arc::new(Weight::new(weight, out, input, kh * kw)?));
-        Ok(Self {
-            bias: bias_of("conv2d", bias, out)?,
-            weight,
-            kernel: (kh, kw),
+        let (size, kernel) = kernels(weight.shape(), stride)?;
+        let weights = LayerWeights::in_group(OP, (weight, bias), size, group)?;
+        Ok(Self::of(weights, kernel, stride, padding))
+    }
+
+    fn of(weights: LayerWeights, kernel: (usize, usize), stride: usize, padding: Padding) -> Self {
+        Self {
+            weights,
+            kernel,
             stride,
             padding,
-            slot,
             sides: Vec::new(),
             _of: None,
-        })
+        }
     }
 
     /// The same weight, shared, with another bias and with additions beside it.
     pub fn beside(self: &Arc<Self>, bias: Option<&Stored>, sides: Vec<Side>) -> Result<Self> {
         Ok(Self {
-            bias: bias_of("conv2d", bias, self.weight.out())?,
-            weight: self.weight.clone(),
-            slot: Arc::clone(&self.slot),
+            weights: self.weights.with_bias(OP, bias)?,
             kernel: self.kernel,
             stride: self.stride,
             padding: self.padding,
@@ -102,7 +102,7 @@ impl Conv2d {
     /// result has eight.
     #[must_use]
     pub fn shortened(mut self) -> Self {
-        self.weight.shorten();
+        self.weights.shorten();
         self
     }
 
@@ -115,33 +115,17 @@ impl Conv2d {
         padding: Padding,
         slot: Arc<Slot>,
     ) -> Result<Self> {
-        let [out, channels, kh, kw] = kernels(shape, stride)?;
-        let weight = Kept::Made {
-            out,
-            channels,
-            taps: kh * kw,
-            dtype,
-            make,
-            there: true,
-        };
-        Ok(Self {
-            bias: bias_of("conv2d", bias, out)?,
-            weight,
-            kernel: (kh, kw),
-            stride,
-            padding,
-            slot,
-            sides: Vec::new(),
-            _of: None,
-        })
+        let (size, kernel) = kernels(shape, stride)?;
+        let weights = LayerWeights::made_from(OP, (dtype, make), bias, size, slot)?;
+        Ok(Self::of(weights, kernel, stride, padding))
     }
 
     pub fn in_channels(&self) -> usize {
-        self.weight.channels()
+        self.weights.size().channels
     }
 
     pub fn out_channels(&self) -> usize {
-        self.weight.out()
+        self.weights.size().out
     }
 
     /// Height and width of the kernels.
@@ -151,34 +135,29 @@ impl Conv2d {
 
     /// Where the weights are.
     pub fn slot(&self) -> &Arc<Slot> {
-        &self.slot
+        self.weights.slot()
     }
 
     /// The format the weight is kept in.
     pub fn dtype(&self) -> Dtype {
-        self.weight.dtype()
+        self.weights.dtype()
     }
 
     /// The weight as it was given, (out, in, kernel height, kernel width).
     pub fn weight(&self) -> Result<Stored> {
         let (kh, kw) = self.kernel;
-        self.weight
-            .unpack()?
-            .reshape([self.out_channels(), self.in_channels(), kh, kw])
-    }
-
-    pub fn bias(&self) -> Option<Tensor> {
-        self.bias.as_ref().map(|bias| bias.values.clone())
+        let weight = self.weights.weight()?;
+        weight.reshape([self.out_channels(), self.in_channels(), kh, kw])
     }
 
     /// The bias as it was given.
-    pub fn stored_bias(&self) -> Option<&Stored> {
-        self.bias.as_ref().map(|bias| &bias.stored)
+    pub fn bias(&self) -> Result<Option<Stored>> {
+        self.weights.bias()
     }
 
     /// What the layer keeps, by its size in a file.
     pub fn bytes(&self) -> u64 {
-        self.weight.bytes() + bias_bytes(self.bias.as_ref())
+        self.weights.bytes()
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -196,7 +175,7 @@ impl Conv2d {
     }
 
     fn run(&self, x: &Tensor, size: (usize, usize), after: After<'_>) -> Result<Tensor> {
-        check_devices("conv2d", x, after)?;
+        check_devices(OP, x, after)?;
         if !self.sides.is_empty() {
             let enlarged = Some(size);
             return with_sides(&self.sides, x, enlarged, after, |after| {
@@ -240,9 +219,9 @@ impl Conv2d {
             length(size.1, self.kernel.1)?,
             self.out_channels(),
         ];
-        let finish = finish("conv2d", &shape, b, self.bias.as_ref(), after)?;
-        let picture = Picture {
-            data: x.data(),
+        check_after(OP, &shape, b, after)?;
+        let picture = |data| Picture {
+            data,
             batch: b,
             size: (h, w),
             channels: c,
@@ -252,15 +231,21 @@ impl Conv2d {
             before: (before, before),
             behind: (behind, behind),
         };
-        self.weight.with(&self.slot, &x.device(), |weight| {
-            product::conv(weight, &picture, &shape, &finish)?.placed(x)
-        })
+        let device = x.device();
+        match &device {
+            Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |weight, bias| {
+                let room = x.room_for(&shape)?;
+                let finish = finish(&shape, b, bias, after);
+                let out = product::conv(weight, &picture(x.values()), &shape, &finish)?;
+                Ok(Tensor::kept(shape, room, out))
+            }),
+        }
     }
 }
 
 /// Sizes of kernels that can be used.
-fn kernels(shape: &[usize], stride: usize) -> Result<[usize; 4]> {
-    let sizes =
+fn kernels(shape: &[usize], stride: usize) -> Result<(MatrixSize, (usize, usize))> {
+    let [out, channels, kh, kw] =
         <[usize; 4]>::try_from(shape).map_err(|_| TensorError::rank("conv2d", "4", shape))?;
     if stride == 0 || shape.contains(&0) {
         return Err(TensorError::invalid(
@@ -268,5 +253,5 @@ fn kernels(shape: &[usize], stride: usize) -> Result<[usize; 4]> {
             format!("a weight of shape {shape:?} with stride {stride}"),
         ));
     }
-    Ok(sizes)
+    Ok((MatrixSize::new(out, channels, kh * kw), (kh, kw)))
 }

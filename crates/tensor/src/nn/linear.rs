@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use super::contents::MatrixSize;
+use super::layer_weights::{LayerWeights, MakeWeight};
+use super::side::{self, Side};
+use super::slot::{Group, Slot};
+use super::{Act, misc};
 use crate::cpu::finish::Finish;
-use crate::cpu::packed::Weight;
 use crate::cpu::product;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
-use crate::nn::kept::{Channels, Kept, MakeWeight};
-use crate::nn::side::{self, Side};
-use crate::nn::slot::{Group, Slot};
-use crate::nn::{Act, misc};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -27,125 +27,101 @@ pub struct After<'a> {
 
 /// A weight matrix in its storage format and a bias.
 pub struct Linear {
-    weight: Kept,
-    bias: Option<Channels>,
-    slot: Arc<Slot>,
+    weights: LayerWeights,
     /// Added to the result before anything else.
     sides: Vec<Side>,
     /// The layer whose weight this is.
     _of: Option<Arc<Self>>,
 }
 
+const OP: &str = "linear";
+
 impl Linear {
     /// `weight` is (out, in) or (out, in, 1, 1). The layer has a slot of its own, on the device.
     pub fn new(weight: &Stored, bias: Option<&Stored>, device: &Device) -> Result<Self> {
-        let slot = Slot::on(bytes_of(weight, bias), &Group::new(), device)?;
-        Self::in_slot(weight, bias, slot)
+        let size = matrix(weight.shape())?;
+        let weights = LayerWeights::on(OP, (weight, bias), size, device)?;
+        Ok(Self::of(weights))
     }
 
-    /// The same with a slot that is there.
-    pub fn in_slot(weight: &Stored, bias: Option<&Stored>, slot: Arc<Slot>) -> Result<Self> {
-        debug_assert_eq!(slot.bytes(), bytes_of(weight, bias));
-        let (out, input) = matrix(weight.shape())?;
-        let weight = Kept::Packed(Arc::new(Weight::new(weight, out, input, 1)?));
-        Self::placed(weight, bias, slot)
+    /// The same in main memory, used together with other layers.
+    pub fn in_group(weight: &Stored, bias: Option<&Stored>, group: &Group) -> Result<Self> {
+        let size = matrix(weight.shape())?;
+        let weights = LayerWeights::in_group(OP, (weight, bias), size, group)?;
+        Ok(Self::of(weights))
     }
 
     /// A layer that keeps no weight but has it made for every use: slow, for where there is no room.
     pub fn made(
-        weight: (&[usize], Dtype, MakeWeight),
+        (shape, dtype, make): (&[usize], Dtype, MakeWeight),
         bias: Option<&Stored>,
         device: &Device,
     ) -> Result<Self> {
-        let bytes = bias.map_or(0, |b| b.bytes().len() as u64);
-        let slot = Slot::on(bytes, &Group::new(), device)?;
-        Self::made_of(weight, bias, slot, false)
+        let size = matrix(shape)?;
+        let weights = LayerWeights::made_on(OP, (dtype, make), bias, size, device)?;
+        Ok(Self::of(weights))
     }
 
     /// The same, made from weights that a slot holds: those are where the layer computes at every use, too.
     pub fn made_in_slot(
-        weight: (&[usize], Dtype, MakeWeight),
-        bias: Option<&Stored>,
-        slot: Arc<Slot>,
-    ) -> Result<Self> {
-        Self::made_of(weight, bias, slot, true)
-    }
-
-    fn made_of(
         (shape, dtype, make): (&[usize], Dtype, MakeWeight),
         bias: Option<&Stored>,
         slot: Arc<Slot>,
-        there: bool,
     ) -> Result<Self> {
-        let (out, channels) = matrix(shape)?;
-        let weight = Kept::Made {
-            out,
-            channels,
-            taps: 1,
-            dtype,
-            make,
-            there,
-        };
-        Self::placed(weight, bias, slot)
+        let size = matrix(shape)?;
+        let weights = LayerWeights::made_from(OP, (dtype, make), bias, size, slot)?;
+        Ok(Self::of(weights))
     }
 
-    fn placed(weight: Kept, bias: Option<&Stored>, slot: Arc<Slot>) -> Result<Self> {
-        Ok(Self {
-            bias: bias_of("linear", bias, weight.out())?,
-            weight,
-            slot,
+    fn of(weights: LayerWeights) -> Self {
+        Self {
+            weights,
             sides: Vec::new(),
             _of: None,
-        })
+        }
     }
 
     /// The same weight, shared, with another bias and with additions beside it.
     pub fn beside(self: &Arc<Self>, bias: Option<&Stored>, sides: Vec<Side>) -> Result<Self> {
-        let same = Self::placed(self.weight.clone(), bias, Arc::clone(&self.slot))?;
         Ok(Self {
+            weights: self.weights.with_bias(OP, bias)?,
             sides,
             _of: Some(Arc::clone(self)),
-            ..same
         })
     }
 
     pub fn in_features(&self) -> usize {
-        self.weight.channels()
+        self.weights.size().channels
     }
 
     pub fn out_features(&self) -> usize {
-        self.weight.out()
+        self.weights.size().out
     }
 
     /// Where the weights are.
     pub fn slot(&self) -> &Arc<Slot> {
-        &self.slot
+        self.weights.slot()
     }
 
     /// The format the weight is kept in.
     pub fn dtype(&self) -> Dtype {
-        self.weight.dtype()
+        self.weights.dtype()
     }
 
     /// The weight as it was given, (out, in).
     pub fn weight(&self) -> Result<Stored> {
-        self.weight
-            .unpack()?
-            .reshape([self.out_features(), self.in_features()])
-    }
-
-    pub fn bias(&self) -> Option<Tensor> {
-        self.bias.as_ref().map(|bias| bias.values.clone())
+        let weight = self.weights.weight()?;
+        weight.reshape([self.out_features(), self.in_features()])
     }
 
     /// The bias as it was given.
-    pub fn stored_bias(&self) -> Option<&Stored> {
-        self.bias.as_ref().map(|bias| &bias.stored)
+    pub fn bias(&self) -> Result<Option<Stored>> {
+        self.weights.bias()
     }
 
     /// What the layer keeps, by its size in a file.
     pub fn bytes(&self) -> u64 {
-        self.weight.bytes() + bias_bytes(self.bias.as_ref())
+        self.weights.bytes()
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -153,7 +129,7 @@ impl Linear {
     }
 
     pub fn forward_with(&self, x: &Tensor, after: After<'_>) -> Result<Tensor> {
-        check_devices("linear", x, after)?;
+        check_devices(OP, x, after)?;
         if !self.sides.is_empty() {
             return with_sides(&self.sides, x, None, after, |after| self.plain(x, after));
         }
@@ -165,10 +141,16 @@ impl Linear {
         let shape = self.result_shape(x, self.out_features())?;
         let rows = x.len() / self.in_features();
         let items = if shape.len() > 1 { shape[0] } else { 1 };
-        let finish = finish("linear", &shape, items, self.bias.as_ref(), after)?;
-        self.weight.with(&self.slot, &x.device(), |weight| {
-            product::linear(weight, x.data(), rows, &shape, &finish)?.placed(x)
-        })
+        check_after(OP, &shape, items, after)?;
+        let device = x.device();
+        match &device {
+            Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |weight, bias| {
+                let room = x.room_for(&shape)?;
+                let finish = finish(&shape, items, bias, after);
+                let out = product::linear(weight, x.values(), rows, &shape, &finish)?;
+                Ok(Tensor::kept(&*shape, room, out))
+            }),
+        }
     }
 
     /// `a * gelu(g)` where `a` and `g` are the halves of the result.
@@ -185,10 +167,14 @@ impl Linear {
         }
         let shape = self.result_shape(x, out / 2)?;
         let rows = x.len() / self.in_features();
-        let bias = self.bias.as_ref().map(|bias| bias.values.data());
-        self.weight.with(&self.slot, &x.device(), |weight| {
-            product::geglu(weight, x.data(), rows, &shape, bias)?.placed(x)
-        })
+        let device = x.device();
+        match &device {
+            Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |weight, bias| {
+                let room = x.room_for(&shape)?;
+                let out = product::geglu(weight, x.values(), rows, &shape, bias)?;
+                Ok(Tensor::kept(&*shape, room, out))
+            }),
+        }
     }
 
     fn result_shape(&self, x: &Tensor, out: usize) -> Result<Vec<usize>> {
@@ -235,23 +221,14 @@ pub(super) fn with_sides(
 }
 
 /// Sizes of a matrix that may be written as a 1x1 convolution.
-fn matrix(shape: &[usize]) -> Result<(usize, usize)> {
+fn matrix(shape: &[usize]) -> Result<MatrixSize> {
     let ([out, input] | [out, input, 1] | [out, input, 1, 1]) = *shape else {
         return Err(TensorError::rank("linear", "2", shape));
     };
     if out == 0 || input == 0 {
         return Err(TensorError::invalid("linear", "an empty weight"));
     }
-    Ok((out, input))
-}
-
-/// Bytes of a weight and its bias in a file.
-pub(super) fn bytes_of(weight: &Stored, bias: Option<&Stored>) -> u64 {
-    (weight.bytes().len() + bias.map_or(0, |b| b.bytes().len())) as u64
-}
-
-pub(super) fn bias_bytes(bias: Option<&Channels>) -> u64 {
-    bias.map_or(0, |bias| bias.stored.bytes().len() as u64)
+    Ok(MatrixSize::new(out, input, 1))
 }
 
 /// Refuses inputs that are not where the first is.
@@ -260,31 +237,13 @@ pub(super) fn check_devices(op: &'static str, x: &Tensor, after: After<'_>) -> R
     others.try_for_each(|t| x.check_device(op, t))
 }
 
-/// The bias of a layer, one value per output.
-pub(super) fn bias_of(
-    op: &'static str,
-    bias: Option<&Stored>,
-    out: usize,
-) -> Result<Option<Channels>> {
-    let Some(stored) = bias else { return Ok(None) };
-    let values = stored.to_f32()?;
-    if values.len() != out {
-        return Err(TensorError::mismatch(op, values.shape(), &[out]));
-    }
-    Ok(Some(Channels {
-        stored: stored.clone(),
-        values,
-    }))
-}
-
 /// Checks what follows a layer against the shape of its result.
-pub(super) fn finish<'a>(
+pub(super) fn check_after(
     op: &'static str,
     shape: &[usize],
     items: usize,
-    bias: Option<&'a Channels>,
-    after: After<'a>,
-) -> Result<Finish<'a>> {
+    after: After<'_>,
+) -> Result<()> {
     let out = shape.last().copied().unwrap_or(0);
     if let Some(add) = after.add
         && add.shape() != shape
@@ -296,13 +255,24 @@ pub(super) fn finish<'a>(
     {
         return Err(TensorError::mismatch(op, &[items, out], per_item.shape()));
     }
-    Ok(Finish {
-        bias: bias.map(|bias| bias.values.data()),
-        per_item: after.per_item.map(Tensor::data),
+    Ok(())
+}
+
+/// What follows a layer, for kernels of the processor.
+pub(super) fn finish<'a>(
+    shape: &[usize],
+    items: usize,
+    bias: Option<&'a [f32]>,
+    after: After<'a>,
+) -> Finish<'a> {
+    let out = shape.last().copied().unwrap_or(0);
+    Finish {
+        bias,
+        per_item: after.per_item.map(Tensor::values),
         rows_per_item: (shape.iter().product::<usize>() / out.max(1))
             .checked_div(items)
             .unwrap_or(0),
         act: after.act,
-        add: after.add.map(Tensor::data),
-    })
+        add: after.add.map(Tensor::values),
+    }
 }

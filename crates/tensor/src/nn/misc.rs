@@ -2,10 +2,13 @@
 
 use rayon::prelude::*;
 
+use crate::buffer::or_raise;
 use crate::cpu::isa::isa;
 use crate::cpu::math::{self, Function};
+use crate::device::Device;
+use crate::elements::allocate;
 use crate::error::{Result, TensorError};
-use crate::tensor::{Tensor, allocate};
+use crate::tensor::Tensor;
 
 /// What follows a layer, element by element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,9 +31,11 @@ const CHUNK: usize = 1 << 14;
 
 fn map<F: Function>(mut x: Tensor) -> Tensor {
     let isa = isa();
-    x.data_mut()
-        .par_chunks_mut(CHUNK)
-        .for_each(|chunk| math::map::<F>(isa, chunk));
+    match x.device() {
+        Device::Cpu | Device::Sim(_) => or_raise(x.values_mut())
+            .par_chunks_mut(CHUNK)
+            .for_each(|chunk| math::map::<F>(isa, chunk)),
+    }
     x
 }
 
@@ -90,17 +95,21 @@ pub fn geglu(x: &Tensor) -> Result<Tensor> {
     let half = width / 2;
     let mut shape = x.shape().to_vec();
     shape[x.rank() - 1] = half;
+    let room = x.room_for(&shape)?;
+    let values = match x.device() {
+        Device::Cpu | Device::Sim(_) => x.values(),
+    };
     let mut out = allocate(&shape, 0.0)?;
     if half > 0 {
         let isa = isa();
         out.par_chunks_mut(half)
-            .zip(x.data().par_chunks(width))
+            .zip(values.par_chunks(width))
             .for_each(|(out, row)| {
                 let (values, gates) = row.split_at(half);
                 math::geglu_row(isa, values, gates, out);
             });
     }
-    Tensor::from_buffer(shape, out)?.placed(x)
+    Ok(Tensor::kept(shape, room, out))
 }
 
 /// Softmax over the last dimension. A row of minus infinities gives NaN.
@@ -109,9 +118,12 @@ pub fn softmax_last(x: &Tensor) -> Result<Tensor> {
     let mut x = x.clone();
     if width > 0 {
         let isa = isa();
-        x.data_mut()
-            .par_chunks_mut(width)
-            .for_each(|row| math::softmax_row(isa, row));
+        match x.device() {
+            Device::Cpu | Device::Sim(_) => x
+                .values_mut()?
+                .par_chunks_mut(width)
+                .for_each(|row| math::softmax_row(isa, row)),
+        }
     }
     Ok(x)
 }
@@ -133,6 +145,13 @@ pub fn concat_channels(parts: &[&Tensor]) -> Result<Tensor> {
     }
     let mut shape = outer.to_vec();
     shape.push(width);
+    let room = first.room_for(&shape)?;
+    let lists: Vec<(&[f32], usize)> = match first.device() {
+        Device::Cpu | Device::Sim(_) => parts
+            .iter()
+            .map(|part| (part.values(), part.shape()[part.rank() - 1]))
+            .collect(),
+    };
     let mut out = allocate(&shape, 0.0)?;
     if !out.is_empty() {
         let rows = CHUNK.div_ceil(width);
@@ -141,25 +160,28 @@ pub fn concat_channels(parts: &[&Tensor]) -> Result<Tensor> {
             .for_each(|(block, out)| {
                 for (i, out) in out.chunks_exact_mut(width).enumerate() {
                     let mut at = 0;
-                    for part in parts {
-                        let c = part.shape()[part.rank() - 1];
-                        let row = &part.data()[(block * rows + i) * c..][..c];
+                    for &(values, c) in &lists {
+                        let row = &values[(block * rows + i) * c..][..c];
                         out[at..at + c].copy_from_slice(row);
                         at += c;
                     }
                 }
             });
     }
-    Tensor::from_buffer(shape, out)?.placed(first)
+    Ok(Tensor::kept(shape, room, out))
 }
 
 /// (b, h, w, c) to another height and width: every target takes the source at `floor(i * in / out)`.
 pub fn upsample_nearest(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     let [b, h, w, c] = x.dims4()?;
     let shape = vec![b, height, width, c];
+    let room = x.room_for(&shape)?;
+    let values = match x.device() {
+        Device::Cpu | Device::Sim(_) => x.values(),
+    };
     let mut out = allocate(&shape, 0.0)?;
     if out.is_empty() {
-        return Tensor::from_buffer(shape, out)?.placed(x);
+        return Ok(Tensor::kept(shape, room, out));
     }
     if h == 0 || w == 0 {
         return Err(TensorError::mismatch("upsample", x.shape(), &shape));
@@ -168,12 +190,12 @@ pub fn upsample_nearest(x: &Tensor, height: usize, width: usize) -> Result<Tenso
         .enumerate()
         .for_each(|(row, out)| {
             let (item, y) = (row / height, row % height);
-            let source = &x.data()[(item * h + y * h / height) * w * c..][..w * c];
+            let source = &values[(item * h + y * h / height) * w * c..][..w * c];
             for (i, out) in out.chunks_exact_mut(c).enumerate() {
                 out.copy_from_slice(&source[i * w / width * c..][..c]);
             }
         });
-    Tensor::from_buffer(shape, out)?.placed(x)
+    Ok(Tensor::kept(shape, room, out))
 }
 
 /// Means of squares of `size` by `size` pixels, side by side; what fills no square at the edge is left out.
@@ -184,9 +206,13 @@ pub fn avg_pool2d(x: &Tensor, size: usize) -> Result<Tensor> {
     }
     let (oh, ow) = (h / size, w / size);
     let shape = vec![b, oh, ow, c];
+    let room = x.room_for(&shape)?;
+    let values = match x.device() {
+        Device::Cpu | Device::Sim(_) => x.values(),
+    };
     let mut out = allocate(&shape, 0.0)?;
     if out.is_empty() {
-        return Tensor::from_buffer(shape, out)?.placed(x);
+        return Ok(Tensor::kept(shape, room, out));
     }
     let share = 1.0 / (size * size) as f32;
     out.par_chunks_mut(ow * c)
@@ -196,7 +222,7 @@ pub fn avg_pool2d(x: &Tensor, size: usize) -> Result<Tensor> {
             for (i, out) in out.chunks_exact_mut(c).enumerate() {
                 for dy in 0..size {
                     let first = ((item * h + y * size + dy) * w + i * size) * c;
-                    for pixel in x.data()[first..first + size * c].chunks_exact(c) {
+                    for pixel in values[first..first + size * c].chunks_exact(c) {
                         for (o, v) in out.iter_mut().zip(pixel) {
                             *o += v;
                         }
@@ -207,7 +233,7 @@ pub fn avg_pool2d(x: &Tensor, size: usize) -> Result<Tensor> {
                 }
             }
         });
-    Tensor::from_buffer(shape, out)?.placed(x)
+    Ok(Tensor::kept(shape, room, out))
 }
 
 /// Turns pairs of neighbouring channels: (x0, x1) by the angle of the first pair, (x2, x3) by that of the second.
@@ -243,15 +269,19 @@ fn rope(
     if (!per_item && cos.shape() != [n, half]) || cos.shape() != sin.shape() {
         return Err(TensorError::mismatch("rope", x.shape(), cos.shape()));
     }
+    let room = x.room_for(x.shape())?;
+    let (values, cosines, sines) = match x.device() {
+        Device::Cpu | Device::Sim(_) => (x.values(), cos.values(), sin.values()),
+    };
     let mut out = allocate(x.shape(), 0.0)?;
     if !out.is_empty() {
         out.par_chunks_mut(width)
             .enumerate()
             .for_each(|(row, out)| {
                 let angles = if per_item { row } else { row % n } * half;
-                let cos = &cos.data()[angles..][..half];
-                let sin = &sin.data()[angles..][..half];
-                let input = &x.data()[row * width..][..width];
+                let cos = &cosines[angles..][..half];
+                let sin = &sines[angles..][..half];
+                let input = &values[row * width..][..width];
                 for (out, input) in out
                     .chunks_exact_mut(2 * half)
                     .zip(input.chunks_exact(2 * half))
@@ -265,7 +295,7 @@ fn rope(
                 }
             });
     }
-    Tensor::from_buffer(x.shape(), out)?.placed(x)
+    Ok(Tensor::kept(x.shape(), room, out))
 }
 
 /// Size of the last dimension.

@@ -3,8 +3,9 @@
 //! Pictures are (b, h, w, c) here and sequences (b, n, c), so that channels are next to each other.
 
 mod attention;
+mod contents;
 mod conv;
-mod kept;
+mod layer_weights;
 mod linear;
 mod misc;
 mod norm;
@@ -14,7 +15,7 @@ mod table;
 
 pub use attention::{Mask, attention, attention_probabilities};
 pub use conv::{Conv2d, Padding};
-pub use kept::MakeWeight;
+pub use layer_weights::MakeWeight;
 pub use linear::{After, Linear};
 pub use misc::{
     Act, activate, avg_pool2d, concat_channels, geglu, gelu, gelu_tanh, quick_gelu, relu,

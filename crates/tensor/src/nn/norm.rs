@@ -2,46 +2,30 @@
 
 use std::sync::Arc;
 
-use super::kept::Channels;
+use super::contents::Content;
 use super::misc::{Act, last};
 use super::slot::{Group, Slot};
+use crate::buffer::Buffer;
 use crate::cpu::isa::isa;
 use crate::cpu::math;
 use crate::cpu::norm::{self, RowAffine, RowNorm};
+use crate::device::Device;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
-/// Values of a layer, one per channel.
-fn channels(stored: Option<&Stored>) -> Result<Option<Channels>> {
-    let Some(stored) = stored else {
-        return Ok(None);
-    };
-    let values = stored.to_f32()?;
-    if values.rank() != 1 {
-        return Err(TensorError::rank("normalise", "1", values.shape()));
+/// Refuses values that are not one per channel.
+fn check_values(stored: &Stored) -> Result<()> {
+    if stored.shape().len() == 1 {
+        return Ok(());
     }
-    Ok(Some(Channels {
-        stored: stored.clone(),
-        values,
-    }))
+    Err(TensorError::rank("normalise", "1", stored.shape()))
 }
 
-/// Bytes of weights in a file.
-fn bytes_of<const N: usize>(parts: [Option<&Stored>; N]) -> u64 {
-    let parts = parts.into_iter().flatten();
-    parts.map(|part| part.bytes().len() as u64).sum()
-}
-
-fn check_width(
-    op: &'static str,
-    x: &Tensor,
-    width: usize,
-    channels: Option<&Channels>,
-) -> Result<()> {
+fn check_width(op: &'static str, x: &Tensor, width: usize, channels: Option<usize>) -> Result<()> {
     match channels {
-        Some(Channels { values, .. }) if values.len() != width => {
-            Err(TensorError::mismatch(op, x.shape(), values.shape()))
+        Some(channels) if channels != width => {
+            Err(TensorError::mismatch(op, x.shape(), &[channels]))
         }
         _ => Ok(()),
     }
@@ -50,56 +34,48 @@ fn check_width(
 /// Normalises groups of channels over a whole picture.
 #[derive(Debug, Clone)]
 pub struct GroupNorm {
-    weight: Channels,
-    bias: Channels,
+    channels: usize,
     groups: usize,
     eps: f32,
     slot: Arc<Slot>,
 }
 
 impl GroupNorm {
-    /// With a slot of its own, in main memory.
+    /// In main memory.
     pub fn new(weight: &Stored, bias: &Stored, groups: usize, eps: f32) -> Result<Self> {
-        let bytes = bytes_of([Some(weight), Some(bias)]);
-        Self::in_slot(weight, bias, groups, eps, Slot::new(bytes, &Group::new()))
+        Self::in_group(weight, bias, groups, eps, &Group::new())
     }
 
-    /// The same with a slot that is there.
-    pub fn in_slot(
+    /// The same, used together with other layers.
+    pub fn in_group(
         weight: &Stored,
         bias: &Stored,
         groups: usize,
         eps: f32,
-        slot: Arc<Slot>,
+        group: &Group,
     ) -> Result<Self> {
-        debug_assert_eq!(slot.bytes(), bytes_of([Some(weight), Some(bias)]));
-        let held = |stored: &Stored| -> Result<Channels> {
-            Ok(Channels {
-                stored: stored.clone(),
-                values: stored.to_f32()?,
-            })
-        };
-        let (weight, bias) = (held(weight)?, held(bias)?);
-        let count = weight.values.len();
-        if weight.values.rank() != 1 || weight.values.shape() != bias.values.shape() {
+        let (&[channels], &[also]) = (weight.shape(), bias.shape()) else {
             return Err(TensorError::mismatch(
                 "group norm",
-                weight.values.shape(),
-                bias.values.shape(),
+                weight.shape(),
+                bias.shape(),
             ));
+        };
+        if channels != also {
+            return Err(TensorError::mismatch("group norm", &[channels], &[also]));
         }
-        if groups == 0 || !count.is_multiple_of(groups) {
+        if groups == 0 || !channels.is_multiple_of(groups) {
             return Err(TensorError::invalid(
                 "group norm",
-                format!("{count} channels do not make {groups} groups"),
+                format!("{channels} channels do not make {groups} groups"),
             ));
         }
+        let values = vec![Content::channels(weight), Content::channels(bias)];
         Ok(Self {
-            weight,
-            bias,
+            channels,
             groups,
             eps,
-            slot,
+            slot: Slot::new(values, group)?,
         })
     }
 
@@ -114,14 +90,14 @@ impl GroupNorm {
     }
 
     /// Weight and bias as they were given.
-    pub fn stored(&self) -> (&Stored, &Stored) {
-        (&self.weight.stored, &self.bias.stored)
+    pub fn stored(&self) -> Result<(Stored, Stored)> {
+        Ok((self.slot.stored(0)?, self.slot.stored(1)?))
     }
 
     /// (b, h, w, c) normalised, then activated.
     pub fn forward(&self, x: &Tensor, act: Act) -> Result<Tensor> {
         let [_, _, _, c] = x.dims4()?;
-        check_width("group norm", x, c, Some(&self.weight))?;
+        check_width("group norm", x, c, Some(self.channels))?;
         if x.is_empty() {
             return Ok(x.clone());
         }
@@ -133,15 +109,21 @@ impl GroupNorm {
             Act::QuickGelu => norm::group_norm::<math::QuickGelu>,
             Act::Relu => norm::group_norm::<math::Relu>,
         };
-        let _here = self.slot.at(&x.device())?;
-        let (weight, bias) = (self.weight.values.data(), self.bias.values.data());
-        run(isa(), x, self.groups, weight, bias, self.eps)?.placed(x)
+        let here = self.slot.at(&x.device())?;
+        let room = x.room_for(x.shape())?;
+        let out = match x.device() {
+            Device::Cpu | Device::Sim(_) => {
+                let (weight, bias) = (here.channels(0)?, here.channels(1)?);
+                run(isa(), x, self.groups, weight, bias, self.eps)?
+            }
+        };
+        Ok(Tensor::kept(x.shape(), room, out))
     }
 
     /// The same for a tensor that nobody needs afterwards: in its memory, where nobody else holds that.
     pub fn forward_owned(&self, mut x: Tensor, act: Act) -> Result<Tensor> {
         let [_, _, _, c] = x.dims4()?;
-        check_width("group norm", &x, c, Some(&self.weight))?;
+        check_width("group norm", &x, c, Some(self.channels))?;
         if x.is_empty() {
             return Ok(x);
         }
@@ -156,9 +138,13 @@ impl GroupNorm {
             Act::QuickGelu => norm::group_norm_in_place::<math::QuickGelu>,
             Act::Relu => norm::group_norm_in_place::<math::Relu>,
         };
-        let _here = self.slot.at(&x.device())?;
-        let (weight, bias) = (self.weight.values.data(), self.bias.values.data());
-        run(isa(), &mut x, self.groups, weight, bias, self.eps);
+        let here = self.slot.at(&x.device())?;
+        match x.device() {
+            Device::Cpu | Device::Sim(_) => {
+                let (weight, bias) = (here.channels(0)?, here.channels(1)?);
+                run(isa(), &mut x, self.groups, weight, bias, self.eps)?;
+            }
+        }
         Ok(x)
     }
 }
@@ -166,33 +152,39 @@ impl GroupNorm {
 /// Normalises the last dimension to mean 0 and variance 1.
 #[derive(Debug, Clone)]
 pub struct LayerNorm {
-    weight: Option<Channels>,
-    bias: Option<Channels>,
+    weight: Option<usize>,
+    bias: Option<usize>,
     eps: f32,
     slot: Arc<Slot>,
 }
 
 impl LayerNorm {
-    /// With a slot of its own, in main memory.
+    /// In main memory.
     pub fn new(weight: Option<&Stored>, bias: Option<&Stored>, eps: f32) -> Result<Self> {
-        let slot = Slot::new(bytes_of([weight, bias]), &Group::new());
-        Self::in_slot(weight, bias, eps, slot)
+        Self::in_group(weight, bias, eps, &Group::new())
     }
 
-    /// The same with a slot that is there.
-    pub fn in_slot(
+    /// The same, used together with other layers.
+    pub fn in_group(
         weight: Option<&Stored>,
         bias: Option<&Stored>,
         eps: f32,
-        slot: Arc<Slot>,
+        group: &Group,
     ) -> Result<Self> {
-        debug_assert_eq!(slot.bytes(), bytes_of([weight, bias]));
+        let given = weight.into_iter().chain(bias);
+        given.clone().try_for_each(check_values)?;
+        let values = given.map(Content::channels).collect();
         Ok(Self {
-            weight: channels(weight)?,
-            bias: channels(bias)?,
+            weight: weight.map(Stored::len),
+            bias: bias.map(Stored::len),
             eps,
-            slot,
+            slot: Slot::new(values, group)?,
         })
+    }
+
+    /// The place of the bias in the slot.
+    fn bias_at(&self) -> usize {
+        usize::from(self.weight.is_some())
     }
 
     /// Where the weights are.
@@ -206,9 +198,10 @@ impl LayerNorm {
     }
 
     /// Weight and bias as they were given.
-    pub fn stored(&self) -> (Option<&Stored>, Option<&Stored>) {
-        let weight = self.weight.as_ref().map(|part| &part.stored);
-        (weight, self.bias.as_ref().map(|part| &part.stored))
+    pub fn stored(&self) -> Result<(Option<Stored>, Option<Stored>)> {
+        let weight = self.weight.map(|_| self.slot.stored(0));
+        let bias = self.bias.map(|_| self.slot.stored(self.bias_at()));
+        Ok((weight.transpose()?, bias.transpose()?))
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -233,59 +226,78 @@ impl LayerNorm {
 
     fn run(&self, x: &Tensor, modulation: Option<(&Tensor, &Tensor)>) -> Result<Tensor> {
         let width = last(x, "layer norm")?;
-        check_width("layer norm", x, width, self.weight.as_ref())?;
-        check_width("layer norm", x, width, self.bias.as_ref())?;
+        check_width("layer norm", x, width, self.weight)?;
+        check_width("layer norm", x, width, self.bias)?;
         if x.is_empty() {
             return Ok(x.clone());
         }
-        let _here = self.slot.at(&x.device())?;
-        let rows = x.len() / width;
-        let weight = |i| self.weight.as_ref().map_or(1.0, |w| w.values.data()[i]);
-        let bias = |i| self.bias.as_ref().map_or(0.0, |b| b.values.data()[i]);
-        // Weight, bias and modulation are one factor and one offset per channel (and item).
-        let (factors, offsets): (Vec<f32>, Vec<f32>) = match modulation {
-            None => (0..width).map(|i| (weight(i), bias(i))).unzip(),
-            Some((shift, scale)) => (0..shift.len())
-                .map(|at| {
-                    let scale = 1.0 + scale.data()[at];
-                    let i = at % width;
-                    (weight(i) * scale, bias(i) * scale + shift.data()[at])
-                })
-                .unzip(),
+        let here = self.slot.at(&x.device())?;
+        let room = x.room_for(x.shape())?;
+        let out = match x.device() {
+            Device::Cpu | Device::Sim(_) => {
+                let weight = self.weight.map(|_| here.channels(0)).transpose()?;
+                let bias = self.bias.map(|_| here.channels(self.bias_at()));
+                let modulation = modulation.map(|(shift, scale)| (shift.values(), scale.values()));
+                layer_norm(x, width, weight, bias.transpose()?, modulation, self.eps)?
+            }
         };
-        let affine = RowAffine {
-            rows: rows * width / factors.len(),
-            factors: &factors,
-            offsets: &offsets,
-        };
-        let plain = modulation.is_none() && self.weight.is_none() && self.bias.is_none();
-        let affine = (!plain).then_some(&affine);
-        norm::row_norm(isa(), RowNorm::Layer, x, width, affine, self.eps)?.placed(x)
+        Ok(Tensor::kept(x.shape(), room, out))
     }
+}
+
+/// With kernels of the processor. Weight, bias and modulation become one factor and one offset per channel (and item).
+fn layer_norm(
+    x: &Tensor,
+    width: usize,
+    weight: Option<&[f32]>,
+    bias: Option<&[f32]>,
+    modulation: Option<(&[f32], &[f32])>,
+    eps: f32,
+) -> Result<Buffer<f32>> {
+    let plain = modulation.is_none() && weight.is_none() && bias.is_none();
+    let weight = |i: usize| weight.map_or(1.0, |w| w[i]);
+    let bias = |i: usize| bias.map_or(0.0, |b| b[i]);
+    let (factors, offsets): (Vec<f32>, Vec<f32>) = match modulation {
+        None => (0..width).map(|i| (weight(i), bias(i))).unzip(),
+        Some((shift, scale)) => (0..shift.len())
+            .map(|at| {
+                let scale = 1.0 + scale[at];
+                let i = at % width;
+                (weight(i) * scale, bias(i) * scale + shift[at])
+            })
+            .unzip(),
+    };
+    let affine = RowAffine {
+        rows: x.len() / factors.len(),
+        factors: &factors,
+        offsets: &offsets,
+    };
+    let affine = (!plain).then_some(&affine);
+    norm::row_norm(isa(), RowNorm::Layer, x, width, affine, eps)
 }
 
 /// Divides the last dimension by its root mean square.
 #[derive(Debug, Clone)]
 pub struct RmsNorm {
-    weight: Option<Channels>,
+    weight: Option<usize>,
     eps: f32,
     slot: Arc<Slot>,
 }
 
 impl RmsNorm {
-    /// With a slot of its own, in main memory.
+    /// In main memory.
     pub fn new(weight: Option<&Stored>, eps: f32) -> Result<Self> {
-        let slot = Slot::new(bytes_of([weight]), &Group::new());
-        Self::in_slot(weight, eps, slot)
+        Self::in_group(weight, eps, &Group::new())
     }
 
-    /// The same with a slot that is there.
-    pub fn in_slot(weight: Option<&Stored>, eps: f32, slot: Arc<Slot>) -> Result<Self> {
-        debug_assert_eq!(slot.bytes(), bytes_of([weight]));
+    /// The same, used together with other layers.
+    pub fn in_group(weight: Option<&Stored>, eps: f32, group: &Group) -> Result<Self> {
+        weight.into_iter().try_for_each(check_values)?;
+        let values = weight.into_iter().map(Content::channels).collect();
         Ok(Self {
-            weight: channels(weight)?,
+            weight: weight.map(Stored::len),
             eps,
-            slot,
+            slot: Slot::new(values, group)?,
         })
     }
 
@@ -300,24 +312,31 @@ impl RmsNorm {
     }
 
     /// The weight as it was given.
-    pub fn stored(&self) -> Option<&Stored> {
-        self.weight.as_ref().map(|part| &part.stored)
+    pub fn stored(&self) -> Result<Option<Stored>> {
+        self.weight.map(|_| self.slot.stored(0)).transpose()
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let width = last(x, "rms norm")?;
-        check_width("rms norm", x, width, self.weight.as_ref())?;
+        check_width("rms norm", x, width, self.weight)?;
         if x.is_empty() {
             return Ok(x.clone());
         }
-        let _here = self.slot.at(&x.device())?;
-        let zeros = vec![0.0; width];
-        let affine = self.weight.as_ref().map(|w| RowAffine {
-            factors: w.values.data(),
-            offsets: &zeros,
-            rows: x.len() / width,
-        });
-        norm::row_norm(isa(), RowNorm::Rms, x, width, affine.as_ref(), self.eps)?.placed(x)
+        let here = self.slot.at(&x.device())?;
+        let room = x.room_for(x.shape())?;
+        let out = match x.device() {
+            Device::Cpu | Device::Sim(_) => {
+                let zeros = vec![0.0; width];
+                let factors = self.weight.map(|_| here.channels(0)).transpose()?;
+                let affine = factors.map(|factors| RowAffine {
+                    factors,
+                    offsets: &zeros,
+                    rows: x.len() / width,
+                });
+                norm::row_norm(isa(), RowNorm::Rms, x, width, affine.as_ref(), self.eps)?
+            }
+        };
+        Ok(Tensor::kept(x.shape(), room, out))
     }
 }
 

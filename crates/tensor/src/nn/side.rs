@@ -1,10 +1,8 @@
 //! What a layer adds to its result beside its weight: a product of small matrices of the input, as LoRA has them.
 
-use std::sync::Arc;
-
 use super::conv::{Conv2d, Padding};
 use super::linear::{After, Linear};
-use super::slot::{Group, Slot};
+use super::slot::Group;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
@@ -31,10 +29,6 @@ pub struct Side {
     up: Linear,
 }
 
-fn slot_for(weight: &Stored, group: &Group) -> Arc<Slot> {
-    Slot::new(weight.bytes().len() as u64, group)
-}
-
 /// A weight with all dimensions after the first taken together.
 fn flat(weight: &Stored) -> Result<Stored> {
     let rows = weight.shape().first().copied().unwrap_or(0);
@@ -45,9 +39,7 @@ fn flat(weight: &Stored) -> Result<Stored> {
 }
 
 fn linear(weight: &Stored, group: &Group) -> Result<Linear> {
-    let weight = flat(weight)?;
-    let slot = slot_for(&weight, group);
-    Linear::in_slot(&weight, None, slot)
+    Linear::in_group(&flat(weight)?, None, group)
 }
 
 /// The last matrix with the scale in it.
@@ -75,8 +67,7 @@ impl Side {
         group: &Group,
     ) -> Result<Self> {
         let kernels = |weight: &Stored| {
-            let slot = slot_for(weight, group);
-            Conv2d::in_slot(weight, None, stride, padding, slot).map(Step::Conv)
+            Conv2d::in_group(weight, None, stride, padding, group).map(Step::Conv)
         };
         let steps = match parts.mid {
             None => vec![kernels(parts.down)?],
@@ -128,6 +119,8 @@ pub(super) fn sum(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::device::Device;
     use crate::nn::Act;

@@ -1,18 +1,23 @@
 //! Where the weights of a layer are kept, and how they come to where it computes.
 //!
-//! A layer computes where its input is. If its weights are kept there, a use holds on to them; if not, memory for a copy
-//! is taken for the time of the use. Networks use their layers in the same order in every pass, so the copies of the next
-//! ones can be made ahead: a [`Group`] learns that order.
+//! A slot owns the weights of one layer. A layer computes where its input is. If its weights are kept there, a use holds on
+//! to them; if not, they are copied for the time of the use. Networks use their layers in the same order in every pass, so
+//! the copies of the next ones can be made ahead: a [`Group`] learns that order.
 //!
 //! Sizes are those of the weights in their file, whatever they take in the order in which kernels read them.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use super::contents::{Content, Contents, bytes_of};
+use crate::buffer::Buffer;
 use crate::device::{Allocation, Device, Spare, count_copy};
 use crate::error::Result;
+use crate::lock::lock;
 use crate::recycle::note_dropped;
+use crate::stored::Stored;
 
 /// Most steps along the learned order in the search for what comes next.
 const MOST_STEPS: usize = 1024;
@@ -22,11 +27,6 @@ static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 fn number() -> u64 {
     NUMBERS.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Nothing is done under these locks that could leave anything half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What was done with weights that are kept elsewhere.
@@ -126,42 +126,77 @@ impl fmt::Debug for Group {
     }
 }
 
-/// The place of one layer's weights.
+/// The weights of one layer, and where they are kept.
 pub struct Slot {
     number: u64,
     bytes: u64,
     group: Group,
-    home: Mutex<Arc<Allocation>>,
+    home: Mutex<Arc<Contents>>,
+    /// Held while the weights move, so that one move ends before the next begins.
+    moving: Mutex<()>,
     /// The slot that was copied from after this one the last time.
     next: Mutex<Weak<Slot>>,
     /// Whether a copy was ever made ahead.
     ahead: AtomicBool,
 }
 
-/// The weights of a slot on a device, for one use.
-#[derive(Debug)]
-pub(crate) struct Here {
-    _memory: Arc<Allocation>,
+/// A copy that is to be made before it is needed. The memory for it is taken already.
+struct CopyRequest {
+    slot: Arc<Slot>,
+    memory: Allocation,
+}
+
+/// Copies in the order in which they are wanted on a device.
+///
+/// A simulated device has no copy stream: its queue is worked off by whoever fills it.
+struct CopyQueue(VecDeque<CopyRequest>);
+
+impl CopyQueue {
+    fn work_off(mut self, device: &Device) {
+        while let Some(CopyRequest { slot, memory }) = self.0.pop_front() {
+            let home = slot.home_contents();
+            // Without main memory for it the copy is made when it is needed, or the error is told then.
+            let Ok(copy) = home.copied_into(memory) else {
+                return;
+            };
+            slot.group.count_copy(home.device(), device, slot.bytes);
+            slot.ahead.store(true, Ordering::Relaxed);
+            let spare = Spare {
+                slot: slot.number,
+                group: slot.group.0.number,
+                copy: Arc::new(copy),
+            };
+            device.with_spare(|all| all.push(spare));
+        }
+    }
 }
 
 impl Slot {
-    /// For weights of so many bytes, in main memory.
-    pub fn new(bytes: u64, group: &Group) -> Arc<Self> {
-        let memory = Device::cpu().allocate(bytes);
-        Self::with(memory.expect("the main memory is not counted"), group)
+    /// Keeps the values of a layer, which are in main memory.
+    pub(super) fn new(values: Vec<Content>, group: &Group) -> Result<Arc<Self>> {
+        let contents = Contents::in_main_memory(values)?;
+        Ok(Self::with(contents, group))
     }
 
     /// The same on a device: a counted copy from the main memory.
-    pub fn on(bytes: u64, group: &Group, device: &Device) -> Result<Arc<Self>> {
-        Ok(Self::with(device.upload(bytes)?, group))
+    pub(super) fn on(values: Vec<Content>, group: &Group, device: &Device) -> Result<Arc<Self>> {
+        let bytes = bytes_of(&values);
+        let contents = Contents::in_main_memory(values)?;
+        if device.is_cpu() {
+            return Ok(Self::with(contents, group));
+        }
+        let there = contents.copied_into(device.allocate(bytes)?)?;
+        count_copy(&Device::Cpu, device, bytes);
+        Ok(Self::with(there, group))
     }
 
-    fn with(memory: Allocation, group: &Group) -> Arc<Self> {
+    fn with(contents: Contents, group: &Group) -> Arc<Self> {
         Arc::new(Self {
             number: number(),
-            bytes: memory.bytes(),
+            bytes: contents.bytes(),
             group: group.clone(),
-            home: Mutex::new(Arc::new(memory)),
+            home: Mutex::new(Arc::new(contents)),
+            moving: Mutex::new(()),
             next: Mutex::new(Weak::new()),
             ahead: AtomicBool::new(false),
         })
@@ -175,69 +210,118 @@ impl Slot {
         &self.group
     }
 
+    fn home_contents(&self) -> Arc<Contents> {
+        Arc::clone(&lock(&self.home))
+    }
+
     /// Where the weights are kept.
     pub fn home(&self) -> Device {
         lock(&self.home).device().clone()
     }
 
-    /// Keeps the weights on another device from now on: a counted copy. If there is no room they stay where they are.
-    /// Uses that have begun end with the memory they have.
+    /// Keeps the weights on another device from now on: a counted copy, made while nobody else waits for it. If there is no
+    /// room they stay where they are. Uses that have begun end with the memory they have.
     pub fn move_to(&self, device: &Device) -> Result<()> {
-        if self.home() == *device {
+        let _moving = lock(&self.moving);
+        let before = self.home_contents();
+        if before.device() == device {
             return Ok(());
         }
         self.discard();
-        let memory = Arc::new(device.allocate(self.bytes)?);
-        let before = std::mem::replace(&mut *lock(&self.home), memory);
+        let there = Arc::new(before.copied_into(device.allocate(self.bytes)?)?);
+        *lock(&self.home) = there;
         count_copy(before.device(), device, self.bytes);
         Ok(())
     }
 
+    /// The value at a place of the layer as it was given, in main memory: a counted copy where it is kept elsewhere.
+    pub(super) fn stored(&self, at: usize) -> Result<Stored> {
+        let home = self.home_contents();
+        let stored = home.stored(at)?;
+        match home.device() {
+            Device::Cpu => Ok(stored),
+            device @ Device::Sim(_) => {
+                count_copy(device, &Device::Cpu, stored.bytes().len() as u64);
+                stored.copied()
+            }
+        }
+    }
+
+    /// Whether the value at a place is this one.
+    pub(super) fn holds(&self, at: usize, value: &Stored) -> bool {
+        let here = self.home_contents().stored(at);
+        here.is_ok_and(|here| here == *value)
+    }
+
+    /// Bytes of the value at a place, by its size in a file.
+    pub(super) fn bytes_at(&self, at: usize) -> u64 {
+        self.home_contents().bytes_at(at)
+    }
+
+    /// Lets products keep sixteen bits of an input. For the layer that has just made the slot.
+    pub(super) fn shorten(self: &mut Arc<Self>) {
+        if let Some(slot) = Arc::get_mut(self)
+            && let Ok(home) = slot.home.get_mut()
+            && let Some(contents) = Arc::get_mut(home)
+        {
+            contents.shorten();
+        }
+    }
+
     /// The weights on a device, for one use.
-    pub(crate) fn at(self: &Arc<Self>, device: &Device) -> Result<Here> {
-        let home = Arc::clone(&lock(&self.home));
+    pub(super) fn at(self: &Arc<Self>, device: &Device) -> Result<Arc<Contents>> {
+        let home = self.home_contents();
         if home.device() == device || self.bytes == 0 {
-            return Ok(Here { _memory: home });
+            return Ok(home);
         }
         let fetched = if self.ahead.load(Ordering::Relaxed) {
             device.with_spare(|spare| {
                 let at = spare.iter().position(|copy| copy.slot == self.number)?;
-                Some(spare.remove(at).memory)
+                spare.remove(at).copy.downcast::<Contents>().ok()
             })
         } else {
             None
         };
         self.group.count_use(fetched.is_some());
-        let memory = match fetched {
-            Some(memory) => memory,
-            None => self.copy(home.device(), device, self.bytes)?,
+        let there = if let Some(copy) = fetched {
+            copy
+        } else {
+            let memory = device.allocate(self.bytes)?;
+            self.group.count_copy(home.device(), device, self.bytes);
+            Arc::new(home.copied_into(memory)?)
         };
         let count = self.group.ahead();
         if count > 0 {
             self.learn();
             self.fetch_next(device, count);
         }
-        Ok(Here {
-            _memory: Arc::new(memory),
-        })
+        Ok(there)
     }
 
-    /// A part of the weights on a device, for one use: where a layer does not need all of them.
-    pub(crate) fn part(&self, device: &Device, bytes: u64) -> Result<Here> {
-        let home = Arc::clone(&lock(&self.home));
-        if home.device() == device {
-            return Ok(Here { _memory: home });
+    /// Some rows of a table on a device, as bytes of the file's format, with the memory they take there if that is not where
+    /// the table is kept.
+    pub(super) fn rows(
+        &self,
+        device: &Device,
+        rows: impl ExactSizeIterator<Item = usize>,
+        row_bytes: usize,
+    ) -> Result<(Buffer<u8>, Option<Allocation>)> {
+        let home = self.home_contents();
+        let bytes = rows.len() * row_bytes;
+        let memory = if home.device() == device {
+            None
+        } else {
+            self.group.count_use(false);
+            let memory = device.allocate(bytes as u64)?;
+            self.group.count_copy(home.device(), device, bytes as u64);
+            Some(memory)
+        };
+        let table = home.stored(0)?;
+        let mut found = Buffer::with_room(bytes)?;
+        for row in rows {
+            found.extend_from_slice(&table.bytes()[row * row_bytes..][..row_bytes]);
         }
-        self.group.count_use(false);
-        Ok(Here {
-            _memory: Arc::new(self.copy(home.device(), device, bytes)?),
-        })
-    }
-
-    fn copy(&self, from: &Device, to: &Device, bytes: u64) -> Result<Allocation> {
-        let memory = to.allocate(bytes)?;
-        self.group.count_copy(from, to, bytes);
-        Ok(memory)
+        Ok((found, memory))
     }
 
     /// Notes that this slot follows the one before.
@@ -280,19 +364,17 @@ impl Slot {
             let is_there = |slot: &Arc<Self>| spare.iter().any(|copy| copy.slot == slot.number);
             wanted.iter().filter(|slot| !is_there(slot)).collect()
         });
+        let mut queue = CopyQueue(VecDeque::new());
         for slot in missing {
             // Without room the copy is made when it is needed.
             let Ok(memory) = device.take(slot.bytes) else {
                 break;
             };
-            group.count_copy(&slot.home(), device, slot.bytes);
-            slot.ahead.store(true, Ordering::Relaxed);
-            let copy = Spare {
-                slot: slot.number,
-                group: group.0.number,
-                memory,
-            };
-            device.with_spare(|spare| spare.push(copy));
+            let slot = Arc::clone(slot);
+            queue.0.push_back(CopyRequest { slot, memory });
+        }
+        match device {
+            Device::Cpu | Device::Sim(_) => queue.work_off(device),
         }
     }
 

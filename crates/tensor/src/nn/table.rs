@@ -2,50 +2,57 @@
 
 use std::sync::Arc;
 
+use super::contents::Content;
 use super::slot::{Group, Slot};
 use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::elements::{allocate, copy_values};
 use crate::error::{Result, TensorError};
+use crate::storage::ResultRoom;
 use crate::stored::Stored;
-use crate::tensor::{Tensor, allocate};
+use crate::tensor::Tensor;
 
 /// A table of vectors, kept in the format of its file; rows become f32 when they are looked up.
 #[derive(Debug, Clone)]
 pub struct Embedding {
-    table: Stored,
+    entries: usize,
+    width: usize,
+    dtype: Dtype,
     slot: Arc<Slot>,
 }
 
 impl Embedding {
-    /// `table` is (entries, c). With a slot of its own, in main memory.
+    /// `table` is (entries, c). In main memory.
     pub fn new(table: &Stored) -> Result<Self> {
-        let slot = Slot::new(table.bytes().len() as u64, &Group::new());
-        Self::in_slot(table, slot)
+        Self::in_group(table, &Group::new())
     }
 
-    /// The same with a slot that is there.
-    pub fn in_slot(table: &Stored, slot: Arc<Slot>) -> Result<Self> {
-        debug_assert_eq!(slot.bytes(), table.bytes().len() as u64);
-        if table.shape().len() != 2 {
+    /// The same, used together with other layers.
+    pub fn in_group(table: &Stored, group: &Group) -> Result<Self> {
+        let &[entries, width] = table.shape() else {
             return Err(TensorError::rank("embedding", "2", table.shape()));
-        }
+        };
         Ok(Self {
-            table: table.clone(),
-            slot,
+            entries,
+            width,
+            dtype: table.dtype(),
+            slot: Slot::new(vec![Content::plain(table)], group)?,
         })
     }
 
     /// Number of vectors.
     pub fn entries(&self) -> usize {
-        self.table.shape()[0]
+        self.entries
     }
 
     /// Channels of one vector.
     pub fn width(&self) -> usize {
-        self.table.shape()[1]
+        self.width
     }
 
-    pub fn table(&self) -> &Stored {
-        &self.table
+    /// All vectors as they were given.
+    pub fn table(&self) -> Result<Stored> {
+        self.slot.stored(0)
     }
 
     /// Where the table is.
@@ -65,53 +72,54 @@ impl Embedding {
 
     /// The same on a device. From a table that is elsewhere only those rows are copied.
     pub fn lookup_on(&self, ids: &[u32], device: &Device) -> Result<Tensor> {
-        let bytes = self.table.bytes().len() / self.entries().max(1);
-        let _here = self.slot.part(device, (bytes * ids.len()) as u64)?;
-        let width = self.width();
-        let mut out = allocate(&[ids.len(), width], 0.0)?;
-        for (i, &id) in ids.iter().enumerate() {
-            let index = id as usize;
-            if index >= self.entries() {
-                return Err(TensorError::IndexOutOfRange {
-                    op: "embedding",
-                    index,
-                    size: self.entries(),
-                });
-            }
-            let row = &self.table.bytes()[index * bytes..][..bytes];
-            let to = &mut out[i * width..][..width];
-            self.table.dtype().to_f32_into(row, to);
+        let outside = ids.iter().find(|&&id| id as usize >= self.entries);
+        if let Some(&id) = outside {
+            return Err(TensorError::IndexOutOfRange {
+                op: "embedding",
+                index: id as usize,
+                size: self.entries,
+            });
         }
-        Tensor::from_buffer([ids.len(), width], out)?.placed_on(device)
+        let shape = [ids.len(), self.width];
+        let row_bytes = self.slot.bytes() as usize / self.entries.max(1);
+        let rows = ids.iter().map(|&id| id as usize);
+        let (rows, _memory) = self.slot.rows(device, rows, row_bytes)?;
+        let room = ResultRoom::on(device, &shape)?;
+        let out = match device {
+            Device::Cpu | Device::Sim(_) => {
+                let mut out = allocate(&shape, 0.0)?;
+                self.dtype.to_f32_into(&rows, &mut out);
+                out
+            }
+        };
+        Ok(Tensor::kept(shape, room, out))
     }
 }
 
 /// A tensor that a network adds or multiplies with.
 #[derive(Debug, Clone)]
 pub struct Value {
-    stored: Stored,
+    shape: Vec<usize>,
     slot: Arc<Slot>,
 }
 
 impl Value {
-    /// With a slot of its own, in main memory.
-    pub fn new(stored: &Stored) -> Self {
-        let slot = Slot::new(stored.bytes().len() as u64, &Group::new());
-        Self::in_slot(stored, slot)
+    /// In main memory.
+    pub fn new(stored: &Stored) -> Result<Self> {
+        Self::in_group(stored, &Group::new())
     }
 
-    /// The same with a slot that is there.
-    pub fn in_slot(stored: &Stored, slot: Arc<Slot>) -> Self {
-        debug_assert_eq!(slot.bytes(), stored.bytes().len() as u64);
-        Self {
-            stored: stored.clone(),
-            slot,
-        }
+    /// The same, used together with other layers.
+    pub fn in_group(stored: &Stored, group: &Group) -> Result<Self> {
+        Ok(Self {
+            shape: stored.shape().to_vec(),
+            slot: Slot::new(vec![Content::channels(stored)], group)?,
+        })
     }
 
     /// The values as they were given.
-    pub fn stored(&self) -> &Stored {
-        &self.stored
+    pub fn stored(&self) -> Result<Stored> {
+        self.slot.stored(0)
     }
 
     /// Where the values are.
@@ -126,7 +134,11 @@ impl Value {
 
     /// The values as f32 on a device, for one use.
     pub fn at(&self, device: &Device) -> Result<Tensor> {
-        let _here = self.slot.at(device)?;
-        self.stored.to_f32()?.placed_on(device)
+        let here = self.slot.at(device)?;
+        let room = ResultRoom::on(device, &self.shape)?;
+        let values = match device {
+            Device::Cpu | Device::Sim(_) => copy_values(&self.shape, here.channels(0)?)?,
+        };
+        Ok(Tensor::kept(&*self.shape, room, values))
     }
 }

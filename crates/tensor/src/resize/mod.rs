@@ -6,8 +6,9 @@ mod sampling;
 
 use crate::buffer::Buffer;
 use crate::cancel::Cancel;
+use crate::elements::allocate;
 use crate::error::{Result, TensorError};
-use crate::tensor::{Tensor, allocate};
+use crate::tensor::Tensor;
 
 pub use sampling::{adaptive_avg_pool, interpolate};
 
@@ -166,7 +167,7 @@ fn lanczos(x: &Tensor, width: usize, height: usize) -> Result<Tensor> {
             }
         }
     }
-    Tensor::raw(shape, out).placed(x)
+    Ok(Tensor::raw(shape, out))
 }
 
 /// A value in 0..1 as 8 bits: times 255, limited, cut off (not rounded), as the reference saves pictures.

@@ -2,8 +2,8 @@
 
 use crate::buffer::Buffer;
 use crate::cancel::Cancel;
+use crate::elements::element_count;
 use crate::error::{Result, TensorError};
-use crate::tensor::element_count;
 
 /// A filter shape; `radius` is how far it reaches when the picture grows, and it widens when the picture shrinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,10 @@
 
 use super::ResizeMethod;
 use crate::cancel::Cancel;
+use crate::device::Device;
+use crate::elements::{allocate, element_count};
 use crate::error::{Result, TensorError};
-use crate::tensor::{Tensor, allocate, element_count};
+use crate::tensor::Tensor;
 
 /// Refuses empty pictures and results before any loop divides by their sizes.
 pub(super) fn check_sizes(x: &Tensor, width: usize, height: usize) -> Result<()> {
@@ -47,11 +49,14 @@ pub fn interpolate(
         }
     };
     let shape = vec![b, c, height, width];
+    let room = x.room_for(&shape)?;
+    let values = match x.device() {
+        Device::Cpu | Device::Sim(_) => x.values(),
+    };
     let mut out = allocate(&shape, 0.0)?;
     let mut rows = allocate(&[h, width], 0.0)?;
     let cancel = Cancel::current();
-    for (source, target) in x
-        .data()
+    for (source, target) in values
         .chunks_exact(h * w)
         .zip(out.chunks_exact_mut(height * width))
     {
@@ -64,7 +69,7 @@ pub fn interpolate(
             down.blend(y, &rows, to);
         }
     }
-    Tensor::raw(shape, out).placed(x)
+    Ok(Tensor::kept(shape, room, out))
 }
 
 /// For every new position along one axis: which old positions count, and how much.
@@ -180,11 +185,14 @@ pub fn adaptive_avg_pool(x: &Tensor, width: usize, height: usize) -> Result<Tens
     check_sizes(x, width, height)?;
     let window = |i: usize, old: usize, new: usize| (i * old / new)..((i + 1) * old).div_ceil(new);
     let shape = vec![b, c, height, width];
+    let room = x.room_for(&shape)?;
+    let values = match x.device() {
+        Device::Cpu | Device::Sim(_) => x.values(),
+    };
     let mut out = allocate(&shape, 0.0)?;
     let mut sums = vec![0.0f32; w];
     let cancel = Cancel::current();
-    for (source, target) in x
-        .data()
+    for (source, target) in values
         .chunks_exact(h * w)
         .zip(out.chunks_exact_mut(height * width))
     {
@@ -204,5 +212,5 @@ pub fn adaptive_avg_pool(x: &Tensor, width: usize, height: usize) -> Result<Tens
             }
         }
     }
-    Tensor::raw(shape, out).placed(x)
+    Ok(Tensor::kept(shape, room, out))
 }

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use super::input::Input;
 use super::{WeightError, WeightFile, WeightInfo};
 use crate::dtype::Dtype;
+use crate::elements::element_count;
 use crate::positioned::PositionedFile;
 use crate::stored::Stored;
-use crate::tensor::element_count;
 
 const MAGIC: [u8; 4] = *b"GGUF";
 

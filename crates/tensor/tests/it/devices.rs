@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fresco_tensor::device::{Copies, Device};
 use fresco_tensor::nn::{self, Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Mask, Padding};
-use fresco_tensor::{Stored, Tensor, TensorError};
+use fresco_tensor::{Dtype, Stored, Tensor, TensorError};
 use proptest::prelude::*;
 
 #[test]
@@ -49,7 +49,10 @@ fn operations_stay_on_the_device() {
         x.index_select(0, &[1]).unwrap(),
         x.mean(&[1, 2], true).unwrap(),
         x.expand(&[2, 4, 4, 8]).unwrap(),
-        x.gt_scalar(0.0).where_else(&x, &x).unwrap(),
+        x.clamp(-1.0, 1.0),
+        x.lerp(&x, 0.5).unwrap(),
+        nn::avg_pool2d(&x, 2).unwrap(),
+        x.nhwc_to_nchw().unwrap(),
         Tensor::cat(&[&x, &x], 3).unwrap(),
         nn::concat_channels(&[&x, &x]).unwrap(),
         nn::upsample_nearest(&x, 8, 8).unwrap(),
@@ -87,8 +90,107 @@ fn operations_stay_on_the_device() {
     let other = host.reshape([2, 16, 8]).unwrap();
     mismatch(nn::attention(&rows, &other, &rows, 2, Mask::None, None).unwrap_err());
     mismatch(nn::attention(&rows, &rows, &other, 2, Mask::None, None).unwrap_err());
+    // On the device as in main memory: bit for bit.
+    let here = [
+        host.add_scalar(1.0),
+        host.mul(&host).unwrap(),
+        host.permute(&[0, 3, 1, 2]).unwrap(),
+    ];
+    for (there, here) in results.iter().zip(&here) {
+        assert_eq!(there.to(&Device::cpu()).unwrap().data(), here.data());
+    }
     drop((results, x, rows));
     assert_eq!(device.used(), 0);
+}
+
+/// What ends a node when an operation has no other way to fail.
+fn raised(body: impl FnOnce() + std::panic::UnwindSafe) -> TensorError {
+    let thrown = std::panic::catch_unwind(body).unwrap_err();
+    let error = thrown.downcast::<Box<dyn std::error::Error + Send + Sync>>();
+    let error = error
+        .expect("an error, not a message")
+        .downcast::<TensorError>();
+    *error.expect("an error of this crate")
+}
+
+#[test]
+fn nothing_else_reads_the_memory_of_a_device() {
+    let device = Device::register_sim(107, 1 << 20).unwrap();
+    let host = Tensor::from_fn([2, 3], |i| i as f32).unwrap();
+    let x = host.to(&device).unwrap();
+    let refused = |error: TensorError| {
+        let TensorError::NotInMainMemory { device, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(device, "sim:107");
+        assert!(
+            error.to_string().contains("copy it to cpu first"),
+            "{error}"
+        );
+    };
+    let copy = || std::panic::AssertUnwindSafe(x.clone());
+    let t = copy();
+    refused(raised(move || drop(t.data().to_vec())));
+    let mut t = copy();
+    refused(raised(move || t.data_mut()[0] = 1.0));
+    let t = copy();
+    refused(raised(move || drop(t.0.into_vec())));
+    let t = copy();
+    refused(raised(move || drop(t.map(|v| v))));
+    let t = copy();
+    refused(raised(move || drop(t.map_indexed(|_, v| v))));
+    let mut t = copy();
+    refused(raised(move || t.map_inplace(|v| v)));
+    refused(x.zip_map(&x, |a, _| a).unwrap_err());
+    refused(x.reduce(&[0], false, |_| 0.0).unwrap_err());
+    refused(x.where_else(&x, &x).unwrap_err());
+    refused(x.at(&[0, 0]).unwrap_err());
+    refused(
+        x.narrow(0, 0, 1)
+            .unwrap()
+            .narrow(1, 0, 1)
+            .unwrap()
+            .item()
+            .unwrap_err(),
+    );
+    assert_eq!(format!("{x:?}"), "Tensor[2, 3] on sim:107");
+    assert_eq!(x.to(&Device::cpu()).unwrap().data(), host.data());
+}
+
+/// A device with room for the input but not for the result refuses before it computes.
+#[test]
+fn what_does_not_fit_is_refused_before_the_work() {
+    let device = Device::register_sim(108, 4 * 64 + 8).unwrap();
+    let x = Tensor::zeros_on(&device, [1, 4, 4, 4]).unwrap();
+    let full = |result: Result<Tensor, TensorError>| {
+        assert!(
+            matches!(result, Err(TensorError::DeviceFull { .. })),
+            "{result:?}"
+        );
+        assert_eq!(device.used(), 4 * 64);
+    };
+    full(x.add(&x));
+    full(x.permute(&[0, 3, 1, 2]));
+    full(nn::upsample_nearest(&x, 8, 8));
+    full(nn::concat_channels(&[&x, &x]));
+    let weight = Stored::from(&Tensor::ones([8, 4]).unwrap());
+    let seen = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let make: nn::MakeWeight = {
+        let seen = Arc::clone(&seen);
+        Arc::new(move || {
+            seen.store(true, std::sync::atomic::Ordering::Relaxed);
+            Ok(weight.clone())
+        })
+    };
+    let layer = Linear::made((&[8, 4], Dtype::F32, make), None, &device).unwrap();
+    full(layer.forward(&x));
+    assert!(!seen.load(std::sync::atomic::Ordering::Relaxed));
+    // An empty result takes nothing.
+    assert!(x.narrow(0, 0, 0).is_ok());
+    // Shared storage cannot be written without a copy; what nobody else holds can.
+    let error = raised(std::panic::AssertUnwindSafe(|| drop(nn::silu(&x))));
+    assert!(matches!(error, TensorError::DeviceFull { .. }), "{error}");
+    assert_eq!(nn::activate(x, Act::Silu).device(), device);
 }
 
 #[test]
@@ -177,7 +279,7 @@ fn bytes_on(tensors: &[Tensor], device: &Device) -> u64 {
     let mut storages: Vec<_> = tensors
         .iter()
         .filter(|t| t.device() == *device && !t.is_empty())
-        .map(|t| (t.data().as_ptr() as usize, t.len()))
+        .map(|t| (t.storage_address(), t.len()))
         .collect();
     storages.sort_unstable();
     storages.dedup();
@@ -208,10 +310,11 @@ proptest! {
                     None
                 }
                 Step::Write(i) => {
-                    if let Some(t) = tensors.get_mut(i % count) {
+                    if let Some(t) = tensors.get(i % count) {
                         let room = t.device().free().is_none_or(|free| free >= 4 * t.len() as u64);
                         if room {
-                            t.map_inplace(|v| v + 1.0);
+                            let own = tensors.swap_remove(i % count);
+                            tensors.push(nn::activate(own, Act::Relu));
                         }
                     }
                     None

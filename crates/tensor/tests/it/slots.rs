@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use fresco_tensor::device::{Copies, Device};
 use fresco_tensor::nn::{
     Act, Conv2d, Embedding, Group, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, RmsNorm,
-    Slot, Streamed, Value,
+    Streamed, Value,
 };
 use fresco_tensor::{Dtype, Stored, Tensor, TensorError};
 
@@ -18,8 +18,7 @@ fn half(shape: &[usize]) -> Stored {
 const BYTES: u64 = 2 * (64 + 8);
 
 fn linear(group: &Group) -> Linear {
-    let slot = Slot::new(BYTES, group);
-    Linear::in_slot(&half(&[8, 8]), Some(&half(&[8])), slot).unwrap()
+    Linear::in_group(&half(&[8, 8]), Some(&half(&[8])), group).unwrap()
 }
 
 /// 32 bytes.
@@ -240,7 +239,8 @@ fn copies_ahead_give_way() {
 fn a_use_keeps_its_memory_while_the_home_moves() {
     let device = Device::register_sim(127, 4096).unwrap();
     let group = Group::new();
-    let slot = Slot::new(BYTES, &group);
+    let below = linear(&group);
+    let slot = Arc::clone(below.slot());
     slot.move_to(&device).unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     // A weight that is made at every use shows what is held during one.
@@ -259,10 +259,11 @@ fn a_use_keeps_its_memory_while_the_home_moves() {
     let layer = Linear::made_in_slot((&[8, 8], Dtype::F16, make), None, Arc::clone(&slot)).unwrap();
     let x = input(&device);
     layer.forward(&x).unwrap();
+    let made = 2 * 64;
     assert_eq!(
         *seen.lock().unwrap(),
-        [(32 + BYTES, 32 + 2 * BYTES)],
-        "the use holds what it began with"
+        [(32 + BYTES + made, 32 + 2 * BYTES + made)],
+        "the use holds what it began with, and the room for what is made"
     );
     assert_eq!((slot.home(), device.used()), (Device::cpu(), 32));
 }
@@ -272,7 +273,7 @@ fn tables_copy_the_rows_they_look_up() {
     let device = Device::register_sim(128, 4096).unwrap();
     let group = Group::new();
     let table = half(&[10, 4]);
-    let embedding = Embedding::in_slot(&table, Slot::new(80, &group)).unwrap();
+    let embedding = Embedding::in_group(&table, &group).unwrap();
     let here = embedding.lookup(&[3, 0, 3]).unwrap();
     device.reset_peak();
     let there = embedding.lookup_on(&[3, 0, 3], &device).unwrap();
@@ -294,21 +295,14 @@ fn tables_copy_the_rows_they_look_up() {
 fn all_kinds_of_layers_count_what_is_in_the_file() {
     let device = Device::register_sim(129, 1 << 16).unwrap();
     let group = Group::new();
-    let slot = |bytes| Slot::new(bytes, &group);
     let (four, kernel) = (half(&[4]), half(&[6, 4, 3, 3]));
     let x = Tensor::from_fn([1, 3, 3, 4], |i| i as f32).unwrap();
-    let conv = Conv2d::in_slot(
-        &kernel,
-        Some(&half(&[6])),
-        1,
-        Padding::Same(1),
-        slot(2 * (216 + 6)),
-    );
+    let conv = Conv2d::in_group(&kernel, Some(&half(&[6])), 1, Padding::Same(1), &group);
     let conv = conv.unwrap();
-    let group_norm = GroupNorm::in_slot(&four, &four, 2, 1e-5, slot(16)).unwrap();
-    let layer_norm = LayerNorm::in_slot(Some(&four), Some(&four), 1e-5, slot(16)).unwrap();
-    let rms_norm = RmsNorm::in_slot(Some(&four), 1e-5, slot(8)).unwrap();
-    let value = Value::in_slot(&four, slot(8));
+    let group_norm = GroupNorm::in_group(&four, &four, 2, 1e-5, &group).unwrap();
+    let layer_norm = LayerNorm::in_group(Some(&four), Some(&four), 1e-5, &group).unwrap();
+    let rms_norm = RmsNorm::in_group(Some(&four), 1e-5, &group).unwrap();
+    let value = Value::in_group(&four, &group).unwrap();
     let plain = LayerNorm::new(None, None, 1e-5).unwrap();
     let run = |x: &Tensor| {
         let value = value.at(&x.device()).unwrap();

@@ -22,9 +22,9 @@ use zip::Archive;
 
 use super::input::Input;
 use super::{WeightError, WeightFile, WeightInfo};
+use crate::elements::element_count;
 use crate::positioned::PositionedFile;
 use crate::stored::Stored;
-use crate::tensor::element_count;
 
 /// Longest pickle that is read.
 const MAX_PICKLE: u64 = 64 << 20;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::node::{Id, Node, View};
 use crate::dtype::Dtype;
-use crate::tensor::element_count;
+use crate::elements::element_count;
 
 /// Memory of one or more tensors, named by a key.
 #[derive(Debug, Clone)]

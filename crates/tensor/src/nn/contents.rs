@@ -1,0 +1,273 @@
+//! The values of a layer in the memory of one device, in the forms that its kernels read.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::buffer::Buffer;
+use crate::cpu::packed::Weight;
+use crate::device::{Allocation, Device};
+use crate::error::{Result, TensorError};
+use crate::lock::lock;
+use crate::stored::Stored;
+
+/// Sizes of a matrix, or of kernels, of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MatrixSize {
+    pub(super) out: usize,
+    pub(super) channels: usize,
+    /// Values for one pair of an output and an input: one for a matrix, one per position of a kernel.
+    pub(super) taps: usize,
+    /// Whether products may keep sixteen bits of an input.
+    pub(super) short: bool,
+}
+
+impl MatrixSize {
+    pub(super) fn new(out: usize, channels: usize, taps: usize) -> Self {
+        Self {
+            out,
+            channels,
+            taps,
+            short: false,
+        }
+    }
+
+    /// A weight in the order in which the processor's kernels read it.
+    pub(super) fn pack(self, stored: &Stored) -> Result<Weight> {
+        let elements = self.out * self.channels * self.taps;
+        if stored.shape().first() != Some(&self.out) || stored.len() != elements {
+            let size = [self.out, self.channels, self.taps];
+            return Err(TensorError::mismatch("weight", stored.shape(), &size));
+        }
+        let mut weight = Weight::new(stored, self.out, self.channels, self.taps)?;
+        if self.short {
+            weight.shorten();
+        }
+        Ok(weight)
+    }
+}
+
+/// One value of a layer.
+#[derive(Debug)]
+pub(super) enum Content {
+    Matrix(Matrix),
+    Channels(Channels),
+    /// Rows that are looked up, or numbers that are taken as they are.
+    Plain(Stored),
+}
+
+/// A matrix as it was read, or in the order in which kernels read it.
+#[derive(Debug)]
+pub(super) struct Matrix {
+    size: MatrixSize,
+    bytes: u64,
+    form: Mutex<Form>,
+}
+
+#[derive(Debug, Clone)]
+enum Form {
+    /// As in the file. The processor's order is made from it when the processor first needs it.
+    Read(Stored),
+    Packed(Arc<Weight>),
+}
+
+impl Matrix {
+    fn new(size: MatrixSize, stored: &Stored) -> Self {
+        Self {
+            size,
+            bytes: stored.bytes().len() as u64,
+            form: Mutex::new(Form::Read(stored.clone())),
+        }
+    }
+
+    /// For kernels of the processor. Made at the first use; what was read goes then.
+    fn packed(&self) -> Result<Arc<Weight>> {
+        // Held while packing: whoever comes meanwhile needs the same weight.
+        let mut form = lock(&self.form);
+        let stored = match &*form {
+            Form::Packed(weight) => return Ok(Arc::clone(weight)),
+            Form::Read(stored) => stored.clone(),
+        };
+        let weight = Arc::new(self.size.pack(&stored)?);
+        *form = Form::Packed(Arc::clone(&weight));
+        Ok(weight)
+    }
+
+    fn stored(&self) -> Result<Stored> {
+        let form = lock(&self.form).clone();
+        match form {
+            Form::Read(stored) => Ok(stored),
+            Form::Packed(weight) => weight.unpack(),
+        }
+    }
+
+    /// The same numbers in other memory, in the order in which kernels read them if that was made, or if `packed`.
+    fn copied(&self, packed: bool) -> Result<Self> {
+        let form = lock(&self.form).clone();
+        let form = match form {
+            Form::Packed(weight) => Form::Packed(Arc::new(weight.copied()?)),
+            Form::Read(stored) if packed => Form::Packed(Arc::new(self.size.pack(&stored)?)),
+            Form::Read(stored) => Form::Read(stored.copied()?),
+        };
+        Ok(Self {
+            size: self.size,
+            bytes: self.bytes,
+            form: Mutex::new(form),
+        })
+    }
+}
+
+/// One number per channel: as in the file, and as kernels read them from the first use on.
+#[derive(Debug)]
+pub(super) struct Channels {
+    stored: Stored,
+    values: OnceLock<Buffer<f32>>,
+}
+
+impl Channels {
+    fn values(&self) -> Result<&[f32]> {
+        if self.values.get().is_none() {
+            let mut values = Buffer::filled(self.stored.len(), 0.0)?;
+            self.stored
+                .dtype()
+                .to_f32_into(self.stored.bytes(), &mut values);
+            // Another thread may have been faster, with the same numbers.
+            let _ = self.values.set(values);
+        }
+        Ok(self.values.get().map_or(&[], |values| values))
+    }
+}
+
+impl Content {
+    pub(super) fn matrix(stored: &Stored, size: MatrixSize) -> Self {
+        Self::Matrix(Matrix::new(size, stored))
+    }
+
+    pub(super) fn channels(stored: &Stored) -> Self {
+        Self::Channels(Channels {
+            stored: stored.clone(),
+            values: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn plain(stored: &Stored) -> Self {
+        Self::Plain(stored.clone())
+    }
+
+    /// By the size in a file.
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Matrix(matrix) => matrix.bytes,
+            Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => {
+                stored.bytes().len() as u64
+            }
+        }
+    }
+
+    fn stored(&self) -> Result<Stored> {
+        match self {
+            Self::Matrix(matrix) => matrix.stored(),
+            Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => Ok(stored.clone()),
+        }
+    }
+
+    fn copied(&self, packed: bool) -> Result<Self> {
+        Ok(match self {
+            Self::Matrix(matrix) => Self::Matrix(matrix.copied(packed)?),
+            Self::Channels(channels) => Self::channels(&channels.stored.copied()?),
+            Self::Plain(stored) => Self::Plain(stored.copied()?),
+        })
+    }
+}
+
+/// Bytes of values, by their size in a file.
+pub(super) fn bytes_of(values: &[Content]) -> u64 {
+    values.iter().map(Content::bytes).sum()
+}
+
+/// All values of a layer in one memory, which goes with them.
+#[derive(Debug)]
+pub(super) struct Contents {
+    values: Vec<Content>,
+    memory: Allocation,
+}
+
+impl Contents {
+    /// Values that are in main memory.
+    pub(super) fn in_main_memory(values: Vec<Content>) -> Result<Self> {
+        let memory = Device::Cpu.allocate(bytes_of(&values))?;
+        Ok(Self { values, memory })
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        self.memory.device()
+    }
+
+    /// By the size in a file.
+    pub(super) fn bytes(&self) -> u64 {
+        self.memory.bytes()
+    }
+
+    /// The same of the value at a place.
+    pub(super) fn bytes_at(&self, at: usize) -> u64 {
+        self.values.get(at).map_or(0, Content::bytes)
+    }
+
+    /// A copy in memory that was taken on a device.
+    pub(super) fn copied_into(&self, memory: Allocation) -> Result<Self> {
+        let packed = match memory.device() {
+            // There the order of the kernels is made at the first use.
+            Device::Cpu => false,
+            // Simulated devices compute with kernels of the processor.
+            Device::Sim(_) => true,
+        };
+        let values = self.values.iter().map(|value| value.copied(packed));
+        Ok(Self {
+            values: values.collect::<Result<_>>()?,
+            memory,
+        })
+    }
+
+    /// The matrix at a place of the layer, for kernels of the processor.
+    pub(super) fn packed(&self, at: usize) -> Result<Arc<Weight>> {
+        match self.values.get(at) {
+            Some(Content::Matrix(matrix)) => matrix.packed(),
+            _ => Err(TensorError::invalid(
+                "weight",
+                "the layer has no matrix there",
+            )),
+        }
+    }
+
+    /// One number per channel, for kernels of the processor.
+    pub(super) fn channels(&self, at: usize) -> Result<&[f32]> {
+        match self.values.get(at) {
+            Some(Content::Channels(channels)) => channels.values(),
+            _ => Err(TensorError::invalid(
+                "weight",
+                "the layer has no channels there",
+            )),
+        }
+    }
+
+    /// The value at a place as it was given.
+    pub(super) fn stored(&self, at: usize) -> Result<Stored> {
+        let value = self.values.get(at);
+        value.map_or_else(
+            || {
+                Err(TensorError::invalid(
+                    "weight",
+                    "the layer has no such value",
+                ))
+            },
+            Content::stored,
+        )
+    }
+
+    /// Lets products keep sixteen bits of an input. For a layer that was not used yet.
+    pub(super) fn shorten(&mut self) {
+        for value in &mut self.values {
+            if let Content::Matrix(matrix) = value {
+                matrix.size.short = true;
+            }
+        }
+    }
+}
