@@ -154,7 +154,35 @@ impl Registry {
         }
         let mut guard = self.lock();
         let mut load = Load::new(self, who, models, need);
-        guard.place_all(&mut load, &read)
+        guard.place_all(&mut load, &read)?;
+        drop(guard);
+        for (id, model) in models {
+            let copied = self.finish_moves(id);
+            copied.map_err(|error| ((id.clone(), *model), error))?;
+        }
+        Ok(())
+    }
+
+    /// Copies units that were placed. Gigabytes take their time: the entry is busy meanwhile, everybody else goes on.
+    fn finish_moves(&self, id: &WeightsId) -> Result<(), MemoryError> {
+        let mut guard = self.lock();
+        while guard.entries.get(id).is_some_and(|entry| entry.busy) {
+            guard.wait(id);
+        }
+        let Some(entry) = guard.entries.get_mut(id) else {
+            return Ok(());
+        };
+        let mut weights = Vec::new();
+        for (_, part) in entry.parts_by_owner() {
+            weights.push(Arc::clone(&part.weights));
+        }
+        entry.busy = true;
+        drop(guard);
+        let _busy = Busy { registry: self, id };
+        for weights in weights {
+            weights.finish_moves()?;
+        }
+        Ok(())
     }
 
     /// Reads what is not in memory. Others that need the same weights wait.

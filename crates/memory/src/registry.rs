@@ -1,9 +1,9 @@
 //! The registry: one owner of where models are and how long they stay.
 //!
-//! All of it is one state behind one lock. Moving units between devices happens under the lock: it is a copy between
-//! memories, touches no file and calls nobody, and everybody who would like to decide in the meantime has to wait for
-//! its result anyway. Files are read without the lock (the entry is marked busy, whoever needs it waits for that), and
-//! listeners are called without it.
+//! All of it is one state behind one lock. Under it units are given their places, which takes room on devices but copies
+//! nothing. Files are read and units copied to their devices without the lock (the entry is marked busy, whoever needs it
+//! waits for that), and listeners are called without it. Only what leaves a device is copied under the lock: its room is
+//! what the decision is about.
 
 use std::any::Any;
 use std::cell::RefCell;

@@ -129,7 +129,14 @@ pub trait Weights: Send + Sync {
     /// Brings what is missing into main memory. Gives the bytes that were read from files.
     fn load(&self) -> Result<u64, BoxError>;
 
+    /// Takes the room on a device, from when on it is the unit's home, and refuses where there is none. The copy may be left
+    /// to [`Self::finish_moves`].
     fn move_to(&self, unit: usize, device: &Device) -> Result<(), TensorError>;
+
+    /// Makes the copies that moves have left to be made.
+    fn finish_moves(&self) -> Result<(), TensorError> {
+        Ok(())
+    }
 
     /// Drops everything in memory: of weights shared by handles all of it, of a patched handle what is its own.
     fn release(&self) -> Result<(), BoxError>;

@@ -283,6 +283,12 @@ impl Weights for StoreWeights {
         }
     }
 
+    fn finish_moves(&self) -> Result<(), TensorError> {
+        self.stores
+            .iter()
+            .try_for_each(|store| store.finish_moves())
+    }
+
     fn release(&self) -> Result<(), BoxError> {
         self.users(|network| network.forget());
         for store in &self.stores {

@@ -30,9 +30,14 @@ pub(crate) struct Fake {
     pub(crate) fail_release: AtomicBool,
     pub(crate) panic_load: AtomicBool,
     pub(crate) fail_move: AtomicBool,
+    /// Called while the copies of moves are made.
+    pub(crate) while_copying: Mutex<Option<WhileCopying>>,
     /// Something of another model that it holds while it is in memory.
     pub(crate) holds: Mutex<Option<Handle>>,
 }
+
+/// What a test does while units are copied.
+pub(crate) type WhileCopying = Box<dyn FnOnce() -> Result<(), TensorError> + Send>;
 
 #[derive(Debug, thiserror::Error)]
 #[error("injected")]
@@ -52,6 +57,7 @@ impl Fake {
             fail_release: AtomicBool::new(false),
             panic_load: AtomicBool::new(false),
             fail_move: AtomicBool::new(false),
+            while_copying: Mutex::default(),
             holds: Mutex::default(),
         })
     }
@@ -118,6 +124,11 @@ impl Weights for Fake {
         self.count(homes[unit].as_ref(), true);
         self.moves.fetch_add(1, Ordering::SeqCst);
         Ok(())
+    }
+
+    fn finish_moves(&self) -> Result<(), TensorError> {
+        let act = self.while_copying.lock().unwrap().take();
+        act.map_or(Ok(()), |act| act())
     }
 
     fn release(&self) -> Result<(), BoxError> {

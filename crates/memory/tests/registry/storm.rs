@@ -1,8 +1,10 @@
 //! Many things at once, and many things in a row.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
-use fresco_memory::{FreeRequest, Policy};
+use fresco_memory::{FreeRequest, Need, Policy};
+use fresco_tensor::TensorError;
 
 use crate::harness::*;
 
@@ -188,4 +190,53 @@ fn two_threads_that_want_the_same_file_read_it_once() {
         bench.check();
     }
     assert_eq!(bench.listed().len(), 20);
+}
+
+/// A move of many gigabytes holds up nobody but those who want the same model.
+#[test]
+fn the_registry_answers_while_units_are_copied() {
+    let bench = Bench::new(&[24 * GIB]);
+    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 2), &Told::default());
+    let other = bench.load(&who("p", "o"), "o", &even(1, GIB), &Told::default());
+    let (registry, name) = (bench.registry.clone(), bench.name(0));
+    let seen = Arc::new(Mutex::new(None));
+    let result = Arc::clone(&seen);
+    *u.fake.while_copying.lock().unwrap() = Some(Box::new(move || {
+        // From another thread, as requests come; it would wait for ever if the lock were held.
+        let asked = std::thread::spawn(move || {
+            let snapshot = registry.snapshot();
+            let device = snapshot.devices.into_iter().find(|d| d.device == name);
+            let weights = device.map(|device| device.weights_resident);
+            (weights, registry.last_seq() > 0, registry.check())
+        });
+        *result.lock().unwrap() = Some(asked.join().unwrap());
+        Ok(())
+    }));
+    bench.run("p", || bench.touch("p", &[&u, &other]));
+    let (weights, events, problems) = seen.lock().unwrap().take().expect("it was copied");
+    assert!(weights >= Some(10 * GIB), "its room is taken: {weights:?}");
+    assert!(events && problems.is_empty(), "{problems:?}");
+}
+
+/// A copy that fails is a load that fails: the model is on no device, and the next load starts anew.
+#[test]
+fn a_copy_that_fails_leaves_nothing_behind() {
+    let bench = Bench::new(&[24 * GIB]);
+    let u = bench.load(&who("p", "u"), "u", &even(4, GIB), &Told::default());
+    *u.fake.while_copying.lock().unwrap() = Some(Box::new(|| {
+        let reason = "injected".to_owned();
+        Err(TensorError::Invalid { op: "copy", reason })
+    }));
+    bench.registry.prompt_started("p");
+    let sampler = who("p", "sampler");
+    let failed = bench
+        .registry
+        .lease(&sampler, &[&u.handle], Need::default());
+    let error = failed.err().expect("the copy failed");
+    assert!(error.to_string().contains("injected"), "{error}");
+    bench.registry.prompt_ended("p");
+    assert_eq!(bench.devices[0].used(), 0);
+    bench.check();
+    bench.run("q", || bench.touch("q", &[&u]));
+    assert_eq!(bench.devices[0].used(), 4 * GIB);
 }

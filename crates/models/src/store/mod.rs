@@ -642,6 +642,14 @@ impl Store {
         }
     }
 
+    /// Makes the copies that moves have left to be made. Takes as long as the bus needs, and nobody else waits for it.
+    pub fn finish_moves(&self) -> Result<(), TensorError> {
+        let layers: Vec<Layer> = self.lock().values().filter_map(Built::layer).collect();
+        layers
+            .iter()
+            .try_for_each(|layer| layer.slot().finish_move())
+    }
+
     /// Drops the layers, those of a patched store only that it changed. What networks still hold goes with them; until
     /// then it is found again.
     pub fn forget(&self) {

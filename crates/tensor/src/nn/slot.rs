@@ -131,13 +131,30 @@ pub struct Slot {
     number: u64,
     bytes: u64,
     group: Group,
-    home: Mutex<Arc<Contents>>,
+    home: Mutex<Home>,
     /// Held while the weights move, so that one move ends before the next begins.
     moving: Mutex<()>,
     /// The slot that was copied from after this one the last time.
     next: Mutex<Weak<Slot>>,
     /// Whether a copy was ever made ahead.
     ahead: AtomicBool,
+}
+
+/// Where the weights of a slot are.
+struct Home {
+    contents: Arc<Contents>,
+    /// Memory of the device they are on their way to, which is their home already: whoever needs them first, or
+    /// [`Slot::finish_move`], makes the copy.
+    target: Option<Allocation>,
+}
+
+impl Home {
+    fn device(&self) -> &Device {
+        match &self.target {
+            Some(memory) => memory.device(),
+            None => self.contents.device(),
+        }
+    }
 }
 
 /// A copy that is to be made before it is needed. The memory for it is taken already.
@@ -154,8 +171,10 @@ struct CopyQueue(VecDeque<CopyRequest>);
 impl CopyQueue {
     fn work_off(mut self, device: &Device) {
         while let Some(CopyRequest { slot, memory }) = self.0.pop_front() {
-            let home = slot.home_contents();
             // Without main memory for it the copy is made when it is needed, or the error is told then.
+            let Ok(home) = slot.home_contents() else {
+                return;
+            };
             let Ok(copy) = home.copied_into(memory) else {
                 return;
             };
@@ -195,7 +214,10 @@ impl Slot {
             number: number(),
             bytes: contents.bytes(),
             group: group.clone(),
-            home: Mutex::new(Arc::new(contents)),
+            home: Mutex::new(Home {
+                contents: Arc::new(contents),
+                target: None,
+            }),
             moving: Mutex::new(()),
             next: Mutex::new(Weak::new()),
             ahead: AtomicBool::new(false),
@@ -210,8 +232,21 @@ impl Slot {
         &self.group
     }
 
-    fn home_contents(&self) -> Arc<Contents> {
-        Arc::clone(&lock(&self.home))
+    /// The weights where they are kept, at the end of their way there.
+    fn home_contents(&self) -> Result<Arc<Contents>> {
+        {
+            let home = lock(&self.home);
+            if home.target.is_none() {
+                return Ok(Arc::clone(&home.contents));
+            }
+        }
+        self.finish_move()?;
+        Ok(Arc::clone(&lock(&self.home).contents))
+    }
+
+    /// The weights wherever they are now.
+    fn contents(&self) -> Arc<Contents> {
+        Arc::clone(&lock(&self.home).contents)
     }
 
     /// Where the weights are kept.
@@ -219,24 +254,53 @@ impl Slot {
         lock(&self.home).device().clone()
     }
 
-    /// Keeps the weights on another device from now on: a counted copy, made while nobody else waits for it. If there is no
-    /// room they stay where they are. Uses that have begun end with the memory they have.
+    /// Keeps the weights on another device from now on: a counted copy. If there is no room they stay where they are. Uses
+    /// that have begun end with the memory they have.
+    ///
+    /// Out of main memory only the room is taken: the copy is made by [`Self::finish_move`], or by the first who needs it.
+    /// So whoever decides what goes where need not wait for it. What leaves a device is copied at once, because its room is
+    /// wanted.
     pub fn move_to(&self, device: &Device) -> Result<()> {
         let _moving = lock(&self.moving);
-        let before = self.home_contents();
-        if before.device() == device {
+        let before = self.home();
+        if before == *device {
             return Ok(());
         }
         self.discard();
-        let there = Arc::new(before.copied_into(device.allocate(self.bytes)?)?);
-        *lock(&self.home) = there;
-        count_copy(before.device(), device, self.bytes);
+        let memory = device.allocate(self.bytes)?;
+        let contents = self.contents();
+        if contents.device() == device {
+            // It turns back before it was copied.
+            lock(&self.home).target = None;
+        } else if contents.device().is_cpu() {
+            lock(&self.home).target = Some(memory);
+        } else {
+            let there = Arc::new(contents.copied_into(memory)?);
+            lock(&self.home).contents = there;
+        }
+        count_copy(&before, device, self.bytes);
+        Ok(())
+    }
+
+    /// Makes the copy that the last move has left to be made, if any. Without main memory for it the weights stay where they
+    /// are.
+    pub fn finish_move(&self) -> Result<()> {
+        let _moving = lock(&self.moving);
+        let (contents, memory) = {
+            let mut home = lock(&self.home);
+            let Some(memory) = home.target.take() else {
+                return Ok(());
+            };
+            (Arc::clone(&home.contents), memory)
+        };
+        let there = contents.copied_into(memory)?;
+        lock(&self.home).contents = Arc::new(there);
         Ok(())
     }
 
     /// The value at a place of the layer as it was given, in main memory: a counted copy where it is kept elsewhere.
     pub(super) fn stored(&self, at: usize) -> Result<Stored> {
-        let home = self.home_contents();
+        let home = self.contents();
         let stored = home.stored(at)?;
         match home.device() {
             Device::Cpu => Ok(stored),
@@ -249,20 +313,20 @@ impl Slot {
 
     /// Whether the value at a place is this one.
     pub(super) fn holds(&self, at: usize, value: &Stored) -> bool {
-        let here = self.home_contents().stored(at);
+        let here = self.contents().stored(at);
         here.is_ok_and(|here| here == *value)
     }
 
     /// Bytes of the value at a place, by its size in a file.
     pub(super) fn bytes_at(&self, at: usize) -> u64 {
-        self.home_contents().bytes_at(at)
+        self.contents().bytes_at(at)
     }
 
     /// Lets products keep sixteen bits of an input. For the layer that has just made the slot.
     pub(super) fn shorten(self: &mut Arc<Self>) {
         if let Some(slot) = Arc::get_mut(self)
             && let Ok(home) = slot.home.get_mut()
-            && let Some(contents) = Arc::get_mut(home)
+            && let Some(contents) = Arc::get_mut(&mut home.contents)
         {
             contents.shorten();
         }
@@ -270,7 +334,7 @@ impl Slot {
 
     /// The weights on a device, for one use.
     pub(super) fn at(self: &Arc<Self>, device: &Device) -> Result<Arc<Contents>> {
-        let home = self.home_contents();
+        let home = self.home_contents()?;
         if home.device() == device || self.bytes == 0 {
             return Ok(home);
         }
@@ -306,7 +370,7 @@ impl Slot {
         rows: impl ExactSizeIterator<Item = usize>,
         row_bytes: usize,
     ) -> Result<(Buffer<u8>, Option<Allocation>)> {
-        let home = self.home_contents();
+        let home = self.home_contents()?;
         let bytes = rows.len() * row_bytes;
         let memory = if home.device() == device {
             None

@@ -402,3 +402,59 @@ fn many_threads_use_and_move_the_same_layers() {
     drop(layers);
     assert_eq!((a.used(), b.used()), (0, 0));
 }
+
+/// A move out of main memory takes the room at once; the numbers follow when they are needed, or when told to.
+#[test]
+fn a_move_takes_the_room_first_and_copies_later() {
+    let device = Device::register_sim(132, 4096).unwrap();
+    let (cpu, group) = (Device::cpu(), Group::new());
+    let layer = linear(&group);
+    let expected = layer.forward(&input(&cpu)).unwrap();
+    let x = input(&device);
+    let used = device.used();
+    layer.slot().move_to(&device).unwrap();
+    assert_eq!(
+        (layer.slot().home(), device.used()),
+        (device.clone(), used + BYTES)
+    );
+    // Back before anything was copied.
+    layer.slot().move_to(&cpu).unwrap();
+    layer.slot().finish_move().unwrap();
+    assert_eq!((layer.slot().home(), device.used()), (cpu.clone(), used));
+    assert_eq!(layer.forward(&input(&cpu)).unwrap(), expected);
+    // By the first use, and by being told.
+    for told in [false, true] {
+        layer.slot().move_to(&device).unwrap();
+        if told {
+            layer.slot().finish_move().unwrap();
+            layer.slot().finish_move().unwrap();
+        }
+        let y = layer.forward(&x).unwrap();
+        assert_eq!((&y, device.used()), (&expected, used + BYTES + 32));
+        assert_eq!(layer.weight().unwrap(), half(&[8, 8]));
+        assert_eq!(layer.bias().unwrap(), Some(half(&[8])));
+        drop(y);
+        layer.slot().move_to(&cpu).unwrap();
+        assert_eq!(device.used(), used);
+    }
+}
+
+/// What a slot holds on a device is a copy: no bytes are shared with the weight it was made from.
+#[test]
+fn weights_on_a_device_are_bytes_of_their_own() {
+    let device = Device::register_sim(133, 4096).unwrap();
+    let layer = Embedding::in_group(&half(&[10, 4]), &Group::new()).unwrap();
+    let here = layer.table().unwrap();
+    layer.slot().move_to(&device).unwrap();
+    layer.slot().finish_move().unwrap();
+    let before = device.copies_to(&Device::cpu());
+    let there = layer.table().unwrap();
+    assert_eq!(there, here);
+    assert_ne!(there.bytes().as_ptr(), here.bytes().as_ptr());
+    // Reading it back is a copy like any other.
+    let now = device.copies_to(&Device::cpu());
+    assert_eq!(
+        (now.count, now.bytes),
+        (before.count + 1, before.bytes + 80)
+    );
+}
