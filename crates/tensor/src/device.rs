@@ -80,6 +80,8 @@ pub(crate) struct Spare {
     /// What it is a copy of, and which set that belongs to.
     pub(crate) slot: u64,
     pub(crate) group: u64,
+    /// Whether it stays for the next use, until the set is at rest or the room is needed.
+    pub(crate) lasting: bool,
     /// The copy, with its memory.
     pub(crate) copy: Arc<dyn Any + Send + Sync>,
 }

@@ -195,6 +195,11 @@ impl LayerWeights {
         }
     }
 
+    /// Lets a copy on a device stay there for the next use. For a layer that has just been made.
+    pub(super) fn keep_copies(&mut self) {
+        self.slot.keep_copies();
+    }
+
     pub(super) fn size(&self) -> MatrixSize {
         self.size
     }

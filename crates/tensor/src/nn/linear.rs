@@ -81,6 +81,13 @@ impl Linear {
         }
     }
 
+    /// Copied to a device once for all passes, not for each. For a layer that has just been made.
+    #[must_use]
+    pub(super) fn keeping_copies(mut self) -> Self {
+        self.weights.keep_copies();
+        self
+    }
+
     /// The same weight, shared, with another bias and with additions beside it.
     pub fn beside(self: &Arc<Self>, bias: Option<&Stored>, sides: Vec<Side>) -> Result<Self> {
         Ok(Self {

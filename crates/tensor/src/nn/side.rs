@@ -39,7 +39,7 @@ fn flat(weight: &Stored) -> Result<Stored> {
 }
 
 fn linear(weight: &Stored, group: &Group) -> Result<Linear> {
-    Linear::in_group(&flat(weight)?, None, group)
+    Ok(Linear::in_group(&flat(weight)?, None, group)?.keeping_copies())
 }
 
 /// The last matrix with the scale in it.
@@ -66,8 +66,9 @@ impl Side {
         padding: Padding,
         group: &Group,
     ) -> Result<Self> {
-        let kernels = |weight: &Stored| {
-            Conv2d::in_group(weight, None, stride, padding, group).map(Step::Conv)
+        let kernels = |weight: &Stored| -> Result<Step> {
+            let conv = Conv2d::in_group(weight, None, stride, padding, group)?;
+            Ok(Step::Conv(conv.keeping_copies()))
         };
         let steps = match parts.mid {
             None => vec![kernels(parts.down)?],
@@ -213,7 +214,7 @@ mod tests {
         }
     }
 
-    /// The small matrices come to where the layer computes, and go again.
+    /// The small matrices come to where the layer computes once, and go when the network rests or their room is needed.
     #[test]
     fn where_the_input_is() {
         let device = Device::register_sim(7391, 10_000).unwrap();
@@ -233,7 +234,14 @@ mod tests {
         let y = beside.forward(&x).unwrap();
         assert_eq!(y.device(), device);
         drop(y);
+        let matrices = 4 * (12 + 8);
+        assert_eq!(device.used(), before.0 + matrices);
+        beside.forward(&x).unwrap();
+        assert_eq!(device.copies().into.bytes - before.1, matrices);
+        base.slot().group().drop_ahead();
         assert_eq!(device.used(), before.0);
-        assert_eq!(device.copies().into.bytes - before.1, 4 * (12 + 8));
+        beside.forward(&x).unwrap();
+        let rest = device.allocate(10_000 - before.0);
+        assert_eq!(rest.unwrap().bytes() + before.0, 10_000);
     }
 }

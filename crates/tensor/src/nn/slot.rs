@@ -138,6 +138,8 @@ pub struct Slot {
     next: Mutex<Weak<Slot>>,
     /// Whether a copy was ever made ahead.
     ahead: AtomicBool,
+    /// Whether copies stay for the next use.
+    lasting: bool,
 }
 
 /// Where the weights of a slot are.
@@ -180,12 +182,7 @@ impl CopyQueue {
             };
             slot.group.count_copy(home.device(), device, slot.bytes);
             slot.ahead.store(true, Ordering::Relaxed);
-            let spare = Spare {
-                slot: slot.number,
-                group: slot.group.0.number,
-                copy: Arc::new(copy),
-            };
-            device.with_spare(|all| all.push(spare));
+            device.with_spare(|spare| spare.push(slot.spare(&Arc::new(copy))));
         }
     }
 }
@@ -195,6 +192,14 @@ impl Slot {
     pub(super) fn new(values: Vec<Content>, group: &Group) -> Result<Arc<Self>> {
         let contents = Contents::in_main_memory(values)?;
         Ok(Self::with(contents, group))
+    }
+
+    /// Lets a copy on a device stay there for the next use, until the network rests or its room is needed: for what is small
+    /// and used in every pass. For the layer that has just made the slot.
+    pub(super) fn keep_copies(self: &mut Arc<Self>) {
+        if let Some(slot) = Arc::get_mut(self) {
+            slot.lasting = true;
+        }
     }
 
     /// The same on a device: a counted copy from the main memory.
@@ -221,6 +226,7 @@ impl Slot {
             moving: Mutex::new(()),
             next: Mutex::new(Weak::new()),
             ahead: AtomicBool::new(false),
+            lasting: false,
         })
     }
 
@@ -341,7 +347,12 @@ impl Slot {
         let fetched = if self.ahead.load(Ordering::Relaxed) {
             device.with_spare(|spare| {
                 let at = spare.iter().position(|copy| copy.slot == self.number)?;
-                spare.remove(at).copy.downcast::<Contents>().ok()
+                let copy = if self.lasting {
+                    Arc::clone(&spare[at].copy)
+                } else {
+                    spare.remove(at).copy
+                };
+                copy.downcast::<Contents>().ok()
             })
         } else {
             None
@@ -352,10 +363,15 @@ impl Slot {
         } else {
             let memory = device.allocate(self.bytes)?;
             self.group.count_copy(home.device(), device, self.bytes);
-            Arc::new(home.copied_into(memory)?)
+            let copy = Arc::new(home.copied_into(memory)?);
+            if self.lasting {
+                self.ahead.store(true, Ordering::Relaxed);
+                device.with_spare(|spare| spare.push(self.spare(&copy)));
+            }
+            copy
         };
         let count = self.group.ahead();
-        if count > 0 {
+        if count > 0 && !self.lasting {
             self.learn();
             self.fetch_next(device, count);
         }
@@ -386,6 +402,16 @@ impl Slot {
             found.extend_from_slice(&table.bytes()[row * row_bytes..][..row_bytes]);
         }
         Ok((found, memory))
+    }
+
+    /// A copy that is kept on a device for a use to come.
+    fn spare(&self, copy: &Arc<Contents>) -> Spare {
+        Spare {
+            slot: self.number,
+            group: self.group.0.number,
+            lasting: self.lasting,
+            copy: Arc::clone(copy) as _,
+        }
     }
 
     /// Notes that this slot follows the one before.
@@ -424,7 +450,8 @@ impl Slot {
         let group = &self.group;
         let missing: Vec<&Arc<Self>> = device.with_spare(|spare| {
             let is_wanted = |copy: &Spare| wanted.iter().any(|slot| slot.number == copy.slot);
-            spare.retain(|copy| copy.group != group.0.number || is_wanted(copy));
+            let is_other = |copy: &Spare| copy.group != group.0.number || copy.lasting;
+            spare.retain(|copy| is_other(copy) || is_wanted(copy));
             let is_there = |slot: &Arc<Self>| spare.iter().any(|copy| copy.slot == slot.number);
             wanted.iter().filter(|slot| !is_there(slot)).collect()
         });
