@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use fresco_tensor::nn::{Conv2d, Embedding, GroupNorm, LayerNorm, Linear, Slot, Value};
+use fresco_tensor::nn::{Conv2d, Embedding, GroupNorm, LayerNorm, Linear, Value, WeightSlot};
 use fresco_tensor::{Stored, TensorError};
 
 #[derive(Clone)]
@@ -39,7 +39,7 @@ impl Loose {
 }
 
 impl Layer {
-    pub(super) fn slot(&self) -> &Arc<Slot> {
+    pub(super) fn slot(&self) -> &Arc<WeightSlot> {
         match self {
             Self::Linear(layer) => layer.slot(),
             Self::Conv(layer) => layer.slot(),

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use fresco_tensor::nn::{
-    Conv2d, Embedding, Group, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, Side, Value,
+    Conv2d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, Side, SlotGroup, Value,
 };
 use fresco_tensor::{Device, Dtype, Stored, Tensor, TensorError, WeightFile, WeightInfo};
 
@@ -63,7 +63,7 @@ struct Weights {
     file: String,
     source: Source,
     layers: Mutex<BTreeMap<String, Built>>,
-    group: Group,
+    group: SlotGroup,
     /// Bytes read from the file.
     read: AtomicU64,
     units: OnceLock<Vec<UnitInfo>>,
@@ -77,7 +77,7 @@ impl Store {
             Source::Patched(Patched { base, .. }) => {
                 (base.weights.group.clone(), base.weights.short)
             }
-            _ => (Group::new(), false),
+            _ => (SlotGroup::new(), false),
         };
         Arc::new(Self {
             device,
@@ -379,7 +379,7 @@ impl Store {
     fn sides(
         &self,
         key: &str,
-        make: impl Fn(&Beside, &Group) -> Result<Side, TensorError>,
+        make: impl Fn(&Beside, &SlotGroup) -> Result<Side, TensorError>,
     ) -> Result<Vec<Side>> {
         let beside = self.change().map_or(&[][..], |change| change.beside(key));
         let sides = beside.iter().map(|one| make(one, &self.weights.group));
@@ -616,7 +616,7 @@ impl Store {
     }
 
     /// What the layers of this store, and of the stores above and below it, are used together as.
-    pub fn group(&self) -> &Group {
+    pub fn group(&self) -> &SlotGroup {
         &self.weights.group
     }
 

@@ -6,7 +6,7 @@ use super::contents::MatrixSize;
 use super::layer_weights::{LayerWeights, MakeWeight};
 use super::linear::{After, check_after, check_devices, finish, with_sides};
 use super::side::Side;
-use super::slot::{Group, Slot};
+use super::slot::{SlotGroup, WeightSlot};
 use crate::cpu::picture::Picture;
 use crate::cpu::product;
 use crate::device::Device;
@@ -68,7 +68,7 @@ impl Conv2d {
         bias: Option<&Stored>,
         stride: usize,
         padding: Padding,
-        group: &Group,
+        group: &SlotGroup,
     ) -> Result<Self> {
         let (size, kernel) = kernels(weight.shape(), stride)?;
         let weights = LayerWeights::in_group(OP, (weight, bias), size, group)?;
@@ -120,7 +120,7 @@ impl Conv2d {
         bias: Option<&Stored>,
         stride: usize,
         padding: Padding,
-        slot: Arc<Slot>,
+        slot: Arc<WeightSlot>,
     ) -> Result<Self> {
         let (size, kernel) = kernels(shape, stride)?;
         let weights = LayerWeights::made_from(OP, (dtype, make), bias, size, slot)?;
@@ -141,7 +141,7 @@ impl Conv2d {
     }
 
     /// Where the weights are.
-    pub fn slot(&self) -> &Arc<Slot> {
+    pub fn slot(&self) -> &Arc<WeightSlot> {
         self.weights.slot()
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::contents::{Content, MatrixSize};
-use super::slot::{Group, Slot};
+use super::slot::{SlotGroup, WeightSlot};
 use crate::cpu::packed::Weight;
 use crate::device::{Device, count_copy};
 use crate::dtype::Dtype;
@@ -24,7 +24,7 @@ pub(super) struct LayerWeights {
     dtype: Dtype,
     source: WeightSource,
     bias: Bias,
-    slot: Arc<Slot>,
+    slot: Arc<WeightSlot>,
 }
 
 #[derive(Clone)]
@@ -45,7 +45,7 @@ enum Bias {
     /// In the slot of the layer.
     Slot,
     /// In a slot of its own: another than the one that came with the weight.
-    Own(Arc<Slot>),
+    Own(Arc<WeightSlot>),
 }
 
 /// Bytes of a matrix, by its size in a file.
@@ -85,7 +85,7 @@ impl LayerWeights {
         size: MatrixSize,
         device: &Device,
     ) -> Result<Self> {
-        let slot = Slot::on(values(op, weight, bias, size)?, &Group::new(), device)?;
+        let slot = WeightSlot::on(values(op, weight, bias, size)?, &SlotGroup::new(), device)?;
         Ok(Self::in_slot(weight, bias, size, slot))
     }
 
@@ -94,13 +94,18 @@ impl LayerWeights {
         op: &'static str,
         (weight, bias): (&Stored, Option<&Stored>),
         size: MatrixSize,
-        group: &Group,
+        group: &SlotGroup,
     ) -> Result<Self> {
-        let slot = Slot::new(values(op, weight, bias, size)?, group)?;
+        let slot = WeightSlot::new(values(op, weight, bias, size)?, group)?;
         Ok(Self::in_slot(weight, bias, size, slot))
     }
 
-    fn in_slot(weight: &Stored, bias: Option<&Stored>, size: MatrixSize, slot: Arc<Slot>) -> Self {
+    fn in_slot(
+        weight: &Stored,
+        bias: Option<&Stored>,
+        size: MatrixSize,
+        slot: Arc<WeightSlot>,
+    ) -> Self {
         Self {
             size,
             dtype: weight.dtype(),
@@ -116,7 +121,7 @@ impl LayerWeights {
         (dtype, make): (Dtype, MakeWeight),
         bias: Option<&Stored>,
         size: MatrixSize,
-        slot: Arc<Slot>,
+        slot: Arc<WeightSlot>,
     ) -> Result<Self> {
         Ok(Self {
             bias: Self::other_bias(op, bias, size.out, &slot)?,
@@ -138,17 +143,21 @@ impl LayerWeights {
         size: MatrixSize,
         device: &Device,
     ) -> Result<Self> {
-        let group = Group::new();
+        let group = SlotGroup::new();
         let bias = match bias {
             None => Bias::None,
             Some(bias) => {
                 check_bias(op, bias, size.out)?;
-                Bias::Own(Slot::on(vec![Content::channels(bias)], &group, device)?)
+                Bias::Own(WeightSlot::on(
+                    vec![Content::channels(bias)],
+                    &group,
+                    device,
+                )?)
             }
         };
         let slot = match &bias {
             Bias::Own(slot) => Arc::clone(slot),
-            Bias::None | Bias::Slot => Slot::new(Vec::new(), &group)?,
+            Bias::None | Bias::Slot => WeightSlot::new(Vec::new(), &group)?,
         };
         Ok(Self {
             size,
@@ -175,7 +184,7 @@ impl LayerWeights {
         op: &'static str,
         bias: Option<&Stored>,
         out: usize,
-        slot: &Arc<Slot>,
+        slot: &Arc<WeightSlot>,
     ) -> Result<Bias> {
         let Some(bias) = bias else {
             return Ok(Bias::None);
@@ -185,7 +194,7 @@ impl LayerWeights {
             return Ok(Bias::Slot);
         }
         let values = vec![Content::channels(bias)];
-        Ok(Bias::Own(Slot::new(values, slot.group())?))
+        Ok(Bias::Own(WeightSlot::new(values, slot.group())?))
     }
 
     /// Lets products keep sixteen bits of an input. For a layer that has just been made.
@@ -208,7 +217,7 @@ impl LayerWeights {
         self.dtype
     }
 
-    pub(super) fn slot(&self) -> &Arc<Slot> {
+    pub(super) fn slot(&self) -> &Arc<WeightSlot> {
         &self.slot
     }
 

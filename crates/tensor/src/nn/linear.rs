@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::contents::MatrixSize;
 use super::layer_weights::{LayerWeights, MakeWeight};
 use super::side::{self, Side};
-use super::slot::{Group, Slot};
+use super::slot::{SlotGroup, WeightSlot};
 use super::{Act, misc};
 use crate::cpu::finish::Finish;
 use crate::cpu::product;
@@ -45,7 +45,7 @@ impl Linear {
     }
 
     /// The same in main memory, used together with other layers.
-    pub fn in_group(weight: &Stored, bias: Option<&Stored>, group: &Group) -> Result<Self> {
+    pub fn in_group(weight: &Stored, bias: Option<&Stored>, group: &SlotGroup) -> Result<Self> {
         let size = matrix(weight.shape())?;
         let weights = LayerWeights::in_group(OP, (weight, bias), size, group)?;
         Ok(Self::of(weights))
@@ -66,7 +66,7 @@ impl Linear {
     pub fn made_in_slot(
         (shape, dtype, make): (&[usize], Dtype, MakeWeight),
         bias: Option<&Stored>,
-        slot: Arc<Slot>,
+        slot: Arc<WeightSlot>,
     ) -> Result<Self> {
         let size = matrix(shape)?;
         let weights = LayerWeights::made_from(OP, (dtype, make), bias, size, slot)?;
@@ -106,7 +106,7 @@ impl Linear {
     }
 
     /// Where the weights are.
-    pub fn slot(&self) -> &Arc<Slot> {
+    pub fn slot(&self) -> &Arc<WeightSlot> {
         self.weights.slot()
     }
 

@@ -23,5 +23,5 @@ pub use misc::{
 };
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use side::{LowRank, Side};
-pub use slot::{Group, Slot, Streamed};
+pub use slot::{SlotGroup, Streamed, WeightSlot};
 pub use table::{Embedding, Value};

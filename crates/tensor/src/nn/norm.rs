@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::contents::Content;
 use super::misc::{Act, last};
-use super::slot::{Group, Slot};
+use super::slot::{SlotGroup, WeightSlot};
 use crate::buffer::Buffer;
 use crate::cpu::isa::isa;
 use crate::cpu::math;
@@ -37,13 +37,13 @@ pub struct GroupNorm {
     channels: usize,
     groups: usize,
     eps: f32,
-    slot: Arc<Slot>,
+    slot: Arc<WeightSlot>,
 }
 
 impl GroupNorm {
     /// In main memory.
     pub fn new(weight: &Stored, bias: &Stored, groups: usize, eps: f32) -> Result<Self> {
-        Self::in_group(weight, bias, groups, eps, &Group::new())
+        Self::in_group(weight, bias, groups, eps, &SlotGroup::new())
     }
 
     /// The same, used together with other layers.
@@ -52,7 +52,7 @@ impl GroupNorm {
         bias: &Stored,
         groups: usize,
         eps: f32,
-        group: &Group,
+        group: &SlotGroup,
     ) -> Result<Self> {
         let (&[channels], &[also]) = (weight.shape(), bias.shape()) else {
             return Err(TensorError::mismatch(
@@ -75,12 +75,12 @@ impl GroupNorm {
             channels,
             groups,
             eps,
-            slot: Slot::new(values, group)?,
+            slot: WeightSlot::new(values, group)?,
         })
     }
 
     /// Where the weights are.
-    pub fn slot(&self) -> &Arc<Slot> {
+    pub fn slot(&self) -> &Arc<WeightSlot> {
         &self.slot
     }
 
@@ -155,13 +155,13 @@ pub struct LayerNorm {
     weight: Option<usize>,
     bias: Option<usize>,
     eps: f32,
-    slot: Arc<Slot>,
+    slot: Arc<WeightSlot>,
 }
 
 impl LayerNorm {
     /// In main memory.
     pub fn new(weight: Option<&Stored>, bias: Option<&Stored>, eps: f32) -> Result<Self> {
-        Self::in_group(weight, bias, eps, &Group::new())
+        Self::in_group(weight, bias, eps, &SlotGroup::new())
     }
 
     /// The same, used together with other layers.
@@ -169,7 +169,7 @@ impl LayerNorm {
         weight: Option<&Stored>,
         bias: Option<&Stored>,
         eps: f32,
-        group: &Group,
+        group: &SlotGroup,
     ) -> Result<Self> {
         let given = weight.into_iter().chain(bias);
         given.clone().try_for_each(check_values)?;
@@ -178,7 +178,7 @@ impl LayerNorm {
             weight: weight.map(Stored::len),
             bias: bias.map(Stored::len),
             eps,
-            slot: Slot::new(values, group)?,
+            slot: WeightSlot::new(values, group)?,
         })
     }
 
@@ -188,7 +188,7 @@ impl LayerNorm {
     }
 
     /// Where the weights are.
-    pub fn slot(&self) -> &Arc<Slot> {
+    pub fn slot(&self) -> &Arc<WeightSlot> {
         &self.slot
     }
 
@@ -281,28 +281,28 @@ fn layer_norm(
 pub struct RmsNorm {
     weight: Option<usize>,
     eps: f32,
-    slot: Arc<Slot>,
+    slot: Arc<WeightSlot>,
 }
 
 impl RmsNorm {
     /// In main memory.
     pub fn new(weight: Option<&Stored>, eps: f32) -> Result<Self> {
-        Self::in_group(weight, eps, &Group::new())
+        Self::in_group(weight, eps, &SlotGroup::new())
     }
 
     /// The same, used together with other layers.
-    pub fn in_group(weight: Option<&Stored>, eps: f32, group: &Group) -> Result<Self> {
+    pub fn in_group(weight: Option<&Stored>, eps: f32, group: &SlotGroup) -> Result<Self> {
         weight.into_iter().try_for_each(check_values)?;
         let values = weight.into_iter().map(Content::channels).collect();
         Ok(Self {
             weight: weight.map(Stored::len),
             eps,
-            slot: Slot::new(values, group)?,
+            slot: WeightSlot::new(values, group)?,
         })
     }
 
     /// Where the weight is.
-    pub fn slot(&self) -> &Arc<Slot> {
+    pub fn slot(&self) -> &Arc<WeightSlot> {
         &self.slot
     }
 

@@ -2,7 +2,7 @@
 
 use super::conv::{Conv2d, Padding};
 use super::linear::{After, Linear};
-use super::slot::Group;
+use super::slot::SlotGroup;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
@@ -38,19 +38,19 @@ fn flat(weight: &Stored) -> Result<Stored> {
     weight.reshape([rows, weight.len() / rows])
 }
 
-fn linear(weight: &Stored, group: &Group) -> Result<Linear> {
+fn linear(weight: &Stored, group: &SlotGroup) -> Result<Linear> {
     Ok(Linear::in_group(&flat(weight)?, None, group)?.keeping_copies())
 }
 
 /// The last matrix with the scale in it.
-fn scaled(up: &Stored, scale: f64, group: &Group) -> Result<Linear> {
+fn scaled(up: &Stored, scale: f64, group: &SlotGroup) -> Result<Linear> {
     let plain = up.to_f32()?.mul_scalar(scale as f32);
     linear(&Stored::from_f32(&plain, Dtype::F32)?, group)
 }
 
 impl Side {
     /// Beside a linear layer. The matrices are in main memory and in the group of the layer.
-    pub fn linear(parts: LowRank<'_>, group: &Group) -> Result<Self> {
+    pub fn linear(parts: LowRank<'_>, group: &SlotGroup) -> Result<Self> {
         let inner = [Some(parts.down), parts.mid].into_iter().flatten();
         let steps = inner.map(|weight| linear(weight, group).map(Step::Linear));
         Ok(Self {
@@ -64,7 +64,7 @@ impl Side {
         parts: LowRank<'_>,
         stride: usize,
         padding: Padding,
-        group: &Group,
+        group: &SlotGroup,
     ) -> Result<Self> {
         let kernels = |weight: &Stored| -> Result<Step> {
             let conv = Conv2d::in_group(weight, None, stride, padding, group)?;

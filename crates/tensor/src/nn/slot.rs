@@ -2,7 +2,7 @@
 //!
 //! A slot owns the weights of one layer. A layer computes where its input is. If its weights are kept there, a use holds on
 //! to them; if not, they are copied for the time of the use. Networks use their layers in the same order in every pass, so
-//! the copies of the next ones can be made ahead: a [`Group`] learns that order.
+//! the copies of the next ones can be made ahead: a [`SlotGroup`] learns that order.
 //!
 //! Sizes are those of the weights in their file, whatever they take in the order in which kernels read them.
 
@@ -42,7 +42,7 @@ pub struct Streamed {
 
 /// The slots of one network. Clones are the same group.
 #[derive(Clone)]
-pub struct Group(Arc<Learned>);
+pub struct SlotGroup(Arc<Learned>);
 
 struct Learned {
     number: u64,
@@ -51,16 +51,16 @@ struct Learned {
     hits: AtomicU64,
     bytes: AtomicU64,
     /// The slot that was copied from last.
-    last: Mutex<Weak<Slot>>,
+    last: Mutex<Weak<WeightSlot>>,
 }
 
-impl Default for Group {
+impl Default for SlotGroup {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Group {
+impl SlotGroup {
     pub fn new() -> Self {
         Self(Arc::new(Learned {
             number: number(),
@@ -116,9 +116,9 @@ impl Group {
     }
 }
 
-impl fmt::Debug for Group {
+impl fmt::Debug for SlotGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group")
+        f.debug_struct("SlotGroup")
             .field("number", &self.0.number)
             .field("ahead", &self.ahead())
             .field("stats", &self.stats())
@@ -127,15 +127,15 @@ impl fmt::Debug for Group {
 }
 
 /// The weights of one layer, and where they are kept.
-pub struct Slot {
+pub struct WeightSlot {
     number: u64,
     bytes: u64,
-    group: Group,
+    group: SlotGroup,
     home: Mutex<Home>,
     /// Held while the weights move, so that one move ends before the next begins.
     moving: Mutex<()>,
     /// The slot that was copied from after this one the last time.
-    next: Mutex<Weak<Slot>>,
+    next: Mutex<Weak<WeightSlot>>,
     /// Whether a copy was ever made ahead.
     ahead: AtomicBool,
     /// Whether copies stay for the next use.
@@ -146,7 +146,7 @@ pub struct Slot {
 struct Home {
     contents: Arc<Contents>,
     /// Memory of the device they are on their way to, which is their home already: whoever needs them first, or
-    /// [`Slot::finish_move`], makes the copy.
+    /// [`WeightSlot::finish_move`], makes the copy.
     target: Option<Allocation>,
 }
 
@@ -161,7 +161,7 @@ impl Home {
 
 /// A copy that is to be made before it is needed. The memory for it is taken already.
 struct CopyRequest {
-    slot: Arc<Slot>,
+    slot: Arc<WeightSlot>,
     memory: Allocation,
 }
 
@@ -187,9 +187,9 @@ impl CopyQueue {
     }
 }
 
-impl Slot {
+impl WeightSlot {
     /// Keeps the values of a layer, which are in main memory.
-    pub(super) fn new(values: Vec<Content>, group: &Group) -> Result<Arc<Self>> {
+    pub(super) fn new(values: Vec<Content>, group: &SlotGroup) -> Result<Arc<Self>> {
         let contents = Contents::in_main_memory(values)?;
         Ok(Self::with(contents, group))
     }
@@ -203,7 +203,11 @@ impl Slot {
     }
 
     /// The same on a device: a counted copy from the main memory.
-    pub(super) fn on(values: Vec<Content>, group: &Group, device: &Device) -> Result<Arc<Self>> {
+    pub(super) fn on(
+        values: Vec<Content>,
+        group: &SlotGroup,
+        device: &Device,
+    ) -> Result<Arc<Self>> {
         let bytes = bytes_of(&values);
         let contents = Contents::in_main_memory(values)?;
         if device.is_cpu() {
@@ -214,7 +218,7 @@ impl Slot {
         Ok(Self::with(there, group))
     }
 
-    fn with(contents: Contents, group: &Group) -> Arc<Self> {
+    fn with(contents: Contents, group: &SlotGroup) -> Arc<Self> {
         Arc::new(Self {
             number: number(),
             bytes: contents.bytes(),
@@ -234,7 +238,7 @@ impl Slot {
         self.bytes
     }
 
-    pub fn group(&self) -> &Group {
+    pub fn group(&self) -> &SlotGroup {
         &self.group
     }
 
@@ -479,15 +483,15 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for WeightSlot {
     fn drop(&mut self) {
         note_dropped(self.bytes);
         self.discard();
     }
 }
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for WeightSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slot({} bytes on {})", self.bytes, self.home())
+        write!(f, "WeightSlot({} bytes on {})", self.bytes, self.home())
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::contents::Content;
-use super::slot::{Group, Slot};
+use super::slot::{SlotGroup, WeightSlot};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::elements::{allocate, copy_values};
@@ -18,17 +18,17 @@ pub struct Embedding {
     entries: usize,
     width: usize,
     dtype: Dtype,
-    slot: Arc<Slot>,
+    slot: Arc<WeightSlot>,
 }
 
 impl Embedding {
     /// `table` is (entries, c). In main memory.
     pub fn new(table: &Stored) -> Result<Self> {
-        Self::in_group(table, &Group::new())
+        Self::in_group(table, &SlotGroup::new())
     }
 
     /// The same, used together with other layers.
-    pub fn in_group(table: &Stored, group: &Group) -> Result<Self> {
+    pub fn in_group(table: &Stored, group: &SlotGroup) -> Result<Self> {
         let &[entries, width] = table.shape() else {
             return Err(TensorError::rank("embedding", "2", table.shape()));
         };
@@ -36,7 +36,7 @@ impl Embedding {
             entries,
             width,
             dtype: table.dtype(),
-            slot: Slot::new(vec![Content::plain(table)], group)?,
+            slot: WeightSlot::new(vec![Content::plain(table)], group)?,
         })
     }
 
@@ -56,7 +56,7 @@ impl Embedding {
     }
 
     /// Where the table is.
-    pub fn slot(&self) -> &Arc<Slot> {
+    pub fn slot(&self) -> &Arc<WeightSlot> {
         &self.slot
     }
 
@@ -100,20 +100,20 @@ impl Embedding {
 #[derive(Debug, Clone)]
 pub struct Value {
     shape: Vec<usize>,
-    slot: Arc<Slot>,
+    slot: Arc<WeightSlot>,
 }
 
 impl Value {
     /// In main memory.
     pub fn new(stored: &Stored) -> Result<Self> {
-        Self::in_group(stored, &Group::new())
+        Self::in_group(stored, &SlotGroup::new())
     }
 
     /// The same, used together with other layers.
-    pub fn in_group(stored: &Stored, group: &Group) -> Result<Self> {
+    pub fn in_group(stored: &Stored, group: &SlotGroup) -> Result<Self> {
         Ok(Self {
             shape: stored.shape().to_vec(),
-            slot: Slot::new(vec![Content::channels(stored)], group)?,
+            slot: WeightSlot::new(vec![Content::channels(stored)], group)?,
         })
     }
 
@@ -123,7 +123,7 @@ impl Value {
     }
 
     /// Where the values are.
-    pub fn slot(&self) -> &Arc<Slot> {
+    pub fn slot(&self) -> &Arc<WeightSlot> {
         &self.slot
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use fresco_tensor::device::{Copies, Device};
 use fresco_tensor::nn::{
-    Act, Conv2d, Embedding, Group, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, RmsNorm,
+    Act, Conv2d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, RmsNorm, SlotGroup,
     Streamed, Value,
 };
 use fresco_tensor::{Dtype, Stored, Tensor, TensorError};
@@ -17,7 +17,7 @@ fn half(shape: &[usize]) -> Stored {
 /// A linear layer from 8 to 8 with a bias: 144 bytes.
 const BYTES: u64 = 2 * (64 + 8);
 
-fn linear(group: &Group) -> Linear {
+fn linear(group: &SlotGroup) -> Linear {
     Linear::in_group(&half(&[8, 8]), Some(&half(&[8])), group).unwrap()
 }
 
@@ -35,7 +35,7 @@ fn copies(count: u64, bytes: u64) -> Copies {
 fn every_home_and_every_place_of_use() {
     let [a, b] = [120, 121].map(|n| Device::register_sim(n, 4096).unwrap());
     let cpu = Device::cpu();
-    let group = Group::new();
+    let group = SlotGroup::new();
     let layer = linear(&group);
     assert_eq!((layer.slot().home(), layer.bytes()), (cpu.clone(), BYTES));
     let expected = layer.forward(&input(&cpu)).unwrap();
@@ -110,7 +110,7 @@ fn every_home_and_every_place_of_use() {
 #[test]
 fn a_refused_move_changes_nothing() {
     let [a, b] = [122, 123].map(|n| Device::register_sim(n, 200).unwrap());
-    let group = Group::new();
+    let group = SlotGroup::new();
     let layer = linear(&group);
     layer.slot().move_to(&a).unwrap();
     let taken = b.allocate(100).unwrap();
@@ -132,7 +132,7 @@ fn a_refused_move_changes_nothing() {
 #[test]
 fn what_comes_next_is_copied_ahead() {
     let device = Device::register_sim(124, 4096).unwrap();
-    let group = Group::new();
+    let group = SlotGroup::new();
     group.set_ahead(2);
     let layers: Vec<Linear> = (0..4).map(|_| linear(&group)).collect();
     let x = input(&device);
@@ -190,7 +190,7 @@ fn what_comes_next_is_copied_ahead() {
 fn copies_ahead_give_way() {
     // Room for the input, one layer and its result, and a bit.
     let tight = Device::register_sim(125, 32 + BYTES + 32 + 10).unwrap();
-    let group = Group::new();
+    let group = SlotGroup::new();
     group.set_ahead(2);
     let layers: Vec<Linear> = (0..3).map(|_| linear(&group)).collect();
     let expected: Vec<Tensor> = layers
@@ -218,7 +218,7 @@ fn copies_ahead_give_way() {
         }
     }
     // A copy of another network gives way, too.
-    let other = Group::new();
+    let other = SlotGroup::new();
     other.set_ahead(1);
     let pair = [linear(&other), linear(&other)];
     group.drop_ahead();
@@ -238,7 +238,7 @@ fn copies_ahead_give_way() {
 #[test]
 fn a_use_keeps_its_memory_while_the_home_moves() {
     let device = Device::register_sim(127, 4096).unwrap();
-    let group = Group::new();
+    let group = SlotGroup::new();
     let below = linear(&group);
     let slot = Arc::clone(below.slot());
     slot.move_to(&device).unwrap();
@@ -271,7 +271,7 @@ fn a_use_keeps_its_memory_while_the_home_moves() {
 #[test]
 fn tables_copy_the_rows_they_look_up() {
     let device = Device::register_sim(128, 4096).unwrap();
-    let group = Group::new();
+    let group = SlotGroup::new();
     let table = half(&[10, 4]);
     let embedding = Embedding::in_group(&table, &group).unwrap();
     let here = embedding.lookup(&[3, 0, 3]).unwrap();
@@ -294,7 +294,7 @@ fn tables_copy_the_rows_they_look_up() {
 #[test]
 fn all_kinds_of_layers_count_what_is_in_the_file() {
     let device = Device::register_sim(129, 1 << 16).unwrap();
-    let group = Group::new();
+    let group = SlotGroup::new();
     let (four, kernel) = (half(&[4]), half(&[6, 4, 3, 3]));
     let x = Tensor::from_fn([1, 3, 3, 4], |i| i as f32).unwrap();
     let conv = Conv2d::in_group(&kernel, Some(&half(&[6])), 1, Padding::Same(1), &group);
@@ -364,7 +364,7 @@ fn all_kinds_of_layers_count_what_is_in_the_file() {
 #[test]
 fn many_threads_use_and_move_the_same_layers() {
     let [a, b] = [130, 131].map(|n| Device::register_sim(n, 6 * BYTES).unwrap());
-    let group = Group::new();
+    let group = SlotGroup::new();
     group.set_ahead(1);
     let layers: Vec<Linear> = (0..3).map(|_| linear(&group)).collect();
     let expected = layers[0].forward(&input(&Device::cpu())).unwrap();
@@ -407,7 +407,7 @@ fn many_threads_use_and_move_the_same_layers() {
 #[test]
 fn a_move_takes_the_room_first_and_copies_later() {
     let device = Device::register_sim(132, 4096).unwrap();
-    let (cpu, group) = (Device::cpu(), Group::new());
+    let (cpu, group) = (Device::cpu(), SlotGroup::new());
     let layer = linear(&group);
     let expected = layer.forward(&input(&cpu)).unwrap();
     let x = input(&device);
@@ -443,7 +443,7 @@ fn a_move_takes_the_room_first_and_copies_later() {
 #[test]
 fn weights_on_a_device_are_bytes_of_their_own() {
     let device = Device::register_sim(133, 4096).unwrap();
-    let layer = Embedding::in_group(&half(&[10, 4]), &Group::new()).unwrap();
+    let layer = Embedding::in_group(&half(&[10, 4]), &SlotGroup::new()).unwrap();
     let here = layer.table().unwrap();
     layer.slot().move_to(&device).unwrap();
     layer.slot().finish_move().unwrap();
