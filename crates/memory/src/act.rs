@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use fresco_tensor::TensorError;
 
-use crate::entry::{Devices, FailedRelease, Owner, Part, Spot};
+use crate::entry::{DeviceIndex, Devices, FailedRelease, Owner, WeightPart};
 use crate::events::event;
 use crate::registry::State;
 use crate::{Action, Origin, Plan, PlanStep, Policy, Trigger, WeightsId, Who, shrink};
@@ -45,7 +45,7 @@ impl Cause<'_> {
 pub(crate) struct Done {
     /// Bytes that left accelerators, and which.
     pub(crate) from_devices: u64,
-    pub(crate) devices: BTreeSet<Spot>,
+    pub(crate) devices: BTreeSet<DeviceIndex>,
     pub(crate) from_host: u64,
     pub(crate) released: u64,
     pub(crate) evicted: u64,
@@ -78,7 +78,12 @@ impl Done {
 }
 
 /// Units leave a device; where the offload device is full they go to main memory.
-fn leave(part: &mut Part, units: &[usize], to: Spot, devices: &Devices) -> Result<(), TensorError> {
+fn move_units(
+    part: &mut WeightPart,
+    units: &[usize],
+    to: DeviceIndex,
+    devices: &Devices,
+) -> Result<(), TensorError> {
     for &unit in units {
         match part.move_to(unit, to, devices) {
             Err(TensorError::DeviceFull { .. }) if to != 0 => part.move_to(unit, 0, devices)?,
@@ -92,7 +97,7 @@ impl State {
     pub(crate) fn execute(&mut self, plan: &Plan, cause: &Cause<'_>) -> Done {
         let mut done = Done::default();
         for step in &plan.steps {
-            self.say(step, cause);
+            self.report_step(step, cause);
             match step.action {
                 Action::Keep | Action::Load { .. } => {
                     // What no prompt has used yet is only a name.
@@ -108,7 +113,7 @@ impl State {
         done
     }
 
-    fn say(&mut self, step: &PlanStep, cause: &Cause<'_>) {
+    fn report_step(&mut self, step: &PlanStep, cause: &Cause<'_>) {
         let Some(entry) = self.entries.get(&step.weights) else {
             return;
         };
@@ -166,7 +171,7 @@ impl State {
                 .map_or(0, |h| h.buffer);
             if let Some(part) = entry.part_mut(owner) {
                 let less = shrink(&part.units, &part.on_spot(spot), bytes, old, cause.streams);
-                error = leave(part, &less.units, to, devices).err();
+                error = move_units(part, &less.units, to, devices).err();
                 buffer = Some(less.buffer);
             }
         } else {
@@ -175,7 +180,7 @@ impl State {
                     cause.merged || owner == step.model.map_or(Owner::Shared, Owner::Model);
                 if chosen {
                     let units = part.on_spot(spot);
-                    error = error.or(leave(part, &units, to, devices).err());
+                    error = error.or(move_units(part, &units, to, devices).err());
                 }
             }
         }
@@ -251,7 +256,7 @@ impl State {
         };
         let before = entry.in_memory();
         let host = entry.on(0);
-        let spots: Vec<Spot> = (1..devices.len())
+        let spots: Vec<DeviceIndex> = (1..devices.len())
             .filter(|spot| entry.on(*spot) > 0)
             .collect();
         let mut error = None;
@@ -343,7 +348,7 @@ impl State {
         if before == 0 {
             return;
         }
-        let spots: Vec<Spot> = (1..devices.len())
+        let spots: Vec<DeviceIndex> = (1..devices.len())
             .filter(|spot| part.on(*spot) > 0)
             .collect();
         let error = part.release(devices).err();

@@ -1,7 +1,7 @@
 //! Whether registry, weights and devices agree. Tests ask after everything they do.
 
 use crate::Policy;
-use crate::entry::Entry;
+use crate::entry::ModelEntry;
 use crate::registry::{Registry, State};
 
 impl Registry {
@@ -33,7 +33,7 @@ impl Registry {
     }
 }
 
-impl Entry {
+impl ModelEntry {
     fn check(&self, state: &State, problems: &mut Vec<String>) {
         let id = &self.id;
         // Whoever reads its files now changes what is where.

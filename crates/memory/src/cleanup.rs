@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::act::{Cause, Done, PRESSURE};
 use crate::claims::Effective;
-use crate::entry::Entry;
+use crate::entry::ModelEntry;
 use crate::events::event;
 use crate::plan;
 use crate::registry::{Registry, State};
@@ -310,7 +310,7 @@ impl State {
     fn untouched(&self, plan: &Plan) -> (u64, u64) {
         let told = |id: &WeightsId| plan.steps.iter().any(|step| step.weights == *id);
         let others = self.entries.values().filter(|entry| !told(&entry.id));
-        let bytes = others.map(Entry::in_memory).filter(|bytes| *bytes > 0);
+        let bytes = others.map(ModelEntry::in_memory).filter(|bytes| *bytes > 0);
         bytes.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
     }
 
@@ -377,7 +377,11 @@ impl State {
         self.emit(draft);
     }
 
-    pub(crate) fn releases(&self, which: impl Fn(&Entry) -> bool, reason: &str) -> Vec<PlanStep> {
+    pub(crate) fn releases(
+        &self,
+        which: impl Fn(&ModelEntry) -> bool,
+        reason: &str,
+    ) -> Vec<PlanStep> {
         let chosen = self.entries.values().filter(|entry| which(entry));
         chosen
             .map(|entry| {
@@ -399,7 +403,7 @@ impl State {
 
     /// Releases that failed are tried again.
     fn retry(&mut self, cause: &Cause<'_>) -> Done {
-        let again = |entry: &Entry| {
+        let again = |entry: &ModelEntry| {
             let failed = entry.failed.as_ref();
             failed.is_some_and(|failed| failed.tried < cause.now) && !entry.is_held()
         };
@@ -421,7 +425,7 @@ impl State {
 
     /// Times to live that are over.
     fn expire(&mut self, cause: &Cause<'_>, now: Instant) -> Done {
-        let over = |entry: &Entry| {
+        let over = |entry: &ModelEntry| {
             entry.deadline.is_some_and(|deadline| deadline <= now) && !entry.is_held()
         };
         let lapsed: Vec<WeightsId> = self

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A device by its place in the registry's list; the main memory is 0.
-pub(crate) type Spot = usize;
+pub(crate) type DeviceIndex = usize;
 
 /// The devices of the registry, the main memory first. Grows when something names another one.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ impl Devices {
         devices
     }
 
-    pub(crate) fn spot(&mut self, device: &Device) -> Spot {
+    pub(crate) fn spot(&mut self, device: &Device) -> DeviceIndex {
         if let Some(spot) = self.0.iter().position(|d| d == device) {
             return spot;
         }
@@ -39,11 +39,11 @@ impl Devices {
         self.0.len() - 1
     }
 
-    pub(crate) fn find(&self, name: &str) -> Option<Spot> {
+    pub(crate) fn find(&self, name: &str) -> Option<DeviceIndex> {
         self.0.iter().position(|device| device.name() == name)
     }
 
-    pub(crate) fn get(&self, spot: Spot) -> &Device {
+    pub(crate) fn get(&self, spot: DeviceIndex) -> &Device {
         &self.0[spot]
     }
 
@@ -57,18 +57,18 @@ impl Devices {
 }
 
 /// Units that are moved and dropped together: those handles share, or those one handle has of its own.
-pub(crate) struct Part {
+pub(crate) struct WeightPart {
     pub(crate) weights: Arc<dyn Weights>,
     pub(crate) units: Arc<[Unit]>,
     /// Which of the units are counted here.
     pub(crate) mine: Vec<usize>,
-    homes: Vec<Option<Spot>>,
+    homes: Vec<Option<DeviceIndex>>,
     /// By device.
     sums: Vec<u64>,
     pub(crate) total: u64,
 }
 
-impl Part {
+impl WeightPart {
     pub(crate) fn new(weights: Arc<dyn Weights>, own_only: bool, devices: &mut Devices) -> Self {
         let units = weights.units();
         let mine: Vec<usize> = (0..units.len())
@@ -98,11 +98,11 @@ impl Part {
         }
     }
 
-    pub(crate) fn home(&self, unit: usize) -> Option<Spot> {
+    pub(crate) fn home(&self, unit: usize) -> Option<DeviceIndex> {
         self.homes[unit]
     }
 
-    pub(crate) fn on(&self, spot: Spot) -> u64 {
+    pub(crate) fn on(&self, spot: DeviceIndex) -> u64 {
         self.sums.get(spot).copied().unwrap_or(0)
     }
 
@@ -116,7 +116,7 @@ impl Part {
         self.total - self.in_memory()
     }
 
-    pub(crate) fn on_spot(&self, spot: Spot) -> Vec<usize> {
+    pub(crate) fn on_spot(&self, spot: DeviceIndex) -> Vec<usize> {
         let there = |unit: &usize| self.homes[*unit] == Some(spot);
         self.mine.iter().copied().filter(there).collect()
     }
@@ -124,7 +124,7 @@ impl Part {
     pub(crate) fn move_to(
         &mut self,
         unit: usize,
-        spot: Spot,
+        spot: DeviceIndex,
         devices: &Devices,
     ) -> Result<(), TensorError> {
         let Some(from) = self.homes[unit] else {
@@ -154,7 +154,7 @@ impl Part {
     }
 }
 
-fn add(sums: &mut Vec<u64>, spot: Spot, bytes: u64) {
+fn add(sums: &mut Vec<u64>, spot: DeviceIndex, bytes: u64) {
     if sums.len() <= spot {
         sums.resize(spot + 1, 0);
     }
@@ -182,8 +182,8 @@ pub(crate) enum Owner {
 /// Of a handle, what the registry knows.
 pub(crate) struct HandleState {
     pub(crate) parent: Option<ModelId>,
-    pub(crate) compute: Spot,
-    pub(crate) offload: Spot,
+    pub(crate) compute: DeviceIndex,
+    pub(crate) offload: DeviceIndex,
     pub(crate) placement: Option<Placement>,
     /// The node that made it, or made what it was derived from.
     pub(crate) loader: Who,
@@ -192,7 +192,7 @@ pub(crate) struct HandleState {
     pub(crate) text_encoder: bool,
     pub(crate) full: bool,
     /// What patches made.
-    pub(crate) own: Option<Part>,
+    pub(crate) own: Option<WeightPart>,
     /// By unit of the handle: whose it is and which of theirs. None: all shared, in the same order.
     pub(crate) refs: Option<Arc<[(Owner, usize)]>>,
     /// Shared units that own ones stand in for: backups while this handle computes.
@@ -202,7 +202,7 @@ pub(crate) struct HandleState {
     /// Kept free for streaming, by its last load.
     pub(crate) buffer: u64,
     /// Where its last load wanted the units; and whether no quota had room for one.
-    pub(crate) planned: Vec<(Spot, bool)>,
+    pub(crate) planned: Vec<(DeviceIndex, bool)>,
 }
 
 /// A prompt that uses weights.
@@ -236,13 +236,13 @@ impl Later {
     }
 }
 
-pub(crate) struct Entry {
+pub(crate) struct ModelEntry {
     pub(crate) id: WeightsId,
     pub(crate) key: ContentKey,
     pub(crate) location: Location,
     pub(crate) class: Arc<str>,
     pub(crate) shared: Arc<dyn Any + Send + Sync>,
-    pub(crate) base: Part,
+    pub(crate) base: WeightPart,
     pub(crate) handles: BTreeMap<ModelId, HandleState>,
     pub(crate) claims: Claims,
     pub(crate) holds: Vec<Hold>,
@@ -275,13 +275,13 @@ pub(crate) struct Entry {
     pub(crate) last_model: Option<ModelId>,
 }
 
-impl Entry {
+impl ModelEntry {
     pub(crate) fn new(
         key: &ContentKey,
         id: WeightsId,
         class: &str,
         shared: Arc<dyn Any + Send + Sync>,
-        base: Part,
+        base: WeightPart,
     ) -> Self {
         Self {
             id,
@@ -311,23 +311,23 @@ impl Entry {
         }
     }
 
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &Part> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &WeightPart> {
         std::iter::once(&self.base).chain(self.handles.values().filter_map(|h| h.own.as_ref()))
     }
 
-    pub(crate) fn parts_by_owner(&mut self) -> impl Iterator<Item = (Owner, &mut Part)> {
+    pub(crate) fn parts_by_owner(&mut self) -> impl Iterator<Item = (Owner, &mut WeightPart)> {
         let own = self.handles.iter_mut();
         let own =
             own.filter_map(|(model, handle)| Some((Owner::Model(*model), handle.own.as_mut()?)));
         std::iter::once((Owner::Shared, &mut self.base)).chain(own)
     }
 
-    pub(crate) fn on(&self, spot: Spot) -> u64 {
+    pub(crate) fn on(&self, spot: DeviceIndex) -> u64 {
         self.parts().map(|part| part.on(spot)).sum()
     }
 
     pub(crate) fn in_memory(&self) -> u64 {
-        self.parts().map(Part::in_memory).sum()
+        self.parts().map(WeightPart::in_memory).sum()
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -382,14 +382,14 @@ impl Entry {
         }
     }
 
-    pub(crate) fn part(&self, owner: Owner) -> Option<&Part> {
+    pub(crate) fn part(&self, owner: Owner) -> Option<&WeightPart> {
         match owner {
             Owner::Shared => Some(&self.base),
             Owner::Model(model) => self.handles.get(&model)?.own.as_ref(),
         }
     }
 
-    pub(crate) fn part_mut(&mut self, owner: Owner) -> Option<&mut Part> {
+    pub(crate) fn part_mut(&mut self, owner: Owner) -> Option<&mut WeightPart> {
         match owner {
             Owner::Shared => Some(&mut self.base),
             Owner::Model(model) => self.handles.get_mut(&model)?.own.as_mut(),
@@ -397,7 +397,7 @@ impl Entry {
     }
 
     /// Where a unit of a handle is.
-    pub(crate) fn home(&self, model: ModelId, unit: usize) -> Option<Spot> {
+    pub(crate) fn home(&self, model: ModelId, unit: usize) -> Option<DeviceIndex> {
         let (owner, index) = self.owner(model, unit);
         self.part(owner)?.home(index)
     }
@@ -409,7 +409,7 @@ impl Entry {
     }
 
     /// Where its units go when they leave `from`.
-    pub(crate) fn offload(&self, from: Spot) -> Spot {
+    pub(crate) fn offload(&self, from: DeviceIndex) -> DeviceIndex {
         let last = self.last_model.and_then(|model| self.handles.get(&model));
         let handle = last.or_else(|| self.handles.values().next());
         handle

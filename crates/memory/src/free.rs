@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::act::Done;
 use crate::claims::Claim;
-use crate::entry::{Entry, Later};
+use crate::entry::{Later, ModelEntry};
 use crate::error::ApiError;
 use crate::events::event;
 use crate::plan;
@@ -104,7 +104,7 @@ impl Registry {
             })
             .collect();
         if prompt.is_none() || done.changed() {
-            state.say_freed(request, trigger, &who, &done);
+            state.report_freed(request, trigger, &who, &done);
         }
         drop(guard);
         if done.changed() {
@@ -287,7 +287,7 @@ impl State {
         scene.items.retain(|item| {
             self.entries
                 .get(&item.weights)
-                .is_some_and(Entry::is_visible)
+                .is_some_and(ModelEntry::is_visible)
         });
         let chosen: Option<BTreeSet<WeightsId>> = request
             .models
@@ -353,7 +353,7 @@ impl State {
         }
     }
 
-    fn say_freed(&mut self, request: &FreeRequest, trigger: Trigger, who: &Who, done: &Done) {
+    fn report_freed(&mut self, request: &FreeRequest, trigger: Trigger, who: &Who, done: &Done) {
         let draft = event("free.applied")
             .trigger(trigger)
             .who(who)

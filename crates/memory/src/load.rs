@@ -7,15 +7,13 @@ use crate::entry::{FailedRelease, Hold, Owner};
 use crate::error::Gone;
 use crate::events::event;
 use crate::lease::{Handle, Lease};
-use crate::place::Load;
+use crate::place::{Load, Models};
 use crate::plan;
 use crate::registry::{Active, Registry, State};
 use crate::{
     Action, HostMemory, MemoryError, ModelId, Need, Origin, Policy, Trigger, Weights, WeightsId,
     Who,
 };
-
-pub(crate) type Models = Vec<(WeightsId, ModelId)>;
 
 impl Registry {
     /// Brings models to where they compute, in this order, and keeps them there while the lease lasts.

@@ -2,7 +2,7 @@
 //! end.
 
 use crate::act::{Cause, OUT_OF_MEMORY};
-use crate::entry::Spot;
+use crate::entry::DeviceIndex;
 use crate::events::event;
 use crate::lease::Lease;
 use crate::plan::{self, PINNED, Room};
@@ -28,7 +28,7 @@ impl State {
         &mut self,
         registry: &Registry,
         step: u8,
-        spot: Spot,
+        spot: DeviceIndex,
         wanted: u64,
         needed: &[(WeightsId, ModelId)],
         cause: &Cause<'_>,
@@ -66,11 +66,19 @@ impl State {
             self.execute(&plan, cause);
         }
         let after = self.free(spot);
-        self.say_step(step, spot, wanted, before, after, cause.who);
+        self.report_oom_step(step, spot, wanted, before, after, cause.who);
         after.saturating_sub(before)
     }
 
-    fn say_step(&mut self, step: u8, spot: Spot, wanted: u64, before: u64, after: u64, who: &Who) {
+    fn report_oom_step(
+        &mut self,
+        step: u8,
+        spot: DeviceIndex,
+        wanted: u64,
+        before: u64,
+        after: u64,
+        who: &Who,
+    ) {
         let draft = event("oom.step")
             .trigger(Trigger::OutOfMemory)
             .who(who)
@@ -85,7 +93,7 @@ impl State {
     }
 
     /// Gives back what is only held to be faster. Models stay where they are.
-    pub(crate) fn soft_empty_on(&mut self, spot: Spot, trigger: Trigger) {
+    pub(crate) fn soft_empty_on(&mut self, spot: DeviceIndex, trigger: Trigger) {
         let before = self.devices.get(spot).used();
         for entry in self.entries.values().filter(|entry| !entry.busy) {
             for part in entry.parts() {
@@ -101,10 +109,10 @@ impl State {
         self.emit(draft);
     }
 
-    /// Part of what the lease computes with leaves the device and is streamed from now on. Gives the bytes.
+    /// WeightPart of what the lease computes with leaves the device and is streamed from now on. Gives the bytes.
     fn shrink_own(
         &mut self,
-        spot: Spot,
+        spot: DeviceIndex,
         wanted: u64,
         needed: &[(WeightsId, ModelId)],
         who: &Who,
@@ -270,7 +278,7 @@ fn mib(bytes: u64) -> u64 {
 
 impl State {
     /// The node fails: what no other prompt holds leaves the device.
-    fn give_up(&mut self, spot: Spot, wanted: u64, who: &Who, cause: &Cause<'_>) {
+    fn give_up(&mut self, spot: DeviceIndex, wanted: u64, who: &Who, cause: &Cause<'_>) {
         let before = self.free(spot);
         let mut scene = self.scene(&[], true, None);
         let mine = |id: &WeightsId| {
@@ -291,6 +299,6 @@ impl State {
         };
         self.execute(&plan, &cause);
         let after = self.free(spot);
-        self.say_step(6, spot, wanted, before, after, who);
+        self.report_oom_step(6, spot, wanted, before, after, who);
     }
 }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use fresco_tensor::Device;
 
 use crate::claims::{Claim, Effective};
-use crate::entry::{Entry, HandleState, Owner, Part, weights_id};
+use crate::entry::{HandleState, ModelEntry, Owner, WeightPart, weights_id};
 use crate::events::event;
 use crate::lease::Handle;
 use crate::registry::{Registry, State};
@@ -97,9 +97,9 @@ impl Registry {
             state.discard((shared, weights));
             return Ok(opened);
         }
-        let base = Part::new(weights, false, &mut state.devices);
+        let base = WeightPart::new(weights, false, &mut state.devices);
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(&shared) as _;
-        let mut entry = Entry::new(key, id.clone(), class, any, base);
+        let mut entry = ModelEntry::new(key, id.clone(), class, any, base);
         entry.opening.push(Arc::clone(&who.prompt));
         let draft = event("model.registered")
             .who(who)
@@ -174,7 +174,7 @@ impl Registry {
         let state = &mut *guard;
         let model = state.next_model();
         let version = state.next();
-        let own = Part::new(Arc::clone(&weights), true, &mut state.devices);
+        let own = WeightPart::new(Arc::clone(&weights), true, &mut state.devices);
         // Dropped without the lock, if it is the last one.
         state.discard(weights);
         if let Some(entry) = state.entries.get_mut(from.id())
@@ -362,10 +362,10 @@ impl State {
 
 /// For every unit of a patched handle: whose it is. What neither it nor one it was made from changed is shared.
 fn references(
-    entry: &Entry,
+    entry: &ModelEntry,
     parent: ModelId,
     model: ModelId,
-    own: &Part,
+    own: &WeightPart,
 ) -> (Arc<[(Owner, usize)]>, Vec<usize>) {
     let mut places: BTreeMap<&str, (Owner, usize)> = BTreeMap::new();
     for (index, unit) in entry.base.units.iter().enumerate() {
@@ -407,7 +407,7 @@ struct Conflict {
 }
 
 /// What a claim just made changes: it loses itself, or others lose against it.
-fn conflicts(entry: &Entry, made: &Claim) -> Vec<Conflict> {
+fn conflicts(entry: &ModelEntry, made: &Claim) -> Vec<Conflict> {
     let Some(winner) = entry.claims.winner() else {
         return Vec::new();
     };

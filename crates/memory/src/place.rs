@@ -8,9 +8,8 @@ use fresco_tensor::TensorError;
 use crate::act::{Cause, OUT_OF_MEMORY};
 use crate::amount::readable;
 use crate::claims::claimant;
-use crate::entry::Spot;
+use crate::entry::DeviceIndex;
 use crate::events::event;
-use crate::load::Models;
 use crate::oom::LAST_STEP;
 use crate::plain::megabytes;
 use crate::registry::{Registry, State};
@@ -18,6 +17,9 @@ use crate::{
     Budget, Demand, MemoryError, ModelId, Need, Origin, Placement, Trigger, Unit, VramState,
     WeightsId, Who, budget, distribute, shrink, split,
 };
+
+/// The models of a load, in the order in which they are placed.
+pub(crate) type Models = Vec<(WeightsId, ModelId)>;
 
 /// One load request while it is carried out.
 pub(crate) struct Load<'a> {
@@ -27,7 +29,7 @@ pub(crate) struct Load<'a> {
     pub(crate) models: &'a Models,
     pub(crate) need: Need,
     /// Steps taken because a device was full, by device.
-    steps: BTreeMap<Spot, u8>,
+    steps: BTreeMap<DeviceIndex, u8>,
     /// Bytes in use by device: when it began, and after room was made.
     used_at_start: Vec<u64>,
     used_with_room: Vec<u64>,
@@ -90,7 +92,7 @@ impl State {
         for (id, model) in load.models {
             self.set_backups_aside(load.models, id, *model);
         }
-        let targets: Vec<Option<Vec<(Spot, bool)>>> = load
+        let targets: Vec<Option<Vec<(DeviceIndex, bool)>>> = load
             .models
             .iter()
             .map(|(id, model)| self.targets(load.registry, id, *model))
@@ -114,7 +116,7 @@ impl State {
         registry: &Registry,
         id: &WeightsId,
         model: ModelId,
-    ) -> Option<Vec<(Spot, bool)>> {
+    ) -> Option<Vec<(DeviceIndex, bool)>> {
         let entry = self.entries.get(id)?;
         let handle = entry.handles.get(&model)?;
         let placement = handle.placement.clone()?;
@@ -127,12 +129,12 @@ impl State {
             &registry.totals(),
             handle.text_encoder,
         );
-        let spots: Vec<Spot> = distribution
+        let spots: Vec<DeviceIndex> = distribution
             .devices
             .iter()
             .map(|name| self.spot_named(name))
             .collect();
-        let mut targets: Vec<(Spot, bool)> = distribution
+        let mut targets: Vec<(DeviceIndex, bool)> = distribution
             .of
             .iter()
             .map(|place| (spots[*place], false))
@@ -144,7 +146,7 @@ impl State {
     }
 
     /// A device by name; the main memory for one that is not there (validation refuses such names before).
-    fn spot_named(&mut self, name: &str) -> Spot {
+    fn spot_named(&mut self, name: &str) -> DeviceIndex {
         if let Some(spot) = self.devices.find(name) {
             return spot;
         }
@@ -156,7 +158,7 @@ impl State {
         load: &mut Load<'_>,
         id: &WeightsId,
         model: ModelId,
-        targets: Option<&[(Spot, bool)]>,
+        targets: Option<&[(DeviceIndex, bool)]>,
         demand: &Demand,
     ) -> Result<Placed, MemoryError> {
         let settings = load.registry.settings();
@@ -179,7 +181,7 @@ impl State {
         };
         let before = self.accelerator_bytes(id, model, units.len());
         // What leaves the compute device goes first, then what other devices hold for it.
-        let mut elsewhere: Vec<(usize, Spot)> = Vec::new();
+        let mut elsewhere: Vec<(usize, DeviceIndex)> = Vec::new();
         let mut here: Vec<usize> = Vec::new();
         for unit in 0..units.len() {
             match targets.map_or(compute, |targets| targets[unit].0) {
@@ -279,7 +281,7 @@ impl State {
     fn check_largest(
         &self,
         units: &[Unit],
-        compute: Spot,
+        compute: DeviceIndex,
         demand: &Demand,
     ) -> Result<(), MemoryError> {
         let device = self.devices.get(compute);
@@ -307,7 +309,12 @@ impl State {
         })
     }
 
-    fn accelerator_bytes(&self, id: &WeightsId, model: ModelId, count: usize) -> Vec<Option<Spot>> {
+    fn accelerator_bytes(
+        &self,
+        id: &WeightsId,
+        model: ModelId,
+        count: usize,
+    ) -> Vec<Option<DeviceIndex>> {
         let entry = &self.entries[id];
         (0..count).map(|unit| entry.home(model, unit)).collect()
     }
@@ -318,7 +325,7 @@ impl State {
         model: ModelId,
         among: &[usize],
         units: &[Unit],
-        spot: Spot,
+        spot: DeviceIndex,
     ) -> u64 {
         let entry = &self.entries[id];
         let there = among
@@ -332,7 +339,7 @@ impl State {
         id: &WeightsId,
         model: ModelId,
         unit: usize,
-        to: Spot,
+        to: DeviceIndex,
     ) -> Result<(), TensorError> {
         let Self {
             entries, devices, ..
@@ -351,7 +358,7 @@ impl State {
         id: &WeightsId,
         model: ModelId,
         unit: usize,
-        to: Spot,
+        to: DeviceIndex,
     ) -> Result<(), MemoryError> {
         match self.move_unit(id, model, unit, to) {
             Err(TensorError::DeviceFull { .. }) if to != 0 => {
@@ -368,7 +375,7 @@ impl State {
         id: &WeightsId,
         model: ModelId,
         unit: usize,
-        to: Spot,
+        to: DeviceIndex,
     ) -> Result<Result<(), Full>, MemoryError> {
         loop {
             match self.move_unit(id, model, unit, to) {
@@ -508,7 +515,7 @@ impl State {
     /// Where the bytes that a handle computes with are.
     fn places_of(&self, id: &WeightsId, model: ModelId) -> Vec<(String, u64)> {
         let entry = &self.entries[id];
-        let mut sums: BTreeMap<Spot, u64> = BTreeMap::new();
+        let mut sums: BTreeMap<DeviceIndex, u64> = BTreeMap::new();
         for (index, unit) in entry.units_of(model).iter().enumerate() {
             if let Some(spot) = entry.home(model, index) {
                 *sums.entry(spot).or_default() += unit.bytes;
@@ -578,7 +585,7 @@ struct Bound<'a> {
     units: &'a [Unit],
     /// Those meant for the compute device.
     here: &'a [usize],
-    compute: Spot,
-    offload: Spot,
+    compute: DeviceIndex,
+    offload: DeviceIndex,
     streams: usize,
 }

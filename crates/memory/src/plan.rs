@@ -22,7 +22,7 @@ pub struct Item {
     pub ejected: bool,
     /// By a prompt.
     pub held: bool,
-    /// Part of the load that is being planned: never touched.
+    /// WeightPart of the load that is being planned: never touched.
     pub needed: bool,
     /// The prompt that ends used it or claimed it.
     pub touched: bool,

@@ -15,7 +15,7 @@ use std::time::Instant;
 use fresco_tensor::Device;
 
 use crate::claims::Effective;
-use crate::entry::{Devices, Entry, Spot};
+use crate::entry::{DeviceIndex, Devices, ModelEntry};
 use crate::events::{Draft, Listener, Log, Outbox};
 use crate::plan::{Item, Scene};
 use crate::settings::{HostMemory, Probes, Settings};
@@ -52,7 +52,7 @@ pub(crate) struct Active {
 
 pub(crate) struct State {
     pub(crate) devices: Devices,
-    pub(crate) entries: BTreeMap<WeightsId, Entry>,
+    pub(crate) entries: BTreeMap<WeightsId, ModelEntry>,
     pub(crate) flight: BTreeSet<Arc<str>>,
     pub(crate) active: BTreeMap<u64, Active>,
     pub(crate) log: Log,
@@ -86,12 +86,12 @@ impl State {
         self.trash.push(Box::new(thing));
     }
 
-    pub(crate) fn name(&self, spot: Spot) -> String {
+    pub(crate) fn name(&self, spot: DeviceIndex) -> String {
         self.devices.get(spot).name()
     }
 
     /// Bytes that can be had there; everything in main memory.
-    pub(crate) fn free(&self, spot: Spot) -> u64 {
+    pub(crate) fn free(&self, spot: DeviceIndex) -> u64 {
         self.devices.get(spot).free().unwrap_or(u64::MAX)
     }
 
@@ -102,7 +102,7 @@ impl State {
             return Some(key);
         }
         let model = ModelId(id.strip_prefix('m')?.parse().ok()?);
-        let mine = |entry: &&Entry| entry.handles.contains_key(&model);
+        let mine = |entry: &&ModelEntry| entry.handles.contains_key(&model);
         self.entries
             .values()
             .find(mine)
@@ -199,7 +199,7 @@ impl State {
 
     /// An entry that nothing needs to be remembered about goes for good.
     pub(crate) fn sweep(&mut self, id: &WeightsId) {
-        let done = |entry: &Entry| {
+        let done = |entry: &ModelEntry| {
             entry.in_memory() == 0
                 && entry.is_orphan()
                 && entry.claims.active().next().is_none()
@@ -255,13 +255,13 @@ impl Guard<'_> {
         let busy = |state: &mut State| state.entries.get(id).is_some_and(|entry| entry.busy);
         let state = inner.idle.wait_while(lock(&inner.state), busy);
         self.state = Some(state.unwrap_or_else(PoisonError::into_inner));
-        self.registry.enter();
+        self.registry.note_locked();
     }
 
     fn unlock(&mut self) {
         let trash = self.hand_over();
         self.state = None;
-        self.registry.leave();
+        self.registry.note_unlocked();
         drop(trash);
         loop {
             let dropped = std::mem::take(&mut *lock(&self.registry.0.dropped));
@@ -355,7 +355,7 @@ impl Registry {
 
     pub(crate) fn lock(&self) -> Guard<'_> {
         let state = Some(lock(&self.0.state));
-        self.enter();
+        self.note_locked();
         Guard {
             registry: self,
             state,
@@ -368,11 +368,11 @@ impl Registry {
 
     /// Notes that this thread has the lock. A thread that ends may have nowhere to note it any more; nothing that the
     /// registry calls is left to be dropped there.
-    fn enter(&self) {
+    fn note_locked(&self) {
         let _ = INSIDE.try_with(|inside| inside.borrow_mut().push(self.address()));
     }
 
-    fn leave(&self) {
+    fn note_unlocked(&self) {
         let _ = INSIDE.try_with(|inside| {
             let mut inside = inside.borrow_mut();
             if let Some(at) = inside

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::amount::Decimal;
-use crate::entry::{Entry, Spot};
+use crate::entry::{DeviceIndex, ModelEntry};
 use crate::registry::{Registry, State};
 use crate::{
     Amount, DeviceReport, HandleReport, ModelId, ModelReport, Placement, Snapshot,
@@ -18,8 +18,8 @@ impl Registry {
         let state = self.lock();
         let mut devices = Vec::new();
         for (spot, device) in state.devices.iter().enumerate() {
-            let weights = |entry: &Entry| entry.on(spot);
-            let buffers = |entry: &Entry| -> u64 {
+            let weights = |entry: &ModelEntry| entry.on(spot);
+            let buffers = |entry: &ModelEntry| -> u64 {
                 let mine = entry
                     .handles
                     .values()
@@ -62,7 +62,7 @@ impl State {
         self.entries.get(id).map(|entry| self.model_report(entry))
     }
 
-    fn model_report(&self, entry: &Entry) -> ModelReport {
+    fn model_report(&self, entry: &ModelEntry) -> ModelReport {
         let effective = entry.claims.effective();
         let mut leases: Vec<Arc<str>> = Vec::new();
         for hold in &entry.holds {
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    fn handle_report(&self, entry: &Entry, model: ModelId) -> HandleReport {
+    fn handle_report(&self, entry: &ModelEntry, model: ModelId) -> HandleReport {
         let handle = &entry.handles[&model];
         let compute_device = self.name(handle.compute);
         let own = match &handle.own {
@@ -128,7 +128,7 @@ impl State {
     }
 
     /// As the handle that used it last computes with it.
-    fn unit_reports(&self, entry: &Entry) -> Vec<UnitReport> {
+    fn unit_reports(&self, entry: &ModelEntry) -> Vec<UnitReport> {
         let last = entry
             .last_model
             .filter(|model| entry.handles.contains_key(model));
@@ -140,7 +140,7 @@ impl State {
         let planned = model
             .and_then(|model| entry.handles.get(&model))
             .map(|handle| &handle.planned);
-        let home = |unit: usize| -> Option<Spot> {
+        let home = |unit: usize| -> Option<DeviceIndex> {
             match model {
                 Some(model) => entry.home(model, unit),
                 None => entry.base.home(unit),
@@ -202,7 +202,7 @@ fn amount_text(amount: &Amount) -> String {
     }
 }
 
-fn state_of(entry: &Entry) -> ModelState {
+fn state_of(entry: &ModelEntry) -> ModelState {
     if entry.failed.is_some() {
         return ModelState::ReleaseFailed;
     }

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use crate::act::PRESSURE;
 use crate::claims::claimant;
-use crate::entry::Spot;
+use crate::entry::DeviceIndex;
 use crate::events::event;
-use crate::load::Models;
-use crate::place::Load;
+use crate::place::{Load, Models};
 use crate::plan::{self, ORDINARY, Room};
 use crate::registry::State;
 use crate::{
@@ -104,7 +103,7 @@ impl State {
     pub(crate) fn make_room(
         &mut self,
         load: &Load<'_>,
-        targets: &[Option<Vec<(Spot, bool)>>],
+        targets: &[Option<Vec<(DeviceIndex, bool)>>],
         demand: &Demand,
     ) {
         let settings = load.registry.settings();

@@ -337,7 +337,7 @@ impl Trigger {
 pub enum Action {
     /// Nothing, for a reason worth saying.
     Keep,
-    /// Part of it leaves the device.
+    /// WeightPart of it leaves the device.
     Demote { bytes: u64 },
     /// All of it leaves the device, for its offload device.
     Evict,

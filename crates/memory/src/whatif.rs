@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_tensor::Device;
 
 use crate::amount::readable;
-use crate::entry::Spot;
+use crate::entry::DeviceIndex;
 use crate::plan::{self, ORDINARY, Room, Scene};
 use crate::registry::Registry;
 use crate::report::describe;
@@ -117,7 +117,7 @@ impl Table {
         table
     }
 
-    fn spot(&self, name: &str) -> Option<Spot> {
+    fn spot(&self, name: &str) -> Option<DeviceIndex> {
         self.names.iter().position(|n| n == name)
     }
 
@@ -135,10 +135,10 @@ impl Table {
 /// What is known about one model before anything is placed.
 struct Known {
     units: Arc<[Unit]>,
-    homes: Vec<Option<Spot>>,
-    compute: Spot,
-    offload: Spot,
-    targets: Option<Vec<Spot>>,
+    homes: Vec<Option<DeviceIndex>>,
+    compute: DeviceIndex,
+    offload: DeviceIndex,
+    targets: Option<Vec<DeviceIndex>>,
 }
 
 impl Registry {
@@ -264,7 +264,7 @@ impl Registry {
             };
             let same = entry.filter(|entry| entry.base.units.len() == units.len());
             let homes = (0..units.len()).map(|unit| same.and_then(|entry| entry.base.home(unit)));
-            let homes: Vec<Option<Spot>> = homes.collect();
+            let homes: Vec<Option<DeviceIndex>> = homes.collect();
             if let Some(entry) = entry {
                 needed.push((entry.id.clone(), ModelId(0)));
             }
@@ -288,7 +288,7 @@ impl Registry {
                     &table.totals(),
                     model.text_encoder,
                 );
-                let spots: Vec<Spot> = spread
+                let spots: Vec<DeviceIndex> = spread
                     .devices
                     .iter()
                     .map(|name| table.spot(name).unwrap_or(0))
@@ -372,7 +372,7 @@ impl Registry {
             result.warnings.extend(spread.warnings);
         }
         let target = |unit: usize| known.targets.as_ref().map_or(known.compute, |t| t[unit]);
-        let mut spots: Vec<Spot> = (0..units.len()).map(target).collect();
+        let mut spots: Vec<DeviceIndex> = (0..units.len()).map(target).collect();
         for (unit, spot) in spots.iter_mut().enumerate() {
             if *spot == known.compute || *spot == 0 || known.homes[unit] == Some(*spot) {
                 continue;
@@ -446,7 +446,7 @@ impl Registry {
                 ));
             }
         }
-        let mut places: BTreeMap<Spot, u64> = BTreeMap::new();
+        let mut places: BTreeMap<DeviceIndex, u64> = BTreeMap::new();
         for (unit, spot) in units.iter().zip(&spots) {
             *places.entry(*spot).or_default() += unit.bytes;
             if *spot == known.compute {
@@ -468,7 +468,7 @@ impl Registry {
 }
 
 /// Bytes of a step's item on a device.
-fn on(scene: &Scene, step: &crate::PlanStep, spot: Spot) -> u64 {
+fn on(scene: &Scene, step: &crate::PlanStep, spot: DeviceIndex) -> u64 {
     let mine = |item: &&plan::Item| item.weights == step.weights && item.model == step.model;
     let item = scene.items.iter().find(mine);
     item.and_then(|item| item.bytes.get(spot).copied())

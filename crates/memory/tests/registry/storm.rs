@@ -232,7 +232,9 @@ fn a_copy_that_fails_leaves_nothing_behind() {
     let failed = bench
         .registry
         .lease(&sampler, &[&u.handle], Need::default());
-    let error = failed.err().expect("the copy failed");
+    let Err(error) = failed else {
+        panic!("the copy failed");
+    };
     assert!(error.to_string().contains("injected"), "{error}");
     bench.registry.prompt_ended("p");
     assert_eq!(bench.devices[0].used(), 0);
