@@ -45,6 +45,19 @@ impl Spare {
         Some(storage)
     }
 
+    /// The oldest, until so many bytes are gone.
+    fn shrink(&mut self, bytes: usize) -> Vec<Vec<f32>> {
+        let mut gone = Vec::new();
+        let goal = self.bytes.saturating_sub(bytes);
+        while self.bytes > goal
+            && let Some(oldest) = self.storage.pop_front()
+        {
+            self.bytes -= bytes_of(&oldest);
+            gone.push(oldest);
+        }
+        gone
+    }
+
     /// Keeps storage and answers with what has to go for it.
     fn give(&mut self, mut storage: Vec<f32>, most: usize) -> Vec<Vec<f32>> {
         storage.clear();
@@ -61,12 +74,22 @@ impl Spare {
     }
 }
 
-/// Empty storage with room for so many elements, if some is left over.
+/// Empty storage with room for so many elements, if some is left over. If not, as much of what is left over goes: the work
+/// has come to other sizes, and what it needs now should not come on top of what it needed before.
 pub(crate) fn take(count: usize) -> Option<Vec<f32>> {
     if count * size_of::<f32>() < LEAST {
         return None;
     }
-    spare().take(count)
+    let mut spare = spare();
+    let found = spare.take(count);
+    let gone = match found {
+        Some(_) => Vec::new(),
+        None => spare.shrink(count * size_of::<f32>()),
+    };
+    // Freed outside the lock.
+    drop(spare);
+    drop(gone);
+    found
 }
 
 /// Storage that nobody needs any more.
@@ -142,6 +165,19 @@ mod tests {
         assert_eq!(spare.take(1000).unwrap().capacity(), 1000);
         assert!(spare.take(1000).is_none());
         assert_eq!(spare.bytes, 8000);
+    }
+
+    #[test]
+    fn what_was_needed_before_makes_room_for_other_sizes() {
+        let mut spare = Spare::default();
+        for size in [1000, 2000, 3000] {
+            spare.give(Vec::with_capacity(size), 1 << 20);
+        }
+        let gone = spare.shrink(4 * 1500);
+        let sizes: Vec<usize> = gone.iter().map(Vec::capacity).collect();
+        assert_eq!((sizes, spare.bytes), (vec![1000, 2000], 12_000));
+        assert_eq!(spare.shrink(usize::MAX).len(), 1);
+        assert!(spare.shrink(1).is_empty());
     }
 
     #[test]
