@@ -342,6 +342,11 @@ impl Store {
             return below(base);
         }
         let layer = build()?;
+        if self.device.is_cpu() {
+            // Now, while what was read is still in the cache; its memory then serves for the next layer.
+            let prepared = layer.slot().prepare();
+            prepared.map_err(|e| self.unusable(key, e))?;
+        }
         // Another thread may have been faster.
         if let Some(layer) = self.kept(key) {
             return Ok(layer);

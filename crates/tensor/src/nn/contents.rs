@@ -262,6 +262,16 @@ impl Contents {
         )
     }
 
+    /// Puts matrices into the order of the processor's kernels, as the first use would.
+    pub(super) fn prepare(&self) -> Result<()> {
+        for value in &self.values {
+            if let Content::Matrix(matrix) = value {
+                matrix.packed()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Lets products keep sixteen bits of an input. For a layer that was not used yet.
     pub(super) fn shorten(&mut self) {
         for value in &mut self.values {

@@ -342,6 +342,15 @@ impl WeightSlot {
         }
     }
 
+    /// Puts weights in main memory into the order in which the processor reads them, for networks that will compute there.
+    /// Nothing happens where they are elsewhere.
+    pub fn prepare(&self) -> Result<()> {
+        match &*self.contents() {
+            contents if contents.device().is_cpu() => contents.prepare(),
+            _ => Ok(()),
+        }
+    }
+
     /// The weights on a device, for one use.
     pub(super) fn at(self: &Arc<Self>, device: &Device) -> Result<Arc<Contents>> {
         let home = self.home_contents()?;

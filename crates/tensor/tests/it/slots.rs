@@ -458,3 +458,26 @@ fn weights_on_a_device_are_bytes_of_their_own() {
         (before.count + 1, before.bytes + 80)
     );
 }
+
+/// The order of the processor's kernels is made at the first use there, or when told to, and not for a device.
+#[test]
+fn weights_stay_as_read_until_the_processor_needs_them() {
+    let device = Device::register_sim(134, 4096).unwrap();
+    let given = half(&[8, 8]);
+    let as_read = |layer: &Linear| {
+        let weight = layer.weight().unwrap();
+        assert_eq!(weight, given);
+        weight.bytes().as_ptr() == given.bytes().as_ptr()
+    };
+    let group = SlotGroup::new();
+    let layer = Linear::in_group(&given, None, &group).unwrap();
+    assert!(as_read(&layer));
+    // Streamed to a device for each use.
+    layer.forward(&input(&device)).unwrap();
+    assert!(as_read(&layer));
+    layer.forward(&input(&Device::cpu())).unwrap();
+    assert!(!as_read(&layer), "what was read is gone");
+    let layer = Linear::in_group(&given, None, &group).unwrap();
+    layer.slot().prepare().unwrap();
+    assert!(!as_read(&layer));
+}
