@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fresco_tensor::{Tensor, repeat_to_batch};
 
 use super::cond::{Cond, CondValue, ControlSource, ModelConds, Region};
+use super::hooks::{ControlFeatures, Hooks};
 use crate::error::{ModelError, Result};
-use crate::unet::{ControlFeatures, UNetHooks};
 
 /// The network's inputs for one batch, besides the latent.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ pub struct Call<'a> {
     pub sigma: f32,
     pub conds: &'a CallConds,
     pub control: Option<&'a ControlFeatures>,
-    pub hooks: &'a UNetHooks,
+    pub hooks: &'a Hooks,
 }
 
 /// A network as guidance sees it.
@@ -281,7 +281,7 @@ pub fn predict(
     lists: &[Option<&[Cond]>],
     x: &Tensor,
     sigma: f32,
-    hooks: &UNetHooks,
+    hooks: &Hooks,
 ) -> Result<Vec<Tensor>> {
     if x.rank() < 3 || x.is_empty() {
         return Err(ModelError::invalid(
@@ -315,7 +315,7 @@ fn run(
     model: &dyn Predict,
     batch: &[Part<'_>],
     sigma: f32,
-    hooks: &UNetHooks,
+    hooks: &Hooks,
     sums: &mut [Sum],
 ) -> Result<()> {
     let inputs: Vec<&Tensor> = batch.iter().map(|p| &p.input).collect();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use fresco_tensor::{Tensor, repeat_to_batch};
 
+use super::hooks::ControlFeatures;
 use super::{CallConds, Predict};
 use crate::error::{ModelError, Result};
-use crate::unet::ControlFeatures;
 
 /// A box in the cells of a latent: size and offset along each dimension after the channels.
 #[derive(Clone, Debug, PartialEq, Eq)]

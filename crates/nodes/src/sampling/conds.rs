@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fresco_graph::{Map, NodeError, Value, wrong_kind};
+use fresco_models::denoise::hooks::ControlFeatures;
 use fresco_models::denoise::{Area, CallConds, Cond, ControlSource, Predict, Region};
-use fresco_models::unet::ControlFeatures;
 use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::Tensor;
 
