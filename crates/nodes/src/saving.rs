@@ -140,7 +140,7 @@ fn add_clip(draft: &mut Draft, clip: &Clip) -> Result<(), NodeError> {
             SavedAs::Plain { prefix, without } => draft.add_part(clip, &own, |_, key| {
                 (!without.contains(&key)).then(|| format!("{prefix}{key}"))
             })?,
-            SavedAs::OpenClip { prefix } => draft.add_open_clip(clip, &own, prefix)?,
+            SavedAs::Joined { prefix } => draft.add_open_clip(clip, &own, prefix)?,
         }
     }
     Ok(())

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use fresco_tensor::{Result, Tensor};
 
-use super::batch::Call;
-use super::cond::{CondValue, ModelConds};
+use super::call::{Call, CondValue, ModelConds};
 use super::prepare::EncodeArgs;
 use crate::error::ModelError;
 use crate::latent_format::LatentFormat;

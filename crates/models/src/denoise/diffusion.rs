@@ -7,8 +7,7 @@ use std::sync::Arc;
 use fresco_tensor::Tensor;
 
 use super::base_model::{BaseModel, prompt_conds};
-use super::batch::{Call, CallConds};
-use super::cond::ModelConds;
+use super::call::{Call, CallConds, ModelConds};
 use super::hooks::{ControlFeatures, Hooks};
 use super::prepare::EncodeArgs;
 use crate::error::Result;

@@ -6,15 +6,13 @@ use std::sync::{Arc, Mutex};
 use fresco_tensor::{Generator, Tensor, TensorError};
 
 use super::Patches;
-use super::batch::{Predict, predict};
-use super::cond::Cond;
+use super::batch::predict;
+use super::call::Predict;
+use super::cond::{Cond, Lists};
 use super::hooks::Hooks;
 use super::prepare::{Encode, Setting, encode, named};
 use crate::error::{ModelError, Result};
 use crate::guidance::{self, Again, Step, Which};
-
-/// The conditionings of a run by name: `positive`, `negative`, and what else a guider knows.
-pub type Lists = Vec<(Arc<str>, Vec<Cond>)>;
 
 /// Changes inside the network that start anew with every run and may draw from its random numbers.
 pub trait RunPatch: Send + Sync {

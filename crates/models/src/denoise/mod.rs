@@ -7,22 +7,26 @@
 mod attention_guidance;
 mod base_model;
 mod batch;
+mod call;
 mod cond;
 mod diffusion;
 mod guide;
 pub mod hooks;
 mod inpaint;
 mod prepare;
+mod region;
 mod token_patches;
 
 pub use attention_guidance::{PerpNeg, PerturbedAttention, SelfAttention};
 pub use base_model::BaseModel;
-pub use batch::{Call, CallConds, Predict, predict};
-pub use cond::{Area, Cond, CondValue, ControlSource, ModelConds, Region};
+pub use batch::predict;
+pub use call::{Call, CallConds, CondValue, ModelConds, Predict};
+pub use cond::{Cond, ControlSource, Lists};
 pub use diffusion::{Diffusion, DiffusionNetwork, Found, FoundNetwork, ModelFacts, NetworkInput};
-pub use guide::{Guidance, Guider, Lists, RunPatch};
+pub use guide::{Guidance, Guider, RunPatch};
 pub use inpaint::{Inpaint, fit_mask};
 pub use prepare::{Encode, EncodeArgs, Setting, encode, prepare};
+pub use region::{Area, Region};
 pub use token_patches::{HyperTile, TokenMerging};
 
 use std::sync::Arc;

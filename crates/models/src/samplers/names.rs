@@ -146,6 +146,11 @@ impl SamplerName {
         )
     }
 
+    /// Whether the noise under the kept part of an inpainted latent is drawn anew, from `seed + 1`.
+    pub fn redraws_inpaint_noise(self) -> bool {
+        self == Self::Ddim
+    }
+
     /// Whether KSampler asks for one level more and leaves out the last but one.
     pub fn skips_penultimate(self) -> bool {
         matches!(

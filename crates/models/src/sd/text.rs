@@ -37,7 +37,7 @@ pub static SD2: TextStack = TextStack {
             usual: Some(-2),
             norm: true,
         },
-        saved: SavedAs::OpenClip {
+        saved: SavedAs::Joined {
             prefix: "cond_stage_model.model.",
         },
     }],
@@ -61,7 +61,7 @@ pub static SDXL: TextStack = TextStack {
             kind: &CLIP_G,
             prefixes: &["conditioner.embedders.1.model."],
             layer: BEFORE_LAST,
-            saved: SavedAs::OpenClip {
+            saved: SavedAs::Joined {
                 prefix: "conditioner.embedders.1.model.",
             },
         },
@@ -76,7 +76,7 @@ pub static SDXL_REFINER: TextStack = TextStack {
         kind: &CLIP_G,
         prefixes: &["conditioner.embedders.0.model."],
         layer: BEFORE_LAST,
-        saved: SavedAs::OpenClip {
+        saved: SavedAs::Joined {
             prefix: "conditioner.embedders.0.model.",
         },
     }],

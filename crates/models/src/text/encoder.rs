@@ -20,8 +20,8 @@ pub enum SavedAs {
         prefix: &'static str,
         without: &'static [&'static str],
     },
-    /// In the layout of OpenCLIP behind a prefix.
-    OpenClip { prefix: &'static str },
+    /// In the layout of OpenCLIP, whose attentions have one matrix for queries, keys and values, behind a prefix.
+    Joined { prefix: &'static str },
 }
 
 /// One network of a set.

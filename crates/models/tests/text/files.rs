@@ -384,7 +384,7 @@ fn bad_files_are_refused() {
     );
     refused(
         with(&format!("{layer}.mlp.fc2.weight"), zeros(&[64, 9])),
-        "(64, 256)",
+        "[64, 256]",
     );
     refused(
         with(&format!("{layer}.layer_norm1.weight"), zeros(&[9])),

@@ -129,7 +129,7 @@ pub(crate) fn load_checkpoint(cx: &Cx, name: &str, parts: &Parts) -> NodeResult 
 }
 
 /// A diffusion model by itself, in a number format of the node's choice.
-pub(crate) fn load_unet(
+pub(crate) fn load_diffusion_model(
     cx: &Cx,
     name: &str,
     weight_dtype: &str,
@@ -238,7 +238,7 @@ pub(super) struct UnetLoader {
 impl Node for UnetLoader {
     fn run(self, cx: &Cx) -> NodeResult {
         let options = LoadOptions::default();
-        let model = load_unet(cx, &self.unet_name, &self.weight_dtype, &options)?;
+        let model = load_diffusion_model(cx, &self.unet_name, &self.weight_dtype, &options)?;
         Ok(NodeOutput::one(model))
     }
 }

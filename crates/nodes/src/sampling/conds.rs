@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
         };
         if let Some(start) = number(options, "clip_start_percent")? {
             let end = number(options, "clip_end_percent")?.unwrap_or(1.0);
-            cond.clip_percent = Some((start, end));
+            cond.text_percent = Some((start, end));
         }
         if let Some(control) = options.get("control").filter(|v| !v.is_null()) {
             cond.control = Some(self.control(control)?);

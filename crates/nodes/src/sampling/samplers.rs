@@ -34,8 +34,8 @@ impl Sampler {
 
     /// The sampler behind an entry of the sampler list.
     pub fn listed(name: SamplerName) -> Self {
-        if name == SamplerName::Ddim {
-            // Euler with another way to inpaint.
+        if name.redraws_inpaint_noise() {
+            // ddim is Euler with another way to inpaint.
             return Self {
                 inpaint_options: map! {"random" => true},
                 ..Self::new(SamplerName::Euler, Map::new())
