@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use fresco_tensor::Tensor;
 
 use crate::denoise::Cond;
+use crate::denoise::hooks::Hooks;
 use crate::fourier::scale_box;
 use crate::model_sampling::{ModelSampling, Prediction};
-use crate::unet::UNetHooks;
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -70,16 +70,10 @@ pub enum Which<'a> {
 /// The model behind a step, for guidance that runs it again.
 pub trait Again {
     /// What acts inside the network in this run.
-    fn hooks(&self) -> &UNetHooks;
+    fn hooks(&self) -> &Hooks;
 
     /// The prediction with one prompt alone.
-    fn predict(
-        &self,
-        which: Which<'_>,
-        x: &Tensor,
-        sigma: f32,
-        hooks: &UNetHooks,
-    ) -> Result<Tensor>;
+    fn predict(&self, which: Which<'_>, x: &Tensor, sigma: f32, hooks: &Hooks) -> Result<Tensor>;
 }
 
 /// All dimensions but the batch.

@@ -9,16 +9,15 @@
 //! # Ok::<(), fresco_models::ScheduleError>(())
 //! ```
 
-pub mod blocks;
 pub mod brownian;
 pub mod control;
 pub mod denoise;
 pub mod detect;
+pub mod epilogue;
 mod error;
 mod fourier;
 pub mod guidance;
 pub mod latent_format;
-mod layout;
 pub mod lora;
 pub mod model_sampling;
 pub mod network;
@@ -27,20 +26,21 @@ pub mod preview;
 mod rounding;
 pub mod samplers;
 pub mod schedules;
+pub mod sd;
 mod spread;
 pub mod store;
 mod tables;
 pub mod taesd;
 pub mod text;
-pub mod unet;
 pub mod vae;
 pub mod vision;
 
-pub use detect::{Checkpoint, Family, Variant, detect_checkpoint, nan_keys};
+pub use denoise::{BaseModel, Diffusion, DiffusionNetwork};
+pub use detect::{Checkpoint, Family, detect_checkpoint, nan_keys};
 pub use error::ModelError;
 pub use latent_format::LatentFormat;
 pub use model_sampling::{ModelSampling, Prediction, Spacing};
 pub use network::{Lazy, Network};
 pub use patch::{LoraStorage, MergeDtype, OftStrength, PatchMode, PatchOptions, PatchSet};
 pub use schedules::{ScheduleError, Scheduler};
-pub use store::{Origin, Store, UnitInfo, WeightPatches};
+pub use store::{Origin, Store, Store as WeightStore, UnitInfo, UnitOrder, Walk, WeightPatches};

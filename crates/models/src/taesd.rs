@@ -7,10 +7,9 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, After, Conv2d, Linear, Padding, activate};
 use fresco_tensor::{Device, Tensor};
 
+use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::layout::Layout;
-use crate::store::Store;
-use crate::unet::plus;
+use crate::store::{Kernel, Store, Walk};
 use crate::vae::Check;
 
 /// The published ones: name, scale and shift of the latents they were made for.
@@ -28,11 +27,21 @@ struct Block {
 }
 
 impl Block {
+    fn new(weights: &Walk<'_>, input: usize, out: usize, skip: bool) -> Result<Self> {
+        Ok(Self {
+            convs: [
+                weights.conv("conv.0", out, input, 3, 1)?,
+                weights.conv("conv.2", out, out, 3, 1)?,
+                weights.conv("conv.4", out, out, 3, 1)?,
+            ],
+            skip: skip
+                .then(|| weights.matrix("skip", out, input))
+                .transpose()?,
+        })
+    }
+
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        let relu = After {
-            act: Act::Relu,
-            ..After::default()
-        };
+        let relu = then(Act::Relu);
         let [first, second, third] = &self.convs;
         let h = second.forward_with(&first.forward_with(&x, relu)?, relu)?;
         let x = match &self.skip {
@@ -67,9 +76,35 @@ const MOST_RESAMPLINGS: usize = 6;
 /// Four times what the published ones make of a latent cell. A preview is made in passing, in memory nobody planned for.
 const PREVIEW_WIDEST: usize = 1 << 14;
 
-impl Sequence {
+/// What one place of a sequence holds, by its keys.
+struct Place {
+    number: usize,
+    kind: PlaceKind,
+    out: usize,
+}
+
+enum PlaceKind {
+    Conv,
+    /// Halves or doubles the size.
+    Resample,
+    /// Whether it has a matrix in its shortcut.
+    Block {
+        skip: bool,
+    },
+}
+
+/// The shape of a sequence.
+struct SequenceConfig {
+    input: usize,
+    places: Vec<Place>,
+    resamplings: usize,
+    widest: usize,
+    decoder: bool,
+}
+
+impl SequenceConfig {
     /// The sequence whose keys start with the prefix; none if there are none.
-    fn new(store: &Store, prefix: &str, decoder: bool) -> Result<Option<Self>> {
+    fn detect(store: &Store, prefix: &str, decoder: bool) -> Result<Option<Self>> {
         let numbers = store
             .keys()
             .into_iter()
@@ -77,11 +112,9 @@ impl Sequence {
         let Some(last) = numbers.filter(|&n: &usize| n < MOST).max() else {
             return Ok(None);
         };
-        let mut layout = Layout::default();
-        let (mut ends, mut resamplings, mut widest) = (None, 0, 0);
+        let (mut first, mut resamplings, mut widest) = (None, 0, 0);
         let mut at = 0;
-        // First what is there, so that what is missing is found before anything is built.
-        let mut found: Vec<(String, bool, bool)> = Vec::new();
+        let mut places = Vec::new();
         for number in 0..=last {
             let key = format!("{prefix}{number}");
             let block = store.has(&format!("{key}.conv.0.weight"));
@@ -101,8 +134,8 @@ impl Sequence {
                     found: shape.to_vec(),
                 });
             };
-            if ends.is_none() {
-                (ends, at) = (Some(input), input);
+            if first.is_none() {
+                (first, at) = (Some(input), input);
             }
             let resample = !block && !store.has(&format!("{key}.bias"));
             resamplings += usize::from(resample);
@@ -111,60 +144,80 @@ impl Sequence {
                 return Err(ModelError::unsupported(store.file(), reason));
             }
             widest = widest.max(out.saturating_mul(1 << (2 * resamplings)));
-            if block {
-                for conv in [0, 2, 4] {
-                    let from = if conv == 0 { at } else { out };
-                    layout.conv(&format!("{key}.conv.{conv}"), out, from, 3);
-                }
-                let skip = format!("{key}.skip");
-                if at != out || store.has(&format!("{skip}.weight")) {
-                    layout.matrix(&skip, out, at);
+            let kind = if block {
+                PlaceKind::Block {
+                    skip: at != out || store.has(&format!("{key}.skip.weight")),
                 }
             } else if resample {
-                layout.tensor(weight, [out, at, 3, 3]);
+                PlaceKind::Resample
             } else {
-                layout.conv(&key, out, at, 3);
-            }
-            found.push((key, block, resample));
+                PlaceKind::Conv
+            };
+            places.push(Place { number, kind, out });
             at = out;
         }
-        let Some(input) = ends else {
-            return Ok(None);
-        };
-        layout.verify(store, "the small autoencoder")?;
-        let mut steps = Vec::new();
-        for (place, (key, block, resample)) in found.into_iter().enumerate() {
-            let same = Padding::Same(1);
-            steps.push(if block {
-                let conv = |n: usize| store.conv(&format!("{key}.conv.{n}"), 1, same);
-                let skip = format!("{key}.skip");
-                Step::Block(Block {
-                    convs: [conv(0)?, conv(2)?, conv(4)?],
-                    skip: if store.has(&format!("{skip}.weight")) {
-                        Some(store.linear(&skip)?)
-                    } else {
-                        None
-                    },
-                })
-            } else if resample && decoder {
-                Step::Enlarged(store.conv(&key, 1, same)?)
-            } else {
-                let stride = if resample { 2 } else { 1 };
-                let act = if decoder && place == 0 {
-                    Act::Relu
-                } else {
-                    Act::None
-                };
-                Step::Conv(store.conv(&key, stride, same)?, act)
-            });
-        }
-        Ok(Some(Self {
-            steps,
-            ends: (input, at),
+        Ok(first.map(|input| Self {
+            input,
+            places,
             resamplings,
             widest,
-            device: store.device().clone(),
+            decoder,
         }))
+    }
+}
+
+impl Sequence {
+    /// The sequence whose keys start with the prefix; none if there are none.
+    fn new(store: &Store, prefix: &str, decoder: bool) -> Result<Option<Self>> {
+        let Some(config) = SequenceConfig::detect(store, prefix, decoder)? else {
+            return Ok(None);
+        };
+        let build = |weights: &Walk<'_>| match prefix.strip_suffix('.') {
+            Some(place) => Self::walk(&weights.at(place), &config),
+            None => Self::walk(weights, &config),
+        };
+        store.build("the small autoencoder", build).map(Some)
+    }
+
+    fn walk(weights: &Walk<'_>, config: &SequenceConfig) -> Result<Self> {
+        let mut at = config.input;
+        let mut steps = Vec::new();
+        for (index, place) in config.places.iter().enumerate() {
+            let (out, name) = (place.out, place.number.to_string());
+            steps.push(match place.kind {
+                PlaceKind::Block { skip } => {
+                    Step::Block(Block::new(&weights.at(&name), at, out, skip)?)
+                }
+                PlaceKind::Resample => {
+                    let kernel = Kernel {
+                        out,
+                        input: at,
+                        side: 3,
+                        bias: false,
+                    };
+                    let stride = if config.decoder { 1 } else { 2 };
+                    let conv = weights.conv_with(&name, kernel, stride, Padding::Same(1))?;
+                    if config.decoder {
+                        Step::Enlarged(conv)
+                    } else {
+                        Step::Conv(conv, Act::None)
+                    }
+                }
+                PlaceKind::Conv => {
+                    let first = config.decoder && index == 0;
+                    let act = if first { Act::Relu } else { Act::None };
+                    Step::Conv(weights.conv(&name, out, at, 3, 1)?, act)
+                }
+            });
+            at = out;
+        }
+        Ok(Self {
+            steps,
+            ends: (config.input, at),
+            resamplings: config.resamplings,
+            widest: config.widest,
+            device: weights.device().clone(),
+        })
     }
 
     fn forward(&self, x: &Tensor, check: Check<'_>) -> Result<Tensor> {
@@ -180,13 +233,7 @@ impl Sequence {
         for step in &self.steps {
             check()?;
             h = match step {
-                Step::Conv(conv, act) => {
-                    let after = After {
-                        act: *act,
-                        ..After::default()
-                    };
-                    conv.forward_with(&h, after)?
-                }
+                Step::Conv(conv, act) => conv.forward_with(&h, then(*act))?,
                 Step::Enlarged(conv) => {
                     let [_, rows, columns, _] = h.dims4()?;
                     conv.upsampled(&h, (2 * rows, 2 * columns), After::default())?

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_tensor::nn::{
-    Act, After, Conv2d, Embedding, LayerNorm, Linear, Mask, Padding, Value, attention,
+    Act, Conv2d, Embedding, LayerNorm, Linear, Mask, Padding, Value, attention,
 };
 use fresco_tensor::resize::pillow::Filter;
 use fresco_tensor::{Device, Tensor, WeightFile};
 
+use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::layout::Layout;
-use crate::store::{Origin, Store};
+use crate::store::{Blocks, Kernel, Layout, Origin, Store, UnitOrder, Walk};
 
 const EPS: f32 = 1e-5;
 /// Every published encoder has as many.
@@ -83,42 +83,28 @@ impl VisionConfig {
     }
 
     /// Every weight with its shape.
-    pub fn weights(&self) -> Vec<(String, Vec<usize>)> {
-        self.layout().items().to_vec()
-    }
-
-    fn layout(&self) -> Layout {
-        let mut to = Layout::default();
-        let (hidden, key) = (self.hidden, "vision_model.embeddings");
-        let kernel = [hidden, 3, self.patch, self.patch];
-        to.tensor(format!("{key}.patch_embedding.weight"), kernel);
-        to.tensor(
-            format!("{key}.position_embedding.weight"),
-            [self.tokens(), hidden],
-        );
-        if self.siglip {
-            to.tensor(format!("{key}.patch_embedding.bias"), [hidden]);
-        } else {
-            to.tensor(format!("{key}.class_embedding"), [hidden]);
-            to.norm("vision_model.pre_layrnorm", hidden);
-        }
-        for layer in 0..self.layers {
-            let key = format!("vision_model.encoder.layers.{layer}");
-            to.norm(&format!("{key}.layer_norm1"), hidden);
-            for name in ["q_proj", "k_proj", "v_proj", "out_proj"] {
-                to.linear(&format!("{key}.self_attn.{name}"), hidden, hidden);
-            }
-            to.norm(&format!("{key}.layer_norm2"), hidden);
-            to.linear(&format!("{key}.mlp.fc1"), self.inner, hidden);
-            to.linear(&format!("{key}.mlp.fc2"), hidden, self.inner);
-        }
-        to.norm("vision_model.post_layernorm", hidden);
-        if let Some(width) = self.projection {
-            to.matrix("visual_projection", width, hidden);
-        }
-        to
+    pub fn weights(&self) -> Result<Vec<(String, Vec<usize>)>> {
+        let layout = Layout::of(|weights| VisionEncoder::walk(weights, self))?;
+        Ok(layout.items().to_vec())
     }
 }
+
+/// The order of the parts.
+pub static UNITS: UnitOrder = UnitOrder {
+    parts: &[
+        "vision_model",
+        "embeddings",
+        "class_embedding",
+        "patch_embedding",
+        "position_embedding",
+        "pre_layrnorm",
+        "encoder",
+        "post_layernorm",
+        "visual_projection",
+    ],
+    blocks: &[Blocks::Within("layers")],
+    values: &["class_embedding"],
+};
 
 /// The weights of an encoder under the names of transformers, from files with those or OpenCLIP's.
 pub fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<Store> {
@@ -129,7 +115,7 @@ pub fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<Store> {
         for name in file.names().into_iter().filter(ours) {
             keys.insert(name.clone(), Origin::Whole(name));
         }
-        return Store::mapped(Arc::clone(file), keys, device);
+        return Store::mapped(Arc::clone(file), keys, device).with_units(&UNITS);
     }
     for name in file.names() {
         let Some(rest) = name.strip_prefix("visual.") else {
@@ -154,7 +140,7 @@ pub fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<Store> {
             _ => converted(&mut keys, file, &name, rest),
         }
     }
-    Store::mapped(Arc::clone(file), keys, device)
+    Store::mapped(Arc::clone(file), keys, device).with_units(&UNITS)
 }
 
 /// One of OpenCLIP's layers or norms.
@@ -214,25 +200,19 @@ struct Block {
     fc2: Arc<Linear>,
 }
 
-fn added(x: &Tensor) -> After<'_> {
-    After {
-        add: Some(x),
-        ..After::default()
-    }
-}
-
 impl Block {
-    fn new(store: &Store, number: usize) -> Result<Self> {
-        let key = |name: &str| format!("vision_model.encoder.layers.{number}.{name}");
+    fn new(weights: &Walk<'_>, config: &VisionConfig) -> Result<Self> {
+        let (hidden, inner) = (config.hidden, config.inner);
+        let attention = weights.at("self_attn");
         Ok(Self {
-            norm1: store.layer_norm(&key("layer_norm1"), EPS)?,
-            q: store.linear(&key("self_attn.q_proj"))?,
-            k: store.linear(&key("self_attn.k_proj"))?,
-            v: store.linear(&key("self_attn.v_proj"))?,
-            out: store.linear(&key("self_attn.out_proj"))?,
-            norm2: store.layer_norm(&key("layer_norm2"), EPS)?,
-            fc1: store.linear(&key("mlp.fc1"))?,
-            fc2: store.linear(&key("mlp.fc2"))?,
+            norm1: weights.layer_norm("layer_norm1", hidden, EPS)?,
+            q: attention.linear("q_proj", hidden, hidden)?,
+            k: attention.linear("k_proj", hidden, hidden)?,
+            v: attention.linear("v_proj", hidden, hidden)?,
+            out: attention.linear("out_proj", hidden, hidden)?,
+            norm2: weights.layer_norm("layer_norm2", hidden, EPS)?,
+            fc1: weights.linear("mlp.fc1", inner, hidden)?,
+            fc2: weights.linear("mlp.fc2", hidden, inner)?,
         })
     }
 
@@ -244,14 +224,10 @@ impl Block {
             self.v.forward(&h)?,
         );
         let h = attention(&q, &k, &v, config.heads, Mask::None, None)?;
-        let x = self.out.forward_with(&h, added(x))?;
+        let x = self.out.forward_with(&h, plus(x))?;
         let h = self.norm2.forward(&x)?;
-        let act = After {
-            act: config.act,
-            ..After::default()
-        };
-        let h = self.fc1.forward_with(&h, act)?;
-        Ok(self.fc2.forward_with(&h, added(&x))?)
+        let h = self.fc1.forward_with(&h, then(config.act))?;
+        Ok(self.fc2.forward_with(&h, plus(&x))?)
     }
 }
 
@@ -281,33 +257,47 @@ pub struct VisionEncoder {
 }
 
 impl VisionEncoder {
-    pub fn new(store: &Arc<Store>, config: VisionConfig) -> Result<Self> {
-        config.layout().verify(store, "the vision encoder")?;
-        if config.heads == 0 || !config.hidden.is_multiple_of(config.heads) {
-            let reason = format!(
-                "{} channels do not make {} heads",
-                config.hidden, config.heads
-            );
-            return Err(ModelError::unsupported(store.file(), reason));
+    pub fn new(store: &Store, config: &VisionConfig) -> Result<Self> {
+        store.build("the vision encoder", |weights| Self::walk(weights, config))
+    }
+
+    fn walk(weights: &Walk<'_>, config: &VisionConfig) -> Result<Self> {
+        let hidden = config.hidden;
+        if config.heads == 0 || !hidden.is_multiple_of(config.heads) {
+            let reason = format!("{hidden} channels do not make {} heads", config.heads);
+            return Err(weights.unsupported(reason));
         }
-        let key = "vision_model.embeddings";
-        let class = (!config.siglip).then(|| store.value(&format!("{key}.class_embedding")));
-        let pre = (!config.siglip).then(|| store.layer_norm("vision_model.pre_layrnorm", EPS));
-        let blocks = (0..config.layers).map(|i| Block::new(store, i));
-        let patches = format!("{key}.patch_embedding");
+        let model = weights.at("vision_model");
+        let tables = model.at("embeddings");
+        let kernel = Kernel {
+            out: hidden,
+            input: 3,
+            side: config.patch,
+            bias: config.siglip,
+        };
+        let patches =
+            tables.conv_with("patch_embedding", kernel, config.patch, Padding::Same(0))?;
+        let positions = tables.embedding("position_embedding", config.tokens(), hidden)?;
+        let (mut class, mut pre) = (None, None);
+        if !config.siglip {
+            class = Some(tables.value("class_embedding", &[hidden])?);
+            pre = Some(model.layer_norm("pre_layrnorm", hidden, EPS)?);
+        }
+        let layers = model.at("encoder.layers");
+        let blocks = (0..config.layers).map(|i| Block::new(&layers.at(i), config));
         Ok(Self {
-            patches: store.conv(&patches, config.patch, Padding::Same(0))?,
-            class: class.transpose()?,
-            positions: store.embedding(&format!("{key}.position_embedding"))?,
-            pre: pre.transpose()?,
+            patches,
+            class,
+            positions,
+            pre,
             blocks: blocks.collect::<Result<_>>()?,
-            post: store.layer_norm("vision_model.post_layernorm", EPS)?,
+            post: model.layer_norm("post_layernorm", hidden, EPS)?,
             projection: config
                 .projection
-                .map(|_| store.linear("visual_projection"))
+                .map(|width| weights.matrix("visual_projection", width, hidden))
                 .transpose()?,
-            device: store.device().clone(),
-            config,
+            device: weights.device().clone(),
+            config: config.clone(),
         })
     }
 

@@ -10,7 +10,7 @@ use fresco_graph::{
 };
 use fresco_memory::Handle;
 use fresco_models::denoise::CallConds;
-use fresco_models::unet::ControlFeatures;
+use fresco_models::denoise::hooks::ControlFeatures;
 use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 

@@ -15,7 +15,7 @@ use fresco_tensor::weights::Recast;
 use fresco_tensor::{Dtype, WeightFile, open_weights};
 
 pub(crate) use checkpoint::part as diffusers_part;
-pub(crate) use checkpoint::{Parts, load_checkpoint, load_diffusers, load_unet};
+pub(crate) use checkpoint::{Parts, load_checkpoint, load_diffusers, load_diffusion_model};
 pub(crate) use vae::load_vae;
 pub(crate) use vision::load_vision;
 

@@ -13,7 +13,7 @@ use fresco_memory::{
 };
 use fresco_models::network::Network;
 use fresco_models::store::Store;
-use fresco_models::{ModelError, PatchSet};
+use fresco_models::{BaseModel, ModelError, PatchSet};
 use fresco_tensor::{Device, TensorError};
 
 use crate::sampling::run::failure;
@@ -316,7 +316,7 @@ impl Weights for StoreWeights {
 }
 
 /// Weights that are shared by content, with the networks over them.
-pub(crate) struct Shared<N, X = ()> {
+pub(crate) struct Shared<N: ?Sized, X = ()> {
     pub(crate) network: Arc<N>,
     /// What else its loader found out.
     pub(crate) extra: X,
@@ -327,15 +327,7 @@ impl<N: Network + 'static, X> Shared<N, X> {
     /// The parts that [`Registry::open`] keeps.
     pub(crate) fn new(network: N, extra: X) -> (Arc<Self>, Arc<dyn Weights>) {
         let network = Arc::new(network);
-        let family = Arc::new(Family::default());
-        let any: Arc<dyn Network> = network.clone();
-        let weights = StoreWeights::new(any, &family, false, 0);
-        let shared = Self {
-            network,
-            extra,
-            family,
-        };
-        (Arc::new(shared), Arc::new(weights))
+        Self::with(network.clone(), network, extra)
     }
 
     /// A network over the same weights, made with stores of its own view, that forgets with the others.
@@ -347,6 +339,51 @@ impl<N: Network + 'static, X> Shared<N, X> {
     }
 }
 
+impl<N: ?Sized, X> Shared<N, X> {
+    /// The same network twice: as its loader knows it, and as the memory room does.
+    fn with(network: Arc<N>, any: Arc<dyn Network>, extra: X) -> (Arc<Self>, Arc<dyn Weights>) {
+        let family = Arc::new(Family::default());
+        let weights = StoreWeights::new(any, &family, false, 0);
+        let shared = Self {
+            network,
+            extra,
+            family,
+        };
+        (Arc::new(shared), Arc::new(weights))
+    }
+}
+
+impl<X> Shared<dyn BaseModel, X> {
+    /// A diffusion model, of whatever family. Its weights must be ones that the memory room can move.
+    pub(crate) fn model(
+        model: Arc<dyn BaseModel>,
+        extra: X,
+    ) -> Result<(Arc<Self>, Arc<dyn Weights>), ModelError> {
+        let any = memory_view(&model)?;
+        Ok(Self::with(model, any, extra))
+    }
+
+    /// The same model computing on another device, which forgets with the others.
+    pub(crate) fn model_on(&self, device: Device) -> Result<Arc<dyn BaseModel>, ModelError> {
+        let store = self
+            .network
+            .store()
+            .ok_or_else(|| unmovable(&self.network))?;
+        let model = self.network.with_store(store.on(device))?;
+        self.family.join(&memory_view(&model)?);
+        Ok(model)
+    }
+}
+
+fn unmovable(model: &Arc<dyn BaseModel>) -> ModelError {
+    ModelError::unsupported(model.name(), "the weights of this model cannot be moved")
+}
+
+fn memory_view(model: &Arc<dyn BaseModel>) -> Result<Arc<dyn Network>, ModelError> {
+    let view = Arc::clone(model).as_network();
+    view.ok_or_else(|| unmovable(model))
+}
+
 /// A handle on weights, as values on links hold it.
 pub struct Hold {
     handle: Handle,
@@ -356,7 +393,7 @@ pub struct Hold {
 
 impl Hold {
     /// Claims weights for a loader.
-    pub(crate) fn claim<N, X>(
+    pub(crate) fn claim<N: ?Sized, X>(
         cx: &Cx,
         shared: &Shared<N, X>,
         id: &WeightsId,

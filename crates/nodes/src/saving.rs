@@ -6,7 +6,7 @@ use fresco_files::dirs::DirType;
 use fresco_graph::{Cx, Map, Node, NodeEntry, NodeError, NodeOutput, NodeResult, entry, json};
 use fresco_models::model_sampling::{Prediction, Spacing};
 use fresco_models::preview::PreviewHints;
-use fresco_models::text::Stack;
+use fresco_models::text::SavedAs;
 use fresco_tensor::{Stored, Tensor};
 
 use crate::clip::Clip;
@@ -134,26 +134,16 @@ fn save_checkpoint(
 
 /// The text encoders as checkpoints of their family have them.
 fn add_clip(draft: &mut Draft, clip: &Clip) -> Result<(), NodeError> {
-    let stack = clip.loaded().stack();
-    let whole = |place: &'static str| move |_: &str, key: &str| Some(format!("{place}{key}"));
-    match stack {
-        // The first model's file has no projection.
-        Stack::Sd1 => draft.add(clip, |_, key| {
-            (key != "text_projection.weight").then(|| format!("cond_stage_model.transformer.{key}"))
-        }),
-        Stack::Sd2 => draft.add_open_clip(clip, "clip_h.", "cond_stage_model.model."),
-        Stack::Sdxl => {
-            draft.add_part(
-                clip,
-                "clip_l.",
-                whole("conditioner.embedders.0.transformer."),
-            )?;
-            draft.add_open_clip(clip, "clip_g.", "conditioner.embedders.1.model.")
-        }
-        Stack::SdxlRefiner => {
-            draft.add_open_clip(clip, "clip_g.", "conditioner.embedders.0.model.")
+    for part in clip.loaded().stack().parts {
+        let own = format!("{}.", part.kind.name);
+        match part.saved {
+            SavedAs::Plain { prefix, without } => draft.add_part(clip, &own, |_, key| {
+                (!without.contains(&key)).then(|| format!("{prefix}{key}"))
+            })?,
+            SavedAs::Joined { prefix } => draft.add_open_clip(clip, &own, prefix)?,
         }
     }
+    Ok(())
 }
 
 /// Writes a model, its text encoder and its VAE to one file that can be loaded as a checkpoint.

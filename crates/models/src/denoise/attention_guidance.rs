@@ -8,14 +8,14 @@ use fresco_tensor::{Device, Tensor};
 
 use super::cond::Cond;
 use super::guide::perp_neg;
+use super::hooks::{AttnReplace, BlockInfo, BlockKey, BlockKind, Hooks};
 use crate::error;
 use crate::guidance::{Again, CfgRule, PostCfg, Result, Step, Which};
-use crate::unet::{AttnReplace, BlockInfo, BlockKey, Part, UNetHooks};
 
 /// The self-attention at the bottom of the network.
 fn middle(index: Option<usize>) -> BlockKey {
     BlockKey {
-        part: Part::Middle,
+        kind: BlockKind::MIDDLE,
         number: 0,
         index,
     }
@@ -53,7 +53,8 @@ impl PostCfg for PerturbedAttention {
             return Ok(denoised.clone());
         }
         let mut hooks = model.hooks().clone();
-        hooks.attn1_replace.push((middle(None), Arc::new(Blind)));
+        let blind = (middle(None), Arc::new(Blind) as Arc<dyn AttnReplace>);
+        hooks.self_attention.replace.push(blind);
         let blind = model.predict(Which::Cond, step.x, step.sigma, &hooks)?;
         let away = step.cond.sub(&blind)?.mul_scalar(self.scale as f32);
         Ok(denoised.add(&away)?)
@@ -112,9 +113,10 @@ impl SelfAttention {
     }
 
     /// Makes the network remember where it looks.
-    pub fn install(&self, hooks: &mut UNetHooks) {
+    pub fn install(&self, hooks: &mut Hooks) {
         let recorder = Arc::new(Recorder(self.record.clone()));
-        hooks.attn1_replace.push((middle(Some(0)), recorder));
+        let at = middle(Some(0));
+        hooks.self_attention.replace.push((at, recorder));
     }
 
     /// The Gaussian blur of a latent.

@@ -5,42 +5,11 @@ use std::sync::Arc;
 
 use fresco_tensor::{Tensor, repeat_to_batch};
 
-use super::cond::{Cond, CondValue, ControlSource, ModelConds, Region};
+use super::call::{Call, CallConds, CondValue, ModelConds, Predict};
+use super::cond::{Cond, ControlSource};
+use super::hooks::Hooks;
+use super::region::Region;
 use crate::error::{ModelError, Result};
-use crate::unet::{ControlFeatures, UNetHooks};
-
-/// The network's inputs for one batch, besides the latent.
-#[derive(Clone, Debug, Default)]
-pub struct CallConds(pub ModelConds);
-
-impl CallConds {
-    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
-        self.0.get(name).and_then(CondValue::tensor)
-    }
-}
-
-/// One pass of a network.
-pub struct Call<'a> {
-    /// (b, c, ...), not yet scaled for the network.
-    pub x: &'a Tensor,
-    /// The noise level of every item.
-    pub sigma: f32,
-    pub conds: &'a CallConds,
-    pub control: Option<&'a ControlFeatures>,
-    pub hooks: &'a UNetHooks,
-}
-
-/// A network as guidance sees it.
-pub trait Predict {
-    /// The clean latents of a batch.
-    fn predict(&self, call: &Call<'_>) -> Result<Tensor>;
-
-    /// Bytes that a pass over a batch of this shape takes.
-    fn memory_required(&self, shape: &[usize]) -> u64;
-
-    /// Bytes there are; none if nobody knows.
-    fn memory_free(&self) -> Option<u64>;
-}
 
 /// Rows over which a condition fades in at the edges of its area.
 const FADE: usize = 8;
@@ -281,7 +250,7 @@ pub fn predict(
     lists: &[Option<&[Cond]>],
     x: &Tensor,
     sigma: f32,
-    hooks: &UNetHooks,
+    hooks: &Hooks,
 ) -> Result<Vec<Tensor>> {
     if x.rank() < 3 || x.is_empty() {
         return Err(ModelError::invalid(
@@ -315,7 +284,7 @@ fn run(
     model: &dyn Predict,
     batch: &[Part<'_>],
     sigma: f32,
-    hooks: &UNetHooks,
+    hooks: &Hooks,
     sums: &mut [Sum],
 ) -> Result<()> {
     let inputs: Vec<&Tensor> = batch.iter().map(|p| &p.input).collect();

@@ -6,19 +6,17 @@ use std::sync::{Arc, Mutex};
 use fresco_tensor::{Generator, Tensor, TensorError};
 
 use super::Patches;
-use super::batch::{Predict, predict};
-use super::cond::Cond;
+use super::batch::predict;
+use super::call::Predict;
+use super::cond::{Cond, Lists};
+use super::hooks::Hooks;
 use super::prepare::{Encode, Setting, encode, named};
 use crate::error::{ModelError, Result};
 use crate::guidance::{self, Again, Step, Which};
-use crate::unet::UNetHooks;
-
-/// The conditionings of a run by name: `positive`, `negative`, and what else a guider knows.
-pub type Lists = Vec<(Arc<str>, Vec<Cond>)>;
 
 /// Changes inside the network that start anew with every run and may draw from its random numbers.
 pub trait RunPatch: Send + Sync {
-    fn install(&self, hooks: &mut UNetHooks, random: &Arc<Mutex<Generator>>);
+    fn install(&self, hooks: &mut Hooks, random: &Arc<Mutex<Generator>>);
 }
 
 /// How predictions are joined.
@@ -81,7 +79,7 @@ pub struct Guider<'a> {
     empty: Option<Arc<[Cond]>>,
     guidance: Guidance,
     patches: &'a Patches,
-    hooks: UNetHooks,
+    hooks: Hooks,
     setting: Setting<'a>,
     encode: &'a Encode<'a>,
     /// The sampler wants the unprompted prediction.
@@ -98,9 +96,6 @@ impl<'a> Guider<'a> {
         setting: Setting<'a>,
         encode: &'a Encode<'a>,
     ) -> Self {
-        let mut hooks = patches.hooks.clone();
-        hooks.free_u.extend(&patches.free_u);
-        hooks.downscale.extend(&patches.downscale);
         Self {
             model,
             positive: named(lists, "positive"),
@@ -109,7 +104,7 @@ impl<'a> Guider<'a> {
             empty: named(lists, "empty_negative_prompt"),
             guidance,
             patches,
-            hooks,
+            hooks: patches.hooks.clone(),
             setting,
             encode,
             keep_uncond: patches.keep_uncond,
@@ -125,7 +120,7 @@ impl<'a> Guider<'a> {
     }
 
     /// The network's hooks of this run.
-    pub fn hooks_mut(&mut self) -> &mut UNetHooks {
+    pub fn hooks_mut(&mut self) -> &mut Hooks {
         &mut self.hooks
     }
 
@@ -308,7 +303,7 @@ struct Replay<'b, 'a> {
 }
 
 impl Again for Replay<'_, '_> {
-    fn hooks(&self) -> &UNetHooks {
+    fn hooks(&self) -> &Hooks {
         &self.guider.hooks
     }
 
@@ -317,7 +312,7 @@ impl Again for Replay<'_, '_> {
         which: Which<'_>,
         x: &Tensor,
         sigma: f32,
-        hooks: &UNetHooks,
+        hooks: &Hooks,
     ) -> guidance::Result<Tensor> {
         let encoded;
         let list = match which {

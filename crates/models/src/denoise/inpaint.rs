@@ -7,24 +7,34 @@ use crate::error::{ModelError, Result};
 use crate::guidance::DifferentialDiffusion;
 use crate::model_sampling::ModelSampling;
 
-/// A mask of any batch and size, brought to the shape (b, c, h, w) of a latent.
+/// A mask of any batch and size, brought to the shape (b, c, ..., h, w) of a latent. Of videos, a mask whose planes are as
+/// many as the frames has one for each; else its planes are items of the batch and cover all frames.
 pub fn fit_mask(mask: &Tensor, shape: &[usize]) -> Result<Tensor> {
-    let (&[batch, channels, h, w], [.., mh, mw]) = (shape, mask.shape()) else {
-        return Err(ModelError::invalid(
+    let unfit = || {
+        Err(ModelError::invalid(
             "noise mask",
             format!(
                 "shape {:?} does not fit a latent of shape {shape:?}",
                 mask.shape()
             ),
-        ));
+        ))
+    };
+    let (&[batch, _, ref frames @ .., h, w], [.., mh, mw]) = (shape, mask.shape()) else {
+        return unfit();
     };
     if mask.is_empty() {
         return Err(ModelError::invalid("noise mask", "the mask is empty"));
     }
     let planes = mask.reshape([mask.len() / (mh * mw), 1, *mh, *mw])?;
     let sized = common_upscale(&planes, w, h, ResizeMethod::Bilinear, Crop::Disabled)?;
+    let sized = match *frames {
+        [] => sized,
+        [count] if sized.dim(0)? == count => sized.reshape([1, 1, count, h, w])?,
+        [_] => sized.unsqueeze(2)?,
+        _ => return unfit(),
+    };
     let batched = repeat_to_batch(&sized, batch)?;
-    Ok(batched.expand(&[batch, channels, h, w])?)
+    Ok(batched.expand(shape)?)
 }
 
 /// The part of a latent that is sampled.
@@ -76,6 +86,12 @@ mod tests {
         let fitted = fit_mask(&mask, &[2, 4, 8, 8]).unwrap();
         assert_eq!(fitted.shape(), [2, 4, 8, 8]);
         assert_eq!(fitted.data()[..8], [0., 0., 0., 0., 1., 1., 1., 1.]);
+        let moving = Tensor::from_fn([3, 4, 4], |i| (i / 16) as f32).unwrap();
+        let fitted = fit_mask(&moving, &[1, 2, 3, 8, 8]).unwrap();
+        assert_eq!(fitted.shape(), [1, 2, 3, 8, 8]);
+        assert_eq!(fitted.data()[2 * 64], 2.0);
+        let still = fit_mask(&moving.narrow(0, 1, 1).unwrap(), &[2, 2, 5, 8, 8]).unwrap();
+        assert!(still.data().iter().all(|v| *v == 1.0));
         assert!(fit_mask(&Tensor::zeros([0, 8, 8]).unwrap(), &[1, 4, 8, 8]).is_err());
         assert!(fit_mask(&Tensor::zeros([8]).unwrap(), &[1, 4, 8, 8]).is_err());
     }

@@ -5,28 +5,34 @@
 //! predictions of one step; a [`Guider`] joins them.
 
 mod attention_guidance;
+mod base_model;
 mod batch;
+mod call;
 mod cond;
+mod diffusion;
 mod guide;
+pub mod hooks;
 mod inpaint;
 mod prepare;
-mod sd;
+mod region;
 mod token_patches;
 
 pub use attention_guidance::{PerpNeg, PerturbedAttention, SelfAttention};
-pub use batch::{Call, CallConds, Predict, predict};
-pub use cond::{Area, Cond, CondValue, ControlSource, ModelConds, Region};
-pub use guide::{Guidance, Guider, Lists, RunPatch};
+pub use base_model::BaseModel;
+pub use batch::predict;
+pub use call::{Call, CallConds, CondValue, ModelConds, Predict};
+pub use cond::{Cond, ControlSource, Lists};
+pub use diffusion::{Diffusion, DiffusionNetwork, Found, FoundNetwork, ModelFacts, NetworkInput};
+pub use guide::{Guidance, Guider, RunPatch};
 pub use inpaint::{Inpaint, fit_mask};
 pub use prepare::{Encode, EncodeArgs, Setting, encode, prepare};
-pub use sd::{Concat, SdModel};
+pub use region::{Area, Region};
 pub use token_patches::{HyperTile, TokenMerging};
 
 use std::sync::Arc;
 
-use crate::blocks::{Downscale, FreeU};
 use crate::guidance::{CfgRule, DifferentialDiffusion, PostCfg, PreCfg};
-use crate::unet::UNetHooks;
+use hooks::Hooks;
 
 /// What was changed about a model's sampling, in the order it was.
 #[derive(Clone, Default)]
@@ -36,12 +42,10 @@ pub struct Patches {
     pub cfg_rule: Option<Arc<dyn CfgRule>>,
     pub post_cfg: Vec<Arc<dyn PostCfg>>,
     pub denoise_mask: Option<DifferentialDiffusion>,
-    pub free_u: Vec<FreeU>,
-    pub downscale: Vec<Downscale>,
     /// Predict without the prompt even where guidance of strength 1 does not need it.
     pub keep_uncond: bool,
     /// What acts inside the network.
-    pub hooks: UNetHooks,
+    pub hooks: Hooks,
     /// What acts inside the network and starts anew with every run.
     pub per_run: Vec<Arc<dyn RunPatch>>,
 }

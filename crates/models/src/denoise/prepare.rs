@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 
-use super::cond::{Area, Cond, ModelConds, Region};
-use super::guide::Lists;
+use super::call::ModelConds;
+use super::cond::{Cond, Lists};
+use super::region::{Area, Region};
 use crate::error::{ModelError, Result};
 use crate::model_sampling::ModelSampling;
 
@@ -131,7 +132,7 @@ fn place(cond: &mut Cond, dims: &[usize]) -> Result<()> {
 /// Parts of the sampling as noise levels.
 fn time(cond: &mut Cond, sampling: &ModelSampling) {
     let sigma = |percent: f64| sampling.percent_to_sigma(percent) as f32;
-    if let Some((start, end)) = cond.clip_percent {
+    if let Some((start, end)) = cond.text_percent {
         cond.start = Some(sigma(start.max(cond.start_percent.unwrap_or(0.0))));
         cond.end = Some(sigma(end.min(cond.end_percent.unwrap_or(1.0))));
     } else {

@@ -6,8 +6,8 @@ use fresco_tensor::nn::Linear;
 use fresco_tensor::{Device, Generator, Stored, Tensor};
 
 use super::guide::RunPatch;
+use super::hooks::{AttnInput, AttnOutput, BlockInfo, Hooks};
 use crate::error::Result;
-use crate::unet::{AttnInput, AttnOutput, BlockInfo, UNetHooks};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -27,14 +27,14 @@ pub struct HyperTile {
 }
 
 impl RunPatch for HyperTile {
-    fn install(&self, hooks: &mut UNetHooks, random: &Arc<Mutex<Generator>>) {
+    fn install(&self, hooks: &mut Hooks, random: &Arc<Mutex<Generator>>) {
         let tiles = Arc::new(Tiles {
             rule: *self,
             random: random.clone(),
             split: Mutex::default(),
         });
-        hooks.attn1.push(tiles.clone());
-        hooks.attn1_output.push(tiles);
+        hooks.self_attention.input.push(tiles.clone());
+        hooks.self_attention.output.push(tiles);
     }
 }
 
@@ -68,8 +68,11 @@ fn random_tiles(side: usize, least: usize, options: usize, random: &Mutex<Genera
 }
 
 impl Tiles {
-    fn split(&self, tokens: usize, original: [usize; 4]) -> Option<Split> {
-        let [_, _, rows, columns] = original.map(|n| n as f64);
+    fn split(&self, tokens: usize, original: &[usize]) -> Option<Split> {
+        let &[_, _, rows, columns] = original else {
+            return None;
+        };
+        let (rows, columns) = (rows as f64, columns as f64);
         let depth = (0..=self.rule.max_depth).position(|depth| {
             let scale = 2f64.powi(depth as i32);
             (rows / scale) * (columns / scale) == tokens as f64
@@ -143,14 +146,14 @@ pub struct TokenMerging {
 }
 
 impl RunPatch for TokenMerging {
-    fn install(&self, hooks: &mut UNetHooks, random: &Arc<Mutex<Generator>>) {
+    fn install(&self, hooks: &mut Hooks, random: &Arc<Mutex<Generator>>) {
         let merging = Arc::new(Merging {
             ratio: self.ratio,
             random: random.clone(),
             merged: Mutex::default(),
         });
-        hooks.attn1.push(merging.clone());
-        hooks.attn1_output.push(merging);
+        hooks.self_attention.input.push(merging.clone());
+        hooks.self_attention.output.push(merging);
     }
 }
 
@@ -197,7 +200,9 @@ impl Merging {
         // Choosing is done in main memory, wherever the network runs.
         let (q, device) = (&q.to(&Device::cpu())?, q.device());
         let [b, n, c] = q.dims3()?;
-        let [_, _, rows, columns] = at.original;
+        let &[_, _, rows, columns] = at.original else {
+            return Ok(None);
+        };
         let count = (n as f64 * self.ratio) as usize;
         if n != rows * columns || count == 0 || rows == 1 || columns == 1 {
             return Ok(None);
@@ -306,16 +311,16 @@ impl AttnOutput for Merging {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::unet::Part;
+    use crate::denoise::hooks::BlockKind;
 
     fn info() -> BlockInfo<'static> {
         BlockInfo {
-            part: Part::Input,
+            kind: BlockKind::INPUT,
             number: 1,
             index: 0,
             heads: 1,
-            size: (8, 16),
-            original: [2, 4, 8, 16],
+            size: [1, 8, 16],
+            original: &[2, 4, 8, 16],
             sigma: 1.0,
             cond_or_uncond: &[1, 0],
         }
@@ -329,8 +334,8 @@ mod tests {
         Tensor::from_fn([2, 128, 3], |i| (i as f32 * 0.37).sin()).unwrap()
     }
 
-    fn installed(patch: &dyn RunPatch) -> UNetHooks {
-        let mut hooks = UNetHooks::default();
+    fn installed(patch: &dyn RunPatch) -> Hooks {
+        let mut hooks = Hooks::default();
         patch.install(&mut hooks, &random());
         hooks
     }
@@ -344,22 +349,25 @@ mod tests {
             scale_depth: false,
         };
         let hooks = installed(&rule);
-        let (q, k, _) = hooks.attn1[0]
+        let (q, k, _) = hooks.self_attention.input[0]
             .apply(tokens(), tokens(), tokens(), &info())
             .unwrap();
         // 16 and 8 cells in tiles of 4.
         assert_eq!(q.shape(), [2 * 8, 16, 3]);
         assert_eq!(k.shape(), [2 * 8, 16, 3]);
-        let back = hooks.attn1_output[0].apply(q, &info()).unwrap();
+        let back = hooks.self_attention.output[0].apply(q, &info()).unwrap();
         assert_eq!(back.data(), tokens().data());
         // Another level is left alone.
         let small = tokens().narrow(1, 0, 32).unwrap();
-        let (q, ..) = hooks.attn1[0]
+        let (q, ..) = hooks.self_attention.input[0]
             .apply(small.clone(), small.clone(), small, &info())
             .unwrap();
         assert_eq!(q.shape(), [2, 32, 3]);
         assert_eq!(
-            hooks.attn1_output[0].apply(q, &info()).unwrap().shape(),
+            hooks.self_attention.output[0]
+                .apply(q, &info())
+                .unwrap()
+                .shape(),
             [2, 32, 3]
         );
     }
@@ -378,12 +386,14 @@ mod tests {
     #[test]
     fn merged_places_get_what_their_target_got() {
         let hooks = installed(&TokenMerging { ratio: 0.5 });
-        let (q, k, _) = hooks.attn1[0]
+        let (q, k, _) = hooks.self_attention.input[0]
             .apply(tokens(), tokens(), tokens(), &info())
             .unwrap();
         assert_eq!((q.shape(), k.shape()), (&[2, 64, 3][..], &[2, 128, 3][..]));
         let numbered = Tensor::from_fn([2, 64, 1], |i| i as f32).unwrap();
-        let back = hooks.attn1_output[0].apply(numbered, &info()).unwrap();
+        let back = hooks.self_attention.output[0]
+            .apply(numbered, &info())
+            .unwrap();
         assert_eq!(back.shape(), [2, 128, 1]);
         // Every row of the result is used: 32 places that stayed, and 32 targets.
         for item in 0..2 {
@@ -395,12 +405,12 @@ mod tests {
             assert!(seen[32..].iter().all(|n| *n >= 1), "{seen:?}");
         }
         let all = installed(&TokenMerging { ratio: 1.0 });
-        let (q, ..) = all.attn1[0]
+        let (q, ..) = all.self_attention.input[0]
             .apply(tokens(), tokens(), tokens(), &info())
             .unwrap();
         assert_eq!(q.shape(), [2, 32, 3]);
         let none = installed(&TokenMerging { ratio: 0.0 });
-        let (q, ..) = none.attn1[0]
+        let (q, ..) = none.self_attention.input[0]
             .apply(tokens(), tokens(), tokens(), &info())
             .unwrap();
         assert_eq!(q.data(), tokens().data());

@@ -1,98 +1,145 @@
 //! What a weight file is: which family, where its parts are, how it is sampled. Only names and shapes are looked at, and
-//! for SD2 one small tensor.
+//! by some families one small tensor.
+//!
+//! A family is a row of [`FAMILIES`]; nothing else here knows one.
 
-mod diffusers;
-mod families;
+mod signatures;
+mod table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_tensor::{Device, WeightFile};
 
+use crate::denoise::{BaseModel, FoundNetwork};
 use crate::error::{ModelError, Result};
-use crate::latent_format::{self, LatentFormat};
-use crate::model_sampling::Prediction;
 use crate::preview::PreviewHints;
-use crate::store::{Origin, Store};
-use crate::text::Stack;
-use crate::unet::UNetConfig;
+use crate::store::{Origin, Store, UnitOrder};
+use crate::text::TextStack;
 
-pub(crate) use diffusers::unet_keys as diffusers_unet_keys;
-pub use families::what_it_is;
+pub use signatures::what_it_is;
+pub use table::{CONTROL_NETS, FAMILIES, TEXT_KINDS, TEXT_STACKS};
 
-/// Families of UNets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    Sd1,
-    Sd2,
-    Sdxl,
-    SdxlRefiner,
+/// A family of diffusion models: how its files are recognised.
+pub trait Family: Send + Sync {
+    /// What its models are called, to say what this version runs.
+    fn names(&self) -> &'static [&'static str];
+
+    /// The network whose keys these are; none if it is of another family. An error says what is wrong with one of this
+    /// family.
+    fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>>;
 }
 
-impl Family {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sd1 => "SD1.x",
-            Self::Sd2 => "SD2.x",
-            Self::Sdxl => "SDXL",
-            Self::SdxlRefiner => "SDXL refiner",
-        }
-    }
-
-    /// The text encoders that checkpoints of the family bring.
-    pub fn stack(self) -> Stack {
-        match self {
-            Self::Sd1 => Stack::Sd1,
-            Self::Sd2 => Stack::Sd2,
-            Self::Sdxl => Stack::Sdxl,
-            Self::SdxlRefiner => Stack::SdxlRefiner,
-        }
-    }
-
-    /// How much more memory a pass takes than one of SD1 for the same latent.
-    pub fn memory_factor(self) -> f64 {
-        match self {
-            Self::Sdxl => 0.8,
-            Self::Sd1 | Self::Sd2 | Self::SdxlRefiner => 1.0,
-        }
-    }
+/// The names in a file, and those of its diffusion network.
+pub struct FileKeys<'a> {
+    pub file: &'a Arc<dyn WeightFile>,
+    /// All of them, sorted.
+    pub names: &'a [String],
+    /// What stands before the names of the network.
+    pub prefix: &'static str,
+    /// The names of the network without it, sorted.
+    pub inside: Vec<&'a str>,
 }
 
-/// What a UNet gets beside the noisy latent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
-    /// Nothing.
-    Plain,
-    /// A mask and what is around it.
-    Inpaint,
-    /// The picture to change.
-    InstructPix2Pix,
+impl<'a> FileKeys<'a> {
+    fn of(file: &'a Arc<dyn WeightFile>, names: &'a [String]) -> Self {
+        let prefix = diffusion_prefix(names);
+        let inside = names.iter().filter_map(|n| n.strip_prefix(prefix));
+        Self {
+            file,
+            names,
+            prefix,
+            inside: inside.collect(),
+        }
+    }
+
+    /// Whether the network has a key.
+    pub fn has(&self, key: &str) -> bool {
+        self.inside.binary_search(&key).is_ok()
+    }
+
+    /// Whether keys of the network begin like this.
+    pub fn any_inside(&self, start: &str) -> bool {
+        self.inside.iter().any(|n| n.starts_with(start))
+    }
+
+    /// Whether the file has a tensor of this name.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.names.iter().any(|n| n == name)
+    }
+
+    /// Whether names of the file begin like this.
+    pub fn any_name(&self, start: &str) -> bool {
+        self.names.iter().any(|n| n.starts_with(start))
+    }
+
+    /// Keys of the network with where they are in the file, from pairs of key and name.
+    pub fn origins<'b>(
+        &self,
+        pairs: impl IntoIterator<Item = (String, &'b str)>,
+    ) -> BTreeMap<String, Origin> {
+        let pairs = pairs.into_iter();
+        pairs
+            .map(|(key, name)| (key, Origin::Whole(format!("{}{name}", self.prefix))))
+            .collect()
+    }
+
+    /// The weights behind such keys, to read shapes from.
+    pub fn store(&self, origins: &BTreeMap<String, Origin>) -> Arc<Store> {
+        Store::mapped(Arc::clone(self.file), origins.clone(), Device::cpu())
+    }
+
+    /// The prefix of the autoencoder, if the file has one.
+    pub fn vae_prefix(&self) -> Option<&'static str> {
+        let mut prefixes = ["first_stage_model.", "vae."].into_iter();
+        prefixes.find(|prefix| self.any_name(prefix))
+    }
+
+    /// Whether the file has text encoders.
+    pub fn has_text(&self) -> bool {
+        let prefixes = ["cond_stage_model.", "conditioner.embedders."];
+        prefixes.iter().any(|prefix| self.any_name(prefix))
+    }
+
+    /// An error that names the file.
+    pub fn refused(&self, reason: impl Into<String>) -> ModelError {
+        ModelError::unsupported(self.file.path().display().to_string(), reason)
+    }
+
+    /// An error for a kind of model that is known and not run.
+    pub fn not_run(&self, what: &str) -> ModelError {
+        self.refused(not_run(what))
+    }
 }
 
 /// A recognised file with a diffusion network.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    pub family: Family,
-    pub variant: Variant,
-    pub config: UNetConfig,
-    pub prediction: Prediction,
-    /// Whether the schedule ends in pure noise.
-    pub zero_snr: bool,
-    pub latent_format: LatentFormat,
+    /// For reports: "SDXL".
+    pub family: &'static str,
+    /// The network and its config.
+    pub network: Arc<dyn FoundNetwork>,
     /// The network's keys and where they are in the file.
-    unet: BTreeMap<String, Origin>,
+    pub keys: BTreeMap<String, Origin>,
+    /// In which order the memory room sees them.
+    pub units: &'static UnitOrder,
     /// The prefix of the autoencoder, if the file has one.
     pub vae_prefix: Option<&'static str>,
     /// The text encoders, if the file has any.
-    pub text: Option<Stack>,
+    pub text: Option<&'static TextStack>,
     /// How the file wants its latents shown.
     pub preview: PreviewHints,
 }
 
 impl Checkpoint {
-    /// The weights of the UNet under the names of the original.
-    pub fn unet_store(&self, file: &Arc<dyn WeightFile>, device: Device) -> Arc<Store> {
-        Store::mapped(Arc::clone(file), self.unet.clone(), device)
+    /// The weights of the diffusion network under the names it has here.
+    pub fn store(&self, file: &Arc<dyn WeightFile>, device: Device) -> Arc<Store> {
+        Store::mapped(Arc::clone(file), self.keys.clone(), device).with_units(self.units)
+    }
+
+    /// The network over these weights, which are read when it is first used.
+    pub fn open(&self, file: &Arc<dyn WeightFile>, device: Device) -> Result<Arc<dyn BaseModel>> {
+        self.network.open(self.store(file, device))
     }
 
     /// The weights of the autoencoder, if the file has one.
@@ -121,129 +168,60 @@ fn diffusion_prefix(names: &[String]) -> &'static str {
     best.0
 }
 
+/// Says that a kind of model is not run, and what is.
+fn not_run(what: &str) -> String {
+    let names: Vec<&str> = FAMILIES.iter().flat_map(|f| f.names()).copied().collect();
+    let run = match names.as_slice() {
+        [all @ .., last] if !all.is_empty() => format!("{} and {last}", all.join(", ")),
+        _ => names.concat(),
+    };
+    format!("this is a {what} model; this version runs {run}")
+}
+
+/// The families that a program runs.
+#[derive(Clone)]
+pub struct Families(pub Vec<&'static dyn Family>);
+
+impl Default for Families {
+    /// Those of the table.
+    fn default() -> Self {
+        Self(FAMILIES.to_vec())
+    }
+}
+
+impl Families {
+    /// What a file is. The first family that knows it decides.
+    pub fn detect(&self, file: &Arc<dyn WeightFile>) -> Result<Checkpoint> {
+        detect_among(&self.0, file)
+    }
+}
+
 /// What a checkpoint or a file with a diffusion network alone is. Says by name what else the file may be.
 pub fn detect_checkpoint(file: &Arc<dyn WeightFile>) -> Result<Checkpoint> {
+    detect_among(FAMILIES, file)
+}
+
+fn detect_among(
+    families: &[&'static dyn Family],
+    file: &Arc<dyn WeightFile>,
+) -> Result<Checkpoint> {
     let names = file.names();
-    let path = file.path().display().to_string();
-    let refuse = |reason: String| Err(ModelError::unsupported(path.clone(), reason));
+    let keys = FileKeys::of(file, &names);
     if names.is_empty() {
-        return refuse("the file holds no tensors".to_owned());
+        return Err(keys.refused("the file holds no tensors"));
     }
-    let prefix = diffusion_prefix(&names);
-    let inside: Vec<&str> = names
-        .iter()
-        .filter_map(|n| n.strip_prefix(prefix))
-        .collect();
-    if let Some(family) = families::other_family(&inside, &names) {
-        return refuse(format!(
-            "this is a {family} model; this version runs SD1.x and SD2.x"
-        ));
-    }
-    let has = |key: &str| inside.binary_search(&key).is_ok();
-    let started = |start: &str| inside.iter().any(|n| n.starts_with(start));
-    let unet: BTreeMap<String, Origin> = if started("input_blocks.") && started("output_blocks.") {
-        let own = [
-            "time_embed.",
-            "label_emb.",
-            "input_blocks.",
-            "middle_block.",
-            "output_blocks.",
-            "out.",
-        ];
-        inside
-            .iter()
-            .filter(|n| own.iter().any(|start| n.starts_with(start)))
-            .map(|n| ((*n).to_owned(), Origin::Whole(format!("{prefix}{n}"))))
-            .collect()
-    } else if has("conv_in.weight") && started("down_blocks.") {
-        diffusers::unet_keys(&inside)
-            .into_iter()
-            .map(|(key, name)| (key, Origin::Whole(format!("{prefix}{name}"))))
-            .collect()
-    } else {
-        let what = what_it_is(&names).map_or_else(
-            || format!("no known model has its {} tensors", names.len()),
-            |what| format!("this is {what}, not a model"),
-        );
-        return refuse(what);
-    };
-    let store = Store::mapped(Arc::clone(file), unet.clone(), Device::cpu());
-    let config = UNetConfig::detect(&store)?;
-    let family = family_of(&store, &config)?;
-    let variant = match config.in_channels {
-        4 => Variant::Plain,
-        9 => Variant::Inpaint,
-        8 => Variant::InstructPix2Pix,
-        other => {
-            return refuse(format!(
-                "this {} UNet takes {other} channels; 4, 8 and 9 are known",
-                family.name()
-            ));
+    for family in families {
+        if let Some(found) = family.detect(&keys)? {
+            return Ok(found);
         }
-    };
-    let top = |key: &str| names.iter().any(|n| n == key);
-    let prediction = match family {
-        Family::Sd2 if variant == Variant::Plain && spread_of_sd2(&store)? > 0.09 => Prediction::V,
-        Family::Sd2 => Prediction::Eps,
-        _ if top("v_pred") => Prediction::V,
-        _ if top("edm_mean") && top("edm_std") => Prediction::Edm,
-        _ => Prediction::Eps,
-    };
-    let latent_format = match family {
-        Family::Sd1 | Family::Sd2 => latent_format::SD15,
-        Family::Sdxl if prediction == Prediction::Edm => latent_format::PLAYGROUND,
-        Family::Sdxl | Family::SdxlRefiner => latent_format::SDXL,
-    };
-    let with = |start: &str| names.iter().any(|n| n.starts_with(start));
-    let vae_prefix = ["first_stage_model.", "vae."].into_iter().find(|p| with(p));
-    let text = ["cond_stage_model.", "conditioner.embedders."]
-        .into_iter()
-        .any(with)
-        .then(|| family.stack());
-    Ok(Checkpoint {
-        family,
-        variant,
-        config,
-        prediction,
-        zero_snr: prediction == Prediction::V && top("ztsnr"),
-        latent_format,
-        unet,
-        vae_prefix,
-        text,
-        preview: PreviewHints::of(file.metadata()),
-    })
-}
-
-fn family_of(store: &Store, config: &UNetConfig) -> Result<Family> {
-    let refuse = |what: &str| {
-        let reason = format!("this is a {what} model; this version runs SD1.x and SD2.x");
-        Err(ModelError::unsupported(store.file(), reason))
-    };
-    if store.has("label_emb.weight") || config.in_channels == 7 {
-        return refuse("Stable Diffusion x4 upscaler");
     }
-    Ok(match (config.adm, config.context_dim) {
-        (None, None) => return refuse("UNet without a prompt"),
-        (None, Some(_)) if config.linear_projection => Family::Sd2,
-        (None, Some(_)) => Family::Sd1,
-        (Some(4), _) => return refuse("Lotus"),
-        (Some(_), Some(1024)) => return refuse("Stable unCLIP"),
-        (Some(_), Some(1280)) => Family::SdxlRefiner,
-        (Some(_), _) => Family::Sdxl,
-    })
-}
-
-/// SD2 models that predict velocity are told apart by how one bias is spread.
-fn spread_of_sd2(store: &Store) -> Result<f64> {
-    let key = "output_blocks.11.1.transformer_blocks.0.norm1.bias";
-    if !store.has(key) {
-        return Ok(0.0);
+    if let Some(family) = signatures::other_family(&keys.inside) {
+        return Err(keys.not_run(family));
     }
-    let values = store.tensor(key)?;
-    let count = values.len().max(1) as f64;
-    let mean = values.data().iter().map(|&v| f64::from(v)).sum::<f64>() / count;
-    let square = |v: &f32| (f64::from(*v) - mean).powi(2);
-    Ok((values.data().iter().map(square).sum::<f64>() / count).sqrt())
+    Err(keys.refused(what_it_is(&names).map_or_else(
+        || format!("no known model has its {} tensors", names.len()),
+        |what| format!("this is {what}, not a model"),
+    )))
 }
 
 /// Weights with values that are not finite numbers, at most `most` of them: what to name when a result is not a number.

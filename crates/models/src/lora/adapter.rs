@@ -218,130 +218,158 @@ impl Adapter {
 
     /// The shape that a weight has after the change, or why the change does not fit it.
     pub fn changed_shape(&self, weight: &[usize]) -> Result<Vec<usize>, String> {
-        let mut weight = weight.to_vec();
         if weight.is_empty() || weight.contains(&0) {
             return Err(format!("a weight of shape {weight:?} cannot be changed"));
         }
+        let weight = match &self.kind {
+            Kind::Lora { reshape, .. } => grown(weight, reshape.as_deref())?,
+            _ => weight.to_vec(),
+        };
         match &self.kind {
-            Kind::Lora {
-                up,
-                down,
-                mid,
-                reshape,
-            } => {
-                if let Some(wanted) = reshape {
-                    let grows = wanted.len() == weight.len()
-                        && wanted.iter().zip(&weight).all(|(w, own)| w >= own);
-                    if !grows {
-                        return Err(format!(
-                            "a weight of shape {weight:?} cannot grow to {wanted:?}"
-                        ));
-                    }
-                    weight.clone_from(wanted);
-                }
-                let (rows, inner) = matrix("up", up)?;
-                let (rank, mut columns) = matrix("down", down)?;
-                match mid {
-                    None => same("the ranks of up and down", inner, rank)?,
-                    Some(mid) => {
-                        let [first, second, k, l] = dims4("mid", mid)?;
-                        same("down and mid", rank, second)?;
-                        same("up and mid", inner, first)?;
-                        columns = columns.saturating_mul(k.saturating_mul(l));
-                    }
-                }
-                fits(&[rows, columns], &weight)?;
-            }
+            Kind::Lora { up, down, mid, .. } => fits_lora([up, down], mid.as_ref(), &weight)?,
             Kind::Loha {
                 w1_a,
                 w1_b,
                 w2_a,
                 w2_b,
                 cores,
-            } => {
-                let side = |a: &Stored, b: &Stored, core: Option<&Stored>| {
-                    Factor::Product {
-                        a: a.clone(),
-                        b: b.clone(),
-                        core: core.cloned(),
-                    }
-                    .shape()
-                };
-                let one = side(w1_a, w1_b, cores.as_ref().map(|c| &c.0))?;
-                let two = side(w2_a, w2_b, cores.as_ref().map(|c| &c.1))?;
-                if one != two {
-                    return Err(format!("the two products differ: {one:?} and {two:?}"));
-                }
-                fits(&one, &weight)?;
-            }
-            Kind::Lokr { w1, w2 } => {
-                let (one, two) = (w1.shape()?, w2.shape()?);
-                let one_rank = one.len() + if two.len() == 4 { 2 } else { 0 };
-                if one.len() != 2 || one_rank != two.len() {
-                    return Err(format!("no Kronecker product of {one:?} and {two:?}"));
-                }
-                let mut all = one;
-                all.extend(two);
-                fits(&all, &weight)?;
-            }
-            Kind::Glora { a1, a2, b1, b2 } => {
-                let (old, _) = glora_layout([a1, a2, b1, b2], &weight)?;
-                let input: usize = weight[1..].iter().product();
-                let (b_left, b_right) = if old { (b2, b1) } else { (b1, b2) };
-                let (rows, _) = matrix("b", b_left)?;
-                let (_, columns) = matrix("b", b_right)?;
-                fits(&[rows, columns], &weight)?;
-                let (a_left, a_right) = if old { (a2, a1) } else { (a1, a2) };
-                // The old layout multiplies the whole row, the new one the input dimension alone.
-                let side = if old {
-                    input
-                } else {
-                    weight.get(1).copied().unwrap_or(1)
-                };
-                same("a and the weight", matrix("a", a_left)?.0, side)?;
-                same("a and the weight", matrix("a", a_right)?.1, side)?;
-            }
-            Kind::Oft { blocks } => {
-                let &[n, b, also] = blocks.shape() else {
-                    return Err(format!("blocks of shape {:?}", blocks.shape()));
-                };
-                same("the sides of a block", b, also)?;
-                same("the blocks and the rows", n.saturating_mul(b), weight[0])?;
-            }
-            Kind::Boft { blocks, rescale } => {
-                let [stages, n, b, also] = dims4("blocks", blocks)?;
-                same("the sides of a block", b, also)?;
-                same("the blocks and the rows", n.saturating_mul(b), weight[0])?;
-                let widest = stages
-                    .checked_sub(1)
-                    .and_then(|s| 1usize.checked_shl(u32::try_from(s).ok()?))
-                    .and_then(|g| g.checked_mul(b));
-                let divides = widest.is_none_or(|w| w > 0 && weight[0].is_multiple_of(w));
-                if b % 2 != 0 || (stages > 0 && (widest.is_none() || !divides)) {
-                    return Err(format!(
-                        "{stages} stages of blocks of {b} do not fit {} rows",
-                        weight[0]
-                    ));
-                }
-                if let Some(rescale) = rescale {
-                    let len = count(rescale.shape()).unwrap_or(usize::MAX);
-                    if len != 1 && len != weight[0] {
-                        return Err(format!("a rescale of shape {:?}", rescale.shape()));
-                    }
-                }
-            }
+            } => fits_loha([w1_a, w1_b, w2_a, w2_b], cores.as_ref(), &weight)?,
+            Kind::Lokr { w1, w2 } => fits_lokr(w1, w2, &weight)?,
+            Kind::Glora { a1, a2, b1, b2 } => fits_glora([a1, a2, b1, b2], &weight)?,
+            Kind::Oft { blocks } => fits_oft(blocks, &weight)?,
+            Kind::Boft { blocks, rescale } => fits_boft(blocks, rescale.as_ref(), &weight)?,
         }
         if let Some(dora) = &self.dora_scale {
-            let len = count(dora.shape()).unwrap_or(usize::MAX);
-            let by_output = dora.shape().first() == Some(&weight[0]) && len == weight[0];
-            let by_input = weight.len() > 1 && len == weight[1];
-            if !by_output && !by_input {
-                return Err(format!(
-                    "a DoRA scale of shape {:?} for a weight of shape {weight:?}",
-                    dora.shape()
-                ));
-            }
+            fits_dora(dora, &weight)?;
         }
         Ok(weight)
     }
+}
+
+/// A weight padded with zeros to the shape that a LoRA wants.
+fn grown(weight: &[usize], wanted: Option<&[usize]>) -> Result<Vec<usize>, String> {
+    let Some(wanted) = wanted else {
+        return Ok(weight.to_vec());
+    };
+    let grows = wanted.len() == weight.len() && wanted.iter().zip(weight).all(|(w, own)| w >= own);
+    if grows {
+        return Ok(wanted.to_vec());
+    }
+    Err(format!(
+        "a weight of shape {weight:?} cannot grow to {wanted:?}"
+    ))
+}
+
+fn fits_lora(
+    [up, down]: [&Stored; 2],
+    mid: Option<&Stored>,
+    weight: &[usize],
+) -> Result<(), String> {
+    let (rows, inner) = matrix("up", up)?;
+    let (rank, mut columns) = matrix("down", down)?;
+    match mid {
+        None => same("the ranks of up and down", inner, rank)?,
+        Some(mid) => {
+            let [first, second, k, l] = dims4("mid", mid)?;
+            same("down and mid", rank, second)?;
+            same("up and mid", inner, first)?;
+            columns = columns.saturating_mul(k.saturating_mul(l));
+        }
+    }
+    fits(&[rows, columns], weight)
+}
+
+fn fits_loha(
+    [w1_a, w1_b, w2_a, w2_b]: [&Stored; 4],
+    cores: Option<&(Stored, Stored)>,
+    weight: &[usize],
+) -> Result<(), String> {
+    let side = |a: &Stored, b: &Stored, core: Option<&Stored>| {
+        Factor::Product {
+            a: a.clone(),
+            b: b.clone(),
+            core: core.cloned(),
+        }
+        .shape()
+    };
+    let one = side(w1_a, w1_b, cores.map(|c| &c.0))?;
+    let two = side(w2_a, w2_b, cores.map(|c| &c.1))?;
+    if one != two {
+        return Err(format!("the two products differ: {one:?} and {two:?}"));
+    }
+    fits(&one, weight)
+}
+
+fn fits_lokr(w1: &Factor, w2: &Factor, weight: &[usize]) -> Result<(), String> {
+    let (one, two) = (w1.shape()?, w2.shape()?);
+    let one_rank = one.len() + if two.len() == 4 { 2 } else { 0 };
+    if one.len() != 2 || one_rank != two.len() {
+        return Err(format!("no Kronecker product of {one:?} and {two:?}"));
+    }
+    let mut all = one;
+    all.extend(two);
+    fits(&all, weight)
+}
+
+fn fits_glora([a1, a2, b1, b2]: [&Stored; 4], weight: &[usize]) -> Result<(), String> {
+    let (old, _) = glora_layout([a1, a2, b1, b2], weight)?;
+    let input: usize = weight[1..].iter().product();
+    let (b_left, b_right) = if old { (b2, b1) } else { (b1, b2) };
+    let (rows, _) = matrix("b", b_left)?;
+    let (_, columns) = matrix("b", b_right)?;
+    fits(&[rows, columns], weight)?;
+    let (a_left, a_right) = if old { (a2, a1) } else { (a1, a2) };
+    // The old layout multiplies the whole row, the new one the input dimension alone.
+    let side = if old {
+        input
+    } else {
+        weight.get(1).copied().unwrap_or(1)
+    };
+    same("a and the weight", matrix("a", a_left)?.0, side)?;
+    same("a and the weight", matrix("a", a_right)?.1, side)
+}
+
+fn fits_oft(blocks: &Stored, weight: &[usize]) -> Result<(), String> {
+    let &[n, b, also] = blocks.shape() else {
+        return Err(format!("blocks of shape {:?}", blocks.shape()));
+    };
+    same("the sides of a block", b, also)?;
+    same("the blocks and the rows", n.saturating_mul(b), weight[0])
+}
+
+fn fits_boft(blocks: &Stored, rescale: Option<&Stored>, weight: &[usize]) -> Result<(), String> {
+    let [stages, n, b, also] = dims4("blocks", blocks)?;
+    same("the sides of a block", b, also)?;
+    same("the blocks and the rows", n.saturating_mul(b), weight[0])?;
+    let widest = stages
+        .checked_sub(1)
+        .and_then(|s| 1usize.checked_shl(u32::try_from(s).ok()?))
+        .and_then(|g| g.checked_mul(b));
+    let divides = widest.is_none_or(|w| w > 0 && weight[0].is_multiple_of(w));
+    if b % 2 != 0 || (stages > 0 && (widest.is_none() || !divides)) {
+        return Err(format!(
+            "{stages} stages of blocks of {b} do not fit {} rows",
+            weight[0]
+        ));
+    }
+    if let Some(rescale) = rescale {
+        let len = count(rescale.shape()).unwrap_or(usize::MAX);
+        if len != 1 && len != weight[0] {
+            return Err(format!("a rescale of shape {:?}", rescale.shape()));
+        }
+    }
+    Ok(())
+}
+
+fn fits_dora(dora: &Stored, weight: &[usize]) -> Result<(), String> {
+    let len = count(dora.shape()).unwrap_or(usize::MAX);
+    let by_output = dora.shape().first() == Some(&weight[0]) && len == weight[0];
+    let by_input = weight.len() > 1 && len == weight[1];
+    if by_output || by_input {
+        return Ok(());
+    }
+    Err(format!(
+        "a DoRA scale of shape {:?} for a weight of shape {weight:?}",
+        dora.shape()
+    ))
 }

@@ -3,10 +3,10 @@
 
 use fresco_tensor::Tensor;
 
-use super::Result;
 use super::arithmetic::{
     FlowAncestral, advance, ancestral, combine, is_flow, log_middle, slope, update,
 };
+use super::denoiser::Result;
 use super::euler::{churn, renoise};
 use super::run::Run;
 use crate::spread::linspace;

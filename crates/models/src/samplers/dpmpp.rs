@@ -2,8 +2,8 @@
 
 use fresco_tensor::Tensor;
 
-use super::Result;
 use super::arithmetic::{FlowAncestral, ancestral, combine, is_flow, update};
+use super::denoiser::Result;
 use super::euler::renoise;
 use super::run::Run;
 

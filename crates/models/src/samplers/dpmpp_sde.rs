@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use fresco_tensor::Tensor;
 
 use super::arithmetic::{ancestral, combine, half_log_snr, level_of, off_pure_noise, update};
+use super::denoiser::Result;
+use super::options::SdeSolver;
 use super::run::Run;
-use super::{Result, SdeSolver};
 
 /// One half of a step of `dpmpp_sde`: `keep x + take d + noise`.
 struct Part {

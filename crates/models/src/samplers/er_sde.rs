@@ -2,8 +2,8 @@
 
 use fresco_tensor::Tensor;
 
-use super::Result;
 use super::arithmetic::{combine, half_log_snr, off_pure_noise, update};
+use super::denoiser::Result;
 use super::run::Run;
 
 /// Points of the numerical integrals.

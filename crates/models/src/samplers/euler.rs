@@ -4,10 +4,10 @@ use std::f64::consts::SQRT_2;
 
 use fresco_tensor::Tensor;
 
-use super::Result;
 use super::arithmetic::{
     FlowAncestral, advance, ancestral, combine, half_log_snr, is_flow, slope, update,
 };
+use super::denoiser::Result;
 use super::run::Run;
 
 /// The level after the noise that `s_churn` puts back, with that noise on `x` (Karras et al. 2022, algorithm 2).

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use fresco_tensor::Tensor;
 
-use super::Result;
 use super::arithmetic::{slope, update, weighted_sum};
+use super::denoiser::Result;
 use super::run::Run;
 use crate::spread::linspace;
 

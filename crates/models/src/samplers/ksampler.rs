@@ -1,6 +1,6 @@
 //! Which noise levels KSampler and its advanced form sample at.
 
-use super::SamplerName;
+use super::names::SamplerName;
 use crate::ModelSampling;
 use crate::schedules::{Result, Scheduler};
 

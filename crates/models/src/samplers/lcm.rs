@@ -2,8 +2,8 @@
 
 use fresco_tensor::{Crop, Tensor, common_upscale};
 
-use super::Result;
 use super::arithmetic::update;
+use super::denoiser::Result;
 use super::run::Run;
 
 pub(super) fn lcm(run: &mut Run<'_>, mut x: Tensor, sigmas: &[f32]) -> Result<Tensor> {

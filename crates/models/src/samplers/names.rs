@@ -110,16 +110,13 @@ impl SamplerName {
         Self::ALL.iter().find(|(n, _)| *n == name).map(|(_, s)| *s)
     }
 
-    /// The sampler behind the function name that sampler nodes give (`sample_euler`, `dpm_fast_function`).
-    pub fn of_function(function: &str) -> Option<Self> {
-        match function {
-            "sample_unipc" => Some(Self::UniPc),
-            "sample_unipc_bh2" => Some(Self::UniPcBh2),
-            "sample_lcm_upscale" => Some(Self::LcmUpscale),
-            "sample_euler_pp" => Some(Self::EulerPp),
-            "dpm_fast_function" => Some(Self::DpmFast),
-            "dpm_adaptive_function" => Some(Self::DpmAdaptive),
-            _ => function.strip_prefix("sample_").and_then(Self::named),
+    /// What the reference calls its function (`sample_euler`, `dpm_fast_function`), for reports.
+    pub fn function(self) -> String {
+        match self {
+            Self::UniPc => "sample_unipc".to_owned(),
+            Self::UniPcBh2 => "sample_unipc_bh2".to_owned(),
+            Self::DpmFast | Self::DpmAdaptive => format!("{}_function", self.name()),
+            _ => format!("sample_{}", self.name()),
         }
     }
 

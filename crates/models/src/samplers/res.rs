@@ -2,8 +2,8 @@
 
 use fresco_tensor::Tensor;
 
-use super::Result;
 use super::arithmetic::{ancestral, slope, update};
+use super::denoiser::Result;
 use super::run::Run;
 
 /// As `torch.nan_to_num`.

@@ -2,7 +2,9 @@
 
 use fresco_tensor::{Generator, Tensor};
 
-use super::{Denoiser, Result, SampleArgs, SampleError, SamplerName, SamplerOptions, Step};
+use super::denoiser::{Denoiser, Result, SampleArgs, SampleError, Step};
+use super::names::SamplerName;
+use super::options::SamplerOptions;
 use crate::ModelSampling;
 use crate::brownian::BrownianNoise;
 

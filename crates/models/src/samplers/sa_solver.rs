@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use fresco_tensor::Tensor;
 
 use super::arithmetic::{half_log_snr, off_pure_noise, solve, update, weighted_sum};
+use super::denoiser::Result;
+use super::options::NoiseInterval;
 use super::run::Run;
-use super::{NoiseInterval, Result};
 
 /// Which half of a step coefficients are for.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,9 @@
 use fresco_tensor::Tensor;
 
 use super::arithmetic::{combine, half_log_snr, lerp, level_of, off_pure_noise, update};
+use super::denoiser::Result;
+use super::options::SeedsSolver;
 use super::run::Run;
-use super::{Result, SeedsSolver};
 use crate::ModelSampling;
 
 /// The knobs of the two-evaluation form.

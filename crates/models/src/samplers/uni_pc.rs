@@ -2,8 +2,8 @@
 
 use fresco_tensor::Tensor;
 
-use super::Result;
 use super::arithmetic::{combine, solve, update, weighted_sum};
+use super::denoiser::Result;
 use super::run::Run;
 
 /// How a step is measured.

@@ -7,6 +7,7 @@ mod layers;
 mod origin;
 mod patched;
 mod units;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +24,8 @@ use layers::{Built, Layer};
 pub use origin::Origin;
 use patched::Patched;
 pub use patched::{Beside, Keep, Way, WeightPatches};
-pub use units::UnitInfo;
+pub use units::{Blocks, UnitInfo, UnitOrder};
+pub use walk::{Kernel, Layout, Walk};
 
 enum Source {
     File {
@@ -67,6 +69,7 @@ struct Weights {
     /// Bytes read from the file.
     read: AtomicU64,
     units: OnceLock<Vec<UnitInfo>>,
+    order: &'static UnitOrder,
     /// Whether the network's result has eight bits.
     short: bool,
 }
@@ -88,6 +91,7 @@ impl Store {
                 group,
                 read: AtomicU64::new(0),
                 units: OnceLock::new(),
+                order: &UnitOrder::PLAIN,
                 short,
             }),
         })
@@ -130,13 +134,23 @@ impl Store {
     /// Lets convolutions keep sixteen bits of their inputs: for networks that make pictures of eight.
     #[must_use]
     pub fn shortened(self: Arc<Self>) -> Arc<Self> {
-        // A store that others hold already keeps its layers as they are.
+        self.settled(|weights| weights.short = true)
+    }
+
+    /// The same with its units in the order that its network says.
+    #[must_use]
+    pub fn with_units(self: Arc<Self>, order: &'static UnitOrder) -> Arc<Self> {
+        self.settled(|weights| weights.order = order)
+    }
+
+    /// With a setting changed. A store that others hold already stays as it is.
+    fn settled(self: Arc<Self>, change: impl FnOnce(&mut Weights)) -> Arc<Self> {
         let mut store = match Arc::try_unwrap(self) {
             Ok(store) => store,
             Err(shared) => return shared,
         };
         if let Some(weights) = Arc::get_mut(&mut store.weights) {
-            weights.short = true;
+            change(weights);
         }
         Arc::new(store)
     }
@@ -564,7 +578,7 @@ impl Store {
     fn unit_list(&self) -> &[UnitInfo] {
         self.weights.units.get_or_init(|| {
             let Source::Patched(Patched { base, .. }) = &self.weights.source else {
-                return units::units(self);
+                return units::units(self, self.weights.order);
             };
             let mut units = base.units();
             for unit in &mut units {

@@ -26,46 +26,37 @@ pub struct UnitInfo {
     pub block: Option<u32>,
 }
 
-/// Values that networks take as they are.
-const VALUES: [&str; 1] = ["class_embedding"];
+/// Blocks of a network that run one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// Keys begin with this name and the block's number.
+    List(&'static str),
+    /// All keys that begin with this name are one block.
+    One(&'static str),
+    /// A number follows this name, wherever in the key it stands.
+    Within(&'static str),
+}
 
-/// Names of parts whose order in the definition of their network is not that of the alphabet. Only those next to each
-/// other are ever compared.
-const ORDER: [&str; 30] = [
-    // UNets and control nets
-    "time_embed",
-    "label_emb",
-    "input_blocks",
-    "zero_convs",
-    "input_hint_block",
-    "middle_block",
-    "middle_block_out",
-    "output_blocks",
-    "out",
-    // text and vision encoders
-    "text_model",
-    "vision_model",
-    "embeddings",
-    "class_embedding",
-    "patch_embedding",
-    "token_embedding",
-    "position_embedding",
-    "pre_layrnorm",
-    // and autoencoders
-    "encoder",
-    "decoder",
-    "conv_in",
-    "down",
-    "mid",
-    "up",
-    "norm_out",
-    "conv_out",
-    "post_layernorm",
-    "final_layer_norm",
-    "text_projection",
-    "visual_projection",
-    "quant_conv",
-];
+/// How the parts of a network follow each other. Where nothing is said the alphabet and numbers decide.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UnitOrder {
+    /// Names of parts whose order in the definition of their network is not that of the alphabet. Only those next to
+    /// each other are ever compared.
+    pub parts: &'static [&'static str],
+    /// The blocks in the order they run.
+    pub blocks: &'static [Blocks],
+    /// Last names of values that the network takes as they are; other keys without `.weight` and `.bias` are no units.
+    pub values: &'static [&'static str],
+}
+
+impl UnitOrder {
+    /// For networks that say nothing: a transformer's blocks or layers in the order of their numbers.
+    pub const PLAIN: Self = Self {
+        parts: &[],
+        blocks: &[Blocks::Within("layers"), Blocks::Within("blocks")],
+        values: &[],
+    };
+}
 
 /// The unit that a key belongs to, and which part of it the key is.
 pub(super) fn unit_of(key: &str) -> (&str, &str) {
@@ -91,7 +82,7 @@ pub(super) fn is_embedding(unit: &str, rank: usize) -> bool {
 }
 
 /// All units of a store in the order of definition.
-pub(super) fn units(store: &Store) -> Vec<UnitInfo> {
+pub(super) fn units(store: &Store, order: &UnitOrder) -> Vec<UnitInfo> {
     let mut found: BTreeMap<&str, (u64, [Option<usize>; 2])> = BTreeMap::new();
     for key in store.keys() {
         let (unit, part) = unit_of(key);
@@ -100,7 +91,7 @@ pub(super) fn units(store: &Store) -> Vec<UnitInfo> {
             continue;
         };
         // Numbers that describe a network, and counters, are no weights.
-        if part.is_empty() && !VALUES.contains(&last) {
+        if part.is_empty() && !order.values.contains(&last) {
             continue;
         }
         let entry = found.entry(unit).or_default();
@@ -111,11 +102,8 @@ pub(super) fn units(store: &Store) -> Vec<UnitInfo> {
             _ => {}
         }
     }
-    let inputs = found
-        .keys()
-        .filter_map(|name| number_after(name, "input_blocks"))
-        .max()
-        .map_or(0, |last| last.saturating_add(1));
+    let names: Vec<&str> = found.keys().copied().collect();
+    let starts = block_starts(&names, order.blocks);
     let mut units: Vec<UnitInfo> = found
         .into_iter()
         .map(|(name, (bytes, [weight, bias]))| {
@@ -128,11 +116,11 @@ pub(super) fn units(store: &Store) -> Vec<UnitInfo> {
                 biased: bias.is_some() || (weight.is_some_and(|rank| rank > 1) && !embedding),
                 castable: weight.is_some(),
                 own: false,
-                block: block(name, inputs),
+                block: block(name, order.blocks, &starts),
             }
         })
         .collect();
-    units.sort_by(|a, b| compare(&a.name, &b.name));
+    units.sort_by(|a, b| compare(&a.name, &b.name, order.parts));
     units
 }
 
@@ -143,29 +131,51 @@ fn number_after(name: &str, part: &str) -> Option<u32> {
     parts.next()?.parse().ok()
 }
 
-/// Input blocks, the middle, output blocks; or the layers of an encoder.
-fn block(name: &str, inputs: u32) -> Option<u32> {
-    match name.split('.').next()? {
-        "input_blocks" => number_after(name, "input_blocks"),
-        "middle_block" => Some(inputs),
-        "output_blocks" => {
-            let number = number_after(name, "output_blocks")?;
-            number.checked_add(inputs)?.checked_add(1)
+impl Blocks {
+    /// The number of the block that a unit is in, counted from this list's first.
+    fn number(self, name: &str) -> Option<u32> {
+        let first = name.split('.').next();
+        match self {
+            Self::List(list) => number_after(name, list).filter(|_| first == Some(list)),
+            Self::One(block) => (first == Some(block)).then_some(0),
+            Self::Within(list) => number_after(name, list),
         }
-        _ => number_after(name, "layers"),
     }
 }
 
+/// The number of each list's first block: lists run one after the other.
+fn block_starts(names: &[&str], blocks: &[Blocks]) -> Vec<u32> {
+    let mut starts = Vec::with_capacity(blocks.len());
+    let mut next = 0u32;
+    for list in blocks {
+        starts.push(next);
+        let numbers = names.iter().filter_map(|name| list.number(name));
+        let count = match list {
+            // Counted even where a network has none, so that equal blocks of two networks have equal numbers.
+            Blocks::One(_) => 1,
+            _ => numbers.max().map_or(0, |last| last.saturating_add(1)),
+        };
+        next = next.saturating_add(count);
+    }
+    starts
+}
+
+/// Number of the block a unit is in, counted through the whole network.
+fn block(name: &str, blocks: &[Blocks], starts: &[u32]) -> Option<u32> {
+    let mut lists = blocks.iter().zip(starts);
+    lists.find_map(|(list, start)| list.number(name)?.checked_add(*start))
+}
+
 /// By definition where that is known, then by number, then by letter.
-fn compare(a: &str, b: &str) -> Ordering {
+fn compare(a: &str, b: &str, parts: &[&str]) -> Ordering {
     let (mut left, mut right) = (a.split('.'), b.split('.'));
     loop {
         match (left.next(), right.next()) {
             (Some(a), Some(b)) if a == b => {}
             (Some(a), Some(b)) => {
                 let rank = |part: &str| {
-                    let known = ORDER.iter().position(|name| *name == part);
-                    known.unwrap_or(ORDER.len())
+                    let known = parts.iter().position(|name| *name == part);
+                    known.unwrap_or(parts.len())
                 };
                 let by_rank = rank(a).cmp(&rank(b));
                 return by_rank.then_with(|| natural(a, b)).then_with(|| a.cmp(b));
@@ -209,19 +219,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_in_natural_order() {
+    fn names_are_in_the_order_of_definition_and_then_natural() {
+        let parts = ["stem", "rising", "head"];
+        let compare = |a: &str, b: &str| compare(a, b, &parts);
         let sorted = [
-            "time_embed.0",
-            "time_embed.2",
-            "label_emb.0.0",
-            "input_blocks.0.0",
-            "input_blocks.2.1.transformer_blocks.2.attn1",
-            "input_blocks.2.1.transformer_blocks.10.attn1",
-            "input_blocks.2.1.transformer_blocks.10.attn2",
-            "input_blocks.10.0",
-            "middle_block.0",
-            "output_blocks.0.0",
-            "out.0",
+            "stem.0",
+            "stem.2",
+            "rising.0.0",
+            "rising.2.1.inner.2.attn1",
+            "rising.2.1.inner.10.attn1",
+            "rising.2.1.inner.10.attn2",
+            "rising.10.0",
+            "head.0",
+            "another.0",
         ];
         for pair in sorted.windows(2) {
             assert_eq!(compare(pair[0], pair[1]), Ordering::Less, "{pair:?}");
@@ -230,6 +240,33 @@ mod tests {
         assert_eq!(compare("a.1", "a.1"), Ordering::Equal);
         assert_eq!(compare("a.01", "a.1"), Ordering::Less);
         assert_eq!(natural("x9y", "x10"), Ordering::Less);
+    }
+
+    #[test]
+    fn blocks_are_counted_through_the_network() {
+        let blocks = [
+            Blocks::List("down"),
+            Blocks::One("bottom"),
+            Blocks::List("up"),
+        ];
+        let names = [
+            "down.0.a",
+            "down.1.a",
+            "bottom.5.a",
+            "up.0.a",
+            "up.1.a",
+            "head",
+            "x.down.1",
+        ];
+        let starts = block_starts(&names, &blocks);
+        let found = names.map(|name| block(name, &blocks, &starts));
+        assert_eq!(
+            found,
+            [Some(0), Some(1), Some(2), Some(3), Some(4), None, None]
+        );
+        let layers = UnitOrder::PLAIN.blocks;
+        let starts = block_starts(&["model.layers.7.a"], layers);
+        assert_eq!(block("model.layers.7.a", layers, &starts), Some(7));
     }
 
     #[test]

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, Linear, Mask, Padding, attention};
 use fresco_tensor::{Device, Tensor};
 
+use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
-use crate::layout::Layout;
-use crate::store::Store;
-use crate::unet::{GROUPS, plus};
+use crate::store::{Kernel, Layout, Store, Walk};
 
 const EPS: f32 = 1e-6;
+/// Of every group norm here.
+const GROUPS: usize = 32;
 
 /// Asks whether to go on; an error ends the work.
 pub type Check<'a> = &'a dyn Fn() -> Result<()>;
@@ -117,16 +118,6 @@ impl Half {
         }))
     }
 
-    fn middle_layout(to: &mut Layout, half: &str, channels: usize) {
-        Residual::layout(to, &format!("{half}.mid.block_1"), channels, channels);
-        let attn = format!("{half}.mid.attn_1");
-        to.norm(&format!("{attn}.norm"), channels);
-        for part in ["q", "k", "v", "proj_out"] {
-            to.linear(&format!("{attn}.{part}"), channels, channels);
-        }
-        Residual::layout(to, &format!("{half}.mid.block_2"), channels, channels);
-    }
-
     /// Halvings or doublings of the size.
     fn resamplings(&self) -> usize {
         self.levels.iter().filter(|level| level.resample).count()
@@ -173,61 +164,23 @@ impl KlConfig {
         1 << half.map_or(0, Half::resamplings)
     }
 
-    fn layout(&self) -> Layout {
-        let mut to = Layout::default();
-        if let Some(half) = &self.encoder {
-            let (input, mut at) = half.first;
-            to.conv("encoder.conv_in", at, input, 3);
-            for (number, level) in half.levels.iter().enumerate() {
-                for block in 0..level.blocks {
-                    let key = format!("encoder.down.{number}.block.{block}");
-                    Residual::layout(&mut to, &key, at, level.channels);
-                    at = level.channels;
-                }
-                if level.resample {
-                    to.conv(&format!("encoder.down.{number}.downsample.conv"), at, at, 3);
-                }
-            }
-            Half::middle_layout(&mut to, "encoder", at);
-            to.norm("encoder.norm_out", at);
-            to.conv("encoder.conv_out", half.out, at, 3);
-            if let Some((_, out)) = self.quant {
-                to.linear("quant_conv", out, half.out);
-            }
-        }
-        if let Some(half) = &self.decoder {
-            let (input, mut at) = half.first;
-            if let Some((latent, _)) = self.post_quant {
-                to.linear("post_quant_conv", input, latent);
-            }
-            to.conv("decoder.conv_in", at, input, 3);
-            Half::middle_layout(&mut to, "decoder", at);
-            for (number, level) in half.levels.iter().enumerate().rev() {
-                for block in 0..level.blocks {
-                    let key = format!("decoder.up.{number}.block.{block}");
-                    Residual::layout(&mut to, &key, at, level.channels);
-                    at = level.channels;
-                }
-                if level.resample {
-                    to.conv(&format!("decoder.up.{number}.upsample.conv"), at, at, 3);
-                }
-            }
-            to.norm("decoder.norm_out", at);
-            to.conv("decoder.conv_out", half.out, at, 3);
-        }
-        to
+    fn layout(&self) -> Result<Layout> {
+        Layout::of(|weights| KlVae::walk(weights, self))
     }
 
     /// Whether a store has every weight in its shape.
     pub fn verify(&self, store: &Store) -> Result<()> {
-        self.layout().verify(store, "the autoencoder")
+        self.layout()?.verify(store, WHAT)
     }
 
     /// Every weight with its shape.
-    pub fn weights(&self) -> Vec<(String, Vec<usize>)> {
-        self.layout().items().to_vec()
+    pub fn weights(&self) -> Result<Vec<(String, Vec<usize>)>> {
+        Ok(self.layout()?.items().to_vec())
     }
 }
+
+/// The network in messages.
+const WHAT: &str = "the autoencoder";
 
 /// The norm and its activation of a feature map that nobody needs afterwards.
 fn consumed(norm: &GroupNorm, x: Tensor) -> Result<Tensor> {
@@ -244,25 +197,14 @@ struct Residual {
 }
 
 impl Residual {
-    fn layout(to: &mut Layout, key: &str, input: usize, out: usize) {
-        to.norm(&format!("{key}.norm1"), input);
-        to.conv(&format!("{key}.conv1"), out, input, 3);
-        to.norm(&format!("{key}.norm2"), out);
-        to.conv(&format!("{key}.conv2"), out, out, 3);
-        if input != out {
-            to.linear(&format!("{key}.nin_shortcut"), out, input);
-        }
-    }
-
-    fn new(store: &Store, key: &str, input: usize, out: usize) -> Result<Self> {
-        let shortcut = format!("{key}.nin_shortcut");
+    fn new(weights: &Walk<'_>, input: usize, out: usize) -> Result<Self> {
         Ok(Self {
-            norm1: store.group_norm(&format!("{key}.norm1"), GROUPS, EPS)?,
-            conv1: store.conv(&format!("{key}.conv1"), 1, Padding::Same(1))?,
-            norm2: store.group_norm(&format!("{key}.norm2"), GROUPS, EPS)?,
-            conv2: store.conv(&format!("{key}.conv2"), 1, Padding::Same(1))?,
+            norm1: weights.group_norm("norm1", input, GROUPS, EPS)?,
+            conv1: weights.conv("conv1", out, input, 3, 1)?,
+            norm2: weights.group_norm("norm2", out, GROUPS, EPS)?,
+            conv2: weights.conv("conv2", out, out, 3, 1)?,
             shortcut: (input != out)
-                .then(|| store.linear(&shortcut))
+                .then(|| weights.linear("nin_shortcut", out, input))
                 .transpose()?,
         })
     }
@@ -291,13 +233,13 @@ struct Attention {
 }
 
 impl Attention {
-    fn new(store: &Store, key: &str) -> Result<Self> {
+    fn new(weights: &Walk<'_>, channels: usize) -> Result<Self> {
         Ok(Self {
-            norm: store.group_norm(&format!("{key}.norm"), GROUPS, EPS)?,
-            q: store.linear(&format!("{key}.q"))?,
-            k: store.linear(&format!("{key}.k"))?,
-            v: store.linear(&format!("{key}.v"))?,
-            proj_out: store.linear(&format!("{key}.proj_out"))?,
+            norm: weights.group_norm("norm", channels, GROUPS, EPS)?,
+            q: weights.linear("q", channels, channels)?,
+            k: weights.linear("k", channels, channels)?,
+            v: weights.linear("v", channels, channels)?,
+            proj_out: weights.linear("proj_out", channels, channels)?,
         })
     }
 
@@ -321,13 +263,11 @@ struct Middle {
 }
 
 impl Middle {
-    fn new(store: &Store, half: &str, channels: usize) -> Result<Self> {
-        let block =
-            |name: &str| Residual::new(store, &format!("{half}.mid.{name}"), channels, channels);
+    fn new(weights: &Walk<'_>, channels: usize) -> Result<Self> {
         Ok(Self {
-            block_1: block("block_1")?,
-            attn_1: Attention::new(store, &format!("{half}.mid.attn_1"))?,
-            block_2: block("block_2")?,
+            block_1: Residual::new(&weights.at("block_1"), channels, channels)?,
+            attn_1: Attention::new(&weights.at("attn_1"), channels)?,
+            block_2: Residual::new(&weights.at("block_2"), channels, channels)?,
         })
     }
 
@@ -355,58 +295,72 @@ struct Coder {
     conv_out: Arc<Conv2d>,
 }
 
-impl Coder {
-    fn encoder(store: &Store, half: &Half) -> Result<Self> {
-        let mut at = half.first.1;
-        let mut stages = Vec::new();
-        for (number, level) in half.levels.iter().enumerate() {
-            let key = format!("encoder.down.{number}");
-            stages.push(Self::stage(store, &key, &mut at, *level, || {
-                store.conv(&format!("{key}.downsample.conv"), 2, Padding::RightBottom)
-            })?);
-        }
-        Self::around(store, "encoder", at, stages)
-    }
-
-    fn decoder(store: &Store, half: &Half) -> Result<Self> {
-        let mut at = half.first.1;
-        let inner = at;
-        let mut stages = Vec::new();
-        for (number, level) in half.levels.iter().enumerate().rev() {
-            let key = format!("decoder.up.{number}");
-            stages.push(Self::stage(store, &key, &mut at, *level, || {
-                store.conv(&format!("{key}.upsample.conv"), 1, Padding::Same(1))
-            })?);
-        }
-        Self::around(store, "decoder", inner, stages)
-    }
-
-    fn stage(
-        store: &Store,
-        key: &str,
+impl Stage {
+    /// `at` are the channels that go in, and afterwards those that come out.
+    fn new(
+        weights: &Walk<'_>,
         at: &mut usize,
         level: Level,
-        resample: impl FnOnce() -> Result<Arc<Conv2d>>,
-    ) -> Result<Stage> {
+        resample: impl FnOnce(&Walk<'_>, usize) -> Result<Arc<Conv2d>>,
+    ) -> Result<Self> {
         let mut blocks = Vec::new();
         for block in 0..level.blocks {
-            let key = format!("{key}.block.{block}");
-            blocks.push(Residual::new(store, &key, *at, level.channels)?);
+            let weights = weights.at("block").at(block);
+            blocks.push(Residual::new(&weights, *at, level.channels)?);
             *at = level.channels;
         }
-        Ok(Stage {
+        Ok(Self {
             blocks,
-            resample: level.resample.then(resample).transpose()?,
+            resample: level.resample.then(|| resample(weights, *at)).transpose()?,
+        })
+    }
+}
+
+impl Coder {
+    fn encoder(weights: &Walk<'_>, half: &Half) -> Result<Self> {
+        let (input, mut at) = half.first;
+        let conv_in = weights.conv("conv_in", at, input, 3, 1)?;
+        let down = |weights: &Walk<'_>, channels: usize| {
+            let kernel = Kernel {
+                out: channels,
+                input: channels,
+                side: 3,
+                bias: true,
+            };
+            weights.conv_with("downsample.conv", kernel, 2, Padding::RightBottom)
+        };
+        let mut stages = Vec::new();
+        for (number, level) in half.levels.iter().enumerate() {
+            let weights = weights.at("down").at(number);
+            stages.push(Stage::new(&weights, &mut at, *level, down)?);
+        }
+        Ok(Self {
+            conv_in,
+            middle: Middle::new(&weights.at("mid"), at)?,
+            stages,
+            norm_out: weights.group_norm("norm_out", at, GROUPS, EPS)?,
+            conv_out: weights.conv("conv_out", half.out, at, 3, 1)?,
         })
     }
 
-    fn around(store: &Store, half: &str, inner: usize, stages: Vec<Stage>) -> Result<Self> {
+    fn decoder(weights: &Walk<'_>, half: &Half) -> Result<Self> {
+        let (input, mut at) = half.first;
+        let conv_in = weights.conv("conv_in", at, input, 3, 1)?;
+        let middle = Middle::new(&weights.at("mid"), at)?;
+        let up = |weights: &Walk<'_>, channels: usize| {
+            weights.conv("upsample.conv", channels, channels, 3, 1)
+        };
+        let mut stages = Vec::new();
+        for (number, level) in half.levels.iter().enumerate().rev() {
+            let weights = weights.at("up").at(number);
+            stages.push(Stage::new(&weights, &mut at, *level, up)?);
+        }
         Ok(Self {
-            conv_in: store.conv(&format!("{half}.conv_in"), 1, Padding::Same(1))?,
-            middle: Middle::new(store, half, inner)?,
+            conv_in,
+            middle,
             stages,
-            norm_out: store.group_norm(&format!("{half}.norm_out"), GROUPS, EPS)?,
-            conv_out: store.conv(&format!("{half}.conv_out"), 1, Padding::Same(1))?,
+            norm_out: weights.group_norm("norm_out", at, GROUPS, EPS)?,
+            conv_out: weights.conv("conv_out", half.out, at, 3, 1)?,
         })
     }
 
@@ -427,32 +381,34 @@ pub struct KlVae {
 
 impl KlVae {
     /// From a store under the names of the original; [`super::names::store`] makes one from any file.
-    pub fn new(store: &Arc<Store>) -> Result<Self> {
+    pub fn new(store: &Store) -> Result<Self> {
         let config = KlConfig::detect(store)?;
-        config.verify(store)?;
+        store.build(WHAT, |weights| Self::walk(weights, &config))
+    }
+
+    fn walk(weights: &Walk<'_>, config: &KlConfig) -> Result<Self> {
         let encoder = match &config.encoder {
             Some(half) => {
-                let quant = config
-                    .quant
-                    .map(|_| store.linear("quant_conv"))
-                    .transpose()?;
-                Some((Coder::encoder(store, half)?, quant))
+                let coder = Coder::encoder(&weights.at("encoder"), half)?;
+                let quant = config.quant;
+                let quant = quant.map(|(_, out)| weights.linear("quant_conv", out, half.out));
+                Some((coder, quant.transpose()?))
             }
             None => None,
         };
         let decoder = match &config.decoder {
             Some(half) => {
-                let quant = config
-                    .post_quant
-                    .map(|_| store.linear("post_quant_conv"))
-                    .transpose()?;
-                Some((Coder::decoder(store, half)?, quant))
+                let quant = config.post_quant;
+                let quant = quant
+                    .map(|(latent, _)| weights.linear("post_quant_conv", half.first.0, latent));
+                let quant = quant.transpose()?;
+                Some((Coder::decoder(&weights.at("decoder"), half)?, quant))
             }
             None => None,
         };
         Ok(Self {
-            config,
-            device: store.device().clone(),
+            config: config.clone(),
+            device: weights.device().clone(),
             encoder,
             decoder,
         })

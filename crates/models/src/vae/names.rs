@@ -5,7 +5,24 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, WeightFile};
 
-use crate::store::{Origin, Store};
+use crate::store::{Origin, Store, UnitOrder};
+
+/// The order of the parts of an autoencoder.
+pub static UNITS: UnitOrder = UnitOrder {
+    parts: &[
+        "encoder",
+        "decoder",
+        "conv_in",
+        "down",
+        "mid",
+        "up",
+        "norm_out",
+        "conv_out",
+        "quant_conv",
+    ],
+    blocks: &[],
+    values: &[],
+};
 
 /// Prefixes under which files keep an autoencoder; the first that fits counts.
 const PREFIXES: [&str; 3] = ["first_stage_model.", "vae.", "model."];
@@ -33,7 +50,9 @@ pub fn store(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<St
     let keys: BTreeMap<String, Origin> = keys
         .map(|(key, name)| (key, Origin::Whole(format!("{prefix}{name}"))))
         .collect();
-    Store::mapped(Arc::clone(file), keys, device).shortened()
+    Store::mapped(Arc::clone(file), keys, device)
+        .shortened()
+        .with_units(&UNITS)
 }
 
 /// Whether these are the names of diffusers.

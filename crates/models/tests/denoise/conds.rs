@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
+use fresco_models::denoise::hooks::{ControlFeatures, Hooks};
 use fresco_models::denoise::{
     Area, Call, CallConds, Cond, CondValue, ControlSource, EncodeArgs, ModelConds, Predict, Region,
     Setting, predict, prepare,
 };
-use fresco_models::unet::{ControlFeatures, UNetHooks};
 use fresco_models::{ModelError, ModelSampling, Prediction};
 use fresco_tensor::Tensor;
 use serde_json::Value;
@@ -87,7 +87,7 @@ fn check(name: &str, positive: Vec<Cond>, negative: Vec<Cond>, sigma: f32) {
     let lists = prepare(lists, &setting, &plain_encode).unwrap();
     let mock = Mock::default();
     let parts = [Some(&*lists[0].1), Some(&*lists[1].1)];
-    let out = predict(&mock, &parts, &x, sigma, &UNetHooks::default()).unwrap();
+    let out = predict(&mock, &parts, &x, sigma, &Hooks::default()).unwrap();
     let golden = golden(name);
     for (i, key) in ["cond", "uncond"].into_iter().enumerate() {
         let Some(expected) = golden.get(key) else {
@@ -229,7 +229,7 @@ fn passes(count: usize, free: Option<u64>) -> Vec<usize> {
         &[Some(&conds), None],
         &latent(),
         7.0,
-        &UNetHooks::default(),
+        &Hooks::default(),
     );
     let out = out.unwrap();
     // However they are split: the mean of all, and zeros for the list that is not there.
@@ -274,7 +274,7 @@ fn default_conditions_take_the_rest() {
         }),
     ];
     let mock = Mock::default();
-    let out = predict(&mock, &[Some(&conds)], &x, 7.0, &UNetHooks::default()).unwrap();
+    let out = predict(&mock, &[Some(&conds)], &x, 7.0, &Hooks::default()).unwrap();
     for (i, (o, x)) in out[0].data().iter().zip(x.data()).enumerate() {
         let wanted = x * 0.5 + if i % 16 < 8 { 1.0 } else { 5.0 };
         assert!((o - wanted).abs() < 1e-5);
@@ -298,7 +298,7 @@ fn odd_conditions_are_errors() {
             &[Some(&lists[0].1)],
             &x,
             7.0,
-            &UNetHooks::default(),
+            &Hooks::default(),
         )
     };
     let outside = Cond {
@@ -366,7 +366,7 @@ fn control_nets_act_on_both_prompts() {
     // So they share a pass.
     let mock = Mock::default();
     let parts = [Some(&*lists[0]), Some(&*lists[1])];
-    predict(&mock, &parts, &latent(), 7.0, &UNetHooks::default()).unwrap();
+    predict(&mock, &parts, &latent(), 7.0, &Hooks::default()).unwrap();
     assert_eq!(mock.calls.borrow().len(), 1);
     // Not where the node did not ask for it, and not over one that is there.
     let lists = prepared(vec![steered(false)], vec![tokens(-1.0, 4)]);

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_models::Store;
-use fresco_models::control::{Control, ControlNet, T2iAdapter};
+use fresco_models::control::{ControlNetwork, ControlStore, SeenHint};
+use fresco_models::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
+use fresco_models::sd::control::{ControlNet, T2iAdapter};
+use fresco_models::sd::unet::{UNet, UNetConfig};
 use fresco_models::taesd::Taesd;
-use fresco_models::unet::{ControlFeatures, UNet, UNetConfig, UNetHooks};
 use fresco_tensor::{Device, Stored, Tensor, WeightFile};
 
 use crate::gold::{
@@ -20,12 +22,14 @@ fn features(net: &ControlNet, gold: &Gold) -> ControlFeatures {
         .unwrap()
 }
 
+/// How many maps are for input, middle and output blocks.
+fn lengths(features: &ControlFeatures) -> [usize; 3] {
+    [BlockKind::INPUT, BlockKind::MIDDLE, BlockKind::OUTPUT].map(|kind| features.of(kind).len())
+}
+
 fn assert_golden(found: &ControlFeatures, gold: &Gold) {
-    assert_eq!(
-        (found.input.len(), found.middle.len(), found.output.len()),
-        (0, 1, 6)
-    );
-    for (n, features) in found.output.iter().enumerate() {
+    assert_eq!(lengths(found), [0, 1, 6]);
+    for (n, features) in found.of(BlockKind::OUTPUT).iter().enumerate() {
         let expected = gold.tensor(&format!("output/{n}"));
         assert_near(
             features.as_ref().unwrap(),
@@ -33,7 +37,7 @@ fn assert_golden(found: &ControlFeatures, gold: &Gold) {
             &format!("output {n}"),
         );
     }
-    let middle = found.middle[0].as_ref().unwrap();
+    let middle = found.of(BlockKind::MIDDLE)[0].as_ref().unwrap();
     assert_near(middle, &gold.tensor("middle/0"), "middle");
 }
 
@@ -52,10 +56,10 @@ fn a_control_net_steers_a_unet() {
     assert_golden(&control, &gold);
     let control = control.scaled(0.5, false).unwrap();
     let base = Gold::open("unet_sd1_small");
-    let unet = UNet::new(&base.store(), config(&base.about["config"])).unwrap();
+    let unet = UNet::new(&base.store(), &config(&base.about["config"])).unwrap();
     let (x, t, context) = (gold.tensor("x"), gold.tensor("t"), gold.tensor("context"));
     let run = |control: Option<&ControlFeatures>| {
-        let hooks = UNetHooks::default();
+        let hooks = Hooks::default();
         unet.forward(&x, t.data(), Some(&context), None, control, &hooks)
             .unwrap()
     };
@@ -77,7 +81,7 @@ fn waves_through_a_control_net() {
         ..config
     };
     let made = {
-        let store = store(waves(ControlNet::weights(&config, 3)));
+        let store = store(waves(ControlNet::weights(&config, 3).unwrap()));
         let net = ControlNet::with(&store, config).unwrap();
         let seen = net.see(&wave(&[2, 3, 64, 64], 0.013)).unwrap();
         let x = wave(&[2, 4, 8, 8], 0.11);
@@ -87,10 +91,18 @@ fn waves_through_a_control_net() {
     };
     let made = made.unwrap();
     let out = &about["out"];
-    assert_summary(made.output[0].as_ref().unwrap(), &out["output0"], "first");
-    let last = made.output.last().unwrap().as_ref().unwrap();
+    assert_summary(
+        made.of(BlockKind::OUTPUT)[0].as_ref().unwrap(),
+        &out["output0"],
+        "first",
+    );
+    let last = made.of(BlockKind::OUTPUT).last().unwrap().as_ref().unwrap();
     assert_summary(last, &out["output_last"], "last");
-    assert_summary(made.middle[0].as_ref().unwrap(), &out["middle"], "middle");
+    assert_summary(
+        made.of(BlockKind::MIDDLE)[0].as_ref().unwrap(),
+        &out["middle"],
+        "middle",
+    );
 }
 
 #[test]
@@ -113,19 +125,17 @@ fn waves_through_an_adapter() {
     }
     let weights = waves(layout);
     let file: Arc<dyn WeightFile> = Arc::new(MemoryFile::new(weights.clone()));
-    let Ok(Control::Adapter(_)) = Control::open(&file, Device::cpu()) else {
-        panic!("an adapter");
-    };
+    let opened = ControlStore::find(&file, &Device::cpu()).and_then(|found| found.build());
+    let hint = wave(&[1, 3, 64, 64], 0.013);
+    let seen = opened.and_then(|net| net.see(&hint)).unwrap();
+    assert!(matches!(seen, SeenHint::Features(_)), "of an adapter");
     let made = {
         let net = T2iAdapter::new(&store(weights)).unwrap();
         assert_eq!((net.unshuffle(), net.hint_channels()), (8, 3));
         net.forward(&wave(&[1, 3, 64, 64], 0.013)).unwrap()
     };
-    assert_eq!(
-        (made.input.len(), made.middle.len(), made.output.len()),
-        (12, 0, 0)
-    );
-    for (slot, features) in made.input.iter().enumerate() {
+    assert_eq!(lengths(&made), [12, 0, 0]);
+    for (slot, features) in made.of(BlockKind::INPUT).iter().enumerate() {
         let expected = &about["out"][format!("slot{slot}")];
         match features {
             Some(features) => assert_summary(features, expected, &format!("slot {slot}")),
@@ -134,9 +144,13 @@ fn waves_through_an_adapter() {
     }
 }
 
-fn open(weights: BTreeMap<String, Stored>) -> Result<Control, String> {
+fn find(weights: BTreeMap<String, Stored>) -> Result<ControlStore, String> {
     let file: Arc<dyn WeightFile> = Arc::new(MemoryFile::new(weights));
-    Control::open(&file, Device::cpu()).map_err(|e| e.to_string())
+    ControlStore::find(&file, &Device::cpu()).map_err(|e| e.to_string())
+}
+
+fn open(weights: BTreeMap<String, Stored>) -> Result<Box<dyn ControlNetwork>, String> {
+    find(weights)?.build().map_err(|e| e.to_string())
 }
 
 /// The names of the published nets that carry a prefix.
@@ -147,9 +161,9 @@ fn files_of_several_kinds() {
     let prefixed = prefixed
         .map(|(k, v)| (format!("control_model.{k}"), v))
         .collect();
-    let Ok(Control::Net(net)) = open(prefixed) else {
-        panic!("a control net");
-    };
+    let net = find(prefixed).unwrap();
+    assert_eq!(net.build().unwrap().hint_channels(), 3);
+    let net = ControlNet::new(&net.store).unwrap();
     assert_eq!((net.config().input.len(), net.hint_channels()), (6, 3));
     let one = |key: &str| {
         let zeros = Stored::from(&Tensor::zeros([2, 2]).unwrap());
@@ -191,14 +205,13 @@ fn diffusers_names() {
     };
     let weights = gold.weights().into_iter();
     let weights = weights.map(|(k, v)| (rename(&k), v)).collect();
-    let Ok(Control::Net(net)) = open(weights) else {
-        panic!("a control net");
-    };
+    let net = ControlNet::new(&find(weights).unwrap().store).unwrap();
     // The file does not say how many heads; the published nets have eight, this one four.
     let eight = ControlNet::new(&gold.store()).unwrap();
     let expected = features(&eight, &gold);
     let found = features(&net, &gold);
-    for (a, b) in found.output.iter().zip(&expected.output) {
+    let (found, expected) = (found.of(BlockKind::OUTPUT), expected.of(BlockKind::OUTPUT));
+    for (a, b) in found.iter().zip(expected) {
         assert_near(a.as_ref().unwrap(), b.as_ref().unwrap(), "diffusers");
     }
 }
@@ -230,15 +243,13 @@ fn bad_hints_are_errors() {
 
 #[test]
 fn pooling_keeps_the_mean() {
-    let control = ControlFeatures {
-        input: vec![None],
-        middle: Vec::new(),
-        output: vec![Some(wave(&[2, 3, 4, 5], 0.3))],
-    };
+    let control = ControlFeatures::default()
+        .with(BlockKind::INPUT, vec![None])
+        .with(BlockKind::OUTPUT, vec![Some(wave(&[2, 3, 4, 5], 0.3))]);
     let pooled = control.clone().scaled(2.0, true).unwrap();
     let (before, after) = (
-        control.output[0].as_ref().unwrap(),
-        pooled.output[0].as_ref().unwrap(),
+        control.of(BlockKind::OUTPUT)[0].as_ref().unwrap(),
+        pooled.of(BlockKind::OUTPUT)[0].as_ref().unwrap(),
     );
     assert_eq!(after.shape(), before.shape());
     let mean = before.mean(&[2, 3], true).unwrap();
@@ -251,13 +262,15 @@ fn pooling_keeps_the_mean() {
         );
     }
     // Lists of another length, and gaps.
-    let other = ControlFeatures {
-        input: vec![Some(wave(&[1, 1, 2, 2], 0.1)), None],
-        ..ControlFeatures::default()
-    };
+    let list = vec![Some(wave(&[1, 1, 2, 2], 0.1)), None];
+    let other = ControlFeatures::default()
+        .with(BlockKind::INPUT, list)
+        .with(BlockKind::SINGLE, vec![None]);
     let joined = control.joined(other).unwrap();
-    assert_eq!((joined.input.len(), joined.output.len()), (2, 1));
-    assert!(joined.input[0].is_some() && joined.input[1].is_none());
+    assert_eq!(lengths(&joined), [2, 0, 1]);
+    assert_eq!(joined.of(BlockKind::SINGLE).len(), 1);
+    let input = joined.of(BlockKind::INPUT);
+    assert!(input[0].is_some() && input[1].is_none());
 }
 
 #[test]
@@ -268,14 +281,15 @@ fn networks_run_where_their_weights_are() {
     let gold = Gold::open("controlnet_small");
     let here = features(&ControlNet::new(&gold.store()).unwrap(), &gold);
     let far = features(&ControlNet::new(&there(&gold)).unwrap(), &gold);
-    for (a, b) in here.output.iter().zip(&far.output) {
+    let maps = here.of(BlockKind::OUTPUT).iter();
+    for (a, b) in maps.zip(far.of(BlockKind::OUTPUT)) {
         assert_eq!(a, b);
     }
     // Features of one place steer a network of another.
     let base = Gold::open("unet_sd1_small");
-    let unet = UNet::new(&there(&base), config(&base.about["config"])).unwrap();
+    let unet = UNet::new(&there(&base), &config(&base.about["config"])).unwrap();
     let (x, t, context) = (gold.tensor("x"), gold.tensor("t"), gold.tensor("context"));
-    let hooks = UNetHooks::default();
+    let hooks = Hooks::default();
     let run = |control: &ControlFeatures| {
         let out = unet.forward(&x, t.data(), Some(&context), None, Some(control), &hooks);
         out.unwrap()

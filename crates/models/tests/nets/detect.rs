@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fresco_models::text::Stack;
-use fresco_models::unet::{UNet, UNetHooks};
-use fresco_models::{
-    Checkpoint, Family, ModelError, Prediction, Variant, detect_checkpoint, nan_keys,
-};
+use fresco_models::denoise::hooks::Hooks;
+use fresco_models::sd::unet::UNet;
+use fresco_models::sd::{SdConfig, Variant, text};
+use fresco_models::{Checkpoint, ModelError, Prediction, detect_checkpoint, nan_keys};
 use fresco_tensor::{Device, Dtype, Stored, Tensor, WeightFile};
 
 use crate::gold::{Gold, MemoryFile, assert_near, config, store};
@@ -25,6 +24,15 @@ fn prefixed(weights: BTreeMap<String, Stored>, prefix: &str) -> BTreeMap<String,
 
 fn detect(weights: BTreeMap<String, Stored>) -> Result<Checkpoint, ModelError> {
     detect_checkpoint(&file(weights))
+}
+
+/// What the family read from the keys.
+fn config_of(found: &Checkpoint) -> &SdConfig {
+    found.network.config().downcast_ref().expect("a UNet")
+}
+
+fn predicts(found: &Checkpoint) -> Prediction {
+    found.network.facts().sampling.prediction
 }
 
 fn zeros(shape: &[usize]) -> Stored {
@@ -47,17 +55,17 @@ fn checkpoint() -> BTreeMap<String, Stored> {
 #[test]
 fn whole_checkpoints() {
     let found = detect(checkpoint()).unwrap();
-    assert_eq!(found.family, Family::Sd1);
-    assert_eq!(found.variant, Variant::Plain);
-    assert_eq!(found.prediction, Prediction::Eps);
-    assert_eq!(found.latent_format.name, "SD15");
+    assert_eq!(found.family, "SD1.x");
+    assert_eq!(config_of(&found).variant, Variant::Plain);
+    assert_eq!(predicts(&found), Prediction::Eps);
+    assert_eq!(found.network.facts().latent.name, "SD15");
     assert_eq!(found.vae_prefix, Some("first_stage_model."));
-    assert_eq!(found.text, Some(Stack::Sd1));
+    assert_eq!(found.text, Some(&text::SD1));
     let vae = found.vae_store(&file(checkpoint()), Device::cpu()).unwrap();
     assert!(fresco_models::vae::KlVae::new(&vae).is_ok());
     let mut weights = checkpoint();
     weights.insert("v_pred".to_owned(), zeros(&[]));
-    assert_eq!(detect(weights).unwrap().prediction, Prediction::V);
+    assert_eq!(predicts(&detect(weights).unwrap()), Prediction::V);
 }
 
 #[test]
@@ -65,17 +73,17 @@ fn networks_alone_under_any_prefix() {
     let gold = Gold::open("unet_sd1_small");
     for prefix in ["", "model.", "model.diffusion_model.", "net."] {
         let found = detect(prefixed(gold.weights(), prefix)).unwrap();
-        assert_eq!(found.family, Family::Sd1, "{prefix}");
+        assert_eq!(found.family, "SD1.x", "{prefix}");
         assert_eq!((found.vae_prefix, found.text), (None, None));
         let net = file(prefixed(gold.weights(), prefix));
-        let store = found.unet_store(&net, Device::cpu());
-        assert!(found.config.verify(&store).is_ok());
+        let store = found.store(&net, Device::cpu());
+        let layout = found.network.layout().unwrap();
+        assert!(layout.verify(&store, "the network").is_ok());
     }
     let found = detect(Gold::open("unet_sdxl_small").weights()).unwrap();
-    assert_eq!(
-        (found.family, found.latent_format.name),
-        (Family::Sdxl, "SDXL")
-    );
+    let facts = found.network.facts();
+    assert_eq!((found.family, facts.latent.name), ("SDXL", "SDXL"));
+    assert_eq!(facts.memory_factor, (8, 10));
 }
 
 #[test]
@@ -84,7 +92,8 @@ fn channels_tell_the_variants() {
         let mut weights = checkpoint();
         let key = "model.diffusion_model.input_blocks.0.0.weight";
         weights.insert(key.to_owned(), zeros(&[32, channels, 3, 3]));
-        assert_eq!(detect(weights).unwrap().variant, variant);
+        let found = detect(weights).unwrap();
+        assert_eq!(config_of(&found).variant, variant);
     }
     let mut weights = checkpoint();
     let key = "model.diffusion_model.input_blocks.0.0.weight";
@@ -104,6 +113,7 @@ fn sd2(spread: f32) -> BTreeMap<String, Stored> {
     });
     let mut weights: BTreeMap<String, Stored> = config(&about)
         .weights()
+        .unwrap()
         .into_iter()
         .map(|(key, shape)| (key, zeros(&shape)))
         .collect();
@@ -117,7 +127,7 @@ fn sd2(spread: f32) -> BTreeMap<String, Stored> {
 fn sd2_says_what_it_predicts() {
     for (spread, prediction) in [(0.08, Prediction::Eps), (0.1, Prediction::V)] {
         let found = detect(prefixed(sd2(spread), "model.diffusion_model.")).unwrap();
-        assert_eq!((found.family, found.prediction), (Family::Sd2, prediction));
+        assert_eq!((found.family, predicts(&found)), ("SD2.x", prediction));
     }
 }
 
@@ -132,12 +142,12 @@ fn diffusers_networks_give_the_same_result() {
     assert!(theirs.contains_key("up_blocks.1.upsamplers.0.conv.weight"));
     let net = file(theirs);
     let found = detect_checkpoint(&net).unwrap();
-    let mut config = found.config.clone();
+    let mut config = config_of(&found).unet.clone();
     config.heads = crate::gold::config(&gold.about["config"]).heads;
-    let unet = UNet::new(&found.unet_store(&net, Device::cpu()), config).unwrap();
+    let unet = UNet::new(&found.store(&net, Device::cpu()), &config).unwrap();
     let (x, t) = (gold.tensor("x"), gold.tensor("t"));
     let context = gold.tensor("context");
-    let hooks = UNetHooks::default();
+    let hooks = Hooks::default();
     let out = unet
         .forward(&x, t.data(), Some(&context), None, None, &hooks)
         .unwrap();
@@ -245,7 +255,7 @@ fn other_files_are_called_by_name() {
         assert!(said.contains(name), "{said}");
         assert!(said.starts_with("memory.safetensors: "), "{said}");
     }
-    assert!(message(&["head.modulation"]).contains("runs SD1.x and SD2.x"));
+    assert!(message(&["head.modulation"]).contains("runs SD1.x, SD2.x and SDXL"));
 }
 
 #[test]
@@ -255,7 +265,7 @@ fn incomplete_files_say_what_is_missing() {
         weights.retain(|key, _| !gone(key));
         let net = file(weights);
         let found = detect_checkpoint(&net)?;
-        UNet::new(&found.unet_store(&net, Device::cpu()), found.config).map(|_| ())
+        found.open(&net, Device::cpu()).map(|_| ())
     };
     let said = |gone: &dyn Fn(&str) -> bool| drop(gone).unwrap_err().to_string();
     assert!(drop(&|_| false).is_ok());

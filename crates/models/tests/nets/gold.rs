@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fresco_models::Store;
-use fresco_models::unet::{First, Heads, Middle, Stage, UNetConfig};
+use fresco_models::sd::unet::{First, Heads, Middle, Stage, UNetConfig};
+use fresco_models::{Store, UnitOrder};
 use fresco_tensor::{
     Device, SafeTensors, Stored, Tensor, WeightError, WeightFile, WeightInfo, synthetic,
 };
@@ -59,7 +59,19 @@ impl Gold {
 }
 
 pub(crate) fn store(weights: BTreeMap<String, Stored>) -> Arc<Store> {
-    Store::from_stored("test", weights, Device::cpu())
+    let units = units(|start| weights.keys().any(|key| key.starts_with(start)));
+    Store::from_stored("test", weights, Device::cpu()).with_units(units)
+}
+
+/// The order of a network's units, by how some of its keys start.
+pub(crate) fn units(has: impl Fn(&str) -> bool) -> &'static UnitOrder {
+    if has("vision_model.") {
+        &fresco_models::vision::UNITS
+    } else if has("decoder.") {
+        &fresco_models::vae::names::UNITS
+    } else {
+        &fresco_models::sd::UNITS
+    }
 }
 
 pub(crate) fn sizes(value: &Value) -> Vec<usize> {

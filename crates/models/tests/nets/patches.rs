@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fresco_models::denoise::hooks::Hooks;
 use fresco_models::lora::{LoraFile, NameMap, load};
 use fresco_models::patch::{PatchMode, PatchSet};
-use fresco_models::unet::{UNet, UNetHooks};
+use fresco_models::sd::unet::UNet;
 use fresco_models::{ModelError, Store};
 use fresco_tensor::{
     Device, Dtype, Stored, Tensor, WeightError, WeightFile, WeightInfo, synthetic,
@@ -23,12 +24,12 @@ fn weights(gold: &Gold, dtype: Dtype) -> BTreeMap<String, Stored> {
 }
 
 fn unet(gold: &Gold, store: &Arc<Store>) -> Result<UNet, ModelError> {
-    UNet::new(store, config(&gold.about["config"]))
+    UNet::new(store, &config(&gold.about["config"]))
 }
 
 fn run(gold: &Gold, net: &UNet) -> Tensor {
     let (x, t, context) = (gold.tensor("x"), gold.tensor("t"), gold.tensor("context"));
-    let hooks = UNetHooks::default();
+    let hooks = Hooks::default();
     net.forward(&x, t.data(), Some(&context), None, None, &hooks)
         .unwrap()
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fresco_models::control::ControlNet;
-use fresco_models::denoise::SdModel;
+use fresco_models::denoise::hooks::Hooks;
 use fresco_models::patch::{Change, Patch, PatchMode, PatchSet};
-use fresco_models::unet::{UNet, UNetHooks};
+use fresco_models::sd::control::ControlNet;
+use fresco_models::sd::unet::UNet;
+use fresco_models::sd::{self, SdModel};
 use fresco_models::vae::KlVae;
 use fresco_models::vision::VisionEncoder;
 use fresco_models::{LatentFormat, Lazy, ModelError, Network, Store, UnitInfo};
@@ -22,17 +23,17 @@ fn unet_store(device: &Device) -> (Gold, Arc<Store>) {
     let weights = gold.weights().into_iter();
     let weights = weights.map(|(key, value)| (key, value.cast(Dtype::F16).unwrap()));
     let file = MemoryFile::new(weights.collect());
-    let store = Store::open(Arc::new(file), "", device.clone());
+    let store = Store::open(Arc::new(file), "", device.clone()).with_units(&sd::UNITS);
     (gold, store)
 }
 
 fn unet(gold: &Gold, store: &Arc<Store>) -> UNet {
-    UNet::new(store, config(&gold.about["config"])).unwrap()
+    UNet::new(store, &config(&gold.about["config"])).unwrap()
 }
 
 fn run(gold: &Gold, net: &UNet) -> Result<Tensor, ModelError> {
     let (x, t, context) = (gold.tensor("x"), gold.tensor("t"), gold.tensor("context"));
-    let hooks = UNetHooks::default();
+    let hooks = Hooks::default();
     net.forward(&x, t.data(), Some(&context), None, None, &hooks)
 }
 
@@ -160,7 +161,7 @@ fn the_units_of_a_vision_encoder() {
         siglip: false,
     };
     let _only = switches();
-    let weights = waves(about.weights());
+    let weights = waves(about.weights().unwrap());
     let here = store(weights.clone());
     let device = Device::register_sim(7300, 1 << 20).unwrap();
     let units = here.units();
@@ -187,12 +188,12 @@ fn the_units_of_a_vision_encoder() {
     assert_eq!(kinds, [value, layer, table, layer]);
     // The same pictures wherever the weights are.
     let picture = wave(&[1, 40, 60, 3], 0.017).map(|v| f32::midpoint(v, 1.0));
-    let net = VisionEncoder::new(&here, about.clone()).unwrap();
+    let net = VisionEncoder::new(&here, &about).unwrap();
     let expected = net.encode(&picture, true).unwrap();
     assert_eq!(here.bytes(), here.total_bytes(), "all are in memory");
     let there = here.on(device.clone());
     assert!(there.is(&here) && there.device() == &device);
-    let net = VisionEncoder::new(&there, about).unwrap();
+    let net = VisionEncoder::new(&there, &about).unwrap();
     for share in [0, 2, 1] {
         for (i, unit) in units.iter().enumerate() {
             if share > 0 && i % share == 0 {
@@ -338,7 +339,7 @@ fn what_is_forgotten_is_read_again() {
         }
     };
     place();
-    let expected = run(&gold, &model.unet().unwrap()).unwrap();
+    let expected = run(&gold, &model.network().unwrap()).unwrap();
     assert!(device.used() > total, "keys of the prompt are remembered");
     model.rest();
     assert_eq!(device.used(), total);
@@ -346,7 +347,7 @@ fn what_is_forgotten_is_read_again() {
     model.forget();
     assert!(!model.is_built());
     assert_eq!((device.used(), store.bytes()), (total, total));
-    assert_eq!(run(&gold, &model.unet().unwrap()).unwrap(), expected);
+    assert_eq!(run(&gold, &model.network().unwrap()).unwrap(), expected);
     assert_eq!(store.read_bytes(), total);
     // What a network holds is not lost, only no longer held by the store.
     store.forget();
@@ -357,16 +358,16 @@ fn what_is_forgotten_is_read_again() {
     assert_eq!(store.home("out.2"), None);
     store.move_unit("out.2", &device).unwrap();
     assert_eq!((device.used(), store.read_bytes()), (0, total));
-    assert_eq!(run(&gold, &model.unet().unwrap()).unwrap(), expected);
+    assert_eq!(run(&gold, &model.network().unwrap()).unwrap(), expected);
     assert_eq!(store.read_bytes(), 2 * total);
     model.rest();
     model.forget();
     store.forget();
     assert_eq!(device.used(), 0);
     // Built by two at once, every layer is there once.
-    let unet = model.unet().unwrap();
-    let again = model.with_store(store.on(Device::cpu())).unwrap();
-    let other = again.unet().unwrap();
+    let unet = model.network().unwrap();
+    let again = SdModel::open(store.on(Device::cpu()), model.config().clone()).unwrap();
+    let other = again.network().unwrap();
     assert_eq!(store.read_bytes(), 3 * total);
     drop((unet, other));
 }

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fresco_models::ModelError;
-use fresco_models::blocks::{Downscale, FreeU};
-use fresco_models::unet::{
-    AttnInput, AttnOutput, AttnReplace, BlockInfo, BlockKey, Heads, InputBlock, OutputBlock, Part,
-    UNet, UNetConfig, UNetHooks,
+use fresco_models::denoise::hooks::{
+    AttnInput, AttnOutput, AttnReplace, BlockFlow, BlockHook, BlockInfo, BlockKey, BlockKind,
+    Embedding, Hooks, Moment,
 };
+use fresco_models::sd::unet::blocks::{Downscale, FreeU};
+use fresco_models::sd::unet::{Heads, UNet, UNetConfig};
 use fresco_tensor::nn::{Mask, attention};
 use fresco_tensor::{ResizeMethod, Stored, Tensor};
 
@@ -25,7 +26,7 @@ fn run(net: &UNet, gold: &Gold, x: &str, t: &[f32]) -> Tensor {
         Some(&context),
         y.as_ref(),
         None,
-        &UNetHooks::default(),
+        &Hooks::default(),
     )
     .unwrap()
 }
@@ -39,7 +40,7 @@ fn small(name: &str) -> (Gold, UNet) {
         ..UNetConfig::detect(&store).unwrap()
     };
     assert_eq!(found, made);
-    let net = UNet::new(&store, found).unwrap();
+    let net = UNet::new(&store, &found).unwrap();
     (gold, net)
 }
 
@@ -95,9 +96,9 @@ fn waves_through_three_networks() {
     ] {
         let config = config(&about[name]["config"]);
         let context = wave(&[x[0], 7, 48], 0.07);
-        let hooks = UNetHooks::default();
+        let hooks = Hooks::default();
         let out = {
-            let net = UNet::new(&store(waves(config.weights())), config).unwrap();
+            let net = UNet::new(&store(waves(config.weights().unwrap())), &config).unwrap();
             let x = wave(&x, 0.11);
             net.forward(&x, &t, Some(&context), y.as_ref(), None, &hooks)
         };
@@ -118,9 +119,9 @@ fn results_do_not_depend_on_threads() {
     let run = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         pool.unwrap().install(|| {
-            let net = UNet::new(&gold.store(), config(&gold.about["config"])).unwrap();
+            let net = UNet::new(&gold.store(), &config(&gold.about["config"])).unwrap();
             let t = [1.0, 601.0];
-            let out = net.forward(&x, &t, Some(&context), None, None, &UNetHooks::default());
+            let out = net.forward(&x, &t, Some(&context), None, None, &Hooks::default());
             out.unwrap()
         })
     };
@@ -133,7 +134,7 @@ fn results_do_not_depend_on_threads() {
 #[test]
 fn bad_input_is_an_error() {
     let (_, net, x, context) = sd1_inputs();
-    let hooks = UNetHooks::default();
+    let hooks = Hooks::default();
     let run = |x: &Tensor, t: &[f32], context: Option<&Tensor>| {
         let out = net.forward(x, t, context, None, None, &hooks);
         out.map_err(|e| e.to_string())
@@ -176,7 +177,7 @@ fn bad_weights_are_errors() {
     let gold = Gold::open("unet_sd1_small");
     let build = |weights| {
         let store = store(weights);
-        let made = UNetConfig::detect(&store).and_then(|config| UNet::new(&store, config));
+        let made = UNetConfig::detect(&store).and_then(|config| UNet::new(&store, &config));
         made.map(|_| ()).map_err(|e| e.to_string())
     };
     assert!(build(gold.weights()).is_ok());
@@ -204,7 +205,7 @@ fn bad_weights_are_errors() {
         heads: Heads::Count(5),
         ..UNetConfig::detect(&gold.store()).unwrap()
     };
-    assert!(UNet::new(&gold.store(), config).is_err());
+    assert!(UNet::new(&gold.store(), &config).is_err());
 }
 
 #[test]
@@ -212,7 +213,7 @@ fn a_pass_can_be_stopped() {
     let (_, net, x, context) = sd1_inputs();
     let left = Arc::new(AtomicUsize::new(5));
     let count = Arc::clone(&left);
-    let hooks = UNetHooks {
+    let hooks = Hooks {
         check: Some(Arc::new(move || {
             let spent = |n: usize| n.checked_sub(1);
             match count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spent) {
@@ -220,7 +221,7 @@ fn a_pass_can_be_stopped() {
                 Err(_) => Err(ModelError::Cancelled),
             }
         })),
-        ..UNetHooks::default()
+        ..Hooks::default()
     };
     let stopped = net.forward(&x, &[1.0, 2.0], Some(&context), None, None, &hooks);
     assert!(matches!(stopped, Err(ModelError::Cancelled)));
@@ -235,7 +236,7 @@ impl Seen {
     fn note(&self, what: &str, at: &BlockInfo<'_>, shape: &[usize]) {
         let note = format!(
             "{what} {} {} {} {:?} {:?} {:?}",
-            at.part.name(),
+            at.kind.name(),
             at.number,
             at.index,
             at.size,
@@ -266,22 +267,13 @@ impl AttnOutput for Seen {
     }
 }
 
-impl InputBlock for Seen {
-    fn apply(&self, h: Tensor, at: &BlockInfo<'_>) -> Result<Tensor, ModelError> {
-        self.note("block", at, h.shape());
-        Ok(h)
-    }
-}
-
-impl OutputBlock for Seen {
-    fn apply(
-        &self,
-        h: Tensor,
-        skip: Tensor,
-        at: &BlockInfo<'_>,
-    ) -> Result<(Tensor, Tensor), ModelError> {
-        self.note("skip", at, skip.shape());
-        Ok((h, skip))
+impl BlockHook for Seen {
+    fn apply(&self, flow: BlockFlow, at: &BlockInfo<'_>) -> Result<BlockFlow, ModelError> {
+        match &flow.beside {
+            Some(skip) => self.note("skip", at, skip.shape()),
+            None => self.note("block", at, flow.h.shape()),
+        }
+        Ok(flow)
     }
 }
 
@@ -301,7 +293,7 @@ impl AttnReplace for Plain {
 
 struct Doubled;
 
-impl fresco_models::unet::Embedding for Doubled {
+impl Embedding for Doubled {
     fn apply(&self, emb: Tensor, model_channels: usize) -> Result<Tensor, ModelError> {
         assert_eq!(emb.shape()[1], 4 * model_channels);
         Ok(emb.mul_scalar(2.0))
@@ -313,23 +305,27 @@ fn hooks_that_change_nothing_change_nothing() {
     let (gold, net, x, context) = sd1_inputs();
     let seen = Arc::new(Seen::default());
     let key = |number, index| BlockKey {
-        part: Part::Input,
+        kind: BlockKind::INPUT,
         number,
         index,
     };
-    let hooks = UNetHooks {
-        attn1: vec![seen.clone()],
-        attn2: vec![seen.clone()],
-        attn1_output: vec![seen.clone()],
-        attn2_output: vec![seen.clone()],
-        middle_patch: vec![seen.clone()],
-        input_block: vec![seen.clone()],
-        input_block_after_skip: vec![seen.clone()],
-        output_block: vec![seen.clone()],
-        attn1_replace: vec![(key(1, Some(0)), Arc::new(Plain))],
-        attn2_replace: vec![(key(3, None), Arc::new(Plain))],
-        ..UNetHooks::default()
-    };
+    let mut hooks = Hooks::default();
+    for (attention, replaced) in [
+        (&mut hooks.self_attention, key(1, Some(0))),
+        (&mut hooks.prompt_attention, key(3, None)),
+    ] {
+        attention.input.push(seen.clone());
+        attention.output.push(seen.clone());
+        attention.replace.push((replaced, Arc::new(Plain)));
+    }
+    hooks.self_attention.after.push(seen.clone());
+    for (kind, moment) in [
+        (BlockKind::INPUT, Moment::After),
+        (BlockKind::INPUT, Moment::AfterSkip),
+        (BlockKind::OUTPUT, Moment::Before),
+    ] {
+        hooks.on_block(kind, moment, seen.clone());
+    }
     let t = gold.tensor("t");
     let out = net.forward(&x, t.data(), Some(&context), None, None, &hooks);
     assert_near(&out.unwrap(), &gold.tensor("out"), "hooked");
@@ -340,42 +336,42 @@ fn hooks_that_change_nothing_change_nothing() {
     assert_eq!((count("block "), count("skip ")), (12, 6));
     assert_eq!(
         notes[0],
-        "block input 0 0 (16, 24) [2, 4, 16, 24] [2, 32, 16, 24]"
+        "block input 0 0 [1, 16, 24] [2, 4, 16, 24] [2, 32, 16, 24]"
     );
     let has = |note: &str| assert!(notes.iter().any(|n| n == note), "{note}");
-    has("in input 1 0 (16, 24) [2, 4, 16, 24] [2, 384, 32]");
-    has("in input 1 0 (16, 24) [2, 4, 16, 24] [2, 77, 64]");
-    has("out middle 0 0 (4, 6) [2, 4, 16, 24] [2, 24, 128]");
-    has("skip output 0 0 (4, 6) [2, 4, 16, 24] [2, 128, 4, 6]");
-    has("skip output 5 0 (16, 24) [2, 4, 16, 24] [2, 32, 16, 24]");
+    has("in input 1 0 [1, 16, 24] [2, 4, 16, 24] [2, 384, 32]");
+    has("in input 1 0 [1, 16, 24] [2, 4, 16, 24] [2, 77, 64]");
+    has("out middle 0 0 [1, 4, 6] [2, 4, 16, 24] [2, 24, 128]");
+    has("skip output 0 0 [1, 4, 6] [2, 4, 16, 24] [2, 128, 4, 6]");
+    has("skip output 5 0 [1, 16, 24] [2, 4, 16, 24] [2, 32, 16, 24]");
 }
 
 #[test]
 fn hooks_that_change_something_change_the_result() {
     let (gold, net, x, context) = sd1_inputs();
     let t = gold.tensor("t");
-    let run = |hooks: &UNetHooks| {
+    let run = |hooks: &Hooks| {
         let out = net.forward(&x, t.data(), Some(&context), None, None, hooks);
         out.unwrap()
     };
-    let far = |hooks: UNetHooks| {
+    let far = |hooks: Hooks| {
         let out = run(&hooks);
         assert!(out.data().iter().all(|v| v.is_finite()));
         assert!(distance(&out, &gold.tensor("out")) > 1e-3);
     };
-    far(UNetHooks {
-        emb: vec![Arc::new(Doubled)],
-        ..UNetHooks::default()
+    far(Hooks {
+        embedding: vec![Arc::new(Doubled)],
+        ..Hooks::default()
     });
-    far(UNetHooks {
-        free_u: vec![FreeU {
-            model_channels: 32,
-            inner: (1.3, 0.9),
-            outer: (1.4, 0.2),
-            adaptive: true,
-        }],
-        ..UNetHooks::default()
-    });
+    let mut hooks = Hooks::default();
+    FreeU {
+        model_channels: 32,
+        inner: (1.3, 0.9),
+        outer: (1.4, 0.2),
+        adaptive: true,
+    }
+    .install(&mut hooks);
+    far(hooks);
     let downscale = |after_skip| Downscale {
         block: 1,
         factor: 2.0,
@@ -385,20 +381,19 @@ fn hooks_that_change_something_change_the_result() {
         down: ResizeMethod::Bicubic,
         up: ResizeMethod::Bicubic,
     };
+    let with = |downscale: Downscale| {
+        let mut hooks = Hooks::default();
+        downscale.install(&mut hooks);
+        hooks
+    };
     for after_skip in [false, true] {
-        far(UNetHooks {
-            downscale: vec![downscale(after_skip)],
-            ..UNetHooks::default()
-        });
+        far(with(downscale(after_skip)));
     }
     // Outside its noise levels it does nothing.
     let quiet = Downscale {
         start_sigma: -1.0,
         ..downscale(true)
     };
-    let out = run(&UNetHooks {
-        downscale: vec![quiet],
-        ..UNetHooks::default()
-    });
+    let out = run(&with(quiet));
     assert_near(&out, &gold.tensor("out"), "quiet");
 }

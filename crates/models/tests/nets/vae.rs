@@ -41,7 +41,7 @@ fn kl_of_waves() {
     decoder.levels[2].channels = 64;
     decoder.first.1 = 64;
     let (encoded, decoded) = {
-        let net = KlVae::new(&store(waves(config.weights()))).unwrap();
+        let net = KlVae::new(&store(waves(config.weights().unwrap()))).unwrap();
         let encoded = net.encode(&wave(&[1, 3, 16, 24], 0.013), &go).unwrap();
         (
             encoded,

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use fresco_models::sd::text as stacks;
 use fresco_models::text::{
-    EmbeddingSource, NoEmbeddings, Stack, TextEncoder, read_embedding, unpickle_embedding,
+    EmbeddingSource, NoEmbeddings, TextEncoder, TextStack, read_embedding, unpickle_embedding,
 };
 use fresco_models::{ModelError, Network, WeightPatches};
 use fresco_tensor::weights::pickle;
@@ -157,7 +158,10 @@ fn open_clip(mut weights: BTreeMap<String, Tensor>, layers: usize) -> BTreeMap<S
     out
 }
 
-fn load(file: &Arc<dyn WeightFile>, stack: Stack) -> Result<Option<TextEncoder>, ModelError> {
+fn load(
+    file: &Arc<dyn WeightFile>,
+    stack: &'static TextStack,
+) -> Result<Option<TextEncoder>, ModelError> {
     TextEncoder::from_checkpoint(file, stack, &Device::cpu())
 }
 
@@ -172,7 +176,7 @@ const TEXT: &str = "a (red:1.3) cat";
 #[test]
 fn layouts_are_the_same_encoder() {
     let plain = file(prefixed("cond_stage_model.transformer.", small(2)));
-    let plain = load(&plain, Stack::Sd1).unwrap().unwrap();
+    let plain = load(&plain, &stacks::SD1).unwrap().unwrap();
     let (cond, pooled) = encode(&plain, TEXT, None);
     assert_eq!(cond.shape(), [1, 77, HIDDEN]);
 
@@ -185,18 +189,20 @@ fn layouts_are_the_same_encoder() {
         "cond_stage_model.transformer.embeddings.position_ids".to_owned(),
         ids,
     );
-    let old = load(&file(old.chain([ids])), Stack::Sd1).unwrap().unwrap();
+    let old = load(&file(old.chain([ids])), &stacks::SD1)
+        .unwrap()
+        .unwrap();
     assert_eq!(encode(&old, TEXT, None), (cond.clone(), pooled.clone()));
     assert_eq!(old.keys(), plain.keys());
 
     let alone = TextEncoder::from_files(&[file(small(2))], &Device::cpu()).unwrap();
-    assert_eq!(alone.stack(), Stack::Sd1);
+    assert_eq!(alone.stack(), &stacks::SD1);
     assert_eq!(encode(&alone, TEXT, None), (cond, pooled));
 
     let other = file(prefixed("cond_stage_model.model.", open_clip(small(2), 2)));
-    let other = load(&other, Stack::Sd2).unwrap().unwrap();
+    let other = load(&other, &stacks::SD2).unwrap().unwrap();
     let same = file(prefixed("conditioner.embedders.0.model.", small(2)));
-    let same = load(&same, Stack::Sd2).unwrap().unwrap();
+    let same = load(&same, &stacks::SD2).unwrap().unwrap();
     assert_eq!(encode(&other, TEXT, None), encode(&same, TEXT, None));
     let key = "clip_h.transformer.text_model.encoder.layers.1.self_attn.k_proj.weight";
     assert!(other.keys().iter().any(|k| k == key));
@@ -242,7 +248,7 @@ fn the_two_of_sdxl_stand_side_by_side() {
         "conditioner.embedders.1.model.",
         open_clip(small(3), 3),
     ));
-    let both = load(&file(weights), Stack::Sdxl).unwrap().unwrap();
+    let both = load(&file(weights), &stacks::SDXL).unwrap().unwrap();
     let long = "cat ".repeat(80);
     let (cond, pooled) = encode(&both, &long, None);
     assert_eq!(cond.shape(), [1, 154, 2 * HIDDEN]);
@@ -251,7 +257,7 @@ fn the_two_of_sdxl_stand_side_by_side() {
         "conditioner.embedders.0.model.",
         open_clip(small(3), 3),
     ));
-    let g = load(&g, Stack::SdxlRefiner).unwrap().unwrap();
+    let g = load(&g, &stacks::SDXL_REFINER).unwrap().unwrap();
     let (half, pooled_g) = encode(&g, &long, None);
     assert_eq!(cond.narrow(2, HIDDEN, HIDDEN).unwrap(), half);
     assert_eq!(pooled, pooled_g);
@@ -356,7 +362,7 @@ fn refused(weights: impl IntoIterator<Item = (String, Tensor)>, reason: &str) {
 #[test]
 fn bad_files_are_refused() {
     let nothing = file([("model.weight".to_owned(), Tensor::zeros([2]).unwrap())]);
-    assert!(load(&nothing, Stack::Sd1).unwrap().is_none());
+    assert!(load(&nothing, &stacks::SD1).unwrap().is_none());
     refused(
         [("model.weight".to_owned(), Tensor::zeros([2]).unwrap())],
         "no text encoder",
@@ -378,7 +384,7 @@ fn bad_files_are_refused() {
     );
     refused(
         with(&format!("{layer}.mlp.fc2.weight"), zeros(&[64, 9])),
-        "(64, 256)",
+        "[64, 256]",
     );
     refused(
         with(&format!("{layer}.layer_norm1.weight"), zeros(&[9])),

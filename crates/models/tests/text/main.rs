@@ -12,10 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fresco_models::Store;
-use fresco_models::text::{
-    ClipConfig, ClipEncoder, ClipKind, ClipLayer, ClipTokenizer, EmbeddingSource, NoEmbeddings,
-    Token, prompt,
-};
+use fresco_models::text::clip::{ClipConfig, ClipEncoder, ClipKind, ClipLayer, ClipTokenizer};
+use fresco_models::text::{EmbeddingSource, NoEmbeddings, Token, prompt};
 use fresco_tensor::{Device, SafeTensors, Stored, Tensor, synthetic};
 use serde_json::Value;
 

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use fresco_memory::{FileStamp, Unit, estimate::Architecture};
-use fresco_models::denoise::SdModel;
-use fresco_models::detect::{Checkpoint, Family, detect_checkpoint};
+use fresco_memory::{FileStamp, Unit, estimate::Factor};
+use fresco_models::control::ControlStore;
+use fresco_models::detect::{Checkpoint, detect_checkpoint};
 use fresco_models::store::Store;
 use fresco_models::text::TextEncoder;
-use fresco_models::{ModelError, vae, vision};
+use fresco_models::{BaseModel, ModelError, vae, vision};
 use fresco_tensor::weights::Recast;
 use fresco_tensor::{Device, Dtype, WeightFile, open_weights};
 
@@ -62,9 +62,11 @@ pub(super) struct Part {
 /// What says how much memory a pass of a diffusion model takes.
 #[derive(Clone)]
 pub(super) struct Sampled {
-    pub(super) architecture: Architecture,
+    pub(super) factor: Factor,
     pub(super) channels: u64,
-    pub(super) network: Arc<SdModel>,
+    /// Of its latents, after the channels.
+    pub(super) dimensions: usize,
+    pub(super) network: Arc<dyn BaseModel>,
 }
 
 impl Part {
@@ -223,7 +225,7 @@ fn read(kind: Kind, paths: &[PathBuf]) -> Result<Vec<Part>, ModelError> {
             vec![Part::new(Component::Vision, what, &id, &[store])]
         }
         Kind::Control => {
-            let store = Store::open(file.clone(), "", cpu);
+            let store = ControlStore::find(file, &cpu)?.store;
             let what = "control net".into();
             vec![Part::new(Component::Control, what, &id, &[store])]
         }
@@ -235,17 +237,15 @@ fn name_of(path: &Path) -> String {
 }
 
 fn diffusion(found: &Checkpoint, file: &Arc<dyn WeightFile>, id: &str) -> Result<Part, ModelError> {
-    let store = found.unet_store(file, Device::cpu());
-    let what = found.family.name().to_owned();
+    let store = found.store(file, Device::cpu());
+    let what = found.family.to_owned();
     let part = Part::new(Component::Diffusion, what, id, std::slice::from_ref(&store));
-    let network = SdModel::new(store, found.config.clone(), found.latent_format)?;
+    let facts = found.network.facts();
     let sampled = Sampled {
-        architecture: match found.family {
-            Family::Sd1 | Family::Sd2 | Family::SdxlRefiner => Architecture::Sd,
-            Family::Sdxl => Architecture::Sdxl,
-        },
-        channels: found.config.out_channels as u64,
-        network: Arc::new(network),
+        factor: Factor::new(facts.memory_factor.0, facts.memory_factor.1),
+        channels: facts.latent_channels as u64,
+        dimensions: facts.latent.dimensions,
+        network: found.network.open(store)?,
     };
     Ok(Part {
         sampled: Some(sampled),
@@ -255,7 +255,7 @@ fn diffusion(found: &Checkpoint, file: &Arc<dyn WeightFile>, id: &str) -> Result
 
 fn text(encoder: &TextEncoder, id: &str) -> Part {
     let stores: Vec<Arc<Store>> = encoder.stores().map(|(_, _, s)| s.clone()).collect();
-    let kinds: Vec<&str> = encoder.stores().map(|(kind, _, _)| kind.name()).collect();
+    let kinds: Vec<&str> = encoder.stores().map(|(kind, _, _)| kind.name).collect();
     let what = format!("text encoder {}", kinds.join(" + "));
     Part::new(Component::Text, what, id, &stores)
 }

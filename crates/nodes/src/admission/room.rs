@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fresco_memory::amount::readable;
-use fresco_memory::estimate::{self, Attention, Sampling};
+use fresco_memory::estimate::{self, Attention};
 use fresco_memory::{
     DeviceReport, LoadModel, LoadRequest, Need, Policy, Registry, Snapshot, distribute,
 };
@@ -29,12 +29,16 @@ pub struct Latent {
 
 impl Latent {
     pub(super) fn cells(&self) -> u64 {
-        let [_, _, h, w] = self.shape(1);
+        let (h, w) = (self.height / CELL, self.width / CELL);
         self.batch.saturating_mul(h.saturating_mul(w))
     }
 
-    fn shape(&self, channels: u64) -> [u64; 4] {
-        [self.batch, channels, self.height / CELL, self.width / CELL]
+    /// Of a picture's latent; those with more dimensions have one frame.
+    fn shape(&self, channels: u64, dimensions: usize) -> Vec<u64> {
+        let mut shape = vec![self.batch, channels];
+        shape.resize(shape.len() + dimensions.saturating_sub(2), 1);
+        shape.extend([self.height / CELL, self.width / CELL]);
+        shape
     }
 }
 
@@ -147,24 +151,22 @@ impl Room<'_> {
         };
         match (part.component, &part.sampled) {
             (Component::Diffusion, Some(sampled)) => {
-                let noise = latent.shape(sampled.channels);
-                let estimate = estimate::sampling(&Sampling {
-                    architecture: sampled.architecture,
-                    noise: &noise,
-                    conditionings: &[],
-                    dtype: VALUE,
-                    attention: Attention::Efficient,
-                    control: 0,
-                });
+                let noise = latent.shape(sampled.channels, sampled.dimensions);
+                let area = estimate::area(&noise);
+                let bytes =
+                    |area| estimate::area_bytes(area, sampled.factor, VALUE, Attention::Efficient);
                 // The network's own measure counts where it asks for less: nothing is refused that could run.
-                let shape = noise.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-                let own = sampled.network.memory_required(&shape);
-                (estimate.required, estimate.minimum.min(own))
+                let shape = noise
+                    .iter()
+                    .map(|n| usize::try_from(*n).unwrap_or(usize::MAX));
+                let own = sampled.network.memory_required(&shape.collect::<Vec<_>>());
+                // With and without the prompt at once, or one after the other.
+                (bytes(area.saturating_mul(2)), bytes(area).min(own))
             }
             // With less it works in tiles.
             (Component::Vae, _) => {
                 let kl = estimate::Vae::Kl { amd: false };
-                (kl.decode(&latent.shape(4), VALUE), 0)
+                (kl.decode(&latent.shape(4, 2), VALUE), 0)
             }
             _ => (0, 0),
         }

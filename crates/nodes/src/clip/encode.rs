@@ -1,7 +1,6 @@
 //! Prompts to conditioning.
 
 use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult, map};
-use fresco_models::text::ClipKind;
 
 use super::{Clip, required};
 use crate::types::{Conditioning, tensor};
@@ -95,6 +94,10 @@ pub(super) struct CLIPTextEncodeSDXL {
     text_l: String,
 }
 
+/// The two networks of this encoder.
+const L: &str = "clip_l";
+const G: &str = "clip_g";
+
 impl Node for CLIPTextEncodeSDXL {
     fn run(self, cx: &Cx) -> NodeResult {
         let clip = required(self.clip)?;
@@ -106,12 +109,12 @@ impl Node for CLIPTextEncodeSDXL {
                 "this text encoder is not that of SDXL: it does not consist of CLIP-L and CLIP-G",
             )
         };
-        let taken = other.get_mut(ClipKind::L).map(std::mem::take);
-        *tokens.get_mut(ClipKind::L).ok_or_else(wrong)? = taken.ok_or_else(wrong)?;
+        let taken = other.get_mut(L).map(std::mem::take);
+        *tokens.get_mut(L).ok_or_else(wrong)? = taken.ok_or_else(wrong)?;
         // The shorter prompt goes on with empty chunks.
-        let count = |kind| tokens.get(kind).map(|t| t.chunks.len());
-        let longest = count(ClipKind::L).max(count(ClipKind::G)).unwrap_or(0);
-        for kind in [ClipKind::L, ClipKind::G] {
+        let count = |kind: &str| tokens.get(kind).map(|t| t.chunks.len());
+        let longest = count(L).max(count(G)).unwrap_or(0);
+        for kind in [L, G] {
             let filling = empty.get(kind).and_then(|t| t.chunks.first());
             let filling = filling.ok_or_else(wrong)?.clone();
             let chunks = &mut tokens.get_mut(kind).ok_or_else(wrong)?.chunks;

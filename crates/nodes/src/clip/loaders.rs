@@ -1,7 +1,7 @@
 //! Text encoders from files of their own.
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
-use fresco_models::text::{Stack, TextEncoder};
+use fresco_models::text::TextEncoder;
 use fresco_tensor::Device;
 
 use super::Clip;
@@ -52,12 +52,7 @@ pub(crate) fn load_clip(
         .collect();
     let clip = Clip::load(cx, &sources?, options)?;
     // Some families put a network of this kind to a use of their own.
-    let taken = names.len() == 1
-        && match clip.loaded().stack() {
-            Stack::Sd1 => matches!(family, "sd3" | "hidream"),
-            Stack::SdxlRefiner => matches!(family, "sd3" | "hidream" | "stable_cascade"),
-            Stack::Sd2 | Stack::Sdxl => false,
-        };
+    let taken = names.len() == 1 && clip.loaded().stack().other_types.contains(&family);
     if taken {
         return Err(unsupported(family));
     }

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_memory::Handle;
-use fresco_models::control::{Control as Network, ControlStore};
+use fresco_models::control::{ControlInput, ControlNetwork, ControlStore, SeenHint};
 use fresco_models::denoise::CallConds;
+use fresco_models::denoise::hooks::ControlFeatures;
 use fresco_models::network::Lazy;
-use fresco_models::unet::ControlFeatures;
 use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale};
 
@@ -17,20 +17,14 @@ use crate::resident::{Component, Hold, LoadOptions, Shared, registry, who};
 use crate::sampling::Model;
 use crate::sampling::run::failure;
 
+type Network = Box<dyn ControlNetwork>;
+
 /// What a network made of a hint at one size. The hint is kept, so that its storage stays its own. Both are in main
 /// memory: they outlast the run.
 struct Seen {
     hint: Tensor,
     size: (usize, usize),
-    made: Made,
-}
-
-#[derive(Clone)]
-enum Made {
-    /// Of a control net: goes into every pass.
-    Map(Tensor),
-    /// Of an adapter: the result of all passes.
-    Features(ControlFeatures),
+    made: SeenHint,
 }
 
 /// A control net or an adapter. Its weights are packed when it is first used.
@@ -47,7 +41,7 @@ pub struct LoadedControl {
 fn lazy(found: &ControlStore) -> Lazy<Network> {
     let own = found.clone();
     let stores = vec![Arc::clone(&found.store)];
-    Lazy::new(stores, Box::new(move || own.build())).resting(Network::rest)
+    Lazy::new(stores, Box::new(move || own.build())).resting(|network| network.rest())
 }
 
 impl LoadedControl {
@@ -55,7 +49,7 @@ impl LoadedControl {
     fn load(cx: &Cx, source: &Source, options: &LoadOptions) -> Result<Self, NodeError> {
         let key = source.key(Component::Control)?;
         let opened = registry(cx).open(&who(cx), &key, "ControlNet", || {
-            let found = ControlStore::find(source.open()?, Device::cpu()).map_err(failure)?;
+            let found = ControlStore::find(source.open()?, &Device::cpu()).map_err(failure)?;
             Ok::<_, NodeError>(Shared::new(lazy(&found), found))
         })?;
         let shared = opened.shared;
@@ -76,28 +70,18 @@ impl LoadedControl {
         }
     }
 
-    fn make(network: &Network, hint: &Tensor, size: (usize, usize)) -> Result<Made, ModelError> {
+    fn make(
+        network: &Network,
+        hint: &Tensor,
+        size: (usize, usize),
+    ) -> Result<SeenHint, ModelError> {
         let (nearest, center) = (ResizeMethod::NearestExact, Crop::Center);
         let mut hint = common_upscale(hint, size.0, size.1, nearest, center)?;
-        let channels = match network {
-            Network::Net(net) => net.hint_channels(),
-            Network::Adapter(_) => 3,
-        };
+        let channels = network.hint_channels();
         if hint.dim(1)? > channels {
             hint = hint.narrow(1, 0, channels)?;
         }
-        let host = Device::cpu();
-        Ok(match network {
-            Network::Net(net) => Made::Map(net.see(&hint)?.to(&host)?),
-            Network::Adapter(net) => {
-                let mut features = net.forward(&hint)?;
-                let lists = [&mut features.input, &mut features.middle];
-                for map in lists.into_iter().flatten().flatten() {
-                    *map = map.to(&host)?;
-                }
-                Made::Features(features)
-            }
-        })
+        network.see(&hint)
     }
 
     fn made(
@@ -105,7 +89,7 @@ impl LoadedControl {
         network: &Network,
         hint: &Tensor,
         size: (usize, usize),
-    ) -> Result<Made, ModelError> {
+    ) -> Result<SeenHint, ModelError> {
         // Nothing is left half done under this lock.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(seen) = &*seen
@@ -166,30 +150,14 @@ impl ControlModel for LoadedControl {
         let [batch, _, rows, columns] = x.dims4()?;
         let network = self.network.get()?;
         let size = network.hint_size(columns, rows);
-        let features = match self.made(&network, hint, size)? {
-            Made::Map(map) => {
-                let Network::Net(net) = &*network else {
-                    return Err(ModelError::invalid("control net", "not a control net"));
-                };
-                let context = conds
-                    .tensor("crossattn_controlnet")
-                    .or_else(|| conds.tensor("c_crossattn"));
-                net.forward(
-                    &sampling.input(sigma, x),
-                    &spread(&map, batch, chunks)?,
-                    &vec![sampling.timestep(sigma); batch],
-                    context,
-                    conds.tensor("y"),
-                )?
-            }
-            Made::Features(mut features) => {
-                let lists = [&mut features.input, &mut features.middle];
-                for map in lists.into_iter().flatten().flatten() {
-                    *map = spread(map, batch, chunks)?;
-                }
-                features
-            }
-        };
+        let seen = self.made(&network, hint, size)?;
+        let seen = seen.map(|of| spread(&of, batch, chunks))?;
+        let features = network.features(&ControlInput {
+            x: &sampling.input(sigma, x),
+            seen: &seen,
+            timesteps: &vec![sampling.timestep(sigma); batch],
+            conds,
+        })?;
         let strength = control.strength as f32;
         Ok(Some(features.scaled(strength, self.pooled)?))
     }
@@ -270,8 +238,9 @@ mod tests {
     use std::path::Path;
 
     use fresco_graph::Value;
-    use fresco_models::control::ControlNet;
-    use fresco_models::unet::{First, Heads, Middle, Stage, UNetConfig};
+    use fresco_models::denoise::hooks::BlockKind;
+    use fresco_models::sd::control::ControlNet;
+    use fresco_models::sd::unet::{First, Heads, Middle, Stage, UNetConfig};
     use fresco_models::{Prediction, Store};
     use fresco_tensor::{Stored, WeightError, WeightFile, WeightInfo, synthetic};
 
@@ -338,7 +307,7 @@ mod tests {
             },
             output: Vec::new(),
         };
-        let keys = ControlNet::weights(&config, 3).into_iter();
+        let keys = ControlNet::weights(&config, 3).unwrap().into_iter();
         keys.map(|(key, shape)| {
             let value = synthetic::weight(&key, &shape).unwrap();
             (key, Stored::from(&value))
@@ -348,12 +317,9 @@ mod tests {
 
     fn largest_gap(a: &ControlFeatures, b: &ControlFeatures, scale: f32) -> f32 {
         let maps = |f: &ControlFeatures| -> Vec<Tensor> {
-            f.output
-                .iter()
-                .chain(&f.middle)
-                .flatten()
-                .cloned()
-                .collect()
+            let both = [BlockKind::OUTPUT, BlockKind::MIDDLE];
+            let maps = both.into_iter().flat_map(|kind| f.of(kind));
+            maps.flatten().cloned().collect()
         };
         let (a, b) = (maps(a), maps(b));
         assert_eq!((a.len(), b.len()), (4, 4));
@@ -369,7 +335,7 @@ mod tests {
     #[test]
     fn nets_act_in_their_range_at_their_strength_and_in_chains() {
         let file: Arc<dyn WeightFile> = Arc::new(Memory(weights()));
-        let found = ControlStore::find(&file, Device::cpu()).unwrap();
+        let found = ControlStore::find(&file, &Device::cpu()).unwrap();
         let loaded = LoadedControl::new("control_small".to_owned(), Arc::new(lazy(&found)), None);
         assert_eq!(loaded.name(), "control_small");
         let sampling = ModelSampling::discrete(Prediction::Eps, false);
@@ -409,7 +375,7 @@ mod tests {
         };
         assert!(largest_gap(&run(&chain, 5.0).unwrap(), &whole, 1.5) < 1e-4);
         let late = run(&chain, 0.1).unwrap();
-        assert_eq!(late.output.len(), 3);
+        assert_eq!(late.of(BlockKind::OUTPUT).len(), 3);
         let bare = Control {
             hint: None,
             ..control

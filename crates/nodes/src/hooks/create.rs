@@ -44,10 +44,7 @@ fn checkpoint(cx: &Cx, name: &str, with_text: bool) -> Result<HookWeights, NodeE
         .map_err(|e| NodeError::file_not_found(e.to_string()))?;
     let file = open_weights(&path)?;
     let found = detect_checkpoint(&file)?;
-    let mut stores = vec![(
-        WEIGHT_PREFIX.to_owned(),
-        found.unet_store(&file, Device::cpu()),
-    )];
+    let mut stores = vec![(WEIGHT_PREFIX.to_owned(), found.store(&file, Device::cpu()))];
     if let (true, Some(stack)) = (with_text, found.text)
         && let Some(encoder) = TextEncoder::from_checkpoint(&file, stack, &Device::cpu())?
     {

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use fresco_files::Folders;
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Value};
-use fresco_models::denoise::SdModel;
-use fresco_models::detect::{Checkpoint, detect_checkpoint};
+use fresco_models::detect::{Checkpoint, Families};
 use fresco_models::text::TextEncoder;
-use fresco_models::{LoraStorage, ModelSampling, Prediction, Store};
+use fresco_models::{BaseModel, LoraStorage, ModelSampling, Prediction, Store};
 use fresco_tensor::{Device, Dtype};
 
 use super::Source;
@@ -26,16 +25,16 @@ pub(crate) struct Parts {
     pub(crate) vae: LoadOptions,
 }
 
-/// How a detected model is sampled.
-fn sampling(found: &Checkpoint) -> ModelSampling {
-    match found.prediction {
-        // Playground 2.5.
-        Prediction::Edm => ModelSampling::continuous_edm(Prediction::Edm, 0.002, 80.0, 0.5),
-        prediction => ModelSampling::discrete(prediction, found.zero_snr),
-    }
-}
+type Diffusion = Shared<dyn BaseModel, Checkpoint>;
 
-type Diffusion = Shared<SdModel, Checkpoint>;
+/// What reports of the memory room have called diffusion models from the start.
+const CLASS: &str = "SdModel";
+
+/// The families that this program runs.
+fn families(cx: &Cx) -> Families {
+    let given = cx.resource::<Families>();
+    given.map_or_else(|_| Families::default(), |families| (*families).clone())
+}
 
 /// The network of a file.
 fn diffusion(
@@ -44,22 +43,26 @@ fn diffusion(
     options: &LoadOptions,
 ) -> Result<(Model, Arc<Diffusion>), NodeError> {
     let key = source.key(Component::Diffusion)?;
-    let opened = registry(cx).open(&who(cx), &key, "SdModel", || {
+    let opened = registry(cx).open(&who(cx), &key, CLASS, || {
         let file = source.open()?;
-        let found = detect_checkpoint(file).map_err(failure)?;
-        let store = found.unet_store(file, Device::cpu());
-        let network = SdModel::new(store, found.config.clone(), found.latent_format);
-        Ok::<_, NodeError>(Diffusion::new(network.map_err(failure)?, found))
+        let found = families(cx).detect(file).map_err(failure)?;
+        let model = found.open(file, Device::cpu()).map_err(failure)?;
+        Diffusion::model(model, found).map_err(failure)
     })?;
     let shared = opened.shared;
     let hold = Hold::claim(cx, &shared, &opened.id, Component::Diffusion, options);
-    let view = shared.network.store().on(hold.compute().clone());
-    let network = shared.network.with_store(view).map_err(failure)?;
-    let network = shared.joined(network);
-    let mut model = Model::new(network, sampling(&shared.extra))
+    let network = shared.model_on(hold.compute().clone()).map_err(failure)?;
+    let sampling = shared.extra.network.facts().sampling;
+    let mut model = Model::new(network, sampling)
         .held(hold)
         .with_preview(shared.extra.preview.clone());
-    if options.low_precision_loras && is_eight_bit(shared.network.store()) {
+    let eight_bit = || {
+        shared
+            .network
+            .store()
+            .is_some_and(|store| is_eight_bit(store))
+    };
+    if options.low_precision_loras && eight_bit() {
         model = model.with_lora_storage(LoraStorage::F8E4M3);
     }
     Ok((model, shared))
@@ -126,7 +129,7 @@ pub(crate) fn load_checkpoint(cx: &Cx, name: &str, parts: &Parts) -> NodeResult 
 }
 
 /// A diffusion model by itself, in a number format of the node's choice.
-pub(crate) fn load_unet(
+pub(crate) fn load_diffusion_model(
     cx: &Cx,
     name: &str,
     weight_dtype: &str,
@@ -235,7 +238,7 @@ pub(super) struct UnetLoader {
 impl Node for UnetLoader {
     fn run(self, cx: &Cx) -> NodeResult {
         let options = LoadOptions::default();
-        let model = load_unet(cx, &self.unet_name, &self.weight_dtype, &options)?;
+        let model = load_diffusion_model(cx, &self.unet_name, &self.weight_dtype, &options)?;
         Ok(NodeOutput::one(model))
     }
 }

@@ -42,7 +42,7 @@ type Encoder = Lazy<VisionEncoder>;
 /// An encoder whose weights are packed when it is first used.
 fn encoder(store: &Arc<Store>, config: &VisionConfig) -> Encoder {
     let (own, config) = (Arc::clone(store), config.clone());
-    let build = move || VisionEncoder::new(&own, config.clone());
+    let build = move || VisionEncoder::new(&own, &config);
     Lazy::new(vec![Arc::clone(store)], Box::new(build))
 }
 

@@ -8,7 +8,7 @@ use super::family::{
     self, Known, device_input, donor_input, eject_input, eject_others, expert_input,
     keep_loaded_input, retention_input, virtual_input,
 };
-use crate::loaders::{Parts, load_checkpoint, load_unet};
+use crate::loaders::{Parts, load_checkpoint, load_diffusion_model};
 use crate::resident::LoadOptions;
 
 /// Names a device.
@@ -221,7 +221,7 @@ impl Node for UnetLowPrecision {
             low_precision_loras: true,
             ..LoadOptions::default()
         };
-        let model = load_unet(cx, &self.unet_name, "default", &options)?;
+        let model = load_diffusion_model(cx, &self.unet_name, "default", &options)?;
         Ok(NodeOutput::one(model))
     }
 }

@@ -5,7 +5,9 @@ use fresco_graph::{Args, Cx, Input, NodeError, NodeOutput, NodeResult};
 use super::gguf;
 use crate::clip::load_clip;
 use crate::control::{load_control, load_diff_control};
-use crate::loaders::{Parts, load_checkpoint, load_diffusers, load_unet, load_vae, load_vision};
+use crate::loaders::{
+    Parts, load_checkpoint, load_diffusers, load_diffusion_model, load_vae, load_vision,
+};
 use crate::resident::LoadOptions;
 use crate::sampling::Model;
 
@@ -88,7 +90,9 @@ impl Base for Unet {
         outputs: &["MODEL"],
         load: |args, options, cx| {
             let (name, dtype) = (text(args, "unet_name")?, text(args, "weight_dtype")?);
-            Ok(NodeOutput::one(load_unet(cx, &name, &dtype, &options)?))
+            Ok(NodeOutput::one(load_diffusion_model(
+                cx, &name, &dtype, &options,
+            )?))
         },
     };
 }

@@ -8,7 +8,7 @@ use fresco_graph::{
 };
 
 use super::bases::{self, Base};
-use crate::loaders::load_unet;
+use crate::loaders::load_diffusion_model;
 use crate::resident::LoadOptions;
 
 const MODULE: &str = "custom_nodes.ComfyUI-GGUF";
@@ -44,7 +44,9 @@ pub(super) fn advanced_inputs() -> Vec<Input> {
 
 pub(super) fn load(args: &mut Args, options: LoadOptions, cx: &Cx) -> NodeResult {
     let name: String = args.take("unet_name")?;
-    Ok(NodeOutput::one(load_unet(cx, &name, "default", &options)?))
+    Ok(NodeOutput::one(load_diffusion_model(
+        cx, &name, "default", &options,
+    )?))
 }
 
 /// A loader of the extension without inputs of a family.

@@ -1,7 +1,7 @@
 //! Nodes that change what flows between the blocks of a UNet.
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
-use fresco_models::blocks::{self, Downscale};
+use fresco_models::sd::unet::blocks::{self, Downscale};
 use fresco_tensor::ResizeMethod;
 
 use super::Model;
@@ -13,12 +13,13 @@ fn free_u(mut model: Model, inner: (f64, f64), outer: (f64, f64), adaptive: bool
         .base
         .model_channels()
         .ok_or_else(|| NodeError::failed("KeyError", "'model_channels'"))?;
-    model.patches.free_u.push(blocks::FreeU {
+    let patch = blocks::FreeU {
         model_channels,
         inner,
         outer,
         adaptive,
-    });
+    };
+    patch.install(&mut model.patches.hooks);
     Ok(NodeOutput::one(model))
 }
 
@@ -121,7 +122,7 @@ impl Node for PatchModelAddDownscale {
             up: method(&self.upscale_method)?,
         };
         let mut model = self.model;
-        model.patches.downscale.push(patch);
+        patch.install(&mut model.patches.hooks);
         Ok(NodeOutput::one(model))
     }
 }

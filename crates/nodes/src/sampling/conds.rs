@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fresco_graph::{Map, NodeError, Value, wrong_kind};
+use fresco_models::denoise::hooks::ControlFeatures;
 use fresco_models::denoise::{Area, CallConds, Cond, ControlSource, Predict, Region};
-use fresco_models::unet::ControlFeatures;
 use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::Tensor;
 
@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
         };
         if let Some(start) = number(options, "clip_start_percent")? {
             let end = number(options, "clip_end_percent")?.unwrap_or(1.0);
-            cond.clip_percent = Some((start, end));
+            cond.text_percent = Some((start, end));
         }
         if let Some(control) = options.get("control").filter(|v| !v.is_null()) {
             cond.control = Some(self.control(control)?);

@@ -3,10 +3,10 @@
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_models::Scheduler;
 use fresco_models::denoise::Guidance;
-use fresco_models::samplers::{ksampler_sigmas, step_window};
+use fresco_models::samplers::{SamplerName, ksampler_sigmas, step_window};
 
-use super::run::{Guided, named_sampler, steps};
-use super::samplers::SAMPLER_NAMES;
+use super::run::{Guided, steps};
+use super::samplers::sampler_names;
 use super::{Model, Noise, Sampler};
 use crate::sigmas::of_model::scheduler_names;
 use crate::types::{Conditioning, Latent};
@@ -35,11 +35,12 @@ struct Job {
 impl Job {
     fn run(self, cx: &Cx) -> NodeResult {
         let sampling = &self.guided.model.sampling;
-        // Unknown names mean the first of the list, as in the reference.
+        // Unknown names mean the first of their list, as in the reference.
+        let sampler = SamplerName::named(&self.sampler).unwrap_or(SamplerName::Euler);
         let scheduler = Scheduler::named(&self.scheduler).unwrap_or(Scheduler::Simple);
         let sigmas = ksampler_sigmas(
             sampling,
-            named_sampler(&self.sampler),
+            sampler,
             scheduler,
             steps(self.steps)?,
             self.denoise,
@@ -51,7 +52,7 @@ impl Job {
             finish,
         } = self.window;
         let sigmas = step_window(sigmas, start, last, finish).unwrap_or_default();
-        let sampler = Sampler::named(named_sampler(&self.sampler).name());
+        let sampler = Sampler::listed(sampler);
         let out = self
             .guided
             .sample(self.noise, self.seed, &sampler, &sigmas, self.latent, cx)?;
@@ -89,7 +90,7 @@ pub struct KSampler {
     #[input(default = 8.0, min = 0.0, max = 100.0, step = 0.1, round = 0.01)]
     cfg: f64,
     /// The way the noise is taken away, which changes quality, speed and structure of the picture.
-    #[input(choices = SAMPLER_NAMES)]
+    #[input(choices = sampler_names())]
     sampler_name: String,
     /// How the noise is spread over the steps.
     #[input(choices = scheduler_names())]
@@ -146,7 +147,7 @@ pub struct KSamplerAdvanced {
     steps: i64,
     #[input(default = 8.0, min = 0.0, max = 100.0, step = 0.1, round = 0.01)]
     cfg: f64,
-    #[input(choices = SAMPLER_NAMES)]
+    #[input(choices = sampler_names())]
     sampler_name: String,
     #[input(choices = scheduler_names())]
     scheduler: String,

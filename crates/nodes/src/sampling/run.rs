@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use fresco_graph::{Cx, NodeError};
 use fresco_memory::{Handle, Need};
+use fresco_models::denoise::hooks::Check;
 use fresco_models::denoise::{
     Call, EncodeArgs, Guidance, Guider, Inpaint, Lists, Predict, Setting, fit_mask, prepare,
 };
-use fresco_models::samplers::{self, Denoiser, SampleArgs, SampleError, SamplerName, Step};
+use fresco_models::samplers::{self, Denoiser, SampleArgs, SampleError, SamplerOptions, Step};
 use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::{Generator, Tensor, TensorError, available_memory};
 
@@ -143,18 +144,24 @@ impl Denoiser for Driver<'_> {
     }
 }
 
-/// The latent with the channels of the model, if it is an empty one; nodes make those without knowing the model.
-fn fix_empty(model: &Model, latent: Latent) -> Result<Latent, NodeError> {
+/// The latent in the shape that the model samples. Nodes make empty ones without knowing the model, so those get its
+/// channels; a picture given to a model of videos is a video of one frame.
+fn fit_latent(model: &Model, latent: Latent) -> Result<Latent, NodeError> {
     let samples = latent.samples()?;
-    let wanted = model.base.latent_channels();
-    let &[batch, channels, h, w] = samples.shape() else {
+    let (wanted, dimensions) = (model.base.latent_channels(), model.base.latent_dimensions());
+    let mut fitted = samples.clone();
+    if dimensions == 3 && samples.rank() == 4 {
+        fitted = samples.unsqueeze(2)?;
+    }
+    if fitted.rank() != dimensions + 2 {
         return Err(NodeError::value_error(format!(
-            "{} samples latents of four dimensions, but this one has shape {:?}",
+            "{} samples latents of {} dimensions, but this one has shape {:?}",
             model.base.name(),
+            in_words(dimensions + 2),
             samples.shape()
         )));
-    };
-    if batch == 0 || channels == 0 || h == 0 || w == 0 {
+    }
+    if fitted.is_empty() {
         return Err(NodeError::value_error(format!(
             "the latent of shape {:?} has nothing to sample",
             samples.shape()
@@ -165,17 +172,68 @@ fn fix_empty(model: &Model, latent: Latent) -> Result<Latent, NodeError> {
             "the latent to sample holds values that are not numbers ({odd})"
         )));
     }
-    if channels == wanted {
+    let channels = fitted.dim(1)?;
+    if channels != wanted {
+        if samples.data().iter().any(|v| *v != 0.0) {
+            return Err(NodeError::value_error(format!(
+                "{} samples latents of {wanted} channels, but this one has {channels}: it was made for another family of \
+                 models",
+                model.base.name()
+            )));
+        }
+        let mut shape = fitted.shape().to_vec();
+        shape[1] = wanted;
+        fitted = Tensor::zeros(shape)?;
+    }
+    if fitted.shape() == samples.shape() {
         return Ok(latent);
     }
-    if samples.data().iter().all(|v| *v == 0.0) {
-        let empty = Tensor::zeros([batch, wanted, h, w])?;
-        return Ok(latent.with_tensor("samples", empty));
+    Ok(latent.with_tensor("samples", fitted))
+}
+
+fn in_words(number: usize) -> String {
+    match number {
+        3 => "three".to_owned(),
+        4 => "four".to_owned(),
+        5 => "five".to_owned(),
+        other => other.to_string(),
     }
-    Err(NodeError::value_error(format!(
-        "{} samples latents of {wanted} channels, but this one has {channels}: it was made for another family of models",
-        model.base.name()
-    )))
+}
+
+/// Ends a pass between two blocks when the prompt was interrupted.
+fn stop_when_interrupted(cx: &Cx) -> Check {
+    let services = cx.services.clone();
+    Arc::new(move || {
+        if services.interrupted() {
+            Err(ModelError::Cancelled)
+        } else {
+            Ok(())
+        }
+    })
+}
+
+/// What a run starts from.
+struct Start {
+    latent: Latent,
+    /// The latent as the network sees it.
+    clean: Tensor,
+    noise: Tensor,
+    /// Drew the noise, and goes on.
+    generator: Generator,
+    /// In the shape of the latent: 1 where it is sampled.
+    mask: Option<Tensor>,
+    options: SamplerOptions,
+    ready: Ready,
+    in_use: Option<Arc<InUse>>,
+}
+
+/// How a run ended, as the network sees latents.
+struct End {
+    x: Tensor,
+    /// The noise level it stopped at.
+    sigma: f32,
+    /// The last step's clean latent.
+    denoised: Option<Tensor>,
 }
 
 impl Guided {
@@ -190,92 +248,113 @@ impl Guided {
         cx: &Cx,
     ) -> Result<Sampled, NodeError> {
         cx.check_interrupt()?;
-        let latent = fix_empty(&self.model, latent)?;
+        let latent = fit_latent(&self.model, latent)?;
         if sigmas.is_empty() {
             return Ok(Sampled {
                 latent,
                 denoised: None,
             });
         }
-        let (noise, mut generator) = noise.draw(&latent)?;
+        let mut start = self.prepare(noise, sampler, latent, cx)?;
+        let end = self.run(&mut start, seed, sampler, sigmas, cx)?;
+        self.finish(start.latent, end)
+    }
+
+    /// Draws the noise and brings the network to where it computes.
+    fn prepare(
+        &self,
+        noise: Noise,
+        sampler: &Sampler,
+        latent: Latent,
+        cx: &Cx,
+    ) -> Result<Start, NodeError> {
+        let (noise, generator) = noise.draw(&latent)?;
         let samples = latent.samples()?;
         let mask = match latent.tensor("noise_mask") {
             Some(mask) => Some(fit_mask(mask, samples.shape()).map_err(failure)?),
             None => None,
         };
-        let model = &self.model;
         // An empty latent stays empty, whatever the format would make of zeros.
         let clean = if samples.data().iter().any(|v| *v != 0.0) {
-            model.process_latent_in(samples)?
+            self.model.process_latent_in(samples)?
         } else {
             samples.clone()
         };
-        let (name, options) = sampler.parse()?;
-        let ready = model.ready().map_err(failure)?;
-        let base = &ready.network;
+        let options = sampler.parse_options()?;
+        let ready = self.model.ready().map_err(failure)?;
         let in_use = self.lease(&ready, samples.shape(), cx)?.map(Arc::new);
+        Ok(Start {
+            clean,
+            noise,
+            generator,
+            mask,
+            options,
+            ready,
+            in_use,
+            latent,
+        })
+    }
+
+    /// Goes through all steps.
+    fn run(
+        &self,
+        start: &mut Start,
+        seed: u64,
+        sampler: &Sampler,
+        sigmas: &[f32],
+        cx: &Cx,
+    ) -> Result<End, NodeError> {
+        let (model, base) = (&self.model, &start.ready.network);
         let sampling = &*model.sampling;
         let network = Network {
             base: &**base,
             sampling,
-            in_use: in_use.as_deref(),
+            in_use: start.in_use.as_deref(),
         };
         let setting = Setting {
             sampling,
-            noise: &noise,
-            latent: Some(&clean),
-            denoise_mask: mask.as_ref(),
+            noise: &start.noise,
+            latent: Some(&start.clean),
+            denoise_mask: start.mask.as_ref(),
         };
         let encode = |args: &EncodeArgs<'_>| base.extra_conds(args);
-        let lists = prepare(self.read(sigmas[0], in_use.clone(), cx)?, &setting, &encode)
-            .map_err(failure)?;
-        let mut guider = Guider::new(
-            &network,
-            &lists,
-            self.guidance,
-            &model.patches,
-            setting,
-            &encode,
-        );
-        if name.needs_uncond() {
+        let lists = self.read(sigmas[0], start.in_use.clone(), cx)?;
+        let lists = prepare(lists, &setting, &encode).map_err(failure)?;
+        let patches = &model.patches;
+        let mut guider = Guider::new(&network, &lists, self.guidance, patches, setting, &encode);
+        if sampler.name.needs_uncond() {
             guider.keep_uncond();
         }
-        let services = cx.services.clone();
-        guider.hooks_mut().check = Some(Arc::new(move || {
-            if services.interrupted() {
-                Err(ModelError::Cancelled)
-            } else {
-                Ok(())
-            }
-        }));
+        guider.hooks_mut().check = Some(stop_when_interrupted(cx));
         let fresh = if sampler.redraws_inpaint_noise() {
             // This draw goes through the global generator, too.
-            generator = Generator::new(seed.wrapping_add(1));
-            Some(generator.randn(noise.shape())?)
+            start.generator = Generator::new(seed.wrapping_add(1));
+            Some(start.generator.randn(start.noise.shape())?)
         } else {
             None
         };
-        guider.start(&Arc::new(Mutex::new(generator.clone())));
+        guider.start(&Arc::new(Mutex::new(start.generator.clone())));
         let first = sigmas[0];
         let most = sampling.sigma_max();
         let close = (first - most).abs() <= 1e-5 * first.abs().max(most.abs());
-        let x = sampling.noise_scaling(first, &noise, &clean, close || first > most)?;
+        let all_noise = close || first > most;
+        let x = sampling.noise_scaling(first, &start.noise, &start.clean, all_noise)?;
         let mut driver = Driver {
             guider,
-            inpaint: mask.clone().map(|mask| Inpaint {
+            inpaint: start.mask.clone().map(|mask| Inpaint {
                 mask,
-                latent: clean.clone(),
-                noise: fresh.unwrap_or_else(|| noise.clone()),
+                latent: start.clean.clone(),
+                noise: fresh.unwrap_or_else(|| start.noise.clone()),
                 sampling,
-                differential: model.patches.denoise_mask,
+                differential: patches.denoise_mask,
                 sigmas: sigmas.to_vec(),
             }),
             name: base.name(),
         };
         let previewer = Previewer::new(model, cx);
-        let mut last = None;
+        let mut denoised = None;
         let mut on_step = |step: Step<'_>| {
-            last = Some(step.denoised.clone());
+            denoised = Some(step.denoised.clone());
             let picture = previewer.picture(step.denoised);
             let (done, total) = ((step.index + 1) as f64, step.total as f64);
             cx.progress(done, total, picture)
@@ -285,16 +364,25 @@ impl Guided {
         let args = SampleArgs {
             sampling,
             seed,
-            options: &options,
+            options: &start.options,
             on_step: &mut on_step,
-            global: &mut generator,
+            global: &mut start.generator,
         };
-        let x =
-            samplers::sample(name, &mut driver, x, &mut sigmas, args).map_err(sample_failure)?;
-        let end = sigmas.last().copied().unwrap_or(0.0);
-        let x = sampling.inverse_noise_scaling(end, &x);
+        let x = samplers::sample(sampler.name, &mut driver, x, &mut sigmas, args)
+            .map_err(sample_failure)?;
+        Ok(End {
+            x,
+            sigma: sigmas.last().copied().unwrap_or(0.0),
+            denoised,
+        })
+    }
+
+    /// The result as nodes know latents.
+    fn finish(&self, latent: Latent, end: End) -> Result<Sampled, NodeError> {
+        let model = &self.model;
+        let x = model.sampling.inverse_noise_scaling(end.sigma, &end.x);
         let out = model.process_latent_out(&x)?;
-        let denoised = match last {
+        let denoised = match end.denoised {
             Some(x) => Some(model.process_latent_out(&x)?),
             None => None,
         };
@@ -357,9 +445,4 @@ pub fn steps(count: i64) -> Result<usize, NodeError> {
         .ok()
         .filter(|n| *n > 0)
         .ok_or_else(|| NodeError::value_error(format!("cannot sample in {count} steps")))
-}
-
-/// The sampler behind a name that KSampler was given; unknown names mean the first one, as in the reference.
-pub fn named_sampler(name: &str) -> SamplerName {
-    SamplerName::named(name).unwrap_or(SamplerName::Euler)
 }

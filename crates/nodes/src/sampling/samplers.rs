@@ -1,48 +1,47 @@
 //! SAMPLER: which function samples, with which options. The functions themselves come with the models.
 
-use std::sync::Arc;
+use std::fmt;
 
 use fresco_graph::{
     Cx, FromValue, Map, Node, NodeError, NodeOutput, NodeResult, Opaque, Value, map, wrong_kind,
 };
-use fresco_models::samplers::{self, SamplerName, SamplerOptions, SdeSolver, SeedsSolver};
+use fresco_models::samplers::{
+    NoiseInterval, NoiseScaler, SamplerName, SamplerOptions, SdeSolver, SeedsSolver,
+};
 use fresco_tensor::ResizeMethod;
 
 use super::Model;
 
 /// SAMPLER.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Sampler {
-    pub function: Arc<str>,
-    /// Keyword options of the function.
+    pub name: SamplerName,
+    /// Keyword options of its function.
     pub options: Map,
     /// How the noise of an inpainted region is made: `random` draws it anew.
     pub inpaint_options: Map,
 }
 
 impl Sampler {
-    pub fn new(function: &str, options: Map) -> Self {
+    /// With options of a node; they are read when it samples.
+    pub fn new(name: SamplerName, options: Map) -> Self {
         Self {
-            function: function.into(),
+            name,
             options,
             inpaint_options: Map::new(),
         }
     }
 
-    /// The sampler behind a name of the sampler list.
-    pub fn named(name: &str) -> Self {
-        let function = match name {
-            "uni_pc" => "sample_unipc".into(),
-            "uni_pc_bh2" => "sample_unipc_bh2".into(),
-            "ddim" => "sample_euler".into(),
-            "dpm_fast" | "dpm_adaptive" => format!("{name}_function"),
-            other => format!("sample_{other}"),
-        };
-        let mut sampler = Self::new(&function, Map::new());
-        if name == "ddim" {
-            sampler.inpaint_options = map! {"random" => true};
+    /// The sampler behind an entry of the sampler list.
+    pub fn listed(name: SamplerName) -> Self {
+        if name.redraws_inpaint_noise() {
+            // ddim is Euler with another way to inpaint.
+            return Self {
+                inpaint_options: map! {"random" => true},
+                ..Self::new(SamplerName::Euler, Map::new())
+            };
         }
-        sampler
+        Self::new(name, Map::new())
     }
 
     /// Whether the noise around an inpainted part is not that of the part.
@@ -52,16 +51,13 @@ impl Sampler {
             .is_some_and(Value::truthy)
     }
 
-    /// The sampler with its options, as the model room takes them.
-    pub fn parse(&self) -> Result<(SamplerName, SamplerOptions), NodeError> {
-        let name = SamplerName::of_function(&self.function).ok_or_else(|| {
-            NodeError::value_error(format!("unknown sampler '{}'", self.function))
-        })?;
+    /// The options as the model room takes them.
+    pub fn parse_options(&self) -> Result<SamplerOptions, NodeError> {
         let mut options = SamplerOptions::default();
         for (key, value) in &self.options {
             set_option(&mut options, key, value)?;
         }
-        Ok((name, options))
+        Ok(options)
     }
 }
 
@@ -115,18 +111,13 @@ fn set_option(options: &mut SamplerOptions, key: &str, value: &Value) -> Result<
             options.upscale_method = method.ok_or_else(|| wrong("a resize method"))?;
         }
         "noise_scaler" => {
-            let scaler = value.downcast::<NoiseScaler>();
-            let eta = scaler.ok_or_else(|| wrong("a noise scaler"))?.eta;
-            options.noise_scaler = samplers::NoiseScaler::Power { eta };
+            let scaler = value.downcast::<FunctionOption<NoiseScaler>>();
+            options.noise_scaler = scaler.ok_or_else(|| wrong("a noise scaler"))?.0;
         }
         "tau_func" => {
-            let interval = value.downcast::<NoiseInterval>();
+            let interval = value.downcast::<FunctionOption<NoiseInterval>>();
             let interval = interval.ok_or_else(|| wrong("a noise interval"))?;
-            options.noise_interval = Some(samplers::NoiseInterval {
-                eta: interval.eta,
-                start_sigma: interval.start_sigma,
-                end_sigma: interval.end_sigma,
-            });
+            options.noise_interval = Some(interval.0);
         }
         _ => {
             return Err(NodeError::value_error(format!(
@@ -139,7 +130,7 @@ fn set_option(options: &mut SamplerOptions, key: &str, value: &Value) -> Result<
 
 impl Opaque for Sampler {
     fn describe(&self) -> String {
-        format!("sampler {}", self.function)
+        format!("sampler {}", self.name.function())
     }
 }
 
@@ -160,82 +151,27 @@ impl From<Sampler> for Value {
 }
 
 /// The names that KSampler and its relatives offer, in their order.
-pub const SAMPLER_NAMES: [&str; 44] = [
-    "euler",
-    "euler_cfg_pp",
-    "euler_ancestral",
-    "euler_ancestral_cfg_pp",
-    "heun",
-    "heunpp2",
-    "exp_heun_2_x0",
-    "exp_heun_2_x0_sde",
-    "dpm_2",
-    "dpm_2_ancestral",
-    "lms",
-    "dpm_fast",
-    "dpm_adaptive",
-    "dpmpp_2s_ancestral",
-    "dpmpp_2s_ancestral_cfg_pp",
-    "dpmpp_sde",
-    "dpmpp_sde_gpu",
-    "dpmpp_2m",
-    "dpmpp_2m_cfg_pp",
-    "dpmpp_2m_sde",
-    "dpmpp_2m_sde_gpu",
-    "dpmpp_2m_sde_heun",
-    "dpmpp_2m_sde_heun_gpu",
-    "dpmpp_3m_sde",
-    "dpmpp_3m_sde_gpu",
-    "ddpm",
-    "lcm",
-    "ipndm",
-    "ipndm_v",
-    "deis",
-    "res_multistep",
-    "res_multistep_cfg_pp",
-    "res_multistep_ancestral",
-    "res_multistep_ancestral_cfg_pp",
-    "gradient_estimation",
-    "gradient_estimation_cfg_pp",
-    "er_sde",
-    "seeds_2",
-    "seeds_3",
-    "sa_solver",
-    "sa_solver_pece",
-    "ddim",
-    "uni_pc",
-    "uni_pc_bh2",
-];
+pub fn sampler_names() -> [&'static str; 44] {
+    SamplerName::ALL.map(|(name, _)| name)
+}
 
-/// How far noise reaches in the reverse-time form of the ER-SDE solver: `x^(eta + 1)`.
+/// An option that is a function in the reference and a setting here.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NoiseScaler {
-    pub eta: f64,
-}
+pub struct FunctionOption<T>(pub T);
 
-impl NoiseScaler {
-    pub fn scale(self, x: f32) -> f32 {
-        x.powf((self.eta + 1.0) as f32)
-    }
-}
-
-impl Opaque for NoiseScaler {
+impl<T: fmt::Debug + Send + Sync + 'static> Opaque for FunctionOption<T> {
     fn describe(&self) -> String {
-        "noise scaler".into()
+        format!("{:?}", self.0)
     }
 }
 
 /// The SDE samplers draw their noise on the device or on the CPU.
-fn on_device(function: &str, device: &str) -> String {
-    if device == "cpu" {
-        function.to_owned()
-    } else {
-        format!("{function}_gpu")
-    }
+fn by_device(device: &str, cpu: SamplerName, gpu: SamplerName) -> SamplerName {
+    if device == "cpu" { cpu } else { gpu }
 }
 
-fn give(function: &str, options: Map) -> NodeResult {
-    Ok(NodeOutput::one(Sampler::new(function, options)))
+fn sampler_output(name: SamplerName, options: Map) -> NodeResult {
+    Ok(NodeOutput::one(Sampler::new(name, options)))
 }
 
 /// A sampler by its name.
@@ -248,13 +184,16 @@ fn give(function: &str, options: Map) -> NodeResult {
     outputs("SAMPLER")
 )]
 pub struct KSamplerSelect {
-    #[input(choices = SAMPLER_NAMES)]
+    #[input(choices = sampler_names())]
     sampler_name: String,
 }
 
 impl Node for KSamplerSelect {
     fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(Sampler::named(&self.sampler_name)))
+        let name = SamplerName::named(&self.sampler_name).ok_or_else(|| {
+            NodeError::value_error(format!("unknown sampler '{}'", self.sampler_name))
+        })?;
+        Ok(NodeOutput::one(Sampler::listed(name)))
     }
 }
 
@@ -276,8 +215,8 @@ pub struct SamplerEulerAncestral {
 
 impl Node for SamplerEulerAncestral {
     fn run(self, _: &Cx) -> NodeResult {
-        give(
-            "sample_euler_ancestral",
+        sampler_output(
+            SamplerName::EulerAncestral,
             map! {"eta" => self.eta, "s_noise" => self.s_noise},
         )
     }
@@ -302,8 +241,8 @@ pub struct SamplerEulerAncestralCFGPP {
 
 impl Node for SamplerEulerAncestralCFGPP {
     fn run(self, _: &Cx) -> NodeResult {
-        give(
-            "sample_euler_ancestral_cfg_pp",
+        sampler_output(
+            SamplerName::EulerAncestralCfgPp,
             map! {"eta" => self.eta, "s_noise" => self.s_noise},
         )
     }
@@ -325,7 +264,7 @@ pub struct SamplerLMS {
 
 impl Node for SamplerLMS {
     fn run(self, _: &Cx) -> NodeResult {
-        give("sample_lms", map! {"order" => self.order})
+        sampler_output(SamplerName::Lms, map! {"order" => self.order})
     }
 }
 
@@ -349,8 +288,12 @@ pub struct SamplerDPMPP3MSDE {
 
 impl Node for SamplerDPMPP3MSDE {
     fn run(self, _: &Cx) -> NodeResult {
-        give(
-            &on_device("sample_dpmpp_3m_sde", &self.noise_device),
+        sampler_output(
+            by_device(
+                &self.noise_device,
+                SamplerName::Dpmpp3mSde,
+                SamplerName::Dpmpp3mSdeGpu,
+            ),
             map! {"eta" => self.eta, "s_noise" => self.s_noise},
         )
     }
@@ -378,8 +321,12 @@ pub struct SamplerDPMPP2MSDE {
 
 impl Node for SamplerDPMPP2MSDE {
     fn run(self, _: &Cx) -> NodeResult {
-        give(
-            &on_device("sample_dpmpp_2m_sde", &self.noise_device),
+        sampler_output(
+            by_device(
+                &self.noise_device,
+                SamplerName::Dpmpp2mSde,
+                SamplerName::Dpmpp2mSdeGpu,
+            ),
             map! {"eta" => self.eta, "s_noise" => self.s_noise, "solver_type" => self.solver_type},
         )
     }
@@ -407,8 +354,12 @@ pub struct SamplerDPMPPSDE {
 
 impl Node for SamplerDPMPPSDE {
     fn run(self, _: &Cx) -> NodeResult {
-        give(
-            &on_device("sample_dpmpp_sde", &self.noise_device),
+        sampler_output(
+            by_device(
+                &self.noise_device,
+                SamplerName::DpmppSde,
+                SamplerName::DpmppSdeGpu,
+            ),
             map! {"eta" => self.eta, "s_noise" => self.s_noise, "r" => self.r},
         )
     }
@@ -432,8 +383,8 @@ pub struct SamplerDPMPP2SAncestral {
 
 impl Node for SamplerDPMPP2SAncestral {
     fn run(self, _: &Cx) -> NodeResult {
-        give(
-            "sample_dpmpp_2s_ancestral",
+        sampler_output(
+            SamplerName::Dpmpp2sAncestral,
             map! {"eta" => self.eta, "s_noise" => self.s_noise},
         )
     }
@@ -473,8 +424,8 @@ pub struct SamplerDPMAdaptative {
 
 impl Node for SamplerDPMAdaptative {
     fn run(self, _: &Cx) -> NodeResult {
-        give(
-            "dpm_adaptive_function",
+        sampler_output(
+            SamplerName::DpmAdaptive,
             map! {
                 "order" => self.order,
                 "rtol" => self.rtol,
@@ -522,10 +473,10 @@ impl Node for SamplerERSDE {
         let noise_scaler = if self.solver_type == "ER-SDE" {
             Value::Null
         } else {
-            Value::object(NoiseScaler { eta })
+            Value::object(FunctionOption(NoiseScaler::Power { eta }))
         };
-        give(
-            "sample_er_sde",
+        sampler_output(
+            SamplerName::ErSde,
             map! {"s_noise" => s_noise, "noise_scaler" => noise_scaler, "max_stage" => self.max_stage},
         )
     }
@@ -556,8 +507,8 @@ pub struct SamplerSEEDS2 {
 
 impl Node for SamplerSEEDS2 {
     fn run(self, _: &Cx) -> NodeResult {
-        give(
-            "sample_seeds_2",
+        sampler_output(
+            SamplerName::Seeds2,
             map! {
                 "eta" => self.eta,
                 "s_noise" => self.s_noise,
@@ -565,31 +516,6 @@ impl Node for SamplerSEEDS2 {
                 "solver_type" => self.solver_type,
             },
         )
-    }
-}
-
-/// Between which noise levels the SA-Solver adds noise, and how much.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NoiseInterval {
-    pub eta: f64,
-    pub start_sigma: f64,
-    pub end_sigma: f64,
-}
-
-impl NoiseInterval {
-    /// The amount at a level.
-    pub fn at(self, sigma: f64) -> f64 {
-        if self.eta > 0.0 && self.start_sigma >= sigma && sigma >= self.end_sigma {
-            self.eta
-        } else {
-            0.0
-        }
-    }
-}
-
-impl Opaque for NoiseInterval {
-    fn describe(&self) -> String {
-        format!("noise between {} and {}", self.start_sigma, self.end_sigma)
     }
 }
 
@@ -628,10 +554,10 @@ impl Node for SamplerSASolver {
             start_sigma: sampling.percent_to_sigma(self.sde_start_percent),
             end_sigma: sampling.percent_to_sigma(self.sde_end_percent),
         };
-        give(
-            "sample_sa_solver",
+        sampler_output(
+            SamplerName::SaSolver,
             map! {
-                "tau_func" => Value::object(interval),
+                "tau_func" => Value::object(FunctionOption(interval)),
                 "s_noise" => self.s_noise,
                 "predictor_order" => self.predictor_order,
                 "corrector_order" => self.corrector_order,
@@ -662,8 +588,8 @@ pub struct SamplerLCMUpscale {
 
 impl Node for SamplerLCMUpscale {
     fn run(self, _: &Cx) -> NodeResult {
-        give(
-            "sample_lcm_upscale",
+        sampler_output(
+            SamplerName::LcmUpscale,
             map! {
                 "total_upscale" => self.scale_ratio,
                 "upscale_steps" => (self.scale_steps >= 0).then_some(self.scale_steps),
@@ -691,12 +617,12 @@ pub struct SamplerEulerCFGpp {
 
 impl Node for SamplerEulerCFGpp {
     fn run(self, _: &Cx) -> NodeResult {
-        let function = if self.version == "regular" {
-            "sample_euler_cfg_pp"
+        let name = if self.version == "regular" {
+            SamplerName::EulerCfgPp
         } else {
-            "sample_euler_pp"
+            SamplerName::EulerPp
         };
-        give(function, Map::new())
+        sampler_output(name, Map::new())
     }
 }
 
@@ -706,19 +632,16 @@ mod tests {
 
     #[test]
     fn every_name_is_a_sampler() {
-        for (name, (own, _)) in SAMPLER_NAMES.iter().zip(SamplerName::ALL) {
-            assert_eq!(*name, own);
-            let sampler = Sampler::named(name);
-            let (found, options) = sampler.parse().unwrap();
+        for (name, own) in SamplerName::ALL {
+            let sampler = Sampler::listed(own);
             // ddim is euler with another way to inpaint.
-            let wanted = if own == "ddim" { "euler" } else { own };
-            assert_eq!(found.name(), wanted);
-            assert_eq!(sampler.redraws_inpaint_noise(), own == "ddim");
+            let wanted = if name == "ddim" { "euler" } else { name };
+            assert_eq!(sampler.name.name(), wanted);
+            assert_eq!(sampler.redraws_inpaint_noise(), name == "ddim");
+            let options = sampler.parse_options().unwrap();
             assert_eq!(options, SamplerOptions::default());
         }
-        for function in ["sample_lcm_upscale", "sample_euler_pp"] {
-            assert!(Sampler::new(function, Map::new()).parse().is_ok());
-        }
+        assert_eq!(sampler_names()[0], "euler");
     }
 
     #[test]
@@ -729,8 +652,8 @@ mod tests {
             end_sigma: 1.0,
         };
         let options = map! {
-            "tau_func" => Value::object(interval),
-            "noise_scaler" => Value::object(NoiseScaler { eta: 0.25 }),
+            "tau_func" => Value::object(FunctionOption(interval)),
+            "noise_scaler" => Value::object(FunctionOption(NoiseScaler::Power { eta: 0.25 })),
             "s_noise" => 0,
             "predictor_order" => 2,
             "use_pece" => true,
@@ -738,16 +661,10 @@ mod tests {
             "upscale_method" => "area",
             "solver_type" => "phi_2",
         };
-        let (_, options) = Sampler::new("sample_sa_solver", options).parse().unwrap();
-        let found = options.noise_interval.unwrap();
-        assert_eq!(
-            (found.eta, found.start_sigma, found.end_sigma),
-            (0.5, 9.0, 1.0)
-        );
-        assert_eq!(
-            options.noise_scaler,
-            samplers::NoiseScaler::Power { eta: 0.25 }
-        );
+        let options = Sampler::new(SamplerName::SaSolver, options).parse_options();
+        let options = options.unwrap();
+        assert_eq!(options.noise_interval, Some(interval));
+        assert_eq!(options.noise_scaler, NoiseScaler::Power { eta: 0.25 });
         assert_eq!(options.s_noise, Some(0.0));
         assert_eq!(options.predictor_order, 2);
         assert!(options.use_pece);
@@ -758,15 +675,19 @@ mod tests {
 
     #[test]
     fn what_no_sampler_knows_is_an_error() {
-        for (function, options) in [
-            ("sample_magic", Map::new()),
-            ("sample_lms", map! {"order" => -3}),
-            ("sample_lms", map! {"depth" => 3}),
-            ("sample_seeds_2", map! {"solver_type" => "phi_9"}),
-            ("sample_er_sde", map! {"noise_scaler" => 1.0}),
-            ("sample_lcm_upscale", map! {"upscale_method" => "magic"}),
+        for (name, options) in [
+            (SamplerName::Lms, map! {"order" => -3}),
+            (SamplerName::Lms, map! {"depth" => 3}),
+            (SamplerName::Seeds2, map! {"solver_type" => "phi_9"}),
+            (SamplerName::ErSde, map! {"noise_scaler" => 1.0}),
+            (SamplerName::LcmUpscale, map! {"upscale_method" => "magic"}),
         ] {
-            assert!(Sampler::new(function, options).parse().is_err());
+            assert!(Sampler::new(name, options).parse_options().is_err());
         }
+        let magic = KSamplerSelect {
+            sampler_name: "magic".to_owned(),
+        };
+        let cx = Cx::detached(std::sync::Arc::default());
+        assert!(magic.run(&cx).is_err());
     }
 }

@@ -3,8 +3,10 @@
 use std::sync::{Arc, LazyLock};
 
 use fresco_graph::{Map, Registry, Value, map};
+use fresco_models::denoise::hooks::{BlockFlow, BlockHook, BlockInfo, BlockKind, Moment};
 use fresco_models::guidance::{self, Step};
-use fresco_models::{LatentFormat, ModelSampling, Prediction, Scheduler, Spacing};
+use fresco_models::samplers::SamplerName;
+use fresco_models::{LatentFormat, ModelError, ModelSampling, Prediction, Scheduler, Spacing};
 use fresco_nodes::hooks::{Hook, HookKeyframe, HookKeyframes, Hooks};
 use fresco_nodes::latent::operation::LatentOperation;
 use fresco_nodes::sampling::{BaseModel, Model, Noise, Sampler};
@@ -124,6 +126,33 @@ fn sampling_facts(s: &ModelSampling) -> Result<Value> {
     Ok(facts.into())
 }
 
+fn at_block(kind: BlockKind, number: usize, sigma: f32) -> BlockInfo<'static> {
+    BlockInfo {
+        kind,
+        number,
+        index: 0,
+        heads: 0,
+        size: [1, 0, 0],
+        original: &[],
+        sigma,
+        cond_or_uncond: &[],
+    }
+}
+
+/// What a hook makes of backbone and skip on their way into an output block.
+fn into_block(
+    hook: &dyn BlockHook,
+    h: Tensor,
+    skip: Tensor,
+) -> std::result::Result<(Tensor, Tensor), ModelError> {
+    let flow = BlockFlow {
+        h,
+        beside: Some(skip.clone()),
+    };
+    let out = hook.apply(flow, &at_block(BlockKind::OUTPUT, 0, 14.0))?;
+    Ok((out.h, out.beside.unwrap_or(skip)))
+}
+
 /// What the patches of a model make of the golden predictions.
 fn guidance_facts(model: &Model) -> guidance::Result<Value> {
     let patches = &model.patches;
@@ -135,29 +164,38 @@ fn guidance_facts(model: &Model) -> guidance::Result<Value> {
         let of = |sigma| tensor(mask.mask(&model.sampling, sigma, &shades, &levels));
         return Ok([14.0, 5.0, 1.0, 0.1].map(of).into());
     }
-    if let Some(free_u) = patches.free_u.first() {
+    let of_block = |kind, moment| patches.hooks.of_block(kind, moment).next();
+    let into_output = of_block(BlockKind::OUTPUT, Moment::Before);
+    let after_input = [
+        ("set_model_input_block_patch", Moment::After),
+        ("set_model_input_block_patch_after_skip", Moment::AfterSkip),
+    ];
+    let after_input = after_input
+        .into_iter()
+        .find_map(|(hook, moment)| Some((hook, of_block(BlockKind::INPUT, moment)?)));
+    if let (Some(free_u), None) = (into_output, after_input) {
         for channels in [32, 16, 8] {
             let shape = [2, channels, 6, 5];
             let h = synthetic::value(&format!("fu.h{channels}"), &shape, 1.0)?;
             let skip = synthetic::value(&format!("fu.s{channels}"), &shape, 1.0)?;
-            let (h, skip) = free_u.apply(&h, &skip)?;
+            let (h, skip) = into_block(free_u, h, skip)?;
             facts.insert(format!("h{channels}").into(), tensor(h));
             facts.insert(format!("hsp{channels}").into(), tensor(skip));
         }
     }
-    if let Some(downscale) = patches.downscale.first() {
+    if let (Some(up), Some((hook, down))) = (into_output, after_input) {
         let h = synthetic::value("ds.h", &[2, 4, 9, 7], 1.0)?;
-        let hook = if downscale.after_skip {
-            "set_model_input_block_patch_after_skip"
-        } else {
-            "set_model_input_block_patch"
-        };
         for (block, sigma) in [(3, 14.0), (3, 0.2), (2, 14.0)] {
             let key = format!("{hook}_block{block}_sigma{sigma:.1}");
-            facts.insert(key.into(), tensor(downscale.input(block, sigma, &h)?));
+            let flow = BlockFlow {
+                h: h.clone(),
+                beside: None,
+            };
+            let out = down.apply(flow, &at_block(BlockKind::INPUT, block, sigma))?;
+            facts.insert(key.into(), tensor(out.h));
         }
         let small = synthetic::value("ds.o", &[2, 4, 5, 4], 1.0)?;
-        facts.insert("output_h".into(), tensor(downscale.output(&small, &h)?));
+        facts.insert("output_h".into(), tensor(into_block(up, small, h)?.0));
     }
     for (call, (suffix, sigma)) in [("", 2.5), ("2", 1.25)].into_iter().enumerate() {
         let value = |name: &str, scale| {
@@ -225,7 +263,7 @@ pub(crate) fn describe(case: &Case, value: &Value) -> Option<Value> {
     if let Some(sampler) = value.downcast::<Sampler>() {
         return Some(
             map! {
-                "sampler_function" => &sampler.function,
+                "sampler_function" => sampler.name.function(),
                 "extra_options" => plain(&sampler.options),
                 "inpaint_options" => plain(&sampler.inpaint_options),
             }
@@ -292,7 +330,7 @@ pub(crate) fn odd(io: &str) -> Vec<Value> {
             Noise::Disabled.into(),
             Noise::Random { seed: u64::MAX }.into(),
         ],
-        "SAMPLER" => vec![Sampler::named("").into()],
+        "SAMPLER" => vec![Sampler::listed(SamplerName::Euler).into()],
         "HOOKS" => vec![
             Hooks::default().into(),
             Hooks(vec![Hook::new(f64::NAN, 0.0)]).into(),
@@ -382,12 +420,13 @@ fn patches_answer_to_odd_predictions() {
                 for post in &patches.post_cfg {
                     let _ = post.apply(&step, &uncond);
                 }
-                for free_u in &patches.free_u {
-                    let _ = free_u.apply(&x, &cond);
-                }
-                for downscale in &patches.downscale {
-                    let _ = downscale.input(3, 14.0, &x);
-                    let _ = downscale.output(&x, &cond);
+                for placed in &patches.hooks.blocks {
+                    let into = (placed.moment == Moment::Before).then(|| cond.clone());
+                    let flow = BlockFlow {
+                        h: x.clone(),
+                        beside: into,
+                    };
+                    let _ = placed.hook.apply(flow, &at_block(placed.kind, 3, 14.0));
                 }
                 if let Some(mask) = &patches.denoise_mask {
                     let sampling = ModelSampling::flow(0.0, 0.0);

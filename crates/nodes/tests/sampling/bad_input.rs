@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use fresco_graph::{Map, NodeError, Value, map};
-use fresco_models::denoise::{Call, SdModel};
-use fresco_models::unet::{Heads, UNetConfig};
+use fresco_models::denoise::Call;
+use fresco_models::sd::SdModel;
+use fresco_models::sd::unet::{Heads, UNetConfig};
 use fresco_models::{LatentFormat, ModelError, ModelSampling, Prediction, Store};
 use fresco_nodes::sampling::{BaseModel, Model};
 use fresco_nodes::types::tensor;

@@ -1,8 +1,8 @@
 //! Whole runs against the reference's.
 
 use fresco_graph::map;
+use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{Call, CallConds, CondValue};
-use fresco_models::unet::UNetHooks;
 use fresco_nodes::types::tensor;
 use fresco_tensor::{Tensor, synthetic};
 
@@ -130,7 +130,7 @@ fn one_pass_of_the_network() {
             sigma,
             conds: &conds,
             control: None,
-            hooks: &UNetHooks::default(),
+            hooks: &Hooks::default(),
         };
         let out = model.base.apply(&model.sampling, &call).unwrap();
         check(&format!("apply_model/sigma{name}"), &out);

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use fresco_graph::{Args, Cx, Flow, Map, NodeClass, NodeError, Resources, Slots, Value, json, map};
-use fresco_models::denoise::SdModel;
-use fresco_models::unet::{Heads, UNetConfig};
+use fresco_models::sd::SdModel;
+use fresco_models::sd::unet::{Heads, UNetConfig};
 use fresco_models::{LatentFormat, ModelSampling, Prediction, Store};
 use fresco_nodes::sampling::Model;
 use fresco_nodes::types::{as_tensor, tensor};

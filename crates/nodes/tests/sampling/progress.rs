@@ -9,10 +9,10 @@ use fresco_files::{Folders, image};
 use fresco_graph::{
     Cx, FromValue as _, Map, NodeError, PreviewFormat, Progress, Resources, Services, Value, map,
 };
-use fresco_models::denoise::SdModel;
 use fresco_models::latent_format;
 use fresco_models::preview::PreviewHints;
-use fresco_models::unet::{Heads, UNetConfig};
+use fresco_models::sd::SdModel;
+use fresco_models::sd::unet::{Heads, UNetConfig};
 use fresco_models::{ModelSampling, Prediction};
 use fresco_nodes::sampling::Model;
 use fresco_nodes::sampling::preview::PreviewSize;

@@ -1,8 +1,9 @@
 //! Networks with further inputs, other families, other numbers of threads.
 
 use fresco_graph::{Value, map};
-use fresco_models::denoise::{Cond, EncodeArgs, SdModel};
-use fresco_models::unet::{Heads, UNetConfig};
+use fresco_models::denoise::{Cond, EncodeArgs};
+use fresco_models::sd::SdModel;
+use fresco_models::sd::unet::{Heads, UNetConfig};
 use fresco_models::{LatentFormat, latent_format};
 use fresco_nodes::types::tensor;
 use fresco_tensor::{Device, Tensor, synthetic};

@@ -2,6 +2,7 @@
 
 mod arrows;
 mod code;
+mod families;
 mod files;
 mod pages;
 
@@ -19,6 +20,7 @@ pub(crate) fn run() -> Result<()> {
     let sources = tree::sources(&root)?;
     let mut complaints = arrows::check(&Metadata::read(&[])?);
     complaints.extend(files::check(&sources));
+    complaints.extend(families::check(&sources));
     complaints.extend(pages::check(&sources));
     complaints.extend(licence_texts());
     for complaint in &complaints {

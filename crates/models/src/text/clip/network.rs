@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, After, Embedding, LayerNorm, Linear, Mask, attention};
+use fresco_tensor::nn::{Act, Embedding, LayerNorm, Linear, Mask, attention};
 use fresco_tensor::{Device, Tensor};
 
+use super::ClipKind;
 use super::bpe;
 use super::tokenizer::MIN_LENGTH;
-use super::{ClipKind, Token};
+use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::store::Store;
+use crate::store::{Store, Walk};
+use crate::text::Token;
 
 const EPS: f32 = 1e-5;
 /// More layers than any encoder of this kind has; a file that says otherwise is not one.
@@ -19,9 +21,15 @@ const MAX_LAYERS: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClipConfig {
     pub hidden: usize,
+    /// Width of the layer between.
+    pub inner: usize,
     pub layers: usize,
     pub heads: usize,
+    /// Rows of the table of tokens.
+    pub vocabulary: usize,
     pub positions: usize,
+    /// Whether the end token goes through a matrix of its own.
+    pub projected: bool,
     pub act: Act,
 }
 
@@ -29,7 +37,12 @@ impl ClipConfig {
     pub fn detect(store: &Store, kind: ClipKind) -> Result<Self> {
         let matrix = |key: &str| match store.shape(key) {
             Some(&[rows, columns]) => Ok((rows, columns)),
-            Some(found) => Err(shape_error(store, key, "a matrix".to_owned(), found)),
+            Some(found) => Err(ModelError::Shape {
+                file: store.file().to_owned(),
+                key: key.to_owned(),
+                expected: "a matrix".to_owned(),
+                found: found.to_vec(),
+            }),
             None => Err(ModelError::Missing {
                 file: store.file().to_owned(),
                 key: key.to_owned(),
@@ -37,9 +50,9 @@ impl ClipConfig {
         };
         let (vocabulary, hidden) = matrix("text_model.embeddings.token_embedding.weight")?;
         let (positions, _) = matrix("text_model.embeddings.position_embedding.weight")?;
-        let layers = (0..MAX_LAYERS)
-            .take_while(|i| store.has(&format!("text_model.encoder.layers.{i}.mlp.fc1.weight")))
-            .count();
+        let fc1 = |i: usize| format!("text_model.encoder.layers.{i}.mlp.fc1.weight");
+        let layers = (0..MAX_LAYERS).take_while(|i| store.has(&fc1(*i))).count();
+        let inner = store.shape(&fc1(0)).and_then(|shape| shape.first());
         let heads = (hidden / 64).max(1);
         let wrong = if vocabulary < bpe::VOCABULARY {
             format!(
@@ -55,9 +68,12 @@ impl ClipConfig {
         } else {
             return Ok(Self {
                 hidden,
+                inner: inner.copied().unwrap_or(0),
                 layers,
                 heads,
+                vocabulary,
                 positions,
+                projected: store.has("text_projection.weight"),
                 act: kind.act(),
             });
         };
@@ -77,21 +93,18 @@ struct Block {
 }
 
 impl Block {
-    fn new(store: &Store, index: usize, config: &ClipConfig) -> Result<Self> {
-        let key = |name: &str| format!("text_model.encoder.layers.{index}.{name}");
-        let hidden = config.hidden;
-        let fc1 = store.linear(&key("mlp.fc1"))?;
-        let inner = fc1.out_features();
-        let linear = |name: &str, from, to| linear(store, &key(name), from, to);
+    fn new(weights: &Walk<'_>, config: &ClipConfig) -> Result<Self> {
+        let (hidden, inner) = (config.hidden, config.inner);
+        let attention = weights.at("self_attn");
         Ok(Self {
-            layer_norm1: norm(store, &key("layer_norm1"), hidden)?,
-            q_proj: linear("self_attn.q_proj", hidden, hidden)?,
-            k_proj: linear("self_attn.k_proj", hidden, hidden)?,
-            v_proj: linear("self_attn.v_proj", hidden, hidden)?,
-            out_proj: linear("self_attn.out_proj", hidden, hidden)?,
-            layer_norm2: norm(store, &key("layer_norm2"), hidden)?,
-            fc1: linear("mlp.fc1", hidden, inner)?,
-            fc2: linear("mlp.fc2", inner, hidden)?,
+            layer_norm1: weights.layer_norm("layer_norm1", hidden, EPS)?,
+            q_proj: attention.linear("q_proj", hidden, hidden)?,
+            k_proj: attention.linear("k_proj", hidden, hidden)?,
+            v_proj: attention.linear("v_proj", hidden, hidden)?,
+            out_proj: attention.linear("out_proj", hidden, hidden)?,
+            layer_norm2: weights.layer_norm("layer_norm2", hidden, EPS)?,
+            fc1: weights.linear("mlp.fc1", inner, hidden)?,
+            fc2: weights.linear("mlp.fc2", hidden, inner)?,
         })
     }
 
@@ -101,56 +114,10 @@ impl Block {
         let (q, k) = (self.q_proj.forward(&h)?, self.k_proj.forward(&h)?);
         let v = self.v_proj.forward(&h)?;
         let h = attention(&q, &k, &v, config.heads, Mask::Causal, None)?;
-        let x = self.out_proj.forward_with(&h, added(x))?;
+        let x = self.out_proj.forward_with(&h, plus(x))?;
         let h = self.layer_norm2.forward(&x)?;
-        let act = After {
-            act: config.act,
-            ..After::default()
-        };
-        let h = self.fc1.forward_with(&h, act)?;
-        Ok(self.fc2.forward_with(&h, added(&x))?)
-    }
-}
-
-/// A layer norm of `width` values.
-fn norm(store: &Store, key: &str, width: usize) -> Result<Arc<LayerNorm>> {
-    for part in ["weight", "bias"] {
-        let key = format!("{key}.{part}");
-        match store.shape(&key) {
-            Some(found) if found != [width] => {
-                return Err(shape_error(store, &key, format!("({width})"), found));
-            }
-            _ => {}
-        }
-    }
-    store.layer_norm(key, EPS)
-}
-
-/// A linear layer from `from` to `to` values.
-fn linear(store: &Store, key: &str, from: usize, to: usize) -> Result<Arc<Linear>> {
-    let layer = store.linear(key)?;
-    let found = [layer.out_features(), layer.in_features()];
-    if found == [to, from] {
-        Ok(layer)
-    } else {
-        let key = format!("{key}.weight");
-        Err(shape_error(store, &key, format!("({to}, {from})"), &found))
-    }
-}
-
-fn shape_error(store: &Store, key: &str, expected: String, found: &[usize]) -> ModelError {
-    ModelError::Shape {
-        file: store.file().to_owned(),
-        key: key.to_owned(),
-        expected,
-        found: found.to_vec(),
-    }
-}
-
-fn added(x: &Tensor) -> After<'_> {
-    After {
-        add: Some(x),
-        ..After::default()
+        let h = self.fc1.forward_with(&h, then(config.act))?;
+        Ok(self.fc2.forward_with(&h, plus(&x))?)
     }
 }
 
@@ -183,7 +150,7 @@ pub(super) struct Sequence {
 }
 
 /// See the [module](self).
-pub struct ClipText {
+pub(super) struct ClipText {
     config: ClipConfig,
     device: Device,
     token_embedding: Arc<Embedding>,
@@ -194,36 +161,28 @@ pub struct ClipText {
 }
 
 impl ClipText {
-    pub fn new(store: &Store, config: ClipConfig) -> Result<Self> {
-        let key = "text_model.embeddings.position_embedding";
-        let position_embedding = store.embedding(key)?;
-        let found = [position_embedding.entries(), position_embedding.width()];
-        if found != [config.positions, config.hidden] {
-            let expected = format!("({}, {})", config.positions, config.hidden);
-            return Err(shape_error(
-                store,
-                &format!("{key}.weight"),
-                expected,
-                &found,
-            ));
-        }
-        let layers = (0..config.layers).map(|i| Block::new(store, i, &config));
-        let projected = store.has("text_projection.weight");
-        Ok(Self {
-            token_embedding: store.embedding("text_model.embeddings.token_embedding")?,
-            position_embedding,
-            layers: layers.collect::<Result<_>>()?,
-            final_layer_norm: norm(store, "text_model.final_layer_norm", config.hidden)?,
-            text_projection: projected
-                .then(|| linear(store, "text_projection", config.hidden, config.hidden))
-                .transpose()?,
-            device: store.device().clone(),
-            config,
-        })
+    pub(super) fn new(store: &Store, config: &ClipConfig) -> Result<Self> {
+        store.build("the text encoder", |weights| Self::walk(weights, config))
     }
 
-    pub fn config(&self) -> &ClipConfig {
-        &self.config
+    fn walk(weights: &Walk<'_>, config: &ClipConfig) -> Result<Self> {
+        let hidden = config.hidden;
+        let model = weights.at("text_model");
+        let tables = model.at("embeddings");
+        let layers =
+            (0..config.layers).map(|i| Block::new(&model.at("encoder.layers").at(i), config));
+        Ok(Self {
+            token_embedding: tables.embedding("token_embedding", config.vocabulary, hidden)?,
+            position_embedding: tables.embedding("position_embedding", config.positions, hidden)?,
+            layers: layers.collect::<Result<_>>()?,
+            final_layer_norm: model.layer_norm("final_layer_norm", hidden, EPS)?,
+            text_projection: config
+                .projected
+                .then(|| weights.matrix("text_projection", hidden, hidden))
+                .transpose()?,
+            device: weights.device().clone(),
+            config: config.clone(),
+        })
     }
 
     /// Looks tokens up. Vectors of another width are left out, and `pad` fills up at the end.

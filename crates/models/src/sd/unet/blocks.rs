@@ -1,7 +1,11 @@
 //! Changes to what flows between the blocks of a UNet.
 
+use std::sync::Arc;
+
 use fresco_tensor::{Crop, ResizeMethod, Result, Tensor, common_upscale};
 
+use crate::denoise::hooks::{BlockFlow, BlockHook, BlockInfo, BlockKind, Hooks, Moment};
+use crate::error;
 use crate::fourier::scale_box;
 
 /// FreeU (Si et al. 2023): strengthens the backbone and weakens the skip connections of the inner levels.
@@ -18,6 +22,11 @@ pub struct FreeU {
 }
 
 impl FreeU {
+    /// Lets it act in a network.
+    pub fn install(self, hooks: &mut Hooks) {
+        hooks.on_block(BlockKind::OUTPUT, Moment::Before, Arc::new(self));
+    }
+
     /// The backbone and the skip of one output block, changed.
     pub fn apply(&self, h: &Tensor, skip: &Tensor) -> Result<(Tensor, Tensor)> {
         let channels = h.dim(1)?;
@@ -64,6 +73,18 @@ pub struct Downscale {
 }
 
 impl Downscale {
+    /// Lets it act in a network.
+    pub fn install(self, hooks: &mut Hooks) {
+        let moment = if self.after_skip {
+            Moment::AfterSkip
+        } else {
+            Moment::After
+        };
+        let hook = Arc::new(self);
+        hooks.on_block(BlockKind::INPUT, moment, hook.clone());
+        hooks.on_block(BlockKind::OUTPUT, Moment::Before, hook);
+    }
+
     /// What goes on from an input block.
     pub fn input(&self, block: i64, sigma: f32, h: &Tensor) -> Result<Tensor> {
         let sigma = f64::from(sigma);
@@ -82,5 +103,32 @@ impl Downscale {
             return Ok(h.clone());
         }
         common_upscale(h, columns, rows, self.up, Crop::Disabled)
+    }
+}
+
+impl BlockHook for FreeU {
+    fn apply(&self, flow: BlockFlow, _at: &BlockInfo<'_>) -> error::Result<BlockFlow> {
+        let Some(skip) = &flow.beside else {
+            return Ok(flow);
+        };
+        let (h, skip) = FreeU::apply(self, &flow.h, skip)?;
+        Ok(BlockFlow {
+            h,
+            beside: Some(skip),
+        })
+    }
+}
+
+impl BlockHook for Downscale {
+    fn apply(&self, flow: BlockFlow, at: &BlockInfo<'_>) -> error::Result<BlockFlow> {
+        let h = match (at.kind, &flow.beside) {
+            (BlockKind::INPUT, _) => self.input(at.number as i64, at.sigma, &flow.h)?,
+            (_, Some(skip)) => self.output(&flow.h, skip)?,
+            (_, None) => flow.h,
+        };
+        Ok(BlockFlow {
+            h,
+            beside: flow.beside,
+        })
     }
 }

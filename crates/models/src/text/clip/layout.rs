@@ -128,22 +128,3 @@ pub(super) fn kind(keys: &BTreeMap<String, Origin>) -> Option<ClipKind> {
         layer(0).then_some(ClipKind::L)
     }
 }
-
-/// What kind of text encoder a file has that is not CLIP.
-pub(super) fn other_kind(file: &dyn WeightFile) -> Option<&'static str> {
-    const SIGNS: [(&str, &str); 5] = [
-        ("encoder.block.0.layer.0.SelfAttention.k.weight", "T5"),
-        ("model.layers.0.post_feedforward_layernorm.weight", "Gemma"),
-        ("model.layers.0.self_attn.k_proj.bias", "Qwen2.5"),
-        ("model.layers.0.self_attn.q_norm.weight", "Qwen3"),
-        (
-            "model.layers.0.post_attention_layernorm.weight",
-            "Llama and Mistral",
-        ),
-    ];
-    let has = |name: &str| file.info(name).is_some();
-    SIGNS
-        .iter()
-        .find(|(name, _)| has(name))
-        .map(|(_, kind)| *kind)
-}

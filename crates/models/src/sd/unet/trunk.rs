@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, After, Conv2d, Linear, Padding};
+use fresco_tensor::nn::{Act, Conv2d, Linear};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::{First, Stage, UNetConfig};
-use super::hooks::Part;
 use super::layers::{Pass, Residual, Transformer, TransformerShape};
+use crate::denoise::hooks::BlockKind;
+use crate::epilogue::then;
 use crate::error::{ModelError, Result};
-use crate::layout::Layout;
-use crate::store::Store;
+use crate::store::Walk;
 
 /// Cosines and sines of each value at frequencies that fall from 1 to 1 / 10000: (values, width).
 pub fn sinusoid(values: &[f32], width: usize) -> Result<Tensor> {
@@ -40,13 +40,13 @@ impl Step {
         &self,
         x: Tensor,
         pass: &Pass<'_>,
-        part: Part,
+        kind: BlockKind,
         number: usize,
     ) -> Result<Tensor> {
         match self {
             Self::Conv(conv) => Ok(conv.forward(&x)?),
             Self::Residual(block) => block.forward(x, pass.emb),
-            Self::Transformer(block) => block.forward(x, pass, part, number),
+            Self::Transformer(block) => block.forward(x, pass, kind, number),
         }
     }
 }
@@ -84,113 +84,69 @@ impl UNetConfig {
     pub(crate) fn skips(&self) -> Vec<usize> {
         self.input.iter().map(|stage| stage.channels).collect()
     }
-
-    pub(crate) fn trunk_layout(&self, to: &mut Layout) {
-        let (base, emb) = (self.model_channels, 4 * self.model_channels);
-        to.linear("time_embed.0", emb, base);
-        to.linear("time_embed.2", emb, emb);
-        if let Some(adm) = self.adm {
-            to.linear("label_emb.0.0", emb, adm);
-            to.linear("label_emb.0.2", emb, emb);
-        }
-        let mut at = self.in_channels;
-        for (number, stage) in self.input.iter().enumerate() {
-            let key = format!("input_blocks.{number}");
-            match stage.first {
-                First::Conv => to.conv(&format!("{key}.0"), stage.channels, at, 3),
-                First::Down => to.conv(&format!("{key}.0.op"), stage.channels, at, 3),
-                First::Residual => {
-                    Residual::layout(to, &format!("{key}.0"), at, stage.channels, emb);
-                }
-            }
-            if stage.depth > 0 {
-                let shape = self.transformer(stage.channels, stage.depth);
-                Transformer::layout(to, &format!("{key}.1"), shape);
-            }
-            at = stage.channels;
-        }
-        if self.middle.residuals > 0 {
-            Residual::layout(to, "middle_block.0", at, at, emb);
-        }
-        if self.middle.depth > 0 {
-            let shape = self.transformer(at, self.middle.depth);
-            Transformer::layout(to, "middle_block.1", shape);
-        }
-        if self.middle.residuals > 1 {
-            Residual::layout(to, "middle_block.2", at, at, emb);
-        }
-    }
 }
 
 impl Trunk {
-    /// The layout was verified.
-    pub(crate) fn new(store: &Store, config: UNetConfig) -> Result<Self> {
+    pub(crate) fn new(weights: &Walk<'_>, config: UNetConfig) -> Result<Self> {
+        let (base, emb) = (config.model_channels, 4 * config.model_channels);
+        let time_in = weights.linear("time_embed.0", emb, base)?;
+        let time_out = weights.linear("time_embed.2", emb, emb)?;
+        let label = match config.adm {
+            Some(adm) => Some((
+                weights.linear("label_emb.0.0", emb, adm)?,
+                weights.linear("label_emb.0.2", emb, emb)?,
+            )),
+            None => None,
+        };
         let mut slots = 0;
         let mut input = Vec::new();
         let mut at = config.in_channels;
         for (number, stage) in config.input.iter().enumerate() {
-            let key = format!("input_blocks.{number}");
-            input.push(Self::stage(store, &config, &key, at, *stage, &mut slots)?);
+            let weights = weights.at("input_blocks").at(number);
+            input.push(Self::stage(&weights, &config, at, *stage, &mut slots)?);
             at = stage.channels;
         }
+        let inside = weights.at("middle_block");
         let mut middle = Vec::new();
         if config.middle.residuals > 0 {
-            middle.push(Step::Residual(Residual::new(
-                store,
-                "middle_block.0",
-                at,
-                at,
-            )?));
+            middle.push(Step::Residual(Residual::new(&inside.at(0), at, at, emb)?));
         }
         if config.middle.depth > 0 {
             let shape = config.transformer(at, config.middle.depth);
-            let block = Transformer::new(store, "middle_block.1", shape, &mut slots)?;
+            let block = Transformer::new(&inside.at(1), shape, &mut slots)?;
             middle.push(Step::Transformer(block));
         }
         if config.middle.residuals > 1 {
-            middle.push(Step::Residual(Residual::new(
-                store,
-                "middle_block.2",
-                at,
-                at,
-            )?));
+            middle.push(Step::Residual(Residual::new(&inside.at(2), at, at, emb)?));
         }
-        let label = match config.adm {
-            Some(_) => Some((
-                store.linear("label_emb.0.0")?,
-                store.linear("label_emb.0.2")?,
-            )),
-            None => None,
-        };
         Ok(Self {
-            time_in: store.linear("time_embed.0")?,
-            time_out: store.linear("time_embed.2")?,
+            time_in,
+            time_out,
             label,
             input,
             middle,
             slots,
-            device: store.device().clone(),
+            device: weights.device().clone(),
             config,
         })
     }
 
     fn stage(
-        store: &Store,
+        weights: &Walk<'_>,
         config: &UNetConfig,
-        key: &str,
         input: usize,
         stage: Stage,
         slots: &mut usize,
     ) -> Result<Vec<Step>> {
-        let first = format!("{key}.0");
+        let (out, emb) = (stage.channels, 4 * config.model_channels);
         let mut steps = vec![match stage.first {
-            First::Conv => Step::Conv(store.conv(&first, 1, Padding::Same(1))?),
-            First::Down => Step::Conv(store.conv(&format!("{first}.op"), 2, Padding::Same(1))?),
-            First::Residual => Step::Residual(Residual::new(store, &first, input, stage.channels)?),
+            First::Conv => Step::Conv(weights.conv("0", out, input, 3, 1)?),
+            First::Down => Step::Conv(weights.conv("0.op", out, input, 3, 2)?),
+            First::Residual => Step::Residual(Residual::new(&weights.at(0), input, out, emb)?),
         }];
         if stage.depth > 0 {
-            let shape = config.transformer(stage.channels, stage.depth);
-            let block = Transformer::new(store, &format!("{key}.1"), shape, slots)?;
+            let shape = config.transformer(out, stage.depth);
+            let block = Transformer::new(&weights.at(1), shape, slots)?;
             steps.push(Step::Transformer(block));
         }
         Ok(steps)
@@ -262,10 +218,7 @@ impl Trunk {
 
     /// The noise level, and what goes in with it, as the residual blocks see it before SiLU.
     pub(crate) fn embed(&self, timesteps: &[f32], y: Option<&Tensor>) -> Result<Tensor> {
-        let silu = After {
-            act: Act::Silu,
-            ..After::default()
-        };
+        let silu = then(Act::Silu);
         let waves = sinusoid(timesteps, self.config.model_channels)?.to(self.device())?;
         let emb = self
             .time_out
@@ -285,7 +238,7 @@ impl Trunk {
         pass.hooks.check()?;
         let mut h = x;
         for step in &self.input[number] {
-            h = step.forward(h, pass, Part::Input, number)?;
+            h = step.forward(h, pass, BlockKind::INPUT, number)?;
         }
         Ok(h)
     }
@@ -294,7 +247,7 @@ impl Trunk {
         let mut h = x;
         for step in &self.middle {
             pass.hooks.check()?;
-            h = step.forward(h, pass, Part::Middle, 0)?;
+            h = step.forward(h, pass, BlockKind::MIDDLE, 0)?;
         }
         Ok(h)
     }

@@ -2,62 +2,14 @@
 
 use std::sync::Arc;
 
-use super::prompt::{self, Segment, is_python_space};
 use super::{ClipKind, bpe};
 use crate::error::{ModelError, Result};
+use crate::text::prompt::{self, Segment, is_python_space};
+use crate::text::{EmbeddingSource, Token, Tokens, Weighted};
 
 /// A group of fewer tokens is not torn apart at the end of a chunk.
 const LARGE_GROUP: usize = 8;
 const MARK: &str = "embedding:";
-
-/// What a place in a chunk holds.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Token {
-    Id(u32),
-    /// A row of a textual-inversion embedding.
-    Vector(Arc<[f32]>),
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Weighted {
-    pub token: Token,
-    pub weight: f64,
-    /// Which group of the prompt it came from, counted from 1; 0 for start, end and padding.
-    pub word: usize,
-}
-
-/// A prompt as one encoder sees it.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Tokens {
-    pub chunks: Vec<Vec<Weighted>>,
-    /// Embeddings the prompt names that could not be found or read.
-    pub missing: Vec<String>,
-}
-
-/// Where embeddings come from. The models room opens no files.
-pub trait EmbeddingSource {
-    /// Whether there is a place for embeddings at all; without one, `embedding:` is plain text.
-    fn exists(&self) -> bool {
-        true
-    }
-
-    /// The rows of an embedding. `name` comes from the prompt; `key` and `width` say for which encoder.
-    fn load(&self, name: &str, key: &str, width: usize) -> Option<Vec<Arc<[f32]>>>;
-}
-
-/// No place for embeddings.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoEmbeddings;
-
-impl EmbeddingSource for NoEmbeddings {
-    fn exists(&self) -> bool {
-        false
-    }
-
-    fn load(&self, _: &str, _: &str, _: usize) -> Option<Vec<Arc<[f32]>>> {
-        None
-    }
-}
 
 /// The tokenizer of one CLIP encoder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -227,6 +179,7 @@ fn parts(text: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::NoEmbeddings;
 
     struct Known;
 

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use regex_syntax::hir::{Class, HirKind};
 use unicode_normalization::UnicodeNormalization as _;
 
-use super::prompt::is_python_space;
+use crate::text::prompt::is_python_space;
 
 /// A set of characters, as sorted ranges.
 struct Set(Vec<RangeInclusive<char>>);

@@ -127,7 +127,7 @@ fn residual(rest: &[&str]) -> Option<String> {
 /// The diffusers name of a key of a UNet with so many residual blocks per level; the opposite of what files need, for
 /// those who write or look for such names.
 #[cfg(test)]
-pub(super) fn to_diffusers(key: &str, residuals: usize) -> Option<String> {
+fn to_diffusers(key: &str, residuals: usize) -> Option<String> {
     let parts: Vec<&str> = key.split('.').collect();
     let inner = |rest: &[&str]| match rest {
         ["in_layers", "0", last] => Some(format!("norm1.{last}")),

@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, Padding, concat_channels, silu};
+use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, concat_channels, silu};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::UNetConfig;
 use super::context::Cache;
-use super::hooks::{ControlFeatures, Part, UNetHooks};
 use super::layers::{GROUPS, Pass, Residual, Transformer};
 use super::trunk::{Step, Trunk};
+use crate::denoise::hooks::{BlockFlow, BlockKind, ControlFeatures, Hooks, Moment};
 use crate::error::Result;
-use crate::layout::Layout;
-use crate::store::Store;
+use crate::store::{Layout, Store, Walk};
 
 struct OutputBlock {
     steps: Vec<Step>,
@@ -29,73 +28,58 @@ pub struct UNet {
 }
 
 impl UNetConfig {
-    fn layout(&self) -> Layout {
-        let mut to = Layout::default();
-        self.trunk_layout(&mut to);
-        let emb = 4 * self.model_channels;
-        let mut skips = self.skips();
-        let mut at = self.inner();
-        for (number, stage) in self.output.iter().enumerate() {
-            let key = format!("output_blocks.{number}");
-            let input = at + skips.pop().unwrap_or(0);
-            Residual::layout(&mut to, &format!("{key}.0"), input, stage.channels, emb);
-            at = stage.channels;
-            if stage.depth > 0 {
-                let shape = self.transformer(at, stage.depth);
-                Transformer::layout(&mut to, &format!("{key}.1"), shape);
-            }
-            if stage.up {
-                let slot = 1 + usize::from(stage.depth > 0);
-                to.conv(&format!("{key}.{slot}.conv"), at, at, 3);
-            }
-        }
-        to.norm("out.0", at);
-        to.conv("out.2", self.out_channels, at, 3);
-        to
+    fn layout(&self) -> Result<Layout> {
+        Layout::of(|weights| UNet::walk(weights, self))
     }
 
     /// Every weight with its shape, in the order the network uses them.
-    pub fn weights(&self) -> Vec<(String, Vec<usize>)> {
-        self.layout().items().to_vec()
+    pub fn weights(&self) -> Result<Vec<(String, Vec<usize>)>> {
+        Ok(self.layout()?.items().to_vec())
     }
 
     /// Whether a store has all of them.
     pub fn verify(&self, store: &Store) -> Result<()> {
-        self.layout().verify(store, "the UNet")
+        self.layout()?.verify(store, WHAT)
     }
 }
 
+/// The network in messages.
+pub(crate) const WHAT: &str = "the UNet";
+
 impl UNet {
-    pub fn new(store: &Arc<Store>, config: UNetConfig) -> Result<Self> {
-        config.verify(store)?;
-        let mut trunk = Trunk::new(store, config.clone())?;
+    pub fn new(store: &Store, config: &UNetConfig) -> Result<Self> {
+        store.build(WHAT, |weights| Self::walk(weights, config))
+    }
+
+    pub(crate) fn walk(weights: &Walk<'_>, config: &UNetConfig) -> Result<Self> {
+        let mut trunk = Trunk::new(weights, config.clone())?;
+        let emb = 4 * config.model_channels;
         let mut skips = config.skips();
         let mut at = config.inner();
         let mut output = Vec::new();
         for (number, stage) in config.output.iter().enumerate() {
-            let key = format!("output_blocks.{number}");
+            let weights = weights.at("output_blocks").at(number);
             let input = at + skips.pop().unwrap_or(0);
             at = stage.channels;
-            let first = Residual::new(store, &format!("{key}.0"), input, at)?;
+            let first = Residual::new(&weights.at(0), input, at, emb)?;
             let mut steps = vec![Step::Residual(first)];
             if stage.depth > 0 {
                 let shape = config.transformer(at, stage.depth);
-                let block = Transformer::new(store, &format!("{key}.1"), shape, &mut trunk.slots)?;
+                let block = Transformer::new(&weights.at(1), shape, &mut trunk.slots)?;
                 steps.push(Step::Transformer(block));
             }
-            let slot = 1 + usize::from(stage.depth > 0);
-            let up = format!("{key}.{slot}.conv");
+            let place = 1 + usize::from(stage.depth > 0);
             let up = stage
                 .up
-                .then(|| store.conv(&up, 1, Padding::Same(1)))
+                .then(|| weights.at(place).conv("conv", at, at, 3, 1))
                 .transpose()?;
             output.push(OutputBlock { steps, up });
         }
         Ok(Self {
             trunk,
             output,
-            norm: store.group_norm("out.0", GROUPS, 1e-5)?,
-            conv: store.conv("out.2", 1, Padding::Same(1))?,
+            norm: weights.group_norm("out.0", at, GROUPS, 1e-5)?,
+            conv: weights.conv("out.2", config.out_channels, at, 3, 1)?,
             cache: Cache::default(),
         })
     }
@@ -118,7 +102,7 @@ impl UNet {
         context: Option<&Tensor>,
         y: Option<&Tensor>,
         control: Option<&ControlFeatures>,
-        hooks: &UNetHooks,
+        hooks: &Hooks,
     ) -> Result<Tensor> {
         self.trunk.check(x, timesteps, context, y)?;
         let device = self.trunk.device();
@@ -127,7 +111,7 @@ impl UNet {
         let context = here.map(|context| context.to(device)).transpose()?;
         let context = context.as_ref();
         let mut emb = self.trunk.embed(timesteps, y)?;
-        for hook in &hooks.emb {
+        for hook in &hooks.embedding {
             emb = hook.apply(emb, self.config().model_channels)?;
         }
         let emb = silu(&emb);
@@ -137,7 +121,7 @@ impl UNet {
             emb: &emb,
             context,
             keys: &keys,
-            original: x.dims4()?,
+            original: x.shape(),
         };
         let out = self.run(x, &pass, control)?;
         self.cache.end(here, keys);
@@ -151,18 +135,24 @@ impl UNet {
         control: Option<&ControlFeatures>,
     ) -> Result<Tensor> {
         let device = self.trunk.device();
-        let none: &[Option<Tensor>] = &[];
-        let lists = control.map_or((none, none, none), |c| (&c.input, &c.middle, &c.output));
-        let mut controls = lists.0.iter().rev();
+        let controls_of = |kind| control.map_or(&[][..], |control| control.of(kind));
+        let hooks = pass.hooks;
+        let mut controls = controls_of(BlockKind::INPUT).iter().rev();
         let mut h = x.nchw_to_nhwc()?;
         let mut skips: Vec<Tensor> = Vec::with_capacity(self.output.len());
         for number in 0..self.config().input.len() {
             h = self.trunk.input(number, h, pass)?;
             h = steered(h, controls.next())?;
-            if pass.hooks.on_input() {
+            if hooks.any_on(BlockKind::INPUT) {
                 let [_, rows, columns, _] = h.dims4()?;
-                let at = pass.at(Part::Input, number, (rows, columns));
-                let (skip, on) = pass.hooks.input(h.nhwc_to_nchw()?, &at)?;
+                let at = pass.at(BlockKind::INPUT, number, (rows, columns));
+                let flow = |h| BlockFlow { h, beside: None };
+                let skip = hooks
+                    .at_block(Moment::After, flow(h.nhwc_to_nchw()?), &at)?
+                    .h;
+                let on = hooks
+                    .at_block(Moment::AfterSkip, flow(skip.clone()), &at)?
+                    .h;
                 // Hooks may compute elsewhere.
                 skips.push(skip.nchw_to_nhwc()?.to(device)?);
                 h = on.nchw_to_nhwc()?.to(device)?;
@@ -171,24 +161,29 @@ impl UNet {
             }
         }
         h = self.trunk.middle(h, pass)?;
-        h = steered(h, lists.1.last())?;
-        let mut controls = lists.2.iter().rev();
+        h = steered(h, controls_of(BlockKind::MIDDLE).last())?;
+        let mut controls = controls_of(BlockKind::OUTPUT).iter().rev();
         for (number, block) in self.output.iter().enumerate() {
-            pass.hooks.check()?;
+            hooks.check()?;
             let mut skip = skips.pop().expect("as many skips as output blocks");
             skip = steered(skip, controls.next())?;
-            if pass.hooks.on_output() {
+            if hooks.any_on(BlockKind::OUTPUT) {
                 let [_, rows, columns, _] = h.dims4()?;
-                let at = pass.at(Part::Output, number, (rows, columns));
-                let both = (h.nhwc_to_nchw()?, skip.nhwc_to_nchw()?);
-                let (on, with) = pass.hooks.output(both.0, both.1, &at)?;
-                h = on.nchw_to_nhwc()?.to(device)?;
-                skip = with.nchw_to_nhwc()?.to(device)?;
+                let at = pass.at(BlockKind::OUTPUT, number, (rows, columns));
+                let flow = BlockFlow {
+                    h: h.nhwc_to_nchw()?,
+                    beside: Some(skip.nhwc_to_nchw()?),
+                };
+                let flow = hooks.at_block(Moment::Before, flow, &at)?;
+                h = flow.h.nchw_to_nhwc()?.to(device)?;
+                if let Some(changed) = flow.beside {
+                    skip = changed.nchw_to_nhwc()?.to(device)?;
+                }
             }
             h = concat_channels(&[&h, &skip])?;
             drop(skip);
             for step in &block.steps {
-                h = step.forward(h, pass, Part::Output, number)?;
+                h = step.forward(h, pass, BlockKind::OUTPUT, number)?;
             }
             if let Some(up) = &block.up {
                 let [_, rows, columns, _] = h.dims4()?;

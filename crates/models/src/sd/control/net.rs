@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{Act, After, Conv2d, Linear, Padding, silu};
+use fresco_tensor::nn::{Act, Conv2d, Linear, silu};
 
+use crate::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
+use crate::epilogue::then;
 use crate::error::{ModelError, Result};
-use crate::layout::Layout;
-use crate::store::Store;
-use crate::unet::{Cache, ControlFeatures, Pass, Trunk, UNetConfig, UNetHooks};
+use crate::sd::unet::{Cache, Pass, Trunk, UNetConfig};
+use crate::store::{Layout, Store, Walk};
 
 /// Places of the hint's convolutions in their sequence, with their strides.
 const HINT: [(usize, usize); 8] = [
@@ -32,77 +33,94 @@ pub struct ControlNet {
     cache: Cache,
 }
 
-/// The weights of a control net with this encoder, `hint_widths` being the channels after each of the hint's convolutions
-/// but the last.
-fn layout(config: &UNetConfig, hint_channels: usize, hint_widths: &[usize]) -> Layout {
-    let mut to = Layout::default();
-    config.trunk_layout(&mut to);
-    let mut at = hint_channels;
-    let last = [config.model_channels];
-    for ((place, _), &width) in HINT.iter().zip(hint_widths.iter().chain(&last)) {
-        to.conv(&format!("input_hint_block.{place}"), width, at, 3);
-        at = width;
-    }
-    for (number, channels) in config.skips().into_iter().enumerate() {
-        to.linear(&format!("zero_convs.{number}.0"), channels, channels);
-    }
-    let inner = config.inner();
-    to.linear("middle_block_out.0", inner, inner);
-    to
+/// Channels after each of the hint's convolutions but the last, in all published nets.
+const HINT_WIDTHS: [usize; 7] = [16, 16, 32, 32, 96, 96, 256];
+
+/// The network in messages.
+const WHAT: &str = "the control net";
+
+/// The shape of a control net.
+struct NetConfig {
+    encoder: UNetConfig,
+    hint_channels: usize,
+    /// Channels after each of the hint's convolutions but the last.
+    hint_widths: Vec<usize>,
 }
 
-/// The channels of the hint that a store's weights take, all of them of the right shape.
-fn checked(store: &Store, config: &UNetConfig) -> Result<usize> {
-    let width = |place: usize, dim: usize| {
-        let shape = store.shape(&format!("input_hint_block.{place}.weight"));
-        shape.and_then(|s| s.get(dim).copied()).unwrap_or(0)
-    };
-    let hint_channels = width(0, 1);
-    let widths: Vec<usize> = HINT[..7]
-        .iter()
-        .map(|(place, _)| width(*place, 0))
-        .collect();
-    layout(config, hint_channels, &widths).verify(store, "the control net")?;
-    Ok(hint_channels)
+impl NetConfig {
+    /// The hint's convolutions as a store has them.
+    fn detect(store: &Store, encoder: UNetConfig) -> Self {
+        let width = |place: usize, dim: usize| {
+            let shape = store.shape(&format!("input_hint_block.{place}.weight"));
+            shape.and_then(|s| s.get(dim).copied()).unwrap_or(0)
+        };
+        let inner = &HINT[..HINT.len() - 1];
+        Self {
+            encoder,
+            hint_channels: width(0, 1),
+            hint_widths: inner.iter().map(|(place, _)| width(*place, 0)).collect(),
+        }
+    }
 }
 
 impl ControlNet {
     /// From weights under the names of the original. Heads are those of the published models.
-    pub fn new(store: &Arc<Store>) -> Result<Self> {
+    pub fn new(store: &Store) -> Result<Self> {
         Self::with(store, UNetConfig::encoder(store)?)
     }
 
     /// Whether a store has what a control net needs, without reading it.
-    pub fn verify(store: &Arc<Store>) -> Result<()> {
-        checked(store, &UNetConfig::encoder(store)?).map(|_| ())
+    pub fn verify(store: &Store) -> Result<()> {
+        let config = NetConfig::detect(store, UNetConfig::encoder(store)?);
+        Layout::of(|weights| Self::walk(weights, &config))?.verify(store, WHAT)
     }
 
     /// The same with a given shape of the encoder.
-    pub fn with(store: &Arc<Store>, config: UNetConfig) -> Result<Self> {
-        let hint_channels = checked(store, &config)?;
+    pub fn with(store: &Store, encoder: UNetConfig) -> Result<Self> {
+        let config = NetConfig::detect(store, encoder);
+        store.build(WHAT, |weights| Self::walk(weights, &config))
+    }
+
+    fn walk(weights: &Walk<'_>, config: &NetConfig) -> Result<Self> {
+        let encoder = &config.encoder;
+        let trunk = Trunk::new(weights, encoder.clone())?;
+        let mut at = config.hint_channels;
+        let widths = config.hint_widths.iter().copied();
+        let widths = widths.chain([encoder.model_channels]);
         let mut hint = Vec::new();
-        for (place, stride) in HINT {
-            let key = format!("input_hint_block.{place}");
-            hint.push(store.conv(&key, stride, Padding::Same(1))?);
+        for ((place, stride), width) in HINT.into_iter().zip(widths) {
+            let weights = weights.at("input_hint_block");
+            hint.push(weights.conv(&place.to_string(), width, at, 3, stride)?);
+            at = width;
         }
         let mut zero = Vec::new();
-        for number in 0..config.input.len() {
-            zero.push(store.linear(&format!("zero_convs.{number}.0"))?);
+        for (number, channels) in encoder.skips().into_iter().enumerate() {
+            let weights = weights.at("zero_convs").at(number);
+            zero.push(weights.linear("0", channels, channels)?);
         }
+        let inner = encoder.inner();
         Ok(Self {
             hint,
-            hint_channels,
+            hint_channels: config.hint_channels,
             zero,
-            middle: store.linear("middle_block_out.0")?,
-            trunk: Trunk::new(store, config)?,
+            middle: weights.linear("middle_block_out.0", inner, inner)?,
+            trunk,
             cache: Cache::default(),
         })
     }
 
     /// Every weight with its shape for an encoder like this and the usual hint convolutions.
-    pub fn weights(config: &UNetConfig, hint_channels: usize) -> Vec<(String, Vec<usize>)> {
-        let widths = [16, 16, 32, 32, 96, 96, 256];
-        layout(config, hint_channels, &widths).items().to_vec()
+    pub fn weights(
+        encoder: &UNetConfig,
+        hint_channels: usize,
+    ) -> Result<Vec<(String, Vec<usize>)>> {
+        let config = NetConfig {
+            encoder: encoder.clone(),
+            hint_channels,
+            hint_widths: HINT_WIDTHS.to_vec(),
+        };
+        let layout = Layout::of(|weights| Self::walk(weights, &config))?;
+        Ok(layout.items().to_vec())
     }
 
     pub fn config(&self) -> &UNetConfig {
@@ -132,11 +150,7 @@ impl ControlNet {
         for (place, conv) in self.hint.iter().enumerate() {
             let last = place + 1 == self.hint.len();
             let act = if last { Act::None } else { Act::Silu };
-            let after = After {
-                act,
-                ..After::default()
-            };
-            h = conv.forward_with(&h, after)?;
+            h = conv.forward_with(&h, then(act))?;
         }
         Ok(h)
     }
@@ -172,27 +186,28 @@ impl ControlNet {
         }
         let emb = silu(&self.trunk.embed(timesteps, y)?);
         let keys = self.cache.begin(here, self.trunk.slots);
-        let hooks = UNetHooks::default();
+        let hooks = Hooks::default();
         let pass = Pass {
             hooks: &hooks,
             emb: &emb,
             context,
             keys: &keys,
-            original: x.dims4()?,
+            original: x.shape(),
         };
-        let mut out = ControlFeatures::default();
+        let mut output = Vec::with_capacity(self.zero.len());
         let mut h = x.nchw_to_nhwc()?;
         for (number, zero) in self.zero.iter().enumerate() {
             h = self.trunk.input(number, h, &pass)?;
             if number == 0 {
                 h = h.add(seen)?;
             }
-            out.output.push(Some(zero.forward(&h)?.nhwc_to_nchw()?));
+            output.push(Some(zero.forward(&h)?.nhwc_to_nchw()?));
         }
         h = self.trunk.middle(h, &pass)?;
-        out.middle
-            .push(Some(self.middle.forward(&h)?.nhwc_to_nchw()?));
+        let middle = self.middle.forward(&h)?.nhwc_to_nchw()?;
         self.cache.end(here, keys);
-        Ok(out)
+        Ok(ControlFeatures::default()
+            .with(BlockKind::OUTPUT, output)
+            .with(BlockKind::MIDDLE, vec![Some(middle)]))
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, After, Conv2d, Linear, Padding, avg_pool2d};
+use fresco_tensor::nn::{Act, After, Conv2d, Linear, avg_pool2d};
 use fresco_tensor::{Device, Tensor};
 
+use crate::denoise::hooks::{BlockKind, ControlFeatures};
+use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::layout::Layout;
-use crate::store::Store;
-use crate::unet::{ControlFeatures, plus};
+use crate::store::{Store, Walk};
 
 /// Where a stage begins with another size.
 enum Down {
@@ -32,18 +32,11 @@ enum Conv {
 }
 
 impl Conv {
-    fn new(store: &Store, key: &str) -> Result<(Self, usize)> {
-        let side = store
-            .shape(&format!("{key}.weight"))
-            .map(|s| s.get(2).copied());
-        let side = side.flatten().unwrap_or(1);
+    fn new(weights: &Walk<'_>, name: &str, channels: usize, side: usize) -> Result<Self> {
         Ok(if side == 1 {
-            (Self::Point(store.linear(key)?), 1)
+            Self::Point(weights.linear(name, channels, channels)?)
         } else {
-            (
-                Self::Wide(store.conv(key, 1, Padding::Same(side / 2))?),
-                side,
-            )
+            Self::Wide(weights.conv(name, channels, channels, side, 1)?)
         })
     }
 
@@ -60,20 +53,30 @@ const PER_STAGE: usize = 2;
 /// Stages of the UNet that get something.
 const STAGES: usize = 4;
 
-/// A small network that steers a UNet by a picture, computed once for a run.
-pub struct T2iAdapter {
-    /// Where it computes.
-    device: Device,
-    conv_in: Arc<Conv2d>,
-    stages: Vec<Vec<Block>>,
+/// What the keys of one block say: the sides of its convolutions, where it has them.
+struct BlockConfig {
+    out: usize,
+    down: bool,
+    /// Whether it begins at half the size.
+    shrinks: bool,
+    into: Option<usize>,
+    block2: usize,
+    skip: Option<usize>,
+}
+
+/// The shape of an adapter.
+struct AdapterConfig {
+    /// Channels of the first convolution, in and out.
+    first: (usize, usize),
+    blocks: Vec<BlockConfig>,
     unshuffle: usize,
     hint_channels: usize,
     /// For SDXL, whose encoder has other places.
     xl: bool,
 }
 
-impl T2iAdapter {
-    pub fn new(store: &Store) -> Result<Self> {
+impl AdapterConfig {
+    fn detect(store: &Store) -> Result<Self> {
         let first = store.shape("conv_in.weight").unwrap_or_default();
         let &[width, input, _, _] = first else {
             return Err(ModelError::Shape {
@@ -91,82 +94,65 @@ impl T2iAdapter {
                 format!("an adapter whose first layer takes {input} channels is not known");
             return Err(ModelError::unsupported(store.file(), reason));
         }
-        let mut layout = Layout::default();
-        layout.conv("conv_in", width, input, 3);
-        let mut at = width;
-        for number in 0..STAGES * PER_STAGE {
-            let key = format!("body.{number}");
-            let shape = |name: &str| store.shape(&format!("{key}.{name}.weight"));
-            let out = shape("block1")
-                .and_then(|s| s.first().copied())
-                .unwrap_or(0);
-            if shape("down_opt.op").is_some() {
-                layout.conv(&format!("{key}.down_opt.op"), at, at, 3);
+        let blocks = (0..STAGES * PER_STAGE).map(|number| {
+            let shape = |name: &str| store.shape(&format!("body.{number}.{name}.weight"));
+            let side = |name: &str| shape(name).and_then(|s| s.get(2).copied());
+            let out = shape("block1").and_then(|s| s.first().copied());
+            let (stage, place) = (number / PER_STAGE, number % PER_STAGE);
+            BlockConfig {
+                out: out.unwrap_or(0),
+                down: shape("down_opt.op").is_some(),
+                // SDXL adapters stay at one size from the second stage to the third.
+                shrinks: place == 0 && if xl { stage == 2 } else { stage > 0 },
+                into: side("in_conv"),
+                block2: side("block2").unwrap_or(1),
+                skip: side("skep"),
             }
-            if let Some(side) = shape("in_conv").and_then(|s| s.get(2).copied()) {
-                layout.conv(&format!("{key}.in_conv"), out, at, side);
-            }
-            layout.conv(&format!("{key}.block1"), out, out, 3);
-            for name in ["block2", "skep"] {
-                if let Some(side) = shape(name).and_then(|s| s.get(2).copied()) {
-                    layout.conv(&format!("{key}.{name}"), out, out, side);
-                } else if name == "block2" {
-                    layout.conv(&format!("{key}.{name}"), out, out, 1);
-                }
-            }
-            at = out;
-        }
-        layout.verify(store, "the T2I adapter")?;
-        let mut stages = Vec::new();
-        for stage in 0..STAGES {
-            let mut blocks = Vec::new();
-            for place in 0..PER_STAGE {
-                blocks.push(Self::block(store, stage, place, xl)?);
-            }
-            stages.push(blocks);
-        }
+        });
         Ok(Self {
-            device: store.device().clone(),
-            conv_in: store.conv("conv_in", 1, Padding::Same(1))?,
-            stages,
+            first: (input, width),
+            blocks: blocks.collect(),
             unshuffle,
             hint_channels,
             xl,
         })
     }
+}
 
-    fn block(store: &Store, stage: usize, place: usize, xl: bool) -> Result<Block> {
-        let key = format!("body.{}", stage * PER_STAGE + place);
-        let has = |name: &str| store.has(&format!("{key}.{name}.weight"));
-        // SDXL adapters stay at one size from the second stage to the third.
-        let shrinks = place == 0 && if xl { stage == 2 } else { stage > 0 };
-        let down = if has("down_opt.op") {
-            let conv = store.conv(&format!("{key}.down_opt.op"), 2, Padding::Same(1))?;
-            Some(Down::Conv(conv))
-        } else {
-            shrinks.then_some(Down::Pool)
-        };
-        let side = store
-            .shape(&format!("{key}.in_conv.weight"))
-            .and_then(|s| s.get(2).copied());
-        let into = match side {
-            Some(side) => {
-                let padding = Padding::Same(side / 2);
-                Some(store.conv(&format!("{key}.in_conv"), 1, padding)?)
-            }
-            None => None,
-        };
-        let skip = if has("skep") {
-            Some(Conv::new(store, &format!("{key}.skep"))?.0)
-        } else {
-            None
-        };
-        Ok(Block {
-            down,
-            into,
-            block1: store.conv(&format!("{key}.block1"), 1, Padding::Same(1))?,
-            block2: Conv::new(store, &format!("{key}.block2"))?.0,
-            skip,
+/// A small network that steers a UNet by a picture, computed once for a run.
+pub struct T2iAdapter {
+    /// Where it computes.
+    device: Device,
+    conv_in: Arc<Conv2d>,
+    blocks: Vec<Block>,
+    unshuffle: usize,
+    hint_channels: usize,
+    /// For SDXL, whose encoder has other places.
+    xl: bool,
+}
+
+impl T2iAdapter {
+    pub fn new(store: &Store) -> Result<Self> {
+        let config = AdapterConfig::detect(store)?;
+        store.build("the T2I adapter", |weights| Self::walk(weights, &config))
+    }
+
+    fn walk(weights: &Walk<'_>, config: &AdapterConfig) -> Result<Self> {
+        let (input, mut at) = config.first;
+        let conv_in = weights.conv("conv_in", at, input, 3, 1)?;
+        let mut blocks = Vec::new();
+        for (number, block) in config.blocks.iter().enumerate() {
+            let weights = weights.at("body").at(number);
+            blocks.push(Block::new(&weights, block, at)?);
+            at = block.out;
+        }
+        Ok(Self {
+            device: weights.device().clone(),
+            conv_in,
+            blocks,
+            unshuffle: config.unshuffle,
+            hint_channels: config.hint_channels,
+            xl: config.xl,
         })
     }
 
@@ -213,7 +199,7 @@ impl T2iAdapter {
             .reshape([b, h / side, w / side, channels * side * side])?;
         let mut x = self.conv_in.forward(&cells.to(&self.device)?)?;
         let mut stages = Vec::new();
-        for blocks in &self.stages {
+        for blocks in self.blocks.chunks(PER_STAGE) {
             for block in blocks {
                 x = block.forward(x)?;
             }
@@ -246,15 +232,40 @@ impl T2iAdapter {
             }
         }
         input.reverse();
-        ControlFeatures {
-            input,
-            middle,
-            output: Vec::new(),
-        }
+        ControlFeatures::default()
+            .with(BlockKind::INPUT, input)
+            .with(BlockKind::MIDDLE, middle)
     }
 }
 
 impl Block {
+    /// `input` channels go in.
+    fn new(weights: &Walk<'_>, config: &BlockConfig, input: usize) -> Result<Self> {
+        let out = config.out;
+        let down = if config.down {
+            Some(Down::Conv(weights.conv(
+                "down_opt.op",
+                input,
+                input,
+                3,
+                2,
+            )?))
+        } else {
+            config.shrinks.then_some(Down::Pool)
+        };
+        let into = config.into;
+        let into = into.map(|side| weights.conv("in_conv", out, input, side, 1));
+        let skip = config.skip;
+        let skip = skip.map(|side| Conv::new(weights, "skep", out, side));
+        Ok(Self {
+            down,
+            into: into.transpose()?,
+            block1: weights.conv("block1", out, out, 3, 1)?,
+            block2: Conv::new(weights, "block2", out, config.block2)?,
+            skip: skip.transpose()?,
+        })
+    }
+
     fn forward(&self, mut x: Tensor) -> Result<Tensor> {
         match &self.down {
             Some(Down::Conv(conv)) => x = conv.forward(&x)?,
@@ -264,11 +275,7 @@ impl Block {
         if let Some(into) = &self.into {
             x = into.forward(&x)?;
         }
-        let relu = After {
-            act: Act::Relu,
-            ..After::default()
-        };
-        let h = self.block1.forward_with(&x, relu)?;
+        let h = self.block1.forward_with(&x, then(Act::Relu))?;
         let skip = match &self.skip {
             Some(skip) => skip.forward(&x, After::default())?,
             None => x,

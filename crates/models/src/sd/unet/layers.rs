@@ -3,17 +3,13 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{
-    Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Mask, Padding, attention,
-};
+use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Mask, attention};
 
 use super::context::Keys;
-use super::hooks::{
-    AttnInput, AttnOutput, AttnReplace, BlockInfo, CallInfo, Part, UNetHooks, replacement,
-};
+use crate::denoise::hooks::{AttentionHooks, BlockInfo, BlockKind, CallInfo, Hooks};
+use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
-use crate::layout::Layout;
-use crate::store::Store;
+use crate::store::Walk;
 
 /// Groups of every group norm here.
 pub(crate) const GROUPS: usize = 32;
@@ -21,39 +17,32 @@ const EPS: f32 = 1e-5;
 
 /// What all blocks of one pass share.
 pub(crate) struct Pass<'a> {
-    pub(crate) hooks: &'a UNetHooks,
+    pub(crate) hooks: &'a Hooks,
     /// The embedding of the noise level after SiLU, (b, 4 * model channels).
     pub(crate) emb: &'a Tensor,
     pub(crate) context: Option<&'a Tensor>,
     /// Keys and values of the context, where they were computed before.
     pub(crate) keys: &'a Keys,
-    pub(crate) original: [usize; 4],
+    /// The shape of the latent.
+    pub(crate) original: &'a [usize],
 }
 
 impl Pass<'_> {
-    pub(crate) fn at(&self, part: Part, number: usize, size: (usize, usize)) -> BlockInfo<'_> {
+    pub(crate) fn at(&self, kind: BlockKind, number: usize, size: (usize, usize)) -> BlockInfo<'_> {
         let CallInfo {
             sigma,
             cond_or_uncond,
         } = &self.hooks.info;
         BlockInfo {
-            part,
+            kind,
             number,
             index: 0,
             heads: 0,
-            size,
+            size: [1, size.0, size.1],
             original: self.original,
             sigma: *sigma,
             cond_or_uncond,
         }
-    }
-}
-
-/// Adds at the end of a layer.
-pub(crate) fn plus(x: &Tensor) -> After<'_> {
-    After {
-        add: Some(x),
-        ..After::default()
     }
 }
 
@@ -68,26 +57,17 @@ pub(crate) struct Residual {
 }
 
 impl Residual {
-    pub(crate) fn layout(to: &mut Layout, key: &str, input: usize, out: usize, emb: usize) {
-        to.norm(&format!("{key}.in_layers.0"), input);
-        to.conv(&format!("{key}.in_layers.2"), out, input, 3);
-        to.linear(&format!("{key}.emb_layers.1"), out, emb);
-        to.norm(&format!("{key}.out_layers.0"), out);
-        to.conv(&format!("{key}.out_layers.3"), out, out, 3);
-        if input != out {
-            to.linear(&format!("{key}.skip_connection"), out, input);
-        }
-    }
-
-    pub(crate) fn new(store: &Store, key: &str, input: usize, out: usize) -> Result<Self> {
-        let skip = format!("{key}.skip_connection");
+    /// `emb` is the width of the embedding of the noise level.
+    pub(crate) fn new(weights: &Walk<'_>, input: usize, out: usize, emb: usize) -> Result<Self> {
         Ok(Self {
-            norm1: store.group_norm(&format!("{key}.in_layers.0"), GROUPS, EPS)?,
-            conv1: store.conv(&format!("{key}.in_layers.2"), 1, Padding::Same(1))?,
-            emb: store.linear(&format!("{key}.emb_layers.1"))?,
-            norm2: store.group_norm(&format!("{key}.out_layers.0"), GROUPS, EPS)?,
-            conv2: store.conv(&format!("{key}.out_layers.3"), 1, Padding::Same(1))?,
-            skip: (input != out).then(|| store.linear(&skip)).transpose()?,
+            norm1: weights.group_norm("in_layers.0", input, GROUPS, EPS)?,
+            conv1: weights.conv("in_layers.2", out, input, 3, 1)?,
+            emb: weights.linear("emb_layers.1", out, emb)?,
+            norm2: weights.group_norm("out_layers.0", out, GROUPS, EPS)?,
+            conv2: weights.conv("out_layers.3", out, out, 3, 1)?,
+            skip: (input != out)
+                .then(|| weights.linear("skip_connection", out, input))
+                .transpose()?,
         })
     }
 
@@ -117,27 +97,14 @@ struct Attention {
     out: Arc<Linear>,
 }
 
-/// The hooks of one attention.
-struct AttnHooks<'a> {
-    input: &'a [Arc<dyn AttnInput>],
-    output: &'a [Arc<dyn AttnOutput>],
-    replace: Option<&'a dyn AttnReplace>,
-}
-
 impl Attention {
-    fn layout(to: &mut Layout, key: &str, channels: usize, context: usize) {
-        to.matrix(&format!("{key}.to_q"), channels, channels);
-        to.matrix(&format!("{key}.to_k"), channels, context);
-        to.matrix(&format!("{key}.to_v"), channels, context);
-        to.linear(&format!("{key}.to_out.0"), channels, channels);
-    }
-
-    fn new(store: &Store, key: &str) -> Result<Self> {
+    /// `context` is the width of what keys and values come from.
+    fn new(weights: &Walk<'_>, channels: usize, context: usize) -> Result<Self> {
         Ok(Self {
-            q: store.linear(&format!("{key}.to_q"))?,
-            k: store.linear(&format!("{key}.to_k"))?,
-            v: store.linear(&format!("{key}.to_v"))?,
-            out: store.linear(&format!("{key}.to_out.0"))?,
+            q: weights.matrix("to_q", channels, channels)?,
+            k: weights.matrix("to_k", channels, context)?,
+            v: weights.matrix("to_v", channels, context)?,
+            out: weights.linear("to_out.0", channels, channels)?,
         })
     }
 
@@ -153,7 +120,7 @@ impl Attention {
         normed: Tensor,
         context: Option<&Tensor>,
         known: impl FnOnce() -> Result<(Tensor, Tensor)>,
-        hooks: &AttnHooks<'_>,
+        hooks: &AttentionHooks,
         at: &BlockInfo<'_>,
     ) -> Result<Tensor> {
         let (q, k, v) = if hooks.input.is_empty() {
@@ -165,14 +132,14 @@ impl Attention {
         } else {
             let of = context.unwrap_or(&normed);
             let (mut q, mut k, mut v) = (normed.clone(), of.clone(), of.clone());
-            for hook in hooks.input {
+            for hook in &hooks.input {
                 (q, k, v) = hook.apply(q, k, v, at)?;
             }
             let (k, v) = self.project(&k, &v)?;
             (self.q.forward(&q)?, k, v)
         };
         drop(normed);
-        let seen = match hooks.replace {
+        let seen = match hooks.replacement(at) {
             Some(replace) => replace.apply(&q, &k, &v, at)?,
             None => attention(&q, &k, &v, at.heads, Mask::None, None)?,
         };
@@ -181,7 +148,7 @@ impl Attention {
             return Ok(self.out.forward_with(&seen, plus(&x))?);
         }
         let mut out = self.out.forward(&seen)?;
-        for hook in hooks.output {
+        for hook in &hooks.output {
             out = hook.apply(out, at)?;
         }
         Ok(x.add(&out)?)
@@ -202,25 +169,15 @@ struct Block {
 }
 
 impl Block {
-    fn layout(to: &mut Layout, key: &str, channels: usize, context: usize) {
-        to.norm(&format!("{key}.norm1"), channels);
-        Attention::layout(to, &format!("{key}.attn1"), channels, channels);
-        to.norm(&format!("{key}.norm2"), channels);
-        Attention::layout(to, &format!("{key}.attn2"), channels, context);
-        to.norm(&format!("{key}.norm3"), channels);
-        to.linear(&format!("{key}.ff.net.0.proj"), 8 * channels, channels);
-        to.linear(&format!("{key}.ff.net.2"), channels, 4 * channels);
-    }
-
-    fn new(store: &Store, key: &str, slot: usize) -> Result<Self> {
+    fn new(weights: &Walk<'_>, channels: usize, context: usize, slot: usize) -> Result<Self> {
         Ok(Self {
-            norm1: store.layer_norm(&format!("{key}.norm1"), EPS)?,
-            attn1: Attention::new(store, &format!("{key}.attn1"))?,
-            norm2: store.layer_norm(&format!("{key}.norm2"), EPS)?,
-            attn2: Attention::new(store, &format!("{key}.attn2"))?,
-            norm3: store.layer_norm(&format!("{key}.norm3"), EPS)?,
-            ff_in: store.linear(&format!("{key}.ff.net.0.proj"))?,
-            ff_out: store.linear(&format!("{key}.ff.net.2"))?,
+            norm1: weights.layer_norm("norm1", channels, EPS)?,
+            attn1: Attention::new(&weights.at("attn1"), channels, channels)?,
+            norm2: weights.layer_norm("norm2", channels, EPS)?,
+            attn2: Attention::new(&weights.at("attn2"), channels, context)?,
+            norm3: weights.layer_norm("norm3", channels, EPS)?,
+            ff_in: weights.linear("ff.net.0.proj", 8 * channels, channels)?,
+            ff_out: weights.linear("ff.net.2", channels, 4 * channels)?,
             slot,
         })
     }
@@ -231,29 +188,23 @@ impl Block {
             .context
             .ok_or_else(|| ModelError::invalid("unet", "this network needs a prompt"))?;
         let normed = self.norm1.forward(&x)?;
-        let on_self = AttnHooks {
-            input: &hooks.attn1,
-            output: &hooks.attn1_output,
-            replace: replacement(&hooks.attn1_replace, at),
-        };
         let nothing = || Err(ModelError::invalid("unet", "no context"));
-        let mut x = self.attn1.forward(x, normed, None, nothing, &on_self, at)?;
-        for hook in &hooks.middle_patch {
+        let on_self = &hooks.self_attention;
+        let mut x = self.attn1.forward(x, normed, None, nothing, on_self, at)?;
+        for hook in &on_self.after {
             x = hook.apply(x, at)?;
         }
         let normed = self.norm2.forward(&x)?;
-        let on_prompt = AttnHooks {
-            input: &hooks.attn2,
-            output: &hooks.attn2_output,
-            replace: replacement(&hooks.attn2_replace, at),
-        };
         let known = || {
             let project = || self.attn2.project(context, context);
             pass.keys.get(self.slot, project)
         };
-        let x = self
-            .attn2
-            .forward(x, normed, Some(context), known, &on_prompt, at)?;
+        let on_prompt = &hooks.prompt_attention;
+        let attn2 = &self.attn2;
+        let mut x = attn2.forward(x, normed, Some(context), known, on_prompt, at)?;
+        for hook in &on_prompt.after {
+            x = hook.apply(x, at)?;
+        }
         let gated = self.ff_in.geglu(&self.norm3.forward(&x)?)?;
         Ok(self.ff_out.forward_with(&gated, plus(&x))?)
     }
@@ -278,42 +229,32 @@ pub(crate) struct TransformerShape {
 }
 
 impl Transformer {
-    pub(crate) fn layout(to: &mut Layout, key: &str, shape: TransformerShape) {
-        let channels = shape.channels;
-        to.norm(&format!("{key}.norm"), channels);
-        to.linear(&format!("{key}.proj_in"), channels, channels);
-        for index in 0..shape.depth {
-            let key = format!("{key}.transformer_blocks.{index}");
-            Block::layout(to, &key, channels, shape.context);
-        }
-        to.linear(&format!("{key}.proj_out"), channels, channels);
-    }
-
     /// `slot` counts the transformer blocks of the network.
     pub(crate) fn new(
-        store: &Store,
-        key: &str,
+        weights: &Walk<'_>,
         shape: TransformerShape,
         slot: &mut usize,
     ) -> Result<Self> {
-        if shape.heads == 0 || !shape.channels.is_multiple_of(shape.heads) {
-            let reason = format!(
-                "{key}: {} channels cannot be split into {} heads",
-                shape.channels, shape.heads
-            );
-            return Err(ModelError::unsupported(store.file(), reason));
+        let channels = shape.channels;
+        if shape.heads == 0 || !channels.is_multiple_of(shape.heads) {
+            return Err(weights.unsupported(format!(
+                "{channels} channels cannot be split into {} heads",
+                shape.heads
+            )));
         }
+        let norm = weights.group_norm("norm", channels, GROUPS, 1e-6)?;
+        let proj_in = weights.linear("proj_in", channels, channels)?;
         let mut blocks = Vec::new();
         for index in 0..shape.depth {
-            let key = format!("{key}.transformer_blocks.{index}");
-            blocks.push(Block::new(store, &key, *slot)?);
+            let weights = weights.at("transformer_blocks").at(index);
+            blocks.push(Block::new(&weights, channels, shape.context, *slot)?);
             *slot += 1;
         }
         Ok(Self {
-            norm: store.group_norm(&format!("{key}.norm"), GROUPS, 1e-6)?,
-            proj_in: store.linear(&format!("{key}.proj_in"))?,
+            norm,
+            proj_in,
             blocks,
-            proj_out: store.linear(&format!("{key}.proj_out"))?,
+            proj_out: weights.linear("proj_out", channels, channels)?,
             heads: shape.heads,
         })
     }
@@ -322,7 +263,7 @@ impl Transformer {
         &self,
         x: Tensor,
         pass: &Pass<'_>,
-        part: Part,
+        kind: BlockKind,
         number: usize,
     ) -> Result<Tensor> {
         let [b, h, w, c] = x.dims4()?;
@@ -334,7 +275,7 @@ impl Transformer {
             let at = BlockInfo {
                 index,
                 heads: self.heads,
-                ..pass.at(part, number, (h, w))
+                ..pass.at(kind, number, (h, w))
             };
             seq = block.forward(seq, pass, &at)?;
         }

@@ -1,35 +1,36 @@
 //! Stable Diffusion 1, 2 and XL, and their inpainting and editing variants: a UNet with what goes into it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
-use super::batch::Call;
-use super::cond::{CondValue, ModelConds};
-use super::prepare::EncodeArgs;
+use super::unet::{UNet, UNetConfig, WHAT, sinusoid};
+use crate::denoise::{
+    CondValue, Diffusion, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+};
 use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
-use crate::model_sampling::ModelSampling;
-use crate::network::Network;
-use crate::store::Store;
-use crate::unet::{UNet, UNetConfig, sinusoid};
+use crate::model_sampling::{ModelSampling, Prediction};
+use crate::store::{Store, Walk};
 
 /// What the network takes beside the noisy latent, on further channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Concat {
-    Nothing,
+pub enum Variant {
+    /// Nothing.
+    Plain,
     /// A mask, and the latent of the picture with the masked part gone.
     Inpaint,
     /// The latent of the picture that is edited.
-    Edit,
+    InstructPix2Pix,
 }
 
-impl Concat {
-    fn of(config: &UNetConfig) -> Option<Self> {
+impl Variant {
+    /// By the channels that go in and come out.
+    pub fn of(config: &UNetConfig) -> Option<Self> {
         match config.in_channels {
-            n if n == config.out_channels => Some(Self::Nothing),
+            n if n == config.out_channels => Some(Self::Plain),
             n if n == 2 * config.out_channels + 1 => Some(Self::Inpaint),
-            n if n == 2 * config.out_channels => Some(Self::Edit),
+            n if n == 2 * config.out_channels => Some(Self::InstructPix2Pix),
             _ => None,
         }
     }
@@ -44,111 +45,121 @@ const NUMBER_WIDTH: usize = 256;
 /// Values per cell of the latent and channel of the first level that a pass holds at its fullest, measured with room.
 const HELD: u64 = 32;
 
-/// One network with the weights of a store. The layers are packed when it first runs.
-pub struct SdModel {
-    store: Arc<Store>,
-    config: UNetConfig,
-    concat: Concat,
+/// A network of this family.
+#[derive(Clone, Debug)]
+pub struct SdConfig {
+    pub unet: UNetConfig,
+    pub variant: Variant,
     pub format: LatentFormat,
-    unet: Mutex<Option<Arc<UNet>>>,
+    /// How it is sampled unless a node says otherwise.
+    pub sampling: ModelSampling,
 }
 
-impl SdModel {
-    pub fn new(store: Arc<Store>, config: UNetConfig, format: LatentFormat) -> Result<Self> {
-        let Some(concat) = Concat::of(&config) else {
+impl SdConfig {
+    /// Refuses networks of no known variant; `file` is for messages.
+    pub fn new(
+        file: &str,
+        unet: UNetConfig,
+        format: LatentFormat,
+        sampling: ModelSampling,
+    ) -> Result<Self> {
+        let Some(variant) = Variant::of(&unet) else {
             return Err(ModelError::unsupported(
-                store.file(),
+                file,
                 format!(
                     "a UNet from {} to {} channels is of no known kind",
-                    config.in_channels, config.out_channels
+                    unet.in_channels, unet.out_channels
                 ),
             ));
         };
-        config.verify(&store)?;
         Ok(Self {
-            store,
-            config,
-            concat,
+            unet,
+            variant,
             format,
-            unet: Mutex::default(),
+            sampling,
         })
     }
+}
 
-    pub fn config(&self) -> &UNetConfig {
-        &self.config
+/// A model of this family.
+pub type SdModel = Diffusion<UNet>;
+
+impl SdModel {
+    /// A network that predicts noise, over the weights of a store.
+    pub fn new(store: Arc<Store>, unet: UNetConfig, format: LatentFormat) -> Result<Self> {
+        let sampling = ModelSampling::discrete(Prediction::Eps, false);
+        let config = SdConfig::new(store.file(), unet, format, sampling)?;
+        Self::open(store, config)
     }
+}
 
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
+impl DiffusionNetwork for UNet {
+    type Config = SdConfig;
 
-    pub fn concat(&self) -> Concat {
-        self.concat
-    }
+    const WHAT: &'static str = WHAT;
 
-    /// The same network over other weights.
-    pub fn with_store(&self, store: Arc<Store>) -> Result<Self> {
-        Self::new(store, self.config.clone(), self.format)
-    }
-
-    /// The network, built at the first call.
-    pub fn unet(&self) -> Result<Arc<UNet>> {
-        let mut built = self.built();
-        if let Some(unet) = &*built {
-            return Ok(unet.clone());
+    fn facts(config: &SdConfig) -> ModelFacts {
+        let unet = &config.unet;
+        ModelFacts {
+            latent: config.format,
+            latent_channels: unet.out_channels,
+            in_channels: unet.in_channels,
+            context: unet.context_dim,
+            model_channels: Some(unet.model_channels),
+            architecture: match (unet.context_dim, unet.adm) {
+                (Some(2048), Some(2816)) => Some("stable-diffusion-xl-v1-base"),
+                (Some(1280), Some(2560)) => Some("stable-diffusion-xl-v1-refiner"),
+                _ => None,
+            },
+            memory_factor: match (unet.adm, unet.context_dim) {
+                // SDXL, but not its refiner.
+                (Some(_), context) if context != Some(1280) => (8, 10),
+                _ => (1, 1),
+            },
+            sampling: config.sampling.clone(),
         }
-        let unet = Arc::new(UNet::new(&self.store, self.config.clone())?);
-        *built = Some(unet.clone());
-        Ok(unet)
     }
 
-    fn built(&self) -> MutexGuard<'_, Option<Arc<UNet>>> {
-        self.unet.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(weights: &Walk<'_>, config: &SdConfig) -> Result<Self> {
+        Self::walk(weights, &config.unet)
     }
 
-    /// The clean latents that the network sees in a batch.
-    pub fn apply(&self, sampling: &ModelSampling, call: &Call<'_>) -> Result<Tensor> {
-        let mut input = sampling.input(call.sigma, call.x);
-        if let Some(concat) = call.conds.tensor("c_concat") {
-            input = Tensor::cat(&[&input, concat], 1)?;
-        }
-        let timesteps = vec![sampling.timestep(call.sigma); call.x.dim(0)?];
-        let out = self.unet()?.forward(
-            &input,
-            &timesteps,
-            call.conds.tensor("c_crossattn"),
-            call.conds.tensor("y"),
-            call.control,
-            call.hooks,
-        )?;
-        Ok(sampling.denoised(call.sigma, &out, call.x)?)
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        Self::forward(
+            self,
+            input.x,
+            input.timesteps,
+            input.conds.tensor("c_crossattn"),
+            input.conds.tensor("y"),
+            input.control,
+            input.hooks,
+        )
     }
 
-    /// Bytes that a pass over latents of this shape takes, roughly.
-    pub fn memory_required(&self, shape: &[usize]) -> u64 {
+    fn memory_required(config: &SdConfig, shape: &[usize]) -> u64 {
         let batch = shape.first().copied().unwrap_or(0) as u64;
         let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        (batch * cells * self.config.model_channels as u64)
+        (batch * cells * config.unet.model_channels as u64)
             .saturating_mul(HELD * size_of::<f32>() as u64)
     }
 
-    /// What of a condition goes into the network.
-    pub fn encode(&self, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+    fn encode(config: &SdConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let conditions = Conditions { config, file };
         let mut conds = ModelConds::new();
-        match self.concat {
-            Concat::Nothing => {}
-            Concat::Inpaint => {
-                conds.insert("c_concat", CondValue::NoiseShape(self.inpaint(args)?));
+        match config.variant {
+            Variant::Plain => {}
+            Variant::Inpaint => {
+                conds.insert("c_concat", CondValue::NoiseShape(conditions.inpaint(args)?));
             }
-            Concat::Edit => {
-                conds.insert("c_concat", CondValue::NoiseShape(self.edit(args)?));
+            Variant::InstructPix2Pix => {
+                conds.insert("c_concat", CondValue::NoiseShape(conditions.edit(args)?));
             }
         }
-        if let Some(width) = self.config.adm {
-            conds.insert("y", CondValue::Regular(self.vector(args, width)?));
+        if let Some(width) = config.unet.adm {
+            conds.insert("y", CondValue::Regular(conditions.vector(args, width)?));
         }
-        if let Some(wanted) = self.config.context_dim {
-            let tokens = self.tokens(args, wanted)?;
+        if let Some(wanted) = config.unet.context_dim {
+            let tokens = conditions.tokens(args, wanted)?;
             conds.insert("c_crossattn", CondValue::CrossAttn(tokens));
         }
         // Text that only control nets see.
@@ -158,8 +169,21 @@ impl SdModel {
         Ok(conds)
     }
 
+    fn rest(&self) {
+        Self::rest(self);
+    }
+}
+
+/// Makes the network's inputs of a condition.
+struct Conditions<'a> {
+    config: &'a SdConfig,
+    /// For messages.
+    file: &'a str,
+}
+
+impl Conditions<'_> {
     fn wrong(&self, reason: String) -> ModelError {
-        ModelError::unsupported(self.store.file(), reason)
+        ModelError::unsupported(self.file, reason)
     }
 
     fn tokens(&self, args: &EncodeArgs<'_>, wanted: usize) -> Result<Tensor> {
@@ -221,7 +245,7 @@ impl SdModel {
         let picture = match (tensors.get("concat_latent_image"), args.latent) {
             (Some(latent), _) => {
                 self.same_channels(latent, args.noise)?;
-                self.format.process_in(latent)?
+                self.config.format.process_in(latent)?
             }
             (None, Some(latent)) => latent.clone(),
             (None, None) => Tensor::zeros(args.noise.shape())?,
@@ -290,30 +314,5 @@ impl SdModel {
         let flat = sinusoid(&numbers, NUMBER_WIDTH)?.reshape([1, numbers.len() * NUMBER_WIDTH])?;
         let flat = flat.repeat(&[pooled.dim(0)?, 1])?;
         Ok(Tensor::cat(&[pooled, &flat], 1)?)
-    }
-}
-
-impl Network for SdModel {
-    fn stores(&self) -> Vec<Arc<Store>> {
-        vec![Arc::clone(&self.store)]
-    }
-
-    fn build(&self) -> Result<()> {
-        self.unet().map(drop)
-    }
-
-    fn is_built(&self) -> bool {
-        self.built().is_some()
-    }
-
-    fn forget(&self) {
-        let unet = self.built().take();
-        drop(unet);
-    }
-
-    fn rest(&self) {
-        if let Some(unet) = &*self.built() {
-            unet.rest();
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Signatures of the families and kinds of files that this version does not run, so that it can call them by name.
 
-/// Keys of diffusion networks that are no UNets of ours, in the order the reference looks for them.
+/// Keys of diffusion networks that are of no family of ours, in the order the reference looks for them.
 const OTHERS: &[(&str, &str)] = &[
     (
         "joint_blocks.0.context_block.attn.qkv.weight",
@@ -47,15 +47,7 @@ const OTHERS: &[(&str, &str)] = &[
 ];
 
 /// The name of a family that is recognised but not run. `inside` are the keys of the diffusion network, sorted.
-pub(super) fn other_family(inside: &[&str], names: &[String]) -> Option<&'static str> {
-    if names.iter().any(|n| n.starts_with("cc_projection.")) {
-        return Some("Zero123");
-    }
-    let unet = inside.iter().any(|n| n.starts_with("input_blocks."));
-    if unet {
-        let video = |n: &&&str| n.contains(".time_stack.") || n.contains(".time_mixer.");
-        return inside.iter().find(video).map(|_| "Stable Video Diffusion");
-    }
+pub(super) fn other_family(inside: &[&str]) -> Option<&'static str> {
     OTHERS
         .iter()
         .find(|(key, _)| inside.binary_search(key).is_ok())

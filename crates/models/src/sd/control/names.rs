@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, WeightFile};
 
-use crate::detect::diffusers_unet_keys;
 use crate::error::{ModelError, Result};
+use crate::sd::diffusers::unet_keys;
 use crate::store::{Origin, Store};
 
 /// Signatures of kinds that are recognised but not run, in the order the reference looks for them.
@@ -39,7 +39,9 @@ pub(super) fn net_store(
     let has = |name: &str| names.iter().any(|n| n == name);
     let refuse = |what: &str| {
         let path = file.path().display().to_string();
-        let reason = format!("this is {what}; this version runs control nets of SD1.x and SD2.x");
+        let reason = format!(
+            "this is {what}; this version runs control nets and T2I adapters of SD1.x, SD2.x and SDXL"
+        );
         Err(ModelError::unsupported(path, reason))
     };
     if let Some((_, what)) = OTHERS.iter().find(|(key, _)| has(key)) {
@@ -66,7 +68,7 @@ pub(super) fn net_store(
 
 fn from_diffusers(names: &[String]) -> BTreeMap<String, Origin> {
     let inside: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut keys: BTreeMap<String, Origin> = diffusers_unet_keys(&inside)
+    let mut keys: BTreeMap<String, Origin> = unet_keys(&inside)
         .into_iter()
         .map(|(key, name)| (key, Origin::Whole(name.to_owned())))
         .collect();

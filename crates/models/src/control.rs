@@ -1,0 +1,112 @@
+//! Networks that steer a diffusion model with a picture. Which ones there are is said in
+//! [`CONTROL_NETS`](crate::detect::CONTROL_NETS).
+
+use std::fmt;
+use std::sync::Arc;
+
+use fresco_tensor::{Device, Tensor, WeightFile};
+
+use crate::denoise::CallConds;
+use crate::denoise::hooks::ControlFeatures;
+use crate::detect::{CONTROL_NETS, what_it_is};
+use crate::error::{ModelError, Result};
+use crate::store::Store;
+
+/// What a network made of a hint, once for a run and in main memory.
+#[derive(Clone, Debug)]
+pub enum SeenHint {
+    /// Goes into every pass.
+    Map(Tensor),
+    /// The result of all passes.
+    Features(ControlFeatures),
+}
+
+impl SeenHint {
+    /// Every tensor of it changed.
+    pub fn map(self, change: impl Fn(Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok(match self {
+            Self::Map(map) => Self::Map(change(map)?),
+            Self::Features(features) => Self::Features(features.map(change)?),
+        })
+    }
+}
+
+/// The inputs of one pass.
+pub struct ControlInput<'a> {
+    /// The latent as the network that is steered gets it.
+    pub x: &'a Tensor,
+    pub seen: &'a SeenHint,
+    /// What the network is told of the noise level, for each item.
+    pub timesteps: &'a [f32],
+    pub conds: &'a CallConds,
+}
+
+/// A network that steers.
+pub trait ControlNetwork: Send + Sync {
+    /// Width and height of the hint for a latent of `columns` by `rows` cells.
+    fn hint_size(&self, columns: usize, rows: usize) -> (usize, usize);
+
+    /// Channels of a hint that it looks at.
+    fn hint_channels(&self) -> usize;
+
+    /// What it makes of a hint (b, c, h, w) in 0..1.
+    fn see(&self, hint: &Tensor) -> Result<SeenHint>;
+
+    /// What to add to the steered network.
+    fn features(&self, input: &ControlInput<'_>) -> Result<ControlFeatures>;
+
+    /// Gives back what a run left on the device.
+    fn rest(&self) {}
+}
+
+/// Recognises a kind of control network in a file by its names; none if it holds something else.
+pub type FindControl = fn(&Arc<dyn WeightFile>, &[String], &Device) -> Result<Option<ControlStore>>;
+
+/// Builds a network from its weights.
+pub type BuildControl = fn(&Store) -> Result<Box<dyn ControlNetwork>>;
+
+/// The weights of a control file, with what kind of network they make.
+#[derive(Clone)]
+pub struct ControlStore {
+    pub store: Arc<Store>,
+    pub build: BuildControl,
+}
+
+impl ControlStore {
+    /// What is in a file. Kinds that this version does not run are called by name.
+    pub fn find(file: &Arc<dyn WeightFile>, device: &Device) -> Result<Self> {
+        let names = file.names();
+        for find in CONTROL_NETS {
+            if let Some(found) = find(file, &names, device)? {
+                return Ok(found);
+            }
+        }
+        let reason = match what_it_is(&names) {
+            Some(what) => format!("this is {what}, not a control net"),
+            None => "this is not a control net that is known".to_owned(),
+        };
+        Err(ModelError::unsupported(
+            file.path().display().to_string(),
+            reason,
+        ))
+    }
+
+    /// The same weights, computed with on another device.
+    #[must_use]
+    pub fn on(&self, device: Device) -> Self {
+        Self {
+            store: self.store.on(device),
+            build: self.build,
+        }
+    }
+
+    pub fn build(&self) -> Result<Box<dyn ControlNetwork>> {
+        (self.build)(&self.store)
+    }
+}
+
+impl fmt::Debug for ControlStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}

@@ -1,0 +1,263 @@
+//! What a family of models writes about its network, and how that becomes a model that everything else can use.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use fresco_tensor::Tensor;
+
+use super::base_model::{BaseModel, prompt_conds};
+use super::call::{Call, CallConds, ModelConds};
+use super::hooks::{ControlFeatures, Hooks};
+use super::prepare::EncodeArgs;
+use crate::error::Result;
+use crate::latent_format::LatentFormat;
+use crate::model_sampling::ModelSampling;
+use crate::network::{Lazy, Network};
+use crate::store::{Layout, Store, Walk};
+
+/// What the general path must know of a network before it is built.
+#[derive(Clone, Debug)]
+pub struct ModelFacts {
+    pub latent: LatentFormat,
+    /// Channels of the latents it makes, and of what goes in.
+    pub latent_channels: usize,
+    pub in_channels: usize,
+    /// Width of the prompt's vectors; none if the network looks at no prompt.
+    pub context: Option<usize>,
+    /// Channels of the first level of networks that have levels.
+    pub model_channels: Option<usize>,
+    /// What the standard header of weight files calls the architecture, for those that have a name there.
+    pub architecture: Option<&'static str>,
+    /// How much more memory a pass takes than the reference's rule of thumb, as a fraction.
+    pub memory_factor: (u64, u64),
+    /// How it is sampled unless a node says otherwise.
+    pub sampling: ModelSampling,
+}
+
+/// The inputs of one pass of a network.
+pub struct NetworkInput<'a> {
+    /// (b, c, ...) as the network wants it, with what goes in on further channels.
+    pub x: &'a Tensor,
+    /// What the network is told of the noise level, for each item.
+    pub timesteps: &'a [f32],
+    pub conds: &'a CallConds,
+    pub control: Option<&'a ControlFeatures>,
+    pub hooks: &'a Hooks,
+}
+
+/// A family's network: all that is written for it. [`Diffusion`] makes a [`BaseModel`] of it.
+pub trait DiffusionNetwork: Sized + Send + Sync + 'static {
+    /// The shape of the network, read from keys and shapes.
+    type Config: Clone + fmt::Debug + Send + Sync + 'static;
+
+    /// The network in messages: "the transformer".
+    const WHAT: &'static str;
+
+    fn facts(config: &Self::Config) -> ModelFacts;
+
+    /// Builds the layers. The only place that says the keys and shapes of the weights.
+    fn new(weights: &Walk<'_>, config: &Self::Config) -> Result<Self>;
+
+    /// One pass. Inputs are in main memory, and so is the result, in the shape of the latent.
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor>;
+
+    /// What of a condition goes into the network; `file` is for messages.
+    fn encode(config: &Self::Config, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let _ = (config, file);
+        Ok(prompt_conds(args))
+    }
+
+    /// Bytes that a pass over latents of this shape takes, roughly.
+    fn memory_required(config: &Self::Config, shape: &[usize]) -> u64;
+
+    /// Drops what it remembers from one pass to the next.
+    fn rest(&self) {}
+}
+
+/// A network of a family with the weights of a store. The layers are packed when it first runs.
+pub struct Diffusion<N: DiffusionNetwork> {
+    store: Arc<Store>,
+    config: N::Config,
+    facts: ModelFacts,
+    network: Lazy<N>,
+}
+
+impl<N: DiffusionNetwork> Diffusion<N> {
+    /// Says what is missing in the store, or has another shape; reads nothing.
+    pub fn open(store: Arc<Store>, config: N::Config) -> Result<Self> {
+        Layout::of(|weights| N::new(weights, &config))?.verify(&store, N::WHAT)?;
+        let (weights, shape) = (Arc::clone(&store), config.clone());
+        let build = move || weights.build(N::WHAT, |weights| N::new(weights, &shape));
+        let network = Lazy::new(vec![Arc::clone(&store)], Box::new(build)).resting(N::rest);
+        Ok(Self {
+            facts: N::facts(&config),
+            store,
+            config,
+            network,
+        })
+    }
+
+    pub fn config(&self) -> &N::Config {
+        &self.config
+    }
+
+    pub fn facts(&self) -> &ModelFacts {
+        &self.facts
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The network, built at the first call.
+    pub fn network(&self) -> Result<Arc<N>> {
+        self.network.get()
+    }
+
+    /// What of a condition goes into the network.
+    pub fn encode(&self, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        N::encode(&self.config, self.store.file(), args)
+    }
+}
+
+impl<N: DiffusionNetwork> BaseModel for Diffusion<N> {
+    fn name(&self) -> String {
+        self.store.file().to_owned()
+    }
+
+    fn process_latent_in(&self, latent: &Tensor) -> fresco_tensor::Result<Tensor> {
+        self.facts.latent.process_in(latent)
+    }
+
+    fn process_latent_out(&self, latent: &Tensor) -> fresco_tensor::Result<Tensor> {
+        self.facts.latent.process_out(latent)
+    }
+
+    fn latent_format(&self) -> Option<LatentFormat> {
+        Some(self.facts.latent)
+    }
+
+    fn latent_channels(&self) -> usize {
+        self.facts.latent_channels
+    }
+
+    fn latent_dimensions(&self) -> usize {
+        self.facts.latent.dimensions
+    }
+
+    fn model_channels(&self) -> Option<usize> {
+        self.facts.model_channels
+    }
+
+    fn in_channels(&self) -> Option<usize> {
+        Some(self.facts.in_channels)
+    }
+
+    fn architecture(&self) -> Option<&'static str> {
+        self.facts.architecture
+    }
+
+    fn bytes(&self) -> u64 {
+        self.store.bytes()
+    }
+
+    fn apply(&self, sampling: &ModelSampling, call: &Call<'_>) -> Result<Tensor> {
+        let mut x = sampling.input(call.sigma, call.x);
+        if let Some(concat) = call.conds.tensor("c_concat") {
+            x = Tensor::cat(&[&x, concat], 1)?;
+        }
+        let timesteps = vec![sampling.timestep(call.sigma); call.x.dim(0)?];
+        let out = self.network()?.forward(&NetworkInput {
+            x: &x,
+            timesteps: &timesteps,
+            conds: call.conds,
+            control: call.control,
+            hooks: call.hooks,
+        })?;
+        Ok(sampling.denoised(call.sigma, &out, call.x)?)
+    }
+
+    fn extra_conds(&self, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        self.encode(args)
+    }
+
+    fn memory_required(&self, shape: &[usize]) -> u64 {
+        N::memory_required(&self.config, shape)
+    }
+
+    fn store(&self) -> Option<&Arc<Store>> {
+        Some(&self.store)
+    }
+
+    fn as_network(self: Arc<Self>) -> Option<Arc<dyn Network>> {
+        Some(self)
+    }
+
+    fn with_store(&self, store: Arc<Store>) -> Result<Arc<dyn BaseModel>> {
+        Ok(Arc::new(Self::open(store, self.config.clone())?))
+    }
+}
+
+impl<N: DiffusionNetwork> Network for Diffusion<N> {
+    fn stores(&self) -> Vec<Arc<Store>> {
+        self.network.stores()
+    }
+
+    fn build(&self) -> Result<()> {
+        self.network.build()
+    }
+
+    fn is_built(&self) -> bool {
+        self.network.is_built()
+    }
+
+    fn forget(&self) {
+        self.network.forget();
+    }
+
+    fn rest(&self) {
+        self.network.rest();
+    }
+}
+
+/// A network that was found in a file, whichever family it is of.
+pub trait FoundNetwork: fmt::Debug + Send + Sync {
+    fn facts(&self) -> ModelFacts;
+
+    /// Every weight with its shape.
+    fn layout(&self) -> Result<Layout>;
+
+    /// The network over its weights.
+    fn open(&self, store: Arc<Store>) -> Result<Arc<dyn BaseModel>>;
+
+    /// The config, for those who know the family.
+    fn config(&self) -> &dyn Any;
+}
+
+/// The config of a family's network, as detection finds it.
+pub struct Found<N: DiffusionNetwork>(pub N::Config);
+
+impl<N: DiffusionNetwork> fmt::Debug for Found<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<N: DiffusionNetwork> FoundNetwork for Found<N> {
+    fn facts(&self) -> ModelFacts {
+        N::facts(&self.0)
+    }
+
+    fn layout(&self) -> Result<Layout> {
+        Layout::of(|weights| N::new(weights, &self.0))
+    }
+
+    fn open(&self, store: Arc<Store>) -> Result<Arc<dyn BaseModel>> {
+        Ok(Arc::new(Diffusion::<N>::open(store, self.0.clone())?))
+    }
+
+    fn config(&self) -> &dyn Any {
+        &self.0
+    }
+}

@@ -1,0 +1,274 @@
+//! Where other code can look into a running network or change what flows through it.
+//!
+//! A place is a kind of block, its number among those of its kind, and the depth inside of it; what kinds there are is
+//! the network's to say. Feature maps are (b, c, ...) to hooks, sequences (b, n, c). A pass without hooks pays nothing.
+
+use std::sync::Arc;
+
+use fresco_tensor::Tensor;
+
+use crate::error::{ModelError, Result};
+
+/// What the caller knows about one pass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CallInfo {
+    /// The noise level of the pass.
+    pub sigma: f32,
+    /// What each chunk of the batch is: 0 the prompt, 1 the negative prompt.
+    pub cond_or_uncond: Vec<usize>,
+}
+
+/// A kind of block of a network, by the name that patches of the reference have for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockKind(pub &'static str);
+
+impl BlockKind {
+    /// On the way down of networks that have one.
+    pub const INPUT: Self = Self("input");
+    /// At the bottom.
+    pub const MIDDLE: Self = Self("middle");
+    /// On the way up.
+    pub const OUTPUT: Self = Self("output");
+    /// Of transformers: picture and prompt have weights of their own.
+    pub const DOUBLE: Self = Self("double_block");
+    /// Of transformers: one set of weights for all tokens.
+    pub const SINGLE: Self = Self("single_block");
+
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+/// Which attention a replacement stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockKey {
+    pub kind: BlockKind,
+    pub number: usize,
+    /// Depth in the transformer of the block; none for every depth that has no replacement of its own.
+    pub index: Option<usize>,
+}
+
+/// Where in the network a hook is called.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockInfo<'a> {
+    pub kind: BlockKind,
+    /// Number of the block among those of its kind.
+    pub number: usize,
+    /// Depth in the block's transformer.
+    pub index: usize,
+    pub heads: usize,
+    /// Frames, height and width at this place; one frame for pictures.
+    pub size: [usize; 3],
+    /// The shape (b, c, ...) of the latent that went into the network.
+    pub original: &'a [usize],
+    pub sigma: f32,
+    pub cond_or_uncond: &'a [usize],
+}
+
+/// Changes what an attention looks at, before its projections: the queries' input, and what keys and values come from.
+pub trait AttnInput: Send + Sync {
+    fn apply(
+        &self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        at: &BlockInfo<'_>,
+    ) -> Result<(Tensor, Tensor, Tensor)>;
+}
+
+/// Changes a sequence: the result of an attention, or what goes on after it was added.
+pub trait AttnOutput: Send + Sync {
+    fn apply(&self, x: Tensor, at: &BlockInfo<'_>) -> Result<Tensor>;
+}
+
+/// Stands in for an attention, between its projections.
+pub trait AttnReplace: Send + Sync {
+    fn apply(&self, q: &Tensor, k: &Tensor, v: &Tensor, at: &BlockInfo<'_>) -> Result<Tensor>;
+}
+
+/// The hooks of one kind of attention, each list in the order it acts.
+#[derive(Clone, Default)]
+pub struct AttentionHooks {
+    pub input: Vec<Arc<dyn AttnInput>>,
+    pub output: Vec<Arc<dyn AttnOutput>>,
+    pub replace: Vec<(BlockKey, Arc<dyn AttnReplace>)>,
+    /// On what goes on once the attention was added.
+    pub after: Vec<Arc<dyn AttnOutput>>,
+}
+
+impl AttentionHooks {
+    /// The replacement for an attention: one for its depth first, else one for the whole block. The last one set counts.
+    pub fn replacement(&self, at: &BlockInfo<'_>) -> Option<&dyn AttnReplace> {
+        [Some(at.index), None].into_iter().find_map(|index| {
+            let key = BlockKey {
+                kind: at.kind,
+                number: at.number,
+                index,
+            };
+            let found = self.replace.iter().rev().find(|(k, _)| *k == key);
+            found.map(|(_, hook)| &**hook)
+        })
+    }
+}
+
+/// When a block's hooks act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// On what goes into the block.
+    Before,
+    /// On what comes out, for all that follows.
+    After,
+    /// On what comes out, for the next block and not for a skip connection.
+    AfterSkip,
+}
+
+/// What flows at a block.
+pub struct BlockFlow {
+    pub h: Tensor,
+    /// What goes in beside it: a skip connection, or the prompt's tokens.
+    pub beside: Option<Tensor>,
+}
+
+/// Changes what flows into or out of a block.
+pub trait BlockHook: Send + Sync {
+    fn apply(&self, flow: BlockFlow, at: &BlockInfo<'_>) -> Result<BlockFlow>;
+}
+
+/// A block hook with its place.
+#[derive(Clone)]
+pub struct PlacedHook {
+    pub kind: BlockKind,
+    pub moment: Moment,
+    pub hook: Arc<dyn BlockHook>,
+}
+
+/// Changes the embedding of the noise level (b, c) of a network whose first level has so many channels.
+pub trait Embedding: Send + Sync {
+    fn apply(&self, emb: Tensor, model_channels: usize) -> Result<Tensor>;
+}
+
+/// Asks whether to go on; an error ends the pass.
+pub type Check = Arc<dyn Fn() -> Result<(), ModelError> + Send + Sync>;
+
+/// Everything that acts on one pass, in the order it acts.
+#[derive(Clone, Default)]
+pub struct Hooks {
+    pub info: CallInfo,
+    /// Asked before every block.
+    pub check: Option<Check>,
+    pub embedding: Vec<Arc<dyn Embedding>>,
+    pub blocks: Vec<PlacedHook>,
+    /// Of tokens to each other, the prompt's among them where a network joins both.
+    pub self_attention: AttentionHooks,
+    /// To the prompt.
+    pub prompt_attention: AttentionHooks,
+}
+
+impl Hooks {
+    /// Asks whether to go on.
+    pub fn check(&self) -> Result<()> {
+        self.check.as_ref().map_or(Ok(()), |check| check())
+    }
+
+    /// Adds a hook to all blocks of a kind.
+    pub fn on_block(&mut self, kind: BlockKind, moment: Moment, hook: Arc<dyn BlockHook>) {
+        self.blocks.push(PlacedHook { kind, moment, hook });
+    }
+
+    /// The hooks of a kind of block at a moment.
+    pub fn of_block(
+        &self,
+        kind: BlockKind,
+        moment: Moment,
+    ) -> impl Iterator<Item = &dyn BlockHook> {
+        let here = self.blocks.iter();
+        here.filter(move |placed| placed.kind == kind && placed.moment == moment)
+            .map(|placed| &*placed.hook)
+    }
+
+    /// Whether a kind of block has any hooks.
+    pub fn any_on(&self, kind: BlockKind) -> bool {
+        self.blocks.iter().any(|placed| placed.kind == kind)
+    }
+
+    /// What flows at a block, changed by its hooks.
+    pub fn at_block(
+        &self,
+        moment: Moment,
+        flow: BlockFlow,
+        at: &BlockInfo<'_>,
+    ) -> Result<BlockFlow> {
+        self.of_block(at.kind, moment)
+            .try_fold(flow, |flow, hook| hook.apply(flow, at))
+    }
+}
+
+/// What a control net adds to a network's feature maps or tokens, by kind of block. Lists are used from their ends.
+#[derive(Clone, Debug, Default)]
+pub struct ControlFeatures {
+    lists: Vec<(BlockKind, Vec<Option<Tensor>>)>,
+}
+
+impl ControlFeatures {
+    /// With one list more.
+    #[must_use]
+    pub fn with(mut self, kind: BlockKind, list: Vec<Option<Tensor>>) -> Self {
+        self.lists.push((kind, list));
+        self
+    }
+
+    /// What is for blocks of a kind; empty if nothing is.
+    pub fn of(&self, kind: BlockKind) -> &[Option<Tensor>] {
+        let found = self.lists.iter().find(|(k, _)| *k == kind);
+        found.map_or(&[], |(_, list)| list)
+    }
+
+    /// Every tensor changed.
+    pub fn map(mut self, change: impl Fn(Tensor) -> Result<Tensor>) -> Result<Self> {
+        let all = self.lists.iter_mut().flat_map(|(_, list)| list);
+        for features in all.flatten() {
+            *features = change(features.clone())?;
+        }
+        Ok(self)
+    }
+
+    /// Made weaker or stronger; with `pooled`, each map (b, c, h, w) is replaced by its mean first.
+    pub fn scaled(self, strength: f32, pooled: bool) -> Result<Self> {
+        self.map(|features| {
+            let mut features = features;
+            if pooled {
+                let shape = features.shape().to_vec();
+                features = features.mean(&[2, 3], true)?.expand(&shape)?;
+            }
+            Ok(if strength == 1.0 {
+                features
+            } else {
+                features.mul_scalar(strength)
+            })
+        })
+    }
+
+    /// With those of the control net before. Where one has nothing the other's passes.
+    pub fn joined(mut self, before: Self) -> Result<Self> {
+        for (kind, list) in before.lists {
+            let Some((_, own)) = self.lists.iter_mut().find(|(k, _)| *k == kind) else {
+                self.lists.push((kind, list));
+                continue;
+            };
+            for (place, features) in list.into_iter().enumerate() {
+                match own.get_mut(place) {
+                    None => own.push(features),
+                    Some(own) => *own = both(own.take(), features)?,
+                }
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn both(a: Option<Tensor>, b: Option<Tensor>) -> Result<Option<Tensor>> {
+    Ok(match (a, b) {
+        (Some(a), Some(b)) => Some(b.add(&a)?),
+        (a, b) => a.or(b),
+    })
+}

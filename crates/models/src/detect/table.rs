@@ -1,0 +1,24 @@
+//! The tables of what this version runs. A new family is a row here and files in a folder of its own.
+
+use super::Family;
+use crate::control::FindControl;
+use crate::sd;
+use crate::text::clip;
+use crate::text::{FindText, TextStack};
+
+/// The families of diffusion models, in the order they are looked for.
+pub static FAMILIES: &[&dyn Family] = &[&sd::Sd];
+
+/// Networks that steer a diffusion model with a picture.
+pub static CONTROL_NETS: &[FindControl] = &[sd::control::find];
+
+/// Which text network a file of its own holds.
+pub static TEXT_KINDS: &[FindText] = &[clip::find];
+
+/// The sets of text networks that models use.
+pub static TEXT_STACKS: &[&TextStack] = &[
+    &sd::text::SD1,
+    &sd::text::SD2,
+    &sd::text::SDXL,
+    &sd::text::SDXL_REFINER,
+];

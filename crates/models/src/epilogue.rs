@@ -1,0 +1,20 @@
+//! What a layer does at its end, in the forms that networks use most.
+
+use fresco_tensor::Tensor;
+use fresco_tensor::nn::{Act, After};
+
+/// Adds.
+pub fn plus(x: &Tensor) -> After<'_> {
+    After {
+        add: Some(x),
+        ..After::default()
+    }
+}
+
+/// Activates.
+pub fn then(act: Act) -> After<'static> {
+    After {
+        act,
+        ..After::default()
+    }
+}

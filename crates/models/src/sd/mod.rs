@@ -1,0 +1,11 @@
+//! Stable Diffusion 1, 2 and XL: the UNet, what steers it, its text encoders, and how its files are recognised.
+
+pub mod control;
+mod detect;
+mod diffusers;
+mod model;
+pub mod text;
+pub mod unet;
+
+pub use detect::{Sd, UNITS};
+pub use model::{SdConfig, SdModel, Variant};

@@ -1,0 +1,179 @@
+//! A network with its tokenizer, and how prompts of several chunks and weights come together.
+
+use std::sync::Arc;
+
+use fresco_tensor::Tensor;
+
+use super::network::{ClipConfig, ClipLayer, ClipOutput, ClipText, Sequence};
+use super::{ClipKind, ClipTokenizer, bpe};
+use crate::error::{ModelError, Result};
+use crate::network::{Lazy, Network};
+use crate::store::Store;
+use crate::text::{
+    EmbeddingSource, LayerRule, TextKind, TextNetwork, TextOutput, Token, Tokens, Weighted,
+};
+
+/// Sequences that run at once; more would only take memory.
+const BATCH: usize = 8;
+
+/// One network with its tokenizer.
+pub struct ClipEncoder {
+    kind: ClipKind,
+    store: Arc<Store>,
+    config: ClipConfig,
+    tokenizer: ClipTokenizer,
+    /// Built when the first prompt comes.
+    network: Lazy<ClipText>,
+}
+
+impl ClipEncoder {
+    /// Weights under internal names; `config` is usually [`ClipConfig::detect`]ed.
+    pub fn new(kind: ClipKind, store: Arc<Store>, config: ClipConfig) -> Result<Self> {
+        let (weights, sizes) = (Arc::clone(&store), config.clone());
+        let build = move || ClipText::new(&weights, &sizes);
+        Ok(Self {
+            kind,
+            tokenizer: ClipTokenizer::with_length(kind, config.positions)?,
+            config,
+            network: Lazy::new(vec![Arc::clone(&store)], Box::new(build)),
+            store,
+        })
+    }
+
+    pub(super) fn open(kind: ClipKind, store: Arc<Store>) -> Result<Arc<dyn TextNetwork>> {
+        let config = ClipConfig::detect(&store, kind)?;
+        Ok(Arc::new(Self::new(kind, store, config)?))
+    }
+
+    pub fn tokenizer(&self) -> &ClipTokenizer {
+        &self.tokenizer
+    }
+
+    /// Chunks one after the other `(1, n, c)`, and the pooled token of the first `(1, c)`.
+    pub fn encode(&self, chunks: &[Vec<Weighted>], layer: ClipLayer) -> Result<ClipOutput> {
+        let network = &*self.network.get()?;
+        let pad = self.kind.pad();
+        let embed = |tokens: &[Token]| network.embed(tokens, pad);
+        let mut sequences = Vec::with_capacity(chunks.len() + 1);
+        for chunk in chunks {
+            let tokens: Vec<Token> = chunk.iter().map(|t| t.token.clone()).collect();
+            sequences.push(embed(&tokens)?);
+        }
+        let weighted = chunks.iter().flatten().any(|t| t.weight != 1.0);
+        if weighted || chunks.is_empty() {
+            let longest = chunks.iter().map(Vec::len).max().unwrap_or(0);
+            let mut empty = vec![Token::Id(bpe::START), Token::Id(bpe::END)];
+            empty.resize(longest.max(2), Token::Id(pad));
+            sequences.push(embed(&empty)?);
+        }
+        let (mut hidden, first) = self.run(network, &sequences, layer)?;
+        if weighted {
+            let empty = hidden.pop().expect("the empty sequence was the last");
+            for (z, chunk) in hidden.iter_mut().zip(chunks) {
+                weigh(z, &empty, chunk);
+            }
+        }
+        let rows: Vec<&Tensor> = hidden.iter().collect();
+        Ok(ClipOutput {
+            hidden: Tensor::cat(&rows, 0)?.unsqueeze(0)?,
+            pooled: first.pooled.narrow(0, 0, 1)?,
+            projected: first.projected.narrow(0, 0, 1)?,
+        })
+    }
+
+    /// The output `(n, c)` of each sequence, and all of the first batch.
+    fn run(
+        &self,
+        network: &ClipText,
+        sequences: &[Sequence],
+        layer: ClipLayer,
+    ) -> Result<(Vec<Tensor>, ClipOutput)> {
+        let mut hidden = Vec::with_capacity(sequences.len());
+        let mut first = None;
+        for batch in sequences.chunks(BATCH) {
+            let output = network.forward(batch, layer)?;
+            let finite = |t: &Tensor| t.data().iter().all(|v| v.is_finite());
+            if !finite(&output.hidden) || !finite(&output.projected) {
+                return Err(ModelError::unsupported(
+                    self.store.file(),
+                    format!(
+                        "{} gives values that are not numbers; the file, or an embedding of the prompt, is damaged",
+                        self.kind.name()
+                    ),
+                ));
+            }
+            for i in 0..batch.len() {
+                hidden.push(output.hidden.select(0, i)?);
+            }
+            first = first.or(Some(output));
+        }
+        let first = first.expect("there is at least the empty sequence");
+        Ok((hidden, first))
+    }
+
+    fn layer(&self, rule: LayerRule, chosen: Option<i64>) -> ClipLayer {
+        let norm = rule.norm;
+        match (chosen, rule.usual) {
+            (None, None) => ClipLayer::Last,
+            (None, Some(index)) => ClipLayer::Hidden { index, norm },
+            (Some(index), _) if index.unsigned_abs() as usize > self.config.layers => {
+                ClipLayer::Last
+            }
+            (Some(index), _) => ClipLayer::Hidden { index, norm },
+        }
+    }
+}
+
+impl TextNetwork for ClipEncoder {
+    fn kind(&self) -> &'static TextKind {
+        self.kind.row()
+    }
+
+    fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    fn tokenize(&self, text: &str, embeddings: &dyn EmbeddingSource) -> Result<Tokens> {
+        self.tokenizer.tokenize(text, embeddings)
+    }
+
+    fn encode(&self, tokens: &Tokens, rule: LayerRule, chosen: Option<i64>) -> Result<TextOutput> {
+        let output = Self::encode(self, &tokens.chunks, self.layer(rule, chosen))?;
+        Ok(TextOutput {
+            hidden: output.hidden,
+            pooled: Some(output.projected),
+        })
+    }
+}
+
+impl Network for ClipEncoder {
+    fn stores(&self) -> Vec<Arc<Store>> {
+        self.network.stores()
+    }
+
+    fn build(&self) -> Result<()> {
+        self.network.build()
+    }
+
+    fn is_built(&self) -> bool {
+        self.network.is_built()
+    }
+
+    fn forget(&self) {
+        self.network.forget();
+    }
+}
+
+/// Moves tokens away from, or towards, what an empty prompt gives at the same place.
+fn weigh(z: &mut Tensor, empty: &Tensor, chunk: &[Weighted]) {
+    let width = z.shape().last().copied().unwrap_or(1).max(1);
+    let rows = z.data_mut().chunks_exact_mut(width);
+    for ((row, base), token) in rows.zip(empty.data().chunks_exact(width)).zip(chunk) {
+        if token.weight != 1.0 {
+            let weight = token.weight as f32;
+            for (v, b) in row.iter_mut().zip(base) {
+                *v = (*v - b) * weight + b;
+            }
+        }
+    }
+}
