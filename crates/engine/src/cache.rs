@@ -57,6 +57,18 @@ impl Level {
         })
     }
 
+    /// Keeps the entries that pass a test, here and inside.
+    fn retain(&mut self, keep: &impl Fn(&Entry) -> bool) {
+        self.entries.retain(|_, entry| keep(entry));
+        for level in self.inner.values_mut() {
+            level.retain(keep);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.entries.len() + self.inner.values().map(Level::len).sum::<usize>()
+    }
+
     fn keep(&mut self, keys: &HashSet<CacheKey>, nodes: &HashSet<(Arc<str>, Arc<str>)>) {
         self.entries.retain(|k, _| keys.contains(k));
         self.inner.retain(|owner, _| nodes.contains(owner));
@@ -135,6 +147,21 @@ impl OutputCache {
 
     pub fn strategy(&self) -> Strategy {
         self.strategy
+    }
+
+    /// How many results are kept.
+    pub fn len(&self) -> usize {
+        self.classic.len() + self.flat.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keeps the results whose outputs pass a test.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&[Vec<Value>]) -> bool) {
+        self.classic.retain(&|entry| keep(&entry.outputs));
+        self.flat.entries.retain(|_, aged| keep(&aged.entry.outputs));
     }
 
     /// A prompt begins with these keys; `nodes` are its `(id, class)` pairs.
@@ -282,6 +309,11 @@ impl Instances {
                 tops.contains_key(real)
             }
         });
+    }
+
+    /// Keeps the states of classes that pass a test.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.states.retain(|(_, class), _| keep(class));
     }
 
     pub(crate) fn get(

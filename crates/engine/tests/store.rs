@@ -311,17 +311,12 @@ fn waiting_jobs_can_be_deleted_cleared_and_cancelled() {
 }
 
 #[test]
-fn the_worker_wakes_for_jobs_flags_calls_and_the_end() {
+fn the_worker_wakes_for_jobs_calls_and_the_end() {
     let store = memory();
-    assert!(matches!(store.next(Duration::ZERO), Next::Timeout));
-    store.set_flag("free_memory", true.into());
-    assert!(matches!(store.next(Duration::from_mins(1)), Next::Woken));
-    assert_eq!(store.flags(false).len(), 1);
-    assert_eq!(store.flags(true).len(), 1);
-    assert!(store.flags(true).is_empty());
+    assert!(matches!(store.next(&here(), Duration::ZERO), Next::Timeout));
     store.wake();
     assert!(matches!(
-        store.next(Duration::from_mins(1)),
+        store.next(&here(), Duration::from_mins(1)),
         Next::Woken | Next::Timeout
     ));
     let waiting = std::thread::spawn({
@@ -329,7 +324,7 @@ fn the_worker_wakes_for_jobs_flags_calls_and_the_end() {
         move || {
             loop {
                 // A wake-up left from above may come first.
-                match store.next(Duration::from_mins(1)) {
+                match store.next(&here(), Duration::from_mins(1)) {
                     Next::Woken => {}
                     other => return other,
                 }
@@ -340,11 +335,11 @@ fn the_worker_wakes_for_jobs_flags_calls_and_the_end() {
     assert!(matches!(waiting.join().unwrap(), Next::Job(_)));
     let waiting = std::thread::spawn({
         let store = store.clone();
-        move || store.next(Duration::from_mins(1))
+        move || store.next(&here(), Duration::from_mins(1))
     });
     store.close().wait().unwrap();
     assert!(matches!(waiting.join().unwrap(), Next::Closed));
-    assert!(matches!(store.next(Duration::from_mins(1)), Next::Closed));
+    assert!(matches!(store.next(&here(), Duration::from_mins(1)), Next::Closed));
     assert!(store.enqueue(job("late", Priority::Auto)).wait().is_none());
 }
 

@@ -108,7 +108,7 @@ fn a_job_that_kills_its_process_is_tried_once_more_alone_and_then_held() {
         assert_eq!(&*job.prompt_id, id);
         end(&store, job.task);
     }
-    assert!(matches!(store.next(Duration::ZERO), Next::Timeout));
+    assert!(matches!(store.next(&here(), Duration::ZERO), Next::Timeout));
 
     let release = QueueChange {
         release: vec!["killer".into()],
@@ -378,7 +378,7 @@ fn version_2_databases_open() {
     let outline = store.outline().wait().unwrap().unwrap();
     assert!(outline.paused && store.paused());
     assert_eq!(outline.held, ["c".into()]);
-    assert!(matches!(store.next(Duration::ZERO), Next::Timeout));
+    assert!(matches!(store.next(&here(), Duration::ZERO), Next::Timeout));
     let change = QueueChange {
         paused: Some(false),
         ..QueueChange::default()

@@ -159,7 +159,7 @@ fn a_file_that_was_put_in_its_place_is_left_alone_and_prompts_are_refused() {
         assert_eq!(fs::read(&path).unwrap(), content);
     }
     // No job is given out, and outcomes wait.
-    assert!(matches!(store.next(Duration::ZERO), Next::Timeout));
+    assert!(matches!(store.next(&here(), Duration::ZERO), Next::Timeout));
     assert!(
         store
             .finish(running.task, success())

@@ -223,7 +223,7 @@ impl World {
                 });
                 model.sort();
             }
-            Op::Take => match store.next(Duration::ZERO) {
+            Op::Take => match store.next(&here(), Duration::ZERO) {
                 Next::Job(job) => {
                     assert!(!model.paused);
                     let first = model.in_line().iter().position(|e| !e.held).unwrap();

@@ -81,7 +81,7 @@ pub fn missing(
         let Some(inputs) = node.get("inputs").and_then(Value::as_map) else {
             continue;
         };
-        for input in Declared::new(known.schema(), inputs).inputs() {
+        for input in Declared::new(&known.schema(), inputs).inputs() {
             let Some(Value::Str(value)) = inputs.get(&input.name) else {
                 continue;
             };

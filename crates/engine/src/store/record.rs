@@ -4,6 +4,7 @@
 //! That text is always strict JSON: numbers that JSON cannot say are `null` in it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fresco_graph::{Map, Value};
 
@@ -44,6 +45,36 @@ pub struct Accepted {
     pub remaining: usize,
 }
 
+/// Who takes jobs, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub owner: Arc<str>,
+    /// A job is the owner's for so long, and longer if that is renewed, also while this process is away. None: as long as
+    /// this process lives.
+    pub term: Option<Duration>,
+}
+
+impl Claim {
+    /// For a worker that lives and dies with this process.
+    pub fn local(owner: &str) -> Self {
+        Self {
+            owner: owner.into(),
+            term: None,
+        }
+    }
+}
+
+/// A job that is leased beyond the life of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRecord {
+    /// Names the run, also after a restart.
+    pub task: u64,
+    pub prompt_id: Arc<str>,
+    pub owner: Arc<str>,
+    /// Milliseconds since the epoch.
+    pub deadline: i64,
+}
+
 /// A job handed to the worker.
 #[derive(Clone, Debug)]
 pub struct TakenJob {
@@ -67,7 +98,7 @@ pub struct TakenJob {
 #[derive(Debug)]
 pub enum Next {
     Job(Box<TakenJob>),
-    /// A flag was set, or someone asked for a look around.
+    /// Someone asked for a look around.
     Woken,
     Timeout,
     /// The store is closed; no job will ever come.

@@ -44,9 +44,14 @@ pub(crate) fn put(store: &Store, id: &str, priority: Priority) -> Accepted {
     enqueue(store, job(id, priority))
 }
 
+/// A worker of this process.
+pub(crate) fn here() -> Claim {
+    Claim::local("here")
+}
+
 #[track_caller]
 pub(crate) fn take(store: &Store) -> TakenJob {
-    match store.next(Duration::from_mins(1)) {
+    match store.next(&here(), Duration::from_mins(1)) {
         Next::Job(job) => *job,
         other => panic!("no job but {other:?}"),
     }
