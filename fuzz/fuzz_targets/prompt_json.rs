@@ -6,10 +6,10 @@ use std::sync::{Arc, LazyLock};
 use fresco_graph::{NoListings, PromptLimits, Registry, Resources, Rules, Value, json};
 use libfuzzer_sys::fuzz_target;
 
-static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
+static REGISTRY: LazyLock<Arc<Registry>> = LazyLock::new(|| {
     let mut registry = Registry::new();
     registry.add(&fresco_nodes::all());
-    registry
+    Arc::new(registry)
 });
 
 fuzz_target!(|data: &[u8]| {

@@ -78,7 +78,7 @@ fn examine(settings: &ServeSettings, workflow: Option<&Path>) -> Report {
     );
     match House::open(&settings.folders) {
         Ok(house) => {
-            report.line("nodes", house.registry.len().to_string());
+            report.line("nodes", house.registry.snapshot().len().to_string());
             devices(&mut report, settings);
             folders(&mut report, &house);
             queue(&mut report, settings, &house.dirs);
@@ -104,12 +104,12 @@ fn devices(report: &mut Report, settings: &ServeSettings) {
             format!("{:.1} GiB", b as f64 / f64::from(1 << 30))
         })
     };
-    let total = memory(fresco_engine::total_ram());
+    let total = memory(fresco_tensor::total_memory());
     report.line(
         "cpu",
         format!(
             "{threads} threads, {total} of memory, {} free",
-            memory(fresco_engine::available_ram())
+            memory(fresco_tensor::available_memory())
         ),
     );
     for &(number, bytes) in &settings.exec.memory.sim_devices {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use fresco_engine::{EventSink, ExecutorConfig};
+use fresco_engine::{EventSink, ExecutorConfig, LiveRegistry};
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
 use fresco_graph::{CallScope, Listings, Map, Registry, Resources, Value, Versions, object_info};
@@ -17,6 +17,7 @@ use crate::cli::MergeChoice;
 use crate::memory_room::Room;
 use crate::settings::{ExecSettings, FolderSettings};
 use crate::starter;
+use crate::value_codec::value_codec;
 
 /// Extensions of 3-D files that the loaders offer.
 const SCENES: [&str; 5] = [".gltf", ".glb", ".obj", ".fbx", ".stl"];
@@ -26,7 +27,7 @@ pub(crate) struct House {
     pub(crate) folders: Folders,
     /// Where the starter model is, if it is searched.
     pub(crate) starter: Option<PathBuf>,
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) registry: Arc<LiveRegistry>,
     pub(crate) listings: Arc<dyn Listings>,
 }
 
@@ -55,7 +56,7 @@ impl House {
             dirs,
             folders,
             starter: settings.starter.clone(),
-            registry: Arc::new(registry),
+            registry: LiveRegistry::new(registry),
             listings,
         })
     }
@@ -89,6 +90,7 @@ impl House {
             MergeChoice::Fp32 => MergeDtype::Fp32,
         });
         resources.insert(memory.clone());
+        resources.insert(value_codec());
         resources.insert(PreviewSize(settings.preview_size));
         let folders = self.folders.clone();
         resources.insert(Versions(Arc::new(move |source, entry| {
@@ -117,15 +119,15 @@ impl House {
             let schema = class.schema();
             (
                 schema.id.clone(),
-                object_info::node_info(schema, &*self.listings),
+                object_info::node_info(&schema, &*self.listings),
             )
         };
-        self.registry.iter().map(entry).collect()
+        self.registry.snapshot().iter().map(entry).collect()
     }
 
     pub(crate) fn node_info(&self, class: &str) -> Option<Value> {
-        let class = self.registry.get(class)?;
-        Some(object_info::node_info(class.schema(), &*self.listings))
+        let schema = self.registry.snapshot().get(class)?.schema();
+        Some(object_info::node_info(&schema, &*self.listings))
     }
 }
 
@@ -148,7 +150,7 @@ fn describe(memory: &fresco_memory::Registry) {
     let megabytes = |bytes: u64| bytes >> 20;
     let accelerators = &memory.devices()[1..];
     let vram: u64 = accelerators.iter().filter_map(Device::capacity).sum();
-    let ram = fresco_engine::total_ram().unwrap_or(0);
+    let ram = fresco_tensor::total_memory().unwrap_or(0);
     tracing::info!(
         "Total VRAM {} MB, total RAM {} MB",
         megabytes(vram),

@@ -21,6 +21,7 @@ mod serve;
 mod settings;
 mod starter;
 mod tls;
+mod value_codec;
 mod workflow_file;
 mod workflow_plan;
 

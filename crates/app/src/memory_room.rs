@@ -47,6 +47,7 @@ impl Room {
             sink.emit(engine::Event {
                 prompt_id: event.prompt_id.clone(),
                 client: None,
+                worker: None,
                 kind: EventKind::Memory(event),
             });
         }));
@@ -118,6 +119,14 @@ impl MemoryRoom for Room {
         fresco_tensor::available_memory()
     }
 
+    fn total_ram(&self) -> Option<u64> {
+        fresco_tensor::total_memory()
+    }
+
+    fn resident_ram(&self) -> Option<u64> {
+        fresco_memory::resident_set()
+    }
+
     fn claim(&self, bytes: u64) -> Result<Box<dyn Any + Send>, u64> {
         match fresco_tensor::claim_memory(bytes) {
             Ok(claim) => Ok(Box::new(claim)),
@@ -154,6 +163,7 @@ impl MemoryRoom for Room {
             error: freed.error,
         };
         engine::FreeReport {
+            worker: "".into(),
             models: report.models.into_iter().map(freed).collect(),
             ram_before: report.ram_before,
             ram_after: report.ram_after,

@@ -44,6 +44,7 @@ fn suggest(house: &House, class: &str) -> String {
     let wanted = class.to_lowercase();
     let close: Vec<String> = house
         .registry
+        .snapshot()
         .iter()
         .map(|c| c.schema().id.to_string())
         .filter(|id| {

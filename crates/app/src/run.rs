@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fresco_engine::store::{HistoryRecord, Limits, Store, StorePath};
-use fresco_engine::{Engine, EngineConfig, Event, EventKind, EventSink, NodeState, Submission};
+use fresco_engine::{
+    Engine, EngineConfig, Event, EventKind, EventSink, NodeProgress, NodeState, ProgressRegistry,
+    Submission, WorkerConfig,
+};
 use fresco_files::Dirs;
 use fresco_graph::ui::NodeDefs;
-use fresco_graph::{Map, PromptLimits, Value, json, map};
+use fresco_graph::{Map, PromptLimits, Value, json, lock, map};
 
 use crate::cli::RunArgs;
 use crate::house::House;
@@ -49,11 +52,13 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         ended: Mutex::new(Some(ended)),
         total: found.prompt.len(),
         show,
+        nodes: Mutex::default(),
         drawn: Mutex::default(),
     });
     let store = Store::open(&StorePath::Memory, Limits::default())?;
     let engine = Engine::start(EngineConfig {
         executor: house.executor(&exec, bar.clone())?,
+        workers: vec![WorkerConfig::local()],
         listings: house.listings.clone(),
         store: store.clone(),
         limits: PromptLimits::default(),
@@ -86,7 +91,6 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         },
     )?;
     let prompt_id = ticket.prompt_id.clone();
-    drop(ticket.release);
     // The sender goes with the engine: an error here means that it broke down, and the record below says what it knows.
     let _ = end.recv();
     bar.clear();
@@ -239,6 +243,7 @@ struct Bar {
     /// Nodes of the prompt; expansions may add some.
     total: usize,
     show: bool,
+    nodes: Mutex<ProgressRegistry>,
     /// Text now on the line.
     drawn: Mutex<String>,
 }
@@ -246,22 +251,17 @@ struct Bar {
 impl EventSink for Bar {
     fn emit(&self, event: Event) {
         match event.kind {
-            EventKind::ProgressState { registry } if self.show => {
-                let nodes = registry.snapshot();
-                let done = nodes
-                    .iter()
-                    .filter(|n| n.state == NodeState::Finished)
-                    .count();
-                let running = nodes.iter().find(|n| n.state == NodeState::Running);
+            EventKind::NodeProgress(progress) if self.show => {
+                let mut nodes = lock(&self.nodes);
+                nodes.apply(progress);
+                let finished = |n: &&NodeProgress| n.state == NodeState::Finished;
+                let done = nodes.nodes().filter(finished).count();
+                let running = nodes.nodes().find(|n| n.state == NodeState::Running);
                 let step = running.map(|n| (&*n.ids.display, n.value, n.max));
                 self.draw(line(done, self.total.max(nodes.len()), step));
             }
             EventKind::Ended => {
-                let ended = self
-                    .ended
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .take();
+                let ended = lock(&self.ended).take();
                 if let Some(ended) = ended {
                     // The main thread may have given up.
                     let _ = ended.send(());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fresco_engine::store::{Limits, Store, StorePath};
-use fresco_engine::{Engine, EngineConfig};
+use fresco_engine::{Engine, EngineConfig, WorkerConfig};
 use fresco_files::Dirs;
 use fresco_graph::PromptLimits;
 use fresco_server::serve::{Plain, serve as listen};
@@ -155,6 +155,7 @@ async fn assembled(
     let (waiting, paused) = (store.remaining(), store.paused());
     let engine = Engine::start(EngineConfig {
         executor: house.executor(&settings.exec, hub.clone())?,
+        workers: vec![WorkerConfig::local()],
         listings: house.listings.clone(),
         store,
         limits: PromptLimits::default(),

@@ -60,7 +60,7 @@ fn check(report: &mut Report, house: &House, memory: &Registry, prompt: &Map) {
     resources.insert(house.folders.clone());
     resources.insert(memory.clone());
     let rules = Rules {
-        registry: &house.registry,
+        registry: &house.registry.snapshot(),
         listings: &*house.listings,
         resources: &Arc::new(resources),
         limits: PromptLimits::default(),

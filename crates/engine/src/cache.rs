@@ -161,7 +161,9 @@ impl OutputCache {
     /// Keeps the results whose outputs pass a test.
     pub(crate) fn retain(&mut self, keep: impl Fn(&[Vec<Value>]) -> bool) {
         self.classic.retain(&|entry| keep(&entry.outputs));
-        self.flat.entries.retain(|_, aged| keep(&aged.entry.outputs));
+        self.flat
+            .entries
+            .retain(|_, aged| keep(&aged.entry.outputs));
     }
 
     /// A prompt begins with these keys; `nodes` are its `(id, class)` pairs.

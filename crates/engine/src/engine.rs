@@ -9,7 +9,7 @@ use fresco_graph::{
     ValidPrompt, Value, lock,
 };
 
-use crate::event::EventSink;
+use crate::event::{Event, EventKind, EventSink};
 use crate::feeder::{Current, MakeWorker, Place, Shared};
 use crate::live_registry::LiveRegistry;
 use crate::memory::{
@@ -158,6 +158,15 @@ impl Engine {
             telling: std::sync::Mutex::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
         });
+        let sink = shared.sink.clone();
+        shared.store.on_accepted(move |remaining| {
+            sink.emit(Event {
+                prompt_id: None,
+                client: None,
+                worker: None,
+                kind: EventKind::Status { remaining },
+            });
+        });
         let weak = Arc::downgrade(&shared);
         shared.store.on_lost_lease(move |task| {
             let Some(shared) = weak.upgrade() else { return };
@@ -251,7 +260,7 @@ impl Engine {
     ) -> Result<Ticket, StoreError> {
         let (prompt_id, reply) = self.begin(&valid, submission);
         let accepted = reply.await;
-        self.accepted(prompt_id, valid.problems, accepted)
+        Self::accepted(prompt_id, valid.problems, accepted)
     }
 
     /// As [`Engine::submit`], for threads.
@@ -262,7 +271,7 @@ impl Engine {
     ) -> Result<Ticket, StoreError> {
         let (prompt_id, reply) = self.begin(&valid, submission);
         let accepted = reply.wait();
-        self.accepted(prompt_id, valid.problems, accepted)
+        Self::accepted(prompt_id, valid.problems, accepted)
     }
 
     fn begin(
@@ -306,13 +315,11 @@ impl Engine {
     }
 
     fn accepted(
-        &self,
         prompt_id: Arc<str>,
         problems: ProblemsByNode,
         accepted: Option<Result<crate::store::Accepted, StoreError>>,
     ) -> Result<Ticket, StoreError> {
         let accepted = accepted.unwrap_or(Err(StoreError::Closed))?;
-        self.0.shared.status(accepted.remaining);
         Ok(Ticket {
             prompt_id,
             number: accepted.number,

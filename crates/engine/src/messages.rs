@@ -31,8 +31,7 @@ pub(crate) fn started(prompt_id: &Arc<str>, timestamp: i64) -> Value {
 }
 
 pub(crate) fn cached(prompt_id: &Arc<str>, nodes: &[Arc<str>], timestamp: i64) -> Value {
-    let data =
-        map! {"nodes" => strings(nodes), "prompt_id" => prompt_id, "timestamp" => timestamp};
+    let data = map! {"nodes" => strings(nodes), "prompt_id" => prompt_id, "timestamp" => timestamp};
     message("execution_cached", data)
 }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use fresco_graph::mapping::{self, Call, CallResult, InputLists};
 use fresco_graph::{
     Args, CacheKey, CallScope, Contribution, Contributions, Cx, Declared, Flow, Hidden, Input,
-    Keys, Magic, Map, Next, NodeError, NodeOutput, Nodes, Order, PromptClass, PromptClasses, Schema,
-    Slots, Value, Versions, map,
+    Keys, Magic, Map, Next, NodeError, NodeOutput, Nodes, Order, PromptClass, PromptClasses,
+    Schema, Slots, Value, Versions, map,
 };
 
 use crate::cache::Entry;
@@ -181,7 +181,10 @@ impl<'e> Run<'e> {
         let Some(node) = self.graph.get(id) else {
             return;
         };
-        let Some(class) = self.class(&node.class).filter(|c| c.class.has_fingerprint()) else {
+        let Some(class) = self
+            .class(&node.class)
+            .filter(|c| c.class.has_fingerprint())
+        else {
             return;
         };
         let token = match node.is_changed {

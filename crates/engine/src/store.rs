@@ -65,6 +65,8 @@ impl Default for Limits {
 
 /// Told the number of a run whose lease was not renewed.
 type LostLease = Box<dyn Fn(u64) + Send + Sync>;
+/// Told how many jobs there are now that one was accepted.
+type JobAccepted = Box<dyn Fn(usize) + Send + Sync>;
 
 /// What the handles and the thread share.
 #[derive(Default)]
@@ -72,6 +74,7 @@ struct Published {
     remaining: AtomicUsize,
     paused: AtomicBool,
     lost_lease: Mutex<Option<LostLease>>,
+    accepted: Mutex<Option<JobAccepted>>,
 }
 
 struct Shared {
@@ -182,6 +185,12 @@ impl Store {
     /// into the queue as if its process had died, and [`Store::finish`] for that run changes nothing.
     pub fn renew(&self, task: u64, term: Duration) {
         self.send(Command::Renew(task, term));
+    }
+
+    /// Has it told, by the store's thread, that a job is on disk and how many there are: before the submitter hears of it
+    /// and before a worker gets it.
+    pub fn on_accepted(&self, tell: impl Fn(usize) + Send + Sync + 'static) {
+        *lock(&self.0.published.accepted) = Some(Box::new(tell));
     }
 
     /// Has the number of each run told whose lease was not renewed, by the store's thread.

@@ -339,7 +339,10 @@ fn the_worker_wakes_for_jobs_calls_and_the_end() {
     });
     store.close().wait().unwrap();
     assert!(matches!(waiting.join().unwrap(), Next::Closed));
-    assert!(matches!(store.next(&here(), Duration::from_mins(1)), Next::Closed));
+    assert!(matches!(
+        store.next(&here(), Duration::from_mins(1)),
+        Next::Closed
+    ));
     assert!(store.enqueue(job("late", Priority::Auto)).wait().is_none());
 }
 

@@ -57,7 +57,8 @@ fn prompt(text: &str) -> Map {
     json::parse(text).unwrap().as_map().unwrap().clone()
 }
 
-const TWO: &str = r#"{"1":{"class_type":"P","inputs":{"n":5}},"2":{"class_type":"P","inputs":{"n":5}}}"#;
+const TWO: &str =
+    r#"{"1":{"class_type":"P","inputs":{"n":5}},"2":{"class_type":"P","inputs":{"n":5}}}"#;
 
 fn check(registry: &Arc<Registry>) -> String {
     let rules = Rules {
@@ -95,7 +96,10 @@ fn a_declaration_that_fails_is_the_nodes_problem_and_passes() {
     let registry = registry(&pack);
     *pack.declared.lock().unwrap() = Err(NodeError::value_error("no such folder"));
     let text = check(&registry);
-    assert!(text.contains("Exception when validating node: no such folder"), "{text}");
+    assert!(
+        text.contains("Exception when validating node: no such folder"),
+        "{text}"
+    );
     *pack.declared.lock().unwrap() = Ok(schema(9));
     assert_eq!(check(&registry), "ok 1,2");
 }

@@ -18,7 +18,7 @@ const SETTLE: Duration = Duration::from_millis(1);
 /// The same for a client with an event loop (the fetch API), where frames that come before a listener are lost.
 const SETTLE_EVENTS: Duration = Duration::from_millis(10);
 /// How long after the answer a client that connects still gets the frames from before.
-const LATE: Duration = Duration::from_millis(100);
+const LATE: Duration = Duration::from_secs(1);
 /// Frames kept for a client without a socket.
 const LATE_FRAMES: usize = 256;
 

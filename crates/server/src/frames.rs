@@ -3,9 +3,7 @@
 use std::fmt::Write as _;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use fresco_engine::{
-    Event, EventKind, Failure, NodeIds, NodeProgress, NodeState, failure_data,
-};
+use fresco_engine::{Event, EventKind, Failure, NodeIds, NodeProgress, NodeState, failure_data};
 use fresco_graph::{Preview, PreviewFormat, Value, json, map};
 
 /// Who gets a message.

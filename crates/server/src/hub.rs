@@ -347,11 +347,13 @@ impl Hub {
         }
     }
 
-    /// Somebody would see a snapshot of this prompt.
+    /// Somebody would see a snapshot of this prompt, or may connect to see it.
     fn watched(state: &State, prompt_id: &Arc<str>, client: Option<&Arc<str>>) -> bool {
-        addressees(state, client, Target::ClientOrAll)
-            .next()
-            .is_some()
+        let expected = client.is_some_and(|client| state.answers.of(prompt_id, client).is_some());
+        expected
+            || addressees(state, client, Target::ClientOrAll)
+                .next()
+                .is_some()
             || state.jobs.watched(prompt_id)
     }
 
@@ -613,7 +615,13 @@ impl EventSink for Hub {
                 client: Some(client),
                 ..event.clone()
             };
-            self.send(state, &addressed, message.target, class, Message::Text(text));
+            self.send(
+                state,
+                &addressed,
+                message.target,
+                class,
+                Message::Text(text),
+            );
         } else {
             self.send(state, &event, message.target, class, Message::Text(text));
         }

@@ -240,22 +240,24 @@ impl State {
         let waiting = self.pending.by_key().into_iter();
         let waiting = waiting.map(|key| (key, None));
         let running = self.running.values().map(|l| (&l.key, Some(l)));
-        waiting.chain(running).map(|(key, leased)| {
-            let texts = self
-                .shadow
-                .job(key.seq)
-                .or_else(|| JobTexts::read(db, key.seq).map(Arc::new))
-                .ok_or_else(|| format!("the prompt of job {} is lost", key.prompt_id))?;
-            Ok(KnownJob {
-                key: key.clone(),
-                texts,
-                attempts: leased.map_or_else(|| self.pending.attempts(key), |l| l.attempts),
-                lease: leased.and_then(|l| Some((l.owner.clone(), l.deadline?))),
-                held: self.pending.is_held(key),
-                reason: self.pending.reason(key).cloned(),
+        waiting
+            .chain(running)
+            .map(|(key, leased)| {
+                let texts = self
+                    .shadow
+                    .job(key.seq)
+                    .or_else(|| JobTexts::read(db, key.seq).map(Arc::new))
+                    .ok_or_else(|| format!("the prompt of job {} is lost", key.prompt_id))?;
+                Ok(KnownJob {
+                    key: key.clone(),
+                    texts,
+                    attempts: leased.map_or_else(|| self.pending.attempts(key), |l| l.attempts),
+                    lease: leased.and_then(|l| Some((l.owner.clone(), l.deadline?))),
+                    held: self.pending.is_held(key),
+                    reason: self.pending.reason(key).cloned(),
+                })
             })
-        })
-        .collect()
+            .collect()
     }
 
     fn write_known(&self, database: &Database, queue: &[KnownJob]) -> Result<usize, StoreError> {

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use fresco_graph::lock;
 use rusqlite::{OptionalExtension, params};
 
 use super::bodies::{self, EncodedJob, read_number, text};
@@ -85,6 +86,8 @@ pub(super) struct Batch {
     answers: Vec<Afterwards>,
     pub(super) outcomes: Vec<(u64, Arc<EncodedOutcome>)>,
     handouts: Vec<(Waiter, Box<TakenJob>)>,
+    /// How many jobs there are after each that was accepted.
+    accepted: Vec<usize>,
 }
 
 struct Waiter {
@@ -585,6 +588,13 @@ impl State {
             self.ended(task, Some(outcome));
         }
         self.publish();
+        if !batch.accepted.is_empty()
+            && let Some(tell) = &*lock(&self.published.accepted)
+        {
+            for remaining in batch.accepted {
+                tell(remaining);
+            }
+        }
         for answer in batch.answers {
             answer(None);
         }
@@ -652,10 +662,9 @@ impl State {
         );
         self.pending.warm(seq, body);
         self.pending.keep_secret(seq, sensitive);
-        Ok(Accepted {
-            number,
-            remaining: self.remaining(),
-        })
+        let remaining = self.remaining();
+        self.batch.accepted.push(remaining);
+        Ok(Accepted { number, remaining })
     }
 
     /// Hands jobs to waiting workers, in the same transaction that accepted them where possible.

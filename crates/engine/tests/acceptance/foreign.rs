@@ -110,8 +110,12 @@ fn results_with_values_of_an_owner_that_is_gone_are_made_anew() {
 fn a_class_that_cannot_be_described_fails_its_node() {
     let mut bench = bench();
     let lost = class("PackLost", "pack", 1.into());
-    bench.registry.update(|registry| registry.add_class(lost.clone()));
-    let valid = bench.validate("1 PackLost; 2 SaveAny value=@1", None).unwrap();
+    bench
+        .registry
+        .update(|registry| registry.add_class(lost.clone()));
+    let valid = bench
+        .validate("1 PackLost; 2 SaveAny value=@1", None)
+        .unwrap();
     assert_eq!(valid.outputs.len(), 1);
     // It goes away after the check.
     *lost.lost.lock().unwrap() = Some(NodeError::runtime("the pack is away"));
@@ -125,11 +129,18 @@ fn a_class_that_cannot_be_described_fails_its_node() {
     };
     let outcome = bench.executor.run(&job, &RunControl::default());
     let text = json::to_string(&Value::from(outcome.messages));
-    assert!(!outcome.success && text.contains("the pack is away"), "{text}");
+    assert!(
+        !outcome.success && text.contains("the pack is away"),
+        "{text}"
+    );
 }
 
 fn rig() -> Rig {
-    rig_with(&store::StorePath::Memory, Arc::default(), Arc::new(NoModels))
+    rig_with(
+        &store::StorePath::Memory,
+        Arc::default(),
+        Arc::new(NoModels),
+    )
 }
 
 #[test]
@@ -146,7 +157,10 @@ fn classes_come_and_go_while_prompts_run() {
     *slow.open.0.lock().unwrap() = false;
     rig.engine
         .change_classes(|registry| registry.add_class(slow.clone()));
-    rig.submit("a", "1 PackSlow; 2 SaveAny value=@1; 3 PackPlain; 4 SaveAny value=@3");
+    rig.submit(
+        "a",
+        "1 PackSlow; 2 SaveAny value=@1; 3 PackPlain; 4 SaveAny value=@3",
+    );
     rig.running("a");
     let before = rig.engine.registry();
     rig.engine.change_classes(|registry| {
@@ -158,7 +172,11 @@ fn classes_come_and_go_while_prompts_run() {
     slow.open.1.notify_all();
     rig.idle();
     assert_eq!(rig.status("a"), "success true");
-    assert!(rig.engine.validate(crate::harness::parse(BOTH), None).is_err());
+    assert!(
+        rig.engine
+            .validate(crate::harness::parse(BOTH), None)
+            .is_err()
+    );
 }
 
 #[test]

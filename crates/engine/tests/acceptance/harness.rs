@@ -43,7 +43,10 @@ impl EventSink for Recorder {
                     format!("{}{state}", p.ids.node)
                 };
                 match all.len() {
-                    0..=100 => format!("state {}", all.nodes().map(shown).collect::<Vec<_>>().join(",")),
+                    0..=100 => format!(
+                        "state {}",
+                        all.nodes().map(shown).collect::<Vec<_>>().join(",")
+                    ),
                     _ => "state many".into(),
                 }
             }

@@ -18,7 +18,12 @@ fn local(name: &str) -> WorkerConfig {
 }
 
 fn rig(workers: Vec<WorkerConfig>) -> Rig {
-    rig_of(&StorePath::Memory, Arc::default(), Arc::new(NoModels), workers)
+    rig_of(
+        &StorePath::Memory,
+        Arc::default(),
+        Arc::new(NoModels),
+        workers,
+    )
 }
 
 const FOREVER: &str = "1 Forever deaf=false; 2 SaveAny value=@1";
@@ -75,7 +80,12 @@ fn a_hung_node_costs_its_own_worker_only() {
     rig.until("its worker to be back", || {
         rig.status("next") == "success true"
     });
-    assert!(rig.engine.running().iter().any(|c| &*c.prompt_id == "other"));
+    assert!(
+        rig.engine
+            .running()
+            .iter()
+            .any(|c| &*c.prompt_id == "other")
+    );
     rig.engine.interrupt(None);
     rig.idle();
 }

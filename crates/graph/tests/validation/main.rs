@@ -16,8 +16,8 @@ use std::sync::Arc;
 use expect_test::{Expect, expect};
 use fresco_graph::{
     Args, Choices, Cx, Flow, Form, Input, Map, NoListings, NodeClass, NodeError, NodeOutput,
-    Output, PromptLimits, Registry, Resources, Rules, Schema, Validator,
-    ValidatorInputs, Value, Verdict, json,
+    Output, PromptLimits, Registry, Resources, Rules, Schema, Validator, ValidatorInputs, Value,
+    Verdict, json,
 };
 
 type Check = fn(&Args, &Map) -> Result<Verdict, NodeError>;

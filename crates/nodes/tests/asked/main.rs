@@ -182,7 +182,7 @@ fn arguments(class: &dyn NodeClass, known: &Known, variant: Variant) -> Option<A
             return None;
         }
     }
-    let declared = Declared::new(schema, &supplied);
+    let declared = Declared::new(&schema, &supplied);
     if schema.input_is_list {
         for value in supplied.values_mut() {
             *value = vec![value.clone(); 2].into();

@@ -35,7 +35,7 @@ pub(crate) fn call(
         .iter()
         .map(|(k, v)| (k.clone(), v.first().cloned().unwrap_or_default()))
         .collect();
-    let declared = Declared::new(schema, &supplied);
+    let declared = Declared::new(&schema, &supplied);
     let mut cx = Cx::detached(resources);
     if let Some(hidden) = &case.hidden {
         let get = |key: &str| hidden.get(key).cloned().unwrap_or_default();
@@ -63,7 +63,7 @@ pub(crate) fn call(
     }
     let (results, ui) = split(outputs)?;
     let slots = results.into_iter().map(|r| r.slots).collect();
-    Ok((merge(schema, slots), ui))
+    Ok((merge(&schema, slots), ui))
 }
 
 /// The differences of one case, with the resources that its area needs.

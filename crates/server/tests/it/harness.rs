@@ -8,7 +8,10 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use fresco_engine::store::{Limits as StoreLimits, Store, StorePath};
-use fresco_engine::{Engine, EngineConfig, ExecutorConfig, MemoryRoom, NoModels, Strategy};
+use fresco_engine::{
+    Engine, EngineConfig, ExecutorConfig, LiveRegistry, MemoryRoom, NoModels, Strategy,
+    WorkerConfig,
+};
 use fresco_files::{Dirs, Folders};
 use fresco_graph::{Listings, PromptLimits, Registry, Value, json};
 use fresco_server::serve::{Plain, serve};
@@ -103,7 +106,7 @@ fn build(
     registry.add(crate::nodes::NODES);
     let engine = Engine::start(EngineConfig {
         executor: ExecutorConfig {
-            registry: Arc::new(registry),
+            registry: LiveRegistry::new(registry),
             resources: Arc::default(),
             memory,
             sink: hub.clone(),
@@ -112,6 +115,7 @@ fn build(
             disable_smart_memory: false,
             max_prompt_memory: u64::MAX,
         },
+        workers: vec![WorkerConfig::local()],
         listings: Arc::new(Disk(folders.clone())),
         store: Store::open(&StorePath::Memory, limits).unwrap(),
         limits: PromptLimits::default(),
