@@ -7,13 +7,14 @@ use std::any::Any;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::Context as _;
 use fresco_engine as engine;
 use fresco_engine::{EventKind, EventSink, MemoryProblem, MemoryRoom};
 use fresco_files::Folders;
+use fresco_graph::lock;
 use fresco_memory::{
     ApiError, DeviceTotal, EjectOthers, Need, Placement, Policy, Registry, Unit, WeightsId, Who,
     parse_expert,
@@ -85,7 +86,7 @@ impl MemoryLog {
     }
 
     fn write(&self, event: &engine::MemoryEvent) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = lock(&self.file);
         let Some(open) = file.as_mut() else { return };
         if let Err(error) = open.write_all(fresco_server::event_line(event).as_bytes()) {
             tracing::error!("the memory log ends here: {error}");

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -274,7 +274,7 @@ impl EventSink for Bar {
 
 impl Bar {
     fn draw(&self, text: String) {
-        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drawn = lock(&self.drawn);
         if *drawn != text {
             // Erase to the end of the line: the new text may be shorter. A bar that cannot be drawn harms nothing.
             let _ = write!(std::io::stderr().lock(), "\r{text}\x1b[K");

@@ -113,6 +113,12 @@ impl PromptProgress {
     }
 }
 
+/// The node that a client is shown to run.
+struct ShownNode {
+    client: Option<Arc<str>>,
+    node: Arc<str>,
+}
+
 #[derive(Default)]
 struct State {
     sockets: IndexMap<Arc<str>, Arc<Socket>>,
@@ -122,8 +128,8 @@ struct State {
     answers: Answers,
     jobs: JobLogs,
     log_subscribers: BTreeSet<Arc<str>>,
-    /// Client and display node of what runs now, by prompt.
-    current: IndexMap<Arc<str>, (Option<Arc<str>>, Arc<str>)>,
+    /// What runs now, by prompt.
+    current: IndexMap<Arc<str>, ShownNode>,
 }
 
 /// See the module text.
@@ -174,9 +180,9 @@ impl Hub {
             socket.outbox.push(Frame::new(message, Class::Result));
         };
         greet("status", frames::status_data(remaining, Some(&sid)));
-        let mut own = state.current.values();
-        if let Some((_, node)) = own.find(|(client, _)| client.as_ref() == Some(&sid)) {
-            greet("executing", fresco_graph::map! {"node" => node}.into());
+        let mut shown = state.current.values();
+        if let Some(own) = shown.find(|shown| shown.client.as_ref() == Some(&sid)) {
+            greet("executing", fresco_graph::map! {"node" => &own.node}.into());
         }
         for frame in state.answers.take_late(&sid) {
             socket.outbox.push(frame);
@@ -572,8 +578,11 @@ impl EventSink for Hub {
             }
             EventKind::Executing { display, .. } => {
                 if let Some(id) = &event.prompt_id {
-                    let now = (event.client.clone(), display.clone());
-                    state.current.insert(id.clone(), now);
+                    let shown = ShownNode {
+                        client: event.client.clone(),
+                        node: display.clone(),
+                    };
+                    state.current.insert(id.clone(), shown);
                 }
             }
             EventKind::Ended => {
