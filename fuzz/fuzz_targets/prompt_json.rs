@@ -3,11 +3,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use fresco_graph::{NoListings, PromptLimits, Registry, Resources, Rules, Value, json};
+use fresco_graph::{NoListings, PromptLimits, NodeRegistry, Resources, Rules, Value, json};
 use libfuzzer_sys::fuzz_target;
 
-static REGISTRY: LazyLock<Arc<Registry>> = LazyLock::new(|| {
-    let mut registry = Registry::new();
+static REGISTRY: LazyLock<Arc<NodeRegistry>> = LazyLock::new(|| {
+    let mut registry = NodeRegistry::new();
     registry.add(&fresco_nodes::all());
     Arc::new(registry)
 });

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fresco_engine::store::{HistoryRecord, Limits, Store, StorePath};
+use fresco_engine::store::{HistoryRecord, JobStore, Limits, StorePath};
 use fresco_engine::{
     Engine, EngineConfig, Event, EventKind, EventSink, NodeProgress, NodeState, ProgressRegistry,
     Submission, WorkerConfig,
@@ -16,8 +16,8 @@ use fresco_files::Dirs;
 use fresco_graph::ui::NodeDefs;
 use fresco_graph::{Map, PromptLimits, Value, json, lock, map};
 
+use crate::assembly::Assembly;
 use crate::cli::RunArgs;
-use crate::house::House;
 use crate::settings::{ExecSettings, FolderSettings};
 use crate::workflow_file;
 
@@ -27,21 +27,21 @@ const GRACE: Duration = Duration::from_secs(10);
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let exec = ExecSettings::resolve(&args.exec)?;
     exec.memory.register_devices()?;
-    let house = House::open(&FolderSettings::resolve(args.dirs))?;
-    house.dirs.create_input();
-    house.dirs.create_output()?;
+    let assembly = Assembly::open(&FolderSettings::resolve(args.dirs))?;
+    assembly.dirs.create_input();
+    assembly.dirs.create_output()?;
     // Not emptied first: a server may be using it.
-    house.dirs.create_temp()?;
+    assembly.dirs.create_temp()?;
 
     let bytes = workflow_file::read(&args.file)?;
-    let defs = NodeDefs::new(&house.object_info().into());
+    let defs = NodeDefs::new(&assembly.object_info().into());
     let mut found = workflow_file::understand(&bytes, &defs, false)
         .with_context(|| args.file.display().to_string())?;
     for warning in &found.warnings {
         tracing::warn!("{warning}");
     }
     for assignment in &args.set {
-        let knows = |class: &str, input: &str| knows_input(&house, class, input);
+        let knows = |class: &str, input: &str| knows_input(&assembly, class, input);
         workflow_file::set(&mut found.prompt, assignment, knows)
             .with_context(|| format!("--set {assignment}"))?;
     }
@@ -55,11 +55,11 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         nodes: Mutex::default(),
         drawn: Mutex::default(),
     });
-    let store = Store::open(&StorePath::Memory, Limits::default())?;
+    let store = JobStore::open(&StorePath::Memory, Limits::default())?;
     let engine = Engine::start(EngineConfig {
-        executor: house.executor(&exec, bar.clone())?,
+        executor: assembly.executor(&exec, bar.clone())?,
         workers: vec![WorkerConfig::local()],
-        listings: house.listings.clone(),
+        listings: assembly.listings.clone(),
         store: store.clone(),
         limits: PromptLimits::default(),
         hang_grace: GRACE,
@@ -100,11 +100,11 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         .context("the engine stopped")??;
     engine.stop(GRACE);
     let record = record.context("the workflow ended without a record")?;
-    report(&record, &house.dirs)
+    report(&record, &assembly.dirs)
 }
 
-fn knows_input(house: &House, class: &str, input: &str) -> bool {
-    let Some(info) = house.node_info(class) else {
+fn knows_input(assembly: &Assembly, class: &str, input: &str) -> bool {
+    let Some(info) = assembly.node_info(class) else {
         return false;
     };
     let group = |name| {

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fresco_graph::{
-    Listings, Map, ProblemsByNode, PromptError, PromptLimits, Registry, Resources, Rules,
+    Listings, Map, NodeRegistry, ProblemsByNode, PromptError, PromptLimits, Resources, Rules,
     ValidPrompt, Value, lock,
 };
 
 use crate::event::{Event, EventKind, EventSink};
-use crate::feeder::{Current, MakeWorker, Place, Shared};
+use crate::feeder::{EngineShared, MakeWorker, RunningPrompt, WorkerPlace};
 use crate::live_registry::LiveRegistry;
 use crate::memory::{
     FreeNote, FreeReport, FreeRequest, MemoryProblem, MemoryRoom, ModelReport, Removed,
@@ -20,7 +20,7 @@ use crate::panics::catch_panic;
 use crate::reply::{Reply, reply};
 use crate::state::ExecutorConfig;
 use crate::store::{
-    Claim, Finished, NewJob, Priority, QueueChange, QueueOutline, Store, StoreError,
+    Claim, Finished, JobStore, NewJob, Priority, QueueChange, QueueOutline, StoreError,
 };
 use crate::worker::{LocalWorker, WorkerSnapshot};
 
@@ -31,7 +31,7 @@ pub struct EngineConfig {
     /// Who runs jobs; each takes the next one as soon as it is free.
     pub workers: Vec<WorkerConfig>,
     pub listings: Arc<dyn Listings>,
-    pub store: Store,
+    pub store: JobStore,
     pub limits: PromptLimits,
     /// How long a node may ignore an interrupt before its thread is given up.
     pub hang_grace: Duration,
@@ -62,7 +62,7 @@ impl WorkerConfig {
         }
     }
 
-    fn place(self, executor: &ExecutorConfig) -> Arc<Place> {
+    fn place(self, executor: &ExecutorConfig) -> Arc<WorkerPlace> {
         let requests = Arc::default();
         let (make, term): (MakeWorker, _) = match self.kind {
             WorkerKind::Remote { make, term } => (make, Some(term)),
@@ -79,7 +79,7 @@ impl WorkerConfig {
                 (make, None)
             }
         };
-        Arc::new(Place {
+        Arc::new(WorkerPlace {
             claim: Claim {
                 owner: self.name.clone(),
                 term,
@@ -121,7 +121,7 @@ pub const SENSITIVE: [&str; 2] = ["auth_token_comfy_org", "api_key_comfy_org"];
 pub struct Engine(Arc<Inner>);
 
 struct Inner {
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     registry: Arc<LiveRegistry>,
     resources: Arc<Resources>,
     listings: Arc<dyn Listings>,
@@ -147,7 +147,7 @@ impl Engine {
             sink,
             ..
         } = executor;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EngineShared {
             store,
             sink,
             memory,
@@ -191,12 +191,12 @@ impl Engine {
     }
 
     /// The classes as they are now.
-    pub fn registry(&self) -> Arc<Registry> {
+    pub fn registry(&self) -> Arc<NodeRegistry> {
         self.0.registry.snapshot()
     }
 
     /// Adds, replaces and removes classes. Prompts that run keep theirs.
-    pub fn change_classes(&self, change: impl FnOnce(&mut Registry)) {
+    pub fn change_classes(&self, change: impl FnOnce(&mut NodeRegistry)) {
         self.0.registry.update(change);
     }
 
@@ -219,7 +219,7 @@ impl Engine {
         &self.0.listings
     }
 
-    pub fn store(&self) -> &Store {
+    pub fn store(&self) -> &JobStore {
         &self.0.shared.store
     }
 
@@ -333,7 +333,7 @@ impl Engine {
     }
 
     /// What runs now, oldest first.
-    pub fn running(&self) -> Vec<Current> {
+    pub fn running(&self) -> Vec<RunningPrompt> {
         let running = lock(&self.0.shared.running);
         running.values().map(|run| run.current.clone()).collect()
     }

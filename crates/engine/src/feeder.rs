@@ -20,7 +20,7 @@ use crate::messages::{self, now_ms};
 use crate::panics::catch_panic;
 use crate::reply::Reply;
 use crate::requests::FreeRequests;
-use crate::store::{Claim, Finished, Next, Store, StoreError, TakenJob};
+use crate::store::{Claim, Finished, JobStore, Next, StoreError, TakenJob};
 use crate::worker::Worker;
 
 /// The reference collects garbage at most this often.
@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// A prompt that runs now.
 #[derive(Clone, Debug)]
-pub struct Current {
+pub struct RunningPrompt {
     pub prompt_id: Arc<str>,
     pub client: Option<Arc<str>>,
     /// Who runs it.
@@ -41,9 +41,9 @@ pub struct Current {
     pub display: Option<Arc<str>>,
 }
 
-/// A run in progress. Whoever takes it out of [`Shared::running`] records its end.
+/// A run in progress. Whoever takes it out of [`EngineShared::running`] records its end.
 pub(crate) struct Running {
-    pub(crate) current: Current,
+    pub(crate) current: RunningPrompt,
     worker: Arc<dyn Worker>,
     control: RunControl,
     /// It was asked to stop, and someone watches whether it does.
@@ -80,7 +80,7 @@ impl Drop for StartedPrompt {
 pub type MakeWorker = Arc<dyn Fn(Arc<dyn EventSink>) -> Arc<dyn Worker> + Send + Sync>;
 
 /// One worker of the engine, whichever instance of it works now.
-pub(crate) struct Place {
+pub(crate) struct WorkerPlace {
     pub(crate) name: Arc<str>,
     pub(crate) make: MakeWorker,
     /// How it takes jobs from the store.
@@ -91,11 +91,11 @@ pub(crate) struct Place {
 }
 
 /// What the engine's handle and its threads share.
-pub(crate) struct Shared {
-    pub(crate) store: Store,
+pub(crate) struct EngineShared {
+    pub(crate) store: JobStore,
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) memory: Arc<dyn MemoryRoom>,
-    pub(crate) places: Vec<Arc<Place>>,
+    pub(crate) places: Vec<Arc<WorkerPlace>>,
     /// How long a node may ignore an interrupt before its thread is given up.
     pub(crate) hang_grace: Duration,
     /// By the number the store gave each run.
@@ -108,7 +108,7 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
 }
 
-impl Shared {
+impl EngineShared {
     fn emit(&self, kind: EventKind) {
         self.sink.emit(Event {
             prompt_id: None,
@@ -118,7 +118,7 @@ impl Shared {
         });
     }
 
-    fn emit_of(&self, current: &Current, kind: EventKind) {
+    fn emit_of(&self, current: &RunningPrompt, kind: EventKind) {
         self.sink.emit(Event {
             prompt_id: Some(current.prompt_id.clone()),
             client: current.client.clone(),
@@ -225,7 +225,7 @@ impl Shared {
     }
 
     /// Starts a worker on a thread of its own.
-    pub(crate) fn start(self: &Arc<Self>, place: &Arc<Place>) {
+    pub(crate) fn start(self: &Arc<Self>, place: &Arc<WorkerPlace>) {
         let sink = Arc::new(Tracker {
             shared: self.clone(),
             worker: place.name.clone(),
@@ -248,7 +248,11 @@ impl Shared {
     }
 
     /// Tells the world that a prompt was recorded.
-    fn report_end(&self, current: &Current, recorded: Option<Result<usize, StoreError>>) -> bool {
+    fn report_end(
+        &self,
+        current: &RunningPrompt,
+        recorded: Option<Result<usize, StoreError>>,
+    ) -> bool {
         match recorded {
             Some(Ok(remaining)) => self.status(remaining),
             Some(Err(error)) => {
@@ -286,7 +290,7 @@ impl Shared {
     }
 
     /// The outcome of a run that did not come to an end of its own.
-    fn broken(&self, current: &Current, kind: &str, message: String) -> Outcome {
+    fn broken(&self, current: &RunningPrompt, kind: &str, message: String) -> Outcome {
         let failure = Failure {
             node: "".into(),
             class: "".into(),
@@ -323,7 +327,7 @@ fn finished(outcome: Outcome) -> Finished {
 
 /// Passes a worker's events on with its name, and remembers which node runs.
 struct Tracker {
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     worker: Arc<str>,
 }
 
@@ -342,8 +346,8 @@ impl EventSink for Tracker {
 }
 
 struct Feeder {
-    shared: Arc<Shared>,
-    place: Arc<Place>,
+    shared: Arc<EngineShared>,
+    place: Arc<WorkerPlace>,
     worker: Arc<dyn Worker>,
 }
 
@@ -437,7 +441,7 @@ impl Feeder {
                 RunControl::with_lease(move || store.renew(task, term))
             }
         };
-        let current = Current {
+        let current = RunningPrompt {
             prompt_id: job.prompt_id.clone(),
             client: job.client_id.clone(),
             worker: self.place.name.clone(),

@@ -29,7 +29,7 @@ pub use engine::{
 };
 pub use event::*;
 pub use executor::Executor;
-pub use feeder::{Current, MakeWorker};
+pub use feeder::{MakeWorker, RunningPrompt};
 pub use job::{Outcome, RunControl, RunJob};
 pub use live_registry::LiveRegistry;
 pub use memory::{
@@ -42,5 +42,5 @@ pub use messages::{failure_data, now_ms};
 pub use progress::ProgressRegistry;
 pub use reply::{Reply, Sender, reply};
 pub use state::ExecutorConfig;
-pub use store::{Store, StoreError};
+pub use store::{JobStore, StoreError};
 pub use worker::{Worker, WorkerSnapshot};

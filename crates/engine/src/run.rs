@@ -16,7 +16,7 @@ use fresco_graph::{
     Schema, Slots, Value, Versions, map,
 };
 
-use crate::cache::Entry;
+use crate::cache::CachedOutput;
 use crate::cut;
 use crate::dynprompt::{DynPrompt, RunNode};
 use crate::event::{EventKind, Failure};
@@ -72,8 +72,8 @@ fn len_u64(text: &str) -> u64 {
 
 /// A result held for the nodes of this prompt that still want it, whatever the cache does.
 #[derive(Default)]
-struct Held {
-    entry: Option<Arc<Entry>>,
+struct HeldOutput {
+    entry: Option<Arc<CachedOutput>>,
     consumers: HashSet<Arc<str>>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Run<'e> {
     keys: Keys,
     tokens: HashMap<Arc<str>, Value>,
     order: Order,
-    held: RefCell<HashMap<Arc<str>, Held>>,
+    held: RefCell<HashMap<Arc<str>, HeldOutput>>,
     sources: RefCell<HashMap<Arc<str>, Vec<Arc<str>>>>,
     tasks: Tasks,
     expansions: HashMap<Arc<str>, Expansion>,
@@ -364,14 +364,14 @@ impl<'e> Run<'e> {
         }
     }
 
-    fn cached(&mut self, id: &str) -> Option<Arc<Entry>> {
+    fn cached(&mut self, id: &str) -> Option<Arc<CachedOutput>> {
         let key = self.keys.get(id)?;
         let owners = self.graph.owners_of(id);
         self.state.cache.get(&owners, key)
     }
 
     /// A node's outputs for a consumer: held for this prompt, or cached.
-    fn result_of(&mut self, id: &str) -> Option<Arc<Entry>> {
+    fn result_of(&mut self, id: &str) -> Option<Arc<CachedOutput>> {
         if let Some(entry) = self.held.borrow().get(id).and_then(|h| h.entry.clone()) {
             return Some(entry);
         }
@@ -421,7 +421,7 @@ impl<'e> Run<'e> {
             .filter_map(Value::as_link)
             .map(|l| l.node)
             .collect();
-        let results: HashMap<Arc<str>, Arc<Entry>> = wanted
+        let results: HashMap<Arc<str>, Arc<CachedOutput>> = wanted
             .into_iter()
             .filter_map(|s| self.result_of(&s).map(|e| (s, e)))
             .collect();
@@ -463,7 +463,7 @@ impl<'e> Run<'e> {
     fn assemble(
         node: &RunNode,
         class: &PromptClass,
-        result: &dyn Fn(&str) -> Option<Arc<Entry>>,
+        result: &dyn Fn(&str) -> Option<Arc<CachedOutput>>,
     ) -> (InputLists, HashSet<Arc<str>>) {
         let schema = &class.schema;
         let declared = Declared::new(schema, &node.inputs);
@@ -691,12 +691,16 @@ impl<'e> Run<'e> {
     }
 
     /// A result that counts against the budget of the prompt, or an error if that is used up.
-    fn counted(&mut self, outputs: Vec<Vec<Value>>, ui: Option<Map>) -> Result<Entry, NodeError> {
+    fn counted(
+        &mut self,
+        outputs: Vec<Vec<Value>>,
+        ui: Option<Map>,
+    ) -> Result<CachedOutput, NodeError> {
         let mut counter = self.counter();
         counter.add_result(&outputs, ui.as_ref());
         counter.check(|| self.state.cache.forget_earlier())?;
         let held = counter.hold();
-        Ok(Entry { outputs, ui, held })
+        Ok(CachedOutput { outputs, ui, held })
     }
 
     fn blocked(&self, id: &Arc<str>, node: &RunNode, message: Arc<str>) {
@@ -828,7 +832,7 @@ impl<'e> Run<'e> {
     }
 
     /// A fresh result: into the cache, to its consumers, and the node counts as executed.
-    fn store(&mut self, id: &Arc<str>, entry: Entry) {
+    fn store(&mut self, id: &Arc<str>, entry: CachedOutput) {
         let entry = Arc::new(entry);
         if let Some(key) = self.keys.get(id) {
             let owners = self.graph.owners_of(id);
@@ -839,7 +843,7 @@ impl<'e> Run<'e> {
         self.executed.push(id.clone());
     }
 
-    fn deliver(&mut self, id: &Arc<str>, entry: Arc<Entry>) {
+    fn deliver(&mut self, id: &Arc<str>, entry: Arc<CachedOutput>) {
         if let Some(held) = self.held.borrow_mut().get_mut(id) {
             held.entry = Some(entry);
         }
@@ -861,7 +865,7 @@ impl<'e> Run<'e> {
 
 /// Notes that `target` will want `source`'s result, which is kept for it from now on even if the cache drops it.
 fn hold(
-    held: &RefCell<HashMap<Arc<str>, Held>>,
+    held: &RefCell<HashMap<Arc<str>, HeldOutput>>,
     sources: &RefCell<HashMap<Arc<str>, Vec<Arc<str>>>>,
     view: &OrderView<'_>,
     source: &Arc<str>,
@@ -944,7 +948,7 @@ struct OrderView<'a> {
 }
 
 impl OrderView<'_> {
-    fn peek(&self, id: &str) -> Option<Arc<Entry>> {
+    fn peek(&self, id: &str) -> Option<Arc<CachedOutput>> {
         self.state
             .cache
             .peek(&self.graph.owners_of(id), self.keys.get(id)?)

@@ -1,6 +1,6 @@
 //! The durable queue and history: SQLite in WAL mode behind one thread.
 //!
-//! [`Store`] is a handle that sends commands; the thread in `thread` owns the database and the order of the queue.
+//! [`JobStore`] is a handle that sends commands; the thread in `thread` owns the database and the order of the queue.
 //! Accepted jobs and outcomes are on disk before anyone hears of them. A job is in the queue or in the history, never in
 //! both or neither, because one transaction moves it. What was running when the process died is queued again on opening, to
 //! run before anything else; if the process dies again, the job is held until somebody releases it.
@@ -100,9 +100,9 @@ impl Drop for Shared {
 /// A handle to the store; clones share it. Replies come after the commit; a reply of `None` means that the store was
 /// closed.
 #[derive(Clone)]
-pub struct Store(Arc<Shared>);
+pub struct JobStore(Arc<Shared>);
 
-impl Store {
+impl JobStore {
     /// Opens or creates the database, brings its schema up to date, and queues again what was running when its last
     /// process died. Never overwrites a file it does not understand.
     pub fn open(path: &StorePath, limits: Limits) -> Result<Self, StoreError> {
@@ -160,13 +160,13 @@ impl Store {
         self.ask(|to| Command::Enqueue(job, to))
     }
 
-    /// Blocks until there is a job, someone calls [`Store::wake`], or `timeout` has passed. The job counts as running from
+    /// Blocks until there is a job, someone calls [`JobStore::wake`], or `timeout` has passed. The job counts as running from
     /// then on. For worker threads.
     pub fn next(&self, claim: &Claim, timeout: Duration) -> Next {
         self.ask_next(claim, timeout).wait().unwrap_or(Next::Closed)
     }
 
-    /// As [`Store::next`], to be waited for later; no answer means that the store is closed.
+    /// As [`JobStore::next`], to be waited for later; no answer means that the store is closed.
     pub fn ask_next(&self, claim: &Claim, timeout: Duration) -> Reply<Next> {
         let now = Instant::now();
         // A year stands for "too long to count".
@@ -176,13 +176,13 @@ impl Store {
         self.ask(|to| Command::Next(deadline, claim.clone(), to))
     }
 
-    /// Makes workers that wait in [`Store::next`], now or next time, return.
+    /// Makes workers that wait in [`JobStore::next`], now or next time, return.
     pub fn wake(&self) {
         self.send(Command::Wake);
     }
 
     /// The lease on a running job lasts for this term from now. One that is not renewed in time ends: the job goes back
-    /// into the queue as if its process had died, and [`Store::finish`] for that run changes nothing.
+    /// into the queue as if its process had died, and [`JobStore::finish`] for that run changes nothing.
     pub fn renew(&self, task: u64, term: Duration) {
         self.send(Command::Renew(task, term));
     }
@@ -245,7 +245,7 @@ impl Store {
         self.ask(|to| Command::DeletePending(prompt_id.into(), to))
     }
 
-    /// Like [`Store::delete_pending`], but leaves a history entry with the given outcome.
+    /// Like [`JobStore::delete_pending`], but leaves a history entry with the given outcome.
     pub fn cancel_pending(
         &self,
         prompt_id: &str,
@@ -297,7 +297,7 @@ impl Store {
     }
 
     /// The process is about to end because somebody wants that: a job that runs now is not to blame, even if the end
-    /// comes before [`Store::close`].
+    /// comes before [`JobStore::close`].
     pub fn stopping(&self) -> Reply<()> {
         self.ask(Command::Stopping)
     }

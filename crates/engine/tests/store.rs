@@ -90,7 +90,7 @@ fn numbers_keep_their_kind_and_refused_requests_count() {
 
 #[test]
 fn a_full_queue_refuses_and_says_so() {
-    let store = Store::open(
+    let store = JobStore::open(
         &StorePath::Memory,
         Limits {
             max_pending: 2,
@@ -244,7 +244,7 @@ fn history_pages_as_the_reference_does() {
 
 #[test]
 fn a_full_history_drops_its_oldest_before_it_grows() {
-    let store = Store::open(
+    let store = JobStore::open(
         &StorePath::Memory,
         Limits {
             max_pending: 100,
@@ -361,7 +361,7 @@ fn settings_of_ours_are_kept() {
 }
 
 /// One of each: running, two pending, and finished ones with times and workflows.
-fn jobs_of_all_kinds() -> Store {
+fn jobs_of_all_kinds() -> JobStore {
     let store = memory();
     let put = |id: &str, created: i64, workflow: &str| {
         let mut new = job(id, Priority::Auto);

@@ -391,12 +391,12 @@ fn version_2_databases_open() {
 fn looking_into_a_database_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("fresco.db");
-    assert_eq!(Store::inspect(&path).unwrap(), None);
+    assert_eq!(JobStore::inspect(&path).unwrap(), None);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     filled(&path);
     let before = fs::read(&path).unwrap();
     assert_eq!(
-        Store::inspect(&path).unwrap(),
+        JobStore::inspect(&path).unwrap(),
         Some(StoreContents {
             jobs: 99,
             history: 1
@@ -405,13 +405,13 @@ fn looking_into_a_database_changes_nothing() {
     assert_eq!(fs::read(&path).unwrap(), before);
     let store = open(&path).unwrap();
     assert!(matches!(
-        Store::inspect(&path),
+        JobStore::inspect(&path),
         Err(StoreError::InUse { .. })
     ));
     drop(store);
     fs::write(&path, "no database").unwrap();
     assert!(matches!(
-        Store::inspect(&path),
+        JobStore::inspect(&path),
         Err(StoreError::NotADatabase { .. })
     ));
 }

@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_hours(1);
 const SHORT: Duration = Duration::from_millis(30);
 
 #[track_caller]
-fn take_for(store: &Store, claim: &Claim) -> TakenJob {
+fn take_for(store: &JobStore, claim: &Claim) -> TakenJob {
     match store.next(claim, Duration::from_mins(1)) {
         Next::Job(job) => *job,
         other => panic!("no job but {other:?}"),

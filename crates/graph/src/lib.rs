@@ -50,7 +50,7 @@ pub use missing::{
 };
 pub use node::*;
 pub use order::{Next, Nodes, Order};
-pub use registry::{PromptClass, PromptClasses, Registry};
+pub use registry::{NodeRegistry, PromptClass, PromptClasses};
 pub use schema::*;
 pub use signature::{CacheKey, Contribution, Contributions, Keys};
 pub use sync::lock;

@@ -10,11 +10,11 @@ use crate::{Map, NodeClass, NodeEntry, NodeError, Schema, Value};
 
 /// A list of classes. What runs keeps the list it began with; a change is made to a copy that takes its place.
 #[derive(Clone, Default)]
-pub struct Registry {
+pub struct NodeRegistry {
     classes: IndexMap<Arc<str>, Arc<dyn NodeClass>>,
 }
 
-impl Registry {
+impl NodeRegistry {
     pub fn new() -> Self {
         Self::default()
     }
@@ -83,12 +83,12 @@ pub struct PromptClass {
 
 /// The classes of one prompt: a list that stays as it is, each schema asked for once.
 pub struct PromptClasses {
-    registry: Arc<Registry>,
+    registry: Arc<NodeRegistry>,
     asked: RefCell<HashMap<Arc<str>, Arc<PromptClass>>>,
 }
 
 impl PromptClasses {
-    pub fn new(registry: Arc<Registry>) -> Self {
+    pub fn new(registry: Arc<NodeRegistry>) -> Self {
         Self {
             registry,
             asked: RefCell::default(),

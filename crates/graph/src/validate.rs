@@ -9,8 +9,8 @@ use crate::dynamic::{Declared, last_segment};
 use crate::json::{python_repr, python_text};
 use crate::types::{coerce, input_config, number_text, python_type, types_match};
 use crate::{
-    Args, Cx, Group, Input, Link, Listings, Map, NodeError, PromptClass, PromptClasses, Registry,
-    Resources, ValidatorInputs, Value, Verdict, map,
+    Args, Cx, Group, Input, Link, Listings, Map, NodeError, NodeRegistry, PromptClass,
+    PromptClasses, Resources, ValidatorInputs, Value, Verdict, map,
 };
 
 /// Steps spent on telling exactly which outputs depend on which problem.
@@ -110,7 +110,7 @@ impl Default for PromptLimits {
 /// What validation needs to know.
 pub struct Rules<'a> {
     /// As it is now; all of the prompt is checked against it.
-    pub registry: &'a Arc<Registry>,
+    pub registry: &'a Arc<NodeRegistry>,
     pub listings: &'a dyn Listings,
     pub resources: &'a Arc<Resources>,
     pub limits: PromptLimits,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use fresco_graph::{
     Args, Cx, Declaration, Flow, Form, Input, Map, NoListings, NodeClass, NodeError, NodeOutput,
-    PromptClasses, PromptLimits, Registry, Resources, Rules, Schema, json,
+    NodeRegistry, PromptClasses, PromptLimits, Resources, Rules, Schema, json,
 };
 
 /// Declares what it is told to, and counts how often it is asked.
@@ -60,7 +60,7 @@ fn prompt(text: &str) -> Map {
 const TWO: &str =
     r#"{"1":{"class_type":"P","inputs":{"n":5}},"2":{"class_type":"P","inputs":{"n":5}}}"#;
 
-fn check(registry: &Arc<Registry>) -> String {
+fn check(registry: &Arc<NodeRegistry>) -> String {
     let rules = Rules {
         registry,
         listings: &NoListings,
@@ -73,8 +73,8 @@ fn check(registry: &Arc<Registry>) -> String {
     }
 }
 
-fn registry(pack: &Arc<Pack>) -> Arc<Registry> {
-    let mut registry = Registry::new();
+fn registry(pack: &Arc<Pack>) -> Arc<NodeRegistry> {
+    let mut registry = NodeRegistry::new();
     registry.add_class(pack.clone());
     Arc::new(registry)
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock};
 
 use fresco_graph::{
     Args, CacheKey, Contribution, Contributions, Cx, Flow, Form, Input, Keys, Map, Next,
-    NoListings, NodeClass, NodeError, NodeOutput, Nodes, Order, Output, PromptError, PromptLimits,
-    Registry, Resources, Rules, Schema, ValidPrompt, Value, map,
+    NoListings, NodeClass, NodeError, NodeOutput, NodeRegistry, Nodes, Order, Output, PromptError,
+    PromptLimits, Resources, Rules, Schema, ValidPrompt, Value, map,
 };
 use proptest::prelude::*;
 
@@ -24,8 +24,8 @@ impl NodeClass for Class {
 }
 
 /// `Node` and the output node `Out`, each with six optional INT links and a required INT.
-fn registry() -> Arc<Registry> {
-    let mut registry = Registry::new();
+fn registry() -> Arc<NodeRegistry> {
+    let mut registry = NodeRegistry::new();
     for (id, output) in [("Node", false), ("Out", true)] {
         let mut schema = Schema::new(id, Form::V1)
             .input(Input::new("n", "INT"))
@@ -39,7 +39,7 @@ fn registry() -> Arc<Registry> {
     Arc::new(registry)
 }
 
-static REGISTRY: LazyLock<Arc<Registry>> = LazyLock::new(registry);
+static REGISTRY: LazyLock<Arc<NodeRegistry>> = LazyLock::new(registry);
 
 fn validate(prompt: Map) -> Result<ValidPrompt, PromptError> {
     let rules = Rules {

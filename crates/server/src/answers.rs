@@ -36,7 +36,7 @@ impl Answer {
     }
 }
 
-struct Entry {
+struct Submitted {
     client: Arc<str>,
     answer: Arc<Answer>,
     /// What a client without a socket has missed.
@@ -46,7 +46,7 @@ struct Entry {
 /// The prompts that were submitted just now.
 #[derive(Default)]
 pub(crate) struct Answers {
-    entries: IndexMap<Arc<str>, Entry>,
+    entries: IndexMap<Arc<str>, Submitted>,
     /// Answered ones, and when they are forgotten.
     expiring: VecDeque<(Instant, Arc<str>)>,
 }
@@ -67,7 +67,7 @@ impl Answers {
         let late = Vec::new();
         self.entries.insert(
             prompt_id.clone(),
-            Entry {
+            Submitted {
                 client,
                 answer,
                 late,

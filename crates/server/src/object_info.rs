@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use fresco_graph::{
-    Choices, Input, IoType, Kind, Listings, NodeClass, Registry, Schema, json, lock, object_info,
+    Choices, Input, IoType, Kind, Listings, NodeClass, NodeRegistry, Schema, json, lock,
+    object_info,
 };
 
 use crate::App;
@@ -21,14 +22,14 @@ enum Piece {
 }
 
 /// The answer with gaps for what follows the disk or belongs to another process, and the list of classes it is about.
-type Rendered = (Arc<Registry>, Arc<Vec<Piece>>);
+type Rendered = (Arc<NodeRegistry>, Arc<Vec<Piece>>);
 
 #[derive(Default)]
 pub(crate) struct Cache(Mutex<Option<Rendered>>);
 
 impl Cache {
     /// What has to be rendered for these classes; made anew when they are others than last time.
-    fn pieces(&self, registry: &Arc<Registry>) -> Arc<Vec<Piece>> {
+    fn pieces(&self, registry: &Arc<NodeRegistry>) -> Arc<Vec<Piece>> {
         let mut cached = lock(&self.0);
         if let Some((known, pieces)) = &*cached
             && Arc::ptr_eq(known, registry)
@@ -40,7 +41,7 @@ impl Cache {
         pieces
     }
 
-    fn render(&self, registry: &Arc<Registry>, listings: &dyn Listings) -> String {
+    fn render(&self, registry: &Arc<NodeRegistry>, listings: &dyn Listings) -> String {
         let pieces = self.pieces(registry);
         let pinned = Pinned::new(listings);
         let mut out = String::with_capacity(1 << 20);
@@ -81,7 +82,7 @@ fn write_live(out: &mut String, class: &dyn NodeClass, listings: &dyn Listings) 
     }
 }
 
-fn build(registry: &Registry) -> Vec<Piece> {
+fn build(registry: &NodeRegistry) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut text = String::new();
     for class in registry.iter() {

@@ -51,8 +51,8 @@ pub(crate) async fn post(mut request: Request) -> Answer {
             ));
         }
     };
-    let order =
-        Order::read(body).map_err(|details| refused(&app, Code::InvalidPrompt, &details))?;
+    let order = PromptRequest::read(body)
+        .map_err(|details| refused(&app, Code::InvalidPrompt, &details))?;
     // Drawn for every request without a number of its own, whatever becomes of it.
     let drawn = order
         .number
@@ -116,7 +116,7 @@ fn refused(app: &crate::App, code: Code, details: &str) -> ApiError {
 }
 
 /// The request's fields, as far as this server uses them.
-struct Order {
+struct PromptRequest {
     prompt: Option<Value>,
     prompt_id: Arc<str>,
     number: Option<f64>,
@@ -125,7 +125,7 @@ struct Order {
     targets: Option<Vec<Arc<str>>>,
 }
 
-impl Order {
+impl PromptRequest {
     fn read(mut body: Map) -> Result<Self, String> {
         let mut take = |key: &str| body.swap_remove(key).filter(|v| !v.is_null());
         let number = match take("number") {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fresco_engine::store::{Limits, Store, StorePath};
+use fresco_engine::store::{JobStore, Limits, StorePath};
 use fresco_engine::*;
-use fresco_graph::{Map, NoListings, PromptLimits, Registry, map};
+use fresco_graph::{Map, NoListings, NodeRegistry, PromptLimits, map};
 
 use crate::fixtures;
 use crate::harness::{Recorder, config, parse};
@@ -30,7 +30,7 @@ pub fn rig_of(
     memory: Arc<dyn MemoryRoom>,
     workers: Vec<WorkerConfig>,
 ) -> Rig {
-    let mut registry = Registry::new();
+    let mut registry = NodeRegistry::new();
     registry.add(fixtures::NODES);
     let registry = LiveRegistry::new(registry);
     let executor = ExecutorConfig {
@@ -41,7 +41,7 @@ pub fn rig_of(
         executor,
         workers,
         listings: Arc::new(NoListings),
-        store: Store::open(path, Limits::default()).unwrap(),
+        store: JobStore::open(path, Limits::default()).unwrap(),
         limits: PromptLimits::default(),
         hang_grace: Duration::from_millis(300),
     })

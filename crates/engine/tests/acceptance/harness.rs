@@ -171,7 +171,7 @@ impl Bench {
     }
 
     pub fn with_config(change: impl FnOnce(ExecutorConfig) -> ExecutorConfig) -> Self {
-        let mut registry = Registry::new();
+        let mut registry = NodeRegistry::new();
         registry.add(fixtures::NODES);
         let registry = LiveRegistry::new(registry);
         let recorder = Arc::new(Recorder::default());
@@ -223,7 +223,7 @@ impl Bench {
 }
 
 pub fn validate(
-    registry: &Arc<Registry>,
+    registry: &Arc<NodeRegistry>,
     prompt: Map,
     targets: Option<&[&str]>,
 ) -> Result<ValidPrompt, PromptError> {

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use expect_test::{Expect, expect};
 use fresco_graph::{
     Args, Choices, Cx, Flow, Form, Input, Map, NoListings, NodeClass, NodeError, NodeOutput,
-    Output, PromptLimits, Registry, Resources, Rules, Schema, Validator, ValidatorInputs, Value,
-    Verdict, json,
+    NodeRegistry, Output, PromptLimits, Resources, Rules, Schema, Validator, ValidatorInputs,
+    Value, Verdict, json,
 };
 
 type Check = fn(&Args, &Map) -> Result<Verdict, NodeError>;
@@ -98,8 +98,8 @@ fn raises(_: &Args, _: &Map) -> Result<Verdict, NodeError> {
     Err(NodeError::value_error("the validator broke"))
 }
 
-fn registry() -> Registry {
-    let mut registry = Registry::new();
+fn registry() -> NodeRegistry {
+    let mut registry = NodeRegistry::new();
     let mut add = |schema, validator| registry.add_class(Arc::new(Fixture { schema, validator }));
     for ty in ["INT", "FLOAT", "MASK", "IMAGE", "COMBO", "*", "INT,STRING"] {
         add(v1(&format!("Give {ty}")).output(Output::new(ty)), None);

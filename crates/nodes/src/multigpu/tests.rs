@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fresco_graph::object_info::node_info;
 use fresco_graph::{
-    Args, Listings, Map, PromptLimits, Registry as Classes, Resources, Rules, Schema, Value, json,
-    map,
+    Args, Listings, Map, NodeRegistry as Classes, PromptLimits, Resources, Rules, Schema, Value,
+    json, map,
 };
 use fresco_memory::{EjectOthers, Placement, Policy, PolicySource, Registry, Settings};
 use fresco_tensor::Device;
