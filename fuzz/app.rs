@@ -4,10 +4,10 @@ use std::future::Future;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use fresco_engine::store::{Limits, Store, StorePath};
+use fresco_engine::store::{Limits, JobStore, StorePath};
 use fresco_engine::{Engine, EngineConfig, ExecutorConfig, NoModels, Strategy};
 use fresco_files::{Dirs, Folders, MemoryGuard};
-use fresco_graph::{NoListings, PromptLimits, Registry};
+use fresco_graph::{NoListings, PromptLimits, NodeRegistry};
 use fresco_server::{App, Config, Hub, LogRing, Metrics, Parts};
 use tokio::runtime::{Builder, Runtime};
 
@@ -29,7 +29,7 @@ static RIG: LazyLock<Rig> = LazyLock::new(|| {
     let config = Config::default();
     let metrics = Arc::new(Metrics::default());
     let hub = Hub::new(&config.limits, metrics.clone());
-    let mut registry = Registry::new();
+    let mut registry = NodeRegistry::new();
     registry.add(&fresco_nodes::all());
     let engine = Engine::start(EngineConfig {
         executor: ExecutorConfig {
@@ -43,7 +43,7 @@ static RIG: LazyLock<Rig> = LazyLock::new(|| {
             max_prompt_memory: u64::MAX,
         },
         listings: Arc::new(NoListings),
-        store: Store::open(&StorePath::Memory, Limits::default()).expect("a database in memory"),
+        store: JobStore::open(&StorePath::Memory, Limits::default()).expect("a database in memory"),
         limits: PromptLimits::default(),
         hang_grace: Duration::from_secs(5),
     })

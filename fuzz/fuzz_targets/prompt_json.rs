@@ -3,13 +3,13 @@
 
 use std::sync::{Arc, LazyLock};
 
-use fresco_graph::{NoListings, PromptLimits, Registry, Resources, Rules, Value, json};
+use fresco_graph::{NoListings, PromptLimits, NodeRegistry, Resources, Rules, Value, json};
 use libfuzzer_sys::fuzz_target;
 
-static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
-    let mut registry = Registry::new();
+static REGISTRY: LazyLock<Arc<NodeRegistry>> = LazyLock::new(|| {
+    let mut registry = NodeRegistry::new();
     registry.add(&fresco_nodes::all());
-    registry
+    Arc::new(registry)
 });
 
 fuzz_target!(|data: &[u8]| {

@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use fresco_graph::json::{self, Style, WIRE};
 use fresco_graph::ui::NodeDefs;
 
+use crate::assembly::Assembly;
 use crate::cli::ConvertArgs;
-use crate::house::House;
 use crate::settings::FolderSettings;
 use crate::workflow_file;
 
@@ -34,7 +34,7 @@ pub(crate) fn convert(args: ConvertArgs) -> anyhow::Result<()> {
             NodeDefs::new(&value)
         }
         None => NodeDefs::new(
-            &House::open(&FolderSettings::resolve(dirs))?
+            &Assembly::open(&FolderSettings::resolve(dirs))?
                 .object_info()
                 .into(),
         ),

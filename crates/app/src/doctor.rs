@@ -7,46 +7,18 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use fresco_engine::store::{Store, StoreError};
+use fresco_engine::store::{JobStore, StoreError};
 use fresco_files::Dirs;
 use fresco_server::FrontEnd as Shown;
 
+use crate::assembly::Assembly;
 use crate::front_end::Pages;
-use crate::house::House;
 use crate::logging::chain;
 use crate::python::{Sites, TemplateFiles};
+use crate::report::Report;
 use crate::serve::{bind, database, database_path};
 use crate::settings::ServeSettings;
 use crate::workflow_plan;
-
-/// The report, and whether `serve` would start.
-#[derive(Default)]
-pub(crate) struct Report {
-    text: String,
-    problems: usize,
-}
-
-impl Report {
-    pub(crate) fn heading(&mut self, name: &str) {
-        let gap = if self.text.is_empty() { "" } else { "\n" };
-        let _ = writeln!(self.text, "{gap}{name}");
-    }
-
-    pub(crate) fn line(&mut self, what: &str, found: impl AsRef<str>) {
-        let _ = writeln!(self.text, "  {what}: {}", found.as_ref());
-    }
-
-    /// The text, and how many problems are in it.
-    #[cfg(test)]
-    pub(crate) fn parts(self) -> (String, usize) {
-        (self.text, self.problems)
-    }
-
-    pub(crate) fn problem(&mut self, what: &str, why: impl AsRef<str>) {
-        self.problems += 1;
-        self.line(what, format!("PROBLEM: {}", why.as_ref()));
-    }
-}
 
 pub(crate) fn doctor(
     settings: &ServeSettings,
@@ -56,9 +28,9 @@ pub(crate) fn doctor(
     let report = examine(settings, workflow);
     std::io::stdout()
         .lock()
-        .write_all(report.text.as_bytes())
+        .write_all(report.text().as_bytes())
         .context("cannot write to standard output")?;
-    Ok(if report.problems == 0 {
+    Ok(if report.problems() == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -76,15 +48,15 @@ fn examine(settings: &ServeSettings, workflow: Option<&Path>) -> Report {
             fresco_server::REFERENCE_VERSION
         ),
     );
-    match House::open(&settings.folders) {
-        Ok(house) => {
-            report.line("nodes", house.registry.len().to_string());
+    match Assembly::open(&settings.folders) {
+        Ok(assembly) => {
+            report.line("nodes", assembly.registry.snapshot().len().to_string());
             devices(&mut report, settings);
-            folders(&mut report, &house);
-            queue(&mut report, settings, &house.dirs);
-            pages(&mut report, settings, &house.dirs);
+            folders(&mut report, &assembly);
+            queue(&mut report, settings, &assembly.dirs);
+            pages(&mut report, settings, &assembly.dirs);
             if let Some(file) = workflow {
-                workflow_plan::show(&mut report, &house, &settings.exec, file);
+                workflow_plan::show(&mut report, &assembly, &settings.exec, file);
             }
         }
         Err(error) => {
@@ -104,12 +76,12 @@ fn devices(report: &mut Report, settings: &ServeSettings) {
             format!("{:.1} GiB", b as f64 / f64::from(1 << 30))
         })
     };
-    let total = memory(fresco_engine::total_ram());
+    let total = memory(fresco_tensor::total_memory());
     report.line(
         "cpu",
         format!(
             "{threads} threads, {total} of memory, {} free",
-            memory(fresco_engine::available_ram())
+            memory(fresco_tensor::available_memory())
         ),
     );
     for &(number, bytes) in &settings.exec.memory.sim_devices {
@@ -119,8 +91,8 @@ fn devices(report: &mut Report, settings: &ServeSettings) {
     report.line("gpu", "not used by this build");
 }
 
-fn folders(report: &mut Report, house: &House) {
-    let dirs = &*house.dirs;
+fn folders(report: &mut Report, assembly: &Assembly) {
+    let dirs = &*assembly.dirs;
     report.heading("folders");
     report.line("base", dirs.base.display().to_string());
     for (name, path, written) in [
@@ -137,15 +109,18 @@ fn folders(report: &mut Report, house: &House) {
     }
     report.line(
         "starter model",
-        house
+        assembly
             .starter
             .as_ref()
             .map_or("none".into(), |folder| folder.display().to_string()),
     );
     let mut empty = 0;
     report.heading("model files");
-    for (folder, roots) in house.folders.all_roots() {
-        let count = house.folders.list(&folder).map_or(0, |names| names.len());
+    for (folder, roots) in assembly.folders.all_roots() {
+        let count = assembly
+            .folders
+            .list(&folder)
+            .map_or(0, |names| names.len());
         if count == 0 {
             empty += 1;
             continue;
@@ -184,7 +159,7 @@ fn queue(report: &mut Report, settings: &ServeSettings, dirs: &Dirs) {
         report.line("database", "in memory; nothing survives the process");
         return;
     };
-    match Store::inspect(path) {
+    match JobStore::inspect(path) {
         Ok(None) => report.line("database", format!("{} (not there yet)", path.display())),
         Ok(Some(found)) => {
             report.line("database", path.display().to_string());
@@ -289,7 +264,7 @@ mod tests {
     fn a_fresh_folder_is_fine_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let report = examined(dir.path(), &[]);
-        assert_eq!(report.problems, 0, "{}", report.text);
+        assert_eq!(report.problems(), 0, "{}", report.text());
         for part in [
             "output (not there yet)",
             "Fresco's page",
@@ -297,9 +272,9 @@ mod tests {
             "is free",
         ] {
             assert!(
-                report.text.contains(part),
+                report.text().contains(part),
                 "{part} is not in\n{}",
-                report.text
+                report.text()
             );
         }
         assert_eq!(
@@ -316,9 +291,9 @@ mod tests {
         std::fs::write(dir.path().join("user/fresco.db"), "no database").unwrap();
         std::fs::write(dir.path().join("output"), "no folder").unwrap();
         let report = examined(dir.path(), &[]);
-        assert_eq!(report.problems, 2, "{}", report.text);
-        assert!(report.text.contains("is not a database"), "{}", report.text);
-        assert!(report.text.contains("is not a folder"), "{}", report.text);
+        assert_eq!(report.problems(), 2, "{}", report.text());
+        assert!(report.text().contains("is not a database"), "{}", report.text());
+        assert!(report.text().contains("is not a folder"), "{}", report.text());
         std::fs::write(dir.path().join("extra_model_paths.yaml"), "x: [").unwrap();
         assert_eq!(examined(dir.path(), &[]).problems, 1);
     }

@@ -1,12 +1,12 @@
 //! The `fresco` binary: settings, assembly, logging. See `cli.rs` for the commands and `serve.rs` for how the rooms meet.
 
+mod assembly;
 mod cli;
 mod convert;
 mod doctor;
 mod env_vars;
 mod file_limit;
 mod front_end;
-mod house;
 mod http_client;
 mod layers;
 mod logging;
@@ -16,11 +16,13 @@ mod memory_room;
 mod memory_table;
 mod nodes;
 mod python;
+mod report;
 mod run;
 mod serve;
 mod settings;
 mod starter;
 mod tls;
+mod value_codec;
 mod workflow_file;
 mod workflow_plan;
 

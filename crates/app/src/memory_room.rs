@@ -7,13 +7,14 @@ use std::any::Any;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::Context as _;
 use fresco_engine as engine;
 use fresco_engine::{EventKind, EventSink, MemoryProblem, MemoryRoom};
 use fresco_files::Folders;
+use fresco_graph::lock;
 use fresco_memory::{
     ApiError, DeviceTotal, EjectOthers, Need, Placement, Policy, Registry, Unit, WeightsId, Who,
     parse_expert,
@@ -40,13 +41,14 @@ impl Room {
     ) -> anyhow::Result<Self> {
         let log = log.map(MemoryLog::open).transpose()?;
         registry.on_event(Arc::new(move |event| {
-            let event = Arc::new(told(event));
+            let event = Arc::new(to_engine_event(event));
             if let Some(log) = &log {
                 log.write(&event);
             }
             sink.emit(engine::Event {
                 prompt_id: event.prompt_id.clone(),
                 client: None,
+                worker: None,
                 kind: EventKind::Memory(event),
             });
         }));
@@ -84,7 +86,7 @@ impl MemoryLog {
     }
 
     fn write(&self, event: &engine::MemoryEvent) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = lock(&self.file);
         let Some(open) = file.as_mut() else { return };
         if let Err(error) = open.write_all(fresco_server::event_line(event).as_bytes()) {
             tracing::error!("the memory log ends here: {error}");
@@ -118,6 +120,14 @@ impl MemoryRoom for Room {
         fresco_tensor::available_memory()
     }
 
+    fn total_ram(&self) -> Option<u64> {
+        fresco_tensor::total_memory()
+    }
+
+    fn resident_ram(&self) -> Option<u64> {
+        fresco_memory::resident_set()
+    }
+
     fn claim(&self, bytes: u64) -> Result<Box<dyn Any + Send>, u64> {
         match fresco_tensor::claim_memory(bytes) {
             Ok(claim) => Ok(Box::new(claim)),
@@ -146,7 +156,7 @@ impl MemoryRoom for Room {
     }
 
     fn free(&self, request: &engine::FreeRequest, running: Option<&str>) -> engine::FreeReport {
-        let report = self.registry.free(&asked(request), running);
+        let report = self.registry.free(&to_memory_request(request), running);
         let freed = |freed: fresco_memory::Freed| engine::Freed {
             weights_id: freed.weights.to_string(),
             before: freed.before,
@@ -154,17 +164,18 @@ impl MemoryRoom for Room {
             error: freed.error,
         };
         engine::FreeReport {
+            worker: "".into(),
             models: report.models.into_iter().map(freed).collect(),
             ram_before: report.ram_before,
             ram_after: report.ram_after,
             took: report.took,
             cache_reset: false,
-            plan: planned(report.plan),
+            plan: to_engine_plan(report.plan),
         }
     }
 
     fn free_plan(&self, request: &engine::FreeRequest) -> engine::Plan {
-        planned(self.registry.free_plan(&asked(request)))
+        to_engine_plan(self.registry.free_plan(&to_memory_request(request)))
     }
 
     fn note_free(&self, note: engine::FreeNote<'_>) {
@@ -222,7 +233,7 @@ impl MemoryRoom for Room {
 
     fn events(&self, since: u64, kinds: &[String], limit: usize) -> Vec<engine::MemoryEvent> {
         let events = self.registry.events(since, kinds, limit);
-        events.iter().map(told).collect()
+        events.iter().map(to_engine_event).collect()
     }
 
     fn last_seq(&self) -> u64 {
@@ -365,7 +376,7 @@ fn unit(unit: &engine::PlannedUnit) -> Unit {
     }
 }
 
-fn asked(request: &engine::FreeRequest) -> fresco_memory::FreeRequest {
+fn to_memory_request(request: &engine::FreeRequest) -> fresco_memory::FreeRequest {
     let engine::FreeRequest {
         unload_models,
         free_memory,
@@ -393,7 +404,7 @@ fn refused(error: ApiError, id: &str) -> MemoryProblem {
     }
 }
 
-fn planned(plan: fresco_memory::Plan) -> engine::Plan {
+fn to_engine_plan(plan: fresco_memory::Plan) -> engine::Plan {
     let step = |step: fresco_memory::PlanStep| engine::PlanStep {
         weights_id: step.weights.to_string(),
         device: step.device,
@@ -416,7 +427,7 @@ fn planned(plan: fresco_memory::Plan) -> engine::Plan {
 fn load_plan(plan: fresco_memory::LoadPlan) -> engine::LoadPlan {
     let explanation = (!plan.problems.is_empty()).then(|| plan.problems.join("; "));
     let mut out = engine::LoadPlan {
-        steps: planned(plan.evictions),
+        steps: to_engine_plan(plan.evictions),
         fits: plan.fits,
         explanation,
         ..engine::LoadPlan::default()
@@ -499,7 +510,7 @@ fn model(model: fresco_memory::ModelReport) -> engine::ModelReport {
     }
 }
 
-fn told(event: &fresco_memory::Event) -> engine::MemoryEvent {
+fn to_engine_event(event: &fresco_memory::Event) -> engine::MemoryEvent {
     let event = event.clone();
     let said = |text: &Arc<str>| (!text.is_empty()).then(|| Arc::clone(text));
     let origin = event.origin.as_ref().map(|origin| {

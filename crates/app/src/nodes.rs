@@ -6,19 +6,19 @@ use std::io::Write as _;
 use anyhow::{Context as _, bail};
 use fresco_graph::{Map, Value, json, map};
 
+use crate::assembly::Assembly;
 use crate::cli::NodesArgs;
 use crate::convert::PRETTY;
-use crate::house::House;
 use crate::settings::FolderSettings;
 
 pub(crate) fn nodes(args: NodesArgs) -> anyhow::Result<()> {
-    let house = House::open(&FolderSettings::resolve(args.dirs))?;
+    let assembly = Assembly::open(&FolderSettings::resolve(args.dirs))?;
     let text = match (&args.class, args.json) {
-        (None, true) => pretty(house.object_info()),
-        (None, false) => table(&house.object_info()),
+        (None, true) => pretty(assembly.object_info()),
+        (None, false) => table(&assembly.object_info()),
         (Some(class), as_json) => {
-            let Some(info) = house.node_info(class) else {
-                bail!("there is no node '{class}'{}", suggest(&house, class));
+            let Some(info) = assembly.node_info(class) else {
+                bail!("there is no node '{class}'{}", suggest(&assembly, class));
             };
             if as_json {
                 pretty(map! { &**class => info })
@@ -40,10 +40,11 @@ fn pretty(value: Map) -> String {
 }
 
 /// Names that are nearly the same.
-fn suggest(house: &House, class: &str) -> String {
+fn suggest(assembly: &Assembly, class: &str) -> String {
     let wanted = class.to_lowercase();
-    let close: Vec<String> = house
+    let close: Vec<String> = assembly
         .registry
+        .snapshot()
         .iter()
         .map(|c| c.schema().id.to_string())
         .filter(|id| {

@@ -3,18 +3,21 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fresco_engine::store::{HistoryRecord, Limits, Store, StorePath};
-use fresco_engine::{Engine, EngineConfig, Event, EventKind, EventSink, NodeState, Submission};
+use fresco_engine::store::{HistoryRecord, JobStore, Limits, StorePath};
+use fresco_engine::{
+    Engine, EngineConfig, Event, EventKind, EventSink, NodeProgress, NodeState, ProgressRegistry,
+    Submission, WorkerConfig,
+};
 use fresco_files::Dirs;
 use fresco_graph::ui::NodeDefs;
-use fresco_graph::{Map, PromptLimits, Value, json, map};
+use fresco_graph::{Map, PromptLimits, Value, json, lock, map};
 
+use crate::assembly::Assembly;
 use crate::cli::RunArgs;
-use crate::house::House;
 use crate::settings::{ExecSettings, FolderSettings};
 use crate::workflow_file;
 
@@ -24,21 +27,21 @@ const GRACE: Duration = Duration::from_secs(10);
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let exec = ExecSettings::resolve(&args.exec)?;
     exec.memory.register_devices()?;
-    let house = House::open(&FolderSettings::resolve(args.dirs))?;
-    house.dirs.create_input();
-    house.dirs.create_output()?;
+    let assembly = Assembly::open(&FolderSettings::resolve(args.dirs))?;
+    assembly.dirs.create_input();
+    assembly.dirs.create_output()?;
     // Not emptied first: a server may be using it.
-    house.dirs.create_temp()?;
+    assembly.dirs.create_temp()?;
 
     let bytes = workflow_file::read(&args.file)?;
-    let defs = NodeDefs::new(&house.object_info().into());
+    let defs = NodeDefs::new(&assembly.object_info().into());
     let mut found = workflow_file::understand(&bytes, &defs, false)
         .with_context(|| args.file.display().to_string())?;
     for warning in &found.warnings {
         tracing::warn!("{warning}");
     }
     for assignment in &args.set {
-        let knows = |class: &str, input: &str| knows_input(&house, class, input);
+        let knows = |class: &str, input: &str| knows_input(&assembly, class, input);
         workflow_file::set(&mut found.prompt, assignment, knows)
             .with_context(|| format!("--set {assignment}"))?;
     }
@@ -49,12 +52,14 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         ended: Mutex::new(Some(ended)),
         total: found.prompt.len(),
         show,
+        nodes: Mutex::default(),
         drawn: Mutex::default(),
     });
-    let store = Store::open(&StorePath::Memory, Limits::default())?;
+    let store = JobStore::open(&StorePath::Memory, Limits::default())?;
     let engine = Engine::start(EngineConfig {
-        executor: house.executor(&exec, bar.clone())?,
-        listings: house.listings.clone(),
+        executor: assembly.executor(&exec, bar.clone())?,
+        workers: vec![WorkerConfig::local()],
+        listings: assembly.listings.clone(),
         store: store.clone(),
         limits: PromptLimits::default(),
         hang_grace: GRACE,
@@ -86,7 +91,6 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         },
     )?;
     let prompt_id = ticket.prompt_id.clone();
-    drop(ticket.release);
     // The sender goes with the engine: an error here means that it broke down, and the record below says what it knows.
     let _ = end.recv();
     bar.clear();
@@ -96,11 +100,11 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         .context("the engine stopped")??;
     engine.stop(GRACE);
     let record = record.context("the workflow ended without a record")?;
-    report(&record, &house.dirs)
+    report(&record, &assembly.dirs)
 }
 
-fn knows_input(house: &House, class: &str, input: &str) -> bool {
-    let Some(info) = house.node_info(class) else {
+fn knows_input(assembly: &Assembly, class: &str, input: &str) -> bool {
+    let Some(info) = assembly.node_info(class) else {
         return false;
     };
     let group = |name| {
@@ -239,6 +243,7 @@ struct Bar {
     /// Nodes of the prompt; expansions may add some.
     total: usize,
     show: bool,
+    nodes: Mutex<ProgressRegistry>,
     /// Text now on the line.
     drawn: Mutex<String>,
 }
@@ -246,22 +251,17 @@ struct Bar {
 impl EventSink for Bar {
     fn emit(&self, event: Event) {
         match event.kind {
-            EventKind::ProgressState { registry } if self.show => {
-                let nodes = registry.snapshot();
-                let done = nodes
-                    .iter()
-                    .filter(|n| n.state == NodeState::Finished)
-                    .count();
-                let running = nodes.iter().find(|n| n.state == NodeState::Running);
+            EventKind::NodeProgress(progress) if self.show => {
+                let mut nodes = lock(&self.nodes);
+                nodes.apply(progress);
+                let finished = |n: &&NodeProgress| n.state == NodeState::Finished;
+                let done = nodes.nodes().filter(finished).count();
+                let running = nodes.nodes().find(|n| n.state == NodeState::Running);
                 let step = running.map(|n| (&*n.ids.display, n.value, n.max));
                 self.draw(line(done, self.total.max(nodes.len()), step));
             }
             EventKind::Ended => {
-                let ended = self
-                    .ended
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .take();
+                let ended = lock(&self.ended).take();
                 if let Some(ended) = ended {
                     // The main thread may have given up.
                     let _ = ended.send(());
@@ -274,7 +274,7 @@ impl EventSink for Bar {
 
 impl Bar {
     fn draw(&self, text: String) {
-        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drawn = lock(&self.drawn);
         if *drawn != text {
             // Erase to the end of the line: the new text may be shorter. A bar that cannot be drawn harms nothing.
             let _ = write!(std::io::stderr().lock(), "\r{text}\x1b[K");

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fresco_engine::store::{Limits, Store, StorePath};
-use fresco_engine::{Engine, EngineConfig};
+use fresco_engine::store::{JobStore, Limits, StorePath};
+use fresco_engine::{Engine, EngineConfig, WorkerConfig};
 use fresco_files::Dirs;
 use fresco_graph::PromptLimits;
 use fresco_server::serve::{Plain, serve as listen};
@@ -16,8 +16,8 @@ use fresco_server::{
     App, Config, Hub, LogRing, Metrics, Parts, REFERENCE_VERSION, Templates, Versions,
 };
 
+use crate::assembly::Assembly;
 use crate::front_end::Pages;
-use crate::house::House;
 use crate::python::TemplateFiles;
 use crate::settings::{ServeSettings, UsageError};
 use crate::tls::Tls;
@@ -50,8 +50,8 @@ pub(crate) fn serve(
     tracing::info!("Fresco {}", env!("CARGO_PKG_VERSION"));
     tracing::info!("ComfyUI version: {REFERENCE_VERSION}");
     settings.exec.memory.register_devices()?;
-    let house = House::open(&settings.folders)?;
-    check_token_file(&settings, &house.dirs)?;
+    let assembly = Assembly::open(&settings.folders)?;
+    check_token_file(&settings, &assembly.dirs)?;
     let tls = settings
         .tls
         .as_ref()
@@ -63,23 +63,27 @@ pub(crate) fn serve(
     } else {
         bind(&settings.listen, settings.port)?
     };
-    house.dirs.create_user()?;
-    let database = database(&settings, &house.dirs);
+    assembly.dirs.create_user()?;
+    let database = database(&settings, &assembly.dirs);
     let limits = Limits {
         max_pending: settings.max_queue,
         history_bytes: settings.max_history_size,
         ..Limits::default()
     };
-    let store = Store::open(&database, limits)?;
-    house.dirs.create_input();
-    if let Err(error) = house.dirs.clear_temp() {
+    let store = JobStore::open(&database, limits)?;
+    assembly.dirs.create_input();
+    if let Err(error) = assembly.dirs.clear_temp() {
         tracing::warn!(
             error = &error as &dyn std::error::Error,
             "the temp folder is not emptied"
         );
     }
-    clean_up(&house.dirs);
-    let pages = Pages::find(&settings.front_end, settings.python.as_deref(), &house.dirs);
+    clean_up(&assembly.dirs);
+    let pages = Pages::find(
+        &settings.front_end,
+        settings.python.as_deref(),
+        &assembly.dirs,
+    );
     let threads = std::thread::available_parallelism()
         .map_or(1, |cores| cores.get() / 2)
         .clamp(1, SOCKET_THREADS);
@@ -90,7 +94,7 @@ pub(crate) fn serve(
         .build()
         .context("cannot start the threads for sockets")?;
     let ended = runtime.block_on(assembled(
-        settings, house, store, pages, listeners, tls, logs, argv,
+        settings, assembly, store, pages, listeners, tls, logs, argv,
     ));
     // A picture that is being decoded for a client that is gone would hold the end up for a minute. Files are written
     // under another name first, so nothing is left half done.
@@ -140,22 +144,23 @@ fn clean_up(dirs: &Dirs) {
 )]
 async fn assembled(
     settings: ServeSettings,
-    house: House,
-    store: Store,
+    assembly: Assembly,
+    store: JobStore,
     pages: Pages,
     listeners: Vec<TcpListener>,
     tls: Option<Tls>,
     logs: LogRing,
     argv: Vec<String>,
 ) -> anyhow::Result<ExitCode> {
-    let config = config(&settings, &house.dirs, pages, argv);
+    let config = config(&settings, &assembly.dirs, pages, argv);
     let metrics = Arc::new(Metrics::default());
     let hub = Hub::new(&config.limits, metrics.clone());
-    house.dirs.create_temp()?;
+    assembly.dirs.create_temp()?;
     let (waiting, paused) = (store.remaining(), store.paused());
     let engine = Engine::start(EngineConfig {
-        executor: house.executor(&settings.exec, hub.clone())?,
-        listings: house.listings.clone(),
+        executor: assembly.executor(&settings.exec, hub.clone())?,
+        workers: vec![WorkerConfig::local()],
+        listings: assembly.listings.clone(),
         store,
         limits: PromptLimits::default(),
         hang_grace: HANG_GRACE,
@@ -174,8 +179,8 @@ async fn assembled(
         engine: engine.clone(),
         hub,
         metrics,
-        dirs: house.dirs.clone(),
-        folders: house.folders.clone(),
+        dirs: assembly.dirs.clone(),
+        folders: assembly.folders.clone(),
         logs,
         memory: crate::memory_guard::memory_guard(),
     });
@@ -197,7 +202,7 @@ async fn assembled(
         .await
         .context("the engine did not stop")?;
     tracing::info!("Stopped server");
-    if let Err(error) = house.dirs.clear_temp() {
+    if let Err(error) = assembly.dirs.clear_temp() {
         tracing::warn!(
             error = &error as &dyn std::error::Error,
             "the temp folder is not emptied"

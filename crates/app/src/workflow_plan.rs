@@ -10,15 +10,15 @@ use fresco_graph::{Map, PromptLimits, Resources, Rules};
 use fresco_memory::{Policy, Registry, amount::readable};
 use fresco_nodes::admission::{self, Assessment, ModelPlan, Outcome, Verdict};
 
-use crate::doctor::Report;
-use crate::house::House;
+use crate::assembly::Assembly;
+use crate::report::Report;
 use crate::settings::ExecSettings;
 use crate::workflow_file;
 
 /// Adds the plan of a workflow's models to a report.
-pub(crate) fn show(report: &mut Report, house: &House, settings: &ExecSettings, file: &Path) {
+pub(crate) fn show(report: &mut Report, assembly: &Assembly, settings: &ExecSettings, file: &Path) {
     report.heading("workflow");
-    let prompt = match read(house, file) {
+    let prompt = match read(assembly, file) {
         Ok(prompt) => prompt,
         Err(error) => {
             report.problem("file", crate::logging::chain(error.as_ref()));
@@ -30,8 +30,8 @@ pub(crate) fn show(report: &mut Report, house: &House, settings: &ExecSettings, 
         format!("{} ({} nodes)", file.display(), prompt.len()),
     );
     let memory = settings.memory.registry();
-    check(report, house, &memory, &prompt);
-    let found = admission::assess(&prompt, &house.folders, &memory);
+    check(report, assembly, &memory, &prompt);
+    let found = admission::assess(&prompt, &assembly.folders, &memory);
     if let Some(latent) = &found.latent {
         let (width, height, batch) = (latent.width, latent.height, latent.batch);
         report.line("picture", format!("{width} x {height}, batch of {batch}"));
@@ -42,9 +42,9 @@ pub(crate) fn show(report: &mut Report, house: &House, settings: &ExecSettings, 
     conclude(report, &found, &memory);
 }
 
-fn read(house: &House, file: &Path) -> anyhow::Result<Map> {
+fn read(assembly: &Assembly, file: &Path) -> anyhow::Result<Map> {
     let bytes = workflow_file::read(file)?;
-    let defs = NodeDefs::new(&house.object_info().into());
+    let defs = NodeDefs::new(&assembly.object_info().into());
     let found = workflow_file::understand(&bytes, &defs, false);
     let found = found.with_context(|| file.display().to_string())?;
     for warning in &found.warnings {
@@ -54,14 +54,14 @@ fn read(house: &House, file: &Path) -> anyhow::Result<Map> {
 }
 
 /// What the server would refuse it for.
-fn check(report: &mut Report, house: &House, memory: &Registry, prompt: &Map) {
+fn check(report: &mut Report, assembly: &Assembly, memory: &Registry, prompt: &Map) {
     let mut resources = Resources::default();
-    resources.insert((*house.dirs).clone());
-    resources.insert(house.folders.clone());
+    resources.insert((*assembly.dirs).clone());
+    resources.insert(assembly.folders.clone());
     resources.insert(memory.clone());
     let rules = Rules {
-        registry: &house.registry,
-        listings: &*house.listings,
+        registry: &assembly.registry.snapshot(),
+        listings: &*assembly.listings,
         resources: &Arc::new(resources),
         limits: PromptLimits::default(),
     };
@@ -223,7 +223,7 @@ mod tests {
             base: Some(base.into()),
             ..DirOptions::default()
         };
-        let house = House::open(&FolderSettings {
+        let assembly = Assembly::open(&FolderSettings {
             dirs,
             extra_paths: Vec::new(),
             starter: None,
@@ -239,8 +239,8 @@ mod tests {
         let file = base.join("workflow.json");
         std::fs::write(&file, json::to_string(&prompt.into())).unwrap();
         let mut report = Report::default();
-        show(&mut report, &house, &settings.exec, &file);
-        report.parts()
+        show(&mut report, &assembly, &settings.exec, &file);
+        (report.text().to_owned(), report.problems())
     }
 
     #[track_caller]
@@ -325,13 +325,13 @@ mod tests {
             extra_paths: Vec::new(),
             starter: None,
         };
-        let house = House::open(&settings).unwrap();
+        let assembly = Assembly::open(&settings).unwrap();
         let matches = command().try_get_matches_from(["fresco"]).unwrap();
         let serve = Cli::from_arg_matches(&matches).unwrap().serve;
         let exec = ServeSettings::resolve(serve).unwrap().exec;
-        show(&mut report, &house, &exec, &dir.path().join("no.json"));
-        let (text, problems) = report.parts();
+        show(&mut report, &assembly, &exec, &dir.path().join("no.json"));
+        let (text, problems) = (report.text(), report.problems());
         assert_eq!(problems, 1, "{text}");
-        has(&text, &["file: PROBLEM", "no.json"]);
+        has(text, &["file: PROBLEM", "no.json"]);
     }
 }

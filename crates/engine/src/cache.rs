@@ -11,7 +11,7 @@ use crate::ledger::HeldBytes;
 
 /// What a finished node left.
 #[derive(Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct CachedOutput {
     /// One list of values per slot.
     pub(crate) outputs: Vec<Vec<Value>>,
     pub(crate) ui: Option<Map>,
@@ -20,7 +20,7 @@ pub(crate) struct Entry {
     pub(crate) held: HeldBytes,
 }
 
-impl Entry {
+impl CachedOutput {
     fn bytes(&self) -> u64 {
         self.outputs.iter().flatten().map(Value::bytes).sum()
     }
@@ -40,7 +40,7 @@ pub enum Strategy {
 /// Entries of the prompt itself or of one expanding node, and of the nodes that expand inside it.
 #[derive(Default)]
 struct Level {
-    entries: HashMap<CacheKey, Arc<Entry>>,
+    entries: HashMap<CacheKey, Arc<CachedOutput>>,
     inner: IndexMap<(Arc<str>, Arc<str>), Level>,
 }
 
@@ -57,6 +57,18 @@ impl Level {
         })
     }
 
+    /// Keeps the entries that pass a test, here and inside.
+    fn retain(&mut self, keep: &impl Fn(&CachedOutput) -> bool) {
+        self.entries.retain(|_, entry| keep(entry));
+        for level in self.inner.values_mut() {
+            level.retain(keep);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.entries.len() + self.inner.values().map(Level::len).sum::<usize>()
+    }
+
     fn keep(&mut self, keys: &HashSet<CacheKey>, nodes: &HashSet<(Arc<str>, Arc<str>)>) {
         self.entries.retain(|k, _| keys.contains(k));
         self.inner.retain(|owner, _| nodes.contains(owner));
@@ -64,7 +76,7 @@ impl Level {
 }
 
 struct Aged {
-    entry: Arc<Entry>,
+    entry: Arc<CachedOutput>,
     used: u64,
     /// Order of last use, for ties.
     stamp: u64,
@@ -79,7 +91,7 @@ struct Flat {
 }
 
 impl Flat {
-    fn get(&mut self, key: CacheKey) -> Option<Arc<Entry>> {
+    fn get(&mut self, key: CacheKey) -> Option<Arc<CachedOutput>> {
         self.clock += 1;
         let aged = self.entries.get_mut(&key)?;
         aged.used = self.generation;
@@ -87,7 +99,7 @@ impl Flat {
         Some(aged.entry.clone())
     }
 
-    fn set(&mut self, key: CacheKey, entry: Arc<Entry>) {
+    fn set(&mut self, key: CacheKey, entry: Arc<CachedOutput>) {
         self.clock += 1;
         self.entries.insert(
             key,
@@ -137,6 +149,23 @@ impl OutputCache {
         self.strategy
     }
 
+    /// How many results are kept.
+    pub fn len(&self) -> usize {
+        self.classic.len() + self.flat.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keeps the results whose outputs pass a test.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&[Vec<Value>]) -> bool) {
+        self.classic.retain(&|entry| keep(&entry.outputs));
+        self.flat
+            .entries
+            .retain(|_, aged| keep(&aged.entry.outputs));
+    }
+
     /// A prompt begins with these keys; `nodes` are its `(id, class)` pairs.
     pub(crate) fn begin(
         &mut self,
@@ -184,7 +213,7 @@ impl OutputCache {
         }
     }
 
-    pub(crate) fn get(&mut self, owners: &Owners, key: CacheKey) -> Option<Arc<Entry>> {
+    pub(crate) fn get(&mut self, owners: &Owners, key: CacheKey) -> Option<Arc<CachedOutput>> {
         match self.strategy {
             Strategy::None => None,
             Strategy::Classic => self.classic.at(owners)?.entries.get(&key).cloned(),
@@ -193,7 +222,7 @@ impl OutputCache {
     }
 
     /// As [`OutputCache::get`], without counting as a use.
-    pub(crate) fn peek(&self, owners: &Owners, key: CacheKey) -> Option<Arc<Entry>> {
+    pub(crate) fn peek(&self, owners: &Owners, key: CacheKey) -> Option<Arc<CachedOutput>> {
         match self.strategy {
             Strategy::None => None,
             Strategy::Classic => self.classic.at(owners)?.entries.get(&key).cloned(),
@@ -214,7 +243,7 @@ impl OutputCache {
         }
     }
 
-    pub(crate) fn set(&mut self, owners: &Owners, key: CacheKey, entry: Arc<Entry>) {
+    pub(crate) fn set(&mut self, owners: &Owners, key: CacheKey, entry: Arc<CachedOutput>) {
         match self.strategy {
             Strategy::None => {}
             Strategy::Classic => {
@@ -282,6 +311,11 @@ impl Instances {
                 tops.contains_key(real)
             }
         });
+    }
+
+    /// Keeps the states of classes that pass a test.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.states.retain(|(_, class), _| keep(class));
     }
 
     pub(crate) fn get(

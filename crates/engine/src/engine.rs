@@ -5,28 +5,92 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fresco_graph::{
-    Listings, Map, ProblemsByNode, PromptError, PromptLimits, Registry, Resources, Rules,
-    ValidPrompt, Value, map,
+    Listings, Map, NodeRegistry, ProblemsByNode, PromptError, PromptLimits, Resources, Rules,
+    ValidPrompt, Value, lock,
 };
 
-use crate::event::EventSink;
-use crate::executor::{ExecutorConfig, now_ms};
-use crate::gate::{Gate, Release};
+use crate::event::{Event, EventKind, EventSink};
+use crate::feeder::{EngineShared, MakeWorker, RunningPrompt, WorkerPlace};
+use crate::live_registry::LiveRegistry;
 use crate::memory::{
     FreeNote, FreeReport, FreeRequest, MemoryProblem, MemoryRoom, ModelReport, Removed,
 };
-use crate::reply::{Reply, Sender, reply};
-use crate::store::{Finished, NewJob, Priority, QueueChange, QueueOutline, Store, StoreError};
-use crate::worker::{Current, Shared, Stats, calm, lock};
+use crate::messages::{self, now_ms};
+use crate::panics::catch_panic;
+use crate::reply::{Reply, reply};
+use crate::state::ExecutorConfig;
+use crate::store::{
+    Claim, Finished, JobStore, NewJob, Priority, QueueChange, QueueOutline, StoreError,
+};
+use crate::worker::{LocalWorker, WorkerSnapshot};
 
 /// What an engine is made from.
 pub struct EngineConfig {
+    /// How workers of this process run nodes.
     pub executor: ExecutorConfig,
+    /// Who runs jobs; each takes the next one as soon as it is free.
+    pub workers: Vec<WorkerConfig>,
     pub listings: Arc<dyn Listings>,
-    pub store: Store,
+    pub store: JobStore,
     pub limits: PromptLimits,
     /// How long a node may ignore an interrupt before its thread is given up.
     pub hang_grace: Duration,
+}
+
+/// One worker of an engine.
+#[derive(Clone)]
+pub struct WorkerConfig {
+    /// In events, reports and leases; no other worker has it.
+    pub name: Arc<str>,
+    pub kind: WorkerKind,
+}
+
+#[derive(Clone)]
+pub enum WorkerKind {
+    /// A thread of this process.
+    Local,
+    /// Somebody else. A job is its own for `term` after each sign of life, also while this process is away.
+    Remote { make: MakeWorker, term: Duration },
+}
+
+impl WorkerConfig {
+    /// One worker in this process.
+    pub fn local() -> Self {
+        Self {
+            name: "local".into(),
+            kind: WorkerKind::Local,
+        }
+    }
+
+    fn place(self, executor: &ExecutorConfig) -> Arc<WorkerPlace> {
+        let requests = Arc::default();
+        let (make, term): (MakeWorker, _) = match self.kind {
+            WorkerKind::Remote { make, term } => (make, Some(term)),
+            WorkerKind::Local => {
+                let (name, config) = (self.name.clone(), executor.clone());
+                let requests = Arc::clone(&requests);
+                let make: MakeWorker = Arc::new(move |sink| {
+                    let config = ExecutorConfig {
+                        sink,
+                        ..config.clone()
+                    };
+                    LocalWorker::new(name.clone(), config, Arc::clone(&requests))
+                });
+                (make, None)
+            }
+        };
+        Arc::new(WorkerPlace {
+            claim: Claim {
+                owner: self.name.clone(),
+                term,
+            },
+            name: self.name,
+            make,
+            requests,
+            thread: std::sync::Mutex::default(),
+            worker: std::sync::Mutex::default(),
+        })
+    }
 }
 
 /// A prompt on its way into the queue.
@@ -47,8 +111,6 @@ pub struct Ticket {
     pub prompt_id: Arc<str>,
     pub number: Value,
     pub problems: ProblemsByNode,
-    /// The prompt does not start before this is dropped.
-    pub release: Release,
 }
 
 /// Keys of `extra_data` that no record may show.
@@ -59,39 +121,66 @@ pub const SENSITIVE: [&str; 2] = ["auth_token_comfy_org", "api_key_comfy_org"];
 pub struct Engine(Arc<Inner>);
 
 struct Inner {
-    shared: Arc<Shared>,
-    registry: Arc<Registry>,
+    shared: Arc<EngineShared>,
+    registry: Arc<LiveRegistry>,
     resources: Arc<Resources>,
     listings: Arc<dyn Listings>,
     limits: PromptLimits,
 }
 
 impl Engine {
-    /// Starts the worker; jobs that the store still holds run at once.
+    /// Starts the workers; jobs that the store still holds run at once.
     pub fn start(config: EngineConfig) -> std::io::Result<Self> {
         let EngineConfig {
             executor,
+            workers,
             listings,
             store,
             limits,
             hang_grace,
         } = config;
-        let (registry, resources) = (executor.registry.clone(), executor.resources.clone());
-        let shared = Arc::new(Shared {
+        let places = workers.into_iter().map(|w| w.place(&executor)).collect();
+        let ExecutorConfig {
+            registry,
+            resources,
+            memory,
+            sink,
+            ..
+        } = executor;
+        let shared = Arc::new(EngineShared {
             store,
-            config: executor,
+            sink,
+            memory,
+            places,
             hang_grace,
-            interrupt: std::sync::Mutex::default(),
             running: std::sync::Mutex::default(),
             ended: std::sync::Condvar::new(),
-            gate: Arc::new(Gate::default()),
-            requests: Arc::default(),
-            stats: Stats::default(),
             telling: std::sync::Mutex::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
-            thread: std::sync::Mutex::default(),
         });
-        shared.start();
+        let sink = shared.sink.clone();
+        shared.store.on_accepted(move |remaining| {
+            sink.emit(Event {
+                prompt_id: None,
+                client: None,
+                worker: None,
+                kind: EventKind::Status { remaining },
+            });
+        });
+        let weak = Arc::downgrade(&shared);
+        shared.store.on_lost_lease(move |task| {
+            let Some(shared) = weak.upgrade() else { return };
+            // The store's thread has other things to do.
+            let spawned = std::thread::Builder::new()
+                .name("lease".into())
+                .spawn(move || shared.lease_lost(task));
+            if let Err(error) = spawned {
+                tracing::error!("cannot look after a lost lease: {error}");
+            }
+        });
+        for place in &shared.places {
+            shared.start(place);
+        }
         Ok(Self(Arc::new(Inner {
             shared,
             registry,
@@ -101,34 +190,56 @@ impl Engine {
         })))
     }
 
-    pub fn registry(&self) -> &Arc<Registry> {
-        &self.0.registry
+    /// The classes as they are now.
+    pub fn registry(&self) -> Arc<NodeRegistry> {
+        self.0.registry.snapshot()
+    }
+
+    /// Adds, replaces and removes classes. Prompts that run keep theirs.
+    pub fn change_classes(&self, change: impl FnOnce(&mut NodeRegistry)) {
+        self.0.registry.update(change);
+    }
+
+    /// The values of an owner are gone: results that have one are not used again, and nodes that made them run anew.
+    pub fn drop_owned(&self, owner: &Arc<str>) {
+        for place in &self.0.shared.places {
+            place.requests.push_owner(owner);
+        }
+        self.0.shared.store.wake();
+    }
+
+    /// What each worker holds.
+    pub fn workers(&self) -> Vec<WorkerSnapshot> {
+        let places = self.0.shared.places.iter();
+        let workers: Vec<_> = places.filter_map(|p| lock(&p.worker).clone()).collect();
+        workers.iter().map(|worker| worker.snapshot()).collect()
     }
 
     pub fn listings(&self) -> &Arc<dyn Listings> {
         &self.0.listings
     }
 
-    pub fn store(&self) -> &Store {
+    pub fn store(&self) -> &JobStore {
         &self.0.shared.store
     }
 
-    pub fn stats(&self) -> &Stats {
-        &self.0.shared.stats
-    }
-
     pub fn sink(&self) -> &Arc<dyn EventSink> {
-        &self.0.shared.config.sink
+        &self.0.shared.sink
     }
 
-    /// Checks a prompt. CPU-bound; large graphs take milliseconds.
+    /// Whether checking this prompt may wait for another process. Then it must not be done on a thread that serves sockets.
+    pub fn checks_wait(&self, prompt: &Map) -> bool {
+        self.registry().has_foreign(prompt)
+    }
+
+    /// Checks a prompt. CPU-bound; large graphs take milliseconds. See [`Engine::checks_wait`].
     pub fn validate(
         &self,
         prompt: Map,
         targets: Option<&[Arc<str>]>,
     ) -> Result<ValidPrompt, PromptError> {
         let rules = Rules {
-            registry: &self.0.registry,
+            registry: &self.registry(),
             listings: &*self.0.listings,
             resources: &self.0.resources,
             limits: self.0.limits,
@@ -147,9 +258,9 @@ impl Engine {
         valid: ValidPrompt,
         submission: Submission,
     ) -> Result<Ticket, StoreError> {
-        let (prompt_id, release, reply) = self.begin(&valid, submission);
+        let (prompt_id, reply) = self.begin(&valid, submission);
         let accepted = reply.await;
-        self.accepted(prompt_id, release, valid.problems, accepted)
+        Self::accepted(prompt_id, valid.problems, accepted)
     }
 
     /// As [`Engine::submit`], for threads.
@@ -158,9 +269,9 @@ impl Engine {
         valid: ValidPrompt,
         submission: Submission,
     ) -> Result<Ticket, StoreError> {
-        let (prompt_id, release, reply) = self.begin(&valid, submission);
+        let (prompt_id, reply) = self.begin(&valid, submission);
         let accepted = reply.wait();
-        self.accepted(prompt_id, release, valid.problems, accepted)
+        Self::accepted(prompt_id, valid.problems, accepted)
     }
 
     fn begin(
@@ -169,7 +280,6 @@ impl Engine {
         submission: Submission,
     ) -> (
         Arc<str>,
-        Release,
         crate::Reply<Result<crate::store::Accepted, StoreError>>,
     ) {
         let Submission {
@@ -193,7 +303,6 @@ impl Engine {
             (None, None) if front => Priority::Front,
             (None, None) => Priority::Auto,
         };
-        let release = self.0.shared.gate.close(&prompt_id);
         let reply = self.0.shared.store.enqueue(NewJob {
             prompt_id: prompt_id.clone(),
             priority,
@@ -202,31 +311,20 @@ impl Engine {
             outputs: valid.outputs.clone(),
             sensitive,
         });
-        (prompt_id, release, reply)
+        (prompt_id, reply)
     }
 
     fn accepted(
-        &self,
         prompt_id: Arc<str>,
-        release: Release,
         problems: ProblemsByNode,
         accepted: Option<Result<crate::store::Accepted, StoreError>>,
     ) -> Result<Ticket, StoreError> {
-        match accepted.unwrap_or(Err(StoreError::Closed)) {
-            Ok(accepted) => {
-                self.0.shared.status(accepted.remaining);
-                Ok(Ticket {
-                    prompt_id,
-                    number: accepted.number,
-                    problems,
-                    release,
-                })
-            }
-            Err(error) => {
-                self.0.shared.gate.forget(&prompt_id);
-                Err(error)
-            }
-        }
+        let accepted = accepted.unwrap_or(Err(StoreError::Closed))?;
+        Ok(Ticket {
+            prompt_id,
+            number: accepted.number,
+            problems,
+        })
     }
 
     /// Pending plus running.
@@ -234,64 +332,52 @@ impl Engine {
         self.0.shared.store.remaining()
     }
 
-    /// What runs now.
-    pub fn current(&self) -> Option<Current> {
-        lock(&self.0.shared.running)
-            .as_ref()
-            .map(|r| r.current.clone())
+    /// What runs now, oldest first.
+    pub fn running(&self) -> Vec<RunningPrompt> {
+        let running = lock(&self.0.shared.running);
+        running.values().map(|run| run.current.clone()).collect()
     }
 
-    /// Stops the running prompt; with an id only if that one runs. True if something was running to stop.
+    /// Stops running prompts: those with this id, or all. True if there was something to stop.
     pub fn interrupt(&self, prompt_id: Option<&str>) -> bool {
         self.0.shared.interrupt(prompt_id)
     }
 
-    /// Leaves a flag for the worker (`unload_models`, `free_memory`).
-    pub fn set_flag(&self, name: &str, value: Value) {
-        self.0.shared.store.set_flag(name, value);
-    }
-
     /// Whoever owns models: for looking, and for what changes nothing at once.
     pub fn memory(&self) -> &Arc<dyn MemoryRoom> {
-        &self.0.shared.config.memory
+        &self.0.shared.memory
     }
 
-    /// Leaves a request for the worker, which carries it out when no prompt runs.
+    /// Leaves a request for each worker, which carries it out when it runs no prompt.
     pub fn free(&self, request: FreeRequest) {
-        self.leave(request, None);
+        drop(self.free_and_wait(request));
     }
 
-    /// As [`Engine::free`], answered when it is done; never if the engine stops before.
-    pub fn free_and_wait(&self, request: FreeRequest) -> Reply<FreeReport> {
-        let (sender, reply) = reply();
-        self.leave(request, Some(sender));
-        reply
-    }
-
-    fn leave(&self, mut request: FreeRequest, waiter: Option<Sender<FreeReport>>) {
+    /// As [`Engine::free`]; each worker answers when it is done, or never if the engine stops before.
+    pub fn free_and_wait(&self, mut request: FreeRequest) -> Vec<Reply<FreeReport>> {
         let (shared, memory) = (&self.0.shared, self.memory());
         if request.is_noop() {
-            calm("note_free", || memory.note_free(FreeNote::Noop));
-            if let Some(waiter) = waiter {
-                waiter.send(FreeReport::default());
-            }
-            return;
+            catch_panic("note_free", || memory.note_free(FreeNote::Noop));
+            let (sender, done) = reply();
+            sender.send(FreeReport::default());
+            return vec![done];
         }
         request.unload_models = true;
-        let force = request.force;
-        shared.requests.push(request, waiter, || {
-            if let Some(current) = self.current() {
-                let prompt_id = &*current.prompt_id;
-                calm("note_free", || {
-                    memory.note_free(FreeNote::Deferred { prompt_id });
-                });
-            }
-        });
-        if force {
-            // An executor that waits for slow nodes looks around.
-            lock(&shared.interrupt).bell.ring();
+        let mut replies = Vec::new();
+        for place in &shared.places {
+            let (sender, done) = reply();
+            place.requests.push(request.clone(), Some(sender), || {
+                for current in self.running().iter().filter(|c| c.worker == place.name) {
+                    let prompt_id = &*current.prompt_id;
+                    catch_panic("note_free", || {
+                        memory.note_free(FreeNote::Deferred { prompt_id });
+                    });
+                }
+            });
+            replies.push(done);
         }
         shared.store.wake();
+        replies
     }
 
     /// Sets how long a model stays.
@@ -353,14 +439,7 @@ impl Engine {
 
     /// Cancels a job wherever it is: a waiting one is recorded as cancelled, a running one interrupted.
     pub async fn cancel(&self, prompt_id: &str) -> Result<bool, StoreError> {
-        let data = map! {
-            "prompt_id" => prompt_id,
-            "node_id" => "",
-            "node_type" => "",
-            "executed" => Value::List(Arc::default()),
-            "timestamp" => now_ms(),
-        };
-        let message = Value::from(vec![Value::from("execution_interrupted"), data.into()]);
+        let message = messages::interrupted(prompt_id, "", "", &[], now_ms());
         let finished = Finished {
             outputs: Map::new(),
             meta: Map::new(),
@@ -381,31 +460,35 @@ impl Engine {
         Ok(self.interrupt(Some(prompt_id)))
     }
 
-    /// Stops the worker: what runs is interrupted and stays queued for the next start. Waits at most `patience`.
+    /// Stops the workers: what runs is interrupted and stays queued for the next start. Waits at most `patience`.
     pub fn stop(&self, patience: Duration) {
         let shared = &self.0.shared;
         shared.stopping.store(true, Ordering::SeqCst);
-        shared.requests.close();
+        for place in &shared.places {
+            place.requests.close();
+        }
         // Before the wait below, in which a service manager may lose its patience.
         let _ = shared.store.stopping().wait();
         shared.interrupt(None);
         shared.store.wake();
-        let Some(worker) = lock(&shared.thread).take() else {
-            return;
-        };
         let give_up = std::time::Instant::now() + patience;
-        while !worker.is_finished() && std::time::Instant::now() < give_up {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "a thread cannot be joined with a deadline; this happens once, at the end"
-            )]
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        if worker.is_finished() && worker.join().is_err() {
-            tracing::error!("the worker thread panicked");
+        for place in &shared.places {
+            let Some(thread) = lock(&place.thread).take() else {
+                continue;
+            };
+            while !thread.is_finished() && std::time::Instant::now() < give_up {
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "a thread cannot be joined with a deadline; this happens once, at the end"
+                )]
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if thread.is_finished() && thread.join().is_err() {
+                tracing::error!("the thread of worker {} panicked", place.name);
+            }
         }
         shared.abandon();
-        calm("shutdown", || shared.config.memory.shutdown());
+        catch_panic("shutdown", || shared.memory.shutdown());
         let _ = shared.store.close().wait();
     }
 }

@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use fresco_graph::{Preview, Value};
 
-use crate::progress::ProgressRegistry;
-
 /// One thing that happened.
 #[derive(Clone)]
 pub struct Event {
@@ -13,6 +11,8 @@ pub struct Event {
     pub prompt_id: Option<Arc<str>>,
     /// The socket id that submitted that prompt.
     pub client: Option<Arc<str>>,
+    /// Who runs it; none where no worker has a part in it.
+    pub worker: Option<Arc<str>>,
     pub kind: EventKind,
 }
 
@@ -40,10 +40,8 @@ pub enum EventKind {
     },
     /// The prompt has left the queue, whatever its end.
     Ended,
-    /// Some node's progress changed; take a snapshot if you want to show it.
-    ProgressState {
-        registry: Arc<ProgressRegistry>,
-    },
+    /// How far one node is. Whoever shows the whole prompt adds these up, with [`ProgressRegistry`](crate::ProgressRegistry).
+    NodeProgress(NodeProgress),
     /// A progress bar moved. A picture goes out before this as frame 4 to clients that know it, after it as frame 1 to
     /// the others.
     Progress {
@@ -97,6 +95,20 @@ pub enum EventKind {
         data: Value,
         client: Option<Arc<str>>,
     },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeState {
+    Running,
+    Finished,
+}
+
+#[derive(Clone, Debug)]
+pub struct NodeProgress {
+    pub ids: NodeIds,
+    pub state: NodeState,
+    pub value: f64,
+    pub max: f64,
 }
 
 /// A node's several names.

@@ -3,9 +3,9 @@
 //! A piece of memory counts once, as long as any result holds it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use fresco_graph::{Map, NodeError, NodeOutput, Pieces, Slots, Value};
+use fresco_graph::{Map, NodeError, NodeOutput, Pieces, Slots, Value, lock};
 
 /// Pieces of memory by address.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct Ledger(Arc<Mutex<Books>>);
 
 impl Ledger {
     fn books(&self) -> MutexGuard<'_, Books> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Bytes of all results that are held.

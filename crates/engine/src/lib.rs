@@ -6,31 +6,41 @@ mod dynprompt;
 mod engine;
 pub mod event;
 mod executor;
-mod gate;
+mod feeder;
+mod job;
 mod ledger;
+mod live_registry;
 mod memory;
+mod messages;
+mod panics;
 pub mod progress;
 pub mod reply;
 mod requests;
 mod run;
+mod state;
 pub mod store;
 mod tasks;
+mod watch;
 mod worker;
 
 pub use cache::{OutputCache, Strategy};
-pub use engine::{Engine, EngineConfig, SENSITIVE, Submission, Ticket, new_prompt_id};
-pub use event::*;
-pub use executor::{
-    Executor, ExecutorConfig, FlagSetter, Interrupt, Outcome, RunJob, failure_data, now_ms,
+pub use engine::{
+    Engine, EngineConfig, SENSITIVE, Submission, Ticket, WorkerConfig, WorkerKind, new_prompt_id,
 };
-pub use gate::Release;
+pub use event::*;
+pub use executor::Executor;
+pub use feeder::{MakeWorker, RunningPrompt};
+pub use job::{Outcome, RunControl, RunJob};
+pub use live_registry::LiveRegistry;
 pub use memory::{
     Admission, Arriving, ClaimReport, DeviceReport, FreeNote, FreeReport, FreeRequest, Freed,
     HandleReport, LoadPlan, LoadRequest, LoadSubject, MemoryEvent, MemoryOrigin, MemoryProblem,
     MemoryRoom, ModelDetail, ModelReport, NoModels, Places, Plan, PlanStep, PlannedUnit, Removed,
-    Snapshot, UnitReport, Unload, available_ram, resident_ram, total_ram,
+    Snapshot, UnitReport, Unload,
 };
-pub use progress::{NodeProgress, NodeState, ProgressRegistry};
+pub use messages::{failure_data, now_ms};
+pub use progress::ProgressRegistry;
 pub use reply::{Reply, Sender, reply};
-pub use store::{Store, StoreError};
-pub use worker::{Current, Stats};
+pub use state::ExecutorConfig;
+pub use store::{JobStore, StoreError};
+pub use worker::{Worker, WorkerSnapshot};

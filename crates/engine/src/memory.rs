@@ -56,9 +56,19 @@ pub trait MemoryRoom: Send + Sync {
     /// The program ends.
     fn shutdown(&self) {}
 
-    /// Main memory that can still be had, in bytes; `None` if unknown.
+    /// Main memory that can still be had here, in bytes, the container heeded; `None` if unknown.
     fn available_ram(&self) -> Option<u64> {
-        available_ram()
+        None
+    }
+
+    /// Main memory this process has now.
+    fn resident_ram(&self) -> Option<u64> {
+        None
+    }
+
+    /// All main memory there is for this program.
+    fn total_ram(&self) -> Option<u64> {
+        None
     }
 
     /// Asks for so many bytes of main memory, which count as used until the answer is dropped; or says how many are
@@ -251,6 +261,8 @@ pub struct Freed {
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FreeReport {
+    /// Who did it.
+    pub worker: Arc<str>,
     pub models: Vec<Freed>,
     /// Main memory of the process. The engine measures it around everything the request asked for.
     pub ram_before: Option<u64>,
@@ -483,31 +495,6 @@ pub struct LoadPlan {
     pub orphans: Vec<String>,
     pub warnings: Vec<String>,
     pub explanation: Option<String>,
-}
-
-/// `MemAvailable` of the kernel.
-pub fn available_ram() -> Option<u64> {
-    meminfo("MemAvailable:")
-}
-
-pub fn total_ram() -> Option<u64> {
-    meminfo("MemTotal:")
-}
-
-fn meminfo(field: &str) -> Option<u64> {
-    kib_field("/proc/meminfo", field)
-}
-
-/// Main memory this process has now.
-pub fn resident_ram() -> Option<u64> {
-    kib_field("/proc/self/status", "VmRSS:")
-}
-
-fn kib_field(file: &str, field: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix(field))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
 }
 
 #[cfg(test)]

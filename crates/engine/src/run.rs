@@ -7,24 +7,36 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fresco_graph::mapping::{self, Call, CallResult, InputLists};
 use fresco_graph::{
     Args, CacheKey, CallScope, Contribution, Contributions, Cx, Declared, Flow, Hidden, Input,
-    Keys, Magic, Map, Next, NodeClass, NodeError, NodeOutput, Nodes, Order, Schema, Slots, Value,
-    Versions, map,
+    Keys, Magic, Map, Next, NodeError, NodeOutput, Nodes, Order, PromptClass, PromptClasses,
+    Schema, Slots, Value, Versions, map,
 };
 
-use crate::cache::Entry;
+use crate::cache::CachedOutput;
 use crate::cut;
 use crate::dynprompt::{DynPrompt, RunNode};
-use crate::event::EventKind;
-use crate::executor::{End, Executor, RunJob, Watch};
+use crate::event::{EventKind, Failure};
+use crate::job::RunJob;
 use crate::ledger::Counter;
+use crate::panics::catch_panic;
+use crate::state::ExecutorState;
 use crate::tasks::{CallState, Tasks, panicked};
-use crate::worker::calm;
+use crate::watch::Watch;
+
+/// How a run came to its end.
+pub(crate) enum End {
+    Success,
+    Failed(Failure),
+    Interrupted {
+        node: Arc<str>,
+        class: Arc<str>,
+        executed: Vec<Arc<str>>,
+    },
+}
 
 /// Why a node did not finish in this attempt.
 enum Halt {
@@ -60,8 +72,8 @@ fn len_u64(text: &str) -> u64 {
 
 /// A result held for the nodes of this prompt that still want it, whatever the cache does.
 #[derive(Default)]
-struct Held {
-    entry: Option<Arc<Entry>>,
+struct HeldOutput {
+    entry: Option<Arc<CachedOutput>>,
     consumers: HashSet<Arc<str>>,
 }
 
@@ -72,14 +84,15 @@ struct Expansion {
 }
 
 pub(crate) struct Run<'e> {
-    executor: &'e mut Executor,
+    state: &'e mut ExecutorState,
+    classes: PromptClasses,
     job: &'e RunJob,
     graph: Arc<DynPrompt>,
     watch: Arc<Watch>,
     keys: Keys,
     tokens: HashMap<Arc<str>, Value>,
     order: Order,
-    held: RefCell<HashMap<Arc<str>, Held>>,
+    held: RefCell<HashMap<Arc<str>, HeldOutput>>,
     sources: RefCell<HashMap<Arc<str>, Vec<Arc<str>>>>,
     tasks: Tasks,
     expansions: HashMap<Arc<str>, Expansion>,
@@ -94,19 +107,20 @@ pub(crate) struct Run<'e> {
 
 impl<'e> Run<'e> {
     pub(crate) fn new(
-        executor: &'e mut Executor,
+        state: &'e mut ExecutorState,
         job: &'e RunJob,
         graph: Arc<DynPrompt>,
         watch: Arc<Watch>,
     ) -> Self {
         let preview_method = match job.extra_data.get("preview_method").and_then(Value::as_str) {
             Some(m @ ("none" | "auto" | "latent2rgb" | "taesd")) => m.into(),
-            _ => executor.config.preview_method.clone(),
+            _ => state.config.preview_method.clone(),
         };
         Self {
-            keys: Keys::new(executor.prompts_run),
-            tasks: Tasks::new(executor.interrupt.bell.clone()),
-            executor,
+            keys: Keys::new(state.prompts_run),
+            tasks: Tasks::new(state.bell.clone()),
+            classes: PromptClasses::new(state.config.registry.snapshot()),
+            state,
             job,
             graph,
             watch,
@@ -129,8 +143,8 @@ impl<'e> Run<'e> {
         (self.outputs, self.meta)
     }
 
-    fn class(&self, name: &str) -> Option<Arc<dyn NodeClass>> {
-        self.executor.config.registry.get(name).cloned()
+    fn class(&self, name: &str) -> Option<Arc<PromptClass>> {
+        self.classes.get(name)
     }
 
     /// Computes change tokens and cache keys, lets the cache forget the rest, and says what is cached.
@@ -141,13 +155,13 @@ impl<'e> Run<'e> {
         }
         self.show_tokens();
         let keys = self.compute_keys(&ids);
-        self.executor.cache.begin(&keys, nodes);
+        self.state.cache.begin(&keys, nodes);
         let none = Vec::new();
         ids.into_iter()
             .filter(|id| {
                 self.keys
                     .get(id)
-                    .is_some_and(|k| self.executor.cache.contains(&none, k))
+                    .is_some_and(|k| self.state.cache.contains(&none, k))
             })
             .collect()
     }
@@ -155,8 +169,9 @@ impl<'e> Run<'e> {
     fn compute_keys(&mut self, ids: &[Arc<str>]) -> HashSet<CacheKey> {
         let view = KeyView {
             graph: &self.graph,
+            classes: &self.classes,
             tokens: &self.tokens,
-            executor: self.executor,
+            state: self.state,
         };
         ids.iter().map(|id| self.keys.compute(id, &view)).collect()
     }
@@ -166,12 +181,15 @@ impl<'e> Run<'e> {
         let Some(node) = self.graph.get(id) else {
             return;
         };
-        let Some(class) = self.class(&node.class).filter(|c| c.has_fingerprint()) else {
+        let Some(class) = self
+            .class(&node.class)
+            .filter(|c| c.class.has_fingerprint())
+        else {
             return;
         };
         let token = match node.is_changed {
             Some(token) => token,
-            None => match self.ask_token(id, &node, &*class) {
+            None => match self.ask_token(id, &node, &class) {
                 Ok(token) => token,
                 Err(error) => {
                     tracing::warn!(node = %id, class = %node.class, "change check failed, the node will always run: {}", error.message());
@@ -186,19 +204,19 @@ impl<'e> Run<'e> {
         &mut self,
         id: &Arc<str>,
         node: &RunNode,
-        class: &dyn NodeClass,
+        class: &PromptClass,
     ) -> Result<Value, NodeError> {
         let (inputs, _) = Self::assemble(node, class, &|_| None);
-        let declared = Declared::new(class.schema(), &node.inputs);
-        let mut cx = Cx::detached(self.executor.config.resources.clone());
+        let declared = Declared::new(&class.schema, &node.inputs);
+        let mut cx = Cx::detached(self.state.config.resources.clone());
         cx.node_id = id.clone();
         let mut results = Vec::new();
-        for call in mapping::spread(class.schema().input_is_list, &inputs)? {
+        for call in mapping::spread(class.schema.input_is_list, &inputs)? {
             results.push(match call {
                 Call::Blocked(_) => Value::Null,
                 Call::Run(args) => {
                     let args = declared.nest(args, false);
-                    self.guarded(|| class.fingerprint(args, &cx))?
+                    self.guarded(|| class.class.fingerprint(args, &cx))?
                 }
             });
         }
@@ -233,9 +251,9 @@ impl<'e> Run<'e> {
                 Next::Cycle(ids) => return End::Failed(self.cycle(&ids)),
                 Next::Wait => {
                     self.collect_tasks(true);
-                    if self.watch.interrupt.is_raised() && self.watch.interrupt.take() {
+                    if self.watch.is_cancelled() {
                         let id = self.executed.last().cloned().unwrap_or_default();
-                        let blamed = self.waiting_node().unwrap_or(id);
+                        let blamed = self.watch.running_node().unwrap_or(id);
                         return self.interrupted(&blamed);
                     }
                     continue;
@@ -260,8 +278,8 @@ impl<'e> Run<'e> {
                     return End::Failed(self.failure(&id, &error, inputs));
                 }
             }
-            let memory = self.executor.config.memory.clone();
-            self.executor.cache.poll(&mut || memory.available_ram());
+            let memory = self.state.config.memory.clone();
+            self.state.cache.poll(&mut || memory.available_ram());
             self.collect_tasks(false);
         }
     }
@@ -287,24 +305,23 @@ impl<'e> Run<'e> {
         }
     }
 
-    /// Frees what was asked for with force, as far as this prompt does not hold it.
-    fn between_nodes(&self) {
+    /// Does what does not wait for the end of the prompt: frees what was asked for with force, as far as this prompt does
+    /// not hold it, and forgets results whose owner is gone.
+    fn between_nodes(&mut self) {
         // A run that was given up has no say any more.
-        if !self.watch.alive.load(Ordering::Relaxed) {
+        if self.watch.control.is_given_up() {
             return;
         }
-        if let Some(request) = self.executor.requests.take_forced() {
-            let memory = &self.executor.config.memory;
-            calm("free", || memory.free(&request, Some(&self.job.prompt_id)));
+        let Some(urgent) = self.state.requests.take_urgent() else {
+            return;
+        };
+        for owner in &urgent.owners {
+            self.state.drop_owned(owner);
         }
-    }
-
-    fn waiting_node(&self) -> Option<Arc<str>> {
-        let running = self.watch.progress.snapshot();
-        running
-            .into_iter()
-            .find(|p| p.state == crate::progress::NodeState::Running)
-            .map(|p| p.ids.node)
+        if let Some(request) = urgent.forced {
+            let memory = &self.state.config.memory;
+            catch_panic("free", || memory.free(&request, Some(&self.job.prompt_id)));
+        }
     }
 
     fn collect_tasks(&mut self, wait: bool) {
@@ -316,8 +333,9 @@ impl<'e> Run<'e> {
     fn schedule(&mut self, id: &Arc<str>) {
         let view = OrderView {
             graph: &self.graph,
+            classes: &self.classes,
             keys: &self.keys,
-            executor: self.executor,
+            state: self.state,
         };
         let mut linked = |s: &Arc<str>, t: &Arc<str>| hold(&self.held, &self.sources, &view, s, t);
         self.order.add_node(id, &view, &mut linked);
@@ -326,8 +344,9 @@ impl<'e> Run<'e> {
     fn require(&mut self, source: &Arc<str>, target: &Arc<str>) {
         let view = OrderView {
             graph: &self.graph,
+            classes: &self.classes,
             keys: &self.keys,
-            executor: self.executor,
+            state: self.state,
         };
         let mut linked = |s: &Arc<str>, t: &Arc<str>| hold(&self.held, &self.sources, &view, s, t);
         self.order.add_link(source, target, &view, &mut linked);
@@ -345,14 +364,14 @@ impl<'e> Run<'e> {
         }
     }
 
-    fn cached(&mut self, id: &str) -> Option<Arc<Entry>> {
+    fn cached(&mut self, id: &str) -> Option<Arc<CachedOutput>> {
         let key = self.keys.get(id)?;
         let owners = self.graph.owners_of(id);
-        self.executor.cache.get(&owners, key)
+        self.state.cache.get(&owners, key)
     }
 
     /// A node's outputs for a consumer: held for this prompt, or cached.
-    fn result_of(&mut self, id: &str) -> Option<Arc<Entry>> {
+    fn result_of(&mut self, id: &str) -> Option<Arc<CachedOutput>> {
         if let Some(entry) = self.held.borrow().get(id).and_then(|h| h.entry.clone()) {
             return Some(entry);
         }
@@ -372,6 +391,9 @@ impl<'e> Run<'e> {
         let Some(class) = self.class(&node.class) else {
             return Err(NodeError::failed("KeyError", format!("'{}'", node.class)).into());
         };
+        if let Some(problem) = &class.problem {
+            return Err(problem.clone().into());
+        }
         if let Some(entry) = self.cached(id) {
             let shown = entry.ui.clone().map_or(Value::Null, Value::from);
             self.watch.emit(EventKind::Executed {
@@ -380,50 +402,48 @@ impl<'e> Run<'e> {
                 output: shown,
             });
             self.keep_ui(id, entry.ui.as_ref());
-            self.watch.progress.finish(ids);
-            self.watch.progress_changed();
+            self.watch.node_finished(ids);
             self.deliver(id, entry);
             return Ok(());
         }
         if let Some(results) = self.tasks.take(id) {
             let outputs = results.into_iter().collect::<Result<Vec<_>, _>>()?;
-            return self.conclude(id, &node, &*class, outputs);
+            return self.conclude(id, &node, &class, outputs);
         }
         if let Some(expansion) = self.expansions.remove(id) {
-            return self.conclude_expansion(id, &node, &*class, expansion);
+            return self.conclude_expansion(id, &node, &class, expansion);
         }
 
-        self.watch.progress.start(ids.clone());
-        self.watch.progress_changed();
+        self.watch.node_started(ids.clone());
         let wanted: Vec<Arc<str>> = node
             .inputs
             .values()
             .filter_map(Value::as_link)
             .map(|l| l.node)
             .collect();
-        let results: HashMap<Arc<str>, Arc<Entry>> = wanted
+        let results: HashMap<Arc<str>, Arc<CachedOutput>> = wanted
             .into_iter()
             .filter_map(|s| self.result_of(&s).map(|e| (s, e)))
             .collect();
         let (inputs, missing) =
-            Self::assemble(&node, &*class, &|source| results.get(source).cloned());
+            Self::assemble(&node, &class, &|source| results.get(source).cloned());
         self.watch.emit(EventKind::Executing {
             node: id.clone(),
             display: ids.display.clone(),
         });
-        let cx = self.context(id, &node, &*class);
+        let cx = self.context(id, &node, &class);
         let shown = |error: NodeError| Halt::Failed {
             inputs: show_inputs(&inputs),
             error,
         };
-        if class.has_lazy()
+        if class.class.has_lazy()
             && self
-                .wants_more(id, &node, &*class, &inputs, &missing, &cx)
+                .wants_more(id, &node, &class, &inputs, &missing, &cx)
                 .map_err(shown)?
         {
             return Err(Halt::Pending);
         }
-        let calls = self.call(id, &node, &*class, &inputs, &cx).map_err(shown)?;
+        let calls = self.call(id, &node, &class, &inputs, &cx).map_err(shown)?;
         match self.tasks.start(id, calls) {
             None => {
                 self.order.hold(id);
@@ -434,7 +454,7 @@ impl<'e> Run<'e> {
                     .into_iter()
                     .collect::<Result<Vec<_>, _>>()
                     .map_err(shown)?;
-                self.conclude(id, &node, &*class, outputs)
+                self.conclude(id, &node, &class, outputs)
             }
         }
     }
@@ -442,10 +462,10 @@ impl<'e> Run<'e> {
     /// Input lists of a node, and which linked inputs have no result.
     fn assemble(
         node: &RunNode,
-        class: &dyn NodeClass,
-        result: &dyn Fn(&str) -> Option<Arc<Entry>>,
+        class: &PromptClass,
+        result: &dyn Fn(&str) -> Option<Arc<CachedOutput>>,
     ) -> (InputLists, HashSet<Arc<str>>) {
-        let schema = class.schema();
+        let schema = &class.schema;
         let declared = Declared::new(schema, &node.inputs);
         let mut inputs = InputLists::with_capacity(node.inputs.len());
         let mut missing = HashSet::new();
@@ -481,14 +501,14 @@ impl<'e> Run<'e> {
         (inputs, missing)
     }
 
-    fn context(&mut self, id: &Arc<str>, node: &RunNode, class: &dyn NodeClass) -> Cx {
+    fn context(&mut self, id: &Arc<str>, node: &RunNode, class: &PromptClass) -> Cx {
         let mut cx = Cx::new(
             self.job.prompt_id.clone(),
             id.clone(),
             self.watch.clone(),
-            self.executor.config.resources.clone(),
+            self.state.config.resources.clone(),
         );
-        let schema = class.schema();
+        let schema = &class.schema;
         let secret = |key: &str| self.job.sensitive.get(key).cloned().unwrap_or_default();
         cx.hidden = Hidden {
             prompt: self.shown_prompt.clone(),
@@ -512,9 +532,9 @@ impl<'e> Run<'e> {
         cx.graph = Some(self.graph.clone());
         cx.preview_method = self.preview_method.clone();
         cx.client = self.job.client.clone().unwrap_or_default();
-        if self.executor.cache.strategy() != crate::cache::Strategy::None {
+        if self.state.cache.strategy() != crate::cache::Strategy::None {
             let real = self.graph.real_of(id);
-            cx.state = self.executor.instances.get(id, &node.class, &real);
+            cx.state = self.state.instances.get(id, &node.class, &real);
         }
         cx
     }
@@ -524,21 +544,21 @@ impl<'e> Run<'e> {
         &mut self,
         id: &Arc<str>,
         node: &RunNode,
-        class: &dyn NodeClass,
+        class: &PromptClass,
         inputs: &InputLists,
         missing: &HashSet<Arc<str>>,
         cx: &Cx,
     ) -> Result<bool, NodeError> {
-        let declared = Declared::new(class.schema(), &node.inputs);
+        let declared = Declared::new(&class.schema, &node.inputs);
         let mut needed: Vec<Arc<str>> = Vec::new();
-        for (i, call) in mapping::spread(class.schema().input_is_list, inputs)?
+        for (i, call) in mapping::spread(class.schema.input_is_list, inputs)?
             .into_iter()
             .enumerate()
         {
             cx.check_interrupt()?;
             let Call::Run(args) = call else { continue };
             let args = declared.nest(args, true);
-            for name in self.guarded(|| class.check_lazy(args, &cx.for_call(i)))? {
+            for name in self.guarded(|| class.class.check_lazy(args, &cx.for_call(i)))? {
                 let name: Arc<str> = name.into();
                 if (!inputs.contains_key(&name) || missing.contains(&name))
                     && !needed.contains(&name)
@@ -570,14 +590,14 @@ impl<'e> Run<'e> {
         &mut self,
         id: &Arc<str>,
         node: &RunNode,
-        class: &dyn NodeClass,
+        class: &PromptClass,
         inputs: &InputLists,
         cx: &Cx,
     ) -> Result<Vec<CallState>, NodeError> {
-        let declared = Declared::new(class.schema(), &node.inputs);
+        let declared = Declared::new(&class.schema, &node.inputs);
         let mut calls = Vec::new();
         let mut counter = self.counter();
-        for (i, call) in mapping::spread(class.schema().input_is_list, inputs)?
+        for (i, call) in mapping::spread(class.schema.input_is_list, inputs)?
             .into_iter()
             .enumerate()
         {
@@ -591,13 +611,12 @@ impl<'e> Run<'e> {
                 }
                 Call::Run(args) => {
                     self.check_memory()?;
-                    self.watch.nodes_run.fetch_add(1, Ordering::Relaxed);
                     let args: Args = declared.nest(args, false);
                     let _texts = self.claim_texts(&args)?;
-                    match self.guarded(|| class.call(args, &cx.for_call(i)))? {
+                    match self.guarded(|| class.class.call(args, &cx.for_call(i)))? {
                         Flow::Done(output) => {
                             counter.add_output(&output);
-                            counter.check(|| self.executor.cache.forget_earlier())?;
+                            counter.check(|| self.state.cache.forget_earlier())?;
                             CallState::Done(Ok(output))
                         }
                         Flow::Later(future) => CallState::Going(future),
@@ -610,12 +629,12 @@ impl<'e> Run<'e> {
 
     /// Runs node code, which can tell wherever it is that the prompt was interrupted; a panic becomes the node's error.
     fn guarded<T>(&self, f: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
-        let scope = self.executor.config.resources.get::<CallScope>();
+        let scope = self.state.config.resources.get::<CallScope>();
         let run = || match scope {
             None => f(),
             Some(scope) => {
                 let (mut f, mut result) = (Some(f), None);
-                (scope.0)(&self.watch.cancelled, &mut || {
+                (scope.0)(self.watch.control.cancel.flag(), &mut || {
                     result = f.take().map(|f| f());
                 });
                 result.unwrap_or_else(|| Err(NodeError::runtime("the node was not called")))
@@ -630,7 +649,7 @@ impl<'e> Run<'e> {
         if self.memory_asked.elapsed() < ASK_MEMORY {
             return Ok(());
         }
-        let left = self.executor.config.memory.available_ram();
+        let left = self.state.config.memory.available_ram();
         self.memory_asked = Instant::now();
         match left {
             Some(left) if left < SPARE_MEMORY => Err(NodeError::failed(
@@ -652,7 +671,7 @@ impl<'e> Run<'e> {
         if bytes < LARGE_TEXT {
             return Ok(None);
         }
-        let claimed = self.executor.config.memory.claim(bytes);
+        let claimed = self.state.config.memory.claim(bytes);
         claimed.map(Some).map_err(|missing| {
             NodeError::failed(
                 "MemoryError",
@@ -667,17 +686,21 @@ impl<'e> Run<'e> {
     }
 
     fn counter(&self) -> Counter {
-        let budget = self.executor.config.max_prompt_memory;
-        Counter::new(&self.executor.ledger, budget)
+        let budget = self.state.config.max_prompt_memory;
+        Counter::new(&self.state.ledger, budget)
     }
 
     /// A result that counts against the budget of the prompt, or an error if that is used up.
-    fn counted(&mut self, outputs: Vec<Vec<Value>>, ui: Option<Map>) -> Result<Entry, NodeError> {
+    fn counted(
+        &mut self,
+        outputs: Vec<Vec<Value>>,
+        ui: Option<Map>,
+    ) -> Result<CachedOutput, NodeError> {
         let mut counter = self.counter();
         counter.add_result(&outputs, ui.as_ref());
-        counter.check(|| self.executor.cache.forget_earlier())?;
+        counter.check(|| self.state.cache.forget_earlier())?;
         let held = counter.hold();
-        Ok(Entry { outputs, ui, held })
+        Ok(CachedOutput { outputs, ui, held })
     }
 
     fn blocked(&self, id: &Arc<str>, node: &RunNode, message: Arc<str>) {
@@ -695,7 +718,7 @@ impl<'e> Run<'e> {
         &mut self,
         id: &Arc<str>,
         node: &RunNode,
-        class: &dyn NodeClass,
+        class: &PromptClass,
         outputs: Vec<NodeOutput>,
     ) -> Result<(), Halt> {
         let (calls, ui) = mapping::split(outputs)?;
@@ -714,7 +737,7 @@ impl<'e> Run<'e> {
             return Err(Halt::Pending);
         }
         let slots = calls.into_iter().map(|c| c.slots).collect();
-        let entry = self.counted(mapping::merge(class.schema(), slots), ui)?;
+        let entry = self.counted(mapping::merge(&class.schema, slots), ui)?;
         self.store(id, entry);
         Ok(())
     }
@@ -741,7 +764,7 @@ impl<'e> Run<'e> {
                         format!("'{}': node {id} expanded into an unknown class", sub.class),
                     )
                 })?;
-                if class.schema().output_node {
+                if class.schema.output_node {
                     output_ids.push(new.clone());
                 }
                 new_nodes.insert((new.clone(), sub.class.clone()));
@@ -762,7 +785,7 @@ impl<'e> Run<'e> {
         let keys = self.compute_keys(&new_ids);
         let mut owners = self.graph.owners_of(id);
         owners.push((id.clone(), node.class.clone()));
-        self.executor.cache.expand(&owners, &keys, &new_nodes);
+        self.state.cache.expand(&owners, &keys, &new_nodes);
         for output in &output_ids {
             self.schedule(output);
         }
@@ -778,7 +801,7 @@ impl<'e> Run<'e> {
         &mut self,
         id: &Arc<str>,
         _node: &RunNode,
-        class: &dyn NodeClass,
+        class: &PromptClass,
         expansion: Expansion,
     ) -> Result<(), Halt> {
         let mut slots = Vec::new();
@@ -803,25 +826,24 @@ impl<'e> Run<'e> {
                 (_, slots) => slots,
             });
         }
-        let entry = self.counted(mapping::merge(class.schema(), slots), expansion.ui)?;
+        let entry = self.counted(mapping::merge(&class.schema, slots), expansion.ui)?;
         self.store(id, entry);
         Ok(())
     }
 
     /// A fresh result: into the cache, to its consumers, and the node counts as executed.
-    fn store(&mut self, id: &Arc<str>, entry: Entry) {
+    fn store(&mut self, id: &Arc<str>, entry: CachedOutput) {
         let entry = Arc::new(entry);
         if let Some(key) = self.keys.get(id) {
             let owners = self.graph.owners_of(id);
-            self.executor.cache.set(&owners, key, entry.clone());
+            self.state.cache.set(&owners, key, entry.clone());
         }
         self.deliver(id, entry);
-        self.watch.progress.finish(self.graph.ids_of(id));
-        self.watch.progress_changed();
+        self.watch.node_finished(self.graph.ids_of(id));
         self.executed.push(id.clone());
     }
 
-    fn deliver(&mut self, id: &Arc<str>, entry: Arc<Entry>) {
+    fn deliver(&mut self, id: &Arc<str>, entry: Arc<CachedOutput>) {
         if let Some(held) = self.held.borrow_mut().get_mut(id) {
             held.entry = Some(entry);
         }
@@ -843,7 +865,7 @@ impl<'e> Run<'e> {
 
 /// Notes that `target` will want `source`'s result, which is kept for it from now on even if the cache drops it.
 fn hold(
-    held: &RefCell<HashMap<Arc<str>, Held>>,
+    held: &RefCell<HashMap<Arc<str>, HeldOutput>>,
     sources: &RefCell<HashMap<Arc<str>, Vec<Arc<str>>>>,
     view: &OrderView<'_>,
     source: &Arc<str>,
@@ -875,19 +897,16 @@ fn show_inputs(inputs: &InputLists) -> Value {
 
 struct KeyView<'a> {
     graph: &'a DynPrompt,
+    classes: &'a PromptClasses,
     tokens: &'a HashMap<Arc<str>, Value>,
-    executor: &'a Executor,
+    state: &'a ExecutorState,
 }
 
 impl Contributions for KeyView<'_> {
     fn of(&self, id: &str) -> Option<Contribution> {
         let node = self.graph.get(id)?;
-        let schema = self
-            .executor
-            .config
-            .registry
-            .get(&node.class)
-            .map(|c| c.schema());
+        let class = self.classes.get(&node.class);
+        let schema = class.as_ref().map(|c| &c.schema);
         let own_id = schema.is_some_and(|s| {
             // The reference does not see the hidden id of its newer classes; their results are shared between nodes.
             s.not_idempotent || (s.form == fresco_graph::Form::V1 && s.wants(Magic::UniqueId))
@@ -910,7 +929,7 @@ impl Contributions for KeyView<'_> {
 impl KeyView<'_> {
     /// What the entries of lists stand for that a node names, such as the files of models.
     fn versions(&self, schema: &Schema, node: &RunNode) -> Vec<Value> {
-        let Some(versions) = self.executor.config.resources.get::<Versions>() else {
+        let Some(versions) = self.state.config.resources.get::<Versions>() else {
             return Vec::new();
         };
         let version = |input: &Input| {
@@ -923,23 +942,20 @@ impl KeyView<'_> {
 
 struct OrderView<'a> {
     graph: &'a DynPrompt,
+    classes: &'a PromptClasses,
     keys: &'a Keys,
-    executor: &'a Executor,
+    state: &'a ExecutorState,
 }
 
 impl OrderView<'_> {
-    fn peek(&self, id: &str) -> Option<Arc<Entry>> {
-        self.executor
+    fn peek(&self, id: &str) -> Option<Arc<CachedOutput>> {
+        self.state
             .cache
             .peek(&self.graph.owners_of(id), self.keys.get(id)?)
     }
 
-    fn class(&self, id: &str) -> Option<Arc<dyn NodeClass>> {
-        self.executor
-            .config
-            .registry
-            .get(&self.graph.get(id)?.class)
-            .cloned()
+    fn class(&self, id: &str) -> Option<Arc<PromptClass>> {
+        self.classes.get(&self.graph.get(id)?.class)
     }
 }
 
@@ -948,13 +964,14 @@ impl Nodes for OrderView<'_> {
         let Some(node) = self.graph.get(id) else {
             return Vec::new();
         };
-        let class = self.executor.config.registry.get(&node.class);
+        let class = self.classes.get(&node.class);
         node.inputs
             .iter()
             .filter_map(|(name, value)| {
                 let link = value.as_link()?;
                 let lazy = class
-                    .and_then(|c| c.schema().find(name))
+                    .as_ref()
+                    .and_then(|c| c.scheduling.find(name))
                     .is_some_and(|i| i.lazy);
                 (!lazy).then_some((link.node, link.slot))
             })
@@ -965,14 +982,14 @@ impl Nodes for OrderView<'_> {
         let Some(key) = self.keys.get(id) else {
             return false;
         };
-        self.executor.cache.contains(&self.graph.owners_of(id), key)
+        self.state.cache.contains(&self.graph.owners_of(id), key)
     }
 
     fn is_output(&self, id: &str) -> bool {
-        self.class(id).is_some_and(|c| c.schema().output_node)
+        self.class(id).is_some_and(|c| c.schema.output_node)
     }
 
     fn is_async(&self, id: &str) -> bool {
-        self.class(id).is_some_and(|c| c.is_async())
+        self.class(id).is_some_and(|c| c.class.is_async())
     }
 }

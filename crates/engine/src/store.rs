@@ -1,6 +1,6 @@
 //! The durable queue and history: SQLite in WAL mode behind one thread.
 //!
-//! [`Store`] is a handle that sends commands; the thread in `thread` owns the database and the order of the queue.
+//! [`JobStore`] is a handle that sends commands; the thread in `thread` owns the database and the order of the queue.
 //! Accepted jobs and outcomes are on disk before anyone hears of them. A job is in the queue or in the history, never in
 //! both or neither, because one transaction moves it. What was running when the process died is queued again on opening, to
 //! run before anything else; if the process dies again, the job is held until somebody releases it.
@@ -11,6 +11,7 @@ mod bodies;
 mod error;
 mod file_watch;
 mod history;
+mod leases;
 mod listing;
 mod marks;
 mod ordering;
@@ -26,11 +27,11 @@ mod thread;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use fresco_graph::{Map, Value};
+use fresco_graph::{Value, lock};
 
 pub use error::StoreError;
 pub use record::*;
@@ -62,22 +63,18 @@ impl Default for Limits {
     }
 }
 
-/// What can be read without asking the thread.
+/// Told the number of a run whose lease was not renewed.
+type LostLease = Box<dyn Fn(u64) + Send + Sync>;
+/// Told how many jobs there are now that one was accepted.
+type JobAccepted = Box<dyn Fn(usize) + Send + Sync>;
+
+/// What the handles and the thread share.
 #[derive(Default)]
 struct Published {
     remaining: AtomicUsize,
     paused: AtomicBool,
-    flags: Mutex<Map>,
-}
-
-impl Published {
-    fn flags(&self) -> MutexGuard<'_, Map> {
-        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has_flags(&self) -> bool {
-        !self.flags().is_empty()
-    }
+    lost_lease: Mutex<Option<LostLease>>,
+    accepted: Mutex<Option<JobAccepted>>,
 }
 
 struct Shared {
@@ -103,9 +100,9 @@ impl Drop for Shared {
 /// A handle to the store; clones share it. Replies come after the commit; a reply of `None` means that the store was
 /// closed.
 #[derive(Clone)]
-pub struct Store(Arc<Shared>);
+pub struct JobStore(Arc<Shared>);
 
-impl Store {
+impl JobStore {
     /// Opens or creates the database, brings its schema up to date, and queues again what was running when its last
     /// process died. Never overwrites a file it does not understand.
     pub fn open(path: &StorePath, limits: Limits) -> Result<Self, StoreError> {
@@ -163,41 +160,47 @@ impl Store {
         self.ask(|to| Command::Enqueue(job, to))
     }
 
-    /// Blocks until there is a job, a flag is set, someone calls [`Store::wake`], or `timeout` has passed. The job counts
-    /// as running from then on. For worker threads.
-    pub fn next(&self, timeout: Duration) -> Next {
-        self.ask_next(timeout).wait().unwrap_or(Next::Closed)
+    /// Blocks until there is a job, someone calls [`JobStore::wake`], or `timeout` has passed. The job counts as running from
+    /// then on. For worker threads.
+    pub fn next(&self, claim: &Claim, timeout: Duration) -> Next {
+        self.ask_next(claim, timeout).wait().unwrap_or(Next::Closed)
     }
 
-    /// As [`Store::next`], to be waited for later; no answer means that the store is closed.
-    pub fn ask_next(&self, timeout: Duration) -> Reply<Next> {
+    /// As [`JobStore::next`], to be waited for later; no answer means that the store is closed.
+    pub fn ask_next(&self, claim: &Claim, timeout: Duration) -> Reply<Next> {
         let now = Instant::now();
         // A year stands for "too long to count".
         let deadline = now
             .checked_add(timeout)
             .unwrap_or(now + Duration::from_hours(365 * 24));
-        self.ask(|to| Command::Next(deadline, to))
+        self.ask(|to| Command::Next(deadline, claim.clone(), to))
     }
 
-    /// Makes a worker that waits in [`Store::next`], now or next time, return.
+    /// Makes workers that wait in [`JobStore::next`], now or next time, return.
     pub fn wake(&self) {
         self.send(Command::Wake);
     }
 
-    /// Leaves a message for the worker and wakes it.
-    pub fn set_flag(&self, name: &str, value: Value) {
-        self.0.published.flags().insert(name.into(), value);
-        self.wake();
+    /// The lease on a running job lasts for this term from now. One that is not renewed in time ends: the job goes back
+    /// into the queue as if its process had died, and [`JobStore::finish`] for that run changes nothing.
+    pub fn renew(&self, task: u64, term: Duration) {
+        self.send(Command::Renew(task, term));
     }
 
-    /// The flags set so far; `reset` takes them away.
-    pub fn flags(&self, reset: bool) -> Map {
-        let mut flags = self.0.published.flags();
-        if reset {
-            std::mem::take(&mut *flags)
-        } else {
-            flags.clone()
-        }
+    /// Has it told, by the store's thread, that a job is on disk and how many there are: before the submitter hears of it
+    /// and before a worker gets it.
+    pub fn on_accepted(&self, tell: impl Fn(usize) + Send + Sync + 'static) {
+        *lock(&self.0.published.accepted) = Some(Box::new(tell));
+    }
+
+    /// Has the number of each run told whose lease was not renewed, by the store's thread.
+    pub fn on_lost_lease(&self, tell: impl Fn(u64) + Send + Sync + 'static) {
+        *lock(&self.0.published.lost_lease) = Some(Box::new(tell));
+    }
+
+    /// The jobs that are leased beyond the life of this process.
+    pub fn leases(&self) -> Reply<Vec<LeaseRecord>> {
+        self.ask(Command::Leases)
     }
 
     /// Records the outcome of a taken job: it leaves the queue and enters the history in one step. A second report for
@@ -242,7 +245,7 @@ impl Store {
         self.ask(|to| Command::DeletePending(prompt_id.into(), to))
     }
 
-    /// Like [`Store::delete_pending`], but leaves a history entry with the given outcome.
+    /// Like [`JobStore::delete_pending`], but leaves a history entry with the given outcome.
     pub fn cancel_pending(
         &self,
         prompt_id: &str,
@@ -294,7 +297,7 @@ impl Store {
     }
 
     /// The process is about to end because somebody wants that: a job that runs now is not to blame, even if the end
-    /// comes before [`Store::close`].
+    /// comes before [`JobStore::close`].
     pub fn stopping(&self) -> Reply<()> {
         self.ask(Command::Stopping)
     }

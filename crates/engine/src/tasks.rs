@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use fresco_graph::{NodeError, NodeFuture, NodeOutput, NodeResult};
+use fresco_graph::{NodeError, NodeFuture, NodeOutput, NodeResult, lock};
 
 /// Node ids whose tasks want to be polled; also rung when an interrupt arrives.
 #[derive(Default)]
@@ -17,7 +17,7 @@ pub(crate) struct Bell {
 
 impl Bell {
     fn lock(&self) -> MutexGuard<'_, (BTreeSet<Arc<str>>, bool)> {
-        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.woken)
     }
 
     /// Wakes a waiting executor without naming a node.

@@ -90,7 +90,7 @@ fn numbers_keep_their_kind_and_refused_requests_count() {
 
 #[test]
 fn a_full_queue_refuses_and_says_so() {
-    let store = Store::open(
+    let store = JobStore::open(
         &StorePath::Memory,
         Limits {
             max_pending: 2,
@@ -244,7 +244,7 @@ fn history_pages_as_the_reference_does() {
 
 #[test]
 fn a_full_history_drops_its_oldest_before_it_grows() {
-    let store = Store::open(
+    let store = JobStore::open(
         &StorePath::Memory,
         Limits {
             max_pending: 100,
@@ -311,17 +311,12 @@ fn waiting_jobs_can_be_deleted_cleared_and_cancelled() {
 }
 
 #[test]
-fn the_worker_wakes_for_jobs_flags_calls_and_the_end() {
+fn the_worker_wakes_for_jobs_calls_and_the_end() {
     let store = memory();
-    assert!(matches!(store.next(Duration::ZERO), Next::Timeout));
-    store.set_flag("free_memory", true.into());
-    assert!(matches!(store.next(Duration::from_mins(1)), Next::Woken));
-    assert_eq!(store.flags(false).len(), 1);
-    assert_eq!(store.flags(true).len(), 1);
-    assert!(store.flags(true).is_empty());
+    assert!(matches!(store.next(&here(), Duration::ZERO), Next::Timeout));
     store.wake();
     assert!(matches!(
-        store.next(Duration::from_mins(1)),
+        store.next(&here(), Duration::from_mins(1)),
         Next::Woken | Next::Timeout
     ));
     let waiting = std::thread::spawn({
@@ -329,7 +324,7 @@ fn the_worker_wakes_for_jobs_flags_calls_and_the_end() {
         move || {
             loop {
                 // A wake-up left from above may come first.
-                match store.next(Duration::from_mins(1)) {
+                match store.next(&here(), Duration::from_mins(1)) {
                     Next::Woken => {}
                     other => return other,
                 }
@@ -340,11 +335,14 @@ fn the_worker_wakes_for_jobs_flags_calls_and_the_end() {
     assert!(matches!(waiting.join().unwrap(), Next::Job(_)));
     let waiting = std::thread::spawn({
         let store = store.clone();
-        move || store.next(Duration::from_mins(1))
+        move || store.next(&here(), Duration::from_mins(1))
     });
     store.close().wait().unwrap();
     assert!(matches!(waiting.join().unwrap(), Next::Closed));
-    assert!(matches!(store.next(Duration::from_mins(1)), Next::Closed));
+    assert!(matches!(
+        store.next(&here(), Duration::from_mins(1)),
+        Next::Closed
+    ));
     assert!(store.enqueue(job("late", Priority::Auto)).wait().is_none());
 }
 
@@ -363,7 +361,7 @@ fn settings_of_ours_are_kept() {
 }
 
 /// One of each: running, two pending, and finished ones with times and workflows.
-fn jobs_of_all_kinds() -> Store {
+fn jobs_of_all_kinds() -> JobStore {
     let store = memory();
     let put = |id: &str, created: i64, workflow: &str| {
         let mut new = job(id, Priority::Auto);

@@ -108,7 +108,7 @@ fn a_job_that_kills_its_process_is_tried_once_more_alone_and_then_held() {
         assert_eq!(&*job.prompt_id, id);
         end(&store, job.task);
     }
-    assert!(matches!(store.next(Duration::ZERO), Next::Timeout));
+    assert!(matches!(store.next(&here(), Duration::ZERO), Next::Timeout));
 
     let release = QueueChange {
         release: vec!["killer".into()],
@@ -378,7 +378,7 @@ fn version_2_databases_open() {
     let outline = store.outline().wait().unwrap().unwrap();
     assert!(outline.paused && store.paused());
     assert_eq!(outline.held, ["c".into()]);
-    assert!(matches!(store.next(Duration::ZERO), Next::Timeout));
+    assert!(matches!(store.next(&here(), Duration::ZERO), Next::Timeout));
     let change = QueueChange {
         paused: Some(false),
         ..QueueChange::default()
@@ -391,12 +391,12 @@ fn version_2_databases_open() {
 fn looking_into_a_database_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("fresco.db");
-    assert_eq!(Store::inspect(&path).unwrap(), None);
+    assert_eq!(JobStore::inspect(&path).unwrap(), None);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     filled(&path);
     let before = fs::read(&path).unwrap();
     assert_eq!(
-        Store::inspect(&path).unwrap(),
+        JobStore::inspect(&path).unwrap(),
         Some(StoreContents {
             jobs: 99,
             history: 1
@@ -405,13 +405,13 @@ fn looking_into_a_database_changes_nothing() {
     assert_eq!(fs::read(&path).unwrap(), before);
     let store = open(&path).unwrap();
     assert!(matches!(
-        Store::inspect(&path),
+        JobStore::inspect(&path),
         Err(StoreError::InUse { .. })
     ));
     drop(store);
     fs::write(&path, "no database").unwrap();
     assert!(matches!(
-        Store::inspect(&path),
+        JobStore::inspect(&path),
         Err(StoreError::NotADatabase { .. })
     ));
 }

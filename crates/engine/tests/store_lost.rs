@@ -26,7 +26,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// A store with an ended, a running and two waiting jobs, one of them held.
-fn busy(dir: &Path) -> (PathBuf, Store, TakenJob) {
+fn busy(dir: &Path) -> (PathBuf, JobStore, TakenJob) {
     let path = dir.join("user/fresco.db");
     let store = open(&path).unwrap();
     put(&store, "done", Priority::Auto);
@@ -47,7 +47,7 @@ fn busy(dir: &Path) -> (PathBuf, Store, TakenJob) {
 
 /// The store works on, and the next process finds everything.
 #[track_caller]
-fn check_kept(path: &Path, store: Store, running: &TakenJob) {
+fn check_kept(path: &Path, store: JobStore, running: &TakenJob) {
     put(&store, "new", Priority::Auto);
     end(&store, running.task);
     assert_eq!(pending_ids(&store), ["held", "waiting", "new"]);
@@ -159,7 +159,7 @@ fn a_file_that_was_put_in_its_place_is_left_alone_and_prompts_are_refused() {
         assert_eq!(fs::read(&path).unwrap(), content);
     }
     // No job is given out, and outcomes wait.
-    assert!(matches!(store.next(Duration::ZERO), Next::Timeout));
+    assert!(matches!(store.next(&here(), Duration::ZERO), Next::Timeout));
     assert!(
         store
             .finish(running.task, success())

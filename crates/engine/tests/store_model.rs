@@ -157,7 +157,7 @@ impl Model {
 struct World {
     dir: tempfile::TempDir,
     path: PathBuf,
-    store: Option<Store>,
+    store: Option<JobStore>,
     model: Model,
     crashes: usize,
 }
@@ -183,7 +183,7 @@ impl World {
             history: HISTORY,
             ..Limits::default()
         };
-        self.store = Some(Store::open(&StorePath::File(self.path.clone()), limits).unwrap());
+        self.store = Some(JobStore::open(&StorePath::File(self.path.clone()), limits).unwrap());
     }
 
     fn apply(&mut self, op: Op) {
@@ -223,7 +223,7 @@ impl World {
                 });
                 model.sort();
             }
-            Op::Take => match store.next(Duration::ZERO) {
+            Op::Take => match store.next(&here(), Duration::ZERO) {
                 Next::Job(job) => {
                     assert!(!model.paused);
                     let first = model.in_line().iter().position(|e| !e.held).unwrap();
@@ -379,7 +379,7 @@ impl World {
     }
 }
 
-fn change(store: &Store, change: QueueChange) {
+fn change(store: &JobStore, change: QueueChange) {
     store.change_queue(change).wait().unwrap().unwrap();
 }
 

@@ -24,7 +24,7 @@ fn with_text(text: &str) -> Finished {
 
 /// Runs a job to an end that shows this text.
 #[track_caller]
-fn run(store: &Store, id: &str, text: &str) {
+fn run(store: &JobStore, id: &str, text: &str) {
     put(store, id, Priority::Auto);
     let job = take(store);
     store
@@ -102,7 +102,7 @@ fn the_history_has_a_size() {
         history_bytes: 100_000,
         ..Limits::default()
     };
-    let store = Store::open(&StorePath::Memory, limits).unwrap();
+    let store = JobStore::open(&StorePath::Memory, limits).unwrap();
     for id in ["a", "b", "c", "d"] {
         run(&store, id, &"x".repeat(40_000));
     }
@@ -155,7 +155,7 @@ fn databases_from_before_shrink_too() {
         history_bytes: 5_500_000,
         ..Limits::default()
     };
-    let store = Store::open(&StorePath::File(path.clone()), limits).unwrap();
+    let store = JobStore::open(&StorePath::File(path.clone()), limits).unwrap();
     assert_eq!(history_ids(&store).len(), 20);
     // The bytes of old entries are known: the next outcome drops those that are too many.
     let change = QueueChange {

@@ -23,6 +23,8 @@
 // The derive writes `::fresco_graph::...`; this lets it work inside this crate's own tests too.
 extern crate self as fresco_graph;
 
+mod cancel;
+mod codec;
 mod dynamic;
 pub mod json;
 pub mod mapping;
@@ -33,11 +35,14 @@ mod order;
 mod registry;
 mod schema;
 mod signature;
+mod sync;
 mod types;
 pub mod ui;
 mod validate;
 mod value;
 
+pub use cancel::{CancelToken, CancelWatch};
+pub use codec::{Codec, CodecError, Parts, ValueCodec};
 pub use dynamic::Declared;
 pub use fresco_graph_macros::Node;
 pub use missing::{
@@ -45,9 +50,10 @@ pub use missing::{
 };
 pub use node::*;
 pub use order::{Next, Nodes, Order};
-pub use registry::Registry;
+pub use registry::{NodeRegistry, PromptClass, PromptClasses};
 pub use schema::*;
 pub use signature::{CacheKey, Contribution, Contributions, Keys};
+pub use sync::lock;
 pub use types::{CoerceError, coerce, types_match};
 pub use validate::*;
 pub use value::*;

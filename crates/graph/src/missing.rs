@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::{Declared, Listings, Map, Registry, Value};
+use crate::{Declared, Listings, Map, NodeRegistry, Value};
 
 /// Entries of each kind beyond this many are counted, not kept.
 const MAX_ENTRIES: usize = 1000;
@@ -59,7 +59,7 @@ pub struct MissingFile {
 /// Looks through a prompt. `file_exists` knows files that no list of inputs has, as `a.png [output]`.
 pub fn missing(
     prompt: &Map,
-    registry: &Registry,
+    registry: &NodeRegistry,
     listings: &dyn Listings,
     file_exists: &dyn Fn(&str) -> bool,
 ) -> Missing {
@@ -81,7 +81,7 @@ pub fn missing(
         let Some(inputs) = node.get("inputs").and_then(Value::as_map) else {
             continue;
         };
-        for input in Declared::new(known.schema(), inputs).inputs() {
+        for input in Declared::new(&known.schema(), inputs).inputs() {
             let Some(Value::Str(value)) = inputs.get(&input.name) else {
                 continue;
             };

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use crate::{Map, Schema, Value};
+use crate::{CancelToken, Map, Schema, Value};
 
 /// One call's arguments by input name. With `input_is_list` every argument is a [`Value::List`].
 #[derive(Clone, Debug, Default)]
@@ -371,14 +371,46 @@ pub enum Flow {
     Later(NodeFuture),
 }
 
-/// Which inputs a class's own validator looks at. Those skip the built-in bound and combo checks.
+/// Which inputs a native node's validator looks at. See [`ValidatorInputs`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Validator {
     pub params: &'static [&'static str],
+    pub all: bool,
+    pub input_types: bool,
+}
+
+/// Which inputs a class's own validator looks at. Those skip the built-in bound and combo checks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ValidatorInputs {
+    pub params: Vec<Arc<str>>,
     /// Takes any input by keyword.
     pub all: bool,
     /// Wants the types of linked inputs, and replaces the built-in link type check.
     pub input_types: bool,
+}
+
+impl ValidatorInputs {
+    pub fn takes(&self, input: &str) -> bool {
+        self.all || self.params.iter().any(|name| &**name == input)
+    }
+}
+
+impl From<Validator> for ValidatorInputs {
+    fn from(native: Validator) -> Self {
+        Self {
+            params: native.params.iter().map(|name| Arc::from(*name)).collect(),
+            all: native.all,
+            input_types: native.input_types,
+        }
+    }
+}
+
+/// What a class declares to one prompt.
+#[derive(Clone)]
+pub struct Declaration {
+    pub schema: Arc<Schema>,
+    /// As asked for the order of nodes: some classes of the reference declare other inputs, and all of them lazy, then.
+    pub scheduling: Arc<Schema>,
 }
 
 /// A validator's answer.
@@ -394,7 +426,24 @@ pub enum Verdict {
 
 /// A node class as the engine sees it.
 pub trait NodeClass: Send + Sync {
-    fn schema(&self) -> &Schema;
+    /// What it declares, as far as is known; never waits.
+    fn schema(&self) -> Arc<Schema>;
+
+    /// What it declares to a prompt that begins now. A class of another process is asked, which may take time or fail, so
+    /// never call this on a thread that serves sockets.
+    fn describe(&self) -> Result<Declaration, NodeError> {
+        let schema = self.schema();
+        Ok(Declaration {
+            scheduling: schema.clone(),
+            schema,
+        })
+    }
+
+    /// Whose class it is, if not the program's own: a pack, a process. Its validator and [`NodeClass::describe`] may wait
+    /// for somebody else, and it may be removed.
+    fn owner(&self) -> Option<&Arc<str>> {
+        None
+    }
 
     fn call(&self, args: Args, cx: &Cx) -> Result<Flow, NodeError>;
 
@@ -421,7 +470,7 @@ pub trait NodeClass: Send + Sync {
         Ok(Value::Bool(false))
     }
 
-    fn validator(&self) -> Option<Validator> {
+    fn validator(&self) -> Option<Arc<ValidatorInputs>> {
         None
     }
 
@@ -467,13 +516,14 @@ pub trait Node: NodeSchema {
 }
 
 struct Native<T> {
-    schema: Schema,
+    schema: Arc<Schema>,
+    validator: Option<Arc<ValidatorInputs>>,
     marker: PhantomData<fn() -> T>,
 }
 
 impl<T: Node> NodeClass for Native<T> {
-    fn schema(&self) -> &Schema {
-        &self.schema
+    fn schema(&self) -> Arc<Schema> {
+        self.schema.clone()
     }
     fn call(&self, args: Args, cx: &Cx) -> Result<Flow, NodeError> {
         T::from_args(args)?.start(cx)
@@ -493,8 +543,8 @@ impl<T: Node> NodeClass for Native<T> {
     fn fingerprint(&self, args: Args, cx: &Cx) -> Result<Value, NodeError> {
         T::fingerprint(args, cx)
     }
-    fn validator(&self) -> Option<Validator> {
-        T::VALIDATOR
+    fn validator(&self) -> Option<Arc<ValidatorInputs>> {
+        self.validator.clone()
     }
     fn validate(&self, args: Args, types: &Map, cx: &Cx) -> Result<Verdict, NodeError> {
         T::validate(args, types, cx)
@@ -514,7 +564,8 @@ impl NodeEntry {
 pub const fn entry<T: Node>() -> NodeEntry {
     NodeEntry(|| {
         Arc::new(Native::<T> {
-            schema: T::schema(),
+            schema: Arc::new(T::schema()),
+            validator: T::VALIDATOR.map(|inputs| Arc::new(inputs.into())),
             marker: PhantomData,
         })
     })
@@ -563,8 +614,12 @@ pub struct Progress {
 /// The engine, as a running node may call it. All calls are thread-safe.
 pub trait Services: Send + Sync {
     fn progress(&self, prompt_id: &str, node_id: &str, progress: Progress);
-    /// True once per interrupt: asking takes the flag.
+    /// True from an interrupt until the run ends.
     fn interrupted(&self) -> bool;
+    /// The run's own token, for work that has to be told: a call in another process, a wait.
+    fn cancel_token(&self) -> CancelToken {
+        CancelToken::default()
+    }
     /// Sends a message of the node's own to one socket or to all.
     fn send(&self, event: &str, data: Value, client: Option<&str>);
     /// Text shown on a node.
@@ -715,11 +770,7 @@ impl Cx {
 
     /// State kept for this node id and class between prompts.
     pub fn with_state<T: Any + Send + Default, R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        let mut slot = self
-            .state
-            .0
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut slot = crate::lock(&self.state.0);
         if !slot.as_ref().is_some_and(|s| s.is::<T>()) {
             *slot = Some(Box::new(T::default()));
         }

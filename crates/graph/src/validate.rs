@@ -9,8 +9,8 @@ use crate::dynamic::{Declared, last_segment};
 use crate::json::{python_repr, python_text};
 use crate::types::{coerce, input_config, number_text, python_type, types_match};
 use crate::{
-    Args, Cx, Group, Input, Link, Listings, Map, NodeClass, NodeError, Registry, Resources, Value,
-    Verdict, map,
+    Args, Cx, Group, Input, Link, Listings, Map, NodeError, NodeRegistry, PromptClass,
+    PromptClasses, Resources, ValidatorInputs, Value, Verdict, map,
 };
 
 /// Steps spent on telling exactly which outputs depend on which problem.
@@ -109,7 +109,8 @@ impl Default for PromptLimits {
 
 /// What validation needs to know.
 pub struct Rules<'a> {
-    pub registry: &'a Registry,
+    /// As it is now; all of the prompt is checked against it.
+    pub registry: &'a Arc<NodeRegistry>,
     pub listings: &'a dyn Listings,
     pub resources: &'a Arc<Resources>,
     pub limits: PromptLimits,
@@ -123,12 +124,12 @@ impl Rules<'_> {
         targets: Option<&[Arc<str>]>,
     ) -> Result<ValidPrompt, PromptError> {
         self.check_size(&prompt)?;
+        let classes = PromptClasses::new(self.registry.clone());
         let targets: Option<HashSet<&str>> = targets.map(|t| t.iter().map(AsRef::as_ref).collect());
         let mut outputs = Vec::new();
         for (id, node) in &prompt {
-            let class = self.class_of(id, node)?;
-            let schema = class.schema();
-            if schema.output_node && targets.as_ref().is_none_or(|t| t.contains(&**id)) {
+            let class = class_of(&classes, id, node)?;
+            if class.schema.output_node && targets.as_ref().is_none_or(|t| t.contains(&**id)) {
                 outputs.push(id.clone());
             }
         }
@@ -142,6 +143,7 @@ impl Rules<'_> {
 
         let mut walk = Walk {
             rules: self,
+            classes: &classes,
             prompt: &mut prompt,
             done: IndexMap::new(),
             on_path: HashSet::new(),
@@ -202,24 +204,28 @@ impl Rules<'_> {
         }
         Ok(())
     }
+}
 
-    fn class_of(&self, id: &str, node: &Value) -> Result<&Arc<dyn NodeClass>, PromptError> {
-        let details = format!("Node ID '#{id}'");
-        let Some(class) = node.get("class_type") else {
-            let message = "Cannot execute because a node is missing the class_type property.";
-            return Err(PromptError::new("invalid_prompt", message, details));
-        };
-        class
-            .as_str()
-            .and_then(|name| self.registry.get(name))
-            .ok_or_else(|| {
-                let message = format!(
-                    "Cannot execute because node {} does not exist.",
-                    python_text(class)
-                );
-                PromptError::new("invalid_prompt", message, details)
-            })
-    }
+fn class_of(
+    classes: &PromptClasses,
+    id: &str,
+    node: &Value,
+) -> Result<Arc<PromptClass>, PromptError> {
+    let details = || format!("Node ID '#{id}'");
+    let Some(class) = node.get("class_type") else {
+        let message = "Cannot execute because a node is missing the class_type property.";
+        return Err(PromptError::new("invalid_prompt", message, details()));
+    };
+    class
+        .as_str()
+        .and_then(|name| classes.get(name))
+        .ok_or_else(|| {
+            let message = format!(
+                "Cannot execute because node {} does not exist.",
+                python_text(class)
+            );
+            PromptError::new("invalid_prompt", message, details())
+        })
 }
 
 /// Outcome of one node.
@@ -232,7 +238,8 @@ struct Checked {
 /// A node whose inputs are being looked at.
 struct Frame {
     id: Arc<str>,
-    class: Arc<dyn NodeClass>,
+    class: Arc<PromptClass>,
+    validator: Option<Arc<ValidatorInputs>>,
     /// Declared inputs by dotted name, owned so that the prompt can be changed meanwhile.
     inputs: Vec<Input>,
     next: usize,
@@ -252,6 +259,12 @@ struct Raised {
     message: String,
 }
 
+impl From<&NodeError> for Raised {
+    fn from(error: &NodeError) -> Self {
+        Self::new(error.kind(), error.message())
+    }
+}
+
 impl Raised {
     fn new(kind: &str, message: impl Into<String>) -> Self {
         Self {
@@ -268,6 +281,7 @@ enum Step {
 
 struct Walk<'a, 'r> {
     rules: &'a Rules<'r>,
+    classes: &'a PromptClasses,
     prompt: &'a mut Map,
     done: IndexMap<Arc<str>, Checked>,
     on_path: HashSet<Arc<str>>,
@@ -348,7 +362,7 @@ impl Walk<'_, '_> {
     fn open(&mut self, id: &Arc<str>) -> Result<Frame, Raised> {
         let class = self.source_class(id)?;
         let supplied = self.inputs(id)?;
-        let inputs = Declared::new(class.schema(), supplied)
+        let inputs = Declared::new(&class.schema, supplied)
             .inputs()
             .cloned()
             .collect();
@@ -359,6 +373,7 @@ impl Walk<'_, '_> {
         };
         Ok(Frame {
             id: id.clone(),
+            validator: class.class.validator(),
             class,
             inputs,
             next: 0,
@@ -367,14 +382,18 @@ impl Walk<'_, '_> {
         })
     }
 
-    fn source_class(&self, id: &str) -> Result<Arc<dyn NodeClass>, Raised> {
+    fn source_class(&self, id: &str) -> Result<Arc<PromptClass>, Raised> {
         let node = self.node(id)?;
         // Every node's class was looked up before any output is checked.
-        node.get("class_type")
+        let class = node
+            .get("class_type")
             .and_then(Value::as_str)
-            .and_then(|c| self.rules.registry.get(c))
-            .cloned()
-            .ok_or_else(|| Raised::new("KeyError", "'class_type'"))
+            .and_then(|c| self.classes.get(c))
+            .ok_or_else(|| Raised::new("KeyError", "'class_type'"))?;
+        match &class.problem {
+            Some(problem) => Err(problem.into()),
+            None => Ok(class),
+        }
     }
 
     /// Looks at inputs until one has to be followed, then at the class's own validator.
@@ -394,10 +413,10 @@ impl Walk<'_, '_> {
     /// Checks one declared input. Gives the link to follow, if it is a good one.
     fn input(&mut self, frame: &mut Frame, input: Input) -> Result<Option<Via>, Raised> {
         let listings = self.rules.listings;
-        let validator = frame.class.validator().unwrap_or_default();
+        let validator = frame.validator.clone();
         let Some(value) = self.inputs(&frame.id)?.get(&input.name).cloned() else {
             if input.group == Group::Required {
-                let details = if frame.class.schema().form == crate::Form::V3 {
+                let details = if frame.class.schema.form == crate::Form::V3 {
                     last_segment(&input.name)
                 } else {
                     &input.name
@@ -423,13 +442,14 @@ impl Walk<'_, '_> {
                 frame.add("bad_linked_input", message, &input.name, extra);
                 return Ok(None);
             };
-            return self.link(frame, input, source, slot, validator.input_types);
+            let own_types = validator.is_some_and(|v| v.input_types);
+            return self.link(frame, input, source, slot, own_types);
         }
         self.literal(
             frame,
             &input,
             value,
-            validator.all || validator.params.contains(&&*input.name),
+            validator.is_some_and(|v| v.takes(&input.name)),
         )?;
         Ok(None)
     }
@@ -452,7 +472,7 @@ impl Walk<'_, '_> {
             other => return Err(Raised::new("KeyError", python_repr(other))),
         };
         let class = self.source_class(&id)?;
-        let outputs = &class.schema().outputs;
+        let outputs = &class.schema.outputs;
         let Value::List(pair) = Value::from(vec![source.clone(), slot.clone()]) else {
             unreachable!("just built")
         };
@@ -468,13 +488,13 @@ impl Walk<'_, '_> {
         let (Some(link), Some(index)) = (link, index) else {
             let message = format!(
                 "{} indices must be integers or slices, not {}",
-                sequence(class.schema().form),
+                sequence(class.schema.form),
                 python_type(slot)
             );
             return Err(Raised::new("TypeError", message));
         };
         let Some(output) = usize::try_from(index).ok().and_then(|i| outputs.get(i)) else {
-            let message = format!("{} index out of range", sequence(class.schema().form));
+            let message = format!("{} index out of range", sequence(class.schema.form));
             return Err(Raised::new("IndexError", message));
         };
         let received = output.ty.to_value(listings);
@@ -601,15 +621,14 @@ impl Walk<'_, '_> {
     }
 
     fn own_validator(&mut self, frame: &mut Frame) -> Result<(), Raised> {
-        let Some(validator) = frame.class.validator() else {
+        let Some(validator) = frame.validator.clone() else {
             return Ok(());
         };
-        let wanted = |name: &str| validator.all || validator.params.contains(&name);
         let mut args = Map::new();
         for (name, value) in self.inputs(&frame.id)? {
             let declared = frame.inputs.iter().find(|i| i.name == *name);
             let is_link = value.as_link().is_some() && !declared.is_some_and(|i| i.raw_link);
-            if wanted(name) && (is_link || declared.is_some()) {
+            if validator.takes(name) && (is_link || declared.is_some()) {
                 args.insert(
                     name.clone(),
                     if is_link { Value::Null } else { value.clone() },
@@ -619,13 +638,10 @@ impl Walk<'_, '_> {
         let kept: Vec<Arc<str>> = args.keys().cloned().collect();
         let mut cx = Cx::detached(self.rules.resources.clone());
         cx.node_id = frame.id.clone();
-        let verdict = frame
-            .class
+        let class = &frame.class.class;
+        let verdict = class
             .validate(Args(args), &frame.received_types, &cx)
-            .map_err(|e: NodeError| Raised {
-                kind: e.kind().to_owned(),
-                message: e.message().to_owned(),
-            })?;
+            .map_err(|error| Raised::from(&error))?;
         let blamed: Vec<(Arc<str>, String)> = match verdict {
             Verdict::Ok => return Ok(()),
             Verdict::Rejected => kept.into_iter().map(|n| (n, String::new())).collect(),

@@ -23,6 +23,12 @@ pub trait Opaque: Any + Send + Sync {
         0
     }
 
+    /// Whose value it is, where somebody else holds what it stands for (an object in another process): when the owner is
+    /// gone, so is the value, and results that have it are not used again.
+    fn owner(&self) -> Option<&Arc<str>> {
+        None
+    }
+
     /// The pieces of memory that are held against a prompt's budget, so that what several values share counts once.
     /// Models add nothing: the memory room counts their weights.
     fn pieces(&self, pieces: &mut Pieces) {

@@ -7,16 +7,16 @@ use std::sync::{Arc, LazyLock};
 
 use fresco_graph::{
     Args, CacheKey, Contribution, Contributions, Cx, Flow, Form, Input, Keys, Map, Next,
-    NoListings, NodeClass, NodeError, NodeOutput, Nodes, Order, Output, PromptError, PromptLimits,
-    Registry, Resources, Rules, Schema, ValidPrompt, Value, map,
+    NoListings, NodeClass, NodeError, NodeOutput, NodeRegistry, Nodes, Order, Output, PromptError,
+    PromptLimits, Resources, Rules, Schema, ValidPrompt, Value, map,
 };
 use proptest::prelude::*;
 
-struct Class(Schema);
+struct Class(Arc<Schema>);
 
 impl NodeClass for Class {
-    fn schema(&self) -> &Schema {
-        &self.0
+    fn schema(&self) -> Arc<Schema> {
+        self.0.clone()
     }
     fn call(&self, _: Args, _: &Cx) -> Result<Flow, NodeError> {
         Ok(Flow::Done(NodeOutput::default()))
@@ -24,8 +24,8 @@ impl NodeClass for Class {
 }
 
 /// `Node` and the output node `Out`, each with six optional INT links and a required INT.
-fn registry() -> Registry {
-    let mut registry = Registry::new();
+fn registry() -> Arc<NodeRegistry> {
+    let mut registry = NodeRegistry::new();
     for (id, output) in [("Node", false), ("Out", true)] {
         let mut schema = Schema::new(id, Form::V1)
             .input(Input::new("n", "INT"))
@@ -34,12 +34,12 @@ fn registry() -> Registry {
             schema = schema.input(Input::new(&format!("x{i}"), "INT").optional());
         }
         schema.output_node = output;
-        registry.add_class(Arc::new(Class(schema)));
+        registry.add_class(Arc::new(Class(Arc::new(schema))));
     }
-    registry
+    Arc::new(registry)
 }
 
-static REGISTRY: LazyLock<Registry> = LazyLock::new(registry);
+static REGISTRY: LazyLock<Arc<NodeRegistry>> = LazyLock::new(registry);
 
 fn validate(prompt: Map) -> Result<ValidPrompt, PromptError> {
     let rules = Rules {

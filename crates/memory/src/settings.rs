@@ -76,7 +76,7 @@ pub fn host_memory() -> Option<HostMemory> {
 }
 
 /// Bytes of main memory this process has in use.
-pub(crate) fn resident_set() -> Option<u64> {
+pub fn resident_set() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;

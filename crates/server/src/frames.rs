@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use fresco_engine::{Event, EventKind, Failure, NodeIds, NodeProgress, NodeState};
+use fresco_engine::{Event, EventKind, Failure, NodeIds, NodeProgress, NodeState, failure_data};
 use fresco_graph::{Preview, PreviewFormat, Value, json, map};
 
 /// Who gets a message.
@@ -71,7 +71,10 @@ pub(crate) fn message(event: &Event) -> Option<Message> {
         EventKind::Success { timestamp } => {
             ("execution_success", Target::Client, map! {"prompt_id" => id, "timestamp" => *timestamp}.into())
         }
-        EventKind::Error(failure) => ("execution_error", Target::Client, error_data(id, failure)),
+        EventKind::Error(failure) => {
+            let id = event.prompt_id.as_deref().unwrap_or_default();
+            ("execution_error", Target::Client, error_data(id, failure))
+        }
         EventKind::Blocked { node, class, executed, message } => (
             "execution_error",
             Target::ClientOrAll,
@@ -104,7 +107,7 @@ pub(crate) fn message(event: &Event) -> Option<Message> {
             let target = if client.is_some() { Target::Client } else { Target::All };
             return Some(Message { kind: name.clone(), data: data.clone(), target });
         }
-        EventKind::ProgressState { .. }
+        EventKind::NodeProgress(_)
         | EventKind::Preview { .. }
         | EventKind::Text { .. }
         | EventKind::Memory(_)
@@ -126,21 +129,10 @@ pub(crate) fn status_data(remaining: usize, sid: Option<&str>) -> Value {
     data.into()
 }
 
-fn error_data(id: Value, failure: &Failure) -> Value {
-    let list = |ids: &[std::sync::Arc<str>]| ids.iter().map(Value::from).collect::<Vec<_>>();
-    map! {
-        "prompt_id" => id,
-        "node_id" => &failure.node,
-        "node_type" => &failure.class,
-        "executed" => list(&failure.executed),
-        "exception_message" => &failure.message,
-        "exception_type" => &failure.kind,
-        "traceback" => failure.trace.iter().map(Value::from).collect::<Vec<_>>(),
-        "current_inputs" => failure.inputs.clone(),
-        "current_outputs" => list(&failure.outputs),
-        "timestamp" => failure.timestamp,
-    }
-    .into()
+fn error_data(prompt_id: &str, failure: &Failure) -> Value {
+    let mut data = failure_data(prompt_id, failure);
+    data.insert("timestamp".into(), failure.timestamp.into());
+    data.into()
 }
 
 /// `{"type":KIND,"data":DATA}`; clients tell text from pictures by the first bytes, so `type` comes first.
@@ -159,13 +151,16 @@ fn begin(out: &mut String, kind: &str) {
 }
 
 /// `progress_state`, written directly: a snapshot of a large graph is the biggest message there is.
-pub(crate) fn progress_frame(prompt_id: &str, nodes: &[NodeProgress]) -> String {
+pub(crate) fn progress_frame<'a>(
+    prompt_id: &str,
+    nodes: impl ExactSizeIterator<Item = &'a NodeProgress>,
+) -> String {
     let mut out = String::with_capacity(64 + nodes.len() * 200);
     begin(&mut out, "progress_state");
     out.push_str("{\"prompt_id\":");
     json::write_string(&mut out, prompt_id, false);
     out.push_str(",\"nodes\":{");
-    for (i, node) in nodes.iter().enumerate() {
+    for (i, node) in nodes.enumerate() {
         if i > 0 {
             out.push(',');
         }
@@ -280,13 +275,14 @@ mod tests {
         };
         let text = progress_frame(
             "p\"1",
-            &[
+            [
                 node.clone(),
                 NodeProgress {
                     state: NodeState::Finished,
                     ..node
                 },
-            ],
+            ]
+            .iter(),
         );
         let value = json::parse(&text).unwrap();
         assert_eq!(value.get("type").unwrap().as_str(), Some("progress_state"));

@@ -6,17 +6,18 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use axum::extract::ws::{Message, Utf8Bytes};
 use bytes::Bytes;
-use fresco_engine::{Event, EventKind, EventSink, NodeIds, ProgressRegistry};
-use fresco_graph::{Preview, PreviewFormat, Value};
+use fresco_engine::{Event, EventKind, EventSink, NodeIds, NodeProgress, ProgressRegistry};
+use fresco_graph::{Preview, PreviewFormat, Value, lock};
 use indexmap::IndexMap;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use crate::answers::Answers;
 use crate::config::Limits;
 use crate::frames::{self, Target};
 use crate::job_log::{JobLogs, JobView};
@@ -76,22 +77,24 @@ impl Socket {
     }
 }
 
-/// Snapshot allowance of a running prompt.
-struct Budget {
+/// How far a running prompt is, and its allowance of snapshots.
+struct PromptProgress {
+    nodes: ProgressRegistry,
+    /// Something changed that nobody has been told yet.
+    unsent: bool,
     tokens: f64,
     at: Instant,
-    /// A state nobody has been told yet.
-    unsent: Option<Arc<ProgressRegistry>>,
     client: Option<Arc<str>>,
     timer: bool,
 }
 
-impl Budget {
+impl PromptProgress {
     fn new(client: Option<Arc<str>>) -> Self {
         Self {
+            nodes: ProgressRegistry::default(),
+            unsent: false,
             tokens: BURST,
             at: Instant::now(),
-            unsent: None,
             client,
             timer: false,
         }
@@ -110,15 +113,23 @@ impl Budget {
     }
 }
 
+/// The node that a client is shown to run.
+struct ShownNode {
+    client: Option<Arc<str>>,
+    node: Arc<str>,
+}
+
 #[derive(Default)]
 struct State {
     sockets: IndexMap<Arc<str>, Arc<Socket>>,
     next_serial: u64,
-    budgets: HashMap<Arc<str>, Budget>,
+    /// By prompt, as long as it runs.
+    progress: HashMap<Arc<str>, PromptProgress>,
+    answers: Answers,
     jobs: JobLogs,
     log_subscribers: BTreeSet<Arc<str>>,
-    /// Client and display node of what runs now.
-    current: Option<(Option<Arc<str>>, Arc<str>)>,
+    /// What runs now, by prompt.
+    current: IndexMap<Arc<str>, ShownNode>,
 }
 
 /// See the module text.
@@ -143,7 +154,7 @@ impl Hub {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Registers a socket, greets it, and tells it what its prompt is doing. A socket of the same id is replaced: it
@@ -165,20 +176,44 @@ impl Hub {
         });
         let greet = |kind: &str, data: Value| {
             let text = frames::text_frame(kind, &data);
-            socket.outbox.push(Frame {
-                message: Message::Text(text.into()),
-                class: Class::Result,
-            });
+            let message = Message::Text(text.into());
+            socket.outbox.push(Frame::new(message, Class::Result));
         };
         greet("status", frames::status_data(remaining, Some(&sid)));
-        if let Some((Some(client), node)) = &state.current
-            && *client == sid
-        {
-            greet("executing", fresco_graph::map! {"node" => node}.into());
+        let mut shown = state.current.values();
+        if let Some(own) = shown.find(|shown| shown.client.as_ref() == Some(&sid)) {
+            greet("executing", fresco_graph::map! {"node" => &own.node}.into());
+        }
+        for frame in state.answers.take_late(&sid) {
+            socket.outbox.push(frame);
         }
         state.sockets.insert(sid, socket.clone());
         self.metrics.sockets(state.sockets.len());
         Some(socket)
+    }
+
+    /// A prompt is being submitted by this client: its frames wait until the answer is dropped.
+    pub(crate) fn expect_answer(
+        self: &Arc<Self>,
+        prompt_id: &Arc<str>,
+        client: &str,
+        has_event_loop: bool,
+    ) -> PendingAnswer {
+        let mut state = self.lock();
+        state.answers.open(prompt_id, client.into(), has_event_loop);
+        PendingAnswer {
+            hub: self.clone(),
+            prompt_id: prompt_id.clone(),
+        }
+    }
+
+    fn answered(&self, prompt_id: &Arc<str>) {
+        let mut state = self.lock();
+        if let Some(client) = state.answers.answered(prompt_id)
+            && let Some(socket) = state.sockets.get(&client)
+        {
+            socket.outbox.look_again();
+        }
     }
 
     /// Forgets a socket, unless another one has taken its id meanwhile.
@@ -223,13 +258,8 @@ impl Hub {
         let text: Utf8Bytes = frames::text_frame("logs", data).into();
         for sid in log_subscribers.iter() {
             if let Some(socket) = sockets.get(sid) {
-                self.push(
-                    socket,
-                    Frame {
-                        message: Message::Text(text.clone()),
-                        class: Class::Result,
-                    },
-                );
+                let message = Message::Text(text.clone());
+                self.push(socket, Frame::new(message, Class::Result));
             }
         }
     }
@@ -237,13 +267,8 @@ impl Hub {
     /// Sends one message to one socket.
     pub(crate) fn reply(&self, socket: &Socket, kind: &str, data: &Value) {
         let text = frames::text_frame(kind, data);
-        self.push(
-            socket,
-            Frame {
-                message: Message::Text(text.into()),
-                class: Class::Result,
-            },
-        );
+        let message = Message::Text(text.into());
+        self.push(socket, Frame::new(message, Class::Result));
     }
 
     /// A job's events after `after`, and a signal for more; none if this process has not seen the job.
@@ -280,63 +305,84 @@ impl Hub {
         }
     }
 
-    fn send(&self, state: &State, event: &Event, target: Target, class: Class, message: &Message) {
-        for socket in addressees(state, event.client.as_ref(), target) {
-            self.push(
-                socket,
-                Frame {
-                    message: message.clone(),
-                    class,
-                },
-            );
+    /// Sends a message of a prompt. What goes to its submitter waits for the answer, and is kept for one who has no socket.
+    fn send_to(
+        &self,
+        state: &mut State,
+        prompt_id: &Arc<str>,
+        client: Option<&Arc<str>>,
+        target: Target,
+        class: Class,
+        message: Message,
+    ) {
+        let awaited = match target {
+            Target::All => None,
+            Target::Client | Target::ClientOrAll => {
+                client.and_then(|client| state.answers.of(prompt_id, client))
+            }
+        };
+        let frame = Frame {
+            after: awaited,
+            ..Frame::new(message, class)
+        };
+        let mut sent = false;
+        for socket in addressees(state, client, target) {
+            self.push(socket, frame.clone());
+            sent = true;
+        }
+        if !sent && frame.after.is_some() {
+            state.answers.keep(prompt_id, frame);
         }
     }
 
-    /// Somebody would see a snapshot of this prompt.
+    fn send(
+        &self,
+        state: &mut State,
+        event: &Event,
+        target: Target,
+        class: Class,
+        message: Message,
+    ) {
+        match &event.prompt_id {
+            Some(id) => self.send_to(state, id, event.client.as_ref(), target, class, message),
+            None => {
+                for socket in addressees(state, event.client.as_ref(), target) {
+                    self.push(socket, Frame::new(message.clone(), class));
+                }
+            }
+        }
+    }
+
+    /// Somebody would see a snapshot of this prompt, or may connect to see it.
     fn watched(state: &State, prompt_id: &Arc<str>, client: Option<&Arc<str>>) -> bool {
-        addressees(state, client, Target::ClientOrAll)
-            .next()
-            .is_some()
+        let expected = client.is_some_and(|client| state.answers.of(prompt_id, client).is_some());
+        expected
+            || addressees(state, client, Target::ClientOrAll)
+                .next()
+                .is_some()
             || state.jobs.watched(prompt_id)
     }
 
-    fn progress(&self, state: &mut State, event: &Event, registry: &Arc<ProgressRegistry>) {
+    fn progress(&self, state: &mut State, event: &Event, node: &NodeProgress) {
         let Some(id) = &event.prompt_id else { return };
         let watched = Self::watched(state, id, event.client.as_ref());
-        let budget = state
-            .budgets
+        let progress = state
+            .progress
             .entry(id.clone())
-            .or_insert_with(|| Budget::new(event.client.clone()));
-        budget.refill(Instant::now());
-        if watched && budget.tokens > 0.0 {
-            budget.unsent = None;
-            self.snapshot(state, event, registry);
+            .or_insert_with(|| PromptProgress::new(event.client.clone()));
+        progress.nodes.apply(node.clone());
+        progress.unsent = true;
+        if !watched {
             return;
         }
-        budget.unsent = Some(registry.clone());
-        if watched && !budget.timer {
-            budget.timer = true;
-            let wait = budget.wait();
+        progress.refill(Instant::now());
+        if progress.tokens > 0.0 {
+            self.send_unsent(state, id);
+        } else if !progress.timer {
+            progress.timer = true;
+            let wait = progress.wait();
             self.later(id.clone(), wait);
         }
-    }
-
-    fn snapshot(&self, state: &mut State, event: &Event, registry: &Arc<ProgressRegistry>) {
-        let Some(id) = &event.prompt_id else { return };
-        let text: Utf8Bytes = frames::progress_frame(id, &registry.snapshot()).into();
-        if let Some(budget) = state.budgets.get_mut(id) {
-            budget.tokens -= text.len() as f64;
-        }
-        state
-            .jobs
-            .record(id, "progress_state", Class::Snapshot, &text);
-        self.send(
-            state,
-            event,
-            Target::ClientOrAll,
-            Class::Snapshot,
-            &Message::Text(text),
-        );
     }
 
     /// Sends the unsent state once the budget allows.
@@ -354,29 +400,34 @@ impl Hub {
     fn flush(&self, id: &Arc<str>) {
         let mut state = self.lock();
         let state = &mut *state;
-        if let Some(budget) = state.budgets.get_mut(id) {
-            budget.timer = false;
-            budget.refill(Instant::now());
+        if let Some(progress) = state.progress.get_mut(id) {
+            progress.timer = false;
+            progress.refill(Instant::now());
         }
         self.send_unsent(state, id);
     }
 
+    /// Sends how far a prompt is, if that has changed.
     fn send_unsent(&self, state: &mut State, id: &Arc<str>) {
-        let Some(budget) = state.budgets.get_mut(id) else {
+        let Some(progress) = state.progress.get_mut(id) else {
             return;
         };
-        let Some(registry) = budget.unsent.take() else {
+        if !std::mem::take(&mut progress.unsent) {
             return;
-        };
-        let client = budget.client.clone();
-        let event = Event {
-            prompt_id: Some(id.clone()),
-            client,
-            kind: EventKind::ProgressState {
-                registry: registry.clone(),
-            },
-        };
-        self.snapshot(state, &event, &registry);
+        }
+        let text: Utf8Bytes = frames::progress_frame(id, progress.nodes.nodes()).into();
+        progress.tokens -= text.len() as f64;
+        let client = progress.client.clone();
+        let logs = &mut state.jobs;
+        logs.record(id, "progress_state", Class::Snapshot, &text);
+        self.send_to(
+            state,
+            id,
+            client.as_ref(),
+            Target::ClientOrAll,
+            Class::Snapshot,
+            Message::Text(text),
+        );
     }
 
     /// To everyone who asked for events of the memory room.
@@ -399,13 +450,8 @@ impl Hub {
                 frame = Some(frames::text_frame(kind, &data()).into());
             }
             if let Some(text) = &frame {
-                self.push(
-                    socket,
-                    Frame {
-                        message: Message::Text(text.clone()),
-                        class: Class::Result,
-                    },
-                );
+                let message = Message::Text(text.clone());
+                self.push(socket, Frame::new(message, Class::Result));
             }
         }
     }
@@ -429,13 +475,10 @@ impl Hub {
             } else {
                 Class::Preview
             };
-            self.push(
-                socket,
-                Frame {
-                    message: Message::Binary(bytes.clone()),
-                    class,
-                },
-            );
+            let after = state.answers.of(id, &socket.sid);
+            let message = Message::Binary(bytes.clone());
+            let frame = Frame::new(message, class);
+            self.push(socket, Frame { after, ..frame });
         }
     }
 
@@ -454,10 +497,24 @@ impl Hub {
         for socket in addressees(state, event.client.as_ref(), Target::ClientOrAll) {
             // These got it as frame 4 already.
             if !socket.all_previews() {
-                let message = message.clone();
-                self.push(socket, Frame { message, class });
+                let after = event.prompt_id.as_ref();
+                let after = after.and_then(|id| state.answers.of(id, &socket.sid));
+                let frame = Frame::new(message.clone(), class);
+                self.push(socket, Frame { after, ..frame });
             }
         }
+    }
+}
+
+/// Drop it once the submitter's answer is on its way.
+pub(crate) struct PendingAnswer {
+    hub: Arc<Hub>,
+    prompt_id: Arc<str>,
+}
+
+impl Drop for PendingAnswer {
+    fn drop(&mut self) {
+        self.hub.answered(&self.prompt_id);
     }
 }
 
@@ -490,8 +547,8 @@ impl EventSink for Hub {
         let mut guard = self.lock();
         let state = &mut *guard;
         match &event.kind {
-            EventKind::ProgressState { registry } => {
-                self.progress(state, &event, registry);
+            EventKind::NodeProgress(node) => {
+                self.progress(state, &event, node);
                 return;
             }
             EventKind::Preview { ids, preview } => {
@@ -516,13 +573,23 @@ impl EventSink for Hub {
             }
             EventKind::Text { node, text } => {
                 let frame = Message::Binary(frames::node_text_frame(node, text));
-                self.send(state, &event, Target::All, Class::Result, &frame);
+                self.send(state, &event, Target::All, Class::Result, frame);
                 return;
             }
             EventKind::Executing { display, .. } => {
-                state.current = Some((event.client.clone(), display.clone()));
+                if let Some(id) = &event.prompt_id {
+                    let shown = ShownNode {
+                        client: event.client.clone(),
+                        node: display.clone(),
+                    };
+                    state.current.insert(id.clone(), shown);
+                }
             }
-            EventKind::Ended => state.current = None,
+            EventKind::Ended => {
+                if let Some(id) = &event.prompt_id {
+                    state.current.shift_remove(id);
+                }
+            }
             EventKind::Success { .. } | EventKind::Error(_) | EventKind::Interrupted { .. } => {
                 if let Some(id) = &event.prompt_id {
                     self.send_unsent(state, id);
@@ -562,10 +629,10 @@ impl EventSink for Hub {
                 &addressed,
                 message.target,
                 class,
-                &Message::Text(text),
+                Message::Text(text),
             );
         } else {
-            self.send(state, &event, message.target, class, &Message::Text(text));
+            self.send(state, &event, message.target, class, Message::Text(text));
         }
         match &event.kind {
             EventKind::Progress {
@@ -574,7 +641,7 @@ impl EventSink for Hub {
             } => self.plain_preview(state, &event, preview),
             EventKind::Ended => {
                 if let Some(id) = &event.prompt_id {
-                    state.budgets.remove(id);
+                    state.progress.remove(id);
                     state.jobs.finish(id);
                 }
             }

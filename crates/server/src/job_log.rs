@@ -20,13 +20,13 @@ const KEEP_BARS: usize = 256;
 
 /// One event: its number, its name, and the message clients got.
 #[derive(Clone)]
-pub(crate) struct Entry {
+pub(crate) struct LoggedEvent {
     pub(crate) id: u64,
     pub(crate) kind: Arc<str>,
     pub(crate) frame: Utf8Bytes,
 }
 
-impl Entry {
+impl LoggedEvent {
     /// The message's `data`.
     pub(crate) fn data(&self) -> &str {
         // `{"type":KIND,"data":DATA}` with a kind that may be escaped, so look for the part between.
@@ -37,8 +37,8 @@ impl Entry {
 
 struct JobLog {
     next: u64,
-    entries: VecDeque<(Class, Entry)>,
-    snapshot: Option<Entry>,
+    entries: VecDeque<(Class, LoggedEvent)>,
+    snapshot: Option<LoggedEvent>,
     bars: usize,
     bytes: usize,
     done: bool,
@@ -48,7 +48,7 @@ struct JobLog {
 
 /// What a follower gets to see.
 pub(crate) struct JobView {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<LoggedEvent>,
     /// Nothing will follow.
     pub(crate) done: bool,
     pub(crate) signal: watch::Receiver<u64>,
@@ -85,7 +85,7 @@ impl JobLogs {
             self.remove(id);
         }
         let log = self.entry(id);
-        let entry = Entry {
+        let entry = LoggedEvent {
             id: log.next,
             kind: kind.into(),
             frame: frame.clone(),
@@ -171,7 +171,7 @@ impl JobLogs {
 
     pub(crate) fn view(&self, id: &str, after: u64) -> Option<JobView> {
         let log = self.jobs.get(id)?;
-        let mut entries: Vec<Entry> = log
+        let mut entries: Vec<LoggedEvent> = log
             .entries
             .iter()
             .map(|(_, e)| e)

@@ -4,6 +4,7 @@
 //! `guard` (token, host, origin), finds its row in the route table, and its handler turns wire JSON into calls of the
 //! engine. Events go the other way through [`Hub`], which the engine calls.
 
+mod answers;
 mod body;
 mod config;
 mod error;

@@ -1,9 +1,9 @@
 //! The last lines of the log, for the front-end's terminal panel.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use fresco_graph::{Value, map};
+use fresco_graph::{Value, lock, map};
 use tokio::sync::watch;
 
 use crate::hub::Hub;
@@ -53,7 +53,7 @@ impl Default for LogRing {
 
 impl LogRing {
     fn lock(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.ring)
     }
 
     /// Leaves this text out of what is kept from now on, and of what is kept already. Only the first call counts: there

@@ -74,11 +74,14 @@ pub(crate) async fn free(mut request: Request) -> Answer {
         return Ok(response::json(&answer.into()));
     }
     if flag("wait") {
-        let reply = blocking(move || engine.free_and_wait(wanted)).await?;
-        let report = reply
-            .await
-            .ok_or_else(|| ApiError::coded(Code::Stopping, "nothing was freed"))?;
-        return Ok(response::json(&wire::report(&report)));
+        let replies = blocking(move || engine.free_and_wait(wanted)).await?;
+        let mut reports = Vec::new();
+        for reply in replies {
+            let report = reply.await;
+            let stopping = || ApiError::coded(Code::Stopping, "nothing was freed");
+            reports.push(report.ok_or_else(stopping)?);
+        }
+        return Ok(response::json(&wire::reports(reports)));
     }
     blocking(move || engine.free(wanted)).await?;
     Ok(response::empty())

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fresco_files::{MemoryClaim, MemoryGuard, MemorySource, NoMemory};
+use fresco_graph::lock;
 
 use crate::error::{ApiError, Code};
 
@@ -105,8 +106,7 @@ impl RequestMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, u64> {
-        let taken = self.inner.taken.lock();
-        taken.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.taken)
     }
 
     fn try_take(&self, taken: &mut u64, wanted: u64) -> Result<(Taken, MemoryClaim), Short> {
@@ -181,15 +181,13 @@ impl Share {
     /// Takes memory for as long as the request works.
     pub(crate) fn take(&self, bytes: u64) -> Result<MemoryClaim, Short> {
         let (taken, claim) = self.0.memory.take_until(bytes, self.0.deadline)?;
-        let held = self.0.held.lock();
-        held.unwrap_or_else(PoisonError::into_inner).push(taken);
+        lock(&self.0.held).push(taken);
         Ok(claim)
     }
 
     /// Why the guard refused, if it did.
     pub(crate) fn refused(&self) -> Option<Short> {
-        let refused = self.0.refused.lock();
-        *refused.unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.0.refused)
     }
 }
 
@@ -198,8 +196,7 @@ impl MemorySource for Share {
         match self.take(bytes) {
             Ok(claim) => Ok(Box::new(claim)),
             Err(short) => {
-                let refused = self.0.refused.lock();
-                *refused.unwrap_or_else(PoisonError::into_inner) = Some(short);
+                *lock(&self.0.refused) = Some(short);
                 Err(short.missing())
             }
         }

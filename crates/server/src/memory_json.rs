@@ -260,7 +260,21 @@ pub(crate) fn plan(plan: &Plan) -> Value {
     list(&plan.steps, step)
 }
 
-pub(crate) fn report(report: &FreeReport) -> Value {
+/// What all workers did, as one report.
+pub(crate) fn reports(reports: Vec<FreeReport>) -> Value {
+    let mut all = FreeReport::default();
+    for report in reports {
+        all.models.extend(report.models);
+        all.plan.steps.extend(report.plan.steps);
+        all.ram_before = all.ram_before.max(report.ram_before);
+        all.ram_after = report.ram_after;
+        all.took = all.took.max(report.took);
+        all.cache_reset |= report.cache_reset;
+    }
+    report(&all)
+}
+
+fn report(report: &FreeReport) -> Value {
     let freed = list(&report.models, |m| {
         map! {
             "weights_id" => &m.weights_id,

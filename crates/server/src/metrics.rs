@@ -230,7 +230,7 @@ impl Metrics {
             "Seconds since the server started.",
         );
         page.sample("process_uptime_seconds", "", self.uptime());
-        if let Some(bytes) = resident_bytes() {
+        if let Some(bytes) = held.resident {
             page.family(
                 "process_resident_memory_bytes",
                 "gauge",
@@ -248,6 +248,8 @@ struct Held {
     body_memory: u64,
     body_disk: u64,
     memory: u64,
+    /// What the process has of the main memory.
+    resident: Option<u64>,
     made: u64,
     repeated: u64,
 }
@@ -264,17 +266,6 @@ impl Page {
     }
 }
 
-/// Resident memory, where the kernel tells.
-pub(crate) fn resident_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
-    line.split_whitespace()
-        .next()?
-        .parse::<u64>()
-        .ok()
-        .map(|kib| kib * 1024)
-}
-
 /// `GET /metrics`.
 pub(crate) async fn get(request: Request) -> Answer {
     let app = &request.app;
@@ -283,6 +274,7 @@ pub(crate) async fn get(request: Request) -> Answer {
         body_memory,
         body_disk,
         memory: app.memory.taken(),
+        resident: app.engine.memory().resident_ram(),
         made: app.pictures.made.load(Relaxed),
         repeated: app.pictures.repeated.load(Relaxed),
     };

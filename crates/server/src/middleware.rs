@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use fresco_graph::lock;
 use http_body_util::BodyExt;
 
 use crate::request::Request;
@@ -120,7 +121,7 @@ fn deprecation(path: &str) {
     if !path.starts_with("/scripts/ui") && !path.starts_with("/extensions/core/") {
         return;
     }
-    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut seen = lock(&SEEN);
     // A client can invent paths; the list does not grow with them.
     if seen.len() < 1000 && seen.insert(path.to_owned()) {
         tracing::warn!(%path, "this script path is deprecated and only kept for old extensions");

@@ -1,9 +1,12 @@
 //! `/object_info`. Rendered once; only classes whose combos follow the disk are rendered for each request.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use fresco_graph::{Choices, Input, IoType, Kind, Listings, Registry, Schema, json, object_info};
+use fresco_graph::{
+    Choices, Input, IoType, Kind, Listings, NodeClass, NodeRegistry, Schema, json, lock,
+    object_info,
+};
 
 use crate::App;
 use crate::request::Request;
@@ -12,30 +15,51 @@ use crate::route::{Answer, blocking};
 
 /// A stretch of the answer.
 enum Piece {
-    /// Text that never changes, commas included.
+    /// Classes that never change, with the commas between them.
     Fixed(String),
     /// A class to render now.
-    Live(std::sync::Arc<str>),
+    Live(Arc<dyn NodeClass>),
 }
 
-/// The answer with gaps for what follows the disk.
+/// The answer with gaps for what follows the disk or belongs to another process, and the list of classes it is about.
+type Rendered = (Arc<NodeRegistry>, Arc<Vec<Piece>>);
+
 #[derive(Default)]
-pub(crate) struct Cache(OnceLock<Vec<Piece>>);
+pub(crate) struct Cache(Mutex<Option<Rendered>>);
 
 impl Cache {
-    fn render(&self, registry: &Registry, listings: &dyn Listings) -> String {
-        let pieces = self.0.get_or_init(|| build(registry));
+    /// What has to be rendered for these classes; made anew when they are others than last time.
+    fn pieces(&self, registry: &Arc<NodeRegistry>) -> Arc<Vec<Piece>> {
+        let mut cached = lock(&self.0);
+        if let Some((known, pieces)) = &*cached
+            && Arc::ptr_eq(known, registry)
+        {
+            return pieces.clone();
+        }
+        let pieces = Arc::new(build(registry));
+        *cached = Some((registry.clone(), pieces.clone()));
+        pieces
+    }
+
+    fn render(&self, registry: &Arc<NodeRegistry>, listings: &dyn Listings) -> String {
+        let pieces = self.pieces(registry);
         let pinned = Pinned::new(listings);
         let mut out = String::with_capacity(1 << 20);
         out.push('{');
-        for piece in pieces {
-            match piece {
-                Piece::Fixed(text) => out.push_str(text),
-                Piece::Live(name) => {
-                    if let Some(class) = registry.get(name) {
-                        write_class(&mut out, class.schema(), &pinned);
-                    }
+        for piece in pieces.iter() {
+            let before = out.len();
+            if before > 1 {
+                out.push(',');
+            }
+            let written = match piece {
+                Piece::Fixed(text) => {
+                    out.push_str(text);
+                    true
                 }
+                Piece::Live(class) => write_live(&mut out, &**class, &pinned),
+            };
+            if !written {
+                out.truncate(before);
             }
         }
         out.push('}');
@@ -43,22 +67,41 @@ impl Cache {
     }
 }
 
-fn build(registry: &Registry) -> Vec<Piece> {
-    let mut pieces = Vec::new();
-    let mut text = String::new();
-    for (i, class) in registry.iter().enumerate() {
-        if i > 0 {
-            text.push(',');
+/// Renders a class as it is now; false if it cannot say what it declares, which leaves it out until it can.
+fn write_live(out: &mut String, class: &dyn NodeClass, listings: &dyn Listings) -> bool {
+    match class.describe() {
+        Ok(declared) => {
+            write_class(out, &declared.schema, listings);
+            true
         }
-        let schema = class.schema();
-        if follows_disk(schema) {
-            pieces.push(Piece::Fixed(std::mem::take(&mut text)));
-            pieces.push(Piece::Live(schema.id.clone()));
-        } else {
-            write_class(&mut text, schema, &fresco_graph::NoListings);
+        Err(error) => {
+            let id = class.schema().id.clone();
+            tracing::warn!(class = %id, "left out of /object_info: {}", error.message());
+            false
         }
     }
-    pieces.push(Piece::Fixed(text));
+}
+
+fn build(registry: &NodeRegistry) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut text = String::new();
+    for class in registry.iter() {
+        let schema = class.schema();
+        if class.owner().is_some() || follows_disk(&schema) {
+            if !text.is_empty() {
+                pieces.push(Piece::Fixed(std::mem::take(&mut text)));
+            }
+            pieces.push(Piece::Live(class.clone()));
+        } else {
+            if !text.is_empty() {
+                text.push(',');
+            }
+            write_class(&mut text, &schema, &fresco_graph::NoListings);
+        }
+    }
+    if !text.is_empty() {
+        pieces.push(Piece::Fixed(text));
+    }
     pieces
 }
 
@@ -107,7 +150,7 @@ impl<'a> Pinned<'a> {
 
 impl Listings for Pinned<'_> {
     fn list(&self, source: &str) -> Vec<String> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         seen.entry(source.to_owned())
             .or_insert_with(|| self.listings.list(source))
             .clone()
@@ -123,7 +166,7 @@ pub(crate) async fn all(request: Request) -> Answer {
     let app: App = request.app;
     let text = blocking(move || {
         app.object_info
-            .render(app.engine.registry(), &**app.engine.listings())
+            .render(&app.engine.registry(), &**app.engine.listings())
     })
     .await?;
     Ok(response::json_text(text))
@@ -136,7 +179,7 @@ pub(crate) async fn one(request: Request) -> Answer {
     let text = blocking(move || {
         let mut out = String::from("{");
         if let Some(class) = app.engine.registry().get(&name) {
-            write_class(&mut out, class.schema(), &**app.engine.listings());
+            write_live(&mut out, &**class, &**app.engine.listings());
         }
         out.push('}');
         out

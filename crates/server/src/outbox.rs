@@ -2,11 +2,14 @@
 //! never a result in the middle of the stream.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use axum::extract::ws::Message;
+use fresco_graph::lock;
 use tokio::sync::Notify;
 
+use crate::answers::Answer;
 use crate::config::Limits;
 
 /// From here on frames that a later one makes superfluous are dropped.
@@ -30,9 +33,19 @@ pub(crate) enum Class {
 pub(crate) struct Frame {
     pub(crate) message: Message,
     pub(crate) class: Class,
+    /// It waits until its prompt's submitter was answered, and whatever comes after it waits too.
+    pub(crate) after: Option<Arc<Answer>>,
 }
 
 impl Frame {
+    pub(crate) fn new(message: Message, class: Class) -> Self {
+        Self {
+            message,
+            class,
+            after: None,
+        }
+    }
+
     fn len(&self) -> usize {
         match &self.message {
             Message::Text(t) => t.len(),
@@ -47,6 +60,8 @@ struct Waiting {
     frames: VecDeque<Frame>,
     bytes: usize,
     closed: Option<&'static str>,
+    /// The writer knows when it may go on; waking it before would be for nothing.
+    timed: bool,
 }
 
 /// The outgoing side of one socket.
@@ -61,6 +76,8 @@ pub(crate) struct Outbox {
 pub(crate) enum Next {
     Frame(Frame),
     Idle,
+    /// There is something, but not before this.
+    Wait(Instant),
     Close(&'static str),
 }
 
@@ -75,13 +92,13 @@ impl Outbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 
     /// Adds a frame; returns how many older ones were dropped for it.
     pub(crate) fn push(&self, frame: Frame) -> usize {
         let mut dropped = 0;
-        {
+        let wake = {
             let mut w = self.lock();
             if w.closed.is_some() {
                 return 0;
@@ -105,8 +122,11 @@ impl Outbox {
                     ..Waiting::default()
                 };
             }
+            w.closed.is_some() || !w.timed && !w.is_held()
+        };
+        if wake {
+            self.wake.notify_one();
         }
-        self.wake.notify_one();
         dropped
     }
 
@@ -115,12 +135,31 @@ impl Outbox {
         if let Some(reason) = w.closed {
             return Next::Close(reason);
         }
+        w.timed = false;
+        if let Some(answer) = w.frames.front().and_then(|f| f.after.as_ref()) {
+            match answer.ready_at() {
+                // Whoever hands the answer over says so.
+                None => return Next::Idle,
+                Some(at) if at > Instant::now() => {
+                    w.timed = true;
+                    return Next::Wait(at);
+                }
+                Some(_) => {}
+            }
+        }
         match w.frames.pop_front() {
             Some(frame) => {
                 w.bytes -= frame.len();
                 Next::Frame(frame)
             }
             None => Next::Idle,
+        }
+    }
+
+    /// Something that frames waited for has happened.
+    pub(crate) fn look_again(&self) {
+        if !self.lock().frames.is_empty() {
+            self.wake.notify_one();
         }
     }
 
@@ -142,6 +181,12 @@ impl Outbox {
 }
 
 impl Waiting {
+    /// The first frame waits for an answer that is not there yet.
+    fn is_held(&self) -> bool {
+        let answer = self.frames.front().and_then(|f| f.after.as_ref());
+        answer.is_some_and(|answer| answer.ready_at().is_none())
+    }
+
     fn remove(&mut self, index: usize) -> usize {
         match self.frames.remove(index) {
             Some(frame) => {
@@ -172,10 +217,7 @@ mod tests {
     use super::*;
 
     fn frame(class: Class, text: &str) -> Frame {
-        Frame {
-            message: Message::Text(text.into()),
-            class,
-        }
+        Frame::new(Message::Text(text.into()), class)
     }
 
     fn drain(outbox: &Outbox) -> Vec<String> {

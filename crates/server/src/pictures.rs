@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use axum::http::HeaderValue;
 use bytes::Bytes;
 use fresco_files::{ImageError, Limits as ImageLimits};
+use fresco_graph::lock;
 use indexmap::IndexMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -77,7 +78,7 @@ impl Default for Pictures {
 
 impl Pictures {
     fn cache(&self) -> MutexGuard<'_, Cache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.cache)
     }
 
     pub(crate) fn remembered(&self, key: &Key) -> Option<Encoded> {

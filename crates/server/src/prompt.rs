@@ -8,16 +8,17 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
-use fresco_engine::{Release, StoreError, Submission, Ticket, new_prompt_id};
+use fresco_engine::{StoreError, Submission, Ticket, new_prompt_id};
 use fresco_graph::{Map, Problem, ProblemsByNode, PromptError, Value, json, map};
 use http_body::{Frame, SizeHint};
 
 use crate::error::{ApiError, Code, error_object};
+use crate::hub::PendingAnswer;
 use crate::request::Request;
 use crate::response;
 use crate::route::Answer;
 
-/// Graphs from this size on are checked off the network threads.
+/// Graphs from this size on are checked off the network threads; those with nodes of other processes always.
 const LARGE: usize = 200;
 /// Bytes of a prompt id that a client chose.
 const MAX_ID: usize = 512;
@@ -50,8 +51,8 @@ pub(crate) async fn post(mut request: Request) -> Answer {
             ));
         }
     };
-    let order =
-        Order::read(body).map_err(|details| refused(&app, Code::InvalidPrompt, &details))?;
+    let order = PromptRequest::read(body)
+        .map_err(|details| refused(&app, Code::InvalidPrompt, &details))?;
     // Drawn for every request without a number of its own, whatever becomes of it.
     let drawn = order
         .number
@@ -66,7 +67,7 @@ pub(crate) async fn post(mut request: Request) -> Answer {
     };
     let prompt = Arc::unwrap_or_clone(prompt);
     let targets = order.targets;
-    let checked = if prompt.len() < LARGE {
+    let checked = if prompt.len() < LARGE && !app.engine.checks_wait(&prompt) {
         app.engine
             .validate(prompt, targets.as_deref())
             .map_err(Box::new)
@@ -85,6 +86,11 @@ pub(crate) async fn post(mut request: Request) -> Answer {
         tracing::info!(%error, "invalid prompt");
         invalid(&error)
     })?;
+    let client = order.extra_data.get("client_id").and_then(Value::as_str);
+    let answer = client.map(|client| {
+        let fetch = request.head.headers.contains_key("sec-fetch-mode");
+        app.hub.expect_answer(&order.prompt_id, client, fetch)
+    });
     let submission = Submission {
         prompt_id: Some(order.prompt_id),
         number: order.number,
@@ -101,7 +107,7 @@ pub(crate) async fn post(mut request: Request) -> Answer {
             store_error(&error)
         })?;
     app.metrics.prompt(true);
-    Ok(accepted(ticket))
+    Ok(accepted(ticket, answer))
 }
 
 fn refused(app: &crate::App, code: Code, details: &str) -> ApiError {
@@ -110,7 +116,7 @@ fn refused(app: &crate::App, code: Code, details: &str) -> ApiError {
 }
 
 /// The request's fields, as far as this server uses them.
-struct Order {
+struct PromptRequest {
     prompt: Option<Value>,
     prompt_id: Arc<str>,
     number: Option<f64>,
@@ -119,7 +125,7 @@ struct Order {
     targets: Option<Vec<Arc<str>>>,
 }
 
-impl Order {
+impl PromptRequest {
     fn read(mut body: Map) -> Result<Self, String> {
         let mut take = |key: &str| body.swap_remove(key).filter(|v| !v.is_null());
         let number = match take("number") {
@@ -211,28 +217,28 @@ fn node_errors(nodes: &ProblemsByNode) -> Map {
         .collect()
 }
 
-fn accepted(ticket: Ticket) -> Response {
+fn accepted(ticket: Ticket, answer: Option<PendingAnswer>) -> Response {
     let body = map! {
         "prompt_id" => &ticket.prompt_id,
         "number" => ticket.number,
         "node_errors" => node_errors(&ticket.problems),
     };
     let text = Bytes::from(json::to_string(&body.into()));
-    let mut answer = response::json_text(text.clone());
-    *answer.body_mut() = Body::new(Releasing {
+    let mut response = response::json_text(text.clone());
+    *response.body_mut() = Body::new(Answering {
         content: Some(text),
-        _release: ticket.release,
+        _answer: answer,
     });
-    answer
+    response
 }
 
-/// The answer's text. The prompt may start once the connection has taken all of it, which is when this is dropped.
-struct Releasing {
+/// The answer's text. Frames of the prompt may go once the connection has taken all of it, which is when this is dropped.
+struct Answering {
     content: Option<Bytes>,
-    _release: Release,
+    _answer: Option<PendingAnswer>,
 }
 
-impl http_body::Body for Releasing {
+impl http_body::Body for Answering {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 

@@ -1,11 +1,11 @@
 //! `/settings`: one JSON file per user.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use axum::http::StatusCode;
 use fresco_files::write::write_atomic;
-use fresco_graph::{Map, Value, json};
+use fresco_graph::{Map, Value, json, lock};
 
 use crate::error::{ApiError, disk_error, raised};
 use crate::request::Request;
@@ -69,7 +69,7 @@ fn load(file: &Path) -> Loaded {
 }
 
 fn change(root: &Path, edit: impl FnOnce(&mut Map)) -> Result<(), ApiError> {
-    let _one = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = lock(&CHANGES);
     let file = root.join(FILE);
     let failed = |e: std::io::Error| disk_error("save the settings", &e);
     let Loaded {

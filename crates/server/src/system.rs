@@ -1,7 +1,6 @@
 //! `/system_stats`, `/features`, `/interrupt`.
 
 use axum::response::Response;
-use fresco_engine::{available_ram, total_ram};
 use fresco_graph::{Map, Value, map};
 
 use crate::config::Config;
@@ -17,8 +16,9 @@ pub const REFERENCE_VERSION: &str = "0.7.0";
 pub(crate) async fn stats(request: Request) -> Answer {
     let config = &request.app.config;
     let versions = &config.versions;
-    let total = total_ram().unwrap_or(0);
-    let free = available_ram().unwrap_or(0);
+    let memory = request.app.engine.memory();
+    let total = memory.total_ram().unwrap_or(0);
+    let free = memory.available_ram().unwrap_or(0);
     let os = match std::env::consts::OS {
         "macos" => "darwin",
         "windows" => "win32",

@@ -8,8 +8,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use fresco_graph::lock;
 
 /// Time that one guess costs.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -84,7 +86,7 @@ pub(crate) struct Throttle {
 
 impl Throttle {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Record>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.records)
     }
 
     /// Takes a turn for `count` guesses, `digest` being of all of them.

@@ -1,12 +1,12 @@
 //! Who a request is for. Without `--multi-user` everyone is `default`.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use axum::http::StatusCode;
 use fresco_files::write::write_atomic;
 use fresco_files::{PathError, contain};
-use fresco_graph::{Map, Value, json, map};
+use fresco_graph::{Map, Value, json, lock, map};
 use indexmap::IndexMap;
 
 use crate::error::{ApiError, disk_error};
@@ -53,7 +53,7 @@ impl Users {
     }
 
     fn lock(&self) -> MutexGuard<'_, IndexMap<String, String>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     /// The user's directory; none for unknown and system users.

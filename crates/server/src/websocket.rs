@@ -1,7 +1,7 @@
 //! `/ws`: one task per socket that reads what little clients say and writes what the hub has for them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
@@ -51,8 +51,10 @@ async fn serve(app: App, mut stream: WebSocket, sid: Arc<str>) {
     };
     let mut first = true;
     loop {
+        let mut until = None;
         match write(&app, &mut stream, &socket).await {
             Written::All => {}
+            Written::Until(at) => until = Some(at.into()),
             Written::Closed(reason) => {
                 close(&mut stream, reason).await;
                 break;
@@ -61,6 +63,7 @@ async fn serve(app: App, mut stream: WebSocket, sid: Arc<str>) {
         }
         tokio::select! {
             () = socket.outbox.changed() => {}
+            () = tokio::time::sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => {}
             message = stream.recv() => match message {
                 Some(Ok(Message::Text(text))) => read(&app, &socket, &text, &mut first),
                 Some(Ok(Message::Close(_))) | None => break,
@@ -77,6 +80,8 @@ async fn serve(app: App, mut stream: WebSocket, sid: Arc<str>) {
 
 enum Written {
     All,
+    /// All but what waits for this.
+    Until(Instant),
     Closed(&'static str),
     Broken,
 }
@@ -87,6 +92,7 @@ async fn write(app: &App, stream: &mut WebSocket, socket: &Socket) -> Written {
         let work = async {
             let mut bytes = 0;
             let mut frames = 0;
+            let mut rest = Written::All;
             loop {
                 match socket.outbox.next() {
                     Next::Frame(frame) => {
@@ -101,11 +107,15 @@ async fn write(app: &App, stream: &mut WebSocket, socket: &Socket) -> Written {
                         }
                     }
                     Next::Idle => break,
+                    Next::Wait(at) => {
+                        rest = Written::Until(at);
+                        break;
+                    }
                     Next::Close(reason) => return Some(Written::Closed(reason)),
                 }
             }
             if frames == 0 {
-                return Some(Written::All);
+                return Some(rest);
             }
             app.metrics.frames_sent(frames, bytes);
             if stream.flush().await.is_err() {

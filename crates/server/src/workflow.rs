@@ -67,7 +67,7 @@ fn definitions(app: &App) -> NodeDefs {
     let mut defs = NodeDefs::default();
     for class in app.engine.registry().iter() {
         let schema = class.schema();
-        defs.insert(&schema.id, &object_info::node_info(schema, &listings));
+        defs.insert(&schema.id, &object_info::node_info(&schema, &listings));
     }
     defs
 }
@@ -80,7 +80,7 @@ fn describe(app: &App, found: Workflow) -> Value {
     } = found;
     let exists = |name: &str| annotated::exists(&app.dirs, name);
     let listings = Pinned::new(&**app.engine.listings());
-    let lacking = missing(&prompt, app.engine.registry(), &listings, &exists);
+    let lacking = missing(&prompt, &app.engine.registry(), &listings, &exists);
     warnings.extend(lacking.warnings.iter().cloned());
     let warnings: Vec<Value> = warnings.into_iter().map(Value::from).collect();
     let sources = editor.as_ref().map(model_sources).unwrap_or_default();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use fresco_graph::{Map, NodeError, Value};
 
-use super::{Run, SHOWN_BYTES};
+use super::{End, Run, SHOWN_BYTES};
 use crate::cut;
 use crate::event::Failure;
-use crate::executor::{End, now_ms};
 use crate::memory::Unload;
-use crate::worker::calm;
+use crate::messages::now_ms;
+use crate::panics::catch_panic;
 
 /// What an error report shows of a text.
 fn short(text: &str) -> String {
@@ -19,7 +19,7 @@ fn short(text: &str) -> String {
 
 impl Run<'_> {
     fn current_outputs(&self) -> Vec<Arc<str>> {
-        if self.executor.cache.strategy() == crate::cache::Strategy::None {
+        if self.state.cache.strategy() == crate::cache::Strategy::None {
             return Vec::new();
         }
         self.graph.top_ids().cloned().collect()
@@ -56,8 +56,8 @@ impl Run<'_> {
         let mut tips = String::new();
         if matches!(error, NodeError::OutOfMemory { .. }) {
             tips.push_str("This error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked before you might have accidentally set the batch_size to a large number.");
-            let memory = &self.executor.config.memory;
-            calm("unload_all", || {
+            let memory = &self.state.config.memory;
+            catch_panic("unload_all", || {
                 memory.unload_all(&self.job.prompt_id, Unload::OutOfMemory);
             });
         }

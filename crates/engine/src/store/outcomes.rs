@@ -12,6 +12,7 @@ use rusqlite::{ErrorCode, params};
 
 use super::error::StoreError;
 use super::history::{self, EncodedOutcome};
+use super::leases::Leased;
 use super::pending::Key;
 use super::thread::{RETRY, State};
 
@@ -52,7 +53,7 @@ impl State {
         outcome: &Arc<EncodedOutcome>,
     ) -> Result<usize, StoreError> {
         let in_batch = self.batch.outcomes.iter().any(|(t, _)| *t == task);
-        let waits = self.unsaved.iter().any(|unsaved| unsaved.task == task);
+        let waits = self.is_unsaved(task);
         if self.running.contains_key(&task) && !in_batch && !waits {
             if let Err(error) = self.record(task, outcome) {
                 self.keep_unsaved(task, outcome.clone());
@@ -63,10 +64,15 @@ impl State {
         Ok(self.remaining())
     }
 
+    /// Whether the end of a run is known and could not be written yet.
+    pub(super) fn is_unsaved(&self, task: u64) -> bool {
+        self.unsaved.iter().any(|unsaved| unsaved.task == task)
+    }
+
     fn record(&mut self, task: u64, outcome: &EncodedOutcome) -> Result<(), StoreError> {
         self.begin()?;
         match self.running.get(&task).cloned() {
-            Some(key) => self.move_to_history(&key, outcome),
+            Some(leased) => self.move_to_history(&leased.key, outcome),
             None => Ok(()),
         }
     }
@@ -122,7 +128,7 @@ impl State {
         let prompt_id = self
             .running
             .get(&unsaved.task)
-            .map(|key| key.prompt_id.clone());
+            .map(|leased| leased.key.prompt_id.clone());
         let prompt_id = prompt_id.unwrap_or_default();
         // A second apart at most; said often at first and rarely later.
         if unsaved.tries.is_power_of_two() {
@@ -154,7 +160,7 @@ impl State {
     /// The job is done and its end cannot be written down. Run again it would do its work twice, so it waits for somebody
     /// to decide.
     fn hold_unrecorded(&mut self, task: u64, error: &StoreError) {
-        let Some(key) = self.running.get(&task).cloned() else {
+        let Some(Leased { key, .. }) = self.running.get(&task).cloned() else {
             return;
         };
         let cause = std::error::Error::source(error)

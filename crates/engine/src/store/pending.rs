@@ -110,6 +110,10 @@ impl Pending {
         self.reasons.get(&key.seq)
     }
 
+    pub(super) fn set_reason(&mut self, key: &Key, reason: Arc<str>) {
+        self.reasons.insert(key.seq, reason);
+    }
+
     fn take_out(&mut self, key: &Key) -> Option<u32> {
         self.retries.remove(key);
         self.order.remove(key).or_else(|| self.held.remove(key))

@@ -4,6 +4,7 @@
 //! That text is always strict JSON: numbers that JSON cannot say are `null` in it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fresco_graph::{Map, Value};
 
@@ -16,7 +17,7 @@ pub enum Priority {
     Auto,
     /// Before everything submitted so far.
     Front,
-    /// A number drawn before with [`Store::next_number`](super::Store::next_number).
+    /// A number drawn before with [`JobStore::next_number`](super::Store::next_number).
     Drawn(i64),
 }
 
@@ -44,10 +45,40 @@ pub struct Accepted {
     pub remaining: usize,
 }
 
+/// Who takes jobs, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub owner: Arc<str>,
+    /// A job is the owner's for so long, and longer if that is renewed, also while this process is away. None: as long as
+    /// this process lives.
+    pub term: Option<Duration>,
+}
+
+impl Claim {
+    /// For a worker that lives and dies with this process.
+    pub fn local(owner: &str) -> Self {
+        Self {
+            owner: owner.into(),
+            term: None,
+        }
+    }
+}
+
+/// A job that is leased beyond the life of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRecord {
+    /// Names the run, also after a restart.
+    pub task: u64,
+    pub prompt_id: Arc<str>,
+    pub owner: Arc<str>,
+    /// Milliseconds since the epoch.
+    pub deadline: i64,
+}
+
 /// A job handed to the worker.
 #[derive(Clone, Debug)]
 pub struct TakenJob {
-    /// Names this run in [`Store::finish`](super::Store::finish).
+    /// Names this run in [`JobStore::finish`](super::Store::finish).
     pub task: u64,
     /// 1 for the first run; more when the process died while running it. Such a job runs before all others, so that
     /// nothing but itself can be to blame if that happens again.
@@ -63,11 +94,11 @@ pub struct TakenJob {
     pub remaining: usize,
 }
 
-/// What [`Store::next`](super::Store::next) woke up for.
+/// What [`JobStore::next`](super::Store::next) woke up for.
 #[derive(Debug)]
 pub enum Next {
     Job(Box<TakenJob>),
-    /// A flag was set, or someone asked for a look around.
+    /// Someone asked for a look around.
     Woken,
     Timeout,
     /// The store is closed; no job will ever come.

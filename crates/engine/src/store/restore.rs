@@ -238,22 +238,26 @@ impl State {
     fn known_queue(&self) -> Result<Vec<KnownJob>, String> {
         let db = &self.database.connection;
         let waiting = self.pending.by_key().into_iter();
-        let keys = waiting.chain(self.running.values());
-        keys.map(|key| {
-            let texts = self
-                .shadow
-                .job(key.seq)
-                .or_else(|| JobTexts::read(db, key.seq).map(Arc::new))
-                .ok_or_else(|| format!("the prompt of job {} is lost", key.prompt_id))?;
-            Ok(KnownJob {
-                key: key.clone(),
-                texts,
-                attempts: self.pending.attempts(key),
-                held: self.pending.is_held(key),
-                reason: self.pending.reason(key).cloned(),
+        let waiting = waiting.map(|key| (key, None));
+        let running = self.running.values().map(|l| (&l.key, Some(l)));
+        waiting
+            .chain(running)
+            .map(|(key, leased)| {
+                let texts = self
+                    .shadow
+                    .job(key.seq)
+                    .or_else(|| JobTexts::read(db, key.seq).map(Arc::new))
+                    .ok_or_else(|| format!("the prompt of job {} is lost", key.prompt_id))?;
+                Ok(KnownJob {
+                    key: key.clone(),
+                    texts,
+                    attempts: leased.map_or_else(|| self.pending.attempts(key), |l| l.attempts),
+                    lease: leased.and_then(|l| Some((l.owner.clone(), l.deadline?))),
+                    held: self.pending.is_held(key),
+                    reason: self.pending.reason(key).cloned(),
+                })
             })
-        })
-        .collect()
+            .collect()
     }
 
     fn write_known(&self, database: &Database, queue: &[KnownJob]) -> Result<usize, StoreError> {
@@ -282,8 +286,17 @@ impl State {
             let key = &job.key;
             job.texts.insert(db, key.seq, &key.number, &key.prompt_id)?;
             db.execute(
-                "UPDATE jobs SET place = ?2, attempt = ?3, held = ?4, held_reason = ?5 WHERE seq = ?1",
-                params![key.seq, key.place, job.attempts, job.held, job.reason.as_deref()],
+                "UPDATE jobs SET place = ?2, attempt = ?3, held = ?4, held_reason = ?5, lease_owner = ?6, deadline = ?7
+                 WHERE seq = ?1",
+                params![
+                    key.seq,
+                    key.place,
+                    job.attempts,
+                    job.held,
+                    job.reason.as_deref(),
+                    job.lease.as_ref().map(|(owner, _)| &**owner),
+                    job.lease.as_ref().map(|(_, deadline)| *deadline),
+                ],
             )
             .map_err(&fail)?;
         }
@@ -315,7 +328,8 @@ impl State {
     fn take_over(&mut self, database: Database) {
         self.database = database;
         self.begin_marks();
-        for row in self.running.values().map(|key| key.seq).collect::<Vec<_>>() {
+        let here = self.running.values().filter(|l| l.deadline.is_none());
+        for row in here.map(|l| l.key.seq).collect::<Vec<_>>() {
             if let Err(error) = self.database.marks.set(row) {
                 tracing::warn!(%error, "this run of a job will not count as an attempt");
             }
@@ -330,6 +344,7 @@ struct KnownJob {
     key: Key,
     texts: Arc<JobTexts>,
     attempts: u32,
+    lease: Option<(Arc<str>, i64)>,
     held: bool,
     reason: Option<Arc<str>>,
 }

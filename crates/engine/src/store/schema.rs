@@ -83,6 +83,8 @@ const MIGRATIONS: &[&str] = &[
         + coalesce((SELECT octet_length(r.outputs) + octet_length(r.meta) + octet_length(r.messages)
             FROM results r WHERE r.seq = history.seq), 0)
         + coalesce(octet_length(error), 0);",
+    // A lease with a deadline outlives the process. Programs before this version would take such a job for their own.
+    "CREATE INDEX leases ON jobs (deadline) WHERE deadline IS NOT NULL;",
 ];
 
 /// Where the database lives.

@@ -12,12 +12,14 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use fresco_graph::lock;
 use rusqlite::{OptionalExtension, params};
 
 use super::bodies::{self, EncodedJob, read_number, text};
 use super::error::StoreError;
 use super::file_watch::FileWatch;
 use super::history::{self, EncodedOutcome, Totals};
+use super::leases::{Leased, hold_reason, task_number};
 use super::outcomes::Unsaved;
 use super::pending::{Key, Pending, Waiting};
 use super::record::*;
@@ -28,7 +30,7 @@ use super::{Limits, Published, listing, now};
 use crate::reply::Sender;
 
 /// A job whose process dies this often while running it is held: the second time nothing ran before it.
-const MAX_ATTEMPTS: u32 = 2;
+pub(super) const MAX_ATTEMPTS: u32 = 2;
 /// Commands in one transaction, so that the first of a flood does not wait for the last.
 const MAX_BATCH: usize = 512;
 /// Key under which the last run whose marks were counted is kept.
@@ -45,7 +47,9 @@ type Answer<T> = Sender<Result<T, StoreError>>;
 /// Everything that can be asked of the store.
 pub(super) enum Command {
     Enqueue(Box<EncodedJob>, Answer<Accepted>),
-    Next(Instant, Sender<Next>),
+    Next(Instant, Claim, Sender<Next>),
+    Renew(u64, Duration),
+    Leases(Sender<Vec<LeaseRecord>>),
     /// Makes the workers look around.
     Wake,
     Finish(u64, Arc<EncodedOutcome>, Answer<usize>),
@@ -82,22 +86,25 @@ pub(super) struct Batch {
     answers: Vec<Afterwards>,
     pub(super) outcomes: Vec<(u64, Arc<EncodedOutcome>)>,
     handouts: Vec<(Waiter, Box<TakenJob>)>,
+    /// How many jobs there are after each that was accepted.
+    accepted: Vec<usize>,
 }
 
 struct Waiter {
     deadline: Instant,
+    claim: Claim,
     sender: Sender<Next>,
 }
 
 pub(super) struct State {
     pub(super) database: Database,
     pub(super) limits: Limits,
-    published: Arc<Published>,
+    pub(super) published: Arc<Published>,
     pub(super) pending: Pending,
     /// Nothing is handed out.
     pub(super) paused: bool,
-    pub(super) running: BTreeMap<u64, Key>,
-    next_task: u64,
+    /// By the number of the run.
+    pub(super) running: BTreeMap<u64, Leased>,
     next_seq: i64,
     /// What the history holds.
     pub(super) totals: Totals,
@@ -134,7 +141,6 @@ impl State {
             pending: Pending::default(),
             paused: false,
             running: BTreeMap::new(),
-            next_task: 0,
             next_seq: 0,
             totals: Totals::default(),
             waiters: VecDeque::new(),
@@ -153,6 +159,7 @@ impl State {
         state.begin()?;
         state.release_dead()?;
         state.commit()?;
+        state.take_up_leases()?;
         state.begin_marks();
         state.reload()?;
         state.fill_shadow();
@@ -171,7 +178,34 @@ impl State {
         Ok((state, counter))
     }
 
-    /// Leases found on opening belong to dead processes: we hold the lock.
+    /// Leases with a deadline in the future belong to workers that go on.
+    fn take_up_leases(&mut self) -> Result<(), StoreError> {
+        let read = |row: &rusqlite::Row| {
+            let waiting = read_waiting(row)?;
+            Ok(Leased {
+                key: waiting.key,
+                attempts: waiting.attempts,
+                owner: text(row, 7)?,
+                deadline: row.get(8)?,
+            })
+        };
+        let leased: Vec<Leased> = self
+            .database
+            .connection
+            .prepare(&format!(
+                "SELECT {WAITING}, lease_owner, deadline FROM jobs WHERE deadline IS NOT NULL"
+            ))
+            .and_then(|mut s| s.query_map([], read)?.collect())
+            .map_err(StoreError::sql("recover the queue"))?;
+        for one in leased {
+            tracing::info!(prompt_id = %one.key.prompt_id, worker = %one.owner, "still leased");
+            let task = task_number(one.key.seq, one.attempts);
+            self.running.insert(task, one);
+        }
+        Ok(())
+    }
+
+    /// Other leases found on opening belong to dead processes: we hold the lock.
     fn release_dead(&mut self) -> Result<(), StoreError> {
         let db = &self.database.connection;
         let fail = StoreError::sql("recover the queue");
@@ -200,19 +234,19 @@ impl State {
             [RECOVERED, &run],
         )
         .map_err(&fail)?;
+        db.execute(
+            "UPDATE jobs SET attempt = attempt + 1, deadline = NULL WHERE deadline <= ?1",
+            [now()],
+        )
+        .map_err(&fail)?;
         let dead: Vec<Waiting> = db
             .prepare(&format!(
-                "SELECT {WAITING} FROM jobs WHERE lease_owner IS NOT NULL ORDER BY seq"
+                "SELECT {WAITING} FROM jobs WHERE lease_owner IS NOT NULL AND deadline IS NULL ORDER BY seq"
             ))
             .and_then(|mut s| s.query_map([], read_waiting)?.collect())
             .map_err(&fail)?;
         for Waiting { key, attempts, .. } in dead {
-            let reason = (attempts >= MAX_ATTEMPTS).then(|| {
-                format!(
-                    "The server went down {attempts} times while running this prompt, the last time with nothing else \
-                     before it, so it is held. Release it to run it once more, or delete it."
-                )
-            });
+            let reason = hold_reason(attempts);
             match &reason {
                 None => {
                     tracing::warn!(prompt_id = %key.prompt_id, "the last process died running this job; it is tried once more, before all others");
@@ -245,7 +279,7 @@ impl State {
             .prepare_cached(&format!("SELECT {WAITING} FROM jobs"))
             .and_then(|mut s| s.query_map([], read_waiting)?.collect())
             .map_err(StoreError::sql("read the queue"))?;
-        jobs.retain(|job| !self.running.values().any(|r| r.seq == job.key.seq));
+        jobs.retain(|job| !self.running.values().any(|r| r.key.seq == job.key.seq));
         self.totals = history::totals(db)?;
         self.pending.replace(jobs);
         self.paused = self.get(PAUSED)?.is_some();
@@ -288,6 +322,7 @@ impl State {
             .iter()
             .map(|w| w.deadline)
             .chain(self.retry_at)
+            .chain(self.first_deadline())
             .chain(self.shrinking.then(Instant::now))
             .chain(self.database.watch.as_ref().map(FileWatch::next_look))
             .min()
@@ -310,6 +345,9 @@ impl State {
         self.retry_at = None;
         self.look_after_files();
         self.save_unsaved();
+        if self.lost.is_none() {
+            self.end_leases();
+        }
         loop {
             let result = self
                 .apply_all(commands)
@@ -346,7 +384,16 @@ impl State {
     fn apply(&mut self, command: Command) -> Result<(), StoreError> {
         match command {
             Command::Enqueue(job, to) => return self.write(to, |s| s.enqueue(*job)),
-            Command::Next(deadline, sender) => self.waiters.push_back(Waiter { deadline, sender }),
+            Command::Next(deadline, claim, sender) => self.waiters.push_back(Waiter {
+                deadline,
+                claim,
+                sender,
+            }),
+            Command::Renew(task, term) => {
+                let (to, _) = crate::reply::reply();
+                return self.write(to, |s| s.renew(task, term));
+            }
+            Command::Leases(to) => to.send(self.leases()),
             Command::Wake => self.woken = true,
             Command::Finish(task, outcome, to) => {
                 if self.lost.is_some() && self.running.contains_key(&task) {
@@ -516,8 +563,8 @@ impl State {
                 self.keep_unsaved(task, outcome);
             }
             for (waiter, job) in batch.handouts {
-                if let Some(key) = self.running.remove(&job.task) {
-                    self.pending.keep_secret(key.seq, job.sensitive);
+                if let Some(leased) = self.running.remove(&job.task) {
+                    self.pending.keep_secret(leased.key.seq, job.sensitive);
                 }
                 self.waiters.push_front(waiter);
             }
@@ -541,12 +588,20 @@ impl State {
             self.ended(task, Some(outcome));
         }
         self.publish();
+        if !batch.accepted.is_empty()
+            && let Some(tell) = &*lock(&self.published.accepted)
+        {
+            for remaining in batch.accepted {
+                tell(remaining);
+            }
+        }
         for answer in batch.answers {
             answer(None);
         }
         for (waiter, job) in batch.handouts {
-            if let Some(key) = self.running.get(&job.task)
-                && let Err(error) = self.database.marks.set(key.seq)
+            if let Some(leased) = self.running.get(&job.task)
+                && leased.deadline.is_none()
+                && let Err(error) = self.database.marks.set(leased.key.seq)
             {
                 tracing::warn!(%error, "this run of a job will not count as an attempt");
             }
@@ -556,7 +611,7 @@ impl State {
 
     /// A job is in the history now.
     pub(super) fn ended(&mut self, task: u64, outcome: Option<Arc<EncodedOutcome>>) {
-        if let Some(key) = self.running.remove(&task) {
+        if let Some(Leased { key, .. }) = self.running.remove(&task) {
             self.database.marks.forget(key.seq);
             if let Some(outcome) = outcome {
                 self.shadow.ended(&key, outcome);
@@ -607,10 +662,9 @@ impl State {
         );
         self.pending.warm(seq, body);
         self.pending.keep_secret(seq, sensitive);
-        Ok(Accepted {
-            number,
-            remaining: self.remaining(),
-        })
+        let remaining = self.remaining();
+        self.batch.accepted.push(remaining);
+        Ok(Accepted { number, remaining })
     }
 
     /// Hands jobs to waiting workers, in the same transaction that accepted them where possible.
@@ -637,9 +691,9 @@ impl State {
                     Err(e) => return Err(e),
                 },
             };
-            let task = self.next_task;
-            self.next_task += 1;
-            self.running.insert(task, key.clone());
+            let waiter = self.waiters.pop_front().expect("checked by the loop");
+            let task = self.lease(&key, attempts, &waiter.claim)?;
+            self.end_change()?;
             let client_id = body
                 .extra_data
                 .get("client_id")
@@ -657,11 +711,9 @@ impl State {
                 client_id,
                 remaining: self.remaining(),
             };
-            let waiter = self.waiters.pop_front().expect("checked by the loop");
             self.batch.handouts.push((waiter, Box::new(job)));
         }
-        let look = self.woken || self.published.has_flags();
-        if look && !self.waiters.is_empty() {
+        if self.woken && !self.waiters.is_empty() {
             self.woken = false;
             for waiter in self.waiters.drain(..) {
                 waiter.sender.send(Next::Woken);
@@ -683,8 +735,15 @@ impl State {
         self.saved = false;
         self.begin()?;
         self.move_to_history(key, &outcome)?;
-        self.saved = false;
-        self.savepoint("RELEASE change")
+        self.end_change()
+    }
+
+    /// A change that no command asked for is made.
+    fn end_change(&mut self) -> Result<(), StoreError> {
+        if std::mem::take(&mut self.saved) {
+            self.savepoint("RELEASE change")?;
+        }
+        Ok(())
     }
 
     fn cancel_pending(
@@ -775,7 +834,8 @@ impl State {
                 body: JobBody::Finished(body),
             }));
         }
-        let running = self.running.values().find(|key| &*key.prompt_id == id);
+        let mut running = self.running.values().map(|leased| &leased.key);
+        let running = running.find(|key| &*key.prompt_id == id);
         let Some(key) = running.or_else(|| self.pending.find(id)) else {
             return Ok(None);
         };
@@ -825,7 +885,7 @@ impl State {
 
     /// Rows of the jobs that run.
     fn running_rows(&self) -> Vec<i64> {
-        self.running.values().map(|key| key.seq).collect()
+        self.running.values().map(|leased| leased.key.seq).collect()
     }
 }
 

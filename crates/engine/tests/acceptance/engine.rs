@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fresco_engine::store::{Limits, Store, StorePath};
+use fresco_engine::store::{JobStore, Limits, StorePath};
 use fresco_engine::*;
-use fresco_graph::{Map, NoListings, PromptLimits, Registry, Value, map};
+use fresco_graph::{Map, NoListings, NodeRegistry, PromptLimits, map};
 
 use crate::fixtures;
 use crate::harness::{Recorder, config, parse};
@@ -20,17 +20,28 @@ fn rig_on(path: &StorePath) -> Rig {
 }
 
 pub fn rig_with(path: &StorePath, recorder: Arc<Recorder>, memory: Arc<dyn MemoryRoom>) -> Rig {
-    let mut registry = Registry::new();
+    let workers = vec![WorkerConfig::local()];
+    rig_of(path, recorder, memory, workers)
+}
+
+pub fn rig_of(
+    path: &StorePath,
+    recorder: Arc<Recorder>,
+    memory: Arc<dyn MemoryRoom>,
+    workers: Vec<WorkerConfig>,
+) -> Rig {
+    let mut registry = NodeRegistry::new();
     registry.add(fixtures::NODES);
-    let registry = Arc::new(registry);
+    let registry = LiveRegistry::new(registry);
     let executor = ExecutorConfig {
         memory,
         ..config(&registry, &recorder, Strategy::Classic)
     };
     let engine = Engine::start(EngineConfig {
         executor,
+        workers,
         listings: Arc::new(NoListings),
-        store: Store::open(path, Limits::default()).unwrap(),
+        store: JobStore::open(path, Limits::default()).unwrap(),
         limits: PromptLimits::default(),
         hang_grace: Duration::from_millis(300),
     })
@@ -76,7 +87,7 @@ impl Rig {
 
     pub fn idle(&self) {
         self.until("an empty queue", || {
-            self.engine.remaining() == 0 && self.engine.current().is_none()
+            self.engine.remaining() == 0 && self.engine.running().is_empty()
         });
         // `ended` comes after the record.
         self.until("the end event", || {
@@ -89,8 +100,9 @@ impl Rig {
     pub fn running(&self, id: &str) {
         self.until("a start", || {
             self.engine
-                .current()
-                .is_some_and(|c| &*c.prompt_id == id && c.display.is_some())
+                .running()
+                .iter()
+                .any(|c| &*c.prompt_id == id && c.display.is_some())
         });
     }
 
@@ -221,14 +233,18 @@ fn case_46_free_flags_take_effect_after_the_prompt() {
 }
 
 #[test]
-fn flags_while_idle_work_at_once() {
+fn freeing_while_idle_works_at_once() {
     let rig = rig();
     rig.submit("a", SAVE);
     rig.idle();
-    rig.engine.set_flag("free_memory", Value::Bool(true));
-    rig.until("the flag to be taken", || {
-        rig.engine.store().flags(false).is_empty()
-    });
+    let request = FreeRequest {
+        free_memory: true,
+        ..FreeRequest::default()
+    };
+    for reply in rig.engine.free_and_wait(request) {
+        let report = reply.wait().unwrap();
+        assert_eq!((&*report.worker, report.cache_reset), ("local", true));
+    }
     rig.submit("b", SAVE);
     rig.idle();
     let last = rig
@@ -271,7 +287,7 @@ fn secrets_reach_no_record() {
 impl Rig {
     fn idle_without_client(&self) {
         self.until("an empty queue", || {
-            self.engine.remaining() == 0 && self.engine.current().is_none()
+            self.engine.remaining() == 0 && self.engine.running().is_empty()
         });
     }
 }

@@ -404,7 +404,7 @@ fn the_plain_sequence() {
 #[test]
 fn an_interrupt_takes_effect_between_calls() {
     let mut b = bench();
-    let flag = b.interrupt.clone();
+    let flag = b.control.cancel.clone();
     let thread = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(30));
         flag.raise();
@@ -419,7 +419,7 @@ fn an_interrupt_takes_effect_between_calls() {
 #[test]
 fn case_45_an_interrupt_reaches_a_sleeping_prompt() {
     let mut b = bench();
-    let flag = b.interrupt.clone();
+    let flag = b.control.cancel.clone();
     let thread = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(30));
         flag.raise();
@@ -439,7 +439,7 @@ fn a_node_without_inputs_does_not_kill_anyone() {
         "9".into(),
         fresco_graph::map! {"class_type" => "OwnId"}.into(),
     );
-    assert!(crate::harness::validate(&b.registry, prompt, None).is_ok());
+    assert!(crate::harness::validate(&b.registry.snapshot(), prompt, None).is_ok());
 }
 
 #[test]

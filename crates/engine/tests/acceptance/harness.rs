@@ -3,7 +3,7 @@
 //! `1 Image value=255; 2 Save image=@1` is node 1 of class Image with a literal and node 2 linked to slot 0 of node 1
 //! (`@1.2` is slot 2). Values are JSON; a bare word is text.
 
-use std::sync::atomic::AtomicBool;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use fresco_engine::*;
@@ -11,9 +11,12 @@ use fresco_graph::{json, *};
 
 use crate::fixtures;
 
-/// Keeps every event as one short line.
+/// Keeps every event as one short line, and the progress of prompts.
 #[derive(Default)]
-pub struct Recorder(pub Mutex<Vec<String>>);
+pub struct Recorder(
+    pub Mutex<Vec<String>>,
+    Mutex<BTreeMap<Arc<str>, ProgressRegistry>>,
+);
 
 impl EventSink for Recorder {
     fn emit(&self, event: Event) {
@@ -27,21 +30,25 @@ impl EventSink for Recorder {
             }
             EventKind::Executing { node, display } => format!("executing {node}({display})"),
             EventKind::Ended => "ended".into(),
-            EventKind::ProgressState { registry } if registry.len() > 100 => "state many".into(),
-            EventKind::ProgressState { registry } => {
-                let nodes: Vec<String> = registry
-                    .snapshot()
-                    .iter()
-                    .map(|p| {
-                        let state = if p.state == NodeState::Running {
-                            ""
-                        } else {
-                            "+"
-                        };
-                        format!("{}{state}", p.ids.node)
-                    })
-                    .collect();
-                format!("state {}", nodes.join(","))
+            EventKind::NodeProgress(progress) => {
+                let mut all = self.1.lock().unwrap();
+                let all = all.entry(event.prompt_id.clone().unwrap()).or_default();
+                all.apply(progress);
+                let shown = |p: &NodeProgress| {
+                    let state = if p.state == NodeState::Running {
+                        ""
+                    } else {
+                        "+"
+                    };
+                    format!("{}{state}", p.ids.node)
+                };
+                match all.len() {
+                    0..=100 => format!(
+                        "state {}",
+                        all.nodes().map(shown).collect::<Vec<_>>().join(",")
+                    ),
+                    _ => "state many".into(),
+                }
             }
             EventKind::Progress {
                 ids,
@@ -75,8 +82,9 @@ impl EventSink for Recorder {
 pub struct Bench {
     pub executor: Executor,
     pub recorder: Arc<Recorder>,
-    pub registry: Arc<Registry>,
-    pub interrupt: Arc<Interrupt>,
+    pub registry: Arc<LiveRegistry>,
+    /// Of the next run; each has its own.
+    pub control: RunControl,
     pub with_client: bool,
     pub extra_data: Map,
     count: usize,
@@ -133,7 +141,7 @@ impl Done {
 }
 
 pub fn config(
-    registry: &Arc<Registry>,
+    registry: &Arc<LiveRegistry>,
     recorder: &Arc<Recorder>,
     cache: Strategy,
 ) -> ExecutorConfig {
@@ -163,18 +171,17 @@ impl Bench {
     }
 
     pub fn with_config(change: impl FnOnce(ExecutorConfig) -> ExecutorConfig) -> Self {
-        let mut registry = Registry::new();
+        let mut registry = NodeRegistry::new();
         registry.add(fixtures::NODES);
-        let registry = Arc::new(registry);
+        let registry = LiveRegistry::new(registry);
         let recorder = Arc::new(Recorder::default());
-        let interrupt = Arc::new(Interrupt::default());
         let config = change(config(&registry, &recorder, Strategy::Classic));
-        let executor = Executor::new(config, interrupt.clone(), Arc::new(|_, _| {}));
+        let executor = Executor::new(config);
         Self {
             executor,
             recorder,
             registry,
-            interrupt,
+            control: RunControl::default(),
             with_client: true,
             extra_data: Map::new(),
             count: 0,
@@ -186,7 +193,7 @@ impl Bench {
         script: &str,
         targets: Option<&[&str]>,
     ) -> Result<ValidPrompt, PromptError> {
-        validate(&self.registry, parse(script), targets)
+        validate(&self.registry.snapshot(), parse(script), targets)
     }
 
     pub fn run(&mut self, script: &str) -> Done {
@@ -208,14 +215,15 @@ impl Bench {
             client: self.with_client.then(|| "me".into()),
         };
         self.recorder.0.lock().unwrap().clear();
-        let outcome = self.executor.run(&job, Arc::new(AtomicBool::new(true)));
+        let control = std::mem::take(&mut self.control);
+        let outcome = self.executor.run(&job, &control);
         let events = std::mem::take(&mut *self.recorder.0.lock().unwrap());
         Done { outcome, events }
     }
 }
 
 pub fn validate(
-    registry: &Registry,
+    registry: &Arc<NodeRegistry>,
     prompt: Map,
     targets: Option<&[&str]>,
 ) -> Result<ValidPrompt, PromptError> {

@@ -11,6 +11,8 @@ mod caching;
 mod engine;
 mod execution;
 mod fixtures;
+mod foreign;
 mod harness;
 mod memory;
 mod validation;
+mod workers;

@@ -46,6 +46,10 @@ fn shown(request: &FreeRequest) -> String {
 }
 
 impl MemoryRoom for Room {
+    fn resident_ram(&self) -> Option<u64> {
+        Some(1)
+    }
+
     fn admit(&self, arriving: &Arriving<'_>) -> Admission {
         let hook = self.at_start.lock().unwrap().take();
         if let (Some(hook), Some(engine)) = (hook, self.engine.get()) {
@@ -294,20 +298,28 @@ fn force_does_not_wait_for_the_end() {
     );
 }
 
+/// The report of the one worker.
+fn freed(rig: &Rig, request: FreeRequest) -> Option<FreeReport> {
+    let mut replies = rig.engine.free_and_wait(request);
+    assert_eq!(replies.len(), 1);
+    replies.pop().unwrap().wait()
+}
+
 #[test]
 fn whoever_waits_gets_the_report() {
     let (rig, _) = rig();
-    let report = rig.engine.free_and_wait(both()).wait().unwrap();
+    let report = freed(&rig, both()).unwrap();
     assert_eq!(report.models[0].before, [("sim:0".to_owned(), 7)]);
     assert!(report.cache_reset && report.ram_before.is_some() && report.ram_after.is_some());
     let nothing = rig.engine.free_and_wait(FreeRequest::default());
-    assert_eq!(nothing.wait(), Some(FreeReport::default()));
+    let nothing: Vec<_> = nothing.into_iter().map(Reply::wait).collect();
+    assert_eq!(nothing, [Some(FreeReport::default())]);
     assert_eq!(
         story(&rig),
         "room free unload,free history 0 | room reset | room noop"
     );
     rig.engine.stop(Duration::from_secs(5));
-    assert_eq!(rig.engine.free_and_wait(both()).wait(), None);
+    assert_eq!(freed(&rig, both()), None);
 }
 
 #[test]
@@ -317,7 +329,7 @@ fn free_memory_implies_unloading() {
         free_memory: true,
         ..FreeRequest::default()
     };
-    rig.engine.free_and_wait(only).wait().unwrap();
+    freed(&rig, only).unwrap();
     assert_eq!(story(&rig), "room free unload,free history 0 | room reset");
 }
 
@@ -373,7 +385,7 @@ fn a_room_that_panics_harms_nobody() {
     rig.submit("a", SAVE);
     rig.idle();
     assert_eq!(rig.status("a"), "success true");
-    assert!(rig.engine.free_and_wait(both()).wait().is_some());
+    assert!(freed(&rig, both()).is_some());
     rig.submit("b", SAVE);
     rig.idle();
     assert_eq!(rig.status("b"), "success true");

@@ -225,7 +225,7 @@ fn prompt_level_errors() {
     check("", "prompt_no_outputs");
     let prompt =
         fresco_graph::map! {"4" => fresco_graph::map! {"inputs" => fresco_graph::Map::new()}};
-    let error = crate::harness::validate(&bench.registry, prompt, None).unwrap_err();
+    let error = crate::harness::validate(&bench.registry.snapshot(), prompt, None).unwrap_err();
     assert_eq!(
         error.problem.message,
         "Cannot execute because a node is missing the class_type property."

@@ -13,12 +13,12 @@ use std::time::Duration;
 use fresco_engine::store::*;
 use fresco_graph::{Map, Value, map};
 
-pub(crate) fn memory() -> Store {
-    Store::open(&StorePath::Memory, Limits::default()).unwrap()
+pub(crate) fn memory() -> JobStore {
+    JobStore::open(&StorePath::Memory, Limits::default()).unwrap()
 }
 
-pub(crate) fn open(path: &Path) -> Result<Store, StoreError> {
-    Store::open(&StorePath::File(path.into()), Limits::default())
+pub(crate) fn open(path: &Path) -> Result<JobStore, StoreError> {
+    JobStore::open(&StorePath::File(path.into()), Limits::default())
 }
 
 pub(crate) fn job(id: &str, priority: Priority) -> NewJob {
@@ -35,18 +35,23 @@ pub(crate) fn job(id: &str, priority: Priority) -> NewJob {
 }
 
 #[track_caller]
-pub(crate) fn enqueue(store: &Store, job: NewJob) -> Accepted {
+pub(crate) fn enqueue(store: &JobStore, job: NewJob) -> Accepted {
     store.enqueue(job).wait().unwrap().unwrap()
 }
 
 #[track_caller]
-pub(crate) fn put(store: &Store, id: &str, priority: Priority) -> Accepted {
+pub(crate) fn put(store: &JobStore, id: &str, priority: Priority) -> Accepted {
     enqueue(store, job(id, priority))
 }
 
+/// A worker of this process.
+pub(crate) fn here() -> Claim {
+    Claim::local("here")
+}
+
 #[track_caller]
-pub(crate) fn take(store: &Store) -> TakenJob {
-    match store.next(Duration::from_mins(1)) {
+pub(crate) fn take(store: &JobStore) -> TakenJob {
+    match store.next(&here(), Duration::from_mins(1)) {
         Next::Job(job) => *job,
         other => panic!("no job but {other:?}"),
     }
@@ -65,7 +70,7 @@ pub(crate) fn success() -> Finished {
 
 /// Finishes a task and says what remains.
 #[track_caller]
-pub(crate) fn end(store: &Store, task: u64) -> usize {
+pub(crate) fn end(store: &JobStore, task: u64) -> usize {
     store.finish(task, success()).wait().unwrap().unwrap()
 }
 
@@ -74,7 +79,7 @@ pub(crate) fn ids(records: &[QueueRecord]) -> Vec<&str> {
 }
 
 #[track_caller]
-pub(crate) fn pending_ids(store: &Store) -> Vec<String> {
+pub(crate) fn pending_ids(store: &JobStore) -> Vec<String> {
     let queue = store.queue().wait().unwrap().unwrap();
     queue
         .pending
@@ -84,7 +89,7 @@ pub(crate) fn pending_ids(store: &Store) -> Vec<String> {
 }
 
 #[track_caller]
-pub(crate) fn history_ids(store: &Store) -> Vec<String> {
+pub(crate) fn history_ids(store: &JobStore) -> Vec<String> {
     let history = store.history(None, -1).wait().unwrap().unwrap();
     history.iter().map(|h| h.prompt_id.to_string()).collect()
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
+use super::values::{list, text, type_text};
 use crate::Value;
 
 /// Dynamic combos may nest this deep in a definition.
@@ -140,7 +141,7 @@ impl InputDef {
         let ty = ty.unwrap_or(&none);
         let options = options.unwrap_or(&none);
         let choices = ty.as_list().or_else(|| options.get("options")?.as_list());
-        let slot_type = super::type_text(Some(ty));
+        let slot_type = type_text(Some(ty));
         let widget_type = options
             .get("widgetType")
             .and_then(Value::as_str)
@@ -208,7 +209,7 @@ fn dynamic_choices(options: &Value, depth: usize) -> Vec<(Value, Vec<InputDef>)>
     if depth >= MAX_NESTING {
         return Vec::new();
     }
-    super::list(options.get("options"))
+    list(options.get("options"))
         .iter()
         .filter_map(|o| {
             let inputs = ["required", "optional"]
@@ -231,13 +232,13 @@ impl NodeDef {
                 inputs.extend(editor_inputs(class, info));
             }
         }
-        let name = |key| super::text(info.get(key)).filter(|n| !n.is_empty());
+        let name = |key| text(info.get(key)).filter(|n| !n.is_empty());
         Self {
             display_name: name("display_name").or_else(|| name("name")),
             inputs,
-            outputs: super::list(info.get("output"))
+            outputs: list(info.get("output"))
                 .iter()
-                .map(|t| super::type_text(Some(t)))
+                .map(|t| type_text(Some(t)))
                 .collect(),
         }
     }
@@ -252,7 +253,7 @@ fn group_inputs(info: &Value, group: &str) -> Vec<InputDef> {
     else {
         return Vec::new();
     };
-    let order = super::list(info.get("input_order").and_then(|o| o.get(group)));
+    let order = list(info.get("input_order").and_then(|o| o.get(group)));
     let mut ordered = IndexMap::with_capacity(entries.len());
     for name in order.iter().filter_map(Value::as_str) {
         if let Some((name, spec)) = entries.get_key_value(name) {

@@ -1,6 +1,8 @@
 //! What somebody hands in, as a prompt: a workflow of the editor, a prompt, a request, or the texts of a picture.
 
-use super::{ConvertError, Converted, NodeDefs, Options, WorkflowKind, detect, prompt_of};
+use super::convert::{Converted, WorkflowKind, detect, prompt_of};
+use super::defs::NodeDefs;
+use super::options::{ConvertError, Options};
 use crate::{Map, Value, json};
 
 /// A prompt and where it came from.

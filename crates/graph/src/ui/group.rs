@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::defs::NodeDefs;
-use super::parse::INPUT_NODE;
-use super::{list, small_int, text, type_text, widgets};
+use super::values::{INPUT_NODE, list, small_int, text, type_text};
+use super::widgets;
 use crate::{Map, Value, map};
 
 /// How much there is to copy for each use of a group.

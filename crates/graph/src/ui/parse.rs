@@ -4,14 +4,12 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::defs::NodeDefs;
+use super::group;
+use super::options::{ConvertError, MAX_DEPTH, MAX_SLOTS, Options, Warnings};
 use super::room::{Room, weight};
+use super::values::{INPUT_NODE, id_text, list, small_int, text, type_text};
 use super::widgets::{self, Widget};
-use super::{ConvertError, MAX_DEPTH, MAX_SLOTS, Options, Warnings, group};
-use super::{id_text, list, small_int, text, type_text};
 use crate::{Map, Value};
-
-/// The id of the node inside a subgraph that stands for its inputs.
-pub(super) const INPUT_NODE: &str = "-10";
 
 /// All graphs of a file: the root first, then the subgraph definitions, then one for each use of a group node.
 pub(super) struct File {

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::options::MAX_DEPTH;
 use super::parse::{File, Graph, Kind, Node};
-use super::{MAX_DEPTH, id_text, list, text};
+use super::values::{id_text, list, text};
 use crate::Value;
 
 impl File {

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::parse::{File, Graph, INPUT_NODE, Kind, Link, Mode, Node};
+use super::options::{ConvertError, MAX_DEPTH, MAX_PATH, Options, Warnings};
+use super::parse::{File, Graph, Kind, Link, Mode, Node};
 use super::rewrite::DynamicPrompts;
 use super::room::Room;
-use super::{ConvertError, MAX_DEPTH, MAX_PATH, Options, Warnings};
+use super::values::INPUT_NODE;
 use crate::{Map, Value, map};
 
 /// Steps along links for a whole file; honest ones need a few for each input.

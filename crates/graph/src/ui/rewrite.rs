@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use super::options::{ConvertError, Now, Options, Warnings};
 use super::parse::{File, Kind, Node};
 use super::room::Room;
+use super::values::js_text;
 use super::widgets::Widget;
-use super::{ConvertError, Options, Warnings};
 use crate::Value;
 
 /// A replaced text may not grow beyond this.
@@ -15,17 +16,6 @@ const MAX_TEXT: usize = 1 << 20;
 
 /// Alternatives may nest this deep; a text of nothing but braces would cost the square of its length.
 const MAX_BRACES: usize = 100;
-
-/// A local time, for `%date:..%`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    pub year: u32,
-    pub month: u32,
-    pub day: u32,
-    pub hour: u32,
-    pub minute: u32,
-    pub second: u32,
-}
 
 /// Sets what each widget sends. Once for each node of the file, however often its subgraph is used.
 pub(super) fn apply(
@@ -364,15 +354,4 @@ fn date(format: &str, now: &Now) -> String {
         rest = &rest[if take == 0 { c.len_utf8() } else { take }..];
     }
     out
-}
-
-/// A value as JavaScript writes it into a text.
-pub(super) fn js_text(value: &Value) -> String {
-    match value {
-        Value::Str(s) => s.to_string(),
-        Value::Float(f) if f.fract() == 0.0 && f.abs() < 1e15 => (*f as i64).to_string(),
-        Value::Float(f) => format!("{f}"),
-        Value::Bool(b) => b.to_string(),
-        other => crate::json::to_string(other),
-    }
 }

@@ -1,6 +1,6 @@
 //! How much a file may grow to while it is read, rewritten and written out.
 
-use super::ConvertError;
+use super::options::ConvertError;
 use crate::Value;
 
 /// What is left of the bytes one stage of the conversion may make.

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use super::defs::{InputDef, NodeDef, Role};
-use super::rewrite::js_text;
-use super::{Warnings, list, text};
+use super::options::Warnings;
+use super::values::{js_text, list, text};
 use crate::{Map, Value};
 
 /// Widgets that took the place of others of the same type: a bare value there may have meant either. The name today, the

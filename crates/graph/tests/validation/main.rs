@@ -16,7 +16,8 @@ use std::sync::Arc;
 use expect_test::{Expect, expect};
 use fresco_graph::{
     Args, Choices, Cx, Flow, Form, Input, Map, NoListings, NodeClass, NodeError, NodeOutput,
-    Output, PromptLimits, Registry, Resources, Rules, Schema, Validator, Value, Verdict, json,
+    NodeRegistry, Output, PromptLimits, Resources, Rules, Schema, Validator, ValidatorInputs,
+    Value, Verdict, json,
 };
 
 type Check = fn(&Args, &Map) -> Result<Verdict, NodeError>;
@@ -28,14 +29,14 @@ struct Fixture {
 }
 
 impl NodeClass for Fixture {
-    fn schema(&self) -> &Schema {
-        &self.schema
+    fn schema(&self) -> Arc<Schema> {
+        Arc::new(self.schema.clone())
     }
     fn call(&self, _: Args, _: &Cx) -> Result<Flow, NodeError> {
         Ok(Flow::Done(NodeOutput::default()))
     }
-    fn validator(&self) -> Option<Validator> {
-        self.validator.map(|(v, _)| v)
+    fn validator(&self) -> Option<Arc<ValidatorInputs>> {
+        self.validator.map(|(v, _)| Arc::new(v.into()))
     }
     fn validate(&self, args: Args, types: &Map, _: &Cx) -> Result<Verdict, NodeError> {
         self.validator
@@ -97,8 +98,8 @@ fn raises(_: &Args, _: &Map) -> Result<Verdict, NodeError> {
     Err(NodeError::value_error("the validator broke"))
 }
 
-fn registry() -> Registry {
-    let mut registry = Registry::new();
+fn registry() -> NodeRegistry {
+    let mut registry = NodeRegistry::new();
     let mut add = |schema, validator| registry.add_class(Arc::new(Fixture { schema, validator }));
     for ty in ["INT", "FLOAT", "MASK", "IMAGE", "COMBO", "*", "INT,STRING"] {
         add(v1(&format!("Give {ty}")).output(Output::new(ty)), None);
@@ -275,7 +276,7 @@ fn registry() -> Registry {
 fn run(prompt: &str, targets: Option<&[&str]>) -> String {
     let targets: Option<Vec<Arc<str>>> = targets.map(|t| t.iter().map(|s| Arc::from(*s)).collect());
     let rules = Rules {
-        registry: &registry(),
+        registry: &Arc::new(registry()),
         listings: &NoListings,
         resources: &Arc::new(Resources::default()),
         limits: PromptLimits {

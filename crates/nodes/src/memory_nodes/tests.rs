@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_graph::{
-    Args, Cx, Flow, Map, NodeError, Registry as Classes, Resources, Slots, Value, map,
+    Args, Cx, Flow, Map, NodeError, NodeRegistry as Classes, Resources, Slots, Value, map,
 };
 use fresco_memory::{ModelReport, Policy, PolicySource, Registry, Settings};
 use fresco_tensor::Device;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fresco_graph::object_info::node_info;
 use fresco_graph::{
-    Args, Listings, Map, PromptLimits, Registry as Classes, Resources, Rules, Schema, Value, json,
-    map,
+    Args, Listings, Map, NodeRegistry as Classes, PromptLimits, Resources, Rules, Schema, Value,
+    json, map,
 };
 use fresco_memory::{EjectOthers, Placement, Policy, PolicySource, Registry, Settings};
 use fresco_tensor::Device;
@@ -48,7 +48,7 @@ fn classes() -> Classes {
 
 /// One line for a class: `category | title | inputs -> outputs`, optional inputs in brackets.
 fn line(schema: &Schema) -> String {
-    let info = node_info(schema, &Lists);
+    let info = node_info(&schema, &Lists);
     let text = |key: &str| {
         info.get(key)
             .and_then(Value::as_str)
@@ -93,7 +93,7 @@ fn is(class: &str, expected: &str) {
     let class = classes
         .get(class)
         .unwrap_or_else(|| panic!("there is no {class}"));
-    assert_eq!(line(class.schema()), expected);
+    assert_eq!(line(&class.schema()), expected);
     assert!(!class.schema().description.is_empty());
 }
 
@@ -291,7 +291,7 @@ fn the_older_input_is_shown_without_a_widget() {
     assert_eq!(loaders.len(), 2 * bases().len() + 4 + 2);
     for class in loaders {
         let schema = class.schema();
-        let info = fresco_graph::object_info::node_info(schema, &Lists);
+        let info = fresco_graph::object_info::node_info(&schema, &Lists);
         let optional = info.get("input").and_then(|i| i.get("optional")).unwrap();
         let Some(Value::List(keep)) = optional.get("keep_loaded") else {
             panic!("{} shows no keep_loaded", schema.id);
@@ -447,7 +447,7 @@ fn wrong_inputs_are_errors_that_name_what_is_right() {
 fn problems(class: &str, inputs: Map) -> Vec<String> {
     let mut resources = Resources::default();
     resources.insert(room());
-    let classes = classes();
+    let classes = Arc::new(classes());
     let rules = Rules {
         registry: &classes,
         listings: &Lists,

@@ -13,8 +13,8 @@ use fresco_files::dirs::Dirs;
 use fresco_files::naming::Saver;
 use fresco_files::{Picture, Pixels, encode_png};
 use fresco_graph::{
-    Args, Cx, Declared, Flow, Group, Input, Kind, Listings, Map, NodeClass, Registry, Resources,
-    Slots, Value, map,
+    Args, Cx, Declared, Flow, Group, Input, Kind, Listings, Map, NodeClass, NodeRegistry,
+    Resources, Slots, Value, map,
 };
 use fresco_nodes::types::tensor;
 use fresco_tensor::{Tensor, WatchedAllocator};
@@ -182,7 +182,7 @@ fn arguments(class: &dyn NodeClass, known: &Known, variant: Variant) -> Option<A
             return None;
         }
     }
-    let declared = Declared::new(schema, &supplied);
+    let declared = Declared::new(&schema, &supplied);
     if schema.input_is_list {
         for value in supplied.values_mut() {
             *value = vec![value.clone(); 2].into();
@@ -228,7 +228,7 @@ fn resources(base: &Path) -> Resources {
 fn no_node_takes_much_memory_without_asking() {
     let base = tempfile::tempdir().expect("a temporary directory");
     let cx = Cx::detached(Arc::new(resources(base.path())));
-    let mut registry = Registry::new();
+    let mut registry = NodeRegistry::new();
     registry.add(&fresco_nodes::all());
     let mut known: Known = base_values()
         .into_iter()

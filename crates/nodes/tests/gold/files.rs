@@ -8,7 +8,7 @@ use fresco_files::dirs::Dirs;
 use fresco_files::image::{Limits, decode};
 use fresco_files::metadata::read_metadata;
 use fresco_files::naming::Saver;
-use fresco_graph::{Map, NodeError, Registry, Resources, Value, json, map};
+use fresco_graph::{Map, NodeError, NodeRegistry, Resources, Value, json, map};
 use fresco_nodes::types::tensor;
 use fresco_tensor::{Tensor, safetensors};
 
@@ -110,7 +110,7 @@ fn files() {
     );
 }
 
-fn check(case: &Case, area: &Area, registry: &Registry) -> Vec<String> {
+fn check(case: &Case, area: &Area, registry: &NodeRegistry) -> Vec<String> {
     let base = Base::new(area);
     let Some(class) = registry.get(&case.class) else {
         return vec![format!("{} is not there", case.class)];

@@ -225,7 +225,7 @@ fn arguments(class: &dyn NodeClass, dice: &mut Dice) -> Args {
             supply(input, &input.name, dice, &mut supplied);
         }
     }
-    let declared = Declared::new(schema, &supplied);
+    let declared = Declared::new(&schema, &supplied);
     let given: Map = if schema.input_is_list {
         let lists = supplied.iter().map(|(name, value)| {
             let list = vec![value.clone(); [1, 1, 2, 0][dice.roll(4)]];
@@ -247,7 +247,7 @@ fn odd_inputs_do_not_make_nodes_panic() {
     let cx = Cx::detached(Arc::new(resources));
     let mut found = Vec::new();
     for class in run::registry().iter() {
-        let name = &class.schema().id;
+        let name = &class.schema().id.clone();
         let mut dice = Dice(fnv1a64(name.as_bytes()));
         // Most of these calls end at a size that is none, so that more of them are needed.
         let takes_vae = class

@@ -1,7 +1,7 @@
 //! Golden input descriptions made into values.
 
 use fresco_graph::mapping::InputLists;
-use fresco_graph::{Map, Registry, Value};
+use fresco_graph::{Map, NodeRegistry, Value};
 use fresco_nodes::types::tensor;
 use fresco_tensor::Tensor;
 use fresco_tensor::synthetic::{self, Mapping};
@@ -9,7 +9,7 @@ use fresco_tensor::synthetic::{self, Mapping};
 use crate::{objects, store::Case};
 
 /// Input lists as links would bring them: `$list` is several values, anything else one.
-pub(crate) fn lists(case: &Case, registry: &Registry) -> InputLists {
+pub(crate) fn lists(case: &Case, registry: &NodeRegistry) -> InputLists {
     case.inputs
         .iter()
         .map(|(name, value)| {
@@ -23,7 +23,7 @@ pub(crate) fn lists(case: &Case, registry: &Registry) -> InputLists {
 }
 
 /// One value: `$tensor` and `$object` wherever they stand, everything else as it is.
-pub(crate) fn build(value: &Value, registry: &Registry) -> Value {
+pub(crate) fn build(value: &Value, registry: &NodeRegistry) -> Value {
     match value {
         Value::Map(m) => {
             if let Some(spec) = m.get("$tensor") {

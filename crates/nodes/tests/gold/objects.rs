@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Args, Cx, Flow, Map, Registry, Resources, Slots, Value, map};
+use fresco_graph::{Args, Cx, Flow, Map, NodeRegistry, Resources, Slots, Value, map};
 use fresco_nodes::types::tensor;
 use fresco_tensor::Tensor;
 
 use crate::{inputs, objects_b, objects_c, store::Case};
 
 /// The input object that a golden describes.
-pub(crate) fn build(spec: &Map, registry: &Registry) -> Value {
+pub(crate) fn build(spec: &Map, registry: &NodeRegistry) -> Value {
     let kind = spec.get("type").and_then(Value::as_str).expect("type");
     let get = |key: &str| {
         spec.get(key)
@@ -66,7 +66,7 @@ pub(crate) fn describe(case: &Case, value: &Value) -> Option<Value> {
 }
 
 /// First output of a node called directly.
-pub(crate) fn made_by(registry: &Registry, class: &str, args: Map) -> Value {
+pub(crate) fn made_by(registry: &NodeRegistry, class: &str, args: Map) -> Value {
     let node = registry
         .get(class)
         .unwrap_or_else(|| panic!("{class} is not there to make an input"));

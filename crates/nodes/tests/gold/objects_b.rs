@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use fresco_graph::{Map, Registry, Value, map};
+use fresco_graph::{Map, NodeRegistry, Value, map};
 use fresco_models::denoise::hooks::{BlockFlow, BlockHook, BlockInfo, BlockKind, Moment};
 use fresco_models::guidance::{self, Step};
 use fresco_models::samplers::SamplerName;
@@ -17,7 +17,7 @@ use crate::store::Case;
 use crate::{objects, run};
 
 /// An input object, or nothing if it is not of this file.
-pub(crate) fn build(kind: &str, spec: &Map, _registry: &Registry) -> Option<Value> {
+pub(crate) fn build(kind: &str, spec: &Map, _registry: &NodeRegistry) -> Option<Value> {
     match kind {
         "HOOKS" => {
             let pairs = spec.get("strengths")?.as_list()?;

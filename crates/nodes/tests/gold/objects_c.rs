@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Cx, Map, NodeError, Registry, Value, map};
+use fresco_graph::{Cx, Map, NodeError, NodeRegistry, Value, map};
 use fresco_nodes::control::{Control, ControlModel};
 use fresco_nodes::mesh::{Mesh, Surface, Voxels};
 use fresco_nodes::save::Svg;
@@ -16,7 +16,7 @@ use crate::inputs;
 use crate::store::Case;
 
 /// An input object, or nothing if it is not of this file.
-pub(crate) fn build(kind: &str, spec: &Map, registry: &Registry) -> Option<Value> {
+pub(crate) fn build(kind: &str, spec: &Map, registry: &NodeRegistry) -> Option<Value> {
     let part = |key: &str| inputs::build(spec.get(key).expect(key), registry);
     Some(match kind {
         "VOXEL" => {

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use fresco_graph::mapping::{Call, merge, split, spread};
 use fresco_graph::{
-    Cx, Declared, Flow, Map, NodeClass, NodeError, NodeOutput, Registry, Resources, Value,
+    Cx, Declared, Flow, Map, NodeClass, NodeError, NodeOutput, NodeRegistry, Resources, Value,
 };
 
 use crate::compare::{self, Comparer};
@@ -13,8 +13,8 @@ use crate::inputs;
 use crate::store::{Area, Case, Tensors};
 
 /// Every class there is.
-pub(crate) fn registry() -> Registry {
-    let mut registry = Registry::new();
+pub(crate) fn registry() -> NodeRegistry {
+    let mut registry = NodeRegistry::new();
     registry.add(&fresco_nodes::all());
     registry
 }
@@ -26,7 +26,7 @@ pub(crate) type Given = (Vec<Vec<Value>>, Option<Map>);
 pub(crate) fn call(
     class: &dyn NodeClass,
     case: &Case,
-    registry: &Registry,
+    registry: &NodeRegistry,
     resources: Arc<Resources>,
 ) -> Result<Given, NodeError> {
     let schema = class.schema();
@@ -35,7 +35,7 @@ pub(crate) fn call(
         .iter()
         .map(|(k, v)| (k.clone(), v.first().cloned().unwrap_or_default()))
         .collect();
-    let declared = Declared::new(schema, &supplied);
+    let declared = Declared::new(&schema, &supplied);
     let mut cx = Cx::detached(resources);
     if let Some(hidden) = &case.hidden {
         let get = |key: &str| hidden.get(key).cloned().unwrap_or_default();
@@ -63,7 +63,7 @@ pub(crate) fn call(
     }
     let (results, ui) = split(outputs)?;
     let slots = results.into_iter().map(|r| r.slots).collect();
-    Ok((merge(schema, slots), ui))
+    Ok((merge(&schema, slots), ui))
 }
 
 /// The differences of one case, with the resources that its area needs.
@@ -71,7 +71,7 @@ pub(crate) fn check(
     class: &dyn NodeClass,
     case: &Case,
     tensors: &Tensors,
-    registry: &Registry,
+    registry: &NodeRegistry,
     resources: Arc<Resources>,
 ) -> Vec<String> {
     let result = call(class, case, registry, resources);

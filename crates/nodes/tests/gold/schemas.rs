@@ -21,8 +21,8 @@ fn every_schema_is_the_references() {
             found.push(format!("{}: the reference has no such class", schema.id));
             continue;
         };
-        let listed = listed_inputs(schema);
-        let actual = plain(&node_info(schema, &NoListings), &listed);
+        let listed = listed_inputs(&schema);
+        let actual = plain(&node_info(&schema, &NoListings), &listed);
         differences(&schema.id, &plain(expected, &listed), &actual, &mut found);
         if schema.description.is_empty() {
             found.push(format!("{}: no description", schema.id));

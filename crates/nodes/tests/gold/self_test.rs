@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult, Registry, Resources, Value};
+use fresco_graph::{
+    Cx, Map, Node, NodeError, NodeOutput, NodeRegistry, NodeResult, Resources, Value,
+};
 use fresco_graph::{entry, json, map};
 use fresco_nodes::types::{Image, tensor};
 
@@ -54,7 +56,7 @@ fn found(case: &Case) -> String {
         &*entry::<AddHalf>().class(),
         case,
         &Tensors::default(),
-        &Registry::new(),
+        &NodeRegistry::new(),
         resources,
     )
     .join("\n")

@@ -1,5 +1,6 @@
 //! Addressing, previews, snapshots, replacement of sockets.
 
+use fresco_engine::NodeState;
 use fresco_graph::json;
 
 use super::*;
@@ -13,8 +14,24 @@ fn event(client: Option<&str>, kind: EventKind) -> Event {
     Event {
         prompt_id: Some("p".into()),
         client: client.map(Into::into),
+        worker: None,
         kind,
     }
+}
+
+/// A node has begun, or is done.
+fn progress(node: &str, state: NodeState) -> EventKind {
+    let value = if state == NodeState::Finished {
+        1.0
+    } else {
+        0.0
+    };
+    EventKind::NodeProgress(NodeProgress {
+        ids: ids(node),
+        state,
+        value,
+        max: 1.0,
+    })
 }
 
 fn ids(node: &str) -> NodeIds {
@@ -56,7 +73,6 @@ fn addressing_follows_the_table() {
     let b = hub.connect("b".into(), 0).unwrap();
     seen(&a);
     seen(&b);
-    let registry = Arc::new(ProgressRegistry::default());
     let all = |client: Option<&str>| {
         for kind in [
             EventKind::Status { remaining: 1 },
@@ -65,9 +81,7 @@ fn addressing_follows_the_table() {
                 nodes: vec![],
                 timestamp: 1,
             },
-            EventKind::ProgressState {
-                registry: registry.clone(),
-            },
+            progress("1", NodeState::Running),
             EventKind::Executing {
                 node: "1".into(),
                 display: "1".into(),
@@ -211,23 +225,11 @@ fn who_comes_back_is_told_the_running_node() {
 fn snapshots_of_a_large_graph_stay_in_budget_and_the_last_is_sent() {
     let hub = hub();
     let socket = hub.connect("k".into(), 0).unwrap();
-    let registry = Arc::new(ProgressRegistry::default());
     for i in 0..1000 {
         let node = format!("{i}");
-        registry.start(ids(&node));
-        hub.emit(event(
-            Some("k"),
-            EventKind::ProgressState {
-                registry: registry.clone(),
-            },
-        ));
-        registry.finish(ids(&node));
-        hub.emit(event(
-            Some("k"),
-            EventKind::ProgressState {
-                registry: registry.clone(),
-            },
-        ));
+        for state in [NodeState::Running, NodeState::Finished] {
+            hub.emit(event(Some("k"), progress(&node, state)));
+        }
     }
     hub.emit(event(Some("k"), EventKind::Success { timestamp: 1 }));
     let (mut bytes, mut last) = (0, String::new());
@@ -292,4 +294,58 @@ fn a_socket_that_shows_the_jobs_of_others_gets_their_previews() {
         ["progress #1", "#4 progress", "progress #1"]
     );
     assert_eq!(progress(Some("gone")), ["", "#4", ""]);
+}
+
+fn start() -> EventKind {
+    EventKind::Start { timestamp: 1 }
+}
+
+#[test]
+fn frames_wait_for_the_answer_and_keep_their_order() {
+    let hub = hub();
+    let socket = hub.connect("k".into(), 0).unwrap();
+    let other = hub.connect("o".into(), 0).unwrap();
+    seen(&socket);
+    seen(&other);
+    let answer = hub.expect_answer(&"p".into(), "k", false);
+    hub.emit(event(Some("k"), start()));
+    hub.emit(event(Some("k"), EventKind::Status { remaining: 1 }));
+    hub.emit(event(Some("k"), EventKind::Ended));
+    assert!(seen(&socket).is_empty());
+    assert_eq!(seen(&other), ["status"]);
+    drop(answer);
+    // A moment longer, and then all of it.
+    let mut got = seen(&socket);
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while got.is_empty() && Instant::now() < give_up {
+        std::thread::yield_now();
+        got = seen(&socket);
+    }
+    assert_eq!(got, ["execution_start", "status", "executing"]);
+    hub.emit(event(Some("k"), start()));
+    assert_eq!(seen(&socket), ["execution_start"]);
+}
+
+#[test]
+fn a_client_that_connects_after_the_answer_gets_what_it_missed() {
+    let hub = hub();
+    let answer = hub.expect_answer(&"p".into(), "k", true);
+    hub.emit(event(Some("k"), start()));
+    hub.emit(event(Some("k"), progress("1", NodeState::Running)));
+    drop(answer);
+    hub.emit(event(Some("k"), EventKind::Ended));
+    let stranger = hub.connect("x".into(), 0).unwrap();
+    assert_eq!(seen(&stranger), ["status"]);
+    let late = hub.connect("k".into(), 0).unwrap();
+    let mut got = seen(&late);
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while got.len() < 4 && Instant::now() < give_up {
+        std::thread::yield_now();
+        got.extend(seen(&late));
+    }
+    let wanted = ["status", "execution_start", "progress_state", "executing"];
+    assert_eq!(got, wanted);
+    // Once.
+    let again = hub.connect("k".into(), 0).unwrap();
+    assert_eq!(seen(&again), ["status"]);
 }

@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
-use fresco_engine::store::{Limits as StoreLimits, Store, StorePath};
-use fresco_engine::{Engine, EngineConfig, ExecutorConfig, MemoryRoom, NoModels, Strategy};
+use fresco_engine::store::{JobStore, Limits as StoreLimits, StorePath};
+use fresco_engine::{
+    Engine, EngineConfig, ExecutorConfig, LiveRegistry, MemoryRoom, NoModels, Strategy,
+    WorkerConfig,
+};
 use fresco_files::{Dirs, Folders};
-use fresco_graph::{Listings, PromptLimits, Registry, Value, json};
+use fresco_graph::{Listings, NodeRegistry, PromptLimits, Value, json};
 use fresco_server::serve::{Plain, serve};
 use fresco_server::{App, Config, Hub, LogRing, Metrics, Parts, app};
 use tower::ServiceExt;
@@ -99,11 +102,11 @@ fn build(
     let folders = Folders::new(&dirs);
     let metrics = Arc::new(Metrics::default());
     let hub = Hub::new(&config.limits, metrics.clone());
-    let mut registry = Registry::new();
+    let mut registry = NodeRegistry::new();
     registry.add(crate::nodes::NODES);
     let engine = Engine::start(EngineConfig {
         executor: ExecutorConfig {
-            registry: Arc::new(registry),
+            registry: LiveRegistry::new(registry),
             resources: Arc::default(),
             memory,
             sink: hub.clone(),
@@ -112,8 +115,9 @@ fn build(
             disable_smart_memory: false,
             max_prompt_memory: u64::MAX,
         },
+        workers: vec![WorkerConfig::local()],
         listings: Arc::new(Disk(folders.clone())),
-        store: Store::open(&StorePath::Memory, limits).unwrap(),
+        store: JobStore::open(&StorePath::Memory, limits).unwrap(),
         limits: PromptLimits::default(),
         hang_grace: Duration::from_secs(5),
     })

@@ -7,6 +7,7 @@
 )]
 
 mod files;
+mod foreign;
 mod harness;
 mod jobs;
 mod memory;

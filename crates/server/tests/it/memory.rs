@@ -113,6 +113,10 @@ fn step() -> PlanStep {
 }
 
 impl MemoryRoom for Room {
+    fn resident_ram(&self) -> Option<u64> {
+        Some(1 << 20)
+    }
+
     fn after_prompt(&self, _: &str) {}
     fn unload_all(&self, _: &str, _: Unload) {}
     fn release_caches(&self) {}
@@ -655,6 +659,7 @@ async fn sockets_that_ask_get_the_events() {
     }
     let emit = |kind| {
         rig.app.engine.sink().emit(Event {
+            worker: None,
             prompt_id: Some("p".into()),
             client: Some("plain".into()),
             kind,

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use fresco_engine::{EventSink, ExecutorConfig};
+use fresco_engine::{EventSink, ExecutorConfig, LiveRegistry};
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
-use fresco_graph::{CallScope, Listings, Map, Registry, Resources, Value, Versions, object_info};
+use fresco_graph::{
+    CallScope, Listings, Map, NodeRegistry, Resources, Value, Versions, object_info,
+};
 use fresco_nodes::lora::{LoraOptions, MergeDtype, PatchMode};
 use fresco_nodes::sampling::preview::PreviewSize;
 use fresco_nodes::save::SaveOptions;
@@ -17,20 +19,21 @@ use crate::cli::MergeChoice;
 use crate::memory_room::Room;
 use crate::settings::{ExecSettings, FolderSettings};
 use crate::starter;
+use crate::value_codec::value_codec;
 
 /// Extensions of 3-D files that the loaders offer.
 const SCENES: [&str; 5] = [".gltf", ".glb", ".obj", ".fbx", ".stl"];
 
-pub(crate) struct House {
+pub(crate) struct Assembly {
     pub(crate) dirs: Arc<Dirs>,
     pub(crate) folders: Folders,
     /// Where the starter model is, if it is searched.
     pub(crate) starter: Option<PathBuf>,
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) registry: Arc<LiveRegistry>,
     pub(crate) listings: Arc<dyn Listings>,
 }
 
-impl House {
+impl Assembly {
     /// Resolves directories and model folders; nothing is created or deleted.
     pub(crate) fn open(settings: &FolderSettings) -> anyhow::Result<Self> {
         let dirs = Arc::new(Dirs::resolve(&settings.dirs)?);
@@ -45,7 +48,7 @@ impl House {
         if let Some(starter) = &settings.starter {
             folders.add_models(&starter::models(starter));
         }
-        let mut registry = Registry::new();
+        let mut registry = NodeRegistry::new();
         registry.add(&fresco_nodes::all());
         let listings = Arc::new(DiskListings {
             dirs: dirs.clone(),
@@ -55,7 +58,7 @@ impl House {
             dirs,
             folders,
             starter: settings.starter.clone(),
-            registry: Arc::new(registry),
+            registry: LiveRegistry::new(registry),
             listings,
         })
     }
@@ -89,6 +92,7 @@ impl House {
             MergeChoice::Fp32 => MergeDtype::Fp32,
         });
         resources.insert(memory.clone());
+        resources.insert(value_codec());
         resources.insert(PreviewSize(settings.preview_size));
         let folders = self.folders.clone();
         resources.insert(Versions(Arc::new(move |source, entry| {
@@ -117,15 +121,15 @@ impl House {
             let schema = class.schema();
             (
                 schema.id.clone(),
-                object_info::node_info(schema, &*self.listings),
+                object_info::node_info(&schema, &*self.listings),
             )
         };
-        self.registry.iter().map(entry).collect()
+        self.registry.snapshot().iter().map(entry).collect()
     }
 
     pub(crate) fn node_info(&self, class: &str) -> Option<Value> {
-        let class = self.registry.get(class)?;
-        Some(object_info::node_info(class.schema(), &*self.listings))
+        let schema = self.registry.snapshot().get(class)?.schema();
+        Some(object_info::node_info(&schema, &*self.listings))
     }
 }
 
@@ -148,7 +152,7 @@ fn describe(memory: &fresco_memory::Registry) {
     let megabytes = |bytes: u64| bytes >> 20;
     let accelerators = &memory.devices()[1..];
     let vram: u64 = accelerators.iter().filter_map(Device::capacity).sum();
-    let ram = fresco_engine::total_ram().unwrap_or(0);
+    let ram = fresco_tensor::total_memory().unwrap_or(0);
     tracing::info!(
         "Total VRAM {} MB, total RAM {} MB",
         megabytes(vram),
@@ -262,13 +266,13 @@ mod tests {
 
     use super::*;
 
-    pub(crate) fn house(base: &Path) -> House {
+    pub(crate) fn assembly(base: &Path) -> Assembly {
         let dirs = DirOptions {
             program: base.into(),
             base: Some(base.into()),
             ..DirOptions::default()
         };
-        House::open(&FolderSettings {
+        Assembly::open(&FolderSettings {
             dirs,
             extra_paths: Vec::new(),
             starter: None,
@@ -301,8 +305,8 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         }
-        let house = house(dir.path());
-        let list = |source: &str| house.listings.list(source).join(" ");
+        let assembly = assembly(dir.path());
+        let list = |source: &str| assembly.listings.list(source).join(" ");
         assert_eq!(list("input/image"), "a.JPG b.png");
         assert_eq!(list("input/video"), "film.mp4");
         assert_eq!(list("input/audio"), "film.mp4 song.mp3");
@@ -322,8 +326,8 @@ mod tests {
             Device::register_sim(number, 1).unwrap();
         }
         let dir = tempfile::tempdir().unwrap();
-        let house = house(dir.path());
-        let names = house.listings.list("devices/all");
+        let assembly = assembly(dir.path());
+        let names = assembly.listings.list("devices/all");
         assert_eq!(names[0], "cpu");
         let numbers: Vec<u32> = names[1..]
             .iter()
@@ -331,8 +335,11 @@ mod tests {
             .collect();
         assert!(numbers.is_sorted(), "{names:?}");
         assert!([7, 10, 902].iter().all(|n| numbers.contains(n)));
-        assert_eq!(house.listings.preset("devices/all").as_ref(), names.get(1));
-        assert_eq!(house.listings.preset("models/vae"), None);
+        assert_eq!(
+            assembly.listings.preset("devices/all").as_ref(),
+            names.get(1)
+        );
+        assert_eq!(assembly.listings.preset("models/vae"), None);
     }
 
     #[test]
@@ -346,7 +353,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            house(dir.path()).listings.list("models/loras"),
+            assembly(dir.path()).listings.list("models/loras"),
             ["l.safetensors"]
         );
     }
