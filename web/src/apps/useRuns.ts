@@ -31,12 +31,9 @@ export function useRuns(app: string): Runs {
   useEffect(() => setIds(runsOf(app)), [app]);
 
   // Results show as their nodes finish, before the whole run has.
-  useEffect(() => onEvent("executed", (data: { prompt_id?: string; node?: string; display_node?: string; output?: NodeOutput | null } | null) => {
-    const id = data?.prompt_id;
-    const node = data?.display_node ?? data?.node;
-    if (!id || !node || !data?.output) return;
-    const output = data.output;
-    setPartial((old) => ({ ...old, [id]: { ...old[id], [node]: output } }));
+  useEffect(() => onEvent("executed", ({ job, node, output }) => {
+    if (!job || !output) return;
+    setPartial((old) => ({ ...old, [job]: { ...old[job], [node]: output } }));
   }), []);
 
   useEffect(() => {

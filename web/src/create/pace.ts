@@ -42,7 +42,7 @@ let stop: (() => void)[] = [];
 export function watchPace(): () => void {
   if (users++ === 0) {
     follow();
-    stop = [useLive.subscribe(follow), onEvent("execution_success", (data: { prompt_id?: string }) => finish(data.prompt_id))];
+    stop = [useLive.subscribe(follow), onEvent("execution_success", ({ job }) => finish(job))];
   }
   return () => {
     if (--users > 0) return;

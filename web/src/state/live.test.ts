@@ -187,10 +187,11 @@ describe("live", () => {
 
   it("passes events on until asked not to", () => {
     const seen: unknown[] = [];
-    const off = live.onEvent("memory_event", (d) => seen.push(d));
-    last().say("memory_event", 1);
+    const off = live.onEvent("executed", ({ node }) => seen.push(node));
+    last().say("executed", { prompt_id: "a", node: "1" });
+    last().say("executing", { prompt_id: "a", node: "2" });
     off();
-    last().say("memory_event", 2);
-    expect(seen).toEqual([1]);
+    last().say("executed", { prompt_id: "a", node: "3" });
+    expect(seen).toEqual(["1"]);
   });
 });

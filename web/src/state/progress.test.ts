@@ -1,8 +1,13 @@
 import { describe, expect, it } from "vitest";
+import { readEvent } from "../api/events";
 import { reduceEvent, type Running, secondsLeft } from "./progress";
 
 type Step = [type: string, data: unknown];
-const run = (steps: Step[], from: Running | null = null) => steps.reduce((r, [type, data]) => reduceEvent(r, type, data, 1000), from);
+const run = (steps: Step[], from: Running | null = null) =>
+  steps.reduce((r, [type, data]) => {
+    const event = readEvent(type, data);
+    return event ? reduceEvent(r, event, 1000) : r;
+  }, from);
 const p = "job";
 
 describe("reduceEvent", () => {

@@ -2,6 +2,7 @@ import { expect, it } from "vitest";
 import { accepted } from "./DropZone";
 import { usedNumber } from "./Field";
 import { matching, named } from "./Select";
+import { keyMeaning } from "./useCombobox";
 import { onStep, sliderRange } from "./Slider";
 
 it("takes files by ending, kind and family", () => {
@@ -32,6 +33,13 @@ it("lets a slider stand at every value that is used", () => {
   expect(sliderRange(30, 1, 15, 0.1).max).toBe(30);
   expect(sliderRange(0.33, 0.05, 1, 0.05).step).toBe("any");
   expect(onStep(0.4378, 0.05, 0.05)).toBe(0.45);
+});
+
+it("walks a list by keys and leaves the others to the field", () => {
+  const keys = ["ArrowDown", "ArrowUp", "Enter", "Escape", "Tab", "a"];
+  expect(keys.map((key) => keyMeaning(key, { open: true, over: false }))).toEqual([1, -1, "take", "close", null, null]);
+  expect(keys.map((key) => keyMeaning(key, { open: false, over: false }))).toEqual(["show", -1, null, null, null, null]);
+  expect(keys.map((key) => keyMeaning(key, { open: true, over: true }))).toEqual([1, -1, "take", "close", "close", null]);
 });
 
 it("takes a choice that was typed in full", () => {
