@@ -6,7 +6,12 @@ describe("readEvent", () => {
     expect(readEvent("executing", { prompt_id: "a", node: "2.0.1", display_node: "2" })).toEqual({ type: "executing", job: "a", node: "2" });
     expect(readEvent("executing", { prompt_id: "a", node: null })).toEqual({ type: "executing", job: "a", node: null });
     expect(readEvent("executing", { prompt_id: "a" })).toBeNull();
-    expect(readEvent("executed", { prompt_id: "a", node: 3, output: { text: ["b"] } })).toEqual({ type: "executed", job: "a", node: "3", output: { text: ["b"] } });
+    expect(readEvent("executed", { prompt_id: "a", node: 3, output: { text: ["b"] } })).toEqual({
+      type: "executed",
+      job: "a",
+      node: "3",
+      output: { text: ["b"] },
+    });
   });
   it("has a message for every failure", () => {
     expect(readEvent("execution_error", { prompt_id: "a", node_id: "4", exception_message: " no memory\n", exception_type: "OOM" })).toEqual({

@@ -71,12 +71,23 @@ function Open({ request }: { request: Request }) {
       />
       <ul {...combobox.listbox} ref={combobox.list} aria-label={request.label} aria-multiselectable={request.many || undefined}>
         {found.map((c, i) => (
-          <li key={String(c)} {...combobox.option(i)} aria-selected={chosen.includes(c)} className={i === combobox.at ? css.at : undefined} onClick={() => take(c)} onPointerMove={() => combobox.mark(i)}>
+          <li
+            key={String(c)}
+            {...combobox.option(i)}
+            aria-selected={chosen.includes(c)}
+            className={i === combobox.at ? css.at : undefined}
+            onClick={() => take(c)}
+            onPointerMove={() => combobox.mark(i)}
+          >
             {chosen.includes(c) ? <Icon name="check" size={14} /> : <span className={css.gap} />}
             {String(c)}
           </li>
         ))}
-        {found.length === 0 && <li className={css.none} role="presentation">Nothing like that here.</li>}
+        {found.length === 0 && (
+          <li className={css.none} role="presentation">
+            Nothing like that here.
+          </li>
+        )}
       </ul>
     </div>
   );

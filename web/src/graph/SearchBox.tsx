@@ -53,12 +53,24 @@ function Open({ request }: { request: SearchRequest }) {
       </label>
       <ul {...combobox.listbox} ref={combobox.list} aria-label="Nodes">
         {found.map((f, i) => (
-          <li key={f.name} {...combobox.option(i)} aria-selected={i === combobox.at} className={i === combobox.at ? css.at : undefined} title={f.description || f.name} onClick={() => take(f.name)} onPointerMove={() => combobox.mark(i)}>
+          <li
+            key={f.name}
+            {...combobox.option(i)}
+            aria-selected={i === combobox.at}
+            className={i === combobox.at ? css.at : undefined}
+            title={f.description || f.name}
+            onClick={() => take(f.name)}
+            onPointerMove={() => combobox.mark(i)}
+          >
             <span>{f.title}</span>
             <small>{f.category}</small>
           </li>
         ))}
-        {found.length === 0 && <li className={css.none} role="presentation">{info ? "No node like that." : "Asking the server for its nodes…"}</li>}
+        {found.length === 0 && (
+          <li className={css.none} role="presentation">
+            {info ? "No node like that." : "Asking the server for its nodes…"}
+          </li>
+        )}
       </ul>
     </div>
   );

@@ -105,12 +105,21 @@ describe("widgets", () => {
   it("reads by name where the file names its widgets, as the server does", () => {
     const input = {
       required: { name: [["x", "y"]], seed: ["INT", {}] },
-      optional: { gb: ["FLOAT", { default: 4 }], eject_models: ["BOOLEAN", { default: true }], retention: [["auto", "keep"], { default: "auto" }], keep_loaded: ["BOOLEAN", { forceInput: true }] },
+      optional: {
+        gb: ["FLOAT", { default: 4 }],
+        eject_models: ["BOOLEAN", { default: true }],
+        retention: [["auto", "keep"], { default: "auto" }],
+        keep_loaded: ["BOOLEAN", { forceInput: true }],
+      },
     };
     const known = classSpec({ Spread: { name: "Spread", input, output: ["MODEL"] } } as unknown as ObjectInfo, "Spread");
     if (!known) throw new Error("Spread is missing");
     const stored = (values: unknown, slots: string[], named?: Record<string, unknown>): GNode => ({
-      id: 1, type: "Spread", pos: [0, 0], widgets_values: values, ...(named ? { widgets_values_named: named } : {}),
+      id: 1,
+      type: "Spread",
+      pos: [0, 0],
+      widgets_values: values,
+      ...(named ? { widgets_values_named: named } : {}),
       inputs: slots.map((name) => ({ name, type: "*", link: null, widget: { name } })),
     });
     const shown = (node: GNode) => Object.fromEntries(widgetsOf(node, known).map((w) => [w.name, w.value]));

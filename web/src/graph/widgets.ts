@@ -92,7 +92,9 @@ function fit(spec: ClassSpec, node: GNode): Walk {
 }
 
 function hasWidget(spec: ClassSpec, name: string): boolean {
-  return spec.inputs.some((i) => i.role !== "socket" && i.role !== "forced" && i.role !== "autogrow" && (i.name === name || (i.role === "dynamic" && name.startsWith(`${i.name}.`))));
+  return spec.inputs.some(
+    (i) => i.role !== "socket" && i.role !== "forced" && i.role !== "autogrow" && (i.name === name || (i.role === "dynamic" && name.startsWith(`${i.name}.`))),
+  );
 }
 
 /** The widgets with values by name, and where the file's list has them. */

@@ -85,7 +85,10 @@ describe("live", () => {
   it("announces what it understands and asks for the jobs when connected", async () => {
     last().onopen?.();
     await settle();
-    expect(JSON.parse(last().sent[0]!)).toEqual({ type: "feature_flags", data: { supports_preview_metadata: true, supports_memory_events: true, supports_fresco_events: true, fresco_all_previews: true } });
+    expect(JSON.parse(last().sent[0]!)).toEqual({
+      type: "feature_flags",
+      data: { supports_preview_metadata: true, supports_memory_events: true, supports_fresco_events: true, fresco_all_previews: true },
+    });
     expect(live.useLive.getState()).toMatchObject({ connected: true, loaded: true, jobs: [] });
   });
 

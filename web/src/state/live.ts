@@ -72,7 +72,8 @@ const refreshQuietly = () => void refresh().catch(() => undefined);
 
 let refreshTimer: ReturnType<typeof setTimeout> | undefined;
 function refreshSoon() {
-  refreshTimer ??= setTimeout(() => {
+  if (refreshTimer !== undefined) return;
+  refreshTimer = setTimeout(() => {
     refreshTimer = undefined;
     refreshQuietly();
   }, 60);

@@ -37,7 +37,8 @@ export function reduceEvent(running: Running | null, event: ServerEvent, now: nu
     case "execution_start": {
       const { timestamp } = event;
       // Told late, of a run whose progress is known already, or anew, of a job that was started again.
-      if (mine && (running.begun === undefined || running.begun === timestamp)) return { ...running, begun: timestamp, startedAt: timestamp ?? running.startedAt };
+      if (mine && (running.begun === undefined || running.begun === timestamp))
+        return { ...running, begun: timestamp, startedAt: timestamp ?? running.startedAt };
       return { ...startRunning(id, timestamp ?? now), begun: timestamp };
     }
     case "execution_cached": {

@@ -25,7 +25,11 @@ export function Select({ options, value, onChange, className, id, ...rest }: Sel
       <select {...useField(id)} {...rest} value={value} onChange={(e) => onChange(e.target.value)} className={`${field.input} ${css.select}`}>
         {/* A value that is no longer offered stays visible rather than turning into another one. */}
         {!list.some((o) => o.value === value) && <option value={value}>{value === "" ? "Choose…" : value}</option>}
-        {list.map((o) => <option key={o.value} value={o.value} disabled={o.disabled}>{o.label}</option>)}
+        {list.map((o) => (
+          <option key={o.value} value={o.value} disabled={o.disabled}>
+            {o.label}
+          </option>
+        ))}
       </select>
       <Icon name="chevron" size={18} className={css.arrow} />
     </span>
@@ -94,30 +98,52 @@ export function Combo({ options, value, onChange, placeholder, label, disabled, 
     if (open && box && around) list.current?.classList.toggle(css.up ?? "", box.bottom > innerHeight - 8 && around.top > box.height + 8);
   }, [open, list]);
   return (
-    <div className={css.wrap} onBlur={(e) => {
-      if (e.currentTarget.contains(e.relatedTarget)) return;
-      const whole = typed === null ? undefined : named(options, typed);
-      if (typed !== null && (free || whole) && (whole?.value ?? typed) !== value) onChange(whole?.value ?? typed);
-      close();
-    }}>
-      <input type="text" {...own} {...combobox.field} aria-label={label} placeholder={placeholder} disabled={disabled}
-        className={`${field.input} ${css.select}`} value={typed ?? shown}
+    <div
+      className={css.wrap}
+      onBlur={(e) => {
+        if (e.currentTarget.contains(e.relatedTarget)) return;
+        const whole = typed === null ? undefined : named(options, typed);
+        if (typed !== null && (free || whole) && (whole?.value ?? typed) !== value) onChange(whole?.value ?? typed);
+        close();
+      }}
+    >
+      <input
+        type="text"
+        {...own}
+        {...combobox.field}
+        aria-label={label}
+        placeholder={placeholder}
+        disabled={disabled}
+        className={`${field.input} ${css.select}`}
+        value={typed ?? shown}
         onFocus={(e) => e.target.select()}
         onClick={() => setOpen(true)}
         onChange={(e) => {
           setTyped(e.target.value);
           combobox.mark(0);
           setOpen(true);
-        }} />
+        }}
+      />
       <Icon name="chevron" size={18} className={css.arrow} />
       <ul {...combobox.listbox} ref={list} className={css.list} hidden={!open} aria-label={label ?? "Choices"}>
-        {open && found.map((o, i) => (
-          <li key={o.value} {...combobox.option(i)} aria-selected={o.value === value} className={i === combobox.at ? css.at : undefined}
-            onPointerDown={(e) => e.preventDefault()} onClick={() => choose(o.value)}>
-            {o.label}
+        {open &&
+          found.map((o, i) => (
+            <li
+              key={o.value}
+              {...combobox.option(i)}
+              aria-selected={o.value === value}
+              className={i === combobox.at ? css.at : undefined}
+              onPointerDown={(e) => e.preventDefault()}
+              onClick={() => choose(o.value)}
+            >
+              {o.label}
+            </li>
+          ))}
+        {open && found.length === 0 && (
+          <li role="option" aria-selected="false" aria-disabled="true" className={css.none}>
+            Nothing matches
           </li>
-        ))}
-        {open && found.length === 0 && <li role="option" aria-selected="false" aria-disabled="true" className={css.none}>Nothing matches</li>}
+        )}
       </ul>
     </div>
   );

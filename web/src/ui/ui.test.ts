@@ -43,6 +43,14 @@ it("walks a list by keys and leaves the others to the field", () => {
 });
 
 it("takes a choice that was typed in full", () => {
-  expect(named([{ value: "a.safetensors", label: "a" }, { value: "b", label: "B" }], " A ")?.value).toBe("a.safetensors");
+  expect(
+    named(
+      [
+        { value: "a.safetensors", label: "a" },
+        { value: "b", label: "B" },
+      ],
+      " A ",
+    )?.value,
+  ).toBe("a.safetensors");
   expect(named(["euler", "euler_a"], "eul")).toBeUndefined();
 });
