@@ -39,7 +39,7 @@ pub(super) fn net_store(
     let has = |name: &str| names.iter().any(|n| n == name);
     let refuse = |what: &str| {
         let path = file.path().display().to_string();
-        let reason = format!("this is {what}; this version runs control nets of SD1.x and SD2.x");
+        let reason = format!("this is {what}; this version runs control nets of SD1.x, SD2.x and SDXL");
         Err(ModelError::unsupported(path, reason))
     };
     if let Some((_, what)) = OTHERS.iter().find(|(key, _)| has(key)) {

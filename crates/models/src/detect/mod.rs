@@ -136,7 +136,7 @@ pub fn detect_checkpoint(file: &Arc<dyn WeightFile>) -> Result<Checkpoint> {
         .collect();
     if let Some(family) = families::other_family(&inside, &names) {
         return refuse(format!(
-            "this is a {family} model; this version runs SD1.x and SD2.x"
+            "this is a {family} model; this version runs SD1.x, SD2.x and SDXL"
         ));
     }
     let has = |key: &str| inside.binary_search(&key).is_ok();
@@ -216,7 +216,7 @@ pub fn detect_checkpoint(file: &Arc<dyn WeightFile>) -> Result<Checkpoint> {
 
 fn family_of(store: &Store, config: &UNetConfig) -> Result<Family> {
     let refuse = |what: &str| {
-        let reason = format!("this is a {what} model; this version runs SD1.x and SD2.x");
+        let reason = format!("this is a {what} model; this version runs SD1.x, SD2.x and SDXL");
         Err(ModelError::unsupported(store.file(), reason))
     };
     if store.has("label_emb.weight") || config.in_channels == 7 {

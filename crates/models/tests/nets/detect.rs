@@ -245,7 +245,7 @@ fn other_files_are_called_by_name() {
         assert!(said.contains(name), "{said}");
         assert!(said.starts_with("memory.safetensors: "), "{said}");
     }
-    assert!(message(&["head.modulation"]).contains("runs SD1.x and SD2.x"));
+    assert!(message(&["head.modulation"]).contains("runs SD1.x, SD2.x and SDXL"));
 }
 
 #[test]
