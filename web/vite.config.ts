@@ -4,8 +4,26 @@ import { defineConfig } from "vitest/config";
 
 const server = process.env.FRESCO ?? "http://127.0.0.1:8188";
 // Everything that is not a source file goes to the running server; its own Host and Origin keep its guard content.
-const proxied = ["/api", "/view", "/prompt", "/queue", "/history", "/object_info", "/models", "/memory", "/free", "/fresco", "/upload", "/userdata",
-  "/system_stats", "/features", "/settings", "/interrupt", "/embeddings", "/internal"];
+const proxied = [
+  "/api",
+  "/view",
+  "/prompt",
+  "/queue",
+  "/history",
+  "/object_info",
+  "/models",
+  "/memory",
+  "/free",
+  "/fresco",
+  "/upload",
+  "/userdata",
+  "/system_stats",
+  "/features",
+  "/settings",
+  "/interrupt",
+  "/embeddings",
+  "/internal",
+];
 
 function own(proxy: { on(event: "proxyReq" | "proxyReqWs", fn: (request: { removeHeader(name: string): void }) => void): unknown }) {
   for (const event of ["proxyReq", "proxyReqWs"] as const) proxy.on(event, (request) => request.removeHeader("origin"));

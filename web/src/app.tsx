@@ -75,17 +75,29 @@ export function App() {
   const Page = PAGES[view];
   return (
     <div className={css.shell}>
-      <a className={css.skip} href="#main" onClick={(e) => {
-        // The hash is the route, so the jump is made by hand.
-        e.preventDefault();
-        main.current?.focus();
-      }}>Skip to content</a>
+      <a
+        className={css.skip}
+        href="#main"
+        onClick={(e) => {
+          // The hash is the route, so the jump is made by hand.
+          e.preventDefault();
+          main.current?.focus();
+        }}
+      >
+        Skip to content
+      </a>
       <Nav view={view} />
       <div className={css.column}>
         <Banner />
         <main id="main" ref={main} tabIndex={-1} className={css.main} data-view={view}>
           <ErrorBoundary key={view}>
-            <Suspense fallback={<p className={css.loading} role="status">Opening {VIEW_INFO[view].label}…</p>}>
+            <Suspense
+              fallback={
+                <p className={css.loading} role="status">
+                  Opening {VIEW_INFO[view].label}…
+                </p>
+              }
+            >
               <Page />
             </Suspense>
           </ErrorBoundary>

@@ -9,4 +9,9 @@ import "./ui/tokens.css";
 restoreRoute();
 showTheme(useSettings.getState().theme);
 const root = document.getElementById("root");
-if (root) createRoot(root).render(<StrictMode><App /></StrictMode>);
+if (root)
+  createRoot(root).render(
+    <StrictMode>
+      <App />
+    </StrictMode>,
+  );

@@ -15,7 +15,10 @@ function sources(folder: string): string[] {
 
 /** What people may read: texts between tags, and quoted texts that are sentences or labels. */
 function sentences(source: string): string[] {
-  const code = source.replace(/\/\*[\s\S]*?\*\//g, "").replace(/(^|\s)\/\/.*$/gm, "").replace(/^import .*$/gm, "");
+  const code = source
+    .replace(/\/\*[\s\S]*?\*\//g, "")
+    .replace(/(^|\s)\/\/.*$/gm, "")
+    .replace(/^import .*$/gm, "");
   const between = [...code.matchAll(/>([^<>{}=;()]*[A-Za-z]{2}[^<>{}=;()]*)</g)].map((m) => m[1] ?? "");
   const quoted = [...code.matchAll(/"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`/g)].map((m) => m[1] ?? m[2] ?? "");
   return [...between, ...quoted.filter((t) => /[A-Za-z]+ [A-Za-z]+/.test(t) || /^[A-Z][a-z]+$/.test(t))].map((t) => t.trim());
@@ -43,12 +46,16 @@ it("says one word for one thing", () => {
   for (const path of sources(root)) {
     const text = readFileSync(path, "utf8");
     for (const sentence of sentences(text)) {
-      for (const [word, except] of BANNED) if (word.test(sentence) && !except?.test(sentence)) found.push(`${path.slice(root.length + 1)}: “${sentence.slice(0, 90)}” (${word.source})`);
+      for (const [word, except] of BANNED)
+        if (word.test(sentence) && !except?.test(sentence)) found.push(`${path.slice(root.length + 1)}: “${sentence.slice(0, 90)}” (${word.source})`);
     }
   }
   expect(found).toEqual([]);
 });
 
 it("finds what it looks for", () => {
-  expect(sentences('<p>Drop the image here</p> const a = "Negative prompt"; // a comment "in the graph"\n')).toEqual(["Drop the image here", "Negative prompt"]);
+  expect(sentences('<p>Drop the image here</p> const a = "Negative prompt"; // a comment "in the graph"\n')).toEqual([
+    "Drop the image here",
+    "Negative prompt",
+  ]);
 });

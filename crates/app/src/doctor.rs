@@ -292,8 +292,16 @@ mod tests {
         std::fs::write(dir.path().join("output"), "no folder").unwrap();
         let report = examined(dir.path(), &[]);
         assert_eq!(report.problems(), 2, "{}", report.text());
-        assert!(report.text().contains("is not a database"), "{}", report.text());
-        assert!(report.text().contains("is not a folder"), "{}", report.text());
+        assert!(
+            report.text().contains("is not a database"),
+            "{}",
+            report.text()
+        );
+        assert!(
+            report.text().contains("is not a folder"),
+            "{}",
+            report.text()
+        );
         std::fs::write(dir.path().join("extra_model_paths.yaml"), "x: [").unwrap();
         assert_eq!(examined(dir.path(), &[]).problems, 1);
     }

@@ -1,6 +1,6 @@
 //! UI workflow to API prompt: what the editor saves, flattened to what the engine runs.
 //!
-//! The rules are those of front-end 1.35.9 (`spec/clients.md` section 7). Everything here reads a file a stranger wrote:
+//! The rules are those of front-end 1.35.9. Everything here reads a file a stranger wrote:
 //! a wrong type is skipped with a warning, sizes are bounded, nothing recurses with the input.
 //!
 //! ```

@@ -244,7 +244,7 @@ fn thousands_of_broken_outputs_on_a_long_chain() {
     );
 }
 
-/// The scheduler as `spec/execution.md` 9.7 words it, without a thought for speed.
+/// The scheduler in the simplest form, without a thought for speed.
 #[derive(Default)]
 struct Simple {
     pending: Vec<usize>,

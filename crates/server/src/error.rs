@@ -142,7 +142,7 @@ impl ApiError {
     }
 }
 
-/// The error object of `server.md` 8.3.
+/// The error object of a refused prompt.
 pub(crate) fn error_object(kind: &str, message: &str, details: &str, extra_info: Map) -> Value {
     map! {"type" => kind, "message" => message, "details" => details, "extra_info" => extra_info}
         .into()

@@ -1,4 +1,4 @@
-//! Sequences of websocket.md section 4 over a real socket. Sub-graph expansion and asynchronous nodes (S7, S8) need nodes
+//! Sequences of events over a real socket. Sub-graph expansion and asynchronous nodes (S7, S8) need nodes
 //! that the program does not have yet; the engine tests them on nodes of its own.
 
 use fresco_tests::{Frame, Server, Socket, socket::is_end, workflow};

@@ -1,4 +1,4 @@
-//! What a socket may send, and what happens to it (websocket.md sections 1 and 2).
+//! What a socket may send, and what happens to it.
 
 use fresco_tests::{Frame, Server, Socket, workflow};
 use serde_json::{Value, json};

@@ -50,9 +50,10 @@ fn build_here() -> Result<()> {
     Ok(())
 }
 
-/// The sources hold together, the bundle is the one they make, and it is small enough.
+/// The sources are in form and hold together, the bundle is the one they make, and it is small enough.
 fn check() -> Result<()> {
     install::web_packages()?;
+    npm(&["run", "--silent", "lint"])?;
     npm(&["run", "--silent", "typecheck"])?;
     npm(&["run", "--silent", "test"])?;
     let fresh = tree::cache_dir().join("web-dist");

@@ -5,8 +5,14 @@ import type { FileRef, JobDetails } from "./types";
 
 describe("errorFrom", () => {
   it("reads the error object with the errors of nodes", () => {
-    const nodes = { "3": { errors: [{ type: "value_not_in_list", message: "Value not in list", details: "ckpt_name" }], dependent_outputs: ["7"], class_type: "X" } };
-    const e = errorFrom(400, "Bad Request", JSON.stringify({ error: { type: "prompt_outputs_failed_validation", message: "Invalid", details: "why" }, node_errors: nodes }));
+    const nodes = {
+      "3": { errors: [{ type: "value_not_in_list", message: "Value not in list", details: "ckpt_name" }], dependent_outputs: ["7"], class_type: "X" },
+    };
+    const e = errorFrom(
+      400,
+      "Bad Request",
+      JSON.stringify({ error: { type: "prompt_outputs_failed_validation", message: "Invalid", details: "why" }, node_errors: nodes }),
+    );
     expect(e).toMatchObject({ status: 400, type: "prompt_outputs_failed_validation", message: "Invalid", details: "why", nodeErrors: nodes });
   });
   it("leaves out an empty list of node errors", () => {
@@ -18,7 +24,10 @@ describe("errorFrom", () => {
     expect(errorFrom(400, "", "Directory not provided").message).toBe("Directory not provided");
     expect(errorFrom(502, "Bad Gateway", "<html>proxy</html>").message).toBe("The server answered 502 Bad Gateway");
     expect(errorFrom(500, "", "null").message).toBe("The server answered 500");
-    expect(errorFrom(401, "Unauthorized", '{"error": {"type": "unauthorized", "message": "long"}}')).toMatchObject({ type: "unauthorized", message: "Please sign in first" });
+    expect(errorFrom(401, "Unauthorized", '{"error": {"type": "unauthorized", "message": "long"}}')).toMatchObject({
+      type: "unauthorized",
+      message: "Please sign in first",
+    });
   });
 });
 

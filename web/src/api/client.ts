@@ -50,8 +50,10 @@ export function errorFrom(status: number, statusText: string, body: string): Api
   }
   if (typeof json !== "object" || json === null) return plain(typeof json === "string" ? json : `The server answered ${status}`);
   const { error, node_errors, message } = json as { error?: unknown; node_errors?: unknown; message?: unknown };
-  const nodes = typeof node_errors === "object" && node_errors !== null && !Array.isArray(node_errors)
-    && Object.keys(node_errors).length > 0 ? (node_errors as Record<string, NodeError>) : undefined;
+  const nodes =
+    typeof node_errors === "object" && node_errors !== null && !Array.isArray(node_errors) && Object.keys(node_errors).length > 0
+      ? (node_errors as Record<string, NodeError>)
+      : undefined;
   if (typeof error === "object" && error !== null) {
     const e = error as { type?: unknown; message?: unknown; details?: unknown };
     return new ApiError(String(e.message ?? "The request failed"), status, String(e.type ?? "error"), String(e.details ?? ""), nodes);

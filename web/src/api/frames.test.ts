@@ -19,8 +19,13 @@ describe("readFrame", () => {
   });
   it("reads a preview with metadata", () => {
     const meta = JSON.stringify({ node_id: "4.0.0.1", prompt_id: "p", display_node_id: "4", image_type: "image/png" });
-    expect(readFrame(frame(4, meta.length, meta, [1, 2, 3]))).toEqual(
-      { kind: "preview", mime: "image/png", bytes: new Uint8Array([1, 2, 3]), promptId: "p", nodeId: "4" });
+    expect(readFrame(frame(4, meta.length, meta, [1, 2, 3]))).toEqual({
+      kind: "preview",
+      mime: "image/png",
+      bytes: new Uint8Array([1, 2, 3]),
+      promptId: "p",
+      nodeId: "4",
+    });
   });
   it("reads text with letters of several bytes", () => {
     expect(readFrame(frame(3, 2, "12", "grün"))).toEqual({ kind: "text", nodeId: "12", text: "grün" });

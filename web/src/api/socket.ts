@@ -1,11 +1,12 @@
 // The event socket: connects, announces what the page understands, and comes back after a break.
-import { clientId } from "./identity";
+import { readEvent, type ServerEvent } from "./events";
 import { type Frame, readFrame } from "./frames";
+import { clientId } from "./identity";
 
 export interface SocketHandlers {
   open(): void;
   close(): void;
-  event(type: string, data: unknown): void;
+  event(event: ServerEvent): void;
   frame(frame: Frame): void;
 }
 
@@ -57,7 +58,8 @@ export function openSocket(handlers: SocketHandlers): Socket {
       } catch {
         return;
       }
-      if (typeof message.type === "string") handlers.event(message.type, message.data);
+      const event = typeof message.type === "string" ? readEvent(message.type, message.data) : null;
+      if (event) handlers.event(event);
     };
     own.onclose = () => {
       if (socket !== own) return;

@@ -15,5 +15,9 @@ export function warningsIn(output: NodeOutput | undefined | null): string[] {
 /** Warnings of all nodes of a run, each text once. */
 export function warningsOf(outputs: Record<string, NodeOutput> | undefined | null): Warning[] {
   const seen = new Set<string>();
-  return Object.entries(outputs ?? {}).flatMap(([node, output]) => warningsIn(output).filter((text) => !seen.has(text) && seen.add(text)).map((text) => ({ node, text })));
+  return Object.entries(outputs ?? {}).flatMap(([node, output]) =>
+    warningsIn(output)
+      .filter((text) => !seen.has(text) && seen.add(text))
+      .map((text) => ({ node, text })),
+  );
 }

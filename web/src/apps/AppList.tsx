@@ -33,10 +33,14 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
   const [pasted, setPasted] = useState("");
   const [choosing, setChoosing] = useState(false);
   const [renaming, setRenaming] = useState<string | null>(null);
-  const refresh = () => listApps().then((found) => {
-    setApps(found);
-    setFailed("");
-  }, (e: unknown) => setFailed(sentenceOf(e)));
+  const refresh = () =>
+    listApps().then(
+      (found) => {
+        setApps(found);
+        setFailed("");
+      },
+      (e: unknown) => setFailed(sentenceOf(e)),
+    );
   useEffect(() => {
     void refresh();
     return onBack(() => void refresh());
@@ -55,28 +59,63 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
   return (
     <View title="Apps" lead="Any ComfyUI workflow as a short form.">
       <div className={css.open}>
-        <DropZone accept=".json,application/json,image/png,image/webp" onFile={onFile} label={busy ? "Reading it…" : "Drop a workflow, or choose a file"}
-          hint="A workflow or app file (JSON), or a PNG or WebP picture made by ComfyUI or Fresco" />
+        <DropZone
+          accept=".json,application/json,image/png,image/webp"
+          onFile={onFile}
+          label={busy ? "Reading it…" : "Drop a workflow, or choose a file"}
+          hint="A workflow or app file (JSON), or a PNG or WebP picture made by ComfyUI or Fresco"
+        />
         <div className={css.ways}>
-          <Button icon="copy" onClick={() => setPasting(true)}>Paste a workflow</Button>
-          <Button icon="folder" onClick={() => setChoosing(true)}>Saved workflows</Button>
+          <Button icon="copy" onClick={() => setPasting(true)}>
+            Paste a workflow
+          </Button>
+          <Button icon="folder" onClick={() => setChoosing(true)}>
+            Saved workflows
+          </Button>
         </div>
-        {trouble && <p className={css.trouble} role="alert"><Icon name="warning" /> <span>{trouble}</span></p>}
-        {draft && <p className={css.draft}><span>"{draft.name}" is open but not saved.</span> <Button size="s" variant="quiet" onClick={() => go(`#/apps/${draftId}`)}>Go on with it</Button></p>}
+        {trouble && (
+          <p className={css.trouble} role="alert">
+            <Icon name="warning" /> <span>{trouble}</span>
+          </p>
+        )}
+        {draft && (
+          <p className={css.draft}>
+            <span>"{draft.name}" is open but not saved.</span>{" "}
+            <Button size="s" variant="quiet" onClick={() => go(`#/apps/${draftId}`)}>
+              Go on with it
+            </Button>
+          </p>
+        )}
       </div>
 
       <h2 className={css.heading}>Your apps</h2>
-      {failed && <p className={css.trouble} role="alert"><Icon name="warning" /> <span>Your apps cannot be listed. {failed}</span></p>}
+      {failed && (
+        <p className={css.trouble} role="alert">
+          <Icon name="warning" /> <span>Your apps cannot be listed. {failed}</span>
+        </p>
+      )}
       {apps?.length === 0 && <p className={css.about}>None yet. Open a workflow or a ready-made app, then press "Save as an app".</p>}
-      {!apps && !failed && <p className={css.about} role="status">Looking…</p>}
+      {!apps && !failed && (
+        <p className={css.about} role="status">
+          Looking…
+        </p>
+      )}
       <ul className={css.cards}>
         {apps?.map(({ name, app, trouble: bad }) => (
-          <AppCard key={name} name={name} app={app} trouble={bad} onRename={() => setRenaming(name)}
+          <AppCard
+            key={name}
+            name={name}
+            app={app}
+            trouble={bad}
+            onRename={() => setRenaming(name)}
             onDuplicate={() => app && void attempt(() => addApp(app))}
-            onDelete={() => void attempt(async () => {
-              const back = await takeAway(name);
-              if (back) toastUndo(`Deleted "${name}"`, () => void attempt(back));
-            })} />
+            onDelete={() =>
+              void attempt(async () => {
+                const back = await takeAway(name);
+                if (back) toastUndo(`Deleted "${name}"`, () => void attempt(back));
+              })
+            }
+          />
         ))}
       </ul>
 
@@ -86,7 +125,9 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
         {starters.map((starter) => (
           <li key={starter.id} className={css.card}>
             <a className={css.link} href={`#/apps/~${starter.id}`}>
-              <span className={css.blank}><Icon name={starter.id === "words" ? "create" : starter.id === "change" ? "brush" : "zoomIn"} size={32} /></span>
+              <span className={css.blank}>
+                <Icon name={starter.id === "words" ? "create" : starter.id === "change" ? "brush" : "zoomIn"} size={32} />
+              </span>
               <span className={css.name}>{starter.name}</span>
               <span className={css.about}>{starter.about}</span>
             </a>
@@ -94,28 +135,55 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
         ))}
       </ul>
 
-      <Dialog open={pasting} onClose={() => setPasting(false)} title="Paste a workflow" actions={<>
-        <Button onClick={() => setPasting(false)}>Cancel</Button>
-        <Button variant="primary" disabled={!pasted.trim()} onClick={() => {
-          setPasting(false);
-          onText(pasted);
-          setPasted("");
-        }}>Open</Button>
-      </>}>
-        <Field label="Workflow as JSON"><TextArea rows={8} value={pasted} onChange={setPasted} spellCheck={false} autoFocus /></Field>
+      <Dialog
+        open={pasting}
+        onClose={() => setPasting(false)}
+        title="Paste a workflow"
+        actions={
+          <>
+            <Button onClick={() => setPasting(false)}>Cancel</Button>
+            <Button
+              variant="primary"
+              disabled={!pasted.trim()}
+              onClick={() => {
+                setPasting(false);
+                onText(pasted);
+                setPasted("");
+              }}
+            >
+              Open
+            </Button>
+          </>
+        }
+      >
+        <Field label="Workflow as JSON">
+          <TextArea rows={8} value={pasted} onChange={setPasted} spellCheck={false} autoFocus />
+        </Field>
       </Dialog>
-      <SavedWorkflows open={choosing} onClose={() => setChoosing(false)} onChoose={(path) => {
-        setChoosing(false);
-        onSaved(path);
-      }} />
-      <NameDialog open={renaming !== null} title="Rename" first={renaming ?? ""} action="Rename" onClose={() => setRenaming(null)} onName={(name) => {
-        const from = renaming;
-        setRenaming(null);
-        if (from && from !== name) void attempt(async () => {
-          await renameApp(from, name);
-          moveWork(from, name);
-        });
-      }} />
+      <SavedWorkflows
+        open={choosing}
+        onClose={() => setChoosing(false)}
+        onChoose={(path) => {
+          setChoosing(false);
+          onSaved(path);
+        }}
+      />
+      <NameDialog
+        open={renaming !== null}
+        title="Rename"
+        first={renaming ?? ""}
+        action="Rename"
+        onClose={() => setRenaming(null)}
+        onName={(name) => {
+          const from = renaming;
+          setRenaming(null);
+          if (from && from !== name)
+            void attempt(async () => {
+              await renameApp(from, name);
+              moveWork(from, name);
+            });
+        }}
+      />
     </View>
   );
 }
@@ -134,19 +202,33 @@ function AppCard({ name, app, trouble, onRename, onDuplicate, onDelete }: CardPr
   return (
     <li className={css.card}>
       <a className={css.link} href={`#/apps/${encodeURIComponent(name)}`}>
-        {app?.thumbnail
-          ? <Picture file={app.thumbnail} alt="" preview className={css.picture} />
-          : <span className={css.blank}><Icon name={trouble ? "warning" : "apps"} size={32} /></span>}
+        {app?.thumbnail ? (
+          <Picture file={app.thumbnail} alt="" preview className={css.picture} />
+        ) : (
+          <span className={css.blank}>
+            <Icon name={trouble ? "warning" : "apps"} size={32} />
+          </span>
+        )}
         <span className={css.name}>{name}</span>
-        {trouble ? <span className={css.bad}>{trouble}</span> : <span className={css.about}>{app?.about || `${app?.form.shown.length ?? 0} fields`}{changed ? ", with changes not saved" : ""}</span>}
+        {trouble ? (
+          <span className={css.bad}>{trouble}</span>
+        ) : (
+          <span className={css.about}>
+            {app?.about || `${app?.form.shown.length ?? 0} fields`}
+            {changed ? ", with changes not saved" : ""}
+          </span>
+        )}
       </a>
       <div className={css.menu}>
-        <Menu button={{ label: `Actions for ${name}`, icon: "more" }} items={[
-          { label: "Rename", icon: "edit", disabled: !app, onSelect: onRename },
-          { label: "Duplicate", icon: "copy", disabled: !app, onSelect: onDuplicate },
-          { label: "Download as a file", icon: "download", disabled: !app, onSelect: () => app && download(app) },
-          { label: "Delete", icon: "trash", danger: true, onSelect: onDelete },
-        ]} />
+        <Menu
+          button={{ label: `Actions for ${name}`, icon: "more" }}
+          items={[
+            { label: "Rename", icon: "edit", disabled: !app, onSelect: onRename },
+            { label: "Duplicate", icon: "copy", disabled: !app, onSelect: onDuplicate },
+            { label: "Download as a file", icon: "download", disabled: !app, onSelect: () => app && download(app) },
+            { label: "Delete", icon: "trash", danger: true, onSelect: onDelete },
+          ]}
+        />
       </div>
     </li>
   );

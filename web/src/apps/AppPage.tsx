@@ -44,7 +44,11 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
   const [naming, setNaming] = useState<"save" | "rename" | null>(null);
   const form = useRef<HTMLFormElement>(null);
   const active = runs.filter((run) => run.status === "pending" || run.status === "in_progress").reverse();
-  const held = new Set(useLive((s) => s.jobs).filter((job) => job.held).map((job) => job.id));
+  const held = new Set(
+    useLive((s) => s.jobs)
+      .filter((job) => job.held)
+      .map((job) => job.id),
+  );
   // What is on hold is only shown while nothing else runs or waits.
   const current = active.find((run) => run.status === "in_progress") ?? active.find((run) => !held.has(run.id)) ?? active[0];
   // Results of a run that still goes on show as they come.
@@ -58,7 +62,11 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
     if (matchMedia("(max-width: 959px)").matches) results.current?.scrollIntoView({ behavior: "smooth", block: "start" });
   }, [runs]);
 
-  useThumbnail(saved ? app : null, runs.find((run) => run.status === "completed"), onSaved);
+  useThumbnail(
+    saved ? app : null,
+    runs.find((run) => run.status === "completed"),
+    onSaved,
+  );
 
   // The first field that is wrong gets the focus, so that nobody has to look for it.
   const wrong = Object.keys(open.problems.fields).length;
@@ -76,98 +84,183 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
       toast(sentenceOf(e), "bad");
     }
   };
-  const save = (name: string) => attempt(async () => {
-    const thumbnail = app.thumbnail ?? runs.map((run) => thumbnailOf(run.results)).find(Boolean) ?? null;
-    const next = { ...open.current(), name: cleanName(name), thumbnail };
-    if (saved && next.name === app.name) await saveApp(next);
-    else next.name = await addApp(next);
-    toast(`Saved "${next.name}"`, "good");
-    if (saved) forgetWork(id);
-    else moveWork(id, next.name);
-    if (id === draftId) clearDraft();
-    onSaved(next);
-    forgetWork(next.name);
-    if (next.name !== id) go(`#/apps/${encodeURIComponent(next.name)}`);
-  });
-  const toGraph = () => attempt(async () => {
-    setHandoff({ to: "graph", workflow: await editorFile(app, open.values, info), prompt: open.prompt, name: app.name });
-    go("#/graph");
-  });
+  const save = (name: string) =>
+    attempt(async () => {
+      const thumbnail = app.thumbnail ?? runs.map((run) => thumbnailOf(run.results)).find(Boolean) ?? null;
+      const next = { ...open.current(), name: cleanName(name), thumbnail };
+      if (saved && next.name === app.name) await saveApp(next);
+      else next.name = await addApp(next);
+      toast(`Saved "${next.name}"`, "good");
+      if (saved) forgetWork(id);
+      else moveWork(id, next.name);
+      if (id === draftId) clearDraft();
+      onSaved(next);
+      forgetWork(next.name);
+      if (next.name !== id) go(`#/apps/${encodeURIComponent(next.name)}`);
+    });
+  const toGraph = () =>
+    attempt(async () => {
+      setHandoff({ to: "graph", workflow: await editorFile(app, open.values, info), prompt: open.prompt, name: app.name });
+      go("#/graph");
+    });
 
   const items: MenuItem[] = [
     { label: "Open in Graph", icon: "graph", onSelect: () => void toGraph() },
     { label: "Download as a file", icon: "download", onSelect: () => download(open.current()) },
-    ...(saved ? [
-      { label: "Rename", icon: "edit" as const, onSelect: () => setNaming("rename") },
-      { label: "Duplicate", icon: "copy" as const, onSelect: () => void attempt(async () => go(`#/apps/${encodeURIComponent(await addApp(open.current()))}`)) },
-      { label: "Delete", icon: "trash" as const, danger: true, onSelect: () => void attempt(async () => {
-        const back = await takeAway(app.name);
-        go("#/apps");
-        if (back) toastUndo(`Deleted "${app.name}"`, () => void attempt(async () => {
-          await back();
-          go(`#/apps/${encodeURIComponent(app.name)}`);
-        }));
-      }) },
-    ] : []),
+    ...(saved
+      ? [
+          { label: "Rename", icon: "edit" as const, onSelect: () => setNaming("rename") },
+          {
+            label: "Duplicate",
+            icon: "copy" as const,
+            onSelect: () => void attempt(async () => go(`#/apps/${encodeURIComponent(await addApp(open.current()))}`)),
+          },
+          {
+            label: "Delete",
+            icon: "trash" as const,
+            danger: true,
+            onSelect: () =>
+              void attempt(async () => {
+                const back = await takeAway(app.name);
+                go("#/apps");
+                if (back)
+                  toastUndo(
+                    `Deleted "${app.name}"`,
+                    () =>
+                      void attempt(async () => {
+                        await back();
+                        go(`#/apps/${encodeURIComponent(app.name)}`);
+                      }),
+                  );
+              }),
+          },
+        ]
+      : []),
     ...(saved && open.dirty ? [{ label: "Save as a new app", icon: "save" as const, onSelect: () => setNaming("save") }] : []),
   ];
 
   return (
-    <View title={app.name} lead={app.about || (id === draftId ? "Not saved yet. Change what you like and run it." : undefined)}
-      actions={<>
-        <Button variant="quiet" icon="left" className={css.back} aria-label="All apps" onClick={() => go("#/apps")}><span>All apps</span></Button>
-        <Button icon="settings" className={css.plain} aria-pressed={editing} onClick={() => setEditing(!editing)}>Edit form</Button>
-        {saved
-          ? <Button icon="save" className={css.plain} disabled={!open.dirty} onClick={() => void save(app.name)}>{open.dirty ? "Save" : "Saved"}</Button>
-          : <Button icon="save" className={css.plain} onClick={() => setNaming("save")}><span>Save<span className={css.long}> as an app</span></span></Button>}
-        <Menu button={{ label: "More actions", icon: "more" }} items={items} />
-      </>}>
+    <View
+      title={app.name}
+      lead={app.about || (id === draftId ? "Not saved yet. Change what you like and run it." : undefined)}
+      actions={
+        <>
+          <Button variant="quiet" icon="left" className={css.back} aria-label="All apps" onClick={() => go("#/apps")}>
+            <span>All apps</span>
+          </Button>
+          <Button icon="settings" className={css.plain} aria-pressed={editing} onClick={() => setEditing(!editing)}>
+            Edit form
+          </Button>
+          {saved ? (
+            <Button icon="save" className={css.plain} disabled={!open.dirty} onClick={() => void save(app.name)}>
+              {open.dirty ? "Save" : "Saved"}
+            </Button>
+          ) : (
+            <Button icon="save" className={css.plain} onClick={() => setNaming("save")}>
+              <span>
+                Save<span className={css.long}> as an app</span>
+              </span>
+            </Button>
+          )}
+          <Menu button={{ label: "More actions", icon: "more" }} items={items} />
+        </>
+      }
+    >
       <div className={css.columns}>
         <div className={css.left}>
-          <MissingPanel nodes={open.missing.nodes} models={open.groups} onSubstitute={open.change} onGraph={() => void toGraph()}
-            onLookAgain={() => void attempt(async () => void (await useInfo.getState().reload()))} />
+          <MissingPanel
+            nodes={open.missing.nodes}
+            models={open.groups}
+            onSubstitute={open.change}
+            onGraph={() => void toGraph()}
+            onLookAgain={() => void attempt(async () => void (await useInfo.getState().reload()))}
+          />
           <Card>
-            {editing
-              ? <FormEditor fields={open.fields} form={open.form} info={info} onChange={open.setForm} onDone={() => setEditing(false)} />
-              : (
-                <form ref={form} className={css.form} noValidate onSubmit={(e) => {
+            {editing ? (
+              <FormEditor fields={open.fields} form={open.form} info={info} onChange={open.setForm} onDone={() => setEditing(false)} />
+            ) : (
+              <form
+                ref={form}
+                className={css.form}
+                noValidate
+                onSubmit={(e) => {
                   e.preventDefault();
                   settleFields();
                   pressed.current = true;
                   if (!open.blocked && !open.sending) void open.run();
-                }} onKeyDown={(e) => {
+                }}
+                onKeyDown={(e) => {
                   // As in every prompt box: Ctrl+Enter runs.
                   if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) e.currentTarget.requestSubmit();
-                }}>
-                  <FormView shown={open.shown} rest={open.rest} form={open.form} values={open.values} info={info} problems={open.problems} onChange={open.change} onSeed={open.setSeed} />
-                  {open.problems.others.length > 0 && (
-                    <ul className={css.problems} role="alert">
-                      {open.problems.others.slice(0, 10).map((text) => <li key={text}>{text}</li>)}
-                    </ul>
+                }}
+              >
+                <FormView
+                  shown={open.shown}
+                  rest={open.rest}
+                  form={open.form}
+                  values={open.values}
+                  info={info}
+                  problems={open.problems}
+                  onChange={open.change}
+                  onSeed={open.setSeed}
+                />
+                {open.problems.others.length > 0 && (
+                  <ul className={css.problems} role="alert">
+                    {open.problems.others.slice(0, 10).map((text) => (
+                      <li key={text}>{text}</li>
+                    ))}
+                  </ul>
+                )}
+                <div className={css.run}>
+                  <Button type="submit" variant="primary" size="l" icon="play" busy={open.sending} disabled={open.blocked}>
+                    {current ? "Run again" : "Run"}
+                  </Button>
+                  {open.blocked && (
+                    <p className={css.why}>
+                      {open.missing.nodes.length ? "It cannot run before the missing nodes are replaced." : "Choose a model for each missing one first."}
+                    </p>
                   )}
-                  <div className={css.run}>
-                    <Button type="submit" variant="primary" size="l" icon="play" busy={open.sending} disabled={open.blocked}>{current ? "Run again" : "Run"}</Button>
-                    {open.blocked && <p className={css.why}>{open.missing.nodes.length ? "It cannot run before the missing nodes are replaced." : "Choose a model for each missing one first."}</p>}
-                  </div>
-                </form>
-              )}
+                </div>
+              </form>
+            )}
           </Card>
         </div>
         <div className={css.right} ref={results}>
-          <p className="hidden-visually" role="status">{!current && runs[0] ? { completed: "Done", failed: "Failed", cancelled: "Cancelled", pending: "", in_progress: "" }[runs[0].status] : ""}</p>
+          <p className="hidden-visually" role="status">
+            {!current && runs[0] ? { completed: "Done", failed: "Failed", cancelled: "Cancelled", pending: "", in_progress: "" }[runs[0].status] : ""}
+          </p>
           {current && <RunPanel key={current.id} run={current} waiting={active.length - 1} prompt={open.prompt} info={info} />}
           {done.map((run) => (
-            <ResultView key={run.id} run={run} prompt={open.prompt} info={info} onRemove={() => remove(run.id)}
+            <ResultView
+              key={run.id}
+              run={run}
+              prompt={open.prompt}
+              info={info}
+              onRemove={() => remove(run.id)}
               onReuse={(prompt: ApiPrompt) => {
-                open.change(valuesOf(prompt, open.fields.filter((field) => prompt[field.node])));
+                open.change(
+                  valuesOf(
+                    prompt,
+                    open.fields.filter((field) => prompt[field.node]),
+                  ),
+                );
                 toast("The form has the settings of that result", "good");
-              }} />
+              }}
+            />
           ))}
-          {!current && !done.length && <EmptyState icon="image" title="Results come here">Press Run, or Ctrl and Enter in any field.</EmptyState>}
+          {!current && !done.length && (
+            <EmptyState icon="image" title="Results come here">
+              Press Run, or Ctrl and Enter in any field.
+            </EmptyState>
+          )}
         </div>
       </div>
-      <NameDialog open={naming !== null} title={naming === "rename" ? "Rename" : "Save as an app"} first={naming === "rename" ? app.name : app.name === "Untitled app" ? "" : app.name}
-        action={naming === "rename" ? "Rename" : "Save"} onClose={() => setNaming(null)}
+      <NameDialog
+        open={naming !== null}
+        title={naming === "rename" ? "Rename" : "Save as an app"}
+        first={naming === "rename" ? app.name : app.name === "Untitled app" ? "" : app.name}
+        action={naming === "rename" ? "Rename" : "Save"}
+        onClose={() => setNaming(null)}
         onName={(name) => {
           const renaming = naming === "rename";
           setNaming(null);
@@ -177,7 +270,8 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
             moveWork(app.name, name);
             go(`#/apps/${encodeURIComponent(name)}`);
           });
-        }} />
+        }}
+      />
     </View>
   );
 }
@@ -189,7 +283,10 @@ function useThumbnail(app: AppFile | null, newest: Run | undefined, onSaved: (ap
   useEffect(() => {
     if (!app || !file || (app.thumbnail && `${app.thumbnail.subfolder}/${app.thumbnail.filename}` === mark)) return;
     const next = { ...app, thumbnail: file };
-    saveApp(next).then(() => onSaved(next), () => undefined);
+    saveApp(next).then(
+      () => onSaved(next),
+      () => undefined,
+    );
     // Only a new picture is a reason.
     // eslint-disable-next-line react-hooks/exhaustive-deps
   }, [mark, app?.name]);

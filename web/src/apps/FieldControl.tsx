@@ -29,33 +29,61 @@ export function FieldControl({ field, values, onChange, seed = "random", onSeed,
     return (
       <div className={css.stack}>
         <Switch label={field.label} hint={(explain && field.hint) || undefined} checked={Boolean(value)} onChange={set} />
-        {error && <p className={css.error} role="alert">{error}</p>}
+        {error && (
+          <p className={css.error} role="alert">
+            {error}
+          </p>
+        )}
       </div>
     );
   }
   if (field.kind === "file") return <FileField field={field} value={textOf(value)} onChange={set} error={error} />;
 
   return (
-    <Labelled label={field.label} hint={explain ? field.hint : undefined} error={error}
-      aside={field.kind === "seed" ? (seed === "fixed" ? "Kept" : "New each time") : undefined}>
-      {field.kind === "text" && <TextArea value={textOf(value)} rows={3} className={field.role === "negative" || field.group === "rest" ? css.small : css.words} onChange={set} />}
+    <Labelled
+      label={field.label}
+      hint={explain ? field.hint : undefined}
+      error={error}
+      aside={field.kind === "seed" ? (seed === "fixed" ? "Kept" : "New each time") : undefined}
+    >
+      {field.kind === "text" && (
+        <TextArea value={textOf(value)} rows={3} className={field.role === "negative" || field.group === "rest" ? css.small : css.words} onChange={set} />
+      )}
       {field.kind === "line" && <TextInput value={textOf(value)} onChange={set} />}
-      {field.kind === "number" && (slides(field)
-        ? <Slider value={numberOf(value)} min={min!} max={max!} step={step} onChange={set} />
-        : <NumberField value={numberOf(value)} min={min} max={max} step={step} fit={field.whole ? Math.round : undefined} onChange={set} />)}
+      {field.kind === "number" &&
+        (slides(field) ? (
+          <Slider value={numberOf(value)} min={min!} max={max!} step={step} onChange={set} />
+        ) : (
+          <NumberField value={numberOf(value)} min={min} max={max} step={step} fit={field.whole ? Math.round : undefined} onChange={set} />
+        ))}
       {field.kind === "choice" && <Choice field={field} value={textOf(value)} onChange={set} />}
       {field.kind === "color" && <Colour value={value} onChange={set} />}
       {field.kind === "seed" && (
         <div className={css.row}>
-          <NumberField value={numberOf(value)} min={min} max={max} step={1} onChange={(n) => {
-            set(n);
-            // Whoever types a seed wants that seed.
-            onSeed?.("fixed");
-          }} />
-          <IconButton label={`Roll a new seed: ${field.label}`} icon="dice" variant="plain"
-            onClick={() => set(Math.floor(Math.random() * Math.min(2 ** 50, max ?? 2 ** 50)))} />
-          <IconButton label={`Keep this seed: ${field.label}`} icon={seed === "fixed" ? "lock" : "unlock"} variant="plain" pressed={seed === "fixed"}
-            onClick={() => onSeed?.(seed === "fixed" ? "random" : "fixed")} />
+          <NumberField
+            value={numberOf(value)}
+            min={min}
+            max={max}
+            step={1}
+            onChange={(n) => {
+              set(n);
+              // Whoever types a seed wants that seed.
+              onSeed?.("fixed");
+            }}
+          />
+          <IconButton
+            label={`Roll a new seed: ${field.label}`}
+            icon="dice"
+            variant="plain"
+            onClick={() => set(Math.floor(Math.random() * Math.min(2 ** 50, max ?? 2 ** 50)))}
+          />
+          <IconButton
+            label={`Keep this seed: ${field.label}`}
+            icon={seed === "fixed" ? "lock" : "unlock"}
+            variant="plain"
+            pressed={seed === "fixed"}
+            onClick={() => onSeed?.(seed === "fixed" ? "random" : "fixed")}
+          />
         </div>
       )}
       {field.kind === "size" && <Size field={field} values={values} onChange={onChange} />}
@@ -80,9 +108,24 @@ function Colour({ value, onChange }: { value: unknown; onChange(value: unknown):
   const own = useField();
   const whole = typeof value === "number";
   const hex = whole ? `#${value.toString(16).padStart(6, "0").slice(-6)}` : /^#[0-9a-f]{6}$/i.test(textOf(value)) ? textOf(value) : null;
-  const picker = <input type="color" {...own} className={css.colour} value={hex ?? "#000000"} onChange={(e) => onChange(whole ? parseInt(e.target.value.slice(1), 16) : e.target.value)} />;
+  const picker = (
+    <input
+      type="color"
+      {...own}
+      className={css.colour}
+      value={hex ?? "#000000"}
+      onChange={(e) => onChange(whole ? parseInt(e.target.value.slice(1), 16) : e.target.value)}
+    />
+  );
   // The picker cannot show other ways to write a colour; the text can.
-  return hex ? picker : <div className={css.row}>{picker}<TextInput id={`${own.id}-text`} aria-label="Colour as text" value={textOf(value)} onChange={onChange} /></div>;
+  return hex ? (
+    picker
+  ) : (
+    <div className={css.row}>
+      {picker}
+      <TextInput id={`${own.id}-text`} aria-label="Colour as text" value={textOf(value)} onChange={onChange} />
+    </div>
+  );
 }
 
 function Size({ field, values, onChange }: { field: Field; values: Values; onChange(changes: Values): void }) {
@@ -94,9 +137,22 @@ function Size({ field, values, onChange }: { field: Field; values: Values; onCha
   return (
     <div className={css.row}>
       <NumberField aria-label={`${field.label}: width`} {...limits} value={numberOf(values[width])} onChange={(n) => onChange({ [width]: n })} />
-      <span aria-hidden="true" className={css.times}>×</span>
-      <NumberField id={`${width}-height`} aria-label={`${field.label}: height`} {...limits} value={numberOf(values[height])} onChange={(n) => onChange({ [height]: n })} />
-      <IconButton label={`Swap width and height of ${field.label}`} icon="swap" variant="plain" onClick={() => onChange({ [width]: values[height], [height]: values[width] })} />
+      <span aria-hidden="true" className={css.times}>
+        ×
+      </span>
+      <NumberField
+        id={`${width}-height`}
+        aria-label={`${field.label}: height`}
+        {...limits}
+        value={numberOf(values[height])}
+        onChange={(n) => onChange({ [height]: n })}
+      />
+      <IconButton
+        label={`Swap width and height of ${field.label}`}
+        icon="swap"
+        variant="plain"
+        onClick={() => onChange({ [width]: values[height], [height]: values[width] })}
+      />
     </div>
   );
 }

@@ -36,7 +36,9 @@ export function FormEditor({ fields, form, info, onChange, onDone }: FormEditorP
     setSaid(`${field.label} is now number ${shown.findIndex((f) => f.key === field.key) + 1 + by} of ${shown.length}`);
   };
   const wanted = find.trim().toLowerCase();
-  const nodes = byNode(rest, info).filter((node) => !wanted || `${node.title} ${node.classType} ${node.fields.map((f) => f.label).join(" ")}`.toLowerCase().includes(wanted));
+  const nodes = byNode(rest, info).filter(
+    (node) => !wanted || `${node.title} ${node.classType} ${node.fields.map((f) => f.label).join(" ")}`.toLowerCase().includes(wanted),
+  );
 
   return (
     <div className={css.editor}>
@@ -46,14 +48,31 @@ export function FormEditor({ fields, form, info, onChange, onDone }: FormEditorP
           <li key={field.key} data-key={field.key} className={css.row}>
             <div className={css.moves}>
               <IconButton data-move size="s" label={`Move ${field.label} up`} icon="up" disabled={index === 0} onClick={() => shift(field, -1)} />
-              <IconButton data-move size="s" label={`Move ${field.label} down`} icon="down" disabled={index === shown.length - 1} onClick={() => shift(field, 1)} />
+              <IconButton
+                data-move
+                size="s"
+                label={`Move ${field.label} down`}
+                icon="down"
+                disabled={index === shown.length - 1}
+                onClick={() => shift(field, 1)}
+              />
             </div>
             <div className={css.words}>
-              <TextInput aria-label={`Label of ${field.nodeTitle}, ${field.inputs.join(" and ")}`} value={form.shown.find((e) => e.key === field.key)?.label ?? field.label}
-                placeholder={fields.find((f) => f.key === field.key)?.label} onChange={(label) => onChange(rename(form, field.key, label))} />
-              <span className={css.origin}>{field.nodeTitle} · {field.inputs.join(" × ")}</span>
+              <TextInput
+                aria-label={`Label of ${field.nodeTitle}, ${field.inputs.join(" and ")}`}
+                value={form.shown.find((e) => e.key === field.key)?.label ?? field.label}
+                placeholder={fields.find((f) => f.key === field.key)?.label}
+                onChange={(label) => onChange(rename(form, field.key, label))}
+              />
+              <span className={css.origin}>
+                {field.nodeTitle} · {field.inputs.join(" × ")}
+              </span>
               {field.kind === "seed" && (
-                <Switch label="A new seed for each run" checked={(form.seeds[field.key] ?? "random") === "random"} onChange={(on) => onChange(setSeedMode(form, field.key, on ? "random" : "fixed"))} />
+                <Switch
+                  label="A new seed for each run"
+                  checked={(form.seeds[field.key] ?? "random") === "random"}
+                  onChange={(on) => onChange(setSeedMode(form, field.key, on ? "random" : "fixed"))}
+                />
               )}
             </div>
             <IconButton label={`Do not show ${field.label}`} icon="eyeOff" onClick={() => onChange(setShown(form, fields, field.key, false))} />
@@ -61,19 +80,33 @@ export function FormEditor({ fields, form, info, onChange, onDone }: FormEditorP
         ))}
       </ol>
       {!shown.length && <p className={css.origin}>Nothing yet. Add fields from the steps below.</p>}
-      <p className="hidden-visually" role="status">{said}</p>
+      <p className="hidden-visually" role="status">
+        {said}
+      </p>
 
       <h2>Not shown</h2>
       <Switch label='Keep these under "More"' checked={form.more} onChange={(more) => onChange({ ...form, more })} />
       {rest.length > 12 && <TextInput type="search" aria-label="Find a field" placeholder="Find a field" value={find} onChange={setFind} />}
       <div className={css.steps}>
-        {nodes.slice(0, 40).map((node) => <Step key={node.node} title={node.title} fields={node.fields} open={Boolean(wanted) && nodes.length < 6} onShow={(key) => onChange(setShown(form, fields, key, true))} />)}
+        {nodes.slice(0, 40).map((node) => (
+          <Step
+            key={node.node}
+            title={node.title}
+            fields={node.fields}
+            open={Boolean(wanted) && nodes.length < 6}
+            onShow={(key) => onChange(setShown(form, fields, key, true))}
+          />
+        ))}
       </div>
       {nodes.length > 40 && <p className={css.origin}>{nodes.length - 40} more steps. Type a part of their title to find them.</p>}
 
       <div className={css.foot}>
-        <Button variant="primary" icon="check" onClick={onDone}>Done</Button>
-        <Button variant="quiet" icon="undo" onClick={() => onChange({ ...defaultForm(fields, null), seeds: form.seeds })}>Start over</Button>
+        <Button variant="primary" icon="check" onClick={onDone}>
+          Done
+        </Button>
+        <Button variant="quiet" icon="undo" onClick={() => onChange({ ...defaultForm(fields, null), seeds: form.seeds })}>
+          Start over
+        </Button>
       </div>
     </div>
   );
@@ -88,7 +121,9 @@ function Step({ title, fields, open, onShow }: { title: string; fields: Field[];
           {fields.map((field) => (
             <li key={field.key} className={css.row}>
               <span className={css.words}>{field.label}</span>
-              <Button size="s" icon="plus" aria-label={`Show ${field.label} of ${title}`} onClick={() => onShow(field.key)}>Show</Button>
+              <Button size="s" icon="plus" aria-label={`Show ${field.label} of ${title}`} onClick={() => onShow(field.key)}>
+                Show
+              </Button>
             </li>
           ))}
         </ul>

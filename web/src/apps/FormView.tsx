@@ -24,8 +24,16 @@ const nodesShown = 40;
 
 export function FormView({ shown, rest, form, values, info, problems, onChange, onSeed }: FormViewProps) {
   const control = (field: Field, explain = true) => (
-    <FieldControl explain={explain} key={field.key} field={field} values={values} onChange={onChange} error={problems.fields[field.key]}
-      seed={form.seeds[field.key] ?? "random"} onSeed={(mode) => onSeed(field.key, mode)} />
+    <FieldControl
+      explain={explain}
+      key={field.key}
+      field={field}
+      values={values}
+      onChange={onChange}
+      error={problems.fields[field.key]}
+      seed={form.seeds[field.key] ?? "random"}
+      onSeed={(mode) => onSeed(field.key, mode)}
+    />
   );
   const hidden = rest.filter((field) => problems.fields[field.key]);
   return (
@@ -44,13 +52,23 @@ function More({ nodes, problems, control }: { nodes: NodeFields[]; problems: Pro
   const wrong = (node: NodeFields) => node.fields.some((field) => problems.fields[field.key]);
   const anyWrong = nodes.some(wrong);
   const wanted = find.trim().toLowerCase();
-  const found = wanted ? nodes.filter((node) => `${node.title} ${node.classType} ${node.fields.map((f) => f.label).join(" ")}`.toLowerCase().includes(wanted)) : nodes;
+  const found = wanted
+    ? nodes.filter((node) => `${node.title} ${node.classType} ${node.fields.map((f) => f.label).join(" ")}`.toLowerCase().includes(wanted))
+    : nodes;
   return (
-    <Disclosure key={anyWrong ? "wrong" : "fine"} title="More" open={anyWrong || open} onToggle={setOpen} aside={anyWrong ? "Something needs a change" : `${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}`}>
+    <Disclosure
+      key={anyWrong ? "wrong" : "fine"}
+      title="More"
+      open={anyWrong || open}
+      onToggle={setOpen}
+      aside={anyWrong ? "Something needs a change" : `${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}`}
+    >
       {(open || anyWrong) && (
         <div className={css.more}>
           {nodes.length > 12 && <TextInput type="search" aria-label="Find a node" placeholder="Find a node" value={find} onChange={setFind} />}
-          {found.slice(0, nodesShown).map((node) => <NodePart key={node.node} node={node} wrong={wrong(node)} control={control} />)}
+          {found.slice(0, nodesShown).map((node) => (
+            <NodePart key={node.node} node={node} wrong={wrong(node)} control={control} />
+          ))}
           {found.length > nodesShown && <p className={css.none}>{found.length - nodesShown} more. Type a part of their title to find them.</p>}
           {!found.length && <p className={css.none}>No node is called that.</p>}
         </div>

@@ -26,15 +26,30 @@ export function NameDialog({ open, title, first, action, onName, onClose }: Name
     if (clean) onName(clean);
   };
   return (
-    <Dialog open={open} onClose={onClose} title={title} actions={<>
-      <Button onClick={onClose}>Cancel</Button>
-      <Button variant="primary" onClick={submit}>{action}</Button>
-    </>}>
-      <form onSubmit={(e) => {
-        e.preventDefault();
-        submit();
-      }}>
-        <Field label="Name" error={tried && !clean ? "Give it a name of letters or numbers." : undefined} hint={clean && clean !== name.trim() ? `It will be called "${clean}".` : undefined}>
+    <Dialog
+      open={open}
+      onClose={onClose}
+      title={title}
+      actions={
+        <>
+          <Button onClick={onClose}>Cancel</Button>
+          <Button variant="primary" onClick={submit}>
+            {action}
+          </Button>
+        </>
+      }
+    >
+      <form
+        onSubmit={(e) => {
+          e.preventDefault();
+          submit();
+        }}
+      >
+        <Field
+          label="Name"
+          error={tried && !clean ? "Give it a name of letters or numbers." : undefined}
+          hint={clean && clean !== name.trim() ? `It will be called "${clean}".` : undefined}
+        >
           <TextInput value={name} maxLength={80} autoFocus onChange={setName} />
         </Field>
       </form>

@@ -23,15 +23,19 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
   const several = new Set(run.results.files.map((f) => f.node)).size + new Set(run.results.texts.map((t) => t.node)).size > 1;
   const empty = !run.results.files.length && !run.results.texts.length;
   const menu = (
-    <Menu align="end" button={{ label: "Actions for this result", icon: "more" }} items={[
-      ...(run.details ? [{ label: "Use its settings", icon: "undo" as const, onSelect: () => onReuse(used) }] : []),
-      ...firstPicture(run, (file) => {
-        setHandoff({ to: "create", image: file, mode: "image" });
-        go("#/create");
-      }),
-      { label: "Show in Gallery", icon: "gallery", onSelect: () => go(`#/gallery/${encodeURIComponent(run.id)}`) },
-      { label: "Take off this list", icon: "close", onSelect: onRemove },
-    ]} />
+    <Menu
+      align="end"
+      button={{ label: "Actions for this result", icon: "more" }}
+      items={[
+        ...(run.details ? [{ label: "Use its settings", icon: "undo" as const, onSelect: () => onReuse(used) }] : []),
+        ...firstPicture(run, (file) => {
+          setHandoff({ to: "create", image: file, mode: "image" });
+          go("#/create");
+        }),
+        { label: "Show in Gallery", icon: "gallery", onSelect: () => go(`#/gallery/${encodeURIComponent(run.id)}`) },
+        { label: "Take off this list", icon: "close", onSelect: onRemove },
+      ]}
+    />
   );
   return (
     <section className={css.result} aria-label="Result">
@@ -51,7 +55,9 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
             <figcaption className={css.caption}>
               <span>{several ? titleOf(used, info, result.node) : ""}</span>
               <span className={css.actions}>
-                <a className={css.link} href={viewUrl(result.file)} download={result.file.filename}><Icon name="download" size={18} /> Download</a>
+                <a className={css.link} href={viewUrl(result.file)} download={result.file.filename}>
+                  <Icon name="download" size={18} /> Download
+                </a>
                 {run.results.files.length === 1 && menu}
               </span>
             </figcaption>
@@ -62,7 +68,12 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
         <figure key={`${entry.node}-${index}`} className={css.text}>
           <figcaption className={css.caption}>
             <span>{titleOf(used, info, entry.node)}</span>
-            <IconButton size="s" icon="copy" label="Copy this text" onClick={() => void navigator.clipboard?.writeText(entry.text).then(() => toast("Copied", "good"))} />
+            <IconButton
+              size="s"
+              icon="copy"
+              label="Copy this text"
+              onClick={() => void navigator.clipboard?.writeText(entry.text).then(() => toast("Copied", "good"))}
+            />
           </figcaption>
           <pre>{entry.text}</pre>
         </figure>
@@ -79,7 +90,12 @@ function firstPicture(run: Run, use: (file: ResultFile["file"]) => void) {
 
 function Media({ result, title }: { result: ResultFile; title: string }) {
   const url = viewUrl(result.file);
-  if (result.kind === "picture") return <a href={url} target="_blank" rel="noreferrer" className={css.frame}><Picture file={result.file} alt={`${title}: ${result.file.filename}`} className={css.picture} eager /></a>;
+  if (result.kind === "picture")
+    return (
+      <a href={url} target="_blank" rel="noreferrer" className={css.frame}>
+        <Picture file={result.file} alt={`${title}: ${result.file.filename}`} className={css.picture} eager />
+      </a>
+    );
   if (result.kind === "video") return <video src={url} controls loop muted className={css.picture} aria-label={result.file.filename} />;
   if (result.kind === "audio") return <audio src={url} controls className={css.sound} aria-label={result.file.filename} />;
   return <p className={css.note}>{result.file.filename}</p>;

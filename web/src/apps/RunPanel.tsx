@@ -19,7 +19,10 @@ export function RunPanel({ run, waiting, prompt, info }: { run: Run; waiting: nu
   const preview = useLive((s) => (s.preview?.jobId === run.id ? s.preview.url : null));
   const ahead = useLive((s) => {
     const active = s.jobs.filter((job) => (job.status === "pending" && !job.held) || job.status === "in_progress");
-    return Math.max(0, active.findIndex((job) => job.id === run.id));
+    return Math.max(
+      0,
+      active.findIndex((job) => job.id === run.id),
+    );
   });
   const paused = useLive((s) => s.queue.paused);
   const held = useLive((s) => Boolean(s.jobs.find((job) => job.id === run.id)?.held));
@@ -39,21 +42,40 @@ export function RunPanel({ run, waiting, prompt, info }: { run: Run; waiting: nu
 
   const step = running?.node && prompt[running.node] ? titleOf(prompt, info, running.node) : "";
   const counted = running && running.max > 1;
-  const words = run.status === "pending" && !running
-    ? held ? `On hold. ${reason ? `${reason.replace(/[.\s]+$/, "")}. ` : ""}Release it in Gallery.` : paused ? "The queue is paused." : ahead > 0 ? `Waiting, ${ahead} before this one` : "Starting…"
-    : counted ? `${step ? `${step}: step` : "Step"} ${running.value} of ${running.max}${left === null ? "" : `, about ${timeWords(left)} left`}` : step || "Working…";
+  const words =
+    run.status === "pending" && !running
+      ? held
+        ? `On hold. ${reason ? `${reason.replace(/[.\s]+$/, "")}. ` : ""}Release it in Gallery.`
+        : paused
+          ? "The queue is paused."
+          : ahead > 0
+            ? `Waiting, ${ahead} before this one`
+            : "Starting…"
+      : counted
+        ? `${step ? `${step}: step` : "Step"} ${running.value} of ${running.max}${left === null ? "" : `, about ${timeWords(left)} left`}`
+        : step || "Working…";
   // Read out at the start and after each quarter; every step would be too much.
   const quarters = counted ? Math.floor((running.value / running.max) * 4) * 25 : 0;
   return (
     <section className={css.panel} aria-label="Running">
-      <p className="hidden-visually" role="status">{quarters > 0 ? `${quarters} percent` : run.status === "pending" ? "Waiting" : "Running"}</p>
+      <p className="hidden-visually" role="status">
+        {quarters > 0 ? `${quarters} percent` : run.status === "pending" ? "Waiting" : "Running"}
+      </p>
       <div className={css.stage}>
-        {preview ? <img src={preview} alt="The picture so far" className={css.preview} /> : <span className={css.empty}><Icon name="image" size={36} /></span>}
+        {preview ? (
+          <img src={preview} alt="The picture so far" className={css.preview} />
+        ) : (
+          <span className={css.empty}>
+            <Icon name="image" size={36} />
+          </span>
+        )}
       </div>
       <Progress value={counted ? running.value : 0} max={counted ? running.max : 0} label="Progress of this run" text={words} />
       <div className={css.foot}>
         <span>{waiting > 0 && `${waiting} more waiting`}</span>
-        <Button icon="stop" busy={stopping} onClick={() => void stop()}>Cancel</Button>
+        <Button icon="stop" busy={stopping} onClick={() => void stop()}>
+          Cancel
+        </Button>
       </div>
     </section>
   );

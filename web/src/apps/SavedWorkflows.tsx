@@ -12,10 +12,13 @@ export function SavedWorkflows({ open, onClose, onChoose }: { open: boolean; onC
   useEffect(() => {
     if (!open) return;
     setFind("");
-    savedWorkflows().then((found) => {
-      setFiles(found);
-      setFailed("");
-    }, (e: unknown) => setFailed(sentenceOf(e)));
+    savedWorkflows().then(
+      (found) => {
+        setFiles(found);
+        setFailed("");
+      },
+      (e: unknown) => setFailed(sentenceOf(e)),
+    );
   }, [open]);
   const wanted = find.trim().toLowerCase();
   const found = files?.filter((file) => file.toLowerCase().includes(wanted)) ?? [];
@@ -27,7 +30,11 @@ export function SavedWorkflows({ open, onClose, onChoose }: { open: boolean; onC
         {files && files.length > 8 && <TextInput type="search" aria-label="Find a workflow" placeholder="Find a workflow" value={find} onChange={setFind} />}
         <ul className={css.list}>
           {found.slice(0, 200).map((file) => (
-            <li key={file}><Button variant="quiet" icon="graph" className={css.item} onClick={() => onChoose(file)}>{file.replace(/\.json$/, "")}</Button></li>
+            <li key={file}>
+              <Button variant="quiet" icon="graph" className={css.item} onClick={() => onChoose(file)}>
+                {file.replace(/\.json$/, "")}
+              </Button>
+            </li>
           ))}
         </ul>
       </div>

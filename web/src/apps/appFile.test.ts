@@ -11,8 +11,15 @@ function sample(): AppFile {
   const workflow = uiOf("01_get_started_text_to_image");
   const fields = fieldsOf(prompt, info);
   return {
-    kind: "fresco-app", version: 1, name: "Billboards", about: "", prompt, workflow, form: rename(defaultForm(fields, workflow), "83:27/text", "Words"),
-    values: valuesOf(prompt, fields), thumbnail: { filename: "a_00001_.png", subfolder: "", type: "output" },
+    kind: "fresco-app",
+    version: 1,
+    name: "Billboards",
+    about: "",
+    prompt,
+    workflow,
+    form: rename(defaultForm(fields, workflow), "83:27/text", "Words"),
+    values: valuesOf(prompt, fields),
+    thumbnail: { filename: "a_00001_.png", subfolder: "", type: "output" },
   };
 }
 
@@ -31,7 +38,13 @@ describe("an app's file", () => {
   });
 
   it("loses only what is damaged in its form", () => {
-    const damaged = { ...sample(), name: "../../x", form: { shown: [1, { key: 5 }, { key: "83:27/text" }], seeds: { a: "sometimes" } }, thumbnail: { filename: "x", type: "etc" }, values: [] };
+    const damaged = {
+      ...sample(),
+      name: "../../x",
+      form: { shown: [1, { key: 5 }, { key: "83:27/text" }], seeds: { a: "sometimes" } },
+      thumbnail: { filename: "x", type: "etc" },
+      values: [],
+    };
     expect(readApp(damaged)).toMatchObject({ name: "x", form: { shown: [{ key: "83:27/text" }], seeds: {}, more: true }, thumbnail: null, values: {} });
   });
 });

@@ -38,7 +38,7 @@ export function isAppFile(data: unknown): boolean {
 /** Reads an app's file; what is damaged in the form is left out, what is damaged in the workflow is refused. */
 export function readApp(data: unknown, fallbackName = "App"): AppFile {
   const raw = record(data);
-  if (!raw || raw.kind !== "fresco-app") throw new AppFileError("This file is not a Fresco app.");
+  if (raw?.kind !== "fresco-app") throw new AppFileError("This file is not a Fresco app.");
   if (typeof raw.version !== "number" || raw.version > 1) throw new AppFileError("This app was made by a newer Fresco. Update Fresco to open it.");
   if (!isApiPrompt(raw.prompt)) throw new AppFileError("This app has no workflow in it, so it cannot run.");
   if (Object.keys(raw.prompt).length > nodeLimit) throw new AppFileError(`This app has more than ${nodeLimit} nodes, which is more than this page can show.`);
@@ -80,16 +80,18 @@ function readFile(value: unknown): FileRef | null {
 
 /** A name that every file system takes: no path parts, no control characters, no reserved first sign. */
 export function cleanName(name: string): string {
-  return name
-    .normalize("NFC")
-    // eslint-disable-next-line no-control-regex
-    .replace(/[\u0000-\u001f\u007f/\\:*?"<>|#%]+/g, " ")
-    .replace(/\s+/g, " ")
-    .trim()
-    .replace(/^[.~ ]+/, "")
-    .slice(0, 60)
-    .replace(/[. ]+$/, "")
-    .trim();
+  return (
+    name
+      .normalize("NFC")
+      // eslint-disable-next-line no-control-regex
+      .replace(/[\u0000-\u001f\u007f/\\:*?"<>|#%]+/g, " ")
+      .replace(/\s+/g, " ")
+      .trim()
+      .replace(/^[.~ ]+/, "")
+      .slice(0, 60)
+      .replace(/[. ]+$/, "")
+      .trim()
+  );
 }
 
 /** `name`, or "name 2" and so on, so that no app is overwritten. Case does not tell names apart on every disk. */
@@ -106,5 +108,10 @@ export function freeName(name: string, taken: readonly string[]): string {
 
 /** A name for a workflow that has none: its file's, without what the saving node added. */
 export function nameFromFile(fileName: string): string {
-  return cleanName(fileName.replace(/(\.(ui|api|fresco-app))?\.[a-z0-9]{1,5}$/i, "").replace(/_\d{4,6}_?$/, "").replace(/[_]+/g, " "));
+  return cleanName(
+    fileName
+      .replace(/(\.(ui|api|fresco-app))?\.[a-z0-9]{1,5}$/i, "")
+      .replace(/_\d{4,6}_?$/, "")
+      .replace(/[_]+/g, " "),
+  );
 }

@@ -66,7 +66,10 @@ describe("what is missing", () => {
     const prompt = lora();
     prompt["21"]!.inputs.lora_name = "ink.safetensors";
     const groups = missingGroups(lacks(prompt, here).models, prompt, here);
-    expect(groups.map((g) => [g.wanted, g.keys])).toEqual([["v1-5.safetensors", ["4/ckpt_name"]], ["ink.safetensors", ["20/lora_name", "21/lora_name"]]]);
+    expect(groups.map((g) => [g.wanted, g.keys])).toEqual([
+      ["v1-5.safetensors", ["4/ckpt_name"]],
+      ["ink.safetensors", ["20/lora_name", "21/lora_name"]],
+    ]);
     expect(groups.map((g) => g.folder)).toEqual(["checkpoints", "loras"]);
     const next = applyValues(prompt, { ...substitute(groups[0]!, "anime.safetensors"), ...substitute(groups[1]!, "ink-v2.safetensors") });
     expect(lacks(next, here).models).toEqual([]);

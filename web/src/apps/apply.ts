@@ -34,8 +34,15 @@ export interface MissingGroup {
 
 /** Which folder below the models folder the list of an input shows. */
 const folders: Record<string, string> = {
-  ckpt_name: "checkpoints", unet_name: "diffusion_models", lora_name: "loras", vae_name: "vae", control_net_name: "controlnet", style_model_name: "style_models",
-  gligen_name: "gligen", audio_encoder_name: "audio_encoders", hypernetwork_name: "hypernetworks",
+  ckpt_name: "checkpoints",
+  unet_name: "diffusion_models",
+  lora_name: "loras",
+  vae_name: "vae",
+  control_net_name: "controlnet",
+  style_model_name: "style_models",
+  gligen_name: "gligen",
+  audio_encoder_name: "audio_encoders",
+  hypernetwork_name: "hypernetworks",
 };
 
 export function folderOf(classType: string, input: string): string {
@@ -70,7 +77,15 @@ export function missingGroups(models: MissingModel[], prompt: ApiPrompt, info: O
     const key = `${model.node_id}/${model.input}`;
     const title = titleOf(prompt, info, model.node_id);
     const group = groups.get(mark);
-    if (!group) groups.set(mark, { wanted: model.wanted, choices: model.choices, keys: [key], titles: [title], folder: folderOf(model.class_type, model.input), url: sources.get(baseName(model.wanted)) });
+    if (!group)
+      groups.set(mark, {
+        wanted: model.wanted,
+        choices: model.choices,
+        keys: [key],
+        titles: [title],
+        folder: folderOf(model.class_type, model.input),
+        url: sources.get(baseName(model.wanted)),
+      });
     else {
       group.keys.push(key);
       if (!group.titles.includes(title)) group.titles.push(title);
@@ -112,7 +127,10 @@ export function lacks(prompt: ApiPrompt, info: ObjectInfo): Missing {
  *  judges alike (`missing.rs`). */
 export function plausible(wanted: string, choice: string): boolean {
   const pairs = (name: string): string[] => {
-    const base = name.slice(Math.max(name.lastIndexOf("/"), name.lastIndexOf("\\")) + 1).replace(/\.\w+$/, "").toLowerCase();
+    const base = name
+      .slice(Math.max(name.lastIndexOf("/"), name.lastIndexOf("\\")) + 1)
+      .replace(/\.\w+$/, "")
+      .toLowerCase();
     const letters = [...base.replace(/[^\p{L}\p{N}]/gu, "")];
     return letters.slice(1).map((c, i) => `${letters[i]}${c}`);
   };
@@ -134,10 +152,18 @@ export function likeliest(wanted: string, choices: string[]): string[] {
     const shared = [...have].filter((piece) => want.has(piece)).length;
     return shared / Math.max(1, want.size + have.size - shared);
   };
-  return choices.map((choice, index) => ({ choice, index, score: score(choice) })).sort((a, b) => b.score - a.score || a.index - b.index).map((x) => x.choice);
+  return choices
+    .map((choice, index) => ({ choice, index, score: score(choice) }))
+    .sort((a, b) => b.score - a.score || a.index - b.index)
+    .map((x) => x.choice);
 }
 
 function pieces(name: string): Set<string> {
   const base = name.slice(Math.max(name.lastIndexOf("/"), name.lastIndexOf("\\")) + 1).replace(/\.\w+$/, "");
-  return new Set(base.toLowerCase().split(/[^a-z0-9]+|(?<=[a-z])(?=\d)/).filter(Boolean));
+  return new Set(
+    base
+      .toLowerCase()
+      .split(/[^a-z0-9]+|(?<=[a-z])(?=\d)/)
+      .filter(Boolean),
+  );
 }

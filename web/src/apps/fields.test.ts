@@ -12,14 +12,22 @@ const brief = (fields: Field[]) => fields.map((f) => `${f.group}: ${f.label} = $
 describe("the short form", () => {
   it("of words to picture", () => {
     expect(brief(shown(txt2img()))).toEqual([
-      "prompt: Prompt = 6/text", "prompt: Avoid = 7/text", "size: Size = 5/width", "size: How many at once = 5/batch_size",
-      "seed: Seed = 3/seed", "model: Model = 4/ckpt_name",
+      "prompt: Prompt = 6/text",
+      "prompt: Avoid = 7/text",
+      "size: Size = 5/width",
+      "size: How many at once = 5/batch_size",
+      "seed: Seed = 3/seed",
+      "model: Model = 4/ckpt_name",
     ]);
   });
 
   it("follows the links, not the order of the nodes, to tell the two prompts apart", () => {
     expect(brief(shown(img2img()))).toEqual([
-      "prompt: Prompt = 7/text", "prompt: Avoid = 6/text", "image: Picture = 10/image", "seed: Seed = 3/seed", "model: Model = 4/ckpt_name",
+      "prompt: Prompt = 7/text",
+      "prompt: Avoid = 6/text",
+      "image: Picture = 10/image",
+      "seed: Seed = 3/seed",
+      "model: Model = 4/ckpt_name",
     ]);
   });
 
@@ -34,23 +42,39 @@ describe("the short form", () => {
 
   it("goes through a ControlNet", () => {
     expect(brief(shown(controlNet()))).toEqual([
-      "prompt: Prompt = 6/text", "prompt: Avoid = 7/text", "image: Picture = 40/image", "size: Size = 5/width", "size: How many at once = 5/batch_size",
-      "seed: Seed = 3/seed", "model: Model = 4/ckpt_name", "model: ControlNet = 41/control_net_name",
+      "prompt: Prompt = 6/text",
+      "prompt: Avoid = 7/text",
+      "image: Picture = 40/image",
+      "size: Size = 5/width",
+      "size: How many at once = 5/batch_size",
+      "seed: Seed = 3/seed",
+      "model: Model = 4/ckpt_name",
+      "model: ControlNet = 41/control_net_name",
     ]);
   });
 
   it("names several LoRAs and keeps each strength with its file", () => {
     expect(brief(shown(lora())).slice(-5)).toEqual([
-      "model: Model = 4/ckpt_name", "model: LoRA = 20/lora_name", "model: LoRA strength = 20/strength_model",
-      "model: LoRA 2 = 21/lora_name", "model: LoRA strength 2 = 21/strength_model",
+      "model: Model = 4/ckpt_name",
+      "model: LoRA = 20/lora_name",
+      "model: LoRA strength = 20/strength_model",
+      "model: LoRA 2 = 21/lora_name",
+      "model: LoRA strength 2 = 21/strength_model",
     ]);
   });
 
   it("of separate noise, guider and schedule, with values held by nodes of their own", () => {
     const fields = shown(custom());
     expect(brief(fields)).toEqual([
-      "prompt: Prompt = 4/value", "size: Width = 11/value", "size: Height = 12/height", "size: How many at once = 12/batch_size", "seed: Seed = 8/noise_seed",
-      "model: Model = 1/unet_name", "model: Text encoder 1 = 2/clip_name1", "model: Text encoder 2 = 2/clip_name2", "model: VAE = 3/vae_name",
+      "prompt: Prompt = 4/value",
+      "size: Width = 11/value",
+      "size: Height = 12/height",
+      "size: How many at once = 12/batch_size",
+      "seed: Seed = 8/noise_seed",
+      "model: Model = 1/unet_name",
+      "model: Text encoder 1 = 2/clip_name1",
+      "model: Text encoder 2 = 2/clip_name2",
+      "model: VAE = 3/vae_name",
     ]);
     const width = fields.find((f) => f.label === "Width")!;
     expect([width.kind, width.min, width.step]).toEqual(["number", 16, 16]);
@@ -58,8 +82,14 @@ describe("the short form", () => {
 
   it("of two samplers has both seeds and both sizes", () => {
     expect(brief(shown(hires()))).toEqual([
-      "prompt: Prompt = 6/text", "prompt: Avoid = 7/text", "size: Size = 5/width", "size: Size 2 = 30/width", "size: How many at once = 5/batch_size",
-      "seed: Seed = 3/seed", "seed: Seed 2 = 31/seed", "model: Model = 4/ckpt_name",
+      "prompt: Prompt = 6/text",
+      "prompt: Avoid = 7/text",
+      "size: Size = 5/width",
+      "size: Size 2 = 30/width",
+      "size: How many at once = 5/batch_size",
+      "seed: Seed = 3/seed",
+      "seed: Seed 2 = 31/seed",
+      "model: Model = 4/ckpt_name",
     ]);
   });
 
@@ -67,15 +97,27 @@ describe("the short form", () => {
     const prompt = hires();
     prompt["3"]!._meta = { title: "First pass" };
     prompt["31"]!._meta = { title: "Second pass" };
-    expect(shown(prompt).filter((f) => f.group === "seed").map((f) => f.label)).toEqual(["Seed (First pass)", "Seed (Second pass)"]);
+    expect(
+      shown(prompt)
+        .filter((f) => f.group === "seed")
+        .map((f) => f.label),
+    ).toEqual(["Seed (First pass)", "Seed (Second pass)"]);
   });
 
   it("of nodes it does not know guesses from names and values", () => {
     const fields = fieldsOf(unknown(), info);
     expect(brief(fields.filter((f) => f.group !== "rest")).slice(0, 5)).toEqual([
-      "prompt: Prompt = 6/text", "prompt: Avoid = 7/text", "size: Size = 5/width", "size: How many at once = 5/batch_size", "seed: Seed = 50/seed",
+      "prompt: Prompt = 6/text",
+      "prompt: Avoid = 7/text",
+      "size: Size = 5/width",
+      "size: How many at once = 5/batch_size",
+      "seed: Seed = 50/seed",
     ]);
-    expect(fields.filter((f) => f.node === "50" && f.group === "rest").map((f) => `${f.label} ${f.kind}`)).toEqual(["Strength number", "Fast switch", "Mode line"]);
+    expect(fields.filter((f) => f.node === "50" && f.group === "rest").map((f) => `${f.label} ${f.kind}`)).toEqual([
+      "Strength number",
+      "Fast switch",
+      "Mode line",
+    ]);
   });
 
   it("does not take a zeroed prompt for a negative one", () => {
@@ -87,10 +129,18 @@ describe("the short form", () => {
     const prompt = txt2img();
     prompt["70"] = { class_type: "StringConcatenate", inputs: { string_a: "a", string_b: "b", delimiter: " " } };
     prompt["71"] = { class_type: "PreviewAny", inputs: { source: ["70", 0] } };
-    expect(fieldsOf(prompt, info).filter((f) => f.node === "70").map((f) => f.group)).toEqual(["rest", "rest", "rest"]);
+    expect(
+      fieldsOf(prompt, info)
+        .filter((f) => f.node === "70")
+        .map((f) => f.group),
+    ).toEqual(["rest", "rest", "rest"]);
     // The same text in front of a text encoder is a prompt.
     prompt["6"]!.inputs.text = ["70", 0];
-    expect(shown(prompt).slice(0, 3).map((f) => f.label)).toEqual(["Prompt: string a", "Prompt: string b", "Avoid"]);
+    expect(
+      shown(prompt)
+        .slice(0, 3)
+        .map((f) => f.label),
+    ).toEqual(["Prompt: string a", "Prompt: string b", "Avoid"]);
   });
 
   it("leaves out what no output needs, and a seed nobody reads", () => {
@@ -105,7 +155,9 @@ describe("the short form", () => {
 });
 
 describe("every field", () => {
-  const names = readdirSync(new URL("../../../tests/gold/ui2api/", import.meta.url)).filter((n) => n.endsWith(".api.json")).map((n) => n.slice(0, -9));
+  const names = readdirSync(new URL("../../../tests/gold/ui2api/", import.meta.url))
+    .filter((n) => n.endsWith(".api.json"))
+    .map((n) => n.slice(0, -9));
 
   it.each(names)("of %s is a plain value of a node, once", (name) => {
     const prompt = apiOf(name);
@@ -133,14 +185,21 @@ describe("the rest", () => {
   it("is folded by node, the sampler first and saving last", () => {
     const rest = fieldsOf(hires(), info).filter((f) => f.group === "rest");
     expect(byNode(rest, info).map((n) => `${n.title}: ${n.fields.map((f) => f.label).join(", ")}`)).toEqual([
-      "KSampler: Steps, Guidance, Sampler, Scheduler, How much to change", "KSampler 2: Steps, Guidance, Sampler, Scheduler, How much to change",
-      "Upscale Latent: Scaling method, Crop", "Save Image: File name",
+      "KSampler: Steps, Guidance, Sampler, Scheduler, How much to change",
+      "KSampler 2: Steps, Guidance, Sampler, Scheduler, How much to change",
+      "Upscale Latent: Scaling method, Crop",
+      "Save Image: File name",
     ]);
   });
 
   it("of 500 nodes is found without recursion", () => {
     const fields = fieldsOf(long(500), info);
-    expect(byNode(fields.filter((f) => f.group === "rest"), info).length).toBeGreaterThan(490);
+    expect(
+      byNode(
+        fields.filter((f) => f.group === "rest"),
+        info,
+      ).length,
+    ).toBeGreaterThan(490);
   });
 });
 

@@ -45,7 +45,12 @@ export function partsOf(key: string): { node: string; input: string } {
 }
 
 const modelRanks: [RegExp, number][] = [
-  [/^ckpt/i, 0], [/^unet|^model_name|^diffusion/i, 1], [/lora/i, 2], [/control/i, 4], [/clip_name|text_encoder/i, 5], [/vae/i, 6],
+  [/^ckpt/i, 0],
+  [/^unet|^model_name|^diffusion/i, 1],
+  [/lora/i, 2],
+  [/control/i, 4],
+  [/clip_name|text_encoder/i, 5],
+  [/vae/i, 6],
 ];
 
 /** The fields of a workflow, in the order a form shows them. */
@@ -66,8 +71,10 @@ export function fieldsOf(prompt: ApiPrompt, info: ObjectInfo): Field[] {
   }
   const place = new Map(fields.map((field, index) => [field.key, index]));
   // Prompts come in the order the samplers use them, the rest in the order of the nodes.
-  const nodePlace = (field: Field) => (field.group === "prompt" ? order.get(field.node) ?? 1000 : 0);
-  fields.sort((a, b) => groups.indexOf(a.group) - groups.indexOf(b.group) || a.rank - b.rank || nodePlace(a) - nodePlace(b) || place.get(a.key)! - place.get(b.key)!);
+  const nodePlace = (field: Field) => (field.group === "prompt" ? (order.get(field.node) ?? 1000) : 0);
+  fields.sort(
+    (a, b) => groups.indexOf(a.group) - groups.indexOf(b.group) || a.rank - b.rank || nodePlace(a) - nodePlace(b) || place.get(a.key)! - place.get(b.key)!,
+  );
   nameApart(fields, prompt, info);
   return fields;
 }
@@ -91,17 +98,31 @@ function fieldOf(prompt: ApiPrompt, info: ObjectInfo, id: string, input: string,
 
   const type = spec?.type ?? guessType(value);
   const base: Field = {
-    key: keyOf(id, input), node: id, inputs: [input], classType: node.class_type, nodeTitle: titleOf(prompt, info, id),
-    group: "rest", kind: "line", label: wordsFor(name), hint: typeof spec?.options.tooltip === "string" ? spec.options.tooltip : "", rank: 10,
+    key: keyOf(id, input),
+    node: id,
+    inputs: [input],
+    classType: node.class_type,
+    nodeTitle: titleOf(prompt, info, id),
+    group: "rest",
+    kind: "line",
+    label: wordsFor(name),
+    hint: typeof spec?.options.tooltip === "string" ? spec.options.tooltip : "",
+    rank: 10,
   };
   switch (type) {
-    case "COMBO": return choiceField(base, name, spec, value, uses);
+    case "COMBO":
+      return choiceField(base, name, spec, value, uses);
     case "INT":
-    case "FLOAT": return numberField(base, name, type, spec, node);
-    case "BOOLEAN": return { ...base, kind: "switch" };
-    case "STRING": return textField(base, name, spec, value, role);
-    case "COLOR": return { ...base, kind: "color" };
-    default: return spec ? null : base;
+    case "FLOAT":
+      return numberField(base, name, type, spec, node);
+    case "BOOLEAN":
+      return { ...base, kind: "switch" };
+    case "STRING":
+      return textField(base, name, spec, value, role);
+    case "COLOR":
+      return { ...base, kind: "color" };
+    default:
+      return spec ? null : base;
   }
 }
 
@@ -152,8 +173,12 @@ function finite(value: unknown): number | undefined {
 function numberField(base: Field, name: string, type: string, spec: Spec | null, node: { class_type: string; inputs: Record<string, unknown> }): Field {
   const whole = type === "INT";
   const field: Field = {
-    ...base, kind: "number", whole, min: finite(spec?.options.min), max: finite(spec?.options.max),
-    step: finite(spec?.options.step) ?? (whole ? 1 : finite(spec?.options.round) ?? 0.01),
+    ...base,
+    kind: "number",
+    whole,
+    min: finite(spec?.options.min),
+    max: finite(spec?.options.max),
+    step: finite(spec?.options.step) ?? (whole ? 1 : (finite(spec?.options.round) ?? 0.01)),
   };
   if (whole && spec?.options.display === "color") return { ...field, kind: "color" };
   if (whole && (/(^|_)seed$/i.test(name) || (spec?.options.control_after_generate && /seed/i.test(base.label)))) {
@@ -181,7 +206,13 @@ function textField(base: Field, name: string, spec: Spec | null, value: unknown,
   const side: Role | undefined = negative ? "negative" : role;
   const plain = /^(text|prompt|string|value|positive\w*|negative\w*|positive_prompt|negative_prompt)$/i.test(name);
   const label = side === "negative" ? "Avoid" : "Prompt";
-  const field: Field = { ...base, kind: "text", group: "prompt", label: plain ? label : `${label}: ${wordsFor(name).toLowerCase()}`, rank: side === "negative" ? 1 : side === "positive" ? 0 : 0.5 };
+  const field: Field = {
+    ...base,
+    kind: "text",
+    group: "prompt",
+    label: plain ? label : `${label}: ${wordsFor(name).toLowerCase()}`,
+    rank: side === "negative" ? 1 : side === "positive" ? 0 : 0.5,
+  };
   if (side) field.role = side;
   return field;
 }
@@ -194,7 +225,8 @@ function pairSizes(fields: Field[], start: number, prompt: ApiPrompt, info: Obje
   const outputs = (info[node.class_type]?.output ?? []) as unknown[];
   const known = Boolean(info[node.class_type]);
   const holder = Object.keys(node.inputs).length === 1;
-  const about = !known || holder || outputs.some((type) => ["LATENT", "IMAGE", "VIDEO", "AUDIO", "NOISE"].includes(String(type)) || String(type).startsWith("COMFY_"));
+  const about =
+    !known || holder || outputs.some((type) => ["LATENT", "IMAGE", "VIDEO", "AUDIO", "NOISE"].includes(String(type)) || String(type).startsWith("COMFY_"));
   // An area, a crop or a size hint for the words is not the size of the picture.
   const placed = "x" in node.inputs || "y" in node.inputs || "crop_w" in node.inputs;
   if (!about || placed) for (const field of sized) Object.assign(field, { group: "rest", rank: 10 });

@@ -16,7 +16,10 @@ export const shownLimit = 24;
 
 /** The form a workflow starts with. */
 export function defaultForm(fields: Field[], workflow: UiWorkflow | null): FormDef {
-  const shown = fields.filter((field) => field.group !== "rest").slice(0, shownLimit).map((field) => ({ key: field.key }));
+  const shown = fields
+    .filter((field) => field.group !== "rest")
+    .slice(0, shownLimit)
+    .map((field) => ({ key: field.key }));
   const seeds: Record<string, SeedMode> = {};
   for (const field of fields) if (field.kind === "seed") seeds[field.key] = seedMode(workflow, field.node) ?? "random";
   return { shown, seeds, more: true };

@@ -96,5 +96,7 @@ export function ownTitle(prompt: ApiPrompt, info: ObjectInfo, id: string): strin
   const known = info[node.class_type];
   if (known && (title === known.display_name || title === known.name)) return "";
   // Well-known titles of plain nodes, also where the display name was worded differently by another server.
-  return /^(CLIP Text Encode \(Prompt\)|Load Image|Load Checkpoint|Load Diffusion Model|Load LoRA|Load VAE|Load CLIP|KSampler|Empty Latent Image)$/i.test(title) ? "" : title;
+  return /^(CLIP Text Encode \(Prompt\)|Load Image|Load Checkpoint|Load Diffusion Model|Load LoRA|Load VAE|Load CLIP|KSampler|Empty Latent Image)$/i.test(title)
+    ? ""
+    : title;
 }

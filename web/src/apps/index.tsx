@@ -24,7 +24,14 @@ export default function Apps() {
   const [round, setRound] = useState(0);
   const [over, setOver] = useState(false);
 
-  useEffect(() => void useInfo.getState().load().catch(() => undefined), []);
+  useEffect(
+    () =>
+      void useInfo
+        .getState()
+        .load()
+        .catch(() => undefined),
+    [],
+  );
 
   const take = useCallback(async (work: (info: Awaited<ReturnType<ReturnType<typeof useInfo.getState>["load"]>>) => Promise<Opened>) => {
     setBusy(true);
@@ -56,11 +63,12 @@ export default function Apps() {
       if (!left) return;
       const { file, workflow, prompt } = left;
       if (file) void take((known) => openFile(file, known));
-      else if (workflow ?? prompt) void take(async (known) => {
-        // The prompt holds what was really used; the editor's file goes along with it.
-        const found = await openData(prompt ?? workflow, "", known);
-        return found.kind === "workflow" && prompt && workflow ? { ...found, app: appFrom(found.app.prompt, workflow, "", known) } : found;
-      });
+      else if (workflow ?? prompt)
+        void take(async (known) => {
+          // The prompt holds what was really used; the editor's file goes along with it.
+          const found = await openData(prompt ?? workflow, "", known);
+          return found.kind === "workflow" && prompt && workflow ? { ...found, app: appFrom(found.app.prompt, workflow, "", known) } : found;
+        });
     };
     look();
     return onHandoff(look);
@@ -100,14 +108,24 @@ export default function Apps() {
 
   return (
     <div className={`${css.area} ${over ? css.over : ""}`} {...drop}>
-      {arg
-        ? <OpenApp key={`${arg} ${arg === draftId ? round : 0}`} id={arg} failed={failed} />
-        : <AppList info={info} trouble={trouble} busy={busy} onFile={(file) => void take((known) => openFile(file, known))} onText={(text) => void take((known) => openText(text, "", known))}
-            onSaved={(path) => void take(async (known) => {
+      {arg ? (
+        <OpenApp key={`${arg} ${arg === draftId ? round : 0}`} id={arg} failed={failed} />
+      ) : (
+        <AppList
+          info={info}
+          trouble={trouble}
+          busy={busy}
+          onFile={(file) => void take((known) => openFile(file, known))}
+          onText={(text) => void take((known) => openText(text, "", known))}
+          onSaved={(path) =>
+            void take(async (known) => {
               const data = await userdata.read<unknown>(`workflows/${path}`);
               if (data === null) throw new Error(`"${path}" is not there any more.`);
               return openData(data, nameFromFile(path.slice(path.lastIndexOf("/") + 1)), known);
-            })} />}
+            })
+          }
+        />
+      )}
     </div>
   );
 }
@@ -119,43 +137,84 @@ function OpenApp({ id, failed }: { id: string; failed: string | null }) {
   const [trouble, setTrouble] = useState("");
   const looked = useRef(false);
   const [tries, setTries] = useState(0);
-  useEffect(() => onBack(() => {
-    setTrouble("");
-    setTries((n) => n + 1);
-  }), []);
+  useEffect(
+    () =>
+      onBack(() => {
+        setTrouble("");
+        setTries((n) => n + 1);
+      }),
+    [],
+  );
 
   useEffect(() => {
     if (!info || app) return;
     let live = true;
     const found = id === draftId ? Promise.resolve(getDraft()) : id.startsWith("~") ? Promise.resolve(starterApp(id.slice(1), info)) : loadApp(id);
-    found.then((next) => {
-      if (!live) return;
-      setApp(next);
-      // The lists may be older than the files: look once more before something is called missing.
-      if (next && !looked.current && lacksSomething(next, info)) void useInfo.getState().reload().catch(() => undefined);
-      looked.current = true;
-    }, (e: unknown) => live && setTrouble(sentenceOf(e)));
+    found.then(
+      (next) => {
+        if (!live) return;
+        setApp(next);
+        // The lists may be older than the files: look once more before something is called missing.
+        if (next && !looked.current && lacksSomething(next, info))
+          void useInfo
+            .getState()
+            .reload()
+            .catch(() => undefined);
+        looked.current = true;
+      },
+      (e: unknown) => live && setTrouble(sentenceOf(e)),
+    );
     return () => {
       live = false;
     };
   }, [id, info, app, tries]);
 
   if (app && info) return <AppPage id={id} app={app} info={info} onSaved={setApp} />;
-  const back = <Button variant="primary" onClick={() => go("#/apps")}>All apps</Button>;
+  const back = (
+    <Button variant="primary" onClick={() => go("#/apps")}>
+      All apps
+    </Button>
+  );
   if (trouble || app === null) {
     const starter = id.startsWith("~") && id !== draftId;
     return (
       <View title={starter ? "Ready-made app" : id === draftId ? "Not saved" : id}>
-        <EmptyState icon="apps" action={back}
-          title={trouble ? "This app cannot be opened" : starter ? "There is no model yet" : "There is no such app"}>
-          {trouble || (starter ? "Put a checkpoint into the models folder, then come back." : id === draftId ? "The workflow that was open here is gone. Open it again." : "It may have been renamed or deleted.")}
+        <EmptyState icon="apps" action={back} title={trouble ? "This app cannot be opened" : starter ? "There is no model yet" : "There is no such app"}>
+          {trouble ||
+            (starter
+              ? "Put a checkpoint into the models folder, then come back."
+              : id === draftId
+                ? "The workflow that was open here is gone. Open it again."
+                : "It may have been renamed or deleted.")}
         </EmptyState>
       </View>
     );
   }
   return (
     <View title={id.startsWith("~") ? "Apps" : id}>
-      {failed ? <EmptyState icon="warning" title="Fresco does not answer" action={<Button icon="refresh" onClick={() => void useInfo.getState().load().catch(() => undefined)}>Try again</Button>}>{failed}</EmptyState> : <p role="status">Opening…</p>}
+      {failed ? (
+        <EmptyState
+          icon="warning"
+          title="Fresco does not answer"
+          action={
+            <Button
+              icon="refresh"
+              onClick={() =>
+                void useInfo
+                  .getState()
+                  .load()
+                  .catch(() => undefined)
+              }
+            >
+              Try again
+            </Button>
+          }
+        >
+          {failed}
+        </EmptyState>
+      ) : (
+        <p role="status">Opening…</p>
+      )}
     </View>
   );
 }

@@ -12,7 +12,10 @@ export interface Listed {
 /** The names of all apps, in the order of the alphabet. */
 export async function appNames(): Promise<string[]> {
   const files = await userdata.list(appFolder);
-  return files.filter((file) => file.endsWith(".json") && !file.includes("/")).map((file) => file.slice(0, -5)).sort((a, b) => a.localeCompare(b));
+  return files
+    .filter((file) => file.endsWith(".json") && !file.includes("/"))
+    .map((file) => file.slice(0, -5))
+    .sort((a, b) => a.localeCompare(b));
 }
 
 /** An app, or null where there is none of that name. */
@@ -24,13 +27,15 @@ export async function loadApp(name: string): Promise<AppFile | null> {
 
 export async function listApps(): Promise<Listed[]> {
   const names = await appNames();
-  return Promise.all(names.map(async (name) => {
-    try {
-      return { name, app: await loadApp(name), trouble: "" };
-    } catch (e) {
-      return { name, app: null, trouble: e instanceof Error ? e.message : String(e) };
-    }
-  }));
+  return Promise.all(
+    names.map(async (name) => {
+      try {
+        return { name, app: await loadApp(name), trouble: "" };
+      } catch (e) {
+        return { name, app: null, trouble: e instanceof Error ? e.message : String(e) };
+      }
+    }),
+  );
 }
 
 export async function saveApp(app: AppFile): Promise<void> {

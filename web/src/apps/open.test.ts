@@ -12,7 +12,13 @@ function answer(status: number, body: unknown) {
 
 afterEach(() => vi.unstubAllGlobals());
 
-const inspection = { kind: "ui", workflow: { nodes: [], links: [], version: 0.4 }, prompt: txt2img(), missing: { nodes: [], models: [], files: [] }, warnings: ["a note"] };
+const inspection = {
+  kind: "ui",
+  workflow: { nodes: [], links: [], version: 0.4 },
+  prompt: txt2img(),
+  missing: { nodes: [], models: [], files: [] },
+  warnings: ["a note"],
+};
 
 describe("opening", () => {
   it("asks the server what a picture holds and names the app after the file", async () => {

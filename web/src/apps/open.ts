@@ -12,8 +12,15 @@ export type Opened = { kind: "app"; app: AppFile } | { kind: "workflow"; app: Ap
 export function appFrom(prompt: ApiPrompt, workflow: UiWorkflow | null, name: string, info: ObjectInfo): AppFile {
   const fields = fieldsOf(prompt, info);
   return {
-    kind: "fresco-app", version: 1, name: name || "Untitled app", about: "", prompt, workflow,
-    form: defaultForm(fields, workflow), values: valuesOf(prompt, fields), thumbnail: null,
+    kind: "fresco-app",
+    version: 1,
+    name: name || "Untitled app",
+    about: "",
+    prompt,
+    workflow,
+    form: defaultForm(fields, workflow),
+    values: valuesOf(prompt, fields),
+    thumbnail: null,
   };
 }
 

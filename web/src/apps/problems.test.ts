@@ -5,15 +5,28 @@ import { fieldsOf } from "./fields";
 import { failureOf, problemsOf } from "./problems";
 import { info, txt2img } from "./samples";
 
-const reason = (type: string, input: string, more: Record<string, unknown> = {}) => ({ type, message: type, details: input, extra_info: { input_name: input, ...more } });
+const reason = (type: string, input: string, more: Record<string, unknown> = {}) => ({
+  type,
+  message: type,
+  details: input,
+  extra_info: { input_name: input, ...more },
+});
 
 describe("problems", () => {
   const fields = fieldsOf(txt2img(), info);
 
   it("stand at the field concerned, also at the second input of a size", () => {
     const error = new ApiError("Prompt outputs failed validation", 400, "x", "", {
-      "5": { class_type: "EmptyLatentImage", dependent_outputs: ["9"], errors: [reason("value_bigger_than_max", "height", { input_config: ["INT", { max: 16384 }] })] },
-      "4": { class_type: "CheckpointLoaderSimple", dependent_outputs: ["9"], errors: [reason("value_not_in_list", "ckpt_name", { received_value: "v1-5.safetensors" })] },
+      "5": {
+        class_type: "EmptyLatentImage",
+        dependent_outputs: ["9"],
+        errors: [reason("value_bigger_than_max", "height", { input_config: ["INT", { max: 16384 }] })],
+      },
+      "4": {
+        class_type: "CheckpointLoaderSimple",
+        dependent_outputs: ["9"],
+        errors: [reason("value_not_in_list", "ckpt_name", { received_value: "v1-5.safetensors" })],
+      },
       "8": { class_type: "VAEDecode", dependent_outputs: ["9"], errors: [reason("required_input_missing", "vae")] },
     });
     const found = problemsOf(error, fields, txt2img(), info);

@@ -17,15 +17,19 @@ function sentence(reason: NodeErrorReason): string {
   const config = reason.extra_info?.input_config;
   const options = Array.isArray(config) ? (config[1] as { min?: unknown; max?: unknown } | undefined) : undefined;
   switch (reason.type) {
-    case "value_smaller_than_min": return options?.min === undefined ? "This is too small." : `This must be ${String(options.min)} or more.`;
-    case "value_bigger_than_max": return options?.max === undefined ? "This is too large." : `This must be ${String(options.max)} or less.`;
+    case "value_smaller_than_min":
+      return options?.min === undefined ? "This is too small." : `This must be ${String(options.min)} or more.`;
+    case "value_bigger_than_max":
+      return options?.max === undefined ? "This is too large." : `This must be ${String(options.max)} or less.`;
     case "value_not_in_list": {
       const value = reason.extra_info?.received_value;
       if (typeof value !== "string" || !value) return "Choose one of the list.";
       return /\.\w{2,11}$/.test(value) ? `"${value}" is not on this machine. Choose another.` : `"${value}" is not one of the choices.`;
     }
-    case "required_input_missing": return "This is needed.";
-    case "invalid_input_type": return "This is not the right kind of value.";
+    case "required_input_missing":
+      return "This is needed.";
+    case "invalid_input_type":
+      return "This is not the right kind of value.";
     default: {
       const details = reason.details && reason.details !== reason.message ? reason.details : "";
       return details ? `${reason.message}: ${details}` : reason.message;
@@ -61,6 +65,6 @@ export function problemsOf(error: ApiError, fields: Field[], prompt: ApiPrompt, 
 export function failureOf(error: ExecutionError | undefined, prompt: ApiPrompt, info: ObjectInfo): string {
   if (!error) return "The run failed. The server gave no reason.";
   const message = (error.exception_message ?? "").trim().replace(/\s+/g, " ") || "no reason given";
-  const where = error.node_id && prompt[error.node_id] ? titleOf(prompt, info, error.node_id) : error.node_type ?? "";
+  const where = error.node_id && prompt[error.node_id] ? titleOf(prompt, info, error.node_id) : (error.node_type ?? "");
   return where ? `"${where}" failed: ${message}` : `The run failed: ${message}`;
 }

@@ -6,7 +6,12 @@ describe("results", () => {
   it("are sorted by what they are, stored before temporary, each once", () => {
     const results = resultsOf({
       "1": { images: [{ filename: "t.png", subfolder: "", type: "temp" }], animated: [false] },
-      "2": { images: [{ filename: "a.png", subfolder: "s", type: "output" }, { filename: "a.png", subfolder: "s", type: "output" }] },
+      "2": {
+        images: [
+          { filename: "a.png", subfolder: "s", type: "output" },
+          { filename: "a.png", subfolder: "s", type: "output" },
+        ],
+      },
       "3": { text: ["a title", ""] },
       "4": { audio: [{ filename: "x.flac", subfolder: "", type: "output" }], gifs: [{ filename: "v.mp4", subfolder: "", type: "output" }] },
     });

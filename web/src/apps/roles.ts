@@ -63,7 +63,11 @@ export function promptRoles(prompt: ApiPrompt, info: ObjectInfo): Map<string, Ro
   const ends = ids.filter((id) => !passesConditioning(prompt, info, id));
   const others = ids.filter((id) => passesConditioning(prompt, info, id));
   for (const group of [ends, others]) {
-    for (const [role, names] of [["positive", positiveNames], ["negative", negativeNames], ["positive", secondNames]] as const) {
+    for (const [role, names] of [
+      ["positive", positiveNames],
+      ["negative", negativeNames],
+      ["positive", secondNames],
+    ] as const) {
       for (const id of group) {
         const outputs = info[prompt[id]!.class_type]?.output as unknown[] | undefined;
         for (const { input, link } of linksInto(prompt, id)) {

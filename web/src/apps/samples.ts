@@ -15,7 +15,18 @@ const node = (class_type: string, inputs: Inputs, title?: string) => (title ? { 
 
 export function txt2img(): ApiPrompt {
   return {
-    "3": node("KSampler", { seed: 42, steps: 20, cfg: 8, sampler_name: "euler", scheduler: "normal", denoise: 1, model: ["4", 0], positive: ["6", 0], negative: ["7", 0], latent_image: ["5", 0] }),
+    "3": node("KSampler", {
+      seed: 42,
+      steps: 20,
+      cfg: 8,
+      sampler_name: "euler",
+      scheduler: "normal",
+      denoise: 1,
+      model: ["4", 0],
+      positive: ["6", 0],
+      negative: ["7", 0],
+      latent_image: ["5", 0],
+    }),
     "4": node("CheckpointLoaderSimple", { ckpt_name: "v1-5.safetensors" }),
     "5": node("EmptyLatentImage", { width: 512, height: 768, batch_size: 1 }),
     "6": node("CLIPTextEncode", { text: "a castle", clip: ["4", 1] }),
@@ -44,7 +55,14 @@ export function inpaint(): ApiPrompt {
   prompt["3"]!.inputs.negative = ["12", 1];
   prompt["3"]!.inputs.latent_image = ["12", 2];
   delete prompt["11"];
-  prompt["12"] = node("InpaintModelConditioning", { positive: ["6", 0], negative: ["7", 0], vae: ["4", 2], pixels: ["10", 0], mask: ["13", 0], noise_mask: true });
+  prompt["12"] = node("InpaintModelConditioning", {
+    positive: ["6", 0],
+    negative: ["7", 0],
+    vae: ["4", 2],
+    pixels: ["10", 0],
+    mask: ["13", 0],
+    noise_mask: true,
+  });
   prompt["13"] = node("LoadImageMask", { image: "mask.png", channel: "alpha" });
   return prompt;
 }
@@ -92,7 +110,15 @@ export function controlNet(): ApiPrompt {
   const prompt = txt2img();
   prompt["40"] = node("LoadImage", { image: "pose.png" });
   prompt["41"] = node("ControlNetLoader", { control_net_name: "pose.safetensors" });
-  prompt["42"] = node("ControlNetApplyAdvanced", { positive: ["6", 0], negative: ["7", 0], control_net: ["41", 0], image: ["40", 0], strength: 0.9, start_percent: 0, end_percent: 1 });
+  prompt["42"] = node("ControlNetApplyAdvanced", {
+    positive: ["6", 0],
+    negative: ["7", 0],
+    control_net: ["41", 0],
+    image: ["40", 0],
+    strength: 0.9,
+    start_percent: 0,
+    end_percent: 1,
+  });
   prompt["3"]!.inputs.positive = ["42", 0];
   prompt["3"]!.inputs.negative = ["42", 1];
   return prompt;
@@ -100,7 +126,11 @@ export function controlNet(): ApiPrompt {
 
 export function unknown(): ApiPrompt {
   const prompt = txt2img();
-  prompt["50"] = node("MagicSampler", { positive: ["6", 0], negative: ["7", 0], seed: 5, strength: 0.5, fast: true, mode: "wild", latent: ["5", 0], model: ["4", 0] }, "Magic");
+  prompt["50"] = node(
+    "MagicSampler",
+    { positive: ["6", 0], negative: ["7", 0], seed: 5, strength: 0.5, fast: true, mode: "wild", latent: ["5", 0], model: ["4", 0] },
+    "Magic",
+  );
   prompt["8"]!.inputs.samples = ["50", 0];
   delete prompt["3"];
   return prompt;

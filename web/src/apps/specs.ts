@@ -53,7 +53,8 @@ export function specOf(info: ObjectInfo, classType: string, input: string, value
 }
 
 const modelFile = /\.(safetensors|sft|ckpt|pt|pth|bin|gguf|onnx)$/i;
-const modelInput = /^(ckpt|unet|lora|vae|clip|control_?net|model|style_model|clip_vision|gligen|hypernetwork|upscale_model|audio_encoder|embedding)(_?name)?_?\d*$/i;
+const modelInput =
+  /^(ckpt|unet|lora|vae|clip|control_?net|model|style_model|clip_vision|gligen|hypernetwork|upscale_model|audio_encoder|embedding)(_?name)?_?\d*$/i;
 
 /** Whether a list chooses a model file. */
 export function choosesModel(input: string, spec: Spec | null, value: unknown): boolean {
@@ -76,13 +77,49 @@ export function uploadOf(spec: Spec | null): "image" | "video" | "audio" | "file
 }
 
 const words: Record<string, string> = {
-  ckpt_name: "Model", unet_name: "Model", lora_name: "LoRA", vae_name: "VAE", clip_name: "Text encoder", clip_name1: "Text encoder 1",
-  clip_name2: "Text encoder 2", clip_name3: "Text encoder 3", clip_name4: "Text encoder 4", control_net_name: "ControlNet", style_model_name: "Style model",
-  model_name: "Model", strength_model: "LoRA strength", strength_clip: "LoRA strength on the prompt", cfg: "Guidance", cfg1: "Guidance 1", cfg2: "Guidance 2",
-  cfg_conds: "Guidance", guidance: "Guidance", sampler_name: "Sampler", scheduler: "Scheduler", denoise: "How much to change", seed: "Seed", noise_seed: "Seed",
-  batch_size: "How many at once", length: "Frames", fps: "Frames a second", frame_rate: "Frames a second", filename_prefix: "File name", megapixels: "Megapixels",
-  upscale_method: "Scaling method", scale_by: "Times larger", weight_dtype: "Number format", start_at_step: "First step", end_at_step: "Last step",
-  aspect_ratio: "Shape", text: "Text", steps: "Steps", width: "Width", height: "Height", image: "Picture", string: "Text", value: "Value",
+  ckpt_name: "Model",
+  unet_name: "Model",
+  lora_name: "LoRA",
+  vae_name: "VAE",
+  clip_name: "Text encoder",
+  clip_name1: "Text encoder 1",
+  clip_name2: "Text encoder 2",
+  clip_name3: "Text encoder 3",
+  clip_name4: "Text encoder 4",
+  control_net_name: "ControlNet",
+  style_model_name: "Style model",
+  model_name: "Model",
+  strength_model: "LoRA strength",
+  strength_clip: "LoRA strength on the prompt",
+  cfg: "Guidance",
+  cfg1: "Guidance 1",
+  cfg2: "Guidance 2",
+  cfg_conds: "Guidance",
+  guidance: "Guidance",
+  sampler_name: "Sampler",
+  scheduler: "Scheduler",
+  denoise: "How much to change",
+  seed: "Seed",
+  noise_seed: "Seed",
+  batch_size: "How many at once",
+  length: "Frames",
+  fps: "Frames a second",
+  frame_rate: "Frames a second",
+  filename_prefix: "File name",
+  megapixels: "Megapixels",
+  upscale_method: "Scaling method",
+  scale_by: "Times larger",
+  weight_dtype: "Number format",
+  start_at_step: "First step",
+  end_at_step: "Last step",
+  aspect_ratio: "Shape",
+  text: "Text",
+  steps: "Steps",
+  width: "Width",
+  height: "Height",
+  image: "Picture",
+  string: "Text",
+  value: "Value",
 };
 
 /** Plain words for an input's name. */
@@ -90,7 +127,10 @@ export function wordsFor(input: string): string {
   const name = input.slice(input.lastIndexOf(".") + 1);
   const known = words[name];
   if (known) return known;
-  const spaced = name.replace(/[_-]+/g, " ").replace(/([a-z])([A-Z])/g, "$1 $2").trim();
+  const spaced = name
+    .replace(/[_-]+/g, " ")
+    .replace(/([a-z])([A-Z])/g, "$1 $2")
+    .trim();
   return spaced ? spaced[0]!.toUpperCase() + spaced.slice(1) : input;
 }
 
@@ -106,5 +146,8 @@ export function inputOrder(info: ObjectInfo, prompt: ApiPrompt, id: string): str
     const at = known.indexOf(name.split(".")[0]!);
     return at < 0 ? known.length : at;
   };
-  return names.map((name, index) => ({ name, index })).sort((a, b) => place(a.name) - place(b.name) || a.index - b.index).map((x) => x.name);
+  return names
+    .map((name, index) => ({ name, index }))
+    .sort((a, b) => place(a.name) - place(b.name) || a.index - b.index)
+    .map((x) => x.name);
 }

@@ -46,8 +46,16 @@ function sampler(latent: [string, number], model: string, denoise: number): ApiP
     5: {
       class_type: "KSampler",
       inputs: {
-        model: ["1", 0], positive: ["2", 0], negative: ["3", 0], latent_image: latent, seed: 1, steps,
-        cfg, sampler_name, scheduler, denoise,
+        model: ["1", 0],
+        positive: ["2", 0],
+        negative: ["3", 0],
+        latent_image: latent,
+        seed: 1,
+        steps,
+        cfg,
+        sampler_name,
+        scheduler,
+        denoise,
       },
       _meta: { title: "KSampler" },
     },
@@ -59,7 +67,9 @@ function promptOf(id: string, model: string): ApiPrompt {
   switch (id) {
     case "change":
       return {
-        ...loader(model), ...words("2", "a red apple"), ...words("3", ""),
+        ...loader(model),
+        ...words("2", "a red apple"),
+        ...words("3", ""),
         4: { class_type: "LoadImage", inputs: { image: "" }, _meta: { title: "Load Image" } },
         10: {
           class_type: "ImageScale",
@@ -67,21 +77,28 @@ function promptOf(id: string, model: string): ApiPrompt {
           _meta: { title: "Size" },
         },
         6: { class_type: "VAEEncode", inputs: { pixels: ["10", 0], vae: ["1", 2] }, _meta: { title: "VAE Encode" } },
-        ...sampler(["6", 0], model, 0.6), ...finish(["5", 0], "changed"),
+        ...sampler(["6", 0], model, 0.6),
+        ...finish(["5", 0], "changed"),
       };
     case "bigger":
       return {
-        ...loader(model), ...words("2", ""), ...words("3", ""),
+        ...loader(model),
+        ...words("2", ""),
+        ...words("3", ""),
         4: { class_type: "LoadImage", inputs: { image: "" }, _meta: { title: "Load Image" } },
         10: { class_type: "ImageScaleBy", inputs: { image: ["4", 0], upscale_method: "lanczos", scale_by: 2 }, _meta: { title: "Upscale" } },
         6: { class_type: "VAEEncode", inputs: { pixels: ["10", 0], vae: ["1", 2] }, _meta: { title: "VAE Encode" } },
-        ...sampler(["6", 0], model, 0.25), ...finish(["5", 0], "bigger"),
+        ...sampler(["6", 0], model, 0.25),
+        ...finish(["5", 0], "bigger"),
       };
     default:
       return {
-        ...loader(model), ...words("2", "a red apple"), ...words("3", ""),
+        ...loader(model),
+        ...words("2", "a red apple"),
+        ...words("3", ""),
         4: { class_type: "EmptyLatentImage", inputs: { width: side, height: side, batch_size: 1 }, _meta: { title: "Empty Latent Image" } },
-        ...sampler(["4", 0], model, 1), ...finish(["5", 0], "words"),
+        ...sampler(["4", 0], model, 1),
+        ...finish(["5", 0], "words"),
       };
   }
 }
@@ -94,13 +111,29 @@ export function starterApp(id: string, info: ObjectInfo): AppFile | null {
   const prompt = promptOf(id, model);
   const fields = fieldsOf(prompt, info);
   return {
-    kind: "fresco-app", version: 1, name: starter.name, about: starter.about, prompt, workflow: null,
-    form: starterForm(id, defaultForm(fields, null)), values: valuesOf(prompt, fields), thumbnail: null,
+    kind: "fresco-app",
+    version: 1,
+    name: starter.name,
+    about: starter.about,
+    prompt,
+    workflow: null,
+    form: starterForm(id, defaultForm(fields, null)),
+    values: valuesOf(prompt, fields),
+    thumbnail: null,
   };
 }
 
 function starterForm(id: string, form: FormDef): FormDef {
-  const labels: Record<string, string> = { "5/denoise": "How much to change", "10/scale_by": "Times larger", "2/text": id === "words" ? "What do you want to see?" : id === "change" ? "What should it become?" : "What is in the picture?" };
-  const wanted = id === "words" ? ["2/text", "4/width", "5/seed"] : id === "change" ? ["4/image", "2/text", "5/denoise", "5/seed"] : ["4/image", "10/scale_by", "2/text", "5/denoise", "5/seed"];
+  const labels: Record<string, string> = {
+    "5/denoise": "How much to change",
+    "10/scale_by": "Times larger",
+    "2/text": id === "words" ? "What do you want to see?" : id === "change" ? "What should it become?" : "What is in the picture?",
+  };
+  const wanted =
+    id === "words"
+      ? ["2/text", "4/width", "5/seed"]
+      : id === "change"
+        ? ["4/image", "2/text", "5/denoise", "5/seed"]
+        : ["4/image", "10/scale_by", "2/text", "5/denoise", "5/seed"];
   return { ...form, shown: wanted.map((key) => (labels[key] ? { key, label: labels[key] } : { key })) };
 }

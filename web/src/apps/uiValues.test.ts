@@ -6,7 +6,14 @@ import { widgetPlaces, withValues } from "./uiValues";
 
 describe("the editor's file", () => {
   it("knows the extra place after a seed", () => {
-    expect([...widgetPlaces(info, "KSampler")!]).toEqual([["seed", 0], ["steps", 2], ["cfg", 3], ["sampler_name", 4], ["scheduler", 5], ["denoise", 6]]);
+    expect([...widgetPlaces(info, "KSampler")!]).toEqual([
+      ["seed", 0],
+      ["steps", 2],
+      ["cfg", 3],
+      ["sampler_name", 4],
+      ["scheduler", 5],
+      ["denoise", 6],
+    ]);
     expect(widgetPlaces(info, "MagicSampler")).toBeNull();
   });
 
@@ -35,7 +42,8 @@ describe("the editor's file", () => {
   it("is given up where a value has no certain place", () => {
     const other = structuredClone(workflow);
     for (const node of other.nodes) if (Array.isArray(node.widgets_values)) node.widgets_values.unshift("odd");
-    for (const graph of other.definitions?.subgraphs ?? []) for (const node of graph.nodes) if (Array.isArray(node.widgets_values)) node.widgets_values.unshift("odd");
+    for (const graph of other.definitions?.subgraphs ?? [])
+      for (const node of graph.nodes) if (Array.isArray(node.widgets_values)) node.widgets_values.unshift("odd");
     expect(withValues(other, prompt, { [steps.key]: 11 }, info)).toBeNull();
     expect(withValues(other, prompt, { [steps.key]: prompt[steps.node]!.inputs.steps }, info)).toBe(other);
   });

@@ -77,7 +77,10 @@ export function useApp(id: string, app: AppFile, info: ObjectInfo, onQueued: (jo
     try {
       const { prompt_id } = await queuePrompt(ready, { workflow: await editorFile(app, drawn, info), extra: { preview_method: "auto", fresco_app: app.name } });
       onQueued(prompt_id);
-      void useLive.getState().refresh().catch(() => undefined);
+      void useLive
+        .getState()
+        .refresh()
+        .catch(() => undefined);
     } catch (e) {
       setProblems(e instanceof ApiError ? problemsOf(e, fields, ready, info) : { fields: {}, others: [sentenceOf(e)] });
     } finally {
@@ -86,7 +89,20 @@ export function useApp(id: string, app: AppFile, info: ObjectInfo, onQueued: (jo
   };
 
   return {
-    values, form, fields, shown, rest, prompt, missing, groups, problems: told, sending, dirty, change, setForm, run,
+    values,
+    form,
+    fields,
+    shown,
+    rest,
+    prompt,
+    missing,
+    groups,
+    problems: told,
+    sending,
+    dirty,
+    change,
+    setForm,
+    run,
     setSeed: (key: string, mode: SeedMode) => setForm(setSeedMode(form, key, mode)),
     blocked: missing.nodes.length > 0 || groups.length > 0,
     /** The app as it would be saved now. */

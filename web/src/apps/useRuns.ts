@@ -31,13 +31,14 @@ export function useRuns(app: string): Runs {
   useEffect(() => setIds(runsOf(app)), [app]);
 
   // Results show as their nodes finish, before the whole run has.
-  useEffect(() => onEvent("executed", (data: { prompt_id?: string; node?: string; display_node?: string; output?: NodeOutput | null } | null) => {
-    const id = data?.prompt_id;
-    const node = data?.display_node ?? data?.node;
-    if (!id || !node || !data?.output) return;
-    const output = data.output;
-    setPartial((old) => ({ ...old, [id]: { ...old[id], [node]: output } }));
-  }), []);
+  useEffect(
+    () =>
+      onEvent("executed", ({ job, node, output }) => {
+        if (!job || !output) return;
+        setPartial((old) => ({ ...old, [job]: { ...old[job], [node]: output } }));
+      }),
+    [],
+  );
 
   useEffect(() => {
     if (!loaded) return;
@@ -61,12 +62,16 @@ export function useRuns(app: string): Runs {
     };
   }, [ids, jobs, loaded, details, app]);
 
-  const runs = useMemo(() => ids.map((id): Run => {
-    const job = jobs.find((j) => j.id === id);
-    const known = details[id] ?? null;
-    const status = known && ended(known.status) ? known.status : job?.status ?? known?.status ?? "pending";
-    return { id, status, results: resultsOf(known?.outputs ?? partial[id]), details: known };
-  }), [ids, jobs, details, partial]);
+  const runs = useMemo(
+    () =>
+      ids.map((id): Run => {
+        const job = jobs.find((j) => j.id === id);
+        const known = details[id] ?? null;
+        const status = known && ended(known.status) ? known.status : (job?.status ?? known?.status ?? "pending");
+        return { id, status, results: resultsOf(known?.outputs ?? partial[id]), details: known };
+      }),
+    [ids, jobs, details, partial],
+  );
 
   return { runs, add: (job) => setIds(addRun(app, job)), remove: (job) => setIds(dropRun(app, job)) };
 }

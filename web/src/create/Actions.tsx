@@ -53,7 +53,7 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
     onLeave?.();
     await queue(variationValues(values, file, size, close, rollSeed()));
   };
-  const useAsStart = async (paint: boolean) => {
+  const startFrom = async (paint: boolean) => {
     const size = await measured();
     if (!size) return;
     onLeave?.();
@@ -78,22 +78,39 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
   };
   return (
     <div className={css.actions} role="group" aria-label="Go on with this picture">
-      <Button icon="zoomIn" onClick={() => void upscale()} disabled={!found}>Upscale</Button>
-      <Menu align="start" button={{ label: "Variations", icon: "copy", words: true, variant: "plain" }} items={[
-        { label: "Four new ones from the same words", icon: "dice", onSelect: () => void vary(false), disabled: !drawn },
-        { label: "Four close to this one", icon: "copy", onSelect: () => void vary(true), disabled: !drawn },
-      ]} />
-      <Button icon="brush" onClick={() => void useAsStart(true)}>Edit area</Button>
-      <Button icon="image" onClick={() => void useAsStart(false)}>Start from this</Button>
+      <Button icon="zoomIn" onClick={() => void upscale()} disabled={!found}>
+        Upscale
+      </Button>
+      <Menu
+        align="start"
+        button={{ label: "Variations", icon: "copy", words: true, variant: "plain" }}
+        items={[
+          { label: "Four new ones from the same words", icon: "dice", onSelect: () => void vary(false), disabled: !drawn },
+          { label: "Four close to this one", icon: "copy", onSelect: () => void vary(true), disabled: !drawn },
+        ]}
+      />
+      <Button icon="brush" onClick={() => void startFrom(true)}>
+        Edit area
+      </Button>
+      <Button icon="image" onClick={() => void startFrom(false)}>
+        Start from this
+      </Button>
       <IconButton variant="plain" label="Download" icon="download" onClick={() => download(viewUrl(file), file.filename)} />
-      <Menu button={{ label: "More", icon: "more", variant: "plain" }} items={[
-        { label: "Use its settings", icon: "settings", onSelect: copy, disabled: !drawn },
-        { label: "Open in Graph", icon: "graph", onSelect: graph },
-        { label: "Show in Gallery", icon: "gallery", onSelect: () => {
-          onLeave?.();
-          go(`#/gallery/${encodeURIComponent(details.id)}`);
-        } },
-      ]} />
+      <Menu
+        button={{ label: "More", icon: "more", variant: "plain" }}
+        items={[
+          { label: "Use its settings", icon: "settings", onSelect: copy, disabled: !drawn },
+          { label: "Open in Graph", icon: "graph", onSelect: graph },
+          {
+            label: "Show in Gallery",
+            icon: "gallery",
+            onSelect: () => {
+              onLeave?.();
+              go(`#/gallery/${encodeURIComponent(details.id)}`);
+            },
+          },
+        ]}
+      />
     </div>
   );
 }

@@ -198,12 +198,17 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
   const zoomBy = (step: number) => setZoom((z) => ZOOMS[Math.min(ZOOMS.length - 1, Math.max(0, ZOOMS.indexOf(z) + step))] ?? 1);
 
   return (
-    <dialog ref={dialog} className={css.painter} aria-label="Paint the area to change"
+    <dialog
+      ref={dialog}
+      className={css.painter}
+      aria-label="Paint the area to change"
       onCancel={(e) => {
         if (e.target !== e.currentTarget) return;
         e.preventDefault();
         onClose();
-      }} onKeyDown={shortcuts}>
+      }}
+      onKeyDown={shortcuts}
+    >
       <div className={css.tools} role="toolbar" aria-label="Painting">
         <div className={css.set}>
           <IconButton label="Paint" icon="brush" pressed={tool === "paint"} onClick={() => setTool("paint")} />
@@ -218,9 +223,15 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
           <IconButton label="Redo" icon="redo" disabled={undone.length === 0} onClick={redo} />
         </div>
         <div className={css.set}>
-          <Button size="s" variant="quiet" onClick={() => commit({ kind: "clear" }, false)}>Clear</Button>
-          <Button size="s" variant="quiet" onClick={() => commit({ kind: "fill" }, false)}>All</Button>
-          <Button size="s" variant="quiet" onClick={() => commit({ kind: "invert" }, false)}>Invert</Button>
+          <Button size="s" variant="quiet" onClick={() => commit({ kind: "clear" }, false)}>
+            Clear
+          </Button>
+          <Button size="s" variant="quiet" onClick={() => commit({ kind: "fill" }, false)}>
+            All
+          </Button>
+          <Button size="s" variant="quiet" onClick={() => commit({ kind: "invert" }, false)}>
+            Invert
+          </Button>
         </div>
         <div className={css.set}>
           <IconButton label="Smaller view" icon="zoomOut" disabled={zoom === 1} onClick={() => zoomBy(-1)} />
@@ -229,24 +240,50 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
       </div>
       <div ref={desk} className={css.desk} onScroll={scrolled}>
         {size && (
-          <div className={css.sheet} style={{ aspectRatio: `${size.width} / ${size.height}`, "--zoom": zoom, "--ratio": size.width / size.height } as React.CSSProperties}>
+          <div
+            className={css.sheet}
+            style={{ aspectRatio: `${size.width} / ${size.height}`, "--zoom": zoom, "--ratio": size.width / size.height } as React.CSSProperties}
+          >
             <img src={url} alt="The start picture" draggable={false} />
-            <canvas ref={paint} className={css.paint} data-tool={tool} width={size.width} height={size.height} tabIndex={0} role="application"
+            <canvas
+              ref={paint}
+              className={css.paint}
+              data-tool={tool}
+              width={size.width}
+              height={size.height}
+              tabIndex={0}
+              role="application"
               aria-label="Area to change. Arrow keys move the brush, Space paints, bracket keys change its size."
-              onPointerDown={down} onPointerMove={move} onPointerUp={up} onPointerCancel={up} onPointerLeave={() => setCursor((c) => (c?.keys ? c : null))}
-              onKeyDown={keys} onBlur={() => setCursor(null)} />
+              onPointerDown={down}
+              onPointerMove={move}
+              onPointerUp={up}
+              onPointerCancel={up}
+              onPointerLeave={() => setCursor((c) => (c?.keys ? c : null))}
+              onKeyDown={keys}
+              onBlur={() => setCursor(null)}
+            />
             {cursor && tool !== "move" && (
-              <span className={css.cursor} aria-hidden="true" style={{
-                left: `${(cursor.x / size.width) * 100}%`, top: `${(cursor.y / size.height) * 100}%`, width: `${(brush / size.width) * 100}%`,
-              }} />
+              <span
+                className={css.cursor}
+                aria-hidden="true"
+                style={{
+                  left: `${(cursor.x / size.width) * 100}%`,
+                  top: `${(cursor.y / size.height) * 100}%`,
+                  width: `${(brush / size.width) * 100}%`,
+                }}
+              />
             )}
           </div>
         )}
       </div>
       <div className={css.foot}>
         <p className={css.hint}>Paint over what shall change. The rest stays exactly as it is.</p>
-        <Button variant="quiet" onClick={onClose}>Cancel</Button>
-        <Button variant="primary" busy={saving} onClick={() => void done()}>Use this area</Button>
+        <Button variant="quiet" onClick={onClose}>
+          Cancel
+        </Button>
+        <Button variant="primary" busy={saving} onClick={() => void done()}>
+          Use this area
+        </Button>
       </div>
     </dialog>
   );

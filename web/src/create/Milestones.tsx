@@ -28,5 +28,9 @@ export function Milestones({ group }: { group: Group | undefined }) {
       return done === 1 ? "The picture is ready." : `${done} pictures are ready.`;
     });
   }, [states]);
-  return <div className="hidden-visually" role="status" aria-live="polite">{words}</div>;
+  return (
+    <div className="hidden-visually" role="status" aria-live="polite">
+      {words}
+    </div>
+  );
 }

@@ -27,10 +27,22 @@ export function NoModel() {
     }
   };
   return (
-    <EmptyState icon="layers" title="One thing is missing: a model"
-      action={<Button variant="primary" size="l" icon="refresh" busy={looking} onClick={() => void look()}>Look again</Button>}>
-      <p>A model is the file that knows how to draw. Put one (a checkpoint, mostly named <code>.safetensors</code>) into this folder on the computer that runs Fresco:</p>
-      <p className={css.folder}><code>{folder}</code></p>
+    <EmptyState
+      icon="layers"
+      title="One thing is missing: a model"
+      action={
+        <Button variant="primary" size="l" icon="refresh" busy={looking} onClick={() => void look()}>
+          Look again
+        </Button>
+      }
+    >
+      <p>
+        A model is the file that knows how to draw. Put one (a checkpoint, mostly named <code>.safetensors</code>) into this folder on the computer that runs
+        Fresco:
+      </p>
+      <p className={css.folder}>
+        <code>{folder}</code>
+      </p>
       <p>Then press the button. Fresco need not be started again.</p>
     </EmptyState>
   );

@@ -36,37 +36,67 @@ export function Presets({ values, update, models }: PresetsProps) {
     toast(`Saved as “${given}”.`, "good");
   };
   const items: MenuItem[] = [
-    ...own.map((p): MenuItem => ({ label: p.name, icon: matches(p.values, values) ? "check" : "star", onSelect: () => update((v) => applied(v, p.values, models)) })),
+    ...own.map(
+      (p): MenuItem => ({ label: p.name, icon: matches(p.values, values) ? "check" : "star", onSelect: () => update((v) => applied(v, p.values, models)) }),
+    ),
     { label: "Save these settings…", icon: "save", onSelect: () => setNaming(true) },
-    ...own.map((p): MenuItem => ({
-      label: `Forget “${p.name}”`,
-      icon: "trash",
-      danger: true,
-      onSelect: () => {
-        store(own.filter((o) => o.name !== p.name));
-        toastUndo(`“${p.name}” is forgotten.`, () => store(withPreset(own, p)));
-      },
-    })),
+    ...own.map(
+      (p): MenuItem => ({
+        label: `Forget “${p.name}”`,
+        icon: "trash",
+        danger: true,
+        onSelect: () => {
+          store(own.filter((o) => o.name !== p.name));
+          toastUndo(`“${p.name}” is forgotten.`, () => store(withPreset(own, p)));
+        },
+      }),
+    ),
   ];
   const current = own.find((p) => matches(p.values, values));
   return (
     <div className={css.presets} role="group" aria-label="Presets">
       <div className={css.segments}>
         {BUILT_IN.map((n) => (
-          <button key={n} type="button" className={css.segment} aria-pressed={matches(builtIn(n, values.model), values)}
-            onClick={() => update((v) => applied(v, builtIn(n, v.model), models))}>{n}</button>
+          <button
+            key={n}
+            type="button"
+            className={css.segment}
+            aria-pressed={matches(builtIn(n, values.model), values)}
+            onClick={() => update((v) => applied(v, builtIn(n, v.model), models))}
+          >
+            {n}
+          </button>
         ))}
       </div>
       <Menu button={{ label: current ? `My presets: ${current.name}` : "My presets", icon: "star", variant: "plain" }} items={items} />
-      <Dialog open={naming} onClose={() => setNaming(false)} title="Save these settings"
-        actions={<><Button variant="quiet" onClick={() => setNaming(false)}>Cancel</Button><Button variant="primary" onClick={add} disabled={!name.trim()}>Save</Button></>}>
+      <Dialog
+        open={naming}
+        onClose={() => setNaming(false)}
+        title="Save these settings"
+        actions={
+          <>
+            <Button variant="quiet" onClick={() => setNaming(false)}>
+              Cancel
+            </Button>
+            <Button variant="primary" onClick={add} disabled={!name.trim()}>
+              Save
+            </Button>
+          </>
+        }
+      >
         <Field label="Name" hint="Size, steps, guidance, sampler, model, LoRAs and what to avoid are kept; the prompt and the seed are not.">
-          <TextInput value={name} onChange={setName} maxLength={60} autoFocus onKeyDown={(e) => {
-            if (e.key !== "Enter") return;
-            // The focus goes back to the menu's button; the same key must not press that.
-            e.preventDefault();
-            add();
-          }} />
+          <TextInput
+            value={name}
+            onChange={setName}
+            maxLength={60}
+            autoFocus
+            onKeyDown={(e) => {
+              if (e.key !== "Enter") return;
+              // The focus goes back to the menu's button; the same key must not press that.
+              e.preventDefault();
+              add();
+            }}
+          />
         </Field>
       </Dialog>
     </div>

@@ -12,13 +12,27 @@ export function ProblemNote({ problem, onClose, onRetry }: { problem: Problem; o
         <p>{problem.text}</p>
       </div>
       <div className={css.actions}>
-        {problem.help === "memory" && <Button size="s" icon="memory" onClick={() => go("#/memory")}>Look at memory</Button>}
-        {onRetry && <Button size="s" icon="refresh" onClick={onRetry}>Try again</Button>}
-        {onClose && <Button size="s" variant="quiet" onClick={onClose}>Dismiss</Button>}
+        {problem.help === "memory" && (
+          <Button size="s" icon="memory" onClick={() => go("#/memory")}>
+            Look at memory
+          </Button>
+        )}
+        {onRetry && (
+          <Button size="s" icon="refresh" onClick={onRetry}>
+            Try again
+          </Button>
+        )}
+        {onClose && (
+          <Button size="s" variant="quiet" onClick={onClose}>
+            Dismiss
+          </Button>
+        )}
       </div>
       {problem.details && (
         <Disclosure title="Details">
-          <pre className={css.details} tabIndex={0} aria-label="Details of the error">{problem.details}</pre>
+          <pre className={css.details} tabIndex={0} aria-label="Details of the error">
+            {problem.details}
+          </pre>
         </Disclosure>
       )}
     </div>

@@ -29,38 +29,78 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
   return (
     <div ref={box} className={css.box}>
       <div className={css.paper}>
-        <TextArea ref={promptRef} aria-label="Prompt" aria-invalid={empty || undefined} aria-describedby={empty ? "create-empty" : undefined} className={css.prompt} rows={3}
-          placeholder={PLACEHOLDER} value={values.prompt}
+        <TextArea
+          ref={promptRef}
+          aria-label="Prompt"
+          aria-invalid={empty || undefined}
+          aria-describedby={empty ? "create-empty" : undefined}
+          className={css.prompt}
+          rows={3}
+          placeholder={PLACEHOLDER}
+          value={values.prompt}
           onChange={(prompt) => {
             setEmpty(false);
             set({ prompt });
-          }} />
-        {values.prompt !== "" && <IconButton size="s" className={css.wipe} label="Clear the prompt" icon="close" onClick={() => {
-          set({ prompt: "" });
-          box.current?.querySelector("textarea")?.focus();
-        }} />}
+          }}
+        />
+        {values.prompt !== "" && (
+          <IconButton
+            size="s"
+            className={css.wipe}
+            label="Clear the prompt"
+            icon="close"
+            onClick={() => {
+              set({ prompt: "" });
+              box.current?.querySelector("textarea")?.focus();
+            }}
+          />
+        )}
       </div>
       {isStarter(values.model) && <StarterHint prompt={values.prompt} />}
-      {empty && <p id="create-empty" role="alert" className={css.empty}>Type a few words first, or take one of those below.</p>}
+      {empty && (
+        <p id="create-empty" role="alert" className={css.empty}>
+          Type a few words first, or take one of those below.
+        </p>
+      )}
       <div className={css.row}>
-        <Button ref={createRef} data-create variant="primary" size="l" icon="create" className={css.create} onClick={start} disabled={disabled}
-          title="Ctrl + Enter does the same">
+        <Button
+          ref={createRef}
+          data-create
+          variant="primary"
+          size="l"
+          icon="create"
+          className={css.create}
+          onClick={start}
+          disabled={disabled}
+          title="Ctrl + Enter does the same"
+        >
           {waiting > 0 ? "Create another" : "Create"}
         </Button>
         <div className={css.count} role="group" aria-label="How many pictures">
           <IconButton label="One picture fewer" icon="minus" disabled={values.count <= 1} onClick={() => set({ count: values.count - 1 })} />
-          <span className={css.number} aria-live="polite"><span aria-hidden="true">×</span>{values.count}<span className="hidden-visually"> {values.count === 1 ? "picture" : "pictures"}</span></span>
+          <span className={css.number} aria-live="polite">
+            <span aria-hidden="true">×</span>
+            {values.count}
+            <span className="hidden-visually"> {values.count === 1 ? "picture" : "pictures"}</span>
+          </span>
           <IconButton label="One picture more" icon="plus" disabled={values.count >= COUNT_MAX} onClick={() => set({ count: values.count + 1 })} />
         </div>
       </div>
       {values.prompt === "" && (
         <div className={css.chips} role="group" aria-label="Examples">
           {EXAMPLES.map((text) => (
-            <button key={text} type="button" className={css.chip} onClick={() => {
-              setEmpty(false);
-              set({ prompt: text });
-              box.current?.querySelector<HTMLButtonElement>("[data-create]")?.focus();
-            }}>{text}</button>
+            <button
+              key={text}
+              type="button"
+              className={css.chip}
+              onClick={() => {
+                setEmpty(false);
+                set({ prompt: text });
+                box.current?.querySelector<HTMLButtonElement>("[data-create]")?.focus();
+              }}
+            >
+              {text}
+            </button>
           ))}
         </div>
       )}
@@ -77,5 +117,9 @@ function StarterHint({ prompt }: { prompt: string }) {
     const timer = setTimeout(() => setJudged(prompt), REST);
     return () => clearTimeout(timer);
   }, [prompt]);
-  return <p className={css.hint} role="status">{starterHint(judged)}</p>;
+  return (
+    <p className={css.hint} role="status">
+      {starterHint(judged)}
+    </p>
+  );
 }

@@ -46,7 +46,12 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
       </Field>
       <Field label="Model" error={fields.model}>
         <div className={css.row}>
-          <Select className={css.grow} value={values.model} onChange={(model) => update((v) => withModel(v, model))} options={models.map((m) => ({ value: m, label: modelLabel(m) }))} />
+          <Select
+            className={css.grow}
+            value={values.model}
+            onChange={(model) => update((v) => withModel(v, model))}
+            options={models.map((m) => ({ value: m, label: modelLabel(m) }))}
+          />
           <IconButton variant="plain" label="Refresh the list" icon="refresh" busy={looking} onClick={() => void look()} />
         </div>
       </Field>
@@ -54,10 +59,20 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
         <div className={css.row}>
           <NumberField value={values.seed} min={0} max={Number.MAX_SAFE_INTEGER} step={1} onChange={(seed) => set({ seed, seedLocked: true })} />
           <IconButton variant="plain" label="Roll a new seed" icon="dice" onClick={() => set({ seed: rollSeed() })} />
-          <IconButton variant="plain" label="Keep this seed" icon={values.seedLocked ? "lock" : "unlock"} pressed={values.seedLocked} onClick={() => set({ seedLocked: !values.seedLocked })} />
+          <IconButton
+            variant="plain"
+            label="Keep this seed"
+            icon={values.seedLocked ? "lock" : "unlock"}
+            pressed={values.seedLocked}
+            onClick={() => set({ seedLocked: !values.seedLocked })}
+          />
         </div>
       </Field>
-      <Disclosure title="Fine tuning" open={Boolean(fields.steps ?? fields.cfg ?? fields.sampler ?? fields.scheduler)} aside={`${values.steps} steps, guidance ${values.cfg}`}>
+      <Disclosure
+        title="Fine tuning"
+        open={Boolean(fields.steps ?? fields.cfg ?? fields.sampler ?? fields.scheduler)}
+        aside={`${values.steps} steps, guidance ${values.cfg}`}
+      >
         <div className={css.group}>
           <Field label="Steps" error={fields.steps} hint="More steps take longer and often look cleaner.">
             <Slider value={values.steps} min={1} max={Math.max(STEPS_MAX / 2.5, values.steps)} step={1} onChange={(steps) => set({ steps })} />
@@ -89,7 +104,11 @@ function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set"
       <div className={css.shapes} role="group" aria-label="Shapes">
         {sizePresets(home).map((p) => (
           <button key={p.id} type="button" className={css.shape} aria-pressed={active === p.id} onClick={() => set({ width: p.width, height: p.height })}>
-            <span className={css.outline} style={{ aspectRatio: `${p.width} / ${p.height}`, [p.width >= p.height ? "width" : "height"]: 22 }} aria-hidden="true" />
+            <span
+              className={css.outline}
+              style={{ aspectRatio: `${p.width} / ${p.height}`, [p.width >= p.height ? "width" : "height"]: 22 }}
+              aria-hidden="true"
+            />
             {p.label}
           </button>
         ))}
@@ -100,9 +119,21 @@ function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set"
         <NumberField aria-label="Height" value={values.height} min={SIDE_MIN} max={SIDE_MAX} step={8} fit={snap} onChange={(height) => set({ height })} />
         <IconButton variant="plain" label="Turn the shape around" icon="swap" onClick={() => set({ width: values.height, height: values.width })} />
       </div>
-      {from && (from.width !== values.width || from.height !== values.height) && <p className={css.hint}>The start picture is {from.width} × {from.height}; it is fitted to this size.</p>}
-      {!from && Math.max(values.width, values.height) > home * 2 && <p className={css.hint}>This model is at home at {home} × {home}; far larger pictures may repeat things. Make a small one and upscale it.</p>}
-      {error && <p className={css.error} role="alert">{error}</p>}
+      {from && (from.width !== values.width || from.height !== values.height) && (
+        <p className={css.hint}>
+          The start picture is {from.width} × {from.height}; it is fitted to this size.
+        </p>
+      )}
+      {!from && Math.max(values.width, values.height) > home * 2 && (
+        <p className={css.hint}>
+          This model is at home at {home} × {home}; far larger pictures may repeat things. Make a small one and upscale it.
+        </p>
+      )}
+      {error && (
+        <p className={css.error} role="alert">
+          {error}
+        </p>
+      )}
     </fieldset>
   );
 }

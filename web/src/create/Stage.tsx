@@ -27,11 +27,22 @@ export const Stage = memo(function Stage({ group }: { group: Group }) {
     <div className={css.stage}>
       <div className={many ? css.grid : css.single} data-count={Math.min(group.jobs.length, 5)}>
         {group.jobs.map((job) => (
-          <Tile key={job.id} job={job} small={many} onOpen={(file) => setOpened({ job, file })} onCancel={() => cancel([job])} onRetry={() => void again(job)} />
+          <Tile
+            key={job.id}
+            job={job}
+            small={many}
+            onOpen={(file) => setOpened({ job, file })}
+            onCancel={() => cancel([job])}
+            onRetry={() => void again(job)}
+          />
         ))}
       </div>
       {many && active.length > 1 && (
-        <div className={css.bar}><Button icon="close" onClick={() => cancel(group.jobs)}>Cancel all {active.length}</Button></div>
+        <div className={css.bar}>
+          <Button icon="close" onClick={() => cancel(group.jobs)}>
+            Cancel all {active.length}
+          </Button>
+        </div>
       )}
       {!many && group.jobs[0] && <SingleActions job={group.jobs[0]} />}
       <GroupWarnings jobs={group.jobs} />
@@ -57,5 +68,9 @@ function SingleActions({ job }: { job: Job }) {
   const details = useDetails(job);
   const file = picturesOf(details)[0];
   if (job.status !== "completed" || !details || !file) return null;
-  return <div className={css.bar}><Actions details={details} file={file} /></div>;
+  return (
+    <div className={css.bar}>
+      <Actions details={details} file={file} />
+    </div>
+  );
 }

@@ -37,8 +37,19 @@ export function StartPicture({ values, set, update, onFile, busy, error }: Start
   if (!values.image) {
     return (
       <div ref={zone}>
-        <DropZone compact accept="image/*" onFile={onFile} icon="image" label={busy ? "Sending the picture…" : "Start from a picture"} hint="Optional: drop, paste or choose one" />
-        {error && <p className={css.error} role="alert">{error}</p>}
+        <DropZone
+          compact
+          accept="image/*"
+          onFile={onFile}
+          icon="image"
+          label={busy ? "Sending the picture…" : "Start from a picture"}
+          hint="Optional: drop, paste or choose one"
+        />
+        {error && (
+          <p className={css.error} role="alert">
+            {error}
+          </p>
+        )}
       </div>
     );
   }
@@ -48,21 +59,33 @@ export function StartPicture({ values, set, update, onFile, busy, error }: Start
     <section className={css.start} aria-label="Start picture">
       <div className={css.top}>
         <button type="button" className={css.thumb} onClick={paint} title="Paint the area to change">
-          {gone === url
-            ? <span>The file is gone</span>
-            : <img src={url} alt={area ? "Start picture; the see-through part will be changed" : "Start picture"} onError={() => setGone(url)} />}
+          {gone === url ? (
+            <span>The file is gone</span>
+          ) : (
+            <img src={url} alt={area ? "Start picture; the see-through part will be changed" : "Start picture"} onError={() => setGone(url)} />
+          )}
         </button>
         <div className={css.side}>
           <p className={css.what}>{area ? "Only the painted area changes" : "Starts from this picture"}</p>
           <div className={css.buttons}>
-            <Button size="s" icon="brush" onClick={paint}>{area ? "Change the area" : "Paint an area"}</Button>
-            {area && <Button size="s" variant="quiet" onClick={() => update((v) => withMask(v, null))}>Whole picture</Button>}
+            <Button size="s" icon="brush" onClick={paint}>
+              {area ? "Change the area" : "Paint an area"}
+            </Button>
+            {area && (
+              <Button size="s" variant="quiet" onClick={() => update((v) => withMask(v, null))}>
+                Whole picture
+              </Button>
+            )}
           </div>
         </div>
-        <IconButton label="Remove the start picture" icon="close" onClick={() => {
-          setRemoved(true);
-          update(withoutImage);
-        }} />
+        <IconButton
+          label="Remove the start picture"
+          icon="close"
+          onClick={() => {
+            setRemoved(true);
+            update(withoutImage);
+          }}
+        />
       </div>
       <Field label="How much to change" hint={changeWords(values.denoise)} error={error}>
         <Slider value={values.denoise} min={0.05} max={1} step={0.05} onChange={(denoise) => set({ denoise })} />

@@ -20,9 +20,15 @@ export const Strip = memo(function Strip({ groups, shown, onShow }: StripProps) 
   return (
     <nav className={css.strip} aria-label="Recent pictures">
       <ul>
-        {listed.slice(0, SHOWN).map((g) => <li key={g.id}><Thumb group={g} current={g.id === shown} onShow={() => onShow(g.id)} /></li>)}
+        {listed.slice(0, SHOWN).map((g) => (
+          <li key={g.id}>
+            <Thumb group={g} current={g.id === shown} onShow={() => onShow(g.id)} />
+          </li>
+        ))}
       </ul>
-      <a className={css.all} href="#/gallery">All pictures</a>
+      <a className={css.all} href="#/gallery">
+        All pictures
+      </a>
     </nav>
   );
 });
@@ -34,13 +40,31 @@ function Thumb({ group, current, onShow }: { group: Group; current: boolean; onS
   const active = group.jobs.some(isActive);
   const running = group.jobs.some((j) => j.status === "in_progress");
   const held = active && !group.jobs.some(isComing);
-  const state = running ? "being drawn" : held ? "on hold" : active ? "waiting" : !done ? (group.jobs.some((j) => j.status === "failed") ? "failed" : "cancelled") : "";
+  const state = running
+    ? "being drawn"
+    : held
+      ? "on hold"
+      : active
+        ? "waiting"
+        : !done
+          ? group.jobs.some((j) => j.status === "failed")
+            ? "failed"
+            : "cancelled"
+          : "";
   return (
-    <button type="button" className={css.thumb} aria-current={current || undefined} title={words} onClick={onShow}
-      aria-label={[words, group.jobs.length > 1 && `${group.jobs.length} pictures`, state].filter(Boolean).join(", ")}>
-      {done?.preview_output && !gone
-        ? <img src={viewUrl(done.preview_output, { preview: "webp", quality: 75 })} alt="" loading="lazy" decoding="async" onError={() => setGone(true)} />
-        : <Icon name={running ? "create" : held ? "pause" : active ? "clock" : state === "failed" ? "warning" : gone ? "image" : "close"} />}
+    <button
+      type="button"
+      className={css.thumb}
+      aria-current={current || undefined}
+      title={words}
+      onClick={onShow}
+      aria-label={[words, group.jobs.length > 1 && `${group.jobs.length} pictures`, state].filter(Boolean).join(", ")}
+    >
+      {done?.preview_output && !gone ? (
+        <img src={viewUrl(done.preview_output, { preview: "webp", quality: 75 })} alt="" loading="lazy" decoding="async" onError={() => setGone(true)} />
+      ) : (
+        <Icon name={running ? "create" : held ? "pause" : active ? "clock" : state === "failed" ? "warning" : gone ? "image" : "close"} />
+      )}
       {running && <span className={css.dot} />}
       {group.jobs.length > 1 && <span className={css.many}>{group.jobs.length}</span>}
     </button>

@@ -34,12 +34,23 @@ export function Tile({ job, small, onOpen, onCancel, onRetry }: TileProps) {
 
   // Details from before the end are no answer yet.
   if (job.status === "completed" && details?.status === "completed" && files.length === 0) {
-    return <div className={css.frame} style={shape(ratio)}><div className={css.middle}><Icon name="info" size={28} /><p>This job made no picture.</p></div></div>;
+    return (
+      <div className={css.frame} style={shape(ratio)}>
+        <div className={css.middle}>
+          <Icon name="info" size={28} />
+          <p>This job made no picture.</p>
+        </div>
+      </div>
+    );
   }
   if (job.status === "completed") {
     return (
       <>
-        {files.length === 0 && <div className={css.frame} style={shape(ratio)}><Growing url={grown} /></div>}
+        {files.length === 0 && (
+          <div className={css.frame} style={shape(ratio)}>
+            <Growing url={grown} />
+          </div>
+        )}
         {files.map((file) => (
           <Finished key={file.filename} file={file} under={grown} ratio={ratio} alt={alt} onOpen={() => onOpen(file)} />
         ))}
@@ -47,16 +58,31 @@ export function Tile({ job, small, onOpen, onCancel, onRetry }: TileProps) {
     );
   }
   if (job.status === "failed") {
-    return <div className={css.failed}><ProblemNote problem={problemOfRun(job.execution_error ?? details?.execution_error)} onRetry={onRetry} /></div>;
+    return (
+      <div className={css.failed}>
+        <ProblemNote problem={problemOfRun(job.execution_error ?? details?.execution_error)} onRetry={onRetry} />
+      </div>
+    );
   }
   if (job.status === "cancelled") {
     return (
       <div className={css.frame} style={shape(ratio)}>
-        <div className={css.middle}><Icon name="close" size={28} /><p>Cancelled</p><Button size="s" icon="refresh" onClick={onRetry}>Try again</Button></div>
+        <div className={css.middle}>
+          <Icon name="close" size={28} />
+          <p>Cancelled</p>
+          <Button size="s" icon="refresh" onClick={onRetry}>
+            Try again
+          </Button>
+        </div>
       </div>
     );
   }
-  if (!running) return <div className={css.frame} style={shape(ratio)}><Waiting job={job} onCancel={onCancel} /></div>;
+  if (!running)
+    return (
+      <div className={css.frame} style={shape(ratio)}>
+        <Waiting job={job} onCancel={onCancel} />
+      </div>
+    );
   const words = <Running job={job} small={small} onCancel={onCancel} />;
   return (
     <>
@@ -90,7 +116,10 @@ function Growing({ url, alt }: { url: string | null; alt?: string }) {
     let gone = false;
     const next = new Image();
     next.src = url;
-    next.decode().then(() => !gone && setShown(url), () => undefined);
+    next.decode().then(
+      () => !gone && setShown(url),
+      () => undefined,
+    );
     return () => {
       gone = true;
     };
@@ -107,17 +136,27 @@ function Finished({ file, under, ratio, alt, onOpen }: { file: FileRef; under: s
   if (state === "gone") {
     return (
       <div className={css.frame} style={shape(ratio)}>
-        <span className={css.middle} role="img" aria-label={`${alt} (the file is gone)`}><Icon name="image" size={28} />The file is gone</span>
+        <span className={css.middle} role="img" aria-label={`${alt} (the file is gone)`}>
+          <Icon name="image" size={28} />
+          The file is gone
+        </span>
       </div>
     );
   }
   return (
     <button type="button" className={css.frame} style={shape(own)} onClick={onOpen} title="Look at it in large">
       {under && state === "loading" && <img className={css.image} src={under} alt="" />}
-      <img className={`${css.image} ${under ? css.over : ""}`} src={viewUrl(file)} alt={alt} decoding="async" onError={() => setState("gone")} onLoad={(e) => {
-        setState("loaded");
-        setOwn(e.currentTarget.naturalWidth / e.currentTarget.naturalHeight);
-      }} />
+      <img
+        className={`${css.image} ${under ? css.over : ""}`}
+        src={viewUrl(file)}
+        alt={alt}
+        decoding="async"
+        onError={() => setState("gone")}
+        onLoad={(e) => {
+          setState("loaded");
+          setOwn(e.currentTarget.naturalWidth / e.currentTarget.naturalHeight);
+        }}
+      />
     </button>
   );
 }
@@ -155,7 +194,9 @@ function Running({ job, small, onCancel }: { job: Job; small: boolean; onCancel(
       <div className={css.words}>
         <span className={css.what}>{what}</span>
         {left && (!small || !drawing) && <span className={css.left}>{left}</span>}
-        <Button size="s" variant="plain" icon="stop" onClick={onCancel}>Cancel</Button>
+        <Button size="s" variant="plain" icon="stop" onClick={onCancel}>
+          Cancel
+        </Button>
       </div>
       <Progress label="Progress of the picture" value={drawing ? (running?.value ?? 0) : done ? 1 : 0} max={drawing ? (running?.max ?? 0) : done ? 1 : 0} />
     </>
@@ -171,8 +212,14 @@ function Waiting({ job, onCancel }: { job: Job; onCancel(): void }) {
       <Icon name="clock" size={28} />
       <p>{words}</p>
       {job.held_reason && <p className={css.reason}>{job.held_reason}</p>}
-      {job.held && <Button size="s" icon="play" onClick={() => tell(setHeld(job.id, false), "Could not be released")}>Release</Button>}
-      <Button size="s" variant="quiet" icon="close" onClick={onCancel}>Cancel</Button>
+      {job.held && (
+        <Button size="s" icon="play" onClick={() => tell(setHeld(job.id, false), "Could not be released")}>
+          Release
+        </Button>
+      )}
+      <Button size="s" variant="quiet" icon="close" onClick={onCancel}>
+        Cancel
+      </Button>
     </div>
   );
 }

@@ -33,7 +33,10 @@ export function Viewer({ group, at, onMove, onClose }: ViewerProps) {
     if (file) onMove({ job, file });
   };
   return (
-    <dialog ref={dialog} className={css.viewer} aria-label="Picture in large"
+    <dialog
+      ref={dialog}
+      className={css.viewer}
+      aria-label="Picture in large"
       onCancel={(e) => {
         if (e.target !== e.currentTarget) return;
         e.preventDefault();
@@ -43,7 +46,8 @@ export function Viewer({ group, at, onMove, onClose }: ViewerProps) {
         if ((e.target as HTMLElement).closest("[role=menu]")) return;
         if (e.key === "ArrowRight") void move(1);
         if (e.key === "ArrowLeft") void move(-1);
-      }}>
+      }}
+    >
       <div className={css.picture} onClick={(e) => e.target === e.currentTarget && onClose()}>
         <img src={viewUrl(at.file)} alt={values?.prompt || "A picture without words"} />
         {done.length > 1 && (
@@ -69,7 +73,15 @@ function Facts({ details, values, file }: { details: JobDetails; values: CreateV
       {values?.prompt && <p className={css.prompt}>{values.prompt}</p>}
       <p className={css.small}>
         {values
-          ? [values.redraw && `seed ${values.seed}`, `${values.width} × ${values.height}`, values.redraw ? `${values.steps} steps` : "only upscaled", values.redraw && modelLabel(values.model), took !== null && `${took < 10 ? took.toFixed(1) : Math.round(took)} s`].filter(Boolean).join(" · ")
+          ? [
+              values.redraw && `seed ${values.seed}`,
+              `${values.width} × ${values.height}`,
+              values.redraw ? `${values.steps} steps` : "only upscaled",
+              values.redraw && modelLabel(values.model),
+              took !== null && `${took < 10 ? took.toFixed(1) : Math.round(took)} s`,
+            ]
+              .filter(Boolean)
+              .join(" · ")
           : file.filename}
       </p>
     </div>

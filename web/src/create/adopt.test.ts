@@ -8,7 +8,14 @@ const form = { ...defaultValues("here.safetensors"), prompt: "mine", image: pict
 
 describe("adopted", () => {
   it("keeps the seed so that the picture can be made again", () => {
-    expect(adopted(form, { prompt: "theirs", seed: 5, steps: 9 }, ["here.safetensors"])).toMatchObject({ prompt: "theirs", seed: 5, seedLocked: true, steps: 9, count: 1, image: null });
+    expect(adopted(form, { prompt: "theirs", seed: 5, steps: 9 }, ["here.safetensors"])).toMatchObject({
+      prompt: "theirs",
+      seed: 5,
+      seedLocked: true,
+      steps: 9,
+      count: 1,
+      image: null,
+    });
   });
 
   it("leaves the model when theirs is not here", () => {
@@ -17,6 +24,11 @@ describe("adopted", () => {
   });
 
   it("takes a picture alone without touching the words", () => {
-    expect(adopted({ ...form, image: null, denoise: 1 }, { image: picture, mask: null }, [])).toMatchObject({ prompt: "mine", image: picture, seedLocked: false, denoise: 0.6 });
+    expect(adopted({ ...form, image: null, denoise: 1 }, { image: picture, mask: null }, [])).toMatchObject({
+      prompt: "mine",
+      image: picture,
+      seedLocked: false,
+      denoise: 0.6,
+    });
   });
 });

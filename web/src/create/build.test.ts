@@ -19,11 +19,15 @@ const base: CreateValues = {
 /** Every link leads to a node that is there. */
 function linksHold(prompt: ApiPrompt) {
   for (const node of Object.values(prompt)) {
-    for (const value of Object.values(node.inputs)) if (Array.isArray(value)) expect(prompt[String(value[0])], `${node.class_type} -> ${value[0]}`).toBeDefined();
+    for (const value of Object.values(node.inputs))
+      if (Array.isArray(value)) expect(prompt[String(value[0])], `${node.class_type} -> ${value[0]}`).toBeDefined();
   }
 }
 
-const classes = (prompt: ApiPrompt) => Object.values(prompt).map((n) => n.class_type).sort();
+const classes = (prompt: ApiPrompt) =>
+  Object.values(prompt)
+    .map((n) => n.class_type)
+    .sort();
 const through = (v: CreateValues) => ({ ...base, ...valuesFrom(buildPrompt(v)), seedLocked: v.seedLocked, imageSize: v.imageSize, count: v.count });
 
 describe("buildPrompt", () => {
@@ -84,7 +88,11 @@ describe("buildPrompt", () => {
   });
 
   it("stacks LoRAs in the order given and leaves out those of no strength", () => {
-    const loras = [{ name: "one.safetensors", strength: 0.8 }, { name: "off.safetensors", strength: 0 }, { name: "two.safetensors", strength: -0.5 }];
+    const loras = [
+      { name: "one.safetensors", strength: 0.8 },
+      { name: "off.safetensors", strength: 0 },
+      { name: "two.safetensors", strength: -0.5 },
+    ];
     const prompt = buildPrompt({ ...base, loras });
     linksHold(prompt);
     expect(prompt["20"]?.inputs).toMatchObject({ model: [NODE.model, 0], lora_name: "one.safetensors", strength_model: 0.8, strength_clip: 0.8 });
@@ -116,7 +124,9 @@ describe("buildPrompt", () => {
     const larger = upscaleValues(cleaned(JSON.parse(JSON.stringify(large))), result, { width: 512, height: 512 }, { width: 1024, height: 1024 });
     expect(classes(buildPrompt(larger))).toEqual(["ImageScale", "LoadImage", "SaveImage"]);
     // What is drawn all over keeps being drawn over with its own words.
-    expect(buildPrompt(upscaleValues({ ...edited, mask: null }, result, { width: 256, height: 256 }, { width: 512, height: 512 }))[NODE.positive]?.inputs.text).toBe("a blue hat");
+    expect(
+      buildPrompt(upscaleValues({ ...edited, mask: null }, result, { width: 256, height: 256 }, { width: 512, height: 512 }))[NODE.positive]?.inputs.text,
+    ).toBe("a blue hat");
   });
 
   it("varies a result closely or freely", () => {

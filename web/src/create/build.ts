@@ -131,7 +131,8 @@ export function wordsFitAll(v: CreateValues): boolean {
 
 /** The values that make a larger version of a finished picture: scaled first, then drawn over lightly where its words allow. */
 export function upscaleValues(v: CreateValues, picture: FileRef, from: Size, to: Size): CreateValues {
-  if (!wordsFitAll(v)) return { ...v, image: picture, imageSize: from, mask: null, width: to.width, height: to.height, loras: [], count: 1, seedLocked: true, redraw: false };
+  if (!wordsFitAll(v))
+    return { ...v, image: picture, imageSize: from, mask: null, width: to.width, height: to.height, loras: [], count: 1, seedLocked: true, redraw: false };
   return {
     ...v,
     image: picture,

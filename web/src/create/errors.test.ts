@@ -10,8 +10,13 @@ const refused = (input_name: string, type: string, message: string) =>
 
 describe("problemOf", () => {
   it("marks the field", () => {
-    expect(problemOf(refused("ckpt_name", "value_not_in_list", "Value not in list"))).toMatchObject({ help: "models", fields: { model: expect.stringContaining("no longer") } });
-    expect(problemOf(refused("steps", "value_bigger_than_max", "Value 20000 bigger than max of 10000")).text).toBe("The number of steps is too large: at most 10000.");
+    expect(problemOf(refused("ckpt_name", "value_not_in_list", "Value not in list"))).toMatchObject({
+      help: "models",
+      fields: { model: expect.stringContaining("no longer") },
+    });
+    expect(problemOf(refused("steps", "value_bigger_than_max", "Value 20000 bigger than max of 10000")).text).toBe(
+      "The number of steps is too large: at most 10000.",
+    );
     expect(problemOf(refused("image", "custom_validation_failed", "Custom validation failed for node")).fields.image).toContain("Choose it again");
   });
 
@@ -25,7 +30,10 @@ describe("problemOf", () => {
 
 describe("problemOfRun", () => {
   it("tells memory, models and the rest apart", () => {
-    expect(problemOfRun({ exception_type: "torch.OutOfMemoryError", exception_message: "needs 9 GB\n", node_type: "KSampler", node_id: "5" })).toMatchObject({ help: "memory", details: expect.stringContaining("needs 9 GB") });
+    expect(problemOfRun({ exception_type: "torch.OutOfMemoryError", exception_message: "needs 9 GB\n", node_type: "KSampler", node_id: "5" })).toMatchObject({
+      help: "memory",
+      details: expect.stringContaining("needs 9 GB"),
+    });
     expect(problemOfRun({ exception_type: "RuntimeError", exception_message: "bad header", node_type: "CheckpointLoaderSimple" }).fields.model).toBeDefined();
     expect(problemOfRun({ exception_type: "RuntimeError", exception_message: "x", node_type: "LoraLoader" }).fields.loras).toBeDefined();
     expect(problemOfRun(undefined).text).toContain("could not be finished");

@@ -105,11 +105,24 @@ export function problemOfRun(error: ExecutionError | undefined): Problem {
   const where = error?.node_type ? `${error.node_type} (${error.node_id ?? "?"})` : "";
   const details = [where, type && `${type}: ${message}`, ...(error?.traceback ?? [])].filter(Boolean).join("\n").trim();
   if (/OutOfMemory/i.test(type) || /out of memory|not enough memory/i.test(message)) {
-    return { text: "There was not enough memory for this picture. Try a smaller size, or free memory.", details, fields: { width: "Try a smaller size." }, help: "memory" };
+    return {
+      text: "There was not enough memory for this picture. Try a smaller size, or free memory.",
+      details,
+      fields: { width: "Try a smaller size." },
+      help: "memory",
+    };
   }
   const loading = /Loader/.test(error?.node_type ?? "");
-  if (loading && /Lora/i.test(error?.node_type ?? "")) return { text: "A LoRA could not be loaded. It may not fit this model.", details, fields: { loras: "This one could not be loaded." } };
-  if (loading) return { text: "The model could not be loaded. The file may be damaged or of a kind Fresco does not know.", details, fields: { model: "This one could not be loaded." }, help: "models" };
-  if (/^LoadImage/.test(error?.node_type ?? "")) return { text: "The start picture could not be read. Choose it again.", details, fields: { image: "Could not be read." } };
+  if (loading && /Lora/i.test(error?.node_type ?? ""))
+    return { text: "A LoRA could not be loaded. It may not fit this model.", details, fields: { loras: "This one could not be loaded." } };
+  if (loading)
+    return {
+      text: "The model could not be loaded. The file may be damaged or of a kind Fresco does not know.",
+      details,
+      fields: { model: "This one could not be loaded." },
+      help: "models",
+    };
+  if (/^LoadImage/.test(error?.node_type ?? ""))
+    return { text: "The start picture could not be read. Choose it again.", details, fields: { image: "Could not be read." } };
   return { text: "This picture could not be finished.", details, fields: {} };
 }

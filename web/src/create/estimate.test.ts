@@ -65,7 +65,13 @@ describe("pace", () => {
 
 it("speaks in round words", () => {
   expect([null, 900, 4200, 23_000, 70_000, 300_000, 7_200_000].map((ms) => leftWords(ms, true))).toEqual([
-    "", "almost done", "about 4 s left", "about 25 s left", "about a minute left", "about 5 min left", "about 2 h left",
+    "",
+    "almost done",
+    "about 4 s left",
+    "about 25 s left",
+    "about a minute left",
+    "about 5 min left",
+    "about 2 h left",
   ]);
 });
 
@@ -77,7 +83,10 @@ it("does not call a short picture almost done from its start on", () => {
 it("does not swing between two estimates", () => {
   const said = (estimates: (number | null)[]) => {
     let shown: number | null = null;
-    return estimates.map((e) => leftWords((shown = steadied(shown, e)), true));
+    return estimates.map((e) => {
+      shown = steadied(shown, e);
+      return leftWords(shown, true);
+    });
   };
   // As measured: every late step makes the estimate jump back.
   expect(said([2100, 1400, 1600, 1450, 2400, 900])).toEqual(["about 2 s left", ...Array<string>(5).fill("almost done")]);

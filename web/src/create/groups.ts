@@ -50,15 +50,23 @@ export function hasPicture(job: Job): boolean {
  *  does not want to see yesterday's cancelled job, and nobody a job on hold in place of a picture. */
 export function followed(groups: Group[], justCame: boolean): Group | undefined {
   const ended = (g: Group) => g.jobs.some((j) => !isActive(j));
-  return groups.find((g) => g.jobs.some((j) => j.status === "in_progress"))
-    ?? groups.find((g) => g.jobs.some(isComing))
-    ?? groups.find((g) => (justCame ? g.jobs.some(hasPicture) : ended(g)))
-    ?? groups.find((g) => g.jobs.some(isActive));
+  return (
+    groups.find((g) => g.jobs.some((j) => j.status === "in_progress")) ??
+    groups.find((g) => g.jobs.some(isComing)) ??
+    groups.find((g) => (justCame ? g.jobs.some(hasPicture) : ended(g))) ??
+    groups.find((g) => g.jobs.some(isActive))
+  );
 }
 
 /** How many jobs run or wait before this one, in a list that is in the order of running; null where it does not wait. */
 export function placeInLine(job: Job, jobs: Job[]): number | null {
   if (job.status !== "pending") return null;
-  const before = jobs.slice(0, Math.max(0, jobs.findIndex((j) => j.id === job.id)));
+  const before = jobs.slice(
+    0,
+    Math.max(
+      0,
+      jobs.findIndex((j) => j.id === job.id),
+    ),
+  );
   return before.filter(isComing).length;
 }

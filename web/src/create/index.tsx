@@ -39,24 +39,34 @@ export default function Create() {
   const [over, setOver] = useState(false);
 
   // Asked once, and again when the server is back; not after every failure, which would never end.
-  useEffect(() => void useInfo.getState().load().catch(() => undefined), [connected]);
+  useEffect(
+    () =>
+      void useInfo
+        .getState()
+        .load()
+        .catch(() => undefined),
+    [connected],
+  );
   useEffect(() => adoptModel(models), [models]);
   useEffect(() => watchPace(), []);
   useHandoff();
 
-  const takeFile = useCallback(async (file: File) => {
-    setSending(true);
-    try {
-      const sent = await sendPicture(file, file.name);
-      update((v) => withImage(v, sent.file, sent.size));
-      void offerSettings(file);
-    } catch (e) {
-      const sentence = e instanceof Error && !("status" in e) ? e.message : problemOf(e).text;
-      toast(sentence, "bad");
-    } finally {
-      setSending(false);
-    }
-  }, [update]);
+  const takeFile = useCallback(
+    async (file: File) => {
+      setSending(true);
+      try {
+        const sent = await sendPicture(file, file.name);
+        update((v) => withImage(v, sent.file, sent.size));
+        void offerSettings(file);
+      } catch (e) {
+        const sentence = e instanceof Error && !("status" in e) ? e.message : problemOf(e).text;
+        toast(sentence, "bad");
+      } finally {
+        setSending(false);
+      }
+    },
+    [update],
+  );
 
   // Works wherever the focus is, also when it is nowhere.
   useEffect(() => {
@@ -100,10 +110,17 @@ export default function Create() {
 
   const fields = problem?.fields ?? marks;
   if (info.info && models.length === 0) {
-    return <div className={css.alone}><h1 className="hidden-visually">Create</h1><NoModel /></div>;
+    return (
+      <div className={css.alone}>
+        <h1 className="hidden-visually">Create</h1>
+        <NoModel />
+      </div>
+    );
   }
   return (
-    <div className={css.create} data-over={over || undefined}
+    <div
+      className={css.create}
+      data-over={over || undefined}
       onDragEnter={(e) => e.dataTransfer.types.includes("Files") && setOver(true)}
       onDragOver={(e) => e.preventDefault()}
       onDragLeave={(e) => !e.currentTarget.contains(e.relatedTarget as Node | null) && setOver(false)}
@@ -113,16 +130,27 @@ export default function Create() {
         const file = Array.from(e.dataTransfer.files).find((f) => f.type.startsWith("image/"));
         if (file) void takeFile(file);
         else toast("Only pictures can be dropped here. Workflows go to Apps.", "info");
-      }}>
+      }}
+    >
       <div className={css.ask}>
         <h1>What would you like to see?</h1>
         <PromptBox values={values} set={set} onCreate={() => void create()} waiting={waiting} disabled={!info.info} promptRef={prompt} createRef={button} />
         {problem && <ProblemNote problem={problem} onClose={() => report(null)} />}
-        {info.error && !info.info && <ProblemNote problem={{ text: AWAY, details: info.error, fields: {} }} onRetry={() => void info.reload().catch(() => undefined)} />}
+        {info.error && !info.info && (
+          <ProblemNote problem={{ text: AWAY, details: info.error, fields: {} }} onRetry={() => void info.reload().catch(() => undefined)} />
+        )}
       </div>
       <section ref={stage} className={css.stage} aria-label="Pictures">
-        {group ? <Stage key={group.id} group={group} /> : loaded && (
-          <div className={css.blank}><EmptyState icon="create" title="Your first picture will appear here">Say what you would like to see and press Create. You can watch it grow.</EmptyState></div>
+        {group ? (
+          <Stage key={group.id} group={group} />
+        ) : (
+          loaded && (
+            <div className={css.blank}>
+              <EmptyState icon="create" title="Your first picture will appear here">
+                Say what you would like to see and press Create. You can watch it grow.
+              </EmptyState>
+            </div>
+          )
         )}
         {groups.length > 0 && <Strip groups={groups} shown={group?.id ?? null} onShow={show} />}
       </section>
@@ -130,13 +158,24 @@ export default function Create() {
         <StartPicture values={values} set={set} update={update} busy={sending} onFile={(f) => void takeFile(f)} error={fields.image ?? fields.denoise} />
         <Settings values={values} set={set} update={update} models={models} fields={fields} />
       </div>
-      {over && <div className={css.drop} aria-hidden="true"><Icon name="image" size={40} /><p>Drop it to start from this picture</p></div>}
+      {over && (
+        <div className={css.drop} aria-hidden="true">
+          <Icon name="image" size={40} />
+          <p>Drop it to start from this picture</p>
+        </div>
+      )}
       {painter.open && values.image && (
-        <MaskPainter key={values.image.filename} image={values.image} mask={values.mask} onClose={painter.stop} onDone={(mask) => {
-          update((v) => withMask(v, mask));
-          painter.stop();
-          prompt.current?.focus();
-        }} />
+        <MaskPainter
+          key={values.image.filename}
+          image={values.image}
+          mask={values.mask}
+          onClose={painter.stop}
+          onDone={(mask) => {
+            update((v) => withMask(v, mask));
+            painter.stop();
+            prompt.current?.focus();
+          }}
+        />
       )}
       <Milestones group={group} />
     </div>
@@ -152,7 +191,10 @@ async function offerSettings(file: File): Promise<void> {
     toast("This picture says how it was made.", "info", {
       action: {
         label: "Use its settings",
-        onSelect: () => useCreate.getState().update((v) => ({ ...v, ...rest, model: rest.model && useInfo.getState().models("checkpoints").includes(rest.model) ? rest.model : v.model })),
+        onSelect: () =>
+          useCreate
+            .getState()
+            .update((v) => ({ ...v, ...rest, model: rest.model && useInfo.getState().models("checkpoints").includes(rest.model) ? rest.model : v.model })),
       },
     });
   } catch {

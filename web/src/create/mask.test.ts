@@ -8,13 +8,25 @@ const size = { width: 8, height: 8 };
 function recorder() {
   const log: string[] = [];
   const cx = {
-    globalCompositeOperation: "source-over", lineCap: "butt", lineJoin: "miter", lineWidth: 1, strokeStyle: "", fillStyle: "",
-    beginPath: () => undefined, moveTo: () => undefined,
+    globalCompositeOperation: "source-over",
+    lineCap: "butt",
+    lineJoin: "miter",
+    lineWidth: 1,
+    strokeStyle: "",
+    fillStyle: "",
+    beginPath: () => undefined,
+    moveTo: () => undefined,
     lineTo: (x: number, y: number) => log.push(`line ${x},${y}`),
-    stroke() { log.push(`${this.globalCompositeOperation} w${this.lineWidth}`); },
+    stroke() {
+      log.push(`${this.globalCompositeOperation} w${this.lineWidth}`);
+    },
     arc: (x: number, y: number, r: number) => log.push(`dot ${x},${y} r${r}`),
-    fill() { log.push(String(this.globalCompositeOperation)); },
-    fillRect() { log.push(`rect ${this.globalCompositeOperation}`); },
+    fill() {
+      log.push(String(this.globalCompositeOperation));
+    },
+    fillRect() {
+      log.push(`rect ${this.globalCompositeOperation}`);
+    },
     clearRect: () => log.push("clear"),
   };
   return { cx: cx as unknown as MaskContext, log };
@@ -23,7 +35,10 @@ function recorder() {
 describe("strokes", () => {
   it("begin with a dot and go on as lines, erasing cuts out", () => {
     const { cx, log } = recorder();
-    const points = [{ x: 1, y: 1, p: 1 }, { x: 3, y: 1, p: 0.5 }];
+    const points = [
+      { x: 1, y: 1, p: 1 },
+      { x: 3, y: 1, p: 0.5 },
+    ];
     applyOp(cx, { kind: "stroke", erase: false, size: 4, points }, size);
     applyOp(cx, { kind: "stroke", erase: true, size: 4, points: points.slice(0, 1) }, size);
     applyOp(cx, { kind: "invert" }, size);

@@ -8,16 +8,25 @@ export interface Point {
   p: number;
 }
 
-export type MaskOp =
-  | { kind: "stroke"; erase: boolean; size: number; points: Point[] }
-  | { kind: "clear" }
-  | { kind: "fill" }
-  | { kind: "invert" };
+export type MaskOp = { kind: "stroke"; erase: boolean; size: number; points: Point[] } | { kind: "clear" } | { kind: "fill" } | { kind: "invert" };
 
 /** What painting needs of a canvas; a test gives it less than a browser does. */
 export type MaskContext = Pick<
   CanvasRenderingContext2D,
-  "globalCompositeOperation" | "lineCap" | "lineJoin" | "lineWidth" | "strokeStyle" | "fillStyle" | "beginPath" | "moveTo" | "lineTo" | "stroke" | "arc" | "fill" | "fillRect" | "clearRect"
+  | "globalCompositeOperation"
+  | "lineCap"
+  | "lineJoin"
+  | "lineWidth"
+  | "strokeStyle"
+  | "fillStyle"
+  | "beginPath"
+  | "moveTo"
+  | "lineTo"
+  | "stroke"
+  | "arc"
+  | "fill"
+  | "fillRect"
+  | "clearRect"
 >;
 
 const PAINT = "#000";

@@ -42,7 +42,7 @@ let stop: (() => void)[] = [];
 export function watchPace(): () => void {
   if (users++ === 0) {
     follow();
-    stop = [useLive.subscribe(follow), onEvent("execution_success", (data: { prompt_id?: string }) => finish(data.prompt_id))];
+    stop = [useLive.subscribe(follow), onEvent("execution_success", ({ job }) => finish(job))];
   }
   return () => {
     if (--users > 0) return;
@@ -63,7 +63,10 @@ function follow() {
   }
   if (job?.id !== running.id) {
     useWatched.setState({ job: { id: running.id, prompt: null, track: newTrack(running.startedAt), steps: 0, kind: null } });
-    void jobDetails(running.id).then((details) => learnKind(running.id, details.workflow.prompt), () => undefined);
+    void jobDetails(running.id).then(
+      (details) => learnKind(running.id, details.workflow.prompt),
+      () => undefined,
+    );
     return;
   }
   if (!job.prompt || !running.node || !isSampler(job.prompt[running.node]?.class_type)) return;

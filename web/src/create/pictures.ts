@@ -20,7 +20,12 @@ export function sentSize(size: Size): Size {
 
 /** A short file name from whatever the picture was called. */
 export function sentName(name: string): string {
-  const stem = name.replace(/\.[^.]*$/, "").normalize("NFKD").replace(/[^A-Za-z0-9_-]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 60);
+  const stem = name
+    .replace(/\.[^.]*$/, "")
+    .normalize("NFKD")
+    .replace(/[^A-Za-z0-9_-]+/g, "-")
+    .replace(/^-+|-+$/g, "")
+    .slice(0, 60);
   return `${stem || "picture"}.png`;
 }
 

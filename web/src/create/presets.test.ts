@@ -32,12 +32,20 @@ describe("own presets", () => {
 
   it("are read from a file that others may have written", () => {
     expect(presetsIn(null)).toEqual([]);
-    expect(presetsIn({ presets: [{ name: " " }, 3, { name: "A", values: { steps: "x", cfg: 3, loras: [], odd: 1 } }] })).toEqual([{ name: "A", values: { cfg: 3, loras: [] } }]);
+    expect(presetsIn({ presets: [{ name: " " }, 3, { name: "A", values: { steps: "x", cfg: 3, loras: [], odd: 1 } }] })).toEqual([
+      { name: "A", values: { cfg: 3, loras: [] } },
+    ]);
   });
 
   it("replace one of the same name", () => {
-    const list = [{ name: "A", values: {} }, { name: "B", values: {} }];
-    expect(withPreset(list, { name: "A", values: { steps: 1 } })).toEqual([{ name: "A", values: { steps: 1 } }, { name: "B", values: {} }]);
+    const list = [
+      { name: "A", values: {} },
+      { name: "B", values: {} },
+    ];
+    expect(withPreset(list, { name: "A", values: { steps: 1 } })).toEqual([
+      { name: "A", values: { steps: 1 } },
+      { name: "B", values: {} },
+    ]);
     expect(withPreset(list, { name: "C", values: {} })).toHaveLength(3);
   });
 });

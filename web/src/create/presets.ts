@@ -20,8 +20,12 @@ export function builtIn(name: (typeof BUILT_IN)[number], model: string): PresetV
   const { sampler, scheduler, cfg } = family;
   // Distilled models draw in a handful of steps; more only spoil their pictures.
   const few = family.steps < 12;
-  if (name === "Quick") return few ? { steps: Math.max(2, family.steps - 2), sampler, scheduler, cfg } : { steps: Math.round(family.steps / 2), sampler: "dpmpp_2m", scheduler: "karras", cfg };
-  if (name === "Detailed") return few ? { steps: family.steps + 4, sampler, scheduler, cfg } : { steps: family.steps * 2, sampler: "dpmpp_2m", scheduler: "karras", cfg };
+  if (name === "Quick")
+    return few
+      ? { steps: Math.max(2, family.steps - 2), sampler, scheduler, cfg }
+      : { steps: Math.round(family.steps / 2), sampler: "dpmpp_2m", scheduler: "karras", cfg };
+  if (name === "Detailed")
+    return few ? { steps: family.steps + 4, sampler, scheduler, cfg } : { steps: family.steps * 2, sampler: "dpmpp_2m", scheduler: "karras", cfg };
   return { steps: family.steps, sampler, scheduler, cfg };
 }
 
@@ -53,7 +57,12 @@ export function presetsIn(found: unknown): Preset[] {
     const kept: PresetValues = {};
     for (const key of KEYS) {
       const value = (values as Record<string, unknown>)[key];
-      const fits = key === "loras" ? Array.isArray(value) : ["negative", "model", "sampler", "scheduler"].includes(key) ? typeof value === "string" : typeof value === "number" && Number.isFinite(value);
+      const fits =
+        key === "loras"
+          ? Array.isArray(value)
+          : ["negative", "model", "sampler", "scheduler"].includes(key)
+            ? typeof value === "string"
+            : typeof value === "number" && Number.isFinite(value);
       if (fits) (kept as Record<string, unknown>)[key] = value;
     }
     return [{ name, values: kept }];

@@ -8,7 +8,18 @@ const n = (class_type: string, inputs: Record<string, unknown>) => ({ class_type
 describe("valuesFrom", () => {
   it("reads the graph everyone starts with, whatever its ids", () => {
     const prompt: ApiPrompt = {
-      "3": n("KSampler", { seed: 156680208700286, steps: 20, cfg: 8, sampler_name: "euler", scheduler: "normal", denoise: 1, model: ["4", 0], positive: ["6", 0], negative: ["7", 0], latent_image: ["5", 0] }),
+      "3": n("KSampler", {
+        seed: 156680208700286,
+        steps: 20,
+        cfg: 8,
+        sampler_name: "euler",
+        scheduler: "normal",
+        denoise: 1,
+        model: ["4", 0],
+        positive: ["6", 0],
+        negative: ["7", 0],
+        latent_image: ["5", 0],
+      }),
       "4": n("CheckpointLoaderSimple", { ckpt_name: "sd15.ckpt" }),
       "5": n("EmptyLatentImage", { width: 512, height: 768, batch_size: 2 }),
       "6": n("CLIPTextEncode", { text: "a bottle", clip: ["4", 1] }),
@@ -17,8 +28,21 @@ describe("valuesFrom", () => {
       "9": n("SaveImage", { filename_prefix: "ComfyUI", images: ["8", 0] }),
     };
     expect(valuesFrom(prompt)).toEqual({
-      prompt: "a bottle", negative: "text, watermark", model: "sd15.ckpt", seed: 156680208700286, steps: 20, cfg: 8, sampler: "euler", scheduler: "normal", denoise: 1,
-      width: 512, height: 768, count: 2, loras: [], image: null, mask: null,
+      prompt: "a bottle",
+      negative: "text, watermark",
+      model: "sd15.ckpt",
+      seed: 156680208700286,
+      steps: 20,
+      cfg: 8,
+      sampler: "euler",
+      scheduler: "normal",
+      denoise: 1,
+      width: 512,
+      height: 768,
+      count: 2,
+      loras: [],
+      image: null,
+      mask: null,
     });
   });
 
@@ -34,14 +58,43 @@ describe("valuesFrom", () => {
       img: n("LoadImage", { image: "edge.png" }),
       size: n("EmptySD3LatentImage", { width: ["w", 0], height: 640, batch_size: 1 }),
       w: n("PrimitiveInt", { value: 960 }),
-      first: n("KSamplerAdvanced", { noise_seed: 5, steps: 30, cfg: 5, sampler_name: "dpmpp_2m", scheduler: "karras", model: ["lora", 0], positive: ["cn", 0], negative: ["cn", 1], latent_image: ["size", 0] }),
+      first: n("KSamplerAdvanced", {
+        noise_seed: 5,
+        steps: 30,
+        cfg: 5,
+        sampler_name: "dpmpp_2m",
+        scheduler: "karras",
+        model: ["lora", 0],
+        positive: ["cn", 0],
+        negative: ["cn", 1],
+        latent_image: ["size", 0],
+      }),
       up: n("LatentUpscaleBy", { samples: ["first", 0], upscale_method: "bislerp", scale_by: 2 }),
-      second: n("KSampler", { seed: 6, steps: 10, cfg: 5, sampler_name: "euler", scheduler: "normal", denoise: 0.4, model: ["lora", 0], positive: ["p", 0], negative: ["neg", 0], latent_image: ["up", 0] }),
+      second: n("KSampler", {
+        seed: 6,
+        steps: 10,
+        cfg: 5,
+        sampler_name: "euler",
+        scheduler: "normal",
+        denoise: 0.4,
+        model: ["lora", 0],
+        positive: ["p", 0],
+        negative: ["neg", 0],
+        latent_image: ["up", 0],
+      }),
       dec: n("VAEDecode", { samples: ["second", 0], vae: ["ck", 2] }),
       out: n("PreviewImage", { images: ["dec", 0] }),
     };
     expect(valuesFrom(prompt)).toMatchObject({
-      prompt: "a castle", seed: 5, steps: 30, sampler: "dpmpp_2m", width: 960, height: 640, model: "m.safetensors", loras: [{ name: "l.safetensors", strength: 0.7 }], image: null,
+      prompt: "a castle",
+      seed: 5,
+      steps: 30,
+      sampler: "dpmpp_2m",
+      width: 960,
+      height: 640,
+      model: "m.safetensors",
+      loras: [{ name: "l.safetensors", strength: 0.7 }],
+      image: null,
     });
   });
 

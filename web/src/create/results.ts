@@ -14,7 +14,10 @@ export function useDetails(job: Job | undefined): JobDetails | null {
   useEffect(() => {
     if (!id) return;
     let gone = false;
-    jobDetails(id).then((d) => !gone && setDetails(d), () => undefined);
+    jobDetails(id).then(
+      (d) => !gone && setDetails(d),
+      () => undefined,
+    );
     return () => {
       gone = true;
     };
@@ -41,7 +44,9 @@ export function valuesOf(details: JobDetails | null): CreateValues | null {
 export async function cancelJobs(jobs: Job[]): Promise<void> {
   const ids = jobs.filter((j) => j.status === "pending" || j.status === "in_progress").map((j) => j.id);
   // The waiting ones first, so that none of them starts when the running one ends.
-  const order = [...ids].sort((a, b) => Number(jobs.find((j) => j.id === a)?.status === "in_progress") - Number(jobs.find((j) => j.id === b)?.status === "in_progress"));
+  const order = [...ids].sort(
+    (a, b) => Number(jobs.find((j) => j.id === a)?.status === "in_progress") - Number(jobs.find((j) => j.id === b)?.status === "in_progress"),
+  );
   if (order.length > 0) await sendJson("POST", "/api/jobs/cancel", { job_ids: order });
   await useLive.getState().refresh();
 }

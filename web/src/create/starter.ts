@@ -2,7 +2,14 @@
 import { STARTER_WORDS } from "./starterWords";
 
 /** Prompts that came out right on the sheets of starter/README.md; no one of them was in its training. */
-export const EXAMPLES = ["a red apple", "a fox in the snow", "a rocket in space", "a lion wearing a crown", "a green frog on a red mushroom", "a pink house with a red door"];
+export const EXAMPLES = [
+  "a red apple",
+  "a fox in the snow",
+  "a rocket in space",
+  "a lion wearing a crown",
+  "a green frog on a red mushroom",
+  "a pink house with a red door",
+];
 export const PLACEHOLDER = "Describe a picture, like: a turtle on the beach";
 
 export function isStarter(model: string): boolean {
@@ -13,10 +20,12 @@ const known = new Set(STARTER_WORDS.split(/\s+/).filter(Boolean));
 
 /** Words that stand in a sentence without showing anything. */
 const LITTLE = new Set(
-  ("i me my we our you your he him his she her it its they them their this that these those is are was were be been being am do does did has have had"
-    + " will would can could may might should shall must not no yes as if so than then too very more most some any all each both such only own same other another"
-    + " but nor for about into onto out off up down through between around after before while during without within upon per via just also again once here there"
-    + " when where which who whom whose what how why let us make made please like want wants see show shows draw one ones").split(" "),
+  (
+    "i me my we our you your he him his she her it its they them their this that these those is are was were be been being am do does did has have had" +
+    " will would can could may might should shall must not no yes as if so than then too very more most some any all each both such only own same other another" +
+    " but nor for about into onto out off up down through between around after before while during without within upon per via just also again once here there" +
+    " when where which who whom whose what how why let us make made please like want wants see show shows draw one ones"
+  ).split(" "),
 );
 
 /** A word as it may stand in the list: without its ending. */
@@ -39,7 +48,10 @@ export function unknownWords(prompt: string): string[] {
   // Weights like (apple:1.2) and embeddings are the sampler's business.
   const text = prompt.replace(/embedding:\S+/gi, " ").replace(/:\s*[\d.]+/g, " ");
   for (const written of text.match(/[\p{L}][\p{L}\p{N}'’]*/gu) ?? []) {
-    const word = written.toLowerCase().replace(/['’]s?$/, "").replace(/['’]/g, "");
+    const word = written
+      .toLowerCase()
+      .replace(/['’]s?$/, "")
+      .replace(/['’]/g, "");
     if (word.length < 2 || LITTLE.has(word) || forms(word).some((form) => known.has(form))) continue;
     if (!found.has(word)) found.set(word, written.replace(/['’]s?$/, ""));
   }

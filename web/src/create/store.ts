@@ -82,7 +82,10 @@ export const useCreate = create<CreateState>()((set, get) => ({
       set({ problem: problemOf(e) });
       return false;
     } finally {
-      void useLive.getState().refresh().catch(() => undefined);
+      void useLive
+        .getState()
+        .refresh()
+        .catch(() => undefined);
     }
   },
 }));

@@ -1,6 +1,20 @@
 // How the values follow the model and the start picture, and what storage may hand back.
 import { describe, expect, it } from "vitest";
-import { CHANGE_AREA, CHANGE_PICTURE, cleaned, COUNT_MAX, defaultValues, modeOf, rollSeed, SEED_MAX, seedsFor, withImage, withMask, withModel, withoutImage } from "./values";
+import {
+  CHANGE_AREA,
+  CHANGE_PICTURE,
+  cleaned,
+  COUNT_MAX,
+  defaultValues,
+  modeOf,
+  rollSeed,
+  SEED_MAX,
+  seedsFor,
+  withImage,
+  withMask,
+  withModel,
+  withoutImage,
+} from "./values";
 
 const picture = { filename: "a.png", subfolder: "", type: "input" as const };
 
@@ -49,8 +63,15 @@ describe("seeds", () => {
 describe("cleaned", () => {
   it("survives anything", () => {
     for (const odd of [null, 3, "x", [], {}]) expect(cleaned(odd)).toEqual(defaultValues());
-    expect(cleaned({ steps: "many", cfg: Number.NaN, count: 900, loras: [null, { name: "a", strength: 1 }, { name: 3 }], image: { filename: "" }, mask: picture })).toMatchObject({
-      steps: 20, cfg: 7, count: COUNT_MAX, loras: [{ name: "a", strength: 1 }], image: null, mask: null,
+    expect(
+      cleaned({ steps: "many", cfg: Number.NaN, count: 900, loras: [null, { name: "a", strength: 1 }, { name: 3 }], image: { filename: "" }, mask: picture }),
+    ).toMatchObject({
+      steps: 20,
+      cfg: 7,
+      count: COUNT_MAX,
+      loras: [{ name: "a", strength: 1 }],
+      image: null,
+      mask: null,
     });
   });
 

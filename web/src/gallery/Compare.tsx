@@ -49,13 +49,24 @@ function Slider({ a, b }: { a: FileOutput; b: FileOutput }) {
   };
   const picture = (file: FileOutput, word: string, clip: string) => {
     const key = fileKey(file.file);
-    return gone.includes(key) ? <div className={css.layer} style={{ clipPath: clip }}><Gone large /></div>
-      : <img className={css.layer} src={viewUrl(file.file)} alt={word} draggable={false} style={{ clipPath: clip }}
-          onLoad={(e) => {
-            const { naturalWidth: width, naturalHeight: height } = e.currentTarget;
-            setSizes((old) => ({ ...old, [key]: { width, height } }));
-          }}
-          onError={() => setGone((old) => [...old, key])} />;
+    return gone.includes(key) ? (
+      <div className={css.layer} style={{ clipPath: clip }}>
+        <Gone large />
+      </div>
+    ) : (
+      <img
+        className={css.layer}
+        src={viewUrl(file.file)}
+        alt={word}
+        draggable={false}
+        style={{ clipPath: clip }}
+        onLoad={(e) => {
+          const { naturalWidth: width, naturalHeight: height } = e.currentTarget;
+          setSizes((old) => ({ ...old, [key]: { width, height } }));
+        }}
+        onError={() => setGone((old) => [...old, key])}
+      />
+    );
   };
   const [first, second] = [sizes[fileKey(a.file)], sizes[fileKey(b.file)]];
   const shape = (size: Size | undefined) => (size && size.width > 0 && size.height > 0 ? size.width / size.height : 1);
@@ -66,15 +77,34 @@ function Slider({ a, b }: { a: FileOutput; b: FileOutput }) {
       <div ref={frame} className={css.frame} onPointerDown={drag} onPointerMove={drag} onMouseDown={(e) => e.preventDefault()}>
         {picture(b, "Picture B", `inset(0 0 0 ${split}%)`)}
         {picture(a, "Picture A", `inset(0 ${100 - split}% 0 0)`)}
-        <div className={css.line} style={{ left: `${split}%` }} aria-hidden="true"><span>‹ ›</span></div>
-        <span className={css.tagA} aria-hidden="true">A</span>
-        <span className={css.tagB} aria-hidden="true">B</span>
+        <div className={css.line} style={{ left: `${split}%` }} aria-hidden="true">
+          <span>‹ ›</span>
+        </div>
+        <span className={css.tagA} aria-hidden="true">
+          A
+        </span>
+        <span className={css.tagB} aria-hidden="true">
+          B
+        </span>
       </div>
       <label className={css.range}>
-        <input ref={range} type="range" min={0} max={100} step={1} value={Math.round(split)} aria-valuetext={`${Math.round(split)} percent A`} onChange={(e) => setSplit(Number(e.target.value))} />
+        <input
+          ref={range}
+          type="range"
+          min={0}
+          max={100}
+          step={1}
+          value={Math.round(split)}
+          aria-valuetext={`${Math.round(split)} percent A`}
+          onChange={(e) => setSplit(Number(e.target.value))}
+        />
         <span>How much of A is shown</span>
       </label>
-      {differ && <p className={css.shapes}>They have different shapes, {first.width} × {first.height} and {second.width} × {second.height}: each is shown whole.</p>}
+      {differ && (
+        <p className={css.shapes}>
+          They have different shapes, {first.width} × {first.height} and {second.width} × {second.height}: each is shown whole.
+        </p>
+      )}
     </div>
   );
 }
@@ -84,8 +114,22 @@ function Differences({ list }: { list: Difference[] }) {
   return (
     <div className={css.tableBox} tabIndex={0} role="region" aria-label="What differs">
       <table className={css.table}>
-        <thead><tr><th scope="col">Setting</th><th scope="col">A</th><th scope="col">B</th></tr></thead>
-        <tbody>{list.map((d) => <tr key={d.name}><th scope="row">{d.name}</th><td>{d.a}</td><td>{d.b}</td></tr>)}</tbody>
+        <thead>
+          <tr>
+            <th scope="col">Setting</th>
+            <th scope="col">A</th>
+            <th scope="col">B</th>
+          </tr>
+        </thead>
+        <tbody>
+          {list.map((d) => (
+            <tr key={d.name}>
+              <th scope="row">{d.name}</th>
+              <td>{d.a}</td>
+              <td>{d.b}</td>
+            </tr>
+          ))}
+        </tbody>
       </table>
     </div>
   );
@@ -94,10 +138,16 @@ function Differences({ list }: { list: Difference[] }) {
 function Head({ loaded, letter, onFile }: { loaded: Loaded; letter: string; onFile(file: number): void }) {
   return (
     <div className={css.side}>
-      <a href={detailHash(loaded.side.job)}><b>{letter}</b> {loaded.title}</a>
+      <a href={detailHash(loaded.side.job)}>
+        <b>{letter}</b> {loaded.title}
+      </a>
       {loaded.files.length > 1 && (
-        <Select aria-label={`Which picture of ${letter}`} value={String(Math.min(loaded.side.file, loaded.files.length - 1))} onChange={(v) => onFile(Number(v))}
-          options={loaded.files.map((_, i) => ({ value: String(i), label: `${i + 1} of ${loaded.files.length}` }))} />
+        <Select
+          aria-label={`Which picture of ${letter}`}
+          value={String(Math.min(loaded.side.file, loaded.files.length - 1))}
+          onChange={(v) => onFile(Number(v))}
+          options={loaded.files.map((_, i) => ({ value: String(i), label: `${i + 1} of ${loaded.files.length}` }))}
+        />
       )}
     </div>
   );
@@ -114,7 +164,11 @@ export function Compare({ a, b }: { a: Side; b: Side }) {
     let current = true;
     setView(FIT);
     Promise.all([load(a), load(b)]).then(
-      (both) => current && (setPair(both), setError(null)),
+      (both) => {
+        if (!current) return;
+        setPair(both);
+        setError(null);
+      },
       (e: Error) => current && setError(e.message),
     );
     return () => {
@@ -139,15 +193,27 @@ export function Compare({ a, b }: { a: Side; b: Side }) {
   return (
     <div className={css.compare}>
       <header className={css.head}>
-        <a className={css.back} href="#/gallery">‹ All results</a>
-        <h1 ref={heading} tabIndex={-1}>Compare</h1>
+        <a className={css.back} href="#/gallery">
+          ‹ All results
+        </a>
+        <h1 ref={heading} tabIndex={-1}>
+          Compare
+        </h1>
         <div className={css.modes} role="group" aria-label="How to compare">
-          <Button size="s" variant="quiet" aria-pressed={mode === "slider"} disabled={!pictures} onClick={() => setMode("slider")}>Slider</Button>
-          <Button size="s" variant="quiet" aria-pressed={mode === "beside"} onClick={() => setMode("beside")}>Side by side</Button>
+          <Button size="s" variant="quiet" aria-pressed={mode === "slider"} disabled={!pictures} onClick={() => setMode("slider")}>
+            Slider
+          </Button>
+          <Button size="s" variant="quiet" aria-pressed={mode === "beside"} onClick={() => setMode("beside")}>
+            Side by side
+          </Button>
         </div>
         <IconButton variant="plain" icon="swap" label="Swap A and B" disabled={!pair} onClick={() => show(b, a)} />
       </header>
-      {error && <EmptyState icon="imageOff" title="These two cannot be compared" action={<Button onClick={() => go("#/gallery")}>All results</Button>}>{error}</EmptyState>}
+      {error && (
+        <EmptyState icon="imageOff" title="These two cannot be compared" action={<Button onClick={() => go("#/gallery")}>All results</Button>}>
+          {error}
+        </EmptyState>
+      )}
       {!error && !pair && <p role="status">Fetching…</p>}
       {!error && left && right && (
         <>
@@ -155,23 +221,31 @@ export function Compare({ a, b }: { a: Side; b: Side }) {
             <Head loaded={left} letter="A" onFile={(file) => show({ ...a, file }, b)} />
             <Head loaded={right} letter="B" onFile={(file) => show(a, { ...b, file })} />
           </div>
-          {mode === "slider" && pictures && left.shown && right.shown ? <Slider a={left.shown} b={right.shown} /> : (
+          {mode === "slider" && pictures && left.shown && right.shown ? (
+            <Slider a={left.shown} b={right.shown} />
+          ) : (
             <div className={css.beside}>
               {[left, right].map((side, i) => (
                 <div key={i} className={css.half}>
-                  {!side.shown ? <Gone large /> : side.shown.kind === "picture"
-                    ? <Zoomer src={viewUrl(side.shown.file)} alt={`Picture ${i === 0 ? "A" : "B"}: ${side.title}`} view={view} onView={setView} />
-                    : <Media output={side.shown} alt={side.title} />}
+                  {!side.shown ? (
+                    <Gone large />
+                  ) : side.shown.kind === "picture" ? (
+                    <Zoomer src={viewUrl(side.shown.file)} alt={`Picture ${i === 0 ? "A" : "B"}: ${side.title}`} view={view} onView={setView} />
+                  ) : (
+                    <Media output={side.shown} alt={side.title} />
+                  )}
                 </div>
               ))}
             </div>
           )}
           <section className={css.what}>
             <h2>What differs</h2>
-            <Differences list={differences(
-              { settings: settingsOf(left.details.workflow.prompt), prompt: left.details.workflow.prompt },
-              { settings: settingsOf(right.details.workflow.prompt), prompt: right.details.workflow.prompt },
-            )} />
+            <Differences
+              list={differences(
+                { settings: settingsOf(left.details.workflow.prompt), prompt: left.details.workflow.prompt },
+                { settings: settingsOf(right.details.workflow.prompt), prompt: right.details.workflow.prompt },
+              )}
+            />
           </section>
         </>
       )}

@@ -21,6 +21,10 @@ export function CopyButton({ text, what }: { text: string; what: string }) {
     const timer = setTimeout(() => setDone(false), 1500);
     return () => clearTimeout(timer);
   }, [done]);
-  const press = () => copy(text).then(() => setDone(true), (e: Error) => toast(`Could not copy: ${e.message}`, "bad"));
+  const press = () =>
+    copy(text).then(
+      () => setDone(true),
+      (e: Error) => toast(`Could not copy: ${e.message}`, "bad"),
+    );
   return <IconButton size="s" label={done ? "Copied" : `Copy ${what}`} icon={done ? "check" : "copy"} onClick={() => void press()} />;
 }

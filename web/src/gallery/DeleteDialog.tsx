@@ -29,8 +29,19 @@ export function DeleteDialog({ ids, open, onClose, onDone }: DeleteDialogProps) 
   };
   const one = ids.length === 1;
   return (
-    <Dialog open={open} onClose={onClose} title={one ? "Delete this result?" : `Delete ${ids.length} results?`}
-      actions={<><Button onClick={onClose}>Keep</Button><Button variant="danger" icon="trash" busy={busy} onClick={() => void remove()}>Delete</Button></>}>
+    <Dialog
+      open={open}
+      onClose={onClose}
+      title={one ? "Delete this result?" : `Delete ${ids.length} results?`}
+      actions={
+        <>
+          <Button onClick={onClose}>Keep</Button>
+          <Button variant="danger" icon="trash" busy={busy} onClick={() => void remove()}>
+            Delete
+          </Button>
+        </>
+      }
+    >
       <p>{one ? "Its files and its settings" : "Their files and their settings"} are removed from this machine. This cannot be undone.</p>
     </Dialog>
   );

@@ -35,7 +35,8 @@ function useDetails(id: string) {
     let current = true;
     jobDetails(id).then(
       (details) => current && setState({ id, details }),
-      (error: Error) => current && setState((old) => (old.id === id && old.details && !(error instanceof ApiError && error.status === 404) ? old : { id, error })),
+      (error: Error) =>
+        current && setState((old) => (old.id === id && old.details && !(error instanceof ApiError && error.status === 404) ? old : { id, error })),
     );
     return () => {
       current = false;
@@ -89,17 +90,20 @@ export function Detail({ id }: { id: string }) {
 
   /** The next file of this result, then the next result. */
   const canGo = (by: 1 | -1) => (file + by >= 0 && file + by < files.length) || (at >= 0 && results[at + by] !== undefined);
-  const step = useCallback((by: 1 | -1) => {
-    if (file + by >= 0 && file + by < files.length) {
-      setFile(file + by);
-      return;
-    }
-    const next = at >= 0 ? results[at + by] : undefined;
-    if (!next) return;
-    useSession.setState({ openAt: by < 0 ? "last" : "first" });
-    history.replaceState(null, "", detailHash(next.id));
-    dispatchEvent(new HashChangeEvent("hashchange"));
-  }, [file, files.length, at, results]);
+  const step = useCallback(
+    (by: 1 | -1) => {
+      if (file + by >= 0 && file + by < files.length) {
+        setFile(file + by);
+        return;
+      }
+      const next = at >= 0 ? results[at + by] : undefined;
+      if (!next) return;
+      useSession.setState({ openAt: by < 0 ? "last" : "first" });
+      history.replaceState(null, "", detailHash(next.id));
+      dispatchEvent(new HashChangeEvent("hashchange"));
+    },
+    [file, files.length, at, results],
+  );
   useEffect(() => {
     const keys = (e: KeyboardEvent) => {
       if (e.defaultPrevented || e.ctrlKey || e.metaKey || e.altKey || e.shiftKey) return;
@@ -119,7 +123,17 @@ export function Detail({ id }: { id: string }) {
     if (!details) return;
     setBusy(true);
     runAgain(details, newSeed)
-      .then((note) => toast(note ? `Added to the queue. ${note}` : "Added to the queue", note ? "warn" : "good", { action: { label: "Show", onSelect: () => { useSession.getState().setTab("queue"); go("#/gallery"); } } }))
+      .then((note) =>
+        toast(note ? `Added to the queue. ${note}` : "Added to the queue", note ? "warn" : "good", {
+          action: {
+            label: "Show",
+            onSelect: () => {
+              useSession.getState().setTab("queue");
+              go("#/gallery");
+            },
+          },
+        }),
+      )
       .catch((e: Error) => toast(`It could not be queued: ${e.message}${e instanceof ApiError && e.details ? `. ${e.details}` : ""}`, "bad"))
       .finally(() => setBusy(false));
   };
@@ -137,39 +151,86 @@ export function Detail({ id }: { id: string }) {
   const running = details && (details.status === "pending" || details.status === "in_progress");
   const title = summary?.title ?? "Result";
   const picture = shown?.kind === "picture" ? shown.file : null;
-  const more: MenuItem[] = !details ? [] : [
-    { label: "Open in Graph", icon: "graph", onSelect: () => openInGraph(details) },
-    { label: "Use as an app", icon: "apps", onSelect: () => openAsApp(details) },
-    { label: "Compare with…", icon: "compare", onSelect: () => { useSession.getState().select([id]); go("#/gallery"); toast("Choose a second result, then press Compare."); } },
-    ...(files.length > 1 ? [
-      { label: "Compare two of these", icon: "compare" as const, onSelect: () => go(compareHash({ job: id, file: Math.min(file, files.length - 2) }, { job: id, file: Math.min(file, files.length - 2) + 1 })) },
-      { label: "Download all as zip", icon: "folder" as const, onSelect: () => void downloadMany(files.map((f) => f.file), "zip", setProgress) },
-      { label: "Delete only this file", icon: "trash" as const, danger: true, onSelect: () => void removeFile() },
-    ] : []),
-  ];
+  const more: MenuItem[] = !details
+    ? []
+    : [
+        { label: "Open in Graph", icon: "graph", onSelect: () => openInGraph(details) },
+        { label: "Use as an app", icon: "apps", onSelect: () => openAsApp(details) },
+        {
+          label: "Compare with…",
+          icon: "compare",
+          onSelect: () => {
+            useSession.getState().select([id]);
+            go("#/gallery");
+            toast("Choose a second result, then press Compare.");
+          },
+        },
+        ...(files.length > 1
+          ? [
+              {
+                label: "Compare two of these",
+                icon: "compare" as const,
+                onSelect: () => go(compareHash({ job: id, file: Math.min(file, files.length - 2) }, { job: id, file: Math.min(file, files.length - 2) + 1 })),
+              },
+              {
+                label: "Download all as zip",
+                icon: "folder" as const,
+                onSelect: () =>
+                  void downloadMany(
+                    files.map((f) => f.file),
+                    "zip",
+                    setProgress,
+                  ),
+              },
+              { label: "Delete only this file", icon: "trash" as const, danger: true, onSelect: () => void removeFile() },
+            ]
+          : []),
+      ];
 
   return (
     <div className={css.detail}>
       <header className={css.head}>
-        <a className={css.back} href="#/gallery">‹ All results</a>
-        <h1 ref={heading} tabIndex={-1} className={css.title}>{title}</h1>
+        <a className={css.back} href="#/gallery">
+          ‹ All results
+        </a>
+        <h1 ref={heading} tabIndex={-1} className={css.title}>
+          {title}
+        </h1>
         <div className={css.steps}>
           <IconButton variant="plain" icon="left" label="Previous" disabled={!canGo(-1)} onClick={() => step(-1)} />
           <IconButton variant="plain" icon="right" label="Next" disabled={!canGo(1)} onClick={() => step(1)} />
         </div>
       </header>
       {error && !details ? (
-        <EmptyState icon="imageOff" title={error instanceof ApiError && error.status === 404 ? "This result is not there any more" : "This result could not be fetched"} action={<Button onClick={() => go("#/gallery")}>All results</Button>}>
+        <EmptyState
+          icon="imageOff"
+          title={error instanceof ApiError && error.status === 404 ? "This result is not there any more" : "This result could not be fetched"}
+          action={<Button onClick={() => go("#/gallery")}>All results</Button>}
+        >
           {error instanceof ApiError && error.status === 404 ? "It may have been deleted." : error.message}
         </EmptyState>
-      ) : !details || !summary ? <p role="status" className={css.wait}>Fetching…</p> : (
+      ) : !details || !summary ? (
+        <p role="status" className={css.wait}>
+          Fetching…
+        </p>
+      ) : (
         <div className={css.parts}>
           <div className={css.stage}>
-            {shown && <div className={css.picture}><Media key={fileKey(shown.file)} output={shown} alt={title} onSwipe={step} onSize={setSize} /></div>}
+            {shown && (
+              <div className={css.picture}>
+                <Media key={fileKey(shown.file)} output={shown} alt={title} onSwipe={step} onSize={setSize} />
+              </div>
+            )}
             {files.length > 1 && (
               <div className={css.strip} role="group" aria-label="Files of this result">
                 {files.map((f, i) => (
-                  <button key={fileKey(f.file)} type="button" aria-pressed={f === shown} aria-label={`File ${i + 1} of ${files.length}`} onClick={() => setFile(i)}>
+                  <button
+                    key={fileKey(f.file)}
+                    type="button"
+                    aria-pressed={f === shown}
+                    aria-label={`File ${i + 1} of ${files.length}`}
+                    onClick={() => setFile(i)}
+                  >
                     <Thumb file={f.file} alt="" />
                   </button>
                 ))}
@@ -179,20 +240,54 @@ export function Detail({ id }: { id: string }) {
             <Texts summary={summary} />
             {details.status === "failed" && <Failure details={details} />}
             {details.status === "cancelled" && <p className={css.note}>This was cancelled before it was finished.</p>}
-            {details.status === "pending" && <p className={css.note} role="status">This is waiting in the queue.</p>}
+            {details.status === "pending" && (
+              <p className={css.note} role="status">
+                This is waiting in the queue.
+              </p>
+            )}
             {details.status === "in_progress" && <RunningCard job={details} />}
             {!shown && details.status === "completed" && summary.outputs.texts.length === 0 && <p className={css.note}>This run left no files.</p>}
           </div>
           <aside className={css.side} aria-label="Settings and actions">
             <div className={css.actions}>
-              {!running && <Button variant={details.status === "completed" ? "plain" : "primary"} icon="refresh" busy={busy} onClick={() => again(false)}>Run again</Button>}
-              {!running && hasSeed(details) && <Button icon="dice" disabled={busy} onClick={() => again(true)}>New seed</Button>}
-              {fitsCreate(details) && <Button icon="create" onClick={() => sendToCreate(details)}>Use in Create</Button>}
-              {picture && <Button icon="image" onClick={() => startFrom(details, picture)}>Start from this</Button>}
-              {shown && <Button icon="download" onClick={() => downloadOne(shown.file)}>Download</Button>}
+              {!running && (
+                <Button variant={details.status === "completed" ? "plain" : "primary"} icon="refresh" busy={busy} onClick={() => again(false)}>
+                  Run again
+                </Button>
+              )}
+              {!running && hasSeed(details) && (
+                <Button icon="dice" disabled={busy} onClick={() => again(true)}>
+                  New seed
+                </Button>
+              )}
+              {fitsCreate(details) && (
+                <Button icon="create" onClick={() => sendToCreate(details)}>
+                  Use in Create
+                </Button>
+              )}
+              {picture && (
+                <Button icon="image" onClick={() => startFrom(details, picture)}>
+                  Start from this
+                </Button>
+              )}
+              {shown && (
+                <Button icon="download" onClick={() => downloadOne(shown.file)}>
+                  Download
+                </Button>
+              )}
               <span className={favourite ? css.liked : undefined}>
-                <IconButton variant="plain" icon="star" pressed={favourite} label={favourite ? "Remove from favourites" : "Add to favourites"}
-                  onClick={() => useFavourites.getState().set([id], !favourite).catch((e: Error) => toast(`Favourites could not be saved: ${e.message}`, "bad"))} />
+                <IconButton
+                  variant="plain"
+                  icon="star"
+                  pressed={favourite}
+                  label={favourite ? "Remove from favourites" : "Add to favourites"}
+                  onClick={() =>
+                    useFavourites
+                      .getState()
+                      .set([id], !favourite)
+                      .catch((e: Error) => toast(`Favourites could not be saved: ${e.message}`, "bad"))
+                  }
+                />
               </span>
               {!running && <IconButton variant="danger" icon="trash" label="Delete" onClick={() => setDeleting(true)} />}
               <Menu button={{ label: "More", icon: "more", variant: "plain" }} items={more} />
@@ -201,11 +296,16 @@ export function Detail({ id }: { id: string }) {
           </aside>
         </div>
       )}
-      <DeleteDialog ids={[id]} open={deleting} onClose={() => setDeleting(false)} onDone={(gone) => {
-        if (!gone.includes(id)) return;
-        const next = results[at + 1] ?? results[at - 1];
-        go(next ? detailHash(next.id) : "#/gallery");
-      }} />
+      <DeleteDialog
+        ids={[id]}
+        open={deleting}
+        onClose={() => setDeleting(false)}
+        onDone={(gone) => {
+          if (!gone.includes(id)) return;
+          const next = results[at + 1] ?? results[at - 1];
+          go(next ? detailHash(next.id) : "#/gallery");
+        }}
+      />
     </div>
   );
 }

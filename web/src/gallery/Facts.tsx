@@ -38,7 +38,10 @@ export function Facts({ details, summary, size }: { details: JobDetails; summary
         {rows.map((row) => (
           <div key={row.name} className={row.value.length > LONG || row.name === "Prompt" || row.name === "Avoid" ? `${css.row} ${css.long}` : css.row}>
             <dt>{row.name}</dt>
-            <dd><span>{row.value}</span><CopyButton text={row.value} what={row.name.toLowerCase()} /></dd>
+            <dd>
+              <span>{row.value}</span>
+              <CopyButton text={row.value} what={row.name.toLowerCase()} />
+            </dd>
           </div>
         ))}
       </dl>
@@ -46,7 +49,12 @@ export function Facts({ details, summary, size }: { details: JobDetails; summary
         <ul className={css.nodes}>
           {nodes.map((node) => (
             <li key={node.id}>
-              <div className={css.node}>{node.title} <span>{node.class_type !== node.title ? `${node.class_type}, ` : ""}node {node.id}</span></div>
+              <div className={css.node}>
+                {node.title}{" "}
+                <span>
+                  {node.class_type !== node.title ? `${node.class_type}, ` : ""}node {node.id}
+                </span>
+              </div>
               <dl>
                 {node.inputs.map((input) => (
                   <div key={input.name} className={input.link ? `${css.input} ${css.link}` : css.input}>
@@ -66,7 +74,10 @@ export function Facts({ details, summary, size }: { details: JobDetails; summary
 export function Texts({ summary }: { summary: Summary }) {
   return summary.outputs.texts.map(({ text, node }, i) => (
     <section key={`${node}-${i}`} className={css.text} aria-label="Text">
-      <div className={css.textHead}><h2>Text</h2><CopyButton text={text} what="text" /></div>
+      <div className={css.textHead}>
+        <h2>Text</h2>
+        <CopyButton text={text} what="text" />
+      </div>
       <pre>{text}</pre>
     </section>
   ));

@@ -13,9 +13,19 @@ export function Failure({ details }: { details: JobDetails }) {
   const trace = (error.traceback ?? []).join("").trim();
   return (
     <section className={css.failure} aria-label="What went wrong">
-      <div className={css.failHead}><Icon name="warning" size={24} /><h2>This did not work</h2></div>
-      {where && <p>It stopped at “{where}”{error.node_id ? `, node ${error.node_id}` : ""}.</p>}
-      <div className={css.message}><span>{message}</span><CopyButton text={[message, trace].filter(Boolean).join("\n\n")} what="the error" /></div>
+      <div className={css.failHead}>
+        <Icon name="warning" size={24} />
+        <h2>This did not work</h2>
+      </div>
+      {where && (
+        <p>
+          It stopped at “{where}”{error.node_id ? `, node ${error.node_id}` : ""}.
+        </p>
+      )}
+      <div className={css.message}>
+        <span>{message}</span>
+        <CopyButton text={[message, trace].filter(Boolean).join("\n\n")} what="the error" />
+      </div>
       {(trace || error.exception_type) && (
         <Disclosure title="Details for experts">
           <pre className={css.trace}>{[error.exception_type, trace].filter(Boolean).join("\n\n")}</pre>

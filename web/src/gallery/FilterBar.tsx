@@ -32,33 +32,77 @@ export function FilterBar({ count }: { count: number }) {
           <Icon name="search" />
           <TextInput type="search" value={text} onChange={setText} placeholder="Search prompt, seed or model" aria-label="Search results" />
         </div>
-        <IconButton variant="plain" icon="star" label="Favourites only" pressed={filters.favourites} onClick={() => setFilters({ favourites: !filters.favourites })} />
-        <Button icon="settings" aria-expanded={open} onClick={() => setOpen(!open)}>Filter</Button>
-        <Button icon="check" aria-pressed={selecting} onClick={() => setSelecting(!selecting)}>Select</Button>
+        <IconButton
+          variant="plain"
+          icon="star"
+          label="Favourites only"
+          pressed={filters.favourites}
+          onClick={() => setFilters({ favourites: !filters.favourites })}
+        />
+        <Button icon="settings" aria-expanded={open} onClick={() => setOpen(!open)}>
+          Filter
+        </Button>
+        <Button icon="check" aria-pressed={selecting} onClick={() => setSelecting(!selecting)}>
+          Select
+        </Button>
       </div>
       {open && (
         <div className={css.filters}>
           <Field label="Outcome">
-            <Select value={filters.status} onChange={(v) => setFilters({ status: v as Filters["status"] })}
-              options={[{ value: "results", label: "Finished or failed" }, { value: "completed", label: "Finished" }, { value: "failed", label: "Failed" }, { value: "cancelled", label: "Cancelled" }, { value: "all", label: "Everything" }]} />
+            <Select
+              value={filters.status}
+              onChange={(v) => setFilters({ status: v as Filters["status"] })}
+              options={[
+                { value: "results", label: "Finished or failed" },
+                { value: "completed", label: "Finished" },
+                { value: "failed", label: "Failed" },
+                { value: "cancelled", label: "Cancelled" },
+                { value: "all", label: "Everything" },
+              ]}
+            />
           </Field>
           <Field label="Model">
-            <Select value={filters.model} onChange={(model) => setFilters({ model })} options={[{ value: "", label: "Any model" }, ...models.map((m) => ({ value: m, label: modelName(m) }))]} />
+            <Select
+              value={filters.model}
+              onChange={(model) => setFilters({ model })}
+              options={[{ value: "", label: "Any model" }, ...models.map((m) => ({ value: m, label: modelName(m) }))]}
+            />
           </Field>
           <Field label="When">
-            <Select value={filters.when} onChange={(v) => setFilters({ when: v as Filters["when"] })}
-              options={[{ value: "any", label: "Any time" }, { value: "today", label: "Today" }, { value: "week", label: "Last 7 days" }, { value: "month", label: "Last 30 days" }, { value: "between", label: "Choose days" }]} />
+            <Select
+              value={filters.when}
+              onChange={(v) => setFilters({ when: v as Filters["when"] })}
+              options={[
+                { value: "any", label: "Any time" },
+                { value: "today", label: "Today" },
+                { value: "week", label: "Last 7 days" },
+                { value: "month", label: "Last 30 days" },
+                { value: "between", label: "Choose days" },
+              ]}
+            />
           </Field>
           {filters.when === "between" && (
             <>
-              <Field label="From"><TextInput type="date" value={filters.from} onChange={(from) => setFilters({ from })} /></Field>
-              <Field label="To"><TextInput type="date" value={filters.to} onChange={(to) => setFilters({ to })} /></Field>
+              <Field label="From">
+                <TextInput type="date" value={filters.from} onChange={(from) => setFilters({ from })} />
+              </Field>
+              <Field label="To">
+                <TextInput type="date" value={filters.to} onChange={(to) => setFilters({ to })} />
+              </Field>
             </>
           )}
-          {on && <div className={css.clear}><Button icon="close" onClick={clearFilters}>Clear filters</Button></div>}
+          {on && (
+            <div className={css.clear}>
+              <Button icon="close" onClick={clearFilters}>
+                Clear filters
+              </Button>
+            </div>
+          )}
         </div>
       )}
-      <p className={css.count} role="status">{on ? `${count} ${count === 1 ? "result matches" : "results match"}` : ""}</p>
+      <p className={css.count} role="status">
+        {on ? `${count} ${count === 1 ? "result matches" : "results match"}` : ""}
+      </p>
     </>
   );
 }

@@ -64,7 +64,14 @@ export function Grid({ jobs, onEnd }: { jobs: Job[]; onEnd(): void }) {
   useKnown((s) => s.version);
   const favourites = useFavourites((s) => s.ids);
   const days = useMemo(() => groupByDay(jobs, new Date()), [jobs]);
-  const layout: GridLayout = useMemo(() => layOut(days.map((d) => d.jobs.length), sizesFor(width)), [days, width]);
+  const layout: GridLayout = useMemo(
+    () =>
+      layOut(
+        days.map((d) => d.jobs.length),
+        sizesFor(width),
+      ),
+    [days, width],
+  );
   const flat = useMemo(() => days.flatMap((d) => d.jobs), [days]);
   const chosen = useMemo(() => new Set(selected), [selected]);
   const shown = width > 0 ? visible(layout, HEADING, top - BEYOND, bottom + BEYOND) : [];
@@ -76,17 +83,23 @@ export function Grid({ jobs, onEnd }: { jobs: Job[]; onEnd(): void }) {
   const last = useRef<string | null>(null);
   const flatNow = useRef(flat);
   flatNow.current = flat;
-  const onToggle = useCallback((id: string, range: boolean) => {
-    const all = flatNow.current.map((j) => j.id);
-    const [from, to] = [last.current ? all.indexOf(last.current) : -1, all.indexOf(id)];
-    last.current = id;
-    if (range && from >= 0 && to >= 0) {
-      const between = all.slice(Math.min(from, to), Math.max(from, to) + 1);
-      select([...new Set([...useSession.getState().selected, ...between])]);
-    } else toggle(id);
-  }, [select, toggle]);
+  const onToggle = useCallback(
+    (id: string, range: boolean) => {
+      const all = flatNow.current.map((j) => j.id);
+      const [from, to] = [last.current ? all.indexOf(last.current) : -1, all.indexOf(id)];
+      last.current = id;
+      if (range && from >= 0 && to >= 0) {
+        const between = all.slice(Math.min(from, to), Math.max(from, to) + 1);
+        select([...new Set([...useSession.getState().selected, ...between])]);
+      } else toggle(id);
+    },
+    [select, toggle],
+  );
   const onFavourite = useCallback((id: string, on: boolean) => {
-    useFavourites.getState().set([id], on).catch((e: Error) => toast(`Favourites could not be saved: ${e.message}`, "bad"));
+    useFavourites
+      .getState()
+      .set([id], on)
+      .catch((e: Error) => toast(`Favourites could not be saved: ${e.message}`, "bad"));
   }, []);
 
   /** Brings a tile into sight, which draws it, then gives it the focus. */
@@ -140,7 +153,11 @@ export function Grid({ jobs, onEnd }: { jobs: Job[]; onEnd(): void }) {
   };
 
   let before = 0;
-  const starts = days.map((d) => (before += d.jobs.length) - d.jobs.length);
+  const starts = days.map((d) => {
+    const start = before;
+    before += d.jobs.length;
+    return start;
+  });
   return (
     <div ref={root} className={css.grid} style={{ height: layout.height }} onKeyDown={keys}>
       {shown.map(({ day, from, to }) => {
@@ -148,15 +165,31 @@ export function Grid({ jobs, onEnd }: { jobs: Job[]; onEnd(): void }) {
         const box = layout.days[day] as GridLayout["days"][number];
         return (
           <section key={key} className={css.day} style={{ top: box.top, height: box.height }} aria-label={label}>
-            <h2 className={css.label}>{label} <span className={css.number}>{list.length}</span></h2>
+            <h2 className={css.label}>
+              {label} <span className={css.number}>{list.length}</span>
+            </h2>
             <div role="list" className={css.tiles}>
               {list.slice(from, to).map((job, i) => {
                 const at = place(layout, from + i, GAP);
                 return (
-                  <div key={job.id} role="listitem" aria-setsize={list.length} aria-posinset={from + i + 1} className={css.cell}
-                    style={{ left: at.left, top: at.top, width: layout.size, height: layout.size + CAPTION }}>
-                    <Tile job={job} summary={known.get(job.id)} selected={chosen.has(job.id)} selecting={selecting} favourite={favourites.has(job.id)}
-                      index={(starts[day] ?? 0) + from + i} onToggle={onToggle} onFavourite={onFavourite} />
+                  <div
+                    key={job.id}
+                    role="listitem"
+                    aria-setsize={list.length}
+                    aria-posinset={from + i + 1}
+                    className={css.cell}
+                    style={{ left: at.left, top: at.top, width: layout.size, height: layout.size + CAPTION }}
+                  >
+                    <Tile
+                      job={job}
+                      summary={known.get(job.id)}
+                      selected={chosen.has(job.id)}
+                      selecting={selecting}
+                      favourite={favourites.has(job.id)}
+                      index={(starts[day] ?? 0) + from + i}
+                      onToggle={onToggle}
+                      onFavourite={onFavourite}
+                    />
                   </div>
                 );
               })}

@@ -36,20 +36,39 @@ function Row({ job, place, count, shift, dragged, onMove, onGrab }: RowProps) {
   };
   const name = title.slice(0, 60);
   return (
-    <li className={[css.row, dragged && css.dragged, held && css.held].filter(Boolean).join(" ")} style={shift ? { transform: `translateY(${shift}px)` } : undefined} data-id={job.id}>
-      <button type="button" className={css.handle} aria-label={`Move ${name}: place ${place + 1} of ${count}. Arrow keys move it.`} onKeyDown={keys} onPointerDown={(e) => onGrab(e, job.id)}>
+    <li
+      className={[css.row, dragged && css.dragged, held && css.held].filter(Boolean).join(" ")}
+      style={shift ? { transform: `translateY(${shift}px)` } : undefined}
+      data-id={job.id}
+    >
+      <button
+        type="button"
+        className={css.handle}
+        aria-label={`Move ${name}: place ${place + 1} of ${count}. Arrow keys move it.`}
+        onKeyDown={keys}
+        onPointerDown={(e) => onGrab(e, job.id)}
+      >
         <Icon name="drag" />
       </button>
       <a className={css.rowTitle} href={detailHash(job.id)}>
         <span className={css.title}>{title}</span>
         <span className={css.state}>{held ? (job.held_reason ? `On hold: ${job.held_reason}` : "On hold") : place === 0 ? "Next" : `Place ${place + 1}`}</span>
       </a>
-      <IconButton size="s" icon={held ? "play" : "pause"} label={`${held ? "Release" : "Hold"} ${name}`} pressed={held} onClick={() => tell(setHeld(job.id, !held), held ? "Could not be released" : "Could not be held")} />
-      <Menu button={{ label: `More for ${name}`, icon: "more", size: "s" }} items={[
-        { label: "To the top", icon: "up", disabled: place === 0, onSelect: () => onMove(job.id, "top") },
-        { label: "Up", icon: "up", disabled: place === 0, onSelect: () => onMove(job.id, "up") },
-        { label: "Down", icon: "down", disabled: place === count - 1, onSelect: () => onMove(job.id, "down") },
-      ]} />
+      <IconButton
+        size="s"
+        icon={held ? "play" : "pause"}
+        label={`${held ? "Release" : "Hold"} ${name}`}
+        pressed={held}
+        onClick={() => tell(setHeld(job.id, !held), held ? "Could not be released" : "Could not be held")}
+      />
+      <Menu
+        button={{ label: `More for ${name}`, icon: "more", size: "s" }}
+        items={[
+          { label: "To the top", icon: "up", disabled: place === 0, onSelect: () => onMove(job.id, "top") },
+          { label: "Up", icon: "up", disabled: place === 0, onSelect: () => onMove(job.id, "up") },
+          { label: "Down", icon: "down", disabled: place === count - 1, onSelect: () => onMove(job.id, "down") },
+        ]}
+      />
       <IconButton size="s" icon="close" label={`Cancel ${name}`} onClick={() => tell(cancel([job.id]), "Could not be cancelled")} />
     </li>
   );
@@ -108,9 +127,13 @@ export function QueueList({ jobs }: { jobs: Job[] }) {
   return (
     <>
       <ol ref={list} className={css.list}>
-        {jobs.map((job, i) => <Row key={job.id} job={job} place={i} count={jobs.length} shift={shift(i)} dragged={drag?.id === job.id} onMove={onMove} onGrab={onGrab} />)}
+        {jobs.map((job, i) => (
+          <Row key={job.id} job={job} place={i} count={jobs.length} shift={shift(i)} dragged={drag?.id === job.id} onMove={onMove} onGrab={onGrab} />
+        ))}
       </ol>
-      <p className="hidden-visually" role="status">{said}</p>
+      <p className="hidden-visually" role="status">
+        {said}
+      </p>
     </>
   );
 }

@@ -34,12 +34,24 @@ export function RunningCard({ job }: { job: Job }) {
     <article className={css.running} aria-label={`Running: ${title}`}>
       <div className={css.preview}>{preview ? <img src={preview.url} alt="How the picture looks so far" /> : <Icon name="wand" size={28} />}</div>
       <div className={css.words}>
-        <a className={css.title} href={detailHash(job.id)}>{title}</a>
+        <a className={css.title} href={detailHash(job.id)}>
+          {title}
+        </a>
         <Progress thin value={running?.value ?? 0} max={running?.max ?? 0} label={`Progress of ${title}`} text={words} />
-        <Button size="s" icon="stop" busy={stopping} onClick={() => {
-          setStopping(true);
-          tell(cancel([job.id]).finally(() => setStopping(false)), "Could not be cancelled");
-        }}>Cancel</Button>
+        <Button
+          size="s"
+          icon="stop"
+          busy={stopping}
+          onClick={() => {
+            setStopping(true);
+            tell(
+              cancel([job.id]).finally(() => setStopping(false)),
+              "Could not be cancelled",
+            );
+          }}
+        >
+          Cancel
+        </Button>
       </div>
     </article>
   );
@@ -56,23 +68,49 @@ export function QueuePanel() {
     <section className={css.panel} aria-label="Queue">
       <div className={css.head}>
         <h2>Queue</h2>
-        <Button size="s" icon={paused ? "play" : "pause"} onClick={() => tell(setPaused(!paused), paused ? "Could not resume" : "Could not pause")}>{paused ? "Resume" : "Pause"}</Button>
-        {pending.length > 0 && <Button size="s" variant="danger" icon="trash" onClick={() => setClearing(true)}>Clear</Button>}
+        <Button size="s" icon={paused ? "play" : "pause"} onClick={() => tell(setPaused(!paused), paused ? "Could not resume" : "Could not pause")}>
+          {paused ? "Resume" : "Pause"}
+        </Button>
+        {pending.length > 0 && (
+          <Button size="s" variant="danger" icon="trash" onClick={() => setClearing(true)}>
+            Clear
+          </Button>
+        )}
       </div>
-      {paused && <p className={css.paused} role="status"><Icon name="pause" size={18} /> Paused. {active.length > 0 ? "The running job goes on, nothing new starts." : "Nothing starts until you resume."}</p>}
-      {active.map((job) => <RunningCard key={job.id} job={job} />)}
+      {paused && (
+        <p className={css.paused} role="status">
+          <Icon name="pause" size={18} /> Paused. {active.length > 0 ? "The running job goes on, nothing new starts." : "Nothing starts until you resume."}
+        </p>
+      )}
+      {active.map((job) => (
+        <RunningCard key={job.id} job={job} />
+      ))}
       {pending.length > 0 && <QueueList jobs={pending} />}
       {loaded && active.length === 0 && pending.length === 0 && <p className={css.empty}>Nothing waits. What you ask for appears here until it is made.</p>}
-      <Dialog open={clearing} onClose={() => setClearing(false)} title="Clear the queue?" actions={
-        <>
-          <Button onClick={() => setClearing(false)}>Keep</Button>
-          <Button variant="danger" icon="trash" onClick={() => {
-            setClearing(false);
-            tell(cancel(pending.map((j) => j.id)), "The queue could not be cleared");
-          }}>Cancel {pending.length === 1 ? "it" : "them"}</Button>
-        </>
-      }>
-        <p>{pending.length === 1 ? "The waiting job is" : `All ${pending.length} waiting jobs are`} cancelled. {active.length > 0 ? "The running one goes on." : ""} You can find them in the gallery with the filter “Cancelled” and run them again.</p>
+      <Dialog
+        open={clearing}
+        onClose={() => setClearing(false)}
+        title="Clear the queue?"
+        actions={
+          <>
+            <Button onClick={() => setClearing(false)}>Keep</Button>
+            <Button
+              variant="danger"
+              icon="trash"
+              onClick={() => {
+                setClearing(false);
+                tell(cancel(pending.map((j) => j.id)), "The queue could not be cleared");
+              }}
+            >
+              Cancel {pending.length === 1 ? "it" : "them"}
+            </Button>
+          </>
+        }
+      >
+        <p>
+          {pending.length === 1 ? "The waiting job is" : `All ${pending.length} waiting jobs are`} cancelled.{" "}
+          {active.length > 0 ? "The running one goes on." : ""} You can find them in the gallery with the filter “Cancelled” and run them again.
+        </p>
       </Dialog>
     </section>
   );

@@ -21,7 +21,17 @@ export function useResults() {
   const favourites = useFavourites((s) => s.ids);
   // Without a look into the prompts, new knowledge changes nothing.
   const seen = needsPrompts(filters) ? version : 0;
-  return useMemo(() => filtered(jobs, filters, (id) => known.get(id), (id) => favourites.has(id), new Date()), [jobs, filters, known, seen, favourites]);
+  return useMemo(
+    () =>
+      filtered(
+        jobs,
+        filters,
+        (id) => known.get(id),
+        (id) => favourites.has(id),
+        new Date(),
+      ),
+    [jobs, filters, known, seen, favourites],
+  );
 }
 
 export function Results() {
@@ -42,7 +52,9 @@ export function Results() {
   const more = useCallback(() => {
     if (loading || !useLive.getState().hasMore) return;
     setLoading(true);
-    void loadMore().catch(() => undefined).finally(() => setLoading(false));
+    void loadMore()
+      .catch(() => undefined)
+      .finally(() => setLoading(false));
   }, [loading, loadMore]);
 
   // A filter looks at everything, so everything is fetched, page by page.
@@ -63,19 +75,43 @@ export function Results() {
   return (
     <div className={css.results}>
       {(finished > 0 || any) && <FilterBar count={results.length} />}
-      {reading && <p className={css.note} role="status">Looking through {reading.total} results… {Math.round((100 * reading.done) / Math.max(1, reading.total))} %</p>}
-      {readError && deep && <p className={css.note} role="alert">Not all results could be searched: {readError}</p>}
+      {reading && (
+        <p className={css.note} role="status">
+          Looking through {reading.total} results… {Math.round((100 * reading.done) / Math.max(1, reading.total))} %
+        </p>
+      )}
+      {readError && deep && (
+        <p className={css.note} role="alert">
+          Not all results could be searched: {readError}
+        </p>
+      )}
       {results.length > 0 && <Grid jobs={results} onEnd={more} />}
-      {results.length === 0 && loaded && !reading && !loading && (any && finished > 0 ? (
-        <EmptyState icon="search" title="Nothing matches" action={<Button onClick={clearFilters}>Show everything</Button>}>
-          No result fits this search. Try fewer words or another day.
-        </EmptyState>
-      ) : (
-        <EmptyState icon="gallery" title="No pictures yet" action={<Button variant="primary" icon="create" onClick={() => go("#/create")}>Make a picture</Button>}>
-          Everything you make appears here, with the prompt and settings that made it.
-        </EmptyState>
-      ))}
-      {loading && <p className={css.note} role="status">Fetching more…</p>}
+      {results.length === 0 &&
+        loaded &&
+        !reading &&
+        !loading &&
+        (any && finished > 0 ? (
+          <EmptyState icon="search" title="Nothing matches" action={<Button onClick={clearFilters}>Show everything</Button>}>
+            No result fits this search. Try fewer words or another day.
+          </EmptyState>
+        ) : (
+          <EmptyState
+            icon="gallery"
+            title="No pictures yet"
+            action={
+              <Button variant="primary" icon="create" onClick={() => go("#/create")}>
+                Make a picture
+              </Button>
+            }
+          >
+            Everything you make appears here, with the prompt and settings that made it.
+          </EmptyState>
+        ))}
+      {loading && (
+        <p className={css.note} role="status">
+          Fetching more…
+        </p>
+      )}
       <SelectionBar results={results} />
     </div>
   );

@@ -68,29 +68,66 @@ export function SelectionBar({ results }: { results: Job[] }) {
     if (a && b) go(compareHash({ job: a, file: 0 }, { job: b, file: 0 }));
   };
   const download = (how: "zip" | "each") =>
-    void filesOfJobs(selected).then((files) => downloadMany(files, how, setProgress)).catch((e: Error) => toast(`The download failed: ${e.message}`, "bad"));
+    void filesOfJobs(selected)
+      .then((files) => downloadMany(files, how, setProgress))
+      .catch((e: Error) => toast(`The download failed: ${e.message}`, "bad"));
   return (
     <div className={css.selection} role="toolbar" aria-label="Selected results">
-      <span className={css.chosen} role="status">{n === 0 ? "Choose results" : `${n} selected`}</span>
-      {narrow ? <IconButton variant="plain" icon="compare" label="Compare" disabled={n !== 2} onClick={compare} />
-        : <Button icon="compare" disabled={n !== 2} title={n === 2 ? undefined : "Select two to compare them"} onClick={compare}>Compare</Button>}
-      {progress ? <Button busy>{progress}</Button> : (
-        <Menu button={{ label: "Download", icon: "download", words: !narrow, variant: "plain" }} items={[
-          { label: "As one zip file", icon: "folder", disabled: n === 0, onSelect: () => download("zip") },
-          { label: "One by one", icon: "download", disabled: n === 0, onSelect: () => download("each") },
-        ]} />
+      <span className={css.chosen} role="status">
+        {n === 0 ? "Choose results" : `${n} selected`}
+      </span>
+      {narrow ? (
+        <IconButton variant="plain" icon="compare" label="Compare" disabled={n !== 2} onClick={compare} />
+      ) : (
+        <Button icon="compare" disabled={n !== 2} title={n === 2 ? undefined : "Select two to compare them"} onClick={compare}>
+          Compare
+        </Button>
       )}
-      <IconButton variant="plain" icon="star" disabled={n === 0} pressed={all} label={all ? "Remove from favourites" : "Add to favourites"}
-        onClick={() => useFavourites.getState().set(selected, !all).catch((e: Error) => toast(`Favourites could not be saved: ${e.message}`, "bad"))} />
-      {narrow ? <IconButton variant="danger" icon="trash" label="Delete" disabled={n === 0} onClick={() => setDeleting(true)} />
-        : <Button variant="danger" icon="trash" disabled={n === 0} onClick={() => setDeleting(true)}>Delete</Button>}
-      <Button variant="quiet" size="s" onClick={() => (n < results.length ? select(results.map((j) => j.id)) : select([]))}>{n < results.length ? "All" : "None"}</Button>
+      {progress ? (
+        <Button busy>{progress}</Button>
+      ) : (
+        <Menu
+          button={{ label: "Download", icon: "download", words: !narrow, variant: "plain" }}
+          items={[
+            { label: "As one zip file", icon: "folder", disabled: n === 0, onSelect: () => download("zip") },
+            { label: "One by one", icon: "download", disabled: n === 0, onSelect: () => download("each") },
+          ]}
+        />
+      )}
+      <IconButton
+        variant="plain"
+        icon="star"
+        disabled={n === 0}
+        pressed={all}
+        label={all ? "Remove from favourites" : "Add to favourites"}
+        onClick={() =>
+          useFavourites
+            .getState()
+            .set(selected, !all)
+            .catch((e: Error) => toast(`Favourites could not be saved: ${e.message}`, "bad"))
+        }
+      />
+      {narrow ? (
+        <IconButton variant="danger" icon="trash" label="Delete" disabled={n === 0} onClick={() => setDeleting(true)} />
+      ) : (
+        <Button variant="danger" icon="trash" disabled={n === 0} onClick={() => setDeleting(true)}>
+          Delete
+        </Button>
+      )}
+      <Button variant="quiet" size="s" onClick={() => (n < results.length ? select(results.map((j) => j.id)) : select([]))}>
+        {n < results.length ? "All" : "None"}
+      </Button>
       <IconButton icon="close" label="End selecting" onClick={() => setSelecting(false)} />
-      <DeleteDialog ids={selected} open={deleting} onClose={() => setDeleting(false)} onDone={(gone) => {
-        const left = selected.filter((id) => !gone.includes(id));
-        if (left.length > 0) select(left);
-        else setSelecting(false);
-      }} />
+      <DeleteDialog
+        ids={selected}
+        open={deleting}
+        onClose={() => setDeleting(false)}
+        onDone={(gone) => {
+          const left = selected.filter((id) => !gone.includes(id));
+          if (left.length > 0) select(left);
+          else setSelecting(false);
+        }}
+      />
     </div>
   );
 }

@@ -37,7 +37,13 @@ function Face({ job, summary }: { job: Job; summary: Summary | undefined }) {
   }
   const file = fileRef(job.preview_output) ?? summary?.outputs.files[0]?.file;
   if (file) return <Thumb file={file} alt="" />;
-  if (job.status === "cancelled") return <div className={thumb.stand}><Icon name="stop" size={28} /><span>Cancelled</span></div>;
+  if (job.status === "cancelled")
+    return (
+      <div className={thumb.stand}>
+        <Icon name="stop" size={28} />
+        <span>Cancelled</span>
+      </div>
+    );
   const text = summary?.outputs.texts[0]?.text;
   if (text) return <div className={thumb.words}>{text.slice(0, 400)}</div>;
   return summary ? <Stand kind="file" name="Nothing to show" /> : <div className={css.wait} />;
@@ -62,20 +68,40 @@ export const Tile = memo(function Tile({ job, summary, selected, selecting, favo
   return (
     <article className={selected ? `${css.tile} ${css.selected}` : css.tile}>
       <a className={css.link} href={detailHash(job.id)} data-index={index} onClick={open}>
-        <div className={css.face}><Face job={job} summary={summary} /></div>
+        <div className={css.face}>
+          <Face job={job} summary={summary} />
+        </div>
         <div className={css.caption}>
-          <div className={css.title}>{STATUS[job.status] && <span className="hidden-visually">{STATUS[job.status]}: </span>}{title}</div>
+          <div className={css.title}>
+            {STATUS[job.status] && <span className="hidden-visually">{STATUS[job.status]}: </span>}
+            {title}
+          </div>
           <div className={css.facts}>{facts || " "}</div>
           <div className={css.facts}>{made ?? " "}</div>
         </div>
       </a>
-      {count > 1 && <span className={css.count}><Icon name="layers" size={14} /> {count}<span className="hidden-visually"> files</span></span>}
+      {count > 1 && (
+        <span className={css.count}>
+          <Icon name="layers" size={14} /> {count}
+          <span className="hidden-visually"> files</span>
+        </span>
+      )}
       <label className={selecting || selected ? `${css.pick} ${css.shown}` : css.pick}>
-        <input type="checkbox" checked={selected} aria-label={`Select ${title.slice(0, 60)}`}
-          onChange={(e) => onToggle(job.id, (e.nativeEvent as unknown as { shiftKey?: boolean }).shiftKey === true)} />
+        <input
+          type="checkbox"
+          checked={selected}
+          aria-label={`Select ${title.slice(0, 60)}`}
+          onChange={(e) => onToggle(job.id, (e.nativeEvent as unknown as { shiftKey?: boolean }).shiftKey === true)}
+        />
       </label>
       <span className={favourite ? `${css.star} ${css.shown}` : css.star}>
-        <IconButton size="s" label={favourite ? "Remove from favourites" : "Add to favourites"} icon="star" pressed={favourite} onClick={() => onFavourite(job.id, !favourite)} />
+        <IconButton
+          size="s"
+          label={favourite ? "Remove from favourites" : "Add to favourites"}
+          icon="star"
+          pressed={favourite}
+          onClick={() => onFavourite(job.id, !favourite)}
+        />
       </span>
     </article>
   );

@@ -93,7 +93,12 @@ export function Zoomer({ src, alt, view: given, onView, onSwipe, onSize }: Zoome
     e.stopPropagation();
   };
 
-  if (missing) return <div className={css.frame}><Gone large /></div>;
+  if (missing)
+    return (
+      <div className={css.frame}>
+        <Gone large />
+      </div>
+    );
   return (
     <div className={css.box}>
       <div

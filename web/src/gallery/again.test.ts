@@ -2,7 +2,14 @@ import { expect, test } from "vitest";
 import type { JobDetails, UiWorkflow } from "../api/types";
 import { again, randomId } from "./again";
 
-const workflow = { id: "old", nodes: [{ id: 2, type: "Blend", pos: [0, 0], widgets_values: [0.3, true, 7, "x"] }], links: [], version: 0.4, last_node_id: 2, last_link_id: 0 } as UiWorkflow;
+const workflow = {
+  id: "old",
+  nodes: [{ id: 2, type: "Blend", pos: [0, 0], widgets_values: [0.3, true, 7, "x"] }],
+  links: [],
+  version: 0.4,
+  last_node_id: 2,
+  last_link_id: 0,
+} as UiWorkflow;
 const details: Pick<JobDetails, "workflow"> = {
   workflow: {
     prompt: {

@@ -22,5 +22,9 @@ test("older days get a weekday, then a date, then a year", () => {
 test("days are newest first, jobs keep their order, jobs without a time come last", () => {
   const jobs = [job("a", now.getTime()), job("x", 0), job("b", now.getTime() - 3_600_000), job("c", now.getTime() - 1)];
   const days = groupByDay(jobs, now);
-  expect(days.map((d) => [d.label, d.jobs.map((j) => j.id)])).toEqual([["Today", ["a", "c"]], ["Yesterday", ["b"]], ["Some time ago", ["x"]]]);
+  expect(days.map((d) => [d.label, d.jobs.map((j) => j.id)])).toEqual([
+    ["Today", ["a", "c"]],
+    ["Yesterday", ["b"]],
+    ["Some time ago", ["x"]],
+  ]);
 });

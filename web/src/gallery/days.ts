@@ -44,7 +44,10 @@ export function groupByDay(jobs: readonly Job[], now: Date): Day[] {
   for (const job of jobs) {
     const key = dayKey(timeOf(job));
     let day = days.get(key);
-    if (!day) days.set(key, (day = { key, label: dayLabel(key, now), jobs: [] }));
+    if (!day) {
+      day = { key, label: dayLabel(key, now), jobs: [] };
+      days.set(key, day);
+    }
     day.jobs.push(job);
   }
   const time = (day: Day) => (day.key === "unknown" ? "" : day.key);

@@ -12,9 +12,24 @@ test("equal results have no differences", () => {
 });
 
 test("a difference named as a setting is not told again for its node", () => {
-  const a = { settings: [{ name: "Seed", value: "1" }, { name: "Steps", value: "20" }], prompt: prompt(1) };
-  const b = { settings: [{ name: "Seed", value: "2" }, { name: "Steps", value: "20" }], prompt: prompt(2, { eta: 0.5 }) };
-  expect(differences(a, b)).toEqual([{ name: "Seed", a: "1", b: "2" }, { name: "KSampler: eta", a: "not used", b: "0.5" }]);
+  const a = {
+    settings: [
+      { name: "Seed", value: "1" },
+      { name: "Steps", value: "20" },
+    ],
+    prompt: prompt(1),
+  };
+  const b = {
+    settings: [
+      { name: "Seed", value: "2" },
+      { name: "Steps", value: "20" },
+    ],
+    prompt: prompt(2, { eta: 0.5 }),
+  };
+  expect(differences(a, b)).toEqual([
+    { name: "Seed", a: "1", b: "2" },
+    { name: "KSampler: eta", a: "not used", b: "0.5" },
+  ]);
 });
 
 test("other nodes and other links are told", () => {

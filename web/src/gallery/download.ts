@@ -37,7 +37,11 @@ export async function downloadZip(files: readonly FileRef[], progress: (done: nu
   for (const [i, file] of files.entries()) {
     try {
       const answer = await request(viewUrl(file));
-      entries.push({ name: names[i] as string, data: new Uint8Array(await answer.arrayBuffer()), time: new Date(answer.headers.get("last-modified") ?? Date.now()) });
+      entries.push({
+        name: names[i] as string,
+        data: new Uint8Array(await answer.arrayBuffer()),
+        time: new Date(answer.headers.get("last-modified") ?? Date.now()),
+      });
     } catch {
       missing.push(file.filename);
     }

@@ -12,7 +12,8 @@ const jobs = [
   { id: "stopped", status: "cancelled", create_time: at(1) },
 ] as Job[];
 const known = (id: string) => ({ cat: { haystack: "a sleepy red cat", model: "a.safetensors" }, dog: { haystack: "a red dog", model: "b.safetensors" } })[id];
-const ids = (change: Partial<Filters>, favourite = (_: string) => false) => filtered(jobs, { ...NO_FILTERS, ...change }, known, favourite, now).map((j) => j.id);
+const ids = (change: Partial<Filters>, favourite = (_: string) => false) =>
+  filtered(jobs, { ...NO_FILTERS, ...change }, known, favourite, now).map((j) => j.id);
 
 test("a search has words, phrases and words that must be absent", () => {
   expect(parseSearch('Red "sleepy cat" -dog -"big tree" - ')).toEqual({ wanted: ["red", "sleepy cat"], unwanted: ["dog", "big tree"] });

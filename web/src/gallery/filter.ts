@@ -58,16 +58,27 @@ function daysAgo(now: Date, days: number): string {
 /** First and last day that are let through. */
 export function dayRange(filters: Filters, now: Date): [string, string] {
   switch (filters.when) {
-    case "today": return [daysAgo(now, 0), ""];
-    case "week": return [daysAgo(now, 6), ""];
-    case "month": return [daysAgo(now, 29), ""];
-    case "between": return filters.from && filters.to && filters.from > filters.to ? [filters.to, filters.from] : [filters.from, filters.to];
-    default: return ["", ""];
+    case "today":
+      return [daysAgo(now, 0), ""];
+    case "week":
+      return [daysAgo(now, 6), ""];
+    case "month":
+      return [daysAgo(now, 29), ""];
+    case "between":
+      return filters.from && filters.to && filters.from > filters.to ? [filters.to, filters.from] : [filters.from, filters.to];
+    default:
+      return ["", ""];
   }
 }
 
 /** Finished jobs that pass. A job whose prompt is not known yet does not pass where the prompt matters. */
-export function filtered(jobs: readonly Job[], filters: Filters, known: (id: string) => Known | undefined, favourite: (id: string) => boolean, now: Date): Job[] {
+export function filtered(
+  jobs: readonly Job[],
+  filters: Filters,
+  known: (id: string) => Known | undefined,
+  favourite: (id: string) => boolean,
+  now: Date,
+): Job[] {
   const search = parseSearch(filters.text);
   const deep = needsPrompts(filters);
   const [from, to] = dayRange(filters, now);
@@ -96,5 +107,13 @@ export function readFilters(stored: unknown): Filters {
   const text = (key: string) => (typeof from[key] === "string" ? (from[key] as string) : "");
   const choice = <K extends "status" | "when">(key: K): Filters[K] =>
     (CHOICES[key] as readonly string[]).includes(text(key)) ? (text(key) as Filters[K]) : NO_FILTERS[key];
-  return { text: text("text"), status: choice("status"), model: text("model"), when: choice("when"), from: text("from"), to: text("to"), favourites: from.favourites === true };
+  return {
+    text: text("text"),
+    status: choice("status"),
+    model: text("model"),
+    when: choice("when"),
+    from: text("from"),
+    to: text("to"),
+    favourites: from.favourites === true,
+  };
 }

@@ -27,7 +27,11 @@ function useHash(): string {
 export default function Gallery() {
   const route = parseRoute(useHash());
   useEffect(() => {
-    const load = () => void useFavourites.getState().load().catch((e: Error) => toast(`Favourites could not be read: ${e.message}`, "warn"));
+    const load = () =>
+      void useFavourites
+        .getState()
+        .load()
+        .catch((e: Error) => toast(`Favourites could not be read: ${e.message}`, "warn"));
     load();
     return onEvent("connected", load);
   }, []);
@@ -42,12 +46,20 @@ function Overview() {
   return (
     <View title="Gallery" full>
       <div className={css.tabs} role="group" aria-label="Part of the gallery">
-        <Button variant="quiet" aria-pressed={tab === "results"} onClick={() => setTab("results")}>Results</Button>
-        <Button variant="quiet" aria-pressed={tab === "queue"} onClick={() => setTab("queue")}>Queue{count > 0 ? ` (${count})` : ""}</Button>
+        <Button variant="quiet" aria-pressed={tab === "results"} onClick={() => setTab("results")}>
+          Results
+        </Button>
+        <Button variant="quiet" aria-pressed={tab === "queue"} onClick={() => setTab("queue")}>
+          Queue{count > 0 ? ` (${count})` : ""}
+        </Button>
       </div>
       <div className={css.parts} data-tab={tab}>
-        <div className={css.results}><Results /></div>
-        <div className={css.queue}><QueuePanel /></div>
+        <div className={css.results}>
+          <Results />
+        </div>
+        <div className={css.queue}>
+          <QueuePanel />
+        </div>
       </div>
     </View>
   );

@@ -24,7 +24,10 @@ export function movedTo(order: readonly string[], id: string, to: number): reado
 export function inOrder<T>(items: readonly T[], order: readonly string[], id: (item: T) => string): T[] {
   const place = new Map(order.map((name, i) => [name, i]));
   const at = (item: T) => place.get(id(item)) ?? order.length;
-  return items.map((item, i) => ({ item, i })).sort((a, b) => at(a.item) - at(b.item) || a.i - b.i).map((x) => x.item);
+  return items
+    .map((item, i) => ({ item, i }))
+    .sort((a, b) => at(a.item) - at(b.item) || a.i - b.i)
+    .map((x) => x.item);
 }
 
 /** Where a dragged row lands: the pointer's height against the middles of the other rows, top to bottom. */

@@ -8,7 +8,10 @@ test("a picture, a text and a latent of three nodes are told apart", () => {
     "4": { latents: [{ filename: "l.latent", subfolder: "", type: "output" }] },
   });
   expect(got.texts).toEqual([{ node: "3", text: "hello" }]);
-  expect(got.files.map((f) => [f.node, f.kind, f.file.filename])).toEqual([["4", "file", "l.latent"], ["9", "picture", "a.png"]]);
+  expect(got.files.map((f) => [f.node, f.kind, f.file.filename])).toEqual([
+    ["4", "file", "l.latent"],
+    ["9", "picture", "a.png"],
+  ]);
 });
 
 test("temporary files come last, the same file is named once, animated is kept", () => {
@@ -17,7 +20,10 @@ test("temporary files come last, the same file is named once, animated is kept",
     "1": { images: [{ filename: "t.png", subfolder: "", type: "temp" }] },
     "2": { images: [saved, saved], animated: [true] },
   });
-  expect(got.files.map((f) => [f.file.filename, f.animated])).toEqual([["b.webp", true], ["t.png", false]]);
+  expect(got.files.map((f) => [f.file.filename, f.animated])).toEqual([
+    ["b.webp", true],
+    ["t.png", false],
+  ]);
 });
 
 test("things that are no outputs give none", () => {

@@ -6,17 +6,27 @@ import { finished, removable, removeJobs, stillThere } from "./remove";
 const file = (filename: string, type: FileRef["type"] = "output"): FileRef => ({ filename, subfolder: "", type });
 
 test("input files and files of other results are left", () => {
-  const own = new Map([["a", [file("1.png"), file("in.png", "input")]], ["b", [file("1.png"), file("2.png")]]]);
+  const own = new Map([
+    ["a", [file("1.png"), file("in.png", "input")]],
+    ["b", [file("1.png"), file("2.png")]],
+  ]);
   expect(removable(own, [file("2.png"), file("9.png")])).toEqual({ files: [file("1.png")], kept: [file("2.png")] });
 });
 
 test("a result stays while one of its files does", () => {
-  const own = new Map([["a", [file("1.png")]], ["b", [file("2.png"), file("3.png")]], ["c", []]]);
+  const own = new Map([
+    ["a", [file("1.png")]],
+    ["b", [file("2.png"), file("3.png")]],
+    ["c", []],
+  ]);
   expect(finished(own, [{ file: file("3.png"), reason: "denied" }])).toEqual(["a", "c"]);
 });
 
 test("a file that is gone already counts as deleted", () => {
-  const failed = [{ file: file("1.png"), reason: "no such file" }, { file: file("2.png"), reason: "permission denied" }];
+  const failed = [
+    { file: file("1.png"), reason: "no such file" },
+    { file: file("2.png"), reason: "permission denied" },
+  ];
   expect(stillThere(failed).map((f) => f.reason)).toEqual(["permission denied"]);
 });
 
@@ -45,7 +55,10 @@ test("files go first, then the entries of those that are gone", async () => {
   const done = removeJobs(["a", "b"]);
   expect(useLive.getState().jobs.map((j) => j.id)).toEqual(["c"]);
   expect(await done).toEqual({ gone: ["a"], failed: [{ file: file("b.png"), reason: "permission denied" }], kept: [] });
-  expect(sent).toEqual([["/fresco/outputs/delete", { files: [file("a.png"), file("b.png")] }], ["/api/history", { delete: ["a"] }]]);
+  expect(sent).toEqual([
+    ["/fresco/outputs/delete", { files: [file("a.png"), file("b.png")] }],
+    ["/api/history", { delete: ["a"] }],
+  ]);
 });
 
 test("a refused request brings the tiles back and keeps the entries", async () => {

@@ -87,12 +87,19 @@ export async function removeJobs(ids: readonly string[]): Promise<Removal> {
     if (gone.length > 0) await sendJson("POST", "/api/history", { delete: gone });
     forget(gone);
     const starred = gone.filter((id) => useFavourites.getState().ids.has(id));
-    if (starred.length > 0) await useFavourites.getState().set(starred, false).catch(() => undefined);
+    if (starred.length > 0)
+      await useFavourites
+        .getState()
+        .set(starred, false)
+        .catch(() => undefined);
     return { gone, failed, kept };
   } catch (e) {
     useLive.setState({ jobs: before });
     throw e;
   } finally {
-    await useLive.getState().refresh().catch(() => undefined);
+    await useLive
+      .getState()
+      .refresh()
+      .catch(() => undefined);
   }
 }

@@ -58,6 +58,9 @@ export async function runAgain(details: JobDetails, newSeed: boolean): Promise<s
   const { prompt } = details.workflow;
   const next = again(details, randomId(), newSeed ? () => Math.floor(Math.random() * SEED_END) : undefined);
   await queuePrompt(next.prompt, { workflow: next.workflow, extra: next.extra });
-  await useLive.getState().refresh().catch(() => undefined);
+  await useLive
+    .getState()
+    .refresh()
+    .catch(() => undefined);
   return !newSeed && hasHugeNumber(prompt) ? "A number in it is too large for a browser, so the picture may differ." : null;
 }

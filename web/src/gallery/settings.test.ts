@@ -14,13 +14,23 @@ test("nodes are listed by number with plain values", () => {
   const lines = nodeLines(prompt);
   expect(lines.map((l) => l.id)).toEqual(["2", "3", "4", "5", "10"]);
   expect(lines[0]?.inputs.map((i) => i.value)).toEqual(["0.3", "yes", "7", "a long text of words"]);
-  expect(lines[4]).toMatchObject({ title: "Keep", inputs: [{ name: "images", value: "from node 2", link: true }, { value: "x", link: false }] });
+  expect(lines[4]).toMatchObject({
+    title: "Keep",
+    inputs: [
+      { name: "images", value: "from node 2", link: true },
+      { value: "x", link: false },
+    ],
+  });
   expect(isLink(["a", "b"])).toBe(false);
   expect(shown(null)).toBe("none");
 });
 
 test("a summary of a graph that Create does not know still has a title, a model and a seed", () => {
-  const s = summarise({ id: "j", workflow: { prompt, extra_data: {} }, outputs: { "10": { images: [{ filename: "x_1.png", subfolder: "", type: "output" }] } } });
+  const s = summarise({
+    id: "j",
+    workflow: { prompt, extra_data: {} },
+    outputs: { "10": { images: [{ filename: "x_1.png", subfolder: "", type: "output" }] } },
+  });
   expect(s).toMatchObject({ title: "a long text of words", model: "big/flux.gguf", seed: "7", workflow: "Own workflow, 5 nodes" });
   for (const word of ["a long text", "flux.gguf", "x_1.png"]) expect(s.haystack).toContain(word);
   expect(summarise({ id: "j", workflow: { prompt: {}, extra_data: {} } }).title).toBe("No prompt");
@@ -33,7 +43,10 @@ test("a workflow's own name is shown", () => {
 });
 
 test("literal seeds are found, linked ones are not", () => {
-  expect(seedsOf(prompt).map((s) => [s.node, s.input])).toEqual([["2", "seed"], ["3", "noise_seed"]]);
+  expect(seedsOf(prompt).map((s) => [s.node, s.input])).toEqual([
+    ["2", "seed"],
+    ["3", "noise_seed"],
+  ]);
 });
 
 test("numbers a browser cannot repeat are found", () => {
@@ -42,5 +55,12 @@ test("numbers a browser cannot repeat are found", () => {
 });
 
 test("times are short", () => {
-  expect([duration(undefined), duration(0), duration(1449), duration(9960), duration(185_000), duration(7_300_000)]).toEqual(["", "under 0.1 s", "1.4 s", "10 s", "3 min 5 s", "2 h 1 min"]);
+  expect([duration(undefined), duration(0), duration(1449), duration(9960), duration(185_000), duration(7_300_000)]).toEqual([
+    "",
+    "under 0.1 s",
+    "1.4 s",
+    "10 s",
+    "3 min 5 s",
+    "2 h 1 min",
+  ]);
 });

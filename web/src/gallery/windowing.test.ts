@@ -8,7 +8,10 @@ test("columns fill the width", () => {
   expect(layout.columns).toBe(3);
   expect(layout.size).toBe(100);
   expect(layout.row).toBe(150);
-  expect(layout.days.map((d) => [d.top, d.height])).toEqual([[0, 330], [330, 180]]);
+  expect(layout.days.map((d) => [d.top, d.height])).toEqual([
+    [0, 330],
+    [330, 180],
+  ]);
   expect(layout.height).toBe(510);
   expect(layOut([1], { ...sizes, width: 50 }).columns).toBe(1);
 });
@@ -18,7 +21,10 @@ test("only rows near the window are drawn", () => {
   const seen = visible(layout, 30, 30 + 150 * 10, 30 + 150 * 12);
   expect(seen).toEqual([{ day: 0, from: 30, to: 36 }]);
   const edge = visible(layout, 30, 150_030 - 10, 150_030 + 100);
-  expect(edge).toEqual([{ day: 0, from: 2997, to: 3000 }, { day: 1, from: 0, to: 3 }]);
+  expect(edge).toEqual([
+    { day: 0, from: 2997, to: 3000 },
+    { day: 1, from: 0, to: 3 },
+  ]);
 });
 
 test("tiles lie in rows", () => {

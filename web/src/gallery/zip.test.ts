@@ -19,10 +19,12 @@ test("the checksum is the well-known one", () => {
 });
 
 test("an archive has its entries, its directory and its end where the format wants them", () => {
-  const bytes = joined(zipParts([
-    { name: "a.txt", data: text("123456789"), time: new Date(2026, 10, 15, 13, 4, 6) },
-    { name: "bé.bin", data: new Uint8Array([1, 2, 3]) },
-  ]));
+  const bytes = joined(
+    zipParts([
+      { name: "a.txt", data: text("123456789"), time: new Date(2026, 10, 15, 13, 4, 6) },
+      { name: "bé.bin", data: new Uint8Array([1, 2, 3]) },
+    ]),
+  );
   const view = new DataView(bytes.buffer);
   const end = bytes.length - 22;
   expect(view.getUint32(end, true)).toBe(0x06054b50);
@@ -48,7 +50,10 @@ test("an archive has its entries, its directory and its end where the format wan
     at += 46 + label;
   }
   expect(at).toBe(end);
-  expect(read).toEqual([["a.txt", "49,50,51,52,53,54,55,56,57"], ["bé.bin", "1,2,3"]]);
+  expect(read).toEqual([
+    ["a.txt", "49,50,51,52,53,54,55,56,57"],
+    ["bé.bin", "1,2,3"],
+  ]);
   expect([view.getUint16(10, true), view.getUint16(12, true)]).toEqual([(13 << 11) | (4 << 5) | 3, (46 << 9) | (11 << 5) | 15]);
 });
 

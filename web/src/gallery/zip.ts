@@ -63,7 +63,18 @@ export function zipParts(entries: readonly ZipEntry[]): Uint8Array<ArrayBuffer>[
   for (const { name, data, time } of entries) {
     const label = new TextEncoder().encode(name);
     const [clock, date] = dosTime(time ?? new Date(1980, 0, 1));
-    const shared = [[20, 2], [UTF8_NAMES, 2], [0, 2], [clock, 2], [date, 2], [crc32(data), 4], [data.length, 4], [data.length, 4], [label.length, 2], [0, 2]] as const;
+    const shared = [
+      [20, 2],
+      [UTF8_NAMES, 2],
+      [0, 2],
+      [clock, 2],
+      [date, 2],
+      [crc32(data), 4],
+      [data.length, 4],
+      [data.length, 4],
+      [label.length, 2],
+      [0, 2],
+    ] as const;
     const head = record([[0x04034b50, 4], ...shared]);
     directory.push(record([[0x02014b50, 4], [20, 2], ...shared, [0, 2], [0, 2], [0, 2], [0, 4], [at, 4]]), label);
     parts.push(head, label, data);
@@ -71,6 +82,15 @@ export function zipParts(entries: readonly ZipEntry[]): Uint8Array<ArrayBuffer>[
     if (at > 0xffffffff) throw new RangeError("too large for one archive");
   }
   const size = directory.reduce((sum, part) => sum + part.length, 0);
-  const end = record([[0x06054b50, 4], [0, 2], [0, 2], [entries.length, 2], [entries.length, 2], [size, 4], [at, 4], [0, 2]]);
+  const end = record([
+    [0x06054b50, 4],
+    [0, 2],
+    [0, 2],
+    [entries.length, 2],
+    [entries.length, 2],
+    [size, 4],
+    [at, 4],
+    [0, 2],
+  ]);
   return [...parts, ...directory, end] as Uint8Array<ArrayBuffer>[];
 }

@@ -47,11 +47,16 @@ export function ContextMenu({ tools }: { tools: Tools }) {
       }}
     >
       {items.map((c) => (
-        <button key={c.id} type="button" role="menuitem" onClick={() => {
-          close();
-          if (c.id === "add") useGraph.setState({ search: { ...menu, wanted: {} } });
-          else void c.run(tools);
-        }}>
+        <button
+          key={c.id}
+          type="button"
+          role="menuitem"
+          onClick={() => {
+            close();
+            if (c.id === "add") useGraph.setState({ search: { ...menu, wanted: {} } });
+            else void c.run(tools);
+          }}
+        >
           {c.icon ? <Icon name={c.icon} size={16} /> : <span className={css.gap} />}
           <span>{c.label.replace("…", "")}</span>
           {c.keys && <kbd>{c.keys}</kbd>}
@@ -60,10 +65,20 @@ export function ContextMenu({ tools }: { tools: Tools }) {
       {onNode && (
         <div className={css.colours} role="group" aria-label="Colour">
           {COLOURS.map((c) => (
-            <button key={c.label} type="button" role="menuitem" aria-label={c.label} title={c.label} style={{ background: c.value?.bgcolor }} onClick={() => {
-              close();
-              colourSelected(c.value);
-            }}>{c.value ? "" : "×"}</button>
+            <button
+              key={c.label}
+              type="button"
+              role="menuitem"
+              aria-label={c.label}
+              title={c.label}
+              style={{ background: c.value?.bgcolor }}
+              onClick={() => {
+                close();
+                colourSelected(c.value);
+              }}
+            >
+              {c.value ? "" : "×"}
+            </button>
           ))}
         </div>
       )}

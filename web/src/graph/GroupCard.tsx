@@ -16,20 +16,40 @@ export const GroupCard = memo(function GroupCard({ data, selected }: NodeProps<G
     setDraft(null);
   };
   return (
-    <div className={`${css.group} ${selected ? css.selected : ""}`} style={{ borderColor: colour, background: `color-mix(in srgb, ${colour} 14%, transparent)` }}>
-      <NodeResizer isVisible={selected ?? false} minWidth={100} minHeight={60} onResizeEnd={(_, p) => edit((doc) => editGroup(doc, scope, at, (g) => ({ ...g, bounding: [p.x, p.y, p.width, p.height] })))} />
-      <div className={`${css.title} group-title`} style={{ background: `color-mix(in srgb, ${colour} 35%, transparent)` }} onDoubleClick={(e) => {
-        e.stopPropagation();
-        setDraft(group.title ?? "");
-      }}>
+    <div
+      className={`${css.group} ${selected ? css.selected : ""}`}
+      style={{ borderColor: colour, background: `color-mix(in srgb, ${colour} 14%, transparent)` }}
+    >
+      <NodeResizer
+        isVisible={selected ?? false}
+        minWidth={100}
+        minHeight={60}
+        onResizeEnd={(_, p) => edit((doc) => editGroup(doc, scope, at, (g) => ({ ...g, bounding: [p.x, p.y, p.width, p.height] })))}
+      />
+      <div
+        className={`${css.title} group-title`}
+        style={{ background: `color-mix(in srgb, ${colour} 35%, transparent)` }}
+        onDoubleClick={(e) => {
+          e.stopPropagation();
+          setDraft(group.title ?? "");
+        }}
+      >
         {draft === null ? (
           group.title || "Group"
         ) : (
-          <input autoFocus className="nodrag" aria-label="Title of the group" value={draft} onChange={(e) => setDraft(e.target.value)} onBlur={commit} onKeyDown={(e) => {
-            e.stopPropagation();
-            if (e.key === "Enter") commit();
-            if (e.key === "Escape") setDraft(null);
-          }} />
+          <input
+            autoFocus
+            className="nodrag"
+            aria-label="Title of the group"
+            value={draft}
+            onChange={(e) => setDraft(e.target.value)}
+            onBlur={commit}
+            onKeyDown={(e) => {
+              e.stopPropagation();
+              if (e.key === "Enter") commit();
+              if (e.key === "Escape") setDraft(null);
+            }}
+          />
         )}
       </div>
     </div>

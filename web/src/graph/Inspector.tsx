@@ -31,11 +31,18 @@ function Links({ doc, scope, node, info }: { doc: Doc; scope: Scope; node: GNode
     const to = { node: node.id, key: view.key };
     const ends = outputsIn(doc, scope, info).filter((end) => refusal(doc, scope, end, to, info) === null);
     const names = ends.map((end) => nameOf(doc, scope, end, info));
-    openPicker({ anchor, label: `Source of ${view.label}`, choices: [NOTHING, ...names], value: source(view), many: false, change: (chosen) => {
-      const end = ends[names.indexOf(String(chosen))];
-      if (end) join(end, to);
-      else if (view.link != null) useGraph.getState().edit((d) => disconnect(d, scope, [view.link as NodeId]));
-    } });
+    openPicker({
+      anchor,
+      label: `Source of ${view.label}`,
+      choices: [NOTHING, ...names],
+      value: source(view),
+      many: false,
+      change: (chosen) => {
+        const end = ends[names.indexOf(String(chosen))];
+        if (end) join(end, to);
+        else if (view.link != null) useGraph.getState().edit((d) => disconnect(d, scope, [view.link as NodeId]));
+      },
+    });
   };
   return (
     <div className={css.links}>
@@ -43,7 +50,9 @@ function Links({ doc, scope, node, info }: { doc: Doc; scope: Scope; node: GNode
       {inputs.map((view) => (
         <div key={view.key} className={css.link}>
           <span title={typeName(view.type)}>{view.label || typeName(view.type)}</span>
-          <Button size="s" onClick={(e) => open(view, e.currentTarget)} aria-label={`${view.label}: from ${source(view)}`}>{source(view)}</Button>
+          <Button size="s" onClick={(e) => open(view, e.currentTarget)} aria-label={`${view.label}: from ${source(view)}`}>
+            {source(view)}
+          </Button>
         </div>
       ))}
     </div>
@@ -63,7 +72,9 @@ function nameOf(doc: Doc, scope: Scope, end: OutEnd, info: ObjectInfo | null): s
 
 function outputsIn(doc: Doc, scope: Scope, info: ObjectInfo | null): OutEnd[] {
   const ports = (definition(doc, scope)?.inputs ?? []).map((_, slot) => ({ node: INPUT_NODE as NodeId, slot }));
-  const nodes = graphAt(doc, scope).nodes.flatMap((n) => outputsOf(n, classSpec(info, n.type), definition(doc, n.type)).map((o) => ({ node: n.id, slot: o.at })));
+  const nodes = graphAt(doc, scope).nodes.flatMap((n) =>
+    outputsOf(n, classSpec(info, n.type), definition(doc, n.type)).map((o) => ({ node: n.id, slot: o.at })),
+  );
   return [...ports, ...nodes];
 }
 
@@ -85,7 +96,9 @@ export function Inspector() {
   if (!open) {
     return (
       <div className={css.hint}>
-        <Button icon="settings" onClick={() => useGraph.setState({ inspector: true })}>{title}</Button>
+        <Button icon="settings" onClick={() => useGraph.setState({ inspector: true })}>
+          {title}
+        </Button>
       </div>
     );
   }
@@ -99,7 +112,9 @@ export function Inspector() {
         <h2>{title}</h2>
         <IconButton label="Close the values" icon="close" onClick={() => useGraph.setState({ inspector: false })} />
       </div>
-      <p className={css.kind}>{sortOf(doc, node, info) === "instance" ? "Sub-graph" : node.type} · node {node.id}</p>
+      <p className={css.kind}>
+        {sortOf(doc, node, info) === "instance" ? "Sub-graph" : node.type} · node {node.id}
+      </p>
       {spec?.description && <p className={css.about}>{spec.description}</p>}
       {problem && (
         <div className={css.problem} role="alert">
@@ -107,30 +122,59 @@ export function Inspector() {
           {(problem.link ?? problem.instead ?? lacks[flat]) && (
             <div className={css.ways}>
               {Object.entries(problem.instead ?? {}).map(([input, value]) => (
-                <Button key={input} size="s" icon="check" onClick={() => {
-                  const row = rows.find((r) => r.key === input);
-                  if (row) useGraph.getState().edit((d) => row.set(d, value));
-                }}>Use {value}</Button>
+                <Button
+                  key={input}
+                  size="s"
+                  icon="check"
+                  onClick={() => {
+                    const row = rows.find((r) => r.key === input);
+                    if (row) useGraph.getState().edit((d) => row.set(d, value));
+                  }}
+                >
+                  Use {value}
+                </Button>
               ))}
-              {problem.link && <a href={problem.link} target="_blank" rel="noopener noreferrer">Download it</a>}
-              <Button size="s" icon="refresh" onClick={() => void lookAgain().catch((e: unknown) => toast(String(e), "bad"))}>Look again</Button>
+              {problem.link && (
+                <a href={problem.link} target="_blank" rel="noopener noreferrer">
+                  Download it
+                </a>
+              )}
+              <Button size="s" icon="refresh" onClick={() => void lookAgain().catch((e: unknown) => toast(String(e), "bad"))}>
+                Look again
+              </Button>
             </div>
           )}
         </div>
       )}
       <Warnings list={warnings.map((text) => ({ node: flat, text }))} />
       <div className={css.rows}>
-        {rows.map((row) => <WidgetInput key={row.key} row={row} node={flat} large error={problem?.inputs[row.key] === problem?.message ? undefined : problem?.inputs[row.key]} />)}
+        {rows.map((row) => (
+          <WidgetInput key={row.key} row={row} node={flat} large error={problem?.inputs[row.key] === problem?.message ? undefined : problem?.inputs[row.key]} />
+        ))}
         {rows.length === 0 && <p className={css.kind}>This node has no values to set.</p>}
       </div>
       <Links doc={doc} scope={scope} node={node} info={info} />
       <div className={css.actions}>
-        <Button size="s" icon="edit" onClick={() => useGraph.setState({ sheet: "rename" })}>Rename</Button>
-        <Button size="s" icon="eyeOff" onClick={muteSelected}>{node.mode === 2 ? "Switch on" : "Switch off"}</Button>
-        <Button size="s" icon="redo" onClick={bypassSelected}>{node.mode === 4 ? "Do not bypass" : "Bypass"}</Button>
-        <Button size="s" icon="chevron" onClick={foldSelected}>{node.flags?.collapsed ? "Unfold" : "Fold"}</Button>
-        {sortOf(doc, node, info) === "instance" && <Button size="s" icon="layers" onClick={() => useGraph.getState().enter({ def: node.type, node: node.id })}>Open</Button>}
-        <Button size="s" variant="danger" icon="trash" onClick={removeSelected}>Delete</Button>
+        <Button size="s" icon="edit" onClick={() => useGraph.setState({ sheet: "rename" })}>
+          Rename
+        </Button>
+        <Button size="s" icon="eyeOff" onClick={muteSelected}>
+          {node.mode === 2 ? "Switch on" : "Switch off"}
+        </Button>
+        <Button size="s" icon="redo" onClick={bypassSelected}>
+          {node.mode === 4 ? "Do not bypass" : "Bypass"}
+        </Button>
+        <Button size="s" icon="chevron" onClick={foldSelected}>
+          {node.flags?.collapsed ? "Unfold" : "Fold"}
+        </Button>
+        {sortOf(doc, node, info) === "instance" && (
+          <Button size="s" icon="layers" onClick={() => useGraph.getState().enter({ def: node.type, node: node.id })}>
+            Open
+          </Button>
+        )}
+        <Button size="s" variant="danger" icon="trash" onClick={removeSelected}>
+          Delete
+        </Button>
       </div>
     </aside>
   );

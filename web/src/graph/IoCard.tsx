@@ -17,26 +17,45 @@ function PortRow({ port, at, side, scope }: { port: Port; at: number; side: "inp
   const name = port.label ?? port.name;
   const type = typeText(port.type);
   const commit = () => {
-    if (draft !== null && draft.trim() && draft !== name) edit((doc) => renamePort(doc, scope, side, at, draft.trim()));
+    if (draft?.trim() && draft !== name) edit((doc) => renamePort(doc, scope, side, at, draft.trim()));
     setDraft(null);
   };
   return (
-    <li onDoubleClick={(e) => {
-      e.stopPropagation();
-      setDraft(name);
-    }}>
+    <li
+      onDoubleClick={(e) => {
+        e.stopPropagation();
+        setDraft(name);
+      }}
+    >
       {draft === null ? (
         <span title={`${name}: ${typeName(type)}`}>{name}</span>
       ) : (
-        <input autoFocus className="nodrag" aria-label="Name" value={draft} onChange={(e) => setDraft(e.target.value)} onBlur={commit} onKeyDown={(e) => {
-          e.stopPropagation();
-          if (e.key === "Enter") commit();
-          if (e.key === "Escape") setDraft(null);
-        }} />
+        <input
+          autoFocus
+          className="nodrag"
+          aria-label="Name"
+          value={draft}
+          onChange={(e) => setDraft(e.target.value)}
+          onBlur={commit}
+          onKeyDown={(e) => {
+            e.stopPropagation();
+            if (e.key === "Enter") commit();
+            if (e.key === "Escape") setDraft(null);
+          }}
+        />
       )}
-      <button type="button" className="nodrag" aria-label={`Remove ${name}`} title="Remove" onClick={() => edit((doc) => removePort(doc, scope, side, at))}><Icon name="close" size={12} /></button>
-      <Handle type={side === "inputs" ? "source" : "target"} position={side === "inputs" ? Position.Right : Position.Left} id={side === "inputs" ? outHandle(at) : inHandle(String(at))}
-        className={css.socket} style={{ borderColor: typeColour(type), background: (port.linkIds ?? []).length > 0 ? typeColour(type) : undefined }} role="img" aria-label={`${name}, ${typeName(type)}`} />
+      <button type="button" className="nodrag" aria-label={`Remove ${name}`} title="Remove" onClick={() => edit((doc) => removePort(doc, scope, side, at))}>
+        <Icon name="close" size={12} />
+      </button>
+      <Handle
+        type={side === "inputs" ? "source" : "target"}
+        position={side === "inputs" ? Position.Right : Position.Left}
+        id={side === "inputs" ? outHandle(at) : inHandle(String(at))}
+        className={css.socket}
+        style={{ borderColor: typeColour(type), background: (port.linkIds ?? []).length > 0 ? typeColour(type) : undefined }}
+        role="img"
+        aria-label={`${name}, ${typeName(type)}`}
+      />
     </li>
   );
 }
@@ -54,10 +73,19 @@ export const IoCard = memo(function IoCard({ id, data, selected }: NodeProps<IoN
     <div className={`${css.io} ${css[side]} ${selected ? css.selected : ""}`}>
       <h3>{side === "inputs" ? "Inputs" : "Outputs"}</h3>
       <ul>
-        {ports.map((port, at) => <PortRow key={port.id ?? port.name} port={port} at={at} side={side} scope={scope} />)}
+        {ports.map((port, at) => (
+          <PortRow key={port.id ?? port.name} port={port} at={at} side={side} scope={scope} />
+        ))}
         <li className={css.new}>
           <span>new</span>
-          <Handle type={side === "inputs" ? "source" : "target"} position={side === "inputs" ? Position.Right : Position.Left} id={side === "inputs" ? `o${NEW_PORT}` : inHandle(NEW_PORT)} className={css.socket} role="img" aria-label={`New ${side === "inputs" ? "input" : "output"}: connect something here`} />
+          <Handle
+            type={side === "inputs" ? "source" : "target"}
+            position={side === "inputs" ? Position.Right : Position.Left}
+            id={side === "inputs" ? `o${NEW_PORT}` : inHandle(NEW_PORT)}
+            className={css.socket}
+            role="img"
+            aria-label={`New ${side === "inputs" ? "input" : "output"}: connect something here`}
+          />
         </li>
       </ul>
     </div>

@@ -25,8 +25,7 @@ import css from "./NodeCard.module.css";
 const far = (s: { transform: [number, number, number] }): boolean => s.transform[2] < 0.4;
 
 /** A colour of a file, if it is one: anything else could be a piece of style sheet. */
-const plainColour = (value: unknown): string | undefined =>
-  typeof value === "string" && /^(#[0-9a-f]{3,8}|[a-z]{3,24})$/i.test(value) ? value : undefined;
+const plainColour = (value: unknown): string | undefined => (typeof value === "string" && /^(#[0-9a-f]{3,8}|[a-z]{3,24})$/i.test(value) ? value : undefined);
 
 /** Dark ink on light colours, light ink on dark ones. */
 function inkOn(colour: string): string | undefined {
@@ -39,7 +38,9 @@ function inkOn(colour: string): string | undefined {
 
 function Socket({ view, side, node }: { view: InView | OutView; side: "in" | "out"; node: string }) {
   const dragging = useGraph((s) => s.dragging);
-  const dim = dragging !== null && (side === "in" ? dragging.side !== "out" || !fits(dragging.type, view.type) : dragging.side !== "in" || !fits(view.type, dragging.type));
+  const dim =
+    dragging !== null &&
+    (side === "in" ? dragging.side !== "out" || !fits(dragging.type, view.type) : dragging.side !== "in" || !fits(view.type, dragging.type));
   const linked = "key" in view ? view.link != null : view.links.length > 0;
   return (
     <Handle
@@ -58,7 +59,12 @@ function Socket({ view, side, node }: { view: InView | OutView; side: "in" | "ou
 function Title({ id, title, renaming, done }: { id: string; title: string; renaming: boolean; done(): void }) {
   const [draft, setDraft] = useState(title);
   useEffect(() => setDraft(title), [title, renaming]);
-  if (!renaming) return <span className={css.name} title={title}>{title}</span>;
+  if (!renaming)
+    return (
+      <span className={css.name} title={title}>
+        {title}
+      </span>
+    );
   const commit = () => {
     const { path, edit } = useGraph.getState();
     const scope = path.at(-1)?.def ?? null;
@@ -66,12 +72,20 @@ function Title({ id, title, renaming, done }: { id: string; title: string; renam
     done();
   };
   return (
-    <input autoFocus className={`${css.rename} nodrag`} aria-label="Title of the node" value={draft} onChange={(e) => setDraft(e.target.value)} onFocus={(e) => e.target.select()} onBlur={commit}
+    <input
+      autoFocus
+      className={`${css.rename} nodrag`}
+      aria-label="Title of the node"
+      value={draft}
+      onChange={(e) => setDraft(e.target.value)}
+      onFocus={(e) => e.target.select()}
+      onBlur={commit}
       onKeyDown={(e) => {
         e.stopPropagation();
         if (e.key === "Enter") commit();
         if (e.key === "Escape") done();
-      }} />
+      }}
+    />
   );
 }
 
@@ -100,9 +114,21 @@ function useProblem(flat: string) {
  *  whole length over its neighbours while it is looked at. */
 function Notice({ kind, text, link }: { kind: "bad" | "warn"; text: string; link?: string | undefined }) {
   return (
-    <div className={`${css.notice} ${kind === "warn" ? css.noticeWarn : ""} nodrag nopan nowheel`} role={kind === "bad" ? "alert" : "status"} tabIndex={0} title={text}>
+    <div
+      className={`${css.notice} ${kind === "warn" ? css.noticeWarn : ""} nodrag nopan nowheel`}
+      role={kind === "bad" ? "alert" : "status"}
+      tabIndex={0}
+      title={text}
+    >
       {text}
-      {link && <> <a href={link} target="_blank" rel="noopener noreferrer">Download</a></>}
+      {link && (
+        <>
+          {" "}
+          <a href={link} target="_blank" rel="noopener noreferrer">
+            Download
+          </a>
+        </>
+      )}
     </div>
   );
 }
@@ -117,19 +143,32 @@ function Shown({ src, alt }: { src: string; alt: string }) {
 function Pictures({ flat, chosen }: { flat: string; chosen: string | null }) {
   const output = useGraph((s) => s.results[flat]);
   const jobs = useGraph((s) => s.jobs);
-  const live = useLive((s) => (s.preview && s.preview.node === flat && jobs.includes(s.preview.jobId) && s.running?.id === s.preview.jobId ? s.preview.url : null));
+  const live = useLive((s) =>
+    s.preview && s.preview.node === flat && jobs.includes(s.preview.jobId) && s.running?.id === s.preview.jobId ? s.preview.url : null,
+  );
   const made = useMemo(() => resultFiles(output), [output]);
   const words = resultText(output);
-  if (live) return <div className={css.pictures}><img src={live} alt="The picture so far" draggable={false} /></div>;
+  if (live)
+    return (
+      <div className={css.pictures}>
+        <img src={live} alt="The picture so far" draggable={false} />
+      </div>
+    );
   if (made.length > 0) {
     return (
       <div className={`${css.pictures} ${made.length > 1 ? css.many : ""}`}>
-        {made.slice(0, 16).map((file) => <Shown key={viewUrl(file)} src={viewUrl(file, { preview: "webp", quality: 90 })} alt={`Picture ${file.filename}`} />)}
+        {made.slice(0, 16).map((file) => (
+          <Shown key={viewUrl(file)} src={viewUrl(file, { preview: "webp", quality: 90 })} alt={`Picture ${file.filename}`} />
+        ))}
       </div>
     );
   }
   if (words) return <pre className={`${css.words} nowheel nodrag`}>{words}</pre>;
-  return chosen ? <div className={css.pictures}><Shown src={chosen} alt="The chosen picture" /></div> : null;
+  return chosen ? (
+    <div className={css.pictures}>
+      <Shown src={chosen} alt="The chosen picture" />
+    </div>
+  ) : null;
 }
 
 export const NodeCard = memo(function NodeCard({ id, data, selected }: NodeProps<CardNode>) {
@@ -193,41 +232,76 @@ export const NodeCard = memo(function NodeCard({ id, data, selected }: NodeProps
       style={{ minHeight: collapsed ? TITLE : height + TITLE, ...(body ? { background: body, color: inkOn(body) } : {}) }}
       data-class={node.type}
       onDragOver={drop ? (e) => e.dataTransfer.types.includes("Files") && e.preventDefault() : undefined}
-      onDrop={drop ? (e) => {
-        const file = [...e.dataTransfer.files].find((f) => f.type.startsWith("image/"));
-        if (!file) return;
-        e.preventDefault();
-        e.stopPropagation();
-        void uploadTo(file, (v) => edit((d) => drop.set(d, v)));
-      } : undefined}
+      onDrop={
+        drop
+          ? (e) => {
+              const file = [...e.dataTransfer.files].find((f) => f.type.startsWith("image/"));
+              if (!file) return;
+              e.preventDefault();
+              e.stopPropagation();
+              void uploadTo(file, (v) => edit((d) => drop.set(d, v)));
+            }
+          : undefined
+      }
     >
-      <div className={css.title} style={head && !muted && !bypassed ? { background: head, color: inkOn(head) } : undefined} onDoubleClick={(e) => {
-        e.stopPropagation();
-        if (sort === "instance") useGraph.getState().enter({ def: node.type, node: node.id });
-        else setRenaming(true);
-      }}>
-        <button type="button" className={`${css.fold} nodrag`} aria-label={collapsed ? `Unfold ${title}` : `Fold ${title}`} aria-expanded={!collapsed} onClick={() => edit((d) => toggleCollapsed(d, scope, [node.id]))}>
+      <div
+        className={css.title}
+        style={head && !muted && !bypassed ? { background: head, color: inkOn(head) } : undefined}
+        onDoubleClick={(e) => {
+          e.stopPropagation();
+          if (sort === "instance") useGraph.getState().enter({ def: node.type, node: node.id });
+          else setRenaming(true);
+        }}
+      >
+        <button
+          type="button"
+          className={`${css.fold} nodrag`}
+          aria-label={collapsed ? `Unfold ${title}` : `Fold ${title}`}
+          aria-expanded={!collapsed}
+          onClick={() => edit((d) => toggleCollapsed(d, scope, [node.id]))}
+        >
           <Icon name={collapsed ? "right" : "chevron"} size={14} />
         </button>
         <Title id={id} title={title} renaming={renaming} done={() => setRenaming(false)} />
-        {problem && <span className={css.badge} title={problem.message}><Icon name="warning" size={14} /></span>}
+        {problem && (
+          <span className={css.badge} title={problem.message}>
+            <Icon name="warning" size={14} />
+          </span>
+        )}
         {muted && <span className={css.mode}>off</span>}
         {bypassed && <span className={css.mode}>bypass</span>}
         {sort === "instance" && (
-          <button type="button" className={`${css.fold} nodrag`} aria-label={`Open ${title}`} title="Open the sub-graph" onClick={() => useGraph.getState().enter({ def: node.type, node: node.id })}>
+          <button
+            type="button"
+            className={`${css.fold} nodrag`}
+            aria-label={`Open ${title}`}
+            title="Open the sub-graph"
+            onClick={() => useGraph.getState().enter({ def: node.type, node: node.id })}
+          >
             <Icon name="layers" size={15} />
           </button>
         )}
       </div>
       {progress && (
-        <div className={css.progress} role="progressbar" aria-label={`Progress of ${title}`} aria-valuemin={0} aria-valuemax={progress.max || 1} aria-valuenow={progress.value}>
+        <div
+          className={css.progress}
+          role="progressbar"
+          aria-label={`Progress of ${title}`}
+          aria-valuemin={0}
+          aria-valuemax={progress.max || 1}
+          aria-valuenow={progress.value}
+        >
           <i style={{ width: progress.max > 0 ? `${(100 * progress.value) / progress.max}%` : "100%" }} className={progress.max > 0 ? undefined : css.busy} />
         </div>
       )}
       {collapsed ? (
         <div className={css.stack}>
-          {inputs.map((i) => <Socket key={i.key} view={i} side="in" node={title} />)}
-          {outputs.map((o) => <Socket key={o.at} view={o} side="out" node={title} />)}
+          {inputs.map((i) => (
+            <Socket key={i.key} view={i} side="in" node={title} />
+          ))}
+          {outputs.map((o) => (
+            <Socket key={o.at} view={o} side="out" node={title} />
+          ))}
         </div>
       ) : (
         <div className={css.body}>
@@ -256,7 +330,13 @@ export const NodeCard = memo(function NodeCard({ id, data, selected }: NodeProps
             return (
               <div key={row.key} className={`${css.row} ${row.spec.kind === "multiline" ? css.tall : ""}`}>
                 {view && <Socket view={view} side="in" node={title} />}
-                {sort === "note" ? <NoteText row={row} node={flat} title={title} /> : low ? <div className={`${css.plain} ${row.control !== null ? css.double : ""}`} /> : <WidgetInput row={row} node={flat} error={problem?.inputs[row.key]} />}
+                {sort === "note" ? (
+                  <NoteText row={row} node={flat} title={title} />
+                ) : low ? (
+                  <div className={`${css.plain} ${row.control !== null ? css.double : ""}`} />
+                ) : (
+                  <WidgetInput row={row} node={flat} error={problem?.inputs[row.key]} />
+                )}
               </div>
             );
           })}
@@ -265,9 +345,16 @@ export const NodeCard = memo(function NodeCard({ id, data, selected }: NodeProps
       )}
       {(problem ?? sort === "missing") ? (
         <Notice kind="bad" text={problem?.message ?? `Fresco has no node “${node.type}”. It is kept as it is.`} link={problem?.link} />
-      ) : warnings && <Notice kind="warn" text={warnings} />}
+      ) : (
+        warnings && <Notice kind="warn" text={warnings} />
+      )}
       {selected && !collapsed && (
-        <NodeResizeControl minWidth={120} minHeight={TITLE + 20} className={css.resize} onResizeEnd={(_, p) => edit((d) => resizeNode(d, scope, node.id, [p.x, p.y + TITLE], [p.width, p.height - TITLE]))} />
+        <NodeResizeControl
+          minWidth={120}
+          minHeight={TITLE + 20}
+          className={css.resize}
+          onResizeEnd={(_, p) => edit((d) => resizeNode(d, scope, node.id, [p.x, p.y + TITLE], [p.width, p.height - TITLE]))}
+        />
       )}
     </div>
   );

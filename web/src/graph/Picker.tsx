@@ -1,7 +1,7 @@
 // The list a choice opens: one for the whole editor, with a field to narrow it down.
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useMemo, useRef, useState } from "react";
 import { create } from "zustand";
-import { Icon } from "../ui";
+import { Icon, useCombobox, useOutside } from "../ui";
 import css from "./Picker.module.css";
 
 interface Request {
@@ -33,24 +33,11 @@ function Open({ request }: { request: Request }) {
   const [chosen, setChosen] = useState<unknown[]>(Array.isArray(request.value) && request.many ? request.value : [request.value]);
   const found = useMemo(() => {
     const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
-    return request.choices.filter((c) => words.every((w) => String(c).toLowerCase().includes(w)));
+    return request.choices.filter((c) => words.every((w) => String(c).toLowerCase().includes(w))).slice(0, SHOWN);
   }, [request.choices, typed]);
-  const [at, setAt] = useState(() => Math.max(0, request.choices.indexOf(request.value)));
   const root = useRef<HTMLDivElement>(null);
-  const list = useRef<HTMLUListElement>(null);
-
-  useEffect(() => {
-    list.current?.children[at]?.scrollIntoView({ block: "nearest" });
-  }, [at]);
-  useEffect(() => {
-    const outside = (e: PointerEvent) => {
-      if (!root.current?.contains(e.target as Node)) usePicker.setState({ request: null });
-    };
-    document.addEventListener("pointerdown", outside, true);
-    return () => document.removeEventListener("pointerdown", outside, true);
-  }, []);
-
   const take = (value: unknown) => {
+    if (value === undefined) return;
     if (request.many) {
       const next = chosen.includes(value) ? chosen.filter((c) => c !== value) : [...chosen, value];
       setChosen(next);
@@ -60,6 +47,8 @@ function Open({ request }: { request: Request }) {
     request.change(value);
     close();
   };
+  const combobox = useCombobox({ found, open: true, start: Math.max(0, request.choices.indexOf(request.value)), take, close, over: true });
+  useOutside(root, () => usePicker.setState({ request: null }));
   const box = request.anchor.getBoundingClientRect();
   const width = Math.min(Math.max(box.width, 260), innerWidth - 16);
   const left = Math.min(Math.max(8, box.right - width), innerWidth - width - 8);
@@ -70,40 +59,35 @@ function Open({ request }: { request: Request }) {
     <div ref={root} className={css.picker} style={{ left, width, maxHeight: Math.max(150, Math.min(420, room)), ...place }}>
       <input
         autoFocus
+        {...combobox.field}
         className={css.search}
-        role="combobox"
-        aria-expanded="true"
-        aria-controls="graph-picker"
-        aria-activedescendant={found[at] === undefined ? undefined : `graph-pick-${at}`}
         aria-label={`Search ${request.label}`}
         placeholder="Search"
         value={typed}
         onChange={(e) => {
           setTyped(e.target.value);
-          setAt(0);
-        }}
-        onKeyDown={(e) => {
-          e.stopPropagation();
-          if (e.key === "Escape" || e.key === "Tab") {
-            e.preventDefault();
-            close();
-          } else if (e.key === "Enter" && found[at] !== undefined) {
-            e.preventDefault();
-            take(found[at]);
-          } else if (e.key === "ArrowDown" || e.key === "ArrowUp") {
-            e.preventDefault();
-            setAt(Math.max(0, Math.min(found.length - 1, at + (e.key === "ArrowDown" ? 1 : -1))));
-          }
+          combobox.mark(0);
         }}
       />
-      <ul ref={list} id="graph-picker" role="listbox" aria-label={request.label} aria-multiselectable={request.many || undefined}>
-        {found.slice(0, SHOWN).map((c, i) => (
-          <li key={String(c)} id={`graph-pick-${i}`} role="option" aria-selected={chosen.includes(c)} className={i === at ? css.at : undefined} onClick={() => take(c)} onPointerMove={() => setAt(i)}>
+      <ul {...combobox.listbox} ref={combobox.list} aria-label={request.label} aria-multiselectable={request.many || undefined}>
+        {found.map((c, i) => (
+          <li
+            key={String(c)}
+            {...combobox.option(i)}
+            aria-selected={chosen.includes(c)}
+            className={i === combobox.at ? css.at : undefined}
+            onClick={() => take(c)}
+            onPointerMove={() => combobox.mark(i)}
+          >
             {chosen.includes(c) ? <Icon name="check" size={14} /> : <span className={css.gap} />}
             {String(c)}
           </li>
         ))}
-        {found.length === 0 && <li className={css.none} role="presentation">Nothing like that here.</li>}
+        {found.length === 0 && (
+          <li className={css.none} role="presentation">
+            Nothing like that here.
+          </li>
+        )}
       </ul>
     </div>
   );

@@ -1,6 +1,7 @@
 // Adding a node by typing: the best matches first, only fitting ones where a link was dropped.
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useMemo, useRef, useState } from "react";
 import { useInfo } from "../state/info";
+import { useCombobox, useOutside } from "../ui";
 import { addFromSearch } from "./actions";
 import { typeName } from "./compat";
 import { searchNodes } from "./search";
@@ -20,25 +21,15 @@ const close = () => {
 function Open({ request }: { request: SearchRequest }) {
   const info = useInfo((s) => s.info);
   const [typed, setTyped] = useState("");
-  const [at, setAt] = useState(0);
   const root = useRef<HTMLDivElement>(null);
-  const list = useRef<HTMLUListElement>(null);
   const found = useMemo(() => (info ? searchNodes(info, typed, request.wanted) : []), [info, typed, request.wanted]);
-  useEffect(() => {
-    list.current?.children[at]?.scrollIntoView({ block: "nearest" });
-  }, [at]);
-  useEffect(() => {
-    const outside = (e: PointerEvent) => {
-      if (!root.current?.contains(e.target as Node)) useGraph.setState({ search: null });
-    };
-    document.addEventListener("pointerdown", outside, true);
-    return () => document.removeEventListener("pointerdown", outside, true);
-  }, []);
   const take = (name: string | undefined) => {
     if (name === undefined) return;
     close();
     addFromSearch(name, request);
   };
+  const combobox = useCombobox({ found, open: true, take: (node) => take(node?.name), close, over: true });
+  useOutside(root, () => useGraph.setState({ search: null }));
   const phone = innerWidth < 760;
   const width = Math.min(420, innerWidth - 16);
   const left = phone ? 8 : Math.min(Math.max(8, request.screen.x - 40), innerWidth - width - 8);
@@ -50,40 +41,36 @@ function Open({ request }: { request: SearchRequest }) {
         <span className={css.hint}>{from !== undefined ? `Takes ${typeName(from)}` : to !== undefined ? `Makes ${typeName(to)}` : "Add a node"}</span>
         <input
           autoFocus
-          role="combobox"
-          aria-expanded="true"
-          aria-controls="graph-search"
-          aria-activedescendant={found[at] ? `graph-found-${at}` : undefined}
+          {...combobox.field}
           aria-label="Search nodes"
           placeholder="Type a name, like “load image”"
           value={typed}
           onChange={(e) => {
             setTyped(e.target.value);
-            setAt(0);
-          }}
-          onKeyDown={(e) => {
-            e.stopPropagation();
-            if (e.key === "Escape" || e.key === "Tab") {
-              e.preventDefault();
-              close();
-            } else if (e.key === "Enter") {
-              e.preventDefault();
-              take(found[at]?.name);
-            } else if (e.key === "ArrowDown" || e.key === "ArrowUp") {
-              e.preventDefault();
-              setAt(Math.max(0, Math.min(found.length - 1, at + (e.key === "ArrowDown" ? 1 : -1))));
-            }
+            combobox.mark(0);
           }}
         />
       </label>
-      <ul ref={list} id="graph-search" role="listbox" aria-label="Nodes">
+      <ul {...combobox.listbox} ref={combobox.list} aria-label="Nodes">
         {found.map((f, i) => (
-          <li key={f.name} id={`graph-found-${i}`} role="option" aria-selected={i === at} className={i === at ? css.at : undefined} title={f.description || f.name} onClick={() => take(f.name)} onPointerMove={() => setAt(i)}>
+          <li
+            key={f.name}
+            {...combobox.option(i)}
+            aria-selected={i === combobox.at}
+            className={i === combobox.at ? css.at : undefined}
+            title={f.description || f.name}
+            onClick={() => take(f.name)}
+            onPointerMove={() => combobox.mark(i)}
+          >
             <span>{f.title}</span>
             <small>{f.category}</small>
           </li>
         ))}
-        {found.length === 0 && <li className={css.none} role="presentation">{info ? "No node like that." : "Asking the server for its nodes…"}</li>}
+        {found.length === 0 && (
+          <li className={css.none} role="presentation">
+            {info ? "No node like that." : "Asking the server for its nodes…"}
+          </li>
+        )}
       </ul>
     </div>
   );

@@ -26,21 +26,39 @@ function Files({ tools }: { tools: Tools }) {
   }, []);
   const shown = (names ?? []).filter((n) => n.toLowerCase().includes(typed.toLowerCase()));
   return (
-    <Dialog open onClose={close} title="Open a workflow" actions={<Button icon="upload" onClick={() => {
-      close();
-      tools.pickFile();
-    }}>From this computer…</Button>}>
+    <Dialog
+      open
+      onClose={close}
+      title="Open a workflow"
+      actions={
+        <Button
+          icon="upload"
+          onClick={() => {
+            close();
+            tools.pickFile();
+          }}
+        >
+          From this computer…
+        </Button>
+      }
+    >
       {names === null && <p role="status">Looking…</p>}
       {names?.length === 0 && <EmptyState title="Nothing saved yet">Workflows you save appear here, and in ComfyUI too.</EmptyState>}
       {names !== null && names.length > 0 && (
         <>
-          <Field label="Search"><TextInput value={typed} onChange={setTyped} /></Field>
+          <Field label="Search">
+            <TextInput value={typed} onChange={setTyped} />
+          </Field>
           <ul className={css.files}>
             {shown.map((n) => (
               <li key={n}>
-                <button type="button" onClick={() => void openFile(n).then(close, failed)}>{n}</button>
+                <button type="button" onClick={() => void openFile(n).then(close, failed)}>
+                  {n}
+                </button>
                 {asking === n ? (
-                  <Button size="s" variant="danger" onClick={() => void removeFile(n).then(() => setNames((l) => l?.filter((x) => x !== n) ?? null), failed)}>Delete for good</Button>
+                  <Button size="s" variant="danger" onClick={() => void removeFile(n).then(() => setNames((l) => l?.filter((x) => x !== n) ?? null), failed)}>
+                    Delete for good
+                  </Button>
                 ) : (
                   <IconButton label={`Delete ${n}`} icon="trash" onClick={() => setAsking(n)} />
                 )}
@@ -62,18 +80,32 @@ function SaveAs() {
   const clean = cleanName(name);
   const exists = taken.includes(clean) && clean !== useGraph.getState().name;
   const save = () => {
-    if (clean) void saveFile(clean).then(() => {
-      close();
-      toast(`Saved as ${clean}.`, "good", { duration: 2000 });
-    }, failed);
+    if (clean)
+      void saveFile(clean).then(() => {
+        close();
+        toast(`Saved as ${clean}.`, "good", { duration: 2000 });
+      }, failed);
   };
   return (
-    <Dialog open onClose={close} title="Save the workflow" actions={<Button variant="primary" icon="save" disabled={!clean} onClick={save}>{exists ? "Replace" : "Save"}</Button>}>
-      <form onSubmit={(e) => {
-        e.preventDefault();
-        save();
-      }}>
-        <Field label="Name" hint={exists ? `There is a workflow named ${clean}; saving replaces it.` : "Kept with your other workflows; ComfyUI finds it too."}><TextInput value={name} onChange={setName} autoFocus /></Field>
+    <Dialog
+      open
+      onClose={close}
+      title="Save the workflow"
+      actions={
+        <Button variant="primary" icon="save" disabled={!clean} onClick={save}>
+          {exists ? "Replace" : "Save"}
+        </Button>
+      }
+    >
+      <form
+        onSubmit={(e) => {
+          e.preventDefault();
+          save();
+        }}
+      >
+        <Field label="Name" hint={exists ? `There is a workflow named ${clean}; saving replaces it.` : "Kept with your other workflows; ComfyUI finds it too."}>
+          <TextInput value={name} onChange={setName} autoFocus />
+        </Field>
       </form>
     </Dialog>
   );
@@ -91,12 +123,25 @@ function Rename() {
     useGraph.getState().edit((d) => (def && !node.title ? renameDefinition(d, def.id, title.trim()) : renameNode(d, theScope(), node.id, title.trim())));
   };
   return (
-    <Dialog open onClose={close} title="Rename the node" actions={<Button variant="primary" onClick={save}>Rename</Button>}>
-      <form onSubmit={(e) => {
-        e.preventDefault();
-        save();
-      }}>
-        <Field label="Title" hint="Empty gives the node its usual title back."><TextInput value={title} onChange={setTitle} autoFocus /></Field>
+    <Dialog
+      open
+      onClose={close}
+      title="Rename the node"
+      actions={
+        <Button variant="primary" onClick={save}>
+          Rename
+        </Button>
+      }
+    >
+      <form
+        onSubmit={(e) => {
+          e.preventDefault();
+          save();
+        }}
+      >
+        <Field label="Title" hint="Empty gives the node its usual title back.">
+          <TextInput value={title} onChange={setTitle} autoFocus />
+        </Field>
       </form>
     </Dialog>
   );
@@ -116,16 +161,23 @@ function CommandList({ tools }: { tools: Tools }) {
   };
   return (
     <Dialog open onClose={close} title="All commands">
-      <form onSubmit={(e) => {
-        e.preventDefault();
-        run(0);
-      }}>
-        <Field label="Search"><TextInput value={typed} onChange={setTyped} autoFocus /></Field>
+      <form
+        onSubmit={(e) => {
+          e.preventDefault();
+          run(0);
+        }}
+      >
+        <Field label="Search">
+          <TextInput value={typed} onChange={setTyped} autoFocus />
+        </Field>
       </form>
       <ul className={css.files}>
         {found.map((c, i) => (
           <li key={c.id}>
-            <button type="button" disabled={!(c.enabled?.() ?? true)} onClick={() => run(i)}>{c.label}{c.keys && <kbd>{c.keys}</kbd>}</button>
+            <button type="button" disabled={!(c.enabled?.() ?? true)} onClick={() => run(i)}>
+              {c.label}
+              {c.keys && <kbd>{c.keys}</kbd>}
+            </button>
           </li>
         ))}
       </ul>

@@ -23,9 +23,20 @@ function Crumbs() {
   return (
     <nav className={css.crumbs} aria-label="Where you are">
       {path.length === 0 ? (
-        <span className={css.name} title={name ?? undefined}>{shown}{dirty && <span className={css.dirty} title="Not saved yet"> • <span className="hidden-visually">not saved</span></span>}</span>
+        <span className={css.name} title={name ?? undefined}>
+          {shown}
+          {dirty && (
+            <span className={css.dirty} title="Not saved yet">
+              {" "}
+              • <span className="hidden-visually">not saved</span>
+            </span>
+          )}
+        </span>
       ) : (
-        <button type="button" onClick={() => leave(0)}>{shown}{dirty ? " •" : ""}</button>
+        <button type="button" onClick={() => leave(0)}>
+          {shown}
+          {dirty ? " •" : ""}
+        </button>
       )}
       {path.map((step, i) => {
         const node = findNode(graphAt(doc, path[i - 1]?.def ?? null), step.node);
@@ -33,7 +44,15 @@ function Crumbs() {
         return (
           <span key={`${step.def}${i}`} className={css.crumb}>
             <span aria-hidden="true"> › </span>
-            {i === path.length - 1 ? <span className={css.name} aria-current="location">{label}</span> : <button type="button" onClick={() => leave(i + 1)}>{label}</button>}
+            {i === path.length - 1 ? (
+              <span className={css.name} aria-current="location">
+                {label}
+              </span>
+            ) : (
+              <button type="button" onClick={() => leave(i + 1)}>
+                {label}
+              </button>
+            )}
           </span>
         );
       })}
@@ -55,7 +74,10 @@ export function Toolbar({ tools }: { tools: Tools }) {
   const mine = running !== null && jobs.includes(running);
   const items = (where: string[], leave: string[] = []): MenuItem[] =>
     COMMANDS.filter((c) => where.includes(c.where) && !leave.includes(c.id) && c.id !== "redo2" && !c.id.startsWith("colour-")).map((c) => ({
-      label: c.label, icon: c.icon, disabled: !(c.enabled?.() ?? true), onSelect: () => void c.run(tools),
+      label: c.label,
+      icon: c.icon,
+      disabled: !(c.enabled?.() ?? true),
+      onSelect: () => void c.run(tools),
     }));
   const run = () => {
     setBusy(true);
@@ -63,7 +85,9 @@ export function Toolbar({ tools }: { tools: Tools }) {
   };
   return (
     <header className={css.bar}>
-      <h1 tabIndex={-1} className={css.title}>Graph</h1>
+      <h1 tabIndex={-1} className={css.title}>
+        Graph
+      </h1>
       <Crumbs />
       <div className={css.tools} role="toolbar" aria-label="Graph tools">
         {path.length > 0 && <IconButton label="Leave the sub-graph" icon="up" onClick={() => void command("leave").run(tools)} />}
@@ -77,14 +101,27 @@ export function Toolbar({ tools }: { tools: Tools }) {
         <Menu button={{ label: "Selection and view", icon: "more" }} items={items(["node", "view"])} />
       </div>
       <div className={css.run}>
-        {problems > 0 && <Button variant="danger" size="s" icon="warning" onClick={() => void command("problem").run(tools)}>{problems}<span className="hidden-visually"> nodes need a look</span></Button>}
+        {problems > 0 && (
+          <Button variant="danger" size="s" icon="warning" onClick={() => void command("problem").run(tools)}>
+            {problems}
+            <span className="hidden-visually"> nodes need a look</span>
+          </Button>
+        )}
         {waiting > 0 && <span className={css.waiting}>{waiting} waiting</span>}
         <label className={css.count}>
           <span className="hidden-visually">How many runs</span>
-          <input type="number" min={1} max={100} value={count} onChange={(e) => setCount(Math.max(1, Math.min(100, Math.round(Number(e.target.value)) || 1)))} />
+          <input
+            type="number"
+            min={1}
+            max={100}
+            value={count}
+            onChange={(e) => setCount(Math.max(1, Math.min(100, Math.round(Number(e.target.value)) || 1)))}
+          />
         </label>
         {mine && <IconButton label="Cancel the running job" icon="stop" onClick={() => tools.cancel()} />}
-        <Button variant="primary" icon="play" busy={busy} onClick={run} title="Ctrl+Enter">Run</Button>
+        <Button variant="primary" icon="play" busy={busy} onClick={run} title="Ctrl+Enter">
+          Run
+        </Button>
       </div>
     </header>
   );

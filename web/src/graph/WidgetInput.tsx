@@ -79,7 +79,13 @@ function OtherBox({ row, change, label }: { row: Row; change(v: unknown): void; 
     const now = text(row.value);
     return (
       <span className={css.colour}>
-        <input type="color" aria-label={label} value={/^#[0-9a-f]{6}$/i.test(now) ? now : "#000000"} disabled={row.linked} onChange={(e) => change(e.target.value)} />
+        <input
+          type="color"
+          aria-label={label}
+          value={/^#[0-9a-f]{6}$/i.test(now) ? now : "#000000"}
+          disabled={row.linked}
+          onChange={(e) => change(e.target.value)}
+        />
         <TextBox row={row} change={change} label={`${label} as text`} multiline={false} />
       </span>
     );
@@ -97,7 +103,17 @@ function OtherBox({ row, change, label }: { row: Row; change(v: unknown): void; 
     if (text(next) !== text(row.value)) change(next);
     setDraft(null);
   };
-  return <input className={css.text} aria-label={label} value={row.linked ? "" : (draft ?? text(row.value))} placeholder={row.linked ? LINKED : undefined} disabled={row.linked} onChange={(e) => setDraft(e.target.value)} onBlur={commit} />;
+  return (
+    <input
+      className={css.text}
+      aria-label={label}
+      value={row.linked ? "" : (draft ?? text(row.value))}
+      placeholder={row.linked ? LINKED : undefined}
+      disabled={row.linked}
+      onChange={(e) => setDraft(e.target.value)}
+      onBlur={commit}
+    />
+  );
 }
 
 function ComboBox({ row, change, label }: { row: Row; change(v: unknown): void; label: string }) {
@@ -131,13 +147,20 @@ function UploadButton({ row, change }: { row: Row; change(v: unknown): void }) {
       <button type="button" className={css.upload} disabled={busy} onClick={() => file.current?.click()}>
         <Icon name="upload" size={14} /> {busy ? "Uploading…" : "Choose a picture"}
       </button>
-      <input ref={file} type="file" hidden accept="image/*,video/*,audio/*" aria-label={`File for ${row.label}`} onChange={(e) => {
-        const chosen = e.target.files?.[0];
-        e.target.value = "";
-        if (!chosen) return;
-        setBusy(true);
-        void uploadTo(chosen, change).finally(() => setBusy(false));
-      }} />
+      <input
+        ref={file}
+        type="file"
+        hidden
+        accept="image/*,video/*,audio/*"
+        aria-label={`File for ${row.label}`}
+        onChange={(e) => {
+          const chosen = e.target.files?.[0];
+          e.target.value = "";
+          if (!chosen) return;
+          setBusy(true);
+          void uploadTo(chosen, change).finally(() => setBusy(false));
+        }}
+      />
     </>
   );
 }
@@ -147,7 +170,10 @@ export async function uploadTo(file: File, change: (v: unknown) => void): Promis
   try {
     const stored = await uploadImage(file, file.name || "picture.png");
     change(stored.subfolder ? `${stored.subfolder}/${stored.filename}` : stored.filename);
-    void useInfo.getState().reload().catch(() => undefined);
+    void useInfo
+      .getState()
+      .reload()
+      .catch(() => undefined);
   } catch (e) {
     toast(e instanceof Error ? e.message : "The picture could not be stored.", "bad");
   }
@@ -159,7 +185,8 @@ const modes = (kind: string, now: string | null | undefined): string[] => {
   return !now || known.includes(now) ? known : [now, ...known];
 };
 
-export const uploads = (row: Row): boolean => Boolean(row.spec.options.image_upload ?? row.spec.options.video_upload ?? row.spec.options.audio_upload ?? row.spec.options.file_upload);
+export const uploads = (row: Row): boolean =>
+  Boolean(row.spec.options.image_upload ?? row.spec.options.video_upload ?? row.spec.options.audio_upload ?? row.spec.options.file_upload);
 
 export const WidgetInput = memo(function WidgetInput({ row, node, large, error }: Props) {
   const change = (value: unknown) => useGraph.getState().edit((doc) => row.set(doc, value), `${node}/${row.key}`);
@@ -170,14 +197,29 @@ export const WidgetInput = memo(function WidgetInput({ row, node, large, error }
   const [mode, setMode] = useState(row.control);
   useEffect(() => setMode(row.control), [row.control]);
   return (
-    <div className={`${css.widget} ${large ? css.large : css.small} ${stacked ? css.stacked : ""} ${row.linked ? css.linked : ""} ${error ? css.bad : ""} nodrag`} title={error ?? tip}>
-      {(!stacked || large) && <span className={css.label} aria-hidden="true">{label}</span>}
+    <div
+      className={`${css.widget} ${large ? css.large : css.small} ${stacked ? css.stacked : ""} ${row.linked ? css.linked : ""} ${error ? css.bad : ""} nodrag`}
+      title={error ?? tip}
+    >
+      {(!stacked || large) && (
+        <span className={css.label} aria-hidden="true">
+          {label}
+        </span>
+      )}
       {(kind === "int" || kind === "float") && <NumberBox row={row} change={change} label={label} />}
       {(kind === "text" || kind === "multiline") && <TextBox row={row} change={change} label={label} multiline={stacked} />}
       {kind === "other" && <OtherBox row={row} change={change} label={label} />}
       {kind === "combo" && <ComboBox row={row} change={change} label={label} />}
       {kind === "bool" && (
-        <button type="button" role="switch" aria-checked={!row.linked && Boolean(row.value)} aria-label={label} className={css.switch} disabled={row.linked} onClick={() => change(!row.value)}>
+        <button
+          type="button"
+          role="switch"
+          aria-checked={!row.linked && Boolean(row.value)}
+          aria-label={label}
+          className={css.switch}
+          disabled={row.linked}
+          onClick={() => change(!row.value)}
+        >
           <span>{row.linked ? LINKED : text(row.value ? (row.spec.options.label_on ?? "yes") : (row.spec.options.label_off ?? "no"))}</span>
           <i aria-hidden="true" />
         </button>
@@ -185,16 +227,28 @@ export const WidgetInput = memo(function WidgetInput({ row, node, large, error }
       {row.control !== null && !row.linked && (
         <label className={css.control}>
           <span className={css.label}>after a run</span>
-          <select value={mode ?? "fixed"} aria-label={`${label} after a run`} onChange={(e) => {
-            setMode(e.target.value);
-            useGraph.getState().edit((doc) => row.setControl(doc, e.target.value));
-          }}>
-            {modes(kind, mode).map((c) => <option key={c} value={c}>{c}</option>)}
+          <select
+            value={mode ?? "fixed"}
+            aria-label={`${label} after a run`}
+            onChange={(e) => {
+              setMode(e.target.value);
+              useGraph.getState().edit((doc) => row.setControl(doc, e.target.value));
+            }}
+          >
+            {modes(kind, mode).map((c) => (
+              <option key={c} value={c}>
+                {c}
+              </option>
+            ))}
           </select>
         </label>
       )}
       {uploads(row) && !row.linked && <UploadButton row={row} change={change} />}
-      {large && error && <span className={css.error} role="alert">{error}</span>}
+      {large && error && (
+        <span className={css.error} role="alert">
+          {error}
+        </span>
+      )}
     </div>
   );
 });

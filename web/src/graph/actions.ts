@@ -34,11 +34,13 @@ export function addFromSearch(type: string, request: SearchRequest): void {
       const wanted = outType(out, scope, request.from, info());
       const name = type === "Reroute" ? "" : spec ? firstInput(spec, wanted) : null;
       const view = inputsOf(node, spec).find((i) => i.name === name);
-      if (view && !refusal(out, scope, request.from, { node: made.id, key: view.key }, info())) out = connect(out, scope, request.from, { node: made.id, key: view.key }, info());
+      if (view && !refusal(out, scope, request.from, { node: made.id, key: view.key }, info()))
+        out = connect(out, scope, request.from, { node: made.id, key: view.key }, info());
     } else if (request.to) {
       const wanted = inType(out, scope, request.to, info());
       const slot = spec ? firstOutput(spec, wanted) : 0;
-      if (slot >= 0 && !refusal(out, scope, { node: made.id, slot }, request.to, info())) out = connect(out, scope, { node: made.id, slot }, request.to, info());
+      if (slot >= 0 && !refusal(out, scope, { node: made.id, slot }, request.to, info()))
+        out = connect(out, scope, { node: made.id, slot }, request.to, info());
     }
     return out;
   });
@@ -119,7 +121,15 @@ export function pasteText(text: string | null, at: [number, number] | null): boo
   let ids: number[] = [];
   edit((doc) => {
     const first = clip.nodes[0];
-    const where = at ?? (first ? besideOf({ ...doc, nodes: clip.nodes }, null, clip.nodes.map((n) => n.id)) : [0, 0]);
+    const where =
+      at ??
+      (first
+        ? besideOf(
+            { ...doc, nodes: clip.nodes },
+            null,
+            clip.nodes.map((n) => n.id),
+          )
+        : [0, 0]);
     const pasted = pasteClip(doc, theScope(), clip, where);
     ids = pasted.ids;
     return pasted.doc;
@@ -180,13 +190,20 @@ export function arrange(): void {
     const boxes = nodes.filter((n) => !notes.includes(n)).map((n) => ({ id: String(n.id), ...boxOf(n, classSpec(info(), n.type)) }));
     if (boxes.length === 0) return doc;
     const arcs = [...linkIndex(graph).values()].map((l) => ({ from: String(l.origin_id), to: String(l.target_id) }));
-    const places = layered(boxes.map(({ id, width, height }) => ({ id, width, height })), arcs);
+    const places = layered(
+      boxes.map(({ id, width, height }) => ({ id, width, height })),
+      arcs,
+    );
     const left = Math.min(...boxes.map((b) => b.x));
     const top = Math.min(...boxes.map((b) => b.y));
-    let out = moveNodes(doc, scope, boxes.map((b) => {
-      const at = places.get(b.id) ?? { x: 0, y: 0 };
-      return { id: b.id, x: left + at.x, y: top + at.y + TITLE };
-    }));
+    let out = moveNodes(
+      doc,
+      scope,
+      boxes.map((b) => {
+        const at = places.get(b.id) ?? { x: 0, y: 0 };
+        return { id: b.id, x: left + at.x, y: top + at.y + TITLE };
+      }),
+    );
     // Notes have no links to follow: they go in a row above.
     let x = left;
     const moves = notes.map((n) => {
@@ -198,8 +215,17 @@ export function arrange(): void {
     out = moveNodes(out, scope, moves);
     const def = definition(out, scope);
     if (def && ids.length < 2) {
-      const all = boundsOf({ ...out, groups: [] } as Doc, scope, info(), nodes.map((n) => String(n.id)));
-      if (all) out = moveNodes(out, scope, [{ id: -10, x: all.x - 220, y: all.y }, { id: -20, x: all.x + all.width + 80, y: all.y }]);
+      const all = boundsOf(
+        { ...out, groups: [] } as Doc,
+        scope,
+        info(),
+        nodes.map((n) => String(n.id)),
+      );
+      if (all)
+        out = moveNodes(out, scope, [
+          { id: -10, x: all.x - 220, y: all.y },
+          { id: -20, x: all.x + all.width + 80, y: all.y },
+        ]);
     }
     return out;
   });
@@ -217,7 +243,13 @@ export function align(side: "left" | "top"): void {
   if (boxes.length < 2) return;
   const x = Math.min(...boxes.map((b) => b.x));
   const y = Math.min(...boxes.map((b) => b.y));
-  edit((doc) => moveNodes(doc, scope, boxes.map((b) => ({ id: b.id, x: side === "left" ? x : b.x, y: (side === "top" ? y : b.y) + TITLE }))));
+  edit((doc) =>
+    moveNodes(
+      doc,
+      scope,
+      boxes.map((b) => ({ id: b.id, x: side === "left" ? x : b.x, y: (side === "top" ? y : b.y) + TITLE })),
+    ),
+  );
 }
 
 export function nudge(dx: number, dy: number): void {
@@ -265,7 +297,9 @@ export function unpackSelected(): void {
 /** Goes into the selected sub-graph. */
 export function enterSelected(): void {
   const doc = theDoc();
-  const node = selection().ids.map((id) => findNode(graphAt(doc, theScope()), id)).find((n) => n && definition(doc, n.type));
+  const node = selection()
+    .ids.map((id) => findNode(graphAt(doc, theScope()), id))
+    .find((n) => n && definition(doc, n.type));
   if (node) useGraph.getState().enter({ def: node.type, node: node.id });
 }
 

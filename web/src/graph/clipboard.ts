@@ -113,7 +113,9 @@ export function pasteClip(doc: Doc, scope: Scope, clip: Clip, at: [number, numbe
 
 /** Where a copy of these nodes goes: a little below and to the right. */
 export function besideOf(doc: Doc, scope: Scope, ids: readonly NodeId[]): [number, number] {
-  const spots = graphAt(doc, scope).nodes.filter((n) => ids.some((id) => same(id, n.id))).map((n) => pair(n.pos, [0, 0]));
+  const spots = graphAt(doc, scope)
+    .nodes.filter((n) => ids.some((id) => same(id, n.id)))
+    .map((n) => pair(n.pos, [0, 0]));
   if (spots.length === 0) return [0, 0];
   return [Math.min(...spots.map((s) => s[0])) + 40, Math.min(...spots.map((s) => s[1])) + 40];
 }

@@ -7,8 +7,18 @@ const any = (type: string): boolean => type === "*" || type === "" || type.start
 /** Whether an output of type `from` may feed an input of type `to`. Both may be unions written with commas. */
 export function fits(from: string, to: string): boolean {
   if (any(from) || any(to)) return true;
-  const wanted = new Set(to.toLowerCase().split(",").map((t) => t.trim()));
-  return from.toLowerCase().split(",").some((t) => any(t.trim()) || wanted.has(t.trim())) || wanted.has("*");
+  const wanted = new Set(
+    to
+      .toLowerCase()
+      .split(",")
+      .map((t) => t.trim()),
+  );
+  return (
+    from
+      .toLowerCase()
+      .split(",")
+      .some((t) => any(t.trim()) || wanted.has(t.trim())) || wanted.has("*")
+  );
 }
 
 /** The first input of a class that an output of this type can feed; sockets before widgets. */
@@ -31,8 +41,29 @@ export function firstOutput(spec: ClassSpec, to: string): number {
 
 /** Hues chosen to be told apart; unlisted types get one from their name. */
 const HUES: Record<string, number> = {
-  MODEL: 262, CLIP: 48, VAE: 352, CONDITIONING: 28, LATENT: 312, IMAGE: 208, MASK: 130, CONTROL_NET: 165, INT: 190, FLOAT: 90, STRING: 230, BOOLEAN: 8, COMBO: 75,
-  SIGMAS: 150, SAMPLER: 285, NOISE: 20, GUIDER: 200, VIDEO: 240, AUDIO: 340, UPSCALE_MODEL: 180, CLIP_VISION: 60, STYLE_MODEL: 110, CLIP_VISION_OUTPUT: 40,
+  MODEL: 262,
+  CLIP: 48,
+  VAE: 352,
+  CONDITIONING: 28,
+  LATENT: 312,
+  IMAGE: 208,
+  MASK: 130,
+  CONTROL_NET: 165,
+  INT: 190,
+  FLOAT: 90,
+  STRING: 230,
+  BOOLEAN: 8,
+  COMBO: 75,
+  SIGMAS: 150,
+  SAMPLER: 285,
+  NOISE: 20,
+  GUIDER: 200,
+  VIDEO: 240,
+  AUDIO: 340,
+  UPSCALE_MODEL: 180,
+  CLIP_VISION: 60,
+  STYLE_MODEL: 110,
+  CLIP_VISION_OUTPUT: 40,
 };
 
 export function typeHue(type: string): number | null {
@@ -54,5 +85,8 @@ export function typeColour(type: string): string {
 /** How a type is named on the page. */
 export function typeName(type: string): string {
   if (any(type)) return "any";
-  return type.split(",").map((t) => t.trim().toLowerCase().replaceAll("_", " ")).join(" or ");
+  return type
+    .split(",")
+    .map((t) => t.trim().toLowerCase().replaceAll("_", " "))
+    .join(" or ");
 }

@@ -93,7 +93,9 @@ function ensureInput(node: GNode, key: string, spec: ClassSpec | undefined, def:
 function ensureOutput(node: GNode, slot: number, spec: ClassSpec | undefined, def: Definition | undefined): GNode {
   const stored = node.outputs ?? [];
   if (slot < stored.length) return node;
-  const more = outputsOf(node, spec, def).slice(stored.length, slot + 1).map((o) => ({ name: o.label, type: o.type, links: [] }));
+  const more = outputsOf(node, spec, def)
+    .slice(stored.length, slot + 1)
+    .map((o) => ({ name: o.label, type: o.type, links: [] }));
   return { ...node, outputs: [...stored, ...more] };
 }
 
@@ -129,7 +131,7 @@ function adopt(primitive: GNode, target: GNode, widget: string, spec: ClassSpec 
 /** Types of reroutes downstream of a node follow what is fed into them. */
 function retype(graph: Graph, id: NodeId, type: string, depth = 0): Graph {
   const node = findNode(graph, id);
-  if (!node || node.type !== "Reroute" || depth > 100) return graph;
+  if (node?.type !== "Reroute" || depth > 100) return graph;
   let next = updateNode(graph, id, (n) => ({ ...n, outputs: (n.outputs ?? []).map((o, i) => (i === 0 ? { ...o, type } : o)) }));
   for (const link of node.outputs?.[0]?.links ?? []) {
     const l = linkIndex(next).get(String(link));
@@ -162,7 +164,14 @@ export function connect(doc: Doc, scope: Scope, from: OutEnd, to: InEnd, info: O
       const old = ready.node.inputs?.[slot]?.link;
       if (old != null) graph = removeLinks(graph, [old]);
     }
-    const link: Link = { id, origin_id: from.node, origin_slot: from.slot, target_id: to.node, target_slot: slot, type: type === "*" || type === "" ? wanted : type };
+    const link: Link = {
+      id,
+      origin_id: from.node,
+      origin_slot: from.slot,
+      target_id: to.node,
+      target_slot: slot,
+      type: type === "*" || type === "" ? wanted : type,
+    };
     graph = { ...graph, links: [...graph.links, writeLink(link, scope)] };
     const addTo = (list: NodeId[] | null | undefined): NodeId[] => [...(list ?? []), id];
     if (same(from.node, INPUT_NODE)) {
@@ -180,7 +189,9 @@ export function connect(doc: Doc, scope: Scope, from: OutEnd, to: InEnd, info: O
       const ports = (graph as Definition).outputs.map((p, i) => (i === slot ? { ...p, linkIds: addTo(p.linkIds) } : p));
       graph = { ...graph, outputs: ports };
     } else {
-      graph = updateNode(graph, to.node, (n) => grow({ ...n, inputs: (n.inputs ?? []).map((s, i) => (i === slot ? { ...s, link: id } : s)) }, classSpec(info, n.type)));
+      graph = updateNode(graph, to.node, (n) =>
+        grow({ ...n, inputs: (n.inputs ?? []).map((s, i) => (i === slot ? { ...s, link: id } : s)) }, classSpec(info, n.type)),
+      );
       graph = retype(graph, to.node, type);
     }
     done = true;

@@ -118,7 +118,11 @@ describe("the editor's state", () => {
 
   it("reads the server's answer about nodes", () => {
     const found = problemsOf({
-      "3": { class_type: "A", dependent_outputs: [], errors: [{ type: "t", message: "Value too small", details: "steps", extra_info: { input_name: "steps" } }] },
+      "3": {
+        class_type: "A",
+        dependent_outputs: [],
+        errors: [{ type: "t", message: "Value too small", details: "steps", extra_info: { input_name: "steps" } }],
+      },
       "4": { class_type: "A", dependent_outputs: [], errors: [] },
     });
     expect(found["3"]).toEqual({ message: "Value too small: steps", inputs: { steps: "Value too small: steps" } });

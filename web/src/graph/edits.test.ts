@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import type { ObjectInfo } from "../api/types";
 import { copyNodes, pasteClip, readClip } from "./clipboard";
 import { connect, refusal } from "./connect";
 import { addNode, disconnect, moveNodes, removeNodes, renameNode, toggleCollapsed, toggleMode } from "./edits";
@@ -99,6 +100,47 @@ describe("widgets", () => {
     if (!known) throw new Error("KSampler is missing");
     const n = { ...makeNode("KSampler", 1, [0, 0], known), widgets_values: [9] };
     expect(setWidget(n, known, "cfg", 3).widgets_values).toEqual([9, "randomize", 20, 3]);
+  });
+
+  it("reads by name where the file names its widgets, as the server does", () => {
+    const input = {
+      required: { name: [["x", "y"]], seed: ["INT", {}] },
+      optional: {
+        gb: ["FLOAT", { default: 4 }],
+        eject_models: ["BOOLEAN", { default: true }],
+        retention: [["auto", "keep"], { default: "auto" }],
+        keep_loaded: ["BOOLEAN", { forceInput: true }],
+      },
+    };
+    const known = classSpec({ Spread: { name: "Spread", input, output: ["MODEL"] } } as unknown as ObjectInfo, "Spread");
+    if (!known) throw new Error("Spread is missing");
+    const stored = (values: unknown, slots: string[], named?: Record<string, unknown>): GNode => ({
+      id: 1,
+      type: "Spread",
+      pos: [0, 0],
+      widgets_values: values,
+      ...(named ? { widgets_values_named: named } : {}),
+      inputs: slots.map((name) => ({ name, type: "*", link: null, widget: { name } })),
+    });
+    const shown = (node: GNode) => Object.fromEntries(widgetsOf(node, known).map((w) => [w.name, w.value]));
+    const old = { name: "y", seed: 7, gb: 2.5, eject_models: true, retention: "auto", keep_loaded: false };
+    const before = stored(["y", 7, "fixed", 2.5, false], ["name", "seed", "gb", "keep_loaded"]);
+    expect(shown(before)).toEqual(old);
+    expect(widgetsOf(before, known).find((w) => w.name === "seed")?.control).toBe("fixed");
+    // In another order, and by values with names of their own.
+    expect(shown(stored([false, 7, "fixed", "y", 2.5], ["keep_loaded", "seed", "name", "gb"]))).toEqual(old);
+    expect(shown(stored(["y", 7, "fixed", 2.5, false], [], { name: "y", seed: 7, gb: 2.5, keep_loaded: false }))).toEqual(old);
+    // Names that say what the positions say, and none at all.
+    const now = { name: "y", seed: 7, gb: 2.5, eject_models: false, retention: "keep" };
+    for (const slots of [["name", "seed", "gb", "eject_models", "retention"], ["seed"], []]) {
+      expect(shown(stored(["y", 7, "fixed", 2.5, false, "keep"], slots))).toEqual(now);
+    }
+    // What the file has is changed in its place, what it lacks is added with its name.
+    const kept = setWidget(before, known, "keep_loaded", true);
+    expect(kept.widgets_values).toEqual(["y", 7, "fixed", 2.5, true]);
+    const edited = setWidget(setWidget(kept, known, "gb", 3), known, "retention", "keep");
+    expect(edited.widgets_values).toEqual(["y", 7, "fixed", 3, true, "keep"]);
+    expect(shown(edited)).toEqual({ ...old, gb: 3, retention: "keep", keep_loaded: true });
   });
 
   it("lays the list out anew when a dynamic choice changes", () => {

@@ -1,5 +1,5 @@
 // Changes of the document. Each returns a new document; what is not touched stays the same object.
-import type { Definition, Doc, GGroup, GNode, Graph, InSlot, NodeId, Scope } from "./format";
+import type { Definition, Doc, GGroup, GNode, Graph, InSlot, Link, NodeId, Scope } from "./format";
 import { countIds, findNode, graphAt, highest, INPUT_NODE, OUTPUT_NODE, pair, rect, same, withGraph } from "./format";
 
 export function updateNode(graph: Graph, id: NodeId, change: (node: GNode) => GNode): Graph {
@@ -50,7 +50,8 @@ export function removeLinks(graph: Graph, ids: readonly NodeId[]): Graph {
   const gone = new Set(ids.map(String));
   if (gone.size === 0) return graph;
   const linkId = (raw: unknown): string => String(Array.isArray(raw) ? raw[0] : (raw as { id?: unknown } | null)?.id);
-  const keep = (list: NodeId[] | null | undefined): NodeId[] | null | undefined => (list?.some((l) => gone.has(String(l))) ? list.filter((l) => !gone.has(String(l))) : list);
+  const keep = (list: NodeId[] | null | undefined): NodeId[] | null | undefined =>
+    list?.some((l) => gone.has(String(l))) ? list.filter((l) => !gone.has(String(l))) : list;
   const nodes = graph.nodes.map((node) => {
     let next = node;
     if (node.inputs?.some((i) => i.link != null && gone.has(String(i.link)))) {
@@ -76,7 +77,8 @@ export function linksOf(graph: Graph, ids: readonly NodeId[]): NodeId[] {
   const wanted = new Set(ids.map(String));
   const found: NodeId[] = [];
   for (const raw of graph.links) {
-    const [id, from, to] = Array.isArray(raw) ? [raw[0], raw[1], raw[3]] : [(raw as any)?.id, (raw as any)?.origin_id, (raw as any)?.target_id];
+    const object = (raw ?? {}) as Partial<Link>;
+    const [id, from, to] = Array.isArray(raw) ? [raw[0], raw[1], raw[3]] : [object.id, object.origin_id, object.target_id];
     if (wanted.has(String(from)) || wanted.has(String(to))) found.push(id as NodeId);
   }
   return found;
@@ -115,7 +117,10 @@ export function moveNodes(doc: Doc, scope: Scope, moves: readonly Move[]): Doc {
       return { ...n, pos: [m.x, m.y] };
     });
     let next: Graph = touched ? { ...g, nodes } : g;
-    for (const [id, key] of [[INPUT_NODE, "inputNode"], [OUTPUT_NODE, "outputNode"]] as const) {
+    for (const [id, key] of [
+      [INPUT_NODE, "inputNode"],
+      [OUTPUT_NODE, "outputNode"],
+    ] as const) {
       const m = to.get(String(id));
       const io = (g as Definition)[key];
       if (m && io) {

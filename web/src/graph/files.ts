@@ -19,13 +19,17 @@ export function openDoc(doc: Doc, name: string | null, saved: boolean): void {
   const lost = opened > 0 && history.present.nodes.length > 0 && isDirty(useGraph.getState());
   open(doc, name, saved);
   rememberJobs([]);
-  if (lost) toast("Another workflow was opened. Undo leads back to yours.", "info", { action: { label: "Go back", onSelect: () => useGraph.getState().goBack() } });
+  if (lost)
+    toast("Another workflow was opened. Undo leads back to yours.", "info", { action: { label: "Go back", onSelect: () => useGraph.getState().goBack() } });
   void lookForLacks();
 }
 
 export async function listFiles(): Promise<string[]> {
   const names = await userdata.list(FOLDER);
-  return names.filter((n) => n.toLowerCase().endsWith(".json")).map((n) => n.slice(0, -5)).sort((a, b) => a.localeCompare(b, "en"));
+  return names
+    .filter((n) => n.toLowerCase().endsWith(".json"))
+    .map((n) => n.slice(0, -5))
+    .sort((a, b) => a.localeCompare(b, "en"));
 }
 
 export async function openFile(name: string): Promise<void> {
@@ -47,13 +51,20 @@ export async function removeFile(name: string): Promise<void> {
 
 /** A name that is safe as a file's on every system; folders are allowed. */
 export function cleanName(typed: string): string {
-  return typed
-    .replace(/\.json$/i, "")
-    .split("/")
-    // eslint-disable-next-line no-control-regex
-    .map((part) => part.replace(/[\u0000-\u001f\\:*?"<>|]/g, "").replace(/^\.+/, "").trim())
-    .filter(Boolean)
-    .join("/");
+  return (
+    typed
+      .replace(/\.json$/i, "")
+      .split("/")
+      // eslint-disable-next-line no-control-regex
+      .map((part) =>
+        part
+          .replace(/[\u0000-\u001f\\:*?"<>|]/g, "")
+          .replace(/^\.+/, "")
+          .trim(),
+      )
+      .filter(Boolean)
+      .join("/")
+  );
 }
 
 /** Opens a file from the disk: UI or API JSON, or a picture with its workflow inside. */
@@ -83,7 +94,14 @@ export async function importFile(file: File): Promise<void> {
     for (const w of inspection.warnings.slice(0, 2)) toast(w, "warn");
     toast(`Opened ${name}.`, "good", { duration: 2500 });
   } catch (e) {
-    toast(e instanceof ApiError && e.type === "invalid_workflow" ? `${file.name} holds no workflow: ${e.details || e.message}.` : e instanceof Error ? e.message : String(e), "bad");
+    toast(
+      e instanceof ApiError && e.type === "invalid_workflow"
+        ? `${file.name} holds no workflow: ${e.details || e.message}.`
+        : e instanceof Error
+          ? e.message
+          : String(e),
+      "bad",
+    );
   }
 }
 
@@ -110,7 +128,18 @@ export function defaultDoc(info: ObjectInfo): Doc {
     "4": { class_type: "EmptyLatentImage", inputs: { width: home, height: home, batch_size: 1 } },
     "5": {
       class_type: "KSampler",
-      inputs: { seed: 1, steps, cfg, sampler_name: sampler, scheduler, denoise: 1, model: ["1", 0], positive: ["2", 0], negative: ["3", 0], latent_image: ["4", 0] },
+      inputs: {
+        seed: 1,
+        steps,
+        cfg,
+        sampler_name: sampler,
+        scheduler,
+        denoise: 1,
+        model: ["1", 0],
+        positive: ["2", 0],
+        negative: ["3", 0],
+        latent_image: ["4", 0],
+      },
     },
     "6": { class_type: "VAEDecode", inputs: { samples: ["5", 0], vae: ["1", 2] } },
     "7": { class_type: "SaveImage", inputs: { filename_prefix: "Fresco", images: ["6", 0] } },
@@ -119,6 +148,12 @@ export function defaultDoc(info: ObjectInfo): Doc {
   if (!known) return emptyDoc();
   const doc = uiFromApi(prompt, info) as unknown as Doc;
   // Here a new seed each time is what people expect.
-  return { ...doc, nodes: doc.nodes.map((n) => (n.type === "KSampler" && Array.isArray(n.widgets_values) ? { ...n, widgets_values: n.widgets_values.map((v, i) => (i === 1 ? "randomize" : (v as unknown))) } : n)) };
+  return {
+    ...doc,
+    nodes: doc.nodes.map((n) =>
+      n.type === "KSampler" && Array.isArray(n.widgets_values)
+        ? { ...n, widgets_values: n.widgets_values.map((v, i) => (i === 1 ? "randomize" : (v as unknown))) }
+        : n,
+    ),
+  };
 }
-

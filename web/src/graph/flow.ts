@@ -37,7 +37,14 @@ export function flowNodes(doc: Doc, scope: Scope, info: ObjectInfo | null, previ
   (graph.groups ?? []).forEach((group, at) => {
     const [x, y, width, height] = rect(group.bounding, [0, 0, 200, 200]);
     const node: GroupNode = {
-      id: `g${at}`, type: "group", position: { x, y }, width, height, zIndex: -1, dragHandle: ".group-title", data: { group, at, scope },
+      id: `g${at}`,
+      type: "group",
+      position: { x, y },
+      width,
+      height,
+      zIndex: -1,
+      dragHandle: ".group-title",
+      data: { group, at, scope },
       ariaLabel: `Group ${group.title ?? ""}`,
     };
     out.push(keep(old, node, (b) => b.data.group === group && b.data.scope === scope));
@@ -47,16 +54,33 @@ export function flowNodes(doc: Doc, scope: Scope, info: ObjectInfo | null, previ
     const collapsed = Boolean(node.flags?.collapsed);
     const title = titleOf(doc, node, info);
     const flow: CardNode = {
-      id: String(node.id), type: "card", position: { x: box.x, y: box.y }, initialWidth: box.width, initialHeight: box.height, data: { node, scope, title },
-      ...(collapsed ? {} : { width: box.width }), ariaLabel: `${title}, node ${node.id}`,
+      id: String(node.id),
+      type: "card",
+      position: { x: box.x, y: box.y },
+      initialWidth: box.width,
+      initialHeight: box.height,
+      data: { node, scope, title },
+      ...(collapsed ? {} : { width: box.width }),
+      ariaLabel: `${title}, node ${node.id}`,
     };
     out.push(keep(old, flow, (b) => b.data.node === node && b.data.scope === scope && b.data.title === title));
   }
   const def = definition(doc, scope);
   if (def) {
-    for (const [side, io, id] of [["inputs", def.inputNode, INPUT_NODE], ["outputs", def.outputNode, OUTPUT_NODE]] as const) {
+    for (const [side, io, id] of [
+      ["inputs", def.inputNode, INPUT_NODE],
+      ["outputs", def.outputNode, OUTPUT_NODE],
+    ] as const) {
       const [x, y] = rect(io?.bounding, side === "inputs" ? [-300, 0, 120, 60] : [900, 0, 120, 60]);
-      const node: IoNode = { id: String(id), type: "io", position: { x, y }, initialWidth: 140, initialHeight: 60 + def[side].length * 20, data: { side, ports: def[side], scope: def.id }, ariaLabel: `Sub-graph ${side}` };
+      const node: IoNode = {
+        id: String(id),
+        type: "io",
+        position: { x, y },
+        initialWidth: 140,
+        initialHeight: 60 + def[side].length * 20,
+        data: { side, ports: def[side], scope: def.id },
+        ariaLabel: `Sub-graph ${side}`,
+      };
       out.push(keep(old, node, (b) => b.data.ports === def[side]));
     }
   }
@@ -78,7 +102,14 @@ export function flowEdges(doc: Doc, scope: Scope, info: ObjectInfo | null, selec
     const type = typeText(link.type);
     const chosen = selected.has(id);
     edges.push({
-      id, source, sourceHandle: outHandle(link.origin_slot), target, targetHandle, selected: chosen, data: { type }, style: { stroke: typeColour(type) },
+      id,
+      source,
+      sourceHandle: outHandle(link.origin_slot),
+      target,
+      targetHandle,
+      selected: chosen,
+      data: { type },
+      style: { stroke: typeColour(type) },
       ariaLabel: `Link of ${typeName(type)} from node ${source} to node ${target}`,
       ...(chosen ? { label: typeName(type), zIndex: 1000 } : {}),
     });
@@ -112,7 +143,12 @@ export function insideGroup(doc: Doc, scope: Scope, at: number, info: ObjectInfo
 }
 
 /** The box around some nodes; the whole graph where none are named. */
-export function boundsOf(doc: Doc, scope: Scope, info: ObjectInfo | null, ids?: readonly string[]): { x: number; y: number; width: number; height: number } | null {
+export function boundsOf(
+  doc: Doc,
+  scope: Scope,
+  info: ObjectInfo | null,
+  ids?: readonly string[],
+): { x: number; y: number; width: number; height: number } | null {
   const graph = graphAt(doc, scope);
   const wanted = ids && ids.length > 0 ? new Set(ids) : null;
   const boxes = graph.nodes.filter((n) => !wanted || wanted.has(String(n.id))).map((n) => boxOf(n, classSpec(info, n.type)));
@@ -123,7 +159,10 @@ export function boundsOf(doc: Doc, scope: Scope, info: ObjectInfo | null, ids?: 
   });
   const def = definition(doc, scope);
   if (def && !wanted) {
-    for (const [io, ports] of [[def.inputNode, def.inputs], [def.outputNode, def.outputs]] as const) {
+    for (const [io, ports] of [
+      [def.inputNode, def.inputs],
+      [def.outputNode, def.outputs],
+    ] as const) {
       const [x, y, width] = rect(io?.bounding, [0, 0, 120, 60]);
       boxes.push({ x, y, width: Math.max(170, width), height: 40 + 22 * (ports.length + 1) });
     }

@@ -16,7 +16,18 @@ const simple: ApiPrompt = {
   "7": { class_type: "CLIPTextEncode", inputs: { text: "", clip: ["4", 1] } },
   "3": {
     class_type: "KSampler",
-    inputs: { seed: 42, steps: 20, cfg: 7, sampler_name: "euler", scheduler: "normal", denoise: 1, model: ["4", 0], positive: ["6", 0], negative: ["7", 0], latent_image: ["5", 0] },
+    inputs: {
+      seed: 42,
+      steps: 20,
+      cfg: 7,
+      sampler_name: "euler",
+      scheduler: "normal",
+      denoise: 1,
+      model: ["4", 0],
+      positive: ["6", 0],
+      negative: ["7", 0],
+      latent_image: ["5", 0],
+    },
   },
   "8": { class_type: "VAEDecode", inputs: { samples: ["3", 0], vae: ["4", 2] } },
   "9": { class_type: "SaveImage", inputs: { filename_prefix: "x", images: ["8", 0] } },
@@ -45,7 +56,18 @@ describe("uiFromApi", () => {
   it("writes seeds with what happens after a run, and slots with links", () => {
     const doc = uiFromApi(simple, goldInfo) as unknown as Doc;
     expect(byId(doc, 3).widgets_values).toEqual([42, "fixed", 20, 7, "euler", "normal", 1]);
-    expect(byId(doc, 3).inputs?.map((i) => i.name)).toEqual(["model", "positive", "negative", "latent_image", "seed", "steps", "cfg", "sampler_name", "scheduler", "denoise"]);
+    expect(byId(doc, 3).inputs?.map((i) => i.name)).toEqual([
+      "model",
+      "positive",
+      "negative",
+      "latent_image",
+      "seed",
+      "steps",
+      "cfg",
+      "sampler_name",
+      "scheduler",
+      "denoise",
+    ]);
     expect(byId(doc, 3).inputs?.[4]).toMatchObject({ name: "seed", widget: { name: "seed" }, link: null });
     expect(byId(doc, 4).outputs?.[1]?.links).toHaveLength(2);
     expect(byId(doc, 6).title).toBe("What to draw");
@@ -98,7 +120,10 @@ describe("uiFromApi", () => {
     expect(load.widgets_values).toEqual(["a.png", "image"]);
     expect(byId(doc, 1).widgets_values).toEqual([0.5]);
     expect(doc.links).toEqual([[1, 3, 1, 1, 0, "MASK"]]);
-    expect(byId(doc, 2).widgets_values).toEqual([[1, 2], ["gone", 0]]);
+    expect(byId(doc, 2).widgets_values).toEqual([
+      [1, 2],
+      ["gone", 0],
+    ]);
   });
 
   it.each(goldNames)("carries every value and link of %s", (name) => {

@@ -52,7 +52,8 @@ function nodeFrom(id: number, node: ApiNode, prompt: ApiPrompt, info: ObjectInfo
 
 /** The input slot of a name; one the class does not know is added. */
 function slotFor(node: GNode, name: string, type: unknown): number {
-  const inputs = (node.inputs ??= []);
+  node.inputs ??= [];
+  const { inputs } = node;
   const at = inputs.findIndex((i) => i.name === name);
   if (at >= 0) return at;
   const slot: InSlot = { name, type, link: null };
@@ -73,7 +74,8 @@ export function uiFromApi(prompt: ApiPrompt, info: ObjectInfo): UiWorkflow {
       const from = source(value, prompt);
       const origin = from && nodes.get(from[0]);
       if (!from || !origin || !target) continue;
-      const outputs = (origin.outputs ??= []);
+      origin.outputs ??= [];
+      const { outputs } = origin;
       while (outputs.length <= from[1]) outputs.push({ name: "*", type: "*", links: [] });
       const out = outputs[from[1]];
       if (!out) continue;
@@ -101,7 +103,11 @@ export function uiFromApi(prompt: ApiPrompt, info: ObjectInfo): UiWorkflow {
     node.pos = [at.x, at.y + TITLE];
   }
   const column = (n: GNode) => (n.pos as [number, number])[0];
-  [...nodes.values()].sort((a, b) => column(a) - column(b)).forEach((node, order) => (node.order = order));
+  [...nodes.values()]
+    .sort((a, b) => column(a) - column(b))
+    .forEach((node, order) => {
+      node.order = order;
+    });
 
   const { id: _random, ...empty } = emptyDoc();
   const doc: Doc = {

@@ -51,7 +51,7 @@ export function gather(doc: Doc, scope: Scope, ids: readonly NodeId[], info: Obj
     }
     const id = ++next;
     relink.set(String(l.id), id);
-    (inputs[port.at]?.linkIds as NodeId[]).push(id);
+    inputs[port.at]?.linkIds?.push(id);
     links.push({ id, origin_id: INPUT_NODE, origin_slot: port.at, target_id: l.target_id, target_slot: l.target_slot, type: l.type });
   }
   const outs = new Map<string, number>();
@@ -67,28 +67,59 @@ export function gather(doc: Doc, scope: Scope, ids: readonly NodeId[], info: Obj
     newOut.set(key, [id]);
   }
   const kept = new Set(inner.map((l) => String(l.id)));
-  const moved = nodes.map((n): GNode => ({
-    ...n,
-    inputs: (n.inputs ?? []).map((i) => (i.link == null ? i : { ...i, link: relink.get(String(i.link)) ?? (kept.has(String(i.link)) ? i.link : null) })),
-    outputs: (n.outputs ?? []).map((o, at) => ({ ...o, links: [...(o.links ?? []).filter((l) => kept.has(String(l))), ...(newOut.get(`${n.id}/${at}`) ?? [])] })),
-  }));
+  const moved = nodes.map(
+    (n): GNode => ({
+      ...n,
+      inputs: (n.inputs ?? []).map((i) => (i.link == null ? i : { ...i, link: relink.get(String(i.link)) ?? (kept.has(String(i.link)) ? i.link : null) })),
+      outputs: (n.outputs ?? []).map((o, at) => ({
+        ...o,
+        links: [...(o.links ?? []).filter((l) => kept.has(String(l))), ...(newOut.get(`${n.id}/${at}`) ?? [])],
+      })),
+    }),
+  );
   const boxes = nodes.map((n) => boxOf(n, classSpec(info, n.type)));
   const left = Math.min(...boxes.map((b) => b.x));
   const top = Math.min(...boxes.map((b) => b.y));
   const right = Math.max(...boxes.map((b) => b.x + b.width));
   const def = {
-    id: newId(), version: 1, state: { lastGroupId: 0, lastNodeId: highest(doc).node, lastLinkId: next, lastRerouteId: 0 }, revision: 0, config: {}, name: "New sub-graph",
-    inputNode: { id: INPUT_NODE, bounding: [left - 220, top, 120, 60] }, outputNode: { id: OUTPUT_NODE, bounding: [right + 100, top, 120, 60] },
-    inputs, outputs, widgets: [], nodes: moved, groups: [], links: links.map((l) => writeLink(l, "inner")), extra: {},
+    id: newId(),
+    version: 1,
+    state: { lastGroupId: 0, lastNodeId: highest(doc).node, lastLinkId: next, lastRerouteId: 0 },
+    revision: 0,
+    config: {},
+    name: "New sub-graph",
+    inputNode: { id: INPUT_NODE, bounding: [left - 220, top, 120, 60] },
+    outputNode: { id: OUTPUT_NODE, bounding: [right + 100, top, 120, 60] },
+    inputs,
+    outputs,
+    widgets: [],
+    nodes: moved,
+    groups: [],
+    links: links.map((l) => writeLink(l, "inner")),
+    extra: {},
   } as unknown as Definition;
 
-  let out = removeNodes(doc, scope, nodes.map((n) => n.id));
+  let out = removeNodes(
+    doc,
+    scope,
+    nodes.map((n) => n.id),
+  );
   out = { ...out, definitions: { ...out.definitions, subgraphs: [...definitions(out), def] } };
   const slots: InSlot[] = inputs.map((p) => ({ name: p.name, type: p.type, link: null }));
   const ends: OutSlot[] = outputs.map((p) => ({ name: p.name, type: p.type, links: [] }));
   const at: [number, number] = [Math.round(left), Math.round(top + 30)];
   const added = addNode(countIds(out, scope, 0, next), scope, (id) => ({
-    id, type: def.id, pos: at, size: [240, Math.max(slots.length, ends.length) * 20 + 20], flags: {}, order: 0, mode: 0, inputs: slots, outputs: ends, properties: {}, widgets_values: [],
+    id,
+    type: def.id,
+    pos: at,
+    size: [240, Math.max(slots.length, ends.length) * 20 + 20],
+    flags: {},
+    order: 0,
+    mode: 0,
+    inputs: slots,
+    outputs: ends,
+    properties: {},
+    widgets_values: [],
   }));
   out = added.doc;
   for (const { at: slot, link } of ins.values()) {
@@ -116,7 +147,12 @@ export function unpack(doc: Doc, scope: Scope, id: NodeId, info: ObjectInfo | nu
   if (!node || !def) return { doc, ids: [] };
   const graph = graphAt(doc, scope);
   const outer = linkIndex(graph);
-  const clip = copyNodes(doc, def.id, def.nodes.map((n) => n.id), (def.groups ?? []).map((_, i) => i));
+  const clip = copyNodes(
+    doc,
+    def.id,
+    def.nodes.map((n) => n.id),
+    (def.groups ?? []).map((_, i) => i),
+  );
   const pasted = pasteClip(doc, scope, clip, pair(node.pos, [0, 0]));
   const renamed = new Map(clip.nodes.map((n, i) => [String(n.id), pasted.ids[i] as NodeId]));
   let out = pasted.doc;
@@ -137,7 +173,10 @@ export function unpack(doc: Doc, scope: Scope, id: NodeId, info: ObjectInfo | nu
         const spec = classSpec(info, target.type);
         if (shown && spec && view.widget) {
           const widget = view.widget;
-          out = withGraph(out, scope, { ...graphAt(out, scope), nodes: graphAt(out, scope).nodes.map((n) => (n.id === to ? setWidget(n, spec, widget, shown.value) : n)) });
+          out = withGraph(out, scope, {
+            ...graphAt(out, scope),
+            nodes: graphAt(out, scope).nodes.map((n) => (n.id === to ? setWidget(n, spec, widget, shown.value) : n)),
+          });
         }
       }
     }
@@ -163,4 +202,3 @@ export function unpack(doc: Doc, scope: Scope, id: NodeId, info: ObjectInfo | nu
   out = removeNodes(out, scope, [id]);
   return { doc: out, ids: pasted.ids };
 }
-

@@ -23,7 +23,8 @@ import { readDraft, scopeOf, startDrafts, useGraph } from "./store";
 import { Toolbar } from "./Toolbar";
 import css from "./index.module.css";
 
-const typing = (target: EventTarget | null): boolean => target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+const typing = (target: EventTarget | null): boolean =>
+  target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
 
 /** Opens what another view left for this one. */
 async function takeOver(): Promise<boolean> {
@@ -79,21 +80,24 @@ function Editor() {
   useEffect(() => startDrafts(), []);
   useEffect(() => startRunEvents(), []);
 
-  const tools = useMemo<Tools>(() => ({
-    fit: (ids) => fit(ids),
-    zoom: (by) => void flow.zoomTo(flow.getZoom() * by, { duration: 100 }),
-    search: () => {
-      const box = root.current?.querySelector(".react-flow")?.getBoundingClientRect();
-      const inside = mouse.current && box && mouse.current.x > box.left && mouse.current.y > box.top;
-      const at = inside && mouse.current ? mouse.current : { x: (box?.left ?? 0) + (box?.width ?? 0) / 2 - 120, y: (box?.top ?? 0) + (box?.height ?? 0) / 3 };
-      useGraph.setState({ search: { screen: at, flow: flow.screenToFlowPosition(at), wanted: {} } });
-    },
-    pickFile: () => file.current?.click(),
-    cancel: () => {
-      const id = useLive.getState().running?.id;
-      if (id) void sendJson("POST", "/api/interrupt", { prompt_id: id }).catch((e: unknown) => toast(e instanceof Error ? e.message : String(e), "bad"));
-    },
-  }), [fit, flow]);
+  const tools = useMemo<Tools>(
+    () => ({
+      fit: (ids) => fit(ids),
+      zoom: (by) => void flow.zoomTo(flow.getZoom() * by, { duration: 100 }),
+      search: () => {
+        const box = root.current?.querySelector(".react-flow")?.getBoundingClientRect();
+        const inside = mouse.current && box && mouse.current.x > box.left && mouse.current.y > box.top;
+        const at = inside && mouse.current ? mouse.current : { x: (box?.left ?? 0) + (box?.width ?? 0) / 2 - 120, y: (box?.top ?? 0) + (box?.height ?? 0) / 3 };
+        useGraph.setState({ search: { screen: at, flow: flow.screenToFlowPosition(at), wanted: {} } });
+      },
+      pickFile: () => file.current?.click(),
+      cancel: () => {
+        const id = useLive.getState().running?.id;
+        if (id) void sendJson("POST", "/api/interrupt", { prompt_id: id }).catch((e: unknown) => toast(e instanceof Error ? e.message : String(e), "bad"));
+      },
+    }),
+    [fit, flow],
+  );
 
   useEffect(() => {
     const busy = () => document.querySelector("dialog[open]") !== null;
@@ -150,32 +154,53 @@ function Editor() {
   }, [flow, tools]);
 
   return (
-    <div ref={root} className={css.editor} onPointerMove={(e) => (mouse.current = { x: e.clientX, y: e.clientY })}
+    <div
+      ref={root}
+      className={css.editor}
+      onPointerMove={(e) => (mouse.current = { x: e.clientX, y: e.clientY })}
       onDragOver={(e) => e.dataTransfer.types.includes("Files") && e.preventDefault()}
       onDrop={(e) => {
         const dropped = e.dataTransfer.files[0];
         if (!dropped || e.defaultPrevented) return;
         e.preventDefault();
         void importFile(dropped);
-      }}>
+      }}
+    >
       <Toolbar tools={tools} />
       <div className={css.stage}>
-        {opened > 0 ? <Canvas key={`${opened} ${scope ?? ""}`} /> : <p className={css.wait} role="status">{error ?? "Opening the workflow…"}</p>}
+        {opened > 0 ? (
+          <Canvas key={`${opened} ${scope ?? ""}`} />
+        ) : (
+          <p className={css.wait} role="status">
+            {error ?? "Opening the workflow…"}
+          </p>
+        )}
         <Inspector />
       </div>
       <SearchBox />
       <ContextMenu tools={tools} />
       <Picker />
       <Sheets tools={tools} />
-      <input ref={file} type="file" hidden accept=".json,.png,.webp,application/json,image/png,image/webp" aria-label="Workflow file" onChange={(e) => {
-        const chosen = e.target.files?.[0];
-        e.target.value = "";
-        if (chosen) void importFile(chosen);
-      }} />
+      <input
+        ref={file}
+        type="file"
+        hidden
+        accept=".json,.png,.webp,application/json,image/png,image/webp"
+        aria-label="Workflow file"
+        onChange={(e) => {
+          const chosen = e.target.files?.[0];
+          e.target.value = "";
+          if (chosen) void importFile(chosen);
+        }}
+      />
     </div>
   );
 }
 
 export default function Graph() {
-  return <ReactFlowProvider><Editor /></ReactFlowProvider>;
+  return (
+    <ReactFlowProvider>
+      <Editor />
+    </ReactFlowProvider>
+  );
 }

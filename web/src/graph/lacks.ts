@@ -24,7 +24,8 @@ export function lacksOf(missing: Inspection["missing"]): Record<string, Problem>
     const found = out[model.node_id];
     if (found && model.closest) found.instead = { ...found.instead, [model.input]: model.closest };
   }
-  for (const file of missing.files) if (file.wanted) add(file.node_id, file.input, `The file “${file.wanted}” is not in the input folder. Choose another one at this node.`);
+  for (const file of missing.files)
+    if (file.wanted) add(file.node_id, file.input, `The file “${file.wanted}” is not in the input folder. Choose another one at this node.`);
   return out;
 }
 
@@ -34,7 +35,10 @@ export async function lookAgain(): Promise<void> {
   useGraph.setState({ errors: {} });
   await lookForLacks();
   const left = Object.keys(useGraph.getState().lacks).length;
-  toast(left === 0 ? "Nothing is missing." : left === 1 ? "Something is still missing at one node." : `Something is still missing at ${left} nodes.`, left === 0 ? "good" : "info");
+  toast(
+    left === 0 ? "Nothing is missing." : left === 1 ? "Something is still missing at one node." : `Something is still missing at ${left} nodes.`,
+    left === 0 ? "good" : "info",
+  );
 }
 
 /** Looks through the open document; what it finds is shown until the node is changed. */

@@ -54,7 +54,9 @@ export function layered(boxes: Box[], arcs: Arc[]): Map<string, { x: number; y: 
   const lanes: Box[][] = [];
   for (const b of boxes) {
     const at = column.get(b.id) ?? 0;
-    (lanes[at] ??= []).push(b);
+    const lane = lanes[at] ?? [];
+    lane.push(b);
+    lanes[at] = lane;
   }
   const neighbours = new Map<string, string[]>();
   for (const { from, to } of arcs) {

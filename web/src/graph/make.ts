@@ -29,7 +29,14 @@ export function outputSlots(spec: ClassSpec): OutSlot[] {
 const NOTE_COLOURS = { color: "#432", bgcolor: "#653" };
 
 /** A new node of a class with its defaults, or with the given values by widget name. */
-export function makeNode(type: string, id: NodeId, pos: [number, number], spec: ClassSpec | undefined, values: Record<string, unknown> = {}, controls: Record<string, unknown> = {}): GNode {
+export function makeNode(
+  type: string,
+  id: NodeId,
+  pos: [number, number],
+  spec: ClassSpec | undefined,
+  values: Record<string, unknown> = {},
+  controls: Record<string, unknown> = {},
+): GNode {
   const base: GNode = { id, type, pos, size: [240, 60], flags: {}, order: 0, mode: 0, inputs: [], outputs: [], properties: {}, widgets_values: [] };
   if (type === "Note" || type === "MarkdownNote") {
     return { ...base, size: [280, 140], properties: { text: "" }, widgets_values: [""], ...NOTE_COLOURS };
@@ -45,7 +52,12 @@ export function makeNode(type: string, id: NodeId, pos: [number, number], spec: 
     };
   }
   if (type === "PrimitiveNode") {
-    return { ...base, size: [210, 82], outputs: [{ name: "connect to widget input", type: "*", links: [] }], properties: { "Run widget replace on values": false } };
+    return {
+      ...base,
+      size: [210, 82],
+      outputs: [{ name: "connect to widget input", type: "*", links: [] }],
+      properties: { "Run widget replace on values": false },
+    };
   }
   if (!spec) return base;
   const node: GNode = { ...base, properties: { "Node name for S&R": type }, widgets_values: valueList(spec, values, controls) };

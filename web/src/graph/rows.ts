@@ -106,11 +106,27 @@ function primitiveRows(doc: Doc, scope: Scope, node: GNode, info: ObjectInfo | n
 /** Values of a node whose class the server does not know: shown by place, kept as they are. */
 function missingRows(scope: Scope, node: GNode): Row[] {
   const stored: unknown = node.widgets_values;
-  const entries: [string, unknown][] = Array.isArray(stored) ? stored.map((v, i) => [String(i), v]) : stored && typeof stored === "object" ? Object.entries(stored) : [];
+  const entries: [string, unknown][] = Array.isArray(stored)
+    ? stored.map((v, i) => [String(i), v])
+    : stored && typeof stored === "object"
+      ? Object.entries(stored)
+      : [];
   return entries.map(([key, value]) => ({
     key,
     label: Array.isArray(stored) ? `value ${Number(key) + 1}` : key,
-    spec: plainSpec(key, typeof value === "boolean" ? "bool" : typeof value === "number" ? "float" : typeof value === "string" ? (value.includes("\n") ? "multiline" : "text") : "other", "*"),
+    spec: plainSpec(
+      key,
+      typeof value === "boolean"
+        ? "bool"
+        : typeof value === "number"
+          ? "float"
+          : typeof value === "string"
+            ? value.includes("\n")
+              ? "multiline"
+              : "text"
+            : "other",
+      "*",
+    ),
     value,
     control: null,
     linked: false,

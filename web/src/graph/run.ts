@@ -1,5 +1,6 @@
 // Queues the document and keeps what the server answers about its nodes.
 import { ApiError, inspectWorkflow, queuePrompt } from "../api/client";
+import type { ServerEvent } from "../api/events";
 import type { Inspection, NodeError, NodeErrorReason, NodeOutput, UiWorkflow } from "../api/types";
 import { jobDetails, onEvent } from "../state/live";
 import { useInfo } from "../state/info";
@@ -60,7 +61,7 @@ export async function queueDoc(count: number, front = false): Promise<void> {
       if (nodeErrors && i === 0) leftOut(nodeErrors, lacking);
       useGraph.setState((s) => ({ jobs: [...s.jobs.slice(-99), prompt_id] }));
       rememberJobs(useGraph.getState().jobs);
-      for (const told of early.get(prompt_id) ?? []) hear(told.type, told.data);
+      for (const told of early.get(prompt_id) ?? []) hear(told);
       early.clear();
       if (info) useGraph.getState().edit((d) => advance(d, info, Math.random), "after-run");
     } catch (e) {
@@ -116,35 +117,29 @@ function rememberedJobs(): string[] {
   }
 }
 
-interface Told {
-  prompt_id?: string;
-  node?: string;
-  display_node?: string;
-  node_id?: string;
-  output?: Record<string, unknown>;
-  exception_message?: string;
-  exception_type?: string;
-}
+type Told = Extract<ServerEvent, { type: "executed" | "execution_error" }>;
 
 /** What was told of prompts whose number this page does not know yet: a short run can end before its answer is here. */
-const early = new Map<string, { type: string; data: Told }[]>();
+const early = new Map<string, Told[]>();
 const EARLY = 50;
 
-function hear(type: string, data: Told): void {
-  if (data.prompt_id === undefined) return;
-  if (!useGraph.getState().jobs.includes(data.prompt_id)) {
-    early.set(data.prompt_id, [...(early.get(data.prompt_id) ?? []), { type, data }]);
+function hear(event: Told): void {
+  const { job } = event;
+  if (job === undefined) return;
+  if (!useGraph.getState().jobs.includes(job)) {
+    early.set(job, [...(early.get(job) ?? []), event]);
     const oldest = early.keys().next().value;
     if (early.size > EARLY && oldest !== undefined) early.delete(oldest);
     return;
   }
-  if (type === "executed") {
-    const id = data.display_node ?? data.node;
-    if (id && data.output) source.set(id, data.prompt_id);
-    if (id && data.output) useGraph.setState((s) => ({ results: { ...s.results, [id]: data.output ?? {} } }));
+  if (event.type === "executed") {
+    const { node, output } = event;
+    if (!output) return;
+    source.set(node, job);
+    useGraph.setState((s) => ({ results: { ...s.results, [node]: output } }));
   } else {
-    const message = (data.exception_message ?? "The node failed.").trim();
-    if (data.node_id) useGraph.setState((s) => ({ errors: { ...s.errors, [String(data.node_id)]: { message, inputs: {} } } }));
+    const { node, message } = event;
+    if (node) useGraph.setState((s) => ({ errors: { ...s.errors, [node]: { message, inputs: {} } } }));
     toast(message, "bad");
   }
 }
@@ -173,6 +168,8 @@ const CAUGHT_UP = 3;
 export function startRunEvents(): () => void {
   useGraph.setState((s) => ({ jobs: s.jobs.length > 0 ? s.jobs : rememberedJobs() }));
   void catchUp();
-  const stops = ["executed", "execution_error"].map((type) => onEvent(type, (data: Told) => hear(type, data)));
-  return () => stops.forEach((stop) => stop());
+  const stops = [onEvent("executed", hear), onEvent("execution_error", hear)];
+  return () => {
+    for (const stop of stops) stop();
+  };
 }

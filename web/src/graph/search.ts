@@ -17,7 +17,22 @@ const EDITOR_NODES: { name: string; title: string; category: string }[] = [
 ];
 
 /** Offered first where nothing was typed yet. */
-const COMMON = ["LoadImage", "KSampler", "CLIPTextEncode", "CheckpointLoaderSimple", "VAEDecode", "VAEEncode", "PreviewImage", "SaveImage", "EmptyLatentImage", "LoraLoader", "VAELoader", "UpscaleModelLoader", "ImageScale", "LatentUpscale"];
+const COMMON = [
+  "LoadImage",
+  "KSampler",
+  "CLIPTextEncode",
+  "CheckpointLoaderSimple",
+  "VAEDecode",
+  "VAEEncode",
+  "PreviewImage",
+  "SaveImage",
+  "EmptyLatentImage",
+  "LoraLoader",
+  "VAELoader",
+  "UpscaleModelLoader",
+  "ImageScale",
+  "LatentUpscale",
+];
 
 export interface Found {
   name: string;
@@ -27,7 +42,10 @@ export interface Found {
 }
 
 function words(text: string): string {
-  return text.replace(/([a-z0-9])([A-Z])/g, "$1 $2").replace(/[_\-/.]+/g, " ").toLowerCase();
+  return text
+    .replace(/([a-z0-9])([A-Z])/g, "$1 $2")
+    .replace(/[_\-/.]+/g, " ")
+    .toLowerCase();
 }
 
 /** How well a term matches; 0 is not at all. */

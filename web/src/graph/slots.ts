@@ -39,8 +39,10 @@ function knownInputs(node: GNode, spec: ClassSpec | undefined, def: Definition |
     });
   }
   if (!spec) return [];
+  const shown = widgetsOf(node, spec);
   const sockets: Known[] = [];
   for (const i of spec.inputs) {
+    if (i.role === "forced" && shown.some((w) => w.name === i.name)) continue;
     if (i.role === "socket" || i.role === "forced") {
       const label = typeof i.options.display_name === "string" ? i.options.display_name : undefined;
       sockets.push({ name: i.name, label, type: slotType(i), widget: null, optional: i.optional });
@@ -48,13 +50,11 @@ function knownInputs(node: GNode, spec: ClassSpec | undefined, def: Definition |
       const grow = autogrow(i);
       const names = grow.names.map((n) => `${i.name}.${n}`);
       const last = Math.max(-1, ...(node.inputs ?? []).map((s) => names.indexOf(s.name)));
-      const shown = names.slice(0, Math.max(last + 1, grow.min, 1));
-      for (const name of shown) sockets.push({ name, label: name.slice(i.name.length + 1), type: grow.spec.type, widget: null, optional: names.indexOf(name) >= grow.min });
+      for (const name of names.slice(0, Math.max(last + 1, grow.min, 1)))
+        sockets.push({ name, label: name.slice(i.name.length + 1), type: grow.spec.type, widget: null, optional: names.indexOf(name) >= grow.min });
     }
   }
-  const widgets = widgetsOf(node, spec)
-    .filter((w) => !w.spec.options.socketless)
-    .map((w) => ({ name: w.name, type: w.spec.type, widget: w.name, optional: true }));
+  const widgets = shown.filter((w) => !w.spec.options.socketless).map((w) => ({ name: w.name, type: w.spec.type, widget: w.name, optional: true }));
   return [...sockets, ...widgets];
 }
 
@@ -90,7 +90,16 @@ export function inputsOf(node: GNode, spec: ClassSpec | undefined, def?: Definit
   }
   stored.forEach((slot, at) => {
     if (taken.has(at)) return;
-    views.push({ key: unique(slot.name), name: slot.name, label: slot.label ?? slot.name, type: typeText(slot.type), at, link: slot.link ?? null, widget: spec ? null : (slot.widget?.name ?? null), optional: true });
+    views.push({
+      key: unique(slot.name),
+      name: slot.name,
+      label: slot.label ?? slot.name,
+      type: typeText(slot.type),
+      at,
+      link: slot.link ?? null,
+      widget: spec ? null : (slot.widget?.name ?? null),
+      optional: true,
+    });
   });
   cache.set(node, { spec, def, views });
   return views;

@@ -131,7 +131,8 @@ function stillThere(doc: Doc, scope: Scope, selected: string[]): string[] {
   return left.length === selected.length ? selected : left;
 }
 
-const sameNode = (a: GNode | undefined, b: GNode | undefined): boolean => a === b || (a?.inputs === b?.inputs && a?.widgets_values === b?.widgets_values && a?.mode === b?.mode);
+const sameNode = (a: GNode | undefined, b: GNode | undefined): boolean =>
+  a === b || (a?.inputs === b?.inputs && a?.widgets_values === b?.widgets_values && a?.mode === b?.mode);
 
 export const useGraph = create<GraphState>()((set, get) => {
   const go = (history: History<Doc>) => {
@@ -193,7 +194,18 @@ export const useGraph = create<GraphState>()((set, get) => {
       settle(before);
     },
     open: (doc, name, saved) =>
-      set((s) => ({ ...none, history: started(doc), path: [], name, saved: saved ? doc : null, suggested: null, results: {}, jobs: [], opened: s.opened + 1, previous: now() ?? s.previous })),
+      set((s) => ({
+        ...none,
+        history: started(doc),
+        path: [],
+        name,
+        saved: saved ? doc : null,
+        suggested: null,
+        results: {},
+        jobs: [],
+        opened: s.opened + 1,
+        previous: now() ?? s.previous,
+      })),
     goBack: () => {
       const { previous } = get();
       // The way there is kept as the way back.

@@ -75,7 +75,15 @@ export function promotedWidgets(doc: Doc, node: GNode, info: ObjectInfo | null, 
   const own = (port: Port, at: number) => {
     const inner = portWidget(doc, def, port, info, depth);
     if (!inner) return;
-    out.push({ key: port.name, label: port.label ?? port.name, spec: inner.spec, value: stored[at] ?? inner.value, control: undefined, input: port.name, place: { own: at } });
+    out.push({
+      key: port.name,
+      label: port.label ?? port.name,
+      spec: inner.spec,
+      value: stored[at] ?? inner.value,
+      control: undefined,
+      input: port.name,
+      place: { own: at },
+    });
   };
   const listed = proxies(node);
   if (!listed) {
@@ -93,7 +101,15 @@ export function promotedWidgets(doc: Doc, node: GNode, info: ObjectInfo | null, 
     if (!inner) return;
     const title = def.nodes.find((n) => same(n.id, id))?.title;
     const twice = listed.filter((e) => e[1] === name).length > 1;
-    out.push({ key: `${id}.${name}`, label: twice && title ? `${title}: ${name}` : name, spec: inner.spec, value: inner.value, control: inner.control, input: null, place: { scope: def.id, node: id, widget: name } });
+    out.push({
+      key: `${id}.${name}`,
+      label: twice && title ? `${title}: ${name}` : name,
+      spec: inner.spec,
+      value: inner.value,
+      control: inner.control,
+      input: null,
+      place: { scope: def.id, node: id, widget: name },
+    });
   });
   return out;
 }
@@ -112,7 +128,10 @@ export function setPromoted(doc: Doc, scope: Scope, id: NodeId, widget: Promoted
   const inner = findNode(definition(doc, place.scope) ?? { nodes: [], links: [] }, place.node);
   if (!inner) return doc;
   const spec = classSpec(info, inner.type);
-  if (spec) return editNode(doc, place.scope, place.node, (n) => (control ? setControl(n, spec, place.widget, String(value)) : setWidget(n, spec, place.widget, value)));
+  if (spec)
+    return editNode(doc, place.scope, place.node, (n) =>
+      control ? setControl(n, spec, place.widget, String(value)) : setWidget(n, spec, place.widget, value),
+    );
   const nested = promotedWidgets(doc, inner, info).find((p) => p.key === place.widget || p.input === place.widget);
   return nested ? setPromoted(doc, place.scope, place.node, nested, value, info, control) : doc;
 }
@@ -174,7 +193,10 @@ export function removePort(doc: Doc, scope: string, side: "inputs" | "outputs", 
     if (side === "inputs") {
       const slot = node.inputs?.find((i) => i.name === port.name);
       const cut = slot?.link != null ? removeLinks(outer, [slot.link]) : outer;
-      return renumberTargets(updateNode(cut, node.id, (n) => ({ ...n, inputs: (n.inputs ?? []).filter((i) => i.name !== port.name) })), node.id);
+      return renumberTargets(
+        updateNode(cut, node.id, (n) => ({ ...n, inputs: (n.inputs ?? []).filter((i) => i.name !== port.name) })),
+        node.id,
+      );
     }
     const cut = removeLinks(outer, node.outputs?.[at]?.links ?? []);
     const less = updateNode(cut, node.id, (n) => ({ ...n, outputs: (n.outputs ?? []).filter((_, i) => i !== at) }));
@@ -208,4 +230,3 @@ export function renameDefinition(doc: Doc, id: string, name: string): Doc {
   const def = definition(doc, id);
   return def && name ? withGraph(doc, id, { ...def, name }) : doc;
 }
-

@@ -1,12 +1,13 @@
-// Which stored element belongs to which widget of a node, and writing values back to the same place.
-import type { GNode } from "./format";
+// Which stored element belongs to which widget of a node, and writing values back to the same place. Values are stored in a
+// row, and a class may have other widgets today than when the file was saved: where the file names its widgets, the names count.
+import type { GNode, InSlot } from "./format";
 import type { ClassSpec, InputSpec } from "./schema";
 
 export interface Widget {
   name: string;
   spec: InputSpec;
   value: unknown;
-  index: number; // in widgets_values where that is a list; -1 where it is a map
+  index: number; // in widgets_values where that is a list; -1 where it is a map, or a list of other widgets
   control: unknown; // stored mode of "control after generate", undefined where there is none
 }
 
@@ -31,6 +32,8 @@ function walk(inputs: InputSpec[], stored: unknown[] | Record<string, unknown>, 
       case "autogrow":
         return;
       case "forced":
+        // It had a widget when the file was saved.
+        if (map && map[name] != null) widgets.push({ name, spec, value: map[name], index: -1, control: undefined });
         if (forced) at += 1 + spec.controls;
         return;
       case "button":
@@ -69,7 +72,11 @@ export function defaultControl(spec: InputSpec): string {
 function fit(spec: ClassSpec, node: GNode): Walk {
   const stored = node.widgets_values;
   if (stored && typeof stored === "object" && !Array.isArray(stored)) return walk(spec.inputs, stored as Record<string, unknown>, false, 0);
-  const values = Array.isArray(stored) ? stored : [];
+  const values: unknown[] = Array.isArray(stored) ? stored : [];
+  const named = node.widgets_values_named && typeof node.widgets_values_named === "object" ? node.widgets_values_named : undefined;
+  if (named && Object.keys(named).some((name) => !hasWidget(spec, name))) return byName(spec, named, values, placesOf(spec, Object.keys(named), values.length));
+  const slots = placesBySlots(spec, node, values.length);
+  if (slots) return byName(spec, Object.fromEntries([...slots].map(([name, at]) => [name, values[at]])), values, slots);
   if (spec.inputs.some((i) => i.role === "forced")) {
     // Files from before front-end 1.16 hold dummies for inputs that must be linked: only an exact fit tells.
     const old = walk(spec.inputs, values, true, 0);
@@ -77,12 +84,50 @@ function fit(spec: ClassSpec, node: GNode): Walk {
   }
   const plain = walk(spec.inputs, values, false, 0);
   if (plain.count === values.length) return plain;
-  const named = node.widgets_values_named;
-  if (named && typeof named === "object") {
+  if (named) {
     const read = walk(spec.inputs, named, false, 0);
     return { ...read, widgets: read.widgets.map((w, i) => ({ ...w, index: plain.widgets[i]?.index ?? -1 })) };
   }
   return values.length > plain.count ? walk(spec.inputs, values, false, values.length - plain.count) : plain;
+}
+
+function hasWidget(spec: ClassSpec, name: string): boolean {
+  return spec.inputs.some(
+    (i) => i.role !== "socket" && i.role !== "forced" && i.role !== "autogrow" && (i.name === name || (i.role === "dynamic" && name.startsWith(`${i.name}.`))),
+  );
+}
+
+/** The widgets with values by name, and where the file's list has them. */
+function byName(spec: ClassSpec, named: Record<string, unknown>, values: unknown[], places: Map<string, number> | null): Walk {
+  const { widgets, count } = walk(spec.inputs, named, false, 0);
+  return {
+    count,
+    widgets: widgets.map((w) => {
+      const index = places?.get(w.name) ?? -1;
+      return index >= 0 && w.spec.controls > 0 ? { ...w, index, control: values[index + 1] ?? w.control } : { ...w, index };
+    }),
+  };
+}
+
+/** Where a list has each of these widgets; null where they do not account for every element. */
+function placesOf(spec: ClassSpec, names: string[], length: number): Map<string, number> | null {
+  const places = new Map<string, number>();
+  let at = 0;
+  for (const name of names) {
+    if (places.has(name)) return null;
+    places.set(name, at);
+    at += 1 + (spec.inputs.find((i) => i.name === name)?.controls ?? 0);
+  }
+  return names.length > 0 && at === length ? places : null;
+}
+
+/** Places by the names of the node's slots: newer editors save a slot for every widget. Null where they say what the order of the class says. */
+function placesBySlots(spec: ClassSpec, node: GNode, length: number): Map<string, number> | null {
+  const names = (node.inputs ?? []).flatMap((slot) => (typeof slot.widget?.name === "string" ? [slot.widget.name] : []));
+  const here = spec.inputs.filter((i) => i.role === "widget" || i.role === "dynamic" || i.role === "button").map((i) => i.name);
+  // The widgets of a dynamic choice are not in the class itself; the order knows them.
+  const listed = names.filter((name) => !name.includes("."));
+  return listed.every((name, i) => here[i] === name) ? null : placesOf(spec, names, length);
 }
 
 const read = new WeakMap<GNode, { spec: ClassSpec; widgets: Widget[] }>();
@@ -125,7 +170,7 @@ export function setWidget(node: GNode, spec: ClassSpec, name: string, value: unk
     const controls = Object.fromEntries(widgets.map((w) => [w.name, w.control]));
     return { ...named, widgets_values: valueList(spec, { ...values, [name]: value }, controls) };
   }
-  if (widget.index < 0) return { ...named, widgets_values: { ...(node.widgets_values as Record<string, unknown>), [name]: value } };
+  if (widget.index < 0) return Object.is(value, widget.value) ? node : withWidget(named, widget, value);
   return { ...named, widgets_values: put(node, widgets, widget.index, value) };
 }
 
@@ -134,8 +179,20 @@ export function setControl(node: GNode, spec: ClassSpec, name: string, mode: str
   const widgets = widgetsOf(node, spec);
   const widget = widgets.find((w) => w.name === name);
   if (!widget || widget.spec.controls === 0) return node;
+  if (widget.index < 0 && Array.isArray(node.widgets_values)) return node;
   if (widget.index < 0) return { ...node, widgets_values: { ...(node.widgets_values as Record<string, unknown>), control_after_generate: mode } };
   return { ...node, widgets_values: put(node, widgets, widget.index + 1, mode) };
+}
+
+/** The node with a value for a widget that its list does not have: by name, or behind the others with a slot that names it. */
+function withWidget(node: GNode, widget: Widget, value: unknown): GNode {
+  const stored = node.widgets_values;
+  const { name } = widget;
+  if (!Array.isArray(stored)) return { ...node, widgets_values: { ...(stored as Record<string, unknown>), [name]: value } };
+  if (node.widgets_values_named) return node;
+  const slot: InSlot = { name, type: widget.spec.type, link: null, widget: { name } };
+  const controls = [widget.control, ""].slice(0, widget.spec.controls);
+  return { ...node, inputs: [...(node.inputs ?? []), slot], widgets_values: [...(stored as unknown[]), value, ...controls] };
 }
 
 function withNamed(node: GNode, name: string, value: unknown): GNode {

@@ -17,7 +17,10 @@ export function DeviceCard({ device }: { device: Device }) {
     <Card className={css.device}>
       <div className={css.deviceHead}>
         <h3>{capital(deviceName(device.device))}</h3>
-        <span className={css.soft}>{bytes(device.total)}{device.device !== "cpu" && ` · ${device.device}`}</span>
+        <span className={css.soft}>
+          {bytes(device.total)}
+          {device.device !== "cpu" && ` · ${device.device}`}
+        </span>
       </div>
       <div className={css.bar} aria-hidden="true">
         {rows.map(([name, n, look]) => n > 0 && <span key={name} className={look} style={{ width: share(n) }} />)}
@@ -25,7 +28,10 @@ export function DeviceCard({ device }: { device: Device }) {
       <dl className={css.legend}>
         {rows.map(([name, n, look]) => (
           <div key={name}>
-            <dt><span className={`${css.swatch} ${look}`} aria-hidden="true" />{name}</dt>
+            <dt>
+              <span className={`${css.swatch} ${look}`} aria-hidden="true" />
+              {name}
+            </dt>
             <dd>{bytes(n)}</dd>
           </div>
         ))}

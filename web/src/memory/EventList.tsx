@@ -7,7 +7,10 @@ const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-d
 
 export function EventList({ events, models, short }: { events: MemoryEvent[]; models: Model[]; short?: boolean }) {
   const known = new Map(models.map((m) => [m.weights_id, m]));
-  const rows = events.map((e, i) => ({ e, key: e.seq ?? `x${i}`, text: eventSentence(e) })).filter((r) => r.text !== null).reverse();
+  const rows = events
+    .map((e, i) => ({ e, key: e.seq ?? `x${i}`, text: eventSentence(e) }))
+    .filter((r) => r.text !== null)
+    .reverse();
   return (
     <ol className={css.events} tabIndex={0} aria-label="Decisions, newest first">
       {rows.map(({ e, key, text }) => {
@@ -16,7 +19,10 @@ export function EventList({ events, models, short }: { events: MemoryEvent[]; mo
         return (
           <li key={key}>
             <time dateTime={new Date(e.time).toISOString()}>{clock.format(e.time)}</time>
-            <span>{who && <b>{who}: </b>}{text}</span>
+            <span>
+              {who && <b>{who}: </b>}
+              {text}
+            </span>
           </li>
         );
       })}

@@ -30,8 +30,16 @@ export function ModelFile({ models, devices, decisions, refresh }: FileProps) {
         <h3 className={css.fileName}>{fileName(first)}</h3>
         <span className={css.soft}>{bytes(models.reduce((sum, m) => sum + inMemory(m), 0))} in memory</span>
       </div>
-      {models.map((m) => <ModelRow key={m.weights_id} model={m} devices={devices} decisions={own} refresh={refresh} />)}
-      {own.length > 0 && <div className={css.history}><Disclosure title="Its last decisions" aside={`${own.length}`}><EventList events={own} models={models} short /></Disclosure></div>}
+      {models.map((m) => (
+        <ModelRow key={m.weights_id} model={m} devices={devices} decisions={own} refresh={refresh} />
+      ))}
+      {own.length > 0 && (
+        <div className={css.history}>
+          <Disclosure title="Its last decisions" aside={`${own.length}`}>
+            <EventList events={own} models={models} short />
+          </Disclosure>
+        </div>
+      )}
     </Card>
   );
 }
@@ -83,25 +91,48 @@ function ModelRow({ model, devices, decisions, refresh }: { model: Model; device
         <div className={css.modelHead}>
           <strong>{componentName(model)}</strong>
           <span className={css.soft}>{bytes(model.bytes_total)}</span>
-          {model.leases.length > 0 && <span className={css.badge}><Icon name="play" size={14} /> in use</span>}
+          {model.leases.length > 0 && (
+            <span className={css.badge}>
+              <Icon name="play" size={14} /> in use
+            </span>
+          )}
         </div>
         <div className={css.bar} aria-hidden="true">
-          {places.map((p) => <span key={p.device} className={css[`place${Math.min(3, Math.max(0, order.indexOf(p.device)))}`]} style={{ width: `${(p.bytes / total) * 100}%` }} />)}
+          {places.map((p) => (
+            <span
+              key={p.device}
+              className={css[`place${Math.min(3, Math.max(0, order.indexOf(p.device)))}`]}
+              style={{ width: `${(p.bytes / total) * 100}%` }}
+            />
+          ))}
         </div>
         <ul className={css.places}>
           {places.map((p) => (
             <li key={p.device}>
               <span className={`${css.swatch} ${css[`place${Math.min(3, Math.max(0, order.indexOf(p.device)))}`]}`} aria-hidden="true" />
-              {capital(deviceName(p.device))}{places.length > 1 && <>: {bytes(p.bytes)}</>}
+              {capital(deviceName(p.device))}
+              {places.length > 1 && <>: {bytes(p.bytes)}</>}
             </li>
           ))}
-          <li className={css.soft}><Icon name="clock" size={14} /> {model.last_used ? `used ${ago(model.last_used, Date.now())}` : "not used yet"}</li>
+          <li className={css.soft}>
+            <Icon name="clock" size={14} /> {model.last_used ? `used ${ago(model.last_used, Date.now())}` : "not used yet"}
+          </li>
         </ul>
         <p className={css.why}>{why(model, decisions)}</p>
-        {note && <p className={css.overruled}><Icon name="info" size={16} /> <span>{note}</span></p>}
+        {note && (
+          <p className={css.overruled}>
+            <Icon name="info" size={16} /> <span>{note}</span>
+          </p>
+        )}
       </div>
       <div className={css.modelSide}>
-        <Field label={<>How long it stays<span className="hidden-visually">: {name}</span></>}>
+        <Field
+          label={
+            <>
+              How long it stays<span className="hidden-visually">: {name}</span>
+            </>
+          }
+        >
           <Select options={options} value={model.effective_policy} disabled={busy} onChange={(v) => void setPolicy(v)} />
         </Field>
         <IconButton label={`Eject ${name} from memory`} icon="eject" variant="danger" disabled={busy} onClick={() => void drop()} />

@@ -39,7 +39,8 @@ function FreeButtons({ refresh, empty, models }: { refresh(): Promise<void>; emp
     setAsking(null);
     setBusy(what);
     const forget = useLive.getState().running
-      ? toast("A picture is being made. Memory is freed as soon as it is done.", "info", { duration: 0 }) : () => undefined;
+      ? toast("A picture is being made. Memory is freed as soon as it is done.", "info", { duration: 0 })
+      : () => undefined;
     try {
       const body = { unload_models: true, ...(what === "free" && { free_memory: true }), retention, wait: true };
       const report = await sendJson<FreeReport>("POST", "/api/free", body);
@@ -57,19 +58,46 @@ function FreeButtons({ refresh, empty, models }: { refresh(): Promise<void>; emp
   const ask = (what: What) => (keptAmong(models, what === "free").length > 0 ? setAsking(what) : void free(what, "override"));
   return (
     <>
-      <Button icon="eject" busy={busy === "unload"} disabled={busy !== null || empty} onClick={() => ask("unload")}
-        title="Moves all models from the GPUs to main memory. They come back when they are needed.">Unload models</Button>
-      <Button icon="trash" busy={busy === "free"} disabled={busy !== null} onClick={() => ask("free")}
-        title="Ejects all models from memory and forgets the results of nodes.">Free model and node cache</Button>
-      <Dialog open={asking !== null} onClose={() => setAsking(null)} title={kept.length === 1 ? "A model is to be kept" : "Some models are to be kept"} actions={
-        <>
-          <Button variant="quiet" onClick={() => setAsking(null)}>Cancel</Button>
-          <Button onClick={() => asking && void free(asking, "respect")}>Free the others only</Button>
-          <Button variant="danger" icon="eject" onClick={() => asking && void free(asking, "override")}>{kept.length === 1 ? "Eject it too" : "Eject them too"}</Button>
-        </>
-      }>
+      <Button
+        icon="eject"
+        busy={busy === "unload"}
+        disabled={busy !== null || empty}
+        onClick={() => ask("unload")}
+        title="Moves all models from the GPUs to main memory. They come back when they are needed."
+      >
+        Unload models
+      </Button>
+      <Button
+        icon="trash"
+        busy={busy === "free"}
+        disabled={busy !== null}
+        onClick={() => ask("free")}
+        title="Ejects all models from memory and forgets the results of nodes."
+      >
+        Free model and node cache
+      </Button>
+      <Dialog
+        open={asking !== null}
+        onClose={() => setAsking(null)}
+        title={kept.length === 1 ? "A model is to be kept" : "Some models are to be kept"}
+        actions={
+          <>
+            <Button variant="quiet" onClick={() => setAsking(null)}>
+              Cancel
+            </Button>
+            <Button onClick={() => asking && void free(asking, "respect")}>Free the others only</Button>
+            <Button variant="danger" icon="eject" onClick={() => asking && void free(asking, "override")}>
+              {kept.length === 1 ? "Eject it too" : "Eject them too"}
+            </Button>
+          </>
+        }
+      >
         <p>{asking === "free" ? "Freeing everything would eject what is to be kept:" : "Unloading would move to main memory what is to be kept:"}</p>
-        <ul className={css.kept}>{kept.map((m) => <li key={m.weights_id}>{keptLine(m)}</li>)}</ul>
+        <ul className={css.kept}>
+          {kept.map((m) => (
+            <li key={m.weights_id}>{keptLine(m)}</li>
+          ))}
+        </ul>
       </Dialog>
     </>
   );
@@ -81,24 +109,59 @@ export default function Memory() {
   const loaded = models.filter((m) => inMemory(m) > 0);
   const away = models.filter((m) => inMemory(m) === 0);
   return (
-    <View title="Memory" lead="What is loaded, where it is, and why. A model that had to go comes back by itself when a picture needs it."
-      actions={<FreeButtons refresh={refresh} empty={loaded.length === 0} models={models} />}>
+    <View
+      title="Memory"
+      lead="What is loaded, where it is, and why. A model that had to go comes back by itself when a picture needs it."
+      actions={<FreeButtons refresh={refresh} empty={loaded.length === 0} models={models} />}
+    >
       {error && !overview && (
-        <EmptyState icon="warning" title="Memory cannot be shown" action={<Button icon="refresh" onClick={() => void refresh()}>Try again</Button>}>{error}</EmptyState>
+        <EmptyState
+          icon="warning"
+          title="Memory cannot be shown"
+          action={
+            <Button icon="refresh" onClick={() => void refresh()}>
+              Try again
+            </Button>
+          }
+        >
+          {error}
+        </EmptyState>
       )}
-      {!error && !overview && <p role="status" className={css.soft}>Looking…</p>}
+      {!error && !overview && (
+        <p role="status" className={css.soft}>
+          Looking…
+        </p>
+      )}
       {overview && (
         <div className={css.parts}>
           <section aria-labelledby="memory-devices">
-            <h2 id="memory-devices" className={css.heading}>Devices</h2>
-            <div className={css.devices}>{overview.devices.map((d) => <DeviceCard key={d.device} device={d} />)}</div>
+            <h2 id="memory-devices" className={css.heading}>
+              Devices
+            </h2>
+            <div className={css.devices}>
+              {overview.devices.map((d) => (
+                <DeviceCard key={d.device} device={d} />
+              ))}
+            </div>
           </section>
           <section aria-labelledby="memory-models">
-            <h2 id="memory-models" className={css.heading}>Models in memory</h2>
+            <h2 id="memory-models" className={css.heading}>
+              Models in memory
+            </h2>
             {loaded.length === 0 && (
-              <EmptyState icon="memory" title="No model is loaded"
-                action={<Button variant="primary" icon="create" onClick={() => go("#/create")}>Make a picture</Button>}>
-                <p>When you make a picture, its models appear here: how big they are, on which device they live, and why. You can then keep the ones you use often and eject the others.</p>
+              <EmptyState
+                icon="memory"
+                title="No model is loaded"
+                action={
+                  <Button variant="primary" icon="create" onClick={() => go("#/create")}>
+                    Make a picture
+                  </Button>
+                }
+              >
+                <p>
+                  When you make a picture, its models appear here: how big they are, on which device they live, and why. You can then keep the ones you use
+                  often and eject the others.
+                </p>
               </EmptyState>
             )}
             <div className={css.models}>
@@ -110,7 +173,11 @@ export default function Memory() {
           {away.length > 0 && (
             <Disclosure title="Known, but not in memory now" aside={`${away.length}`}>
               <ul className={css.away}>
-                {away.map((m) => <li key={m.weights_id}>{fileName(m)} <span className={css.soft}>({m.component.replaceAll("_", " ")})</span></li>)}
+                {away.map((m) => (
+                  <li key={m.weights_id}>
+                    {fileName(m)} <span className={css.soft}>({m.component.replaceAll("_", " ")})</span>
+                  </li>
+                ))}
               </ul>
               <p className={css.soft}>They are read from their files when a picture needs them.</p>
             </Disclosure>

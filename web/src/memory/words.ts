@@ -35,7 +35,7 @@ export function componentName(model: Pick<Model, "component">): string {
 /** The file's name; an id stands in where there is none. */
 export function fileName(model: Pick<Model, "content" | "weights_id">): string {
   const path = model.content[0];
-  return path ? path.slice(Math.max(path.lastIndexOf("/"), path.lastIndexOf("\\")) + 1) : model.weights_id.split(":")[0] ?? model.weights_id;
+  return path ? path.slice(Math.max(path.lastIndexOf("/"), path.lastIndexOf("\\")) + 1) : (model.weights_id.split(":")[0] ?? model.weights_id);
 }
 
 export interface Parts {
@@ -80,7 +80,10 @@ export function policyName(policy: string): string {
 /** `in main memory`, `on GPU 0`. */
 const at = (device: string) => `${device === "cpu" ? "in" : "on"} ${deviceName(device)}`;
 
-const where = (model: Model) => placesOf(model).map((p) => `${bytes(p.bytes)} ${at(p.device)}`).join(", ");
+const where = (model: Model) =>
+  placesOf(model)
+    .map((p) => `${bytes(p.bytes)} ${at(p.device)}`)
+    .join(", ");
 
 const DEMOTED: Record<string, string> = {
   pressure: "another model needed its place",
@@ -112,7 +115,9 @@ function placeSentence(model: Model, decisions: MemoryEvent[]): string {
       if (lastLoad?.decision === "partial") {
         return `It lives in main memory and is brought to ${deviceName(lastLoad.device ?? computes ?? "cpu")} layer by layer while it is used, because it did not fit there.`;
       }
-      return computes && computes !== "cpu" ? `It waits in main memory until a picture needs it on ${deviceName(computes)}.` : "It waits in main memory for its next use.";
+      return computes && computes !== "cpu"
+        ? `It waits in main memory until a picture needs it on ${deviceName(computes)}.`
+        : "It waits in main memory for its next use.";
   }
 }
 
@@ -145,8 +150,10 @@ export function overruled(model: Model): string | null {
   if (!own || own.policy === model.effective_policy) return null;
   const claim = decidingClaim(model);
   const node = claim?.claimant.node_id;
-  return `You chose “${policyName(own.policy)}”, but ${node ? `node ${node} of a workflow` : "a workflow"} asks for “${policyName(model.effective_policy)}”, and the stronger wish counts. `
-    + "Change it in the workflow, or eject the model to clear its wishes.";
+  return (
+    `You chose “${policyName(own.policy)}”, but ${node ? `node ${node} of a workflow` : "a workflow"} asks for “${policyName(model.effective_policy)}”, and the stronger wish counts. ` +
+    "Change it in the workflow, or eject the model to clear its wishes."
+  );
 }
 
 function wishSentence(e: MemoryEvent): string | null {
@@ -169,30 +176,50 @@ export function eventSentence(e: MemoryEvent): string | null {
   const because = e.reason ? ` (${e.reason})` : "";
   const n = (key: string) => e.numbers?.[key] ?? 0;
   switch (e.kind) {
-    case "model.registered": return `Opened its file: ${bytes(n("bytes"))}`;
-    case "model.attached": return "Used again, without reading its file";
-    case "model.rehydrated": return "Read from its file again";
+    case "model.registered":
+      return `Opened its file: ${bytes(n("bytes"))}`;
+    case "model.attached":
+      return "Used again, without reading its file";
+    case "model.rehydrated":
+      return "Read from its file again";
     case "model.loaded":
       return e.decision === "partial"
         ? `Loaded in part${on}: ${bytes(n("loaded"))} there, ${bytes(n("offloaded"))} brought over while it is used`
         : `Loaded${on}`;
-    case "model.shrunk": return `Made smaller${on}: ${bytes(e.bytes_after ?? 0)} left there${because}`;
-    case "model.evicted": return `Left ${deviceName(e.device ?? "cpu")}${because}`;
-    case "model.released": return `Left memory${because}`;
-    case "model.leak_suspected": return `Its memory did not come back${because}`;
-    case "policy.set": return wishSentence(e);
-    case "plan.computed": return e.decision === "keep" ? `Stays: ${stayReason(e)}` : null;
-    case "retention.conflict": return `Two wishes met${because}`;
-    case "retention.overridden": return `Had to move although it is to be kept${because}`;
-    case "eject.applied": return `Others made room for it${on}`;
-    case "cleanup.deferred": return `Will leave when the pictures that use it are done${because}`;
-    case "free.applied": return "Memory was freed by request";
-    case "free.deferred": return "A request to free waits for the running picture";
-    case "cache.reset": return "The results of all nodes were forgotten";
-    case "oom.step": return `Out of memory${on}: made room${because}`;
-    case "accounting.drift": return `A device reports other numbers than expected${because}`;
-    case "admission.downgraded": return e.reason ?? "A workflow runs slower than it could, for lack of memory";
-    default: return null;
+    case "model.shrunk":
+      return `Made smaller${on}: ${bytes(e.bytes_after ?? 0)} left there${because}`;
+    case "model.evicted":
+      return `Left ${deviceName(e.device ?? "cpu")}${because}`;
+    case "model.released":
+      return `Left memory${because}`;
+    case "model.leak_suspected":
+      return `Its memory did not come back${because}`;
+    case "policy.set":
+      return wishSentence(e);
+    case "plan.computed":
+      return e.decision === "keep" ? `Stays: ${stayReason(e)}` : null;
+    case "retention.conflict":
+      return `Two wishes met${because}`;
+    case "retention.overridden":
+      return `Had to move although it is to be kept${because}`;
+    case "eject.applied":
+      return `Others made room for it${on}`;
+    case "cleanup.deferred":
+      return `Will leave when the pictures that use it are done${because}`;
+    case "free.applied":
+      return "Memory was freed by request";
+    case "free.deferred":
+      return "A request to free waits for the running picture";
+    case "cache.reset":
+      return "The results of all nodes were forgotten";
+    case "oom.step":
+      return `Out of memory${on}: made room${because}`;
+    case "accounting.drift":
+      return `A device reports other numbers than expected${because}`;
+    case "admission.downgraded":
+      return e.reason ?? "A workflow runs slower than it could, for lack of memory";
+    default:
+      return null;
   }
 }
 

@@ -22,11 +22,17 @@ export function Banner() {
   return (
     <>
       <header className={css.head}>
-        <a href="#/create" className={css.brand}><Logo size={26} /> Fresco</a>
+        <a href="#/create" className={css.brand}>
+          <Logo size={26} /> Fresco
+        </a>
         <ThemeButton />
       </header>
       <div role="status" className={lost ? css.banner : undefined}>
-        {lost && <><Icon name="warning" size={18} /> No connection to Fresco. Trying again; your queue is safe on the server.</>}
+        {lost && (
+          <>
+            <Icon name="warning" size={18} /> No connection to Fresco. Trying again; your queue is safe on the server.
+          </>
+        )}
       </div>
     </>
   );

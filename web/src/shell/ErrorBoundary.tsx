@@ -13,13 +13,20 @@ export class ErrorBoundary extends Component<{ children: ReactNode }, { error: E
     const { error } = this.state;
     if (!error) return this.props.children;
     return (
-      <EmptyState icon="warning" title="This view stopped working"
-        action={(
+      <EmptyState
+        icon="warning"
+        title="This view stopped working"
+        action={
           <>
-            <Button variant="primary" icon="refresh" onClick={() => this.setState({ error: null })}>Open it again</Button>
-            <Button variant="quiet" onClick={() => location.reload()}>Load the whole page anew</Button>
+            <Button variant="primary" icon="refresh" onClick={() => this.setState({ error: null })}>
+              Open it again
+            </Button>
+            <Button variant="quiet" onClick={() => location.reload()}>
+              Load the whole page anew
+            </Button>
           </>
-        )}>
+        }
+      >
         <p>Your pictures and your queue are safe. What went wrong: {error.message}</p>
       </EmptyState>
     );

@@ -15,7 +15,13 @@ const THEMES: Record<Theme, { icon: IconName; words: string }> = {
 
 export function ThemeButton() {
   const { theme, setTheme } = useSettings();
-  return <IconButton label={`Colours: ${THEMES[theme].words}. Change to ${THEMES[NEXT[theme]].words}`} icon={THEMES[theme].icon} onClick={() => setTheme(NEXT[theme])} />;
+  return (
+    <IconButton
+      label={`Colours: ${THEMES[theme].words}. Change to ${THEMES[NEXT[theme]].words}`}
+      icon={THEMES[theme].icon}
+      onClick={() => setTheme(NEXT[theme])}
+    />
+  );
 }
 
 /** How many jobs run or wait, as a small number on Gallery, where the queue is. */
@@ -41,7 +47,10 @@ export function Nav({ view }: { view: ViewName }) {
         {VIEWS.map((name) => (
           <li key={name}>
             <a href={`#/${name}`} className={css.item} aria-current={name === view ? "page" : undefined}>
-              <span className={css.icon}><Icon name={VIEW_INFO[name].icon} size={22} />{name === "gallery" && <QueueCount />}</span>
+              <span className={css.icon}>
+                <Icon name={VIEW_INFO[name].icon} size={22} />
+                {name === "gallery" && <QueueCount />}
+              </span>
               <span className={css.label}>{VIEW_INFO[name].label}</span>
             </a>
           </li>

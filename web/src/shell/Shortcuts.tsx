@@ -90,7 +90,14 @@ function Table({ caption, rows }: { caption: string; rows: [string, string[]][] 
         {rows.map(([what, keys]) => (
           <tr key={what}>
             <th scope="row">{what}</th>
-            <td>{keys.map((k, i) => <span key={k}>{i > 0 && (what.includes(",") ? ", " : " or ")}<kbd>{k}</kbd></span>)}</td>
+            <td>
+              {keys.map((k, i) => (
+                <span key={k}>
+                  {i > 0 && (what.includes(",") ? ", " : " or ")}
+                  <kbd>{k}</kbd>
+                </span>
+              ))}
+            </td>
           </tr>
         ))}
       </tbody>

@@ -54,7 +54,9 @@ export function SignIn() {
           <TextInput type="password" autoComplete="current-password" required value={token} onChange={setToken} />
         </Field>
         <br />
-        <Button type="submit" variant="primary" icon="key" busy={busy}>Sign in</Button>
+        <Button type="submit" variant="primary" icon="key" busy={busy}>
+          Sign in
+        </Button>
       </form>
     </Dialog>
   );

@@ -29,7 +29,11 @@ export function ago(then: number, now: number): string {
   const s = Math.round((now - then) / 1000);
   if (s < 5) return "just now";
   if (s < 60) return `${s} seconds ago`;
-  const steps: [number, string][] = [[60, "minute"], [3600, "hour"], [86400, "day"]];
+  const steps: [number, string][] = [
+    [60, "minute"],
+    [3600, "hour"],
+    [86400, "day"],
+  ];
   let [size, word] = steps[0]!;
   for (const [a, b] of steps) if (s >= a) [size, word] = [a, b];
   const n = Math.floor(s / size);

@@ -82,5 +82,9 @@ export const useInfo = create<InfoState>()((set, get) => {
 
 // Asked again as soon as the server answers, whatever view is open.
 onBack(() => {
-  if (useInfo.getState().error) void useInfo.getState().load().catch(() => undefined);
+  if (useInfo.getState().error)
+    void useInfo
+      .getState()
+      .load()
+      .catch(() => undefined);
 });

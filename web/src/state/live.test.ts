@@ -85,7 +85,10 @@ describe("live", () => {
   it("announces what it understands and asks for the jobs when connected", async () => {
     last().onopen?.();
     await settle();
-    expect(JSON.parse(last().sent[0]!)).toEqual({ type: "feature_flags", data: { supports_preview_metadata: true, supports_memory_events: true, supports_fresco_events: true, fresco_all_previews: true } });
+    expect(JSON.parse(last().sent[0]!)).toEqual({
+      type: "feature_flags",
+      data: { supports_preview_metadata: true, supports_memory_events: true, supports_fresco_events: true, fresco_all_previews: true },
+    });
     expect(live.useLive.getState()).toMatchObject({ connected: true, loaded: true, jobs: [] });
   });
 
@@ -187,10 +190,11 @@ describe("live", () => {
 
   it("passes events on until asked not to", () => {
     const seen: unknown[] = [];
-    const off = live.onEvent("memory_event", (d) => seen.push(d));
-    last().say("memory_event", 1);
+    const off = live.onEvent("executed", ({ node }) => seen.push(node));
+    last().say("executed", { prompt_id: "a", node: "1" });
+    last().say("executing", { prompt_id: "a", node: "2" });
     off();
-    last().say("memory_event", 2);
-    expect(seen).toEqual([1]);
+    last().say("executed", { prompt_id: "a", node: "3" });
+    expect(seen).toEqual(["1"]);
   });
 });

@@ -1,45 +1,60 @@
-// The live picture of the server: one socket, the jobs, and what runs now.
+// The live picture of the server: one socket, the jobs, and what runs now. State changes only through `dispatch`; what is
+// here besides are connections and timers.
 import { create } from "zustand";
 import { ApiError, getJson } from "../api/client";
+import { readEventText, type ServerEvent } from "../api/events";
+import type { Frame } from "../api/frames";
 import { clientId, renewClientId } from "../api/identity";
 import { openSocket, type Socket } from "../api/socket";
-import type { Job, JobDetails, JobPage } from "../api/types";
-import { orderJobs } from "./jobs";
-import { reduceEvent, type Running, startRunning } from "./progress";
+import type { JobDetails, JobPage } from "../api/types";
+import { type Action, changesList, emptyState, isNews, JOB_EVENTS, type LiveState, reduceLive } from "./liveState";
 
 export { filesOf } from "../api/files";
+export type { LiveState, Preview } from "./liveState";
 export type { Running } from "./progress";
 
-const PAGE = 200;
-
-export interface Preview {
-  jobId: string;
-  node: string;
-  url: string;
-}
-
-export interface LiveState {
-  connected: boolean;
-  /** False until the first answer of the server, so that nothing is called empty too early. */
-  loaded: boolean;
-  clientId: string;
-  jobs: Job[];
-  /** Finished jobs the server has in all. */
-  total: number;
-  hasMore: boolean;
-  running: Running | null;
-  preview: Preview | null;
-  queue: { paused: boolean };
+export interface Live extends LiveState {
   refresh(): Promise<void>;
   loadMore(): Promise<void>;
 }
 
-let wanted = PAGE;
+export const useLive = create<Live>()(() => ({
+  ...emptyState(clientId()),
+  refresh,
+  loadMore() {
+    dispatch({ type: "more wanted" });
+    return refresh();
+  },
+}));
+
+function dispatch(action: Action): void {
+  useLive.setState((state) => reduceLive(state, action));
+}
+
+// ---- asking
+
 let inFlight: Promise<void> | null = null;
 let again = false;
 
+/** Many events ask at once; one request answers them all, and one more those that came meanwhile. */
+function refresh(): Promise<void> {
+  if (inFlight) {
+    again = true;
+    return inFlight;
+  }
+  inFlight = (async () => {
+    do {
+      again = false;
+      await fetchJobs();
+    } while (again);
+  })().finally(() => {
+    inFlight = null;
+  });
+  return inFlight;
+}
+
 async function fetchJobs(): Promise<void> {
-  const before = useLive.getState().running;
+  const { running, wanted } = useLive.getState();
   // Active ones first: a job that ends between the two requests is then in both, never in neither.
   const active = await getJson<JobPage>("/api/jobs?status=pending,in_progress&limit=1000");
   const [finished, queue] = await Promise.all([
@@ -49,110 +64,61 @@ async function fetchJobs(): Promise<void> {
       throw e;
     }),
   ]);
-  const jobs = orderJobs(active.jobs, finished.jobs, queue?.order ?? []);
-  const now = jobs.find((j) => j.status === "in_progress");
-  // What ran before the question was asked and is not listed as running any more has ended, whether or not we were told.
-  const gone = before && before.id !== now?.id ? before.id : null;
-  if (gone && !active.jobs.some((j) => j.id === gone)) endedHere.add(gone);
-  useLive.setState((s) => ({
-    jobs,
-    loaded: true,
-    total: finished.pagination.total,
-    hasMore: finished.pagination.has_more,
-    queue: { paused: queue?.paused ?? false },
-    running: s.running && s.running.id !== gone ? s.running : now && !endedHere.has(now.id) ? startRunning(now.id, Date.now()) : null,
-  }));
+  dispatch({ type: "listed", active: active.jobs, finished, queue, before: running?.id ?? null, now: Date.now() });
   follow(useLive.getState().running?.id ?? null);
 }
 
-export const useLive = create<LiveState>()(() => ({
-  connected: false,
-  loaded: false,
-  clientId: clientId(),
-  jobs: [],
-  total: 0,
-  hasMore: false,
-  running: null,
-  preview: null,
-  queue: { paused: false },
-  // Many events ask at once; one request answers them all, and one more those that came meanwhile.
-  refresh() {
-    if (inFlight) {
-      again = true;
-      return inFlight;
-    }
-    inFlight = (async () => {
-      do {
-        again = false;
-        await fetchJobs();
-      } while (again);
-    })().finally(() => {
-      inFlight = null;
-    });
-    return inFlight;
-  },
-  async loadMore() {
-    wanted += PAGE;
-    await useLive.getState().refresh();
-  },
-}));
+const refreshQuietly = () => void refresh().catch(() => undefined);
+
+let refreshTimer: ReturnType<typeof setTimeout> | undefined;
+function refreshSoon() {
+  if (refreshTimer !== undefined) return;
+  refreshTimer = setTimeout(() => {
+    refreshTimer = undefined;
+    refreshQuietly();
+  }, 60);
+}
 
 // ---- events
 
-type Listener = (data: any) => void;
+/** What the server tells, and that the socket to it is open (again). */
+type LiveEvent = ServerEvent | { type: "connected" };
+type EventOf<T extends LiveEvent["type"]> = Extract<LiveEvent, { type: T }>;
+type Listener = (event: LiveEvent) => void;
 const listeners = new Map<string, Set<Listener>>();
 
-/** Calls `fn` with the data of each event of this type. Returns what ends that. */
-export function onEvent(type: string, fn: Listener): () => void {
+/** Calls `fn` with each event of this type. Returns what ends that. */
+export function onEvent<T extends LiveEvent["type"]>(type: T, fn: (event: EventOf<T>) => void): () => void {
   const set = listeners.get(type) ?? new Set();
-  listeners.set(type, set.add(fn));
-  return () => set.delete(fn);
+  // Only events of this type are told to it.
+  const listener = fn as Listener;
+  listeners.set(type, set.add(listener));
+  return () => set.delete(listener);
 }
 
-function tell(type: string, data: unknown) {
-  listeners.get(type)?.forEach((fn) => {
+function tell(event: LiveEvent) {
+  for (const listener of listeners.get(event.type) ?? []) {
     try {
-      fn(data);
+      listener(event);
     } catch (e) {
       console.error(e);
     }
-  });
-}
-
-let refreshTimer: ReturnType<typeof setTimeout> | undefined;
-function refreshSoon(wait = 60) {
-  refreshTimer ??= setTimeout(() => {
-    refreshTimer = undefined;
-    void useLive.getState().refresh().catch(() => undefined);
-  }, wait);
-}
-
-function handle(type: string, data: unknown) {
-  const id = (data as { prompt_id?: string } | null)?.prompt_id;
-  if (id && endedHere.has(id) && type !== "executed") {
-    tell(type, data);
-    return;
   }
-  if (id && type === "execution_start") begun.add(id);
-  const before = useLive.getState().running;
-  const running = reduceEvent(before, type, data, Date.now());
-  if (running !== before) useLive.setState({ running });
-  if (before && !running) endedHere.add(before.id);
-  if (type === "status" || type === "execution_success" || type === "execution_error" || type === "execution_interrupted" || type === "execution_start") refreshSoon();
-  if (type === "fresco_queue") {
-    const paused = (data as { paused?: unknown } | null)?.paused;
-    if (typeof paused === "boolean") useLive.setState({ queue: { paused } });
-    refreshSoon();
-  }
-  tell(type, data);
 }
 
-/** Jobs whose end was seen; a late progress event must not revive them. */
-const endedHere = new Set<string>();
+function handle(event: ServerEvent, by: "socket" | "stream") {
+  dispatch({ type: "told", event, by, now: Date.now() });
+  if (changesList(event)) refreshSoon();
+  tell(event);
+}
 
-function showPreview(jobId: string, node: string, bytes: Uint8Array<ArrayBuffer>, mime: string) {
-  const old = useLive.getState().preview;
-  useLive.setState({ preview: { jobId, node, url: URL.createObjectURL(new Blob([bytes], { type: mime })) } });
+function showPreview(frame: Frame) {
+  if (frame.kind !== "preview") return;
+  const { running, ended, preview: old } = useLive.getState();
+  const jobId = frame.promptId ?? running?.id;
+  if (!jobId || ended.has(jobId)) return;
+  const url = URL.createObjectURL(new Blob([frame.bytes], { type: frame.mime }));
+  dispatch({ type: "preview", preview: { jobId, node: frame.nodeId ?? running?.node ?? "", url } });
   // The old picture may still be on screen until the next one is drawn.
   if (old) setTimeout(() => URL.revokeObjectURL(old.url), 2000);
 }
@@ -161,36 +127,32 @@ function showPreview(jobId: string, node: string, bytes: Uint8Array<ArrayBuffer>
 
 let followed: { id: string; source: EventSource } | null = null;
 let followTimer: ReturnType<typeof setTimeout> | undefined;
-/** Jobs that speak to this tab over the socket. */
-const heard = new Set<string>();
-/** Jobs whose start is known. */
-const begun = new Set<string>();
-const FOLLOWED = ["execution_start", "execution_cached", "executing", "progress_state", "progress", "executed",
-  "execution_success", "execution_error", "execution_interrupted"];
 
 function follow(id: string | null) {
-  if (followed && followed.id !== id) {
-    followed.source.close();
-    followed = null;
-  }
+  if (followed && followed.id !== id) stopFollowing();
   clearTimeout(followTimer);
-  if (!id || followed || begun.has(id)) return;
+  if (!id || followed || useLive.getState().begun.has(id)) return;
   // A job of this tab tells its start over the socket within moments; only the others need the stream.
   followTimer = setTimeout(() => {
-    if (begun.has(id) || useLive.getState().running?.id !== id) return;
+    const { begun, running } = useLive.getState();
+    if (begun.has(id) || running?.id !== id) return;
     const source = new EventSource(`/api/jobs/${encodeURIComponent(id)}/events`);
     followed = { id, source };
-    for (const type of FOLLOWED) {
-      source.addEventListener(type, (e) => {
+    for (const type of JOB_EVENTS) {
+      source.addEventListener(type, (message) => {
         if (followed?.source !== source) return;
-        if (!heard.has(id) || type === "execution_start") handle(type, JSON.parse((e as MessageEvent<string>).data));
-        if (heard.has(id) || endedHere.has(id)) {
-          source.close();
-          followed = null;
-        }
+        const event = readEventText(type, (message as MessageEvent<string>).data);
+        if (event && isNews(useLive.getState(), event)) handle(event, "stream");
+        const { heard, ended } = useLive.getState();
+        if (heard.has(id) || ended.has(id)) stopFollowing();
       });
     }
   }, 400);
+}
+
+function stopFollowing() {
+  followed?.source.close();
+  followed = null;
 }
 
 // ---- start
@@ -200,52 +162,18 @@ let socket: Socket | null = null;
 /** Connects; called once by the shell. */
 export function startLive(): () => void {
   if (socket) return () => undefined;
-  const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("fresco-tabs");
   const own = openSocket({
     open() {
-      useLive.setState({ connected: true });
-      void useLive.getState().refresh().catch(() => undefined);
-      tell("connected", null);
+      dispatch({ type: "connected" });
+      refreshQuietly();
+      tell({ type: "connected" });
     },
-    close() {
-      // Who comes back may be another process, with other sockets.
-      heard.clear();
-      begun.clear();
-      endedHere.clear();
-      // What ran may be started again before we are back; its events then say how far it is, and since when.
-      useLive.setState({ connected: false, running: null });
-    },
-    event(type, data) {
-      const id = (data as { prompt_id?: unknown } | null)?.prompt_id;
-      if (typeof id === "string" && FOLLOWED.includes(type)) heard.add(id);
-      handle(type, data);
-    },
-    frame(frame) {
-      const running = useLive.getState().running;
-      if (frame.kind === "text") {
-        tell("progress_text", { node: frame.nodeId, text: frame.text });
-        return;
-      }
-      const jobId = frame.promptId ?? running?.id;
-      if (jobId && !endedHere.has(jobId)) showPreview(jobId, frame.nodeId ?? running?.node ?? "", frame.bytes, frame.mime);
-    },
+    close: () => dispatch({ type: "disconnected" }),
+    event: (event) => handle(event, "socket"),
+    frame: showPreview,
   });
   socket = own;
-  // A duplicated tab starts with a copy of this tab's id, and the server speaks to the newer of the two only.
-  const tab = Math.random();
-  channel?.addEventListener("message", ({ data }: MessageEvent<{ ask?: string; taken?: string; tab: number }>) => {
-    if (data.tab === tab) return;
-    if (data.ask === clientId()) {
-      channel.postMessage({ taken: data.ask, tab });
-      own.restart();
-    } else if (data.taken === clientId() && !settled) {
-      useLive.setState({ clientId: renewClientId() });
-      own.restart();
-    }
-  });
-  let settled = false;
-  setTimeout(() => (settled = true), 1500);
-  channel?.postMessage({ ask: clientId(), tab });
+  const leaveTabs = tellTabsApart(own);
   const nudge = () => {
     if (document.visibilityState === "visible") own.nudge();
   };
@@ -254,10 +182,33 @@ export function startLive(): () => void {
   return () => {
     removeEventListener("online", nudge);
     document.removeEventListener("visibilitychange", nudge);
-    channel?.close();
+    leaveTabs();
     own.stop();
     socket = null;
   };
+}
+
+/** A duplicated tab starts with a copy of this tab's id, and the server speaks to the newer of the two only. */
+function tellTabsApart(own: Socket): () => void {
+  if (typeof BroadcastChannel === "undefined") return () => undefined;
+  const channel = new BroadcastChannel("fresco-tabs");
+  const tab = Math.random();
+  let settled = false;
+  channel.addEventListener("message", ({ data }: MessageEvent<{ ask?: string; taken?: string; tab: number }>) => {
+    if (data.tab === tab) return;
+    if (data.ask === clientId()) {
+      channel.postMessage({ taken: data.ask, tab });
+      own.restart();
+    } else if (data.taken === clientId() && !settled) {
+      dispatch({ type: "renamed", clientId: renewClientId() });
+      own.restart();
+    }
+  });
+  setTimeout(() => {
+    settled = true;
+  }, 1500);
+  channel.postMessage({ ask: clientId(), tab });
+  return () => channel.close();
 }
 
 // ---- details

@@ -1,8 +1,13 @@
 import { describe, expect, it } from "vitest";
+import { readEvent } from "../api/events";
 import { reduceEvent, type Running, secondsLeft } from "./progress";
 
 type Step = [type: string, data: unknown];
-const run = (steps: Step[], from: Running | null = null) => steps.reduce((r, [type, data]) => reduceEvent(r, type, data, 1000), from);
+const run = (steps: Step[], from: Running | null = null) =>
+  steps.reduce((r, [type, data]) => {
+    const event = readEvent(type, data);
+    return event ? reduceEvent(r, event, 1000) : r;
+  }, from);
 const p = "job";
 
 describe("reduceEvent", () => {
@@ -15,8 +20,15 @@ describe("reduceEvent", () => {
       ["executing", { prompt_id: p, node: "2", display_node: "2" }],
       ["progress", { prompt_id: p, node: "2", value: 3, max: 20 }],
     ]);
-    expect(started).toEqual({ id: p, node: "2", value: 3, max: 20, startedAt: 500, begun: 500,
-      perNode: { "1": { value: 1, max: 1, state: "finished" }, "2": { value: 0, max: 1, state: "running" } } });
+    expect(started).toEqual({
+      id: p,
+      node: "2",
+      value: 3,
+      max: 20,
+      startedAt: 500,
+      begun: 500,
+      perNode: { "1": { value: 1, max: 1, state: "finished" }, "2": { value: 0, max: 1, state: "running" } },
+    });
     expect(run([["execution_success", { prompt_id: p }]], started)).toBeNull();
   });
   it("comes back after a reload from the cumulative state alone", () => {
@@ -40,24 +52,58 @@ describe("reduceEvent", () => {
     expect(run([["execution_error", { prompt_id: p, exception_type: "ExecutionBlocked" }]], now)).toBe(now);
     expect(run([["execution_interrupted", { prompt_id: p }]], now)).toBeNull();
     expect(run([["executing", { prompt_id: p, node: null }]], now)).toBeNull();
-    expect(run([["executing", { prompt_id: "other", node: null }], ["execution_success", { prompt_id: "other" }]], now)).toBe(now);
+    expect(
+      run(
+        [
+          ["executing", { prompt_id: "other", node: null }],
+          ["execution_success", { prompt_id: "other" }],
+        ],
+        now,
+      ),
+    ).toBe(now);
   });
   it("starts the clock and the counter anew when a job is started again", () => {
-    const before = run([["execution_start", { prompt_id: p, timestamp: 500 }], ["progress", { prompt_id: p, node: "2", value: 15, max: 20 }]]);
-    expect(run([["execution_start", { prompt_id: p, timestamp: 90_500 }]], before)).toEqual({ id: p, value: 0, max: 0, startedAt: 90_500, begun: 90_500, perNode: {} });
+    const before = run([
+      ["execution_start", { prompt_id: p, timestamp: 500 }],
+      ["progress", { prompt_id: p, node: "2", value: 15, max: 20 }],
+    ]);
+    expect(run([["execution_start", { prompt_id: p, timestamp: 90_500 }]], before)).toEqual({
+      id: p,
+      value: 0,
+      max: 0,
+      startedAt: 90_500,
+      begun: 90_500,
+      perNode: {},
+    });
     // The same start, told once more, changes nothing; a start that was only guessed is put right.
     expect(run([["execution_start", { prompt_id: p, timestamp: 500 }]], before)).toEqual(before);
-    const joined = run([["progress", { prompt_id: p, node: "2", value: 15, max: 20 }], ["execution_start", { prompt_id: p, timestamp: 500 }]]);
+    const joined = run([
+      ["progress", { prompt_id: p, node: "2", value: 15, max: 20 }],
+      ["execution_start", { prompt_id: p, timestamp: 500 }],
+    ]);
     expect(joined).toMatchObject({ value: 15, startedAt: 500 });
   });
   it("lets a new job take over", () => {
-    expect(run([["execution_start", { prompt_id: "a" }], ["execution_start", { prompt_id: "b" }]])?.id).toBe("b");
+    expect(
+      run([
+        ["execution_start", { prompt_id: "a" }],
+        ["execution_start", { prompt_id: "b" }],
+      ])?.id,
+    ).toBe("b");
   });
 });
 
 describe("secondsLeft", () => {
   it("goes by the pace so far", () => {
-    expect(secondsLeft([{ value: 1, at: 0 }, { value: 5, at: 2000 }], 20)).toBe(7.5);
+    expect(
+      secondsLeft(
+        [
+          { value: 1, at: 0 },
+          { value: 5, at: 2000 },
+        ],
+        20,
+      ),
+    ).toBe(7.5);
     expect(secondsLeft([{ value: 1, at: 0 }], 20)).toBeNull();
     expect(secondsLeft([], 20)).toBeNull();
   });

@@ -15,8 +15,13 @@ export interface ButtonProps extends ButtonHTMLAttributes<HTMLButtonElement> {
 
 export function Button({ variant = "plain", size = "m", icon, busy = false, disabled, className, children, type = "button", ...rest }: ButtonProps) {
   return (
-    <button type={type} {...rest} disabled={disabled || busy} aria-busy={busy || undefined}
-      className={[css.button, css[variant], css[`size-${size}`], className].filter(Boolean).join(" ")}>
+    <button
+      type={type}
+      {...rest}
+      disabled={disabled || busy}
+      aria-busy={busy || undefined}
+      className={[css.button, css[variant], css[`size-${size}`], className].filter(Boolean).join(" ")}
+    >
       {busy ? <span className={css.spin} aria-hidden="true" /> : icon && <Icon name={icon} size={size === "s" ? 16 : 18} />}
       {children}
     </button>
@@ -30,10 +35,29 @@ export interface IconButtonProps extends Omit<ButtonProps, "children" | "icon"> 
   pressed?: boolean;
 }
 
-export function IconButton({ label, icon, pressed, variant = "quiet", size = "m", busy = false, disabled, className, type = "button", ...rest }: IconButtonProps) {
+export function IconButton({
+  label,
+  icon,
+  pressed,
+  variant = "quiet",
+  size = "m",
+  busy = false,
+  disabled,
+  className,
+  type = "button",
+  ...rest
+}: IconButtonProps) {
   return (
-    <button type={type} title={label} {...rest} aria-label={label} aria-pressed={pressed} disabled={disabled || busy} aria-busy={busy || undefined}
-      className={[css.button, css[variant], css.square, css[`size-${size}`], className].filter(Boolean).join(" ")}>
+    <button
+      type={type}
+      title={label}
+      {...rest}
+      aria-label={label}
+      aria-pressed={pressed}
+      disabled={disabled || busy}
+      aria-busy={busy || undefined}
+      className={[css.button, css[variant], css.square, css[`size-${size}`], className].filter(Boolean).join(" ")}
+    >
       {busy ? <span className={css.spin} aria-hidden="true" /> : <Icon name={icon} size={size === "s" ? 18 : 20} />}
     </button>
   );

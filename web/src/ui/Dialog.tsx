@@ -23,12 +23,17 @@ export function Dialog({ open, onClose, title, children, actions, wide }: Dialog
       element.showModal();
       // The browser would start at the button that closes; the content is what people came for.
       const body = element.querySelector(`.${css.body}`);
-      (body?.querySelector<HTMLElement>("[data-autofocus]") ?? element.querySelector<HTMLElement>(`.${css.body} :is(input, textarea, select, button, a[href])`))?.focus();
+      (
+        body?.querySelector<HTMLElement>("[data-autofocus]") ?? element.querySelector<HTMLElement>(`.${css.body} :is(input, textarea, select, button, a[href])`)
+      )?.focus();
     }
     if (!open && element.open) element.close();
   }, [open]);
   return (
-    <dialog ref={dialog} className={`${css.dialog} ${wide ? css.wide : ""}`} aria-labelledby={titleId}
+    <dialog
+      ref={dialog}
+      className={`${css.dialog} ${wide ? css.wide : ""}`}
+      aria-labelledby={titleId}
       onCancel={(e) => {
         // Events of file pickers and inner dialogs bubble here too.
         if (e.target !== e.currentTarget) return;
@@ -37,7 +42,8 @@ export function Dialog({ open, onClose, title, children, actions, wide }: Dialog
       }}
       onMouseDown={(e) => {
         if (e.target === e.currentTarget) onClose();
-      }}>
+      }}
+    >
       {open && (
         <div className={css.inside}>
           <div className={css.head}>

@@ -16,11 +16,15 @@ export interface DisclosureProps {
 export function Disclosure({ title, open = false, aside, onToggle, children }: DisclosureProps) {
   const [isOpen, setOpen] = useState(open);
   return (
-    <details className={css.details} open={isOpen} onToggle={(e) => {
-      if (e.target !== e.currentTarget) return;
-      setOpen(e.currentTarget.open);
-      onToggle?.(e.currentTarget.open);
-    }}>
+    <details
+      className={css.details}
+      open={isOpen}
+      onToggle={(e) => {
+        if (e.target !== e.currentTarget) return;
+        setOpen(e.currentTarget.open);
+        onToggle?.(e.currentTarget.open);
+      }}
+    >
       <summary className={css.summary}>
         <Icon name="chevron" size={18} className={css.arrow} />
         <span className={css.title}>{title}</span>

@@ -15,11 +15,15 @@ export interface DropZoneProps {
 
 /** Whether a file is of a kind the zone takes. */
 export function accepted(file: { name: string; type: string }, accept: string): boolean {
-  return accept.split(",").map((a) => a.trim().toLowerCase()).filter(Boolean).some((a) => {
-    if (a.startsWith(".")) return file.name.toLowerCase().endsWith(a);
-    if (a.endsWith("/*")) return file.type.startsWith(a.slice(0, -1));
-    return file.type === a;
-  });
+  return accept
+    .split(",")
+    .map((a) => a.trim().toLowerCase())
+    .filter(Boolean)
+    .some((a) => {
+      if (a.startsWith(".")) return file.name.toLowerCase().endsWith(a);
+      if (a.endsWith("/*")) return file.type.startsWith(a.slice(0, -1));
+      return file.type === a;
+    });
 }
 
 export function DropZone({ accept, onFile, label, hint, icon = "upload", compact }: DropZoneProps) {
@@ -34,7 +38,8 @@ export function DropZone({ accept, onFile, label, hint, icon = "upload", compact
     if (fits) onFile(file);
   };
   return (
-    <div className={`${css.zone} ${over ? css.over : ""} ${compact ? css.compact : ""}`}
+    <div
+      className={`${css.zone} ${over ? css.over : ""} ${compact ? css.compact : ""}`}
       onDragEnter={(e) => {
         e.preventDefault();
         setOver(true);
@@ -49,11 +54,20 @@ export function DropZone({ accept, onFile, label, hint, icon = "upload", compact
         setOver(false);
         take(e.dataTransfer.files[0]);
       }}
-      onPaste={(e) => take(e.clipboardData.files[0])}>
-      <input ref={input} id={id} type="file" accept={accept} className={css.input} aria-describedby={`${id}-hint`} onChange={(e) => {
-        take(e.target.files?.[0]);
-        e.target.value = "";
-      }} />
+      onPaste={(e) => take(e.clipboardData.files[0])}
+    >
+      <input
+        ref={input}
+        id={id}
+        type="file"
+        accept={accept}
+        className={css.input}
+        aria-describedby={`${id}-hint`}
+        onChange={(e) => {
+          take(e.target.files?.[0]);
+          e.target.value = "";
+        }}
+      />
       <label htmlFor={id} className={css.label}>
         <Icon name={icon} size={compact ? 20 : 26} />
         <span className={css.words}>{label}</span>

@@ -13,7 +13,9 @@ export interface EmptyStateProps {
 export function EmptyState({ icon = "image", title, children, action }: EmptyStateProps) {
   return (
     <div className={css.empty}>
-      <span className={css.icon}><Icon name={icon} size={28} /></span>
+      <span className={css.icon}>
+        <Icon name={icon} size={28} />
+      </span>
       <h2>{title}</h2>
       {children && <div className={css.text}>{children}</div>}
       {action}

@@ -35,12 +35,22 @@ export function Field({ label, hint, error, aside, className, children }: FieldP
   return (
     <div className={[css.field, className].filter(Boolean).join(" ")}>
       <div className={css.top}>
-        <label htmlFor={id} className={css.label}>{label}</label>
+        <label htmlFor={id} className={css.label}>
+          {label}
+        </label>
         {aside && <div className={css.aside}>{aside}</div>}
       </div>
       <FieldContext value={{ id, describedBy, invalid: Boolean(error) }}>{children}</FieldContext>
-      {hint && <div id={`${id}-hint`} className={css.hint}>{hint}</div>}
-      {error && <div id={`${id}-error`} className={css.error} role="alert">{error}</div>}
+      {hint && (
+        <div id={`${id}-hint`} className={css.hint}>
+          {hint}
+        </div>
+      )}
+      {error && (
+        <div id={`${id}-error`} className={css.error} role="alert">
+          {error}
+        </div>
+      )}
     </div>
   );
 }
@@ -53,8 +63,14 @@ export interface TextInputProps extends Omit<InputHTMLAttributes<HTMLInputElemen
 
 export function TextInput({ value, onChange, className, id, ...rest }: TextInputProps) {
   return (
-    <input type="text" {...useField(id)} {...rest} value={value} onChange={(e) => onChange(e.target.value)}
-      className={[css.input, className].filter(Boolean).join(" ")} />
+    <input
+      type="text"
+      {...useField(id)}
+      {...rest}
+      value={value}
+      onChange={(e) => onChange(e.target.value)}
+      className={[css.input, className].filter(Boolean).join(" ")}
+    />
   );
 }
 
@@ -67,8 +83,14 @@ export interface TextAreaProps extends Omit<TextareaHTMLAttributes<HTMLTextAreaE
 /** Grows with its text where the browser can. */
 export function TextArea({ value, onChange, className, id, rows = 3, ...rest }: TextAreaProps) {
   return (
-    <textarea {...useField(id)} rows={rows} {...rest} value={value} onChange={(e) => onChange(e.target.value)}
-      className={[css.input, css.area, className].filter(Boolean).join(" ")} />
+    <textarea
+      {...useField(id)}
+      rows={rows}
+      {...rest}
+      value={value}
+      onChange={(e) => onChange(e.target.value)}
+      className={[css.input, css.area, className].filter(Boolean).join(" ")}
+    />
   );
 }
 
@@ -104,8 +126,16 @@ export function NumberField({ value, onChange, min, max, step, fit, className, i
     setDraft(null);
   };
   return (
-    <input type="number" inputMode={step !== undefined && Number.isInteger(step) && (min ?? 0) >= 0 ? "numeric" : "decimal"} {...useField(id)} {...rest}
-      min={min} max={max} step={step ?? "any"} value={draft ?? String(value)} className={[css.input, css.number, className].filter(Boolean).join(" ")}
+    <input
+      type="number"
+      inputMode={step !== undefined && Number.isInteger(step) && (min ?? 0) >= 0 ? "numeric" : "decimal"}
+      {...useField(id)}
+      {...rest}
+      min={min}
+      max={max}
+      step={step ?? "any"}
+      value={draft ?? String(value)}
+      className={[css.input, css.number, className].filter(Boolean).join(" ")}
       onChange={(e) => {
         setDraft(e.target.value);
         const n = usedNumber(e.target.value, limits);
@@ -118,7 +148,8 @@ export function NumberField({ value, onChange, min, max, step, fit, className, i
       onBlur={(e) => {
         settle();
         onBlur?.(e);
-      }} />
+      }}
+    />
   );
 }
 

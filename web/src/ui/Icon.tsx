@@ -73,8 +73,19 @@ export type IconName = keyof typeof PATHS;
 export function Icon({ name, size = 20, className }: { name: IconName; size?: number; className?: string }) {
   const dots = name === "more" || name === "drag" || name === "dice" ? 2.6 : 1.7;
   return (
-    <svg className={className} width={size} height={size} viewBox="0 0 24 24" fill="none" stroke="currentColor" strokeWidth={dots === 2.6 ? 2.2 : dots}
-      strokeLinecap="round" strokeLinejoin="round" aria-hidden="true" focusable="false">
+    <svg
+      className={className}
+      width={size}
+      height={size}
+      viewBox="0 0 24 24"
+      fill="none"
+      stroke="currentColor"
+      strokeWidth={dots === 2.6 ? 2.2 : dots}
+      strokeLinecap="round"
+      strokeLinejoin="round"
+      aria-hidden="true"
+      focusable="false"
+    >
       <path d={PATHS[name]} />
     </svg>
   );

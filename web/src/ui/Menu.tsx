@@ -80,17 +80,28 @@ export function Menu({ button, items, align = "end" }: MenuProps) {
   const trigger = { "aria-haspopup": "menu" as const, "aria-expanded": open, "aria-controls": open ? id : undefined, onClick: () => setOpen(!open) };
   return (
     <div ref={root} className={css.root}>
-      {button.icon && !button.words
-        ? <IconButton label={button.label} icon={button.icon} variant={button.variant} size={button.size} {...trigger} />
-        : <Button variant={button.variant} size={button.size} icon={button.icon} {...trigger}>{button.label}</Button>}
+      {button.icon && !button.words ? (
+        <IconButton label={button.label} icon={button.icon} variant={button.variant} size={button.size} {...trigger} />
+      ) : (
+        <Button variant={button.variant} size={button.size} icon={button.icon} {...trigger}>
+          {button.label}
+        </Button>
+      )}
       {open && (
         <div ref={list} id={id} role="menu" aria-label={button.label} className={`${css.list} ${css[align]}`} onKeyDown={keys}>
           {items.map((item) => (
-            <button key={item.label} type="button" role="menuitem" tabIndex={-1} disabled={item.disabled} className={item.danger ? css.danger : undefined}
+            <button
+              key={item.label}
+              type="button"
+              role="menuitem"
+              tabIndex={-1}
+              disabled={item.disabled}
+              className={item.danger ? css.danger : undefined}
               onClick={() => {
                 close(true);
                 item.onSelect();
-              }}>
+              }}
+            >
               {item.icon && <Icon name={item.icon} size={18} />}
               {item.label}
             </button>

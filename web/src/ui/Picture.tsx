@@ -27,7 +27,14 @@ export function Picture({ file, alt, preview, className, style, eager }: Picture
     );
   }
   return (
-    <img src={url} alt={alt} loading={eager ? "eager" : "lazy"} decoding="async" className={[css.picture, className].filter(Boolean).join(" ")} style={style}
-      onError={() => setBroken(url)} />
+    <img
+      src={url}
+      alt={alt}
+      loading={eager ? "eager" : "lazy"}
+      decoding="async"
+      className={[css.picture, className].filter(Boolean).join(" ")}
+      style={style}
+      onError={() => setBroken(url)}
+    />
   );
 }

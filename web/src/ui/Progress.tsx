@@ -15,8 +15,15 @@ export function Progress({ value, max, label, text, thin }: ProgressProps) {
   const percent = known ? Math.round((Math.min(value, max) / max) * 100) : undefined;
   return (
     <div className={css.wrap}>
-      <div role="progressbar" aria-label={label} aria-valuemin={0} aria-valuemax={100} aria-valuenow={percent} aria-valuetext={text ?? (percent === undefined ? "working" : `${percent} percent`)}
-        className={`${css.bar} ${thin ? css.thin : ""} ${known ? "" : css.unknown}`}>
+      <div
+        role="progressbar"
+        aria-label={label}
+        aria-valuemin={0}
+        aria-valuemax={100}
+        aria-valuenow={percent}
+        aria-valuetext={text ?? (percent === undefined ? "working" : `${percent} percent`)}
+        className={`${css.bar} ${thin ? css.thin : ""} ${known ? "" : css.unknown}`}
+      >
         <div className={css.fill} style={{ width: known ? `${percent}%` : undefined }} />
       </div>
       {text && <div className={css.text}>{text}</div>}

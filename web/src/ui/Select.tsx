@@ -1,9 +1,10 @@
 // Choosing one of a few (native select), or one of many by typing (Combo).
-import { type SelectHTMLAttributes, useId, useLayoutEffect, useRef, useState } from "react";
+import { type SelectHTMLAttributes, useLayoutEffect, useState } from "react";
 import { useField } from "./Field";
 import { Icon } from "./Icon";
 import field from "./Field.module.css";
 import css from "./Select.module.css";
+import { useCombobox } from "./useCombobox";
 
 export type Options = readonly string[] | readonly { value: string; label: string; disabled?: boolean }[];
 
@@ -24,7 +25,11 @@ export function Select({ options, value, onChange, className, id, ...rest }: Sel
       <select {...useField(id)} {...rest} value={value} onChange={(e) => onChange(e.target.value)} className={`${field.input} ${css.select}`}>
         {/* A value that is no longer offered stays visible rather than turning into another one. */}
         {!list.some((o) => o.value === value) && <option value={value}>{value === "" ? "Choose…" : value}</option>}
-        {list.map((o) => <option key={o.value} value={o.value} disabled={o.disabled}>{o.label}</option>)}
+        {list.map((o) => (
+          <option key={o.value} value={o.value} disabled={o.disabled}>
+            {o.label}
+          </option>
+        ))}
       </select>
       <Icon name="chevron" size={18} className={css.arrow} />
     </span>
@@ -63,19 +68,10 @@ const SHOWN = 200;
 
 export function Combo({ options, value, onChange, placeholder, label, disabled, free }: ComboProps) {
   const own = useField();
-  const listId = useId();
   const [open, setOpen] = useState(false);
   const [typed, setTyped] = useState<string | null>(null);
-  const [at, setAt] = useState(0);
-  const list = useRef<HTMLUListElement>(null);
   const found = matching(options, typed ?? "").slice(0, SHOWN);
   const shown = optionList(options).find((o) => o.value === value)?.label ?? value;
-
-  useLayoutEffect(() => {
-    const box = list.current?.getBoundingClientRect();
-    const own = list.current?.parentElement?.getBoundingClientRect();
-    if (open && box && own) list.current?.classList.toggle(css.up ?? "", box.bottom > innerHeight - 8 && own.top > box.height + 8);
-  }, [open]);
   const close = () => {
     setOpen(false);
     setTyped(null);
@@ -84,56 +80,70 @@ export function Combo({ options, value, onChange, placeholder, label, disabled, 
     onChange(v);
     close();
   };
-  const move = (to: number) => {
-    const next = Math.max(0, Math.min(found.length - 1, to));
-    setAt(next);
-    list.current?.children[next]?.scrollIntoView({ block: "nearest" });
-  };
+  const combobox = useCombobox({
+    found,
+    open,
+    close,
+    show: () => setOpen(true),
+    take: (pick) => {
+      if (pick) choose(pick.value);
+      else if (free && typed !== null) choose(typed);
+    },
+  });
+  const { list } = combobox;
+
+  useLayoutEffect(() => {
+    const box = list.current?.getBoundingClientRect();
+    const around = list.current?.parentElement?.getBoundingClientRect();
+    if (open && box && around) list.current?.classList.toggle(css.up ?? "", box.bottom > innerHeight - 8 && around.top > box.height + 8);
+  }, [open, list]);
   return (
-    <div className={css.wrap} onBlur={(e) => {
-      if (e.currentTarget.contains(e.relatedTarget)) return;
-      const whole = typed === null ? undefined : named(options, typed);
-      if (typed !== null && (free || whole) && (whole?.value ?? typed) !== value) onChange(whole?.value ?? typed);
-      close();
-    }}>
-      <input type="text" role="combobox" {...own} aria-label={label} aria-expanded={open} aria-controls={listId} aria-autocomplete="list" autoComplete="off" spellCheck={false}
-        aria-activedescendant={open && found[at] ? `${listId}-${at}` : undefined} placeholder={placeholder} disabled={disabled}
-        className={`${field.input} ${css.select}`} value={typed ?? shown}
+    <div
+      className={css.wrap}
+      onBlur={(e) => {
+        if (e.currentTarget.contains(e.relatedTarget)) return;
+        const whole = typed === null ? undefined : named(options, typed);
+        if (typed !== null && (free || whole) && (whole?.value ?? typed) !== value) onChange(whole?.value ?? typed);
+        close();
+      }}
+    >
+      <input
+        type="text"
+        {...own}
+        {...combobox.field}
+        aria-label={label}
+        placeholder={placeholder}
+        disabled={disabled}
+        className={`${field.input} ${css.select}`}
+        value={typed ?? shown}
         onFocus={(e) => e.target.select()}
         onClick={() => setOpen(true)}
         onChange={(e) => {
           setTyped(e.target.value);
-          setAt(0);
+          combobox.mark(0);
           setOpen(true);
         }}
-        onKeyDown={(e) => {
-          if (e.key === "ArrowDown") {
-            e.preventDefault();
-            if (!open) setOpen(true);
-            else move(at + 1);
-          } else if (e.key === "ArrowUp") {
-            e.preventDefault();
-            move(at - 1);
-          } else if (e.key === "Enter" && open) {
-            e.preventDefault();
-            const pick = found[at];
-            if (pick) choose(pick.value);
-            else if (free && typed !== null) choose(typed);
-          } else if (e.key === "Escape" && open) {
-            e.preventDefault();
-            e.stopPropagation();
-            close();
-          }
-        }} />
+      />
       <Icon name="chevron" size={18} className={css.arrow} />
-      <ul role="listbox" id={listId} ref={list} className={css.list} hidden={!open} aria-label={label ?? "Choices"}>
-        {open && found.map((o, i) => (
-          <li key={o.value} id={`${listId}-${i}`} role="option" aria-selected={o.value === value} className={i === at ? css.at : undefined}
-            onPointerDown={(e) => e.preventDefault()} onClick={() => choose(o.value)}>
-            {o.label}
+      <ul {...combobox.listbox} ref={list} className={css.list} hidden={!open} aria-label={label ?? "Choices"}>
+        {open &&
+          found.map((o, i) => (
+            <li
+              key={o.value}
+              {...combobox.option(i)}
+              aria-selected={o.value === value}
+              className={i === combobox.at ? css.at : undefined}
+              onPointerDown={(e) => e.preventDefault()}
+              onClick={() => choose(o.value)}
+            >
+              {o.label}
+            </li>
+          ))}
+        {open && found.length === 0 && (
+          <li role="option" aria-selected="false" aria-disabled="true" className={css.none}>
+            Nothing matches
           </li>
-        ))}
-        {open && found.length === 0 && <li role="option" aria-selected="false" aria-disabled="true" className={css.none}>Nothing matches</li>}
+        )}
       </ul>
     </div>
   );

@@ -31,10 +31,28 @@ export function Slider({ value, onChange, min, max, step = 1, label, disabled }:
   const filled = max > min ? ((Math.min(max, Math.max(min, value)) - min) / (max - min)) * 100 : 0;
   return (
     <div className={css.row}>
-      <input type="range" {...field} aria-label={label} className={css.range} {...range} value={value} disabled={disabled}
-        style={{ "--filled": `${filled}%` } as React.CSSProperties} onChange={(e) => onChange(range.step === "any" ? onStep(Number(e.target.value), min, step) : Number(e.target.value))} />
-      <NumberField id={`${field.id ?? label}-number`} aria-label={label ? `${label}, exact` : "Exact value"} value={value} onChange={onChange} min={range.min} max={range.max} step={step}
-        disabled={disabled} className={css.number} />
+      <input
+        type="range"
+        {...field}
+        aria-label={label}
+        className={css.range}
+        {...range}
+        value={value}
+        disabled={disabled}
+        style={{ "--filled": `${filled}%` } as React.CSSProperties}
+        onChange={(e) => onChange(range.step === "any" ? onStep(Number(e.target.value), min, step) : Number(e.target.value))}
+      />
+      <NumberField
+        id={`${field.id ?? label}-number`}
+        aria-label={label ? `${label}, exact` : "Exact value"}
+        value={value}
+        onChange={onChange}
+        min={range.min}
+        max={range.max}
+        step={step}
+        disabled={disabled}
+        className={css.number}
+      />
     </div>
   );
 }

@@ -16,3 +16,4 @@ export { Switch } from "./Switch";
 export { toast, type ToastKind, Toasts, toastUndo } from "./toast";
 export { Card, View } from "./View";
 export { Warnings } from "./Warnings";
+export { useCombobox, useOutside } from "./useCombobox";

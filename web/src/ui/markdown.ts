@@ -40,7 +40,7 @@ const INLINE = new RegExp(
     String.raw`(?<![\w])__(?<bold2>(?!\s)[^_]+)__(?!\w)`,
     String.raw`\*(?<em>(?![\s*])[^*]+)\*`,
     String.raw`(?<![\w])_(?<em2>(?![\s_])[^_]+)_(?!\w)`,
-    String.raw`~~(?<del>[^~]+)~~`,
+    "~~(?<del>[^~]+)~~",
     String.raw`(?<br><br\s*\/?>)`,
   ].join("|"),
   "g",
@@ -82,7 +82,13 @@ export function parseInline(text: string, depth = 0): Inline[] {
 }
 
 const ITEM = /^(\s*)(?:([-*+])|(\d{1,9})[.)])\s+(.*)$/;
-const cells = (line: string): string[] => line.trim().replace(/^\|/, "").replace(/\|$/, "").split("|").map((c) => c.trim());
+const cells = (line: string): string[] =>
+  line
+    .trim()
+    .replace(/^\|/, "")
+    .replace(/\|$/, "")
+    .split("|")
+    .map((c) => c.trim());
 
 export function parseMarkdown(source: string): Block[] {
   const text = source.length > LONGEST ? `${source.slice(0, LONGEST)}…` : source;

@@ -62,10 +62,17 @@ function One({ item }: { item: Toast }) {
       <Icon name={ICONS[item.kind]} className={css.icon} />
       <span className={css.text}>{item.text}</span>
       {item.action && (
-        <Button size="s" variant="quiet" className={css.action} onClick={() => {
-          remove(item.id, true);
-          item.action?.onSelect();
-        }}>{item.action.label}</Button>
+        <Button
+          size="s"
+          variant="quiet"
+          className={css.action}
+          onClick={() => {
+            remove(item.id, true);
+            item.action?.onSelect();
+          }}
+        >
+          {item.action.label}
+        </Button>
       )}
       <IconButton size="s" label="Dismiss" icon="close" onClick={() => remove(item.id, false)} />
     </div>
@@ -88,5 +95,11 @@ export function Toasts() {
     if (element.matches(":popover-open")) element.hidePopover();
     if (list.length > 0) element.showPopover();
   }, [list]);
-  return <div ref={stack} popover="manual" className={css.stack} aria-live="polite">{list.map((t) => <One key={t.id} item={t} />)}</div>;
+  return (
+    <div ref={stack} popover="manual" className={css.stack} aria-live="polite">
+      {list.map((t) => (
+        <One key={t.id} item={t} />
+      ))}
+    </div>
+  );
 }

@@ -2,6 +2,7 @@ import { expect, it } from "vitest";
 import { accepted } from "./DropZone";
 import { usedNumber } from "./Field";
 import { matching, named } from "./Select";
+import { keyMeaning } from "./useCombobox";
 import { onStep, sliderRange } from "./Slider";
 
 it("takes files by ending, kind and family", () => {
@@ -34,7 +35,22 @@ it("lets a slider stand at every value that is used", () => {
   expect(onStep(0.4378, 0.05, 0.05)).toBe(0.45);
 });
 
+it("walks a list by keys and leaves the others to the field", () => {
+  const keys = ["ArrowDown", "ArrowUp", "Enter", "Escape", "Tab", "a"];
+  expect(keys.map((key) => keyMeaning(key, { open: true, over: false }))).toEqual([1, -1, "take", "close", null, null]);
+  expect(keys.map((key) => keyMeaning(key, { open: false, over: false }))).toEqual(["show", -1, null, null, null, null]);
+  expect(keys.map((key) => keyMeaning(key, { open: true, over: true }))).toEqual([1, -1, "take", "close", "close", null]);
+});
+
 it("takes a choice that was typed in full", () => {
-  expect(named([{ value: "a.safetensors", label: "a" }, { value: "b", label: "B" }], " A ")?.value).toBe("a.safetensors");
+  expect(
+    named(
+      [
+        { value: "a.safetensors", label: "a" },
+        { value: "b", label: "B" },
+      ],
+      " A ",
+    )?.value,
+  ).toBe("a.safetensors");
   expect(named(["euler", "euler_a"], "eul")).toBeUndefined();
 });

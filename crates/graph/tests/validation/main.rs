@@ -1,4 +1,4 @@
-//! Validation as `spec/server.md` 8.3 and `spec/execution.md` 3, 4, 5 and 15.5 have it: one prompt in, one text out.
+//! Validation: one prompt in, one text out.
 //! Prompts of hostile size and random graphs are in `scheduling.rs`.
 
 #![allow(
@@ -344,7 +344,7 @@ fn linked(source: &str, class: &str, want: Expect) {
     );
 }
 
-// server.md 8.3, whole prompts.
+// Whole prompts.
 
 #[test]
 fn a_node_without_a_class() {

@@ -1,4 +1,4 @@
-//! Uploads and `/view`: server.md section 5.
+//! Uploads and `/view`.
 
 use fresco_files::{Limits, Picture, Pixels, decode, encode_png, read_metadata};
 

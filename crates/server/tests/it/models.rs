@@ -1,4 +1,4 @@
-//! Model listings: server.md section 4.
+//! Model listings.
 
 use fresco_files::{Picture, Pixels, encode_png};
 

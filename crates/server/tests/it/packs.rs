@@ -1,4 +1,4 @@
-//! What packs bring for the front-end, and `/internal`: server.md sections 3.2 and 10.
+//! What packs bring for the front-end, and `/internal`.
 
 use crate::harness::{Rig, rig, rig_with};
 

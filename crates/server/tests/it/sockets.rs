@@ -1,4 +1,4 @@
-//! The event channel over real sockets: websocket.md.
+//! The event channel over real sockets.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

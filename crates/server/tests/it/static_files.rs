@@ -1,4 +1,4 @@
-//! The front-end and other files sent as they are: server.md section 3.
+//! The front-end and other files sent as they are.
 
 use fresco_server::{FrontEnd, Templates};
 

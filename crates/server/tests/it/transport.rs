@@ -1,4 +1,4 @@
-//! Conventions every route shares: server.md sections 1 and 2.
+//! Conventions every route shares.
 
 use std::io::Read as _;
 

@@ -1,4 +1,4 @@
-//! Users, settings, user data: server.md section 9.
+//! Users, settings, user data.
 
 use axum::body::Body;
 use fresco_graph::Value;

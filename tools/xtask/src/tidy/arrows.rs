@@ -1,4 +1,4 @@
-//! Which room may know which. The table is DESIGN's; a new arrow is a decision, made here first.
+//! Which room may know which. A new arrow is a decision, made here first.
 
 use crate::metadata::Metadata;
 
