@@ -1,6 +1,5 @@
 //! `fresco doctor`: what was found and what stands in the way; of a workflow, how it would run. Changes nothing.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -292,9 +291,17 @@ mod tests {
         std::fs::write(dir.path().join("output"), "no folder").unwrap();
         let report = examined(dir.path(), &[]);
         assert_eq!(report.problems(), 2, "{}", report.text());
-        assert!(report.text().contains("is not a database"), "{}", report.text());
-        assert!(report.text().contains("is not a folder"), "{}", report.text());
+        assert!(
+            report.text().contains("is not a database"),
+            "{}",
+            report.text()
+        );
+        assert!(
+            report.text().contains("is not a folder"),
+            "{}",
+            report.text()
+        );
         std::fs::write(dir.path().join("extra_model_paths.yaml"), "x: [").unwrap();
-        assert_eq!(examined(dir.path(), &[]).problems, 1);
+        assert_eq!(examined(dir.path(), &[]).problems(), 1);
     }
 }
