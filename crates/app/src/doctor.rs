@@ -1,6 +1,5 @@
 //! `fresco doctor`: what was found and what stands in the way; of a workflow, how it would run. Changes nothing.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -303,6 +302,6 @@ mod tests {
             report.text()
         );
         std::fs::write(dir.path().join("extra_model_paths.yaml"), "x: [").unwrap();
-        assert_eq!(examined(dir.path(), &[]).problems, 1);
+        assert_eq!(examined(dir.path(), &[]).problems(), 1);
     }
 }

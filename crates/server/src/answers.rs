@@ -4,7 +4,7 @@
 //! for good. The prompt runs at once, but its frames wait until the answer was handed over, and a moment longer; frames for
 //! a client that has no socket yet are kept for a short while too.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,8 @@ pub(crate) struct Answers {
     entries: IndexMap<Arc<str>, Submitted>,
     /// Answered ones, and when they are forgotten.
     expiring: VecDeque<(Instant, Arc<str>)>,
+    /// The newest of each client.
+    newest: HashMap<Arc<str>, Arc<Answer>>,
 }
 
 impl Answers {
@@ -65,6 +67,7 @@ impl Answers {
             ready: Mutex::default(),
         });
         let late = Vec::new();
+        self.newest.insert(client.clone(), answer.clone());
         self.entries.insert(
             prompt_id.clone(),
             Submitted {
@@ -90,8 +93,19 @@ impl Answers {
             && *at <= now
             && let Some((_, prompt_id)) = self.expiring.pop_front()
         {
-            self.entries.swap_remove(&prompt_id);
+            if let Some(gone) = self.entries.swap_remove(&prompt_id)
+                && let Some(newest) = self.newest.get(&gone.client)
+                && Arc::ptr_eq(newest, &gone.answer)
+            {
+                self.newest.remove(&gone.client);
+            }
         }
+    }
+
+    /// What frames to a client have to wait for that are not about its prompt: they go out with those that are, which
+    /// spares a write for each.
+    pub(crate) fn of_client(&self, client: &str) -> Option<Arc<Answer>> {
+        self.newest.get(client).cloned()
     }
 
     /// What frames of a prompt to this client have to wait for.

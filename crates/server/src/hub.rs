@@ -347,7 +347,9 @@ impl Hub {
             Some(id) => self.send_to(state, id, event.client.as_ref(), target, class, message),
             None => {
                 for socket in addressees(state, event.client.as_ref(), target) {
-                    self.push(socket, Frame::new(message.clone(), class));
+                    let frame = Frame::new(message.clone(), class);
+                    let after = state.answers.of_client(&socket.sid);
+                    self.push(socket, Frame { after, ..frame });
                 }
             }
         }

@@ -46,6 +46,9 @@ pub(crate) async fn subscribe(mut request: Request) -> Answer {
         return Err(ApiError::trouble("'enabled' is missing"));
     };
     request.app.hub.subscribe_logs(client, enabled.truthy());
+    if request.app.hub.wants_logs() {
+        request.app.logs.begin_watch();
+    }
     Ok(response::empty())
 }
 

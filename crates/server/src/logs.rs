@@ -1,6 +1,7 @@
 //! The last lines of the log, for the front-end's terminal panel.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use fresco_graph::{Value, lock, map};
@@ -29,6 +30,8 @@ struct Ring {
     entries: VecDeque<LogEntry>,
     /// Writes so far.
     written: u64,
+    /// What was written before this is not for those who watch.
+    watched_from: u64,
 }
 
 /// Whoever writes the log pushes here; clones share. Pushing never blocks on clients: a task of the server passes
@@ -38,6 +41,7 @@ pub struct LogRing {
     ring: Arc<Mutex<Ring>>,
     /// The token: whoever came in with a cookie may read the log, and must not learn it there.
     secret: Arc<OnceLock<String>>,
+    watched: Arc<AtomicBool>,
     signal: Arc<watch::Sender<u64>>,
 }
 
@@ -46,6 +50,7 @@ impl Default for LogRing {
         Self {
             ring: Arc::default(),
             secret: Arc::default(),
+            watched: Arc::default(),
             signal: Arc::new(watch::Sender::new(0)),
         }
     }
@@ -88,7 +93,18 @@ impl LogRing {
             ring.written += 1;
             ring.written
         };
-        self.signal.send_replace(written);
+        // Most of the time nobody watches, and waking somebody for every line costs more than the line.
+        if self.watched.load(Ordering::Relaxed) {
+            self.signal.send_replace(written);
+        }
+    }
+
+    /// Somebody watches from now on.
+    pub(crate) fn begin_watch(&self) {
+        let mut ring = self.lock();
+        if !self.watched.swap(true, Ordering::Relaxed) {
+            ring.watched_from = ring.written;
+        }
     }
 
     pub fn entries(&self) -> Vec<LogEntry> {
@@ -98,6 +114,7 @@ impl LogRing {
     /// Entries written after the `seen`th write, and how many writes there are now.
     fn since(&self, seen: u64) -> (Vec<LogEntry>, u64) {
         let ring = self.lock();
+        let seen = seen.max(ring.watched_from);
         let new = usize::try_from(ring.written - seen)
             .unwrap_or(KEEP)
             .min(ring.entries.len());
@@ -122,6 +139,8 @@ impl LogRing {
             if hub.wants_logs() {
                 let entries: Vec<Value> = entries.iter().map(LogEntry::to_value).collect();
                 hub.send_logs(&map! {"entries" => entries, "size" => Value::Null}.into());
+            } else {
+                self.watched.store(false, Ordering::Relaxed);
             }
         }
     }

@@ -37,7 +37,11 @@ impl State {
     /// After an outcome that dropped many old entries.
     pub(super) fn notice_free_space(&mut self) {
         let db = &self.database.connection;
-        let count = |sql: &str| db.query_row(sql, [], |row| row.get::<_, i64>(0));
+        // For every outcome, so the statements are kept.
+        let count = |sql: &str| {
+            db.prepare_cached(sql)
+                .and_then(|mut s| s.query_row([], |row| row.get::<_, i64>(0)))
+        };
         let free = count("PRAGMA freelist_count").unwrap_or(0);
         let all = count("PRAGMA page_count").unwrap_or(0);
         self.shrinking |= free > UNASKED && free > all / 2;
