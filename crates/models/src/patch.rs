@@ -359,13 +359,13 @@ fn split<'a>(patches: &'a [Patch], shape: &[usize]) -> (Vec<&'a Patch>, Vec<Besi
 }
 
 #[derive(Default)]
-struct Lists {
+struct PatchLists {
     by_key: BTreeMap<String, Vec<Patch>>,
     identity: u64,
 }
 
 /// A store whose weights were changed by a set of patches.
-struct Built<S> {
+struct BuiltStore<S> {
     base: usize,
     prefix: String,
     identity: u64,
@@ -374,15 +374,15 @@ struct Built<S> {
 }
 
 /// Patched stores that are in use somewhere, so that equal sets share one.
-static SHARED: Mutex<Vec<Built<LooseStore>>> = Mutex::new(Vec::new());
+static SHARED: Mutex<Vec<BuiltStore<LooseStore>>> = Mutex::new(Vec::new());
 
 /// Patches by key, each list in the order of application. Sets are values: adding gives a new one.
 #[derive(Default)]
 pub struct PatchSet {
-    lists: Arc<Lists>,
+    lists: Arc<PatchLists>,
     options: PatchOptions,
     /// What was made from this set lives as long as the set.
-    built: Mutex<Vec<Built<Arc<Store>>>>,
+    built: Mutex<Vec<BuiltStore<Arc<Store>>>>,
 }
 
 impl PatchSet {
@@ -395,7 +395,7 @@ impl PatchSet {
             }
         }
         Self {
-            lists: Arc::new(Lists {
+            lists: Arc::new(PatchLists {
                 by_key,
                 identity: hasher.finish(),
             }),
@@ -525,7 +525,7 @@ impl PatchSet {
             .find_map(|b| b.store.on(base.device().clone()));
         let store = found.unwrap_or_else(|| {
             let store = base.patched_as(self.scoped(prefix), tight);
-            shared.push(Built {
+            shared.push(BuiltStore {
                 base: address,
                 prefix: prefix.to_owned(),
                 identity,
@@ -534,7 +534,7 @@ impl PatchSet {
             });
             store
         });
-        built.push(Built {
+        built.push(BuiltStore {
             base: address,
             prefix: prefix.to_owned(),
             identity,
@@ -553,7 +553,7 @@ impl fmt::Debug for PatchSet {
 
 /// See [`PatchSet::scoped`]. Holds the lists and not the set, which may own the store that owns this.
 struct Scoped {
-    lists: Arc<Lists>,
+    lists: Arc<PatchLists>,
     options: PatchOptions,
     prefix: String,
 }

@@ -21,7 +21,7 @@ pub use embeddings::FolderEmbeddings;
 pub(crate) use loaders::load_clip;
 
 use crate::hooks::Hooks;
-use crate::resident::{Component, Hold, InUse, LoadOptions, Shared};
+use crate::resident::{Component, Hold, InUse, LoadOptions, SharedNetwork};
 use crate::sampling::run::failure;
 use crate::types::{Cond, Conditioning, tensor};
 
@@ -66,7 +66,7 @@ impl Clip {
     /// An encoder over weights that the memory room has.
     pub(crate) fn claim(
         cx: &Cx,
-        opened: &Opened<Shared<TextEncoder>>,
+        opened: &Opened<SharedNetwork<TextEncoder>>,
         options: &LoadOptions,
     ) -> Result<Self, NodeError> {
         let shared = &opened.shared;

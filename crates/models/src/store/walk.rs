@@ -58,8 +58,7 @@ impl Layout {
             listed: Some(RefCell::default()),
         };
         build(&Walk::new(&course))?;
-        let items = course.listed.map(RefCell::into_inner).unwrap_or_default();
-        Ok(Self { items })
+        Ok(course.listed.map(RefCell::into_inner).unwrap_or_default())
     }
 
     pub fn items(&self) -> &[(String, Vec<usize>)] {
@@ -130,7 +129,7 @@ struct Course<'a> {
     store: &'a Store,
     /// For messages.
     file: &'a str,
-    listed: Option<RefCell<Vec<(String, Vec<usize>)>>>,
+    listed: Option<RefCell<Layout>>,
 }
 
 /// The smallest layer of each kind, which takes the place of all of its kind while weights are only listed.
@@ -211,7 +210,7 @@ impl<'a> Walk<'a> {
         };
         let mut list = list.borrow_mut();
         for (part, shape) in shapes {
-            list.push((format!("{key}{part}"), shape.to_vec()));
+            list.items.push((format!("{key}{part}"), shape.to_vec()));
         }
         (key, Some(blank))
     }

@@ -8,7 +8,7 @@ use fresco_models::store::Store;
 use fresco_models::taesd::{self, Taesd};
 use fresco_tensor::Device;
 
-use super::{Source, open_model};
+use super::{WeightSource, open_model};
 use crate::resident::LoadOptions;
 use crate::vae::{LoadedVae, PixelSpace, Vae};
 
@@ -43,7 +43,7 @@ pub(crate) fn load_vae(cx: &Cx, name: &str, options: &LoadOptions) -> Result<Vae
     let model = if let Some(&(name, scale, shift)) = small {
         taesd(cx, name, scale, shift)?
     } else {
-        LoadedVae::load(cx, &Source::find(cx, "vae", name)?, "", options)?
+        LoadedVae::load(cx, &WeightSource::find(cx, "vae", name)?, "", options)?
     };
     Ok(Vae(Arc::new(model)))
 }

@@ -12,7 +12,7 @@ use fresco_memory::{EjectOthers, Placement, Policy, PolicySource, Registry, Sett
 use fresco_tensor::Device;
 
 use super::bases::{self, Base as _};
-use super::family::{DisTorch2, Family, Known, Legacy, OnDevice};
+use super::family::{DisTorch2, Known, Legacy, LoaderForm, OnDevice};
 use crate::resident::LoadOptions;
 
 /// Two accelerators for all tests here.
@@ -309,7 +309,7 @@ fn the_older_input_is_shown_without_a_widget() {
     }
 }
 
-fn options<F: Family>(base: &bases::Loader, inputs: Map) -> LoadOptions {
+fn options<F: LoaderForm>(base: &bases::Loader, inputs: Map) -> LoadOptions {
     F::options(base, &mut Args(inputs), &Known::new(&room())).unwrap()
 }
 

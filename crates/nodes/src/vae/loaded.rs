@@ -13,8 +13,8 @@ use fresco_models::vae::{self, KlConfig, Tiles};
 use fresco_tensor::{Device, Tensor};
 
 use super::VaeModel;
-use crate::loaders::Source;
-use crate::resident::{Component, Hold, InUse, LoadOptions, Shared, refused, registry, who};
+use crate::loaders::WeightSource;
+use crate::resident::{Component, Hold, InUse, LoadOptions, SharedNetwork, refused, registry, who};
 use crate::sampling::run::failure;
 
 type Network = Lazy<vae::Vae>;
@@ -52,7 +52,7 @@ impl LoadedVae {
     /// The autoencoder in a file. What is wrong with its keys and shapes is said now, not when it is first used.
     pub(crate) fn load(
         cx: &Cx,
-        source: &Source,
+        source: &WeightSource,
         prefix: &str,
         options: &LoadOptions,
     ) -> Result<Self, NodeError> {
@@ -67,7 +67,7 @@ impl LoadedVae {
             let store = vae::names::store(file, prefix, Device::cpu());
             let config = KlConfig::detect(&store).map_err(wrong)?;
             config.verify(&store).map_err(wrong)?;
-            Ok(Shared::new(lazy(&store), (store, config)))
+            Ok(SharedNetwork::new(lazy(&store), (store, config)))
         });
         let opened = match opened {
             Ok(opened) => opened,

@@ -112,15 +112,14 @@ impl ClipEncoder {
     }
 
     fn layer(&self, rule: LayerRule, chosen: Option<i64>) -> ClipLayer {
+        let chosen = match chosen {
+            // More than there are means the last.
+            Some(index) if index.unsigned_abs() as usize > self.config.layers => None,
+            None => rule.usual,
+            chosen => chosen,
+        };
         let norm = rule.norm;
-        match (chosen, rule.usual) {
-            (None, None) => ClipLayer::Last,
-            (None, Some(index)) => ClipLayer::Hidden { index, norm },
-            (Some(index), _) if index.unsigned_abs() as usize > self.config.layers => {
-                ClipLayer::Last
-            }
-            (Some(index), _) => ClipLayer::Hidden { index, norm },
-        }
+        chosen.map_or(ClipLayer::Last, |index| ClipLayer::Hidden { index, norm })
     }
 }
 
