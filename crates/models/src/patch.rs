@@ -12,7 +12,7 @@ use fresco_tensor::{Dtype, Stored, Tensor, claim_memory};
 
 use crate::error::Result;
 use crate::lora::{Adapter, How, Kind, padded, reordered};
-use crate::store::{Beside, Keep, LooseStore, Store, Way, WeightPatches};
+use crate::store::{Beside, Keep, LooseStore, Way, WeightPatches, WeightStore};
 
 mod options;
 
@@ -65,7 +65,7 @@ pub enum Reorder {
 #[derive(Clone)]
 pub struct OtherWeight {
     /// Without patches.
-    pub store: Arc<Store>,
+    pub store: Arc<WeightStore>,
     /// As that store knows it.
     pub key: String,
     pub patches: Vec<Patch>,
@@ -382,7 +382,7 @@ pub struct PatchSet {
     lists: Arc<PatchLists>,
     options: PatchOptions,
     /// What was made from this set lives as long as the set.
-    built: Mutex<Vec<BuiltStore<Arc<Store>>>>,
+    built: Mutex<Vec<BuiltStore<Arc<WeightStore>>>>,
 }
 
 impl PatchSet {
@@ -480,7 +480,7 @@ impl PatchSet {
     }
 
     /// Whether memory holds a second copy of the weights that are to be merged.
-    fn has_room(&self, base: &Store, prefix: &str) -> bool {
+    fn has_room(&self, base: &WeightStore, prefix: &str) -> bool {
         let bytes = |key: &str| -> Option<usize> {
             let key = key.strip_prefix(prefix)?;
             let elements: usize = base.shape(key)?.iter().product();
@@ -496,13 +496,13 @@ impl PatchSet {
 
     /// As [`PatchSet::store`], shared with nobody: for weights that are to be kept in another place than those of equal
     /// sets.
-    pub fn own_store(&self, base: &Arc<Store>, prefix: &str) -> Arc<Store> {
+    pub fn own_store(&self, base: &Arc<WeightStore>, prefix: &str) -> Arc<WeightStore> {
         let tight = !self.has_room(base, prefix);
         base.patched_as(self.scoped(prefix), tight)
     }
 
     /// A network's weights with these patches: the same store for equal sets, for as long as one of the sets lives.
-    pub fn store(&self, base: &Arc<Store>, prefix: &str) -> Arc<Store> {
+    pub fn store(&self, base: &Arc<WeightStore>, prefix: &str) -> Arc<WeightStore> {
         let tight = !self.has_room(base, prefix);
         let address = base.address();
         let identity = self.identity();

@@ -9,7 +9,7 @@ use fresco_tensor::{Device, Tensor};
 
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::store::{Kernel, Store, Walk};
+use crate::store::{Kernel, Walk, WeightStore};
 use crate::vae::Check;
 
 /// The published ones: name, scale and shift of the latents they were made for.
@@ -104,7 +104,7 @@ struct SequenceConfig {
 
 impl SequenceConfig {
     /// The sequence whose keys start with the prefix; none if there are none.
-    fn detect(store: &Store, prefix: &str, decoder: bool) -> Result<Option<Self>> {
+    fn detect(store: &WeightStore, prefix: &str, decoder: bool) -> Result<Option<Self>> {
         let numbers = store
             .keys()
             .into_iter()
@@ -168,7 +168,7 @@ impl SequenceConfig {
 
 impl Sequence {
     /// The sequence whose keys start with the prefix; none if there are none.
-    fn new(store: &Store, prefix: &str, decoder: bool) -> Result<Option<Self>> {
+    fn new(store: &WeightStore, prefix: &str, decoder: bool) -> Result<Option<Self>> {
         let Some(config) = SequenceConfig::detect(store, prefix, decoder)? else {
             return Ok(None);
         };
@@ -257,12 +257,12 @@ impl Taesd {
     /// From the two files that are published; either may be absent. Latents are scaled as [`KINDS`] says; a preview has
     /// scale 1 and shift 0.
     pub fn new(
-        encoder: Option<&Store>,
-        decoder: Option<&Store>,
+        encoder: Option<&WeightStore>,
+        decoder: Option<&WeightStore>,
         scale: f32,
         shift: f32,
     ) -> Result<Self> {
-        let part = |store: Option<&Store>, decoder| match store {
+        let part = |store: Option<&WeightStore>, decoder| match store {
             Some(store) => {
                 let net = Sequence::new(store, "", decoder)?;
                 let reason = "this is not a TAESD file";
@@ -282,7 +282,7 @@ impl Taesd {
 
     /// For previews: the decoder only, on latents as the sampler has them. Its layers may be numbered at the top of the
     /// file, or below `decoder`.
-    pub fn previewer(store: &Store) -> Result<Self> {
+    pub fn previewer(store: &WeightStore) -> Result<Self> {
         const BELOW: &str = "decoder.";
         let below = store.keys().iter().any(|key| key.starts_with(BELOW));
         let prefix = if below { BELOW } else { "" };
@@ -301,7 +301,7 @@ impl Taesd {
     }
 
     /// From both parts in one store, with the scale and the shift.
-    pub fn combined(store: &Store) -> Result<Self> {
+    pub fn combined(store: &WeightStore) -> Result<Self> {
         let scalar = |key: &str, default: f32| {
             if store.has(key) {
                 store.tensor(key)?.item().map_err(ModelError::from)

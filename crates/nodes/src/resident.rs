@@ -12,7 +12,7 @@ use fresco_memory::{
     Placement, Policy, PolicySource, Registry, Settings, Unit, VramState, Weights, WeightsId, Who,
 };
 use fresco_models::network::Network;
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_models::{BaseModel, ModelError, PatchSet};
 use fresco_tensor::{Device, TensorError};
 
@@ -181,8 +181,8 @@ impl WeightSharers {
     }
 
     /// Those that stand on one of these stores: equal patches of two loaders are two networks on one store.
-    fn each_on(&self, stores: &[Arc<Store>], act: impl Fn(&dyn Network)) {
-        let on = |store: &Arc<Store>| stores.iter().any(|s| s.address() == store.address());
+    fn each_on(&self, stores: &[Arc<WeightStore>], act: impl Fn(&dyn Network)) {
+        let on = |store: &Arc<WeightStore>| stores.iter().any(|s| s.address() == store.address());
         self.each(|network| {
             if network.stores().iter().any(on) {
                 act(network);
@@ -194,7 +194,7 @@ impl WeightSharers {
 /// A network's stores as the registry sees them.
 pub(crate) struct StoreWeights {
     network: Arc<dyn Network>,
-    stores: Vec<Arc<Store>>,
+    stores: Vec<Arc<WeightStore>>,
     units: Arc<[Unit]>,
     /// Of each unit: the store it is in, and its name there.
     places: Vec<(usize, String)>,
@@ -451,9 +451,9 @@ impl Hold {
     pub(crate) fn patched(
         &self,
         patches: &PatchSet,
-        base: &Arc<Store>,
+        base: &Arc<WeightStore>,
         prefix: &str,
-    ) -> Arc<Store> {
+    ) -> Arc<WeightStore> {
         let store = patches.store(base, prefix);
         let address = store.address();
         let variants = lock(&self.family.variants);

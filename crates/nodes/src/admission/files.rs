@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use fresco_memory::{FileStamp, Unit, estimate::Factor};
 use fresco_models::control::ControlStore;
 use fresco_models::detect::{Checkpoint, detect_checkpoint};
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_models::text::TextEncoder;
 use fresco_models::{BaseModel, ModelError, vae, vision};
 use fresco_tensor::weights::Recast;
@@ -70,7 +70,7 @@ pub(super) struct Sampled {
 }
 
 impl FilePart {
-    fn new(component: Component, what: String, id: &str, stores: &[Arc<Store>]) -> Self {
+    fn new(component: Component, what: String, id: &str, stores: &[Arc<WeightStore>]) -> Self {
         let mut units = Vec::new();
         for (number, store) in stores.iter().enumerate() {
             for unit in store.units() {
@@ -258,7 +258,7 @@ fn diffusion(
 }
 
 fn text(encoder: &TextEncoder, id: &str) -> FilePart {
-    let stores: Vec<Arc<Store>> = encoder.stores().map(|(_, _, s)| s.clone()).collect();
+    let stores: Vec<Arc<WeightStore>> = encoder.stores().map(|(_, _, s)| s.clone()).collect();
     let kinds: Vec<&str> = encoder.stores().map(|(kind, _, _)| kind.name).collect();
     let what = format!("text encoder {}", kinds.join(" + "));
     FilePart::new(Component::Text, what, id, &stores)

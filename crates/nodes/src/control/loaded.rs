@@ -241,7 +241,7 @@ mod tests {
     use fresco_models::denoise::hooks::BlockKind;
     use fresco_models::sd::control::ControlNet;
     use fresco_models::sd::unet::{First, Heads, Middle, Stage, UNetConfig};
-    use fresco_models::{Prediction, Store};
+    use fresco_models::{Prediction, WeightStore};
     use fresco_tensor::{Stored, WeightError, WeightFile, WeightInfo, synthetic};
 
     use super::*;
@@ -353,7 +353,7 @@ mod tests {
             steer(control, &sampling, &x, sigma, &conds, 2).unwrap()
         };
         let half = run(&control, 5.0).unwrap();
-        let store = Store::from_stored("test", weights(), Device::cpu());
+        let store = WeightStore::from_stored("test", weights(), Device::cpu());
         let net = ControlNet::new(&store).unwrap();
         let rgb = hint.narrow(1, 0, 3).unwrap();
         let (method, crop) = (ResizeMethod::NearestExact, Crop::Center);

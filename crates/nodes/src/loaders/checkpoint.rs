@@ -7,7 +7,7 @@ use fresco_files::Folders;
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Value};
 use fresco_models::detect::{Checkpoint, Families};
 use fresco_models::text::TextEncoder;
-use fresco_models::{BaseModel, LoraStorage, ModelSampling, Prediction, Store};
+use fresco_models::{BaseModel, LoraStorage, ModelSampling, Prediction, WeightStore};
 use fresco_tensor::{Device, Dtype};
 
 use super::WeightSource;
@@ -69,7 +69,7 @@ fn diffusion(
 }
 
 /// Whether most numbers of a model have eight bits.
-fn is_eight_bit(store: &Store) -> bool {
+fn is_eight_bit(store: &WeightStore) -> bool {
     let (mut eight, mut all) = (0, 0);
     for key in store.keys() {
         let count: usize = store.shape(key).map_or(0, |shape| shape.iter().product());

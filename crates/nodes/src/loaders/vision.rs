@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, map};
 use fresco_memory::{Handle, Need};
 use fresco_models::network::Lazy;
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_models::vision::{self, VisionConfig, VisionEncoder};
 use fresco_tensor::{Device, Tensor};
 
@@ -40,7 +40,7 @@ impl Node for ClipVisionLoader {
 type Encoder = Lazy<VisionEncoder>;
 
 /// An encoder whose weights are packed when it is first used.
-fn encoder(store: &Arc<Store>, config: &VisionConfig) -> Encoder {
+fn encoder(store: &Arc<WeightStore>, config: &VisionConfig) -> Encoder {
     let (own, config) = (Arc::clone(store), config.clone());
     let build = move || VisionEncoder::new(&own, &config);
     Lazy::new(vec![Arc::clone(store)], Box::new(build))

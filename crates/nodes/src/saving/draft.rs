@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fresco_files::naming::{Batch, Saved};
 use fresco_graph::{Cx, NodeError};
-use fresco_models::{PatchSet, Store};
+use fresco_models::{PatchSet, WeightStore};
 use fresco_tensor::safetensors::{self, Entry};
 use fresco_tensor::{Dtype, Stored};
 
@@ -17,17 +17,17 @@ use crate::save::save_error;
 /// Where a value comes from.
 enum DraftValue {
     Whole {
-        store: Arc<Store>,
+        store: Arc<WeightStore>,
         key: String,
     },
     /// A matrix the other way round.
     Turned {
-        store: Arc<Store>,
+        store: Arc<WeightStore>,
         key: String,
     },
     /// Several, one below the other.
     Joined {
-        store: Arc<Store>,
+        store: Arc<WeightStore>,
         keys: Vec<String>,
     },
     Made(Stored),
@@ -49,8 +49,8 @@ fn writable(dtype: Dtype) -> Dtype {
 /// One network's weights with the changes that nodes made.
 struct DraftSource<'a> {
     prefix: &'a str,
-    base: &'a Arc<Store>,
-    patched: Arc<Store>,
+    base: &'a Arc<WeightStore>,
+    patched: Arc<WeightStore>,
     patches: &'a PatchSet,
 }
 

@@ -7,7 +7,7 @@ use fresco_memory::estimate::Vae as Estimate;
 use fresco_memory::{Handle, Need};
 use fresco_models::ModelError;
 use fresco_models::network::Lazy;
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_models::taesd::Taesd;
 use fresco_models::vae::{self, KlConfig, Tiles};
 use fresco_tensor::{Device, Tensor};
@@ -19,7 +19,7 @@ use crate::sampling::run::failure;
 
 type Network = Lazy<vae::Vae>;
 
-fn lazy(store: &Arc<Store>) -> Network {
+fn lazy(store: &Arc<WeightStore>) -> Network {
     let own = Arc::clone(store);
     let build = move || Ok(vae::Vae::from(vae::KlVae::new(&own)?));
     Lazy::new(vec![Arc::clone(store)], Box::new(build))
@@ -35,7 +35,7 @@ pub struct LoadedVae {
 enum Kind {
     Held {
         network: Arc<Network>,
-        store: Arc<Store>,
+        store: Arc<WeightStore>,
         hold: Arc<Hold>,
     },
     /// So small that it stays in main memory, whatever is loaded.
@@ -216,7 +216,7 @@ impl VaeModel for LoadedVae {
         self.channels
     }
 
-    fn store(&self) -> Option<&Arc<Store>> {
+    fn store(&self) -> Option<&Arc<WeightStore>> {
         match &self.kind {
             Kind::Held { store, .. } => Some(store),
             Kind::Small(_) => None,

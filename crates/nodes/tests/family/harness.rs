@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fresco_files::Folders;
 use fresco_files::dirs::Dirs;
-use fresco_graph::{Args, Cx, Flow, Map, NodeError, Resources, Slots, Value, map};
+use fresco_graph::{Args, Cx, Flow, Map, NodeEntry, NodeError, Resources, Slots, Value, map};
 use fresco_memory::{Registry, Settings};
 use fresco_models::detect::Families;
 use fresco_nodes::resident::who;
@@ -15,7 +15,7 @@ use fresco_tensor::{Device, Stored, Tensor, WeightFile, open_weights, safetensor
 
 use crate::toy::{ToyFamily, weights};
 
-const STEPS: usize = 3;
+pub(crate) const STEPS: usize = 3;
 
 pub(crate) struct Place {
     base: tempfile::TempDir,
@@ -89,20 +89,8 @@ impl Place {
         open_weights(self.base.path().join(path)).unwrap()
     }
 
-    /// Of all weights.
-    pub(crate) fn bytes(&self) -> u64 {
-        let all = weights();
-        all.iter()
-            .map(|(_, value)| value.bytes().len() as u64)
-            .sum()
-    }
-
-    pub(crate) fn steps(&self) -> usize {
-        STEPS
-    }
-
     pub(crate) fn try_call(&self, name: &str, args: Map) -> Result<Vec<Value>, NodeError> {
-        let mut classes = fresco_nodes::all().into_iter().map(|entry| entry.class());
+        let mut classes = fresco_nodes::all().into_iter().map(NodeEntry::class);
         let class = classes.find(|class| &*class.schema().id == name).unwrap();
         match class.call(Args(args), &self.cx)? {
             Flow::Done(out) => match out.slots {
@@ -119,20 +107,27 @@ impl Place {
             Err(e) => panic!("{name}: {}: {}", e.kind(), e.message()),
         }
     }
+}
 
-    /// KSampler's arguments: two prompts and the empty latent of a picture, as nodes make them.
-    pub(crate) fn ksampler(&self, model: Model) -> Map {
-        let prompt = |name: &str| -> Value {
-            let tokens = synthetic::value(name, &[1, 5, 16], 1.0).unwrap();
-            vec![Value::from(vec![tensor(tokens), Map::new().into()])].into()
-        };
-        let empty = tensor(Tensor::zeros([1, 4, 8, 8]).unwrap());
-        let latent: Value = map! {"samples" => empty}.into();
-        map! {
-            "model" => model, "seed" => 7, "steps" => STEPS as i64, "cfg" => 4.0, "sampler_name" => "euler",
-            "scheduler" => "simple", "positive" => prompt("toy.pos"), "negative" => prompt("toy.neg"),
-            "latent_image" => latent, "denoise" => 1.0,
-        }
+/// Bytes of all weights.
+pub(crate) fn total_bytes() -> u64 {
+    let all = weights();
+    let each = all.iter().map(|(_, value)| value.bytes().len() as u64);
+    each.sum()
+}
+
+/// KSampler's arguments: two prompts and the empty latent of a picture, as nodes make them.
+pub(crate) fn ksampler(model: Model) -> Map {
+    let prompt = |name: &str| -> Value {
+        let tokens = synthetic::value(name, &[1, 5, 16], 1.0).unwrap();
+        vec![Value::from(vec![tensor(tokens), Map::new().into()])].into()
+    };
+    let empty = tensor(Tensor::zeros([1, 4, 8, 8]).unwrap());
+    let latent: Value = map! {"samples" => empty}.into();
+    map! {
+        "model" => model, "seed" => 7, "steps" => STEPS as i64, "cfg" => 4.0, "sampler_name" => "euler",
+        "scheduler" => "simple", "positive" => prompt("toy.pos"), "negative" => prompt("toy.neg"),
+        "latent_image" => latent, "denoise" => 1.0,
     }
 }
 

@@ -15,7 +15,7 @@ use fresco_models::{ModelError, Prediction};
 use fresco_nodes::sampling::Model;
 use fresco_tensor::{Device, Tensor};
 
-use harness::{Place, distance, gib, samples};
+use harness::{Place, STEPS, distance, gib, ksampler, samples, total_bytes};
 use toy::{BLOCK, TOY, Toy};
 
 /// The toy, loaded by the node that loads any diffusion model.
@@ -25,7 +25,7 @@ fn loaded(place: &Place) -> Model {
 }
 
 fn sampled(place: &Place, model: Model) -> Tensor {
-    samples(&place.call("KSampler", place.ksampler(model))[0])
+    samples(&place.call("KSampler", ksampler(model))[0])
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn hooks_and_guidance_act_in_it() {
     assert!(distance(&sampled(&place, model), &plain) > 1e-4);
     let seen = hook.0.lock().unwrap();
     assert_eq!(seen[..2], [0, 1], "by number, in order");
-    assert_eq!(seen.len(), 2 * place.steps(), "both prompts share a pass");
+    assert_eq!(seen.len(), 2 * STEPS, "both prompts share a pass");
     drop(seen);
     let rescaled = place.call(
         "RescaleCFG",
@@ -135,14 +135,14 @@ fn the_memory_room_moves_its_units() {
     let here = sampled(&place, loaded(&place));
     let models = place.registry().snapshot().models;
     assert_eq!(models.len(), 1);
-    assert_eq!(models[0].bytes_total, place.bytes());
+    assert_eq!(models[0].bytes_total, total_bytes());
     let device = Device::register_sim(9100, gib(8)).unwrap();
     let far = Place::on("far", device.clone());
     let model = loaded(&far);
     let there = sampled(&far, model.clone());
     assert!(distance(&there, &here) < 1e-5);
     let resident = |place: &Place| place.registry().snapshot().models[0].residency.clone();
-    assert_eq!(resident(&far), [("sim:9100".to_owned(), far.bytes())]);
+    assert_eq!(resident(&far), [("sim:9100".to_owned(), total_bytes())]);
     // Units are layers in the order of their blocks.
     let store = model.base.store().unwrap();
     let blocks: Vec<Option<u32>> = store.units().iter().map(|unit| unit.block).collect();

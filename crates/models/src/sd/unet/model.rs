@@ -11,7 +11,7 @@ use super::layers::{GROUPS, Pass, Residual, Transformer};
 use super::trunk::{Trunk, UNetLayer};
 use crate::denoise::hooks::{BlockFlow, BlockKind, ControlFeatures, Hooks, Moment};
 use crate::error::Result;
-use crate::store::{Layout, Store, Walk};
+use crate::store::{Layout, Walk, WeightStore};
 
 struct OutputBlock {
     steps: Vec<UNetLayer>,
@@ -38,7 +38,7 @@ impl UNetConfig {
     }
 
     /// Whether a store has all of them.
-    pub fn verify(&self, store: &Store) -> Result<()> {
+    pub fn verify(&self, store: &WeightStore) -> Result<()> {
         self.layout()?.verify(store, WHAT)
     }
 }
@@ -47,7 +47,7 @@ impl UNetConfig {
 pub(crate) const WHAT: &str = "the UNet";
 
 impl UNet {
-    pub fn new(store: &Store, config: &UNetConfig) -> Result<Self> {
+    pub fn new(store: &WeightStore, config: &UNetConfig) -> Result<Self> {
         store.build(WHAT, |weights| Self::walk(weights, config))
     }
 
