@@ -48,7 +48,7 @@ fn classes() -> Classes {
 
 /// One line for a class: `category | title | inputs -> outputs`, optional inputs in brackets.
 fn line(schema: &Schema) -> String {
-    let info = node_info(&schema, &Lists);
+    let info = node_info(schema, &Lists);
     let text = |key: &str| {
         info.get(key)
             .and_then(Value::as_str)
