@@ -10,7 +10,7 @@ use crate::denoise::CallConds;
 use crate::denoise::hooks::ControlFeatures;
 use crate::detect::{CONTROL_NETS, what_it_is};
 use crate::error::{ModelError, Result};
-use crate::store::Store;
+use crate::store::WeightStore;
 
 /// What a network made of a hint, once for a run and in main memory.
 #[derive(Clone, Debug)]
@@ -63,12 +63,12 @@ pub trait ControlNetwork: Send + Sync {
 pub type FindControl = fn(&Arc<dyn WeightFile>, &[String], &Device) -> Result<Option<ControlStore>>;
 
 /// Builds a network from its weights.
-pub type BuildControl = fn(&Store) -> Result<Box<dyn ControlNetwork>>;
+pub type BuildControl = fn(&WeightStore) -> Result<Box<dyn ControlNetwork>>;
 
 /// The weights of a control file, with what kind of network they make.
 #[derive(Clone)]
 pub struct ControlStore {
-    pub store: Arc<Store>,
+    pub store: Arc<WeightStore>,
     pub build: BuildControl,
 }
 

@@ -17,7 +17,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// One step of sampling, seen after the network ran.
 #[derive(Clone, Copy)]
-pub struct Step<'a> {
+pub struct GuidanceStep<'a> {
     /// The noisy sample.
     pub x: &'a Tensor,
     pub sigma: f32,
@@ -30,7 +30,7 @@ pub struct Step<'a> {
 
 /// Changes the pair of predictions before guidance.
 pub trait PreCfg: Send + Sync {
-    fn apply(&self, step: &Step) -> Result<(Tensor, Tensor)>;
+    fn apply(&self, step: &GuidanceStep) -> Result<(Tensor, Tensor)>;
 
     /// Whether steps without an unprompted prediction are left alone.
     fn needs_uncond(&self) -> bool {
@@ -40,20 +40,25 @@ pub trait PreCfg: Send + Sync {
 
 /// Guidance of another kind: gives what to take off the sample.
 pub trait CfgRule: Send + Sync {
-    fn apply(&self, step: &Step) -> Result<Tensor>;
+    fn apply(&self, step: &GuidanceStep) -> Result<Tensor>;
 
     /// The same for rules that run the model again.
-    fn with_model(&self, step: &Step, _model: &dyn Again) -> Result<Tensor> {
+    fn with_model(&self, step: &GuidanceStep, _model: &dyn Again) -> Result<Tensor> {
         self.apply(step)
     }
 }
 
 /// Changes the guided prediction.
 pub trait PostCfg: Send + Sync {
-    fn apply(&self, step: &Step, denoised: &Tensor) -> Result<Tensor>;
+    fn apply(&self, step: &GuidanceStep, denoised: &Tensor) -> Result<Tensor>;
 
     /// The same for changes that run the model again.
-    fn with_model(&self, step: &Step, denoised: &Tensor, _model: &dyn Again) -> Result<Tensor> {
+    fn with_model(
+        &self,
+        step: &GuidanceStep,
+        denoised: &Tensor,
+        _model: &dyn Again,
+    ) -> Result<Tensor> {
         self.apply(step, denoised)
     }
 }
@@ -100,7 +105,7 @@ pub struct RescaleCfg {
 }
 
 impl CfgRule for RescaleCfg {
-    fn apply(&self, step: &Step) -> Result<Tensor> {
+    fn apply(&self, step: &GuidanceStep) -> Result<Tensor> {
         let s = step.sigma;
         let (variance, root) = (s * s + 1.0, (s * s + 1.0).sqrt());
         let x = step.x.div_scalar(variance);
@@ -133,7 +138,7 @@ pub struct RenormCfg {
 }
 
 impl CfgRule for RenormCfg {
-    fn apply(&self, step: &Step) -> Result<Tensor> {
+    fn apply(&self, step: &GuidanceStep) -> Result<Tensor> {
         let channels = step.cond.dim(1)?;
         let guided = self.channels.min(channels);
         let cond = step.cond.narrow(1, 0, guided)?;
@@ -166,7 +171,7 @@ pub enum FrameCfg {
 }
 
 impl CfgRule for FrameCfg {
-    fn apply(&self, step: &Step) -> Result<Tensor> {
+    fn apply(&self, step: &GuidanceStep) -> Result<Tensor> {
         let frames = step.cond.dim(0)?;
         let scales = match *self {
             Self::Linear { least } => {
@@ -192,7 +197,7 @@ impl CfgRule for FrameCfg {
 pub struct Mahiro;
 
 impl PostCfg for Mahiro {
-    fn apply(&self, step: &Step, denoised: &Tensor) -> Result<Tensor> {
+    fn apply(&self, step: &GuidanceStep, denoised: &Tensor) -> Result<Tensor> {
         let scale = step.cfg as f32;
         let leap = step.cond.mul_scalar(scale);
         let merged = leap.add(denoised)?.div_scalar(2.0);
@@ -222,7 +227,7 @@ impl PostCfg for Mahiro {
 pub struct CfgZeroStar;
 
 impl PostCfg for CfgZeroStar {
-    fn apply(&self, step: &Step, denoised: &Tensor) -> Result<Tensor> {
+    fn apply(&self, step: &GuidanceStep, denoised: &Tensor) -> Result<Tensor> {
         let positive = step.x.sub(step.cond)?;
         let negative = step.x.sub(step.uncond)?;
         let dims = item_dims(&positive);
@@ -245,7 +250,7 @@ pub struct CfgNorm {
 }
 
 impl PostCfg for CfgNorm {
-    fn apply(&self, step: &Step, denoised: &Tensor) -> Result<Tensor> {
+    fn apply(&self, step: &GuidanceStep, denoised: &Tensor) -> Result<Tensor> {
         let scale = step
             .cond
             .norm(&[1], true)?
@@ -263,7 +268,7 @@ pub struct EpsilonScaling {
 }
 
 impl PostCfg for EpsilonScaling {
-    fn apply(&self, step: &Step, denoised: &Tensor) -> Result<Tensor> {
+    fn apply(&self, step: &GuidanceStep, denoised: &Tensor) -> Result<Tensor> {
         let factor = self.factor as f32;
         Ok(step.x.zip_map(denoised, |x, d| x - (x - d) / factor)?)
     }
@@ -278,7 +283,7 @@ pub struct TemporalScoreRescaling {
 }
 
 impl PostCfg for TemporalScoreRescaling {
-    fn apply(&self, step: &Step, denoised: &Tensor) -> Result<Tensor> {
+    fn apply(&self, step: &GuidanceStep, denoised: &Tensor) -> Result<Tensor> {
         let s = step.sigma;
         let half_log_snr = if self.sampling.prediction == Prediction::Flow {
             ((1.0 - s) / s).ln()
@@ -325,7 +330,7 @@ impl Apg {
 }
 
 impl PreCfg for Apg {
-    fn apply(&self, step: &Step) -> Result<(Tensor, Tensor)> {
+    fn apply(&self, step: &GuidanceStep) -> Result<(Tensor, Tensor)> {
         let mut guidance = step.cond.sub(step.uncond)?;
         {
             let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -368,7 +373,7 @@ impl PreCfg for Apg {
 pub struct TangentialDamping;
 
 impl PreCfg for TangentialDamping {
-    fn apply(&self, step: &Step) -> Result<(Tensor, Tensor)> {
+    fn apply(&self, step: &GuidanceStep) -> Result<(Tensor, Tensor)> {
         let cond = step.x.sub(step.cond)?;
         let mut uncond = step.x.sub(step.uncond)?;
         if cond.shape() != uncond.shape() {
@@ -437,7 +442,7 @@ pub struct FreSca {
 }
 
 impl PreCfg for FreSca {
-    fn apply(&self, step: &Step) -> Result<(Tensor, Tensor)> {
+    fn apply(&self, step: &GuidanceStep) -> Result<(Tensor, Tensor)> {
         let guidance = step.cond.sub(step.uncond)?;
         let [_, _, h, w] = guidance.dims4()?;
         let band = |len: usize| {
@@ -512,7 +517,7 @@ mod tests {
         let t = |v: f32| Tensor::full([1, 1, 1, 2], v).unwrap();
         let (x, cond, uncond) = (t(0.0), t(2.0), t(1.0));
         let run = |sigma| {
-            let step = Step {
+            let step = GuidanceStep {
                 x: &x,
                 sigma,
                 cfg: 1.0,

@@ -43,4 +43,4 @@ pub use model_sampling::{ModelSampling, Prediction, Spacing};
 pub use network::{Lazy, Network};
 pub use patch::{LoraStorage, MergeDtype, OftStrength, PatchMode, PatchOptions, PatchSet};
 pub use schedules::{ScheduleError, Scheduler};
-pub use store::{Origin, Store, Store as WeightStore, UnitInfo, UnitOrder, Walk, WeightPatches};
+pub use store::{Origin, UnitInfo, UnitOrder, Walk, WeightPatches, WeightStore};

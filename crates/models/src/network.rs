@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Result;
-use crate::store::Store;
+use crate::store::WeightStore;
 
 /// A network as the memory manager sees it: weights in stores, and perhaps layers built from them.
 ///
 /// The stores hold the layers, so memory comes back when the network and its stores have been told to forget.
 pub trait Network: Send + Sync {
     /// Where the weights are.
-    fn stores(&self) -> Vec<Arc<Store>>;
+    fn stores(&self) -> Vec<Arc<WeightStore>>;
 
     /// Builds all layers, if that has not been done. A use does the same.
     fn build(&self) -> Result<()>;
@@ -26,7 +26,7 @@ pub trait Network: Send + Sync {
 
 /// A network that is built at its first use.
 pub struct Lazy<N> {
-    stores: Vec<Arc<Store>>,
+    stores: Vec<Arc<WeightStore>>,
     build: Box<dyn Fn() -> Result<N> + Send + Sync>,
     rest: Option<fn(&N)>,
     built: Mutex<Option<Arc<N>>>,
@@ -34,7 +34,10 @@ pub struct Lazy<N> {
 
 impl<N> Lazy<N> {
     /// `build` makes the network from the stores.
-    pub fn new(stores: Vec<Arc<Store>>, build: Box<dyn Fn() -> Result<N> + Send + Sync>) -> Self {
+    pub fn new(
+        stores: Vec<Arc<WeightStore>>,
+        build: Box<dyn Fn() -> Result<N> + Send + Sync>,
+    ) -> Self {
         Self {
             stores,
             build,
@@ -73,7 +76,7 @@ impl<N> Lazy<N> {
 }
 
 impl<N: Send + Sync> Network for Lazy<N> {
-    fn stores(&self) -> Vec<Arc<Store>> {
+    fn stores(&self) -> Vec<Arc<WeightStore>> {
         self.stores.clone()
     }
 

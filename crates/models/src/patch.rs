@@ -12,7 +12,7 @@ use fresco_tensor::{Dtype, Stored, Tensor, claim_memory};
 
 use crate::error::Result;
 use crate::lora::{Adapter, How, Kind, padded, reordered};
-use crate::store::{Beside, Keep, LooseStore, Store, Way, WeightPatches};
+use crate::store::{Beside, Keep, LooseStore, Way, WeightPatches, WeightStore};
 
 mod options;
 
@@ -65,7 +65,7 @@ pub enum Reorder {
 #[derive(Clone)]
 pub struct OtherWeight {
     /// Without patches.
-    pub store: Arc<Store>,
+    pub store: Arc<WeightStore>,
     /// As that store knows it.
     pub key: String,
     pub patches: Vec<Patch>,
@@ -359,13 +359,13 @@ fn split<'a>(patches: &'a [Patch], shape: &[usize]) -> (Vec<&'a Patch>, Vec<Besi
 }
 
 #[derive(Default)]
-struct Lists {
+struct PatchLists {
     by_key: BTreeMap<String, Vec<Patch>>,
     identity: u64,
 }
 
 /// A store whose weights were changed by a set of patches.
-struct Built<S> {
+struct BuiltStore<S> {
     base: usize,
     prefix: String,
     identity: u64,
@@ -374,15 +374,15 @@ struct Built<S> {
 }
 
 /// Patched stores that are in use somewhere, so that equal sets share one.
-static SHARED: Mutex<Vec<Built<LooseStore>>> = Mutex::new(Vec::new());
+static SHARED: Mutex<Vec<BuiltStore<LooseStore>>> = Mutex::new(Vec::new());
 
 /// Patches by key, each list in the order of application. Sets are values: adding gives a new one.
 #[derive(Default)]
 pub struct PatchSet {
-    lists: Arc<Lists>,
+    lists: Arc<PatchLists>,
     options: PatchOptions,
     /// What was made from this set lives as long as the set.
-    built: Mutex<Vec<Built<Arc<Store>>>>,
+    built: Mutex<Vec<BuiltStore<Arc<WeightStore>>>>,
 }
 
 impl PatchSet {
@@ -395,7 +395,7 @@ impl PatchSet {
             }
         }
         Self {
-            lists: Arc::new(Lists {
+            lists: Arc::new(PatchLists {
                 by_key,
                 identity: hasher.finish(),
             }),
@@ -480,7 +480,7 @@ impl PatchSet {
     }
 
     /// Whether memory holds a second copy of the weights that are to be merged.
-    fn has_room(&self, base: &Store, prefix: &str) -> bool {
+    fn has_room(&self, base: &WeightStore, prefix: &str) -> bool {
         let bytes = |key: &str| -> Option<usize> {
             let key = key.strip_prefix(prefix)?;
             let elements: usize = base.shape(key)?.iter().product();
@@ -496,13 +496,13 @@ impl PatchSet {
 
     /// As [`PatchSet::store`], shared with nobody: for weights that are to be kept in another place than those of equal
     /// sets.
-    pub fn own_store(&self, base: &Arc<Store>, prefix: &str) -> Arc<Store> {
+    pub fn own_store(&self, base: &Arc<WeightStore>, prefix: &str) -> Arc<WeightStore> {
         let tight = !self.has_room(base, prefix);
         base.patched_as(self.scoped(prefix), tight)
     }
 
     /// A network's weights with these patches: the same store for equal sets, for as long as one of the sets lives.
-    pub fn store(&self, base: &Arc<Store>, prefix: &str) -> Arc<Store> {
+    pub fn store(&self, base: &Arc<WeightStore>, prefix: &str) -> Arc<WeightStore> {
         let tight = !self.has_room(base, prefix);
         let address = base.address();
         let identity = self.identity();
@@ -525,7 +525,7 @@ impl PatchSet {
             .find_map(|b| b.store.on(base.device().clone()));
         let store = found.unwrap_or_else(|| {
             let store = base.patched_as(self.scoped(prefix), tight);
-            shared.push(Built {
+            shared.push(BuiltStore {
                 base: address,
                 prefix: prefix.to_owned(),
                 identity,
@@ -534,7 +534,7 @@ impl PatchSet {
             });
             store
         });
-        built.push(Built {
+        built.push(BuiltStore {
             base: address,
             prefix: prefix.to_owned(),
             identity,
@@ -553,7 +553,7 @@ impl fmt::Debug for PatchSet {
 
 /// See [`PatchSet::scoped`]. Holds the lists and not the set, which may own the store that owns this.
 struct Scoped {
-    lists: Arc<Lists>,
+    lists: Arc<PatchLists>,
     options: PatchOptions,
     prefix: String,
 }

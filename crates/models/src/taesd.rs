@@ -9,7 +9,7 @@ use fresco_tensor::{Device, Tensor};
 
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::store::{Kernel, Store, Walk};
+use crate::store::{Kernel, Walk, WeightStore};
 use crate::vae::Check;
 
 /// The published ones: name, scale and shift of the latents they were made for.
@@ -52,7 +52,7 @@ impl Block {
     }
 }
 
-enum Step {
+enum SequenceLayer {
     Conv(Arc<Conv2d>, Act),
     Enlarged(Arc<Conv2d>),
     Block(Block),
@@ -60,7 +60,7 @@ enum Step {
 
 /// One of the two sequences.
 struct Sequence {
-    steps: Vec<Step>,
+    steps: Vec<SequenceLayer>,
     /// Channels in and out.
     ends: (usize, usize),
     /// Times the size is halved or doubled.
@@ -77,13 +77,13 @@ const MOST_RESAMPLINGS: usize = 6;
 const PREVIEW_WIDEST: usize = 1 << 14;
 
 /// What one place of a sequence holds, by its keys.
-struct Place {
+struct SequencePlace {
     number: usize,
-    kind: PlaceKind,
+    kind: SequencePlaceKind,
     out: usize,
 }
 
-enum PlaceKind {
+enum SequencePlaceKind {
     Conv,
     /// Halves or doubles the size.
     Resample,
@@ -96,7 +96,7 @@ enum PlaceKind {
 /// The shape of a sequence.
 struct SequenceConfig {
     input: usize,
-    places: Vec<Place>,
+    places: Vec<SequencePlace>,
     resamplings: usize,
     widest: usize,
     decoder: bool,
@@ -104,7 +104,7 @@ struct SequenceConfig {
 
 impl SequenceConfig {
     /// The sequence whose keys start with the prefix; none if there are none.
-    fn detect(store: &Store, prefix: &str, decoder: bool) -> Result<Option<Self>> {
+    fn detect(store: &WeightStore, prefix: &str, decoder: bool) -> Result<Option<Self>> {
         let numbers = store
             .keys()
             .into_iter()
@@ -145,15 +145,15 @@ impl SequenceConfig {
             }
             widest = widest.max(out.saturating_mul(1 << (2 * resamplings)));
             let kind = if block {
-                PlaceKind::Block {
+                SequencePlaceKind::Block {
                     skip: at != out || store.has(&format!("{key}.skip.weight")),
                 }
             } else if resample {
-                PlaceKind::Resample
+                SequencePlaceKind::Resample
             } else {
-                PlaceKind::Conv
+                SequencePlaceKind::Conv
             };
-            places.push(Place { number, kind, out });
+            places.push(SequencePlace { number, kind, out });
             at = out;
         }
         Ok(first.map(|input| Self {
@@ -168,7 +168,7 @@ impl SequenceConfig {
 
 impl Sequence {
     /// The sequence whose keys start with the prefix; none if there are none.
-    fn new(store: &Store, prefix: &str, decoder: bool) -> Result<Option<Self>> {
+    fn new(store: &WeightStore, prefix: &str, decoder: bool) -> Result<Option<Self>> {
         let Some(config) = SequenceConfig::detect(store, prefix, decoder)? else {
             return Ok(None);
         };
@@ -185,10 +185,10 @@ impl Sequence {
         for (index, place) in config.places.iter().enumerate() {
             let (out, name) = (place.out, place.number.to_string());
             steps.push(match place.kind {
-                PlaceKind::Block { skip } => {
-                    Step::Block(Block::new(&weights.at(&name), at, out, skip)?)
+                SequencePlaceKind::Block { skip } => {
+                    SequenceLayer::Block(Block::new(&weights.at(&name), at, out, skip)?)
                 }
-                PlaceKind::Resample => {
+                SequencePlaceKind::Resample => {
                     let kernel = Kernel {
                         out,
                         input: at,
@@ -198,15 +198,15 @@ impl Sequence {
                     let stride = if config.decoder { 1 } else { 2 };
                     let conv = weights.conv_with(&name, kernel, stride, Padding::Same(1))?;
                     if config.decoder {
-                        Step::Enlarged(conv)
+                        SequenceLayer::Enlarged(conv)
                     } else {
-                        Step::Conv(conv, Act::None)
+                        SequenceLayer::Conv(conv, Act::None)
                     }
                 }
-                PlaceKind::Conv => {
+                SequencePlaceKind::Conv => {
                     let first = config.decoder && index == 0;
                     let act = if first { Act::Relu } else { Act::None };
-                    Step::Conv(weights.conv(&name, out, at, 3, 1)?, act)
+                    SequenceLayer::Conv(weights.conv(&name, out, at, 3, 1)?, act)
                 }
             });
             at = out;
@@ -233,12 +233,12 @@ impl Sequence {
         for step in &self.steps {
             check()?;
             h = match step {
-                Step::Conv(conv, act) => conv.forward_with(&h, then(*act))?,
-                Step::Enlarged(conv) => {
+                SequenceLayer::Conv(conv, act) => conv.forward_with(&h, then(*act))?,
+                SequenceLayer::Enlarged(conv) => {
                     let [_, rows, columns, _] = h.dims4()?;
                     conv.upsampled(&h, (2 * rows, 2 * columns), After::default())?
                 }
-                Step::Block(block) => block.forward(h)?,
+                SequenceLayer::Block(block) => block.forward(h)?,
             };
         }
         Ok(h.to(&Device::cpu())?.nhwc_to_nchw()?)
@@ -257,12 +257,12 @@ impl Taesd {
     /// From the two files that are published; either may be absent. Latents are scaled as [`KINDS`] says; a preview has
     /// scale 1 and shift 0.
     pub fn new(
-        encoder: Option<&Store>,
-        decoder: Option<&Store>,
+        encoder: Option<&WeightStore>,
+        decoder: Option<&WeightStore>,
         scale: f32,
         shift: f32,
     ) -> Result<Self> {
-        let part = |store: Option<&Store>, decoder| match store {
+        let part = |store: Option<&WeightStore>, decoder| match store {
             Some(store) => {
                 let net = Sequence::new(store, "", decoder)?;
                 let reason = "this is not a TAESD file";
@@ -282,7 +282,7 @@ impl Taesd {
 
     /// For previews: the decoder only, on latents as the sampler has them. Its layers may be numbered at the top of the
     /// file, or below `decoder`.
-    pub fn previewer(store: &Store) -> Result<Self> {
+    pub fn previewer(store: &WeightStore) -> Result<Self> {
         const BELOW: &str = "decoder.";
         let below = store.keys().iter().any(|key| key.starts_with(BELOW));
         let prefix = if below { BELOW } else { "" };
@@ -301,7 +301,7 @@ impl Taesd {
     }
 
     /// From both parts in one store, with the scale and the shift.
-    pub fn combined(store: &Store) -> Result<Self> {
+    pub fn combined(store: &WeightStore) -> Result<Self> {
         let scalar = |key: &str, default: f32| {
             if store.has(key) {
                 store.tensor(key)?.item().map_err(ModelError::from)

@@ -11,7 +11,7 @@ use fresco_tensor::{Device, Tensor, WeightFile};
 
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::store::{Blocks, Kernel, Layout, Origin, Store, UnitOrder, Walk};
+use crate::store::{Blocks, Kernel, Layout, Origin, UnitOrder, Walk, WeightStore};
 
 const EPS: f32 = 1e-5;
 /// Every published encoder has as many.
@@ -38,7 +38,7 @@ pub struct VisionConfig {
 }
 
 impl VisionConfig {
-    pub fn detect(store: &Store) -> Result<Self> {
+    pub fn detect(store: &WeightStore) -> Result<Self> {
         let refuse = |reason: &str| Err(ModelError::unsupported(store.file(), reason));
         let patches = store.shape("vision_model.embeddings.patch_embedding.weight");
         let Some(&[hidden, 3, patch, _]) = patches else {
@@ -107,7 +107,7 @@ pub static UNITS: UnitOrder = UnitOrder {
 };
 
 /// The weights of an encoder under the names of transformers, from files with those or OpenCLIP's.
-pub fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<Store> {
+pub fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<WeightStore> {
     let mut keys = BTreeMap::new();
     if file.info("visual.conv1.weight").is_none() {
         // Some files bring the text encoder, too.
@@ -115,7 +115,7 @@ pub fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<Store> {
         for name in file.names().into_iter().filter(ours) {
             keys.insert(name.clone(), Origin::Whole(name));
         }
-        return Store::mapped(Arc::clone(file), keys, device).with_units(&UNITS);
+        return WeightStore::mapped(Arc::clone(file), keys, device).with_units(&UNITS);
     }
     for name in file.names() {
         let Some(rest) = name.strip_prefix("visual.") else {
@@ -140,7 +140,7 @@ pub fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<Store> {
             _ => converted(&mut keys, file, &name, rest),
         }
     }
-    Store::mapped(Arc::clone(file), keys, device).with_units(&UNITS)
+    WeightStore::mapped(Arc::clone(file), keys, device).with_units(&UNITS)
 }
 
 /// One of OpenCLIP's layers or norms.
@@ -257,7 +257,7 @@ pub struct VisionEncoder {
 }
 
 impl VisionEncoder {
-    pub fn new(store: &Store, config: &VisionConfig) -> Result<Self> {
+    pub fn new(store: &WeightStore, config: &VisionConfig) -> Result<Self> {
         store.build("the vision encoder", |weights| Self::walk(weights, config))
     }
 

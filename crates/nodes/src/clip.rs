@@ -14,14 +14,14 @@ use fresco_graph::{
 use fresco_memory::{Handle, Need, Opened};
 use fresco_models::network::Network;
 use fresco_models::text::{NoEmbeddings, PromptTokens, TextEncoder};
-use fresco_models::{PatchSet, Store};
+use fresco_models::{PatchSet, WeightStore};
 use fresco_tensor::Tensor;
 
 pub use embeddings::FolderEmbeddings;
 pub(crate) use loaders::load_clip;
 
 use crate::hooks::Hooks;
-use crate::resident::{Component, Hold, InUse, LoadOptions, Shared};
+use crate::resident::{Component, Hold, InUse, LoadOptions, SharedNetwork};
 use crate::sampling::run::failure;
 use crate::types::{Cond, Conditioning, tensor};
 
@@ -66,12 +66,12 @@ impl Clip {
     /// An encoder over weights that the memory room has.
     pub(crate) fn claim(
         cx: &Cx,
-        opened: &Opened<Shared<TextEncoder>>,
+        opened: &Opened<SharedNetwork<TextEncoder>>,
         options: &LoadOptions,
     ) -> Result<Self, NodeError> {
         let shared = &opened.shared;
         let hold = Hold::claim(cx, shared, &opened.id, Component::Text, options);
-        let view = |_: &str, store: &Arc<Store>| store.on(hold.compute().clone());
+        let view = |_: &str, store: &Arc<WeightStore>| store.on(hold.compute().clone());
         let encoder = shared.network.with_stores(view).map_err(failure)?;
         Ok(Self::shared(shared.joined(encoder), Some(hold)))
     }
@@ -96,7 +96,7 @@ impl Clip {
     }
 
     /// The weights without patches, each network's with what stands before its keys in patches.
-    pub fn stores(&self) -> Vec<(String, Arc<Store>)> {
+    pub fn stores(&self) -> Vec<(String, Arc<WeightStore>)> {
         let stores = self.loaded.stores();
         stores
             .map(|(_, prefix, store)| (prefix, Arc::clone(store)))

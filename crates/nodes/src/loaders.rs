@@ -14,8 +14,9 @@ use fresco_memory::ContentKey;
 use fresco_tensor::weights::Recast;
 use fresco_tensor::{Dtype, WeightFile, open_weights};
 
-pub(crate) use checkpoint::part as diffusers_part;
-pub(crate) use checkpoint::{Parts, load_checkpoint, load_diffusers, load_diffusion_model};
+pub(crate) use checkpoint::{
+    CheckpointOptions, diffusers_part, load_checkpoint, load_diffusers, load_diffusion_model,
+};
 pub(crate) use vae::load_vae;
 pub(crate) use vision::load_vision;
 
@@ -48,14 +49,14 @@ pub(crate) fn open_model(
 }
 
 /// A weight file that is opened when something of it is not in memory yet.
-pub(crate) struct Source {
+pub(crate) struct WeightSource {
     path: PathBuf,
     /// In place of the file's own number format.
     dtype: Option<Dtype>,
     file: OnceCell<Arc<dyn WeightFile>>,
 }
 
-impl Source {
+impl WeightSource {
     pub(crate) fn new(path: PathBuf) -> Self {
         Self {
             path,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fresco_graph::{Cx, NodeEntry, NodeError, entry};
 use fresco_models::lora::{Loaded, NameMap, load};
 use fresco_models::patch::Patch;
-use fresco_models::{LoraStorage, OftStrength, PatchOptions, PatchSet, Store};
+use fresco_models::{LoraStorage, OftStrength, PatchOptions, PatchSet, WeightStore};
 
 pub use fresco_models::{MergeDtype, PatchMode};
 pub(crate) use kept::open_lora;
@@ -63,7 +63,7 @@ impl Application {
 /// A value on a link whose weights can be changed.
 pub(crate) trait Weights: Sized {
     /// The stores without any patch, each with what stands before its keys in patches.
-    fn stores(&self) -> Result<Vec<(String, Arc<Store>)>, NodeError>;
+    fn stores(&self) -> Result<Vec<(String, Arc<WeightStore>)>, NodeError>;
 
     fn weight_patches(&self) -> Option<&Arc<PatchSet>>;
 
@@ -80,7 +80,7 @@ pub(crate) trait Weights: Sized {
 }
 
 impl Weights for Model {
-    fn stores(&self) -> Result<Vec<(String, Arc<Store>)>, NodeError> {
+    fn stores(&self) -> Result<Vec<(String, Arc<WeightStore>)>, NodeError> {
         let store = self.base.store().ok_or_else(|| {
             NodeError::runtime(format!(
                 "the weights of {} cannot be changed or saved",
@@ -118,7 +118,7 @@ impl Weights for Model {
 }
 
 impl Weights for Clip {
-    fn stores(&self) -> Result<Vec<(String, Arc<Store>)>, NodeError> {
+    fn stores(&self) -> Result<Vec<(String, Arc<WeightStore>)>, NodeError> {
         Ok(Self::stores(self))
     }
 
@@ -138,7 +138,7 @@ impl Weights for Clip {
 }
 
 impl Weights for Vae {
-    fn stores(&self) -> Result<Vec<(String, Arc<Store>)>, NodeError> {
+    fn stores(&self) -> Result<Vec<(String, Arc<WeightStore>)>, NodeError> {
         let store = self.0.store().ok_or_else(|| {
             NodeError::runtime("the weights of this VAE cannot be saved".to_owned())
         })?;
@@ -159,7 +159,7 @@ impl Weights for Vae {
 }
 
 /// The shape of a weight as its store has it.
-fn shape_of(stores: &[(String, Arc<Store>)], key: &str) -> Option<Vec<usize>> {
+fn shape_of(stores: &[(String, Arc<WeightStore>)], key: &str) -> Option<Vec<usize>> {
     stores
         .iter()
         .find_map(|(prefix, store)| store.shape(key.strip_prefix(prefix.as_str())?))

@@ -19,7 +19,7 @@ use fresco_graph::{
 };
 
 use bases::Base;
-use family::{DisTorch2, Family, Legacy, OnDevice};
+use family::{DisTorch2, Legacy, LoaderForm, OnDevice};
 
 pub static NODES: &[NodeEntry] = &[
     entry::<gguf::UnetLoaderGguf>(),
@@ -71,7 +71,7 @@ struct Placed<B, F> {
     marker: PhantomData<fn() -> (B, F)>,
 }
 
-impl<B: Base, F: Family> NodeSchema for Placed<B, F> {
+impl<B: Base, F: LoaderForm> NodeSchema for Placed<B, F> {
     fn schema() -> Schema {
         let loader = B::LOADER;
         let mut schema = Schema::new(&format!("{}{}", loader.id, F::SUFFIX), Form::V1)
@@ -96,7 +96,7 @@ impl<B: Base, F: Family> NodeSchema for Placed<B, F> {
     }
 }
 
-impl<B: Base, F: Family> Node for Placed<B, F> {
+impl<B: Base, F: LoaderForm> Node for Placed<B, F> {
     fn run(mut self, cx: &Cx) -> NodeResult {
         let loader = B::LOADER;
         let options = F::options(&loader, &mut self.args, &family::Known::of(cx))?;

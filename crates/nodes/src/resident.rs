@@ -12,7 +12,7 @@ use fresco_memory::{
     Placement, Policy, PolicySource, Registry, Settings, Unit, VramState, Weights, WeightsId, Who,
 };
 use fresco_models::network::Network;
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_models::{BaseModel, ModelError, PatchSet};
 use fresco_tensor::{Device, TensorError};
 
@@ -151,7 +151,7 @@ fn stamp(path: &Path) -> Result<FileStamp, NodeError> {
 
 /// All networks over the same weights. They share layers, so they forget them together.
 #[derive(Default)]
-pub(crate) struct Family {
+pub(crate) struct WeightSharers {
     networks: Mutex<Vec<Weak<dyn Network>>>,
     /// Variants with the addresses of their stores. Equal patches make one store, so they are one variant.
     variants: Mutex<Vec<(Vec<usize>, Weak<Hold>)>>,
@@ -162,7 +162,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Family {
+impl WeightSharers {
     fn members(&self) -> MutexGuard<'_, Vec<Weak<dyn Network>>> {
         lock(&self.networks)
     }
@@ -181,8 +181,8 @@ impl Family {
     }
 
     /// Those that stand on one of these stores: equal patches of two loaders are two networks on one store.
-    fn each_on(&self, stores: &[Arc<Store>], act: impl Fn(&dyn Network)) {
-        let on = |store: &Arc<Store>| stores.iter().any(|s| s.address() == store.address());
+    fn each_on(&self, stores: &[Arc<WeightStore>], act: impl Fn(&dyn Network)) {
+        let on = |store: &Arc<WeightStore>| stores.iter().any(|s| s.address() == store.address());
         self.each(|network| {
             if network.stores().iter().any(on) {
                 act(network);
@@ -194,11 +194,11 @@ impl Family {
 /// A network's stores as the registry sees them.
 pub(crate) struct StoreWeights {
     network: Arc<dyn Network>,
-    stores: Vec<Arc<Store>>,
+    stores: Vec<Arc<WeightStore>>,
     units: Arc<[Unit]>,
     /// Of each unit: the store it is in, and its name there.
     places: Vec<(usize, String)>,
-    family: Arc<Family>,
+    family: Arc<WeightSharers>,
     /// A variant: its own weights are known only to those who stand on the same stores.
     variant: bool,
     on_the_fly: usize,
@@ -207,7 +207,7 @@ pub(crate) struct StoreWeights {
 impl StoreWeights {
     fn new(
         network: Arc<dyn Network>,
-        family: &Arc<Family>,
+        family: &Arc<WeightSharers>,
         variant: bool,
         on_the_fly: usize,
     ) -> Self {
@@ -316,14 +316,14 @@ impl Weights for StoreWeights {
 }
 
 /// Weights that are shared by content, with the networks over them.
-pub(crate) struct Shared<N: ?Sized, X = ()> {
+pub(crate) struct SharedNetwork<N: ?Sized, X = ()> {
     pub(crate) network: Arc<N>,
     /// What else its loader found out.
     pub(crate) extra: X,
-    family: Arc<Family>,
+    family: Arc<WeightSharers>,
 }
 
-impl<N: Network + 'static, X> Shared<N, X> {
+impl<N: Network + 'static, X> SharedNetwork<N, X> {
     /// The parts that [`Registry::open`] keeps.
     pub(crate) fn new(network: N, extra: X) -> (Arc<Self>, Arc<dyn Weights>) {
         let network = Arc::new(network);
@@ -339,10 +339,10 @@ impl<N: Network + 'static, X> Shared<N, X> {
     }
 }
 
-impl<N: ?Sized, X> Shared<N, X> {
+impl<N: ?Sized, X> SharedNetwork<N, X> {
     /// The same network twice: as its loader knows it, and as the memory room does.
     fn with(network: Arc<N>, any: Arc<dyn Network>, extra: X) -> (Arc<Self>, Arc<dyn Weights>) {
-        let family = Arc::new(Family::default());
+        let family = Arc::new(WeightSharers::default());
         let weights = StoreWeights::new(any, &family, false, 0);
         let shared = Self {
             network,
@@ -353,7 +353,7 @@ impl<N: ?Sized, X> Shared<N, X> {
     }
 }
 
-impl<X> Shared<dyn BaseModel, X> {
+impl<X> SharedNetwork<dyn BaseModel, X> {
     /// A diffusion model, of whatever family. Its weights must be ones that the memory room can move.
     pub(crate) fn model(
         model: Arc<dyn BaseModel>,
@@ -387,7 +387,7 @@ fn memory_view(model: &Arc<dyn BaseModel>) -> Result<Arc<dyn Network>, ModelErro
 /// A handle on weights, as values on links hold it.
 pub struct Hold {
     handle: Handle,
-    family: Arc<Family>,
+    family: Arc<WeightSharers>,
     options: HandleOptions,
 }
 
@@ -395,7 +395,7 @@ impl Hold {
     /// Claims weights for a loader.
     pub(crate) fn claim<N: ?Sized, X>(
         cx: &Cx,
-        shared: &Shared<N, X>,
+        shared: &SharedNetwork<N, X>,
         id: &WeightsId,
         component: Component,
         options: &LoadOptions,
@@ -417,7 +417,12 @@ impl Hold {
         Self::with(cx, id, &shared.family, options)
     }
 
-    fn with(cx: &Cx, id: &WeightsId, family: &Arc<Family>, options: HandleOptions) -> Arc<Self> {
+    fn with(
+        cx: &Cx,
+        id: &WeightsId,
+        family: &Arc<WeightSharers>,
+        options: HandleOptions,
+    ) -> Arc<Self> {
         Arc::new(Self {
             handle: registry(cx).handle(&who(cx), id, options.clone()),
             family: Arc::clone(family),
@@ -446,9 +451,9 @@ impl Hold {
     pub(crate) fn patched(
         &self,
         patches: &PatchSet,
-        base: &Arc<Store>,
+        base: &Arc<WeightStore>,
         prefix: &str,
-    ) -> Arc<Store> {
+    ) -> Arc<WeightStore> {
         let store = patches.store(base, prefix);
         let address = store.address();
         let variants = lock(&self.family.variants);

@@ -33,7 +33,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<schedulers::LTXVScheduler>(),
 ];
 
-fn give(sigmas: Result<Vec<f32>, ScheduleError>) -> NodeResult {
+fn sigmas_output(sigmas: Result<Vec<f32>, ScheduleError>) -> NodeResult {
     let sigmas = sigmas.map_err(failure)?;
     Ok(NodeOutput::one(Sigmas(Tensor::from_slice(&sigmas))))
 }

@@ -10,7 +10,7 @@ use fresco_graph::{
     wrong_kind,
 };
 use fresco_memory::Handle;
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_models::vae::Tiles;
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 
@@ -57,7 +57,7 @@ pub trait VaeModel: Send + Sync {
     }
 
     /// The weights, where they are kept by key.
-    fn store(&self) -> Option<&Arc<Store>> {
+    fn store(&self) -> Option<&Arc<WeightStore>> {
         None
     }
 }

@@ -10,7 +10,7 @@ use super::cond::Cond;
 use super::guide::perp_neg;
 use super::hooks::{AttnReplace, BlockInfo, BlockKey, BlockKind, Hooks};
 use crate::error;
-use crate::guidance::{Again, CfgRule, PostCfg, Result, Step, Which};
+use crate::guidance::{Again, CfgRule, GuidanceStep, PostCfg, Result, Which};
 
 /// The self-attention at the bottom of the network.
 fn middle(index: Option<usize>) -> BlockKey {
@@ -44,11 +44,16 @@ pub struct PerturbedAttention {
 }
 
 impl PostCfg for PerturbedAttention {
-    fn apply(&self, _step: &Step, denoised: &Tensor) -> Result<Tensor> {
+    fn apply(&self, _step: &GuidanceStep, denoised: &Tensor) -> Result<Tensor> {
         Ok(denoised.clone())
     }
 
-    fn with_model(&self, step: &Step, denoised: &Tensor, model: &dyn Again) -> Result<Tensor> {
+    fn with_model(
+        &self,
+        step: &GuidanceStep,
+        denoised: &Tensor,
+        model: &dyn Again,
+    ) -> Result<Tensor> {
         if self.scale == 0.0 {
             return Ok(denoised.clone());
         }
@@ -166,11 +171,16 @@ impl SelfAttention {
 }
 
 impl PostCfg for SelfAttention {
-    fn apply(&self, _step: &Step, denoised: &Tensor) -> Result<Tensor> {
+    fn apply(&self, _step: &GuidanceStep, denoised: &Tensor) -> Result<Tensor> {
         Ok(denoised.clone())
     }
 
-    fn with_model(&self, step: &Step, denoised: &Tensor, model: &dyn Again) -> Result<Tensor> {
+    fn with_model(
+        &self,
+        step: &GuidanceStep,
+        denoised: &Tensor,
+        model: &dyn Again,
+    ) -> Result<Tensor> {
         let [_, _, h, w] = denoised.dims4()?;
         if h.min(w) <= LEAST {
             return Ok(denoised.clone());
@@ -199,11 +209,11 @@ pub struct PerpNeg {
 }
 
 impl CfgRule for PerpNeg {
-    fn apply(&self, _step: &Step) -> Result<Tensor> {
+    fn apply(&self, _step: &GuidanceStep) -> Result<Tensor> {
         Err("perpendicular negatives need the model".into())
     }
 
-    fn with_model(&self, step: &Step, model: &dyn Again) -> Result<Tensor> {
+    fn with_model(&self, step: &GuidanceStep, model: &dyn Again) -> Result<Tensor> {
         let empty = model.predict(Which::Other(&self.empty), step.x, step.sigma, model.hooks())?;
         let joined = perp_neg(step.cond, step.uncond, &empty, self.neg_scale, step.cfg)?;
         Ok(step.x.sub(&joined)?)

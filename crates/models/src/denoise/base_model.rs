@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::latent_format::LatentFormat;
 use crate::model_sampling::ModelSampling;
 use crate::network::Network;
-use crate::store::Store;
+use crate::store::WeightStore;
 
 /// What sampling, nodes and the memory room ask of a loaded network. Families implement
 /// [`DiffusionNetwork`](super::DiffusionNetwork), which brings this.
@@ -78,7 +78,7 @@ pub trait BaseModel: Send + Sync {
     }
 
     /// The weights without any patch, where the network keeps them by key.
-    fn store(&self) -> Option<&Arc<Store>> {
+    fn store(&self) -> Option<&Arc<WeightStore>> {
         None
     }
 
@@ -88,7 +88,7 @@ pub trait BaseModel: Send + Sync {
     }
 
     /// The same network over other weights. It must be cheap: layers are shared through the store.
-    fn with_store(&self, _store: Arc<Store>) -> Result<Arc<dyn BaseModel>, ModelError> {
+    fn with_store(&self, _store: Arc<WeightStore>) -> Result<Arc<dyn BaseModel>, ModelError> {
         Err(ModelError::unsupported(
             self.name(),
             "the weights of this model cannot be changed",

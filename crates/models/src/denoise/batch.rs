@@ -18,7 +18,7 @@ const FADE: usize = 8;
 const NOTHING: f32 = 1e-37;
 
 /// A condition at work in a step.
-struct Part<'a> {
+struct ActiveCond<'a> {
     /// Index of its list.
     list: usize,
     input: Tensor,
@@ -56,7 +56,7 @@ fn fade(weight: &mut Tensor, region: &Region, dims: &[usize]) {
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> ActiveCond<'a> {
     fn new(cond: &'a Cond, list: usize, x: &Tensor, sigma: f32) -> Result<Option<Self>> {
         if !cond.is_active(sigma) {
             return Ok(None);
@@ -158,7 +158,7 @@ impl Sum {
         })
     }
 
-    fn add(&mut self, prediction: &[f32], part: &Part<'_>) {
+    fn add(&mut self, prediction: &[f32], part: &ActiveCond<'_>) {
         let (starts, len) = region_rows(self.out.shape(), part.region.as_ref());
         let (out, count) = (self.out.data_mut(), self.count.data_mut());
         let rows = prediction.chunks_exact(len);
@@ -180,7 +180,7 @@ impl Sum {
 
 /// Default conditions take what the others leave.
 fn add_defaults<'a>(
-    parts: &mut Vec<Part<'a>>,
+    parts: &mut Vec<ActiveCond<'a>>,
     lists: &[Option<&'a [Cond]>],
     x: &Tensor,
     sigma: f32,
@@ -209,7 +209,7 @@ fn add_defaults<'a>(
             continue;
         }
         for cond in defaults {
-            if let Some(mut part) = Part::new(cond, i, x, sigma)? {
+            if let Some(mut part) = ActiveCond::new(cond, i, x, sigma)? {
                 part.weight = match &part.region {
                     Some(region) => region.of(&rest, 2)?,
                     None => rest.clone(),
@@ -222,7 +222,7 @@ fn add_defaults<'a>(
 }
 
 /// Which of the parts that fit the first one run with it: as many as the memory allows, last ones first.
-fn choose(parts: &[Part<'_>], model: &dyn Predict) -> Vec<usize> {
+fn choose(parts: &[ActiveCond<'_>], model: &dyn Predict) -> Vec<usize> {
     let mut fitting: Vec<usize> = (0..parts.len())
         .filter(|i| parts[*i].joins(&parts[0]))
         .collect();
@@ -263,13 +263,13 @@ pub fn predict(
     for (i, list) in lists.iter().enumerate() {
         sums.push(Sum::new(x)?);
         for cond in list.unwrap_or_default().iter().filter(|c| !c.is_default) {
-            parts.extend(Part::new(cond, i, x, sigma)?);
+            parts.extend(ActiveCond::new(cond, i, x, sigma)?);
         }
     }
     add_defaults(&mut parts, lists, x, sigma)?;
     while !parts.is_empty() {
         // Indices fall, so taking one out leaves the others where they are.
-        let batch: Vec<Part<'_>> = choose(&parts, model)
+        let batch: Vec<ActiveCond<'_>> = choose(&parts, model)
             .into_iter()
             .map(|i| parts.remove(i))
             .collect();
@@ -282,7 +282,7 @@ pub fn predict(
 
 fn run(
     model: &dyn Predict,
-    batch: &[Part<'_>],
+    batch: &[ActiveCond<'_>],
     sigma: f32,
     hooks: &Hooks,
     sums: &mut [Sum],

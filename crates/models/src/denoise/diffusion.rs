@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::latent_format::LatentFormat;
 use crate::model_sampling::ModelSampling;
 use crate::network::{Lazy, Network};
-use crate::store::{Layout, Store, Walk};
+use crate::store::{Layout, Walk, WeightStore};
 
 /// What the general path must know of a network before it is built.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ pub trait DiffusionNetwork: Sized + Send + Sync + 'static {
 
 /// A network of a family with the weights of a store. The layers are packed when it first runs.
 pub struct Diffusion<N: DiffusionNetwork> {
-    store: Arc<Store>,
+    store: Arc<WeightStore>,
     config: N::Config,
     facts: ModelFacts,
     network: Lazy<N>,
@@ -85,7 +85,7 @@ pub struct Diffusion<N: DiffusionNetwork> {
 
 impl<N: DiffusionNetwork> Diffusion<N> {
     /// Says what is missing in the store, or has another shape; reads nothing.
-    pub fn open(store: Arc<Store>, config: N::Config) -> Result<Self> {
+    pub fn open(store: Arc<WeightStore>, config: N::Config) -> Result<Self> {
         Layout::of(|weights| N::new(weights, &config))?.verify(&store, N::WHAT)?;
         let (weights, shape) = (Arc::clone(&store), config.clone());
         let build = move || weights.build(N::WHAT, |weights| N::new(weights, &shape));
@@ -106,7 +106,7 @@ impl<N: DiffusionNetwork> Diffusion<N> {
         &self.facts
     }
 
-    pub fn store(&self) -> &Arc<Store> {
+    pub fn store(&self) -> &Arc<WeightStore> {
         &self.store
     }
 
@@ -186,7 +186,7 @@ impl<N: DiffusionNetwork> BaseModel for Diffusion<N> {
         N::memory_required(&self.config, shape)
     }
 
-    fn store(&self) -> Option<&Arc<Store>> {
+    fn store(&self) -> Option<&Arc<WeightStore>> {
         Some(&self.store)
     }
 
@@ -194,13 +194,13 @@ impl<N: DiffusionNetwork> BaseModel for Diffusion<N> {
         Some(self)
     }
 
-    fn with_store(&self, store: Arc<Store>) -> Result<Arc<dyn BaseModel>> {
+    fn with_store(&self, store: Arc<WeightStore>) -> Result<Arc<dyn BaseModel>> {
         Ok(Arc::new(Self::open(store, self.config.clone())?))
     }
 }
 
 impl<N: DiffusionNetwork> Network for Diffusion<N> {
-    fn stores(&self) -> Vec<Arc<Store>> {
+    fn stores(&self) -> Vec<Arc<WeightStore>> {
         self.network.stores()
     }
 
@@ -229,7 +229,7 @@ pub trait FoundNetwork: fmt::Debug + Send + Sync {
     fn layout(&self) -> Result<Layout>;
 
     /// The network over its weights.
-    fn open(&self, store: Arc<Store>) -> Result<Arc<dyn BaseModel>>;
+    fn open(&self, store: Arc<WeightStore>) -> Result<Arc<dyn BaseModel>>;
 
     /// The config, for those who know the family.
     fn config(&self) -> &dyn Any;
@@ -253,7 +253,7 @@ impl<N: DiffusionNetwork> FoundNetwork for Found<N> {
         Layout::of(|weights| N::new(weights, &self.0))
     }
 
-    fn open(&self, store: Arc<Store>) -> Result<Arc<dyn BaseModel>> {
+    fn open(&self, store: Arc<WeightStore>) -> Result<Arc<dyn BaseModel>> {
         Ok(Arc::new(Diffusion::<N>::open(store, self.0.clone())?))
     }
 

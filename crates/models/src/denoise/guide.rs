@@ -12,7 +12,7 @@ use super::cond::{Cond, Lists};
 use super::hooks::Hooks;
 use super::prepare::{Encode, Setting, encode, named};
 use crate::error::{ModelError, Result};
-use crate::guidance::{self, Again, Step, Which};
+use crate::guidance::{self, Again, GuidanceStep, Which};
 
 /// Changes inside the network that start anew with every run and may draw from its random numbers.
 pub trait RunPatch: Send + Sync {
@@ -139,13 +139,13 @@ impl<'a> Guider<'a> {
     }
 
     /// The pair of predictions as pre-guidance changes leave it.
-    fn before(&self, step: &Step<'_>, has_uncond: bool) -> Result<(Tensor, Tensor)> {
+    fn before(&self, step: &GuidanceStep<'_>, has_uncond: bool) -> Result<(Tensor, Tensor)> {
         let (mut cond, mut uncond) = (step.cond.clone(), step.uncond.clone());
         for pre in &self.patches.pre_cfg {
             if pre.needs_uncond() && !has_uncond {
                 continue;
             }
-            let now = Step {
+            let now = GuidanceStep {
                 cond: &cond,
                 uncond: &uncond,
                 ..*step
@@ -165,7 +165,7 @@ impl<'a> Guider<'a> {
 
     fn after(
         &mut self,
-        step: &Step<'_>,
+        step: &GuidanceStep<'_>,
         mut denoised: Tensor,
         cond: Option<&[Cond]>,
         uncond: Option<&[Cond]>,
@@ -182,7 +182,7 @@ impl<'a> Guider<'a> {
     /// Plain guidance, or the rule in its place, and what comes after it.
     fn join(
         &mut self,
-        step: &Step<'_>,
+        step: &GuidanceStep<'_>,
         cond: Option<&[Cond]>,
         uncond: Option<&[Cond]>,
     ) -> Result<Tensor> {
@@ -210,7 +210,7 @@ impl<'a> Guider<'a> {
                     negative = None;
                 }
                 let out = self.lists(&[positive, negative], x, sigma)?;
-                let step = Step {
+                let step = GuidanceStep {
                     x,
                     sigma,
                     cfg,
@@ -219,7 +219,7 @@ impl<'a> Guider<'a> {
                 };
                 let (cond, uncond) =
                     self.before(&step, positive.is_some() && negative.is_some())?;
-                let step = Step {
+                let step = GuidanceStep {
                     cond: &cond,
                     uncond: &uncond,
                     ..step
@@ -242,7 +242,7 @@ impl<'a> Guider<'a> {
                 let out = self.lists(&[negative, middle, positive], x, sigma)?;
                 let [away, between, towards] = [&out[0], &out[1], &out[2]];
                 if nested {
-                    let step = Step {
+                    let step = GuidanceStep {
                         x,
                         sigma,
                         cfg: cfg_conds,
@@ -253,7 +253,7 @@ impl<'a> Guider<'a> {
                     let scale = cfg_negative as f32;
                     return Ok(away.zip_map(&text, |a, t| a + scale * (t - a))?);
                 }
-                let step = Step {
+                let step = GuidanceStep {
                     x,
                     sigma,
                     cfg: cfg_negative,
@@ -274,7 +274,7 @@ impl<'a> Guider<'a> {
                     }
                 }
                 let out = self.lists(&[positive, negative, empty], x, sigma)?;
-                let step = Step {
+                let step = GuidanceStep {
                     x,
                     sigma,
                     cfg,
@@ -284,7 +284,7 @@ impl<'a> Guider<'a> {
                 let (cond, uncond) =
                     self.before(&step, positive.is_some() && negative.is_some())?;
                 let joined = perp_neg(&cond, &uncond, &out[2], neg_scale, cfg)?;
-                let step = Step {
+                let step = GuidanceStep {
                     cond: &cond,
                     uncond: &uncond,
                     ..step

@@ -89,7 +89,7 @@ fn bounds(mask: &Tensor) -> Result<Region> {
 }
 
 /// Areas in cells, masks in the size of the latent.
-fn place(cond: &mut Cond, dims: &[usize]) -> Result<()> {
+fn place_cond(cond: &mut Cond, dims: &[usize]) -> Result<()> {
     if let Some(Area::Parts(parts)) = &cond.area {
         cond.area = Some(Area::Cells(cells_of_parts(parts, dims)));
     }
@@ -130,7 +130,7 @@ fn place(cond: &mut Cond, dims: &[usize]) -> Result<()> {
 }
 
 /// Parts of the sampling as noise levels.
-fn time(cond: &mut Cond, sampling: &ModelSampling) {
+fn time_cond(cond: &mut Cond, sampling: &ModelSampling) {
     let sigma = |percent: f64| sampling.percent_to_sigma(percent) as f32;
     if let Some((start, end)) = cond.text_percent {
         cond.start = Some(sigma(start.max(cond.start_percent.unwrap_or(0.0))));
@@ -230,8 +230,8 @@ pub fn prepare(mut lists: Lists, setting: &Setting<'_>, model: &Encode<'_>) -> R
     let dims = setting.noise.shape().get(2..).unwrap_or_default().to_vec();
     for (_, list) in &mut lists {
         for cond in list.iter_mut() {
-            place(cond, &dims)?;
-            time(cond, setting.sampling);
+            place_cond(cond, &dims)?;
+            time_cond(cond, setting.sampling);
         }
     }
     for (name, list) in &mut lists {

@@ -14,7 +14,7 @@ use fresco_tensor::{Device, WeightFile};
 use crate::denoise::{BaseModel, FoundNetwork};
 use crate::error::{ModelError, Result};
 use crate::preview::PreviewHints;
-use crate::store::{Origin, Store, UnitOrder};
+use crate::store::{Origin, UnitOrder, WeightStore};
 use crate::text::TextStack;
 
 pub use signatures::what_it_is;
@@ -85,8 +85,8 @@ impl<'a> FileKeys<'a> {
     }
 
     /// The weights behind such keys, to read shapes from.
-    pub fn store(&self, origins: &BTreeMap<String, Origin>) -> Arc<Store> {
-        Store::mapped(Arc::clone(self.file), origins.clone(), Device::cpu())
+    pub fn store(&self, origins: &BTreeMap<String, Origin>) -> Arc<WeightStore> {
+        WeightStore::mapped(Arc::clone(self.file), origins.clone(), Device::cpu())
     }
 
     /// The prefix of the autoencoder, if the file has one.
@@ -133,8 +133,8 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// The weights of the diffusion network under the names it has here.
-    pub fn store(&self, file: &Arc<dyn WeightFile>, device: Device) -> Arc<Store> {
-        Store::mapped(Arc::clone(file), self.keys.clone(), device).with_units(self.units)
+    pub fn store(&self, file: &Arc<dyn WeightFile>, device: Device) -> Arc<WeightStore> {
+        WeightStore::mapped(Arc::clone(file), self.keys.clone(), device).with_units(self.units)
     }
 
     /// The network over these weights, which are read when it is first used.
@@ -143,7 +143,11 @@ impl Checkpoint {
     }
 
     /// The weights of the autoencoder, if the file has one.
-    pub fn vae_store(&self, file: &Arc<dyn WeightFile>, device: Device) -> Option<Arc<Store>> {
+    pub fn vae_store(
+        &self,
+        file: &Arc<dyn WeightFile>,
+        device: Device,
+    ) -> Option<Arc<WeightStore>> {
         let prefix = self.vae_prefix?;
         Some(crate::vae::names::store(file, prefix, device))
     }
@@ -225,7 +229,7 @@ fn detect_among(
 }
 
 /// Weights with values that are not finite numbers, at most `most` of them: what to name when a result is not a number.
-pub fn nan_keys(store: &Store, most: usize) -> Result<Vec<String>> {
+pub fn nan_keys(store: &WeightStore, most: usize) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for key in store.keys() {
         if found.len() >= most {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use fresco_tensor::{Dtype, Stored, WeightFile};
 
-use super::file::Place;
+use super::file::LoraTensor;
 
-type Tensors = BTreeMap<String, Place>;
+type Tensors = BTreeMap<String, LoraTensor>;
 
 /// The tensors of a file under names that name maps know.
 pub(super) fn convert(tensors: Tensors, file: &dyn WeightFile) -> Tensors {
@@ -53,7 +53,7 @@ fn flux_control(tensors: Tensors, file: &dyn WeightFile) -> Tensors {
         if let Ok(value) = Stored::new(Dtype::F32, [2], bytes) {
             out.insert(
                 "diffusion_model.img_in.reshape_weight".to_owned(),
-                Place::Made(value),
+                LoraTensor::Made(value),
             );
         }
     }

@@ -43,7 +43,7 @@ impl From<WeightError> for LoraProblem {
 
 /// Where a tensor of the file is, under the name it has after conversion.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum LoraTensor {
     Named(String),
     Made(Stored),
 }
@@ -52,7 +52,7 @@ pub(super) enum Place {
 #[derive(Clone)]
 pub struct LoraFile {
     file: Arc<dyn WeightFile>,
-    tensors: Arc<BTreeMap<String, Place>>,
+    tensors: Arc<BTreeMap<String, LoraTensor>>,
     identity: u64,
     /// All tensors of the file by their names there.
     kept: Arc<Mutex<Option<BTreeMap<String, Stored>>>>,
@@ -73,7 +73,7 @@ impl LoraFile {
     /// A file that is open already. Files of equal content must have equal identities, others different ones.
     pub fn new(file: Arc<dyn WeightFile>, identity: u64) -> Result<Self, LoraProblem> {
         let names = file.names().into_iter();
-        let tensors = names.map(|n| (n.clone(), Place::Named(n))).collect();
+        let tensors = names.map(|n| (n.clone(), LoraTensor::Named(n))).collect();
         let tensors = convert(tensors, &*file);
         Ok(Self {
             file,
@@ -158,8 +158,8 @@ impl LoraFile {
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         match self.tensors.get(name)? {
-            Place::Named(own) => self.file.info(own).map(|info| info.shape),
-            Place::Made(value) => Some(value.shape().to_vec()),
+            LoraTensor::Named(own) => self.file.info(own).map(|info| info.shape),
+            LoraTensor::Made(value) => Some(value.shape().to_vec()),
         }
     }
 
@@ -171,8 +171,8 @@ impl LoraFile {
     fn read(&self, name: &str) -> Result<Option<Stored>, LoraProblem> {
         let value = match self.tensors.get(name) {
             None => return Ok(None),
-            Some(Place::Made(value)) => value.clone(),
-            Some(Place::Named(own)) => self.stored(own)?,
+            Some(LoraTensor::Made(value)) => value.clone(),
+            Some(LoraTensor::Named(own)) => self.stored(own)?,
         };
         let plain = value.to_f32().map_err(|e| self.unusable(name, &e))?;
         if plain.data().iter().any(|v| !v.is_finite()) {

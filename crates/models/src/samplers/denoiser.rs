@@ -54,7 +54,7 @@ pub trait Denoiser {
 
 /// Where sampling stands, after the first model call of a step.
 #[derive(Clone, Copy, Debug)]
-pub struct Step<'a> {
+pub struct SampleStep<'a> {
     pub index: usize,
     /// Steps in all. Samplers that choose their steps themselves may do more or fewer.
     pub total: usize,
@@ -71,7 +71,7 @@ pub struct SampleArgs<'a> {
     pub seed: u64,
     pub options: &'a SamplerOptions,
     /// Called once a step; an error ends sampling with that error.
-    pub on_step: &'a mut dyn FnMut(Step<'_>) -> Result<()>,
+    pub on_step: &'a mut dyn FnMut(SampleStep<'_>) -> Result<()>,
     /// The generator that drew the initial noise, after that draw: a few samplers go on with it.
     pub global: &'a mut Generator,
 }

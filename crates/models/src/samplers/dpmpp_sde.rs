@@ -10,13 +10,13 @@ use super::options::SdeSolver;
 use super::run::Run;
 
 /// One half of a step of `dpmpp_sde`: `keep x + take d + noise`.
-struct Part {
+struct HalfStep {
     keep: f32,
     take: f32,
     noise: f32,
 }
 
-impl Part {
+impl HalfStep {
     /// From the half-log ratio `from` to `to`; `scale` is what the level there is of its ratio.
     fn new(from: f32, to: f32, scale_from: f32, scale_to: f32, eta: f32) -> Self {
         let (down, up) = ancestral((-from).exp(), (-to).exp(), eta);
@@ -51,7 +51,7 @@ pub(super) fn dpmpp_sde(run: &mut Run<'_>, mut x: Tensor, sigmas: &[f32]) -> Res
         let scale_from = scale(sigma, from);
         let (scale_middle, scale_to) = (scale(sigma_middle, middle), scale(next, to));
 
-        let part = Part::new(from, middle, scale_from, scale_middle, eta);
+        let part = HalfStep::new(from, middle, scale_from, scale_middle, eta);
         let mut there = combine(&x, [&denoised], |x, [d]| part.keep * x - part.take * d);
         if noisy {
             let noise = run.noise(&x, sigma, sigma_middle)?;
@@ -61,7 +61,7 @@ pub(super) fn dpmpp_sde(run: &mut Run<'_>, mut x: Tensor, sigmas: &[f32]) -> Res
         }
         let second = run.denoise(&there, sigma_middle)?;
 
-        let part = Part::new(from, to, scale_from, scale_to, eta);
+        let part = HalfStep::new(from, to, scale_from, scale_to, eta);
         update(&mut x, [&denoised, &second], |x, [d, d2]| {
             part.keep * x - part.take * (old_part * d + new_part * d2)
         });

@@ -51,7 +51,7 @@ mod sa_solver;
 mod seeds;
 mod uni_pc;
 
-pub use denoiser::{Denoiser, Result, SampleArgs, SampleError, Step};
+pub use denoiser::{Denoiser, Result, SampleArgs, SampleError, SampleStep};
 pub use dispatch::sample;
 pub use ksampler::{ksampler_sigmas, step_window};
 pub use names::SamplerName;

@@ -2,7 +2,7 @@
 
 use fresco_tensor::{Generator, Tensor};
 
-use super::denoiser::{Denoiser, Result, SampleArgs, SampleError, Step};
+use super::denoiser::{Denoiser, Result, SampleArgs, SampleError, SampleStep};
 use super::names::SamplerName;
 use super::options::SamplerOptions;
 use crate::ModelSampling;
@@ -20,7 +20,7 @@ pub(super) struct Run<'a> {
     model: &'a mut dyn Denoiser,
     pub(super) sampling: &'a ModelSampling,
     pub(super) options: &'a SamplerOptions,
-    on_step: &'a mut dyn FnMut(Step<'_>) -> Result<()>,
+    on_step: &'a mut dyn FnMut(SampleStep<'_>) -> Result<()>,
     global: &'a mut Generator,
     noise: Noise,
     name: SamplerName,
@@ -76,7 +76,7 @@ impl<'a> Run<'a> {
         x: &Tensor,
         denoised: &Tensor,
     ) -> Result<()> {
-        (self.on_step)(Step {
+        (self.on_step)(SampleStep {
             index,
             total: self.total,
             sigma,

@@ -58,7 +58,7 @@ struct Way<'a> {
 }
 
 /// A place on the way.
-struct Place {
+struct SubStep {
     sigma: f32,
     alpha: f32,
     /// What is kept of `x`.
@@ -80,8 +80,8 @@ impl<'a> Way<'a> {
     }
 
     /// The place after the part `r`, at a half-log ratio.
-    fn place(&self, r: f32, lambda: f32, sigma: f32) -> Place {
-        Place {
+    fn place(&self, r: f32, lambda: f32, sigma: f32) -> SubStep {
+        SubStep {
             sigma,
             alpha: sigma * lambda.exp(),
             keep: sigma / self.sigma * (-r * self.h * self.eta).exp(),
@@ -89,12 +89,12 @@ impl<'a> Way<'a> {
         }
     }
 
-    fn middle(&self, r: f32) -> Place {
+    fn middle(&self, r: f32) -> SubStep {
         let lambda = lerp(self.from, self.from + self.h, r);
         self.place(r, lambda, level_of(self.sampling, lambda))
     }
 
-    fn end(&self, next: f32) -> Place {
+    fn end(&self, next: f32) -> SubStep {
         self.place(1.0, half_log_snr(self.sampling, next), next)
     }
 

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::latent_format::{self, LatentFormat};
 use crate::model_sampling::{ModelSampling, Prediction};
 use crate::preview::PreviewHints;
-use crate::store::{Blocks, Origin, Store, UnitOrder};
+use crate::store::{Blocks, Origin, UnitOrder, WeightStore};
 use crate::text::TextStack;
 
 /// The order of the parts of a UNet and of a control net.
@@ -151,7 +151,7 @@ fn unet_keys(keys: &FileKeys<'_>) -> Result<Option<BTreeMap<String, Origin>>> {
     Ok(None)
 }
 
-fn kind_of(keys: &FileKeys<'_>, store: &Store, config: &UNetConfig) -> Result<Kind> {
+fn kind_of(keys: &FileKeys<'_>, store: &WeightStore, config: &UNetConfig) -> Result<Kind> {
     let refuse = |what: &str| Err(keys.not_run(what));
     if store.has("label_emb.weight") || config.in_channels == 7 {
         return refuse("Stable Diffusion x4 upscaler");
@@ -167,7 +167,12 @@ fn kind_of(keys: &FileKeys<'_>, store: &Store, config: &UNetConfig) -> Result<Ki
     })
 }
 
-fn prediction(keys: &FileKeys<'_>, store: &Store, kind: Kind, plain: bool) -> Result<Prediction> {
+fn prediction(
+    keys: &FileKeys<'_>,
+    store: &WeightStore,
+    kind: Kind,
+    plain: bool,
+) -> Result<Prediction> {
     Ok(match kind {
         Kind::Sd2 if plain && spread_of_sd2(store)? > 0.09 => Prediction::V,
         Kind::Sd2 => Prediction::Eps,
@@ -178,7 +183,7 @@ fn prediction(keys: &FileKeys<'_>, store: &Store, kind: Kind, plain: bool) -> Re
 }
 
 /// SD2 models that predict velocity are told apart by how one bias is spread.
-fn spread_of_sd2(store: &Store) -> Result<f64> {
+fn spread_of_sd2(store: &WeightStore) -> Result<f64> {
     let key = "output_blocks.11.1.transformer_blocks.0.norm1.bias";
     if !store.has(key) {
         return Ok(0.0);

@@ -11,7 +11,7 @@ use crate::denoise::{
 use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
 use crate::model_sampling::{ModelSampling, Prediction};
-use crate::store::{Store, Walk};
+use crate::store::{Walk, WeightStore};
 
 /// What the network takes beside the noisy latent, on further channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub type SdModel = Diffusion<UNet>;
 
 impl SdModel {
     /// A network that predicts noise, over the weights of a store.
-    pub fn new(store: Arc<Store>, unet: UNetConfig, format: LatentFormat) -> Result<Self> {
+    pub fn new(store: Arc<WeightStore>, unet: UNetConfig, format: LatentFormat) -> Result<Self> {
         let sampling = ModelSampling::discrete(Prediction::Eps, false);
         let config = SdConfig::new(store.file(), unet, format, sampling)?;
         Self::open(store, config)

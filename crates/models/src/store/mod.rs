@@ -38,9 +38,9 @@ enum Source {
 
 /// See the [module](self).
 ///
-/// New layers are in main memory; [`Store::move_unit`] puts them elsewhere. The device of a store is the one that its
+/// New layers are in main memory; [`WeightStore::move_unit`] puts them elsewhere. The device of a store is the one that its
 /// networks compute on.
-pub struct Store {
+pub struct WeightStore {
     device: Device,
     weights: Arc<Weights>,
 }
@@ -54,9 +54,9 @@ impl LooseStore {
     }
 
     /// A view of the store, if anybody still has one.
-    pub(crate) fn on(&self, device: Device) -> Option<Arc<Store>> {
+    pub(crate) fn on(&self, device: Device) -> Option<Arc<WeightStore>> {
         let weights = self.0.upgrade()?;
-        Some(Arc::new(Store { device, weights }))
+        Some(Arc::new(WeightStore { device, weights }))
     }
 }
 
@@ -74,7 +74,7 @@ struct Weights {
     short: bool,
 }
 
-impl Store {
+impl WeightStore {
     fn with_source(file: String, device: Device, source: Source) -> Arc<Self> {
         let (group, short) = match &source {
             Source::Patched(Patched { base, .. }) => {
@@ -196,7 +196,7 @@ impl Store {
         self.patched_as(patches, false)
     }
 
-    /// As [`Store::patched`]. If memory is tight, the large weights (of linear layers and convolutions) are changed at
+    /// As [`WeightStore::patched`]. If memory is tight, the large weights (of linear layers and convolutions) are changed at
     /// every use and never kept; results are the same.
     #[must_use]
     pub fn patched_as(self: &Arc<Self>, patches: Arc<dyn WeightPatches>, tight: bool) -> Arc<Self> {
@@ -693,9 +693,9 @@ fn no_bias(op: &'static str) -> TensorError {
     }
 }
 
-impl std::fmt::Debug for Store {
+impl std::fmt::Debug for WeightStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store")
+        f.debug_struct("WeightStore")
             .field("file", &self.weights.file)
             .field("keys", &self.keys().len())
             .finish_non_exhaustive()
@@ -723,9 +723,9 @@ mod tests {
         Stored::from_f32(&t, Dtype::F16).unwrap()
     }
 
-    fn store() -> Arc<Store> {
+    fn store() -> Arc<WeightStore> {
         let weights = ["a.weight", "b.weight"].map(|key| (key.to_owned(), half([2, 4])));
-        Store::from_stored("test", weights.into_iter().collect(), Device::cpu())
+        WeightStore::from_stored("test", weights.into_iter().collect(), Device::cpu())
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{LowRank, MakeWeight};
 use fresco_tensor::{Dtype, Stored, Tensor, TensorError};
 
-use super::{Store, units};
+use super::{WeightStore, units};
 use crate::error::{ModelError, Result};
 use crate::rounding::rounded;
 
@@ -88,7 +88,7 @@ impl Beside {
 
 /// See the [module](self).
 pub(super) struct Patched {
-    pub(super) base: Arc<Store>,
+    pub(super) base: Arc<WeightStore>,
     patches: Arc<dyn WeightPatches>,
     /// Of the keys that both have.
     ways: BTreeMap<String, Way>,
@@ -110,7 +110,11 @@ fn weight_of(unit: &str) -> String {
 }
 
 impl Patched {
-    pub(super) fn new(base: &Arc<Store>, patches: Arc<dyn WeightPatches>, tight: bool) -> Self {
+    pub(super) fn new(
+        base: &Arc<WeightStore>,
+        patches: Arc<dyn WeightPatches>,
+        tight: bool,
+    ) -> Self {
         let ways = patches.keys().into_iter().filter_map(|key| {
             let (shape, dtype) = (base.shape(&key)?, base.dtype(&key)?);
             let (unit, part) = units::unit_of(&key);
@@ -235,7 +239,7 @@ impl Patched {
     }
 
     /// What makes the weight of a layer at every use, if that is how it is to be.
-    pub(super) fn made(&self, unit: &str) -> Option<(&Arc<Store>, Made)> {
+    pub(super) fn made(&self, unit: &str) -> Option<(&Arc<WeightStore>, Made)> {
         let rounds = match self.way(unit)?.keep {
             Keep::Made => false,
             Keep::MadeRounded => true,

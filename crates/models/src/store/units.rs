@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use fresco_tensor::Dtype;
 
-use super::Store;
+use super::WeightStore;
 
 /// What can be known about a unit without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub(super) fn is_embedding(unit: &str, rank: usize) -> bool {
 }
 
 /// All units of a store in the order of definition.
-pub(super) fn units(store: &Store, order: &UnitOrder) -> Vec<UnitInfo> {
+pub(super) fn units(store: &WeightStore, order: &UnitOrder) -> Vec<UnitInfo> {
     let mut found: BTreeMap<&str, (u64, [Option<usize>; 2])> = BTreeMap::new();
     for key in store.keys() {
         let (unit, part) = unit_of(key);

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Conv2d, Embedding, GroupNorm, LayerNorm, Linear, Padding, Value};
 use fresco_tensor::{Device, Stored, Tensor};
 
-use super::Store;
+use super::WeightStore;
 use crate::error::{ModelError, Result};
 
 /// How many keys a message names.
@@ -58,8 +58,7 @@ impl Layout {
             listed: Some(RefCell::default()),
         };
         build(&Walk::new(&course))?;
-        let items = course.listed.map(RefCell::into_inner).unwrap_or_default();
-        Ok(Self { items })
+        Ok(course.listed.map(RefCell::into_inner).unwrap_or_default())
     }
 
     pub fn items(&self) -> &[(String, Vec<usize>)] {
@@ -67,7 +66,7 @@ impl Layout {
     }
 
     /// Whether the store has all of it.
-    pub fn verify(&self, store: &Store, what: &str) -> Result<()> {
+    pub fn verify(&self, store: &WeightStore, what: &str) -> Result<()> {
         let missing: Vec<&str> = self
             .items
             .iter()
@@ -127,14 +126,14 @@ fn same(expected: &[usize], found: &[usize]) -> bool {
 /// One run of a constructor.
 struct Course<'a> {
     /// The weights, or those that stand for them while they are only listed.
-    store: &'a Store,
+    store: &'a WeightStore,
     /// For messages.
     file: &'a str,
-    listed: Option<RefCell<Vec<(String, Vec<usize>)>>>,
+    listed: Option<RefCell<Layout>>,
 }
 
 /// The smallest layer of each kind, which takes the place of all of its kind while weights are only listed.
-fn blank_store() -> Result<Arc<Store>> {
+fn blank_store() -> Result<Arc<WeightStore>> {
     let tensor = |key: &str, shape: &[usize]| -> Result<(String, Stored)> {
         Ok((key.to_owned(), Stored::from(&Tensor::zeros(shape)?)))
     };
@@ -148,7 +147,7 @@ fn blank_store() -> Result<Arc<Store>> {
         tensor("value", &[1])?,
     ];
     let weights = weights.into_iter().collect();
-    Ok(Store::from_stored("blank", weights, Device::cpu()))
+    Ok(WeightStore::from_stored("blank", weights, Device::cpu()))
 }
 
 /// The sizes of a convolution's kernel.
@@ -211,7 +210,7 @@ impl<'a> Walk<'a> {
         };
         let mut list = list.borrow_mut();
         for (part, shape) in shapes {
-            list.push((format!("{key}{part}"), shape.to_vec()));
+            list.items.push((format!("{key}{part}"), shape.to_vec()));
         }
         (key, Some(blank))
     }
@@ -300,7 +299,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-impl Store {
+impl WeightStore {
     /// Builds a network by its constructor, after all that it asks for was found here in the right shape. `what` names
     /// the network in messages.
     pub fn build<N>(&self, what: &str, constructor: impl Fn(&Walk<'_>) -> Result<N>) -> Result<N> {

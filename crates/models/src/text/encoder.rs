@@ -10,7 +10,7 @@ use super::tokens::{EmbeddingSource, PromptTokens, Tokens};
 use crate::detect::{TEXT_KINDS, TEXT_STACKS};
 use crate::error::{ModelError, Result};
 use crate::network::Network;
-use crate::store::Store;
+use crate::store::WeightStore;
 
 /// How checkpoints of a family have the weights of a text network.
 #[derive(Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl TextEncoder {
     /// From weights under the names they have here, one store for each kind of the stack, in any order.
     pub fn from_stores(
         stack: &'static TextStack,
-        stores: Vec<(&'static TextKind, Arc<Store>)>,
+        stores: Vec<(&'static TextKind, Arc<WeightStore>)>,
     ) -> Result<Self> {
         let file = stores
             .first()
@@ -165,7 +165,10 @@ impl TextEncoder {
     }
 
     /// The same encoder with other weights: for each network, those made from its prefix in [`Self::keys`] and its store.
-    pub fn with_stores(&self, change: impl Fn(&str, &Arc<Store>) -> Arc<Store>) -> Result<Self> {
+    pub fn with_stores(
+        &self,
+        change: impl Fn(&str, &Arc<WeightStore>) -> Arc<WeightStore>,
+    ) -> Result<Self> {
         let parts = self.stores().map(|(kind, prefix, store)| {
             let store = change(&prefix, store);
             (kind.open)(store)
@@ -181,7 +184,7 @@ impl TextEncoder {
     }
 
     /// The networks' weights, with the prefix their keys have in [`Self::keys`].
-    pub fn stores(&self) -> impl Iterator<Item = (&'static TextKind, String, &Arc<Store>)> {
+    pub fn stores(&self) -> impl Iterator<Item = (&'static TextKind, String, &Arc<WeightStore>)> {
         self.parts.iter().map(|part| {
             let kind = part.kind();
             (kind, prefix(kind), part.store())
@@ -226,7 +229,7 @@ impl TextEncoder {
 }
 
 impl Network for TextEncoder {
-    fn stores(&self) -> Vec<Arc<Store>> {
+    fn stores(&self) -> Vec<Arc<WeightStore>> {
         self.parts.iter().flat_map(|part| part.stores()).collect()
     }
 

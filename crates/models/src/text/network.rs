@@ -10,7 +10,7 @@ use fresco_tensor::{Device, Dtype, Tensor, WeightFile};
 use super::tokens::{EmbeddingSource, Tokens};
 use crate::error::Result;
 use crate::network::Network;
-use crate::store::{Origin, Store, UnitOrder};
+use crate::store::{Origin, UnitOrder, WeightStore};
 
 /// A kind of text network: its name, and how to find and open it.
 pub struct TextKind {
@@ -23,7 +23,7 @@ pub struct TextKind {
     /// The format its weights are kept in, whatever the file has.
     pub kept_in: Option<Dtype>,
     /// The network over its weights, which are read when the first prompt comes.
-    pub open: fn(Arc<Store>) -> Result<Arc<dyn TextNetwork>>,
+    pub open: fn(Arc<WeightStore>) -> Result<Arc<dyn TextNetwork>>,
 }
 
 impl TextKind {
@@ -33,7 +33,7 @@ impl TextKind {
         file: &Arc<dyn WeightFile>,
         prefix: &str,
         device: &Device,
-    ) -> Option<Arc<Store>> {
+    ) -> Option<Arc<WeightStore>> {
         let keys = (self.keys)(&**file, prefix);
         if keys.is_empty() {
             return None;
@@ -42,7 +42,7 @@ impl TextKind {
             Some(dtype) => Arc::new(Recast::new(Arc::clone(file), dtype)),
             None => Arc::clone(file),
         };
-        Some(Store::mapped(file, keys, device.clone()).with_units(self.units))
+        Some(WeightStore::mapped(file, keys, device.clone()).with_units(self.units))
     }
 }
 
@@ -83,7 +83,7 @@ pub struct TextOutput {
 pub trait TextNetwork: Network {
     fn kind(&self) -> &'static TextKind;
 
-    fn store(&self) -> &Arc<Store>;
+    fn store(&self) -> &Arc<WeightStore>;
 
     fn tokenize(&self, text: &str, embeddings: &dyn EmbeddingSource) -> Result<Tokens>;
 

@@ -7,7 +7,7 @@ use fresco_tensor::{Device, Tensor, WeightFile, tiled_scale};
 use super::kl::{Check, KlVae};
 use super::names;
 use crate::error::{ModelError, Result};
-use crate::store::Store;
+use crate::store::WeightStore;
 use crate::taesd::Taesd;
 
 /// An autoencoder of any kind.
@@ -58,7 +58,7 @@ impl Tiles {
 impl Vae {
     /// The autoencoder in a file, under a prefix or, if that is empty, wherever it is.
     pub fn open(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Result<Self> {
-        let whole = Store::open(Arc::clone(file), prefix, device.clone());
+        let whole = WeightStore::open(Arc::clone(file), prefix, device.clone());
         if whole.has("taesd_decoder.1.weight") {
             return Ok(Self::Taesd(Taesd::combined(&whole)?));
         }

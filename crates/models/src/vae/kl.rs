@@ -10,7 +10,7 @@ use fresco_tensor::{Device, Tensor};
 
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
-use crate::store::{Kernel, Layout, Store, Walk};
+use crate::store::{Kernel, Layout, Walk, WeightStore};
 
 const EPS: f32 = 1e-6;
 /// Of every group norm here.
@@ -51,7 +51,7 @@ pub struct KlConfig {
 const MOST: usize = 64;
 
 impl Half {
-    fn detect(store: &Store, half: &str, list: &str, resample: &str) -> Result<Option<Self>> {
+    fn detect(store: &WeightStore, half: &str, list: &str, resample: &str) -> Result<Option<Self>> {
         let Some(first) = store.shape(&format!("{half}.conv_in.weight")) else {
             return Ok(None);
         };
@@ -125,7 +125,7 @@ impl Half {
 }
 
 impl KlConfig {
-    pub fn detect(store: &Store) -> Result<Self> {
+    pub fn detect(store: &WeightStore) -> Result<Self> {
         let encoder = Half::detect(store, "encoder", "down", "downsample")?;
         let decoder = Half::detect(store, "decoder", "up", "upsample")?;
         if encoder.is_none() && decoder.is_none() {
@@ -169,7 +169,7 @@ impl KlConfig {
     }
 
     /// Whether a store has every weight in its shape.
-    pub fn verify(&self, store: &Store) -> Result<()> {
+    pub fn verify(&self, store: &WeightStore) -> Result<()> {
         self.layout()?.verify(store, WHAT)
     }
 
@@ -381,7 +381,7 @@ pub struct KlVae {
 
 impl KlVae {
     /// From a store under the names of the original; [`super::names::store`] makes one from any file.
-    pub fn new(store: &Store) -> Result<Self> {
+    pub fn new(store: &WeightStore) -> Result<Self> {
         let config = KlConfig::detect(store)?;
         store.build(WHAT, |weights| Self::walk(weights, &config))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, WeightFile};
 
-use crate::store::{Origin, Store, UnitOrder};
+use crate::store::{Origin, UnitOrder, WeightStore};
 
 /// The order of the parts of an autoencoder.
 pub static UNITS: UnitOrder = UnitOrder {
@@ -29,7 +29,7 @@ const PREFIXES: [&str; 3] = ["first_stage_model.", "vae.", "model."];
 
 /// The autoencoder of a file under the names of the original, whatever names the file has. An empty prefix finds the
 /// usual ones.
-pub fn store(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<Store> {
+pub fn store(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<WeightStore> {
     let names = file.names();
     let mut prefix = prefix;
     if prefix.is_empty() {
@@ -50,7 +50,7 @@ pub fn store(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<St
     let keys: BTreeMap<String, Origin> = keys
         .map(|(key, name)| (key, Origin::Whole(format!("{prefix}{name}"))))
         .collect();
-    Store::mapped(Arc::clone(file), keys, device)
+    WeightStore::mapped(Arc::clone(file), keys, device)
         .shortened()
         .with_units(&UNITS)
 }

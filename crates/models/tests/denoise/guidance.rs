@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use fresco_models::denoise::{Cond, Guidance, Guider, Lists, Patches, Setting, prepare};
-use fresco_models::guidance::{Again, FreSca, PostCfg, PreCfg, Step, TangentialDamping, Which};
+use fresco_models::guidance::{
+    Again, FreSca, GuidanceStep, PostCfg, PreCfg, TangentialDamping, Which,
+};
 use fresco_models::{ModelError, guidance};
 use fresco_tensor::Tensor;
 
@@ -113,13 +115,13 @@ fn perpendicular_negatives() {
 struct Rerun;
 
 impl PostCfg for Rerun {
-    fn apply(&self, _: &Step, _: &Tensor) -> guidance::Result<Tensor> {
+    fn apply(&self, _: &GuidanceStep, _: &Tensor) -> guidance::Result<Tensor> {
         Err("the model is needed".into())
     }
 
     fn with_model(
         &self,
-        step: &Step,
+        step: &GuidanceStep,
         denoised: &Tensor,
         model: &dyn Again,
     ) -> guidance::Result<Tensor> {
@@ -168,7 +170,7 @@ fn what_needs_both_predictions_waits_for_both() {
 fn errors_of_the_network_keep_their_kind() {
     struct Stops;
     impl PostCfg for Stops {
-        fn apply(&self, _: &Step, _: &Tensor) -> guidance::Result<Tensor> {
+        fn apply(&self, _: &GuidanceStep, _: &Tensor) -> guidance::Result<Tensor> {
             Err(ModelError::Cancelled.into())
         }
     }

@@ -97,7 +97,7 @@ fn parts_of_a_matrix() {
 #[test]
 fn l05_on_the_fly_is_the_same() {
     use fresco_models::patch::{Change, Patch, PatchMode};
-    use fresco_models::store::Store;
+    use fresco_models::store::WeightStore;
     use fresco_tensor::nn::Padding;
     use fresco_tensor::{Device, Dtype, Stored};
     let weight = |name: &str, shape: &[usize]| {
@@ -109,7 +109,7 @@ fn l05_on_the_fly_is_the_same() {
         ("a.bias".to_owned(), weight("a.bias", &[8])),
         ("c.weight".to_owned(), weight("c.weight", &[6, 8, 3, 3])),
     ];
-    let base = Store::from_stored("test", weights.into_iter().collect(), Device::cpu());
+    let base = WeightStore::from_stored("test", weights.into_iter().collect(), Device::cpu());
     let patch = |shape: &[usize]| Patch {
         change: Change::Diff {
             value: Stored::from(&synthetic::value("d", shape, 0.1).unwrap()),
@@ -127,7 +127,7 @@ fn l05_on_the_fly_is_the_same() {
     let kept = set.store(&base, "n.");
     let made = set.with_mode(PatchMode::OnTheFly).store(&base, "n.");
     let x = synthetic::value("x", &[1, 5, 5, 4], 1.0).unwrap();
-    let run = |store: &Store| {
+    let run = |store: &WeightStore| {
         let h = store.linear("a").unwrap().forward(&x).unwrap();
         let conv = store.conv("c", 1, Padding::Same(1)).unwrap();
         conv.forward(&h).unwrap()
@@ -166,12 +166,12 @@ fn l05_on_the_fly_is_the_same() {
 #[test]
 fn changes_on_the_fly_take_memory_while_they_are_used() {
     use fresco_models::patch::{Patch, PatchMode};
-    use fresco_models::store::Store;
+    use fresco_models::store::WeightStore;
     use fresco_tensor::{Device, Stored};
     let device = Device::register_sim(7311, 2000).unwrap();
     let weight = Stored::from(&Tensor::ones([8, 16]).unwrap());
     let weights = [("a.weight".to_owned(), weight)];
-    let base = Store::from_stored("test", weights.into_iter().collect(), device.clone());
+    let base = WeightStore::from_stored("test", weights.into_iter().collect(), device.clone());
     let set = PatchSet::default().with([("a.weight".to_owned(), Patch::scaled(2.0))]);
     let store = set.with_mode(PatchMode::OnTheFly).store(&base, "");
     let layer = store.linear("a").unwrap();

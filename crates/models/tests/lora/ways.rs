@@ -8,7 +8,7 @@ use fresco_models::lora::{NameMap, load};
 use fresco_models::patch::{
     Change, LoraStorage, MergeDtype, OftStrength, Patch, PatchMode, PatchOptions, PatchSet,
 };
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_tensor::nn::Padding;
 use fresco_tensor::{Device, Dtype, Stored, Tensor, synthetic};
 
@@ -22,12 +22,12 @@ const SHAPES: [(&str, &[usize]); 5] = [
     ("p.weight", &[6, 6, 1, 1]),
 ];
 
-fn base(dtype: Dtype) -> Arc<Store> {
+fn base(dtype: Dtype) -> Arc<WeightStore> {
     let weights = SHAPES.iter().map(|(key, shape)| {
         let plain = synthetic::weight(key, shape).unwrap();
         ((*key).to_owned(), Stored::from_f32(&plain, dtype).unwrap())
     });
-    Store::from_stored("test", weights.collect(), Device::cpu())
+    WeightStore::from_stored("test", weights.collect(), Device::cpu())
 }
 
 fn value(name: &str, shape: &[usize]) -> Tensor {
@@ -73,7 +73,7 @@ fn set(tensors: &[(String, Tensor)], strength: f64, mode: PatchMode) -> PatchSet
 const PREFIX: &str = "diffusion_model.";
 
 /// A small network: a linear layer, a convolution with a stride and a linear layer that is written as one.
-fn run(store: &Store) -> Tensor {
+fn run(store: &WeightStore) -> Tensor {
     let x = synthetic::value("x", &[1, 5, 7, 4], 1.0).unwrap();
     let h = store.linear("a").unwrap().forward(&x).unwrap();
     let conv = store.conv("c", 2, Padding::Same(1)).unwrap();
@@ -199,7 +199,7 @@ fn l05_blocks_are_changed_at_every_use() {
     });
     let weight = Stored::new(Dtype::Q8_0, [8, 32], blocks.collect()).unwrap();
     let weights = BTreeMap::from([("a.weight".to_owned(), weight.clone())]);
-    let base = Store::from_stored("test", weights, Device::cpu());
+    let base = WeightStore::from_stored("test", weights, Device::cpu());
     let diff = value("d", &[8, 32]);
     let patch = Patch {
         strength: 0.5,
@@ -290,7 +290,7 @@ fn l03_unpatched_weights_are_those_of_the_file() {
         let list: Vec<(&str, &Stored)> = values.iter().map(|(n, v)| (&**n, v)).collect();
         fresco_tensor::safetensors::write(&path, &list, &[]).unwrap();
         let file = fresco_tensor::open_weights(&path).unwrap();
-        let base = Store::open(file, "", Device::cpu());
+        let base = WeightStore::open(file, "", Device::cpu());
         let plain = run(&base);
         for mode in [PatchMode::Merged, PatchMode::OnTheFly, PatchMode::Bypass] {
             let set = set(&lora(), 1.0, mode);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fresco_models::Store;
+use fresco_models::WeightStore;
 use fresco_models::control::{ControlNetwork, ControlStore, SeenHint};
 use fresco_models::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
 use fresco_models::sd::control::{ControlNet, T2iAdapter};
@@ -277,7 +277,7 @@ fn pooling_keeps_the_mean() {
 fn networks_run_where_their_weights_are() {
     let _only = crate::gold::switches();
     let device = Device::register_sim(7200, 256 << 20).unwrap();
-    let there = |gold: &Gold| Store::from_stored("test", gold.weights(), device.clone());
+    let there = |gold: &Gold| WeightStore::from_stored("test", gold.weights(), device.clone());
     let gold = Gold::open("controlnet_small");
     let here = features(&ControlNet::new(&gold.store()).unwrap(), &gold);
     let far = features(&ControlNet::new(&there(&gold)).unwrap(), &gold);

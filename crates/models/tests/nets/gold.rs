@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fresco_models::sd::unet::{First, Heads, Middle, Stage, UNetConfig};
-use fresco_models::{Store, UnitOrder};
+use fresco_models::{UnitOrder, WeightStore};
 use fresco_tensor::{
     Device, SafeTensors, Stored, Tensor, WeightError, WeightFile, WeightInfo, synthetic,
 };
@@ -53,14 +53,14 @@ impl Gold {
             .collect()
     }
 
-    pub(crate) fn store(&self) -> Arc<Store> {
+    pub(crate) fn store(&self) -> Arc<WeightStore> {
         store(self.weights())
     }
 }
 
-pub(crate) fn store(weights: BTreeMap<String, Stored>) -> Arc<Store> {
+pub(crate) fn store(weights: BTreeMap<String, Stored>) -> Arc<WeightStore> {
     let units = units(|start| weights.keys().any(|key| key.starts_with(start)));
-    Store::from_stored("test", weights, Device::cpu()).with_units(units)
+    WeightStore::from_stored("test", weights, Device::cpu()).with_units(units)
 }
 
 /// The order of a network's units, by how some of its keys start.

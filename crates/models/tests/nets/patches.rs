@@ -9,7 +9,7 @@ use fresco_models::denoise::hooks::Hooks;
 use fresco_models::lora::{LoraFile, NameMap, load};
 use fresco_models::patch::{PatchMode, PatchSet};
 use fresco_models::sd::unet::UNet;
-use fresco_models::{ModelError, Store};
+use fresco_models::{ModelError, WeightStore};
 use fresco_tensor::{
     Device, Dtype, Stored, Tensor, WeightError, WeightFile, WeightInfo, synthetic,
 };
@@ -23,7 +23,7 @@ fn weights(gold: &Gold, dtype: Dtype) -> BTreeMap<String, Stored> {
     weights.collect()
 }
 
-fn unet(gold: &Gold, store: &Arc<Store>) -> Result<UNet, ModelError> {
+fn unet(gold: &Gold, store: &Arc<WeightStore>) -> Result<UNet, ModelError> {
     UNet::new(store, &config(&gold.about["config"]))
 }
 
@@ -35,7 +35,7 @@ fn run(gold: &Gold, net: &UNet) -> Tensor {
 }
 
 /// A LoRA for all attention, the feed-forward parts and the convolutions of the network.
-fn lora(store: &Store) -> (LoraFile, NameMap, usize) {
+fn lora(store: &WeightStore) -> (LoraFile, NameMap, usize) {
     let mut tensors = BTreeMap::new();
     let keys = store.keys();
     let keys: Vec<(&str, &[usize])> = keys
@@ -63,7 +63,7 @@ fn lora(store: &Store) -> (LoraFile, NameMap, usize) {
     (file, NameMap::for_model(&keys), count)
 }
 
-fn set(store: &Store, strength: f64, mode: PatchMode) -> PatchSet {
+fn set(store: &WeightStore, strength: f64, mode: PatchMode) -> PatchSet {
     let (file, names, _) = lora(store);
     let loaded = load(&file, &names).unwrap();
     assert!(loaded.unused.is_empty(), "{:?}", loaded.unused);
@@ -84,7 +84,7 @@ fn l05_a_network_merged_on_the_fly_and_with_bypass() {
     let _only = switches();
     let gold = Gold::open("unet_sd1_small");
     for (dtype, most) in [(Dtype::F32, 1e-3), (Dtype::F16, 2e-2)] {
-        let base = Store::from_stored("test", weights(&gold, dtype), Device::cpu());
+        let base = WeightStore::from_stored("test", weights(&gold, dtype), Device::cpu());
         let plain = run(&gold, &unet(&gold, &base).unwrap());
         let count = lora(&base).2;
         let mut results = Vec::new();
@@ -122,7 +122,7 @@ fn l07_strength_one_half_and_one_again() {
     let device = Device::register_sim(7321, 64 << 20).unwrap();
     let gold = Gold::open("unet_sd1_small");
     let file = Arc::new(MemoryFile::new(weights(&gold, Dtype::F16)));
-    let base = Store::open(file, "", device.clone());
+    let base = WeightStore::open(file, "", device.clone());
     let _net = unet(&gold, &base).unwrap();
     for unit in base.units() {
         base.move_unit(&unit.name, &device).unwrap();
@@ -193,7 +193,7 @@ fn l10_an_error_while_merging_leaves_nothing_behind() {
     let gold = Gold::open("unet_sd1_small");
     let all = weights(&gold, Dtype::F16);
     let expected = {
-        let base = Store::from_stored("test", all.clone(), Device::cpu());
+        let base = WeightStore::from_stored("test", all.clone(), Device::cpu());
         let set = set(&base, 0.7, PatchMode::Merged);
         run(&gold, &unet(&gold, &set.store(&base, PREFIX)).unwrap())
     };
@@ -203,7 +203,7 @@ fn l10_an_error_while_merging_leaves_nothing_behind() {
             file: MemoryFile::new(all.clone()),
             left: AtomicUsize::new(left),
         });
-        let base = Store::open(Arc::clone(&file) as Arc<dyn WeightFile>, "", device.clone());
+        let base = WeightStore::open(Arc::clone(&file) as Arc<dyn WeightFile>, "", device.clone());
         let set = set(&base, 0.7, PatchMode::Merged);
         let store = set.store(&base, PREFIX);
         assert!(unet(&gold, &store).is_err());
@@ -225,7 +225,7 @@ fn l10_an_error_while_merging_leaves_nothing_behind() {
     }
     // A device that has no room for a merged unit leaves it where it was.
     let small = Device::register_sim(7323, 1000).unwrap();
-    let base = Store::from_stored("test", all, small.clone());
+    let base = WeightStore::from_stored("test", all, small.clone());
     let set = set(&base, 0.7, PatchMode::Merged);
     let store = set.store(&base, PREFIX);
     let _net = unet(&gold, &store).unwrap();

@@ -11,23 +11,23 @@ use fresco_models::sd::unet::UNet;
 use fresco_models::sd::{self, SdModel};
 use fresco_models::vae::KlVae;
 use fresco_models::vision::VisionEncoder;
-use fresco_models::{LatentFormat, Lazy, ModelError, Network, Store, UnitInfo};
+use fresco_models::{LatentFormat, Lazy, ModelError, Network, UnitInfo, WeightStore};
 use fresco_tensor::nn::Streamed;
 use fresco_tensor::{Device, Dtype, Stored, Tensor, TensorError};
 
 use crate::gold::{Gold, MemoryFile, config, store, switches, wave, waves};
 
 /// The small UNet of SD1 in a file, its weights in f16.
-fn unet_store(device: &Device) -> (Gold, Arc<Store>) {
+fn unet_store(device: &Device) -> (Gold, Arc<WeightStore>) {
     let gold = Gold::open("unet_sd1_small");
     let weights = gold.weights().into_iter();
     let weights = weights.map(|(key, value)| (key, value.cast(Dtype::F16).unwrap()));
     let file = MemoryFile::new(weights.collect());
-    let store = Store::open(Arc::new(file), "", device.clone()).with_units(&sd::UNITS);
+    let store = WeightStore::open(Arc::new(file), "", device.clone()).with_units(&sd::UNITS);
     (gold, store)
 }
 
-fn unet(gold: &Gold, store: &Arc<Store>) -> UNet {
+fn unet(gold: &Gold, store: &Arc<WeightStore>) -> UNet {
     UNet::new(store, &config(&gold.about["config"])).unwrap()
 }
 
@@ -38,7 +38,7 @@ fn run(gold: &Gold, net: &UNet) -> Result<Tensor, ModelError> {
 }
 
 /// Bytes of the units that a store keeps on a device.
-fn kept_on(store: &Store, device: &Device) -> u64 {
+fn kept_on(store: &WeightStore, device: &Device) -> u64 {
     let units = store.units().into_iter();
     let there = units.filter(|unit| store.home(&unit.name).as_ref() == Some(device));
     there.map(|unit| unit.bytes).sum()
@@ -373,7 +373,7 @@ fn what_is_forgotten_is_read_again() {
 }
 
 /// A change of some weights.
-fn lora(store: &Store, keys: &[&str], strength: f64) -> PatchSet {
+fn lora(store: &WeightStore, keys: &[&str], strength: f64) -> PatchSet {
     PatchSet::default().with(keys.iter().map(|key| {
         let shape = store.shape(key).unwrap();
         let value = Tensor::from_fn(shape, |i| (i % 5) as f32 * 0.01).unwrap();
@@ -501,7 +501,7 @@ fn l03_values_of_layers_are_those_of_the_file() {
             })
             .collect();
         let file = Arc::new(MemoryFile::new(weights.clone()));
-        let store = Store::open(file, "", Device::cpu());
+        let store = WeightStore::open(file, "", Device::cpu());
         let _net = unet(&gold, &store);
         let read = store.read_bytes();
         assert_eq!(

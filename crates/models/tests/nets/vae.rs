@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fresco_models::taesd::Taesd;
 use fresco_models::vae::{KlConfig, KlVae, Tiles, Vae, names};
-use fresco_models::{ModelError, Store};
+use fresco_models::{ModelError, WeightStore};
 use fresco_tensor::{Device, Stored, Tensor, tiled_scale};
 
 use crate::gold::{
@@ -123,7 +123,7 @@ fn taesd() {
 }
 
 /// The two parts of a combined file under the names of the published ones.
-fn parts(gold: &Gold) -> [Arc<Store>; 2] {
+fn parts(gold: &Gold) -> [Arc<WeightStore>; 2] {
     ["taesd_encoder.", "taesd_decoder."].map(|prefix| {
         let keys = gold.weights().into_iter();
         let part = keys.filter_map(|(k, v)| Some((k.strip_prefix(prefix)?.to_owned(), v)));

@@ -1,7 +1,7 @@
 //! Models that need no weights, and one way to sample with them.
 
 use fresco_models::samplers::{
-    self, Denoiser, SampleArgs, SampleError, SamplerName, SamplerOptions, Step,
+    self, Denoiser, SampleArgs, SampleError, SampleStep, SamplerName, SamplerOptions,
 };
 use fresco_models::{ModelSampling, Prediction, Scheduler};
 use fresco_tensor::{Generator, Tensor};
@@ -80,7 +80,7 @@ pub(crate) fn run_with(
     sigmas: &[f32],
     options: &SamplerOptions,
     shape: &[usize],
-    on_step: &mut dyn FnMut(Step<'_>) -> Result<(), SampleError>,
+    on_step: &mut dyn FnMut(SampleStep<'_>) -> Result<(), SampleError>,
 ) -> Result<Tensor, SampleError> {
     let mut global = Generator::new(5);
     let noise = global.randn(shape)?;

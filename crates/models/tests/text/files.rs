@@ -398,7 +398,7 @@ fn bad_files_are_refused() {
     let table = format!("{embeddings}.token_embedding.weight");
     refused(with(&table, zeros(&[10, 64])), "tokens");
     refused(with(&table, zeros(&[49408])), "matrix");
-    refused(with(&table, zeros(&[49408, 32])), "(77, 32)");
+    refused(with(&table, zeros(&[49408, 32])), "[77, 32]");
     let positions = format!("{embeddings}.position_embedding.weight");
     refused(with(&positions, zeros(&[2, 64])), "positions");
     let broken = Tensor::full([HIDDEN], f32::NAN).unwrap();

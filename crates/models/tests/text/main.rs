@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fresco_models::Store;
+use fresco_models::WeightStore;
 use fresco_models::text::clip::{ClipConfig, ClipEncoder, ClipKind, ClipLayer, ClipTokenizer};
 use fresco_models::text::{EmbeddingSource, NoEmbeddings, Token, prompt};
 use fresco_tensor::{Device, SafeTensors, Stored, Tensor, synthetic};
@@ -138,7 +138,7 @@ fn relative_error(found: &Tensor, expected: &Tensor) -> f64 {
 fn check_network(name: &str, kind: ClipKind) {
     let about = json(&format!("{name}.json"));
     let tensors = SafeTensors::open(gold(&format!("{name}.safetensors"))).unwrap();
-    let store = Store::from_stored(name, weights(&about["keys"]), Device::cpu());
+    let store = WeightStore::from_stored(name, weights(&about["keys"]), Device::cpu());
     let detected = ClipConfig::detect(&store, kind).unwrap();
     assert_eq!(
         (detected.hidden, detected.layers, detected.positions),

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use fresco_memory::{FileStamp, Unit, estimate::Factor};
 use fresco_models::control::ControlStore;
 use fresco_models::detect::{Checkpoint, detect_checkpoint};
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_models::text::TextEncoder;
 use fresco_models::{BaseModel, ModelError, vae, vision};
 use fresco_tensor::weights::Recast;
@@ -20,7 +20,7 @@ const REMEMBERED: usize = 64;
 
 /// What a loader expects in its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileKind {
     Checkpoint,
     Diffusers,
     /// In the format of the file, or in this one.
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     Control,
 }
 
-impl Kind {
+impl FileKind {
     /// What it is mainly.
     pub(super) fn component(self) -> Component {
         match self {
@@ -46,7 +46,7 @@ impl Kind {
 
 /// One network in a file.
 #[derive(Clone)]
-pub(super) struct Part {
+pub(super) struct FilePart {
     pub(super) component: Component,
     /// Names the weights: two nodes that load the same count once.
     pub(super) id: String,
@@ -69,8 +69,8 @@ pub(super) struct Sampled {
     pub(super) network: Arc<dyn BaseModel>,
 }
 
-impl Part {
-    fn new(component: Component, what: String, id: &str, stores: &[Arc<Store>]) -> Self {
+impl FilePart {
+    fn new(component: Component, what: String, id: &str, stores: &[Arc<WeightStore>]) -> Self {
         let mut units = Vec::new();
         for (number, store) in stores.iter().enumerate() {
             for unit in store.units() {
@@ -108,15 +108,15 @@ impl Part {
     }
 }
 
-type Found = Arc<[Part]>;
-type Remembered = Vec<(Kind, Vec<FileStamp>, Found)>;
+type Found = Arc<[FilePart]>;
+type Remembered = Vec<(FileKind, Vec<FileStamp>, Found)>;
 
 static SEEN: LazyLock<Mutex<Remembered>> = LazyLock::new(Mutex::default);
 
 /// The networks in these files. The text of an error is for people: the loader itself will fail with its own.
-pub(super) fn parts(kind: Kind, files: &[PathBuf]) -> Result<Found, String> {
+pub(super) fn parts(kind: FileKind, files: &[PathBuf]) -> Result<Found, String> {
     let paths = match kind {
-        Kind::Diffusers => diffusers(&files[0])?,
+        FileKind::Diffusers => diffusers(&files[0])?,
         _ => files.to_vec(),
     };
     let stamps: Vec<FileStamp> = paths
@@ -168,7 +168,7 @@ fn diffusers(folder: &Path) -> Result<Vec<PathBuf>, String> {
     wanted.into_iter().map(part).collect()
 }
 
-fn read(kind: Kind, paths: &[PathBuf]) -> Result<Vec<Part>, ModelError> {
+fn read(kind: FileKind, paths: &[PathBuf]) -> Result<Vec<FilePart>, ModelError> {
     let files: Vec<Arc<dyn WeightFile>> = paths
         .iter()
         .map(open_weights)
@@ -182,7 +182,7 @@ fn read(kind: Kind, paths: &[PathBuf]) -> Result<Vec<Part>, ModelError> {
     let id = id.join("+");
     let cpu = Device::cpu();
     Ok(match kind {
-        Kind::Checkpoint => {
+        FileKind::Checkpoint => {
             let found = detect_checkpoint(file)?;
             let mut parts = vec![diffusion(&found, file, &id)?];
             if let Some(stack) = found.text
@@ -191,20 +191,20 @@ fn read(kind: Kind, paths: &[PathBuf]) -> Result<Vec<Part>, ModelError> {
                 parts.push(text(&encoder, &id));
             }
             if let Some(store) = found.vae_store(file, cpu) {
-                parts.push(Part::new(Component::Vae, "VAE".into(), &id, &[store]));
+                parts.push(FilePart::new(Component::Vae, "VAE".into(), &id, &[store]));
             }
             parts
         }
-        Kind::Diffusers => {
+        FileKind::Diffusers => {
             let found = detect_checkpoint(file)?;
             let store = vae::names::store(&files[1], "", cpu.clone());
             vec![
                 diffusion(&found, file, &id)?,
                 text(&TextEncoder::from_files(&files[2..], &cpu)?, &id),
-                Part::new(Component::Vae, "VAE".into(), &id, &[store]),
+                FilePart::new(Component::Vae, "VAE".into(), &id, &[store]),
             ]
         }
-        Kind::Diffusion(dtype) => {
+        FileKind::Diffusion(dtype) => {
             let (file, id) = match dtype {
                 Some(dtype) => {
                     let file: Arc<dyn WeightFile> = Arc::new(Recast::new(file.clone(), dtype));
@@ -214,20 +214,20 @@ fn read(kind: Kind, paths: &[PathBuf]) -> Result<Vec<Part>, ModelError> {
             };
             vec![diffusion(&detect_checkpoint(&file)?, &file, &id)?]
         }
-        Kind::Text => vec![text(&TextEncoder::from_files(&files, &cpu)?, &id)],
-        Kind::Vae => {
+        FileKind::Text => vec![text(&TextEncoder::from_files(&files, &cpu)?, &id)],
+        FileKind::Vae => {
             let store = vae::names::store(file, "", cpu);
-            vec![Part::new(Component::Vae, "VAE".into(), &id, &[store])]
+            vec![FilePart::new(Component::Vae, "VAE".into(), &id, &[store])]
         }
-        Kind::Vision => {
+        FileKind::Vision => {
             let store = vision::store(file, cpu);
             let what = "vision encoder".into();
-            vec![Part::new(Component::Vision, what, &id, &[store])]
+            vec![FilePart::new(Component::Vision, what, &id, &[store])]
         }
-        Kind::Control => {
+        FileKind::Control => {
             let store = ControlStore::find(file, &cpu)?.store;
             let what = "control net".into();
-            vec![Part::new(Component::Control, what, &id, &[store])]
+            vec![FilePart::new(Component::Control, what, &id, &[store])]
         }
     })
 }
@@ -236,10 +236,14 @@ fn name_of(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn diffusion(found: &Checkpoint, file: &Arc<dyn WeightFile>, id: &str) -> Result<Part, ModelError> {
+fn diffusion(
+    found: &Checkpoint,
+    file: &Arc<dyn WeightFile>,
+    id: &str,
+) -> Result<FilePart, ModelError> {
     let store = found.store(file, Device::cpu());
     let what = found.family.to_owned();
-    let part = Part::new(Component::Diffusion, what, id, std::slice::from_ref(&store));
+    let part = FilePart::new(Component::Diffusion, what, id, std::slice::from_ref(&store));
     let facts = found.network.facts();
     let sampled = Sampled {
         factor: Factor::new(facts.memory_factor.0, facts.memory_factor.1),
@@ -247,15 +251,15 @@ fn diffusion(found: &Checkpoint, file: &Arc<dyn WeightFile>, id: &str) -> Result
         dimensions: facts.latent.dimensions,
         network: found.network.open(store)?,
     };
-    Ok(Part {
+    Ok(FilePart {
         sampled: Some(sampled),
         ..part
     })
 }
 
-fn text(encoder: &TextEncoder, id: &str) -> Part {
-    let stores: Vec<Arc<Store>> = encoder.stores().map(|(_, _, s)| s.clone()).collect();
+fn text(encoder: &TextEncoder, id: &str) -> FilePart {
+    let stores: Vec<Arc<WeightStore>> = encoder.stores().map(|(_, _, s)| s.clone()).collect();
     let kinds: Vec<&str> = encoder.stores().map(|(kind, _, _)| kind.name).collect();
     let what = format!("text encoder {}", kinds.join(" + "));
-    Part::new(Component::Text, what, id, &stores)
+    FilePart::new(Component::Text, what, id, &stores)
 }

@@ -10,13 +10,13 @@ use fresco_memory::Registry;
 use fresco_models::taesd;
 use fresco_tensor::{Device, Dtype};
 
-use super::files::{self, Kind, Part};
+use super::files::{self, FileKind, FilePart};
 use super::room::Latent;
 use super::{Asked, ModelPlan};
-use crate::loaders::Parts;
+use crate::loaders::CheckpointOptions;
 use crate::multigpu::advanced::{CheckpointAdvanced, CheckpointAdvancedDisTorch2};
 use crate::multigpu::bases::{self, Loader};
-use crate::multigpu::family::{DisTorch2, Family, Known, Legacy, OnDevice};
+use crate::multigpu::family::{DisTorch2, Known, Legacy, LoaderForm, OnDevice};
 use crate::resident::{Component, LoadOptions};
 
 /// Inputs that models come through. A result that is there already still needs its model if it is one.
@@ -129,18 +129,22 @@ fn used<'a>(asked: &Asked<'a>, outputs: &'a [Arc<str>]) -> BTreeSet<&'a str> {
 }
 
 /// One network to load.
-pub(super) struct Load {
+pub(super) struct PlannedLoad {
     pub(super) node: Arc<str>,
     pub(super) class: Arc<str>,
     pub(super) files: Vec<PathBuf>,
     pub(super) component: Component,
     pub(super) options: LoadOptions,
     /// What is in the files, or why nobody knows.
-    pub(super) part: Result<Part, String>,
+    pub(super) part: Result<FilePart, String>,
 }
 
 /// What the loader nodes load.
-pub(super) fn loads(nodes: &[LoaderNode<'_>], folders: &Folders, registry: &Registry) -> Vec<Load> {
+pub(super) fn loads(
+    nodes: &[LoaderNode<'_>],
+    folders: &Folders,
+    registry: &Registry,
+) -> Vec<PlannedLoad> {
     let known = Known::new(registry);
     let mut loads = Vec::new();
     for node in nodes {
@@ -163,7 +167,7 @@ impl LoaderNode<'_> {
         self.inputs.get(input)?.as_str()
     }
 
-    fn loads(&self, folders: &Folders, known: &Known, loads: &mut Vec<Load>) {
+    fn loads(&self, folders: &Folders, known: &Known, loads: &mut Vec<PlannedLoad>) {
         // What is wrong with inputs, its node says; names that come over links are not known yet.
         let Ok(parts) = self.parts(known) else {
             return;
@@ -171,7 +175,7 @@ impl LoaderNode<'_> {
         let Some((kind, files, missing)) = self.files(folders) else {
             return;
         };
-        let load = |component, options: &LoadOptions, part| Load {
+        let load = |component, options: &LoadOptions, part| PlannedLoad {
             node: self.id.clone(),
             class: self.class.into(),
             files: files.clone(),
@@ -202,25 +206,31 @@ impl LoaderNode<'_> {
     }
 
     /// Which file it loads, what is expected in it, and which one is not there. None: nothing that counts.
-    fn files(&self, folders: &Folders) -> Option<(Kind, Vec<PathBuf>, Option<String>)> {
-        let (kind, folder, inputs): (Kind, &str, &[&str]) = match self.base {
-            "CheckpointLoaderSimple" => (Kind::Checkpoint, "checkpoints", &["ckpt_name"]),
-            "DiffusersLoader" => (Kind::Diffusers, "diffusers", &["model_path"]),
+    fn files(&self, folders: &Folders) -> Option<(FileKind, Vec<PathBuf>, Option<String>)> {
+        let (kind, folder, inputs): (FileKind, &str, &[&str]) = match self.base {
+            "CheckpointLoaderSimple" => (FileKind::Checkpoint, "checkpoints", &["ckpt_name"]),
+            "DiffusersLoader" => (FileKind::Diffusers, "diffusers", &["model_path"]),
             "UNETLoader" | "UnetLoaderGGUF" | "UnetLoaderGGUFAdvanced" => {
                 let dtype = match self.text("weight_dtype") {
                     Some("fp8_e4m3fn" | "fp8_e4m3fn_fast") => Some(Dtype::F8E4M3),
                     Some("fp8_e5m2") => Some(Dtype::F8E5M2),
                     _ => None,
                 };
-                (Kind::Diffusion(dtype), "diffusion_models", &["unet_name"])
+                (
+                    FileKind::Diffusion(dtype),
+                    "diffusion_models",
+                    &["unet_name"],
+                )
             }
-            "CLIPLoader" | "CLIPLoaderGGUF" => (Kind::Text, "text_encoders", &["clip_name"]),
-            "DualCLIPLoader" | "DualCLIPLoaderGGUF" => {
-                (Kind::Text, "text_encoders", &["clip_name1", "clip_name2"])
-            }
-            "CLIPVisionLoader" => (Kind::Vision, "clip_vision", &["clip_name"]),
+            "CLIPLoader" | "CLIPLoaderGGUF" => (FileKind::Text, "text_encoders", &["clip_name"]),
+            "DualCLIPLoader" | "DualCLIPLoaderGGUF" => (
+                FileKind::Text,
+                "text_encoders",
+                &["clip_name1", "clip_name2"],
+            ),
+            "CLIPVisionLoader" => (FileKind::Vision, "clip_vision", &["clip_name"]),
             "ControlNetLoader" | "DiffControlNetLoader" => {
-                (Kind::Control, "controlnet", &["control_net_name"])
+                (FileKind::Control, "controlnet", &["control_net_name"])
             }
             "VAELoader" => {
                 let name = self.text("vae_name")?;
@@ -228,7 +238,7 @@ impl LoaderNode<'_> {
                 if name == "pixel_space" || taesd::KINDS.iter().any(|kind| kind.0 == name) {
                     return None;
                 }
-                (Kind::Vae, "vae", &["vae_name"])
+                (FileKind::Vae, "vae", &["vae_name"])
             }
             _ => return None,
         };
@@ -248,7 +258,7 @@ impl LoaderNode<'_> {
     }
 
     /// What its inputs say for each part.
-    fn parts(&self, known: &Known) -> Result<Parts, NodeError> {
+    fn parts(&self, known: &Known) -> Result<CheckpointOptions, NodeError> {
         let mut args = self.literals();
         let options = match self.style {
             Style::Advanced => return Ok(CheckpointAdvanced::from_args(args)?.parts(known)?.1),
@@ -268,10 +278,10 @@ impl LoaderNode<'_> {
             Style::Legacy => Legacy::options(self.loader(), &mut args, known)?,
         };
         if self.loader().encoder {
-            return Ok(Parts {
+            return Ok(CheckpointOptions {
                 clip: options.clone(),
                 model: options,
-                ..Parts::default()
+                ..CheckpointOptions::default()
             });
         }
         let mut parts = bases::parts(options);
@@ -310,7 +320,7 @@ pub(super) fn largest_latent(prompt: &Map) -> Option<Latent> {
 }
 
 /// A plan with what is known before room is looked for.
-pub(super) fn plan(load: &Load, compute: String) -> ModelPlan {
+pub(super) fn plan(load: &PlannedLoad, compute: String) -> ModelPlan {
     let part = load.part.as_ref();
     ModelPlan {
         node: load.node.clone(),

@@ -9,8 +9,8 @@ use fresco_memory::{
     DeviceReport, LoadModel, LoadRequest, Need, Policy, Registry, Snapshot, distribute,
 };
 
-use super::files::Part;
-use super::prompt::{Load, plan};
+use super::files::FilePart;
+use super::prompt::{PlannedLoad, plan};
 use super::{Assessment, DevicePlan, ModelPlan, Outcome, Shard, Verdict};
 use crate::resident::Component;
 
@@ -52,7 +52,11 @@ struct Room<'a> {
     pinned: u64,
 }
 
-pub(super) fn judge(loads: &[Load], latent: Option<Latent>, registry: &Registry) -> Assessment {
+pub(super) fn judge(
+    loads: &[PlannedLoad],
+    latent: Option<Latent>,
+    registry: &Registry,
+) -> Assessment {
     let snapshot = registry.snapshot();
     let in_host: u64 = snapshot.models.iter().map(|model| model.host_bytes).sum();
     let pinned = snapshot.models.iter().filter(|m| m.policy == Policy::Pin);
@@ -145,7 +149,7 @@ impl Room<'_> {
     }
 
     /// Bytes for computing as asked and for computing at all.
-    fn estimate(&self, part: &Part) -> (u64, u64) {
+    fn estimate(&self, part: &FilePart) -> (u64, u64) {
         let Some(latent) = &self.latent else {
             return (0, 0);
         };
@@ -173,7 +177,7 @@ impl Room<'_> {
     }
 
     /// As the registry would place it now.
-    fn place(&mut self, load: &Load, part: &Part, model: &mut ModelPlan) {
+    fn place(&mut self, load: &PlannedLoad, part: &FilePart, model: &mut ModelPlan) {
         (model.required, model.minimum) = self.estimate(part);
         let offload = load.options.offload.clone();
         let offload = offload.unwrap_or_else(|| load.component.offload(self.registry));
@@ -233,7 +237,13 @@ impl Room<'_> {
     }
 
     /// How a model gets along on the accelerator it computes on.
-    fn outcome(&self, device: &DevicePlan, load: &Load, part: &Part, model: &ModelPlan) -> Outcome {
+    fn outcome(
+        &self,
+        device: &DevicePlan,
+        load: &PlannedLoad,
+        part: &FilePart,
+        model: &ModelPlan,
+    ) -> Outcome {
         if let Some(why) = refusal(device, part, model) {
             return Outcome::Refused(why);
         }
@@ -334,7 +344,7 @@ impl Room<'_> {
 }
 
 /// As whoever computes with it will ask. Only sampling can do with less than it wants.
-fn need_of(part: &Part, model: &ModelPlan) -> Need {
+fn need_of(part: &FilePart, model: &ModelPlan) -> Need {
     Need {
         required: model.required,
         minimum: part.sampled.as_ref().map(|_| model.minimum),
@@ -344,7 +354,7 @@ fn need_of(part: &Part, model: &ModelPlan) -> Need {
 
 /// Devices with the layers they hold; empty if it is one device. Where a part begins and ends is said without the tiny layers,
 /// which are with those that compute wherever they stand in the network.
-fn shards(places: &[(Arc<str>, String)], part: &Part) -> Vec<Shard> {
+fn shards(places: &[(Arc<str>, String)], part: &FilePart) -> Vec<Shard> {
     let mut shards: Vec<Shard> = Vec::new();
     for ((name, device), unit) in places.iter().zip(part.units.iter()) {
         let tiny = unit.bytes < part.bytes / 10_000;
@@ -379,7 +389,7 @@ fn on(places: &[(String, u64)], device: &str) -> u64 {
 }
 
 /// What cannot run at all: its largest layer and the least for computing must be there together.
-fn refusal(device: &DevicePlan, part: &Part, model: &ModelPlan) -> Option<String> {
+fn refusal(device: &DevicePlan, part: &FilePart, model: &ModelPlan) -> Option<String> {
     let needed = part.largest.saturating_add(model.minimum);
     if needed <= device.total {
         return None;

@@ -5,31 +5,31 @@ use fresco_models::text::TextEncoder;
 use fresco_tensor::Device;
 
 use super::Clip;
-use crate::loaders::Source;
-use crate::resident::{Component, LoadOptions, Shared, content, registry, who};
+use crate::loaders::WeightSource;
+use crate::resident::{Component, LoadOptions, SharedNetwork, content, registry, who};
 use crate::sampling::run::failure;
 
 impl Clip {
     /// The encoder that files make.
     pub(crate) fn load(
         cx: &Cx,
-        sources: &[Source],
+        sources: &[WeightSource],
         options: &LoadOptions,
     ) -> Result<Self, NodeError> {
-        let paths: Vec<_> = sources.iter().map(Source::path).collect();
+        let paths: Vec<_> = sources.iter().map(WeightSource::path).collect();
         let key = content(&paths, Component::Text, "")?;
         let opened = registry(cx).open(&who(cx), &key, "TextEncoder", || {
             let files: Result<Vec<_>, NodeError> =
                 sources.iter().map(|s| s.open().cloned()).collect();
             let encoder = TextEncoder::from_files(&files?, &Device::cpu());
-            Ok::<_, NodeError>(Shared::new(encoder.map_err(failure)?, ()))
+            Ok::<_, NodeError>(SharedNetwork::new(encoder.map_err(failure)?, ()))
         })?;
         Self::claim(cx, &opened, options)
     }
 }
 
 /// The options of a plain loader, whose `device` input knows the processor only.
-fn told(device: Option<&str>) -> LoadOptions {
+fn plain_options(device: Option<&str>) -> LoadOptions {
     LoadOptions {
         compute: (device == Some("cpu")).then(Device::cpu),
         ..LoadOptions::default()
@@ -48,7 +48,7 @@ pub(crate) fn load_clip(
     }
     let sources: Result<Vec<_>, _> = names
         .iter()
-        .map(|name| Source::find(cx, "text_encoders", name))
+        .map(|name| WeightSource::find(cx, "text_encoders", name))
         .collect();
     let clip = Clip::load(cx, &sources?, options)?;
     // Some families put a network of this kind to a use of their own.
@@ -86,7 +86,7 @@ pub(super) struct CLIPLoader {
 
 impl Node for CLIPLoader {
     fn run(self, cx: &Cx) -> NodeResult {
-        let options = told(self.device.as_deref());
+        let options = plain_options(self.device.as_deref());
         let clip = load_clip(cx, &[&self.clip_name], &self.r#type, &options)?;
         Ok(NodeOutput::one(clip))
     }
@@ -115,7 +115,7 @@ pub(super) struct DualCLIPLoader {
 impl Node for DualCLIPLoader {
     fn run(self, cx: &Cx) -> NodeResult {
         let names = [&*self.clip_name1, &*self.clip_name2];
-        let options = told(self.device.as_deref());
+        let options = plain_options(self.device.as_deref());
         let clip = load_clip(cx, &names, &self.r#type, &options)?;
         Ok(NodeOutput::one(clip))
     }

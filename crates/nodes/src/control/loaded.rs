@@ -12,8 +12,8 @@ use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale};
 
 use super::{Control, ControlModel};
-use crate::loaders::Source;
-use crate::resident::{Component, Hold, LoadOptions, Shared, registry, who};
+use crate::loaders::WeightSource;
+use crate::resident::{Component, Hold, LoadOptions, SharedNetwork, registry, who};
 use crate::sampling::Model;
 use crate::sampling::run::failure;
 
@@ -46,11 +46,11 @@ fn lazy(found: &ControlStore) -> Lazy<Network> {
 
 impl LoadedControl {
     /// The control net in a file.
-    fn load(cx: &Cx, source: &Source, options: &LoadOptions) -> Result<Self, NodeError> {
+    fn load(cx: &Cx, source: &WeightSource, options: &LoadOptions) -> Result<Self, NodeError> {
         let key = source.key(Component::Control)?;
         let opened = registry(cx).open(&who(cx), &key, "ControlNet", || {
             let found = ControlStore::find(source.open()?, &Device::cpu()).map_err(failure)?;
-            Ok::<_, NodeError>(Shared::new(lazy(&found), found))
+            Ok::<_, NodeError>(SharedNetwork::new(lazy(&found), found))
         })?;
         let shared = opened.shared;
         let hold = Hold::claim(cx, &shared, &opened.id, Component::Control, options);
@@ -169,7 +169,7 @@ pub(crate) fn load_control(
     name: &str,
     options: &LoadOptions,
 ) -> Result<Control, NodeError> {
-    let source = Source::find(cx, "controlnet", name)?;
+    let source = WeightSource::find(cx, "controlnet", name)?;
     let net = LoadedControl::load(cx, &source, options)?;
     Ok(Control::new(Arc::new(net)))
 }
@@ -241,7 +241,7 @@ mod tests {
     use fresco_models::denoise::hooks::BlockKind;
     use fresco_models::sd::control::ControlNet;
     use fresco_models::sd::unet::{First, Heads, Middle, Stage, UNetConfig};
-    use fresco_models::{Prediction, Store};
+    use fresco_models::{Prediction, WeightStore};
     use fresco_tensor::{Stored, WeightError, WeightFile, WeightInfo, synthetic};
 
     use super::*;
@@ -353,7 +353,7 @@ mod tests {
             steer(control, &sampling, &x, sigma, &conds, 2).unwrap()
         };
         let half = run(&control, 5.0).unwrap();
-        let store = Store::from_stored("test", weights(), Device::cpu());
+        let store = WeightStore::from_stored("test", weights(), Device::cpu());
         let net = ControlNet::new(&store).unwrap();
         let rgb = hint.narrow(1, 0, 3).unwrap();
         let (method, crop) = (ResizeMethod::NearestExact, Crop::Center);

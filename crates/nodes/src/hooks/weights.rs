@@ -7,7 +7,7 @@ use fresco_memory::Need;
 use fresco_models::denoise::{Call, Predict};
 use fresco_models::lora::{LoraFile, load};
 use fresco_models::patch::{Change, OtherWeight, Patch};
-use fresco_models::{ModelError, Store};
+use fresco_models::{ModelError, WeightStore};
 use fresco_tensor::{Tensor, available_memory};
 
 use super::{Hook, Hooks};
@@ -22,7 +22,7 @@ pub enum HookWeights {
     Lora(Arc<LoraFile>),
     /// A checkpoint: what its weights have more than the model's is the change. Stores with what stands before their
     /// keys in patches.
-    Checkpoint(Vec<(String, Arc<Store>)>),
+    Checkpoint(Vec<(String, Arc<WeightStore>)>),
 }
 
 impl HookWeights {

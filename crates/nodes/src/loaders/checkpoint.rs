@@ -7,25 +7,25 @@ use fresco_files::Folders;
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Value};
 use fresco_models::detect::{Checkpoint, Families};
 use fresco_models::text::TextEncoder;
-use fresco_models::{BaseModel, LoraStorage, ModelSampling, Prediction, Store};
+use fresco_models::{BaseModel, LoraStorage, ModelSampling, Prediction, WeightStore};
 use fresco_tensor::{Device, Dtype};
 
-use super::Source;
+use super::WeightSource;
 use crate::clip::Clip;
-use crate::resident::{Component, Hold, LoadOptions, Shared, registry, who};
+use crate::resident::{Component, Hold, LoadOptions, SharedNetwork, registry, who};
 use crate::sampling::Model;
 use crate::sampling::run::failure;
 use crate::vae::{LoadedVae, Vae};
 
 /// What the parts of a checkpoint were told.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct CheckpointOptions {
     pub(crate) model: LoadOptions,
     pub(crate) clip: LoadOptions,
     pub(crate) vae: LoadOptions,
 }
 
-type Diffusion = Shared<dyn BaseModel, Checkpoint>;
+type Diffusion = SharedNetwork<dyn BaseModel, Checkpoint>;
 
 /// What reports of the memory room have called diffusion models from the start.
 const CLASS: &str = "SdModel";
@@ -39,7 +39,7 @@ fn families(cx: &Cx) -> Families {
 /// The network of a file.
 fn diffusion(
     cx: &Cx,
-    source: &Source,
+    source: &WeightSource,
     options: &LoadOptions,
 ) -> Result<(Model, Arc<Diffusion>), NodeError> {
     let key = source.key(Component::Diffusion)?;
@@ -54,7 +54,7 @@ fn diffusion(
     let network = shared.model_on(hold.compute().clone()).map_err(failure)?;
     let sampling = shared.extra.network.facts().sampling;
     let mut model = Model::new(network, sampling)
-        .held(hold)
+        .with_hold(hold)
         .with_preview(shared.extra.preview.clone());
     let eight_bit = || {
         shared
@@ -69,7 +69,7 @@ fn diffusion(
 }
 
 /// Whether most numbers of a model have eight bits.
-fn is_eight_bit(store: &Store) -> bool {
+fn is_eight_bit(store: &WeightStore) -> bool {
     let (mut eight, mut all) = (0, 0);
     for key in store.keys() {
         let count: usize = store.shape(key).map_or(0, |shape| shape.iter().product());
@@ -84,7 +84,7 @@ fn is_eight_bit(store: &Store) -> bool {
 /// The text encoder of a checkpoint, if there is one in it.
 fn text(
     cx: &Cx,
-    source: &Source,
+    source: &WeightSource,
     found: &Checkpoint,
     options: &LoadOptions,
 ) -> Result<Option<Clip>, NodeError> {
@@ -97,7 +97,7 @@ fn text(
         let file = source.open().map_err(Some)?;
         let encoder = TextEncoder::from_checkpoint(file, stack, &Device::cpu());
         let encoder = encoder.map_err(|e| Some(failure(e)))?.ok_or(None)?;
-        Ok(Shared::new(encoder, ()))
+        Ok(SharedNetwork::new(encoder, ()))
     });
     match opened {
         Ok(opened) => Clip::claim(cx, &opened, options).map(Some),
@@ -107,7 +107,11 @@ fn text(
 }
 
 /// MODEL, CLIP and VAE of a file; null for a part that is not in it.
-fn load(cx: &Cx, source: &Source, parts: &Parts) -> Result<(Model, Value, Value), NodeError> {
+fn load(
+    cx: &Cx,
+    source: &WeightSource,
+    parts: &CheckpointOptions,
+) -> Result<(Model, Value, Value), NodeError> {
     let (model, shared) = diffusion(cx, source, &parts.model)?;
     let found = &shared.extra;
     let clip = text(cx, source, found, &parts.clip)?.map_or(Value::Null, Into::into);
@@ -122,8 +126,8 @@ fn load(cx: &Cx, source: &Source, parts: &Parts) -> Result<(Model, Value, Value)
 }
 
 /// The three parts of a checkpoint in the user's folder, as outputs of a node.
-pub(crate) fn load_checkpoint(cx: &Cx, name: &str, parts: &Parts) -> NodeResult {
-    let source = Source::find(cx, "checkpoints", name)?;
+pub(crate) fn load_checkpoint(cx: &Cx, name: &str, parts: &CheckpointOptions) -> NodeResult {
+    let source = WeightSource::find(cx, "checkpoints", name)?;
     let (model, clip, vae) = load(cx, &source, parts)?;
     Ok(NodeOutput::slots(vec![model.into(), clip, vae]))
 }
@@ -140,7 +144,7 @@ pub(crate) fn load_diffusion_model(
         "fp8_e5m2" => Some(Dtype::F8E5M2),
         _ => None,
     };
-    let source = Source::find(cx, "diffusion_models", name)?.recast(dtype);
+    let source = WeightSource::find(cx, "diffusion_models", name)?.recast(dtype);
     Ok(diffusion(cx, &source, options)?.0)
 }
 
@@ -162,7 +166,7 @@ pub(super) struct CheckpointLoaderSimple {
 
 impl Node for CheckpointLoaderSimple {
     fn run(self, cx: &Cx) -> NodeResult {
-        load_checkpoint(cx, &self.ckpt_name, &Parts::default())
+        load_checkpoint(cx, &self.ckpt_name, &CheckpointOptions::default())
     }
 }
 
@@ -200,8 +204,8 @@ impl Node for CheckpointLoader {
             .map_err(|e| NodeError::file_not_found(e.to_string()))?;
         let text = std::fs::read_to_string(&config)
             .map_err(|e| NodeError::runtime(format!("cannot read {}: {e}", config.display())))?;
-        let source = Source::find(cx, "checkpoints", &self.ckpt_name)?;
-        let (mut model, mut clip, vae) = load(cx, &source, &Parts::default())?;
+        let source = WeightSource::find(cx, "checkpoints", &self.ckpt_name)?;
+        let (mut model, mut clip, vae) = load(cx, &source, &CheckpointOptions::default())?;
         // What the file itself cannot say: how it was trained, and which layer of the text encoder it reads.
         let prediction = match setting(&text, "parameterization") {
             Some("v") => Prediction::V,
@@ -258,7 +262,7 @@ pub(super) struct DiffusersLoader {
 }
 
 /// The weights in a part of such a folder.
-pub(crate) fn part(folder: &Path, name: &str, stem: &str) -> Option<PathBuf> {
+pub(crate) fn diffusers_part(folder: &Path, name: &str, stem: &str) -> Option<PathBuf> {
     let endings = [".fp16.safetensors", ".safetensors", ".fp16.bin", ".bin"];
     endings
         .iter()
@@ -267,14 +271,16 @@ pub(crate) fn part(folder: &Path, name: &str, stem: &str) -> Option<PathBuf> {
 }
 
 /// The three parts of a folder in the layout of diffusers, as outputs of a node.
-pub(crate) fn load_diffusers(cx: &Cx, name: &str, parts: &Parts) -> NodeResult {
+pub(crate) fn load_diffusers(cx: &Cx, name: &str, parts: &CheckpointOptions) -> NodeResult {
     let folders = cx.resource::<Folders>()?;
     let folder = folders
         .require("diffusers", name)
         .map_err(|e| NodeError::file_not_found(e.to_string()))?;
     let found = |name: &str, stems: &[&str]| {
-        let mut files = stems.iter().filter_map(|stem| part(&folder, name, stem));
-        files.next().map(Source::new).ok_or_else(|| {
+        let mut files = stems
+            .iter()
+            .filter_map(|stem| diffusers_part(&folder, name, stem));
+        files.next().map(WeightSource::new).ok_or_else(|| {
             let folder = folder.display();
             NodeError::file_not_found(format!("{folder} has no weights in {name}"))
         })
@@ -294,7 +300,7 @@ pub(crate) fn load_diffusers(cx: &Cx, name: &str, parts: &Parts) -> NodeResult {
 
 impl Node for DiffusersLoader {
     fn run(self, cx: &Cx) -> NodeResult {
-        load_diffusers(cx, &self.model_path, &Parts::default())
+        load_diffusers(cx, &self.model_path, &CheckpointOptions::default())
     }
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use fresco_files::Folders;
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_models::taesd::{self, Taesd};
 use fresco_tensor::Device;
 
-use super::{Source, open_model};
+use super::{WeightSource, open_model};
 use crate::resident::LoadOptions;
 use crate::vae::{LoadedVae, PixelSpace, Vae};
 
@@ -43,7 +43,7 @@ pub(crate) fn load_vae(cx: &Cx, name: &str, options: &LoadOptions) -> Result<Vae
     let model = if let Some(&(name, scale, shift)) = small {
         taesd(cx, name, scale, shift)?
     } else {
-        LoadedVae::load(cx, &Source::find(cx, "vae", name)?, "", options)?
+        LoadedVae::load(cx, &WeightSource::find(cx, "vae", name)?, "", options)?
     };
     Ok(Vae(Arc::new(model)))
 }
@@ -60,7 +60,7 @@ fn taesd(cx: &Cx, name: &str, scale: f32, shift: f32) -> Result<LoadedVae, NodeE
             NodeError::file_not_found(message)
         })?;
         let file = open_model(cx, "vae_approx", found)?;
-        Ok::<_, NodeError>(Store::open(file, "", Device::cpu()))
+        Ok::<_, NodeError>(WeightStore::open(file, "", Device::cpu()))
     };
     let (encoder, decoder) = (part("encoder")?, part("decoder")?);
     let net = Taesd::new(Some(&encoder), Some(&decoder), scale, shift)?;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, map};
 use fresco_memory::{Handle, Need};
 use fresco_models::network::Lazy;
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_models::vision::{self, VisionConfig, VisionEncoder};
 use fresco_tensor::{Device, Tensor};
 
-use super::Source;
-use crate::resident::{Component, Hold, InUse, LoadOptions, Shared, registry, who};
+use super::WeightSource;
+use crate::resident::{Component, Hold, InUse, LoadOptions, SharedNetwork, registry, who};
 use crate::sampling::run::failure;
 use crate::types::tensor;
 use crate::vision::{Vision, VisionModel, VisionOutput};
@@ -40,7 +40,7 @@ impl Node for ClipVisionLoader {
 type Encoder = Lazy<VisionEncoder>;
 
 /// An encoder whose weights are packed when it is first used.
-fn encoder(store: &Arc<Store>, config: &VisionConfig) -> Encoder {
+fn encoder(store: &Arc<WeightStore>, config: &VisionConfig) -> Encoder {
     let (own, config) = (Arc::clone(store), config.clone());
     let build = move || VisionEncoder::new(&own, &config);
     Lazy::new(vec![Arc::clone(store)], Box::new(build))
@@ -48,13 +48,13 @@ fn encoder(store: &Arc<Store>, config: &VisionConfig) -> Encoder {
 
 /// The vision encoder in a file.
 pub(crate) fn load_vision(cx: &Cx, name: &str, options: &LoadOptions) -> Result<Vision, NodeError> {
-    let source = Source::find(cx, "clip_vision", name)?;
+    let source = WeightSource::find(cx, "clip_vision", name)?;
     let key = source.key(Component::Vision)?;
     let opened = registry(cx).open(&who(cx), &key, "VisionEncoder", || {
         let store = vision::store(source.open()?, Device::cpu());
         let config = VisionConfig::detect(&store).map_err(failure)?;
         let network = encoder(&store, &config);
-        Ok::<_, NodeError>(Shared::new(network, (store, config)))
+        Ok::<_, NodeError>(SharedNetwork::new(network, (store, config)))
     })?;
     let shared = opened.shared;
     let hold = Hold::claim(cx, &shared, &opened.id, Component::Vision, options);

@@ -19,7 +19,7 @@ const LINEAR: &str = "time_embed.0.weight";
 const BIAS: &str = "time_embed.0.bias";
 
 /// A model that only has weights.
-struct Bare(Arc<Store>);
+struct Bare(Arc<WeightStore>);
 
 impl BaseModel for Bare {
     fn name(&self) -> String {
@@ -34,7 +34,7 @@ impl BaseModel for Bare {
         Ok(latent.clone())
     }
 
-    fn store(&self) -> Option<&Arc<Store>> {
+    fn store(&self) -> Option<&Arc<WeightStore>> {
         Some(&self.0)
     }
 }
@@ -59,7 +59,7 @@ fn weights(seed: &str) -> BTreeMap<String, Stored> {
 }
 
 fn model(seed: &str) -> Model {
-    let store = Store::from_stored(seed, weights(seed), Device::cpu());
+    let store = WeightStore::from_stored(seed, weights(seed), Device::cpu());
     Model::new(
         Arc::new(Bare(store)),
         ModelSampling::discrete(Prediction::V, true),

@@ -33,7 +33,7 @@ pub(crate) struct LatentCompositeMasked {
 
 impl Node for LatentCompositeMasked {
     fn run(self, _: &Cx) -> NodeResult {
-        let place = Place {
+        let place = PastePlace {
             x: unsigned("x", self.x)?,
             y: unsigned("y", self.y)?,
             unit: 8,
@@ -73,7 +73,7 @@ pub(crate) struct ImageCompositeMasked {
 impl Node for ImageCompositeMasked {
     fn run(self, _: &Cx) -> NodeResult {
         let (destination, source) = fit_channels(&self.destination.0, &self.source.0)?;
-        let place = Place {
+        let place = PastePlace {
             x: unsigned("x", self.x)?,
             y: unsigned("y", self.y)?,
             unit: 1,
@@ -86,7 +86,7 @@ impl Node for ImageCompositeMasked {
 }
 
 /// Where the source goes, in pixels.
-struct Place {
+struct PastePlace {
     x: usize,
     y: usize,
     /// Pixels per element.
@@ -94,7 +94,7 @@ struct Place {
     resize: bool,
 }
 
-impl Place {
+impl PastePlace {
     /// `destination` with `source` on it; both `(b, c, .., h, w)`. What sticks out is cut off.
     fn over(
         &self,

@@ -8,7 +8,7 @@ use super::family::{
     self, Known, device_input, donor_input, eject_input, eject_others, expert_input,
     keep_loaded_input, retention_input, virtual_input,
 };
-use crate::loaders::{Parts, load_checkpoint, load_diffusion_model};
+use crate::loaders::{CheckpointOptions, load_checkpoint, load_diffusion_model};
 use crate::resident::LoadOptions;
 
 /// Names a device.
@@ -59,7 +59,7 @@ pub(crate) struct CheckpointAdvanced {
 }
 
 impl CheckpointAdvanced {
-    pub(crate) fn parts(self, known: &Known) -> Result<(String, Parts), NodeError> {
+    pub(crate) fn parts(self, known: &Known) -> Result<(String, CheckpointOptions), NodeError> {
         let (policy, source) = family::policy_of(self.retention.as_deref(), self.keep_loaded)?;
         let on = |input: &str, name: &str| {
             Ok::<_, NodeError>(LoadOptions {
@@ -69,7 +69,7 @@ impl CheckpointAdvanced {
                 ..LoadOptions::default()
             })
         };
-        let parts = Parts {
+        let parts = CheckpointOptions {
             model: LoadOptions {
                 eject_others: eject_others(self.eject_models),
                 ..on("unet_device", &self.unet_device)?
@@ -133,7 +133,7 @@ pub(crate) struct CheckpointAdvancedDisTorch2 {
 }
 
 impl CheckpointAdvancedDisTorch2 {
-    pub(crate) fn parts(self, known: &Known) -> Result<(String, Parts), NodeError> {
+    pub(crate) fn parts(self, known: &Known) -> Result<(String, CheckpointOptions), NodeError> {
         let (policy, source) = family::policy_of(self.retention.as_deref(), self.keep_loaded)?;
         let plain = |input: &str, device: &str| {
             Ok::<_, NodeError>(LoadOptions {
@@ -165,7 +165,7 @@ impl CheckpointAdvancedDisTorch2 {
             self.clip_virtual_vram_gb,
             donor("clip_donor_device", &self.clip_donor_device)?,
         )?;
-        let parts = Parts {
+        let parts = CheckpointOptions {
             model: LoadOptions {
                 eject_others: eject_others(self.eject_models),
                 low_precision_loras: self.high_precision_loras == Some(false),

@@ -6,7 +6,7 @@ use super::gguf;
 use crate::clip::load_clip;
 use crate::control::{load_control, load_diff_control};
 use crate::loaders::{
-    Parts, load_checkpoint, load_diffusers, load_diffusion_model, load_vae, load_vision,
+    CheckpointOptions, load_checkpoint, load_diffusers, load_diffusion_model, load_vae, load_vision,
 };
 use crate::resident::LoadOptions;
 use crate::sampling::Model;
@@ -47,13 +47,13 @@ fn inputs_of(id: &str) -> Vec<Input> {
 }
 
 /// All parts of a model on one device; only the network that removes noise is spread over others, and only it makes room.
-pub(crate) fn parts(options: LoadOptions) -> Parts {
+pub(crate) fn parts(options: LoadOptions) -> CheckpointOptions {
     let rest = LoadOptions {
         placement: None,
         eject_others: fresco_memory::EjectOthers::None,
         ..options.clone()
     };
-    Parts {
+    CheckpointOptions {
         model: options,
         clip: rest.clone(),
         vae: rest,

@@ -202,7 +202,7 @@ pub(super) fn check_expert(args: &Args, inputs: &[&'static str], cx: &Cx) -> Ver
 }
 
 /// Inputs that all loaders can have.
-pub(crate) trait Family: Send + 'static {
+pub(crate) trait LoaderForm: Send + 'static {
     /// What the name of a loader ends with.
     const SUFFIX: &'static str;
     const CATEGORY: &'static str;
@@ -225,7 +225,7 @@ const CHECKS_EXPERT: Option<Validator> = Some(Validator {
 /// One device for everything.
 pub(crate) struct OnDevice;
 
-impl Family for OnDevice {
+impl LoaderForm for OnDevice {
     const SUFFIX: &'static str = "MultiGPU";
     const CATEGORY: &'static str = "multigpu";
     const ABOUT: &'static str = "It computes on the device you choose.";
@@ -263,7 +263,7 @@ impl DisTorch2 {
     }
 }
 
-impl Family for DisTorch2 {
+impl LoaderForm for DisTorch2 {
     const SUFFIX: &'static str = "DisTorch2MultiGPU";
     const CATEGORY: &'static str = "multigpu/distorch_2";
     const TITLE: Option<&'static str> = Some(" (DisTorch2)");
@@ -312,7 +312,7 @@ pub(super) fn eject_others(eject: bool) -> EjectOthers {
 /// The first version of the same, for quantised files.
 pub(crate) struct Legacy;
 
-impl Family for Legacy {
+impl LoaderForm for Legacy {
     const SUFFIX: &'static str = "DisTorchMultiGPU";
     const CATEGORY: &'static str = "multigpu/legacy";
     const TITLE: Option<&'static str> = Some(" (Legacy)");

@@ -12,7 +12,7 @@ use fresco_memory::{EjectOthers, Placement, Policy, PolicySource, Registry, Sett
 use fresco_tensor::Device;
 
 use super::bases::{self, Base as _};
-use super::family::{DisTorch2, Family, Known, Legacy, OnDevice};
+use super::family::{DisTorch2, Known, Legacy, LoaderForm, OnDevice};
 use crate::resident::LoadOptions;
 
 /// Two accelerators for all tests here.
@@ -48,7 +48,7 @@ fn classes() -> Classes {
 
 /// One line for a class: `category | title | inputs -> outputs`, optional inputs in brackets.
 fn line(schema: &Schema) -> String {
-    let info = node_info(&schema, &Lists);
+    let info = node_info(schema, &Lists);
     let text = |key: &str| {
         info.get(key)
             .and_then(Value::as_str)
@@ -309,7 +309,7 @@ fn the_older_input_is_shown_without_a_widget() {
     }
 }
 
-fn options<F: Family>(base: &bases::Loader, inputs: Map) -> LoadOptions {
+fn options<F: LoaderForm>(base: &bases::Loader, inputs: Map) -> LoadOptions {
     F::options(base, &mut Args(inputs), &Known::new(&room())).unwrap()
 }
 

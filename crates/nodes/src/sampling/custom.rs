@@ -7,7 +7,7 @@ use super::run::{Guided, Sampled};
 use super::{Guider, Model, Noise, Sampler};
 use crate::types::{Conditioning, Latent, Sigmas};
 
-fn both(out: Sampled) -> NodeResult {
+fn sampled_output(out: Sampled) -> NodeResult {
     let denoised = out.denoised.unwrap_or_else(|| out.latent.clone());
     Ok(NodeOutput::slots(vec![out.latent.into(), denoised.into()]))
 }
@@ -44,7 +44,7 @@ impl Node for SamplerCustom {
         } else {
             Noise::Disabled
         };
-        both(guided.sample(
+        sampled_output(guided.sample(
             noise,
             self.noise_seed,
             &self.sampler,
@@ -68,7 +68,7 @@ pub struct SamplerCustomAdvanced {
 
 impl Node for SamplerCustomAdvanced {
     fn run(self, cx: &Cx) -> NodeResult {
-        both(self.guider.0.sample(
+        sampled_output(self.guider.0.sample(
             self.noise,
             self.noise.seed(),
             &self.sampler,

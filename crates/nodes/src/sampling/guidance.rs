@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_graph::{Cx, Node, NodeOutput, NodeResult, Output};
-use fresco_models::guidance::{self, CfgRule, FrameCfg, PostCfg, PreCfg, Step};
+use fresco_models::guidance::{self, CfgRule, FrameCfg, GuidanceStep, PostCfg, PreCfg};
 use fresco_tensor::Tensor;
 
 use super::Model;
@@ -335,7 +335,7 @@ pub struct LatentApplyOperationCFG {
 }
 
 impl PreCfg for LatentOperation {
-    fn apply(&self, step: &Step) -> guidance::Result<(Tensor, Tensor)> {
+    fn apply(&self, step: &GuidanceStep) -> guidance::Result<(Tensor, Tensor)> {
         let guided = self.on(&step.cond.sub(step.uncond)?)?;
         Ok((guided.add(step.uncond)?, step.uncond.clone()))
     }

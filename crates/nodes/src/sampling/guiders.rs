@@ -33,7 +33,11 @@ impl From<Guider> for Value {
     }
 }
 
-fn give(model: Model, guidance: Guidance, lists: Vec<(&'static str, Conditioning)>) -> NodeResult {
+fn guider_output(
+    model: Model,
+    guidance: Guidance,
+    lists: Vec<(&'static str, Conditioning)>,
+) -> NodeResult {
     Ok(NodeOutput::one(Guider(Guided {
         model,
         guidance,
@@ -57,7 +61,7 @@ pub struct BasicGuider {
 
 impl Node for BasicGuider {
     fn run(self, _: &Cx) -> NodeResult {
-        give(
+        guider_output(
             self.model,
             Guidance::Cfg { cfg: 1.0 },
             vec![("positive", self.conditioning)],
@@ -84,7 +88,7 @@ pub struct CFGGuider {
 
 impl Node for CFGGuider {
     fn run(self, _: &Cx) -> NodeResult {
-        give(
+        guider_output(
             self.model,
             Guidance::Cfg { cfg: self.cfg },
             vec![("positive", self.positive), ("negative", self.negative)],
@@ -126,7 +130,7 @@ impl Node for DualCFGGuider {
             ("middle", self.cond2.set("prompt_type", "negative")),
             ("negative", self.negative),
         ];
-        give(self.model, guidance, lists)
+        guider_output(self.model, guidance, lists)
     }
 }
 
@@ -163,6 +167,6 @@ impl Node for PerpNegGuider {
             ("empty_negative_prompt", empty),
             ("negative", self.negative),
         ];
-        give(self.model, guidance, lists)
+        guider_output(self.model, guidance, lists)
     }
 }

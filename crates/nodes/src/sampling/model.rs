@@ -59,7 +59,7 @@ impl Model {
 
     /// The same model over weights that the memory room has.
     #[must_use]
-    pub(crate) fn held(mut self, hold: Arc<Hold>) -> Self {
+    pub(crate) fn with_hold(mut self, hold: Arc<Hold>) -> Self {
         self.hold = Some(hold);
         self.built = Built::default();
         self
@@ -69,7 +69,7 @@ impl Model {
     #[must_use]
     pub(crate) fn with_placement(self, cx: &Cx, placement: Placement) -> Self {
         match self.hold.as_ref().map(|hold| hold.placed(cx, placement)) {
-            Some(hold) => self.held(hold),
+            Some(hold) => self.with_hold(hold),
             None => self,
         }
     }

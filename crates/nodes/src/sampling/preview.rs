@@ -8,7 +8,7 @@ use fresco_files::png_write::{Picture, Pixels};
 use fresco_graph::{Cx, NodeError, Preview, PreviewFormat, Value, json};
 use fresco_models::latent_format::LatentFormat;
 use fresco_models::preview::{self, Colours, Rgb8};
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_models::taesd::Taesd;
 use fresco_tensor::resize::pillow;
 use fresco_tensor::{Device, Tensor};
@@ -138,7 +138,7 @@ fn named(name: &str, channels: usize, cx: &Cx) -> Result<Arc<Taesd>, NodeError> 
         let shown: String = name.chars().take(100).collect();
         NodeError::file_not_found(format!("there is no {shown:?} in the folder vae_approx"))
     })?;
-    let decoder = Taesd::previewer(&Store::open(
+    let decoder = Taesd::previewer(&WeightStore::open(
         open_model(cx, "vae_approx", file)?,
         "",
         Device::cpu(),
@@ -183,7 +183,7 @@ fn taesd(format: LatentFormat, cx: &Cx) -> Result<Option<Arc<Taesd>>, NodeError>
     };
     let file = open_model(cx, "vae_approx", file)?;
     // So small that the main memory does.
-    let store = Store::open(file, "", Device::cpu());
+    let store = WeightStore::open(file, "", Device::cpu());
     Ok(Some(Arc::new(Taesd::previewer(&store)?)))
 }
 

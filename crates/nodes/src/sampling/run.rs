@@ -9,7 +9,9 @@ use fresco_models::denoise::hooks::Check;
 use fresco_models::denoise::{
     Call, EncodeArgs, Guidance, Guider, Inpaint, Lists, Predict, Setting, fit_mask, prepare,
 };
-use fresco_models::samplers::{self, Denoiser, SampleArgs, SampleError, SamplerOptions, Step};
+use fresco_models::samplers::{
+    self, Denoiser, SampleArgs, SampleError, SampleStep, SamplerOptions,
+};
 use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::{Generator, Tensor, TensorError, available_memory};
 
@@ -83,13 +85,13 @@ fn boxed_failure(error: Box<dyn Error + Send + Sync>) -> NodeError {
 }
 
 /// A model's network with the way the model is sampled.
-struct Network<'a> {
+struct SampledNetwork<'a> {
     base: &'a dyn BaseModel,
     sampling: &'a ModelSampling,
     in_use: Option<&'a InUse>,
 }
 
-impl Predict for Network<'_> {
+impl Predict for SampledNetwork<'_> {
     fn predict(&self, call: &Call<'_>) -> Result<Tensor, ModelError> {
         let pass = || self.base.apply(self.sampling, call);
         match self.in_use {
@@ -214,7 +216,6 @@ fn stop_when_interrupted(cx: &Cx) -> Check {
 
 /// What a run starts from.
 struct Start {
-    latent: Latent,
     /// The latent as the network sees it.
     clean: Tensor,
     noise: Tensor,
@@ -225,6 +226,7 @@ struct Start {
     options: SamplerOptions,
     ready: Ready,
     in_use: Option<Arc<InUse>>,
+    latent: Latent,
 }
 
 /// How a run ended, as the network sees latents.
@@ -306,7 +308,7 @@ impl Guided {
     ) -> Result<End, NodeError> {
         let (model, base) = (&self.model, &start.ready.network);
         let sampling = &*model.sampling;
-        let network = Network {
+        let network = SampledNetwork {
             base: &**base,
             sampling,
             in_use: start.in_use.as_deref(),
@@ -353,7 +355,7 @@ impl Guided {
         };
         let previewer = Previewer::new(model, cx);
         let mut denoised = None;
-        let mut on_step = |step: Step<'_>| {
+        let mut on_step = |step: SampleStep<'_>| {
             denoised = Some(step.denoised.clone());
             let picture = previewer.picture(step.denoised);
             let (done, total) = ((step.index + 1) as f64, step.total as f64);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fresco_files::naming::{Batch, Saved};
 use fresco_graph::{Cx, NodeError};
-use fresco_models::{PatchSet, Store};
+use fresco_models::{PatchSet, WeightStore};
 use fresco_tensor::safetensors::{self, Entry};
 use fresco_tensor::{Dtype, Stored};
 
@@ -15,19 +15,19 @@ use crate::lora::Weights;
 use crate::save::save_error;
 
 /// Where a value comes from.
-enum Part {
+enum DraftValue {
     Whole {
-        store: Arc<Store>,
+        store: Arc<WeightStore>,
         key: String,
     },
     /// A matrix the other way round.
     Turned {
-        store: Arc<Store>,
+        store: Arc<WeightStore>,
         key: String,
     },
     /// Several, one below the other.
     Joined {
-        store: Arc<Store>,
+        store: Arc<WeightStore>,
         keys: Vec<String>,
     },
     Made(Stored),
@@ -47,14 +47,14 @@ fn writable(dtype: Dtype) -> Dtype {
 }
 
 /// One network's weights with the changes that nodes made.
-struct Source<'a> {
+struct DraftSource<'a> {
     prefix: &'a str,
-    base: &'a Arc<Store>,
-    patched: Arc<Store>,
+    base: &'a Arc<WeightStore>,
+    patched: Arc<WeightStore>,
     patches: &'a PatchSet,
 }
 
-impl Source<'_> {
+impl DraftSource<'_> {
     fn entry(&self, name: String, key: &str) -> Result<Entry, NodeError> {
         let (Some(shape), Some(dtype)) = (self.base.shape(key), self.base.dtype(key)) else {
             return Err(NodeError::runtime(format!(
@@ -81,10 +81,10 @@ impl Source<'_> {
 
 /// See the [module](self).
 #[derive(Default)]
-pub(crate) struct Draft(BTreeMap<String, (Entry, Part)>);
+pub(crate) struct Draft(BTreeMap<String, (Entry, DraftValue)>);
 
 impl Draft {
-    fn insert(&mut self, entry: Entry, part: Part) {
+    fn insert(&mut self, entry: Entry, part: DraftValue) {
         self.0.insert(entry.name.clone(), (entry, part));
     }
 
@@ -95,7 +95,7 @@ impl Draft {
             dtype: value.dtype(),
             shape: value.shape().to_vec(),
         };
-        self.insert(entry, Part::Made(value));
+        self.insert(entry, DraftValue::Made(value));
     }
 
     /// All weights of a value. `name` gets what stands before a key in patches and the key, and says what it is called
@@ -119,7 +119,7 @@ impl Draft {
             for key in source.base.keys() {
                 if let Some(name) = name(source.prefix, key) {
                     let entry = source.entry(name, key)?;
-                    let part = Part::Whole {
+                    let part = DraftValue::Whole {
                         store: Arc::clone(&source.patched),
                         key: key.to_owned(),
                     };
@@ -144,7 +144,7 @@ impl Draft {
                     let mut entry = source.entry(format!("{place}text_projection"), key)?;
                     entry.shape.reverse();
                     let key = key.to_owned();
-                    self.insert(entry, Part::Turned { store, key });
+                    self.insert(entry, DraftValue::Turned { store, key });
                 } else if let Some((layer, kind)) = key.split_once(".self_attn.q_proj.") {
                     let Some(number) = layer.strip_prefix("text_model.encoder.layers.") else {
                         continue;
@@ -157,26 +157,26 @@ impl Draft {
                     let keys = ["q_proj", "k_proj", "v_proj"]
                         .map(|p| format!("{layer}.self_attn.{p}.{kind}"));
                     let keys = keys.into();
-                    self.insert(entry, Part::Joined { store, keys });
+                    self.insert(entry, DraftValue::Joined { store, keys });
                 } else if let Some(name) = open_clip_name(key) {
                     let entry = source.entry(format!("{place}{name}"), key)?;
                     let key = key.to_owned();
-                    self.insert(entry, Part::Whole { store, key });
+                    self.insert(entry, DraftValue::Whole { store, key });
                 }
             }
             Ok(())
         })
     }
 
-    fn value(part: &Part, entry: &Entry) -> Result<Stored, NodeError> {
+    fn value(part: &DraftValue, entry: &Entry) -> Result<Stored, NodeError> {
         let value = match part {
-            Part::Made(value) => value.clone(),
-            Part::Whole { store, key } => store.raw(key)?,
-            Part::Turned { store, key } => {
+            DraftValue::Made(value) => value.clone(),
+            DraftValue::Whole { store, key } => store.raw(key)?,
+            DraftValue::Turned { store, key } => {
                 let turned = store.tensor(key)?.transpose(0, 1)?;
                 Stored::from_f32(&turned, entry.dtype)?
             }
-            Part::Joined { store, keys } => {
+            DraftValue::Joined { store, keys } => {
                 let mut bytes = Vec::new();
                 for key in keys {
                     let value = in_format(store.raw(key)?, entry.dtype)?;
@@ -226,13 +226,13 @@ impl Draft {
 fn each<T: Weights>(
     value: &T,
     part: &str,
-    mut body: impl FnMut(&Source<'_>) -> Result<(), NodeError>,
+    mut body: impl FnMut(&DraftSource<'_>) -> Result<(), NodeError>,
 ) -> Result<(), NodeError> {
     let none = Arc::new(PatchSet::default());
     let patches = value.weight_patches().unwrap_or(&none);
     for (prefix, base) in value.stores()? {
         if prefix.starts_with(part) {
-            body(&Source {
+            body(&DraftSource {
                 prefix: &prefix,
                 base: &base,
                 patched: base.patched(patches.scoped(&prefix)),

@@ -4,7 +4,7 @@ use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output, Value};
 use fresco_models::schedules::{self, Ease};
 use fresco_tensor::Tensor;
 
-use super::{give, steps};
+use super::{sigmas_output, steps};
 use crate::python_rules::{round, slice};
 use crate::types::Sigmas;
 
@@ -152,7 +152,7 @@ impl Node for ExtendIntermediateSigmas {
             "sine" => Ease::Sine,
             other => return Err(NodeError::failed("KeyError", format!("'{other}'"))),
         };
-        give(schedules::extended(
+        sigmas_output(schedules::extended(
             self.sigmas.0.data(),
             steps(self.steps),
             start,

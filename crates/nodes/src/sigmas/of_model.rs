@@ -5,7 +5,7 @@ use fresco_models::schedules::{self, MAX_STEPS};
 use fresco_models::{ScheduleError, Scheduler};
 use fresco_tensor::Tensor;
 
-use super::{failure, give, steps};
+use super::{failure, sigmas_output, steps};
 use crate::sampling::Model;
 use crate::types::Sigmas;
 
@@ -87,7 +87,7 @@ impl Node for BetaSamplingScheduler {
                 self.alpha, self.beta
             )));
         }
-        give(schedules::beta(
+        sigmas_output(schedules::beta(
             &self.model.sampling,
             steps(self.steps),
             self.alpha,
@@ -115,7 +115,7 @@ pub struct SDTurboScheduler {
 
 impl Node for SDTurboScheduler {
     fn run(self, _: &Cx) -> NodeResult {
-        give(schedules::turbo(
+        sigmas_output(schedules::turbo(
             &self.model.sampling,
             steps(self.steps),
             self.denoise,

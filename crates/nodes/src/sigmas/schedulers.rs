@@ -3,7 +3,7 @@
 use fresco_graph::{Cx, Node, NodeResult};
 use fresco_models::schedules;
 
-use super::{give, steps};
+use super::{sigmas_output, steps};
 use crate::types::Latent;
 
 /// Noise levels after Karras et al.
@@ -40,7 +40,7 @@ pub struct KarrasScheduler {
 
 impl Node for KarrasScheduler {
     fn run(self, _: &Cx) -> NodeResult {
-        give(schedules::karras(
+        sigmas_output(schedules::karras(
             steps(self.steps),
             self.sigma_min,
             self.sigma_max,
@@ -81,7 +81,7 @@ pub struct ExponentialScheduler {
 
 impl Node for ExponentialScheduler {
     fn run(self, _: &Cx) -> NodeResult {
-        give(schedules::exponential(
+        sigmas_output(schedules::exponential(
             steps(self.steps),
             self.sigma_min,
             self.sigma_max,
@@ -123,7 +123,7 @@ pub struct PolyexponentialScheduler {
 
 impl Node for PolyexponentialScheduler {
     fn run(self, _: &Cx) -> NodeResult {
-        give(schedules::polyexponential(
+        sigmas_output(schedules::polyexponential(
             steps(self.steps),
             self.sigma_min,
             self.sigma_max,
@@ -168,7 +168,7 @@ pub struct LaplaceScheduler {
 
 impl Node for LaplaceScheduler {
     fn run(self, _: &Cx) -> NodeResult {
-        give(schedules::laplace(
+        sigmas_output(schedules::laplace(
             steps(self.steps),
             self.sigma_min,
             self.sigma_max,
@@ -200,7 +200,7 @@ pub struct VPScheduler {
 
 impl Node for VPScheduler {
     fn run(self, _: &Cx) -> NodeResult {
-        give(schedules::vp(
+        sigmas_output(schedules::vp(
             steps(self.steps),
             self.beta_d,
             self.beta_min,
@@ -229,7 +229,7 @@ pub struct AlignYourStepsScheduler {
 
 impl Node for AlignYourStepsScheduler {
     fn run(self, _: &Cx) -> NodeResult {
-        give(schedules::align_your_steps(
+        sigmas_output(schedules::align_your_steps(
             &self.model_type,
             steps(self.steps),
             self.denoise,
@@ -257,7 +257,7 @@ pub struct GITSScheduler {
 
 impl Node for GITSScheduler {
     fn run(self, _: &Cx) -> NodeResult {
-        give(schedules::gits(self.coeff, steps(self.steps), self.denoise))
+        sigmas_output(schedules::gits(self.coeff, steps(self.steps), self.denoise))
     }
 }
 
@@ -281,7 +281,7 @@ pub struct OptimalStepsScheduler {
 
 impl Node for OptimalStepsScheduler {
     fn run(self, _: &Cx) -> NodeResult {
-        give(schedules::optimal_steps(
+        sigmas_output(schedules::optimal_steps(
             &self.model_type,
             steps(self.steps),
             self.denoise,
@@ -309,7 +309,7 @@ pub struct Flux2Scheduler {
 
 impl Node for Flux2Scheduler {
     fn run(self, _: &Cx) -> NodeResult {
-        give(schedules::flux2(
+        sigmas_output(schedules::flux2(
             steps(self.steps),
             self.width as f64,
             self.height as f64,
@@ -348,7 +348,7 @@ impl Node for LTXVScheduler {
         let tokens = ltxv_tokens(self.latent.as_ref())?;
         let shift =
             schedules::token_shift(tokens, (1024.0, self.base_shift), (4096.0, self.max_shift));
-        give(schedules::ltxv(
+        sigmas_output(schedules::ltxv(
             steps(self.steps),
             shift,
             self.stretch.then_some(self.terminal),

@@ -194,8 +194,8 @@ impl Pattern {
             out.push(&text[kept..range.start])?;
             for part in &template {
                 match part {
-                    Part::Text(t) => out.push(t)?,
-                    Part::Group(g) => out.push(found.get(*g).unwrap_or_default())?,
+                    ReplacementPart::Text(t) => out.push(t)?,
+                    ReplacementPart::Group(g) => out.push(found.get(*g).unwrap_or_default())?,
                 }
             }
             kept = range.end;
@@ -207,7 +207,7 @@ impl Pattern {
     }
 
     /// Splits a replacement into text and groups.
-    fn template(&self, template: &str) -> Result<Vec<Part>, NodeError> {
+    fn template(&self, template: &str) -> Result<Vec<ReplacementPart>, NodeError> {
         let chars: Vec<char> = template.chars().collect();
         let mut parts = Vec::new();
         let mut text = String::new();
@@ -217,8 +217,8 @@ impl Pattern {
                     "invalid group reference {number} at position {at}"
                 )));
             }
-            parts.push(Part::Text(std::mem::take(text)));
-            parts.push(Part::Group(number));
+            parts.push(ReplacementPart::Text(std::mem::take(text)));
+            parts.push(ReplacementPart::Group(number));
             Ok(())
         };
         let mut i = 0;
@@ -314,12 +314,12 @@ impl Pattern {
                 }
             }
         }
-        parts.push(Part::Text(text));
+        parts.push(ReplacementPart::Text(text));
         Ok(parts)
     }
 }
 
-enum Part {
+enum ReplacementPart {
     Text(String),
     Group(usize),
 }

@@ -7,19 +7,19 @@ use fresco_memory::estimate::Vae as Estimate;
 use fresco_memory::{Handle, Need};
 use fresco_models::ModelError;
 use fresco_models::network::Lazy;
-use fresco_models::store::Store;
+use fresco_models::store::WeightStore;
 use fresco_models::taesd::Taesd;
 use fresco_models::vae::{self, KlConfig, Tiles};
 use fresco_tensor::{Device, Tensor};
 
 use super::VaeModel;
-use crate::loaders::Source;
-use crate::resident::{Component, Hold, InUse, LoadOptions, Shared, refused, registry, who};
+use crate::loaders::WeightSource;
+use crate::resident::{Component, Hold, InUse, LoadOptions, SharedNetwork, refused, registry, who};
 use crate::sampling::run::failure;
 
 type Network = Lazy<vae::Vae>;
 
-fn lazy(store: &Arc<Store>) -> Network {
+fn lazy(store: &Arc<WeightStore>) -> Network {
     let own = Arc::clone(store);
     let build = move || Ok(vae::Vae::from(vae::KlVae::new(&own)?));
     Lazy::new(vec![Arc::clone(store)], Box::new(build))
@@ -35,7 +35,7 @@ pub struct LoadedVae {
 enum Kind {
     Held {
         network: Arc<Network>,
-        store: Arc<Store>,
+        store: Arc<WeightStore>,
         hold: Arc<Hold>,
     },
     /// So small that it stays in main memory, whatever is loaded.
@@ -52,7 +52,7 @@ impl LoadedVae {
     /// The autoencoder in a file. What is wrong with its keys and shapes is said now, not when it is first used.
     pub(crate) fn load(
         cx: &Cx,
-        source: &Source,
+        source: &WeightSource,
         prefix: &str,
         options: &LoadOptions,
     ) -> Result<Self, NodeError> {
@@ -67,7 +67,7 @@ impl LoadedVae {
             let store = vae::names::store(file, prefix, Device::cpu());
             let config = KlConfig::detect(&store).map_err(wrong)?;
             config.verify(&store).map_err(wrong)?;
-            Ok(Shared::new(lazy(&store), (store, config)))
+            Ok(SharedNetwork::new(lazy(&store), (store, config)))
         });
         let opened = match opened {
             Ok(opened) => opened,
@@ -216,7 +216,7 @@ impl VaeModel for LoadedVae {
         self.channels
     }
 
-    fn store(&self) -> Option<&Arc<Store>> {
+    fn store(&self) -> Option<&Arc<WeightStore>> {
         match &self.kind {
             Kind::Held { store, .. } => Some(store),
             Kind::Small(_) => None,

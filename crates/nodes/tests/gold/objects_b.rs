@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use fresco_graph::{Map, NodeRegistry, Value, map};
 use fresco_models::denoise::hooks::{BlockFlow, BlockHook, BlockInfo, BlockKind, Moment};
-use fresco_models::guidance::{self, Step};
+use fresco_models::guidance::{self, GuidanceStep};
 use fresco_models::samplers::SamplerName;
 use fresco_models::{LatentFormat, ModelError, ModelSampling, Prediction, Scheduler, Spacing};
 use fresco_nodes::hooks::{Hook, HookKeyframe, HookKeyframes, Hooks};
@@ -202,7 +202,7 @@ fn guidance_facts(model: &Model) -> guidance::Result<Value> {
             synthetic::value(&format!("g.{name}{suffix}"), &[1, 4, 6, 5], scale)
         };
         let (x, cond, uncond) = (value("x", 4.0)?, value("c", 1.0)?, value("u", 1.0)?);
-        let step = Step {
+        let step = GuidanceStep {
             x: &x,
             sigma,
             cfg: 7.0,
@@ -404,7 +404,7 @@ fn patches_answer_to_odd_predictions() {
             for b in shapes {
                 let full = |shape: &[usize], v| Tensor::full(shape, v).expect("small");
                 let (x, cond, uncond) = (full(a, 0.0), full(b, 1.0), full(a, f32::NAN));
-                let step = Step {
+                let step = GuidanceStep {
                     x: &x,
                     sigma: 0.0,
                     cfg: 0.0,

@@ -6,7 +6,7 @@ use fresco_graph::{Map, NodeError, Value, map};
 use fresco_models::denoise::Call;
 use fresco_models::sd::SdModel;
 use fresco_models::sd::unet::{Heads, UNetConfig};
-use fresco_models::{LatentFormat, ModelError, ModelSampling, Prediction, Store};
+use fresco_models::{LatentFormat, ModelError, ModelSampling, Prediction, WeightStore};
 use fresco_nodes::sampling::{BaseModel, Model};
 use fresco_nodes::types::tensor;
 use fresco_tensor::{Device, Stored, Tensor, TensorError};
@@ -160,7 +160,7 @@ fn spoiled(key: &str, value: f32) -> Model {
         }
         (k.to_owned(), weight)
     });
-    let store = Store::from_stored("spoiled.safetensors", weights.collect(), Device::cpu());
+    let store = WeightStore::from_stored("spoiled.safetensors", weights.collect(), Device::cpu());
     let config = UNetConfig {
         heads: Heads::Count(4),
         ..UNetConfig::detect(&store).unwrap()

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use fresco_graph::{Args, Cx, Flow, Map, NodeClass, NodeError, Resources, Slots, Value, json, map};
 use fresco_models::sd::SdModel;
 use fresco_models::sd::unet::{Heads, UNetConfig};
-use fresco_models::{LatentFormat, ModelSampling, Prediction, Store};
+use fresco_models::{LatentFormat, ModelSampling, Prediction, WeightStore};
 use fresco_nodes::sampling::Model;
 use fresco_nodes::types::{as_tensor, tensor};
 use fresco_tensor::{Device, SafeTensors, Stored, Tensor, synthetic};
@@ -36,11 +36,11 @@ pub(crate) fn keys(file: &str) -> Vec<(String, Vec<usize>)> {
 }
 
 /// The network of a golden file; `inputs` sets the channels that go in.
-pub(crate) fn store(file: &str, inputs: usize) -> Arc<Store> {
+pub(crate) fn store(file: &str, inputs: usize) -> Arc<WeightStore> {
     store_on(file, inputs, Device::cpu())
 }
 
-pub(crate) fn store_on(file: &str, inputs: usize, device: Device) -> Arc<Store> {
+pub(crate) fn store_on(file: &str, inputs: usize, device: Device) -> Arc<WeightStore> {
     let mut weights = BTreeMap::new();
     for (key, mut shape) in keys(file) {
         if key == "input_blocks.0.0.weight" {
@@ -49,14 +49,14 @@ pub(crate) fn store_on(file: &str, inputs: usize, device: Device) -> Arc<Store> 
         let weight = synthetic::weight(&key, &shape).unwrap();
         weights.insert(key, Stored::from(&weight));
     }
-    Store::from_stored(&format!("{file}.test"), weights, device)
+    WeightStore::from_stored(&format!("{file}.test"), weights, device)
 }
 
 pub(crate) fn made(file: &str, inputs: usize, heads: Heads, scale: f32) -> Model {
     model(store(file, inputs), heads, scale)
 }
 
-pub(crate) fn model(store: Arc<Store>, heads: Heads, scale: f32) -> Model {
+pub(crate) fn model(store: Arc<WeightStore>, heads: Heads, scale: f32) -> Model {
     let config = UNetConfig {
         heads,
         ..UNetConfig::detect(&store).unwrap()

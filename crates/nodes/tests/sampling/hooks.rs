@@ -7,7 +7,7 @@ use fresco_files::Folders;
 use fresco_files::dirs::Dirs;
 use fresco_graph::{Cx, Resources, Value, map};
 use fresco_models::denoise::Call;
-use fresco_models::{ModelError, ModelSampling, Prediction, Store};
+use fresco_models::{ModelError, ModelSampling, Prediction, WeightStore};
 use fresco_nodes::sampling::{BaseModel, Model};
 use fresco_tensor::{Device, Stored, Tensor, safetensors};
 
@@ -18,7 +18,7 @@ type Log = Arc<Mutex<Vec<(f32, usize)>>>;
 
 /// Remembers which weights it is called with.
 struct Watched {
-    store: Arc<Store>,
+    store: Arc<WeightStore>,
     log: Log,
 }
 
@@ -41,11 +41,11 @@ impl BaseModel for Watched {
         Ok(call.x.mul_scalar(0.5))
     }
 
-    fn store(&self) -> Option<&Arc<Store>> {
+    fn store(&self) -> Option<&Arc<WeightStore>> {
         Some(&self.store)
     }
 
-    fn with_store(&self, store: Arc<Store>) -> Result<Arc<dyn BaseModel>, ModelError> {
+    fn with_store(&self, store: Arc<WeightStore>) -> Result<Arc<dyn BaseModel>, ModelError> {
         let log = Arc::clone(&self.log);
         Ok(Arc::new(Self { store, log }))
     }
@@ -86,7 +86,7 @@ fn l09_a_scheduled_hook_changes_the_weights_once() {
     let weights = BTreeMap::from([("time_embed.0.weight".to_owned(), weight)]);
     let log = Log::default();
     let watched = Watched {
-        store: Store::from_stored("test", weights, Device::cpu()),
+        store: WeightStore::from_stored("test", weights, Device::cpu()),
         log: Arc::clone(&log),
     };
     let own = watched.store.address();

@@ -117,10 +117,8 @@ fn words(line: &str) -> Vec<String> {
         let ends_capitals = before.is_uppercase() && chars.peek().is_some_and(|c| c.is_lowercase());
         let after_small = before.is_lowercase() || before.is_numeric();
         let starts = c.is_uppercase() && (after_small || ends_capitals);
-        if !c.is_alphanumeric() || starts {
-            if !word.is_empty() {
-                words.push(std::mem::take(&mut word));
-            }
+        if (!c.is_alphanumeric() || starts) && !word.is_empty() {
+            words.push(std::mem::take(&mut word));
         }
         if c.is_alphanumeric() {
             word.extend(c.to_lowercase());

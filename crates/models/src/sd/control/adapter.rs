@@ -8,7 +8,7 @@ use fresco_tensor::{Device, Tensor};
 use crate::denoise::hooks::{BlockKind, ControlFeatures};
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::store::{Store, Walk};
+use crate::store::{Walk, WeightStore};
 
 /// Where a stage begins with another size.
 enum Down {
@@ -76,7 +76,7 @@ struct AdapterConfig {
 }
 
 impl AdapterConfig {
-    fn detect(store: &Store) -> Result<Self> {
+    fn detect(store: &WeightStore) -> Result<Self> {
         let first = store.shape("conv_in.weight").unwrap_or_default();
         let &[width, input, _, _] = first else {
             return Err(ModelError::Shape {
@@ -132,7 +132,7 @@ pub struct T2iAdapter {
 }
 
 impl T2iAdapter {
-    pub fn new(store: &Store) -> Result<Self> {
+    pub fn new(store: &WeightStore) -> Result<Self> {
         let config = AdapterConfig::detect(store)?;
         store.build("the T2I adapter", |weights| Self::walk(weights, &config))
     }

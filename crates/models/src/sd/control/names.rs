@@ -7,7 +7,7 @@ use fresco_tensor::{Device, WeightFile};
 
 use crate::error::{ModelError, Result};
 use crate::sd::diffusers::unet_keys;
-use crate::store::{Origin, Store};
+use crate::store::{Origin, WeightStore};
 
 /// Signatures of kinds that are recognised but not run, in the order the reference looks for them.
 const OTHERS: &[(&str, &str)] = &[
@@ -35,7 +35,7 @@ pub(super) fn net_store(
     file: &Arc<dyn WeightFile>,
     names: &[String],
     device: Device,
-) -> Result<Option<Arc<Store>>> {
+) -> Result<Option<Arc<WeightStore>>> {
     let has = |name: &str| names.iter().any(|n| n == name);
     let refuse = |what: &str| {
         let path = file.path().display().to_string();
@@ -48,7 +48,7 @@ pub(super) fn net_store(
         return refuse(what);
     }
     if has("controlnet_cond_embedding.conv_in.weight") {
-        return Ok(Some(Store::mapped(
+        return Ok(Some(WeightStore::mapped(
             Arc::clone(file),
             from_diffusers(names),
             device,
@@ -63,7 +63,7 @@ pub(super) fn net_store(
     if has("difference") {
         return refuse("a control net of differences to its base model");
     }
-    Ok(Some(Store::open(Arc::clone(file), prefix, device)))
+    Ok(Some(WeightStore::open(Arc::clone(file), prefix, device)))
 }
 
 fn from_diffusers(names: &[String]) -> BTreeMap<String, Origin> {
@@ -108,12 +108,12 @@ pub(super) fn adapter_store(
     file: &Arc<dyn WeightFile>,
     names: &[String],
     device: Device,
-) -> Option<Arc<Store>> {
+) -> Option<Arc<WeightStore>> {
     let within = |prefix: &str| {
         let full = format!("{prefix}conv_in.weight");
         let block = format!("{prefix}body.0.block1.weight");
         names.contains(&full) && names.contains(&block)
     };
     let prefix = ["", "adapter."].into_iter().find(|p| within(p))?;
-    Some(Store::open(Arc::clone(file), prefix, device))
+    Some(WeightStore::open(Arc::clone(file), prefix, device))
 }

@@ -9,7 +9,7 @@ use crate::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
 use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::sd::unet::{Cache, Pass, Trunk, UNetConfig};
-use crate::store::{Layout, Store, Walk};
+use crate::store::{Layout, Walk, WeightStore};
 
 /// Places of the hint's convolutions in their sequence, with their strides.
 const HINT: [(usize, usize); 8] = [
@@ -49,7 +49,7 @@ struct NetConfig {
 
 impl NetConfig {
     /// The hint's convolutions as a store has them.
-    fn detect(store: &Store, encoder: UNetConfig) -> Self {
+    fn detect(store: &WeightStore, encoder: UNetConfig) -> Self {
         let width = |place: usize, dim: usize| {
             let shape = store.shape(&format!("input_hint_block.{place}.weight"));
             shape.and_then(|s| s.get(dim).copied()).unwrap_or(0)
@@ -65,18 +65,18 @@ impl NetConfig {
 
 impl ControlNet {
     /// From weights under the names of the original. Heads are those of the published models.
-    pub fn new(store: &Store) -> Result<Self> {
+    pub fn new(store: &WeightStore) -> Result<Self> {
         Self::with(store, UNetConfig::encoder(store)?)
     }
 
     /// Whether a store has what a control net needs, without reading it.
-    pub fn verify(store: &Store) -> Result<()> {
+    pub fn verify(store: &WeightStore) -> Result<()> {
         let config = NetConfig::detect(store, UNetConfig::encoder(store)?);
         Layout::of(|weights| Self::walk(weights, &config))?.verify(store, WHAT)
     }
 
     /// The same with a given shape of the encoder.
-    pub fn with(store: &Store, encoder: UNetConfig) -> Result<Self> {
+    pub fn with(store: &WeightStore, encoder: UNetConfig) -> Result<Self> {
         let config = NetConfig::detect(store, encoder);
         store.build(WHAT, |weights| Self::walk(weights, &config))
     }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::{ModelError, Result};
-use crate::store::Store;
+use crate::store::WeightStore;
 
 /// How many heads an attention of some width has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl Seen {
 /// More blocks than any real network has; a hostile file could name block 10^18.
 const MOST: usize = 1000;
 
-fn blocks_of(store: &Store, part: &str) -> Result<Vec<Seen>> {
+fn blocks_of(store: &WeightStore, part: &str) -> Result<Vec<Seen>> {
     let mut seen: BTreeMap<usize, Seen> = BTreeMap::new();
     for key in store.keys() {
         let Some(rest) = key.strip_prefix(part).and_then(|r| r.strip_prefix('.')) else {
@@ -166,7 +166,7 @@ fn blocks_of(store: &Store, part: &str) -> Result<Vec<Seen>> {
 }
 
 /// Channels that come out of a residual block: what most of its weights say, so that one bad tensor is found out.
-fn channels(store: &Store, prefix: &str) -> Result<usize> {
+fn channels(store: &WeightStore, prefix: &str) -> Result<usize> {
     let says = |name: &str| {
         let shape = store.shape(&format!("{prefix}.{name}"))?;
         shape.first().copied()
@@ -189,7 +189,7 @@ fn channels(store: &Store, prefix: &str) -> Result<usize> {
 
 impl UNetConfig {
     /// The network whose weights these are. Heads are those of the published models; set them for others.
-    pub fn detect(store: &Store) -> Result<Self> {
+    pub fn detect(store: &WeightStore) -> Result<Self> {
         let mut config = Self::encoder(store)?;
         let seen = blocks_of(store, "output_blocks")?;
         if seen.len() < config.input.len() {
@@ -218,7 +218,7 @@ impl UNetConfig {
     }
 
     /// The encoder and the middle only, which is what control nets have. `output` stays empty.
-    pub fn encoder(store: &Store) -> Result<Self> {
+    pub fn encoder(store: &WeightStore) -> Result<Self> {
         let first = shape(store, "input_blocks.0.0.weight")?;
         let &[model_channels, in_channels, _, _] = first else {
             return Err(ModelError::Shape {
@@ -320,7 +320,7 @@ impl UNetConfig {
     }
 }
 
-fn shape<'a>(store: &'a Store, key: &str) -> Result<&'a [usize]> {
+fn shape<'a>(store: &'a WeightStore, key: &str) -> Result<&'a [usize]> {
     store.shape(key).ok_or_else(|| ModelError::Missing {
         file: store.file().to_owned(),
         key: key.to_owned(),

@@ -8,13 +8,13 @@ use fresco_tensor::{Device, Tensor};
 use super::config::UNetConfig;
 use super::context::Cache;
 use super::layers::{GROUPS, Pass, Residual, Transformer};
-use super::trunk::{Step, Trunk};
+use super::trunk::{Trunk, UNetLayer};
 use crate::denoise::hooks::{BlockFlow, BlockKind, ControlFeatures, Hooks, Moment};
 use crate::error::Result;
-use crate::store::{Layout, Store, Walk};
+use crate::store::{Layout, Walk, WeightStore};
 
 struct OutputBlock {
-    steps: Vec<Step>,
+    steps: Vec<UNetLayer>,
     up: Option<Arc<Conv2d>>,
 }
 
@@ -38,7 +38,7 @@ impl UNetConfig {
     }
 
     /// Whether a store has all of them.
-    pub fn verify(&self, store: &Store) -> Result<()> {
+    pub fn verify(&self, store: &WeightStore) -> Result<()> {
         self.layout()?.verify(store, WHAT)
     }
 }
@@ -47,7 +47,7 @@ impl UNetConfig {
 pub(crate) const WHAT: &str = "the UNet";
 
 impl UNet {
-    pub fn new(store: &Store, config: &UNetConfig) -> Result<Self> {
+    pub fn new(store: &WeightStore, config: &UNetConfig) -> Result<Self> {
         store.build(WHAT, |weights| Self::walk(weights, config))
     }
 
@@ -62,11 +62,11 @@ impl UNet {
             let input = at + skips.pop().unwrap_or(0);
             at = stage.channels;
             let first = Residual::new(&weights.at(0), input, at, emb)?;
-            let mut steps = vec![Step::Residual(first)];
+            let mut steps = vec![UNetLayer::Residual(first)];
             if stage.depth > 0 {
                 let shape = config.transformer(at, stage.depth);
                 let block = Transformer::new(&weights.at(1), shape, &mut trunk.slots)?;
-                steps.push(Step::Transformer(block));
+                steps.push(UNetLayer::Transformer(block));
             }
             let place = 1 + usize::from(stage.depth > 0);
             let up = stage

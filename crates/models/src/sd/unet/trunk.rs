@@ -29,13 +29,13 @@ pub fn sinusoid(values: &[f32], width: usize) -> Result<Tensor> {
 }
 
 /// A residual block or a convolution, perhaps a transformer after it.
-pub(crate) enum Step {
+pub(crate) enum UNetLayer {
     Conv(Arc<Conv2d>),
     Residual(Residual),
     Transformer(Transformer),
 }
 
-impl Step {
+impl UNetLayer {
     pub(crate) fn forward(
         &self,
         x: Tensor,
@@ -57,8 +57,8 @@ pub(crate) struct Trunk {
     time_in: Arc<Linear>,
     time_out: Arc<Linear>,
     label: Option<(Arc<Linear>, Arc<Linear>)>,
-    input: Vec<Vec<Step>>,
-    middle: Vec<Step>,
+    input: Vec<Vec<UNetLayer>>,
+    middle: Vec<UNetLayer>,
     /// Transformer blocks so far.
     pub(crate) slots: usize,
 }
@@ -109,15 +109,25 @@ impl Trunk {
         let inside = weights.at("middle_block");
         let mut middle = Vec::new();
         if config.middle.residuals > 0 {
-            middle.push(Step::Residual(Residual::new(&inside.at(0), at, at, emb)?));
+            middle.push(UNetLayer::Residual(Residual::new(
+                &inside.at(0),
+                at,
+                at,
+                emb,
+            )?));
         }
         if config.middle.depth > 0 {
             let shape = config.transformer(at, config.middle.depth);
             let block = Transformer::new(&inside.at(1), shape, &mut slots)?;
-            middle.push(Step::Transformer(block));
+            middle.push(UNetLayer::Transformer(block));
         }
         if config.middle.residuals > 1 {
-            middle.push(Step::Residual(Residual::new(&inside.at(2), at, at, emb)?));
+            middle.push(UNetLayer::Residual(Residual::new(
+                &inside.at(2),
+                at,
+                at,
+                emb,
+            )?));
         }
         Ok(Self {
             time_in,
@@ -137,17 +147,17 @@ impl Trunk {
         input: usize,
         stage: Stage,
         slots: &mut usize,
-    ) -> Result<Vec<Step>> {
+    ) -> Result<Vec<UNetLayer>> {
         let (out, emb) = (stage.channels, 4 * config.model_channels);
         let mut steps = vec![match stage.first {
-            First::Conv => Step::Conv(weights.conv("0", out, input, 3, 1)?),
-            First::Down => Step::Conv(weights.conv("0.op", out, input, 3, 2)?),
-            First::Residual => Step::Residual(Residual::new(&weights.at(0), input, out, emb)?),
+            First::Conv => UNetLayer::Conv(weights.conv("0", out, input, 3, 1)?),
+            First::Down => UNetLayer::Conv(weights.conv("0.op", out, input, 3, 2)?),
+            First::Residual => UNetLayer::Residual(Residual::new(&weights.at(0), input, out, emb)?),
         }];
         if stage.depth > 0 {
             let shape = config.transformer(out, stage.depth);
             let block = Transformer::new(&weights.at(1), shape, slots)?;
-            steps.push(Step::Transformer(block));
+            steps.push(UNetLayer::Transformer(block));
         }
         Ok(steps)
     }

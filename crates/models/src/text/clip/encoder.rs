@@ -8,7 +8,7 @@ use super::network::{ClipConfig, ClipLayer, ClipOutput, ClipText, Sequence};
 use super::{ClipKind, ClipTokenizer, bpe};
 use crate::error::{ModelError, Result};
 use crate::network::{Lazy, Network};
-use crate::store::Store;
+use crate::store::WeightStore;
 use crate::text::{
     EmbeddingSource, LayerRule, TextKind, TextNetwork, TextOutput, Token, Tokens, Weighted,
 };
@@ -19,7 +19,7 @@ const BATCH: usize = 8;
 /// One network with its tokenizer.
 pub struct ClipEncoder {
     kind: ClipKind,
-    store: Arc<Store>,
+    store: Arc<WeightStore>,
     config: ClipConfig,
     tokenizer: ClipTokenizer,
     /// Built when the first prompt comes.
@@ -28,7 +28,7 @@ pub struct ClipEncoder {
 
 impl ClipEncoder {
     /// Weights under internal names; `config` is usually [`ClipConfig::detect`]ed.
-    pub fn new(kind: ClipKind, store: Arc<Store>, config: ClipConfig) -> Result<Self> {
+    pub fn new(kind: ClipKind, store: Arc<WeightStore>, config: ClipConfig) -> Result<Self> {
         let (weights, sizes) = (Arc::clone(&store), config.clone());
         let build = move || ClipText::new(&weights, &sizes);
         Ok(Self {
@@ -40,7 +40,7 @@ impl ClipEncoder {
         })
     }
 
-    pub(super) fn open(kind: ClipKind, store: Arc<Store>) -> Result<Arc<dyn TextNetwork>> {
+    pub(super) fn open(kind: ClipKind, store: Arc<WeightStore>) -> Result<Arc<dyn TextNetwork>> {
         let config = ClipConfig::detect(&store, kind)?;
         Ok(Arc::new(Self::new(kind, store, config)?))
     }
@@ -112,15 +112,14 @@ impl ClipEncoder {
     }
 
     fn layer(&self, rule: LayerRule, chosen: Option<i64>) -> ClipLayer {
+        let chosen = match chosen {
+            // More than there are means the last.
+            Some(index) if index.unsigned_abs() as usize > self.config.layers => None,
+            None => rule.usual,
+            chosen => chosen,
+        };
         let norm = rule.norm;
-        match (chosen, rule.usual) {
-            (None, None) => ClipLayer::Last,
-            (None, Some(index)) => ClipLayer::Hidden { index, norm },
-            (Some(index), _) if index.unsigned_abs() as usize > self.config.layers => {
-                ClipLayer::Last
-            }
-            (Some(index), _) => ClipLayer::Hidden { index, norm },
-        }
+        chosen.map_or(ClipLayer::Last, |index| ClipLayer::Hidden { index, norm })
     }
 }
 
@@ -129,7 +128,7 @@ impl TextNetwork for ClipEncoder {
         self.kind.row()
     }
 
-    fn store(&self) -> &Arc<Store> {
+    fn store(&self) -> &Arc<WeightStore> {
         &self.store
     }
 
@@ -147,7 +146,7 @@ impl TextNetwork for ClipEncoder {
 }
 
 impl Network for ClipEncoder {
-    fn stores(&self) -> Vec<Arc<Store>> {
+    fn stores(&self) -> Vec<Arc<WeightStore>> {
         self.network.stores()
     }
 

@@ -10,7 +10,7 @@ use super::bpe;
 use super::tokenizer::MIN_LENGTH;
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::store::{Store, Walk};
+use crate::store::{Walk, WeightStore};
 use crate::text::Token;
 
 const EPS: f32 = 1e-5;
@@ -34,7 +34,7 @@ pub struct ClipConfig {
 }
 
 impl ClipConfig {
-    pub fn detect(store: &Store, kind: ClipKind) -> Result<Self> {
+    pub fn detect(store: &WeightStore, kind: ClipKind) -> Result<Self> {
         let matrix = |key: &str| match store.shape(key) {
             Some(&[rows, columns]) => Ok((rows, columns)),
             Some(found) => Err(ModelError::Shape {
@@ -161,7 +161,7 @@ pub(super) struct ClipText {
 }
 
 impl ClipText {
-    pub(super) fn new(store: &Store, config: &ClipConfig) -> Result<Self> {
+    pub(super) fn new(store: &WeightStore, config: &ClipConfig) -> Result<Self> {
         store.build("the text encoder", |weights| Self::walk(weights, config))
     }
 

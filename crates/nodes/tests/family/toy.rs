@@ -1,0 +1,223 @@
+//! The family: a transformer over cells and prompt. All that is written for a model is in this file.
+
+use std::sync::Arc;
+
+use fresco_models::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, Hooks, Moment};
+use fresco_models::denoise::{CallConds, CondValue, Found, ModelFacts, NetworkInput};
+use fresco_models::detect::{Checkpoint, Family, FileKeys};
+use fresco_models::epilogue::plus;
+use fresco_models::preview::PreviewHints;
+use fresco_models::store::{Layout, Walk};
+use fresco_models::{
+    DiffusionNetwork, LatentFormat, ModelError, ModelSampling, UnitOrder, WeightStore,
+};
+use fresco_tensor::nn::{LayerNorm, Linear, Mask, attention};
+use fresco_tensor::{Device, Stored, Tensor, synthetic};
+
+/// The blocks of this network, to hooks.
+pub(crate) const BLOCK: BlockKind = BlockKind("toy_block");
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ToyConfig {
+    pub(crate) channels: usize,
+    pub(crate) width: usize,
+    pub(crate) context: usize,
+    pub(crate) blocks: usize,
+    pub(crate) layers_per_block: usize,
+}
+
+pub(crate) const TOY: ToyConfig = ToyConfig {
+    channels: 6,
+    width: 32,
+    context: 16,
+    blocks: 2,
+    layers_per_block: 4,
+};
+
+struct Block {
+    norm: Arc<LayerNorm>,
+    q: Arc<Linear>,
+    kv: Arc<Linear>,
+    out: Arc<Linear>,
+}
+
+pub(crate) struct Toy {
+    device: Device,
+    config: ToyConfig,
+    cells: Arc<Linear>,
+    prompt: Arc<Linear>,
+    blocks: Vec<Block>,
+    out: Arc<Linear>,
+}
+
+impl DiffusionNetwork for Toy {
+    type Config = ToyConfig;
+
+    const WHAT: &'static str = "the toy";
+
+    fn facts(config: &ToyConfig) -> ModelFacts {
+        ModelFacts {
+            latent: LatentFormat {
+                channels: config.channels,
+                dimensions: 3,
+                ..LatentFormat::scaled(0.5)
+            },
+            latent_channels: config.channels,
+            in_channels: config.channels,
+            context: Some(config.context),
+            model_channels: None,
+            architecture: None,
+            memory_factor: (1, 1),
+            sampling: ModelSampling::flow(3.0, 1000.0),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &ToyConfig) -> Result<Self, ModelError> {
+        let width = config.width;
+        let block = |number| {
+            let weights = weights.at("blocks").at(number);
+            Ok(Block {
+                norm: weights.layer_norm("norm", width, 1e-5)?,
+                q: weights.matrix("q", width, width)?,
+                kv: weights.matrix("kv", width, width)?,
+                out: weights.linear("out", width, width)?,
+            })
+        };
+        Ok(Self {
+            device: weights.device().clone(),
+            config: *config,
+            cells: weights.linear("cells", width, config.channels)?,
+            prompt: weights.linear("prompt", width, config.context)?,
+            blocks: (0..config.blocks)
+                .map(block)
+                .collect::<Result<_, ModelError>>()?,
+            out: weights.linear("out", config.channels, width)?,
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor, ModelError> {
+        let shape = input.x.shape().to_vec();
+        let &[b, c, frames, h, w] = shape.as_slice() else {
+            return Err(ModelError::invalid("toy", format!("no video: {shape:?}")));
+        };
+        let tokens = input.conds.tensor("c_crossattn");
+        let tokens = tokens.ok_or_else(|| ModelError::invalid("toy", "no prompt"))?;
+        let (device, count) = (&self.device, frames * h * w);
+        let cells = input
+            .x
+            .reshape([b, c, count])?
+            .permute(&[0, 2, 1])?
+            .to(device)?; // (b, n, c)
+        let mut x = self.cells.forward(&cells)?;
+        let prompt = self.prompt.forward(&tokens.to(device)?)?;
+        for (number, block) in self.blocks.iter().enumerate() {
+            input.hooks.check()?;
+            let all = Tensor::cat(&[&block.norm.forward(&x)?, &prompt], 1)?;
+            let (q, kv) = (
+                block.q.forward(&block.norm.forward(&x)?)?,
+                block.kv.forward(&all)?,
+            );
+            let seen = attention(&q, &kv, &kv, 2, Mask::None, None)?;
+            x = block.out.forward_with(&seen, plus(&x))?;
+            if input.hooks.any_on(BLOCK) {
+                x = hooked(input, x, number, [frames, h, w])?.to(device)?;
+            }
+        }
+        let out = self
+            .out
+            .forward(&x)?
+            .to(&Device::cpu())?
+            .permute(&[0, 2, 1])?;
+        Ok(out.reshape(shape)?)
+    }
+
+    fn memory_required(config: &ToyConfig, shape: &[usize]) -> u64 {
+        (shape.iter().product::<usize>() * config.width * 16) as u64
+    }
+}
+
+fn hooked(
+    input: &NetworkInput<'_>,
+    h: Tensor,
+    number: usize,
+    size: [usize; 3],
+) -> Result<Tensor, ModelError> {
+    let info = &input.hooks.info;
+    let at = BlockInfo {
+        kind: BLOCK,
+        number,
+        index: 0,
+        heads: 2,
+        size,
+        original: input.x.shape(),
+        sigma: info.sigma,
+        cond_or_uncond: &info.cond_or_uncond,
+    };
+    let flow = BlockFlow { h, beside: None };
+    Ok(input.hooks.at_block(Moment::After, flow, &at)?.h)
+}
+
+/// The row of the detection table.
+pub(crate) struct ToyFamily;
+
+impl Family for ToyFamily {
+    fn names(&self) -> &'static [&'static str] {
+        &["toy"]
+    }
+
+    fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>, ModelError> {
+        if !keys.has("blocks.0.kv.weight") {
+            return Ok(None);
+        }
+        let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
+        Ok(Some(Checkpoint {
+            family: "toy",
+            network: Arc::new(Found::<Toy>(TOY)),
+            keys: keys.origins(own),
+            units: &UnitOrder::PLAIN,
+            vae_prefix: keys.vae_prefix(),
+            text: None,
+            preview: PreviewHints::default(),
+        }))
+    }
+}
+
+/// All weights, made up from their names.
+pub(crate) fn weights() -> Vec<(String, Stored)> {
+    let layout = Layout::of(|weights| Toy::new(weights, &TOY)).unwrap();
+    let each = layout.items().iter();
+    each.map(|(key, shape)| {
+        (
+            key.clone(),
+            Stored::from(&synthetic::weight(key, shape).unwrap()),
+        )
+    })
+    .collect()
+}
+
+impl Toy {
+    pub(crate) fn in_memory() -> Self {
+        let weights = weights().into_iter().collect();
+        let store = WeightStore::from_stored("toy", weights, Device::cpu());
+        store
+            .build(Self::WHAT, |weights| Self::new(weights, &TOY))
+            .unwrap()
+    }
+
+    /// A pass by itself.
+    pub(crate) fn pass(&self, x: &Tensor, prompt: &Tensor) -> Tensor {
+        assert_eq!(x.shape()[1], self.config.channels);
+        let mut conds = CallConds::default();
+        conds
+            .0
+            .insert("c_crossattn", CondValue::CrossAttn(prompt.clone()));
+        self.forward(&NetworkInput {
+            x,
+            timesteps: &vec![0.0; x.shape()[0]],
+            conds: &conds,
+            control: None,
+            hooks: &Hooks::default(),
+        })
+        .unwrap()
+    }
+}
