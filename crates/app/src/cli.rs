@@ -432,6 +432,9 @@ pub(crate) struct MemoryViewArgs {
     /// File whose first line is the secret
     #[arg(long, value_name = "FILE", group = "secret", global = true)]
     pub(crate) token_file: Option<PathBuf>,
+    /// Certificates (PEM) to trust with an https address, in place of the system's
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) tls_cafile: Option<PathBuf>,
     /// The server's answer as it is
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -644,7 +647,7 @@ mod tests {
         refused("--cpu --gpu-only");
     }
 
-    /// Every row of the flag table in server.md section 13.
+    /// Every flag that the reference has.
     #[test]
     fn every_flag_of_the_reference_parses() {
         for line in [

@@ -1,12 +1,16 @@
-//! Asks a server one thing at a time. Plain HTTP/1.0 over a socket: a whole client would be a large guest for so little.
+//! Asks a server one thing at a time, with TLS where its address says so.
 
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use fresco_graph::{Value, json};
+use tokio_rustls::rustls;
+use ureq::http::Request;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Body};
 
 /// How long a server may take to take the call, and to say something.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -14,14 +18,11 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// More than any answer that is read here.
 const MOST: u64 = 64 << 20;
 
-/// Where a server is.
-#[derive(Debug, PartialEq, Eq)]
+/// Where a server is, and how to speak with it.
 pub(crate) struct Server {
-    host: String,
-    port: u16,
-    /// What stands before every path.
-    base: String,
+    address: Address,
     token: Option<String>,
+    agent: Agent,
 }
 
 /// What a server said.
@@ -31,28 +32,34 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-impl Server {
-    /// Reads `http://HOST[:PORT][/PATH]`; the scheme may be left out.
-    pub(crate) fn new(url: &str, token: Option<String>) -> anyhow::Result<Self> {
-        let rest = match url.split_once("://") {
-            None => url,
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-            Some((scheme, _)) if scheme.eq_ignore_ascii_case("https") => {
-                bail!("{url}: only http is spoken here; ask the server on its own machine")
-            }
-            Some(_) => bail!("{url} is not an address: it should be like http://127.0.0.1:8188"),
+/// Scheme, host and port, and what stands before every path.
+#[derive(Debug, PartialEq, Eq)]
+struct Address {
+    tls: bool,
+    origin: String,
+    base: String,
+}
+
+impl Address {
+    /// Reads `http[s]://HOST[:PORT][/PATH]`; without a scheme it is plain.
+    fn read(url: &str) -> anyhow::Result<Self> {
+        let wrong = || format!("{url} is not an address: it should be like http://127.0.0.1:8188");
+        let (tls, rest) = match url.split_once("://") {
+            None => (false, url),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
+            Some(_) => bail!(wrong()),
         };
         let (place, base) = rest.find('/').map_or((rest, ""), |i| rest.split_at(i));
         let base = base.split(['?', '#']).next().unwrap_or_default();
-        let wrong = || format!("{url} is not an address: it should be like http://127.0.0.1:8188");
         let (host, port) = match place.strip_prefix('[') {
             Some(inner) => {
                 let (host, after) = inner.split_once(']').with_context(wrong)?;
-                (host, after.strip_prefix(':'))
+                (format!("[{host}]"), after.strip_prefix(':'))
             }
             None => match place.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (place, None),
+                Some((host, port)) => (host.to_owned(), Some(port)),
+                None => (place.to_owned(), None),
             },
         };
         let plain = |c: char| !c.is_whitespace() && !c.is_control();
@@ -60,23 +67,43 @@ impl Server {
             bail!(wrong());
         }
         let port = match port {
+            None if tls => 443,
             None => 80,
-            Some(port) => port.parse().ok().with_context(wrong)?,
+            Some(port) => port.parse::<u16>().ok().with_context(wrong)?,
         };
+        let scheme = if tls { "https" } else { "http" };
         Ok(Self {
-            host: host.to_owned(),
-            port,
+            tls,
+            origin: format!("{scheme}://{host}:{port}"),
             base: base.trim_end_matches('/').to_owned(),
-            token,
         })
     }
+}
 
-    fn name(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
+impl Server {
+    /// `authority`: a file of certificates to trust in place of the system's.
+    pub(crate) fn new(
+        url: &str,
+        token: Option<String>,
+        authority: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let address = Address::read(url)?;
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            // The address is the one that was given, whatever the environment says.
+            .proxy(None)
+            .timeout_connect(Some(CONNECT));
+        if address.tls {
+            config = config.tls_config(tls(authority)?);
+        } else if authority.is_some() {
+            bail!("certificates are of no use with {url}: it does not begin with https://");
         }
+        Ok(Self {
+            address,
+            token,
+            agent: config.build().new_agent(),
+        })
     }
 
     /// `patient`: the answer may take as long as a prompt.
@@ -87,45 +114,62 @@ impl Server {
         body: &str,
         patient: bool,
     ) -> anyhow::Result<Answer> {
-        let name = self.name();
-        let mut stream = self.connect().with_context(|| {
-            format!("no server answers at http://{name}; is Fresco running there? (--url)")
-        })?;
-        let broken = || format!("the server at http://{name} broke off");
+        let origin = &self.address.origin;
         let wait = (!patient).then_some(ANSWER);
-        stream.set_read_timeout(wait).with_context(broken)?;
-        let token = match &self.token {
-            Some(token) => format!("Authorization: Bearer {token}\r\n"),
-            None => String::new(),
-        };
-        let request = format!(
-            "{method} {}{path} HTTP/1.0\r\nHost: {name}\r\n{token}Content-Length: {}\r\n\r\n{body}",
-            self.base,
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).with_context(broken)?;
-        let mut bytes = Vec::new();
-        let mut limited = stream.take(MOST);
-        if let Err(error) = limited.read_to_end(&mut bytes) {
-            use std::io::ErrorKind::{TimedOut, WouldBlock};
-            if matches!(error.kind(), TimedOut | WouldBlock) {
-                let seconds = ANSWER.as_secs();
-                bail!("the server at http://{name} did not answer within {seconds} s");
-            }
-            return Err(error).with_context(broken);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{origin}{}{path}", self.address.base));
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
         }
-        understand(&bytes).with_context(|| format!("http://{name} does not speak HTTP"))
+        let unusable = || format!("{method} {path} cannot be asked of {origin}");
+        let answer = if body.is_empty() {
+            let request = request.body(()).with_context(unusable)?;
+            let request = self.agent.configure_request(request);
+            let request = request.timeout_recv_response(wait).build();
+            self.agent.run(request)
+        } else {
+            let request = request.body(body).with_context(unusable)?;
+            let request = self.agent.configure_request(request);
+            let request = request.timeout_recv_response(wait).build();
+            self.agent.run(request)
+        };
+        answer
+            .and_then(|mut answer| {
+                Ok(Answer {
+                    status: answer.status().as_u16(),
+                    body: text(answer.body_mut())?,
+                })
+            })
+            .map_err(|error| self.explain(error))
     }
 
-    fn connect(&self) -> std::io::Result<TcpStream> {
-        let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
-        for address in (self.host.as_str(), self.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
+    /// What went wrong, in words for the person at the terminal.
+    fn explain(&self, error: ureq::Error) -> anyhow::Error {
+        use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+        let origin = &self.address.origin;
+        let away = matches!(
+            &error,
+            ureq::Error::HostNotFound
+                | ureq::Error::ConnectionFailed
+                | ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve)
+        ) || matches!(&error, ureq::Error::Io(e) if
+            matches!(e.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable));
+        let text = match &error {
+            _ if away => {
+                format!("no server answers at {origin}; is Fresco running there? (--url)")
             }
-        }
-        Err(last)
+            ureq::Error::Timeout(_) => {
+                let seconds = ANSWER.as_secs();
+                format!("the server at {origin} did not answer within {seconds} s")
+            }
+            ureq::Error::Protocol(_) => format!("{origin} does not speak HTTP"),
+            _ if rejected_certificate(&error) => format!(
+                "the certificate of {origin} is not trusted here (--tls-cafile names one to trust)"
+            ),
+            _ => format!("the server at {origin} broke off"),
+        };
+        anyhow::Error::new(error).context(text)
     }
 
     /// As [`Server::ask`], for JSON; what is refused is an error that says why.
@@ -148,14 +192,58 @@ impl Server {
     }
 }
 
-fn understand(bytes: &[u8]) -> Option<Answer> {
-    let end = bytes.windows(4).position(|w| w == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&bytes[..end]).ok()?;
-    let mut words = head.lines().next()?.split(' ');
-    words.next()?.strip_prefix("HTTP/")?;
-    let status = words.next()?.parse().ok()?;
-    let body = String::from_utf8_lossy(&bytes[end + 4..]).into_owned();
-    Some(Answer { status, body })
+fn text(body: &mut Body) -> Result<String, ureq::Error> {
+    let bytes = body.with_config().limit(MOST).read_to_vec()?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Errors of TLS come by themselves or inside those of the connection.
+fn rejected_certificate(error: &ureq::Error) -> bool {
+    let inner = match error {
+        ureq::Error::Rustls(error) => Some(error),
+        ureq::Error::Io(error) => error.get_ref().and_then(|e| e.downcast_ref()),
+        _ => None,
+    };
+    matches!(inner, Some(rustls::Error::InvalidCertificate(_)))
+}
+
+fn tls(authority: Option<&Path>) -> anyhow::Result<TlsConfig> {
+    let trusted = match authority {
+        Some(path) => named_certificates(path)?,
+        None => system_certificates()?,
+    };
+    Ok(TlsConfig::builder()
+        .root_certs(RootCerts::Specific(Arc::new(trusted)))
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .build())
+}
+
+fn named_certificates(path: &Path) -> anyhow::Result<Vec<Certificate<'static>>> {
+    let shown = || format!("cannot read the certificates in {}", path.display());
+    let bytes = std::fs::read(path).with_context(shown)?;
+    let mut found = Vec::new();
+    for item in parse_pem(&bytes) {
+        if let PemItem::Certificate(certificate) = item.with_context(shown)? {
+            found.push(certificate);
+        }
+    }
+    if found.is_empty() {
+        bail!("there is no certificate in {}", path.display());
+    }
+    Ok(found)
+}
+
+fn system_certificates() -> anyhow::Result<Vec<Certificate<'static>>> {
+    let found = rustls_native_certs::load_native_certs();
+    if found.certs.is_empty() {
+        let reason = found.errors.first().map(ToString::to_string);
+        bail!(
+            "this system names no certificates to trust ({}); --tls-cafile names one",
+            reason.as_deref().unwrap_or("none found")
+        );
+    }
+    let own = |der: &rustls::pki_types::CertificateDer<'_>| Certificate::from_der(der).to_owned();
+    Ok(found.certs.iter().map(own).collect())
 }
 
 fn refusal(status: u16, body: Option<&Value>) -> String {
@@ -188,40 +276,34 @@ mod tests {
     #[test]
     fn addresses() {
         let read = |url: &str| {
-            let server = Server::new(url, None).unwrap();
-            (server.name(), server.base)
+            let address = Address::read(url).unwrap();
+            (address.origin, address.base)
         };
-        let is = |name: &str, base: &str| (name.to_owned(), base.to_owned());
-        assert_eq!(read("http://127.0.0.1:8188"), is("127.0.0.1:8188", ""));
-        assert_eq!(read("localhost:1/"), is("localhost:1", ""));
-        assert_eq!(read("HTTP://a/fresco/"), is("a:80", "/fresco"));
-        assert_eq!(read("http://[::1]:5/x?y"), is("[::1]:5", "/x"));
+        let is = |origin: &str, base: &str| (origin.to_owned(), base.to_owned());
+        assert_eq!(
+            read("http://127.0.0.1:8188"),
+            is("http://127.0.0.1:8188", "")
+        );
+        assert_eq!(read("localhost:1/"), is("http://localhost:1", ""));
+        assert_eq!(read("HTTP://a/fresco/"), is("http://a:80", "/fresco"));
+        assert_eq!(read("http://[::1]:5/x?y"), is("http://[::1]:5", "/x"));
+        assert_eq!(read("https://a"), is("https://a:443", ""));
+        assert_eq!(read("HTTPS://a:8188/x"), is("https://a:8188", "/x"));
         for bad in [
             "",
             "http://",
             "ftp://a",
-            "https://a",
             "http://a:b",
             "http://a:99999",
             "http://[::1",
             "http://a b",
         ] {
-            assert!(Server::new(bad, None).is_err(), "{bad}");
+            assert!(Address::read(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn answers_are_read() {
-        let answer = understand(b"HTTP/1.1 404 Not Found\r\nA: b\r\n\r\nbody").unwrap();
-        assert_eq!((answer.status, answer.body.as_str()), (404, "body"));
-        for bad in [
-            "",
-            "HTTP/1.1 200 OK",
-            "SSH-2.0\r\n\r\n",
-            "HTTP/1.1 x\r\n\r\n",
-        ] {
-            assert!(understand(bad.as_bytes()).is_none(), "{bad}");
-        }
+    fn refusals_are_put_into_words() {
         let body = json::parse(r#"{"error":{"message":"m","details":"d"}}"#).unwrap();
         assert_eq!(refusal(400, Some(&body)), "d");
         assert_eq!(refusal(500, None), "the server answered with 500");
@@ -235,8 +317,40 @@ mod tests {
             let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             socket.local_addr().unwrap().port()
         };
-        let server = Server::new(&format!("127.0.0.1:{port}"), None).unwrap();
+        let server = Server::new(&format!("127.0.0.1:{port}"), None, None).unwrap();
         let error = server.json("GET", "/memory", "", false).unwrap_err();
         assert!(error.to_string().contains("no server answers"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_server_is_said_clearly() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let other = std::thread::spawn(move || {
+            use std::io::{Read as _, Write as _};
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            stream.write_all(b"SSH-2.0-other\r\n\r\n").unwrap();
+        });
+        let server = Server::new(&address.to_string(), None, None).unwrap();
+        let error = server.json("GET", "/memory", "", false).unwrap_err();
+        assert!(
+            error.to_string().contains("does not speak HTTP"),
+            "{error:#}"
+        );
+        other.join().unwrap();
+    }
+
+    #[test]
+    fn certificates_that_cannot_be_read_are_named() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+        let error = |url: &str, name: &str| {
+            let file = data.join(name);
+            let server = Server::new(url, None, Some(&file));
+            server.err().unwrap().to_string()
+        };
+        assert!(error("https://a", "missing.pem").contains("missing.pem"));
+        assert!(error("https://a", "key.pem").contains("no certificate"));
+        assert!(error("http://a", "cert.pem").contains("of no use"));
     }
 }

@@ -15,7 +15,7 @@ use crate::settings::token;
 
 pub(crate) fn memory(args: &MemoryViewArgs) -> anyhow::Result<ExitCode> {
     let token = token(args.token.clone(), args.token_file.as_deref())?;
-    let server = Server::new(&args.url, token)?;
+    let server = Server::new(&args.url, token, args.tls_cafile.as_deref())?;
     match (&args.action, args.watch) {
         (Some(action), _) => write(&act(&server, action, args.json)?)?,
         (None, Some(every)) => watch(&server, every, args.json)?,

@@ -12,6 +12,9 @@ pub const MAX_NAME: usize = 255;
 /// Longest whole user path accepted, in bytes.
 pub const MAX_PATH: usize = 4096;
 
+/// Wildcards and redirections, and the colon that opens an alternate data stream of another file.
+const NOT_ON_WINDOWS: &str = "<>:\"|?*";
+
 /// Why a user path was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
@@ -27,8 +30,8 @@ pub enum PathError {
     Device { path: String, name: String },
     #[error("{path:?} has a name ending in a dot or a space")]
     Trailing { path: String },
-    #[error("{path:?} contains a colon")]
-    Colon { path: String },
+    #[error("{path:?} contains {character:?}, which no name has on Windows")]
+    Character { path: String, character: char },
     #[error("path is too long: {bytes} bytes (limit {limit})")]
     TooLong { bytes: usize, limit: usize },
     #[error("{path} does not exist")]
@@ -137,9 +140,13 @@ fn component(part: &str, user: &str) -> Result<(), PathError> {
     if part.ends_with(['.', ' ']) {
         return Err(PathError::Trailing { path: shown(user) });
     }
-    // On Windows a colon opens an alternate data stream of another file.
-    if part.contains(':') && cfg!(windows) {
-        return Err(PathError::Colon { path: shown(user) });
+    if cfg!(windows)
+        && let Some(character) = part.chars().find(|c| NOT_ON_WINDOWS.contains(*c))
+    {
+        return Err(PathError::Character {
+            path: shown(user),
+            character,
+        });
     }
     if is_device(part) {
         return Err(PathError::Device {
@@ -269,6 +276,7 @@ mod tests {
             Err(PathError::Device { .. }) => "device",
             Err(PathError::Trailing { .. }) => "trailing",
             Err(PathError::TooLong { .. }) => "long",
+            Err(PathError::Character { .. }) => "character",
             Err(e) => panic!("{e}"),
         }
     }
@@ -310,6 +318,10 @@ mod tests {
             ("...", "trailing"),
         ] {
             assert_eq!(kind(user), want, "{user:?}");
+        }
+        let elsewhere = if cfg!(windows) { "character" } else { "ok" };
+        for user in ["a?.png", "a*b", "x/a\"b", "<a>", "a|b", "a/file.png:stream"] {
+            assert_eq!(kind(user), elsewhere, "{user:?}");
         }
         assert_eq!(kind(&"x".repeat(255)), "ok");
         assert_eq!(kind(&"x".repeat(256)), "long");

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::content::Content;
@@ -85,12 +86,37 @@ impl TempFile {
     /// Gives the file its name, replacing what was there.
     pub fn replace(&mut self, path: &Path) -> io::Result<()> {
         self.close();
-        fs::rename(&self.path, path)
+        patiently(|| fs::rename(&self.path, path))
     }
 
     fn remove(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        let _ = patiently(|| fs::remove_file(&self.path));
     }
+}
+
+/// Milliseconds between tries while somebody else holds a file.
+const PATIENCE: [u64; 5] = [1, 3, 10, 30, 100];
+
+/// On Windows a file that anybody has open can be neither renamed nor removed, and virus scanners and indexers open every
+/// new file for a moment: then it is tried again.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nobody tells when another program lets go of a file"
+)]
+fn patiently(work: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    /// Access denied, and a sharing violation.
+    const HELD: [i32; 2] = [5, 32];
+    for wait in PATIENCE {
+        match work() {
+            Err(e)
+                if cfg!(windows) && e.raw_os_error().is_some_and(|code| HELD.contains(&code)) =>
+            {
+                thread::sleep(Duration::from_millis(wait));
+            }
+            done => return done,
+        }
+    }
+    work()
 }
 
 impl Drop for TempFile {

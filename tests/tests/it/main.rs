@@ -24,6 +24,7 @@ mod memory_placement;
 mod memory_retention;
 mod memory_watching;
 mod outline;
+mod over_tls;
 mod page_routes;
 mod pictures;
 mod program;

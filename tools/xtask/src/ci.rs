@@ -5,7 +5,7 @@ use std::{env, path::PathBuf, process::Command};
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    deny, docgen, install,
+    cross, deny, docgen, install,
     steps::{Clock, cargo, present, run as run_command, run_keeping},
     tidy, tree, web,
 };
@@ -91,6 +91,10 @@ const STEPS: &[Step] = &[
                 "--locked",
             ]))
         },
+    },
+    Step {
+        name: "windows",
+        work: |_| cross::check_windows(),
     },
     Step {
         name: "soak",

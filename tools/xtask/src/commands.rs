@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 
-use crate::{bench, ci, deny, docgen, fuzz, sanitize, synth, tidy, web};
+use crate::{bench, ci, cross, deny, docgen, fuzz, sanitize, synth, tidy, web, windows};
 
 pub(crate) struct Command {
     pub(crate) name: &'static str,
@@ -103,6 +103,18 @@ pub(crate) static COMMANDS: &[Command] = &[
         arguments: "LIST OUT [FORMAT]",
         about: "write a full-size checkpoint with made-up weights (LIST: sd15, sdxl, ..)",
         run: synth::run,
+    },
+    Command {
+        name: "cross",
+        arguments: "[windows] [arm] [mac]",
+        about: "check the program for Windows and macOS, and run the kernels' tests on an emulated ARM processor (on Debian)",
+        run: cross::cross,
+    },
+    Command {
+        name: "windows",
+        arguments: "[CASE...]",
+        about: "build the program for Windows and try it under wine: a picture, a crash, names, locks (on Debian)",
+        run: windows::run,
     },
     Command {
         name: "docgen",

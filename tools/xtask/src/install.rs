@@ -5,6 +5,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context, Result, bail};
@@ -137,19 +138,37 @@ pub(crate) fn chromium() -> Result<()> {
     if present("chromium", "--version") {
         return Ok(());
     }
+    debian_packages(&["chromium", "fonts-dejavu-core"])
+}
+
+/// Installs those of Debian's packages that are not here yet.
+pub(crate) fn debian_packages(names: &[&str]) -> Result<()> {
+    let missing: Vec<&str> = names
+        .iter()
+        .copied()
+        .filter(|name| !present_package(name))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !present("apt-get", "--version") {
+        bail!(
+            "not here: {}; this command installs Debian's packages and runs on Debian and its relatives only",
+            missing.join(", ")
+        );
+    }
     run(&mut command("apt-get", &["update", "-qq"]))?;
-    run(command(
-        "apt-get",
-        &[
-            "install",
-            "-y",
-            "-qq",
-            "--no-install-recommends",
-            "chromium",
-            "fonts-dejavu-core",
-        ],
-    )
-    .env("DEBIAN_FRONTEND", "noninteractive"))
+    let options = ["install", "-y", "-qq", "--no-install-recommends"];
+    run(command("apt-get", &options)
+        .args(missing)
+        .env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+fn present_package(name: &str) -> bool {
+    Command::new("dpkg-query")
+        .args(["--show", "--showformat=${db:Status-Status}", name])
+        .output()
+        .is_ok_and(|answer| answer.status.success() && answer.stdout == b"installed")
 }
 
 fn read(path: &Path) -> Result<String> {

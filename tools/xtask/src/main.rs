@@ -10,6 +10,7 @@
 mod bench;
 mod ci;
 mod commands;
+mod cross;
 mod deny;
 mod docgen;
 mod fuzz;
@@ -22,6 +23,7 @@ mod synth;
 mod tidy;
 mod tree;
 mod web;
+mod windows;
 
 use std::process::ExitCode;
 

@@ -1,0 +1,69 @@
+//! `cargo xtask windows`: the program for Windows, built here and tried under wine.
+//!
+//! What is tried stands in `tests/src/bin/windows.rs`; here is what it needs: the program, a library that wine 8 lacks, a
+//! program that holds files open as Windows programs do, and the program for this system to compare pictures with.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    ci,
+    cross::{self, STD, WINDOWS, WINDOWS_CC},
+    install,
+    steps::{cargo, command, run as run_command},
+    tree,
+};
+
+const WINE: &[&str] = &["wine", "wine64"];
+
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    cross::windows_tools()?;
+    install::debian_packages(WINE)?;
+    let build = ["build", "--release", "--package", "fresco"];
+    run_command(&mut cross::cargo(&build, WINDOWS, STD))?;
+    let folder = cross::target_dir().join(WINDOWS).join("release");
+    let program = folder.join("fresco.exe");
+    ensure!(program.is_file(), "{} was not built", program.display());
+    // Windows 10 has it, wine 8 does not; beside the program it is found.
+    compile(
+        "bcryptprimitives.c",
+        folder.join("bcryptprimitives.dll"),
+        &["-shared"],
+        &["-ladvapi32"],
+    )?;
+    let tools = tree::cache_dir().join("windows");
+    fs::create_dir_all(&tools)?;
+    let hold = tools.join("hold.exe");
+    compile("hold.c", hold.clone(), &["-municode"], &[])?;
+    ci::build()?;
+    let mut driver = cargo(&["run", "--quiet", "--package", "fresco-tests"]);
+    driver
+        .args(["--bin", "windows", "--locked", "--"])
+        .args(arguments)
+        .env("FRESCO_EXE", &program)
+        .env("FRESCO_WINE", source("wine.sh"))
+        .env("FRESCO_HOLD", &hold)
+        .env("FRESCO_BIN", ci::program())
+        .env("WINEPREFIX", tools.join("prefix"))
+        // No desktop, no offers to install anything, no chatter.
+        .env("WINEDLLOVERRIDES", "mscoree,mshtml=")
+        .env("WINEDEBUG", "-all");
+    run_command(&mut driver)
+}
+
+fn compile(name: &str, to: PathBuf, before: &[&str], after: &[&str]) -> Result<()> {
+    let flags = ["-O2", "-Wall", "-Werror"];
+    run_command(
+        command(WINDOWS_CC, &flags)
+            .args(before)
+            .arg("-o")
+            .arg(to)
+            .arg(source(name))
+            .args(after),
+    )
+}
+
+fn source(name: &str) -> PathBuf {
+    tree::root().join("tools/xtask/cross").join(name)
+}
