@@ -137,6 +137,9 @@ impl Registry {
                 entry.weights_of(*model).drop_ahead();
             }
         }
+        drop(guard);
+        // The next network needs storage of other sizes.
+        fresco_tensor::trim_spare_memory();
     }
 
     fn carry_out(

@@ -49,7 +49,7 @@ pub use dtype::Dtype;
 pub use elements::{MAX_ELEMENTS, element_count};
 pub use elementwise::broadcast_shape;
 pub use error::{Result, TensorError};
-pub use recycle::free_spare_memory;
+pub use recycle::{free_spare_memory, trim_spare_memory};
 pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;
 pub use room::{

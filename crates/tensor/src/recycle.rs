@@ -11,6 +11,8 @@ use crate::lock::lock;
 
 /// Smaller storage is left to the allocator, which keeps it itself.
 const LEAST: usize = 1 << 20;
+/// So much is worth giving back.
+const LARGE: usize = 64 << 20;
 /// Bytes that are kept at most.
 const MOST: usize = 768 << 20;
 
@@ -45,17 +47,14 @@ impl Spare {
         Some(storage)
     }
 
-    /// The oldest, until so many bytes are gone.
-    fn shrink(&mut self, bytes: usize) -> Vec<Vec<f32>> {
-        let mut gone = Vec::new();
-        let goal = self.bytes.saturating_sub(bytes);
-        while self.bytes > goal
-            && let Some(oldest) = self.storage.pop_front()
-        {
-            self.bytes -= bytes_of(&oldest);
-            gone.push(oldest);
-        }
-        gone
+    /// What is at most half as large as what is needed now.
+    fn drop_smaller(&mut self, count: usize) -> Vec<Vec<f32>> {
+        let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.storage)
+            .into_iter()
+            .partition(|storage| storage.capacity() <= count / 2);
+        self.storage = kept;
+        self.bytes -= gone.iter().map(bytes_of).sum::<usize>();
+        gone.into()
     }
 
     /// Keeps storage and answers with what has to go for it.
@@ -74,22 +73,37 @@ impl Spare {
     }
 }
 
-/// Empty storage with room for so many elements, if some is left over. If not, as much of what is left over goes: the work
-/// has come to other sizes, and what it needs now should not come on top of what it needed before.
+/// Empty storage with room for so many elements, if some is left over.
+///
+/// If not, and much is needed, what is far smaller goes: a decoder has come to its next level and will not need it again, and
+/// it should not stand beside what is needed now. In a network that runs again and again this happens in the first pass only.
 pub(crate) fn take(count: usize) -> Option<Vec<f32>> {
     if count * size_of::<f32>() < LEAST {
         return None;
     }
     let mut spare = spare();
     let found = spare.take(count);
-    let gone = match found {
-        Some(_) => Vec::new(),
-        None => spare.shrink(count * size_of::<f32>()),
+    let gone = if found.is_none() && count * size_of::<f32>() >= LARGE {
+        spare.drop_smaller(count)
+    } else {
+        Vec::new()
     };
     // Freed outside the lock.
     drop(spare);
     drop(gone);
     found
+}
+
+/// Gives left over storage back where it is much: for when another network comes, which will need other sizes.
+pub fn trim_spare_memory() {
+    let gone = {
+        let mut spare = spare();
+        if spare.bytes < LARGE {
+            return;
+        }
+        std::mem::take(&mut *spare)
+    };
+    drop(gone);
 }
 
 /// Storage that nobody needs any more.
@@ -168,16 +182,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_needed_before_makes_room_for_other_sizes() {
+    fn what_is_far_smaller_makes_room() {
         let mut spare = Spare::default();
-        for size in [1000, 2000, 3000] {
+        for size in [1000, 3000, 2000] {
             spare.give(Vec::with_capacity(size), 1 << 20);
         }
-        let gone = spare.shrink(4 * 1500);
+        let gone = spare.drop_smaller(4000);
         let sizes: Vec<usize> = gone.iter().map(Vec::capacity).collect();
         assert_eq!((sizes, spare.bytes), (vec![1000, 2000], 12_000));
-        assert_eq!(spare.shrink(usize::MAX).len(), 1);
-        assert!(spare.shrink(1).is_empty());
+        assert!(spare.drop_smaller(4000).is_empty());
+        assert_eq!(spare.take(3000).unwrap().capacity(), 3000);
     }
 
     #[test]
