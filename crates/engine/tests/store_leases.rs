@@ -18,7 +18,8 @@ fn far(term: Duration) -> Claim {
 }
 
 const LONG: Duration = Duration::from_hours(1);
-const SHORT: Duration = Duration::from_millis(30);
+/// Long enough for what a test does under it on a busy machine.
+const AWHILE: Duration = Duration::from_secs(2);
 
 #[track_caller]
 fn take_for(store: &JobStore, claim: &Claim) -> TakenJob {
@@ -58,21 +59,22 @@ fn a_lease_that_ended_while_nobody_looked_counts_as_an_attempt() {
     let path = dir.path().join("db");
     let store = open(&path).unwrap();
     put(&store, "a", Priority::Auto);
-    let first = take_for(&store, &far(SHORT));
-    let copy = crash_copy(&path, &dir.path().join("crashed"));
     let (told, lost) = mpsc::channel();
     store.on_lost_lease(move |task| told.send(task).unwrap());
+    let first = take_for(&store, &far(AWHILE));
+    // Long before its end, as a crash would leave it.
+    let copy = crash_copy(&path, &dir.path().join("crashed"));
     assert_eq!(lost.recv_timeout(Duration::from_secs(20)), Ok(first.task));
     // By now it is over in the copy too.
     let after = open(&copy).unwrap();
-    let second = take_for(&after, &far(SHORT));
+    let (told, lost) = mpsc::channel();
+    after.on_lost_lease(move |task| told.send(task).unwrap());
+    let second = take_for(&after, &far(AWHILE));
     assert_eq!((second.attempt, second.task == first.task), (2, false));
     // The first run is over, whatever it says.
     assert_eq!(end(&after, first.task), 1);
     assert!(history_ids(&after).is_empty());
     // The second time the job is held.
-    let (told, lost) = mpsc::channel();
-    after.on_lost_lease(move |task| told.send(task).unwrap());
     assert_eq!(lost.recv_timeout(Duration::from_secs(20)), Ok(second.task));
     let outline = after.outline().wait().unwrap().unwrap();
     assert_eq!(outline.held.len(), 1);
@@ -84,7 +86,7 @@ fn a_lease_that_ended_while_nobody_looked_counts_as_an_attempt() {
 fn a_renewed_lease_stays() {
     let store = memory();
     put(&store, "a", Priority::Auto);
-    let job = take_for(&store, &far(SHORT));
+    let job = take_for(&store, &far(AWHILE));
     store.renew(job.task, LONG);
     let before = store.leases().wait().unwrap()[0].deadline;
     store.renew(job.task, 2 * LONG);
