@@ -8,8 +8,7 @@ use fresco_tensor::{Device, Tensor, WeightFile};
 
 use crate::denoise::CallConds;
 use crate::denoise::hooks::ControlFeatures;
-use crate::detect::{CONTROL_NETS, what_it_is};
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::store::WeightStore;
 
 /// What a network made of a hint, once for a run and in main memory.
@@ -73,24 +72,6 @@ pub struct ControlStore {
 }
 
 impl ControlStore {
-    /// What is in a file. Kinds that this version does not run are called by name.
-    pub fn find(file: &Arc<dyn WeightFile>, device: &Device) -> Result<Self> {
-        let names = file.names();
-        for find in CONTROL_NETS {
-            if let Some(found) = find(file, &names, device)? {
-                return Ok(found);
-            }
-        }
-        let reason = match what_it_is(&names) {
-            Some(what) => format!("this is {what}, not a control net"),
-            None => "this is not a control net that is known".to_owned(),
-        };
-        Err(ModelError::unsupported(
-            file.path().display().to_string(),
-            reason,
-        ))
-    }
-
     /// The same weights, computed with on another device.
     #[must_use]
     pub fn on(&self, device: Device) -> Self {

@@ -3,6 +3,7 @@
 //!
 //! A family is a row of [`FAMILIES`]; nothing else here knows one.
 
+mod others;
 mod signatures;
 mod table;
 

@@ -7,7 +7,6 @@ use fresco_tensor::{Device, Tensor, WeightFile};
 
 use super::network::{LayerRule, TextKind, TextNetwork, TextOutput};
 use super::tokens::{EmbeddingSource, PromptTokens, Tokens};
-use crate::detect::{TEXT_KINDS, TEXT_STACKS};
 use crate::error::{ModelError, Result};
 use crate::network::Network;
 use crate::store::WeightStore;
@@ -57,17 +56,6 @@ impl fmt::Debug for TextStack {
     }
 }
 
-impl TextStack {
-    /// The set that consists of networks of these kinds, in any order.
-    fn of(kinds: &[&'static TextKind]) -> Option<&'static Self> {
-        let holds = |stack: &&&'static Self| {
-            let parts = stack.parts;
-            parts.len() == kinds.len() && parts.iter().all(|part| kinds.contains(&part.kind))
-        };
-        TEXT_STACKS.iter().find(holds).copied()
-    }
-}
-
 /// Widths next to each other, cut to the shortest; the last network's vector.
 pub fn join_widths(mut outputs: Vec<TextOutput>) -> Result<Encoded> {
     let lengths = outputs.iter().map(|o| o.hidden.shape()[1]);
@@ -112,33 +100,6 @@ impl TextEncoder {
             return Ok(None);
         }
         Self::from_stores(stack, stores).map(Some)
-    }
-
-    /// The encoder that files of their own make together, in any order.
-    pub fn from_files(files: &[Arc<dyn WeightFile>], device: &Device) -> Result<Self> {
-        let mut stores = Vec::new();
-        for file in files {
-            let found = TEXT_KINDS.iter().find_map(|find| find(&**file));
-            let found = found.and_then(|kind| Some((kind, kind.store(file, "", device)?)));
-            stores.push(found.ok_or_else(|| {
-                let reason = match other_kind(&**file) {
-                    Some(found) => format!("{found} text encoders are not supported yet"),
-                    None => "no text encoder is known with its tensors".to_owned(),
-                };
-                ModelError::unsupported(file.path().display().to_string(), reason)
-            })?);
-        }
-        let kinds: Vec<&'static TextKind> = stores.iter().map(|(kind, _)| *kind).collect();
-        let Some(stack) = TextStack::of(&kinds) else {
-            let names: Vec<&str> = kinds.iter().map(|k| k.name).collect();
-            let reason = format!("no model uses {} together", names.join(" and "));
-            let files: Vec<_> = files
-                .iter()
-                .map(|f| f.path().display().to_string())
-                .collect();
-            return Err(ModelError::unsupported(files.join(", "), reason));
-        };
-        Self::from_stores(stack, stores)
     }
 
     /// From weights under the names they have here, one store for each kind of the stack, in any order.
@@ -260,23 +221,4 @@ impl fmt::Debug for TextEncoder {
 
 fn prefix(kind: &TextKind) -> String {
     format!("{}.transformer.", kind.name)
-}
-
-/// What kind of text encoder a file has that this version does not run.
-fn other_kind(file: &dyn WeightFile) -> Option<&'static str> {
-    const SIGNS: [(&str, &str); 5] = [
-        ("encoder.block.0.layer.0.SelfAttention.k.weight", "T5"),
-        ("model.layers.0.post_feedforward_layernorm.weight", "Gemma"),
-        ("model.layers.0.self_attn.k_proj.bias", "Qwen2.5"),
-        ("model.layers.0.self_attn.q_norm.weight", "Qwen3"),
-        (
-            "model.layers.0.post_attention_layernorm.weight",
-            "Llama and Mistral",
-        ),
-    ];
-    let has = |name: &str| file.info(name).is_some();
-    SIGNS
-        .iter()
-        .find(|(name, _)| has(name))
-        .map(|(_, kind)| *kind)
 }
