@@ -147,7 +147,7 @@ fn model_version(folders: &Folders, source: &str, entry: &str) -> Option<String>
 }
 
 /// Says at the start what there is to compute with.
-fn describe(memory: &fresco_memory::Registry) {
+fn describe(memory: &fresco_memory::ModelRegistry) {
     let settings = memory.settings();
     let megabytes = |bytes: u64| bytes >> 20;
     let accelerators = &memory.devices()[1..];

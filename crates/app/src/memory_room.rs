@@ -16,8 +16,8 @@ use fresco_engine::{EventKind, EventSink, MemoryProblem, MemoryRoom};
 use fresco_files::Folders;
 use fresco_graph::lock;
 use fresco_memory::{
-    ApiError, DeviceTotal, EjectOthers, Need, Placement, Policy, Registry, Unit, WeightsId, Who,
-    parse_expert,
+    ApiError, DeviceTotal, EjectOthers, ModelRegistry, Need, Placement, Policy, Unit, WeightsId,
+    Who, parse_expert,
 };
 use fresco_nodes::admission::{self, Asked, Verdict};
 
@@ -27,7 +27,7 @@ const POLICIES: &str = "auto, keep, pin, eject_after, ttl:SECONDS";
 const MOST_VIRTUAL_GB: f64 = 1e6;
 
 pub(crate) struct Room {
-    registry: Registry,
+    registry: ModelRegistry,
     /// Where models are looked for before a prompt runs; none: prompts are not looked at.
     folders: Option<Folders>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Room {
 impl Room {
     /// Sends the registry's events on from now on.
     pub(crate) fn new(
-        registry: Registry,
+        registry: ModelRegistry,
         sink: Arc<dyn EventSink>,
         log: Option<&Path>,
     ) -> anyhow::Result<Self> {
@@ -174,7 +174,7 @@ impl MemoryRoom for Room {
         }
     }
 
-    fn free_plan(&self, request: &engine::FreeRequest) -> engine::Plan {
+    fn free_plan(&self, request: &engine::FreeRequest) -> engine::FreePlan {
         to_engine_plan(self.registry.free_plan(&to_memory_request(request)))
     }
 
@@ -404,7 +404,7 @@ fn refused(error: ApiError, id: &str) -> MemoryProblem {
     }
 }
 
-fn to_engine_plan(plan: fresco_memory::Plan) -> engine::Plan {
+fn to_engine_plan(plan: fresco_memory::EvictionPlan) -> engine::FreePlan {
     let step = |step: fresco_memory::PlanStep| engine::PlanStep {
         weights_id: step.weights.to_string(),
         device: step.device,
@@ -419,7 +419,7 @@ fn to_engine_plan(plan: fresco_memory::Plan) -> engine::Plan {
         bytes: step.bytes,
         reason: step.reason,
     };
-    engine::Plan {
+    engine::FreePlan {
         steps: plan.steps.into_iter().map(step).collect(),
     }
 }

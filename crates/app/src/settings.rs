@@ -8,7 +8,7 @@ use std::time::Duration;
 use fresco_engine::Strategy;
 use fresco_engine::store::StorePath;
 use fresco_files::DirOptions;
-use fresco_memory::{Registry, ReserveRule, Reserves, VramState, amount};
+use fresco_memory::{ModelRegistry, ReserveRule, Reserves, VramState, amount};
 use fresco_tensor::Device;
 
 use crate::cli::{
@@ -157,7 +157,7 @@ impl MemorySettings {
     }
 
     /// A registry of these devices, which must have been made before.
-    pub(crate) fn registry(&self) -> Registry {
+    pub(crate) fn registry(&self) -> ModelRegistry {
         let accelerators = self.accelerators();
         let settings = fresco_memory::Settings {
             state: self.state.on(accelerators.is_empty()),
@@ -173,7 +173,7 @@ impl MemorySettings {
             gpu_only: self.gpu_only,
             cpu_vae: self.cpu_vae,
         };
-        Registry::new(settings, accelerators)
+        ModelRegistry::new(settings, accelerators)
     }
 
     /// What is not for weights on the primary device.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use fresco_graph::ui::NodeDefs;
 use fresco_graph::{Map, PromptLimits, Resources, Rules};
-use fresco_memory::{Policy, Registry, amount::readable};
+use fresco_memory::{ModelRegistry, Policy, amount::readable};
 use fresco_nodes::admission::{self, Assessment, ModelPlan, Outcome, Verdict};
 
 use crate::assembly::Assembly;
@@ -54,7 +54,7 @@ fn read(assembly: &Assembly, file: &Path) -> anyhow::Result<Map> {
 }
 
 /// What the server would refuse it for.
-fn check(report: &mut Report, assembly: &Assembly, memory: &Registry, prompt: &Map) {
+fn check(report: &mut Report, assembly: &Assembly, memory: &ModelRegistry, prompt: &Map) {
     let mut resources = Resources::default();
     resources.insert((*assembly.dirs).clone());
     resources.insert(assembly.folders.clone());
@@ -147,7 +147,7 @@ fn unknown(plan: &ModelPlan) -> bool {
     matches!(plan.outcome, Outcome::Unknown(_))
 }
 
-fn conclude(report: &mut Report, found: &Assessment, memory: &Registry) {
+fn conclude(report: &mut Report, found: &Assessment, memory: &ModelRegistry) {
     if found.models.is_empty() {
         report.line("models", "none are loaded");
         return;

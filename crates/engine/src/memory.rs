@@ -32,8 +32,8 @@ pub trait MemoryRoom: Send + Sync {
     fn free(&self, request: &FreeRequest, running: Option<&str>) -> FreeReport;
 
     /// What [`MemoryRoom::free`] would do, without doing it.
-    fn free_plan(&self, _: &FreeRequest) -> Plan {
-        Plan::default()
+    fn free_plan(&self, _: &FreeRequest) -> FreePlan {
+        FreePlan::default()
     }
 
     /// A request that does nothing, or not yet.
@@ -243,7 +243,7 @@ pub struct PlanStep {
 
 /// What would be done, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Plan {
+pub struct FreePlan {
     pub steps: Vec<PlanStep>,
 }
 
@@ -270,7 +270,7 @@ pub struct FreeReport {
     pub took: Duration,
     /// The results of nodes were forgotten.
     pub cache_reset: bool,
-    pub plan: Plan,
+    pub plan: FreePlan,
 }
 
 /// One device as it is now, in bytes.
@@ -480,7 +480,7 @@ pub struct LoadRequest {
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct LoadPlan {
     /// What would leave first.
-    pub steps: Plan,
+    pub steps: FreePlan,
     /// Bytes by device.
     pub places: Places,
     /// Layer to device.

@@ -13,22 +13,22 @@ struct State<T> {
     waker: Option<Waker>,
 }
 
-struct Shared<T> {
+struct ReplyState<T> {
     state: Mutex<State<T>>,
     ready: Condvar,
 }
 
-impl<T> Shared<T> {
+impl<T> ReplyState<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         lock(&self.state)
     }
 }
 
 /// The side that answers. Dropped unanswered, the waiting side gets `None`.
-pub struct Sender<T>(Arc<Shared<T>>);
+pub struct Sender<T>(Arc<ReplyState<T>>);
 
 /// The side that waits: a future, or [`Reply::wait`].
-pub struct Reply<T>(Arc<Shared<T>>);
+pub struct Reply<T>(Arc<ReplyState<T>>);
 
 pub fn reply<T>() -> (Sender<T>, Reply<T>) {
     let state = Mutex::new(State {
@@ -36,7 +36,7 @@ pub fn reply<T>() -> (Sender<T>, Reply<T>) {
         closed: false,
         waker: None,
     });
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ReplyState {
         state,
         ready: Condvar::new(),
     });

@@ -77,7 +77,7 @@ struct Published {
     accepted: Mutex<Option<JobAccepted>>,
 }
 
-struct Shared {
+struct StoreState {
     /// `None` only while being dropped.
     commands: Option<mpsc::Sender<Command>>,
     thread: Option<JoinHandle<()>>,
@@ -85,7 +85,7 @@ struct Shared {
     published: Arc<Published>,
 }
 
-impl Drop for Shared {
+impl Drop for StoreState {
     fn drop(&mut self) {
         self.commands = None;
         // Wait, so that the file is free for the next one who opens it. The thread is never the one that drops us.
@@ -100,7 +100,7 @@ impl Drop for Shared {
 /// A handle to the store; clones share it. Replies come after the commit; a reply of `None` means that the store was
 /// closed.
 #[derive(Clone)]
-pub struct JobStore(Arc<Shared>);
+pub struct JobStore(Arc<StoreState>);
 
 impl JobStore {
     /// Opens or creates the database, brings its schema up to date, and queues again what was running when its last
@@ -116,7 +116,7 @@ impl JobStore {
             .map_err(|source| StoreError::Thread {
                 source: Arc::new(source),
             })?;
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(StoreState {
             commands: Some(commands),
             thread: Some(thread),
             counter: AtomicI64::new(counter),

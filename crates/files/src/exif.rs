@@ -91,7 +91,7 @@ struct Tiff<'a> {
     first: usize,
 }
 
-struct Entry {
+struct ExifEntry {
     tag: u16,
     kind: u16,
     count: usize,
@@ -133,11 +133,11 @@ impl<'a> Tiff<'a> {
         })
     }
 
-    fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+    fn entries(&self) -> impl Iterator<Item = ExifEntry> + '_ {
         let n = self.u16(self.first).map_or(0, usize::from).min(MAX_ENTRIES);
         (0..n).map_while(|i| {
             let at = self.first + 2 + i * 12;
-            Some(Entry {
+            Some(ExifEntry {
                 tag: self.u16(at)?,
                 kind: self.u16(at + 2)?,
                 count: self.u32(at + 4)? as usize,

@@ -15,13 +15,13 @@ struct Watchers {
 }
 
 #[derive(Default)]
-struct Shared {
+struct TokenState {
     /// Apart from the rest, so that loops over numbers can look at it without knowing anything else.
     flag: Arc<AtomicBool>,
     watchers: Mutex<Watchers>,
 }
 
-impl Shared {
+impl TokenState {
     fn watchers(&self) -> MutexGuard<'_, Watchers> {
         lock(&self.watchers)
     }
@@ -30,7 +30,7 @@ impl Shared {
 /// Belongs to one run. Asking does not take it: once raised it stays raised, so everybody who works for the run sees it,
 /// also a thread that was given up. Clones are the same token.
 #[derive(Clone, Default)]
-pub struct CancelToken(Arc<Shared>);
+pub struct CancelToken(Arc<TokenState>);
 
 impl CancelToken {
     /// Raises it; whoever watches is told by this thread. Raising it again does nothing.

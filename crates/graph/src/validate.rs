@@ -274,7 +274,7 @@ impl Raised {
     }
 }
 
-enum Step {
+enum WalkStep {
     Done,
     Follow(Box<Via>),
 }
@@ -303,7 +303,7 @@ impl Walk<'_, '_> {
         }
         while let Some((frame, _)) = stack.last_mut() {
             match self.advance(frame) {
-                Ok(Step::Follow(via)) => {
+                Ok(WalkStep::Follow(via)) => {
                     if let Some(known) = self.done.get(&via.link.node) {
                         frame.result.valid &= known.valid;
                     } else if self.on_path.contains(&via.link.node) {
@@ -320,7 +320,7 @@ impl Walk<'_, '_> {
                         }
                     }
                 }
-                Ok(Step::Done) => {
+                Ok(WalkStep::Done) => {
                     let (frame, _) = stack.pop().expect("the loop condition saw a frame");
                     self.close(frame.id, frame.result, &mut stack);
                 }
@@ -397,17 +397,17 @@ impl Walk<'_, '_> {
     }
 
     /// Looks at inputs until one has to be followed, then at the class's own validator.
-    fn advance(&mut self, frame: &mut Frame) -> Result<Step, Raised> {
+    fn advance(&mut self, frame: &mut Frame) -> Result<WalkStep, Raised> {
         while frame.next < frame.inputs.len() {
             let input = frame.inputs[frame.next].clone();
             frame.next += 1;
             if let Some(via) = self.input(frame, input)? {
-                return Ok(Step::Follow(Box::new(via)));
+                return Ok(WalkStep::Follow(Box::new(via)));
             }
         }
         self.own_validator(frame)?;
         frame.result.valid &= frame.result.errors.is_empty();
-        Ok(Step::Done)
+        Ok(WalkStep::Done)
     }
 
     /// Checks one declared input. Gives the link to follow, if it is a good one.

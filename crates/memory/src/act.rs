@@ -11,7 +11,7 @@ use fresco_tensor::TensorError;
 use crate::entry::{DeviceIndex, Devices, FailedRelease, Owner, WeightPart};
 use crate::events::event;
 use crate::registry::State;
-use crate::{Action, Origin, Plan, PlanStep, Policy, Trigger, WeightsId, Who, shrink};
+use crate::{Action, EvictionPlan, Origin, PlanStep, Policy, Trigger, WeightsId, Who, shrink};
 
 pub(crate) const PRESSURE: &str = "pressure";
 pub(crate) const OUT_OF_MEMORY: &str = "oom";
@@ -94,7 +94,7 @@ fn move_units(
 }
 
 impl State {
-    pub(crate) fn execute(&mut self, plan: &Plan, cause: &Cause<'_>) -> Done {
+    pub(crate) fn execute(&mut self, plan: &EvictionPlan, cause: &Cause<'_>) -> Done {
         let mut done = Done::default();
         for step in &plan.steps {
             self.report_step(step, cause);

@@ -2,9 +2,9 @@
 
 use crate::Policy;
 use crate::entry::ModelEntry;
-use crate::registry::{Registry, State};
+use crate::registry::{ModelRegistry, State};
 
-impl Registry {
+impl ModelRegistry {
     /// What does not fit together, one line each; nothing is good.
     pub fn check(&self) -> Vec<String> {
         let gpu_only = self.settings().gpu_only;

@@ -8,8 +8,8 @@ use crate::claims::Effective;
 use crate::entry::ModelEntry;
 use crate::events::event;
 use crate::plan;
-use crate::registry::{Registry, State};
-use crate::{Action, ModelId, Origin, Plan, PlanStep, Policy, Trigger, WeightsId, Who};
+use crate::registry::{ModelRegistry, State};
+use crate::{Action, EvictionPlan, ModelId, Origin, PlanStep, Policy, Trigger, WeightsId, Who};
 
 /// Host bytes after which the heap is given back to the system.
 const TRIM: u64 = 256 << 20;
@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_secs(10);
 
 const RETRIED: &str = "releasing it failed before";
 
-impl Registry {
+impl ModelRegistry {
     /// A prompt starts. What prompts hold that are not running was left behind by a crash: their cleanup is done now.
     pub fn prompt_started(&self, prompt: &str) {
         let lost: Vec<Arc<str>> = {
@@ -49,11 +49,11 @@ impl Registry {
     }
 
     /// A prompt is over, however it ended. A second call does nothing.
-    pub fn prompt_ended(&self, prompt: &str) -> Plan {
+    pub fn prompt_ended(&self, prompt: &str) -> EvictionPlan {
         self.clean_up(prompt, Trigger::PromptEnd)
     }
 
-    fn clean_up(&self, prompt: &str, trigger: Trigger) -> Plan {
+    fn clean_up(&self, prompt: &str, trigger: Trigger) -> EvictionPlan {
         let now = self.now();
         let who = Who {
             prompt: prompt.into(),
@@ -62,7 +62,7 @@ impl Registry {
         let mut guard = self.lock();
         let state = &mut *guard;
         if !state.flight.remove(prompt) && !state.knows(prompt) {
-            return Plan::default();
+            return EvictionPlan::default();
         }
         state.quiet_since = now;
         state.emit(event("cleanup.started").trigger(trigger).prompt(prompt));
@@ -164,7 +164,7 @@ impl Registry {
         self.host_pressure(&who);
     }
 
-    /// When [`Registry::tick`] has something to do; none: nothing is waiting for time to pass.
+    /// When [`ModelRegistry::tick`] has something to do; none: nothing is waiting for time to pass.
     pub fn next_tick(&self) -> Option<Instant> {
         let state = self.lock();
         let mut due: Option<Instant> = None;
@@ -226,7 +226,7 @@ impl Registry {
         let mut cause = self.cause(Trigger::Shutdown, &who, self.now());
         cause.merged = true;
         cause.forget = true;
-        let plan = Plan {
+        let plan = EvictionPlan {
             steps: state.releases(|entry| entry.in_memory() > 0, "the program ends"),
         };
         state.execute(&plan, &cause);
@@ -307,7 +307,7 @@ impl State {
     }
 
     /// Models in memory that a plan says nothing about, and their bytes.
-    fn untouched(&self, plan: &Plan) -> (u64, u64) {
+    fn untouched(&self, plan: &EvictionPlan) -> (u64, u64) {
         let told = |id: &WeightsId| plan.steps.iter().any(|step| step.weights == *id);
         let others = self.entries.values().filter(|entry| !told(&entry.id));
         let bytes = others.map(ModelEntry::in_memory).filter(|bytes| *bytes > 0);
@@ -420,7 +420,7 @@ impl State {
                 step.reason = format!("{RETRIED}: {reason}");
             }
         }
-        self.execute(&Plan { steps }, cause)
+        self.execute(&EvictionPlan { steps }, cause)
     }
 
     /// Times to live that are over.
@@ -453,7 +453,7 @@ impl State {
                 }
             }
         }
-        self.execute(&Plan { steps }, cause)
+        self.execute(&EvictionPlan { steps }, cause)
     }
 }
 

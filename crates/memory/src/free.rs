@@ -9,11 +9,11 @@ use crate::entry::{Later, ModelEntry};
 use crate::error::ApiError;
 use crate::events::event;
 use crate::plan;
-use crate::registry::{Registry, State};
+use crate::registry::{ModelRegistry, State};
 use crate::settings::resident_set;
 use crate::{
-    Action, FreeReport, FreeRequest, Freed, ModelReport, Origin, Plan, Policy, PolicySource,
-    Trigger, WeightsId, Who,
+    Action, EvictionPlan, FreeReport, FreeRequest, Freed, ModelReport, Origin, Policy,
+    PolicySource, Trigger, WeightsId, Who,
 };
 
 /// The origin of what `POST /free` does.
@@ -44,7 +44,7 @@ pub enum Removed {
     Deferred,
 }
 
-impl Registry {
+impl ModelRegistry {
     /// Carries a request out. With a prompt that runs: only what no prompt holds; the caller asks again after its end.
     pub fn free(&self, request: &FreeRequest, prompt: Option<&str>) -> FreeReport {
         if !request.unload_models && !request.free_memory {
@@ -119,8 +119,8 @@ impl Registry {
         }
     }
 
-    /// What [`Registry::free`] would do.
-    pub fn free_plan(&self, request: &FreeRequest) -> Plan {
+    /// What [`ModelRegistry::free`] would do.
+    pub fn free_plan(&self, request: &FreeRequest) -> EvictionPlan {
         self.lock().free_plan(request)
     }
 
@@ -183,7 +183,7 @@ impl Registry {
                 entry.claims.end("", true);
             }
             let used_before = state.used();
-            let done = state.execute(&Plan { steps }, &cause);
+            let done = state.execute(&EvictionPlan { steps }, &cause);
             state.settle(&done, Trigger::Api, &who, &used_before);
         }
         let after = state.report(&id);
@@ -217,7 +217,7 @@ impl Registry {
         Ok(Removed::Done)
     }
 
-    /// As [`Registry::remove`], but not for what a prompt uses.
+    /// As [`ModelRegistry::remove`], but not for what a prompt uses.
     pub fn release(&self, id: &str) -> Result<(), ApiError> {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -241,7 +241,7 @@ impl Registry {
         cause.forget = true;
         let steps = state.releases(|entry| entry.id == *id, "asked to go");
         let used_before = state.used();
-        let done = state.execute(&Plan { steps }, &cause);
+        let done = state.execute(&EvictionPlan { steps }, &cause);
         state.settle(&done, Trigger::Api, who, &used_before);
     }
 
@@ -282,7 +282,7 @@ impl Registry {
 }
 
 impl State {
-    fn free_plan(&self, request: &FreeRequest) -> Plan {
+    fn free_plan(&self, request: &FreeRequest) -> EvictionPlan {
         let mut scene = self.scene(&[], true, None);
         scene.items.retain(|item| {
             self.entries

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use fresco_tensor::Device;
 
-use crate::{ModelId, Policy, PolicySource, Registry, Weights, WeightsId, Who};
+use crate::{ModelId, ModelRegistry, Policy, PolicySource, Weights, WeightsId, Who};
 
 /// A model as it flows between nodes: which weights, with which patches, for which devices. It holds no weights: those
 /// may be released and are read again at the next use.
 #[derive(Clone)]
-pub struct Handle(Arc<Shared>);
+pub struct Handle(Arc<LeaseState>);
 
-struct Shared {
-    registry: Registry,
+struct LeaseState {
+    registry: ModelRegistry,
     id: WeightsId,
     model: ModelId,
     compute: Device,
@@ -21,7 +21,7 @@ struct Shared {
     _parent: Option<Handle>,
 }
 
-impl Drop for Shared {
+impl Drop for LeaseState {
     fn drop(&mut self) {
         self.registry.forget_handle(&self.id, self.model);
     }
@@ -29,13 +29,13 @@ impl Drop for Shared {
 
 impl Handle {
     pub(crate) fn new(
-        registry: Registry,
+        registry: ModelRegistry,
         id: WeightsId,
         model: ModelId,
         compute: Device,
         parent: Option<Self>,
     ) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(LeaseState {
             registry,
             id,
             model,
@@ -56,7 +56,7 @@ impl Handle {
         self.0.compute.clone()
     }
 
-    pub fn registry(&self) -> &Registry {
+    pub fn registry(&self) -> &ModelRegistry {
         &self.0.registry
     }
 
@@ -80,7 +80,7 @@ impl fmt::Debug for Handle {
 /// Models that are in place and stay so while something computes with them. Ends when dropped, also by a panic; the
 /// prompt's hold on the weights lasts until the prompt ends.
 pub struct Lease {
-    pub(crate) registry: Registry,
+    pub(crate) registry: ModelRegistry,
     pub(crate) number: u64,
     pub(crate) handles: Vec<Handle>,
 }

@@ -42,7 +42,7 @@ pub use free::{FreeNote, Removed};
 pub use lease::{Handle, Lease};
 pub use open::{HandleOptions, Opened};
 pub use placement::{Order, Shrunk, Split, shrink, shrink_in, split, split_in};
-pub use registry::Registry;
+pub use registry::ModelRegistry;
 pub use settings::{HostMemory, Probes, Settings, host_memory, resident_set};
 pub use types::*;
 pub use whatif::{DevicePlan, HostPlan, LoadModel, LoadPlan, LoadRequest, ModelPlan};

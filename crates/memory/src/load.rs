@@ -9,13 +9,13 @@ use crate::events::event;
 use crate::lease::{Handle, Lease};
 use crate::place::{Load, Models};
 use crate::plan;
-use crate::registry::{Active, Registry, State};
+use crate::registry::{Active, ModelRegistry, State};
 use crate::{
     Action, HostMemory, MemoryError, ModelId, Need, Origin, Policy, Trigger, Weights, WeightsId,
     Who,
 };
 
-impl Registry {
+impl ModelRegistry {
     /// Brings models to where they compute, in this order, and keeps them there while the lease lasts.
     pub fn lease(&self, who: &Who, handles: &[&Handle], need: Need) -> Result<Lease, MemoryError> {
         let (lease, models, new_holds) = self.begin_lease(who, handles)?;
@@ -374,7 +374,7 @@ impl Registry {
 
 /// Ends being busy, also by a panic.
 struct Busy<'a> {
-    registry: &'a Registry,
+    registry: &'a ModelRegistry,
     id: &'a WeightsId,
 }
 

@@ -6,7 +6,7 @@ use crate::entry::DeviceIndex;
 use crate::events::event;
 use crate::lease::Lease;
 use crate::plan::{self, PINNED, Room};
-use crate::registry::{Registry, State};
+use crate::registry::{ModelRegistry, State};
 use crate::{ModelId, Origin, Trigger, WeightsId, Who, shrink};
 
 /// The last step that makes others leave. After it the models of the lease itself shrink, then it is given up.
@@ -26,7 +26,7 @@ impl State {
     /// One step. Gives the bytes that came free on the device.
     pub(crate) fn oom_step(
         &mut self,
-        registry: &Registry,
+        registry: &ModelRegistry,
         step: u8,
         spot: DeviceIndex,
         wanted: u64,
@@ -193,7 +193,7 @@ impl State {
     }
 }
 
-impl Registry {
+impl ModelRegistry {
     /// An allocation failed while computing: takes the next steps until one gives room. True: try again. False: there is
     /// nothing left that could be done, and what could leave the device has left it.
     pub fn relieve(&self, lease: &Lease, device: &str, wanted: u64) -> bool {

@@ -11,7 +11,7 @@ use crate::claims::{Claim, Effective};
 use crate::entry::{HandleState, ModelEntry, Owner, WeightPart, weights_id};
 use crate::events::event;
 use crate::lease::Handle;
-use crate::registry::{Registry, State};
+use crate::registry::{ModelRegistry, State};
 use crate::{
     ContentKey, EjectOthers, ModelId, Origin, Placement, Policy, PolicySource, Trigger, Weights,
     WeightsId, Who,
@@ -74,7 +74,7 @@ impl State {
     }
 }
 
-impl Registry {
+impl ModelRegistry {
     /// Weights by their content: those that are there, or new ones. `make` runs without the lock.
     pub fn open<T: Any + Send + Sync, E>(
         &self,

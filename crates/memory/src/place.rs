@@ -12,7 +12,7 @@ use crate::entry::DeviceIndex;
 use crate::events::event;
 use crate::oom::LAST_STEP;
 use crate::plain::megabytes;
-use crate::registry::{Registry, State};
+use crate::registry::{ModelRegistry, State};
 use crate::{
     Budget, Demand, MemoryError, ModelId, Need, Origin, Placement, Trigger, Unit, VramState,
     WeightsId, Who, budget, distribute, shrink, split,
@@ -23,7 +23,7 @@ pub(crate) type Models = Vec<(WeightsId, ModelId)>;
 
 /// One load request while it is carried out.
 pub(crate) struct Load<'a> {
-    pub(crate) registry: &'a Registry,
+    pub(crate) registry: &'a ModelRegistry,
     pub(crate) who: &'a Who,
     /// What it is about: never evicted.
     pub(crate) models: &'a Models,
@@ -37,7 +37,7 @@ pub(crate) struct Load<'a> {
 
 impl<'a> Load<'a> {
     pub(crate) fn new(
-        registry: &'a Registry,
+        registry: &'a ModelRegistry,
         who: &'a Who,
         models: &'a Models,
         need: Need,
@@ -113,7 +113,7 @@ impl State {
     /// Where a placement wants the units of a model; none: no placement.
     fn targets(
         &mut self,
-        registry: &Registry,
+        registry: &ModelRegistry,
         id: &WeightsId,
         model: ModelId,
     ) -> Option<Vec<(DeviceIndex, bool)>> {

@@ -4,7 +4,9 @@
 use std::cmp::Reverse;
 
 use crate::amount::readable;
-use crate::{Action, FreeRequest, ModelId, Origin, Plan, PlanStep, Policy, SetBy, WeightsId};
+use crate::{
+    Action, EvictionPlan, FreeRequest, ModelId, Origin, PlanStep, Policy, SetBy, WeightsId,
+};
 
 /// Weights that handles share, or what one patched handle has of its own, as the planner sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,7 +161,7 @@ const REASONS: [&str; 7] = [
 ];
 
 /// What leaves a device so that so much comes free, in order; as much as there is if that is not enough.
-pub fn room(scene: &Scene, wish: Room) -> Plan {
+pub fn room(scene: &Scene, wish: Room) -> EvictionPlan {
     let Room { device, .. } = wish;
     let mut freed = 0u64;
     let mut steps = Vec::new();
@@ -190,12 +192,12 @@ pub fn room(scene: &Scene, wish: Room) -> Plan {
         );
         steps.push(item.step(place, action, reason));
     }
-    Plan { steps }
+    EvictionPlan { steps }
 }
 
 /// What leaves the main memory so that so much comes free there. `desperate`: what is kept goes too (its claim stays and
 /// it is read again at its next use). Never what a prompt holds, never what is pinned.
-pub fn host(scene: &Scene, to_free: u64, desperate: bool) -> Plan {
+pub fn host(scene: &Scene, to_free: u64, desperate: bool) -> EvictionPlan {
     let most = if desperate { KEPT } else { 2 };
     let mut freed = 0u64;
     let mut steps = Vec::new();
@@ -210,11 +212,11 @@ pub fn host(scene: &Scene, to_free: u64, desperate: bool) -> Plan {
         let reason = format!("{}; main memory runs short", REASONS[usize::from(rank)]);
         steps.push(item.step(None, Action::Release, reason));
     }
-    Plan { steps }
+    EvictionPlan { steps }
 }
 
 /// Everything that is not part of a load leaves a device (none: every accelerator), except what is pinned.
-pub fn eject(scene: &Scene, only: Option<usize>) -> Plan {
+pub fn eject(scene: &Scene, only: Option<usize>) -> EvictionPlan {
     let mut steps = Vec::new();
     for device in 1..scene.devices.len() {
         if only.is_some_and(|only| only != device) {
@@ -230,12 +232,12 @@ pub fn eject(scene: &Scene, only: Option<usize>) -> Plan {
             });
         }
     }
-    Plan { steps }
+    EvictionPlan { steps }
 }
 
 /// What the end of a prompt does: `eject` items go unless somebody wants them more or still holds them, everything else
 /// the prompt touched stays and says why. `whole`: nothing stays on a device without a wish.
-pub fn prompt_end(scene: &Scene, whole: bool) -> Plan {
+pub fn prompt_end(scene: &Scene, whole: bool) -> EvictionPlan {
     let mut items: Vec<&Item> = scene.items.iter().collect();
     items.sort_by_key(|item| (&item.weights, item.model));
     let mut steps = Vec::new();
@@ -279,11 +281,15 @@ pub fn prompt_end(scene: &Scene, whole: bool) -> Plan {
             steps.push(item.by_policy(None, Action::Keep, item.why.clone()));
         }
     }
-    Plan { steps }
+    EvictionPlan { steps }
 }
 
 /// What a request to free does. `selected`: whether weights are among those it names.
-pub fn free(scene: &Scene, request: &FreeRequest, selected: impl Fn(&WeightsId) -> bool) -> Plan {
+pub fn free(
+    scene: &Scene,
+    request: &FreeRequest,
+    selected: impl Fn(&WeightsId) -> bool,
+) -> EvictionPlan {
     let listed = |name: &str| match &request.devices {
         None => true,
         Some(names) => names.iter().any(|n| n == name),
@@ -296,7 +302,7 @@ pub fn free(scene: &Scene, request: &FreeRequest, selected: impl Fn(&WeightsId) 
     items.sort_by_key(|item| (&item.weights, item.model));
     let mut steps = Vec::new();
     if !request.unload_models && !request.free_memory {
-        return Plan { steps };
+        return EvictionPlan { steps };
     }
     for item in items {
         let places: Vec<usize> = (0..scene.devices.len())
@@ -334,5 +340,5 @@ pub fn free(scene: &Scene, request: &FreeRequest, selected: impl Fn(&WeightsId) 
             }
         }
     }
-    Plan { steps }
+    EvictionPlan { steps }
 }

@@ -23,7 +23,7 @@ use crate::{DeviceTotal, Event, ModelId, Policy, WeightsId, Who};
 
 /// Owns the weights of all models. Cheap to clone; clones are the same registry.
 #[derive(Clone)]
-pub struct Registry(pub(crate) Arc<Inner>);
+pub struct ModelRegistry(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) settings: Settings,
@@ -219,7 +219,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The state, locked. When it goes, what was dropped is dropped and what happened is handed out.
 pub(crate) struct Guard<'a> {
-    registry: &'a Registry,
+    registry: &'a ModelRegistry,
     state: Option<MutexGuard<'a, State>>,
 }
 
@@ -282,7 +282,7 @@ impl Drop for Guard<'_> {
     }
 }
 
-impl Registry {
+impl ModelRegistry {
     /// `devices`: the accelerators, the primary one first.
     pub fn new(settings: Settings, devices: Vec<Device>) -> Self {
         Self(Arc::new(Inner {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::amount::Decimal;
 use crate::entry::{DeviceIndex, ModelEntry};
-use crate::registry::{Registry, State};
+use crate::registry::{ModelRegistry, State};
 use crate::{
     Amount, DeviceReport, HandleReport, ModelId, ModelReport, Placement, Snapshot,
     State as ModelState, UnitReport, WeightsId, allocation_string,
 };
 
-impl Registry {
+impl ModelRegistry {
     /// Devices and listed models.
     pub fn snapshot(&self) -> Snapshot {
         let host = self.host();

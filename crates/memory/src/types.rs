@@ -383,7 +383,7 @@ pub struct PlanStep {
 
 /// What would be done, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Plan {
+pub struct EvictionPlan {
     pub steps: Vec<PlanStep>,
 }
 
@@ -449,7 +449,7 @@ pub struct FreeReport {
     pub ram_before: Option<u64>,
     pub ram_after: Option<u64>,
     pub took: Duration,
-    pub plan: Plan,
+    pub plan: EvictionPlan,
 }
 
 /// One device as it is now.

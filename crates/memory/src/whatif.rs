@@ -8,11 +8,11 @@ use fresco_tensor::Device;
 use crate::amount::readable;
 use crate::entry::DeviceIndex;
 use crate::plan::{self, ORDINARY, Room, Scene};
-use crate::registry::Registry;
+use crate::registry::ModelRegistry;
 use crate::report::describe;
 use crate::{
-    DeviceTotal, EjectOthers, ModelId, Need, Placement, Plan, Unit, VramState, WeightsId, budget,
-    distribute, headroom, split,
+    DeviceTotal, EjectOthers, EvictionPlan, ModelId, Need, Placement, Unit, VramState, WeightsId,
+    budget, distribute, headroom, split,
 };
 
 /// One model of a load that is only thought of.
@@ -83,7 +83,7 @@ pub struct HostPlan {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoadPlan {
     /// What would leave first.
-    pub evictions: Plan,
+    pub evictions: EvictionPlan,
     pub models: Vec<ModelPlan>,
     pub devices: Vec<DevicePlan>,
     pub host: Option<HostPlan>,
@@ -141,7 +141,7 @@ struct Known {
     targets: Option<Vec<DeviceIndex>>,
 }
 
-impl Registry {
+impl ModelRegistry {
     /// Pure: nothing is read, moved or remembered.
     pub fn plan_load(&self, request: &LoadRequest) -> LoadPlan {
         let settings = self.settings();
@@ -187,7 +187,7 @@ impl Registry {
                     };
                     plan::room(&scene, wish)
                 }
-                None => Plan::default(),
+                None => EvictionPlan::default(),
             };
             let mut freed = 0u64;
             for step in &leaves.steps {

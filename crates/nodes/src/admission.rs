@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use fresco_files::Folders;
 use fresco_graph::Map;
-use fresco_memory::{Policy, Registry};
+use fresco_memory::{ModelRegistry, Policy};
 
 pub use room::Latent;
 
@@ -125,7 +125,7 @@ pub struct Asked<'a> {
 }
 
 /// Whether a whole prompt can run.
-pub fn assess(prompt: &Map, folders: &Folders, registry: &Registry) -> Assessment {
+pub fn assess(prompt: &Map, folders: &Folders, registry: &ModelRegistry) -> Assessment {
     let asked = Asked {
         prompt,
         outputs: None,
@@ -135,7 +135,7 @@ pub fn assess(prompt: &Map, folders: &Folders, registry: &Registry) -> Assessmen
 }
 
 /// Whether what is left to do of a prompt can run.
-pub fn assess_run(asked: &Asked<'_>, folders: &Folders, registry: &Registry) -> Assessment {
+pub fn assess_run(asked: &Asked<'_>, folders: &Folders, registry: &ModelRegistry) -> Assessment {
     let nodes = prompt::loader_nodes(asked);
     if nodes.is_empty() {
         return Assessment::default();

@@ -8,8 +8,9 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use fresco_graph::{Cx, NodeError};
 use fresco_memory::{
-    BoxError, ContentKey, EjectOthers, FileStamp, Handle, HandleOptions, Lease, MemoryError, Need,
-    Placement, Policy, PolicySource, Registry, Settings, Unit, VramState, Weights, WeightsId, Who,
+    BoxError, ContentKey, EjectOthers, FileStamp, Handle, HandleOptions, Lease, MemoryError,
+    ModelRegistry, Need, Placement, Policy, PolicySource, Settings, Unit, VramState, Weights,
+    WeightsId, Who,
 };
 use fresco_models::network::Network;
 use fresco_models::store::WeightStore;
@@ -72,7 +73,7 @@ impl Component {
     }
 
     /// Where it computes by default.
-    pub fn compute(self, registry: &Registry) -> Device {
+    pub fn compute(self, registry: &ModelRegistry) -> Device {
         let settings = registry.settings();
         let primary = registry.primary();
         let roomy = matches!(
@@ -89,7 +90,7 @@ impl Component {
     }
 
     /// Where its weights wait by default.
-    pub fn offload(self, registry: &Registry) -> Device {
+    pub fn offload(self, registry: &ModelRegistry) -> Device {
         let settings = registry.settings();
         let on_device = match self {
             Self::Diffusion | Self::Control => settings.state == VramState::HighVram,
@@ -105,11 +106,12 @@ impl Component {
 }
 
 /// For contexts without a registry of their own: main memory, no limits.
-static ALONE: LazyLock<Registry> = LazyLock::new(|| Registry::new(Settings::default(), Vec::new()));
+static ALONE: LazyLock<ModelRegistry> =
+    LazyLock::new(|| ModelRegistry::new(Settings::default(), Vec::new()));
 
 /// The registry of this program.
-pub fn registry(cx: &Cx) -> Registry {
-    cx.resource::<Registry>()
+pub fn registry(cx: &Cx) -> ModelRegistry {
+    cx.resource::<ModelRegistry>()
         .map_or_else(|_| ALONE.clone(), |registry| (*registry).clone())
 }
 
@@ -324,7 +326,7 @@ pub(crate) struct SharedNetwork<N: ?Sized, X = ()> {
 }
 
 impl<N: Network + 'static, X> SharedNetwork<N, X> {
-    /// The parts that [`Registry::open`] keeps.
+    /// The parts that [`ModelRegistry::open`] keeps.
     pub(crate) fn new(network: N, extra: X) -> (Arc<Self>, Arc<dyn Weights>) {
         let network = Arc::new(network);
         Self::with(network.clone(), network, extra)
@@ -497,7 +499,7 @@ impl Hold {
     }
 }
 
-fn compute_device(registry: &Registry, component: Component, options: &LoadOptions) -> Device {
+fn compute_device(registry: &ModelRegistry, component: Component, options: &LoadOptions) -> Device {
     options
         .compute
         .clone()
@@ -507,7 +509,7 @@ fn compute_device(registry: &Registry, component: Component, options: &LoadOptio
 /// Who may ask the registry, apart from a running node's context.
 #[derive(Clone)]
 pub(crate) struct Asker {
-    registry: Registry,
+    registry: ModelRegistry,
     who: Who,
 }
 
@@ -530,7 +532,7 @@ impl Asker {
 
 /// Models in use. Their weights are where they should be until this is dropped.
 pub struct InUse {
-    registry: Registry,
+    registry: ModelRegistry,
     lease: Lease,
 }
 

@@ -97,12 +97,12 @@ impl Drop for Held {
 /// A body that has come in whole.
 #[derive(Debug)]
 pub(crate) struct Stored {
-    content: Place,
+    content: BodyPlace,
     _held: Held,
 }
 
 #[derive(Debug)]
-enum Place {
+enum BodyPlace {
     Memory(Bytes),
     Disk(
         FilePart,
@@ -113,27 +113,27 @@ enum Place {
 impl Stored {
     pub(crate) fn size(&self) -> u64 {
         match &self.content {
-            Place::Memory(bytes) => bytes.len() as u64,
-            Place::Disk(part, _) => part.size,
+            BodyPlace::Memory(bytes) => bytes.len() as u64,
+            BodyPlace::Disk(part, _) => part.size,
         }
     }
 
     /// The body, if it is in memory.
     pub(crate) fn in_memory(&self) -> Option<&Bytes> {
         match &self.content {
-            Place::Memory(bytes) => Some(bytes),
-            Place::Disk(..) => None,
+            BodyPlace::Memory(bytes) => Some(bytes),
+            BodyPlace::Disk(..) => None,
         }
     }
 
     /// A part of the body, wherever it is.
     pub(crate) fn part(&self, start: u64, size: u64) -> BodyPart {
         match &self.content {
-            Place::Memory(bytes) => {
+            BodyPlace::Memory(bytes) => {
                 let (start, end) = (start as usize, (start + size) as usize);
                 BodyPart::Memory(bytes.slice(start..end))
             }
-            Place::Disk(whole, _) => BodyPart::Disk(FilePart {
+            BodyPlace::Disk(whole, _) => BodyPart::Disk(FilePart {
                 file: whole.file.clone(),
                 start,
                 size,
@@ -282,10 +282,10 @@ impl Sink {
         let content = match self.file {
             Some(file) => {
                 let (part, name) = file.into_part();
-                Place::Disk(part, name)
+                BodyPlace::Disk(part, name)
             }
-            None if self.rest.is_empty() => Place::Memory(self.first),
-            None => Place::Memory(self.rest.freeze()),
+            None if self.rest.is_empty() => BodyPlace::Memory(self.first),
+            None => BodyPlace::Memory(self.rest.freeze()),
         };
         Stored {
             content,

@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use crate::App;
 use crate::config::Config;
 use crate::error::{ApiError, Code};
-use crate::origin::{Origin, Place, Scheme, allows_host};
+use crate::origin::{HostPort, Origin, Scheme, allows_host};
 use crate::request::{decode, query_value};
 use crate::response;
 use crate::throttle::{Digest, Peer, Turn};
@@ -259,7 +259,7 @@ body{font:16px system-ui;max-width:24rem;margin:15vh auto;padding:0 1rem}input{f
 <form><input type=password name=token aria-label=Token autofocus required> <button>Open</button></form>";
 
 fn check_host(config: &Config, host: &str) -> Result<(), Box<Response>> {
-    let place = Place::parse(host);
+    let place = HostPort::parse(host);
     let known = place.is_address()
         || place.is_loopback()
         || config.hosts.iter().any(|h| allows_host(h, &place));
@@ -292,7 +292,7 @@ fn check_origin(config: &Config, head: &Parts) -> Result<(), Box<Response>> {
     if let (Some(origin), Some(host)) = (origin, text(head, header::HOST))
         && !is_own_origin(config, origin, host)
     {
-        let loopback = Place::parse(host).is_loopback();
+        let loopback = HostPort::parse(host).is_loopback();
         // The reference's own rule: an empty 403, for loopback hosts only. Ours: nothing may change from elsewhere.
         if loopback && Origin::parse(origin).is_some() {
             tracing::warn!(%host, %origin, "request with a foreign origin");
@@ -324,7 +324,7 @@ fn cross_site(details: &str) -> Response {
 
 /// The origin is this server under the name it was asked by, or a proxy that was named.
 fn is_own_origin(config: &Config, origin: &str, host: &str) -> bool {
-    let host = Place::parse(host);
+    let host = HostPort::parse(host);
     Origin::parse(origin).is_some_and(|origin| {
         origin.is(Scheme::of(config.tls), &host)
             || config.hosts.iter().any(|h| origin.is_allowed(h, &host))

@@ -74,10 +74,10 @@ pub use system::REFERENCE_VERSION;
 
 /// Everything handlers share. Clones are cheap.
 #[derive(Clone)]
-pub struct App(Arc<Shared>);
+pub struct App(Arc<AppState>);
 
 /// See [`App`].
-pub struct Shared {
+pub struct AppState {
     pub config: Config,
     pub engine: Engine,
     pub hub: Arc<Hub>,
@@ -127,7 +127,7 @@ impl App {
         let bodies = body::Bodies::new(&dirs.temp, config.max_upload_total);
         let memory = memory_guard::RequestMemory::new(config.limits.picture_memory, memory);
         let users = users::Users::load(&dirs.user, config.multi_user);
-        Self(Arc::new(Shared {
+        Self(Arc::new(AppState {
             users,
             config,
             engine,
@@ -148,9 +148,9 @@ impl App {
 }
 
 impl Deref for App {
-    type Target = Shared;
+    type Target = AppState;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &AppState {
         &self.0
     }
 }

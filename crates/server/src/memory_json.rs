@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fresco_engine::{
-    ClaimReport, DeviceReport, FreeReport, HandleReport, LoadPlan, MemoryEvent, MemoryOrigin,
-    ModelDetail, ModelReport, Places, Plan, PlanStep, Snapshot, UnitReport,
+    ClaimReport, DeviceReport, FreePlan, FreeReport, HandleReport, LoadPlan, MemoryEvent,
+    MemoryOrigin, ModelDetail, ModelReport, Places, PlanStep, Snapshot, UnitReport,
 };
 use fresco_graph::{Map, Value, json, map};
 
@@ -256,7 +256,7 @@ fn step(step: &PlanStep) -> Value {
     .into()
 }
 
-pub(crate) fn plan(plan: &Plan) -> Value {
+pub(crate) fn plan(plan: &FreePlan) -> Value {
     list(&plan.steps, step)
 }
 

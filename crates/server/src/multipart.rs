@@ -13,7 +13,7 @@ const MAX_HEADERS: usize = 16 << 10;
 
 /// One field of a form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct FormPart {
     pub name: String,
     /// Present for files, as the client sent it.
     pub filename: Option<String>,
@@ -40,12 +40,12 @@ pub enum MultipartError {
 }
 
 /// Splits a body in memory into its parts.
-pub fn parse(content_type: &str, body: &Bytes) -> Result<Vec<Part>, MultipartError> {
+pub fn parse(content_type: &str, body: &Bytes) -> Result<Vec<FormPart>, MultipartError> {
     let mut source = &body[..];
     let sections = sections(content_type, &mut source)?;
     Ok(sections
         .into_iter()
-        .map(|section| Part {
+        .map(|section| FormPart {
             name: section.name,
             filename: section.filename,
             data: body.slice(section.start as usize..(section.start + section.size) as usize),
@@ -259,14 +259,14 @@ mod tests {
     const KIND: &str = "multipart/form-data; boundary=XX";
 
     /// Reads a form in memory and through a file with a small window, which must agree.
-    fn read(body: &str) -> Result<Vec<Part>, MultipartError> {
+    fn read(body: &str) -> Result<Vec<FormPart>, MultipartError> {
         let parts = parse(KIND, &Bytes::copy_from_slice(body.as_bytes()));
         let mut file = FileSource::new(Cursor::new(body.as_bytes()));
         file.window = 7;
         let found = sections(KIND, &mut file);
         match (&parts, found) {
             (Ok(parts), Ok(found)) => {
-                let same = |(p, s): (&Part, &Section)| {
+                let same = |(p, s): (&FormPart, &Section)| {
                     (&p.name, &p.filename, p.data.len() as u64) == (&s.name, &s.filename, s.size)
                 };
                 assert!(parts.len() == found.len() && parts.iter().zip(&found).all(same));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn refused(result: Result<Vec<Part>, MultipartError>, why: &MultipartError) {
+    fn refused(result: Result<Vec<FormPart>, MultipartError>, why: &MultipartError) {
         assert_eq!(result.unwrap_err().to_string(), why.to_string());
     }
 

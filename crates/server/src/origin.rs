@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 /// A name and a port as a header gives them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct HostPort {
     /// Lower case, without brackets; addresses in their usual form.
     pub(crate) name: String,
     pub(crate) port: Port,
@@ -53,7 +53,7 @@ impl Scheme {
     }
 }
 
-impl Place {
+impl HostPort {
     /// Reads `name`, `name:port`, `[address]` or `[address]:port`.
     pub(crate) fn parse(text: &str) -> Self {
         let text = text.trim().to_ascii_lowercase();
@@ -110,7 +110,7 @@ fn split(text: &str) -> (&str, Option<&str>) {
 pub(crate) struct Origin {
     /// None for schemes that no page of ours has.
     pub(crate) scheme: Option<Scheme>,
-    pub(crate) place: Place,
+    pub(crate) place: HostPort,
 }
 
 impl Origin {
@@ -123,17 +123,17 @@ impl Origin {
         }
         Some(Self {
             scheme: Scheme::parse(scheme),
-            place: Place::parse(place),
+            place: HostPort::parse(place),
         })
     }
 
     /// Scheme, name and port are those of a server that is asked as `host` and speaks `own`.
-    pub(crate) fn is(&self, own: Scheme, host: &Place) -> bool {
+    pub(crate) fn is(&self, own: Scheme, host: &HostPort) -> bool {
         self.scheme == Some(own) && self.is_place(host)
     }
 
     /// Name and port are those of `host`, whatever the scheme: that of a proxy in front is not ours.
-    fn is_place(&self, host: &Place) -> bool {
+    fn is_place(&self, host: &HostPort) -> bool {
         let Some(scheme) = self.scheme else {
             return false;
         };
@@ -144,22 +144,22 @@ impl Origin {
     /// Whether a name given with `--allow-host` lets this origin in. The name stands for a proxy in front of us, whose
     /// scheme may be another: with its usual port, with the port that came with the name, or with the one that the proxy
     /// passed on in `Host`. Other ports of that machine are other servers.
-    pub(crate) fn is_allowed(&self, allowed: &str, host: &Place) -> bool {
+    pub(crate) fn is_allowed(&self, allowed: &str, host: &HostPort) -> bool {
         if allowed == "*" {
             return self.is_place(host);
         }
         let Some(scheme) = self.scheme else {
             return false;
         };
-        let allowed = Place::parse(allowed);
+        let allowed = HostPort::parse(allowed);
         self.place.name == allowed.name
             && (self.place.number(scheme) == allowed.number(scheme) || self.is_place(host))
     }
 }
 
 /// Whether a name given with `--allow-host` is this host's. Its port is that of the proxy, which need not be in `Host`.
-pub(crate) fn allows_host(allowed: &str, host: &Place) -> bool {
-    allowed == "*" || Place::parse(allowed).name == host.name
+pub(crate) fn allows_host(allowed: &str, host: &HostPort) -> bool {
+    allowed == "*" || HostPort::parse(allowed).name == host.name
 }
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
 
     #[track_caller]
     fn same(own: Scheme, host: &str, origin: &str) -> bool {
-        Origin::parse(origin).is_some_and(|o| o.is(own, &Place::parse(host)))
+        Origin::parse(origin).is_some_and(|o| o.is(own, &HostPort::parse(host)))
     }
 
     #[test]
@@ -223,17 +223,17 @@ mod tests {
             ("*", "box.lan", "https://evil.example", false),
         ] {
             let origin = Origin::parse(origin).unwrap();
-            let host = Place::parse(host);
+            let host = HostPort::parse(host);
             assert_eq!(
                 origin.is_allowed(allowed, &host),
                 want,
                 "{allowed} {host:?} {origin:?}"
             );
         }
-        assert!(allows_host("box.lan:8443", &Place::parse("BOX.lan")));
+        assert!(allows_host("box.lan:8443", &HostPort::parse("BOX.lan")));
         assert!(!allows_host(
             "box.lan",
-            &Place::parse("box.lan.evil.example")
+            &HostPort::parse("box.lan.evil.example")
         ));
     }
 
@@ -247,7 +247,7 @@ mod tests {
             ("localhost.evil.example", false),
             ("10.0.0.1", false),
         ] {
-            assert_eq!(Place::parse(host).is_loopback(), want, "{host}");
+            assert_eq!(HostPort::parse(host).is_loopback(), want, "{host}");
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Limit {
 
 /// One group with a limit: its folder, and what its files are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Group {
+struct ControlGroup {
     folder: PathBuf,
     names: &'static Names,
 }
@@ -40,7 +40,7 @@ const OLD: Names = Names {
     files: ["total_inactive_file ", "total_active_file "],
 };
 
-static GROUPS: LazyLock<Vec<Group>> = LazyLock::new(|| {
+static GROUPS: LazyLock<Vec<ControlGroup>> = LazyLock::new(|| {
     let list = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     groups(&list, Path::new("/sys/fs/cgroup"))
 });
@@ -50,8 +50,8 @@ pub(crate) fn limit() -> Option<Limit> {
     tightest(&GROUPS)
 }
 
-fn tightest(groups: &[Group]) -> Option<Limit> {
-    let limits = groups.iter().filter_map(Group::read);
+fn tightest(groups: &[ControlGroup]) -> Option<Limit> {
+    let limits = groups.iter().filter_map(ControlGroup::read);
     limits.reduce(|a, b| Limit {
         total: a.total.min(b.total),
         available: a.available.min(b.available),
@@ -59,8 +59,8 @@ fn tightest(groups: &[Group]) -> Option<Limit> {
 }
 
 /// The groups of a process (as `/proc/self/cgroup` lists them) with those above them.
-fn groups(list: &str, root: &Path) -> Vec<Group> {
-    let mut found: Vec<Group> = Vec::new();
+fn groups(list: &str, root: &Path) -> Vec<ControlGroup> {
+    let mut found: Vec<ControlGroup> = Vec::new();
     for line in list.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(kinds), Some(path)) = (parts.next(), parts.next()) else {
@@ -76,7 +76,7 @@ fn groups(list: &str, root: &Path) -> Vec<Group> {
         // Inside a container the path may be the outer one, which is not there: then the top is our own group.
         for ancestor in Path::new(path).ancestors() {
             let below = ancestor.strip_prefix("/").unwrap_or(ancestor);
-            let group = Group {
+            let group = ControlGroup {
                 folder: top.join(below),
                 names,
             };
@@ -88,7 +88,7 @@ fn groups(list: &str, root: &Path) -> Vec<Group> {
     found
 }
 
-impl Group {
+impl ControlGroup {
     fn number(&self, file: &str) -> Option<u64> {
         let text = std::fs::read_to_string(self.folder.join(file)).ok()?;
         text.trim().parse().ok()

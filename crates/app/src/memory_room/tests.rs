@@ -84,9 +84,9 @@ fn folders() -> Folders {
 }
 
 /// A room on a device of its own with one model in main memory that is to be kept.
-fn furnished(number: u32) -> (Room, Registry, fresco_memory::Handle, Arc<Kinds>) {
+fn furnished(number: u32) -> (Room, ModelRegistry, fresco_memory::Handle, Arc<Kinds>) {
     let device = Device::register_sim(number, 64 << 20).unwrap();
-    let registry = Registry::new(settings(), vec![device.clone()]);
+    let registry = ModelRegistry::new(settings(), vec![device.clone()]);
     let kinds: Arc<Kinds> = Arc::default();
     let room = Room::new(registry.clone(), kinds.clone(), None).unwrap();
     let who = Who {
@@ -234,7 +234,7 @@ fn thought_of(expert: Option<&str>, gb: Option<f64>) -> LoadRequest {
 
 #[test]
 fn prompts_are_looked_at_before_they_run() {
-    let registry = Registry::new(settings(), Vec::new());
+    let registry = ModelRegistry::new(settings(), Vec::new());
     let room = Room::new(registry, Arc::new(NoSink), None)
         .unwrap()
         .admitting(folders());
@@ -254,7 +254,7 @@ fn prompts_are_looked_at_before_they_run() {
 
 #[test]
 fn loads_can_be_thought_of() {
-    let registry = Registry::new(settings(), Vec::new());
+    let registry = ModelRegistry::new(settings(), Vec::new());
     let room = Room::new(registry, Arc::new(NoSink), None).unwrap();
     let plan = room.plan_load(&thought_of(None, None)).unwrap();
     assert!(plan.fits);
@@ -301,7 +301,7 @@ fn the_log_is_appended_one_event_a_line() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("memory.jsonl");
     std::fs::write(&path, "before\n").unwrap();
-    let registry = Registry::new(Settings::default(), Vec::new());
+    let registry = ModelRegistry::new(Settings::default(), Vec::new());
     let room = Room::new(registry, Arc::new(NoSink), Some(&path)).unwrap();
     room.note_free(engine::FreeNote::Noop);
     room.cache_reset();
@@ -311,7 +311,7 @@ fn the_log_is_appended_one_event_a_line() {
     let event = fresco_graph::json::parse(lines[1]).unwrap();
     assert_eq!(event.get("kind"), Some(&"free.noop".into()));
     assert_eq!(event.get("seq"), Some(&1.into()));
-    let folder = Registry::new(Settings::default(), Vec::new());
+    let folder = ModelRegistry::new(Settings::default(), Vec::new());
     let error = Room::new(folder, Arc::new(NoSink), Some(dir.path())).err();
     assert!(error.unwrap().to_string().contains("memory log"));
 }
@@ -324,14 +324,14 @@ fn a_pipe_is_no_memory_log() {
     let pipe = dir.path().join("pipe");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.unwrap().success());
-    let registry = Registry::new(Settings::default(), Vec::new());
+    let registry = ModelRegistry::new(Settings::default(), Vec::new());
     let error = Room::new(registry, Arc::new(NoSink), Some(&pipe)).err();
     assert!(error.unwrap().to_string().contains("is not a file"));
 }
 
 #[test]
 fn without_an_accelerator_the_state_is_disabled() {
-    let registry = Registry::new(
+    let registry = ModelRegistry::new(
         Settings {
             state: VramState::NormalVram.on(true),
             ..Settings::default()

@@ -49,7 +49,7 @@ pub(super) struct Node {
     pub(super) kind: Kind,
     pub(super) mode: Mode,
     pub(super) title: Option<Arc<str>>,
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<NodeSlot>,
     pub(super) outputs: Vec<Arc<str>>,
     pub(super) widgets: Vec<Widget>,
     pub(super) raw: Value,
@@ -78,7 +78,7 @@ pub(super) enum Mode {
     Bypassed,
 }
 
-pub(super) struct Slot {
+pub(super) struct NodeSlot {
     pub(super) name: Arc<str>,
     pub(super) ty: Arc<str>,
     pub(super) link: Option<Arc<str>>,
@@ -421,10 +421,10 @@ fn read_ports(raw: Option<&Value>) -> Vec<Port> {
         .collect()
 }
 
-fn read_slots(raw: Option<&Value>) -> Vec<Slot> {
+fn read_slots(raw: Option<&Value>) -> Vec<NodeSlot> {
     list(raw)
         .iter()
-        .map(|s| Slot {
+        .map(|s| NodeSlot {
             name: text(s.get("name")).unwrap_or_default(),
             ty: type_text(s.get("type")),
             link: id_text(s.get("link")),
@@ -436,8 +436,8 @@ fn read_slots(raw: Option<&Value>) -> Vec<Slot> {
 /// The slots a class declares, with what was saved for those names, then what was saved beyond them.
 fn merge_slots<'a>(
     known: impl Iterator<Item = (&'a Arc<str>, &'a Arc<str>, bool)>,
-    saved: Vec<Slot>,
-) -> Vec<Slot> {
+    saved: Vec<NodeSlot>,
+) -> Vec<NodeSlot> {
     let by_name: HashMap<Arc<str>, usize> = saved
         .iter()
         .enumerate()
@@ -447,7 +447,7 @@ fn merge_slots<'a>(
     let mut slots = Vec::new();
     for (name, ty, widget) in known {
         names.insert(name.clone());
-        slots.push(Slot {
+        slots.push(NodeSlot {
             name: name.clone(),
             ty: ty.clone(),
             link: by_name.get(name).and_then(|i| saved[*i].link.clone()),

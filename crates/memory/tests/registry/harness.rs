@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fresco_memory::{
     BoxError, ContentKey, EjectOthers, Event, FileStamp, Handle, HandleOptions, HostMemory, Lease,
-    ModelReport, Need, Placement, Policy, PolicySource, Probes, Registry, Settings, Unit, Weights,
-    Who,
+    ModelRegistry, ModelReport, Need, Placement, Policy, PolicySource, Probes, Settings, Unit,
+    Weights, Who,
 };
 use fresco_tensor::device::Allocation;
 use fresco_tensor::{Device, TensorError};
@@ -218,7 +218,7 @@ static SIMS: AtomicU32 = AtomicU32::new(5000);
 
 /// A registry with devices of its own. What it says at the end of a test must fit together.
 pub(crate) struct Bench {
-    pub(crate) registry: Registry,
+    pub(crate) registry: ModelRegistry,
     pub(crate) devices: Vec<Device>,
     pub(crate) host: Arc<AtomicU64>,
     /// Moves only when told to.
@@ -248,7 +248,7 @@ impl Bench {
                 Device::register_sim(number, *size).unwrap()
             })
             .collect();
-        let registry = Registry::new(settings, devices.clone());
+        let registry = ModelRegistry::new(settings, devices.clone());
         let host = Arc::new(AtomicU64::new(0));
         let clock = Arc::new(Mutex::new(Instant::now()));
         let ram = Arc::new(AtomicU64::new(1 << 50));

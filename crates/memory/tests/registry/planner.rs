@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fresco_memory::plan::{self, Item, KEPT, ORDINARY, PINNED, Room, Scene};
-use fresco_memory::{Action, FreeRequest, ModelId, Origin, Plan, Policy, SetBy, WeightsId};
+use fresco_memory::{Action, EvictionPlan, FreeRequest, ModelId, Origin, Policy, SetBy, WeightsId};
 use proptest::prelude::*;
 
 const DEVICES: usize = 4;
@@ -61,7 +61,7 @@ fn scene() -> impl Strategy<Value = Scene> {
 }
 
 /// What carrying a plan out leaves. Parts leave in units, so a little more than asked may go; here it is exact.
-fn after(scene: &Scene, plan: &Plan) -> Scene {
+fn after(scene: &Scene, plan: &EvictionPlan) -> Scene {
     let mut scene = scene.clone();
     for step in &plan.steps {
         let device = step

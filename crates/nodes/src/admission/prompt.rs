@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fresco_files::Folders;
 use fresco_graph::{Args, Map, NodeError, NodeSchema as _, Value};
-use fresco_memory::Registry;
+use fresco_memory::ModelRegistry;
 use fresco_models::taesd;
 use fresco_tensor::{Device, Dtype};
 
@@ -143,7 +143,7 @@ pub(super) struct PlannedLoad {
 pub(super) fn loads(
     nodes: &[LoaderNode<'_>],
     folders: &Folders,
-    registry: &Registry,
+    registry: &ModelRegistry,
 ) -> Vec<PlannedLoad> {
     let known = Known::new(registry);
     let mut loads = Vec::new();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_memory::amount::readable;
 use fresco_memory::estimate::{self, Attention};
 use fresco_memory::{
-    DeviceReport, LoadModel, LoadRequest, Need, Policy, Registry, Snapshot, distribute,
+    DeviceReport, LoadModel, LoadRequest, ModelRegistry, Need, Policy, Snapshot, distribute,
 };
 
 use super::files::FilePart;
@@ -44,7 +44,7 @@ impl Latent {
 
 /// What can be known about room before anything is loaded.
 struct Room<'a> {
-    registry: &'a Registry,
+    registry: &'a ModelRegistry,
     snapshot: Snapshot,
     devices: Vec<DevicePlan>,
     latent: Option<Latent>,
@@ -55,7 +55,7 @@ struct Room<'a> {
 pub(super) fn judge(
     loads: &[PlannedLoad],
     latent: Option<Latent>,
-    registry: &Registry,
+    registry: &ModelRegistry,
 ) -> Assessment {
     let snapshot = registry.snapshot();
     let in_host: u64 = snapshot.models.iter().map(|model| model.host_bytes).sum();

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use fresco_graph::{Map, Value, map};
-use fresco_memory::{HostMemory, Policy, Probes, Registry, Reserves, Settings};
+use fresco_memory::{HostMemory, ModelRegistry, Policy, Probes, Reserves, Settings};
 use fresco_tensor::Device;
 
 use super::{Asked, Assessment, ModelPlan, Outcome, Verdict, assess, assess_run};
 use crate::small_files::{keys, place, write};
 
 /// A room with one device of its own and without reserves, so that every byte counts.
-fn room(number: u32, bytes: u64) -> Registry {
+fn room(number: u32, bytes: u64) -> ModelRegistry {
     let settings = Settings {
         reserves: Reserves {
             extra: 0,
@@ -19,7 +19,7 @@ fn room(number: u32, bytes: u64) -> Registry {
         },
         ..Settings::default()
     };
-    Registry::new(settings, vec![Device::register_sim(number, bytes).unwrap()])
+    ModelRegistry::new(settings, vec![Device::register_sim(number, bytes).unwrap()])
 }
 
 const MIB: u64 = 1 << 20;
@@ -64,7 +64,7 @@ fn on(model: &ModelPlan, device: &str) -> u64 {
 fn a_prompt_without_loaders_asks_nobody() {
     let place = place();
     let prompt = map! {"1" => node("EmptyImage", map! {"width" => 64})};
-    let room = Registry::new(Settings::default(), Vec::new());
+    let room = ModelRegistry::new(Settings::default(), Vec::new());
     assert_eq!(
         assess(&prompt, &place.folders, &room),
         Assessment::default()

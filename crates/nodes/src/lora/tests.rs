@@ -319,7 +319,8 @@ fn l08_what_does_not_fit_is_reported_and_the_rest_goes_on() {
 /// The memory room has the file; another strength does not read it again, another file under its name does.
 #[test]
 fn l07_a_file_is_read_once_and_counted() {
-    let registry = fresco_memory::Registry::new(fresco_memory::Settings::default(), Vec::new());
+    let registry =
+        fresco_memory::ModelRegistry::new(fresco_memory::Settings::default(), Vec::new());
     let place = place(|r| r.insert(registry.clone()));
     place.lora("a.safetensors", &simple_lora());
     registry.prompt_started("p");

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use fresco_graph::{
     Args, Cx, Flow, Map, NodeError, NodeRegistry as Classes, Resources, Slots, Value, map,
 };
-use fresco_memory::{ModelReport, Policy, PolicySource, Registry, Settings};
+use fresco_memory::{ModelRegistry, ModelReport, Policy, PolicySource, Settings};
 use fresco_tensor::Device;
 
 use crate::small_files::{Place, place};
 
 struct Bench {
     _place: Place,
-    registry: Registry,
+    registry: ModelRegistry,
     classes: Classes,
     cx: Cx,
 }
@@ -20,7 +20,7 @@ struct Bench {
 fn bench(device: u32) -> Bench {
     let place = place();
     let sim = Device::register_sim(device, 64 << 20).unwrap();
-    let registry = Registry::new(Settings::default(), vec![sim]);
+    let registry = ModelRegistry::new(Settings::default(), vec![sim]);
     let mut resources = Resources::default();
     resources.insert(registry.clone());
     resources.insert(place.folders.clone());

@@ -2,7 +2,7 @@
 
 use fresco_graph::{Args, Choices, Cx, Input, NodeError, Validator, Value, Verdict};
 use fresco_memory::{
-    DeviceTotal, EjectOthers, Placement, Policy, PolicySource, Registry, parse_expert,
+    DeviceTotal, EjectOthers, ModelRegistry, Placement, Policy, PolicySource, parse_expert,
 };
 use fresco_tensor::Device;
 
@@ -21,7 +21,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    pub(crate) fn new(registry: &Registry) -> Self {
+    pub(crate) fn new(registry: &ModelRegistry) -> Self {
         Self {
             devices: registry.devices(),
             totals: registry.totals(),

@@ -8,7 +8,7 @@ use fresco_graph::{
     Args, Listings, Map, NodeRegistry as Classes, PromptLimits, Resources, Rules, Schema, Value,
     json, map,
 };
-use fresco_memory::{EjectOthers, Placement, Policy, PolicySource, Registry, Settings};
+use fresco_memory::{EjectOthers, ModelRegistry, Placement, Policy, PolicySource, Settings};
 use fresco_tensor::Device;
 
 use super::bases::{self, Base as _};
@@ -16,12 +16,12 @@ use super::family::{DisTorch2, Known, Legacy, LoaderForm, OnDevice};
 use crate::resident::LoadOptions;
 
 /// Two accelerators for all tests here.
-fn room() -> Registry {
+fn room() -> ModelRegistry {
     let device = |number| {
         let made = Device::register_sim(number, 12 << 30);
         made.or_else(|_| Device::sim(number)).unwrap()
     };
-    Registry::new(Settings::default(), vec![device(71), device(72)])
+    ModelRegistry::new(Settings::default(), vec![device(71), device(72)])
 }
 
 struct Lists;

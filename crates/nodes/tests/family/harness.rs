@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_files::Folders;
 use fresco_files::dirs::Dirs;
 use fresco_graph::{Args, Cx, Flow, Map, NodeEntry, NodeError, Resources, Slots, Value, map};
-use fresco_memory::{Registry, Settings};
+use fresco_memory::{ModelRegistry, Settings};
 use fresco_models::detect::Families;
 use fresco_nodes::resident::who;
 use fresco_nodes::sampling::Model;
@@ -19,7 +19,7 @@ pub(crate) const STEPS: usize = 3;
 
 pub(crate) struct Place {
     base: tempfile::TempDir,
-    registry: Registry,
+    registry: ModelRegistry,
     cx: Cx,
 }
 
@@ -61,7 +61,7 @@ impl Place {
         let models = base.path().join("models");
         write(models.join("diffusion_models/toy.safetensors"), &tensors);
         write(models.join("loras/toy.safetensors"), &lora());
-        let registry = Registry::new(Settings::default(), devices);
+        let registry = ModelRegistry::new(Settings::default(), devices);
         let mut resources = Resources::default();
         resources.insert(Folders::new(&Dirs::under(base.path())));
         resources.insert(registry.clone());
@@ -75,7 +75,7 @@ impl Place {
         self.cx.resource::<Families>().unwrap()
     }
 
-    pub(crate) fn registry(&self) -> &Registry {
+    pub(crate) fn registry(&self) -> &ModelRegistry {
         &self.registry
     }
 

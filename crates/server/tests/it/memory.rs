@@ -130,16 +130,16 @@ impl MemoryRoom for Room {
                 after: vec![("cpu".into(), 1000)],
                 error: None,
             }],
-            plan: Plan {
+            plan: FreePlan {
                 steps: vec![step()],
             },
             ..FreeReport::default()
         }
     }
 
-    fn free_plan(&self, request: &FreeRequest) -> Plan {
+    fn free_plan(&self, request: &FreeRequest) -> FreePlan {
         self.note(format!("plan {request:?}"));
-        Plan {
+        FreePlan {
             steps: vec![step()],
         }
     }

@@ -22,7 +22,7 @@ use super::amx::{self, DEPTH, Tiles};
 use super::attention::{Block, KEYS, Sizes, Task, TaskMask};
 use super::finish::Lane;
 use super::kernel::Rows;
-use super::lines::{EMPTY, LINE, Line, Shared};
+use super::lines::{EMPTY, LINE, Line, SharedPointer};
 use super::math::exp2_of_negative;
 use super::math_lanes::{Lanes, transpose, x86::F32x16};
 use crate::buffer::Buffer;
@@ -80,8 +80,8 @@ impl Packed {
         let heads = s.batch * s.heads;
         let mut keys = Buffer::filled(heads * layout.key_bytes() / LINE, EMPTY)?.into_vec();
         let mut values = Buffer::filled(heads * 2 * layout.value_bytes() / LINE, EMPTY)?.into_vec();
-        let to_keys = Shared::new(keys.as_mut_ptr().cast::<u8>());
-        let to_values = Shared::new(values.as_mut_ptr().cast::<u8>());
+        let to_keys = SharedPointer::new(keys.as_mut_ptr().cast::<u8>());
+        let to_values = SharedPointer::new(values.as_mut_ptr().cast::<u8>());
         let width = s.heads * s.d;
         (0..heads * layout.groups).into_par_iter().for_each(|i| {
             let (head, group) = (i / layout.groups, i % layout.groups);

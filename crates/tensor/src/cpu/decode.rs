@@ -16,7 +16,7 @@ use super::isa::Isa;
 use super::kernel;
 use super::lines::Space;
 use super::packed::{WIDTH, Weight};
-use super::plan::{Block, Engine, Part};
+use super::plan::{Block, ProductEngine, ProductPart};
 use crate::dtype::Dtype;
 
 impl Weight {
@@ -29,7 +29,7 @@ impl Weight {
     /// `space`. `lanes` is more space.
     pub(super) fn decode(
         &self,
-        engine: Engine,
+        engine: ProductEngine,
         panel: usize,
         (block, split): (&Block, bool),
         space: &mut Space,
@@ -40,7 +40,7 @@ impl Weight {
             return space.take(0);
         };
         match engine {
-            Engine::Vector(isa) => {
+            ProductEngine::Vector(isa) => {
                 let stored_so = self.dtype() == Dtype::F32 && cfg!(target_endian = "little");
                 if stored_so && block.is_plain() {
                     // Taps and channels are in the order of the panel.
@@ -54,7 +54,7 @@ impl Weight {
                 to
             }
             #[cfg(target_arch = "x86_64")]
-            Engine::Tiles(_) => {
+            ProductEngine::Tiles(_) => {
                 let to = space.take(block.bytes);
                 // SAFETY: there is room for the block, and the machine has the tiles.
                 unsafe { self.split(panel, block, split, to, lanes) };
@@ -106,7 +106,7 @@ impl Weight {
     ///
     /// # Safety
     /// `to` has room for the lanes, and the machine has `isa`.
-    unsafe fn widen(&self, isa: Isa, panel: usize, parts: &[Part], mut to: *mut Lane) {
+    unsafe fn widen(&self, isa: Isa, panel: usize, parts: &[ProductPart], mut to: *mut Lane) {
         /// Channels whose taps are added up at a time.
         const SOME: usize = 16;
         if parts.is_empty() || self.panel(panel, 0, 0..0).is_none() {
@@ -189,7 +189,7 @@ impl Weight {
     ///
     /// # Safety
     /// As [`Self::widen`].
-    unsafe fn widen_rows(&self, panel: usize, parts: &[Part], to: *mut Lane) {
+    unsafe fn widen_rows(&self, panel: usize, parts: &[ProductPart], to: *mut Lane) {
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
             return;
         };

@@ -19,7 +19,7 @@ use super::packed::WIDTH;
 
 /// A run of channels of one tap: where it begins in a row of activations, in bytes, and how many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct KernelStep {
     pub(crate) offset: usize,
     pub(crate) len: usize,
 }
@@ -50,7 +50,7 @@ pub(crate) fn rows(isa: Isa) -> usize {
 pub(crate) unsafe fn tile(
     isa: Isa,
     m: usize,
-    steps: &[Step],
+    steps: &[KernelStep],
     a: Rows,
     b: *const f32,
     c: *mut Lane,
@@ -74,7 +74,7 @@ pub(crate) unsafe fn tile(
 /// As [`tile`].
 unsafe fn tile_portable(
     m: usize,
-    steps: &[Step],
+    steps: &[KernelStep],
     a: Rows,
     mut b: *const f32,
     c: *mut Lane,
@@ -145,7 +145,7 @@ fn f16(bits: u16) -> f32 {
 
 /// Where the rows of a finished tile go.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct TilePlace {
     pub(crate) out: *mut f32,
     /// Length of an output row.
     pub(crate) width: usize,
@@ -156,7 +156,7 @@ pub(crate) struct Place {
 
 /// Fetches the parts of output rows that will be written, and of what is added to them, into the cache. Rows of
 /// `usize::MAX` are none.
-pub(crate) fn prefetch(rows: &[usize], add: Option<&[f32]>, place: Place) {
+pub(crate) fn prefetch(rows: &[usize], add: Option<&[f32]>, place: TilePlace) {
     #[cfg(target_arch = "x86_64")]
     for &row in rows.iter().filter(|row| **row != usize::MAX) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -184,7 +184,7 @@ pub(crate) unsafe fn write(
     rows: &[usize],
     gate: Option<&[Lane]>,
     finish: &Finish<'_>,
-    place: Place,
+    place: TilePlace,
 ) {
     // SAFETY: the caller promises what is needed.
     unsafe {
@@ -206,7 +206,7 @@ unsafe fn write_any(
     rows: &[usize],
     gate: Option<&[Lane]>,
     finish: &Finish<'_>,
-    place: Place,
+    place: TilePlace,
 ) {
     for (i, (lane, &row)) in lanes.iter().zip(rows).enumerate() {
         if row == usize::MAX {
@@ -235,7 +235,7 @@ unsafe fn write_any(
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Finish, Lane, Place, Rows, Step, WIDTH};
+    use super::{Finish, KernelStep, Lane, Rows, TilePlace, WIDTH};
 
     /// # Safety
     /// As [`super::write`], with AVX-512.
@@ -245,7 +245,7 @@ mod x86 {
         rows: &[usize],
         gate: Option<&[Lane]>,
         finish: &Finish<'_>,
-        place: Place,
+        place: TilePlace,
     ) {
         // SAFETY: as promised by the caller.
         unsafe { super::write_any(lanes, rows, gate, finish, place) }
@@ -259,7 +259,7 @@ mod x86 {
         rows: &[usize],
         gate: Option<&[Lane]>,
         finish: &Finish<'_>,
-        place: Place,
+        place: TilePlace,
     ) {
         // SAFETY: as promised by the caller.
         unsafe { super::write_any(lanes, rows, gate, finish, place) }
@@ -301,7 +301,7 @@ mod x86 {
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn tile_avx512(
         m: usize,
-        steps: &[Step],
+        steps: &[KernelStep],
         a: Rows,
         b: *const f32,
         c: *mut Lane,
@@ -330,7 +330,7 @@ mod x86 {
     /// As [`super::tile`] with `M` rows.
     #[target_feature(enable = "avx512f")]
     unsafe fn rows_avx512<const M: usize>(
-        steps: &[Step],
+        steps: &[KernelStep],
         a: Rows,
         mut b: *const f32,
         c: *mut Lane,
@@ -373,7 +373,7 @@ mod x86 {
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn tile_avx2(
         m: usize,
-        steps: &[Step],
+        steps: &[KernelStep],
         a: Rows,
         b: *const f32,
         c: *mut Lane,
@@ -400,7 +400,7 @@ mod x86 {
     /// As [`super::tile`] with `M` rows; `b` and `c` point to one half of their lanes.
     #[target_feature(enable = "avx2,fma")]
     unsafe fn rows_avx2<const M: usize>(
-        steps: &[Step],
+        steps: &[KernelStep],
         a: Rows,
         mut b: *const f32,
         c: *mut f32,
@@ -440,14 +440,14 @@ mod x86 {
 mod arm {
     use std::arch::aarch64::*;
 
-    use super::{Lane, Rows, Step, WIDTH};
+    use super::{KernelStep, Lane, Rows, WIDTH};
 
     /// # Safety
     /// As [`super::tile`].
     #[target_feature(enable = "neon")]
     pub(super) unsafe fn tile_neon(
         m: usize,
-        steps: &[Step],
+        steps: &[KernelStep],
         a: Rows,
         b: *const f32,
         c: *mut Lane,
@@ -476,7 +476,7 @@ mod arm {
     /// As [`super::tile`] with `M` rows; `b` and `c` point to a quarter of their lanes.
     #[target_feature(enable = "neon")]
     unsafe fn rows_neon<const M: usize>(
-        steps: &[Step],
+        steps: &[KernelStep],
         a: Rows,
         mut b: *const f32,
         c: *mut f32,

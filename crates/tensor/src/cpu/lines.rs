@@ -42,14 +42,14 @@ impl Space {
 
 /// A pointer that threads may share: each writes where no other reads or writes.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared<T>(*mut T);
+pub(crate) struct SharedPointer<T>(*mut T);
 
 // SAFETY: whoever dereferences the pointer says why the places are disjoint.
-unsafe impl<T> Send for Shared<T> {}
+unsafe impl<T> Send for SharedPointer<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
+unsafe impl<T> Sync for SharedPointer<T> {}
 
-impl<T> Shared<T> {
+impl<T> SharedPointer<T> {
     pub(crate) fn new(pointer: *mut T) -> Self {
         Self(pointer)
     }

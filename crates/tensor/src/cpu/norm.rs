@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use super::isa::Isa;
 use super::math::Function;
 use super::math_lanes::{Kernel, Lanes, dispatch};
-use super::output::{Output, Place};
+use super::output::{Output, OutputPlace};
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -164,7 +164,7 @@ pub(crate) fn group_norm<F: Function>(
     let items = x.shape()[0];
     let affine = group_affine(isa, x.values(), items, groups, weight, bias, eps);
     let place = out.place();
-    let from = Place::reading(x.values().as_ptr());
+    let from = OutputPlace::reading(x.values().as_ptr());
     apply::<F>(isa, from, x.len(), items, &affine, place);
     // SAFETY: `apply` wrote all items and all their elements.
     Ok(unsafe { out.finish() })
@@ -183,7 +183,7 @@ pub(crate) fn group_norm_in_place<F: Function>(
     let affine = group_affine(isa, x.values(), items, groups, weight, bias, eps);
     let data = x.values_mut()?;
     let len = data.len();
-    let place = Place::new(data);
+    let place = OutputPlace::new(data);
     apply::<F>(isa, place, len, items, &affine, place);
     Ok(())
 }
@@ -217,11 +217,11 @@ fn group_affine(
 /// `f(x * factor + offset)` of the `len` numbers at `from` to `place`, which may be the same.
 fn apply<F: Function>(
     isa: Isa,
-    from: Place,
+    from: OutputPlace,
     len: usize,
     items: usize,
     (factors, offsets): &(Vec<f32>, Vec<f32>),
-    place: Place,
+    place: OutputPlace,
 ) {
     let channels = factors.len() / items;
     let size = len / items;

@@ -21,8 +21,8 @@ impl Output {
     }
 
     /// Where the first element goes. What lies there is not initialised.
-    pub(crate) fn place(&mut self) -> Place {
-        Place(self.data.storage().as_mut_ptr())
+    pub(crate) fn place(&mut self) -> OutputPlace {
+        OutputPlace(self.data.storage().as_mut_ptr())
     }
 
     /// # Safety
@@ -36,14 +36,14 @@ impl Output {
 
 /// A pointer that goes to other threads. Those who use it write to disjoint parts.
 #[derive(Clone, Copy)]
-pub(crate) struct Place(*mut f32);
+pub(crate) struct OutputPlace(*mut f32);
 
 // SAFETY: the pointer gives no access by itself; each use of it says why its part is its own.
-unsafe impl Send for Place {}
+unsafe impl Send for OutputPlace {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for OutputPlace {}
 
-impl Place {
+impl OutputPlace {
     /// Numbers that are there already.
     pub(crate) fn new(data: &mut [f32]) -> Self {
         Self(data.as_mut_ptr())

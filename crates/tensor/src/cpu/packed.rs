@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::lines::{self, LINE, Line, Shared};
+use super::lines::{self, LINE, Line, SharedPointer};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::pages::prefer_large;
@@ -197,7 +197,7 @@ fn pack<const S: usize>(
         last.write(lines::EMPTY);
     }
     let (from, _) = from.as_chunks::<S>();
-    let base = Shared::new(to.as_mut_ptr().cast::<[[u8; S]; WIDTH]>());
+    let base = SharedPointer::new(to.as_mut_ptr().cast::<[[u8; S]; WIDTH]>());
     (0..out.div_ceil(WIDTH)).into_par_iter().for_each(|panel| {
         let rows = WIDTH.min(out - panel * WIDTH);
         let from = &from[panel * WIDTH * k..][..rows * k];

@@ -7,7 +7,7 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use super::amx;
 use super::isa::{self, Isa};
-use super::kernel::{self, Step};
+use super::kernel::{self, KernelStep};
 use super::packed::{WIDTH, Weight};
 use super::picture::{Grid, Phase, halved_taps};
 #[cfg(target_arch = "x86_64")]
@@ -25,7 +25,7 @@ const TILE_ROWS: usize = 9;
 
 /// What multiplies.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Engine {
+pub(super) enum ProductEngine {
     /// f32 vectors.
     Vector(Isa),
     /// Tiles of so many bf16 parts of an activation.
@@ -33,7 +33,7 @@ pub(super) enum Engine {
     Tiles(usize),
 }
 
-impl Engine {
+impl ProductEngine {
     pub(super) fn choose(rows: usize, weight: &Weight) -> Self {
         // Formats that two parts hold without loss. The others would take more products than tiles are worth.
         #[cfg(target_arch = "x86_64")]
@@ -90,7 +90,7 @@ impl Engine {
 
 /// A step of the sum and the weights it takes.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct ProductPart {
     pub(super) tap: usize,
     /// How many taps are added up, downwards and to the right.
     pub(super) sum: (usize, usize),
@@ -104,9 +104,9 @@ pub(super) struct Part {
 
 /// Some steps, one after the other.
 pub(super) struct Block {
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<ProductPart>,
     /// The steps again, as the vector kernels read them.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<KernelStep>,
     /// The same for tiles.
     pub(super) offsets: Vec<usize>,
     /// Bytes of the decoded weights.
@@ -116,7 +116,7 @@ pub(super) struct Block {
 }
 
 /// The order of one product.
-pub(super) struct Plan {
+pub(super) struct ProductPlan {
     pub(super) blocks: Vec<Block>,
     /// Bytes from one row (or pixel) of prepared activations to the next.
     pub(super) row_bytes: usize,
@@ -124,9 +124,9 @@ pub(super) struct Plan {
     pub(super) split: bool,
 }
 
-impl Plan {
+impl ProductPlan {
     /// For rows of channels. Each block has its own activations.
-    pub(super) fn rows(engine: Engine, weight: &Weight) -> Self {
+    pub(super) fn rows(engine: ProductEngine, weight: &Weight) -> Self {
         let channels = weight.channels();
         let split = weight.is_split();
         let direct = engine.parts() == 1;
@@ -163,7 +163,7 @@ impl Plan {
 
     /// For pictures. All blocks read the same copied pixels.
     pub(super) fn picture(
-        engine: Engine,
+        engine: ProductEngine,
         weight: &Weight,
         grid: &Grid,
         kernel: (usize, usize),
@@ -182,11 +182,11 @@ impl Plan {
             let along = (0..channels).step_by(most);
             // Neighbouring taps of a row read almost the same pixels: in tiles they take turns.
             let order: Vec<(usize, usize)> = match engine {
-                Engine::Vector(_) => (0..kernel.1)
+                ProductEngine::Vector(_) => (0..kernel.1)
                     .flat_map(|x| along.clone().map(move |c| (x, c)))
                     .collect(),
                 #[cfg(target_arch = "x86_64")]
-                Engine::Tiles(_) => along
+                ProductEngine::Tiles(_) => along
                     .flat_map(|c| (0..kernel.1).map(move |x| (x, c)))
                     .collect(),
             };
@@ -218,11 +218,11 @@ impl Plan {
 }
 
 /// Most channels of a step.
-fn most(engine: Engine) -> usize {
+fn most(engine: ProductEngine) -> usize {
     match engine {
-        Engine::Vector(_) => VECTOR_STEP,
+        ProductEngine::Vector(_) => VECTOR_STEP,
         #[cfg(target_arch = "x86_64")]
-        Engine::Tiles(_) => amx::DEPTH,
+        ProductEngine::Tiles(_) => amx::DEPTH,
     }
 }
 
@@ -244,14 +244,14 @@ impl Block {
 
     fn push(
         &mut self,
-        engine: Engine,
+        engine: ProductEngine,
         split: bool,
         (tap, sum): (usize, (usize, usize)),
         channel: usize,
         len: usize,
         offset: usize,
     ) {
-        self.parts.push(Part {
+        self.parts.push(ProductPart {
             tap,
             sum,
             channel,
@@ -259,12 +259,12 @@ impl Block {
             #[cfg(target_arch = "x86_64")]
             at: self.bytes,
         });
-        self.steps.push(Step { offset, len });
+        self.steps.push(KernelStep { offset, len });
         self.offsets.push(offset);
         self.bytes += match engine {
-            Engine::Vector(_) => len * WIDTH * 4,
+            ProductEngine::Vector(_) => len * WIDTH * 4,
             #[cfg(target_arch = "x86_64")]
-            Engine::Tiles(_) => amx::step_bytes(split),
+            ProductEngine::Tiles(_) => amx::step_bytes(split),
         };
         let _ = split;
     }

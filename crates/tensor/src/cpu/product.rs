@@ -18,11 +18,11 @@ use rayon::prelude::*;
 #[cfg(target_arch = "x86_64")]
 use super::amx;
 use super::finish::{Finish, Lane, normal_cdf};
-use super::kernel::{self, Place, Rows};
-use super::lines::{Shared, Space};
+use super::kernel::{self, Rows, TilePlace};
+use super::lines::{SharedPointer, Space};
 use super::packed::{WIDTH, Weight};
 use super::picture::{Grid, Phase, Picture};
-use super::plan::{Engine, Plan};
+use super::plan::{ProductEngine, ProductPlan};
 use crate::buffer::Buffer;
 use crate::cancel::Cancel;
 use crate::elements::reserve;
@@ -52,21 +52,21 @@ struct Piece {
 /// One product.
 struct Product<'a> {
     weight: &'a Weight,
-    engine: Engine,
+    engine: ProductEngine,
     input: Input<'a>,
     finish: &'a Finish<'a>,
-    out: Shared<f32>,
+    out: SharedPointer<f32>,
     /// Length of an output row.
     width: usize,
     /// Whether the second half of the outputs gates the first.
     gated: bool,
-    plan: Plan,
+    plan: ProductPlan,
 }
 
 /// Activations in the form of the engine.
 #[derive(Clone, Copy)]
 struct Prepared {
-    first: Shared<u8>,
+    first: SharedPointer<u8>,
     /// From the parts of one kind to the next.
     low: usize,
     /// From one block to the next.
@@ -163,10 +163,10 @@ fn bands(
     (height, width): (usize, usize),
     phase: Phase,
     finish: &Finish<'_>,
-    out: Shared<f32>,
+    out: SharedPointer<f32>,
 ) {
     let rows = picture.batch * height * width;
-    let engine = Engine::choose(rows, weight);
+    let engine = ProductEngine::choose(rows, weight);
     let pixel = engine.row_bytes(picture.channels) * engine.parts();
     let want = (CHUNK_BYTES / pixel).clamp(256, 2048);
     let count = (height * width).div_ceil(want).clamp(1, height.max(1));
@@ -177,11 +177,11 @@ fn bands(
 }
 
 /// A list for a shape that `write` fills.
-fn run(shape: &[usize], write: impl FnOnce(Shared<f32>)) -> Result<Buffer<f32>> {
+fn run(shape: &[usize], write: impl FnOnce(SharedPointer<f32>)) -> Result<Buffer<f32>> {
     let mut y = reserve(shape)?;
     let count: usize = shape.iter().product();
     if count > 0 {
-        write(Shared::new(y.storage().as_mut_ptr()));
+        write(SharedPointer::new(y.storage().as_mut_ptr()));
     }
     // SAFETY: the space is reserved, and products write every row of every panel of every phase.
     unsafe { y.storage().set_len(count) };
@@ -195,13 +195,13 @@ fn multiply(
     rows: usize,
     finish: &Finish<'_>,
     gated: bool,
-    out: Shared<f32>,
+    out: SharedPointer<f32>,
 ) {
-    let engine = Engine::choose(rows, weight);
+    let engine = ProductEngine::choose(rows, weight);
     let plan = match &input {
-        Input::Rows(..) => Plan::rows(engine, weight),
+        Input::Rows(..) => ProductPlan::rows(engine, weight),
         Input::Picture(picture, grid, phase) => {
-            Plan::picture(engine, weight, grid, picture.kernel, *phase)
+            ProductPlan::picture(engine, weight, grid, picture.kernel, *phase)
         }
     };
     Product {
@@ -323,7 +323,7 @@ impl Product<'_> {
             Input::Rows(x, _) if self.is_direct() => {
                 let first = &x[chunk[0].rows.start * self.weight.channels()..];
                 return Prepared {
-                    first: Shared::new(first.as_ptr().cast_mut().cast()),
+                    first: SharedPointer::new(first.as_ptr().cast_mut().cast()),
                     low: 0,
                     block: 0,
                 };
@@ -335,7 +335,7 @@ impl Product<'_> {
         let low = (positions + 2 * MOST_ROWS) * self.plan.row_bytes;
         let block = low * self.engine.parts();
         Prepared {
-            first: Shared::new(space.take(block * blocks)),
+            first: SharedPointer::new(space.take(block * blocks)),
             low,
             block: if blocks == 1 { 0 } else { block },
         }
@@ -384,12 +384,12 @@ impl Product<'_> {
                         first.add(part * to.low).write_bytes(0, row);
                     }
                 }
-                (Some(values), Engine::Vector(_)) => {
+                (Some(values), ProductEngine::Vector(_)) => {
                     let first = first.cast();
                     values.as_ptr().copy_to_nonoverlapping(first, values.len());
                 }
                 #[cfg(target_arch = "x86_64")]
-                (Some(values), Engine::Tiles(parts)) => {
+                (Some(values), ProductEngine::Tiles(parts)) => {
                     let third = (parts > 2).then(|| first.add(2 * to.low).cast());
                     amx::split(values, first.cast(), first.add(to.low).cast(), third);
                 }
@@ -400,7 +400,7 @@ impl Product<'_> {
     /// Multiplies the rows of a chunk with some panels and writes the results.
     fn multiply(&self, chunk: &[Piece], a: Prepared, panels: Range<usize>, spaces: &mut Spaces) {
         #[cfg(target_arch = "x86_64")]
-        let tiles = matches!(self.engine, Engine::Tiles(_)).then(amx::Tiles::new);
+        let tiles = matches!(self.engine, ProductEngine::Tiles(_)).then(amx::Tiles::new);
         let isa = self.engine.isa();
         let [_, weights, sums, lanes] = spaces;
         let step = self.engine.rows();
@@ -471,12 +471,12 @@ impl Product<'_> {
                         // ends behind a full block of rows, and sums come in full blocks.
                         unsafe {
                             match self.engine {
-                                Engine::Vector(isa) => {
+                                ProductEngine::Vector(isa) => {
                                     let add = number > 0;
                                     kernel::tile(isa, m, &block.steps, rows, b.cast(), c, add);
                                 }
                                 #[cfg(target_arch = "x86_64")]
-                                Engine::Tiles(parts) => amx::tile(
+                                ProductEngine::Tiles(parts) => amx::tile(
                                     tiles.as_ref().expect("set up for this engine"),
                                     m,
                                     &block.offsets,
@@ -542,9 +542,9 @@ impl Product<'_> {
     }
 
     /// Where the outputs of a panel go.
-    fn place(&self, panel: usize) -> Place {
+    fn place(&self, panel: usize) -> TilePlace {
         let column = panel * WIDTH;
-        Place {
+        TilePlace {
             out: self.out.get(),
             width: self.width,
             column,

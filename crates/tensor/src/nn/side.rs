@@ -18,14 +18,14 @@ pub struct LowRank<'a> {
     pub scale: f64,
 }
 
-enum Step {
+enum SideStep {
     Linear(Linear),
     Conv(Conv2d),
 }
 
 /// Products of small matrices that a layer adds to its result, beside its weight.
 pub struct Side {
-    steps: Vec<Step>,
+    steps: Vec<SideStep>,
     up: Linear,
 }
 
@@ -52,7 +52,7 @@ impl Side {
     /// Beside a linear layer. The matrices are in main memory and in the group of the layer.
     pub fn linear(parts: LowRank<'_>, group: &SlotGroup) -> Result<Self> {
         let inner = [Some(parts.down), parts.mid].into_iter().flatten();
-        let steps = inner.map(|weight| linear(weight, group).map(Step::Linear));
+        let steps = inner.map(|weight| linear(weight, group).map(SideStep::Linear));
         Ok(Self {
             steps: steps.collect::<Result<_>>()?,
             up: scaled(parts.up, parts.scale, group)?,
@@ -66,13 +66,13 @@ impl Side {
         padding: Padding,
         group: &SlotGroup,
     ) -> Result<Self> {
-        let kernels = |weight: &Stored| -> Result<Step> {
+        let kernels = |weight: &Stored| -> Result<SideStep> {
             let conv = Conv2d::in_group(weight, None, stride, padding, group)?;
-            Ok(Step::Conv(conv.keeping_copies()))
+            Ok(SideStep::Conv(conv.keeping_copies()))
         };
         let steps = match parts.mid {
             None => vec![kernels(parts.down)?],
-            Some(mid) => vec![Step::Linear(linear(parts.down, group)?), kernels(mid)?],
+            Some(mid) => vec![SideStep::Linear(linear(parts.down, group)?), kernels(mid)?],
         };
         Ok(Self {
             steps,
@@ -91,9 +91,11 @@ impl Side {
         for step in &self.steps {
             let from = h.as_ref().unwrap_or(x);
             h = Some(match (step, size) {
-                (Step::Linear(layer), _) => layer.forward(from)?,
-                (Step::Conv(layer), None) => layer.forward(from)?,
-                (Step::Conv(layer), Some(size)) => layer.upsampled(from, size, After::default())?,
+                (SideStep::Linear(layer), _) => layer.forward(from)?,
+                (SideStep::Conv(layer), None) => layer.forward(from)?,
+                (SideStep::Conv(layer), Some(size)) => {
+                    layer.upsampled(from, size, After::default())?
+                }
             });
         }
         let after = After {

@@ -41,14 +41,14 @@ fn along(x: &Tensor, dim: usize, new: usize) -> Result<Tensor> {
     Ok(out)
 }
 
-struct Place {
+struct SourcePlace {
     first: usize,
     second: usize,
     ratio: f32,
 }
 
 /// The reference finds neighbours by resizing index ramps; f32 rounding of that is part of the result.
-fn places(old: usize, new: usize) -> Vec<Place> {
+fn places(old: usize, new: usize) -> Vec<SourcePlace> {
     (0..new)
         .map(|i| {
             let (a, b, part) = linear_position(i, old, new);
@@ -57,7 +57,7 @@ fn places(old: usize, new: usize) -> Vec<Place> {
             };
             let first = mix(&|n| n);
             let second = mix(&|n| (n + 1).min(old - 1));
-            Place {
+            SourcePlace {
                 first: (first as usize).min(old - 1),
                 second: (second as usize).min(old - 1),
                 ratio: first - first.floor(),

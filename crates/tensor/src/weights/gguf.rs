@@ -146,7 +146,7 @@ enum Format {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct GgufEntry {
     format: Format,
     shape: Vec<usize>,
     /// From the start of the file.
@@ -159,7 +159,7 @@ struct Entry {
 pub struct Gguf {
     path: PathBuf,
     file: PositionedFile,
-    tensors: BTreeMap<String, Entry>,
+    tensors: BTreeMap<String, GgufEntry>,
     metadata: Vec<(String, String)>,
 }
 
@@ -250,7 +250,7 @@ struct Facts {
     original_shapes: BTreeMap<String, Vec<i64>>,
 }
 
-type Parsed = (BTreeMap<String, Entry>, Vec<(String, String)>);
+type Parsed = (BTreeMap<String, GgufEntry>, Vec<(String, String)>);
 
 fn parse(file: &PositionedFile) -> Result<Parsed> {
     let mut input = Input::new(file, 0, MAX_HEADER);
@@ -484,7 +484,7 @@ fn place(
     data_start: u64,
     alignment: u64,
     file_len: u64,
-) -> Result<BTreeMap<String, Entry>> {
+) -> Result<BTreeMap<String, GgufEntry>> {
     let mut tensors = BTreeMap::new();
     for description in descriptions {
         let entry = entry(&description, facts, data_start, alignment, file_len)?;
@@ -514,7 +514,7 @@ fn entry(
     data_start: u64,
     alignment: u64,
     file_len: u64,
-) -> Result<Entry> {
+) -> Result<GgufEntry> {
     let name = || description.name.clone();
     let impossible = || Problem::Shape {
         name: name(),
@@ -555,7 +555,7 @@ fn entry(
             shape: shape.clone(),
         })?,
     };
-    Ok(Entry {
+    Ok(GgufEntry {
         format,
         shape,
         start,

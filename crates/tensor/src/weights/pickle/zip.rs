@@ -19,7 +19,7 @@ const CENTRAL: [u8; 4] = *b"PK\x01\x02";
 const LOCAL: [u8; 4] = *b"PK\x03\x04";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ZipEntry {
     /// Position of its local header.
     header: u64,
     pub(super) size: u64,
@@ -29,7 +29,7 @@ pub(super) struct Entry {
 
 #[derive(Debug)]
 pub(super) struct Archive {
-    pub(super) entries: BTreeMap<String, Entry>,
+    pub(super) entries: BTreeMap<String, ZipEntry>,
 }
 
 fn broken(what: &'static str) -> Problem {
@@ -64,7 +64,11 @@ impl Archive {
     }
 
     /// Where the bytes of an entry are.
-    pub(super) fn locate(file: &PositionedFile, name: &str, entry: &Entry) -> Result<u64, Problem> {
+    pub(super) fn locate(
+        file: &PositionedFile,
+        name: &str,
+        entry: &ZipEntry,
+    ) -> Result<u64, Problem> {
         if entry.encrypted {
             return Err(broken("an entry is encrypted"));
         }
@@ -126,7 +130,7 @@ fn directory(file: &PositionedFile) -> Result<(u64, u64, u64), Problem> {
 }
 
 /// One entry of the list of contents.
-fn central(input: &mut Input<'_>) -> Result<(String, Entry), Problem> {
+fn central(input: &mut Input<'_>) -> Result<(String, ZipEntry), Problem> {
     if input.array().map_err(cut)? != CENTRAL {
         return Err(broken("its list of contents is damaged"));
     }
@@ -159,7 +163,7 @@ fn central(input: &mut Input<'_>) -> Result<(String, Entry), Problem> {
             wide = rest;
         }
     }
-    let entry = Entry {
+    let entry = ZipEntry {
         header,
         size,
         method,
