@@ -64,6 +64,14 @@ impl TempFile {
     /// under another name.
     pub fn place_new(&mut self, path: &Path) -> io::Result<()> {
         self.close();
+        match rename_new(&self.path, path) {
+            Some(Ok(())) => {
+                self.placed = true;
+                return Ok(());
+            }
+            Some(Err(e)) => return Err(e),
+            None => {}
+        }
         match fs::hard_link(&self.path, path) {
             Ok(()) => {
                 self.remove();
@@ -92,6 +100,24 @@ impl TempFile {
     fn remove(&mut self) {
         let _ = patiently(|| fs::remove_file(&self.path));
     }
+}
+
+/// Renames in one step where nothing has the new name; none where the system or the file system cannot.
+#[cfg(target_os = "linux")]
+fn rename_new(from: &Path, to: &Path) -> Option<io::Result<()>> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let renamed = renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE);
+    match renamed.map_err(io::Error::from) {
+        Ok(()) => Some(Ok(())),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Some(Err(e)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Some(Err(e)),
+        Err(_) => None,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn rename_new(_: &Path, _: &Path) -> Option<io::Result<()>> {
+    None
 }
 
 /// Milliseconds between tries while somebody else holds a file.
