@@ -17,7 +17,7 @@ pub enum Priority {
     Auto,
     /// Before everything submitted so far.
     Front,
-    /// A number drawn before with [`JobStore::next_number`](super::Store::next_number).
+    /// A number drawn before with [`JobStore::next_number`](super::JobStore::next_number).
     Drawn(i64),
 }
 
@@ -78,7 +78,7 @@ pub struct LeaseRecord {
 /// A job handed to the worker.
 #[derive(Clone, Debug)]
 pub struct TakenJob {
-    /// Names this run in [`JobStore::finish`](super::Store::finish).
+    /// Names this run in [`JobStore::finish`](super::JobStore::finish).
     pub task: u64,
     /// 1 for the first run; more when the process died while running it. Such a job runs before all others, so that
     /// nothing but itself can be to blame if that happens again.
@@ -94,7 +94,7 @@ pub struct TakenJob {
     pub remaining: usize,
 }
 
-/// What [`JobStore::next`](super::Store::next) woke up for.
+/// What [`JobStore::next`](super::JobStore::next) woke up for.
 #[derive(Debug)]
 pub enum Next {
     Job(Box<TakenJob>),

@@ -159,7 +159,7 @@ pub struct Kernel {
     pub bias: bool,
 }
 
-/// A walk over the weights of a network, at one place of its tree of keys. See the [module](self).
+/// A walk over the weights of a network, at one place of its tree of keys.
 pub struct Walk<'a> {
     course: &'a Course<'a>,
     /// Stands before all keys, with its dot.

@@ -77,7 +77,7 @@ pub struct Encoded {
     pub pooled: Option<Tensor>,
 }
 
-/// See the [module](self). Networks are built when the first prompt comes.
+/// Networks are built when the first prompt comes.
 pub struct TextEncoder {
     stack: &'static TextStack,
     parts: Vec<Arc<dyn TextNetwork>>,

@@ -226,6 +226,16 @@ impl Contents {
         })
     }
 
+    /// The same for one use of many: what is in main memory is put into the order of the device's kernels once, so that each
+    /// use copies and none reorders.
+    pub(super) fn copied_for_use(&self, memory: Allocation) -> Result<Self> {
+        match (self.device(), memory.device()) {
+            (Device::Cpu, Device::Sim(_)) => self.prepare()?,
+            (Device::Cpu, Device::Cpu) | (Device::Sim(_), _) => {}
+        }
+        self.copied_into(memory)
+    }
+
     /// The matrix at a place of the layer, for kernels of the processor.
     pub(super) fn packed(&self, at: usize) -> Result<Arc<Weight>> {
         match self.values.get(at) {

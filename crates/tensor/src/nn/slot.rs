@@ -177,7 +177,7 @@ impl CopyQueue {
             let Ok(home) = slot.home_contents() else {
                 return;
             };
-            let Ok(copy) = home.copied_into(memory) else {
+            let Ok(copy) = home.copied_for_use(memory) else {
                 return;
             };
             slot.group.count_copy(home.device(), device, slot.bytes);
@@ -376,7 +376,7 @@ impl WeightSlot {
         } else {
             let memory = device.allocate(self.bytes)?;
             self.group.count_copy(home.device(), device, self.bytes);
-            let copy = Arc::new(home.copied_into(memory)?);
+            let copy = Arc::new(home.copied_for_use(memory)?);
             if self.lasting {
                 self.ahead.store(true, Ordering::Relaxed);
                 device.with_spare(|spare| spare.push(self.spare(&copy)));
