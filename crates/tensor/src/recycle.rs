@@ -94,8 +94,10 @@ pub(crate) fn take(count: usize) -> Option<Vec<f32>> {
     found
 }
 
-/// Gives left over storage back where it is much: for when another network comes, which will need other sizes.
+/// Gives left over storage back where it is much, and what files were read into: for when another network comes, which will
+/// need other sizes.
 pub fn trim_spare_memory() {
+    crate::read_buffer::free();
     let gone = {
         let mut spare = spare();
         if spare.bytes < LARGE {

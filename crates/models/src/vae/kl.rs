@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, Linear, Mask, Padding, attention};
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Device, Tensor, trim_spare_memory};
 
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
@@ -210,16 +210,19 @@ impl Residual {
     }
 
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        let (x, h) = if let Some(shortcut) = &self.shortcut {
+        let (skip, normed) = if let Some(shortcut) = &self.shortcut {
             let skip = shortcut.forward(&x)?;
             (skip, consumed(&self.norm1, x)?)
         } else {
-            let h = self.norm1.forward(&x, Act::Silu)?;
-            (x, h)
+            let normed = self.norm1.forward(&x, Act::Silu)?;
+            (x, normed)
         };
-        let h = self.conv1.forward(&h)?;
+        let h = self.conv1.forward(&normed)?;
+        // The largest values of a decoder: what nobody needs any more makes room for the next ones.
+        drop(normed);
+        trim_spare_memory();
         let h = consumed(&self.norm2, h)?;
-        Ok(self.conv2.forward_with(&h, plus(&x))?)
+        Ok(self.conv2.forward_with(&h, plus(&skip))?)
     }
 }
 
@@ -476,6 +479,7 @@ impl KlVae {
                     check()?;
                     let [_, rows, columns, _] = h.dims4()?;
                     h = up.upsampled(&h, (2 * rows, 2 * columns), After::default())?;
+                    trim_spare_memory();
                 }
             }
             check()?;
