@@ -48,14 +48,19 @@ struct Submitted {
 pub(crate) struct Answers {
     entries: IndexMap<Arc<str>, Submitted>,
     /// Answered ones, and when they are forgotten.
-    expiring: VecDeque<(Instant, Arc<str>)>,
+    expiring: VecDeque<(Instant, Arc<str>, Arc<Answer>)>,
     /// The newest of each client.
     newest: HashMap<Arc<str>, Arc<Answer>>,
 }
 
 impl Answers {
     /// A prompt is being submitted.
-    pub(crate) fn open(&mut self, prompt_id: &Arc<str>, client: Arc<str>, has_event_loop: bool) {
+    pub(crate) fn open(
+        &mut self,
+        prompt_id: &Arc<str>,
+        client: Arc<str>,
+        has_event_loop: bool,
+    ) -> Arc<Answer> {
         self.forget(Instant::now());
         let settle = if has_event_loop {
             SETTLE_EVENTS
@@ -68,37 +73,49 @@ impl Answers {
         });
         let late = Vec::new();
         self.newest.insert(client.clone(), answer.clone());
-        self.entries.insert(
+        let before = self.entries.insert(
             prompt_id.clone(),
             Submitted {
                 client,
-                answer,
+                answer: answer.clone(),
                 late,
             },
         );
+        // Somebody sent the same id again.
+        if let Some(before) = before {
+            self.forget_newest(&before);
+        }
+        answer
     }
 
-    /// The answer is on its way; gives the client.
-    pub(crate) fn answered(&mut self, prompt_id: &Arc<str>) -> Option<Arc<str>> {
+    /// An answer is on its way: the frames that wait for it may go.
+    pub(crate) fn answered(&mut self, prompt_id: &Arc<str>, answer: &Arc<Answer>) {
         let now = Instant::now();
         self.forget(now);
-        let entry = self.entries.get(prompt_id)?;
-        *lock(&entry.answer.ready) = Some(now + entry.answer.settle);
-        self.expiring.push_back((now + LATE, prompt_id.clone()));
-        Some(entry.client.clone())
+        *lock(&answer.ready) = Some(now + answer.settle);
+        self.expiring
+            .push_back((now + LATE, prompt_id.clone(), answer.clone()));
     }
 
     fn forget(&mut self, now: Instant) {
-        while let Some((at, _)) = self.expiring.front()
+        while let Some((at, ..)) = self.expiring.front()
             && *at <= now
-            && let Some((_, prompt_id)) = self.expiring.pop_front()
+            && let Some((_, prompt_id, answer)) = self.expiring.pop_front()
         {
-            if let Some(gone) = self.entries.swap_remove(&prompt_id)
-                && let Some(newest) = self.newest.get(&gone.client)
-                && Arc::ptr_eq(newest, &gone.answer)
+            let same = |entry: &Submitted| Arc::ptr_eq(&entry.answer, &answer);
+            if self.entries.get(&prompt_id).is_some_and(same)
+                && let Some(gone) = self.entries.swap_remove(&prompt_id)
             {
-                self.newest.remove(&gone.client);
+                self.forget_newest(&gone);
             }
+        }
+    }
+
+    /// Whose newest prompt this was has none now.
+    fn forget_newest(&mut self, gone: &Submitted) {
+        let newest = self.newest.get(&gone.client);
+        if newest.is_some_and(|newest| Arc::ptr_eq(newest, &gone.answer)) {
+            self.newest.remove(&gone.client);
         }
     }
 
@@ -116,6 +133,7 @@ impl Answers {
 
     /// Keeps a frame for a client that may connect yet.
     pub(crate) fn keep(&mut self, prompt_id: &str, frame: Frame) {
+        self.forget(Instant::now());
         if let Some(entry) = self.entries.get_mut(prompt_id)
             && entry.late.len() < LATE_FRAMES
         {
@@ -129,5 +147,52 @@ impl Answers {
         let own = self.entries.values_mut().filter(|e| &*e.client == client);
         own.flat_map(|entry| std::mem::take(&mut entry.late))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers_to(ids: &[(&str, &str)]) -> Answers {
+        let mut answers = Answers::default();
+        for (prompt_id, client) in ids {
+            answers.open(&Arc::from(*prompt_id), Arc::from(*client), false);
+        }
+        answers
+    }
+
+    fn sizes(answers: &Answers) -> (usize, usize, usize) {
+        let Answers {
+            entries,
+            expiring,
+            newest,
+        } = answers;
+        (entries.len(), expiring.len(), newest.len())
+    }
+
+    #[test]
+    fn one_id_from_many_clients_leaves_nothing_behind() {
+        let mut answers = answers_to(&[("p", "a"), ("p", "b")]);
+        let answer = answers.open(&"p".into(), "c".into(), false);
+        assert_eq!(sizes(&answers), (1, 0, 1));
+        assert!(answers.of("p", "c").is_some() && answers.of("p", "a").is_none());
+        assert!(answers.of_client("a").is_none());
+        answers.answered(&"p".into(), &answer);
+        answers.forget(Instant::now() + LATE);
+        assert_eq!(sizes(&answers), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_time_of_an_earlier_prompt_does_not_end_a_later_one() {
+        let mut answers = Answers::default();
+        let first = answers.open(&"p".into(), "a".into(), false);
+        let second = answers.open(&"p".into(), "a".into(), false);
+        // Frames that wait for the first go with its answer, whoever sent the id again.
+        answers.answered(&"p".into(), &first);
+        assert!(first.ready_at().is_some() && second.ready_at().is_none());
+        answers.forget(Instant::now() + LATE);
+        assert!(answers.of("p", "a").is_some_and(|a| a.ready_at().is_none()));
+        assert!(answers.of_client("a").is_some());
     }
 }

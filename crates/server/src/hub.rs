@@ -17,7 +17,7 @@ use indexmap::IndexMap;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::answers::Answers;
+use crate::answers::{Answer, Answers};
 use crate::config::Limits;
 use crate::frames::{self, Target};
 use crate::job_log::{JobLogs, JobView};
@@ -199,19 +199,23 @@ impl Hub {
         client: &str,
         has_event_loop: bool,
     ) -> PendingAnswer {
+        let client: Arc<str> = client.into();
         let mut state = self.lock();
-        state.answers.open(prompt_id, client.into(), has_event_loop);
+        let answer = state
+            .answers
+            .open(prompt_id, client.clone(), has_event_loop);
         PendingAnswer {
             hub: self.clone(),
             prompt_id: prompt_id.clone(),
+            client,
+            answer,
         }
     }
 
-    fn answered(&self, prompt_id: &Arc<str>) {
+    fn answered(&self, pending: &PendingAnswer) {
         let mut state = self.lock();
-        if let Some(client) = state.answers.answered(prompt_id)
-            && let Some(socket) = state.sockets.get(&client)
-        {
+        state.answers.answered(&pending.prompt_id, &pending.answer);
+        if let Some(socket) = state.sockets.get(&pending.client) {
             socket.outbox.look_again();
         }
     }
@@ -512,11 +516,13 @@ impl Hub {
 pub(crate) struct PendingAnswer {
     hub: Arc<Hub>,
     prompt_id: Arc<str>,
+    client: Arc<str>,
+    answer: Arc<Answer>,
 }
 
 impl Drop for PendingAnswer {
     fn drop(&mut self) {
-        self.hub.answered(&self.prompt_id);
+        self.hub.answered(self);
     }
 }
 
