@@ -32,6 +32,7 @@ pub mod store;
 mod tables;
 pub mod taesd;
 pub mod text;
+pub mod transformer;
 pub mod vae;
 pub mod vision;
 

@@ -58,6 +58,10 @@ const STEPS: &[Step] = &[
         },
     },
     Step {
+        name: "gold",
+        work: |_| gold(&[]),
+    },
+    Step {
         name: "doctest",
         work: |counts| {
             let lines = run_keeping(
@@ -209,6 +213,19 @@ pub(crate) fn test(arguments: &[String]) -> Result<()> {
         println!("tests: {line}");
     }
     Ok(())
+}
+
+/// Runs the goldens of a folder.
+pub(crate) fn gold(arguments: &[String]) -> Result<()> {
+    let mut command = cargo(&[
+        "run",
+        "--locked",
+        "--quiet",
+        "--package",
+        "fresco-gold",
+        "--",
+    ]);
+    run_command(command.args(arguments))
 }
 
 pub(crate) fn crash(arguments: &[String]) -> Result<()> {

@@ -39,6 +39,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         run: ci::test,
     },
     Command {
+        name: "gold",
+        arguments: "[DIR] [--only PART]",
+        about: "run every golden of a folder (tests/gold) on the processor and on a simulated device",
+        run: ci::gold,
+    },
+    Command {
         name: "crash",
         arguments: "[COUNT]",
         about: "kill the program COUNT times (200) under load and look for losses",

@@ -1,6 +1,7 @@
 //! One pass of a network, as guidance asks for it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fresco_tensor::{Tensor, repeat_to_batch};
 
@@ -17,8 +18,12 @@ pub enum CondValue {
     NoiseShape(Tensor),
     /// Tokens (b, n, c): shorter ones are repeated, which attention does not notice.
     CrossAttn(Tensor),
+    /// Tensors of any sizes, each (b, ...): joined one by one.
+    List(Vec<Tensor>),
     /// One number for a whole batch.
     Constant(f64),
+    /// One word for a whole batch.
+    Word(Arc<str>),
 }
 
 /// The inputs by name.
@@ -48,7 +53,11 @@ impl CondValue {
                 };
                 Self::NoiseShape(repeat_to_batch(&part, count)?)
             }
-            Self::Constant(v) => Self::Constant(*v),
+            Self::List(list) => {
+                let fitted = list.iter().map(|t| repeat_to_batch(t, count));
+                Self::List(fitted.collect::<fresco_tensor::Result<_>>()?)
+            }
+            Self::Constant(_) | Self::Word(_) => self.clone(),
         })
     }
 
@@ -64,7 +73,14 @@ impl CondValue {
                 }
                 _ => false,
             },
+            (Self::List(a), Self::List(b)) => {
+                let shapes = |list: &[Tensor]| -> Vec<Vec<usize>> {
+                    list.iter().map(|t| t.shape().to_vec()).collect()
+                };
+                shapes(a) == shapes(b)
+            }
             (Self::Constant(a), Self::Constant(b)) => a == b,
+            (Self::Word(a), Self::Word(b)) => a == b,
             _ => false,
         }
     }
@@ -91,7 +107,17 @@ impl CondValue {
                 }
                 Self::CrossAttn(cat(&list)?)
             }
-            [Self::Constant(v), ..] => Self::Constant(*v),
+            [Self::List(first), ..] => {
+                let at = |i: usize| -> Vec<Tensor> {
+                    values
+                        .iter()
+                        .filter_map(|v| v.list().get(i).cloned())
+                        .collect()
+                };
+                let joined = (0..first.len()).map(|i| cat(&at(i)));
+                Self::List(joined.collect::<fresco_tensor::Result<_>>()?)
+            }
+            [value @ (Self::Constant(_) | Self::Word(_)), ..] => (*value).clone(),
             [] => return Err(ModelError::invalid("conditioning", "nothing to join")),
         })
     }
@@ -99,7 +125,15 @@ impl CondValue {
     pub fn tensor(&self) -> Option<&Tensor> {
         match self {
             Self::Regular(t) | Self::NoiseShape(t) | Self::CrossAttn(t) => Some(t),
-            Self::Constant(_) => None,
+            Self::List(_) | Self::Constant(_) | Self::Word(_) => None,
+        }
+    }
+
+    /// The tensors of a list; none of anything else.
+    pub fn list(&self) -> &[Tensor] {
+        match self {
+            Self::List(list) => list,
+            _ => &[],
         }
     }
 }
@@ -111,6 +145,25 @@ pub struct CallConds(pub ModelConds);
 impl CallConds {
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.0.get(name).and_then(CondValue::tensor)
+    }
+
+    /// The tensors under a name; empty if there are none.
+    pub fn list(&self, name: &str) -> &[Tensor] {
+        self.0.get(name).map_or(&[], CondValue::list)
+    }
+
+    pub fn word(&self, name: &str) -> Option<&str> {
+        match self.0.get(name) {
+            Some(CondValue::Word(word)) => Some(word),
+            _ => None,
+        }
+    }
+
+    pub fn number(&self, name: &str) -> Option<f64> {
+        match self.0.get(name) {
+            Some(CondValue::Constant(number)) => Some(*number),
+            _ => None,
+        }
     }
 }
 

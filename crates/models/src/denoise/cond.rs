@@ -49,6 +49,9 @@ pub struct Cond {
     /// Further tensors and numbers by name, for models that know them.
     pub tensors: BTreeMap<Arc<str>, Tensor>,
     pub numbers: BTreeMap<Arc<str>, f64>,
+    /// Lists of tensors, and words.
+    pub lists: BTreeMap<Arc<str>, Vec<Tensor>>,
+    pub words: BTreeMap<Arc<str>, Arc<str>>,
     /// Noise levels between which the condition counts; set by preparation.
     pub start: Option<f32>,
     pub end: Option<f32>,
@@ -77,6 +80,8 @@ impl Default for Cond {
             prompt_type: None,
             tensors: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            lists: BTreeMap::new(),
+            words: BTreeMap::new(),
             start: None,
             end: None,
             model_conds: ModelConds::new(),

@@ -157,6 +157,8 @@ pub struct Hooks {
     /// Asked before every block.
     pub check: Option<Check>,
     pub embedding: Vec<Arc<dyn Embedding>>,
+    /// Blocks that do nothing.
+    pub skipped: Vec<(BlockKind, usize)>,
     pub blocks: Vec<PlacedHook>,
     /// Of tokens to each other, the prompt's among them where a network joins both.
     pub self_attention: AttentionHooks,
@@ -168,6 +170,11 @@ impl Hooks {
     /// Asks whether to go on.
     pub fn check(&self) -> Result<()> {
         self.check.as_ref().map_or(Ok(()), |check| check())
+    }
+
+    /// Whether a block is left out.
+    pub fn skips(&self, kind: BlockKind, number: usize) -> bool {
+        self.skipped.contains(&(kind, number))
     }
 
     /// Adds a hook to all blocks of a kind.

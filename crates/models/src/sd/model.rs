@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
-use super::unet::{UNet, UNetConfig, WHAT, sinusoid};
+use super::unet::{UNet, UNetConfig, WHAT};
 use crate::denoise::{
     CondValue, Diffusion, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
@@ -12,6 +12,7 @@ use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
 use crate::model_sampling::{ModelSampling, Prediction};
 use crate::store::{Walk, WeightStore};
+use crate::transformer::sinusoid;
 
 /// What the network takes beside the noisy latent, on further channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

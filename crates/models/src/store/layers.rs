@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Weak};
 
-use fresco_tensor::nn::{Conv2d, Embedding, GroupNorm, LayerNorm, Linear, Value, WeightSlot};
+use fresco_tensor::nn::{
+    Conv2d, Embedding, GroupNorm, LayerNorm, Linear, RmsNorm, Value, WeightSlot,
+};
 use fresco_tensor::{Stored, TensorError};
 
 #[derive(Clone)]
@@ -11,6 +13,7 @@ pub(super) enum Layer {
     Conv(Arc<Conv2d>),
     GroupNorm(Arc<GroupNorm>),
     RowNorm(Arc<LayerNorm>),
+    Rms(Arc<RmsNorm>),
     Embedding(Arc<Embedding>),
     Value(Arc<Value>),
 }
@@ -21,6 +24,7 @@ enum Loose {
     Conv(Weak<Conv2d>),
     GroupNorm(Weak<GroupNorm>),
     RowNorm(Weak<LayerNorm>),
+    Rms(Weak<RmsNorm>),
     Embedding(Weak<Embedding>),
     Value(Weak<Value>),
 }
@@ -32,6 +36,7 @@ impl Loose {
             Self::Conv(layer) => Layer::Conv(layer.upgrade()?),
             Self::GroupNorm(layer) => Layer::GroupNorm(layer.upgrade()?),
             Self::RowNorm(layer) => Layer::RowNorm(layer.upgrade()?),
+            Self::Rms(layer) => Layer::Rms(layer.upgrade()?),
             Self::Embedding(layer) => Layer::Embedding(layer.upgrade()?),
             Self::Value(layer) => Layer::Value(layer.upgrade()?),
         })
@@ -45,6 +50,7 @@ impl Layer {
             Self::Conv(layer) => layer.slot(),
             Self::GroupNorm(layer) => layer.slot(),
             Self::RowNorm(layer) => layer.slot(),
+            Self::Rms(layer) => layer.slot(),
             Self::Embedding(layer) => layer.slot(),
             Self::Value(layer) => layer.slot(),
         }
@@ -61,6 +67,8 @@ impl Layer {
             (Self::GroupNorm(layer), "bias") => Some(layer.stored()?.1),
             (Self::RowNorm(layer), "weight") => layer.stored()?.0,
             (Self::RowNorm(layer), "bias") => layer.stored()?.1,
+            // Its weight goes by many names, so the unit has the whole key, like that of a value.
+            (Self::Rms(layer), "" | "weight") => layer.stored()?,
             (Self::Embedding(layer), "weight") => Some(layer.table()?),
             (Self::Value(layer), "") => Some(layer.stored()?),
             _ => None,
@@ -73,6 +81,7 @@ impl Layer {
             Self::Conv(layer) => Loose::Conv(Arc::downgrade(layer)),
             Self::GroupNorm(layer) => Loose::GroupNorm(Arc::downgrade(layer)),
             Self::RowNorm(layer) => Loose::RowNorm(Arc::downgrade(layer)),
+            Self::Rms(layer) => Loose::Rms(Arc::downgrade(layer)),
             Self::Embedding(layer) => Loose::Embedding(Arc::downgrade(layer)),
             Self::Value(layer) => Loose::Value(Arc::downgrade(layer)),
         }

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use fresco_tensor::nn::{
-    Conv2d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, Side, SlotGroup, Value,
+    Conv2d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, RmsNorm, Side, SlotGroup,
+    Value,
 };
 use fresco_tensor::{Device, Dtype, Stored, Tensor, TensorError, WeightFile, WeightInfo};
 
@@ -523,6 +524,25 @@ impl WeightStore {
         )?;
         match layer {
             Layer::RowNorm(layer) => Ok(layer),
+            _ => Err(self.mixed(key)),
+        }
+    }
+
+    /// A root mean square norm by the whole key of its weight, which goes by many names.
+    pub fn rms_norm(&self, key: &str, eps: f32) -> Result<Arc<RmsNorm>> {
+        let (unit, _) = units::unit_of(key);
+        let layer = self.layer(
+            unit,
+            |base| base.rms_norm(key, eps).map(Layer::Rms),
+            || {
+                let weight = self.part(key)?;
+                let norm = RmsNorm::in_group(Some(&weight), eps, self.group());
+                let norm = norm.map_err(|e| self.unusable(key, e))?;
+                Ok(Layer::Rms(Arc::new(norm)))
+            },
+        )?;
+        match layer {
+            Layer::Rms(layer) => Ok(layer),
             _ => Err(self.mixed(key)),
         }
     }

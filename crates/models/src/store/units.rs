@@ -54,8 +54,11 @@ impl UnitOrder {
     pub const PLAIN: Self = Self {
         parts: &[],
         blocks: &[Blocks::Within("layers"), Blocks::Within("blocks")],
-        values: &[],
+        values: Self::NORMS,
     };
+
+    /// What the weights of norms are called besides `weight`.
+    pub const NORMS: &'static [&'static str] = &["scale", "gamma"];
 }
 
 /// The unit that a key belongs to, and which part of it the key is.

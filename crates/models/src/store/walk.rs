@@ -29,7 +29,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Conv2d, Embedding, GroupNorm, LayerNorm, Linear, Padding, Value};
+use fresco_tensor::nn::{Conv2d, Embedding, GroupNorm, LayerNorm, Linear, Padding, RmsNorm, Value};
 use fresco_tensor::{Device, Stored, Tensor};
 
 use super::WeightStore;
@@ -143,6 +143,7 @@ fn blank_store() -> Result<Arc<WeightStore>> {
         tensor("group_norm.weight", &[1])?,
         tensor("group_norm.bias", &[1])?,
         tensor("layer_norm.weight", &[1])?,
+        tensor("rms_norm.weight", &[1])?,
         tensor("embedding.weight", &[1, 1])?,
         tensor("value", &[1])?,
     ];
@@ -222,6 +223,21 @@ impl<'a> Walk<'a> {
         self.course.store.linear(blank.unwrap_or(&key))
     }
 
+    /// A linear layer with a bias or without one. A bias that the file has all the same is used.
+    pub fn linear_with(
+        &self,
+        name: &str,
+        out: usize,
+        input: usize,
+        bias: bool,
+    ) -> Result<Arc<Linear>> {
+        if bias {
+            self.linear(name, out, input)
+        } else {
+            self.matrix(name, out, input)
+        }
+    }
+
     /// A linear layer that needs no bias.
     pub fn matrix(&self, name: &str, out: usize, input: usize) -> Result<Arc<Linear>> {
         let (key, blank) = self.ask(name, "linear", &[(".weight", &[out, input])]);
@@ -286,6 +302,12 @@ impl<'a> Walk<'a> {
         self.course.store.layer_norm(blank.unwrap_or(&key), eps)
     }
 
+    /// A root mean square norm. The name is that of its weight: `norm.weight`, `norm.query_norm.scale`, `gamma`.
+    pub fn rms_norm(&self, name: &str, width: usize, eps: f32) -> Result<Arc<RmsNorm>> {
+        let (key, blank) = self.ask(name, "rms_norm.weight", &[("", &[width])]);
+        self.course.store.rms_norm(blank.unwrap_or(&key), eps)
+    }
+
     /// A table of rows.
     pub fn embedding(&self, name: &str, rows: usize, width: usize) -> Result<Arc<Embedding>> {
         let (key, blank) = self.ask(name, "embedding", &[(".weight", &[rows, width])]);
@@ -333,6 +355,8 @@ mod tests {
             inner.conv("c", 2, 3, 3, 2)?;
             inner.group_norm("g", 64, 32, 1e-5)?;
             inner.layer_norm("n", 7, 1e-5)?;
+            inner.rms_norm("r.scale", 6, 1e-6)?;
+            inner.linear_with("w", 3, 2, false)?;
             inner.embedding("e", 9, 4)?;
             weights.value("v", &[1, 2])?;
             Ok(())
@@ -349,6 +373,8 @@ mod tests {
             "a.3.g.bias [64]",
             "a.3.n.weight [7]",
             "a.3.n.bias [7]",
+            "a.3.r.scale [6]",
+            "a.3.w.weight [3, 2]",
             "a.3.e.weight [9, 4]",
             "v [1, 2]",
         ];

@@ -14,7 +14,7 @@ use crate::hooks::{HookedNetwork, Hooks};
 use crate::resident::{Asker, InUse};
 use crate::types::{self, Conditioning, as_tensor};
 
-/// Keys that are read by name; all other tensors and numbers go to the model as they are.
+/// Keys that are read by name; all other tensors, lists of them, numbers and words go to the model as they are.
 const READ: [&str; 17] = [
     "area",
     "strength",
@@ -237,6 +237,14 @@ impl<'a> Reader<'a> {
                 cond.tensors.insert(key.clone(), t.clone());
             } else if let (Value::Int(_) | Value::Float(_), Some(n)) = (value, value.as_f64()) {
                 cond.numbers.insert(key.clone(), n);
+            } else if let Some(word) = value.as_str() {
+                cond.words.insert(key.clone(), word.into());
+            } else if let Value::List(items) = value {
+                let tensors: Option<Vec<Tensor>> =
+                    items.iter().map(|v| as_tensor(v).cloned()).collect();
+                if let Some(tensors) = tensors.filter(|list| !list.is_empty()) {
+                    cond.lists.insert(key.clone(), tensors);
+                }
             }
         }
         Ok(cond)

@@ -8,6 +8,7 @@ mod conv;
 mod layer_weights;
 mod linear;
 mod misc;
+mod modulate;
 mod norm;
 mod side;
 mod slot;
@@ -21,6 +22,7 @@ pub use misc::{
     Act, activate, avg_pool2d, concat_channels, geglu, gelu, gelu_tanh, quick_gelu, relu,
     rope_half, rope_interleaved, sigmoid, silu, softmax_last, tanh, upsample_nearest,
 };
+pub use modulate::{add_gated, modulate, swiglu, swiglu_halves};
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use side::{LowRank, Side};
 pub use slot::{SlotGroup, Streamed, WeightSlot};

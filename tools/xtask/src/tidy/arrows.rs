@@ -43,12 +43,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     // Tools see the program from outside.
     ("fresco-tests", &[]),
-    // Except these: one measures the kernels and the planner, and one makes model files as the tensor room writes them.
+    // Except these: one measures the kernels and the planner, one makes model files as the tensor room writes them, and one
+    // runs networks by themselves.
     (
         "fresco-bench",
         &["fresco-tensor", "fresco-memory", "fresco-tests"],
     ),
     ("fresco-synth", &["fresco-tensor"]),
+    ("fresco-gold", &["fresco-tensor", "fresco-models"]),
     ("xtask", &[]),
 ];
 

@@ -13,4 +13,3 @@ pub(crate) use layers::Pass;
 pub use model::UNet;
 pub(crate) use model::WHAT;
 pub(crate) use trunk::Trunk;
-pub use trunk::sinusoid;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, Conv2d, Linear};
-use fresco_tensor::{Buffer, Device, Tensor};
+use fresco_tensor::{Device, Tensor};
 
 use super::config::{First, Stage, UNetConfig};
 use super::layers::{Pass, Residual, Transformer, TransformerShape};
@@ -11,22 +11,7 @@ use crate::denoise::hooks::BlockKind;
 use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
-
-/// Cosines and sines of each value at frequencies that fall from 1 to 1 / 10000: (values, width).
-pub fn sinusoid(values: &[f32], width: usize) -> Result<Tensor> {
-    let half = width / 2;
-    let fall = -(10000.0_f64.ln()) as f32;
-    let frequencies: Vec<f32> = (0..half)
-        .map(|i| (fall * i as f32 / half as f32).exp())
-        .collect();
-    let mut out = Buffer::with_room(values.len() * width)?;
-    for value in values {
-        out.extend(frequencies.iter().map(|f| (value * f).cos()));
-        out.extend(frequencies.iter().map(|f| (value * f).sin()));
-        out.extend(std::iter::repeat_n(0.0, width % 2));
-    }
-    Ok(Tensor::from_buffer([values.len(), width], out)?)
-}
+use crate::transformer::sinusoid;
 
 /// A residual block or a convolution, perhaps a transformer after it.
 pub(crate) enum UNetLayer {

@@ -1,0 +1,92 @@
+//! Pictures as tokens: each a square of cells.
+
+use fresco_tensor::Tensor;
+
+use crate::error::{ModelError, Result};
+
+/// In which order a token has the values of its square.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchOrder {
+    /// All cells of the first channel, then those of the second.
+    ChannelFirst,
+    /// All channels of the first cell, then those of the second.
+    ChannelLast,
+}
+
+/// Adds rows and columns from the other side until both sizes of (b, c, h, w) are multiples of `size`.
+pub fn circular_pad(x: &Tensor, size: usize) -> Result<Tensor> {
+    let [_, _, h, w] = x.dims4()?;
+    let mut x = x.clone();
+    for (dim, len) in [(2, h), (3, w)] {
+        let missing = len.next_multiple_of(size) - len;
+        if missing > 0 {
+            if len == 0 {
+                return Err(ModelError::invalid("latent", "it has no cells"));
+            }
+            let wrapped: Vec<usize> = (0..len + missing).map(|i| i % len).collect();
+            x = x.index_select(dim, &wrapped)?;
+        }
+    }
+    Ok(x)
+}
+
+/// (b, c, h, w) as tokens (b, h / size * w / size, c * size * size), row by row.
+pub fn to_tokens(x: &Tensor, size: usize, order: PatchOrder) -> Result<Tensor> {
+    let [b, c, h, w] = x.dims4()?;
+    let (rows, columns) = (h / size, w / size);
+    let cells = x.reshape([b, c, rows, size, columns, size])?;
+    let axes = match order {
+        PatchOrder::ChannelFirst => [0, 2, 4, 1, 3, 5],
+        PatchOrder::ChannelLast => [0, 2, 4, 3, 5, 1],
+    };
+    let cells = cells.permute(&axes)?;
+    Ok(cells.reshape([b, rows * columns, c * size * size])?)
+}
+
+/// Tokens back as (b, c, rows * size, columns * size).
+pub fn from_tokens(
+    x: &Tensor,
+    (rows, columns): (usize, usize),
+    size: usize,
+    order: PatchOrder,
+) -> Result<Tensor> {
+    let [b, _, width] = x.dims3()?;
+    let c = width / (size * size);
+    let cells = match order {
+        PatchOrder::ChannelFirst => x
+            .reshape([b, rows, columns, c, size, size])?
+            .permute(&[0, 3, 1, 4, 2, 5])?,
+        PatchOrder::ChannelLast => x
+            .reshape([b, rows, columns, size, size, c])?
+            .permute(&[0, 5, 1, 3, 2, 4])?,
+    };
+    Ok(cells.reshape([b, c, rows * size, columns * size])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_and_back() {
+        let x = Tensor::from_fn([2, 3, 4, 6], |i| i as f32).unwrap();
+        for order in [PatchOrder::ChannelFirst, PatchOrder::ChannelLast] {
+            let tokens = to_tokens(&x, 2, order).unwrap();
+            assert_eq!(tokens.shape(), [2, 6, 12]);
+            assert_eq!(from_tokens(&tokens, (2, 3), 2, order).unwrap(), x);
+        }
+        let first = to_tokens(&x, 2, PatchOrder::ChannelFirst).unwrap();
+        assert_eq!(first.data()[..5], [0.0, 1.0, 6.0, 7.0, 24.0]);
+        let last = to_tokens(&x, 2, PatchOrder::ChannelLast).unwrap();
+        assert_eq!(last.data()[..4], [0.0, 24.0, 48.0, 1.0]);
+    }
+
+    #[test]
+    fn odd_sizes_continue_on_the_other_side() {
+        let x = Tensor::from_fn([1, 1, 3, 2], |i| i as f32).unwrap();
+        let padded = circular_pad(&x, 2).unwrap();
+        assert_eq!(padded.shape(), [1, 1, 4, 2]);
+        assert_eq!(padded.data(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 1.0]);
+        assert_eq!(circular_pad(&x, 1).unwrap(), x);
+    }
+}

@@ -1,0 +1,123 @@
+//! Positions as angles by which pairs of channels are turned (Su et al. 2021), on several axes.
+
+use fresco_tensor::nn::{rope_half, rope_interleaved};
+use fresco_tensor::{Buffer, Device, Tensor};
+
+use crate::error::{ModelError, Result};
+
+/// Cosines and sines for a list of positions, (n, d / 2) each.
+#[derive(Clone, Debug)]
+pub struct Rope {
+    cos: Tensor,
+    sin: Tensor,
+}
+
+impl Rope {
+    /// For positions with one number for each axis, one after the other. Axis `a` has `widths[a]` of a head's channels,
+    /// whose frequencies fall from 1 towards `1 / theta`. Angles are f64, as their tables need it.
+    pub fn new(positions: &[f64], widths: &[usize], theta: f64) -> Result<Self> {
+        let thetas = vec![theta; widths.len()];
+        Self::with_thetas(positions, widths, &thetas)
+    }
+
+    /// The same with a base for each axis.
+    pub fn with_thetas(positions: &[f64], widths: &[usize], thetas: &[f64]) -> Result<Self> {
+        let frequencies: Vec<Vec<f64>> = widths
+            .iter()
+            .zip(thetas)
+            .map(|(&width, theta)| {
+                let exponent = |k: usize| -2.0 * k as f64 / width as f64;
+                (0..width / 2).map(|k| theta.powf(exponent(k))).collect()
+            })
+            .collect();
+        Self::with_frequencies(positions, &frequencies)
+    }
+
+    /// With the frequencies of each axis.
+    pub fn with_frequencies(positions: &[f64], frequencies: &[Vec<f64>]) -> Result<Self> {
+        let axes = frequencies.len();
+        if axes == 0 || !positions.len().is_multiple_of(axes) {
+            let reason = format!(
+                "{} numbers are no positions on {axes} axes",
+                positions.len()
+            );
+            return Err(ModelError::invalid("positions", reason));
+        }
+        let (rows, half) = (
+            positions.len() / axes,
+            frequencies.iter().map(Vec::len).sum::<usize>(),
+        );
+        let mut cos = Buffer::with_room(rows * half)?;
+        let mut sin = Buffer::with_room(rows * half)?;
+        for position in positions.chunks_exact(axes) {
+            for (at, frequencies) in position.iter().zip(frequencies) {
+                cos.extend(frequencies.iter().map(|f| (at * f).cos() as f32));
+                sin.extend(frequencies.iter().map(|f| (at * f).sin() as f32));
+            }
+        }
+        Ok(Self {
+            cos: Tensor::from_buffer([rows, half], cos)?,
+            sin: Tensor::from_buffer([rows, half], sin)?,
+        })
+    }
+
+    /// From tables that somebody else made: (n, d / 2) or (b, n, d / 2).
+    pub fn from_tables(cos: Tensor, sin: Tensor) -> Self {
+        Self { cos, sin }
+    }
+
+    pub fn to(&self, device: &Device) -> Result<Self> {
+        Ok(Self {
+            cos: self.cos.to(device)?,
+            sin: self.sin.to(device)?,
+        })
+    }
+
+    /// Some of the positions.
+    pub fn narrow(&self, start: usize, len: usize) -> Result<Self> {
+        let dim = self.cos.rank() - 2;
+        Ok(Self {
+            cos: self.cos.narrow(dim, start, len)?,
+            sin: self.sin.narrow(dim, start, len)?,
+        })
+    }
+
+    /// Turns neighbouring channels of each head of (b, n, heads * d).
+    pub fn interleaved(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
+        Ok(rope_interleaved(x, heads, &self.cos, &self.sin)?)
+    }
+
+    /// Turns channels that are half a head apart.
+    pub fn half(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
+        Ok(rope_half(x, heads, &self.cos, &self.sin)?)
+    }
+}
+
+/// The positions of a picture's tokens, row by row: `[index, row, column]`, from `start` on.
+pub fn grid_positions(
+    index: f64,
+    (rows, columns): (usize, usize),
+    start: (f64, f64),
+) -> impl Iterator<Item = [f64; 3]> {
+    (0..rows).flat_map(move |row| {
+        (0..columns).map(move |column| [index, start.0 + row as f64, start.1 + column as f64])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_axis_has_its_own_channels() {
+        let rope = Rope::new(&[0.0, 1.0, 2.0, 0.0], &[2, 4], 100.0).unwrap();
+        assert_eq!(rope.cos.shape(), [2, 3]);
+        let cos = [1.0, 1f64.cos(), 0.1f64.cos(), 2f64.cos(), 1.0, 1.0];
+        for (a, b) in rope.cos.data().iter().zip(cos) {
+            assert!((f64::from(*a) - b).abs() < 1e-6);
+        }
+        assert!(Rope::new(&[0.0; 3], &[2, 4], 10.0).is_err());
+        let grid: Vec<_> = grid_positions(1.0, (2, 2), (0.0, 5.0)).collect();
+        assert_eq!(grid[2], [1.0, 1.0, 5.0]);
+    }
+}

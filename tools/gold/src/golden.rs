@@ -1,0 +1,163 @@
+//! One golden: what is said of it, its tensors, and the weights that follow from its keys.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use fresco_models::WeightStore;
+use fresco_tensor::{Device, SafeTensors, Stored, Tensor, synthetic};
+use serde_json::Value;
+
+pub(crate) struct Golden {
+    pub(crate) name: String,
+    pub(crate) about: Value,
+    file: Option<SafeTensors>,
+    /// Tensors that were asked for.
+    seen: RefCell<BTreeSet<String>>,
+}
+
+/// A list of sizes.
+pub(crate) fn sizes(value: &Value) -> Option<Vec<usize>> {
+    let list = value.as_array()?.iter();
+    list.map(|n| n.as_u64().map(|n| n as usize)).collect()
+}
+
+impl Golden {
+    pub(crate) fn open(folder: &Path, name: &str) -> Result<Self> {
+        let path = folder.join(format!("{name}.json"));
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        // Written by Python, which has names for what JSON has not.
+        let text = text.replace("-Infinity", "null");
+        let text = text.replace("Infinity", "null").replace("NaN", "null");
+        let about = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not JSON", path.display()))?;
+        let tensors = folder.join(format!("{name}.safetensors"));
+        let file = tensors
+            .is_file()
+            .then(|| SafeTensors::open(&tensors))
+            .transpose()
+            .with_context(|| format!("cannot open {}", tensors.display()))?;
+        Ok(Self {
+            name: name.to_owned(),
+            about,
+            file,
+            seen: RefCell::default(),
+        })
+    }
+
+    pub(crate) fn config(&self) -> &Value {
+        &self.about["config"]
+    }
+
+    /// A number of the config.
+    pub(crate) fn number(&self, name: &str) -> Option<usize> {
+        self.config()[name].as_u64().map(|n| n as usize)
+    }
+
+    pub(crate) fn need(&self, name: &str) -> Result<usize> {
+        self.number(name)
+            .ok_or_else(|| anyhow!("the config has no {name}"))
+    }
+
+    pub(crate) fn float(&self, name: &str) -> Option<f64> {
+        self.config()[name].as_f64()
+    }
+
+    /// A list of numbers of the config.
+    pub(crate) fn numbers(&self, name: &str) -> Option<Vec<usize>> {
+        sizes(&self.config()[name])
+    }
+
+    /// Whether the network has a weight of this name.
+    pub(crate) fn has_key(&self, key: &str) -> bool {
+        self.about["keys"].get(key).is_some()
+    }
+
+    /// Whether keys of the network begin like this.
+    pub(crate) fn any_key(&self, start: &str) -> bool {
+        let keys = self.about["keys"].as_object();
+        keys.is_some_and(|keys| keys.keys().any(|key| key.starts_with(start)))
+    }
+
+    /// The names of the tensors.
+    pub(crate) fn tensors(&self) -> Vec<String> {
+        self.file.as_ref().map_or_else(Vec::new, |file| {
+            file.names().map(ToOwned::to_owned).collect()
+        })
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors().iter().any(|n| n == name)
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Result<Tensor> {
+        self.seen.borrow_mut().insert(name.to_owned());
+        let file = self.file.as_ref();
+        let file = file.ok_or_else(|| anyhow!("there are no tensors beside {}", self.name))?;
+        file.tensor(name).with_context(|| format!("tensor {name}"))
+    }
+
+    /// A tensor that not all goldens have.
+    pub(crate) fn maybe(&self, name: &str) -> Result<Option<Tensor>> {
+        self.has(name).then(|| self.tensor(name)).transpose()
+    }
+
+    /// The numbers of a tensor.
+    pub(crate) fn values(&self, name: &str) -> Result<Vec<f32>> {
+        Ok(self.tensor(name)?.into_vec())
+    }
+
+    /// Which tensors nobody asked for.
+    pub(crate) fn unseen(&self) -> Vec<String> {
+        let seen = self.seen.borrow();
+        let all = self.tensors().into_iter();
+        // What a layer inside gave is for finding mistakes.
+        all.filter(|name| !seen.contains(name) && !name.starts_with("act/"))
+            .collect()
+    }
+
+    /// Names and shapes of the weights.
+    pub(crate) fn keys(&self) -> Result<Vec<(String, Vec<usize>)>> {
+        keys(&self.about["keys"])
+    }
+
+    /// The weights, made from their names.
+    pub(crate) fn weights(&self) -> Result<BTreeMap<String, Stored>> {
+        weights(&self.keys()?)
+    }
+
+    pub(crate) fn store(&self, device: &Device) -> Result<Arc<WeightStore>> {
+        Ok(store(&self.name, self.weights()?, device))
+    }
+}
+
+/// Names and shapes, from a list in JSON.
+pub(crate) fn keys(list: &Value) -> Result<Vec<(String, Vec<usize>)>> {
+    let Some(list) = list.as_object() else {
+        bail!("there is no list of keys");
+    };
+    list.iter()
+        .map(|(key, shape)| {
+            let shape = sizes(shape).ok_or_else(|| anyhow!("{key} has no shape"))?;
+            Ok((key.clone(), shape))
+        })
+        .collect()
+}
+
+/// Weights, made from their names.
+pub(crate) fn weights(keys: &[(String, Vec<usize>)]) -> Result<BTreeMap<String, Stored>> {
+    keys.iter()
+        .map(|(key, shape)| Ok((key.clone(), Stored::from(&synthetic::weight(key, shape)?))))
+        .collect()
+}
+
+pub(crate) fn store(
+    name: &str,
+    weights: BTreeMap<String, Stored>,
+    device: &Device,
+) -> Arc<WeightStore> {
+    WeightStore::from_stored(name, weights, device.clone())
+}

@@ -1,0 +1,29 @@
+//! The kinds of goldens: how each is recognised and what is run. A network adds a row.
+
+mod image_nets;
+mod sd;
+
+use anyhow::Result;
+use fresco_tensor::Device;
+
+use crate::golden::Golden;
+use crate::report::Report;
+
+pub(crate) struct Kind {
+    /// For people: "UNet".
+    pub(crate) name: &'static str,
+    /// Told from keys and config.
+    pub(crate) is: fn(&Golden) -> bool,
+    pub(crate) run: fn(&Golden, &Device, &mut Report<'_>) -> Result<()>,
+}
+
+/// The first that recognises a golden runs it.
+static KINDS: &[&[Kind]] = &[sd::KINDS, image_nets::KINDS];
+
+pub(crate) fn of(golden: &Golden) -> Option<&'static Kind> {
+    KINDS
+        .iter()
+        .copied()
+        .flatten()
+        .find(|kind| (kind.is)(golden))
+}
