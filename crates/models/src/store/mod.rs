@@ -23,6 +23,7 @@ use crate::error::{ModelError, Result};
 
 use layers::{Built, Layer};
 pub use origin::Origin;
+use origin::OriginError;
 use patched::Patched;
 pub use patched::{Beside, Keep, Way, WeightPatches};
 pub use units::{Blocks, UnitInfo, UnitOrder};
@@ -174,11 +175,7 @@ impl WeightStore {
         device: Device,
     ) -> Arc<Self> {
         let keys = keys.into_iter().filter_map(|(key, origin)| {
-            let info = file.info(origin.name())?;
-            let info = WeightInfo {
-                shape: origin.shape(&info.shape),
-                ..info
-            };
+            let info = origin.info(&*file)?;
             Some((key, (origin, info)))
         });
         let keys = keys.collect();
@@ -305,10 +302,12 @@ impl WeightStore {
         match &self.weights.source {
             Source::File { file, keys } => {
                 let (origin, _) = keys.get(key).ok_or_else(|| self.missing(key))?;
-                let whole = file.read(origin.name())?;
-                let bytes = whole.bytes().len() as u64;
+                let (value, bytes) = origin.read(&**file).map_err(|error| match error {
+                    OriginError::File(error) => error.into(),
+                    OriginError::Value(error) => self.unusable(key, error),
+                })?;
                 self.weights.read.fetch_add(bytes, Ordering::Relaxed);
-                origin.value(&whole).map_err(|e| self.unusable(key, e))
+                Ok(value)
             }
             Source::Memory(weights) => weights.get(key).cloned().ok_or_else(|| self.missing(key)),
             Source::Patched(change) => change.value(key),

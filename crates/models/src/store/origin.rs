@@ -1,6 +1,6 @@
 //! Where in a file the values of a network are.
 
-use fresco_tensor::{Stored, TensorError};
+use fresco_tensor::{Dtype, Stored, TensorError, WeightError, WeightFile, WeightInfo};
 
 /// Where the value of a key is in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,15 +19,61 @@ pub enum Origin {
         name: String,
         shape: Vec<usize>,
     },
+    /// Tensors under each other: parts that other layouts keep by themselves, or in another order.
+    Joined(Vec<Self>),
 }
 
 impl Origin {
-    pub(super) fn name(&self) -> &str {
+    /// All tensors that are in the file, in order.
+    pub fn names(&self) -> Vec<&str> {
         match self {
             Self::Whole(name)
             | Self::Rows { name, .. }
             | Self::Transposed(name)
-            | Self::Shaped { name, .. } => name,
+            | Self::Shaped { name, .. } => vec![name],
+            Self::Joined(parts) => parts.iter().flat_map(Self::names).collect(),
+        }
+    }
+
+    /// What the value is like; none if the file lacks it or a part of it.
+    pub(super) fn info(&self, file: &dyn WeightFile) -> Option<WeightInfo> {
+        let Self::Joined(parts) = self else {
+            let info = file.info(self.names().first()?)?;
+            return Some(WeightInfo {
+                shape: self.shape(&info.shape),
+                ..info
+            });
+        };
+        let mut parts = parts.iter().map(|part| part.info(file));
+        let mut all = parts.next()??;
+        for part in parts {
+            let part = part?;
+            if part.shape.get(1..) != all.shape.get(1..) || all.shape.is_empty() {
+                return None;
+            }
+            all.shape[0] += part.shape[0];
+            if part.dtype != all.dtype {
+                all.dtype = Dtype::F32;
+            }
+        }
+        Some(all)
+    }
+
+    /// The value, and how many bytes were read for it.
+    pub(super) fn read(&self, file: &dyn WeightFile) -> Result<(Stored, u64), OriginError> {
+        match self {
+            Self::Joined(parts) => {
+                let read = parts.iter().map(|part| part.read(file));
+                let read: Vec<(Stored, u64)> = read.collect::<Result<_, _>>()?;
+                let bytes = read.iter().map(|(_, bytes)| bytes).sum();
+                let parts: Vec<Stored> = read.into_iter().map(|(part, _)| part).collect();
+                Ok((joined(&parts)?, bytes))
+            }
+            one => {
+                let whole = file.read(one.names().first().copied().unwrap_or_default())?;
+                let bytes = whole.bytes().len() as u64;
+                Ok((one.value(&whole)?, bytes))
+            }
         }
     }
 
@@ -42,18 +88,20 @@ impl Origin {
             }
             Self::Transposed(_) => shape.reverse(),
             Self::Shaped { shape, .. } => return shape.clone(),
+            Self::Joined(_) => {}
         }
         shape
     }
 
-    pub(super) fn value(&self, whole: &Stored) -> Result<Stored, TensorError> {
+    /// The value from the one tensor that it is in.
+    fn value(&self, whole: &Stored) -> Result<Stored, TensorError> {
         let dtype = whole.dtype();
         let bad = |reason: &str| TensorError::Invalid {
             op: "weight",
             reason: format!("{reason} of shape {:?}", whole.shape()),
         };
         match self {
-            Self::Whole(_) => Ok(whole.clone()),
+            Self::Whole(_) | Self::Joined(_) => Ok(whole.clone()),
             Self::Shaped { shape, .. } => whole.reshape(shape.clone()),
             Self::Rows { start, count, .. } => {
                 let rows = whole.shape().first().copied().unwrap_or(0);
@@ -82,9 +130,57 @@ impl Origin {
     }
 }
 
+/// Why a value could not be had: the file, or what is in it.
+pub(super) enum OriginError {
+    File(WeightError),
+    Value(TensorError),
+}
+
+impl From<WeightError> for OriginError {
+    fn from(error: WeightError) -> Self {
+        Self::File(error)
+    }
+}
+
+impl From<TensorError> for OriginError {
+    fn from(error: TensorError) -> Self {
+        Self::Value(error)
+    }
+}
+
+/// Tensors under each other; in f32 if their formats differ.
+fn joined(parts: &[Stored]) -> Result<Stored, TensorError> {
+    let bad = |reason: String| TensorError::Invalid {
+        op: "weight",
+        reason,
+    };
+    let first = parts
+        .first()
+        .ok_or_else(|| bad("nothing to join".to_owned()))?;
+    let alike = parts.iter().all(|part| part.dtype() == first.dtype());
+    let dtype = if alike { first.dtype() } else { Dtype::F32 };
+    let mut shape = first.shape().to_vec();
+    let mut bytes = Vec::new();
+    let mut rows = 0;
+    for part in parts {
+        if part.shape().is_empty() || part.shape()[1..] != shape[1..] {
+            return Err(bad(format!("cannot join {shape:?} and {:?}", part.shape())));
+        }
+        rows += part.shape()[0];
+        let part = if alike {
+            part.clone()
+        } else {
+            part.cast(dtype)?
+        };
+        bytes.extend_from_slice(part.bytes());
+    }
+    shape[0] = rows;
+    Stored::new(dtype, shape, bytes)
+}
+
 #[cfg(test)]
 mod tests {
-    use fresco_tensor::{Dtype, Tensor};
+    use fresco_tensor::Tensor;
 
     use super::*;
 
@@ -116,5 +212,17 @@ mod tests {
             count: 2,
         };
         assert!(beyond.value(&whole).is_err());
+    }
+    #[test]
+    fn parts_are_put_under_each_other() {
+        let (a, b) = (half([2, 2]), half([1, 2]));
+        let both = joined(&[b.clone(), a.clone()]).unwrap();
+        assert_eq!(both.shape(), [3, 2]);
+        assert_eq!(both.to_f32().unwrap().data()[..3], [-3.0, -2.0, -3.0]);
+        assert_eq!(both.dtype(), Dtype::F16);
+        let wide = joined(&[a.clone(), b.cast(Dtype::F32).unwrap()]).unwrap();
+        assert_eq!((wide.dtype(), wide.shape()), (Dtype::F32, &[3, 2][..]));
+        assert!(joined(&[a, half([2, 3])]).is_err());
+        assert!(joined(&[]).is_err());
     }
 }
