@@ -15,6 +15,7 @@ pub mod denoise;
 pub mod detect;
 pub mod epilogue;
 mod error;
+pub mod flux;
 mod fourier;
 pub mod guidance;
 pub mod latent_format;

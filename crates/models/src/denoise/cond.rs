@@ -1,6 +1,6 @@
 //! One entry of a conditioning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
@@ -52,6 +52,8 @@ pub struct Cond {
     /// Lists of tensors, and words.
     pub lists: BTreeMap<Arc<str>, Vec<Tensor>>,
     pub words: BTreeMap<Arc<str>, Arc<str>>,
+    /// What a node has switched off by setting it to nothing.
+    pub nulls: BTreeSet<Arc<str>>,
     /// Noise levels between which the condition counts; set by preparation.
     pub start: Option<f32>,
     pub end: Option<f32>,
@@ -82,6 +84,7 @@ impl Default for Cond {
             numbers: BTreeMap::new(),
             lists: BTreeMap::new(),
             words: BTreeMap::new(),
+            nulls: BTreeSet::new(),
             start: None,
             end: None,
             model_conds: ModelConds::new(),

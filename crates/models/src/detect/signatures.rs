@@ -14,9 +14,6 @@ const OTHERS: &[(&str, &str)] = &[
         "txt_in.individual_token_refiner.blocks.0.norm1.weight",
         "Hunyuan Video",
     ),
-    ("double_stream_modulation_img.lin.weight", "Flux 2"),
-    ("distilled_guidance_layer.norms.0.scale", "Chroma"),
-    ("double_blocks.0.img_attn.norm.key_norm.scale", "Flux"),
     ("t5_yproj.weight", "Mochi"),
     (
         "adaln_single.emb.timestep_embedder.linear_1.bias",
@@ -42,7 +39,7 @@ const OTHERS: &[(&str, &str)] = &[
     ),
     (
         "transformer_blocks.0.attn.add_q_proj.weight",
-        "Stable Diffusion 3 or Flux (diffusers)",
+        "Stable Diffusion 3 (diffusers)",
     ),
 ];
 

@@ -233,7 +233,9 @@ impl<'a> Reader<'a> {
             );
         }
         for (key, value) in options.iter().filter(|(k, _)| !READ.contains(&&***k)) {
-            if let Some(t) = as_tensor(value) {
+            if value.is_null() {
+                cond.nulls.insert(key.clone());
+            } else if let Some(t) = as_tensor(value) {
                 cond.tensors.insert(key.clone(), t.clone());
             } else if let (Value::Int(_) | Value::Float(_), Some(n)) = (value, value.as_f64()) {
                 cond.numbers.insert(key.clone(), n);

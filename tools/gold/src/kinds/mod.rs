@@ -1,6 +1,8 @@
 //! The kinds of goldens: how each is recognised and what is run. A network adds a row.
 
+mod flux;
 mod image_nets;
+mod pass;
 mod sd;
 
 use anyhow::Result;
@@ -18,7 +20,7 @@ pub(crate) struct Kind {
 }
 
 /// The first that recognises a golden runs it.
-static KINDS: &[&[Kind]] = &[sd::KINDS, image_nets::KINDS];
+static KINDS: &[&[Kind]] = &[sd::KINDS, image_nets::KINDS, flux::KINDS];
 
 pub(crate) fn of(golden: &Golden) -> Option<&'static Kind> {
     KINDS

@@ -1,0 +1,382 @@
+//! The blocks: picture and prompt with weights of their own, and both with the same.
+
+use std::sync::Arc;
+
+use fresco_tensor::Tensor;
+use fresco_tensor::nn::{
+    Act, LayerNorm, Linear, Mask, RmsNorm, activate, add_gated, attention, silu, swiglu,
+    swiglu_halves,
+};
+
+use super::config::{FluxConfig, MlpKind, ModulationKind};
+use crate::epilogue::then;
+use crate::error::Result;
+use crate::store::Walk;
+use crate::transformer::Rope;
+
+/// Of all norms here.
+pub(super) const EPS: f32 = 1e-6;
+
+/// What the noise level does to one sub-layer: (b, c) each.
+#[derive(Clone, Debug)]
+pub(super) struct Modulation {
+    pub(super) shift: Tensor,
+    pub(super) scale: Tensor,
+    pub(super) gate: Tensor,
+}
+
+impl Modulation {
+    /// `count` of them from (b, count * 3 * width).
+    pub(super) fn split(all: &Tensor, count: usize) -> Result<Vec<Self>> {
+        let width = all.dim(1)? / (3 * count);
+        let part = |n: usize| all.narrow(1, n * width, width);
+        let one = |n: usize| -> Result<Self> {
+            Ok(Self {
+                shift: part(3 * n)?,
+                scale: part(3 * n + 1)?,
+                gate: part(3 * n + 2)?,
+            })
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// From three rows of (b, rows, width).
+    pub(super) fn of_rows(rows: &Tensor, first: usize) -> Result<Self> {
+        Ok(Self {
+            shift: rows.select(1, first)?,
+            scale: rows.select(1, first + 1)?,
+            gate: rows.select(1, first + 2)?,
+        })
+    }
+}
+
+/// What all blocks of a pass are given.
+pub(super) struct BlockPass<'a> {
+    /// The vector of noise level, guidance and pooled prompt after SiLU, where blocks make something of it.
+    pub(super) vector: Option<&'a Tensor>,
+    pub(super) rope: &'a Rope,
+    /// Added to the scores of attention.
+    pub(super) mask: Option<&'a Tensor>,
+    pub(super) heads: usize,
+    /// Without weights.
+    pub(super) norm: &'a LayerNorm,
+}
+
+impl BlockPass<'_> {
+    fn attend(&self, qkv: [&Tensor; 3]) -> Result<Tensor> {
+        let [q, k, v] = qkv;
+        let q = self.rope.interleaved(q, self.heads)?;
+        let k = self.rope.interleaved(k, self.heads)?;
+        let mask = self.mask.map_or(Mask::None, Mask::Add);
+        Ok(attention(&q, &k, v, self.heads, mask, None)?)
+    }
+}
+
+/// Normalises queries and keys head by head.
+struct HeadNorms {
+    query: Arc<RmsNorm>,
+    key: Arc<RmsNorm>,
+    heads: usize,
+}
+
+impl HeadNorms {
+    fn new(weights: &Walk<'_>, config: &FluxConfig) -> Result<Self> {
+        let width = config.hidden / config.heads;
+        Ok(Self {
+            query: weights.rms_norm("query_norm.scale", width, EPS)?,
+            key: weights.rms_norm("key_norm.scale", width, EPS)?,
+            heads: config.heads,
+        })
+    }
+
+    fn normed(&self, norm: &RmsNorm, x: &Tensor) -> Result<Tensor> {
+        let [b, n, width] = x.dims3()?;
+        let heads = x.reshape([b, n, self.heads, width / self.heads])?;
+        Ok(norm.forward(&heads)?.reshape([b, n, width])?)
+    }
+
+    /// Queries, keys and values from the first three widths of (b, n, ..).
+    fn split(&self, joined: &Tensor, width: usize) -> Result<[Tensor; 3]> {
+        let part = |n: usize| joined.narrow(2, n * width, width);
+        Ok([
+            self.normed(&self.query, &part(0)?)?,
+            self.normed(&self.key, &part(1)?)?,
+            part(2)?,
+        ])
+    }
+}
+
+/// What follows the attention.
+enum Mlp {
+    Gelu(Arc<Linear>, Arc<Linear>),
+    Gated(Arc<Linear>, Arc<Linear>),
+    Split {
+        gate: Arc<Linear>,
+        up: Arc<Linear>,
+        down: Arc<Linear>,
+    },
+}
+
+impl Mlp {
+    fn new(weights: &Walk<'_>, config: &FluxConfig) -> Result<Self> {
+        let (hidden, mlp, bias) = (config.hidden, config.mlp, config.bias);
+        Ok(match config.mlp_kind {
+            MlpKind::Gelu => Self::Gelu(
+                weights.linear_with("0", mlp, hidden, bias)?,
+                weights.linear_with("2", hidden, mlp, bias)?,
+            ),
+            MlpKind::Gated => Self::Gated(
+                weights.linear_with("0", 2 * mlp, hidden, bias)?,
+                weights.linear_with("2", hidden, mlp, bias)?,
+            ),
+            MlpKind::Split => Self::Split {
+                gate: weights.linear_with("gate_proj", mlp, hidden, bias)?,
+                up: weights.linear_with("up_proj", mlp, hidden, bias)?,
+                down: weights.linear_with("down_proj", hidden, mlp, bias)?,
+            },
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Self::Gelu(first, second) => {
+                second.forward(&first.forward_with(x, then(Act::GeluTanh))?)?
+            }
+            Self::Gated(first, second) => second.forward(&swiglu_halves(&first.forward(x)?)?)?,
+            Self::Split { gate, up, down } => {
+                down.forward(&swiglu(&gate.forward(x)?, &up.forward(x)?)?)?
+            }
+        })
+    }
+}
+
+/// Picture or prompt in a double block.
+struct Stream {
+    modulation: Option<Arc<Linear>>,
+    qkv: Arc<Linear>,
+    norms: HeadNorms,
+    proj: Arc<Linear>,
+    mlp: Mlp,
+    width: usize,
+}
+
+impl Stream {
+    fn new(weights: &Walk<'_>, config: &FluxConfig, name: &str) -> Result<Self> {
+        let (width, bias) = (config.hidden, config.bias);
+        let own = config.modulation == ModulationKind::Own;
+        let attn = weights.at(format!("{name}_attn"));
+        Ok(Self {
+            modulation: own
+                .then(|| weights.linear(&format!("{name}_mod.lin"), 6 * width, width))
+                .transpose()?,
+            qkv: attn.linear_with("qkv", 3 * width, width, bias)?,
+            norms: HeadNorms::new(&attn.at("norm"), config)?,
+            proj: attn.linear_with("proj", width, width, bias)?,
+            mlp: Mlp::new(&weights.at(format!("{name}_mlp")), config)?,
+            width,
+        })
+    }
+
+    /// The stream's own modulation, or the one that all blocks have.
+    fn modulation(
+        &self,
+        pass: &BlockPass<'_>,
+        given: Option<&[Modulation]>,
+    ) -> Result<Vec<Modulation>> {
+        match (&self.modulation, pass.vector, given) {
+            (Some(layer), Some(vector), _) => Modulation::split(&layer.forward(vector)?, 2),
+            (_, _, given) => Ok(given.unwrap_or_default().to_vec()),
+        }
+    }
+
+    fn qkv(&self, x: &Tensor, pass: &BlockPass<'_>, first: &Modulation) -> Result<[Tensor; 3]> {
+        let x = pass.norm.modulated(x, &first.shift, &first.scale)?;
+        self.norms.split(&self.qkv.forward(&x)?, self.width)
+    }
+
+    fn finish(
+        &self,
+        x: Tensor,
+        seen: &Tensor,
+        pass: &BlockPass<'_>,
+        [first, second]: [&Modulation; 2],
+    ) -> Result<Tensor> {
+        let x = add_gated(x, &first.gate, &self.proj.forward(seen)?)?;
+        let inner = pass.norm.modulated(&x, &second.shift, &second.scale)?;
+        Ok(add_gated(x, &second.gate, &self.mlp.forward(&inner)?)?)
+    }
+}
+
+/// A block in which picture and prompt have weights of their own and attend to each other.
+pub(super) struct DoubleBlock {
+    image: Stream,
+    text: Stream,
+}
+
+/// The modulations of a double block, of picture and prompt, where the block has none of its own.
+pub(super) type GivenPair<'a> = Option<(&'a [Modulation], &'a [Modulation])>;
+
+impl DoubleBlock {
+    pub(super) fn new(weights: &Walk<'_>, config: &FluxConfig) -> Result<Self> {
+        Ok(Self {
+            image: Stream::new(weights, config, "img")?,
+            text: Stream::new(weights, config, "txt")?,
+        })
+    }
+
+    /// Picture and prompt after the block.
+    pub(super) fn forward(
+        &self,
+        image: Tensor,
+        text: Tensor,
+        pass: &BlockPass<'_>,
+        given: GivenPair<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        let of_image = self.image.modulation(pass, given.map(|(image, _)| image))?;
+        let of_text = self.text.modulation(pass, given.map(|(_, text)| text))?;
+        let ([i1, i2], [t1, t2]) = (pair(&of_image)?, pair(&of_text)?);
+        let [tq, tk, tv] = self.text.qkv(&text, pass, t1)?;
+        let [iq, ik, iv] = self.image.qkv(&image, pass, i1)?;
+        let count = tq.dim(1)?;
+        let join = |a: Tensor, b: Tensor| Tensor::cat(&[&a, &b], 1);
+        let (q, k, v) = (join(tq, iq)?, join(tk, ik)?, join(tv, iv)?);
+        let seen = pass.attend([&q, &k, &v])?;
+        drop((q, k, v));
+        let of_text = seen.narrow(1, 0, count)?;
+        let of_image = seen.narrow(1, count, seen.dim(1)? - count)?;
+        let image = self.image.finish(image, &of_image, pass, [i1, i2])?;
+        let text = self.text.finish(text, &of_text, pass, [t1, t2])?;
+        Ok((image, text))
+    }
+}
+
+fn pair(list: &[Modulation]) -> Result<[&Modulation; 2]> {
+    match list {
+        [first, second, ..] => Ok([first, second]),
+        _ => Err(crate::ModelError::invalid(
+            "block",
+            "it has no modulation of its own and is given none",
+        )),
+    }
+}
+
+/// A block with one set of weights for all tokens, whose attention and other layers run side by side.
+pub(super) struct SingleBlock {
+    modulation: Option<Arc<Linear>>,
+    first: Arc<Linear>,
+    second: Arc<Linear>,
+    norms: HeadNorms,
+    kind: MlpKind,
+    width: usize,
+}
+
+impl SingleBlock {
+    pub(super) fn new(weights: &Walk<'_>, config: &FluxConfig) -> Result<Self> {
+        let (width, bias) = (config.hidden, config.bias);
+        let inner = match config.mlp_kind {
+            MlpKind::Gelu => config.mlp,
+            MlpKind::Gated | MlpKind::Split => 2 * config.mlp,
+        };
+        let own = config.modulation == ModulationKind::Own;
+        Ok(Self {
+            modulation: own
+                .then(|| weights.linear("modulation.lin", 3 * width, width))
+                .transpose()?,
+            first: weights.linear_with("linear1", 3 * width + inner, width, bias)?,
+            second: weights.linear_with("linear2", width, width + config.mlp, bias)?,
+            norms: HeadNorms::new(&weights.at("norm"), config)?,
+            kind: config.mlp_kind,
+            width,
+        })
+    }
+
+    pub(super) fn forward(
+        &self,
+        x: Tensor,
+        pass: &BlockPass<'_>,
+        given: Option<&Modulation>,
+    ) -> Result<Tensor> {
+        let own = match (&self.modulation, pass.vector) {
+            (Some(layer), Some(vector)) => Modulation::split(&layer.forward(vector)?, 1)?.pop(),
+            _ => None,
+        };
+        let modulation = own.as_ref().or(given).ok_or_else(|| {
+            crate::ModelError::invalid("block", "it has no modulation of its own and is given none")
+        })?;
+        let inner = pass
+            .norm
+            .modulated(&x, &modulation.shift, &modulation.scale)?;
+        let all = self.first.forward(&inner)?;
+        drop(inner);
+        let [q, k, v] = self.norms.split(&all, self.width)?;
+        let rest = all.narrow(2, 3 * self.width, all.dim(2)? - 3 * self.width)?;
+        drop(all);
+        let rest = match self.kind {
+            MlpKind::Gelu => activate(rest, Act::GeluTanh),
+            MlpKind::Gated => swiglu_halves(&rest)?,
+            MlpKind::Split => {
+                let half = rest.dim(2)? / 2;
+                swiglu(&rest.narrow(2, half, half)?, &rest.narrow(2, 0, half)?)?
+            }
+        };
+        let seen = pass.attend([&q, &k, &v])?;
+        drop((q, k, v));
+        let both = Tensor::cat(&[&seen, &rest], 2)?;
+        drop((seen, rest));
+        let out = self.second.forward(&both)?;
+        Ok(add_gated(x, &modulation.gate, &out)?)
+    }
+}
+
+/// Norm, modulation and a linear layer at the end.
+pub(super) struct LastLayer {
+    modulation: Option<Arc<Linear>>,
+    linear: Arc<Linear>,
+}
+
+impl LastLayer {
+    pub(super) fn new(weights: &Walk<'_>, config: &FluxConfig) -> Result<Self> {
+        let out = config.out_channels * config.patch * config.patch;
+        let own = !matches!(config.modulation, ModulationKind::Distilled { .. });
+        let (width, bias) = (config.hidden, config.bias);
+        Ok(Self {
+            modulation: own
+                .then(|| weights.linear_with("adaLN_modulation.1", 2 * width, width, bias))
+                .transpose()?,
+            linear: weights.linear_with("linear", out, width, bias)?,
+        })
+    }
+
+    /// `given` is shift and scale, for networks in which the layer has none of its own.
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        pass: &BlockPass<'_>,
+        given: Option<(Tensor, Tensor)>,
+    ) -> Result<Tensor> {
+        let own = match (&self.modulation, pass.vector) {
+            (Some(layer), Some(vector)) => {
+                let both = layer.forward(vector)?;
+                let width = both.dim(1)? / 2;
+                Some((both.narrow(1, 0, width)?, both.narrow(1, width, width)?))
+            }
+            _ => None,
+        };
+        let Some((shift, scale)) = own.or(given) else {
+            return Err(crate::ModelError::invalid("last layer", "no modulation"));
+        };
+        Ok(self
+            .linear
+            .forward(&pass.norm.modulated(x, &shift, &scale)?)?)
+    }
+}
+
+/// The vector as blocks want it.
+pub(super) fn activated(vector: &Tensor) -> Tensor {
+    silu(vector)
+}
+
+/// A norm without weights.
+pub(super) fn plain_norm() -> Result<LayerNorm> {
+    Ok(LayerNorm::new(None, None, EPS)?)
+}

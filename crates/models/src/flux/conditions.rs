@@ -1,0 +1,189 @@
+//! What of a condition goes into the network.
+
+use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
+
+use super::config::{FluxConfig, FluxKind};
+use super::model::FluxNetwork;
+use crate::DiffusionNetwork;
+use crate::denoise::{CallConds, CondValue, EncodeArgs, ModelConds};
+use crate::error::{ModelError, Result};
+
+/// Tokens of a usual prompt; of Flux 2 the fewest.
+pub(super) const USUAL_TEXT: usize = 512;
+
+/// Channels of a mask in which each cell has the values of its eight by eight pixels.
+const MASK: usize = 64;
+const MASK_SIDE: usize = 8;
+
+/// The prompt's tokens in the shape that the network wants.
+pub(super) fn text_of<'a>(conds: &'a CallConds, config: &FluxConfig) -> Result<&'a Tensor> {
+    let text = conds.tensor("c_crossattn");
+    let text = text.ok_or_else(|| ModelError::invalid("prompt", "the network needs a prompt"))?;
+    match text.shape() {
+        [_, count, width] if *width == config.context && *count > 0 => Ok(text),
+        shape => {
+            let reason = format!(
+                "it has the shape {shape:?}, the network wants {} values for each token",
+                config.context
+            );
+            Err(ModelError::invalid("prompt", reason))
+        }
+    }
+}
+
+pub(super) fn encode(config: &FluxConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+    let mut conds = ModelConds::new();
+    let text = text(config, file, args)?;
+    conds.insert("c_crossattn", CondValue::Regular(text));
+    if let Some(width) = config.vector {
+        conds.insert("y", CondValue::Regular(pooled(file, args, width)?));
+    }
+    let default = match config.kind {
+        FluxKind::Chroma => 0.0,
+        _ => 3.5,
+    };
+    let guided = config.guidance || config.kind == FluxKind::Chroma;
+    if guided && !args.cond.nulls.contains("guidance") {
+        let guidance = args.cond.numbers.get("guidance").copied();
+        let guidance = Tensor::from_slice(&[guidance.unwrap_or(default) as f32]);
+        conds.insert("guidance", CondValue::Regular(guidance));
+    }
+    let format = FluxNetwork::facts(config).latent;
+    if let Some(list) = args.cond.lists.get("reference_latents") {
+        let inside = list.iter().map(|latent| {
+            check_channels(file, latent, config.out_channels)?;
+            Ok(format.process_in(latent)?)
+        });
+        conds.insert(
+            "ref_latents",
+            CondValue::List(inside.collect::<Result<_>>()?),
+        );
+        if let Some(method) = args.cond.words.get("reference_latents_method") {
+            conds.insert("ref_latents_method", CondValue::Word(method.clone()));
+        }
+    }
+    if config.in_channels > config.out_channels {
+        let beside = beside(config, file, args)?;
+        conds.insert("c_concat", CondValue::NoiseShape(beside));
+    }
+    Ok(conds)
+}
+
+fn text(config: &FluxConfig, file: &str, args: &EncodeArgs<'_>) -> Result<Tensor> {
+    let Some(tokens) = &args.cond.tokens else {
+        let reason = format!(
+            "the {} conditioning has no text for this model",
+            args.prompt_type
+        );
+        return Err(ModelError::unsupported(file, reason));
+    };
+    match *tokens.shape() {
+        [batch, count, width] if width == config.context && batch > 0 && count > 0 => {
+            if config.kind != FluxKind::Flux2 || count >= USUAL_TEXT {
+                return Ok(tokens.clone());
+            }
+            let missing = Tensor::zeros([batch, USUAL_TEXT - count, width])?;
+            Ok(Tensor::cat(&[&missing, tokens], 1)?)
+        }
+        [_, _, width] if width != config.context => {
+            let reason = format!(
+                "this model takes text of width {}, but the {} conditioning has width {width}: it was made with the text \
+                 encoder of another family of models",
+                config.context, args.prompt_type
+            );
+            Err(ModelError::unsupported(file, reason))
+        }
+        ref shape => {
+            let reason = format!(
+                "the {} conditioning has shape {shape:?}, which is no text",
+                args.prompt_type
+            );
+            Err(ModelError::unsupported(file, reason))
+        }
+    }
+}
+
+/// The pooled prompt; zeros where a conditioning has none.
+fn pooled(file: &str, args: &EncodeArgs<'_>, width: usize) -> Result<Tensor> {
+    let Some(pooled) = &args.cond.pooled else {
+        return Ok(Tensor::zeros([1, width])?);
+    };
+    match pooled.shape() {
+        [_, found] if *found >= width => Ok(pooled.narrow(1, 0, width)?),
+        shape => {
+            let reason = format!(
+                "the pooled text of the {} conditioning has shape {shape:?}, this model takes {width} values: it was \
+                 made with the text encoder of another family of models",
+                args.prompt_type
+            );
+            Err(ModelError::unsupported(file, reason))
+        }
+    }
+}
+
+fn check_channels(file: &str, latent: &Tensor, channels: usize) -> Result<()> {
+    match latent.shape() {
+        [_, found, _, _] if *found == channels => Ok(()),
+        shape => {
+            let reason = format!(
+                "a picture in the conditioning has a latent of shape {shape:?}, but this model works on {channels} \
+                 channels: it was encoded with the VAE of another family of models"
+            );
+            Err(ModelError::unsupported(file, reason))
+        }
+    }
+}
+
+/// What goes in beside the latent: a picture to steer by, or one with a mask to fill.
+fn beside(config: &FluxConfig, file: &str, args: &EncodeArgs<'_>) -> Result<Tensor> {
+    let [count, channels, h, w] = args.noise.dims4()?;
+    let format = FluxNetwork::facts(config).latent;
+    let picture = match args.cond.tensors.get("concat_latent_image") {
+        Some(latent) => {
+            check_channels(file, latent, channels)?;
+            let mut latent = latent.clone();
+            if latent.shape()[2..] != [h, w] {
+                latent = common_upscale(&latent, w, h, ResizeMethod::Bilinear, Crop::Center)?;
+            }
+            resize_to_batch(&latent, count)?
+        }
+        None => Tensor::zeros(args.noise.shape())?,
+    };
+    let picture = format.process_in(&picture)?;
+    let extra = config.in_channels - config.out_channels;
+    if extra == channels {
+        return Ok(picture);
+    }
+    if extra != channels + MASK {
+        let reason = format!(
+            "this network takes {} channels beside the latent; {channels} and {} are known",
+            extra,
+            channels + MASK
+        );
+        return Err(ModelError::unsupported(file, reason));
+    }
+    let mask = args.cond.tensors.get("concat_mask").or(args.denoise_mask);
+    let mask = match mask {
+        Some(mask) => spread_mask(mask, count, (h, w))?,
+        None => Tensor::ones([count, MASK, h, w])?,
+    };
+    Ok(Tensor::cat(&[&picture, &mask], 1)?)
+}
+
+/// A mask at the size of the pixels, as channels of the cells they are in.
+fn spread_mask(mask: &Tensor, count: usize, (h, w): (usize, usize)) -> Result<Tensor> {
+    let mask = match mask.rank() {
+        2 => mask.unsqueeze(0)?.unsqueeze(1)?,
+        3 => mask.unsqueeze(1)?,
+        _ => mask.mean(&[1], true)?,
+    };
+    let (tall, wide) = (h * MASK_SIDE, w * MASK_SIDE);
+    let mask = common_upscale(&mask, wide, tall, ResizeMethod::Bilinear, Crop::Center)?;
+    let batch = mask.dim(0)?;
+    let cells = mask.reshape([batch, h, MASK_SIDE, w, MASK_SIDE])?;
+    let cells = cells.permute(&[0, 2, 4, 1, 3])?;
+    Ok(resize_to_batch(
+        &cells.reshape([batch, MASK, h, w])?,
+        count,
+    )?)
+}

@@ -1,0 +1,81 @@
+//! How files of this family are recognised.
+
+use std::sync::Arc;
+
+use super::config::{FluxConfig, FluxKind};
+use super::diffusers;
+use super::model::FluxNetwork;
+use crate::denoise::Found;
+use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::error::Result;
+use crate::preview::PreviewHints;
+use crate::store::{Blocks, UnitOrder};
+
+/// The order of the parts.
+pub static UNITS: UnitOrder = UnitOrder {
+    parts: &[
+        "img_in",
+        "time_in",
+        "vector_in",
+        "guidance_in",
+        "txt_norm",
+        "txt_in",
+        "double_blocks",
+        "single_blocks",
+        "final_layer",
+    ],
+    blocks: &[Blocks::List("double_blocks"), Blocks::List("single_blocks")],
+    values: UnitOrder::NORMS,
+};
+
+/// Flux 1 and 2, Chroma, Ovis-Image.
+pub struct Flux;
+
+impl Family for Flux {
+    fn names(&self) -> &'static [&'static str] {
+        &["Flux.1", "Flux.2", "Chroma", "Ovis-Image"]
+    }
+
+    fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
+        let native = keys.has("double_blocks.0.img_attn.norm.key_norm.scale")
+            && (keys.has("img_in.weight")
+                || keys.any_inside("distilled_guidance_layer."))
+            // A text refiner belongs to another family with the same blocks.
+            && !keys.any_inside("txt_in.individual_token_refiner.");
+        let origins = if native {
+            let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
+            keys.origins(own)
+        } else if diffusers::is(keys) {
+            diffusers::origins(keys)
+        } else {
+            return Ok(None);
+        };
+        let store = keys.store(&origins);
+        if store.has("nerf_blocks.0.norm.scale") {
+            return Err(keys.not_run("Chroma Radiance"));
+        }
+        let config = FluxConfig::detect(&store)?;
+        Ok(Some(Checkpoint {
+            family: name(&config),
+            network: Arc::new(Found::<FluxNetwork>(config)),
+            keys: origins,
+            units: &UNITS,
+            vae_prefix: keys.vae_prefix(),
+            text: None,
+            preview: PreviewHints::of(keys.file.metadata()),
+        }))
+    }
+}
+
+fn name(config: &FluxConfig) -> &'static str {
+    match config.kind {
+        FluxKind::Flux2 if config.guidance => "Flux.2",
+        FluxKind::Flux2 => "Flux.2 klein",
+        FluxKind::Chroma => "Chroma",
+        FluxKind::Ovis => "Ovis-Image",
+        FluxKind::Flux1 if config.in_channels >= 3 * config.out_channels => "Flux.1 fill",
+        FluxKind::Flux1 if config.in_channels > config.out_channels => "Flux.1 control",
+        FluxKind::Flux1 if config.guidance => "Flux.1 dev",
+        FluxKind::Flux1 => "Flux.1 schnell",
+    }
+}

@@ -1,0 +1,14 @@
+//! Flux 1 and 2, and the models that share their blocks: Chroma, Ovis-Image.
+
+mod approximator;
+mod blocks;
+mod conditions;
+mod config;
+mod detect;
+mod diffusers;
+mod model;
+mod positions;
+
+pub use config::{FluxConfig, FluxKind, MlpKind, ModulationKind};
+pub use detect::{Flux, UNITS};
+pub use model::FluxNetwork;

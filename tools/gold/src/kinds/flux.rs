@@ -1,0 +1,175 @@
+//! Flux 1 and 2, Chroma, Ovis-Image.
+
+use anyhow::{Context, Result};
+use fresco_models::denoise::{CallConds, Cond, CondValue, EncodeArgs};
+use fresco_models::flux::{FluxConfig, FluxNetwork};
+use fresco_models::{DiffusionNetwork, LatentFormat};
+use fresco_tensor::{Device, Tensor};
+
+use super::Kind;
+use super::pass::{conds, forward, items, network};
+use crate::golden::Golden;
+use crate::report::Report;
+
+pub(super) static KINDS: &[Kind] = &[Kind {
+    name: "Flux",
+    is: |golden| {
+        golden.has_key("double_blocks.0.img_attn.norm.key_norm.scale")
+            && golden.has_key("final_layer.linear.weight")
+            && golden.has_key("img_in.weight")
+            && !golden.any_key("nerf_")
+            && !golden.any_key("txt_in.individual_token_refiner.")
+            && !golden.any_key("controlnet_")
+    },
+    run,
+}];
+
+fn config(golden: &Golden) -> Result<FluxConfig> {
+    let mut config = FluxConfig::detect(&*golden.store(&Device::cpu())?)?;
+    config.heads = golden.need("num_heads")?;
+    config.axes = golden.numbers("axes_dim").context("axes_dim")?;
+    config.theta = golden.float("theta").context("theta")?;
+    config.reference_step = golden
+        .float("ref_index_scale")
+        .unwrap_or(config.reference_step);
+    Ok(config)
+}
+
+/// The golden's inputs for a batch.
+fn inputs(golden: &Golden, count: usize, guided: bool) -> Result<CallConds> {
+    Ok(conds([
+        ("c_crossattn", items(golden.maybe("context")?, count)?),
+        ("y", items(golden.maybe("y")?, count)?),
+        (
+            "guidance",
+            if guided {
+                items(golden.maybe("guidance")?, count)?
+            } else {
+                None
+            },
+        ),
+    ]))
+}
+
+fn levels(golden: &Golden, count: usize) -> Result<Vec<f32>> {
+    let mut t = golden.values("t")?;
+    t.truncate(count);
+    Ok(t)
+}
+
+fn run(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let config = config(golden)?;
+    let net: FluxNetwork = network(golden, device, &config)?;
+    let mut x = golden.tensor("x")?;
+    let count = x.dim(0)?;
+    if golden.has("c_concat") {
+        let beside = beside(golden, &config, report)?;
+        x = Tensor::cat(&[&x, &beside], 1)?;
+    }
+    let t = levels(golden, count)?;
+    let plain = inputs(golden, count, true)?;
+    report.check("out", &forward(&net, &x, &t, &plain)?)?;
+    if let Some(odd) = golden.maybe("x_odd")? {
+        let count = odd.dim(0)?;
+        let conds = inputs(golden, count, true)?;
+        let found = forward(&net, &odd, &levels(golden, count)?, &conds)?;
+        report.check("out_odd", &found)?;
+    }
+    for name in ["out_no_guidance", "out/no_guidance"] {
+        if let Some(expected) = golden.maybe(name)? {
+            let count = expected.dim(0)?;
+            let conds = inputs(golden, count, false)?;
+            let x = x.narrow(0, 0, count)?;
+            let found = forward(&net, &x, &levels(golden, count)?, &conds)?;
+            report.check(name, &found)?;
+        }
+    }
+    references(golden, &net, &x, report)
+}
+
+/// Runs with pictures beside: the method is in the result's name.
+fn references(
+    golden: &Golden,
+    net: &FluxNetwork,
+    x: &Tensor,
+    report: &mut Report<'_>,
+) -> Result<()> {
+    let all = golden.tensors();
+    let mut names: Vec<&String> = all.iter().filter(|name| is_reference(name)).collect();
+    names.sort();
+    let list: Vec<Tensor> = names
+        .into_iter()
+        .map(|name| golden.tensor(name))
+        .collect::<Result<_>>()?;
+    if list.is_empty() {
+        return Ok(());
+    }
+    for name in &all {
+        let Some((start, method)) = name
+            .rsplit_once('_')
+            .filter(|(start, _)| start.starts_with("out_ref") || start.starts_with("out/ref"))
+        else {
+            continue;
+        };
+        let _ = start;
+        let count = golden.tensor(name)?.dim(0)?;
+        let mut conds = inputs(golden, count, true)?;
+        conds.0.insert("ref_latents", CondValue::List(list.clone()));
+        conds
+            .0
+            .insert("ref_latents_method", CondValue::Word(method.into()));
+        let x = x.narrow(0, 0, count)?;
+        let found = forward(net, &x, &levels(golden, count)?, &conds)?;
+        report.check(name, &found)?;
+    }
+    Ok(())
+}
+
+/// `ref`, `ref0`, `ref1` ...
+fn is_reference(name: &str) -> bool {
+    name.strip_prefix("ref")
+        .is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit()))
+}
+
+/// What a model that fills gets beside its latent.
+fn beside(golden: &Golden, config: &FluxConfig, report: &mut Report<'_>) -> Result<Tensor> {
+    let noise = golden.tensor("noise")?;
+    let mut cond = Cond {
+        tokens: golden.maybe("context")?,
+        pooled: golden.maybe("y")?,
+        ..Cond::default()
+    };
+    let encoded = |cond: &Cond| -> Result<Tensor> {
+        let args = EncodeArgs {
+            cond,
+            noise: &noise,
+            latent: None,
+            denoise_mask: None,
+            width: 0.0,
+            height: 0.0,
+            prompt_type: "positive",
+        };
+        let made = FluxNetwork::encode(config, &golden.name, &args)?;
+        let made = made.get("c_concat").and_then(CondValue::tensor);
+        Ok(made.context("no c_concat")?.clone())
+    };
+    if golden.has("c_concat_none_lastch") {
+        let none = encoded(&cond)?;
+        let last = none.narrow(1, none.dim(1)? - 1, 1)?;
+        report.check("c_concat_none_lastch", &last)?;
+        let format = LatentFormat::by_name("Flux").context("the format")?;
+        let grey = format.process_in(&Tensor::zeros([1])?)?.item()?;
+        report.equal("an absent picture", &none.data()[0], &grey);
+    }
+    for (key, name) in [
+        ("concat_latent_image", "concat_latent_image"),
+        ("concat_mask", "mask"),
+    ] {
+        if let Some(tensor) = golden.maybe(name)? {
+            cond.tensors.insert(key.into(), tensor);
+        }
+    }
+    let found = encoded(&cond)?;
+    report.check("c_concat", &found)?;
+    Ok(found)
+}
