@@ -20,6 +20,7 @@ mod fourier;
 pub mod guidance;
 pub mod latent_format;
 pub mod lora;
+pub mod lumina;
 pub mod model_sampling;
 pub mod network;
 pub mod patch;

@@ -3,6 +3,7 @@
 //! A place is a kind of block, its number among those of its kind, and the depth inside of it; what kinds there are is
 //! the network's to say. Feature maps are (b, c, ...) to hooks, sequences (b, n, c). A pass without hooks pays nothing.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
@@ -160,6 +161,8 @@ pub struct Hooks {
     /// Blocks that do nothing.
     pub skipped: Vec<(BlockKind, usize)>,
     pub blocks: Vec<PlacedHook>,
+    /// Networks and values beside the one that runs. It asks those whose types it knows between its blocks.
+    pub beside: Vec<Arc<dyn Any + Send + Sync>>,
     /// Of tokens to each other, the prompt's among them where a network joins both.
     pub self_attention: AttentionHooks,
     /// To the prompt.
@@ -175,6 +178,11 @@ impl Hooks {
     /// Whether a block is left out.
     pub fn skips(&self, kind: BlockKind, number: usize) -> bool {
         self.skipped.contains(&(kind, number))
+    }
+
+    /// What of a type stands beside the network, in the order it acts.
+    pub fn beside<T: 'static>(&self) -> impl Iterator<Item = &T> {
+        self.beside.iter().filter_map(|one| one.downcast_ref())
     }
 
     /// Adds a hook to all blocks of a kind.

@@ -34,6 +34,27 @@ pub struct EncodeArgs<'a> {
     pub prompt_type: &'a str,
 }
 
+impl EncodeArgs<'_> {
+    /// The prompt (b, n, c) of the width that a network takes; `file` is for messages.
+    pub fn prompt_of_width(&self, wanted: usize, file: &str) -> Result<&Tensor> {
+        let kind = self.prompt_type;
+        let wrong = |reason: String| Err(ModelError::unsupported(file, reason));
+        let Some(tokens) = &self.cond.tokens else {
+            return wrong(format!("the {kind} conditioning has no text for this model"));
+        };
+        match tokens.shape() {
+            [batch, count, width] if *width == wanted && *batch > 0 && *count > 0 => Ok(tokens),
+            [_, _, width] if *width != wanted => wrong(format!(
+                "this model takes text of width {wanted}, but the {kind} conditioning has width {width}: it was made \
+                 with the text encoder of another family of models"
+            )),
+            shape => wrong(format!(
+                "the {kind} conditioning has shape {shape:?}, which is no text"
+            )),
+        }
+    }
+}
+
 /// The model's part of preparation.
 pub type Encode<'a> = dyn Fn(&EncodeArgs<'_>) -> Result<ModelConds> + 'a;
 

@@ -22,7 +22,6 @@ const OTHERS: &[(&str, &str)] = &[
     ("genre_embedder.weight", "ACE-Step"),
     ("t_block.1.weight", "PixArt"),
     ("blocks.block0.blocks.0.block.attn.to_q.0.weight", "Cosmos"),
-    ("cap_embedder.1.weight", "Lumina 2 or Z-Image"),
     ("head.modulation", "Wan"),
     ("latent_in.weight", "Hunyuan 3D"),
     ("t_embedder.mlp.2.weight", "Hunyuan 3D 2.1"),

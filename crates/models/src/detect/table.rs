@@ -3,12 +3,13 @@
 use super::Family;
 use crate::control::FindControl;
 use crate::flux;
+use crate::lumina;
 use crate::sd;
 use crate::text::clip;
 use crate::text::{FindText, TextStack};
 
 /// The families of diffusion models, in the order they are looked for.
-pub static FAMILIES: &[&dyn Family] = &[&sd::Sd, &flux::Flux];
+pub static FAMILIES: &[&dyn Family] = &[&sd::Sd, &flux::Flux, &lumina::Lumina];
 
 /// Networks that steer a diffusion model with a picture.
 pub static CONTROL_NETS: &[FindControl] = &[sd::control::find];

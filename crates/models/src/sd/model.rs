@@ -160,7 +160,7 @@ impl DiffusionNetwork for UNet {
             conds.insert("y", CondValue::Regular(conditions.vector(args, width)?));
         }
         if let Some(wanted) = config.unet.context_dim {
-            let tokens = conditions.tokens(args, wanted)?;
+            let tokens = args.prompt_of_width(wanted, file)?.clone();
             conds.insert("c_crossattn", CondValue::CrossAttn(tokens));
         }
         // Text that only control nets see.
@@ -185,29 +185,6 @@ struct Conditions<'a> {
 impl Conditions<'_> {
     fn wrong(&self, reason: String) -> ModelError {
         ModelError::unsupported(self.file, reason)
-    }
-
-    fn tokens(&self, args: &EncodeArgs<'_>, wanted: usize) -> Result<Tensor> {
-        let Some(tokens) = &args.cond.tokens else {
-            return Err(self.wrong(format!(
-                "the {} conditioning has no text for this model",
-                args.prompt_type
-            )));
-        };
-        match tokens.shape() {
-            [batch, count, width] if *width == wanted && *batch > 0 && *count > 0 => {
-                Ok(tokens.clone())
-            }
-            [_, _, width] if *width != wanted => Err(self.wrong(format!(
-                "this model takes text of width {wanted}, but the {} conditioning has width {width}: it was made with \
-                 the text encoder of another family of models",
-                args.prompt_type
-            ))),
-            shape => Err(self.wrong(format!(
-                "the {} conditioning has shape {shape:?}, which is no text",
-                args.prompt_type
-            ))),
-        }
     }
 
     /// A latent brought to the size and batch of the noise.

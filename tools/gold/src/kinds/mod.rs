@@ -2,6 +2,7 @@
 
 mod flux;
 mod image_nets;
+mod lumina;
 mod pass;
 mod sd;
 
@@ -20,7 +21,12 @@ pub(crate) struct Kind {
 }
 
 /// The first that recognises a golden runs it.
-static KINDS: &[&[Kind]] = &[sd::KINDS, image_nets::KINDS, flux::KINDS];
+static KINDS: &[&[Kind]] = &[
+    sd::KINDS,
+    image_nets::KINDS,
+    flux::KINDS,
+    lumina::KINDS,
+];
 
 pub(crate) fn of(golden: &Golden) -> Option<&'static Kind> {
     KINDS

@@ -1,0 +1,65 @@
+//! How files of this family are recognised.
+
+use std::sync::Arc;
+
+use super::config::LuminaConfig;
+use super::model::NextDit;
+use super::names;
+use crate::denoise::Found;
+use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::error::Result;
+use crate::preview::PreviewHints;
+use crate::store::{Blocks, UnitOrder};
+
+/// The order of the parts.
+static UNITS: UnitOrder = UnitOrder {
+    parts: &[
+        "x_embedder",
+        "noise_refiner",
+        "context_refiner",
+        "t_embedder",
+        "cap_embedder",
+        "clip_text_pooled_proj",
+        "time_text_embed",
+        "layers",
+        "final_layer",
+    ],
+    blocks: &[
+        Blocks::List("context_refiner"),
+        Blocks::List("noise_refiner"),
+        Blocks::List("layers"),
+    ],
+    values: &["x_pad_token", "cap_pad_token"],
+};
+
+/// Lumina 2, Z-Image and NewBie.
+pub struct Lumina;
+
+impl Family for Lumina {
+    fn names(&self) -> &'static [&'static str] {
+        &["Lumina 2", "Z-Image", "NewBie"]
+    }
+
+    fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
+        // Others have a prompt's embedder, and refiners, but no blocks with these names.
+        let native = keys.has("cap_embedder.1.weight") && keys.any_inside("noise_refiner.");
+        let diffusers = keys.has("time_caption_embed.caption_embedder.1.weight")
+            && keys.has("layers.0.attn.to_q.weight")
+            && keys.has("layers.0.norm1.linear.weight")
+            && !keys.any_inside("ref_image_patch_embedder.");
+        if !native && !diffusers {
+            return Ok(None);
+        }
+        let origins = names::origins(keys);
+        let config = LuminaConfig::detect(&keys.store(&origins))?;
+        Ok(Some(Checkpoint {
+            family: config.name(),
+            network: Arc::new(Found::<NextDit>(config)),
+            keys: origins,
+            units: &UNITS,
+            vae_prefix: keys.vae_prefix(),
+            text: None,
+            preview: PreviewHints::of(keys.file.metadata()),
+        }))
+    }
+}

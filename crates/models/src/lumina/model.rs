@@ -1,0 +1,374 @@
+//! The network and what goes into it.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, RmsNorm, Value, modulate, silu};
+use fresco_tensor::{Device, Tensor};
+
+use super::blocks::Block;
+use super::config::{LuminaConfig, Modulation, PATCH};
+use super::control::{FunControl, Running};
+use crate::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, Hooks, Moment};
+use crate::denoise::{
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+};
+use crate::epilogue::then;
+use crate::error::{ModelError, Result};
+use crate::latent_format;
+use crate::model_sampling::ModelSampling;
+use crate::store::Walk;
+use crate::transformer::{
+    PatchOrder, Rope, circular_pad, from_tokens, grid_positions, sinusoid, to_tokens,
+};
+
+/// Width of the waves that stand for a noise level.
+const WAVES: usize = 256;
+
+/// Values of a token that a pass holds at its fullest, in widths of the network.
+const HELD: u64 = 14;
+
+/// Tokens of a prompt that memory is counted with.
+const PROMPT: u64 = 512;
+
+/// Prompts by themselves are refined before they meet the picture.
+const NOISE_REFINER: BlockKind = BlockKind("noise_refiner");
+
+/// A pooled prompt as a part of the signal.
+struct Pooled {
+    norm: Arc<RmsNorm>,
+    proj: Arc<Linear>,
+    joined: Arc<Linear>,
+    width: usize,
+}
+
+/// The tokens that fill up a prompt and a picture.
+struct Pads {
+    multiple: usize,
+    caption: Arc<Value>,
+    picture: Arc<Value>,
+}
+
+pub struct NextDit {
+    device: Device,
+    config: LuminaConfig,
+    cells: Arc<Linear>,
+    caption_norm: Arc<RmsNorm>,
+    caption: Arc<Linear>,
+    time: [Arc<Linear>; 2],
+    pooled: Option<Pooled>,
+    pads: Option<Pads>,
+    noise_refiner: Vec<Block>,
+    context_refiner: Vec<Block>,
+    layers: Vec<Block>,
+    last_norm: LayerNorm,
+    last_scale: Arc<Linear>,
+    last: Arc<Linear>,
+}
+
+/// Where a pass has what.
+struct Places {
+    /// Tokens of the prompt, filled up.
+    caption: usize,
+    /// Rows and columns of the picture's tokens.
+    grid: (usize, usize),
+    /// Angles of all tokens.
+    rope: Rope,
+}
+
+impl Places {
+    fn cells(&self) -> usize {
+        self.grid.0 * self.grid.1
+    }
+}
+
+impl DiffusionNetwork for NextDit {
+    type Config = LuminaConfig;
+
+    const WHAT: &'static str = "the transformer";
+
+    fn facts(config: &LuminaConfig) -> ModelFacts {
+        let (shift, memory_factor) = match config.block.modulation {
+            Modulation::Plain => (3.0, (2, 1)),
+            Modulation::Activated => (6.0, (14, 10)),
+        };
+        ModelFacts {
+            latent: latent_format::FLUX,
+            latent_channels: config.channels,
+            in_channels: config.channels,
+            context: Some(config.caption),
+            model_channels: None,
+            architecture: None,
+            memory_factor,
+            sampling: ModelSampling::flow(shift, 1.0),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &LuminaConfig) -> Result<Self> {
+        let (block, dim) = (&config.block, config.block.dim);
+        let blocks = |name: &str, count: usize, modulated: bool| -> Result<Vec<Block>> {
+            let list = weights.at(name);
+            let block = |number| Block::new(&list.at(number), block, modulated);
+            (0..count).map(block).collect()
+        };
+        let pads = config.pad.map(|multiple| -> Result<Pads> {
+            Ok(Pads {
+                multiple,
+                caption: weights.value("cap_pad_token", &[1, dim])?,
+                picture: weights.value("x_pad_token", &[1, dim])?,
+            })
+        });
+        let pooled = config.pooled.map(|width| -> Result<Pooled> {
+            let own = weights.at("clip_text_pooled_proj");
+            Ok(Pooled {
+                norm: own.rms_norm("0.weight", width, 1e-5)?,
+                proj: own.linear("1", width, width)?,
+                joined: weights.linear("time_text_embed.1", block.signal, block.signal + width)?,
+                width,
+            })
+        });
+        let values = config.channels * PATCH * PATCH;
+        Ok(Self {
+            device: weights.device().clone(),
+            config: config.clone(),
+            cells: weights.linear("x_embedder", dim, values)?,
+            caption_norm: weights.rms_norm("cap_embedder.0.weight", config.caption, 1e-5)?,
+            caption: weights.linear("cap_embedder.1", dim, config.caption)?,
+            time: [
+                weights.linear("t_embedder.mlp.0", config.time, WAVES)?,
+                weights.linear("t_embedder.mlp.2", block.signal, config.time)?,
+            ],
+            pooled: pooled.transpose()?,
+            pads: pads.transpose()?,
+            noise_refiner: blocks("noise_refiner", config.noise_refiners, true)?,
+            context_refiner: blocks("context_refiner", config.context_refiners, false)?,
+            layers: blocks("layers", config.layers, true)?,
+            last_norm: LayerNorm::new(None, None, 1e-6)?,
+            last_scale: weights.linear("final_layer.adaLN_modulation.1", dim, block.signal)?,
+            last: weights.linear("final_layer.linear", values, dim)?,
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let (hooks, conds) = (input.hooks, input.conds);
+        let shape @ [_, _, h, w] = input.x.dims4()?;
+        let Some(prompt) = conds.tensor("c_crossattn") else {
+            return Err(ModelError::invalid("prompt", "this model needs one"));
+        };
+        let time = self.time(input.timesteps, conds.tensor("clip_text_pooled"))?;
+        let signal = match self.config.block.modulation {
+            Modulation::Plain => time.clone(),
+            Modulation::Activated => silu(&time),
+        };
+        let mut caption = self.caption(prompt)?;
+        let (mut picture, grid) = self.picture(input.x)?;
+        let places = self.places(&caption, &picture, grid)?;
+        let mut controls = hooks
+            .beside::<FunControl>()
+            .map(|control| self.control(control, shape, &places, &signal))
+            .collect::<Result<Vec<_>>>()?;
+        let (prompt_rope, rope) = (
+            places.rope.narrow(0, places.caption)?,
+            places.rope.narrow(places.caption, picture.dim(1)?)?,
+        );
+        let mask = self.mask(conds.tensor("attention_mask"), places.caption)?;
+        let mask = mask.as_ref().map_or(Mask::None, Mask::Add);
+        for block in &self.context_refiner {
+            hooks.check()?;
+            caption = block.forward(caption, mask, &prompt_rope, &signal)?;
+        }
+        for control in &mut controls {
+            control.enters(&picture)?;
+        }
+        for (number, block) in self.noise_refiner.iter().enumerate() {
+            hooks.check()?;
+            picture = block.forward(picture, Mask::None, &rope, &signal)?;
+            picture = self.hooked(input, NOISE_REFINER, number, picture, &caption, &places)?;
+            for control in &mut controls {
+                picture = control.after_refiner(number, picture, hooks)?;
+            }
+        }
+        for control in &mut controls {
+            control.enters_layers(&picture)?;
+        }
+        let mut x = Tensor::cat(&[&caption, &picture], 1)?;
+        drop((caption, picture));
+        for (number, block) in self.layers.iter().enumerate() {
+            hooks.check()?;
+            x = block.forward(x, Mask::None, &places.rope, &signal)?;
+            x = self.joined_hooks(input, number, x, &places)?;
+            for control in &mut controls {
+                x = control.after_layer(number, x, places.caption, hooks)?;
+            }
+        }
+        drop(controls);
+        let x = x.narrow(1, places.caption, places.cells())?;
+        let scale = self.last_scale.forward(&silu(&time))?;
+        let x = modulate(self.last_norm.forward(&x)?, &scale, None)?;
+        let out = self.last.forward(&x)?.to(&Device::cpu())?;
+        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast)?;
+        // The network looks from the picture to the noise.
+        let out = out.narrow(2, 0, h)?.narrow(3, 0, w)?.mul_scalar(-1.0);
+        debug_assert_eq!(out.shape(), shape);
+        Ok(out)
+    }
+
+    fn encode(config: &LuminaConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let mut conds = ModelConds::new();
+        let tokens = args.prompt_of_width(config.caption, file)?;
+        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        let mask = args.cond.tensors.get("attention_mask");
+        if let Some(mask) = mask.filter(|mask| mask.data().contains(&0.0)) {
+            conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+        }
+        if let (Some(width), Some(pooled)) = (config.pooled, &args.cond.pooled)
+            && pooled.shape().last() == Some(&width)
+        {
+            conds.insert("clip_text_pooled", CondValue::Regular(pooled.clone()));
+        }
+        Ok(conds)
+    }
+
+    fn memory_required(config: &LuminaConfig, shape: &[usize]) -> u64 {
+        let batch = shape.first().copied().unwrap_or(0) as u64;
+        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
+        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + PROMPT);
+        let each = config.block.dim as u64 * HELD * size_of::<f32>() as u64;
+        tokens.saturating_mul(each)
+    }
+}
+
+impl NextDit {
+    /// What says the noise level: (b, c).
+    fn time(&self, timesteps: &[f32], pooled: Option<&Tensor>) -> Result<Tensor> {
+        let scale = self.config.time_scale as f32;
+        let levels: Vec<f32> = timesteps.iter().map(|t| (1.0 - t) * scale).collect();
+        let waves = sinusoid(&levels, WAVES)?.to(&self.device)?;
+        let inner = self.time[0].forward_with(&waves, then(Act::Silu))?;
+        let time = self.time[1].forward(&inner)?;
+        let Some(own) = &self.pooled else {
+            return Ok(time);
+        };
+        let pooled = match pooled {
+            Some(pooled) => {
+                let pooled = pooled.to(&self.device)?;
+                own.proj.forward(&own.norm.forward(&pooled)?)?
+            }
+            None => Tensor::zeros_on(&self.device, [timesteps.len(), own.width])?,
+        };
+        let both = Tensor::cat(&[&time, &pooled], 1)?;
+        Ok(own.joined.forward(&silu(&both))?)
+    }
+
+    /// Tokens filled up with a learnt one.
+    fn filled(&self, x: Tensor, with: fn(&Pads) -> &Arc<Value>) -> Result<Tensor> {
+        let Some(pads) = &self.pads else {
+            return Ok(x);
+        };
+        let [b, n, dim] = x.dims3()?;
+        let missing = n.next_multiple_of(pads.multiple) - n;
+        if missing == 0 {
+            return Ok(x);
+        }
+        let pad = with(pads).at(&self.device)?.reshape([1, 1, dim])?;
+        Ok(Tensor::cat(&[&x, &pad.repeat(&[b, missing, 1])?], 1)?)
+    }
+
+    fn caption(&self, prompt: &Tensor) -> Result<Tensor> {
+        let normed = self.caption_norm.forward(&prompt.to(&self.device)?)?;
+        self.filled(self.caption.forward(&normed)?, |pads| &pads.caption)
+    }
+
+    /// The picture's tokens, filled up, and how many rows and columns of them there are.
+    fn picture(&self, x: &Tensor) -> Result<(Tensor, (usize, usize))> {
+        let x = circular_pad(x, PATCH)?;
+        let [_, _, h, w] = x.dims4()?;
+        let tokens = to_tokens(&x, PATCH, PatchOrder::ChannelLast)?.to(&self.device)?;
+        let tokens = self.filled(self.cells.forward(&tokens)?, |pads| &pads.picture)?;
+        Ok((tokens, (h / PATCH, w / PATCH)))
+    }
+
+    fn places(&self, caption: &Tensor, picture: &Tensor, grid: (usize, usize)) -> Result<Places> {
+        let (prompt, filled) = (caption.dim(1)?, picture.dim(1)?);
+        let mut positions: Vec<[f64; 3]> = (0..prompt).map(|i| [i as f64 + 1.0, 0.0, 0.0]).collect();
+        positions.extend(grid_positions(prompt as f64 + 1.0, grid, (0.0, 0.0)));
+        positions.resize(prompt + filled, [0.0; 3]);
+        let rope = Rope::new(positions.as_flattened(), &self.config.axes, self.config.theta)?;
+        Ok(Places {
+            caption: prompt,
+            grid,
+            rope: rope.to(&self.device)?,
+        })
+    }
+
+    /// What is added where a prompt's tokens look at each other. Tokens that fill up are seen.
+    fn mask(&self, mask: Option<&Tensor>, filled: usize) -> Result<Option<Tensor>> {
+        let Some(mask) = mask else {
+            return Ok(None);
+        };
+        let (items, n) = (mask.dim(0)?, mask.len() / mask.dim(0)?.max(1));
+        let mut added = Tensor::zeros([items, filled])?;
+        let hidden = mask.reshape([items, n])?.sub_scalar(1.0).mul_scalar(f32::MAX);
+        added.paste(&[0, 0], &hidden)?;
+        Ok(Some(added.reshape([items, 1, 1, filled])?.to(&self.device)?))
+    }
+
+    fn control<'a>(
+        &self,
+        control: &'a FunControl,
+        shape: [usize; 4],
+        places: &Places,
+        signal: &Tensor,
+    ) -> Result<Running<'a>> {
+        let rope = places.rope.narrow(places.caption, places.cells())?;
+        let sizes = (&self.config.block, shape);
+        Running::new(control, &self.device, sizes, rope, signal)
+    }
+
+    fn hooked(
+        &self,
+        input: &NetworkInput<'_>,
+        kind: BlockKind,
+        number: usize,
+        picture: Tensor,
+        caption: &Tensor,
+        places: &Places,
+    ) -> Result<Tensor> {
+        let hooks: &Hooks = input.hooks;
+        if !hooks.any_on(kind) {
+            return Ok(picture);
+        }
+        let at = BlockInfo {
+            kind,
+            number,
+            index: 0,
+            heads: self.config.block.heads,
+            size: [1, places.grid.0, places.grid.1],
+            original: input.x.shape(),
+            sigma: hooks.info.sigma,
+            cond_or_uncond: &hooks.info.cond_or_uncond,
+        };
+        let flow = BlockFlow {
+            h: picture,
+            beside: Some(caption.clone()),
+        };
+        Ok(hooks.at_block(Moment::After, flow, &at)?.h)
+    }
+
+    /// Hooks on the picture's part of all tokens.
+    fn joined_hooks(
+        &self,
+        input: &NetworkInput<'_>,
+        number: usize,
+        mut x: Tensor,
+        places: &Places,
+    ) -> Result<Tensor> {
+        if !input.hooks.any_on(BlockKind::DOUBLE) {
+            return Ok(x);
+        }
+        let caption = x.narrow(1, 0, places.caption)?;
+        let picture = x.narrow(1, places.caption, x.dim(1)? - places.caption)?;
+        let changed = self.hooked(input, BlockKind::DOUBLE, number, picture, &caption, places)?;
+        x.paste(&[0, places.caption, 0], &changed)?;
+        Ok(x)
+    }
+}
