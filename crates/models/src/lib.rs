@@ -21,6 +21,7 @@ pub mod guidance;
 pub mod latent_format;
 pub mod lora;
 pub mod lumina;
+pub mod model_patch;
 pub mod model_sampling;
 pub mod network;
 pub mod patch;

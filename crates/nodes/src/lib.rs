@@ -21,6 +21,7 @@ pub mod memory_nodes;
 pub mod merging;
 pub mod mesh;
 pub mod misc;
+pub mod model_patch;
 pub mod multigpu;
 mod post;
 pub mod preview_any;
@@ -70,6 +71,7 @@ pub fn all() -> Vec<NodeEntry> {
         vae_conditioning::NODES,
         wan::NODES,
         control::NODES,
+        model_patch::NODES,
         vision::NODES,
         lora::NODES,
         merging::NODES,

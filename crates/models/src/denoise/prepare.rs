@@ -40,7 +40,9 @@ impl EncodeArgs<'_> {
         let kind = self.prompt_type;
         let wrong = |reason: String| Err(ModelError::unsupported(file, reason));
         let Some(tokens) = &self.cond.tokens else {
-            return wrong(format!("the {kind} conditioning has no text for this model"));
+            return wrong(format!(
+                "the {kind} conditioning has no text for this model"
+            ));
         };
         match tokens.shape() {
             [batch, count, width] if *width == wanted && *batch > 0 && *count > 0 => Ok(tokens),

@@ -19,7 +19,7 @@ use crate::store::{Origin, UnitOrder, WeightStore};
 use crate::text::TextStack;
 
 pub use signatures::what_it_is;
-pub use table::{CONTROL_NETS, FAMILIES, TEXT_KINDS, TEXT_STACKS};
+pub use table::{CONTROL_NETS, FAMILIES, MODEL_PATCHES, TEXT_KINDS, TEXT_STACKS};
 
 /// A family of diffusion models: how its files are recognised.
 pub trait Family: Send + Sync {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use fresco_tensor::{Device, WeightFile};
 
 use super::signatures::what_it_is;
-use super::table::{CONTROL_NETS, TEXT_KINDS, TEXT_STACKS};
+use super::table::{CONTROL_NETS, MODEL_PATCHES, TEXT_KINDS, TEXT_STACKS};
 use crate::control::ControlStore;
 use crate::error::{ModelError, Result};
+use crate::model_patch::PatchStore;
 use crate::text::{TextEncoder, TextKind, TextStack};
 
 impl ControlStore {
@@ -27,6 +28,24 @@ impl ControlStore {
             file.path().display().to_string(),
             reason,
         ))
+    }
+}
+
+impl PatchStore {
+    /// What is in a file.
+    pub fn find(file: &Arc<dyn WeightFile>, device: &Device) -> Result<Self> {
+        let names = file.names();
+        for find in MODEL_PATCHES {
+            if let Some(found) = find(file, &names, device)? {
+                return Ok(found);
+            }
+        }
+        let reason = match what_it_is(&names) {
+            Some(what) => format!("this is {what}, not a model patch"),
+            None => "this is not a model patch that is known".to_owned(),
+        };
+        let file = file.path().display().to_string();
+        Err(ModelError::unsupported(file, reason))
     }
 }
 

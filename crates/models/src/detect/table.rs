@@ -4,6 +4,7 @@ use super::Family;
 use crate::control::FindControl;
 use crate::flux;
 use crate::lumina;
+use crate::model_patch::FindPatch;
 use crate::sd;
 use crate::text::clip;
 use crate::text::{FindText, TextStack};
@@ -13,6 +14,9 @@ pub static FAMILIES: &[&dyn Family] = &[&sd::Sd, &flux::Flux, &lumina::Lumina];
 
 /// Networks that steer a diffusion model with a picture.
 pub static CONTROL_NETS: &[FindControl] = &[sd::control::find];
+
+/// Networks in files of their own that act inside a diffusion model, in the order the reference looks for them.
+pub static MODEL_PATCHES: &[FindPatch] = &[lumina::control::find];
 
 /// Which text network a file of its own holds.
 pub static TEXT_KINDS: &[FindText] = &[clip::find];

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{
-    Linear, Mask, RmsNorm, add_gated, attention, modulate, swiglu, tanh,
-};
+use fresco_tensor::nn::{Linear, Mask, RmsNorm, add_gated, attention, modulate, swiglu, tanh};
 
 use super::config::BlockConfig;
 use crate::error::Result;

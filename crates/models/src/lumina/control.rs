@@ -4,24 +4,63 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Linear, Mask};
-use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale, repeat_to_batch};
+use fresco_tensor::{
+    Crop, Device, ResizeMethod, Tensor, WeightFile, common_upscale, repeat_to_batch,
+};
 
 use super::blocks::Block;
 use super::config::{BlockConfig, PATCH};
+use super::names;
 use crate::denoise::hooks::Hooks;
 use crate::error::{ModelError, Result};
+use crate::model_patch::{PatchNetwork, PatchStore};
 use crate::network::Lazy;
-use crate::store::{Walk, WeightStore};
+use crate::store::{Layout, Walk, WeightStore};
 use crate::transformer::{PatchOrder, Rope, Shapes, circular_pad, to_tokens};
 
 /// The network in messages.
 pub const WHAT: &str = "the control net";
 
+/// What files of this kind are.
+pub const KIND: &str = "a control net for Z-Image";
+
 /// The key that only these files have.
-pub const MARK: &str = "control_all_x_embedder.2-1.weight";
+const MARK: &str = "control_all_x_embedder.2-1.weight";
 
 /// Blocks of the network that is steered, in the rule that says where control layers act.
 const STEERED: usize = 30;
+
+/// Recognises files of this kind.
+pub fn find(
+    file: &Arc<dyn WeightFile>,
+    names: &[String],
+    device: &Device,
+) -> Result<Option<PatchStore>> {
+    if !names.iter().any(|name| name == MARK) {
+        return Ok(None);
+    }
+    let origins = names::control_origins(names);
+    let store = WeightStore::mapped(Arc::clone(file), origins, device.clone());
+    let config = ControlConfig::detect(&store)?;
+    Layout::of(|weights| FunControlNet::new(weights, &config))?.verify(&store, WHAT)?;
+    let own = config.clone();
+    let build = move |store: &WeightStore| {
+        let network = store.build(WHAT, |weights| FunControlNet::new(weights, &own))?;
+        Ok(PatchNetwork::new(network))
+    };
+    Ok(Some(PatchStore {
+        kind: KIND,
+        store,
+        config: Arc::new(config),
+        build: Arc::new(build),
+    }))
+}
+
+/// Whether a network is one that these control nets act in.
+pub fn steers(store: &WeightStore) -> bool {
+    store.has("layers.0.adaLN_modulation.0.weight")
+        && store.has("noise_refiner.0.attention.qkv.weight")
+}
 
 /// What the blocks do that are run before prompt and picture are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +113,9 @@ impl ControlConfig {
         })
     }
 
-    /// Channels beside those of the control picture: a mask and the picture that is painted in.
+    /// Whether it sees more than a control picture: a mask, and the picture that is painted in.
     pub fn inpaints(&self, latent_channels: usize) -> bool {
-        self.channels > latent_channels
+        self.channels == 2 * latent_channels + 1
     }
 
     /// Blocks of the steered network for each layer.
@@ -146,7 +185,7 @@ impl FunControlNet {
 
 /// A control net with the latent it sees. Stands beside a network in [`Hooks::beside`].
 pub struct FunControl {
-    pub network: Arc<Lazy<FunControlNet>>,
+    pub network: Arc<Lazy<PatchNetwork>>,
     /// (b, c, h, w), as the network sees latents: the control picture, and for nets that paint in a mask and a picture.
     pub latent: Tensor,
     pub strength: f32,
@@ -155,7 +194,9 @@ pub struct FunControl {
 /// A control net during one pass.
 pub(super) struct Running<'a> {
     control: &'a FunControl,
-    network: Arc<FunControlNet>,
+    network: Arc<PatchNetwork>,
+    /// Where the network computes that is steered.
+    home: Device,
     rope: Rope,
     signal: Tensor,
     /// What flows through its blocks.
@@ -171,10 +212,11 @@ impl<'a> Running<'a> {
         control: &'a FunControl,
         device: &Device,
         (steered, shape): (&BlockConfig, [usize; 4]),
-        rope: Rope,
+        rope: &Rope,
         signal: &Tensor,
     ) -> Result<Self> {
-        let network = control.network.get()?;
+        let built = control.network.get()?;
+        let network = built.of::<FunControlNet>()?;
         let config = &network.config;
         if config.block.dim != steered.dim || config.block.signal != steered.signal {
             return Err(ModelError::invalid(
@@ -183,13 +225,6 @@ impl<'a> Running<'a> {
                     "it is for models of width {}, and this one is {} wide",
                     config.block.dim, steered.dim
                 ),
-            ));
-        }
-        // Between devices everything goes through main memory.
-        if network.device != *device {
-            return Err(ModelError::invalid(
-                "control net",
-                "it must compute where the model does",
             ));
         }
         let [batch, _, h, w] = shape;
@@ -203,37 +238,31 @@ impl<'a> Running<'a> {
             latent = common_upscale(&latent, w, h, ResizeMethod::Bilinear, Crop::Center)?;
         }
         let latent = circular_pad(&repeat_to_batch(&latent, batch)?, PATCH)?;
-        let tokens = to_tokens(&latent, PATCH, PatchOrder::ChannelLast)?.to(device)?;
+        let tokens = to_tokens(&latent, PATCH, PatchOrder::ChannelLast)?.to(&network.device)?;
+        let (rope, signal) = (rope.to(&network.device)?, signal.to(&network.device)?);
         let mut c = network.embed.forward(&tokens)?;
         if config.refiners == Refiners::Plain {
             for refiner in &network.refiners {
-                c = refiner.block.forward(c, Mask::None, &rope, signal)?;
+                c = refiner.block.forward(c, Mask::None, &rope, &signal)?;
             }
         }
         Ok(Self {
             control,
+            home: device.clone(),
             rope,
-            signal: signal.clone(),
+            signal,
             entered: c.clone(),
             c,
             done: 0,
-            network,
+            network: built,
         })
     }
 
-    fn own_part(&self, picture: &Tensor) -> Result<Tensor> {
-        Ok(picture.narrow(1, 0, self.c.dim(1)?)?)
-    }
-
-    /// The picture's tokens before its first block.
+    /// The picture's tokens before the blocks that follow: those that see it alone, then those that see the prompt too.
     pub(super) fn enters(&mut self, picture: &Tensor) -> Result<()> {
-        self.entered = self.own_part(picture)?;
+        let own = picture.narrow(1, 0, self.c.dim(1)?)?;
+        self.entered = own.to(&self.c.device())?;
         Ok(())
-    }
-
-    /// The same before the blocks that see the prompt too.
-    pub(super) fn enters_layers(&mut self, picture: &Tensor) -> Result<()> {
-        self.enters(picture)
     }
 
     /// Runs a block on what flows here; what is to be added to the picture.
@@ -242,10 +271,16 @@ impl<'a> Running<'a> {
         if let Some(before) = &block.before {
             c = before.forward_with(&c, crate::epilogue::plus(&self.entered))?;
         }
-        self.c = block.block.forward(c, Mask::None, &self.rope, &self.signal)?;
+        self.c = block
+            .block
+            .forward(c, Mask::None, &self.rope, &self.signal)?;
         let after = block.after.as_ref();
         let added = after.map(|after| after.forward(&self.c)).transpose()?;
-        Ok(added.map(|added| added.mul_scalar(self.control.strength)))
+        let Some(added) = added else {
+            return Ok(None);
+        };
+        let added = added.mul_scalar(self.control.strength);
+        Ok(Some(added.to(&self.home)?))
     }
 
     pub(super) fn after_refiner(
@@ -254,7 +289,8 @@ impl<'a> Running<'a> {
         picture: Tensor,
         hooks: &Hooks,
     ) -> Result<Tensor> {
-        let network = Arc::clone(&self.network);
+        let built = Arc::clone(&self.network);
+        let network = built.of::<FunControlNet>()?;
         let blocks = match (network.config.refiners, number) {
             (Refiners::Plain, _) => &[],
             (Refiners::Control, number) => network.refiners.get(number..=number).unwrap_or(&[]),
@@ -279,7 +315,8 @@ impl<'a> Running<'a> {
         start: usize,
         hooks: &Hooks,
     ) -> Result<Tensor> {
-        let network = Arc::clone(&self.network);
+        let built = Arc::clone(&self.network);
+        let network = built.of::<FunControlNet>()?;
         let step = network.config.step();
         // A layer acts after the first of the blocks it is for.
         if !number.is_multiple_of(step) {

@@ -13,4 +13,3 @@ mod names;
 pub use config::{LuminaConfig, Modulation};
 pub use detect::Lumina;
 pub use model::NextDit;
-pub use names::diffusers_names;

@@ -188,7 +188,7 @@ impl DiffusionNetwork for NextDit {
             }
         }
         for control in &mut controls {
-            control.enters_layers(&picture)?;
+            control.enters(&picture)?;
         }
         let mut x = Tensor::cat(&[&caption, &picture], 1)?;
         drop((caption, picture));
@@ -289,10 +289,15 @@ impl NextDit {
 
     fn places(&self, caption: &Tensor, picture: &Tensor, grid: (usize, usize)) -> Result<Places> {
         let (prompt, filled) = (caption.dim(1)?, picture.dim(1)?);
-        let mut positions: Vec<[f64; 3]> = (0..prompt).map(|i| [i as f64 + 1.0, 0.0, 0.0]).collect();
+        let mut positions: Vec<[f64; 3]> =
+            (0..prompt).map(|i| [i as f64 + 1.0, 0.0, 0.0]).collect();
         positions.extend(grid_positions(prompt as f64 + 1.0, grid, (0.0, 0.0)));
         positions.resize(prompt + filled, [0.0; 3]);
-        let rope = Rope::new(positions.as_flattened(), &self.config.axes, self.config.theta)?;
+        let rope = Rope::new(
+            positions.as_flattened(),
+            &self.config.axes,
+            self.config.theta,
+        )?;
         Ok(Places {
             caption: prompt,
             grid,
@@ -307,9 +312,14 @@ impl NextDit {
         };
         let (items, n) = (mask.dim(0)?, mask.len() / mask.dim(0)?.max(1));
         let mut added = Tensor::zeros([items, filled])?;
-        let hidden = mask.reshape([items, n])?.sub_scalar(1.0).mul_scalar(f32::MAX);
+        let hidden = mask
+            .reshape([items, n])?
+            .sub_scalar(1.0)
+            .mul_scalar(f32::MAX);
         added.paste(&[0, 0], &hidden)?;
-        Ok(Some(added.reshape([items, 1, 1, filled])?.to(&self.device)?))
+        Ok(Some(
+            added.reshape([items, 1, 1, filled])?.to(&self.device)?,
+        ))
     }
 
     fn control<'a>(
@@ -321,7 +331,7 @@ impl NextDit {
     ) -> Result<Running<'a>> {
         let rope = places.rope.narrow(places.caption, places.cells())?;
         let sizes = (&self.config.block, shape);
-        Running::new(control, &self.device, sizes, rope, signal)
+        Running::new(control, &self.device, sizes, &rope, signal)
     }
 
     fn hooked(

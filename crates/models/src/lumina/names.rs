@@ -39,8 +39,14 @@ const DIFFUSERS_Z: &[(&str, &str)] = &[
 /// The same for Lumina 2.
 const DIFFUSERS_LUMINA: &[(&str, &str)] = &[
     ("time_caption_embed.caption_embedder", "cap_embedder"),
-    ("time_caption_embed.timestep_embedder.linear_1", "t_embedder.mlp.0"),
-    ("time_caption_embed.timestep_embedder.linear_2", "t_embedder.mlp.2"),
+    (
+        "time_caption_embed.timestep_embedder.linear_1",
+        "t_embedder.mlp.0",
+    ),
+    (
+        "time_caption_embed.timestep_embedder.linear_2",
+        "t_embedder.mlp.2",
+    ),
     ("norm_out.linear_1", "final_layer.adaLN_modulation.1"),
     ("norm_out.linear_2", "final_layer.linear"),
     ("attn.to_out.0", "attention.out"),
@@ -135,23 +141,6 @@ pub(super) fn control_origins(names: &[String]) -> BTreeMap<String, Origin> {
     joined(names, |name| diffusers_key(name, &DIFFUSERS_Z[2..]), "")
 }
 
-/// The names that diffusers has for the weights of Z-Image: name, key here, and which rows of it where it is a part.
-pub fn diffusers_names(keys: &[&str], dim: usize) -> Vec<(String, String, Option<(usize, usize)>)> {
-    let mut found = Vec::new();
-    for key in keys {
-        if let Some((block, end)) = key.split_once(".attention.qkv.") {
-            for (third, part) in PARTS.iter().enumerate() {
-                let name = format!("{block}.attention.{part}.{end}");
-                found.push((name, (*key).to_owned(), Some((third * dim, dim))));
-            }
-            continue;
-        }
-        let theirs: Vec<(&str, &str)> = DIFFUSERS_Z.iter().map(|(a, b)| (*b, *a)).collect();
-        found.push((renamed(key, &theirs), (*key).to_owned(), None));
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,30 +168,40 @@ mod tests {
             ("context_refiner.1.attention.qkv.weight".to_owned(), Some(2))
         );
         let pairs = [
-            ("layers.0.norm1.linear.bias", "layers.0.adaLN_modulation.1.bias"),
-            ("layers.0.norm1.norm.weight", "layers.0.attention_norm1.weight"),
-            ("context_refiner.0.norm1.weight", "context_refiner.0.attention_norm1.weight"),
+            (
+                "layers.0.norm1.linear.bias",
+                "layers.0.adaLN_modulation.1.bias",
+            ),
+            (
+                "layers.0.norm1.norm.weight",
+                "layers.0.attention_norm1.weight",
+            ),
+            (
+                "context_refiner.0.norm1.weight",
+                "context_refiner.0.attention_norm1.weight",
+            ),
             ("layers.0.norm2.weight", "layers.0.attention_norm2.weight"),
             ("layers.0.ffn_norm1.weight", "layers.0.ffn_norm1.weight"),
-            ("layers.0.attn.norm_q.weight", "layers.0.attention.q_norm.weight"),
-            ("layers.0.feed_forward.linear_3.weight", "layers.0.feed_forward.w3.weight"),
-            ("norm_out.linear_1.weight", "final_layer.adaLN_modulation.1.weight"),
-            ("time_caption_embed.caption_embedder.0.weight", "cap_embedder.0.weight"),
+            (
+                "layers.0.attn.norm_q.weight",
+                "layers.0.attention.q_norm.weight",
+            ),
+            (
+                "layers.0.feed_forward.linear_3.weight",
+                "layers.0.feed_forward.w3.weight",
+            ),
+            (
+                "norm_out.linear_1.weight",
+                "final_layer.adaLN_modulation.1.weight",
+            ),
+            (
+                "time_caption_embed.caption_embedder.0.weight",
+                "cap_embedder.0.weight",
+            ),
             ("x_embedder.weight", "x_embedder.weight"),
         ];
         for (theirs, ours) in pairs {
             assert_eq!(lumina(theirs), whole(ours));
         }
-    }
-
-    #[test]
-    fn our_names_become_those_of_diffusers() {
-        let keys = ["layers.0.attention.qkv.weight", "x_embedder.weight", "t_embedder.mlp.0.bias"];
-        let found = diffusers_names(&keys, 8);
-        assert_eq!(found.len(), 5);
-        assert_eq!(found[1].0, "layers.0.attention.to_k.weight");
-        assert_eq!(found[1].2, Some((8, 8)));
-        assert_eq!(found[3].0, "all_x_embedder.2-1.weight");
-        assert_eq!(found[4].0, "t_embedder.mlp.0.bias");
     }
 }

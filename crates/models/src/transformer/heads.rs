@@ -27,7 +27,7 @@ pub fn chunks<const N: usize>(x: &Tensor) -> Result<[Tensor; N]> {
     for index in 0..N {
         parts.push(part(x, index * size, size)?);
     }
-    parts.try_into().map_err(|_| {
-        crate::error::ModelError::invalid("chunks", "a tensor has no such parts")
-    })
+    parts
+        .try_into()
+        .map_err(|_| crate::error::ModelError::invalid("chunks", "a tensor has no such parts"))
 }

@@ -79,8 +79,7 @@ mod tests {
             weight("layers.10.a.weight", &[3, 2]),
             weight("layers.3.a.weight", &[4]),
         ];
-        let store =
-            WeightStore::from_stored("f", weights.into_iter().collect(), Device::cpu());
+        let store = WeightStore::from_stored("f", weights.into_iter().collect(), Device::cpu());
         let shapes = Shapes(&store);
         assert_eq!(shapes.count("layers"), 2);
         assert_eq!(shapes.count("layer"), 0);

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use fresco_memory::{FileStamp, Unit, estimate::Factor};
 use fresco_models::control::ControlStore;
 use fresco_models::detect::{Checkpoint, detect_checkpoint};
+use fresco_models::model_patch::PatchStore;
 use fresco_models::store::WeightStore;
 use fresco_models::text::TextEncoder;
 use fresco_models::{BaseModel, ModelError, vae, vision};
@@ -29,6 +30,7 @@ pub(super) enum FileKind {
     Vae,
     Vision,
     Control,
+    ModelPatch,
 }
 
 impl FileKind {
@@ -39,7 +41,7 @@ impl FileKind {
             Self::Text => Component::Text,
             Self::Vae => Component::Vae,
             Self::Vision => Component::Vision,
-            Self::Control => Component::Control,
+            Self::Control | Self::ModelPatch => Component::Control,
         }
     }
 }
@@ -228,6 +230,11 @@ fn read(kind: FileKind, paths: &[PathBuf]) -> Result<Vec<FilePart>, ModelError> 
             let store = ControlStore::find(file, &cpu)?.store;
             let what = "control net".into();
             vec![FilePart::new(Component::Control, what, &id, &[store])]
+        }
+        FileKind::ModelPatch => {
+            let found = PatchStore::find(file, &cpu)?;
+            let what = found.kind.trim_start_matches("a ").to_owned();
+            vec![FilePart::new(Component::Control, what, &id, &[found.store])]
         }
     })
 }

@@ -232,6 +232,7 @@ impl LoaderNode<'_> {
             "ControlNetLoader" | "DiffControlNetLoader" => {
                 (FileKind::Control, "controlnet", &["control_net_name"])
             }
+            "ModelPatchLoader" => (FileKind::ModelPatch, "model_patches", &["name"]),
             "VAELoader" => {
                 let name = self.text("vae_name")?;
                 // Neither is a network that needs room.

@@ -1,8 +1,9 @@
 //! MODEL: a network with the way it is sampled and what nodes patched onto it.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fresco_graph::{Cx, FromValue, Opaque, Pieces, Value, wrong_kind};
+use fresco_graph::{Cx, FromValue, NodeError, Opaque, Pieces, Value, wrong_kind};
 use fresco_memory::{Handle, Placement};
 use fresco_models::preview::PreviewHints;
 use fresco_models::{LatentFormat, LoraStorage, ModelError, ModelSampling, PatchOptions, PatchSet};
@@ -25,6 +26,21 @@ pub struct Ready {
 /// The network of a set of weight changes, built when it is first needed.
 type Built = Arc<Mutex<Option<Ready>>>;
 
+/// Something beside a model's network that acts inside of it, from a file of its own.
+pub trait ModelAddition: Send + Sync {
+    /// Its weights' handle, where the memory room has them.
+    fn handle(&self) -> Option<&Handle>;
+
+    /// What stands beside the network in a run over latents of this shape. Asked before the model takes its place, so
+    /// that other networks can run for it.
+    fn for_run(
+        &self,
+        model: &Model,
+        shape: &[usize],
+        cx: &Cx,
+    ) -> std::result::Result<Arc<dyn Any + Send + Sync>, NodeError>;
+}
+
 /// MODEL. Clones share the network; a patch node changes its own clone only.
 #[derive(Clone)]
 pub struct Model {
@@ -33,6 +49,8 @@ pub struct Model {
     /// In place of the network's own.
     pub latent_format: Option<LatentFormat>,
     pub patches: Patches,
+    /// In the order they act.
+    pub additions: Vec<Arc<dyn ModelAddition>>,
     /// How the file wants its latents shown.
     preview: Arc<PreviewHints>,
     weight_patches: Option<Arc<PatchSet>>,
@@ -49,6 +67,7 @@ impl Model {
             sampling: Arc::new(sampling),
             latent_format: None,
             patches: Patches::default(),
+            additions: Vec::new(),
             preview: Arc::default(),
             weight_patches: None,
             lora_storage: LoraStorage::default(),

@@ -1,5 +1,6 @@
 //! One sampling run: latents and conditionings of nodes in, latents out, with progress, previews and cancellation.
 
+use std::any::Any;
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 
@@ -224,6 +225,8 @@ struct Start {
     /// In the shape of the latent: 1 where it is sampled.
     mask: Option<Tensor>,
     options: SamplerOptions,
+    /// What acts inside the network from beside it.
+    beside: Vec<Arc<dyn Any + Send + Sync>>,
     ready: Ready,
     in_use: Option<Arc<InUse>>,
     latent: Latent,
@@ -283,6 +286,9 @@ impl Guided {
             samples.clone()
         };
         let options = sampler.parse_options()?;
+        let additions = self.model.additions.iter();
+        let beside = additions.map(|one| one.for_run(&self.model, samples.shape(), cx));
+        let beside = beside.collect::<Result<Vec<_>, _>>()?;
         let ready = self.model.ready().map_err(failure)?;
         let in_use = self.lease(&ready, samples.shape(), cx)?.map(Arc::new);
         Ok(Start {
@@ -291,6 +297,7 @@ impl Guided {
             generator,
             mask,
             options,
+            beside,
             ready,
             in_use,
             latent,
@@ -328,6 +335,7 @@ impl Guided {
             guider.keep_uncond();
         }
         guider.hooks_mut().check = Some(stop_when_interrupted(cx));
+        guider.hooks_mut().beside.clone_from(&start.beside);
         let fresh = if sampler.redraws_inpaint_noise() {
             // This draw goes through the global generator, too.
             start.generator = Generator::new(seed.wrapping_add(1));
@@ -398,6 +406,7 @@ impl Guided {
     /// memory room.
     fn lease(&self, ready: &Ready, shape: &[usize], cx: &Cx) -> Result<Option<InUse>, NodeError> {
         let mut handles: Vec<&Handle> = ready.hold.iter().map(|hold| hold.handle()).collect();
+        handles.extend(self.model.additions.iter().filter_map(|one| one.handle()));
         for (_, list) in &self.lists {
             for cond in &list.0 {
                 let control = cond.options.get("control");

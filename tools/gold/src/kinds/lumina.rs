@@ -7,6 +7,7 @@ use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{CallConds, CondValue, NetworkInput};
 use fresco_models::lumina::control::{ControlConfig, FunControl, FunControlNet, Refiners, WHAT};
 use fresco_models::lumina::{LuminaConfig, NextDit};
+use fresco_models::model_patch::PatchNetwork;
 use fresco_models::store::{Layout, WeightStore};
 use fresco_models::{DiffusionNetwork, Lazy};
 use fresco_tensor::Device;
@@ -24,9 +25,7 @@ pub(super) static KINDS: &[Kind] = &[
     },
     Kind {
         name: "Lumina 2, Z-Image or NewBie",
-        is: |golden| {
-            golden.has_key("cap_embedder.1.weight") && golden.any_key("noise_refiner.")
-        },
+        is: |golden| golden.has_key("cap_embedder.1.weight") && golden.any_key("noise_refiner."),
         run: network,
     },
 ];
@@ -47,7 +46,12 @@ fn build(store: &Arc<WeightStore>, config: &LuminaConfig) -> Result<NextDit> {
     Ok(store.build(NextDit::WHAT, |weights| NextDit::new(weights, config))?)
 }
 
-fn run(net: &NextDit, golden: &Golden, pooled: bool, hooks: &Hooks) -> Result<fresco_tensor::Tensor> {
+fn run(
+    net: &NextDit,
+    golden: &Golden,
+    pooled: bool,
+    hooks: &Hooks,
+) -> Result<fresco_tensor::Tensor> {
     let mut conds = CallConds::default();
     let mut add = |name, tensor| conds.0.insert(name, CondValue::Regular(tensor));
     add("c_crossattn", golden.tensor("context")?);
@@ -127,7 +131,10 @@ fn control(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
         report.check("out/plain", &run(&net, golden, true, &Hooks::default())?)?;
     }
     let own = Arc::clone(&store);
-    let make = move || own.build(WHAT, |weights| FunControlNet::new(weights, &config));
+    let make = move || {
+        let network = own.build(WHAT, |weights| FunControlNet::new(weights, &config))?;
+        Ok(PatchNetwork::new(network))
+    };
     let network = Arc::new(Lazy::new(vec![store], Box::new(make)));
     let mut hooks = Hooks::default();
     hooks.beside.push(Arc::new(FunControl {

@@ -21,12 +21,7 @@ pub(crate) struct Kind {
 }
 
 /// The first that recognises a golden runs it.
-static KINDS: &[&[Kind]] = &[
-    sd::KINDS,
-    image_nets::KINDS,
-    flux::KINDS,
-    lumina::KINDS,
-];
+static KINDS: &[&[Kind]] = &[sd::KINDS, image_nets::KINDS, flux::KINDS, lumina::KINDS];
 
 pub(crate) fn of(golden: &Golden) -> Option<&'static Kind> {
     KINDS
