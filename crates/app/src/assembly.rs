@@ -10,6 +10,7 @@ use fresco_files::{Dirs, Folders, Saver, folders, walk};
 use fresco_graph::{
     CallScope, Listings, Map, NodeRegistry, Resources, Value, Versions, object_info,
 };
+use fresco_memory::ModelRegistry;
 use fresco_nodes::lora::{LoraOptions, MergeDtype, PatchMode};
 use fresco_nodes::sampling::preview::PreviewSize;
 use fresco_nodes::save::SaveOptions;
@@ -63,13 +64,13 @@ impl Assembly {
         })
     }
 
-    /// How the engine runs nodes here.
+    /// How the engine runs nodes here, with these models.
     pub(crate) fn executor(
         &self,
         settings: &ExecSettings,
+        memory: ModelRegistry,
         sink: Arc<dyn EventSink>,
     ) -> anyhow::Result<ExecutorConfig> {
-        let memory = settings.memory.registry();
         describe(&memory);
         let mut resources = Resources::default();
         resources.insert((*self.dirs).clone());
@@ -102,7 +103,7 @@ impl Assembly {
             fresco_tensor::cancel::with(cancelled, work);
         })));
         let log = settings.memory.log.as_deref();
-        let room = Room::new(memory, sink.clone(), log)?.admitting(self.folders.clone());
+        let room = Room::new(memory, log)?.admitting(self.folders.clone());
         Ok(ExecutorConfig {
             registry: self.registry.clone(),
             resources: Arc::new(resources),
@@ -147,7 +148,7 @@ fn model_version(folders: &Folders, source: &str, entry: &str) -> Option<String>
 }
 
 /// Says at the start what there is to compute with.
-fn describe(memory: &fresco_memory::ModelRegistry) {
+fn describe(memory: &ModelRegistry) {
     let settings = memory.settings();
     let megabytes = |bytes: u64| bytes >> 20;
     let accelerators = &memory.devices()[1..];

@@ -57,7 +57,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     });
     let store = JobStore::open(&StorePath::Memory, Limits::default())?;
     let engine = Engine::start(EngineConfig {
-        executor: assembly.executor(&exec, bar.clone())?,
+        executor: assembly.executor(&exec, exec.memory.registry(), bar.clone())?,
         workers: vec![WorkerConfig::local()],
         listings: assembly.listings.clone(),
         store: store.clone(),

@@ -157,8 +157,12 @@ async fn assembled(
     let hub = Hub::new(&config.limits, metrics.clone());
     assembly.dirs.create_temp()?;
     let (waiting, paused) = (store.remaining(), store.paused());
+    let models = settings.exec.memory.registry();
+    let executor = assembly.executor(&settings.exec, models.clone(), hub.clone())?;
+    let listener = hub.clone();
+    models.on_event(Arc::new(move |event| listener.memory_event(event)));
     let engine = Engine::start(EngineConfig {
-        executor: assembly.executor(&settings.exec, hub.clone())?,
+        executor,
         workers: vec![WorkerConfig::local()],
         listings: assembly.listings.clone(),
         store,
@@ -177,6 +181,7 @@ async fn assembled(
     let app = App::new(Parts {
         config,
         engine: engine.clone(),
+        models,
         hub,
         metrics,
         dirs: assembly.dirs.clone(),

@@ -12,9 +12,7 @@ use fresco_graph::{
 use crate::event::{Event, EventKind, EventSink};
 use crate::feeder::{EngineShared, MakeWorker, RunningPrompt, WorkerPlace};
 use crate::live_registry::LiveRegistry;
-use crate::memory::{
-    FreeNote, FreeReport, FreeRequest, MemoryProblem, MemoryRoom, ModelReport, Removed,
-};
+use crate::memory::{FreeNote, FreeReport, FreeRequest};
 use crate::messages::{self, now_ms};
 use crate::panics::catch_panic;
 use crate::reply::{Reply, reply};
@@ -343,11 +341,6 @@ impl Engine {
         self.0.shared.interrupt(prompt_id)
     }
 
-    /// Whoever owns models: for looking, and for what changes nothing at once.
-    pub fn memory(&self) -> &Arc<dyn MemoryRoom> {
-        &self.0.shared.memory
-    }
-
     /// Leaves a request for each worker, which carries it out when it runs no prompt.
     pub fn free(&self, request: FreeRequest) {
         drop(self.free_and_wait(request));
@@ -355,7 +348,8 @@ impl Engine {
 
     /// As [`Engine::free`]; each worker answers when it is done, or never if the engine stops before.
     pub fn free_and_wait(&self, mut request: FreeRequest) -> Vec<Reply<FreeReport>> {
-        let (shared, memory) = (&self.0.shared, self.memory());
+        let shared = &self.0.shared;
+        let memory = &shared.memory;
         if request.is_noop() {
             catch_panic("note_free", || memory.note_free(FreeNote::Noop));
             let (sender, done) = reply();
@@ -380,24 +374,9 @@ impl Engine {
         replies
     }
 
-    /// Sets how long a model stays.
-    pub fn set_policy(&self, id: &str, policy: &str) -> Result<ModelReport, MemoryProblem> {
-        let report = self.memory().set_policy(id, policy);
-        // A time to live may end sooner than the worker meant to look.
+    /// Somebody else told the memory room something: what is due there may be due sooner than the workers meant to look.
+    pub fn memory_changed(&self) {
         self.0.shared.store.wake();
-        report
-    }
-
-    /// Drops a model.
-    pub fn remove_model(&self, id: &str, force: bool) -> Result<Removed, MemoryProblem> {
-        let removed = self.memory().remove(id, force);
-        self.0.shared.store.wake();
-        removed
-    }
-
-    /// Drops a model that no prompt uses.
-    pub fn release_model(&self, id: &str) -> Result<(), MemoryProblem> {
-        self.memory().release(id)
     }
 
     /// Pauses, holds, releases and orders waiting prompts; resolves once that is on disk, with how the queue stands then.

@@ -78,8 +78,6 @@ pub enum EventKind {
         executed: Vec<Arc<str>>,
         timestamp: i64,
     },
-    /// The memory room did or decided something.
-    Memory(Arc<crate::memory::MemoryEvent>),
     /// The prompt runs, but not as it was meant to: there is too little memory.
     Downgraded {
         message: Arc<str>,

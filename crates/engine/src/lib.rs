@@ -33,10 +33,8 @@ pub use feeder::{MakeWorker, RunningPrompt};
 pub use job::{Outcome, RunControl, RunJob};
 pub use live_registry::LiveRegistry;
 pub use memory::{
-    Admission, Arriving, ClaimReport, DeviceReport, FreeNote, FreePlan, FreeReport, FreeRequest,
-    Freed, HandleReport, LoadPlan, LoadRequest, LoadSubject, MemoryEvent, MemoryOrigin,
-    MemoryProblem, MemoryRoom, ModelDetail, ModelReport, NoModels, Places, PlanStep, PlannedUnit,
-    Removed, Snapshot, UnitReport, Unload,
+    Admission, Arriving, FreeNote, FreeReport, FreeRequest, MemoryRoom, NoModels, RoomReport,
+    Unload,
 };
 pub use messages::{failure_data, now_ms};
 pub use progress::ProgressRegistry;

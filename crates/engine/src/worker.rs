@@ -12,7 +12,7 @@ use fresco_graph::lock;
 
 use crate::executor::Executor;
 use crate::job::{Outcome, RunControl, RunJob};
-use crate::memory::{FreeReport, FreeRequest, MemoryRoom, Snapshot};
+use crate::memory::{FreeReport, FreeRequest, MemoryRoom};
 use crate::panics::catch_panic;
 use crate::requests::FreeRequests;
 use crate::state::ExecutorConfig;
@@ -46,7 +46,6 @@ pub struct WorkerSnapshot {
     pub worker: Arc<str>,
     /// Results of nodes that are kept; none while a job runs.
     pub results: Option<usize>,
-    pub memory: Snapshot,
 }
 
 /// Runs nodes in this process, on the thread that calls it.
@@ -96,18 +95,19 @@ impl Worker for LocalWorker {
     fn free(&self, request: &FreeRequest) -> FreeReport {
         let memory = self.memory();
         let (began, ram_before) = (Instant::now(), memory.resident_ram());
-        let mut report = if request.unload_models {
-            catch_panic("free", || memory.free(request, None))
-        } else {
-            FreeReport::default()
+        let mut report = FreeReport {
+            worker: self.name.clone(),
+            ..FreeReport::default()
         };
+        if request.unload_models {
+            report.models = catch_panic("free", || memory.free(request, None));
+        }
         if request.free_memory {
             lock(&self.executor).reset();
             catch_panic("cache_reset", || memory.cache_reset());
             report.cache_reset = true;
         }
         catch_panic("release_caches", || memory.release_caches());
-        report.worker = self.name.clone();
         (report.ram_before, report.ram_after) = (ram_before, memory.resident_ram());
         report.took = began.elapsed();
         report
@@ -121,7 +121,6 @@ impl Worker for LocalWorker {
         WorkerSnapshot {
             worker: self.name.clone(),
             results: self.executor.try_lock().ok().map(|e| e.cache().len()),
-            memory: self.memory().snapshot(),
         }
     }
 }

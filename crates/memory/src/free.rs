@@ -10,7 +10,6 @@ use crate::error::ApiError;
 use crate::events::event;
 use crate::plan;
 use crate::registry::{ModelRegistry, State};
-use crate::settings::resident_set;
 use crate::{
     Action, EvictionPlan, FreeReport, FreeRequest, Freed, ModelReport, Origin, Policy,
     PolicySource, Trigger, WeightsId, Who,
@@ -52,7 +51,6 @@ impl ModelRegistry {
             return FreeReport::default();
         }
         let started = self.now();
-        let ram_before = resident_set();
         let who = Who {
             prompt: prompt.unwrap_or("").into(),
             ..Who::default()
@@ -110,13 +108,7 @@ impl ModelRegistry {
         if done.changed() {
             fresco_tensor::free_spare_memory();
         }
-        FreeReport {
-            models,
-            ram_before,
-            ram_after: resident_set(),
-            took: self.now().saturating_duration_since(started),
-            plan,
-        }
+        FreeReport { models, plan }
     }
 
     /// What [`ModelRegistry::free`] would do.

@@ -348,7 +348,8 @@ impl ModelRegistry {
         now()
     }
 
-    pub(crate) fn host(&self) -> Option<HostMemory> {
+    /// The main memory; none where nobody knows.
+    pub fn host(&self) -> Option<HostMemory> {
         let host = Arc::clone(&lock(&self.0.probes).host);
         host()
     }

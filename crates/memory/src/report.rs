@@ -27,11 +27,22 @@ impl ModelRegistry {
                 mine.map(|handle| handle.buffer).max().unwrap_or(0)
             };
             let cpu = device.is_cpu();
+            let total = device.capacity().or(host.map(|h| h.total)).unwrap_or(0);
+            let free = device.free().or(host.map(|h| h.available)).unwrap_or(0);
+            let name = device.name();
+            let number = name.rsplit_once(':');
             devices.push(DeviceReport {
-                device: device.name(),
                 kind: if cpu { "cpu" } else { "sim" },
-                total: device.capacity().or(host.map(|h| h.total)).unwrap_or(0),
-                free: device.free().or(host.map(|h| h.available)).unwrap_or(0),
+                index: number.and_then(|(_, number)| number.parse().ok()),
+                total,
+                free,
+                // The main memory has no allocator of its own; a simulated device holds nothing in reserve.
+                allocator_reserved: if cpu {
+                    total
+                } else {
+                    total.saturating_sub(free)
+                },
+                allocator_free: if cpu { free } else { 0 },
                 reserved: if cpu { 0 } else { minimum },
                 weights_resident: state.entries.values().map(weights).sum(),
                 weights_buffer: if cpu {
@@ -41,6 +52,7 @@ impl ModelRegistry {
                 },
                 peak: device.peak(),
                 pinned_host: 0,
+                device: name,
             });
         }
         let listed = state.entries.values().filter(|entry| entry.is_visible());

@@ -23,6 +23,9 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// What [`Policy::parse`] takes, for whoever was not understood.
+    pub const SPELLINGS: &str = "auto, keep, pin, eject_after, ttl:SECONDS";
+
     /// `auto`, `eject_after` or `eject`, `ttl:SECONDS`, `keep`, `pin`; nothing else.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
@@ -443,23 +446,27 @@ pub struct Freed {
     pub error: Option<String>,
 }
 
+/// What a request did, and the plan it followed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FreeReport {
     pub models: Vec<Freed>,
-    pub ram_before: Option<u64>,
-    pub ram_after: Option<u64>,
-    pub took: Duration,
     pub plan: EvictionPlan,
 }
 
-/// One device as it is now.
+/// One device as it is now, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceReport {
+    /// `cpu`, `sim:0`, `cuda:0`.
     pub device: String,
     /// `cpu`, `sim`, `cuda`.
     pub kind: &'static str,
+    /// Its number among those of its kind.
+    pub index: Option<u32>,
     pub total: u64,
     pub free: u64,
+    /// What its allocator has taken from the device, and what of that nobody uses.
+    pub allocator_reserved: u64,
+    pub allocator_free: u64,
     /// Kept free for computing.
     pub reserved: u64,
     pub weights_resident: u64,

@@ -110,7 +110,6 @@ pub(crate) fn message(event: &Event) -> Option<Message> {
         EventKind::NodeProgress(_)
         | EventKind::Preview { .. }
         | EventKind::Text { .. }
-        | EventKind::Memory(_)
         | EventKind::Downgraded { .. }
         | EventKind::Queue { .. } => return None,
     };

@@ -436,6 +436,11 @@ impl Hub {
         );
     }
 
+    /// The memory room did or decided something.
+    pub fn memory_event(&self, event: &fresco_memory::Event) {
+        self.memory(&self.lock(), || memory_json::event(event));
+    }
+
     /// To everyone who asked for events of the memory room.
     fn memory(&self, state: &State, data: impl FnOnce() -> Value) {
         self.to_those(state, Socket::memory_events, "memory_event", data);
@@ -561,10 +566,6 @@ impl EventSink for Hub {
             }
             EventKind::Preview { ids, preview } => {
                 self.described(state, &event, ids, preview);
-                return;
-            }
-            EventKind::Memory(event) => {
-                self.memory(state, || memory_json::event(event));
                 return;
             }
             EventKind::Queue { paused } => {

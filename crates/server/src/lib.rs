@@ -22,6 +22,7 @@ mod logs;
 mod memory;
 mod memory_guard;
 mod memory_json;
+mod memory_load;
 mod metrics;
 mod middleware;
 mod models;
@@ -62,12 +63,14 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use fresco_engine::Engine;
 use fresco_files::{Dirs, Folders, MemoryGuard};
+use fresco_memory::ModelRegistry;
 
 pub use config::{Config, FrontEnd, Limits, Templates, Versions};
 pub use error::{ApiError, Code};
 pub use guard::COOKIE;
 pub use hub::Hub;
 pub use logs::{LogEntry, LogRing};
+pub use memory::to_memory_request;
 pub use memory_json::event_line;
 pub use metrics::Metrics;
 pub use system::REFERENCE_VERSION;
@@ -80,6 +83,8 @@ pub struct App(Arc<AppState>);
 pub struct AppState {
     pub config: Config,
     pub engine: Engine,
+    /// Where models are and how long they stay.
+    pub models: ModelRegistry,
     pub hub: Arc<Hub>,
     pub dirs: Arc<Dirs>,
     pub folders: Folders,
@@ -99,6 +104,7 @@ pub struct AppState {
 pub struct Parts {
     pub config: Config,
     pub engine: Engine,
+    pub models: ModelRegistry,
     pub hub: Arc<Hub>,
     pub metrics: Arc<Metrics>,
     pub dirs: Arc<Dirs>,
@@ -114,6 +120,7 @@ impl App {
         let Parts {
             config,
             engine,
+            models,
             hub,
             metrics,
             dirs,
@@ -131,6 +138,7 @@ impl App {
             users,
             config,
             engine,
+            models,
             hub,
             dirs,
             folders,

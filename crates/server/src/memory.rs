@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use fresco_engine::{
-    FreeRequest, LoadRequest, LoadSubject, MemoryProblem, MemoryRoom, PlannedUnit, Removed,
-};
+use fresco_engine::FreeRequest;
 use fresco_graph::{Map, Value, json, map};
+use fresco_memory::{ApiError as Refusal, ModelRegistry, Policy, Removed};
 
 use crate::error::{ApiError, Code};
 use crate::memory_json as wire;
+use crate::memory_load::WantedLoad;
 use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, blocking};
@@ -20,21 +20,21 @@ use crate::route::{Answer, blocking};
 const RECENT: u64 = 50;
 /// Events that are remembered, and so the most that can be asked for.
 const MOST_EVENTS: usize = 10_000;
-/// Layers of a model that is only described.
-const MOST_UNITS: usize = 100_000;
 /// A policy that is none: drop it now, and say so if that is not possible.
 const RELEASE_NOW: &str = "release_now";
 
-impl From<MemoryProblem> for ApiError {
-    fn from(problem: MemoryProblem) -> Self {
-        let code = match problem {
-            MemoryProblem::Unknown { .. } => Code::NoSuchModel,
-            MemoryProblem::Leased { .. } => Code::ModelInUse,
-            MemoryProblem::Pinned { .. } => Code::ModelPinned,
-            MemoryProblem::Policy { .. } | MemoryProblem::Request(_) => Code::BadMemoryRequest,
-        };
-        Self::coded(code, problem.to_string())
-    }
+/// Why the registry does not do it, with the model's name.
+fn refused(refusal: Refusal, id: &str) -> ApiError {
+    let (code, text) = match refusal {
+        Refusal::Unknown => return unknown(id),
+        Refusal::Leased => (Code::ModelInUse, format!("the model {id} is in use")),
+        Refusal::Pinned => (Code::ModelPinned, format!("the model {id} is pinned")),
+    };
+    ApiError::coded(code, text)
+}
+
+pub(crate) fn unknown(id: &str) -> ApiError {
+    ApiError::coded(Code::NoSuchModel, format!("there is no model {id}"))
 }
 
 /// The body as a JSON object; anything else is the client's mistake.
@@ -55,10 +55,24 @@ async fn object(request: &mut Request, code: Code) -> Result<Map, ApiError> {
 /// Asks the memory room.
 async fn ask<T: Send + 'static>(
     request: &Request,
-    question: impl FnOnce(&dyn MemoryRoom) -> T + Send + 'static,
+    question: impl FnOnce(&ModelRegistry) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
-    let memory = request.app.engine.memory().clone();
-    blocking(move || question(&*memory)).await
+    let memory = request.app.models.clone();
+    blocking(move || question(&memory)).await
+}
+
+/// Changes something there; workers then look what has become due.
+async fn change<T: Send + 'static>(
+    request: &Request,
+    change: impl FnOnce(&ModelRegistry) -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let engine = request.app.engine.clone();
+    ask(request, move |memory| {
+        let changed = change(memory);
+        engine.memory_changed();
+        changed
+    })
+    .await
 }
 
 /// `POST /free`. Nothing is freed inside the request: the worker does it when no prompt runs.
@@ -69,7 +83,7 @@ pub(crate) async fn free(mut request: Request) -> Answer {
     let flag = |name: &str| body.get(name).is_some_and(Value::truthy);
     let engine = request.app.engine.clone();
     if flag("dry_run") {
-        let plan = ask(&request, move |memory| memory.free_plan(&implied(wanted))).await?;
+        let plan = free_plan(&request, implied(wanted)).await?;
         let answer = map! {"dry_run" => true, "plan" => wire::plan(&plan)};
         return Ok(response::json(&answer.into()));
     }
@@ -81,10 +95,40 @@ pub(crate) async fn free(mut request: Request) -> Answer {
             let stopping = || ApiError::coded(Code::Stopping, "nothing was freed");
             reports.push(report.ok_or_else(stopping)?);
         }
-        return Ok(response::json(&wire::reports(reports)));
+        return Ok(response::json(&wire::reports(&reports)));
     }
     blocking(move || engine.free(wanted)).await?;
     Ok(response::empty())
+}
+
+/// A request that went through the engine's queue, for the memory room.
+pub fn to_memory_request(request: &FreeRequest) -> fresco_memory::FreeRequest {
+    let FreeRequest {
+        unload_models,
+        free_memory,
+        respect,
+        force,
+        devices,
+        models,
+    } = request.clone();
+    fresco_memory::FreeRequest {
+        unload_models,
+        free_memory,
+        respect,
+        force,
+        devices,
+        models,
+    }
+}
+
+async fn free_plan(
+    request: &Request,
+    wanted: FreeRequest,
+) -> Result<fresco_memory::EvictionPlan, ApiError> {
+    ask(request, move |memory| {
+        memory.free_plan(&to_memory_request(&wanted))
+    })
+    .await
 }
 
 /// Forgetting results implies unloading, also in a plan.
@@ -146,11 +190,8 @@ async fn known_devices(
     let Some(wanted) = wanted.filter(|w| !w.is_empty()) else {
         return Ok(());
     };
-    let snapshot = ask(request, |memory| memory.snapshot()).await?;
-    let mut known: Vec<&str> = snapshot.devices.iter().map(|d| d.device.as_str()).collect();
-    if known.is_empty() {
-        known.push("cpu");
-    }
+    let snapshot = ask(request, ModelRegistry::snapshot).await?;
+    let known: Vec<&str> = snapshot.devices.iter().map(|d| d.device.as_str()).collect();
     match wanted.iter().find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),
         Some(name) => {
@@ -175,18 +216,14 @@ pub(crate) async fn all(request: Request) -> Answer {
 
 /// `GET /memory/devices`.
 pub(crate) async fn devices(request: Request) -> Answer {
-    let snapshot = ask(&request, |memory| memory.snapshot()).await?;
+    let snapshot = ask(&request, ModelRegistry::snapshot).await?;
     Ok(response::json(&wire::devices(&snapshot.devices)))
 }
 
 /// `GET /memory/models`.
 pub(crate) async fn models(request: Request) -> Answer {
-    let snapshot = ask(&request, |memory| memory.snapshot()).await?;
+    let snapshot = ask(&request, ModelRegistry::snapshot).await?;
     Ok(response::json(&wire::models(&snapshot.models)))
-}
-
-fn unknown(id: &str) -> ApiError {
-    MemoryProblem::Unknown { id: id.to_owned() }.into()
 }
 
 /// `GET /memory/models/{weights_id}`.
@@ -194,8 +231,8 @@ pub(crate) async fn model(request: Request) -> Answer {
     let id = request.param(0).to_owned();
     let asked = id.clone();
     let found = ask(&request, move |memory| memory.model(&asked)).await?;
-    let detail = found.ok_or_else(|| unknown(&id))?;
-    Ok(response::json(&wire::detail(&detail)))
+    let (model, units) = found.ok_or_else(|| unknown(&id))?;
+    Ok(response::json(&wire::detail(&model, &units)))
 }
 
 /// `PATCH /memory/models/{weights_id}`.
@@ -211,14 +248,20 @@ pub(crate) async fn set_policy(mut request: Request) -> Answer {
         ("ttl", _) => return Err(bad("the policy ttl needs seconds, as \"ttl:30\"")),
         _ => policy.to_owned(),
     };
-    let (engine, id) = (request.app.engine.clone(), request.param(0).to_owned());
-    if policy != RELEASE_NOW {
-        let model = blocking(move || engine.set_policy(&id, &policy)).await??;
-        return Ok(response::json(&wire::model(&model)));
-    }
+    let id = request.param(0).to_owned();
     let asked = id.clone();
-    blocking(move || engine.release_model(&asked)).await??;
-    Ok(removed(&id, Removed::Done))
+    if policy == RELEASE_NOW {
+        let released = ask(&request, move |memory| memory.release(&asked)).await?;
+        released.map_err(|refusal| refused(refusal, &id))?;
+        return Ok(removed(&id, Removed::Done));
+    }
+    let policy = Policy::parse(&policy).ok_or_else(|| {
+        let known = Policy::SPELLINGS;
+        bad(&format!("there is no policy {policy:?}; there are {known}"))
+    })?;
+    let model = change(&request, move |memory| memory.set_policy(&asked, policy)).await?;
+    let model = model.map_err(|refusal| refused(refusal, &id))?;
+    Ok(response::json(&wire::model(&model)))
 }
 
 /// `DELETE /memory/models/{weights_id}`.
@@ -226,9 +269,10 @@ pub(crate) async fn remove(request: Request) -> Answer {
     let force = request
         .query("force")
         .is_some_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
-    let (engine, id) = (request.app.engine.clone(), request.param(0).to_owned());
+    let id = request.param(0).to_owned();
     let asked = id.clone();
-    let how = blocking(move || engine.remove_model(&asked, force)).await??;
+    let how = change(&request, move |memory| memory.remove(&asked, force)).await?;
+    let how = how.map_err(|refusal| refused(refusal, &id))?;
     Ok(removed(&id, how))
 }
 
@@ -271,7 +315,7 @@ pub(crate) async fn events(request: Request) -> Answer {
 
 /// `GET /memory/check`.
 pub(crate) async fn check(request: Request) -> Answer {
-    let problems = ask(&request, |memory| memory.check()).await?;
+    let problems = ask(&request, ModelRegistry::check).await?;
     let answer = map! {"consistent" => problems.is_empty(), "problems" => problems};
     Ok(response::json(&answer.into()))
 }
@@ -281,12 +325,15 @@ pub(crate) async fn plan(mut request: Request) -> Answer {
     let code = Code::BadMemoryRequest;
     let body = object(&mut request, code).await?;
     if body.contains_key("units") || body.contains_key("weights_id") {
-        let load = load_request(&body)?;
+        let load = WantedLoad::read(&body)?;
         if load.devices.is_none() {
             let named = load.compute_device.as_ref().map(std::slice::from_ref);
             known_devices(&request, named, code).await?;
         }
-        let plan = ask(&request, move |memory| memory.plan_load(&load)).await??;
+        let plan = ask(&request, move |memory| -> Result<_, ApiError> {
+            Ok(memory.plan_load(&load.resolve(memory)?))
+        });
+        let plan = plan.await??;
         return Ok(response::json(&wire::load_plan(&plan)));
     }
     let asks = ["unload_models", "free_memory"].map(|name| body.contains_key(name));
@@ -307,154 +354,6 @@ pub(crate) async fn plan(mut request: Request) -> Answer {
     wanted.unload_models |= asks == [false, false];
     wanted.force |= body.get("trigger").and_then(Value::as_str) == Some("force");
     known_devices(&request, wanted.devices.as_deref(), code).await?;
-    let plan = ask(&request, move |memory| memory.free_plan(&wanted)).await?;
+    let plan = free_plan(&request, wanted).await?;
     Ok(response::json(&map! {"plan" => wire::plan(&plan)}.into()))
-}
-
-/// Reads a load that is only thought of; every problem is named.
-fn load_request(body: &Map) -> Result<LoadRequest, ApiError> {
-    let mut reader = Reader {
-        problems: Vec::new(),
-    };
-    let subject = match body.get("weights_id") {
-        Some(Value::Str(id)) => LoadSubject::Weights { id: id.to_string() },
-        Some(_) => {
-            reader.problem("weights_id must be text");
-            LoadSubject::Units(Vec::new())
-        }
-        None => LoadSubject::Units(reader.units(body.get("units"))),
-    };
-    let request = LoadRequest {
-        subject,
-        devices: reader.devices(body.get("devices")),
-        compute_device: reader.text(body, "compute_device"),
-        virtual_vram_gb: reader.amount(body, "virtual_vram_gb"),
-        donor_device: reader.text(body, "donor_device"),
-        expert: reader.text(body, "expert_mode_allocations"),
-        eject_models: body.get("eject_models").is_some_and(Value::truthy),
-        text_encoder: body.get("text_encoder").is_some_and(Value::truthy),
-        required: reader
-            .bytes(body.get("required"), "required")
-            .unwrap_or_default(),
-    };
-    if reader.problems.is_empty() {
-        Ok(request)
-    } else {
-        Err(MemoryProblem::Request(reader.problems).into())
-    }
-}
-
-struct Reader {
-    problems: Vec<String>,
-}
-
-impl Reader {
-    fn problem(&mut self, text: impl Into<String>) {
-        // A long list says no more than its start.
-        if self.problems.len() < 20 {
-            self.problems.push(text.into());
-        }
-    }
-
-    fn text(&mut self, body: &Map, key: &str) -> Option<String> {
-        match body.get(key)? {
-            Value::Null => None,
-            Value::Str(text) => Some(text.to_string()),
-            _ => {
-                self.problem(format!("{key} must be text"));
-                None
-            }
-        }
-    }
-
-    fn amount(&mut self, body: &Map, key: &str) -> Option<f64> {
-        let value = match body.get(key)? {
-            Value::Null => return None,
-            Value::Int(i) => *i as f64,
-            Value::Float(f) => *f,
-            _ => f64::NAN,
-        };
-        if value.is_finite() && value >= 0.0 {
-            return Some(value);
-        }
-        self.problem(format!("{key} must be a number, 0 or more"));
-        None
-    }
-
-    fn bytes(&mut self, value: Option<&Value>, what: &str) -> Option<u64> {
-        match value {
-            None | Some(Value::Null) => return None,
-            Some(Value::Int(i)) => {
-                // More than any machine has, and still far from overflowing sums.
-                if let Some(bytes) = u64::try_from(*i).ok().filter(|b| *b <= 1 << 50) {
-                    return Some(bytes);
-                }
-            }
-            Some(_) => {}
-        }
-        self.problem(format!("{what} must be a whole number of bytes, 0 to 2^50"));
-        None
-    }
-
-    fn units(&mut self, value: Option<&Value>) -> Vec<PlannedUnit> {
-        let Some(items) = value.and_then(Value::as_list) else {
-            self.problem("units must be a list of {name, bytes}");
-            return Vec::new();
-        };
-        if items.is_empty() || items.len() > MOST_UNITS {
-            self.problem(format!("there must be 1 to {MOST_UNITS} units"));
-            return Vec::new();
-        }
-        let mut units = Vec::with_capacity(items.len());
-        for (i, item) in items.iter().enumerate() {
-            let Some(name) = item.get("name").and_then(Value::as_str) else {
-                self.problem(format!("units[{i}] must have a name"));
-                continue;
-            };
-            let what = format!("bytes of units[{i}]");
-            if item.get("bytes").is_none() {
-                self.problem(format!("units[{i}] must have bytes"));
-            }
-            let flag = |key: &str, default: bool| item.get(key).map_or(default, Value::truthy);
-            let embedding = flag("embedding", false);
-            let block = match item.get("block") {
-                Some(Value::Int(i)) => u32::try_from(*i).ok(),
-                _ => None,
-            };
-            units.push(PlannedUnit {
-                name: name.to_owned(),
-                bytes: self.bytes(item.get("bytes"), &what).unwrap_or_default(),
-                embedding,
-                biased: flag("biased", !embedding),
-                castable: flag("castable", true),
-                block,
-            });
-        }
-        units
-    }
-
-    fn devices(&mut self, value: Option<&Value>) -> Option<Vec<(String, u64)>> {
-        let items = match value {
-            None | Some(Value::Null) => return None,
-            Some(value) => value.as_list(),
-        };
-        let Some(items) = items.filter(|i| (1..=256).contains(&i.len())) else {
-            self.problem("devices must be a list of {device, total}");
-            return None;
-        };
-        let mut devices: Vec<(String, u64)> = Vec::new();
-        for (i, item) in items.iter().enumerate() {
-            let total = self.bytes(item.get("total"), &format!("total of devices[{i}]"));
-            match item.get("device").and_then(Value::as_str) {
-                Some(name) if devices.iter().any(|(n, _)| n == name) => {
-                    self.problem(format!("devices names {name} twice"));
-                }
-                Some(name) if !name.is_empty() => {
-                    devices.push((name.to_owned(), total.unwrap_or_default()));
-                }
-                _ => self.problem(format!("devices[{i}] must have a device")),
-            }
-        }
-        Some(devices)
-    }
 }

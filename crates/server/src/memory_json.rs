@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fresco_engine::{
-    ClaimReport, DeviceReport, FreePlan, FreeReport, HandleReport, LoadPlan, MemoryEvent,
-    MemoryOrigin, ModelDetail, ModelReport, Places, PlanStep, Snapshot, UnitReport,
-};
 use fresco_graph::{Map, Value, json, map};
+use fresco_memory::{
+    Action, ClaimReport, DeviceReport, Event, EvictionPlan, FreeReport, Freed, HandleReport,
+    LoadPlan, ModelReport, Origin, PlanStep, Policy, Snapshot, Trigger, UnitReport, WeightsId,
+};
 
 /// Milliseconds since 1970, as everywhere in the API.
 fn time(at: SystemTime) -> Value {
@@ -19,8 +19,21 @@ fn list<T>(items: &[T], one: impl Fn(&T) -> Value) -> Value {
     items.iter().map(one).collect::<Vec<_>>().into()
 }
 
+fn id(weights: &WeightsId) -> Value {
+    weights.as_str().into()
+}
+
+fn policy(policy: &Policy) -> Value {
+    policy.to_string().into()
+}
+
+/// Empty texts stand for nobody.
+fn somebody(text: &Arc<str>) -> Option<Arc<str>> {
+    (!text.is_empty()).then(|| Arc::clone(text))
+}
+
 /// Device to bytes.
-fn places(places: &Places) -> Value {
+fn places(places: &[(String, u64)]) -> Value {
     let map: Map = places
         .iter()
         .map(|(device, bytes)| (Arc::from(device.as_str()), (*bytes).into()))
@@ -53,9 +66,9 @@ pub(crate) fn devices(devices: &[DeviceReport]) -> Value {
 fn claim(claim: &ClaimReport) -> Value {
     map! {
         "claimant" => map! {"client_id" => &claim.client, "node_id" => &claim.node},
-        "prompt_id" => &claim.prompt_id,
-        "policy" => &claim.policy,
-        "source" => claim.source,
+        "prompt_id" => &claim.prompt,
+        "policy" => policy(&claim.policy),
+        "source" => claim.source.name(),
         "at" => time(claim.at),
     }
     .into()
@@ -63,7 +76,7 @@ fn claim(claim: &ClaimReport) -> Value {
 
 fn handle(handle: &HandleReport) -> Value {
     map! {
-        "model_id" => &handle.model_id,
+        "model_id" => handle.model.to_string(),
         "patch_version" => handle.patch_version,
         "patches" => handle.patches,
         "compute_device" => &handle.compute_device,
@@ -77,7 +90,7 @@ fn handle(handle: &HandleReport) -> Value {
 fn model_map(model: &ModelReport) -> Map {
     let files = list(&model.files, |f| Value::from(f.to_string_lossy().as_ref()));
     map! {
-        "weights_id" => &model.weights_id,
+        "weights_id" => id(&model.weights),
         "content" => files,
         "component" => &model.component,
         "class" => &model.class,
@@ -85,9 +98,9 @@ fn model_map(model: &ModelReport) -> Map {
         "residency" => places(&model.residency),
         "host_bytes" => model.host_bytes,
         "pinned_bytes" => model.pinned_bytes,
-        "state" => model.state,
-        "effective_policy" => &model.policy,
-        "policy_source" => model.policy_source,
+        "state" => model.state.name(),
+        "effective_policy" => policy(&model.policy),
+        "policy_source" => model.policy_source.name(),
         "claims" => list(&model.claims, claim),
         "leases" => list(&model.leases, |l| l.into()),
         "handles" => list(&model.handles, handle),
@@ -109,7 +122,7 @@ fn unit(unit: &UnitReport) -> Value {
     map! {
         "name" => &unit.name,
         "bytes" => unit.bytes,
-        "device" => unit.device.clone(),
+        "device" => unit.home.clone(),
         "planned" => unit.planned.clone(),
         "orphan" => unit.orphan,
     }
@@ -117,29 +130,29 @@ fn unit(unit: &UnitReport) -> Value {
 }
 
 /// One model, its layers, and the plans its handles have.
-pub(crate) fn detail(detail: &ModelDetail) -> Value {
-    let mut out = model_map(&detail.model);
-    let plans: Vec<Value> = detail
-        .model
+pub(crate) fn detail(model: &ModelReport, units: &[UnitReport]) -> Value {
+    let mut out = model_map(model);
+    let plans: Vec<Value> = model
         .handles
         .iter()
         .filter_map(|h| {
             let allocation = h.placement.as_ref()?;
-            Some(map! {"model_id" => &h.model_id, "allocation" => allocation}.into())
+            let model = h.model.to_string();
+            Some(map! {"model_id" => model, "allocation" => allocation}.into())
         })
         .collect();
     out.insert("placement".into(), plans.into());
-    out.insert("units".into(), list(&detail.units, unit));
+    out.insert("units".into(), list(units, unit));
     out.into()
 }
 
 /// Everything at once: the models, and the same told by places, leases and policies.
-pub(crate) fn overview(snapshot: &Snapshot, decisions: &[MemoryEvent], last_seq: u64) -> Value {
+pub(crate) fn overview(snapshot: &Snapshot, decisions: &[Event], last_seq: u64) -> Value {
     let by_model = |what: &dyn Fn(&ModelReport) -> Value| -> Value {
         let map: Map = snapshot
             .models
             .iter()
-            .map(|m| (Arc::from(m.weights_id.as_str()), what(m)))
+            .map(|m| (Arc::from(m.weights.as_str()), what(m)))
             .collect();
         map.into()
     };
@@ -153,17 +166,19 @@ pub(crate) fn overview(snapshot: &Snapshot, decisions: &[MemoryEvent], last_seq:
         .iter()
         .flat_map(|m| {
             m.leases.iter().map(|prompt| {
-                Value::from(map! {"prompt_id" => prompt, "weights_id" => &m.weights_id})
+                Value::from(map! {"prompt_id" => prompt, "weights_id" => id(&m.weights)})
             })
         })
         .collect();
-    let policy = |m: &ModelReport| map! {"policy" => &m.policy, "source" => m.policy_source}.into();
+    let counts = |m: &ModelReport| {
+        map! {"policy" => policy(&m.policy), "source" => m.policy_source.name()}.into()
+    };
     map! {
         "devices" => devices(&snapshot.devices),
         "models" => models(&snapshot.models),
         "places" => by_model(&everywhere),
         "leases" => leases,
-        "policies" => by_model(&policy),
+        "policies" => by_model(&counts),
         "decisions" => events(decisions),
         "last_seq" => last_seq,
     }
@@ -171,24 +186,25 @@ pub(crate) fn overview(snapshot: &Snapshot, decisions: &[MemoryEvent], last_seq:
 }
 
 /// An event as requests, sockets and the log show it.
-pub(crate) fn event(event: &MemoryEvent) -> Value {
+pub(crate) fn event(event: &Event) -> Value {
+    let set_by = event.set_by.as_ref();
     let mut out = map! {
         "seq" => event.seq,
         "time" => time(event.time),
         "kind" => event.kind,
-        "trigger" => event.trigger,
-        "prompt_id" => event.prompt_id.clone(),
-        "node_id" => event.node_id.clone(),
-        "weights_id" => event.weights_id.clone(),
-        "model_id" => event.model_id.clone(),
+        "trigger" => event.trigger.map(Trigger::name),
+        "prompt_id" => event.prompt.clone(),
+        "node_id" => event.node.clone(),
+        "weights_id" => event.weights.as_ref().map(id),
+        "model_id" => event.model.map(|model| model.to_string()),
         "class" => event.class.clone(),
         "device" => event.device.clone(),
         "bytes_before" => event.bytes_before,
         "bytes_after" => event.bytes_after,
-        "policy" => event.policy.clone(),
-        "policy_source" => event.policy_source,
-        "policy_node" => event.policy_node.clone(),
-        "policy_client" => event.policy_client.clone(),
+        "policy" => event.policy.as_ref().map(policy),
+        "policy_source" => set_by.map(|set_by| set_by.source.name()),
+        "policy_node" => set_by.and_then(|set_by| somebody(&set_by.node)),
+        "policy_client" => set_by.and_then(|set_by| somebody(&set_by.client)),
         "origin" => event.origin.as_ref().map(origin),
         "decision" => event.decision,
         "reason" => event.reason.clone(),
@@ -208,22 +224,23 @@ pub(crate) fn event(event: &MemoryEvent) -> Value {
     out.into()
 }
 
-fn origin(origin: &MemoryOrigin) -> Value {
+fn origin(origin: &Origin) -> Value {
+    let (node, client) = origin.place();
     map! {
-        "kind" => origin.kind,
-        "name" => origin.name,
-        "node_id" => origin.node.clone(),
-        "client_id" => origin.client.clone(),
+        "kind" => origin.kind(),
+        "name" => origin.name(),
+        "node_id" => node.cloned(),
+        "client_id" => client.cloned(),
     }
     .into()
 }
 
-pub(crate) fn events(events: &[MemoryEvent]) -> Value {
+pub(crate) fn events(events: &[Event]) -> Value {
     list(events, event)
 }
 
 /// One line of the memory log.
-pub fn event_line(one: &MemoryEvent) -> String {
+pub fn event_line(one: &Event) -> String {
     let mut line = json::to_string(&event(one));
     line.push('\n');
     line
@@ -244,77 +261,81 @@ pub(crate) fn downgraded(prompt_id: Option<&Arc<str>>, message: &Arc<str>) -> Va
 }
 
 fn step(step: &PlanStep) -> Value {
+    let bytes = match step.action {
+        Action::Demote { bytes } | Action::Load { bytes } => Some(bytes),
+        Action::Keep | Action::Evict | Action::Release | Action::Defer => None,
+    };
     map! {
-        "weights_id" => &step.weights_id,
+        "weights_id" => id(&step.weights),
         "device" => step.device.clone(),
-        "action" => step.action,
-        "action_bytes" => step.action_bytes,
-        "policy" => &step.policy,
+        "action" => step.action.name(),
+        "action_bytes" => bytes,
+        "policy" => policy(&step.policy),
         "bytes" => step.bytes,
         "reason" => &step.reason,
     }
     .into()
 }
 
-pub(crate) fn plan(plan: &FreePlan) -> Value {
-    list(&plan.steps, step)
+pub(crate) fn plan(plan: &EvictionPlan) -> Value {
+    steps(&plan.steps)
 }
 
-/// What all workers did, as one report.
-pub(crate) fn reports(reports: Vec<FreeReport>) -> Value {
-    let mut all = FreeReport::default();
-    for report in reports {
-        all.models.extend(report.models);
-        all.plan.steps.extend(report.plan.steps);
-        all.ram_before = all.ram_before.max(report.ram_before);
-        all.ram_after = report.ram_after;
-        all.took = all.took.max(report.took);
-        all.cache_reset |= report.cache_reset;
-    }
-    report(&all)
+fn steps<'a>(all: impl IntoIterator<Item = &'a PlanStep>) -> Value {
+    all.into_iter().map(step).collect::<Vec<_>>().into()
 }
 
-fn report(report: &FreeReport) -> Value {
-    let freed = list(&report.models, |m| {
-        map! {
-            "weights_id" => &m.weights_id,
-            "before" => places(&m.before),
-            "after" => places(&m.after),
-            "error" => m.error.clone(),
-        }
-        .into()
-    });
+fn freed(freed: &Freed) -> Value {
     map! {
-        "models" => freed,
-        "ram_before" => report.ram_before,
-        "ram_after" => report.ram_after,
-        "duration" => report.took.as_secs_f64(),
-        "cache_reset" => report.cache_reset,
-        "plan" => plan(&report.plan),
+        "weights_id" => id(&freed.weights),
+        "before" => places(&freed.before),
+        "after" => places(&freed.after),
+        "error" => freed.error.clone(),
     }
     .into()
 }
 
+/// What all workers did, as one report.
+pub(crate) fn reports(reports: &[fresco_engine::FreeReport]) -> Value {
+    let rooms = || {
+        let told = reports.iter().filter_map(|report| report.models.as_ref());
+        told.filter_map(|models| models.downcast_ref::<FreeReport>())
+    };
+    let models: Vec<Value> = rooms().flat_map(|room| &room.models).map(freed).collect();
+    let took = reports.iter().map(|report| report.took).max();
+    map! {
+        "models" => models,
+        "ram_before" => reports.iter().filter_map(|report| report.ram_before).max(),
+        "ram_after" => reports.last().and_then(|report| report.ram_after),
+        "duration" => took.unwrap_or_default().as_secs_f64(),
+        "cache_reset" => reports.iter().any(|report| report.cache_reset),
+        "plan" => steps(rooms().flat_map(|room| &room.plan.steps)),
+    }
+    .into()
+}
+
+/// A plan for one model.
 pub(crate) fn load_plan(load: &LoadPlan) -> Value {
-    let units: Map = load
+    let placed = load.models.first().cloned().unwrap_or_default();
+    let units: Map = placed
         .units
         .iter()
-        .map(|(name, device)| (Arc::from(name.as_str()), device.into()))
+        .map(|(name, device)| (Arc::clone(name), device.into()))
         .collect();
-    let strings = |texts: &[String]| list(texts, |t| t.into());
+    let explanation = (!load.problems.is_empty()).then(|| load.problems.join("; "));
     map! {
         "fits" => load.fits,
-        "full" => load.full,
-        "places" => places(&load.places),
-        "resident_bytes" => load.resident_bytes,
-        "offloaded_bytes" => load.offloaded_bytes,
-        "buffer_bytes" => load.buffer_bytes,
-        "allocation" => load.allocation.clone(),
+        "full" => placed.full,
+        "places" => places(&placed.places),
+        "resident_bytes" => placed.resident,
+        "offloaded_bytes" => placed.offloaded,
+        "buffer_bytes" => placed.buffer,
+        "allocation" => placed.allocation.clone(),
         "units" => units,
-        "orphans" => strings(&load.orphans),
-        "warnings" => strings(&load.warnings),
-        "explanation" => load.explanation.clone(),
-        "plan" => plan(&load.steps),
+        "orphans" => list(&placed.orphans, |name| name.into()),
+        "warnings" => list(&placed.warnings, |text| text.into()),
+        "explanation" => explanation,
+        "plan" => plan(&load.evictions),
     }
     .into()
 }

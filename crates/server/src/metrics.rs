@@ -274,7 +274,7 @@ pub(crate) async fn get(request: Request) -> Answer {
         body_memory,
         body_disk,
         memory: app.memory.taken(),
-        resident: app.engine.memory().resident_ram(),
+        resident: fresco_memory::resident_set(),
         made: app.pictures.made.load(Relaxed),
         repeated: app.pictures.repeated.load(Relaxed),
     };

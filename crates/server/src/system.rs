@@ -16,9 +16,11 @@ pub const REFERENCE_VERSION: &str = "0.7.0";
 pub(crate) async fn stats(request: Request) -> Answer {
     let config = &request.app.config;
     let versions = &config.versions;
-    let memory = request.app.engine.memory();
-    let total = memory.total_ram().unwrap_or(0);
-    let free = memory.available_ram().unwrap_or(0);
+    let (total, free) = request
+        .app
+        .models
+        .host()
+        .map_or((0, 0), |host| (host.total, host.available));
     let os = match std::env::consts::OS {
         "macos" => "darwin",
         "windows" => "win32",
@@ -46,8 +48,8 @@ pub(crate) async fn stats(request: Request) -> Answer {
         "torch_vram_total" => total,
         "torch_vram_free" => free,
     };
-    let memory = request.app.engine.memory().clone();
-    let snapshot = blocking(move || memory.snapshot()).await?;
+    let models = request.app.models.clone();
+    let snapshot = blocking(move || models.snapshot()).await?;
     // Models go to the first; clients show that one.
     let mut devices: Vec<Value> = snapshot
         .devices

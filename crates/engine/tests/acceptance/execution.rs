@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fresco_engine::{ExecutorConfig, FreeReport, FreeRequest, MemoryRoom, Strategy, Unload};
+use fresco_engine::{ExecutorConfig, FreeRequest, MemoryRoom, RoomReport, Strategy, Unload};
 
 use crate::harness::Bench;
 
@@ -265,8 +265,8 @@ fn a_prompt_ends_before_it_takes_the_last_memory() {
     impl MemoryRoom for Full {
         fn after_prompt(&self, _: &str) {}
         fn unload_all(&self, _: &str, _: Unload) {}
-        fn free(&self, _: &FreeRequest, _: Option<&str>) -> FreeReport {
-            FreeReport::default()
+        fn free(&self, _: &FreeRequest, _: Option<&str>) -> Option<RoomReport> {
+            None
         }
         fn release_caches(&self) {}
         fn available_ram(&self) -> Option<u64> {

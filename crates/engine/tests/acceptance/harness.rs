@@ -70,7 +70,6 @@ impl EventSink for Recorder {
             EventKind::Error(f) => format!("error {} {}: {}", f.node, f.kind, f.message.trim_end()),
             EventKind::Blocked { node, message, .. } => format!("blocked {node}: {message}"),
             EventKind::Interrupted { node, .. } => format!("interrupted {node}"),
-            EventKind::Memory(event) => format!("memory {}", event.kind),
             EventKind::Downgraded { message } => format!("downgraded {message}"),
             EventKind::Text { node, text } => format!("text {node} {text}"),
             EventKind::Custom { event, .. } => format!("custom {event}"),

@@ -8,15 +8,15 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use fresco_engine::store::{JobStore, Limits as StoreLimits, StorePath};
-use fresco_engine::{
-    Engine, EngineConfig, ExecutorConfig, LiveRegistry, MemoryRoom, NoModels, Strategy,
-    WorkerConfig,
-};
+use fresco_engine::{Engine, EngineConfig, ExecutorConfig, LiveRegistry, Strategy, WorkerConfig};
 use fresco_files::{Dirs, Folders};
 use fresco_graph::{Listings, NodeRegistry, PromptLimits, Value, json};
+use fresco_memory::ModelRegistry;
 use fresco_server::serve::{Plain, serve};
 use fresco_server::{App, Config, Hub, LogRing, Metrics, Parts, app};
 use tower::ServiceExt;
+
+use crate::model_room::Room;
 
 /// `models/TYPE` from the folders, nothing else.
 struct Disk(Folders);
@@ -77,18 +77,19 @@ pub fn rig_with(edit: impl FnOnce(&mut Config, &std::path::Path)) -> Rig {
     rig_limited(StoreLimits::default(), edit)
 }
 
-/// A rig with this in place of the memory room.
-pub fn rig_memory(memory: Arc<dyn MemoryRoom>) -> Rig {
-    build(StoreLimits::default(), memory, |_, _| {})
+/// A rig with these models.
+pub fn rig_models(models: ModelRegistry) -> Rig {
+    build(StoreLimits::default(), models, |_, _| {})
 }
 
 pub fn rig_limited(limits: StoreLimits, edit: impl FnOnce(&mut Config, &std::path::Path)) -> Rig {
-    build(limits, Arc::new(NoModels), edit)
+    let models = ModelRegistry::new(fresco_memory::Settings::default(), Vec::new());
+    build(limits, models, edit)
 }
 
 fn build(
     limits: StoreLimits,
-    memory: Arc<dyn MemoryRoom>,
+    models: ModelRegistry,
     edit: impl FnOnce(&mut Config, &std::path::Path),
 ) -> Rig {
     let folder = tempfile::tempdir().unwrap();
@@ -102,13 +103,15 @@ fn build(
     let folders = Folders::new(&dirs);
     let metrics = Arc::new(Metrics::default());
     let hub = Hub::new(&config.limits, metrics.clone());
+    let listener = hub.clone();
+    models.on_event(Arc::new(move |event| listener.memory_event(event)));
     let mut registry = NodeRegistry::new();
     registry.add(crate::nodes::NODES);
     let engine = Engine::start(EngineConfig {
         executor: ExecutorConfig {
             registry: LiveRegistry::new(registry),
             resources: Arc::default(),
-            memory,
+            memory: Arc::new(Room(models.clone())),
             sink: hub.clone(),
             cache: Strategy::Classic,
             preview_method: "none".into(),
@@ -125,6 +128,7 @@ fn build(
     let app = App::new(Parts {
         config,
         engine,
+        models,
         hub,
         metrics,
         dirs: dirs.clone(),

@@ -11,6 +11,7 @@ mod foreign;
 mod harness;
 mod jobs;
 mod memory;
+mod model_room;
 mod models;
 mod nodes;
 mod packs;

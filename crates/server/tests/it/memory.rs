@@ -1,264 +1,57 @@
-//! `/free`, `/memory` and the events of the memory room, over a room that writes down what it is asked.
+//! `/free`, `/memory` and the events of the memory room, over a registry with one model on simulated devices.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, UNIX_EPOCH};
 
 use axum::body::Body;
-use fresco_engine::*;
+use fresco_engine::{Event, EventKind};
 use fresco_graph::Value;
+use fresco_memory::{FreeNote, Policy, PolicySource};
 use fresco_server::event_line;
 
-use crate::harness::{Rig, chain, rig, rig_memory};
+use crate::harness::{Rig, chain, rig, rig_models};
+use crate::model_room::{BYTES, CAPACITY, COUNT, DONATED, Furnished, furnished, who};
 use crate::sockets::Client;
 
-const ID: &str = "sd15.safetensors#diffusion@1a2b";
-const PATH: &str = "/memory/models/sd15.safetensors%23diffusion%401a2b";
+const ALL: u64 = BYTES * COUNT as u64;
+const IN_HOST: u64 = BYTES * DONATED as u64;
+const ON_DEVICE: u64 = ALL - IN_HOST;
 
-#[derive(Default)]
-struct Room {
-    asked: Mutex<Vec<String>>,
-    /// Prompts that hold the model.
-    leases: Mutex<Vec<Arc<str>>>,
+fn room() -> (Rig, Furnished) {
+    let room = furnished();
+    (rig_models(room.registry.clone()), room)
 }
 
-impl Room {
-    fn note(&self, line: String) {
-        self.asked.lock().unwrap().push(line);
-    }
-
-    fn taken(&self) -> Vec<String> {
-        std::mem::take(&mut self.asked.lock().unwrap())
-    }
-
-    fn report(&self) -> ModelReport {
-        ModelReport {
-            weights_id: ID.into(),
-            files: vec!["/models/sd15.safetensors".into()],
-            component: "diffusion".into(),
-            class: "diffusion SD1".into(),
-            bytes_total: 1000,
-            residency: vec![("sim:0".into(), 600)],
-            host_bytes: 400,
-            pinned_bytes: 0,
-            state: "partial",
-            policy: "keep".into(),
-            policy_source: "node_input",
-            claims: vec![ClaimReport {
-                client: "me".into(),
-                node: "4".into(),
-                prompt_id: "p".into(),
-                policy: "keep".into(),
-                source: "node_input",
-                at: UNIX_EPOCH + Duration::from_millis(1500),
-            }],
-            leases: self.leases.lock().unwrap().clone(),
-            handles: vec![HandleReport {
-                model_id: "m1".into(),
-                patch_version: 0,
-                patches: 0,
-                compute_device: "sim:0".into(),
-                on_the_fly: 0,
-                own: Vec::new(),
-                placement: Some("#sim:0;1.0;cpu".into()),
-            }],
-            last_used: None,
-            demoted_by: None,
-            read_bytes: 1000,
-        }
-    }
+/// The kinds of events after a number.
+fn kinds(room: &Furnished, since: u64) -> Vec<&'static str> {
+    let events = room.registry.events(since, &[], usize::MAX);
+    events.iter().map(|event| event.kind).collect()
 }
 
-fn event(seq: u64) -> MemoryEvent {
-    MemoryEvent {
-        seq,
-        time: UNIX_EPOCH + Duration::from_millis(seq),
-        kind: "plan.computed",
-        trigger: Some("prompt_end"),
-        prompt_id: Some("p".into()),
-        node_id: None,
-        weights_id: Some(ID.into()),
-        model_id: None,
-        class: None,
-        device: None,
-        bytes_before: Some(7),
-        bytes_after: None,
-        policy: Some("keep".into()),
-        policy_source: Some("node_input"),
-        policy_node: Some("4".into()),
-        policy_client: Some("8f3a".into()),
-        origin: Some(MemoryOrigin {
-            kind: "node",
-            name: Some("retention"),
-            node: Some("4".into()),
-            client: Some("8f3a".into()),
-        }),
-        decision: Some("keep"),
-        reason: Some("asked to be kept".into()),
-        error: None,
-        places: vec![("sim:0".into(), 7)],
-        numbers: vec![("units", 3)],
-    }
-}
-
-fn step() -> PlanStep {
-    PlanStep {
-        weights_id: ID.into(),
-        device: Some("sim:0".into()),
-        action: "evict",
-        action_bytes: None,
-        policy: "keep".into(),
-        bytes: 600,
-        reason: "asked".into(),
-    }
-}
-
-impl MemoryRoom for Room {
-    fn resident_ram(&self) -> Option<u64> {
-        Some(1 << 20)
-    }
-
-    fn after_prompt(&self, _: &str) {}
-    fn unload_all(&self, _: &str, _: Unload) {}
-    fn release_caches(&self) {}
-
-    fn free(&self, request: &FreeRequest, _: Option<&str>) -> FreeReport {
-        self.note(format!("free {request:?}"));
-        FreeReport {
-            models: vec![Freed {
-                weights_id: ID.into(),
-                before: vec![("sim:0".into(), 600), ("cpu".into(), 400)],
-                after: vec![("cpu".into(), 1000)],
-                error: None,
-            }],
-            plan: FreePlan {
-                steps: vec![step()],
-            },
-            ..FreeReport::default()
-        }
-    }
-
-    fn free_plan(&self, request: &FreeRequest) -> FreePlan {
-        self.note(format!("plan {request:?}"));
-        FreePlan {
-            steps: vec![step()],
-        }
-    }
-
-    fn note_free(&self, note: FreeNote<'_>) {
-        self.note(format!("{note:?}"));
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        let device = |name: &str, kind, index, total, free| DeviceReport {
-            device: name.into(),
-            kind,
-            index,
-            total,
-            free,
-            allocator_reserved: total - free,
-            allocator_free: 0,
-            reserved: 10,
-            weights_resident: 600,
-            weights_buffer: 0,
-            pinned_host: 0,
-            peak: 700,
-        };
-        Snapshot {
-            devices: vec![
-                device("cpu", "cpu", None, 8000, 4000),
-                device("sim:3", "sim", Some(3), 1000, 400),
-                device("sim:0", "sim", Some(0), 2000, 500),
-            ],
-            models: vec![self.report()],
-        }
-    }
-
-    fn model(&self, id: &str) -> Option<ModelDetail> {
-        let unit = UnitReport {
-            name: "input_blocks.0.0".into(),
-            bytes: 600,
-            device: Some("sim:0".into()),
-            planned: None,
-            orphan: false,
-        };
-        (id == ID).then(|| ModelDetail {
-            model: self.report(),
-            units: vec![unit],
-        })
-    }
-
-    fn events(&self, since: u64, kinds: &[String], limit: usize) -> Vec<MemoryEvent> {
-        self.note(format!("events {since} {kinds:?} {limit}"));
-        (since + 1..=3).take(limit).map(event).collect()
-    }
-
-    fn last_seq(&self) -> u64 {
-        3
-    }
-
-    fn check(&self) -> Vec<String> {
-        vec!["a byte is missing".into()]
-    }
-
-    fn set_policy(&self, id: &str, policy: &str) -> Result<ModelReport, MemoryProblem> {
-        self.note(format!("policy {id} {policy}"));
-        match (id, policy) {
-            (ID, "keep" | "ttl:30") => Ok(self.report()),
-            (ID, _) => Err(MemoryProblem::Policy {
-                policy: policy.into(),
-                known: "auto, keep",
-            }),
-            _ => Err(MemoryProblem::Unknown { id: id.into() }),
-        }
-    }
-
-    fn remove(&self, id: &str, force: bool) -> Result<Removed, MemoryProblem> {
-        self.note(format!("remove {id} {force}"));
-        match id {
-            ID if self.leases.lock().unwrap().is_empty() => Ok(Removed::Done),
-            ID => Ok(Removed::Deferred),
-            "pinned" => Err(MemoryProblem::Pinned { id: id.into() }),
-            _ => Err(MemoryProblem::Unknown { id: id.into() }),
-        }
-    }
-
-    fn release(&self, id: &str) -> Result<(), MemoryProblem> {
-        self.note(format!("release {id}"));
-        match id {
-            ID if self.leases.lock().unwrap().is_empty() => Ok(()),
-            ID => Err(MemoryProblem::Leased { id: id.into() }),
-            _ => Err(MemoryProblem::Unknown { id: id.into() }),
-        }
-    }
-
-    fn plan_load(&self, request: &LoadRequest) -> Result<LoadPlan, MemoryProblem> {
-        self.note(format!("load {request:?}"));
-        Ok(LoadPlan {
-            fits: true,
-            places: vec![("sim:0".into(), 5)],
-            units: vec![("a".into(), "sim:0".into())],
-            ..LoadPlan::default()
-        })
-    }
-}
-
-fn room() -> (Rig, Arc<Room>) {
-    let room = Arc::new(Room::default());
-    (rig_memory(room.clone()), room)
+/// Bytes of the model by place.
+fn places(room: &Furnished) -> (u64, u64) {
+    let snapshot = room.registry.snapshot();
+    let model = &snapshot.models[0];
+    let there = model.residency.iter().map(|(_, bytes)| bytes).sum();
+    (there, model.host_bytes)
 }
 
 #[tokio::test]
 async fn the_plain_bodies_answer_with_nothing() {
-    let (rig, _) = room();
+    let (rig, room) = room();
+    let device = format!(
+        r#"{{"retention":"override","device":"{}","model":"gone"}}"#,
+        room.other
+    );
     for body in [
         "{}",
         r#"{"unload_models":true}"#,
         r#"{"unload_models":true,"free_memory":1,"unknown":[1]}"#,
-        r#"{"retention":"override","device":"sim:0","model":"gone"}"#,
+        &device,
         r#"{"retention":null,"devices":null,"models":[]}"#,
     ] {
         for path in ["/free", "/api/free"] {
-            let got = rig.post(path, body).await.expect(200);
+            let got = rig.post(path, body.to_owned()).await.expect(200);
             assert!(got.body.is_empty(), "{body}");
             assert_eq!(got.header("content-type"), None);
         }
@@ -268,6 +61,10 @@ async fn the_plain_bodies_answer_with_nothing() {
 #[tokio::test]
 async fn bad_requests_to_free_say_what_is_wrong() {
     let (rig, room) = room();
+    let before = room.registry.last_seq();
+    let (primary, other) = (&room.primary, &room.other);
+    let unknown = format!(r#"{{"unload_models":true,"devices":["{other}","sim:999"]}}"#);
+    let known = format!(r#"no device "sim:999"; there are cpu, {primary}, {other}"#);
     for (body, why) in [
         ("", "not JSON"),
         ("{", "not JSON"),
@@ -277,53 +74,81 @@ async fn bad_requests_to_free_say_what_is_wrong() {
         (r#"{"devices":[1]}"#, "devices must be a name"),
         (r#"{"device":{"a":1}}"#, "device must be a name"),
         (r#"{"models":[null]}"#, "models must be a name"),
-        (
-            r#"{"unload_models":true,"devices":["sim:0","sim:9"]}"#,
-            r#"no device "sim:9"; there are cpu, sim:3, sim:0"#,
-        ),
+        (&unknown, &known),
     ] {
-        let got = rig.post("/free", body).await.expect(400).json();
+        let got = rig.post("/free", body.to_owned()).await.expect(400).json();
         let error = got.get("error").unwrap();
         let details = error.get("details").unwrap().as_str().unwrap();
         assert!(details.contains(why), "{body}: {details}");
     }
-    assert_eq!(room.taken(), [""; 0], "nothing was done");
+    assert_eq!(kinds(&room, before), [""; 0], "nothing was done");
 }
 
 #[tokio::test]
 async fn waiting_gives_the_report_and_a_dry_run_the_plan() {
     let (rig, room) = room();
-    let body = r#"{"free_memory":true,"retention":"respect","force":true,"devices":["sim:0"],"device":"sim:3","model":"x","wait":true}"#;
-    let got = rig.post("/free", body).await.expect(200).json();
+    let (primary, other) = (room.primary.name(), room.other.name());
+    let ask = async |body: String| rig.post("/free", body).await.expect(200).json();
+    let action = |got: &Value| {
+        let plan = got.get("plan").unwrap().as_list().unwrap();
+        plan.first()
+            .map(|step| step.get("action").unwrap().as_str().unwrap().to_owned())
+    };
+    // What is limited to other devices or models, or respects what is to be kept, leaves it where it is.
+    for (body, planned) in [
+        (
+            r#"{"free_memory":true,"retention":"respect","dry_run":true,"wait":true}"#.to_owned(),
+            Some("keep"),
+        ),
+        (
+            r#"{"unload_models":true,"model":"x","dry_run":true}"#.to_owned(),
+            None,
+        ),
+        (
+            format!(r#"{{"unload_models":true,"device":"{other}","dry_run":1}}"#),
+            None,
+        ),
+        (
+            format!(r#"{{"unload_models":true,"device":"{primary}","dry_run":1}}"#),
+            Some("evict"),
+        ),
+        (
+            r#"{"free_memory":true,"dry_run":true,"wait":true}"#.to_owned(),
+            Some("release"),
+        ),
+    ] {
+        let got = ask(body.clone()).await;
+        assert_eq!(got.get("dry_run"), Some(&true.into()));
+        assert_eq!(action(&got).as_deref(), planned, "{body}");
+        assert_eq!(places(&room), (ON_DEVICE, IN_HOST), "{body}");
+    }
+    let id = room.id();
+    let body = format!(
+        r#"{{"unload_models":true,"devices":["{primary}"],"device":"{other}","model":"{id}","wait":true}}"#
+    );
+    let got = ask(body).await;
     let model = &got.get("models").unwrap().as_list().unwrap()[0];
-    assert_eq!(model.get("before").unwrap().get("sim:0"), Some(&600.into()));
-    assert_eq!(model.get("after").unwrap().get("cpu"), Some(&1000.into()));
+    assert_eq!(model.get("weights_id"), Some(&id.into()));
+    let before = model.get("before").unwrap();
+    assert_eq!(before.get(&primary), Some(&ON_DEVICE.into()));
+    assert_eq!(before.get("cpu"), Some(&IN_HOST.into()));
+    assert_eq!(model.get("after").unwrap().get("cpu"), Some(&ALL.into()));
+    assert_eq!(model.get("after").unwrap().get(&primary), None);
+    assert_eq!(model.get("error"), Some(&Value::Null));
+    assert_eq!(action(&got).as_deref(), Some("evict"));
     for key in ["ram_before", "ram_after", "duration"] {
         assert!(got.get(key).is_some_and(|v| !v.is_null()), "{key}");
     }
-    assert_eq!(got.get("cache_reset"), Some(&true.into()));
-    let wanted = FreeRequest {
-        unload_models: true,
-        free_memory: true,
-        respect: true,
-        force: true,
-        devices: Some(vec!["sim:0".into(), "sim:3".into()]),
-        models: Some(vec!["x".into()]),
-    };
-    assert_eq!(room.taken(), [format!("free {wanted:?}")]);
+    assert_eq!(got.get("cache_reset"), Some(&false.into()));
 
-    let body = r#"{"free_memory":true,"dry_run":true,"wait":true}"#;
-    let got = rig.post("/free", body).await.expect(200).json();
-    let plan = got.get("plan").unwrap().as_list().unwrap();
-    assert_eq!(plan[0].get("action"), Some(&"evict".into()));
-    let wanted = FreeRequest {
-        unload_models: true,
-        free_memory: true,
-        ..FreeRequest::default()
-    };
-    assert_eq!(room.taken(), [format!("plan {wanted:?}")]);
-    rig.post("/free", r#"{"wait":true}"#).await.expect(200);
-    assert_eq!(room.taken(), ["Noop"]);
+    let got = ask(r#"{"free_memory":true,"wait":true}"#.to_owned()).await;
+    assert_eq!(got.get("cache_reset"), Some(&true.into()));
+    assert_eq!(action(&got).as_deref(), Some("release"));
+
+    let before = room.registry.last_seq();
+    let got = ask(r#"{"wait":true}"#.to_owned()).await;
+    assert_eq!(got.get("models"), Some(&Vec::<Value>::new().into()));
+    assert_eq!(kinds(&room, before), ["free.noop"]);
 }
 
 #[tokio::test]
@@ -331,26 +156,41 @@ async fn a_request_waits_for_the_running_prompt() {
     let (rig, room) = room();
     let id = rig.queue(&chain(1, "Wait"), None).await;
     rig.until_event(&id, "executing").await;
+    let before = room.registry.last_seq();
     rig.post("/free", r#"{"unload_models":true}"#)
         .await
         .expect(200);
-    let deferred = format!("Deferred {{ prompt_id: {id:?} }}");
-    assert_eq!(room.taken(), [deferred]);
+    let events = room.registry.events(before, &[], usize::MAX);
+    let [deferred] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(deferred.kind, "free.deferred");
+    assert_eq!(deferred.prompt.as_deref(), Some(id.as_str()));
+    assert_eq!(places(&room), (ON_DEVICE, IN_HOST), "not yet");
     rig.post("/interrupt", "").await.expect(200);
     rig.finish(&id).await;
     // Its own request comes after the one that waited.
     rig.post("/free", r#"{"unload_models":true,"wait":true}"#)
         .await
         .expect(200);
-    assert!(!room.taken().is_empty());
+    assert_eq!(places(&room), (0, ALL));
 }
 
 #[tokio::test]
 async fn stats_list_every_accelerator_the_primary_first() {
-    let (rig, _) = room();
+    let (rig, room) = room();
     let got = rig.get("/system_stats").await.expect(200);
-    let first = r#"{"name":"sim:3","type":"sim","index":3,"vram_total":1000,"vram_free":400,"torch_vram_total":600,"torch_vram_free":0}"#;
-    let second = r#"{"name":"sim:0","type":"sim","index":0,"#;
+    let (primary, other) = (room.primary.name(), room.other.name());
+    let number = |name: &str| name.strip_prefix("sim:").unwrap().to_owned();
+    let first = format!(
+        r#"{{"name":"{primary}","type":"sim","index":{},"vram_total":{CAPACITY},"vram_free":{},"torch_vram_total":{ON_DEVICE},"torch_vram_free":0}}"#,
+        number(&primary),
+        CAPACITY - ON_DEVICE,
+    );
+    let second = format!(
+        r#"{{"name":"{other}","type":"sim","index":{},"#,
+        number(&other)
+    );
     let text = got.text();
     assert!(
         text.contains(&format!("\"devices\":[{first},{second}")),
@@ -376,11 +216,18 @@ async fn looking() {
         ]
     );
     assert_eq!(rig.get("/api/memory").await.expect(200).json(), all);
-    let places = all.get("places").unwrap().get(ID).unwrap();
-    assert_eq!(places.get("sim:0"), Some(&600.into()));
-    assert_eq!(places.get("cpu"), Some(&400.into()));
-    let policy = all.get("policies").unwrap().get(ID).unwrap();
+    let (id, primary) = (room.id(), room.primary.name());
+    let places = all.get("places").unwrap().get(id).unwrap();
+    assert_eq!(places.get(&primary), Some(&ON_DEVICE.into()));
+    assert_eq!(places.get("cpu"), Some(&IN_HOST.into()));
+    let policy = all.get("policies").unwrap().get(id).unwrap();
+    assert_eq!(policy.get("policy"), Some(&"keep".into()));
     assert_eq!(policy.get("source"), Some(&"node_input".into()));
+    assert_eq!(all.get("leases"), Some(&Vec::<Value>::new().into()));
+    let last_seq = room.registry.last_seq();
+    assert_eq!(all.get("last_seq"), Some(&last_seq.into()));
+    let decisions = all.get("decisions").unwrap().as_list().unwrap();
+    assert_eq!(decisions.len() as u64, last_seq);
 
     let devices = rig.get("/memory/devices").await.expect(200).json();
     let device = &devices.as_list().unwrap()[1];
@@ -421,41 +268,86 @@ async fn looking() {
         assert!(model.get(key).is_some(), "{key}");
     }
     let claim = &model.get("claims").unwrap().as_list().unwrap()[0];
-    assert_eq!(claim.get("at"), Some(&1500.into()));
+    let made = room.registry.snapshot().models[0].claims[0].at;
+    let made = made.duration_since(UNIX_EPOCH).unwrap().as_millis() as i128;
+    assert_eq!(claim.get("at"), Some(&Value::Int(made)));
+    let claimant = claim.get("claimant").unwrap();
+    assert_eq!(claimant.get("client_id"), Some(&"me".into()));
+    assert_eq!(claimant.get("node_id"), Some(&"4".into()));
+    assert_eq!(model.get("state"), Some(&"partial".into()));
+    assert_eq!(model.get("host_bytes"), Some(&IN_HOST.into()));
+    let file = "/models/sd15.safetensors";
+    assert_eq!(model.get("content"), Some(&vec![Value::from(file)].into()));
 
-    let one = rig.get(PATH).await.expect(200).json();
+    // By the id of the weights, and by that of a handle.
+    let one = rig.get(&room.path()).await.expect(200).json();
+    let handle = room.handle.model().to_string();
+    let same = rig.get(&format!("/memory/models/{handle}")).await;
+    assert_eq!(same.expect(200).json(), one);
     let units = one.get("units").unwrap().as_list().unwrap();
-    assert_eq!(units[0].get("device"), Some(&"sim:0".into()));
+    assert_eq!(units.len(), COUNT);
+    let on = |name: &str| {
+        let there = units.iter().map(|unit| unit.get("device"));
+        there.filter(|device| *device == Some(&name.into())).count()
+    };
+    assert_eq!((on(&primary), on("cpu")), (COUNT - DONATED, DONATED));
     let placement = one.get("placement").unwrap().as_list().unwrap();
+    assert_eq!(placement[0].get("model_id"), Some(&handle.as_str().into()));
+    let allocation = format!("#{primary};0.00390625;cpu");
     assert_eq!(
         placement[0].get("allocation"),
-        Some(&"#sim:0;1.0;cpu".into())
+        Some(&allocation.as_str().into())
     );
     rig.get("/memory/models/gone").await.expect(404);
+}
 
-    let check = rig.get("/memory/check").await.expect(200);
-    assert_eq!(
-        check.text(),
-        r#"{"consistent":false,"problems":["a byte is missing"]}"#
-    );
-    room.taken();
+#[tokio::test]
+async fn books_that_are_wrong_are_told() {
+    let (rig, room) = room();
+    let check = async || rig.get("/memory/check").await.expect(200);
+    assert_eq!(check().await.text(), r#"{"consistent":true,"problems":[]}"#);
+    let snapshot = room.registry.model(room.id()).unwrap().1;
+    let primary = room.primary.name();
+    let there = |unit: &fresco_memory::UnitReport| unit.home.as_ref() == Some(&primary);
+    room.layers.steal(snapshot.iter().position(there).unwrap());
+    let found = check().await.json();
+    assert_eq!(found.get("consistent"), Some(&false.into()));
+    let problems = found.get("problems").unwrap().as_list().unwrap();
+    let first = problems[0].as_str().unwrap();
+    assert!(first.contains("the books say"), "{first}");
 }
 
 #[tokio::test]
 async fn events_are_asked_for_by_number_and_kind() {
     let (rig, room) = room();
-    let got = rig
-        .get("/memory/events?since=1&kinds=free.applied,%20plan.computed&limit=5")
-        .await
-        .expect(200)
-        .json();
+    let ask = async |query: &str| {
+        let got = rig.get(&format!("/memory/events?{query}")).await;
+        let got = got.expect(200).json();
+        let last = got.get("last_seq").cloned();
+        assert_eq!(last, Some(room.registry.last_seq().into()));
+        got.get("events").unwrap().as_list().unwrap().to_vec()
+    };
+    let all = room.registry.events(0, &[], usize::MAX);
+    let wanted = ["policy.set", "model.loaded"];
+    let mut seqs = all.iter().filter(|e| wanted.contains(&e.kind));
+    let first = seqs.next().unwrap().seq;
+    let seqs: Vec<Value> = seqs.map(|event| event.seq.into()).collect();
+    let query = format!("since={first}&kinds=model.loaded,%20policy.set&limit=5");
+    let events = ask(&query).await;
+    let told: Vec<Value> = events
+        .iter()
+        .filter_map(|e| e.get("seq").cloned())
+        .collect();
+    assert_eq!(told, seqs);
     assert_eq!(
-        room.taken(),
-        [r#"events 1 ["free.applied", "plan.computed"] 5"#]
+        ask("limit=1").await[0].get("seq").cloned(),
+        all.last().map(|e| e.seq.into())
     );
-    assert_eq!(got.get("last_seq"), Some(&3.into()));
-    let events = got.get("events").unwrap().as_list().unwrap();
-    assert_eq!(events.len(), 2);
+    assert_eq!(ask("limit=99999999999999").await.len(), all.len());
+
+    let named = |event: &&Value| event.get("places").is_some() && event.get("numbers").is_some();
+    let events = ask("").await;
+    let event = events.iter().find(named).unwrap();
     for key in [
         "seq",
         "time",
@@ -480,35 +372,66 @@ async fn events_are_asked_for_by_number_and_kind() {
         "error",
         "numbers",
     ] {
-        assert!(events[0].get(key).is_some(), "{key}");
+        assert!(event.get(key).is_some(), "{key}");
     }
-    rig.get("/memory/events?limit=99999999999999")
-        .await
-        .expect(200);
-    assert_eq!(room.taken(), ["events 0 [] 10000"]);
     for bad in ["since=x", "since=-1", "limit=1.5"] {
         rig.get(&format!("/memory/events?{bad}")).await.expect(400);
     }
+    let lines = event_line(all.last().unwrap());
+    assert_eq!(lines.lines().count(), 1, "one event, one line");
+}
+
+#[tokio::test]
+async fn events_say_who_decided() {
+    let (rig, room) = room();
+    let set = rig.get("/memory/events?kinds=policy.set").await.expect(200);
+    let set = set.json();
+    let event = &set.get("events").unwrap().as_list().unwrap()[0];
+    for (key, want) in [
+        ("prompt_id", "p"),
+        ("node_id", "4"),
+        ("weights_id", room.id()),
+        ("class", "diffusion SD1"),
+        ("policy", "keep"),
+        ("policy_source", "node_input"),
+        ("policy_node", "4"),
+        ("policy_client", "me"),
+    ] {
+        assert_eq!(event.get(key), Some(&want.into()), "{key}");
+    }
+    let model = room.handle.model().to_string();
+    assert_eq!(event.get("model_id"), Some(&model.as_str().into()));
+    let origin = fresco_graph::json::to_string(event.get("origin").unwrap());
     assert_eq!(
-        event_line(&event(1)).lines().count(),
-        1,
-        "one event, one line"
+        origin,
+        r#"{"kind":"node","name":"retention","node_id":"4","client_id":"me"}"#
     );
 }
 
 #[tokio::test]
 async fn policies_are_set_and_models_dropped() {
     let (rig, room) = room();
+    let (path, id) = (room.path(), room.id());
     let patch = async |path: &str, body: &str| rig.ask("PATCH", path, &[], body.to_owned()).await;
-    let got = patch(PATH, r#"{"policy":"keep"}"#).await.expect(200).json();
-    assert_eq!(got.get("weights_id"), Some(&ID.into()));
-    patch(PATH, r#"{"policy":"ttl","seconds":30}"#)
-        .await
-        .expect(200);
-    assert_eq!(
-        room.taken(),
-        [format!("policy {ID} keep"), format!("policy {ID} ttl:30")]
-    );
+    let delete = async |path: &str| rig.ask("DELETE", path, &[], Body::empty()).await;
+    let effective = |room: &Furnished| room.registry.snapshot().models[0].policy;
+    for (body, shown, policy) in [
+        (r#"{"policy":"pin"}"#, "pin", Policy::Pin),
+        (r#"{"policy":"auto"}"#, "keep", Policy::Keep),
+        (r#"{"policy":"keep"}"#, "keep", Policy::Keep),
+    ] {
+        let got = patch(&path, body).await.expect(200).json();
+        assert_eq!(got.get("weights_id"), Some(&id.into()));
+        assert_eq!(got.get("effective_policy"), Some(&shown.into()));
+        assert_eq!(effective(&room), policy);
+    }
+    let got = patch(&path, r#"{"policy":"ttl","seconds":30}"#).await;
+    let claims = got.expect(200).json().get("claims").unwrap().clone();
+    let claims = claims.as_list().unwrap();
+    let ttl = claims
+        .iter()
+        .any(|c| c.get("policy") == Some(&"ttl:30".into()));
+    assert!(ttl, "{claims:?}");
     for bad in [
         "{",
         "[]",
@@ -517,65 +440,151 @@ async fn policies_are_set_and_models_dropped() {
         r#"{"policy":"ttl"}"#,
         r#"{"policy":"always"}"#,
     ] {
-        patch(PATH, bad).await.expect(400);
+        patch(&path, bad).await.expect(400);
     }
-    patch("/memory/models/gone", r#"{"policy":"keep"}"#)
-        .await
-        .expect(404);
-    room.taken();
-
-    patch(PATH, r#"{"policy":"release_now"}"#).await.expect(200);
-    assert_eq!(room.taken(), [format!("release {ID}")]);
-    let delete = async |path: &str| rig.ask("DELETE", path, &[], Body::empty()).await;
-    let got = delete(&format!("{PATH}?force=1")).await.expect(200).json();
-    assert_eq!(got.get("status"), Some(&"released".into()));
-    assert_eq!(room.taken(), [format!("remove {ID} true")]);
+    let bad = patch(&path, r#"{"policy":"always"}"#).await.json();
+    let details = bad.get("error").unwrap().get("details").unwrap();
+    assert_eq!(
+        details.as_str(),
+        Some(r#"there is no policy "always"; there are auto, keep, pin, eject_after, ttl:SECONDS"#)
+    );
+    for body in [r#"{"policy":"keep"}"#, r#"{"policy":"release_now"}"#] {
+        let gone = patch("/memory/models/gone", body).await.expect(404);
+        assert!(gone.text().contains("there is no model gone"));
+    }
     delete("/memory/models/gone").await.expect(404);
-    delete("/memory/models/pinned").await.expect(409);
 
-    room.leases.lock().unwrap().push("p".into());
-    let got = delete(PATH).await.expect(202).json();
+    patch(&path, r#"{"policy":"pin"}"#).await.expect(200);
+    for pinned in [
+        delete(&path).await,
+        patch(&path, r#"{"policy":"release_now"}"#).await,
+    ] {
+        let text = pinned.expect(409).text().to_owned();
+        assert!(
+            text.contains(&format!("the model {id} is pinned")),
+            "{text}"
+        );
+    }
+    patch(&path, r#"{"policy":"keep"}"#).await.expect(200);
+
+    // What a prompt uses goes after it.
+    room.begin("q");
+    let busy = patch(&path, r#"{"policy":"release_now"}"#)
+        .await
+        .expect(409);
+    assert!(busy.text().contains(&format!("the model {id} is in use")));
+    let got = delete(&path).await.expect(202).json();
     assert_eq!(got.get("status"), Some(&"deferred".into()));
-    patch(PATH, r#"{"policy":"release_now"}"#).await.expect(409);
+    room.registry.prompt_ended("q");
+    assert!(room.registry.snapshot().models.is_empty());
+    room.begin("r");
+    room.registry.prompt_ended("r");
+    patch(&path, r#"{"policy":"release_now"}"#)
+        .await
+        .expect(200);
+    assert!(room.registry.snapshot().models.is_empty());
+    room.begin("s");
+    room.registry.prompt_ended("s");
+    patch(&path, r#"{"policy":"pin"}"#).await.expect(200);
+    let got = delete(&format!("{path}?force=1")).await.expect(200).json();
+    assert_eq!(got.get("status"), Some(&"released".into()));
+    assert_eq!(room.primary.used(), 0);
+}
+
+#[tokio::test]
+async fn a_time_to_live_wakes_whoever_looks_after_it() {
+    let (rig, room) = room();
+    // Nothing else speaks for it.
+    room.handle
+        .set_policy(&who("p"), Policy::Auto, PolicySource::NodeInput);
+    let (sender, events) = mpsc::channel();
+    room.registry.on_event(Arc::new(move |event| {
+        let _ = sender.send(event.kind);
+    }));
+    let body = r#"{"policy":"ttl:0"}"#;
+    let set = rig.ask("PATCH", &room.path(), &[], body).await;
+    set.expect(200);
+    let deadline = Duration::from_secs(20);
+    while events.recv_timeout(deadline).expect("it stays") != "model.released" {}
 }
 
 #[tokio::test]
 async fn plans_can_be_asked_for() {
     let (rig, room) = room();
     let plan = async |body: &str| rig.post("/memory/plan", body.to_owned()).await;
-    plan(r#"{"trigger":"free"}"#).await.expect(200);
-    plan(r#"{"free_memory":true}"#).await.expect(200);
-    let asked = room.taken();
-    assert!(asked[0].contains("unload_models: true, free_memory: false"));
-    assert!(asked[1].contains("unload_models: true, free_memory: true"));
+    let action = async |body: &str| {
+        let got = plan(body).await.expect(200).json();
+        let steps = got.get("plan").unwrap().as_list().unwrap();
+        steps[0].get("action").unwrap().as_str().unwrap().to_owned()
+    };
+    assert_eq!(action(r#"{"trigger":"free"}"#).await, "evict");
+    assert_eq!(action(r#"{"free_memory":true}"#).await, "release");
+    let path = room.path();
+    let pin = rig.ask("PATCH", &path, &[], r#"{"policy":"pin"}"#);
+    pin.await.expect(200);
+    assert_eq!(action(r#"{"trigger":"free"}"#).await, "keep");
+    assert_eq!(action(r#"{"trigger":"force"}"#).await, "evict");
+    assert_eq!(places(&room), (ON_DEVICE, IN_HOST));
 
-    let body = r#"{"units":[{"name":"a","bytes":5,"embedding":true},{"name":"b","bytes":7,"block":2}],
-        "devices":[{"device":"cuda:0","total":100}],"compute_device":"cuda:0","virtual_vram_gb":1.5,
-        "donor_device":"cpu","expert_mode_allocations":"","eject_models":true,"text_encoder":false,"required":9}"#;
-    let got = plan(body).await.expect(200).json();
+    // A model that is only described, on devices that are.
+    let units: Vec<String> = (0..10)
+        .map(|i| format!(r#"{{"name":"layers.{i}","bytes":{BYTES}}}"#))
+        .collect();
+    let body = |more: &str| {
+        let units = units.join(",");
+        format!(
+            r#"{{"units":[{units}],"devices":[{{"device":"cuda:0","total":{CAPACITY}}},{{"device":"cpu","total":1073741824}}]{more}}}"#
+        )
+    };
+    let on = |got: &Value, device: &str| {
+        let units = got.get("units").unwrap().as_map().unwrap().clone();
+        units.values().filter(|d| **d == device.into()).count()
+    };
+    let got = plan(&body("")).await.expect(200).json();
     assert_eq!(got.get("fits"), Some(&true.into()));
-    assert_eq!(got.get("units").unwrap().get("a"), Some(&"sim:0".into()));
-    let unit = |name: &str, bytes, embedding, block| PlannedUnit {
-        name: name.into(),
-        bytes,
-        embedding,
-        biased: !embedding,
-        castable: true,
-        block,
-    };
-    let request = LoadRequest {
-        subject: LoadSubject::Units(vec![unit("a", 5, true, None), unit("b", 7, false, Some(2))]),
-        devices: Some(vec![("cuda:0".into(), 100)]),
-        compute_device: Some("cuda:0".into()),
-        virtual_vram_gb: Some(1.5),
-        donor_device: Some("cpu".into()),
-        expert: Some(String::new()),
-        eject_models: true,
-        text_encoder: false,
-        required: 9,
-    };
-    assert_eq!(room.taken(), [format!("load {request:?}")]);
+    assert_eq!(got.get("full"), Some(&true.into()));
+    assert_eq!(on(&got, "cuda:0"), 10);
+    assert_eq!(got.get("allocation"), Some(&Value::Null));
+    assert_eq!(got.get("explanation"), Some(&Value::Null));
+    assert_eq!(got.get("resident_bytes"), Some(&(10 * BYTES).into()));
+    let donated = r#","virtual_vram_gb":0.00390625,"donor_device":"cpu","expert_mode_allocations":"","eject_models":true,"required":9"#;
+    let got = plan(&body(donated)).await.expect(200).json();
+    assert_eq!((on(&got, "cuda:0"), on(&got, "cpu")), (6, 4));
+    assert_eq!(got.get("full"), Some(&false.into()));
+    assert!(got.get("allocation").unwrap().as_str().is_some());
+    let expert = r#","virtual_vram_gb":0.00390625,"expert_mode_allocations":"cuda:0,3mb;cpu,*""#;
+    let got = plan(&body(expert)).await.expect(200).json();
+    assert_eq!((on(&got, "cuda:0"), on(&got, "cpu")), (3, 7));
+    let small = body("").replace(&CAPACITY.to_string(), "1000");
+    let got = plan(&small).await.expect(200).json();
+    assert_eq!(got.get("fits"), Some(&false.into()));
+    let why = got.get("explanation").unwrap().as_str().unwrap();
+    assert!(why.contains("cuda:0 has"), "{why}");
 
+    // One that is there.
+    let there = format!(r#"{{"weights_id":"{}"}}"#, room.id());
+    let got = plan(&there).await.expect(200).json();
+    assert_eq!(on(&got, &room.primary.name()), COUNT);
+    plan(r#"{"weights_id":"gone"}"#).await.expect(404);
+
+    for (more, whys) in [
+        (
+            r#","expert_mode_allocations":"cuda:7,1g;cuda:0,xg""#,
+            ["unknown_device", "bad_amount"],
+        ),
+        (
+            r#","virtual_vram_gb":2000000,"donor_device":"cuda:1""#,
+            [
+                "no device \"cuda:1\"; there are cuda:0, cpu",
+                "2000000 GB of virtual memory cannot be meant",
+            ],
+        ),
+    ] {
+        let got = plan(&body(more)).await.expect(400).json();
+        let details = got.get("error").unwrap().get("details").unwrap();
+        let details = details.as_str().unwrap();
+        assert!(whys.iter().all(|why| details.contains(why)), "{details}");
+    }
     for (bad, why) in [
         ("{}", "nothing to plan"),
         (r#"{"trigger":"prompt_end"}"#, "only triggers"),
@@ -596,7 +605,7 @@ async fn plans_can_be_asked_for() {
             "a twice",
         ),
         (
-            r#"{"weights_id":"x","compute_device":"sim:9"}"#,
+            r#"{"weights_id":"x","compute_device":"sim:999"}"#,
             "no device",
         ),
     ] {
@@ -629,24 +638,25 @@ async fn a_server_without_models_answers_too() {
 #[tokio::test]
 async fn other_sites_change_nothing() {
     let (rig, room) = room();
+    let (path, before) = (room.path(), room.registry.last_seq());
     let site = [
         ("origin", "https://evil.example"),
         ("host", "127.0.0.1:8188"),
     ];
     for (method, path) in [
         ("POST", "/free"),
-        ("PATCH", PATH),
-        ("DELETE", PATH),
+        ("PATCH", &*path),
+        ("DELETE", &*path),
         ("POST", "/memory/plan"),
     ] {
         rig.ask(method, path, &site, "{}").await.expect(403);
     }
-    assert_eq!(room.taken(), [""; 0]);
+    assert_eq!(kinds(&room, before), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sockets_that_ask_get_the_events() {
-    let rig = rig();
+    let (rig, room) = room();
     let address = rig.listen().await;
     let (mut plain, _) = Client::open(address, "?clientId=plain");
     let (mut curious, _) = Client::open(address, "?clientId=curious");
@@ -665,14 +675,16 @@ async fn sockets_that_ask_get_the_events() {
             kind,
         });
     };
-    emit(EventKind::Memory(Arc::new(event(7))));
+    room.registry.note_free(FreeNote::Noop);
+    let seq = room.registry.last_seq();
     emit(EventKind::Downgraded {
         message: "streamed".into(),
     });
     emit(EventKind::Status { remaining: 0 });
     let frame = curious.next();
     assert_eq!(frame.kind(), "memory_event");
-    assert_eq!(frame.data().get("seq"), Some(&7.into()));
+    assert_eq!(frame.data().get("seq"), Some(&seq.into()));
+    assert_eq!(frame.data().get("kind"), Some(&"free.noop".into()));
     let frame = curious.next();
     assert_eq!(
         frame.data().get("kind"),
