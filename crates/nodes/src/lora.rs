@@ -133,7 +133,7 @@ impl Weights for Clip {
     fn lora_names(&self) -> Result<NameMap, NodeError> {
         let keys = self.loaded().keys();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        Ok(NameMap::for_clip(&keys))
+        Ok(NameMap::for_text(&keys))
     }
 }
 

@@ -19,7 +19,10 @@ use crate::store::{Origin, UnitOrder, WeightStore};
 use crate::text::TextStack;
 
 pub use signatures::what_it_is;
-pub use table::{CONTROL_NETS, FAMILIES, MODEL_PATCHES, TEXT_KINDS, TEXT_STACKS};
+pub(crate) use table::LORA_REWRITES;
+pub use table::{
+    CONTROL_NETS, FAMILIES, LORA_NAMES, MODEL_PATCHES, TEXT_KINDS, TEXT_LORA_NAMES, TEXT_STACKS,
+};
 
 /// A family of diffusion models: how its files are recognised.
 pub trait Family: Send + Sync {

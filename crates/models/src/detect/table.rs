@@ -3,6 +3,9 @@
 use super::Family;
 use crate::control::FindControl;
 use crate::flux;
+use crate::lora::convert::Rewrite;
+use crate::lora::families;
+use crate::lora::{AddNames, AddTextNames};
 use crate::lumina;
 use crate::model_patch::FindPatch;
 use crate::sd;
@@ -28,3 +31,32 @@ pub static TEXT_STACKS: &[&TextStack] = &[
     &sd::text::SDXL,
     &sd::text::SDXL_REFINER,
 ];
+
+/// The names that LoRA files have for the layers of diffusion networks, by family. The first row that knows a network's
+/// keys decides; what it does not name is found by the model's own keys.
+pub static LORA_NAMES: &[AddNames] = &[
+    sd::lora::names,
+    families::sd3::names,
+    families::cascade::names,
+    families::aura_flow::names,
+    families::hunyuan_dit::names,
+    families::hunyuan_video::names,
+    flux::lora::names,
+    families::pixart::names,
+    lumina::lora::names,
+    families::hidream::names,
+    families::qwen_image::names,
+    families::kandinsky::names,
+    families::bare::names,
+];
+
+/// The same for text encoders. Each adds what it finds.
+pub static TEXT_LORA_NAMES: &[AddTextNames] = &[
+    clip::lora::names,
+    families::t5::names,
+    families::bert::names,
+];
+
+/// LoRA files whose names have to be rewritten before they are looked up.
+pub(crate) static LORA_REWRITES: &[Rewrite] =
+    &[flux::lora::control, families::wan::fun, flux::lora::subject];

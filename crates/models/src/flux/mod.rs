@@ -6,6 +6,7 @@ mod conditions;
 mod config;
 mod detect;
 mod diffusers;
+pub(crate) mod lora;
 mod model;
 mod positions;
 

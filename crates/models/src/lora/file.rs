@@ -43,7 +43,7 @@ impl From<WeightError> for LoraProblem {
 
 /// Where a tensor of the file is, under the name it has after conversion.
 #[derive(Clone, Debug)]
-pub(super) enum LoraTensor {
+pub(crate) enum LoraTensor {
     Named(String),
     Made(Stored),
 }

@@ -4,16 +4,18 @@
 //! knows its arithmetic. [`load`] brings them together into patches for [`crate::patch::PatchSet`].
 
 mod adapter;
-mod convert;
-mod diffusers;
+pub(crate) mod convert;
 mod extract;
-mod file;
+pub(crate) mod families;
+pub(crate) mod file;
+mod layer_table;
 mod merge;
 mod names;
 
 pub use adapter::{Adapter, Kind};
 pub use extract::extract;
 pub use file::{Loaded, LoraFile, LoraProblem, load};
-pub use names::NameMap;
+pub use layer_table::{LayerTable, NetworkKeys, Part, Row};
+pub use names::{AddNames, AddTextNames, NameMap, Spelling, TextKeys};
 
 pub(crate) use merge::{How, padded, reordered};

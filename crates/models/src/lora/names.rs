@@ -3,11 +3,21 @@
 //! Trainers name layers after the model's own keys, after diffusers' or after their own module tree, with dots or with
 //! underscores; the maps hold every spelling. Names that lead to a key the model lacks are kept: their patches are
 //! dropped, and reported, when they are added to the model.
+//!
+//! Two spellings of a model's own keys are the same for all families. What a family has beyond them is a function in its
+//! folder and a row in [`LORA_NAMES`] or [`TEXT_LORA_NAMES`].
 
 use indexmap::IndexMap;
 
-use super::diffusers;
-use crate::patch::{Slice, Target};
+use super::layer_table::{LayerTable, NetworkKeys};
+use crate::detect::{LORA_NAMES, TEXT_LORA_NAMES};
+use crate::patch::Target;
+
+/// Adds the names of one family's layers; false if the keys are of another family.
+pub type AddNames = fn(&NetworkKeys<'_>, &mut NameMap) -> bool;
+
+/// Adds the names of one kind of text encoder, as far as it is there.
+pub type AddTextNames = fn(&TextKeys<'_>, &mut NameMap);
 
 /// Base names in the order of preference for files that hold several spellings: the last one found counts.
 #[derive(Clone, Debug, Default)]
@@ -15,35 +25,58 @@ pub struct NameMap {
     by_name: IndexMap<String, Target>,
 }
 
-/// How a family's diffusers names are written in files: before them, and whether dots become underscores.
-const UNET_SPELLINGS: [(&str, bool); 2] = [("lora_unet_", true), ("lycoris_", true)];
-const FLUX_SPELLINGS: [(&str, bool); 3] = [
-    ("transformer.", false),
-    ("lycoris_", true),
-    ("lora_transformer_", true),
-];
-const SD3_SPELLINGS: [(&str, bool); 4] = [
-    ("transformer.", false),
-    ("base_model.model.", false),
-    ("lora_transformer_", true),
-    ("lycoris_", true),
-];
-const PIXART_SPELLINGS: [(&str, bool); 3] = [
-    ("transformer.", false),
-    ("base_model.model.", false),
-    ("unet.base_model.model.", false),
-];
-const LUMINA_SPELLINGS: [(&str, bool); 3] = [
-    ("diffusion_model.", false),
-    ("transformer.", false),
-    ("lycoris_", true),
-];
+/// How the name of a layer is written in files: what stands before it, and whether dots become underscores.
+#[derive(Clone, Copy, Debug)]
+pub struct Spelling<'a> {
+    prefix: &'a str,
+    underscores: bool,
+}
 
-fn spelled(prefix: &str, name: &str, underscores: bool) -> String {
-    if underscores {
-        format!("{prefix}{}", name.replace('.', "_"))
-    } else {
-        format!("{prefix}{name}")
+impl<'a> Spelling<'a> {
+    pub const fn of(prefix: &'a str, underscores: bool) -> Self {
+        Self {
+            prefix,
+            underscores,
+        }
+    }
+
+    pub const fn dots(prefix: &'a str) -> Self {
+        Self::of(prefix, false)
+    }
+
+    pub const fn underscores(prefix: &'a str) -> Self {
+        Self::of(prefix, true)
+    }
+
+    fn write(&self, name: &str) -> String {
+        if self.underscores {
+            format!("{}{}", self.prefix, name.replace('.', "_"))
+        } else {
+            format!("{}{name}", self.prefix)
+        }
+    }
+}
+
+/// The keys of text encoders, each with its encoder's name before it (`clip_l.transformer...`).
+#[derive(Clone, Copy)]
+pub struct TextKeys<'a>(pub &'a [&'a str]);
+
+impl<'a> TextKeys<'a> {
+    /// Whether the layers of an encoder are among them.
+    pub fn has_encoder(&self, name: &str) -> bool {
+        let start = format!("{name}.transformer.");
+        self.0.iter().any(|key| key.starts_with(&start))
+    }
+
+    /// Paths of all layers: keys of weights without their ending.
+    fn layers(&self) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter_map(|key| key.strip_suffix(".weight"))
+    }
+
+    /// Paths of layers that begin so, whole and without the beginning.
+    pub fn inside(&self, start: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.layers()
+            .filter_map(move |path| Some((path, path.strip_prefix(start)?)))
     }
 }
 
@@ -73,219 +106,73 @@ impl NameMap {
         self
     }
 
-    fn add(&mut self, name: String, target: Target) {
-        self.by_name.insert(name, target);
+    /// A name in each of these spellings.
+    pub fn add_spellings(&mut self, name: &str, target: &Target, spellings: &[Spelling<'_>]) {
+        for spelling in spellings {
+            self.by_name.insert(spelling.write(name), target.clone());
+        }
     }
 
-    fn add_spellings(&mut self, table: &[(String, Target)], spellings: &[(&str, bool)]) {
-        for (name, target) in table {
-            for (prefix, underscores) in spellings {
-                self.add(spelled(prefix, name, *underscores), target.clone());
-            }
+    /// A name as it is, unless something is called so already.
+    pub fn add_if_new(&mut self, name: String, target: &Target) {
+        self.by_name.entry(name).or_insert_with(|| target.clone());
+    }
+
+    /// The names of a table in each of these spellings.
+    pub fn add_table(&mut self, table: &LayerTable, spellings: &[Spelling<'_>]) {
+        for (name, target) in table.rows() {
+            self.add_spellings(name, target, spellings);
         }
+    }
+
+    /// The model's own names in each of these spellings.
+    pub fn add_own(&mut self, keys: &NetworkKeys<'_>, spellings: &[Spelling<'_>]) {
+        for path in keys.layers() {
+            let target = Target::whole(format!("diffusion_model.{path}.weight"));
+            self.add_spellings(path, &target, spellings);
+        }
+    }
+
+    /// A layer of a text encoder: its path, and its name in these spellings.
+    pub fn add_text(&mut self, path: &str, name: &str, spellings: &[Spelling<'_>]) {
+        let target = Target::whole(format!("{path}.weight"));
+        self.add_spellings(name, &target, spellings);
     }
 
     /// Names for a diffusion network, from its keys (without a prefix) and their shapes. Targets have the prefix
     /// `diffusion_model.`.
     pub fn for_model(keys: &[(&str, &[usize])]) -> Self {
         let mut map = Self::default();
-        let has = |key: &str| keys.iter().any(|(k, _)| *k == key);
         for (key, _) in keys {
             let full = format!("diffusion_model.{key}");
             let target = Target::whole(full.clone());
             match key.strip_suffix(".weight") {
-                Some(path) => {
-                    map.add(spelled("lora_unet_", path, true), target.clone());
-                    map.add(format!("diffusion_model.{path}"), target);
-                }
-                None => map.add(full, target),
+                Some(path) => map.add_spellings(
+                    path,
+                    &target,
+                    &[
+                        Spelling::underscores("lora_unet_"),
+                        Spelling::dots("diffusion_model."),
+                    ],
+                ),
+                None => map.add_spellings(&full, &target, &[Spelling::dots("")]),
             }
         }
-        let own = |map: &mut Self, spellings: &[(&str, bool)]| {
-            let layers = keys.iter().filter_map(|(key, _)| {
-                let path = key.strip_suffix(".weight")?.to_owned();
-                Some((path, Target::whole(format!("diffusion_model.{key}"))))
-            });
-            map.add_spellings(&layers.collect::<Vec<_>>(), spellings);
-        };
-        if has("input_blocks.0.0.weight") {
-            map.add_unet(keys);
-        } else if has("joint_blocks.0.context_block.attn.qkv.weight") {
-            map.add_spellings(&diffusers::sd3(keys), &SD3_SPELLINGS);
-        } else if has("clf.1.weight") && has("clip_txt_mapper.weight") {
-            own(&mut map, &[("lora_prior_unet_", true)]);
-        } else if has("double_layers.0.attn.w1q.weight") {
-            map.add_spellings(&diffusers::aura_flow(keys), &[("transformer.", false)]);
-        } else if has("mlp_t5.0.weight") {
-            own(&mut map, &[("base_model.model.", false)]);
-        } else if has("txt_in.individual_token_refiner.blocks.0.norm1.weight") {
-            map.add_hunyuan_video(keys);
-        } else if has("double_blocks.0.img_attn.qkv.weight") {
-            map.add_spellings(&diffusers::flux(keys), &FLUX_SPELLINGS);
-            map.add_joint_qkv(keys);
-        } else if has("t_block.1.weight") {
-            map.add_spellings(&diffusers::pixart(keys), &PIXART_SPELLINGS);
-        } else if has("cap_embedder.1.weight") {
-            map.add_spellings(&diffusers::z_image(keys), &LUMINA_SPELLINGS);
-        } else if has("caption_projection.0.linear.weight") {
-            own(&mut map, &[("lycoris_", true), ("transformer.", false)]);
-        } else if has("txt_norm.weight") {
-            own(
-                &mut map,
-                &[("", false), ("transformer.", false), ("lycoris_", true)],
-            );
-        } else if has("visual_transformer_blocks.0.cross_attention.key_norm.weight") {
-            own(&mut map, &[("", false), ("transformer.", false)]);
-        } else if ["t5_yproj.weight", "genre_embedder.weight"]
-            .iter()
-            .any(|k| has(k))
-            || has("time_caption_embed.timestep_embedder.linear_1.bias")
-        {
-            own(&mut map, &[("", false)]);
-        }
+        let keys = NetworkKeys(keys);
+        // The first row that knows the keys has added its names.
+        let _ = LORA_NAMES.iter().any(|add| add(&keys, &mut map));
         map
     }
 
-    fn add_unet(&mut self, keys: &[(&str, &[usize])]) {
-        let table = diffusers::unet(keys);
-        for (name, target) in &table {
-            for (prefix, underscores) in UNET_SPELLINGS {
-                self.add(spelled(prefix, name, underscores), target.clone());
-            }
-            for prefix in ["", "unet."] {
-                let old = format!("{prefix}{}", name.replace(".to_", ".processor.to_"));
-                let old = old
-                    .strip_suffix(".to_out.0")
-                    .map_or(old.clone(), |layer| format!("{layer}.to_out"));
-                self.add(old, target.clone());
-            }
-        }
-        // Newer diffusers and peft write the names as they are. The older spellings come first where they are the same.
-        for (name, target) in table {
-            for prefix in ["", "unet."] {
-                let name = format!("{prefix}{name}");
-                self.by_name.entry(name).or_insert_with(|| target.clone());
-            }
-        }
-    }
-
-    /// Flux's queries, keys and values in one matrix together with the feed-forward part.
-    fn add_joint_qkv(&mut self, keys: &[(&str, &[usize])]) {
-        let hidden = diffusers::hidden(keys);
-        for (key, _) in keys {
-            if let Some(block) = key.strip_suffix(".linear1.weight") {
-                let target = Target {
-                    key: format!("diffusion_model.{key}"),
-                    slice: Some(Slice {
-                        dim: 0,
-                        start: 0,
-                        len: 3 * hidden,
-                    }),
-                    reorder: None,
-                };
-                self.add(format!("diffusion_model.{block}.linear1_qkv"), target);
-            }
-        }
-    }
-
-    fn add_hunyuan_video(&mut self, keys: &[(&str, &[usize])]) {
-        const PARTS: [(&str, &str); 6] = [
-            ("_mod.lin.", "_mod.linear."),
-            ("_attn.qkv.", "_attn_qkv."),
-            ("_attn.proj.", "_attn_proj."),
-            ("mlp.0.", "mlp.fc1."),
-            ("mlp.2.", "mlp.fc2."),
-            (".modulation.lin.", ".modulation.linear."),
-        ];
-        for (key, _) in keys {
-            let old = PARTS
-                .into_iter()
-                .fold((*key).to_owned(), |k, (from, to)| k.replace(from, to));
-            if let Some(path) = old.strip_suffix(".weight") {
-                let target = Target::whole(format!("diffusion_model.{key}"));
-                self.add(format!("transformer.{path}"), target.clone());
-                self.add(format!("diffusion_model.{path}"), target);
-            }
-        }
-    }
-
     /// Names for text encoders, from keys with the encoder's name before them (`clip_l.transformer...`).
-    pub fn for_clip(keys: &[&str]) -> Self {
-        const LAYERS: [&str; 6] = [
-            "mlp.fc1",
-            "mlp.fc2",
-            "self_attn.k_proj",
-            "self_attn.q_proj",
-            "self_attn.v_proj",
-            "self_attn.out_proj",
-        ];
+    pub fn for_text(keys: &[&str]) -> Self {
         let mut map = Self::default();
-        let paths = keys.iter().filter_map(|key| key.strip_suffix(".weight"));
-        let target = |path: &str| Target::whole(format!("{path}.weight"));
-        for path in paths.clone() {
-            map.add(format!("text_encoders.{path}"), target(path));
+        let keys = TextKeys(keys);
+        for path in keys.layers() {
+            map.add_text(path, path, &[Spelling::dots("text_encoders.")]);
         }
-        let mut present = [false; 2];
-        for block in 0..32 {
-            for layer in LAYERS {
-                let inner = format!("text_model.encoder.layers.{block}.{layer}");
-                let mut add = |encoder: &str, spellings: &[(&str, bool)]| {
-                    let path = format!("{encoder}.transformer.{inner}");
-                    let there = keys
-                        .iter()
-                        .any(|k| k.strip_suffix(".weight") == Some(&*path));
-                    if there {
-                        for (prefix, underscores) in spellings {
-                            map.add(spelled(prefix, &inner, *underscores), target(&path));
-                        }
-                    }
-                    there
-                };
-                let first = [
-                    ("lora_te_", true),
-                    ("lora_te1_", true),
-                    ("text_encoder.", false),
-                ];
-                add("clip_h", &first);
-                present[0] |= add("clip_l", &first);
-                let alone = [
-                    ("lora_te_", true),
-                    ("text_encoder.", false),
-                    ("lora_prior_te_", true),
-                ];
-                let second = [("lora_te2_", true), ("text_encoder_2.", false)];
-                present[1] |= add("clip_g", if present[0] { &second[..] } else { &alone });
-            }
-        }
-        let [l, g] = present;
-        let number = 1 + usize::from(l) + usize::from(g);
-        for path in paths {
-            if let Some(inner) = path.strip_prefix("t5xxl.transformer.") {
-                // Trainers do not agree on whether the absent second encoder is counted.
-                let numbers = if number == 2 { 2..=3 } else { number..=number };
-                for number in numbers {
-                    let prefix = format!("lora_te{number}_");
-                    map.add(spelled(&prefix, inner, true), target(path));
-                }
-            } else if let Some(inner) = path.strip_prefix("hydit_clip.transformer.bert.") {
-                map.add(spelled("lora_te1_", inner, true), target(path));
-            }
-        }
-        for (path, names) in [
-            (
-                "clip_g.transformer.text_projection",
-                &["lora_prior_te_text_projection", "lora_te2_text_projection"][..],
-            ),
-            (
-                "clip_l.transformer.text_projection",
-                &["lora_te1_text_projection"],
-            ),
-        ] {
-            if keys.iter().any(|k| k.strip_suffix(".weight") == Some(path)) {
-                for name in names {
-                    map.add((*name).to_owned(), target(path));
-                }
-            }
+        for add in TEXT_LORA_NAMES {
+            add(&keys, &mut map);
         }
         map
     }

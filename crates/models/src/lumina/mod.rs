@@ -7,6 +7,7 @@ mod blocks;
 mod config;
 pub mod control;
 mod detect;
+pub(crate) mod lora;
 mod model;
 mod names;
 

@@ -3,6 +3,7 @@
 pub mod control;
 mod detect;
 mod diffusers;
+pub(crate) mod lora;
 mod model;
 pub mod text;
 pub mod unet;

@@ -1,6 +1,6 @@
 //! Every spelling of every layer of the three families.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fresco_models::lora::NameMap;
 use fresco_models::patch::{Reorder, Slice, Target};
@@ -74,7 +74,7 @@ fn check(file: &str, shapes: &[(&str, &[usize])]) {
         .filter(|(name, _)| name.starts_with("text_encoders."))
         .map(|(_, target)| &*target.key)
         .collect();
-    assert_eq!(actual(&NameMap::for_clip(&keys)), clip);
+    assert_eq!(actual(&NameMap::for_text(&keys)), clip);
 }
 
 #[test]
@@ -90,6 +90,48 @@ fn l06_sdxl() {
 #[test]
 fn l06_flux() {
     check("lora_keys_flux.json", &[("img_in.weight", &[3072, 64])]);
+}
+
+/// Names beyond the model's own, on models with one block. The golden has no lists of keys: those that names lead to are
+/// the model's, with a key that tells the family where no name leads to it.
+#[test]
+fn l06_image_families() {
+    let golden = gold_json("lora_keys_image.json");
+    let maps = golden["maps"].as_object().unwrap();
+    assert!(maps.len() >= 12);
+    for (family, about) in maps {
+        let names: BTreeMap<String, Target> = about["extra"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, value)| (name.clone(), target(value)))
+            .collect();
+        let config = &golden["configs"][family];
+        let mut width = ["hidden_size", "dim", "model_dim"].iter();
+        let width = width.find_map(|key| config[*key].as_u64()).unwrap_or(8) as usize;
+        let sign = match family.as_str() {
+            "omnigen2" => Some("time_caption_embed.timestep_embedder.linear_1.bias"),
+            "hunyuan_image" => Some("txt_in.individual_token_refiner.blocks.0.norm1.weight"),
+            _ => None,
+        };
+        let own = names.values().map(|target| &*target.key);
+        let own = own.map(|key| key.strip_prefix("diffusion_model.").unwrap());
+        let keys: BTreeSet<&str> = own.chain(sign).collect();
+        let shape = [width, width];
+        let list: Vec<(&str, &[usize])> = keys.iter().map(|key| (*key, &shape[..])).collect();
+        let mut made = actual(&NameMap::for_model(&list));
+        for (name, target) in &names {
+            assert_eq!(made.remove(name).as_ref(), Some(target), "{family}: {name}");
+        }
+        for (name, target) in &made {
+            let key = target.key.strip_prefix("diffusion_model.").unwrap();
+            let path = key.strip_suffix(".weight").unwrap_or(key);
+            let general = *name == format!("diffusion_model.{path}")
+                || *name == format!("lora_unet_{}", path.replace('.', "_"));
+            let known = general || !keys.contains(key) || sign == Some(key);
+            assert!(known, "{family}: {name} leads to {key}");
+        }
+    }
 }
 
 /// A model's keys, a name, the key it means, and the first row and the number of rows of a part.

@@ -148,7 +148,7 @@ fn l06_rows_of_text_encoders() {
             .flat_map(|(n, blocks)| encoder(n, *blocks))
             .collect();
         let list: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let map = NameMap::for_clip(&list);
+        let map = NameMap::for_text(&list);
         let generic: Vec<String> = layers(&keys)
             .iter()
             .map(|path| format!("text_encoders.{path}"))
@@ -216,13 +216,13 @@ fn l06_rows_of_text_encoders_to_come() {
         let mut keys: Vec<String> = encoders.iter().flat_map(|n| encoder(n, 1)).collect();
         keys.push(t5.to_owned());
         let list: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let map = NameMap::for_clip(&list);
+        let map = NameMap::for_text(&list);
         for n in numbers {
             all_used(&map, &[name(*n)], &format!("{encoders:?}"));
         }
     }
     let bert = "hydit_clip.transformer.bert.encoder.layer.0.attention.self.query.weight";
-    let map = NameMap::for_clip(&[bert]);
+    let map = NameMap::for_text(&[bert]);
     let name = "lora_te1_encoder_layer_0_attention_self_query";
     all_used(&map, &[name.to_owned()], "BERT");
 }

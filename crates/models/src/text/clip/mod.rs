@@ -3,6 +3,7 @@
 pub mod bpe;
 mod encoder;
 mod layout;
+pub(crate) mod lora;
 mod network;
 mod tokenizer;
 mod unicode;
