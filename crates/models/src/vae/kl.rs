@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, Linear, Mask, Padding, attention};
+use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, Linear, Mask, Padding, Value, attention};
 use fresco_tensor::{Device, Tensor, trim_spare_memory};
 
 use crate::epilogue::plus;
@@ -46,9 +46,17 @@ pub struct KlConfig {
     /// Channels in and out of the convolutions between the halves and the latent.
     pub quant: Option<(usize, usize)>,
     pub post_quant: Option<(usize, usize)>,
+    /// Whether four cells of a latent are one with four times the channels, brought to a common size by the means and
+    /// variances in the file.
+    pub packed: bool,
 }
 
 const MOST: usize = 64;
+
+/// Cells along a side of a packed one.
+const PACKED: usize = 2;
+/// Added to the variances of packed latents.
+const PACKED_EPS: f32 = 1e-4;
 
 impl Half {
     fn detect(store: &WeightStore, half: &str, list: &str, resample: &str) -> Result<Option<Self>> {
@@ -134,8 +142,8 @@ impl KlConfig {
                 "this is not an autoencoder: decoder.conv_in.weight is missing",
             ));
         }
-        if store.has("bn.running_mean") {
-            let reason = "this autoencoder belongs to Flux 2, which this version does not run";
+        if store.keys().iter().any(|key| key.contains(".time_stack.")) {
+            let reason = "this autoencoder is for videos (SVD), which this version does not run";
             return Err(ModelError::unsupported(store.file(), reason));
         }
         let pair = |key: &str| match store.shape(key) {
@@ -147,10 +155,16 @@ impl KlConfig {
             decoder,
             quant: pair("quant_conv.weight"),
             post_quant: pair("post_quant_conv.weight"),
+            packed: store.has("bn.running_mean"),
         })
     }
 
     pub fn latent_channels(&self) -> usize {
+        self.plain_channels() * if self.packed { PACKED * PACKED } else { 1 }
+    }
+
+    /// Before four cells become one.
+    fn plain_channels(&self) -> usize {
         if let Some(decoder) = &self.decoder {
             return self.post_quant.map_or(decoder.first.0, |(input, _)| input);
         }
@@ -161,7 +175,8 @@ impl KlConfig {
     /// Pixels along a side for one latent cell.
     pub fn ratio(&self) -> usize {
         let half = self.decoder.as_ref().or(self.encoder.as_ref());
-        1 << half.map_or(0, Half::resamplings)
+        let plain = 1 << half.map_or(0, Half::resamplings);
+        plain * if self.packed { PACKED } else { 1 }
     }
 
     fn layout(&self) -> Result<Layout> {
@@ -373,6 +388,47 @@ impl Coder {
     }
 }
 
+/// Four cells as one, with what brings their channels to a common size.
+struct Packing {
+    mean: Arc<Value>,
+    variance: Arc<Value>,
+}
+
+impl Packing {
+    fn new(weights: &Walk<'_>, channels: usize) -> Result<Self> {
+        Ok(Self {
+            mean: weights.value("running_mean", &[channels])?,
+            variance: weights.value("running_var", &[channels])?,
+        })
+    }
+
+    fn deviation(&self, device: &Device) -> Result<Tensor> {
+        Ok(self.variance.at(device)?.add_scalar(PACKED_EPS).sqrt())
+    }
+
+    /// Of (1, h, w, c).
+    fn pack(&self, x: &Tensor) -> Result<Tensor> {
+        let [b, h, w, c] = x.dims4()?;
+        let cells = x.reshape([b, h / PACKED, PACKED, w / PACKED, PACKED, c])?;
+        let cells = cells.permute(&[0, 1, 3, 5, 2, 4])?;
+        let cells = cells.reshape([b, h / PACKED, w / PACKED, c * PACKED * PACKED])?;
+        let device = x.device();
+        let centred = cells.sub(&self.mean.at(&device)?)?;
+        Ok(centred.div(&self.deviation(&device)?)?)
+    }
+
+    fn unpack(&self, x: &Tensor) -> Result<Tensor> {
+        let [b, h, w, channels] = x.dims4()?;
+        let c = channels / (PACKED * PACKED);
+        let device = x.device();
+        let x = x.mul(&self.deviation(&device)?)?;
+        let x = x.add(&self.mean.at(&device)?)?;
+        let cells = x.reshape([b, h, w, c, PACKED, PACKED])?;
+        let cells = cells.permute(&[0, 1, 4, 2, 5, 3])?;
+        Ok(cells.reshape([b, h * PACKED, w * PACKED, c])?)
+    }
+}
+
 /// See the [module](self).
 pub struct KlVae {
     config: KlConfig,
@@ -380,6 +436,7 @@ pub struct KlVae {
     device: Device,
     encoder: Option<(Coder, Option<Arc<Linear>>)>,
     decoder: Option<(Coder, Option<Arc<Linear>>)>,
+    packing: Option<Packing>,
 }
 
 impl KlVae {
@@ -409,11 +466,15 @@ impl KlVae {
             }
             None => None,
         };
+        let packing = config
+            .packed
+            .then(|| Packing::new(&weights.at("bn"), config.latent_channels()));
         Ok(Self {
             config: config.clone(),
             device: weights.device().clone(),
             encoder,
             decoder,
+            packing: packing.transpose()?,
         })
     }
 
@@ -453,7 +514,11 @@ impl KlVae {
                 moments = quant.forward(&moments)?;
             }
             let channels = moments.dim(3)?;
-            Ok(moments.narrow(3, 0, channels / 2)?)
+            let mean = moments.narrow(3, 0, channels / 2)?;
+            match &self.packing {
+                Some(packing) => packing.pack(&mean),
+                None => Ok(mean),
+            }
         })
     }
 
@@ -464,6 +529,9 @@ impl KlVae {
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE decode", "the file has an encoder only"))?;
         one_by_one("VAE decode", latent, &self.device, |mut item| {
+            if let Some(packing) = &self.packing {
+                item = packing.unpack(&item)?;
+            }
             if let Some(quant) = quant {
                 item = quant.forward(&item)?;
             }

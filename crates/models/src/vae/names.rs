@@ -21,7 +21,7 @@ pub static UNITS: UnitOrder = UnitOrder {
         "quant_conv",
     ],
     blocks: &[],
-    values: &[],
+    values: &["running_mean", "running_var"],
 };
 
 /// Prefixes under which files keep an autoencoder; the first that fits counts.

@@ -4,10 +4,10 @@ use anyhow::Result;
 use fresco_models::ModelError;
 use fresco_models::taesd::Taesd;
 use fresco_models::vae::{KlConfig, KlVae};
-use fresco_tensor::Device;
+use fresco_tensor::{Device, Stored};
 
 use super::Kind;
-use crate::golden::Golden;
+use crate::golden::{self, Golden};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
@@ -18,8 +18,18 @@ pub(super) static KINDS: &[Kind] = &[
     },
     Kind {
         name: "autoencoder",
-        is: |golden| golden.has_key("decoder.mid.block_1.norm1.weight") && golden.has("decoded"),
+        is: |golden| {
+            golden.has_key("decoder.mid.block_1.norm1.weight")
+                && golden.has_key("decoder.conv_in.weight")
+                && !golden.has_key("decoder.mid.block_1.time_stack.in_layers.0.weight")
+                && golden.has("decoded")
+        },
         run: kl,
+    },
+    Kind {
+        name: "autoencoder with packed latents",
+        is: |golden| golden.has_key("bn.running_mean") && golden.has_key("decoder.conv_in.weight"),
+        run: packed,
     },
 ];
 
@@ -43,4 +53,17 @@ fn taesd(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()
     let net = Taesd::combined(&store)?;
     report.check("decoded", &net.decode(&golden.tensor("z")?, &go)?)?;
     report.check("encoded", &net.encode(&golden.tensor("pixels")?, &go)?)
+}
+
+fn packed(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let mut weights = golden.weights()?;
+    // The one weight that would be negative by the rule.
+    let key = "bn.running_var";
+    if let Some(variance) = weights.get(key) {
+        let variance = variance.to_f32()?.map(|v| 10.0 * v + 1.0);
+        weights.insert(key.to_owned(), Stored::from(&variance));
+    }
+    let net = KlVae::new(&*golden::store(&golden.name, weights, device))?;
+    report.check("z", &net.encode(&golden.tensor("x")?, &go)?)?;
+    report.check("dec", &net.decode(&golden.tensor("z_in")?, &go)?)
 }
