@@ -32,6 +32,7 @@ pub mod schedules;
 pub mod sd;
 mod spread;
 pub mod store;
+pub mod style;
 mod tables;
 pub mod taesd;
 pub mod text;

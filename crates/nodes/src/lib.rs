@@ -34,6 +34,7 @@ pub mod saving;
 pub mod sigmas;
 #[cfg(test)]
 mod small_files;
+pub mod style;
 pub mod text;
 pub mod types;
 pub mod vae;
@@ -73,6 +74,7 @@ pub fn all() -> Vec<NodeEntry> {
         control::NODES,
         model_patch::NODES,
         vision::NODES,
+        style::NODES,
         lora::NODES,
         merging::NODES,
         saving::NODES,

@@ -55,6 +55,7 @@ pub enum Component {
     Text,
     Vae,
     Vision,
+    Style,
     Control,
     Lora,
 }
@@ -67,6 +68,7 @@ impl Component {
             Self::Text => "clip",
             Self::Vae => "vae",
             Self::Vision => "vision",
+            Self::Style => "style",
             Self::Control => "control",
             Self::Lora => "lora",
         }
@@ -83,7 +85,7 @@ impl Component {
         let stays = match self {
             Self::Diffusion | Self::Control => false,
             Self::Vae => settings.cpu_vae,
-            Self::Text | Self::Vision => !settings.gpu_only && !roomy,
+            Self::Text | Self::Vision | Self::Style => !settings.gpu_only && !roomy,
             Self::Lora => true,
         };
         if stays { Device::cpu() } else { primary }
@@ -94,7 +96,7 @@ impl Component {
         let settings = registry.settings();
         let on_device = match self {
             Self::Diffusion | Self::Control => settings.state == VramState::HighVram,
-            Self::Text | Self::Vae | Self::Vision => settings.gpu_only,
+            Self::Text | Self::Vae | Self::Vision | Self::Style => settings.gpu_only,
             Self::Lora => false,
         };
         if on_device {

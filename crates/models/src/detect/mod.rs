@@ -21,7 +21,8 @@ use crate::text::TextStack;
 pub use signatures::what_it_is;
 pub(crate) use table::LORA_REWRITES;
 pub use table::{
-    CONTROL_NETS, FAMILIES, LORA_NAMES, MODEL_PATCHES, TEXT_KINDS, TEXT_LORA_NAMES, TEXT_STACKS,
+    CONTROL_NETS, FAMILIES, LORA_NAMES, MODEL_PATCHES, STYLE_NETS, TEXT_KINDS, TEXT_LORA_NAMES,
+    TEXT_STACKS,
 };
 
 /// A family of diffusion models: how its files are recognised.

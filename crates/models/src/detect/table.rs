@@ -9,6 +9,7 @@ use crate::lora::{AddNames, AddTextNames};
 use crate::lumina;
 use crate::model_patch::FindPatch;
 use crate::sd;
+use crate::style::StyleKind;
 use crate::text::clip;
 use crate::text::{FindText, TextStack};
 
@@ -60,3 +61,5 @@ pub static TEXT_LORA_NAMES: &[AddTextNames] = &[
 /// LoRA files whose names have to be rewritten before they are looked up.
 pub(crate) static LORA_REWRITES: &[Rewrite] =
     &[flux::lora::control, families::wan::fun, flux::lora::subject];
+/// Networks that turn pictures into tokens of a prompt.
+pub static STYLE_NETS: &[StyleKind] = &[flux::redux::KIND, sd::style::KIND];

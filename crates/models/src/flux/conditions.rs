@@ -62,6 +62,9 @@ pub(super) fn encode(config: &FluxConfig, file: &str, args: &EncodeArgs<'_>) -> 
             conds.insert("ref_latents_method", CondValue::Word(method.clone()));
         }
     }
+    if let Some(mask) = attention_mask(config, args)? {
+        conds.insert("attention_mask", CondValue::Regular(mask));
+    }
     if config.in_channels > config.out_channels {
         let beside = beside(config, file, args)?;
         conds.insert("c_concat", CondValue::NoiseShape(beside));
@@ -186,4 +189,51 @@ fn spread_mask(mask: &Tensor, count: usize, (h, w): (usize, usize)) -> Result<Te
         &cells.reshape([batch, MASK, h, w])?,
         count,
     )?)
+}
+
+/// What is added to the scores of attention, (b, 1, n, n), where a condition has such a mask for text and picture. It was
+/// made for another size of the picture and is stretched to this one's.
+fn attention_mask(config: &FluxConfig, args: &EncodeArgs<'_>) -> Result<Option<Tensor>> {
+    let tensors = &args.cond.tensors;
+    let (Some(mask), Some(shape)) = (
+        tensors.get("attention_mask"),
+        tensors.get("attention_mask_img_shape"),
+    ) else {
+        return Ok(None);
+    };
+    let [_, _, h, w] = args.noise.dims4()?;
+    let to = (h.div_ceil(config.patch), w.div_ceil(config.patch));
+    let &[rows, columns] = shape.data() else {
+        return Err(ModelError::invalid("attention mask", "it has no size"));
+    };
+    let from = (rows as usize, columns as usize);
+    let [b, all, other] = mask.dims3()?;
+    let Some(text) = all.checked_sub(from.0 * from.1).filter(|_| all == other) else {
+        let reason = format!("shape {:?} does not fit {from:?} cells", mask.shape());
+        return Err(ModelError::invalid("attention mask", reason));
+    };
+    let mask = if from == to {
+        mask.clone()
+    } else {
+        let rows = stretched(mask, text, from, to)?;
+        let columns = stretched(&rows.transpose(1, 2)?, text, from, to)?;
+        columns.transpose(1, 2)?
+    };
+    let n = mask.dim(1)?;
+    Ok(Some(mask.reshape([b, 1, n, n])?))
+}
+
+/// The last dimension of (b, n, text + cells) for a picture of another size.
+fn stretched(
+    mask: &Tensor,
+    text: usize,
+    from: (usize, usize),
+    to: (usize, usize),
+) -> Result<Tensor> {
+    let [b, n, _] = mask.dims3()?;
+    let picture = mask.narrow(2, text, from.0 * from.1)?;
+    let picture = picture.reshape([b, n, from.0, from.1])?;
+    let picture = common_upscale(&picture, to.1, to.0, ResizeMethod::Bilinear, Crop::Disabled)?;
+    let picture = picture.reshape([b, n, to.0 * to.1])?;
+    Ok(Tensor::cat(&[&mask.narrow(2, 0, text)?, &picture], 2)?)
 }

@@ -9,6 +9,7 @@ mod diffusers;
 pub(crate) mod lora;
 mod model;
 mod positions;
+pub mod redux;
 
 pub use config::{FluxConfig, FluxKind, MlpKind, ModulationKind};
 pub use detect::{Flux, UNITS};

@@ -226,6 +226,17 @@ impl FluxNetwork {
     }
 }
 
+/// A mask (b, 1, n, n) that says nothing of the tokens after those it was made for.
+fn whole_mask(mask: &Tensor, total: usize) -> Result<Tensor> {
+    let [b, _, n, _] = mask.dims4()?;
+    if n >= total {
+        return Ok(mask.clone());
+    }
+    let mut whole = Tensor::zeros([b, 1, total, total])?;
+    whole.paste(&[0, 0, 0, 0], mask)?;
+    Ok(whole)
+}
+
 impl DiffusionNetwork for FluxNetwork {
     type Config = FluxConfig;
 
@@ -341,6 +352,8 @@ impl DiffusionNetwork for FluxNetwork {
         let positions = picture.positions(count, config);
         let rope = Rope::new(&positions, &config.axes, config.theta)?.to(&self.device)?;
         let mask = input.conds.tensor("attention_mask");
+        let total = count + picture.tokens.dim(1)?;
+        let mask = mask.map(|mask| whole_mask(mask, total)).transpose()?;
         let mask = mask.map(|mask| mask.to(&self.device)).transpose()?;
         let pass = BlockPass {
             vector: vector.as_ref(),

@@ -5,6 +5,7 @@ mod detect;
 mod diffusers;
 pub(crate) mod lora;
 mod model;
+pub mod style;
 pub mod text;
 pub mod unet;
 

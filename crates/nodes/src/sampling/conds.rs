@@ -244,8 +244,13 @@ impl<'a> Reader<'a> {
             } else if let Value::List(items) = value {
                 let tensors: Option<Vec<Tensor>> =
                     items.iter().map(|v| as_tensor(v).cloned()).collect();
+                let numbers: Option<Vec<f32>> =
+                    items.iter().map(|v| v.as_f64().map(|n| n as f32)).collect();
                 if let Some(tensors) = tensors.filter(|list| !list.is_empty()) {
                     cond.lists.insert(key.clone(), tensors);
+                } else if let Some(numbers) = numbers {
+                    cond.tensors
+                        .insert(key.clone(), Tensor::from_slice(&numbers));
                 }
             }
         }

@@ -5,6 +5,7 @@ mod image_nets;
 mod lumina;
 mod pass;
 mod sd;
+mod style;
 
 use anyhow::Result;
 use fresco_tensor::Device;
@@ -21,7 +22,14 @@ pub(crate) struct Kind {
 }
 
 /// The first that recognises a golden runs it.
-static KINDS: &[&[Kind]] = &[sd::KINDS, image_nets::KINDS, flux::KINDS, lumina::KINDS];
+#[rustfmt::skip]
+static KINDS: &[&[Kind]] = &[
+    sd::KINDS,
+    image_nets::KINDS,
+    flux::KINDS,
+    lumina::KINDS,
+    style::KINDS,
+];
 
 pub(crate) fn of(golden: &Golden) -> Option<&'static Kind> {
     KINDS
