@@ -351,10 +351,11 @@ impl LastLayer {
     pub(super) fn forward(
         &self,
         x: &Tensor,
-        pass: &BlockPass<'_>,
+        norm: &LayerNorm,
+        vector: Option<&Tensor>,
         given: Option<(Tensor, Tensor)>,
     ) -> Result<Tensor> {
-        let own = match (&self.modulation, pass.vector) {
+        let own = match (&self.modulation, vector) {
             (Some(layer), Some(vector)) => {
                 let both = layer.forward(vector)?;
                 let width = both.dim(1)? / 2;
@@ -365,9 +366,7 @@ impl LastLayer {
         let Some((shift, scale)) = own.or(given) else {
             return Err(crate::ModelError::invalid("last layer", "no modulation"));
         };
-        Ok(self
-            .linear
-            .forward(&pass.norm.modulated(x, &shift, &scale)?)?)
+        Ok(self.linear.forward(&norm.modulated(x, &shift, &scale)?)?)
     }
 }
 

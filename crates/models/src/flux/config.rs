@@ -62,8 +62,40 @@ pub struct FluxConfig {
     pub text_norm: bool,
     /// Axes on which the prompt's tokens are counted.
     pub text_axes: Vec<usize>,
+    /// For networks that work on pixels.
+    pub pixels: Option<PixelConfig>,
     /// How much further each reference picture is on the first axis.
     pub reference_step: f64,
+}
+
+/// The head of a network that works on pixels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PixelConfig {
+    pub width: usize,
+    /// How many times wider it is inside.
+    pub ratio: usize,
+    pub blocks: usize,
+    /// Whether a convolution comes last, and not a linear layer.
+    pub conv: bool,
+    /// Whether the result is the clean picture.
+    pub clean: bool,
+}
+
+impl PixelConfig {
+    fn detect(store: &WeightStore) -> Result<Option<Self>> {
+        let Some(width) = store.shape("nerf_blocks.0.norm.scale") else {
+            return Ok(None);
+        };
+        let width = width.first().copied().unwrap_or(0);
+        let [rows, _] = matrix(store, "nerf_blocks.0.param_generator.weight")?;
+        Ok(Some(Self {
+            width,
+            ratio: (rows / 3).checked_div(width * width).unwrap_or(0),
+            blocks: count(store, "nerf_blocks")?,
+            conv: store.has("nerf_final_layer_conv.norm.scale"),
+            clean: store.has("__x0__"),
+        }))
+    }
 }
 
 /// Frequencies of the noise level and of guidance.
@@ -75,9 +107,21 @@ const MOST: usize = 1024;
 impl FluxConfig {
     /// From the shapes of the weights, with the numbers of the published networks for what they do not say.
     pub fn detect(store: &WeightStore) -> Result<Self> {
-        let [hidden, columns] = matrix(store, "img_in.weight")?;
+        let pixels = PixelConfig::detect(store)?;
+        let ([hidden, columns], rows, side) = match store.shape("img_in_patch.weight") {
+            Some(&[hidden, channels, side, _]) if pixels.is_some() => {
+                let columns = channels * side * side;
+                ([hidden, columns], columns, Some(side))
+            }
+            _ => {
+                // Control nets have no last layer.
+                let last = store.shape("final_layer.linear.weight");
+                let rows = last.and_then(|shape| shape.first().copied());
+                let first = matrix(store, "img_in.weight")?;
+                (first, rows.unwrap_or(first[1]), None)
+            }
+        };
         let [_, context] = matrix(store, "txt_in.weight")?;
-        let [rows, _] = matrix(store, "final_layer.linear.weight")?;
         let (double, single) = (
             count(store, "double_blocks")?,
             count(store, "single_blocks")?,
@@ -99,7 +143,13 @@ impl FluxConfig {
             let reason = format!("heads of {head} channels do not make a width of {hidden}");
             return Err(ModelError::unsupported(store.file(), reason));
         }
-        let patch = if kind == FluxKind::Flux2 { 1 } else { 2 };
+        let patch = side.unwrap_or(if kind == FluxKind::Flux2 { 1 } else { 2 });
+        if patch == 0 {
+            return Err(ModelError::unsupported(
+                store.file(),
+                "its tokens have no cells",
+            ));
+        }
         let (mlp_kind, mlp) = if store.has("double_blocks.0.img_mlp.gate_proj.weight") {
             (MlpKind::Split, "double_blocks.0.img_mlp.down_proj.weight")
         } else if shared {
@@ -141,13 +191,14 @@ impl FluxConfig {
                 },
                 None => ModulationKind::Own,
             },
-            bias: store.has("img_in.bias"),
+            bias: store.has("txt_in.bias"),
             text_norm: kind == FluxKind::Ovis,
             text_axes: match kind {
                 FluxKind::Flux2 => vec![3],
                 FluxKind::Ovis => vec![1, 2],
                 FluxKind::Flux1 | FluxKind::Chroma => Vec::new(),
             },
+            pixels,
             reference_step: if kind == FluxKind::Flux2 { 10.0 } else { 1.0 },
         })
     }

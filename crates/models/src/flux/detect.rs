@@ -33,7 +33,13 @@ pub struct Flux;
 
 impl Family for Flux {
     fn names(&self) -> &'static [&'static str] {
-        &["Flux.1", "Flux.2", "Chroma", "Ovis-Image"]
+        &[
+            "Flux.1",
+            "Flux.2",
+            "Chroma",
+            "Chroma Radiance",
+            "Ovis-Image",
+        ]
     }
 
     fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
@@ -51,9 +57,6 @@ impl Family for Flux {
             return Ok(None);
         };
         let store = keys.store(&origins);
-        if store.has("nerf_blocks.0.norm.scale") {
-            return Err(keys.not_run("Chroma Radiance"));
-        }
         let config = FluxConfig::detect(&store)?;
         Ok(Some(Checkpoint {
             family: name(&config),
@@ -71,6 +74,7 @@ fn name(config: &FluxConfig) -> &'static str {
     match config.kind {
         FluxKind::Flux2 if config.guidance => "Flux.2",
         FluxKind::Flux2 => "Flux.2 klein",
+        FluxKind::Chroma if config.pixels.is_some() => "Chroma Radiance",
         FluxKind::Chroma => "Chroma",
         FluxKind::Ovis => "Ovis-Image",
         FluxKind::Flux1 if config.in_channels >= 3 * config.out_channels => "Flux.1 fill",

@@ -9,8 +9,10 @@ mod diffusers;
 pub(crate) mod lora;
 mod model;
 mod positions;
+mod radiance;
 pub mod redux;
+mod trunk;
 
-pub use config::{FluxConfig, FluxKind, MlpKind, ModulationKind};
+pub use config::{FluxConfig, FluxKind, MlpKind, ModulationKind, PixelConfig};
 pub use detect::{Flux, UNITS};
 pub use model::FluxNetwork;

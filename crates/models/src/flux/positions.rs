@@ -97,8 +97,23 @@ impl Picture {
         })
     }
 
-    /// The positions of the prompt's tokens and then those of the picture, with as many numbers as there are axes.
-    pub(super) fn positions(&self, text: usize, config: &FluxConfig) -> Vec<f64> {
+    /// A picture by itself whose tokens somebody else makes.
+    pub(super) fn of_size(size: (usize, usize)) -> Self {
+        Self {
+            tokens: Tensor::scalar(0.0),
+            positions: grid_positions(0.0, size, (0.0, 0.0)).collect(),
+            size,
+            own: size.0 * size.1,
+        }
+    }
+
+    /// The positions of the prompt's tokens and then those of the picture, with as many numbers as there are axes. `before`
+    /// of the `text` tokens stand before the prompt and are where its first one is.
+    pub(super) fn positions(
+        &self,
+        (before, text): (usize, usize),
+        config: &FluxConfig,
+    ) -> Vec<f64> {
         let axes = config.axes.len();
         let mut all = vec![0.0; (text + self.positions.len()) * axes];
         for (n, position) in all.chunks_exact_mut(axes).enumerate() {
@@ -111,7 +126,7 @@ impl Picture {
                 None => {
                     for &axis in &config.text_axes {
                         if let Some(to) = position.get_mut(axis) {
-                            *to = n as f64;
+                            *to = n.saturating_sub(before) as f64;
                         }
                     }
                 }

@@ -7,6 +7,7 @@ mod contents;
 mod conv;
 mod layer_weights;
 mod linear;
+mod matmul;
 mod misc;
 mod modulate;
 mod norm;
@@ -18,6 +19,7 @@ pub use attention::{Mask, attention, attention_probabilities};
 pub use conv::{Conv2d, Padding};
 pub use layer_weights::MakeWeight;
 pub use linear::{After, Linear};
+pub use matmul::matmul;
 pub use misc::{
     Act, activate, avg_pool2d, concat_channels, geglu, gelu, gelu_tanh, quick_gelu, relu,
     rope_half, rope_interleaved, sigmoid, silu, softmax_last, tanh, upsample_nearest,

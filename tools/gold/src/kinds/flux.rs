@@ -15,9 +15,7 @@ pub(super) static KINDS: &[Kind] = &[Kind {
     name: "Flux",
     is: |golden| {
         golden.has_key("double_blocks.0.img_attn.norm.key_norm.scale")
-            && golden.has_key("final_layer.linear.weight")
-            && golden.has_key("img_in.weight")
-            && !golden.any_key("nerf_")
+            && (golden.has_key("final_layer.linear.weight") || golden.any_key("nerf_"))
             && !golden.any_key("txt_in.individual_token_refiner.")
             && !golden.any_key("controlnet_")
     },
@@ -29,6 +27,9 @@ fn config(golden: &Golden) -> Result<FluxConfig> {
     config.heads = golden.need("num_heads")?;
     config.axes = golden.numbers("axes_dim").context("axes_dim")?;
     config.theta = golden.float("theta").context("theta")?;
+    if let (Some(pixels), Some(clean)) = (&mut config.pixels, golden.config()["use_x0"].as_bool()) {
+        pixels.clean = clean;
+    }
     config.reference_step = golden
         .float("ref_index_scale")
         .unwrap_or(config.reference_step);

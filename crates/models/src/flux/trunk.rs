@@ -1,0 +1,360 @@
+//! All of the network but what goes in first and comes out last, which control nets have too.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{LayerNorm, Linear, RmsNorm};
+use fresco_tensor::{Device, Tensor};
+
+use super::approximator::{Approximator, Rows};
+use super::blocks::{BlockPass, DoubleBlock, EPS, Modulation, SingleBlock, activated, plain_norm};
+use super::conditions;
+use super::config::{FluxConfig, ModulationKind, WAVES};
+use super::positions::Picture;
+use crate::denoise::NetworkInput;
+use crate::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, Moment};
+use crate::error::{ModelError, Result};
+use crate::store::Walk;
+use crate::transformer::{Embedder, Rope, sinusoid};
+
+/// See the [module](self).
+pub(super) struct Trunk {
+    pub(super) device: Device,
+    config: FluxConfig,
+    text_in: Arc<Linear>,
+    text_norm: Option<Arc<RmsNorm>>,
+    time_in: Option<Embedder>,
+    vector_in: Option<Embedder>,
+    guidance_in: Option<Embedder>,
+    shared: Option<SharedModulation>,
+    approximator: Option<Approximator>,
+    double: Vec<DoubleBlock>,
+    single: Vec<SingleBlock>,
+    norm: LayerNorm,
+}
+
+/// Modulations that all blocks of a kind have.
+struct SharedModulation {
+    image: Arc<Linear>,
+    text: Arc<Linear>,
+    single: Arc<Linear>,
+}
+
+/// The modulations of one pass, for networks whose blocks have none of their own.
+enum Given {
+    Nothing,
+    Shared {
+        image: Vec<Modulation>,
+        text: Vec<Modulation>,
+        single: Vec<Modulation>,
+    },
+    Rows(Rows),
+}
+
+/// Sees the picture's tokens after every block.
+pub(super) type Observer<'a> = &'a mut dyn FnMut(BlockKind, usize, &Tensor) -> Result<()>;
+
+/// What comes out.
+pub(super) struct TrunkOutput {
+    /// The tokens of the picture itself.
+    pub(super) image: Tensor,
+    /// What the last layer is modulated by: a vector after SiLU, or shift and scale.
+    pub(super) vector: Option<Tensor>,
+    pub(super) last: Option<(Tensor, Tensor)>,
+}
+
+fn embedder(weights: &Walk<'_>, name: &str, input: usize, config: &FluxConfig) -> Result<Embedder> {
+    let names = ["in_layer", "out_layer"];
+    Embedder::new(&weights.at(name), names, input, config.hidden, config.bias)
+}
+
+impl Trunk {
+    pub(super) fn new(weights: &Walk<'_>, config: &FluxConfig) -> Result<Self> {
+        let (hidden, bias) = (config.hidden, config.bias);
+        let embedder = |name: &str, input: usize| embedder(weights, name, input, config);
+        let distilled = match config.modulation {
+            ModulationKind::Distilled { width, layers } => Some((width, layers)),
+            _ => None,
+        };
+        let shared = (config.modulation == ModulationKind::Shared).then(|| -> Result<_> {
+            let lin = |name: &str, count: usize| {
+                weights.linear_with(&format!("{name}.lin"), count * hidden, hidden, bias)
+            };
+            Ok(SharedModulation {
+                image: lin("double_stream_modulation_img", 6)?,
+                text: lin("double_stream_modulation_txt", 6)?,
+                single: lin("single_stream_modulation", 3)?,
+            })
+        });
+        let double = weights.at("double_blocks");
+        let single = weights.at("single_blocks");
+        Ok(Self {
+            device: weights.device().clone(),
+            config: config.clone(),
+            time_in: (distilled.is_none())
+                .then(|| embedder("time_in", WAVES))
+                .transpose()?,
+            vector_in: config
+                .vector
+                .map(|width| embedder("vector_in", width))
+                .transpose()?,
+            guidance_in: config
+                .guidance
+                .then(|| embedder("guidance_in", WAVES))
+                .transpose()?,
+            text_norm: config
+                .text_norm
+                .then(|| weights.rms_norm("txt_norm.scale", config.context, EPS))
+                .transpose()?,
+            text_in: weights.linear_with("txt_in", hidden, config.context, bias)?,
+            shared: shared.transpose()?,
+            approximator: distilled
+                .map(|(width, layers)| {
+                    let weights = weights.at("distilled_guidance_layer");
+                    Approximator::new(&weights, config, width, layers)
+                })
+                .transpose()?,
+            double: (0..config.double)
+                .map(|n| DoubleBlock::new(&double.at(n), config))
+                .collect::<Result<_>>()?,
+            single: (0..config.single)
+                .map(|n| SingleBlock::new(&single.at(n), config))
+                .collect::<Result<_>>()?,
+            norm: plain_norm()?,
+        })
+    }
+
+    /// The norm without weights that all blocks use.
+    pub(super) fn norm(&self) -> &LayerNorm {
+        &self.norm
+    }
+
+    /// Noise level, guidance and pooled prompt as one vector (b, c); none where a small network takes their place.
+    fn vector(&self, input: &NetworkInput<'_>) -> Result<Option<Tensor>> {
+        let Some(time_in) = &self.time_in else {
+            return Ok(None);
+        };
+        let waves = |values: &[f32]| -> Result<Tensor> {
+            let scaled: Vec<f32> = values.iter().map(|v| v * 1000.0).collect();
+            Ok(sinusoid(&scaled, WAVES)?.to(&self.device)?)
+        };
+        let mut vector = time_in.forward(&waves(input.timesteps)?)?;
+        if let (Some(layer), Some(guidance)) = (&self.guidance_in, input.conds.tensor("guidance")) {
+            vector = vector.add(&layer.forward(&waves(guidance.data())?)?)?;
+        }
+        if let Some(layer) = &self.vector_in {
+            let width = self.config.vector.unwrap_or(0);
+            let pooled = match input.conds.tensor("y") {
+                Some(y) => y.narrow(1, 0, width)?,
+                None => Tensor::zeros([input.timesteps.len(), width])?,
+            };
+            vector = vector.add(&layer.forward(&pooled.to(&self.device)?)?)?;
+        }
+        Ok(Some(vector))
+    }
+
+    fn given(&self, input: &NetworkInput<'_>, vector: Option<&Tensor>) -> Result<Given> {
+        if let (Some(shared), Some(vector)) = (&self.shared, vector) {
+            return Ok(Given::Shared {
+                image: Modulation::split(&shared.image.forward(vector)?, 2)?,
+                text: Modulation::split(&shared.text.forward(vector)?, 2)?,
+                single: Modulation::split(&shared.single.forward(vector)?, 1)?,
+            });
+        }
+        let Some(approximator) = &self.approximator else {
+            return Ok(Given::Nothing);
+        };
+        let guidance = input.conds.tensor("guidance");
+        let guidance = guidance.ok_or_else(|| {
+            let reason = "this network needs a guidance value, and the conditioning disables it";
+            ModelError::invalid("guidance", reason)
+        })?;
+        let rows = approximator.rows(input.timesteps, guidance.data(), &self.device)?;
+        Ok(Given::Rows(rows))
+    }
+
+    fn run_double(
+        &self,
+        (mut image, mut text): (Tensor, Tensor),
+        input: &NetworkInput<'_>,
+        pass: &BlockPass<'_>,
+        (given, size): (&Given, (usize, usize)),
+        observer: Observer<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        for (number, block) in self.double.iter().enumerate() {
+            input.hooks.check()?;
+            if !input.hooks.skips(BlockKind::DOUBLE, number) {
+                let rows = match given {
+                    Given::Rows(rows) => Some(rows.double(number)?),
+                    _ => None,
+                };
+                let pair = match (given, &rows) {
+                    (Given::Shared { image, text, .. }, _) => Some((&image[..], &text[..])),
+                    (_, Some((image, text))) => Some((&image[..], &text[..])),
+                    _ => None,
+                };
+                (image, text) = block.forward(image, text, pass, pair)?;
+            }
+            if input.hooks.any_on(BlockKind::DOUBLE) {
+                let flow = BlockFlow {
+                    h: image,
+                    beside: Some(text.clone()),
+                };
+                let at = self.place(input, BlockKind::DOUBLE, number, size);
+                let flow = input.hooks.at_block(Moment::After, flow, &at)?;
+                image = flow.h;
+                text = flow.beside.unwrap_or(text);
+            }
+            observer(BlockKind::DOUBLE, number, &image)?;
+            image = self.steered(image, input, BlockKind::DOUBLE, number, 0)?;
+        }
+        Ok((image, text))
+    }
+
+    fn run_single(
+        &self,
+        mut x: Tensor,
+        input: &NetworkInput<'_>,
+        pass: &BlockPass<'_>,
+        (given, size, text): (&Given, (usize, usize), usize),
+        observer: Observer<'_>,
+    ) -> Result<Tensor> {
+        for (number, block) in self.single.iter().enumerate() {
+            input.hooks.check()?;
+            if !input.hooks.skips(BlockKind::SINGLE, number) {
+                let row = match given {
+                    Given::Rows(rows) => Some(rows.single(number)?),
+                    _ => None,
+                };
+                let one = match given {
+                    Given::Shared { single, .. } => single.first(),
+                    _ => row.as_ref(),
+                };
+                x = block.forward(x, pass, one)?;
+            }
+            if input.hooks.any_on(BlockKind::SINGLE) {
+                let flow = BlockFlow { h: x, beside: None };
+                let at = self.place(input, BlockKind::SINGLE, number, size);
+                x = input.hooks.at_block(Moment::After, flow, &at)?.h;
+            }
+            observer(BlockKind::SINGLE, number, &x)?;
+            x = self.steered(x, input, BlockKind::SINGLE, number, text)?;
+        }
+        Ok(x)
+    }
+
+    fn place<'a>(
+        &self,
+        input: &'a NetworkInput<'_>,
+        kind: BlockKind,
+        number: usize,
+        (rows, columns): (usize, usize),
+    ) -> BlockInfo<'a> {
+        let info = &input.hooks.info;
+        BlockInfo {
+            kind,
+            number,
+            index: 0,
+            heads: self.config.heads,
+            size: [1, rows, columns],
+            original: input.x.shape(),
+            sigma: info.sigma,
+            cond_or_uncond: &info.cond_or_uncond,
+        }
+    }
+
+    /// With what a control net adds to the first tokens of the picture, which begins at `start`.
+    fn steered(
+        &self,
+        x: Tensor,
+        input: &NetworkInput<'_>,
+        kind: BlockKind,
+        number: usize,
+        start: usize,
+    ) -> Result<Tensor> {
+        let Some(control) = input.control else {
+            return Ok(x);
+        };
+        let Some(Some(features)) = control.of(kind).get(number) else {
+            return Ok(x);
+        };
+        let features = features.to(&self.device)?;
+        let count = features.dim(1)?.min(x.dim(1)? - start);
+        let features = features.narrow(1, 0, count)?;
+        let part = x.narrow(1, start, count)?.add(&features)?;
+        let mut x = x;
+        x.paste(&[0, start, 0], &part)?;
+        Ok(x)
+    }
+
+    /// Runs all blocks. `image` are the picture's tokens in the width of the network; `front` are tokens to put before those
+    /// of the prompt, in that width too.
+    pub(super) fn forward(
+        &self,
+        input: &NetworkInput<'_>,
+        picture: &Picture,
+        image: Tensor,
+        front: Option<&Tensor>,
+        observer: Observer<'_>,
+    ) -> Result<TrunkOutput> {
+        let config = &self.config;
+        let mut text = conditions::text_of(input.conds, config)?.to(&self.device)?;
+        let vector = self.vector(input)?;
+        let vector = vector.as_ref().map(activated);
+        let given = self.given(input, vector.as_ref())?;
+        if let Some(norm) = &self.text_norm {
+            text = norm.forward(&text)?;
+        }
+        let mut text = self.text_in.forward(&text)?;
+        let before = front.map_or(Ok(0), |front| front.dim(1))?;
+        if let Some(front) = front {
+            text = Tensor::cat(&[front, &text], 1)?;
+        }
+        let count = text.dim(1)?;
+        let positions = picture.positions((before, count), config);
+        let rope = Rope::new(&positions, &config.axes, config.theta)?.to(&self.device)?;
+        let mask = input.conds.tensor("attention_mask");
+        let total = count + image.dim(1)?;
+        let mask = mask.map(|mask| whole_mask(mask, total)).transpose()?;
+        let mask = mask.map(|mask| mask.to(&self.device)).transpose()?;
+        let pass = BlockPass {
+            vector: vector.as_ref(),
+            rope: &rope,
+            mask: mask.as_ref(),
+            heads: config.heads,
+            norm: &self.norm,
+        };
+        let size = picture.size;
+        let both = (image, text);
+        let (image, text) = self.run_double(both, input, &pass, (&given, size), observer)?;
+        let image = if self.single.is_empty() {
+            image
+        } else {
+            let x = Tensor::cat(&[&text, &image], 1)?;
+            drop((image, text));
+            let mut own = |kind: BlockKind, number: usize, x: &Tensor| -> Result<()> {
+                observer(kind, number, &x.narrow(1, count, x.dim(1)? - count)?)
+            };
+            let x = self.run_single(x, input, &pass, (&given, size, count), &mut own)?;
+            x.narrow(1, count, x.dim(1)? - count)?
+        };
+        Ok(TrunkOutput {
+            image: image.narrow(1, 0, picture.own)?,
+            last: match &given {
+                Given::Rows(rows) => Some(rows.last()?),
+                _ => None,
+            },
+            vector,
+        })
+    }
+}
+
+/// A mask (b, 1, n, n) that says nothing of the tokens after those it was made for.
+fn whole_mask(mask: &Tensor, total: usize) -> Result<Tensor> {
+    let [b, _, n, _] = mask.dims4()?;
+    if n >= total {
+        return Ok(mask.clone());
+    }
+    let mut whole = Tensor::zeros([b, 1, total, total])?;
+    whole.paste(&[0, 0, 0, 0], mask)?;
+    Ok(whole)
+}
