@@ -26,6 +26,7 @@ pub mod model_sampling;
 pub mod network;
 pub mod patch;
 pub mod preview;
+pub mod qwen_image;
 mod rounding;
 pub mod samplers;
 pub mod schedules;

@@ -31,7 +31,6 @@ const OTHERS: &[(&str, &str)] = &[
         "time_caption_embed.timestep_embedder.linear_1.bias",
         "OmniGen 2",
     ),
-    ("txt_norm.weight", "Qwen-Image"),
     (
         "visual_transformer_blocks.0.cross_attention.key_norm.weight",
         "Kandinsky 5",

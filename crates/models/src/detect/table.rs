@@ -8,13 +8,19 @@ use crate::lora::families;
 use crate::lora::{AddNames, AddTextNames};
 use crate::lumina;
 use crate::model_patch::FindPatch;
+use crate::qwen_image;
 use crate::sd;
 use crate::style::StyleKind;
 use crate::text::clip;
 use crate::text::{FindText, TextStack};
 
 /// The families of diffusion models, in the order they are looked for.
-pub static FAMILIES: &[&dyn Family] = &[&sd::Sd, &flux::Flux, &lumina::Lumina];
+pub static FAMILIES: &[&dyn Family] = &[
+    &sd::Sd,
+    &flux::Flux,
+    &lumina::Lumina,
+    &qwen_image::QwenImage,
+];
 
 /// Networks that steer a diffusion model with a picture.
 pub static CONTROL_NETS: &[FindControl] = &[sd::control::find];

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use fresco_tensor::nn::{
-    Conv2d, Embedding, GroupNorm, LayerNorm, Linear, RmsNorm, Value, WeightSlot,
+    Conv2d, Conv3d, Embedding, GroupNorm, LayerNorm, Linear, RmsNorm, Value, WeightSlot,
 };
 use fresco_tensor::{Stored, TensorError};
 
@@ -11,6 +11,7 @@ use fresco_tensor::{Stored, TensorError};
 pub(super) enum Layer {
     Linear(Arc<Linear>),
     Conv(Arc<Conv2d>),
+    Conv3d(Arc<Conv3d>),
     GroupNorm(Arc<GroupNorm>),
     RowNorm(Arc<LayerNorm>),
     Rms(Arc<RmsNorm>),
@@ -22,6 +23,7 @@ pub(super) enum Layer {
 enum Loose {
     Linear(Weak<Linear>),
     Conv(Weak<Conv2d>),
+    Conv3d(Weak<Conv3d>),
     GroupNorm(Weak<GroupNorm>),
     RowNorm(Weak<LayerNorm>),
     Rms(Weak<RmsNorm>),
@@ -34,6 +36,7 @@ impl Loose {
         Some(match self {
             Self::Linear(layer) => Layer::Linear(layer.upgrade()?),
             Self::Conv(layer) => Layer::Conv(layer.upgrade()?),
+            Self::Conv3d(layer) => Layer::Conv3d(layer.upgrade()?),
             Self::GroupNorm(layer) => Layer::GroupNorm(layer.upgrade()?),
             Self::RowNorm(layer) => Layer::RowNorm(layer.upgrade()?),
             Self::Rms(layer) => Layer::Rms(layer.upgrade()?),
@@ -48,6 +51,7 @@ impl Layer {
         match self {
             Self::Linear(layer) => layer.slot(),
             Self::Conv(layer) => layer.slot(),
+            Self::Conv3d(layer) => layer.slot(),
             Self::GroupNorm(layer) => layer.slot(),
             Self::RowNorm(layer) => layer.slot(),
             Self::Rms(layer) => layer.slot(),
@@ -63,6 +67,8 @@ impl Layer {
             (Self::Linear(layer), "bias") => layer.bias()?,
             (Self::Conv(layer), "weight") => Some(layer.weight()?),
             (Self::Conv(layer), "bias") => layer.bias()?,
+            (Self::Conv3d(layer), "weight") => Some(layer.weight()?),
+            (Self::Conv3d(layer), "bias") => layer.bias()?,
             (Self::GroupNorm(layer), "weight") => Some(layer.stored()?.0),
             (Self::GroupNorm(layer), "bias") => Some(layer.stored()?.1),
             (Self::RowNorm(layer), "weight") => layer.stored()?.0,
@@ -79,6 +85,7 @@ impl Layer {
         match self {
             Self::Linear(layer) => Loose::Linear(Arc::downgrade(layer)),
             Self::Conv(layer) => Loose::Conv(Arc::downgrade(layer)),
+            Self::Conv3d(layer) => Loose::Conv3d(Arc::downgrade(layer)),
             Self::GroupNorm(layer) => Loose::GroupNorm(Arc::downgrade(layer)),
             Self::RowNorm(layer) => Loose::RowNorm(Arc::downgrade(layer)),
             Self::Rms(layer) => Loose::Rms(Arc::downgrade(layer)),

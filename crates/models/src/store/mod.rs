@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use fresco_tensor::nn::{
-    Conv2d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, RmsNorm, Side, SlotGroup,
+    Conv2d, Conv3d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, RmsNorm, Side, SlotGroup,
     Value,
 };
 use fresco_tensor::{Device, Dtype, Stored, Tensor, TensorError, WeightFile, WeightInfo};
@@ -485,6 +485,27 @@ impl WeightStore {
         )?;
         match layer {
             Layer::Conv(layer) => Ok(layer),
+            _ => Err(self.mixed(key)),
+        }
+    }
+
+    /// The same as a convolution over frames. Its patches are always merged.
+    pub fn conv3d(&self, key: &str) -> Result<Arc<Conv3d>> {
+        let layer = self.layer(
+            key,
+            |base| base.conv3d(key).map(Layer::Conv3d),
+            || {
+                let (weight, bias) = self.parts(key)?;
+                let conv = Conv3d::in_group(&weight, bias.as_ref(), self.group());
+                let mut conv = conv.map_err(|e| self.unusable(key, e))?;
+                if self.weights.short {
+                    conv = conv.shortened();
+                }
+                Ok(Layer::Conv3d(Arc::new(conv)))
+            },
+        )?;
+        match layer {
+            Layer::Conv3d(layer) => Ok(layer),
             _ => Err(self.mixed(key)),
         }
     }

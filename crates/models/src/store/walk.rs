@@ -29,7 +29,9 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Conv2d, Embedding, GroupNorm, LayerNorm, Linear, Padding, RmsNorm, Value};
+use fresco_tensor::nn::{
+    Conv2d, Conv3d, Embedding, GroupNorm, LayerNorm, Linear, Padding, RmsNorm, Value,
+};
 use fresco_tensor::{Device, Stored, Tensor};
 
 use super::WeightStore;
@@ -140,6 +142,7 @@ fn blank_store() -> Result<Arc<WeightStore>> {
     let weights = [
         tensor("linear.weight", &[1, 1])?,
         tensor("conv.weight", &[1, 1, 1, 1])?,
+        tensor("conv3d.weight", &[1, 1, 1, 1, 1])?,
         tensor("group_norm.weight", &[1])?,
         tensor("group_norm.bias", &[1])?,
         tensor("layer_norm.weight", &[1])?,
@@ -281,6 +284,20 @@ impl<'a> Walk<'a> {
         store.conv(blank.unwrap_or(&key), stride, padding)
     }
 
+    /// A convolution with a bias over frames, whose kernel has these sizes over time, height and width.
+    pub fn conv3d(
+        &self,
+        name: &str,
+        out: usize,
+        input: usize,
+        [time, height, width]: [usize; 3],
+    ) -> Result<Arc<Conv3d>> {
+        let weight = [out, input, time, height, width];
+        let shapes: [(&str, &[usize]); 2] = [(".weight", &weight), (".bias", &[out])];
+        let (key, blank) = self.ask(name, "conv3d", &shapes);
+        self.course.store.conv3d(blank.unwrap_or(&key))
+    }
+
     pub fn group_norm(
         &self,
         name: &str,
@@ -305,6 +322,12 @@ impl<'a> Walk<'a> {
     /// A root mean square norm. The name is that of its weight: `norm.weight`, `norm.query_norm.scale`, `gamma`.
     pub fn rms_norm(&self, name: &str, width: usize, eps: f32) -> Result<Arc<RmsNorm>> {
         let (key, blank) = self.ask(name, "rms_norm.weight", &[("", &[width])]);
+        self.course.store.rms_norm(blank.unwrap_or(&key), eps)
+    }
+
+    /// The same where the weight is written as a kernel: (width, 1, 1) or with one dimension more.
+    pub fn channel_norm(&self, name: &str, width: usize, eps: f32) -> Result<Arc<RmsNorm>> {
+        let (key, blank) = self.ask(name, "rms_norm.weight", &[("", &[width, 1, 1])]);
         self.course.store.rms_norm(blank.unwrap_or(&key), eps)
     }
 
@@ -357,6 +380,8 @@ mod tests {
             inner.layer_norm("n", 7, 1e-5)?;
             inner.rms_norm("r.scale", 6, 1e-6)?;
             inner.linear_with("w", 3, 2, false)?;
+            inner.conv3d("k", 2, 3, [3, 1, 1])?;
+            inner.channel_norm("m.gamma", 8, 1e-6)?;
             inner.embedding("e", 9, 4)?;
             weights.value("v", &[1, 2])?;
             Ok(())
@@ -375,6 +400,9 @@ mod tests {
             "a.3.n.bias [7]",
             "a.3.r.scale [6]",
             "a.3.w.weight [3, 2]",
+            "a.3.k.weight [2, 3, 3, 1, 1]",
+            "a.3.k.bias [2]",
+            "a.3.m.gamma [8, 1, 1]",
             "a.3.e.weight [9, 4]",
             "v [1, 2]",
         ];

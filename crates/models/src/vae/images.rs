@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::{Device, Tensor, WeightFile, tiled_scale};
+use fresco_tensor::{Device, Tensor, TileAxis, WeightFile, tiled, tiled_scale};
 
+use super::causal::CausalVae;
+use super::config::VaeConfig;
 use super::kl::{Check, KlVae};
 use super::names;
 use crate::error::{ModelError, Result};
@@ -13,6 +15,8 @@ use crate::taesd::Taesd;
 /// An autoencoder of any kind.
 pub enum Vae {
     Kl(Box<KlVae>),
+    /// Of videos, and of pictures as videos of one frame.
+    Causal(Box<CausalVae>),
     /// The small approximation, used in its place.
     Taesd(Taesd),
 }
@@ -23,11 +27,23 @@ impl From<KlVae> for Vae {
     }
 }
 
+/// Pixels along a side of a tile of a video.
+const VIDEO_TILE: usize = 256;
+
 /// Sizes of tiles along width and height, and how far they reach into each other, all in units of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiles {
     pub x: usize,
     pub y: usize,
+    pub overlap: usize,
+    /// The same for frames, where a video is cut along its time, too.
+    pub time: Option<TimeTiles>,
+}
+
+/// Frames of a tile, and how many of them are the next one's, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeTiles {
+    pub frames: usize,
     pub overlap: usize,
 }
 
@@ -37,13 +53,59 @@ impl Tiles {
         x: 64,
         y: 64,
         overlap: 16,
+        time: None,
     };
     /// Of a picture.
     pub const ENCODE: Self = Self {
         x: 512,
         y: 512,
         overlap: 64,
+        time: None,
     };
+    /// Of the latent of a video, with cells of so many pixels.
+    pub fn decode_video(ratio: usize) -> Self {
+        let tile = VIDEO_TILE / ratio.max(1);
+        Self {
+            x: tile,
+            y: tile,
+            overlap: tile / 4,
+            time: None,
+        }
+    }
+
+    /// Of a video.
+    pub const ENCODE_VIDEO: Self = Self {
+        x: VIDEO_TILE,
+        y: VIDEO_TILE,
+        overlap: VIDEO_TILE / 4,
+        time: None,
+    };
+
+    /// For decoding, from sizes and overlaps in pixels and in frames. Overlaps that are too large for their tiles are made
+    /// smaller.
+    pub fn for_decoding(
+        (tile, overlap): (usize, usize),
+        (frames, shared): (usize, usize),
+        ratio: usize,
+        span: Option<usize>,
+    ) -> Self {
+        let ratio = ratio.max(1);
+        let overlap = if tile < 4 * overlap { tile / 4 } else { overlap };
+        let shared = if frames < 2 * shared { shared / 2 } else { shared };
+        let time = span.map(|span| {
+            let frames = (frames / span).max(2);
+            TimeTiles {
+                frames,
+                overlap: (shared / span).min(frames / 2).max(1),
+            }
+        });
+        Self {
+            x: tile / ratio,
+            y: tile / ratio,
+            overlap: overlap / ratio,
+            time,
+        }
+    }
 
     /// Flat, tall and square tiles, so that seams of one lie inside the others.
     fn shapes(self) -> [[usize; 2]; 3] {
@@ -62,13 +124,14 @@ impl Vae {
         if whole.has("taesd_decoder.1.weight") {
             return Ok(Self::Taesd(Taesd::combined(&whole)?));
         }
-        let net = KlVae::new(&names::store(file, prefix, device))?;
-        Ok(Self::Kl(Box::new(net)))
+        let store = names::store(file, prefix, device);
+        VaeConfig::detect(&store)?.build(&store)
     }
 
     pub fn latent_channels(&self) -> usize {
         match self {
             Self::Kl(net) => net.latent_channels(),
+            Self::Causal(net) => net.config().latent_channels(),
             Self::Taesd(net) => net.latent_channels(),
         }
     }
@@ -77,12 +140,30 @@ impl Vae {
     pub fn ratio(&self) -> usize {
         match self {
             Self::Kl(net) => net.ratio(),
+            Self::Causal(net) => net.config().ratio(),
             Self::Taesd(net) => net.ratio(),
         }
     }
 
-    /// The latent (b, c, h, w) of pictures (b, h, w, c) in 0..1. Sizes that do not divide are cut around the middle, and
-    /// channels beyond the third are left out.
+    /// Frames for one latent frame after the first; none for pictures.
+    pub fn temporal_ratio(&self) -> Option<usize> {
+        match self {
+            Self::Kl(_) | Self::Taesd(_) => None,
+            Self::Causal(net) => Some(net.config().temporal_ratio()),
+        }
+    }
+
+    /// Channels of a picture that it looks at.
+    pub fn picture_channels(&self) -> usize {
+        match self {
+            Self::Kl(_) | Self::Taesd(_) => 3,
+            Self::Causal(net) => net.config().picture_channels(),
+        }
+    }
+
+    /// The latent of pictures (b, h, w, c) in 0..1: (b, c, h, w), or (1, c, t, h, w) of a video with these frames. Sizes that
+    /// do not divide are cut around the middle, channels that the network does not look at are left out, and where it
+    /// looks at opacity and there is none, pictures are opaque.
     pub fn encode(&self, images: &Tensor, check: Check<'_>) -> Result<Tensor> {
         self.encode_planes(&self.planes(images)?, check)
     }
@@ -90,38 +171,82 @@ impl Vae {
     /// The same in tiles.
     pub fn encode_tiled(&self, images: &Tensor, tiles: Tiles, check: Check<'_>) -> Result<Tensor> {
         let planes = self.planes(images)?;
-        let scale = 1.0 / self.ratio() as f64;
-        let [flat, tall, square] = tiles.shapes();
-        let shapes = [square, tall, flat];
-        in_tiles(&planes, shapes, tiles.overlap, scale, |tile| {
-            self.encode_planes(tile, check)
-        })
+        let ratio = self.ratio() as f64;
+        let encode = |tile: &Tensor| self.encode_planes(tile, check);
+        let Some(span) = self.temporal_ratio() else {
+            let [flat, tall, square] = tiles.shapes();
+            let shapes = [square, tall, flat];
+            return in_tiles(&planes, shapes, tiles.overlap, 1.0 / ratio, encode);
+        };
+        let span = span as f64;
+        let latents = |frames: f64| ((frames + span - 1.0) / span).floor().max(0.0);
+        let frames = |latents: f64| (latents * span - (span - 1.0)).max(0.0);
+        // Only whole latent frames can be cut out.
+        let time = tiles.time.map(|time| {
+            let tile = latents(time.frames as f64).max(2.0);
+            let overlap = latents(time.overlap as f64).min((tile / 2.0).floor()).max(1.0);
+            TimeTiles {
+                frames: frames(tile) as usize,
+                overlap: frames(overlap) as usize,
+            }
+        });
+        let whole = frames(latents(planes.dim(2)? as f64)) as usize;
+        let planes = planes.narrow(2, 0, whole)?;
+        let steps = VideoSteps {
+            frames: &latents,
+            time: 1.0 / span,
+            space: 1.0 / ratio,
+        };
+        in_video_tiles(&planes, Tiles { time, ..tiles }, &steps, encode)
     }
 
-    /// Pictures (b, h, w, 3) in 0..1 of a latent (b, c, h, w).
+    /// Pictures (b, h, w, c) in 0..1 of a latent (b, c, h, w); videos (b, t, h, w, c) of (b, c, t, h, w).
     pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        finished(self.decode_planes(latent, check)?)
+        finished(&self.decode_planes(&self.framed(latent)?, check)?)
     }
 
     /// The same in tiles.
     pub fn decode_tiled(&self, latent: &Tensor, tiles: Tiles, check: Check<'_>) -> Result<Tensor> {
-        let scale = self.ratio() as f64;
-        let out = in_tiles(latent, tiles.shapes(), tiles.overlap, scale, |tile| {
-            self.decode_planes(tile, check)
-        })?;
-        finished(out)
+        let ratio = self.ratio() as f64;
+        let latent = self.framed(latent)?;
+        let decode = |tile: &Tensor| self.decode_planes(tile, check);
+        let Some(span) = self.temporal_ratio() else {
+            let made = in_tiles(&latent, tiles.shapes(), tiles.overlap, ratio, decode)?;
+            return finished(&made);
+        };
+        let span = span as f64;
+        let frames = |latents: f64| (latents * span - (span - 1.0)).max(0.0);
+        let time = tiles.time.map(|time| TimeTiles {
+            frames: time.frames.max(2),
+            overlap: time.overlap.max(1),
+        });
+        let steps = VideoSteps {
+            frames: &frames,
+            time: span,
+            space: ratio,
+        };
+        let made = in_video_tiles(&latent, Tiles { time, ..tiles }, &steps, decode)?;
+        finished(&made)
     }
 
     fn encode_planes(&self, planes: &Tensor, check: Check<'_>) -> Result<Tensor> {
         match self {
             Self::Kl(net) => net.encode(planes, check),
+            Self::Causal(net) => net.encode(planes, check),
             Self::Taesd(net) => net.encode(planes, check),
         }
     }
 
-    fn decode_planes(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    /// The latent with the dimensions that the network takes: a picture is a video of one frame.
+    fn framed(&self, latent: &Tensor) -> Result<Tensor> {
         let channels = self.latent_channels();
-        if latent.rank() != 4 || latent.shape()[1] != channels {
+        let video = self.temporal_ratio().is_some();
+        let latent = match (video, latent.rank()) {
+            (true, 4) => latent.unsqueeze(2)?,
+            _ => latent.clone(),
+        };
+        let rank = if video { 5 } else { 4 };
+        if latent.rank() != rank || latent.shape()[1] != channels {
             return Err(ModelError::invalid(
                 "VAE decode",
                 format!(
@@ -130,13 +255,18 @@ impl Vae {
                 ),
             ));
         }
+        Ok(latent)
+    }
+
+    fn decode_planes(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
         match self {
             Self::Kl(net) => net.decode(latent, check),
+            Self::Causal(net) => net.decode(latent, check),
             Self::Taesd(net) => net.decode(latent, check),
         }
     }
 
-    /// (b, h, w, c) in 0..1 to (b, 3, h, w) in -1..1, cut to whole cells.
+    /// (b, h, w, c) in 0..1 to (b, c, h, w) in -1..1, cut to whole cells; of videos (1, c, b, h, w).
     fn planes(&self, images: &Tensor) -> Result<Tensor> {
         let [_, h, w, c] = *images.shape() else {
             let reason = format!("shape {:?} is no batch of pictures", images.shape());
@@ -156,17 +286,69 @@ impl Vae {
             }
             x.narrow(dim, rest / 2, size - rest)
         };
-        let images = cut(cut(images.clone(), 1, h)?, 2, w)?;
-        let images = if c > 3 {
-            images.narrow(3, 0, 3)?
+        let mut images = cut(cut(images.clone(), 1, h)?, 2, w)?;
+        let wanted = self.picture_channels();
+        if c > wanted {
+            images = images.narrow(3, 0, wanted)?;
+        } else if c < wanted {
+            let mut shape = images.shape().to_vec();
+            shape[3] = wanted - c;
+            images = Tensor::cat(&[&images, &Tensor::ones(shape)?], 3)?;
+        }
+        let mut planes = if self.temporal_ratio().is_some() {
+            images.permute(&[3, 0, 1, 2])?.unsqueeze(0)?
         } else {
-            images
+            images.nhwc_to_nchw()?
         };
-        let mut planes = images.nhwc_to_nchw()?;
         planes.map_inplace(|v| v * 2.0 - 1.0);
         Ok(planes)
     }
 }
+
+/// What becomes of sizes and places of a video.
+struct VideoSteps<'a> {
+    /// The number of frames for a number of frames.
+    frames: &'a dyn Fn(f64) -> f64,
+    /// By what the place of a frame and that of a pixel are multiplied.
+    time: f64,
+    space: f64,
+}
+
+/// One pass with tiles of (b, c, t, h, w).
+fn in_video_tiles(
+    x: &Tensor,
+    tiles: Tiles,
+    steps: &VideoSteps<'_>,
+    f: impl FnMut(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let time = tiles.time.unwrap_or(TimeTiles {
+        frames: ALL_FRAMES,
+        overlap: 1,
+    });
+    let later = |place: f64| place * steps.time;
+    let space = |place: f64| place * steps.space;
+    let plane = |tile: usize| TileAxis {
+        tile,
+        overlap: tiles.overlap,
+        size: &space,
+        position: &space,
+    };
+    let axes = [
+        TileAxis {
+            tile: time.frames,
+            overlap: time.overlap,
+            size: steps.frames,
+            position: &later,
+        },
+        // In the reference's order.
+        plane(tiles.x),
+        plane(tiles.y),
+    ];
+    tiled(x, &axes, f)
+}
+
+/// More frames than any video has.
+const ALL_FRAMES: usize = 9999;
 
 /// The mean of three passes with tiles of other shapes.
 fn in_tiles(
@@ -188,9 +370,12 @@ fn in_tiles(
     Ok(sum.div_scalar(3.0))
 }
 
-/// (b, 3, h, w) around -1..1 to (b, h, w, 3) in 0..1.
-fn finished(planes: Tensor) -> Result<Tensor> {
-    let mut images = planes.nchw_to_nhwc()?;
+/// (b, c, h, w) around -1..1 to (b, h, w, c) in 0..1; (b, c, t, h, w) to (b, t, h, w, c).
+fn finished(planes: &Tensor) -> Result<Tensor> {
+    let mut images = match planes.rank() {
+        5 => planes.permute(&[0, 2, 3, 4, 1])?,
+        _ => planes.nchw_to_nhwc()?,
+    };
     images.map_inplace(|v| f32::midpoint(v, 1.0).clamp(0.0, 1.0));
     Ok(images)
 }

@@ -1,8 +1,12 @@
 //! Autoencoders: what nodes call a VAE.
 
+pub mod causal;
+mod config;
 mod images;
 pub mod kl;
 pub mod names;
 
-pub use images::{Tiles, Vae};
+pub use causal::{CausalConfig, CausalVae};
+pub use config::VaeConfig;
+pub use images::{Tiles, TimeTiles, Vae};
 pub use kl::{Check, KlConfig, KlVae};

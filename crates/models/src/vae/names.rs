@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, WeightFile};
 
+use super::causal;
 use crate::store::{Origin, UnitOrder, WeightStore};
 
 /// The order of the parts of an autoencoder.
@@ -19,9 +20,13 @@ pub static UNITS: UnitOrder = UnitOrder {
         "norm_out",
         "conv_out",
         "quant_conv",
+        "downsamples",
+        "middle",
+        "upsamples",
+        "head",
     ],
     blocks: &[],
-    values: &["running_mean", "running_var"],
+    values: &["running_mean", "running_var", "gamma"],
 };
 
 /// Prefixes under which files keep an autoencoder; the first that fits counts.
@@ -64,6 +69,10 @@ fn foreign(names: &[&str]) -> bool {
 
 /// Pairs of our name and the file's.
 fn renamed<'a>(names: &[&'a str]) -> Vec<(String, &'a str)> {
+    if causal::is_foreign(names) {
+        let names = names.iter().copied();
+        return names.map(|name| (causal::native_name(name), name)).collect();
+    }
     let convert = foreign(names);
     let levels = names
         .iter()

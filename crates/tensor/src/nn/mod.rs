@@ -5,6 +5,7 @@
 mod attention;
 mod contents;
 mod conv;
+mod conv3d;
 mod layer_weights;
 mod linear;
 mod matmul;
@@ -17,6 +18,7 @@ mod table;
 
 pub use attention::{Mask, attention, attention_probabilities};
 pub use conv::{Conv2d, Padding};
+pub use conv3d::Conv3d;
 pub use layer_weights::MakeWeight;
 pub use linear::{After, Linear};
 pub use matmul::matmul;

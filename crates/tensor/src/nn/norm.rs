@@ -14,9 +14,9 @@ use crate::error::{Result, TensorError};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
-/// Refuses values that are not one per channel.
+/// Refuses values that are not one per channel. Some files write further dimensions of one.
 fn check_values(stored: &Stored) -> Result<()> {
-    if stored.shape().len() == 1 {
+    if stored.shape().first() == Some(&stored.len()) {
         return Ok(());
     }
     Err(TensorError::rank("normalise", "1", stored.shape()))

@@ -1,9 +1,11 @@
 //! The kinds of goldens: how each is recognised and what is run. A network adds a row.
 
+mod causal_vae;
 mod flux;
 mod image_nets;
 mod lumina;
 mod pass;
+mod qwen;
 mod sd;
 mod style;
 
@@ -29,6 +31,8 @@ static KINDS: &[&[Kind]] = &[
     flux::KINDS,
     lumina::KINDS,
     style::KINDS,
+    qwen::KINDS,
+    causal_vae::KINDS,
 ];
 
 pub(crate) fn of(golden: &Golden) -> Option<&'static Kind> {

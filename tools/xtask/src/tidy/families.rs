@@ -21,6 +21,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/models/src/sd/", "the family's folder"),
     ("crates/models/src/flux/", "the family's folder"),
     ("crates/models/src/lumina/", "the family's folder"),
+    ("crates/models/src/qwen_image/", "the family's folder"),
     ("crates/models/src/text/clip/", "the family's folder"),
     ("crates/models/src/vision.rs", "the family's file"),
     ("crates/models/src/detect/", "the detection tables"),

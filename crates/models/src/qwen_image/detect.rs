@@ -1,0 +1,67 @@
+//! How files of this family are recognised.
+
+use std::sync::Arc;
+
+use super::config::{KINDS, QwenConfig, SIGN, TIMESTEP_ZERO};
+use super::model::QwenNetwork;
+use crate::denoise::Found;
+use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::error::Result;
+use crate::preview::PreviewHints;
+use crate::store::{Blocks, UnitOrder};
+
+/// The order of the parts of the network and of its control nets.
+pub static UNITS: UnitOrder = UnitOrder {
+    parts: &[
+        "time_text_embed",
+        "txt_norm",
+        "img_in",
+        "txt_in",
+        "transformer_blocks",
+        "norm_out",
+        "proj_out",
+        "controlnet_blocks",
+        "controlnet_x_embedder",
+    ],
+    blocks: &[Blocks::List("transformer_blocks")],
+    values: UnitOrder::NORMS,
+};
+
+/// Qwen-Image and its variants.
+pub struct QwenImage;
+
+impl Family for QwenImage {
+    fn names(&self) -> &'static [&'static str] {
+        &["Qwen-Image"]
+    }
+
+    fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
+        // Control nets have the same layers, and more.
+        let block = "transformer_blocks.0.img_mod.1.weight";
+        if !keys.has(SIGN) || !keys.has(block) || keys.has("controlnet_blocks.0.weight") {
+            return Ok(None);
+        }
+        let own = keys.inside.iter().copied().filter(|key| {
+            let part = key.split('.').next().unwrap_or(key);
+            UNITS.parts.contains(&part) || *key == TIMESTEP_ZERO
+        });
+        let origins = keys.origins(own.map(|key| (key.to_owned(), key)));
+        let config = QwenConfig::detect(&keys.store(&origins))?;
+        let family = if keys.has(&format!("{KINDS}.weight")) {
+            "Qwen-Image Layered"
+        } else if keys.has(TIMESTEP_ZERO) {
+            "Qwen-Image Edit 2511"
+        } else {
+            "Qwen-Image"
+        };
+        Ok(Some(Checkpoint {
+            family,
+            network: Arc::new(Found::<QwenNetwork>(config)),
+            keys: origins,
+            units: &UNITS,
+            vae_prefix: keys.vae_prefix(),
+            text: None,
+            preview: PreviewHints::of(keys.file.metadata()),
+        }))
+    }
+}

@@ -1,0 +1,75 @@
+//! What of a condition goes into the network.
+
+use fresco_tensor::Tensor;
+
+use super::config::QwenConfig;
+use crate::denoise::{CondValue, EncodeArgs, ModelConds};
+use crate::error::{ModelError, Result};
+use crate::latent_format;
+
+/// The prompt, latents of reference pictures, and how those are placed.
+pub(super) fn conds(config: &QwenConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+    let mut conds = ModelConds::new();
+    // Positions count, so prompts of other lengths are not repeated to fit.
+    let tokens = CondValue::Regular(prompt(config, file, args)?);
+    conds.insert("c_crossattn", tokens);
+    if let Some(list) = args.cond.lists.get("reference_latents") {
+        let references = list.iter().map(|latent| reference(config, file, latent));
+        let references = references.collect::<Result<Vec<_>>>()?;
+        if !references.is_empty() {
+            conds.insert("ref_latents", CondValue::List(references));
+        }
+    }
+    if let Some(method) = args.cond.words.get("reference_latents_method") {
+        conds.insert("ref_latents_method", CondValue::Word(method.clone()));
+    }
+    Ok(conds)
+}
+
+fn prompt(config: &QwenConfig, file: &str, args: &EncodeArgs<'_>) -> Result<Tensor> {
+    let wrong = |reason: String| Err(ModelError::unsupported(file, reason));
+    let Some(tokens) = &args.cond.tokens else {
+        return wrong(format!(
+            "the {} conditioning has no text for this model",
+            args.prompt_type
+        ));
+    };
+    match *tokens.shape() {
+        [b, n, width] if b > 0 && n > 0 && width == config.context => Ok(tokens.clone()),
+        [_, _, width] if width != config.context => wrong(format!(
+            "this model takes text of width {}, but the {} conditioning has width {width}: it was made with the text \
+             encoder of another family of models",
+            config.context, args.prompt_type
+        )),
+        ref shape => wrong(format!(
+            "the {} conditioning has shape {shape:?}, which is no text",
+            args.prompt_type
+        )),
+    }
+}
+
+/// A latent of a picture as the network sees it.
+fn reference(config: &QwenConfig, file: &str, latent: &Tensor) -> Result<Tensor> {
+    let latent = match latent.rank() {
+        // A picture is a video of one frame.
+        4 => latent.unsqueeze(2)?,
+        _ => latent.clone(),
+    };
+    match *latent.shape() {
+        [_, channels, ..] if latent.rank() == 5 && channels == config.channels() => {
+            if latent.is_empty() {
+                let reason = "a reference picture has no pixels";
+                return Err(ModelError::invalid("reference", reason));
+            }
+            Ok(latent_format::WAN21.process_in(&latent)?)
+        }
+        ref shape => Err(ModelError::unsupported(
+            file,
+            format!(
+                "a reference picture has a latent of shape {shape:?}, but this model works on {} channels: it was \
+                 encoded with the VAE of another family of models",
+                config.channels()
+            ),
+        )),
+    }
+}

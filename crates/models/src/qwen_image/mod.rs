@@ -1,0 +1,14 @@
+//! Qwen-Image (Wu et al. 2025) and what follows from it: Edit, Edit Plus, Layered; what steers it, and how its files are
+//! recognised.
+
+mod blocks;
+mod config;
+mod detect;
+mod encode;
+mod model;
+mod tokens;
+
+pub use blocks::Trunk;
+pub use config::{QwenConfig, ReferenceMethod};
+pub use detect::{QwenImage, UNITS};
+pub use model::{Inputs, QwenNetwork};

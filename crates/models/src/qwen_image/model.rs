@@ -1,0 +1,264 @@
+//! The network: tokens of the noisy picture, of references and of the prompt through the blocks, and back to a latent.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{LayerNorm, Linear};
+use fresco_tensor::{Device, Tensor};
+
+use super::blocks::{EPS, Trunk, TrunkPass};
+use super::config::{QwenConfig, ReferenceMethod, THETA};
+use super::encode;
+use super::tokens::{Placement, TokenGrid, latent, place, tokens};
+use crate::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, ControlFeatures, Hooks, Moment};
+use crate::denoise::{DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput};
+use crate::error::{ModelError, Result};
+use crate::latent_format;
+use crate::model_sampling::ModelSampling;
+use crate::store::Walk;
+use crate::transformer::Rope;
+
+/// What one pass looks at. Everything is in main memory.
+pub struct Inputs<'a> {
+    /// (b, c, t, h, w).
+    pub x: &'a Tensor,
+    pub timesteps: &'a [f32],
+    /// (b, n, width).
+    pub context: &'a Tensor,
+    /// Latents (b, c, t, h, w) of any size.
+    pub references: &'a [Tensor],
+    /// None for the network's own.
+    pub method: Option<ReferenceMethod>,
+    /// Which of two kinds of picture is made, for networks that know them.
+    pub kind: u32,
+    pub control: Option<&'a ControlFeatures>,
+    pub hooks: &'a Hooks,
+}
+
+/// The network in messages.
+pub(super) const WHAT: &str = "the transformer";
+
+/// Values per channel of a token that a pass holds at its fullest: the inner channels of the feed-forward part, and what
+/// goes on beside it.
+const HELD: u64 = 16;
+
+/// The transformer of Qwen-Image.
+pub struct QwenNetwork {
+    trunk: Trunk,
+    norm_out: Arc<Linear>,
+    norm: LayerNorm,
+    proj_out: Arc<Linear>,
+}
+
+/// The positions of prompt and picture, for one pass.
+pub(super) fn rope(
+    config: &QwenConfig,
+    grid: TokenGrid,
+    prompt: usize,
+    further: &[f64],
+) -> Result<Rope> {
+    let mut positions = Vec::with_capacity(3 * (prompt + grid.len()) + further.len());
+    let start = grid.text_start();
+    for at in start..start + prompt {
+        positions.extend([at as f64; 3]);
+    }
+    place(&mut positions, grid, 0.0, (0, 0));
+    positions.extend_from_slice(further);
+    Rope::new(&positions, &config.axes, THETA)
+}
+
+/// Adds to the first tokens of a picture what a control net says for a block.
+fn steered(img: Tensor, control: Option<&ControlFeatures>, number: usize) -> Result<Tensor> {
+    let list = control.map_or(&[][..], |control| control.of(BlockKind::DOUBLE));
+    let Some(Some(add)) = list.get(number) else {
+        return Ok(img);
+    };
+    let add = add.to(&img.device())?;
+    add_to_first(&img, &add)
+}
+
+/// Adds to the first tokens, as many as there are to add.
+pub(super) fn add_to_first(img: &Tensor, add: &Tensor) -> Result<Tensor> {
+    let (have, count) = (img.dim(1)?, add.dim(1)?);
+    if count >= have {
+        return Ok(img.add(&add.narrow(1, 0, have)?)?);
+    }
+    let first = img.narrow(1, 0, count)?.add(add)?;
+    let rest = img.narrow(1, count, have - count)?;
+    Ok(Tensor::cat(&[&first, &rest], 1)?)
+}
+
+impl QwenNetwork {
+    pub fn config(&self) -> &QwenConfig {
+        self.trunk.config()
+    }
+
+    /// One pass, in the shape of the latent.
+    pub fn predict(&self, input: &Inputs<'_>) -> Result<Tensor> {
+        let config = self.trunk.config();
+        self.trunk.check(input.x, input.timesteps, input.context)?;
+        let method = input.method.unwrap_or(config.method);
+        let (own, grid) = tokens(input.x)?;
+        let (all, further) = with_references(own, input.references, method)?;
+        let clean = method == ReferenceMethod::IndexTimestepZero && all.dim(1)? > grid.len();
+        if all.dim(2)? != config.input {
+            let reason = format!(
+                "it takes latents of {} channels, got shape {:?}",
+                config.input / 4,
+                input.x.shape()
+            );
+            return Err(ModelError::invalid("transformer", reason));
+        }
+        let device = self.trunk.device();
+        let emb = self.trunk.embed(input.timesteps, input.kind, clean)?;
+        let rope = rope(config, grid, input.context.dim(1)?, &further)?.to(device)?;
+        let pass = TrunkPass {
+            emb: &emb,
+            rope: &rope,
+            clean_from: clean.then_some(grid.len()),
+        };
+        let mut txt = self.trunk.prompt(&input.context.to(device)?)?;
+        let mut img = self.trunk.picture(&all.to(device)?)?;
+        drop(all);
+        for number in 0..self.trunk.len() {
+            input.hooks.check()?;
+            if !input.hooks.skips(BlockKind::DOUBLE, number) {
+                (img, txt) = self.trunk.block(number, img, txt, &pass)?;
+            }
+            (img, txt) = self.hooked(input, grid, number, img, txt)?;
+            img = steered(img, input.control, number)?;
+        }
+        let img = img.narrow(1, 0, grid.len())?;
+        let out = self.finish(&img, &emb.narrow(0, 0, img.dim(0)?)?)?;
+        let out = out.to(&Device::cpu())?;
+        let [.., h, w] = *input.x.shape() else {
+            return Err(ModelError::invalid("transformer", "no latent"));
+        };
+        latent(&out, grid, (h, w))
+    }
+
+    /// What others make of picture and prompt after a block.
+    fn hooked(
+        &self,
+        input: &Inputs<'_>,
+        grid: TokenGrid,
+        number: usize,
+        img: Tensor,
+        txt: Tensor,
+    ) -> Result<(Tensor, Tensor)> {
+        let hooks = input.hooks;
+        if !hooks.any_on(BlockKind::DOUBLE) {
+            return Ok((img, txt));
+        }
+        let at = BlockInfo {
+            kind: BlockKind::DOUBLE,
+            number,
+            index: 0,
+            heads: self.config().heads(),
+            size: [grid.frames, grid.rows, grid.columns],
+            original: input.x.shape(),
+            sigma: hooks.info.sigma,
+            cond_or_uncond: &hooks.info.cond_or_uncond,
+        };
+        let flow = BlockFlow {
+            h: img,
+            beside: Some(txt),
+        };
+        let flow = hooks.at_block(Moment::After, flow, &at)?;
+        let txt = flow
+            .beside
+            .ok_or_else(|| ModelError::invalid("hook", "the prompt's tokens are gone"))?;
+        Ok((flow.h, txt))
+    }
+
+    /// The last norm and the way back to squares of the latent.
+    fn finish(&self, img: &Tensor, emb: &Tensor) -> Result<Tensor> {
+        let both = self.norm_out.forward(emb)?;
+        let width = both.dim(1)? / 2;
+        let (scale, shift) = (both.narrow(1, 0, width)?, both.narrow(1, width, width)?);
+        let normed = self.norm.modulated(img, &shift, &scale)?;
+        Ok(self.proj_out.forward(&normed)?)
+    }
+}
+
+/// The tokens with those of references behind them, and the positions of those.
+fn with_references(
+    own: Tensor,
+    references: &[Tensor],
+    method: ReferenceMethod,
+) -> Result<(Tensor, Vec<f64>)> {
+    let mut further = Vec::new();
+    let mut placement = Placement::default();
+    let mut lists = vec![own];
+    for reference in references {
+        let (made, grid) = tokens(reference)?;
+        let &[.., h, w] = reference.shape() else {
+            return Err(ModelError::invalid("reference", "no latent"));
+        };
+        let (index, offset) = placement.next(method, (h, w));
+        place(&mut further, grid, index, offset);
+        lists.push(made);
+    }
+    let all = match lists.as_slice() {
+        [own] => own.clone(),
+        _ => Tensor::cat(&lists.iter().collect::<Vec<_>>(), 1)?,
+    };
+    Ok((all, further))
+}
+
+impl DiffusionNetwork for QwenNetwork {
+    type Config = QwenConfig;
+
+    const WHAT: &'static str = WHAT;
+
+    fn facts(config: &QwenConfig) -> ModelFacts {
+        ModelFacts {
+            latent: latent_format::WAN21,
+            latent_channels: config.channels(),
+            in_channels: config.channels(),
+            context: Some(config.context),
+            model_channels: None,
+            architecture: None,
+            memory_factor: (18, 10),
+            sampling: ModelSampling::flux(1.15),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &QwenConfig) -> Result<Self> {
+        Ok(Self {
+            trunk: Trunk::new(weights, config)?,
+            norm_out: weights.linear("norm_out.linear", 2 * config.width, config.width)?,
+            norm: LayerNorm::new(None, None, EPS)?,
+            proj_out: weights.linear("proj_out", config.output, config.width)?,
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let context = input.conds.tensor("c_crossattn");
+        let context =
+            context.ok_or_else(|| ModelError::invalid("transformer", "there is no prompt"))?;
+        self.predict(&Inputs {
+            x: input.x,
+            timesteps: input.timesteps,
+            context,
+            references: input.conds.list("ref_latents"),
+            method: input
+                .conds
+                .word("ref_latents_method")
+                .map(ReferenceMethod::by_name),
+            kind: 0,
+            control: input.control,
+            hooks: input.hooks,
+        })
+    }
+
+    fn encode(config: &QwenConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        encode::conds(config, file, args)
+    }
+
+    fn memory_required(config: &QwenConfig, shape: &[usize]) -> u64 {
+        let batch = shape.first().copied().unwrap_or(0) as u64;
+        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
+        let tokens = batch.saturating_mul(cells.div_ceil(4));
+        tokens.saturating_mul(config.width as u64 * HELD * size_of::<f32>() as u64)
+    }
+}

@@ -1,0 +1,14 @@
+//! The autoencoder of videos in which no frame sees a later one (Wan et al. 2025); Qwen-Image uses it for single pictures.
+//!
+//! A first frame stands for itself, each further latent frame for four. So videos are worked on in pieces: the first frame,
+//! then four at a time, with what convolutions still have to see of the frames before. A picture is a first frame.
+
+mod blocks;
+mod config;
+mod model;
+mod names;
+mod stream;
+
+pub use config::{CausalConfig, CausalHalf, CausalStep};
+pub use model::CausalVae;
+pub(super) use names::{is_foreign, native_name};

@@ -1,0 +1,440 @@
+//! Convolution over frames of shape (t, h, w, c) in which a frame sees itself and those before it.
+//!
+//! The kernel of each time tap is packed by itself, so that taps which would only see frames before the first are left
+//! out: a single picture costs what a convolution over pictures costs.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Act;
+use super::contents::{Content, Contents, MatrixSize};
+use super::slot::{SlotGroup, WeightSlot};
+use crate::cpu::finish::Finish;
+use crate::cpu::packed::Weight;
+use crate::cpu::picture::Picture;
+use crate::cpu::product;
+use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::error::{Result, TensorError};
+use crate::stored::Stored;
+use crate::tensor::Tensor;
+
+/// Kernels over time, height and width in their storage format, and a bias. Height and width keep their sizes.
+pub struct Conv3d {
+    size: MatrixSize,
+    /// Time, height and width.
+    kernel: [usize; 3],
+    dtype: Dtype,
+    biased: bool,
+    /// One matrix for each time tap, then the bias.
+    slot: Arc<WeightSlot>,
+}
+
+const OP: &str = "conv3d";
+
+impl Conv3d {
+    /// `weight` is (out, in, time, height, width), the last two odd. In main memory.
+    pub fn new(weight: &Stored, bias: Option<&Stored>) -> Result<Self> {
+        Self::in_group(weight, bias, &SlotGroup::new())
+    }
+
+    /// The same, used together with other layers.
+    pub fn in_group(weight: &Stored, bias: Option<&Stored>, group: &SlotGroup) -> Result<Self> {
+        let (size, kernel) = kernels(weight.shape())?;
+        let taps = taps(weight, kernel)?;
+        let dtype = taps.first().map_or(weight.dtype(), Stored::dtype);
+        let mut values: Vec<Content> = taps.iter().map(|tap| Content::matrix(tap, size)).collect();
+        if let Some(bias) = bias {
+            if bias.len() != size.out {
+                return Err(TensorError::mismatch(OP, bias.shape(), &[size.out]));
+            }
+            values.push(Content::channels(bias));
+        }
+        Ok(Self {
+            size,
+            kernel,
+            dtype,
+            biased: bias.is_some(),
+            slot: WeightSlot::new(values, group)?,
+        })
+    }
+
+    /// Lets the kernels keep sixteen bits of an input: see [`Conv2d::shortened`](super::Conv2d::shortened).
+    #[must_use]
+    pub fn shortened(mut self) -> Self {
+        self.slot.shorten();
+        self
+    }
+
+    pub fn in_channels(&self) -> usize {
+        self.size.channels
+    }
+
+    pub fn out_channels(&self) -> usize {
+        self.size.out
+    }
+
+    /// Time, height and width of the kernels.
+    pub fn kernel(&self) -> [usize; 3] {
+        self.kernel
+    }
+
+    /// How many frames before an output's own it sees.
+    pub fn reach(&self) -> usize {
+        self.kernel[0] - 1
+    }
+
+    /// Where the weights are.
+    pub fn slot(&self) -> &Arc<WeightSlot> {
+        &self.slot
+    }
+
+    /// The format the weight is kept in.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// What the layer keeps, by its size in a file.
+    pub fn bytes(&self) -> u64 {
+        self.slot.bytes()
+    }
+
+    /// The weight as it was given, (out, in, time, height, width).
+    pub fn weight(&self) -> Result<Stored> {
+        let [time, height, width] = self.kernel;
+        let taps: Vec<Stored> = (0..time)
+            .map(|tap| self.slot.stored(tap))
+            .collect::<Result<_>>()?;
+        let plane = height * width * self.dtype.size();
+        let total = taps.iter().map(|tap| tap.bytes().len()).sum();
+        let _claim = crate::room::claim(total as u64)?;
+        let mut bytes = Vec::with_capacity(total);
+        for pair in 0..self.size.out * self.size.channels {
+            for tap in &taps {
+                bytes.extend_from_slice(&tap.bytes()[pair * plane..][..plane]);
+            }
+        }
+        let shape = [self.size.out, self.size.channels, time, height, width];
+        Stored::new(self.dtype, shape, bytes)
+    }
+
+    /// The bias as it was given.
+    pub fn bias(&self) -> Result<Option<Stored>> {
+        let bias = self.biased.then(|| self.slot.stored(self.kernel[0]));
+        bias.transpose()
+    }
+
+    /// One output for each frame of `x`, plus `add`. The frames before `x` are those in `before`, the last ones next to it;
+    /// where there are none it is as if they were zero.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        before: Option<&Tensor>,
+        add: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let [t, h, w, _] = self.check(x)?;
+        let shape = [t, h, w, self.out_channels()];
+        if let Some(add) = add {
+            x.check_device(OP, add)?;
+            if add.shape() != shape {
+                return Err(TensorError::mismatch(OP, &shape, add.shape()));
+            }
+        }
+        let seen = before.map_or(Ok(0), |before| self.check(before).map(|[t, ..]| t))?;
+        let known = seen.min(self.reach());
+        let joined = match before {
+            Some(before) if known > 0 => {
+                x.check_device(OP, before)?;
+                Some(Tensor::cat(
+                    &[&before.narrow(0, seen - known, known)?, x],
+                    0,
+                )?)
+            }
+            _ => None,
+        };
+        let frames = joined.as_ref().unwrap_or(x);
+        let here = self.slot.at(&x.device())?;
+        // The first outputs lack some frames, each another number of them.
+        let lacking = (self.reach() - known).min(t);
+        let mut parts = Vec::new();
+        for output in 0..lacking {
+            let first = self.reach() - known - output;
+            parts.push(self.outputs(&here, frames, known, output..output + 1, first, add)?);
+        }
+        if lacking < t {
+            parts.push(self.outputs(&here, frames, known, lacking..t, 0, add)?);
+        }
+        if parts.len() == 1 {
+            return Ok(parts.remove(0));
+        }
+        Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)
+    }
+
+    /// Outputs for every `stride`-th frame, each of the frames from it on as long as the kernel is; none where there are not
+    /// enough frames.
+    pub fn strided(&self, x: &Tensor, stride: usize) -> Result<Tensor> {
+        let [t, h, w, _] = self.check(x)?;
+        if stride == 0 {
+            return Err(TensorError::invalid(OP, "the stride is 0"));
+        }
+        let count = match t.checked_sub(self.kernel[0]) {
+            Some(rest) => rest / stride + 1,
+            None => 0,
+        };
+        let shape = [count, h, w, self.out_channels()];
+        if count == 0 {
+            return Tensor::zeros_on(&x.device(), shape);
+        }
+        let here = self.slot.at(&x.device())?;
+        let mut sum: Option<Tensor> = None;
+        for tap in 0..self.kernel[0] {
+            let places: Vec<usize> = (0..count).map(|i| i * stride + tap).collect();
+            let frames = x.index_select(0, &places)?;
+            sum = Some(self.tap(&here, tap, &frames, 0, shape, sum.as_ref(), 0)?);
+        }
+        sum.ok_or_else(|| TensorError::invalid(OP, "a kernel without taps"))
+    }
+
+    /// The frames' sizes, if the layer can see them.
+    fn check(&self, x: &Tensor) -> Result<[usize; 4]> {
+        let sizes = x.dims4()?;
+        let [_, h, w, c] = sizes;
+        if c != self.in_channels() {
+            let [time, height, width] = self.kernel;
+            let weight = [self.out_channels(), self.in_channels(), time, height, width];
+            return Err(TensorError::mismatch(OP, x.shape(), &weight));
+        }
+        if h == 0 || w == 0 {
+            return Err(TensorError::invalid(OP, "frames without pixels"));
+        }
+        Ok(sizes)
+    }
+
+    /// Some outputs, of the taps from `first` on. `known` frames stand before that of output 0.
+    fn outputs(
+        &self,
+        here: &Contents,
+        frames: &Tensor,
+        known: usize,
+        outputs: Range<usize>,
+        first: usize,
+        add: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let [_, h, w, _] = frames.dims4()?;
+        let shape = [outputs.len(), h, w, self.out_channels()];
+        let mut sum: Option<Tensor> = None;
+        for tap in first..self.kernel[0] {
+            let from = outputs.start + known + tap - self.reach();
+            // The first product takes what is given, the others what is there so far.
+            let (add, at) = match &sum {
+                Some(sum) => (Some(sum), 0),
+                None => (add, outputs.start),
+            };
+            sum = Some(self.tap(here, tap, frames, from, shape, add, at)?);
+        }
+        sum.ok_or_else(|| TensorError::invalid(OP, "a kernel without taps"))
+    }
+
+    /// One time tap over the frames from `from` on, plus the frames of `add` from `at` on. The last tap, which no sum lacks,
+    /// brings the bias.
+    #[expect(clippy::too_many_arguments, reason = "two places in two lists of frames")]
+    fn tap(
+        &self,
+        here: &Contents,
+        tap: usize,
+        frames: &Tensor,
+        from: usize,
+        shape: [usize; 4],
+        add: Option<&Tensor>,
+        at: usize,
+    ) -> Result<Tensor> {
+        let [count, h, w, out] = shape;
+        let [_, kh, kw] = self.kernel;
+        let frame = h * w * self.in_channels();
+        match frames.device() {
+            Device::Cpu | Device::Sim(_) => {
+                let weight: &Weight = &*here.packed(tap)?;
+                let last = tap + 1 == self.kernel[0];
+                let bias = (self.biased && last).then(|| here.channels(self.kernel[0]));
+                let room = frames.room_for(&shape)?;
+                let finish = Finish {
+                    bias: bias.transpose()?,
+                    per_item: None,
+                    rows_per_item: h * w,
+                    act: Act::None,
+                    add: add.map(|add| &add.values()[at * h * w * out..][..count * h * w * out]),
+                };
+                let picture = Picture {
+                    data: &frames.values()[from * frame..][..count * frame],
+                    batch: count,
+                    size: (h, w),
+                    channels: self.in_channels(),
+                    enlarged: (h, w),
+                    kernel: (kh, kw),
+                    stride: 1,
+                    before: (kh / 2, kw / 2),
+                    behind: (kh / 2, kw / 2),
+                };
+                let values = product::conv(weight, &picture, &shape, &finish)?;
+                Ok(Tensor::kept(shape, room, values))
+            }
+        }
+    }
+}
+
+/// Sizes of kernels that can be used.
+fn kernels(shape: &[usize]) -> Result<(MatrixSize, [usize; 3])> {
+    let [out, channels, time, height, width] =
+        <[usize; 5]>::try_from(shape).map_err(|_| TensorError::rank(OP, "5", shape))?;
+    if shape.contains(&0) || height % 2 == 0 || width % 2 == 0 {
+        return Err(TensorError::invalid(
+            OP,
+            format!("a weight of shape {shape:?}"),
+        ));
+    }
+    let size = MatrixSize::new(out, channels, height * width);
+    Ok((size, [time, height, width]))
+}
+
+/// The kernel of each time tap. Formats whose blocks reach over several taps become f32.
+fn taps(weight: &Stored, [time, height, width]: [usize; 3]) -> Result<Vec<Stored>> {
+    let whole = if weight.dtype().is_block() {
+        Stored::from_f32(&weight.to_f32()?, Dtype::F32)?
+    } else {
+        weight.clone()
+    };
+    let shape = [weight.shape()[0], weight.shape()[1], height, width];
+    if time == 1 {
+        return Ok(vec![whole.reshape(shape)?]);
+    }
+    let plane = height * width * whole.dtype().size();
+    let _claim = crate::room::claim(whole.bytes().len() as u64)?;
+    (0..time)
+        .map(|tap| {
+            let mut bytes = Vec::with_capacity(whole.bytes().len() / time);
+            for pair in whole.bytes().chunks_exact(time * plane) {
+                bytes.extend_from_slice(&pair[tap * plane..][..plane]);
+            }
+            Stored::new(whole.dtype(), shape, bytes)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::synthetic;
+
+    fn layer(kernel: [usize; 3]) -> (Conv3d, Tensor, Tensor) {
+        let [t, h, w] = kernel;
+        let weight = synthetic::weight("a.weight", &[5, 3, t, h, w]).unwrap();
+        let bias = synthetic::weight("a.bias", &[5]).unwrap();
+        let conv = Conv3d::new(&Stored::from(&weight), Some(&Stored::from(&bias))).unwrap();
+        (conv, weight, bias)
+    }
+
+    /// By the definition.
+    fn expected(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Tensor {
+        let [t, h, w, c] = x.dims4().unwrap();
+        let [out, _, kt, kh, kw] = <[usize; 5]>::try_from(weight.shape()).unwrap();
+        Tensor::from_fn([t, h, w, out], |i| {
+            let (o, px, py, pt) = (
+                i % out,
+                i / out % w,
+                i / (out * w) % h,
+                i / (out * w * h),
+            );
+            let mut sum = f64::from(bias.data()[o]);
+            for k in 0..kt * kh * kw * c {
+                let (channel, dx, dy, dt) =
+                    (k % c, k / c % kw, k / (c * kw) % kh, k / (c * kw * kh));
+                let place = |p: usize, d: usize, k: usize, n: usize| {
+                    (p + d).checked_sub(k).filter(|&at| at < n)
+                };
+                let at = (
+                    place(pt, dt, kt - 1, t),
+                    place(py, dy, kh / 2, h),
+                    place(px, dx, kw / 2, w),
+                );
+                if let (Some(ft), Some(fy), Some(fx)) = at {
+                    let v = x.data()[((ft * h + fy) * w + fx) * c + channel];
+                    let k = weight.data()[(((o * c + channel) * kt + dt) * kh + dy) * kw + dx];
+                    sum += f64::from(v) * f64::from(k);
+                }
+            }
+            sum as f32
+        })
+        .unwrap()
+    }
+
+    fn near(a: &Tensor, b: &Tensor) {
+        assert_eq!(a.shape(), b.shape());
+        for (x, y) in a.data().iter().zip(b.data()) {
+            assert!((x - y).abs() < 1e-5, "{x} {y}");
+        }
+    }
+
+    #[test]
+    fn frames_see_those_before() {
+        for kernel in [[3, 3, 3], [3, 1, 1], [1, 1, 1], [2, 3, 1]] {
+            let (conv, weight, bias) = layer(kernel);
+            for t in [1, 2, 3, 6] {
+                let x = synthetic::value("x", &[t, 4, 5, 3], 1.0).unwrap();
+                let whole = expected(&x, &weight, &bias);
+                near(&conv.forward(&x, None, None).unwrap(), &whole);
+                let add = synthetic::value("add", whole.shape(), 1.0).unwrap();
+                let sum = conv.forward(&x, None, Some(&add)).unwrap();
+                near(&sum, &whole.add(&add).unwrap());
+            }
+            let back = conv.weight().unwrap();
+            assert_eq!(back.to_f32().unwrap(), weight);
+            assert_eq!(conv.bias().unwrap().unwrap().to_f32().unwrap(), bias);
+        }
+    }
+
+    #[test]
+    fn pieces_make_the_whole() {
+        let (conv, weight, bias) = layer([3, 3, 3]);
+        let x = synthetic::value("x", &[7, 4, 5, 3], 1.0).unwrap();
+        let whole = expected(&x, &weight, &bias);
+        for cuts in [vec![1, 4, 2], vec![1, 1, 1, 4], vec![2, 5]] {
+            let (mut at, mut parts) = (0, Vec::new());
+            for len in cuts {
+                let before = (at > 0).then(|| x.narrow(0, 0, at).unwrap());
+                let part = x.narrow(0, at, len).unwrap();
+                parts.push(conv.forward(&part, before.as_ref(), None).unwrap());
+                at += len;
+            }
+            near(
+                &Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0).unwrap(),
+                &whole,
+            );
+        }
+    }
+
+    #[test]
+    fn strides_see_frames_ahead() {
+        let (conv, weight, bias) = layer([3, 1, 1]);
+        let x = synthetic::value("x", &[7, 2, 2, 3], 1.0).unwrap();
+        let all = expected(&x, &weight, &bias);
+        let strided = conv.strided(&x, 2).unwrap();
+        near(&strided, &all.index_select(0, &[2, 4, 6]).unwrap());
+        let few = conv.strided(&x.narrow(0, 0, 2).unwrap(), 2).unwrap();
+        assert_eq!(few.shape(), [0, 2, 2, 5]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let weight = |shape: &[usize]| Stored::from(&Tensor::zeros(shape).unwrap());
+        assert!(Conv3d::new(&weight(&[2, 2, 3, 3]), None).is_err());
+        assert!(Conv3d::new(&weight(&[2, 2, 3, 2, 3]), None).is_err());
+        assert!(Conv3d::new(&weight(&[2, 2, 3, 3, 3]), Some(&weight(&[3]))).is_err());
+        let (conv, ..) = layer([3, 3, 3]);
+        let x = Tensor::zeros([1, 2, 2, 4]).unwrap();
+        assert!(conv.forward(&x, None, None).is_err());
+        let x = Tensor::zeros([1, 2, 2, 3]).unwrap();
+        assert!(conv.forward(&x, None, Some(&x)).is_err());
+        let other = Tensor::zeros([2, 3, 2, 3]).unwrap();
+        assert!(conv.forward(&x, Some(&other), None).is_err());
+    }
+}
