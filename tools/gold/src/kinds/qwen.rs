@@ -68,7 +68,8 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
         if name == "out" {
             report.check(&name, &run(&[], None, 0)?)?;
         } else if let Some(kind) = name.strip_prefix("out/additional_t_") {
-            report.check(&name, &run(&[], None, kind.parse()?)?)?;
+            // Made with the references.
+            report.check(&name, &run(&references, None, kind.parse()?)?)?;
         } else if let Some(method) = name.strip_prefix("out/refs_") {
             let method = (method != "default").then(|| ReferenceMethod::by_name(method));
             report.check(&name, &run(&references, method, 0)?)?;
