@@ -51,6 +51,11 @@ pub trait VaeModel: Send + Sync {
 
     fn latent_channels(&self) -> usize;
 
+    /// Channels of a picture that it looks at: three, or four with how opaque it is.
+    fn picture_channels(&self) -> usize {
+        3
+    }
+
     /// Its weights' handle, where the memory room has them.
     fn handle(&self) -> Option<&Handle> {
         None
@@ -67,7 +72,14 @@ pub trait VaeModel: Send + Sync {
 pub struct Vae(pub Arc<dyn VaeModel>);
 
 impl Vae {
-    /// Encodes the first three channels, which is what models know.
+    /// Encodes all that the model looks at, which for some is opacity, too.
+    fn encode_seen(&self, pixels: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
+        let [_, _, _, channels] = pixels.dims4()?;
+        let seen = channels.min(self.0.picture_channels());
+        self.0.encode(&pixels.narrow(3, 0, seen)?, cx)
+    }
+
+    /// Encodes the first three channels.
     pub(crate) fn encode_rgb(&self, pixels: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
         let [_, _, _, channels] = pixels.dims4()?;
         self.0.encode(&pixels.narrow(3, 0, channels.min(3))?, cx)
@@ -150,7 +162,7 @@ pub struct VaeEncode {
 
 impl Node for VaeEncode {
     fn run(self, cx: &Cx) -> NodeResult {
-        let latent = self.vae.encode_rgb(&self.pixels.0, cx)?;
+        let latent = self.vae.encode_seen(&self.pixels.0, cx)?;
         Ok(NodeOutput::one(Latent::new(latent)))
     }
 }

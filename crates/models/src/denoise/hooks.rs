@@ -238,11 +238,21 @@ impl ControlFeatures {
         found.map_or(&[], |(_, list)| list)
     }
 
-    /// Every tensor changed.
+    /// Every tensor changed; one that stands for several blocks, once.
     pub fn map(mut self, change: impl Fn(Tensor) -> Result<Tensor>) -> Result<Self> {
+        let mut done: Vec<(Tensor, Tensor)> = Vec::new();
         let all = self.lists.iter_mut().flat_map(|(_, list)| list);
         for features in all.flatten() {
-            *features = change(features.clone())?;
+            let same = |old: &Tensor| {
+                old.shape() == features.shape()
+                    && old.storage_address() == features.storage_address()
+            };
+            if let Some((_, new)) = done.iter().find(|(old, _)| same(old)) {
+                *features = new.clone();
+                continue;
+            }
+            let new = change(features.clone())?;
+            done.push((std::mem::replace(features, new.clone()), new));
         }
         Ok(self)
     }

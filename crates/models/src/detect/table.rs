@@ -26,7 +26,7 @@ pub static FAMILIES: &[&dyn Family] = &[
 pub static CONTROL_NETS: &[FindControl] = &[sd::control::find];
 
 /// Networks in files of their own that act inside a diffusion model, in the order the reference looks for them.
-pub static MODEL_PATCHES: &[FindPatch] = &[lumina::control::find];
+pub static MODEL_PATCHES: &[FindPatch] = &[qwen_image::patch::find, lumina::control::find];
 
 /// Which text network a file of its own holds.
 pub static TEXT_KINDS: &[FindText] = &[clip::find];

@@ -1,7 +1,8 @@
 //! The shape of the network, read from keys and shapes.
 
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::store::WeightStore;
+use crate::transformer::Shapes;
 
 /// How the tokens of reference pictures are placed and modulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,9 +72,6 @@ pub(super) const TIMESTEP_ZERO: &str = "__index_timestep_zero__";
 /// The table of the two kinds of picture.
 pub(super) const KINDS: &str = "time_text_embed.addition_t_embedding";
 
-/// Blocks that a file may name.
-const MOST: usize = 1024;
-
 /// How a head's channels are shared by index, row and column: 16, 56 and 56 of 128.
 pub(super) fn axes(head: usize) -> [usize; 3] {
     let index = head / 16 * 2;
@@ -83,29 +81,12 @@ pub(super) fn axes(head: usize) -> [usize; 3] {
 
 impl QwenConfig {
     pub fn detect(store: &WeightStore) -> Result<Self> {
-        let pair = |key: &str| match store.shape(key) {
-            Some(&[out, input]) => Ok((out, input)),
-            Some(found) => Err(ModelError::Shape {
-                file: store.file().to_owned(),
-                key: key.to_owned(),
-                expected: "a matrix".to_owned(),
-                found: found.to_vec(),
-            }),
-            None => Err(ModelError::Missing {
-                file: store.file().to_owned(),
-                key: key.to_owned(),
-            }),
-        };
-        let (width, input) = pair("img_in.weight")?;
-        let norm = "transformer_blocks.0.attn.norm_q.weight";
-        let head = store.shape(norm).and_then(|shape| shape.first().copied());
-        let head = head.ok_or_else(|| ModelError::Missing {
-            file: store.file().to_owned(),
-            key: norm.to_owned(),
-        })?;
-        if head == 0 || !head.is_multiple_of(2) || !width.is_multiple_of(head) {
+        let shapes = Shapes(store);
+        let (width, input) = shapes.matrix("img_in.weight")?;
+        let head = shapes.vector("transformer_blocks.0.attn.norm_q.weight")?;
+        if !head.is_multiple_of(2) || !width.is_multiple_of(head) {
             let reason = format!("{width} channels do not make heads of {head}");
-            return Err(ModelError::unsupported(store.file(), reason));
+            return Err(shapes.unsupported(reason));
         }
         let output = match store.shape("proj_out.weight") {
             Some(&[out, _]) => out,
@@ -114,13 +95,15 @@ impl QwenConfig {
         };
         let kinds = store.has(&format!("{KINDS}.weight"));
         Ok(Self {
-            layers: layers(store),
+            layers: shapes.count("transformer_blocks"),
             width,
             head,
-            context: pair("txt_in.weight")?.1,
+            context: shapes.matrix("txt_in.weight")?.1,
             input,
             output,
-            inner: pair("transformer_blocks.0.img_mlp.net.0.proj.weight")?.0,
+            inner: shapes
+                .matrix("transformer_blocks.0.img_mlp.net.0.proj.weight")?
+                .0,
             axes: axes(head),
             method: if store.has(TIMESTEP_ZERO) {
                 ReferenceMethod::IndexTimestepZero
@@ -141,13 +124,6 @@ impl QwenConfig {
     pub fn channels(&self) -> usize {
         self.output / (PATCH * PATCH)
     }
-}
-
-/// How many blocks there are, by their first layer.
-fn layers(store: &WeightStore) -> usize {
-    (0..MOST)
-        .take_while(|n| store.has(&format!("transformer_blocks.{n}.attn.to_q.weight")))
-        .count()
 }
 
 #[cfg(test)]

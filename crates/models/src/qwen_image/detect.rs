@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::config::{KINDS, QwenConfig, SIGN, TIMESTEP_ZERO};
+use super::control::MARK;
 use super::model::QwenNetwork;
 use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys};
@@ -38,7 +39,7 @@ impl Family for QwenImage {
     fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
         // Control nets have the same layers, and more.
         let block = "transformer_blocks.0.img_mod.1.weight";
-        if !keys.has(SIGN) || !keys.has(block) || keys.has("controlnet_blocks.0.weight") {
+        if !keys.has(SIGN) || !keys.has(block) || keys.has(MARK) {
             return Ok(None);
         }
         let own = keys.inside.iter().copied().filter(|key| {

@@ -3,9 +3,11 @@
 
 mod blocks;
 mod config;
+pub mod control;
 mod detect;
 mod encode;
 mod model;
+pub mod patch;
 mod tokens;
 
 pub use blocks::Trunk;

@@ -8,6 +8,7 @@ use fresco_tensor::{Device, Tensor};
 use super::blocks::{EPS, Trunk, TrunkPass};
 use super::config::{QwenConfig, ReferenceMethod, THETA};
 use super::encode;
+use super::patch::{BlockControl, RunningPatch};
 use super::tokens::{Placement, TokenGrid, latent, place, tokens};
 use crate::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, ControlFeatures, Hooks, Moment};
 use crate::denoise::{DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput};
@@ -119,12 +120,19 @@ impl QwenNetwork {
         let mut txt = self.trunk.prompt(&input.context.to(device)?)?;
         let mut img = self.trunk.picture(&all.to(device)?)?;
         drop(all);
+        let patches = input.hooks.beside::<BlockControl>();
+        let patches = patches
+            .map(|patch| RunningPatch::new(patch, img.dim(0)?, config.width))
+            .collect::<Result<Vec<_>>>()?;
         for number in 0..self.trunk.len() {
             input.hooks.check()?;
             if !input.hooks.skips(BlockKind::DOUBLE, number) {
                 (img, txt) = self.trunk.block(number, img, txt, &pass)?;
             }
             (img, txt) = self.hooked(input, grid, number, img, txt)?;
+            for patch in &patches {
+                img = patch.after(number, img)?;
+            }
             img = steered(img, input.control, number)?;
         }
         let img = img.narrow(1, 0, grid.len())?;

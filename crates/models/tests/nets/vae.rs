@@ -218,6 +218,7 @@ fn tiles_are_the_mean_of_three_passes() {
         x: 8,
         y: 8,
         overlap: 2,
+        time: None,
     };
     let pass = |tile: [usize; 2]| {
         tiled_scale::<ModelError>(&latent, tile, 2, 4.0, |t| net.decode(t, &go)).unwrap()
@@ -243,6 +244,7 @@ fn tiles_are_the_mean_of_three_passes() {
         x: 32,
         y: 32,
         overlap: 8,
+        time: None,
     };
     let encoded = vae.encode_tiled(&images, tiles, &go).unwrap();
     assert_eq!(encoded.shape(), [1, 4, 10, 14]);
@@ -251,6 +253,7 @@ fn tiles_are_the_mean_of_three_passes() {
         x: 8,
         y: 8,
         overlap: 8,
+        time: None,
     };
     assert!(vae.decode_tiled(&latent, stuck, &go).is_err());
 }

@@ -9,7 +9,7 @@ use fresco_models::ModelError;
 use fresco_models::network::Lazy;
 use fresco_models::store::WeightStore;
 use fresco_models::taesd::Taesd;
-use fresco_models::vae::{self, KlConfig, Tiles};
+use fresco_models::vae::{self, Tiles, VaeConfig};
 use fresco_tensor::{Device, Tensor};
 
 use super::VaeModel;
@@ -19,9 +19,9 @@ use crate::sampling::run::failure;
 
 type Network = Lazy<vae::Vae>;
 
-fn lazy(store: &Arc<WeightStore>) -> Network {
-    let own = Arc::clone(store);
-    let build = move || Ok(vae::Vae::from(vae::KlVae::new(&own)?));
+fn lazy(store: &Arc<WeightStore>, config: &VaeConfig) -> Network {
+    let (own, config) = (Arc::clone(store), config.clone());
+    let build = move || config.build(&own);
     Lazy::new(vec![Arc::clone(store)], Box::new(build))
 }
 
@@ -29,6 +29,9 @@ fn lazy(store: &Arc<WeightStore>) -> Network {
 pub struct LoadedVae {
     channels: usize,
     ratio: usize,
+    /// Frames for one latent frame after the first, for videos.
+    span: Option<usize>,
+    picture_channels: usize,
     kind: Kind,
 }
 
@@ -65,9 +68,9 @@ impl LoadedVae {
                 return Err(Not::Registered(Box::new(small)));
             }
             let store = vae::names::store(file, prefix, Device::cpu());
-            let config = KlConfig::detect(&store).map_err(wrong)?;
+            let config = VaeConfig::detect(&store).map_err(wrong)?;
             config.verify(&store).map_err(wrong)?;
-            Ok(SharedNetwork::new(lazy(&store), (store, config)))
+            Ok(SharedNetwork::new(lazy(&store, &config), (store, config)))
         });
         let opened = match opened {
             Ok(opened) => opened,
@@ -81,8 +84,10 @@ impl LoadedVae {
         Ok(Self {
             channels: config.latent_channels(),
             ratio: config.ratio(),
+            span: config.temporal_ratio(),
+            picture_channels: config.picture_channels(),
             kind: Kind::Held {
-                network: shared.joined(lazy(&store)),
+                network: shared.joined(lazy(&store, config)),
                 store,
                 hold,
             },
@@ -98,6 +103,8 @@ impl LoadedVae {
         Self {
             channels: network.latent_channels(),
             ratio: network.ratio(),
+            span: network.temporal_ratio(),
+            picture_channels: network.picture_channels(),
             kind: Kind::Small(Arc::new(network)),
         }
     }
@@ -153,6 +160,7 @@ fn smaller(tiles: Tiles) -> Option<Tiles> {
         x: tiles.x / 2,
         y: tiles.y / 2,
         overlap: tiles.overlap / 2,
+        time: tiles.time,
     };
     // Some tiles are half as wide again.
     (next.x.min(next.y) / 2 >= LEAST / 2 && next.overlap > 0).then_some(next)
@@ -171,30 +179,43 @@ impl VaeModel for LoadedVae {
         let check = &check(cx);
         let whole = |network: &vae::Vae| network.encode(pixels, check);
         let tiled = |network: &vae::Vae, tiles| network.encode_tiled(pixels, tiles, check);
-        let bytes = encode_bytes(pixels.shape());
-        self.run(cx, bytes, Some(&whole), Tiles::ENCODE, &tiled)
+        let bytes = self.encode_bytes(pixels.shape());
+        let tiles = match self.span {
+            Some(_) => Tiles::ENCODE_VIDEO,
+            None => Tiles::ENCODE,
+        };
+        self.run(cx, bytes, Some(&whole), tiles, &tiled)
     }
 
     fn decode(&self, latent: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
         let check = &check(cx);
         let whole = |network: &vae::Vae| network.decode(latent, check);
         let tiled = |network: &vae::Vae, tiles| network.decode_tiled(latent, tiles, check);
-        let bytes = decode_bytes(latent.shape());
-        self.run(cx, bytes, Some(&whole), Tiles::DECODE, &tiled)
+        let bytes = self.decode_bytes(latent.shape());
+        let tiles = match self.span {
+            Some(_) => Tiles::decode_video(self.ratio),
+            None => Tiles::DECODE,
+        };
+        in_one_batch(&self.run(cx, bytes, Some(&whole), tiles, &tiled)?)
     }
 
     fn encode_tiled(&self, pixels: &Tensor, tiles: Tiles, cx: &Cx) -> Result<Tensor, NodeError> {
         let check = &check(cx);
         let pass = |network: &vae::Vae, tiles| network.encode_tiled(pixels, tiles, check);
-        let bytes = encode_bytes(&[1, tiles.y, tiles.x, 3]);
+        let frames = tiles.time.map_or(1, |time| time.frames);
+        let bytes = self.encode_bytes(&[frames, tiles.y, tiles.x, 3]);
         self.run(cx, bytes, None, tiles, &pass)
     }
 
     fn decode_tiled(&self, latent: &Tensor, tiles: Tiles, cx: &Cx) -> Result<Tensor, NodeError> {
         let check = &check(cx);
         let pass = |network: &vae::Vae, tiles| network.decode_tiled(latent, tiles, check);
-        let bytes = decode_bytes(&[1, 4, tiles.y, tiles.x]);
-        self.run(cx, bytes, None, tiles, &pass)
+        let frames = tiles.time.map_or(1, |time| time.frames);
+        let bytes = match self.span {
+            Some(_) => self.decode_bytes(&[1, self.channels, frames, tiles.y, tiles.x]),
+            None => self.decode_bytes(&[1, self.channels, tiles.y, tiles.x]),
+        };
+        in_one_batch(&self.run(cx, bytes, None, tiles, &pass)?)
     }
 
     fn handle(&self) -> Option<&Handle> {
@@ -209,11 +230,15 @@ impl VaeModel for LoadedVae {
     }
 
     fn temporal_ratio(&self) -> Option<usize> {
-        None
+        self.span
     }
 
     fn latent_channels(&self) -> usize {
         self.channels
+    }
+
+    fn picture_channels(&self) -> usize {
+        self.picture_channels
     }
 
     fn store(&self) -> Option<&Arc<WeightStore>> {
@@ -227,20 +252,45 @@ impl VaeModel for LoadedVae {
 /// Bytes of four to a value.
 const VALUE: u64 = 4;
 
-/// What encoding pictures (b, h, w, c) takes.
-fn encode_bytes(shape: &[usize]) -> u64 {
-    match *shape {
-        [b, h, w, c] => Estimate::Kl { amd: false }.encode(&[b, c, h, w].map(|n| n as u64), VALUE),
-        _ => 0,
+/// Videos (b, t, h, w, c) as one batch of pictures, which they are to nodes.
+fn in_one_batch(images: &Tensor) -> Result<Tensor, NodeError> {
+    Ok(match *images.shape() {
+        [b, t, h, w, c] => images.reshape([b * t, h, w, c])?,
+        _ => images.clone(),
+    })
+}
+
+impl LoadedVae {
+    fn estimate(&self) -> Estimate {
+        match self.span {
+            Some(_) => Estimate::Wan21,
+            None => Estimate::Kl { amd: false },
+        }
+    }
+
+    /// What encoding pictures (b, h, w, c) takes: each by itself, or all as the frames of a video.
+    fn encode_bytes(&self, shape: &[usize]) -> u64 {
+        let &[b, h, w, c] = shape else {
+            return 0;
+        };
+        let shape = match self.span {
+            Some(_) => vec![1, c, b, h, w],
+            None => vec![b, c, h, w],
+        };
+        self.estimate().encode(&wide(&shape), VALUE)
+    }
+
+    /// What decoding latents (b, c, h, w) or (b, c, t, h, w) takes.
+    fn decode_bytes(&self, shape: &[usize]) -> u64 {
+        match shape.len() {
+            4 | 5 => self.estimate().decode(&wide(shape), VALUE),
+            _ => 0,
+        }
     }
 }
 
-/// What decoding latents (b, c, h, w) takes.
-fn decode_bytes(shape: &[usize]) -> u64 {
-    match *shape {
-        [b, c, h, w] => Estimate::Kl { amd: false }.decode(&[b, c, h, w].map(|n| n as u64), VALUE),
-        _ => 0,
-    }
+fn wide(shape: &[usize]) -> Vec<u64> {
+    shape.iter().map(|n| *n as u64).collect()
 }
 
 /// Pixels as they are: for models that work on pictures instead of latents.

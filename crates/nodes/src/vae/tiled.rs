@@ -1,30 +1,33 @@
 //! Encoding and decoding in tiles, for pictures too large for memory.
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
-use fresco_models::vae::Tiles;
+use fresco_models::vae::{Tiles, TimeTiles};
 
 use super::Vae;
 use crate::latent::size;
 use crate::types::{Image, Latent};
 
-/// Tiles as the nodes give them, in pixels. An overlap of more than a quarter would be mostly overlap.
-fn tiles(tile: i64, overlap: i64, unit: usize) -> Result<Tiles, NodeError> {
-    let overlap = if tile < overlap.saturating_mul(4) {
-        tile / 4
-    } else {
-        overlap
-    };
-    let side = size("tile_size", tile)? / unit;
-    if side == 0 {
+/// Tiles of latents as the node gives them, in pixels and frames.
+fn tiles(node: &VaeDecodeTiled) -> Result<Tiles, NodeError> {
+    let tiles = Tiles::for_decoding(
+        (
+            size("tile_size", node.tile_size)?,
+            size("overlap", node.overlap)?,
+        ),
+        (
+            size("temporal_size", node.temporal_size)?,
+            size("temporal_overlap", node.temporal_overlap)?,
+        ),
+        node.vae.ratio()?,
+        node.vae.0.temporal_ratio(),
+    );
+    if tiles.x == 0 {
         return Err(NodeError::value_error(format!(
-            "tile_size {tile} is smaller than one latent cell"
+            "tile_size {} is smaller than one latent cell",
+            node.tile_size
         )));
     }
-    Ok(Tiles {
-        x: side,
-        y: side,
-        overlap: size("overlap", overlap)? / unit,
-    })
+    Ok(tiles)
 }
 
 /// Turns a latent into a picture piece by piece, with less memory.
@@ -54,9 +57,7 @@ pub(super) struct VaeDecodeTiled {
 
 impl Node for VaeDecodeTiled {
     fn run(self, cx: &Cx) -> NodeResult {
-        // Models of pictures have one frame.
-        let _ = (self.temporal_size, self.temporal_overlap);
-        let tiles = tiles(self.tile_size, self.overlap, self.vae.ratio()?)?;
+        let tiles = tiles(&self)?;
         let images = self
             .vae
             .0
@@ -92,11 +93,17 @@ pub(super) struct VaeEncodeTiled {
 
 impl Node for VaeEncodeTiled {
     fn run(self, cx: &Cx) -> NodeResult {
-        let _ = (self.temporal_size, self.temporal_overlap);
+        let time = self.vae.0.temporal_ratio().map(|_| {
+            Ok::<_, NodeError>(TimeTiles {
+                frames: size("temporal_size", self.temporal_size)?,
+                overlap: size("temporal_overlap", self.temporal_overlap)?,
+            })
+        });
         let tiles = Tiles {
             x: size("tile_size", self.tile_size)?,
             y: size("tile_size", self.tile_size)?,
             overlap: size("overlap", self.overlap)?,
+            time: time.transpose()?,
         };
         let latent = self.vae.0.encode_tiled(&self.pixels.0, tiles, cx)?;
         Ok(NodeOutput::one(Latent::new(latent)))

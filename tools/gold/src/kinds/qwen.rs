@@ -1,8 +1,10 @@
-//! Qwen-Image: the transformer, with reference pictures.
+//! Qwen-Image: the transformer with reference pictures, and what steers it.
 
 use anyhow::{Context, Result};
 use fresco_models::DiffusionNetwork;
-use fresco_models::denoise::hooks::Hooks;
+use fresco_models::denoise::hooks::{BlockKind, Hooks};
+use fresco_models::qwen_image::control::{ControlInputs, QwenControl, QwenControlConfig};
+use fresco_models::qwen_image::patch::{BlockPatch, PatchConfig};
 use fresco_models::qwen_image::{Inputs, QwenConfig, QwenNetwork, ReferenceMethod};
 use fresco_tensor::{Device, Tensor};
 
@@ -10,19 +12,34 @@ use super::Kind;
 use crate::golden::Golden;
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[Kind {
-    name: "Qwen-Image",
-    is: |golden| {
-        golden.has_key("txt_norm.weight")
-            && golden.has_key("transformer_blocks.0.img_mod.1.weight")
-            && golden.has_key("proj_out.weight")
-            && golden.has("out")
+pub(super) static KINDS: &[Kind] = &[
+    Kind {
+        name: "model patch of Qwen-Image",
+        is: |golden| golden.has_key("controlnet_blocks.0.y_rms.weight"),
+        run: patch,
     },
-    run: network,
-}];
+    Kind {
+        name: "control net of Qwen-Image",
+        is: |golden| {
+            golden.has_key("controlnet_blocks.0.weight")
+                && golden.has_key("transformer_blocks.0.img_mlp.net.0.proj.weight")
+        },
+        run: control,
+    },
+    Kind {
+        name: "Qwen-Image",
+        is: |golden| {
+            golden.has_key("txt_norm.weight")
+                && golden.has_key("transformer_blocks.0.img_mod.1.weight")
+                && golden.has_key("proj_out.weight")
+                && golden.has("out")
+        },
+        run: network,
+    },
+];
 
 /// The shapes say all but how a head is shared by the axes, and the method.
-pub(super) fn config(golden: &Golden, mut found: QwenConfig) -> Result<QwenConfig> {
+fn config(golden: &Golden, mut found: QwenConfig) -> Result<QwenConfig> {
     if let Some(axes) = golden.numbers("axes_dims_rope") {
         found.axes = <[usize; 3]>::try_from(axes)
             .ok()
@@ -73,6 +90,59 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
         } else if let Some(method) = name.strip_prefix("out/refs_") {
             let method = (method != "default").then(|| ReferenceMethod::by_name(method));
             report.check(&name, &run(&references, method, 0)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn control(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let store = golden.store(device)?;
+    let found = QwenControlConfig::detect(&store)?;
+    let found = QwenControlConfig {
+        trunk: config(golden, found.trunk.clone())?,
+        ..found
+    };
+    QwenControl::verify(&store, &found)?;
+    let net = store.build("the control net", |weights| {
+        QwenControl::new(weights, &found)
+    })?;
+    let made = net.forward(&ControlInputs {
+        x: &golden.tensor("x")?,
+        hint: &golden.tensor("hint")?,
+        timesteps: &golden.values("t")?,
+        context: &golden.tensor("context")?,
+    })?;
+    let list = made.of(BlockKind::DOUBLE);
+    if let Some(count) = golden.about["n_out"].as_u64() {
+        report.equal("n_out", &list.len(), &(count as usize));
+    }
+    for name in golden.tensors() {
+        let Some(place) = name.strip_prefix("out/") else {
+            continue;
+        };
+        let place = match place {
+            "last" => list.len().saturating_sub(1),
+            number => number.parse()?,
+        };
+        let one = list.get(place).and_then(Option::as_ref);
+        report.check(&name, one.with_context(|| format!("no output {place}"))?)?;
+    }
+    Ok(())
+}
+
+fn patch(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let store = golden.store(device)?;
+    let config = PatchConfig::detect(&store)?;
+    let net = store.build("the model patch", |weights| {
+        BlockPatch::new(weights, &config)
+    })?;
+    let seen = net.see(&golden.tensor("latent")?)?;
+    report.check("encoded", &seen)?;
+    let img = golden.tensor("img")?.to(device)?;
+    for name in golden.tensors() {
+        if let Some(number) = name.strip_prefix("out/block") {
+            let added = net.block(number.parse()?, &img, &seen)?;
+            report.check(&name, &added.context("there is no such block")?)?;
         }
     }
     Ok(())
