@@ -2,6 +2,7 @@
 //! them there. Which kinds of files there are is said in the model room's tables; a kind has a node of its own here.
 
 mod lumina;
+mod qwen;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use crate::sampling::run::failure;
 pub static NODES: &[NodeEntry] = &[
     entry::<ModelPatchLoader>(),
     entry::<lumina::ZImageFunControlnet>(),
+    entry::<qwen::QwenImageDiffsynthControlnet>(),
 ];
 
 /// MODEL_PATCH on a link. Its weights are packed when it is first used.

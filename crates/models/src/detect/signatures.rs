@@ -43,6 +43,10 @@ const OTHERS: &[(&str, &str)] = &[
 
 /// The name of a family that is recognised but not run. `inside` are the keys of the diffusion network, sorted.
 pub(super) fn other_family(inside: &[&str]) -> Option<&'static str> {
+    // Control nets have the blocks of the network they steer.
+    if inside.iter().any(|key| key.starts_with("controlnet_")) {
+        return None;
+    }
     OTHERS
         .iter()
         .find(|(key, _)| inside.binary_search(key).is_ok())

@@ -321,7 +321,10 @@ impl Trunk {
         let wrong = |reason: String| Err(ModelError::invalid("transformer", reason));
         let items = x.shape().first().copied().unwrap_or(0);
         if items == 0 || timesteps.len() != items {
-            return wrong(format!("{} noise levels for {items} items", timesteps.len()));
+            return wrong(format!(
+                "{} noise levels for {items} items",
+                timesteps.len()
+            ));
         }
         match *context.shape() {
             [b, n, width] if b == items && n > 0 && width == self.config.context => Ok(()),

@@ -81,7 +81,11 @@ impl QwenControl {
         let mut out = Vec::new();
         for number in 0..config.trunk.layers {
             let name = number.to_string();
-            out.push(weights.at("controlnet_blocks").linear(&name, width, width)?);
+            out.push(
+                weights
+                    .at("controlnet_blocks")
+                    .linear(&name, width, width)?,
+            );
         }
         Ok(Self {
             trunk: Trunk::new(weights, &config.trunk)?,

@@ -54,12 +54,7 @@ pub(super) fn latent(tokens: &Tensor, grid: TokenGrid, size: (usize, usize)) -> 
 }
 
 /// Adds the positions of a grid: rows and columns count from its middle. Frames of a video count from 0, whatever the index.
-pub(super) fn place(
-    positions: &mut Vec<f64>,
-    grid: TokenGrid,
-    index: f64,
-    offset: (usize, usize),
-) {
+pub(super) fn place(positions: &mut Vec<f64>, grid: TokenGrid, index: f64, offset: (usize, usize)) {
     let start = |offset: usize, len: usize| offset as f64 - (len / 2) as f64;
     let start = (start(offset.0, grid.rows), start(offset.1, grid.columns));
     for frame in 0..grid.frames {

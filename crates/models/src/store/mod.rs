@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use fresco_tensor::nn::{
-    Conv2d, Conv3d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, RmsNorm, Side, SlotGroup,
-    Value,
+    Conv2d, Conv3d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, RmsNorm, Side,
+    SlotGroup, Value,
 };
 use fresco_tensor::{Device, Dtype, Stored, Tensor, TensorError, WeightFile, WeightInfo};
 

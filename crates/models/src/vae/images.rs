@@ -90,8 +90,16 @@ impl Tiles {
         span: Option<usize>,
     ) -> Self {
         let ratio = ratio.max(1);
-        let overlap = if tile < 4 * overlap { tile / 4 } else { overlap };
-        let shared = if frames < 2 * shared { shared / 2 } else { shared };
+        let overlap = if tile < 4 * overlap {
+            tile / 4
+        } else {
+            overlap
+        };
+        let shared = if frames < 2 * shared {
+            shared / 2
+        } else {
+            shared
+        };
         let time = span.map(|span| {
             let frames = (frames / span).max(2);
             TimeTiles {
@@ -184,7 +192,9 @@ impl Vae {
         // Only whole latent frames can be cut out.
         let time = tiles.time.map(|time| {
             let tile = latents(time.frames as f64).max(2.0);
-            let overlap = latents(time.overlap as f64).min((tile / 2.0).floor()).max(1.0);
+            let overlap = latents(time.overlap as f64)
+                .min((tile / 2.0).floor())
+                .max(1.0);
             TimeTiles {
                 frames: frames(tile) as usize,
                 overlap: frames(overlap) as usize,

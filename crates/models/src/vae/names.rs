@@ -71,7 +71,9 @@ fn foreign(names: &[&str]) -> bool {
 fn renamed<'a>(names: &[&'a str]) -> Vec<(String, &'a str)> {
     if causal::is_foreign(names) {
         let names = names.iter().copied();
-        return names.map(|name| (causal::native_name(name), name)).collect();
+        return names
+            .map(|name| (causal::native_name(name), name))
+            .collect();
     }
     let convert = foreign(names);
     let levels = names

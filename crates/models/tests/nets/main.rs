@@ -10,6 +10,7 @@ mod detect;
 mod gold;
 mod patches;
 mod preview;
+mod qwen;
 mod slots;
 mod unet;
 mod vae;

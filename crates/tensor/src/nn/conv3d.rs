@@ -237,7 +237,10 @@ impl Conv3d {
 
     /// One time tap over the frames from `from` on, plus the frames of `add` from `at` on. The last tap, which no sum lacks,
     /// brings the bias.
-    #[expect(clippy::too_many_arguments, reason = "two places in two lists of frames")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "two places in two lists of frames"
+    )]
     fn tap(
         &self,
         here: &Contents,
@@ -338,12 +341,7 @@ mod tests {
         let [t, h, w, c] = x.dims4().unwrap();
         let [out, _, kt, kh, kw] = <[usize; 5]>::try_from(weight.shape()).unwrap();
         Tensor::from_fn([t, h, w, out], |i| {
-            let (o, px, py, pt) = (
-                i % out,
-                i / out % w,
-                i / (out * w) % h,
-                i / (out * w * h),
-            );
+            let (o, px, py, pt) = (i % out, i / out % w, i / (out * w) % h, i / (out * w * h));
             let mut sum = f64::from(bias.data()[o]);
             for k in 0..kt * kh * kw * c {
                 let (channel, dx, dy, dt) =

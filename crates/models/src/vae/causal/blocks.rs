@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{Act, After, Conv2d, Conv3d, Linear, Mask, Padding, RmsNorm, activate, attention};
+use fresco_tensor::nn::{
+    Act, After, Conv2d, Conv3d, Linear, Mask, Padding, RmsNorm, activate, attention,
+};
 
 use super::config::CausalStep;
 use super::stream::Stream;
@@ -24,11 +26,21 @@ pub(super) fn normed(norm: &RmsNorm, x: &Tensor) -> Result<Tensor> {
     Ok(activate(norm.forward(x)?, Act::Silu))
 }
 
-pub(super) fn cube(weights: &Walk<'_>, name: &str, out: usize, input: usize) -> Result<Arc<Conv3d>> {
+pub(super) fn cube(
+    weights: &Walk<'_>,
+    name: &str,
+    out: usize,
+    input: usize,
+) -> Result<Arc<Conv3d>> {
     weights.conv3d(name, out, input, CUBE)
 }
 
-pub(super) fn point(weights: &Walk<'_>, name: &str, out: usize, input: usize) -> Result<Arc<Conv3d>> {
+pub(super) fn point(
+    weights: &Walk<'_>,
+    name: &str,
+    out: usize,
+    input: usize,
+) -> Result<Arc<Conv3d>> {
     weights.conv3d(name, out, input, POINT)
 }
 
@@ -115,7 +127,12 @@ impl Middle {
         })
     }
 
-    pub(super) fn forward(&self, x: Tensor, stream: &mut Stream, check: Check<'_>) -> Result<Tensor> {
+    pub(super) fn forward(
+        &self,
+        x: Tensor,
+        stream: &mut Stream,
+        check: Check<'_>,
+    ) -> Result<Tensor> {
         let x = self.first.forward(x, stream)?;
         check()?;
         let x = self.attention.forward(&x)?;

@@ -84,8 +84,7 @@ impl CausalHalf {
             return Ok(None);
         }
         let mut steps = Vec::new();
-        while let Some(step) =
-            CausalStep::detect(store, &format!("{half}.{list}.{}", steps.len()))?
+        while let Some(step) = CausalStep::detect(store, &format!("{half}.{list}.{}", steps.len()))?
         {
             steps.push(step);
             if steps.len() > MOST {

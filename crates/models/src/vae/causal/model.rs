@@ -85,7 +85,9 @@ struct Piece {
 /// The first frame, then `each` frames at a time; what fills no piece is left out.
 fn pieces(frames: usize, each: usize) -> Vec<Piece> {
     let first = Piece { start: 0, len: 1 };
-    let rest = (1..).step_by(each).take_while(|start| start + each <= frames);
+    let rest = (1..)
+        .step_by(each)
+        .take_while(|start| start + each <= frames);
     let rest = rest.map(|start| Piece { start, len: each });
     [first].into_iter().chain(rest).collect()
 }

@@ -2,7 +2,8 @@
 
 /// Whether these are the names of diffusers.
 pub(in crate::vae) fn is_foreign(names: &[&str]) -> bool {
-    let middle = ["decoder", "encoder"].map(|half| format!("{half}.mid_block.resnets.0.norm1.gamma"));
+    let middle =
+        ["decoder", "encoder"].map(|half| format!("{half}.mid_block.resnets.0.norm1.gamma"));
     names.iter().any(|name| middle.iter().any(|m| m == name))
 }
 

@@ -33,7 +33,13 @@ impl Stream {
         (place, self.kept[place].take())
     }
 
-    fn keep(&mut self, place: usize, count: usize, before: Option<&Tensor>, x: &Tensor) -> Result<()> {
+    fn keep(
+        &mut self,
+        place: usize,
+        count: usize,
+        before: Option<&Tensor>,
+        x: &Tensor,
+    ) -> Result<()> {
         if !self.more || count == 0 {
             return Ok(());
         }
@@ -53,7 +59,12 @@ impl Stream {
     }
 
     /// A convolution that sees the frames before these, plus `add`.
-    pub(super) fn causal(&mut self, conv: &Conv3d, x: &Tensor, add: Option<&Tensor>) -> Result<Tensor> {
+    pub(super) fn causal(
+        &mut self,
+        conv: &Conv3d,
+        x: &Tensor,
+        add: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let (place, before) = self.take();
         let out = conv.forward(x, before.as_ref(), add)?;
         self.keep(place, conv.reach(), before.as_ref(), x)?;
