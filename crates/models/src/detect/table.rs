@@ -52,7 +52,7 @@ pub static LORA_NAMES: &[AddNames] = &[
     families::pixart::names,
     lumina::lora::names,
     families::hidream::names,
-    families::qwen_image::names,
+    qwen_image::lora::names,
     families::kandinsky::names,
     families::bare::names,
 ];

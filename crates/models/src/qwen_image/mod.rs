@@ -6,6 +6,7 @@ mod config;
 pub mod control;
 mod detect;
 mod encode;
+pub(crate) mod lora;
 mod model;
 pub mod patch;
 mod tokens;
