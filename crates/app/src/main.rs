@@ -14,6 +14,7 @@ mod memory;
 mod memory_guard;
 mod memory_room;
 mod memory_table;
+mod model_file;
 mod nodes;
 mod python;
 mod report;

@@ -188,6 +188,7 @@ async fn assembled(
         folders: assembly.folders.clone(),
         logs,
         memory: crate::memory_guard::memory_guard(),
+        describe_model: Arc::new(crate::model_file::describe),
     });
     if !settings.quick_test {
         announce(&settings, &listeners);

@@ -96,6 +96,7 @@ pub struct AppState {
     memory: memory_guard::RequestMemory,
     pictures: pictures::Pictures,
     object_info: object_info::Cache,
+    describe_model: DescribeModel,
     i18n: OnceLock<Arc<str>>,
     subgraphs: OnceLock<packs::Subgraphs>,
 }
@@ -112,7 +113,22 @@ pub struct Parts {
     pub logs: LogRing,
     /// Asked before a request takes much main memory.
     pub memory: MemoryGuard,
+    pub describe_model: DescribeModel,
 }
+
+/// What a model file is, as far as the names in it say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelDescription {
+    /// "SDXL".
+    pub family: String,
+    /// What is in the file beside the diffusion network.
+    pub has_text: bool,
+    pub has_vae: bool,
+}
+
+/// Looks into a model file; an error says why it holds no model that runs here.
+pub type DescribeModel =
+    Arc<dyn Fn(&std::path::Path) -> Result<ModelDescription, String> + Send + Sync>;
 
 impl App {
     /// Must be called inside the runtime that serves it.
@@ -127,6 +143,7 @@ impl App {
             folders,
             logs,
             memory,
+            describe_model,
         } = parts;
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(logs.clone().pump(Arc::downgrade(&hub)));
@@ -149,6 +166,7 @@ impl App {
             memory,
             pictures: pictures::Pictures::default(),
             object_info: object_info::Cache::default(),
+            describe_model,
             i18n: OnceLock::new(),
             subgraphs: OnceLock::new(),
         }))

@@ -54,6 +54,28 @@ pub(crate) async fn list(request: Request) -> Answer {
     Ok(response::json(&strings(names.iter())))
 }
 
+/// `GET /fresco/models/{folder}`: what one file is. Only its names are read.
+pub(crate) async fn describe(request: Request) -> Answer {
+    let app = request.app.clone();
+    let folder = request.param(0).to_owned();
+    let name = request.query("filename").ok_or(ApiError::BAD_REQUEST)?;
+    let found = blocking(move || {
+        let path = app.folders.full_path(&folder, &name)?;
+        Some((app.describe_model)(&path))
+    })
+    .await?
+    .ok_or(ApiError::NOT_FOUND)?;
+    Ok(response::json(&match found {
+        Ok(model) => {
+            let parts = [("text", model.has_text), ("vae", model.has_vae)];
+            let parts = parts.into_iter().filter(|(_, has)| *has);
+            let parts = std::iter::once("diffusion").chain(parts.map(|(part, _)| part));
+            map! {"family" => model.family, "parts" => strings(parts)}.into()
+        }
+        Err(reason) => map! {"family" => Value::Null, "reason" => reason}.into(),
+    }))
+}
+
 /// `GET /view_metadata/{folder_name}`.
 pub(crate) async fn metadata(request: Request) -> Answer {
     let folders = request.app.folders.clone();

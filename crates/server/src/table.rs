@@ -195,6 +195,9 @@ routes! {
     Post "/fresco/outputs/delete" both outputs::delete, "Delete files of the output, input or temp folder",
         body: Some("JSON object: files, an array of filename, subfolder, type"),
         answers: &[(200, "deleted (files), failed (file, reason)"), (400, "not understood; nothing was deleted")];
+    Get "/fresco/models/{folder}" both models::describe, "What a model file is: its family, and what it holds beside the diffusion network",
+        query: &[("filename", "file of that type")],
+        answers: &[(200, "family and parts; or family null and the reason"), (400, "no filename"), (404, "no such file")];
     Get "/fresco/queue" both queue::outline, "Whether the queue is paused, and the order of what waits",
         answers: &[(200, "paused, order (ids in the order in which they will run), held (ids that wait for a release), held_reasons (why, by id, for those that the program itself holds)")];
     Post "/fresco/queue" both queue::change, "Pause the queue, hold, release and order waiting prompts; kept over restarts",

@@ -13,7 +13,7 @@ use fresco_files::{Dirs, Folders};
 use fresco_graph::{Listings, NodeRegistry, PromptLimits, Value, json};
 use fresco_memory::ModelRegistry;
 use fresco_server::serve::{Plain, serve};
-use fresco_server::{App, Config, Hub, LogRing, Metrics, Parts, app};
+use fresco_server::{App, Config, Hub, LogRing, Metrics, ModelDescription, Parts, app};
 use tower::ServiceExt;
 
 use crate::model_room::Room;
@@ -135,6 +135,17 @@ fn build(
         folders,
         logs: LogRing::default(),
         memory: fresco_files::MemoryGuard::default(),
+        describe_model: Arc::new(|path: &std::path::Path| {
+            let name = path.to_string_lossy();
+            if name.contains("whole") {
+                return Ok(ModelDescription {
+                    family: "SDXL".to_owned(),
+                    has_text: true,
+                    has_vae: true,
+                });
+            }
+            Err(format!("{name} is no model"))
+        }),
     });
     Rig {
         app,

@@ -155,3 +155,35 @@ async fn previews_become_webp() {
             .expect(404);
     }
 }
+
+#[tokio::test]
+async fn a_file_says_what_it_is() {
+    let rig = rig();
+    put(&rig, "checkpoints/whole.safetensors", b"x");
+    put(&rig, "checkpoints/odd.safetensors", b"x");
+    let at = "/fresco/models/checkpoints";
+    let whole = rig.get(&format!("{at}?filename=whole.safetensors")).await;
+    let whole = whole.expect(200).json();
+    assert_eq!(whole.get("family").unwrap().as_str(), Some("SDXL"));
+    assert_eq!(whole.get("parts").unwrap().as_list().unwrap().len(), 3);
+    let odd = rig.get(&format!("/api{at}?filename=odd.safetensors")).await;
+    let odd = odd.expect(200).json();
+    assert!(odd.get("family").unwrap().is_null());
+    assert!(
+        odd.get("reason")
+            .unwrap()
+            .as_str()
+            .unwrap()
+            .contains("odd.safetensors is no model")
+    );
+    rig.get(at).await.expect(400);
+    rig.get(&format!("{at}?filename=none.safetensors"))
+        .await
+        .expect(404);
+    rig.get(&format!("{at}?filename=../vae/x.pt"))
+        .await
+        .expect(404);
+    rig.get("/fresco/models/nothing?filename=whole.safetensors")
+        .await
+        .expect(404);
+}
