@@ -3,6 +3,7 @@ import { useEffect, useState } from "react";
 import { getJson } from "../api/client";
 import { useInfo } from "../state/info";
 import { Button, EmptyState, toast } from "../ui";
+import { drawingModels } from "./detected";
 import { AWAY } from "./errors";
 import css from "./NoModel.module.css";
 
@@ -19,7 +20,7 @@ export function NoModel() {
     setLooking(true);
     try {
       await useInfo.getState().reload();
-      if (useInfo.getState().models("checkpoints").length === 0) toast("Still no model there.", "info");
+      if (drawingModels(useInfo.getState().models).length === 0) toast("Still no model there.", "info");
     } catch {
       toast(AWAY, "bad");
     } finally {

@@ -3,12 +3,14 @@ import { useState } from "react";
 import { choicesOf } from "../api/workflow";
 import { useInfo } from "../state/info";
 import { Combo, Disclosure, Field, IconButton, NumberField, Select, Slider, TextArea, toast } from "../ui";
+import { drawingModels, recipeOf } from "./detected";
 import { AWAY, type Problem } from "./errors";
 import { familyOf, presetOf, SIDE_MAX, SIDE_MIN, sizePresets, snap } from "./family";
 import { Loras } from "./Loras";
 import { modelLabel } from "./modelLabel";
 import { Presets } from "./Presets";
-import { type CreateValues, modeOf, rollSeed, STEPS_MAX, withModel } from "./values";
+import { chooseModel } from "./store";
+import { type CreateValues, modeOf, rollSeed, STEPS_MAX } from "./values";
 import css from "./Settings.module.css";
 
 export interface SettingsProps {
@@ -29,7 +31,7 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
     setLooking(true);
     try {
       await useInfo.getState().reload();
-      const found = useInfo.getState().models("checkpoints").length;
+      const found = drawingModels(useInfo.getState().models).length;
       toast(found === 1 ? "There is one model." : `There are ${found} models.`, "info");
     } catch {
       toast(AWAY, "bad");
@@ -41,17 +43,14 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
     <div className={css.settings}>
       <Presets values={values} update={update} models={models} />
       <SizeField values={values} set={set} fields={fields} />
-      <Field label="Avoid" error={fields.negative} hint="What should not be in the picture.">
-        <TextArea rows={2} value={values.negative} onChange={(negative) => set({ negative })} placeholder="blurry, text" />
-      </Field>
+      {!recipeOf(values.model).distilled && (
+        <Field label="Avoid" error={fields.negative} hint="What should not be in the picture.">
+          <TextArea rows={2} value={values.negative} onChange={(negative) => set({ negative })} placeholder="blurry, text" />
+        </Field>
+      )}
       <Field label="Model" error={fields.model}>
         <div className={css.row}>
-          <Select
-            className={css.grow}
-            value={values.model}
-            onChange={(model) => update((v) => withModel(v, model))}
-            options={models.map((m) => ({ value: m, label: modelLabel(m) }))}
-          />
+          <Select className={css.grow} value={values.model} onChange={chooseModel} options={models.map((m) => ({ value: m, label: modelLabel(m) }))} />
           <IconButton variant="plain" label="Refresh the list" icon="refresh" busy={looking} onClick={() => void look()} />
         </div>
       </Field>

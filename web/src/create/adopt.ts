@@ -1,6 +1,7 @@
 // Brings values from elsewhere into the form: settings of a picture, or a picture to start from.
 import { useInfo } from "../state/info";
 import { toast } from "../ui";
+import { drawingModels } from "./detected";
 import { usePainter } from "./painter";
 import { storedSize } from "./pictures";
 import { useCreate } from "./store";
@@ -18,7 +19,7 @@ export function adopted(form: CreateValues, values: Partial<CreateValues>, model
 
 export async function adopt(values: Partial<CreateValues>, paint = false): Promise<void> {
   const { update } = useCreate.getState();
-  update((form) => adopted(form, values, useInfo.getState().models("checkpoints")));
+  update((form) => adopted(form, values, drawingModels(useInfo.getState().models)));
   const { image } = useCreate.getState().values;
   if (!image) return;
   try {

@@ -2,6 +2,7 @@
 import { annotated } from "../api/client";
 import type { ApiNode, ApiPrompt, FileRef } from "../api/types";
 import { madeForAreas, type Size } from "./family";
+import { type Kit, WHOLE } from "./kit";
 import { type CreateValues, modeOf } from "./values";
 
 type Link = [string, number];
@@ -21,6 +22,12 @@ export const NODE = {
   mask: "14",
   area: "15",
   together: "16",
+  encoders: "30",
+  vae: "31",
+  shift: "32",
+  guidance: "33",
+  reference: "34",
+  looked: "35",
 } as const;
 const FIRST_LORA = 20;
 
@@ -28,7 +35,7 @@ export const PREFIX = "Fresco";
 export const UPSCALE_DENOISE = 0.35;
 
 /** One picture as the form asks for it. */
-export function buildPrompt(v: CreateValues): ApiPrompt {
+export function buildPrompt(v: CreateValues, kit: Kit = WHOLE): ApiPrompt {
   const prompt: ApiPrompt = {};
   const put = (id: string, class_type: string, title: string, inputs: ApiNode["inputs"]) => {
     prompt[id] = { class_type, inputs, _meta: { title } };
@@ -39,9 +46,10 @@ export function buildPrompt(v: CreateValues): ApiPrompt {
     put(NODE.save, "SaveImage", "Save", { images: [NODE.scale, 0], filename_prefix: PREFIX });
     return prompt;
   }
-  put(NODE.model, "CheckpointLoaderSimple", "Model", { ckpt_name: v.model });
-  let model: Link = [NODE.model, 0];
-  let clip: Link = [NODE.model, 1];
+  const { recipe } = kit;
+  const loaded = putModel(put, v, kit);
+  let { model, clip } = loaded;
+  const vae = loaded.vae;
   v.loras
     .filter((lora) => lora.name && lora.strength !== 0)
     .forEach((lora, i) => {
@@ -50,23 +58,27 @@ export function buildPrompt(v: CreateValues): ApiPrompt {
       model = [id, 0];
       clip = [id, 1];
     });
-  put(NODE.positive, "CLIPTextEncode", "What to draw", { text: v.prompt, clip });
-  put(NODE.negative, "CLIPTextEncode", "What to avoid", { text: v.negative, clip });
-
-  const latent = putLatent(put, v);
+  if (recipe.shift) {
+    const [node, shift] = recipe.shift;
+    put(NODE.shift, node, "Noise levels", { model, shift });
+    model = [NODE.shift, 0];
+  }
+  const edits = recipe.edits && modeOf(v) === "image" ? recipe.edits : null;
+  const latent = putLatent(put, v, kit, vae, edits !== null);
+  const words = putWords(put, v, kit, clip, vae, edits ? latent.pixels : undefined);
   put(NODE.sampler, "KSampler", "Sampler", {
     model,
-    positive: [NODE.positive, 0],
-    negative: [NODE.negative, 0],
+    positive: words.positive,
+    negative: words.negative,
     latent_image: latent.from,
     seed: v.seed,
     steps: v.steps,
-    cfg: v.cfg,
+    cfg: recipe.distilled ? 1 : v.cfg,
     sampler_name: v.sampler,
     scheduler: v.scheduler,
-    denoise: modeOf(v) === "text" ? 1 : v.denoise,
+    denoise: modeOf(v) === "text" || edits ? 1 : v.denoise,
   });
-  put(NODE.decode, "VAEDecode", "Decode", { samples: [NODE.sampler, 0], vae: [NODE.model, 2] });
+  put(NODE.decode, "VAEDecode", "Decode", { samples: [NODE.sampler, 0], vae });
   let images: Link = [NODE.decode, 0];
   if (latent.around) {
     // Outside the area the old pixels come back untouched: a trip through the autoencoder blurs them.
@@ -86,12 +98,55 @@ export function buildPrompt(v: CreateValues): ApiPrompt {
 
 type Put = (id: string, class_type: string, title: string, inputs: ApiNode["inputs"]) => void;
 
-/** Where sampling starts, and for a changed area what lies around it. */
-function putLatent(put: Put, v: CreateValues): { from: Link; around?: { pixels: Link; mask: Link } } {
-  if (!v.image) {
-    put(NODE.latent, "EmptyLatentImage", "Size", { width: v.width, height: v.height, batch_size: 1 });
-    return { from: [NODE.latent, 0] };
+/** The model with its text encoders and its autoencoder, from one file or from several. */
+function putModel(put: Put, v: CreateValues, kit: Kit): { model: Link; clip: Link; vae: Link } {
+  const { recipe } = kit;
+  if (kit.folder === "checkpoints") put(NODE.model, "CheckpointLoaderSimple", "Model", { ckpt_name: v.model });
+  else put(NODE.model, "UNETLoader", "Model", { unet_name: v.model, weight_dtype: "default" });
+  let clip: Link = [NODE.model, 1];
+  let vae: Link = [NODE.model, 2];
+  if (recipe.encoders && kit.encoders.length > 0) {
+    const { node, type } = recipe.encoders;
+    const names = kit.encoders.map((name, i): [string, string] => [node === "CLIPLoader" ? "clip_name" : `clip_name${i + 1}`, name]);
+    put(NODE.encoders, node, "Text encoder", { ...Object.fromEntries(names), ...(type && { type }) });
+    clip = [NODE.encoders, 0];
   }
+  if (kit.vae !== null) {
+    put(NODE.vae, "VAELoader", "Autoencoder", { vae_name: kit.vae });
+    vae = [NODE.vae, 0];
+  }
+  return { model: [NODE.model, 0], clip, vae };
+}
+
+/** What to draw and what to avoid, with the picture that is changed where a model looks at it. */
+function putWords(put: Put, v: CreateValues, kit: Kit, clip: Link, vae: Link, picture?: Link): { positive: Link; negative: Link } {
+  const { recipe } = kit;
+  if (picture && recipe.edits === "qwen") {
+    put(NODE.positive, "TextEncodeQwenImageEditPlus", "What to draw", { prompt: v.prompt, clip, vae, image1: picture });
+    put(NODE.negative, "TextEncodeQwenImageEditPlus", "What to avoid", { prompt: v.negative, clip, vae, image1: picture });
+    return { positive: [NODE.positive, 0], negative: [NODE.negative, 0] };
+  }
+  put(NODE.positive, "CLIPTextEncode", "What to draw", { text: v.prompt, clip });
+  let positive: Link = [NODE.positive, 0];
+  if (picture) {
+    put(NODE.looked, "VAEEncode", "Encode", { pixels: picture, vae });
+    put(NODE.reference, "ReferenceLatent", "The picture to change", { conditioning: positive, latent: [NODE.looked, 0] });
+    positive = [NODE.reference, 0];
+  }
+  if (!recipe.distilled) {
+    put(NODE.negative, "CLIPTextEncode", "What to avoid", { text: v.negative, clip });
+    return { positive, negative: [NODE.negative, 0] };
+  }
+  put(NODE.guidance, "FluxGuidance", "Guidance", { conditioning: positive, guidance: v.cfg });
+  put(NODE.negative, "ConditioningZeroOut", "Nothing to avoid", { conditioning: [NODE.positive, 0] });
+  return { positive: [NODE.guidance, 0], negative: [NODE.negative, 0] };
+}
+
+/** Where sampling starts, and for a changed area what lies around it. A model that edits starts from nothing and looks at
+ *  the picture. */
+function putLatent(put: Put, v: CreateValues, kit: Kit, vae: Link, edits: boolean): { from: Link; pixels?: Link; around?: { pixels: Link; mask: Link } } {
+  if (!v.image || edits) put(NODE.latent, kit.recipe.latent, "Size", { width: v.width, height: v.height, batch_size: 1 });
+  if (!v.image) return { from: [NODE.latent, 0] };
   const mask = modeOf(v) === "area";
   put(NODE.picture, "LoadImage", "Start picture", { image: annotated(v.mask ?? v.image) });
   let pixels: Link = [NODE.picture, 0];
@@ -109,7 +164,7 @@ function putLatent(put: Put, v: CreateValues): { from: Link; around?: { pixels: 
       area = [NODE.mask, 0];
     }
   }
-  const vae: Link = [NODE.model, 2];
+  if (edits) return { from: [NODE.latent, 0], pixels };
   if (!mask) {
     put(NODE.latent, "VAEEncode", "Encode", { pixels, vae });
     return { from: [NODE.latent, 0] };
@@ -159,10 +214,18 @@ export function variationValues(v: CreateValues, picture: FileRef, size: Size, c
 export function phaseOf(class_type: string | undefined): string {
   switch (class_type) {
     case "CheckpointLoaderSimple":
+    case "UNETLoader":
+    case "VAELoader":
       return "Loading the model";
+    case "CLIPLoader":
+    case "DualCLIPLoader":
+    case "TripleCLIPLoader":
+    case "QuadrupleCLIPLoader":
+      return "Loading the text encoder";
     case "LoraLoader":
       return "Loading the LoRA";
     case "CLIPTextEncode":
+    case "TextEncodeQwenImageEditPlus":
       return "Reading the prompt";
     case "LoadImage":
     case "ImageScale":

@@ -1,13 +1,8 @@
-// What a checkpoint is at home with: sizes, steps, guidance. Only its name is known before it is loaded.
+// What a model is at home with: sizes, steps, guidance.
+import { recipeOf } from "./detected";
+import type { Recipe } from "./recipes";
 
-export interface Family {
-  /** Side of the square pictures it was trained on. */
-  home: number;
-  steps: number;
-  cfg: number;
-  sampler: string;
-  scheduler: string;
-}
+export type Family = Pick<Recipe, "home" | "steps" | "cfg" | "sampler" | "scheduler">;
 
 export interface Size {
   width: number;
@@ -19,23 +14,9 @@ export interface SizePreset extends Size {
   label: string;
 }
 
-const ORDINARY: Family = { home: 512, steps: 20, cfg: 7, sampler: "euler", scheduler: "normal" };
-
-/** First match wins, so the narrow names come before the wide ones. */
-const TABLE: [RegExp, Partial<Family>][] = [
-  [/starter/i, { home: 256, cfg: 3 }],
-  [/flux/i, { home: 1024, cfg: 1, scheduler: "simple" }],
-  [/(xl|pony|illustrious).*(turbo|lightning|hyper|lcm)|(turbo|lightning|hyper|lcm).*xl/i, { home: 1024, cfg: 1.5, steps: 6, scheduler: "sgm_uniform" }],
-  [/sd3|sd_3|stable.?diffusion.?3/i, { home: 1024, cfg: 5, scheduler: "simple" }],
-  [/xl|pony|illustrious|noobai/i, { home: 1024, cfg: 6.5 }],
-  [/turbo|lightning|hyper|lcm/i, { cfg: 1.5, steps: 6, scheduler: "sgm_uniform" }],
-  [/768/i, { home: 768 }],
-];
-
+/** By what the server said of the file, or by its name as long as it has not. */
 export function familyOf(model: string): Family {
-  const name = model.split(/[\\/]/).pop() ?? model;
-  const row = TABLE.find(([pattern]) => pattern.test(name));
-  return { ...ORDINARY, ...row?.[1] };
+  return recipeOf(model);
 }
 
 /** Checkpoints made for inpainting see the picture without the area and want another encoder node. */

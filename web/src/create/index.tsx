@@ -6,6 +6,7 @@ import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
 import { EmptyState, Icon, toast } from "../ui";
 import { adopt } from "./adopt";
+import { drawingModels } from "./detected";
 import { AWAY, problemOf, problemOfRun } from "./errors";
 import { followed, groupJobs, isComing } from "./groups";
 import { MaskPainter } from "./MaskPainter";
@@ -31,7 +32,7 @@ export default function Create() {
   const loaded = useLive((s) => s.loaded);
   const connected = useLive((s) => s.connected);
   const painter = usePainter();
-  const models = info.models("checkpoints");
+  const models = drawingModels(info.models);
   const prompt = useRef<HTMLTextAreaElement>(null);
   const button = useRef<HTMLButtonElement>(null);
   const stage = useRef<HTMLElement>(null);
@@ -47,7 +48,9 @@ export default function Create() {
         .catch(() => undefined),
     [connected],
   );
-  useEffect(() => adoptModel(models), [models]);
+  // A new list with every call; its names say whether it is another one.
+  const names = models.join("\n");
+  useEffect(() => adoptModel(names ? names.split("\n") : []), [names]);
   useEffect(() => watchPace(), []);
   useHandoff();
 
@@ -194,7 +197,7 @@ async function offerSettings(file: File): Promise<void> {
         onSelect: () =>
           useCreate
             .getState()
-            .update((v) => ({ ...v, ...rest, model: rest.model && useInfo.getState().models("checkpoints").includes(rest.model) ? rest.model : v.model })),
+            .update((v) => ({ ...v, ...rest, model: rest.model && drawingModels(useInfo.getState().models).includes(rest.model) ? rest.model : v.model })),
       },
     });
   } catch {

@@ -115,7 +115,7 @@ describe("valuesFrom", () => {
     };
     const values = valuesFrom(prompt);
     expect(values).toMatchObject({ prompt: "a fox", seed: 77, steps: 8, sampler: "euler", scheduler: "simple", width: 1024 });
-    expect(values?.model).toBeUndefined();
+    expect(values?.model).toBe("flux.safetensors");
   });
 
   it("says null for graphs that draw nothing, and survives broken ones", () => {

@@ -20,6 +20,10 @@ export function valuesFrom(prompt: ApiPrompt): Partial<CreateValues> | null {
   if (negative !== undefined) out.negative = negative;
   if (text === undefined && out.seed === undefined) return null;
 
+  // Models with guidance of their own are sampled without any other.
+  const guidance = out.cfg === 1 ? guidanceOf(prompt, settings.positive) : undefined;
+  if (guidance !== undefined) out.cfg = guidance;
+
   const { model, loras } = modelOf(prompt, settings.model);
   if (model) out.model = model;
   out.loras = loras;
@@ -147,6 +151,15 @@ function textOf(prompt: ApiPrompt, start: unknown): string | undefined {
   return undefined;
 }
 
+/** The guidance that is written into a conditioning. */
+function guidanceOf(prompt: ApiPrompt, start: unknown): number | undefined {
+  for (const node of above(prompt, start, (n, input) => input === "conditioning" && !isText(n))) {
+    const guidance = literal(prompt, node.inputs.guidance);
+    if (typeof guidance === "number") return guidance;
+  }
+  return undefined;
+}
+
 function isText(node: ApiNode): boolean {
   return /TextEncode/i.test(node.class_type) || ("clip" in node.inputs && TEXTS.some((key) => key in node.inputs));
 }
@@ -160,7 +173,8 @@ function modelOf(prompt: ApiPrompt, start: unknown): { model?: string; loras: Lo
       // The one nearest to the sampler is met first, but was added last.
       loras.unshift({ name: i.lora_name, strength: typeof strength === "number" ? strength : 1 });
     }
-    if (typeof i.ckpt_name === "string") return { model: i.ckpt_name, loras };
+    const name = i.ckpt_name ?? i.unet_name;
+    if (typeof name === "string") return { model: name, loras };
   }
   return { loras };
 }

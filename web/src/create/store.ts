@@ -9,7 +9,9 @@ import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
 import { remember, remembered } from "../state/settings";
 import { buildPrompt } from "./build";
+import { detect } from "./detected";
 import { type Problem, problemOf } from "./errors";
+import { kitOf, NeedsFile } from "./kit";
 import { cleaned, COUNT_MAX, type CreateValues, rollSeed, seedsFor, withModel } from "./values";
 
 const KEY = "create.values";
@@ -79,7 +81,7 @@ export const useCreate = create<CreateState>()((set, get) => ({
       await send(values);
       return true;
     } catch (e) {
-      set({ problem: problemOf(e) });
+      set({ problem: e instanceof NeedsFile ? e.problem : problemOf(e) });
       return false;
     } finally {
       void useLive
@@ -104,9 +106,10 @@ export function workflowId(hex = freshId()): string {
  *  workflow id, by which they are found together. */
 async function send(values: CreateValues): Promise<void> {
   const info = await useInfo.getState().load();
+  const kit = values.image && !values.redraw ? undefined : await kitOf(values.model);
   const id = workflowId();
   for (const seed of seedsFor(values.seed, Math.min(values.count, COUNT_MAX))) {
-    const prompt = buildPrompt({ ...values, seed });
+    const prompt = buildPrompt({ ...values, seed }, kit);
     const workflow: UiWorkflow = { ...uiFromApi(prompt, info), id };
     // Previews are what makes a picture grow; a server may have them switched off for everyone else.
     await queuePrompt(prompt, { workflow, extra: { preview_method: "auto", fresco_create: { ...values, seed, count: 1 } } });
@@ -115,9 +118,17 @@ async function send(values: CreateValues): Promise<void> {
 
 /** Sees to it that the form names a model that is there. */
 export function adoptModel(models: string[]): void {
-  const { values, update } = useCreate.getState();
-  if (models.length === 0 || models.includes(values.model)) return;
+  const { values } = useCreate.getState();
+  if (models.length === 0 || models.includes(values.model)) {
+    if (values.model) void detect(values.model);
+    return;
+  }
   // A model that was taken away is replaced by the most ordinary one; a first visit starts with the one that came along.
   const first = models.find((m) => /starter/i.test(m)) ?? models[0];
-  if (first) update((v) => withModel(v, first));
+  if (first) chooseModel(first);
+}
+
+/** Takes another model once the server has said what it is, so that sizes and steps suit it. */
+export function chooseModel(model: string): void {
+  void detect(model).then(() => useCreate.getState().update((v) => withModel(v, model)));
 }
