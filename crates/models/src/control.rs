@@ -9,6 +9,7 @@ use fresco_tensor::{Device, Tensor, WeightFile};
 use crate::denoise::CallConds;
 use crate::denoise::hooks::ControlFeatures;
 use crate::error::Result;
+use crate::latent_format::LatentFormat;
 use crate::store::WeightStore;
 
 /// What a network made of a hint, once for a run and in main memory.
@@ -35,6 +36,10 @@ pub struct ControlInput<'a> {
     /// The latent as the network that is steered gets it.
     pub x: &'a Tensor,
     pub seen: &'a SeenHint,
+    /// What kinds of hint it is, for networks that know several.
+    pub types: &'a [usize],
+    /// The weights of the network that is steered, for those that share some of them.
+    pub steered: Option<&'a Arc<WeightStore>>,
     /// What the network is told of the noise level, for each item.
     pub timesteps: &'a [f32],
     pub conds: &'a CallConds,
@@ -48,8 +53,18 @@ pub trait ControlNetwork: Send + Sync {
     /// Channels of a hint that it looks at.
     fn hint_channels(&self) -> usize;
 
-    /// What it makes of a hint (b, c, h, w) in 0..1.
-    fn see(&self, hint: &Tensor) -> Result<SeenHint>;
+    /// The format of the latents that it sees in place of pictures; none if it sees pictures.
+    fn latent(&self) -> Option<LatentFormat> {
+        None
+    }
+
+    /// A picture (b, c, h, w) as it wants it, before it becomes a latent.
+    fn prepare(&self, hint: Tensor) -> Result<Tensor> {
+        Ok(hint)
+    }
+
+    /// What it makes of a hint (b, c, h, w) in 0..1, or of its latent. `types` are the kinds it is said to be.
+    fn see(&self, hint: &Tensor, types: &[usize]) -> Result<SeenHint>;
 
     /// What to add to the steered network.
     fn features(&self, input: &ControlInput<'_>) -> Result<ControlFeatures>;
@@ -69,15 +84,25 @@ pub type BuildControl = fn(&WeightStore) -> Result<Box<dyn ControlNetwork>>;
 pub struct ControlStore {
     pub store: Arc<WeightStore>,
     pub build: BuildControl,
+    /// Whether the mask of an inpainting goes into the network as a further channel of the hint's latent.
+    pub wants_mask: bool,
 }
 
 impl ControlStore {
+    pub fn new(store: Arc<WeightStore>, build: BuildControl) -> Self {
+        Self {
+            store,
+            build,
+            wants_mask: false,
+        }
+    }
+
     /// The same weights, computed with on another device.
     #[must_use]
     pub fn on(&self, device: Device) -> Self {
         Self {
             store: self.store.on(device),
-            build: self.build,
+            ..self.clone()
         }
     }
 

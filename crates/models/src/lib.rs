@@ -31,6 +31,7 @@ mod rounding;
 pub mod samplers;
 pub mod schedules;
 pub mod sd;
+pub mod sd3;
 mod spread;
 pub mod store;
 pub mod style;

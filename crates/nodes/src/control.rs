@@ -11,7 +11,7 @@ use fresco_graph::{
 use fresco_memory::Handle;
 use fresco_models::denoise::CallConds;
 use fresco_models::denoise::hooks::ControlFeatures;
-use fresco_models::{ModelError, ModelSampling};
+use fresco_models::{ModelError, ModelSampling, WeightStore};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 
 use crate::types::{Conditioning, Image, Mask, add_tensor};
@@ -50,7 +50,7 @@ pub trait ControlModel: Send + Sync {
     fn features(
         &self,
         _control: &Control,
-        _sampling: &ModelSampling,
+        _run: &SteeredRun<'_>,
         _x: &Tensor,
         _sigma: f32,
         _conds: &CallConds,
@@ -63,27 +63,37 @@ pub trait ControlModel: Send + Sync {
     }
 }
 
+/// The run that is steered.
+#[derive(Clone, Copy)]
+pub struct SteeredRun<'a> {
+    pub sampling: &'a ModelSampling,
+    /// The weights of the model, for nets that share some of them.
+    pub weights: Option<&'a Arc<WeightStore>>,
+    /// For those that need other models: the node that samples.
+    pub cx: Option<&'a Cx>,
+}
+
 /// What a control net and those before it add to a pass.
 pub(crate) fn steer(
     control: &Control,
-    sampling: &ModelSampling,
+    run: &SteeredRun<'_>,
     x: &Tensor,
     sigma: f32,
     conds: &CallConds,
     chunks: usize,
 ) -> Result<Option<ControlFeatures>, ModelError> {
     let before = match control.previous.downcast::<Control>() {
-        Some(before) => steer(before, sampling, x, sigma, conds, chunks)?,
+        Some(before) => steer(before, run, x, sigma, conds, chunks)?,
         None => None,
     };
     let (start, end) = control.range;
-    let at = |share: f64| sampling.percent_to_sigma(share) as f32;
+    let at = |share: f64| run.sampling.percent_to_sigma(share) as f32;
     if sigma > at(start) || sigma < at(end) {
         return Ok(before);
     }
     let own = control
         .model
-        .features(control, sampling, x, sigma, conds, chunks)?;
+        .features(control, run, x, sigma, conds, chunks)?;
     match (own, before) {
         (Some(own), Some(before)) => Ok(Some(own.joined(before)?)),
         (own, before) => Ok(own.or(before)),
@@ -110,6 +120,13 @@ pub struct Control {
 }
 
 impl Control {
+    /// What kinds of hints a node said it gets.
+    pub(crate) fn types(&self) -> Vec<usize> {
+        let list = self.arguments.get("control_type").and_then(Value::as_list);
+        let numbers = list.into_iter().flatten().filter_map(Value::as_int);
+        numbers.filter_map(|n| usize::try_from(n).ok()).collect()
+    }
+
     /// The handles of this net and of those applied before it.
     pub(crate) fn handles(&self) -> Vec<&Handle> {
         let mut handles = Vec::new();

@@ -13,6 +13,7 @@ pub mod noise;
 pub mod preview;
 pub mod run;
 pub mod samplers;
+pub mod skip_layers;
 
 use fresco_graph::{NodeEntry, entry};
 
@@ -69,6 +70,9 @@ pub static NODES: &[NodeEntry] = &[
     entry::<guidance::VideoTriangleCFGGuidance>(),
     entry::<guidance::LatentApplyOperationCFG>(),
     entry::<guidance::DifferentialDiffusion>(),
+    entry::<skip_layers::SkipLayerGuidanceSD3>(),
+    entry::<skip_layers::SkipLayerGuidanceDiT>(),
+    entry::<skip_layers::SkipLayerGuidanceDiTSimple>(),
     entry::<block_patches::FreeU>(),
     entry::<block_patches::FreeUV2>(),
     entry::<block_patches::PatchModelAddDownscale>(),

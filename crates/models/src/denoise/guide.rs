@@ -138,6 +138,27 @@ impl<'a> Guider<'a> {
         predict(self.model, lists, x, sigma, &self.hooks)
     }
 
+    /// The predictions with the prompt and without.
+    fn pair(
+        &self,
+        positive: Option<&[Cond]>,
+        negative: Option<&[Cond]>,
+        x: &Tensor,
+        sigma: f32,
+    ) -> Result<Vec<Tensor>> {
+        let skipped = self.patches.skipped_in_uncond.as_ref();
+        let skipped = skipped.filter(|s| negative.is_some() && s.is_active(sigma));
+        let Some(skipped) = skipped else {
+            return self.lists(&[positive, negative], x, sigma);
+        };
+        let mut out = self.lists(&[positive, None], x, sigma)?;
+        let hooks = skipped.installed(&self.hooks);
+        let without = predict(self.model, &[None, negative], x, sigma, &hooks)?;
+        out.truncate(1);
+        out.extend(without.into_iter().skip(1));
+        Ok(out)
+    }
+
     /// The pair of predictions as pre-guidance changes leave it.
     fn before(&self, step: &GuidanceStep<'_>, has_uncond: bool) -> Result<(Tensor, Tensor)> {
         let (mut cond, mut uncond) = (step.cond.clone(), step.uncond.clone());
@@ -209,7 +230,7 @@ impl<'a> Guider<'a> {
                 if shortcuts && is_close(cfg, 1.0) {
                     negative = None;
                 }
-                let out = self.lists(&[positive, negative], x, sigma)?;
+                let out = self.pair(positive, negative, x, sigma)?;
                 let step = GuidanceStep {
                     x,
                     sigma,

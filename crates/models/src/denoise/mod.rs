@@ -15,6 +15,7 @@ pub mod hooks;
 mod inpaint;
 mod prepare;
 mod region;
+mod skip_layers;
 mod token_patches;
 
 pub use attention_guidance::{PerpNeg, PerturbedAttention, SelfAttention};
@@ -27,6 +28,7 @@ pub use guide::{Guidance, Guider, RunPatch};
 pub use inpaint::{Inpaint, fit_mask};
 pub use prepare::{Encode, EncodeArgs, Setting, encode, prepare};
 pub use region::{Area, Region};
+pub use skip_layers::{SkipLayers, SkippedBlocks};
 pub use token_patches::{HyperTile, TokenMerging};
 
 use std::sync::Arc;
@@ -44,6 +46,8 @@ pub struct Patches {
     pub denoise_mask: Option<DifferentialDiffusion>,
     /// Predict without the prompt even where guidance of strength 1 does not need it.
     pub keep_uncond: bool,
+    /// Blocks that are left out of the prediction without the prompt; the last one set counts.
+    pub skipped_in_uncond: Option<SkippedBlocks>,
     /// What acts inside the network.
     pub hooks: Hooks,
     /// What acts inside the network and starts anew with every run.

@@ -3,6 +3,7 @@
 //!
 //! A family is a row of [`FAMILIES`]; nothing else here knows one.
 
+mod diffusers;
 mod others;
 mod signatures;
 mod table;
@@ -58,6 +59,16 @@ impl<'a> FileKeys<'a> {
         }
     }
 
+    /// All names of a file as those of one network.
+    pub(crate) fn whole(file: &'a Arc<dyn WeightFile>, names: &'a [String]) -> Self {
+        Self {
+            file,
+            names,
+            prefix: "",
+            inside: names.iter().map(String::as_str).collect(),
+        }
+    }
+
     /// Whether the network has a key.
     pub fn has(&self, key: &str) -> bool {
         self.inside.binary_search(&key).is_ok()
@@ -71,6 +82,19 @@ impl<'a> FileKeys<'a> {
     /// Whether the file has a tensor of this name.
     pub fn has_name(&self, name: &str) -> bool {
         self.names.iter().any(|n| n == name)
+    }
+
+    /// The number that a file says under a name; none if it says none.
+    pub fn number(&self, name: &str) -> Result<Option<f64>> {
+        if !self.has_name(name) {
+            return Ok(None);
+        }
+        let value = self.file.read(name)?.to_f32()?;
+        let number = value.data().first().copied().map(f64::from);
+        match number.filter(|n| n.is_finite() && *n > 0.0) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.refused(format!("{name} is not a positive number"))),
+        }
     }
 
     /// Whether names of the file begin like this.

@@ -2,10 +2,6 @@
 
 /// Keys of diffusion networks that are of no family of ours, in the order the reference looks for them.
 const OTHERS: &[(&str, &str)] = &[
-    (
-        "joint_blocks.0.context_block.attn.qkv.weight",
-        "Stable Diffusion 3",
-    ),
     ("clf.1.weight", "Stable Cascade"),
     ("transformer.rotary_pos_emb.inv_freq", "Stable Audio"),
     ("double_layers.0.attn.w1q.weight", "AuraFlow"),
@@ -34,10 +30,6 @@ const OTHERS: &[(&str, &str)] = &[
     (
         "visual_transformer_blocks.0.cross_attention.key_norm.weight",
         "Kandinsky 5",
-    ),
-    (
-        "transformer_blocks.0.attn.add_q_proj.weight",
-        "Stable Diffusion 3 (diffusers)",
     ),
 ];
 

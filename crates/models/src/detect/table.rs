@@ -10,6 +10,7 @@ use crate::lumina;
 use crate::model_patch::FindPatch;
 use crate::qwen_image;
 use crate::sd;
+use crate::sd3;
 use crate::style::StyleKind;
 use crate::text::clip;
 use crate::text::{FindText, TextStack};
@@ -17,13 +18,14 @@ use crate::text::{FindText, TextStack};
 /// The families of diffusion models, in the order they are looked for.
 pub static FAMILIES: &[&dyn Family] = &[
     &sd::Sd,
+    &sd3::Sd3,
     &flux::Flux,
     &lumina::Lumina,
     &qwen_image::QwenImage,
 ];
 
 /// Networks that steer a diffusion model with a picture.
-pub static CONTROL_NETS: &[FindControl] = &[sd::control::find];
+pub static CONTROL_NETS: &[FindControl] = &[sd3::control::find, sd::control::find];
 
 /// Networks in files of their own that act inside a diffusion model, in the order the reference looks for them.
 pub static MODEL_PATCHES: &[FindPatch] = &[qwen_image::patch::find, lumina::control::find];
@@ -43,7 +45,7 @@ pub static TEXT_STACKS: &[&TextStack] = &[
 /// keys decides; what it does not name is found by the model's own keys.
 pub static LORA_NAMES: &[AddNames] = &[
     sd::lora::names,
-    families::sd3::names,
+    sd3::lora::names,
     families::cascade::names,
     families::aura_flow::names,
     families::hunyuan_dit::names,

@@ -34,8 +34,12 @@ pub static UNITS: UnitOrder = UnitOrder {
         Blocks::One("middle_block"),
         Blocks::List("output_blocks"),
     ],
-    values: &[],
+    values: &["task_embedding"],
 };
+
+/// Noise levels that files of models with a range of their own (CosXL) say.
+const LARGEST: &str = "edm_vpred.sigma_max";
+const SMALLEST: &str = "edm_vpred.sigma_min";
 
 /// The kinds of UNets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +106,12 @@ impl Family for Sd {
         let sampling = match prediction {
             // Playground 2.5.
             Prediction::Edm => ModelSampling::continuous_edm(Prediction::Edm, 0.002, 80.0, 0.5),
+            Prediction::V if keys.has_name(LARGEST) => {
+                let number =
+                    |name: &str, or: f64| -> Result<f64> { Ok(keys.number(name)?.unwrap_or(or)) };
+                let (least, most) = (number(SMALLEST, 0.002)?, number(LARGEST, 120.0)?);
+                ModelSampling::continuous_edm(Prediction::V, least, most, 1.0)
+            }
             other => {
                 ModelSampling::discrete(other, other == Prediction::V && keys.has_name("ztsnr"))
             }
@@ -176,8 +186,8 @@ fn prediction(
     Ok(match kind {
         Kind::Sd2 if plain && spread_of_sd2(store)? > 0.09 => Prediction::V,
         Kind::Sd2 => Prediction::Eps,
-        _ if keys.has_name("v_pred") => Prediction::V,
         _ if keys.has_name("edm_mean") && keys.has_name("edm_std") => Prediction::Edm,
+        _ if keys.has_name("v_pred") || keys.has_name(LARGEST) => Prediction::V,
         _ => Prediction::Eps,
     })
 }

@@ -10,7 +10,7 @@ use crate::denoise::{
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
-use crate::model_sampling::{ModelSampling, Prediction};
+use crate::model_sampling::{ModelSampling, Prediction, Spacing};
 use crate::store::{Walk, WeightStore};
 use crate::transformer::sinusoid;
 
@@ -247,7 +247,15 @@ impl Conditions<'_> {
         match args.cond.tensors.get("concat_latent_image") {
             Some(latent) => {
                 self.same_channels(latent, args.noise)?;
-                Self::fitted(latent, args.noise)
+                let latent = Self::fitted(latent, args.noise)?;
+                // Of those with a range of noise levels of their own, the picture is scaled like any other latent.
+                let sampling = &self.config.sampling;
+                let scaled = (sampling.prediction, sampling.spacing)
+                    == (Prediction::V, Spacing::ContinuousEdm);
+                Ok(match scaled {
+                    true => self.config.format.process_in(&latent)?,
+                    false => latent,
+                })
             }
             None => Ok(Tensor::zeros(args.noise.shape())?),
         }

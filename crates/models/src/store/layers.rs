@@ -75,7 +75,7 @@ impl Layer {
             (Self::RowNorm(layer), "bias") => layer.stored()?.1,
             // Its weight goes by many names, so the unit has the whole key, like that of a value.
             (Self::Rms(layer), "" | "weight") => layer.stored()?,
-            (Self::Embedding(layer), "weight") => Some(layer.table()?),
+            (Self::Embedding(layer), "" | "weight") => Some(layer.table()?),
             (Self::Value(layer), "") => Some(layer.stored()?),
             _ => None,
         })

@@ -569,12 +569,22 @@ impl WeightStore {
 
     /// `key.weight` as a table of rows.
     pub fn embedding(&self, key: &str) -> Result<Arc<Embedding>> {
+        self.rows(&format!("{key}.weight"))
+    }
+
+    /// A table of rows by its whole key. Sizes before that of a row count rows.
+    pub fn rows(&self, key: &str) -> Result<Arc<Embedding>> {
+        let (unit, _) = units::unit_of(key);
         let layer = self.layer(
-            key,
-            |base| base.embedding(key).map(Layer::Embedding),
+            unit,
+            |base| base.rows(key).map(Layer::Embedding),
             || {
-                let weight = self.part(&format!("{key}.weight"))?;
-                let table = Embedding::in_group(&weight, self.group());
+                let weight = self.part(key)?;
+                let width = weight.shape().last().copied().unwrap_or(0);
+                let rows = weight.len().checked_div(width).unwrap_or(0);
+                let table = weight
+                    .reshape([rows, width])
+                    .and_then(|table| Embedding::in_group(&table, self.group()));
                 let table = table.map_err(|e| self.unusable(key, e))?;
                 Ok(Layer::Embedding(Arc::new(table)))
             },

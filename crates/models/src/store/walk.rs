@@ -337,6 +337,14 @@ impl<'a> Walk<'a> {
         self.course.store.embedding(blank.unwrap_or(&key))
     }
 
+    /// A table of rows by its whole name and shape, whose last size is that of a row; the others count rows.
+    pub fn rows(&self, name: &str, shape: &[usize]) -> Result<Arc<Embedding>> {
+        match self.ask(name, "embedding.weight", &[("", shape)]) {
+            (_, Some(blank)) => self.course.store.rows(blank),
+            (key, None) => self.course.store.rows(&key),
+        }
+    }
+
     /// A value that the network takes as it is.
     pub fn value(&self, name: &str, shape: &[usize]) -> Result<Arc<Value>> {
         let (key, blank) = self.ask(name, "value", &[("", shape)]);
@@ -383,6 +391,7 @@ mod tests {
             inner.conv3d("k", 2, 3, [3, 1, 1])?;
             inner.channel_norm("m.gamma", 8, 1e-6)?;
             inner.embedding("e", 9, 4)?;
+            inner.rows("t", &[1, 9, 4])?;
             weights.value("v", &[1, 2])?;
             Ok(())
         });
@@ -404,6 +413,7 @@ mod tests {
             "a.3.k.bias [2]",
             "a.3.m.gamma [8, 1, 1]",
             "a.3.e.weight [9, 4]",
+            "a.3.t [1, 9, 4]",
             "v [1, 2]",
         ];
         assert_eq!(shown, expected);

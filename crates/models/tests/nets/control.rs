@@ -127,7 +127,7 @@ fn waves_through_an_adapter() {
     let file: Arc<dyn WeightFile> = Arc::new(MemoryFile::new(weights.clone()));
     let opened = ControlStore::find(&file, &Device::cpu()).and_then(|found| found.build());
     let hint = wave(&[1, 3, 64, 64], 0.013);
-    let seen = opened.and_then(|net| net.see(&hint)).unwrap();
+    let seen = opened.and_then(|net| net.see(&hint, &[])).unwrap();
     assert!(matches!(seen, SeenHint::Features(_)), "of an adapter");
     let made = {
         let net = T2iAdapter::new(&store(weights)).unwrap();

@@ -7,10 +7,12 @@
 
 mod control;
 mod detect;
+mod full_size;
 mod gold;
 mod patches;
 mod preview;
 mod qwen;
+mod sd3;
 mod slots;
 mod unet;
 mod vae;

@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_memory::Handle;
+use fresco_models::ModelError;
 use fresco_models::control::{ControlInput, ControlNetwork, ControlStore, SeenHint};
 use fresco_models::denoise::CallConds;
 use fresco_models::denoise::hooks::ControlFeatures;
 use fresco_models::network::Lazy;
-use fresco_models::{ModelError, ModelSampling};
-use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale};
+use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale, repeat_to_batch};
 
-use super::{Control, ControlModel};
+use super::{Control, ControlModel, SteeredRun};
 use crate::loaders::WeightSource;
 use crate::resident::{Component, Hold, LoadOptions, SharedNetwork, registry, who};
 use crate::sampling::Model;
@@ -23,8 +23,14 @@ type Network = Box<dyn ControlNetwork>;
 /// memory: they outlast the run.
 struct Seen {
     hint: Tensor,
+    extra: Vec<Tensor>,
+    types: Vec<usize>,
     size: (usize, usize),
     made: SeenHint,
+}
+
+fn same(a: &Tensor, b: &Tensor) -> bool {
+    a.shape() == b.shape() && std::ptr::eq(a.data(), b.data())
 }
 
 /// A control net or an adapter. Its weights are packed when it is first used.
@@ -34,6 +40,7 @@ pub struct LoadedControl {
     hold: Option<Arc<Hold>>,
     /// Whether only the means of its features count.
     pooled: bool,
+    wants_mask: bool,
     /// Of the last hint: the same in all steps of a run.
     seen: Mutex<Option<Seen>>,
 }
@@ -57,11 +64,16 @@ impl LoadedControl {
         let network = lazy(&shared.extra.on(hold.compute().clone()));
         let name = source.path().file_stem().unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
-        Ok(Self::new(name, shared.joined(network), Some(hold)))
+        let wants_mask = shared.extra.wants_mask;
+        Ok(Self {
+            wants_mask,
+            ..Self::new(name, shared.joined(network), Some(hold))
+        })
     }
 
     fn new(name: String, network: Arc<Lazy<Network>>, hold: Option<Arc<Hold>>) -> Self {
         Self {
+            wants_mask: false,
             pooled: name.ends_with("_shuffle") || name.ends_with("_shuffle_fp16"),
             name,
             network,
@@ -71,42 +83,112 @@ impl LoadedControl {
     }
 
     fn make(
+        &self,
         network: &Network,
+        control: &Control,
         hint: &Tensor,
-        size: (usize, usize),
+        cells: (usize, usize),
+        run: &SteeredRun<'_>,
     ) -> Result<SeenHint, ModelError> {
-        let (nearest, center) = (ResizeMethod::NearestExact, Crop::Center);
-        let mut hint = common_upscale(hint, size.0, size.1, nearest, center)?;
+        let types = control.types();
+        if let Some(format) = network.latent() {
+            let latent = self.latent(network, control, hint, cells, run)?;
+            let latent = format.process_in(&latent)?;
+            return network.see(&self.masked(latent, &control.extra_concat)?, &types);
+        }
+        let size = network.hint_size(cells.0, cells.1);
+        let mut hint = resized(hint, size)?;
         let channels = network.hint_channels();
         if hint.dim(1)? > channels {
             hint = hint.narrow(1, 0, channels)?;
         }
-        network.see(&hint)
+        network.see(&network.prepare(hint)?, &types)
     }
 
+    /// The hint as a latent of so many cells.
+    fn latent(
+        &self,
+        network: &Network,
+        control: &Control,
+        hint: &Tensor,
+        cells: (usize, usize),
+        run: &SteeredRun<'_>,
+    ) -> Result<Tensor, ModelError> {
+        let refuse = |reason: &str| ModelError::unsupported(&*self.name, reason);
+        let vae = control.vae.as_ref().ok_or_else(|| {
+            refuse(
+                "this control net needs a VAE, and none was given: connect one to the node that applies it",
+            )
+        })?;
+        let cx = run
+            .cx
+            .ok_or_else(|| refuse("there is no run to encode its hint in"))?;
+        let failed = |error: NodeError| match cx.check_interrupt() {
+            Err(_) => ModelError::Cancelled,
+            Ok(()) => {
+                let reason = format!("its hint could not be encoded: {}", error.message());
+                ModelError::unsupported(&*self.name, reason)
+            }
+        };
+        let ratio = vae.ratio().map_err(failed)?;
+        let pixels = resized(hint, (cells.0 * ratio, cells.1 * ratio))?;
+        let pixels = network.prepare(pixels)?.nchw_to_nhwc()?;
+        vae.encode_rgb(&pixels, cx).map_err(failed)
+    }
+
+    /// A latent with the planes that go beside it: the mask, all of it where none was given.
+    fn masked(&self, latent: Tensor, extra: &[Tensor]) -> Result<Tensor, ModelError> {
+        let whole = Tensor::ones([1, 1, 1, 1])?;
+        let planes = match extra {
+            [] if self.wants_mask => std::slice::from_ref(&whole),
+            planes => planes,
+        };
+        let [count, _, rows, columns] = latent.dims4()?;
+        let mut parts = vec![latent];
+        for plane in planes {
+            let plane = resized(plane, (columns, rows))?;
+            parts.push(repeat_to_batch(&plane, count)?);
+        }
+        Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>(), 1)?)
+    }
+
+    /// What the network makes of the hint for a latent of so many cells.
     fn made(
         &self,
         network: &Network,
+        control: &Control,
         hint: &Tensor,
-        size: (usize, usize),
+        cells: (usize, usize),
+        run: &SteeredRun<'_>,
     ) -> Result<SeenHint, ModelError> {
         // Nothing is left half done under this lock.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let types = control.types();
+        let extra = &control.extra_concat;
         if let Some(seen) = &*seen
-            && seen.size == size
-            && seen.hint.shape() == hint.shape()
-            && std::ptr::eq(seen.hint.data(), hint.data())
+            && (seen.size, &seen.types) == (cells, &types)
+            && same(&seen.hint, hint)
+            && seen.extra.len() == extra.len()
+            && seen.extra.iter().zip(extra).all(|(a, b)| same(a, b))
         {
             return Ok(seen.made.clone());
         }
-        let made = Self::make(network, hint, size)?;
+        let made = self.make(network, control, hint, cells, run)?;
         *seen = Some(Seen {
             hint: hint.clone(),
-            size,
+            extra: extra.clone(),
+            types,
+            size: cells,
             made: made.clone(),
         });
         Ok(made)
     }
+}
+
+/// A picture (b, c, h, w) at another size, cut around its middle.
+fn resized(hint: &Tensor, size: (usize, usize)) -> Result<Tensor, ModelError> {
+    let (nearest, center) = (ResizeMethod::NearestExact, Crop::Center);
+    Ok(common_upscale(hint, size.0, size.1, nearest, center)?)
 }
 
 /// One item per item of a batch of `chunks` conditions: each of them sees the first hints, repeated where there are too
@@ -127,7 +209,7 @@ impl ControlModel for LoadedControl {
     }
 
     fn wants_mask(&self) -> bool {
-        false
+        self.wants_mask
     }
 
     fn handle(&self) -> Option<&Handle> {
@@ -137,7 +219,7 @@ impl ControlModel for LoadedControl {
     fn features(
         &self,
         control: &Control,
-        sampling: &ModelSampling,
+        run: &SteeredRun<'_>,
         x: &Tensor,
         sigma: f32,
         conds: &CallConds,
@@ -149,12 +231,14 @@ impl ControlModel for LoadedControl {
             .ok_or_else(|| ModelError::invalid("control net", "no picture was applied"))?;
         let [batch, _, rows, columns] = x.dims4()?;
         let network = self.network.get()?;
-        let size = network.hint_size(columns, rows);
-        let seen = self.made(&network, hint, size)?;
+        let seen = self.made(&network, control, hint, (columns, rows), run)?;
         let seen = seen.map(|of| spread(&of, batch, chunks))?;
+        let sampling = run.sampling;
         let features = network.features(&ControlInput {
             x: &sampling.input(sigma, x),
             seen: &seen,
+            types: &control.types(),
+            steered: run.weights,
             timesteps: &vec![sampling.timestep(sigma); batch],
             conds,
         })?;
@@ -241,7 +325,7 @@ mod tests {
     use fresco_models::denoise::hooks::BlockKind;
     use fresco_models::sd::control::ControlNet;
     use fresco_models::sd::unet::{First, Heads, Middle, Stage, UNetConfig};
-    use fresco_models::{Prediction, WeightStore};
+    use fresco_models::{ModelSampling, Prediction, WeightStore};
     use fresco_tensor::{Stored, WeightError, WeightFile, WeightInfo, synthetic};
 
     use super::*;
@@ -349,9 +433,13 @@ mod tests {
             ..Control::new(Arc::new(loaded))
         };
         let conds = CallConds::default();
-        let run = |control: &Control, sigma: f32| {
-            steer(control, &sampling, &x, sigma, &conds, 2).unwrap()
+        let steered = SteeredRun {
+            sampling: &sampling,
+            weights: None,
+            cx: None,
         };
+        let run =
+            |control: &Control, sigma: f32| steer(control, &steered, &x, sigma, &conds, 2).unwrap();
         let half = run(&control, 5.0).unwrap();
         let store = WeightStore::from_stored("test", weights(), Device::cpu());
         let net = ControlNet::new(&store).unwrap();
@@ -380,7 +468,7 @@ mod tests {
             hint: None,
             ..control
         };
-        assert!(steer(&bare, &sampling, &x, 5.0, &conds, 2).is_err());
+        assert!(steer(&bare, &steered, &x, 5.0, &conds, 2).is_err());
     }
 
     #[test]

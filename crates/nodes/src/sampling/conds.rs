@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Map, NodeError, Value, wrong_kind};
+use fresco_graph::{Cx, Map, NodeError, Value, wrong_kind};
 use fresco_models::denoise::hooks::ControlFeatures;
 use fresco_models::denoise::{Area, CallConds, Cond, ControlSource, Predict, Region};
-use fresco_models::{ModelError, ModelSampling};
+use fresco_models::{ModelError, ModelSampling, WeightStore};
 use fresco_tensor::Tensor;
 
 use super::Model;
-use crate::control::{Control, steer};
+use super::run::failure;
+use crate::control::{Control, SteeredRun, steer};
 use crate::hooks::{HookedNetwork, Hooks};
 use crate::resident::{Asker, InUse};
 use crate::types::{self, Conditioning, as_tensor};
@@ -88,6 +89,9 @@ struct Steering {
     control: Control,
     /// How the model of the run is sampled; none outside a run.
     sampling: Option<Arc<ModelSampling>>,
+    /// The model's weights, where it keeps them by key.
+    weights: Option<Arc<WeightStore>>,
+    cx: Option<Cx>,
     /// The models of the run.
     in_use: Option<Arc<InUse>>,
 }
@@ -104,7 +108,12 @@ impl ControlSource for Steering {
             .sampling
             .as_ref()
             .ok_or_else(|| ModelError::invalid("control net", "there is no run to steer"))?;
-        let pass = || steer(&self.control, sampling, x, sigma, conds, chunks);
+        let run = SteeredRun {
+            sampling,
+            weights: self.weights.as_ref(),
+            cx: self.cx.as_ref(),
+        };
+        let pass = || steer(&self.control, &run, x, sigma, conds, chunks);
         match &self.in_use {
             Some(in_use) => in_use.run(pass),
             None => pass(),
@@ -128,6 +137,7 @@ struct Run<'a> {
     first: f32,
     in_use: Option<Arc<InUse>>,
     asker: Asker,
+    cx: Cx,
 }
 
 /// A network of a condition's own; none if its hooks change nothing.
@@ -139,14 +149,15 @@ impl<'a> Reader<'a> {
         model: &'a Model,
         first: f32,
         in_use: Option<Arc<InUse>>,
-        asker: Asker,
+        cx: &Cx,
     ) -> Self {
         Self {
             run: Some(Run {
                 model,
                 first,
                 in_use,
-                asker,
+                asker: Asker::of(cx),
+                cx: cx.clone(),
             }),
             ..Self::default()
         }
@@ -183,6 +194,14 @@ impl<'a> Reader<'a> {
         let source: Arc<dyn ControlSource> = Arc::new(Steering {
             control: control.clone(),
             sampling: self.run.as_ref().map(|run| run.model.sampling.clone()),
+            weights: match &self.run {
+                Some(run) => {
+                    let ready = run.model.ready().map_err(failure)?;
+                    ready.network.store().cloned()
+                }
+                None => None,
+            },
+            cx: self.run.as_ref().map(|run| run.cx.clone()),
             in_use: self.run.as_ref().and_then(|run| run.in_use.clone()),
         });
         self.controls.push((value.clone(), source.clone()));

@@ -20,7 +20,7 @@ use super::conds::Reader;
 use super::preview::Previewer;
 use super::{BaseModel, Model, Noise, Ready, Sampler};
 use crate::control::Control;
-use crate::resident::{Asker, InUse};
+use crate::resident::InUse;
 use crate::types::{Conditioning, Latent};
 
 /// What is sampled, and how it is guided.
@@ -436,7 +436,7 @@ impl Guided {
     }
 
     fn read(&self, first: f32, in_use: Option<Arc<InUse>>, cx: &Cx) -> Result<Lists, NodeError> {
-        let mut reader = Reader::for_run(&self.model, first, in_use, Asker::of(cx));
+        let mut reader = Reader::for_run(&self.model, first, in_use, cx);
         let mut lists = Lists::new();
         for (name, list) in &self.lists {
             if list.0.is_empty() {

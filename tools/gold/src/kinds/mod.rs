@@ -7,6 +7,7 @@ mod lumina;
 mod pass;
 mod qwen;
 mod sd;
+mod sd3;
 mod style;
 
 use anyhow::Result;
@@ -27,6 +28,7 @@ pub(crate) struct Kind {
 #[rustfmt::skip]
 static KINDS: &[&[Kind]] = &[
     sd::KINDS,
+    sd3::KINDS,
     image_nets::KINDS,
     flux::KINDS,
     lumina::KINDS,

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow};
 use fresco_models::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
-use fresco_models::sd::control::ControlNet;
+use fresco_models::sd::control::{ControlNet, LightAdapter, T2iAdapter};
 use fresco_models::sd::unet::{First, Heads, Stage, UNet, UNetConfig};
 use fresco_tensor::{Device, Tensor};
 
@@ -11,6 +11,23 @@ use crate::golden::{self, Golden};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
+    Kind {
+        name: "control net for many kinds of hints",
+        is: |golden| {
+            golden.has_key("zero_convs.0.0.weight") && golden.has_key("spatial_ch_projs.weight")
+        },
+        run: union,
+    },
+    Kind {
+        name: "light T2I adapter",
+        is: |golden| golden.has_key("body.0.body.0.block1.weight"),
+        run: adapter,
+    },
+    Kind {
+        name: "T2I adapter",
+        is: |golden| golden.has_key("body.0.block1.weight") && golden.has_key("conv_in.weight"),
+        run: adapter,
+    },
     Kind {
         name: "control net of a UNet",
         is: |golden| golden.has_key("zero_convs.0.0.weight"),
@@ -107,6 +124,64 @@ fn control(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
             let control = found.clone().scaled(strength.parse()?, false)?;
             report.check(&name, &run(Some(&control))?)?;
         }
+    }
+    Ok(())
+}
+
+/// A net that is told the kind of its hint: number 3, or none.
+fn union(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let store = golden.store(device)?;
+    let config = UNetConfig {
+        heads: heads(golden)?,
+        ..UNetConfig::encoder(&store)?
+    };
+    let net = ControlNet::with(&store, config)?;
+    let hint = net.see(&golden.tensor("hint")?)?;
+    let (x, t) = (golden.tensor("x")?, golden.values("t")?);
+    let (context, y) = (golden.maybe("context")?, golden.maybe("y")?);
+    for (types, output) in [(&[3][..], "out"), (&[], "auto")] {
+        let seen = net.with_types(&hint, types)?;
+        let found = net.forward_as(&x, &seen, &t, context.as_ref(), y.as_ref(), types)?;
+        let middle = if output == "out" {
+            "middle"
+        } else {
+            "auto_middle"
+        };
+        for (kind, name) in [(BlockKind::OUTPUT, output), (BlockKind::MIDDLE, middle)] {
+            check_list(golden, report, &found, (kind, name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Compares the features of a kind with what the golden has of them.
+fn check_list(
+    golden: &Golden,
+    report: &mut Report<'_>,
+    found: &ControlFeatures,
+    (kind, name): (BlockKind, &str),
+) -> Result<()> {
+    for (n, features) in found.of(kind).iter().enumerate() {
+        let name = format!("{name}/{n}");
+        match features {
+            Some(features) if golden.has(&name) => report.check(&name, features)?,
+            None if golden.has(&name) => report.fail(format!("there is no {name}")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn adapter(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let store = golden.store(device)?;
+    let hint = golden.tensor("x")?;
+    let found = if golden.has_key("body.0.body.0.block1.weight") {
+        LightAdapter::new(&store)?.forward(&hint)?
+    } else {
+        T2iAdapter::new(&store)?.forward(&hint)?
+    };
+    for part in [(BlockKind::INPUT, "input"), (BlockKind::MIDDLE, "middle")] {
+        check_list(golden, report, &found, part)?;
     }
     Ok(())
 }

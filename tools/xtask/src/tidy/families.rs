@@ -22,6 +22,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/models/src/flux/", "the family's folder"),
     ("crates/models/src/lumina/", "the family's folder"),
     ("crates/models/src/qwen_image/", "the family's folder"),
+    ("crates/models/src/sd3/", "the family's folder"),
     ("crates/models/src/text/clip/", "the family's folder"),
     ("crates/models/src/vision.rs", "the family's file"),
     ("crates/models/src/detect/", "the detection tables"),

@@ -10,6 +10,5 @@ pub(crate) mod hunyuan_dit;
 pub(crate) mod hunyuan_video;
 pub(crate) mod kandinsky;
 pub(crate) mod pixart;
-pub(crate) mod sd3;
 pub(crate) mod t5;
 pub(crate) mod wan;

@@ -125,8 +125,7 @@ pub struct T2iAdapter {
     device: Device,
     conv_in: Arc<Conv2d>,
     blocks: Vec<Block>,
-    unshuffle: usize,
-    hint_channels: usize,
+    hint: Hint,
     /// For SDXL, whose encoder has other places.
     xl: bool,
 }
@@ -150,24 +149,51 @@ impl T2iAdapter {
             device: weights.device().clone(),
             conv_in,
             blocks,
-            unshuffle: config.unshuffle,
-            hint_channels: config.hint_channels,
+            hint: Hint {
+                channels: config.hint_channels,
+                unshuffle: config.unshuffle,
+            },
             xl: config.xl,
         })
     }
 
     /// Pixels of the hint along a side for one cell of the first stage.
     pub fn unshuffle(&self) -> usize {
-        self.unshuffle
+        self.hint.unshuffle
     }
 
     /// Channels of the hint; with one the colours are averaged.
     pub fn hint_channels(&self) -> usize {
-        self.hint_channels
+        self.hint.channels
     }
 
     /// What to add for a hint (b, c, h, w) in 0..1 whose sizes are multiples of [`Self::unshuffle`].
     pub fn forward(&self, hint: &Tensor) -> Result<ControlFeatures> {
+        let cells = self.hint.cells(hint)?;
+        let mut x = self.conv_in.forward(&cells.to(&self.device)?)?;
+        let mut stages = Vec::new();
+        for blocks in self.blocks.chunks(PER_STAGE) {
+            for block in blocks {
+                x = block.forward(x)?;
+            }
+            stages.push(x.nhwc_to_nchw()?);
+        }
+        Ok(placed(stages, self.xl))
+    }
+}
+
+/// How an adapter looks at a hint.
+#[derive(Clone, Copy)]
+pub(super) struct Hint {
+    /// With one the colours are averaged.
+    pub(super) channels: usize,
+    /// Pixels along a side that become one cell.
+    pub(super) unshuffle: usize,
+}
+
+impl Hint {
+    /// A hint (b, c, h s, w s) as (b, h, w, c s s).
+    pub(super) fn cells(&self, hint: &Tensor) -> Result<Tensor> {
         let side = self.unshuffle;
         let refuse = || {
             let reason = format!(
@@ -182,60 +208,50 @@ impl T2iAdapter {
         if hint.is_empty() || h % side != 0 || w % side != 0 {
             return refuse();
         }
-        let hint = if self.hint_channels == 1 && c > 1 {
+        let hint = if self.channels == 1 && c > 1 {
             hint.mean(&[1], true)?
         } else {
             hint.clone()
         };
         let channels = hint.dim(1)?;
-        if channels != self.hint_channels {
-            let reason = format!("takes {} channels, got {channels}", self.hint_channels);
+        if channels != self.channels {
+            let reason = format!("takes {} channels, got {channels}", self.channels);
             return Err(ModelError::invalid("T2I adapter", reason));
         }
-        // (b, c, h s, w s) to (b, h, w, c s s).
-        let cells = hint
+        Ok(hint
             .reshape([b, channels, h / side, side, w / side, side])?
             .permute(&[0, 2, 4, 1, 3, 5])?
-            .reshape([b, h / side, w / side, channels * side * side])?;
-        let mut x = self.conv_in.forward(&cells.to(&self.device)?)?;
-        let mut stages = Vec::new();
-        for blocks in self.blocks.chunks(PER_STAGE) {
-            for block in blocks {
-                x = block.forward(x)?;
-            }
-            stages.push(x.nhwc_to_nchw()?);
-        }
-        Ok(self.placed(stages))
+            .reshape([b, h / side, w / side, channels * side * side])?)
     }
+}
 
-    /// The features at the input blocks they are for: the list is used from its end.
-    fn placed(&self, stages: Vec<Tensor>) -> ControlFeatures {
-        let mut input = Vec::new();
-        let mut middle = Vec::new();
-        let last = stages.len() - 1;
-        for (stage, features) in stages.into_iter().enumerate() {
-            if !self.xl {
-                input.extend([None, None, Some(features)]);
-            } else if stage == last {
-                middle.push(Some(features));
-            } else {
-                // After blocks 3, 5 and 8.
-                let empty = if stage == 1 {
-                    1
-                } else if stage == 0 {
-                    3
-                } else {
-                    2
-                };
-                input.extend(std::iter::repeat_n(None, empty));
-                input.push(Some(features));
-            }
+/// The features at the input blocks they are for: the list is used from its end. `xl`: for SDXL.
+pub(super) fn placed(stages: Vec<Tensor>, xl: bool) -> ControlFeatures {
+    let mut input = Vec::new();
+    let mut middle = Vec::new();
+    let last = stages.len().saturating_sub(1);
+    for (stage, features) in stages.into_iter().enumerate() {
+        if !xl {
+            input.extend([None, None, Some(features)]);
+        } else if stage == last {
+            // The list has a place for a tenth block, which only other encoders have.
+            input.push(None);
+            middle.push(Some(features));
+        } else {
+            // After blocks 3, 5 and 8.
+            let empty = match stage {
+                0 => 3,
+                1 => 1,
+                _ => 2,
+            };
+            input.extend(std::iter::repeat_n(None, empty));
+            input.push(Some(features));
         }
-        input.reverse();
-        ControlFeatures::default()
-            .with(BlockKind::INPUT, input)
-            .with(BlockKind::MIDDLE, middle)
     }
+    input.reverse();
+    ControlFeatures::default()
+        .with(BlockKind::INPUT, input)
+        .with(BlockKind::MIDDLE, middle)
 }
 
 impl Block {

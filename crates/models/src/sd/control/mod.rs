@@ -1,19 +1,23 @@
 //! Networks that steer a UNet with a picture: control nets and T2I adapters.
 
 mod adapter;
+mod light;
 mod names;
 mod net;
+mod union;
 
 use std::sync::Arc;
 
 use fresco_tensor::{Device, Tensor, WeightFile};
 
-use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint};
+use crate::control::{BuildControl, ControlInput, ControlNetwork, ControlStore, SeenHint};
 use crate::denoise::hooks::ControlFeatures;
 use crate::error::{ModelError, Result};
 use crate::sd::UNITS;
+use crate::store::WeightStore;
 
 pub use adapter::T2iAdapter;
+pub use light::LightAdapter;
 pub use net::ControlNet;
 
 /// What is in a file, if it steers a UNet.
@@ -24,15 +28,17 @@ pub(crate) fn find(
 ) -> Result<Option<ControlStore>> {
     if let Some(store) = names::net_store(file, names, device.clone())? {
         ControlNet::verify(&store)?;
-        return Ok(Some(ControlStore {
-            store: store.with_units(&UNITS),
-            build: |store| Ok(Box::new(ControlNet::new(store)?)),
-        }));
+        let build = |store: &WeightStore| Ok(Box::new(ControlNet::new(store)?) as Box<_>);
+        return Ok(Some(ControlStore::new(store.with_units(&UNITS), build)));
     }
     let found = names::adapter_store(file, names, device.clone());
-    Ok(found.map(|store| ControlStore {
-        store: store.with_units(&UNITS),
-        build: |store| Ok(Box::new(T2iAdapter::new(store)?)),
+    Ok(found.map(|store| {
+        let build: BuildControl = if store.has("body.0.body.0.block1.weight") {
+            |store| Ok(Box::new(LightAdapter::new(store)?) as Box<_>)
+        } else {
+            |store| Ok(Box::new(T2iAdapter::new(store)?) as Box<_>)
+        };
+        ControlStore::new(store.with_units(&UNITS), build)
     }))
 }
 
@@ -48,8 +54,9 @@ impl ControlNetwork for ControlNet {
         Self::hint_channels(self)
     }
 
-    fn see(&self, hint: &Tensor) -> Result<SeenHint> {
-        Ok(SeenHint::Map(Self::see(self, hint)?.to(&Device::cpu())?))
+    fn see(&self, hint: &Tensor, types: &[usize]) -> Result<SeenHint> {
+        let seen = self.with_types(&Self::see(self, hint)?, types)?;
+        Ok(SeenHint::Map(seen.to(&Device::cpu())?))
     }
 
     fn features(&self, input: &ControlInput<'_>) -> Result<ControlFeatures> {
@@ -57,12 +64,13 @@ impl ControlNetwork for ControlNet {
             return Err(ModelError::invalid("control net", "not a control net"));
         };
         let own = input.conds.tensor("crossattn_controlnet");
-        self.forward(
+        self.forward_as(
             input.x,
             seen,
             input.timesteps,
             own.or_else(|| input.conds.tensor("c_crossattn")),
             input.conds.tensor("y"),
+            input.types,
         )
     }
 
@@ -71,27 +79,60 @@ impl ControlNetwork for ControlNet {
     }
 }
 
+/// The size of a hint in whole cells of an adapter.
+fn whole_cells(columns: usize, rows: usize, unshuffle: usize) -> (usize, usize) {
+    let pixels = |cells: usize| (cells * CELL).next_multiple_of(unshuffle);
+    (pixels(columns), pixels(rows))
+}
+
+/// What an adapter makes of a hint is all of what it adds.
+fn kept(features: ControlFeatures) -> Result<SeenHint> {
+    let home = |features: Tensor| Ok(features.to(&Device::cpu())?);
+    Ok(SeenHint::Features(features.map(home)?))
+}
+
+fn again(seen: &SeenHint) -> Result<ControlFeatures> {
+    match seen {
+        SeenHint::Features(features) => Ok(features.clone()),
+        SeenHint::Map(_) => Err(ModelError::invalid("T2I adapter", "not an adapter")),
+    }
+}
+
+/// Colours of a hint. Adapters for one average them.
+const COLOURS: usize = 3;
+
 impl ControlNetwork for T2iAdapter {
     fn hint_size(&self, columns: usize, rows: usize) -> (usize, usize) {
-        let pixels = |cells: usize| (cells * CELL).next_multiple_of(self.unshuffle());
-        (pixels(columns), pixels(rows))
+        whole_cells(columns, rows, self.unshuffle())
     }
 
     fn hint_channels(&self) -> usize {
-        // Those with one average the colours.
-        3
+        COLOURS
     }
 
-    fn see(&self, hint: &Tensor) -> Result<SeenHint> {
-        let features = self.forward(hint)?;
-        let home = |features: Tensor| Ok(features.to(&Device::cpu())?);
-        Ok(SeenHint::Features(features.map(home)?))
+    fn see(&self, hint: &Tensor, _types: &[usize]) -> Result<SeenHint> {
+        kept(self.forward(hint)?)
     }
 
     fn features(&self, input: &ControlInput<'_>) -> Result<ControlFeatures> {
-        match input.seen {
-            SeenHint::Features(features) => Ok(features.clone()),
-            SeenHint::Map(_) => Err(ModelError::invalid("T2I adapter", "not an adapter")),
-        }
+        again(input.seen)
+    }
+}
+
+impl ControlNetwork for LightAdapter {
+    fn hint_size(&self, columns: usize, rows: usize) -> (usize, usize) {
+        whole_cells(columns, rows, self.hint().unshuffle)
+    }
+
+    fn hint_channels(&self) -> usize {
+        COLOURS
+    }
+
+    fn see(&self, hint: &Tensor, _types: &[usize]) -> Result<SeenHint> {
+        kept(self.forward(hint)?)
+    }
+
+    fn features(&self, input: &ControlInput<'_>) -> Result<ControlFeatures> {
+        again(input.seen)
     }
 }

@@ -13,16 +13,8 @@ use crate::store::{Origin, WeightStore};
 const OTHERS: &[(&str, &str)] = &[
     ("lora_controlnet", "a Control-LoRA"),
     (
-        "control_add_embedding.linear_1.bias",
-        "a union control net for SDXL",
-    ),
-    (
-        "control_model.control_add_embedding.linear_1.bias",
-        "a union control net for SDXL",
-    ),
-    (
         "controlnet_blocks.0.weight",
-        "a control net for Flux, SD3 or Qwen-Image",
+        "a control net for a transformer of another kind",
     ),
     (
         "controlnet_blocks.0.linear.weight",
@@ -85,6 +77,18 @@ fn from_diffusers(names: &[String]) -> BTreeMap<String, Origin> {
         let parts: Vec<&str> = name.split('.').collect();
         let key = match parts.as_slice() {
             ["controlnet_down_blocks", n, last] => format!("zero_convs.{n}.0.{last}"),
+            // A library's way to say in_proj.weight.
+            ["transformer_layes", n, "attn", "in_proj_weight"] => {
+                format!("transformer_layes.{n}.attn.in_proj.weight")
+            }
+            ["transformer_layes", n, "attn", "in_proj_bias"] => {
+                format!("transformer_layes.{n}.attn.in_proj.bias")
+            }
+            ["task_embedding"]
+            | [
+                "transformer_layes" | "spatial_ch_projs" | "control_add_embedding",
+                ..,
+            ] => name.to_owned(),
             ["controlnet_mid_block", last] => format!("middle_block_out.0.{last}"),
             ["controlnet_cond_embedding", "conv_in", last] => {
                 format!("input_hint_block.0.{last}")
@@ -109,11 +113,37 @@ pub(super) fn adapter_store(
     names: &[String],
     device: Device,
 ) -> Option<Arc<WeightStore>> {
-    let within = |prefix: &str| {
-        let full = format!("{prefix}conv_in.weight");
-        let block = format!("{prefix}body.0.block1.weight");
-        names.contains(&full) && names.contains(&block)
+    let has = |name: &str| names.iter().any(|n| n == name);
+    if has("adapter.body.0.resnets.0.block1.weight") {
+        let pairs = names.iter().filter_map(|name| {
+            let key = adapter_key(name.strip_prefix("adapter.")?);
+            Some((key, Origin::Whole(name.clone())))
+        });
+        let keys = pairs.collect();
+        return Some(WeightStore::mapped(Arc::clone(file), keys, device));
+    }
+    let within = |prefix: &&str| {
+        let full = has(&format!("{prefix}conv_in.weight"))
+            && has(&format!("{prefix}body.0.block1.weight"));
+        full || has(&format!("{prefix}body.0.body.0.block1.weight"))
     };
-    let prefix = ["", "adapter."].into_iter().find(|p| within(p))?;
+    let prefix = ["", "adapter."].into_iter().find(within)?;
     Some(WeightStore::open(Arc::clone(file), prefix, device))
+}
+
+/// The original's key for a name of diffusers, which counts the two blocks of a stage by themselves.
+fn adapter_key(name: &str) -> String {
+    let parts: Vec<&str> = name.split('.').collect();
+    let number = |text: &str| text.parse::<usize>().ok().filter(|n| *n < 100);
+    let place = match parts.as_slice() {
+        ["body", i, "resnets", j, rest @ ..] => {
+            number(i).zip(number(j)).map(|(i, j)| (2 * i + j, rest))
+        }
+        ["body", i, rest @ ..] => number(i).map(|i| (2 * i, rest)),
+        _ => None,
+    };
+    match place {
+        Some((place, rest)) => format!("body.{place}.{}", rest.join(".")),
+        None => name.to_owned(),
+    }
 }

@@ -11,6 +11,8 @@ use crate::error::{ModelError, Result};
 use crate::sd::unet::{Cache, Pass, Trunk, UNetConfig};
 use crate::store::{Layout, Walk, WeightStore};
 
+use super::union::{self, Union};
+
 /// Places of the hint's convolutions in their sequence, with their strides.
 const HINT: [(usize, usize); 8] = [
     (0, 1),
@@ -30,6 +32,7 @@ pub struct ControlNet {
     hint_channels: usize,
     zero: Vec<Arc<Linear>>,
     middle: Arc<Linear>,
+    union: Option<Union>,
     cache: Cache,
 }
 
@@ -45,6 +48,8 @@ struct NetConfig {
     hint_channels: usize,
     /// Channels after each of the hint's convolutions but the last.
     hint_widths: Vec<usize>,
+    /// For nets that know several kinds of hints, how many.
+    kinds: Option<usize>,
 }
 
 impl NetConfig {
@@ -59,6 +64,7 @@ impl NetConfig {
             encoder,
             hint_channels: width(0, 1),
             hint_widths: inner.iter().map(|(place, _)| width(*place, 0)).collect(),
+            kinds: union::kinds(store),
         }
     }
 }
@@ -104,6 +110,10 @@ impl ControlNet {
             hint_channels: config.hint_channels,
             zero,
             middle: weights.linear("middle_block_out.0", inner, inner)?,
+            union: config
+                .kinds
+                .map(|kinds| Union::new(weights, kinds, encoder.model_channels))
+                .transpose()?,
             trunk,
             cache: Cache::default(),
         })
@@ -118,6 +128,7 @@ impl ControlNet {
             encoder: encoder.clone(),
             hint_channels,
             hint_widths: HINT_WIDTHS.to_vec(),
+            kinds: None,
         };
         let layout = Layout::of(|weights| Self::walk(weights, &config))?;
         Ok(layout.items().to_vec())
@@ -134,6 +145,14 @@ impl ControlNet {
 
     pub fn hint_channels(&self) -> usize {
         self.hint_channels
+    }
+
+    /// What a net for several kinds of hints makes of what it sees, (b, h, w, c), with the kinds in mind.
+    pub fn with_types(&self, seen: &Tensor, types: &[usize]) -> Result<Tensor> {
+        match &self.union {
+            Some(union) => union.fused(seen, types),
+            None => Ok(seen.clone()),
+        }
     }
 
     /// What the network sees in a hint (b, c, 8h, 8w) in 0..1; the same for all steps of a sampling.
@@ -165,6 +184,19 @@ impl ControlNet {
         context: Option<&Tensor>,
         y: Option<&Tensor>,
     ) -> Result<ControlFeatures> {
+        self.forward_as(x, seen, timesteps, context, y, &[])
+    }
+
+    /// The same with the kinds that the hint is said to be.
+    pub fn forward_as(
+        &self,
+        x: &Tensor,
+        seen: &Tensor,
+        timesteps: &[f32],
+        context: Option<&Tensor>,
+        y: Option<&Tensor>,
+        types: &[usize],
+    ) -> Result<ControlFeatures> {
         self.trunk.check(x, timesteps, context, y)?;
         let device = self.trunk.device();
         let x = &x.to(device)?;
@@ -184,7 +216,11 @@ impl ControlNet {
             );
             return Err(ModelError::invalid("control net", reason));
         }
-        let emb = silu(&self.trunk.embed(timesteps, y)?);
+        let mut emb = self.trunk.embed(timesteps, y)?;
+        if let Some(union) = &self.union {
+            emb = emb.add(&union.embedding(types)?)?;
+        }
+        let emb = silu(&emb);
         let keys = self.cache.begin(here, self.trunk.slots);
         let hooks = Hooks::default();
         let pass = Pass {

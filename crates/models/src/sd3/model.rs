@@ -1,0 +1,280 @@
+//! The network, and what of a condition goes into it.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{Conv2d, Embedding, LayerNorm, Linear, Padding, silu};
+use fresco_tensor::{Device, Tensor};
+
+use super::blocks::{EPS, JointBlock, parts};
+use super::config::{PATCH, Sd3Config};
+use crate::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, Moment};
+use crate::denoise::{
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+};
+use crate::error::{ModelError, Result};
+use crate::latent_format;
+use crate::model_sampling::ModelSampling;
+use crate::store::{Kernel, Walk};
+use crate::transformer::{Embedder, PatchOrder, circular_pad, from_tokens, sinusoid};
+
+/// Width of the waves that a noise level becomes.
+pub(crate) const WAVES: usize = 256;
+
+/// Values per token and channel of a token that a pass holds at its fullest, with room.
+const HELD: u64 = 24;
+
+/// See the [module](super).
+pub struct Mmdit {
+    device: Device,
+    config: Sd3Config,
+    cells: Arc<Conv2d>,
+    places: Arc<Embedding>,
+    time: Embedder,
+    vector: Embedder,
+    prompt: Arc<Linear>,
+    blocks: Vec<JointBlock>,
+    norm: LayerNorm,
+    modulation: Arc<Linear>,
+    out: Arc<Linear>,
+}
+
+/// The numbers of a table's rows for a picture of `rows` by `columns` tokens: a window in the middle of it.
+pub(crate) fn window(side: usize, (rows, columns): (usize, usize)) -> Result<Vec<u32>> {
+    if rows > side || columns > side {
+        let reason = format!(
+            "this model knows pictures of at most {side} by {side} tokens, this one has {columns} by {rows}"
+        );
+        return Err(ModelError::invalid("positions", reason));
+    }
+    let (top, left) = ((side - rows) / 2, (side - columns) / 2);
+    let places = (top..top + rows).flat_map(|row| {
+        let first = row * side + left;
+        first..first + columns
+    });
+    Ok(places.map(|place| place as u32).collect())
+}
+
+/// The convolution that makes tokens of cells.
+pub(crate) fn cells(
+    weights: &Walk<'_>,
+    name: &str,
+    width: usize,
+    channels: usize,
+) -> Result<Arc<Conv2d>> {
+    let kernel = Kernel {
+        out: width,
+        input: channels,
+        side: PATCH,
+        bias: true,
+    };
+    weights.conv_with(name, kernel, PATCH, Padding::Same(0))
+}
+
+/// Tokens (b, n, c) of a latent (b, c, h, w), with how many rows and columns of them there are.
+pub(crate) fn embed(cells: &Conv2d, x: &Tensor) -> Result<(Tensor, (usize, usize))> {
+    let x = cells.forward(&x.nchw_to_nhwc()?)?;
+    let [b, rows, columns, width] = x.dims4()?;
+    Ok((x.reshape([b, rows * columns, width])?, (rows, columns)))
+}
+
+impl Mmdit {
+    /// One pass. `y` is the prompt's vector, (b, width).
+    pub fn forward(
+        &self,
+        input: &NetworkInput<'_>,
+        context: &Tensor,
+        y: &Tensor,
+    ) -> Result<Tensor> {
+        let (device, hooks) = (&self.device, input.hooks);
+        let [_, _, h, w] = input.x.dims4()?;
+        let padded = circular_pad(input.x, PATCH)?.to(device)?;
+        let (mut x, size) = embed(&self.cells, &padded)?;
+        drop(padded);
+        let places = window(self.config.positions, size)?;
+        let places = self.places.lookup_on(&places, device)?;
+        x = x.add(&places.unsqueeze(0)?)?;
+        let waves = sinusoid(input.timesteps, WAVES)?.to(device)?;
+        let c = self.time.forward(&waves)?;
+        let c = c.add(&self.vector.forward(&y.to(device)?)?)?;
+        let c = silu(&c);
+        let mut context = self.prompt.forward(&context.to(device)?)?;
+        let control = input.control.map_or(&[][..], |c| c.of(BlockKind::OUTPUT));
+        for (number, block) in self.blocks.iter().enumerate() {
+            hooks.check()?;
+            if !hooks.skips(BlockKind::DOUBLE, number) {
+                (context, x) = block.forward(context, x, &c)?;
+            }
+            if let Some(Some(features)) = control.get(number) {
+                x = x.add(&features.to(device)?)?;
+            }
+            if hooks.any_on(BlockKind::DOUBLE) {
+                (context, x) = self.hooked((context, x), number, size, input)?;
+            }
+        }
+        drop(context);
+        let modulation = parts(&self.modulation.forward(&c)?, self.config.width)?;
+        let x = self.norm.modulated(&x, &modulation[0], &modulation[1])?;
+        let out = self.out.forward(&x)?.to(&Device::cpu())?;
+        let out = from_tokens(&out, size, PATCH, PatchOrder::ChannelLast)?;
+        Ok(out.narrow(2, 0, h)?.narrow(3, 0, w)?)
+    }
+
+    fn hooked(
+        &self,
+        (context, x): (Tensor, Tensor),
+        number: usize,
+        size: (usize, usize),
+        input: &NetworkInput<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        let info = &input.hooks.info;
+        let at = BlockInfo {
+            kind: BlockKind::DOUBLE,
+            number,
+            index: 0,
+            heads: self.config.heads,
+            size: [1, size.0, size.1],
+            original: input.x.shape(),
+            sigma: info.sigma,
+            cond_or_uncond: &info.cond_or_uncond,
+        };
+        let flow = BlockFlow {
+            h: x,
+            beside: Some(context.clone()),
+        };
+        let flow = input.hooks.at_block(Moment::After, flow, &at)?;
+        let context = flow.beside.unwrap_or(context);
+        Ok((context.to(&self.device)?, flow.h.to(&self.device)?))
+    }
+}
+
+impl DiffusionNetwork for Mmdit {
+    type Config = Sd3Config;
+
+    const WHAT: &'static str = "the transformer";
+
+    fn facts(config: &Sd3Config) -> ModelFacts {
+        ModelFacts {
+            latent: latent_format::SD3,
+            latent_channels: config.out_channels,
+            in_channels: config.in_channels,
+            context: Some(config.context),
+            model_channels: None,
+            architecture: Some("stable-diffusion-v3-medium"),
+            memory_factor: (16, 10),
+            sampling: ModelSampling::flow(3.0, 1000.0),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &Sd3Config) -> Result<Self> {
+        let width = config.width;
+        let places = [1, config.positions * config.positions, width];
+        let blocks = weights.at("joint_blocks");
+        let last = config.dual.len().saturating_sub(1);
+        let block = |(number, &dual): (usize, &bool)| {
+            JointBlock::new(&blocks.at(number), config, dual, number == last)
+        };
+        let end = weights.at("final_layer");
+        let out = config.out_channels * PATCH * PATCH;
+        let embedder = |name: &str, input: usize| {
+            Embedder::new(&weights.at(name), ["mlp.0", "mlp.2"], input, width, true)
+        };
+        Ok(Self {
+            device: weights.device().clone(),
+            config: config.clone(),
+            cells: cells(weights, "x_embedder.proj", width, config.in_channels)?,
+            places: weights.rows("pos_embed", &places)?,
+            time: embedder("t_embedder", WAVES)?,
+            vector: embedder("y_embedder", config.pooled)?,
+            prompt: weights.linear("context_embedder", width, config.context)?,
+            blocks: config
+                .dual
+                .iter()
+                .enumerate()
+                .map(block)
+                .collect::<Result<_>>()?,
+            norm: LayerNorm::new(None, None, EPS)?,
+            modulation: end.linear("adaLN_modulation.1", 2 * width, width)?,
+            out: end.linear("linear", out, width)?,
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let missing = |what: &str| ModelError::invalid("conditioning", format!("it has no {what}"));
+        let tensor = |name: &str, what: &str| {
+            let found = input.conds.tensor(name);
+            found.ok_or_else(|| missing(what))
+        };
+        let context = tensor("c_crossattn", "text")?;
+        let y = tensor("y", "pooled text")?;
+        Self::forward(self, input, context, y)
+    }
+
+    fn encode(config: &Sd3Config, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let wrong = |reason: String| Err(ModelError::unsupported(file, reason));
+        let kind = args.prompt_type;
+        let wide = |of: &Tensor| of.shape().last().copied().unwrap_or(0);
+        let other = "it was made with the text encoder of another family of models";
+        let mut conds = ModelConds::new();
+        match &args.cond.tokens {
+            Some(tokens) if tokens.rank() == 3 && wide(tokens) == config.context => {
+                // Tokens are not repeated to join prompts of different lengths: this attention would notice.
+                conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+            }
+            Some(tokens) => {
+                return wrong(format!(
+                    "this model takes text of width {}, but the {kind} conditioning has width {}: {other}",
+                    config.context,
+                    wide(tokens)
+                ));
+            }
+            None => {
+                return wrong(format!(
+                    "the {kind} conditioning has no text for this model"
+                ));
+            }
+        }
+        match &args.cond.pooled {
+            Some(pooled) if pooled.rank() == 2 && wide(pooled) == config.pooled => {
+                conds.insert("y", CondValue::Regular(pooled.clone()));
+            }
+            Some(pooled) => {
+                return wrong(format!(
+                    "this model takes pooled text of width {}, but that of the {kind} conditioning has width {}: {other}",
+                    config.pooled,
+                    wide(pooled)
+                ));
+            }
+            None => {
+                return wrong(format!(
+                    "the {kind} conditioning has no pooled text, which this model needs"
+                ));
+            }
+        }
+        // Text that only control nets see.
+        if let Some(tokens) = args.cond.tensors.get("cross_attn_controlnet") {
+            conds.insert("crossattn_controlnet", CondValue::Regular(tokens.clone()));
+        }
+        Ok(conds)
+    }
+
+    fn memory_required(config: &Sd3Config, shape: &[usize]) -> u64 {
+        let batch = shape.first().copied().unwrap_or(0) as u64;
+        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
+        // The prompt's tokens are a few hundred.
+        let tokens = cells / (PATCH * PATCH) as u64 + 512;
+        (batch * tokens * config.width as u64).saturating_mul(HELD * size_of::<f32>() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_a_window_in_the_middle() {
+        assert_eq!(window(4, (2, 3)).unwrap(), [4, 5, 6, 8, 9, 10]);
+        assert_eq!(window(3, (3, 3)).unwrap(), (0..9).collect::<Vec<_>>());
+        let error = window(4, (5, 1)).unwrap_err().to_string();
+        assert!(error.contains("at most 4 by 4"), "{error}");
+    }
+}
