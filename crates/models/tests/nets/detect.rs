@@ -219,14 +219,7 @@ fn message(keys: &[&str]) -> String {
 #[test]
 fn other_files_are_called_by_name() {
     for (keys, name) in [
-        (
-            &[
-                "double_blocks.0.img_attn.norm.key_norm.scale",
-                "img_in.weight",
-            ][..],
-            "Flux model",
-        ),
-        (&["head.modulation"], "Wan model"),
+        (&["head.modulation"][..], "Wan model"),
         (&["txt_norm.weight"], "Qwen-Image model"),
         (
             &["lora_unet_x.lora_down.weight", "lora_unet_x.lora_up.weight"],
