@@ -11,11 +11,12 @@ use std::sync::Arc;
 use fresco_files::Folders;
 use fresco_graph::{Cx, NodeEntry, NodeError, entry};
 use fresco_memory::ContentKey;
-use fresco_tensor::weights::Recast;
+use fresco_tensor::weights::{Recast, shards_of};
 use fresco_tensor::{Dtype, WeightFile, open_weights};
 
 pub(crate) use checkpoint::{
-    CheckpointOptions, diffusers_part, load_checkpoint, load_diffusers, load_diffusion_model,
+    CheckpointOptions, NETWORK_PARTS, TEXT_PARTS, diffusers_part, load_checkpoint, load_diffusers,
+    load_diffusion_model,
 };
 pub(crate) use vae::load_vae;
 pub(crate) use vision::load_vision;
@@ -92,6 +93,8 @@ impl WeightSource {
     /// What a component of it is called by its content.
     pub(crate) fn key(&self, component: Component) -> Result<ContentKey, NodeError> {
         let options = self.dtype.map_or_else(String::new, |d| format!("{d:?}"));
-        content(&[&self.path], component, &options)
+        let files = shards_of(&self.path);
+        let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+        content(&files, component, &options)
     }
 }

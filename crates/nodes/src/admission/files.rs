@@ -13,7 +13,7 @@ use fresco_models::{BaseModel, ModelError, vae, vision};
 use fresco_tensor::weights::Recast;
 use fresco_tensor::{Device, Dtype, WeightFile, open_weights};
 
-use crate::loaders::diffusers_part;
+use crate::loaders::{NETWORK_PARTS, TEXT_PARTS, diffusers_part};
 use crate::resident::Component;
 
 /// Files that are remembered.
@@ -156,18 +156,25 @@ fn stamp(path: &Path) -> Result<FileStamp, String> {
 /// The files of a folder in the layout of diffusers: network, VAE, text encoder.
 fn diffusers(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let stem = "diffusion_pytorch_model";
-    let wanted: [(&str, &[&str]); 3] = [
-        ("unet", &[stem]),
-        ("vae", &[stem]),
-        ("text_encoder", &["model", "pytorch_model"]),
+    let wanted: [(&[&str], &[&str], usize); 3] = [
+        (&NETWORK_PARTS, &[stem], 1),
+        (&["vae"], &[stem], 1),
+        (&TEXT_PARTS, &["model", "pytorch_model"], TEXT_PARTS.len()),
     ];
-    let part = |(name, stems): (&str, &[&str])| {
-        let found = stems
-            .iter()
-            .find_map(|stem| diffusers_part(folder, name, stem));
-        found.ok_or_else(|| format!("{} has no weights in {name}", folder.display()))
-    };
-    wanted.into_iter().map(part).collect()
+    let mut all = Vec::new();
+    for (names, stems, most) in wanted {
+        let each = names.iter().filter_map(|name| {
+            let mut found = stems.iter();
+            found.find_map(|stem| diffusers_part(folder, name, stem))
+        });
+        let before = all.len();
+        all.extend(each.take(most));
+        if all.len() == before {
+            let names = names.join(" or ");
+            return Err(format!("{} has no weights in {names}", folder.display()));
+        }
+    }
+    Ok(all)
 }
 
 fn read(kind: FileKind, paths: &[PathBuf]) -> Result<Vec<FilePart>, ModelError> {

@@ -264,11 +264,32 @@ pub(super) struct DiffusersLoader {
 /// The weights in a part of such a folder.
 pub(crate) fn diffusers_part(folder: &Path, name: &str, stem: &str) -> Option<PathBuf> {
     let endings = [".fp16.safetensors", ".safetensors", ".fp16.bin", ".bin"];
-    endings
+    let folder = folder.join(name);
+    let whole = endings
         .iter()
-        .map(|ending| folder.join(name).join(format!("{stem}{ending}")))
-        .find(|path| path.is_file())
+        .map(|ending| folder.join(format!("{stem}{ending}")))
+        .find(|path| path.is_file());
+    whole.or_else(|| first_shard(&folder, stem))
 }
+
+/// The first of the files that large weights are cut into.
+fn first_shard(folder: &Path, stem: &str) -> Option<PathBuf> {
+    let start = format!("{stem}-00001-of-");
+    let names = std::fs::read_dir(folder).ok()?.flatten();
+    let mut found: Vec<PathBuf> = names
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(&start) && name.ends_with(".safetensors"))
+        })
+        .collect();
+    found.sort();
+    found.into_iter().next()
+}
+
+/// Where such a folder keeps its network, and where its text encoders.
+pub(crate) const NETWORK_PARTS: [&str; 2] = ["unet", "transformer"];
+pub(crate) const TEXT_PARTS: [&str; 3] = ["text_encoder", "text_encoder_2", "text_encoder_3"];
 
 /// The three parts of a folder in the layout of diffusers, as outputs of a node.
 pub(crate) fn load_diffusers(cx: &Cx, name: &str, parts: &CheckpointOptions) -> NodeResult {
@@ -276,19 +297,26 @@ pub(crate) fn load_diffusers(cx: &Cx, name: &str, parts: &CheckpointOptions) -> 
     let folder = folders
         .require("diffusers", name)
         .map_err(|e| NodeError::file_not_found(e.to_string()))?;
-    let found = |name: &str, stems: &[&str]| {
-        let mut files = stems
-            .iter()
-            .filter_map(|stem| diffusers_part(&folder, name, stem));
-        files.next().map(WeightSource::new).ok_or_else(|| {
+    let found = |names: &[&str], stems: &[&str]| -> Result<Vec<WeightSource>, NodeError> {
+        let each = names.iter().filter_map(|name| {
+            let mut files = stems
+                .iter()
+                .filter_map(|stem| diffusers_part(&folder, name, stem));
+            files.next().map(WeightSource::new)
+        });
+        let each: Vec<WeightSource> = each.collect();
+        if each.is_empty() {
             let folder = folder.display();
-            NodeError::file_not_found(format!("{folder} has no weights in {name}"))
-        })
+            let names = names.join(" or ");
+            let reason = format!("{folder} has no weights in {names}");
+            return Err(NodeError::file_not_found(reason));
+        }
+        Ok(each)
     };
-    let unet = found("unet", &["diffusion_pytorch_model"])?;
-    let vae = found("vae", &["diffusion_pytorch_model"])?;
-    let text = found("text_encoder", &["model", "pytorch_model"])?;
-    let clip = Clip::load(cx, &[text], &parts.clip)?;
+    let unet = found(&NETWORK_PARTS, &["diffusion_pytorch_model"])?.remove(0);
+    let vae = found(&["vae"], &["diffusion_pytorch_model"])?.remove(0);
+    let text = found(&TEXT_PARTS, &["model", "pytorch_model"])?;
+    let clip = Clip::load(cx, &text, &parts.clip)?;
     let vae = LoadedVae::load(cx, &vae, "", &parts.vae)?;
     let (model, _) = diffusion(cx, &unet, &parts.model)?;
     Ok(NodeOutput::slots(vec![

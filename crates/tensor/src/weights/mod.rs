@@ -5,6 +5,7 @@ pub mod gguf;
 mod input;
 pub mod pickle;
 mod recast;
+mod shards;
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -22,6 +23,7 @@ use crate::stored::Stored;
 pub use gguf::{Gguf, GgufError};
 pub use pickle::{PickleError, PickleWeights};
 pub use recast::Recast;
+pub use shards::shards_of;
 
 /// Why a weight file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -131,9 +133,17 @@ impl WeightFile for SafeTensors {
     }
 }
 
-/// Opens a weight file. Its kind is told by its content: names lie, and a renamed file is still a good file.
+/// Opens a weight file, or all files of a model that is in several, whichever of them is named.
 pub fn open_weights(path: impl AsRef<Path>) -> Result<Arc<dyn WeightFile>, WeightError> {
     let path = path.as_ref();
+    match shards_of(path).as_slice() {
+        [_] => open_one(path),
+        shards => Ok(Arc::new(shards::Shards::open(path, shards)?)),
+    }
+}
+
+/// Opens one file. Its kind is told by its content: names lie, and a renamed file is still a good file.
+fn open_one(path: &Path) -> Result<Arc<dyn WeightFile>, WeightError> {
     let unknown = |looks| WeightError::Unknown {
         path: path.to_path_buf(),
         looks,
