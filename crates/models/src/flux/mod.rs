@@ -4,6 +4,7 @@ mod approximator;
 mod blocks;
 mod conditions;
 mod config;
+pub mod control;
 mod detect;
 mod diffusers;
 pub(crate) mod lora;

@@ -1,7 +1,10 @@
 //! Flux 1 and 2, Chroma, Ovis-Image.
 
 use anyhow::{Context, Result};
+use fresco_models::control::{ControlInput, ControlNetwork};
+use fresco_models::denoise::hooks::{BlockKind, ControlFeatures};
 use fresco_models::denoise::{CallConds, Cond, CondValue, EncodeArgs};
+use fresco_models::flux::control::{FluxControl, FluxControlConfig};
 use fresco_models::flux::{FluxConfig, FluxNetwork};
 use fresco_models::{DiffusionNetwork, LatentFormat};
 use fresco_tensor::{Device, Tensor};
@@ -11,19 +14,35 @@ use super::pass::{conds, forward, items, network};
 use crate::golden::Golden;
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[Kind {
-    name: "Flux",
-    is: |golden| {
-        golden.has_key("double_blocks.0.img_attn.norm.key_norm.scale")
-            && (golden.has_key("final_layer.linear.weight") || golden.any_key("nerf_"))
-            && !golden.any_key("txt_in.individual_token_refiner.")
-            && !golden.any_key("controlnet_")
+pub(super) static KINDS: &[Kind] = &[
+    Kind {
+        name: "control net of Flux",
+        is: |golden| {
+            golden.has_key("double_blocks.0.img_attn.norm.key_norm.scale")
+                && golden.any_key("controlnet_blocks.")
+        },
+        run: control,
     },
-    run,
-}];
+    Kind {
+        name: "Flux",
+        is: |golden| {
+            golden.has_key("double_blocks.0.img_attn.norm.key_norm.scale")
+                && (golden.has_key("final_layer.linear.weight") || golden.any_key("nerf_"))
+                && !golden.any_key("txt_in.individual_token_refiner.")
+                && !golden.any_key("controlnet_")
+        },
+        run,
+    },
+];
 
 fn config(golden: &Golden) -> Result<FluxConfig> {
     let mut config = FluxConfig::detect(&*golden.store(&Device::cpu())?)?;
+    set(golden, &mut config)?;
+    Ok(config)
+}
+
+/// What shapes do not say.
+fn set(golden: &Golden, config: &mut FluxConfig) -> Result<()> {
     config.heads = golden.need("num_heads")?;
     config.axes = golden.numbers("axes_dim").context("axes_dim")?;
     config.theta = golden.float("theta").context("theta")?;
@@ -33,7 +52,7 @@ fn config(golden: &Golden) -> Result<FluxConfig> {
     config.reference_step = golden
         .float("ref_index_scale")
         .unwrap_or(config.reference_step);
-    Ok(config)
+    Ok(())
 }
 
 /// The golden's inputs for a batch.
@@ -173,4 +192,50 @@ fn beside(golden: &Golden, config: &FluxConfig, report: &mut Report<'_>) -> Resu
     let found = encoded(&cond)?;
     report.check("c_concat", &found)?;
     Ok(found)
+}
+
+/// A control net: what it makes for some of the model's blocks.
+fn control(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let store = golden.store(device)?;
+    let mut config = FluxControlConfig::detect(&store)?;
+    set(golden, &mut config.trunk)?;
+    let net = FluxControl::new(&store, config)?;
+    let types = golden.numbers("control_type").unwrap_or_default();
+    let count = golden.tensor("x")?.dim(0)?;
+    let run = |types: &[usize]| -> Result<ControlFeatures> {
+        Ok(net.features(&ControlInput {
+            x: &golden.tensor("x")?,
+            seen: &net.see(&golden.tensor("hint")?, types)?,
+            types,
+            steered: None,
+            timesteps: &levels(golden, count)?,
+            conds: &inputs(golden, count, true)?,
+        })?)
+    };
+    let (found, plain) = (run(&types)?, run(&[])?);
+    for name in golden.tensors() {
+        let Some(rest) = name.strip_prefix("out/") else {
+            continue;
+        };
+        let (features, rest) = match rest.strip_prefix("no_type_") {
+            Some(rest) => (&plain, rest),
+            None => (&found, rest),
+        };
+        let (kind, number) = match rest.strip_prefix("input") {
+            Some(number) => (BlockKind::DOUBLE, number),
+            None => (BlockKind::SINGLE, rest.trim_start_matches("output")),
+        };
+        let list = features.of(kind);
+        let one = list.get(number.parse::<usize>()?).and_then(Option::as_ref);
+        report.check(&name, one.context("no such output")?)?;
+    }
+    for (kind, name) in [
+        (BlockKind::DOUBLE, "n_input"),
+        (BlockKind::SINGLE, "n_output"),
+    ] {
+        if let Some(count) = golden.about[name].as_u64() {
+            report.equal(name, &found.of(kind).len(), &(count as usize));
+        }
+    }
+    Ok(())
 }
