@@ -77,8 +77,5 @@ pub fn host_memory() -> Option<HostMemory> {
 
 /// Bytes of main memory this process has in use.
 pub fn resident_set() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib.saturating_mul(1024))
+    fresco_tensor::resident_memory()
 }

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", windows, target_os = "macos"))]
     fn more_than_there_is_gets_an_error() {
         let all = crate::available_memory().unwrap();
         assert!(Buffer::<u64>::with_room(all as usize / 8).is_err());

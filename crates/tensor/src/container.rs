@@ -6,12 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// Bytes of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limit {
-    pub(crate) total: u64,
-    pub(crate) available: u64,
-}
+use crate::machine::MemoryFigures;
 
 /// One group with a limit: its folder, and what its files are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,16 +41,13 @@ static GROUPS: LazyLock<Vec<ControlGroup>> = LazyLock::new(|| {
 });
 
 /// The tightest limit this program is under.
-pub(crate) fn limit() -> Option<Limit> {
+pub(crate) fn limit() -> Option<MemoryFigures> {
     tightest(&GROUPS)
 }
 
-fn tightest(groups: &[ControlGroup]) -> Option<Limit> {
+fn tightest(groups: &[ControlGroup]) -> Option<MemoryFigures> {
     let limits = groups.iter().filter_map(ControlGroup::read);
-    limits.reduce(|a, b| Limit {
-        total: a.total.min(b.total),
-        available: a.available.min(b.available),
-    })
+    limits.reduce(MemoryFigures::at_most)
 }
 
 /// The groups of a process (as `/proc/self/cgroup` lists them) with those above them.
@@ -95,7 +87,7 @@ impl ControlGroup {
     }
 
     /// None where there is no limit.
-    fn read(&self) -> Option<Limit> {
+    fn read(&self) -> Option<MemoryFigures> {
         /// The old interface has no word for none; it gives about the largest number there is.
         const NONE: u64 = 1 << 60;
         let total = self.number(self.names.limit).filter(|n| *n < NONE)?;
@@ -106,7 +98,7 @@ impl ControlGroup {
             value.and_then(|value| value.trim().parse::<u64>().ok())
         };
         let files: u64 = self.names.files.iter().filter_map(line).sum();
-        Some(Limit {
+        Some(MemoryFigures {
             total,
             available: total.saturating_sub(used.saturating_sub(files)),
         })
@@ -135,7 +127,7 @@ mod tests {
         write(root, "outer/inner/memory.current", "9\n");
         let found = groups("0::/outer/inner\n", root);
         assert_eq!(found.len(), 2);
-        let limit = |total, available| Some(Limit { total, available });
+        let limit = |total, available| Some(MemoryFigures { total, available });
         assert_eq!(tightest(&found), limit(8000, 5000));
         // Pages of files do not count as used.
         let stat = "anon 5\ninactive_file 1500\nactive_file 400\n";
@@ -161,7 +153,7 @@ mod tests {
         assert_eq!(tightest(&found), None);
         write(root, "memory/memory.limit_in_bytes", "100\n");
         write(root, "memory/memory.stat", "total_inactive_file 20\n");
-        let limit = Limit {
+        let limit = MemoryFigures {
             total: 100,
             available: 50,
         };

@@ -3,9 +3,9 @@
 //! A tensor of 100 MB is 25,000 small pages, and the kernel is asked for each of them at its first write: that takes as
 //! long as the arithmetic of a normalisation. With pages of 2 MiB it is asked 50 times.
 
-#![cfg_attr(
-    all(target_os = "linux", not(miri)),
-    expect(unsafe_code, reason = "advice to the kernel is a call into C")
+#![expect(
+    unsafe_code,
+    reason = "advice to the kernel is a call into C, and pages that hold nothing yet are written to by address"
 )]
 
 /// Says that unused storage may be backed by large pages. Without effect where there are none.
@@ -35,9 +35,11 @@ pub(crate) fn prefer_large<T>(storage: &mut Vec<T>) {
 }
 
 /// Writes to every page of unused storage, so that the kernel counts all of it as used from now on.
-#[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn touch<T>(storage: &mut Vec<T>) {
     const PAGE: usize = 4096;
+    if cfg!(miri) {
+        return;
+    }
     let spare = storage.spare_capacity_mut();
     let bytes = size_of_val(spare);
     let start = spare.as_mut_ptr().cast::<u8>();
@@ -46,10 +48,6 @@ pub(crate) fn touch<T>(storage: &mut Vec<T>) {
         unsafe { start.add(offset).write_volatile(0) };
     }
 }
-
-/// Other systems are asked about less.
-#[cfg(not(all(target_os = "linux", not(miri))))]
-pub(crate) fn touch<T>(_storage: &mut Vec<T>) {}
 
 /// Gives free pages inside the heap back to the system. The C library keeps them otherwise: what a network of many
 /// layers took stays with the process long after the layers are gone.

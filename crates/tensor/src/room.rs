@@ -8,7 +8,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{container, recycle, watch};
+#[cfg(target_os = "linux")]
+use crate::container;
+use crate::machine::{self, MemoryFigures};
+use crate::{recycle, watch};
 
 /// The kernel's figures are read once for so many bytes: for every buffer of this size, now and then for small ones.
 const STEP: u64 = 32 << 20;
@@ -118,21 +121,22 @@ fn is_tight(bytes: u64, available: u64) -> bool {
 
 /// Memory the kernel says can be had without swapping, in bytes; `None` if nobody knows.
 pub fn available() -> Option<u64> {
-    let machine = meminfo("MemAvailable:")?;
-    Some(container::limit().map_or(machine, |limit| machine.min(limit.available)))
+    memory().map(|memory| memory.available)
 }
 
 /// All memory there is for this program, in bytes.
 pub fn total() -> Option<u64> {
-    let machine = meminfo("MemTotal:")?;
-    Some(container::limit().map_or(machine, |limit| machine.min(limit.total)))
+    memory().map(|memory| memory.total)
 }
 
-fn meminfo(field: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix(field))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib.saturating_mul(1024))
+/// What the machine has, or the container if that is less.
+fn memory() -> Option<MemoryFigures> {
+    let machine = machine::memory()?;
+    #[cfg(target_os = "linux")]
+    if let Some(limit) = container::limit() {
+        return Some(machine.at_most(limit));
+    }
+    Some(machine)
 }
 
 #[cfg(test)]
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", windows, target_os = "macos"))]
     fn a_tensor_larger_than_the_machine_is_refused() {
         let all = available().unwrap();
         assert!(claim(all).is_err());
@@ -163,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", windows, target_os = "macos"))]
     fn what_is_granted_counts_before_it_is_written_to() {
         let half = available().unwrap().saturating_sub(SPARE) / 2 + (64 << 20);
         // Nothing is allocated, so the kernel's figures stay as they are.

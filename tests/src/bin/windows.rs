@@ -39,6 +39,7 @@ const CASES: &[Case] = &[
     ("uploading", names_of_uploads),
     ("held", files_that_others_hold_open),
     ("taken", a_second_program_is_refused),
+    ("memory", memory_is_asked_for),
 ];
 
 fn main() -> Result<()> {
@@ -460,4 +461,50 @@ fn a_second_program_is_refused(windows: &Windows) {
         "{said}"
     );
     first.get("/queue").expect_status(200);
+}
+
+/// Bytes of main memory, all and free, as clients are told.
+fn memory(server: &Server) -> (u64, u64) {
+    let stats = server.get("/system_stats").expect_status(200).json();
+    let bytes = |name: &str| stats["system"][name].as_u64().unwrap();
+    (bytes("ram_total"), bytes("ram_free"))
+}
+
+fn memory_is_asked_for(windows: &Windows) {
+    const GIB: u64 = 1 << 30;
+    /// A latent of this width and height takes 64 MiB.
+    const WIDTH: u64 = 16384;
+    /// The most that one tensor may have, nearly.
+    const BATCH: u64 = 511;
+    let native = Server::start_with(StartOptions {
+        program: Some(&windows.native),
+        ..StartOptions::default()
+    });
+    let (here, _) = memory(&native);
+    drop(native);
+    // The budget of one prompt is not what is tried.
+    let server = Server::start_with(StartOptions {
+        program: Some(&windows.program),
+        arguments: vec!["--max-prompt-memory", "1000"],
+        ..StartOptions::default()
+    });
+    let (total, free) = memory(&server);
+    // A container's limit is heeded on Linux only.
+    assert!(total >= here / 100 * 99, "{total} of {here}");
+    assert!(free > 0 && free <= total, "{free} of {total}");
+    if free > 31 * GIB {
+        println!("windows: this machine has room for the largest tensor, so none is refused");
+        return;
+    }
+    let prompt = json!({
+        "1": {"class_type": "EmptyLatentImage", "inputs":
+            {"width": WIDTH, "height": WIDTH, "batch_size": BATCH}},
+        "2": {"class_type": "SaveLatent", "inputs": {"samples": ["1", 0], "filename_prefix": "x"}},
+    });
+    let done = server.wait_for(&server.queue(&prompt, None));
+    let messages = done["status"]["messages"].as_array().unwrap();
+    let error = messages.iter().find(|m| m[0] == "execution_error");
+    let said = error.unwrap()[1]["exception_message"].as_str().unwrap();
+    assert!(said.contains("not enough memory"), "{said}");
+    saved(&server, "after").unwrap();
 }
