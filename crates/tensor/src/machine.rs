@@ -107,15 +107,13 @@ mod system {
     use super::MemoryFigures;
 
     /// The name of the machine in calls. Every question for it counts one more user, so it is asked for once.
+    #[expect(
+        deprecated,
+        reason = "libc sends to another crate, which is not worth one function"
+    )]
     static HOST: LazyLock<libc::mach_port_t> = LazyLock::new(|| {
-        #[expect(
-            deprecated,
-            reason = "libc sends to another crate, which is not worth one function"
-        )]
         // SAFETY: it takes nothing and cannot fail.
-        unsafe {
-            libc::mach_host_self()
-        }
+        unsafe { libc::mach_host_self() }
     });
 
     pub(super) fn memory() -> Option<MemoryFigures> {
