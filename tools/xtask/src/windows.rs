@@ -3,7 +3,7 @@
 //! What is tried stands in `tests/src/bin/windows.rs`; here is what it needs: the program, a library that wine 8 lacks, a
 //! program that holds files open as Windows programs do, and the program for this system to compare pictures with.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Result, ensure};
 
@@ -32,24 +32,34 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         &["-shared"],
         &["-ladvapi32"],
     )?;
-    let tools = tree::cache_dir().join("windows");
-    fs::create_dir_all(&tools)?;
-    let hold = tools.join("hold.exe");
+    fs::create_dir_all(tools())?;
+    let hold = tools().join("hold.exe");
     compile("hold.c", hold.clone(), &["-municode"], &[])?;
+    // The first start makes a folder with all that Windows has, which takes longer than anybody waits for a server.
+    run_command(&mut in_wine(command("wine", &["wineboot", "--init"])))?;
     ci::build()?;
-    let mut driver = cargo(&["run", "--quiet", "--package", "fresco-tests"]);
+    let mut driver = in_wine(cargo(&["run", "--quiet", "--package", "fresco-tests"]));
     driver
         .args(["--bin", "windows", "--locked", "--"])
         .args(arguments)
         .env("FRESCO_EXE", &program)
         .env("FRESCO_WINE", source("wine.sh"))
         .env("FRESCO_HOLD", &hold)
-        .env("FRESCO_BIN", ci::program())
-        .env("WINEPREFIX", tools.join("prefix"))
-        // No desktop, no offers to install anything, no chatter.
+        .env("FRESCO_BIN", ci::program());
+    run_command(&mut driver)
+}
+
+/// No desktop, no offers to install anything, no chatter; and nothing of the wine that a person has.
+fn in_wine(mut command: Command) -> Command {
+    command
+        .env("WINEPREFIX", tools().join("prefix"))
         .env("WINEDLLOVERRIDES", "mscoree,mshtml=")
         .env("WINEDEBUG", "-all");
-    run_command(&mut driver)
+    command
+}
+
+fn tools() -> PathBuf {
+    tree::cache_dir().join("windows")
 }
 
 fn compile(name: &str, to: PathBuf, before: &[&str], after: &[&str]) -> Result<()> {
