@@ -9,15 +9,19 @@
 //! # Ok::<(), fresco_models::ScheduleError>(())
 //! ```
 
+pub mod anima;
 pub mod brownian;
 pub mod control;
+pub mod cosmos;
 pub mod denoise;
 pub mod detect;
 pub mod epilogue;
 mod error;
 pub mod flux;
+pub mod flux3;
 mod fourier;
 pub mod guidance;
+pub mod krea2;
 pub mod latent_format;
 pub mod lora;
 pub mod lumina;

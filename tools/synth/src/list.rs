@@ -15,6 +15,20 @@ const LISTS: &[(&str, &str)] = &[
     ("flux_2x2", include_str!("../lists/flux_2x2.txt")),
     ("sd3_h384d6", include_str!("../lists/sd3_h384d6.txt")),
     ("t5xxl_2layer", include_str!("../lists/t5xxl_2layer.txt")),
+    ("z_image", include_str!("../lists/z_image.txt")),
+    ("lumina2", include_str!("../lists/lumina2.txt")),
+    ("newbie", include_str!("../lists/newbie.txt")),
+    (
+        "z_image_control_15",
+        include_str!("../lists/z_image_control_15.txt"),
+    ),
+    (
+        "z_image_control_6",
+        include_str!("../lists/z_image_control_6.txt"),
+    ),
+    ("krea2", include_str!("../lists/krea2.txt")),
+    ("anima", include_str!("../lists/anima.txt")),
+    ("flux3_klein", include_str!("../lists/flux3_klein.txt")),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,7 +161,8 @@ mod tests {
             found[..2],
             [("sd15", 1131, 1_066_235_384), ("sdxl", 2514, 3_468_837_868)]
         );
-        assert_eq!(found.len(), 8);
+        assert_eq!(found.len(), LISTS.len());
+        assert!(found.contains(&("z_image", 453, 6_154_908_736)));
         assert!(found.iter().all(|f| f.1 > 0));
     }
 

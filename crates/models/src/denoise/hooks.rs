@@ -161,6 +161,8 @@ pub struct Hooks {
     /// Blocks that do nothing.
     pub skipped: Vec<(BlockKind, usize)>,
     pub blocks: Vec<PlacedHook>,
+    /// The noise levels of the run, falling; empty outside of one.
+    pub schedule: Arc<[f32]>,
     /// Networks and values beside the one that runs. It asks those whose types it knows between its blocks.
     pub beside: Vec<Arc<dyn Any + Send + Sync>>,
     /// Of tokens to each other, the prompt's among them where a network joins both.
@@ -178,6 +180,14 @@ impl Hooks {
     /// Whether a block is left out.
     pub fn skips(&self, kind: BlockKind, number: usize) -> bool {
         self.skipped.contains(&(kind, number))
+    }
+
+    /// The noise level that the run goes to from this one; zero at its end.
+    pub fn level_after(&self, level: f32) -> f32 {
+        // Levels that were computed twice differ in their last digits.
+        let below = level - 1e-6 * level.abs().max(1.0);
+        let next = self.schedule.iter().copied().find(|s| *s < below);
+        next.unwrap_or(0.0)
     }
 
     /// What of a type stands beside the network, in the order it acts.

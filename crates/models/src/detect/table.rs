@@ -1,11 +1,14 @@
 //! The tables of what this version runs. A new family is a row here and files in a folder of its own.
 
 use super::Family;
+use crate::anima;
 use crate::control::FindControl;
 use crate::flux;
 use crate::lora::convert::Rewrite;
 use crate::lora::families;
 use crate::lora::{AddNames, AddTextNames};
+use crate::flux3;
+use crate::krea2;
 use crate::lumina;
 use crate::model_patch::FindPatch;
 use crate::qwen_image;
@@ -22,6 +25,9 @@ pub static FAMILIES: &[&dyn Family] = &[
     &flux::Flux,
     &lumina::Lumina,
     &qwen_image::QwenImage,
+    &krea2::Krea,
+    &anima::AnimaFamily,
+    &flux3::Flux3,
 ];
 
 /// Networks that steer a diffusion model with a picture.

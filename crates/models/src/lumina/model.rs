@@ -18,7 +18,7 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    PatchOrder, Rope, circular_pad, from_tokens, grid_positions, sinusoid, to_tokens,
+    PatchOrder, Rope, circular_pad, from_tokens, grid_positions, hide, hides, sinusoid, to_tokens,
 };
 
 /// Width of the waves that stand for a noise level.
@@ -170,7 +170,14 @@ impl DiffusionNetwork for NextDit {
             places.rope.narrow(0, places.caption)?,
             places.rope.narrow(places.caption, picture.dim(1)?)?,
         );
-        let mask = self.mask(conds.tensor("attention_mask"), places.caption)?;
+        let mask = conds
+            .tensor("attention_mask")
+            .map(|mask| -> Result<Tensor> {
+                // Tokens that fill up are seen.
+                let filled = places.caption.saturating_sub(prompt.dim(1)?);
+                Ok(hide(mask, filled)?.to(&self.device)?)
+            });
+        let mask = mask.transpose()?;
         let mask = mask.as_ref().map_or(Mask::None, Mask::Add);
         for block in &self.context_refiner {
             hooks.check()?;
@@ -217,7 +224,7 @@ impl DiffusionNetwork for NextDit {
         let tokens = args.prompt_of_width(config.caption, file)?;
         conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
         let mask = args.cond.tensors.get("attention_mask");
-        if let Some(mask) = mask.filter(|mask| mask.data().contains(&0.0)) {
+        if let Some(mask) = mask.filter(|mask| hides(mask)) {
             conds.insert("attention_mask", CondValue::Regular(mask.clone()));
         }
         if let (Some(width), Some(pooled)) = (config.pooled, &args.cond.pooled)
@@ -303,23 +310,6 @@ impl NextDit {
             grid,
             rope: rope.to(&self.device)?,
         })
-    }
-
-    /// What is added where a prompt's tokens look at each other. Tokens that fill up are seen.
-    fn mask(&self, mask: Option<&Tensor>, filled: usize) -> Result<Option<Tensor>> {
-        let Some(mask) = mask else {
-            return Ok(None);
-        };
-        let (items, n) = (mask.dim(0)?, mask.len() / mask.dim(0)?.max(1));
-        let mut added = Tensor::zeros([items, filled])?;
-        let hidden = mask
-            .reshape([items, n])?
-            .sub_scalar(1.0)
-            .mul_scalar(f32::MAX);
-        added.paste(&[0, 0], &hidden)?;
-        Ok(Some(
-            added.reshape([items, 1, 1, filled])?.to(&self.device)?,
-        ))
     }
 
     fn control<'a>(

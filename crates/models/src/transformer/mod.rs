@@ -2,12 +2,18 @@
 
 mod embed;
 mod heads;
+mod mask;
 mod patches;
+mod rename;
 mod rope;
 mod shapes;
 
 pub use embed::{Embedder, sinusoid};
 pub use heads::{chunks, part, repeat_heads};
-pub use patches::{PatchOrder, circular_pad, from_tokens, to_tokens};
+pub use mask::{hide, hides};
+pub use patches::{
+    PatchOrder, TokenGrid, circular_pad, from_tokens, to_tokens, video_from_tokens, video_to_tokens,
+};
+pub use rename::{Renames, swapped_halves};
 pub use rope::{Rope, grid_positions};
 pub use shapes::Shapes;

@@ -63,6 +63,41 @@ pub fn from_tokens(
     Ok(cells.reshape([b, c, rows * size, columns * size])?)
 }
 
+/// Frames, rows and columns of tokens.
+pub type TokenGrid = [usize; 3];
+
+/// (b, c, t, h, w) as tokens, frame by frame and row by row, each frame filled up from its other side.
+pub fn video_to_tokens(x: &Tensor, size: usize, order: PatchOrder) -> Result<(Tensor, TokenGrid)> {
+    let &[b, c, t, h, w] = x.shape() else {
+        let reason = format!("{:?} is not the shape of a video", x.shape());
+        return Err(ModelError::invalid("latent", reason));
+    };
+    let frames = x.permute(&[0, 2, 1, 3, 4])?.reshape([b * t, c, h, w])?;
+    let frames = circular_pad(&frames, size)?;
+    let [_, _, h, w] = frames.dims4()?;
+    let (rows, columns) = (h / size, w / size);
+    let tokens = to_tokens(&frames, size, order)?;
+    let tokens = tokens.reshape([b, t * rows * columns, c * size * size])?;
+    Ok((tokens, [t, rows, columns]))
+}
+
+/// Tokens back as the shape (b, c, t, h, w) they came from, whatever was filled up cut away.
+pub fn video_from_tokens(
+    x: &Tensor,
+    [t, rows, columns]: TokenGrid,
+    size: usize,
+    order: PatchOrder,
+    (h, w): (usize, usize),
+) -> Result<Tensor> {
+    let [b, _, width] = x.dims3()?;
+    let frames = x.reshape([b * t, rows * columns, width])?;
+    let frames = from_tokens(&frames, (rows, columns), size, order)?;
+    let frames = frames.narrow(2, 0, h)?.narrow(3, 0, w)?;
+    let c = width / (size * size);
+    let video = frames.reshape([b, t, c, h, w])?;
+    Ok(video.permute(&[0, 2, 1, 3, 4])?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +114,19 @@ mod tests {
         assert_eq!(first.data()[..5], [0.0, 1.0, 6.0, 7.0, 24.0]);
         let last = to_tokens(&x, 2, PatchOrder::ChannelLast).unwrap();
         assert_eq!(last.data()[..4], [0.0, 24.0, 48.0, 1.0]);
+    }
+
+    #[test]
+    fn videos_and_back() {
+        let x = Tensor::from_fn([2, 3, 2, 3, 5], |i| i as f32).unwrap();
+        let order = PatchOrder::ChannelFirst;
+        let (tokens, grid) = video_to_tokens(&x, 2, order).unwrap();
+        assert_eq!((tokens.shape(), grid), (&[2, 12, 12][..], [2, 2, 3]));
+        assert_eq!(
+            video_from_tokens(&tokens, grid, 2, order, (3, 5)).unwrap(),
+            x
+        );
+        assert!(video_to_tokens(&x.reshape([2, 3, 6, 5]).unwrap(), 2, order).is_err());
     }
 
     #[test]

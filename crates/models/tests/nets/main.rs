@@ -14,6 +14,7 @@ mod preview;
 mod qwen;
 mod sd3;
 mod slots;
+mod transformers;
 mod unet;
 mod vae;
 mod vision;

@@ -336,6 +336,7 @@ impl Guided {
         }
         guider.hooks_mut().check = Some(stop_when_interrupted(cx));
         guider.hooks_mut().beside.clone_from(&start.beside);
+        guider.hooks_mut().schedule = sigmas.into();
         let fresh = if sampler.redraws_inpaint_noise() {
             // This draw goes through the global generator, too.
             start.generator = Generator::new(seed.wrapping_add(1));

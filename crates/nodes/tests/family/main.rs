@@ -6,6 +6,7 @@
 
 mod harness;
 mod toy;
+mod transformers;
 
 use std::sync::{Arc, Mutex};
 

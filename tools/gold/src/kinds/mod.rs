@@ -1,8 +1,11 @@
 //! The kinds of goldens: how each is recognised and what is run. A network adds a row.
 
 mod causal_vae;
+mod cosmos;
 mod flux;
+mod flux3;
 mod image_nets;
+mod krea2;
 mod lumina;
 mod pass;
 mod qwen;
@@ -35,6 +38,9 @@ static KINDS: &[&[Kind]] = &[
     style::KINDS,
     qwen::KINDS,
     causal_vae::KINDS,
+    krea2::KINDS,
+    cosmos::KINDS,
+    flux3::KINDS,
 ];
 
 pub(crate) fn of(golden: &Golden) -> Option<&'static Kind> {

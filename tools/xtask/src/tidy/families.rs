@@ -10,7 +10,8 @@ const ROOMS: [&str; 2] = ["crates/models/src/", "crates/nodes/src/"];
 /// Words of identifiers that name a family of diffusion models.
 const DIFFUSION: &[&str] = &[
     "unet", "sd", "sd1", "sd15", "sd2", "sd3", "sd35", "sdxl", "flux", "flux1", "flux2", "lumina",
-    "qwen", "wan", "hunyuan", "chroma", "cosmos", "krea", "mochi", "ltxv", "pixart", "aura",
+    "qwen", "wan", "hunyuan", "chroma", "cosmos", "krea", "krea2", "flux3", "anima", "mochi",
+    "ltxv", "pixart", "aura",
 ];
 
 /// The same for text encoders. In the nodes room `clip` is the name of the link type for all of them.
@@ -23,6 +24,10 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/models/src/lumina/", "the family's folder"),
     ("crates/models/src/qwen_image/", "the family's folder"),
     ("crates/models/src/sd3/", "the family's folder"),
+    ("crates/models/src/krea2/", "the family's folder"),
+    ("crates/models/src/cosmos/", "the family's folder"),
+    ("crates/models/src/anima/", "the family's folder"),
+    ("crates/models/src/flux3/", "the family's folder"),
     ("crates/models/src/text/clip/", "the family's folder"),
     ("crates/models/src/vision.rs", "the family's file"),
     ("crates/models/src/detect/", "the detection tables"),

@@ -1,0 +1,91 @@
+//! The transformer of Cosmos-Predict2, and Anima, which has it too.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use fresco_models::DiffusionNetwork;
+use fresco_models::anima::{Anima, AnimaConfig, ConditionerConfig};
+use fresco_models::cosmos::{CosmosConfig, CosmosDit};
+use fresco_models::denoise::hooks::Hooks;
+use fresco_tensor::{Device, Stored};
+
+use super::{Kind, pass};
+use crate::golden::{self, Golden};
+use crate::report::Report;
+
+pub(super) static KINDS: &[Kind] = &[
+    Kind {
+        name: "Anima",
+        is: |golden| golden.any_key("net.llm_adapter.") && golden.any_key("net.blocks."),
+        run: anima,
+    },
+    Kind {
+        name: "Cosmos-Predict2",
+        is: |golden| golden.has_key("blocks.0.adaln_modulation_self_attn.1.weight"),
+        run: cosmos,
+    },
+];
+
+fn cosmos(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let store = golden.store(device)?;
+    let ratio = |axis: &str| {
+        let name = format!("rope_{axis}_extrapolation_ratio");
+        golden.float(&name).context(name)
+    };
+    let config = CosmosConfig {
+        ratios: [ratio("t")?, ratio("h")?, ratio("w")?],
+        ..CosmosConfig::detect(&store)?
+    };
+    let net = store.build("the transformer", |weights| {
+        CosmosDit::new(weights, &config)
+    })?;
+    let (x, context) = (golden.tensor("x")?, golden.tensor("context")?);
+    for (times, out) in [("t", "out"), ("t_frames", "out_t_frames")] {
+        if golden.has(out) {
+            let levels = golden.values(times)?;
+            let found = net.forward(&x, &levels, &context, &Hooks::default())?;
+            report.check(out, &found)?;
+        }
+    }
+    Ok(())
+}
+
+fn anima(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    // Made from the whole name, known without the start.
+    let weights: BTreeMap<String, Stored> = golden
+        .weights()?
+        .into_iter()
+        .map(|(key, value)| (key.trim_start_matches("net.").to_owned(), value))
+        .collect();
+    let store = golden::store(&golden.name, weights, device);
+    let found = AnimaConfig::detect(&store)?;
+    let rows = golden.about["text_conditioner"]["min_sequence_length"].as_u64();
+    let ratios = golden.config()["rope_scale"]
+        .as_array()
+        .context("rope_scale")?;
+    let ratio = |axis: usize| ratios.get(axis).and_then(serde_json::Value::as_f64);
+    let config = AnimaConfig {
+        text: ConditionerConfig {
+            rows: rows.map_or(found.text.rows, |n| n as usize),
+            ..found.text
+        },
+        dit: CosmosConfig {
+            ratios: [0, 1, 2].map(|axis| ratio(axis).unwrap_or(1.0)),
+            ..found.dit
+        },
+    };
+    let net = store.build(Anima::WHAT, |weights| Anima::new(weights, &config))?;
+    let (states, ids) = (golden.tensor("qwen")?, golden.tensor("t5_ids")?);
+    let mask = golden.maybe("qwen_mask")?;
+    let made = net.conditioner().forward(&states, mask.as_ref(), &ids)?;
+    report.check("out.context", &net.conditioner().filled(made)?)?;
+    let conds = pass::conds([
+        ("c_crossattn", Some(states)),
+        ("t5xxl_ids", Some(ids)),
+        ("attention_mask", mask),
+    ]);
+    let x = golden.tensor("x")?;
+    let level = golden.float("timestep").unwrap_or(0.7) as f32;
+    let levels = vec![level; x.dim(0)?];
+    report.check("out.velocity", &pass::forward(&net, &x, &levels, &conds)?)
+}
