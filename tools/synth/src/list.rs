@@ -29,6 +29,12 @@ const LISTS: &[(&str, &str)] = &[
     ("krea2", include_str!("../lists/krea2.txt")),
     ("anima", include_str!("../lists/anima.txt")),
     ("flux3_klein", include_str!("../lists/flux3_klein.txt")),
+    ("omnigen2", include_str!("../lists/omnigen2.txt")),
+    (
+        "kandinsky5_image",
+        include_str!("../lists/kandinsky5_image.txt"),
+    ),
+    ("hidream_i1", include_str!("../lists/hidream_i1.txt")),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 
 mod conditioner;
 mod detect;
+pub(crate) mod lora;
 mod model;
 
 pub use conditioner::{Conditioner, ConditionerConfig};

@@ -57,6 +57,28 @@ impl EncodeArgs<'_> {
     }
 }
 
+impl EncodeArgs<'_> {
+    /// The pooled prompt (b, c) of the width that a network takes.
+    pub fn pooled_of_width(&self, wanted: usize, file: &str) -> Result<&Tensor> {
+        let kind = self.prompt_type;
+        let found = self.cond.pooled.as_ref();
+        match found.map(|pooled| (pooled, pooled.shape())) {
+            Some((pooled, [batch, width])) if *width == wanted && *batch > 0 => Ok(pooled),
+            Some((_, shape)) => Err(ModelError::unsupported(
+                file,
+                format!(
+                    "this model takes pooled text of width {wanted}, but that of the {kind} conditioning has shape \
+                     {shape:?}: it was made with the text encoder of another family of models"
+                ),
+            )),
+            None => Err(ModelError::unsupported(
+                file,
+                format!("the {kind} conditioning has no pooled text, which this model needs"),
+            )),
+        }
+    }
+}
+
 /// The model's part of preparation.
 pub type Encode<'a> = dyn Fn(&EncodeArgs<'_>) -> Result<ModelConds> + 'a;
 

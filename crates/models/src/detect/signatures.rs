@@ -21,7 +21,6 @@ const OTHERS: &[(&str, &str)] = &[
     ("head.modulation", "Wan"),
     ("latent_in.weight", "Hunyuan 3D"),
     ("t_embedder.mlp.2.weight", "Hunyuan 3D 2.1"),
-    ("caption_projection.0.linear.weight", "HiDream"),
     ("blocks.0.mlp.layer1.weight", "Cosmos Predict 2"),
     (
         "time_caption_embed.timestep_embedder.linear_1.bias",
@@ -30,6 +29,10 @@ const OTHERS: &[(&str, &str)] = &[
     (
         "visual_transformer_blocks.0.cross_attention.key_norm.weight",
         "Kandinsky 5",
+    ("txt_norm.weight", "Qwen-Image"),
+    (
+        "transformer_blocks.0.attn.add_q_proj.weight",
+        "Stable Diffusion 3 (diffusers)",
     ),
 ];
 

@@ -4,14 +4,17 @@ use super::Family;
 use crate::anima;
 use crate::control::FindControl;
 use crate::flux;
+use crate::flux3;
+use crate::hidream;
+use crate::kandinsky;
+use crate::krea2;
 use crate::lora::convert::Rewrite;
 use crate::lora::families;
 use crate::lora::{AddNames, AddTextNames};
-use crate::flux3;
-use crate::krea2;
 use crate::lumina;
 use crate::model_patch::FindPatch;
 use crate::qwen_image;
+use crate::omnigen2;
 use crate::sd;
 use crate::sd3;
 use crate::style::StyleKind;
@@ -28,6 +31,9 @@ pub static FAMILIES: &[&dyn Family] = &[
     &krea2::Krea,
     &anima::AnimaFamily,
     &flux3::Flux3,
+    &omnigen2::OmniGen2,
+    &kandinsky::Kandinsky,
+    &hidream::HiDream,
 ];
 
 /// Networks that steer a diffusion model with a picture.
@@ -60,6 +66,9 @@ pub static LORA_NAMES: &[AddNames] = &[
     flux::lora::names,
     families::pixart::names,
     lumina::lora::names,
+    krea2::lora::names,
+    anima::lora::names,
+    flux3::lora::names,
     families::hidream::names,
     qwen_image::lora::names,
     families::kandinsky::names,

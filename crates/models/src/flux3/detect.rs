@@ -36,7 +36,7 @@ static UNITS: UnitOrder = UnitOrder {
 };
 
 /// The names that diffusers has.
-const DIFFUSERS: Renames = Renames {
+pub(super) const DIFFUSERS: Renames = Renames {
     parts: &[
         (".attn.to_q.", ".q_proj."),
         (".attn.to_k.", ".k_proj."),

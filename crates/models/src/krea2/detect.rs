@@ -31,7 +31,7 @@ static UNITS: UnitOrder = UnitOrder {
 };
 
 /// The names that diffusers has.
-const DIFFUSERS: Renames = Renames {
+pub(super) const DIFFUSERS: Renames = Renames {
     parts: &[
         (".attn.to_q.", ".attn.wq."),
         (".attn.to_k.", ".attn.wk."),

@@ -4,6 +4,7 @@
 mod blocks;
 mod config;
 mod detect;
+pub(crate) mod lora;
 mod model;
 
 pub use config::{AttentionConfig, KreaConfig};

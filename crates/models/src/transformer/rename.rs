@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::detect::FileKeys;
+use crate::lora::{LayerTable, NameMap, NetworkKeys, Part, Spelling};
 use crate::store::Origin;
 
 /// How names become keys: parts first, each wherever it stands, then the first start that fits.
@@ -28,9 +29,49 @@ impl Renames {
         }
     }
 
+    /// Their name for a key of ours.
+    pub fn name(&self, key: &str) -> String {
+        let start = self.starts.iter().find(|(_, s)| key.starts_with(s));
+        let mut name = match start {
+            Some((theirs, ours)) => format!("{theirs}{}", &key[ours.len()..]),
+            None => key.to_owned(),
+        };
+        for (theirs, ours) in self.parts {
+            if name.contains(ours) {
+                name = name.replace(ours, theirs);
+            }
+        }
+        name
+    }
+
     /// The network's keys with where they are in the file.
     pub fn origins(&self, keys: &FileKeys<'_>) -> BTreeMap<String, Origin> {
         keys.origins(keys.inside.iter().map(|name| (self.key(name), *name)))
+    }
+}
+
+/// How LoRA files write the names of diffusers.
+const SPELLINGS: [Spelling; 2] = [
+    Spelling::dots("transformer."),
+    Spelling::underscores("lycoris_"),
+];
+
+impl Renames {
+    /// Adds the names that LoRA files have for layers which are called like this elsewhere. Layers under `swapped` have
+    /// their halves the other way round there.
+    pub(crate) fn add_names(&self, keys: &NetworkKeys<'_>, swapped: &str, map: &mut NameMap) {
+        let mut table = LayerTable::new(0);
+        for path in keys.layers() {
+            let name = self.name(&format!("{path}.weight"));
+            let name = name.strip_suffix(".weight").unwrap_or(&name);
+            let part = if path == swapped {
+                Part::Swapped
+            } else {
+                Part::Whole
+            };
+            table.add(name, path, part);
+        }
+        map.add_table(&table, &SPELLINGS);
     }
 }
 
@@ -57,5 +98,8 @@ mod tests {
         assert_eq!(renames.key("t.0.to_q.weight"), "blocks.0.wq.weight");
         assert_eq!(renames.key("out.linear.weight"), "last.weight");
         assert_eq!(renames.key("x.t.weight"), "x.t.weight");
+        for name in ["t.0.to_q.weight", "out.linear.weight", "x.t.weight"] {
+            assert_eq!(renames.name(&renames.key(name)), name);
+        }
     }
 }

@@ -204,6 +204,33 @@ fn l06_other_families() {
             "blocks.0.cross_attn.kv_linear.weight",
             Some((64, 64)),
         ),
+        (
+            &[
+                ("txtfusion.projector.weight", square),
+                ("blocks.0.attn.wo.weight", square),
+            ],
+            "transformer.transformer_blocks.0.attn.to_out.0",
+            "blocks.0.attn.wo.weight",
+            None,
+        ),
+        (
+            &[
+                ("llm_adapter.out_proj.weight", square),
+                ("blocks.3.cross_attn.q_proj.weight", square),
+            ],
+            "transformer.transformer_blocks.3.attn2.to_q",
+            "blocks.3.cross_attn.q_proj.weight",
+            None,
+        ),
+        (
+            &[
+                ("early_stream_modulations.image.lin.weight", wide),
+                ("content_mode_blocks.image.1.mlp_in.weight", wide),
+            ],
+            "transformer.mode_blocks.image.1.ff.linear_in",
+            "content_mode_blocks.image.1.mlp_in.weight",
+            None,
+        ),
     ];
     for (keys, name, key, rows) in cases {
         let map = NameMap::for_model(keys);

@@ -6,10 +6,13 @@ use std::sync::Arc;
 
 use fresco_models::anima::AnimaConfig;
 use fresco_models::flux3::Flux3Config;
+use fresco_models::hidream::HiDreamConfig;
+use fresco_models::kandinsky::KandinskyConfig;
 use fresco_models::krea2::KreaConfig;
 use fresco_models::lumina::LuminaConfig;
 use fresco_models::lumina::control::{ControlConfig, Refiners};
 use fresco_models::model_patch::PatchStore;
+use fresco_models::omnigen2::OmniGenConfig;
 use fresco_models::{Checkpoint, detect_checkpoint};
 use fresco_tensor::{Device, Dtype, Stored, Tensor, WeightError, WeightFile, WeightInfo};
 
@@ -104,7 +107,7 @@ fn detected(list: &str) -> Checkpoint {
     let bytes: u64 = units.iter().map(|unit| unit.bytes).sum();
     assert_eq!(
         bytes,
-        store.bytes(),
+        store.total_bytes(),
         "{}: every weight is in a unit",
         found.family
     );
@@ -219,6 +222,51 @@ fn flux_3() {
     assert!(!config::<Flux3Config>(&found).looks_ahead);
 }
 
+#[test]
+fn omnigen_2() {
+    let found = detected(list!("omnigen2"));
+    let facts = found.network.facts();
+    assert_eq!((found.family, facts.latent.name), ("OmniGen 2", "Flux"));
+    assert_eq!(facts.memory_factor, (195, 100));
+    sampled(&found, 0.5, shifted(2.6));
+    let config: OmniGenConfig = config(&found);
+    assert_eq!((config.dim, config.heads, config.kv_heads), (2520, 21, 7));
+    assert_eq!((config.layers, config.refiners, config.ffn), (32, 2, 10240));
+    assert_eq!((config.axes, config.caption), (vec![40; 3], 2048));
+}
+
+#[test]
+fn kandinsky_5() {
+    let found = detected(list!("kandinsky5_image"));
+    let facts = found.network.facts();
+    assert_eq!((found.family, facts.latent.name), ("Kandinsky 5", "Flux"));
+    assert_eq!(facts.sampling.timestep(0.5), 500.0);
+    let own: KandinskyConfig = config(&found);
+    assert_eq!((own.dim, own.heads, own.axes), (2560, 20, vec![32, 48, 48]));
+    // Videos take more channels in than they give.
+    let mut video = Listed::of(list!("kandinsky5_image"));
+    let key = "visual_embeddings.in_layer.weight".to_owned();
+    video.0.insert(key, vec![2560, 132]);
+    let error = detect_checkpoint(&video.shared()).unwrap_err().to_string();
+    assert!(error.contains("Kandinsky 5 video"), "{error}");
+}
+
+#[test]
+fn hidream() {
+    let found = detected(list!("hidream_i1"));
+    let facts = found.network.facts();
+    assert_eq!((found.family, facts.latent.name), ("HiDream", "Flux"));
+    assert_eq!(facts.sampling.timestep(0.5), 500.0);
+    let config: HiDreamConfig = config(&found);
+    assert_eq!((config.dim, config.heads, config.experts), (2560, 20, 4));
+    assert_eq!((config.double, config.single), (16, 32));
+    assert_eq!((config.ffn, config.shared_ffn), (6912, 3584));
+    assert_eq!(
+        (config.context, config.states, config.pooled),
+        (4096, 4096, 2048)
+    );
+}
+
 /// The same weights under the names of diffusers: parts of one matrix by themselves, and other words.
 fn renamed(
     weights: &BTreeMap<String, Stored>,
@@ -319,12 +367,12 @@ fn names_of_diffusers() {
     let ours = Gold::open("krea2_small").weights();
     let words = [
         ("first.", "img_in."),
-        ("tmlp.0.", "time_embed.linear_1."),
-        ("tmlp.2.", "time_embed.linear_2."),
-        ("tproj.1.", "time_mod_proj."),
         ("txtmlp.0.scale", "txt_in.norm.weight"),
         ("txtmlp.1.", "txt_in.linear_1."),
         ("txtmlp.3.", "txt_in.linear_2."),
+        ("tmlp.0.", "time_embed.linear_1."),
+        ("tmlp.2.", "time_embed.linear_2."),
+        ("tproj.1.", "time_mod_proj."),
         ("txtfusion.", "text_fusion."),
         ("last.linear.", "final_layer.linear."),
         ("last.norm.scale", "final_layer.norm.weight"),

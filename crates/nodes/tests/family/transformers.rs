@@ -134,6 +134,15 @@ fn transformers_are_sampled_on_every_device() {
     both("newbie_small", 9202, &prompts(40, &none), &[1, 16, 8, 6]);
     both("krea2_small", 9203, &prompts(72, &none), &[1, 4, 1, 8, 6]);
     both("flux3_small", 9204, &prompts(40, &none), &[1, 8, 8, 6]);
+    both("omnigen2_small", 9207, &prompts(40, &none), &[1, 16, 8, 6]);
+    let pooled = tensor(synthetic::value("pooled", &[1, 24], 1.0).unwrap());
+    let options = map! {"pooled_output" => pooled.clone()};
+    both(
+        "kandinsky5_image_small",
+        9208,
+        &prompts(40, &options),
+        &[1, 16, 8, 6],
+    );
     let ids = Tensor::from_vec([4], vec![3.0, 9.0, 30.0, 1.0]).unwrap();
     let words = map! {"t5xxl_ids" => tensor(ids)};
     let plain = both("anima_small", 9205, &prompts(20, &words), &[1, 4, 1, 8, 6]);

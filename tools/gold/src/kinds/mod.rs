@@ -7,6 +7,7 @@ mod flux3;
 mod image_nets;
 mod krea2;
 mod lumina;
+mod more_images;
 mod pass;
 mod qwen;
 mod sd;
@@ -41,6 +42,7 @@ static KINDS: &[&[Kind]] = &[
     krea2::KINDS,
     cosmos::KINDS,
     flux3::KINDS,
+    more_images::KINDS,
 ];
 
 pub(crate) fn of(golden: &Golden) -> Option<&'static Kind> {

@@ -1,0 +1,228 @@
+//! The network and what goes into it.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{LayerNorm, Linear, silu};
+use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale, resize_to_batch};
+
+use super::blocks::{DoubleBlock, SingleBlock};
+use super::config::{HiDreamConfig, PATCH};
+use crate::denoise::{
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+};
+use crate::error::{ModelError, Result};
+use crate::latent_format;
+use crate::model_sampling::ModelSampling;
+use crate::store::Walk;
+use crate::transformer::{
+    Embedder, PatchOrder, Rope, chunks, circular_pad, from_tokens, grid_positions, sinusoid,
+    to_tokens,
+};
+
+/// Width of the waves that stand for a noise level.
+const WAVES: usize = 256;
+
+/// Values of a token that a pass holds at its fullest, in widths of the network.
+const HELD: u64 = 20;
+
+/// Tokens of a prompt that memory is counted with: T5's and twice Llama's.
+const PROMPT: u64 = 3 * 128;
+
+/// What a conditioning calls the states of Llama.
+const STATES: &str = "conditioning_llama3";
+
+pub struct HiDreamNetwork {
+    device: Device,
+    config: HiDreamConfig,
+    time: Embedder,
+    pooled: Embedder,
+    cells: Arc<Linear>,
+    /// One for each block, and one for T5.
+    captions: Vec<Arc<Linear>>,
+    double: Vec<DoubleBlock>,
+    single: Vec<SingleBlock>,
+    norm: LayerNorm,
+    last_modulation: Arc<Linear>,
+    last: Arc<Linear>,
+}
+
+impl DiffusionNetwork for HiDreamNetwork {
+    type Config = HiDreamConfig;
+
+    const WHAT: &'static str = "the transformer";
+
+    fn facts(config: &HiDreamConfig) -> ModelFacts {
+        ModelFacts {
+            latent: latent_format::FLUX,
+            latent_channels: config.channels,
+            in_channels: config.channels,
+            context: Some(config.context),
+            model_channels: None,
+            architecture: None,
+            memory_factor: (2, 1),
+            sampling: ModelSampling::flow(1.0, 1000.0),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &HiDreamConfig) -> Result<Self> {
+        let dim = config.dim;
+        let values = config.channels * PATCH * PATCH;
+        let blocks = config.double + config.single;
+        let caption = |number: usize| {
+            let width = if number < blocks {
+                config.states
+            } else {
+                config.context
+            };
+            let weights = weights.at("caption_projection").at(number);
+            weights.matrix("linear", dim, width)
+        };
+        let names = ["linear_1", "linear_2"];
+        let time = weights.at("t_embedder").at("timestep_embedder");
+        let pooled = weights.at("p_embedder").at("pooled_embedder");
+        let double = weights.at("double_stream_blocks");
+        let single = weights.at("single_stream_blocks");
+        let end = weights.at("final_layer");
+        Ok(Self {
+            device: weights.device().clone(),
+            config: config.clone(),
+            time: Embedder::new(&time, names, WAVES, dim, true)?,
+            pooled: Embedder::new(&pooled, names, config.pooled, dim, true)?,
+            cells: weights.linear("x_embedder.proj", dim, values)?,
+            captions: (0..=blocks).map(caption).collect::<Result<_>>()?,
+            double: (0..config.double)
+                .map(|number| DoubleBlock::new(&double.at(number), config))
+                .collect::<Result<_>>()?,
+            single: (0..config.single)
+                .map(|number| SingleBlock::new(&single.at(number), config))
+                .collect::<Result<_>>()?,
+            norm: LayerNorm::new(None, None, 1e-6)?,
+            last_modulation: end.linear("adaLN_modulation.1", 2 * dim, dim)?,
+            last: end.linear("linear", values, dim)?,
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let (hooks, conds, device) = (input.hooks, input.conds, &self.device);
+        let [batch, _, height, width] = input.x.dims4()?;
+        let need = |name: &str| {
+            let missing = || ModelError::invalid("prompt", format!("this model needs {name}"));
+            conds.tensor(name).ok_or_else(missing)
+        };
+        let (words, states, pooled) = (need("c_crossattn")?, need(STATES)?, need("y")?);
+        let waves = sinusoid(input.timesteps, WAVES)?.to(device)?;
+        let time = self.time.forward(&waves)?;
+        let signal = silu(&time.add(&self.pooled.forward(&pooled.to(device)?)?)?);
+        // The picture that is edited stands to the right of the one that is made.
+        let x = match conds.tensor("image_cond") {
+            Some(picture) => Tensor::cat(&[input.x, picture], 3)?,
+            None => input.x.clone(),
+        };
+        let x = circular_pad(&x, PATCH)?;
+        let [_, _, h, w] = x.dims4()?;
+        let grid = (h / PATCH, w / PATCH);
+        let tokens = to_tokens(&x, PATCH, PatchOrder::ChannelLast)?;
+        let mut x = self.cells.forward(&tokens.to(device)?)?;
+        let cells = x.dim(1)?;
+        let lines = self.lines(states, batch)?;
+        let words = self.captions[lines.len()].forward(&words.to(device)?)?;
+        let last = lines
+            .last()
+            .ok_or_else(|| ModelError::invalid("prompt", "it has no states"))?;
+        let mut text = Tensor::cat(&[&words, last], 1)?;
+        let kept = text.dim(1)?;
+        let rope = self.rope(grid, kept + last.dim(1)?)?;
+        let (early, late) = lines.split_at(self.double.len());
+        for (block, line) in self.double.iter().zip(early) {
+            hooks.check()?;
+            let all = Tensor::cat(&[&text, line], 1)?;
+            let (picture, all) = block.forward(&self.norm, (x, all), &rope, &signal)?;
+            x = picture;
+            text = all.narrow(1, 0, kept)?;
+        }
+        let mut x = Tensor::cat(&[&x, &text], 1)?;
+        for (block, line) in self.single.iter().zip(late) {
+            hooks.check()?;
+            let all = Tensor::cat(&[&x, line], 1)?;
+            let all = block.forward(&self.norm, all, &rope, &signal)?;
+            x = all.narrow(1, 0, cells + kept)?;
+        }
+        let x = x.narrow(1, 0, cells)?;
+        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
+        let x = self.norm.modulated(&x, &shift, &scale)?;
+        let out = self.last.forward(&x)?.to(&Device::cpu())?;
+        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast)?;
+        // The network looks from the picture to the noise.
+        Ok(out
+            .narrow(2, 0, height)?
+            .narrow(3, 0, width)?
+            .mul_scalar(-1.0))
+    }
+
+    fn encode(config: &HiDreamConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let mut conds = ModelConds::new();
+        let words = args.prompt_of_width(config.context, file)?;
+        conds.insert("c_crossattn", CondValue::Regular(words.clone()));
+        let states = args.cond.tensors.get(STATES);
+        let Some(states) = states.filter(|s| s.rank() == 4 && s.shape()[3] == config.states) else {
+            let reason = format!(
+                "the {} conditioning has no states of a Llama text encoder, which this model needs",
+                args.prompt_type
+            );
+            return Err(ModelError::unsupported(file, reason));
+        };
+        conds.insert(STATES, CondValue::Regular(states.clone()));
+        let pooled = args.pooled_of_width(config.pooled, file)?;
+        conds.insert("y", CondValue::Regular(pooled.clone()));
+        if let Some(picture) = args.cond.tensors.get("concat_latent_image") {
+            let [count, channels, h, w] = args.noise.dims4()?;
+            if picture.rank() != 4 || picture.dim(1)? != channels {
+                let reason = format!(
+                    "the picture in the conditioning has a latent of shape {:?}, but this model works on {channels} \
+                     channels: it was encoded with the VAE of another family of models",
+                    picture.shape()
+                );
+                return Err(ModelError::unsupported(file, reason));
+            }
+            let mut picture = latent_format::FLUX.process_in(picture)?;
+            if picture.shape()[2..] != [h, w] {
+                picture = common_upscale(&picture, w, h, ResizeMethod::Bilinear, Crop::Center)?;
+            }
+            let picture = resize_to_batch(&picture, count)?;
+            conds.insert("image_cond", CondValue::NoiseShape(picture));
+        }
+        Ok(conds)
+    }
+
+    fn memory_required(config: &HiDreamConfig, shape: &[usize]) -> u64 {
+        let batch = shape.first().copied().unwrap_or(0) as u64;
+        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
+        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + PROMPT);
+        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
+    }
+}
+
+impl HiDreamNetwork {
+    /// What each block sees of Llama (b, states, n, c): those after the last state see that again.
+    fn lines(&self, states: &Tensor, batch: usize) -> Result<Vec<Tensor>> {
+        let [b, count, n, width] = states.dims4()?;
+        if count == 0 || b != batch {
+            let reason = format!("states of shape {:?} for {batch} pictures", states.shape());
+            return Err(ModelError::invalid("prompt", reason));
+        }
+        let blocks = self.double.len() + self.single.len();
+        let line = |number: usize| -> Result<Tensor> {
+            let state = states.narrow(1, number.min(count - 1), 1)?;
+            let state = state.reshape([b, n, width])?.to(&self.device)?;
+            Ok(self.captions[number].forward(&state)?)
+        };
+        (0..blocks).map(line).collect()
+    }
+
+    fn rope(&self, grid: (usize, usize), text: usize) -> Result<Rope> {
+        let mut positions: Vec<[f64; 3]> = grid_positions(0.0, grid, (0.0, 0.0)).collect();
+        positions.resize(positions.len() + text, [0.0; 3]);
+        let config = &self.config;
+        Rope::new(positions.as_flattened(), &config.axes, config.theta)?.to(&self.device)
+    }
+}

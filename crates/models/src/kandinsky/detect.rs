@@ -1,0 +1,66 @@
+//! How files of this family are recognised.
+
+use std::sync::Arc;
+
+use super::config::KandinskyConfig;
+use super::model::KandinskyNetwork;
+use crate::denoise::Found;
+use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::error::Result;
+use crate::preview::PreviewHints;
+use crate::store::{Blocks, UnitOrder};
+
+/// The order of the parts.
+static UNITS: UnitOrder = UnitOrder {
+    parts: &[
+        "time_embeddings",
+        "text_embeddings",
+        "pooled_text_embeddings",
+        "visual_embeddings",
+        "text_transformer_blocks",
+        "visual_transformer_blocks",
+        "out_layer",
+    ],
+    blocks: &[
+        Blocks::List("text_transformer_blocks"),
+        Blocks::List("visual_transformer_blocks"),
+    ],
+    values: &[],
+};
+
+/// Kandinsky 5 for pictures.
+pub struct Kandinsky;
+
+impl Family for Kandinsky {
+    fn names(&self) -> &'static [&'static str] {
+        &["Kandinsky 5 for pictures"]
+    }
+
+    fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
+        if !keys.has("visual_transformer_blocks.0.cross_attention.key_norm.weight") {
+            return Ok(None);
+        }
+        let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
+        let origins = keys.origins(own);
+        let store = keys.store(&origins);
+        // Videos come with a mask and the picture they begin with.
+        let width = |key: &str, axis: usize| store.shape(key).and_then(|s| s.get(axis).copied());
+        let (into, out) = (
+            width("visual_embeddings.in_layer.weight", 1),
+            width("out_layer.out_layer.weight", 0),
+        );
+        if into != out {
+            return Err(keys.not_run("Kandinsky 5 video"));
+        }
+        let config = KandinskyConfig::detect(&store)?;
+        Ok(Some(Checkpoint {
+            family: "Kandinsky 5",
+            network: Arc::new(Found::<KandinskyNetwork>(config)),
+            keys: origins,
+            units: &UNITS,
+            vae_prefix: keys.vae_prefix(),
+            text: None,
+            preview: PreviewHints::of(keys.file.metadata()),
+        }))
+    }
+}

@@ -1,0 +1,9 @@
+//! Kandinsky 5: a prompt passes blocks of its own, a picture looks at itself and at the prompt.
+
+mod config;
+mod detect;
+mod model;
+
+pub use config::KandinskyConfig;
+pub use detect::Kandinsky;
+pub use model::KandinskyNetwork;

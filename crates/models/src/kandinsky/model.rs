@@ -1,0 +1,279 @@
+//! The network and what goes into it.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, RmsNorm, add_gated, attention, silu};
+use fresco_tensor::{Device, Tensor};
+
+use super::config::{KandinskyConfig, PATCH};
+use crate::denoise::hooks::BlockKind;
+use crate::denoise::{
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+};
+use crate::epilogue::then;
+use crate::error::{ModelError, Result};
+use crate::latent_format;
+use crate::model_sampling::ModelSampling;
+use crate::store::Walk;
+use crate::transformer::{
+    PatchOrder, Rope, chunks, circular_pad, from_tokens, grid_positions, sinusoid, to_tokens,
+};
+
+const EPS: f32 = 1e-5;
+
+/// Values of a token that a pass holds at its fullest, in widths of the network.
+const HELD: u64 = 14;
+
+struct Attention {
+    q: Arc<Linear>,
+    k: Arc<Linear>,
+    v: Arc<Linear>,
+    out: Arc<Linear>,
+    q_norm: Arc<RmsNorm>,
+    k_norm: Arc<RmsNorm>,
+    heads: usize,
+}
+
+impl Attention {
+    fn new(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Self> {
+        let (dim, head) = (config.dim, config.head());
+        Ok(Self {
+            q: weights.linear("to_query", dim, dim)?,
+            k: weights.linear("to_key", dim, dim)?,
+            v: weights.linear("to_value", dim, dim)?,
+            out: weights.linear("out_layer", dim, dim)?,
+            // The reference leaves it at the smallest difference that its numbers have.
+            q_norm: weights.rms_norm("query_norm.weight", head, f32::EPSILON)?,
+            k_norm: weights.rms_norm("key_norm.weight", head, f32::EPSILON)?,
+            heads: config.heads,
+        })
+    }
+
+    fn normed(&self, x: &Tensor, norm: &RmsNorm) -> Result<Tensor> {
+        let [b, n, dim] = x.dims3()?;
+        let heads = x.reshape([b, n, self.heads, dim / self.heads])?;
+        Ok(norm.forward(&heads)?.reshape([b, n, dim])?)
+    }
+
+    fn forward(&self, x: &Tensor, source: &Tensor, rope: Option<&Rope>) -> Result<Tensor> {
+        let mut q = self.normed(&self.q.forward(x)?, &self.q_norm)?;
+        let mut k = self.normed(&self.k.forward(source)?, &self.k_norm)?;
+        if let Some(rope) = rope {
+            q = rope.interleaved(&q, self.heads)?;
+            k = rope.interleaved(&k, self.heads)?;
+        }
+        let v = self.v.forward(source)?;
+        let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
+        drop((q, k, v));
+        Ok(self.out.forward(&seen)?)
+    }
+}
+
+struct FeedForward([Arc<Linear>; 2]);
+
+impl FeedForward {
+    fn new(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Self> {
+        Ok(Self([
+            weights.matrix("in_layer", config.ffn, config.dim)?,
+            weights.matrix("out_layer", config.dim, config.ffn)?,
+        ]))
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let inner = self.0[0].forward_with(x, then(Act::Gelu))?;
+        Ok(self.0[1].forward(&inner)?)
+    }
+}
+
+/// A block; those of a picture look at the prompt too.
+struct Block {
+    modulation: Arc<Linear>,
+    self_attention: Attention,
+    prompt_attention: Option<Attention>,
+    feed_forward: FeedForward,
+}
+
+impl Block {
+    fn text(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Self> {
+        let modulation = "text_modulation.out_layer";
+        Ok(Self {
+            modulation: weights.linear(modulation, 6 * config.dim, config.time)?,
+            self_attention: Attention::new(&weights.at("self_attention"), config)?,
+            prompt_attention: None,
+            feed_forward: FeedForward::new(&weights.at("feed_forward"), config)?,
+        })
+    }
+
+    fn picture(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Self> {
+        let modulation = "visual_modulation.out_layer";
+        Ok(Self {
+            modulation: weights.linear(modulation, 9 * config.dim, config.time)?,
+            self_attention: Attention::new(&weights.at("self_attention"), config)?,
+            prompt_attention: Some(Attention::new(&weights.at("cross_attention"), config)?),
+            feed_forward: FeedForward::new(&weights.at("feed_forward"), config)?,
+        })
+    }
+
+    /// `signal` is (b, c), activated.
+    fn forward(
+        &self,
+        norm: &LayerNorm,
+        x: Tensor,
+        prompt: Option<&Tensor>,
+        rope: &Rope,
+        signal: &Tensor,
+    ) -> Result<Tensor> {
+        let all = self.modulation.forward(signal)?;
+        let dim = x.dims3()?[2];
+        let part = |number: usize| -> Result<[Tensor; 3]> {
+            chunks(&all.narrow(1, 3 * number * dim, 3 * dim)?)
+        };
+        let [shift, scale, gate] = part(0)?;
+        let input = norm.modulated(&x, &shift, &scale)?;
+        let seen = self.self_attention.forward(&input, &input, Some(rope))?;
+        let mut x = add_gated(x, &gate, &seen)?;
+        let mut last = 1;
+        if let (Some(attention), Some(prompt)) = (&self.prompt_attention, prompt) {
+            let [shift, scale, gate] = part(1)?;
+            let input = norm.modulated(&x, &shift, &scale)?;
+            x = add_gated(x, &gate, &attention.forward(&input, prompt, None)?)?;
+            last = 2;
+        }
+        let [shift, scale, gate] = part(last)?;
+        let made = self
+            .feed_forward
+            .forward(&norm.modulated(&x, &shift, &scale)?)?;
+        Ok(add_gated(x, &gate, &made)?)
+    }
+}
+
+pub struct KandinskyNetwork {
+    device: Device,
+    config: KandinskyConfig,
+    time: [Arc<Linear>; 2],
+    pooled: Arc<Linear>,
+    pooled_norm: Arc<LayerNorm>,
+    text: Arc<Linear>,
+    text_norm: Arc<LayerNorm>,
+    cells: Arc<Linear>,
+    text_blocks: Vec<Block>,
+    blocks: Vec<Block>,
+    norm: LayerNorm,
+    last_modulation: Arc<Linear>,
+    last: Arc<Linear>,
+}
+
+impl DiffusionNetwork for KandinskyNetwork {
+    type Config = KandinskyConfig;
+
+    const WHAT: &'static str = "the transformer";
+
+    fn facts(config: &KandinskyConfig) -> ModelFacts {
+        ModelFacts {
+            latent: latent_format::FLUX,
+            latent_channels: config.channels,
+            in_channels: config.channels,
+            context: Some(config.context),
+            model_channels: None,
+            architecture: None,
+            memory_factor: (125, 100),
+            sampling: ModelSampling::flow(3.0, 1000.0),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Self> {
+        let (dim, time) = (config.dim, config.time);
+        let values = config.channels * PATCH * PATCH;
+        let text = weights.at("text_transformer_blocks");
+        let picture = weights.at("visual_transformer_blocks");
+        let pooled = weights.at("pooled_text_embeddings");
+        Ok(Self {
+            device: weights.device().clone(),
+            config: config.clone(),
+            time: [
+                weights.linear("time_embeddings.in_layer", time, dim)?,
+                weights.linear("time_embeddings.out_layer", time, time)?,
+            ],
+            pooled: pooled.linear("in_layer", time, config.pooled)?,
+            pooled_norm: pooled.layer_norm("norm", time, EPS)?,
+            text: weights.linear("text_embeddings.in_layer", dim, config.context)?,
+            text_norm: weights.layer_norm("text_embeddings.norm", dim, EPS)?,
+            cells: weights.linear("visual_embeddings.in_layer", dim, values)?,
+            text_blocks: (0..config.text_blocks)
+                .map(|number| Block::text(&text.at(number), config))
+                .collect::<Result<_>>()?,
+            blocks: (0..config.blocks)
+                .map(|number| Block::picture(&picture.at(number), config))
+                .collect::<Result<_>>()?,
+            norm: LayerNorm::new(None, None, EPS)?,
+            last_modulation: weights.linear("out_layer.modulation.out_layer", 2 * dim, time)?,
+            last: weights.linear("out_layer.out_layer", values, dim)?,
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let (hooks, device) = (input.hooks, &self.device);
+        let [_, _, height, width] = input.x.dims4()?;
+        let (Some(prompt), Some(pooled)) =
+            (input.conds.tensor("c_crossattn"), input.conds.tensor("y"))
+        else {
+            return Err(ModelError::invalid("prompt", "this model needs one"));
+        };
+        let signal = silu(&self.time(input.timesteps, pooled)?);
+        let text = self.text.forward(&prompt.to(device)?)?;
+        let mut text = self.text_norm.forward(&text)?;
+        let count: Vec<f64> = (0..text.dim(1)?).map(|i| i as f64).collect();
+        let config = &self.config;
+        let line = Rope::new(&count, &[config.head()], config.theta)?.to(device)?;
+        for block in &self.text_blocks {
+            hooks.check()?;
+            text = block.forward(&self.norm, text, None, &line, &signal)?;
+        }
+        let x = circular_pad(input.x, PATCH)?;
+        let [_, _, h, w] = x.dims4()?;
+        let grid = (h / PATCH, w / PATCH);
+        let tokens = to_tokens(&x, PATCH, PatchOrder::ChannelLast)?;
+        let mut x = self.cells.forward(&tokens.to(device)?)?;
+        let positions: Vec<[f64; 3]> = grid_positions(0.0, grid, (0.0, 0.0)).collect();
+        let rope = Rope::new(positions.as_flattened(), &config.axes, config.theta)?;
+        let rope = rope.to(device)?;
+        for (number, block) in self.blocks.iter().enumerate() {
+            hooks.check()?;
+            if !hooks.skips(BlockKind::DOUBLE, number) {
+                x = block.forward(&self.norm, x, Some(&text), &rope, &signal)?;
+            }
+        }
+        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
+        let x = self.norm.modulated(&x, &shift, &scale)?;
+        let out = self.last.forward(&x)?.to(&Device::cpu())?;
+        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelFirst)?;
+        Ok(out.narrow(2, 0, height)?.narrow(3, 0, width)?)
+    }
+
+    fn encode(config: &KandinskyConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let mut conds = ModelConds::new();
+        let tokens = args.prompt_of_width(config.context, file)?;
+        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        let pooled = args.pooled_of_width(config.pooled, file)?;
+        conds.insert("y", CondValue::Regular(pooled.clone()));
+        Ok(conds)
+    }
+
+    fn memory_required(config: &KandinskyConfig, shape: &[usize]) -> u64 {
+        let batch = shape.first().copied().unwrap_or(0) as u64;
+        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
+        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + 1);
+        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
+    }
+}
+
+impl KandinskyNetwork {
+    /// What says the noise level, and the pooled prompt with it.
+    fn time(&self, timesteps: &[f32], pooled: &Tensor) -> Result<Tensor> {
+        let waves = sinusoid(timesteps, self.config.dim)?.to(&self.device)?;
+        let inner = self.time[0].forward_with(&waves, then(Act::Silu))?;
+        let time = self.time[1].forward(&inner)?;
+        let pooled = self.pooled.forward(&pooled.to(&self.device)?)?;
+        Ok(time.add(&self.pooled_norm.forward(&pooled)?)?)
+    }
+}

@@ -1,0 +1,264 @@
+//! The network and what goes into it.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, RmsNorm, Value, modulate, silu};
+use fresco_tensor::{Device, Tensor};
+
+use super::blocks::{Block, EPS};
+use super::config::{OmniGenConfig, PATCH};
+use crate::denoise::{
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+};
+use crate::epilogue::then;
+use crate::error::{ModelError, Result};
+use crate::latent_format;
+use crate::model_sampling::ModelSampling;
+use crate::store::Walk;
+use crate::transformer::{
+    PatchOrder, Rope, circular_pad, from_tokens, grid_positions, hide, hides, sinusoid, to_tokens,
+};
+
+/// Width of the waves that stand for a noise level.
+const WAVES: usize = 256;
+
+/// Values of a token that a pass holds at its fullest, in widths of the network.
+const HELD: u64 = 16;
+
+/// Tokens of a prompt that memory is counted with.
+const PROMPT: u64 = 512;
+
+pub struct OmniGenNetwork {
+    device: Device,
+    config: OmniGenConfig,
+    cells: Arc<Linear>,
+    reference_cells: Arc<Linear>,
+    /// One for each reference picture.
+    reference_marks: Arc<Value>,
+    time: [Arc<Linear>; 2],
+    caption_norm: Arc<RmsNorm>,
+    caption: Arc<Linear>,
+    noise_refiner: Vec<Block>,
+    reference_refiner: Vec<Block>,
+    context_refiner: Vec<Block>,
+    layers: Vec<Block>,
+    last_norm: LayerNorm,
+    last: [Arc<Linear>; 2],
+}
+
+/// Positions of a prompt and of pictures that follow each other on the first axis.
+struct Positions {
+    list: Vec<[f64; 3]>,
+    next: f64,
+}
+
+impl Positions {
+    fn new(prompt: usize) -> Self {
+        Self {
+            list: (0..prompt).map(|i| [i as f64; 3]).collect(),
+            next: prompt as f64,
+        }
+    }
+
+    fn picture(&mut self, grid: (usize, usize)) {
+        self.list
+            .extend(grid_positions(self.next, grid, (0.0, 0.0)));
+        self.next += grid.0.max(grid.1) as f64;
+    }
+}
+
+impl DiffusionNetwork for OmniGenNetwork {
+    type Config = OmniGenConfig;
+
+    const WHAT: &'static str = "the transformer";
+
+    fn facts(config: &OmniGenConfig) -> ModelFacts {
+        ModelFacts {
+            latent: latent_format::FLUX,
+            latent_channels: config.channels,
+            in_channels: config.channels,
+            context: Some(config.caption),
+            model_channels: None,
+            architecture: None,
+            memory_factor: (195, 100),
+            sampling: ModelSampling::flow(2.6, 1.0),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &OmniGenConfig) -> Result<Self> {
+        let (dim, signal) = (config.dim, config.signal);
+        let values = config.channels * PATCH * PATCH;
+        let blocks = |name: &str, count: usize, modulated: bool| -> Result<Vec<Block>> {
+            let list = weights.at(name);
+            let block = |number| Block::new(&list.at(number), config, modulated);
+            (0..count).map(block).collect()
+        };
+        let embed = weights.at("time_caption_embed");
+        let end = weights.at("norm_out");
+        Ok(Self {
+            device: weights.device().clone(),
+            config: config.clone(),
+            cells: weights.linear("x_embedder", dim, values)?,
+            reference_cells: weights.linear("ref_image_patch_embedder", dim, values)?,
+            reference_marks: weights.value("image_index_embedding", &[config.references, dim])?,
+            time: [
+                embed.linear("timestep_embedder.linear_1", signal, WAVES)?,
+                embed.linear("timestep_embedder.linear_2", signal, signal)?,
+            ],
+            caption_norm: embed.rms_norm("caption_embedder.0.weight", config.caption, EPS)?,
+            caption: embed.linear("caption_embedder.1", dim, config.caption)?,
+            noise_refiner: blocks("noise_refiner", config.refiners, true)?,
+            reference_refiner: blocks("ref_image_refiner", config.refiners, true)?,
+            context_refiner: blocks("context_refiner", config.refiners, false)?,
+            layers: blocks("layers", config.layers, true)?,
+            last_norm: LayerNorm::new(None, None, 1e-6)?,
+            last: [
+                end.linear("linear_1", dim, signal)?,
+                end.linear("linear_2", values, dim)?,
+            ],
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let hooks = input.hooks;
+        let [_, _, h, w] = input.x.dims4()?;
+        let Some(prompt) = input.conds.tensor("c_crossattn") else {
+            return Err(ModelError::invalid("prompt", "this model needs one"));
+        };
+        let normed = self.caption_norm.forward(&prompt.to(&self.device)?)?;
+        let mut caption = self.caption.forward(&normed)?;
+        let count = caption.dim(1)?;
+        let shown = input.conds.number("num_tokens").unwrap_or(count as f64);
+        let mut positions = Positions::new(count);
+        positions.next = shown;
+        let mut references = self.references(input.conds.list("ref_latents"), &mut positions)?;
+        let beside = references.as_ref().map_or(Ok(0), |tokens| tokens.dim(1))?;
+        let (tokens, grid) = cells(input.x)?;
+        positions.picture(grid);
+        let mut picture = self.cells.forward(&tokens.to(&self.device)?)?;
+        let config = &self.config;
+        let rope = Rope::new(positions.list.as_flattened(), &config.axes, config.theta)?;
+        let rope = rope.to(&self.device)?;
+
+        let signal = silu(&self.time(input.timesteps)?);
+        let mask = input
+            .conds
+            .tensor("attention_mask")
+            .map(|mask| -> Result<Tensor> { Ok(hide(mask, 0)?.to(&self.device)?) });
+        let mask = mask.transpose()?;
+        let mask = mask.as_ref().map_or(Mask::None, Mask::Add);
+        let own = rope.narrow(0, count)?;
+        for block in &self.context_refiner {
+            hooks.check()?;
+            caption = block.forward(caption, mask, &own, &signal)?;
+        }
+        let own = rope.narrow(count + beside, picture.dim(1)?)?;
+        for block in &self.noise_refiner {
+            hooks.check()?;
+            picture = block.forward(picture, Mask::None, &own, &signal)?;
+        }
+        if let Some(tokens) = references.take() {
+            let own = rope.narrow(count, beside)?;
+            let mut tokens = tokens;
+            for block in &self.reference_refiner {
+                hooks.check()?;
+                tokens = block.forward(tokens, Mask::None, &own, &signal)?;
+            }
+            references = Some(tokens);
+        }
+        let parts: Vec<&Tensor> = [Some(&caption), references.as_ref(), Some(&picture)]
+            .into_iter()
+            .flatten()
+            .collect();
+        let mut x = Tensor::cat(&parts, 1)?;
+        let cells = picture.dim(1)?;
+        drop((caption, references, picture));
+        for block in &self.layers {
+            hooks.check()?;
+            x = block.forward(x, Mask::None, &rope, &signal)?;
+        }
+        let x = x.narrow(1, count + beside, cells)?;
+        let scale = self.last[0].forward(&signal)?;
+        let x = modulate(self.last_norm.forward(&x)?, &scale, None)?;
+        let out = self.last[1].forward(&x)?.to(&Device::cpu())?;
+        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast)?;
+        // The network looks from the picture to the noise.
+        Ok(out.narrow(2, 0, h)?.narrow(3, 0, w)?.mul_scalar(-1.0))
+    }
+
+    fn encode(config: &OmniGenConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let mut conds = ModelConds::new();
+        let tokens = args.prompt_of_width(config.caption, file)?;
+        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        if let Some(mask) = args.cond.tensors.get("attention_mask") {
+            let shown = mask.data().iter().filter(|v| **v != 0.0).count();
+            let shown = shown / mask.dim(0)?.max(1);
+            conds.insert("num_tokens", CondValue::Constant(shown.max(1) as f64));
+            if hides(mask) {
+                conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+            }
+        }
+        if let Some(list) = args.cond.lists.get("reference_latents") {
+            let mut latents = Vec::with_capacity(list.len());
+            if list.len() > config.references {
+                let most = config.references;
+                let reason = format!("this model tells at most {most} reference pictures apart");
+                return Err(ModelError::unsupported(file, reason));
+            }
+            for latent in list {
+                if latent.rank() != 4 || latent.dim(1)? != config.channels {
+                    let reason = format!(
+                        "a reference picture has a latent of shape {:?}, but this model takes {} channels: it was encoded \
+                         with the VAE of another family of models",
+                        latent.shape(),
+                        config.channels
+                    );
+                    return Err(ModelError::unsupported(file, reason));
+                }
+                latents.push(latent_format::FLUX.process_in(latent)?);
+            }
+            conds.insert("ref_latents", CondValue::List(latents));
+        }
+        Ok(conds)
+    }
+
+    fn memory_required(config: &OmniGenConfig, shape: &[usize]) -> u64 {
+        let batch = shape.first().copied().unwrap_or(0) as u64;
+        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
+        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + PROMPT);
+        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
+    }
+}
+
+/// A latent's tokens, and how many rows and columns of them there are.
+fn cells(x: &Tensor) -> Result<(Tensor, (usize, usize))> {
+    let x = circular_pad(x, PATCH)?;
+    let [_, _, h, w] = x.dims4()?;
+    let tokens = to_tokens(&x, PATCH, PatchOrder::ChannelLast)?;
+    Ok((tokens, (h / PATCH, w / PATCH)))
+}
+
+impl OmniGenNetwork {
+    fn time(&self, timesteps: &[f32]) -> Result<Tensor> {
+        let levels: Vec<f32> = timesteps.iter().map(|t| (1.0 - t) * 1000.0).collect();
+        let waves = sinusoid(&levels, WAVES)?.to(&self.device)?;
+        let inner = self.time[0].forward_with(&waves, then(Act::Silu))?;
+        Ok(self.time[1].forward(&inner)?)
+    }
+
+    /// The tokens of all reference pictures, each with its mark.
+    fn references(&self, list: &[Tensor], positions: &mut Positions) -> Result<Option<Tensor>> {
+        let marks = self.reference_marks.at(&self.device)?;
+        let mut all = Vec::with_capacity(list.len());
+        for (number, latent) in list.iter().enumerate() {
+            let (tokens, grid) = cells(latent)?;
+            positions.picture(grid);
+            let tokens = self.reference_cells.forward(&tokens.to(&self.device)?)?;
+            all.push(tokens.add(&marks.narrow(0, number, 1)?)?);
+        }
+        if all.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Tensor::cat(&all.iter().collect::<Vec<_>>(), 1)?))
+    }
+}
