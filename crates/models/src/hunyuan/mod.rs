@@ -1,0 +1,12 @@
+//! HunyuanImage: picture and prompt with weights of their own, then both with the same; the prompt passes a few blocks that
+//! see the noise level first.
+
+mod blocks;
+mod config;
+mod detect;
+mod model;
+mod refiner;
+
+pub use config::HunyuanConfig;
+pub use detect::Hunyuan;
+pub use model::HunyuanNetwork;

@@ -1,0 +1,229 @@
+//! The network and what goes into it.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{LayerNorm, Linear, Mask, silu};
+use fresco_tensor::{Device, Tensor};
+
+use super::blocks::{BlockPass, DoubleBlock, EPS, SingleBlock};
+use super::config::HunyuanConfig;
+use super::refiner::{LAYERS, Letters, TokenRefiner, WAVES};
+use crate::denoise::hooks::{BlockKind, Hooks};
+use crate::denoise::{
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+};
+use crate::error::{ModelError, Result};
+use crate::latent_format;
+use crate::model_sampling::ModelSampling;
+use crate::store::Walk;
+use crate::transformer::{
+    Embedder, PatchOrder, Rope, chunks, from_tokens, hide, hides, sinusoid, to_tokens,
+};
+
+/// The guidance of a prompt that says none.
+const GUIDANCE: f64 = 6.0;
+
+/// What a conditioning calls the vectors of letters.
+const LETTERS: &str = "conditioning_byt5small";
+
+/// Values of a token that a pass holds at its fullest, in widths of the network.
+const HELD: u64 = 16;
+
+/// Tokens of a prompt that memory is counted with.
+const PROMPT: u64 = 512;
+
+pub struct HunyuanNetwork {
+    device: Device,
+    config: HunyuanConfig,
+    cells: Arc<Linear>,
+    time: Embedder,
+    next_time: Option<Embedder>,
+    guidance: Option<Embedder>,
+    text: TokenRefiner,
+    letters: Option<Letters>,
+    double: Vec<DoubleBlock>,
+    single: Vec<SingleBlock>,
+    norm: LayerNorm,
+    last_modulation: Arc<Linear>,
+    last: Arc<Linear>,
+}
+
+impl DiffusionNetwork for HunyuanNetwork {
+    type Config = HunyuanConfig;
+
+    const WHAT: &'static str = "the transformer";
+
+    fn facts(config: &HunyuanConfig) -> ModelFacts {
+        ModelFacts {
+            latent: latent_format::HUNYUAN_IMAGE,
+            latent_channels: config.channels,
+            in_channels: config.channels,
+            context: Some(config.context),
+            model_channels: None,
+            architecture: None,
+            memory_factor: (87, 10),
+            sampling: ModelSampling::flow(5.0, 1000.0),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &HunyuanConfig) -> Result<Self> {
+        let dim = config.dim;
+        let numbers = |name: &str, there: bool| -> Result<Option<Embedder>> {
+            let make = || Embedder::new(&weights.at(name), LAYERS, WAVES, dim, true);
+            there.then(make).transpose()
+        };
+        let letters = config.letters;
+        let letters = letters.map(|sizes| Letters::new(&weights.at("byt5_in"), sizes, dim));
+        let (double, single) = (weights.at("double_blocks"), weights.at("single_blocks"));
+        let end = weights.at("final_layer");
+        Ok(Self {
+            device: weights.device().clone(),
+            config: config.clone(),
+            cells: weights.linear("img_in.proj", dim, config.channels)?,
+            time: Embedder::new(&weights.at("time_in"), LAYERS, WAVES, dim, true)?,
+            next_time: numbers("time_r_in", config.looks_ahead)?,
+            guidance: numbers("guidance_in", config.guidance)?,
+            text: TokenRefiner::new(&weights.at("txt_in"), config)?,
+            letters: letters.transpose()?,
+            double: (0..config.double)
+                .map(|number| DoubleBlock::new(&double.at(number), config))
+                .collect::<Result<_>>()?,
+            single: (0..config.single)
+                .map(|number| SingleBlock::new(&single.at(number), config))
+                .collect::<Result<_>>()?,
+            norm: LayerNorm::new(None, None, EPS)?,
+            last_modulation: end.linear("adaLN_modulation.1", 2 * dim, dim)?,
+            last: end.linear("linear", config.channels, dim)?,
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let (hooks, conds, device) = (input.hooks, input.conds, &self.device);
+        let [_, _, rows, columns] = input.x.dims4()?;
+        let Some(prompt) = conds.tensor("c_crossattn") else {
+            return Err(ModelError::invalid("prompt", "this model needs one"));
+        };
+        let waves = sinusoid(input.timesteps, WAVES)?.to(device)?;
+        let guidance = conds.number("guidance");
+        let signal = silu(&self.signal(&waves, guidance, hooks, input.timesteps.len())?);
+        let hidden = conds.tensor("attention_mask").map(|mask| hide(mask, 0));
+        let hidden = hidden.transpose()?;
+        let text_mask = hidden.as_ref().map(|hidden| -> Result<Tensor> {
+            // A hidden token sees all others alike.
+            let [b, _, _, n] = hidden.dims4()?;
+            let queries = hidden.reshape([b, 1, n, 1])?;
+            Ok(hidden.add(&queries)?.to(device)?)
+        });
+        let text_mask = text_mask.transpose()?;
+        let own_mask = text_mask.as_ref().map_or(Mask::None, Mask::Add);
+        let mut text = self.text.forward(prompt, &waves, own_mask)?;
+        if let (Some(layer), Some(letters)) = (&self.letters, conds.tensor("txt_byt5")) {
+            let letters = layer.forward(&letters.to(device)?)?;
+            text = Tensor::cat(&[&text, &letters], 1)?;
+        }
+        let tokens = to_tokens(input.x, 1, PatchOrder::ChannelFirst)?;
+        let mut image = self.cells.forward(&tokens.to(device)?)?;
+        let (cells, words) = (image.dim(1)?, text.dim(1)?);
+        let mask = hidden.map(|hidden| joint_mask(&hidden, cells, words)?.to(device).map_err(Into::into));
+        let mask: Option<Tensor> = mask.transpose()?;
+        let rope = self.rope((rows, columns), words)?;
+        let pass = BlockPass {
+            signal: &signal,
+            rope: &rope,
+            mask: mask.as_ref().map_or(Mask::None, Mask::Add),
+            norm: &self.norm,
+            heads: self.config.heads,
+        };
+        for (number, block) in self.double.iter().enumerate() {
+            hooks.check()?;
+            if !hooks.skips(BlockKind::DOUBLE, number) {
+                (image, text) = block.forward(image, text, &pass)?;
+            }
+        }
+        let mut x = Tensor::cat(&[&image, &text], 1)?;
+        drop((image, text));
+        for (number, block) in self.single.iter().enumerate() {
+            hooks.check()?;
+            if !hooks.skips(BlockKind::SINGLE, number) {
+                x = block.forward(x, &pass)?;
+            }
+        }
+        let x = x.narrow(1, 0, cells)?;
+        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
+        let out = self.last.forward(&self.norm.modulated(&x, &shift, &scale)?)?;
+        let out = out.to(&Device::cpu())?;
+        from_tokens(&out, (rows, columns), 1, PatchOrder::ChannelFirst)
+    }
+
+    fn encode(config: &HunyuanConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let mut conds = ModelConds::new();
+        let tensors = &args.cond.tensors;
+        let tokens = args.prompt_of_width(config.context, file)?;
+        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        if let Some(mask) = tensors.get("attention_mask").filter(|mask| hides(mask)) {
+            conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+        }
+        if let (Some((width, _)), Some(letters)) = (config.letters, tensors.get(LETTERS)) {
+            if letters.rank() != 3 || letters.dim(2)? != width {
+                let shape = letters.shape();
+                let reason = format!("letters of width {width} are needed, not of shape {shape:?}");
+                return Err(ModelError::unsupported(file, reason));
+            }
+            conds.insert("txt_byt5", CondValue::Regular(letters.clone()));
+        }
+        if config.guidance {
+            let guidance = args.cond.numbers.get("guidance").copied();
+            let guidance = guidance.unwrap_or(GUIDANCE);
+            conds.insert("guidance", CondValue::Constant(guidance));
+        }
+        Ok(conds)
+    }
+
+    fn memory_required(config: &HunyuanConfig, shape: &[usize]) -> u64 {
+        let batch = shape.first().copied().unwrap_or(0) as u64;
+        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
+        let tokens = batch.saturating_mul(cells + PROMPT);
+        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
+    }
+}
+
+/// What is added where all tokens look at each other: only words can be hidden.
+fn joint_mask(hidden: &Tensor, cells: usize, words: usize) -> Result<Tensor> {
+    let [b, _, _, n] = hidden.dims4()?;
+    let mut mask = Tensor::zeros([b, 1, 1, cells + words])?;
+    mask.paste(&[0, 0, 0, cells], &hidden.narrow(3, 0, n.min(words))?)?;
+    Ok(mask)
+}
+
+impl HunyuanNetwork {
+    /// The vector of noise level and guidance, and of the next level for those that look ahead.
+    fn signal(
+        &self,
+        waves: &Tensor,
+        guidance: Option<f64>,
+        hooks: &Hooks,
+        count: usize,
+    ) -> Result<Tensor> {
+        let mut signal = self.time.forward(waves)?;
+        let numbers = |layer: &Embedder, value: f32| -> Result<Tensor> {
+            let waves = sinusoid(&vec![1000.0 * value; count], WAVES)?;
+            layer.forward(&waves.to(&self.device)?)
+        };
+        // Only where the level is one of the run's; between them nobody knows where it goes.
+        if let (Some(layer), Some(next)) = (&self.next_time, hooks.level_after_exactly()) {
+            signal = signal.add(&numbers(layer, next)?)?.mul_scalar(0.5);
+        }
+        if let (Some(layer), Some(guidance)) = (&self.guidance, guidance) {
+            signal = signal.add(&numbers(layer, guidance as f32)?)?;
+        }
+        Ok(signal)
+    }
+
+    fn rope(&self, (rows, columns): (usize, usize), words: usize) -> Result<Rope> {
+        let cell = |i: usize| [(i / columns) as f64, (i % columns) as f64];
+        let mut positions: Vec<[f64; 2]> = (0..rows * columns).map(cell).collect();
+        positions.resize(positions.len() + words, [0.0; 2]);
+        let config = &self.config;
+        Rope::new(positions.as_flattened(), &config.axes, config.theta)?.to(&self.device)
+    }
+}

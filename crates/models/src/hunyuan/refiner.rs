@@ -1,0 +1,120 @@
+//! What a prompt passes before it meets the picture: blocks that see the noise level, and what takes letters.
+
+use std::sync::Arc;
+
+use fresco_tensor::Tensor;
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, add_gated, attention, silu};
+
+use super::config::HunyuanConfig;
+use crate::epilogue::then;
+use crate::error::Result;
+use crate::store::Walk;
+use crate::transformer::{Embedder, chunks, part};
+
+const EPS: f32 = 1e-6;
+
+/// Width of the waves that stand for a number.
+pub(super) const WAVES: usize = 256;
+
+pub(super) const LAYERS: [&str; 2] = ["in_layer", "out_layer"];
+
+struct Block {
+    gates: Arc<Linear>,
+    norm: [Arc<LayerNorm>; 2],
+    qkv: Arc<Linear>,
+    proj: Arc<Linear>,
+    mlp: [Arc<Linear>; 2],
+}
+
+impl Block {
+    fn new(weights: &Walk<'_>, dim: usize) -> Result<Self> {
+        Ok(Self {
+            gates: weights.linear("adaLN_modulation.1", 2 * dim, dim)?,
+            norm: [
+                weights.layer_norm("norm1", dim, EPS)?,
+                weights.layer_norm("norm2", dim, EPS)?,
+            ],
+            qkv: weights.linear("self_attn.qkv", 3 * dim, dim)?,
+            proj: weights.linear("self_attn.proj", dim, dim)?,
+            mlp: [
+                weights.linear("mlp.0", 4 * dim, dim)?,
+                weights.linear("mlp.2", dim, 4 * dim)?,
+            ],
+        })
+    }
+
+    fn forward(&self, x: Tensor, heads: usize, mask: Mask<'_>, signal: &Tensor) -> Result<Tensor> {
+        let [gate, gate2] = chunks(&self.gates.forward(signal)?)?;
+        let dim = x.dims3()?[2];
+        let qkv = self.qkv.forward(&self.norm[0].forward(&x)?)?;
+        let of = |which: usize| part(&qkv, which * dim, dim);
+        let seen = attention(&of(0)?, &of(1)?, &of(2)?, heads, mask, None)?;
+        let x = add_gated(x, &gate, &self.proj.forward(&seen)?)?;
+        let inner = self.norm[1].forward(&x)?;
+        let inner = self.mlp[0].forward_with(&inner, then(Act::Silu))?;
+        Ok(add_gated(x, &gate2, &self.mlp[1].forward(&inner)?)?)
+    }
+}
+
+/// The prompt, refined.
+pub(super) struct TokenRefiner {
+    into: Arc<Linear>,
+    time: Embedder,
+    content: Embedder,
+    blocks: Vec<Block>,
+    heads: usize,
+}
+
+impl TokenRefiner {
+    pub(super) fn new(weights: &Walk<'_>, config: &HunyuanConfig) -> Result<Self> {
+        let (dim, context) = (config.dim, config.context);
+        let list = weights.at("individual_token_refiner").at("blocks");
+        let block = |number| Block::new(&list.at(number), dim);
+        Ok(Self {
+            into: weights.linear("input_embedder", dim, context)?,
+            time: Embedder::new(&weights.at("t_embedder"), LAYERS, WAVES, dim, true)?,
+            content: Embedder::new(&weights.at("c_embedder"), LAYERS, context, dim, true)?,
+            blocks: (0..config.refiners).map(block).collect::<Result<_>>()?,
+            heads: config.heads,
+        })
+    }
+
+    /// `prompt` is (b, n, c) in main memory, `waves` are those of the noise level where the network computes.
+    pub(super) fn forward(&self, prompt: &Tensor, waves: &Tensor, mask: Mask<'_>) -> Result<Tensor> {
+        let device = waves.device();
+        let mean = prompt.mean(&[1], false)?.to(&device)?;
+        let time = self.time.forward(waves)?;
+        let signal = silu(&time.add(&self.content.forward(&mean)?)?);
+        let mut x = self.into.forward(&prompt.to(&device)?)?;
+        for block in &self.blocks {
+            x = block.forward(x, self.heads, mask, &signal)?;
+        }
+        Ok(x)
+    }
+}
+
+/// Vectors of letters as tokens of the prompt.
+pub(super) struct Letters {
+    norm: Arc<LayerNorm>,
+    layers: [Arc<Linear>; 3],
+}
+
+impl Letters {
+    pub(super) fn new(weights: &Walk<'_>, (width, inner): (usize, usize), dim: usize) -> Result<Self> {
+        Ok(Self {
+            norm: weights.layer_norm("layernorm", width, 1e-5)?,
+            layers: [
+                weights.linear("fc1", inner, width)?,
+                weights.linear("fc2", inner, inner)?,
+                weights.linear("fc3", dim, inner)?,
+            ],
+        })
+    }
+
+    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.norm.forward(x)?;
+        let x = self.layers[0].forward_with(&x, then(Act::Gelu))?;
+        let x = self.layers[1].forward_with(&x, then(Act::Gelu))?;
+        Ok(self.layers[2].forward(&x)?)
+    }
+}
