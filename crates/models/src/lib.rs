@@ -22,6 +22,7 @@ pub mod flux3;
 mod fourier;
 pub mod guidance;
 pub mod hidream;
+pub mod hunyuan;
 pub mod kandinsky;
 pub mod krea2;
 pub mod latent_format;

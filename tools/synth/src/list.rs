@@ -35,6 +35,10 @@ const LISTS: &[(&str, &str)] = &[
         include_str!("../lists/kandinsky5_image.txt"),
     ),
     ("hidream_i1", include_str!("../lists/hidream_i1.txt")),
+    (
+        "hunyuan_image21",
+        include_str!("../lists/hunyuan_image21.txt"),
+    ),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

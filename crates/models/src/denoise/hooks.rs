@@ -190,6 +190,12 @@ impl Hooks {
         next.unwrap_or(0.0)
     }
 
+    /// The noise level after that of this pass, where that is exactly one of the run's.
+    pub fn level_after_exactly(&self) -> Option<f32> {
+        let at = self.schedule.iter().position(|s| *s == self.info.sigma)?;
+        self.schedule.get(at + 1).copied()
+    }
+
     /// What of a type stands beside the network, in the order it acts.
     pub fn beside<T: 'static>(&self) -> impl Iterator<Item = &T> {
         self.beside.iter().filter_map(|one| one.downcast_ref())

@@ -22,18 +22,6 @@ const OTHERS: &[(&str, &str)] = &[
     ("latent_in.weight", "Hunyuan 3D"),
     ("t_embedder.mlp.2.weight", "Hunyuan 3D 2.1"),
     ("blocks.0.mlp.layer1.weight", "Cosmos Predict 2"),
-    (
-        "time_caption_embed.timestep_embedder.linear_1.bias",
-        "OmniGen 2",
-    ),
-    (
-        "visual_transformer_blocks.0.cross_attention.key_norm.weight",
-        "Kandinsky 5",
-    ("txt_norm.weight", "Qwen-Image"),
-    (
-        "transformer_blocks.0.attn.add_q_proj.weight",
-        "Stable Diffusion 3 (diffusers)",
-    ),
 ];
 
 /// The name of a family that is recognised but not run. `inside` are the keys of the diffusion network, sorted.

@@ -6,6 +6,7 @@ use crate::control::FindControl;
 use crate::flux;
 use crate::flux3;
 use crate::hidream;
+use crate::hunyuan;
 use crate::kandinsky;
 use crate::krea2;
 use crate::lora::convert::Rewrite;
@@ -13,8 +14,8 @@ use crate::lora::families;
 use crate::lora::{AddNames, AddTextNames};
 use crate::lumina;
 use crate::model_patch::FindPatch;
-use crate::qwen_image;
 use crate::omnigen2;
+use crate::qwen_image;
 use crate::sd;
 use crate::sd3;
 use crate::style::StyleKind;
@@ -34,6 +35,7 @@ pub static FAMILIES: &[&dyn Family] = &[
     &omnigen2::OmniGen2,
     &kandinsky::Kandinsky,
     &hidream::HiDream,
+    &hunyuan::Hunyuan,
 ];
 
 /// Networks that steer a diffusion model with a picture.
@@ -69,9 +71,10 @@ pub static LORA_NAMES: &[AddNames] = &[
     krea2::lora::names,
     anima::lora::names,
     flux3::lora::names,
-    families::hidream::names,
+    hidream::lora::names,
     qwen_image::lora::names,
-    families::kandinsky::names,
+    kandinsky::lora::names,
+    omnigen2::lora::names,
     families::bare::names,
 ];
 

@@ -4,6 +4,7 @@ mod blocks;
 mod config;
 mod detect;
 mod experts;
+pub(crate) mod lora;
 mod model;
 
 pub use config::HiDreamConfig;

@@ -175,7 +175,9 @@ impl SingleBlock {
 
     pub(super) fn forward(&self, x: Tensor, pass: &BlockPass<'_>) -> Result<Tensor> {
         let [shift, scale, gate] = chunks(&self.modulation.forward(pass.signal)?)?;
-        let joined = self.first.forward(&pass.norm.modulated(&x, &shift, &scale)?)?;
+        let joined = self
+            .first
+            .forward(&pass.norm.modulated(&x, &shift, &scale)?)?;
         let [q, k, v] = self.norms.split(&joined, self.dim)?;
         let inner = joined.dims3()?[2] - 3 * self.dim;
         let beside = activate(part(&joined, 3 * self.dim, inner)?, Act::GeluTanh);

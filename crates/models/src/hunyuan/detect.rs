@@ -94,16 +94,43 @@ mod tests {
     #[test]
     fn names_of_the_authors_become_ours() {
         let pairs = [
-            ("double_blocks.3.img_mod.linear.bias", "double_blocks.3.img_mod.lin.bias"),
-            ("double_blocks.3.txt_attn_qkv.weight", "double_blocks.3.txt_attn.qkv.weight"),
-            ("double_blocks.3.img_attn_q_norm.weight", "double_blocks.3.img_attn.norm.query_norm.scale"),
-            ("double_blocks.3.img_mlp.fc1.weight", "double_blocks.3.img_mlp.0.weight"),
-            ("single_blocks.0.k_norm.weight", "single_blocks.0.norm.key_norm.scale"),
-            ("single_blocks.0.modulation.linear.weight", "single_blocks.0.modulation.lin.weight"),
+            (
+                "double_blocks.3.img_mod.linear.bias",
+                "double_blocks.3.img_mod.lin.bias",
+            ),
+            (
+                "double_blocks.3.txt_attn_qkv.weight",
+                "double_blocks.3.txt_attn.qkv.weight",
+            ),
+            (
+                "double_blocks.3.img_attn_q_norm.weight",
+                "double_blocks.3.img_attn.norm.query_norm.scale",
+            ),
+            (
+                "double_blocks.3.img_mlp.fc1.weight",
+                "double_blocks.3.img_mlp.0.weight",
+            ),
+            (
+                "single_blocks.0.k_norm.weight",
+                "single_blocks.0.norm.key_norm.scale",
+            ),
+            (
+                "single_blocks.0.modulation.linear.weight",
+                "single_blocks.0.modulation.lin.weight",
+            ),
             ("time_in.mlp.0.weight", "time_in.in_layer.weight"),
-            ("txt_in.t_embedder.mlp.2.bias", "txt_in.t_embedder.out_layer.bias"),
-            ("txt_in.individual_token_refiner.blocks.0.self_attn_qkv.weight", "txt_in.individual_token_refiner.blocks.0.self_attn.qkv.weight"),
-            ("txt_in.individual_token_refiner.blocks.0.mlp.fc2.weight", "txt_in.individual_token_refiner.blocks.0.mlp.2.weight"),
+            (
+                "txt_in.t_embedder.mlp.2.bias",
+                "txt_in.t_embedder.out_layer.bias",
+            ),
+            (
+                "txt_in.individual_token_refiner.blocks.0.self_attn_qkv.weight",
+                "txt_in.individual_token_refiner.blocks.0.self_attn.qkv.weight",
+            ),
+            (
+                "txt_in.individual_token_refiner.blocks.0.mlp.fc2.weight",
+                "txt_in.individual_token_refiner.blocks.0.mlp.2.weight",
+            ),
         ];
         for (theirs, ours) in pairs {
             assert_eq!(AUTHORS.key(theirs), ours);

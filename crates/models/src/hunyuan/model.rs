@@ -124,7 +124,11 @@ impl DiffusionNetwork for HunyuanNetwork {
         let tokens = to_tokens(input.x, 1, PatchOrder::ChannelFirst)?;
         let mut image = self.cells.forward(&tokens.to(device)?)?;
         let (cells, words) = (image.dim(1)?, text.dim(1)?);
-        let mask = hidden.map(|hidden| joint_mask(&hidden, cells, words)?.to(device).map_err(Into::into));
+        let mask = hidden.map(|hidden| {
+            joint_mask(&hidden, cells, words)?
+                .to(device)
+                .map_err(ModelError::from)
+        });
         let mask: Option<Tensor> = mask.transpose()?;
         let rope = self.rope((rows, columns), words)?;
         let pass = BlockPass {
@@ -150,7 +154,9 @@ impl DiffusionNetwork for HunyuanNetwork {
         }
         let x = x.narrow(1, 0, cells)?;
         let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
-        let out = self.last.forward(&self.norm.modulated(&x, &shift, &scale)?)?;
+        let out = self
+            .last
+            .forward(&self.norm.modulated(&x, &shift, &scale)?)?;
         let out = out.to(&Device::cpu())?;
         from_tokens(&out, (rows, columns), 1, PatchOrder::ChannelFirst)
     }

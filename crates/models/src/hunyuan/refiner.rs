@@ -80,7 +80,12 @@ impl TokenRefiner {
     }
 
     /// `prompt` is (b, n, c) in main memory, `waves` are those of the noise level where the network computes.
-    pub(super) fn forward(&self, prompt: &Tensor, waves: &Tensor, mask: Mask<'_>) -> Result<Tensor> {
+    pub(super) fn forward(
+        &self,
+        prompt: &Tensor,
+        waves: &Tensor,
+        mask: Mask<'_>,
+    ) -> Result<Tensor> {
         let device = waves.device();
         let mean = prompt.mean(&[1], false)?.to(&device)?;
         let time = self.time.forward(waves)?;
@@ -100,7 +105,11 @@ pub(super) struct Letters {
 }
 
 impl Letters {
-    pub(super) fn new(weights: &Walk<'_>, (width, inner): (usize, usize), dim: usize) -> Result<Self> {
+    pub(super) fn new(
+        weights: &Walk<'_>,
+        (width, inner): (usize, usize),
+        dim: usize,
+    ) -> Result<Self> {
         Ok(Self {
             norm: weights.layer_norm("layernorm", width, 1e-5)?,
             layers: [

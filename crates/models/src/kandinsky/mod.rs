@@ -2,6 +2,7 @@
 
 mod config;
 mod detect;
+pub(crate) mod lora;
 mod model;
 
 pub use config::KandinskyConfig;

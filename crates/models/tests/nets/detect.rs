@@ -221,7 +221,6 @@ fn other_files_are_called_by_name() {
     for (keys, name) in [
         (&["head.modulation"][..], "Wan model"),
         (&["txt_norm.weight"], "Qwen-Image model"),
-        (&["t5_yproj.weight"], "Mochi model"),
         (
             &["lora_unet_x.lora_down.weight", "lora_unet_x.lora_up.weight"],
             "a LoRA",
@@ -246,7 +245,6 @@ fn other_files_are_called_by_name() {
         assert!(said.starts_with("memory.safetensors: "), "{said}");
     }
     assert!(message(&["head.modulation"]).contains("SD1.x, SD2.x"));
-    assert!(message(&["head.modulation"]).contains("this version runs SD1.x, SD2.x, SDXL"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fresco_models::anima::AnimaConfig;
 use fresco_models::flux3::Flux3Config;
 use fresco_models::hidream::HiDreamConfig;
+use fresco_models::hunyuan::HunyuanConfig;
 use fresco_models::kandinsky::KandinskyConfig;
 use fresco_models::krea2::KreaConfig;
 use fresco_models::lumina::LuminaConfig;
@@ -265,6 +266,19 @@ fn hidream() {
         (config.context, config.states, config.pooled),
         (4096, 4096, 2048)
     );
+}
+
+#[test]
+fn hunyuan_image() {
+    let found = detected(list!("hunyuan_image21"));
+    let facts = found.network.facts();
+    assert_eq!(found.family, "HunyuanImage 2.1");
+    assert_eq!((facts.latent_channels, facts.memory_factor), (64, (87, 10)));
+    let config: HunyuanConfig = config(&found);
+    assert_eq!((config.dim, config.heads), (3584, 28));
+    assert_eq!((config.axes, config.theta), (vec![64; 2], 256.0));
+    assert_eq!(config.letters, Some((1472, 2048)));
+    assert!(!config.guidance && !config.looks_ahead);
 }
 
 /// The same weights under the names of diffusers: parts of one matrix by themselves, and other words.

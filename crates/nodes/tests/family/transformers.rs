@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_files::Folders;
 use fresco_files::dirs::Dirs;
 use fresco_graph::{
-    Args, Cx, Flow, FromValue as _, Map, NodeEntry, NodeError, Resources, Slots, Value, map,
+    Args, Cx, Flow, FromValue as _, Map, NodeEntry, NodeError, Resources, Slots, Value, json, map,
 };
 use fresco_memory::{ModelRegistry, Settings};
 use fresco_nodes::sampling::Model;
@@ -24,19 +24,17 @@ struct Room {
 /// The weights of a golden, made from their names.
 fn weights(name: &str) -> Vec<(String, Stored)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/gold");
-    let text = std::fs::read_to_string(root.join(format!("{name}.json"))).unwrap();
-    let about: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let keys = about["keys"].as_object().unwrap();
+    let bytes = std::fs::read(root.join(format!("{name}.json"))).unwrap();
+    let about = json::parse_bytes(&bytes).unwrap();
+    let Some(Value::Map(keys)) = about.get("keys") else {
+        panic!("{name} has no keys");
+    };
     keys.iter()
         .map(|(key, shape)| {
-            let shape: Vec<usize> = shape
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|n| n.as_u64().unwrap() as usize)
-                .collect();
+            let shape = shape.as_list().unwrap().iter();
+            let shape: Vec<usize> = shape.map(|n| n.as_int().unwrap() as usize).collect();
             let value = synthetic::weight(key, &shape).unwrap();
-            (key.clone(), Stored::from(&value))
+            (key.to_string(), Stored::from(&value))
         })
         .collect()
 }

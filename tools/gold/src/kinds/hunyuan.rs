@@ -68,7 +68,9 @@ fn run(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> 
         ..HunyuanConfig::detect(&*golden.store(device)?)?
     };
     let net: HunyuanNetwork = pass::network(golden, device, &config)?;
-    let schedule = golden.maybe("sample_sigmas")?.map_or_else(Vec::new, Tensor::into_vec);
+    let schedule = golden
+        .maybe("sample_sigmas")?
+        .map_or_else(Vec::new, Tensor::into_vec);
     let level = golden.values("t")?.first().copied().context("t is empty")? / 1000.0;
     // The level of the run that the number of the network was made from.
     let near = |a: &f32| (a - level).abs() < 1e-4;

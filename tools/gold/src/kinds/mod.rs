@@ -4,6 +4,7 @@ mod causal_vae;
 mod cosmos;
 mod flux;
 mod flux3;
+mod hunyuan;
 mod image_nets;
 mod krea2;
 mod lumina;
@@ -43,6 +44,7 @@ static KINDS: &[&[Kind]] = &[
     cosmos::KINDS,
     flux3::KINDS,
     more_images::KINDS,
+    hunyuan::KINDS,
 ];
 
 pub(crate) fn of(golden: &Golden) -> Option<&'static Kind> {

@@ -31,6 +31,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/models/src/omnigen2/", "the family's folder"),
     ("crates/models/src/kandinsky/", "the family's folder"),
     ("crates/models/src/hidream/", "the family's folder"),
+    ("crates/models/src/hunyuan/", "the family's folder"),
     ("crates/models/src/text/clip/", "the family's folder"),
     ("crates/models/src/vision.rs", "the family's file"),
     ("crates/models/src/detect/", "the detection tables"),

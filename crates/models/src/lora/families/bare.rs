@@ -1,13 +1,9 @@
-//! Mochi, ACE-Step and OmniGen 2 in LoRA files: their names as they are.
+//! Mochi and ACE-Step in LoRA files: their names as they are.
 
 use crate::lora::{NameMap, NetworkKeys, Spelling};
 
 /// Keys that tell one of them.
-const SIGNS: [&str; 3] = [
-    "t5_yproj.weight",
-    "genre_embedder.weight",
-    "time_caption_embed.timestep_embedder.linear_1.bias",
-];
+const SIGNS: [&str; 2] = ["t5_yproj.weight", "genre_embedder.weight"];
 
 pub(crate) fn names(keys: &NetworkKeys<'_>, map: &mut NameMap) -> bool {
     let known = SIGNS.iter().any(|sign| keys.has(sign));
