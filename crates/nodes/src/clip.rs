@@ -3,6 +3,7 @@
 mod adjust;
 mod embeddings;
 mod encode;
+mod encode_each;
 mod loaders;
 
 use std::collections::BTreeMap;
@@ -13,12 +14,11 @@ use fresco_graph::{
 };
 use fresco_memory::{Handle, Need, Opened};
 use fresco_models::network::Network;
-use fresco_models::text::{NoEmbeddings, PromptTokens, TextEncoder};
+use fresco_models::text::{Encoded, NoEmbeddings, Prompt, PromptTokens, TextEncoder};
 use fresco_models::{PatchSet, WeightStore};
-use fresco_tensor::Tensor;
 
 pub use embeddings::FolderEmbeddings;
-pub(crate) use loaders::load_clip;
+pub(crate) use loaders::{FOUR, THREE, load_clip};
 
 use crate::hooks::Hooks;
 use crate::resident::{Component, Hold, InUse, LoadOptions, SharedNetwork};
@@ -30,9 +30,17 @@ pub static NODES: &[NodeEntry] = &[
     entry::<adjust::CLIPSetLastLayer>(),
     entry::<loaders::CLIPLoader>(),
     entry::<loaders::DualCLIPLoader>(),
+    entry::<loaders::TripleCLIPLoader>(),
+    entry::<loaders::QuadrupleCLIPLoader>(),
     entry::<encode::CLIPTextEncodeSDXLRefiner>(),
     entry::<encode::CLIPTextEncodeSDXL>(),
     entry::<encode::CLIPTextEncodeControlnet>(),
+    entry::<encode_each::CLIPTextEncodeFlux>(),
+    entry::<encode_each::CLIPTextEncodeSD3>(),
+    entry::<encode_each::CLIPTextEncodeHiDream>(),
+    entry::<encode_each::CLIPTextEncodeKandinsky5>(),
+    entry::<encode_each::CLIPTextEncodeLumina2>(),
+    entry::<encode_each::CLIPTextEncodePixArtAlpha>(),
     entry::<adjust::T5TokenizerOptions>(),
     entry::<adjust::CLIPAttentionMultiply>(),
 ];
@@ -50,7 +58,7 @@ pub struct Clip {
     variant: Option<Arc<Hold>>,
     /// The layer to stop at: -1 for the last one, -2 for the one before.
     pub layer: Option<i64>,
-    /// Settings of tokenizers by name; those of this family have none.
+    /// Settings of tokenizers by name.
     pub tokenizer_options: BTreeMap<String, i64>,
     /// Hooks that every conditioning made with this encoder gets.
     pub cond_hooks: Option<Hooks>,
@@ -138,10 +146,20 @@ impl Clip {
     }
 
     pub fn tokenize(&self, text: &str, cx: &Cx) -> Result<PromptTokens, NodeError> {
-        let tokens = match FolderEmbeddings::of(cx) {
-            Some(embeddings) => self.loaded.tokenize(text, &embeddings)?,
-            None => self.loaded.tokenize(text, &NoEmbeddings)?,
+        self.tokenize_prompt(Prompt::new(text), cx)
+    }
+
+    /// The same with pictures, or in another template.
+    pub fn tokenize_prompt(&self, prompt: Prompt<'_>, cx: &Cx) -> Result<PromptTokens, NodeError> {
+        let prompt = Prompt {
+            options: Some(&self.tokenizer_options),
+            ..prompt
         };
+        let tokens = match FolderEmbeddings::of(cx) {
+            Some(embeddings) => self.loaded.tokenize_prompt(&prompt, &embeddings),
+            None => self.loaded.tokenize_prompt(&prompt, &NoEmbeddings),
+        };
+        let tokens = tokens.map_err(failure)?;
         for name in tokens.missing() {
             tracing::warn!(
                 embedding = name,
@@ -187,31 +205,30 @@ impl Clip {
         extra: Map,
         cx: &Cx,
     ) -> Result<Conditioning, NodeError> {
-        let (cond, pooled) = self.encode_tensors(tokens, cx)?;
-        let mut options = map! {"pooled_output" => pooled.map_or(Value::Null, tensor)};
+        let encoded = self.encode_tensors(tokens, cx)?;
+        let pooled = encoded.pooled.map_or(Value::Null, tensor);
+        let mut options = map! {"pooled_output" => pooled};
+        for (name, value) in encoded.extras {
+            options.insert(name.into(), tensor(value));
+        }
         if let Some(hooks) = &self.cond_hooks {
             options.insert("hooks".into(), hooks.clone().into());
         }
         options.extend(extra);
         Ok(Conditioning(vec![Cond {
-            tokens: tensor(cond),
+            tokens: tensor(encoded.cond),
             options,
         }]))
     }
 
-    /// Tokens `(1, n, c)` and the pooled one `(1, c)`.
-    pub fn encode_tensors(
-        &self,
-        tokens: &PromptTokens,
-        cx: &Cx,
-    ) -> Result<(Tensor, Option<Tensor>), NodeError> {
+    /// A prompt as tensors.
+    pub fn encode_tensors(&self, tokens: &PromptTokens, cx: &Cx) -> Result<Encoded, NodeError> {
         let encode = || self.encoder.encode(tokens, self.layer);
         let encoded = match &self.variant {
             Some(hold) => InUse::of(cx, &[hold.handle()], Need::default())?.run(encode),
             None => encode(),
         };
-        let encoded = encoded.map_err(failure)?;
-        Ok((encoded.cond, encoded.pooled))
+        encoded.map_err(failure)
     }
 }
 

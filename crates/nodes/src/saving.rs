@@ -135,7 +135,7 @@ fn save_checkpoint(
 /// The text encoders as checkpoints of their family have them.
 fn add_clip(draft: &mut Draft, clip: &Clip) -> Result<(), NodeError> {
     for part in clip.loaded().stack().parts {
-        let own = format!("{}.", part.kind.name);
+        let own = format!("{}.", part.name);
         match part.saved {
             SavedAs::Plain { prefix, without } => draft.add_part(clip, &own, |_, key| {
                 (!without.contains(&key)).then(|| format!("{prefix}{key}"))

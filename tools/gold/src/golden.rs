@@ -12,6 +12,8 @@ use serde_json::Value;
 
 pub(crate) struct Golden {
     pub(crate) name: String,
+    /// Where it lies.
+    pub(crate) folder: std::path::PathBuf,
     pub(crate) about: Value,
     file: Option<SafeTensors>,
     /// Tensors that were asked for.
@@ -42,6 +44,7 @@ impl Golden {
             .with_context(|| format!("cannot open {}", tensors.display()))?;
         Ok(Self {
             name: name.to_owned(),
+            folder: folder.to_path_buf(),
             about,
             file,
             seen: RefCell::default(),

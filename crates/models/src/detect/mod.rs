@@ -6,6 +6,7 @@
 mod diffusers;
 mod others;
 mod signatures;
+pub mod stacks;
 mod table;
 
 use std::collections::BTreeMap;
@@ -19,11 +20,12 @@ use crate::preview::PreviewHints;
 use crate::store::{Origin, UnitOrder, WeightStore};
 use crate::text::TextStack;
 
+pub use others::text_stores;
 pub use signatures::what_it_is;
+pub use stacks::TEXT_STACKS;
 pub(crate) use table::LORA_REWRITES;
 pub use table::{
     CONTROL_NETS, FAMILIES, LORA_NAMES, MODEL_PATCHES, STYLE_NETS, TEXT_KINDS, TEXT_LORA_NAMES,
-    TEXT_STACKS,
 };
 
 /// A family of diffusion models: how its files are recognised.
@@ -126,7 +128,11 @@ impl<'a> FileKeys<'a> {
 
     /// Whether the file has text encoders.
     pub fn has_text(&self) -> bool {
-        let prefixes = ["cond_stage_model.", "conditioner.embedders."];
+        let prefixes = [
+            "cond_stage_model.",
+            "conditioner.embedders.",
+            "text_encoders.",
+        ];
         prefixes.iter().any(|prefix| self.any_name(prefix))
     }
 

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use fresco_tensor::{Device, WeightFile};
 
 use super::signatures::what_it_is;
-use super::table::{CONTROL_NETS, MODEL_PATCHES, TEXT_KINDS, TEXT_STACKS};
+use super::stacks;
+use super::table::{CONTROL_NETS, MODEL_PATCHES, TEXT_KINDS};
 use crate::control::ControlStore;
 use crate::error::{ModelError, Result};
 use crate::model_patch::PatchStore;
-use crate::text::{TextEncoder, TextKind, TextStack};
+use crate::store::WeightStore;
+use crate::text::{TextEncoder, TextKind};
 
 impl ControlStore {
     /// What is in a file. Kinds that this version does not run are called by name.
@@ -49,61 +51,49 @@ impl PatchStore {
     }
 }
 
-impl TextStack {
-    /// The set that consists of networks of these kinds, in any order.
-    fn of(kinds: &[&'static TextKind]) -> Option<&'static Self> {
-        let holds = |stack: &&&'static Self| {
-            let parts = stack.parts;
-            parts.len() == kinds.len() && parts.iter().all(|part| kinds.contains(&part.kind))
-        };
-        TEXT_STACKS.iter().find(holds).copied()
-    }
-}
-
 impl TextEncoder {
     /// The encoder that files of their own make together, in any order.
     pub fn from_files(files: &[Arc<dyn WeightFile>], device: &Device) -> Result<Self> {
-        let mut stores = Vec::new();
-        for file in files {
-            let found = TEXT_KINDS.iter().find_map(|find| find(&**file));
-            let found = found.and_then(|kind| Some((kind, kind.store(file, "", device)?)));
-            stores.push(found.ok_or_else(|| {
-                let reason = match other_kind(&**file) {
-                    Some(found) => format!("{found} text encoders are not supported yet"),
-                    None => "no text encoder is known with its tensors".to_owned(),
-                };
-                ModelError::unsupported(file.path().display().to_string(), reason)
-            })?);
-        }
-        let kinds: Vec<&'static TextKind> = stores.iter().map(|(kind, _)| *kind).collect();
-        let Some(stack) = TextStack::of(&kinds) else {
-            let names: Vec<&str> = kinds.iter().map(|k| k.name).collect();
-            let reason = format!("no model uses {} together", names.join(" and "));
-            let files: Vec<_> = files
-                .iter()
-                .map(|f| f.path().display().to_string())
-                .collect();
-            return Err(ModelError::unsupported(files.join(", "), reason));
-        };
+        Self::from_files_as(files, None, device)
+    }
+
+    /// The same for a loader of this type, which decides where networks of a kind have several uses.
+    pub fn from_files_as(
+        files: &[Arc<dyn WeightFile>],
+        kind: Option<&str>,
+        device: &Device,
+    ) -> Result<Self> {
+        let stores = text_stores(files, device)?;
+        let found: Vec<_> = stores.iter().map(|(kind, s)| (*kind, &**s)).collect();
+        let stack = stacks::choose(kind.unwrap_or_default(), &found).map_err(|reason| {
+            let names: Vec<&str> = found.iter().map(|(kind, _)| kind.name).collect();
+            let kind = kind.map_or_else(String::new, |kind| format!(" as type {kind:?}"));
+            let reason = format!("{}{kind}: {reason}", names.join(" and "));
+            let paths = files.iter().map(|f| f.path().display().to_string());
+            ModelError::unsupported(paths.collect::<Vec<_>>().join(", "), reason)
+        })?;
         Self::from_stores(stack, stores)
     }
 }
 
-/// What kind of text encoder a file has that this version does not run.
-fn other_kind(file: &dyn WeightFile) -> Option<&'static str> {
-    const SIGNS: [(&str, &str); 5] = [
-        ("encoder.block.0.layer.0.SelfAttention.k.weight", "T5"),
-        ("model.layers.0.post_feedforward_layernorm.weight", "Gemma"),
-        ("model.layers.0.self_attn.k_proj.bias", "Qwen2.5"),
-        ("model.layers.0.self_attn.q_norm.weight", "Qwen3"),
-        (
-            "model.layers.0.post_attention_layernorm.weight",
-            "Llama and Mistral",
-        ),
-    ];
-    let has = |name: &str| file.info(name).is_some();
-    SIGNS
-        .iter()
-        .find(|(name, _)| has(name))
-        .map(|(_, kind)| *kind)
+/// The text networks in files of their own, whatever they are used for.
+pub fn text_stores(
+    files: &[Arc<dyn WeightFile>],
+    device: &Device,
+) -> Result<Vec<(&'static TextKind, Arc<WeightStore>)>> {
+    let store = |file: &Arc<dyn WeightFile>| {
+        let found = TEXT_KINDS.iter().find_map(|find| find(&**file));
+        let found = found.and_then(|kind| Some((kind, kind.store(file, "", device)?)));
+        found.ok_or_else(|| not_text(file))
+    };
+    files.iter().map(store).collect()
+}
+
+/// Why a file is no text encoder that can be used.
+fn not_text(file: &Arc<dyn WeightFile>) -> ModelError {
+    let reason = match what_it_is(&file.names()) {
+        Some(what) if what != "a text encoder" => format!("this is {what}, not a text encoder"),
+        _ => "no text encoder is known with its tensors".to_owned(),
+    };
+    ModelError::unsupported(file.path().display().to_string(), reason)
 }

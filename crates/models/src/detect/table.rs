@@ -19,8 +19,8 @@ use crate::qwen_image;
 use crate::sd;
 use crate::sd3;
 use crate::style::StyleKind;
-use crate::text::clip;
-use crate::text::{FindText, TextStack};
+use crate::text::FindText;
+use crate::text::{clip, decoder, post_norm, t5};
 
 /// The families of diffusion models, in the order they are looked for.
 pub static FAMILIES: &[&dyn Family] = &[
@@ -46,15 +46,7 @@ pub static CONTROL_NETS: &[FindControl] =
 pub static MODEL_PATCHES: &[FindPatch] = &[qwen_image::patch::find, lumina::control::find];
 
 /// Which text network a file of its own holds.
-pub static TEXT_KINDS: &[FindText] = &[clip::find];
-
-/// The sets of text networks that models use.
-pub static TEXT_STACKS: &[&TextStack] = &[
-    &sd::text::SD1,
-    &sd::text::SD2,
-    &sd::text::SDXL,
-    &sd::text::SDXL_REFINER,
-];
+pub static TEXT_KINDS: &[FindText] = &[clip::find, post_norm::find, t5::find, decoder::find];
 
 /// The names that LoRA files have for the layers of diffusion networks, by family. The first row that knows a network's
 /// keys decides; what it does not name is found by the model's own keys.

@@ -314,6 +314,15 @@ impl WeightStore {
         }
     }
 
+    /// What is in a small file beside that of the weights: see [`WeightFile::beside`].
+    pub fn beside(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        match &self.weights.source {
+            Source::File { file, .. } => Ok(file.beside(name)?),
+            Source::Memory(_) => Ok(None),
+            Source::Patched(Patched { base, .. }) => base.beside(name),
+        }
+    }
+
     fn bias(&self, key: &str) -> Result<Option<Stored>> {
         let bias = format!("{key}.bias");
         self.has(&bias).then(|| self.raw(&bias)).transpose()

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, Tensor, WeightFile};
 
-use super::network::{LayerRule, TextKind, TextNetwork, TextOutput};
-use super::tokens::{EmbeddingSource, PromptTokens, Tokens};
+use super::chunks::{Prompt, PromptRule, Tokenizer};
+use super::network::{EncodeRule, TextKind, TextNetwork, TextOutput};
+use super::tokens::{EmbeddingSource, NoEmbeddings, PromptTokens, Tokens};
+use super::vocabulary::Vocabulary;
 use crate::error::{ModelError, Result};
 use crate::network::Network;
 use crate::store::WeightStore;
@@ -24,24 +26,51 @@ pub enum SavedAs {
 }
 
 /// One network of a set.
-#[derive(Debug)]
 pub struct StackPart {
-    pub kind: &'static TextKind,
+    /// As keys of models, embeddings and patches call it.
+    pub name: &'static str,
+    /// The kinds that can take this place.
+    pub kinds: &'static [&'static TextKind],
+    /// Whether the set works without it.
+    pub optional: bool,
     /// Where checkpoints have it: the first prefix that holds one counts.
     pub prefixes: &'static [&'static str],
-    pub layer: LayerRule,
+    pub prompt: PromptRule,
+    pub rule: EncodeRule,
     pub saved: SavedAs,
 }
+
+impl fmt::Debug for StackPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What one network of a set gave, and for which tokens.
+pub struct PartOutput<'a> {
+    pub tokens: &'a Tokens,
+    pub output: TextOutput,
+}
+
+/// The outputs of a set by the places of its networks; none where there is no network.
+pub type PartOutputs<'a> = Vec<Option<PartOutput<'a>>>;
 
 /// A set of text networks that models use together.
 pub struct TextStack {
     /// For reports.
     pub name: &'static str,
     pub parts: &'static [StackPart],
-    /// Types of loader nodes for which networks like these are something else than this.
-    pub other_types: &'static [&'static str],
+    /// Words that the model itself reads as numbers, beside what networks make of them.
+    pub words: &'static [WordsPart],
     /// What the outputs of all networks, in their order, make together.
-    pub join: fn(Vec<TextOutput>) -> Result<Encoded>,
+    pub join: fn(PartOutputs<'_>, &PromptTokens) -> Result<Encoded>,
+}
+
+/// A vocabulary without a network.
+pub struct WordsPart {
+    pub name: &'static str,
+    pub vocabulary: fn() -> Arc<dyn Vocabulary>,
+    pub prompt: PromptRule,
 }
 
 impl PartialEq for TextStack {
@@ -57,7 +86,8 @@ impl fmt::Debug for TextStack {
 }
 
 /// Widths next to each other, cut to the shortest; the last network's vector.
-pub fn join_widths(mut outputs: Vec<TextOutput>) -> Result<Encoded> {
+pub fn join_widths(outputs: PartOutputs<'_>, _: &PromptTokens) -> Result<Encoded> {
+    let mut outputs: Vec<TextOutput> = outputs.into_iter().flatten().map(|o| o.output).collect();
     let lengths = outputs.iter().map(|o| o.hidden.shape()[1]);
     let shortest = lengths.min().unwrap_or(0);
     let cut = outputs.iter().map(|o| o.hidden.narrow(1, 0, shortest));
@@ -65,6 +95,7 @@ pub fn join_widths(mut outputs: Vec<TextOutput>) -> Result<Encoded> {
     Ok(Encoded {
         cond: Tensor::cat(&conds.iter().collect::<Vec<_>>(), 2)?,
         pooled: outputs.pop().and_then(|o| o.pooled),
+        extras: Vec::new(),
     })
 }
 
@@ -75,12 +106,33 @@ pub struct Encoded {
     pub cond: Tensor,
     /// `(1, width)`.
     pub pooled: Option<Tensor>,
+    /// What else models of a family take, by the names in conditionings: `attention_mask`.
+    pub extras: Vec<(&'static str, Tensor)>,
+}
+
+impl Encoded {
+    /// Tokens alone.
+    pub fn new(cond: Tensor) -> Self {
+        Self {
+            cond,
+            pooled: None,
+            extras: Vec::new(),
+        }
+    }
+
+    /// With something more.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: Option<Tensor>) -> Self {
+        self.extras.extend(value.map(|value| (name, value)));
+        self
+    }
 }
 
 /// Networks are built when the first prompt comes.
 pub struct TextEncoder {
     stack: &'static TextStack,
-    parts: Vec<Arc<dyn TextNetwork>>,
+    /// By the places of the stack.
+    parts: Vec<Option<Arc<dyn TextNetwork>>>,
 }
 
 impl TextEncoder {
@@ -92,37 +144,59 @@ impl TextEncoder {
     ) -> Result<Option<Self>> {
         let mut stores = Vec::new();
         for part in stack.parts {
-            let mut prefixes = part.prefixes.iter();
-            let store = prefixes.find_map(|prefix| part.kind.store(file, prefix, device));
-            stores.extend(store.map(|store| (part.kind, store)));
+            let places = part.prefixes.iter().flat_map(|prefix| {
+                let kinds = part.kinds.iter();
+                kinds.map(move |kind| (*kind, kind.store(file, prefix, device)))
+            });
+            let mut found = places.filter_map(|(kind, store)| Some((kind, store?)));
+            stores.push(found.next());
         }
-        if stores.is_empty() {
+        if stores.iter().all(Option::is_none) {
             return Ok(None);
         }
-        Self::from_stores(stack, stores).map(Some)
+        Self::with_parts(stack, stores).map(Some)
     }
 
-    /// From weights under the names they have here, one store for each kind of the stack, in any order.
+    /// From weights under the names they have here, in any order: each goes to the first free place that takes its kind.
     pub fn from_stores(
         stack: &'static TextStack,
         stores: Vec<(&'static TextKind, Arc<WeightStore>)>,
     ) -> Result<Self> {
-        let file = stores
-            .first()
-            .map_or("text encoder", |(_, s)| s.file())
-            .to_owned();
-        let parts = stack.parts.iter().map(|part| {
-            let found = stores.iter().find(|(kind, _)| *kind == part.kind);
-            let (kind, store) = found.ok_or_else(|| {
-                let reason = format!("the text encoder {} is missing", part.kind.name);
-                ModelError::unsupported(&*file, reason)
-            })?;
-            (kind.open)(Arc::clone(store))
-        });
-        Ok(Self {
-            stack,
-            parts: parts.collect::<Result<_>>()?,
-        })
+        let mut places: Vec<Option<_>> = stack.parts.iter().map(|_| None).collect();
+        for (kind, store) in stores {
+            let mut free = places.iter_mut().zip(stack.parts);
+            let free = free.find(|(place, part)| place.is_none() && part.kinds.contains(&kind));
+            let Some((place, _)) = free else {
+                let reason = format!(
+                    "{stack:?} has no place for a text encoder like {}",
+                    kind.name
+                );
+                return Err(ModelError::unsupported(store.file(), reason));
+            };
+            *place = Some((kind, store));
+        }
+        Self::with_parts(stack, places)
+    }
+
+    /// From weights by the places of the stack.
+    fn with_parts(
+        stack: &'static TextStack,
+        places: Vec<Option<(&'static TextKind, Arc<WeightStore>)>>,
+    ) -> Result<Self> {
+        let file = places.iter().flatten().next();
+        let file = file.map_or("text encoder", |(_, s)| s.file()).to_owned();
+        let mut parts = Vec::with_capacity(places.len());
+        for (place, part) in places.into_iter().zip(stack.parts) {
+            parts.push(match place {
+                Some((kind, store)) => Some((kind.open)(store)?),
+                None if part.optional => None,
+                None => {
+                    let reason = format!("the text encoder {} is missing", part.name);
+                    return Err(ModelError::unsupported(file, reason));
+                }
+            });
+        }
+        Ok(Self { stack, parts })
     }
 
     /// The same encoder with other weights: for each network, those made from its prefix in [`Self::keys`] and its store.
@@ -130,10 +204,15 @@ impl TextEncoder {
         &self,
         change: impl Fn(&str, &Arc<WeightStore>) -> Arc<WeightStore>,
     ) -> Result<Self> {
-        let parts = self.stores().map(|(kind, prefix, store)| {
-            let store = change(&prefix, store);
-            (kind.open)(store)
-        });
+        let parts = self
+            .parts
+            .iter()
+            .zip(self.stack.parts)
+            .map(|(part, place)| {
+                let Some(part) = part else { return Ok(None) };
+                let store = change(&prefix(place), part.store());
+                part.over(store).map(Some)
+            });
         Ok(Self {
             stack: self.stack,
             parts: parts.collect::<Result<_>>()?,
@@ -144,12 +223,16 @@ impl TextEncoder {
         self.stack
     }
 
-    /// The networks' weights, with the prefix their keys have in [`Self::keys`].
-    pub fn stores(&self) -> impl Iterator<Item = (&'static TextKind, String, &Arc<WeightStore>)> {
-        self.parts.iter().map(|part| {
-            let kind = part.kind();
-            (kind, prefix(kind), part.store())
-        })
+    /// The networks that there are, with their places.
+    fn networks(&self) -> impl Iterator<Item = (&'static StackPart, &Arc<dyn TextNetwork>)> {
+        let places = self.stack.parts.iter().zip(&self.parts);
+        places.filter_map(|(place, part)| Some((place, part.as_ref()?)))
+    }
+
+    /// The networks' weights, with their places and the prefix their keys have in [`Self::keys`].
+    pub fn stores(&self) -> impl Iterator<Item = (&'static StackPart, String, &Arc<WeightStore>)> {
+        self.networks()
+            .map(|(place, part)| (place, prefix(place), part.store()))
     }
 
     /// The keys of all weights, as LoRA files and patches mean them:
@@ -166,48 +249,88 @@ impl TextEncoder {
 
     /// Memory held by the layers built so far.
     pub fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.store().bytes()).sum()
+        self.networks().map(|(_, part)| part.store().bytes()).sum()
     }
 
     pub fn tokenize(&self, text: &str, embeddings: &dyn EmbeddingSource) -> Result<PromptTokens> {
-        let each = self.parts.iter().map(|part| {
-            let tokens = part.tokenize(text, embeddings)?;
-            Ok((part.kind().name, tokens))
+        self.tokenize_prompt(&Prompt::new(text), embeddings)
+    }
+
+    /// The same with pictures, another template or other settings.
+    pub fn tokenize_prompt(
+        &self,
+        prompt: &Prompt<'_>,
+        embeddings: &dyn EmbeddingSource,
+    ) -> Result<PromptTokens> {
+        let each = self.networks().map(|(place, part)| {
+            let vocabulary = part.vocabulary()?;
+            let tokenizer = Tokenizer {
+                vocabulary: &*vocabulary,
+                name: place.name,
+                width: part.width(),
+            };
+            let mut rule = place.prompt.clone();
+            if let (Some(_), Some(positions)) = (rule.chunks.most, part.positions()) {
+                rule.chunks.most = Some(positions);
+            }
+            let tokens = tokenizer.tokenize(prompt, &rule, embeddings)?;
+            Ok((place.name, tokens))
         });
-        each.collect::<Result<_>>().map(PromptTokens)
+        let words = self.stack.words.iter().map(|words| {
+            let vocabulary = (words.vocabulary)();
+            let tokenizer = Tokenizer {
+                vocabulary: &*vocabulary,
+                name: words.name,
+                width: 0,
+            };
+            // Nobody looks these up in a table here, so embeddings mean nothing to them.
+            let tokens = tokenizer.tokenize(prompt, &words.prompt, &NoEmbeddings)?;
+            Ok((words.name, tokens))
+        });
+        each.chain(words).collect::<Result<_>>().map(PromptTokens)
     }
 
     /// `layer` is that of CLIPSetLastLayer: -1 for the last layer, -2 for the one before.
     pub fn encode(&self, tokens: &PromptTokens, layer: Option<i64>) -> Result<Encoded> {
         let none = Tokens::default();
         let mut outputs = Vec::new();
+        let all = tokens;
         for (part, place) in self.parts.iter().zip(self.stack.parts) {
-            let tokens = tokens.get(place.kind.name).unwrap_or(&none);
-            outputs.push(part.encode(tokens, place.layer, layer)?);
+            let tokens = all.get(place.name);
+            let skipped = place.optional && tokens.is_none_or(|t| t.chunks.is_empty());
+            let Some(part) = part.as_ref().filter(|_| !skipped) else {
+                outputs.push(None);
+                continue;
+            };
+            let tokens = tokens.unwrap_or(&none);
+            let output = part.encode(tokens, &place.rule, layer)?;
+            outputs.push(Some(PartOutput { tokens, output }));
         }
-        (self.stack.join)(outputs)
+        (self.stack.join)(outputs, all)
     }
 }
 
 impl Network for TextEncoder {
     fn stores(&self) -> Vec<Arc<WeightStore>> {
-        self.parts.iter().flat_map(|part| part.stores()).collect()
+        self.networks()
+            .flat_map(|(_, part)| part.stores())
+            .collect()
     }
 
     fn build(&self) -> Result<()> {
-        self.parts.iter().try_for_each(|part| part.build())
+        self.networks().try_for_each(|(_, part)| part.build())
     }
 
     fn is_built(&self) -> bool {
-        self.parts.iter().all(|part| part.is_built())
+        self.networks().all(|(_, part)| part.is_built())
     }
 
     fn forget(&self) {
-        self.parts.iter().for_each(|part| part.forget());
+        self.networks().for_each(|(_, part)| part.forget());
     }
 
     fn rest(&self) {
-        self.parts.iter().for_each(|part| part.rest());
+        self.networks().for_each(|(_, part)| part.rest());
     }
 }
 
@@ -219,6 +342,6 @@ impl fmt::Debug for TextEncoder {
     }
 }
 
-fn prefix(kind: &TextKind) -> String {
-    format!("{}.transformer.", kind.name)
+fn prefix(part: &StackPart) -> String {
+    format!("{}.transformer.", part.name)
 }

@@ -7,23 +7,32 @@ use std::sync::Arc;
 use fresco_tensor::weights::Recast;
 use fresco_tensor::{Device, Dtype, Tensor, WeightFile};
 
-use super::tokens::{EmbeddingSource, Tokens};
+use super::tokens::Tokens;
+use super::vocabulary::Vocabulary;
 use crate::error::Result;
 use crate::network::Network;
 use crate::store::{Origin, UnitOrder, WeightStore};
 
 /// A kind of text network: its name, and how to find and open it.
 pub struct TextKind {
-    /// As keys of models, embeddings and patches call it.
+    /// For messages; the networks of a set have names of their own.
     pub name: &'static str,
     /// The weights of one under a prefix of a file, by their names here; empty if there are none.
     pub keys: fn(&dyn WeightFile, &str) -> BTreeMap<String, Origin>,
     /// In which order the memory room sees them.
     pub units: &'static UnitOrder,
-    /// The format its weights are kept in, whatever the file has.
-    pub kept_in: Option<Dtype>,
+    pub kept_in: KeptIn,
     /// The network over its weights, which are read when the first prompt comes.
     pub open: fn(Arc<WeightStore>) -> Result<Arc<dyn TextNetwork>>,
+}
+
+/// The format that weights are kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeptIn {
+    /// This one, whatever the file has.
+    Always(Dtype),
+    /// That of the file, but not in more than sixteen bits.
+    Short,
 }
 
 impl TextKind {
@@ -38,10 +47,10 @@ impl TextKind {
         if keys.is_empty() {
             return None;
         }
-        let file: Arc<dyn WeightFile> = match self.kept_in {
-            Some(dtype) => Arc::new(Recast::new(Arc::clone(file), dtype)),
-            None => Arc::clone(file),
-        };
+        let file: Arc<dyn WeightFile> = Arc::new(match self.kept_in {
+            KeptIn::Always(dtype) => Recast::new(Arc::clone(file), dtype),
+            KeptIn::Short => Recast::narrowed(Arc::clone(file), Dtype::F16),
+        });
         Some(WeightStore::mapped(file, keys, device.clone()).with_units(self.units))
     }
 }
@@ -70,23 +79,115 @@ pub struct LayerRule {
     pub norm: bool,
 }
 
+impl LayerRule {
+    /// The last layer with its norm.
+    pub const LAST: Self = Self {
+        usual: None,
+        norm: true,
+    };
+
+    /// A layer counted from the end, without the norm.
+    pub const fn bare(layer: i64) -> Self {
+        Self {
+            usual: Some(layer),
+            norm: false,
+        }
+    }
+
+    /// The layer to take, if it is not the last with its norm. `chosen` is that of CLIPSetLastLayer.
+    pub fn choose(self, chosen: Option<i64>, layers: usize) -> Option<i64> {
+        match chosen {
+            // More than there are means the last.
+            Some(index) if index.unsigned_abs() as usize > layers => None,
+            None => self.usual,
+            chosen => chosen,
+        }
+    }
+}
+
+/// Which of the states inside a network are its output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum States {
+    /// One layer's.
+    One(LayerRule),
+    /// Those that enter these layers, one after the other for each token; what would enter the layer after the last is the
+    /// output of the network.
+    Entering(&'static [usize]),
+    /// What enters each layer, and the output, each by itself: `(1, layers + 1, n, c)`.
+    All,
+}
+
+/// Tokens with a meaning for the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Specials {
+    pub start: Option<u32>,
+    pub end: Option<u32>,
+    pub pad: u32,
+}
+
+/// How a model runs a text network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncodeRule {
+    pub states: States,
+    /// Whether the vector for all of a prompt goes through the network's projection.
+    pub projected: bool,
+    /// Whether no token looks at padding.
+    pub masked: bool,
+    /// Whether the rows of padding are zero at the end.
+    pub zero_masked: bool,
+    /// The position that all padding has; none if it is counted like words.
+    pub pads_at: Option<u32>,
+    /// What an empty prompt consists of, and which token ends one. Networks that know it by themselves do not look here.
+    pub specials: Specials,
+}
+
+impl EncodeRule {
+    /// One layer, no mask.
+    pub const fn layer(layer: LayerRule, specials: Specials) -> Self {
+        Self {
+            states: States::One(layer),
+            projected: true,
+            masked: false,
+            zero_masked: false,
+            pads_at: None,
+            specials,
+        }
+    }
+}
+
 /// What a text network makes of a prompt.
 #[derive(Debug, Clone)]
 pub struct TextOutput {
-    /// `(1, n, c)`: the last layer after the final norm, or the layer that was asked for.
+    /// `(1, n, c)`, or `(1, s, n, c)` for all states.
     pub hidden: Tensor,
     /// `(1, c)`: one vector for all of it, where the network has one.
     pub pooled: Option<Tensor>,
+    /// `(1, n)`: 1 for tokens of the prompt, 0 for padding.
+    pub mask: Option<Tensor>,
+    /// First rows and numbers of rows of pictures.
+    pub pictures: Vec<(usize, usize)>,
 }
 
-/// One network of a text encoder with its tokenizer.
+/// One network of a text encoder with its vocabulary.
 pub trait TextNetwork: Network {
     fn kind(&self) -> &'static TextKind;
 
     fn store(&self) -> &Arc<WeightStore>;
 
-    fn tokenize(&self, text: &str, embeddings: &dyn EmbeddingSource) -> Result<Tokens>;
+    /// The same network over other weights.
+    fn over(&self, store: Arc<WeightStore>) -> Result<Arc<dyn TextNetwork>>;
+
+    fn vocabulary(&self) -> Result<Arc<dyn Vocabulary>>;
+
+    /// Numbers of a token in embeddings for this network.
+    fn width(&self) -> usize;
+
+    /// How many tokens it can read at once, where that is fixed by its weights.
+    fn positions(&self) -> Option<usize> {
+        None
+    }
 
     /// `chosen` is the layer of CLIPSetLastLayer: -1 for the last one, -2 for the one before.
-    fn encode(&self, tokens: &Tokens, rule: LayerRule, chosen: Option<i64>) -> Result<TextOutput>;
+    fn encode(&self, tokens: &Tokens, rule: &EncodeRule, chosen: Option<i64>)
+    -> Result<TextOutput>;
 }

@@ -27,6 +27,14 @@ pub fn parse(prompt: &str) -> Result<Vec<Segment>> {
     Ok(found)
 }
 
+/// All of a prompt as one segment, for networks that know no weights. Escaped brackets lose their backslash all the same.
+pub fn whole(prompt: &str) -> Segment {
+    Segment {
+        text: prompt.replace("\\)", ")").replace("\\(", "("),
+        weight: 1.0,
+    }
+}
+
 fn group(text: &str, weight: f64, depth: usize, found: &mut Vec<Segment>) -> Result<()> {
     if depth > MAX_DEPTH {
         let reason = format!("its brackets are nested more than {MAX_DEPTH} deep");

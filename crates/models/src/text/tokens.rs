@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use fresco_tensor::Tensor;
+
 /// What a place in a chunk holds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Token {
     Id(u32),
     /// A row of a textual-inversion embedding.
     Vector(Arc<[f32]>),
+    /// A picture `(b, h, w, 3)`, which becomes as many rows as its size needs.
+    Picture(Arc<Tensor>),
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -60,7 +60,7 @@ fn found(kind: ClipKind, text: &str, source: &dyn EmbeddingSource) -> Vec<Vec<(u
             .into_iter()
             .map(|t| match t.token {
                 Token::Id(id) => (u64::from(id), t.weight, t.word as u64),
-                Token::Vector(_) => panic!("an embedding out of nowhere"),
+                other => panic!("{other:?} out of nowhere"),
             })
             .collect()
     };

@@ -5,10 +5,10 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use fresco_memory::{FileStamp, Unit, estimate::Factor};
 use fresco_models::control::ControlStore;
-use fresco_models::detect::{Checkpoint, detect_checkpoint};
+use fresco_models::detect::{Checkpoint, detect_checkpoint, text_stores};
 use fresco_models::model_patch::PatchStore;
 use fresco_models::store::WeightStore;
-use fresco_models::text::TextEncoder;
+use fresco_models::text::{TextEncoder, TextKind};
 use fresco_models::{BaseModel, ModelError, vae, vision};
 use fresco_tensor::weights::Recast;
 use fresco_tensor::{Device, Dtype, WeightFile, open_weights};
@@ -223,7 +223,11 @@ fn read(kind: FileKind, paths: &[PathBuf]) -> Result<Vec<FilePart>, ModelError> 
             };
             vec![diffusion(&detect_checkpoint(&file)?, &file, &id)?]
         }
-        FileKind::Text => vec![text(&TextEncoder::from_files(&files, &cpu)?, &id)],
+        FileKind::Text => match TextEncoder::from_files(&files, &cpu) {
+            Ok(encoder) => vec![text(&encoder, &id)],
+            // What they are used for is the loader's business.
+            Err(_) => vec![texts(&text_stores(&files, &cpu)?, &id)],
+        },
         FileKind::Vae => {
             let store = vae::names::store(file, "", cpu);
             vec![FilePart::new(Component::Vae, "VAE".into(), &id, &[store])]
@@ -273,7 +277,14 @@ fn diffusion(
 
 fn text(encoder: &TextEncoder, id: &str) -> FilePart {
     let stores: Vec<Arc<WeightStore>> = encoder.stores().map(|(_, _, s)| s.clone()).collect();
-    let kinds: Vec<&str> = encoder.stores().map(|(kind, _, _)| kind.name).collect();
-    let what = format!("text encoder {}", kinds.join(" + "));
+    let names: Vec<&str> = encoder.stores().map(|(part, _, _)| part.name).collect();
+    let what = format!("text encoder {}", names.join(" + "));
+    FilePart::new(Component::Text, what, id, &stores)
+}
+
+fn texts(found: &[(&'static TextKind, Arc<WeightStore>)], id: &str) -> FilePart {
+    let stores: Vec<Arc<WeightStore>> = found.iter().map(|(_, s)| s.clone()).collect();
+    let names: Vec<&str> = found.iter().map(|(kind, _)| kind.name).collect();
+    let what = format!("text encoder {}", names.join(" + "));
     FilePart::new(Component::Text, what, id, &stores)
 }

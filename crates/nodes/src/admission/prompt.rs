@@ -228,6 +228,16 @@ impl LoaderNode<'_> {
                 "text_encoders",
                 &["clip_name1", "clip_name2"],
             ),
+            "TripleCLIPLoader" | "TripleCLIPLoaderGGUF" => (
+                FileKind::Text,
+                "text_encoders",
+                &["clip_name1", "clip_name2", "clip_name3"],
+            ),
+            "QuadrupleCLIPLoader" | "QuadrupleCLIPLoaderGGUF" => (
+                FileKind::Text,
+                "text_encoders",
+                &["clip_name1", "clip_name2", "clip_name3", "clip_name4"],
+            ),
             "CLIPVisionLoader" => (FileKind::Vision, "clip_vision", &["clip_name"]),
             "ControlNetLoader" | "DiffControlNetLoader" => {
                 (FileKind::Control, "controlnet", &["control_net_name"])

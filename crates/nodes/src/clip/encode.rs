@@ -153,11 +153,11 @@ impl Node for CLIPTextEncodeControlnet {
     fn run(self, cx: &Cx) -> NodeResult {
         let clip = required(self.clip)?;
         let tokens = clip.tokenize(&self.text, cx)?;
-        let (cond, pooled) = clip.encode_tensors(&tokens, cx)?;
+        let encoded = clip.encode_tensors(&tokens, cx)?;
         let conditioning = self
             .conditioning
-            .set("cross_attn_controlnet", tensor(cond))
-            .set("pooled_output_controlnet", pooled.map(tensor));
+            .set("cross_attn_controlnet", tensor(encoded.cond))
+            .set("pooled_output_controlnet", encoded.pooled.map(tensor));
         Ok(NodeOutput::one(conditioning))
     }
 }

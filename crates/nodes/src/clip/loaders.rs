@@ -10,18 +10,19 @@ use crate::resident::{Component, LoadOptions, SharedNetwork, content, registry, 
 use crate::sampling::run::failure;
 
 impl Clip {
-    /// The encoder that files make.
+    /// The encoder that files make, for models of a type if one is said.
     pub(crate) fn load(
         cx: &Cx,
         sources: &[WeightSource],
+        kind: Option<&str>,
         options: &LoadOptions,
     ) -> Result<Self, NodeError> {
         let paths: Vec<_> = sources.iter().map(WeightSource::path).collect();
-        let key = content(&paths, Component::Text, "")?;
+        let key = content(&paths, Component::Text, kind.unwrap_or_default())?;
         let opened = registry(cx).open(&who(cx), &key, "TextEncoder", || {
             let files: Result<Vec<_>, NodeError> =
                 sources.iter().map(|s| s.open().cloned()).collect();
-            let encoder = TextEncoder::from_files(&files?, &Device::cpu());
+            let encoder = TextEncoder::from_files_as(&files?, kind, &Device::cpu());
             Ok::<_, NodeError>(SharedNetwork::new(encoder.map_err(failure)?, ()))
         })?;
         Self::claim(cx, &opened, options)
@@ -36,33 +37,22 @@ fn plain_options(device: Option<&str>) -> LoadOptions {
     }
 }
 
-/// The encoder of one file or of two, if this version knows the family it is used for.
+/// The types whose sets are also chosen where nobody says a type.
+const PLAIN_TYPES: [&str; 2] = ["stable_diffusion", "sdxl"];
+
+/// The encoder that files make for models of a type.
 pub(crate) fn load_clip(
     cx: &Cx,
     names: &[&str],
-    family: &str,
+    kind: &str,
     options: &LoadOptions,
 ) -> Result<Clip, NodeError> {
-    if names.len() > 1 && family != "sdxl" {
-        return Err(unsupported(family));
-    }
     let sources: Result<Vec<_>, _> = names
         .iter()
         .map(|name| WeightSource::find(cx, "text_encoders", name))
         .collect();
-    let clip = Clip::load(cx, &sources?, options)?;
-    // Some families put a network of this kind to a use of their own.
-    let taken = names.len() == 1 && clip.loaded().stack().other_types.contains(&family);
-    if taken {
-        return Err(unsupported(family));
-    }
-    Ok(clip)
-}
-
-fn unsupported(family: &str) -> NodeError {
-    NodeError::value_error(format!(
-        "text encoders of type {family:?} are not supported yet"
-    ))
+    let kind = Some(kind).filter(|kind| !PLAIN_TYPES.contains(kind));
+    Clip::load(cx, &sources?, kind, options)
 }
 
 /// Loads a text encoder from a file.
@@ -117,6 +107,69 @@ impl Node for DualCLIPLoader {
         let names = [&*self.clip_name1, &*self.clip_name2];
         let options = plain_options(self.device.as_deref());
         let clip = load_clip(cx, &names, &self.r#type, &options)?;
+        Ok(NodeOutput::one(clip))
+    }
+}
+
+/// Loads a text encoder of three networks, each from its file, in any order.
+#[derive(Node)]
+#[node(
+    id = "TripleCLIPLoader",
+    v3,
+    module = "comfy_extras.nodes_sd3",
+    category = "advanced/loaders",
+    outputs("CLIP")
+)]
+pub(super) struct TripleCLIPLoader {
+    #[input(listed = "models/text_encoders")]
+    clip_name1: String,
+    #[input(listed = "models/text_encoders")]
+    clip_name2: String,
+    #[input(listed = "models/text_encoders")]
+    clip_name3: String,
+}
+
+/// What three and four files make.
+pub(crate) const THREE: &str = "sd3";
+pub(crate) const FOUR: &str = "hidream";
+
+impl Node for TripleCLIPLoader {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let names = [&*self.clip_name1, &*self.clip_name2, &*self.clip_name3];
+        let clip = load_clip(cx, &names, THREE, &LoadOptions::default())?;
+        Ok(NodeOutput::one(clip))
+    }
+}
+
+/// Loads a text encoder of four networks, each from its file, in any order.
+#[derive(Node)]
+#[node(
+    id = "QuadrupleCLIPLoader",
+    v3,
+    module = "comfy_extras.nodes_hidream",
+    category = "advanced/loaders",
+    outputs("CLIP")
+)]
+pub(super) struct QuadrupleCLIPLoader {
+    #[input(listed = "models/text_encoders")]
+    clip_name1: String,
+    #[input(listed = "models/text_encoders")]
+    clip_name2: String,
+    #[input(listed = "models/text_encoders")]
+    clip_name3: String,
+    #[input(listed = "models/text_encoders")]
+    clip_name4: String,
+}
+
+impl Node for QuadrupleCLIPLoader {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let names = [
+            &*self.clip_name1,
+            &*self.clip_name2,
+            &*self.clip_name3,
+            &*self.clip_name4,
+        ];
+        let clip = load_clip(cx, &names, FOUR, &LoadOptions::default())?;
         Ok(NodeOutput::one(clip))
     }
 }

@@ -316,7 +316,7 @@ pub(crate) fn load_diffusers(cx: &Cx, name: &str, parts: &CheckpointOptions) -> 
     let unet = found(&NETWORK_PARTS, &["diffusion_pytorch_model"])?.remove(0);
     let vae = found(&["vae"], &["diffusion_pytorch_model"])?.remove(0);
     let text = found(&TEXT_PARTS, &["model", "pytorch_model"])?;
-    let clip = Clip::load(cx, &text, &parts.clip)?;
+    let clip = Clip::load(cx, &text, None, &parts.clip)?;
     let vae = LoadedVae::load(cx, &vae, "", &parts.vae)?;
     let (model, _) = diffusion(cx, &unet, &parts.model)?;
     Ok(NodeOutput::slots(vec![

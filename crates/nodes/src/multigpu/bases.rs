@@ -3,7 +3,7 @@
 use fresco_graph::{Args, Cx, Input, NodeError, NodeOutput, NodeResult};
 
 use super::gguf;
-use crate::clip::load_clip;
+use crate::clip::{FOUR, THREE, load_clip};
 use crate::control::{load_control, load_diff_control};
 use crate::loaders::{
     CheckpointOptions, load_checkpoint, load_diffusers, load_diffusion_model, load_vae, load_vision,
@@ -142,6 +142,58 @@ impl Base for DualClip {
     };
 }
 
+pub(crate) struct TripleClip;
+
+impl Base for TripleClip {
+    const LOADER: Loader = Loader {
+        id: "TripleCLIPLoader",
+        title: "TripleCLIPLoader",
+        about: "Loads a text encoder that consists of three networks, each from its file.",
+        encoder: true,
+        inputs: || inputs_of("TripleCLIPLoader"),
+        outputs: &["CLIP"],
+        load: three_clips,
+    };
+}
+
+pub(crate) struct QuadrupleClip;
+
+impl Base for QuadrupleClip {
+    const LOADER: Loader = Loader {
+        id: "QuadrupleCLIPLoader",
+        title: "QuadrupleCLIPLoader",
+        about: "Loads a text encoder that consists of four networks, each from its file.",
+        encoder: true,
+        inputs: || inputs_of("QuadrupleCLIPLoader"),
+        outputs: &["CLIP"],
+        load: four_clips,
+    };
+}
+
+/// Several files of which their number says what they make together.
+fn several_clips(
+    args: &mut Args,
+    names: &[&str],
+    kind: &str,
+    options: &LoadOptions,
+    cx: &Cx,
+) -> NodeResult {
+    let files = names.iter().map(|name| text(args, name));
+    let files = files.collect::<Result<Vec<String>, _>>()?;
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    Ok(NodeOutput::one(load_clip(cx, &files, kind, options)?))
+}
+
+fn three_clips(args: &mut Args, options: LoadOptions, cx: &Cx) -> NodeResult {
+    let names = ["clip_name1", "clip_name2", "clip_name3"];
+    several_clips(args, &names, THREE, &options, cx)
+}
+
+fn four_clips(args: &mut Args, options: LoadOptions, cx: &Cx) -> NodeResult {
+    let names = ["clip_name1", "clip_name2", "clip_name3", "clip_name4"];
+    several_clips(args, &names, FOUR, &options, cx)
+}
+
 fn one_clip(args: &mut Args, options: LoadOptions, cx: &Cx) -> NodeResult {
     let (name, family) = (text(args, "clip_name")?, text(args, "type")?);
     Ok(NodeOutput::one(load_clip(cx, &[&name], &family, &options)?))
@@ -277,13 +329,43 @@ impl Base for DualClipGguf {
     };
 }
 
+pub(crate) struct TripleClipGguf;
+
+impl Base for TripleClipGguf {
+    const LOADER: Loader = Loader {
+        id: "TripleCLIPLoaderGGUF",
+        title: "TripleCLIPLoader (GGUF)",
+        about: "Loads a text encoder of three networks, quantised or not.",
+        encoder: true,
+        inputs: TripleClip::LOADER.inputs,
+        outputs: &["CLIP"],
+        load: three_clips,
+    };
+}
+
+pub(crate) struct QuadrupleClipGguf;
+
+impl Base for QuadrupleClipGguf {
+    const LOADER: Loader = Loader {
+        id: "QuadrupleCLIPLoaderGGUF",
+        title: "QuadrupleCLIPLoader (GGUF)",
+        about: "Loads a text encoder of four networks, quantised or not.",
+        encoder: true,
+        inputs: QuadrupleClip::LOADER.inputs,
+        outputs: &["CLIP"],
+        load: four_clips,
+    };
+}
+
 /// Rows by the class of the plain node.
-pub(crate) static ALL: [Loader; 13] = [
+pub(crate) static ALL: [Loader; 17] = [
     Checkpoint::LOADER,
     Unet::LOADER,
     Vae::LOADER,
     Clip::LOADER,
     DualClip::LOADER,
+    TripleClip::LOADER,
+    QuadrupleClip::LOADER,
     ClipVision::LOADER,
     ControlNet::LOADER,
     DiffControlNet::LOADER,
@@ -292,4 +374,6 @@ pub(crate) static ALL: [Loader; 13] = [
     UnetGgufAdvanced::LOADER,
     ClipGguf::LOADER,
     DualClipGguf::LOADER,
+    TripleClipGguf::LOADER,
+    QuadrupleClipGguf::LOADER,
 ];

@@ -18,6 +18,8 @@ pub(super) type UnetLoaderGguf = Plain<bases::UnetGguf>;
 pub(super) type UnetLoaderGgufAdvanced = Plain<bases::UnetGgufAdvanced>;
 pub(super) type ClipLoaderGguf = Plain<bases::ClipGguf>;
 pub(super) type DualClipLoaderGguf = Plain<bases::DualClipGguf>;
+pub(super) type TripleClipLoaderGguf = Plain<bases::TripleClipGguf>;
+pub(super) type QuadrupleClipLoaderGguf = Plain<bases::QuadrupleClipGguf>;
 
 pub(super) fn unet_input() -> Input {
     Input::combo("unet_name", Choices::Listed("gguf/diffusion_models".into()))

@@ -148,6 +148,24 @@ fn bases() -> Vec<(&'static str, &'static str, String, &'static str, bool)> {
             true,
         ),
         (
+            "TripleCLIPLoader",
+            "TripleCLIPLoader",
+            ["clip_name1", "clip_name2", "clip_name3"]
+                .map(|name| file(name))
+                .join(" "),
+            "CLIP",
+            true,
+        ),
+        (
+            "QuadrupleCLIPLoader",
+            "QuadrupleCLIPLoader",
+            ["clip_name1", "clip_name2", "clip_name3", "clip_name4"]
+                .map(|name| file(name))
+                .join(" "),
+            "CLIP",
+            true,
+        ),
+        (
             "CLIPVisionLoader",
             "Load CLIP Vision",
             file("clip_name"),
@@ -201,6 +219,24 @@ fn bases() -> Vec<(&'static str, &'static str, String, &'static str, bool)> {
             "DualCLIPLoaderGGUF",
             "DualCLIPLoader (GGUF)",
             file("clip_name1") + " " + &file("clip_name2") + " type:10 entries",
+            "CLIP",
+            true,
+        ),
+        (
+            "TripleCLIPLoaderGGUF",
+            "TripleCLIPLoader (GGUF)",
+            ["clip_name1", "clip_name2", "clip_name3"]
+                .map(|name| file(name))
+                .join(" "),
+            "CLIP",
+            true,
+        ),
+        (
+            "QuadrupleCLIPLoaderGGUF",
+            "QuadrupleCLIPLoader (GGUF)",
+            ["clip_name1", "clip_name2", "clip_name3", "clip_name4"]
+                .map(|name| file(name))
+                .join(" "),
             "CLIP",
             true,
         ),

@@ -100,6 +100,38 @@ pub trait WeightFile: Send + Sync {
 
     /// Text pairs that came with the file.
     fn metadata(&self) -> &[(String, String)];
+
+    /// What is in a small file beside this one: `model.NAME` beside `model.safetensors`, else `NAME`. None if there is
+    /// neither.
+    fn beside(&self, name: &str) -> Result<Option<Vec<u8>>, WeightError> {
+        read_beside(self.path(), name)
+    }
+}
+
+/// Bytes that a file beside a weight file may have.
+const MAX_BESIDE: u64 = 64 << 20;
+
+fn read_beside(path: &Path, name: &str) -> Result<Option<Vec<u8>>, WeightError> {
+    let own = path.with_extension(name);
+    for path in [own, path.with_file_name(name)] {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut data = Vec::new();
+            File::open(&path)?
+                .take(MAX_BESIDE + 1)
+                .read_to_end(&mut data)?;
+            Ok(data)
+        };
+        match read() {
+            Ok(data) if data.len() as u64 <= MAX_BESIDE => return Ok(Some(data)),
+            Ok(_) => {
+                let looks = "it is far too large for what its name says";
+                return Err(WeightError::Unknown { path, looks });
+            }
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(WeightError::Open { path, source }),
+        }
+    }
+    Ok(None)
 }
 
 impl WeightFile for SafeTensors {

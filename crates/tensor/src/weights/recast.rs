@@ -12,15 +12,33 @@ use crate::stored::Stored;
 pub struct Recast {
     file: Arc<dyn WeightFile>,
     dtype: Dtype,
+    /// Whether only matrices are rounded, and only those that take more room.
+    narrowing: bool,
 }
 
 impl Recast {
     pub fn new(file: Arc<dyn WeightFile>, dtype: Dtype) -> Self {
-        Self { file, dtype }
+        Self {
+            file,
+            dtype,
+            narrowing: false,
+        }
     }
 
-    fn changes(&self, dtype: Dtype) -> bool {
+    /// Only matrices are rounded, and only those that take more room than this format: what says how others are scaled,
+    /// and the weights of norms, stay as they are.
+    pub fn narrowed(file: Arc<dyn WeightFile>, dtype: Dtype) -> Self {
+        Self {
+            narrowing: true,
+            ..Self::new(file, dtype)
+        }
+    }
+
+    fn changes(&self, name: &str, dtype: Dtype, shape: &[usize]) -> bool {
+        let matrix = shape.len() > 1 && name.ends_with(".weight");
+        let stays = self.narrowing && (!matrix || dtype.size() <= self.dtype.size());
         dtype != self.dtype
+            && !stays
             && matches!(
                 dtype,
                 Dtype::F16 | Dtype::Bf16 | Dtype::F32 | Dtype::F64 | Dtype::F8E4M3 | Dtype::F8E5M2
@@ -39,7 +57,7 @@ impl WeightFile for Recast {
 
     fn info(&self, name: &str) -> Option<WeightInfo> {
         let mut info = self.file.info(name)?;
-        if self.changes(info.dtype) {
+        if self.changes(name, info.dtype, &info.shape) {
             info.dtype = self.dtype;
         }
         Some(info)
@@ -47,7 +65,7 @@ impl WeightFile for Recast {
 
     fn read(&self, name: &str) -> Result<Stored, WeightError> {
         let stored = self.file.read(name)?;
-        if !self.changes(stored.dtype()) {
+        if !self.changes(name, stored.dtype(), stored.shape()) {
             return Ok(stored);
         }
         let rounded = stored

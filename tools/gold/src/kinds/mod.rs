@@ -1,6 +1,7 @@
 //! The kinds of goldens: how each is recognised and what is run. A network adds a row.
 
 mod causal_vae;
+mod chat;
 mod cosmos;
 mod flux;
 mod flux3;
@@ -14,6 +15,7 @@ mod qwen;
 mod sd;
 mod sd3;
 mod style;
+mod text;
 
 use anyhow::Result;
 use fresco_tensor::Device;
@@ -45,6 +47,8 @@ static KINDS: &[&[Kind]] = &[
     flux3::KINDS,
     more_images::KINDS,
     hunyuan::KINDS,
+    text::KINDS,
+    chat::KINDS,
 ];
 
 pub(crate) fn of(golden: &Golden) -> Option<&'static Kind> {

@@ -2,11 +2,12 @@
 //!
 //! The merge table (see `README.md` here) lies in the program and is turned into a lookup at the first prompt.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use super::unicode::{clean, is_letter, is_number};
+use super::unicode::clean;
+use crate::text::unicode::{is_letter, is_number};
+use crate::text::vocabulary::merge::{BYTE_ORDER, Merge, Pairs, merge_all};
 
 pub const START: u32 = 49406;
 pub const END: u32 = 49407;
@@ -32,26 +33,6 @@ static MERGES: LazyLock<HashMap<(u16, u16), u16>> = LazyLock::new(|| {
         })
         .collect()
 });
-
-/// The token of each byte: printable ones of Latin-1 first, then the others.
-const BYTE_ORDER: [u8; 256] = {
-    let mut order = [0; 256];
-    let mut next = 0_u8;
-    let mut pass = 0;
-    while pass < 2 {
-        let mut byte = 0;
-        while byte < 256 {
-            let printable = matches!(byte, 33..=126 | 0xA1..=0xAC | 0xAE..=0xFF);
-            if printable == (pass == 0) {
-                order[byte] = next;
-                next = next.wrapping_add(1);
-            }
-            byte += 1;
-        }
-        pass += 1;
-    }
-    order
-};
 
 /// The token ids of a text, without start and end.
 pub fn encode(text: &str) -> Vec<u32> {
@@ -132,47 +113,28 @@ fn starts_with_folded(word: &str, start: &str) -> Option<usize> {
     Some(chars.next().map_or(word.len(), |(at, _)| at))
 }
 
-/// Merges the bytes of one piece, lowest token first, leftmost first. Every pair that contains a merged token stands later
-/// in the table than the token itself, so this is the same as merging all occurrences of the lowest pair at a time.
+/// Merges the bytes of one piece. Every pair that contains a merged token stands later in the table than the token itself, so
+/// lowest token first, leftmost first, is the same as merging all occurrences of the lowest pair at a time.
 fn merge(bytes: &[u8], ids: &mut Vec<u32>) {
-    let last = bytes.len() - 1;
-    let mut tokens: Vec<u16> = bytes
-        .iter()
-        .map(|b| u16::from(BYTE_ORDER[usize::from(*b)]))
-        .collect();
-    tokens[last] += AT_END as u16;
-
-    // A doubly linked list by index; merged positions are left behind with no length.
-    let mut next: Vec<usize> = (1..=tokens.len()).collect();
-    let mut previous: Vec<usize> = (0..tokens.len()).map(|i| i.wrapping_sub(1)).collect();
-    let mut gone = vec![false; tokens.len()];
-    let mut queue = BinaryHeap::new();
-    let candidate = |tokens: &[u16], left: usize, right: usize| {
-        let merged = MERGES.get(&(tokens[left], tokens[right]))?;
-        Some(Reverse((*merged, left, tokens[left], tokens[right])))
-    };
-    queue.extend((0..last).filter_map(|left| candidate(&tokens, left, left + 1)));
-
-    while let Some(Reverse((merged, left, a, b))) = queue.pop() {
-        let right = next[left];
-        let stale = gone[left] || right == tokens.len() || (tokens[left], tokens[right]) != (a, b);
-        if stale {
-            continue;
-        }
-        tokens[left] = merged;
-        gone[right] = true;
-        let after = next[right];
-        next[left] = after;
-        if after < tokens.len() {
-            previous[after] = left;
-            queue.extend(candidate(&tokens, left, after));
-        }
-        if left > 0 {
-            queue.extend(candidate(&tokens, previous[left], left));
-        }
+    let tokens = bytes.iter().map(|b| u32::from(BYTE_ORDER[usize::from(*b)]));
+    let mut tokens: Vec<u32> = tokens.collect();
+    if let Some(last) = tokens.last_mut() {
+        *last += AT_END;
     }
-    let kept = tokens.iter().zip(&gone).filter(|(_, gone)| !**gone);
-    ids.extend(kept.map(|(token, _)| u32::from(*token)));
+    ids.extend(merge_all(&Table, tokens));
+}
+
+/// The table as pairs.
+struct Table;
+
+impl Pairs for Table {
+    type Rank = u32;
+
+    fn merge(&self, left: u32, right: u32) -> Option<Merge<u32>> {
+        let pair = (u16::try_from(left).ok()?, u16::try_from(right).ok()?);
+        let token = u32::from(*MERGES.get(&pair)?);
+        Some(Merge { rank: token, token })
+    }
 }
 
 #[cfg(test)]

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use fresco_tensor::Tensor;
 
 use super::network::{ClipConfig, ClipLayer, ClipOutput, ClipText, Sequence};
-use super::{ClipKind, ClipTokenizer, bpe};
+use super::{ClipKind, ClipTokenizer, Words, bpe};
 use crate::error::{ModelError, Result};
 use crate::network::{Lazy, Network};
 use crate::store::WeightStore;
+use crate::text::vocabulary::Vocabulary;
 use crate::text::{
-    EmbeddingSource, LayerRule, TextKind, TextNetwork, TextOutput, Token, Tokens, Weighted,
+    EncodeRule, LayerRule, States, TextKind, TextNetwork, TextOutput, Token, Tokens, Weighted,
 };
 
 /// Sequences that run at once; more would only take memory.
@@ -112,12 +113,7 @@ impl ClipEncoder {
     }
 
     fn layer(&self, rule: LayerRule, chosen: Option<i64>) -> ClipLayer {
-        let chosen = match chosen {
-            // More than there are means the last.
-            Some(index) if index.unsigned_abs() as usize > self.config.layers => None,
-            None => rule.usual,
-            chosen => chosen,
-        };
+        let chosen = rule.choose(chosen, self.config.layers);
         let norm = rule.norm;
         chosen.map_or(ClipLayer::Last, |index| ClipLayer::Hidden { index, norm })
     }
@@ -132,15 +128,42 @@ impl TextNetwork for ClipEncoder {
         &self.store
     }
 
-    fn tokenize(&self, text: &str, embeddings: &dyn EmbeddingSource) -> Result<Tokens> {
-        self.tokenizer.tokenize(text, embeddings)
+    fn over(&self, store: Arc<WeightStore>) -> Result<Arc<dyn TextNetwork>> {
+        Self::open(self.kind, store)
     }
 
-    fn encode(&self, tokens: &Tokens, rule: LayerRule, chosen: Option<i64>) -> Result<TextOutput> {
-        let output = Self::encode(self, &tokens.chunks, self.layer(rule, chosen))?;
+    fn vocabulary(&self) -> Result<Arc<dyn Vocabulary>> {
+        Ok(Arc::new(Words))
+    }
+
+    fn width(&self) -> usize {
+        self.kind.width()
+    }
+
+    fn positions(&self) -> Option<usize> {
+        Some(self.config.positions)
+    }
+
+    fn encode(
+        &self,
+        tokens: &Tokens,
+        rule: &EncodeRule,
+        chosen: Option<i64>,
+    ) -> Result<TextOutput> {
+        let States::One(layer) = rule.states else {
+            let reason = "only one layer of a CLIP text encoder can be taken";
+            return Err(ModelError::invalid("text encoder", reason));
+        };
+        let output = Self::encode(self, &tokens.chunks, self.layer(layer, chosen))?;
         Ok(TextOutput {
             hidden: output.hidden,
-            pooled: Some(output.projected),
+            pooled: Some(if rule.projected {
+                output.projected
+            } else {
+                output.pooled
+            }),
+            mask: None,
+            pictures: Vec::new(),
         })
     }
 }

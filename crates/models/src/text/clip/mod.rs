@@ -11,12 +11,12 @@ mod unicode;
 use fresco_tensor::nn::Act;
 use fresco_tensor::{Dtype, WeightFile};
 
-use super::TextKind;
+use super::{EncodeRule, KeptIn, LayerRule, PromptRule, Specials, TextKind};
 use crate::store::{Blocks, UnitOrder};
 
 pub use encoder::ClipEncoder;
 pub use network::{ClipConfig, ClipLayer, ClipOutput};
-pub use tokenizer::ClipTokenizer;
+pub use tokenizer::{ClipTokenizer, Words, chunks};
 
 /// The sizes that are published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,9 +93,27 @@ const ROW: TextKind = TextKind {
     keys: layout::keys,
     units: &UNITS,
     // The reference keeps them in f16, whatever the file has, and pictures depend on it.
-    kept_in: Some(Dtype::F16),
+    kept_in: KeptIn::Always(Dtype::F16),
     open: |store| ClipEncoder::open(ClipKind::L, store),
 };
+
+/// How prompts are read: weighted, in chunks that end with this padding.
+pub const fn prompt(pad: u32) -> PromptRule {
+    PromptRule::plain(chunks(pad))
+}
+
+/// How the network is run. Which tokens start, end and fill a prompt it knows by itself.
+pub const fn rule(layer: LayerRule, projected: bool) -> EncodeRule {
+    let specials = Specials {
+        start: Some(bpe::START),
+        end: Some(bpe::END),
+        pad: 0,
+    };
+    EncodeRule {
+        projected,
+        ..EncodeRule::layer(layer, specials)
+    }
+}
 
 static UNITS: UnitOrder = UnitOrder {
     parts: &[

@@ -1,15 +1,10 @@
 //! Prompts to chunks of tokens: the form CLIP text encoders take.
 
-use std::sync::Arc;
-
 use super::{ClipKind, bpe};
 use crate::error::{ModelError, Result};
-use crate::text::prompt::{self, Segment, is_python_space};
-use crate::text::{EmbeddingSource, Token, Tokens, Weighted};
-
-/// A group of fewer tokens is not torn apart at the end of a chunk.
-const LARGE_GROUP: usize = 8;
-const MARK: &str = "embedding:";
+use crate::text::chunks::{ChunkRule, Prompt, PromptRule, Tokenizer};
+use crate::text::vocabulary::Vocabulary;
+use crate::text::{EmbeddingSource, Tokens};
 
 /// The tokenizer of one CLIP encoder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,135 +46,49 @@ impl ClipTokenizer {
     }
 
     pub fn tokenize(&self, text: &str, embeddings: &dyn EmbeddingSource) -> Result<Tokens> {
-        let mut missing = Vec::new();
-        let mut groups = Vec::new();
-        for segment in prompt::parse(text)? {
-            self.segment(&segment, embeddings, &mut groups, &mut missing);
-        }
-        Ok(Tokens {
-            chunks: self.chunks(groups),
-            missing,
-        })
-    }
-
-    fn segment(
-        &self,
-        segment: &Segment,
-        embeddings: &dyn EmbeddingSource,
-        groups: &mut Vec<(Vec<Token>, f64)>,
-        missing: &mut Vec<String>,
-    ) {
-        for part in parts(&segment.text) {
-            let named = part.strip_prefix(MARK).filter(|_| embeddings.exists());
-            let Some(named) = named else {
-                groups.push((ids(part), segment.weight));
-                continue;
-            };
-            let (rows, leftover) = self.embedding(named, embeddings, missing);
-            if let Some(rows) = rows {
-                let tokens = rows.into_iter().map(Token::Vector).collect();
-                groups.push((tokens, segment.weight));
-            }
-            if !leftover.is_empty() {
-                groups.push((ids(&leftover), segment.weight));
-            }
-        }
-    }
-
-    /// The embedding that `named` begins with, and the text that follows its name.
-    fn embedding(
-        &self,
-        named: &str,
-        embeddings: &dyn EmbeddingSource,
-        missing: &mut Vec<String>,
-    ) -> (Option<Vec<Arc<[f32]>>>, String) {
-        let mut words = named.split(is_python_space).filter(|w| !w.is_empty());
-        let name = words.next().unwrap_or_default();
-        let leftover = words.collect::<Vec<_>>().join(" ");
-        let load = |name: &str| {
-            let named = !name.is_empty();
-            named.then(|| embeddings.load(name, self.key, self.width))?
+        let tokenizer = Tokenizer {
+            vocabulary: &Words,
+            name: self.key,
+            width: self.width,
         };
-        let mut found = (load(name), leftover);
-        let stripped = name.trim_matches(',');
-        if found.0.is_none() && stripped.len() < name.len() {
-            // The rest of the name is counted from its front, also when a comma was there.
-            let rest = name.get(stripped.len()..).unwrap_or_default();
-            found = (load(stripped), format!("{rest} {}", found.1));
-        }
-        if found.0.is_none() {
-            missing.push(name.to_owned());
-        }
-        found
-    }
-
-    fn chunks(&self, groups: Vec<(Vec<Token>, f64)>) -> Vec<Vec<Weighted>> {
-        let plain = |id| Weighted {
-            token: Token::Id(id),
-            weight: 1.0,
-            word: 0,
-        };
-        let close = |chunk: &mut Vec<Weighted>| {
-            chunk.push(plain(bpe::END));
-            while chunk.len() < self.max_length {
-                chunk.push(plain(self.pad));
-            }
-        };
-        let room = self.max_length - 1; // the last place is for the end
-        let mut done = Vec::new();
-        let mut chunk = vec![plain(bpe::START)];
-        for (index, (tokens, weight)) in groups.into_iter().enumerate() {
-            let large = tokens.len() >= LARGE_GROUP;
-            let mut tokens = tokens.into_iter().map(|token| Weighted {
-                token,
-                weight,
-                word: index + 1,
-            });
-            while tokens.len() > 0 {
-                let free = room - chunk.len();
-                if tokens.len() <= free {
-                    chunk.extend(tokens.by_ref());
-                    break;
-                }
-                // A short group goes whole into the next chunk, unless it would not fit there either.
-                if large || chunk.len() == 1 {
-                    chunk.extend(tokens.by_ref().take(free));
-                }
-                close(&mut chunk);
-                done.push(std::mem::replace(&mut chunk, vec![plain(bpe::START)]));
-            }
-        }
-        close(&mut chunk);
-        done.push(chunk);
-        done
+        let rule = PromptRule::plain(ChunkRule {
+            most: Some(self.max_length),
+            ..chunks(self.pad)
+        });
+        tokenizer.tokenize(&Prompt::new(text), &rule, embeddings)
     }
 }
 
-fn ids(text: &str) -> Vec<Token> {
-    bpe::encode(text).into_iter().map(Token::Id).collect()
+/// Chunks of 77 tokens, filled up with this one.
+pub const fn chunks(pad: u32) -> ChunkRule {
+    ChunkRule {
+        start: Some(bpe::START),
+        end: Some(bpe::END),
+        pad,
+        most: Some(77),
+        fill: true,
+        least: 0,
+        multiple: 1,
+        pad_left: false,
+    }
 }
 
-/// The stretches of a segment that begin with an embedding, and what is before the first. The space or line end before an
-/// embedding belongs to neither.
-fn parts(text: &str) -> Vec<&str> {
-    let mut found = Vec::new();
-    let mut start = 0;
-    for (at, _) in text.match_indices(MARK) {
-        let separated = at > start && matches!(text.as_bytes()[at - 1], b' ' | b'\n');
-        if separated {
-            found.push(&text[start..at - 1]);
-            start = at;
-        }
+/// The words of all of these encoders.
+#[derive(Debug, Clone, Copy)]
+pub struct Words;
+
+impl Vocabulary for Words {
+    fn encode(&self, text: &str) -> Vec<u32> {
+        bpe::encode(text)
     }
-    found.push(&text[start..]);
-    found.retain(|part| !part.is_empty());
-    found
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::text::NoEmbeddings;
+    use crate::text::{NoEmbeddings, Token};
 
     struct Known;
 
@@ -204,6 +113,7 @@ mod tests {
                 let token = match &t.token {
                     Token::Id(id) => id.to_string(),
                     Token::Vector(v) => format!("v{}", v[0]),
+                    Token::Picture(_) => unreachable!("there are no pictures"),
                 };
                 match t.weight {
                     1.0 => token,

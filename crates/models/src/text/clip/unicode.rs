@@ -1,61 +1,16 @@
-//! Text cleaning before CLIP's byte-pair encoding: what counts as a control character, a letter or a number.
+//! Text cleaning before CLIP's byte-pair encoding.
 
-use std::ops::RangeInclusive;
-use std::sync::LazyLock;
-
-use regex_syntax::hir::{Class, HirKind};
 use unicode_normalization::UnicodeNormalization as _;
 
 use crate::text::prompt::is_python_space;
-
-/// A set of characters, as sorted ranges.
-struct Set(Vec<RangeInclusive<char>>);
-
-impl Set {
-    /// The set a general category stands for. The tables are those of the regular expressions the program has anyway.
-    fn category(pattern: &str) -> Self {
-        let hir = regex_syntax::parse(pattern).expect("a pattern of ours");
-        match hir.into_kind() {
-            HirKind::Class(Class::Unicode(class)) => {
-                Self(class.iter().map(|r| r.start()..=r.end()).collect())
-            }
-            other => unreachable!("a category is a class of characters, not {other:?}"),
-        }
-    }
-
-    fn has(&self, c: char) -> bool {
-        let after = self.0.partition_point(|range| *range.start() <= c);
-        after > 0 && self.0[after - 1].contains(&c)
-    }
-}
-
-static LETTERS: LazyLock<Set> = LazyLock::new(|| Set::category(r"\p{L}"));
-static NUMBERS: LazyLock<Set> = LazyLock::new(|| Set::category(r"\p{N}"));
-static OTHERS: LazyLock<Set> = LazyLock::new(|| Set::category(r"\p{C}"));
-
-pub(super) fn is_letter(c: char) -> bool {
-    if c.is_ascii() {
-        c.is_ascii_alphabetic()
-    } else {
-        LETTERS.has(c)
-    }
-}
-
-pub(super) fn is_number(c: char) -> bool {
-    if c.is_ascii() {
-        c.is_ascii_digit()
-    } else {
-        NUMBERS.has(c)
-    }
-}
+use crate::text::unicode::is_other;
 
 /// Control, format, private and unassigned characters, and the mark of broken text.
 fn is_dropped(c: char) -> bool {
     match c {
         '\t' | '\n' | '\r' => false,
         '\u{fffd}' => true,
-        c if c.is_ascii() => c.is_ascii_control(),
-        c => OTHERS.has(c),
+        c => is_other(c),
     }
 }
 
@@ -102,12 +57,5 @@ mod tests {
         assert_eq!(clean("a\0b zero\u{200b}width \u{fffd}"), "ab zerowidth");
         assert_eq!(clean("猫と犬"), "猫 と 犬");
         assert_eq!(clean("E\u{301} ΣΑΣ"), "\u{e9} σας");
-    }
-
-    #[test]
-    fn categories() {
-        assert!(is_letter('é') && is_letter('猫') && !is_letter('_') && !is_letter('½'));
-        assert!(is_number('½') && is_number('①') && is_number('7') && !is_number('x'));
-        assert!(!is_letter('\u{307}') && !is_number('\u{307}'));
     }
 }

@@ -1,0 +1,231 @@
+//! What a decoder is like: sizes from its weights, the rest from whose it is.
+
+use fresco_tensor::nn::Act;
+
+use super::layout::TABLE;
+use crate::error::{ModelError, Result};
+use crate::store::WeightStore;
+
+/// More layers than any of these has.
+const MAX_LAYERS: usize = 1024;
+
+/// Whose decoder it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavour {
+    Qwen25,
+    Qwen3,
+    Qwen3Vl,
+    Gemma2,
+    Gemma3,
+    Mistral,
+    Llama,
+}
+
+/// How far positions turn pairs of channels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RopeRule {
+    /// Frequencies fall from 1 towards one over this.
+    pub theta: f64,
+    /// Frequencies are divided by this.
+    pub slower: f64,
+}
+
+/// Layers that see only so far back.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sliding {
+    pub window: usize,
+    /// One of so many layers, the last of them, sees everything.
+    pub every: usize,
+    pub rope: RopeRule,
+}
+
+/// Which pairs of channels are turned by which of three positions: time, row, column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sections {
+    /// So many by each, one after the other.
+    Chunks([usize; 3]),
+    /// In turn, as long as each has some left; the rest by time.
+    Interleaved([usize; 3]),
+}
+
+impl Sections {
+    /// The axis that turns a pair.
+    pub(super) fn axis(self, pair: usize) -> usize {
+        match self {
+            Self::Chunks([time, row, _]) if pair < time + row => usize::from(pair >= time),
+            Self::Chunks(_) => 2,
+            Self::Interleaved(counts) => match pair % 3 {
+                axis @ 1..=2 if pair < 3 * counts[axis] => axis,
+                _ => 0,
+            },
+        }
+    }
+}
+
+/// Sizes and rules of a decoder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecoderConfig {
+    pub hidden: usize,
+    pub inner: usize,
+    pub layers: usize,
+    pub heads: usize,
+    /// Heads of keys and values, each for several of queries.
+    pub kv_heads: usize,
+    /// Channels of a head.
+    pub head: usize,
+    pub vocabulary: usize,
+    pub eps: f32,
+    pub act: Act,
+    /// Whether queries, keys and values have a bias.
+    pub biased: bool,
+    /// Whether queries and keys are normalised head by head.
+    pub normed: bool,
+    /// Whether there are norms after attention and feed-forward too, before they are added (Gemma).
+    pub sandwiched: bool,
+    /// Whether norms have their weights stored minus one.
+    pub minus_one: bool,
+    /// Whether embeddings are multiplied by the root of their width.
+    pub scaled: bool,
+    /// Whether there is a norm after the last layer.
+    pub final_norm: bool,
+    pub rope: RopeRule,
+    /// Whether neighbouring channels are a pair, not those half a head apart.
+    pub neighbours: bool,
+    pub sliding: Option<Sliding>,
+    pub sections: Option<Sections>,
+}
+
+impl DecoderConfig {
+    pub fn detect(store: &WeightStore, flavour: Flavour) -> Result<Self> {
+        Self::detect_with(store, flavour, None)
+    }
+
+    /// The same for heads of another width than usual, which weights do not say.
+    pub fn detect_with(store: &WeightStore, flavour: Flavour, head: Option<usize>) -> Result<Self> {
+        let matrix = |key: &str| match store.shape(key) {
+            Some(&[rows, columns]) => Ok((rows, columns)),
+            Some(found) => Err(ModelError::Shape {
+                file: store.file().to_owned(),
+                key: key.to_owned(),
+                expected: "a matrix".to_owned(),
+                found: found.to_vec(),
+            }),
+            None => Err(ModelError::Missing {
+                file: store.file().to_owned(),
+                key: key.to_owned(),
+            }),
+        };
+        let first = |name: &str| format!("model.layers.0.{name}");
+        let (vocabulary, hidden) = matrix(TABLE)?;
+        let query = |i: usize| format!("model.layers.{i}.self_attn.q_proj.weight");
+        let layers = (0..MAX_LAYERS).take_while(|i| store.has(&query(*i)));
+        let layers = layers.count();
+        let (q_rows, _) = matrix(&query(0))?;
+        let (k_rows, _) = matrix(&first("self_attn.k_proj.weight"))?;
+        let (inner, _) = matrix(&first("mlp.gate_proj.weight"))?;
+        let norm = store.shape(&first("self_attn.q_norm.weight"));
+        let gemma = matches!(flavour, Flavour::Gemma2 | Flavour::Gemma3);
+        let head = match (norm.and_then(|shape| shape.first()), head) {
+            (Some(width), _) => *width,
+            (None, Some(head)) => head,
+            (None, None) if gemma => 256,
+            (None, None) => 128,
+        };
+        let divides = head > 0 && q_rows.is_multiple_of(head) && k_rows.is_multiple_of(head);
+        let (heads, kv_heads) = (q_rows / head.max(1), k_rows / head.max(1));
+        if !divides || kv_heads == 0 || !heads.is_multiple_of(kv_heads) || layers == 0 {
+            let reason = format!(
+                "{q_rows} channels of queries and {k_rows} of keys do not make heads of {head}"
+            );
+            return Err(ModelError::unsupported(store.file(), reason));
+        }
+        // GGUF files have the norms of Gemma as they are used, and pairs of Llama next to each other.
+        let gguf = store.file().ends_with(".gguf");
+        let llama = matches!(flavour, Flavour::Mistral | Flavour::Llama);
+        Ok(Self {
+            hidden,
+            inner,
+            layers,
+            heads,
+            kv_heads,
+            head,
+            vocabulary,
+            eps: if llama { 1e-5 } else { 1e-6 },
+            act: if gemma { Act::GeluTanh } else { Act::Silu },
+            biased: store.has(&first("self_attn.k_proj.bias")),
+            normed: norm.is_some(),
+            sandwiched: gemma,
+            minus_one: gemma && !gguf,
+            scaled: gemma,
+            final_norm: store.has("model.norm.weight"),
+            rope: flavour.rope(),
+            neighbours: llama && gguf,
+            sliding: (flavour == Flavour::Gemma3).then_some(Sliding {
+                window: 1024,
+                every: 6,
+                rope: RopeRule {
+                    theta: 1e4,
+                    slower: 1.0,
+                },
+            }),
+            sections: flavour.sections(head / 2),
+        })
+    }
+}
+
+impl Flavour {
+    fn rope(self) -> RopeRule {
+        let (theta, slower) = match self {
+            Self::Qwen25 | Self::Qwen3 => (1e6, 1.0),
+            Self::Qwen3Vl => (5e6, 1.0),
+            Self::Gemma2 => (1e4, 1.0),
+            Self::Gemma3 => (1e6, 8.0),
+            Self::Mistral => (1e9, 1.0),
+            Self::Llama => (5e5, 1.0),
+        };
+        RopeRule { theta, slower }
+    }
+
+    /// Of so many pairs, in the proportions of the published sizes.
+    fn sections(self, pairs: usize) -> Option<Sections> {
+        match self {
+            Self::Qwen25 => {
+                let (time, row) = (pairs / 4, pairs * 3 / 8);
+                Some(Sections::Chunks([time, row, pairs - time - row]))
+            }
+            Self::Qwen3Vl => {
+                let each = pairs * 5 / 16;
+                Some(Sections::Interleaved([pairs - 2 * each, each, each]))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_shared_by_three_axes() {
+        let axes = |sections: Sections, pairs: usize| -> Vec<usize> {
+            (0..pairs).map(|pair| sections.axis(pair)).collect()
+        };
+        assert_eq!(
+            Flavour::Qwen25.sections(64),
+            Some(Sections::Chunks([16, 24, 24]))
+        );
+        assert_eq!(
+            Flavour::Qwen3Vl.sections(64),
+            Some(Sections::Interleaved([24, 20, 20]))
+        );
+        assert_eq!(
+            axes(Sections::Chunks([2, 3, 3]), 8),
+            [0, 0, 1, 1, 1, 2, 2, 2]
+        );
+        assert_eq!(
+            axes(Sections::Interleaved([6, 3, 3]), 12),
+            [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 0, 0]
+        );
+    }
+}

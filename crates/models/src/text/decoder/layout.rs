@@ -1,0 +1,159 @@
+//! Where the weights of a decoder are in the files that bring one, and under which names.
+
+use std::collections::BTreeMap;
+
+use fresco_tensor::WeightFile;
+
+use super::{PIECES_KEY, TEKKEN_KEY};
+use crate::store::Origin;
+
+/// The table of tokens.
+pub(super) const TABLE: &str = "model.embed_tokens.weight";
+/// The first layer of a network for pictures: a convolution whose squares do not overlap, which is a matrix.
+const PATCHES: &str = "visual.patch_embed.proj.weight";
+
+/// What stands before names in files that bring more than the decoder. Longer ones first.
+const PREFIXES: [(&str, &str); 5] = [
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.", "model."),
+    ("model.visual.", "visual."),
+    ("model.vision_tower.", ""),
+];
+
+/// Names of parts of a layer in GGUF files.
+const GGUF: [(&str, &str); 13] = [
+    ("attn_q_norm.", "self_attn.q_norm."),
+    ("attn_k_norm.", "self_attn.k_norm."),
+    ("attn_norm.", "input_layernorm."),
+    ("attn_q.", "self_attn.q_proj."),
+    ("attn_k.", "self_attn.k_proj."),
+    ("attn_v.", "self_attn.v_proj."),
+    ("attn_output.", "self_attn.o_proj."),
+    ("ffn_gate.", "mlp.gate_proj."),
+    ("ffn_up.", "mlp.up_proj."),
+    ("ffn_down.", "mlp.down_proj."),
+    ("post_attention_norm.", "post_attention_layernorm."),
+    ("post_ffw_norm.", "post_feedforward_layernorm."),
+    ("ffn_norm.", "post_attention_layernorm."),
+];
+
+/// Internal names of the tensors under `prefix`; empty if there is no decoder. What turns states back into words is left out.
+pub(super) fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Origin> {
+    let names = file.names();
+    let inside = || {
+        names
+            .iter()
+            .filter_map(|name| Some((name.strip_prefix(prefix)?, name)))
+    };
+    // With a norm after each part, the one that GGUF calls the feed-forward's stands before it.
+    let sandwiched = inside().any(|(key, _)| key.ends_with(".post_ffw_norm.weight"));
+    let mut keys = BTreeMap::new();
+    for (key, name) in inside() {
+        if let Some(key) = named(key, sandwiched) {
+            let origin = origin(file, &key, name);
+            keys.insert(key, origin);
+        }
+    }
+    if !keys.contains_key(TABLE) || !keys.contains_key("model.layers.0.self_attn.q_proj.weight") {
+        keys.clear();
+    }
+    keys
+}
+
+fn origin(file: &dyn WeightFile, key: &str, name: &str) -> Origin {
+    let shape = (key == PATCHES).then(|| file.info(name)).flatten();
+    match shape.map(|info| info.shape) {
+        Some(shape) if shape.len() > 2 => Origin::Shaped {
+            name: name.to_owned(),
+            shape: vec![shape[0], shape[1..].iter().product()],
+        },
+        _ => Origin::Whole(name.to_owned()),
+    }
+}
+
+/// What a tensor is called here; none if it is of no use.
+fn named(name: &str, sandwiched: bool) -> Option<String> {
+    if name == PIECES_KEY || name == TEKKEN_KEY {
+        return Some(name.to_owned());
+    }
+    if let Some(block) = name.strip_prefix("blk.") {
+        let (number, rest) = block.split_once('.')?;
+        let (from, to) = GGUF.iter().find(|(from, _)| rest.starts_with(from))?;
+        let to = if sandwiched && *from == "ffn_norm." {
+            "pre_feedforward_layernorm."
+        } else {
+            to
+        };
+        return Some(format!("model.layers.{number}.{to}{}", &rest[from.len()..]));
+    }
+    for (from, to) in [
+        ("token_embd.", "model.embed_tokens."),
+        ("output_norm.", "model.norm."),
+    ] {
+        if let Some(rest) = name.strip_prefix(from) {
+            return Some(format!("{to}{rest}"));
+        }
+    }
+    let stripped = PREFIXES.iter().find_map(|(from, to)| {
+        let rest = name.strip_prefix(from)?;
+        Some(format!("{to}{rest}"))
+    });
+    let key = stripped.unwrap_or_else(|| name.to_owned());
+    let own = [
+        "model.layers.",
+        "model.embed_tokens.",
+        "model.norm.",
+        "visual.",
+    ];
+    own.iter()
+        .any(|start| key.starts_with(start))
+        .then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_all_layouts() {
+        let same = "model.layers.3.self_attn.q_proj.weight";
+        for (name, key) in [
+            (same, Some(same)),
+            (
+                "model.language_model.layers.3.self_attn.q_proj.weight",
+                Some(same),
+            ),
+            (
+                "language_model.model.layers.3.self_attn.q_proj.weight",
+                Some(same),
+            ),
+            (
+                "language_model.layers.3.self_attn.q_proj.weight",
+                Some(same),
+            ),
+            ("blk.3.attn_q.weight", Some(same)),
+            (
+                "blk.3.ffn_norm.weight",
+                Some("model.layers.3.post_attention_layernorm.weight"),
+            ),
+            (
+                "model.visual.merger.norm.bias",
+                Some("visual.merger.norm.bias"),
+            ),
+            ("token_embd.weight", Some(TABLE)),
+            ("output_norm.weight", Some("model.norm.weight")),
+            ("lm_head.weight", None),
+            ("output.weight", None),
+            ("language_model.lm_head.weight", None),
+            ("tekken_model", Some("tekken_model")),
+        ] {
+            assert_eq!(named(name, false).as_deref(), key, "{name}");
+        }
+        let before = named("blk.0.ffn_norm.weight", true);
+        assert_eq!(
+            before.as_deref(),
+            Some("model.layers.0.pre_feedforward_layernorm.weight")
+        );
+    }
+}

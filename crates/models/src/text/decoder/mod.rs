@@ -1,0 +1,126 @@
+//! The decoders of language models, run as text encoders: Llama's network (Touvron et al. 2023) with what Qwen, Gemma and
+//! Mistral change in it. Files of some bring a network that sees pictures.
+
+mod config;
+mod layout;
+mod network;
+mod positions;
+
+use std::sync::Arc;
+
+use fresco_tensor::WeightFile;
+
+use super::sequence::{RowEncoder, RowKind};
+use super::vocabulary::{BytePairs, SentencePiece, Tekken, Vocabulary, json};
+use super::{KeptIn, TextKind};
+use crate::error::{ModelError, Result};
+use crate::store::{Blocks, UnitOrder, WeightStore};
+
+pub use config::{DecoderConfig, Flavour, RopeRule, Sections, Sliding};
+pub use network::{Decoder, Eyes};
+
+/// Where files have their vocabulary.
+const PIECES_KEY: &str = "spiece_model";
+const TEKKEN_KEY: &str = "tekken_model";
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident, $label:literal, $flavour:ident, $words:expr;)*) => {$(
+        $(#[$doc])*
+        pub static $name: TextKind = TextKind {
+            name: $label,
+            keys: layout::keys,
+            units: &UNITS,
+            kept_in: KeptIn::Short,
+            open: |store| {
+                let row = RowKind {
+                    kind: &$name,
+                    build: |store| {
+                        Decoder::new(store, &DecoderConfig::detect(store, Flavour::$flavour)?)
+                    },
+                    words: $words,
+                    width,
+                };
+                Ok(RowEncoder::open(row, store))
+            },
+        };
+    )*};
+}
+
+kinds! {
+    /// Qwen 2.5, with a network for pictures or without.
+    QWEN25, "Qwen 2.5", Qwen25, |_| Ok(BytePairs::qwen2());
+    /// Qwen 3 of any size.
+    QWEN3, "Qwen 3", Qwen3, |_| Ok(BytePairs::qwen2());
+    /// Qwen 3 with a network for pictures.
+    QWEN3_VL, "Qwen 3 VL", Qwen3Vl, |_| Ok(BytePairs::qwen2());
+    GEMMA2, "Gemma 2", Gemma2, pieces;
+    GEMMA3, "Gemma 3", Gemma3, pieces;
+    MISTRAL, "Mistral", Mistral, tekken;
+    LLAMA, "Llama", Llama, from_json;
+}
+
+static UNITS: UnitOrder = UnitOrder {
+    parts: &["model", "embed_tokens", "layers", "norm", "visual"],
+    blocks: &[Blocks::Within("layers")],
+    values: &[],
+};
+
+fn width(store: &WeightStore) -> usize {
+    let table = store.shape(layout::TABLE);
+    table.and_then(|shape| shape.get(1)).copied().unwrap_or(0)
+}
+
+fn pieces(store: &WeightStore) -> Result<Arc<dyn Vocabulary>> {
+    if !store.has(PIECES_KEY) {
+        return beside(store, PIECES_KEY);
+    }
+    let model = store.raw(PIECES_KEY)?;
+    Ok(Arc::new(SentencePiece::parse(model.bytes(), store.file())?))
+}
+
+fn tekken(store: &WeightStore) -> Result<Arc<dyn Vocabulary>> {
+    if !store.has(TEKKEN_KEY) {
+        return beside(store, TEKKEN_KEY);
+    }
+    let model = store.raw(TEKKEN_KEY)?;
+    Ok(Arc::new(Tekken::parse(model.bytes(), store.file())?))
+}
+
+fn from_json(store: &WeightStore) -> Result<Arc<dyn Vocabulary>> {
+    if store.has(TEKKEN_KEY) {
+        return tekken(store);
+    }
+    beside(store, TEKKEN_KEY)
+}
+
+/// The vocabulary beside the file, or an error that says where one could be.
+fn beside(store: &WeightStore, key: &str) -> Result<Arc<dyn Vocabulary>> {
+    json::beside(store)?.ok_or_else(|| ModelError::unsupported(store.file(), json::missing(key)))
+}
+
+/// Which of them a file of its own holds.
+pub(crate) fn find(file: &dyn WeightFile) -> Option<&'static TextKind> {
+    let keys = layout::keys(file, "");
+    let has = |key: &str| keys.contains_key(key);
+    let layer = |name: &str| has(&format!("model.layers.0.{name}"));
+    let rows = |key: &str| {
+        let origin = keys.get(key)?.names().first().map(|n| (*n).to_owned())?;
+        file.info(&origin)?.shape.get(1).copied()
+    };
+    if keys.is_empty() || !layer("post_attention_layernorm.weight") {
+        return None;
+    }
+    let (normed, sandwiched) = (
+        layer("self_attn.q_norm.weight"),
+        layer("post_feedforward_layernorm.weight"),
+    );
+    Some(match (normed, sandwiched) {
+        (true, true) => &GEMMA3,
+        (false, true) => &GEMMA2,
+        (true, false) if has("visual.pos_embed.weight") => &QWEN3_VL,
+        (true, false) => &QWEN3,
+        (false, false) if layer("self_attn.k_proj.bias") => &QWEN25,
+        (false, false) if has(TEKKEN_KEY) || rows(layout::TABLE) == Some(5120) => &MISTRAL,
+        (false, false) => &LLAMA,
+    })
+}

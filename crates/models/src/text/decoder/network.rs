@@ -1,0 +1,354 @@
+//! The network itself.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{Act, Embedding, Linear, Mask, RmsNorm, attention, swiglu};
+use fresco_tensor::{Buffer, Device, Tensor};
+
+use super::config::DecoderConfig;
+use super::positions::positions;
+use crate::epilogue::{plus, then};
+use crate::error::{ModelError, Result};
+use crate::store::{Walk, WeightStore};
+use crate::text::qwen_vision;
+use crate::text::sequence::{KeptStates, PicturePlace, RowNetwork, Rows, SeenPicture, State};
+use crate::transformer::Rope;
+
+/// A network that turns a picture into rows.
+pub trait Eyes: Send + Sync {
+    fn see(&self, picture: &Tensor) -> Result<SeenPicture>;
+}
+
+/// A norm, whose weight may be stored minus one.
+struct Norm {
+    weighted: Arc<RmsNorm>,
+    plain: Option<RmsNorm>,
+}
+
+impl Norm {
+    fn new(weights: &Walk<'_>, name: &str, width: usize, config: &DecoderConfig) -> Result<Self> {
+        let plain = config.minus_one.then(|| RmsNorm::new(None, config.eps));
+        Ok(Self {
+            weighted: weights.rms_norm(&format!("{name}.weight"), width, config.eps)?,
+            plain: plain.transpose()?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let weighted = self.weighted.forward(x)?;
+        match &self.plain {
+            Some(plain) => Ok(plain.forward(x)?.add(&weighted)?),
+            None => Ok(weighted),
+        }
+    }
+}
+
+struct Attention {
+    q_proj: Arc<Linear>,
+    k_proj: Arc<Linear>,
+    v_proj: Arc<Linear>,
+    o_proj: Arc<Linear>,
+    norms: Option<(Norm, Norm)>,
+}
+
+impl Attention {
+    fn new(weights: &Walk<'_>, config: &DecoderConfig) -> Result<Self> {
+        let (hidden, head) = (config.hidden, config.head);
+        let (own, shared) = (config.heads * head, config.kv_heads * head);
+        let norms = || -> Result<(Norm, Norm)> {
+            let norm = |name: &str| Norm::new(weights, name, head, config);
+            Ok((norm("q_norm")?, norm("k_norm")?))
+        };
+        Ok(Self {
+            q_proj: weights.linear_with("q_proj", own, hidden, config.biased)?,
+            k_proj: weights.linear_with("k_proj", shared, hidden, config.biased)?,
+            v_proj: weights.linear_with("v_proj", shared, hidden, config.biased)?,
+            o_proj: weights.matrix("o_proj", hidden, own)?,
+            norms: config.normed.then(norms).transpose()?,
+        })
+    }
+
+    /// The heads' output, before the last matrix.
+    fn heads(&self, x: &Tensor, sight: &Sight<'_>, config: &DecoderConfig) -> Result<Tensor> {
+        let [b, n, _] = x.dims3()?;
+        let (heads, shared, head) = (config.heads, config.kv_heads, config.head);
+        let by_head = |x: Tensor, count: usize, norm: Option<&Norm>| -> Result<Tensor> {
+            let Some(norm) = norm else { return Ok(x) };
+            let x = norm.forward(&x.reshape([b, n, count, head])?)?;
+            Ok(x.reshape([b, n, count * head])?)
+        };
+        let (q_norm, k_norm) = match &self.norms {
+            Some((q, k)) => (Some(q), Some(k)),
+            None => (None, None),
+        };
+        let turned = |x: &Tensor, count: usize| {
+            if config.neighbours {
+                sight.rope.interleaved(x, count)
+            } else {
+                sight.rope.half(x, count)
+            }
+        };
+        let q = turned(&by_head(self.q_proj.forward(x)?, heads, q_norm)?, heads)?;
+        let k = turned(&by_head(self.k_proj.forward(x)?, shared, k_norm)?, shared)?;
+        let v = self.v_proj.forward(x)?;
+        // Each head of keys and values serves several of queries.
+        let spread = |x: Tensor| -> Result<Tensor> {
+            if shared == heads {
+                return Ok(x);
+            }
+            let x = x.reshape([b, n, shared, head])?;
+            let x = x.repeat_interleave(2, heads / shared)?;
+            Ok(x.reshape([b, n, heads * head])?)
+        };
+        let mask = sight.mask.map_or(Mask::Causal, Mask::Add);
+        Ok(attention(&q, &spread(k)?, &spread(v)?, heads, mask, None)?)
+    }
+}
+
+struct FeedForward {
+    gate_proj: Arc<Linear>,
+    up_proj: Arc<Linear>,
+    down_proj: Arc<Linear>,
+}
+
+impl FeedForward {
+    fn new(weights: &Walk<'_>, config: &DecoderConfig) -> Result<Self> {
+        let (hidden, inner) = (config.hidden, config.inner);
+        Ok(Self {
+            gate_proj: weights.matrix("gate_proj", inner, hidden)?,
+            up_proj: weights.matrix("up_proj", inner, hidden)?,
+            down_proj: weights.matrix("down_proj", hidden, inner)?,
+        })
+    }
+
+    /// What goes into the last matrix.
+    fn inner(&self, x: &Tensor, act: Act) -> Result<Tensor> {
+        let up = self.up_proj.forward(x)?;
+        if act == Act::Silu {
+            return Ok(swiglu(&self.gate_proj.forward(x)?, &up)?);
+        }
+        Ok(self.gate_proj.forward_with(x, then(act))?.mul(&up)?)
+    }
+}
+
+/// What a layer may look at, and from where.
+struct Sight<'a> {
+    rope: &'a Rope,
+    /// None: everything before.
+    mask: Option<&'a Tensor>,
+}
+
+struct Layer {
+    input_layernorm: Norm,
+    self_attn: Attention,
+    post_attention_layernorm: Norm,
+    mlp: FeedForward,
+    /// Before and after the feed-forward, where there are norms on both sides.
+    around: Option<(Norm, Norm)>,
+}
+
+impl Layer {
+    fn new(weights: &Walk<'_>, config: &DecoderConfig) -> Result<Self> {
+        let norm = |name: &str| Norm::new(weights, name, config.hidden, config);
+        let around = || -> Result<(Norm, Norm)> {
+            Ok((
+                norm("pre_feedforward_layernorm")?,
+                norm("post_feedforward_layernorm")?,
+            ))
+        };
+        Ok(Self {
+            input_layernorm: norm("input_layernorm")?,
+            self_attn: Attention::new(&weights.at("self_attn"), config)?,
+            post_attention_layernorm: norm("post_attention_layernorm")?,
+            mlp: FeedForward::new(&weights.at("mlp"), config)?,
+            around: config.sandwiched.then(around).transpose()?,
+        })
+    }
+
+    /// `(b, n, c)` to the same.
+    fn forward(&self, x: &Tensor, sight: &Sight<'_>, config: &DecoderConfig) -> Result<Tensor> {
+        let h = self
+            .self_attn
+            .heads(&self.input_layernorm.forward(x)?, sight, config)?;
+        let out = &self.self_attn.o_proj;
+        let Some((before, after)) = &self.around else {
+            let x = out.forward_with(&h, plus(x))?;
+            let h = self.post_attention_layernorm.forward(&x)?;
+            let h = self.mlp.inner(&h, config.act)?;
+            return Ok(self.mlp.down_proj.forward_with(&h, plus(&x))?);
+        };
+        let x = x.add(&self.post_attention_layernorm.forward(&out.forward(&h)?)?)?;
+        let h = self.mlp.inner(&before.forward(&x)?, config.act)?;
+        let h = after.forward(&self.mlp.down_proj.forward(&h)?)?;
+        Ok(x.add(&h)?)
+    }
+}
+
+/// See the [module](self).
+pub struct Decoder {
+    config: DecoderConfig,
+    device: Device,
+    embed_tokens: Arc<Embedding>,
+    layers: Vec<Layer>,
+    norm: Option<Norm>,
+    eyes: Option<Box<dyn Eyes>>,
+}
+
+impl Decoder {
+    pub fn new(store: &WeightStore, config: &DecoderConfig) -> Result<Self> {
+        Self::with_eyes(store, config, qwen_vision::find(store)?)
+    }
+
+    /// With a network for pictures of which more is known than its weights say.
+    pub fn with_eyes(
+        store: &WeightStore,
+        config: &DecoderConfig,
+        eyes: Option<Box<dyn Eyes>>,
+    ) -> Result<Self> {
+        let mut decoder = store.build("the text encoder", |weights| Self::walk(weights, config))?;
+        decoder.eyes = eyes;
+        Ok(decoder)
+    }
+
+    fn walk(weights: &Walk<'_>, config: &DecoderConfig) -> Result<Self> {
+        let model = weights.at("model");
+        let layers = (0..config.layers).map(|i| Layer::new(&model.at("layers").at(i), config));
+        let norm = || Norm::new(&model, "norm", config.hidden, config);
+        Ok(Self {
+            embed_tokens: model.embedding("embed_tokens", config.vocabulary, config.hidden)?,
+            layers: layers.collect::<Result<_>>()?,
+            norm: config.final_norm.then(norm).transpose()?,
+            device: weights.device().clone(),
+            config: config.clone(),
+            eyes: None,
+        })
+    }
+
+    /// What queries may look at, `(b or 1, 1, n, n)` on the device; none if that is everything before them.
+    fn mask(
+        &self,
+        n: usize,
+        masks: Option<&[&[bool]]>,
+        window: Option<usize>,
+    ) -> Result<Option<Tensor>> {
+        let window = window.filter(|window| *window < n);
+        if masks.is_none() && window.is_none() {
+            return Ok(None);
+        }
+        let items = masks.map_or(1, <[&[bool]]>::len);
+        let mut values = Buffer::with_room(items * n * n)?;
+        for item in 0..items {
+            for query in 0..n {
+                let first = window.map_or(0, |window| (query + 1).saturating_sub(window));
+                let seen = |key: usize| {
+                    let kept = masks.is_none_or(|masks| masks[item][key]);
+                    (first..=query).contains(&key) && kept
+                };
+                // Whoever may look at nothing looks at itself, so that it stays a number; nobody looks at it.
+                let alone = !(first..=query).any(seen);
+                values.extend((0..n).map(|key| {
+                    if seen(key) || (alone && key == query) {
+                        0.0
+                    } else {
+                        f32::NEG_INFINITY
+                    }
+                }));
+            }
+        }
+        let mask = Tensor::from_buffer([items, 1, n, n], values)?;
+        Ok(Some(mask.to(&self.device)?))
+    }
+
+    /// Adds what deeper layers of a picture's network saw to its rows.
+    fn deepen(x: &mut Tensor, layer: usize, pictures: &[PicturePlace]) -> Result<()> {
+        for picture in pictures {
+            if let Some(deeper) = picture.deeper.get(layer) {
+                let own = x.narrow(1, picture.start, picture.len)?;
+                let sum = own.add(&deeper.unsqueeze(0)?)?;
+                x.paste(&[0, picture.start, 0], &sum)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RowNetwork for Decoder {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn width(&self) -> usize {
+        self.config.hidden
+    }
+
+    fn has_norm(&self) -> bool {
+        self.norm.is_some()
+    }
+
+    fn embed(&self, ids: &[u32]) -> Result<Tensor> {
+        Ok(self.embed_tokens.lookup_on(ids, &self.device)?)
+    }
+
+    fn see(&self, picture: &Tensor) -> Result<SeenPicture> {
+        let Some(eyes) = &self.eyes else {
+            let reason = "the file of this text encoder has no network that sees pictures";
+            return Err(ModelError::invalid("prompt", reason));
+        };
+        eyes.see(picture)
+    }
+
+    fn forward(&self, rows: &Rows<'_>, wanted: &[State]) -> Result<Vec<Tensor>> {
+        let config = &self.config;
+        let mut x = rows.embedded.clone();
+        let [_, n, _] = x.dims3()?;
+        if config.scaled {
+            x = x.mul_scalar((config.hidden as f32).sqrt());
+        }
+        let masks = rows.masks.as_deref();
+        let mut places = positions(n, rows.pictures);
+        if let (Some(at), Some([mask])) = (rows.pads_at, masks) {
+            let pads = places.iter_mut().zip(*mask).filter(|(_, kept)| !**kept);
+            pads.for_each(|(place, _)| *place = [at as f32; 3]);
+        }
+        let rope = config.rope.tables(config, &places)?.to(&self.device)?;
+        let mask = self.mask(n, masks, None)?;
+        // The layers that see only so far.
+        let near = match &config.sliding {
+            Some(sliding) => Some((
+                sliding.rope.tables(config, &places)?.to(&self.device)?,
+                self.mask(n, masks, Some(sliding.window))?,
+            )),
+            None => None,
+        };
+        let near = near.as_ref();
+        let mut kept = KeptStates::new(wanted);
+        let norm = |x: &Tensor| match &self.norm {
+            Some(norm) => norm.forward(x),
+            None => Ok(x.clone()),
+        };
+        kept.offer(0, &x, norm)?;
+        for (i, layer) in self.layers.iter().enumerate().take(kept.depth()) {
+            let slides = config
+                .sliding
+                .is_some_and(|s| !(i + 1).is_multiple_of(s.every));
+            let sight = match near.filter(|_| slides) {
+                Some((rope, mask)) => Sight {
+                    rope,
+                    mask: mask.as_ref(),
+                },
+                None => Sight {
+                    rope: &rope,
+                    mask: mask.as_ref(),
+                },
+            };
+            x = layer.forward(&x, &sight, config)?;
+            kept.offer(i + 1, &x, norm)?;
+            Self::deepen(&mut x, i, rows.pictures)?;
+        }
+        kept.finish()
+    }
+}

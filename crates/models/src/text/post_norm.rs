@@ -1,0 +1,382 @@
+//! Encoders that look both ways and normalise after each part: BERT (Devlin et al. 2019), and the text network of
+//! Jina CLIP 2, which turns positions instead of adding them and gives the mean of its rows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fresco_tensor::nn::{Act, Embedding, LayerNorm, Linear, Mask, attention};
+use fresco_tensor::{Buffer, Device, Tensor, WeightFile};
+
+use super::sequence::{KeptStates, RowEncoder, RowKind, RowNetwork, Rows, State};
+use super::vocabulary::{SentencePiece, Vocabulary, json};
+use super::{KeptIn, TextKind};
+use crate::epilogue::{plus, then};
+use crate::error::{ModelError, Result};
+use crate::store::{Blocks, Origin, UnitOrder, Walk, WeightStore};
+use crate::transformer::Rope;
+
+const MAX_LAYERS: usize = 256;
+const WORDS_KEY: &str = "spiece_model";
+
+/// The text network of Jina CLIP 2.
+pub static JINA: TextKind = TextKind {
+    name: "Jina CLIP 2",
+    keys: |file, prefix| keys(file, prefix, Layout::Jina),
+    units: &UNITS,
+    kept_in: KeptIn::Short,
+    open: |store| Ok(RowEncoder::open(row(&JINA, Layout::Jina), store)),
+};
+
+/// BERT.
+pub static BERT: TextKind = TextKind {
+    name: "BERT",
+    keys: |file, prefix| keys(file, prefix, Layout::Bert),
+    units: &UNITS,
+    kept_in: KeptIn::Short,
+    open: |store| Ok(RowEncoder::open(row(&BERT, Layout::Bert), store)),
+};
+
+static UNITS: UnitOrder = UnitOrder {
+    parts: &["embeddings", "emb_ln", "encoder"],
+    blocks: &[Blocks::Within("layers"), Blocks::Within("layer")],
+    values: &[],
+};
+
+fn row(kind: &'static TextKind, layout: Layout) -> RowKind<PostNorm> {
+    RowKind {
+        kind,
+        build: match layout {
+            Layout::Jina => {
+                |store| PostNorm::new(store, &PostNormConfig::detect(store, Layout::Jina)?)
+            }
+            Layout::Bert => {
+                |store| PostNorm::new(store, &PostNormConfig::detect(store, Layout::Bert)?)
+            }
+        },
+        words,
+        width: |store| {
+            let tables = [Layout::Jina, Layout::Bert].map(|layout| store.shape(&layout.table()));
+            let table = tables.into_iter().flatten().next();
+            table.and_then(|shape| shape.get(1)).copied().unwrap_or(0)
+        },
+    }
+}
+
+fn words(store: &WeightStore) -> Result<Arc<dyn Vocabulary>> {
+    if store.has(WORDS_KEY) {
+        let model = store.raw(WORDS_KEY)?;
+        return Ok(Arc::new(SentencePiece::parse(model.bytes(), store.file())?));
+    }
+    let missing = || ModelError::unsupported(store.file(), json::missing(WORDS_KEY));
+    json::beside(store)?.ok_or_else(missing)
+}
+
+/// Which of them a file of its own holds.
+pub(crate) fn find(file: &dyn WeightFile) -> Option<&'static TextKind> {
+    let kinds = [(Layout::Jina, &JINA), (Layout::Bert, &BERT)];
+    let mut found = kinds
+        .into_iter()
+        .filter(|(layout, _)| !keys(file, "", *layout).is_empty());
+    found.next().map(|(_, kind)| kind)
+}
+
+/// How weights are named and divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    Jina,
+    Bert,
+}
+
+impl Layout {
+    fn root(self) -> &'static str {
+        match self {
+            Self::Jina => "model",
+            Self::Bert => "bert",
+        }
+    }
+
+    fn table(self) -> String {
+        format!("{}.embeddings.word_embeddings.weight", self.root())
+    }
+
+    fn layer(self, i: usize) -> String {
+        match self {
+            Self::Jina => format!("model.encoder.layers.{i}"),
+            Self::Bert => format!("bert.encoder.layer.{i}"),
+        }
+    }
+
+    fn first(self) -> String {
+        match self {
+            Self::Jina => format!("{}.mixer.Wqkv.weight", self.layer(0)),
+            Self::Bert => format!("{}.attention.self.query.weight", self.layer(0)),
+        }
+    }
+}
+
+fn keys(file: &dyn WeightFile, prefix: &str, layout: Layout) -> BTreeMap<String, Origin> {
+    let names = file.names();
+    let inside = names.iter().filter_map(|name| {
+        let key = name.strip_prefix(prefix)?;
+        let own = key.starts_with(layout.root()) || key == WORDS_KEY;
+        own.then(|| (key.to_owned(), Origin::Whole(name.clone())))
+    });
+    let mut keys: BTreeMap<String, Origin> = inside.collect();
+    if !keys.contains_key(&layout.first()) || !keys.contains_key(&layout.table()) {
+        keys.clear();
+    }
+    keys
+}
+
+/// Sizes of such an encoder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PostNormConfig {
+    pub layout: Layout,
+    pub hidden: usize,
+    pub inner: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub vocabulary: usize,
+    /// Kinds of rows, of which the first is used.
+    pub types: usize,
+    /// Rows of the table of positions; none where positions are turned.
+    pub positions: Option<usize>,
+    pub eps: f32,
+    /// The base of the angles by which positions are turned.
+    pub theta: f64,
+}
+
+impl PostNormConfig {
+    pub fn detect(store: &WeightStore, layout: Layout) -> Result<Self> {
+        let matrix = |key: &str| match store.shape(key) {
+            Some(&[rows, columns]) => Ok((rows, columns)),
+            _ => Err(ModelError::Missing {
+                file: store.file().to_owned(),
+                key: key.to_owned(),
+            }),
+        };
+        let (vocabulary, hidden) = matrix(&layout.table())?;
+        let embeddings = format!("{}.embeddings", layout.root());
+        let (types, _) = matrix(&format!("{embeddings}.token_type_embeddings.weight"))?;
+        let marker = |i: usize| match layout {
+            Layout::Jina => format!("{}.mlp.fc1.weight", layout.layer(i)),
+            Layout::Bert => format!("{}.intermediate.dense.weight", layout.layer(i)),
+        };
+        let layers = (0..MAX_LAYERS).take_while(|i| store.has(&marker(*i)));
+        let layers = layers.count();
+        let (inner, _) = matrix(&marker(0))?;
+        let positions = store.shape(&format!("{embeddings}.position_embeddings.weight"));
+        Ok(Self {
+            layout,
+            hidden,
+            inner,
+            layers,
+            heads: (hidden / 64).max(1),
+            vocabulary,
+            types,
+            positions: positions.and_then(|shape| shape.first()).copied(),
+            eps: match layout {
+                Layout::Jina => 1e-5,
+                Layout::Bert => 1e-12,
+            },
+            theta: 20_000.0,
+        })
+    }
+}
+
+enum Projections {
+    /// Queries, keys and values one after the other.
+    Joined(Arc<Linear>),
+    Each([Arc<Linear>; 3]),
+}
+
+struct Layer {
+    projections: Projections,
+    out: Arc<Linear>,
+    norm1: Arc<LayerNorm>,
+    fc1: Arc<Linear>,
+    fc2: Arc<Linear>,
+    norm2: Arc<LayerNorm>,
+}
+
+impl Layer {
+    fn new(weights: &Walk<'_>, config: &PostNormConfig) -> Result<Self> {
+        let (hidden, inner, eps) = (config.hidden, config.inner, config.eps);
+        if config.layout == Layout::Jina {
+            let mixer = weights.at("mixer");
+            return Ok(Self {
+                projections: Projections::Joined(mixer.linear("Wqkv", 3 * hidden, hidden)?),
+                out: mixer.linear("out_proj", hidden, hidden)?,
+                norm1: weights.layer_norm("norm1", hidden, eps)?,
+                fc1: weights.linear("mlp.fc1", inner, hidden)?,
+                fc2: weights.linear("mlp.fc2", hidden, inner)?,
+                norm2: weights.layer_norm("norm2", hidden, eps)?,
+            });
+        }
+        let own = weights.at("attention.self");
+        let each = |name: &str| own.linear(name, hidden, hidden);
+        Ok(Self {
+            projections: Projections::Each([each("query")?, each("key")?, each("value")?]),
+            out: weights.linear("attention.output.dense", hidden, hidden)?,
+            norm1: weights.layer_norm("attention.output.LayerNorm", hidden, eps)?,
+            fc1: weights.linear("intermediate.dense", inner, hidden)?,
+            fc2: weights.linear("output.dense", hidden, inner)?,
+            norm2: weights.layer_norm("output.LayerNorm", hidden, eps)?,
+        })
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        heads: usize,
+        rope: Option<&Rope>,
+        mask: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let [_, _, c] = x.dims3()?;
+        let [q, k, v] = match &self.projections {
+            Projections::Joined(joined) => {
+                let all = joined.forward(x)?;
+                [
+                    all.narrow(2, 0, c)?,
+                    all.narrow(2, c, c)?,
+                    all.narrow(2, 2 * c, c)?,
+                ]
+            }
+            Projections::Each([q, k, v]) => [q.forward(x)?, k.forward(x)?, v.forward(x)?],
+        };
+        let (q, k) = match rope {
+            Some(rope) => (rope.half(&q, heads)?, rope.half(&k, heads)?),
+            None => (q, k),
+        };
+        let mask = mask.map_or(Mask::None, Mask::Add);
+        let h = attention(&q, &k, &v, heads, mask, None)?;
+        let x = self.norm1.forward(&self.out.forward_with(&h, plus(x))?)?;
+        let h = self.fc1.forward_with(&x, then(Act::Gelu))?;
+        Ok(self.norm2.forward(&self.fc2.forward_with(&h, plus(&x))?)?)
+    }
+}
+
+/// See the [module](self).
+pub struct PostNorm {
+    config: PostNormConfig,
+    device: Device,
+    words: Arc<Embedding>,
+    types: Arc<Embedding>,
+    positions: Option<Arc<Embedding>>,
+    norm: Arc<LayerNorm>,
+    layers: Vec<Layer>,
+}
+
+impl PostNorm {
+    pub fn new(store: &WeightStore, config: &PostNormConfig) -> Result<Self> {
+        store.build("the text encoder", |weights| Self::walk(weights, config))
+    }
+
+    fn walk(weights: &Walk<'_>, config: &PostNormConfig) -> Result<Self> {
+        let (hidden, layout) = (config.hidden, config.layout);
+        let root = weights.at(layout.root());
+        let tables = root.at("embeddings");
+        let norm = match layout {
+            Layout::Jina => root.layer_norm("emb_ln", hidden, config.eps)?,
+            Layout::Bert => tables.layer_norm("LayerNorm", hidden, config.eps)?,
+        };
+        let positions = config
+            .positions
+            .map(|rows| tables.embedding("position_embeddings", rows, hidden));
+        let layers = (0..config.layers).map(|i| Layer::new(&weights.at(layout.layer(i)), config));
+        Ok(Self {
+            words: tables.embedding("word_embeddings", config.vocabulary, hidden)?,
+            types: tables.embedding("token_type_embeddings", config.types, hidden)?,
+            positions: positions.transpose()?,
+            norm,
+            layers: layers.collect::<Result<_>>()?,
+            device: weights.device().clone(),
+            config: config.clone(),
+        })
+    }
+}
+
+impl RowNetwork for PostNorm {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn width(&self) -> usize {
+        self.config.hidden
+    }
+
+    /// Every layer ends with a norm; there is none for all of them.
+    fn has_norm(&self) -> bool {
+        false
+    }
+
+    fn embed(&self, ids: &[u32]) -> Result<Tensor> {
+        Ok(self.words.lookup_on(ids, &self.device)?)
+    }
+
+    fn forward(&self, rows: &Rows<'_>, wanted: &[State]) -> Result<Vec<Tensor>> {
+        let [_, n, _] = rows.embedded.dims3()?;
+        let kind = self.types.lookup_on(&[0], &self.device)?;
+        let mut x = rows.embedded.add(&kind)?;
+        let mut rope = None;
+        if let Some(table) = &self.positions {
+            if n > table.entries() {
+                let reason = format!("{n} tokens are more than its {}", table.entries());
+                return Err(ModelError::invalid("text encoder", reason));
+            }
+            let places: Vec<u32> = (0..n as u32).collect();
+            x = x.add(&table.lookup_on(&places, &self.device)?)?;
+        } else {
+            let places: Vec<f64> = (0..n).map(|i| i as f64).collect();
+            let head = self.config.hidden / self.config.heads;
+            rope = Some(Rope::new(&places, &[head], self.config.theta)?.to(&self.device)?);
+        }
+        x = self.norm.forward(&x)?;
+        let mask = match &rows.masks {
+            Some(masks) => {
+                let mut values = Buffer::with_room(masks.len() * n)?;
+                for mask in masks {
+                    values.extend(mask.iter().map(|kept| if *kept { 0.0 } else { f32::MIN }));
+                }
+                let mask = Tensor::from_buffer([masks.len(), 1, 1, n], values)?;
+                Some(mask.to(&self.device)?)
+            }
+            None => None,
+        };
+        let mut kept = KeptStates::new(wanted);
+        let norm = |x: &Tensor| Ok(x.clone());
+        kept.offer(0, &x, norm)?;
+        for (i, layer) in self.layers.iter().enumerate().take(kept.depth()) {
+            x = layer.forward(&x, self.config.heads, rope.as_ref(), mask.as_ref())?;
+            kept.offer(i + 1, &x, norm)?;
+        }
+        kept.finish()
+    }
+
+    /// The mean of the rows that are no padding.
+    fn pool(&self, output: &Tensor, mask: &[bool]) -> Result<Option<Tensor>> {
+        if self.config.layout == Layout::Bert {
+            return Ok(None);
+        }
+        let width = self.config.hidden;
+        let mut sum = vec![0.0_f64; width];
+        let rows = output
+            .data()
+            .chunks_exact(width)
+            .zip(mask)
+            .filter(|(_, kept)| **kept);
+        let mut count = 0.0;
+        for (row, _) in rows {
+            count += 1.0;
+            for (s, v) in sum.iter_mut().zip(row) {
+                *s += f64::from(*v);
+            }
+        }
+        let mean = sum.iter().map(|s| (s / f64::max(count, 1.0)) as f32);
+        Ok(Some(Tensor::from_vec([1, width], mean.collect())?))
+    }
+}

@@ -1,0 +1,532 @@
+//! Runs prompts through a network: tokens become rows, chunks and the empty prompt run together, weights are applied.
+
+use std::sync::{Arc, OnceLock};
+
+use fresco_tensor::{Device, Tensor};
+
+use super::network::{EncodeRule, Specials, States, TextKind, TextNetwork, TextOutput};
+use super::tokens::{Token, Tokens, Weighted};
+use super::vocabulary::Vocabulary;
+use crate::error::{ModelError, Result};
+use crate::network::{Lazy, Network};
+use crate::store::WeightStore;
+
+/// Sequences that run at once; more would only take memory.
+const BATCH: usize = 8;
+
+/// A picture as rows of a text network.
+pub struct SeenPicture {
+    /// `(n, c)` on the network's device.
+    pub rows: Tensor,
+    /// Rows and columns of its grid.
+    pub grid: (usize, usize),
+    /// What is added to the same rows after the first layers, one for each.
+    pub deeper: Vec<Tensor>,
+}
+
+/// Where a picture is in a sequence.
+pub struct PicturePlace {
+    pub start: usize,
+    pub len: usize,
+    pub grid: (usize, usize),
+    pub deeper: Vec<Tensor>,
+}
+
+/// Rows that run through a network together.
+pub struct Rows<'a> {
+    /// `(b, n, c)`.
+    pub embedded: Tensor,
+    /// Which rows are no padding, for each sequence; none if everybody may look at everything.
+    pub masks: Option<Vec<&'a [bool]>>,
+    /// Only of a sequence that is alone.
+    pub pictures: &'a [PicturePlace],
+    /// The position of padding, where it is not counted like words.
+    pub pads_at: Option<u32>,
+}
+
+/// One state inside a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// After so many layers, as it is.
+    After(usize),
+    /// The same with the final norm.
+    Normed(usize),
+}
+
+/// The states that were asked for, as they come up.
+pub struct KeptStates<'a> {
+    wanted: &'a [State],
+    found: Vec<Option<Tensor>>,
+}
+
+impl<'a> KeptStates<'a> {
+    pub fn new(wanted: &'a [State]) -> Self {
+        Self {
+            wanted,
+            found: vec![None; wanted.len()],
+        }
+    }
+
+    /// After how many layers nothing is wanted any more.
+    pub fn depth(&self) -> usize {
+        let depths = self.wanted.iter().map(|state| match state {
+            State::After(at) | State::Normed(at) => *at,
+        });
+        depths.max().unwrap_or(0)
+    }
+
+    /// Takes what is wanted of the state after so many layers.
+    pub fn offer(
+        &mut self,
+        after: usize,
+        x: &Tensor,
+        norm: impl Fn(&Tensor) -> Result<Tensor>,
+    ) -> Result<()> {
+        for (place, state) in self.found.iter_mut().zip(self.wanted) {
+            match *state {
+                State::After(at) if at == after => *place = Some(x.clone()),
+                State::Normed(at) if at == after => *place = Some(norm(x)?),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub fn finish(self) -> Result<Vec<Tensor>> {
+        let all: Option<Vec<Tensor>> = self.found.into_iter().collect();
+        all.ok_or_else(|| ModelError::invalid("text encoder", "it has no such layer"))
+    }
+}
+
+/// A network over rows of numbers.
+pub trait RowNetwork: Send + Sync + 'static {
+    fn device(&self) -> &Device;
+
+    fn layers(&self) -> usize;
+
+    /// Numbers of a row.
+    fn width(&self) -> usize;
+
+    /// Whether there is a norm after the last layer.
+    fn has_norm(&self) -> bool {
+        true
+    }
+
+    /// `(n, c)` on the network's device.
+    fn embed(&self, ids: &[u32]) -> Result<Tensor>;
+
+    /// What it sees in a picture.
+    fn see(&self, picture: &Tensor) -> Result<SeenPicture> {
+        drop(picture.clone());
+        let reason = "this text encoder cannot see pictures";
+        Err(ModelError::invalid("prompt", reason))
+    }
+
+    /// The states that are wanted, in their order, each `(b, n, c)` on the device.
+    fn forward(&self, rows: &Rows<'_>, wanted: &[State]) -> Result<Vec<Tensor>>;
+
+    /// One vector for all rows `(n, c)` of a sequence, in main memory.
+    fn pool(&self, output: &Tensor, mask: &[bool]) -> Result<Option<Tensor>> {
+        let (_, _) = (output, mask);
+        Ok(None)
+    }
+}
+
+/// How a network of rows is opened.
+pub struct RowKind<N> {
+    pub kind: &'static TextKind,
+    /// The network from its weights.
+    pub build: fn(&WeightStore) -> Result<N>,
+    /// The vocabulary, which may be in a tensor of the file.
+    pub words: fn(&WeightStore) -> Result<Arc<dyn Vocabulary>>,
+    /// Numbers of a token, told from a shape.
+    pub width: fn(&WeightStore) -> usize,
+}
+
+impl<N> Clone for RowKind<N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<N> Copy for RowKind<N> {}
+
+/// A network of rows with its vocabulary, as a text network.
+pub struct RowEncoder<N> {
+    of: RowKind<N>,
+    store: Arc<WeightStore>,
+    network: Lazy<N>,
+    words: Arc<OnceLock<Arc<dyn Vocabulary>>>,
+}
+
+impl<N: RowNetwork> RowEncoder<N> {
+    pub fn open(of: RowKind<N>, store: Arc<WeightStore>) -> Arc<dyn TextNetwork> {
+        Arc::new(Self::with_words(of, store, Arc::default()))
+    }
+
+    fn with_words(
+        of: RowKind<N>,
+        store: Arc<WeightStore>,
+        words: Arc<OnceLock<Arc<dyn Vocabulary>>>,
+    ) -> Self {
+        let weights = Arc::clone(&store);
+        let build = move || (of.build)(&weights);
+        Self {
+            network: Lazy::new(vec![Arc::clone(&store)], Box::new(build)),
+            of,
+            store,
+            words,
+        }
+    }
+}
+
+impl<N: RowNetwork> TextNetwork for RowEncoder<N> {
+    fn kind(&self) -> &'static TextKind {
+        self.of.kind
+    }
+
+    fn store(&self) -> &Arc<WeightStore> {
+        &self.store
+    }
+
+    fn over(&self, store: Arc<WeightStore>) -> Result<Arc<dyn TextNetwork>> {
+        let words = Arc::clone(&self.words);
+        Ok(Arc::new(Self::with_words(self.of, store, words)))
+    }
+
+    fn vocabulary(&self) -> Result<Arc<dyn Vocabulary>> {
+        if let Some(words) = self.words.get() {
+            return Ok(Arc::clone(words));
+        }
+        let words = (self.of.words)(&self.store)?;
+        Ok(Arc::clone(self.words.get_or_init(|| words)))
+    }
+
+    fn width(&self) -> usize {
+        (self.of.width)(&self.store)
+    }
+
+    fn encode(
+        &self,
+        tokens: &Tokens,
+        rule: &EncodeRule,
+        chosen: Option<i64>,
+    ) -> Result<TextOutput> {
+        let network = &*self.network.get()?;
+        encode(network, tokens, rule, chosen).map_err(|error| match error {
+            ModelError::Invalid {
+                what: NOT_NUMBERS,
+                reason,
+            } => ModelError::unsupported(self.store.file(), reason),
+            other => other,
+        })
+    }
+}
+
+impl<N: RowNetwork> Network for RowEncoder<N> {
+    fn stores(&self) -> Vec<Arc<WeightStore>> {
+        self.network.stores()
+    }
+
+    fn build(&self) -> Result<()> {
+        self.network.build()
+    }
+
+    fn is_built(&self) -> bool {
+        self.network.is_built()
+    }
+
+    fn forget(&self) {
+        self.network.forget();
+    }
+}
+
+/// Marks an error whose file is not known yet.
+const NOT_NUMBERS: &str = "text encoder output";
+
+/// A sequence that is ready to run.
+struct Sequence {
+    /// `(n, c)`.
+    embedded: Tensor,
+    mask: Vec<bool>,
+    pictures: Vec<PicturePlace>,
+}
+
+/// Runs a prompt through a network.
+pub fn encode<N: RowNetwork>(
+    network: &N,
+    tokens: &Tokens,
+    rule: &EncodeRule,
+    chosen: Option<i64>,
+) -> Result<TextOutput> {
+    let chunks = &tokens.chunks;
+    let mut sequences = Vec::with_capacity(chunks.len() + 1);
+    for chunk in chunks {
+        sequences.push(sequence(network, chunk, &rule.specials)?);
+    }
+    let weighted = chunks.iter().flatten().any(|t| t.weight != 1.0);
+    if weighted || chunks.is_empty() {
+        let longest = chunks.iter().map(Vec::len).max().unwrap_or(0);
+        let empty = empty_prompt(&rule.specials, longest);
+        sequences.push(sequence(network, &empty, &rule.specials)?);
+    }
+    if weighted && sequences.iter().any(|s| !s.pictures.is_empty()) {
+        let reason = "pictures and weights cannot be in one prompt of this text encoder";
+        return Err(ModelError::invalid("prompt", reason));
+    }
+    let wanted = wanted(rule.states, chosen, network);
+    let mut outputs = run(network, &sequences, rule, &wanted)?;
+    // The vector is made from what the network gives at its end.
+    let pooled = match outputs.first() {
+        Some(first) => network.pool(first, &sequences[0].mask)?,
+        None => None,
+    };
+    if weighted {
+        let empty = outputs.pop().expect("the empty sequence was the last");
+        for (output, chunk) in outputs.iter_mut().zip(chunks) {
+            weigh(output, &empty, chunk);
+        }
+    }
+    let count = outputs.len();
+    let rows: Vec<&Tensor> = outputs.iter().collect();
+    let along = outputs.first().map_or(0, |first| first.rank() - 2);
+    let mask = sequences[..count].iter().flat_map(|s| &s.mask);
+    let mask: Vec<f32> = mask.map(|kept| f32::from(u8::from(*kept))).collect();
+    Ok(TextOutput {
+        hidden: Tensor::cat(&rows, along)?.unsqueeze(0)?,
+        pooled,
+        mask: Some(Tensor::from_vec([1, mask.len()], mask)?),
+        pictures: picture_rows(&sequences[..count]),
+    })
+}
+
+/// Where pictures are in the rows of all sequences.
+fn picture_rows(sequences: &[Sequence]) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut before = 0;
+    for sequence in sequences {
+        let own = sequence.pictures.iter();
+        found.extend(own.map(|picture| (before + picture.start, picture.len)));
+        before += sequence.mask.len();
+    }
+    found
+}
+
+/// Start, end and padding.
+fn empty_prompt(specials: &Specials, length: usize) -> Vec<Weighted> {
+    let mut ids: Vec<u32> = specials.start.into_iter().chain(specials.end).collect();
+    let length = length.max(ids.len()).max(1);
+    ids.resize(length, specials.pad);
+    let plain = |id| Weighted {
+        token: Token::Id(id),
+        weight: 1.0,
+        word: 0,
+    };
+    ids.into_iter().map(plain).collect()
+}
+
+/// Which states the output is made of.
+fn wanted<N: RowNetwork>(states: States, chosen: Option<i64>, network: &N) -> Vec<State> {
+    let layers = network.layers();
+    let end = if network.has_norm() {
+        State::Normed(layers)
+    } else {
+        State::After(layers)
+    };
+    let entering = |layer: usize| {
+        if layer < layers {
+            State::After(layer)
+        } else {
+            end
+        }
+    };
+    match states {
+        States::One(rule) => {
+            let Some(index) = rule.choose(chosen, layers) else {
+                return vec![end];
+            };
+            let at = if index < 0 {
+                layers as i64 + index
+            } else {
+                index
+            };
+            let after = (at.max(0) as usize + 1).min(layers);
+            if rule.norm && network.has_norm() {
+                vec![State::Normed(after)]
+            } else {
+                vec![State::After(after)]
+            }
+        }
+        States::Entering(list) => list.iter().map(|layer| entering(*layer)).collect(),
+        States::All => (0..=layers).map(entering).collect(),
+    }
+}
+
+/// Tokens as rows. Vectors of another width are left out, and rows of padding stand for them at the end.
+fn sequence<N: RowNetwork>(
+    network: &N,
+    chunk: &[Weighted],
+    specials: &Specials,
+) -> Result<Sequence> {
+    let width = network.width();
+    let fits = |t: &&Weighted| match &t.token {
+        Token::Vector(v) => v.len() == width,
+        Token::Id(_) | Token::Picture(_) => true,
+    };
+    let kept: Vec<&Token> = chunk.iter().filter(fits).map(|t| &t.token).collect();
+    let left_out = chunk.len() - kept.len();
+    // The end token is the last that counts; padding does not count at all.
+    let (stop, counted) = match specials.end {
+        Some(end) => (end, true),
+        None => (specials.pad, false),
+    };
+    let mut parts: Vec<Tensor> = Vec::new();
+    let mut ids: Vec<u32> = Vec::new();
+    let (mut mask, mut pictures) = (Vec::new(), Vec::new());
+    let mut ended = false;
+    for token in kept {
+        match token {
+            Token::Id(id) => {
+                let stops = *id == stop;
+                mask.push(!ended && (!stops || counted));
+                ended |= stops;
+                ids.push(*id);
+            }
+            Token::Vector(vector) => {
+                flush(network, &mut ids, &mut parts)?;
+                let row = Tensor::from_vec([1, width], vector.to_vec())?;
+                parts.push(row.to(network.device())?);
+                mask.push(true);
+            }
+            Token::Picture(picture) => {
+                flush(network, &mut ids, &mut parts)?;
+                let seen = network.see(picture)?;
+                let len = seen.rows.dim(0)?;
+                pictures.push(PicturePlace {
+                    start: mask.len(),
+                    len,
+                    grid: seen.grid,
+                    deeper: seen.deeper,
+                });
+                mask.extend(std::iter::repeat_n(true, len));
+                parts.push(seen.rows);
+            }
+        }
+    }
+    ids.extend(std::iter::repeat_n(specials.pad, left_out));
+    mask.extend(std::iter::repeat_n(false, left_out));
+    flush(network, &mut ids, &mut parts)?;
+    let embedded = match parts.as_slice() {
+        [all] => all.clone(),
+        parts => Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)?,
+    };
+    Ok(Sequence {
+        embedded,
+        mask,
+        pictures,
+    })
+}
+
+/// Looks up the tokens that wait.
+fn flush<N: RowNetwork>(network: &N, ids: &mut Vec<u32>, parts: &mut Vec<Tensor>) -> Result<()> {
+    if !ids.is_empty() {
+        parts.push(network.embed(ids)?);
+        ids.clear();
+    }
+    Ok(())
+}
+
+/// The output of each sequence in main memory, `(n, c)` or `(s, n, c)`.
+fn run<N: RowNetwork>(
+    network: &N,
+    sequences: &[Sequence],
+    rule: &EncodeRule,
+    wanted: &[State],
+) -> Result<Vec<Tensor>> {
+    let mut outputs = Vec::with_capacity(sequences.len());
+    let mut at = 0;
+    while let Some(first) = sequences.get(at) {
+        // Alike ones run together; pictures make a sequence unlike all others.
+        let alike = |s: &&Sequence| {
+            s.embedded.shape() == first.embedded.shape()
+                && s.pictures.is_empty()
+                && first.pictures.is_empty()
+        };
+        let more = sequences[at + 1..].iter().take(BATCH - 1);
+        let count = 1 + more.take_while(alike).count();
+        let batch = &sequences[at..at + count];
+        at += count;
+        let rows: Vec<&Tensor> = batch.iter().map(|s| &s.embedded).collect();
+        let padded = batch.iter().any(|s| s.mask.contains(&false));
+        let masks =
+            (rule.masked && padded).then(|| batch.iter().map(|s| s.mask.as_slice()).collect());
+        let rows = Rows {
+            embedded: Tensor::stack(&rows, 0)?,
+            masks,
+            pictures: &first.pictures,
+            pads_at: rule.pads_at,
+        };
+        let states = network.forward(&rows, wanted)?;
+        drop(rows);
+        let states: Result<Vec<Tensor>, _> = states
+            .iter()
+            .map(|state| state.to(&Device::cpu()))
+            .collect();
+        let states = states?;
+        for (item, sequence) in batch.iter().enumerate() {
+            outputs.push(output(&states, item, sequence, rule)?);
+        }
+    }
+    Ok(outputs)
+}
+
+/// The output of one item of a batch.
+fn output(
+    states: &[Tensor],
+    item: usize,
+    sequence: &Sequence,
+    rule: &EncodeRule,
+) -> Result<Tensor> {
+    let own: Result<Vec<Tensor>, _> = states.iter().map(|s| s.select(0, item)).collect();
+    let own = own?;
+    let own: Vec<&Tensor> = own.iter().collect();
+    let mut output = match (rule.states, own.as_slice()) {
+        (States::All, states) => Tensor::stack(states, 0)?,
+        (_, [one]) => (*one).clone(),
+        (_, states) => Tensor::cat(states, 1)?,
+    };
+    if rule.masked && !sequence.mask.contains(&true) {
+        // Nothing to look at: what a network makes of it is no number, so it counts as nothing.
+        return Ok(Tensor::zeros(output.shape())?);
+    }
+    if !output.data().iter().all(|v| v.is_finite()) {
+        let reason = "it gives values that are not numbers; the file, or an embedding of the prompt, is damaged";
+        return Err(ModelError::invalid(NOT_NUMBERS, reason));
+    }
+    if rule.zero_masked {
+        let width = output.shape().last().copied().unwrap_or(1).max(1);
+        let rows = output.data_mut().chunks_exact_mut(width);
+        for (row, kept) in rows.zip(sequence.mask.iter().cycle()) {
+            if !kept {
+                row.fill(0.0);
+            }
+        }
+    }
+    Ok(output)
+}
+
+/// Moves tokens away from, or towards, what an empty prompt gives at the same place. Where an output has all states, the
+/// weight of a token goes to the state of its number, as the reference does it.
+fn weigh(output: &mut Tensor, empty: &Tensor, chunk: &[Weighted]) {
+    let each: usize = output.shape()[1..].iter().product();
+    let each = each.max(1);
+    let rows = output.data_mut().chunks_exact_mut(each);
+    for ((row, base), token) in rows.zip(empty.data().chunks_exact(each)).zip(chunk) {
+        if token.weight != 1.0 {
+            let weight = token.weight as f32;
+            for (v, b) in row.iter_mut().zip(base) {
+                *v = (*v - b) * weight + b;
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Byte-level pair encoding with a table of merges, as GPT-2 has it; the table of Qwen 2 lies in the program.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use unicode_normalization::{UnicodeNormalization as _, is_nfc};
+
+use super::merge::{BYTE_ORDER, Merge, Pairs, merge_all};
+use super::packed;
+use super::splitting::words;
+use super::{Marks, Vocabulary};
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct BytePairs {
+    /// The token of each byte.
+    bytes: [u32; 256],
+    merges: HashMap<(u32, u32), Merge<u32>>,
+    /// Words that are tokens however their bytes would merge; empty where merges decide alone.
+    whole: HashMap<Vec<u8>, u32>,
+    marks: Marks,
+    /// Signs of a number that stay together.
+    digits: usize,
+    /// Whether accents join their letters first.
+    composed: bool,
+}
+
+/// What makes a tokenizer of this kind.
+pub(super) struct Parts {
+    pub(super) bytes: [u32; 256],
+    pub(super) merges: HashMap<(u32, u32), Merge<u32>>,
+    pub(super) whole: HashMap<Vec<u8>, u32>,
+    pub(super) marks: Marks,
+    pub(super) digits: usize,
+    pub(super) composed: bool,
+}
+
+impl BytePairs {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self {
+            bytes: parts.bytes,
+            merges: parts.merges,
+            whole: parts.whole,
+            marks: parts.marks,
+            digits: parts.digits,
+            composed: parts.composed,
+        }
+    }
+
+    /// The tokenizer of Qwen 2, 2.5 and 3, which all have the same words.
+    pub fn qwen2() -> Arc<Self> {
+        static SHARED: LazyLock<Arc<BytePairs>> = LazyLock::new(|| Arc::new(qwen2()));
+        Arc::clone(&SHARED)
+    }
+
+    fn stretch(&self, text: &str, ids: &mut Vec<u32>) {
+        for word in words(text, self.digits) {
+            if let Some(id) = self.whole.get(word.as_bytes()) {
+                ids.push(*id);
+                continue;
+            }
+            let tokens = word.bytes().map(|b| self.bytes[usize::from(b)]);
+            ids.extend(merge_all(self, tokens.collect()));
+        }
+    }
+}
+
+impl Pairs for BytePairs {
+    type Rank = u32;
+
+    fn merge(&self, left: u32, right: u32) -> Option<Merge<u32>> {
+        self.merges.get(&(left, right)).copied()
+    }
+}
+
+impl Vocabulary for BytePairs {
+    fn encode(&self, text: &str) -> Vec<u32> {
+        self.marks.encode(text, |text, ids| {
+            if self.composed && !is_nfc(text) {
+                self.stretch(&text.nfc().collect::<String>(), ids);
+            } else {
+                self.stretch(text, ids);
+            }
+        })
+    }
+}
+
+/// The marks of Qwen 2 and its successors in the order of their numbers, which follow those of the words.
+const QWEN_MARKS: [&str; 26] = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<|fim_prefix|>",
+    "<|fim_middle|>",
+    "<|fim_suffix|>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
+];
+
+fn qwen2() -> BytePairs {
+    let merges = packed::merges(include_bytes!("data/qwen2.merges.z"));
+    let first = 256 + merges.len() as u32;
+    let ranked = merges.into_iter().zip(0..).map(|(pair, rank)| {
+        let token = 256 + rank;
+        (pair, Merge { rank, token })
+    });
+    let marks = QWEN_MARKS.iter().zip(first..);
+    BytePairs::new(Parts {
+        bytes: BYTE_ORDER.map(u32::from),
+        merges: ranked.collect(),
+        whole: HashMap::new(),
+        marks: Marks::new(marks.map(|(mark, id)| ((*mark).to_owned(), id))),
+        digits: 1,
+        composed: true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &[u32]) {
+        assert_eq!(BytePairs::qwen2().encode(text), expected, "{text}");
+    }
+
+    #[test]
+    fn published_examples() {
+        check("a photo of a cat", &[64, 6548, 315, 264, 8251]);
+        check("123 45", &[16, 17, 18, 220, 19, 20]);
+        check(
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+            &[151644, 872, 198, 6023, 151645, 198, 151644, 77091, 198],
+        );
+        check("<think></think><|image_pad|>", &[151667, 151668, 151655]);
+        // An accent of its own joins its letter first.
+        let composed = BytePairs::qwen2().encode("caf\u{e9}");
+        check("cafe\u{301}", &composed);
+    }
+}

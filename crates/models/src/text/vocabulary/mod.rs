@@ -1,0 +1,41 @@
+//! Tokenizers: text to the numbers that networks were trained with.
+//!
+//! They are few and small, so they are written here: byte-level pair encoding ([`byte_pairs`], [`tekken`]), unigram models
+//! ([`unigram`], [`sentencepiece`]) and plain bytes. What may be shipped lies in `data`; the rest is read from the
+//! model's file or from a `tokenizer.json` beside it ([`json`]).
+
+pub mod byte_pairs;
+mod charsmap;
+pub mod json;
+mod marks;
+pub(crate) mod merge;
+mod packed;
+mod pieces;
+pub mod sentencepiece;
+pub mod splitting;
+pub mod tekken;
+pub mod unigram;
+mod word_pieces;
+
+pub use byte_pairs::BytePairs;
+pub use marks::Marks;
+pub use sentencepiece::SentencePiece;
+pub use tekken::Tekken;
+pub use unigram::Unigram;
+
+/// From text to numbers. Start, end and padding are not its business.
+pub trait Vocabulary: Send + Sync {
+    fn encode(&self, text: &str) -> Vec<u32>;
+}
+
+/// Every byte is a token; a few numbers before them have a meaning of their own (ByT5).
+#[derive(Debug, Clone, Copy)]
+pub struct Bytes {
+    pub first: u32,
+}
+
+impl Vocabulary for Bytes {
+    fn encode(&self, text: &str) -> Vec<u32> {
+        text.bytes().map(|b| self.first + u32::from(b)).collect()
+    }
+}
