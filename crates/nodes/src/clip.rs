@@ -1,6 +1,7 @@
 //! Text encoders on links, and the nodes that load and use them.
 
 mod adjust;
+mod edit;
 mod embeddings;
 mod encode;
 mod encode_each;
@@ -41,6 +42,9 @@ pub static NODES: &[NodeEntry] = &[
     entry::<encode_each::CLIPTextEncodeKandinsky5>(),
     entry::<encode_each::CLIPTextEncodeLumina2>(),
     entry::<encode_each::CLIPTextEncodePixArtAlpha>(),
+    entry::<edit::TextEncodeQwenImageEdit>(),
+    entry::<edit::TextEncodeQwenImageEditPlus>(),
+    entry::<edit::TextEncodeQwenImage21>(),
     entry::<adjust::T5TokenizerOptions>(),
     entry::<adjust::CLIPAttentionMultiply>(),
 ];

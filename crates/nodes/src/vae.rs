@@ -73,7 +73,7 @@ pub struct Vae(pub Arc<dyn VaeModel>);
 
 impl Vae {
     /// Encodes all that the model looks at, which for some is opacity, too.
-    fn encode_seen(&self, pixels: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
+    pub(crate) fn encode_seen(&self, pixels: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
         let [_, _, _, channels] = pixels.dims4()?;
         let seen = channels.min(self.0.picture_channels());
         self.0.encode(&pixels.narrow(3, 0, seen)?, cx)

@@ -6,10 +6,21 @@ use super::config::{FluxConfig, FluxKind};
 use super::diffusers;
 use super::model::FluxNetwork;
 use crate::denoise::Found;
-use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
 use crate::preview::PreviewHints;
 use crate::store::{Blocks, UnitOrder};
+use crate::text::TextStack;
+
+/// The text encoders that checkpoints of a model bring.
+fn text(family: &str) -> Option<&'static TextStack> {
+    match family {
+        name if name.starts_with("Flux.1") => Some(&stacks::FLUX),
+        "Chroma" | "Chroma Radiance" => Some(&stacks::CHROMA),
+        "Ovis-Image" => Some(&stacks::OVIS),
+        _ => None,
+    }
+}
 
 /// The order of the parts.
 pub static UNITS: UnitOrder = UnitOrder {
@@ -58,13 +69,14 @@ impl Family for Flux {
         };
         let store = keys.store(&origins);
         let config = FluxConfig::detect(&store)?;
+        let family = name(&config);
         Ok(Some(Checkpoint {
-            family: name(&config),
+            family,
             network: Arc::new(Found::<FluxNetwork>(config)),
             keys: origins,
             units: &UNITS,
             vae_prefix: keys.vae_prefix(),
-            text: None,
+            text: keys.has_text().then(|| text(family)).flatten(),
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }

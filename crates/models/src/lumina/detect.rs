@@ -6,10 +6,11 @@ use super::config::LuminaConfig;
 use super::model::NextDit;
 use super::names;
 use crate::denoise::Found;
-use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
 use crate::preview::PreviewHints;
 use crate::store::{Blocks, UnitOrder};
+use crate::text::TextStack;
 
 /// The order of the parts.
 static UNITS: UnitOrder = UnitOrder {
@@ -52,13 +53,19 @@ impl Family for Lumina {
         }
         let origins = names::origins(keys);
         let config = LuminaConfig::detect(&keys.store(&origins))?;
+        let family = config.name();
+        let text: &TextStack = match family {
+            "Z-Image" => &stacks::Z_IMAGE,
+            "NewBie" => &stacks::NEWBIE,
+            _ => &stacks::LUMINA2,
+        };
         Ok(Some(Checkpoint {
-            family: config.name(),
+            family,
             network: Arc::new(Found::<NextDit>(config)),
             keys: origins,
             units: &UNITS,
             vae_prefix: keys.vae_prefix(),
-            text: None,
+            text: keys.has_text().then_some(text),
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }

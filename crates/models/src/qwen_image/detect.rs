@@ -6,7 +6,7 @@ use super::config::{KINDS, QwenConfig, SIGN, TIMESTEP_ZERO};
 use super::control::MARK;
 use super::model::QwenNetwork;
 use crate::denoise::Found;
-use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
 use crate::preview::PreviewHints;
 use crate::store::{Blocks, UnitOrder};
@@ -61,7 +61,7 @@ impl Family for QwenImage {
             keys: origins,
             units: &UNITS,
             vae_prefix: keys.vae_prefix(),
-            text: None,
+            text: keys.has_text().then_some(&stacks::QWEN_IMAGE),
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }

@@ -68,7 +68,7 @@ pub(crate) fn load_clip(
 pub(super) struct CLIPLoader {
     #[input(listed = "models/text_encoders")]
     clip_name: String,
-    #[input(choices = ["stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis"])]
+    #[input(choices = ["stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis", "krea2", "flux3", "minimax", "moss_image", "fibo2", "mage", "boogu", "ideogram4", "lens", "longcat_image", "pixeldit", "joyimage", "cogvideox"])]
     r#type: String,
     #[input(optional, choices = ["default", "cpu"], advanced = true)]
     device: Option<String>,
@@ -96,7 +96,7 @@ pub(super) struct DualCLIPLoader {
     clip_name1: String,
     #[input(listed = "models/text_encoders")]
     clip_name2: String,
-    #[input(choices = ["sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15", "kandinsky5", "kandinsky5_image", "newbie"])]
+    #[input(choices = ["sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15", "kandinsky5", "kandinsky5_image", "newbie", "ace"])]
     r#type: String,
     #[input(optional, choices = ["default", "cpu"], advanced = true)]
     device: Option<String>,

@@ -5,7 +5,7 @@ use fresco_files::{Dirs, Folders};
 use fresco_graph::{Args, Flow, NodeClass, Resources, Slots};
 use fresco_models::text::EmbeddingSource as _;
 use fresco_tensor::safetensors::write;
-use fresco_tensor::synthetic;
+use fresco_tensor::{Tensor, synthetic};
 
 use super::*;
 use crate::types::as_tensor;

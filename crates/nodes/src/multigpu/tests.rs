@@ -136,14 +136,14 @@ fn bases() -> Vec<(&'static str, &'static str, String, &'static str, bool)> {
         (
             "CLIPLoader",
             "Load CLIP",
-            file("clip_name") + " type:18 entries",
+            file("clip_name") + " type:31 entries",
             "CLIP",
             true,
         ),
         (
             "DualCLIPLoader",
             "DualCLIPLoader",
-            file("clip_name1") + " " + &file("clip_name2") + " type:10 entries",
+            file("clip_name1") + " " + &file("clip_name2") + " type:11 entries",
             "CLIP",
             true,
         ),
@@ -211,14 +211,14 @@ fn bases() -> Vec<(&'static str, &'static str, String, &'static str, bool)> {
         (
             "CLIPLoaderGGUF",
             "CLIPLoader (GGUF)",
-            file("clip_name") + " type:18 entries",
+            file("clip_name") + " type:31 entries",
             "CLIP",
             true,
         ),
         (
             "DualCLIPLoaderGGUF",
             "DualCLIPLoader (GGUF)",
-            file("clip_name1") + " " + &file("clip_name2") + " type:10 entries",
+            file("clip_name1") + " " + &file("clip_name2") + " type:11 entries",
             "CLIP",
             true,
         ),

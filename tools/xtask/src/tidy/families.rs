@@ -33,6 +33,12 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/models/src/hidream/", "the family's folder"),
     ("crates/models/src/hunyuan/", "the family's folder"),
     ("crates/models/src/text/clip/", "the family's folder"),
+    ("crates/models/src/text/t5/", "the family's folder"),
+    (
+        "crates/models/src/text/decoder/",
+        "one network for four families",
+    ),
+    ("crates/models/src/text/vocabulary/", "tables by family"),
     ("crates/models/src/vision.rs", "the family's file"),
     ("crates/models/src/detect/", "the detection tables"),
     ("crates/models/src/latent_format/", "a table by family"),

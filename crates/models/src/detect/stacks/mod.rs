@@ -150,7 +150,21 @@ static RULES: &[StackRule] = &[
     of(&["krea2"], &KREA2),
     of(&["flux3"], &FLUX3),
     of(&["minimax"], &MINIMAX),
-    refused(&["stable_cascade", "ace", "kandinsky5", "moss_image"]),
+    refused(&[
+        "stable_cascade",
+        "ace",
+        "kandinsky5",
+        "moss_image",
+        "fibo2",
+        "mage",
+        "boogu",
+        "ideogram4",
+        "lens",
+        "longcat_image",
+        "pixeldit",
+        "joyimage",
+        "cogvideox",
+    ]),
     // Where the type says nothing the widths of the published sizes do.
     sized(2048, &OMNIGEN2),
     any(&QWEN_IMAGE),
@@ -202,6 +216,13 @@ pub(super) fn choose(kind: &str, found: &[FoundText<'_>]) -> Result<&'static Tex
         let stack = rule.stack.filter(|stack| takes(stack, found));
         stack.is_some() && rule.holds(found)
     });
+    // Where nobody says a type, whatever uses networks like these will do.
+    if let Some(stack) = other
+        .and_then(|rule| rule.stack)
+        .filter(|_| kind.is_empty())
+    {
+        return Ok(stack);
+    }
     Err(NoStack::Unfit {
         type_for: other.and_then(|rule| rule.types.first()).copied(),
         needed: needed(kind),
