@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::model::{Anima, AnimaConfig};
 use crate::cosmos::DIFFUSERS;
 use crate::denoise::Found;
-use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
 use crate::preview::PreviewHints;
 use crate::store::{Blocks, UnitOrder};
@@ -55,7 +55,7 @@ impl Family for AnimaFamily {
             keys: origins,
             units: &UNITS,
             vae_prefix: keys.vae_prefix(),
-            text: None,
+            text: keys.has_text().then_some(&stacks::ANIMA),
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::config::Flux3Config;
 use super::model::Flux3Network;
 use crate::denoise::Found;
-use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
 use crate::preview::PreviewHints;
 use crate::store::{Blocks, Origin, UnitOrder};
@@ -100,7 +100,7 @@ impl Family for Flux3 {
             keys: origins,
             units: &UNITS,
             vae_prefix: keys.vae_prefix(),
-            text: None,
+            text: keys.has_text().then_some(&stacks::FLUX3),
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::config::KandinskyConfig;
 use super::model::KandinskyNetwork;
 use crate::denoise::Found;
-use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
 use crate::preview::PreviewHints;
 use crate::store::{Blocks, UnitOrder};
@@ -59,7 +59,7 @@ impl Family for Kandinsky {
             keys: origins,
             units: &UNITS,
             vae_prefix: keys.vae_prefix(),
-            text: None,
+            text: keys.has_text().then_some(&stacks::KANDINSKY5_IMAGE),
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::config::KreaConfig;
 use super::model::KreaNetwork;
 use crate::denoise::Found;
-use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
 use crate::preview::PreviewHints;
 use crate::store::{Blocks, Origin, UnitOrder};
@@ -97,7 +97,7 @@ impl Family for Krea {
             keys: origins,
             units: &UNITS,
             vae_prefix: keys.vae_prefix(),
-            text: None,
+            text: keys.has_text().then_some(&stacks::KREA2),
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::config::OmniGenConfig;
 use super::model::OmniGenNetwork;
 use crate::denoise::Found;
-use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
 use crate::preview::PreviewHints;
 use crate::store::{Blocks, UnitOrder};
@@ -54,7 +54,7 @@ impl Family for OmniGen2 {
             keys: origins,
             units: &UNITS,
             vae_prefix: keys.vae_prefix(),
-            text: None,
+            text: keys.has_text().then_some(&stacks::OMNIGEN2),
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }

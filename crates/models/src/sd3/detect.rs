@@ -7,7 +7,7 @@ use super::config::Sd3Config;
 use super::lora;
 use super::model::Mmdit;
 use crate::denoise::Found;
-use crate::detect::{Checkpoint, Family, FileKeys};
+use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
 use crate::preview::PreviewHints;
 use crate::store::{Blocks, Origin, UnitOrder};
@@ -67,7 +67,7 @@ impl Family for Sd3 {
             keys: origins,
             units: &UNITS,
             vae_prefix: keys.vae_prefix(),
-            text: None,
+            text: keys.has_text().then_some(&stacks::SD3),
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }
