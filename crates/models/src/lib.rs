@@ -47,6 +47,7 @@ mod tables;
 pub mod taesd;
 pub mod text;
 pub mod transformer;
+pub mod upscale;
 pub mod vae;
 pub mod vision;
 

@@ -37,6 +37,7 @@ mod small_files;
 pub mod style;
 pub mod text;
 pub mod types;
+pub mod upscale;
 pub mod vae;
 pub mod vae_conditioning;
 pub mod video;
@@ -75,6 +76,7 @@ pub fn all() -> Vec<NodeEntry> {
         model_patch::NODES,
         vision::NODES,
         style::NODES,
+        upscale::NODES,
         lora::NODES,
         merging::NODES,
         saving::NODES,

@@ -57,6 +57,7 @@ pub enum Component {
     Vision,
     Style,
     Control,
+    Upscale,
     Lora,
 }
 
@@ -70,6 +71,7 @@ impl Component {
             Self::Vision => "vision",
             Self::Style => "style",
             Self::Control => "control",
+            Self::Upscale => "upscale",
             Self::Lora => "lora",
         }
     }
@@ -83,7 +85,7 @@ impl Component {
             VramState::HighVram | VramState::NormalVram | VramState::Shared
         );
         let stays = match self {
-            Self::Diffusion | Self::Control => false,
+            Self::Diffusion | Self::Control | Self::Upscale => false,
             Self::Vae => settings.cpu_vae,
             Self::Text | Self::Vision | Self::Style => !settings.gpu_only && !roomy,
             Self::Lora => true,
@@ -97,6 +99,7 @@ impl Component {
         let on_device = match self {
             Self::Diffusion | Self::Control => settings.state == VramState::HighVram,
             Self::Text | Self::Vae | Self::Vision | Self::Style => settings.gpu_only,
+            Self::Upscale => settings.gpu_only,
             Self::Lora => false,
         };
         if on_device {

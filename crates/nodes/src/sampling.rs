@@ -11,6 +11,7 @@ pub mod model_patches;
 pub mod model_sampling;
 pub mod noise;
 pub mod preview;
+pub mod reuse;
 pub mod run;
 pub mod samplers;
 pub mod skip_layers;
@@ -73,6 +74,8 @@ pub static NODES: &[NodeEntry] = &[
     entry::<skip_layers::SkipLayerGuidanceSD3>(),
     entry::<skip_layers::SkipLayerGuidanceDiT>(),
     entry::<skip_layers::SkipLayerGuidanceDiTSimple>(),
+    entry::<reuse::EasyCache>(),
+    entry::<reuse::LazyCache>(),
     entry::<block_patches::FreeU>(),
     entry::<block_patches::FreeUV2>(),
     entry::<block_patches::PatchModelAddDownscale>(),

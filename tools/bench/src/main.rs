@@ -14,6 +14,7 @@ mod planner;
 mod process;
 mod starter;
 mod table;
+mod transformers;
 
 use anyhow::{Result, bail};
 
@@ -29,6 +30,7 @@ const GROUPS: &[(&str, &[Measurement])] = &[
     ("kernels", kernels::MEASUREMENTS),
     ("memory", memory::MEASUREMENTS),
     ("starter", starter::MEASUREMENTS),
+    ("transformers", transformers::MEASUREMENTS),
 ];
 
 fn main() -> Result<()> {

@@ -1,10 +1,13 @@
 //! `fresco-synth LIST OUT [FORMAT]`: writes a full-size checkpoint with made-up weights, for measurements and tests that
 //! need the size of a real model but not its pictures.
 //!
+//! `fresco-synth ncnn PARAM BIN OUT` writes an upscale model that came as ncnn files.
+//!
 //! The values follow from the names (`fresco_tensor::synthetic`), so two machines write the same file. Tensors are made
 //! by all threads, one after the other, and written at once: the memory needed is that of the largest tensor.
 
 mod list;
+mod ncnn;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -27,11 +30,16 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[String]) -> Result<()> {
+    if let [command, param, bin, out] = arguments
+        && command == "ncnn"
+    {
+        return ncnn::run(Path::new(param), Path::new(bin), Path::new(out));
+    }
     let (name, out, format) = match arguments {
         [name, out] => (name, out, "F16"),
         [name, out, format] => (name, out, format.as_str()),
         _ => bail!(
-            "usage: fresco-synth LIST OUT [FORMAT]\n\
+            "usage: fresco-synth LIST OUT [FORMAT], or fresco-synth ncnn PARAM BIN OUT\n\
              LIST is one of {}, or a file with such a list; FORMAT is F16 (default), BF16 or F32",
             list::names().collect::<Vec<_>>().join(", ")
         ),

@@ -21,6 +21,8 @@ const NOTHING: f32 = 1e-37;
 struct ActiveCond<'a> {
     /// Index of its list.
     list: usize,
+    /// Tells it from others.
+    id: usize,
     input: Tensor,
     weight: Tensor,
     conds: ModelConds,
@@ -90,6 +92,8 @@ impl<'a> ActiveCond<'a> {
         }
         Ok(Some(Self {
             list,
+            // Conditions stay where they are for a run.
+            id: std::ptr::from_ref(cond).addr(),
             input,
             weight,
             conds,
@@ -258,6 +262,9 @@ pub fn predict(
             format!("a latent of shape {:?} cannot be sampled", x.shape()),
         ));
     }
+    if let Some(reuse) = &hooks.reused_passes {
+        reuse.begin_step();
+    }
     let mut sums = Vec::with_capacity(lists.len());
     let mut parts = Vec::new();
     for (i, list) in lists.iter().enumerate() {
@@ -301,6 +308,7 @@ fn run(
     let mut hooks = hooks.clone();
     hooks.info.sigma = sigma;
     hooks.info.cond_or_uncond = batch.iter().map(|p| p.list).collect();
+    hooks.info.cond_ids = batch.iter().map(|p| p.id).collect();
     let model = match batch[0].network {
         Some(network) => &**network,
         None => model,

@@ -163,18 +163,24 @@ impl<N: DiffusionNetwork> BaseModel for Diffusion<N> {
     }
 
     fn apply(&self, sampling: &ModelSampling, call: &Call<'_>) -> Result<Tensor> {
-        let mut x = sampling.input(call.sigma, call.x);
-        if let Some(concat) = call.conds.tensor("c_concat") {
-            x = Tensor::cat(&[&x, concat], 1)?;
-        }
-        let timesteps = vec![sampling.timestep(call.sigma); call.x.dim(0)?];
-        let out = self.network()?.forward(&NetworkInput {
-            x: &x,
-            timesteps: &timesteps,
-            conds: call.conds,
-            control: call.control,
-            hooks: call.hooks,
-        })?;
+        let plain = sampling.input(call.sigma, call.x);
+        let pass = || {
+            let x = match call.conds.tensor("c_concat") {
+                Some(concat) => Tensor::cat(&[&plain, concat], 1)?,
+                None => plain.clone(),
+            };
+            self.network()?.forward(&NetworkInput {
+                x: &x,
+                timesteps: &vec![sampling.timestep(call.sigma); call.x.dim(0)?],
+                conds: call.conds,
+                control: call.control,
+                hooks: call.hooks,
+            })
+        };
+        let out = match &call.hooks.reused_passes {
+            Some(reuse) => reuse.around(&plain, call.sigma, &call.hooks.info.cond_ids, pass)?,
+            None => pass()?,
+        };
         Ok(sampling.denoised(call.sigma, &out, call.x)?)
     }
 

@@ -221,6 +221,16 @@ impl<'a> Guider<'a> {
 
     /// The clean latent that a noisy one is guided to.
     pub fn denoise(&mut self, x: &Tensor, sigma: f32) -> Result<Tensor> {
+        match self.hooks.reused_steps.clone() {
+            Some(reuse) => {
+                reuse.begin_step();
+                reuse.around(x, sigma, &[0], || self.denoise_anew(x, sigma))
+            }
+            None => self.denoise_anew(x, sigma),
+        }
+    }
+
+    fn denoise_anew(&mut self, x: &Tensor, sigma: f32) -> Result<Tensor> {
         // The shared lists are borrowed apart from the guider, whose last prediction changes.
         let (positive, negative) = (self.positive.clone(), self.negative.clone());
         let (positive, mut negative) = (positive.as_deref(), negative.as_deref());

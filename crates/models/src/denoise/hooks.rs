@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 
+use super::reuse::Reuse;
 use crate::error::{ModelError, Result};
 
 /// What the caller knows about one pass.
@@ -17,6 +18,8 @@ pub struct CallInfo {
     pub sigma: f32,
     /// What each chunk of the batch is: 0 the prompt, 1 the negative prompt.
     pub cond_or_uncond: Vec<usize>,
+    /// A number for each chunk's condition, the same in all steps of a run.
+    pub cond_ids: Vec<usize>,
 }
 
 /// A kind of block of a network, by the name that patches of the reference have for it.
@@ -158,6 +161,10 @@ pub struct Hooks {
     /// Asked before every block.
     pub check: Option<Check>,
     pub embedding: Vec<Arc<dyn Embedding>>,
+    /// Passes of the network that are left out.
+    pub reused_passes: Option<Arc<Reuse>>,
+    /// Steps that are left out.
+    pub reused_steps: Option<Arc<Reuse>>,
     /// Blocks that do nothing.
     pub skipped: Vec<(BlockKind, usize)>,
     pub blocks: Vec<PlacedHook>,

@@ -15,6 +15,7 @@ pub mod hooks;
 mod inpaint;
 mod prepare;
 mod region;
+mod reuse;
 mod skip_layers;
 mod token_patches;
 
@@ -28,6 +29,7 @@ pub use guide::{Guidance, Guider, RunPatch};
 pub use inpaint::{Inpaint, fit_mask};
 pub use prepare::{Encode, EncodeArgs, Setting, encode, prepare};
 pub use region::{Area, Region};
+pub use reuse::{Reuse, ReuseRule};
 pub use skip_layers::{SkipLayers, SkippedBlocks};
 pub use token_patches::{HyperTile, TokenMerging};
 

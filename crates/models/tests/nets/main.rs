@@ -12,6 +12,7 @@ mod gold;
 mod patches;
 mod preview;
 mod qwen;
+mod reuse;
 mod sd3;
 mod slots;
 mod transformers;

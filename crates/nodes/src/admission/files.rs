@@ -9,6 +9,8 @@ use fresco_models::detect::{Checkpoint, detect_checkpoint, text_stores};
 use fresco_models::model_patch::PatchStore;
 use fresco_models::store::WeightStore;
 use fresco_models::text::{TextEncoder, TextKind};
+use fresco_models::text::TextEncoder;
+use fresco_models::upscale::UpscaleStore;
 use fresco_models::{BaseModel, ModelError, vae, vision};
 use fresco_tensor::weights::Recast;
 use fresco_tensor::{Device, Dtype, WeightFile, open_weights};
@@ -31,6 +33,7 @@ pub(super) enum FileKind {
     Vision,
     Control,
     ModelPatch,
+    Upscale,
 }
 
 impl FileKind {
@@ -42,6 +45,7 @@ impl FileKind {
             Self::Vae => Component::Vae,
             Self::Vision => Component::Vision,
             Self::Control | Self::ModelPatch => Component::Control,
+            Self::Upscale => Component::Upscale,
         }
     }
 }
@@ -241,6 +245,11 @@ fn read(kind: FileKind, paths: &[PathBuf]) -> Result<Vec<FilePart>, ModelError> 
             let store = ControlStore::find(file, &cpu)?.store;
             let what = "control net".into();
             vec![FilePart::new(Component::Control, what, &id, &[store])]
+        }
+        FileKind::Upscale => {
+            let store = UpscaleStore::find(file)?.store;
+            let what = "upscale model".into();
+            vec![FilePart::new(Component::Upscale, what, &id, &[store])]
         }
         FileKind::ModelPatch => {
             let found = PatchStore::find(file, &cpu)?;

@@ -243,6 +243,7 @@ impl LoaderNode<'_> {
                 (FileKind::Control, "controlnet", &["control_net_name"])
             }
             "ModelPatchLoader" => (FileKind::ModelPatch, "model_patches", &["name"]),
+            "UpscaleModelLoader" => (FileKind::Upscale, "upscale_models", &["model_name"]),
             "VAELoader" => {
                 let name = self.text("vae_name")?;
                 // Neither is a network that needs room.

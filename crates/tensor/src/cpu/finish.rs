@@ -44,6 +44,7 @@ impl Finish<'_> {
             }
             // Not `max`: NaN stays NaN.
             Act::Relu => y = y.map(|x| if x < 0.0 { 0.0 } else { x }),
+            Act::Leaky => y = y.map(|x| if x < 0.0 { 0.2 * x } else { x }),
         }
         if let Some(other) = self.add {
             add(&mut y, &other[row * out + column..][..n]);

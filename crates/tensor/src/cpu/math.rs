@@ -215,6 +215,13 @@ functions! {
     };
     QuickGelu(x) = x.div(V::splat(1.0).add(exp(x.mul(V::splat(-1.702)))));
     Relu(x) = V::zero().max(x);
+    Leaky(x) = x.mul(V::splat(0.2)).max(x);
+    /// `x tanh(ln(1 + e^x))`, which is `x t / (t + 2)` with `t = e^x (e^x + 2)`. Beyond 20 it is `x`.
+    Mish(x) = {
+        let e = exp(V::splat(20.0).min(x));
+        let t = e.mul(e.add(V::splat(2.0)));
+        x.mul(t).div(t.add(V::splat(2.0)))
+    };
 }
 
 /// Replaces every number by its function value.

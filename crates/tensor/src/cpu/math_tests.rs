@@ -1,7 +1,9 @@
 //! Functions of every instruction set against f64.
 
 use super::isa::{Isa, available};
-use super::math::{self, Function, Gelu, GeluTanh, QuickGelu, Relu, Sigmoid, Silu, Tanh};
+use super::math::{
+    self, Function, Gelu, GeluTanh, Leaky, Mish, QuickGelu, Relu, Sigmoid, Silu, Tanh,
+};
 use super::math_lanes::Lanes;
 
 /// The exponential as a function of its own, for these tests.
@@ -99,6 +101,8 @@ fn activations() {
     check::<QuickGelu>(|x| x / (1.0 + (-1.702 * x).exp()), 1e-5, 1e-36);
     check::<Tanh>(f64::tanh, 3e-7, 0.0);
     check::<Relu>(|x| x.max(0.0), 0.0, 0.0);
+    check::<Leaky>(|x| x.max(0.2 * x), 1e-7, 0.0);
+    check::<Mish>(|x| x * x.exp().ln_1p().tanh(), 1e-6, 1e-36);
     check::<Gelu>(
         |x| x * 0.5 * erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
         2.5e-7,

@@ -24,6 +24,8 @@ pub enum Act {
     /// `x * sigmoid(1.702 x)`
     QuickGelu,
     Relu,
+    /// A fifth of what is negative.
+    Leaky,
 }
 
 /// Elements that one task works on: fixed, so that nothing depends on the number of threads.
@@ -48,6 +50,7 @@ pub fn activate(x: Tensor, act: Act) -> Tensor {
         Act::GeluTanh => map::<math::GeluTanh>(x),
         Act::QuickGelu => map::<math::QuickGelu>(x),
         Act::Relu => map::<math::Relu>(x),
+        Act::Leaky => map::<math::Leaky>(x),
     }
 }
 
@@ -73,6 +76,11 @@ pub fn quick_gelu(x: &Tensor) -> Tensor {
 
 pub fn relu(x: &Tensor) -> Tensor {
     activate(x.clone(), Act::Relu)
+}
+
+/// `x tanh(ln(1 + e^x))`
+pub fn mish(x: &Tensor) -> Tensor {
+    map::<math::Mish>(x.clone())
 }
 
 pub fn tanh(x: &Tensor) -> Tensor {

@@ -12,6 +12,7 @@ mod matmul;
 mod misc;
 mod modulate;
 mod norm;
+mod picture;
 mod side;
 mod slot;
 mod table;
@@ -23,11 +24,12 @@ pub use layer_weights::MakeWeight;
 pub use linear::{After, Linear};
 pub use matmul::matmul;
 pub use misc::{
-    Act, activate, avg_pool2d, concat_channels, geglu, gelu, gelu_tanh, quick_gelu, relu,
+    Act, activate, avg_pool2d, concat_channels, geglu, gelu, gelu_tanh, mish, quick_gelu, relu,
     rope_half, rope_interleaved, sigmoid, silu, softmax_last, tanh, upsample_nearest,
 };
 pub use modulate::{add_gated, modulate, swiglu, swiglu_halves};
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
+pub use picture::{channel_attention, depthwise, negative_slopes};
 pub use side::{LowRank, Side};
 pub use slot::{SlotGroup, Streamed, WeightSlot};
 pub use table::{Embedding, Value};

@@ -108,6 +108,7 @@ impl GroupNorm {
             Act::GeluTanh => norm::group_norm::<math::GeluTanh>,
             Act::QuickGelu => norm::group_norm::<math::QuickGelu>,
             Act::Relu => norm::group_norm::<math::Relu>,
+            Act::Leaky => norm::group_norm::<math::Leaky>,
         };
         let here = self.slot.at(&x.device())?;
         let room = x.room_for(x.shape())?;
@@ -137,6 +138,7 @@ impl GroupNorm {
             Act::GeluTanh => norm::group_norm_in_place::<math::GeluTanh>,
             Act::QuickGelu => norm::group_norm_in_place::<math::QuickGelu>,
             Act::Relu => norm::group_norm_in_place::<math::Relu>,
+            Act::Leaky => norm::group_norm_in_place::<math::Leaky>,
         };
         let here = self.slot.at(&x.device())?;
         match x.device() {

@@ -16,6 +16,7 @@ mod sd;
 mod sd3;
 mod style;
 mod text;
+mod upscale;
 
 use anyhow::Result;
 use fresco_tensor::Device;
@@ -49,6 +50,7 @@ static KINDS: &[&[Kind]] = &[
     hunyuan::KINDS,
     text::KINDS,
     chat::KINDS,
+    upscale::KINDS,
 ];
 
 pub(crate) fn of(golden: &Golden) -> Option<&'static Kind> {

@@ -49,11 +49,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     // Tools see the program from outside.
     ("fresco-tests", &[]),
-    // Except these: one measures the kernels and the planner, one makes model files as the tensor room writes them, and one
+    // Except these: one measures the kernels, the planner and networks, one makes model files as the tensor room writes them, and one
     // runs networks by themselves.
     (
         "fresco-bench",
-        &["fresco-tensor", "fresco-memory", "fresco-tests"],
+        &[
+            "fresco-tensor",
+            "fresco-memory",
+            "fresco-models",
+            "fresco-tests",
+        ],
     ),
     ("fresco-synth", &["fresco-tensor"]),
     ("fresco-gold", &["fresco-tensor", "fresco-models"]),

@@ -1,0 +1,64 @@
+//! One step of reduced transformers in f16 at 512x512, prompt and negative prompt together, against the reference on a
+//! machine of the same size. Weights are made up: the arithmetic is the same whatever they are.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+use anyhow::{Context, Result};
+use fresco_models::denoise::hooks::Hooks;
+use fresco_models::denoise::{CallConds, CondValue, NetworkInput};
+use fresco_models::sd3::{Mmdit, Sd3Config};
+use fresco_models::store::Layout;
+use fresco_models::{DiffusionNetwork, WeightStore};
+use fresco_tensor::{Device, Dtype, Stored, synthetic};
+
+use crate::kernels::{fastest, tensor};
+use crate::{Measurement, table::Table};
+
+pub(crate) const MEASUREMENTS: &[Measurement] = &[("sd3", sd3)];
+
+/// A network with weights that follow from their names.
+fn network<N: DiffusionNetwork>(config: &N::Config) -> Result<N> {
+    let layout = Layout::of(|weights| N::new(weights, config))?;
+    let weights = layout.items().iter().map(|(key, shape)| {
+        let value: Stored = synthetic::stored(key, shape, Dtype::F16)?;
+        Ok((key.clone(), value))
+    });
+    let weights = weights.collect::<Result<BTreeMap<_, _>>>()?;
+    let store = WeightStore::from_stored("made up", weights, Device::cpu());
+    Ok(store.build(N::WHAT, |weights| N::new(weights, config))?)
+}
+
+/// Six blocks of width 384, as `tools/synth/lists/sd3_h384d6.txt` has them.
+fn sd3(table: &mut Table) -> Result<()> {
+    let config = Sd3Config {
+        width: 384,
+        heads: 6,
+        dual: vec![false; 6],
+        qk_norm: false,
+        context: 4096,
+        pooled: 2048,
+        in_channels: 16,
+        out_channels: 16,
+        positions: 192,
+        mlp: 4,
+    };
+    let net = network::<Mmdit>(&config)?;
+    let mut conds = CallConds::default();
+    let tokens = tensor(&[2, 154, 4096]);
+    conds.0.insert("c_crossattn", CondValue::Regular(tokens));
+    conds.0.insert("y", CondValue::Regular(tensor(&[2, 2048])));
+    let x = tensor(&[2, 16, 64, 64]);
+    let input = NetworkInput {
+        x: &x,
+        timesteps: &[500.0, 500.0],
+        conds: &conds,
+        control: None,
+        hooks: &Hooks::default(),
+    };
+    DiffusionNetwork::forward(&net, &input).context("a pass")?;
+    let ms = fastest(|| drop(black_box(DiffusionNetwork::forward(&net, &input))));
+    let what = "SD3 of 6 blocks of 384, 64x64, a step with guidance";
+    table.row(what, ms / 1000.0, "s", Some(0.35), "0.9 s");
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Networks that enlarge pictures.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use fresco_models::ModelError;
+use fresco_models::upscale::{UpscaleStore, Upscaler};
+use fresco_tensor::{Device, Stored, Tensor, WeightError, WeightFile, WeightInfo, tiled_scale};
+
+use super::Kind;
+use crate::golden::Golden;
+use crate::report::Report;
+
+pub(super) static KINDS: &[Kind] = &[Kind {
+    name: "upscale model",
+    is: |golden| {
+        let named = golden
+            .about
+            .get("architecture")
+            .or(golden.about.get("arch"));
+        named.is_some() && golden.about["scale"].is_u64() && golden.has("x") && golden.has("out")
+    },
+    run: upscale,
+}];
+
+/// A golden's weights as a file.
+struct GoldenFile {
+    name: String,
+    weights: BTreeMap<String, Stored>,
+}
+
+impl WeightFile for GoldenFile {
+    fn path(&self) -> &Path {
+        Path::new(&self.name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.weights.keys().cloned().collect()
+    }
+
+    fn info(&self, name: &str) -> Option<WeightInfo> {
+        self.weights.get(name).map(|stored| WeightInfo {
+            dtype: stored.dtype(),
+            shape: stored.shape().to_vec(),
+        })
+    }
+
+    fn read(&self, name: &str) -> Result<Stored, WeightError> {
+        let found = self.weights.get(name).cloned();
+        found.ok_or_else(|| WeightError::Missing {
+            path: self.path().to_path_buf(),
+            name: name.to_owned(),
+        })
+    }
+
+    fn metadata(&self) -> &[(String, String)] {
+        &[]
+    }
+}
+
+/// The weights as a trainer writes them: with what follows from the network's shape and the goldens do not list.
+fn file(golden: &Golden) -> Result<Arc<dyn WeightFile>> {
+    let mut weights = golden.weights()?;
+    for (name, value) in &mut weights {
+        if name.ends_with(".running_var") {
+            let spread = value.to_f32()?.mul_scalar(10.0).add_scalar(1.0);
+            *value = Stored::from(&spread);
+        }
+    }
+    let listed = golden.about["structural_buffers"].as_array();
+    let listed = listed
+        .into_iter()
+        .flatten()
+        .filter_map(|name| name.as_str());
+    for name in listed {
+        if name == "no_norm" {
+            weights.insert(name.to_owned(), Stored::from(&Tensor::zeros([1])?));
+        } else if name == "rpe_biases" {
+            let split = golden.numbers("split_size").context("split_size")?;
+            let largest = [split[0] as f32 - 1.0, split[1] as f32 - 1.0];
+            let table = Tensor::from_vec([1, 2], largest.to_vec())?;
+            let key = format!("layers.0.blocks.0.attn.attns.0.{name}");
+            weights.insert(key, Stored::from(&table));
+        }
+    }
+    Ok(Arc::new(GoldenFile {
+        name: golden.name.clone(),
+        weights,
+    }))
+}
+
+fn upscale(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let found = UpscaleStore::find(&file(golden)?)?.on(device.clone());
+    let scale = golden.about["scale"].as_u64().map(|n| n as usize);
+    report.equal("scale", &Some(found.facts().scale), &scale);
+    if let Some(minimum) = golden.about["size_requirements"]["minimum"].as_u64() {
+        let minimum = (minimum as usize).max(1);
+        report.equal("smallest size", &found.facts().minimum, &minimum);
+    }
+    let net: Upscaler = found.build()?;
+    let x = golden.tensor("x")?;
+    report.check("out", &net.enlarge(&x)?)?;
+    for raw in ["raw", "raw_model_out"] {
+        if golden.has(raw) {
+            report.check(raw, &net.raw(&x)?)?;
+        }
+    }
+    let Some(x) = golden.maybe("x_tiled")? else {
+        return Ok(());
+    };
+    for name in golden.tensors() {
+        if name.starts_with("out_untiled") {
+            report.check(&name, &net.enlarge(&x)?)?;
+        } else if let Some(tiles) = name.strip_prefix("out_tiled_") {
+            // `32x24_ov8`: width, height, overlap.
+            let numbers: Vec<usize> = tiles
+                .split(|c: char| !c.is_ascii_digit())
+                .filter_map(|part| part.parse().ok())
+                .collect();
+            let &[width, height, overlap] = numbers.as_slice() else {
+                continue;
+            };
+            let scale = found.facts().scale as f64;
+            let one = |part: &Tensor| net.enlarge(part);
+            let out = tiled_scale::<ModelError>(&x, [height, width], overlap, scale, one)?;
+            report.check(&name, &out)?;
+        }
+    }
+    Ok(())
+}
