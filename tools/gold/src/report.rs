@@ -31,8 +31,29 @@ impl<'a> Report<'a> {
         self.compare(name, found, &expected)
     }
 
+    /// The same for results that depend so much on rounding that two correct programs are further apart.
+    pub(crate) fn check_within(
+        &mut self,
+        name: &str,
+        found: &Tensor,
+        tolerance: f64,
+    ) -> Result<()> {
+        let expected = self.golden.tensor(name)?;
+        self.compare_within(name, found, &expected, tolerance)
+    }
+
     /// Compares a result with what is expected.
     pub(crate) fn compare(&mut self, name: &str, found: &Tensor, expected: &Tensor) -> Result<()> {
+        self.compare_within(name, found, expected, TOLERANCE)
+    }
+
+    fn compare_within(
+        &mut self,
+        name: &str,
+        found: &Tensor,
+        expected: &Tensor,
+        tolerance: f64,
+    ) -> Result<()> {
         self.compared += 1;
         if found.shape() != expected.shape() {
             self.fail(format!(
@@ -45,7 +66,7 @@ impl<'a> Report<'a> {
         let off = distance(&found.to(&Device::cpu())?, expected);
         self.worst = self.worst.max(off);
         // Not a number is too far too.
-        if off.is_nan() || off > TOLERANCE {
+        if off.is_nan() || off > tolerance {
             self.fail(format!("{name} is {off:.2e} off"));
         }
         Ok(())

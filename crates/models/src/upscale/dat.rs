@@ -141,7 +141,8 @@ impl Depthwise {
 
 /// Biases for pairs of places, from their distance by a small network.
 struct PlaceBias {
-    into: Arc<Linear>,
+    /// None in networks so narrow that it has no channels: then all pairs are alike.
+    into: Option<Arc<Linear>>,
     layers: Vec<(Arc<LayerNorm>, Arc<Linear>)>,
 }
 
@@ -154,8 +155,14 @@ impl PlaceBias {
                 weights.linear("2", out, width)?,
             ))
         };
+        if width == 0 {
+            return Ok(Self {
+                into: None,
+                layers: Vec::new(),
+            });
+        }
         Ok(Self {
-            into: weights.linear("pos_proj", width, 2)?,
+            into: Some(weights.linear("pos_proj", width, 2)?),
             layers: vec![
                 layer("pos1", width)?,
                 layer("pos2", width)?,
@@ -166,6 +173,9 @@ impl PlaceBias {
 
     /// For windows of a size: (1, heads, places, places).
     fn mask(&self, (wh, ww): Size, device: &Device) -> Result<Tensor> {
+        let Some(into) = &self.into else {
+            return Ok(Tensor::zeros_on(device, [1, 1, 1, wh * ww])?);
+        };
         let (rows, columns) = (2 * wh - 1, 2 * ww - 1);
         let distances = Tensor::from_fn([rows * columns, 2], |i| {
             let (row, column) = (i / 2 / columns, i / 2 % columns);
@@ -174,7 +184,7 @@ impl PlaceBias {
                 _ => column as f32 + 1.0 - ww as f32,
             }
         })?;
-        let mut x = self.into.forward(&distances.to(device)?)?;
+        let mut x = into.forward(&distances.to(device)?)?;
         for (norm, layer) in &self.layers {
             x = layer.forward(&activate(norm.forward(&x)?, Act::Relu))?;
         }

@@ -101,10 +101,15 @@ fn upscale(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
     }
     let net: Upscaler = found.build()?;
     let x = golden.tensor("x")?;
-    report.check("out", &net.enlarge(&x)?)?;
+    // With colours times 255 the signs inside of a SPAN hang by rounding: the same formulas in f64 are 1.6e-4 off, too, and
+    // what is left after the range is cut to 0..1 is more.
+    let rough =
+        found.facts().kind == "SPAN" && !file(golden)?.names().iter().any(|n| n == "no_norm");
+    let tolerance = if rough { 5e-3 } else { 1e-4 };
+    report.check_within("out", &net.enlarge(&x)?, tolerance)?;
     for raw in ["raw", "raw_model_out"] {
         if golden.has(raw) {
-            report.check(raw, &net.raw(&x)?)?;
+            report.check_within(raw, &net.raw(&x)?, tolerance)?;
         }
     }
     let Some(x) = golden.maybe("x_tiled")? else {

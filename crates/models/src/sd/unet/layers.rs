@@ -32,6 +32,7 @@ impl Pass<'_> {
         let CallInfo {
             sigma,
             cond_or_uncond,
+            ..
         } = &self.hooks.info;
         BlockInfo {
             kind,
