@@ -9,7 +9,6 @@ use fresco_models::detect::{Checkpoint, detect_checkpoint, text_stores};
 use fresco_models::model_patch::PatchStore;
 use fresco_models::store::WeightStore;
 use fresco_models::text::{TextEncoder, TextKind};
-use fresco_models::text::TextEncoder;
 use fresco_models::upscale::UpscaleStore;
 use fresco_models::{BaseModel, ModelError, vae, vision};
 use fresco_tensor::weights::Recast;
