@@ -11,6 +11,7 @@ use fresco_graph::{
     CallScope, Listings, Map, NodeRegistry, Resources, Value, Versions, object_info,
 };
 use fresco_memory::ModelRegistry;
+use fresco_models::detect::Families;
 use fresco_nodes::lora::{LoraOptions, MergeDtype, PatchMode};
 use fresco_nodes::sampling::preview::PreviewSize;
 use fresco_nodes::save::SaveOptions;
@@ -93,6 +94,8 @@ impl Assembly {
             MergeChoice::Fp32 => MergeDtype::Fp32,
         });
         resources.insert(memory.clone());
+        let families = Families::default();
+        resources.insert(families.clone());
         resources.insert(value_codec());
         resources.insert(PreviewSize(settings.preview_size));
         let folders = self.folders.clone();
@@ -103,7 +106,7 @@ impl Assembly {
             fresco_tensor::cancel::with(cancelled, work);
         })));
         let log = settings.memory.log.as_deref();
-        let room = Room::new(memory, log)?.admitting(self.folders.clone());
+        let room = Room::new(memory, log)?.admitting(self.folders.clone(), families);
         Ok(ExecutorConfig {
             registry: self.registry.clone(),
             resources: Arc::new(resources),

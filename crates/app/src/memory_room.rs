@@ -15,13 +15,14 @@ use fresco_engine::MemoryRoom;
 use fresco_files::Folders;
 use fresco_graph::lock;
 use fresco_memory::{ModelRegistry, Who};
+use fresco_models::detect::Families;
 use fresco_nodes::admission::{self, Asked, Verdict};
 use fresco_server::to_memory_request;
 
 pub(crate) struct Room {
     registry: ModelRegistry,
-    /// Where models are looked for before a prompt runs; none: prompts are not looked at.
-    folders: Option<Folders>,
+    /// Where models are looked for before a prompt runs, and of which families; none: prompts are not looked at.
+    admission: Option<(Folders, Families)>,
 }
 
 impl Room {
@@ -33,13 +34,13 @@ impl Room {
         }
         Ok(Self {
             registry,
-            folders: None,
+            admission: None,
         })
     }
 
     /// Lets it look at prompts before they run.
-    pub(crate) fn admitting(mut self, folders: Folders) -> Self {
-        self.folders = Some(folders);
+    pub(crate) fn admitting(mut self, folders: Folders, families: Families) -> Self {
+        self.admission = Some((folders, families));
         self
     }
 }
@@ -76,7 +77,7 @@ impl MemoryLog {
 
 impl MemoryRoom for Room {
     fn admit(&self, arriving: &engine::Arriving<'_>) -> engine::Admission {
-        let Some(folders) = &self.folders else {
+        let Some((folders, families)) = &self.admission else {
             return engine::Admission::Ok;
         };
         let asked = Asked {
@@ -84,7 +85,7 @@ impl MemoryRoom for Room {
             outputs: Some(arriving.outputs),
             cached: arriving.cached,
         };
-        let found = admission::assess_run(&asked, folders, &self.registry);
+        let found = admission::assess_run(&asked, folders, families, &self.registry);
         match found.verdict {
             Verdict::Fits => engine::Admission::Ok,
             Verdict::Streams(how) => engine::Admission::Downgraded(how),

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use fresco_graph::ui::NodeDefs;
 use fresco_graph::{Map, PromptLimits, Resources, Rules};
 use fresco_memory::{ModelRegistry, Policy, amount::readable};
+use fresco_models::detect::Families;
 use fresco_nodes::admission::{self, Assessment, ModelPlan, Outcome, Verdict};
 
 use crate::assembly::Assembly;
@@ -31,7 +32,7 @@ pub(crate) fn show(report: &mut Report, assembly: &Assembly, settings: &ExecSett
     );
     let memory = settings.memory.registry();
     check(report, assembly, &memory, &prompt);
-    let found = admission::assess(&prompt, &assembly.folders, &memory);
+    let found = admission::assess(&prompt, &assembly.folders, &Families::default(), &memory);
     if let Some(latent) = &found.latent {
         let (width, height, batch) = (latent.width, latent.height, latent.batch);
         report.line("picture", format!("{width} x {height}, batch of {batch}"));

@@ -1,4 +1,4 @@
-//! How many bytes computing needs beside the weights: by architecture, shapes and size of a number. Pure.
+//! How many bytes computing needs beside the weights: by a model's factor, shapes and size of a number. Pure.
 //!
 //! Tables, not physics: the numbers are the reference's, because users tuned their workflows to them.
 
@@ -21,108 +21,52 @@ impl Factor {
     }
 }
 
-/// Diffusion models, as far as their needs differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Architecture {
-    /// SVD, SV3D, Zero123, Cascade, Stable Audio, AuraFlow, HiDream and what is not known.
-    #[default]
-    Other,
-    /// SD1.5, SD2.x with their unCLIP, upscaler, Lotus and ip2p kinds, and the SDXL refiner.
-    Sd,
-    /// With SSD-1B, Vega, KOALA and ip2p.
-    Sdxl,
-    Sd3,
-    PixArt,
-    HunyuanDit,
-    /// With inpaint and schnell.
-    Flux,
-    Flux2,
-    Mochi,
-    Ltxv {
-        cross_attention_dim: u32,
-    },
-    /// With I2V, Skyreels and the refiner of HunyuanImage 2.1.
-    HunyuanVideo,
-    HunyuanImage,
-    /// With its super resolution.
-    HunyuanVideo15,
-    Cosmos,
-    CosmosPredict2 {
-        model_channels: u32,
-    },
-    Lumina2,
-    ZImage,
-    /// 2.1 and 2.2, all kinds but the next two.
-    Wan {
-        dim: u32,
-    },
-    WanVace {
-        dim: u32,
-    },
-    WanS2v {
-        dim: u32,
-    },
-    /// v2, 2.1, mini.
-    Hunyuan3d,
-    Chroma,
-    ChromaRadiance,
-    AceStep,
-    OmniGen2,
-    QwenImage,
-    /// Video and image.
-    Kandinsky5,
+/// What a family of models says about its needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelNeeds {
+    /// How much more than the rule of thumb a pass takes.
+    pub factor: Factor,
+    /// How reference latents count.
+    pub references: References,
+    /// Whether the frames that a motion goes on from count.
+    pub motion: bool,
 }
 
-impl Architecture {
-    pub fn factor(self) -> Factor {
-        let (over, under) = match self {
-            Self::Other | Self::Mochi | Self::ZImage => (2, 1),
-            Self::Sd => (1, 1),
-            Self::Sdxl => (8, 10),
-            Self::Sd3 | Self::Cosmos => (16, 10),
-            Self::PixArt | Self::AceStep => (5, 10),
-            Self::HunyuanDit => (13, 10),
-            Self::Flux => (31, 10),
-            Self::Flux2 => (29_264, 1000),
-            Self::Ltxv {
-                cross_attention_dim,
-            } => (55 * u64::from(cross_attention_dim), 10 * 2048),
-            Self::HunyuanVideo | Self::QwenImage => (18, 10),
-            Self::HunyuanImage => (87, 10),
-            Self::HunyuanVideo15 => (4, 1),
-            Self::CosmosPredict2 { model_channels } => (95 * u64::from(model_channels), 100 * 2048),
-            Self::Lumina2 => (14, 10),
-            Self::Wan { dim } | Self::WanS2v { dim } => (u64::from(dim), 2222),
-            Self::WanVace { dim } => (12 * u64::from(dim), 10 * 2222),
-            Self::Hunyuan3d => (35, 10),
-            Self::Chroma => (32, 10),
-            Self::ChromaRadiance => (44, 1000),
-            Self::OmniGen2 => (195, 100),
-            Self::Kandinsky5 => (125, 100),
-        };
-        Factor::new(over, under)
+/// How the reference latents of a conditioning count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum References {
+    #[default]
+    Nothing,
+    /// Their places, as those of the latent do.
+    Places,
+    /// A sixteenth of their values.
+    Sixteenth,
+}
+
+impl ModelNeeds {
+    /// A model that looks at no conditioning of these kinds.
+    pub fn of(factor: Factor) -> Self {
+        Self {
+            factor,
+            references: References::Nothing,
+            motion: false,
+        }
     }
 
     /// What a conditioning adds, in half elements (one kind counts one and a half frames). None: nothing.
     fn counted(self, conditioning: &Conditioning) -> Option<Counted> {
-        let (weight, halves) = match (self, conditioning) {
-            (
-                Self::Flux | Self::Flux2 | Self::Chroma | Self::ChromaRadiance,
-                Conditioning::ReferenceLatents(list),
-            ) => {
+        let (weight, halves) = match (conditioning, self.references) {
+            (Conditioning::ReferenceLatents(list), References::Places) => {
                 let spatial = sum(list
                     .iter()
                     .map(|shape| product(shape.get(2..).unwrap_or(&[]))));
                 (spatial, spatial.saturating_mul(2))
             }
-            (
-                Self::OmniGen2 | Self::QwenImage | Self::WanS2v { .. },
-                Conditioning::ReferenceLatents(list),
-            ) => {
+            (Conditioning::ReferenceLatents(list), References::Sixteenth) => {
                 let sixteenth = sum(list.iter().map(|shape| product(shape))) / 16;
                 (sixteenth, sixteenth.saturating_mul(2))
             }
-            (Self::WanS2v { .. }, Conditioning::ReferenceMotion(shape)) => {
+            (Conditioning::ReferenceMotion(shape), _) if self.motion => {
                 // [s0, s1, 1.5, s-2, s-1]
                 let last = |back: usize| {
                     shape
@@ -176,7 +120,7 @@ pub enum Attention {
 /// One use of a diffusion model.
 #[derive(Debug, Clone)]
 pub struct Sampling<'a> {
-    pub architecture: Architecture,
+    pub needs: ModelNeeds,
     /// (b, c, ...)
     pub noise: &'a [u64],
     pub conditionings: &'a [Conditioning],
@@ -198,7 +142,7 @@ pub struct Estimate {
 pub fn sampling(request: &Sampling<'_>) -> Estimate {
     let noise = area(request.noise);
     let counted: Vec<Counted> = (request.conditionings.iter())
-        .filter_map(|conditioning| request.architecture.counted(conditioning))
+        .filter_map(|conditioning| request.needs.counted(conditioning))
         .collect();
     let all = sum(counted.iter().map(|one| one.halves));
     let largest = sum([false, true].map(|motion| {
@@ -211,7 +155,7 @@ pub fn sampling(request: &Sampling<'_>) -> Estimate {
     let bytes = |halves: u128| {
         let bytes = halves_bytes(
             halves,
-            request.architecture.factor(),
+            request.needs.factor,
             request.dtype,
             request.attention,
         );

@@ -24,7 +24,8 @@ pub enum Prediction {
     X0,
     /// A picture from a picture, without noise.
     ImgToImg,
-    CosmosFlow,
+    /// The same, where a level of noise `s` means the time `s / (s + 1)`.
+    RatioFlow,
     /// Noise, for models distilled to a few steps.
     Lcm,
 }
@@ -38,15 +39,17 @@ pub enum Spacing {
     Distilled,
     ContinuousEdm,
     ContinuousV,
-    CosmosFlow,
+    RatioFlow,
     Flow {
         shift: f64,
         multiplier: f64,
     },
-    Flux {
+    /// A flow whose shift is an exponent.
+    ExponentialFlow {
         shift: f64,
     },
-    Cascade {
+    /// A cosine over time.
+    Cosine {
         shift: f64,
     },
 }
@@ -67,7 +70,7 @@ pub struct ModelSampling {
     log_sigmas: Arc<Vec<f32>>,
 }
 
-/// The thousand levels of Stable Diffusion, rising.
+/// The thousand levels of latent diffusion (Rombach et al. 2022), rising.
 fn discrete_table(zsnr: bool) -> Vec<f64> {
     let (start, end) = (0.00085f64.sqrt(), 0.012f64.sqrt());
     let step = (end - start) / (STEPS - 1) as f64;
@@ -120,19 +123,19 @@ fn flow_shift_f32(shift: f32, t: f32) -> f32 {
     }
 }
 
-/// Flux's own form of the same.
-pub(crate) fn flux_shift(mu: f64, t: f64) -> f64 {
+/// The same with an exponent for the shift.
+pub(crate) fn exponential_shift(mu: f64, t: f64) -> f64 {
     mu.exp() / (mu.exp() + (1.0 / t - 1.0))
 }
 
-pub(crate) fn flux_shift_f32(mu: f64, t: f32) -> f32 {
+pub(crate) fn exponential_shift_f32(mu: f64, t: f32) -> f32 {
     // Number over tensor is the tensor's inverse times the number, so the result at 1 may be a little below 1.
     let e = mu.exp() as f32;
     1.0 / (e + (1.0 / t - 1.0)) * e
 }
 
-/// Stable Cascade's cosine schedule.
-fn cascade_sigma(shift: f64, t: f32) -> f32 {
+/// The cosine schedule (Nichol and Dhariwal 2021), shifted.
+fn cosine_sigma(shift: f64, t: f32) -> f32 {
     const S: f32 = 0.008;
     let start = (S / (1.0 + S) * PI * 0.5).cos().powi(2);
     let mut alpha = ((t + S) / (1.0 + S) * PI * 0.5).cos().powi(2) / start;
@@ -195,10 +198,11 @@ impl ModelSampling {
         Self::log_even(prediction, Spacing::ContinuousV, min, max)
     }
 
-    pub fn cosmos_flow(min: f64, max: f64, sigma_data: f64) -> Self {
+    /// A flow over levels that are even in their logarithm.
+    pub fn ratio_flow(min: f64, max: f64, sigma_data: f64) -> Self {
         Self {
             sigma_data,
-            ..Self::log_even(Prediction::CosmosFlow, Spacing::CosmosFlow, min, max)
+            ..Self::log_even(Prediction::RatioFlow, Spacing::RatioFlow, min, max)
         }
     }
 
@@ -212,19 +216,20 @@ impl ModelSampling {
         Self::from_f32(Prediction::Flow, spacing, table)
     }
 
-    pub fn flux(shift: f64) -> Self {
+    /// A flow whose shift is the exponent of a number that grows with the picture.
+    pub fn exponential_flow(shift: f64) -> Self {
         let table = (1..=10 * STEPS)
-            .map(|k| flux_shift_f32(shift, k as f32 / (10 * STEPS) as f32))
+            .map(|k| exponential_shift_f32(shift, k as f32 / (10 * STEPS) as f32))
             .collect();
-        Self::from_f32(Prediction::Flow, Spacing::Flux { shift }, table)
+        Self::from_f32(Prediction::Flow, Spacing::ExponentialFlow { shift }, table)
     }
 
-    pub fn cascade(prediction: Prediction, shift: f64) -> Self {
+    pub fn cosine(prediction: Prediction, shift: f64) -> Self {
         let count = 10 * STEPS;
         let table = (0..count)
-            .map(|x| cascade_sigma(shift, ((x + 1) as f64 / count as f64) as f32))
+            .map(|x| cosine_sigma(shift, ((x + 1) as f64 / count as f64) as f32))
             .collect();
-        Self::from_f32(prediction, Spacing::Cascade { shift }, table)
+        Self::from_f32(prediction, Spacing::Cosine { shift }, table)
     }
 
     /// All levels, rising.
@@ -273,10 +278,10 @@ impl ModelSampling {
             Spacing::Distilled => (self.nearest(sigma) * SKIP + SKIP - 1) as f32,
             Spacing::ContinuousEdm => 0.25 * sigma.ln(),
             Spacing::ContinuousV => sigma.atan() / PI * 2.0,
-            Spacing::CosmosFlow => sigma / (sigma + 1.0),
+            Spacing::RatioFlow => sigma / (sigma + 1.0),
             Spacing::Flow { multiplier, .. } => sigma * multiplier as f32,
-            Spacing::Flux { .. } => sigma,
-            Spacing::Cascade { .. } => {
+            Spacing::ExponentialFlow { .. } => sigma,
+            Spacing::Cosine { .. } => {
                 const S: f32 = 0.008;
                 let start = (S / (1.0 + S) * PI * 0.5).cos().powi(2);
                 let var = (1.0 / (sigma * sigma + 1.0)).clamp(0.0, 1.0);
@@ -292,7 +297,7 @@ impl ModelSampling {
             Spacing::Distilled => self.between((timestep - (SKIP - 1) as f32) / SKIP as f32),
             Spacing::ContinuousEdm => (timestep / 0.25).exp(),
             Spacing::ContinuousV => (timestep * PI / 2.0).tan(),
-            Spacing::CosmosFlow => {
+            Spacing::RatioFlow => {
                 let max = self.sigma_max();
                 if timestep >= max / (max + 1.0) {
                     max
@@ -303,14 +308,17 @@ impl ModelSampling {
             Spacing::Flow { shift, multiplier } => {
                 flow_shift_f32(shift as f32, timestep / multiplier as f32)
             }
-            Spacing::Flux { shift } => flux_shift_f32(shift, timestep),
-            Spacing::Cascade { shift } => cascade_sigma(shift, timestep),
+            Spacing::ExponentialFlow { shift } => exponential_shift_f32(shift, timestep),
+            Spacing::Cosine { shift } => cosine_sigma(shift, timestep),
         }
     }
 
     /// The noise level after a part of sampling.
     pub fn percent_to_sigma(&self, percent: f64) -> f64 {
-        let flow = matches!(self.spacing, Spacing::Flow { .. } | Spacing::Flux { .. });
+        let flow = matches!(
+            self.spacing,
+            Spacing::Flow { .. } | Spacing::ExponentialFlow { .. }
+        );
         if percent <= 0.0 {
             return if flow { 1.0 } else { BEYOND };
         }
@@ -322,13 +330,13 @@ impl ModelSampling {
             Spacing::Discrete | Spacing::Distilled => {
                 f64::from(self.sigma((left * (STEPS - 1) as f64) as f32))
             }
-            Spacing::ContinuousEdm | Spacing::ContinuousV | Spacing::CosmosFlow => {
+            Spacing::ContinuousEdm | Spacing::ContinuousV | Spacing::RatioFlow => {
                 let (min, max) = (f64::from(self.sigma_min()), f64::from(self.sigma_max()));
                 ((max.ln() - min.ln()) * left + min.ln()).exp()
             }
             Spacing::Flow { shift, .. } => flow_shift(shift, left),
-            Spacing::Flux { shift } => flux_shift(shift, left),
-            Spacing::Cascade { shift } => f64::from(cascade_sigma(shift, left as f32)),
+            Spacing::ExponentialFlow { shift } => exponential_shift(shift, left),
+            Spacing::Cosine { shift } => f64::from(cosine_sigma(shift, left as f32)),
         }
     }
 
@@ -341,7 +349,7 @@ impl ModelSampling {
     pub fn input(&self, sigma: f32, x: &Tensor) -> Tensor {
         match self.prediction {
             Prediction::Flow | Prediction::ImgToImg => x.clone(),
-            Prediction::CosmosFlow => x.mul_scalar(1.0 - sigma / (sigma + 1.0)),
+            Prediction::RatioFlow => x.mul_scalar(1.0 - sigma / (sigma + 1.0)),
             _ => x.div_scalar(self.variance(sigma).sqrt()),
         }
     }
@@ -360,7 +368,7 @@ impl ModelSampling {
             Prediction::V => velocity(-1.0),
             Prediction::Edm => velocity(1.0),
             Prediction::X0 | Prediction::ImgToImg => Ok(out.clone()),
-            Prediction::CosmosFlow => {
+            Prediction::RatioFlow => {
                 let s = sigma / (sigma + 1.0);
                 x.zip_map(out, |x, o| x * (1.0 - s) - o * s)
             }
@@ -382,7 +390,7 @@ impl ModelSampling {
     ) -> Result<Tensor> {
         match self.prediction {
             Prediction::Flow => noise.zip_map(latent, |n, l| sigma * n + (1.0 - sigma) * l),
-            Prediction::CosmosFlow => noise.zip_map(latent, |n, l| n * sigma + l),
+            Prediction::RatioFlow => noise.zip_map(latent, |n, l| n * sigma + l),
             _ => {
                 let scale = if max_denoise {
                     (1.0 + sigma * sigma).sqrt()
@@ -442,8 +450,8 @@ mod tests {
             ModelSampling::distilled(Prediction::Lcm, false),
             ModelSampling::continuous_edm(Prediction::Edm, 0.002, 120.0, 0.5),
             ModelSampling::continuous_v(Prediction::V, 0.03, 500.0),
-            ModelSampling::cosmos_flow(0.002, 80.0, 1.0),
-            ModelSampling::cascade(Prediction::Eps, 1.0),
+            ModelSampling::ratio_flow(0.002, 80.0, 1.0),
+            ModelSampling::cosine(Prediction::Eps, 1.0),
         ] {
             let middle = sampling.sigmas()[sampling.sigmas().len() / 2];
             let back = sampling.sigma(sampling.timestep(middle));

@@ -2,7 +2,7 @@
 
 use std::f32::consts::{FRAC_PI_2, PI};
 
-use crate::model_sampling::{ModelSampling, flux_shift_f32};
+use crate::model_sampling::{ModelSampling, exponential_shift_f32};
 use crate::spread::{beta_ppf, linspace, log_resampled};
 use crate::tables;
 
@@ -306,22 +306,18 @@ pub fn gits(coefficient: f64, steps: usize, denoise: f64) -> Result<Vec<f32>> {
     })
 }
 
-/// Flux 2: shifted by picture size and number of steps.
-pub fn flux2(steps: usize, width: f64, height: f64) -> Result<Vec<f32>> {
-    let n = checked(steps)?;
-    let tokens = (width * height / 256.0).round_ties_even();
-    let long = 0.000_169_27 * tokens + 0.456_666_66;
-    let mu = if tokens > 4300.0 {
-        long
-    } else {
-        let short = 8.738_095_24e-5 * tokens + 1.898_333_33;
-        let slope = (long - short) / 190.0;
-        slope * n as f64 + long - 200.0 * slope
+/// Even in time, shifted by an exponent.
+pub fn exponential_flow(steps: usize, shift: f64) -> Result<Vec<f32>> {
+    let times = linspace(1.0, 0.0, checked(steps)? + 1).into_iter();
+    // At zero the shift would divide by it; the limit is zero.
+    let level = |t: f32| {
+        if t == 0.0 {
+            0.0
+        } else {
+            exponential_shift_f32(shift, t)
+        }
     };
-    Ok(linspace(1.0, 0.0, n + 1)
-        .into_iter()
-        .map(|t| flux_shift_f32(mu, t))
-        .collect())
+    Ok(times.map(level).collect())
 }
 
 /// Linear in the number of tokens, between two known points.
@@ -330,27 +326,15 @@ pub fn token_shift(tokens: f64, base: (f64, f64), max: (f64, f64)) -> f64 {
     tokens * slope + (base.1 - slope * base.0)
 }
 
-/// LTX-Video: shifted by latent size; `terminal` stretches the levels so that the last one is this.
-pub fn ltxv(steps: usize, shift: f64, terminal: Option<f64>) -> Result<Vec<f32>> {
-    let mut sigmas: Vec<f32> = linspace(1.0, 0.0, checked(steps)? + 1)
-        .into_iter()
-        .map(|t| {
-            if t == 0.0 {
-                0.0
-            } else {
-                flux_shift_f32(shift, t)
-            }
-        })
-        .collect();
-    if let Some(terminal) = terminal
-        && let Some(last) = sigmas.iter().rev().find(|s| **s != 0.0).copied()
-    {
+/// Stretches falling levels so that the last one before zero is this.
+pub fn stretched(mut sigmas: Vec<f32>, terminal: f64) -> Vec<f32> {
+    if let Some(last) = sigmas.iter().rev().find(|s| **s != 0.0).copied() {
         let scale = (1.0 - last) / (1.0 - terminal) as f32;
         for s in sigmas.iter_mut().filter(|s| **s != 0.0) {
             *s = 1.0 - (1.0 - *s) / scale;
         }
     }
-    Ok(sigmas)
+    sigmas
 }
 
 /// The levels of distilled turbo models: every hundredth step, from a start given by `denoise`.
@@ -500,7 +484,7 @@ mod tests {
 
     #[test]
     fn four_steps_of_the_flow_models() {
-        let flux = ModelSampling::flux(1.15);
+        let flux = ModelSampling::exponential_flow(1.15);
         let flow = ModelSampling::flow(3.0, 1000.0);
         for (scheduler, of_flux, of_flow) in [
             (

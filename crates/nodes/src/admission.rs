@@ -16,6 +16,7 @@ use std::sync::Arc;
 use fresco_files::Folders;
 use fresco_graph::Map;
 use fresco_memory::{ModelRegistry, Policy};
+use fresco_models::detect::Families;
 
 pub use room::Latent;
 
@@ -125,21 +126,31 @@ pub struct Asked<'a> {
 }
 
 /// Whether a whole prompt can run.
-pub fn assess(prompt: &Map, folders: &Folders, registry: &ModelRegistry) -> Assessment {
+pub fn assess(
+    prompt: &Map,
+    folders: &Folders,
+    families: &Families,
+    registry: &ModelRegistry,
+) -> Assessment {
     let asked = Asked {
         prompt,
         outputs: None,
         cached: &[],
     };
-    assess_run(&asked, folders, registry)
+    assess_run(&asked, folders, families, registry)
 }
 
 /// Whether what is left to do of a prompt can run.
-pub fn assess_run(asked: &Asked<'_>, folders: &Folders, registry: &ModelRegistry) -> Assessment {
+pub fn assess_run(
+    asked: &Asked<'_>,
+    folders: &Folders,
+    families: &Families,
+    registry: &ModelRegistry,
+) -> Assessment {
     let nodes = prompt::loader_nodes(asked);
     if nodes.is_empty() {
         return Assessment::default();
     }
-    let loads = prompt::loads(&nodes, folders, registry);
+    let loads = prompt::loads(&nodes, folders, families, registry);
     room::judge(&loads, prompt::largest_latent(asked.prompt), registry)
 }

@@ -15,8 +15,8 @@ use fresco_tensor::weights::{Recast, shards_of};
 use fresco_tensor::{Dtype, WeightFile, open_weights};
 
 pub(crate) use checkpoint::{
-    CheckpointOptions, NETWORK_PARTS, TEXT_PARTS, diffusers_part, load_checkpoint, load_diffusers,
-    load_diffusion_model,
+    CheckpointOptions, NETWORK_PARTS, TEXT_PARTS, diffusers_part, families, load_checkpoint,
+    load_diffusers, load_diffusion_model,
 };
 pub(crate) use vae::load_vae;
 pub(crate) use vision::load_vision;

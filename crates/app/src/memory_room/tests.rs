@@ -156,7 +156,9 @@ fn requests_reach_the_registry() {
 #[test]
 fn prompts_are_looked_at_before_they_run() {
     let registry = ModelRegistry::new(settings(), Vec::new());
-    let room = Room::new(registry, None).unwrap().admitting(folders());
+    let room = Room::new(registry, None)
+        .unwrap()
+        .admitting(folders(), Families::default());
     let text = r#"{"1":{"class_type":"CheckpointLoaderSimple","inputs":{"ckpt_name":"gone.safetensors"}}}"#;
     let prompt = fresco_graph::json::parse(text).unwrap();
     let prompt = Arc::new(prompt.as_map().unwrap().clone());

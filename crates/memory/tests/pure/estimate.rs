@@ -8,9 +8,28 @@ fn near(bytes: u64, mib: f64) {
     assert!((found - mib).abs() < 1e-3, "{found} MiB, not {mib}");
 }
 
-fn request(architecture: Architecture, noise: &[u64], dtype: u64) -> Sampling<'_> {
+/// A factor alone, or all of it.
+struct Needs(ModelNeeds);
+
+impl From<Factor> for Needs {
+    fn from(factor: Factor) -> Self {
+        Self(ModelNeeds::of(factor))
+    }
+}
+
+impl From<ModelNeeds> for Needs {
+    fn from(needs: ModelNeeds) -> Self {
+        Self(needs)
+    }
+}
+
+/// One for one, as Stable Diffusion 1.
+const ONE: Factor = Factor::new(1, 1);
+
+fn request(needs: impl Into<Needs>, noise: &[u64], dtype: u64) -> Sampling<'_> {
+    let Needs(needs) = needs.into();
     Sampling {
-        architecture,
+        needs,
         noise,
         conditionings: &[],
         dtype,
@@ -21,10 +40,10 @@ fn request(architecture: Architecture, noise: &[u64], dtype: u64) -> Sampling<'_
 
 #[test]
 fn worked_examples() {
-    let found = sampling(&request(Architecture::Sd, &[1, 4, 64, 64], 2));
+    let found = sampling(&request(ONE, &[1, 4, 64, 64], 2));
     near(found.required, 163.84);
     near(found.minimum, 81.92);
-    let found = sampling(&request(Architecture::Flux, &[1, 16, 128, 128], 2));
+    let found = sampling(&request(Factor::new(31, 10), &[1, 16, 128, 128], 2));
     near(found.required, 2031.616);
     near(found.minimum, 1015.808);
 }
@@ -34,87 +53,41 @@ fn attention_with_the_whole_matrix_ignores_the_number_format() {
     for dtype in [1, 2, 4] {
         let found = sampling(&Sampling {
             attention: Attention::Plain,
-            ..request(Architecture::Sd, &[1, 4, 64, 64], dtype)
+            ..request(ONE, &[1, 4, 64, 64], dtype)
         });
         near(found.minimum, 4096.0 * 0.15);
     }
-    near(
-        sampling(&request(Architecture::Sd, &[1, 4, 64, 64], 4)).minimum,
-        163.84,
-    );
+    near(sampling(&request(ONE, &[1, 4, 64, 64], 4)).minimum, 163.84);
 }
 
 #[test]
 fn factors() {
-    use Architecture as A;
-    let table: [(A, f64); 27] = [
-        (A::Other, 2.0),
-        (A::Sd, 1.0),
-        (A::Sdxl, 0.8),
-        (A::Sd3, 1.6),
-        (A::PixArt, 0.5),
-        (A::HunyuanDit, 1.3),
-        (A::Flux, 3.1),
-        (A::Flux2, 29.264),
-        (A::Mochi, 2.0),
-        (
-            A::Ltxv {
-                cross_attention_dim: 2048,
-            },
-            5.5,
-        ),
-        (
-            A::Ltxv {
-                cross_attention_dim: 4096,
-            },
-            11.0,
-        ),
-        (A::HunyuanVideo, 1.8),
-        (A::HunyuanImage, 8.7),
-        (A::HunyuanVideo15, 4.0),
-        (A::Cosmos, 1.6),
-        (
-            A::CosmosPredict2 {
-                model_channels: 2048,
-            },
-            0.95,
-        ),
-        (A::Lumina2, 1.4),
-        (A::ZImage, 2.0),
-        (A::Wan { dim: 2222 }, 1.0),
-        (A::WanVace { dim: 2222 }, 1.2),
-        (A::Hunyuan3d, 3.5),
-        (A::Chroma, 3.2),
-        (A::ChromaRadiance, 0.044),
-        (A::AceStep, 0.5),
-        (A::OmniGen2, 1.95),
-        (A::QwenImage, 1.8),
-        (A::Kandinsky5, 1.25),
-    ];
-    for (architecture, factor) in table {
-        let found = architecture.factor().value();
-        assert!((found - factor).abs() < 1e-12, "{architecture:?}: {found}");
+    for (over, under, factor) in [
+        (2, 1, 2.0),
+        (8, 10, 0.8),
+        (29_264, 1000, 29.264),
+        (55 * 4096, 10 * 2048, 11.0),
+        (12 * 2222, 10 * 2222, 1.2),
+        (44, 1000, 0.044),
+    ] {
+        let found = Factor::new(over, under);
+        assert!((found.value() - factor).abs() < 1e-12, "{found:?}");
         // Through the formula: an area of 100 with one byte a number is a MiB for each of the factor.
-        let found = area_bytes(100, architecture.factor(), 1, Attention::Efficient);
-        near(found, factor);
+        near(area_bytes(100, found, 1, Attention::Efficient), factor);
     }
-    assert_eq!(
-        A::WanS2v { dim: 5120 }.factor(),
-        A::Wan { dim: 5120 }.factor()
-    );
 }
 
 #[test]
 fn conditionings_that_count() {
     let noise = [1, 16, 10, 10];
-    let of = |architecture, conditionings: &[Conditioning]| {
-        let plain = sampling(&request(architecture, &noise, 1));
+    let of = |needs: ModelNeeds, conditionings: &[Conditioning]| {
+        let plain = sampling(&request(needs, &noise, 1));
         let with = sampling(&Sampling {
             conditionings,
-            ..request(architecture, &noise, 1)
+            ..request(needs, &noise, 1)
         });
         // In elements of area: what was added, of both values.
-        let factor = architecture.factor().value();
+        let factor = needs.factor.value();
         let area = |with: u64, plain: u64| {
             ((with - plain) as f64 / MIB as f64 * 100.0 / factor * 100.0).round() / 100.0
         };
@@ -125,15 +98,32 @@ fn conditionings_that_count() {
     };
     let small = Conditioning::ReferenceLatents(vec![vec![1, 16, 4, 5]]);
     let two = Conditioning::ReferenceLatents(vec![vec![1, 16, 4, 5], vec![1, 16, 1, 3, 7]]);
-    for flux in [Architecture::Flux, Architecture::Flux2] {
-        assert_eq!(of(flux, std::slice::from_ref(&small)), (20.0, 20.0));
-        assert_eq!(of(flux, &[small.clone(), two.clone()]), (61.0, 41.0));
+    for factor in [Factor::new(31, 10), Factor::new(29_264, 1000)] {
+        let needs = ModelNeeds {
+            references: References::Places,
+            ..ModelNeeds::of(factor)
+        };
+        assert_eq!(of(needs, std::slice::from_ref(&small)), (20.0, 20.0));
+        assert_eq!(of(needs, &[small.clone(), two.clone()]), (61.0, 41.0));
+        assert_eq!(
+            of(
+                needs,
+                &[Conditioning::ReferenceMotion(vec![1, 16, 73, 3, 5])]
+            ),
+            (0.0, 0.0)
+        );
     }
     // All elements, by 16, rounded down: (320 + 21 * 16) / 16 and (3 * 5) / 16.
+    let sixteenth = |factor: Factor, motion: bool| ModelNeeds {
+        references: References::Sixteenth,
+        motion,
+        ..ModelNeeds::of(factor)
+    };
+    let s2v = sixteenth(ONE, true);
     for other in [
-        Architecture::OmniGen2,
-        Architecture::QwenImage,
-        Architecture::WanS2v { dim: 2222 },
+        sixteenth(Factor::new(195, 100), false),
+        sixteenth(Factor::new(18, 10), false),
+        s2v,
     ] {
         assert_eq!(of(other, &[two.clone(), small.clone()]), (61.0, 41.0));
         assert_eq!(
@@ -145,7 +135,6 @@ fn conditionings_that_count() {
         );
     }
     let motion = Conditioning::ReferenceMotion(vec![1, 16, 73, 3, 5]);
-    let s2v = Architecture::WanS2v { dim: 2222 };
     assert_eq!(of(s2v, &[motion.clone(), small.clone()]), (42.5, 42.5));
     assert_eq!(of(s2v, &[motion.clone(), motion.clone()]), (45.0, 22.5));
     // The first of those that are as large, with all dimensions.
@@ -154,19 +143,16 @@ fn conditionings_that_count() {
     assert_eq!(of(s2v, &[wide.clone(), tall.clone()]), (9.0, 3.0));
     assert_eq!(of(s2v, &[tall, wide]), (9.0, 6.0));
     // Others do not look at them.
-    assert_eq!(
-        of(Architecture::Sd, &[motion.clone(), small.clone()]),
-        (0.0, 0.0)
-    );
-    assert_eq!(of(Architecture::Flux, &[motion]), (0.0, 0.0));
+    let plain = ModelNeeds::of(ONE);
+    assert_eq!(of(plain, &[motion, small]), (0.0, 0.0));
 }
 
 #[test]
 fn control_adds_to_both() {
-    let plain = sampling(&request(Architecture::Sd, &[2, 4, 8, 8], 2));
+    let plain = sampling(&request(ONE, &[2, 4, 8, 8], 2));
     let with = sampling(&Sampling {
         control: control_lora(1000, 2),
-        ..request(Architecture::Sd, &[2, 4, 8, 8], 2)
+        ..request(ONE, &[2, 4, 8, 8], 2)
     });
     assert_eq!(
         (with.required, with.minimum),
@@ -357,12 +343,16 @@ fn absurd_shapes_have_an_answer() {
             for vae in vaes {
                 let _ = (vae.decode(shape, dtype), vae.encode(shape, dtype));
             }
-            for architecture in [
-                Architecture::Ltxv {
-                    cross_attention_dim: u32::MAX,
+            for needs in [
+                ModelNeeds {
+                    references: References::Places,
+                    ..ModelNeeds::of(Factor::new(u64::MAX, 10))
                 },
-                Architecture::WanS2v { dim: u32::MAX },
-                Architecture::Flux,
+                ModelNeeds {
+                    references: References::Sixteenth,
+                    motion: true,
+                    ..ModelNeeds::of(Factor::new(u64::from(u32::MAX), 2222))
+                },
             ] {
                 let conditionings = [
                     Conditioning::ReferenceLatents(vec![shape.to_vec(), shape.to_vec()]),
@@ -371,7 +361,7 @@ fn absurd_shapes_have_an_answer() {
                 let found = sampling(&Sampling {
                     conditionings: &conditionings,
                     control: u64::MAX,
-                    ..request(architecture, shape, dtype)
+                    ..request(needs, shape, dtype)
                 });
                 assert_eq!(found.required, u64::MAX);
             }

@@ -12,6 +12,7 @@ mod model;
 mod positions;
 mod radiance;
 pub mod redux;
+pub mod schedule;
 mod trunk;
 
 pub use config::{FluxConfig, FluxKind, MlpKind, ModulationKind, PixelConfig};

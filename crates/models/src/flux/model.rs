@@ -75,18 +75,24 @@ impl DiffusionNetwork for FluxNetwork {
         let (latent, sampling, memory_factor) = match config.kind {
             FluxKind::Flux2 => (
                 latent_format::FLUX2,
-                ModelSampling::flux(2.02),
+                ModelSampling::exponential_flow(2.02),
                 (29264, 1000),
             ),
             FluxKind::Chroma if config.pixels.is_some() => (
                 latent_format::CHROMA_RADIANCE,
-                ModelSampling::flux(1.15),
+                ModelSampling::exponential_flow(1.15),
                 (44, 1000),
             ),
-            FluxKind::Chroma => (latent_format::FLUX, ModelSampling::flux(1.15), (32, 10)),
-            FluxKind::Flux1 if config.guidance => {
-                (latent_format::FLUX, ModelSampling::flux(1.15), (31, 10))
-            }
+            FluxKind::Chroma => (
+                latent_format::FLUX,
+                ModelSampling::exponential_flow(1.15),
+                (32, 10),
+            ),
+            FluxKind::Flux1 if config.guidance => (
+                latent_format::FLUX,
+                ModelSampling::exponential_flow(1.15),
+                (31, 10),
+            ),
             FluxKind::Flux1 | FluxKind::Ovis => {
                 (latent_format::FLUX, ModelSampling::flow(1.0, 1.0), (31, 10))
             }

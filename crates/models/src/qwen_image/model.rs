@@ -227,7 +227,7 @@ impl DiffusionNetwork for QwenNetwork {
             model_channels: None,
             architecture: None,
             memory_factor: (18, 10),
-            sampling: ModelSampling::flux(1.15),
+            sampling: ModelSampling::exponential_flow(1.15),
         }
     }
 

@@ -138,7 +138,10 @@ fn full_size_networks_are_known() {
             let facts = found.network.facts();
             assert_eq!((facts.latent.name, facts.latent_channels), ("Wan21", 16));
             assert_eq!(facts.memory_factor, (18, 10));
-            assert_eq!(facts.sampling.spacing, Spacing::Flux { shift: 1.15 });
+            assert_eq!(
+                facts.sampling.spacing,
+                Spacing::ExponentialFlow { shift: 1.15 }
+            );
             let store = found.store(&file, Device::cpu());
             let layout = found.network.layout().unwrap();
             layout.verify(&store, "the network").unwrap();

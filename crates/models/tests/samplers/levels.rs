@@ -20,7 +20,7 @@ pub(crate) fn sampling_of(model: &str) -> ModelSampling {
     match model {
         "sd15_eps" | "sdxl_eps" => ModelSampling::discrete(Prediction::Eps, false),
         "sd15_zsnr_v" => ModelSampling::discrete(Prediction::V, true),
-        "flux_default" | "flux_shift1.15" => ModelSampling::flux(1.15),
+        "flux_default" | "flux_shift1.15" => ModelSampling::exponential_flow(1.15),
         "sd3_flow_shift3" => ModelSampling::flow(3.0, 1000.0),
         other => panic!("unknown model {other}"),
     }

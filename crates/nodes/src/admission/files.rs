@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use fresco_memory::{FileStamp, Unit, estimate::Factor};
 use fresco_models::control::ControlStore;
-use fresco_models::detect::{Checkpoint, detect_checkpoint, text_stores};
+use fresco_models::detect::{Checkpoint, Families, text_stores};
 use fresco_models::model_patch::PatchStore;
 use fresco_models::store::WeightStore;
 use fresco_models::text::{TextEncoder, TextKind};
@@ -114,35 +114,54 @@ impl FilePart {
 }
 
 type Found = Arc<[FilePart]>;
-type Remembered = Vec<(FileKind, Vec<FileStamp>, Found)>;
+
+/// What decides what is found: another program may know other families.
+#[derive(PartialEq, Eq)]
+struct Question {
+    kind: FileKind,
+    families: Vec<&'static str>,
+    stamps: Vec<FileStamp>,
+}
+
+type Remembered = Vec<(Question, Found)>;
 
 static SEEN: LazyLock<Mutex<Remembered>> = LazyLock::new(Mutex::default);
 
 /// The networks in these files. The text of an error is for people: the loader itself will fail with its own.
-pub(super) fn parts(kind: FileKind, files: &[PathBuf]) -> Result<Found, String> {
+pub(super) fn parts(
+    kind: FileKind,
+    files: &[PathBuf],
+    families: &Families,
+) -> Result<Found, String> {
     let paths = match kind {
         FileKind::Diffusers => diffusers(&files[0])?,
         _ => files.to_vec(),
     };
-    let stamps: Vec<FileStamp> = paths
-        .iter()
-        .map(|path| stamp(path))
-        .collect::<Result<_, _>>()?;
+    let question = Question {
+        kind,
+        families: families.0.iter().flat_map(|f| f.names()).copied().collect(),
+        stamps: paths
+            .iter()
+            .map(|path| stamp(path))
+            .collect::<Result<_, _>>()?,
+    };
     // Nothing is left half done under this lock.
     let lock = || SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = |seen: &Remembered| {
-        let found = seen.iter().find(|(k, s, _)| *k == kind && *s == stamps);
-        found.map(|(_, _, parts)| parts.clone())
+        let found = seen.iter().find(|(asked, _)| *asked == question);
+        found.map(|(_, parts)| parts.clone())
     };
     if let Some(parts) = known(&lock()) {
         return Ok(parts);
     }
-    let found: Found = read(kind, &paths).map_err(|e| e.to_string())?.into();
+    let found: Found = read(kind, &paths, families)
+        .map_err(|e| e.to_string())?
+        .into();
     let mut seen = lock();
     if seen.len() >= REMEMBERED {
         seen.remove(0);
     }
-    seen.push((kind, stamps, found.clone()));
+    seen.push((question, found.clone()));
     Ok(found)
 }
 
@@ -180,7 +199,11 @@ fn diffusers(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(all)
 }
 
-fn read(kind: FileKind, paths: &[PathBuf]) -> Result<Vec<FilePart>, ModelError> {
+fn read(
+    kind: FileKind,
+    paths: &[PathBuf],
+    families: &Families,
+) -> Result<Vec<FilePart>, ModelError> {
     let files: Vec<Arc<dyn WeightFile>> = paths
         .iter()
         .map(open_weights)
@@ -195,7 +218,7 @@ fn read(kind: FileKind, paths: &[PathBuf]) -> Result<Vec<FilePart>, ModelError> 
     let cpu = Device::cpu();
     Ok(match kind {
         FileKind::Checkpoint => {
-            let found = detect_checkpoint(file)?;
+            let found = families.detect(file)?;
             let mut parts = vec![diffusion(&found, file, &id)?];
             if let Some(stack) = found.text
                 && let Some(encoder) = TextEncoder::from_checkpoint(file, stack, &cpu)?
@@ -208,7 +231,7 @@ fn read(kind: FileKind, paths: &[PathBuf]) -> Result<Vec<FilePart>, ModelError> 
             parts
         }
         FileKind::Diffusers => {
-            let found = detect_checkpoint(file)?;
+            let found = families.detect(file)?;
             let store = vae::names::store(&files[1], "", cpu.clone());
             vec![
                 diffusion(&found, file, &id)?,
@@ -224,7 +247,7 @@ fn read(kind: FileKind, paths: &[PathBuf]) -> Result<Vec<FilePart>, ModelError> 
                 }
                 None => (file.clone(), id),
             };
-            vec![diffusion(&detect_checkpoint(&file)?, &file, &id)?]
+            vec![diffusion(&families.detect(&file)?, &file, &id)?]
         }
         FileKind::Text => match TextEncoder::from_files(&files, &cpu) {
             Ok(encoder) => vec![text(&encoder, &id)],

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fresco_files::Folders;
 use fresco_graph::{Args, Map, NodeError, NodeSchema as _, Value};
 use fresco_memory::ModelRegistry;
+use fresco_models::detect::Families;
 use fresco_models::taesd;
 use fresco_tensor::{Device, Dtype};
 
@@ -143,12 +144,13 @@ pub(super) struct PlannedLoad {
 pub(super) fn loads(
     nodes: &[LoaderNode<'_>],
     folders: &Folders,
+    families: &Families,
     registry: &ModelRegistry,
 ) -> Vec<PlannedLoad> {
     let known = Known::new(registry);
     let mut loads = Vec::new();
     for node in nodes {
-        node.loads(folders, &known, &mut loads);
+        node.loads(folders, families, &known, &mut loads);
     }
     loads
 }
@@ -167,7 +169,13 @@ impl LoaderNode<'_> {
         self.inputs.get(input)?.as_str()
     }
 
-    fn loads(&self, folders: &Folders, known: &Known, loads: &mut Vec<PlannedLoad>) {
+    fn loads(
+        &self,
+        folders: &Folders,
+        families: &Families,
+        known: &Known,
+        loads: &mut Vec<PlannedLoad>,
+    ) {
         // What is wrong with inputs, its node says; names that come over links are not known yet.
         let Ok(parts) = self.parts(known) else {
             return;
@@ -190,7 +198,7 @@ impl LoaderNode<'_> {
         };
         let found = match missing {
             Some(why) => Err(why),
-            None => files::parts(kind, &files),
+            None => files::parts(kind, &files, families),
         };
         match found {
             Ok(found) => loads.extend(

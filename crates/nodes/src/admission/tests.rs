@@ -2,12 +2,22 @@
 
 use std::sync::Arc;
 
+use fresco_files::Folders;
 use fresco_graph::{Map, Value, map};
 use fresco_memory::{HostMemory, ModelRegistry, Policy, Probes, Reserves, Settings};
+use fresco_models::detect::Families;
 use fresco_tensor::Device;
 
-use super::{Asked, Assessment, ModelPlan, Outcome, Verdict, assess, assess_run};
+use super::{Asked, Assessment, ModelPlan, Outcome, Verdict};
 use crate::small_files::{keys, place, write};
+
+fn assess(prompt: &Map, folders: &Folders, registry: &ModelRegistry) -> Assessment {
+    super::assess(prompt, folders, &Families::default(), registry)
+}
+
+fn assess_run(asked: &Asked<'_>, folders: &Folders, registry: &ModelRegistry) -> Assessment {
+    super::assess_run(asked, folders, &Families::default(), registry)
+}
 
 /// A room with one device of its own and without reserves, so that every byte counts.
 fn room(number: u32, bytes: u64) -> ModelRegistry {

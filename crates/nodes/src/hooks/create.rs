@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use fresco_files::folders::Folders;
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
-use fresco_models::detect::detect_checkpoint;
 use fresco_models::text::TextEncoder;
 use fresco_tensor::{Device, open_weights};
 
 use super::{Hook, HookKeyframes, HookWeights, Hooks};
 use crate::clip::Clip;
+use crate::loaders::families;
 use crate::lora::open_lora;
 use crate::sampling::model::WEIGHT_PREFIX;
 
@@ -43,7 +43,7 @@ fn checkpoint(cx: &Cx, name: &str, with_text: bool) -> Result<HookWeights, NodeE
         .require("checkpoints", name)
         .map_err(|e| NodeError::file_not_found(e.to_string()))?;
     let file = open_weights(&path)?;
-    let found = detect_checkpoint(&file)?;
+    let found = families(cx).detect(&file)?;
     let mut stores = vec![(WEIGHT_PREFIX.to_owned(), found.store(&file, Device::cpu()))];
     if let (true, Some(stack)) = (with_text, found.text)
         && let Some(encoder) = TextEncoder::from_checkpoint(&file, stack, &Device::cpu())?

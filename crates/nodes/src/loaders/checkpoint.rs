@@ -31,7 +31,7 @@ type Diffusion = SharedNetwork<dyn BaseModel, Checkpoint>;
 const CLASS: &str = "SdModel";
 
 /// The families that this program runs.
-fn families(cx: &Cx) -> Families {
+pub(crate) fn families(cx: &Cx) -> Families {
     let given = cx.resource::<Families>();
     given.map_or_else(|_| Families::default(), |families| (*families).clone())
 }

@@ -90,7 +90,7 @@ impl Node for ModelSamplingContinuousEDM {
             "eps" => (Prediction::Eps, 1.0),
             "edm" | "edm_playground_v2.5" => (Prediction::Edm, 0.5),
             "cosmos_rflow" => {
-                return patched(self.model, ModelSampling::cosmos_flow(min, max, 1.0));
+                return patched(self.model, ModelSampling::ratio_flow(min, max, 1.0));
             }
             other => return Err(unknown(other)),
         };
@@ -156,7 +156,7 @@ impl Node for ModelSamplingStableCascade {
     fn run(self, _: &Cx) -> NodeResult {
         patched(
             self.model,
-            ModelSampling::cascade(Prediction::Eps, self.shift),
+            ModelSampling::cosine(Prediction::Eps, self.shift),
         )
     }
 }
@@ -228,7 +228,7 @@ impl Node for ModelSamplingFlux {
     fn run(self, _: &Cx) -> NodeResult {
         let tokens = self.width as f64 * self.height as f64 / 256.0;
         let shift = token_shift(tokens, (256.0, self.base_shift), (4096.0, self.max_shift));
-        patched(self.model, ModelSampling::flux(shift))
+        patched(self.model, ModelSampling::exponential_flow(shift))
     }
 }
 
@@ -255,6 +255,6 @@ impl Node for ModelSamplingLTXV {
     fn run(self, _: &Cx) -> NodeResult {
         let tokens = ltxv_tokens(self.latent.as_ref())?;
         let shift = token_shift(tokens, (1024.0, self.base_shift), (4096.0, self.max_shift));
-        patched(self.model, ModelSampling::flux(shift))
+        patched(self.model, ModelSampling::exponential_flow(shift))
     }
 }

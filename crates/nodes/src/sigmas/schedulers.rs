@@ -309,7 +309,7 @@ pub struct Flux2Scheduler {
 
 impl Node for Flux2Scheduler {
     fn run(self, _: &Cx) -> NodeResult {
-        sigmas_output(schedules::flux2(
+        sigmas_output(fresco_models::flux::schedule::levels(
             steps(self.steps),
             self.width as f64,
             self.height as f64,
@@ -348,11 +348,11 @@ impl Node for LTXVScheduler {
         let tokens = ltxv_tokens(self.latent.as_ref())?;
         let shift =
             schedules::token_shift(tokens, (1024.0, self.base_shift), (4096.0, self.max_shift));
-        sigmas_output(schedules::ltxv(
-            steps(self.steps),
-            shift,
-            self.stretch.then_some(self.terminal),
-        ))
+        let levels = schedules::exponential_flow(steps(self.steps), shift);
+        sigmas_output(levels.map(|levels| match self.stretch {
+            true => schedules::stretched(levels, self.terminal),
+            false => levels,
+        }))
     }
 }
 

@@ -75,6 +75,10 @@ impl Place {
         self.cx.resource::<Families>().unwrap()
     }
 
+    pub(crate) fn folders(&self) -> Arc<Folders> {
+        self.cx.resource::<Folders>().unwrap()
+    }
+
     pub(crate) fn registry(&self) -> &ModelRegistry {
         &self.registry
     }

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex};
 
 use fresco_graph::{FromValue as _, map};
 use fresco_models::denoise::hooks::{BlockFlow, BlockHook, BlockInfo, Moment};
+use fresco_models::detect::Families;
 use fresco_models::{ModelError, Prediction};
+use fresco_nodes::admission::assess;
 use fresco_nodes::sampling::Model;
 use fresco_tensor::{Device, Tensor};
 
@@ -57,6 +59,22 @@ fn it_is_detected_and_sampled_like_any_other() {
     );
     assert_eq!(one.shape(), x.shape());
     assert!(distance(&one, &two) > 1e-3, "it reads its prompt");
+}
+
+#[test]
+fn it_is_looked_at_before_its_prompt_runs() {
+    let place = Place::new("admitted", &[]);
+    let inputs = map! {"unet_name" => "toy.safetensors", "weight_dtype" => "default"};
+    let prompt = map! {"1" => map! {"class_type" => "UNETLoader", "inputs" => inputs}};
+    let look = |families: &Families| {
+        let found = assess(&prompt, &place.folders(), families, place.registry());
+        let [model] = &found.models[..] else {
+            panic!("{found:?}")
+        };
+        (model.what.clone(), model.bytes)
+    };
+    assert_eq!(look(&place.families()), ("toy".to_owned(), total_bytes()));
+    assert_eq!(look(&Families::default()), (String::new(), 0));
 }
 
 #[test]

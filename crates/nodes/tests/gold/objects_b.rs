@@ -31,7 +31,7 @@ pub(crate) fn build(kind: &str, spec: &Map, _registry: &NodeRegistry) -> Option<
             let sampling = match spec.get("base")?.as_str()? {
                 "sd15" => ModelSampling::discrete(Prediction::Eps, false),
                 "sd3" => ModelSampling::flow(3.0, 1000.0),
-                "flux" => ModelSampling::flux(1.15),
+                "flux" => ModelSampling::exponential_flow(1.15),
                 other => panic!("no base {other}"),
             };
             Some(Model::new(Arc::new(Probe), sampling).into())
@@ -70,10 +70,10 @@ fn sampling_facts(s: &ModelSampling) -> Result<Value> {
         Spacing::Distilled => ["ModelSamplingDiscreteDistilled", "ModelSamplingDiscrete"],
         Spacing::ContinuousEdm => ["ModelSamplingContinuousEDM", "Module"],
         Spacing::ContinuousV => ["ModelSamplingContinuousV", "ModelSamplingContinuousEDM"],
-        Spacing::CosmosFlow => ["ModelSamplingCosmosRFlow", "ModelSamplingContinuousEDM"],
+        Spacing::RatioFlow => ["ModelSamplingCosmosRFlow", "ModelSamplingContinuousEDM"],
         Spacing::Flow { .. } => ["ModelSamplingDiscreteFlow", "Module"],
-        Spacing::Flux { .. } => ["ModelSamplingFlux", "Module"],
-        Spacing::Cascade { .. } => ["StableCascadeSampling", "ModelSamplingDiscrete"],
+        Spacing::ExponentialFlow { .. } => ["ModelSamplingFlux", "Module"],
+        Spacing::Cosine { .. } => ["StableCascadeSampling", "ModelSamplingDiscrete"],
     };
     let list = |values: &[f32]| tensor(Tensor::from_slice(values));
     let mut facts = map! {
@@ -86,10 +86,10 @@ fn sampling_facts(s: &ModelSampling) -> Result<Value> {
             facts.insert("shift".into(), shift.into());
             facts.insert("multiplier".into(), multiplier.into());
         }
-        Spacing::Flux { shift } => {
+        Spacing::ExponentialFlow { shift } => {
             facts.insert("shift".into(), shift.into());
         }
-        Spacing::Cascade { shift } => {
+        Spacing::Cosine { shift } => {
             facts.insert("shift".into(), shift.into());
             facts.insert("sigma_data".into(), s.sigma_data.into());
         }
@@ -303,8 +303,8 @@ static ODD_MODELS: LazyLock<Vec<Value>> = LazyLock::new(|| {
     [
         ModelSampling::discrete(Prediction::Eps, true),
         ModelSampling::flow(0.0, 0.0),
-        ModelSampling::flux(1e300),
-        ModelSampling::cascade(Prediction::Lcm, f64::NAN),
+        ModelSampling::exponential_flow(1e300),
+        ModelSampling::cosine(Prediction::Lcm, f64::NAN),
         ModelSampling::continuous_edm(Prediction::Edm, f64::NAN, -1.0, 0.0),
     ]
     .map(|sampling| Model::new(Arc::new(Probe), sampling).into())

@@ -42,11 +42,6 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/models/src/vision.rs", "the family's file"),
     ("crates/models/src/detect/", "the detection tables"),
     ("crates/models/src/latent_format/", "a table by family"),
-    (
-        "crates/models/src/model_sampling.rs",
-        "noise levels of one family",
-    ),
-    ("crates/models/src/schedules.rs", "schedules of one family"),
     ("crates/nodes/src/lib.rs", "the list of nodes"),
     (
         "crates/nodes/src/multigpu",
@@ -58,6 +53,10 @@ const ALLOWED: &[(&str, &str)] = &[
     ),
     (
         "crates/nodes/src/sampling/model_sampling.rs",
+        "a node for each family",
+    ),
+    (
+        "crates/nodes/src/sigmas/schedulers.rs",
         "a node for each family",
     ),
     (
