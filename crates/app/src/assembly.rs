@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 use fresco_engine::{EventSink, ExecutorConfig, LiveRegistry};
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
+use fresco_graph::ui::NodeDefs;
 use fresco_graph::{
     CallScope, Listings, Map, NodeRegistry, Resources, Value, Versions, object_info,
 };
@@ -129,6 +130,15 @@ impl Assembly {
             )
         };
         self.registry.snapshot().iter().map(entry).collect()
+    }
+
+    /// What the converter asks about classes.
+    pub(crate) fn node_defs(&self) -> NodeDefs {
+        let (registry, listings) = (self.registry.snapshot(), Arc::clone(&self.listings));
+        NodeDefs::asking(move |class| {
+            let schema = registry.get(class)?.schema();
+            Some(object_info::node_info(&schema, &*listings))
+        })
     }
 
     pub(crate) fn node_info(&self, class: &str) -> Option<Value> {

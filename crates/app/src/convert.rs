@@ -33,11 +33,7 @@ pub(crate) fn convert(args: ConvertArgs) -> anyhow::Result<()> {
                 .with_context(|| format!("{} is not JSON", path.display()))?;
             NodeDefs::new(&value)
         }
-        None => NodeDefs::new(
-            &Assembly::open(&FolderSettings::resolve(dirs))?
-                .object_info()
-                .into(),
-        ),
+        None => Assembly::open(&FolderSettings::resolve(dirs))?.node_defs(),
     };
     let bytes = workflow_file::read(&file)?;
     let found = workflow_file::understand(&bytes, &defs, true)

@@ -13,7 +13,6 @@ use fresco_engine::{
     Submission, WorkerConfig,
 };
 use fresco_files::Dirs;
-use fresco_graph::ui::NodeDefs;
 use fresco_graph::{Map, PromptLimits, Value, json, lock, map};
 
 use crate::assembly::Assembly;
@@ -34,7 +33,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     assembly.dirs.create_temp()?;
 
     let bytes = workflow_file::read(&args.file)?;
-    let defs = NodeDefs::new(&assembly.object_info().into());
+    let defs = assembly.node_defs();
     let mut found = workflow_file::understand(&bytes, &defs, false)
         .with_context(|| args.file.display().to_string())?;
     for warning in &found.warnings {

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use fresco_graph::ui::NodeDefs;
 use fresco_graph::{Map, PromptLimits, Resources, Rules};
 use fresco_memory::{ModelRegistry, Policy, amount::readable};
 use fresco_models::detect::Families;
@@ -45,7 +44,7 @@ pub(crate) fn show(report: &mut Report, assembly: &Assembly, settings: &ExecSett
 
 fn read(assembly: &Assembly, file: &Path) -> anyhow::Result<Map> {
     let bytes = workflow_file::read(file)?;
-    let defs = NodeDefs::new(&assembly.object_info().into());
+    let defs = assembly.node_defs();
     let found = workflow_file::understand(&bytes, &defs, false);
     let found = found.with_context(|| file.display().to_string())?;
     for warning in &found.warnings {

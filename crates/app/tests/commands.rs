@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// A base directory of its own and nothing of this machine's environment.
-struct Place(tempfile::TempDir);
+struct BaseFolder(tempfile::TempDir);
 
 struct Ran {
     code: Option<i32>,
@@ -19,7 +19,7 @@ struct Ran {
     err: String,
 }
 
-impl Place {
+impl BaseFolder {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -69,7 +69,7 @@ const PROMPT: &str = r#"{
 
 #[test]
 fn runs_a_prompt_and_lists_its_picture() {
-    let place = Place::new();
+    let place = BaseFolder::new();
     let file = place.write("p.json", PROMPT);
     let ran = place.run(&[
         "run",
@@ -94,7 +94,7 @@ fn runs_a_prompt_and_lists_its_picture() {
 
 #[test]
 fn run_says_what_is_wrong_and_ends_with_1() {
-    let place = Place::new();
+    let place = BaseFolder::new();
     let fails = |name: &str, text: &str, more: &[&str], expected: &str| {
         let file = place.write(name, text);
         let mut arguments = vec!["run", file.to_str().unwrap()];
@@ -139,7 +139,7 @@ fn run_says_what_is_wrong_and_ends_with_1() {
 
 #[test]
 fn converts_editor_files() {
-    let place = Place::new();
+    let place = BaseFolder::new();
     let editor = r#"{"nodes":[
         {"id":1,"type":"EmptyImage","inputs":[],"outputs":[{"name":"IMAGE","type":"IMAGE","links":[7]}],"widgets_values":[64,64,1,0]},
         {"id":2,"type":"SaveImage","inputs":[{"name":"images","type":"IMAGE","link":7}],"outputs":[],"widgets_values":["x"]}],
@@ -170,7 +170,7 @@ fn converts_editor_files() {
 
 #[test]
 fn lists_and_shows_nodes() {
-    let place = Place::new();
+    let place = BaseFolder::new();
     let all = place.run(&["nodes"]);
     assert_eq!(all.code, Some(0));
     assert!(all.out.lines().count() > 100 && all.out.contains("SaveImage"));
@@ -190,7 +190,7 @@ fn lists_and_shows_nodes() {
 
 #[test]
 fn usage_errors_end_with_2() {
-    let place = Place::new();
+    let place = BaseFolder::new();
     for arguments in [
         &["--nonsense"][..],
         &["--lowvram", "--highvram"],
@@ -212,7 +212,7 @@ fn usage_errors_end_with_2() {
 
 #[test]
 fn the_doctor_finds_a_fresh_place_healthy() {
-    let place = Place::new();
+    let place = BaseFolder::new();
     let ran = place.run(&["doctor", "--port", "0"]);
     assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
     assert!(ran.out.contains(&place.path().display().to_string()));
@@ -220,7 +220,7 @@ fn the_doctor_finds_a_fresh_place_healthy() {
 
 #[test]
 fn a_quick_test_prepares_everything_and_ends() {
-    let place = Place::new();
+    let place = BaseFolder::new();
     place.write("temp/old.png", "x");
     let ran = place.run(&[
         "--quick-test-for-ci",
@@ -245,7 +245,7 @@ fn a_quick_test_prepares_everything_and_ends() {
 
 #[test]
 fn a_damaged_database_is_refused_and_kept() {
-    let place = Place::new();
+    let place = BaseFolder::new();
     let file = place.write("user/fresco.db", "precious, but no database");
     let kept = place.write("temp/kept.png", "x");
     let ran = place.run(&["--quick-test-for-ci"]);
@@ -280,7 +280,7 @@ impl Drop for Running {
 }
 
 impl Serving {
-    fn start(place: &Place, more: &[&str]) -> Self {
+    fn start(place: &BaseFolder, more: &[&str]) -> Self {
         let mut arguments = vec!["serve", "--port", "0"];
         arguments.extend(more);
         let mut command = place.command(&arguments);
@@ -333,7 +333,7 @@ impl Serving {
 
 #[test]
 fn serves_and_stops_in_order() {
-    let place = Place::new();
+    let place = BaseFolder::new();
     let serving = Serving::start(&place, &[]);
     assert!(
         serving
@@ -360,7 +360,7 @@ fn serves_and_stops_in_order() {
 
 #[test]
 fn a_token_guards_the_interface() {
-    let place = Place::new();
+    let place = BaseFolder::new();
     let token = place.write("token", "open-sesame\n");
     let serving = Serving::start(&place, &["--token-file", token.to_str().unwrap()]);
     assert!(
@@ -383,7 +383,7 @@ fn a_token_guards_the_interface() {
 
 #[test]
 fn memory_of_a_running_server_is_shown_and_freed() {
-    let place = Place::new();
+    let place = BaseFolder::new();
     let serving = Serving::start(
         &place,
         &[

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::{Args, Group, Input, Kind, Map, Schema, Value};
+use crate::{Args, Input, InputGroup, Kind, Map, Schema, Value};
 
 /// The inputs a node really has, under dotted names, given what its prompt supplies.
 pub struct Declared<'a> {
@@ -38,7 +38,7 @@ impl<'a> Declared<'a> {
         self.inputs().find(|i| &*i.name == name)
     }
 
-    fn push(&mut self, input: &Input, id: &Arc<str>, group: Group, path: Option<Arc<str>>) {
+    fn push(&mut self, input: &Input, id: &Arc<str>, group: InputGroup, path: Option<Arc<str>>) {
         let mut declared = input.clone();
         declared.name = id.clone();
         declared.group = group;
@@ -48,7 +48,7 @@ impl<'a> Declared<'a> {
         }
     }
 
-    fn add(&mut self, input: &Input, prefix: &str, group: Group, supplied: &Map) {
+    fn add(&mut self, input: &Input, prefix: &str, group: InputGroup, supplied: &Map) {
         let id: Arc<str> = if prefix.is_empty() {
             input.name.clone()
         } else {
@@ -83,9 +83,9 @@ impl<'a> Declared<'a> {
                     let slot: Arc<str> = format!("{id}.{name}").into();
                     if supplied.contains_key(&slot) {
                         let group = if i < *min {
-                            Group::Required
+                            InputGroup::Required
                         } else {
-                            Group::Optional
+                            InputGroup::Optional
                         };
                         self.push(template, &slot, group, Some(slot.clone()));
                     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Form, Group, GrowNames, Input, IoType, Kind, Listings, Magic, Map, Schema, Value, map,
+    Form, GrowNames, Input, InputGroup, IoType, Kind, Listings, Magic, Map, Schema, Value, map,
 };
 
 /// One class's entry.
@@ -124,7 +124,7 @@ fn input_groups<'a>(
     let mut required = Map::new();
     let mut optional = Map::new();
     for input in inputs {
-        let group = if input.group == Group::Required {
+        let group = if input.group == InputGroup::Required {
             &mut required
         } else {
             &mut optional

@@ -12,8 +12,9 @@ pub enum Form {
     V3,
 }
 
+/// Whether an input must be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
+pub enum InputGroup {
     Required,
     Optional,
 }
@@ -148,7 +149,7 @@ impl From<&str> for IoType {
 #[derive(Clone, Debug)]
 pub struct Input {
     pub name: Arc<str>,
-    pub group: Group,
+    pub group: InputGroup,
     pub ty: IoType,
     /// Wire options in wire order; `options` of a V3 combo is in `choices`, not here.
     pub options: Map,
@@ -211,7 +212,7 @@ impl Input {
     pub fn new(name: &str, ty: impl Into<IoType>) -> Self {
         Self {
             name: name.into(),
-            group: Group::Required,
+            group: InputGroup::Required,
             ty: ty.into(),
             options: Map::new(),
             lazy: false,
@@ -291,13 +292,13 @@ impl Input {
         };
         Self {
             kind,
-            group: Group::Optional,
+            group: InputGroup::Optional,
             ..Self::new(name, "COMFY_DYNAMICSLOT_V3")
         }
     }
 
     pub fn optional(mut self) -> Self {
-        self.group = Group::Optional;
+        self.group = InputGroup::Optional;
         self
     }
 

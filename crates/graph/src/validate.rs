@@ -9,7 +9,7 @@ use crate::dynamic::{Declared, last_segment};
 use crate::json::{python_repr, python_text};
 use crate::types::{coerce, input_config, number_text, python_type, types_match};
 use crate::{
-    Args, Cx, Group, Input, Link, Listings, Map, NodeError, NodeRegistry, PromptClass,
+    Args, Cx, Input, InputGroup, Link, Listings, Map, NodeError, NodeRegistry, PromptClass,
     PromptClasses, Resources, ValidatorInputs, Value, Verdict, map,
 };
 
@@ -415,7 +415,7 @@ impl Walk<'_, '_> {
         let listings = self.rules.listings;
         let validator = frame.validator.clone();
         let Some(value) = self.inputs(&frame.id)?.get(&input.name).cloned() else {
-            if input.group == Group::Required {
+            if input.group == InputGroup::Required {
                 let details = if frame.class.schema.form == crate::Form::V3 {
                     last_segment(&input.name)
                 } else {

@@ -191,6 +191,10 @@ impl ModelRegistry {
 
     /// Main memory below what should stay available: what nobody needs goes.
     fn host_pressure(&self, who: &Who) {
+        // Asking the kernel takes as long as a small prompt's other work here, and without models nothing could go.
+        if !self.lock().entries.values().any(|e| e.in_memory() > 0) {
+            return;
+        }
         let Some(host) = self.host() else {
             return;
         };

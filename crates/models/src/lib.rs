@@ -20,7 +20,6 @@ mod error;
 pub mod flux;
 pub mod flux3;
 mod fourier;
-pub mod guidance;
 pub mod hidream;
 pub mod hunyuan;
 pub mod kandinsky;
@@ -51,7 +50,7 @@ pub mod upscale;
 pub mod vae;
 pub mod vision;
 
-pub use denoise::{BaseModel, Diffusion, DiffusionNetwork};
+pub use denoise::{BaseModel, Diffusion, DiffusionNetwork, guidance};
 pub use detect::{Checkpoint, Family, detect_checkpoint, nan_keys};
 pub use error::ModelError;
 pub use latent_format::LatentFormat;

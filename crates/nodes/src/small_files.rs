@@ -49,13 +49,13 @@ pub(crate) fn write(path: &Path, keys: &[(String, Vec<u64>)]) {
     file.set_len(8 + header.len() as u64 + at).unwrap();
 }
 
-pub(crate) struct Place {
+pub(crate) struct ModelFolders {
     pub(crate) base: tempfile::TempDir,
     pub(crate) folders: Folders,
 }
 
 /// Folders with a checkpoint and a network by itself.
-pub(crate) fn place() -> Place {
+pub(crate) fn place() -> ModelFolders {
     let base = tempfile::tempdir().unwrap();
     let dirs = Dirs::resolve(&DirOptions {
         program: base.path().into(),
@@ -72,5 +72,5 @@ pub(crate) fn place() -> Place {
         &models.join("unet/net.safetensors"),
         &keys("unet_sd1_small"),
     );
-    Place { base, folders }
+    ModelFolders { base, folders }
 }

@@ -41,7 +41,7 @@ impl Cache {
         pieces
     }
 
-    fn render(&self, registry: &Arc<NodeRegistry>, listings: &dyn Listings) -> String {
+    fn render(&self, registry: &Arc<NodeRegistry>, listings: &Arc<dyn Listings>) -> String {
         let pieces = self.pieces(registry);
         let pinned = Pinned::new(listings);
         let mut out = String::with_capacity(1 << 20);
@@ -134,21 +134,21 @@ fn input_follows_disk(input: &Input) -> bool {
 }
 
 /// Asks for each listing once per request: dozens of classes share a few.
-pub(crate) struct Pinned<'a> {
-    listings: &'a dyn Listings,
+pub(crate) struct Pinned {
+    listings: Arc<dyn Listings>,
     seen: Mutex<BTreeMap<String, Vec<String>>>,
 }
 
-impl<'a> Pinned<'a> {
-    pub(crate) fn new(listings: &'a dyn Listings) -> Self {
+impl Pinned {
+    pub(crate) fn new(listings: &Arc<dyn Listings>) -> Self {
         Self {
-            listings,
+            listings: Arc::clone(listings),
             seen: Mutex::default(),
         }
     }
 }
 
-impl Listings for Pinned<'_> {
+impl Listings for Pinned {
     fn list(&self, source: &str) -> Vec<String> {
         let mut seen = lock(&self.seen);
         seen.entry(source.to_owned())
@@ -166,7 +166,7 @@ pub(crate) async fn all(request: Request) -> Answer {
     let app: App = request.app;
     let text = blocking(move || {
         app.object_info
-            .render(&app.engine.registry(), &**app.engine.listings())
+            .render(&app.engine.registry(), app.engine.listings())
     })
     .await?;
     Ok(response::json_text(text))

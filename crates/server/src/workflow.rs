@@ -62,14 +62,13 @@ fn understand(app: &App, bytes: &[u8], desk: &Desk) -> Result<Workflow, ApiError
     ui::read(&value, &defs, &options).map_err(|e| refused(&e.to_string()))
 }
 
+/// What the classes declare; each is asked when the workflow has one of it.
 fn definitions(app: &App) -> NodeDefs {
-    let listings = Pinned::new(&**app.engine.listings());
-    let mut defs = NodeDefs::default();
-    for class in app.engine.registry().iter() {
-        let schema = class.schema();
-        defs.insert(&schema.id, &object_info::node_info(&schema, &listings));
-    }
-    defs
+    let (registry, listings) = (app.engine.registry(), Pinned::new(app.engine.listings()));
+    NodeDefs::asking(move |class| {
+        let schema = registry.get(class)?.schema();
+        Some(object_info::node_info(&schema, &listings))
+    })
 }
 
 fn describe(app: &App, found: Workflow) -> Value {
@@ -79,7 +78,7 @@ fn describe(app: &App, found: Workflow) -> Value {
         mut warnings,
     } = found;
     let exists = |name: &str| annotated::exists(&app.dirs, name);
-    let listings = Pinned::new(&**app.engine.listings());
+    let listings = Pinned::new(app.engine.listings());
     let lacking = missing(&prompt, &app.engine.registry(), &listings, &exists);
     warnings.extend(lacking.warnings.iter().cloned());
     let warnings: Vec<Value> = warnings.into_iter().map(Value::from).collect();

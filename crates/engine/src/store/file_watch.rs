@@ -73,6 +73,8 @@ pub(super) struct FileWatch {
     database: Stamp,
     header: [u8; HEADER],
     log_seen: Option<(Stamp, Vec<u8>)>,
+    /// The log, as long as it is the same file: it is looked at several times for each prompt.
+    log_file: Option<((u64, u64), File)>,
     looked: Instant,
 }
 
@@ -88,6 +90,7 @@ impl FileWatch {
             database,
             header: [0; HEADER],
             log_seen: None,
+            log_file: None,
             looked: Instant::now(),
         };
         watch.note();
@@ -111,7 +114,7 @@ impl FileWatch {
         if let Ok(header) = self.read_header() {
             self.header = header;
         }
-        self.log_seen = read_log(&self.log).ok();
+        self.log_seen = self.read_log().ok();
     }
 
     pub(super) fn look(&mut self) -> Option<Trouble> {
@@ -135,7 +138,7 @@ impl FileWatch {
             return Some(Trouble::Overwritten);
         }
         if let Some((seen, header)) = &self.log_seen {
-            match read_log(&self.log) {
+            match read_log(&self.log, &mut self.log_file) {
                 Ok((now, bytes)) => {
                     if now.id != seen.id || now.length < seen.length || bytes != *header {
                         return Some(Trouble::LogOverwritten);
@@ -158,6 +161,10 @@ impl FileWatch {
         })
     }
 
+    fn read_log(&mut self) -> io::Result<(Stamp, Vec<u8>)> {
+        read_log(&self.log, &mut self.log_file)
+    }
+
     fn read_header(&self) -> io::Result<[u8; HEADER]> {
         let mut header = [0; HEADER];
         read_start(&self.handle, &mut header)?;
@@ -178,12 +185,24 @@ fn read_start(mut file: &File, bytes: &mut [u8]) -> io::Result<()> {
     file.read_exact(bytes)
 }
 
-fn read_log(path: &Path) -> io::Result<(Stamp, Vec<u8>)> {
-    use std::io::Read as _;
-    let file = File::open(path)?;
-    let stamp = Stamp::of(&file.metadata()?);
-    let mut header = Vec::new();
-    file.take(LOG_HEADER as u64).read_to_end(&mut header)?;
+/// The log that is there now, and its header as far as it goes. `open` is the one that was there last time.
+fn read_log(path: &Path, open: &mut Option<((u64, u64), File)>) -> io::Result<(Stamp, Vec<u8>)> {
+    let stamp = Stamp::of(&fs::metadata(path)?);
+    let same = open.as_ref().is_some_and(|(id, _)| *id == stamp.id);
+    // Where files have no number of their own, it cannot be told whether it is the same.
+    if !same || cfg!(not(unix)) {
+        *open = Some((stamp.id, File::open(path)?));
+    }
+    let Some((_, file)) = open else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    let mut header = vec![0; LOG_HEADER.min(usize::try_from(stamp.length).unwrap_or(LOG_HEADER))];
+    match read_start(file, &mut header) {
+        Ok(()) => {}
+        // Somebody has made it shorter meanwhile: it is not what it was.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => header.clear(),
+        Err(error) => return Err(error),
+    }
     Ok((stamp, header))
 }
 

@@ -1,11 +1,11 @@
 //! What the converter must know of each node class, read from `/object_info`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use indexmap::IndexMap;
 
 use super::values::{list, text, type_text};
-use crate::Value;
+use crate::{Value, lock};
 
 /// Dynamic combos may nest this deep in a definition.
 const MAX_NESTING: usize = 16;
@@ -34,10 +34,16 @@ const OTHER_WIDGETS: [&str; 20] = [
     "WEBCAM",
 ];
 
-/// The node classes a workflow may use.
-#[derive(Clone, Debug, Default)]
+/// Gives the entry that a class has in `/object_info`; none if there is no such class.
+type Describe = Box<dyn Fn(&str) -> Option<Value> + Send + Sync>;
+
+/// The node classes a workflow may use. A workflow uses a few of hundreds, so classes can be described when they are
+/// asked for.
+#[derive(Default)]
 pub struct NodeDefs {
-    classes: IndexMap<Arc<str>, NodeDef>,
+    /// Those that are given, and what was found out about others.
+    classes: Mutex<IndexMap<Arc<str>, Option<Arc<NodeDef>>>>,
+    describe: Option<Describe>,
 }
 
 impl NodeDefs {
@@ -52,24 +58,31 @@ impl NodeDefs {
         defs
     }
 
-    /// Adds or replaces one class, given its entry.
-    pub fn insert(&mut self, class: &Arc<str>, info: &Value) {
-        if info.as_map().is_some() {
-            self.classes
-                .insert(class.clone(), NodeDef::parse(class, info));
+    /// Asks for the entry of a class when a workflow has one of it, once.
+    pub fn asking(describe: impl Fn(&str) -> Option<Value> + Send + Sync + 'static) -> Self {
+        Self {
+            describe: Some(Box::new(describe)),
+            ..Self::default()
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.classes.len()
+    /// Adds or replaces one class, given its entry.
+    pub fn insert(&mut self, class: &Arc<str>, info: &Value) {
+        let def = NodeDef::read(class, info);
+        if def.is_some() {
+            lock(&self.classes).insert(class.clone(), def);
+        }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.classes.is_empty()
-    }
-
-    pub(super) fn get(&self, class: &str) -> Option<&NodeDef> {
-        self.classes.get(class)
+    pub(super) fn get(&self, class: &str) -> Option<Arc<NodeDef>> {
+        let known = lock(&self.classes).get(class).cloned();
+        known.unwrap_or_else(|| {
+            let info = self.describe.as_ref()?(class);
+            let class: Arc<str> = class.into();
+            let def = info.and_then(|info| NodeDef::read(&class, &info));
+            lock(&self.classes).insert(class, def.clone());
+            def
+        })
     }
 }
 
@@ -224,6 +237,12 @@ fn dynamic_choices(options: &Value, depth: usize) -> Vec<(Value, Vec<InputDef>)>
 }
 
 impl NodeDef {
+    /// None if the entry is of a wrong form.
+    fn read(class: &Arc<str>, info: &Value) -> Option<Arc<Self>> {
+        info.as_map()?;
+        Some(Arc::new(Self::parse(class, info)))
+    }
+
     fn parse(class: &Arc<str>, info: &Value) -> Self {
         let mut inputs = Vec::new();
         for group in ["required", "optional"] {

@@ -165,7 +165,7 @@ impl Builder<'_> {
         let mut child = raw.as_map().cloned().unwrap_or_default();
         child.insert("id".into(), i.to_string().into());
 
-        if let Some(def) = def {
+        if let Some(def) = &def {
             let skip = |name: &str| {
                 self.fed.contains_key(&(i, Arc::from(name))) || self.hidden(i, "input", name)
             };
@@ -248,7 +248,8 @@ impl Builder<'_> {
                 continue;
             }
             let saved = list(raw.get("outputs"));
-            let known = self.defs.get(&class).map_or(&[][..], |d| &d.outputs);
+            let def = self.defs.get(&class);
+            let known = def.as_ref().map_or(&[][..], |d| &d.outputs);
             for slot in 0..saved.len().max(known.len()) {
                 let key = (i, slot as i64);
                 if (used.contains(&key) && !external.contains(&key))

@@ -309,7 +309,7 @@ impl<'a> Parser<'a> {
                     }
                 } else if let Some(def) = self.defs.get(&ty) {
                     let label = format!("{id} ({ty})");
-                    widgets = widgets::read(def, raw, &label, warnings);
+                    widgets = widgets::read(&def, raw, &label, warnings);
                     // Sockets come first, then widgets, whatever the class declares between them.
                     let part = |widget: bool| {
                         def.inputs

@@ -7,10 +7,10 @@ use fresco_tensor::nn::{Mask, attention, attention_probabilities};
 use fresco_tensor::{Device, Tensor};
 
 use super::cond::Cond;
+use super::guidance::{Again, CfgRule, GuidanceStep, PostCfg, Result, Which};
 use super::guide::perp_neg;
 use super::hooks::{AttnReplace, BlockInfo, BlockKey, BlockKind, Hooks};
 use crate::error;
-use crate::guidance::{Again, CfgRule, GuidanceStep, PostCfg, Result, Which};
 
 /// The self-attention at the bottom of the network.
 fn middle(index: Option<usize>) -> BlockKey {

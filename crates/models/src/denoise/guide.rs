@@ -9,10 +9,10 @@ use super::Patches;
 use super::batch::predict;
 use super::call::Predict;
 use super::cond::{Cond, Lists};
+use super::guidance::{self, Again, GuidanceStep, Which};
 use super::hooks::Hooks;
 use super::prepare::{Encode, Setting, encode, named};
 use crate::error::{ModelError, Result};
-use crate::guidance::{self, Again, GuidanceStep, Which};
 
 /// Changes inside the network that start anew with every run and may draw from its random numbers.
 pub trait RunPatch: Send + Sync {

@@ -3,8 +3,8 @@
 
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, repeat_to_batch};
 
+use super::guidance::DifferentialDiffusion;
 use crate::error::{ModelError, Result};
-use crate::guidance::DifferentialDiffusion;
 use crate::model_sampling::ModelSampling;
 
 /// A mask of any batch and size, brought to the shape (b, c, ..., h, w) of a latent. Of videos, a mask whose planes are as

@@ -10,6 +10,7 @@ mod batch;
 mod call;
 mod cond;
 mod diffusion;
+pub mod guidance;
 mod guide;
 pub mod hooks;
 mod inpaint;
@@ -35,7 +36,7 @@ pub use token_patches::{HyperTile, TokenMerging};
 
 use std::sync::Arc;
 
-use crate::guidance::{CfgRule, DifferentialDiffusion, PostCfg, PreCfg};
+use guidance::{CfgRule, DifferentialDiffusion, PostCfg, PreCfg};
 use hooks::Hooks;
 
 /// What was changed about a model's sampling, in the order it was.

@@ -13,12 +13,12 @@ use crate::types::as_tensor;
 const HIDDEN: usize = 64;
 
 /// Model folders with two text encoders that differ in their number of layers only.
-struct Place {
+struct ClipRig {
     base: tempfile::TempDir,
     cx: Cx,
 }
 
-fn place() -> Place {
+fn place() -> ClipRig {
     let base = tempfile::tempdir().unwrap();
     let dirs = Dirs::under(base.path());
     let folder = base.path().join("models/text_encoders");
@@ -32,7 +32,7 @@ fn place() -> Place {
     let mut resources = Resources::default();
     resources.insert(Folders::new(&dirs));
     let cx = Cx::detached(Arc::new(resources));
-    Place { base, cx }
+    ClipRig { base, cx }
 }
 
 /// The smallest text encoder of so many layers.
@@ -137,12 +137,12 @@ fn call(id: &str, args: Map, cx: &Cx) -> Result<Value, NodeError> {
     }
 }
 
-fn load(place: &Place, name: &str) -> Value {
+fn load(place: &ClipRig, name: &str) -> Value {
     let args = map! {"clip_name" => name, "type" => "stable_diffusion"};
     call("CLIPLoader", args, &place.cx).unwrap()
 }
 
-fn encode(place: &Place, clip: &Value, text: &str) -> Cond {
+fn encode(place: &ClipRig, clip: &Value, text: &str) -> Cond {
     let args = map! {"clip" => clip.clone(), "text" => text};
     let value = call("CLIPTextEncode", args, &place.cx).unwrap();
     Conditioning::from_value(value).unwrap().0.remove(0)
@@ -153,7 +153,7 @@ fn tokens(cond: &Cond) -> Tensor {
 }
 
 #[track_caller]
-fn fails(place: &Place, id: &str, args: Map, kind: &str, parts: &[&str]) {
+fn fails(place: &ClipRig, id: &str, args: Map, kind: &str, parts: &[&str]) {
     let error = call(id, args, &place.cx).unwrap_err();
     assert_eq!(error.kind(), kind, "{error:?}");
     for part in parts {

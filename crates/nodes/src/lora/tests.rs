@@ -82,13 +82,13 @@ impl Services for Shown {
     fn set_flag(&self, _: &str, _: Value) {}
 }
 
-struct Place {
+struct LoraRig {
     base: tempfile::TempDir,
     shown: Arc<Shown>,
     cx: Cx,
 }
 
-fn place(options: impl FnOnce(&mut Resources)) -> Place {
+fn place(options: impl FnOnce(&mut Resources)) -> LoraRig {
     let base = tempfile::tempdir().unwrap();
     let dirs = Dirs::under(base.path());
     std::fs::create_dir_all(base.path().join("models/loras")).unwrap();
@@ -99,10 +99,10 @@ fn place(options: impl FnOnce(&mut Resources)) -> Place {
     options(&mut resources);
     let shown = Arc::new(Shown::default());
     let cx = Cx::new("p".into(), "7".into(), shown.clone(), Arc::new(resources));
-    Place { base, shown, cx }
+    LoraRig { base, shown, cx }
 }
 
-impl Place {
+impl LoraRig {
     fn lora(&self, name: &str, tensors: &[(&str, Tensor)]) {
         let path = self.base.path().join("models/loras").join(name);
         let list: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (*n, t)).collect();

@@ -8,10 +8,10 @@ use fresco_graph::{
 use fresco_memory::{ModelRegistry, ModelReport, Policy, PolicySource, Settings};
 use fresco_tensor::Device;
 
-use crate::small_files::{Place, place};
+use crate::small_files::{ModelFolders, place};
 
 struct Bench {
-    _place: Place,
+    _place: ModelFolders,
     registry: ModelRegistry,
     classes: Classes,
     cx: Cx,

@@ -8,12 +8,12 @@ use super::*;
 use crate::types::tensor;
 
 /// A base directory and what nodes need to save into it.
-struct Place {
+struct SaveFolder {
     base: tempfile::TempDir,
     resources: Resources,
 }
 
-impl Place {
+impl SaveFolder {
     fn new() -> Self {
         let base = tempfile::tempdir().unwrap();
         let mut resources = Resources::default();
@@ -57,7 +57,7 @@ fn grey(count: usize) -> Value {
 
 #[test]
 fn concurrent_saves_share_no_name() {
-    let place = Place::new();
+    let place = SaveFolder::new();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -76,7 +76,7 @@ fn concurrent_saves_share_no_name() {
 
 #[test]
 fn metadata_can_be_switched_off_and_odd_keys_cost_no_picture() {
-    let mut place = Place::new();
+    let mut place = SaveFolder::new();
     let hidden = |cx: &mut Cx| {
         cx.hidden.prompt = map! {"1" => "p"}.into();
         cx.hidden.extra_pnginfo = map! {"workflow" => 1, "" => 2, "schl\u{1f600}" => 3}.into();
@@ -107,7 +107,7 @@ fn metadata_can_be_switched_off_and_odd_keys_cost_no_picture() {
 
 #[test]
 fn a_preview_node_keeps_its_prefix_and_another_has_its_own() {
-    let place = Place::new();
+    let place = SaveFolder::new();
     let args = || map! {"images" => grey(1)};
     let cx = place.cx();
     run("PreviewImage", args(), &cx).unwrap();
@@ -126,7 +126,7 @@ fn a_preview_node_keeps_its_prefix_and_another_has_its_own() {
 
 #[test]
 fn nothing_leaves_the_output_folder() {
-    let place = Place::new();
+    let place = SaveFolder::new();
     for prefix in ["../x", "/tmp/x", "a/../../x", "x\0y", "..\\x"] {
         let args = map! {"images" => grey(1), "filename_prefix" => prefix};
         let error = run("SaveImage", args, &place.cx());
@@ -150,7 +150,7 @@ fn nothing_leaves_the_output_folder() {
 
 #[test]
 fn bad_pictures_are_errors_and_leave_no_file() {
-    let place = Place::new();
+    let place = SaveFolder::new();
     for shape in [
         vec![0, 4, 4, 3],
         vec![1, 0, 4, 3],
@@ -194,7 +194,7 @@ impl Services for Recorder {
 
 #[test]
 fn the_socket_saver_sends_every_picture_and_writes_none() {
-    let place = Place::new();
+    let place = SaveFolder::new();
     let recorder = Arc::new(Recorder::default());
     let mut cx = place.cx();
     cx.services = recorder.clone();

@@ -13,7 +13,7 @@ use fresco_files::dirs::Dirs;
 use fresco_files::naming::Saver;
 use fresco_files::{Picture, Pixels, encode_png};
 use fresco_graph::{
-    Args, Cx, Declared, Flow, Group, Input, Kind, Listings, Map, NodeClass, NodeRegistry,
+    Args, Cx, Declared, Flow, Input, InputGroup, Kind, Listings, Map, NodeClass, NodeRegistry,
     Resources, Slots, Value, map,
 };
 use fresco_nodes::types::tensor;
@@ -128,7 +128,7 @@ fn supply(input: &Input, name: &str, known: &Known, variant: Variant, all: &mut 
             all.insert(name.into(), value);
             true
         }
-        None => input.group == Group::Optional,
+        None => input.group == InputGroup::Optional,
     };
     match &input.kind {
         Kind::Plain => put(value_for(input, known, variant)),

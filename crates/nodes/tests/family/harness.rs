@@ -17,7 +17,7 @@ use crate::toy::{ToyFamily, weights};
 
 pub(crate) const STEPS: usize = 3;
 
-pub(crate) struct Place {
+pub(crate) struct ToyRig {
     base: tempfile::TempDir,
     registry: ModelRegistry,
     cx: Cx,
@@ -43,7 +43,7 @@ fn lora() -> Vec<(String, Stored)> {
     vec![part("lora_down", &[4, 32]), part("lora_up", &[32, 4])]
 }
 
-impl Place {
+impl ToyRig {
     /// In main memory; `without` are weights that the file lacks.
     pub(crate) fn new(prompt: &str, without: &[&str]) -> Self {
         Self::with(prompt, without, Vec::new())

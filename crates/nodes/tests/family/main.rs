@@ -18,22 +18,22 @@ use fresco_nodes::admission::assess;
 use fresco_nodes::sampling::Model;
 use fresco_tensor::{Device, Tensor};
 
-use harness::{Place, STEPS, distance, gib, ksampler, samples, total_bytes};
+use harness::{STEPS, ToyRig, distance, gib, ksampler, samples, total_bytes};
 use toy::{BLOCK, TOY, Toy};
 
 /// The toy, loaded by the node that loads any diffusion model.
-fn loaded(place: &Place) -> Model {
+fn loaded(place: &ToyRig) -> Model {
     let inputs = map! {"unet_name" => "toy.safetensors", "weight_dtype" => "default"};
     Model::from_value(place.call("UNETLoader", inputs).remove(0)).unwrap()
 }
 
-fn sampled(place: &Place, model: Model) -> Tensor {
+fn sampled(place: &ToyRig, model: Model) -> Tensor {
     samples(&place.call("KSampler", ksampler(model))[0])
 }
 
 #[test]
 fn it_is_detected_and_sampled_like_any_other() {
-    let place = Place::new("detected", &[]);
+    let place = ToyRig::new("detected", &[]);
     let found = place.families().detect(&place.file()).unwrap();
     assert_eq!(found.family, "toy");
     let facts = found.network.facts();
@@ -63,7 +63,7 @@ fn it_is_detected_and_sampled_like_any_other() {
 
 #[test]
 fn it_is_looked_at_before_its_prompt_runs() {
-    let place = Place::new("admitted", &[]);
+    let place = ToyRig::new("admitted", &[]);
     let inputs = map! {"unet_name" => "toy.safetensors", "weight_dtype" => "default"};
     let prompt = map! {"1" => map! {"class_type" => "UNETLoader", "inputs" => inputs}};
     let look = |families: &Families| {
@@ -80,7 +80,7 @@ fn it_is_looked_at_before_its_prompt_runs() {
 #[test]
 fn all_missing_weights_come_in_one_message() {
     let gone = ["blocks.0.norm.bias", "blocks.1.q.weight", "out.weight"];
-    let place = Place::new("gaps", &gone);
+    let place = ToyRig::new("gaps", &gone);
     let inputs = map! {"unet_name" => "toy.safetensors", "weight_dtype" => "default"};
     let error = place.try_call("UNETLoader", inputs).unwrap_err();
     for part in ["3 of the", "weights of the toy", gone[0], gone[1], gone[2]] {
@@ -105,7 +105,7 @@ impl BlockHook for Weaker {
 
 #[test]
 fn hooks_and_guidance_act_in_it() {
-    let place = Place::new("hooks", &[]);
+    let place = ToyRig::new("hooks", &[]);
     let plain = sampled(&place, loaded(&place));
     let mut model = loaded(&place);
     let hook = Arc::new(Weaker::default());
@@ -128,7 +128,7 @@ fn hooks_and_guidance_act_in_it() {
 
 #[test]
 fn loras_change_it_in_every_mode() {
-    let place = Place::new("lora", &[]);
+    let place = ToyRig::new("lora", &[]);
     let plain = sampled(&place, loaded(&place));
     let with = |mode: &str, strength: f64| {
         let inputs = map! {
@@ -150,17 +150,17 @@ fn loras_change_it_in_every_mode() {
 
 #[test]
 fn the_memory_room_moves_its_units() {
-    let place = Place::new("memory", &[]);
+    let place = ToyRig::new("memory", &[]);
     let here = sampled(&place, loaded(&place));
     let models = place.registry().snapshot().models;
     assert_eq!(models.len(), 1);
     assert_eq!(models[0].bytes_total, total_bytes());
     let device = Device::register_sim(9100, gib(8)).unwrap();
-    let far = Place::on("far", device.clone());
+    let far = ToyRig::on("far", device.clone());
     let model = loaded(&far);
     let there = sampled(&far, model.clone());
     assert!(distance(&there, &here) < 1e-5);
-    let resident = |place: &Place| place.registry().snapshot().models[0].residency.clone();
+    let resident = |place: &ToyRig| place.registry().snapshot().models[0].residency.clone();
     assert_eq!(resident(&far), [("sim:9100".to_owned(), total_bytes())]);
     // Units are layers in the order of their blocks.
     let store = model.base.store().unwrap();

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use fresco_tensor::Tensor;
 
-use crate::denoise::Cond;
-use crate::denoise::hooks::Hooks;
+use super::cond::Cond;
+use super::hooks::Hooks;
 use crate::fourier::scale_box;
 use crate::model_sampling::{ModelSampling, Prediction};
 
