@@ -348,3 +348,25 @@ fn editor_inputs(class: &str, info: &Value) -> Vec<InputDef> {
     }
     added
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map;
+
+    #[test]
+    fn classes_are_described_once_and_only_when_they_are_wanted() {
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = Arc::clone(&asked);
+        let defs = NodeDefs::asking(move |class| {
+            lock(&log).push(class.to_owned());
+            (class != "Gone").then(|| map! {"display_name" => class}.into())
+        });
+        for _ in 0..2 {
+            let here = defs.get("Here").unwrap();
+            assert_eq!(here.display_name.as_deref(), Some("Here"));
+            assert!(defs.get("Gone").is_none());
+        }
+        assert_eq!(*lock(&asked), ["Here", "Gone"]);
+    }
+}

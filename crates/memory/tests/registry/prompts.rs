@@ -1,9 +1,10 @@
 //! Prompts that begin and end: exactly once, also after a crash; handles that come and go.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
-use fresco_memory::{MemoryError, Need, Policy, Trigger};
+use fresco_memory::{MemoryError, ModelRegistry, Need, Policy, Probes, Settings, Trigger};
 
 use crate::harness::*;
 
@@ -289,4 +290,21 @@ fn weights_may_drop_handles_when_they_go() {
     bench.registry.prompt_ended("p");
     assert_eq!(bench.report(&v).unwrap().handles.len(), 1);
     assert_eq!(bench.on(&v, 0), V / 2);
+}
+
+#[test]
+fn after_a_prompt_without_models_nobody_asks_the_machine() {
+    let registry = ModelRegistry::new(Settings::default(), Vec::new());
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    registry.set_probes(Probes {
+        host: Arc::new(move || {
+            count.fetch_add(1, SeqCst);
+            None
+        }),
+        ..Probes::default()
+    });
+    registry.prompt_started("p");
+    registry.prompt_ended("p");
+    assert_eq!(asked.load(SeqCst), 0);
 }

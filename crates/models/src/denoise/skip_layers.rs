@@ -2,8 +2,8 @@
 
 use fresco_tensor::Tensor;
 
+use super::guidance::{Again, GuidanceStep, PostCfg, Result, Which};
 use super::hooks::{BlockKind, Hooks};
-use crate::guidance::{Again, GuidanceStep, PostCfg, Result, Which};
 
 /// Blocks that are left out between two noise levels.
 #[derive(Clone, Debug, PartialEq)]

@@ -101,7 +101,7 @@ impl DiffusionNetwork for KreaNetwork {
             model_channels: None,
             architecture: None,
             memory_factor: (22, 10),
-            sampling: ModelSampling::flux(1.15),
+            sampling: ModelSampling::exponential_flow(1.15),
         }
     }
 
