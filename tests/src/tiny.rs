@@ -307,7 +307,13 @@ pub(crate) fn synthetic<'a>(name: &str, shape: &'a [usize]) -> impl Iterator<Ite
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
     });
     let (offset, scale) = match shape {
-        [_] if name.ends_with(".weight") => (1.0, 0.1),
+        [] => (1.0, 0.1),
+        [_] if [".weight", ".scale", ".gamma"]
+            .iter()
+            .any(|end| name.ends_with(end)) =>
+        {
+            (1.0, 0.1)
+        }
         [_] => (0.0, 0.02),
         _ => {
             let fan_in: usize = shape[1..].iter().product();
@@ -347,6 +353,18 @@ pub fn write_hollow(path: &Path, keys: &Keys) -> Result<()> {
     file.write_all(&header)?;
     file.set_len(header.len() as u64 + length)?;
     Ok(())
+}
+
+/// The keys of a golden network, some of them with another shape.
+pub fn golden(name: &str, changed: &[(&str, &[usize])]) -> Result<Keys> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("gold");
+    let about: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join(format!("{name}.json")))?)?;
+    let mut keys: Keys = serde_json::from_value(about["keys"].clone())?;
+    for (key, shape) in changed {
+        keys.insert((*key).to_owned(), shape.to_vec());
+    }
+    Ok(keys)
 }
 
 /// Writes synthetic weights of these shapes as a safetensors file of f32.

@@ -9,6 +9,7 @@ mod bodies;
 mod disk;
 mod events;
 mod exposure;
+mod families;
 mod interrupts;
 mod memory_admission;
 mod memory_bad_input;
