@@ -85,6 +85,12 @@ impl Golden {
         keys.is_some_and(|keys| keys.keys().any(|key| key.starts_with(start)))
     }
 
+    /// Whether this stands in any key of the network.
+    pub(crate) fn any_part(&self, part: &str) -> bool {
+        let keys = self.about["keys"].as_object();
+        keys.is_some_and(|keys| keys.keys().any(|key| key.contains(part)))
+    }
+
     /// The names of the tensors.
     pub(crate) fn tensors(&self) -> Vec<String> {
         self.file.as_ref().map_or_else(Vec::new, |file| {

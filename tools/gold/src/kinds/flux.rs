@@ -27,7 +27,7 @@ pub(super) static KINDS: &[Kind] = &[
         name: "Flux",
         is: |golden| {
             golden.has_key("double_blocks.0.img_attn.norm.key_norm.scale")
-                && (golden.has_key("final_layer.linear.weight") || golden.any_key("nerf_"))
+                && (golden.has_key("img_in.weight") || golden.any_key("nerf_"))
                 && !golden.any_key("txt_in.individual_token_refiner.")
                 && !golden.any_key("controlnet_")
         },
