@@ -65,6 +65,11 @@ pub enum Choices {
 }
 
 impl Choices {
+    /// Whether the list is of this kind: what stands before the first slash of its source.
+    pub fn is_of(&self, kind: &str) -> bool {
+        matches!(self, Self::Listed(source) if source.split('/').next() == Some(kind))
+    }
+
     pub fn entries(&self, listings: &dyn Listings) -> Arc<Vec<Value>> {
         match self {
             Self::Fixed(v) => v.clone(),

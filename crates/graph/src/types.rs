@@ -7,13 +7,18 @@ use crate::{IoType, Listings, Value};
 
 const MATCH_TYPE: &str = "COMFY_MATCHTYPE_V3";
 
+/// A device that a node has chosen: it may go wherever one is chosen from a list.
+const DEVICE: &str = "MULTIGPUDEVICE";
+
 /// The engine's rule for links: `received` is the source's output type, `declared` the input's.
 pub fn types_match(received: &IoType, declared: &IoType, listings: &dyn Listings) -> bool {
     match (received, declared) {
         (IoType::Name(r), IoType::Name(d)) => names_match(r, d),
         // `*` and match types take anything, even a combo list.
         (IoType::List(_), IoType::Name(d)) => matches!(&**d, "*" | MATCH_TYPE | "COMBO"),
-        (IoType::Name(r), IoType::List(_)) => matches!(&**r, "*" | MATCH_TYPE),
+        (IoType::Name(r), IoType::List(d)) => {
+            matches!(&**r, "*" | MATCH_TYPE) || (&**r == DEVICE && d.is_of("devices"))
+        }
         (IoType::List(r), IoType::List(d)) => {
             let (r, d) = (r.entries(listings), d.entries(listings));
             r.len() == d.len() && r.iter().zip(d.iter()).all(|(a, b)| a.same(b))
@@ -182,6 +187,12 @@ mod tests {
                 want,
                 "{r:?} -> {d:?}"
             );
+        }
+        // A chosen device goes where devices are chosen, and nowhere else.
+        let listed = |source: &str| IoType::List(Choices::Listed(source.into()));
+        for (source, want) in [("devices/all", true), ("models/vae", false)] {
+            let found = types_match(&DEVICE.into(), &listed(source), &NoListings);
+            assert_eq!(found, want, "{source}");
         }
         let list = |v: &[&str]| {
             IoType::List(Choices::Fixed(Arc::new(
