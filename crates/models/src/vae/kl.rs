@@ -12,6 +12,8 @@ use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::store::{Kernel, Layout, Walk, WeightStore};
 
+use super::shuffle::{Shuffle, mean_of_groups, repeated};
+
 const EPS: f32 = 1e-6;
 /// Of every group norm here.
 const GROUPS: usize = 32;
@@ -26,6 +28,8 @@ pub struct Level {
     pub blocks: usize,
     /// Whether the size changes after it.
     pub resample: bool,
+    /// What the convolution makes that changes the size.
+    pub resampled: usize,
 }
 
 /// An encoder or a decoder: its levels by their number in the file, which counts from the picture inwards.
@@ -46,6 +50,8 @@ pub struct KlConfig {
     /// Channels in and out of the convolutions between the halves and the latent.
     pub quant: Option<(usize, usize)>,
     pub post_quant: Option<(usize, usize)>,
+    /// Whether sizes change by putting cells onto channels and back, with what went in added.
+    pub shuffled: bool,
     /// Whether four cells of a latent are one with four times the channels, brought to a common size by the means and
     /// variances in the file.
     pub packed: bool,
@@ -92,6 +98,7 @@ impl Half {
                         channels: 0,
                         blocks: 0,
                         resample: false,
+                        resampled: 0,
                     },
                 );
             }
@@ -107,7 +114,13 @@ impl Half {
                         level.channels = shape.first().copied().unwrap_or(0);
                     }
                 }
-                Some(name) if name == resample => level.resample = true,
+                Some(name) if name == resample => {
+                    level.resample = true;
+                    if rest.ends_with(".conv.weight") {
+                        let shape = store.shape(key).unwrap_or_default();
+                        level.resampled = shape.first().copied().unwrap_or(0);
+                    }
+                }
                 _ => {
                     let reason = format!("{key} belongs to no autoencoder that this version runs");
                     return Err(ModelError::unsupported(store.file(), reason));
@@ -130,6 +143,16 @@ impl Half {
     fn resamplings(&self) -> usize {
         self.levels.iter().filter(|level| level.resample).count()
     }
+}
+
+/// Where sizes are changed by a convolution alone it keeps the number of channels.
+fn is_shuffled(store: &WeightStore) -> bool {
+    let keys = [
+        "encoder.down.0.downsample.conv.weight",
+        "decoder.up.0.upsample.conv.weight",
+    ];
+    let changes = |shape: &[usize]| matches!(shape, [out, input, _, _] if out != input);
+    keys.iter().filter_map(|key| store.shape(key)).any(changes)
 }
 
 impl KlConfig {
@@ -155,6 +178,7 @@ impl KlConfig {
             decoder,
             quant: pair("quant_conv.weight"),
             post_quant: pair("post_quant_conv.weight"),
+            shuffled: is_shuffled(store),
             packed: store.has("bn.running_mean"),
         })
     }
@@ -298,10 +322,16 @@ impl Middle {
     }
 }
 
-/// The blocks of a level and the convolution that changes the size.
+/// The blocks of a level and what changes the size.
 struct Stage {
     blocks: Vec<Residual>,
-    resample: Option<Arc<Conv2d>>,
+    resample: Option<Resample>,
+}
+
+/// What changes the size after a level.
+enum Resample {
+    Plain(Arc<Conv2d>),
+    Shuffled(Shuffle),
 }
 
 struct Coder {
@@ -319,7 +349,7 @@ impl Stage {
         weights: &Walk<'_>,
         at: &mut usize,
         level: Level,
-        resample: impl FnOnce(&Walk<'_>, usize) -> Result<Arc<Conv2d>>,
+        resample: impl FnOnce(&Walk<'_>, &mut usize) -> Result<Resample>,
     ) -> Result<Self> {
         let mut blocks = Vec::new();
         for block in 0..level.blocks {
@@ -329,27 +359,31 @@ impl Stage {
         }
         Ok(Self {
             blocks,
-            resample: level.resample.then(|| resample(weights, *at)).transpose()?,
+            resample: level.resample.then(|| resample(weights, at)).transpose()?,
         })
     }
 }
 
 impl Coder {
-    fn encoder(weights: &Walk<'_>, half: &Half) -> Result<Self> {
+    fn encoder(weights: &Walk<'_>, half: &Half, shuffled: bool) -> Result<Self> {
         let (input, mut at) = half.first;
         let conv_in = weights.conv("conv_in", at, input, 3, 1)?;
-        let down = |weights: &Walk<'_>, channels: usize| {
-            let kernel = Kernel {
-                out: channels,
-                input: channels,
-                side: 3,
-                bias: true,
-            };
-            weights.conv_with("downsample.conv", kernel, 2, Padding::RightBottom)
-        };
         let mut stages = Vec::new();
         for (number, level) in half.levels.iter().enumerate() {
             let weights = weights.at("down").at(number);
+            let down = |weights: &Walk<'_>, at: &mut usize| {
+                if shuffled {
+                    return Ok(Resample::Shuffled(Shuffle::down(weights, at, level)?));
+                }
+                let kernel = Kernel {
+                    out: *at,
+                    input: *at,
+                    side: 3,
+                    bias: true,
+                };
+                let conv = weights.conv_with("downsample.conv", kernel, 2, Padding::RightBottom)?;
+                Ok(Resample::Plain(conv))
+            };
             stages.push(Stage::new(&weights, &mut at, *level, down)?);
         }
         Ok(Self {
@@ -361,16 +395,25 @@ impl Coder {
         })
     }
 
-    fn decoder(weights: &Walk<'_>, half: &Half) -> Result<Self> {
+    fn decoder(weights: &Walk<'_>, half: &Half, shuffled: bool) -> Result<Self> {
         let (input, mut at) = half.first;
         let conv_in = weights.conv("conv_in", at, input, 3, 1)?;
         let middle = Middle::new(&weights.at("mid"), at)?;
-        let up = |weights: &Walk<'_>, channels: usize| {
-            weights.conv("upsample.conv", channels, channels, 3, 1)
-        };
+        let mut order: Vec<(usize, &Level)> = half.levels.iter().enumerate().collect();
+        if !shuffled {
+            // Numbers count from the picture inwards, but for those.
+            order.reverse();
+        }
         let mut stages = Vec::new();
-        for (number, level) in half.levels.iter().enumerate().rev() {
+        for (number, level) in order {
             let weights = weights.at("up").at(number);
+            let up = |weights: &Walk<'_>, at: &mut usize| {
+                if shuffled {
+                    return Ok(Resample::Shuffled(Shuffle::up(weights, at, level)?));
+                }
+                let conv = weights.conv("upsample.conv", *at, *at, 3, 1)?;
+                Ok(Resample::Plain(conv))
+            };
             stages.push(Stage::new(&weights, &mut at, *level, up)?);
         }
         Ok(Self {
@@ -449,7 +492,7 @@ impl KlVae {
     fn walk(weights: &Walk<'_>, config: &KlConfig) -> Result<Self> {
         let encoder = match &config.encoder {
             Some(half) => {
-                let coder = Coder::encoder(&weights.at("encoder"), half)?;
+                let coder = Coder::encoder(&weights.at("encoder"), half, config.shuffled)?;
                 let quant = config.quant;
                 let quant = quant.map(|(_, out)| weights.linear("quant_conv", out, half.out));
                 Some((coder, quant.transpose()?))
@@ -462,7 +505,8 @@ impl KlVae {
                 let quant = quant
                     .map(|(latent, _)| weights.linear("post_quant_conv", half.first.0, latent));
                 let quant = quant.transpose()?;
-                Some((Coder::decoder(&weights.at("decoder"), half)?, quant))
+                let coder = Coder::decoder(&weights.at("decoder"), half, config.shuffled)?;
+                Some((coder, quant))
             }
             None => None,
         };
@@ -504,12 +548,22 @@ impl KlVae {
                     check()?;
                     h = block.forward(h)?;
                 }
-                if let Some(down) = &stage.resample {
-                    h = down.forward(&h)?;
+                match &stage.resample {
+                    Some(Resample::Plain(down)) => h = down.forward(&h)?,
+                    Some(Resample::Shuffled(down)) => h = down.downsampled(&h)?,
+                    None => {}
                 }
             }
             check()?;
-            let mut moments = coder.finish(coder.middle.forward(h, check)?)?;
+            let h = coder.middle.forward(h, check)?;
+            let beside = match self.config.shuffled {
+                true => Some(mean_of_groups(&h, coder.conv_out.out_channels())?),
+                false => None,
+            };
+            let mut moments = coder.finish(h)?;
+            if let Some(beside) = beside {
+                moments = moments.add(&beside)?;
+            }
             if let Some(quant) = quant {
                 moments = quant.forward(&moments)?;
             }
@@ -536,6 +590,9 @@ impl KlVae {
                 item = quant.forward(&item)?;
             }
             let mut h = coder.conv_in.forward(&item)?;
+            if self.config.shuffled {
+                h = h.add(&repeated(&item, h.dim(3)?)?)?;
+            }
             drop(item);
             h = coder.middle.forward(h, check)?;
             for stage in &coder.stages {
@@ -543,11 +600,18 @@ impl KlVae {
                     check()?;
                     h = block.forward(h)?;
                 }
-                if let Some(up) = &stage.resample {
-                    check()?;
-                    let [_, rows, columns, _] = h.dims4()?;
-                    h = up.upsampled(&h, (2 * rows, 2 * columns), After::default())?;
-                    trim_spare_memory();
+                check()?;
+                match &stage.resample {
+                    Some(Resample::Plain(up)) => {
+                        let [_, rows, columns, _] = h.dims4()?;
+                        h = up.upsampled(&h, (2 * rows, 2 * columns), After::default())?;
+                        trim_spare_memory();
+                    }
+                    Some(Resample::Shuffled(up)) => {
+                        h = up.upsampled(&h)?;
+                        trim_spare_memory();
+                    }
+                    None => {}
                 }
             }
             check()?;

@@ -5,6 +5,7 @@ mod config;
 mod images;
 pub mod kl;
 pub mod names;
+mod shuffle;
 
 pub use causal::{CausalConfig, CausalVae};
 pub use config::VaeConfig;

@@ -27,6 +27,13 @@ pub(super) static KINDS: &[Kind] = &[
         run: kl,
     },
     Kind {
+        name: "autoencoder that shuffles cells",
+        is: |golden| {
+            golden.has_key("encoder.down.0.downsample.conv.weight") && golden.has("moments")
+        },
+        run: shuffled,
+    },
+    Kind {
         name: "autoencoder with packed latents",
         is: |golden| golden.has_key("bn.running_mean") && golden.has_key("decoder.conv_in.weight"),
         run: packed,
@@ -46,6 +53,15 @@ fn kl(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
         report.check("encoded_mode", &net.encode(&pixels, &go)?)?;
     }
     Ok(())
+}
+
+fn shuffled(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let net = KlVae::new(&*golden.store(device)?)?;
+    report.check("dec", &net.decode(&golden.tensor("z_in")?, &go)?)?;
+    let mean = net.encode(&golden.tensor("x")?, &go)?;
+    let moments = golden.tensor("moments")?;
+    let expected = moments.narrow(1, 0, moments.dim(1)? / 2)?;
+    report.compare("moments", &mean, &expected)
 }
 
 fn taesd(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
