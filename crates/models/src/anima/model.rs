@@ -129,7 +129,7 @@ impl Anima {
         };
         let mask = conds.tensor("attention_mask");
         let weights = conds.tensor(WEIGHTS);
-        let from = [Some(states), Some(ids), mask, weights].map(|t| t.cloned());
+        let from = [Some(states), Some(ids), mask, weights].map(Option::<&Tensor>::cloned);
         let lock = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().iter().find(|made| made.from == from) {
             return Ok(known.prompt.clone());

@@ -33,7 +33,7 @@ impl FeedForward {
 pub(super) struct Experts {
     scores: Arc<Linear>,
     shared: FeedForward,
-    experts: Vec<FeedForward>,
+    list: Vec<FeedForward>,
     asked: usize,
 }
 
@@ -44,7 +44,7 @@ impl Experts {
         Ok(Self {
             scores: weights.matrix("gate", config.experts, dim)?,
             shared: FeedForward::new(&weights.at("shared_experts"), dim, config.shared_ffn)?,
-            experts: (0..config.experts).map(expert).collect::<Result<_>>()?,
+            list: (0..config.experts).map(expert).collect::<Result<_>>()?,
             asked: config.asked.min(config.experts),
         })
     }
@@ -55,8 +55,8 @@ impl Experts {
         let scores = softmax_last(&self.scores.forward(&rows)?)?;
         let plan = Plan::new(&scores.to(&Device::cpu())?, self.asked);
         // Each expert works on its rows only; then all rows go back to where they were.
-        let mut made = Vec::with_capacity(self.experts.len());
-        for (expert, own) in self.experts.iter().zip(&plan.rows) {
+        let mut made = Vec::with_capacity(self.list.len());
+        for (expert, own) in self.list.iter().zip(&plan.rows) {
             if !own.is_empty() {
                 made.push(expert.forward(&rows.index_select(0, own)?)?);
             }

@@ -292,11 +292,10 @@ impl<'a> Running<'a> {
         let built = Arc::clone(&self.network);
         let network = built.of::<FunControlNet>()?;
         let blocks = match (network.config.refiners, number) {
-            (Refiners::Plain, _) => &[],
             (Refiners::Control, number) => network.refiners.get(number..=number).unwrap_or(&[]),
             (Refiners::Untrained, 0) => &network.layers[..1],
             (Refiners::Untrained, 1) => &network.layers[1..],
-            (Refiners::Untrained, _) => &[],
+            (Refiners::Plain | Refiners::Untrained, _) => &[],
         };
         let mut added = None;
         for block in blocks {

@@ -7,15 +7,15 @@ use crate::store::WeightStore;
 #[derive(Clone, Copy)]
 pub struct Shapes<'a>(pub &'a WeightStore);
 
-impl Shapes<'_> {
-    fn of(&self, key: &str) -> Result<&[usize]> {
+impl<'a> Shapes<'a> {
+    fn of(self, key: &str) -> Result<&'a [usize]> {
         self.0.shape(key).ok_or_else(|| ModelError::Missing {
             file: self.0.file().to_owned(),
             key: key.to_owned(),
         })
     }
 
-    fn wrong(&self, key: &str, expected: &str, found: &[usize]) -> ModelError {
+    fn wrong(self, key: &str, expected: &str, found: &[usize]) -> ModelError {
         ModelError::Shape {
             file: self.0.file().to_owned(),
             key: key.to_owned(),
@@ -25,7 +25,7 @@ impl Shapes<'_> {
     }
 
     /// Rows and columns of a matrix.
-    pub fn matrix(&self, key: &str) -> Result<(usize, usize)> {
+    pub fn matrix(self, key: &str) -> Result<(usize, usize)> {
         match *self.of(key)? {
             [rows, columns] if rows > 0 && columns > 0 => Ok((rows, columns)),
             ref other => Err(self.wrong(key, "a matrix", other)),
@@ -33,30 +33,31 @@ impl Shapes<'_> {
     }
 
     /// The length of a list of values.
-    pub fn vector(&self, key: &str) -> Result<usize> {
+    pub fn vector(self, key: &str) -> Result<usize> {
         match *self.of(key)? {
             [len] if len > 0 => Ok(len),
             ref other => Err(self.wrong(key, "one dimension", other)),
         }
     }
 
-    pub fn has(&self, key: &str) -> bool {
+    pub fn has(self, key: &str) -> bool {
         self.0.has(key)
     }
 
     /// How many numbered blocks stand under a name, from 0 on without a gap.
-    pub fn count(&self, list: &str) -> usize {
+    pub fn count(self, list: &str) -> usize {
         let keys = self.0.keys();
         let there = |number: usize| {
             let start = format!("{list}.{number}.");
             let at = keys.partition_point(|key| *key < start.as_str());
             keys.get(at).is_some_and(|key| key.starts_with(&start))
         };
-        (0..).take_while(|&number| there(number)).count()
+        // There cannot be more blocks than keys.
+        (0..keys.len()).take_while(|&number| there(number)).count()
     }
 
     /// An error that names the file.
-    pub fn unsupported(&self, reason: impl Into<String>) -> ModelError {
+    pub fn unsupported(self, reason: impl Into<String>) -> ModelError {
         ModelError::unsupported(self.0.file(), reason)
     }
 }

@@ -556,10 +556,11 @@ impl KlVae {
             }
             check()?;
             let h = coder.middle.forward(h, check)?;
-            let beside = match self.config.shuffled {
-                true => Some(mean_of_groups(&h, coder.conv_out.out_channels())?),
-                false => None,
-            };
+            let beside = self
+                .config
+                .shuffled
+                .then(|| mean_of_groups(&h, coder.conv_out.out_channels()))
+                .transpose()?;
             let mut moments = coder.finish(h)?;
             if let Some(beside) = beside {
                 moments = moments.add(&beside)?;

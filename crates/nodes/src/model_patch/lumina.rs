@@ -187,13 +187,12 @@ impl ModelAddition for Steered {
         let size = (rows, columns);
         let known = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known().as_ref().filter(|made| made.0 == size).cloned();
-        let latent = match before {
-            Some((_, latent)) => latent,
-            None => {
-                let latent = self.control(model, size, cx)?;
-                *known() = Some((size, latent.clone()));
-                latent
-            }
+        let latent = if let Some((_, latent)) = before {
+            latent
+        } else {
+            let latent = self.control(model, size, cx)?;
+            *known() = Some((size, latent.clone()));
+            latent
         };
         Ok(Arc::new(FunControl {
             network: Arc::clone(&self.patch.network),

@@ -169,6 +169,8 @@ pub fn channel_attention(
 /// For each head, how much each channel takes of each other: (heads, d, d).
 fn channel_scores([q, k]: [&[f32]; 2], width: usize, heads: usize, factors: &[f32]) -> Vec<f32> {
     const LEAST: f64 = 1e-12;
+    // Sums of parts, so that many small numbers do not vanish beside a large one.
+    const PART: usize = 256;
     let d = width / heads;
     let length = |values: &[f32]| -> Vec<f64> {
         let mut sums = vec![0.0; width];
@@ -180,8 +182,6 @@ fn channel_scores([q, k]: [&[f32]; 2], width: usize, heads: usize, factors: &[f3
         sums.iter().map(|sum| sum.sqrt().max(LEAST)).collect()
     };
     let (long_q, long_k) = (length(q), length(k));
-    // Sums of parts, so that many small numbers do not vanish beside a large one.
-    const PART: usize = 256;
     let mut sums = vec![0.0f64; heads * d * d];
     let mut part = vec![0.0f32; heads * d * d];
     for (q, k) in q.chunks(PART * width).zip(k.chunks(PART * width)) {

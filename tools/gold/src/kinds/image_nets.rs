@@ -56,7 +56,8 @@ fn kl(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
 }
 
 fn shuffled(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
-    let net = KlVae::new(&*golden.store(device)?)?;
+    let store = golden.store(device)?;
+    let net = KlVae::new(&store)?;
     report.check("dec", &net.decode(&golden.tensor("z_in")?, &go)?)?;
     let mean = net.encode(&golden.tensor("x")?, &go)?;
     let moments = golden.tensor("moments")?;
