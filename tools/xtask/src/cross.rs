@@ -83,8 +83,8 @@ pub(crate) fn windows_tools() -> Result<()> {
     install::debian_packages(WINDOWS_C)
 }
 
-/// The parts whose tests run on an emulated processor, which takes about thirty times as long as a real one: kernels, the
-/// layers that use them, conversions of numbers and what is asked of the system. Readers of files are the same everywhere.
+/// The parts whose tests run on an emulated processor, which is slow: kernels, the layers that use them, conversions of
+/// numbers and what is asked of the system. Readers of files are the same everywhere.
 const ARM_TESTS: &[&str] = &[
     "cpu::",
     "nn::",
