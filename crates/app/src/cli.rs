@@ -33,6 +33,8 @@ pub(crate) enum Task {
     Run(Box<RunArgs>),
     /// Turn a workflow saved by the editor into an API prompt
     Convert(ConvertArgs),
+    /// Write a smaller file of a model's weights, in another number format
+    Quantize(QuantizeArgs),
     /// List the nodes of this program, or show one
     Nodes(NodesArgs),
     /// Show what was found: folders, front-ends, devices, ports; for a workflow, how its models would be placed
@@ -392,6 +394,30 @@ pub(crate) struct ConvertArgs {
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) dirs: DirArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QuantizeArgs {
+    /// A file of f32, f16 or bf16 weights
+    #[arg(value_name = "IN")]
+    pub(crate) input: PathBuf,
+    /// The file to write: .safetensors, or .gguf for the formats of GGUF
+    #[arg(value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// fp8_e4m3, fp8_e5m2, int8, int8_convrot, nvfp4, mxfp8, w4a8, int4; for GGUF Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K
+    #[arg(long, short, value_name = "FORMAT")]
+    pub(crate) format: String,
+    /// Leave layers as they are whose names contain this; may be given several times
+    #[arg(long, value_name = "TEXT", action = ArgAction::Append)]
+    pub(crate) keep: Vec<String>,
+    /// What a GGUF file calls the kind of model, for programs that go by it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) architecture: Option<String>,
+    /// Replace OUT if it exists
+    #[arg(long)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }

@@ -17,6 +17,7 @@ mod memory_table;
 mod model_file;
 mod nodes;
 mod python;
+mod quantize;
 mod report;
 mod run;
 mod serve;
@@ -94,6 +95,7 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
         Some(Task::Serve(args)) => serve_with(*args, logs, argv()),
         Some(Task::Run(args)) => run::run(*args),
         Some(Task::Convert(args)) => convert::convert(args).map(|()| ExitCode::SUCCESS),
+        Some(Task::Quantize(args)) => quantize::quantize(&args).map(|()| ExitCode::SUCCESS),
         Some(Task::Nodes(args)) => nodes::nodes(args).map(|()| ExitCode::SUCCESS),
         Some(Task::Memory(args)) => memory::memory(&args),
         Some(Task::Doctor(args)) => doctor::doctor(
@@ -130,6 +132,7 @@ fn log_args(cli: &Cli) -> &LogArgs {
         Some(Task::Doctor(args)) => &args.serve.log,
         Some(Task::Run(args)) => &args.log,
         Some(Task::Convert(args)) => &args.log,
+        Some(Task::Quantize(args)) => &args.log,
         Some(Task::Nodes(args)) => &args.log,
         Some(Task::Memory(args)) => &args.log,
     }

@@ -474,3 +474,222 @@ fn memory_of_a_running_server_is_shown_and_freed() {
     assert_eq!(gone.code, Some(1));
     assert!(gone.err.contains("no server answers"), "{}", gone.err);
 }
+
+mod quantize {
+    use std::collections::BTreeMap;
+
+    use fresco_tensor::nn::Linear;
+    use fresco_tensor::{
+        Device, Dtype, Stored, Tensor, WeightFile, open_weights, safetensors, synthetic,
+    };
+
+    use super::Place;
+
+    const TENSORS: [(&str, &[usize], Dtype); 6] = [
+        ("blocks.0.attn.qkv.weight", &[96, 256], Dtype::Bf16),
+        ("blocks.0.attn.qkv.bias", &[96], Dtype::Bf16),
+        ("blocks.0.mlp.weight", &[64, 512], Dtype::F32),
+        ("blocks.0.norm.weight", &[64], Dtype::F32),
+        ("final.weight", &[48, 40], Dtype::F16),
+        ("x_embedder.weight", &[64, 256], Dtype::F16),
+    ];
+
+    fn write_model(place: &Place) {
+        let stored: BTreeMap<&str, Stored> = TENSORS
+            .iter()
+            .map(|(name, shape, dtype)| {
+                let plain = synthetic::weight(name, shape).unwrap();
+                (*name, Stored::from_f32(&plain, *dtype).unwrap())
+            })
+            .collect();
+        let pairs: Vec<_> = stored
+            .iter()
+            .map(|(name, stored)| (*name, stored))
+            .collect();
+        let metadata = [("modelspec.title".to_owned(), "Small".to_owned())];
+        safetensors::write(place.path().join("in.safetensors"), &pairs, &metadata).unwrap();
+    }
+
+    fn distance(a: &Tensor, b: &Tensor) -> f64 {
+        assert_eq!(a.shape(), b.shape());
+        let pairs = a.data().iter().zip(b.data());
+        let (off, of) = pairs.fold((0.0, 0.0), |(off, of), (a, b)| {
+            let (a, b) = (f64::from(*a), f64::from(*b));
+            (off + (a - b).powi(2), of + b * b)
+        });
+        (off / of).sqrt()
+    }
+
+    fn tensor(file: &dyn WeightFile, name: &str) -> Tensor {
+        file.read(name).unwrap().to_f32().unwrap()
+    }
+
+    /// Every format reads back as the same model, a little off, and layers compute with it.
+    #[test]
+    fn every_format_is_read_back() {
+        let place = Place::new();
+        write_model(&place);
+        let before = open_weights(place.path().join("in.safetensors")).unwrap();
+        // The format, the most that a layer may be off, and what the layers are then.
+        for (format, bound, [qkv, mlp, last]) in [
+            ("fp8_e4m3", 0.03, ["fp8_e4m3 scaled"; 3]),
+            ("fp8_e5m2", 0.06, ["fp8_e5m2 scaled"; 3]),
+            ("int8", 0.01, ["int8"; 3]),
+            (
+                "int8_convrot",
+                0.01,
+                ["int8_convrot", "int8_convrot", "int8"],
+            ),
+            ("nvfp4", 0.12, ["nvfp4", "nvfp4", "F16"]),
+            ("mxfp8", 0.03, ["mxfp8", "mxfp8", "F16"]),
+            ("w4a8", 0.09, ["w4a8", "w4a8", "F16"]),
+            ("int4", 0.16, ["int4_convrot", "int4_convrot", "F16"]),
+            ("Q8_0", 0.01, ["Q8_0", "Q8_0", "F16"]),
+            ("Q4_0", 0.1, ["Q4_0", "Q4_0", "F16"]),
+            ("Q4_1", 0.09, ["Q4_1", "Q4_1", "F16"]),
+            ("Q5_0", 0.05, ["Q5_0", "Q5_0", "F16"]),
+            ("Q5_1", 0.05, ["Q5_1", "Q5_1", "F16"]),
+            ("Q4_K", 0.09, ["Q4_K", "Q4_K", "F16"]),
+            ("Q5_K", 0.05, ["Q5_K", "Q5_K", "F16"]),
+            ("q6_k", 0.03, ["Q6_K", "Q6_K", "F16"]),
+        ] {
+            let ending = if format.contains("_K") || format.starts_with(['Q', 'q']) {
+                "gguf"
+            } else {
+                "safetensors"
+            };
+            let out = format!("out-{format}.{ending}");
+            let ran = place.run(&["quantize", "in.safetensors", &out, "--format", format]);
+            assert_eq!(ran.code, Some(0), "{format}: {}", ran.err);
+            let after = open_weights(place.path().join(&out)).unwrap();
+            assert_eq!(after.names(), before.names(), "{format}");
+            let names = [
+                "blocks.0.attn.qkv.weight",
+                "blocks.0.mlp.weight",
+                "final.weight",
+            ];
+            for (name, wanted) in names.into_iter().zip([qkv, mlp, last]) {
+                let found = after.info(name).unwrap();
+                assert_eq!(found.dtype.name(), wanted, "{format} {name}");
+                let off = distance(&tensor(&*after, name), &tensor(&*before, name));
+                assert!(off < bound, "{format} {name}: {off}");
+                // The line about the layer tells the same.
+                let line = ran.out.lines().find(|line| line.contains(name));
+                match line {
+                    Some(line) => {
+                        let told: f64 = line.split(' ').next().unwrap().parse().unwrap();
+                        assert!((told - off).abs() < 1e-4, "{line}: {off}");
+                    }
+                    None => assert_eq!((off, wanted), (0.0, "F16"), "{format} {name}"),
+                }
+                let layer = |file: &dyn WeightFile| {
+                    let weight = file.read(name).unwrap();
+                    let layer = Linear::new(&weight, None, &Device::cpu()).unwrap();
+                    let x = synthetic::value("x", &[9, found.shape[1]], 1.0).unwrap();
+                    layer.forward(&x).unwrap()
+                };
+                let off = distance(&layer(&*after), &layer(&*before));
+                assert!(off < 2.0 * bound, "{format} {name}: {off}");
+            }
+            for name in [
+                "blocks.0.attn.qkv.bias",
+                "blocks.0.norm.weight",
+                "x_embedder.weight",
+            ] {
+                assert_eq!(
+                    after.read(name).unwrap(),
+                    before.read(name).unwrap(),
+                    "{format}"
+                );
+            }
+            let title = ("modelspec.title".to_owned(), "Small".to_owned());
+            assert!(after.metadata().contains(&title), "{format}");
+            assert!(
+                ran.out.lines().last().unwrap().contains("of 6 tensors"),
+                "{}",
+                ran.out
+            );
+        }
+        let left = std::fs::read_dir(place.path()).unwrap();
+        let drafts = left.filter(|e| {
+            e.as_ref()
+                .unwrap()
+                .path()
+                .extension()
+                .is_some_and(|e| e == "tmp")
+        });
+        assert_eq!(drafts.count(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let place = Place::new();
+        write_model(&place);
+        let fails = |arguments: &[&str], code: i32, message: &str| {
+            let ran = place.run(arguments);
+            assert_eq!(
+                (ran.code, ran.out.as_str()),
+                (Some(code), ""),
+                "{}",
+                ran.err
+            );
+            assert!(ran.err.contains(message), "{}", ran.err);
+        };
+        let call = |output: &'static str, format: &'static str| {
+            ["quantize", "in.safetensors", output, "--format", format]
+        };
+        fails(&call("out.safetensors", "int3"), 2, "int8_convrot");
+        fails(&call("out.gguf", "int8"), 2, "must end in .safetensors");
+        fails(&call("out.safetensors", "Q4_K"), 2, "must end in .gguf");
+        fails(&call("in.safetensors", "int8"), 1, "over itself");
+        let mut forced = call("in.safetensors", "int8").to_vec();
+        forced.push("--force");
+        fails(&forced, 1, "over itself");
+        place.write("there.safetensors", "kept");
+        fails(&call("there.safetensors", "int8"), 1, "--force replaces it");
+        fails(
+            &[
+                "quantize",
+                "none.safetensors",
+                "o.safetensors",
+                "--format",
+                "int8",
+            ],
+            1,
+            "none.safetensors",
+        );
+        assert_eq!(
+            std::fs::read(place.path().join("there.safetensors")).unwrap(),
+            b"kept"
+        );
+        let mut forced = call("there.safetensors", "int8").to_vec();
+        forced.extend(["--force", "--keep", "mlp"]);
+        let ran = place.run(&forced);
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+        let file = open_weights(place.path().join("there.safetensors")).unwrap();
+        assert_eq!(file.info("blocks.0.mlp.weight").unwrap().dtype, Dtype::F32);
+        // What is small already is not made smaller.
+        let again = [
+            "quantize",
+            "there.safetensors",
+            "b.safetensors",
+            "--format",
+            "nvfp4",
+        ];
+        fails(&again, 1, "has the format int8 already");
+        let bias = Tensor::ones([4]).unwrap();
+        safetensors::write(place.path().join("b.safetensors"), &[("b", &bias)], &[]).unwrap();
+        fails(
+            &[
+                "quantize",
+                "b.safetensors",
+                "c.safetensors",
+                "--format",
+                "int8",
+            ],
+            1,
+            "no matrix",
+        );
+        assert!(!place.path().join("c.safetensors").exists());
+    }
+}

@@ -1,40 +1,14 @@
-//! Rounding of changed weights to eight bits.
+//! Rounding of changed weights to eight bits and less.
 //!
-//! The steps between 8-bit numbers are larger than most changes that a LoRA makes, and rounding to the nearest would
+//! The steps between such numbers are larger than most changes that a LoRA makes, and rounding to the nearest would
 //! undo them. So a value goes up or down by chance, the nearer neighbour the more likely, and on average nothing is lost.
 //! The chance comes from the weight's key: the same file and the same LoRA give the same bytes every time.
 
 use fresco_tensor::{Dtype, Result, Stored, Tensor, synthetic};
 
-/// A changed weight in a format: by chance for 8-bit floats, to the nearest for all others.
+/// A changed weight in a format: by chance where its numbers are coarse, to the nearest for all others.
 pub(crate) fn rounded(value: &Tensor, dtype: Dtype, key: &str) -> Result<Stored> {
-    let largest = match dtype {
-        // 448 and 57344; what follows is not a number, or infinite.
-        Dtype::F8E4M3 => 0x7E_u8,
-        Dtype::F8E5M2 => 0x7B,
-        _ => return Stored::from_f32(value, dtype),
-    };
-    let codes: Vec<u8> = (0..=largest).collect();
-    let steps = dtype.to_f32(&codes);
-    let seed = synthetic::fnv1a64(key.as_bytes());
-    let bytes = value.data().iter().enumerate().map(|(index, &v)| {
-        let sign = if v.is_sign_negative() { 0x80 } else { 0 };
-        if v.is_nan() {
-            return 0x7F | sign;
-        }
-        let size = v.abs();
-        let below = steps.partition_point(|s| *s <= size) - 1;
-        let code = match steps.get(below + 1) {
-            Some(above) => {
-                let part = (size - steps[below]) / (above - steps[below]);
-                let chance = f32::midpoint(synthetic::unit(seed, index), 1.0);
-                codes[below] + u8::from(chance < part)
-            }
-            None => largest,
-        };
-        code | sign
-    });
-    Stored::new(dtype, value.shape(), bytes.collect())
+    Stored::by_chance(value, dtype, synthetic::fnv1a64(key.as_bytes()))
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ mod tests {
         let data = |n, count| repeat_to_batch(&ramp(n), count).unwrap().into_vec();
         assert_eq!(data(3, 2), [0., 1.]);
         assert_eq!(data(2, 5), [0., 1., 0., 1., 0.]);
-        assert_eq!(data(2, 0), []);
+        assert!(data(2, 0).is_empty());
         assert!(repeat_to_batch(&ramp(0), 2).is_err());
         assert!(repeat_to_batch(&Tensor::scalar(1.0), 2).is_err());
     }

@@ -3,7 +3,8 @@
 use rayon::prelude::*;
 
 use crate::convert;
-use crate::weights::blocks;
+use crate::formats::{Rounding, RowFormat, row_encoder};
+use crate::weights::{block_encode, blocks, iq};
 
 /// A number format. Ordered as safetensors orders them when it lays out a file: by size, then as listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,6 +14,8 @@ pub enum Dtype {
     I8,
     F8E5M2,
     F8E4M3,
+    /// A power of two, as scales of blocks are.
+    F8E8M0,
     I16,
     U16,
     F16,
@@ -35,6 +38,35 @@ pub enum Dtype {
     Q5K,
     /// GGUF: 16 groups of 16 numbers of 6 bits, each group with a scale.
     Q6K,
+    /// GGUF: like `Q4_0` with a minimum.
+    Q4_1,
+    /// GGUF: like `Q5_0` with a minimum.
+    Q5_1,
+    /// GGUF: 16 groups of 16 numbers of 2 bits, each group with a scale and a minimum.
+    Q2K,
+    /// GGUF: 16 groups of 16 numbers of 3 bits, each group with a scale.
+    Q3K,
+    /// GGUF: 256 signed bytes with one scale and sums.
+    Q8K,
+    /// GGUF: numbers from grids.
+    Iq1S,
+    Iq1M,
+    Iq2Xxs,
+    Iq2Xs,
+    Iq2S,
+    Iq3Xxs,
+    Iq3S,
+    /// GGUF: four bits that are denser near zero.
+    Iq4Nl,
+    Iq4Xs,
+    /// GGUF: numbers of three values.
+    Tq1_0,
+    Tq2_0,
+    /// GGUF: four-bit floats with a power of two, or with scales in E4M3.
+    Mxfp4,
+    GgmlNvfp4,
+    /// Quantised rows with all that belongs to them. A block is a row.
+    Rows(RowFormat),
 }
 
 /// The formats of safetensors files, by their names in the header.
@@ -44,6 +76,7 @@ const PLAIN: &[(&str, Dtype)] = &[
     ("I8", Dtype::I8),
     ("F8_E5M2", Dtype::F8E5M2),
     ("F8_E4M3", Dtype::F8E4M3),
+    ("F8_E8M0", Dtype::F8E8M0),
     ("I16", Dtype::I16),
     ("U16", Dtype::U16),
     ("F16", Dtype::F16),
@@ -64,6 +97,24 @@ const BLOCKS: &[(&str, Dtype)] = &[
     ("Q4_K", Dtype::Q4K),
     ("Q5_K", Dtype::Q5K),
     ("Q6_K", Dtype::Q6K),
+    ("Q4_1", Dtype::Q4_1),
+    ("Q5_1", Dtype::Q5_1),
+    ("Q2_K", Dtype::Q2K),
+    ("Q3_K", Dtype::Q3K),
+    ("Q8_K", Dtype::Q8K),
+    ("IQ1_S", Dtype::Iq1S),
+    ("IQ1_M", Dtype::Iq1M),
+    ("IQ2_XXS", Dtype::Iq2Xxs),
+    ("IQ2_XS", Dtype::Iq2Xs),
+    ("IQ2_S", Dtype::Iq2S),
+    ("IQ3_XXS", Dtype::Iq3Xxs),
+    ("IQ3_S", Dtype::Iq3S),
+    ("IQ4_NL", Dtype::Iq4Nl),
+    ("IQ4_XS", Dtype::Iq4Xs),
+    ("TQ1_0", Dtype::Tq1_0),
+    ("TQ2_0", Dtype::Tq2_0),
+    ("MXFP4", Dtype::Mxfp4),
+    ("NVFP4", Dtype::GgmlNvfp4),
 ];
 
 /// Elements that one task converts: small enough for the caches, large enough to be worth handing over.
@@ -76,6 +127,9 @@ impl Dtype {
     }
 
     pub fn name(self) -> &'static str {
+        if let Self::Rows(format) = self {
+            return format.name();
+        }
         PLAIN
             .iter()
             .chain(BLOCKS)
@@ -83,19 +137,40 @@ impl Dtype {
             .map_or("", |(n, _)| n)
     }
 
-    /// Elements and bytes of the smallest piece that can be read alone: one element, except for GGUF blocks.
+    /// A block format of GGUF files by its name there.
+    pub fn parse_block(name: &str) -> Option<Self> {
+        BLOCKS.iter().find(|(n, _)| *n == name).map(|&(_, d)| d)
+    }
+
+    /// Elements and bytes of the smallest piece that can be read alone: one element, except for GGUF blocks and rows.
     pub fn block(self) -> (usize, usize) {
         match self {
-            Self::Bool | Self::U8 | Self::I8 | Self::F8E5M2 | Self::F8E4M3 => (1, 1),
+            Self::Bool | Self::U8 | Self::I8 | Self::F8E5M2 | Self::F8E4M3 | Self::F8E8M0 => (1, 1),
             Self::I16 | Self::U16 | Self::F16 | Self::Bf16 => (1, 2),
             Self::I32 | Self::U32 | Self::F32 => (1, 4),
             Self::F64 | Self::I64 | Self::U64 => (1, 8),
             Self::Q8_0 => (32, 34),
-            Self::Q4_0 => (32, 18),
+            Self::Q4_0 | Self::Iq4Nl => (32, 18),
             Self::Q5_0 => (32, 22),
             Self::Q4K => (256, 144),
             Self::Q5K => (256, 176),
             Self::Q6K => (256, 210),
+            Self::Q4_1 => (32, 20),
+            Self::Q5_1 => (32, 24),
+            Self::Q2K => (256, 84),
+            Self::Q3K | Self::Iq3S => (256, 110),
+            Self::Q8K => (256, 292),
+            Self::Iq1S => (256, 50),
+            Self::Iq1M => (256, 56),
+            Self::Iq2Xxs | Self::Tq2_0 => (256, 66),
+            Self::Iq2Xs => (256, 74),
+            Self::Iq2S => (256, 82),
+            Self::Iq3Xxs => (256, 98),
+            Self::Iq4Xs => (256, 136),
+            Self::Tq1_0 => (256, 54),
+            Self::Mxfp4 => (32, 17),
+            Self::GgmlNvfp4 => (64, 36),
+            Self::Rows(format) => (format.columns(), format.row_bytes()),
         }
     }
 
@@ -105,13 +180,19 @@ impl Dtype {
     }
 
     pub fn is_block(self) -> bool {
-        self.block().0 > 1
+        matches!(self, Self::Rows(_)) || self.block().0 > 1
     }
 
     /// Whether values have fractions, so that patches and casts make sense.
     pub fn is_float(self) -> bool {
         match self {
-            Self::F8E5M2 | Self::F8E4M3 | Self::F16 | Self::Bf16 | Self::F32 | Self::F64 => true,
+            Self::F8E5M2
+            | Self::F8E4M3
+            | Self::F8E8M0
+            | Self::F16
+            | Self::Bf16
+            | Self::F32
+            | Self::F64 => true,
             _ => self.is_block(),
         }
     }
@@ -139,8 +220,9 @@ impl Dtype {
             return self.decode(bytes, out);
         }
         let (per_block, size) = self.block();
-        out.par_chunks_mut(CHUNK)
-            .zip(bytes.par_chunks(CHUNK / per_block * size))
+        let blocks = (CHUNK / per_block).max(1);
+        out.par_chunks_mut(blocks * per_block)
+            .zip(bytes.par_chunks(blocks * size))
             .for_each(|(out, bytes)| self.decode(bytes, out));
     }
 
@@ -153,6 +235,7 @@ impl Dtype {
             Self::I8 => words(bytes, out, |[b]| f32::from(b as i8)),
             Self::F8E5M2 => words(bytes, out, |[b]| f8_e5m2_to_f32(b)),
             Self::F8E4M3 => words(bytes, out, |[b]| F8_E4M3[usize::from(b)]),
+            Self::F8E8M0 => words(bytes, out, |[b]| f32::from_bits(u32::from(b) << 23)),
             Self::I16 => words(bytes, out, |b| f32::from(i16::from_le_bytes(b))),
             Self::U16 => words(bytes, out, |b| f32::from(u16::from_le_bytes(b))),
             Self::F16 => words(bytes, out, |b| f16_to_f32(u16::from_le_bytes(b))),
@@ -169,16 +252,50 @@ impl Dtype {
             Self::Q4K => blocks::each(bytes, out, blocks::q4_k),
             Self::Q5K => blocks::each(bytes, out, blocks::q5_k),
             Self::Q6K => blocks::each(bytes, out, blocks::q6_k),
+            Self::Q4_1 => blocks::each(bytes, out, blocks::q4_1),
+            Self::Q5_1 => blocks::each(bytes, out, blocks::q5_1),
+            Self::Q2K => blocks::each(bytes, out, blocks::q2_k),
+            Self::Q3K => blocks::each(bytes, out, blocks::q3_k),
+            Self::Q8K => blocks::each(bytes, out, blocks::q8_k),
+            Self::Iq1S => blocks::each(bytes, out, iq::iq1_s),
+            Self::Iq1M => blocks::each(bytes, out, iq::iq1_m),
+            Self::Iq2Xxs => blocks::each(bytes, out, iq::iq2_xxs),
+            Self::Iq2Xs => blocks::each(bytes, out, iq::iq2_xs),
+            Self::Iq2S => blocks::each(bytes, out, iq::iq2_s),
+            Self::Iq3Xxs => blocks::each(bytes, out, iq::iq3_xxs),
+            Self::Iq3S => blocks::each(bytes, out, iq::iq3_s),
+            Self::Iq4Nl => blocks::each(bytes, out, iq::iq4_nl),
+            Self::Iq4Xs => blocks::each(bytes, out, iq::iq4_xs),
+            Self::Tq1_0 => blocks::each(bytes, out, blocks::tq1_0),
+            Self::Tq2_0 => blocks::each(bytes, out, blocks::tq2_0),
+            Self::Mxfp4 => blocks::each(bytes, out, blocks::mxfp4),
+            Self::GgmlNvfp4 => blocks::each(bytes, out, blocks::ggml_nvfp4),
+            Self::Rows(format) => format.decode(bytes, out),
+        }
+    }
+
+    /// Whether [`Self::encode`] can write it.
+    pub fn is_writable(self) -> bool {
+        match self {
+            Self::F8E5M2 | Self::F8E4M3 | Self::F16 | Self::Bf16 | Self::F32 | Self::F64 => true,
+            Self::Rows(format) => format.is_writable(),
+            _ => block_encode::is_writable(self),
         }
     }
 
     /// Values as little-endian bytes of this format, rounded to the nearest (ties to even); none for formats that hold
-    /// no fractions and for GGUF blocks, which nothing here writes.
+    /// no fractions, for those that nothing here writes, and for values that do not fill whole blocks.
     ///
     /// What is too large becomes infinite, or NaN in `F8E4M3`, which has no infinities: what torch does.
     pub fn encode(self, values: &[f32]) -> Option<Vec<u8>> {
-        if !self.is_float() || self.is_block() {
+        if !self.is_writable() {
             return None;
+        }
+        if let Self::Rows(format) = self {
+            return row_encoder(format, Rounding::Nearest, values);
+        }
+        if self.is_block() {
+            return block_encode::encode(self, values);
         }
         let mut out = vec![0; values.len() * self.size()];
         if values.len() <= CHUNK {
@@ -272,8 +389,9 @@ mod tests {
             let (elements, bytes) = dtype.block();
             assert_eq!(dtype.bytes_for(3 * elements), Some(3 * bytes));
             assert_eq!(dtype.bytes_for(elements + 1), None);
-            assert_eq!(CHUNK % elements, 0, "a task gets whole blocks");
-            assert!(dtype.encode(&vec![0.0; elements]).is_none());
+            let written = dtype.encode(&vec![0.0; elements]);
+            assert_eq!(written.is_some(), dtype.is_writable());
+            assert!(dtype.encode(&vec![0.0; elements + 1]).is_none());
         }
         assert_eq!(Dtype::F64.bytes_for(usize::MAX), None);
     }

@@ -6,6 +6,7 @@ use crate::buffer::Buffer;
 use crate::dtype::Dtype;
 use crate::elements::element_count;
 use crate::error::{Result, TensorError};
+use crate::formats::{self, Rounding};
 use crate::read_buffer;
 use crate::tensor::Tensor;
 
@@ -86,11 +87,26 @@ impl Stored {
 
     /// Values in another format, rounded to the nearest.
     pub fn from_f32(tensor: &Tensor, dtype: Dtype) -> Result<Self> {
-        let size = tensor.len().saturating_mul(dtype.size()) as u64;
+        let size = dtype.bytes_for(tensor.len()).unwrap_or(0) as u64;
         let _claim = crate::room::claim(size)?;
-        let bytes = dtype.encode(tensor.data()).ok_or_else(|| {
-            TensorError::invalid("store", format!("cannot write {} values", dtype.name()))
-        })?;
+        let bytes = dtype
+            .encode(tensor.data())
+            .ok_or_else(|| unwritable(dtype))?;
+        Self::new(dtype, tensor.shape(), bytes)
+    }
+
+    /// Values in another format, rounded by chance where its numbers are coarse, the nearer one the more likely: small
+    /// changes then are not lost on average. The chance follows from the seed.
+    pub fn by_chance(tensor: &Tensor, dtype: Dtype, seed: u64) -> Result<Self> {
+        let size = dtype.bytes_for(tensor.len()).unwrap_or(0) as u64;
+        let _claim = crate::room::claim(size)?;
+        let values = tensor.data();
+        let bytes = match dtype {
+            Dtype::F8E4M3 | Dtype::F8E5M2 => Some(formats::f8_by_chance(dtype, seed, values)),
+            Dtype::Rows(format) => formats::row_encoder(format, Rounding::Chance(seed), values),
+            _ => return Self::from_f32(tensor, dtype),
+        };
+        let bytes = bytes.ok_or_else(|| unwritable(dtype))?;
         Self::new(dtype, tensor.shape(), bytes)
     }
 
@@ -114,6 +130,10 @@ impl Stored {
             ..self.clone()
         })
     }
+}
+
+fn unwritable(dtype: Dtype) -> TensorError {
+    TensorError::invalid("store", format!("cannot write {} values", dtype.name()))
 }
 
 impl From<&Tensor> for Stored {
@@ -151,6 +171,7 @@ mod tests {
         assert_eq!(stored.to_f32().unwrap().shape(), [2, 32]);
         assert!(Stored::new(Dtype::Q8_0, [2, 16], vec![0; 68]).is_err());
         assert!(Stored::new(Dtype::Q8_0, [48], vec![0; 68]).is_err());
-        assert!(Stored::from_f32(&Tensor::zeros([32]).unwrap(), Dtype::Q8_0).is_err());
+        assert!(Stored::from_f32(&Tensor::zeros([31]).unwrap(), Dtype::Q8_0).is_err());
+        assert!(Stored::from_f32(&Tensor::zeros([256]).unwrap(), Dtype::Iq1S).is_err());
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use fresco_models::WeightStore;
-use fresco_tensor::{Device, SafeTensors, Stored, Tensor, synthetic};
+use fresco_tensor::{Device, SafeTensors, Stored, Tensor, WeightFile, synthetic};
 use serde_json::Value;
 
 pub(crate) struct Golden {
@@ -107,6 +107,14 @@ impl Golden {
         let file = self.file.as_ref();
         let file = file.ok_or_else(|| anyhow!("there are no tensors beside {}", self.name))?;
         file.tensor(name).with_context(|| format!("tensor {name}"))
+    }
+
+    /// A tensor in the format of the file.
+    pub(crate) fn stored(&self, name: &str) -> Result<Stored> {
+        self.seen.borrow_mut().insert(name.to_owned());
+        let file = self.file.as_ref();
+        let file = file.ok_or_else(|| anyhow!("there are no tensors beside {}", self.name))?;
+        Ok(WeightFile::read(file, name)?)
     }
 
     /// A tensor that not all goldens have.

@@ -122,6 +122,8 @@ impl LoraStorage {
             _ if !dtype.is_float() => None,
             Self::Bf16 if dtype == Dtype::F16 => None,
             Self::Bf16 => Some(Dtype::Bf16),
+            // Without scales eight bits would lose more than their own format does.
+            Self::F8E4M3 if matches!(dtype, Dtype::Rows(_)) => None,
             Self::F8E4M3 => Some(Dtype::F8E4M3),
         }
     }

@@ -74,15 +74,18 @@ struct Weights {
     order: &'static UnitOrder,
     /// Whether the network's result has eight bits.
     short: bool,
+    /// Whether inputs of layers must not be rounded, also where the format of their weights would have it.
+    exact: bool,
 }
 
 impl WeightStore {
     fn with_source(file: String, device: Device, source: Source) -> Arc<Self> {
-        let (group, short) = match &source {
+        let (group, short, exact) = match &source {
             Source::Patched(Patched { base, .. }) => {
-                (base.weights.group.clone(), base.weights.short)
+                let base = &base.weights;
+                (base.group.clone(), base.short, base.exact)
             }
-            _ => (SlotGroup::new(), false),
+            _ => (SlotGroup::new(), false, false),
         };
         Arc::new(Self {
             device,
@@ -95,6 +98,7 @@ impl WeightStore {
                 units: OnceLock::new(),
                 order: &UnitOrder::PLAIN,
                 short,
+                exact,
             }),
         })
     }
@@ -139,6 +143,13 @@ impl WeightStore {
         self.settled(|weights| weights.short = true)
     }
 
+    /// Keeps layers from rounding their inputs where the format of their weights would have it: for networks that need
+    /// all of them, as text encoders do.
+    #[must_use]
+    pub fn full_precision(self: Arc<Self>) -> Arc<Self> {
+        self.settled(|weights| weights.exact = true)
+    }
+
     /// The same with its units in the order that its network says.
     #[must_use]
     pub fn with_units(self: Arc<Self>, order: &'static UnitOrder) -> Arc<Self> {
@@ -174,7 +185,8 @@ impl WeightStore {
         keys: BTreeMap<String, Origin>,
         device: Device,
     ) -> Arc<Self> {
-        let keys = keys.into_iter().filter_map(|(key, origin)| {
+        let scales = input_scales(&*file, &keys);
+        let keys = keys.into_iter().chain(scales).filter_map(|(key, origin)| {
             let info = origin.info(&*file)?;
             Some((key, (origin, info)))
         });
@@ -403,6 +415,24 @@ impl WeightStore {
         Ok((self.part(&format!("{key}.weight"))?, bias))
     }
 
+    /// What the inputs of a layer are multiplied with before its weight is used, where its format has that. A changed weight
+    /// has it inside.
+    fn kept_input_scale(&self, key: &str) -> Result<Option<Stored>> {
+        if self
+            .change()
+            .is_some_and(|change| change.changes_weight(key))
+        {
+            return Ok(None);
+        }
+        self.input_scale(key)
+    }
+
+    /// The same of the weight as it is in the file.
+    fn input_scale(&self, key: &str) -> Result<Option<Stored>> {
+        let scale = format!("{key}{INPUT_SCALE}");
+        self.has(&scale).then(|| self.raw(&scale)).transpose()
+    }
+
     /// What stands beside a layer, each made by `make`.
     fn sides(
         &self,
@@ -446,8 +476,13 @@ impl WeightStore {
             |base| base.linear(key).map(Layer::Linear),
             || {
                 let (weight, bias) = self.parts(key)?;
-                let linear = Linear::in_group(&weight, bias.as_ref(), self.group());
-                let linear = linear.map_err(|e| self.unusable(key, e))?;
+                let scale = self.kept_input_scale(key)?;
+                let (bias, scale) = (bias.as_ref(), scale.as_ref());
+                let linear = Linear::with_input_scale(&weight, bias, scale, self.group());
+                let mut linear = linear.map_err(|e| self.unusable(key, e))?;
+                if self.weights.exact {
+                    linear = linear.exact();
+                }
                 Ok(Layer::Linear(Arc::new(linear)))
             },
         )?;
@@ -735,6 +770,21 @@ impl WeightStore {
         let mut layers = self.lock();
         layers.retain(|_, built| built.forget());
     }
+}
+
+/// What the inputs of a layer are multiplied with, by its last name.
+const INPUT_SCALE: &str = ".pre_quant_scale";
+
+/// Where the input scales of quantised layers are, for the keys of their weights.
+fn input_scales(file: &dyn WeightFile, keys: &BTreeMap<String, Origin>) -> Vec<(String, Origin)> {
+    let scale = |(key, origin): (&String, &Origin)| {
+        let key = key.strip_suffix(".weight")?;
+        let name = origin.names().first()?.strip_suffix(".weight")?.to_owned();
+        let name = format!("{name}{INPUT_SCALE}");
+        file.info(&name)?;
+        Some((format!("{key}{INPUT_SCALE}"), Origin::Whole(name)))
+    };
+    keys.iter().filter_map(scale).collect()
 }
 
 /// What makes a weight, with the layer whose weight it is made from.

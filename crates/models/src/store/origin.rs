@@ -39,9 +39,15 @@ impl Origin {
     pub(super) fn info(&self, file: &dyn WeightFile) -> Option<WeightInfo> {
         let Self::Joined(parts) = self else {
             let info = file.info(self.names().first()?)?;
+            let turned = matches!(self, Self::Transposed(_));
             return Some(WeightInfo {
                 shape: self.shape(&info.shape),
-                ..info
+                // What is coded in rows cannot be turned as it is.
+                dtype: if turned && info.dtype.is_block() {
+                    Dtype::F32
+                } else {
+                    info.dtype
+                },
             });
         };
         let mut parts = parts.iter().map(|part| part.info(file));
@@ -116,6 +122,9 @@ impl Origin {
                 let &[rows, columns] = whole.shape() else {
                     return Err(bad("cannot turn a tensor"));
                 };
+                if dtype.is_block() {
+                    return Ok(Stored::from(&whole.to_f32()?.transpose(0, 1)?));
+                }
                 let size = dtype.size();
                 let mut bytes = Vec::with_capacity(whole.bytes().len());
                 for column in 0..columns {

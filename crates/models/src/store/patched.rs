@@ -97,12 +97,37 @@ pub(super) struct Patched {
 /// The shape and format of a weight, and what makes it.
 type Made = (Vec<usize>, Dtype, MakeWeight);
 
-/// Formats that cannot be written (blocks, integers) become f32.
+/// Formats that cannot be written (integers, some quantised ones) become f32. Blocks of GGUF files do too: their patches are
+/// applied at every use.
 fn writable(dtype: Dtype) -> Dtype {
     match dtype {
         Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2 => dtype,
+        Dtype::Rows(_) if dtype.is_writable() => dtype,
         _ => Dtype::F32,
     }
+}
+
+/// The format for a changed weight of another shape.
+fn reshaped(dtype: Dtype, columns: usize) -> Dtype {
+    match dtype {
+        Dtype::Rows(format) if format.columns() != columns => Dtype::F32,
+        dtype => dtype,
+    }
+}
+
+/// A value in f32, of a weight with what its layer's inputs are multiplied with.
+fn whole(store: &WeightStore, key: &str) -> Result<Tensor> {
+    let plain = store.tensor(key)?;
+    let (unit, part) = units::unit_of(key);
+    let scale = match part {
+        "weight" => store.input_scale(unit)?,
+        _ => None,
+    };
+    let Some(scale) = scale else {
+        return Ok(plain);
+    };
+    let scaled = scale.to_f32().and_then(|scale| plain.mul(&scale));
+    scaled.map_err(|e| store.unusable(key, e))
 }
 
 fn weight_of(unit: &str) -> String {
@@ -124,8 +149,9 @@ impl Patched {
             }
             let mut way = patches.way(&key, shape);
             if way.keep == Keep::Merged {
-                // Blocks cannot be written, and as f32 they would take several times their memory.
-                if dtype.is_block() && patches.stored_as(dtype).is_none() {
+                // What cannot be written would take several times its memory as f32.
+                let lost = dtype.is_block() && writable(dtype) == Dtype::F32;
+                if lost && patches.stored_as(dtype).is_none() {
                     way.keep = Keep::Made;
                 } else if tight {
                     way.keep = Keep::MadeRounded;
@@ -165,6 +191,11 @@ impl Patched {
         }
     }
 
+    /// Whether the weight of a layer of the unit is another than the one below.
+    pub(super) fn changes_weight(&self, unit: &str) -> bool {
+        self.way(unit).is_some_and(|way| way.keep != Keep::Nothing)
+    }
+
     /// Whether the unit takes memory of its own.
     pub(super) fn owns(&self, unit: &str) -> bool {
         let made = self
@@ -196,7 +227,9 @@ impl Patched {
         let own = self.base.dtype(key)?;
         let wanted = self.patches.stored_as(own);
         Some(if self.ways.contains_key(key) {
-            wanted.unwrap_or_else(|| writable(own))
+            let shape = self.patches.shape(key, self.base.shape(key)?);
+            let columns = shape.iter().skip(1).product();
+            wanted.unwrap_or_else(|| reshaped(writable(own), columns))
         } else {
             // Of a layer in eight bits everything is.
             wanted.filter(|w| *w == Dtype::F8E4M3).unwrap_or(own)
@@ -208,9 +241,8 @@ impl Patched {
         key: &str,
         apply: impl FnOnce(Tensor) -> Result<Tensor>,
     ) -> Result<(Tensor, Dtype)> {
-        let stored = self.base.raw(key)?;
-        let plain = stored.to_f32().map_err(|e| self.base.unusable(key, e))?;
-        let dtype = self.dtype(key).unwrap_or_else(|| writable(stored.dtype()));
+        let plain = whole(&self.base, key)?;
+        let dtype = self.dtype(key).unwrap_or(Dtype::F32);
         Ok((apply(plain)?, dtype))
     }
 
@@ -254,8 +286,7 @@ impl Patched {
         };
         let (from, patches) = (Arc::clone(&self.base), Arc::clone(&self.patches));
         let make = move || -> Result<Stored> {
-            let stored = from.raw(&key)?;
-            let plain = stored.to_f32().map_err(|e| from.unusable(&key, e))?;
+            let plain = whole(&from, &key)?;
             let changed = if rounds {
                 patches.apply_kept(&key, plain)?
             } else {

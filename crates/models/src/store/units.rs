@@ -63,7 +63,7 @@ impl UnitOrder {
 
 /// The unit that a key belongs to, and which part of it the key is.
 pub(super) fn unit_of(key: &str) -> (&str, &str) {
-    for part in [".weight", ".bias"] {
+    for part in [".weight", ".bias", super::INPUT_SCALE] {
         if let Some(unit) = key.strip_suffix(part) {
             return (unit, &part[1..]);
         }

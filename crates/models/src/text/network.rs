@@ -51,7 +51,9 @@ impl TextKind {
             KeptIn::Always(dtype) => Recast::new(Arc::clone(file), dtype),
             KeptIn::Short => Recast::narrowed(Arc::clone(file), Dtype::F16),
         });
-        Some(WeightStore::mapped(file, keys, device.clone()).with_units(self.units))
+        let store = WeightStore::mapped(file, keys, device.clone());
+        // Encoders multiply with whole inputs, whatever the format of their weights says.
+        Some(store.with_units(self.units).full_precision())
     }
 }
 

@@ -9,6 +9,7 @@ mod files;
 mod formulas;
 mod merge;
 mod names;
+mod quantised;
 mod rows;
 mod ways;
 

@@ -46,6 +46,12 @@ fn tiles_in_processor() -> bool {
     __cpuid_count(7, 0).edx & (AMX_BF16 | AMX_TILE) == AMX_BF16 | AMX_TILE
 }
 
+/// Whether the tiles multiply bytes, too.
+pub(super) fn has_bytes() -> bool {
+    const AMX_INT8: u32 = 1 << 25;
+    available() && __cpuid_count(7, 0).edx & AMX_INT8 != 0
+}
+
 /// Tiles are 8 KiB of state per thread, so Linux gives them only to processes that ask.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn request_permission() -> bool {
@@ -440,6 +446,74 @@ pub(crate) unsafe fn tile(
             asm!(
                 "tilestored [{c2} + {s}], tmm2", "tilestored [{c3} + {s}], tmm3",
                 c2 = in(reg) c2, c3 = in(reg) c3, s = in(reg) 128usize, options(nostack)
+            );
+        }
+    }
+}
+
+/// Sums of products of bytes, for 16 or 32 rows (by `m`) of `a`, `pitch` bytes apart, and one panel: four channels of each
+/// output side by side, `steps` times 64 channels.
+pub(super) fn tile_bytes(
+    _tiles: &Tiles,
+    m: usize,
+    a: &[u8],
+    pitch: usize,
+    (b, steps): (&[u8], usize),
+    sums: &mut [[i32; WIDTH]; ROWS],
+) {
+    let rows = if m > 16 { ROWS } else { 16 };
+    assert!(m <= ROWS && steps > 0 && a.len() >= (rows - 1) * pitch + 64 * steps);
+    assert!(b.len() >= 64 * WIDTH * steps && has_bytes());
+    let c0 = sums.as_mut_ptr().cast::<u8>();
+    let (c1, c2, c3) = (
+        c0.wrapping_add(64),
+        c0.wrapping_add(16 * 128),
+        c0.wrapping_add(16 * 128 + 64),
+    );
+    let (a0, a1) = (a.as_ptr(), a.as_ptr().wrapping_add(16 * pitch));
+    // SAFETY: each step reads 64 bytes of 16 or 32 rows of `a` and 16 lines of 128 bytes of `b`, whose lengths were checked;
+    // the sums have 128 bytes for each of 32 rows.
+    unsafe {
+        if m > 16 {
+            tiles!(
+                "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                "2:",
+                "tileloadd tmm6, [{b} + {sb}]",
+                "tileloadd tmm4, [{a0} + {s}]",
+                "tdpbssd tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{a1} + {s}]",
+                "tdpbssd tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{b} + {sb} + 64]",
+                "add {a0}, 64",
+                "tdpbssd tmm1, tmm4, tmm7",
+                "add {a1}, 64",
+                "tdpbssd tmm3, tmm5, tmm7",
+                "add {b}, 2048",
+                "dec {n}",
+                "jne 2b",
+                "tilestored [{c0} + {sb}], tmm0", "tilestored [{c1} + {sb}], tmm1",
+                "tilestored [{c2} + {sb}], tmm2", "tilestored [{c3} + {sb}], tmm3";
+                a0 = inout(reg) a0 => _, a1 = inout(reg) a1 => _, s = in(reg) pitch,
+                b = inout(reg) b.as_ptr() => _, sb = in(reg) 128usize, n = inout(reg) steps => _,
+                c0 = in(reg) c0, c1 = in(reg) c1, c2 = in(reg) c2, c3 = in(reg) c3,
+            );
+        } else {
+            tiles!(
+                "tilezero tmm0", "tilezero tmm1",
+                "2:",
+                "tileloadd tmm4, [{a0} + {s}]",
+                "tileloadd tmm6, [{b} + {sb}]",
+                "tdpbssd tmm0, tmm4, tmm6",
+                "add {a0}, 64",
+                "tileloadd tmm7, [{b} + {sb} + 64]",
+                "tdpbssd tmm1, tmm4, tmm7",
+                "add {b}, 2048",
+                "dec {n}",
+                "jne 2b",
+                "tilestored [{c0} + {sb}], tmm0", "tilestored [{c1} + {sb}], tmm1";
+                a0 = inout(reg) a0 => _, s = in(reg) pitch,
+                b = inout(reg) b.as_ptr() => _, sb = in(reg) 128usize, n = inout(reg) steps => _,
+                c0 = in(reg) c0, c1 = in(reg) c1,
             );
         }
     }

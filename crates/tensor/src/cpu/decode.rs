@@ -18,11 +18,21 @@ use super::lines::Space;
 use super::packed::{WIDTH, Weight};
 use super::plan::{Block, ProductEngine, ProductPart};
 use crate::dtype::Dtype;
+use crate::formats::RowFormat;
 
 impl Weight {
     /// Whether bf16 is too short for the values.
     pub(super) fn is_split(&self) -> bool {
-        !matches!(self.dtype(), Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2)
+        match self.dtype() {
+            Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2 => false,
+            Dtype::Rows(format) => !self.is_plain(format),
+            _ => true,
+        }
+    }
+
+    /// Whether bf16 holds all values before the scales of their rows.
+    pub(super) fn is_plain(&self, format: RowFormat) -> bool {
+        format.is_short() && (format.rotation() == 0 || self.taps() == 1)
     }
 
     /// The weights of a block as the kernel reads them: where they are stored, if they are stored so, or decoded into
@@ -109,6 +119,11 @@ impl Weight {
     unsafe fn widen(&self, isa: Isa, panel: usize, parts: &[ProductPart], mut to: *mut Lane) {
         /// Channels whose taps are added up at a time.
         const SOME: usize = 16;
+        if let Some(quads) = self.quads(panel) {
+            // SAFETY: as promised by the caller.
+            unsafe { widen_quads(quads, parts, to) };
+            return;
+        }
         if parts.is_empty() || self.panel(panel, 0, 0..0).is_none() {
             // SAFETY: as promised by the caller.
             unsafe { self.widen_rows(panel, parts, to) };
@@ -159,7 +174,7 @@ impl Weight {
         let values = values.expect("the caller says so");
         // SAFETY: the caller has room for the lanes, and the instruction set is there.
         unsafe {
-            match self.dtype() {
+            match self.number() {
                 Dtype::F16 => kernel::widen_f16(isa, lanes_of(values), to),
                 Dtype::Bf16 => {
                     for (i, lane) in lanes_of(values).iter().enumerate() {
@@ -185,6 +200,38 @@ impl Weight {
         }
     }
 
+    /// Some channels of weights of one tap that are kept in rows. Pieces of the rows are decoded and then turned, so that
+    /// both stay in the first cache.
+    ///
+    /// # Safety
+    /// `to` has room for the lanes of the channels.
+    unsafe fn widen_channels(&self, panel: usize, channels: Range<usize>, to: *mut Lane) {
+        /// Whole blocks of all formats.
+        const PIECE: usize = 256;
+        let mut lanes = vec![[0.0; WIDTH]; PIECE];
+        let mut start = channels.start;
+        while start < channels.end {
+            let end = channels.end.min((start / PIECE + 1) * PIECE);
+            for j in 0..WIDTH {
+                let output = panel * WIDTH + j;
+                let row = (output < self.out()).then(|| self.row(output, start..end));
+                match row.flatten() {
+                    Some(row) => {
+                        for (lane, value) in lanes.iter_mut().zip(&row[..end - start]) {
+                            lane[j] = *value;
+                        }
+                    }
+                    None => lanes.iter_mut().for_each(|lane| lane[j] = 0.0),
+                }
+            }
+            for (i, lane) in lanes[..end - start].iter().enumerate() {
+                // SAFETY: the caller has room for the lanes.
+                unsafe { to.add(start - channels.start + i).write(*lane) };
+            }
+            start = end;
+        }
+    }
+
     /// The same from weights that are kept in rows.
     ///
     /// # Safety
@@ -194,6 +241,11 @@ impl Weight {
             return;
         };
         let taps = self.taps();
+        if taps == 1 {
+            // SAFETY: as promised by the caller.
+            unsafe { self.widen_channels(panel, first.channel..last.channel + last.len, to) };
+            return;
+        }
         // Of one tap only the channels of the parts are decoded.
         let (range, skip) = if taps == 1 {
             (first.channel..last.channel + last.len, first.channel)
@@ -220,6 +272,21 @@ impl Weight {
                 done += part.len;
             }
         }
+    }
+}
+
+/// Lanes from signed bytes, four channels at a time.
+///
+/// # Safety
+/// `to` has room for the lanes of the parts.
+unsafe fn widen_quads(quads: &[u8], parts: &[ProductPart], to: *mut Lane) {
+    let (quads, _) = quads.as_chunks::<{ 4 * WIDTH }>();
+    let channels = parts.iter().flat_map(|p| p.channel..p.channel + p.len);
+    for (i, channel) in channels.enumerate() {
+        let (quad, at) = (&quads[channel / 4], channel % 4);
+        let lane: Lane = std::array::from_fn(|j| f32::from(quad[4 * j + at] as i8));
+        // SAFETY: the caller has room for the lanes.
+        unsafe { to.add(i).write(lane) };
     }
 }
 

@@ -23,6 +23,12 @@ pub(crate) fn bytes(lines: &[Line]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
 }
 
+/// The same to write to.
+pub(crate) fn bytes_mut(lines: &mut [Line]) -> &mut [u8] {
+    // SAFETY: as above, and the lines are borrowed for as long.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
+}
+
 /// Working space of one thread, kept between calls so that kernels do not wait for the allocator.
 #[derive(Default)]
 pub(crate) struct Space(Vec<Line>);

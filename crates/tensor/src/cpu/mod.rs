@@ -13,6 +13,8 @@ pub(crate) mod attention;
 mod attention_tiles;
 mod decode;
 pub(crate) mod finish;
+mod integer;
+mod integer_kernel;
 pub mod isa;
 mod kernel;
 mod lines;

@@ -1,7 +1,8 @@
 //! Weights in the order in which kernels read them, in their storage format.
 //!
 //! The usual formats are kept in panels of [`WIDTH`] outputs: for each panel, for each tap, for each channel, the values
-//! of its outputs side by side. Formats that code several values together stay as they came.
+//! of its outputs side by side; signed bytes four channels at a time, as products of integers read them. Formats that code
+//! several values together stay as they came. What a whole row is scaled with is kept apart and multiplied to the sums.
 
 #![expect(unsafe_code, reason = "threads fill disjoint panels of one allocation")]
 
@@ -13,6 +14,7 @@ use rayon::prelude::*;
 use super::lines::{self, LINE, Line, SharedPointer};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
+use crate::formats::{RowFormat, RowKind};
 use crate::pages::prefer_large;
 use crate::stored::Stored;
 
@@ -27,14 +29,23 @@ pub(crate) struct Weight {
     taps: usize,
     layout: Layout,
     short: bool,
+    exact: bool,
+    /// Of the outputs, where rows have them.
+    scales: Vec<f32>,
 }
 
 enum Layout {
     /// [panel][tap][channel][output of the panel], the last panel filled with zeros.
     Panels(Vec<Line>),
+    /// Signed bytes: [panel][channel / 4][output of the panel][channel % 4], filled with zeros to whole steps of
+    /// [`QUAD_STEP`] channels.
+    Quads(Vec<Line>),
     /// The bytes as given: [output][channel][tap].
     Rows(Stored),
 }
+
+/// Channels of one step of products of integers.
+pub(crate) const QUAD_STEP: usize = 64;
 
 impl fmt::Debug for Weight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,27 +60,58 @@ impl fmt::Debug for Weight {
 
 impl Weight {
     pub(crate) fn new(stored: &Stored, out: usize, channels: usize, taps: usize) -> Result<Self> {
-        let layout = match stored.dtype() {
-            Dtype::F16 | Dtype::Bf16 => {
-                Layout::Panels(pack::<2>(stored.bytes(), out, channels, taps)?)
-            }
-            Dtype::F8E4M3 | Dtype::F8E5M2 => {
-                Layout::Panels(pack::<1>(stored.bytes(), out, channels, taps)?)
-            }
-            Dtype::F32 => Layout::Panels(pack::<4>(stored.bytes(), out, channels, taps)?),
+        let mut weight = Self {
+            dtype: stored.dtype(),
+            out,
+            channels,
+            taps,
+            layout: Layout::Rows(stored.clone()),
+            short: false,
+            exact: false,
+            scales: Vec::new(),
+        };
+        let bytes = stored.bytes();
+        weight.layout = match stored.dtype() {
+            Dtype::F16 | Dtype::Bf16 => Layout::Panels(pack::<2>(bytes, out, channels, taps)?),
+            Dtype::F8E4M3 | Dtype::F8E5M2 => Layout::Panels(pack::<1>(bytes, out, channels, taps)?),
+            Dtype::F32 => Layout::Panels(pack::<4>(bytes, out, channels, taps)?),
+            Dtype::Rows(format) => weight.rows_of(format, stored)?,
             _ => {
                 Self::check(stored, channels * taps)?;
                 Layout::Rows(stored.clone())
             }
         };
-        Ok(Self {
-            dtype: stored.dtype(),
-            out,
-            channels,
-            taps,
-            layout,
-            short: false,
-        })
+        Ok(weight)
+    }
+
+    /// The order for a row format, and its scales.
+    fn rows_of(&mut self, format: RowFormat, stored: &Stored) -> Result<Layout> {
+        let row = self.channels * self.taps;
+        if format.columns() != row || stored.bytes().len() != self.out * format.row_bytes() {
+            return Err(TensorError::invalid(
+                "weights",
+                format!("rows of {row} values, but {} were coded", format.columns()),
+            ));
+        }
+        if format.rotation() > 0 && self.taps > 1 {
+            // Inputs of a kernel's positions cannot be rotated together: every row is turned back when it is decoded.
+            return Ok(Layout::Rows(stored.clone()));
+        }
+        let rows = stored.bytes().chunks_exact(format.row_bytes());
+        self.scales = rows.clone().map(|row| format.row_scale(row)).collect();
+        match format.kind() {
+            RowKind::F8E4M3 | RowKind::F8E5M2 => {
+                let _claim = crate::room::claim((self.out * row) as u64)?;
+                let codes: Vec<u8> = rows.flat_map(|r| &r[..row]).copied().collect();
+                let lines = pack::<1>(&codes, self.out, self.channels, self.taps)?;
+                Ok(Layout::Panels(lines))
+            }
+            RowKind::Int8 if self.taps == 1 => {
+                let lines = pack_quads(format, stored.bytes(), self.out)?;
+                Ok(Layout::Quads(lines))
+            }
+            _ => Ok(Layout::Rows(stored.clone())),
+        }
     }
 
     /// Refuses a weight whose rows of so many values cannot be used by themselves.
@@ -92,6 +134,65 @@ impl Weight {
         self.short
     }
 
+    /// Keeps inputs from being rounded to integers.
+    pub(crate) fn set_exact(&mut self) {
+        self.exact = true;
+    }
+
+    /// The format, where inputs may be rounded and products of integers taken.
+    pub(crate) fn integer(&self) -> Option<RowFormat> {
+        match self.dtype {
+            Dtype::Rows(format) if self.taps == 1 && !self.exact && format.is_integer() => {
+                Some(format)
+            }
+            _ => None,
+        }
+    }
+
+    /// Columns of an input that are rotated together before it is multiplied; 0 for none.
+    pub(crate) fn rotation(&self) -> usize {
+        match self.dtype {
+            Dtype::Rows(format) if self.taps == 1 => format.rotation(),
+            _ => 0,
+        }
+    }
+
+    /// What the sums of the outputs are multiplied with; empty where nothing is.
+    pub(crate) fn scales(&self) -> &[f32] {
+        &self.scales
+    }
+
+    /// The numbers that kernels multiply, before scales of rows.
+    pub(crate) fn number(&self) -> Dtype {
+        match self.dtype {
+            Dtype::Rows(format) => match format.kind() {
+                RowKind::F8E4M3 => Dtype::F8E4M3,
+                RowKind::F8E5M2 => Dtype::F8E5M2,
+                _ => self.dtype,
+            },
+            dtype => dtype,
+        }
+    }
+
+    /// Whether the whole panel is signed bytes, four channels at a time, and then those.
+    pub(crate) fn quads(&self, panel: usize) -> Option<&[u8]> {
+        let Layout::Quads(lines) = &self.layout else {
+            return None;
+        };
+        let bytes = quad_bytes(self.channels);
+        Some(&lines::bytes(lines)[panel * bytes..][..bytes])
+    }
+
+    /// The rows of a panel as they were given, those that there are.
+    pub(crate) fn rows_of_panel(&self, panel: usize) -> Option<impl Iterator<Item = &[u8]>> {
+        let Layout::Rows(stored) = &self.layout else {
+            return None;
+        };
+        let row = stored.bytes().len() / self.out;
+        let rows = stored.bytes().chunks_exact(row);
+        Some(rows.skip(panel * WIDTH).take(WIDTH))
+    }
+
     pub(crate) fn out(&self) -> usize {
         self.out
     }
@@ -112,8 +213,18 @@ impl Weight {
     pub(crate) fn unpack(&self) -> Result<Stored> {
         let bytes = match &self.layout {
             Layout::Rows(stored) => return Ok(stored.clone()),
-            Layout::Panels(lines) => match self.dtype.size() {
-                1 => unpack::<1>(lines, self.out, self.channels, self.taps)?,
+            Layout::Quads(lines) => {
+                self.with_scales(&unpack_quads(lines, self.out, self.channels)?)?
+            }
+            Layout::Panels(lines) => match self.number().size() {
+                1 => {
+                    let codes = unpack::<1>(lines, self.out, self.channels, self.taps)?;
+                    if self.scales.is_empty() {
+                        codes
+                    } else {
+                        self.with_scales(&codes)?
+                    }
+                }
                 2 => unpack::<2>(lines, self.out, self.channels, self.taps)?,
                 _ => unpack::<4>(lines, self.out, self.channels, self.taps)?,
             },
@@ -121,19 +232,38 @@ impl Weight {
         Stored::new(self.dtype, [self.out, self.channels, self.taps], bytes)
     }
 
+    /// Rows of codes with their scales behind them.
+    fn with_scales(&self, codes: &[u8]) -> Result<Vec<u8>> {
+        let row = self.channels * self.taps;
+        let bytes = codes.len() + 4 * self.out;
+        let _claim = crate::room::claim(bytes as u64)?;
+        let mut rows = Vec::with_capacity(bytes);
+        for (codes, scale) in codes.chunks_exact(row).zip(&self.scales) {
+            rows.extend_from_slice(codes);
+            rows.extend_from_slice(&scale.to_le_bytes());
+        }
+        Ok(rows)
+    }
+
     /// The same weight in memory of its own.
     pub(crate) fn copied(&self) -> Result<Self> {
+        let copied = |lines: &Vec<Line>| -> Result<Vec<Line>> {
+            let _claim = crate::room::claim(std::mem::size_of_val(&lines[..]) as u64)?;
+            let mut copy = Vec::with_capacity(lines.len());
+            prefer_large(&mut copy);
+            copy.extend_from_slice(lines);
+            Ok(copy)
+        };
         let layout = match &self.layout {
             Layout::Rows(stored) => Layout::Rows(stored.copied()?),
-            Layout::Panels(lines) => {
-                let _claim = crate::room::claim(std::mem::size_of_val(&lines[..]) as u64)?;
-                let mut copy = Vec::with_capacity(lines.len());
-                prefer_large(&mut copy);
-                copy.extend_from_slice(lines);
-                Layout::Panels(copy)
-            }
+            Layout::Panels(lines) => Layout::Panels(copied(lines)?),
+            Layout::Quads(lines) => Layout::Quads(copied(lines)?),
         };
-        Ok(Self { layout, ..*self })
+        Ok(Self {
+            layout,
+            scales: self.scales.clone(),
+            ..*self
+        })
     }
 
     /// The values of one panel for some channels of a tap, [channel][output], where they lie in panels.
@@ -141,7 +271,7 @@ impl Weight {
         let Layout::Panels(lines) = &self.layout else {
             return None;
         };
-        let row = WIDTH * self.dtype.size();
+        let row = WIDTH * self.number().size();
         let first = (panel * self.taps + tap) * self.channels;
         Some(&lines::bytes(lines)[(first + channels.start) * row..(first + channels.end) * row])
     }
@@ -154,10 +284,23 @@ impl Weight {
         };
         let row = stored.bytes().len() / self.out;
         let row = &stored.bytes()[output * row..][..row];
+        if let Dtype::Rows(format) = self.dtype
+            && self.taps == 1
+        {
+            let mut values = vec![0.0; channels.len()];
+            format.plain(row, channels, &mut values);
+            return Some(values);
+        }
         let (elements, bytes) = self.dtype.block();
         if self.taps > 1 || !channels.start.is_multiple_of(elements) {
             let mut values = vec![0.0; self.channels * self.taps];
-            self.dtype.decode(row, &mut values);
+            match self.dtype {
+                // With the scale apart, as in all that is not rotated.
+                Dtype::Rows(format) if format.rotation() == 0 => {
+                    format.plain(row, 0..format.columns(), &mut values);
+                }
+                dtype => dtype.decode(row, &mut values),
+            }
             if self.taps == 1 {
                 values.drain(..channels.start);
             }
@@ -175,6 +318,59 @@ impl Weight {
 /// Bytes of the panels of a weight.
 fn panel_bytes(size: usize, out: usize, k: usize) -> usize {
     out.div_ceil(WIDTH) * WIDTH * k * size
+}
+
+/// Bytes of a panel of signed bytes, four channels at a time.
+pub(crate) fn quad_bytes(channels: usize) -> usize {
+    channels.next_multiple_of(QUAD_STEP) * WIDTH
+}
+
+/// Rows of signed bytes to panels, four channels at a time.
+fn pack_quads(format: RowFormat, rows: &[u8], out: usize) -> Result<Vec<Line>> {
+    let columns = format.columns();
+    let panel_lines = quad_bytes(columns) / LINE;
+    let count = out.div_ceil(WIDTH) * panel_lines;
+    let _claim = crate::room::claim((count * LINE) as u64)?;
+    let mut to = Vec::with_capacity(count);
+    prefer_large(&mut to);
+    to.resize(count, lines::EMPTY);
+    let row_bytes = format.row_bytes();
+    to.par_chunks_mut(panel_lines)
+        .enumerate()
+        .for_each(|(panel, to)| {
+            let rows = rows.chunks_exact(row_bytes).skip(panel * WIDTH).take(WIDTH);
+            let to = lines::bytes_mut(to);
+            for (j, row) in rows.enumerate() {
+                let (quads, rest) = row[..columns].as_chunks::<4>();
+                for (i, quad) in quads.iter().enumerate() {
+                    to[(i * WIDTH + j) * 4..][..4].copy_from_slice(quad);
+                }
+                let at = (quads.len() * WIDTH + j) * 4;
+                if !rest.is_empty() {
+                    to[at..at + rest.len()].copy_from_slice(rest);
+                }
+            }
+        });
+    Ok(to)
+}
+
+/// The reverse of [`pack_quads`], without scales.
+fn unpack_quads(from: &[Line], out: usize, channels: usize) -> Result<Vec<u8>> {
+    let _claim = crate::room::claim((out * channels) as u64)?;
+    let mut to = vec![0; out * channels];
+    let from = lines::bytes(from);
+    let panel_bytes = quad_bytes(channels);
+    to.par_chunks_mut(channels)
+        .enumerate()
+        .for_each(|(output, to)| {
+            let from = &from[output / WIDTH * panel_bytes..][..panel_bytes];
+            let j = output % WIDTH;
+            for (i, quad) in to.chunks_mut(4).enumerate() {
+                let at = (i * WIDTH + j) * 4;
+                quad.copy_from_slice(&from[at..at + quad.len()]);
+            }
+        });
+    Ok(to)
 }
 
 /// Values of a panel that are turned at a time: both sides then stay in the first cache.

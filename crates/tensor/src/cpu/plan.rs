@@ -37,10 +37,11 @@ impl ProductEngine {
     pub(super) fn choose(rows: usize, weight: &Weight) -> Self {
         // Formats that two parts hold without loss. The others would take more products than tiles are worth.
         #[cfg(target_arch = "x86_64")]
-        let exact = matches!(
-            weight.dtype(),
-            Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2
-        );
+        let exact = match weight.dtype() {
+            Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2 => true,
+            Dtype::Rows(format) => weight.is_plain(format),
+            _ => false,
+        };
         #[cfg(target_arch = "x86_64")]
         if rows >= TILE_ROWS && exact && isa::tiles() {
             return Self::Tiles(if weight.is_short() { 2 } else { 3 });

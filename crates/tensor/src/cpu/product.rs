@@ -18,6 +18,7 @@ use rayon::prelude::*;
 #[cfg(target_arch = "x86_64")]
 use super::amx;
 use super::finish::{Finish, Lane, normal_cdf};
+use super::integer;
 use super::kernel::{self, Rows, TilePlace};
 use super::lines::{SharedPointer, Space};
 use super::packed::{WIDTH, Weight};
@@ -26,7 +27,8 @@ use super::plan::{ProductEngine, ProductPlan};
 use crate::buffer::Buffer;
 use crate::cancel::Cancel;
 use crate::elements::reserve;
-use crate::error::Result;
+use crate::error::{Result, TensorError};
+use crate::formats::rotation;
 use crate::nn::Act;
 
 /// Bytes of activations that are multiplied with one panel after the other: half of a second cache.
@@ -88,9 +90,23 @@ pub(crate) fn linear(
     shape: &[usize],
     finish: &Finish<'_>,
 ) -> Result<Buffer<f32>> {
+    if let Some(format) = weight.integer() {
+        return integer::linear((weight, format), (x, rows), shape, finish, false);
+    }
+    let turned = turned(weight, x)?;
+    let x = turned.as_deref().unwrap_or(x);
     run(shape, |out| {
         multiply(weight, Input::Rows(x, rows), rows, finish, false, out);
     })
+}
+
+/// The inputs rotated as the weight is, where it is.
+fn turned(weight: &Weight, x: &[f32]) -> Result<Option<Buffer<f32>>> {
+    let group = weight.rotation();
+    if group == 0 {
+        return Ok(None);
+    }
+    rotation::rotated(x, weight.channels(), group).map(Some)
 }
 
 /// `a * gelu(g)` of the halves of a linear layer.
@@ -110,6 +126,11 @@ pub(crate) fn geglu(
     };
     let half = weight.out() / 2;
     if half.is_multiple_of(WIDTH) {
+        if let Some(format) = weight.integer() {
+            return integer::linear((weight, format), (x, rows), shape, &finish, true);
+        }
+        let turned = turned(weight, x)?;
+        let x = turned.as_deref().unwrap_or(x);
         return run(shape, |out| {
             multiply(weight, Input::Rows(x, rows), rows, &finish, true, out);
         });
@@ -136,11 +157,15 @@ pub(crate) fn conv(
         && picture.stride == 1
         && (picture.before, picture.behind) == ((0, 0), (0, 0))
         && picture.enlarged == picture.size;
+    if plain {
+        return linear(weight, picture.data, rows, shape, finish);
+    }
+    if weight.rotation() > 0 {
+        let reason = "a rotated weight of single pixels works on all of them only";
+        return Err(TensorError::invalid("conv", reason));
+    }
     run(shape, |out| {
-        if plain {
-            let input = Input::Rows(picture.data, rows);
-            multiply(weight, input, rows, finish, false, out);
-        } else if picture.is_doubled() {
+        if picture.is_doubled() {
             for (row, column) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 let phase = Phase {
                     scale: 2,
@@ -177,7 +202,7 @@ fn bands(
 }
 
 /// A list for a shape that `write` fills.
-fn run(shape: &[usize], write: impl FnOnce(SharedPointer<f32>)) -> Result<Buffer<f32>> {
+pub(super) fn run(shape: &[usize], write: impl FnOnce(SharedPointer<f32>)) -> Result<Buffer<f32>> {
     let mut y = reserve(shape)?;
     let count: usize = shape.iter().product();
     if count > 0 {
@@ -215,6 +240,19 @@ fn multiply(
         plan,
     }
     .run();
+}
+
+/// Multiplies the outputs of a panel with the scales of their rows.
+fn scale(lanes: &mut [Lane], scales: &[f32]) {
+    let mut by = [1.0; WIDTH];
+    for (by, scale) in by.iter_mut().zip(scales) {
+        *by = *scale;
+    }
+    for lane in lanes {
+        for (value, by) in lane.iter_mut().zip(&by) {
+            *value *= by;
+        }
+    }
 }
 
 impl Product<'_> {
@@ -488,6 +526,20 @@ impl Product<'_> {
                             }
                         }
                         if last {
+                            if !self.weight.scales().is_empty() {
+                                for (half, source) in [panel, panel + self.panels()]
+                                    .into_iter()
+                                    .enumerate()
+                                    .take(halves)
+                                {
+                                    // SAFETY: both sets of sums have been written, in full.
+                                    let lanes = unsafe {
+                                        let first = c.add(half * half_rows);
+                                        std::slice::from_raw_parts_mut(first, m)
+                                    };
+                                    scale(lanes, &self.weight.scales()[source * WIDTH..]);
+                                }
+                            }
                             // SAFETY: both sets of sums have been written, in full.
                             let (lanes, gate) = unsafe {
                                 let gate = self.gated.then(|| c.add(half_rows).cast_const());

@@ -18,6 +18,8 @@ pub(super) struct MatrixSize {
     pub(super) taps: usize,
     /// Whether products may keep sixteen bits of an input.
     pub(super) short: bool,
+    /// Whether products must keep all of an input, also where the format would have it rounded.
+    pub(super) exact: bool,
 }
 
 impl MatrixSize {
@@ -27,6 +29,7 @@ impl MatrixSize {
             channels,
             taps,
             short: false,
+            exact: false,
         }
     }
 
@@ -40,6 +43,9 @@ impl MatrixSize {
         let mut weight = Weight::new(stored, self.out, self.channels, self.taps)?;
         if self.short {
             weight.shorten();
+        }
+        if self.exact {
+            weight.set_exact();
         }
         Ok(weight)
     }
@@ -282,11 +288,11 @@ impl Contents {
         Ok(())
     }
 
-    /// Lets products keep sixteen bits of an input. For a layer that was not used yet.
-    pub(super) fn shorten(&mut self) {
+    /// Changes how products treat inputs. For a layer that was not used yet.
+    pub(super) fn set_matrices(&mut self, change: impl Fn(&mut MatrixSize)) {
         for value in &mut self.values {
             if let Content::Matrix(matrix) = value {
-                matrix.size.short = true;
+                change(&mut matrix.size);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::contents::MatrixSize;
-use super::layer_weights::{LayerWeights, MakeWeight};
+use super::layer_weights::{LayerValues, LayerWeights, MakeWeight};
 use super::linear::{After, check_after, check_devices, finish, with_sides};
 use super::side::Side;
 use super::slot::{SlotGroup, WeightSlot};
@@ -58,7 +58,7 @@ impl Conv2d {
         device: &Device,
     ) -> Result<Self> {
         let (size, kernel) = kernels(weight.shape(), stride)?;
-        let weights = LayerWeights::on(OP, (weight, bias), size, device)?;
+        let weights = LayerWeights::on(OP, plain(weight, bias), size, device)?;
         Ok(Self::of(weights, kernel, stride, padding))
     }
 
@@ -71,7 +71,7 @@ impl Conv2d {
         group: &SlotGroup,
     ) -> Result<Self> {
         let (size, kernel) = kernels(weight.shape(), stride)?;
-        let weights = LayerWeights::in_group(OP, (weight, bias), size, group)?;
+        let weights = LayerWeights::in_group(OP, plain(weight, bias), size, group)?;
         Ok(Self::of(weights, kernel, stride, padding))
     }
 
@@ -240,13 +240,22 @@ impl Conv2d {
         };
         let device = x.device();
         match &device {
-            Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |weight, bias| {
+            Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;
-                let finish = finish(&shape, b, bias, after);
-                let out = product::conv(weight, &picture(x.values()), &shape, &finish)?;
+                let finish = finish(&shape, b, layer.bias, after);
+                let picture = picture(x.values());
+                let out = product::conv(layer.weight, &picture, &shape, &finish)?;
                 Ok(Tensor::kept(shape, room, out))
             }),
         }
+    }
+}
+
+fn plain<'a>(weight: &'a Stored, bias: Option<&'a Stored>) -> LayerValues<'a> {
+    LayerValues {
+        weight,
+        bias,
+        input_scale: None,
     }
 }
 

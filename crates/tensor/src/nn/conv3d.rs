@@ -62,7 +62,7 @@ impl Conv3d {
     /// Lets the kernels keep sixteen bits of an input: see [`Conv2d::shortened`](super::Conv2d::shortened).
     #[must_use]
     pub fn shortened(mut self) -> Self {
-        self.slot.shorten();
+        self.slot.set_matrices(|size| size.short = true);
         self
     }
 

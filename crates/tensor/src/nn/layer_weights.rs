@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::contents::{Content, MatrixSize};
 use super::slot::{SlotGroup, WeightSlot};
+use crate::buffer::Buffer;
 use crate::cpu::packed::Weight;
 use crate::device::{Device, count_copy};
 use crate::dtype::Dtype;
@@ -17,6 +18,38 @@ pub type MakeWeight = Arc<dyn Fn() -> Result<Stored> + Send + Sync>;
 const MATRIX: usize = 0;
 const BIAS: usize = 1;
 
+/// What a layer is made of.
+#[derive(Clone, Copy)]
+pub(super) struct LayerValues<'a> {
+    pub(super) weight: &'a Stored,
+    pub(super) bias: Option<&'a Stored>,
+    /// What the channels of inputs are multiplied with first.
+    pub(super) input_scale: Option<&'a Stored>,
+}
+
+/// The same for kernels of the processor.
+pub(super) struct PackedLayer<'a> {
+    pub(super) weight: &'a Weight,
+    pub(super) bias: Option<&'a [f32]>,
+    input_scale: Option<&'a [f32]>,
+}
+
+impl PackedLayer<'_> {
+    /// Inputs times the layer's scale, in memory of their own; none where it has none.
+    pub(super) fn scaled(&self, x: &[f32]) -> Result<Option<Buffer<f32>>> {
+        let Some(scale) = self.input_scale.filter(|scale| !scale.is_empty()) else {
+            return Ok(None);
+        };
+        let mut scaled = Buffer::copied(x)?;
+        for row in scaled.chunks_exact_mut(scale.len()) {
+            for (value, scale) in row.iter_mut().zip(scale) {
+                *value *= scale;
+            }
+        }
+        Ok(Some(scaled))
+    }
+}
+
 /// Clones share the weights.
 #[derive(Clone)]
 pub(super) struct LayerWeights {
@@ -24,6 +57,8 @@ pub(super) struct LayerWeights {
     dtype: Dtype,
     source: WeightSource,
     bias: Bias,
+    /// The place of what inputs are multiplied with, where there is such.
+    input_scale: Option<usize>,
     slot: Arc<WeightSlot>,
 }
 
@@ -62,17 +97,16 @@ fn check_bias(op: &'static str, bias: &Stored, out: usize) -> Result<()> {
 }
 
 /// The values of a layer for its slot.
-fn values(
-    op: &'static str,
-    weight: &Stored,
-    bias: Option<&Stored>,
-    size: MatrixSize,
-) -> Result<Vec<Content>> {
-    Weight::check(weight, size.channels * size.taps)?;
-    let mut values = vec![Content::matrix(weight, size)];
-    if let Some(bias) = bias {
+fn values(op: &'static str, of: LayerValues<'_>, size: MatrixSize) -> Result<Vec<Content>> {
+    Weight::check(of.weight, size.channels * size.taps)?;
+    let mut values = vec![Content::matrix(of.weight, size)];
+    if let Some(bias) = of.bias {
         check_bias(op, bias, size.out)?;
         values.push(Content::channels(bias));
+    }
+    if let Some(scale) = of.input_scale {
+        check_bias(op, scale, size.channels)?;
+        values.push(Content::channels(scale));
     }
     Ok(values)
 }
@@ -81,36 +115,33 @@ impl LayerWeights {
     /// In a slot of their own on a device.
     pub(super) fn on(
         op: &'static str,
-        (weight, bias): (&Stored, Option<&Stored>),
+        of: LayerValues<'_>,
         size: MatrixSize,
         device: &Device,
     ) -> Result<Self> {
-        let slot = WeightSlot::on(values(op, weight, bias, size)?, &SlotGroup::new(), device)?;
-        Ok(Self::in_slot(weight, bias, size, slot))
+        let slot = WeightSlot::on(values(op, of, size)?, &SlotGroup::new(), device)?;
+        Ok(Self::in_slot(of, size, slot))
     }
 
     /// In a slot in main memory, used together with the others of a group.
     pub(super) fn in_group(
         op: &'static str,
-        (weight, bias): (&Stored, Option<&Stored>),
+        of: LayerValues<'_>,
         size: MatrixSize,
         group: &SlotGroup,
     ) -> Result<Self> {
-        let slot = WeightSlot::new(values(op, weight, bias, size)?, group)?;
-        Ok(Self::in_slot(weight, bias, size, slot))
+        let slot = WeightSlot::new(values(op, of, size)?, group)?;
+        Ok(Self::in_slot(of, size, slot))
     }
 
-    fn in_slot(
-        weight: &Stored,
-        bias: Option<&Stored>,
-        size: MatrixSize,
-        slot: Arc<WeightSlot>,
-    ) -> Self {
+    fn in_slot(of: LayerValues<'_>, size: MatrixSize, slot: Arc<WeightSlot>) -> Self {
+        let behind = BIAS + usize::from(of.bias.is_some());
         Self {
             size,
-            dtype: weight.dtype(),
+            dtype: of.weight.dtype(),
             source: WeightSource::Slot,
-            bias: bias.map_or(Bias::None, |_| Bias::Slot),
+            bias: of.bias.map_or(Bias::None, |_| Bias::Slot),
+            input_scale: of.input_scale.map(|_| behind),
             slot,
         }
     }
@@ -131,6 +162,7 @@ impl LayerWeights {
                 make,
                 from_slot: true,
             },
+            input_scale: None,
             slot,
         })
     }
@@ -167,6 +199,7 @@ impl LayerWeights {
                 from_slot: false,
             },
             bias,
+            input_scale: None,
             slot,
         })
     }
@@ -199,8 +232,18 @@ impl LayerWeights {
 
     /// Lets products keep sixteen bits of an input. For a layer that has just been made.
     pub(super) fn shorten(&mut self) {
+        self.set_matrices(|size| size.short = true);
+    }
+
+    /// Keeps products from rounding inputs where the format would have it. For a layer that has just been made.
+    pub(super) fn set_exact(&mut self) {
+        self.set_matrices(|size| size.exact = true);
+    }
+
+    fn set_matrices(&mut self, change: impl Fn(&mut MatrixSize)) {
+        change(&mut self.size);
         if matches!(self.source, WeightSource::Slot) {
-            self.slot.shorten();
+            self.slot.set_matrices(change);
         }
     }
 
@@ -249,7 +292,8 @@ impl LayerWeights {
             Bias::Slot => self.slot.bytes_at(BIAS),
             Bias::Own(slot) => slot.bytes(),
         };
-        weight + bias
+        let scale = self.input_scale.map_or(0, |at| self.slot.bytes_at(at));
+        weight + bias + scale
     }
 
     /// Calls with the weight in the order of the processor's kernels, and the bias, on a device. What was copied or made for
@@ -257,7 +301,7 @@ impl LayerWeights {
     pub(super) fn with_packed<R>(
         &self,
         device: &Device,
-        body: impl FnOnce(&Weight, Option<&[f32]>) -> Result<R>,
+        body: impl FnOnce(PackedLayer<'_>) -> Result<R>,
     ) -> Result<R> {
         let here = self.slot.at(device)?;
         let own = match &self.bias {
@@ -269,8 +313,13 @@ impl LayerWeights {
             (Bias::Slot, _) => Some(here.channels(BIAS)?),
             (Bias::Own(_), own) => Some(own.as_ref().unwrap_or(&here).channels(0)?),
         };
+        let input_scale = self.input_scale.map(|at| here.channels(at)).transpose()?;
         match &self.source {
-            WeightSource::Slot => body(&*here.packed(MATRIX)?, bias),
+            WeightSource::Slot => body(PackedLayer {
+                weight: &*here.packed(MATRIX)?,
+                bias,
+                input_scale,
+            }),
             WeightSource::Made { make, from_slot } => {
                 let bytes = matrix_bytes(self.size, self.dtype);
                 let _memory = device.allocate(bytes)?;
@@ -278,7 +327,11 @@ impl LayerWeights {
                 if !from_slot {
                     count_copy(&Device::Cpu, device, bytes);
                 }
-                body(&weight, bias)
+                body(PackedLayer {
+                    weight: &weight,
+                    bias,
+                    input_scale,
+                })
             }
         }
     }

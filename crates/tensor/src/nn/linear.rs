@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::contents::MatrixSize;
-use super::layer_weights::{LayerWeights, MakeWeight};
+use super::layer_weights::{LayerValues, LayerWeights, MakeWeight};
 use super::side::{self, Side};
 use super::slot::{SlotGroup, WeightSlot};
 use super::{Act, misc};
@@ -40,15 +40,33 @@ impl Linear {
     /// `weight` is (out, in) or (out, in, 1, 1). The layer has a slot of its own, on the device.
     pub fn new(weight: &Stored, bias: Option<&Stored>, device: &Device) -> Result<Self> {
         let size = matrix(weight.shape())?;
-        let weights = LayerWeights::on(OP, (weight, bias), size, device)?;
-        Ok(Self::of(weights))
+        let values = LayerValues {
+            weight,
+            bias,
+            input_scale: None,
+        };
+        Ok(Self::of(LayerWeights::on(OP, values, size, device)?))
     }
 
     /// The same in main memory, used together with other layers.
     pub fn in_group(weight: &Stored, bias: Option<&Stored>, group: &SlotGroup) -> Result<Self> {
+        Self::with_input_scale(weight, bias, None, group)
+    }
+
+    /// The same for inputs whose channels are multiplied with `input_scale` first.
+    pub fn with_input_scale(
+        weight: &Stored,
+        bias: Option<&Stored>,
+        input_scale: Option<&Stored>,
+        group: &SlotGroup,
+    ) -> Result<Self> {
         let size = matrix(weight.shape())?;
-        let weights = LayerWeights::in_group(OP, (weight, bias), size, group)?;
-        Ok(Self::of(weights))
+        let values = LayerValues {
+            weight,
+            bias,
+            input_scale,
+        };
+        Ok(Self::of(LayerWeights::in_group(OP, values, size, group)?))
     }
 
     /// A layer that keeps no weight but has it made for every use: slow, for where there is no room.
@@ -79,6 +97,14 @@ impl Linear {
             sides: Vec::new(),
             _of: None,
         }
+    }
+
+    /// Multiplies with whole inputs, also where the format of the weight would have them rounded. For a layer that has just
+    /// been made.
+    #[must_use]
+    pub fn exact(mut self) -> Self {
+        self.weights.set_exact();
+        self
     }
 
     /// Copied to a device once for all passes, not for each. For a layer that has just been made.
@@ -151,10 +177,12 @@ impl Linear {
         check_after(OP, &shape, items, after)?;
         let device = x.device();
         match &device {
-            Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |weight, bias| {
+            Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;
-                let finish = finish(&shape, items, bias, after);
-                let out = product::linear(weight, x.values(), rows, &shape, &finish)?;
+                let finish = finish(&shape, items, layer.bias, after);
+                let scaled = layer.scaled(x.values())?;
+                let x = scaled.as_deref().unwrap_or(x.values());
+                let out = product::linear(layer.weight, x, rows, &shape, &finish)?;
                 Ok(Tensor::kept(&*shape, room, out))
             }),
         }
@@ -176,9 +204,11 @@ impl Linear {
         let rows = x.len() / self.in_features();
         let device = x.device();
         match &device {
-            Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |weight, bias| {
+            Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;
-                let out = product::geglu(weight, x.values(), rows, &shape, bias)?;
+                let scaled = layer.scaled(x.values())?;
+                let x = scaled.as_deref().unwrap_or(x.values());
+                let out = product::geglu(layer.weight, x, rows, &shape, layer.bias)?;
                 Ok(Tensor::kept(&*shape, room, out))
             }),
         }

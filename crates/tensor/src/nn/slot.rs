@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::contents::{Content, Contents, bytes_of};
+use super::contents::{Content, Contents, MatrixSize, bytes_of};
 use crate::buffer::Buffer;
 use crate::device::{Allocation, Device, Spare, count_copy};
 use crate::error::Result;
@@ -332,13 +332,13 @@ impl WeightSlot {
         self.contents().bytes_at(at)
     }
 
-    /// Lets products keep sixteen bits of an input. For the layer that has just made the slot.
-    pub(super) fn shorten(self: &mut Arc<Self>) {
+    /// Changes how products treat inputs. For the layer that has just made the slot.
+    pub(super) fn set_matrices(self: &mut Arc<Self>, change: impl Fn(&mut MatrixSize)) {
         if let Some(slot) = Arc::get_mut(self)
             && let Ok(home) = slot.home.get_mut()
             && let Some(contents) = Arc::get_mut(&mut home.contents)
         {
-            contents.shorten();
+            contents.set_matrices(change);
         }
     }
 

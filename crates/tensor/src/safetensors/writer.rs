@@ -1,12 +1,11 @@
 //! Writing safetensors files, without holding them in memory.
 
-use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Dtype, Problem, SafeTensorsError, header};
 use crate::cancel::CancellableWriter;
+use crate::draft;
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -172,7 +171,7 @@ pub fn write_streamed_to(
 }
 
 fn write_header(
-    out: &mut impl Write,
+    out: &mut (impl Write + ?Sized),
     entries: &[Entry],
     metadata: &[(String, String)],
 ) -> io::Result<()> {
@@ -202,37 +201,15 @@ fn write_file<E: From<SafeTensorsError>>(
     metadata: &[(String, String)],
     mut body: impl FnMut(usize, &mut dyn Write) -> Result<(), E>,
 ) -> Result<(), E> {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
     check(entries, metadata).map_err(|problem| unwritable(path, problem))?;
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
-    name.push(format!(".{}-{unique}.tmp", std::process::id()));
-    let draft = path.with_file_name(name);
     let fail = |e| failed(path, e);
-    let file = File::create_new(&draft).map_err(fail)?;
-    let mut write = || -> Result<(), E> {
-        let mut out = io::BufWriter::with_capacity(1 << 16, &file);
-        write_header(&mut out, entries, metadata).map_err(fail)?;
+    draft::write(path, fail, |out| {
+        write_header(out, entries, metadata).map_err(fail)?;
         for index in 0..entries.len() {
-            body(index, &mut out)?;
+            body(index, out)?;
         }
-        out.flush().map_err(fail)?;
-        drop(out);
-        file.sync_all().map_err(fail)?;
-        fs::rename(&draft, path).map_err(fail)?;
         Ok(())
-    };
-    let result = write();
-    if result.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&draft);
-    } else if cfg!(unix) {
-        // The new name is lost with the power unless its folder is synced too. Some file systems cannot; the file is
-        // whole either way.
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-        let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|f| f.sync_all());
-    }
-    result
+    })
 }
 
 fn check(entries: &[Entry], metadata: &[(String, String)]) -> Result<(), Problem> {
@@ -252,6 +229,8 @@ fn check(entries: &[Entry], metadata: &[(String, String)]) -> Result<(), Problem
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::SafeTensors;
     use super::*;
 

@@ -1,8 +1,10 @@
 //! The block formats of GGUF files: a few scales, then small integers.
 //!
-//! The formulas and their order of operations are llama.cpp's (`ggml-quants.c`), so values are equal bit for bit.
+//! The formulas and their order of operations are llama.cpp's (`ggml-quants.c`, MIT licence; see NOTICE), so values are equal
+//! bit for bit.
 
-use crate::convert::f16_to_f32;
+use crate::convert::{F8_E4M3, f16_to_f32};
+use crate::formats::E2M1;
 
 /// Decodes as many whole blocks as both sides have; `B` bytes become `E` values.
 pub(crate) fn each<const B: usize, const E: usize>(
@@ -115,6 +117,128 @@ pub(crate) fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
             y[l + 32] = value(1, low[l + 32]);
             y[l + 64] = value(2, low[l] >> 4);
             y[l + 96] = value(3, low[l + 32] >> 4);
+        }
+    }
+}
+
+/// Scale and minimum, then as in [`q4_0`].
+pub(crate) fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
+    let (d, m) = (half(block, 0), half(block, 2));
+    for (j, &q) in block[4..].iter().enumerate() {
+        out[j] = d * f32::from(q & 0xF) + m;
+        out[j + 16] = d * f32::from(q >> 4) + m;
+    }
+}
+
+/// Scale, minimum, 32 fifth bits, then as in [`q4_0`].
+pub(crate) fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
+    let (d, m) = (half(block, 0), half(block, 2));
+    let high = u32::from_le_bytes([block[4], block[5], block[6], block[7]]);
+    for (j, &q) in block[8..].iter().enumerate() {
+        let first = (high >> j << 4) as u8 & 0x10;
+        let second = (high >> (j + 12)) as u8 & 0x10;
+        out[j] = d * f32::from(q & 0xF | first) + m;
+        out[j + 16] = d * f32::from(q >> 4 | second) + m;
+    }
+}
+
+/// 16 groups with four bits of scale and of minimum, 64 bytes of four values, two scales.
+pub(crate) fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
+    let (d, dmin) = (half(block, 80), half(block, 82));
+    for (group, y) in out.chunks_mut(16).enumerate() {
+        let (scale, min) = (
+            d * f32::from(block[group] & 0xF),
+            dmin * f32::from(block[group] >> 4),
+        );
+        let quants = &block[16 + group / 8 * 32 + group % 2 * 16..];
+        let shift = group % 8 / 2 * 2;
+        for (y, q) in y.iter_mut().zip(quants) {
+            *y = scale * f32::from(q >> shift & 3) - min;
+        }
+    }
+}
+
+/// 32 bytes of third bits, 64 bytes of two lower bits, 16 scales of six bits, one scale.
+pub(crate) fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
+    let d = half(block, 108);
+    let packed = &block[96..108];
+    for (group, y) in out.chunks_mut(16).enumerate() {
+        let low = packed[group % 8] >> (group / 8 * 4) & 0xF;
+        let high = packed[8 + group % 4] >> (group / 4 * 2) & 3;
+        let scale = d * (f32::from(low | high << 4) - 32.0);
+        let column = group % 2 * 16;
+        let quants = &block[32 + group / 8 * 32 + column..];
+        let shift = group % 8 / 2 * 2;
+        for (l, y) in y.iter_mut().enumerate() {
+            let low = f32::from(quants[l] >> shift & 3);
+            // The bit is set where nothing is taken off.
+            let third = block[column + l] >> (group / 2) & 1;
+            *y = scale * (low - f32::from(4 - 4 * third));
+        }
+    }
+}
+
+/// Scale in f32, then 256 signed bytes; their sums follow.
+pub(crate) fn q8_k(block: &[u8; 292], out: &mut [f32; 256]) {
+    let d = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+    for (y, &q) in out.iter_mut().zip(&block[4..]) {
+        *y = d * f32::from(q as i8);
+    }
+}
+
+/// Three-valued numbers, five in a byte (in the last four bytes, four), and a scale.
+pub(crate) fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
+    let d = half(block, 52);
+    let mut at = 0;
+    for (bytes, count) in [(0..32, 5), (32..48, 5), (48..52, 4)] {
+        let mut power = 1u8;
+        for _ in 0..count {
+            for &q in &block[bytes.clone()] {
+                let digit = (u16::from(q.wrapping_mul(power)) * 3) >> 8;
+                out[at] = d * (f32::from(digit) - 1.0);
+                at += 1;
+            }
+            power = power.wrapping_mul(3);
+        }
+    }
+}
+
+/// Three-valued numbers, four in a byte, and a scale.
+pub(crate) fn tq2_0(block: &[u8; 66], out: &mut [f32; 256]) {
+    let d = half(block, 64);
+    for (i, y) in out.iter_mut().enumerate() {
+        let q = block[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+        *y = d * (f32::from(q) - 1.0);
+    }
+}
+
+/// An exponent, then 16 bytes of two four-bit floats.
+pub(crate) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
+    let exponent = u32::from(block[0]);
+    // Half of the power, because the numbers are doubled.
+    let d = f32::from_bits(if exponent < 2 {
+        0x0020_0000 << exponent
+    } else {
+        (exponent - 1) << 23
+    });
+    for (j, &q) in block[1..].iter().enumerate() {
+        out[j] = d * (2.0 * E2M1[usize::from(q & 0xF)]);
+        out[j + 16] = d * (2.0 * E2M1[usize::from(q >> 4)]);
+    }
+}
+
+/// Four scales in E4M3 without sign, then four times eight bytes of two four-bit floats.
+pub(crate) fn ggml_nvfp4(block: &[u8; 36], out: &mut [f32; 64]) {
+    for (group, y) in out.chunks_mut(16).enumerate() {
+        let code = block[group] & 0x7F;
+        let scale = if code == 0x7F {
+            0.0
+        } else {
+            F8_E4M3[usize::from(code)] * 0.5
+        };
+        for (j, &q) in block[4 + 8 * group..][..8].iter().enumerate() {
+            y[j] = scale * (2.0 * E2M1[usize::from(q & 0xF)]);
+            y[j + 8] = scale * (2.0 * E2M1[usize::from(q >> 4)]);
         }
     }
 }

@@ -28,7 +28,7 @@ const MAX_DIMS: u32 = 8;
 /// All metadata and tensor descriptions together.
 const MAX_HEADER: u64 = 512 << 20;
 
-const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
+pub(super) const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 
 /// Why a GGUF file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -107,36 +107,44 @@ static KINDS: &[Kind] = &[
     kind(0, "F32", (1, 4), Some(Dtype::F32)),
     kind(1, "F16", (1, 2), Some(Dtype::F16)),
     kind(2, "Q4_0", (32, 18), Some(Dtype::Q4_0)),
-    kind(3, "Q4_1", (32, 20), None),
+    kind(3, "Q4_1", (32, 20), Some(Dtype::Q4_1)),
     kind(6, "Q5_0", (32, 22), Some(Dtype::Q5_0)),
-    kind(7, "Q5_1", (32, 24), None),
+    kind(7, "Q5_1", (32, 24), Some(Dtype::Q5_1)),
     kind(8, "Q8_0", (32, 34), Some(Dtype::Q8_0)),
     kind(9, "Q8_1", (32, 36), None),
-    kind(10, "Q2_K", (256, 84), None),
-    kind(11, "Q3_K", (256, 110), None),
+    kind(10, "Q2_K", (256, 84), Some(Dtype::Q2K)),
+    kind(11, "Q3_K", (256, 110), Some(Dtype::Q3K)),
     kind(12, "Q4_K", (256, 144), Some(Dtype::Q4K)),
     kind(13, "Q5_K", (256, 176), Some(Dtype::Q5K)),
     kind(14, "Q6_K", (256, 210), Some(Dtype::Q6K)),
-    kind(15, "Q8_K", (256, 292), None),
-    kind(16, "IQ2_XXS", (256, 66), None),
-    kind(17, "IQ2_XS", (256, 74), None),
-    kind(18, "IQ3_XXS", (256, 98), None),
-    kind(19, "IQ1_S", (256, 50), None),
-    kind(20, "IQ4_NL", (32, 18), None),
-    kind(21, "IQ3_S", (256, 110), None),
-    kind(22, "IQ2_S", (256, 82), None),
-    kind(23, "IQ4_XS", (256, 136), None),
+    kind(15, "Q8_K", (256, 292), Some(Dtype::Q8K)),
+    kind(16, "IQ2_XXS", (256, 66), Some(Dtype::Iq2Xxs)),
+    kind(17, "IQ2_XS", (256, 74), Some(Dtype::Iq2Xs)),
+    kind(18, "IQ3_XXS", (256, 98), Some(Dtype::Iq3Xxs)),
+    kind(19, "IQ1_S", (256, 50), Some(Dtype::Iq1S)),
+    kind(20, "IQ4_NL", (32, 18), Some(Dtype::Iq4Nl)),
+    kind(21, "IQ3_S", (256, 110), Some(Dtype::Iq3S)),
+    kind(22, "IQ2_S", (256, 82), Some(Dtype::Iq2S)),
+    kind(23, "IQ4_XS", (256, 136), Some(Dtype::Iq4Xs)),
     kind(24, "I8", (1, 1), Some(Dtype::I8)),
     kind(25, "I16", (1, 2), Some(Dtype::I16)),
     kind(26, "I32", (1, 4), Some(Dtype::I32)),
     kind(27, "I64", (1, 8), Some(Dtype::I64)),
     kind(28, "F64", (1, 8), Some(Dtype::F64)),
-    kind(29, "IQ1_M", (256, 56), None),
+    kind(29, "IQ1_M", (256, 56), Some(Dtype::Iq1M)),
     kind(30, "BF16", (1, 2), Some(Dtype::Bf16)),
-    kind(34, "TQ1_0", (256, 54), None),
-    kind(35, "TQ2_0", (256, 66), None),
-    kind(39, "MXFP4", (32, 17), None),
+    kind(34, "TQ1_0", (256, 54), Some(Dtype::Tq1_0)),
+    kind(35, "TQ2_0", (256, 66), Some(Dtype::Tq2_0)),
+    kind(39, "MXFP4", (32, 17), Some(Dtype::Mxfp4)),
+    kind(40, "NVFP4", (64, 36), Some(Dtype::GgmlNvfp4)),
+    kind(41, "Q1_0", (128, 18), None),
 ];
+
+/// The number of a type by its format; none where files have no such tensors.
+pub(super) fn kind_number(dtype: Dtype) -> Option<u32> {
+    let kind = KINDS.iter().find(|kind| kind.dtype == Some(dtype));
+    kind.map(|kind| kind.number)
+}
 
 /// The type of a tensor; one that is not read keeps its name for the message.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,17 @@
 //! Weight files: names, shapes and formats at once, bytes when asked for.
 
+pub(crate) mod block_encode;
 pub(crate) mod blocks;
 pub mod gguf;
+mod gguf_writer;
+mod in_memory;
 mod input;
+pub(crate) mod iq;
+mod iq_tables;
+mod markers;
 pub mod pickle;
+mod quantised;
+mod quantised_parts;
 mod recast;
 mod shards;
 
@@ -21,7 +29,11 @@ use crate::safetensors::{SafeTensors, SafeTensorsError};
 use crate::stored::Stored;
 
 pub use gguf::{Gguf, GgufError};
+pub use gguf_writer::{GgufWriteError, has_gguf_kind, write_gguf};
+pub use in_memory::InMemory;
 pub use pickle::{PickleError, PickleWeights};
+pub use quantised::{Quantised, with_formats};
+pub use quantised_parts::quantised_parts;
 pub use recast::Recast;
 pub use shards::shards_of;
 
@@ -54,6 +66,12 @@ pub enum WeightError {
         "{path} was changed on disk after it was loaded; run the prompt again to load the new file"
     )]
     Changed { path: PathBuf },
+    #[error("{path}: quantised tensor {name:?} cannot be used: {reason}")]
+    Quantised {
+        path: PathBuf,
+        name: String,
+        reason: String,
+    },
     #[error("{path} has no tensor {name:?}")]
     Missing { path: PathBuf, name: String },
     #[error("{path}: tensor {name:?} cannot be used")]
@@ -165,12 +183,13 @@ impl WeightFile for SafeTensors {
     }
 }
 
-/// Opens a weight file, or all files of a model that is in several, whichever of them is named.
+/// Opens a weight file, or all files of a model that is in several, whichever of them is named. Quantised layers are one tensor
+/// each, whatever they are made of in the file.
 pub fn open_weights(path: impl AsRef<Path>) -> Result<Arc<dyn WeightFile>, WeightError> {
     let path = path.as_ref();
     match shards_of(path).as_slice() {
-        [_] => open_one(path),
-        shards => Ok(Arc::new(shards::Shards::open(path, shards)?)),
+        [_] => with_formats(open_one(path)?),
+        shards => with_formats(Arc::new(shards::Shards::open(path, shards)?)),
     }
 }
 

@@ -14,5 +14,6 @@ mod layers;
 mod noise;
 mod pickles;
 mod products;
+mod quantised;
 mod resize;
 mod slots;

@@ -5,6 +5,7 @@ mod chat;
 mod cosmos;
 mod flux;
 mod flux3;
+mod formats;
 mod hunyuan;
 mod image_nets;
 mod krea2;
@@ -35,6 +36,7 @@ pub(crate) struct Kind {
 /// The first that recognises a golden runs it.
 #[rustfmt::skip]
 static KINDS: &[&[Kind]] = &[
+    formats::KINDS,
     sd::KINDS,
     sd3::KINDS,
     image_nets::KINDS,

@@ -1,0 +1,623 @@
+//! Quantised layers of a file as one tensor each: codes and scales, which files keep apart, come together as rows.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::markers::{self, Marker};
+use super::{WeightError, WeightFile, WeightInfo};
+use crate::dtype::Dtype;
+use crate::formats::{
+    AffineKind, GridKind, Levels, RowFormat, RowKind, ScaleNumber, USUAL_LEVELS, swizzle,
+};
+use crate::stored::Stored;
+
+/// What a layer of a known format may have beside its weight. Not among the names of the file.
+const PARTS: [&str; 10] = [
+    "weight_scale",
+    "weight_scale_2",
+    "input_scale",
+    "scale_weight",
+    "scale_input",
+    "weight_s_rel",
+    "weight_s_channel",
+    "weight_codebook",
+    "weight_correction",
+    "weight_zeros",
+];
+
+/// Columns that are rotated together where nothing is said.
+const USUAL_ROTATION: usize = 256;
+
+/// A file with its quantised layers put together.
+pub struct Quantised {
+    file: Arc<dyn WeightFile>,
+    names: Vec<String>,
+    /// By the name of the weight.
+    layers: BTreeMap<String, QuantisedLayer>,
+}
+
+/// How a weight is put together.
+#[derive(Debug, Clone)]
+enum Reading {
+    Rows(RowFormat),
+    /// Plain numbers that are multiplied with one.
+    Times,
+}
+
+/// One quantised layer.
+#[derive(Debug, Clone)]
+struct QuantisedLayer {
+    /// The weight's name without `.weight`.
+    name: String,
+    reading: Reading,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    /// Matrices of experts, one after the other; else one.
+    experts: usize,
+    /// Rows of each matrix.
+    rows: usize,
+    /// Rows that the file has of each.
+    stored_rows: usize,
+}
+
+/// A file whose quantised layers are one tensor each; the same file where it has none.
+pub fn with_formats(file: Arc<dyn WeightFile>) -> Result<Arc<dyn WeightFile>, WeightError> {
+    let all = file.names();
+    let found = markers::read(&*file, &all)?;
+    if found.layers.is_empty() && found.names.is_empty() {
+        return Ok(file);
+    }
+    let mut layers = BTreeMap::new();
+    let mut hidden = found.names;
+    for (name, marker) in &found.layers {
+        hidden.extend(PARTS.iter().map(|part| format!("{name}.{part}")));
+        let parts = LayerParts { file: &*file, name };
+        if let Some(layer) = parts.layer(marker)? {
+            layers.insert(format!("{name}.weight"), layer);
+        }
+    }
+    hidden.sort_unstable();
+    let mut names = all;
+    names.retain(|name| hidden.binary_search(name).is_err());
+    Ok(Arc::new(Quantised {
+        file,
+        names,
+        layers,
+    }))
+}
+
+impl WeightFile for Quantised {
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
+    fn info(&self, name: &str) -> Option<WeightInfo> {
+        match self.layers.get(name) {
+            Some(layer) => Some(WeightInfo {
+                dtype: layer.dtype,
+                shape: layer.shape.clone(),
+            }),
+            None => self.file.info(name),
+        }
+    }
+
+    fn read(&self, name: &str) -> Result<Stored, WeightError> {
+        let Some(layer) = self.layers.get(name) else {
+            return self.file.read(name);
+        };
+        let parts = LayerParts {
+            file: &*self.file,
+            name: &layer.name,
+        };
+        match layer.reading {
+            Reading::Rows(format) => parts.rows(layer, format),
+            Reading::Times => parts.times(layer),
+        }
+    }
+
+    fn metadata(&self) -> &[(String, String)] {
+        self.file.metadata()
+    }
+}
+
+/// Sizes of a weight as the file has it.
+#[derive(Clone, Copy)]
+struct CodeSize {
+    experts: usize,
+    rows: usize,
+    /// Values of the stored tensor in a row.
+    width: usize,
+}
+
+/// The tensors of one layer.
+struct LayerParts<'a> {
+    file: &'a dyn WeightFile,
+    name: &'a str,
+}
+
+impl LayerParts<'_> {
+    fn tensor(&self, part: &str) -> String {
+        format!("{}.{part}", self.name)
+    }
+
+    fn info(&self, part: &str) -> Option<WeightInfo> {
+        self.file.info(&self.tensor(part))
+    }
+
+    fn count(&self, part: &str) -> Option<usize> {
+        Some(self.info(part)?.shape.iter().product())
+    }
+
+    fn bad(&self, part: &str, reason: impl Into<String>) -> WeightError {
+        WeightError::Quantised {
+            path: self.file.path().to_path_buf(),
+            name: self.tensor(part),
+            reason: reason.into(),
+        }
+    }
+
+    /// The name of the scale of all rows.
+    fn scale(&self) -> &'static str {
+        if self.info("weight_scale").is_none() && self.info("scale_weight").is_some() {
+            "scale_weight"
+        } else {
+            "weight_scale"
+        }
+    }
+
+    /// What the marker makes of the layer; none where it has no weight.
+    fn layer(&self, marker: &Marker) -> Result<Option<QuantisedLayer>, WeightError> {
+        let Some(info) = self.info("weight") else {
+            return Ok(None);
+        };
+        let (size, wide) = match *info.shape.as_slice() {
+            [experts, rows, width] if marker.experts => (
+                CodeSize {
+                    experts,
+                    rows,
+                    width,
+                },
+                true,
+            ),
+            [rows, ref rest @ ..] if !rest.is_empty() => (
+                CodeSize {
+                    experts: 1,
+                    rows,
+                    width: rest.iter().product(),
+                },
+                false,
+            ),
+            _ => return Err(self.bad("weight", "a quantised weight needs rows and columns")),
+        };
+        if size.experts * size.rows * size.width == 0 {
+            return Err(self.bad("weight", "it is empty"));
+        }
+        let plain = matches!(info.dtype, Dtype::F16 | Dtype::Bf16 | Dtype::F32);
+        if plain && marker.format.is_none() {
+            return Ok(Some(self.plain_layer(size, info)?));
+        }
+        let (kind, rotation) = self.kind(marker, size, info.dtype)?;
+        let (rows, columns) = self.logical(marker, kind, size);
+        let format = RowFormat::new(kind, columns, rotation)
+            .ok_or_else(|| {
+                let reason = if rotation > 0 && !columns.is_multiple_of(rotation) {
+                    format!("{columns} columns cannot be rotated in groups of {rotation}")
+                } else {
+                    format!("{columns} columns cannot have the format {kind:?}")
+                };
+                self.bad("weight", reason)
+            })?
+            .exact(marker.exact);
+        if info.dtype.bytes_for(size.width) != Some(format.code_bytes()) {
+            let reason = format!("rows of {} are no {}", size.width, format.name());
+            return Err(self.bad("weight", reason));
+        }
+        self.check(format, size, rows)?;
+        let shape = match (wide, kind) {
+            (true, _) => vec![size.experts, rows, columns],
+            // Kernels of convolutions keep their shape.
+            (false, RowKind::F8E4M3 | RowKind::F8E5M2 | RowKind::Int8) => info.shape,
+            (false, _) => vec![rows, columns],
+        };
+        Ok(Some(QuantisedLayer {
+            name: self.name.to_owned(),
+            reading: Reading::Rows(format),
+            dtype: Dtype::Rows(format),
+            shape,
+            experts: size.experts,
+            rows,
+            stored_rows: size.rows,
+        }))
+    }
+
+    /// A weight that was left as it is, with a scale all the same.
+    fn plain_layer(&self, size: CodeSize, info: WeightInfo) -> Result<QuantisedLayer, WeightError> {
+        if self.count(self.scale()) != Some(1) {
+            return Err(self.bad(self.scale(), "a plain weight has one number for a scale"));
+        }
+        Ok(QuantisedLayer {
+            name: self.name.to_owned(),
+            reading: Reading::Times,
+            dtype: info.dtype,
+            shape: info.shape,
+            experts: 1,
+            rows: size.rows,
+            stored_rows: size.rows,
+        })
+    }
+
+    /// The format's kind and its rotation.
+    fn kind(
+        &self,
+        marker: &Marker,
+        size: CodeSize,
+        dtype: Dtype,
+    ) -> Result<(RowKind, usize), WeightError> {
+        let rotation = marker.rotation.unwrap_or(USUAL_ROTATION);
+        if dtype.size() != 1 || dtype.is_block() {
+            let reason = format!("a quantised weight cannot have the format {}", dtype.name());
+            return Err(self.bad("weight", reason));
+        }
+        let Some(format) = &marker.format else {
+            return match dtype {
+                Dtype::F8E4M3 => Ok((RowKind::F8E4M3, 0)),
+                Dtype::F8E5M2 => Ok((RowKind::F8E5M2, 0)),
+                _ => Err(self.bad("weight", "the file does not say its format")),
+            };
+        };
+        Ok(match format.as_str() {
+            "float8_e4m3fn" | "float8_e4m3fn_rowwise" => (RowKind::F8E4M3, 0),
+            "float8_e5m2" => (RowKind::F8E5M2, 0),
+            "int8_tensorwise" if marker.rotated => (RowKind::Int8, rotation),
+            "int8_tensorwise" => (RowKind::Int8, 0),
+            "nvfp4" => (RowKind::Nvfp4, 0),
+            "mxfp8" => (RowKind::Mxfp8, 0),
+            "convrot_w4a4" => {
+                let wide_input = marker.wide_input;
+                (RowKind::Int4 { wide_input }, rotation)
+            }
+            "asym_w4a8_int8" => (RowKind::Grid(self.grid(marker, size)?), rotation),
+            "awq_w4a16" => (RowKind::Affine(self.affine(marker)?), 0),
+            other => {
+                return Err(self.bad("weight", format!("the format {other:?} is not known")));
+            }
+        })
+    }
+
+    fn group(&self, marker: &Marker, usual: usize) -> Result<u16, WeightError> {
+        let group = marker.group.unwrap_or(usual);
+        let group = u16::try_from(group).ok().filter(|group| *group > 0);
+        group.ok_or_else(|| self.bad("weight", "its groups have an impossible size"))
+    }
+
+    fn grid(&self, marker: &Marker, size: CodeSize) -> Result<GridKind, WeightError> {
+        let group = self.group(marker, 16)?;
+        let scales = self
+            .info("weight_s_rel")
+            .ok_or_else(|| self.bad("weight_s_rel", "the scales of its groups are missing"))?;
+        let groups = scales.shape.last().copied().unwrap_or(0);
+        let columns = groups.saturating_mul(group.into());
+        let bits = (size.width.saturating_mul(8))
+            .checked_div(columns)
+            .unwrap_or(0);
+        if !matches!(bits, 4 | 6) || bits * columns != size.width * 8 {
+            let reason = format!(
+                "rows of {} bytes are neither four nor six bits for {columns} columns",
+                size.width
+            );
+            return Err(self.bad("weight", reason));
+        }
+        let levels = match self.count("weight_codebook") {
+            None => Levels::Even,
+            Some(16) if bits == 4 => {
+                let table = self.file.read(&self.tensor("weight_codebook"))?;
+                if table.dtype().to_f32(table.bytes()) == USUAL_LEVELS {
+                    Levels::Usual
+                } else {
+                    Levels::Own
+                }
+            }
+            Some(count) => {
+                let reason = format!("a table of {count} levels cannot be used");
+                return Err(self.bad("weight_codebook", reason));
+            }
+        };
+        Ok(GridKind {
+            bits: bits as u8,
+            group,
+            wide_scales: match scales.dtype {
+                Dtype::F32 => true,
+                Dtype::F8E4M3 | Dtype::U8 => false,
+                other => {
+                    let reason =
+                        format!("scales of groups cannot have the format {}", other.name());
+                    return Err(self.bad("weight_s_rel", reason));
+                }
+            },
+            levels,
+            corrected: self.info("weight_correction").is_some(),
+        })
+    }
+
+    fn affine(&self, marker: &Marker) -> Result<AffineKind, WeightError> {
+        let scales = self.info("weight_scale").map(|info| info.dtype);
+        Ok(AffineKind {
+            group: self.group(marker, 64)?,
+            scale: match scales {
+                Some(Dtype::F16) => ScaleNumber::F16,
+                Some(Dtype::Bf16) => ScaleNumber::Bf16,
+                Some(Dtype::F32) => ScaleNumber::F32,
+                _ => return Err(self.bad("weight_scale", "it is missing or no float")),
+            },
+        })
+    }
+
+    /// Rows and columns without what was filled up to whole blocks, as far as the file tells.
+    fn logical(&self, marker: &Marker, kind: RowKind, size: CodeSize) -> (usize, usize) {
+        let CodeSize { rows, width, .. } = size;
+        let (columns, whole) = match kind {
+            RowKind::F8E4M3 | RowKind::F8E5M2 | RowKind::Int8 => return (rows, width),
+            RowKind::Int4 { .. } | RowKind::Affine(_) => return (rows, width * 2),
+            RowKind::Grid(grid) => return (rows, width * 8 / usize::from(grid.bits)),
+            RowKind::Nvfp4 => (width * 2, 16),
+            RowKind::Mxfp8 => (width, 32),
+        };
+        let within = |size: usize, full: usize| {
+            (size > 0 && size <= full && size.next_multiple_of(whole) == full).then_some(size)
+        };
+        let said = marker.shape.as_deref().unwrap_or_default();
+        let said = match said {
+            [.., n, k] => (Some(*n), Some(*k)),
+            _ => (self.count("bias"), self.count("pre_quant_scale")),
+        };
+        (
+            said.0.and_then(|n| within(n, rows)).unwrap_or(rows),
+            said.1.and_then(|k| within(k, columns)).unwrap_or(columns),
+        )
+    }
+
+    fn wants(&self, part: &str, counts: &[usize]) -> Result<(), WeightError> {
+        match self.count(part) {
+            None => Err(self.bad(part, "it is missing, and the weight needs it")),
+            Some(count) if counts.contains(&count) => Ok(()),
+            Some(count) => {
+                let shape = self.info(part).map(|info| info.shape).unwrap_or_default();
+                let counts: Vec<String> = counts.iter().map(usize::to_string).collect();
+                let reason = format!(
+                    "shape {shape:?} has {count} numbers, but the weight needs {}",
+                    counts.join(" or ")
+                );
+                Err(self.bad(part, reason))
+            }
+        }
+    }
+
+    /// Whether all parts are there in the right sizes.
+    fn check(&self, format: RowFormat, size: CodeSize, rows: usize) -> Result<(), WeightError> {
+        let CodeSize { experts, .. } = size;
+        let all = experts * rows;
+        let per_row = [1, experts, all];
+        let groups = format.groups();
+        match format.kind() {
+            RowKind::F8E4M3 | RowKind::F8E5M2 | RowKind::Int8 | RowKind::Int4 { .. } => {
+                self.wants(self.scale(), &per_row)
+            }
+            RowKind::Nvfp4 => {
+                self.wants("weight_scale_2", &[1, experts])?;
+                self.check_blocks(experts, size.rows, groups)
+            }
+            RowKind::Mxfp8 => self.check_blocks(experts, size.rows, groups),
+            RowKind::Grid(grid) => {
+                self.wants("weight_s_rel", &[all * groups])?;
+                self.wants("weight_s_channel", &[all])?;
+                if grid.corrected {
+                    self.wants("weight_correction", &[all * groups])?;
+                }
+                Ok(())
+            }
+            RowKind::Affine(_) => {
+                self.wants("weight_scale", &[all * groups])?;
+                self.wants("weight_zeros", &[all * groups])?;
+                let zeros = self.info("weight_zeros").map(|info| info.dtype);
+                if zeros != self.info("weight_scale").map(|info| info.dtype) {
+                    return Err(self.bad("weight_zeros", "it has another format than the scales"));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn check_blocks(
+        &self,
+        experts: usize,
+        stored_rows: usize,
+        groups: usize,
+    ) -> Result<(), WeightError> {
+        let (high, wide) = swizzle::stored_size(stored_rows, groups);
+        self.wants("weight_scale", &[experts * high * wide])?;
+        let dtype = self.info("weight_scale").map(|info| info.dtype);
+        match dtype {
+            Some(Dtype::U8 | Dtype::F8E4M3 | Dtype::F8E8M0) => Ok(()),
+            _ => Err(self.bad("weight_scale", "scales of blocks must be bytes")),
+        }
+    }
+
+    fn read(&self, part: &str) -> Result<Stored, WeightError> {
+        self.file.read(&self.tensor(part))
+    }
+
+    fn numbers(&self, part: &str) -> Result<Vec<f32>, WeightError> {
+        let stored = self.read(part)?;
+        Ok(stored.dtype().to_f32(stored.bytes()))
+    }
+
+    fn unusable(&self, source: crate::TensorError) -> WeightError {
+        WeightError::Tensor {
+            path: self.file.path().to_path_buf(),
+            name: self.tensor("weight"),
+            source,
+        }
+    }
+
+    /// The weight times its scale.
+    fn times(&self, layer: &QuantisedLayer) -> Result<Stored, WeightError> {
+        let weight = self.read("weight")?;
+        let scale = self.numbers(self.scale())?.first().copied().unwrap_or(1.0);
+        if scale == 1.0 {
+            return Ok(weight);
+        }
+        let scaled = weight.to_f32().map(|t| t.mul_scalar(scale));
+        let stored = scaled.and_then(|t| Stored::from_f32(&t, layer.dtype));
+        stored.map_err(|e| self.unusable(e))
+    }
+
+    /// The rows of a weight with all that belongs to them.
+    fn rows(&self, layer: &QuantisedLayer, format: RowFormat) -> Result<Stored, WeightError> {
+        let weight = self.read("weight")?;
+        let sides = self.sides(format)?;
+        let row_bytes = format.row_bytes();
+        let bytes = layer.experts * layer.rows * row_bytes;
+        let claim = crate::room::claim(bytes as u64).map_err(|e| self.unusable(e.into()))?;
+        let mut all = vec![0; bytes];
+        drop(claim);
+        let code_bytes = format.code_bytes();
+        all.par_chunks_mut(row_bytes)
+            .enumerate()
+            .for_each(|(row, to)| {
+                let (expert, row) = (row / layer.rows, row % layer.rows);
+                let stored = expert * layer.stored_rows + row;
+                let codes = &weight.bytes()[stored * code_bytes..][..code_bytes];
+                to[..code_bytes].copy_from_slice(codes);
+                sides.put(layer, format, (expert, row), &mut to[code_bytes..]);
+            });
+        let dtype = Dtype::Rows(format);
+        Stored::new(dtype, layer.shape.clone(), all).map_err(|e| self.unusable(e))
+    }
+
+    fn sides(&self, format: RowFormat) -> Result<Sides, WeightError> {
+        let none = || -> Result<Option<Stored>, WeightError> { Ok(None) };
+        let some = |part: &str| self.read(part).map(Some);
+        let (own, groups, more) = match format.kind() {
+            RowKind::F8E4M3 | RowKind::F8E5M2 | RowKind::Int8 | RowKind::Int4 { .. } => {
+                (some(self.scale())?, none()?, none()?)
+            }
+            RowKind::Nvfp4 => (some("weight_scale_2")?, some("weight_scale")?, none()?),
+            RowKind::Mxfp8 => (none()?, some("weight_scale")?, none()?),
+            RowKind::Grid(grid) => {
+                let more = if grid.corrected {
+                    some("weight_correction")?
+                } else {
+                    None
+                };
+                (some("weight_s_channel")?, some("weight_s_rel")?, more)
+            }
+            RowKind::Affine(_) => (none()?, some("weight_scale")?, some("weight_zeros")?),
+        };
+        let table = match format.kind() {
+            RowKind::Grid(grid) if grid.levels == Levels::Own => self.numbers("weight_codebook")?,
+            _ => Vec::new(),
+        };
+        Ok(Sides {
+            own: own.map_or_else(Vec::new, |own| own.dtype().to_f32(own.bytes())),
+            groups,
+            more: match (format.kind(), more) {
+                (RowKind::Grid(_), Some(more)) => {
+                    // In whatever format the file has it, it is added in f32.
+                    let values = more.to_f32().map_err(|e| self.unusable(e))?;
+                    Some(Stored::from(&values))
+                }
+                (_, more) => more,
+            },
+            table,
+        })
+    }
+}
+
+/// What belongs to the rows of a weight.
+struct Sides {
+    /// Of each row, each expert or all.
+    own: Vec<f32>,
+    groups: Option<Stored>,
+    more: Option<Stored>,
+    table: Vec<f32>,
+}
+
+impl Sides {
+    /// Writes what comes behind the codes of a row.
+    fn put(
+        &self,
+        layer: &QuantisedLayer,
+        format: RowFormat,
+        (expert, row): (usize, usize),
+        to: &mut [u8],
+    ) {
+        let groups = format.groups();
+        let of_groups = self.groups.as_ref().map_or(&[][..], Stored::bytes);
+        let more = self.more.as_ref().map_or(&[][..], Stored::bytes);
+        let all = expert * layer.rows + row;
+        let behind = match format.kind() {
+            RowKind::F8E4M3 | RowKind::F8E5M2 | RowKind::Int8 | RowKind::Int4 { .. } => 0,
+            RowKind::Nvfp4 | RowKind::Mxfp8 => {
+                let (high, wide) = swizzle::stored_size(layer.stored_rows, groups);
+                let scales = &of_groups[expert * high * wide..];
+                for (group, to) in to[..groups].iter_mut().enumerate() {
+                    *to = scales[swizzle::place(row, group, groups)];
+                }
+                groups
+            }
+            RowKind::Grid(grid) => {
+                let row_bytes = groups * grid.scale_bytes();
+                let scales = &of_groups[all * row_bytes..][..row_bytes];
+                to[..row_bytes].copy_from_slice(scales);
+                let mut at = row_bytes;
+                if grid.corrected {
+                    // (groups, rows) for each expert.
+                    turn(more, 4, (expert, row), (layer.rows, groups), &mut to[at..]);
+                    at += 4 * groups;
+                }
+                for level in &self.table {
+                    to[at..at + 4].copy_from_slice(&level.to_le_bytes());
+                    at += 4;
+                }
+                at
+            }
+            RowKind::Affine(affine) => {
+                let size = affine.scale.bytes();
+                let place = ((expert, row), (layer.rows, groups));
+                turn(of_groups, size, place.0, place.1, to);
+                turn(more, size, place.0, place.1, &mut to[size * groups..]);
+                2 * size * groups
+            }
+        };
+        if let Some(own) = to.get_mut(behind..behind + 4) {
+            let scale = match self.own.len() {
+                0 => return,
+                1 => self.own[0],
+                n if n == layer.experts * layer.rows => self.own[all],
+                _ => self.own[expert],
+            };
+            own.copy_from_slice(&scale.to_le_bytes());
+        }
+    }
+}
+
+/// The values of one row from (groups, rows) for each expert.
+fn turn(
+    from: &[u8],
+    size: usize,
+    (expert, row): (usize, usize),
+    (rows, groups): (usize, usize),
+    to: &mut [u8],
+) {
+    for group in 0..groups {
+        let at = ((expert * groups + group) * rows + row) * size;
+        to[group * size..][..size].copy_from_slice(&from[at..at + size]);
+    }
+}
