@@ -483,7 +483,7 @@ mod quantize {
         Device, Dtype, Stored, Tensor, WeightFile, open_weights, safetensors, synthetic,
     };
 
-    use super::Place;
+    use super::BaseFolder;
 
     const TENSORS: [(&str, &[usize], Dtype); 6] = [
         ("blocks.0.attn.qkv.weight", &[96, 256], Dtype::Bf16),
@@ -494,7 +494,7 @@ mod quantize {
         ("x_embedder.weight", &[64, 256], Dtype::F16),
     ];
 
-    fn write_model(place: &Place) {
+    fn write_model(place: &BaseFolder) {
         let stored: BTreeMap<&str, Stored> = TENSORS
             .iter()
             .map(|(name, shape, dtype)| {
@@ -527,7 +527,7 @@ mod quantize {
     /// Every format reads back as the same model, a little off, and layers compute with it.
     #[test]
     fn every_format_is_read_back() {
-        let place = Place::new();
+        let place = BaseFolder::new();
         write_model(&place);
         let before = open_weights(place.path().join("in.safetensors")).unwrap();
         // The format, the most that a layer may be off, and what the layers are then.
@@ -623,7 +623,7 @@ mod quantize {
 
     #[test]
     fn what_cannot_be_is_said() {
-        let place = Place::new();
+        let place = BaseFolder::new();
         write_model(&place);
         let fails = |arguments: &[&str], code: i32, message: &str| {
             let ran = place.run(arguments);
