@@ -34,6 +34,7 @@ pub mod omnigen2;
 pub mod patch;
 pub mod preview;
 pub mod qwen_image;
+pub mod qwen_image21;
 mod rounding;
 pub mod samplers;
 pub mod schedules;

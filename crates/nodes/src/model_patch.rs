@@ -3,6 +3,7 @@
 
 mod lumina;
 mod qwen;
+mod qwen_cache;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<ModelPatchLoader>(),
     entry::<lumina::ZImageFunControlnet>(),
     entry::<qwen::QwenImageDiffsynthControlnet>(),
+    entry::<qwen_cache::QwenImage21Cache>(),
 ];
 
 /// MODEL_PATCH on a link. Its weights are packed when it is first used.

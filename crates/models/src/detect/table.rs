@@ -16,6 +16,7 @@ use crate::lumina;
 use crate::model_patch::FindPatch;
 use crate::omnigen2;
 use crate::qwen_image;
+use crate::qwen_image21;
 use crate::sd;
 use crate::sd3;
 use crate::style::StyleKind;
@@ -29,6 +30,7 @@ pub static FAMILIES: &[&dyn Family] = &[
     &flux::Flux,
     &lumina::Lumina,
     &qwen_image::QwenImage,
+    &qwen_image21::QwenImage21,
     &krea2::Krea,
     &anima::AnimaFamily,
     &flux3::Flux3,
@@ -65,6 +67,7 @@ pub static LORA_NAMES: &[AddNames] = &[
     flux3::lora::names,
     hidream::lora::names,
     qwen_image::lora::names,
+    qwen_image21::lora::names,
     kandinsky::lora::names,
     omnigen2::lora::names,
     families::bare::names,

@@ -14,6 +14,8 @@ pub struct LatentFormat {
     pub channels: usize,
     /// Dimensions behind the channels: 2 for pictures, 3 for videos, 1 for sound.
     pub dimensions: usize,
+    /// Pixels along a side of a cell, where empty latents that were made for cells of eight are resized to it.
+    pub ratio: usize,
     pub scale: f32,
     pub shift: f32,
     pub mean: &'static [f32],
@@ -32,6 +34,7 @@ impl LatentFormat {
             name: "",
             channels: 4,
             dimensions: 2,
+            ratio: 8,
             scale: 1.0,
             shift: 0.0,
             mean: &[],

@@ -298,6 +298,20 @@ impl<'a> Walk<'a> {
         self.course.store.conv3d(blank.unwrap_or(&key))
     }
 
+    /// The same where the file has kernels over height and width only.
+    pub fn flat_conv3d(
+        &self,
+        name: &str,
+        out: usize,
+        input: usize,
+        side: usize,
+    ) -> Result<Arc<Conv3d>> {
+        let weight = [out, input, side, side];
+        let shapes: [(&str, &[usize]); 2] = [(".weight", &weight), (".bias", &[out])];
+        let (key, blank) = self.ask(name, "conv3d", &shapes);
+        self.course.store.conv3d(blank.unwrap_or(&key))
+    }
+
     pub fn group_norm(
         &self,
         name: &str,

@@ -57,7 +57,7 @@ impl VaeConfig {
     pub fn temporal_ratio(&self) -> Option<usize> {
         match self {
             Self::Kl(_) => None,
-            Self::Causal(config) => Some(config.temporal_ratio()),
+            Self::Causal(config) => config.temporal_ratio(),
         }
     }
 

@@ -157,7 +157,7 @@ impl Vae {
     pub fn temporal_ratio(&self) -> Option<usize> {
         match self {
             Self::Kl(_) | Self::Taesd(_) => None,
-            Self::Causal(net) => Some(net.config().temporal_ratio()),
+            Self::Causal(net) => net.config().temporal_ratio(),
         }
     }
 
@@ -242,7 +242,7 @@ impl Vae {
     fn encode_planes(&self, planes: &Tensor, check: Check<'_>) -> Result<Tensor> {
         match self {
             Self::Kl(net) => net.encode(planes, check),
-            Self::Causal(net) => net.encode(planes, check),
+            Self::Causal(net) => as_video(planes, |video| net.encode(video, check)),
             Self::Taesd(net) => net.encode(planes, check),
         }
     }
@@ -271,7 +271,7 @@ impl Vae {
     fn decode_planes(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
         match self {
             Self::Kl(net) => net.decode(latent, check),
-            Self::Causal(net) => net.decode(latent, check),
+            Self::Causal(net) => as_video(latent, |video| net.decode(video, check)),
             Self::Taesd(net) => net.decode(latent, check),
         }
     }
@@ -313,6 +313,14 @@ impl Vae {
         planes.map_inplace(|v| v * 2.0 - 1.0);
         Ok(planes)
     }
+}
+
+/// Pictures (b, c, h, w) as videos of one frame, and back.
+fn as_video(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    if x.rank() != 4 {
+        return f(x);
+    }
+    Ok(f(&x.unsqueeze(2)?)?.squeeze(2)?)
 }
 
 /// What becomes of sizes and places of a video.

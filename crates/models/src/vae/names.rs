@@ -68,12 +68,9 @@ fn foreign(names: &[&str]) -> bool {
 }
 
 /// Pairs of our name and the file's.
-fn renamed<'a>(names: &[&'a str]) -> Vec<(String, &'a str)> {
+pub fn renamed<'a>(names: &[&'a str]) -> Vec<(String, &'a str)> {
     if causal::is_foreign(names) {
-        let names = names.iter().copied();
-        return names
-            .map(|name| (causal::native_name(name), name))
-            .collect();
+        return causal::native_names(names);
     }
     let convert = foreign(names);
     let levels = names

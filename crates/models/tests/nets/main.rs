@@ -12,6 +12,7 @@ mod gold;
 mod patches;
 mod preview;
 mod qwen;
+mod qwen21;
 mod reuse;
 mod sd3;
 mod slots;

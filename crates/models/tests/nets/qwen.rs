@@ -11,7 +11,7 @@ use fresco_models::model_patch::PatchStore;
 use fresco_models::qwen_image::patch::PatchConfig;
 use fresco_models::qwen_image::{Inputs, QwenConfig, QwenNetwork, ReferenceMethod};
 use fresco_models::store::Layout;
-use fresco_models::vae::causal::{CausalHalf, CausalStep};
+use fresco_models::vae::causal::{CausalHalf, CausalLevel, CausalStep};
 use fresco_models::vae::{CausalConfig, CausalVae, Vae, VaeConfig, names};
 use fresco_models::{
     Checkpoint, Diffusion, DiffusionNetwork, ModelError, Spacing, detect_checkpoint,
@@ -85,7 +85,7 @@ fn full_size(name: &str) -> BTreeMap<String, Vec<usize>> {
     all
 }
 
-fn file(names: BTreeMap<String, Vec<usize>>) -> Arc<dyn WeightFile> {
+pub(crate) fn names_only(names: BTreeMap<String, Vec<usize>>) -> Arc<dyn WeightFile> {
     Arc::new(Names(names))
 }
 
@@ -124,7 +124,7 @@ fn full_size_networks_are_known() {
         for prefix in ["", "model.diffusion_model."] {
             let named = names.clone().into_iter();
             let named = named.map(|(key, shape)| (format!("{prefix}{key}"), shape));
-            let file = file(named.collect());
+            let file = names_only(named.collect());
             let found = detect_checkpoint(&file).unwrap();
             assert_eq!(found.family, family);
             let config = config_of(&found);
@@ -153,10 +153,10 @@ fn full_size_networks_are_known() {
 
 #[test]
 fn control_files_are_no_models() {
-    let control = file(full_size("qwen_controlnet_instantx"));
+    let control = names_only(full_size("qwen_controlnet_instantx"));
     let error = detect_checkpoint(&control).unwrap_err().to_string();
     assert!(error.contains("a control net"), "{error}");
-    let patch = file(full_size("qwen_diffsynth_control"));
+    let patch = names_only(full_size("qwen_diffsynth_control"));
     let error = detect_checkpoint(&patch).unwrap_err().to_string();
     assert!(error.contains("a control net"), "{error}");
     let found = PatchStore::find(&patch, &Device::cpu()).unwrap();
@@ -164,13 +164,13 @@ fn control_files_are_no_models() {
     assert_eq!((config.layers, config.width, config.hint), (60, 3072, 16));
     assert_eq!(config.mask_channels(16), 0);
     // A model is no control net, and says what it is.
-    assert!(ControlStore::find(&file(full_size("qwen_image")), &Device::cpu()).is_err());
+    assert!(ControlStore::find(&names_only(full_size("qwen_image")), &Device::cpu()).is_err());
 }
 
 #[test]
 fn the_full_size_autoencoder_is_known() {
     let keys = full_size("wan21_vae");
-    let named = file(keys.clone());
+    let named = names_only(keys.clone());
     let store = names::store(&named, "", Device::cpu());
     let config = VaeConfig::detect(&store).unwrap();
     config.verify(&store).unwrap();
@@ -186,7 +186,7 @@ fn the_full_size_autoencoder_is_known() {
     let mut part = keys;
     part.remove("decoder.upsamples.3.time_conv.bias");
     part.insert("decoder.head.2.weight".to_owned(), vec![3, 95, 3, 3, 3]);
-    let store = names::store(&file(part), "", Device::cpu());
+    let store = names::store(&names_only(part), "", Device::cpu());
     let error = VaeConfig::detect(&store).unwrap().verify(&store);
     let error = error.unwrap_err().to_string();
     assert!(
@@ -243,10 +243,19 @@ fn networks_by_formula() {
 fn small_vae() -> CausalConfig {
     let residual = |input, out| CausalStep::Residual { input, out };
     let resample = |input, out, frames| CausalStep::Resample { input, out, frames };
+    let all = |steps| {
+        vec![CausalLevel {
+            steps,
+            around: None,
+        }]
+    };
     CausalConfig {
+        nested: false,
+        flat: false,
+        patch: 1,
         encoder: Some(CausalHalf {
             first: (3, 8),
-            steps: vec![
+            levels: all(vec![
                 residual(8, 8),
                 resample(8, 8, false),
                 residual(8, 16),
@@ -254,14 +263,14 @@ fn small_vae() -> CausalConfig {
                 residual(16, 32),
                 resample(32, 32, true),
                 residual(32, 32),
-            ],
+            ]),
             middle: 32,
             last: 32,
             out: 8,
         }),
         decoder: Some(CausalHalf {
             first: (4, 32),
-            steps: vec![
+            levels: all(vec![
                 residual(32, 32),
                 residual(32, 32),
                 resample(32, 16, true),
@@ -273,7 +282,7 @@ fn small_vae() -> CausalConfig {
                 resample(16, 8, false),
                 residual(8, 8),
                 residual(8, 8),
-            ],
+            ]),
             middle: 32,
             last: 8,
             out: 3,
@@ -305,6 +314,69 @@ fn autoencoders_by_formula() {
     assert_eq!(two.narrow(0, 1, 1).unwrap(), decoded);
     let error = vae.decode(&Tensor::zeros([1, 4, 4, 4]).unwrap(), &go);
     assert!(error.unwrap_err().to_string().contains("[1, 4, 4, 4]"));
+}
+
+/// The later form of the autoencoder, with ways around its levels and pixels in squares.
+#[test]
+fn later_autoencoders_by_formula() {
+    let residual = |input, out| CausalStep::Residual { input, out };
+    let resample = |channels, frames| CausalStep::Resample {
+        input: channels,
+        out: channels,
+        frames,
+    };
+    let level = |steps, around| CausalLevel { steps, around };
+    let config = CausalConfig {
+        nested: true,
+        flat: false,
+        patch: 2,
+        encoder: Some(CausalHalf {
+            first: (12, 8),
+            levels: vec![
+                level(vec![residual(8, 8), resample(8, false)], Some((8, 8))),
+                level(vec![residual(8, 16), resample(16, true)], Some((8, 16))),
+                level(vec![residual(16, 32), resample(32, true)], Some((16, 32))),
+                level(vec![residual(32, 32)], Some((32, 32))),
+            ],
+            middle: 32,
+            last: 32,
+            out: 8,
+        }),
+        decoder: Some(CausalHalf {
+            first: (4, 32),
+            levels: vec![
+                level(
+                    vec![residual(32, 32), residual(32, 32), resample(32, true)],
+                    Some((32, 32)),
+                ),
+                level(
+                    vec![residual(32, 32), residual(32, 32), resample(32, true)],
+                    Some((32, 32)),
+                ),
+                level(
+                    vec![residual(32, 16), residual(16, 16), resample(16, false)],
+                    Some((32, 16)),
+                ),
+                level(vec![residual(16, 8), residual(8, 8)], None),
+            ],
+            middle: 32,
+            last: 8,
+            out: 12,
+        }),
+    };
+    let about = &json("nets")["wan22_vae"]["out"];
+    let store = store(waves(config.weights().unwrap()));
+    assert_eq!(CausalConfig::detect(&store).unwrap(), config);
+    assert_eq!((config.ratio(), config.temporal_ratio()), (16, Some(4)));
+    assert_eq!(
+        (config.latent_channels(), config.picture_channels()),
+        (4, 3)
+    );
+    let vae = CausalVae::new(&store).unwrap();
+    let encoded = vae.encode(&wave(&[1, 3, 9, 32, 32], 0.0013), &go).unwrap();
+    assert_summary(&encoded, &about["encode"], "encode");
+    let decoded = vae.decode(&wave(&[1, 4, 3, 2, 2], 0.11), &go).unwrap();
+    assert_summary(&decoded, &about["decode"], "decode");
 }
 
 /// Names of diffusers lead to the same network.

@@ -147,6 +147,10 @@ impl Denoiser for Driver<'_> {
     }
 }
 
+/// Channels of an empty latent that was made without thinking of a model, and the pixels along a side of its cells.
+const PLAIN_CHANNELS: usize = 4;
+const CELL: usize = 8;
+
 /// The latent in the shape that the model samples. Nodes make empty ones without knowing the model, so those get its
 /// channels; a picture given to a model of videos is a video of one frame.
 fn fit_latent(model: &Model, latent: Latent) -> Result<Latent, NodeError> {
@@ -186,6 +190,13 @@ fn fit_latent(model: &Model, latent: Latent) -> Result<Latent, NodeError> {
         }
         let mut shape = fitted.shape().to_vec();
         shape[1] = wanted;
+        let ratio = model.base.latent_format().map_or(CELL, |f| f.ratio.max(1));
+        if ratio != CELL && channels == PLAIN_CHANNELS {
+            // Of the same size in pixels.
+            for side in shape.iter_mut().rev().take(2) {
+                *side = (*side * CELL / ratio).max(1);
+            }
+        }
         fitted = Tensor::zeros(shape)?;
     }
     if fitted.shape() == samples.shape() {

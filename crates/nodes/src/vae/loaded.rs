@@ -262,9 +262,11 @@ fn in_one_batch(images: &Tensor) -> Result<Tensor, NodeError> {
 
 impl LoadedVae {
     fn estimate(&self) -> Estimate {
-        match self.span {
-            Some(_) => Estimate::Wan21,
-            None => Estimate::Kl { amd: false },
+        match (self.span, self.ratio) {
+            (Some(_), 0..16) => Estimate::Wan21,
+            (Some(_), _) => Estimate::Wan22,
+            (None, 0..16) => Estimate::Kl { amd: false },
+            (None, _) => Estimate::KlBatchNorm { amd: false },
         }
     }
 

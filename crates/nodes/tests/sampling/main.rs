@@ -9,5 +9,6 @@ mod harness;
 mod hooks;
 mod patches;
 mod progress;
+mod qwen;
 mod storage;
 mod variants;

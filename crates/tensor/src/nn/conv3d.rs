@@ -33,7 +33,8 @@ pub struct Conv3d {
 const OP: &str = "conv3d";
 
 impl Conv3d {
-    /// `weight` is (out, in, time, height, width), the last two odd. In main memory.
+    /// `weight` is (out, in, time, height, width), the last two odd, or without the time, which is then one tap. In main
+    /// memory.
     pub fn new(weight: &Stored, bias: Option<&Stored>) -> Result<Self> {
         Self::in_group(weight, bias, &SlotGroup::new())
     }
@@ -287,8 +288,11 @@ impl Conv3d {
 
 /// Sizes of kernels that can be used.
 fn kernels(shape: &[usize]) -> Result<(MatrixSize, [usize; 3])> {
-    let [out, channels, time, height, width] =
-        <[usize; 5]>::try_from(shape).map_err(|_| TensorError::rank(OP, "5", shape))?;
+    let [out, channels, time, height, width] = match *shape {
+        [out, channels, height, width] => [out, channels, 1, height, width],
+        [out, channels, time, height, width] => [out, channels, time, height, width],
+        _ => return Err(TensorError::rank(OP, "4 or 5", shape)),
+    };
     if shape.contains(&0) || height % 2 == 0 || width % 2 == 0 {
         return Err(TensorError::invalid(
             OP,
@@ -424,7 +428,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let weight = |shape: &[usize]| Stored::from(&Tensor::zeros(shape).unwrap());
-        assert!(Conv3d::new(&weight(&[2, 2, 3, 3]), None).is_err());
+        assert!(Conv3d::new(&weight(&[2, 2, 3]), None).is_err());
         assert!(Conv3d::new(&weight(&[2, 2, 3, 2, 3]), None).is_err());
         assert!(Conv3d::new(&weight(&[2, 2, 3, 3, 3]), Some(&weight(&[3]))).is_err());
         let (conv, ..) = layer([3, 3, 3]);

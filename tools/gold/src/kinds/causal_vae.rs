@@ -2,22 +2,47 @@
 
 use anyhow::{Context, Result};
 use fresco_models::ModelError;
-use fresco_models::vae::{Tiles, TimeTiles, Vae, VaeConfig};
+use fresco_models::vae::{CausalVae, Tiles, TimeTiles, Vae, VaeConfig, names};
 use fresco_tensor::{Device, Tensor, synthetic};
 use serde_json::Value;
 
 use super::Kind;
-use crate::golden::{Golden, sizes};
+use crate::golden::{self, Golden, sizes};
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[Kind {
-    name: "autoencoder of videos",
-    is: |golden| {
-        golden.has_key("decoder.upsamples.0.residual.2.weight")
-            && golden.has_key("encoder.downsamples.0.residual.2.weight")
+pub(super) static KINDS: &[Kind] = &[
+    Kind {
+        name: "autoencoder of pictures with opacity",
+        is: |golden| {
+            golden.has_key("decoder.mid_block.resnets.0.norm1.gamma") && golden.has("out.decoded")
+        },
+        run: still,
     },
-    run: causal,
-}];
+    Kind {
+        name: "autoencoder of videos",
+        is: |golden| {
+            golden.has_key("decoder.upsamples.0.residual.2.weight")
+                && golden.has_key("encoder.downsamples.0.residual.2.weight")
+        },
+        run: causal,
+    },
+];
+
+/// With the names of diffusers.
+fn still(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let weights = golden.weights()?;
+    let keys: Vec<&str> = weights.keys().map(String::as_str).collect();
+    let renamed = names::renamed(&keys).into_iter();
+    let renamed = renamed.filter_map(|(ours, theirs)| Some((ours, weights.get(theirs)?.clone())));
+    let store = golden::store(&golden.name, renamed.collect(), device);
+    let config = VaeConfig::detect(&store)?;
+    config.verify(&store)?;
+    let net = CausalVae::new(&store)?;
+    report.check("out.mean", &net.encode(&golden.tensor("img")?, &go)?)?;
+    let decoded = net.decode(&golden.tensor("z")?, &go)?;
+    report.check("out.decoded_unclamped", &decoded)?;
+    report.check("out.decoded", &decoded.clamp(-1.0, 1.0))
+}
 
 fn go() -> Result<(), ModelError> {
     Ok(())

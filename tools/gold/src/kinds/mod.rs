@@ -13,6 +13,7 @@ mod lumina;
 mod more_images;
 mod pass;
 mod qwen;
+mod qwen21;
 mod sd;
 mod sd3;
 mod style;
@@ -44,6 +45,7 @@ static KINDS: &[&[Kind]] = &[
     lumina::KINDS,
     style::KINDS,
     qwen::KINDS,
+    qwen21::KINDS,
     causal_vae::KINDS,
     krea2::KINDS,
     cosmos::KINDS,

@@ -23,6 +23,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/models/src/flux/", "the family's folder"),
     ("crates/models/src/lumina/", "the family's folder"),
     ("crates/models/src/qwen_image/", "the family's folder"),
+    ("crates/models/src/qwen_image21/", "the family's folder"),
     ("crates/models/src/sd3/", "the family's folder"),
     ("crates/models/src/krea2/", "the family's folder"),
     ("crates/models/src/cosmos/", "the family's folder"),

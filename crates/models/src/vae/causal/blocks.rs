@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
     Act, After, Conv2d, Conv3d, Linear, Mask, Padding, RmsNorm, activate, attention,
 };
+use fresco_tensor::{Tensor, trim_spare_memory};
 
-use super::config::CausalStep;
+use super::config::{CausalLevel, CausalStep};
 use super::stream::Stream;
 use crate::epilogue::plus;
 use crate::error::Result;
@@ -26,22 +26,62 @@ pub(super) fn normed(norm: &RmsNorm, x: &Tensor) -> Result<Tensor> {
     Ok(activate(norm.forward(x)?, Act::Silu))
 }
 
-pub(super) fn cube(
-    weights: &Walk<'_>,
-    name: &str,
-    out: usize,
-    input: usize,
-) -> Result<Arc<Conv3d>> {
-    weights.conv3d(name, out, input, CUBE)
+/// How kernels are written.
+#[derive(Clone, Copy)]
+pub(super) struct Kernels {
+    /// Without a dimension for time.
+    pub(super) flat: bool,
+    /// Whether frames are doubled and halved.
+    pub(super) moving: bool,
 }
 
-pub(super) fn point(
-    weights: &Walk<'_>,
-    name: &str,
-    out: usize,
-    input: usize,
-) -> Result<Arc<Conv3d>> {
-    weights.conv3d(name, out, input, POINT)
+impl Kernels {
+    fn conv(
+        self,
+        weights: &Walk<'_>,
+        name: &str,
+        channels: (usize, usize),
+        kernel: [usize; 3],
+    ) -> Result<Arc<Conv3d>> {
+        let (input, out) = channels;
+        if self.flat {
+            return weights.flat_conv3d(name, out, input, kernel[1]);
+        }
+        weights.conv3d(name, out, input, kernel)
+    }
+
+    pub(super) fn cube(
+        self,
+        weights: &Walk<'_>,
+        name: &str,
+        out: usize,
+        input: usize,
+    ) -> Result<Arc<Conv3d>> {
+        self.conv(weights, name, (input, out), CUBE)
+    }
+
+    pub(super) fn point(
+        self,
+        weights: &Walk<'_>,
+        name: &str,
+        out: usize,
+        input: usize,
+    ) -> Result<Arc<Conv3d>> {
+        self.conv(weights, name, (input, out), POINT)
+    }
+
+    /// Over time, where frames are doubled or halved.
+    fn time(
+        self,
+        weights: &Walk<'_>,
+        frames: bool,
+        out: usize,
+        input: usize,
+    ) -> Result<Option<Arc<Conv3d>>> {
+        (frames && self.moving)
+            .then(|| weights.conv3d("time_conv", out, input, TIME))
+            .transpose()
+    }
 }
 
 pub(super) fn norm(weights: &Walk<'_>, name: &str, channels: usize) -> Result<Arc<RmsNorm>> {
@@ -58,15 +98,20 @@ pub(super) struct Residual {
 }
 
 impl Residual {
-    pub(super) fn new(weights: &Walk<'_>, input: usize, out: usize) -> Result<Self> {
+    pub(super) fn new(
+        weights: &Walk<'_>,
+        kernels: Kernels,
+        input: usize,
+        out: usize,
+    ) -> Result<Self> {
         let inner = weights.at("residual");
         Ok(Self {
             norm1: norm(&inner, "0.gamma", input)?,
-            conv1: cube(&inner, "2", out, input)?,
+            conv1: kernels.cube(&inner, "2", out, input)?,
             norm2: norm(&inner, "3.gamma", out)?,
-            conv2: cube(&inner, "6", out, out)?,
+            conv2: kernels.cube(&inner, "6", out, out)?,
             shortcut: (input != out)
-                .then(|| point(weights, "shortcut", out, input))
+                .then(|| kernels.point(weights, "shortcut", out, input))
                 .transpose()?,
         })
     }
@@ -119,11 +164,15 @@ pub(super) struct Middle {
 }
 
 impl Middle {
-    pub(super) fn new(weights: &Walk<'_>, channels: usize) -> Result<Self> {
+    pub(super) fn new(weights: &Walk<'_>, kernels: Kernels, channels: usize) -> Result<Self> {
+        let residual = |number: usize| {
+            let weights = weights.at(number);
+            Residual::new(&weights, kernels, channels, channels)
+        };
         Ok(Self {
-            first: Residual::new(&weights.at(0), channels, channels)?,
+            first: residual(0)?,
             attention: Attention::new(&weights.at(1), channels)?,
-            last: Residual::new(&weights.at(2), channels, channels)?,
+            last: residual(2)?,
         })
     }
 
@@ -155,10 +204,10 @@ pub(super) enum Step {
 }
 
 impl Step {
-    pub(super) fn down(weights: &Walk<'_>, step: CausalStep) -> Result<Self> {
+    fn down(weights: &Walk<'_>, kernels: Kernels, step: CausalStep) -> Result<Self> {
         Ok(match step {
             CausalStep::Residual { input, out } => {
-                Self::Residual(Residual::new(weights, input, out)?)
+                Self::Residual(Residual::new(weights, kernels, input, out)?)
             }
             CausalStep::Resample { input, out, frames } => {
                 let kernel = Kernel {
@@ -169,29 +218,25 @@ impl Step {
                 };
                 Self::Down {
                     conv: weights.conv_with("resample.1", kernel, 2, Padding::RightBottom)?,
-                    time: frames
-                        .then(|| weights.conv3d("time_conv", out, out, TIME))
-                        .transpose()?,
+                    time: kernels.time(weights, frames, out, out)?,
                 }
             }
         })
     }
 
-    pub(super) fn up(weights: &Walk<'_>, step: CausalStep) -> Result<Self> {
+    fn up(weights: &Walk<'_>, kernels: Kernels, step: CausalStep) -> Result<Self> {
         Ok(match step {
             CausalStep::Residual { input, out } => {
-                Self::Residual(Residual::new(weights, input, out)?)
+                Self::Residual(Residual::new(weights, kernels, input, out)?)
             }
             CausalStep::Resample { input, out, frames } => Self::Up {
                 conv: weights.conv("resample.1", out, input, 3, 1)?,
-                time: frames
-                    .then(|| weights.conv3d("time_conv", 2 * input, input, TIME))
-                    .transpose()?,
+                time: kernels.time(weights, frames, 2 * input, input)?,
             },
         })
     }
 
-    pub(super) fn forward(&self, x: Tensor, stream: &mut Stream) -> Result<Tensor> {
+    fn forward(&self, x: Tensor, stream: &mut Stream) -> Result<Tensor> {
         match self {
             Self::Residual(block) => block.forward(x, stream),
             Self::Down { conv, time } => {
@@ -209,6 +254,124 @@ impl Step {
                 let [_, h, w, _] = x.dims4()?;
                 Ok(conv.upsampled(&x, (2 * h, 2 * w), After::default())?)
             }
+        }
+    }
+}
+
+/// The way around a level, without weights: means of neighbours on the way down, copies on the way up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Around {
+    out: usize,
+    /// By which the number of frames, and height and width, are divided or multiplied.
+    time: usize,
+    space: usize,
+}
+
+impl Around {
+    fn down(self, x: &Tensor) -> Result<Tensor> {
+        let [t, h, w, c] = x.dims4()?;
+        let Self { out, time, space } = self;
+        let missing = t.next_multiple_of(time) - t;
+        let padded = if missing > 0 {
+            let zeros = Tensor::zeros_on(&x.device(), [missing, h, w, c])?;
+            Some(Tensor::cat(&[&zeros, x], 0)?)
+        } else {
+            None
+        };
+        let x = padded.as_ref().unwrap_or(x);
+        let (t, h, w) = ((t + missing) / time, h / space, w / space);
+        let cells = x.reshape([t, time, h, space, w, space, c])?;
+        let cells = cells.permute(&[0, 2, 4, 6, 1, 3, 5])?;
+        let each = c * time * space * space / out;
+        Ok(cells.reshape([t, h, w, out, each])?.mean(&[4], false)?)
+    }
+
+    /// The first piece of a video gives one frame.
+    fn up(self, x: &Tensor, first: bool) -> Result<Tensor> {
+        let [t, h, w, c] = x.dims4()?;
+        let Self { out, time, space } = self;
+        let copies = x.repeat_interleave(3, out * time * space * space / c)?;
+        let cells = copies.reshape([t, h, w, out, time, space, space])?;
+        let cells = cells.permute(&[0, 4, 1, 5, 2, 6, 3])?;
+        let all = cells.reshape([t * time, h * space, w * space, out])?;
+        let start = if first { time - 1 } else { 0 };
+        Ok(all.narrow(0, start, t * time - start)?)
+    }
+}
+
+/// Blocks one after the other, and the way around them.
+pub(super) struct Level {
+    steps: Vec<Step>,
+    around: Option<Around>,
+    up: bool,
+}
+
+impl Level {
+    /// `weights` is where the entries are by number.
+    pub(super) fn new(
+        weights: &Walk<'_>,
+        kernels: Kernels,
+        level: &CausalLevel,
+        up: bool,
+    ) -> Result<Self> {
+        let mut steps = Vec::new();
+        for (number, step) in level.steps.iter().enumerate() {
+            let weights = weights.at(number);
+            steps.push(if up {
+                Step::up(&weights, kernels, *step)?
+            } else {
+                Step::down(&weights, kernels, *step)?
+            });
+        }
+        let (resizes, frames) = level.resamples();
+        let around = level.around.map(|(input, out)| {
+            let around = Around {
+                out,
+                time: if frames { 2 } else { 1 },
+                space: if resizes { 2 } else { 1 },
+            };
+            (input, around)
+        });
+        if let Some((input, around)) = around {
+            let cells = around.time * around.space * around.space;
+            let (from, to) = if up {
+                (around.out * cells, input)
+            } else {
+                (input * cells, around.out)
+            };
+            if to == 0 || !from.is_multiple_of(to) {
+                let out = around.out;
+                let reason = format!("there is no way around from {input} to {out} channels");
+                return Err(weights.unsupported(reason));
+            }
+        }
+        Ok(Self {
+            steps,
+            around: around.map(|(_, around)| around),
+            up,
+        })
+    }
+
+    pub(super) fn forward(
+        &self,
+        x: Tensor,
+        stream: &mut Stream,
+        check: Check<'_>,
+    ) -> Result<Tensor> {
+        let around = match self.around {
+            Some(around) if self.up => Some(around.up(&x, stream.is_first())?),
+            Some(around) => Some(around.down(&x)?),
+            None => None,
+        };
+        let mut x = x;
+        for step in &self.steps {
+            check()?;
+            x = step.forward(x, stream)?;
+            trim_spare_memory();
+        }
+        match around {
+            Some(around) => Ok(x.add(&around)?),
+            None => Ok(x),
         }
     }
 }

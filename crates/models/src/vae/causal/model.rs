@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Conv3d, RmsNorm};
-use fresco_tensor::{Device, Tensor, trim_spare_memory};
+use fresco_tensor::{Device, Tensor};
 
-use super::blocks::{Middle, Step, cube, norm, normed, point};
+use super::blocks::{Kernels, Level, Middle, norm, normed};
 use super::config::{CausalConfig, CausalHalf};
 use super::stream::Stream;
 use crate::error::{ModelError, Result};
@@ -18,44 +18,40 @@ pub(super) const WHAT: &str = "the autoencoder";
 struct Coder {
     conv_in: Arc<Conv3d>,
     middle: Middle,
-    steps: Vec<Step>,
+    levels: Vec<Level>,
     norm_out: Arc<RmsNorm>,
     conv_out: Arc<Conv3d>,
 }
 
 impl Coder {
-    fn new(weights: &Walk<'_>, half: &CausalHalf, steps: Vec<Step>) -> Result<Self> {
+    fn new(
+        weights: &Walk<'_>,
+        config: &CausalConfig,
+        half: &CausalHalf,
+        list: &str,
+    ) -> Result<Self> {
         let (input, out) = half.first;
+        let kernels = kernels(config);
+        let mut levels = Vec::new();
+        for (number, level) in half.levels.iter().enumerate() {
+            let mut at = weights.at(list);
+            if config.nested {
+                at = at.at(number).at(list);
+            }
+            levels.push(Level::new(&at, kernels, level, list == UP)?);
+        }
         Ok(Self {
-            conv_in: cube(weights, "conv1", out, input)?,
-            middle: Middle::new(&weights.at("middle"), half.middle)?,
-            steps,
+            conv_in: kernels.cube(weights, "conv1", out, input)?,
+            middle: Middle::new(&weights.at("middle"), kernels, half.middle)?,
+            levels,
             norm_out: norm(weights, "head.0.gamma", half.last)?,
-            conv_out: cube(weights, "head.2", half.out, half.last)?,
+            conv_out: kernels.cube(weights, "head.2", half.out, half.last)?,
         })
     }
 
-    fn encoder(weights: &Walk<'_>, half: &CausalHalf) -> Result<Self> {
-        let mut steps = Vec::new();
-        for (number, step) in half.steps.iter().enumerate() {
-            steps.push(Step::down(&weights.at("downsamples").at(number), *step)?);
-        }
-        Self::new(weights, half, steps)
-    }
-
-    fn decoder(weights: &Walk<'_>, half: &CausalHalf) -> Result<Self> {
-        let mut steps = Vec::new();
-        for (number, step) in half.steps.iter().enumerate() {
-            steps.push(Step::up(&weights.at("upsamples").at(number), *step)?);
-        }
-        Self::new(weights, half, steps)
-    }
-
-    fn steps(&self, mut h: Tensor, stream: &mut Stream, check: Check<'_>) -> Result<Tensor> {
-        for step in &self.steps {
-            check()?;
-            h = step.forward(h, stream)?;
-            trim_spare_memory();
+    fn levels(&self, mut h: Tensor, stream: &mut Stream, check: Check<'_>) -> Result<Tensor> {
+        for level in &self.levels {
+            h = level.forward(h, stream, check)?;
         }
         check()?;
         Ok(h)
@@ -63,6 +59,17 @@ impl Coder {
 
     fn finish(&self, h: &Tensor, stream: &mut Stream) -> Result<Tensor> {
         stream.causal(&self.conv_out, &normed(&self.norm_out, h)?, None)
+    }
+}
+
+/// What the lists of levels are called.
+const DOWN: &str = "downsamples";
+const UP: &str = "upsamples";
+
+fn kernels(config: &CausalConfig) -> Kernels {
+    Kernels {
+        flat: config.flat,
+        moving: !config.is_still(),
     }
 }
 
@@ -102,15 +109,15 @@ impl CausalVae {
     pub(super) fn walk(weights: &Walk<'_>, config: &CausalConfig) -> Result<Self> {
         let encoder = match &config.encoder {
             Some(half) => Some((
-                Coder::encoder(&weights.at("encoder"), half)?,
-                point(weights, "conv1", half.out, half.out)?,
+                Coder::new(&weights.at("encoder"), config, half, DOWN)?,
+                kernels(config).point(weights, "conv1", half.out, half.out)?,
             )),
             None => None,
         };
         let decoder = match &config.decoder {
             Some(half) => Some((
-                Coder::decoder(&weights.at("decoder"), half)?,
-                point(weights, "conv2", half.first.0, half.first.0)?,
+                Coder::new(&weights.at("decoder"), config, half, UP)?,
+                kernels(config).point(weights, "conv2", half.first.0, half.first.0)?,
             )),
             None => None,
         };
@@ -133,11 +140,12 @@ impl CausalVae {
             .encoder
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE encode", "the file has a decoder only"))?;
-        let ratio = self.config.temporal_ratio();
+        let ratio = self.config.temporal_ratio().unwrap_or(1);
         self.in_pieces("VAE encode", pixels, ratio, |frames, stream| {
+            let frames = patched(frames, self.config.patch)?;
             let h = stream.causal(&coder.conv_in, &frames, None)?;
             drop(frames);
-            let h = coder.steps(h, stream, check)?;
+            let h = coder.levels(h, stream, check)?;
             let h = coder.middle.forward(h, stream, check)?;
             let h = coder.finish(&h, stream)?;
             let all = moments.forward(&h, None, None)?;
@@ -157,8 +165,8 @@ impl CausalVae {
             drop(frames);
             let h = stream.causal(&coder.conv_in, &h, None)?;
             let h = coder.middle.forward(h, stream, check)?;
-            let h = coder.steps(h, stream, check)?;
-            coder.finish(&h, stream)
+            let h = coder.levels(h, stream, check)?;
+            unpatched(coder.finish(&h, stream)?, self.config.patch)
         })
     }
 
@@ -176,6 +184,13 @@ impl CausalVae {
         };
         if b == 0 || t == 0 || h == 0 || w == 0 {
             let reason = format!("there is nothing in shape {:?}", x.shape());
+            return Err(ModelError::invalid(what, reason));
+        }
+        if t > 1 && self.config.is_still() {
+            let reason = format!(
+                "shape {:?} is a video, and it knows pictures only",
+                x.shape()
+            );
             return Err(ModelError::invalid(what, reason));
         }
         let pieces = pieces(t, each);
@@ -196,6 +211,30 @@ impl CausalVae {
         let items = items.into_iter().map(|item| item.unsqueeze(0));
         joined(items.collect::<fresco_tensor::Result<_>>()?, 0)
     }
+}
+
+/// Squares of pixels (t, h, w, c) as channels: those of each colour, column by column.
+fn patched(x: Tensor, size: usize) -> Result<Tensor> {
+    if size == 1 {
+        return Ok(x);
+    }
+    let [t, h, w, c] = x.dims4()?;
+    let (rows, columns) = (h / size, w / size);
+    let cells = x.reshape([t, rows, size, columns, size, c])?;
+    let cells = cells.permute(&[0, 1, 3, 5, 4, 2])?;
+    Ok(cells.reshape([t, rows, columns, c * size * size])?)
+}
+
+/// The reverse of [`patched`].
+fn unpatched(x: Tensor, size: usize) -> Result<Tensor> {
+    if size == 1 {
+        return Ok(x);
+    }
+    let [t, rows, columns, channels] = x.dims4()?;
+    let c = channels / (size * size);
+    let cells = x.reshape([t, rows, columns, c, size, size])?;
+    let cells = cells.permute(&[0, 1, 5, 2, 4, 3])?;
+    Ok(cells.reshape([t, rows * size, columns * size, c])?)
 }
 
 /// One tensor of many; a single one as it is.

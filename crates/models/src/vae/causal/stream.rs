@@ -23,6 +23,11 @@ impl Stream {
         self.more = more;
     }
 
+    /// Whether this is the first piece.
+    pub(super) fn is_first(&self) -> bool {
+        self.first
+    }
+
     /// The frames that are kept for whoever asks now, and its place.
     fn take(&mut self) -> (usize, Option<Tensor>) {
         let place = self.at;
