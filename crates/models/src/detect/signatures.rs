@@ -77,6 +77,8 @@ pub fn what_it_is(names: &[String]) -> Option<&'static str> {
             || has("first_stage_model.decoder.conv_in.weight")
             || has("vae.decoder.conv_in.weight")
             || has("encoder.conv_in.weight")
+            || ends("decoder.head.0.gamma")
+            || ends("decoder.norm_out.gamma")
         {
             "a VAE"
         } else if has("taesd_decoder.1.weight") || (has("3.conv.0.weight") && has("1.weight")) {

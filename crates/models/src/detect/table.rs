@@ -41,8 +41,12 @@ pub static FAMILIES: &[&dyn Family] = &[
 ];
 
 /// Networks that steer a diffusion model with a picture.
-pub static CONTROL_NETS: &[FindControl] =
-    &[flux::control::find, sd3::control::find, sd::control::find];
+pub static CONTROL_NETS: &[FindControl] = &[
+    qwen_image::control::find,
+    flux::control::find,
+    sd3::control::find,
+    sd::control::find,
+];
 
 /// Networks in files of their own that act inside a diffusion model, in the order the reference looks for them.
 pub static MODEL_PATCHES: &[FindPatch] = &[qwen_image::patch::find, lumina::control::find];

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::Linear;
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Device, Tensor, WeightFile, repeat_to_batch};
 
 use super::blocks::{Trunk, TrunkPass};
 use super::config::{PATCH, QwenConfig};
+use super::detect::UNITS;
 use super::model::rope;
 use super::tokens::tokens;
+use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint};
 use crate::denoise::hooks::{BlockKind, ControlFeatures};
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
+use crate::latent_format::{self, LatentFormat};
 use crate::store::{Layout, Walk, WeightStore};
 use crate::transformer::Shapes;
 
@@ -23,6 +26,30 @@ const STEERED: usize = 60;
 
 /// The key that tells these nets from others with the same blocks.
 pub(super) const MARK: &str = "controlnet_blocks.0.weight";
+
+/// What is in a file, if it steers this family.
+pub(crate) fn find(
+    file: &Arc<dyn WeightFile>,
+    names: &[String],
+    device: &Device,
+) -> Result<Option<ControlStore>> {
+    let has = |key: &str| names.iter().any(|name| name == key);
+    if !has(MARK) || !has("transformer_blocks.0.img_mlp.net.0.proj.weight") {
+        return Ok(None);
+    }
+    let store = WeightStore::open(Arc::clone(file), "", device.clone()).with_units(&UNITS);
+    let config = QwenControlConfig::detect(&store)?;
+    QwenControl::verify(&store, &config)?;
+    let build = |store: &WeightStore| -> Result<Box<dyn ControlNetwork>> {
+        let config = QwenControlConfig::detect(store)?;
+        let network = store.build(WHAT, |weights| QwenControl::new(weights, &config))?;
+        Ok(Box::new(network))
+    };
+    Ok(Some(ControlStore {
+        wants_mask: config.wants_mask(),
+        ..ControlStore::new(store, build)
+    }))
+}
 
 /// The shape of a control net.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,5 +163,54 @@ impl QwenControl {
             list.extend(std::iter::repeat_n(Some(add), each.min(left)));
         }
         Ok(ControlFeatures::default().with(BlockKind::DOUBLE, list))
+    }
+}
+
+/// Pixels along a side of a latent's cell.
+const CELL: usize = 8;
+
+impl ControlNetwork for QwenControl {
+    fn hint_size(&self, columns: usize, rows: usize) -> (usize, usize) {
+        (columns * CELL, rows * CELL)
+    }
+
+    fn hint_channels(&self) -> usize {
+        3
+    }
+
+    fn latent(&self) -> Option<LatentFormat> {
+        Some(latent_format::WAN21)
+    }
+
+    fn see(&self, hint: &Tensor, _: &[usize]) -> Result<SeenHint> {
+        match *hint.shape() {
+            [_, channels, _, _, _] if channels == self.config.hint => {
+                Ok(SeenHint::Map(hint.clone()))
+            }
+            ref shape => {
+                let reason = format!(
+                    "it takes latents of {} channels and five dimensions, got shape {shape:?}: the VAE is of another \
+                     family of models",
+                    self.config.hint
+                );
+                Err(ModelError::invalid("control net", reason))
+            }
+        }
+    }
+
+    fn features(&self, input: &ControlInput<'_>) -> Result<ControlFeatures> {
+        let SeenHint::Map(hint) = input.seen else {
+            return Err(ModelError::invalid("control net", "not a control net"));
+        };
+        let own = input.conds.tensor("crossattn_controlnet");
+        let context = own.or_else(|| input.conds.tensor("c_crossattn"));
+        let context =
+            context.ok_or_else(|| ModelError::invalid("control net", "there is no prompt"))?;
+        self.forward(&ControlInputs {
+            x: input.x,
+            hint: &repeat_to_batch(hint, input.x.dim(0)?)?,
+            timesteps: input.timesteps,
+            context,
+        })
     }
 }

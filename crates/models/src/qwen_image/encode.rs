@@ -13,6 +13,10 @@ pub(super) fn conds(config: &QwenConfig, file: &str, args: &EncodeArgs<'_>) -> R
     // Positions count, so prompts of other lengths are not repeated to fit.
     let tokens = CondValue::Regular(prompt(config, file, args)?);
     conds.insert("c_crossattn", tokens);
+    // Text that only control nets see.
+    if let Some(tokens) = args.cond.tensors.get("cross_attn_controlnet") {
+        conds.insert("crossattn_controlnet", CondValue::Regular(tokens.clone()));
+    }
     if let Some(list) = args.cond.lists.get("reference_latents") {
         let references = list.iter().map(|latent| reference(config, file, latent));
         let references = references.collect::<Result<Vec<_>>>()?;

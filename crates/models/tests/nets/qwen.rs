@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use fresco_models::control::ControlStore;
-use fresco_models::denoise::hooks::Hooks;
-use fresco_models::denoise::{Cond, CondValue, EncodeArgs};
+use fresco_models::control::{ControlInput, ControlStore};
+use fresco_models::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
+use fresco_models::denoise::{CallConds, Cond, CondValue, EncodeArgs};
 use fresco_models::model_patch::PatchStore;
 use fresco_models::qwen_image::patch::PatchConfig;
 use fresco_models::qwen_image::{Inputs, QwenConfig, QwenNetwork, ReferenceMethod};
@@ -154,6 +154,15 @@ fn full_size_networks_are_known() {
 #[test]
 fn control_files_are_no_models() {
     let control = names_only(full_size("qwen_controlnet_instantx"));
+    assert!(
+        !ControlStore::find(&control, &Device::cpu())
+            .unwrap()
+            .wants_mask
+    );
+    let mut inpaint = full_size("qwen_controlnet_instantx");
+    inpaint.insert("controlnet_x_embedder.weight".to_owned(), vec![3072, 68]);
+    let inpaint = ControlStore::find(&names_only(inpaint), &Device::cpu());
+    assert!(inpaint.unwrap().wants_mask);
     let error = detect_checkpoint(&control).unwrap_err().to_string();
     assert!(error.contains("a control net"), "{error}");
     let patch = names_only(full_size("qwen_diffsynth_control"));
@@ -167,10 +176,75 @@ fn control_files_are_no_models() {
     assert!(ControlStore::find(&names_only(full_size("qwen_image")), &Device::cpu()).is_err());
 }
 
+/// A control net sees latents, and what it says goes to the picture's first tokens after each block.
+#[test]
+fn control_nets_steer() {
+    let gold = Gold::open("qwen_controlnet_small");
+    let file: Arc<dyn WeightFile> = Arc::new(MemoryFile::new(gold.weights()));
+    let found = ControlStore::find(&file, &Device::cpu()).unwrap();
+    assert!(found.wants_mask);
+    let net = found.build().unwrap();
+    assert_eq!(net.latent().unwrap().name, "Wan21");
+    assert_eq!(net.hint_size(8, 6), (64, 48));
+    let seen = net.see(&gold.tensor("hint"), &[]).unwrap();
+    let few = gold.tensor("hint").narrow(1, 0, 16).unwrap();
+    let error = net.see(&few, &[]).unwrap_err().to_string();
+    assert!(error.contains("17 channels"), "{error}");
+    let (x, context) = (gold.tensor("x"), gold.tensor("context"));
+    let mut conds = CallConds::default();
+    let two = Tensor::cat(&[&context, &context], 0).unwrap();
+    conds.0.insert("c_crossattn", CondValue::Regular(two));
+    let both = Tensor::cat(&[&x, &x], 0).unwrap();
+    let features = net
+        .features(&ControlInput {
+            x: &both,
+            seen: &seen,
+            types: &[],
+            steered: None,
+            timesteps: &[0.7; 2],
+            conds: &conds,
+        })
+        .unwrap();
+    let list = features.of(BlockKind::DOUBLE);
+    assert_eq!(list.len(), 60);
+    assert_eq!(list[0].as_ref().unwrap().shape(), [2, 12, 96]);
+    // Weaker features are made once for all blocks that share them.
+    let half = features.clone().scaled(0.5, false).unwrap();
+    let half = half.of(BlockKind::DOUBLE);
+    let place = |at: usize| half[at].as_ref().unwrap().storage_address();
+    assert!(place(0) == place(29) && place(0) != place(30));
+    let model = Gold::open("qwen_edit_small").store();
+    let config = QwenConfig::detect(&model).unwrap();
+    let model = model.build("it", |weights| QwenNetwork::new(weights, &config));
+    let model = model.unwrap();
+    let run = |control: Option<&ControlFeatures>, references: &[Tensor]| {
+        model
+            .predict(&Inputs {
+                x: &both,
+                timesteps: &[0.7; 2],
+                context: &Tensor::cat(&[&context, &context], 0).unwrap(),
+                references,
+                method: None,
+                kind: 0,
+                control,
+                hooks: &Hooks::default(),
+            })
+            .unwrap()
+    };
+    assert_ne!(run(Some(&features), &[]), run(None, &[]));
+    let none = features.clone().scaled(0.0, false).unwrap();
+    assert_eq!(run(Some(&none), &[]), run(None, &[]));
+    // Tokens of references are not touched.
+    let reference = [Tensor::cat(&[&x, &x], 0).unwrap()];
+    assert_ne!(run(Some(&features), &reference), run(None, &reference));
+}
+
 #[test]
 fn the_full_size_autoencoder_is_known() {
     let keys = full_size("wan21_vae");
     let named = names_only(keys.clone());
+    let error = detect_checkpoint(&named).unwrap_err().to_string();
+    assert!(error.contains("this is a VAE, not a model"), "{error}");
     let store = names::store(&named, "", Device::cpu());
     let config = VaeConfig::detect(&store).unwrap();
     config.verify(&store).unwrap();
@@ -183,6 +257,19 @@ fn the_full_size_autoencoder_is_known() {
         panic!("{config:?}");
     };
     assert_eq!(causal.weights().unwrap().len(), keys.len());
+    let later = full_size("wan22_vae");
+    let store = names::store(&names_only(later.clone()), "", Device::cpu());
+    let config = VaeConfig::detect(&store).unwrap();
+    config.verify(&store).unwrap();
+    assert_eq!((config.latent_channels(), config.ratio()), (48, 16));
+    assert_eq!(
+        (config.temporal_ratio(), config.picture_channels()),
+        (Some(4), 3)
+    );
+    let VaeConfig::Causal(causal) = &config else {
+        panic!("{config:?}");
+    };
+    assert_eq!(causal.weights().unwrap().len(), later.len());
     let mut part = keys;
     part.remove("decoder.upsamples.3.time_conv.bias");
     part.insert("decoder.head.2.weight".to_owned(), vec![3, 95, 3, 3, 3]);

@@ -94,7 +94,7 @@ impl LoadedControl {
         if let Some(format) = network.latent() {
             let latent = self.latent(network, control, hint, cells, run)?;
             let latent = format.process_in(&latent)?;
-            return network.see(&self.masked(latent, &control.extra_concat)?, &types);
+            return network.see(&self.masked(&latent, &control.extra_concat)?, &types);
         }
         let size = network.hint_size(cells.0, cells.1);
         let mut hint = resized(hint, size)?;
@@ -137,17 +137,25 @@ impl LoadedControl {
     }
 
     /// A latent with the planes that go beside it: the mask, all of it where none was given.
-    fn masked(&self, latent: Tensor, extra: &[Tensor]) -> Result<Tensor, ModelError> {
+    fn masked(&self, latent: &Tensor, extra: &[Tensor]) -> Result<Tensor, ModelError> {
         let whole = Tensor::ones([1, 1, 1, 1])?;
         let planes = match extra {
             [] if self.wants_mask => std::slice::from_ref(&whole),
             planes => planes,
         };
-        let [count, _, rows, columns] = latent.dims4()?;
-        let mut parts = vec![latent];
+        let &[count, _, ref frames @ .., rows, columns] = latent.shape() else {
+            return Err(ModelError::invalid("control net", "its hint is no latent"));
+        };
+        let frames = frames.first().copied();
+        let mut parts = vec![latent.clone()];
         for plane in planes {
-            let plane = resized(plane, (columns, rows))?;
-            parts.push(repeat_to_batch(&plane, count)?);
+            let mut plane = repeat_to_batch(&resized(plane, (columns, rows))?, count)?;
+            if let Some(frames) = frames {
+                let channels = plane.dim(1)?;
+                let shape = [count, channels, frames, rows, columns];
+                plane = plane.unsqueeze(2)?.expand(&shape)?;
+            }
+            parts.push(plane);
         }
         Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>(), 1)?)
     }
@@ -229,7 +237,12 @@ impl ControlModel for LoadedControl {
             .hint
             .as_ref()
             .ok_or_else(|| ModelError::invalid("control net", "no picture was applied"))?;
-        let [batch, _, rows, columns] = x.dims4()?;
+        let &[batch, _, .., rows, columns] = x.shape() else {
+            return Err(ModelError::invalid(
+                "control net",
+                "there is no latent to steer",
+            ));
+        };
         let network = self.network.get()?;
         let seen = self.made(&network, control, hint, (columns, rows), run)?;
         let seen = seen.map(|of| spread(&of, batch, chunks))?;

@@ -43,6 +43,12 @@ impl Node for QwenImage21Cache {
                 model.base.name()
             )));
         }
+        if self.dtype != "default" {
+            tracing::info!(
+                "the cache is kept as it is computed, and not as {}",
+                self.dtype
+            );
+        }
         if self.device != "off" {
             model.additions.push(Arc::new(Kept {
                 in_main_memory: self.device == "cpu",
