@@ -128,8 +128,8 @@ mod tests {
         assert_eq!(index.map(|(i, _)| i), [1.0, 2.0, 3.0]);
         let down = all(ReferenceMethod::NegativeIndex);
         assert_eq!(down.map(|(i, _)| i), [-1.0, -2.0, -3.0]);
-        // The second below the first, the third to the right of both.
+        // Each below those before.
         let offset = all(ReferenceMethod::Offset).map(|(i, at)| (i, at));
-        assert_eq!(offset, [(1.0, (0, 0)), (1.0, (3, 0)), (1.0, (0, 5))]);
+        assert_eq!(offset, [(1.0, (0, 0)), (1.0, (3, 0)), (1.0, (5, 0))]);
     }
 }

@@ -34,7 +34,7 @@ fn full_size_networks_are_known() {
     for joined in [true, false] {
         let config = published(joined);
         let layout = Layout::of(|weights| Qwen21Network::new(weights, &config)).unwrap();
-        let each = if joined { 9 } else { 10 };
+        let each = if joined { 8 } else { 9 };
         assert_eq!(layout.items().len(), 9 + 32 * each);
         for prefix in ["", "model.diffusion_model."] {
             let keys = layout.items().iter();
