@@ -108,8 +108,7 @@ mod tests {
         let text = vec![("prompt".to_owned(), "{}".to_owned())];
         for channels in [1, 3, 4] {
             let deep: Vec<u16> = (0..6 * channels as u16).map(|v| v * 4001).collect();
-            let bytes =
-                encode(3, 2, channels, Samples::Sixteen(&deep), &text, &|| true).unwrap();
+            let bytes = encode(3, 2, channels, Samples::Sixteen(&deep), &text, &|| true).unwrap();
             let (info, pixels, found) = read(&bytes);
             assert_eq!(info.bit_depth, png::BitDepth::Sixteen);
             let wanted: Vec<u8> = deep.iter().flat_map(|v| v.to_be_bytes()).collect();

@@ -112,8 +112,9 @@ pub fn encode(
             for (_, channel) in names {
                 let values = row.iter().skip(*channel).step_by(picture.channels);
                 match picture.precision {
-                    Precision::Half => raw
-                        .extend(values.flat_map(|v| half::f16::from_f32(*v).to_le_bytes())),
+                    Precision::Half => {
+                        raw.extend(values.flat_map(|v| half::f16::from_f32(*v).to_le_bytes()))
+                    }
                     Precision::Single => raw.extend(values.flat_map(|v| v.to_le_bytes())),
                 }
             }
@@ -122,7 +123,11 @@ pub fn encode(
         out[table + i * 8..table + i * 8 + 8].copy_from_slice(&offset);
         let packed = compress(&raw)?;
         // What does not get smaller is stored as it is; readers tell by the size.
-        let data = if packed.len() < raw.len() { &packed } else { &raw };
+        let data = if packed.len() < raw.len() {
+            &packed
+        } else {
+            &raw
+        };
         out.extend(((i * LINES) as u32).to_le_bytes());
         out.extend((data.len() as u32).to_le_bytes());
         out.extend(data);
@@ -130,11 +135,7 @@ pub fn encode(
     Ok(out)
 }
 
-fn header(
-    picture: &ExrPicture<'_>,
-    names: &[(&str, usize)],
-    text: &[(String, String)],
-) -> Vec<u8> {
+fn header(picture: &ExrPicture<'_>, names: &[(&str, usize)], text: &[(String, String)]) -> Vec<u8> {
     let text: Vec<&(String, String)> = text
         .iter()
         .filter(|(key, _)| (1..=255).contains(&key.len()) && !key.contains('\0'))
@@ -324,7 +325,10 @@ mod tests {
         let bytes = encode(&picture, &text, &|| true).unwrap();
         let (attributes, _) = decode(&bytes);
         let count = |name: &str| attributes.iter().filter(|(n, _)| n == name).count();
-        assert_eq!((count("dataWindow"), count("x"), count("chromaticities")), (1, 1, 1));
+        assert_eq!(
+            (count("dataWindow"), count("x"), count("chromaticities")),
+            (1, 1, 1)
+        );
         assert_eq!((count(&"k".repeat(40)), count(&"k".repeat(300))), (1, 0));
         assert_eq!(bytes[5] & 4, 4);
     }

@@ -42,9 +42,9 @@ impl DrawnBox {
     fn from_editor(value: &Map) -> Result<Self, NodeError> {
         let number = |key: &str| {
             let found = value.get(key).and_then(Value::as_f64);
-            found.filter(|v| v.is_finite()).ok_or_else(|| {
-                NodeError::value_error(format!("a box has no number for {key}"))
-            })
+            found
+                .filter(|v| v.is_finite())
+                .ok_or_else(|| NodeError::value_error(format!("a box has no number for {key}")))
         };
         let metadata = value.get("metadata");
         let about = |key: &str| metadata.and_then(|m| m.get(key));
@@ -216,7 +216,10 @@ pub struct CreateBoundingBoxes {
 
 impl Node for CreateBoundingBoxes {
     fn run(self, cx: &Cx) -> NodeResult {
-        let (width, height) = (unsigned("width", self.width)?, unsigned("height", self.height)?);
+        let (width, height) = (
+            unsigned("width", self.width)?,
+            unsigned("height", self.height)?,
+        );
         if width == 0 || height == 0 {
             return Err(NodeError::value_error("a canvas has a width and a height"));
         }
@@ -264,7 +267,13 @@ fn canvas(background: Option<&Image>, width: usize, height: usize) -> Result<Ten
     if (w, h) == (width, height) {
         return Ok(first);
     }
-    resize(&first, width, height, ResizeMethod::Bilinear, Crop::Disabled)
+    resize(
+        &first,
+        width,
+        height,
+        ResizeMethod::Bilinear,
+        Crop::Disabled,
+    )
 }
 
 /// Colours of boxes without one of their own.
@@ -317,7 +326,10 @@ fn draw(preview: &mut Tensor, index: usize, drawn: &DrawnBox) -> Result<(), Node
     let [_, height, width, _] = preview.dims4()?;
     let own = drawn.colors.first().and_then(|c| hex_color(c).ok());
     let color = own.unwrap_or(COLORS[index % COLORS.len()]);
-    let (x, y) = (drawn.x.round_ties_even() as i64, drawn.y.round_ties_even() as i64);
+    let (x, y) = (
+        drawn.x.round_ties_even() as i64,
+        drawn.y.round_ties_even() as i64,
+    );
     let limit = 1 << 20;
     let (x, y) = (x.clamp(-limit, limit), y.clamp(-limit, limit));
     let (w, h) = (drawn.width as i64, drawn.height as i64);
@@ -334,10 +346,19 @@ fn draw(preview: &mut Tensor, index: usize, drawn: &DrawnBox) -> Result<(), Node
     brush.fill(x, y, line, h, color);
     brush.fill(x + w - line, y, line, h, color);
     let mut label = format!("{}", index + 1);
-    let words = if drawn.is_text { &drawn.text } else { &drawn.about };
+    let words = if drawn.is_text {
+        &drawn.text
+    } else {
+        &drawn.about
+    };
     if !words.is_empty() {
         label.push(' ');
-        label.extend(words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(60));
+        label.extend(
+            words
+                .chars()
+                .map(|c| if c.is_control() { ' ' } else { c })
+                .take(60),
+        );
     }
     let room = ((w / scale - 4) / letters::WIDTH as i64).max(2) as usize;
     let label: String = label.chars().take(room).collect();
@@ -395,7 +416,10 @@ mod tests {
         );
         let preview = crate::types::as_tensor(&out[0]).unwrap();
         assert_eq!(preview.shape(), [1, 200, 400, 3]);
-        assert_eq!(&preview.data()[(149 * 400 + 299) * 3..][..3], [1.0, 0.0, 0.0]);
+        assert_eq!(
+            &preview.data()[(149 * 400 + 299) * 3..][..3],
+            [1.0, 0.0, 0.0]
+        );
     }
 
     #[test]
@@ -406,12 +430,18 @@ mod tests {
         for incoming in [
             elements.clone(),
             json::to_string(&elements).into(),
-            vec![Value::from(map! {"x" => 0, "y" => 0, "width" => 200, "height" => 100})].into(),
+            vec![Value::from(
+                map! {"x" => 0, "y" => 0, "width" => 200, "height" => 100},
+            )]
+            .into(),
         ] {
             let mut args = base.clone();
             args.insert("bboxes".into(), incoming.clone());
             let out = run(args.clone()).unwrap();
-            assert_eq!(json::to_string(&out[1]), r#"[{"x":0,"y":0,"width":200,"height":100}]"#);
+            assert_eq!(
+                json::to_string(&out[1]),
+                r#"[{"x":0,"y":0,"width":200,"height":100}]"#
+            );
             args.insert("last_incoming".into(), incoming);
             let out = run(args).unwrap();
             assert_eq!(out[1].as_list().unwrap().len(), 2);

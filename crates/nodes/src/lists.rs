@@ -7,7 +7,13 @@ use fresco_graph::{
 pub static NODES: &[NodeEntry] = &[entry::<CreateList>(), entry::<GetItemFromList>()];
 
 fn list_inputs() -> Input {
-    Input::autogrow("inputs", Input::match_type("input", "type", "*"), "input", 1, 100)
+    Input::autogrow(
+        "inputs",
+        Input::match_type("input", "type", "*"),
+        "input",
+        1,
+        100,
+    )
 }
 
 /// Puts all values of its inputs into one list, in their order.
@@ -39,6 +45,7 @@ impl Node for CreateList {
     id = "GetItemFromList",
     v3,
     module = "comfy_extras.nodes_logic",
+    display = "GetItemFromList",
     category = "logic",
     outputs("*"),
     input_is_list
@@ -85,7 +92,13 @@ mod tests {
             panic!("no value");
         };
         assert_eq!(list, [Value::from(vec![1, 2, 3])]);
-        for (index, wanted) in [(0, Some(1)), (2, Some(3)), (-1, Some(3)), (3, None), (-4, None)] {
+        for (index, wanted) in [
+            (0, Some(1)),
+            (2, Some(3)),
+            (-1, Some(3)),
+            (3, None),
+            (-4, None),
+        ] {
             let args = map! {"list" => list[0].clone(), "index" => vec![index]};
             let node = GetItemFromList::from_args(Args(args)).unwrap();
             let out = node.run(&cx).ok().map(|out| match out.slots {

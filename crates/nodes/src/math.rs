@@ -122,10 +122,7 @@ fn number_of_text(text: &str) -> Result<Number, NodeError> {
     };
     let digits = clean.strip_prefix(['+', '-']).unwrap_or(&clean);
     if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
-        return clean
-            .parse()
-            .map(Number::Int)
-            .map_err(|_| wrong());
+        return clean.parse().map(Number::Int).map_err(|_| wrong());
     }
     if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
         return Err(wrong());
@@ -136,10 +133,7 @@ fn number_of_text(text: &str) -> Result<Number, NodeError> {
 /// Python reads `1_000`, and no other place of a `_`.
 fn well_placed_underscores(text: &str) -> bool {
     let bytes = text.as_bytes();
-    let digit = |i: Option<usize>| {
-        i.and_then(|i| bytes.get(i))
-            .is_some_and(u8::is_ascii_digit)
-    };
+    let digit = |i: Option<usize>| i.and_then(|i| bytes.get(i)).is_some_and(u8::is_ascii_digit);
     (0..bytes.len())
         .filter(|i| bytes[*i] == b'_')
         .all(|i| digit(i.checked_sub(1)) && digit(Some(i + 1)))
@@ -191,7 +185,10 @@ fn resolution(label: &str, megapixels: f64, multiple: i64) -> Result<(i64, i64),
     let wrong = || NodeError::value_error(format!("{label:?} is no ratio of the form 16:9"));
     let ratio = label.split_whitespace().next().unwrap_or_default();
     let (w, h) = ratio.split_once(':').ok_or_else(wrong)?;
-    let (w, h): (f64, f64) = (w.parse().map_err(|_| wrong())?, h.parse().map_err(|_| wrong())?);
+    let (w, h): (f64, f64) = (
+        w.parse().map_err(|_| wrong())?,
+        h.parse().map_err(|_| wrong())?,
+    );
     let sound = |x: f64| x.is_finite() && x > 0.0;
     if !sound(w) || !sound(h) || !sound(megapixels) || multiple < 1 {
         return Err(wrong());
@@ -222,7 +219,8 @@ mod tests {
         let values = map! {"a" => 7, "c" => 0.5};
         let out = run::<MathExpression>(map! {"expression" => "a * c", "values" => values});
         assert_eq!(out.unwrap(), [3.5.into(), 3.into(), true.into()]);
-        let out = run::<MathExpression>(map! {"expression" => "a + b", "values" => map! {"a" => 7}});
+        let out =
+            run::<MathExpression>(map! {"expression" => "a + b", "values" => map! {"a" => 7}});
         assert!(out.unwrap_err().message().contains("'b'"));
     }
 
@@ -235,12 +233,18 @@ mod tests {
             (Value::from("1e3"), 1000.0, 1000),
             (Value::from("1_000"), 1000.0, 1000),
             (Value::from(true), 1.0, 1),
-            (Value::from("9007199254740993"), 9007199254740992.0, 9007199254740993),
+            (
+                Value::from("9007199254740993"),
+                9007199254740992.0,
+                9007199254740993,
+            ),
         ] {
             let wanted = vec![Value::from(float), Value::from(i128::from(whole))];
             assert_eq!(convert(given).unwrap(), wanted);
         }
-        for bad in ["", "  ", "x", "inf", "nan", "1e400", "1__0", "_1", "--1", "0x10"] {
+        for bad in [
+            "", "  ", "x", "inf", "nan", "1e400", "1__0", "_1", "--1", "0x10",
+        ] {
             assert!(convert(bad.into()).is_err(), "{bad}");
         }
         assert!(convert(f64::NAN.into()).is_err());

@@ -185,7 +185,8 @@ impl InputDef {
 
         let option = options.get("control_after_generate");
         let asked = option.is_some_and(Value::truthy);
-        let seed = matches!(&**name, "seed" | "noise_seed");
+        // Seeds that a choice brings have no control unless the class asks for one.
+        let seed = depth == 0 && matches!(&**name, "seed" | "noise_seed");
         let controls = match widget_type {
             "INT" if asked || (seed && option.is_none_or(Value::is_null)) => 1,
             "FLOAT" if asked => 1,

@@ -109,7 +109,7 @@ pub(super) fn dot(letter: char, x: usize, y: usize) -> bool {
     }
     let place = (letter as usize).checked_sub(' ' as usize);
     match place.and_then(|place| DOTS.get(place)) {
-        Some(rows) => rows[y] >> (4 - x) & 1 == 1,
+        Some(rows) => (rows[y] >> (4 - x)) & 1 == 1,
         None => x == 0 || x == 4 || y == 0 || y == HEIGHT - 1,
     }
 }

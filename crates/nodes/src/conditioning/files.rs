@@ -44,7 +44,9 @@ impl Node for ConditioningLoader {
         }
         let read = |name: &str| -> Result<Tensor, NodeError> {
             let size = file.info(name).map_or(0, |info| {
-                info.shape.iter().fold(4u64, |n, s| n.saturating_mul(*s as u64))
+                info.shape
+                    .iter()
+                    .fold(4u64, |n, s| n.saturating_mul(*s as u64))
             });
             let stored = with_memory(size, || file.read(name))??;
             Ok(stored.to_f32()?)
@@ -77,7 +79,10 @@ impl Node for ConditioningLoader {
             options.insert(name.into(), list.into());
         }
         let tokens = tensor(read(TOKENS)?);
-        Ok(NodeOutput::one(Conditioning(vec![Cond { tokens, options }])))
+        Ok(NodeOutput::one(Conditioning(vec![Cond {
+            tokens,
+            options,
+        }])))
     }
 }
 
@@ -157,8 +162,10 @@ impl Node for SaveConditioning {
         if !plain.is_empty() {
             text.push((OPTIONS.to_owned(), json::to_python(&plain.into())));
         }
-        let entries: Vec<(&str, &Tensor)> =
-            tensors.iter().map(|(name, one)| (name.as_str(), one)).collect();
+        let entries: Vec<(&str, &Tensor)> = tensors
+            .iter()
+            .map(|(name, one)| (name.as_str(), one))
+            .collect();
         let mut batch = begin(cx, DirType::Output, &self.filename_prefix, 0, 0)?;
         let saved = batch
             .save_with("safetensors", |file| {
@@ -211,17 +218,28 @@ mod tests {
         let Slots::Values(values) = out.unwrap().slots else {
             panic!("no value");
         };
-        let back = <Conditioning as fresco_graph::FromValue>::from_value(values[0].clone()).unwrap();
+        let back =
+            <Conditioning as fresco_graph::FromValue>::from_value(values[0].clone()).unwrap();
         let [back] = back.0.as_slice() else {
             panic!("one entry");
         };
         assert_eq!(back.tensor().unwrap().shape(), [1, 7, 4]);
-        assert_eq!(back.tensor().unwrap().data(), cond.0[0].tensor().unwrap().data());
+        assert_eq!(
+            back.tensor().unwrap().data(),
+            cond.0[0].tensor().unwrap().data()
+        );
         assert_eq!(back.options.get("guidance"), Some(&Value::from(3.5)));
         assert_eq!(back.options.get("word"), Some(&Value::from("x")));
         assert_eq!(back.options.get("nothing"), None);
-        let list = back.options.get("reference_latents").and_then(Value::as_list).unwrap();
-        let sizes: Vec<usize> = list.iter().map(|v| as_tensor(v).unwrap().shape()[1]).collect();
+        let list = back
+            .options
+            .get("reference_latents")
+            .and_then(Value::as_list)
+            .unwrap();
+        let sizes: Vec<usize> = list
+            .iter()
+            .map(|v| as_tensor(v).unwrap().shape()[1])
+            .collect();
         assert_eq!(sizes, [2, 3]);
         // Two entries, or what is no tensor, do not fit into a file.
         let mut two = cond.clone();

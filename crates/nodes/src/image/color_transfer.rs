@@ -250,7 +250,11 @@ fn to_lab(rgb: [f32; 3]) -> [f64; 3] {
             (24389.0 / 27.0 * t + 16.0) / 116.0
         }
     });
-    [116.0 * f[1] - 16.0, 500.0 * (f[0] - f[1]), 200.0 * (f[1] - f[2])]
+    [
+        116.0 * f[1] - 16.0,
+        500.0 * (f[0] - f[1]),
+        200.0 * (f[1] - f[2]),
+    ]
 }
 
 fn from_lab(lab: [f64; 3]) -> [f32; 3] {
@@ -319,9 +323,7 @@ impl Moments {
 type Matrix = [[f64; 3]; 3];
 
 fn product(a: &Matrix, b: &Matrix) -> Matrix {
-    std::array::from_fn(|i| {
-        std::array::from_fn(|j| (0..3).map(|k| a[i][k] * b[k][j]).sum())
-    })
+    std::array::from_fn(|i| std::array::from_fn(|j| (0..3).map(|k| a[i][k] * b[k][j]).sum()))
 }
 
 /// A function of a symmetric matrix: of its eigenvalues, found by Jacobi's turns.
@@ -329,7 +331,10 @@ fn of_symmetric(matrix: &Matrix, f: impl Fn(f64) -> f64) -> Matrix {
     let mut a = *matrix;
     let mut v: Matrix = std::array::from_fn(|i| std::array::from_fn(|j| f64::from(i == j)));
     for _ in 0..50 {
-        let off: f64 = [(0, 1), (0, 2), (1, 2)].iter().map(|(i, j)| a[*i][*j].abs()).sum();
+        let off: f64 = [(0, 1), (0, 2), (1, 2)]
+            .iter()
+            .map(|(i, j)| a[*i][*j].abs())
+            .sum();
         if off < 1e-15 {
             break;
         }
@@ -341,7 +346,8 @@ fn of_symmetric(matrix: &Matrix, f: impl Fn(f64) -> f64) -> Matrix {
             let t = theta.signum() / (theta.abs() + (theta * theta + 1.0).sqrt());
             let c = 1.0 / (t * t + 1.0).sqrt();
             let s = t * c;
-            let mut turn: Matrix = std::array::from_fn(|i| std::array::from_fn(|j| f64::from(i == j)));
+            let mut turn: Matrix =
+                std::array::from_fn(|i| std::array::from_fn(|j| f64::from(i == j)));
             (turn[p][p], turn[p][q], turn[q][p], turn[q][q]) = (c, s, -s, c);
             let back: Matrix = std::array::from_fn(|i| std::array::from_fn(|j| turn[j][i]));
             a = product(&back, &product(&a, &turn));
@@ -419,7 +425,9 @@ mod tests {
     fn noise(seed: u64, scale: f32, offset: f32) -> Tensor {
         let mut state = seed;
         Tensor::from_fn([2, 24, 24, 3], |i| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let value = (state >> 40) as f32 / (1u64 << 24) as f32;
             offset + scale * value * (1.0 + (i % 3) as f32 / 4.0)
         })
@@ -452,7 +460,10 @@ mod tests {
             }
         }
         let white = to_lab([1.0; 3]);
-        assert!((white[0] - 100.0).abs() < 1e-3 && white[1].abs() < 0.01, "{white:?}");
+        assert!(
+            (white[0] - 100.0).abs() < 1e-3 && white[1].abs() < 0.01,
+            "{white:?}"
+        );
     }
 
     #[test]
@@ -501,7 +512,10 @@ mod tests {
                 panic!("no value");
             };
             let out = crate::types::as_tensor(&out[0]).unwrap();
-            assert!(out.data().iter().all(|v| (0.0..=1.0).contains(v)), "{method}");
+            assert!(
+                out.data().iter().all(|v| (0.0..=1.0).contains(v)),
+                "{method}"
+            );
         }
     }
 }

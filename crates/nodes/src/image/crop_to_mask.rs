@@ -37,9 +37,14 @@ pub(crate) struct ImageCropToMask {
 
 impl Node for ImageCropToMask {
     fn run(self, cx: &Cx) -> NodeResult {
-        let (width, height) = (unsigned("width", self.width)?, unsigned("height", self.height)?);
+        let (width, height) = (
+            unsigned("width", self.width)?,
+            unsigned("height", self.height)?,
+        );
         if width == 0 || height == 0 || !self.pad_factor.is_finite() || self.pad_factor <= 0.0 {
-            return Err(NodeError::value_error("a cut has a width, a height and a margin"));
+            return Err(NodeError::value_error(
+                "a cut has a width, a height and a margin",
+            ));
         }
         let color = hex_color(&self.background)?;
         let images = &self.images.0;
@@ -69,7 +74,13 @@ impl Node for ImageCropToMask {
             });
             let region = region(frame, self.pad_factor, width as f64 / height as f64);
             let part = composite(&image, &mask, region, color)?;
-            cut.push(resize(&part, width, height, ResizeMethod::Lanczos, Crop::Disabled)?);
+            cut.push(resize(
+                &part,
+                width,
+                height,
+                ResizeMethod::Lanczos,
+                Crop::Disabled,
+            )?);
         }
         if cut.is_empty() {
             return Err(NodeError::value_error("there are no pictures to cut"));

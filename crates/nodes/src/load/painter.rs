@@ -109,7 +109,13 @@ fn strokes(cx: &Cx, name: &str, width: usize, height: usize) -> Result<Tensor, N
     if (w, h) == (width, height) {
         return Ok(planes);
     }
-    resize_planes(&planes, width, height, ResizeMethod::Bilinear, Crop::Disabled)
+    resize_planes(
+        &planes,
+        width,
+        height,
+        ResizeMethod::Bilinear,
+        Crop::Disabled,
+    )
 }
 
 fn paint(mut base: Tensor, strokes: &Tensor) -> Result<Tensor, NodeError> {

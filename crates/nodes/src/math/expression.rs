@@ -95,7 +95,10 @@ fn literal(text: &str) -> Result<(Number, usize), NodeError> {
         }
         at += 1;
     }
-    if bytes.get(at).is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'.') {
+    if bytes
+        .get(at)
+        .is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'.')
+    {
         return Err(bad());
     }
     let clean = text[..at].replace('_', "");
@@ -434,9 +437,14 @@ impl Names<'_> {
         let found = self.single.iter().find(|(n, _)| n == name);
         found.map(|(_, number)| number.clone()).ok_or_else(|| {
             if name == "values" {
-                NodeError::type_error("'values' is a list: use it as sum(values), min(values), max(values)")
+                NodeError::type_error(
+                    "'values' is a list: use it as sum(values), min(values), max(values)",
+                )
             } else {
-                NodeError::failed("NameError", format!("name '{name}' is not defined: nothing is connected to it"))
+                NodeError::failed(
+                    "NameError",
+                    format!("name '{name}' is not defined: nothing is connected to it"),
+                )
             }
         })
     }
@@ -544,8 +552,11 @@ impl Names<'_> {
             ("log", [x, base]) => logarithm(x, f64::ln)?.divide(&logarithm(base, f64::ln)?),
             ("int", [x]) => Ok(Number::Int(x.to_int()?)),
             ("float", [x]) => Ok(Number::Float(x.to_float()?)),
-            ("abs" | "round" | "pow" | "sqrt" | "sin" | "cos" | "tan" | "ceil" | "floor" | "log"
-            | "log2" | "log10" | "int" | "float", _) => Err(NodeError::type_error(format!(
+            (
+                "abs" | "round" | "pow" | "sqrt" | "sin" | "cos" | "tan" | "ceil" | "floor" | "log"
+                | "log2" | "log10" | "int" | "float",
+                _,
+            ) => Err(NodeError::type_error(format!(
                 "{name}() does not take {} values",
                 given.len()
             ))),
@@ -707,21 +718,48 @@ mod tests {
     fn says_what_is_wrong() {
         for (expression, wanted) in [
             ("  ", "ValueError: the expression is empty"),
-            ("z + 1", "NameError: name 'z' is not defined: nothing is connected to it"),
+            (
+                "z + 1",
+                "NameError: name 'z' is not defined: nothing is connected to it",
+            ),
             ("1 / 0", "ZeroDivisionError: division by zero"),
-            ("0.0 ** -1", "ZeroDivisionError: 0.0 cannot be raised to a negative power"),
-            ("b & 1", "TypeError: unsupported operand type(s) for &: 'float' and 'int'"),
+            (
+                "0.0 ** -1",
+                "ZeroDivisionError: 0.0 cannot be raised to a negative power",
+            ),
+            (
+                "b & 1",
+                "TypeError: unsupported operand type(s) for &: 'float' and 'int'",
+            ),
             ("sqrt(-1)", "ValueError: math domain error"),
             ("log(0)", "ValueError: math domain error"),
             ("(1", "SyntaxError: '(' was never closed"),
-            ("1 +", "SyntaxError: the expression ends where a value should stand"),
+            (
+                "1 +",
+                "SyntaxError: the expression ends where a value should stand",
+            ),
             ("1 2", "SyntaxError: a number is not expected here"),
-            ("__import__('os')", "SyntaxError: '\\'' has no meaning in an expression"),
+            (
+                "__import__('os')",
+                "SyntaxError: '\\'' has no meaning in an expression",
+            ),
             ("open(1)", "NameError: there is no function 'open'"),
-            ("pow(2, 5000)", "ValueError: pow: the exponent 5000 is beyond 4000"),
-            ("2 ** 10 ** 10", "OverflowError: a whole number of the expression has too many digits"),
-            ("10.0 ** 400", "OverflowError: Numerical result out of range"),
-            ("1 if 2", "SyntaxError: expected 'else' after 'if' expression"),
+            (
+                "pow(2, 5000)",
+                "ValueError: pow: the exponent 5000 is beyond 4000",
+            ),
+            (
+                "2 ** 10 ** 10",
+                "OverflowError: a whole number of the expression has too many digits",
+            ),
+            (
+                "10.0 ** 400",
+                "OverflowError: Numerical result out of range",
+            ),
+            (
+                "1 if 2",
+                "SyntaxError: expected 'else' after 'if' expression",
+            ),
             ("sqrt(1, 2)", "TypeError: sqrt() does not take 2 values"),
         ] {
             check(expression, wanted);
@@ -732,11 +770,26 @@ mod tests {
     fn hostile_expressions_end_soon() {
         let deep = "(".repeat(5000) + "1" + &")".repeat(4000);
         check(&deep, "SyntaxError: the expression is nested too deeply");
-        check(&"-".repeat(5000), "SyntaxError: the expression ends where a value should stand");
-        check(&("-".repeat(5000) + "1"), "SyntaxError: the expression has too many parts");
-        check(&("1".to_owned() + &"+1".repeat(4000)), "SyntaxError: the expression has too many parts");
-        check(&("2".to_owned() + &"**2".repeat(3000)), "SyntaxError: the expression is nested too deeply");
-        check(&"1".repeat(10_001), "SyntaxError: the expression is longer than 10000 letters");
+        check(
+            &"-".repeat(5000),
+            "SyntaxError: the expression ends where a value should stand",
+        );
+        check(
+            &("-".repeat(5000) + "1"),
+            "SyntaxError: the expression has too many parts",
+        );
+        check(
+            &("1".to_owned() + &"+1".repeat(4000)),
+            "SyntaxError: the expression has too many parts",
+        );
+        check(
+            &("2".to_owned() + &"**2".repeat(3000)),
+            "SyntaxError: the expression is nested too deeply",
+        );
+        check(
+            &"1".repeat(10_001),
+            "SyntaxError: the expression is longer than 10000 letters",
+        );
         let huge = "9".repeat(9000);
         check(&format!("{huge} > 1"), "true");
     }

@@ -49,8 +49,7 @@ fn truncated(f: f64) -> Result<BigInt, NodeError> {
             "cannot convert float NaN to integer",
         ));
     }
-    BigInt::from_f64(f.trunc())
-        .ok_or_else(|| overflow("cannot convert float infinity to integer"))
+    BigInt::from_f64(f.trunc()).ok_or_else(|| overflow("cannot convert float infinity to integer"))
 }
 
 impl Number {
@@ -258,9 +257,9 @@ impl Number {
 
     /// `~`.
     pub(super) fn invert(&self) -> Result<Self, NodeError> {
-        let whole = self.whole().ok_or_else(|| {
-            NodeError::type_error("bad operand type for unary ~: 'float'")
-        })?;
+        let whole = self
+            .whole()
+            .ok_or_else(|| NodeError::type_error("bad operand type for unary ~: 'float'"))?;
         Ok(Self::Int(-(whole + 1i32)))
     }
 
@@ -283,18 +282,20 @@ impl Number {
 
     /// `round(x)` and `round(x, digits)`: half to even.
     pub(super) fn round(&self, digits: Option<&Self>) -> Result<Self, NodeError> {
-        let digits = match digits {
-            Some(d) => Some(d.whole().and_then(|d| d.to_i32()).ok_or_else(|| {
-                NodeError::type_error("round wants a whole number of digits")
-            })?),
-            None => None,
-        };
+        let digits =
+            match digits {
+                Some(d) => Some(d.whole().and_then(|d| d.to_i32()).ok_or_else(|| {
+                    NodeError::type_error("round wants a whole number of digits")
+                })?),
+                None => None,
+            };
         match (self, digits) {
             (Self::Float(f), None) => Ok(Self::Int(truncated(f.round_ties_even())?)),
             (Self::Float(f), Some(digits)) => Ok(Self::Float(round_float(*f, digits))),
-            (other, Some(digits)) if digits < 0 => {
-                Ok(Self::Int(round_whole(&other.whole().unwrap_or_default(), digits)))
-            }
+            (other, Some(digits)) if digits < 0 => Ok(Self::Int(round_whole(
+                &other.whole().unwrap_or_default(),
+                digits,
+            ))),
             (other, _) => Ok(Self::Int(other.whole().unwrap_or_default())),
         }
     }
@@ -317,16 +318,11 @@ fn quotient(a: &BigInt, b: &BigInt) -> Result<f64, NodeError> {
     } else {
         (a.clone(), b << shift.unsigned_abs())
     };
-    let (mut result, left) = top.div_rem(&bottom);
+    let (whole, left) = top.div_rem(&bottom);
+    let mut result: BigInt = whole << 1u8;
     if !left.is_zero() {
-        let away = if (a.sign() == Sign::Minus) == (b.sign() == Sign::Minus) {
-            1
-        } else {
-            -1
-        };
-        result = (result << 1u8) + away;
-    } else {
-        result <<= 1u8;
+        let same = (a.sign() == Sign::Minus) == (b.sign() == Sign::Minus);
+        result += if same { 1i32 } else { -1 };
     }
     let float = result.to_f64().unwrap_or(f64::INFINITY);
     let half = (shift + 1) / 2;
@@ -352,7 +348,11 @@ fn float_divmod(a: f64, b: f64) -> (f64, f64) {
         return (0f64.copysign(a / b), rest);
     }
     let floor = count.floor();
-    let floor = if count - floor > 0.5 { floor + 1.0 } else { floor };
+    let floor = if count - floor > 0.5 {
+        floor + 1.0
+    } else {
+        floor
+    };
     (floor, rest)
 }
 
@@ -360,11 +360,13 @@ fn whole_power(base: &BigInt, exponent: &BigInt) -> Result<Number, NodeError> {
     let one = BigInt::from(1);
     if *base == one || base.is_zero() || *base == -&one {
         let odd = exponent.is_odd();
-        return Ok(Number::Int(if exponent.is_zero() || (*base == -&one && !odd) {
-            one
-        } else {
-            base.clone()
-        }));
+        return Ok(Number::Int(
+            if exponent.is_zero() || (*base == -&one && !odd) {
+                one
+            } else {
+                base.clone()
+            },
+        ));
     }
     let exponent = exponent.to_u32().ok_or_else(too_large)?;
     if base.bits().saturating_sub(1) * u64::from(exponent) > MAX_BITS {
@@ -378,7 +380,11 @@ fn whole_to_float(a: &BigInt, b: f64) -> Option<Ordering> {
         return None;
     }
     let Some(whole) = BigInt::from_f64(b.floor()) else {
-        return Some(if b > 0.0 { Ordering::Less } else { Ordering::Greater });
+        return Some(if b > 0.0 {
+            Ordering::Less
+        } else {
+            Ordering::Greater
+        });
     };
     Some(a.cmp(&whole).then(if b > b.floor() {
         Ordering::Less

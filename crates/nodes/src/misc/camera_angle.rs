@@ -98,8 +98,18 @@ mod tests {
             (360.0, -16.0, 0.0, "front view low-angle shot wide shot"),
             (90.0, 15.0, 6.0, "right side view elevated shot close-up"),
             (22.0, 45.0, 1.9, "front view high-angle shot wide shot"),
-            (23.0, 14.0, 2.0, "front-right quarter view eye-level shot medium shot"),
-            (337.0, 0.0, 10.0, "front-left quarter view eye-level shot close-up"),
+            (
+                23.0,
+                14.0,
+                2.0,
+                "front-right quarter view eye-level shot medium shot",
+            ),
+            (
+                337.0,
+                0.0,
+                10.0,
+                "front-left quarter view eye-level shot close-up",
+            ),
         ] {
             assert_eq!(words(across, up, zoom), wanted);
         }

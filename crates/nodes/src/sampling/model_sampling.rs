@@ -59,6 +59,7 @@ impl Node for ModelSamplingDiscrete {
     id = "ModelNoiseScale",
     v3,
     module = "comfy_extras.nodes_model_advanced",
+    display = "ModelNoiseScale",
     category = "advanced/model",
     outputs("MODEL")
 )]
@@ -70,10 +71,8 @@ pub struct ModelNoiseScale {
 
 impl Node for ModelNoiseScale {
     fn run(self, _: &Cx) -> NodeResult {
-        let sampling = ModelSampling {
-            noise_scale: self.noise_scale as f32,
-            ..(*self.model.sampling).clone()
-        };
+        let mut sampling = (*self.model.sampling).clone();
+        sampling.noise_scale = self.noise_scale as f32;
         patched(self.model, sampling)
     }
 }

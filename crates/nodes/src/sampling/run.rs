@@ -439,7 +439,9 @@ impl Guided {
                     *name = "positive".into();
                 }
                 let Guidance::Cfg { cfg } = self.guidance else {
-                    return Err(NodeError::value_error("two models are guided by one strength"));
+                    return Err(NodeError::value_error(
+                        "two models are guided by one strength",
+                    ));
                 };
                 let plain = Guidance::Cfg { cfg: 1.0 };
                 let patches = &side.model.patches;
@@ -541,10 +543,12 @@ impl Guided {
     ) -> Result<Option<InUse>, NodeError> {
         let mut handles: Vec<&Handle> = ready.hold.iter().map(|hold| hold.handle()).collect();
         handles.extend(self.model.additions.iter().filter_map(|one| one.handle()));
-        for (_, list) in &self.lists {
-        for hold in negative.iter().filter_map(|ready| ready.hold.as_ref()) {
-            if !handles.iter().any(|known| known.model() == hold.handle().model()) {
-                handles.push(hold.handle());
+        let others = self.negative.iter().flat_map(|side| &side.model.additions);
+        let others = others.filter_map(|one| one.handle());
+        let second = negative.and_then(|ready| ready.hold.as_ref());
+        for handle in others.chain(second.map(|hold| hold.handle())) {
+            if !handles.iter().any(|known| known.model() == handle.model()) {
+                handles.push(handle);
             }
         }
         let other = self.negative.iter().map(|side| &side.conditioning);

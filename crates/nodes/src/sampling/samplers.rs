@@ -607,6 +607,7 @@ impl Node for SamplerLCMUpscale {
     id = "SamplerLCM",
     v3,
     module = "comfy_extras.nodes_advanced_samplers",
+    display = "SamplerLCM",
     category = "sampling/custom_sampling/samplers",
     outputs("SAMPLER")
 )]

@@ -39,7 +39,11 @@ fn formats() -> Input {
         choice("input_color_space", "sRGB", &["sRGB"]),
     ];
     let exr = vec![
-        choice("bit_depth", "16-bit float", &["16-bit float", "32-bit float"]),
+        choice(
+            "bit_depth",
+            "16-bit float",
+            &["16-bit float", "32-bit float"],
+        ),
         choice(
             "input_color_space",
             "sRGB",
@@ -47,7 +51,11 @@ fn formats() -> Input {
         ),
     ];
     let avif = vec![
-        choice("bit_depth", "auto", &["auto", "8-bit YUV420", "10-bit YUV420"]),
+        choice(
+            "bit_depth",
+            "auto",
+            &["auto", "8-bit YUV420", "10-bit YUV420"],
+        ),
         choice("input_color_space", "sRGB", &["sRGB", "HDR", "HDR PQ"]),
         Input::new("crf", "INT")
             .option("default", 18)
@@ -187,8 +195,13 @@ fn hlg_to_linear(value: f32) -> f32 {
 }
 
 enum FileForm {
-    Png { deep: bool },
-    Exr { precision: Precision, space: ColorSpace },
+    Png {
+        deep: bool,
+    },
+    Exr {
+        precision: Precision,
+        space: ColorSpace,
+    },
 }
 
 impl FileForm {

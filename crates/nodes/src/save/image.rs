@@ -182,7 +182,7 @@ pub(super) struct ImageCompare {
 
 impl Node for ImageCompare {
     fn run(self, cx: &Cx) -> NodeResult {
-        let save = |images: &Option<Image>, prefix: &str| match images {
+        let save = |images: Option<&Image>, prefix: &str| match images {
             Some(images) => save_pngs(
                 cx,
                 &images.0,
@@ -193,8 +193,8 @@ impl Node for ImageCompare {
             ),
             None => Ok(Vec::new()),
         };
-        let a = save(&self.image_a, "comfy.compare.a")?;
-        let b = save(&self.image_b, "comfy.compare.b")?;
+        let a = save(self.image_a.as_ref(), "comfy.compare.a")?;
+        let b = save(self.image_b.as_ref(), "comfy.compare.b")?;
         Ok(NodeOutput::ui(map! {"a_images" => a, "b_images" => b}))
     }
 }

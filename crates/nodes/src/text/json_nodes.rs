@@ -84,7 +84,10 @@ pub struct ConvertDictionaryToString {
 impl Node for ConvertDictionaryToString {
     fn run(self, _: &Cx) -> NodeResult {
         if self.dictionary.as_map().is_none() {
-            return Err(NodeError::type_error(wrong_kind("a dictionary", &self.dictionary)));
+            return Err(NodeError::type_error(wrong_kind(
+                "a dictionary",
+                &self.dictionary,
+            )));
         }
         Ok(NodeOutput::one(indented(&self.dictionary, self.indent)))
     }
@@ -143,7 +146,11 @@ mod tests {
         check(r#"{"a": null}"#, "a", "");
         check(r#"{"a": 1.0}"#, "a", "1.0");
         check(r#"{"a": true}"#, "a", "True");
-        check(r#"{"a": {"b": [1, "é"]}}"#, "a", "{\"b\": [1, \"\\u00e9\"]}");
+        check(
+            r#"{"a": {"b": [1, "é"]}}"#,
+            "a",
+            "{\"b\": [1, \"\\u00e9\"]}",
+        );
         check("[1, 2]", "a", "");
         check(r#"{"a": "unclosed"#, "a", "");
         check("", "", "");

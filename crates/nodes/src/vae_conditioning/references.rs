@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{
-    Cx, Grown, Input, Map, Node, NodeError, NodeOutput, NodeResult, Output, Value,
-};
+use fresco_graph::{Cx, Grown, Input, Map, Node, NodeError, NodeOutput, NodeResult, Output, Value};
 use fresco_tensor::{Crop, ResizeMethod, Tensor};
 
 use crate::image::check_room;
@@ -21,7 +19,10 @@ fn resolutions() -> Input {
         .option("max", 16.0);
     Input::dynamic_combo(
         "resolution",
-        vec![("keep resolution", Vec::new()), ("resize", vec![megapixels])],
+        vec![
+            ("keep resolution", Vec::new()),
+            ("resize", vec![megapixels]),
+        ],
     )
 }
 
@@ -43,7 +44,7 @@ fn images() -> Input {
         Output::new("LATENT").named("empty_latent")
     )
 )]
-pub struct ReferenceMultiLatent {
+pub(super) struct ReferenceMultiLatent {
     positive: Conditioning,
     /// As they are, or all of about so many pixels.
     #[input(spec = resolutions())]
