@@ -113,7 +113,8 @@ pub fn encode(
                 let values = row.iter().skip(*channel).step_by(picture.channels);
                 match picture.precision {
                     Precision::Half => {
-                        raw.extend(values.flat_map(|v| half::f16::from_f32(*v).to_le_bytes()))
+                        let halves = values.map(|v| half::f16::from_f32(*v));
+                        raw.extend(halves.flat_map(half::f16::to_le_bytes));
                     }
                     Precision::Single => raw.extend(values.flat_map(|v| v.to_le_bytes())),
                 }
