@@ -430,8 +430,7 @@ impl Guided {
         };
         let mut negative = match (&other, &other_network) {
             (Some((_, side)), Some(network)) => {
-                let mut reader =
-                    Reader::for_run(&side.model, sigmas[0], start.in_use.clone(), Asker::of(cx));
+                let mut reader = Reader::for_run(&side.model, sigmas[0], start.in_use.clone(), cx);
                 let lists = vec![("negative".into(), reader.read(&side.conditioning)?)];
                 let mut lists = prepare(lists, &setting, &other_encode).map_err(failure)?;
                 // Alone in its guider, it is what that one follows.
