@@ -21,8 +21,10 @@
 pub mod annotated;
 pub mod contain;
 pub mod content;
+pub mod deep_png;
 pub mod dirs;
 pub mod exif;
+pub mod exr_write;
 pub mod extra_paths;
 pub mod folders;
 pub mod image;

@@ -164,13 +164,45 @@ impl Batch {
         ext: &str,
         write: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> Result<Saved, SaveError> {
+        self.place(|stem, number| file_name(stem, number, ext), 0, write)
+    }
+
+    /// Writes the next file of the batch under a name that ends with the number: `{stem}_{number:05}.{ext}`.
+    pub fn save_numbered(&mut self, ext: &str, bytes: &[u8]) -> Result<Saved, SaveError> {
+        // Such names do not count for the other numbering, so they are looked for by themselves.
+        let stem = self.stem();
+        let found = fs::read_dir(&self.path.folder).into_iter().flatten();
+        let highest = found
+            .flatten()
+            .filter_map(|e| {
+                let name = e.file_name();
+                let rest = name.to_str()?.strip_prefix(&*stem)?.strip_prefix('_')?;
+                let (digits, found) = rest.split_once('.')?;
+                let number: u64 = digits.parse().ok()?;
+                (found == ext && number < MAX_NUMBER).then_some(number)
+            })
+            .max();
+        let first = highest.map_or(1, |n| n + 1);
+        let name = |stem: &str, number: u64| format!("{stem}_{number:05}.{ext}");
+        self.place(name, first, |file| file.write_all(bytes))
+    }
+
+    fn stem(&self) -> String {
+        let index = self.index.to_string();
+        self.path.stem.replace("%batch_num%", &index)
+    }
+
+    /// Writes a file and gives it the first free name from a number on.
+    fn place(
+        &mut self,
+        name: impl Fn(&str, u64) -> String,
+        first: u64,
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> Result<Saved, SaveError> {
         let folder = self.path.folder.clone();
-        let stem = self
-            .path
-            .stem
-            .replace("%batch_num%", &self.index.to_string());
+        let stem = self.stem();
         // The name is judged before anything is written.
-        contain::check_name(&file_name(&stem, self.next, ext))
+        contain::check_name(&name(&stem, self.next))
             .map_err(|source| SaveError::Name { source })?;
         let at = |path: &Path| {
             let path = path.to_path_buf();
@@ -189,13 +221,13 @@ impl Batch {
         let mut state = lock(&self.folder);
         let known = state.is_current(&folder);
         // Files saved meanwhile by others (or found by a new listing) push the number up, never down.
-        let mut number = self.next.max(if known {
+        let mut number = self.next.max(first).max(if known {
             state.peek(&self.path.stem)
         } else {
             0
         });
         let (filename, path) = loop {
-            let filename = file_name(&stem, number, ext);
+            let filename = name(&stem, number);
             let path = folder.join(&filename);
             match temp.place_new(&path) {
                 Ok(()) => break (filename, path),

@@ -33,6 +33,13 @@ pub fn parse(text: &str) -> Result<Value, JsonError> {
     Ok(value)
 }
 
+/// Parses the JSON value that a text starts with; whatever follows it is left alone.
+pub fn parse_start(text: &str) -> Result<Value, JsonError> {
+    let mut p = Parser { text, at: 0 };
+    p.skip_space();
+    p.value(0)
+}
+
 /// Parses bytes that should be UTF-8 JSON, with or without a byte order mark.
 pub fn parse_bytes(bytes: &[u8]) -> Result<Value, JsonError> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);

@@ -66,6 +66,8 @@ pub struct ModelSampling {
     pub prediction: Prediction,
     pub spacing: Spacing,
     pub sigma_data: f64,
+    /// What noise is multiplied by before it is put on a latent: that of training, where it was not 1.
+    pub noise_scale: f32,
     sigmas: Arc<Vec<f32>>,
     log_sigmas: Arc<Vec<f32>>,
 }
@@ -153,6 +155,7 @@ impl ModelSampling {
             prediction,
             spacing,
             sigma_data: 1.0,
+            noise_scale: 1.0,
             sigmas: Arc::new(sigmas.iter().map(|s| *s as f32).collect()),
             log_sigmas: Arc::new(sigmas.iter().map(|s| s.ln() as f32).collect()),
         }
@@ -163,6 +166,7 @@ impl ModelSampling {
             prediction,
             spacing,
             sigma_data: 1.0,
+            noise_scale: 1.0,
             log_sigmas: Arc::new(sigmas.iter().map(|s| s.ln()).collect()),
             sigmas: Arc::new(sigmas),
         }
@@ -388,6 +392,13 @@ impl ModelSampling {
         latent: &Tensor,
         max_denoise: bool,
     ) -> Result<Tensor> {
+        let scaled;
+        let noise = if self.noise_scale == 1.0 {
+            noise
+        } else {
+            scaled = noise.mul_scalar(self.noise_scale);
+            &scaled
+        };
         match self.prediction {
             Prediction::Flow => noise.zip_map(latent, |n, l| sigma * n + (1.0 - sigma) * l),
             Prediction::RatioFlow => noise.zip_map(latent, |n, l| n * sigma + l),

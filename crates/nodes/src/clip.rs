@@ -5,6 +5,7 @@ mod edit;
 mod embeddings;
 mod encode;
 mod encode_each;
+mod generate;
 mod loaders;
 
 use std::collections::BTreeMap;
@@ -45,6 +46,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<edit::TextEncodeQwenImageEdit>(),
     entry::<edit::TextEncodeQwenImageEditPlus>(),
     entry::<edit::TextEncodeQwenImage21>(),
+    entry::<generate::TextGenerate>(),
     entry::<adjust::T5TokenizerOptions>(),
     entry::<adjust::CLIPAttentionMultiply>(),
 ];
@@ -142,6 +144,11 @@ impl Clip {
     /// The handle of its weights.
     pub fn handle(&self) -> Option<&Handle> {
         self.variant.as_deref().map(Hold::handle)
+    }
+
+    /// The hold on its weights with all patches, where the memory room has them.
+    fn hold(&self) -> Option<&Arc<Hold>> {
+        self.variant.as_ref()
     }
 
     /// The encoder with all patches.

@@ -2,6 +2,7 @@
 
 pub mod area;
 pub mod family;
+pub mod files;
 pub mod join;
 pub mod properties;
 
@@ -40,6 +41,8 @@ pub static NODES: &[NodeEntry] = &[
     entry::<properties::ConditioningSetDefaultCombine>(),
     entry::<properties::PairConditioningCombine>(),
     entry::<properties::ConditioningTimestepsRange>(),
+    entry::<files::ConditioningLoader>(),
+    entry::<files::SaveConditioning>(),
 ];
 
 /// Both lists, one after the other.

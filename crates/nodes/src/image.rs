@@ -2,6 +2,8 @@
 
 mod batch;
 mod canvas;
+mod color_transfer;
+mod crop_to_mask;
 mod scale;
 mod stitch;
 
@@ -32,6 +34,8 @@ pub(crate) static NODES: &[NodeEntry] = &[
     entry::<canvas::ImageRotate>(),
     entry::<canvas::ImageFlip>(),
     entry::<batch::RebatchImages>(),
+    entry::<crop_to_mask::ImageCropToMask>(),
+    entry::<color_transfer::ColorTransfer>(),
 ];
 
 /// Results above this many elements (16 GiB) are refused: a slip in a size field, or somebody testing us.
@@ -64,6 +68,30 @@ pub(crate) fn rounded(value: f64) -> Result<usize, NodeError> {
         Ok(whole as usize)
     } else {
         Err(NodeError::value_error(format!("{value} is no size")))
+    }
+}
+
+/// Red, green and blue of `#rrggbb` or `#rgb`, 0..1.
+pub(crate) fn hex_color(text: &str) -> Result<[f32; 3], NodeError> {
+    let wrong = || {
+        let shown: String = text.chars().take(20).collect();
+        NodeError::value_error(format!("{shown:?} is no colour of the form #rrggbb"))
+    };
+    let digits = text.trim().trim_start_matches('#');
+    let digits: Vec<u32> = digits
+        .chars()
+        .take(9)
+        .map(|c| c.to_digit(16))
+        .collect::<Option<_>>()
+        .ok_or_else(wrong)?;
+    let byte = |high: u32, low: u32| (high * 16 + low) as f32 / 255.0;
+    match digits.as_slice() {
+        [r, g, b] => Ok([byte(*r, *r), byte(*g, *g), byte(*b, *b)]),
+        // Opacity may follow, and does not count.
+        [r, s, g, h, b, c] | [r, s, g, h, b, c, _, _] => {
+            Ok([byte(*r, *s), byte(*g, *h), byte(*b, *c)])
+        }
+        _ => Err(wrong()),
     }
 }
 

@@ -4,6 +4,7 @@ use fresco_graph::NodeEntry;
 
 pub mod admission;
 pub mod audio;
+pub mod boxes;
 pub mod clip;
 mod compositing;
 pub mod conditioning;
@@ -12,11 +13,13 @@ pub mod dataset;
 pub mod hooks;
 mod image;
 pub mod latent;
+pub mod lists;
 pub mod load;
 pub mod loaders;
 pub mod logic;
 pub mod lora;
 mod mask;
+pub mod math;
 pub mod memory_nodes;
 pub mod merging;
 pub mod mesh;
@@ -64,7 +67,10 @@ pub fn all() -> Vec<NodeEntry> {
         video::NODES,
         mesh::NODES,
         primitive::NODES,
+        math::NODES,
         logic::NODES,
+        lists::NODES,
+        boxes::NODES,
         preview_any::NODES,
         sampling::NODES,
         misc::NODES,

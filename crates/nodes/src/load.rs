@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 mod folder;
 mod image;
 mod latent;
+mod painter;
 mod scene;
 
 pub static NODES: &[NodeEntry] = &[
@@ -23,6 +24,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<image::LoadImageMask>(),
     entry::<image::LoadImageOutput>(),
     entry::<image::WebcamCapture>(),
+    entry::<painter::Painter>(),
     entry::<latent::LoadLatent>(),
     entry::<folder::LoadImageDataSetFromFolder>(),
     entry::<folder::LoadImageTextDataSetFromFolder>(),

@@ -3,6 +3,7 @@
 use fresco_graph::{NodeEntry, entry};
 
 mod camera;
+mod camera_angle;
 mod preprocess;
 mod shape;
 mod track_drawing;
@@ -10,6 +11,7 @@ pub mod tracks;
 
 pub static NODES: &[NodeEntry] = &[
     entry::<camera::WanCameraEmbedding>(),
+    entry::<camera_angle::CameraAngle>(),
     entry::<tracks::WanMoveTracksFromCoords>(),
     entry::<tracks::GenerateTracks>(),
     entry::<tracks::WanMoveConcatTrack>(),

@@ -3,6 +3,7 @@
 mod blend;
 mod canny;
 mod filter;
+mod marigold;
 mod morphology;
 mod palette;
 mod quantize;
@@ -10,6 +11,7 @@ mod quantize;
 use fresco_graph::{NodeEntry, entry};
 
 pub(crate) static NODES: &[NodeEntry] = &[
+    entry::<marigold::MarigoldV2PostProcess>(),
     entry::<blend::ImageBlend>(),
     entry::<filter::ImageBlur>(),
     entry::<quantize::ImageQuantize>(),

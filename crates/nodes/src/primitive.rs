@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Cx, Node, NodeEntry, NodeOutput, NodeResult, entry};
+use fresco_graph::{Cx, Node, NodeEntry, NodeOutput, NodeResult, Output, entry};
 
 pub static NODES: &[NodeEntry] = &[
     entry::<PrimitiveString>(),
@@ -10,6 +10,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<PrimitiveInt>(),
     entry::<PrimitiveFloat>(),
     entry::<PrimitiveBoolean>(),
+    entry::<SeedNode>(),
 ];
 
 /// A line of text.
@@ -112,5 +113,26 @@ pub struct PrimitiveBoolean {
 impl Node for PrimitiveBoolean {
     fn run(self, _: &Cx) -> NodeResult {
         Ok(NodeOutput::one(self.value))
+    }
+}
+
+/// A seed for several nodes at once.
+#[derive(Node)]
+#[node(
+    id = "SeedNode",
+    v3,
+    module = "comfy_extras.nodes_primitive",
+    display = "Seed",
+    category = "utils/primitive",
+    outputs(Output::new("INT").named("seed"))
+)]
+pub struct SeedNode {
+    #[input(default = 0, min = 0, max = i64::MAX, control_after_generate = "fixed")]
+    seed: i64,
+}
+
+impl Node for SeedNode {
+    fn run(self, _: &Cx) -> NodeResult {
+        Ok(NodeOutput::one(self.seed))
     }
 }

@@ -1,5 +1,6 @@
 //! What sampling is made of: samplers, noise, and the sigmas that a model gives.
 
+pub mod attention_choice;
 pub mod block_patches;
 pub mod conds;
 pub mod custom;
@@ -32,6 +33,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<guiders::CFGGuider>(),
     entry::<guiders::DualCFGGuider>(),
     entry::<guiders::PerpNegGuider>(),
+    entry::<guiders::DualModelGuider>(),
     entry::<samplers::KSamplerSelect>(),
     entry::<samplers::SamplerEulerAncestral>(),
     entry::<samplers::SamplerEulerAncestralCFGPP>(),
@@ -44,6 +46,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<samplers::SamplerERSDE>(),
     entry::<samplers::SamplerSEEDS2>(),
     entry::<samplers::SamplerLCMUpscale>(),
+    entry::<samplers::SamplerLCM>(),
     entry::<samplers::SamplerEulerCFGpp>(),
     entry::<noise::RandomNoise>(),
     entry::<noise::DisableNoise>(),
@@ -57,6 +60,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<model_sampling::ModelSamplingAuraFlow>(),
     entry::<model_sampling::ModelSamplingFlux>(),
     entry::<model_sampling::ModelSamplingLTXV>(),
+    entry::<model_sampling::ModelNoiseScale>(),
     entry::<guidance::RescaleCFG>(),
     entry::<guidance::Mahiro>(),
     entry::<guidance::CFGZeroStar>(),
@@ -76,6 +80,10 @@ pub static NODES: &[NodeEntry] = &[
     entry::<skip_layers::SkipLayerGuidanceDiTSimple>(),
     entry::<reuse::EasyCache>(),
     entry::<reuse::LazyCache>(),
+    entry::<guidance::CFGOverride>(),
+    entry::<attention_choice::ModelAttentionBackend>(),
+    entry::<attention_choice::BlockSparseAttention>(),
+    entry::<attention_choice::FluxKVCache>(),
     entry::<block_patches::FreeU>(),
     entry::<block_patches::FreeUV2>(),
     entry::<block_patches::PatchModelAddDownscale>(),

@@ -10,12 +10,14 @@ use fresco_tensor::cancel::Cancel;
 use fresco_tensor::resize::to_u8;
 use fresco_tensor::{Buffer, Tensor, with_memory};
 
+mod advanced;
 mod animation;
 mod dataset;
 mod glb;
 mod image;
 mod latent;
 mod svg;
+mod text;
 
 pub use svg::Svg;
 
@@ -24,6 +26,9 @@ pub static NODES: &[NodeEntry] = &[
     entry::<image::PreviewImage>(),
     entry::<image::MaskPreview>(),
     entry::<image::SaveImageWebsocket>(),
+    entry::<image::ImageCompare>(),
+    entry::<advanced::SaveImageAdvanced>(),
+    entry::<text::SaveText>(),
     entry::<animation::SaveAnimatedPng>(),
     entry::<animation::SaveAnimatedWebp>(),
     entry::<svg::SaveSvg>(),

@@ -4,6 +4,7 @@ pub mod lists;
 pub mod pattern_nodes;
 pub mod strings;
 
+pub mod json_nodes;
 mod letters;
 mod pattern;
 
@@ -24,6 +25,9 @@ pub static NODES: &[NodeEntry] = &[
     entry::<pattern_nodes::RegexMatch>(),
     entry::<pattern_nodes::RegexExtract>(),
     entry::<pattern_nodes::RegexReplace>(),
+    entry::<json_nodes::JsonExtractString>(),
+    entry::<json_nodes::ConvertDictionaryToString>(),
+    entry::<json_nodes::ConvertArrayToString>(),
     entry::<lists::TextToLowercase>(),
     entry::<lists::TextToUppercase>(),
     entry::<lists::TruncateText>(),

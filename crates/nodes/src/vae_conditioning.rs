@@ -8,12 +8,14 @@ use crate::vision::VisionOutput;
 
 mod inpaint;
 mod orbit;
+mod references;
 mod video;
 
 pub static NODES: &[NodeEntry] = &[
     entry::<inpaint::VaeEncodeForInpaint>(),
     entry::<inpaint::InpaintModelConditioning>(),
     entry::<inpaint::InstructPixToPixConditioning>(),
+    entry::<references::ReferenceMultiLatent>(),
     entry::<orbit::SvdImg2vidConditioning>(),
     entry::<orbit::StableZero123Conditioning>(),
     entry::<orbit::StableZero123ConditioningBatched>(),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 
-use crate::{bench, ci, cross, deny, docgen, fuzz, sanitize, synth, tidy, web, windows};
+use crate::{bench, ci, cross, deny, docgen, fuzz, sanitize, synth, templates, tidy, web, windows};
 
 pub(crate) struct Command {
     pub(crate) name: &'static str,
@@ -43,6 +43,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         arguments: "[DIR] [--only PART]",
         about: "run every golden of a folder (tests/gold) on the processor and on a simulated device",
         run: ci::gold,
+    },
+    Command {
+        name: "templates",
+        arguments: "[DIR]",
+        about: "convert and check the ecosystem's own workflows, from DIR or the installed Python package of them",
+        run: templates::run,
     },
     Command {
         name: "crash",

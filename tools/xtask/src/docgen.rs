@@ -1,6 +1,6 @@
 //! `cargo xtask docgen`: pages the program writes about itself, kept in the tree so that they can be read on the web.
 
-use std::{fmt::Write as _, fs, path::Path, process::Command};
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, bail};
 
@@ -100,7 +100,55 @@ fn command_line() -> Result<String> {
     Ok(page)
 }
 
-/// Every node, by category, from the description that clients read.
+/// Classes of the reference, and newer ones of the ecosystem: name, kind, category.
+const REFERENCE: &str = include_str!("../data/reference-nodes.tsv");
+
+/// What a class of the list is.
+#[derive(Clone, Copy, PartialEq)]
+enum Known {
+    Core,
+    /// Calls a service that is paid for.
+    Cloud,
+    /// Not in the version that the reference is.
+    Newer,
+}
+
+fn reference() -> Result<BTreeMap<&'static str, (Known, &'static str)>> {
+    let mut found = BTreeMap::new();
+    for line in REFERENCE.lines() {
+        let mut parts = line.split('\t');
+        let (Some(name), Some(kind)) = (parts.next(), parts.next()) else {
+            bail!("the list of the reference's nodes has a line {line:?}");
+        };
+        let kind = match kind {
+            "core" => Known::Core,
+            "cloud" => Known::Cloud,
+            "newer" => Known::Newer,
+            other => bail!("{name} is {other:?} in the list of the reference's nodes"),
+        };
+        found.insert(name, (kind, parts.next().unwrap_or_default()));
+    }
+    Ok(found)
+}
+
+/// How many of each kind there are, in words.
+fn summary(known: &BTreeMap<&str, (Known, &str)>, has: impl Fn(&str) -> bool) -> String {
+    let count = |kind: Known, here: bool| {
+        let of = known.iter().filter(|(_, (k, _))| *k == kind);
+        of.filter(|(name, _)| has(name) == here).count()
+    };
+    let (here, lacking) = (count(Known::Core, true), count(Known::Core, false));
+    let cloud = count(Known::Cloud, true) + count(Known::Cloud, false);
+    let newer = count(Known::Newer, true);
+    format!(
+        "Of the reference's {} classes {here} are supported and {lacking} not yet; {cloud} call services that are paid for \
+         and are not planned.\nOf {} newer classes that its workflows use {newer} are supported.\n",
+        here + lacking + cloud,
+        newer + count(Known::Newer, false),
+    )
+}
+
+/// Every node, by category, from the description that clients read, and those of the reference that are not there.
 fn nodes() -> Result<String> {
     let text = output(&["nodes", "--json"])?;
     let nodes: serde_json::Value =
@@ -118,22 +166,51 @@ fn nodes() -> Result<String> {
             let about = field(node, "description");
             let about = about.lines().next().unwrap_or_default().to_owned();
             let shown = field(node, "display_name");
-            let row = format!("| `{name}` | {shown} | {about} |");
+            let row = format!("| `{name}` | supported | {shown} | {about} |");
             (category, row.replace("|  |", "| |"))
         })
         .collect();
+    let count = rows.len();
+    let known = reference()?;
+    let mut newer = String::new();
+    for (name, (kind, category)) in &known {
+        if nodes.contains_key(*name) {
+            continue;
+        }
+        match kind {
+            Known::Core => rows.push((
+                (*category).to_owned(),
+                format!("| `{name}` | not yet | | |"),
+            )),
+            Known::Cloud => rows.push((
+                (*category).to_owned(),
+                format!("| `{name}` | not planned | | |"),
+            )),
+            Known::Newer => writeln!(newer, "| `{name}` | not yet |")?,
+        }
+    }
     rows.sort();
-    let mut page = format!("{HEAD}# Nodes\n\n{} nodes, by category.\n", rows.len());
+    let mut page = format!("{HEAD}# Nodes\n\n{count} nodes are supported, by category.\n\n");
+    page.push_str(&summary(&known, |name| nodes.contains_key(name)));
     let mut current = None;
     for (category, row) in rows {
         if current.as_ref() != Some(&category) {
             write!(
                 page,
-                "\n## {category}\n\n| class | name | what it does |\n|---|---|---|\n"
+                "\n## {}\n\n| class | state | name | what it does |\n|---|---|---|---|\n",
+                if category.is_empty() {
+                    "(without a category)"
+                } else {
+                    &category
+                }
             )?;
             current = Some(category);
         }
         writeln!(page, "{row}")?;
     }
+    write!(
+        page,
+        "\n## Newer than the reference, and not here\n\n| class | state |\n|---|---|\n{newer}"
+    )?;
     Ok(page)
 }

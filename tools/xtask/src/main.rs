@@ -20,6 +20,7 @@ mod sanitize;
 mod spdx;
 mod steps;
 mod synth;
+mod templates;
 mod tidy;
 mod tree;
 mod web;

@@ -5,19 +5,21 @@ use std::sync::{Arc, Mutex};
 use indexmap::IndexMap;
 
 use super::values::{list, text, type_text};
-use crate::{Value, lock};
+use crate::{Map, Value, lock};
 
 /// Dynamic combos may nest this deep in a definition.
 const MAX_NESTING: usize = 16;
 
 /// Widget types without a rule of their own: one stored element, sent as it is.
-const OTHER_WIDGETS: [&str; 20] = [
+const OTHER_WIDGETS: [&str; 22] = [
     "AUDIOUPLOAD",
     "AUDIO_RECORD",
     "AUDIO_UI",
     "BOUNDING_BOX",
+    "BOUNDING_BOXES",
     "CHART",
     "COLOR",
+    "COLORS",
     "CURVE",
     "FILEUPLOAD",
     "GALLERIA",
@@ -183,7 +185,8 @@ impl InputDef {
 
         let option = options.get("control_after_generate");
         let asked = option.is_some_and(Value::truthy);
-        let seed = matches!(&**name, "seed" | "noise_seed");
+        // Seeds that a choice brings have no control unless the class asks for one.
+        let seed = depth == 0 && matches!(&**name, "seed" | "noise_seed");
         let controls = match widget_type {
             "INT" if asked || (seed && option.is_none_or(Value::is_null)) => 1,
             "FLOAT" if asked => 1,
@@ -201,6 +204,10 @@ impl InputDef {
                 "BOOLEAN" => Some(Value::from(false)),
                 "STRING" | "MARKDOWN" | "TEXTAREA" => Some(Value::from("")),
                 "COMBO" | "COMFY_DYNAMICCOMBO_V3" => first_choice(),
+                // Its picture is not stored, but what the server asks for must be there.
+                "IMAGECOMPARE" => Some(Map::new().into()),
+                "BOUNDING_BOXES" | "COLORS" => Some(Vec::<Value>::new().into()),
+                "COLOR" => Some(Value::from("#000000")),
                 _ => None,
             },
         };

@@ -13,6 +13,7 @@ use super::guidance::{self, Again, GuidanceStep, Which};
 use super::hooks::Hooks;
 use super::prepare::{Encode, Setting, encode, named};
 use crate::error::{ModelError, Result};
+use crate::model_sampling::ModelSampling;
 
 /// Changes inside the network that start anew with every run and may draw from its random numbers.
 pub trait RunPatch: Send + Sync {
@@ -33,6 +34,23 @@ pub enum Guidance {
     /// `positive` away from the part of `negative` that is not along it, both seen from `empty_negative_prompt`
     /// (Armandpour et al. 2023).
     PerpNeg { cfg: f64, neg_scale: f64 },
+}
+
+/// Guidance of another strength within a part of sampling.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CfgOverride {
+    pub cfg: f64,
+    /// From 0, where everything is noise, to 1.
+    pub start_percent: f64,
+    pub end_percent: f64,
+}
+
+impl CfgOverride {
+    fn holds(&self, sampling: &ModelSampling, sigma: f32) -> bool {
+        let sigma = f64::from(sigma);
+        sampling.percent_to_sigma(self.start_percent) >= sigma
+            && sigma >= sampling.percent_to_sigma(self.end_percent)
+    }
 }
 
 /// Equal but for rounding.
@@ -132,6 +150,13 @@ impl<'a> Guider<'a> {
     /// What the last step predicted without the prompt.
     pub fn uncond(&self) -> Option<&Tensor> {
         self.last_uncond.as_ref()
+    }
+
+    /// How strong guidance is at a noise level that would be `cfg` elsewhere.
+    pub fn strength(&self, cfg: f64, sigma: f32) -> f64 {
+        let mut overrides = self.patches.cfg_overrides.iter().rev();
+        let found = overrides.find(|o| o.holds(self.setting.sampling, sigma));
+        found.map_or(cfg, |o| o.cfg)
     }
 
     fn lists(&self, lists: &[Option<&[Cond]>], x: &Tensor, sigma: f32) -> Result<Vec<Tensor>> {
@@ -237,6 +262,12 @@ impl<'a> Guider<'a> {
         let shortcuts = !self.keep_uncond;
         match self.guidance {
             Guidance::Cfg { cfg } => {
+                // Without a negative prompt there is nothing to guide away from.
+                let cfg = if negative.is_some() {
+                    self.strength(cfg, sigma)
+                } else {
+                    cfg
+                };
                 if shortcuts && is_close(cfg, 1.0) {
                     negative = None;
                 }
@@ -296,6 +327,7 @@ impl<'a> Guider<'a> {
                 Ok(base.add(&more)?)
             }
             Guidance::PerpNeg { cfg, neg_scale } => {
+                let cfg = self.strength(cfg, sigma);
                 let empty = self.empty.clone();
                 let mut empty = empty.as_deref();
                 if shortcuts && neg_scale == 0.0 {

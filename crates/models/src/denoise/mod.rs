@@ -26,7 +26,7 @@ pub use batch::predict;
 pub use call::{Call, CallConds, CondValue, ModelConds, Predict};
 pub use cond::{Cond, ControlSource, Lists};
 pub use diffusion::{Diffusion, DiffusionNetwork, Found, FoundNetwork, ModelFacts, NetworkInput};
-pub use guide::{Guidance, Guider, RunPatch};
+pub use guide::{CfgOverride, Guidance, Guider, RunPatch};
 pub use inpaint::{Inpaint, fit_mask};
 pub use prepare::{Encode, EncodeArgs, Setting, encode, prepare};
 pub use region::{Area, Region};
@@ -47,6 +47,8 @@ pub struct Patches {
     pub cfg_rule: Option<Arc<dyn CfgRule>>,
     pub post_cfg: Vec<Arc<dyn PostCfg>>,
     pub denoise_mask: Option<DifferentialDiffusion>,
+    /// Where two speak of the same part of sampling, the last one set counts.
+    pub cfg_overrides: Vec<CfgOverride>,
     /// Predict without the prompt even where guidance of strength 1 does not need it.
     pub keep_uncond: bool,
     /// Blocks that are left out of the prediction without the prompt; the last one set counts.

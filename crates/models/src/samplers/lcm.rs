@@ -4,6 +4,7 @@ use fresco_tensor::{Crop, Tensor, common_upscale};
 
 use super::arithmetic::update;
 use super::denoiser::Result;
+use super::options::SamplerOptions;
 use super::run::Run;
 
 pub(super) fn lcm(run: &mut Run<'_>, mut x: Tensor, sigmas: &[f32]) -> Result<Tensor> {
@@ -13,10 +14,29 @@ pub(super) fn lcm(run: &mut Run<'_>, mut x: Tensor, sigmas: &[f32]) -> Result<Te
         x = denoised;
         if w[1] > 0.0 {
             let noise = run.noise(&x, w[0], w[1])?;
+            let noise = step_noise(noise, run.options, i, sigmas.len() - 1)?;
             x = run.sampling.noise_scaling(w[1], &noise, &x, false)?;
         }
     }
     Ok(x)
+}
+
+/// The noise of a step as strong as the options want it, without what is too far from its middle.
+fn step_noise(noise: Tensor, options: &SamplerOptions, at: usize, steps: usize) -> Result<Tensor> {
+    let start = options.s_noise.unwrap_or(1.0);
+    let end = options.s_noise_end.unwrap_or(start);
+    let part = at as f64 / (steps.max(2) - 1) as f64;
+    let factor = (start + (end - start) * part) as f32;
+    let mut noise = noise;
+    if factor != 1.0 {
+        noise = noise.mul_scalar(factor);
+    }
+    if options.noise_clip_std > 0.0 {
+        let all: Vec<usize> = (0..noise.rank()).collect();
+        let limit = noise.std(&all, false)?.item()? * options.noise_clip_std as f32;
+        noise = noise.clamp(-limit, limit);
+    }
+    Ok(noise)
 }
 
 /// How much larger the latent is after each of the first steps.
@@ -63,7 +83,32 @@ pub(super) fn lcm_upscale(run: &mut Run<'_>, mut x: Tensor, sigmas: &[f32]) -> R
 
 #[cfg(test)]
 mod tests {
-    use super::growth;
+    use fresco_tensor::Tensor;
+
+    use super::{growth, step_noise};
+    use crate::samplers::SamplerOptions;
+
+    #[test]
+    fn noise_gets_weaker_and_is_cut() {
+        let noise = || Tensor::from_slice(&[-3.0, -1.0, 0.0, 1.0, 3.0]);
+        let options = SamplerOptions {
+            s_noise: Some(2.0),
+            s_noise_end: Some(1.0),
+            ..SamplerOptions::default()
+        };
+        let largest = |at: usize, options: &SamplerOptions| {
+            let noise = step_noise(noise(), options, at, 5).unwrap();
+            noise.data()[4]
+        };
+        assert_eq!([0, 2, 4].map(|at| largest(at, &options)), [6.0, 4.5, 3.0]);
+        assert_eq!(largest(3, &SamplerOptions::default()), 3.0);
+        // The deviation of these numbers is the root of 5.
+        let cut = SamplerOptions {
+            noise_clip_std: 1.0,
+            ..SamplerOptions::default()
+        };
+        assert!((largest(0, &cut) - 5f32.sqrt()).abs() < 1e-6);
+    }
 
     #[test]
     fn half_of_the_steps_grow() {

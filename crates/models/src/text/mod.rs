@@ -18,6 +18,7 @@ pub mod t5;
 mod tokens;
 mod unicode;
 pub mod vocabulary;
+mod writing;
 
 pub use chunks::{ChunkRule, Prompt, PromptRule, PromptWeights, tokenize};
 pub use embedding::{read_embedding, unpickle_embedding};
@@ -29,3 +30,4 @@ pub use network::{
     EncodeRule, FindText, KeptIn, LayerRule, Specials, States, TextKind, TextNetwork, TextOutput,
 };
 pub use tokens::{EmbeddingSource, NoEmbeddings, PromptTokens, Token, Tokens, Weighted};
+pub use writing::{Draw, Memory, WritingRule};

@@ -9,7 +9,8 @@ use fresco_tensor::{Device, Dtype, Tensor, WeightFile};
 
 use super::tokens::Tokens;
 use super::vocabulary::Vocabulary;
-use crate::error::Result;
+use super::writing::WritingRule;
+use crate::error::{ModelError, Result};
 use crate::network::Network;
 use crate::store::{Origin, UnitOrder, WeightStore};
 
@@ -192,4 +193,18 @@ pub trait TextNetwork: Network {
     /// `chosen` is the layer of CLIPSetLastLayer: -1 for the last one, -2 for the one before.
     fn encode(&self, tokens: &Tokens, rule: &EncodeRule, chosen: Option<i64>)
     -> Result<TextOutput>;
+
+    /// Goes on with a text: the tokens that follow it, those that end it left out. `each` is told how many there are.
+    fn write(
+        &self,
+        tokens: &Tokens,
+        rule: &WritingRule,
+        each: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<Vec<u32>> {
+        let (_, _, _) = (tokens, rule, each);
+        Err(ModelError::unsupported(
+            self.store().file(),
+            format!("{} reads prompts, but cannot write", self.kind().name),
+        ))
+    }
 }

@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
+use fresco_tensor::nn::Linear;
 use fresco_tensor::{Device, Tensor};
 
 use super::network::{EncodeRule, Specials, States, TextKind, TextNetwork, TextOutput};
 use super::tokens::{Token, Tokens, Weighted};
 use super::vocabulary::Vocabulary;
+use super::writing::{Chooser, Memory, WritingRule};
 use crate::error::{ModelError, Result};
 use crate::network::{Lazy, Network};
 use crate::store::WeightStore;
@@ -125,6 +127,23 @@ pub trait RowNetwork: Send + Sync + 'static {
     /// The states that are wanted, in their order, each `(b, n, c)` on the device.
     fn forward(&self, rows: &Rows<'_>, wanted: &[State]) -> Result<Vec<Tensor>>;
 
+    /// Reads rows after those it remembers: the last of them after all layers and the norm, `(1, 1, c)` on the device.
+    fn read(&self, rows: &Rows<'_>, memory: &mut Memory) -> Result<Tensor> {
+        let (_, _) = (rows, memory);
+        Err(ModelError::invalid("text encoder", "it cannot write"))
+    }
+
+    /// The matrix that tells from such a row how likely each token is.
+    fn head(store: &WeightStore) -> Result<Arc<Linear>>
+    where
+        Self: Sized,
+    {
+        Err(ModelError::unsupported(
+            store.file(),
+            "it reads prompts, but cannot write",
+        ))
+    }
+
     /// One vector for all rows `(n, c)` of a sequence, in main memory.
     fn pool(&self, output: &Tensor, mask: &[bool]) -> Result<Option<Tensor>> {
         let (_, _) = (output, mask);
@@ -221,6 +240,63 @@ impl<N: RowNetwork> TextNetwork for RowEncoder<N> {
             other => other,
         })
     }
+
+    fn write(
+        &self,
+        tokens: &Tokens,
+        rule: &WritingRule,
+        each: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<Vec<u32>> {
+        let head = N::head(&self.store)?;
+        write(&*self.network.get()?, &head, tokens, rule, each)
+    }
+}
+
+/// Goes on with a prompt.
+fn write<N: RowNetwork>(
+    network: &N,
+    head: &Linear,
+    tokens: &Tokens,
+    rule: &WritingRule,
+    each: &mut dyn FnMut(usize) -> Result<()>,
+) -> Result<Vec<u32>> {
+    let prompt: Vec<Weighted> = tokens.chunks.iter().flatten().cloned().collect();
+    let words = prompt.iter().filter_map(|t| match t.token {
+        Token::Id(id) => Some(id),
+        Token::Vector(_) | Token::Picture(_) => None,
+    });
+    let mut chooser = Chooser::new(rule.draw, words);
+    let nothing = Specials {
+        start: None,
+        end: None,
+        pad: u32::MAX,
+    };
+    let start = sequence(network, &prompt, &nothing)?;
+    let mut memory = Memory::default();
+    let mut rows = Rows {
+        embedded: start.embedded.unsqueeze(0)?,
+        masks: None,
+        pictures: &start.pictures,
+        pads_at: None,
+    };
+    let mut written = Vec::new();
+    while written.len() < rule.most {
+        each(written.len())?;
+        let last = network.read(&rows, &mut memory)?;
+        let mut scores = head.forward(&last)?.to(&Device::cpu())?.into_vec();
+        let next = chooser.next(&mut scores);
+        if rule.stops.contains(&next) {
+            break;
+        }
+        written.push(next);
+        rows = Rows {
+            embedded: network.embed(&[next])?.unsqueeze(0)?,
+            masks: None,
+            pictures: &[],
+            pads_at: None,
+        };
+    }
+    Ok(written)
 }
 
 impl<N: RowNetwork> Network for RowEncoder<N> {

@@ -36,6 +36,7 @@ impl Node for SamplerCustom {
             model: self.model,
             guidance: Guidance::Cfg { cfg: self.cfg },
             lists: vec![("positive", self.positive), ("negative", self.negative)],
+            negative: None,
         };
         let noise = if self.add_noise {
             Noise::Random {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fresco_graph::{Cx, Node, NodeOutput, NodeResult, Output};
+use fresco_models::denoise::CfgOverride;
 use fresco_models::guidance::{self, CfgRule, FrameCfg, GuidanceStep, PostCfg, PreCfg};
 use fresco_tensor::Tensor;
 
@@ -59,6 +60,40 @@ pub struct Mahiro {
 impl Node for Mahiro {
     fn run(self, _: &Cx) -> NodeResult {
         with_post(self.model, guidance::Mahiro)
+    }
+}
+
+/// Sets the strength of guidance for a part of sampling. Of several the one next to the sampler counts.
+#[derive(Node)]
+#[node(
+    id = "CFGOverride",
+    v3,
+    module = "comfy_extras.nodes_cfg",
+    display = "CFG Override",
+    category = "advanced/guidance",
+    outputs("MODEL")
+)]
+pub struct CFGOverride {
+    model: Model,
+    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.1)]
+    cfg: f64,
+    /// Where the part begins: 0 is the first step.
+    #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.001)]
+    start_percent: f64,
+    /// Where it ends: 1 is the last step.
+    #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.001)]
+    end_percent: f64,
+}
+
+impl Node for CFGOverride {
+    fn run(self, _: &Cx) -> NodeResult {
+        let mut model = self.model;
+        model.patches.cfg_overrides.push(CfgOverride {
+            cfg: self.cfg,
+            start_percent: self.start_percent,
+            end_percent: self.end_percent,
+        });
+        Ok(NodeOutput::one(model))
     }
 }
 

@@ -1,10 +1,12 @@
 //! GUIDER: which prompts a model is guided by, and how.
 
-use fresco_graph::{Cx, FromValue, Node, NodeOutput, NodeResult, Opaque, Value, wrong_kind};
+use fresco_graph::{
+    Cx, FromValue, Node, NodeError, NodeOutput, NodeResult, Opaque, Value, wrong_kind,
+};
 use fresco_models::denoise::Guidance;
 
 use super::Model;
-use super::run::Guided;
+use super::run::{Guided, NegativeModel};
 use crate::types::Conditioning;
 
 /// GUIDER.
@@ -42,6 +44,7 @@ fn guider_output(
         model,
         guidance,
         lists,
+        negative: None,
     })))
 }
 
@@ -93,6 +96,53 @@ impl Node for CFGGuider {
             Guidance::Cfg { cfg: self.cfg },
             vec![("positive", self.positive), ("negative", self.negative)],
         )
+    }
+}
+
+/// Guides with two models: one follows the prompt, the other is what it is guided away from.
+#[derive(Node)]
+#[node(
+    id = "DualModelGuider",
+    v3,
+    module = "comfy_extras.nodes_custom_sampler",
+    display = "Dual Model CFG Guider",
+    category = "sampling/custom_sampling/guiders",
+    outputs("GUIDER")
+)]
+pub struct DualModelGuider {
+    model: Model,
+    positive: Conditioning,
+    #[input(default = 4.0, min = 0.0, max = 100.0, step = 0.1)]
+    cfg: f64,
+    /// For the negative prompt; without one the first model does both.
+    #[input(optional)]
+    model_negative: Option<Model>,
+    #[input(optional)]
+    negative: Option<Conditioning>,
+}
+
+impl Node for DualModelGuider {
+    fn run(self, _: &Cx) -> NodeResult {
+        let Some(negative) = self.negative else {
+            return Err(NodeError::value_error(
+                "the guider of two models needs a negative conditioning: connect an empty prompt, or the positive one through \
+                 ConditioningZeroOut",
+            ));
+        };
+        let guidance = Guidance::Cfg { cfg: self.cfg };
+        let Some(second) = self.model_negative else {
+            let lists = vec![("positive", self.positive), ("negative", negative)];
+            return guider_output(self.model, guidance, lists);
+        };
+        Ok(NodeOutput::one(Guider(Guided {
+            model: self.model,
+            guidance,
+            lists: vec![("positive", self.positive)],
+            negative: Some(Box::new(NegativeModel {
+                model: second,
+                conditioning: negative,
+            })),
+        })))
     }
 }
 

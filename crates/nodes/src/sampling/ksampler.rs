@@ -65,6 +65,7 @@ fn guided(model: Model, positive: Conditioning, negative: Conditioning, cfg: f64
         model,
         guidance: Guidance::Cfg { cfg },
         lists: vec![("positive", positive), ("negative", negative)],
+        negative: None,
     }
 }
 

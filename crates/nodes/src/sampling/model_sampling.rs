@@ -53,6 +53,30 @@ impl Node for ModelSamplingDiscrete {
     }
 }
 
+/// Sets how strong the noise was that a model was trained with.
+#[derive(Node)]
+#[node(
+    id = "ModelNoiseScale",
+    v3,
+    module = "comfy_extras.nodes_model_advanced",
+    display = "ModelNoiseScale",
+    category = "advanced/model",
+    outputs("MODEL")
+)]
+pub struct ModelNoiseScale {
+    model: Model,
+    #[input(default = 1.0, min = 0.0, max = 64.0, step = 0.01)]
+    noise_scale: f64,
+}
+
+impl Node for ModelNoiseScale {
+    fn run(self, _: &Cx) -> NodeResult {
+        let mut sampling = (*self.model.sampling).clone();
+        sampling.noise_scale = self.noise_scale as f32;
+        patched(self.model, sampling)
+    }
+}
+
 /// The range of noise levels, which must be positive and finite.
 fn range(min: f64, max: f64) -> Result<(f64, f64), NodeError> {
     if min > 0.0 && max > 0.0 && min.is_finite() && max.is_finite() {

@@ -30,6 +30,15 @@ pub struct Guided {
     pub guidance: Guidance,
     /// Conditionings by the names that the guidance knows.
     pub lists: Vec<(&'static str, Conditioning)>,
+    /// What the first model is guided away from, where another predicts that.
+    pub negative: Option<Box<NegativeModel>>,
+}
+
+/// A model for the negative prompt alone.
+#[derive(Clone)]
+pub struct NegativeModel {
+    pub model: Model,
+    pub conditioning: Conditioning,
 }
 
 /// What a run gives.
@@ -117,16 +126,62 @@ impl Predict for SampledNetwork<'_> {
 /// The model as samplers see it.
 struct Driver<'a> {
     guider: Guider<'a>,
+    negative: Option<Negative<'a>>,
     inpaint: Option<Inpaint<'a>>,
     name: String,
 }
 
+/// The other side of guidance by two models.
+struct Negative<'a> {
+    guider: Guider<'a>,
+    cfg: f64,
+    last: Option<Tensor>,
+}
+
+impl Negative<'_> {
+    /// The first model's prediction, guided away from this one's.
+    fn guide(
+        &mut self,
+        towards: Tensor,
+        cfg: f64,
+        x: &Tensor,
+        sigma: f32,
+    ) -> Result<Tensor, ModelError> {
+        let away = self.guider.denoise(x, sigma)?;
+        let scale = cfg as f32;
+        let out = away.zip_map(&towards, |a, t| a + (t - a) * scale)?;
+        self.last = Some(away);
+        Ok(out)
+    }
+}
+
+/// One prediction of all models that take part.
+fn predict_step(
+    guider: &mut Guider<'_>,
+    negative: Option<&mut Negative<'_>>,
+    x: &Tensor,
+    sigma: f32,
+) -> Result<Tensor, ModelError> {
+    let out = guider.denoise(x, sigma)?;
+    match negative {
+        Some(negative) => {
+            let cfg = guider.strength(negative.cfg, sigma);
+            if (cfg - 1.0).abs() < 1e-9 {
+                return Ok(out);
+            }
+            negative.guide(out, cfg, x, sigma)
+        }
+        None => Ok(out),
+    }
+}
+
 impl Denoiser for Driver<'_> {
     fn denoise(&mut self, x: &Tensor, sigma: f32) -> Result<Tensor, SampleError> {
-        let guider = &mut self.guider;
+        let (guider, mut negative) = (&mut self.guider, self.negative.as_mut());
+        let mut step = |x: &Tensor| predict_step(guider, negative.as_deref_mut(), x, sigma);
         let out = match &self.inpaint {
-            Some(inpaint) => inpaint.denoise(x, sigma, |x| guider.denoise(x, sigma)),
-            None => guider.denoise(x, sigma),
+            Some(inpaint) => inpaint.denoise(x, sigma, step),
+            None => step(x),
         };
         let out = out.map_err(|e| match e {
             ModelError::Cancelled => SampleError::Cancelled,
@@ -143,7 +198,10 @@ impl Denoiser for Driver<'_> {
     }
 
     fn uncond(&self) -> Option<&Tensor> {
-        self.guider.uncond()
+        match &self.negative {
+            Some(negative) => negative.last.as_ref(),
+            None => self.guider.uncond(),
+        }
     }
 }
 
@@ -239,6 +297,8 @@ struct Start {
     /// What acts inside the network from beside it.
     beside: Vec<Arc<dyn Any + Send + Sync>>,
     ready: Ready,
+    /// Of the model for the negative prompt.
+    negative: Option<Ready>,
     in_use: Option<Arc<InUse>>,
     latent: Latent,
 }
@@ -301,7 +361,12 @@ impl Guided {
         let beside = additions.map(|one| one.for_run(&self.model, samples.shape(), cx));
         let beside = beside.collect::<Result<Vec<_>, _>>()?;
         let ready = self.model.ready().map_err(failure)?;
-        let in_use = self.lease(&ready, samples.shape(), cx)?.map(Arc::new);
+        let negative = match &self.negative {
+            Some(other) => Some(self.ready_negative(&other.model)?),
+            None => None,
+        };
+        let holds = (&ready, negative.as_ref());
+        let in_use = self.lease(holds, samples.shape(), cx)?.map(Arc::new);
         Ok(Start {
             clean,
             noise,
@@ -310,9 +375,25 @@ impl Guided {
             options,
             beside,
             ready,
+            negative,
             in_use,
             latent,
         })
+    }
+
+    /// The network for the negative prompt, which must work on the latents of the first.
+    fn ready_negative(&self, other: &Model) -> Result<Ready, NodeError> {
+        let of = |model: &Model| (model.base.latent_channels(), model.base.latent_dimensions());
+        if of(other) != of(&self.model) {
+            return Err(NodeError::value_error(format!(
+                "{} cannot be the negative of {}: their latents have {} and {} channels",
+                other.base.name(),
+                self.model.base.name(),
+                of(other).0,
+                of(&self.model).0
+            )));
+        }
+        other.ready().map_err(failure)
     }
 
     /// Goes through all steps.
@@ -348,6 +429,49 @@ impl Guided {
         guider.hooks_mut().check = Some(stop_when_interrupted(cx));
         guider.hooks_mut().beside.clone_from(&start.beside);
         guider.hooks_mut().schedule = sigmas.into();
+        let other = start.negative.as_ref().zip(self.negative.as_deref());
+        let other_network = other.map(|(ready, _)| SampledNetwork {
+            base: &*ready.network,
+            sampling,
+            in_use: start.in_use.as_deref(),
+        });
+        let other_encode = |args: &EncodeArgs<'_>| match &other {
+            Some((ready, _)) => ready.network.extra_conds(args),
+            None => base.extra_conds(args),
+        };
+        let mut negative = match (&other, &other_network) {
+            (Some((_, side)), Some(network)) => {
+                let mut reader = Reader::for_run(&side.model, sigmas[0], start.in_use.clone(), cx);
+                let lists = vec![("negative".into(), reader.read(&side.conditioning)?)];
+                let mut lists = prepare(lists, &setting, &other_encode).map_err(failure)?;
+                // Alone in its guider, it is what that one follows.
+                for (name, _) in &mut lists {
+                    *name = "positive".into();
+                }
+                let Guidance::Cfg { cfg } = self.guidance else {
+                    return Err(NodeError::value_error(
+                        "two models are guided by one strength",
+                    ));
+                };
+                let plain = Guidance::Cfg { cfg: 1.0 };
+                let patches = &side.model.patches;
+                let mut guider =
+                    Guider::new(network, &lists, plain, patches, setting, &other_encode);
+                let hooks = guider.hooks_mut();
+                hooks.check = Some(stop_when_interrupted(cx));
+                hooks.schedule = sigmas.into();
+                let shape = start.noise.shape();
+                let additions = side.model.additions.iter();
+                let beside = additions.map(|one| one.for_run(&side.model, shape, cx));
+                hooks.beside = beside.collect::<Result<_, _>>()?;
+                Some(Negative {
+                    guider,
+                    cfg,
+                    last: None,
+                })
+            }
+            _ => None,
+        };
         let fresh = if sampler.redraws_inpaint_noise() {
             // This draw goes through the global generator, too.
             start.generator = Generator::new(seed.wrapping_add(1));
@@ -355,7 +479,11 @@ impl Guided {
         } else {
             None
         };
-        guider.start(&Arc::new(Mutex::new(start.generator.clone())));
+        let random = Arc::new(Mutex::new(start.generator.clone()));
+        guider.start(&random);
+        if let Some(negative) = &mut negative {
+            negative.guider.start(&random);
+        }
         let first = sigmas[0];
         let most = sampling.sigma_max();
         let close = (first - most).abs() <= 1e-5 * first.abs().max(most.abs());
@@ -363,6 +491,7 @@ impl Guided {
         let x = sampling.noise_scaling(first, &start.noise, &start.clean, all_noise)?;
         let mut driver = Driver {
             guider,
+            negative,
             inpaint: start.mask.clone().map(|mask| Inpaint {
                 mask,
                 latent: start.clean.clone(),
@@ -416,10 +545,24 @@ impl Guided {
 
     /// Brings the network and the control nets of the conditions to where they compute. None if none of them is in the
     /// memory room.
-    fn lease(&self, ready: &Ready, shape: &[usize], cx: &Cx) -> Result<Option<InUse>, NodeError> {
+    fn lease(
+        &self,
+        (ready, negative): (&Ready, Option<&Ready>),
+        shape: &[usize],
+        cx: &Cx,
+    ) -> Result<Option<InUse>, NodeError> {
         let mut handles: Vec<&Handle> = ready.hold.iter().map(|hold| hold.handle()).collect();
         handles.extend(self.model.additions.iter().filter_map(|one| one.handle()));
-        for (_, list) in &self.lists {
+        let others = self.negative.iter().flat_map(|side| &side.model.additions);
+        let others = others.filter_map(|one| one.handle());
+        let second = negative.and_then(|ready| ready.hold.as_ref());
+        for handle in others.chain(second.map(|hold| hold.handle())) {
+            if !handles.iter().any(|known| known.model() == handle.model()) {
+                handles.push(handle);
+            }
+        }
+        let other = self.negative.iter().map(|side| &side.conditioning);
+        for list in self.lists.iter().map(|(_, list)| list).chain(other) {
             for cond in &list.0 {
                 let control = cond.options.get("control");
                 let control = control.and_then(|value| value.downcast::<Control>());

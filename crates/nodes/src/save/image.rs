@@ -160,6 +160,45 @@ impl Node for MaskPreview {
     }
 }
 
+/// Shows two pictures on top of each other, with a divider to move.
+#[derive(Node)]
+#[node(
+    id = "ImageCompare",
+    v3,
+    module = "comfy_extras.nodes_image_compare",
+    display = "Compare Images",
+    category = "image",
+    output_node
+)]
+pub(super) struct ImageCompare {
+    #[expect(dead_code, reason = "the browser draws it")]
+    #[input(ty = "IMAGECOMPARE")]
+    compare_view: Option<Value>,
+    #[input(optional)]
+    image_a: Option<Image>,
+    #[input(optional)]
+    image_b: Option<Image>,
+}
+
+impl Node for ImageCompare {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let save = |images: Option<&Image>, prefix: &str| match images {
+            Some(images) => save_pngs(
+                cx,
+                &images.0,
+                DirType::Temp,
+                &temp_prefix(prefix),
+                LEVEL_PREVIEW,
+                Presence::NotEmpty,
+            ),
+            None => Ok(Vec::new()),
+        };
+        let a = save(self.image_a.as_ref(), "comfy.compare.a")?;
+        let b = save(self.image_b.as_ref(), "comfy.compare.b")?;
+        Ok(NodeOutput::ui(map! {"a_images" => a, "b_images" => b}))
+    }
+}
+
 /// Sends pictures over the socket as PNG instead of writing files.
 #[derive(Node)]
 #[node(

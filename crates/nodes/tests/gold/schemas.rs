@@ -1,18 +1,110 @@
 //! Every class's `/object_info` entry against the reference's facts.
 //!
 //! Left out: our own wording (descriptions, tooltips) and combos that follow the disk.
+//!
+//! Classes newer than the reference stand in `object_info_new.json`, which was made from pages about them: it has no
+//! modules and hidden inputs, few categories, and some types that are not what the ecosystem's own workflows use.
 
 use fresco_graph::object_info::node_info;
 use fresco_graph::{Choices, Input, IoType, Kind, Map, NoListings, Schema, Value};
 
 use crate::{run, store};
 
+/// Newer classes that no list has; their schema is what the pages about them say.
+const PAGES_ONLY: &[&str] = &["SaveConditioning"];
+
+/// Where the pages are wrong, by class and place, and what says so.
+const OTHERWISE: &[(&str, &str, &str)] = &[
+    (
+        "CreateList",
+        "input.required.inputs",
+        "workflows have inputs.input0, inputs.input1",
+    ),
+    (
+        "CreateList",
+        "output",
+        "the list takes the type of its inputs, and is a list",
+    ),
+    (
+        "ColorTransfer",
+        "input.required.source_stats",
+        "the page lists the choices, and target_index for one of them",
+    ),
+    (
+        "ReferenceMultiLatent",
+        "input.optional.images",
+        "workflows have images.image0, images.image1",
+    ),
+];
+
+/// Whether a difference is one of those.
+fn is_otherwise(line: &str) -> bool {
+    let place = line.split(':').next().unwrap_or(line);
+    let (class, path) = place.split_once('.').unwrap_or((place, ""));
+    let known = |(c, p, _): &(&str, &str, &str)| *c == class && path.starts_with(p);
+    OTHERWISE.iter().any(known)
+}
+
+/// As [`differences`], for what the pages say: what they do not say is not compared.
+fn newer_differences(id: &str, expected: &Value, actual: &Value, found: &mut Vec<String>) {
+    let unsaid = |key: &str, value: &Value| {
+        matches!(key, "python_module" | "output_matchtypes")
+            || (matches!(key, "category" | "display_name")
+                && value.as_str().is_none_or(str::is_empty))
+    };
+    let empty = Map::new();
+    let (expected, actual) = (
+        expected.as_map().unwrap_or(&empty),
+        actual.as_map().unwrap_or(&empty),
+    );
+    for (key, wanted) in expected {
+        if unsaid(key, wanted) {
+            continue;
+        }
+        let has = |value: &Value| -> Value {
+            let Some(groups) = value.as_map() else {
+                return value.clone();
+            };
+            let kept = groups.iter().filter(|(name, entries)| {
+                let none = entries.as_map().is_some_and(Map::is_empty)
+                    || entries.as_list().is_some_and(<[Value]>::is_empty);
+                &***name != "hidden" && !none
+            });
+            kept.map(|(k, v)| (k.clone(), v.clone()))
+                .collect::<Map>()
+                .into()
+        };
+        match actual.get(key) {
+            Some(value) => differences(&format!("{id}.{key}"), &has(wanted), &has(value), found),
+            None => found.push(format!("{id}: lacks `{key}`")),
+        }
+    }
+}
+
 #[test]
 fn every_schema_is_the_references() {
     let golden = store::read_json("object_info.json");
+    let newer = store::read_json("object_info_new.json");
     let mut found = Vec::new();
     for class in run::registry().iter() {
         let schema = class.schema();
+        if schema.description.is_empty() {
+            found.push(format!("{}: no description", schema.id));
+        }
+        let listed = listed_inputs(&schema);
+        let actual = plain(&node_info(&schema, &NoListings), &listed);
+        if let Some(expected) = newer.get(&schema.id) {
+            let expected = plain(expected, &listed);
+            let mut own = Vec::new();
+            newer_differences(&schema.id, &expected, &actual, &mut own);
+            // Texts of one line may say so or not.
+            own.retain(|line| !line.ends_with("has `multiline`: false") && !is_otherwise(line));
+            found.extend(own);
+            continue;
+        }
+        if PAGES_ONLY.contains(&&*schema.id) {
+            continue;
+        }
         let Some(expected) = golden.get(&schema.id) else {
             // Of extensions that are built in, and our own; their rooms test them.
             if schema.module.starts_with("custom_nodes.") || &*schema.module == "fresco" {
@@ -24,13 +116,8 @@ fn every_schema_is_the_references() {
             found.push(format!("{}: the reference has no such class", schema.id));
             continue;
         };
-        let listed = listed_inputs(&schema);
-        let actual = plain(&node_info(&schema, &NoListings), &listed);
         let expected = with_newer(&schema.id, &plain(expected, &listed));
         differences(&schema.id, &expected, &actual, &mut found);
-        if schema.description.is_empty() {
-            found.push(format!("{}: no description", schema.id));
-        }
     }
     assert!(
         found.is_empty(),
@@ -151,7 +238,9 @@ fn plain(value: &Value, listed: &[String]) -> Value {
             .filter(|(k, v)| {
                 let wording = matches!(&***k, "tooltip" | "output_tooltips")
                     || (&***k == "description" && v.as_str().is_some());
-                !wording
+                // A choice that brings no inputs may say so or not.
+                let nothing = &***k == "required" && v.as_map().is_some_and(Map::is_empty);
+                !wording && !nothing
             })
             .map(|(k, v)| {
                 let mut v = plain(v, listed);

@@ -38,7 +38,10 @@ const GGUF: [(&str, &str); 13] = [
     ("ffn_norm.", "post_attention_layernorm."),
 ];
 
-/// Internal names of the tensors under `prefix`; empty if there is no decoder. What turns states back into words is left out.
+/// What turns states back into words, where that is not the table of tokens. No layer takes it before somebody writes.
+pub(super) const WORDS: &str = "lm_head.weight";
+
+/// Internal names of the tensors under `prefix`; empty if there is no decoder.
 pub(super) fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Origin> {
     let names = file.names();
     let inside = || {
@@ -90,6 +93,8 @@ fn named(name: &str, sandwiched: bool) -> Option<String> {
     for (from, to) in [
         ("token_embd.", "model.embed_tokens."),
         ("output_norm.", "model.norm."),
+        ("output.", "lm_head."),
+        ("language_model.lm_head.", "lm_head."),
     ] {
         if let Some(rest) = name.strip_prefix(from) {
             return Some(format!("{to}{rest}"));
@@ -104,6 +109,7 @@ fn named(name: &str, sandwiched: bool) -> Option<String> {
         "model.layers.",
         "model.embed_tokens.",
         "model.norm.",
+        "lm_head.",
         "visual.",
     ];
     own.iter()
@@ -143,9 +149,10 @@ mod tests {
             ),
             ("token_embd.weight", Some(TABLE)),
             ("output_norm.weight", Some("model.norm.weight")),
-            ("lm_head.weight", None),
-            ("output.weight", None),
-            ("language_model.lm_head.weight", None),
+            ("lm_head.weight", Some(WORDS)),
+            ("output.weight", Some(WORDS)),
+            ("language_model.lm_head.weight", Some(WORDS)),
+            ("logit_scale", None),
             ("tekken_model", Some("tekken_model")),
         ] {
             assert_eq!(named(name, false).as_deref(), key, "{name}");

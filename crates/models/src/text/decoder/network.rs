@@ -6,10 +6,12 @@ use fresco_tensor::nn::{Act, Embedding, Linear, Mask, RmsNorm, attention, swiglu
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::DecoderConfig;
+use super::layout::{TABLE, WORDS};
 use super::positions::positions;
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
+use crate::text::Memory;
 use crate::text::qwen_vision;
 use crate::text::sequence::{KeptStates, PicturePlace, RowNetwork, Rows, SeenPicture, State};
 use crate::transformer::Rope;
@@ -68,8 +70,14 @@ impl Attention {
         })
     }
 
-    /// The heads' output, before the last matrix.
-    fn heads(&self, x: &Tensor, sight: &Sight<'_>, config: &DecoderConfig) -> Result<Tensor> {
+    /// The heads' output, before the last matrix. With a past, its keys and values come first, and these join it.
+    fn heads(
+        &self,
+        x: &Tensor,
+        sight: &Sight<'_>,
+        config: &DecoderConfig,
+        past: Option<&mut Option<(Tensor, Tensor)>>,
+    ) -> Result<Tensor> {
         let [b, n, _] = x.dims3()?;
         let (heads, shared, head) = (config.heads, config.kv_heads, config.head);
         let by_head = |x: Tensor, count: usize, norm: Option<&Norm>| -> Result<Tensor> {
@@ -91,16 +99,36 @@ impl Attention {
         let q = turned(&by_head(self.q_proj.forward(x)?, heads, q_norm)?, heads)?;
         let k = turned(&by_head(self.k_proj.forward(x)?, shared, k_norm)?, shared)?;
         let v = self.v_proj.forward(x)?;
+        let (mut k, mut v, mut seen) = (k, v, n);
+        let goes_on = past.as_ref().is_some_and(|past| past.is_some());
+        if let Some(past) = past {
+            if let Some((keys, values)) = past.take() {
+                k = Tensor::cat(&[&keys, &k], 1)?;
+                v = Tensor::cat(&[&values, &v], 1)?;
+                seen = k.dim(1)?;
+            }
+            *past = Some((k.clone(), v.clone()));
+        }
+        if let Some(window) = sight.window.filter(|window| goes_on && *window < seen) {
+            k = k.narrow(1, seen - window, window)?;
+            v = v.narrow(1, seen - window, window)?;
+            seen = window;
+        }
         // Each head of keys and values serves several of queries.
         let spread = |x: Tensor| -> Result<Tensor> {
             if shared == heads {
                 return Ok(x);
             }
-            let x = x.reshape([b, n, shared, head])?;
+            let x = x.reshape([b, seen, shared, head])?;
             let x = x.repeat_interleave(2, heads / shared)?;
-            Ok(x.reshape([b, n, heads * head])?)
+            Ok(x.reshape([b, seen, heads * head])?)
         };
-        let mask = sight.mask.map_or(Mask::Causal, Mask::Add);
+        let mask = match sight.mask {
+            // Going on, there is one query, after everything that is remembered.
+            _ if goes_on => Mask::None,
+            Some(mask) => Mask::Add(mask),
+            None => Mask::Causal,
+        };
         Ok(attention(&q, &spread(k)?, &spread(v)?, heads, mask, None)?)
     }
 }
@@ -136,6 +164,8 @@ struct Sight<'a> {
     rope: &'a Rope,
     /// None: everything before.
     mask: Option<&'a Tensor>,
+    /// How far back, where that is not everything.
+    window: Option<usize>,
 }
 
 struct Layer {
@@ -166,10 +196,15 @@ impl Layer {
     }
 
     /// `(b, n, c)` to the same.
-    fn forward(&self, x: &Tensor, sight: &Sight<'_>, config: &DecoderConfig) -> Result<Tensor> {
-        let h = self
-            .self_attn
-            .heads(&self.input_layernorm.forward(x)?, sight, config)?;
+    fn forward(
+        &self,
+        x: &Tensor,
+        sight: &Sight<'_>,
+        config: &DecoderConfig,
+        past: Option<&mut Option<(Tensor, Tensor)>>,
+    ) -> Result<Tensor> {
+        let h = self.input_layernorm.forward(x)?;
+        let h = self.self_attn.heads(&h, sight, config, past)?;
         let out = &self.self_attn.o_proj;
         let Some((before, after)) = &self.around else {
             let x = out.forward_with(&h, plus(x))?;
@@ -302,6 +337,42 @@ impl RowNetwork for Decoder {
     }
 
     fn forward(&self, rows: &Rows<'_>, wanted: &[State]) -> Result<Vec<Tensor>> {
+        self.run(rows, wanted, None)
+    }
+
+    fn read(&self, rows: &Rows<'_>, memory: &mut Memory) -> Result<Tensor> {
+        let end = State::Normed(self.layers.len());
+        let mut states = self.run(rows, &[end], Some(memory))?;
+        let all = states.swap_remove(0);
+        Ok(all.narrow(1, all.dim(1)? - 1, 1)?)
+    }
+
+    fn head(store: &WeightStore) -> Result<Arc<Linear>> {
+        let table = store.shape(TABLE).unwrap_or_default();
+        let &[words, width] = table else {
+            return Err(ModelError::unsupported(
+                store.file(),
+                "it has no table of tokens",
+            ));
+        };
+        store.build("the words of the text encoder", |weights| {
+            if store.has(WORDS) {
+                weights.matrix("lm_head", words, width)
+            } else {
+                weights.at("model").matrix("embed_tokens", words, width)
+            }
+        })
+    }
+}
+
+impl Decoder {
+    /// The states that are wanted. With a memory, rows come after those it has, and join them.
+    fn run(
+        &self,
+        rows: &Rows<'_>,
+        wanted: &[State],
+        mut memory: Option<&mut Memory>,
+    ) -> Result<Vec<Tensor>> {
         let config = &self.config;
         let mut x = rows.embedded.clone();
         let [_, n, _] = x.dims3()?;
@@ -310,6 +381,13 @@ impl RowNetwork for Decoder {
         }
         let masks = rows.masks.as_deref();
         let mut places = positions(n, rows.pictures);
+        if let Some(memory) = memory.as_deref_mut() {
+            for place in &mut places {
+                *place = place.map(|at| at + memory.next);
+            }
+            memory.next = places.last().map_or(memory.next, |place| place[0] + 1.0);
+            memory.layers.resize_with(self.layers.len(), || None);
+        }
         if let (Some(at), Some([mask])) = (rows.pads_at, masks) {
             let pads = places.iter_mut().zip(*mask).filter(|(_, kept)| !**kept);
             pads.for_each(|(place, _)| *place = [at as f32; 3]);
@@ -339,16 +417,108 @@ impl RowNetwork for Decoder {
                 Some((rope, mask)) => Sight {
                     rope,
                     mask: mask.as_ref(),
+                    window: config.sliding.map(|sliding| sliding.window),
                 },
                 None => Sight {
                     rope: &rope,
                     mask: mask.as_ref(),
+                    window: None,
                 },
             };
-            x = layer.forward(&x, &sight, config)?;
+            let past = memory.as_deref_mut().map(|memory| &mut memory.layers[i]);
+            x = layer.forward(&x, &sight, config, past)?;
             kept.offer(i + 1, &x, norm)?;
             Self::deepen(&mut x, i, rows.pictures)?;
         }
         kept.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use fresco_tensor::{Stored, synthetic};
+
+    use super::*;
+    use crate::text::decoder::{Flavour, Sliding};
+
+    const WORDS_IN_TABLE: usize = 20;
+
+    fn store(sandwiched: bool) -> Arc<WeightStore> {
+        let (hidden, head, inner) = (16, 8, 24);
+        let mut weights = BTreeMap::new();
+        let mut add = |name: String, shape: &[usize]| {
+            let weight = synthetic::weight(&name, shape).expect("a small weight");
+            weights.insert(name, Stored::from(&weight));
+        };
+        add(TABLE.to_owned(), &[WORDS_IN_TABLE, hidden]);
+        add("model.norm.weight".to_owned(), &[hidden]);
+        for i in 0..3 {
+            let at = |name: &str| format!("model.layers.{i}.{name}.weight");
+            add(at("input_layernorm"), &[hidden]);
+            add(at("post_attention_layernorm"), &[hidden]);
+            if sandwiched {
+                add(at("pre_feedforward_layernorm"), &[hidden]);
+                add(at("post_feedforward_layernorm"), &[hidden]);
+            }
+            add(at("self_attn.q_proj"), &[4 * head, hidden]);
+            add(at("self_attn.k_proj"), &[2 * head, hidden]);
+            add(at("self_attn.v_proj"), &[2 * head, hidden]);
+            add(at("self_attn.o_proj"), &[hidden, 4 * head]);
+            add(at("self_attn.q_norm"), &[head]);
+            add(at("self_attn.k_norm"), &[head]);
+            add(at("mlp.gate_proj"), &[inner, hidden]);
+            add(at("mlp.up_proj"), &[inner, hidden]);
+            add(at("mlp.down_proj"), &[hidden, inner]);
+        }
+        WeightStore::from_stored("small", weights, Device::cpu())
+    }
+
+    /// Reading in pieces gives what reading at once gives.
+    fn check(flavour: Flavour, window: Option<usize>) {
+        let store = store(flavour == Flavour::Gemma3);
+        let mut config = DecoderConfig::detect(&store, flavour).expect("a small decoder");
+        if let (Some(sliding), Some(window)) = (config.sliding, window) {
+            config.sliding = Some(Sliding {
+                window,
+                every: 2,
+                ..sliding
+            });
+        }
+        let decoder = Decoder::with_eyes(&store, &config, None).expect("all weights are there");
+        let head = Decoder::head(&store).expect("the table is the matrix");
+        let ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5];
+        let rows = |ids: &[u32]| Rows {
+            embedded: decoder
+                .embed(ids)
+                .and_then(|x| Ok(x.unsqueeze(0)?))
+                .expect("known tokens"),
+            masks: None,
+            pictures: &[],
+            pads_at: None,
+        };
+        let mut memory = Memory::default();
+        decoder
+            .read(&rows(&ids[..5]), &mut memory)
+            .expect("it reads");
+        for n in 6..=ids.len() {
+            let next = decoder
+                .read(&rows(&ids[n - 1..n]), &mut memory)
+                .expect("it goes on");
+            let whole = decoder.read(&rows(&ids[..n]), &mut Memory::default());
+            let whole = whole.expect("it reads");
+            for (a, b) in next.data().iter().zip(whole.data()) {
+                assert!((a - b).abs() < 1e-4, "{flavour:?} at {n}: {a} {b}");
+            }
+            let scores = head.forward(&next).expect("rows fit the matrix");
+            assert_eq!(scores.len(), WORDS_IN_TABLE);
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_as_if_it_were_read_again() {
+        check(Flavour::Qwen3, None);
+        check(Flavour::Gemma3, Some(4));
     }
 }

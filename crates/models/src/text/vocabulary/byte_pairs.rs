@@ -1,7 +1,7 @@
 //! Byte-level pair encoding with a table of merges, as GPT-2 has it; the table of Qwen 2 lies in the program.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
@@ -23,6 +23,8 @@ pub struct BytePairs {
     digits: usize,
     /// Whether accents join their letters first.
     composed: bool,
+    /// What tokens are made of, once somebody asks.
+    parts: OnceLock<HashMap<u32, TokenPart>>,
 }
 
 /// What makes a tokenizer of this kind.
@@ -44,6 +46,7 @@ impl BytePairs {
             marks: parts.marks,
             digits: parts.digits,
             composed: parts.composed,
+            parts: OnceLock::new(),
         }
     }
 
@@ -82,6 +85,63 @@ impl Vocabulary for BytePairs {
                 self.stretch(text, ids);
             }
         })
+    }
+
+    fn decode(&self, ids: &[u32]) -> Option<String> {
+        let parts = self.parts.get_or_init(|| self.parts());
+        let mut bytes = Vec::new();
+        for id in ids {
+            match (self.marks.text(*id), parts.get(id)) {
+                (Some(mark), _) => bytes.extend(mark.as_bytes()),
+                (None, Some(part)) => Self::spell(part, parts, &mut bytes),
+                (None, None) => {}
+            }
+        }
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// What a token is made of.
+#[derive(Debug, Clone)]
+enum TokenPart {
+    Byte(u8),
+    Pair(u32, u32),
+    Word(Vec<u8>),
+}
+
+impl BytePairs {
+    /// What each token is made of.
+    fn parts(&self) -> HashMap<u32, TokenPart> {
+        let words = self.whole.iter();
+        let mut parts: HashMap<u32, TokenPart> = words
+            .map(|(word, id)| (*id, TokenPart::Word(word.clone())))
+            .collect();
+        let merges = self.merges.iter();
+        parts.extend(merges.map(|((a, b), merge)| (merge.token, TokenPart::Pair(*a, *b))));
+        let bytes = self.bytes.iter().zip(0..=u8::MAX);
+        parts.extend(bytes.map(|(id, byte)| (*id, TokenPart::Byte(byte))));
+        parts
+    }
+
+    /// The bytes of a token, from the left.
+    fn spell(part: &TokenPart, parts: &HashMap<u32, TokenPart>, bytes: &mut Vec<u8>) {
+        let mut left = vec![part];
+        // A table that goes in circles has no end; no word has so many parts.
+        let mut steps = 0;
+        while let Some(part) = left.pop() {
+            steps += 1;
+            if steps > 10_000 {
+                return;
+            }
+            match part {
+                TokenPart::Byte(byte) => bytes.push(*byte),
+                TokenPart::Word(word) => bytes.extend(word),
+                TokenPart::Pair(a, b) => {
+                    left.extend(parts.get(b));
+                    left.extend(parts.get(a));
+                }
+            }
+        }
     }
 }
 
@@ -153,6 +213,15 @@ mod tests {
         check("<think></think><|image_pad|>", &[151667, 151668, 151655]);
         // An accent of its own joins its letter first.
         let composed = BytePairs::qwen2().encode("caf\u{e9}");
+        let words = BytePairs::qwen2();
+        for text in [
+            "a photo of a cat\n",
+            "caf\u{e9} 日本 123",
+            "<|im_start|>user<think>",
+        ] {
+            assert_eq!(words.decode(&words.encode(text)).as_deref(), Some(text));
+        }
+        assert_eq!(words.decode(&[u32::MAX]).as_deref(), Some(""));
         check("cafe\u{301}", &composed);
     }
 }

@@ -20,6 +20,12 @@ impl Marks {
         found.map(|(_, id)| *id)
     }
 
+    /// The mark with a number.
+    pub fn text(&self, id: u32) -> Option<&str> {
+        let found = self.marks.iter().find(|(_, number)| *number == id);
+        found.map(|(text, _)| text.as_str())
+    }
+
     /// The tokens of a text: marks by their numbers, what is between them by `encode`.
     pub fn encode(&self, text: &str, mut encode: impl FnMut(&str, &mut Vec<u32>)) -> Vec<u32> {
         let mut ids = Vec::new();

@@ -26,6 +26,12 @@ pub use unigram::Unigram;
 /// From text to numbers. Start, end and padding are not its business.
 pub trait Vocabulary: Send + Sync {
     fn encode(&self, text: &str) -> Vec<u32>;
+
+    /// And back; none where that is not known. Bytes that make no letter become a sign for that.
+    fn decode(&self, ids: &[u32]) -> Option<String> {
+        let _ = ids;
+        None
+    }
 }
 
 /// Every byte is a token; a few numbers before them have a meaning of their own (ByT5).

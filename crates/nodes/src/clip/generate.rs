@@ -1,0 +1,203 @@
+//! A text encoder as what most of them were trained as: a language model that writes.
+
+use std::sync::Arc;
+
+use fresco_graph::{Cx, Input, Map, Node, NodeError, NodeOutput, NodeResult, Output, Value};
+use fresco_memory::Need;
+use fresco_models::text::{Draw, WritingRule};
+use fresco_tensor::{Crop, ResizeMethod, Tensor};
+
+use super::{Clip, required};
+use crate::resident::InUse;
+use crate::sampling::run::failure;
+use crate::types::Image;
+use crate::vae::fit_by;
+
+/// Pixels of a picture that the model sees; larger ones are made smaller.
+const MOST_PIXELS: f64 = 1024.0 * 1024.0;
+
+fn modes() -> Input {
+    let number = |name: &str, default: f64, min: f64, max: f64, step: f64| {
+        Input::new(name, "FLOAT")
+            .option("default", default)
+            .option("min", min)
+            .option("max", max)
+            .option("step", step)
+    };
+    let on = vec![
+        number("temperature", 0.7, 0.01, 2.0, 1e-6),
+        Input::new("top_k", "INT")
+            .option("default", 64)
+            .option("min", 0)
+            .option("max", 1000),
+        number("top_p", 0.95, 0.0, 1.0, 0.01),
+        number("min_p", 0.05, 0.0, 1.0, 0.01),
+        number("repetition_penalty", 1.05, 0.0, 5.0, 0.01),
+        Input::new("seed", "INT")
+            .option("default", 0)
+            .option("min", 0)
+            .option("max", u64::MAX),
+        number("presence_penalty", 0.0, 0.0, 5.0, 0.01).optional(),
+    ];
+    Input::dynamic_combo("sampling_mode", vec![("on", on), ("off", Vec::new())])
+}
+
+/// Lets a text encoder that is a language model answer a prompt, perhaps about a picture.
+#[derive(Node)]
+#[node(
+    id = "TextGenerate",
+    v3,
+    module = "comfy_extras.nodes_textgen",
+    display = "Generate Text",
+    category = "text",
+    outputs(
+        Output::new("STRING").named("generated_text"),
+        Output::new("STRING").named("thinking")
+    )
+)]
+pub(super) struct TextGenerate {
+    clip: Option<Clip>,
+    #[input(default = "", multiline = true, dynamicPrompts = true)]
+    prompt: String,
+    /// Tokens that are written at most.
+    #[input(default = 512, min = 1, max = 32768)]
+    max_length: usize,
+    /// Off: always the likeliest word.
+    #[input(spec = modes())]
+    sampling_mode: Option<Arc<Map>>,
+    #[input(optional)]
+    image: Option<Image>,
+    /// Frames at 24 in a second; one of each second is looked at.
+    #[input(optional)]
+    video: Option<Image>,
+    #[input(optional, ty = "AUDIO")]
+    audio: Option<Value>,
+    /// Lets models that can think before they answer.
+    #[input(optional, or = false, default = false)]
+    thinking: bool,
+    /// Off: the prompt is what the model reads, without marks of a conversation.
+    #[input(optional, or = true, default = true, advanced = true)]
+    use_default_template: bool,
+    #[expect(dead_code, reason = "one token at a time is written")]
+    #[input(optional, or = "auto".to_owned(), default = "auto", choices = ["auto", "off", "2", "3", "4", "5"])]
+    mtp: String,
+    /// What the model is told before the prompt.
+    #[input(optional, forceInput = true)]
+    system_prompt: Option<String>,
+}
+
+impl Node for TextGenerate {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let clip = required(self.clip)?;
+        if self.audio.is_some_and(|audio| !audio.is_null()) {
+            return Err(NodeError::value_error(
+                "no text encoder of this program can hear: leave audio unconnected",
+            ));
+        }
+        let mut pictures = Vec::new();
+        if let Some(Image(image)) = &self.image {
+            for i in 0..image.dim(0)? {
+                pictures.push(seen(&image.narrow(0, i, 1)?)?);
+            }
+        }
+        if let Some(Image(video)) = &self.video {
+            for i in (0..video.dim(0)?).step_by(24) {
+                pictures.push(seen(&video.narrow(0, i, 1)?)?);
+            }
+        }
+        let encoder = clip.encoder();
+        let text = if self.use_default_template {
+            encoder.conversation(
+                self.system_prompt.as_deref(),
+                &self.prompt,
+                pictures.len(),
+                self.thinking,
+            )
+        } else {
+            Ok(self.prompt.clone())
+        };
+        let text = text.map_err(failure)?;
+        let rule = WritingRule {
+            most: self.max_length,
+            draw: self.sampling_mode.as_deref().and_then(draw),
+            stops: Vec::new(),
+        };
+        let write = || {
+            encoder.write(&text, &pictures, &rule, &mut |count| {
+                let shown = cx.progress(count as f64, rule.most as f64, None);
+                shown.map_err(|_| fresco_models::ModelError::Cancelled)
+            })
+        };
+        let written = match clip.hold() {
+            Some(hold) => InUse::of(cx, &[hold.handle()], Need::default())?.run(write),
+            None => write(),
+        };
+        let (answer, thoughts) = parted(&written.map_err(failure)?);
+        Ok(NodeOutput::slots(vec![answer.into(), thoughts.into()]))
+    }
+}
+
+/// A picture of at most so many pixels, in red, green and blue.
+fn seen(image: &Tensor) -> Result<Tensor, NodeError> {
+    let [_, h, w, channels] = image.dims4()?;
+    if h == 0 || w == 0 || channels < 3 {
+        return Err(NodeError::value_error(format!(
+            "a picture of {w} x {h} with {channels} channels cannot be looked at"
+        )));
+    }
+    let image = image.narrow(3, 0, 3)?;
+    let scale = (MOST_PIXELS / (w as f64 * h as f64)).sqrt();
+    if scale >= 1.0 {
+        return Ok(image);
+    }
+    let side = |n: usize| ((n as f64 * scale).round_ties_even() as usize).max(1);
+    fit_by(&image, side(w), side(h), ResizeMethod::Area, Crop::Disabled)
+}
+
+/// How tokens are drawn, where the choice is on.
+fn draw(mode: &Map) -> Option<Draw> {
+    if mode.get("sampling_mode").and_then(Value::as_str) != Some("on") {
+        return None;
+    }
+    let number = |key: &str, default: f64| mode.get(key).and_then(Value::as_f64).unwrap_or(default);
+    let whole = |key: &str| mode.get(key).and_then(Value::as_int).unwrap_or(0);
+    Some(Draw {
+        temperature: number("temperature", 0.7),
+        top_k: usize::try_from(whole("top_k")).unwrap_or(0),
+        top_p: number("top_p", 0.95),
+        min_p: number("min_p", 0.05),
+        repetition_penalty: number("repetition_penalty", 1.05),
+        presence_penalty: number("presence_penalty", 0.0),
+        seed: whole("seed") as u64,
+    })
+}
+
+/// The answer, and what was thought before it.
+fn parted(text: &str) -> (String, String) {
+    let Some((before, after)) = text.split_once("</think>") else {
+        return match text.split_once("<think>") {
+            // It ran out of room while it thought.
+            Some((answer, thoughts)) => (answer.trim().into(), thoughts.trim().into()),
+            None => (text.trim().into(), String::new()),
+        };
+    };
+    let thoughts = before.rsplit_once("<think>").map_or(before, |(_, t)| t);
+    (after.trim().into(), thoughts.trim().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thoughts_are_apart_from_the_answer() {
+        for (text, answer, thoughts) in [
+            (" plain ", "plain", ""),
+            ("<think>a\n</think>\n\nb", "b", "a"),
+            ("a</think>b", "b", "a"),
+            ("<think>a", "", "a"),
+        ] {
+            assert_eq!(parted(text), (answer.into(), thoughts.into()), "{text}");
+        }
+    }
+}
