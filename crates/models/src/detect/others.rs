@@ -63,7 +63,10 @@ impl TextEncoder {
         kind: Option<&str>,
         device: &Device,
     ) -> Result<Self> {
-        let stores = text_stores(files, device)?;
+        let mut stores = text_stores(files, device)?;
+        for (found, _) in &mut stores {
+            *found = stacks::meant(kind.unwrap_or_default(), found);
+        }
         let found: Vec<_> = stores.iter().map(|(kind, s)| (*kind, &**s)).collect();
         let stack = stacks::choose(kind.unwrap_or_default(), &found).map_err(|reason| {
             let names: Vec<&str> = found.iter().map(|(kind, _)| kind.name).collect();

@@ -58,6 +58,20 @@ impl TextKind {
     }
 }
 
+/// Where a file has the vocabulary of the network under a prefix: beside the network's weights, or further up, where
+/// checkpoints have it.
+pub(super) fn words_origin(file: &dyn WeightFile, prefix: &str, key: &str) -> Option<Origin> {
+    let mut place = prefix;
+    loop {
+        let name = format!("{place}{key}");
+        if file.info(&name).is_some() {
+            return Some(Origin::Whole(name));
+        }
+        let above = place.strip_suffix('.')?.rfind('.')?;
+        place = &place[..=above];
+    }
+}
+
 impl PartialEq for TextKind {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name

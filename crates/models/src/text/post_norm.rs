@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, Embedding, LayerNorm, Linear, Mask, attention};
 use fresco_tensor::{Buffer, Device, Tensor, WeightFile};
 
+use super::network::words_origin;
 use super::sequence::{KeptStates, RowEncoder, RowKind, RowNetwork, Rows, State};
 use super::vocabulary::{SentencePiece, Vocabulary, json};
 use super::{KeptIn, TextKind};
@@ -122,6 +123,9 @@ fn keys(file: &dyn WeightFile, prefix: &str, layout: Layout) -> BTreeMap<String,
         own.then(|| (key.to_owned(), Origin::Whole(name.clone())))
     });
     let mut keys: BTreeMap<String, Origin> = inside.collect();
+    if let Some(words) = words_origin(file, prefix, WORDS_KEY) {
+        keys.insert(WORDS_KEY.to_owned(), words);
+    }
     if !keys.contains_key(&layout.first()) || !keys.contains_key(&layout.table()) {
         keys.clear();
     }

@@ -5,6 +5,7 @@
     reason = "a step that fails in a test should fail the test"
 )]
 
+mod encoders;
 mod files;
 
 use std::collections::BTreeMap;

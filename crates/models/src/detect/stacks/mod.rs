@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::sd::text as sd;
 use crate::store::WeightStore;
-use crate::text::decoder::LLAMA;
+use crate::text::decoder::{LLAMA, QWEN3, QWEN3_VL};
 use crate::text::{TextKind, TextStack};
 
 /// The table of tokens of language models.
@@ -188,6 +188,18 @@ static RULES: &[StackRule] = &[
     any(&MOCHI),
     any(&WAN),
 ];
+
+/// Types whose language model also sees pictures. A file that leaves that part out looks like one that never had it.
+const SEEING: [&str; 3] = ["krea2", "flux3", "minimax"];
+
+/// The kind of a network, as a loader of this type means it.
+pub(super) fn meant(kind: &str, found: &'static TextKind) -> &'static TextKind {
+    if *found == QWEN3 && SEEING.contains(&kind) {
+        &QWEN3_VL
+    } else {
+        found
+    }
+}
 
 /// Whether a set has a place for each of these, and every place that must be taken is.
 fn takes(stack: &TextStack, found: &[FoundText<'_>]) -> bool {

@@ -6,6 +6,7 @@ use fresco_tensor::WeightFile;
 
 use super::{PIECES_KEY, TEKKEN_KEY};
 use crate::store::Origin;
+use crate::text::network::words_origin;
 
 /// The table of tokens.
 pub(super) const TABLE: &str = "model.embed_tokens.weight";
@@ -56,6 +57,11 @@ pub(super) fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Orig
         if let Some(key) = named(key, sandwiched) {
             let origin = origin(file, &key, name);
             keys.insert(key, origin);
+        }
+    }
+    for key in [PIECES_KEY, TEKKEN_KEY] {
+        if let Some(words) = words_origin(file, prefix, key) {
+            keys.insert(key.to_owned(), words);
         }
     }
     if !keys.contains_key(TABLE) || !keys.contains_key("model.layers.0.self_attn.q_proj.weight") {

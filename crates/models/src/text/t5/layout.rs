@@ -6,6 +6,7 @@ use fresco_tensor::WeightFile;
 
 use super::WORDS_KEY;
 use crate::store::Origin;
+use crate::text::network::words_origin;
 
 /// Names of parts in GGUF files, and what they are called here.
 const GGUF: [(&str, &str); 12] = [
@@ -37,6 +38,9 @@ pub(super) fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Orig
     // Some files have the table of tokens only where the encoder uses it.
     if let Some(table) = keys.remove("encoder.embed_tokens.weight") {
         keys.entry("shared.weight".to_owned()).or_insert(table);
+    }
+    if let Some(words) = words_origin(file, prefix, WORDS_KEY) {
+        keys.insert(WORDS_KEY.to_owned(), words);
     }
     let first = "encoder.block.0.layer.0.SelfAttention.q.weight";
     if !keys.contains_key(first) || !keys.contains_key("shared.weight") {
