@@ -70,19 +70,21 @@ fn keys(file: &Arc<dyn WeightFile>, names: &[String], own: bool) -> BTreeMap<Str
     // None of them is the last of its model, which is another one.
     let table = lora::table(blocks + 1, width);
     let mut keys = FileKeys::whole(file, names).origins_by(table.rows());
+    let mut kept = vec![
+        "controlnet_blocks.",
+        "pos_embed_input.",
+        "x_embedder.",
+        "t_embedder.",
+        "y_embedder.",
+        "context_embedder.",
+        "joint_blocks.",
+    ];
+    if own {
+        kept.push("transformer_blocks.");
+    }
     for name in names {
-        let kept = ["controlnet_blocks.", "pos_embed_input.", "control_type"];
-        let mut starts = kept.to_vec();
-        if own {
-            starts.push("transformer_blocks.");
-        }
-        starts.extend([
-            "x_embedder.",
-            "t_embedder.",
-            "y_embedder.",
-            "context_embedder.",
-        ]);
-        if starts.iter().any(|start| name.starts_with(start)) {
+        let whole = matches!(name.as_str(), "pos_embed" | "control_type");
+        if whole || kept.iter().any(|start| name.starts_with(start)) {
             keys.insert(name.clone(), Origin::Whole(name.clone()));
         }
     }

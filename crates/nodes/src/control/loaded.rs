@@ -335,6 +335,7 @@ mod tests {
     use std::path::Path;
 
     use fresco_graph::Value;
+    use fresco_models::denoise::CondValue;
     use fresco_models::denoise::hooks::BlockKind;
     use fresco_models::sd::control::ControlNet;
     use fresco_models::sd::unet::{First, Heads, Middle, Stage, UNetConfig};
@@ -343,6 +344,8 @@ mod tests {
 
     use super::*;
     use crate::control::steer;
+    use crate::small_files::keys;
+    use crate::vae::{Vae, VaeModel};
 
     struct Memory(BTreeMap<String, Stored>);
 
@@ -493,5 +496,85 @@ mod tests {
         assert_eq!(seen(3, 1), [0.0, 1.0, 2.0]);
         let one = hints.narrow(0, 1, 1).unwrap();
         assert_eq!(spread(&one, 4, 2).unwrap().shape(), [1, 1, 1, 1]);
+    }
+
+    /// Every eighth pixel, in sixteen channels.
+    struct EighthVae;
+
+    impl VaeModel for EighthVae {
+        fn encode(&self, pixels: &Tensor, _: &Cx) -> Result<Tensor, NodeError> {
+            let [_, h, w, _] = pixels.dims4()?;
+            let rows: Vec<usize> = (0..h).step_by(8).collect();
+            let columns: Vec<usize> = (0..w).step_by(8).collect();
+            let small = pixels.index_select(1, &rows)?.index_select(2, &columns)?;
+            let small = small.narrow(3, 0, 1)?.nhwc_to_nchw()?;
+            Ok(small.repeat(&[1, 16, 1, 1])?)
+        }
+
+        fn decode(&self, latent: &Tensor, _: &Cx) -> Result<Tensor, NodeError> {
+            Ok(latent.clone())
+        }
+
+        fn spatial_ratio(&self) -> usize {
+            8
+        }
+
+        fn temporal_ratio(&self) -> Option<usize> {
+            None
+        }
+
+        fn latent_channels(&self) -> usize {
+            16
+        }
+    }
+
+    #[test]
+    fn nets_that_see_latents_get_them_from_a_vae() {
+        let weights = keys("sd3_controlnet_small")
+            .into_iter()
+            .map(|(key, shape)| {
+                let shape: Vec<usize> = shape.iter().map(|n| *n as usize).collect();
+                let value = synthetic::weight(&key, &shape).unwrap();
+                (key, Stored::from(&value))
+            });
+        let file: Arc<dyn WeightFile> = Arc::new(Memory(weights.collect()));
+        let found = ControlStore::find(&file, &Device::cpu()).unwrap();
+        assert!(found.wants_mask);
+        let mut loaded = LoadedControl::new("sd3".to_owned(), Arc::new(lazy(&found)), None);
+        loaded.wants_mask = found.wants_mask;
+        let sampling = ModelSampling::flow(3.0, 1000.0);
+        let x = synthetic::value("x", &[2, 16, 6, 8], 1.0).unwrap();
+        let mut conds = CallConds::default();
+        let tokens = synthetic::value("context", &[2, 5, 40], 1.0).unwrap();
+        conds.0.insert("c_crossattn", CondValue::Regular(tokens));
+        let cx = Cx::detached(Arc::default());
+        let run = SteeredRun {
+            sampling: &sampling,
+            weights: None,
+            cx: Some(&cx),
+        };
+        let control = Control {
+            hint: Some(synthetic::value("hint", &[1, 3, 20, 30], 1.0).unwrap()),
+            ..Control::new(Arc::new(loaded))
+        };
+        let said = steer(&control, &run, &x, 0.5, &conds, 2).unwrap_err();
+        assert!(said.to_string().contains("needs a VAE"), "{said}");
+        let with = Control {
+            vae: Some(Vae(Arc::new(EighthVae))),
+            ..control
+        };
+        let features = |control: &Control| {
+            let found = steer(control, &run, &x, 0.5, &conds, 2).unwrap().unwrap();
+            found.of(BlockKind::OUTPUT)[0].clone().unwrap()
+        };
+        let open = features(&with);
+        assert_eq!(open.shape(), [2, 12, 256]);
+        // Without a mask all of the picture counts.
+        let masked = |value: f32| Control {
+            extra_concat: vec![Tensor::full([1, 1, 40, 40], value).unwrap()],
+            ..with.clone()
+        };
+        assert_eq!(features(&masked(1.0)), open);
+        assert_ne!(features(&masked(0.0)), open);
     }
 }
