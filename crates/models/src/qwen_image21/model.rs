@@ -182,7 +182,7 @@ impl DiffusionNetwork for Qwen21Network {
             model_channels: None,
             architecture: None,
             memory_factor: (6, 1),
-            sampling: ModelSampling::flux(0.69),
+            sampling: ModelSampling::exponential_flow(0.69),
         }
     }
 

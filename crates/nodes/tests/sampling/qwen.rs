@@ -22,7 +22,7 @@ fn qwen(file: &str) -> Model {
     let store = store(file, 0);
     let config = QwenConfig::detect(&store).unwrap();
     let network = Diffusion::<QwenNetwork>::open(store, config).unwrap();
-    Model::new(Arc::new(network), ModelSampling::flux(1.15))
+    Model::new(Arc::new(network), ModelSampling::exponential_flow(1.15))
 }
 
 fn prompt(name: &str, options: Map) -> Value {
@@ -250,7 +250,7 @@ fn cells_of_sixteen_pixels() {
     let config = Qwen21Config::detect(&store).unwrap();
     let network = Diffusion::<Qwen21Network>::open(store, config).unwrap();
     // Its latent format is for 64 channels, and this small one has 8.
-    let model = Model::new(Arc::new(network), ModelSampling::flux(0.69))
+    let model = Model::new(Arc::new(network), ModelSampling::exponential_flow(0.69))
         .with_latent_format(LatentFormat::scaled(1.0));
     let prompt = |name: &str| -> Value {
         let tokens = synthetic::value(name, &[1, 4, 48], 1.0).unwrap();
