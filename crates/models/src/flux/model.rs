@@ -157,9 +157,10 @@ impl DiffusionNetwork for FluxNetwork {
                     .trunk
                     .forward(input, &picture, image, None, &mut |_, _, _| Ok(()))?;
                 let out = head.forward(&x, &seen.image, size)?;
-                match config.pixels.as_ref().is_some_and(|pixels| pixels.clean) {
-                    true => velocity(&x, &out, input.timesteps)?,
-                    false => out,
+                if config.pixels.as_ref().is_some_and(|pixels| pixels.clean) {
+                    velocity(&x, &out, input.timesteps)?
+                } else {
+                    out
                 }
             }
         };

@@ -188,8 +188,9 @@ impl Trunk {
                     _ => None,
                 };
                 let pair = match (given, &rows) {
-                    (Given::Shared { image, text, .. }, _) => Some((&image[..], &text[..])),
-                    (_, Some((image, text))) => Some((&image[..], &text[..])),
+                    (Given::Shared { image, text, .. }, _) | (_, Some((image, text))) => {
+                        Some((&image[..], &text[..]))
+                    }
                     _ => None,
                 };
                 (image, text) = block.forward(image, text, pass, pair)?;

@@ -83,7 +83,7 @@ impl Qwen21Network {
     /// One pass, in the shape of the latent.
     pub fn predict(&self, input: &Inputs<'_>) -> Result<Tensor> {
         let [_, _, h, w] = self.check(input)?;
-        let sizes = input.references.iter().map(|r| r.dims4());
+        let sizes = input.references.iter().map(fresco_tensor::Tensor::dims4);
         let sizes = sizes.map(|size| size.map(|[_, _, h, w]| (h, w)));
         let sizes = sizes.collect::<fresco_tensor::Result<Vec<_>>>()?;
         let segments = segments(input.context.dim(1)?, input.slots, &sizes)?;

@@ -252,9 +252,10 @@ impl Conditions<'_> {
                 let sampling = &self.config.sampling;
                 let scaled = (sampling.prediction, sampling.spacing)
                     == (Prediction::V, Spacing::ContinuousEdm);
-                Ok(match scaled {
-                    true => self.config.format.process_in(&latent)?,
-                    false => latent,
+                Ok(if scaled {
+                    self.config.format.process_in(&latent)?
+                } else {
+                    latent
                 })
             }
             None => Ok(Tensor::zeros(args.noise.shape())?),

@@ -86,7 +86,7 @@ impl Origin {
     pub(super) fn shape(&self, shape: &[usize]) -> Vec<usize> {
         let mut shape = shape.to_vec();
         match self {
-            Self::Whole(_) => {}
+            Self::Whole(_) | Self::Joined(_) => {}
             Self::Rows { count, .. } => {
                 if let Some(first) = shape.first_mut() {
                     *first = *count;
@@ -94,7 +94,6 @@ impl Origin {
             }
             Self::Transposed(_) => shape.reverse(),
             Self::Shaped { shape, .. } => return shape.clone(),
-            Self::Joined(_) => {}
         }
         shape
     }

@@ -61,8 +61,12 @@ pub(crate) fn is_mark(c: char) -> bool {
     match c {
         c if c.is_ascii() => false,
         // Joiners, the voiced marks of half-width kana, skin colours and tags.
-        '\u{200c}' | '\u{200d}' | '\u{ff9e}' | '\u{ff9f}' => true,
-        '\u{1f3fb}'..='\u{1f3ff}' | '\u{e0020}'..='\u{e007f}' => true,
+        '\u{200c}'
+        | '\u{200d}'
+        | '\u{ff9e}'
+        | '\u{ff9f}'
+        | '\u{1f3fb}'..='\u{1f3ff}'
+        | '\u{e0020}'..='\u{e007f}' => true,
         c => MARKS.has(c),
     }
 }

@@ -70,12 +70,11 @@ pub(super) fn find(keys: &UpscaleKeys) -> Result<Option<FoundKind>> {
     for i in 0..keys.count("layers") {
         let blocks = keys.count(&format!("layers.{i}.blocks"));
         let temperature = format!("layers.{i}.blocks.1.attn.temperature");
-        let heads = match keys.has(&temperature) {
-            true => keys.shape(&temperature, 3)?[0],
-            false => {
-                let last = format!("layers.{i}.blocks.0.attn.attns.0.pos.pos3.2.weight");
-                2 * keys.shape(&last, 2)?[0]
-            }
+        let heads = if keys.has(&temperature) {
+            keys.shape(&temperature, 3)?[0]
+        } else {
+            let last = format!("layers.{i}.blocks.0.attn.attns.0.pos.pos3.2.weight");
+            2 * keys.shape(&last, 2)?[0]
         };
         groups.push((blocks, heads));
     }
@@ -291,9 +290,10 @@ impl Block {
                 |i: usize| PlaceBias::new(&attn.at("attns").at(i).at("pos"), small, heads / 2);
             Attention::Places {
                 biases: [bias(0)?, bias(1)?],
-                moved: match group.is_multiple_of(2) {
-                    true => number > 0 && (number + 2).is_multiple_of(4),
-                    false => number.is_multiple_of(4),
+                moved: if group.is_multiple_of(2) {
+                    number > 0 && (number + 2).is_multiple_of(4)
+                } else {
+                    number.is_multiple_of(4)
                 },
                 split: config.split,
             }

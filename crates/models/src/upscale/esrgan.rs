@@ -37,18 +37,15 @@ fn key(name: &str, blocks: usize, ups: usize) -> Option<String> {
     let small = |text: &str| text.to_lowercase();
     let last_block = blocks.to_string();
     Some(match parts.as_slice() {
-        ["conv_first" | "first", end] => format!("first.{end}"),
-        ["body" | "RRDB_trunk", i, rdb, conv, end] => {
+        ["conv_first" | "first", end] | ["model", "0", end] => format!("first.{end}"),
+        ["body" | "RRDB_trunk", i, rdb, conv, end]
+        | ["model", "1", "sub", i, rdb, conv, "0", end] => {
             format!("blocks.{i}.{}.{conv}.{end}", small(rdb))
         }
         ["conv_body" | "trunk_conv", end] => format!("body.{end}"),
         ["conv_hr" | "HRconv", end] => format!("hr.{end}"),
         ["conv_last", end] => format!("last.{end}"),
-        ["model", "0", end] => format!("first.{end}"),
         ["model", "1", "sub", i, end] if *i == last_block => format!("body.{end}"),
-        ["model", "1", "sub", i, rdb, conv, "0", end] => {
-            format!("blocks.{i}.{}.{conv}.{end}", small(rdb))
-        }
         ["model", "1", "sub", i, rdb, "conv1x1", end] => {
             format!("blocks.{i}.{}.conv1x1.{end}", small(rdb))
         }

@@ -236,7 +236,7 @@ impl Upscaler {
             .network
             .forward(&filled.nchw_to_nhwc()?.to(&self.device)?)?;
         let out = out.to(&Device::cpu())?.nhwc_to_nchw()?;
-        Ok(cut(&out, (h * self.facts.scale, w * self.facts.scale))?)
+        cut(&out, (h * self.facts.scale, w * self.facts.scale))
     }
 
     /// Pictures (b, c, h, w) in 0..1, enlarged; any size.

@@ -53,9 +53,10 @@ pub(super) fn find(keys: &UpscaleKeys) -> Result<Option<FoundKind>> {
     let (scale, out) = spread(keys, total, input)?;
     let table = format!("{BLOCK}.2.fn.rel_pos_bias.weight");
     let places = keys.has(&table);
-    let window = match places {
-        true => ((keys.shape(&table, 2)?[0] as f64).sqrt().round() as usize).div_ceil(2),
-        false => 8,
+    let window = if places {
+        ((keys.shape(&table, 2)?[0] as f64).sqrt().round() as usize).div_ceil(2)
+    } else {
+        8
     };
     let config = Config {
         input,

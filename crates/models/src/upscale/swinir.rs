@@ -69,9 +69,10 @@ pub(super) fn find(keys: &UpscaleKeys) -> Result<Option<FoundKind>> {
         1
     };
     let colours = input / (unshuffle * unshuffle);
-    let out = match keys.has("conv_last.weight") {
-        true => keys.shape("conv_last.weight", 4)?[0],
-        false => colours,
+    let out = if keys.has("conv_last.weight") {
+        keys.shape("conv_last.weight", 4)?[0]
+    } else {
+        colours
     };
     let window = window_side(keys.shape(&table, 2)?[0]);
     let tail = TailKind::of(keys, out)?;
@@ -100,7 +101,7 @@ pub(super) fn find(keys: &UpscaleKeys) -> Result<Option<FoundKind>> {
         tail,
     };
     let scale = config.tail.scale();
-    if scale % unshuffle != 0 {
+    if !scale.is_multiple_of(unshuffle) {
         return Err(keys.refused("it makes pictures smaller"));
     }
     let facts = UpscaleFacts {

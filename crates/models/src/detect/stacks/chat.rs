@@ -276,7 +276,9 @@ fn quoted(text: &str) -> Option<String> {
                 let Some((inner, after)) = tail.split_once(close) else {
                     break;
                 };
-                found.push_str(&format!("Text \"{inner}\". "));
+                for part in ["Text \"", inner, "\". "] {
+                    found.push_str(part);
+                }
                 rest = after;
             }
         }

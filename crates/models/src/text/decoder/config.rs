@@ -140,7 +140,7 @@ impl DecoderConfig {
             return Err(ModelError::unsupported(store.file(), reason));
         }
         // GGUF files have the norms of Gemma as they are used, and pairs of Llama next to each other.
-        let gguf = store.file().ends_with(".gguf");
+        let gguf = store.file().to_ascii_lowercase().ends_with(".gguf");
         let llama = matches!(flavour, Flavour::Mistral | Flavour::Llama);
         Ok(Self {
             hidden,

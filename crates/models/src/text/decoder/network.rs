@@ -134,28 +134,28 @@ impl Attention {
 }
 
 struct FeedForward {
-    gate_proj: Arc<Linear>,
-    up_proj: Arc<Linear>,
-    down_proj: Arc<Linear>,
+    gate: Arc<Linear>,
+    up: Arc<Linear>,
+    down: Arc<Linear>,
 }
 
 impl FeedForward {
     fn new(weights: &Walk<'_>, config: &DecoderConfig) -> Result<Self> {
         let (hidden, inner) = (config.hidden, config.inner);
         Ok(Self {
-            gate_proj: weights.matrix("gate_proj", inner, hidden)?,
-            up_proj: weights.matrix("up_proj", inner, hidden)?,
-            down_proj: weights.matrix("down_proj", hidden, inner)?,
+            gate: weights.matrix("gate_proj", inner, hidden)?,
+            up: weights.matrix("up_proj", inner, hidden)?,
+            down: weights.matrix("down_proj", hidden, inner)?,
         })
     }
 
     /// What goes into the last matrix.
     fn inner(&self, x: &Tensor, act: Act) -> Result<Tensor> {
-        let up = self.up_proj.forward(x)?;
+        let up = self.up.forward(x)?;
         if act == Act::Silu {
-            return Ok(swiglu(&self.gate_proj.forward(x)?, &up)?);
+            return Ok(swiglu(&self.gate.forward(x)?, &up)?);
         }
-        Ok(self.gate_proj.forward_with(x, then(act))?.mul(&up)?)
+        Ok(self.gate.forward_with(x, then(act))?.mul(&up)?)
     }
 }
 
@@ -210,11 +210,11 @@ impl Layer {
             let x = out.forward_with(&h, plus(x))?;
             let h = self.post_attention_layernorm.forward(&x)?;
             let h = self.mlp.inner(&h, config.act)?;
-            return Ok(self.mlp.down_proj.forward_with(&h, plus(&x))?);
+            return Ok(self.mlp.down.forward_with(&h, plus(&x))?);
         };
         let x = x.add(&self.post_attention_layernorm.forward(&out.forward(&h)?)?)?;
         let h = self.mlp.inner(&before.forward(&x)?, config.act)?;
-        let h = after.forward(&self.mlp.down_proj.forward(&h)?)?;
+        let h = after.forward(&self.mlp.down.forward(&h)?)?;
         Ok(x.add(&h)?)
     }
 }
