@@ -98,8 +98,9 @@ impl Component {
         let settings = registry.settings();
         let on_device = match self {
             Self::Diffusion | Self::Control => settings.state == VramState::HighVram,
-            Self::Text | Self::Vae | Self::Vision | Self::Style => settings.gpu_only,
-            Self::Upscale => settings.gpu_only,
+            Self::Text | Self::Vae | Self::Vision | Self::Style | Self::Upscale => {
+                settings.gpu_only
+            }
             Self::Lora => false,
         };
         if on_device {

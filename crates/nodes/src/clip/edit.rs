@@ -134,10 +134,9 @@ impl Node for TextEncodeQwenImageEditPlus {
                 let picture = resized(image, sizes(image, PIXELS, 8.0)?)?;
                 references.push(vae.encode_rgb(&picture, cx)?);
             }
-            text.push_str(&format!(
-                "Picture {}: <|vision_start|><|image_pad|><|vision_end|>",
-                slot + 1
-            ));
+            let name = format!("Picture {}", slot + 1);
+            text.push_str(&name);
+            text.push_str(": <|vision_start|><|image_pad|><|vision_end|>");
         }
         text.push_str(&self.prompt);
         let prompt = Prompt {

@@ -120,6 +120,7 @@ impl Node for DualCLIPLoader {
     category = "advanced/loaders",
     outputs("CLIP")
 )]
+#[expect(clippy::struct_field_names, reason = "the inputs are called so")]
 pub(super) struct TripleCLIPLoader {
     #[input(listed = "models/text_encoders")]
     clip_name1: String,
@@ -150,6 +151,7 @@ impl Node for TripleCLIPLoader {
     category = "advanced/loaders",
     outputs("CLIP")
 )]
+#[expect(clippy::struct_field_names, reason = "the inputs are called so")]
 pub(super) struct QuadrupleCLIPLoader {
     #[input(listed = "models/text_encoders")]
     clip_name1: String,

@@ -123,9 +123,10 @@ impl LoadedControl {
         let cx = run
             .cx
             .ok_or_else(|| refuse("there is no run to encode its hint in"))?;
-        let failed = |error: NodeError| match cx.check_interrupt() {
-            Err(_) => ModelError::Cancelled,
-            Ok(()) => {
+        let failed = |error: NodeError| {
+            if cx.check_interrupt().is_err() {
+                ModelError::Cancelled
+            } else {
                 let reason = format!("its hint could not be encoded: {}", error.message());
                 ModelError::unsupported(&*self.name, reason)
             }

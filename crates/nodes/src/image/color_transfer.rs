@@ -80,29 +80,28 @@ impl Node for ColorTransfer {
         let mut maps: Option<ColorMap> = None;
         for (i, pixels) in out.data_mut().chunks_exact_mut(frame).enumerate() {
             cx.check_interrupt()?;
-            let map = match (&maps, source) {
-                (Some(map), Source::All | Source::Frame(_)) => map.clone(),
-                _ => {
-                    let from = match source {
-                        Source::Each => i..i + 1,
-                        Source::All => 0..count,
-                        Source::Frame(n) => n..n + 1,
-                    };
-                    // Histograms of frames are matched to frames where there is more than one.
-                    let one = transfer.method == Method::Histogram
-                        && matches!(source, Source::Each)
-                        && ref_count > 1;
-                    let to = if one {
-                        let at = i.min(ref_count - 1);
-                        at..at + 1
-                    } else {
-                        0..ref_count
-                    };
-                    let part = |t: &Tensor, range: &std::ops::Range<usize>| {
-                        t.narrow(0, range.start, range.len())
-                    };
-                    transfer.map(&part(target, &from)?, &part(reference, &to)?)?
-                }
+            let map = if let (Some(map), Source::All | Source::Frame(_)) = (&maps, source) {
+                map.clone()
+            } else {
+                let from = match source {
+                    Source::Each => i..i + 1,
+                    Source::All => 0..count,
+                    Source::Frame(n) => n..n + 1,
+                };
+                // Histograms of frames are matched to frames where there is more than one.
+                let one = transfer.method == Method::Histogram
+                    && matches!(source, Source::Each)
+                    && ref_count > 1;
+                let to = if one {
+                    let at = i.min(ref_count - 1);
+                    at..at + 1
+                } else {
+                    0..ref_count
+                };
+                let part = |t: &Tensor, range: &std::ops::Range<usize>| {
+                    t.narrow(0, range.start, range.len())
+                };
+                transfer.map(&part(target, &from)?, &part(reference, &to)?)?
             };
             let cancel = Cancel::current();
             for row in pixels.chunks_exact_mut(w * channels) {
@@ -172,9 +171,9 @@ impl Transfer {
         let (from, to) = (Moments::of(source)?, Moments::of(reference)?);
         let matrix = if self.method == Method::Reinhard {
             let mut matrix = [[0.0; 3]; 3];
-            for c in 0..3 {
+            for (c, row) in matrix.iter_mut().enumerate() {
                 let (a, b) = (from.covariance[c][c].sqrt(), to.covariance[c][c].sqrt());
-                matrix[c][c] = if a > 1e-6 { b / a } else { 1.0 };
+                row[c] = if a > 1e-6 { b / a } else { 1.0 };
             }
             matrix
         } else {

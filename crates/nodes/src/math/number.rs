@@ -151,12 +151,11 @@ impl Number {
         if !other.truthy() {
             return Err(zero_division());
         }
-        match self.both_whole(other) {
-            Some((a, b)) => Ok(Self::Int(a.div_floor(&b))),
-            None => {
-                let (a, b) = self.floats(other)?;
-                Ok(Self::Float(float_divmod(a, b).0))
-            }
+        if let Some((a, b)) = self.both_whole(other) {
+            Ok(Self::Int(a.div_floor(&b)))
+        } else {
+            let (a, b) = self.floats(other)?;
+            Ok(Self::Float(float_divmod(a, b).0))
         }
     }
 
@@ -165,12 +164,11 @@ impl Number {
         if !other.truthy() {
             return Err(zero_division());
         }
-        match self.both_whole(other) {
-            Some((a, b)) => Ok(Self::Int(a.mod_floor(&b))),
-            None => {
-                let (a, b) = self.floats(other)?;
-                Ok(Self::Float(float_divmod(a, b).1))
-            }
+        if let Some((a, b)) = self.both_whole(other) {
+            Ok(Self::Int(a.mod_floor(&b)))
+        } else {
+            let (a, b) = self.floats(other)?;
+            Ok(Self::Float(float_divmod(a, b).1))
         }
     }
 

@@ -147,13 +147,12 @@ impl ModelAddition for Steered {
         let size = (rows, columns);
         let known = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known().as_ref().filter(|made| made.0 == size).cloned();
-        let hint = match before {
-            Some((_, hint)) => hint,
-            None => {
-                let hint = self.hint(size, cx)?;
-                *known() = Some((size, hint.clone()));
-                hint
-            }
+        let hint = if let Some((_, hint)) = before {
+            hint
+        } else {
+            let hint = self.hint(size, cx)?;
+            *known() = Some((size, hint.clone()));
+            hint
         };
         Ok(Arc::new(BlockControl {
             network: Arc::clone(&self.patch.network),

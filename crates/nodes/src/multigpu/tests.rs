@@ -151,7 +151,7 @@ fn bases() -> Vec<(&'static str, &'static str, String, &'static str, bool)> {
             "TripleCLIPLoader",
             "TripleCLIPLoader",
             ["clip_name1", "clip_name2", "clip_name3"]
-                .map(|name| file(name))
+                .map(&file)
                 .join(" "),
             "CLIP",
             true,
@@ -160,7 +160,7 @@ fn bases() -> Vec<(&'static str, &'static str, String, &'static str, bool)> {
             "QuadrupleCLIPLoader",
             "QuadrupleCLIPLoader",
             ["clip_name1", "clip_name2", "clip_name3", "clip_name4"]
-                .map(|name| file(name))
+                .map(&file)
                 .join(" "),
             "CLIP",
             true,
@@ -226,7 +226,7 @@ fn bases() -> Vec<(&'static str, &'static str, String, &'static str, bool)> {
             "TripleCLIPLoaderGGUF",
             "TripleCLIPLoader (GGUF)",
             ["clip_name1", "clip_name2", "clip_name3"]
-                .map(|name| file(name))
+                .map(&file)
                 .join(" "),
             "CLIP",
             true,
@@ -235,7 +235,7 @@ fn bases() -> Vec<(&'static str, &'static str, String, &'static str, bool)> {
             "QuadrupleCLIPLoaderGGUF",
             "QuadrupleCLIPLoader (GGUF)",
             ["clip_name1", "clip_name2", "clip_name3", "clip_name4"]
-                .map(|name| file(name))
+                .map(file)
                 .join(" "),
             "CLIP",
             true,

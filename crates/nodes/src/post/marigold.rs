@@ -89,7 +89,7 @@ fn normal(pixel: &mut [f32]) {
     let v = [pixel[0], pixel[1], pixel[2]].map(|v| v * 2.0 - 1.0);
     let length = (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]).sqrt().max(1e-6);
     for (value, v) in pixel.iter_mut().zip(v) {
-        *value = (v / length + 1.0) / 2.0;
+        *value = f32::midpoint(v / length, 1.0);
     }
 }
 

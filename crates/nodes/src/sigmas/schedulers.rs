@@ -349,9 +349,12 @@ impl Node for LTXVScheduler {
         let shift =
             schedules::token_shift(tokens, (1024.0, self.base_shift), (4096.0, self.max_shift));
         let levels = schedules::exponential_flow(steps(self.steps), shift);
-        sigmas_output(levels.map(|levels| match self.stretch {
-            true => schedules::stretched(levels, self.terminal),
-            false => levels,
+        sigmas_output(levels.map(|levels| {
+            if self.stretch {
+                schedules::stretched(levels, self.terminal)
+            } else {
+                levels
+            }
         }))
     }
 }
