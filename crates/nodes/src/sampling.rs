@@ -2,6 +2,7 @@
 
 pub mod attention_choice;
 pub mod block_patches;
+pub mod chroma_options;
 pub mod conds;
 pub mod custom;
 pub mod guidance;
@@ -87,6 +88,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<block_patches::FreeU>(),
     entry::<block_patches::FreeUV2>(),
     entry::<block_patches::PatchModelAddDownscale>(),
+    entry::<chroma_options::ChromaRadianceOptions>(),
     entry::<model_patches::PerpNeg>(),
     entry::<model_patches::SelfAttentionGuidance>(),
     entry::<model_patches::PerturbedAttentionGuidance>(),

@@ -5,6 +5,7 @@ pub mod pattern_nodes;
 pub mod strings;
 
 pub mod json_nodes;
+mod layout_prompt;
 mod letters;
 mod pattern;
 
@@ -36,6 +37,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<lists::ReplaceText>(),
     entry::<lists::StripWhitespace>(),
     entry::<lists::MergeTextLists>(),
+    entry::<layout_prompt::Flux3LayoutPrompt>(),
 ];
 
 /// Texts longer than this are refused instead of filling the memory.

@@ -31,9 +31,9 @@ fn step_noise(noise: Tensor, options: &SamplerOptions, at: usize, steps: usize) 
     if factor != 1.0 {
         noise = noise.mul_scalar(factor);
     }
-    if options.noise_clip_std > 0.0 {
+    if options.noise_limit > 0.0 {
         let all: Vec<usize> = (0..noise.rank()).collect();
-        let limit = noise.std(&all, false)?.item()? * options.noise_clip_std as f32;
+        let limit = noise.std(&all, false)?.item()? * options.noise_limit as f32;
         noise = noise.clamp(-limit, limit);
     }
     Ok(noise)
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(largest(3, &SamplerOptions::default()), 3.0);
         // The deviation of these numbers is the root of 5.
         let cut = SamplerOptions {
-            noise_clip_std: 1.0,
+            noise_limit: 1.0,
             ..SamplerOptions::default()
         };
         assert!((largest(0, &cut) - 5f32.sqrt()).abs() < 1e-6);

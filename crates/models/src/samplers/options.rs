@@ -63,7 +63,7 @@ pub struct SamplerOptions {
     /// The same at the last step of `lcm`, reached in even steps from the first.
     pub s_noise_end: Option<f64>,
     /// Standard deviations beyond which `lcm` cuts its noise off; 0 for none.
-    pub noise_clip_std: f64,
+    pub noise_limit: f64,
     /// Noise put back at the start of a step (euler, heun, heunpp2, dpm_2), between two levels.
     pub s_churn: f64,
     pub s_tmin: f64,
@@ -104,7 +104,7 @@ impl Default for SamplerOptions {
             eta: None,
             s_noise: None,
             s_noise_end: None,
-            noise_clip_std: 0.0,
+            noise_limit: 0.0,
             s_churn: 0.0,
             s_tmin: 0.0,
             s_tmax: f64::INFINITY,

@@ -220,7 +220,7 @@ fn message(keys: &[&str]) -> String {
 fn other_files_are_called_by_name() {
     for (keys, name) in [
         (&["head.modulation"][..], "Wan model"),
-        (&["txt_norm.weight"], "Qwen-Image model"),
+        (&["t5_yproj.weight"], "Mochi model"),
         (
             &["lora_unet_x.lora_down.weight", "lora_unet_x.lora_up.weight"],
             "a LoRA",

@@ -46,7 +46,10 @@ fn full_size_networks_are_known() {
             let facts = found.network.facts();
             assert_eq!((facts.latent.name, facts.latent.ratio), ("QwenImage21", 16));
             assert_eq!((facts.latent_channels, facts.memory_factor), (64, (6, 1)));
-            assert_eq!(facts.sampling.spacing, Spacing::Flux { shift: 0.69 });
+            assert_eq!(
+                facts.sampling.spacing,
+                Spacing::ExponentialFlow { shift: 0.69 }
+            );
         }
     }
 }

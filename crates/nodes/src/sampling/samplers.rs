@@ -81,7 +81,7 @@ fn set_option(options: &mut SamplerOptions, key: &str, value: &Value) -> Result<
         "eta" => options.eta = Some(number()?),
         "s_noise" => options.s_noise = Some(number()?),
         "s_noise_end" => options.s_noise_end = Some(number()?),
-        "noise_clip_std" => options.noise_clip_std = number()?,
+        "noise_clip_std" => options.noise_limit = number()?,
         "s_churn" => options.s_churn = number()?,
         "s_tmin" => options.s_tmin = number()?,
         "s_tmax" => options.s_tmax = number()?,
