@@ -125,13 +125,12 @@ fn causal(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<(
         }
     }
     if golden.has("encoded") {
-        let pixels = match golden.maybe("pixels")? {
-            Some(pixels) => pixels,
-            None => {
-                let shape = sizes(&about["pixels_shape"]).context("no pixels_shape")?;
-                let stream = synthetic::value("px", &shape, 1.0)?;
-                stream.mul_scalar(0.5).add_scalar(0.5)
-            }
+        let pixels = if let Some(pixels) = golden.maybe("pixels")? {
+            pixels
+        } else {
+            let shape = sizes(&about["pixels_shape"]).context("no pixels_shape")?;
+            let stream = synthetic::value("px", &shape, 1.0)?;
+            stream.mul_scalar(0.5).add_scalar(0.5)
         };
         report.check("encoded", &vae.encode(&pixels, &go)?)?;
         if golden.has("encoded_tiled") {

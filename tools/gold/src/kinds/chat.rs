@@ -176,7 +176,7 @@ fn eyes25(store: &WeightStore, said: &Value) -> Result<Vision25> {
 /// A made-up picture in 0..1.
 fn picture(name: &str, shape: &[usize]) -> Result<Tensor> {
     let values = synthetic::value(name, shape, 1.0)?;
-    Ok(values.map(|v| (v + 1.0) / 2.0))
+    Ok(values.map(|v| f32::midpoint(v, 1.0)))
 }
 
 fn vision25(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {

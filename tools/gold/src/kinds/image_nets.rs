@@ -80,7 +80,7 @@ fn packed(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<(
         let variance = variance.to_f32()?.map(|v| 10.0 * v + 1.0);
         weights.insert(key.to_owned(), Stored::from(&variance));
     }
-    let net = KlVae::new(&*golden::store(&golden.name, weights, device))?;
+    let net = KlVae::new(&golden::store(&golden.name, weights, device))?;
     report.check("z", &net.encode(&golden.tensor("x")?, &go)?)?;
     report.check("dec", &net.decode(&golden.tensor("z_in")?, &go)?)
 }
