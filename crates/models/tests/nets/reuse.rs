@@ -16,7 +16,7 @@ const RULE: ReuseRule = ReuseRule {
 fn the_same_passes_are_left_out_as_in_the_reference() {
     let gold = Gold::open("families_image_misc");
     let calls = gold.about["easycache_calls"].as_array().unwrap();
-    let wanted: Vec<u64> = calls.iter().filter_map(|n| n.as_u64()).collect();
+    let wanted: Vec<u64> = calls.iter().filter_map(serde_json::Value::as_u64).collect();
     assert!(wanted.contains(&0) && wanted.contains(&1));
     let reuse = Reuse::new(RULE);
     let steps = wanted.len();

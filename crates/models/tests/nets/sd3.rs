@@ -76,9 +76,10 @@ fn diffusers(weights: &BTreeMap<String, Stored>) -> BTreeMap<String, Stored> {
         let block = format!("transformer_blocks.{number}");
         let width = value.shape()[0] / 3;
         if let Some(attention) = layer.strip_suffix(".qkv") {
-            let names = match context {
-                true => ["add_q_proj", "add_k_proj", "add_v_proj"],
-                false => ["to_q", "to_k", "to_v"],
+            let names = if context {
+                ["add_q_proj", "add_k_proj", "add_v_proj"]
+            } else {
+                ["to_q", "to_k", "to_v"]
             };
             for (i, name) in names.into_iter().enumerate() {
                 let name = theirs(&format!("{block}.{attention}.{name}"));
