@@ -258,7 +258,12 @@ mod tests {
         let taps = Tensor::from_fn([9, 2], |i| (i as f32 * 1.3).cos()).unwrap();
         let bias = Tensor::from_slice(&[0.5, -1.0]);
         let y = depthwise(&x, &taps, Some(&bias)).unwrap();
-        for (b, row, column, c) in [(0, 0, 0, 0), (1, 1, 2, 1), (1, 2, 3, 0), (0, 2, 0, 1)] {
+        for (b, row, column, c) in [
+            (0, 0usize, 0usize, 0),
+            (1, 1, 2, 1),
+            (1, 2, 3, 0),
+            (0, 2, 0, 1),
+        ] {
             let mut want = bias.data()[c];
             for (dy, dx) in (0..9).map(|i| (i / 3, i % 3)) {
                 let (Some(from), Some(at)) =

@@ -123,7 +123,7 @@ mod tests {
         let path = |n: usize| dir.path().join(format!("net-{n:05}-of-00002.safetensors"));
         for (n, name) in [(1, "b"), (2, "a")] {
             let values = Tensor::full([2], n as f32).unwrap();
-            crate::safetensors::write(&path(n), &[(name, &values)], &[]).unwrap();
+            crate::safetensors::write(path(n), &[(name, &values)], &[]).unwrap();
         }
         for n in [1, 2] {
             let file = open_weights(path(n)).unwrap();
