@@ -84,7 +84,9 @@ const HEAD: &str = "<!-- Written by `cargo xtask docgen`; change the program, no
 
 fn command_line() -> Result<String> {
     let mut page = format!("{HEAD}# Commands and flags\n");
-    for command in ["", "run", "convert", "quantize", "nodes", "doctor", "memory"] {
+    for command in [
+        "", "run", "convert", "quantize", "nodes", "doctor", "memory",
+    ] {
         let arguments: Vec<&str> = [command, "-h"]
             .into_iter()
             .filter(|argument| !argument.is_empty())
