@@ -107,7 +107,7 @@ mod tests {
     fn every_kind_comes_back() {
         let text = vec![("prompt".to_owned(), "{}".to_owned())];
         for channels in [1, 3, 4] {
-            let deep: Vec<u16> = (0..6 * channels as u16).map(|v| v * 4001).collect();
+            let deep: Vec<u16> = (0..6 * channels as u16).map(|v| v * 2801).collect();
             let bytes = encode(3, 2, channels, Samples::Sixteen(&deep), &text, &|| true).unwrap();
             let (info, pixels, found) = read(&bytes);
             assert_eq!(info.bit_depth, png::BitDepth::Sixteen);

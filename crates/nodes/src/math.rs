@@ -257,7 +257,7 @@ mod tests {
             ("1:1 (Square)", 1.0, 8, (1024, 1024)),
             ("16:9 (Widescreen)", 0.9, 32, (1280, 736)),
             ("9:16 (Portrait Widescreen)", 0.9, 32, (736, 1280)),
-            ("1:1 (Square)", 0.1, 128, (256, 256)),
+            ("1:1 (Square)", 0.1, 128, (384, 384)),
         ] {
             assert_eq!(resolution(label, megapixels, multiple).unwrap(), wanted);
         }

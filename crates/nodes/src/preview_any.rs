@@ -8,7 +8,7 @@ use crate::types::as_tensor;
 
 pub static NODES: &[NodeEntry] = &[entry::<PreviewAny>()];
 
-/// Shows any value as text.
+/// Shows any value as text, and passes the text on.
 #[derive(Node)]
 #[node(
     id = "PreviewAny",
@@ -16,6 +16,7 @@ pub static NODES: &[NodeEntry] = &[entry::<PreviewAny>()];
     module = "comfy_extras.nodes_preview_any",
     display = "Preview as Text",
     category = "utils",
+    outputs("STRING"),
     output_node
 )]
 pub struct PreviewAny {
@@ -36,7 +37,8 @@ impl Node for PreviewAny {
                 with_memory(3 * most as u64, || shown(&source).into())?
             }
         };
-        Ok(NodeOutput::ui(map! {"text" => vec![Value::Str(text)]}))
+        let shown = map! {"text" => vec![Value::Str(text.clone())]};
+        Ok(NodeOutput::one(text).with_ui(shown))
     }
 }
 

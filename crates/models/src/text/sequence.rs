@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fresco_tensor::nn::Linear;
+use fresco_tensor::nn::{Embedding, Linear, matmul};
 use fresco_tensor::{Device, Tensor};
 
 use super::network::{EncodeRule, Specials, States, TextKind, TextNetwork, TextOutput};
@@ -12,6 +12,35 @@ use super::writing::{Chooser, Memory, WritingRule};
 use crate::error::{ModelError, Result};
 use crate::network::{Lazy, Network};
 use crate::store::WeightStore;
+
+/// How likely each word comes next.
+pub enum WordScores {
+    /// By a matrix of its own.
+    Matrix(Arc<Linear>),
+    /// By the table that embeds words: its rows are compared with what was read.
+    Table(Arc<Embedding>),
+}
+
+/// Rows of the table that are compared at once.
+const AT_ONCE: usize = 8192;
+
+impl WordScores {
+    /// Scores (1, n, words) of rows (1, n, c).
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let table = match self {
+            Self::Matrix(matrix) => return Ok(matrix.forward(x)?),
+            Self::Table(table) => table,
+        };
+        let columns = x.transpose(1, 2)?;
+        let ids: Vec<u32> = (0..table.entries() as u32).collect();
+        let mut parts = Vec::new();
+        for some in ids.chunks(AT_ONCE) {
+            let rows = table.lookup_on(some, &x.device())?.unsqueeze(0)?;
+            parts.push(matmul(&rows, &columns)?.transpose(1, 2)?);
+        }
+        Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>(), 2)?)
+    }
+}
 
 /// Sequences that run at once; more would only take memory.
 const BATCH: usize = 8;
@@ -134,7 +163,7 @@ pub trait RowNetwork: Send + Sync + 'static {
     }
 
     /// The matrix that tells from such a row how likely each token is.
-    fn head(store: &WeightStore) -> Result<Arc<Linear>>
+    fn head(store: &WeightStore) -> Result<WordScores>
     where
         Self: Sized,
     {
@@ -255,7 +284,7 @@ impl<N: RowNetwork> TextNetwork for RowEncoder<N> {
 /// Goes on with a prompt.
 fn write<N: RowNetwork>(
     network: &N,
-    head: &Linear,
+    head: &WordScores,
     tokens: &Tokens,
     rule: &WritingRule,
     each: &mut dyn FnMut(usize) -> Result<()>,

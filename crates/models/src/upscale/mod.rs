@@ -1,4 +1,4 @@
-//! Networks that enlarge or mend pictures. Each kind is a file; which there are is said in [`KINDS`].
+//! Networks that enlarge or mend pictures. Each kind is a file; which there are is said in `KINDS`.
 //!
 //! A network sees (b, h, w, c) on its device. What all have in common is here: the sizes that they can take, colours in
 //! 0..1, the way in and out.

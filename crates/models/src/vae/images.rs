@@ -90,12 +90,12 @@ impl Tiles {
         span: Option<usize>,
     ) -> Self {
         let ratio = ratio.max(1);
-        let overlap = if tile < 4 * overlap {
+        let overlap = if tile < overlap.saturating_mul(4) {
             tile / 4
         } else {
             overlap
         };
-        let shared = if frames < 2 * shared {
+        let shared = if frames < shared.saturating_mul(2) {
             shared / 2
         } else {
             shared
@@ -118,8 +118,8 @@ impl Tiles {
     /// Flat, tall and square tiles, so that seams of one lie inside the others.
     fn shapes(self) -> [[usize; 2]; 3] {
         [
-            [self.y * 2, self.x / 2],
-            [self.y / 2, self.x * 2],
+            [self.y.saturating_mul(2), self.x / 2],
+            [self.y / 2, self.x.saturating_mul(2)],
             [self.y, self.x],
         ]
     }

@@ -368,7 +368,7 @@ fn bad_files_are_refused() {
         "no text encoder",
     );
     let t5 = "encoder.block.0.layer.0.SelfAttention.k.weight".to_owned();
-    refused([(t5, Tensor::zeros([2, 2]).unwrap())], "T5");
+    refused([(t5, Tensor::zeros([2, 2]).unwrap())], "no text encoder");
 
     let with = |key: &str, t: Option<Tensor>| {
         let mut weights = small(2);

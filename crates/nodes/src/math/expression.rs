@@ -8,7 +8,9 @@ use super::number::{Number, domain_error};
 /// Letters of an expression.
 const MAX_LETTERS: usize = 10_000;
 /// Parts within parts: a long sum counts as deep as it is long.
-const MAX_DEPTH: usize = 400;
+const MAX_DEPTH: usize = 200;
+/// Brackets within brackets, and powers of powers: each takes many calls of functions.
+const MAX_NESTED: usize = 30;
 /// Exponents of `pow`.
 const MAX_EXPONENT: i64 = 4000;
 
@@ -213,7 +215,7 @@ impl Parser {
     /// Every way back to the whole grammar comes through here, so nothing nests deeper than this allows.
     fn choice(&mut self) -> Result<Part, NodeError> {
         self.nested += 1;
-        if self.nested > 100 {
+        if self.nested > MAX_NESTED {
             return Err(syntax("the expression is nested too deeply"));
         }
         let yes = self.any_of("or", Binary::Or, Self::all_of)?;
@@ -316,7 +318,7 @@ impl Parser {
             return Ok(base);
         }
         self.nested += 1;
-        if self.nested > 100 {
+        if self.nested > MAX_NESTED {
             return Err(syntax("the expression is nested too deeply"));
         }
         let exponent = self.signed()?;

@@ -17,6 +17,7 @@ use crate::sampling::model::ModelAddition;
     id = "QwenImage21Cache",
     v3,
     module = "comfy_extras.nodes_qwen",
+    display = "QwenImage21Cache",
     category = "advanced/model/qwen",
     outputs("MODEL")
 )]

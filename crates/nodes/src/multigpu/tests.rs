@@ -324,7 +324,7 @@ fn the_older_input_is_shown_without_a_widget() {
         .filter(|c| c.schema().id.ends_with("MultiGPU"))
         .filter(|c| &*c.schema().id != "DeviceSelectorMultiGPU")
         .collect();
-    assert_eq!(loaders.len(), 2 * bases().len() + 4 + 2);
+    assert_eq!(loaders.len(), 2 * bases().len() + 6 + 2);
     for class in loaders {
         let schema = class.schema();
         let info = fresco_graph::object_info::node_info(&schema, &Lists);

@@ -66,6 +66,9 @@ pub(crate) fn call(
     Ok((merge(&schema, slots), ui))
 }
 
+/// Classes that have one more output than the reference: the text that they show.
+pub(crate) const NEWER_OUTPUT: [&str; 1] = ["PreviewAny"];
+
 /// The differences of one case, with the resources that its area needs.
 pub(crate) fn check(
     class: &dyn NodeClass,
@@ -86,8 +89,11 @@ pub(crate) fn check(
         (Ok(_), Some(expected)) => {
             vec![format!("{}: should have failed with {expected:?}", case.id)]
         }
-        (Ok((outputs, ui)), None) => {
+        (Ok((mut outputs, ui)), None) => {
             let mut comparer = Comparer::new(case, tensors);
+            if NEWER_OUTPUT.contains(&case.class.as_str()) {
+                outputs.pop();
+            }
             if let Some(expected) = &case.outputs {
                 comparer.outputs(expected, &outputs);
             }

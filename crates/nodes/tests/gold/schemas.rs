@@ -169,12 +169,23 @@ const NEWER_CHOICES: &[(&str, &str, &[&str])] = &[
     ("DualCLIPLoader", "type", &["ace"]),
 ];
 
-/// What the reference says of a class, with the choices that came later.
+/// What the reference says of a class, with the choices and outputs that came later.
 fn with_newer(id: &str, expected: &Value) -> Value {
     let rows = NEWER_CHOICES.iter().filter(|(class, _, _)| *class == id);
-    rows.fold(expected.clone(), |entry, (_, input, newer)| {
+    let mut entry = rows.fold(expected.clone(), |entry, (_, input, newer)| {
         added(&entry, input, newer)
-    })
+    });
+    if let (true, Value::Map(map)) = (run::NEWER_OUTPUT.contains(&id), &mut entry) {
+        let map = std::sync::Arc::make_mut(map);
+        for (key, value) in [
+            ("output", Value::from("STRING")),
+            ("output_is_list", false.into()),
+            ("output_name", "STRING".into()),
+        ] {
+            map.insert(key.into(), vec![value].into());
+        }
+    }
+    entry
 }
 
 /// The same value with more choices for an input, wherever it stands.

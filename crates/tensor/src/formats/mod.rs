@@ -6,7 +6,7 @@
 //! copied to a device and counted like any other, and takes what it takes in the file.
 //!
 //! Some weights are rotated: each group of columns was multiplied with an orthonormal matrix, which spreads outliers
-//! ([`rotation`]). Products rotate the input in its place.
+//! (`rotation.rs`). Products rotate the input in its place.
 //!
 //! The formats are those of comfy-kitchen (Apache-2.0), which was read for facts; no code of it is here.
 

@@ -13,7 +13,9 @@ use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
 use crate::text::Memory;
 use crate::text::qwen_vision;
-use crate::text::sequence::{KeptStates, PicturePlace, RowNetwork, Rows, SeenPicture, State};
+use crate::text::sequence::{
+    KeptStates, PicturePlace, RowNetwork, Rows, SeenPicture, State, WordScores,
+};
 use crate::transformer::Rope;
 
 /// A network that turns a picture into rows.
@@ -219,7 +221,7 @@ impl Layer {
     }
 }
 
-/// See the [module](self).
+/// The network of such a decoder.
 pub struct Decoder {
     config: DecoderConfig,
     device: Device,
@@ -347,7 +349,7 @@ impl RowNetwork for Decoder {
         Ok(all.narrow(1, all.dim(1)? - 1, 1)?)
     }
 
-    fn head(store: &WeightStore) -> Result<Arc<Linear>> {
+    fn head(store: &WeightStore) -> Result<WordScores> {
         let table = store.shape(TABLE).unwrap_or_default();
         let &[words, width] = table else {
             return Err(ModelError::unsupported(
@@ -357,10 +359,12 @@ impl RowNetwork for Decoder {
         };
         store.build("the words of the text encoder", |weights| {
             if store.has(WORDS) {
-                weights.matrix("lm_head", words, width)
-            } else {
-                weights.at("model").matrix("embed_tokens", words, width)
+                return Ok(WordScores::Matrix(weights.matrix("lm_head", words, width)?));
             }
+            let table = weights
+                .at("model")
+                .embedding("embed_tokens", words, width)?;
+            Ok(WordScores::Table(table))
         })
     }
 }

@@ -202,7 +202,7 @@ impl Block {
     }
 }
 
-/// See the [module](self).
+/// The network that sees pictures of Qwen 2.5 VL.
 pub struct Vision25 {
     config: Vision25Config,
     device: Device,

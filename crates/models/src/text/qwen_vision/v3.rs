@@ -144,7 +144,7 @@ impl Merger {
     }
 }
 
-/// See the [module](self).
+/// The network that sees pictures of Qwen 3 VL.
 pub struct Vision3 {
     config: Vision3Config,
     device: Device,

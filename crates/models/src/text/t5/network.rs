@@ -170,7 +170,7 @@ impl Block {
     }
 }
 
-/// See the [module](self).
+/// The encoder of T5 and its relatives.
 pub struct T5 {
     config: T5Config,
     device: Device,

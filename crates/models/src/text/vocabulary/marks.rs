@@ -1,6 +1,6 @@
 //! Strings that are tokens wherever they stand in a text: `<|im_start|>`, `</s>`.
 
-/// See the [module](self).
+/// Marks that stand in a text for themselves.
 #[derive(Debug, Clone, Default)]
 pub struct Marks {
     /// The longest first, so that the first that fits is the one.
