@@ -208,28 +208,28 @@ fn files_that_are_no_checkpoints_are_named() {
     let key = "model.diffusion_model.input_blocks.1.0.in_layers.2.weight";
     odd.insert(key.to_owned(), vec![32, 16, 3, 3]);
     tiny::write(&folder.join("odd.safetensors"), &odd).unwrap();
-    let flux = [
-        ("double_blocks.0.img_attn.norm.key_norm.scale", vec![16]),
-        ("img_in.weight", vec![32, 64]),
-        ("txt_in.weight", vec![32, 64]),
-        ("time_in.in_layer.weight", vec![32, 64]),
-        ("vector_in.in_layer.weight", vec![32, 64]),
-        ("final_layer.linear.weight", vec![64, 32]),
+    let other = [
+        ("t5_yproj.weight", vec![32, 64]),
+        ("t5_yproj.bias", vec![32]),
+        ("x_embedder.proj.weight", vec![32, 12, 2, 2]),
+        ("t_embedder.mlp.0.weight", vec![32, 64]),
+        ("final_layer.linear.weight", vec![48, 32]),
+        ("blocks.0.attn.qkv_x.weight", vec![96, 32]),
     ];
-    let flux = flux.map(|(key, shape)| (format!("model.diffusion_model.{key}"), shape));
+    let other = other.map(|(key, shape)| (format!("model.diffusion_model.{key}"), shape));
     tiny::write(
-        &folder.join("flux.safetensors"),
-        &flux.into_iter().collect(),
+        &folder.join("other.safetensors"),
+        &other.into_iter().collect(),
     )
     .unwrap();
 
     let server = start(base.path());
     for name in [
-        "empty", "half", "page", "hostile", "vae", "part", "odd", "flux",
+        "empty", "half", "page", "hostile", "vae", "part", "odd", "other",
     ] {
         let (node, message) = error_of(&server, &format!("{name}.safetensors"));
-        if name == "flux" {
-            assert!(message.contains("Flux"), "{message}");
+        if name == "other" {
+            assert!(message.contains("Mochi"), "{message}");
         }
         assert!(
             ["CheckpointLoaderSimple", "KSampler"].contains(&node.as_str()),
