@@ -253,7 +253,13 @@ fn rule_13_node_descriptions_are_those_of_the_reference() {
             assert_eq!(json!(names), info["input_order"][group], "{name}.{group}");
         }
         assert_eq!(info["input_order"], reference["input_order"], "{name}");
-        assert_eq!(info["output"], reference["output"], "{name}");
+        // Newer workflows link what it shows; it had no output when the golden was made.
+        let newer_output = name == "PreviewAny";
+        if newer_output {
+            assert_eq!(info["output"], json!(["STRING"]), "{name}");
+        } else {
+            assert_eq!(info["output"], reference["output"], "{name}");
+        }
         assert_eq!(info["output_node"], reference["output_node"], "{name}");
         assert_eq!(info["category"], reference["category"], "{name}");
         let one = server

@@ -234,6 +234,15 @@ fn the_two_of_sdxl_load_together() {
         "ValueError",
         &["SDXL"],
     );
+    let mut flux = names.clone();
+    flux.insert("type".into(), "flux".into());
+    let parts = [
+        "clip_g and clip_l",
+        "\"flux\"",
+        "t5xxl (T5)",
+        "g.safetensors",
+    ];
+    fails(&place, "DualCLIPLoader", flux, "RuntimeError", &parts);
     let mut twice = names;
     twice.insert("clip_name2".into(), "g.safetensors".into());
     fails(

@@ -216,7 +216,10 @@ fn takes(stack: &TextStack, found: &[FoundText<'_>]) -> bool {
 
 /// The set that files make for a loader of this type.
 pub(super) fn choose(kind: &str, found: &[FoundText<'_>]) -> Result<&'static TextStack, NoStack> {
-    let concerned = |rule: &&StackRule| rule.types.is_empty() || rule.types.contains(&kind);
+    // Several files that a type does not take are a mistake, not the set of another model.
+    let strict = found.len() > 1 && RULES.iter().any(|rule| rule.types.contains(&kind));
+    let concerned =
+        |rule: &&StackRule| rule.types.contains(&kind) || (rule.types.is_empty() && !strict);
     for rule in RULES.iter().filter(concerned) {
         match rule.stack {
             None => return Err(NoStack::NotRun),
