@@ -1,0 +1,180 @@
+// What follows a product: out = gate * act(y + bias + per_item) + residual, the last three of the element type and optional, the bias f32.
+#pragma once
+#include "common.cuh"
+
+// The numbers of `nn::Act`.
+enum { ACT_NONE = 0, ACT_SILU = 1, ACT_GELU = 2, ACT_GELU_TANH = 3, ACT_QUICK_GELU = 4, ACT_RELU = 5, ACT_LEAKY = 6 };
+
+// x * sigmoid(z): about 1e-6 of relative error, enough for sixteen bits.
+DI float sigmoid_times(float x, float z) { return __fdividef(x, 1.f + ex2(-1.44269504f * z)); }
+// One branch for all the numbers, not one for each. No `max` in the last two: NaN stays NaN.
+template <int COUNT> DI void activate_fast(float (&x)[COUNT], int act) {
+#define EACH(...) _Pragma("unroll") for (int i = 0; i < COUNT; i++) x[i] = __VA_ARGS__; break;
+  switch (act) {
+    case ACT_SILU: EACH(sigmoid_times(x[i], x[i]))
+    case ACT_GELU: EACH(gelu_erf(x[i]))
+    case ACT_GELU_TANH: EACH(sigmoid_times(x[i], 1.5957691216f * (x[i] + 0.044715f * x[i] * x[i] * x[i])))
+    case ACT_QUICK_GELU: EACH(sigmoid_times(x[i], 1.702f * x[i]))
+    case ACT_RELU: EACH(x[i] < 0.f ? 0.f : x[i])
+    case ACT_LEAKY: EACH(x[i] < 0.f ? 0.2f * x[i] : x[i])
+    default: break;
+  }
+#undef EACH
+}
+// The same to the last bits of f32.
+DI float activate_exact(float x, int act) {
+  switch (act) {
+    case ACT_SILU: return x / (1.f + expf(-x));
+    case ACT_GELU: return 0.5f * x * (1.f + erff(x * 0.70710678118f));
+    case ACT_GELU_TANH: return x / (1.f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
+    case ACT_QUICK_GELU: return x / (1.f + expf(-1.702f * x));
+    case ACT_RELU: return x < 0.f ? 0.f : x;
+    case ACT_LEAKY: return x < 0.f ? 0.2f * x : x;
+    default: return x;
+  }
+}
+
+template <class S> struct After {
+  const float* bias;      // N numbers
+  const S* per_item;      // (items, N), added before the activation
+  const S* gate;          // (items, N), multiplied with after the activation
+  const S* residual;      // (M, N), added last
+  S* out;                 // (M, N)
+  int act, rows_per_item; // item = row / rows_per_item
+};
+
+// Kernel parameters of the above, in this order, and what makes it of them.
+#define AFTER_PARAMETERS(S) const float* bias, const S* per_item, const S* gate, const S* residual, S* out, int act, int rows_per_item
+#define AFTER_VALUES { bias, per_item, gate, residual, out, act, rows_per_item }
+
+// Eight elements of sixteen bits, of which the first `valid` are there. `whole`: rows are a multiple of 16 bytes long.
+DI void load8(u32 (&v)[4], const u16* from, int valid, bool whole) {
+  v[0] = v[1] = v[2] = v[3] = 0;
+  if (valid <= 0) return;
+  if (whole) {
+    uint4 w = *(const uint4*)from;
+    v[0] = w.x; v[1] = w.y; v[2] = w.z; v[3] = w.w;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    if (2 * i < valid) v[i] = from[2 * i];
+    if (2 * i + 1 < valid) v[i] |= (u32)from[2 * i + 1] << 16;
+  }
+}
+DI void store8(u16* to, const u32 (&v)[4], int valid, bool whole) {
+  if (valid <= 0) return;
+  if (whole) { *(uint4*)to = make_uint4(v[0], v[1], v[2], v[3]); return; }
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    if (2 * i < valid) to[2 * i] = (u16)v[i];
+    if (2 * i + 1 < valid) to[2 * i + 1] = (u16)(v[i] >> 16);
+  }
+}
+DI float2 bias_pair(const float* bias, int column, int n) {
+  float2 b = make_float2(0.f, 0.f);
+  if (column < n) b.x = bias[column];
+  if (column + 1 < n) b.y = bias[column + 1];
+  return b;
+}
+
+// Finishes and writes 32 columns of one row that four lanes share as accumulators of tensor cores lie: x[2 i], x[2 i + 1] of lane q are
+// the columns c0 + 8 i + 2 q and the next. The bias is in x already. All lanes of the warp must come here.
+template <class T> DI void finish_quad(const After<u16>& f, float (&x)[8], i64 row, bool row_ok, int c0, int q, int n) {
+  int c = c0 + 8 * q, valid = row_ok ? n - c : 0;
+  bool whole = (n & 7) == 0;
+  i64 item = 0;
+  if (f.per_item || f.gate) item = row_ok ? (i64)((u32)row / (u32)f.rows_per_item) * n : 0;
+  u32 o[4];
+  if (f.per_item) {
+    load8(o, f.per_item + item + c, valid, whole);
+    quad_transpose(o, q);
+#pragma unroll
+    for (int i = 0; i < 4; i++) { x[2 * i] += T::lo(o[i]); x[2 * i + 1] += T::hi(o[i]); }
+  }
+  if (f.act) activate_fast(x, f.act);
+  if (f.gate) {
+    load8(o, f.gate + item + c, valid, whole);
+    quad_transpose(o, q);
+#pragma unroll
+    for (int i = 0; i < 4; i++) { x[2 * i] *= T::lo(o[i]); x[2 * i + 1] *= T::hi(o[i]); }
+  }
+  if (f.residual) {
+    load8(o, f.residual + row * n + c, valid, whole);
+    quad_transpose(o, q);
+#pragma unroll
+    for (int i = 0; i < 4; i++) { x[2 * i] += T::lo(o[i]); x[2 * i + 1] += T::hi(o[i]); }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) o[i] = T::pack(x[2 * i], x[2 * i + 1]);
+  quad_transpose(o, q);
+  store8(f.out + row * n + c, o, valid, whole);
+}
+
+// The same for eight columns of a row that one thread has whole, from c on, with the bias. `row` exists and c < n.
+template <class T> DI void finish8(const After<u16>& f, float (&x)[8], i64 row, int c, int n) {
+  bool whole = (n & 7) == 0;
+  i64 item = f.per_item || f.gate ? (i64)((u32)row / (u32)f.rows_per_item) * n : 0;
+  u32 o[4];
+  if (f.bias) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) if (c + i < n) x[i] += f.bias[c + i];
+  }
+  if (f.per_item) {
+    load8(o, f.per_item + item + c, n - c, whole);
+#pragma unroll
+    for (int i = 0; i < 4; i++) { x[2 * i] += T::lo(o[i]); x[2 * i + 1] += T::hi(o[i]); }
+  }
+  if (f.act) activate_fast(x, f.act);
+  if (f.gate) {
+    load8(o, f.gate + item + c, n - c, whole);
+#pragma unroll
+    for (int i = 0; i < 4; i++) { x[2 * i] *= T::lo(o[i]); x[2 * i + 1] *= T::hi(o[i]); }
+  }
+  if (f.residual) {
+    load8(o, f.residual + row * n + c, n - c, whole);
+#pragma unroll
+    for (int i = 0; i < 4; i++) { x[2 * i] += T::lo(o[i]); x[2 * i + 1] += T::hi(o[i]); }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) o[i] = T::pack(x[2 * i], x[2 * i + 1]);
+  store8(f.out + row * n + c, o, n - c, whole);
+}
+// x * gelu(g) of eight columns with their biases; n is half of the columns of the product.
+template <class T> DI void finish8_geglu(const After<u16>& f, float (&x)[8], float (&g)[8], i64 row, int c, int n) {
+  if (f.bias) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) if (c + i < n) { x[i] += f.bias[c + i]; g[i] += f.bias[n + c + i]; }
+  }
+  u32 o[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) o[i] = T::pack(x[2 * i] * gelu_erf(g[2 * i]), x[2 * i + 1] * gelu_erf(g[2 * i + 1]));
+  store8(f.out + row * n + c, o, n - c, (n & 7) == 0);
+}
+DI void add4(float* to, const float* from) { float4 v = *(const float4*)from; to[0] += v.x; to[1] += v.y; to[2] += v.z; to[3] += v.w; }
+
+// The tile that block `u` makes: down `group` tiles of rows, then the next columns, so that blocks at work share what they read.
+DI void tile_place(int u, int row_tiles, int column_tiles, int group, int& mi, int& ni) {
+  int per = group * column_tiles, g = u / per, rest = u - g * per, rows = min(group, row_tiles - g * group);
+  mi = g * group + rest % rows;
+  ni = rest / rows;
+}
+// Rows of a tile are pixels of a box of 2^wlog x 2^hlog pixels in 128 >> (wlog + hlog) pictures. A matrix is a picture of one row.
+struct Boxes { int height, width, count, wlog, hlog; };
+DI int boxes_across(const Boxes& b) { return (b.width + (1 << b.wlog) - 1) >> b.wlog; }
+DI int boxes_down(const Boxes& b) { return (b.height + (1 << b.hlog) - 1) >> b.hlog; }
+DI int boxes_deep(const Boxes& b) { int deep = 128 >> (b.wlog + b.hlog); return (b.count + deep - 1) / deep; }
+// First column, row and picture of a box.
+DI void box_corner(const Boxes& b, int mi, int& x, int& y, int& z) {
+  int across = boxes_across(b), down = boxes_down(b), rest = mi / across;
+  x = (mi - rest * across) << b.wlog;
+  z = rest / down;
+  y = (rest - z * down) << b.hlog;
+  z *= 128 >> (b.wlog + b.hlog);
+}
+// The output row of row r of a box, and whether there is one.
+DI i64 box_row(const Boxes& b, int x0, int y0, int z0, int r, bool& ok) {
+  int x = x0 + (r & ((1 << b.wlog) - 1)), y = y0 + ((r >> b.wlog) & ((1 << b.hlog) - 1)), z = z0 + (r >> (b.wlog + b.hlog));
+  ok = x < b.width && y < b.height && z < b.count;
+  return ((i64)z * b.height + y) * b.width + x;
+}

@@ -1,0 +1,167 @@
+// Products and convolutions of stride 1 or 2 on Hopper, f16 and bf16: out = gate * act(A W^T + bias + per_item) + residual.
+//
+// A convolution needs no gathered copy: the bulk copy of a box of pixels, moved by the kernel position (tap), lays exactly the tile of A that
+// wgmma wants, and the copy engine's zeros are the padding. A matrix is a picture of one row, so one kernel serves both.
+//
+// One block = one producer warp group (bulk copies) and two consumers (64 rows each); tile 128 x BN, 64 channels a step, ST stages, persistent grid.
+// The first `full_tiles` tiles are whole. The others are cut in `parts` along K, so that the last wave is full too: those parts leave f32 sums
+// in `sums`, (tile, part, 128, BN), and product_finish.cu adds them in order.
+#include "finish.cuh"
+#include "hopper.cuh"
+
+struct Window { int channels, time, height, width, time_stride, shift, time_before, above, left; };
+
+// A: (channels, x, y phase, y, frame), with stride 2 pairs of pixels as one of twice the channels: then 64 must divide `channels`.
+// Channels past the last are zeros there, so what W has for them (those of the next tap) does not matter.
+// W: (taps * channels, N). With GEGLU the second half of a tile is the gate's rows, so that value and gate meet in one thread.
+template <class T, int BN, int ST, int GEGLU>
+DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, const Boxes& boxes, const Window& w, int full_tiles, int parts, float* sums) {
+  constexpr int BK = 64, AB = 128 * BK * 2, BB = BN * BK * 2, HB = BB / 2, NACC = BN / 2, GROUP = 16;
+  extern __shared__ unsigned char raw[];
+  u32 base = (smem_u32(raw) + 1023) & ~1023u;
+  u32 sA = base, sB = base + ST * AB, full = sB + ST * BB, empty = full + 8 * ST;
+  int tid = threadIdx.x, wg = tid >> 7;
+  if (tid == 0) {
+    for (int i = 0; i < ST; i++) { mbar_init(full + 8 * i, 1); mbar_init(empty + 8 * i, 8); }
+    fence_init();
+  }
+  __syncthreads();
+
+  int mt = boxes_across(boxes) * boxes_down(boxes) * boxes_deep(boxes), nt = (N + BN - 1) / BN;
+  int steps = (w.channels + BK - 1) / BK, kt = w.time * w.height * w.width * steps;
+  int mn = mt * nt, nfull = min(mn, full_tiles), total = nfull + (mn - nfull) * parts;
+
+  if (wg == 0) {
+    reg_dec<40>();
+    if (tid == 0) {
+      int s = 0; u32 ph = 1;
+      for (int t = blockIdx.x; t < total; t += gridDim.x) {
+        int u = t, ks = 0, np = 1;
+        if (t >= nfull) { int v = t - nfull; u = nfull + v / parts; ks = v % parts; np = parts; }
+        int k0 = (int)((i64)ks * kt / np), k1 = (int)((i64)(ks + 1) * kt / np);
+        int mi, ni, x0, y0, z0;
+        tile_place(u, mt, nt, GROUP, mi, ni);
+        box_corner(boxes, mi, x0, y0, z0);
+        z0 = z0 * w.time_stride - w.time_before;
+        int b0 = GEGLU ? ni * (BN / 2) : ni * BN, b1 = GEGLU ? N / 2 + b0 : b0 + BN / 2;
+        int tap = k0 / steps, step = k0 - tap * steps;
+        int kz = tap / (w.height * w.width), in = tap - kz * w.height * w.width, ky = in / w.width, kx = in - ky * w.width;
+        for (int k = k0; k < k1; k++) {
+          mbar_wait(empty + 8 * s, ph);
+          mbar_expect(full + 8 * s, AB + BB);
+          int dx = kx - w.left, dy = ky - w.above, phase = (1 << w.shift) - 1;
+          tma5(sA + s * AB, ta, full + 8 * s, (dx & phase) * w.channels + step * BK, x0 + (dx >> w.shift), dy & phase, y0 + (dy >> w.shift), z0 + kz);
+          int column = tap * w.channels + step * BK;
+          tma2(sB + s * BB, tb, full + 8 * s, column, b0);
+          tma2(sB + s * BB + HB, tb, full + 8 * s, column, b1);
+          if (++step == steps) {
+            step = 0; tap++;
+            if (++kx == w.width) { kx = 0; if (++ky == w.height) { ky = 0; kz++; } }
+          }
+          if (++s == ST) { s = 0; ph ^= 1; }
+        }
+      }
+    }
+  } else {
+    reg_inc<232>();
+    int cw = wg - 1, lane = tid & 31, warp = (tid >> 5) & 3, q = lane & 3;
+    int s = 0; u32 ph = 0;
+    float acc[NACC];
+    for (int t = blockIdx.x; t < total; t += gridDim.x) {
+      int u = t, ks = 0, np = 1;
+      if (t >= nfull) { int v = t - nfull; u = nfull + v / parts; ks = v % parts; np = parts; }
+      int k0 = (int)((i64)ks * kt / np), k1 = (int)((i64)(ks + 1) * kt / np);
+      int prev = -1;
+#pragma unroll
+      for (int i = 0; i < NACC; i++) acc[i] = 0.f;
+      for (int k = k0; k < k1; k++) {
+        mbar_wait(full + 8 * s, ph);
+        u64 da = sdesc(sA + s * AB + cw * 64 * 128, 16, 1024), db = sdesc(sB + s * BB, 16, 1024);
+        wg_fence();
+#pragma unroll
+        for (int j = 0; j < 4; j++) WG<T, BN>::ss(acc, da + 2 * j, db + 2 * j, 1);
+        wg_commit();
+        wg_wait<1>();
+        if (prev >= 0 && lane == 0) mbar_arrive(empty + 8 * prev);
+        prev = s;
+        if (++s == ST) { s = 0; ph ^= 1; }
+      }
+      wg_wait<0>();
+      if (prev >= 0 && lane == 0) mbar_arrive(empty + 8 * prev);
+
+      int lr = cw * 64 + warp * 16 + (lane >> 2);
+      if (t >= nfull) {
+        float* to = sums + ((i64)(u - nfull) * parts + ks) * 128 * BN + lr * BN + 2 * q;
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++) {
+          *(float2*)(to + 8 * j) = make_float2(acc[4 * j], acc[4 * j + 1]);
+          *(float2*)(to + 8 * BN + 8 * j) = make_float2(acc[4 * j + 2], acc[4 * j + 3]);
+        }
+        continue;
+      }
+      int mi, ni, x0, y0, z0;
+      tile_place(u, mt, nt, GROUP, mi, ni);
+      box_corner(boxes, mi, x0, y0, z0);
+      i64 row[2]; bool ok[2];
+#pragma unroll
+      for (int h = 0; h < 2; h++) row[h] = box_row(boxes, x0, y0, z0, lr + 8 * h, ok[h]);
+      if (GEGLU) {
+        int No = N / 2, c0 = ni * (BN / 2);
+        bool whole = (No & 7) == 0;
+#pragma unroll
+        for (int g = 0; g < BN / 64; g++) {
+          u32 o[2][4];
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            int j = g * 4 + i, c = c0 + 8 * j + 2 * q;
+            float2 bv = make_float2(0.f, 0.f), bg = bv;
+            if (after.bias) { bv = bias_pair(after.bias, c, No); bg = bias_pair(after.bias + No, c, No); }
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+              float v0 = acc[4 * j + 2 * h] + bv.x, v1 = acc[4 * j + 2 * h + 1] + bv.y;
+              float g0 = acc[NACC / 2 + 4 * j + 2 * h] + bg.x, g1 = acc[NACC / 2 + 4 * j + 2 * h + 1] + bg.y;
+              o[h][i] = T::pack(v0 * gelu_erf(g0), v1 * gelu_erf(g1));
+            }
+          }
+          int c = c0 + 32 * g + 8 * q;
+#pragma unroll
+          for (int h = 0; h < 2; h++) {
+            quad_transpose(o[h], q);
+            store8(after.out + row[h] * No + c, o[h], ok[h] ? No - c : 0, whole);
+          }
+        }
+      } else {
+        int c0 = ni * BN;
+#pragma unroll
+        for (int g = 0; g < BN / 32; g++) {
+          float x[2][8];
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            int j = g * 4 + i;
+            float2 b = make_float2(0.f, 0.f);
+            if (after.bias) b = bias_pair(after.bias, c0 + 8 * j + 2 * q, N);
+            x[0][2 * i] = acc[4 * j] + b.x; x[0][2 * i + 1] = acc[4 * j + 1] + b.y;
+            x[1][2 * i] = acc[4 * j + 2] + b.x; x[1][2 * i + 1] = acc[4 * j + 3] + b.y;
+          }
+#pragma unroll
+          for (int h = 0; h < 2; h++) finish_quad<T>(after, x[h], row[h], ok[h], c0 + 32 * g, q, N);
+        }
+      }
+    }
+  }
+}
+
+#define KERNEL(name, BN, ST, GEGLU) extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ TMap ta, const __grid_constant__ TMap tb, \
+    AFTER_PARAMETERS(u16), int N, int out_height, int out_width, int out_count, int wlog, int hlog, \
+    int channels, int time, int height, int width, int time_stride, int shift, int time_before, int above, int left, int full_tiles, int parts, float* sums) { \
+  const After<u16> after = AFTER_VALUES; \
+  const Boxes boxes = { out_height, out_width, out_count, wlog, hlog }; \
+  const Window window = { channels, time, height, width, time_stride, shift, time_before, above, left }; \
+  product<TY, BN, ST, GEGLU>(ta, tb, after, N, boxes, window, full_tiles, parts, sums); \
+}
+KERNEL(product_64, 64, 8, 0)
+KERNEL(product_128, 128, 6, 0)
+KERNEL(product_160, 160, 5, 0)
+KERNEL(product_256, 256, 4, 0)
+KERNEL(geglu_128, 128, 6, 1)
+KERNEL(geglu_256, 256, 4, 1)
