@@ -127,30 +127,32 @@ template <int TM, int KIND, int GEGLU> DI void product(const S* A, const void* W
       return at < 0 ? 0.f : TY::load(A[at + c]);
     }, load_b);
   }
+  // A row of the thread's sums at a time through shared memory, where a loop can count: unrolled, what follows would be most of the code.
   int tx = tid & 15, ty = tid >> 4;
+  float (*own)[256] = (float (*)[256])&tile;
 #pragma unroll
   for (int i = 0; i < TM; i++) {
+#pragma unroll
+    for (int j = 0; j < TM; j++) own[j][tid] = acc[i][j];
     int row = mi * BM + tile_at(i, ty);
     if (row >= M) continue;
     if (GEGLU) {
       int n = N / 2;
-#pragma unroll
-      for (int j = 0; j < TM; j += 4)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-          int c = ni * (BM / 2) + (tile_at(j, tx) >> 1) + e;
-          if (c >= n) continue;
-          float v = acc[i][j + e], g = acc[i][j + 2 + e];
-          if (f.bias) { v += f.bias[c]; g += f.bias[n + c]; }
-          f.out[(i64)row * n + c] = TY::store(v * activate_one(g, ACT_GELU));
-        }
+#pragma unroll 1
+      for (int j = 0; j < TM; j += (j & 1) ? 3 : 1) {
+        int c = ni * (BM / 2) + (tile_at(j & ~3, tx) >> 1) + (j & 1);
+        if (c >= n) continue;
+        float v = own[j][tid], g = own[j + 2][tid];
+        if (f.bias) { v += f.bias[c]; g += f.bias[n + c]; }
+        f.out[(i64)row * n + c] = TY::store(v * activate_one(g, ACT_GELU));
+      }
     } else {
       i64 item = f.per_item || f.gate ? (i64)(row / f.rows_per_item) * N : 0;
-#pragma unroll
+#pragma unroll 1
       for (int j = 0; j < TM; j++) {
         int c = ni * BM + tile_at(j, tx);
         if (c >= N) continue;
-        float v = acc[i][j];
+        float v = own[j][tid];
         if (f.bias) v += f.bias[c];
         if (f.per_item) v += TY::load(f.per_item[item + c]);
         if (f.act) v = activate_one(v, f.act);
