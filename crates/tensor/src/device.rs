@@ -164,6 +164,18 @@ impl Device {
         })
     }
 
+    /// The same device for numbers that are too large for f16.
+    #[must_use]
+    pub fn wide(&self) -> Self {
+        match self {
+            Self::Cuda(handle) if handle.format == Format::F16 => {
+                let bf16 = handle.device.has_bf16();
+                self.computing_in(if bf16 { Dtype::Bf16 } else { Dtype::F32 })
+            }
+            Self::Cpu | Self::Sim(_) | Self::Cuda(_) => self.clone(),
+        }
+    }
+
     /// The same device, keeping all bits.
     #[must_use]
     pub fn exact(&self) -> Self {
