@@ -105,9 +105,7 @@ fn unet(table: &mut Table, list: &str, sizes: &[(usize, usize, Row)]) -> Result<
     let prefix = "model.diffusion_model.";
     let store = listed(list, prefix, Dtype::F16, &device)?;
     let config = UNetConfig::detect(&store)?;
-    let net = store.build(UNet::WHAT, |weights| {
-        <UNet as DiffusionNetwork>::new(weights, &config)
-    })?;
+    let net = UNet::new(&store, &config)?;
     place(&store, &device)?;
     for (batch, side, row) in sizes {
         device.reset_peak();
