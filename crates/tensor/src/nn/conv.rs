@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::contents::MatrixSize;
 use super::layer_weights::{LayerValues, LayerWeights, MakeWeight};
-use super::linear::{After, check_after, check_devices, finish, with_sides};
+use super::linear::{After, check_after, check_devices, finish, with_cuda_finish, with_sides};
 use super::side::Side;
 use super::slot::{SlotGroup, WeightSlot};
 use crate::cpu::picture::Picture;
 use crate::cpu::product;
+use crate::cuda::ops::{self, product::Window};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
@@ -240,7 +241,25 @@ impl Conv2d {
         };
         let device = x.device();
         match &device {
-            Device::Cuda(_) => crate::cuda::missing(),
+            Device::Cuda(_) => self.weights.with_cuda(&device, |layer| {
+                let window = Window {
+                    frames: b,
+                    size: (h, w),
+                    enlarged: size,
+                    channels: c,
+                    out: [b, shape[1], shape[2]],
+                    kernel: [1, self.kernel.0, self.kernel.1],
+                    time_stride: 1,
+                    stride: self.stride,
+                    time_before: 0,
+                    above: before,
+                    left: before,
+                };
+                let y = with_cuda_finish(OP, x, &shape, b, layer.bias, after, |x, finish| {
+                    ops::product::conv(layer.weight, x, window, finish)
+                })?;
+                Ok(Tensor::on_cuda(shape, y))
+            }),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;
                 let finish = finish(&shape, b, layer.bias, after);

@@ -8,11 +8,14 @@ use std::sync::Arc;
 
 use super::Act;
 use super::contents::{Content, Contents, MatrixSize};
+use super::linear::{After, with_cuda_finish};
 use super::slot::{SlotGroup, WeightSlot};
 use crate::cpu::finish::Finish;
 use crate::cpu::packed::Weight;
 use crate::cpu::picture::Picture;
 use crate::cpu::product;
+use crate::cuda::CudaValue;
+use crate::cuda::ops::{self, product::Window};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
@@ -155,6 +158,15 @@ impl Conv3d {
         };
         let frames = joined.as_ref().unwrap_or(x);
         let here = self.slot.at(&x.device())?;
+        if frames.cuda().is_some() {
+            if t == 0 {
+                return Tensor::zeros_on(&x.device(), shape);
+            }
+            // Taps that would see nothing but frames before the first for every output are left out.
+            let missing = self.reach() - known;
+            let first = missing.saturating_sub(t - 1);
+            return self.on_cuda(&here, frames, first, (1, missing - first), add, shape);
+        }
         // The first outputs lack some frames, each another number of them.
         let lacking = (self.reach() - known).min(t);
         let mut parts = Vec::new();
@@ -187,6 +199,9 @@ impl Conv3d {
             return Tensor::zeros_on(&x.device(), shape);
         }
         let here = self.slot.at(&x.device())?;
+        if x.cuda().is_some() {
+            return self.on_cuda(&here, x, 0, (stride, 0), None, shape);
+        }
         let mut sum: Option<Tensor> = None;
         for tap in 0..self.kernel[0] {
             let places: Vec<usize> = (0..count).map(|i| i * stride + tap).collect();
@@ -209,6 +224,45 @@ impl Conv3d {
             return Err(TensorError::invalid(OP, "frames without pixels"));
         }
         Ok(sizes)
+    }
+
+    /// All outputs on a GPU, of the taps from `first` on: every `stride`-th, with so many frames of zeros before.
+    fn on_cuda(
+        &self,
+        here: &Contents,
+        frames: &Tensor,
+        first: usize,
+        (stride, zeros): (usize, usize),
+        add: Option<&Tensor>,
+        shape: [usize; 4],
+    ) -> Result<Tensor> {
+        let [count, h, w, channels] = frames.dims4()?;
+        let [time, kh, kw] = self.kernel;
+        let window = Window {
+            frames: count,
+            size: (h, w),
+            enlarged: (h, w),
+            channels,
+            out: [shape[0], shape[1], shape[2]],
+            kernel: [time - first, kh, kw],
+            time_stride: stride,
+            stride: 1,
+            time_before: zeros as i32,
+            above: kh / 2,
+            left: kw / 2,
+        };
+        let taps: Vec<&CudaValue> = (first..time)
+            .map(|tap| here.cuda(tap))
+            .collect::<Result<_>>()?;
+        let bias = self.biased.then(|| here.cuda(time)?.floats()).transpose()?;
+        let after = After {
+            add,
+            ..After::default()
+        };
+        let y = with_cuda_finish(OP, frames, &shape, 1, bias, after, |x, finish| {
+            ops::product::conv3d(&taps, x, window, finish)
+        })?;
+        Ok(Tensor::on_cuda(shape, y))
     }
 
     /// Some outputs, of the taps from `first` on. `known` frames stand before that of output 0.

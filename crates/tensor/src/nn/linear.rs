@@ -9,6 +9,7 @@ use super::slot::{SlotGroup, WeightSlot};
 use super::{Act, misc};
 use crate::cpu::finish::Finish;
 use crate::cpu::product;
+use crate::cuda::{CudaBuffer, ops};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
@@ -177,7 +178,12 @@ impl Linear {
         check_after(OP, &shape, items, after)?;
         let device = x.device();
         match &device {
-            Device::Cuda(_) => crate::cuda::missing(),
+            Device::Cuda(_) => self.weights.with_cuda(&device, |layer| {
+                let y = with_cuda_finish(OP, x, &shape, items, layer.bias, after, |x, finish| {
+                    ops::product::linear(layer.weight, x, rows, layer.input_scale, finish)
+                })?;
+                Ok(Tensor::on_cuda(&*shape, y))
+            }),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;
                 let finish = finish(&shape, items, layer.bias, after);
@@ -205,7 +211,12 @@ impl Linear {
         let rows = x.len() / self.in_features();
         let device = x.device();
         match &device {
-            Device::Cuda(_) => crate::cuda::missing(),
+            Device::Cuda(_) => self.weights.with_cuda(&device, |layer| {
+                let x = on_cuda(OP, x)?;
+                let scale = layer.input_scale;
+                let y = ops::product::geglu(layer.weight, x, rows, scale, layer.bias)?;
+                Ok(Tensor::on_cuda(&*shape, y))
+            }),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;
                 let scaled = layer.scaled(x.values())?;
@@ -314,4 +325,38 @@ pub(super) fn finish<'a>(
         act: after.act,
         add: after.add.map(Tensor::values),
     }
+}
+
+/// The elements of a tensor on a GPU.
+pub(super) fn on_cuda<'a>(op: &'static str, x: &'a Tensor) -> Result<&'a CudaBuffer> {
+    x.cuda().ok_or_else(|| TensorError::DeviceMismatch {
+        op,
+        left: String::from("cuda"),
+        right: x.device().name(),
+    })
+}
+
+/// Calls with an input on a GPU and what follows a layer, all in the format of the input.
+pub(super) fn with_cuda_finish(
+    op: &'static str,
+    x: &Tensor,
+    shape: &[usize],
+    items: usize,
+    bias: Option<u64>,
+    after: After<'_>,
+    body: impl FnOnce(&CudaBuffer, ops::product::Finish<'_>) -> Result<CudaBuffer>,
+) -> Result<CudaBuffer> {
+    let x = on_cuda(op, x)?;
+    let convert = |t: Option<&'_ Tensor>| t.map(|t| t.cuda_in(op, x.format())).transpose();
+    let (add, per_item) = (convert(after.add)?, convert(after.per_item)?);
+    let rows = shape.iter().product::<usize>() / shape.last().copied().unwrap_or(0).max(1);
+    let finish = ops::product::Finish {
+        bias,
+        per_item: per_item.as_deref(),
+        gate: None,
+        residual: add.as_deref(),
+        act: after.act,
+        rows_per_item: rows.checked_div(items).unwrap_or(0),
+    };
+    body(x, finish)
 }

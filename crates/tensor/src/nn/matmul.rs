@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 
 use crate::cancel::Cancel;
+use crate::cuda::ops;
 use crate::device::Device;
 use crate::elements::allocate;
 use crate::error::{Result, TensorError};
@@ -18,6 +19,11 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         return Err(TensorError::mismatch(OP, a.shape(), b.shape()));
     }
     let shape = vec![items, rows, width];
+    if let Some(left) = a.cuda() {
+        let right = b.cuda_in(OP, left.format())?;
+        let out = ops::product::matmul(left, &right, [items, rows, inner, width])?;
+        return Ok(Tensor::on_cuda(shape, out));
+    }
     let room = a.room_for(&shape)?;
     let mut out = allocate(&shape, 0.0)?;
     if !out.is_empty() && inner > 0 {

@@ -171,14 +171,14 @@ struct RowAffine {
   }
 };
 
-// `value(o, channel, tap)` for all elements of (out, taps, padded), two channels per thread.
-template <class Value> DI void write_all(S* to, int out, int channels, int taps, int padded, Value value) {
+// `value(o, channel, tap)` for the elements from `first` on of (out, all_taps, padded), two channels per thread.
+template <class Value> DI void write_all(S* to, int out, int channels, int taps, int padded, int all_taps, int first, Value value) {
   struct alignas(2 * sizeof(S)) Pair { S a, b; };
   u32 pairs = (padded + 1) / 2, count = (u32)out * taps * pairs, step = gridDim.x * blockDim.x;
   for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
     u32 row = i / pairs, c = (i - row * pairs) * 2, o = row / taps;
     int tap = (int)(row - o * taps);
-    S* line = to + (i64)row * padded + c;
+    S* line = to + ((i64)o * all_taps + first + tap) * padded + c;
     S a = (int)c < channels ? TY::store(value((i64)o, (int)c, tap)) : (S)0;
     S b = (int)c + 1 < channels ? TY::store(value((i64)o, (int)c + 1, tap)) : (S)0;
     if (padded % 2 == 0) *(Pair*)line = Pair{a, b};
@@ -186,13 +186,13 @@ template <class Value> DI void write_all(S* to, int out, int channels, int taps,
   }
 }
 // taps_first: the elements lie as (out, position, channel) already.
-#define PLAIN(name, Format) extern "C" __global__ void __launch_bounds__(256) name(const u8* from, S* to, int out, int channels, int taps, int padded, int taps_first) { \
-  write_all(to, out, channels, taps, padded, [=](i64 o, int c, int tap) { return Format::at(from, taps_first ? (o * taps + tap) * channels + c : (o * channels + c) * taps + tap); }); \
+#define PLAIN(name, Format) extern "C" __global__ void __launch_bounds__(256) name(const u8* from, S* to, int out, int channels, int taps, int padded, int all_taps, int first, int taps_first) { \
+  write_all(to, out, channels, taps, padded, all_taps, first, [=](i64 o, int c, int tap) { return Format::at(from, taps_first ? (o * taps + tap) * channels + c : (o * channels + c) * taps + tap); }); \
 }
-#define ROWS(name, Format) extern "C" __global__ void __launch_bounds__(256) name(const u8* from, S* to, int out, int channels, int taps, int padded, \
+#define ROWS(name, Format) extern "C" __global__ void __launch_bounds__(256) name(const u8* from, S* to, int out, int channels, int taps, int padded, int all_taps, int first, \
     int row_bytes, int code_bytes, int group_bytes, int groups, int group, int bits, int levels, int corrected, int number) { \
   const Rows rows = { channels * taps, row_bytes, code_bytes, group_bytes, groups, group, bits, levels, corrected, number }; \
-  write_all(to, out, channels, taps, padded, [=](i64 o, int c, int tap) { return Format::at(from + o * row_bytes, c * taps + tap, rows); }); \
+  write_all(to, out, channels, taps, padded, all_taps, first, [=](i64 o, int c, int tap) { return Format::at(from + o * row_bytes, c * taps + tap, rows); }); \
 }
 PLAIN(from_f32, PlainF32)
 PLAIN(from_f16, PlainF16)

@@ -1,5 +1,9 @@
 //! Operations on a GPU: each chooses a kernel for the shapes it is given, and starts it.
 
+mod plan;
+pub(crate) mod product;
+mod weights;
+
 use std::sync::Arc;
 
 use super::{Args, CudaBuffer, CudaDevice, Format, Kernel};

@@ -1,0 +1,211 @@
+//! Tiles of products: how wide, and how the last ones are cut so that no multiprocessor waits.
+
+use crate::cuda::Args;
+
+/// The cost of a tile of 128 rows, in microseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TileCost {
+    pub(super) width: usize,
+    /// One step along K, while all of the multiprocessor's blocks work.
+    pub(super) step: f64,
+    /// What comes before the first step and after the last.
+    pub(super) fixed: f64,
+    /// Blocks on a multiprocessor at once.
+    pub(super) blocks: usize,
+}
+
+const fn cost(width: usize, step: f64, fixed: f64) -> TileCost {
+    TileCost {
+        width,
+        step,
+        fixed,
+        blocks: 1,
+    }
+}
+
+/// Measured on an H200: steps of 64 channels.
+pub(super) const HOPPER: [TileCost; 4] = [
+    cost(64, 0.27, 1.8),
+    cost(128, 0.42, 2.0),
+    cost(160, 0.46, 2.2),
+    cost(256, 0.75, 2.8),
+];
+pub(super) const HOPPER_GEGLU: [TileCost; 2] = [cost(128, 0.42, 2.4), cost(256, 0.75, 3.6)];
+
+/// Steps of 32 channels with mma.sync, by what a multiprocessor does in a microsecond.
+pub(super) fn mma_costs(arch: u32) -> [TileCost; 2] {
+    let millions = if matches!(arch, 80 | 90 | 100) {
+        2.6
+    } else {
+        1.0
+    };
+    let tile = |width: usize, blocks: usize, share: f64| TileCost {
+        width,
+        step: 2.0 * 128.0 * width as f64 * 32.0 * blocks as f64 / (millions * share) / 1e6,
+        fixed: 2.5,
+        blocks,
+    };
+    [tile(128, 2, 0.9), tile(256, 1, 1.0)]
+}
+
+/// Most parts of a tile.
+const MOST_PARTS: usize = 16;
+
+/// The kernel that adds parts: its start, and bytes that it reads in a microsecond.
+const ADDING: f64 = 3.0;
+const ADDED: f64 = 2.5e6;
+
+/// Tiles of a product, of which those after the first `full` are cut in parts along K.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub(super) width: usize,
+    pub(super) tiles: usize,
+    pub(super) full: usize,
+    pub(super) parts: usize,
+}
+
+impl Cut {
+    /// Whole tiles and parts.
+    pub(super) fn blocks(&self) -> usize {
+        self.full + (self.tiles - self.full) * self.parts
+    }
+}
+
+/// The cheapest tiles for so many tiles of rows, columns and steps along K.
+pub(super) fn cut(
+    costs: &[TileCost],
+    row_tiles: usize,
+    columns: usize,
+    steps: usize,
+    multiprocessors: usize,
+) -> Cut {
+    let mut best: Option<(f64, Cut)> = None;
+    for cost in costs {
+        let slots = multiprocessors.max(1) * cost.blocks;
+        let tiles = row_tiles * columns.div_ceil(cost.width);
+        let whole = steps as f64 * cost.step + cost.fixed;
+        let mut offer = |time: f64, full: usize, parts: usize| {
+            let cut = Cut {
+                width: cost.width,
+                tiles,
+                full,
+                parts,
+            };
+            if best.is_none_or(|(least, _)| time < least) {
+                best = Some((time, cut));
+            }
+        };
+        offer(tiles.div_ceil(slots) as f64 * whole, tiles, 1);
+        let rest = tiles % slots;
+        if rest == 0 {
+            continue;
+        }
+        let most = (slots / rest).min(steps / 4).min(MOST_PARTS);
+        for parts in 2..=most {
+            let bytes = (rest * parts * 128 * cost.width * 8) as f64;
+            let part = steps.div_ceil(parts) as f64 * cost.step + cost.fixed;
+            let time = (tiles / slots) as f64 * whole + part + ADDING + bytes / ADDED;
+            offer(time, tiles - rest, parts);
+        }
+    }
+    best.map_or(
+        Cut {
+            width: 128,
+            tiles: 0,
+            full: 0,
+            parts: 1,
+        },
+        |(_, cut)| cut,
+    )
+}
+
+/// Rows of a tile as pixels: boxes of 2^wlog x 2^hlog pixels in as many pictures as make 128.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Boxes {
+    height: usize,
+    width: usize,
+    count: usize,
+    pub(super) wlog: u32,
+    pub(super) hlog: u32,
+}
+
+impl Boxes {
+    /// A matrix is a picture of one row.
+    pub(super) fn rows(rows: usize) -> Self {
+        Self {
+            height: 1,
+            width: rows,
+            count: 1,
+            wlog: 7,
+            hlog: 0,
+        }
+    }
+
+    /// As few boxes as possible, as square as possible. `deep`: whether they may reach over several pictures.
+    pub(super) fn pictures([count, height, width]: [usize; 3], deep: bool) -> Self {
+        let shapes = (0..=7_u32).flat_map(|wlog| (0..=7 - wlog).map(move |hlog| (wlog, hlog)));
+        let all = shapes
+            .filter(|(wlog, hlog)| deep || wlog + hlog == 7)
+            .map(|(wlog, hlog)| Self {
+                height,
+                width,
+                count,
+                wlog,
+                hlog,
+            });
+        let halo = |b: &Self| ((2 << b.wlog) + 2) * ((2 << b.hlog) + 2) * b.deep();
+        all.min_by_key(|boxes| (boxes.tiles(), halo(boxes)))
+            .unwrap_or_else(|| Self::rows(width))
+    }
+
+    /// Pictures that a box reaches over.
+    pub(super) fn deep(&self) -> u32 {
+        128 >> (self.wlog + self.hlog)
+    }
+
+    pub(super) fn tiles(&self) -> usize {
+        self.width.div_ceil(1 << self.wlog)
+            * self.height.div_ceil(1 << self.hlog)
+            * self.count.div_ceil(self.deep() as usize)
+    }
+
+    /// `out_height, out_width, out_count, wlog, hlog`
+    pub(super) fn arguments(&self, args: Args) -> Args {
+        args.int(self.height as i32)
+            .int(self.width as i32)
+            .int(self.count as i32)
+            .int(self.wlog as i32)
+            .int(self.hlog as i32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pictures_share_boxes() {
+        let boxes = Boxes::pictures([2, 8, 8], true);
+        assert_eq!(
+            (boxes.wlog, boxes.hlog, boxes.deep(), boxes.tiles()),
+            (3, 3, 2, 1)
+        );
+        let boxes = Boxes::pictures([2, 64, 64], true);
+        assert_eq!((boxes.tiles(), boxes.deep()), (64, 1));
+        assert!(Boxes::pictures([5, 37, 45], false).tiles() <= 5 * 3 * 5);
+    }
+
+    #[test]
+    fn the_last_wave_is_full() {
+        // Few tiles with a long sum are cut.
+        let few = cut(&HOPPER, 1, 1280, 180, 132);
+        assert!(few.full == 0 && few.parts > 4, "{few:?}");
+        assert!(few.blocks() <= 132);
+        // Whole waves are not.
+        let waves = cut(&HOPPER, 64, 320, 5, 132);
+        assert_eq!((waves.width, waves.parts), (160, 1));
+        // A short sum is not.
+        assert_eq!(cut(&HOPPER, 2, 320, 2, 132).parts, 1);
+        assert_eq!(cut(&HOPPER, 0, 320, 2, 132).blocks(), 0);
+    }
+}

@@ -1,0 +1,642 @@
+//! Products and convolutions on a GPU: which kernel, in which tiles.
+//!
+//! Three kinds of kernels mean the same: `product_hopper` (wgmma and the copy engine), `product_mma` (mma.sync, from 8.0 on) and
+//! `product_plain` (no tensor cores: f32, 7.5, odd sizes). A matrix is a picture of one row for all of them.
+
+use std::sync::Arc;
+
+use super::plan::{self, Boxes, Cut, HOPPER, HOPPER_GEGLU, TileCost};
+use super::weights::{self, Elements, Prepared};
+use crate::cuda::{
+    Args, CudaBuffer, CudaDevice, CudaValue, Format, Kernel, Scratch, TensorMapSpec,
+};
+use crate::error::{Result, TensorError};
+use crate::nn::Act;
+
+const OP: &str = "product";
+
+/// What follows a product: `gate * act(y + bias + per_item) + residual`.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Finish<'a> {
+    /// Address of one f32 per output.
+    pub(crate) bias: Option<u64>,
+    /// (items, outputs), in the format of the input, as all that follows.
+    pub(crate) per_item: Option<&'a CudaBuffer>,
+    /// (items, outputs)
+    pub(crate) gate: Option<&'a CudaBuffer>,
+    /// Of the shape of the result.
+    pub(crate) residual: Option<&'a CudaBuffer>,
+    pub(crate) act: Act,
+    /// Rows of the result that an item has.
+    pub(crate) rows_per_item: usize,
+}
+
+/// How a convolution reads its input, (frames, size, channels).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    pub(crate) frames: usize,
+    pub(crate) size: (usize, usize),
+    /// What the pictures are enlarged to by repeating pixels.
+    pub(crate) enlarged: (usize, usize),
+    pub(crate) channels: usize,
+    /// Frames, height and width of the result.
+    pub(crate) out: [usize; 3],
+    /// Time, height and width of the kernels.
+    pub(crate) kernel: [usize; 3],
+    pub(crate) time_stride: usize,
+    pub(crate) stride: usize,
+    /// Frames of zeros before the first; those in the input do not count. Below zero the first frames are left out.
+    pub(crate) time_before: i32,
+    /// Zeros above and at the left.
+    pub(crate) above: usize,
+    pub(crate) left: usize,
+}
+
+impl Window {
+    /// Rows of a matrix.
+    fn rows(rows: usize, channels: usize) -> Self {
+        Self {
+            frames: 1,
+            size: (1, rows),
+            enlarged: (1, rows),
+            channels,
+            out: [1, 1, rows],
+            kernel: [1, 1, 1],
+            time_stride: 1,
+            stride: 1,
+            time_before: 0,
+            above: 0,
+            left: 0,
+        }
+    }
+
+    fn is_plain(&self) -> bool {
+        self.kernel == [1, 1, 1]
+            && (self.stride, self.time_stride) == (1, 1)
+            && (self.above, self.left, self.time_before) == (0, 0, 0)
+            && self.enlarged == self.size
+            && self.out == [self.frames, self.size.0, self.size.1]
+    }
+
+    fn taps(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    fn out_rows(&self) -> usize {
+        self.out.iter().product()
+    }
+}
+
+/// One product: everything that the kernels are told.
+struct Product<'a> {
+    device: &'a Arc<CudaDevice>,
+    format: Format,
+    x: u64,
+    weight: &'a Elements<'a>,
+    window: Window,
+    /// Rows of the weight.
+    columns: usize,
+    geglu: bool,
+    finish: Finish<'a>,
+}
+
+/// `rows` rows of the weight's channels, each times a factor where there is one.
+pub(crate) fn linear(
+    weight: &CudaValue,
+    x: &CudaBuffer,
+    rows: usize,
+    scale: Option<u64>,
+    finish: Finish<'_>,
+) -> Result<CudaBuffer> {
+    let shape = weights::shape(weight)?;
+    let window = Window::rows(rows, shape.channels * shape.taps);
+    single(weight, x, window, scale, finish, false)
+}
+
+/// `a * gelu(g)` of the halves of the outputs.
+pub(crate) fn geglu(
+    weight: &CudaValue,
+    x: &CudaBuffer,
+    rows: usize,
+    scale: Option<u64>,
+    bias: Option<u64>,
+) -> Result<CudaBuffer> {
+    let shape = weights::shape(weight)?;
+    let window = Window::rows(rows, shape.channels * shape.taps);
+    let finish = Finish {
+        bias,
+        ..Finish::default()
+    };
+    single(weight, x, window, scale, finish, true)
+}
+
+/// A convolution over pictures.
+pub(crate) fn conv(
+    weight: &CudaValue,
+    x: &CudaBuffer,
+    window: Window,
+    finish: Finish<'_>,
+) -> Result<CudaBuffer> {
+    let window = if window.is_plain() {
+        Window::rows(window.out_rows(), window.channels)
+    } else if weights::rotation(weight) > 0 {
+        let reason = "a rotated weight of single pixels works on all of them only";
+        return Err(TensorError::invalid("conv", reason));
+    } else {
+        window
+    };
+    single(weight, x, window, None, finish, false)
+}
+
+/// A convolution over frames with one weight for each tap of time. They are put together for the one use, so that sums are rounded once.
+pub(crate) fn conv3d(
+    taps: &[&CudaValue],
+    x: &CudaBuffer,
+    window: Window,
+    finish: Finish<'_>,
+) -> Result<CudaBuffer> {
+    if let [one] = taps {
+        return conv(one, x, window, finish);
+    }
+    let Some(first) = taps.first() else {
+        return Err(TensorError::invalid("conv3d", "a kernel without taps"));
+    };
+    let columns = weights::shape(first)?.out;
+    let padded = padded(x, window.channels);
+    let weight = weights::joined(taps, x.device(), x.format(), padded)?;
+    run(
+        &Elements::Made(weight),
+        columns,
+        x,
+        (window, padded, None),
+        finish,
+        false,
+    )
+}
+
+/// Channels as the kernels for this format want them.
+fn padded(x: &CudaBuffer, channels: usize) -> usize {
+    if has_tensor_cores(x.device(), x.format()) {
+        channels.next_multiple_of(8)
+    } else {
+        channels
+    }
+}
+
+fn has_tensor_cores(device: &CudaDevice, format: Format) -> bool {
+    format != Format::F32 && device.arch() >= 80 && device.has("product_mma", format)
+}
+
+fn single(
+    weight: &CudaValue,
+    x: &CudaBuffer,
+    window: Window,
+    scale: Option<u64>,
+    finish: Finish<'_>,
+    geglu: bool,
+) -> Result<CudaBuffer> {
+    let shape = weights::shape(weight)?;
+    let group = weights::rotation(weight);
+    // Scales come before rotations.
+    let scaled = scale.filter(|_| group > 0).map(|scale| {
+        weights::prepared(
+            x,
+            &as_rows(x, window.channels, window.channels, Some(scale)),
+        )
+    });
+    let scaled = scaled.transpose()?;
+    let scale = scale.filter(|_| group == 0);
+    let x = scaled.as_ref().unwrap_or(x);
+    let turned = (group > 0)
+        .then(|| weights::rotated(x, group))
+        .transpose()?;
+    let x = turned.as_ref().unwrap_or(x);
+    let channels = padded(x, window.channels);
+    // Without tensor cores a weight of another format is converted while it is read.
+    let plain = !has_tensor_cores(x.device(), x.format());
+    let elements = match weights::in_place(weight)? {
+        Some(format) if plain => Elements::Kept(weight, format),
+        _ => weights::elements(weight, x.format(), channels)?,
+    };
+    run(
+        &elements,
+        shape.out,
+        x,
+        (window, channels, scale),
+        finish,
+        geglu,
+    )
+}
+
+fn as_rows(x: &CudaBuffer, channels: usize, padded: usize, scale: Option<u64>) -> Prepared {
+    let rows = x.len() / channels.max(1);
+    Prepared {
+        pictures: rows,
+        from: (1, 1),
+        to: (1, 1),
+        channels,
+        padded,
+        scale,
+    }
+}
+
+/// The product of an input with elements of `columns` rows, whose channels are padded.
+fn run(
+    weight: &Elements<'_>,
+    columns: usize,
+    x: &CudaBuffer,
+    (mut window, padded, scale): (Window, usize, Option<u64>),
+    finish: Finish<'_>,
+    geglu: bool,
+) -> Result<CudaBuffer> {
+    let (device, format) = (x.device(), x.format());
+    let rows = window.out_rows();
+    let out_columns = if geglu { columns / 2 } else { columns };
+    check(&window, x, columns, padded)?;
+    let out = device.buffer(rows * out_columns, format)?;
+    if out.len() == 0 {
+        return Ok(out);
+    }
+    let wide = (padded != window.channels || scale.is_some())
+        .then(|| weights::prepared(x, &as_rows(x, window.channels, padded, scale)));
+    let wide = wide.transpose()?;
+    let x = wide.as_ref().unwrap_or(x);
+    window.channels = padded;
+    let product = |x: &CudaBuffer, window: Window| Product {
+        device,
+        format,
+        x: x.address(),
+        weight,
+        window,
+        columns,
+        geglu,
+        finish,
+    };
+    if !has_tensor_cores(device, format) {
+        product(x, window).start_plain(&out)?;
+        return Ok(out);
+    }
+    if device.hopper() && device.has("product_hopper", format) {
+        // The copy engine cannot repeat pixels. Without room for a larger picture the other kernel does.
+        let larger =
+            (window.enlarged != window.size).then(|| weights::prepared(x, &enlarged(&window)));
+        match larger {
+            None if fits_hopper(&window) => {
+                product(x, window).start_hopper(&out)?;
+                return Ok(out);
+            }
+            Some(Ok(larger)) if fits_hopper(&window.of_enlarged()) => {
+                product(&larger, window.of_enlarged()).start_hopper(&out)?;
+                return Ok(out);
+            }
+            _ => {}
+        }
+    }
+    product(x, window).start_mma(&out)?;
+    Ok(out)
+}
+
+fn enlarged(window: &Window) -> Prepared {
+    Prepared {
+        pictures: window.frames,
+        from: window.size,
+        to: window.enlarged,
+        channels: window.channels,
+        padded: window.channels,
+        scale: None,
+    }
+}
+
+impl Window {
+    fn of_enlarged(self) -> Self {
+        Self {
+            size: self.enlarged,
+            ..self
+        }
+    }
+}
+
+/// Stride 2 is pairs of pixels for the copy engine, whose channels must not mix in a step.
+fn fits_hopper(window: &Window) -> bool {
+    match window.stride {
+        1 => true,
+        2 => {
+            window.channels.is_multiple_of(64)
+                && window.size.0.is_multiple_of(2)
+                && window.size.1.is_multiple_of(2)
+        }
+        _ => false,
+    }
+}
+
+/// Kernels count rows, pixels and columns in 32 bits.
+fn check(window: &Window, x: &CudaBuffer, columns: usize, padded: usize) -> Result<()> {
+    let pixels = window.frames * window.size.0 * window.size.1;
+    let large = window.frames * window.enlarged.0 * window.enlarged.1;
+    let most = i32::MAX as usize;
+    let depth = window.taps() * padded;
+    if [pixels, large, window.out_rows(), columns, depth]
+        .iter()
+        .any(|&n| n > most - 4096)
+    {
+        return Err(TensorError::invalid(OP, "too large for a GPU"));
+    }
+    if x.len() != pixels * window.channels {
+        let reason = format!(
+            "{} elements for {pixels} pixels of {}",
+            x.len(),
+            window.channels
+        );
+        return Err(TensorError::invalid(OP, reason));
+    }
+    Ok(())
+}
+
+fn address(buffer: Option<&CudaBuffer>) -> u64 {
+    buffer.map_or(0, CudaBuffer::address)
+}
+
+impl Product<'_> {
+    fn rows(&self) -> usize {
+        self.window.out_rows()
+    }
+
+    /// The parameters of `AFTER_PARAMETERS` in finish.cuh.
+    fn after(&self, args: Args, out: &CudaBuffer) -> Args {
+        args.pointer(self.finish.bias.unwrap_or(0))
+            .pointer(address(self.finish.per_item))
+            .pointer(address(self.finish.gate))
+            .pointer(address(self.finish.residual))
+            .pointer(out.address())
+            .int(self.finish.act as i32)
+            .int(self.finish.rows_per_item.max(1) as i32)
+    }
+
+    /// The sizes of `Window` in product_mma.cu and product_plain.cu.
+    fn window(&self, args: Args) -> Args {
+        let w = &self.window;
+        [
+            w.frames,
+            w.size.0,
+            w.size.1,
+            w.channels,
+            w.enlarged.0,
+            w.enlarged.1,
+            w.out[1],
+            w.out[2],
+            w.kernel[0],
+            w.kernel[1],
+            w.kernel[2],
+            w.time_stride,
+            w.stride,
+        ]
+        .iter()
+        .fold(args, |args, &n| args.int(n as i32))
+        .int(w.time_before)
+        .int(w.above as i32)
+        .int(w.left as i32)
+    }
+
+    fn start_plain(&self, out: &CudaBuffer) -> Result<()> {
+        let (rows, columns) = (self.rows(), self.columns);
+        let tiles = |n: usize| rows.div_ceil(n) * columns.div_ceil(n);
+        // Small tiles where large ones would leave multiprocessors without work.
+        let large = !self.geglu && tiles(128) >= 2 * self.device.multiprocessors() as usize;
+        let matrix = self.window.is_plain();
+        let name = match (matrix, self.geglu, large) {
+            (_, true, _) => "geglu_64",
+            (true, _, false) => "rows_64",
+            (true, _, true) => "rows_128",
+            (false, _, false) => "picture_64",
+            (false, _, true) => "picture_128",
+        };
+        let kind = match self.weight.format() {
+            Format::F32 => 0,
+            Format::F16 => 1,
+            Format::Bf16 => 2,
+        };
+        let args = Args::new()
+            .pointer(self.x)
+            .pointer(self.weight.address())
+            .int(kind);
+        let args = self.after(args, out).int(rows as i32).int(columns as i32);
+        let args = if matrix {
+            args.int(self.window.channels as i32)
+        } else {
+            self.window(args)
+        };
+        let grid = [tiles(if large { 128 } else { 64 }) as u32, 1, 1];
+        self.device
+            .launch(self.kernel("product_plain", name), grid, 256, 0, &args)
+    }
+
+    fn kernel(&self, module: &'static str, name: &'static str) -> Kernel {
+        Kernel {
+            module,
+            format: self.format,
+            name,
+        }
+    }
+
+    fn start_mma(&self, out: &CudaBuffer) -> Result<()> {
+        let rows = self.rows();
+        let steps = (self.window.taps() * self.window.channels).div_ceil(32);
+        let costs = plan::mma_costs(self.device.arch());
+        let slots = self.device.multiprocessors() as usize;
+        let cut = plan::cut(&costs, rows.div_ceil(128), self.columns, steps, slots);
+        let sums = self.sums(&cut)?;
+        let args = Args::new().pointer(self.x).pointer(self.weight.address());
+        let args = self
+            .after(args, out)
+            .int(rows as i32)
+            .int(self.columns as i32);
+        let args = self.cut_arguments(self.window(args), &cut, sums.as_ref());
+        let name = match (self.geglu, cut.width) {
+            (false, 128) => "product_128",
+            (false, _) => "product_256",
+            (true, 128) => "geglu_128",
+            (true, _) => "geglu_256",
+        };
+        let (threads, shared) = if cut.width == 128 {
+            (128, 3 * 16384)
+        } else {
+            (256, 4 * 24576)
+        };
+        let grid = [cut.blocks() as u32, 1, 1];
+        let kernel = self.kernel("product_mma", name);
+        self.device.launch(kernel, grid, threads, shared, &args)?;
+        self.add_parts(&cut, Boxes::rows(rows), 8, sums.as_ref(), out)
+    }
+
+    fn start_hopper(&self, out: &CudaBuffer) -> Result<()> {
+        let w = &self.window;
+        let boxes = if w.is_plain() {
+            Boxes::rows(self.rows())
+        } else {
+            Boxes::pictures(w.out, w.time_stride == 1)
+        };
+        let steps = w.taps() * w.channels.div_ceil(64);
+        let costs: &[TileCost] = if self.geglu { &HOPPER_GEGLU } else { &HOPPER };
+        let slots = self.device.multiprocessors() as usize;
+        let cut = plan::cut(costs, boxes.tiles(), self.columns, steps, slots);
+        let sums = self.sums(&cut)?;
+        let (name, stages) = match (self.geglu, cut.width) {
+            (false, 64) => ("product_64", 8),
+            (false, 128) => ("product_128", 6),
+            (false, 160) => ("product_160", 5),
+            (false, _) => ("product_256", 4),
+            (true, 128) => ("geglu_128", 6),
+            (true, _) => ("geglu_256", 4),
+        };
+        let args = Args::new()
+            .map(&self.device.tensor_map(&self.input_map(&boxes).spec())?)
+            .map(&self.device.tensor_map(&self.weight_map(cut.width).spec())?);
+        let args = self.after(args, out).int(self.columns as i32);
+        let args = boxes.arguments(args);
+        let args = [
+            w.channels,
+            w.kernel[0],
+            w.kernel[1],
+            w.kernel[2],
+            w.time_stride,
+            w.stride - 1,
+        ]
+        .iter()
+        .fold(args, |args, &n| args.int(n as i32))
+        .int(w.time_before)
+        .int(w.above as i32)
+        .int(w.left as i32);
+        let args = self.cut_arguments(args, &cut, sums.as_ref());
+        let shared = stages * (16384 + cut.width as u32 * 128) + 16 * stages + 1024;
+        let grid = [cut.blocks().min(slots) as u32, 1, 1];
+        let kernel = self.kernel("product_hopper", name);
+        self.device.launch(kernel, grid, 384, shared, &args)?;
+        self.add_parts(&cut, boxes, 16, sums.as_ref(), out)
+    }
+
+    /// The input as (channels, x, half of y, y, frame): with stride 2 pairs of pixels are one of twice the channels.
+    fn input_map(&self, boxes: &Boxes) -> Map<5> {
+        let w = &self.window;
+        let (height, width, channels) = (w.size.0 as u64, w.size.1 as u64, w.channels as u64);
+        let stride = w.stride as u64;
+        let pixel = 2 * channels;
+        let line = width * pixel;
+        Map {
+            address: self.x,
+            format: self.format,
+            sizes: [
+                channels * stride,
+                width / stride,
+                stride,
+                height / stride,
+                w.frames as u64,
+            ],
+            strides: [pixel * stride, line, line * stride, line * height, 0],
+            part: [64, 1 << boxes.wlog, 1, 1 << boxes.hlog, boxes.deep()],
+        }
+    }
+
+    /// The weight as (taps * channels, outputs), half of a tile's columns at a time.
+    fn weight_map(&self, width: usize) -> Map<2> {
+        let depth = (self.window.taps() * self.window.channels) as u64;
+        Map {
+            address: self.weight.address(),
+            format: self.format,
+            sizes: [depth, self.columns as u64],
+            strides: [2 * depth, 0],
+            part: [64, width as u32 / 2],
+        }
+    }
+
+    fn cut_arguments(&self, args: Args, cut: &Cut, sums: Option<&Scratch>) -> Args {
+        args.int(cut.full as i32)
+            .int(cut.parts as i32)
+            .pointer(sums.map_or(0, Scratch::address))
+    }
+
+    /// Room for the sums of tiles that are cut.
+    fn sums(&self, cut: &Cut) -> Result<Option<Scratch>> {
+        let cut_tiles = cut.tiles - cut.full;
+        let bytes = cut_tiles * cut.parts * 128 * cut.width * 4;
+        (cut_tiles > 0)
+            .then(|| self.device.scratch(bytes))
+            .transpose()
+    }
+
+    fn add_parts(
+        &self,
+        cut: &Cut,
+        boxes: Boxes,
+        group: i32,
+        sums: Option<&Scratch>,
+        out: &CudaBuffer,
+    ) -> Result<()> {
+        let Some(sums) = sums else {
+            return Ok(());
+        };
+        let args = self.after(Args::new().pointer(sums.address()), out);
+        let args = boxes
+            .arguments(args.int(self.columns as i32))
+            .int(group)
+            .int(cut.full as i32)
+            .int(cut.parts as i32)
+            .int(cut.width as i32)
+            .int(i32::from(self.geglu));
+        let grid = [(cut.tiles - cut.full) as u32, 8, 1];
+        let kernel = self.kernel("product_finish", "finish_parts");
+        self.device.launch(kernel, grid, 256, 0, &args)
+    }
+}
+
+/// What a bulk copy sees; the last stride is not used.
+struct Map<const N: usize> {
+    address: u64,
+    format: Format,
+    sizes: [u64; N],
+    strides: [u64; N],
+    part: [u32; N],
+}
+
+impl<const N: usize> Map<N> {
+    fn spec(&self) -> TensorMapSpec<'_> {
+        TensorMapSpec {
+            address: self.address,
+            format: self.format,
+            sizes: &self.sizes,
+            strides: &self.strides[..N - 1],
+            part: &self.part,
+            swizzle: true,
+        }
+    }
+}
+
+/// (items, rows, inner) times (items, inner, columns), item by item.
+pub(crate) fn matmul(
+    a: &CudaBuffer,
+    b: &CudaBuffer,
+    [items, rows, inner, columns]: [usize; 4],
+) -> Result<CudaBuffer> {
+    let device = a.device();
+    let most = i32::MAX as usize - 4096;
+    if [items, rows, inner, columns].iter().any(|&n| n > most) {
+        return Err(TensorError::invalid("matmul", "too large for a GPU"));
+    }
+    let out = device.buffer(items * rows * columns, a.format())?;
+    if out.len() > 0 {
+        let args = [a.address(), b.address(), out.address()]
+            .iter()
+            .fold(Args::new(), |args, &address| args.pointer(address));
+        let args = [items, rows, columns, inner]
+            .iter()
+            .fold(args, |args, &n| args.int(n as i32));
+        let kernel = Kernel {
+            module: "product_plain",
+            format: a.format(),
+            name: "matmul",
+        };
+        let tiles = rows.div_ceil(64) * columns.div_ceil(64);
+        let grid = [tiles as u32, items.min(65535) as u32, 1];
+        device.launch(kernel, grid, 256, 0, &args)?;
+    }
+    Ok(out)
+}

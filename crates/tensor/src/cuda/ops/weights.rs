@@ -1,0 +1,310 @@
+//! Weights in the elements that products read, and inputs made ready for them.
+
+use std::sync::Arc;
+
+use crate::cuda::{Args, CudaBuffer, CudaDevice, CudaValue, Format, Kernel, MatrixShape};
+use crate::dtype::Dtype;
+use crate::error::{Result, TensorError};
+use crate::formats::{Levels, RowFormat, RowKind, ScaleNumber};
+
+const OP: &str = "weight";
+
+/// A weight as (out, position, channel): in the slot of its layer where it is so there, or made for one use.
+pub(super) enum Elements<'a> {
+    Kept(&'a CudaValue, Format),
+    Made(CudaBuffer),
+}
+
+impl Elements<'_> {
+    pub(super) fn address(&self) -> u64 {
+        match self {
+            Self::Kept(value, _) => value.address(),
+            Self::Made(buffer) => buffer.address(),
+        }
+    }
+
+    pub(super) fn format(&self) -> Format {
+        match self {
+            Self::Kept(_, format) => *format,
+            Self::Made(buffer) => buffer.format(),
+        }
+    }
+}
+
+/// The sizes of a layer's matrix.
+pub(super) fn shape(weight: &CudaValue) -> Result<MatrixShape> {
+    let none = || TensorError::invalid(OP, "the value is no matrix");
+    weight.matrix().ok_or_else(none)
+}
+
+/// Columns that were rotated together; 0 for none. Inputs of such a weight are to be rotated.
+pub(super) fn rotation(weight: &CudaValue) -> usize {
+    match weight.dtype() {
+        Dtype::Rows(format) => format.rotation(),
+        _ => 0,
+    }
+}
+
+/// The elements where they are, if they have a format of elements and the order of the kernels.
+pub(super) fn in_place(weight: &CudaValue) -> Result<Option<Format>> {
+    let MatrixShape { channels, taps, .. } = shape(weight)?;
+    let format = match weight.dtype() {
+        Dtype::F32 => Format::F32,
+        Dtype::F16 => Format::F16,
+        Dtype::Bf16 => Format::Bf16,
+        _ => return Ok(None),
+    };
+    let ordered = taps == 1 || channels == 1 || weight.taps_first();
+    Ok(ordered.then_some(format))
+}
+
+/// The elements in a format, with channels padded by zeros.
+pub(super) fn elements(weight: &CudaValue, format: Format, padded: usize) -> Result<Elements<'_>> {
+    let shape = shape(weight)?;
+    if padded == shape.channels && in_place(weight)? == Some(format) {
+        return Ok(Elements::Kept(weight, format));
+    }
+    let count = shape.out * shape.taps * padded;
+    let to = weight.device().buffer(count, format)?;
+    decode(weight, &to, padded, (shape.taps, 0))?;
+    Ok(Elements::Made(to))
+}
+
+/// The kernels of several values one after the other for each output: (out, value, position, channel).
+pub(super) fn joined(
+    weights: &[&CudaValue],
+    device: &Arc<CudaDevice>,
+    format: Format,
+    padded: usize,
+) -> Result<CudaBuffer> {
+    let shapes = weights.iter().map(|weight| shape(weight));
+    let shapes: Vec<MatrixShape> = shapes.collect::<Result<_>>()?;
+    let out = shapes.first().map_or(0, |shape| shape.out);
+    let taps = shapes.iter().map(|shape| shape.taps).sum();
+    let to = device.buffer(out * taps * padded, format)?;
+    let mut first = 0;
+    for (weight, shape) in weights.iter().zip(shapes) {
+        decode(weight, &to, padded, (taps, first))?;
+        first += shape.taps;
+    }
+    Ok(to)
+}
+
+/// The kernel that reads a format; none for those that the processor has to read.
+fn reader(dtype: Dtype) -> Option<&'static str> {
+    Some(match dtype {
+        Dtype::F32 => "from_f32",
+        Dtype::F16 => "from_f16",
+        Dtype::Bf16 => "from_bf16",
+        Dtype::F8E4M3 => "from_e4m3",
+        Dtype::F8E5M2 => "from_e5m2",
+        Dtype::Q8_0 => "from_q8_0",
+        Dtype::Q4_0 => "from_q4_0",
+        Dtype::Q4_1 => "from_q4_1",
+        Dtype::Q5_0 => "from_q5_0",
+        Dtype::Q5_1 => "from_q5_1",
+        Dtype::Q2K => "from_q2_k",
+        Dtype::Q3K => "from_q3_k",
+        Dtype::Q4K => "from_q4_k",
+        Dtype::Q5K => "from_q5_k",
+        Dtype::Q6K => "from_q6_k",
+        Dtype::Q8K => "from_q8_k",
+        Dtype::Tq1_0 => "from_tq1_0",
+        Dtype::Tq2_0 => "from_tq2_0",
+        Dtype::Iq4Nl => "from_iq4_nl",
+        Dtype::Iq4Xs => "from_iq4_xs",
+        Dtype::Mxfp4 => "from_mxfp4",
+        Dtype::GgmlNvfp4 => "from_ggml_nvfp4",
+        Dtype::Rows(format) => match format.kind() {
+            RowKind::F8E4M3 => "from_rows_e4m3",
+            RowKind::F8E5M2 => "from_rows_e5m2",
+            RowKind::Int8 => "from_rows_int8",
+            RowKind::Int4 { .. } => "from_rows_int4",
+            RowKind::Nvfp4 => "from_rows_nvfp4",
+            RowKind::Mxfp8 => "from_rows_mxfp8",
+            RowKind::Grid(_) => "from_rows_grid",
+            RowKind::Affine(_) => "from_rows_affine",
+        },
+        _ => return None,
+    })
+}
+
+/// Writes a weight to its place, the taps from `first` on of `all`, in a buffer.
+fn decode(
+    weight: &CudaValue,
+    to: &CudaBuffer,
+    padded: usize,
+    (all, first): (usize, usize),
+) -> Result<()> {
+    let shape = shape(weight)?;
+    let device = weight.device();
+    let pairs = shape.out * shape.taps * padded.div_ceil(2);
+    if u32::try_from(pairs).is_err() {
+        return Err(TensorError::invalid(OP, "too many elements for a GPU"));
+    }
+    if pairs == 0 {
+        return Ok(());
+    }
+    let Some(name) = reader(weight.dtype()) else {
+        return decode_by_processor(weight, to, padded, (all, first));
+    };
+    let args = Args::new().pointer(weight.address()).pointer(to.address());
+    let args = sizes(args, shape, padded, (all, first));
+    let args = match weight.dtype() {
+        Dtype::Rows(format) => rows(args, format),
+        _ => args.int(i32::from(weight.taps_first())),
+    };
+    start(device, to.format(), name, pairs, &args)
+}
+
+fn sizes(args: Args, shape: MatrixShape, padded: usize, (all, first): (usize, usize)) -> Args {
+    args.int(shape.out as i32)
+        .int(shape.channels as i32)
+        .int(shape.taps as i32)
+        .int(padded as i32)
+        .int(all as i32)
+        .int(first as i32)
+}
+
+/// Where the parts of quantised rows are.
+fn rows(args: Args, format: RowFormat) -> Args {
+    let [group, bits, levels, corrected, number] = match format.kind() {
+        RowKind::Grid(grid) => {
+            let levels = match grid.levels {
+                Levels::Even => 0,
+                Levels::Usual => 1,
+                Levels::Own => 2,
+            };
+            let number = if grid.wide_scales { 4 } else { 1 };
+            let corrected = i32::from(grid.corrected);
+            [
+                grid.group.into(),
+                grid.bits.into(),
+                levels,
+                corrected,
+                number,
+            ]
+        }
+        RowKind::Affine(affine) => {
+            let number = match affine.scale {
+                ScaleNumber::F16 => 0,
+                ScaleNumber::Bf16 => 1,
+                ScaleNumber::F32 => 2,
+            };
+            [affine.group.into(), 4, 0, 0, number]
+        }
+        _ => [1, 0, 0, 0, 0],
+    };
+    args.int(format.row_bytes() as i32)
+        .int(format.code_bytes() as i32)
+        .int(format.group_bytes() as i32)
+        .int(format.groups() as i32)
+        .int(group)
+        .int(bits)
+        .int(levels)
+        .int(corrected)
+        .int(number)
+}
+
+/// Formats that have no kernel: read by the processor, copied as f32.
+fn decode_by_processor(
+    weight: &CudaValue,
+    to: &CudaBuffer,
+    padded: usize,
+    (all, first): (usize, usize),
+) -> Result<()> {
+    let device = weight.device();
+    let values = weight.stored()?.to_f32()?;
+    let plain = CudaBuffer::from_host(device, values.data(), Format::F32)?;
+    let shape = shape(weight)?;
+    let args = Args::new().pointer(plain.address()).pointer(to.address());
+    let args = sizes(args, shape, padded, (all, first)).int(0);
+    let pairs = shape.out * shape.taps * padded.div_ceil(2);
+    start(device, to.format(), "from_f32", pairs, &args)
+}
+
+fn start(
+    device: &CudaDevice,
+    format: Format,
+    name: &'static str,
+    threads: usize,
+    args: &Args,
+) -> Result<()> {
+    let kernel = Kernel {
+        module: "weights",
+        format,
+        name,
+    };
+    let blocks = threads.div_ceil(256).min(1 << 15) as u32;
+    device.launch(kernel, [blocks, 1, 1], 256, 0, args)
+}
+
+/// How the input of a product differs from what the layer was given.
+pub(super) struct Prepared {
+    pub(super) pictures: usize,
+    pub(super) from: (usize, usize),
+    pub(super) to: (usize, usize),
+    pub(super) channels: usize,
+    pub(super) padded: usize,
+    /// Address of a factor for each channel.
+    pub(super) scale: Option<u64>,
+}
+
+/// Pictures with more channels, larger, and scaled.
+pub(super) fn prepared(x: &CudaBuffer, how: &Prepared) -> Result<CudaBuffer> {
+    let device = x.device();
+    let pixels = how.pictures * how.to.0 * how.to.1;
+    let out = device.buffer(pixels * how.padded, x.format())?;
+    if out.len() == 0 {
+        return Ok(out);
+    }
+    let bytes = how.channels * x.format().size();
+    let aligned = bytes.is_multiple_of(16) && how.padded == how.channels && how.scale.is_none();
+    let places = |args: Args| {
+        args.int(how.from.0 as i32)
+            .int(how.from.1 as i32)
+            .int(how.to.0 as i32)
+            .int(how.to.1 as i32)
+    };
+    let args = Args::new().pointer(x.address()).pointer(out.address());
+    if aligned {
+        let count = pixels * bytes / 16;
+        let args = places(args.int((bytes / 16) as i32)).long(count as i64);
+        start(device, x.format(), "enlarge", count, &args)?;
+    } else {
+        let args = args
+            .pointer(how.scale.unwrap_or(0))
+            .int(how.channels as i32)
+            .int(how.padded as i32);
+        let args = places(args).long(out.len() as i64);
+        start(device, x.format(), "prepare", out.len(), &args)?;
+    }
+    Ok(out)
+}
+
+/// Groups of channels rotated as those of a rotated weight.
+pub(super) fn rotated(x: &CudaBuffer, group: usize) -> Result<CudaBuffer> {
+    if group > 4096 {
+        let reason = format!("groups of {group} columns are too large for a GPU");
+        return Err(TensorError::invalid(OP, reason));
+    }
+    let out = x.device().buffer(x.len(), x.format())?;
+    let groups = x.len() / group;
+    if groups > 0 {
+        let kernel = Kernel {
+            module: "weights",
+            format: x.format(),
+            name: "rotate",
+        };
+        let args = Args::new()
+            .pointer(x.address())
+            .pointer(out.address())
+            .int(group as i32)
+            .long(groups as i64);
+        let threads = (group / 4).clamp(32, 1024) as u32;
+        let blocks = groups.min(1 << 16) as u32;
+        x.device()
+            .launch(kernel, [blocks, 1, 1], threads, 0, &args)?;
+    }
+    Ok(out)
+}
