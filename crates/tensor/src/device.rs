@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
-use crate::cuda::{self, Block, CudaDevice, CudaState, Format};
+use crate::cuda::{self, Block, CudaDevice, CudaState, Format, KernelTime};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::lock::lock;
@@ -227,6 +227,14 @@ impl Device {
         match self {
             Self::Cpu | Self::Sim(_) => step(),
             Self::Cuda(handle) => handle.device.repeated(key, step),
+        }
+    }
+
+    /// Runs something and says how long each kernel of a GPU took, the longest first; nothing for other devices.
+    pub fn profiled<R>(&self, body: impl FnOnce() -> R) -> Result<(R, Vec<KernelTime>)> {
+        match self {
+            Self::Cpu | Self::Sim(_) => Ok((body(), Vec::new())),
+            Self::Cuda(handle) => handle.device.profiled(body),
         }
     }
 
