@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::driver::{Attribute, Driver, DriverError, Shared};
-use super::{Format, kernels, steps};
+use super::{Format, FormatChoices, kernels, steps};
 use crate::device::Spare;
 use crate::error::{Result, TensorError};
 use crate::lock::lock;
@@ -35,6 +35,8 @@ pub struct CudaDevice {
     limit: AtomicU64,
     /// Whether memory of other devices can be copied from and to directly.
     peer: AtomicBool,
+    /// Formats that were asked for.
+    pub(crate) choices: Mutex<FormatChoices>,
     /// Why it cannot be used any more.
     failed: OnceLock<String>,
     modules: Mutex<BTreeMap<String, Shared>>,
@@ -144,6 +146,7 @@ impl CudaDevice {
             peak: AtomicU64::new(0),
             limit: AtomicU64::new(total.saturating_sub(OVERHEAD)),
             peer: AtomicBool::new(true),
+            choices: Mutex::default(),
             failed: OnceLock::new(),
             modules: Mutex::default(),
             functions: Mutex::default(),

@@ -23,6 +23,32 @@ pub(crate) use weight::{CudaValue, Form, MatrixShape, SLACK};
 
 use crate::dtype::Dtype;
 
+/// What a network is for, by which formats can be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NetworkPart {
+    Diffusion,
+    Autoencoder,
+    Text,
+}
+
+/// Formats that were asked for, whatever the weights are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FormatChoices {
+    pub diffusion: Option<Format>,
+    pub autoencoder: Option<Format>,
+    pub text: Option<Format>,
+}
+
+impl FormatChoices {
+    pub(crate) fn of(self, part: NetworkPart) -> Option<Format> {
+        match part {
+            NetworkPart::Diffusion => self.diffusion,
+            NetworkPart::Autoencoder => self.autoencoder,
+            NetworkPart::Text => self.text,
+        }
+    }
+}
+
 /// How elements are kept on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Format {
