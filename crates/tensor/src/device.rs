@@ -453,6 +453,30 @@ impl Device {
         })
     }
 
+    /// As [`Self::allocate`], for a copy from another device. A GPU copies from main memory beside its work.
+    pub(crate) fn allocate_for_copy(&self, from: &Self, bytes: u64) -> Result<Allocation> {
+        match (self, from) {
+            (Self::Cuda(handle), Self::Cpu) => Ok(Allocation {
+                device: self.clone(),
+                bytes,
+                block: Some(handle.device.block_ahead(bytes)?),
+            }),
+            _ => self.allocate(bytes),
+        }
+    }
+
+    /// As [`Self::take`], for a copy from another device.
+    pub(crate) fn take_for_copy(&self, from: &Self, bytes: u64) -> Result<Allocation> {
+        match (self, from) {
+            (Self::Cuda(handle), Self::Cpu) => Ok(Allocation {
+                device: self.clone(),
+                bytes,
+                block: Some(handle.device.take_ahead(bytes)?),
+            }),
+            _ => self.take(bytes),
+        }
+    }
+
     fn spare(&self) -> &Mutex<Vec<Spare>> {
         match self {
             Self::Cpu => &SPARE_HERE,

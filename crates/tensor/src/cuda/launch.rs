@@ -165,15 +165,34 @@ impl CudaDevice {
         profile::timed(self, kernel, || steps::launch(self, launch, args))
     }
 
+    /// Starts a kernel behind the copies that were asked for, beside the work.
+    pub(super) fn launch_ahead(&self, kernel: Kernel, grid: [u32; 3], args: &Args) -> Result<()> {
+        self.enter()?;
+        let launch = Launch {
+            function: self.function(kernel.module, kernel.format, kernel.name)?,
+            shape: Shape {
+                grid,
+                block: 256,
+                shared: 0,
+            },
+            cooperative: false,
+        };
+        self.start_on(self.copies, launch, args)
+    }
+
     /// Starts it now.
     pub(super) fn start(&self, launch: Launch, args: &Args) -> Result<()> {
+        self.start_on(self.compute, launch, args)
+    }
+
+    fn start_on(&self, stream: Shared, launch: Launch, args: &Args) -> Result<()> {
         // SAFETY: operations tell kernels addresses of buffers that they hold, and sizes that they have checked.
         let answer = unsafe {
             self.driver.launch(
                 launch.function,
                 launch.shape,
                 launch.cooperative,
-                self.compute,
+                stream,
                 &mut args.list(),
             )
         };

@@ -1,9 +1,10 @@
 //! Memory of a GPU, counted to the byte and given back in the order of the stream.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::device::CudaDevice;
+use super::driver::{Driver, Shared};
 use super::steps::{self, ArenaBlock};
 use super::{Args, Format, Kernel, SLACK};
 use crate::error::{Result, TensorError};
@@ -66,6 +67,72 @@ impl Drop for Block {
         if self.address != 0 && self.device.enter().is_ok() {
             let _ = self.device.driver.free(self.address, self.device.compute);
         }
+    }
+}
+
+/// Main memory that does not move while this is there.
+#[derive(Debug)]
+pub(crate) struct PinnedBytes {
+    address: usize,
+}
+
+impl PinnedBytes {
+    /// None where the system refuses.
+    pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
+        Driver::get().ok()?.register(bytes).ok()?;
+        Some(Self {
+            address: bytes.as_ptr() as usize,
+        })
+    }
+}
+
+impl Drop for PinnedBytes {
+    fn drop(&mut self) {
+        if let Ok(driver) = Driver::get() {
+            driver.unregister(self.address);
+        }
+    }
+}
+
+/// The end of copies that are made beside the work.
+#[derive(Debug)]
+pub(crate) struct CopyEnd {
+    device: Arc<CudaDevice>,
+    event: Shared,
+    waited: AtomicBool,
+}
+
+impl CopyEnd {
+    /// Behind all copies that were asked for until now.
+    pub(crate) fn new(device: &Arc<CudaDevice>) -> Result<Self> {
+        device.enter()?;
+        let event = device.checked(device.driver.event())?;
+        let end = Self {
+            device: Arc::clone(device),
+            event,
+            waited: AtomicBool::new(false),
+        };
+        device.checked(device.driver.record(event, device.copies))?;
+        Ok(end)
+    }
+
+    /// Lets the work that is asked for next wait for it.
+    pub(crate) fn wait(&self) -> Result<()> {
+        if self.waited.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let device = &self.device;
+        device.enter()?;
+        steps::interrupt(device)?;
+        device.checked(device.driver.wait_for(device.compute, self.event))
+    }
+}
+
+impl Drop for CopyEnd {
+    fn drop(&mut self) {
+        // The memory goes behind the work, so that the work has to come behind the copy.
+        let _ = self.wait();
+        self.device.driver.destroy_event(self.event);
     }
 }
 
@@ -196,10 +263,15 @@ fn bytes_of_mut(values: &mut [f32]) -> &mut [u8] {
 impl CudaDevice {
     /// Memory of so many bytes, counted, from the pool, with some more behind it that is not.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<Block> {
-        self.take_for(Purpose::Plain, bytes)
+        self.take_for(Purpose::Plain, bytes, self.compute)
     }
 
-    fn take_for(self: &Arc<Self>, purpose: Purpose, bytes: u64) -> Result<Block> {
+    /// The same for what is copied there beside the work. Until the copy is waited for, only the copying knows of it.
+    pub(crate) fn take_ahead(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+        self.take_for(Purpose::Plain, bytes, self.copies)
+    }
+
+    fn take_for(self: &Arc<Self>, purpose: Purpose, bytes: u64, stream: Shared) -> Result<Block> {
         self.enter()?;
         self.count(purpose, bytes)?;
         let mut block = Block {
@@ -256,14 +328,23 @@ impl CudaDevice {
     }
 
     pub(super) fn block_for(self: &Arc<Self>, purpose: Purpose, bytes: u64) -> Result<Block> {
-        self.take_for(purpose, bytes).or_else(|full| {
+        self.block_on(purpose, bytes, self.compute)
+    }
+
+    /// The same for a copy that is made beside the work.
+    pub(crate) fn block_ahead(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+        self.block_on(Purpose::Plain, bytes, self.copies)
+    }
+
+    fn block_on(self: &Arc<Self>, purpose: Purpose, bytes: u64, stream: Shared) -> Result<Block> {
+        self.take_for(purpose, bytes, stream).or_else(|full| {
             if !matches!(full, TensorError::DeviceFull { .. }) {
                 return Err(full);
             }
             let spare = std::mem::take(&mut *crate::lock::lock(&self.spare));
             drop(spare);
             self.trim();
-            self.take_for(purpose, bytes)
+            self.take_for(purpose, bytes, stream)
         })
     }
 
@@ -302,6 +383,12 @@ impl CudaDevice {
         self.enter()?;
         steps::interrupt(self)?;
         self.checked(self.driver.copy_in(to, bytes, self.compute))
+    }
+
+    /// Copies bytes of main memory that does not move to an address, beside the work.
+    pub(crate) fn upload_ahead(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        self.enter()?;
+        self.checked(self.driver.copy_in(to, bytes, self.copies))
     }
 
     /// Copies bytes from an address, when everything before is computed.

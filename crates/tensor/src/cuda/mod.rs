@@ -17,7 +17,7 @@ mod weight;
 pub use device::{CudaDevice, CudaState, DriverState, driver_state};
 pub(crate) use device::{open, opened};
 pub(crate) use launch::{Args, Kernel, TensorMapSpec};
-pub(crate) use memory::{Block, CudaBuffer, Scratch};
+pub(crate) use memory::{Block, CopyEnd, CudaBuffer, PinnedBytes, Scratch};
 pub use profile::KernelTime;
 pub(crate) use weight::{CudaValue, Form, MatrixShape, SLACK};
 
