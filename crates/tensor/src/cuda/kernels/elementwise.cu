@@ -1,0 +1,183 @@
+// Arithmetic element by element: two tensors with broadcasting, functions of one, and what samplers do in one step.
+#include "vectors.cuh"
+#include "walk.cuh"
+
+// ---- two tensors ---------------------------------------------------------------------------------------------------
+
+// Numbers of the operations as in Rust's wrapper. The operation is the same for all threads, so that the choice costs little; it is
+// made once for all `V` elements.
+template <int V> DI void combine(float (&v)[V], const float (&w)[V], int op, float weight) {
+#define CASE(number, value)     \
+  case number:                  \
+    _Pragma("unroll")           \
+    for (int i = 0; i < V; i++) { \
+      float a = v[i], b = w[i]; \
+      v[i] = value;             \
+    }                           \
+    break;
+  switch (op) {
+    CASE(0, a + b)
+    CASE(1, a - b)
+    CASE(2, a * b)
+    CASE(3, a / b)
+    // NaN wins: where a number meets NaN in `b`, the comparison is false and `b` is taken.
+    CASE(4, a < b || a != a ? a : b)
+    CASE(5, a > b || a != a ? a : b)
+    CASE(6, a * (1.f - weight) + b * weight)
+  }
+#undef CASE
+}
+
+// One operand of a pack: neighbours, or the same element for all where the last dimension is stretched.
+DI void load_operand(float (&v)[VEC], const Element* from, bool stretched, int count) {
+  if (stretched) {
+    float one = TY::load(*from);
+#pragma unroll
+    for (int i = 0; i < VEC; i++) v[i] = one;
+  } else if (count == VEC) {
+    Pack<TY>::load(v, from);
+  } else {
+#pragma unroll
+    for (int i = 0; i < VEC; i++) v[i] = i < count ? TY::load(from[i]) : 0.f;
+  }
+}
+
+// The last dimension is counted in packs; its steps are VEC, or 0 where it is stretched. With one dimension the last pack may be short.
+extern "C" __global__ void __launch_bounds__(256) binary_packs(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, int rank, SIX(n), SIX(a), SIX(b)) {
+  const i64 n[6] = LIST(n), steps_a[6] = LIST(a), steps_b[6] = LIST(b);
+  Span span(total);
+  if (span.count == 0) return;
+  i64 at_a, at_b;
+  walk_offsets<u32>((u32)thread_number(), rank, n, steps_a, steps_b, at_a, at_b);
+  float v[VEC], w[VEC];
+  load_operand(v, a + at_a, a5 == 0, span.count);
+  load_operand(w, b + at_b, b5 == 0, span.count);
+  combine(v, w, op, weight);
+  span.store(to, v);
+}
+
+// Any steps, one element for each thread; `I` counts elements.
+template <class I>
+DI void binary_elements(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, int rank, const i64 (&n)[6], const i64 (&steps_a)[6], const i64 (&steps_b)[6]) {
+  i64 at = thread_number(), at_a, at_b;
+  if (at >= total) return;
+  walk_offsets<I>((I)at, rank, n, steps_a, steps_b, at_a, at_b);
+  float v[1] = {TY::load(a[at_a])}, w[1] = {TY::load(b[at_b])};
+  combine(v, w, op, weight);
+  to[at] = TY::store(v[0]);
+}
+extern "C" __global__ void __launch_bounds__(256) binary(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, int rank, SIX(n), SIX(a), SIX(b)) {
+  const i64 n[6] = LIST(n), steps_a[6] = LIST(a), steps_b[6] = LIST(b);
+  binary_elements<u32>(to, a, b, total, op, weight, rank, n, steps_a, steps_b);
+}
+// The same for more elements than 32 bits can count.
+extern "C" __global__ void __launch_bounds__(256) binary_wide(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, int rank, SIX(n), SIX(a), SIX(b)) {
+  const i64 n[6] = LIST(n), steps_a[6] = LIST(a), steps_b[6] = LIST(b);
+  binary_elements<u64>(to, a, b, total, op, weight, rank, n, steps_a, steps_b);
+}
+
+// ---- one tensor ----------------------------------------------------------------------------------------------------
+
+DI float exact_sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+DI float exact_gelu_tanh(float x) { return 0.5f * x * (1.f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x))); }
+
+// Numbers of the functions as in Rust's wrapper. `to` may be `from`.
+extern "C" __global__ void __launch_bounds__(256) unary(Element* to, const Element* from, i64 total, int op, float p, float q) {
+  Span span(total);
+  if (span.count == 0) return;
+  float v[VEC];
+  span.load(v, from);
+#define CASE(number, value)         \
+  case number:                      \
+    _Pragma("unroll")               \
+    for (int i = 0; i < VEC; i++) { \
+      float x = v[i];               \
+      v[i] = value;                 \
+    }                               \
+    break;
+  switch (op) {
+    CASE(0, x + p)
+    CASE(1, x - p)
+    CASE(2, x * p)
+    CASE(3, x / p)
+    CASE(4, p - x)
+    CASE(5, fabsf(x))
+    CASE(6, sqrtf(x))
+    CASE(7, (x < p ? p : x) > q ? q : x < p ? p : x)  // NaN stays, and the upper limit wins
+    CASE(8, rintf(x))
+    CASE(9, x * exact_sigmoid(x))
+    CASE(10, gelu_erf(x))
+    CASE(11, exact_gelu_tanh(x))
+    CASE(12, x * exact_sigmoid(1.702f * x))
+    CASE(13, x > 0.f || x != x ? x : 0.f)
+    CASE(14, x < 0.f ? 0.2f * x : x)
+    CASE(15, x * tanhf(log1pf(expf(x))))
+    CASE(16, tanhf(x))
+    CASE(17, exact_sigmoid(x))
+  }
+#undef CASE
+  span.store(to, v);
+}
+
+// Every element the same.
+extern "C" __global__ void __launch_bounds__(256) fill(Element* to, i64 total, float value) {
+  Span span(total);
+  float v[VEC];
+#pragma unroll
+  for (int i = 0; i < VEC; i++) v[i] = value;
+  span.store(to, v);
+}
+
+// ---- samplers ------------------------------------------------------------------------------------------------------
+
+// Classifier-free guidance: the prediction without the prompt, and `scale` times what the prompt changes.
+extern "C" __global__ void __launch_bounds__(256) guide(Element* to, const Element* cond, const Element* uncond, i64 total, float scale) {
+  Span span(total);
+  float c[VEC], u[VEC];
+  span.load(c, cond);
+  span.load(u, uncond);
+#pragma unroll
+  for (int i = 0; i < VEC; i++) u[i] += scale * (c[i] - u[i]);
+  span.store(to, u);
+}
+
+// Euler's step from one noise level to another: x + (x - denoised) / sigma * change. `to` may be `x`.
+extern "C" __global__ void __launch_bounds__(256) euler(Element* to, const Element* x, const Element* denoised, i64 total, float sigma, float change) {
+  Span span(total);
+  float v[VEC], d[VEC];
+  span.load(v, x);
+  span.load(d, denoised);
+#pragma unroll
+  for (int i = 0; i < VEC; i++) v[i] += (v[i] - d[i]) / sigma * change;
+  span.store(to, v);
+}
+
+// ---- formats -------------------------------------------------------------------------------------------------------
+
+// From the module's format to another one, eight elements for each thread.
+template <class T> DI void convert(typename T::Store* to, const Element* from, i64 total) {
+  i64 first = thread_number() * 8;
+  if (first + 8 <= total) {
+    float v[8];
+    if constexpr (VEC == 8) {
+      float (&all)[VEC] = (float (&)[VEC])v;
+      Pack<TY>::load(all, from + first);
+    } else {
+      float (&low)[VEC] = (float (&)[VEC])v[0], (&high)[VEC] = (float (&)[VEC])v[4];
+      Pack<TY>::load(low, from + first);
+      Pack<TY>::load(high, from + first + 4);
+    }
+    if constexpr (Pack<T>::SIZE == 8) {
+      Pack<T>::store(to + first, v);
+    } else {
+      float low[4] = {v[0], v[1], v[2], v[3]}, high[4] = {v[4], v[5], v[6], v[7]};
+      Pack<F32>::store(to + first, low);
+      Pack<F32>::store(to + first + 4, high);
+    }
+  } else {
+    for (i64 i = first; i < total; i++) to[i] = T::store(TY::load(from[i]));
+  }
+}
+extern "C" __global__ void __launch_bounds__(256) to_f32(float* to, const Element* from, i64 total) { convert<F32>(to, from, total); }
+extern "C" __global__ void __launch_bounds__(256) to_f16(u16* to, const Element* from, i64 total) { convert<F16>(to, from, total); }
+extern "C" __global__ void __launch_bounds__(256) to_bf16(u16* to, const Element* from, i64 total) { convert<BF16>(to, from, total); }
