@@ -11,7 +11,7 @@ known yet), with commas. Options that start with `-` go to the compiler; `spills
 
 Writes built/<arch>.bin for each arch. Such an archive is little endian: the magic "FRK1", u32 count; for each
 module u16 length of its name, the name, u32 offset from the start of the file, u32 packed length, u32 length; then the
-machine code (or PTX with its closing zero) of each, as raw DEFLATE. The same sources and the same NVRTC make the same
+machine code (or PTX) of each, as raw DEFLATE. The same sources and the same NVRTC make the same
 bytes. What was compiled once is kept in target/cuda under the hash of all that went into it.
 """
 
@@ -37,7 +37,7 @@ BUILT = os.path.join(CUDA, "built")
 CACHE = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "cuda")
 
 # Changes when the builder passes other options, so that nothing old is taken from the cache.
-BUILDER = 1
+BUILDER = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +180,9 @@ class Nvrtc:
             log = self.bytes_of(program, "ProgramLog").rstrip(b"\0").decode(errors="replace").strip()
             if failed:
                 raise BuildError(f"{job.name} does not compile\n{log}")
-            return self.bytes_of(program, "PTX" if job.arch.startswith("ptx") else "CUBIN"), log
+            if job.arch.startswith("ptx"):
+                return self.bytes_of(program, "PTX").rstrip(b"\0"), log
+            return self.bytes_of(program, "CUBIN"), log
         finally:
             self.lib.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -270,17 +272,32 @@ def archive(modules):
     return head + b"".join(packed)
 
 
+def unpack(content):
+    """The code in an archive by its module: zlib's releases pack the same code into different bytes."""
+    modules, at = {}, 8
+    if content[:4] != b"FRK1":
+        return modules
+    for _ in range(struct.unpack_from("<I", content, 4)[0]):
+        (length,) = struct.unpack_from("<H", content, at)
+        name = content[at + 2 : at + 2 + length].decode()
+        offset, packed, _ = struct.unpack_from("<III", content, at + 2 + length)
+        modules[name] = zlib.decompress(content[offset : offset + packed], -15)
+        at += 2 + length + 12
+    return modules
+
+
 def write_or_compare(archives, folder, check):
     os.makedirs(folder, exist_ok=True)
     stale = []
     known = {f"{arch}.bin": content for arch, content in archives.items()}
     for name, content in known.items():
         path = os.path.join(folder, name)
-        old = None
+        old = b""
         if os.path.exists(path):
             with open(path, "rb") as file:
                 old = file.read()
-        if old == content:
+        # Left alone where only the packing differs, so that the repository does not grow for nothing.
+        if unpack(old) == unpack(content):
             continue
         if check:
             stale.append(name)

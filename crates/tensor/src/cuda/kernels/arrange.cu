@@ -7,16 +7,15 @@ DI i64 thread_number() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 // ---- copies with steps on both sides: permutations, slices, repetitions, flips, joins, writes into a box ----------------------
 
 template <class U, class I>
-DI void copy_units(U* to, const U* from, i64 total, int rank, const i64 (&n)[6], const i64 (&steps_to)[6], const i64 (&steps_from)[6]) {
+DI void copy_units(U* to, const U* from, i64 total, const Walk& walk) {
   i64 at = thread_number(), write, read;
   if (at >= total) return;
-  walk_offsets<I>((I)at, rank, n, steps_to, steps_from, write, read);
+  walk_offsets<I>((I)at, walk, write, read);
   to[write] = from[read];
 }
-#define COPY(name, U, I)                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(256) name(U* to, const U* from, i64 total, int rank, SIX(n), SIX(t), SIX(f)) {         \
-    const i64 n[6] = LIST(n), steps_to[6] = LIST(t), steps_from[6] = LIST(f);                                                         \
-    copy_units<U, I>(to, from, total, rank, n, steps_to, steps_from);                                                                 \
+#define COPY(name, U, I)                                                                                                  \
+  extern "C" __global__ void __launch_bounds__(256) name(U* to, const U* from, i64 total, const Walk walk) {              \
+    copy_units<U, I>(to, from, total, walk);                                                                              \
   }
 COPY(copy_2, u16, u32)
 COPY(copy_4, u32, u32)
@@ -33,7 +32,7 @@ COPY(copy_16_wide, uint4, u64)
 // Element (r, c) is at `from + r * row_step + c` and goes to `to + c * column_step + r`; the other dimensions are the walk.
 // One block for each tile of 64 x 64: (walk, row of tiles, column of tiles), the last one fastest.
 template <class U>
-DI void transpose_tile(U* to, const U* from, i64 rows, i64 columns, i64 row_step, i64 column_step, int rank, const i64 (&n)[6], const i64 (&steps_to)[6], const i64 (&steps_from)[6]) {
+DI void transpose_tile(U* to, const U* from, i64 rows, i64 columns, i64 row_step, i64 column_step, const Walk& walk) {
   // The padding makes a row 65 words, or 33 words of two elements: a column then lies in 32 different banks.
   __shared__ U tile[64][64 + 4 / sizeof(U)];
   u32 across = (u32)((columns + 63) / 64), down = (u32)((rows + 63) / 64);
@@ -43,7 +42,7 @@ DI void transpose_tile(U* to, const U* from, i64 rows, i64 columns, i64 row_step
   i64 first_row = (i64)(block % down) * 64;
   block /= down;
   i64 write = 0, read = 0;
-  walk_offsets<u32>(block, rank, n, steps_to, steps_from, write, read);
+  walk_offsets<u32>(block, walk, write, read);
   int x = threadIdx.x & 63, y = threadIdx.x >> 6;
 #pragma unroll
   for (int i = 0; i < 64; i += 4) {
@@ -57,11 +56,10 @@ DI void transpose_tile(U* to, const U* from, i64 rows, i64 columns, i64 row_step
     if (r < rows && c < columns) to[write + c * column_step + r] = tile[x][y + i];
   }
 }
-#define TRANSPOSE(name, U)                                                                                                            \
-  extern "C" __global__ void __launch_bounds__(256) name(U* to, const U* from, i64 rows, i64 columns, i64 row_step, i64 column_step,  \
-                                                         int rank, SIX(n), SIX(t), SIX(f)) {                                          \
-    const i64 n[6] = LIST(n), steps_to[6] = LIST(t), steps_from[6] = LIST(f);                                                         \
-    transpose_tile<U>(to, from, rows, columns, row_step, column_step, rank, n, steps_to, steps_from);                                 \
+#define TRANSPOSE(name, U)                                                                                                \
+  extern "C" __global__ void __launch_bounds__(256) name(U* to, const U* from, i64 rows, i64 columns, i64 row_step,       \
+                                                         i64 column_step, const Walk walk) {                              \
+    transpose_tile<U>(to, from, rows, columns, row_step, column_step, walk);                                              \
   }
 TRANSPOSE(transpose_2, u16)
 TRANSPOSE(transpose_4, u32)

@@ -43,37 +43,34 @@ DI void load_operand(float (&v)[VEC], const Element* from, bool stretched, int c
 }
 
 // The last dimension is counted in packs; its steps are VEC, or 0 where it is stretched. With one dimension the last pack may be short.
-extern "C" __global__ void __launch_bounds__(256) binary_packs(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, int rank, SIX(n), SIX(a), SIX(b)) {
-  const i64 n[6] = LIST(n), steps_a[6] = LIST(a), steps_b[6] = LIST(b);
+extern "C" __global__ void __launch_bounds__(256) binary_packs(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, const Walk walk) {
   Span span(total);
   if (span.count == 0) return;
   i64 at_a, at_b;
-  walk_offsets<u32>((u32)thread_number(), rank, n, steps_a, steps_b, at_a, at_b);
+  walk_offsets<u32>((u32)thread_number(), walk, at_a, at_b);
   float v[VEC], w[VEC];
-  load_operand(v, a + at_a, a5 == 0, span.count);
-  load_operand(w, b + at_b, b5 == 0, span.count);
+  load_operand(v, a + at_a, walk.steps_a[5] == 0, span.count);
+  load_operand(w, b + at_b, walk.steps_b[5] == 0, span.count);
   combine(v, w, op, weight);
   span.store(to, v);
 }
 
 // Any steps, one element for each thread; `I` counts elements.
 template <class I>
-DI void binary_elements(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, int rank, const i64 (&n)[6], const i64 (&steps_a)[6], const i64 (&steps_b)[6]) {
+DI void binary_elements(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, const Walk& walk) {
   i64 at = thread_number(), at_a, at_b;
   if (at >= total) return;
-  walk_offsets<I>((I)at, rank, n, steps_a, steps_b, at_a, at_b);
+  walk_offsets<I>((I)at, walk, at_a, at_b);
   float v[1] = {TY::load(a[at_a])}, w[1] = {TY::load(b[at_b])};
   combine(v, w, op, weight);
   to[at] = TY::store(v[0]);
 }
-extern "C" __global__ void __launch_bounds__(256) binary(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, int rank, SIX(n), SIX(a), SIX(b)) {
-  const i64 n[6] = LIST(n), steps_a[6] = LIST(a), steps_b[6] = LIST(b);
-  binary_elements<u32>(to, a, b, total, op, weight, rank, n, steps_a, steps_b);
+extern "C" __global__ void __launch_bounds__(256) binary(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, const Walk walk) {
+  binary_elements<u32>(to, a, b, total, op, weight, walk);
 }
 // The same for more elements than 32 bits can count.
-extern "C" __global__ void __launch_bounds__(256) binary_wide(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, int rank, SIX(n), SIX(a), SIX(b)) {
-  const i64 n[6] = LIST(n), steps_a[6] = LIST(a), steps_b[6] = LIST(b);
-  binary_elements<u64>(to, a, b, total, op, weight, rank, n, steps_a, steps_b);
+extern "C" __global__ void __launch_bounds__(256) binary_wide(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, const Walk walk) {
+  binary_elements<u64>(to, a, b, total, op, weight, walk);
 }
 
 // ---- one tensor ----------------------------------------------------------------------------------------------------
@@ -154,30 +151,38 @@ extern "C" __global__ void __launch_bounds__(256) euler(Element* to, const Eleme
 
 // ---- formats -------------------------------------------------------------------------------------------------------
 
-// From the module's format to another one, eight elements for each thread.
-template <class T> DI void convert(typename T::Store* to, const Element* from, i64 total) {
-  i64 first = thread_number() * 8;
-  if (first + 8 <= total) {
-    float v[8];
-    if constexpr (VEC == 8) {
-      float (&all)[VEC] = (float (&)[VEC])v;
-      Pack<TY>::load(all, from + first);
-    } else {
-      float (&low)[VEC] = (float (&)[VEC])v[0], (&high)[VEC] = (float (&)[VEC])v[4];
-      Pack<TY>::load(low, from + first);
-      Pack<TY>::load(high, from + first + 4);
-    }
-    if constexpr (Pack<T>::SIZE == 8) {
-      Pack<T>::store(to + first, v);
-    } else {
-      float low[4] = {v[0], v[1], v[2], v[3]}, high[4] = {v[4], v[5], v[6], v[7]};
-      Pack<F32>::store(to + first, low);
-      Pack<F32>::store(to + first + 4, high);
-    }
+// Eight elements of a format: one pack, or two.
+template <class T> DI void load_eight(float (&v)[8], const typename T::Store* from) {
+  if constexpr (Pack<T>::SIZE == 8) {
+    Pack<T>::load(v, from);
   } else {
-    for (i64 i = first; i < total; i++) to[i] = T::store(TY::load(from[i]));
+    float4 low = *(const float4*)from, high = *(const float4*)(from + 4);
+    v[0] = low.x; v[1] = low.y; v[2] = low.z; v[3] = low.w;
+    v[4] = high.x; v[5] = high.y; v[6] = high.z; v[7] = high.w;
   }
 }
-extern "C" __global__ void __launch_bounds__(256) to_f32(float* to, const Element* from, i64 total) { convert<F32>(to, from, total); }
-extern "C" __global__ void __launch_bounds__(256) to_f16(u16* to, const Element* from, i64 total) { convert<F16>(to, from, total); }
-extern "C" __global__ void __launch_bounds__(256) to_bf16(u16* to, const Element* from, i64 total) { convert<BF16>(to, from, total); }
+template <class T> DI void store_eight(typename T::Store* to, const float (&v)[8]) {
+  if constexpr (Pack<T>::SIZE == 8) {
+    Pack<T>::store(to, v);
+  } else {
+    *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
+    *(float4*)(to + 4) = make_float4(v[4], v[5], v[6], v[7]);
+  }
+}
+
+// From another format to the module's. `from` may be main memory that the device can read; an f32 keeps its bits.
+template <class T> DI void convert(Element* to, const typename T::Store* from, i64 total) {
+  i64 stride = (i64)gridDim.x * blockDim.x * 8;
+  for (i64 first = thread_number() * 8; first < total; first += stride) {
+    if (first + 8 <= total) {
+      float v[8];
+      load_eight<T>(v, from + first);
+      store_eight<TY>(to + first, v);
+    } else {
+      for (i64 i = first; i < total; i++) to[i] = TY::store(T::load(from[i]));
+    }
+  }
+}
+extern "C" __global__ void __launch_bounds__(256) from_f32(const float* from, Element* to, i64 total) { convert<F32>(to, from, total); }
+extern "C" __global__ void __launch_bounds__(256) from_f16(const u16* from, Element* to, i64 total) { convert<F16>(to, from, total); }
+extern "C" __global__ void __launch_bounds__(256) from_bf16(const u16* from, Element* to, i64 total) { convert<BF16>(to, from, total); }
