@@ -1,4 +1,4 @@
-// Gated activations, softmax of rows, rotary positions.
+// Gated activations and rotary positions.
 #include "vectors.cuh"
 
 // The first half of a row times the GELU of the second; V elements for each thread, `groups` of them in half a row.
@@ -16,18 +16,6 @@ template <int V> DI void geglu_by(Element* to, const Element* from, i64 total, i
 }
 extern "C" __global__ void __launch_bounds__(256) geglu_packs(Element* to, const Element* from, i64 total, int groups) { geglu_by<VEC>(to, from, total, groups); }
 extern "C" __global__ void __launch_bounds__(256) geglu_elements(Element* to, const Element* from, i64 total, int groups) { geglu_by<1>(to, from, total, groups); }
-
-// Softmax of each row; a block for each. `to` may be `from`. A row of minus infinities gives NaN.
-extern "C" __global__ void __launch_bounds__(256) softmax(Element* to, const Element* from, i64 width) {
-  const Element* row = from + blockIdx.x * width;
-  Element* out = to + blockIdx.x * width;
-  float most = __uint_as_float(0xff800000u), all = 0.f;
-  for (i64 i = threadIdx.x; i < width; i += 256) most = fmaxf(most, TY::load(row[i]));
-  most = join_block(most, [](float a, float b) { return fmaxf(a, b); });
-  for (i64 i = threadIdx.x; i < width; i += 256) all += expf(TY::load(row[i]) - most);
-  all = join_block(all, [](float a, float b) { return a + b; });
-  for (i64 i = threadIdx.x; i < width; i += 256) out[i] = TY::store(expf(TY::load(row[i]) - most) / all);
-}
 
 // ---- rotary positions ----------------------------------------------------------------------------------------------------------
 
