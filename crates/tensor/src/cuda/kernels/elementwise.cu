@@ -117,12 +117,18 @@ extern "C" __global__ void __launch_bounds__(256) unary(Element* to, const Eleme
 }
 
 // Every element the same.
-extern "C" __global__ void __launch_bounds__(256) fill(Element* to, i64 total, float value) {
-  Span span(total);
+extern "C" __global__ void __launch_bounds__(256) fill(Element* to, float value, i64 total) {
   float v[VEC];
 #pragma unroll
   for (int i = 0; i < VEC; i++) v[i] = value;
-  span.store(to, v);
+  i64 stride = (i64)gridDim.x * blockDim.x * VEC;
+  for (i64 first = thread_number() * VEC; first < total; first += stride) {
+    if (first + VEC <= total) {
+      Pack<TY>::store(to + first, v);
+    } else {
+      for (i64 i = first; i < total; i++) to[i] = TY::store(value);
+    }
+  }
 }
 
 // ---- samplers ------------------------------------------------------------------------------------------------------
