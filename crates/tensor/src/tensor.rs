@@ -135,6 +135,25 @@ impl Tensor {
         self.storage.cuda()
     }
 
+    /// The elements on a GPU, in an operation that runs there.
+    pub(crate) fn on_gpu(&self) -> Result<&CudaBuffer> {
+        self.cuda().ok_or_else(|| TensorError::DeviceMismatch {
+            op: "compute on a GPU",
+            left: String::from("cuda"),
+            right: self.device().name(),
+        })
+    }
+
+    /// The same for writing in place; copies first, on the device, when another tensor shares the storage.
+    pub(crate) fn own_on_gpu(&mut self) -> Result<&CudaBuffer> {
+        if !self.is_unique() {
+            let elements = self.on_gpu()?;
+            let own = elements.converted(elements.format())?;
+            self.storage = Arc::new(Storage::Cuda(own));
+        }
+        self.on_gpu()
+    }
+
     /// The elements on the GPU on which an operation runs, in the format of that operation.
     pub(crate) fn cuda_in(&self, op: &'static str, format: Format) -> Result<CudaView<'_>> {
         match self.storage.cuda() {

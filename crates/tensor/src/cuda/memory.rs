@@ -203,6 +203,20 @@ impl CudaBuffer {
         device.download(bytes_of_mut(out), plain.address())
     }
 
+    /// Elements that are at an address of the device in some format, in another one or the same.
+    pub(crate) fn converted_from(
+        device: &Arc<CudaDevice>,
+        from: (u64, Format),
+        len: usize,
+        format: Format,
+    ) -> Result<Self> {
+        let out = device.buffer(len, format)?;
+        if len > 0 {
+            convert(device, from, &out)?;
+        }
+        Ok(out)
+    }
+
     /// The same elements in another format, or a copy in the same one.
     pub(crate) fn converted(&self, format: Format) -> Result<Self> {
         let device = self.device();

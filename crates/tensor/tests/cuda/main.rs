@@ -1,0 +1,15 @@
+//! A GPU against the processor: every operation in every format, over usual, odd and empty shapes. Where there is no GPU the
+//! tests say so and pass. All results with their errors: `cargo test -p fresco-tensor --test cuda -- --nocapture`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test that cannot go on should fail, and says what it measured"
+)]
+
+mod against;
+mod arrange;
+mod elementwise;
+mod misc;
+mod picture;
+mod reduce;
