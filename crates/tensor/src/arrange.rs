@@ -63,6 +63,7 @@ fn gather(
 ) -> Result<Tensor> {
     let room = from.room_for(&kept)?;
     let data = match from.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => from.values(),
     };
     let mut out = reserve(&kept)?;
@@ -151,6 +152,7 @@ impl Tensor {
     fn transpose_planes(&self, matrices: [usize; 3], shape: [usize; 4]) -> Result<Self> {
         let room = self.room_for(&shape)?;
         let turned = match self.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => transpose_all(isa(), self.values(), matrices, &shape)?,
         };
         Ok(Self::kept(shape, room, turned))
@@ -218,6 +220,7 @@ impl Tensor {
         }
         let room = first.room_for(&shape)?;
         let joined = match first.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => cat_values(tensors, dim, &shape)?,
         };
         Ok(Self::kept(shape, room, joined))
@@ -292,6 +295,7 @@ impl Tensor {
         shape[dim] = indices.len();
         let room = self.room_for(&shape)?;
         let values = match self.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => self.values(),
         };
         let mut out = reserve(&shape)?;
@@ -370,6 +374,7 @@ impl Tensor {
         let row = source.shape().last().copied().unwrap_or(1);
         let offsets = Offsets::new(&source.shape()[..outer], &steps[..outer], base);
         let target = match source.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => self.values_mut()?,
         };
         for (offset, values) in offsets.zip(source.values().chunks_exact(row)) {

@@ -1,4 +1,4 @@
-//! Where tensors live: main memory, or a simulated accelerator.
+//! Where tensors live: main memory, a simulated accelerator, or a GPU.
 //!
 //! A simulated device has a memory of its own that nothing but its operations can read. It has a set size, counted to the
 //! byte, and what moves in and out is copied and counted. Its operations run the kernels of the processor, so that what is
@@ -10,14 +10,18 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
+use crate::cuda::{self, Block, CudaDevice, CudaState, Format};
+use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::lock::lock;
 
 /// Why a device cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    #[error("{text:?} is no device: it should be \"cpu\" or \"sim:\" and a number")]
+    #[error("{text:?} is no device: it should be \"cpu\", or \"cuda:\" or \"sim:\" and a number")]
     Name { text: String },
+    #[error("there is no device {name}: {reason}")]
+    NoGpu { name: String, reason: String },
     #[error("there is no device {name}; there are {}", known.join(", "))]
     Unknown { name: String, known: Vec<String> },
     #[error("the device {name} exists already")]
@@ -52,6 +56,15 @@ pub enum Device {
     Cpu,
     /// A simulated accelerator.
     Sim(Arc<SimDevice>),
+    /// An NVIDIA GPU.
+    Cuda(CudaHandle),
+}
+
+/// A GPU, and the format in which it keeps what comes to it by this handle.
+#[derive(Debug, Clone)]
+pub struct CudaHandle {
+    pub(crate) device: Arc<CudaDevice>,
+    pub(crate) format: Format,
 }
 
 /// What tells one device from another.
@@ -60,6 +73,8 @@ pub enum DeviceId {
     Cpu,
     /// The `N` of `sim:N`.
     Sim(u32),
+    /// The `N` of `cuda:N`.
+    Cuda(u32),
 }
 
 /// The memory of a simulated accelerator.
@@ -107,14 +122,105 @@ impl Device {
         match self {
             Self::Cpu => DeviceId::Cpu,
             Self::Sim(sim) => DeviceId::Sim(sim.number),
+            Self::Cuda(handle) => DeviceId::Cuda(handle.device.number()),
+        }
+    }
+
+    /// A GPU by its number, opened at the first time. Numbers are kept in 32 bits unless [`Self::computing_in`] says
+    /// otherwise.
+    pub fn cuda(number: u32) -> Result<Self, DeviceError> {
+        match cuda::open(number) {
+            Ok(device) => Ok(Self::Cuda(CudaHandle {
+                device,
+                format: Format::F32,
+            })),
+            Err(reason) => Err(DeviceError::NoGpu {
+                name: format!("cuda:{number}"),
+                reason,
+            }),
+        }
+    }
+
+    /// The same device for a network whose weights are in a format: a GPU computes in 16 bits where they have no more.
+    /// Nothing changes for other devices.
+    #[must_use]
+    pub fn computing_in(&self, weights: Dtype) -> Self {
+        let Self::Cuda(handle) = self else {
+            return self.clone();
+        };
+        let short = if handle.device.has_bf16() {
+            Format::Bf16
+        } else {
+            Format::F16
+        };
+        let format = match weights {
+            Dtype::F32 | Dtype::F64 => Format::F32,
+            Dtype::F16 => Format::F16,
+            _ => short,
+        };
+        Self::Cuda(CudaHandle {
+            device: Arc::clone(&handle.device),
+            format,
+        })
+    }
+
+    /// The same device, keeping all bits.
+    #[must_use]
+    pub fn exact(&self) -> Self {
+        self.computing_in(Dtype::F32)
+    }
+
+    /// What is known of a GPU; none for other devices.
+    pub fn gpu(&self) -> Option<CudaState> {
+        match self {
+            Self::Cpu | Self::Sim(_) => None,
+            Self::Cuda(handle) => Some(handle.device.state()),
+        }
+    }
+
+    /// Leaves so many bytes of a GPU's memory to other programs. Nothing changes for other devices.
+    pub fn leave_to_others(&self, bytes: u64) {
+        if let Self::Cuda(handle) = self {
+            handle.device.reserve(bytes);
+        }
+    }
+
+    /// Runs a step that usually does the same as the last one of that key: a GPU repeats it with one call.
+    pub fn repeated<R>(&self, key: u64, step: impl FnOnce() -> R) -> R {
+        match self {
+            Self::Cpu | Self::Sim(_) => step(),
+            Self::Cuda(handle) => handle.device.repeated(key, step),
+        }
+    }
+
+    /// Waits until everything that was asked of a device is done.
+    pub fn synchronize(&self) -> Result<()> {
+        match self {
+            Self::Cpu | Self::Sim(_) => Ok(()),
+            Self::Cuda(handle) => handle.device.synchronize(),
+        }
+    }
+
+    /// Gives memory that is kept for later back to the driver.
+    pub fn trim(&self) {
+        if let Self::Cuda(handle) = self {
+            handle.device.trim();
         }
     }
 
     /// The simulated device that this is.
     fn simulated(&self) -> Option<&SimDevice> {
         match self {
-            Self::Cpu => None,
+            Self::Cpu | Self::Cuda(_) => None,
             Self::Sim(sim) => Some(sim),
+        }
+    }
+
+    /// The GPU that this is.
+    fn gpu_device(&self) -> Option<&CudaDevice> {
+        match self {
+            Self::Cpu | Self::Sim(_) => None,
+            Self::Cuda(handle) => Some(&handle.device),
         }
     }
 
@@ -146,26 +252,36 @@ impl Device {
         Ok(device)
     }
 
-    /// `cpu`, or the `sim:N` of a registered device.
+    /// `cpu`, the `sim:N` of a registered device, or a `cuda:N`.
     pub fn parse(text: &str) -> Result<Self, DeviceError> {
         if text == "cpu" {
             return Ok(Self::cpu());
         }
-        Self::sim(number(text).ok_or_else(|| DeviceError::Name {
+        if let Some(number) = number(text, "cuda:") {
+            return Self::cuda(number);
+        }
+        Self::sim(number(text, "sim:").ok_or_else(|| DeviceError::Name {
             text: text.to_owned(),
         })?)
     }
 
-    /// The main memory, then the simulated devices by number.
+    /// The main memory, then the GPUs that are in use, then the simulated devices, by number.
     pub fn all() -> Vec<Self> {
+        let gpus = cuda::opened().into_iter().map(|device| {
+            Self::Cuda(CudaHandle {
+                device,
+                format: Format::F32,
+            })
+        });
         let sims = lock(&SIMS);
         [Self::cpu()]
             .into_iter()
+            .chain(gpus)
             .chain(sims.values().cloned())
             .collect()
     }
 
-    /// `cpu` or `sim:N`.
+    /// `cpu`, `cuda:N` or `sim:N`.
     pub fn name(&self) -> String {
         self.to_string()
     }
@@ -176,28 +292,41 @@ impl Device {
 
     /// Bytes of memory; none for the main memory, which is not counted here.
     pub fn capacity(&self) -> Option<u64> {
-        self.simulated().map(|sim| sim.capacity)
+        let gpu = self.gpu_device().map(CudaDevice::capacity);
+        gpu.or_else(|| self.simulated().map(|sim| sim.capacity))
     }
 
     /// Bytes in use now; 0 for the main memory.
     pub fn used(&self) -> u64 {
+        if let Some(gpu) = self.gpu_device() {
+            return gpu.used();
+        }
         let sim = self.simulated();
         sim.map_or(0, |sim| sim.used.load(Ordering::Relaxed))
     }
 
     /// Bytes that can be had; none for the main memory.
     pub fn free(&self) -> Option<u64> {
+        if let Some(gpu) = self.gpu_device() {
+            return Some(gpu.free());
+        }
         Some(self.capacity()? - self.used())
     }
 
     /// Most bytes that were in use at once.
     pub fn peak(&self) -> u64 {
+        if let Some(gpu) = self.gpu_device() {
+            return gpu.peak();
+        }
         let sim = self.simulated();
         sim.map_or(0, |sim| sim.peak.load(Ordering::Relaxed))
     }
 
     /// Starts measuring the peak anew, from what is in use now.
     pub fn reset_peak(&self) {
+        if let Some(gpu) = self.gpu_device() {
+            gpu.reset_peak();
+        }
         if let Some(sim) = self.simulated() {
             sim.peak.store(self.used(), Ordering::Relaxed);
         }
@@ -206,6 +335,14 @@ impl Device {
     /// Takes memory until the answer is dropped. Costs nothing in main memory, which is not counted here. Where there is
     /// no room, copies that were made ahead of their use go first.
     pub fn allocate(&self, bytes: u64) -> Result<Allocation> {
+        if let Self::Cuda(handle) = self {
+            let block = handle.device.block(bytes)?;
+            return Ok(Allocation {
+                device: self.clone(),
+                bytes,
+                block: Some(block),
+            });
+        }
         self.take(bytes).or_else(|full| {
             let spare = std::mem::take(&mut *lock(self.spare()));
             if spare.is_empty() {
@@ -218,6 +355,14 @@ impl Device {
 
     /// As [`Self::allocate`], without taking from what is there already.
     pub(crate) fn take(&self, bytes: u64) -> Result<Allocation> {
+        if let Self::Cuda(handle) = self {
+            let block = handle.device.take(bytes)?;
+            return Ok(Allocation {
+                device: self.clone(),
+                bytes,
+                block: Some(block),
+            });
+        }
         if let Some(sim) = self.simulated() {
             let take = |used: u64| {
                 used.checked_add(bytes)
@@ -241,6 +386,7 @@ impl Device {
         Ok(Allocation {
             device: self.clone(),
             bytes,
+            block: None,
         })
     }
 
@@ -248,6 +394,7 @@ impl Device {
         match self {
             Self::Cpu => &SPARE_HERE,
             Self::Sim(sim) => &sim.spare,
+            Self::Cuda(handle) => &handle.device.spare,
         }
     }
 
@@ -258,12 +405,18 @@ impl Device {
 
     /// Whether other devices' memory can be copied from and to directly; otherwise copies go over the main memory.
     pub fn peer_access(&self) -> bool {
+        if let Some(gpu) = self.gpu_device() {
+            return gpu.peer();
+        }
         let sim = self.simulated();
         sim.is_none_or(|sim| sim.peer.load(Ordering::Relaxed))
     }
 
-    /// Simulated devices have it unless it is taken from them. Nothing changes for the main memory.
+    /// Devices have it unless it is taken from them. Nothing changes for the main memory.
     pub fn set_peer_access(&self, on: bool) {
+        if let Some(gpu) = self.gpu_device() {
+            gpu.set_peer(on);
+        }
         if let Some(sim) = self.simulated() {
             sim.peer.store(on, Ordering::Relaxed);
         }
@@ -312,9 +465,9 @@ pub(crate) fn count_copy(from: &Device, to: &Device, bytes: u64) {
     }
 }
 
-/// The number of a simulated device.
-fn number(name: &str) -> Option<u32> {
-    let digits = name.strip_prefix("sim:")?;
+/// The number of a device of a kind.
+fn number(name: &str, kind: &str) -> Option<u32> {
+    let digits = name.strip_prefix(kind)?;
     let plain = digits.bytes().all(|b| b.is_ascii_digit());
     plain.then(|| digits.parse().ok()).flatten()
 }
@@ -332,6 +485,7 @@ impl fmt::Display for Device {
         match self.id() {
             DeviceId::Cpu => f.write_str("cpu"),
             DeviceId::Sim(number) => write!(f, "sim:{number}"),
+            DeviceId::Cuda(number) => write!(f, "cuda:{number}"),
         }
     }
 }
@@ -347,6 +501,8 @@ impl fmt::Debug for Device {
 pub struct Allocation {
     device: Device,
     bytes: u64,
+    /// The memory itself, where that of a GPU is taken.
+    block: Option<Block>,
 }
 
 impl Allocation {
@@ -356,6 +512,11 @@ impl Allocation {
 
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The memory of a GPU.
+    pub(crate) fn block(&self) -> Option<&Block> {
+        self.block.as_ref()
     }
 }
 
@@ -373,7 +534,7 @@ pub fn parse_sim(text: &str) -> Result<(u32, u64), DeviceError> {
         text: text.to_owned(),
     };
     let (name, size) = text.split_once('=').ok_or_else(wrong)?;
-    let number = number(name).ok_or_else(wrong)?;
+    let number = number(name, "sim:").ok_or_else(wrong)?;
     Ok((number, parse_size(size)?))
 }
 

@@ -187,6 +187,7 @@ impl Tensor {
         let shape = broadcast_shape(self.shape(), other.shape())?;
         let room = self.room_for(&shape)?;
         let out = match self.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => {
                 let a = (self.shape(), self.values());
                 let b = (other.shape(), other.values());
@@ -214,6 +215,7 @@ impl Tensor {
     fn unary(&self, op: Unary) -> Result<Self> {
         let (shape, room) = (self.shape(), self.room_for(self.shape())?);
         let out = match self.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => {
                 let values = self.values();
                 match op {

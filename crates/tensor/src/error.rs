@@ -53,6 +53,8 @@ pub enum TensorError {
         free: u64,
         capacity: u64,
     },
+    #[error("{device} has failed: {reason}")]
+    DeviceFailed { device: String, reason: String },
     #[error("{op}: one tensor is on {left}, another on {right}")]
     DeviceMismatch {
         op: &'static str,

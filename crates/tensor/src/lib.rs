@@ -17,6 +17,7 @@ pub mod cancel;
 mod container;
 pub mod convert;
 pub mod cpu;
+pub mod cuda;
 pub mod device;
 mod draft;
 mod dtype;

@@ -28,6 +28,7 @@ impl Tensor {
     /// A reduction that every device has.
     fn reduce_named(&self, dims: &[usize], keepdim: bool, op: Reduction) -> Result<Self> {
         match self.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => match op {
                 Reduction::Sum => self.reduce_there(dims, keepdim, |v| sum(v) as f32),
                 Reduction::Mean => self.reduce_there(dims, keepdim, |v| mean(v) as f32),

@@ -1,12 +1,14 @@
 //! The elements of a tensor in the memory of one device.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
-use crate::buffer::Buffer;
-use crate::device::{Allocation, Device, count_copy};
+use crate::buffer::{Buffer, raise};
+use crate::cuda::CudaBuffer;
+use crate::device::{Allocation, CudaHandle, Device, count_copy};
 use crate::dtype::Dtype;
-use crate::elements::{copy_values, element_count};
-use crate::error::Result;
+use crate::elements::{allocate, copy_values, element_count};
+use crate::error::{Result, TensorError};
 use crate::recycle;
 
 /// Elements and where they are.
@@ -14,6 +16,7 @@ use crate::recycle;
 pub(crate) enum Storage {
     Host(HostBuffer),
     Sim(SimBuffer),
+    Cuda(CudaBuffer),
 }
 
 /// Elements in main memory, which is used again for other tensors.
@@ -64,13 +67,21 @@ impl Storage {
 
     /// Number of elements.
     pub(crate) fn len(&self) -> usize {
-        self.kernel_values().len()
+        match self {
+            Self::Host(values) => values.len(),
+            Self::Sim(buffer) => buffer.values.len(),
+            Self::Cuda(buffer) => buffer.len(),
+        }
     }
 
     pub(crate) fn device(&self) -> Device {
         match self {
             Self::Host(_) => Device::Cpu,
             Self::Sim(buffer) => buffer.memory.device().clone(),
+            Self::Cuda(buffer) => Device::Cuda(CudaHandle {
+                device: Arc::clone(buffer.device()),
+                format: buffer.format(),
+            }),
         }
     }
 
@@ -80,6 +91,23 @@ impl Storage {
         match self {
             Self::Host(values) => values,
             Self::Sim(buffer) => &buffer.values,
+            Self::Cuda(_) => self.not_here(),
+        }
+    }
+
+    /// Ends the node: the elements are in no memory that the processor reads.
+    fn not_here(&self) -> ! {
+        raise(TensorError::NotInMainMemory {
+            op: "read",
+            device: self.device().name(),
+        })
+    }
+
+    /// The elements on a GPU.
+    pub(crate) fn cuda(&self) -> Option<&CudaBuffer> {
+        match self {
+            Self::Host(_) | Self::Sim(_) => None,
+            Self::Cuda(buffer) => Some(buffer),
         }
     }
 
@@ -88,6 +116,7 @@ impl Storage {
         match self {
             Self::Host(values) => values.values_mut(),
             Self::Sim(buffer) => buffer.values.values_mut(),
+            Self::Cuda(_) => self.not_here(),
         }
     }
 
@@ -96,11 +125,39 @@ impl Storage {
         match self {
             Self::Host(values) => values.into_vec(),
             Self::Sim(buffer) => buffer.values.into_vec(),
+            Self::Cuda(_) => self.not_here(),
         }
     }
 
     /// A copy of the elements in the memory of a device, which is counted where that is another one.
     pub(crate) fn copied_to(&self, shape: &[usize], device: &Device) -> Result<Self> {
+        let copy = match (self, device) {
+            (Self::Cuda(buffer), Device::Cuda(to)) => {
+                let here = Arc::ptr_eq(buffer.device(), &to.device);
+                let copy = if here {
+                    buffer.converted(to.format)
+                } else {
+                    buffer.copied_to(&to.device, to.format)
+                };
+                Some(Self::Cuda(copy?))
+            }
+            (_, Device::Cuda(to)) => {
+                let values = self.kernel_values();
+                let copy = CudaBuffer::from_host(&to.device, values, to.format)?;
+                Some(Self::Cuda(copy))
+            }
+            (Self::Cuda(buffer), Device::Cpu | Device::Sim(_)) => {
+                let room = ResultRoom::on(device, shape)?;
+                let mut values = allocate(shape, 0.0)?;
+                buffer.read(&mut values)?;
+                Some(room.keep(values))
+            }
+            (Self::Host(_) | Self::Sim(_), Device::Cpu | Device::Sim(_)) => None,
+        };
+        if let Some(copy) = copy {
+            count_copy(&self.device(), device, 4 * self.len() as u64);
+            return Ok(copy);
+        }
         let room = ResultRoom::on(device, shape)?;
         let values = copy_values(shape, self.kernel_values())?;
         count_copy(&self.device(), device, room.bytes);
@@ -129,6 +186,13 @@ impl ResultRoom {
             // Buffers ask for main memory when they are made.
             Device::Cpu => Memory::Host,
             Device::Sim(_) => Memory::Sim(device.allocate(bytes)?),
+            // Results on a GPU take their room themselves; nothing of the processor's can be kept there.
+            Device::Cuda(_) => {
+                return Err(TensorError::NotInMainMemory {
+                    op: "compute on the processor",
+                    device: device.name(),
+                });
+            }
         };
         Ok(Self { bytes, memory })
     }

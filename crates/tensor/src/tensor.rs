@@ -4,9 +4,11 @@
 //! that device; anything else is an error, in every build.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::buffer::{Buffer, or_raise};
+use crate::cuda::{self, CudaBuffer, Format};
 use crate::device::Device;
 use crate::elements::{allocate, copy_values, element_count, reserve};
 use crate::error::{Result, TensorError};
@@ -25,7 +27,31 @@ pub struct Tensor {
 
 impl PartialEq for Tensor {
     fn eq(&self, other: &Self) -> bool {
-        self.shape == other.shape && self.storage.kernel_values() == other.storage.kernel_values()
+        let here = |t: &Self| or_raise(t.to(&Device::Cpu));
+        match (self.storage.cuda(), other.storage.cuda()) {
+            (None, None) => {
+                self.shape == other.shape
+                    && self.storage.kernel_values() == other.storage.kernel_values()
+            }
+            _ => self.shape == other.shape && here(self) == here(other),
+        }
+    }
+}
+
+/// Elements on a GPU in a format that was asked for.
+pub(crate) enum CudaView<'a> {
+    Same(&'a CudaBuffer),
+    Converted(CudaBuffer),
+}
+
+impl Deref for CudaView<'_> {
+    type Target = CudaBuffer;
+
+    fn deref(&self) -> &CudaBuffer {
+        match self {
+            Self::Same(buffer) => buffer,
+            Self::Converted(buffer) => buffer,
+        }
     }
 }
 
@@ -80,11 +106,46 @@ impl Tensor {
     /// A tensor with every element 0 on a device.
     pub fn zeros_on(device: &Device, shape: impl Into<Vec<usize>>) -> Result<Self> {
         let shape = shape.into();
-        let room = ResultRoom::on(device, &shape)?;
-        let values = match device {
-            Device::Cpu | Device::Sim(_) => allocate(&shape, 0.0)?,
-        };
-        Ok(Self::kept(shape, room, values))
+        match device {
+            Device::Cpu | Device::Sim(_) => {
+                let room = ResultRoom::on(device, &shape)?;
+                let values = allocate(&shape, 0.0)?;
+                Ok(Self::kept(shape, room, values))
+            }
+            Device::Cuda(handle) => {
+                let count = element_count(&shape)?;
+                let out = cuda::ops::filled(&handle.device, count, handle.format, 0.0)?;
+                Ok(Self::on_cuda(shape, out))
+            }
+        }
+    }
+
+    /// A tensor of elements on a GPU.
+    pub(crate) fn on_cuda(shape: impl Into<Vec<usize>>, elements: CudaBuffer) -> Self {
+        let shape = shape.into();
+        debug_assert_eq!(shape.iter().product::<usize>(), elements.len());
+        Self {
+            shape,
+            storage: Arc::new(Storage::Cuda(elements)),
+        }
+    }
+
+    /// The elements on a GPU; none where they are elsewhere.
+    pub(crate) fn cuda(&self) -> Option<&CudaBuffer> {
+        self.storage.cuda()
+    }
+
+    /// The elements on the GPU on which an operation runs, in the format of that operation.
+    pub(crate) fn cuda_in(&self, op: &'static str, format: Format) -> Result<CudaView<'_>> {
+        match self.storage.cuda() {
+            Some(buffer) if buffer.format() == format => Ok(CudaView::Same(buffer)),
+            Some(buffer) => Ok(CudaView::Converted(buffer.converted(format)?)),
+            None => Err(TensorError::DeviceMismatch {
+                op,
+                left: String::from("cuda"),
+                right: self.device().name(),
+            }),
+        }
     }
 
     /// The device whose memory holds the elements.
@@ -94,7 +155,11 @@ impl Tensor {
 
     /// The same values on another device: a counted copy, or the same storage where it is there already.
     pub fn to(&self, device: &Device) -> Result<Self> {
-        if self.device() == *device {
+        let same_format = match (self.storage.cuda(), device) {
+            (Some(buffer), Device::Cuda(handle)) => buffer.format() == handle.format,
+            _ => true,
+        };
+        if self.device() == *device && same_format {
             return Ok(self.clone());
         }
         Ok(Self {
@@ -142,7 +207,7 @@ impl Tensor {
     pub(crate) fn host(&self, op: &'static str) -> Result<&[f32]> {
         match &*self.storage {
             Storage::Host(values) => Ok(values),
-            Storage::Sim(_) => Err(TensorError::NotInMainMemory {
+            Storage::Sim(_) | Storage::Cuda(_) => Err(TensorError::NotInMainMemory {
                 op,
                 device: self.device().name(),
             }),

@@ -96,6 +96,7 @@ pub fn attention(
     let scale = scale.unwrap_or_else(|| 1.0 / (s.d as f32).sqrt());
     let room = q.room_for(q.shape())?;
     let out = match q.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => {
             let tiles = tiles() && kernel::suits_tiles(s);
             kernel::attention((isa(), tiles), s, [q, k, v], scale, masking)?
@@ -110,6 +111,7 @@ pub fn attention_probabilities(q: &Tensor, k: &Tensor, heads: usize) -> Result<T
     let shape = vec![s.batch * s.heads, s.queries, s.keys];
     let room = q.room_for(&shape)?;
     let (queries, all_keys) = match q.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => (q.values(), k.values()),
     };
     let mut out = allocate(&shape, 0.0)?;

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::buffer::Buffer;
 use crate::cpu::packed::Weight;
+use crate::cuda::{Block, CudaValue, MatrixShape};
 use crate::device::{Allocation, Device};
 use crate::error::{Result, TensorError};
 use crate::lock::lock;
@@ -58,6 +59,16 @@ pub(super) enum Content {
     Channels(Channels),
     /// Rows that are looked up, or numbers that are taken as they are.
     Plain(Stored),
+    /// Any of them on a GPU.
+    Cuda(CudaValue, ValueKind),
+}
+
+/// What a value on a GPU is in main memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ValueKind {
+    Matrix(MatrixSize),
+    Channels,
+    Plain,
 }
 
 /// A matrix as it was read, or in the order in which kernels read it.
@@ -165,6 +176,7 @@ impl Content {
             Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => {
                 stored.bytes().len() as u64
             }
+            Self::Cuda(value, _) => value.bytes(),
         }
     }
 
@@ -172,7 +184,32 @@ impl Content {
         match self {
             Self::Matrix(matrix) => matrix.stored(),
             Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => Ok(stored.clone()),
+            Self::Cuda(value, _) => value.stored(),
         }
+    }
+
+    fn kind(&self) -> ValueKind {
+        match self {
+            Self::Matrix(matrix) => ValueKind::Matrix(matrix.size),
+            Self::Channels(_) => ValueKind::Channels,
+            Self::Plain(_) => ValueKind::Plain,
+            Self::Cuda(_, kind) => *kind,
+        }
+    }
+
+    /// A copy in the memory of a GPU, at a place that moves behind it.
+    fn uploaded(&self, block: &Block, place: &mut u64) -> Result<Self> {
+        let kind = self.kind();
+        let matrix = match kind {
+            ValueKind::Matrix(size) => Some(MatrixShape {
+                out: size.out,
+                channels: size.channels,
+                taps: size.taps,
+            }),
+            ValueKind::Channels | ValueKind::Plain => None,
+        };
+        let value = CudaValue::upload(&self.stored()?, matrix, block, place)?;
+        Ok(Self::Cuda(value, kind))
     }
 
     fn copied(&self, packed: bool) -> Result<Self> {
@@ -180,6 +217,14 @@ impl Content {
             Self::Matrix(matrix) => Self::Matrix(matrix.copied(packed)?),
             Self::Channels(channels) => Self::channels(&channels.stored.copied()?),
             Self::Plain(stored) => Self::Plain(stored.copied()?),
+            Self::Cuda(value, kind) => {
+                let stored = value.stored()?;
+                match kind {
+                    ValueKind::Matrix(size) => Self::Matrix(Matrix::new(*size, &stored)),
+                    ValueKind::Channels => Self::channels(&stored),
+                    ValueKind::Plain => Self::Plain(stored),
+                }
+            }
         })
     }
 }
@@ -224,6 +269,7 @@ impl Contents {
             Device::Cpu => false,
             // Simulated devices compute with kernels of the processor.
             Device::Sim(_) => true,
+            Device::Cuda(_) => return self.uploaded_into(memory),
         };
         let values = self.values.iter().map(|value| value.copied(packed));
         Ok(Self {
@@ -232,12 +278,47 @@ impl Contents {
         })
     }
 
+    /// A copy in memory of a GPU.
+    fn uploaded_into(&self, memory: Allocation) -> Result<Self> {
+        let Some(block) = memory.block() else {
+            return Err(TensorError::invalid("weight", "there is no memory for it"));
+        };
+        let mut place = 0;
+        let values = self.values.iter();
+        let values = values.map(|value| value.uploaded(block, &mut place));
+        Ok(Self {
+            values: values.collect::<Result<_>>()?,
+            memory,
+        })
+    }
+
+    /// The value at a place of the layer, for kernels of a GPU.
+    pub(super) fn cuda(&self, at: usize) -> Result<&CudaValue> {
+        match self.values.get(at) {
+            Some(Content::Cuda(value, _)) => Ok(value),
+            _ => Err(TensorError::invalid(
+                "weight",
+                "the layer has no such value on a GPU",
+            )),
+        }
+    }
+
+    /// Some bytes of the value at a place, as in the file.
+    pub(super) fn part(&self, at: usize, from: usize, out: &mut [u8]) -> Result<()> {
+        if let Some(Content::Cuda(value, _)) = self.values.get(at) {
+            return value.part(from, out);
+        }
+        out.copy_from_slice(&self.stored(at)?.bytes()[from..from + out.len()]);
+        Ok(())
+    }
+
     /// The same for one use of many: what is in main memory is put into the order of the device's kernels once, so that each
     /// use copies and none reorders.
     pub(super) fn copied_for_use(&self, memory: Allocation) -> Result<Self> {
         match (self.device(), memory.device()) {
             (Device::Cpu, Device::Sim(_)) => self.prepare()?,
-            (Device::Cpu, Device::Cpu) | (Device::Sim(_), _) => {}
+            (Device::Cpu, Device::Cpu | Device::Cuda(_))
+            | (Device::Sim(_) | Device::Cuda(_), _) => {}
         }
         self.copied_into(memory)
     }

@@ -240,6 +240,7 @@ impl Conv2d {
         };
         let device = x.device();
         match &device {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;
                 let finish = finish(&shape, b, layer.bias, after);

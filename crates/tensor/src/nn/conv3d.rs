@@ -256,6 +256,7 @@ impl Conv3d {
         let [_, kh, kw] = self.kernel;
         let frame = h * w * self.in_channels();
         match frames.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => {
                 let weight: &Weight = &*here.packed(tap)?;
                 let last = tap + 1 == self.kernel[0];

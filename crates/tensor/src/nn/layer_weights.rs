@@ -6,6 +6,7 @@ use super::contents::{Content, MatrixSize};
 use super::slot::{SlotGroup, WeightSlot};
 use crate::buffer::Buffer;
 use crate::cpu::packed::Weight;
+use crate::cuda::{CudaValue, MatrixShape};
 use crate::device::{Device, count_copy};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
@@ -32,6 +33,14 @@ pub(super) struct PackedLayer<'a> {
     pub(super) weight: &'a Weight,
     pub(super) bias: Option<&'a [f32]>,
     input_scale: Option<&'a [f32]>,
+}
+
+/// The same for kernels of a GPU.
+pub(super) struct CudaLayer<'a> {
+    pub(super) weight: &'a CudaValue,
+    /// Addresses of floats of 32 bits.
+    pub(super) bias: Option<u64>,
+    pub(super) input_scale: Option<u64>,
 }
 
 impl PackedLayer<'_> {
@@ -328,6 +337,54 @@ impl LayerWeights {
                     count_copy(&Device::Cpu, device, bytes);
                 }
                 body(PackedLayer {
+                    weight: &weight,
+                    bias,
+                    input_scale,
+                })
+            }
+        }
+    }
+
+    /// The same with the weight on a GPU.
+    pub(super) fn with_cuda<R>(
+        &self,
+        device: &Device,
+        body: impl FnOnce(CudaLayer<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let here = self.slot.at(device)?;
+        let own = match &self.bias {
+            Bias::Own(slot) if !Arc::ptr_eq(slot, &self.slot) => Some(slot.at(device)?),
+            _ => None,
+        };
+        let bias = match (&self.bias, &own) {
+            (Bias::None, _) => None,
+            (Bias::Slot, _) => Some(here.cuda(BIAS)?.floats()?),
+            (Bias::Own(_), own) => Some(own.as_ref().unwrap_or(&here).cuda(0)?.floats()?),
+        };
+        let scale = self.input_scale;
+        let input_scale = scale.map(|at| here.cuda(at)?.floats()).transpose()?;
+        match &self.source {
+            WeightSource::Slot => body(CudaLayer {
+                weight: here.cuda(MATRIX)?,
+                bias,
+                input_scale,
+            }),
+            WeightSource::Made { make, from_slot } => {
+                let bytes = matrix_bytes(self.size, self.dtype);
+                let memory = device.allocate(bytes)?;
+                let Some(block) = memory.block() else {
+                    return Err(TensorError::invalid("weight", "there is no memory for it"));
+                };
+                let shape = MatrixShape {
+                    out: self.size.out,
+                    channels: self.size.channels,
+                    taps: self.size.taps,
+                };
+                let weight = CudaValue::upload(&make()?, Some(shape), block, &mut 0)?;
+                if !from_slot {
+                    count_copy(&Device::Cpu, device, bytes);
+                }
+                body(CudaLayer {
                     weight: &weight,
                     bias,
                     input_scale,

@@ -177,6 +177,7 @@ impl Linear {
         check_after(OP, &shape, items, after)?;
         let device = x.device();
         match &device {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;
                 let finish = finish(&shape, items, layer.bias, after);
@@ -204,6 +205,7 @@ impl Linear {
         let rows = x.len() / self.in_features();
         let device = x.device();
         match &device {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;
                 let scaled = layer.scaled(x.values())?;

@@ -34,6 +34,7 @@ const CHUNK: usize = 1 << 14;
 fn map<F: Function>(mut x: Tensor) -> Tensor {
     let isa = isa();
     match x.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => or_raise(x.values_mut())
             .par_chunks_mut(CHUNK)
             .for_each(|chunk| math::map::<F>(isa, chunk)),
@@ -105,6 +106,7 @@ pub fn geglu(x: &Tensor) -> Result<Tensor> {
     shape[x.rank() - 1] = half;
     let room = x.room_for(&shape)?;
     let values = match x.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => x.values(),
     };
     let mut out = allocate(&shape, 0.0)?;
@@ -127,6 +129,7 @@ pub fn softmax_last(x: &Tensor) -> Result<Tensor> {
     if width > 0 {
         let isa = isa();
         match x.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => x
                 .values_mut()?
                 .par_chunks_mut(width)
@@ -155,6 +158,7 @@ pub fn concat_channels(parts: &[&Tensor]) -> Result<Tensor> {
     shape.push(width);
     let room = first.room_for(&shape)?;
     let lists: Vec<(&[f32], usize)> = match first.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => parts
             .iter()
             .map(|part| (part.values(), part.shape()[part.rank() - 1]))
@@ -185,6 +189,7 @@ pub fn upsample_nearest(x: &Tensor, height: usize, width: usize) -> Result<Tenso
     let shape = vec![b, height, width, c];
     let room = x.room_for(&shape)?;
     let values = match x.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => x.values(),
     };
     let mut out = allocate(&shape, 0.0)?;
@@ -216,6 +221,7 @@ pub fn avg_pool2d(x: &Tensor, size: usize) -> Result<Tensor> {
     let shape = vec![b, oh, ow, c];
     let room = x.room_for(&shape)?;
     let values = match x.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => x.values(),
     };
     let mut out = allocate(&shape, 0.0)?;
@@ -279,6 +285,7 @@ fn rope(
     }
     let room = x.room_for(x.shape())?;
     let (values, cosines, sines) = match x.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => (x.values(), cos.values(), sin.values()),
     };
     let mut out = allocate(x.shape(), 0.0)?;

@@ -40,6 +40,7 @@ pub fn add_gated(x: Tensor, gate: &Tensor, y: &Tensor) -> Result<Tensor> {
     }
     let mut x = x;
     match x.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => {
             let (gates, ys) = (gate.values(), y.values());
             let rows = x.values_mut()?.par_chunks_mut(width);
@@ -76,6 +77,7 @@ pub fn modulate(x: Tensor, scale: &Tensor, shift: Option<&Tensor>) -> Result<Ten
     }
     let mut x = x;
     match x.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => {
             let (scales, shifts) = (scale.values(), shift.map(Tensor::values));
             let rows = x.values_mut()?.par_chunks_mut(width);
@@ -110,6 +112,7 @@ pub fn swiglu(gate: &Tensor, value: &Tensor) -> Result<Tensor> {
     }
     let room = gate.room_for(gate.shape())?;
     let (gates, values) = match gate.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => (gate.values(), value.values()),
     };
     let mut out = allocate(gate.shape(), 0.0)?;
@@ -144,6 +147,7 @@ pub fn swiglu_halves(x: &Tensor) -> Result<Tensor> {
     }
     let room = x.room_for(&shape)?;
     let values = match x.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => x.values(),
     };
     let mut out = allocate(&shape, 0.0)?;

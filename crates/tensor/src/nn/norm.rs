@@ -113,6 +113,7 @@ impl GroupNorm {
         let here = self.slot.at(&x.device())?;
         let room = x.room_for(x.shape())?;
         let out = match x.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => {
                 let (weight, bias) = (here.channels(0)?, here.channels(1)?);
                 run(isa(), x, self.groups, weight, bias, self.eps)?
@@ -142,6 +143,7 @@ impl GroupNorm {
         };
         let here = self.slot.at(&x.device())?;
         match x.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => {
                 let (weight, bias) = (here.channels(0)?, here.channels(1)?);
                 run(isa(), &mut x, self.groups, weight, bias, self.eps)?;
@@ -236,6 +238,7 @@ impl LayerNorm {
         let here = self.slot.at(&x.device())?;
         let room = x.room_for(x.shape())?;
         let out = match x.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => {
                 let weight = self.weight.map(|_| here.channels(0)).transpose()?;
                 let bias = self.bias.map(|_| here.channels(self.bias_at()));
@@ -327,6 +330,7 @@ impl RmsNorm {
         let here = self.slot.at(&x.device())?;
         let room = x.room_for(x.shape())?;
         let out = match x.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => {
                 let zeros = vec![0.0; width];
                 let factors = self.weight.map(|_| here.channels(0)).transpose()?;

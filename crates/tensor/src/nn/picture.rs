@@ -23,6 +23,7 @@ pub fn negative_slopes(x: Tensor, slopes: &Tensor) -> Result<Tensor> {
     }
     let mut x = x;
     match x.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => {
             let slopes = slopes.values();
             x.values_mut()?.par_chunks_mut(width).for_each(|row| {
@@ -60,6 +61,7 @@ pub fn depthwise(x: &Tensor, taps: &Tensor, bias: Option<&Tensor>) -> Result<Ten
     let mut out = allocate(x.shape(), 0.0)?;
     if !x.is_empty() {
         match x.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => {
                 let picture = Picture {
                     values: x.values(),
@@ -145,6 +147,7 @@ pub fn channel_attention(
     let mut out = allocate(q.shape(), 0.0)?;
     if !q.is_empty() {
         match q.device() {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => {
                 let (q, k, v) = (q.values(), k.values(), v.values());
                 let factors = factors.values();

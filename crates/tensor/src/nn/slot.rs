@@ -318,6 +318,10 @@ impl WeightSlot {
                 count_copy(device, &Device::Cpu, stored.bytes().len() as u64);
                 stored.copied()
             }
+            device @ Device::Cuda(_) => {
+                count_copy(device, &Device::Cpu, stored.bytes().len() as u64);
+                Ok(stored)
+            }
         }
     }
 
@@ -409,10 +413,9 @@ impl WeightSlot {
             self.group.count_copy(home.device(), device, bytes as u64);
             Some(memory)
         };
-        let table = home.stored(0)?;
-        let mut found = Buffer::with_room(bytes)?;
-        for row in rows {
-            found.extend_from_slice(&table.bytes()[row * row_bytes..][..row_bytes]);
+        let mut found = Buffer::filled(bytes, 0)?;
+        for (row, out) in rows.zip(found.chunks_exact_mut(row_bytes.max(1))) {
+            home.part(0, row * row_bytes, out)?;
         }
         Ok((found, memory))
     }
@@ -478,7 +481,7 @@ impl WeightSlot {
             queue.0.push_back(CopyRequest { slot, memory });
         }
         match device {
-            Device::Cpu | Device::Sim(_) => queue.work_off(device),
+            Device::Cpu | Device::Sim(_) | Device::Cuda(_) => queue.work_off(device),
         }
     }
 

@@ -86,6 +86,7 @@ impl Embedding {
         let (rows, _memory) = self.slot.rows(device, rows, row_bytes)?;
         let room = ResultRoom::on(device, &shape)?;
         let out = match device {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => {
                 let mut out = allocate(&shape, 0.0)?;
                 self.dtype.to_f32_into(&rows, &mut out);
@@ -137,6 +138,7 @@ impl Value {
         let here = self.slot.at(device)?;
         let room = ResultRoom::on(device, &self.shape)?;
         let values = match device {
+            Device::Cuda(_) => crate::cuda::missing(),
             Device::Cpu | Device::Sim(_) => copy_values(&self.shape, here.channels(0)?)?,
         };
         Ok(Tensor::kept(&*self.shape, room, values))

@@ -51,6 +51,7 @@ pub fn interpolate(
     let shape = vec![b, c, height, width];
     let room = x.room_for(&shape)?;
     let values = match x.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => x.values(),
     };
     let mut out = allocate(&shape, 0.0)?;
@@ -187,6 +188,7 @@ pub fn adaptive_avg_pool(x: &Tensor, width: usize, height: usize) -> Result<Tens
     let shape = vec![b, c, height, width];
     let room = x.room_for(&shape)?;
     let values = match x.device() {
+        Device::Cuda(_) => crate::cuda::missing(),
         Device::Cpu | Device::Sim(_) => x.values(),
     };
     let mut out = allocate(&shape, 0.0)?;

@@ -1,0 +1,372 @@
+//! A GPU: its context, streams and books.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::driver::{Attribute, Driver, DriverError, Shared};
+use super::{Format, kernels, steps};
+use crate::device::Spare;
+use crate::error::{Result, TensorError};
+use crate::lock::lock;
+
+/// One GPU of this machine.
+pub struct CudaDevice {
+    pub(super) number: u32,
+    name: String,
+    arch: u32,
+    multiprocessors: u32,
+    shared_limit: u32,
+    total: u64,
+    pub(super) driver: &'static Driver,
+    pub(super) context: Shared,
+    /// Where everything is computed, in the order in which it was asked for.
+    pub(super) compute: Shared,
+    /// Where weights are copied meanwhile.
+    pub(super) copies: Shared,
+    pool: Shared,
+    /// Bytes in use by this program, the most there were, and the most it may use.
+    pub(super) used: AtomicU64,
+    pub(super) peak: AtomicU64,
+    limit: AtomicU64,
+    /// Whether memory of other devices can be copied from and to directly.
+    peer: AtomicBool,
+    /// Why it cannot be used any more.
+    failed: OnceLock<String>,
+    modules: Mutex<BTreeMap<String, Shared>>,
+    functions: Mutex<Functions>,
+    pub(crate) spare: Mutex<Vec<Spare>>,
+    pub(super) steps: steps::Kept,
+}
+
+/// Kernels that were used, by module, format and name.
+type Functions = BTreeMap<(&'static str, Format, &'static str), Shared>;
+
+thread_local! {
+    /// The context that this thread has now.
+    static CURRENT: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// Bytes that a context and its code take beside what the program asks for.
+const OVERHEAD: u64 = 600 << 20;
+
+/// What is known of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CudaState {
+    pub name: String,
+    /// As 9.0.
+    pub capability: (u32, u32),
+    pub multiprocessors: u32,
+    pub total: u64,
+    /// Free by the driver's count, whoever has the rest.
+    pub free: u64,
+    /// What this program uses, and what it keeps for later.
+    pub used: u64,
+    pub kept: u64,
+    /// Modules of kernels, and whether the driver has to compile them first.
+    pub modules: Vec<(&'static str, bool)>,
+    pub failed: Option<String>,
+}
+
+/// What is known of the driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DriverState {
+    /// Why there is none.
+    Missing(String),
+    /// The newest CUDA it knows, as (12, 4), and GPUs.
+    Present { cuda: (u32, u32), devices: u32 },
+}
+
+/// What the driver says of itself.
+pub fn driver_state() -> DriverState {
+    let driver = match Driver::get() {
+        Ok(driver) => driver,
+        Err(reason) => return DriverState::Missing(reason.to_owned()),
+    };
+    let version = driver.version().unwrap_or(0).unsigned_abs();
+    DriverState::Present {
+        cuda: (version / 1000, version % 1000 / 10),
+        devices: driver.device_count().unwrap_or(0).unsigned_abs(),
+    }
+}
+
+impl CudaDevice {
+    /// Opens a GPU. `Err` says why it cannot be used.
+    pub(crate) fn open(number: u32) -> Result<Self, String> {
+        let driver = Driver::get()?;
+        Self::opened(driver, number).map_err(|error| match error {
+            Failure::Driver(error) => format!("cuda:{number} does not start: {error}"),
+            Failure::Other(reason) => reason,
+        })
+    }
+
+    fn opened(driver: &'static Driver, number: u32) -> Result<Self, Failure> {
+        let device = driver.device(number.try_into().unwrap_or(i32::MAX))?;
+        let name = driver.device_name(device)?;
+        let (major, minor) = (
+            driver.attribute(device, Attribute::Major)?,
+            driver.attribute(device, Attribute::Minor)?,
+        );
+        let arch = 10 * major + minor;
+        if arch < kernels::LEAST {
+            return Err(Failure::Other(format!(
+                "cuda:{number} ({name}) has compute capability {major}.{minor}; at least 7.5 is needed"
+            )));
+        }
+        if driver.attribute(device, Attribute::Pools)? == 0 {
+            return Err(Failure::Other(format!(
+                "the driver has no memory pools for cuda:{number} ({name}): a newer one is needed"
+            )));
+        }
+        let context = driver.primary_context(device)?;
+        driver.set_current(context)?;
+        CURRENT.set(Some(number));
+        let total = driver.total_memory(device)?;
+        Ok(Self {
+            number,
+            name,
+            arch,
+            multiprocessors: driver.attribute(device, Attribute::Multiprocessors)?,
+            shared_limit: driver.attribute(device, Attribute::SharedMemory)?,
+            total,
+            driver,
+            context,
+            compute: driver.stream()?,
+            copies: driver.stream()?,
+            pool: driver.pool(device)?,
+            used: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            limit: AtomicU64::new(total.saturating_sub(OVERHEAD)),
+            peer: AtomicBool::new(true),
+            failed: OnceLock::new(),
+            modules: Mutex::default(),
+            functions: Mutex::default(),
+            spare: Mutex::default(),
+            steps: steps::Kept::default(),
+        })
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The compute capability, as 90 for 9.0.
+    pub(crate) fn arch(&self) -> u32 {
+        self.arch
+    }
+
+    /// Whether kernels for Hopper's own instructions run.
+    pub(crate) fn hopper(&self) -> bool {
+        self.arch == 90
+    }
+
+    /// Whether bf16 can be multiplied with tensor cores.
+    pub(crate) fn has_bf16(&self) -> bool {
+        self.arch >= 80
+    }
+
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
+    }
+
+    /// Most bytes of shared memory that a block can have.
+    pub(crate) fn shared_limit(&self) -> u32 {
+        self.shared_limit
+    }
+
+    /// Bytes that the program may use.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Leaves so many bytes of the device to others.
+    pub(crate) fn reserve(&self, bytes: u64) {
+        let limit = self.total.saturating_sub(bytes.max(OVERHEAD));
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn reset_peak(&self) {
+        self.peak.store(self.used(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn peer(&self) -> bool {
+        self.peer.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_peer(&self, on: bool) {
+        self.peer.store(on, Ordering::Relaxed);
+    }
+
+    /// Bytes that can be had: what is not used, or less where other programs have taken memory.
+    pub(crate) fn free(&self) -> u64 {
+        let ours = self.capacity().saturating_sub(self.used());
+        let Ok((free, kept)) = self.driver_memory() else {
+            return ours;
+        };
+        ours.min(free + kept)
+    }
+
+    /// Bytes that are free by the driver's count, and those that the program keeps unused.
+    fn driver_memory(&self) -> Result<(u64, u64)> {
+        self.enter()?;
+        let (free, _) = self.checked(self.driver.memory_info())?;
+        let (reserved, used) = self.checked(self.driver.pool_state(self.pool))?;
+        Ok((free, reserved.saturating_sub(used)))
+    }
+
+    /// What is known of it.
+    pub fn state(&self) -> CudaState {
+        let (free, kept) = self.driver_memory().unwrap_or_default();
+        CudaState {
+            name: self.name.clone(),
+            capability: (self.arch / 10, self.arch % 10),
+            multiprocessors: self.multiprocessors,
+            total: self.total,
+            free,
+            used: self.used(),
+            kept,
+            modules: kernels::modules(self.arch),
+            failed: self.failed.get().cloned(),
+        }
+    }
+
+    /// Gives memory that nobody uses back to the driver, for other programs.
+    pub(crate) fn trim(&self) {
+        self.steps.clear();
+        if self.enter().is_ok() {
+            let _ = self.driver.synchronize(self.compute);
+            let _ = self.driver.trim(self.pool);
+        }
+    }
+
+    /// Makes this device the one that calls of this thread are for.
+    pub(super) fn enter(&self) -> Result<()> {
+        if let Some(reason) = self.failed.get() {
+            return Err(TensorError::DeviceFailed {
+                device: format!("cuda:{}", self.number),
+                reason: reason.clone(),
+            });
+        }
+        if CURRENT.get() != Some(self.number) {
+            self.checked(self.driver.set_current(self.context))?;
+            CURRENT.set(Some(self.number));
+        }
+        Ok(())
+    }
+
+    /// The answer of the driver. An error that has ended the context is remembered: nothing can be done there any more.
+    pub(super) fn checked<T>(&self, answer: Result<T, DriverError>) -> Result<T> {
+        answer.map_err(|error| {
+            let device = format!("cuda:{}", self.number);
+            let reason = error.to_string();
+            if error.is_fatal() {
+                let _ = self.failed.set(reason.clone());
+                return TensorError::DeviceFailed { device, reason };
+            }
+            if error.is_out_of_memory() {
+                return TensorError::DeviceFull {
+                    device,
+                    wanted: 0,
+                    free: 0,
+                    capacity: self.capacity(),
+                };
+            }
+            TensorError::DeviceFailed { device, reason }
+        })
+    }
+
+    /// Waits until everything is computed.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.enter()?;
+        self.checked(self.driver.synchronize(self.compute))
+    }
+
+    /// A kernel, loaded when it is first used.
+    pub(super) fn function(
+        &self,
+        module: &'static str,
+        format: Format,
+        name: &'static str,
+    ) -> Result<Shared> {
+        let key = (module, format, name);
+        if let Some(&found) = lock(&self.functions).get(&key) {
+            return Ok(found);
+        }
+        let full = format!("{module}_{}", format.suffix());
+        let loaded = self.module(&full)?;
+        let function = self.driver.function(loaded, name, self.shared_limit);
+        let function = self.checked(function)?;
+        lock(&self.functions).insert(key, function);
+        Ok(function)
+    }
+
+    fn module(&self, name: &str) -> Result<Shared> {
+        let mut modules = lock(&self.modules);
+        if let Some(&module) = modules.get(name) {
+            return Ok(module);
+        }
+        let Some(image) = kernels::image(name, self.arch) else {
+            return Err(TensorError::invalid(
+                "kernel",
+                format!("there are no kernels {name} for {}", self.name),
+            ));
+        };
+        let module = self.checked(self.driver.load_module(&image.bytes))?;
+        modules.insert(name.to_owned(), module);
+        Ok(module)
+    }
+
+    /// Whether kernels of a module run here.
+    pub(crate) fn has(&self, module: &str, format: Format) -> bool {
+        let full = format!("{module}_{}", format.suffix());
+        lock(&self.modules).contains_key(&full)
+            || kernels::modules(self.arch)
+                .iter()
+                .any(|(name, _)| *name == full)
+    }
+}
+
+enum Failure {
+    Driver(DriverError),
+    Other(String),
+}
+
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl std::fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cuda:{} ({})", self.number, self.name)
+    }
+}
+
+/// GPUs that were opened, by number.
+static OPEN: Mutex<BTreeMap<u32, Arc<CudaDevice>>> = Mutex::new(BTreeMap::new());
+
+/// A GPU by its number, opened at the first use.
+pub(crate) fn open(number: u32) -> Result<Arc<CudaDevice>, String> {
+    let mut all = lock(&OPEN);
+    if let Some(device) = all.get(&number) {
+        return Ok(Arc::clone(device));
+    }
+    let device = Arc::new(CudaDevice::open(number)?);
+    all.insert(number, Arc::clone(&device));
+    Ok(device)
+}
+
+/// GPUs that were opened.
+pub(crate) fn opened() -> Vec<Arc<CudaDevice>> {
+    lock(&OPEN).values().cloned().collect()
+}

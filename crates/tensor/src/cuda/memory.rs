@@ -1,0 +1,294 @@
+//! Memory of a GPU, counted to the byte and given back in the order of the stream.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::device::CudaDevice;
+use super::steps::{self, ArenaBlock};
+use super::{Args, Format, Kernel, SLACK};
+use crate::error::{Result, TensorError};
+
+/// Memory of a device. It can be used by what is started after it was taken, and goes behind what was started before it is
+/// dropped.
+#[derive(Debug)]
+pub(crate) struct Block {
+    device: Arc<CudaDevice>,
+    address: u64,
+    bytes: u64,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// The device's pool.
+    Pool,
+    /// Memory of steps that are repeated.
+    Arena(#[expect(dead_code, reason = "given back when it is dropped")] ArenaBlock),
+}
+
+/// Memory for one operation.
+pub(crate) type Scratch = Block;
+
+impl Block {
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if matches!(self.source, Source::Arena(_)) {
+            return;
+        }
+        // Kernels that a step has asked for and not started may still want it.
+        let _ = steps::interrupt(&self.device);
+        self.device.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        if self.address != 0 && self.device.enter().is_ok() {
+            let _ = self.device.driver.free(self.address, self.device.compute);
+        }
+    }
+}
+
+/// Elements on a device.
+#[derive(Debug)]
+pub(crate) struct CudaBuffer {
+    block: Block,
+    len: usize,
+    format: Format,
+}
+
+impl CudaBuffer {
+    pub(crate) fn address(&self) -> u64 {
+        self.block.address
+    }
+
+    /// Number of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn format(&self) -> Format {
+        self.format
+    }
+
+    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
+        &self.block.device
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.len * self.format.size()
+    }
+
+    /// Elements that are in main memory, in the format that is wanted.
+    pub(crate) fn from_host(
+        device: &Arc<CudaDevice>,
+        values: &[f32],
+        format: Format,
+    ) -> Result<Self> {
+        let buffer = device.buffer(values.len(), format)?;
+        if values.is_empty() {
+            return Ok(buffer);
+        }
+        if let Some(pinned) = steps::staged(device, values)? {
+            // Read by the device itself whenever the step is repeated.
+            convert(device, (pinned, Format::F32), &buffer)?;
+        } else if format == Format::F32 {
+            device.upload(buffer.address(), bytes_of(values))?;
+        } else {
+            let plain = device.scratch(size_of_val(values))?;
+            device.upload(plain.address(), bytes_of(values))?;
+            convert(device, (plain.address(), Format::F32), &buffer)?;
+        }
+        Ok(buffer)
+    }
+
+    /// The elements, waited for.
+    pub(crate) fn read(&self, out: &mut [f32]) -> Result<()> {
+        debug_assert_eq!(out.len(), self.len);
+        if out.is_empty() {
+            return Ok(());
+        }
+        let device = self.device();
+        if self.format == Format::F32 {
+            return device.download(bytes_of_mut(out), self.address());
+        }
+        let plain = self.converted(Format::F32)?;
+        device.download(bytes_of_mut(out), plain.address())
+    }
+
+    /// The same elements in another format, or a copy in the same one.
+    pub(crate) fn converted(&self, format: Format) -> Result<Self> {
+        let device = self.device();
+        let out = device.buffer(self.len, format)?;
+        if self.len > 0 {
+            convert(device, (self.address(), self.format), &out)?;
+        }
+        Ok(out)
+    }
+
+    /// The same elements on another device.
+    pub(crate) fn copied_to(&self, device: &Arc<CudaDevice>, format: Format) -> Result<Self> {
+        let there = device.buffer(self.len, self.format)?;
+        self.device().synchronize()?;
+        device.enter()?;
+        let answer = device.driver.copy_peer(
+            (there.address(), device.context),
+            (self.address(), self.device().context),
+            self.bytes(),
+            device.compute,
+        );
+        device.checked(answer)?;
+        device.synchronize()?;
+        if format == self.format {
+            return Ok(there);
+        }
+        there.converted(format)
+    }
+}
+
+/// Starts the conversion of elements at an address into a buffer.
+fn convert(device: &CudaDevice, (from, format): (u64, Format), to: &CudaBuffer) -> Result<()> {
+    let kernel = Kernel {
+        module: "elementwise",
+        format: to.format(),
+        name: match format {
+            Format::F32 => "from_f32",
+            Format::F16 => "from_f16",
+            Format::Bf16 => "from_bf16",
+        },
+    };
+    let blocks = to.len().div_ceil(1024).min(1 << 16) as u32;
+    let args = Args::new()
+        .pointer(from)
+        .pointer(to.address())
+        .long(to.len() as i64);
+    device.launch(kernel, [blocks, 1, 1], 256, 0, &args)
+}
+
+fn bytes_of(values: &[f32]) -> &[u8] {
+    super::launch::bytes_of(values)
+}
+
+fn bytes_of_mut(values: &mut [f32]) -> &mut [u8] {
+    super::launch::bytes_of_mut(values)
+}
+
+impl CudaDevice {
+    /// Memory of so many bytes, counted, from the pool, with some more behind it that is not.
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+        self.enter()?;
+        self.count(bytes)?;
+        let mut block = Block {
+            device: Arc::clone(self),
+            address: 0,
+            bytes,
+            source: Source::Pool,
+        };
+        if bytes > 0 {
+            let answer = self.driver.allocate((bytes + SLACK) as usize, self.compute);
+            block.address = self.checked(answer).map_err(|error| match error {
+                TensorError::DeviceFull { device, .. } => TensorError::DeviceFull {
+                    device,
+                    wanted: bytes,
+                    free: self.free(),
+                    capacity: self.capacity(),
+                },
+                other => other,
+            })?;
+        }
+        Ok(block)
+    }
+
+    fn count(&self, bytes: u64) -> Result<()> {
+        let capacity = self.capacity();
+        let add = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= capacity);
+        match self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+        {
+            Ok(before) => {
+                self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(used) => Err(TensorError::DeviceFull {
+                device: format!("cuda:{}", self.number),
+                wanted: bytes,
+                free: capacity.saturating_sub(used),
+                capacity,
+            }),
+        }
+    }
+
+    /// The same, giving up copies made ahead and steps that could be repeated where there is no room.
+    pub(crate) fn block(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+        self.take(bytes).or_else(|full| {
+            if !matches!(full, TensorError::DeviceFull { .. }) {
+                return Err(full);
+            }
+            let spare = std::mem::take(&mut *crate::lock::lock(&self.spare));
+            drop(spare);
+            self.trim();
+            self.take(bytes)
+        })
+    }
+
+    /// Memory for results and between kernels: that of steps that are repeated, while such run.
+    fn working(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+        match steps::arena_block(self, bytes)? {
+            Some((address, block)) => Ok(Block {
+                device: Arc::clone(self),
+                address,
+                bytes,
+                source: Source::Arena(block),
+            }),
+            None => self.block(bytes),
+        }
+    }
+
+    /// Room for elements; nothing is written there.
+    pub(crate) fn buffer(self: &Arc<Self>, len: usize, format: Format) -> Result<CudaBuffer> {
+        let block = self.working((len * format.size()) as u64)?;
+        Ok(CudaBuffer { block, len, format })
+    }
+
+    /// Memory for the time of an operation; what was started with it may still run when it is dropped.
+    pub(crate) fn scratch(self: &Arc<Self>, bytes: usize) -> Result<Scratch> {
+        self.working(bytes as u64)
+    }
+
+    /// Room for elements that outlive the step in which they are made.
+    pub(crate) fn lasting(self: &Arc<Self>, len: usize, format: Format) -> Result<CudaBuffer> {
+        let block = self.block((len * format.size()) as u64)?;
+        Ok(CudaBuffer { block, len, format })
+    }
+
+    /// Copies bytes of main memory to an address.
+    pub(crate) fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        self.enter()?;
+        steps::interrupt(self)?;
+        self.checked(self.driver.copy_in(to, bytes, self.compute))
+    }
+
+    /// Copies bytes from an address, when everything before is computed.
+    pub(crate) fn download(&self, out: &mut [u8], from: u64) -> Result<()> {
+        self.enter()?;
+        steps::flush(self)?;
+        self.checked(self.driver.copy_out(out, from, self.compute))?;
+        self.checked(self.driver.synchronize(self.compute))
+    }
+
+    /// Copies between two places of this device.
+    pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
+        self.enter()?;
+        steps::interrupt(self)?;
+        self.checked(self.driver.copy_within(to, from, bytes, self.compute))
+    }
+}

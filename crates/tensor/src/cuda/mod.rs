@@ -1,0 +1,67 @@
+//! NVIDIA GPUs, with nothing but their driver: kernels of our own, as machine code in the program.
+//!
+//! `driver` has every call into the driver's library, `device` a GPU with its streams, `memory` what is taken there, `kernels`
+//! the machine code, `launch` the way to start a kernel, `steps` repeats what was started before as one graph, and `ops` has
+//! the operations. Nothing outside of this crate knows of it, except by the name `cuda:N` of a device.
+
+mod device;
+mod driver;
+mod kernels;
+mod launch;
+mod memory;
+pub(crate) mod ops;
+mod steps;
+mod weight;
+
+pub use device::{CudaDevice, CudaState, DriverState, driver_state};
+pub(crate) use device::{open, opened};
+pub(crate) use launch::{Args, Kernel, TensorMapSpec};
+pub(crate) use memory::{Block, CudaBuffer, Scratch};
+pub(crate) use weight::{CudaValue, Form, MatrixShape, SLACK};
+
+use crate::dtype::Dtype;
+
+/// How elements are kept on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Format {
+    #[default]
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Format {
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// As it stands in names of modules.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    /// The format of a file that has the same bits.
+    pub(crate) fn dtype(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::F32,
+            Self::F16 => Dtype::F16,
+            Self::Bf16 => Dtype::Bf16,
+        }
+    }
+}
+
+/// An operation that GPUs do not have yet.
+pub(crate) fn missing() -> ! {
+    crate::buffer::raise(crate::error::TensorError::invalid(
+        "cuda",
+        "this operation does not run on a GPU yet",
+    ))
+}
