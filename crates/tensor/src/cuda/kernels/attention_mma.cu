@@ -210,8 +210,9 @@ DI void attention(const u16* q_all, const u16* k_all, const u16* v_all, u16* out
 #define MASKED_KERNEL(name, D, KEYS, MI, BLOCKS) \
   extern "C" __global__ void __launch_bounds__(128, BLOCKS) name(PARAMETERS, const u16* mask, i64 mask_item, i64 mask_head, i64 mask_query, int kind) { \
     attention<TY, D, KEYS, MI, true>(q, k, v, out, queries, keys, heads, d, scale, MaskPlace{mask, mask_item, mask_head, mask_query, kind}); }
-// The sizes are known to cuda/ops/attention.rs. `attention_128_small` is for cards of 99 KiB of shared memory.
+// The sizes are known to cuda/ops/attention.rs. `short` is for 77 words in one tile; `attention_128_small` is for cards of 99 KiB of shared memory.
 KERNEL(attention_40, 40, 64, 2, 2)
+KERNEL(attention_40_short, 40, 80, 2, 2)
 KERNEL(attention_64, 64, 64, 2, 2)
 KERNEL(attention_64_short, 64, 80, 2, 2)
 KERNEL(attention_80, 80, 64, 2, 2)

@@ -1,5 +1,9 @@
 //! Operations on a GPU: each chooses a kernel for the shapes it is given, and starts it.
 
+pub(crate) mod attention;
+pub(crate) mod modulate;
+pub(crate) mod norm;
+
 use std::sync::Arc;
 
 use super::{Args, CudaBuffer, CudaDevice, Format, Kernel};
