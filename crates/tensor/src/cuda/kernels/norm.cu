@@ -171,7 +171,7 @@ DI void group_apply(const Store* x, const float2* sums, const float* origins, co
 }
 
 #define GROUP_APPLY(name, ACT) \
-  extern "C" __global__ void __launch_bounds__(GROUP_THREADS) name(const Store* x, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) { \
+  extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1) name(const Store* x, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) { \
     group_apply<ACT>(x, sums, origins, weight, bias, y, pixels, channels, groups, per_block, blocks, eps, act); }
 GROUP_APPLY(group_apply_none, ACT_NONE)
 GROUP_APPLY(group_apply_silu, ACT_SILU)
