@@ -165,6 +165,9 @@ pub(crate) struct MemoryArgs {
     /// Change weights by LoRAs at every use, and keep no changed copies: slow, for little memory
     #[arg(long)]
     pub(crate) lora_on_the_fly: bool,
+    /// Use the GPUs of these numbers, like 0 or 0,1; the first is the primary one (all if not given)
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub(crate) cuda_device: Vec<u32>,
     /// Add a simulated accelerator, like sim:0=4GiB
     #[arg(long, value_name = "NAME=SIZE", action = ArgAction::Append, value_parser = fresco_tensor::device::parse_sim)]
     pub(crate) sim_device: Vec<(u32, u64)>,
@@ -519,7 +522,6 @@ enum Takes {
 /// Flags of the reference that parse and do nothing here: they belong to models, devices and Python packs, which this
 /// build does not have. Flags of one group exclude each other.
 const ACCEPTED: &[(&str, Takes, &str)] = &[
-    ("cuda-device", Takes::Int, ""),
     ("default-device", Takes::Int, ""),
     ("cuda-malloc", Takes::Nothing, "malloc"),
     ("disable-cuda-malloc", Takes::Nothing, "malloc"),

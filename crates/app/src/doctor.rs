@@ -12,6 +12,8 @@ use fresco_server::FrontEnd as Shown;
 
 use crate::assembly::Assembly;
 use crate::front_end::Pages;
+use fresco_tensor::cuda::{DriverState, driver_state};
+
 use crate::logging::chain;
 use crate::python::{Sites, TemplateFiles};
 use crate::report::Report;
@@ -87,7 +89,53 @@ fn devices(report: &mut Report, settings: &ServeSettings) {
         let size = memory(Some(bytes));
         report.line(&format!("sim:{number}"), size + ", simulated");
     }
-    report.line("gpu", "not used by this build");
+    gpus(report, settings);
+}
+
+/// GPUs, their driver, and the kernels that run there.
+fn gpus(report: &mut Report, settings: &ServeSettings) {
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    match driver_state() {
+        DriverState::Missing(reason) => report.line("gpu", format!("none: {reason}")),
+        DriverState::Present { cuda, devices } => report.line(
+            "gpu driver",
+            format!("CUDA {}.{}, {devices} GPUs", cuda.0, cuda.1),
+        ),
+    }
+    let (found, reasons) = settings.exec.memory.gpus();
+    for device in found {
+        let Some(state) = device.gpu() else { continue };
+        report.line(
+            &device.name(),
+            format!(
+                "{}, compute capability {}.{}, {} multiprocessors, {:.1} GiB, {:.1} GiB free",
+                state.name,
+                state.capability.0,
+                state.capability.1,
+                state.multiprocessors,
+                gib(state.total),
+                gib(state.free)
+            ),
+        );
+        let (machine, driver): (Vec<_>, Vec<_>) =
+            state.modules.iter().partition(|(_, compiled)| !compiled);
+        let names = |list: Vec<&(&'static str, bool)>| {
+            let names: Vec<&str> = list.iter().map(|(name, _)| *name).collect();
+            names.join(", ")
+        };
+        if !machine.is_empty() {
+            report.line("  machine code", names(machine));
+        }
+        if !driver.is_empty() {
+            report.line("  compiled by the driver at first use", names(driver));
+        }
+        if let Some(reason) = state.failed {
+            report.problem(&device.name(), reason);
+        }
+    }
+    for reason in reasons {
+        report.problem("gpu", reason);
+    }
 }
 
 fn folders(report: &mut Report, assembly: &Assembly) {

@@ -10,6 +10,7 @@ use fresco_engine::store::StorePath;
 use fresco_files::DirOptions;
 use fresco_memory::{ModelRegistry, ReserveRule, Reserves, VramState, amount};
 use fresco_tensor::Device;
+use fresco_tensor::cuda::{DriverState, driver_state};
 
 use crate::cli::{
     DirArgs, ExecArgs, FrontEndChoice, MemoryArgs, MergeChoice, PageArgs, PreviewMethod, ServeArgs,
@@ -92,9 +93,19 @@ pub(crate) struct MemorySettings {
     pub(crate) log: Option<PathBuf>,
     pub(crate) merge_dtype: MergeChoice,
     pub(crate) lora_on_the_fly: bool,
+    /// Which GPUs are used.
+    pub(crate) gpus: GpuChoice,
     /// Numbers and bytes of simulated devices.
     pub(crate) sim_devices: Vec<(u32, u64)>,
     pub(crate) sim_peer: bool,
+}
+
+/// Which GPUs are used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum GpuChoice {
+    None,
+    All,
+    These(Vec<u32>),
 }
 
 impl MemorySettings {
@@ -116,6 +127,13 @@ impl MemorySettings {
         let mut sim_devices = args.sim_device.clone();
         // The primary one is the one with the lowest number, in whatever order they were given.
         sim_devices.sort_by_key(|(number, _)| *number);
+        let gpus = match (state, args.cuda_device.as_slice()) {
+            (VramState::Disabled, _) => GpuChoice::None,
+            // Whoever simulates devices wants to see what those do.
+            (_, []) if !sim_devices.is_empty() => GpuChoice::None,
+            (_, []) => GpuChoice::All,
+            (_, numbers) => GpuChoice::These(numbers.to_vec()),
+        };
         if state == VramState::Disabled {
             sim_devices.clear();
         }
@@ -135,6 +153,7 @@ impl MemorySettings {
             log: args.memory_log.clone(),
             merge_dtype: args.lora_merge_dtype,
             lora_on_the_fly: args.lora_on_the_fly,
+            gpus,
             sim_devices,
             sim_peer: !args.sim_no_peer,
         }
@@ -142,6 +161,11 @@ impl MemorySettings {
 
     /// Makes the devices, once for the process.
     pub(crate) fn register_devices(&self) -> Result<(), UsageError> {
+        if let GpuChoice::These(numbers) = &self.gpus {
+            for &number in numbers {
+                Device::cuda(number).map_err(|e| UsageError(e.to_string()))?;
+            }
+        }
         for &(number, bytes) in &self.sim_devices {
             let made = Device::register_sim(number, bytes);
             let device = made.map_err(|e| UsageError(e.to_string()))?;
@@ -150,10 +174,35 @@ impl MemorySettings {
         Ok(())
     }
 
+    /// The GPUs that are used, and why others are not.
+    pub(crate) fn gpus(&self) -> (Vec<Device>, Vec<String>) {
+        let numbers = match &self.gpus {
+            GpuChoice::None => Vec::new(),
+            GpuChoice::These(numbers) => numbers.clone(),
+            GpuChoice::All => match driver_state() {
+                DriverState::Missing(_) => Vec::new(),
+                DriverState::Present { devices, .. } => (0..devices).collect(),
+            },
+        };
+        let (mut found, mut reasons) = (Vec::new(), Vec::new());
+        for number in numbers {
+            match Device::cuda(number) {
+                Ok(device) => found.push(device),
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        (found, reasons)
+    }
+
     /// The accelerators that were made, the primary one first.
     fn accelerators(&self) -> Vec<Device> {
+        let (gpus, reasons) = self.gpus();
+        for reason in reasons {
+            tracing::warn!("A GPU is not used: {reason}");
+        }
         let numbers = self.sim_devices.iter().map(|(number, _)| *number);
-        numbers.filter_map(|n| Device::sim(n).ok()).collect()
+        let sims = numbers.filter_map(|n| Device::sim(n).ok());
+        gpus.into_iter().chain(sims).collect()
     }
 
     /// A registry of these devices, which must have been made before.
@@ -161,7 +210,7 @@ impl MemorySettings {
         let accelerators = self.accelerators();
         let settings = fresco_memory::Settings {
             state: self.state.on(accelerators.is_empty()),
-            reserves: self.reserves(),
+            reserves: self.reserves(accelerators.first()),
             streams: if accelerators.is_empty() {
                 0
             } else {
@@ -177,8 +226,8 @@ impl MemorySettings {
     }
 
     /// What is not for weights on the primary device.
-    fn reserves(&self) -> Reserves {
-        let total = self.sim_devices.first().map_or(0, |(_, bytes)| *bytes);
+    fn reserves(&self, primary: Option<&Device>) -> Reserves {
+        let total = primary.and_then(Device::capacity).unwrap_or(0);
         let mut reserves = Reserves::new(ReserveRule::here(), total, true);
         reserves.extra = self.reserve.unwrap_or(reserves.extra);
         reserves.inference = self.inference_reserve.unwrap_or(reserves.inference);
@@ -575,15 +624,15 @@ mod tests {
         }
         let default = memory("");
         assert_eq!(
-            default.reserves(),
+            default.reserves(None),
             Reserves::new(ReserveRule::here(), 0, true)
         );
         assert!(default.smart && default.sim_peer && default.unload_after.is_none());
         let given = memory(
             "--reserve-vram 0.25 --inference-reserve 0 --disable-smart-memory --sim-no-peer --unload-after 2",
         );
-        assert_eq!(given.reserves().extra, 1 << 28);
-        assert_eq!(given.reserves().minimum(), 1 << 28);
+        assert_eq!(given.reserves(None).extra, 1 << 28);
+        assert_eq!(given.reserves(None).minimum(), 1 << 28);
         assert!(!given.smart && !given.sim_peer);
         assert_eq!(given.unload_after, Some(Duration::from_secs(2)));
         assert_eq!(memory("--cache-ram 2").host_headroom, Some(2 << 30));

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
-use crate::cuda::{self, Block, CudaDevice, CudaState, Format};
+use crate::cuda::{self, Block, CudaDevice, CudaState, Format, KernelTime};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::lock::lock;
@@ -65,6 +65,17 @@ pub enum Device {
 pub struct CudaHandle {
     pub(crate) device: Arc<CudaDevice>,
     pub(crate) format: Format,
+    /// The format for all networks, whatever their weights are in.
+    pub(crate) forced: Option<Format>,
+}
+
+impl CudaHandle {
+    fn in_format(&self, format: Format) -> Device {
+        Device::Cuda(Self {
+            format,
+            ..self.clone()
+        })
+    }
 }
 
 /// What tells one device from another.
@@ -133,6 +144,7 @@ impl Device {
             Ok(device) => Ok(Self::Cuda(CudaHandle {
                 device,
                 format: Format::F32,
+                forced: None,
             })),
             Err(reason) => Err(DeviceError::NoGpu {
                 name: format!("cuda:{number}"),
@@ -153,21 +165,46 @@ impl Device {
         } else {
             Format::F16
         };
-        let format = match weights {
+        let format = handle.forced.unwrap_or(match weights {
             Dtype::F32 | Dtype::F64 => Format::F32,
             Dtype::F16 => Format::F16,
             _ => short,
-        };
-        Self::Cuda(CudaHandle {
-            device: Arc::clone(&handle.device),
-            format,
-        })
+        });
+        handle.in_format(format)
+    }
+
+    /// The same device with one format for all networks. Nothing changes for devices that are no GPUs.
+    #[must_use]
+    pub fn computing_only_in(&self, format: Format) -> Self {
+        match self {
+            Self::Cpu | Self::Sim(_) => self.clone(),
+            Self::Cuda(handle) => Self::Cuda(CudaHandle {
+                device: Arc::clone(&handle.device),
+                format,
+                forced: Some(format),
+            }),
+        }
+    }
+
+    /// The same device for numbers that are too large for f16.
+    #[must_use]
+    pub fn wide(&self) -> Self {
+        match self {
+            Self::Cuda(handle) if handle.format == Format::F16 => {
+                let bf16 = handle.device.has_bf16();
+                handle.in_format(if bf16 { Format::Bf16 } else { Format::F32 })
+            }
+            Self::Cpu | Self::Sim(_) | Self::Cuda(_) => self.clone(),
+        }
     }
 
     /// The same device, keeping all bits.
     #[must_use]
     pub fn exact(&self) -> Self {
-        self.computing_in(Dtype::F32)
+        match self {
+            Self::Cpu | Self::Sim(_) => self.clone(),
+            Self::Cuda(handle) => handle.in_format(Format::F32),
+        }
     }
 
     /// What is known of a GPU; none for other devices.
@@ -190,6 +227,14 @@ impl Device {
         match self {
             Self::Cpu | Self::Sim(_) => step(),
             Self::Cuda(handle) => handle.device.repeated(key, step),
+        }
+    }
+
+    /// Runs something and says how long each kernel of a GPU took, the longest first; nothing for other devices.
+    pub fn profiled<R>(&self, body: impl FnOnce() -> R) -> Result<(R, Vec<KernelTime>)> {
+        match self {
+            Self::Cpu | Self::Sim(_) => Ok((body(), Vec::new())),
+            Self::Cuda(handle) => handle.device.profiled(body),
         }
     }
 
@@ -271,6 +316,7 @@ impl Device {
             Self::Cuda(CudaHandle {
                 device,
                 format: Format::F32,
+                forced: None,
             })
         });
         let sims = lock(&SIMS);

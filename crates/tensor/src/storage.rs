@@ -81,6 +81,7 @@ impl Storage {
             Self::Cuda(buffer) => Device::Cuda(CudaHandle {
                 device: Arc::clone(buffer.device()),
                 format: buffer.format(),
+                forced: None,
             }),
         }
     }

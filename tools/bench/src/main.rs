@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
 mod attention;
+mod gpu;
 mod kernels;
 mod measure;
 mod memory;
@@ -31,6 +32,7 @@ const GROUPS: &[(&str, &[Measurement])] = &[
     ("memory", memory::MEASUREMENTS),
     ("starter", starter::MEASUREMENTS),
     ("transformers", transformers::MEASUREMENTS),
+    ("gpu", gpu::MEASUREMENTS),
 ];
 
 fn main() -> Result<()> {

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use fresco_tensor::Device;
+use fresco_tensor::cuda::Format;
 
 use golden::Golden;
 use report::Report;
@@ -27,6 +28,10 @@ struct Options {
     folder: PathBuf,
     /// Parts of names; all files if there are none.
     only: Vec<String>,
+    /// The processor and a simulated device, if none are named.
+    devices: Vec<Device>,
+    /// In which GPUs compute, whatever the weights are in.
+    format: Option<Format>,
 }
 
 fn options() -> Result<Options> {
@@ -34,6 +39,8 @@ fn options() -> Result<Options> {
     let mut options = Options {
         folder: PathBuf::from("tests/gold"),
         only: Vec::new(),
+        devices: Vec::new(),
+        format: None,
     };
     let mut named = false;
     while let Some(argument) = arguments.next() {
@@ -42,8 +49,22 @@ fn options() -> Result<Options> {
                 let part = arguments.next().context("--only needs a part of a name")?;
                 options.only.push(part);
             }
+            "--device" => {
+                let name = arguments.next().context("--device needs a name")?;
+                options.devices.push(Device::parse(&name)?);
+            }
+            "--format" => {
+                options.format = Some(match arguments.next().as_deref() {
+                    Some("f32") => Format::F32,
+                    Some("f16") => Format::F16,
+                    Some("bf16") => Format::Bf16,
+                    _ => bail!("--format needs f32, f16 or bf16"),
+                });
+            }
             other if other.starts_with('-') => {
-                bail!("unknown option {other}; usage: gold [DIR] [--only PART]")
+                bail!(
+                    "unknown option {other}; usage: gold [DIR] [--only PART] [--device NAME] [--format F]"
+                )
             }
             folder if !named => {
                 named = true;
@@ -78,7 +99,7 @@ struct Counts {
 }
 
 /// Runs one golden on all devices.
-fn run(golden: &Golden, devices: &[Device], counts: &mut Counts) {
+fn run(golden: &Golden, devices: &[(Device, f64)], counts: &mut Counts) {
     let Some(kind) = kinds::of(golden) else {
         counts.unknown += 1;
         println!("{:<40} not recognised", golden.name);
@@ -87,8 +108,8 @@ fn run(golden: &Golden, devices: &[Device], counts: &mut Counts) {
     let mut worst = 0.0_f64;
     let mut compared = 0;
     let mut wrong: Vec<String> = Vec::new();
-    for device in devices {
-        let mut report = Report::new(golden);
+    for (device, least) in devices {
+        let mut report = Report::new(golden, *least);
         let ran = catch_unwind(AssertUnwindSafe(|| (kind.run)(golden, device, &mut report)));
         match ran {
             Ok(Ok(())) => {}
@@ -130,7 +151,18 @@ fn all() -> Result<bool> {
     if names.is_empty() {
         bail!("there is no golden in {}", options.folder.display());
     }
-    let devices = [Device::cpu(), Device::register_sim(0, SIM_BYTES)?];
+    let devices = if options.devices.is_empty() {
+        vec![Device::cpu(), Device::register_sim(0, SIM_BYTES)?]
+    } else {
+        options.devices
+    };
+    // A GPU adds in another order, and may compute in sixteen bits.
+    let in_format = |device: Device| match (device.gpu(), options.format) {
+        (None, _) => (device, 0.0),
+        (Some(_), None | Some(Format::F32)) => (device, 1e-3),
+        (Some(_), Some(format)) => (device.computing_only_in(format), 1e-2),
+    };
+    let devices: Vec<(Device, f64)> = devices.into_iter().map(in_format).collect();
     let mut counts = Counts::default();
     for name in names {
         match Golden::open(&options.folder, &name) {

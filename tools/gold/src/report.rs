@@ -10,15 +10,18 @@ const TOLERANCE: f64 = 1e-4;
 
 pub(crate) struct Report<'a> {
     golden: &'a Golden,
+    /// What the device is off in any case.
+    least: f64,
     compared: usize,
     worst: f64,
     failures: Vec<String>,
 }
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(golden: &'a Golden) -> Self {
+    pub(crate) fn new(golden: &'a Golden, least: f64) -> Self {
         Self {
             golden,
+            least,
             compared: 0,
             worst: 0.0,
             failures: Vec::new(),
@@ -66,7 +69,7 @@ impl<'a> Report<'a> {
         let off = distance(&found.to(&Device::cpu())?, expected);
         self.worst = self.worst.max(off);
         // Not a number is too far too.
-        if off.is_nan() || off > tolerance {
+        if off.is_nan() || off > tolerance.max(self.least) {
             self.fail(format!("{name} is {off:.2e} off"));
         }
         Ok(())

@@ -42,7 +42,7 @@ const LISTS: &[(&str, &str)] = &[
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Values {
+pub enum Values {
     /// From the name.
     Made,
     /// 0, 1, 2, ... as 64-bit integers.
@@ -50,18 +50,18 @@ pub(crate) enum Values {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Item {
-    pub(crate) name: String,
-    pub(crate) shape: Vec<usize>,
-    pub(crate) values: Values,
+pub struct Item {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub values: Values,
 }
 
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+pub fn names() -> impl Iterator<Item = &'static str> {
     LISTS.iter().map(|(name, _)| *name)
 }
 
 /// A built-in list by name, or a file.
-pub(crate) fn load(name: &str) -> Result<Vec<Item>> {
+pub fn load(name: &str) -> Result<Vec<Item>> {
     if let Some((_, text)) = LISTS.iter().find(|(n, _)| *n == name) {
         return lines(text);
     }

@@ -6,7 +6,6 @@
 //! The values follow from the names (`fresco_tensor::synthetic`), so two machines write the same file. Tensors are made
 //! by all threads, one after the other, and written at once: the memory needed is that of the largest tensor.
 
-mod list;
 mod ncnn;
 
 use std::path::Path;
@@ -16,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use fresco_tensor::safetensors::{Entry, SafeTensorsError, write_streamed};
 use fresco_tensor::{Dtype, Stored, TensorError, synthetic};
 
-use crate::list::{Item, Values};
+use fresco_synth::list::{Item, Values};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -41,13 +40,13 @@ fn run(arguments: &[String]) -> Result<()> {
         _ => bail!(
             "usage: fresco-synth LIST OUT [FORMAT], or fresco-synth ncnn PARAM BIN OUT\n\
              LIST is one of {}, or a file with such a list; FORMAT is F16 (default), BF16 or F32",
-            list::names().collect::<Vec<_>>().join(", ")
+            fresco_synth::list::names().collect::<Vec<_>>().join(", ")
         ),
     };
     let dtype = Dtype::parse(&format.to_uppercase())
         .filter(|d| d.is_float())
         .with_context(|| format!("{format:?} is no floating-point format"))?;
-    write(&list::load(name)?, Path::new(out), dtype)
+    write(&fresco_synth::list::load(name)?, Path::new(out), dtype)
 }
 
 /// What the producing function may fail with.

@@ -15,12 +15,12 @@ use crate::{
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let Some(group) = arguments.first() else {
         bail!(
-            "usage: cargo xtask bench (server | sd15 | kernels | memory | starter | transformers) [MEASUREMENT]"
+            "usage: cargo xtask bench (server | sd15 | kernels | memory | starter | transformers | gpu) [MEASUREMENT]"
         );
     };
     let mut build = vec!["build", "--release", "--locked"];
     let packages: &[&str] = match group.as_str() {
-        "kernels" | "transformers" => &["fresco-bench"],
+        "kernels" | "transformers" | "gpu" => &["fresco-bench"],
         "sd15" | "memory" => &["fresco", "fresco-bench", "fresco-synth"],
         _ => &["fresco", "fresco-bench"],
     };

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
@@ -169,12 +170,19 @@ impl<N: DiffusionNetwork> BaseModel for Diffusion<N> {
                 Some(concat) => Tensor::cat(&[&plain, concat], 1)?,
                 None => plain.clone(),
             };
-            self.network()?.forward(&NetworkInput {
-                x: &x,
-                timesteps: &vec![sampling.timestep(call.sigma); call.x.dim(0)?],
-                conds: call.conds,
-                control: call.control,
-                hooks: call.hooks,
+            let network = self.network()?;
+            let timesteps = vec![sampling.timestep(call.sigma); call.x.dim(0)?];
+            // Steps over latents of one shape mostly do the same; a device that can repeat them finds out.
+            let mut key = std::hash::DefaultHasher::new();
+            (self.store.address(), x.shape()).hash(&mut key);
+            self.store.device().repeated(key.finish(), || {
+                network.forward(&NetworkInput {
+                    x: &x,
+                    timesteps: &timesteps,
+                    conds: call.conds,
+                    control: call.control,
+                    hooks: call.hooks,
+                })
             })
         };
         let out = match &call.hooks.reused_passes {

@@ -72,6 +72,7 @@ struct Weights {
     read: AtomicU64,
     units: OnceLock<Vec<UnitInfo>>,
     order: &'static UnitOrder,
+    main_dtype: OnceLock<Dtype>,
     /// Whether the network's result has eight bits.
     short: bool,
     /// Whether inputs of layers must not be rounded, also where the format of their weights would have it.
@@ -97,6 +98,7 @@ impl WeightStore {
                 read: AtomicU64::new(0),
                 units: OnceLock::new(),
                 order: &UnitOrder::PLAIN,
+                main_dtype: OnceLock::new(),
                 short,
                 exact,
             }),
@@ -223,6 +225,31 @@ impl WeightStore {
     /// Where networks of this store compute.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The format of most of the weights, by their number.
+    pub fn main_dtype(&self) -> Dtype {
+        *self.weights.main_dtype.get_or_init(|| {
+            let mut counts: BTreeMap<Dtype, usize> = BTreeMap::new();
+            for key in self.keys() {
+                if let (Some(dtype), Some(shape)) = (self.dtype(key), self.shape(key)) {
+                    *counts.entry(dtype).or_default() += shape.iter().product::<usize>();
+                }
+            }
+            let most = counts.into_iter().max_by_key(|(_, count)| *count);
+            most.map_or(Dtype::F32, |(dtype, _)| dtype)
+        })
+    }
+
+    /// The device with the numbers in which networks of this store compute there.
+    pub fn network_device(&self) -> Device {
+        let device = self.device.computing_in(self.main_dtype());
+        // Autoencoders have numbers that are too large for f16.
+        if self.weights.short {
+            device.wide()
+        } else {
+            device
+        }
     }
 
     /// All keys in alphabetical order.

@@ -187,9 +187,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where the network will compute.
-    pub fn device(&self) -> &Device {
-        self.course.store.device()
+    /// Where the network will compute, and in which numbers.
+    pub fn device(&self) -> Device {
+        self.course.store.network_device()
     }
 
     /// An error that names the file and this place.

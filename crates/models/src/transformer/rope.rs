@@ -66,7 +66,9 @@ impl Rope {
         Self { cos, sin }
     }
 
+    /// The same on a device, with all bits: angles of far positions need them.
     pub fn to(&self, device: &Device) -> Result<Self> {
+        let device = &device.exact();
         Ok(Self {
             cos: self.cos.to(device)?,
             sin: self.sin.to(device)?,

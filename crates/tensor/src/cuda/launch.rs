@@ -12,7 +12,7 @@ use std::ffi::c_void;
 
 use super::device::CudaDevice;
 use super::driver::{Shape, Shared, TensorMap};
-use super::{Format, steps};
+use super::{Format, profile, steps};
 use crate::error::{Result, TensorError};
 
 /// A kernel by its module, without the suffix for the format of elements, and its name.
@@ -162,7 +162,7 @@ impl CudaDevice {
             shape,
             cooperative,
         };
-        steps::launch(self, launch, args)
+        profile::timed(self, kernel, || steps::launch(self, launch, args))
     }
 
     /// Starts it now.

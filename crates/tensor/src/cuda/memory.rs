@@ -1,7 +1,7 @@
 //! Memory of a GPU, counted to the byte and given back in the order of the stream.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::device::CudaDevice;
 use super::steps::{self, ArenaBlock};
@@ -21,9 +21,20 @@ pub(crate) struct Block {
 #[derive(Debug)]
 enum Source {
     /// The device's pool.
-    Pool,
+    Pool(Purpose),
     /// Memory of steps that are repeated.
     Arena(#[expect(dead_code, reason = "given back when it is dropped")] ArenaBlock),
+}
+
+/// What memory of the pool is for, which decides how it is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Weights as they are in their files, and results.
+    Plain,
+    /// Other forms of weights, which kernels asked for.
+    Form,
+    /// For steps that are repeated; given up where room is needed.
+    Arena,
 }
 
 /// Memory for one operation.
@@ -45,12 +56,13 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if matches!(self.source, Source::Arena(_)) {
+        let Source::Pool(purpose) = self.source else {
             return;
-        }
+        };
         // Kernels that a step has asked for and not started may still want it.
         let _ = steps::interrupt(&self.device);
-        self.device.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        let counter = self.device.counter(purpose);
+        counter.fetch_sub(self.bytes, Ordering::Relaxed);
         if self.address != 0 && self.device.enter().is_ok() {
             let _ = self.device.driver.free(self.address, self.device.compute);
         }
@@ -184,13 +196,17 @@ fn bytes_of_mut(values: &mut [f32]) -> &mut [u8] {
 impl CudaDevice {
     /// Memory of so many bytes, counted, from the pool, with some more behind it that is not.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+        self.take_for(Purpose::Plain, bytes)
+    }
+
+    fn take_for(self: &Arc<Self>, purpose: Purpose, bytes: u64) -> Result<Block> {
         self.enter()?;
-        self.count(bytes)?;
+        self.count(purpose, bytes)?;
         let mut block = Block {
             device: Arc::clone(self),
             address: 0,
             bytes,
-            source: Source::Pool,
+            source: Source::Pool(purpose),
         };
         if bytes > 0 {
             let answer = self.driver.allocate((bytes + SLACK) as usize, self.compute);
@@ -207,36 +223,47 @@ impl CudaDevice {
         Ok(block)
     }
 
-    fn count(&self, bytes: u64) -> Result<()> {
+    fn counter(&self, purpose: Purpose) -> &AtomicU64 {
+        match purpose {
+            Purpose::Plain => &self.used,
+            Purpose::Form => &self.forms,
+            Purpose::Arena => &self.arenas,
+        }
+    }
+
+    /// Counts memory before it is taken. Two threads may be let through together where there is room for one: the driver
+    /// has the last word.
+    fn count(&self, purpose: Purpose, bytes: u64) -> Result<()> {
         let capacity = self.capacity();
-        let add = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= capacity);
-        match self
-            .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-        {
-            Ok(before) => {
-                self.peak.fetch_max(before + bytes, Ordering::Relaxed);
-                Ok(())
-            }
-            Err(used) => Err(TensorError::DeviceFull {
+        let before = self.taken();
+        if bytes > capacity.saturating_sub(before) {
+            return Err(TensorError::DeviceFull {
                 device: format!("cuda:{}", self.number),
                 wanted: bytes,
-                free: capacity.saturating_sub(used),
+                free: capacity.saturating_sub(before),
                 capacity,
-            }),
+            });
         }
+        let counter = self.counter(purpose);
+        counter.fetch_add(bytes, Ordering::Relaxed);
+        self.peak.fetch_max(self.taken(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// The same, giving up copies made ahead and steps that could be repeated where there is no room.
     pub(crate) fn block(self: &Arc<Self>, bytes: u64) -> Result<Block> {
-        self.take(bytes).or_else(|full| {
+        self.block_for(Purpose::Plain, bytes)
+    }
+
+    pub(super) fn block_for(self: &Arc<Self>, purpose: Purpose, bytes: u64) -> Result<Block> {
+        self.take_for(purpose, bytes).or_else(|full| {
             if !matches!(full, TensorError::DeviceFull { .. }) {
                 return Err(full);
             }
             let spare = std::mem::take(&mut *crate::lock::lock(&self.spare));
             drop(spare);
             self.trim();
-            self.take(bytes)
+            self.take_for(purpose, bytes)
         })
     }
 
@@ -266,7 +293,7 @@ impl CudaDevice {
 
     /// Room for elements that outlive the step in which they are made.
     pub(crate) fn lasting(self: &Arc<Self>, len: usize, format: Format) -> Result<CudaBuffer> {
-        let block = self.block((len * format.size()) as u64)?;
+        let block = self.block_for(Purpose::Form, (len * format.size()) as u64)?;
         Ok(CudaBuffer { block, len, format })
     }
 

@@ -10,6 +10,7 @@ mod kernels;
 mod launch;
 mod memory;
 pub(crate) mod ops;
+mod profile;
 mod steps;
 mod weight;
 
@@ -17,6 +18,7 @@ pub use device::{CudaDevice, CudaState, DriverState, driver_state};
 pub(crate) use device::{open, opened};
 pub(crate) use launch::{Args, Kernel, TensorMapSpec};
 pub(crate) use memory::{Block, CudaBuffer, Scratch};
+pub use profile::KernelTime;
 pub(crate) use weight::{CudaValue, Form, MatrixShape, SLACK};
 
 use crate::dtype::Dtype;

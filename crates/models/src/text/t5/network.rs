@@ -194,7 +194,8 @@ impl T5 {
             shared: weights.embedding("shared", config.vocabulary, config.hidden)?,
             blocks: blocks.collect::<Result<_>>()?,
             final_layer_norm: encoder.rms_norm("final_layer_norm.weight", config.hidden, EPS)?,
-            device: weights.device().clone(),
+            // Its numbers grow too large for f16.
+            device: weights.device().wide(),
             config: config.clone(),
         })
     }

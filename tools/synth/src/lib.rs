@@ -1,0 +1,3 @@
+//! What full-size models are made of, for those who make them up.
+
+pub mod list;
