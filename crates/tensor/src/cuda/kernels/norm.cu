@@ -118,12 +118,12 @@ extern "C" __global__ void __launch_bounds__(256) group_join(const float2* sums,
   if (lane == 0) joined[g] = make_float2(a, b);
 }
 
-// Factor and offset of a channel's group are in shared memory (2 floats per group); threads as in `group_sums`. `y` may be `x`: the origins
+// Shared memory: 2 floats per group; threads as in `group_sums`. `y` may be `x`: the origins
 // are read from a copy, because another block may have written the first pixel.
 template <int ACT>
 DI void group_apply(const Store* x, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y,
                     int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) {
-  extern __shared__ float2 statistics[];   // mean, 1 / deviation
+  extern __shared__ float2 statistics[];   // mean less origin, 1 / deviation
   int vectors = channels / N, lines = blockDim.x / vectors, tid = threadIdx.x, column = tid % vectors, line = tid / vectors;
   int item = blockIdx.y, width = channels / groups, warps = blockDim.x >> 5, lane = tid & 31;
   int from = blockIdx.x * per_block, to = min(pixels, from + per_block);
@@ -136,27 +136,27 @@ DI void group_apply(const Store* x, const float2* sums, const float* origins, co
       b = lane_sum<32>(b);
       if (lane == 0) {
         float share = 1.f / ((float)pixels * width), mean = a * share;
-        statistics[g] = make_float2(origins[group] + mean, rsqrtf(fmaxf(b * share - mean * mean, 0.f) + eps));
+        statistics[g] = make_float2(mean, rsqrtf(fmaxf(b * share - mean * mean, 0.f) + eps));
       }
     }
   __syncthreads();
-  float factor[N], mean[N], offset[N];
+  float factor[N], origin[N], offset[N];
 #pragma unroll
   for (int i = 0; i < N; i++) {
     int c = column * N + i;
     float2 s = statistics[c / width];
-    mean[i] = s.x;
+    origin[i] = origins[(i64)item * groups + c / width];
     factor[i] = s.y * weight[c];
-    offset[i] = bias[c];
+    offset[i] = bias[c] - s.x * factor[i];
   }
   const uint4* source = (const uint4*)(x + (i64)item * pixels * channels) + column;
   uint4* target = (uint4*)(y + (i64)item * pixels * channels) + column;
-  // The mean is taken off first: a product of a large mean would cost digits.
+  // The origin is taken off first: a product of a large mean would cost digits.
   auto one = [&](uint4 v) {
     float f[N];
     unpack(v, f);
 #pragma unroll
-    for (int i = 0; i < N; i++) f[i] = activate((f[i] - mean[i]) * factor[i] + offset[i], ACT < 0 ? act : ACT);
+    for (int i = 0; i < N; i++) f[i] = activate((f[i] - origin[i]) * factor[i] + offset[i], ACT < 0 ? act : ACT);
     return pack(f);
   };
   int p = from + line;
@@ -187,15 +187,15 @@ extern "C" __global__ void __launch_bounds__(512) group_any(const Store* x, cons
   float origin = T::load(x[start]), share = 1.f / ((float)pixels * width), s = 0.f;
   for (int p = from; p < pixels; p += lines)
     for (int k = column; k < width; k += across) s += T::load(x[start + (i64)p * channels + k]) - origin;
-  float mean = origin + block_sum<16>(s, room) * share, q = 0.f;
+  float mean = block_sum<16>(s, room) * share, q = 0.f;   // less the origin
   for (int p = from; p < pixels; p += lines)
-    for (int k = column; k < width; k += across) { float t = T::load(x[start + (i64)p * channels + k]) - mean; q += t * t; }
+    for (int k = column; k < width; k += across) { float t = T::load(x[start + (i64)p * channels + k]) - origin - mean; q += t * t; }
   float factor = rsqrtf(block_sum<16>(q, room) * share + eps);
   for (int p = from; p < pixels; p += lines)
     for (int k = column; k < width; k += across) {
       i64 place = start + (i64)p * channels + k;
       int c = g * width + k;
-      y[place] = T::store(activate((T::load(x[place]) - mean) * factor * weight[c] + bias[c], act));
+      y[place] = T::store(activate((T::load(x[place]) - origin - mean) * factor * weight[c] + bias[c], act));
     }
 }
 
@@ -220,14 +220,17 @@ DI void row_norm(ROW_PARAMETERS) {
   float s = 0.f, q = 0.f, mean = 0.f, share = 1.f / width;
 #pragma unroll
   for (int i = 0; i < COUNT; i++) v[i] = i * THREADS + lane < vectors ? source[i * THREADS + lane] : make_uint4(0, 0, 0, 0);
+  // The mean is that of differences from the first value.
+  float origin = rms ? 0.f : T::load(*(const Store*)source);
   if (!rms) {
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-      float f[N];
-      unpack(v[i], f);
+    for (int i = 0; i < COUNT; i++)
+      if (i * THREADS + lane < vectors) {
+        float f[N];
+        unpack(v[i], f);
 #pragma unroll
-      for (int e = 0; e < N; e++) s += f[e];
-    }
+        for (int e = 0; e < N; e++) s += f[e] - origin;
+      }
     mean = sum(s) * share;
   }
 #pragma unroll
@@ -236,7 +239,7 @@ DI void row_norm(ROW_PARAMETERS) {
       float f[N];
       unpack(v[i], f);
 #pragma unroll
-      for (int e = 0; e < N; e++) { float t = f[e] - mean; q += t * t; }
+      for (int e = 0; e < N; e++) { float t = f[e] - origin - mean; q += t * t; }
     }
   float factor = rsqrtf(sum(q) * share + eps);
   if (!there) return;
@@ -249,7 +252,7 @@ DI void row_norm(ROW_PARAMETERS) {
       float f[N], a[N], b[N];
       unpack(v[i], f);
 #pragma unroll
-      for (int e = 0; e < N; e++) f[e] = (f[e] - mean) * factor;
+      for (int e = 0; e < N; e++) f[e] = (f[e] - origin - mean) * factor;
       if (weight)
 #pragma unroll
         for (int e = 0; e < N; e++) f[e] *= weight[c + e];
@@ -277,16 +280,15 @@ ROW_NORM(row_norm_1024, 32, 8, 4)
 extern "C" __global__ void __launch_bounds__(256) row_norm_any(ROW_PARAMETERS) {
   __shared__ float room[8];
   i64 row = blockIdx.x, start = row * width, modulation = row / each * width;
-  float share = 1.f / width, mean = 0.f, s = 0.f, q = 0.f;
+  float share = 1.f / width, origin = rms ? 0.f : T::load(x[start]), mean = 0.f, s = 0.f, q = 0.f;
   if (!rms) {
-    float origin = T::load(x[start]);
     for (int i = threadIdx.x; i < width; i += 256) s += T::load(x[start + i]) - origin;
-    mean = origin + block_sum<8>(s, room) * share;
+    mean = block_sum<8>(s, room) * share;
   }
-  for (int i = threadIdx.x; i < width; i += 256) { float t = T::load(x[start + i]) - mean; q += t * t; }
+  for (int i = threadIdx.x; i < width; i += 256) { float t = T::load(x[start + i]) - origin - mean; q += t * t; }
   float factor = rsqrtf(block_sum<8>(q, room) * share + eps);
   for (int i = threadIdx.x; i < width; i += 256) {
-    float f = (T::load(x[start + i]) - mean) * factor;
+    float f = (T::load(x[start + i]) - origin - mean) * factor;
     if (weight) f *= weight[i];
     if (bias) f += bias[i];
     if (scale) f = f * (1.f + T::load(scale[modulation + i])) + T::load(shift[modulation + i]);
