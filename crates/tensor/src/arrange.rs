@@ -4,8 +4,8 @@ use crate::buffer::Buffer;
 use crate::cancel::Cancel;
 use crate::cpu::isa::isa;
 use crate::cpu::math_transpose::transpose_all;
-use crate::cuda::ops::arrange as on_gpu;
 use crate::cuda::CudaBuffer;
+use crate::cuda::ops::arrange as on_gpu;
 use crate::device::Device;
 use crate::elements::{element_count, reserve, strides};
 use crate::error::{Result, TensorError};
@@ -159,8 +159,7 @@ impl Tensor {
             Device::Cuda(_) => {
                 let [batch, rows, columns] = matrices;
                 let steps = [rows * columns, 1, columns].map(|step| step as isize);
-                let found =
-                    on_gpu::gather(self.on_gpu()?, &[batch, columns, rows], &steps, 0)?;
+                let found = on_gpu::gather(self.on_gpu()?, &[batch, columns, rows], &steps, 0)?;
                 Ok(Self::on_cuda(shape, found))
             }
             Device::Cpu | Device::Sim(_) => {
@@ -256,7 +255,9 @@ impl Tensor {
         let format = first.format();
         let views = tensors.iter().map(|t| t.cuda_in(op, format));
         let views = views.collect::<Result<Vec<_>>>()?;
-        let parts = views.iter().map(|view| (&**view, view.len() / outer.max(1)));
+        let parts = views
+            .iter()
+            .map(|view| (&**view, view.len() / outer.max(1)));
         let parts: Vec<_> = parts.collect();
         on_gpu::cat(first.device(), format, outer, &parts)
     }

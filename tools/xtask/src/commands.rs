@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 
-use crate::{bench, ci, cross, cuda, deny, docgen, fuzz, sanitize, synth, templates, tidy, web, windows};
+use crate::{
+    bench, ci, cross, cuda, deny, docgen, fuzz, sanitize, synth, templates, tidy, web, windows,
+};
 
 pub(crate) struct Command {
     pub(crate) name: &'static str,

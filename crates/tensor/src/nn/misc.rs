@@ -145,7 +145,12 @@ pub fn softmax_last(x: &Tensor) -> Result<Tensor> {
     if width > 0 {
         let isa = isa();
         match x.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
+            Device::Cuda(_) if x.is_empty() => {}
+            Device::Cuda(_) => {
+                return x.cuda_replaced("softmax", |x, out| {
+                    crate::cuda::ops::norm::softmax(x, out, width)
+                });
+            }
             Device::Cpu | Device::Sim(_) => x
                 .values_mut()?
                 .par_chunks_mut(width)

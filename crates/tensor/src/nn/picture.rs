@@ -31,7 +31,9 @@ pub fn negative_slopes(x: Tensor, slopes: &Tensor) -> Result<Tensor> {
                 on_gpu::negative_slopes(elements, elements, &slopes)?;
                 return Ok(x);
             }
-            let out = elements.device().buffer(elements.len(), elements.format())?;
+            let out = elements
+                .device()
+                .buffer(elements.len(), elements.format())?;
             on_gpu::negative_slopes(&out, elements, &slopes)?;
             return Ok(Tensor::on_cuda(x.shape(), out));
         }

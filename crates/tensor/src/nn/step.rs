@@ -60,15 +60,24 @@ mod tests {
 
     #[test]
     fn guidance_goes_beyond_the_prompt() {
-        let (cond, uncond) = (Tensor::from_slice(&[1.0, 2.0]), Tensor::from_slice(&[0.5, 3.0]));
+        let (cond, uncond) = (
+            Tensor::from_slice(&[1.0, 2.0]),
+            Tensor::from_slice(&[0.5, 3.0]),
+        );
         assert_eq!(guide(&cond, &uncond, 3.0).unwrap().data(), [2.0, 0.0]);
         assert!(guide(&cond, &Tensor::scalar(1.0), 3.0).is_err());
     }
 
     #[test]
     fn a_step_to_no_noise_is_what_was_denoised() {
-        let (x, denoised) = (Tensor::from_slice(&[4.0, -1.0]), Tensor::from_slice(&[1.0, 2.0]));
+        let (x, denoised) = (
+            Tensor::from_slice(&[4.0, -1.0]),
+            Tensor::from_slice(&[1.0, 2.0]),
+        );
         assert_eq!(euler_step(&x, &denoised, 2.0, 0.0).unwrap(), denoised);
-        assert_eq!(euler_step(&x, &denoised, 2.0, 1.0).unwrap().data(), [2.5, 0.5]);
+        assert_eq!(
+            euler_step(&x, &denoised, 2.0, 1.0).unwrap().data(),
+            [2.5, 0.5]
+        );
     }
 }

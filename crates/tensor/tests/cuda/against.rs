@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
+use fresco_tensor::cuda::NetworkPart;
 use fresco_tensor::{Device, Dtype, Tensor, TensorError};
 
 /// A GPU that computes in one format.
@@ -25,7 +26,7 @@ pub(crate) fn gpus() -> &'static [Gpu] {
             ];
             let formats = formats.map(|(format, dtype, tolerance)| Gpu {
                 format,
-                device: device.computing_in(dtype),
+                device: device.computing_in(dtype, NetworkPart::Diffusion),
                 tolerance,
             });
             formats.into()
@@ -47,7 +48,10 @@ impl Random {
 
     /// Between -1 and 1.
     pub(crate) fn number(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
@@ -146,6 +150,10 @@ impl Checks {
     /// Fails if any case has failed.
     pub(crate) fn finish(self) {
         let count = self.failures.len();
-        assert!(count == 0, "{count} failures:\n{}", self.failures.join("\n"));
+        assert!(
+            count == 0,
+            "{count} failures:\n{}",
+            self.failures.join("\n")
+        );
     }
 }

@@ -29,7 +29,12 @@ fn permutations() {
         let case = format!("permute {shape:?} {order:?}");
         checks.run_within(&case, 0.0, &x, |t| t[0].permute(order));
     }
-    for shape in [&[2, 16, 16, 320][..], &[1, 7, 9, 3], &[2, 5, 1, 65], &[1, 64, 64, 4]] {
+    for shape in [
+        &[2, 16, 16, 320][..],
+        &[1, 7, 9, 3],
+        &[2, 5, 1, 65],
+        &[1, 64, 64, 4],
+    ] {
         let x = [random.tensor(shape)];
         checks.run_within("to planes", 0.0, &x, |t| t[0].nhwc_to_nchw());
         checks.run_within("to pixels", 0.0, &x, |t| t[0].nchw_to_nhwc());
@@ -45,13 +50,17 @@ fn cuts_and_joins() {
         for dim in 0..shape.len() {
             let size = shape[dim];
             let case = |name: &str| format!("{name} {shape:?} along {dim}");
-            checks.run_within(&case("narrow"), 0.0, &x, |t| t[0].narrow(dim, size / 3, size / 2));
+            checks.run_within(&case("narrow"), 0.0, &x, |t| {
+                t[0].narrow(dim, size / 3, size / 2)
+            });
             checks.run_within(&case("nothing"), 0.0, &x, |t| t[0].narrow(dim, size, 0));
             checks.run_within(&case("select"), 0.0, &x, |t| t[0].select(dim, size - 1));
             checks.run_within(&case("cat"), 0.0, &x, |t| {
                 Tensor::cat(&[&t[0], &t[1], &t[0].narrow(dim, 0, 1)?], dim)
             });
-            checks.run_within(&case("stack"), 0.0, &x, |t| Tensor::stack(&[&t[0], &t[1]], dim));
+            checks.run_within(&case("stack"), 0.0, &x, |t| {
+                Tensor::stack(&[&t[0], &t[1]], dim)
+            });
             checks.run_within(&case("flip"), 0.0, &x, |t| t[0].flip(&[dim]));
             checks.run_within(&case("index"), 0.0, &x, |t| {
                 t[0].index_select(dim, &[size - 1, 0, size / 2, 0])
@@ -72,7 +81,11 @@ fn cuts_and_joins() {
             Tensor::cat(&[&t[0], &t[1]], 0)
         });
     }
-    let x = [random.tensor(&[4, 1, 48]), random.tensor(&[48]), random.tensor(&[4, 1])];
+    let x = [
+        random.tensor(&[4, 1, 48]),
+        random.tensor(&[48]),
+        random.tensor(&[4, 1]),
+    ];
     checks.run_within("expand", 0.0, &x, |t| t[0].expand(&[3, 4, 5, 48]));
     checks.run_within("expand rows", 0.0, &x, |t| t[1].expand(&[7, 48]));
     checks.run_within("expand columns", 0.0, &x, |t| t[2].expand(&[4, 100]));
@@ -127,7 +140,9 @@ fn channels_and_pixels() {
     for (shape, height, width) in sizes {
         let x = [random.tensor(&shape)];
         let case = format!("nearest {shape:?}");
-        checks.run_within(&case, 0.0, &x, |t| nn::upsample_nearest(&t[0], height, width));
+        checks.run_within(&case, 0.0, &x, |t| {
+            nn::upsample_nearest(&t[0], height, width)
+        });
     }
     checks.finish();
 }

@@ -36,8 +36,12 @@ fn two_tensors() {
         checks.run(&case("sub"), &inputs, |t| t[0].sub(&t[1]));
         checks.run(&case("mul"), &inputs, |t| t[0].mul(&t[1]));
         checks.run(&case("div"), &inputs, |t| t[0].div(&t[1]));
-        checks.run(&case("min"), &inputs, |t| t[0].minimum(&t[1].sub_scalar(2.5)));
-        checks.run(&case("max"), &inputs, |t| t[0].maximum(&t[1].sub_scalar(2.5)));
+        checks.run(&case("min"), &inputs, |t| {
+            t[0].minimum(&t[1].sub_scalar(2.5))
+        });
+        checks.run(&case("max"), &inputs, |t| {
+            t[0].maximum(&t[1].sub_scalar(2.5))
+        });
         checks.run(&case("lerp"), &inputs, |t| t[0].lerp(&t[1], 0.3));
     }
     checks.finish();
@@ -46,7 +50,14 @@ fn two_tensors() {
 #[test]
 fn one_tensor() {
     let (mut checks, mut random) = (Checks::default(), Random::new(2));
-    for shape in [&[1][..], &[0, 4], &[9], &[3, 341], &[1 << 20], &[2, 32, 32, 64]] {
+    for shape in [
+        &[1][..],
+        &[0, 4],
+        &[9],
+        &[3, 341],
+        &[1 << 20],
+        &[2, 32, 32, 64],
+    ] {
         let x = [random.scaled(shape, 6.0)];
         checks.run("add 1.5", &x, |t| Ok(t[0].add_scalar(1.5)));
         checks.run("sub 1.5", &x, |t| Ok(t[0].sub_scalar(1.5)));
@@ -62,7 +73,9 @@ fn one_tensor() {
         checks.run("gelu tanh", &x, |t| Ok(nn::gelu_tanh(&t[0])));
         checks.run("quick gelu", &x, |t| Ok(nn::quick_gelu(&t[0])));
         checks.run("relu", &x, |t| Ok(nn::relu(&t[0])));
-        checks.run("leaky", &x, |t| Ok(nn::activate(t[0].clone(), nn::Act::Leaky)));
+        checks.run("leaky", &x, |t| {
+            Ok(nn::activate(t[0].clone(), nn::Act::Leaky))
+        });
         checks.run("mish", &x, |t| Ok(nn::mish(&t[0])));
         checks.run("tanh", &x, |t| Ok(nn::tanh(&t[0])));
         checks.run("sigmoid", &x, |t| Ok(nn::sigmoid(&t[0])));
@@ -77,7 +90,17 @@ fn one_tensor() {
 #[test]
 fn special_values() {
     let mut checks = Checks::default();
-    let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, -80.0, 80.0, 2.5];
+    let odd = [
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        0.0,
+        -0.0,
+        1.0,
+        -80.0,
+        80.0,
+        2.5,
+    ];
     let x = [Tensor::from_slice(&odd), Tensor::scalar(0.5)];
     checks.run("max", &x, |t| t[0].maximum(&t[1]));
     checks.run("min", &x, |t| t[1].minimum(&t[0]));
@@ -109,7 +132,12 @@ fn formats() {
         for gpu in gpus() {
             let there = x.to(&gpu.device).unwrap();
             let here = there.to(&Device::cpu()).unwrap();
-            checks.compare(&format!("to {} and back", gpu.format), gpu.tolerance, &x, &here);
+            checks.compare(
+                &format!("to {} and back", gpu.format),
+                gpu.tolerance,
+                &x,
+                &here,
+            );
             for other in gpus() {
                 let moved = there.to(&other.device).unwrap();
                 let back = moved.to(&Device::cpu()).unwrap();

@@ -4,12 +4,16 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
+    clippy::print_stdout,
     reason = "a test that cannot go on should fail, and says what it measured"
 )]
 
 mod against;
 mod arrange;
+mod attention;
+mod compare;
 mod elementwise;
 mod misc;
+mod norm;
 mod picture;
 mod reduce;

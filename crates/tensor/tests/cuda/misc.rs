@@ -5,7 +5,14 @@ use crate::against::{Checks, Random};
 #[test]
 fn gates() {
     let (mut checks, mut random) = (Checks::default(), Random::new(41));
-    for shape in [&[2, 77, 640][..], &[3, 14], &[5, 6], &[2, 0], &[0, 8], &[1, 4096, 2560]] {
+    for shape in [
+        &[2, 77, 640][..],
+        &[3, 14],
+        &[5, 6],
+        &[2, 0],
+        &[0, 8],
+        &[1, 4096, 2560],
+    ] {
         let x = [random.scaled(shape, 3.0)];
         checks.run("geglu", &x, |t| nn::geglu(&t[0]));
     }

@@ -14,7 +14,9 @@ fn pools() {
         ([0, 4, 4, 8], 2),
     ] {
         let x = [random.tensor(&shape)];
-        checks.run(&format!("pool of {size}"), &x, |t| nn::avg_pool2d(&t[0], size));
+        checks.run(&format!("pool of {size}"), &x, |t| {
+            nn::avg_pool2d(&t[0], size)
+        });
     }
     checks.finish();
 }
@@ -38,7 +40,9 @@ fn kernels_of_channels() {
         let case = format!("depthwise of {side}");
         checks.run(&case, &inputs, |t| nn::depthwise(&t[0], &t[1], Some(&t[2])));
         checks.run(&case, &inputs, |t| nn::depthwise(&t[0], &t[1], None));
-        checks.run("slopes", &inputs, |t| nn::negative_slopes(t[0].clone(), &t[2]));
+        checks.run("slopes", &inputs, |t| {
+            nn::negative_slopes(t[0].clone(), &t[2])
+        });
         checks.run("one slope", &inputs, |t| {
             let one = t[2].narrow(0, 0, 1)?;
             nn::negative_slopes(t[0].add_scalar(0.0), &one)
@@ -50,7 +54,13 @@ fn kernels_of_channels() {
 #[test]
 fn attention_among_channels() {
     let (mut checks, mut random) = (Checks::default(), Random::new(33));
-    for (b, n, heads, d) in [(1, 5, 2, 2), (2, 300, 3, 16), (1, 5000, 2, 48), (1, 77, 1, 33), (0, 4, 1, 8)] {
+    for (b, n, heads, d) in [
+        (1, 5, 2, 2),
+        (2, 300, 3, 16),
+        (1, 5000, 2, 48),
+        (1, 77, 1, 33),
+        (0, 4, 1, 8),
+    ] {
         let shape = [b, n, heads * d];
         let inputs = [
             random.tensor(&shape),

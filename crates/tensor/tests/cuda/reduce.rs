@@ -26,7 +26,9 @@ fn groups() {
         let case = |name: &str| format!("{name} of {shape:?} over {dims:?}");
         // A sum of 16 bits may be too large for its format: what is summed is small.
         let share = 1.0 / shape.iter().product::<usize>().max(1) as f32;
-        checks.run(&case("sum"), &x, |t| t[0].mul_scalar(share.sqrt()).sum(dims, false));
+        checks.run(&case("sum"), &x, |t| {
+            t[0].mul_scalar(share.sqrt()).sum(dims, false)
+        });
         checks.run(&case("mean"), &x, |t| t[0].mean(dims, true));
         checks.run(&case("std"), &x, |t| t[0].std(dims, true));
         checks.run(&case("var"), &x, |t| t[0].var(dims, false));

@@ -84,7 +84,9 @@ fn by_unit(names: [&'static str; 8], unit: usize, total: usize) -> Kernel {
 
 /// The largest unit in bytes, of at most 16, that divides all of these numbers of elements of a size.
 fn unit_of(element: usize, numbers: impl IntoIterator<Item = u64>) -> usize {
-    let all = numbers.into_iter().fold(0, |all, n| all | n * element as u64);
+    let all = numbers
+        .into_iter()
+        .fold(0, |all, n| all | n * element as u64);
     1 << all.trailing_zeros().min(4)
 }
 
@@ -116,7 +118,8 @@ pub(super) fn copy(
     let mut unit = element;
     if (dims[last].a, dims[last].b) == (1, 1) {
         let outer = dims[..last].iter();
-        let steps = outer.flat_map(|dim| [dim.a.unsigned_abs() as u64, dim.b.unsigned_abs() as u64]);
+        let steps =
+            outer.flat_map(|dim| [dim.a.unsigned_abs() as u64, dim.b.unsigned_abs() as u64]);
         let in_elements = unit_of(element, steps.chain([dims[last].size as u64]));
         unit = in_elements.min(unit_of(1, [to, from])).max(element);
         let together = unit / element;
@@ -201,7 +204,9 @@ pub(crate) fn gather(
     let dims = walk.iter().zip(&own).zip(steps);
     let dims = dims.map(|((&size, &a), &b)| WalkDim { size, a, b });
     let size = from.format().size();
-    let first = from.address().wrapping_add_signed(base as i64 * size as i64);
+    let first = from
+        .address()
+        .wrapping_add_signed(base as i64 * size as i64);
     copy(from.device(), size, (out.address(), first), dims)?;
     Ok(out)
 }

@@ -1,8 +1,11 @@
 //! Operations on a GPU: each chooses a kernel for the shapes it is given, and starts it.
 
 pub(crate) mod arrange;
+pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod misc;
+pub(crate) mod modulate;
+pub(crate) mod norm;
 pub(crate) mod picture;
 pub(crate) mod reduce;
 
@@ -37,7 +40,10 @@ fn grid(threads: usize) -> Result<[u32; 3]> {
 }
 
 fn too_large(number: usize) -> TensorError {
-    TensorError::invalid("cuda", format!("a size of {number} is more than kernels take"))
+    TensorError::invalid(
+        "cuda",
+        format!("a size of {number} is more than kernels take"),
+    )
 }
 
 /// Starts a kernel whose threads write 16 bytes each of a buffer; not for an empty one.

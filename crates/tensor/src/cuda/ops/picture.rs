@@ -80,7 +80,11 @@ pub(crate) fn depthwise(
 
 /// Negative values times the slope of their channel: one for each of `slopes.len()` channels. Writes to a new buffer, or
 /// where the elements are.
-pub(crate) fn negative_slopes(to: &CudaBuffer, from: &CudaBuffer, slopes: &CudaBuffer) -> Result<()> {
+pub(crate) fn negative_slopes(
+    to: &CudaBuffer,
+    from: &CudaBuffer,
+    slopes: &CudaBuffer,
+) -> Result<()> {
     let args = Args::new()
         .pointer(to.address())
         .pointer(from.address())

@@ -39,11 +39,9 @@ pub(crate) fn rows(
     if count == 0 {
         let nothing = match op {
             Reduction::Sum | Reduction::Norm => 0.0,
-            Reduction::Mean
-            | Reduction::Std
-            | Reduction::Var
-            | Reduction::Min
-            | Reduction::Max => f32::NAN,
+            Reduction::Mean | Reduction::Std | Reduction::Var | Reduction::Min | Reduction::Max => {
+                f32::NAN
+            }
         };
         return filled(device, rows, format, nothing);
     }
