@@ -112,6 +112,45 @@ pub(crate) struct ExecArgs {
     pub(crate) memory: MemoryArgs,
 }
 
+/// In which numbers a GPU computes, whatever the weights are in. The processor computes in f32.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Number formats on a GPU")]
+pub(crate) struct FormatArgs {
+    /// All networks in f32
+    #[arg(long, group = "force")]
+    pub(crate) force_fp32: bool,
+    /// All networks in f16
+    #[arg(long, group = "force")]
+    pub(crate) force_fp16: bool,
+    /// Diffusion models in f32
+    #[arg(long, group = "unet")]
+    pub(crate) fp32_unet: bool,
+    /// Diffusion models in f16
+    #[arg(long, group = "unet")]
+    pub(crate) fp16_unet: bool,
+    /// Diffusion models in bf16
+    #[arg(long, group = "unet")]
+    pub(crate) bf16_unet: bool,
+    /// Autoencoders in f32
+    #[arg(long, group = "vae")]
+    pub(crate) fp32_vae: bool,
+    /// Autoencoders in f16
+    #[arg(long, group = "vae")]
+    pub(crate) fp16_vae: bool,
+    /// Autoencoders in bf16
+    #[arg(long, group = "vae")]
+    pub(crate) bf16_vae: bool,
+    /// Text encoders in f32
+    #[arg(long, group = "text-enc")]
+    pub(crate) fp32_text_enc: bool,
+    /// Text encoders in f16
+    #[arg(long, group = "text-enc")]
+    pub(crate) fp16_text_enc: bool,
+    /// Text encoders in bf16
+    #[arg(long, group = "text-enc")]
+    pub(crate) bf16_text_enc: bool,
+}
+
 /// Where models are, and for how long.
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Memory")]
@@ -165,6 +204,8 @@ pub(crate) struct MemoryArgs {
     /// Change weights by LoRAs at every use, and keep no changed copies: slow, for little memory
     #[arg(long)]
     pub(crate) lora_on_the_fly: bool,
+    #[command(flatten)]
+    pub(crate) formats: FormatArgs,
     /// Use the GPUs of these numbers, like 0 or 0,1; the first is the primary one (all if not given)
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) cuda_device: Vec<u32>,
@@ -525,23 +566,12 @@ const ACCEPTED: &[(&str, Takes, &str)] = &[
     ("default-device", Takes::Int, ""),
     ("cuda-malloc", Takes::Nothing, "malloc"),
     ("disable-cuda-malloc", Takes::Nothing, "malloc"),
-    ("force-fp32", Takes::Nothing, "force"),
-    ("force-fp16", Takes::Nothing, "force"),
-    ("fp32-unet", Takes::Nothing, "unet"),
     ("fp64-unet", Takes::Nothing, "unet"),
-    ("bf16-unet", Takes::Nothing, "unet"),
-    ("fp16-unet", Takes::Nothing, "unet"),
     ("fp8_e4m3fn-unet", Takes::Nothing, "unet"),
     ("fp8_e5m2-unet", Takes::Nothing, "unet"),
     ("fp8_e8m0fnu-unet", Takes::Nothing, "unet"),
-    ("fp16-vae", Takes::Nothing, "vae"),
-    ("fp32-vae", Takes::Nothing, "vae"),
-    ("bf16-vae", Takes::Nothing, "vae"),
     ("fp8_e4m3fn-text-enc", Takes::Nothing, "text-enc"),
     ("fp8_e5m2-text-enc", Takes::Nothing, "text-enc"),
-    ("fp16-text-enc", Takes::Nothing, "text-enc"),
-    ("fp32-text-enc", Takes::Nothing, "text-enc"),
-    ("bf16-text-enc", Takes::Nothing, "text-enc"),
     ("force-channels-last", Takes::Nothing, ""),
     ("directml", Takes::MaybeInt, ""),
     ("oneapi-device-selector", Takes::Text, ""),

@@ -10,10 +10,11 @@ use fresco_engine::store::StorePath;
 use fresco_files::DirOptions;
 use fresco_memory::{ModelRegistry, ReserveRule, Reserves, VramState, amount};
 use fresco_tensor::Device;
-use fresco_tensor::cuda::{DriverState, driver_state};
+use fresco_tensor::cuda::{DriverState, Format, FormatChoices, driver_state};
 
 use crate::cli::{
-    DirArgs, ExecArgs, FrontEndChoice, MemoryArgs, MergeChoice, PageArgs, PreviewMethod, ServeArgs,
+    DirArgs, ExecArgs, FormatArgs, FrontEndChoice, MemoryArgs, MergeChoice, PageArgs,
+    PreviewMethod, ServeArgs,
 };
 use crate::{layers, starter};
 
@@ -93,8 +94,9 @@ pub(crate) struct MemorySettings {
     pub(crate) log: Option<PathBuf>,
     pub(crate) merge_dtype: MergeChoice,
     pub(crate) lora_on_the_fly: bool,
-    /// Which GPUs are used.
+    /// Which GPUs are used, and in which numbers they compute.
     pub(crate) gpus: GpuChoice,
+    pub(crate) formats: FormatChoices,
     /// Numbers and bytes of simulated devices.
     pub(crate) sim_devices: Vec<(u32, u64)>,
     pub(crate) sim_peer: bool,
@@ -154,6 +156,7 @@ impl MemorySettings {
             merge_dtype: args.lora_merge_dtype,
             lora_on_the_fly: args.lora_on_the_fly,
             gpus,
+            formats: formats(&args.formats),
             sim_devices,
             sim_peer: !args.sim_no_peer,
         }
@@ -187,7 +190,10 @@ impl MemorySettings {
         let (mut found, mut reasons) = (Vec::new(), Vec::new());
         for number in numbers {
             match Device::cuda(number) {
-                Ok(device) => found.push(device),
+                Ok(device) => {
+                    device.choose_formats(self.formats);
+                    found.push(device);
+                }
                 Err(error) => reasons.push(error.to_string()),
             }
         }
@@ -232,6 +238,22 @@ impl MemorySettings {
         reserves.extra = self.reserve.unwrap_or(reserves.extra);
         reserves.inference = self.inference_reserve.unwrap_or(reserves.inference);
         reserves
+    }
+}
+
+/// The formats that flags ask for: those for all networks count where none is named for a part.
+fn formats(args: &FormatArgs) -> FormatChoices {
+    let chosen = |[f32, f16, bf16]: [bool; 3]| match (f32, f16, bf16) {
+        (true, ..) => Some(Format::F32),
+        (_, true, _) => Some(Format::F16),
+        (.., true) => Some(Format::Bf16),
+        _ => None,
+    };
+    let all = chosen([args.force_fp32, args.force_fp16, false]);
+    FormatChoices {
+        diffusion: chosen([args.fp32_unet, args.fp16_unet, args.bf16_unet]).or(all),
+        autoencoder: chosen([args.fp32_vae, args.fp16_vae, args.bf16_vae]).or(all),
+        text: chosen([args.fp32_text_enc, args.fp16_text_enc, args.bf16_text_enc]).or(all),
     }
 }
 

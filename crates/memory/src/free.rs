@@ -107,6 +107,8 @@ impl ModelRegistry {
         drop(guard);
         if done.changed() {
             fresco_tensor::free_spare_memory();
+            // Other programs can have it then.
+            self.devices().iter().for_each(fresco_tensor::Device::trim);
         }
         FreeReport { models, plan }
     }

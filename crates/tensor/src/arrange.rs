@@ -4,6 +4,8 @@ use crate::buffer::Buffer;
 use crate::cancel::Cancel;
 use crate::cpu::isa::isa;
 use crate::cpu::math_transpose::transpose_all;
+use crate::cuda::CudaBuffer;
+use crate::cuda::ops::arrange as on_gpu;
 use crate::device::Device;
 use crate::elements::{element_count, reserve, strides};
 use crate::error::{Result, TensorError};
@@ -61,10 +63,13 @@ fn gather(
     base: isize,
     kept: Vec<usize>,
 ) -> Result<Tensor> {
-    let room = from.room_for(&kept)?;
-    let data = match from.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
-        Device::Cpu | Device::Sim(_) => from.values(),
+    let (room, data) = match from.device() {
+        Device::Cuda(_) => {
+            element_count(&kept)?;
+            let found = on_gpu::gather(from.on_gpu()?, walk, walk_strides, base)?;
+            return Ok(Tensor::on_cuda(kept, found));
+        }
+        Device::Cpu | Device::Sim(_) => (from.room_for(&kept)?, from.values()),
     };
     let mut out = reserve(&kept)?;
     if element_count(&kept)? == 0 {
@@ -150,12 +155,19 @@ impl Tensor {
 
     /// Turns each of the matrices of (batch, rows, columns), with the shape of all afterwards.
     fn transpose_planes(&self, matrices: [usize; 3], shape: [usize; 4]) -> Result<Self> {
-        let room = self.room_for(&shape)?;
-        let turned = match self.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
-            Device::Cpu | Device::Sim(_) => transpose_all(isa(), self.values(), matrices, &shape)?,
-        };
-        Ok(Self::kept(shape, room, turned))
+        match self.device() {
+            Device::Cuda(_) => {
+                let [batch, rows, columns] = matrices;
+                let steps = [rows * columns, 1, columns].map(|step| step as isize);
+                let found = on_gpu::gather(self.on_gpu()?, &[batch, columns, rows], &steps, 0)?;
+                Ok(Self::on_cuda(shape, found))
+            }
+            Device::Cpu | Device::Sim(_) => {
+                let room = self.room_for(&shape)?;
+                let turned = transpose_all(isa(), self.values(), matrices, &shape)?;
+                Ok(Self::kept(shape, room, turned))
+            }
+        }
     }
 
     /// Keeps `len` entries of a dimension from `start` on.
@@ -218,12 +230,36 @@ impl Tensor {
             }
             shape[dim] = shape[dim].saturating_add(t.shape()[dim]);
         }
-        let room = first.room_for(&shape)?;
-        let joined = match first.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
-            Device::Cpu | Device::Sim(_) => cat_values(tensors, dim, &shape)?,
-        };
-        Ok(Self::kept(shape, room, joined))
+        match first.device() {
+            Device::Cuda(_) => {
+                element_count(&shape)?;
+                let outer = shape[..dim].iter().product();
+                let joined = Self::cat_on_gpu("cat", outer, tensors)?;
+                Ok(Self::on_cuda(shape, joined))
+            }
+            Device::Cpu | Device::Sim(_) => {
+                let room = first.room_for(&shape)?;
+                let joined = cat_values(tensors, dim, &shape)?;
+                Ok(Self::kept(shape, room, joined))
+            }
+        }
+    }
+
+    /// The elements of tensors on one GPU, side by side in each of so many entries. They take the format of the first.
+    pub(crate) fn cat_on_gpu(
+        op: &'static str,
+        outer: usize,
+        tensors: &[&Self],
+    ) -> Result<CudaBuffer> {
+        let first = tensors[0].on_gpu()?;
+        let format = first.format();
+        let views = tensors.iter().map(|t| t.cuda_in(op, format));
+        let views = views.collect::<Result<Vec<_>>>()?;
+        let parts = views
+            .iter()
+            .map(|view| (&**view, view.len() / outer.max(1)));
+        let parts: Vec<_> = parts.collect();
+        on_gpu::cat(first.device(), format, outer, &parts)
     }
 
     /// Joins tensors of one shape along a new dimension.
@@ -293,10 +329,14 @@ impl Tensor {
         }
         let mut shape = self.shape().to_vec();
         shape[dim] = indices.len();
-        let room = self.room_for(&shape)?;
-        let values = match self.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
-            Device::Cpu | Device::Sim(_) => self.values(),
+        let (room, values) = match self.device() {
+            Device::Cuda(_) => {
+                element_count(&shape)?;
+                let sizes = (outer, size, inner);
+                let found = on_gpu::index_select(self.on_gpu()?, sizes, indices)?;
+                return Ok(Self::on_cuda(shape, found));
+            }
+            Device::Cpu | Device::Sim(_) => (self.room_for(&shape)?, self.values()),
         };
         let mut out = reserve(&shape)?;
         let cancel = Cancel::current();
@@ -365,7 +405,7 @@ impl Tensor {
             return Ok(());
         }
         let steps = strides(self.shape());
-        let base = start
+        let base: isize = start
             .iter()
             .zip(&steps)
             .map(|(&s, &t)| s as isize * t)
@@ -374,7 +414,11 @@ impl Tensor {
         let row = source.shape().last().copied().unwrap_or(1);
         let offsets = Offsets::new(&source.shape()[..outer], &steps[..outer], base);
         let target = match source.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
+            Device::Cuda(_) => {
+                let to = self.own_on_gpu()?;
+                let from = source.cuda_in("paste", to.format())?;
+                return on_gpu::paste(to, &steps, base as usize, &from, source.shape());
+            }
             Device::Cpu | Device::Sim(_) => self.values_mut()?,
         };
         for (offset, values) in offsets.zip(source.values().chunks_exact(row)) {

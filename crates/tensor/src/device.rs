@@ -10,7 +10,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
-use crate::cuda::{self, Block, CudaDevice, CudaState, Format};
+use crate::cuda::{
+    self, Block, CudaDevice, CudaState, Format, FormatChoices, KernelTime, NetworkPart,
+};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::lock::lock;
@@ -153,10 +155,10 @@ impl Device {
         }
     }
 
-    /// The same device for a network whose weights are in a format: a GPU computes in 16 bits where they have no more.
-    /// Nothing changes for other devices.
+    /// The same device for a network whose weights are in a format: a GPU computes in 16 bits where they have no more, or in
+    /// what was asked for. Nothing changes for other devices.
     #[must_use]
-    pub fn computing_in(&self, weights: Dtype) -> Self {
+    pub fn computing_in(&self, weights: Dtype, part: NetworkPart) -> Self {
         let Self::Cuda(handle) = self else {
             return self.clone();
         };
@@ -165,12 +167,27 @@ impl Device {
         } else {
             Format::F16
         };
-        let format = handle.forced.unwrap_or(match weights {
+        let chosen = lock(&handle.device.choices).of(part);
+        if let Some(format) = handle.forced.or(chosen) {
+            return handle.in_format(format);
+        }
+        let found = handle.in_format(match weights {
             Dtype::F32 | Dtype::F64 => Format::F32,
             Dtype::F16 => Format::F16,
             _ => short,
         });
-        handle.in_format(format)
+        match part {
+            NetworkPart::Diffusion | NetworkPart::Text => found,
+            // Autoencoders have numbers that are too large for f16.
+            NetworkPart::Autoencoder => found.wide(),
+        }
+    }
+
+    /// Formats in which a GPU computes, whatever weights are in. Nothing changes for other devices.
+    pub fn choose_formats(&self, choices: FormatChoices) {
+        if let Self::Cuda(handle) = self {
+            *lock(&handle.device.choices) = choices;
+        }
     }
 
     /// The same device with one format for all networks. Nothing changes for devices that are no GPUs.
@@ -227,6 +244,14 @@ impl Device {
         match self {
             Self::Cpu | Self::Sim(_) => step(),
             Self::Cuda(handle) => handle.device.repeated(key, step),
+        }
+    }
+
+    /// Runs something and says how long each kernel of a GPU took, the longest first; nothing for other devices.
+    pub fn profiled<R>(&self, body: impl FnOnce() -> R) -> Result<(R, Vec<KernelTime>)> {
+        match self {
+            Self::Cpu | Self::Sim(_) => Ok((body(), Vec::new())),
+            Self::Cuda(handle) => handle.device.profiled(body),
         }
     }
 
@@ -426,6 +451,30 @@ impl Device {
             bytes,
             block: None,
         })
+    }
+
+    /// As [`Self::allocate`], for a copy from another device. A GPU copies from main memory beside its work.
+    pub(crate) fn allocate_for_copy(&self, from: &Self, bytes: u64) -> Result<Allocation> {
+        match (self, from) {
+            (Self::Cuda(handle), Self::Cpu) => Ok(Allocation {
+                device: self.clone(),
+                bytes,
+                block: Some(handle.device.block_ahead(bytes)?),
+            }),
+            _ => self.allocate(bytes),
+        }
+    }
+
+    /// As [`Self::take`], for a copy from another device.
+    pub(crate) fn take_for_copy(&self, from: &Self, bytes: u64) -> Result<Allocation> {
+        match (self, from) {
+            (Self::Cuda(handle), Self::Cpu) => Ok(Allocation {
+                device: self.clone(),
+                bytes,
+                block: Some(handle.device.take_ahead(bytes)?),
+            }),
+            _ => self.take(bytes),
+        }
     }
 
     fn spare(&self) -> &Mutex<Vec<Spare>> {

@@ -5,8 +5,9 @@
 use crate::arrange::{Offsets, broadcast_strides};
 use crate::buffer::{Buffer, or_raise};
 use crate::cancel::{CHUNK, Cancel};
+use crate::cuda::ops::elementwise as on_gpu;
 use crate::device::Device;
-use crate::elements::reserve;
+use crate::elements::{element_count, reserve};
 use crate::error::{Result, TensorError};
 use crate::tensor::Tensor;
 
@@ -185,13 +186,20 @@ impl Tensor {
     fn binary(&self, other: &Self, op: Binary) -> Result<Self> {
         self.check_device("broadcast", other)?;
         let shape = broadcast_shape(self.shape(), other.shape())?;
-        let room = self.room_for(&shape)?;
-        let out = match self.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
+        let (room, out) = match self.device() {
+            Device::Cuda(_) => {
+                element_count(&shape)?;
+                let a = self.on_gpu()?;
+                let b = other.cuda_in("broadcast", a.format())?;
+                let (a, b) = ((self.shape(), a), (other.shape(), &*b));
+                let found = on_gpu::binary(a, b, &shape, op)?;
+                return Ok(Self::on_cuda(shape, found));
+            }
             Device::Cpu | Device::Sim(_) => {
+                let room = self.room_for(&shape)?;
                 let a = (self.shape(), self.values());
                 let b = (other.shape(), other.values());
-                match op {
+                let out = match op {
                     Binary::Add => zip_values(a, b, &shape, |a, b| a + b),
                     Binary::Sub => zip_values(a, b, &shape, |a, b| a - b),
                     Binary::Mul => zip_values(a, b, &shape, |a, b| a * b),
@@ -205,7 +213,8 @@ impl Tensor {
                     Binary::Lerp(weight) => {
                         zip_values(a, b, &shape, |a, b| a * (1.0 - weight) + b * weight)
                     }
-                }?
+                }?;
+                (room, out)
             }
         };
         Ok(Self::kept(shape, room, out))
@@ -213,12 +222,16 @@ impl Tensor {
 
     /// A function of every element, where the tensor is.
     fn unary(&self, op: Unary) -> Result<Self> {
-        let (shape, room) = (self.shape(), self.room_for(self.shape())?);
-        let out = match self.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
+        let shape = self.shape();
+        let (room, out) = match self.device() {
+            Device::Cuda(_) => {
+                let found = on_gpu::unary(self.on_gpu()?, op)?;
+                return Ok(Self::on_cuda(shape, found));
+            }
             Device::Cpu | Device::Sim(_) => {
+                let room = self.room_for(shape)?;
                 let values = self.values();
-                match op {
+                let out = match op {
                     Unary::Add(by) => map_values(shape, values, |v| v + by),
                     Unary::Sub(by) => map_values(shape, values, |v| v - by),
                     Unary::Mul(by) => map_values(shape, values, |v| v * by),
@@ -231,7 +244,8 @@ impl Tensor {
                         if v > high { high } else { v }
                     }),
                     Unary::Round => map_values(shape, values, f32::round_ties_even),
-                }?
+                }?;
+                (room, out)
             }
         };
         Ok(Self::kept(shape, room, out))

@@ -1,5 +1,6 @@
 //! Sums, means, norms and extremes over dimensions. Sums are kept in f64 and rounded once.
 
+use crate::cuda::ops::reduce as on_gpu;
 use crate::device::Device;
 use crate::elements::{allocate, reserve};
 use crate::error::{Result, TensorError};
@@ -7,7 +8,7 @@ use crate::tensor::Tensor;
 
 /// What the elements of a group become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reduction {
+pub(crate) enum Reduction {
     Sum,
     Mean,
     Std,
@@ -15,6 +16,17 @@ enum Reduction {
     Norm,
     Min,
     Max,
+}
+
+/// Elements that are reduced together.
+struct Groups {
+    /// Of the result.
+    shape: Vec<usize>,
+    /// Number of groups, and of elements in each.
+    count: usize,
+    size: usize,
+    /// Dimensions in the order that has groups side by side.
+    order: Vec<usize>,
 }
 
 impl Tensor {
@@ -28,7 +40,12 @@ impl Tensor {
     /// A reduction that every device has.
     fn reduce_named(&self, dims: &[usize], keepdim: bool, op: Reduction) -> Result<Self> {
         match self.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
+            Device::Cuda(_) => {
+                let groups = self.groups(dims, keepdim)?;
+                let moved = self.side_by_side(&groups)?;
+                let found = on_gpu::rows(moved.on_gpu()?, groups.count, groups.size, op)?;
+                Ok(Self::on_cuda(groups.shape, found))
+            }
             Device::Cpu | Device::Sim(_) => match op {
                 Reduction::Sum => self.reduce_there(dims, keepdim, |v| sum(v) as f32),
                 Reduction::Mean => self.reduce_there(dims, keepdim, |v| mean(v) as f32),
@@ -50,6 +67,28 @@ impl Tensor {
         keepdim: bool,
         f: impl Fn(&[f32]) -> f32,
     ) -> Result<Self> {
+        let groups = self.groups(dims, keepdim)?;
+        let room = self.room_for(&groups.shape)?;
+        let moved = self.side_by_side(&groups)?;
+        let out = if groups.size == 0 {
+            allocate(&[groups.count], f(&[]))?
+        } else {
+            let mut out = reserve(&[groups.count])?;
+            out.extend(moved.values().chunks_exact(groups.size).map(f));
+            out
+        };
+        Ok(Self::kept(groups.shape, room, out))
+    }
+
+    /// The tensor with the elements of each group side by side.
+    fn side_by_side(&self, groups: &Groups) -> Result<Self> {
+        if groups.order.is_sorted() {
+            return Ok(self.clone());
+        }
+        self.permute(&groups.order)
+    }
+
+    fn groups(&self, dims: &[usize], keepdim: bool) -> Result<Groups> {
         let mut reduced = vec![dims.is_empty(); self.rank()];
         for &d in dims {
             self.check_dim("reduce", d)?;
@@ -59,24 +98,13 @@ impl Tensor {
             .filter(|&d| keepdim || !reduced[d])
             .map(|d| if reduced[d] { 1 } else { self.shape()[d] })
             .collect();
-        let room = self.room_for(&shape)?;
         let (inner, outer): (Vec<usize>, Vec<usize>) = (0..self.rank()).partition(|&d| reduced[d]);
-        let order: Vec<_> = outer.iter().chain(&inner).copied().collect();
-        let moved = if order.is_sorted() {
-            self.clone()
-        } else {
-            self.permute(&order)?
-        };
-        let group: usize = inner.iter().map(|&d| self.shape()[d]).product();
-        let count: usize = outer.iter().map(|&d| self.shape()[d]).product();
-        let out = if group == 0 {
-            allocate(&[count], f(&[]))?
-        } else {
-            let mut out = reserve(&[count])?;
-            out.extend(moved.values().chunks_exact(group).map(f));
-            out
-        };
-        Ok(Self::kept(shape, room, out))
+        Ok(Groups {
+            shape,
+            count: outer.iter().map(|&d| self.shape()[d]).product(),
+            size: inner.iter().map(|&d| self.shape()[d]).product(),
+            order: outer.into_iter().chain(inner).collect(),
+        })
     }
 
     pub fn sum(&self, dims: &[usize], keepdim: bool) -> Result<Self> {

@@ -1,8 +1,9 @@
 //! A tensor as it is in a weight file: shape, number format and bytes. Networks keep their weights in this form.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::buffer::Buffer;
+use crate::cuda::PinnedBytes;
 use crate::dtype::Dtype;
 use crate::elements::element_count;
 use crate::error::{Result, TensorError};
@@ -19,12 +20,34 @@ pub struct Stored {
 }
 
 /// Bytes whose memory is read into again once they are dropped.
-#[derive(Debug, PartialEq, Eq)]
-struct Bytes(Vec<u8>);
+#[derive(Debug)]
+struct Bytes {
+    values: Vec<u8>,
+    /// From the first time on that a GPU reads them itself.
+    pinned: OnceLock<Option<PinnedBytes>>,
+}
+
+impl PartialEq for Bytes {
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values
+    }
+}
+
+impl Eq for Bytes {}
+
+impl Bytes {
+    fn new(values: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self {
+            values,
+            pinned: OnceLock::new(),
+        })
+    }
+}
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        read_buffer::give(std::mem::take(&mut self.0));
+        self.pinned.take();
+        read_buffer::give(std::mem::take(&mut self.values));
     }
 }
 
@@ -44,7 +67,7 @@ impl Stored {
         Ok(Self {
             dtype,
             shape,
-            bytes: Arc::new(Bytes(bytes)),
+            bytes: Bytes::new(bytes),
         })
     }
 
@@ -57,7 +80,13 @@ impl Stored {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes.0
+        &self.bytes.values
+    }
+
+    /// Lets GPUs read the bytes themselves from now on. Without it, copies take longer.
+    pub(crate) fn pin(&self) {
+        let pinned = &self.bytes.pinned;
+        pinned.get_or_init(|| PinnedBytes::new(&self.bytes.values));
     }
 
     /// Number of elements.
@@ -115,7 +144,7 @@ impl Stored {
         Ok(Self {
             dtype: self.dtype,
             shape: self.shape.clone(),
-            bytes: Arc::new(Bytes(Buffer::copied(self.bytes())?.into_vec())),
+            bytes: Bytes::new(Buffer::copied(self.bytes())?.into_vec()),
         })
     }
 

@@ -135,6 +135,55 @@ impl Tensor {
         self.storage.cuda()
     }
 
+    /// The elements on a GPU, in an operation that runs there.
+    pub(crate) fn on_gpu(&self) -> Result<&CudaBuffer> {
+        self.cuda().ok_or_else(|| TensorError::DeviceMismatch {
+            op: "compute on a GPU",
+            left: String::from("cuda"),
+            right: self.device().name(),
+        })
+    }
+
+    /// The same for writing in place; copies first, on the device, when another tensor shares the storage.
+    pub(crate) fn own_on_gpu(&mut self) -> Result<&CudaBuffer> {
+        if !self.is_unique() {
+            let elements = self.on_gpu()?;
+            let own = elements.converted(elements.format())?;
+            self.storage = Arc::new(Storage::Cuda(own));
+        }
+        self.on_gpu()
+    }
+
+    /// The elements on the GPU on which an operation runs.
+    pub(crate) fn cuda_on(&self, op: &'static str) -> Result<&CudaBuffer> {
+        self.storage
+            .cuda()
+            .ok_or_else(|| TensorError::DeviceMismatch {
+                op,
+                left: String::from("cuda"),
+                right: self.device().name(),
+            })
+    }
+
+    /// The result of an operation on a GPU that gives every element another value: in the tensor's own memory, where nobody
+    /// else holds it. `run` reads the first and writes the second, which may be one.
+    pub(crate) fn cuda_replaced(
+        self,
+        op: &'static str,
+        run: impl FnOnce(&CudaBuffer, &CudaBuffer) -> Result<()>,
+    ) -> Result<Self> {
+        let elements = self.cuda_on(op)?;
+        if self.is_unique() {
+            run(elements, elements)?;
+            return Ok(self);
+        }
+        let out = elements
+            .device()
+            .buffer(elements.len(), elements.format())?;
+        run(elements, &out)?;
+        Ok(Self::on_cuda(self.shape, out))
+    }
+
     /// The elements on the GPU on which an operation runs, in the format of that operation.
     pub(crate) fn cuda_in(&self, op: &'static str, format: Format) -> Result<CudaView<'_>> {
         match self.storage.cuda() {

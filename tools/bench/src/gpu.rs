@@ -77,6 +77,15 @@ fn time(device: &Device, key: u64, step: impl Fn() -> Result<Tensor>) -> Result<
     for _ in 0..3 {
         timed()?;
     }
+    let (_, kernels) = device.profiled(&step)?;
+    let total: f64 = kernels.iter().map(|kernel| kernel.milliseconds).sum();
+    eprintln!("  kernels: {total:.2} ms");
+    for kernel in kernels.iter().take(16) {
+        eprintln!(
+            "    {:8.3} ms {:5} x {}",
+            kernel.milliseconds, kernel.starts, kernel.kernel
+        );
+    }
     let mut all: Vec<f64> = (0..20).map(|_| timed()).collect::<Result<_>>()?;
     all.sort_by(f64::total_cmp);
     Ok((first, all[all.len() / 2]))

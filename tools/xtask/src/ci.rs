@@ -5,7 +5,7 @@ use std::{env, path::PathBuf, process::Command};
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    cross, deny, docgen, install,
+    cross, cuda, deny, docgen, install,
     steps::{Clock, cargo, present, run as run_command, run_keeping},
     tidy, tree, web,
 };
@@ -84,6 +84,10 @@ const STEPS: &[Step] = &[
     Step {
         name: "docgen",
         work: |_| docgen::run(&["--check".to_owned()]),
+    },
+    Step {
+        name: "cuda",
+        work: |_| cuda::run(&["--check".to_owned()]),
     },
     Step {
         name: "bench build",

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 
-use crate::{bench, ci, cross, deny, docgen, fuzz, sanitize, synth, templates, tidy, web, windows};
+use crate::{
+    bench, ci, cross, cuda, deny, docgen, fuzz, sanitize, synth, templates, tidy, web, windows,
+};
 
 pub(crate) struct Command {
     pub(crate) name: &'static str,
@@ -115,6 +117,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         arguments: "LIST OUT [FORMAT]",
         about: "write a full-size checkpoint with made-up weights (LIST: sd15, sdxl, ..)",
         run: synth::run,
+    },
+    Command {
+        name: "cuda",
+        arguments: "[--check] [--verbose] [--no-cache]",
+        about: "compile the CUDA kernels into crates/tensor/src/cuda/built (no GPU needed), or check that they are what their sources make",
+        run: cuda::run,
     },
     Command {
         name: "cross",

@@ -28,25 +28,37 @@ pub(crate) const PYTHON_CLIENTS: &[&str] = &["comfy-cli", "comfy-api-simplified"
 
 pub(crate) fn python_clients() -> Result<()> {
     for name in PYTHON_CLIENTS {
-        let pins = tree::root().join(format!("tests/clients/python/{name}.txt"));
-        let venv = tree::cache_dir().join(format!("venv-{name}"));
-        once(&venv, &read(&pins)?, || {
-            run(command("python3", &["-m", "venv"]).arg(&venv))?;
-            let pip = venv.join("bin/pip");
-            run(command(
-                &pip.to_string_lossy(),
-                &[
-                    "install",
-                    "--quiet",
-                    "--disable-pip-version-check",
-                    "--no-input",
-                    "-r",
-                ],
-            )
-            .arg(&pins))
-        })?;
+        python_environment(name, &format!("tests/clients/python/{name}.txt"))?;
     }
     Ok(())
+}
+
+/// A Python that has the compiler of the CUDA kernels.
+pub(crate) fn kernel_compiler() -> Result<PathBuf> {
+    let venv = python_environment("cuda", "tools/cuda/requirements.txt")?;
+    Ok(venv.join("bin/python"))
+}
+
+/// The folder of a Python environment with what a file of pins lists.
+fn python_environment(name: &str, pins: &str) -> Result<PathBuf> {
+    let pins = tree::root().join(pins);
+    let venv = tree::cache_dir().join(format!("venv-{name}"));
+    once(&venv, &read(&pins)?, || {
+        run(command("python3", &["-m", "venv"]).arg(&venv))?;
+        let pip = venv.join("bin/pip");
+        run(command(
+            &pip.to_string_lossy(),
+            &[
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-input",
+                "-r",
+            ],
+        )
+        .arg(&pins))
+    })?;
+    Ok(venv)
 }
 
 /// Node resolves packages from where a script lies, so scripts and packages are brought together in the cache.

@@ -11,6 +11,7 @@ mod bench;
 mod ci;
 mod commands;
 mod cross;
+mod cuda;
 mod deny;
 mod docgen;
 mod fuzz;

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use fresco_tensor::cuda::NetworkPart;
 use fresco_tensor::nn::{
     Conv2d, Conv3d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, RmsNorm, Side,
     SlotGroup, Value,
@@ -243,13 +244,12 @@ impl WeightStore {
 
     /// The device with the numbers in which networks of this store compute there.
     pub fn network_device(&self) -> Device {
-        let device = self.device.computing_in(self.main_dtype());
-        // Autoencoders have numbers that are too large for f16.
-        if self.weights.short {
-            device.wide()
-        } else {
-            device
-        }
+        let part = match (self.weights.short, self.weights.exact) {
+            (true, _) => NetworkPart::Autoencoder,
+            (false, true) => NetworkPart::Text,
+            (false, false) => NetworkPart::Diffusion,
+        };
+        self.device.computing_in(self.main_dtype(), part)
     }
 
     /// All keys in alphabetical order.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::driver::{Attribute, Driver, DriverError, Shared};
-use super::{Format, kernels, steps};
+use super::{Format, FormatChoices, kernels, steps};
 use crate::device::Spare;
 use crate::error::{Result, TensorError};
 use crate::lock::lock;
@@ -26,12 +26,17 @@ pub struct CudaDevice {
     /// Where weights are copied meanwhile.
     pub(super) copies: Shared,
     pool: Shared,
-    /// Bytes in use by this program, the most there were, and the most it may use.
+    /// Bytes in use by weights and results, by other forms of weights, and kept for steps that are repeated; the most
+    /// there were of all, and the most there may be.
     pub(super) used: AtomicU64,
+    pub(super) forms: AtomicU64,
+    pub(super) arenas: AtomicU64,
     pub(super) peak: AtomicU64,
     limit: AtomicU64,
     /// Whether memory of other devices can be copied from and to directly.
     peer: AtomicBool,
+    /// Formats that were asked for.
+    pub(crate) choices: Mutex<FormatChoices>,
     /// Why it cannot be used any more.
     failed: OnceLock<String>,
     modules: Mutex<BTreeMap<String, Shared>>,
@@ -136,9 +141,12 @@ impl CudaDevice {
             copies: driver.stream()?,
             pool: driver.pool(device)?,
             used: AtomicU64::new(0),
+            forms: AtomicU64::new(0),
+            arenas: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             limit: AtomicU64::new(total.saturating_sub(OVERHEAD)),
             peer: AtomicBool::new(true),
+            choices: Mutex::default(),
             failed: OnceLock::new(),
             modules: Mutex::default(),
             functions: Mutex::default(),
@@ -190,12 +198,18 @@ impl CudaDevice {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// All that is taken from the device.
+    pub(super) fn taken(&self) -> u64 {
+        let beside = [&self.forms, &self.arenas].map(|counter| counter.load(Ordering::Relaxed));
+        self.used() + beside.iter().sum::<u64>()
+    }
+
     pub(crate) fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
     pub(crate) fn reset_peak(&self) {
-        self.peak.store(self.used(), Ordering::Relaxed);
+        self.peak.store(self.taken(), Ordering::Relaxed);
     }
 
     pub(crate) fn peer(&self) -> bool {
@@ -208,11 +222,13 @@ impl CudaDevice {
 
     /// Bytes that can be had: what is not used, or less where other programs have taken memory.
     pub(crate) fn free(&self) -> u64 {
-        let ours = self.capacity().saturating_sub(self.used());
+        // What is kept for steps is given up for anything else.
+        let arenas = self.arenas.load(Ordering::Relaxed);
+        let ours = (self.capacity() + arenas).saturating_sub(self.taken());
         let Ok((free, kept)) = self.driver_memory() else {
             return ours;
         };
-        ours.min(free + kept)
+        ours.min(free + kept + arenas)
     }
 
     /// Bytes that are free by the driver's count, and those that the program keeps unused.

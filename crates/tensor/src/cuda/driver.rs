@@ -135,6 +135,8 @@ functions! {
     free = b"cuMemFreeAsync\0" (u64, Handle);
     host_allocate = b"cuMemHostAlloc\0" (*mut *mut c_void, usize, c_uint);
     host_free = b"cuMemFreeHost\0" (*mut c_void);
+    host_register = b"cuMemHostRegister_v2\0" (*mut c_void, usize, c_uint);
+    host_unregister = b"cuMemHostUnregister\0" (*mut c_void);
     copy_in = b"cuMemcpyHtoDAsync_v2\0" (u64, *const c_void, usize, Handle);
     copy_out = b"cuMemcpyDtoHAsync_v2\0" (*mut c_void, u64, usize, Handle);
     copy_within = b"cuMemcpyDtoDAsync_v2\0" (u64, u64, usize, Handle);
@@ -546,6 +548,20 @@ impl Driver {
     pub(crate) fn free_pinned(&self, address: *mut u8) {
         // SAFETY: the owner of the memory frees it once, when no device reads it.
         unsafe { (self.functions.host_free)(address.cast()) };
+    }
+
+    /// Keeps main memory that is there already from moving, so that devices read it themselves. It must be unregistered
+    /// before it is freed.
+    pub(crate) fn register(&self, bytes: &[u8]) -> Answer<()> {
+        let address = bytes.as_ptr().cast_mut().cast();
+        // SAFETY: nothing is written; the owner of the memory unregisters it before it goes.
+        let code = unsafe { (self.functions.host_register)(address, bytes.len(), HOST_PORTABLE) };
+        self.checked("cuMemHostRegister", code)
+    }
+
+    pub(crate) fn unregister(&self, address: usize) {
+        // SAFETY: it was registered once, and is unregistered once.
+        unsafe { (self.functions.host_unregister)(address as *mut c_void) };
     }
 
     /// Copies from main memory. Ordinary memory was read when this returns; pinned memory must stay until the stream has

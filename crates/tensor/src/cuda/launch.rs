@@ -12,7 +12,7 @@ use std::ffi::c_void;
 
 use super::device::CudaDevice;
 use super::driver::{Shape, Shared, TensorMap};
-use super::{Format, steps};
+use super::{Format, profile, steps};
 use crate::error::{Result, TensorError};
 
 /// A kernel by its module, without the suffix for the format of elements, and its name.
@@ -162,18 +162,37 @@ impl CudaDevice {
             shape,
             cooperative,
         };
-        steps::launch(self, launch, args)
+        profile::timed(self, kernel, || steps::launch(self, launch, args))
+    }
+
+    /// Starts a kernel behind the copies that were asked for, beside the work.
+    pub(super) fn launch_ahead(&self, kernel: Kernel, grid: [u32; 3], args: &Args) -> Result<()> {
+        self.enter()?;
+        let launch = Launch {
+            function: self.function(kernel.module, kernel.format, kernel.name)?,
+            shape: Shape {
+                grid,
+                block: 256,
+                shared: 0,
+            },
+            cooperative: false,
+        };
+        self.start_on(self.copies, launch, args)
     }
 
     /// Starts it now.
     pub(super) fn start(&self, launch: Launch, args: &Args) -> Result<()> {
+        self.start_on(self.compute, launch, args)
+    }
+
+    fn start_on(&self, stream: Shared, launch: Launch, args: &Args) -> Result<()> {
         // SAFETY: operations tell kernels addresses of buffers that they hold, and sizes that they have checked.
         let answer = unsafe {
             self.driver.launch(
                 launch.function,
                 launch.shape,
                 launch.cooperative,
-                self.compute,
+                stream,
                 &mut args.list(),
             )
         };

@@ -1,9 +1,10 @@
 //! Memory of a GPU, counted to the byte and given back in the order of the stream.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::device::CudaDevice;
+use super::driver::{Driver, Shared};
 use super::steps::{self, ArenaBlock};
 use super::{Args, Format, Kernel, SLACK};
 use crate::error::{Result, TensorError};
@@ -21,9 +22,20 @@ pub(crate) struct Block {
 #[derive(Debug)]
 enum Source {
     /// The device's pool.
-    Pool,
+    Pool(Purpose),
     /// Memory of steps that are repeated.
     Arena(#[expect(dead_code, reason = "given back when it is dropped")] ArenaBlock),
+}
+
+/// What memory of the pool is for, which decides how it is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Weights as they are in their files, and results.
+    Plain,
+    /// Other forms of weights, which kernels asked for.
+    Form,
+    /// For steps that are repeated; given up where room is needed.
+    Arena,
 }
 
 /// Memory for one operation.
@@ -45,15 +57,82 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if matches!(self.source, Source::Arena(_)) {
+        let Source::Pool(purpose) = self.source else {
             return;
-        }
+        };
         // Kernels that a step has asked for and not started may still want it.
         let _ = steps::interrupt(&self.device);
-        self.device.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        let counter = self.device.counter(purpose);
+        counter.fetch_sub(self.bytes, Ordering::Relaxed);
         if self.address != 0 && self.device.enter().is_ok() {
             let _ = self.device.driver.free(self.address, self.device.compute);
         }
+    }
+}
+
+/// Main memory that does not move while this is there.
+#[derive(Debug)]
+pub(crate) struct PinnedBytes {
+    address: usize,
+}
+
+impl PinnedBytes {
+    /// None where the system refuses.
+    pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
+        Driver::get().ok()?.register(bytes).ok()?;
+        Some(Self {
+            address: bytes.as_ptr() as usize,
+        })
+    }
+}
+
+impl Drop for PinnedBytes {
+    fn drop(&mut self) {
+        if let Ok(driver) = Driver::get() {
+            driver.unregister(self.address);
+        }
+    }
+}
+
+/// The end of copies that are made beside the work.
+#[derive(Debug)]
+pub(crate) struct CopyEnd {
+    device: Arc<CudaDevice>,
+    event: Shared,
+    waited: AtomicBool,
+}
+
+impl CopyEnd {
+    /// Behind all copies that were asked for until now.
+    pub(crate) fn new(device: &Arc<CudaDevice>) -> Result<Self> {
+        device.enter()?;
+        let event = device.checked(device.driver.event())?;
+        let end = Self {
+            device: Arc::clone(device),
+            event,
+            waited: AtomicBool::new(false),
+        };
+        device.checked(device.driver.record(event, device.copies))?;
+        Ok(end)
+    }
+
+    /// Lets the work that is asked for next wait for it.
+    pub(crate) fn wait(&self) -> Result<()> {
+        if self.waited.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let device = &self.device;
+        device.enter()?;
+        steps::interrupt(device)?;
+        device.checked(device.driver.wait_for(device.compute, self.event))
+    }
+}
+
+impl Drop for CopyEnd {
+    fn drop(&mut self) {
+        // The memory goes behind the work, so that the work has to come behind the copy.
+        let _ = self.wait();
+        self.device.driver.destroy_event(self.event);
     }
 }
 
@@ -124,6 +203,20 @@ impl CudaBuffer {
         device.download(bytes_of_mut(out), plain.address())
     }
 
+    /// Elements that are at an address of the device in some format, in another one or the same.
+    pub(crate) fn converted_from(
+        device: &Arc<CudaDevice>,
+        from: (u64, Format),
+        len: usize,
+        format: Format,
+    ) -> Result<Self> {
+        let out = device.buffer(len, format)?;
+        if len > 0 {
+            convert(device, from, &out)?;
+        }
+        Ok(out)
+    }
+
     /// The same elements in another format, or a copy in the same one.
     pub(crate) fn converted(&self, format: Format) -> Result<Self> {
         let device = self.device();
@@ -184,13 +277,22 @@ fn bytes_of_mut(values: &mut [f32]) -> &mut [u8] {
 impl CudaDevice {
     /// Memory of so many bytes, counted, from the pool, with some more behind it that is not.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+        self.take_for(Purpose::Plain, bytes, self.compute)
+    }
+
+    /// The same for what is copied there beside the work. Until the copy is waited for, only the copying knows of it.
+    pub(crate) fn take_ahead(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+        self.take_for(Purpose::Plain, bytes, self.copies)
+    }
+
+    fn take_for(self: &Arc<Self>, purpose: Purpose, bytes: u64, stream: Shared) -> Result<Block> {
         self.enter()?;
-        self.count(bytes)?;
+        self.count(purpose, bytes)?;
         let mut block = Block {
             device: Arc::clone(self),
             address: 0,
             bytes,
-            source: Source::Pool,
+            source: Source::Pool(purpose),
         };
         if bytes > 0 {
             let answer = self.driver.allocate((bytes + SLACK) as usize, self.compute);
@@ -207,36 +309,56 @@ impl CudaDevice {
         Ok(block)
     }
 
-    fn count(&self, bytes: u64) -> Result<()> {
+    fn counter(&self, purpose: Purpose) -> &AtomicU64 {
+        match purpose {
+            Purpose::Plain => &self.used,
+            Purpose::Form => &self.forms,
+            Purpose::Arena => &self.arenas,
+        }
+    }
+
+    /// Counts memory before it is taken. Two threads may be let through together where there is room for one: the driver
+    /// has the last word.
+    fn count(&self, purpose: Purpose, bytes: u64) -> Result<()> {
         let capacity = self.capacity();
-        let add = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= capacity);
-        match self
-            .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-        {
-            Ok(before) => {
-                self.peak.fetch_max(before + bytes, Ordering::Relaxed);
-                Ok(())
-            }
-            Err(used) => Err(TensorError::DeviceFull {
+        let before = self.taken();
+        if bytes > capacity.saturating_sub(before) {
+            return Err(TensorError::DeviceFull {
                 device: format!("cuda:{}", self.number),
                 wanted: bytes,
-                free: capacity.saturating_sub(used),
+                free: capacity.saturating_sub(before),
                 capacity,
-            }),
+            });
         }
+        let counter = self.counter(purpose);
+        counter.fetch_add(bytes, Ordering::Relaxed);
+        self.peak.fetch_max(self.taken(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// The same, giving up copies made ahead and steps that could be repeated where there is no room.
     pub(crate) fn block(self: &Arc<Self>, bytes: u64) -> Result<Block> {
-        self.take(bytes).or_else(|full| {
+        self.block_for(Purpose::Plain, bytes)
+    }
+
+    pub(super) fn block_for(self: &Arc<Self>, purpose: Purpose, bytes: u64) -> Result<Block> {
+        self.block_on(purpose, bytes, self.compute)
+    }
+
+    /// The same for a copy that is made beside the work.
+    pub(crate) fn block_ahead(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+        self.block_on(Purpose::Plain, bytes, self.copies)
+    }
+
+    fn block_on(self: &Arc<Self>, purpose: Purpose, bytes: u64, stream: Shared) -> Result<Block> {
+        self.take_for(purpose, bytes, stream).or_else(|full| {
             if !matches!(full, TensorError::DeviceFull { .. }) {
                 return Err(full);
             }
             let spare = std::mem::take(&mut *crate::lock::lock(&self.spare));
             drop(spare);
             self.trim();
-            self.take(bytes)
+            self.take_for(purpose, bytes, stream)
         })
     }
 
@@ -266,7 +388,7 @@ impl CudaDevice {
 
     /// Room for elements that outlive the step in which they are made.
     pub(crate) fn lasting(self: &Arc<Self>, len: usize, format: Format) -> Result<CudaBuffer> {
-        let block = self.block((len * format.size()) as u64)?;
+        let block = self.block_for(Purpose::Form, (len * format.size()) as u64)?;
         Ok(CudaBuffer { block, len, format })
     }
 
@@ -275,6 +397,12 @@ impl CudaDevice {
         self.enter()?;
         steps::interrupt(self)?;
         self.checked(self.driver.copy_in(to, bytes, self.compute))
+    }
+
+    /// Copies bytes of main memory that does not move to an address, beside the work.
+    pub(crate) fn upload_ahead(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        self.enter()?;
+        self.checked(self.driver.copy_in(to, bytes, self.copies))
     }
 
     /// Copies bytes from an address, when everything before is computed.

@@ -10,16 +10,44 @@ mod kernels;
 mod launch;
 mod memory;
 pub(crate) mod ops;
+mod profile;
 mod steps;
 mod weight;
 
 pub use device::{CudaDevice, CudaState, DriverState, driver_state};
 pub(crate) use device::{open, opened};
 pub(crate) use launch::{Args, Kernel, TensorMapSpec};
-pub(crate) use memory::{Block, CudaBuffer, Scratch};
+pub(crate) use memory::{Block, CopyEnd, CudaBuffer, PinnedBytes, Scratch};
+pub use profile::KernelTime;
 pub(crate) use weight::{CudaValue, Form, MatrixShape, SLACK};
 
 use crate::dtype::Dtype;
+
+/// What a network is for, by which formats can be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NetworkPart {
+    Diffusion,
+    Autoencoder,
+    Text,
+}
+
+/// Formats that were asked for, whatever the weights are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FormatChoices {
+    pub diffusion: Option<Format>,
+    pub autoencoder: Option<Format>,
+    pub text: Option<Format>,
+}
+
+impl FormatChoices {
+    pub(crate) fn of(self, part: NetworkPart) -> Option<Format> {
+        match part {
+            NetworkPart::Diffusion => self.diffusion,
+            NetworkPart::Autoencoder => self.autoencoder,
+            NetworkPart::Text => self.text,
+        }
+    }
+}
 
 /// How elements are kept on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -17,7 +17,7 @@ use super::Args;
 use super::device::CudaDevice;
 use super::driver::Shared;
 use super::launch::{Launch, write_pinned};
-use super::memory::Block;
+use super::memory::{Block, Purpose};
 use crate::error::Result;
 use crate::lock::lock;
 
@@ -291,7 +291,7 @@ pub(super) fn arena_block(
 ) -> Result<Option<(u64, ArenaBlock)>> {
     with_run(device, |run| {
         let arena = Arc::clone(&run.step.arena);
-        let address = lock(&arena).take(bytes, |bytes| device.block(bytes))?;
+        let address = lock(&arena).take(bytes, |bytes| device.block_for(Purpose::Arena, bytes))?;
         Ok((address, ArenaBlock { arena, address }))
     })
 }

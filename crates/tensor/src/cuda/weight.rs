@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::device::CudaDevice;
-use super::memory::Block;
+use super::memory::{Block, CopyEnd};
 use super::{Args, CudaBuffer, Format, Kernel, steps};
 use crate::buffer::Buffer;
 use crate::dtype::Dtype;
@@ -48,11 +48,12 @@ const ALIGNMENT: u64 = 256;
 pub(crate) const SLACK: u64 = 3 * ALIGNMENT;
 
 impl CudaValue {
-    /// Copies a value to a place in the memory of a slot, and moves the place behind it.
+    /// Copies a value to a place in the memory of a slot, and moves the place behind it. What is copied ahead is copied
+    /// beside the work, which has to wait for it.
     pub(crate) fn upload(
         stored: &Stored,
         matrix: Option<MatrixShape>,
-        block: &Block,
+        (block, ahead): (&Block, bool),
         place: &mut u64,
     ) -> Result<Self> {
         let device = Arc::clone(block.device());
@@ -66,14 +67,26 @@ impl CudaValue {
             _ => 0,
         };
         let taps_first = matrix.is_some_and(|m| m.taps > 1 && m.channels > 1) && element > 0;
-        steps::aside(|| {
-            if !taps_first || bytes.is_empty() {
-                return device.upload(address, bytes);
+        let shape = matrix.map_or([0; 3], |m| [m.out, m.channels, m.taps]);
+        if ahead {
+            stored.pin();
+        }
+        steps::aside(|| match (ahead, taps_first && !bytes.is_empty()) {
+            (false, false) => device.upload(address, bytes),
+            (true, false) => device.upload_ahead(address, bytes),
+            (false, true) => {
+                let read = device.scratch(bytes.len())?;
+                device.upload(read.address(), bytes)?;
+                let (kernel, grid, args) = exchange((read.address(), address), shape, element);
+                device.launch(kernel, grid, 256, 0, &args)
             }
-            let read = device.scratch(bytes.len())?;
-            device.upload(read.address(), bytes)?;
-            let shape = matrix.map_or([0; 3], |m| [m.out, m.channels, m.taps]);
-            exchange(&device, (read.address(), address), shape, element)
+            (true, true) => {
+                let read = device.block_ahead(bytes.len() as u64)?;
+                device.upload_ahead(read.address(), bytes)?;
+                let (kernel, grid, args) = exchange((read.address(), address), shape, element);
+                device.launch_ahead(kernel, grid, &args)?;
+                CopyEnd::new(&device)?.wait()
+            }
         })?;
         Ok(Self {
             device,
@@ -169,20 +182,14 @@ impl CudaValue {
     pub(crate) fn part(&self, from: usize, out: &mut [u8]) -> Result<()> {
         steps::aside(|| self.device.download(out, self.address + from as u64))
     }
-
-    /// The same value in the memory of another slot's place, on this device or another.
-    pub(crate) fn copied(&self, block: &Block, place: &mut u64) -> Result<Self> {
-        Self::upload(&self.stored()?, self.matrix, block, place)
-    }
 }
 
 /// (out, channels, positions) to (out, positions, channels).
 fn exchange(
-    device: &CudaDevice,
     (from, to): (u64, u64),
     [out, channels, taps]: [usize; 3],
     element: usize,
-) -> Result<()> {
+) -> (Kernel, [u32; 3], Args) {
     let kernel = Kernel {
         module: "relayout",
         format: Format::F32,
@@ -199,7 +206,7 @@ fn exchange(
         .int(taps as i32)
         .long((out * channels * taps) as i64);
     let blocks = (out * channels * taps).div_ceil(256).min(1 << 16) as u32;
-    device.launch(kernel, [blocks, 1, 1], 256, 0, &args)
+    (kernel, [blocks, 1, 1], args)
 }
 
 /// The same back, in main memory.

@@ -6,6 +6,7 @@ use crate::cancel::Cancel;
 use crate::cpu::attention::{self as kernel, Masking, Sizes};
 use crate::cpu::isa::{isa, tiles};
 use crate::cpu::math;
+use crate::cuda::ops::attention::{self as on_cuda, CudaMask};
 use crate::device::Device;
 use crate::elements::allocate;
 use crate::error::{Result, TensorError};
@@ -79,45 +80,77 @@ pub fn attention(
     if v.shape() != k.shape() {
         return Err(TensorError::mismatch("attention", k.shape(), v.shape()));
     }
-    let masking = match mask {
-        Mask::None => Masking::None,
-        Mask::Causal => Masking::Causal,
+    let steps = match mask {
+        Mask::None | Mask::Causal => [0; 3],
         Mask::Add(mask) => {
             q.check_device("attention", mask)?;
-            Masking::Add {
-                data: mask.values(),
-                steps: mask_steps(mask, &s)?,
-            }
+            mask_steps(mask, &s)?
         }
     };
     if q.is_empty() || s.keys == 0 {
         return Tensor::zeros_on(&q.device(), q.shape());
     }
     let scale = scale.unwrap_or_else(|| 1.0 / (s.d as f32).sqrt());
-    let room = q.room_for(q.shape())?;
-    let out = match q.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
+    match q.device() {
+        Device::Cuda(_) => cuda_attention(s, [q, k, v], scale, (mask, steps)),
         Device::Cpu | Device::Sim(_) => {
+            let masking = match mask {
+                Mask::None => Masking::None,
+                Mask::Causal => Masking::Causal,
+                Mask::Add(mask) => Masking::Add {
+                    data: mask.values(),
+                    steps,
+                },
+            };
+            let room = q.room_for(q.shape())?;
             let tiles = tiles() && kernel::suits_tiles(s);
-            kernel::attention((isa(), tiles), s, [q, k, v], scale, masking)?
+            let out = kernel::attention((isa(), tiles), s, [q, k, v], scale, masking)?;
+            Ok(Tensor::kept(q.shape(), room, out))
         }
+    }
+}
+
+fn cuda_attention(
+    s: Sizes,
+    [q, k, v]: [&Tensor; 3],
+    scale: f32,
+    (mask, steps): (Mask<'_>, [usize; 3]),
+) -> Result<Tensor> {
+    const OP: &str = "attention";
+    let queries = q.cuda_on(OP)?;
+    let format = queries.format();
+    let (keys, values) = (k.cuda_in(OP, format)?, v.cuda_in(OP, format)?);
+    let added = match mask {
+        Mask::None | Mask::Causal => None,
+        Mask::Add(mask) => Some(mask.cuda_in(OP, format)?),
     };
-    Ok(Tensor::kept(q.shape(), room, out))
+    let mask = match (mask, &added) {
+        (_, Some(data)) => CudaMask::Add { data, steps },
+        (Mask::Causal, None) => CudaMask::Causal,
+        (Mask::None | Mask::Add(_), None) => CudaMask::None,
+    };
+    let out = on_cuda::attention(s, [queries, &keys, &values], scale, mask)?;
+    Ok(Tensor::on_cuda(q.shape(), out))
 }
 
 /// The softmax of `q k^T / sqrt(d)` itself, (b * heads, nq, nk).
 pub fn attention_probabilities(q: &Tensor, k: &Tensor, heads: usize) -> Result<Tensor> {
     let s = sizes(q, k, heads)?;
     let shape = vec![s.batch * s.heads, s.queries, s.keys];
-    let room = q.room_for(&shape)?;
+    let scale = 1.0 / (s.d as f32).sqrt();
     let (queries, all_keys) = match q.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
+        Device::Cuda(_) => {
+            let queries = q.cuda_on("attention")?;
+            let keys = k.cuda_in("attention", queries.format())?;
+            let out = on_cuda::probabilities(s, queries, &keys, scale)?;
+            return Ok(Tensor::on_cuda(shape, out));
+        }
         Device::Cpu | Device::Sim(_) => (q.values(), k.values()),
     };
+    let room = q.room_for(&shape)?;
     let mut out = allocate(&shape, 0.0)?;
     if !out.is_empty() {
         let isa = isa();
-        let scale = 1.0 / (s.d as f32).sqrt();
         let width = s.heads * s.d;
         let cancel = &Cancel::current();
         out.par_chunks_mut(s.keys)

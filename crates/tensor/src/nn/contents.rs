@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::buffer::Buffer;
 use crate::cpu::packed::Weight;
-use crate::cuda::{Block, CudaValue, MatrixShape};
+use crate::cuda::{Block, CopyEnd, CudaValue, MatrixShape};
 use crate::device::{Allocation, Device};
 use crate::error::{Result, TensorError};
 use crate::lock::lock;
@@ -198,7 +198,7 @@ impl Content {
     }
 
     /// A copy in the memory of a GPU, at a place that moves behind it.
-    fn uploaded(&self, block: &Block, place: &mut u64) -> Result<Self> {
+    fn uploaded(&self, block: (&Block, bool), place: &mut u64) -> Result<Self> {
         let kind = self.kind();
         let matrix = match kind {
             ValueKind::Matrix(size) => Some(MatrixShape {
@@ -238,6 +238,8 @@ pub(super) fn bytes_of(values: &[Content]) -> u64 {
 #[derive(Debug)]
 pub(super) struct Contents {
     values: Vec<Content>,
+    /// Where they are copied beside the work of a GPU: what it waits for. It goes before the memory does.
+    copied: Option<CopyEnd>,
     memory: Allocation,
 }
 
@@ -245,7 +247,11 @@ impl Contents {
     /// Values that are in main memory.
     pub(super) fn in_main_memory(values: Vec<Content>) -> Result<Self> {
         let memory = Device::Cpu.allocate(bytes_of(&values))?;
-        Ok(Self { values, memory })
+        Ok(Self {
+            values,
+            copied: None,
+            memory,
+        })
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -269,27 +275,36 @@ impl Contents {
             Device::Cpu => false,
             // Simulated devices compute with kernels of the processor.
             Device::Sim(_) => true,
-            Device::Cuda(_) => return self.uploaded_into(memory),
+            Device::Cuda(_) => return self.uploaded_into(memory, false),
         };
         let values = self.values.iter().map(|value| value.copied(packed));
         Ok(Self {
             values: values.collect::<Result<_>>()?,
+            copied: None,
             memory,
         })
     }
 
-    /// A copy in memory of a GPU.
-    fn uploaded_into(&self, memory: Allocation) -> Result<Self> {
+    /// A copy in memory of a GPU, ahead of its use or at once.
+    fn uploaded_into(&self, memory: Allocation, ahead: bool) -> Result<Self> {
         let Some(block) = memory.block() else {
             return Err(TensorError::invalid("weight", "there is no memory for it"));
         };
         let mut place = 0;
         let values = self.values.iter();
-        let values = values.map(|value| value.uploaded(block, &mut place));
+        let values = values.map(|value| value.uploaded((block, ahead), &mut place));
+        let values = values.collect::<Result<_>>()?;
+        let copied = ahead.then(|| CopyEnd::new(block.device())).transpose()?;
         Ok(Self {
-            values: values.collect::<Result<_>>()?,
+            values,
+            copied,
             memory,
         })
+    }
+
+    /// Lets the work of a GPU that is asked for next wait for the values.
+    pub(super) fn wait(&self) -> Result<()> {
+        self.copied.as_ref().map_or(Ok(()), CopyEnd::wait)
     }
 
     /// The value at a place of the layer, for kernels of a GPU.

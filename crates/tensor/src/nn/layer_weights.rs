@@ -380,7 +380,7 @@ impl LayerWeights {
                     channels: self.size.channels,
                     taps: self.size.taps,
                 };
-                let weight = CudaValue::upload(&make()?, Some(shape), block, &mut 0)?;
+                let weight = CudaValue::upload(&make()?, Some(shape), (block, false), &mut 0)?;
                 if !from_slot {
                     count_copy(&Device::Cpu, device, bytes);
                 }

@@ -5,8 +5,12 @@ use rayon::prelude::*;
 use crate::buffer::or_raise;
 use crate::cpu::isa::isa;
 use crate::cpu::math::{self, Function};
+use crate::cuda::Format;
+use crate::cuda::ops::elementwise::{self, Activation};
+use crate::cuda::ops::misc::{self, RopePairs};
+use crate::cuda::ops::{arrange, picture};
 use crate::device::Device;
-use crate::elements::allocate;
+use crate::elements::{allocate, element_count};
 use crate::error::{Result, TensorError};
 use crate::tensor::Tensor;
 
@@ -31,10 +35,10 @@ pub enum Act {
 /// Elements that one task works on: fixed, so that nothing depends on the number of threads.
 const CHUNK: usize = 1 << 14;
 
-fn map<F: Function>(mut x: Tensor) -> Tensor {
+fn map<F: Function>(mut x: Tensor, activation: Activation) -> Tensor {
     let isa = isa();
     match x.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
+        Device::Cuda(_) => return or_raise(map_on_gpu(x, activation)),
         Device::Cpu | Device::Sim(_) => or_raise(x.values_mut())
             .par_chunks_mut(CHUNK)
             .for_each(|chunk| math::map::<F>(isa, chunk)),
@@ -42,16 +46,26 @@ fn map<F: Function>(mut x: Tensor) -> Tensor {
     x
 }
 
+fn map_on_gpu(x: Tensor, activation: Activation) -> Result<Tensor> {
+    let elements = x.on_gpu()?;
+    if x.is_unique() {
+        elementwise::activate_in_place(elements, activation)?;
+        return Ok(x);
+    }
+    let found = elementwise::activate(elements, activation)?;
+    Ok(Tensor::on_cuda(x.shape(), found))
+}
+
 /// An activation of every element; writes in place where nobody else holds the tensor.
 pub fn activate(x: Tensor, act: Act) -> Tensor {
     match act {
         Act::None => x,
-        Act::Silu => map::<math::Silu>(x),
-        Act::Gelu => map::<math::Gelu>(x),
-        Act::GeluTanh => map::<math::GeluTanh>(x),
-        Act::QuickGelu => map::<math::QuickGelu>(x),
-        Act::Relu => map::<math::Relu>(x),
-        Act::Leaky => map::<math::Leaky>(x),
+        Act::Silu => map::<math::Silu>(x, Activation::Silu),
+        Act::Gelu => map::<math::Gelu>(x, Activation::Gelu),
+        Act::GeluTanh => map::<math::GeluTanh>(x, Activation::GeluTanh),
+        Act::QuickGelu => map::<math::QuickGelu>(x, Activation::QuickGelu),
+        Act::Relu => map::<math::Relu>(x, Activation::Relu),
+        Act::Leaky => map::<math::Leaky>(x, Activation::Leaky),
     }
 }
 
@@ -81,15 +95,15 @@ pub fn relu(x: &Tensor) -> Tensor {
 
 /// `x tanh(ln(1 + e^x))`
 pub fn mish(x: &Tensor) -> Tensor {
-    map::<math::Mish>(x.clone())
+    map::<math::Mish>(x.clone(), Activation::Mish)
 }
 
 pub fn tanh(x: &Tensor) -> Tensor {
-    map::<math::Tanh>(x.clone())
+    map::<math::Tanh>(x.clone(), Activation::Tanh)
 }
 
 pub fn sigmoid(x: &Tensor) -> Tensor {
-    map::<math::Sigmoid>(x.clone())
+    map::<math::Sigmoid>(x.clone(), Activation::Sigmoid)
 }
 
 /// The first half of the last dimension times the GELU of the second.
@@ -104,10 +118,12 @@ pub fn geglu(x: &Tensor) -> Result<Tensor> {
     let half = width / 2;
     let mut shape = x.shape().to_vec();
     shape[x.rank() - 1] = half;
-    let room = x.room_for(&shape)?;
-    let values = match x.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
-        Device::Cpu | Device::Sim(_) => x.values(),
+    let (room, values) = match x.device() {
+        Device::Cuda(_) => {
+            let found = misc::geglu(x.on_gpu()?, half)?;
+            return Ok(Tensor::on_cuda(shape, found));
+        }
+        Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),
     };
     let mut out = allocate(&shape, 0.0)?;
     if half > 0 {
@@ -129,7 +145,12 @@ pub fn softmax_last(x: &Tensor) -> Result<Tensor> {
     if width > 0 {
         let isa = isa();
         match x.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
+            Device::Cuda(_) if x.is_empty() => {}
+            Device::Cuda(_) => {
+                return x.cuda_replaced("softmax", |x, out| {
+                    crate::cuda::ops::norm::softmax(x, out, width)
+                });
+            }
             Device::Cpu | Device::Sim(_) => x
                 .values_mut()?
                 .par_chunks_mut(width)
@@ -156,14 +177,18 @@ pub fn concat_channels(parts: &[&Tensor]) -> Result<Tensor> {
     }
     let mut shape = outer.to_vec();
     shape.push(width);
-    let room = first.room_for(&shape)?;
-    let lists: Vec<(&[f32], usize)> = match first.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
-        Device::Cpu | Device::Sim(_) => parts
-            .iter()
-            .map(|part| (part.values(), part.shape()[part.rank() - 1]))
-            .collect(),
+    let room = match first.device() {
+        Device::Cuda(_) => {
+            let rows = element_count(&shape[..shape.len() - 1])?;
+            let joined = Tensor::cat_on_gpu("concat", rows, parts)?;
+            return Ok(Tensor::on_cuda(shape, joined));
+        }
+        Device::Cpu | Device::Sim(_) => first.room_for(&shape)?,
     };
+    let lists: Vec<(&[f32], usize)> = parts
+        .iter()
+        .map(|part| (part.values(), part.shape()[part.rank() - 1]))
+        .collect();
     let mut out = allocate(&shape, 0.0)?;
     if !out.is_empty() {
         let rows = CHUNK.div_ceil(width);
@@ -187,10 +212,18 @@ pub fn concat_channels(parts: &[&Tensor]) -> Result<Tensor> {
 pub fn upsample_nearest(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     let [b, h, w, c] = x.dims4()?;
     let shape = vec![b, height, width, c];
-    let room = x.room_for(&shape)?;
-    let values = match x.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
-        Device::Cpu | Device::Sim(_) => x.values(),
+    let (room, values) = match x.device() {
+        Device::Cuda(_) => {
+            if element_count(&shape)? == 0 {
+                return Tensor::zeros_on(&x.device(), shape);
+            }
+            if h == 0 || w == 0 {
+                return Err(TensorError::mismatch("upsample", x.shape(), &shape));
+            }
+            let found = arrange::upsample_nearest(x.on_gpu()?, [b, h, w, c], [height, width])?;
+            return Ok(Tensor::on_cuda(shape, found));
+        }
+        Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),
     };
     let mut out = allocate(&shape, 0.0)?;
     if out.is_empty() {
@@ -219,10 +252,12 @@ pub fn avg_pool2d(x: &Tensor, size: usize) -> Result<Tensor> {
     }
     let (oh, ow) = (h / size, w / size);
     let shape = vec![b, oh, ow, c];
-    let room = x.room_for(&shape)?;
-    let values = match x.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
-        Device::Cpu | Device::Sim(_) => x.values(),
+    let (room, values) = match x.device() {
+        Device::Cuda(_) => {
+            let found = picture::avg_pool2d(x.on_gpu()?, [b, h, w, c], size)?;
+            return Ok(Tensor::on_cuda(shape, found));
+        }
+        Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),
     };
     let mut out = allocate(&shape, 0.0)?;
     if out.is_empty() {
@@ -254,19 +289,21 @@ pub fn avg_pool2d(x: &Tensor, size: usize) -> Result<Tensor> {
 ///
 /// `x` is (b, n, heads * d), `cos` and `sin` are (n, d / 2) or (b, n, d / 2).
 pub fn rope_interleaved(x: &Tensor, heads: usize, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    rope(x, heads, cos, sin, |i, _| (2 * i, 2 * i + 1))
+    let pair = |i, _| (2 * i, 2 * i + 1);
+    rope(x, heads, [cos, sin], RopePairs::Neighbours, pair)
 }
 
 /// Like [`rope_interleaved`], but channel `i` of a head is paired with channel `i + d / 2`.
 pub fn rope_half(x: &Tensor, heads: usize, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    rope(x, heads, cos, sin, |i, half| (i, i + half))
+    let pair = |i, half| (i, i + half);
+    rope(x, heads, [cos, sin], RopePairs::Halves, pair)
 }
 
 fn rope(
     x: &Tensor,
     heads: usize,
-    cos: &Tensor,
-    sin: &Tensor,
+    [cos, sin]: [&Tensor; 2],
+    pairs: RopePairs,
     pair: impl Fn(usize, usize) -> (usize, usize) + Sync,
 ) -> Result<Tensor> {
     let [b, n, width] = x.dims3()?;
@@ -283,11 +320,20 @@ fn rope(
     if (!per_item && cos.shape() != [n, half]) || cos.shape() != sin.shape() {
         return Err(TensorError::mismatch("rope", x.shape(), cos.shape()));
     }
-    let room = x.room_for(x.shape())?;
-    let (values, cosines, sines) = match x.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
-        Device::Cpu | Device::Sim(_) => (x.values(), cos.values(), sin.values()),
+    let room = match x.device() {
+        Device::Cuda(_) => {
+            if x.is_empty() {
+                return Ok(x.clone());
+            }
+            // Angles need all their bits, whatever the format of what they turn.
+            let cos = cos.cuda_in("rope", Format::F32)?;
+            let sin = sin.cuda_in("rope", Format::F32)?;
+            let found = misc::rope(x.on_gpu()?, [heads, half], &cos, &sin, pairs)?;
+            return Ok(Tensor::on_cuda(x.shape(), found));
+        }
+        Device::Cpu | Device::Sim(_) => x.room_for(x.shape())?,
     };
+    let (values, cosines, sines) = (x.values(), cos.values(), sin.values());
     let mut out = allocate(x.shape(), 0.0)?;
     if !out.is_empty() {
         out.par_chunks_mut(width)

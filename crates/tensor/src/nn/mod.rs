@@ -15,6 +15,7 @@ mod norm;
 mod picture;
 mod side;
 mod slot;
+mod step;
 mod table;
 
 pub use attention::{Mask, attention, attention_probabilities};
@@ -32,4 +33,5 @@ pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use picture::{channel_attention, depthwise, negative_slopes};
 pub use side::{LowRank, Side};
 pub use slot::{SlotGroup, Streamed, WeightSlot};
+pub use step::{euler_step, guide};
 pub use table::{Embedding, Value};

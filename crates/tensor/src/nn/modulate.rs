@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use super::misc::last;
 use crate::cpu::isa::isa;
 use crate::cpu::math;
+use crate::cuda::ops::modulate as on_cuda;
 use crate::device::Device;
 use crate::elements::allocate;
 use crate::error::{Result, TensorError};
@@ -40,7 +41,12 @@ pub fn add_gated(x: Tensor, gate: &Tensor, y: &Tensor) -> Result<Tensor> {
     }
     let mut x = x;
     match x.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
+        Device::Cuda(_) => {
+            return x.cuda_replaced(OP, |x, out| {
+                let (gate, y) = (gate.cuda_in(OP, x.format())?, y.cuda_in(OP, x.format())?);
+                on_cuda::add_gated(x, &gate, &y, out, (width, each))
+            });
+        }
         Device::Cpu | Device::Sim(_) => {
             let (gates, ys) = (gate.values(), y.values());
             let rows = x.values_mut()?.par_chunks_mut(width);
@@ -77,7 +83,13 @@ pub fn modulate(x: Tensor, scale: &Tensor, shift: Option<&Tensor>) -> Result<Ten
     }
     let mut x = x;
     match x.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
+        Device::Cuda(_) => {
+            return x.cuda_replaced(OP, |x, out| {
+                let scale = scale.cuda_in(OP, x.format())?;
+                let shift = shift.map(|t| t.cuda_in(OP, x.format())).transpose()?;
+                on_cuda::modulate(x, &scale, shift.as_deref(), out, (width, each))
+            });
+        }
         Device::Cpu | Device::Sim(_) => {
             let (scales, shifts) = (scale.values(), shift.map(Tensor::values));
             let rows = x.values_mut()?.par_chunks_mut(width);
@@ -110,11 +122,15 @@ pub fn swiglu(gate: &Tensor, value: &Tensor) -> Result<Tensor> {
     if gate.shape() != value.shape() {
         return Err(TensorError::mismatch(OP, gate.shape(), value.shape()));
     }
-    let room = gate.room_for(gate.shape())?;
     let (gates, values) = match gate.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
+        Device::Cuda(_) => {
+            let gates = gate.cuda_on(OP)?;
+            let out = on_cuda::swiglu(gates, &*value.cuda_in(OP, gates.format())?)?;
+            return Ok(Tensor::on_cuda(gate.shape(), out));
+        }
         Device::Cpu | Device::Sim(_) => (gate.values(), value.values()),
     };
+    let room = gate.room_for(gate.shape())?;
     let mut out = allocate(gate.shape(), 0.0)?;
     let isa = isa();
     out.par_chunks_mut(CHUNK)
@@ -145,11 +161,14 @@ pub fn swiglu_halves(x: &Tensor) -> Result<Tensor> {
     if let Some(last) = shape.last_mut() {
         *last = half;
     }
-    let room = x.room_for(&shape)?;
     let values = match x.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
+        Device::Cuda(_) => {
+            let out = on_cuda::swiglu_halves(x.cuda_on(OP)?, width)?;
+            return Ok(Tensor::on_cuda(shape, out));
+        }
         Device::Cpu | Device::Sim(_) => x.values(),
     };
+    let room = x.room_for(&shape)?;
     let mut out = allocate(&shape, 0.0)?;
     if !out.is_empty() {
         let isa = isa();

@@ -9,6 +9,7 @@ use crate::buffer::Buffer;
 use crate::cpu::isa::isa;
 use crate::cpu::math;
 use crate::cpu::norm::{self, RowAffine, RowNorm};
+use crate::cuda::ops::norm::{self as on_cuda, GroupNormSpec, RowNormEnd, RowNormKind};
 use crate::device::Device;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
@@ -110,16 +111,32 @@ impl GroupNorm {
             Act::Relu => norm::group_norm::<math::Relu>,
             Act::Leaky => norm::group_norm::<math::Leaky>,
         };
-        let here = self.slot.at(&x.device())?;
-        let room = x.room_for(x.shape())?;
-        let out = match x.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
+        match x.device() {
+            Device::Cuda(_) => self.run_cuda(x.clone(), act),
             Device::Cpu | Device::Sim(_) => {
+                let here = self.slot.at(&x.device())?;
+                let room = x.room_for(x.shape())?;
                 let (weight, bias) = (here.channels(0)?, here.channels(1)?);
-                run(isa(), x, self.groups, weight, bias, self.eps)?
+                let out = run(isa(), x, self.groups, weight, bias, self.eps)?;
+                Ok(Tensor::kept(x.shape(), room, out))
             }
+        }
+    }
+
+    fn run_cuda(&self, x: Tensor, act: Act) -> Result<Tensor> {
+        let [items, height, width, channels] = x.dims4()?;
+        let here = self.slot.at(&x.device())?;
+        let spec = GroupNormSpec {
+            items,
+            pixels: height * width,
+            channels,
+            groups: self.groups,
+            weight: here.cuda(0)?.floats()?,
+            bias: here.cuda(1)?.floats()?,
+            eps: self.eps,
+            act,
         };
-        Ok(Tensor::kept(x.shape(), room, out))
+        x.cuda_replaced("group norm", |x, out| on_cuda::group_norm(x, out, spec))
     }
 
     /// The same for a tensor that nobody needs afterwards: in its memory, where nobody else holds that.
@@ -141,10 +158,10 @@ impl GroupNorm {
             Act::Relu => norm::group_norm_in_place::<math::Relu>,
             Act::Leaky => norm::group_norm_in_place::<math::Leaky>,
         };
-        let here = self.slot.at(&x.device())?;
         match x.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
+            Device::Cuda(_) => return self.run_cuda(x, act),
             Device::Cpu | Device::Sim(_) => {
+                let here = self.slot.at(&x.device())?;
                 let (weight, bias) = (here.channels(0)?, here.channels(1)?);
                 run(isa(), &mut x, self.groups, weight, bias, self.eps)?;
             }
@@ -236,17 +253,38 @@ impl LayerNorm {
             return Ok(x.clone());
         }
         let here = self.slot.at(&x.device())?;
-        let room = x.room_for(x.shape())?;
-        let out = match x.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
+        match x.device() {
+            Device::Cuda(_) => {
+                const OP: &str = "layer norm";
+                let elements = x.cuda_on(OP)?;
+                let address = |at: usize| here.cuda(at)?.floats();
+                let format = elements.format();
+                let modulation = match modulation {
+                    None => None,
+                    Some((shift, scale)) => {
+                        Some((shift.cuda_in(OP, format)?, scale.cuda_in(OP, format)?))
+                    }
+                };
+                let end = RowNormEnd {
+                    weight: self.weight.map(|_| address(0)).transpose()?,
+                    bias: self.bias.map(|_| address(self.bias_at())).transpose()?,
+                    modulation: modulation
+                        .as_ref()
+                        .map(|(shift, scale)| (&**shift, &**scale)),
+                };
+                let out = on_cuda::row_norm(elements, width, RowNormKind::Layer, end, self.eps)?;
+                Ok(Tensor::on_cuda(x.shape(), out))
+            }
             Device::Cpu | Device::Sim(_) => {
+                let room = x.room_for(x.shape())?;
                 let weight = self.weight.map(|_| here.channels(0)).transpose()?;
                 let bias = self.bias.map(|_| here.channels(self.bias_at()));
                 let modulation = modulation.map(|(shift, scale)| (shift.values(), scale.values()));
-                layer_norm(x, width, weight, bias.transpose()?, modulation, self.eps)?
+                let bias = bias.transpose()?;
+                let out = layer_norm(x, width, weight, bias, modulation, self.eps)?;
+                Ok(Tensor::kept(x.shape(), room, out))
             }
-        };
-        Ok(Tensor::kept(x.shape(), room, out))
+        }
     }
 }
 
@@ -328,10 +366,19 @@ impl RmsNorm {
             return Ok(x.clone());
         }
         let here = self.slot.at(&x.device())?;
-        let room = x.room_for(x.shape())?;
-        let out = match x.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
+        match x.device() {
+            Device::Cuda(_) => {
+                let weight = self.weight.map(|_| here.cuda(0)?.floats());
+                let end = RowNormEnd {
+                    weight: weight.transpose()?,
+                    ..RowNormEnd::default()
+                };
+                let elements = x.cuda_on("rms norm")?;
+                let out = on_cuda::row_norm(elements, width, RowNormKind::Rms, end, self.eps)?;
+                Ok(Tensor::on_cuda(x.shape(), out))
+            }
             Device::Cpu | Device::Sim(_) => {
+                let room = x.room_for(x.shape())?;
                 let zeros = vec![0.0; width];
                 let factors = self.weight.map(|_| here.channels(0)).transpose()?;
                 let affine = factors.map(|factors| RowAffine {
@@ -339,10 +386,11 @@ impl RmsNorm {
                     offsets: &zeros,
                     rows: x.len() / width,
                 });
-                norm::row_norm(isa(), RowNorm::Rms, x, width, affine.as_ref(), self.eps)?
+                let kind = RowNorm::Rms;
+                let out = norm::row_norm(isa(), kind, x, width, affine.as_ref(), self.eps)?;
+                Ok(Tensor::kept(x.shape(), room, out))
             }
-        };
-        Ok(Tensor::kept(x.shape(), room, out))
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use rayon::prelude::*;
 
 use super::misc::last;
 use crate::cancel::Cancel;
+use crate::cuda::ops::picture as on_gpu;
 use crate::device::Device;
 use crate::elements::allocate;
 use crate::error::{Result, TensorError};
@@ -23,7 +24,19 @@ pub fn negative_slopes(x: Tensor, slopes: &Tensor) -> Result<Tensor> {
     }
     let mut x = x;
     match x.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
+        Device::Cuda(_) => {
+            let elements = x.on_gpu()?;
+            let slopes = slopes.cuda_in(OP, elements.format())?;
+            if x.is_unique() {
+                on_gpu::negative_slopes(elements, elements, &slopes)?;
+                return Ok(x);
+            }
+            let out = elements
+                .device()
+                .buffer(elements.len(), elements.format())?;
+            on_gpu::negative_slopes(&out, elements, &slopes)?;
+            return Ok(Tensor::on_cuda(x.shape(), out));
+        }
         Device::Cpu | Device::Sim(_) => {
             let slopes = slopes.values();
             x.values_mut()?.par_chunks_mut(width).for_each(|row| {
@@ -43,7 +56,7 @@ pub fn negative_slopes(x: Tensor, slopes: &Tensor) -> Result<Tensor> {
 pub fn depthwise(x: &Tensor, taps: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     const OP: &str = "depthwise convolution";
     x.check_device(OP, taps)?;
-    let [_, h, w, c] = x.dims4()?;
+    let [b, h, w, c] = x.dims4()?;
     let &[count, width] = taps.shape() else {
         return Err(TensorError::rank(OP, "2", taps.shape()));
     };
@@ -57,28 +70,37 @@ pub fn depthwise(x: &Tensor, taps: &Tensor, bias: Option<&Tensor>) -> Result<Ten
             return Err(TensorError::mismatch(OP, x.shape(), bias.shape()));
         }
     }
-    let room = x.room_for(x.shape())?;
+    let room = match x.device() {
+        Device::Cuda(_) => {
+            if x.is_empty() {
+                return Ok(x.clone());
+            }
+            let elements = x.on_gpu()?;
+            let format = elements.format();
+            let taps = taps.cuda_in(OP, format)?;
+            let bias = bias.map(|bias| bias.cuda_in(OP, format)).transpose()?;
+            let (sizes, bias) = ([b, h, w, c], bias.as_deref());
+            let found = on_gpu::depthwise(elements, sizes, (&taps, side), bias)?;
+            return Ok(Tensor::on_cuda(x.shape(), found));
+        }
+        Device::Cpu | Device::Sim(_) => x.room_for(x.shape())?,
+    };
     let mut out = allocate(x.shape(), 0.0)?;
     if !x.is_empty() {
-        match x.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
-            Device::Cpu | Device::Sim(_) => {
-                let picture = Picture {
-                    values: x.values(),
-                    size: (h, w),
-                    taps: taps.values(),
-                    side,
-                    bias: bias.map(Tensor::values),
-                };
-                let cancel = Cancel::current();
-                out.par_chunks_mut(w * c).enumerate().for_each(|(row, to)| {
-                    if !cancel.is_raised() {
-                        picture.row(row, to);
-                    }
-                });
-                cancel.check()?;
+        let picture = Picture {
+            values: x.values(),
+            size: (h, w),
+            taps: taps.values(),
+            side,
+            bias: bias.map(Tensor::values),
+        };
+        let cancel = Cancel::current();
+        out.par_chunks_mut(w * c).enumerate().for_each(|(row, to)| {
+            if !cancel.is_raised() {
+                picture.row(row, to);
             }
-        }
+        });
+        cancel.check()?;
     }
     Ok(Tensor::kept(x.shape(), room, out))
 }
@@ -138,33 +160,42 @@ pub fn channel_attention(
     for other in [k, v, factors] {
         q.check_device(OP, other)?;
     }
-    let [_, n, width] = q.dims3()?;
+    let [b, n, width] = q.dims3()?;
     let fits = k.shape() == q.shape() && v.shape() == q.shape();
     if !fits || heads == 0 || !width.is_multiple_of(heads) || factors.len() != heads {
         return Err(TensorError::mismatch(OP, q.shape(), k.shape()));
     }
-    let room = q.room_for(q.shape())?;
+    let room = match q.device() {
+        Device::Cuda(_) => {
+            if q.is_empty() {
+                return Ok(q.clone());
+            }
+            let queries = q.on_gpu()?;
+            let format = queries.format();
+            let (keys, values) = (k.cuda_in(OP, format)?, v.cuda_in(OP, format)?);
+            let factors = factors.cuda_in(OP, format)?;
+            let sizes = [b, n, heads, width / heads];
+            let found = on_gpu::channel_attention([queries, &keys, &values], sizes, &factors)?;
+            return Ok(Tensor::on_cuda(q.shape(), found));
+        }
+        Device::Cpu | Device::Sim(_) => q.room_for(q.shape())?,
+    };
     let mut out = allocate(q.shape(), 0.0)?;
     if !q.is_empty() {
-        match q.device() {
-            Device::Cuda(_) => crate::cuda::missing(),
-            Device::Cpu | Device::Sim(_) => {
-                let (q, k, v) = (q.values(), k.values(), v.values());
-                let factors = factors.values();
-                let cancel = Cancel::current();
-                let items = out.par_chunks_mut(n * width).enumerate();
-                items.for_each(|(item, to)| {
-                    if cancel.is_raised() {
-                        return;
-                    }
-                    let at = item * n * width;
-                    let tokens = [&q[at..][..n * width], &k[at..][..n * width]];
-                    let scores = channel_scores(tokens, width, heads, factors);
-                    mix_channels(&scores, &v[at..][..n * width], width, heads, to);
-                });
-                cancel.check()?;
+        let (q, k, v) = (q.values(), k.values(), v.values());
+        let factors = factors.values();
+        let cancel = Cancel::current();
+        let items = out.par_chunks_mut(n * width).enumerate();
+        items.for_each(|(item, to)| {
+            if cancel.is_raised() {
+                return;
             }
-        }
+            let at = item * n * width;
+            let tokens = [&q[at..][..n * width], &k[at..][..n * width]];
+            let scores = channel_scores(tokens, width, heads, factors);
+            mix_channels(&scores, &v[at..][..n * width], width, heads, to);
+        });
+        cancel.check()?;
     }
     Ok(Tensor::kept(q.shape(), room, out))
 }

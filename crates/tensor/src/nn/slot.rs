@@ -378,7 +378,7 @@ impl WeightSlot {
         let there = if let Some(copy) = fetched {
             copy
         } else {
-            let memory = device.allocate(self.bytes)?;
+            let memory = device.allocate_for_copy(home.device(), self.bytes)?;
             self.group.count_copy(home.device(), device, self.bytes);
             let copy = Arc::new(home.copied_for_use(memory)?);
             if self.lasting {
@@ -387,6 +387,7 @@ impl WeightSlot {
             }
             copy
         };
+        there.wait()?;
         let count = self.group.ahead();
         if count > 0 && !self.lasting {
             self.learn();
@@ -474,7 +475,7 @@ impl WeightSlot {
         let mut queue = CopyQueue(VecDeque::new());
         for slot in missing {
             // Without room the copy is made when it is needed.
-            let Ok(memory) = device.take(slot.bytes) else {
+            let Ok(memory) = device.take_for_copy(&slot.home(), slot.bytes) else {
                 break;
             };
             let slot = Arc::clone(slot);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::contents::Content;
 use super::slot::{SlotGroup, WeightSlot};
+use crate::cuda::{CudaBuffer, Format};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::elements::{allocate, copy_values};
@@ -84,16 +85,21 @@ impl Embedding {
         let row_bytes = self.slot.bytes() as usize / self.entries.max(1);
         let rows = ids.iter().map(|&id| id as usize);
         let (rows, _memory) = self.slot.rows(device, rows, row_bytes)?;
-        let room = ResultRoom::on(device, &shape)?;
-        let out = match device {
-            Device::Cuda(_) => crate::cuda::missing(),
-            Device::Cpu | Device::Sim(_) => {
+        match device {
+            // A prompt has few rows: the processor decodes them, which it can from every format of a file.
+            Device::Cuda(handle) => {
                 let mut out = allocate(&shape, 0.0)?;
                 self.dtype.to_f32_into(&rows, &mut out);
-                out
+                let out = CudaBuffer::from_host(&handle.device, &out, handle.format)?;
+                Ok(Tensor::on_cuda(shape, out))
             }
-        };
-        Ok(Tensor::kept(shape, room, out))
+            Device::Cpu | Device::Sim(_) => {
+                let room = ResultRoom::on(device, &shape)?;
+                let mut out = allocate(&shape, 0.0)?;
+                self.dtype.to_f32_into(&rows, &mut out);
+                Ok(Tensor::kept(shape, room, out))
+            }
+        }
     }
 }
 
@@ -136,11 +142,19 @@ impl Value {
     /// The values as f32 on a device, for one use.
     pub fn at(&self, device: &Device) -> Result<Tensor> {
         let here = self.slot.at(device)?;
-        let room = ResultRoom::on(device, &self.shape)?;
-        let values = match device {
-            Device::Cuda(_) => crate::cuda::missing(),
-            Device::Cpu | Device::Sim(_) => copy_values(&self.shape, here.channels(0)?)?,
-        };
-        Ok(Tensor::kept(&*self.shape, room, values))
+        match device {
+            Device::Cuda(handle) => {
+                let values = here.cuda(0)?;
+                let from = (values.floats()?, Format::F32);
+                let found =
+                    CudaBuffer::converted_from(&handle.device, from, values.len(), handle.format)?;
+                Ok(Tensor::on_cuda(&*self.shape, found))
+            }
+            Device::Cpu | Device::Sim(_) => {
+                let room = ResultRoom::on(device, &self.shape)?;
+                let values = copy_values(&self.shape, here.channels(0)?)?;
+                Ok(Tensor::kept(&*self.shape, room, values))
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::ResizeMethod;
 use crate::cancel::Cancel;
+use crate::cuda::ops::picture as on_gpu;
 use crate::device::Device;
 use crate::elements::{allocate, element_count};
 use crate::error::{Result, TensorError};
@@ -49,10 +50,13 @@ pub fn interpolate(
         }
     };
     let shape = vec![b, c, height, width];
-    let room = x.room_for(&shape)?;
-    let values = match x.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
-        Device::Cpu | Device::Sim(_) => x.values(),
+    let (room, values) = match x.device() {
+        Device::Cuda(_) => {
+            let (across, down) = (across.on_gpu(), down.on_gpu());
+            let found = on_gpu::resample(x.on_gpu()?, [b * c, h, w], across, down)?;
+            return Ok(Tensor::on_cuda(shape, found));
+        }
+        Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),
     };
     let mut out = allocate(&shape, 0.0)?;
     let mut rows = allocate(&[h, width], 0.0)?;
@@ -132,6 +136,14 @@ impl Taps {
         }
     }
 
+    fn on_gpu(&self) -> on_gpu::AxisTaps<'_> {
+        on_gpu::AxisTaps {
+            per_output: self.per_output,
+            index: &self.index,
+            weight: &self.weight,
+        }
+    }
+
     /// One row, along the row.
     fn gather(&self, from: &[f32], to: &mut [f32]) {
         match self.per_output {
@@ -186,10 +198,12 @@ pub fn adaptive_avg_pool(x: &Tensor, width: usize, height: usize) -> Result<Tens
     check_sizes(x, width, height)?;
     let window = |i: usize, old: usize, new: usize| (i * old / new)..((i + 1) * old).div_ceil(new);
     let shape = vec![b, c, height, width];
-    let room = x.room_for(&shape)?;
-    let values = match x.device() {
-        Device::Cuda(_) => crate::cuda::missing(),
-        Device::Cpu | Device::Sim(_) => x.values(),
+    let (room, values) = match x.device() {
+        Device::Cuda(_) => {
+            let found = on_gpu::window_means(x.on_gpu()?, [b * c, h, w], [height, width])?;
+            return Ok(Tensor::on_cuda(shape, found));
+        }
+        Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),
     };
     let mut out = allocate(&shape, 0.0)?;
     let mut sums = vec![0.0f32; w];

@@ -1,0 +1,305 @@
+//! Attention on a GPU.
+
+use super::norm::int;
+use crate::cpu::attention::Sizes;
+use crate::cuda::{Args, CudaBuffer, Format, Kernel, TensorMapSpec};
+use crate::error::{Result, TensorError};
+
+/// Which keys a query may look at. Steps are over items, heads and queries; a mask has the format of the tensors.
+#[derive(Clone, Copy)]
+pub(crate) enum CudaMask<'a> {
+    None,
+    Causal,
+    Add {
+        data: &'a CudaBuffer,
+        steps: [usize; 3],
+    },
+}
+
+/// An instance of `attention_hopper.cu`: the widest head, keys of a tile and warp groups that compute.
+struct Hopper {
+    name: &'static str,
+    d: usize,
+    keys: u32,
+    groups: u32,
+}
+
+static HOPPER: [Hopper; 6] = [
+    hopper("attention_40", 40, 128, 3),
+    hopper("attention_64", 64, 128, 3),
+    hopper("attention_80", 80, 128, 2),
+    hopper("attention_128", 128, 128, 2),
+    hopper("attention_160", 160, 64, 2),
+    hopper("attention_256", 256, 64, 2),
+];
+
+const fn hopper(name: &'static str, d: usize, keys: u32, groups: u32) -> Hopper {
+    Hopper {
+        name,
+        d,
+        keys,
+        groups,
+    }
+}
+
+impl Hopper {
+    fn shared(&self) -> u32 {
+        let chunks = self.d.div_ceil(64) as u32;
+        let (queries, stages) = (64 * self.groups, 2);
+        // Queries, keys and values in pieces of 64 columns; barriers; what is lost until a multiple of 1024.
+        128 * chunks * (queries + 2 * stages * self.keys) + 8 * (1 + 4 * stages) + 1024
+    }
+}
+
+/// Bytes of shared memory of `attention_512` of `attention_hopper.cu`: three tiles, weights, maxima, barriers.
+const WIDE_SHARED: u32 = 3 * 65536 + 8192 + 512 + 64 + 1024;
+
+/// An instance of `attention_mma.cu`: the widest head, keys of a tile, and queries of a block.
+struct Mma {
+    name: &'static str,
+    d: usize,
+    keys: u32,
+    queries: u32,
+}
+
+static MMA: [Mma; 9] = [
+    mma("attention_40", 40, 64, 128),
+    mma("attention_64", 64, 64, 128),
+    mma("attention_80", 80, 64, 128),
+    mma("attention_128", 128, 64, 128),
+    mma("attention_128_small", 128, 32, 128),
+    mma("attention_160", 160, 32, 128),
+    mma("attention_256", 256, 32, 64),
+    // The only ones with a key tile of 80, for the 77 words of a prompt.
+    mma("attention_40_short", 40, SHORT, 128),
+    mma("attention_64_short", 64, SHORT, 128),
+];
+
+static MASKED: [Mma; 3] = [
+    mma("masked_64", 64, 64, 128),
+    mma("masked_128", 128, 32, 128),
+    mma("masked_256", 256, 32, 64),
+];
+
+const SHORT: u32 = 80;
+
+const fn mma(name: &'static str, d: usize, keys: u32, queries: u32) -> Mma {
+    Mma {
+        name,
+        d,
+        keys,
+        queries,
+    }
+}
+
+impl Mma {
+    fn shared(&self) -> u32 {
+        let pitch = self.d.next_multiple_of(16) as u32 * 2 + 16;
+        pitch * (self.queries + 4 * self.keys)
+    }
+
+    /// The narrowest instance that has room for heads of `d`, on a card with so much shared memory.
+    fn find(d: usize, keys: usize, masked: bool, shared: u32) -> Option<&'static Self> {
+        let fits = |m: &&Self| m.d >= d && m.shared() <= shared;
+        if masked {
+            return MASKED.iter().find(fits);
+        }
+        let short = keys <= SHORT as usize;
+        let wanted = |m: &&Self| fits(m) && (m.keys == SHORT) == short;
+        MMA.iter()
+            .find(wanted)
+            .or_else(|| MMA.iter().find(|m| fits(m) && m.keys != SHORT))
+    }
+}
+
+/// Blocks along the one dimension that has room for many: tiles of queries of every head of every item.
+fn blocks(s: Sizes, queries: u32, slices: usize) -> Result<u32> {
+    let tiles = s.queries.div_ceil(queries as usize);
+    let count = [s.heads, s.batch, slices]
+        .into_iter()
+        .try_fold(tiles, usize::checked_mul)
+        .and_then(|count| i32::try_from(count).ok());
+    count
+        .map(i32::cast_unsigned)
+        .ok_or_else(|| TensorError::invalid("attention", "too many queries for a GPU"))
+}
+
+fn sizes(args: Args, s: Sizes) -> Result<Args> {
+    Ok(args
+        .int(int(s.queries)?)
+        .int(int(s.keys)?)
+        .int(int(s.heads)?)
+        .int(int(s.d)?))
+}
+
+fn mask_args(args: Args, mask: CudaMask<'_>) -> Args {
+    let (address, steps, kind) = match mask {
+        CudaMask::None => (0, [0; 3], 0),
+        CudaMask::Causal => (0, [0; 3], 1),
+        CudaMask::Add { data, steps } => (data.address(), steps, 2),
+    };
+    let args = args.pointer(address);
+    steps
+        .into_iter()
+        .fold(args, |args, step| args.long(step as i64))
+        .int(kind)
+}
+
+/// Softmax of `q k^T * scale` and the mask, times `v`. All have one format; there is a query and a key.
+pub(crate) fn attention(
+    s: Sizes,
+    [q, k, v]: [&CudaBuffer; 3],
+    scale: f32,
+    mask: CudaMask<'_>,
+) -> Result<CudaBuffer> {
+    let device = q.device();
+    let out = device.buffer(q.len(), q.format())?;
+    let masked = !matches!(mask, CudaMask::None);
+    // Copies are of 16 bytes. Where nothing is masked, the largest product is looked for before it is scaled.
+    let tiled = q.format() != Format::F32
+        && device.arch() >= 80
+        && s.d.is_multiple_of(8)
+        && [q, k, v].iter().all(|t| t.address().is_multiple_of(16))
+        && scale >= 0.0;
+    if !tiled {
+        plain(s, [q, k, v, &out], scale, mask)?;
+        return Ok(out);
+    }
+    // The words of a prompt are one tile, and nothing is gained by feeding it from a warp group of its own.
+    let short = s.keys <= SHORT as usize && s.d <= 64;
+    if device.hopper() && !masked && !short && s.d <= 512 {
+        hopper_attention(s, [q, k, v, &out], scale)?;
+        return Ok(out);
+    }
+    match Mma::find(s.d, s.keys, masked, device.shared_limit()) {
+        Some(instance) => mma_attention(instance, s, [q, k, v, &out], scale, mask)?,
+        None => plain(s, [q, k, v, &out], scale, mask)?,
+    }
+    Ok(out)
+}
+
+fn hopper_attention(s: Sizes, [q, k, v, out]: [&CudaBuffer; 4], scale: f32) -> Result<()> {
+    let device = q.device();
+    let (name, keys, queries, shared, threads) = match HOPPER.iter().find(|h| h.d >= s.d) {
+        Some(h) => (
+            h.name,
+            h.keys,
+            64 * h.groups,
+            h.shared(),
+            128 * (h.groups + 1),
+        ),
+        None => ("attention_512", 64, 64, WIDE_SHARED, 384),
+    };
+    let map = |of: &CudaBuffer, tokens: usize, rows: u32| {
+        let [d, heads, tokens, batch] = [s.d, s.heads, tokens, s.batch].map(|n| n as u64);
+        device.tensor_map(&TensorMapSpec {
+            address: of.address(),
+            format: of.format(),
+            sizes: &[d, heads, tokens, batch],
+            strides: &[2 * d, 2 * d * heads, 2 * d * heads * tokens],
+            part: &[64, 1, rows, 1],
+            swizzle: true,
+        })
+    };
+    let args = Args::new()
+        .map(&map(q, s.queries, queries)?)
+        .map(&map(k, s.keys, keys)?)
+        .map(&map(v, s.keys, keys)?)
+        .pointer(out.address());
+    let args = sizes(args, s)?.float(scale);
+    let kernel = Kernel {
+        module: "attention_hopper",
+        format: q.format(),
+        name,
+    };
+    let grid = [blocks(s, queries, 1)?, 1, 1];
+    device.launch(kernel, grid, threads, shared, &args)
+}
+
+fn mma_attention(
+    instance: &Mma,
+    s: Sizes,
+    [q, k, v, out]: [&CudaBuffer; 4],
+    scale: f32,
+    mask: CudaMask<'_>,
+) -> Result<()> {
+    let args = [q, k, v, out]
+        .iter()
+        .fold(Args::new(), |args, buffer| args.pointer(buffer.address()));
+    let args = sizes(args, s)?.float(scale);
+    let args = match mask {
+        CudaMask::None => args,
+        CudaMask::Causal | CudaMask::Add { .. } => mask_args(args, mask),
+    };
+    let kernel = Kernel {
+        module: "attention_mma",
+        format: q.format(),
+        name: instance.name,
+    };
+    let grid = [blocks(s, instance.queries, 1)?, 1, 1];
+    q.device()
+        .launch(kernel, grid, 128, instance.shared(), &args)
+}
+
+/// Most channels of a token that the plain kernels address.
+const PLAIN_CHANNELS: usize = 1 << 24;
+/// Queries of a block of the plain kernels.
+const PLAIN_QUERIES: u32 = 64;
+
+fn check_plain(s: Sizes) -> Result<()> {
+    if s.heads * s.d <= PLAIN_CHANNELS {
+        return Ok(());
+    }
+    Err(TensorError::invalid(
+        "attention",
+        format!("{} channels are too many for a GPU", s.heads * s.d),
+    ))
+}
+
+fn plain(s: Sizes, [q, k, v, out]: [&CudaBuffer; 4], scale: f32, mask: CudaMask<'_>) -> Result<()> {
+    check_plain(s)?;
+    // Heads that are wider than the widest are shared by several blocks.
+    let (name, slice) = match s.d {
+        0..=64 => ("attention_64", 64),
+        65..=128 => ("attention_128", 128),
+        _ => ("attention_256", 256),
+    };
+    let args = [q, k, v, out]
+        .iter()
+        .fold(Args::new(), |args, buffer| args.pointer(buffer.address()));
+    let args = mask_args(sizes(args, s)?.float(scale), mask);
+    let kernel = plain_kernel(q.format(), name);
+    let grid = [blocks(s, PLAIN_QUERIES, s.d.div_ceil(slice))?, 1, 1];
+    q.device().launch(kernel, grid, 256, 0, &args)
+}
+
+fn plain_kernel(format: Format, name: &'static str) -> Kernel {
+    Kernel {
+        module: "attention_plain",
+        format,
+        name,
+    }
+}
+
+/// The softmax of `q k^T * scale` itself, (batch * heads, queries, keys).
+pub(crate) fn probabilities(
+    s: Sizes,
+    q: &CudaBuffer,
+    k: &CudaBuffer,
+    scale: f32,
+) -> Result<CudaBuffer> {
+    check_plain(s)?;
+    let device = q.device();
+    let count = s.batch * s.heads * s.queries * s.keys;
+    let out = device.buffer(count, q.format())?;
+    if count > 0 {
+        let args = [q, k, &out]
+            .iter()
+            .fold(Args::new(), |args, buffer| args.pointer(buffer.address()));
+        let args = sizes(args, s)?.float(scale);
+        let kernel = plain_kernel(q.format(), "probabilities");
+        let grid = [blocks(s, PLAIN_QUERIES, 1)?, 1, 1];
+        device.launch(kernel, grid, 256, 0, &args)?;
+    }
+    Ok(out)
+}

@@ -1,0 +1,184 @@
+//! Arithmetic element by element on a GPU.
+
+use super::arrange::{RANK, WalkDim, gather, merged, positions, walk_words};
+use super::{grid, launch_packs, pack, whole};
+use crate::arrange::broadcast_strides;
+use crate::cuda::{Args, CudaBuffer, Kernel};
+use crate::elementwise::{Binary, Unary};
+use crate::error::Result;
+
+/// Activations, by their numbers in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Activation {
+    Silu = 9,
+    Gelu = 10,
+    GeluTanh = 11,
+    QuickGelu = 12,
+    Relu = 13,
+    Leaky = 14,
+    Mish = 15,
+    Tanh = 16,
+    Sigmoid = 17,
+}
+
+impl Unary {
+    /// Number and parameters of the function in the kernel.
+    fn on_gpu(self) -> (i32, f32, f32) {
+        match self {
+            Self::Add(by) => (0, by, 0.0),
+            Self::Sub(by) => (1, by, 0.0),
+            Self::Mul(by) => (2, by, 0.0),
+            Self::Div(by) => (3, by, 0.0),
+            Self::SubFrom(from) => (4, from, 0.0),
+            Self::Abs => (5, 0.0, 0.0),
+            Self::Sqrt => (6, 0.0, 0.0),
+            Self::Clamp(low, high) => (7, low, high),
+            Self::Round => (8, 0.0, 0.0),
+        }
+    }
+}
+
+impl Binary {
+    /// Number and weight of the operation in the kernel.
+    fn on_gpu(self) -> (i32, f32) {
+        match self {
+            Self::Add => (0, 0.0),
+            Self::Sub => (1, 0.0),
+            Self::Mul => (2, 0.0),
+            Self::Div => (3, 0.0),
+            Self::Min => (4, 0.0),
+            Self::Max => (5, 0.0),
+            Self::Lerp(weight) => (6, weight),
+        }
+    }
+}
+
+/// Two tensors of one format, each with its shape, stretched to the shape they have together.
+pub(crate) fn binary(
+    (shape_a, a): (&[usize], &CudaBuffer),
+    (shape_b, b): (&[usize], &CudaBuffer),
+    shape: &[usize],
+    op: Binary,
+) -> Result<CudaBuffer> {
+    let (device, format) = (a.device(), a.format());
+    let out = device.buffer(shape.iter().product(), format)?;
+    if out.len() == 0 {
+        return Ok(out);
+    }
+    let steps =
+        |of: &[usize]| broadcast_strides(of, shape).expect("broadcast_shape accepted both shapes");
+    let (steps_a, steps_b) = (steps(shape_a), steps(shape_b));
+    let dims = shape.iter().zip(&steps_a).zip(&steps_b);
+    let mut dims = merged(dims.map(|((&size, &a), &b)| WalkDim { size, a, b }));
+    if dims.len() > RANK {
+        // No network has so many dimensions: stretched first, both are one.
+        let (a, b) = (
+            gather(a, shape, &steps_a, 0)?,
+            gather(b, shape, &steps_b, 0)?,
+        );
+        return binary((shape, &a), (shape, &b), shape, op);
+    }
+    let width = pack(format);
+    let last = dims.len() - 1;
+    let in_packs = {
+        let inner = dims[last];
+        let fits = |inner: isize, step: isize| inner == 0 || step % width as isize == 0;
+        let outer = &dims[..last];
+        matches!((inner.a, inner.b), (0 | 1, 0 | 1))
+            && (outer.is_empty() || inner.size.is_multiple_of(width))
+            && outer
+                .iter()
+                .all(|dim| fits(inner.a, dim.a) && fits(inner.b, dim.b))
+    };
+    let total = positions(&dims);
+    let (number, weight) = op.on_gpu();
+    if in_packs {
+        let inner = &mut dims[last];
+        inner.size = inner.size.div_ceil(width);
+        inner.a *= width as isize;
+        inner.b *= width as isize;
+    }
+    let threads = positions(&dims);
+    let name = match (in_packs, threads >> 31) {
+        (true, _) => "binary_packs",
+        (false, 0) => "binary",
+        (false, _) => "binary_wide",
+    };
+    let kernel = Kernel {
+        module: "elementwise",
+        format,
+        name,
+    };
+    let args = Args::new()
+        .pointer(out.address())
+        .pointer(a.address())
+        .pointer(b.address())
+        .long(whole(total))
+        .int(number)
+        .float(weight)
+        .words(&walk_words(&dims));
+    device.launch(kernel, grid(threads)?, 256, 0, &args)?;
+    Ok(out)
+}
+
+/// A function of every element.
+pub(crate) fn unary(from: &CudaBuffer, op: Unary) -> Result<CudaBuffer> {
+    let out = from.device().buffer(from.len(), from.format())?;
+    start_unary(&out, from, op.on_gpu())?;
+    Ok(out)
+}
+
+/// An activation of every element.
+pub(crate) fn activate(from: &CudaBuffer, activation: Activation) -> Result<CudaBuffer> {
+    let out = from.device().buffer(from.len(), from.format())?;
+    start_unary(&out, from, (activation as i32, 0.0, 0.0))?;
+    Ok(out)
+}
+
+/// The same where the elements are. Nobody else may hold them.
+pub(crate) fn activate_in_place(of: &CudaBuffer, activation: Activation) -> Result<()> {
+    start_unary(of, of, (activation as i32, 0.0, 0.0))
+}
+
+fn start_unary(to: &CudaBuffer, from: &CudaBuffer, (op, p, q): (i32, f32, f32)) -> Result<()> {
+    let args = Args::new()
+        .pointer(to.address())
+        .pointer(from.address())
+        .long(whole(from.len()))
+        .int(op)
+        .float(p)
+        .float(q);
+    launch_packs(to, "elementwise", "unary", &args)
+}
+
+/// `uncond + scale * (cond - uncond)`. Both have one format and length.
+pub(crate) fn guide(cond: &CudaBuffer, uncond: &CudaBuffer, scale: f32) -> Result<CudaBuffer> {
+    let out = cond.device().buffer(cond.len(), cond.format())?;
+    let args = Args::new()
+        .pointer(out.address())
+        .pointer(cond.address())
+        .pointer(uncond.address())
+        .long(whole(cond.len()))
+        .float(scale);
+    launch_packs(&out, "elementwise", "guide", &args)?;
+    Ok(out)
+}
+
+/// `x + (x - denoised) / sigma * change`. Both have one format and length.
+pub(crate) fn euler(
+    x: &CudaBuffer,
+    denoised: &CudaBuffer,
+    sigma: f32,
+    change: f32,
+) -> Result<CudaBuffer> {
+    let out = x.device().buffer(x.len(), x.format())?;
+    let args = Args::new()
+        .pointer(out.address())
+        .pointer(x.address())
+        .pointer(denoised.address())
+        .long(whole(x.len()))
+        .float(sigma)
+        .float(change);
+    launch_packs(&out, "elementwise", "euler", &args)?;
+    Ok(out)
+}

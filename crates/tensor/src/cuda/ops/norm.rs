@@ -1,0 +1,234 @@
+//! Normalisation and softmax of rows on a GPU.
+
+use crate::cuda::{Args, CudaBuffer, Format, Kernel};
+use crate::error::{Result, TensorError};
+use crate::nn::Act;
+
+/// A size as kernels take it.
+pub(super) fn int(size: usize) -> Result<i32> {
+    i32::try_from(size).map_err(|_| {
+        TensorError::invalid("cuda", format!("a size of {size} is too large for kernels"))
+    })
+}
+
+/// The same for a number of blocks.
+pub(super) fn blocks(count: usize) -> Result<u32> {
+    Ok(int(count)?.cast_unsigned())
+}
+
+pub(super) fn kernel(format: Format, name: &'static str) -> Kernel {
+    Kernel {
+        module: "norm",
+        format,
+        name,
+    }
+}
+
+/// Elements in 16 bytes.
+pub(super) fn lanes(format: Format) -> usize {
+    16 / format.size()
+}
+
+/// Whether kernels may read and write 16 bytes at a time: rows have whole ones, and all addresses are multiples.
+pub(super) fn in_vectors(width: usize, format: Format, addresses: &[u64]) -> bool {
+    width.is_multiple_of(lanes(format)) && addresses.iter().all(|at| at.is_multiple_of(16))
+}
+
+/// Sizes of a group norm over (items, pixels, channels), what is done with it, and addresses of floats.
+#[derive(Clone, Copy)]
+pub(crate) struct GroupNormSpec {
+    pub(crate) items: usize,
+    pub(crate) pixels: usize,
+    pub(crate) channels: usize,
+    pub(crate) groups: usize,
+    pub(crate) weight: u64,
+    pub(crate) bias: u64,
+    pub(crate) eps: f32,
+    pub(crate) act: Act,
+}
+
+/// The number that kernels know an activation by.
+fn act_number(act: Act) -> i32 {
+    match act {
+        Act::None => 0,
+        Act::Silu => 1,
+        Act::Gelu => 2,
+        Act::GeluTanh => 3,
+        Act::QuickGelu => 4,
+        Act::Relu => 5,
+        Act::Leaky => 6,
+    }
+}
+
+/// Sums of so many blocks are added by every block that uses them; more are added once, by a kernel of their own.
+const JOINED: usize = 64;
+
+/// Group norm of `x` into `out`, which may be `x`. There is an element.
+pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Result<()> {
+    let format = x.format();
+    let vectors = of.channels / lanes(format);
+    // Threads that a block may have: shared memory has room for two floats for each of their elements.
+    let most = if format == Format::F32 { 1024 } else { 512 };
+    let fits = in_vectors(of.channels, format, &[x.address(), out.address()])
+        && vectors <= most
+        && of.items <= usize::from(u16::MAX);
+    if !fits {
+        return group_norm_any(x, out, of);
+    }
+    let device = x.device();
+    let lines = (512 / vectors).max(1);
+    let threads = (vectors * lines) as u32;
+    // Two blocks for every multiprocessor, but at least four vectors for every thread.
+    let wanted = (2 * device.multiprocessors() as usize / of.items).max(1);
+    let per_block = of.pixels.div_ceil(wanted).max(4 * lines);
+    let parts = of.pixels.div_ceil(per_block);
+    let grid = [blocks(parts)?, of.items as u32, 1];
+    let groups = of.items * of.groups;
+    // Two sums for each block and group, the same joined, and the value from which differences are taken.
+    let scratch = device.scratch(groups * (8 * parts + 8 + 4))?;
+    let sums = scratch.address();
+    let joined = sums + 8 * (groups * parts) as u64;
+    let origins = joined + 8 * groups as u64;
+    let args = Args::new()
+        .pointer(x.address())
+        .pointer(sums)
+        .pointer(origins)
+        .int(int(of.pixels)?)
+        .int(int(of.channels)?)
+        .int(int(of.groups)?)
+        .int(int(per_block)?);
+    let shared = threads * lanes(format) as u32 * 8;
+    device.launch(kernel(format, "group_sums"), grid, threads, shared, &args)?;
+    let (sums, parts) = if parts > JOINED {
+        let args = Args::new()
+            .pointer(sums)
+            .pointer(joined)
+            .int(int(groups)?)
+            .int(int(parts)?);
+        let grid = [blocks(groups.div_ceil(8))?, 1, 1];
+        device.launch(kernel(format, "group_join"), grid, 256, 0, &args)?;
+        (joined, 1)
+    } else {
+        (sums, parts)
+    };
+    let args = Args::new()
+        .pointer(x.address())
+        .pointer(sums)
+        .pointer(origins)
+        .pointer(of.weight)
+        .pointer(of.bias)
+        .pointer(out.address())
+        .int(int(of.pixels)?)
+        .int(int(of.channels)?)
+        .int(int(of.groups)?)
+        .int(int(per_block)?)
+        .int(int(parts)?)
+        .float(of.eps)
+        .int(act_number(of.act));
+    let name = match of.act {
+        Act::None => "group_apply_none",
+        Act::Silu => "group_apply_silu",
+        Act::Gelu | Act::GeluTanh | Act::QuickGelu | Act::Relu | Act::Leaky => "group_apply_act",
+    };
+    let shared = 8 * of.groups as u32;
+    device.launch(kernel(format, name), grid, threads, shared, &args)
+}
+
+/// The same for any number of channels: one block for each group.
+fn group_norm_any(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Result<()> {
+    let args = Args::new()
+        .pointer(x.address())
+        .pointer(of.weight)
+        .pointer(of.bias)
+        .pointer(out.address())
+        .int(int(of.pixels)?)
+        .int(int(of.channels)?)
+        .int(int(of.groups)?)
+        .float(of.eps)
+        .int(act_number(of.act));
+    let grid = [blocks(of.items * of.groups)?, 1, 1];
+    let kernel = kernel(x.format(), "group_any");
+    x.device().launch(kernel, grid, 512, 0, &args)
+}
+
+/// What rows are normalised by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowNormKind {
+    /// Mean and deviation.
+    Layer,
+    /// The root mean square.
+    Rms,
+}
+
+/// What follows: weight and bias are addresses of floats; `modulation` is shift and scale, a row of each for every item.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RowNormEnd<'a> {
+    pub(crate) weight: Option<u64>,
+    pub(crate) bias: Option<u64>,
+    pub(crate) modulation: Option<(&'a CudaBuffer, &'a CudaBuffer)>,
+}
+
+/// Normalises rows of `width`. There is an element.
+pub(crate) fn row_norm(
+    x: &CudaBuffer,
+    width: usize,
+    kind: RowNormKind,
+    end: RowNormEnd<'_>,
+    eps: f32,
+) -> Result<CudaBuffer> {
+    let (device, format) = (x.device(), x.format());
+    let out = device.buffer(x.len(), format)?;
+    let rows = x.len() / width;
+    let (shift, scale, each) = match end.modulation {
+        None => (0, 0, 1),
+        Some((shift, scale)) => (
+            shift.address(),
+            scale.address(),
+            (x.len() / scale.len()).max(1),
+        ),
+    };
+    let vectors = width / lanes(format);
+    let aligned = in_vectors(width, format, &[x.address(), out.address(), shift, scale]);
+    // The name, and rows of a block.
+    let (name, per_block) = match vectors {
+        _ if !aligned => ("row_norm_any", 1),
+        0..=16 => ("row_norm_16", 16),
+        17..=128 => ("row_norm_128", 8),
+        129..=384 => ("row_norm_384", 8),
+        385..=1024 => ("row_norm_1024", 1),
+        _ => ("row_norm_any", 1),
+    };
+    let args = Args::new()
+        .pointer(x.address())
+        .pointer(out.address())
+        .pointer(end.weight.unwrap_or(0))
+        .pointer(end.bias.unwrap_or(0))
+        .pointer(scale)
+        .pointer(shift)
+        .int(int(rows)?)
+        .int(int(width)?)
+        .int(int(each)?)
+        .float(eps)
+        .int(i32::from(kind == RowNormKind::Rms));
+    let grid = [blocks(rows.div_ceil(per_block))?, 1, 1];
+    device.launch(kernel(format, name), grid, 256, 0, &args)?;
+    Ok(out)
+}
+
+/// Softmax of rows of `width` into `out`, which may be `x`. There is an element.
+pub(crate) fn softmax(x: &CudaBuffer, out: &CudaBuffer, width: usize) -> Result<()> {
+    let rows = x.len() / width;
+    let (name, per_block) = if width <= 1024 {
+        ("softmax_rows", 8)
+    } else {
+        ("softmax_wide", 1)
+    };
+    let args = Args::new()
+        .pointer(x.address())
+        .pointer(out.address())
+        .int(int(rows)?)
+        .int(int(width)?);
+    let grid = [blocks(rows.div_ceil(per_block))?, 1, 1];
+    x.device()
+        .launch(kernel(x.format(), name), grid, 256, 0, &args)
+}
