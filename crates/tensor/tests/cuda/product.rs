@@ -106,6 +106,11 @@ fn linear_layers_are_as_on_the_processor() {
                 .unwrap();
             let found = there.forward_with(&x, after(&add, &item));
             report.check(format, &case, found, &expected);
+            let gate_shape = random.one_of(&[[1, 1, out], [b, 1, out], [b, n, out]]);
+            let (gate, gate_here) = random.pair(&gate_shape, &device);
+            let expected = here.forward_gated(&x_here, add_here, &gate_here).unwrap();
+            let found = there.forward_gated(&x, add, &gate);
+            report.check(format, &format!("gated {case}"), found, &expected);
             if out % 2 == 0 {
                 let expected = here.geglu(&x_here).unwrap();
                 report.check(format, &format!("geglu {case}"), there.geglu(&x), &expected);
