@@ -269,3 +269,21 @@ extern "C" __global__ void __launch_bounds__(1024) rotate(const S* from, S* to, 
     __syncthreads();
   }
 }
+// Rounds rows to whole numbers of up to `levels` times a scale of the row, as cpu/integer.rs does; the numbers stay in place of what they stand for. One block per row.
+extern "C" __global__ void __launch_bounds__(256) round_rows(const S* from, S* to, int columns, float levels, i64 rows) {
+  __shared__ u32 parts[8];
+  for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
+    const S* line = from + row * columns;
+    // Magnitudes compare like their bits, and what is no number is above them all.
+    u32 most = 0;
+    for (int i = threadIdx.x; i < columns; i += 256) most = max(most, __float_as_uint(TY::load(line[i])) & 0x7fffffffu);
+    for (int m = 16; m; m >>= 1) most = max(most, shx(most, m));
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = most;
+    __syncthreads();
+    for (int i = 0; i < 8; i++) most = max(most, parts[i]);
+    __syncthreads();
+    float scale = most >= 0x7f800000u ? __uint_as_float(0x7fc00000u)
+                : levels < 127.f ? fmaxf(__uint_as_float(most), 1e-10f) / levels : fmaxf(__uint_as_float(most) / levels, 1e-30f);
+    for (int i = threadIdx.x; i < columns; i += 256) to[row * columns + i] = TY::store(rintf(TY::load(line[i]) / scale) * scale);
+  }
+}

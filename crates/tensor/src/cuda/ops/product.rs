@@ -3,6 +3,7 @@
 //! Three kinds of kernels mean the same: `product_hopper` (wgmma and the copy engine), `product_mma` (mma.sync, from 8.0 on) and
 //! `product_plain` (no tensor cores: f32, 7.5, odd sizes). A matrix is a picture of one row for all of them.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::plan::{self, Boxes, Cut, HOPPER, HOPPER_GEGLU, TileCost};
@@ -29,6 +30,15 @@ pub(crate) struct Finish<'a> {
     pub(crate) act: Act,
     /// Rows of the result that an item has.
     pub(crate) rows_per_item: usize,
+}
+
+/// What happens to the input of a layer first.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Treatment {
+    /// Address of a factor for each channel.
+    pub(crate) scale: Option<u64>,
+    /// Whether nothing is rounded, also where the format of the weight would have it.
+    pub(crate) exact: bool,
 }
 
 /// How a convolution reads its input, (frames, size, channels).
@@ -100,17 +110,17 @@ struct Product<'a> {
     finish: Finish<'a>,
 }
 
-/// `rows` rows of the weight's channels, each times a factor where there is one.
+/// `rows` rows of the weight's channels, treated as the layer wants.
 pub(crate) fn linear(
     weight: &CudaValue,
     x: &CudaBuffer,
     rows: usize,
-    scale: Option<u64>,
+    treatment: Treatment,
     finish: Finish<'_>,
 ) -> Result<CudaBuffer> {
     let shape = weights::shape(weight)?;
     let window = Window::rows(rows, shape.channels * shape.taps);
-    single(weight, x, window, scale, finish, false)
+    single(weight, x, window, treatment, finish, false)
 }
 
 /// `a * gelu(g)` of the halves of the outputs.
@@ -118,7 +128,7 @@ pub(crate) fn geglu(
     weight: &CudaValue,
     x: &CudaBuffer,
     rows: usize,
-    scale: Option<u64>,
+    treatment: Treatment,
     bias: Option<u64>,
 ) -> Result<CudaBuffer> {
     let shape = weights::shape(weight)?;
@@ -127,7 +137,7 @@ pub(crate) fn geglu(
         bias,
         ..Finish::default()
     };
-    single(weight, x, window, scale, finish, true)
+    single(weight, x, window, treatment, finish, true)
 }
 
 /// A convolution over pictures.
@@ -135,8 +145,10 @@ pub(crate) fn conv(
     weight: &CudaValue,
     x: &CudaBuffer,
     window: Window,
+    exact: bool,
     finish: Finish<'_>,
 ) -> Result<CudaBuffer> {
+    let treatment = Treatment { scale: None, exact };
     let window = if window.is_plain() {
         Window::rows(window.out_rows(), window.channels)
     } else if weights::rotation(weight) > 0 {
@@ -145,7 +157,7 @@ pub(crate) fn conv(
     } else {
         window
     };
-    single(weight, x, window, None, finish, false)
+    single(weight, x, window, treatment, finish, false)
 }
 
 /// A convolution over frames with one weight for each tap of time. They are put together for the one use, so that sums are rounded once.
@@ -156,7 +168,7 @@ pub(crate) fn conv3d(
     finish: Finish<'_>,
 ) -> Result<CudaBuffer> {
     if let [one] = taps {
-        return conv(one, x, window, finish);
+        return conv(one, x, window, false, finish);
     }
     let Some(first) = taps.first() else {
         return Err(TensorError::invalid("conv3d", "a kernel without taps"));
@@ -191,41 +203,54 @@ fn single(
     weight: &CudaValue,
     x: &CudaBuffer,
     window: Window,
-    scale: Option<u64>,
+    treatment: Treatment,
     finish: Finish<'_>,
     geglu: bool,
 ) -> Result<CudaBuffer> {
     let shape = weights::shape(weight)?;
     let group = weights::rotation(weight);
-    // Scales come before rotations.
-    let scaled = scale.filter(|_| group > 0).map(|scale| {
-        weights::prepared(
-            x,
-            &as_rows(x, window.channels, window.channels, Some(scale)),
-        )
-    });
-    let scaled = scaled.transpose()?;
-    let scale = scale.filter(|_| group == 0);
-    let x = scaled.as_ref().unwrap_or(x);
-    let turned = (group > 0)
-        .then(|| weights::rotated(x, group))
-        .transpose()?;
-    let x = turned.as_ref().unwrap_or(x);
-    let channels = padded(x, window.channels);
+    let levels = weights::input_levels(weight).filter(|_| !treatment.exact && window.is_plain());
+    let channels = window.channels;
+    // Scales come before rotations, and these before rounding.
+    let early = group > 0 || levels.is_some();
+    let mut x = Treated::Given(x);
+    if let Some(scale) = treatment.scale.filter(|_| early) {
+        let how = as_rows(&x, channels, channels, Some(scale));
+        x = Treated::Made(weights::prepared(&x, &how)?);
+    }
+    if group > 0 {
+        x = Treated::Made(weights::rotated(&x, group)?);
+    }
+    if let Some(levels) = levels {
+        x = Treated::Made(weights::rounded(&x, channels, levels)?);
+    }
+    let scale = treatment.scale.filter(|_| !early);
+    let channels = padded(&x, channels);
     // Without tensor cores a weight of another format is converted while it is read.
     let plain = !has_tensor_cores(x.device(), x.format());
     let elements = match weights::in_place(weight)? {
         Some(format) if plain => Elements::Kept(weight, format),
         _ => weights::elements(weight, x.format(), channels)?,
     };
-    run(
-        &elements,
-        shape.out,
-        x,
-        (window, channels, scale),
-        finish,
-        geglu,
-    )
+    let how = (window, channels, scale);
+    run(&elements, shape.out, &x, how, finish, geglu)
+}
+
+/// An input as it was given, or changed.
+enum Treated<'a> {
+    Given(&'a CudaBuffer),
+    Made(CudaBuffer),
+}
+
+impl Deref for Treated<'_> {
+    type Target = CudaBuffer;
+
+    fn deref(&self) -> &CudaBuffer {
+        match self {
+            Self::Given(buffer) => buffer,
+            Self::Made(buffer) => buffer,
+        }
+    }
 }
 
 fn as_rows(x: &CudaBuffer, channels: usize, padded: usize, scale: Option<u64>) -> Prepared {
@@ -582,7 +607,7 @@ impl Product<'_> {
             .int(cut.parts as i32)
             .int(cut.width as i32)
             .int(i32::from(self.geglu));
-        let grid = [(cut.tiles - cut.full) as u32, 8, 1];
+        let grid = [(cut.tiles - cut.full) as u32, 16, 1];
         let kernel = self.kernel("product_finish", "finish_parts");
         self.device.launch(kernel, grid, 256, 0, &args)
     }
