@@ -71,6 +71,12 @@ impl Cut {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Width and parts for measurements.
+    pub(super) static FORCED: std::cell::Cell<Option<(usize, usize)>> = const { std::cell::Cell::new(None) };
+}
+
 /// The cheapest tiles for so many tiles of rows, columns and steps along K.
 pub(super) fn cut(
     costs: &[TileCost],
@@ -79,6 +85,22 @@ pub(super) fn cut(
     steps: usize,
     multiprocessors: usize,
 ) -> Cut {
+    #[cfg(test)]
+    if let Some((width, parts)) = FORCED.get() {
+        let tiles = row_tiles * columns.div_ceil(width);
+        let slots = multiprocessors.max(1);
+        let full = if parts > 1 {
+            tiles - tiles % slots
+        } else {
+            tiles
+        };
+        return Cut {
+            width,
+            tiles,
+            full,
+            parts,
+        };
+    }
     let mut best: Option<(f64, Cut)> = None;
     for cost in costs {
         let slots = multiprocessors.max(1) * cost.blocks;

@@ -665,3 +665,7 @@ pub(crate) fn matmul(
     }
     Ok(out)
 }
+
+#[cfg(test)]
+#[path = "product_tuning.rs"]
+mod tuning;
