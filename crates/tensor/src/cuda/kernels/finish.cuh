@@ -134,21 +134,26 @@ DI void tile_place(int u, int row_tiles, int column_tiles, int group, int& mi, i
   ni = rest / rows;
 }
 // Rows of a tile are pixels of a box of 2^wlog x 2^hlog pixels in 128 >> (wlog + hlog) pictures. A matrix is a picture of one row.
-struct Boxes { int height, width, count, wlog, hlog; };
+// With four phases the boxes are those of a picture of half the height and width, once for each of the four pixels of the result over one of its pixels.
+struct Boxes { int height, width, count, wlog, hlog, phases; };
 DI int boxes_across(const Boxes& b) { return (b.width + (1 << b.wlog) - 1) >> b.wlog; }
 DI int boxes_down(const Boxes& b) { return (b.height + (1 << b.hlog) - 1) >> b.hlog; }
 DI int boxes_deep(const Boxes& b) { int deep = 128 >> (b.wlog + b.hlog); return (b.count + deep - 1) / deep; }
-// First column, row and picture of a box.
-DI void box_corner(const Boxes& b, int mi, int& x, int& y, int& z) {
+DI int boxes_all(const Boxes& b) { return boxes_across(b) * boxes_down(b) * boxes_deep(b) * b.phases; }
+// First column, row and picture of a box, and its phase: 2 * row + column of the pixel among the four.
+DI void box_corner(const Boxes& b, int mi, int& x, int& y, int& z, int& phase) {
   int across = boxes_across(b), down = boxes_down(b), rest = mi / across;
   x = (mi - rest * across) << b.wlog;
   z = rest / down;
   y = (rest - z * down) << b.hlog;
+  phase = 0;
+  if (b.phases > 1) { int deep = boxes_deep(b); phase = z / deep; z -= phase * deep; }
   z *= 128 >> (b.wlog + b.hlog);
 }
 // The output row of row r of a box, and whether there is one.
-DI i64 box_row(const Boxes& b, int x0, int y0, int z0, int r, bool& ok) {
+DI i64 box_row(const Boxes& b, int x0, int y0, int z0, int phase, int r, bool& ok) {
   int x = x0 + (r & ((1 << b.wlog) - 1)), y = y0 + ((r >> b.wlog) & ((1 << b.hlog) - 1)), z = z0 + (r >> (b.wlog + b.hlog));
   ok = x < b.width && y < b.height && z < b.count;
+  if (b.phases > 1) return (((i64)z * b.height + y) * 2 + (phase >> 1)) * b.width * 2 + 2 * x + (phase & 1);
   return ((i64)z * b.height + y) * b.width + x;
 }

@@ -125,7 +125,7 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
   }
   __syncthreads();
 
-  int mt = boxes_across(boxes) * boxes_down(boxes) * boxes_deep(boxes), nt = (N + BN - 1) / BN;
+  int mt = boxes_all(boxes), nt = (N + BN - 1) / BN;
   int steps = (w.channels + BK - 1) / BK, kt = w.time * w.height * w.width * steps;
   int mn = mt * nt, nfull = min(mn, full_tiles), total = nfull + (mn - nfull) * parts;
 
@@ -137,18 +137,20 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
         int u = t, ks = 0, np = 1;
         if (t >= nfull) { int v = t - nfull; u = nfull + v / parts; ks = v % parts; np = parts; }
         int k0 = (int)((i64)ks * kt / np), k1 = (int)((i64)(ks + 1) * kt / np);
-        int mi, ni, x0, y0, z0;
+        int mi, ni, x0, y0, z0, phase;
         tile_place(u, mt, nt, GROUP, mi, ni);
-        box_corner(boxes, mi, x0, y0, z0);
+        box_corner(boxes, mi, x0, y0, z0, phase);
         z0 = z0 * w.time_stride - w.time_before;
-        int b0 = GEGLU ? ni * (BN / 2) : ni * BN, b1 = GEGLU ? N / 2 + b0 : b0 + BN / 2;
+        // The kernels of a phase stand behind those of the phases before; it sees one row or column less at one side.
+        int above = w.above - (phase >> 1), left = w.left - (phase & 1);
+        int b0 = phase * N + (GEGLU ? ni * (BN / 2) : ni * BN), b1 = GEGLU ? N / 2 + b0 : b0 + BN / 2;
         int tap = k0 / steps, step = k0 - tap * steps;
         int kz = tap / (w.height * w.width), in = tap - kz * w.height * w.width, ky = in / w.width, kx = in - ky * w.width;
         for (int k = k0; k < k1; k++) {
           mbar_wait(empty + 8 * s, ph);
           mbar_expect(full + 8 * s, AB + BB);
-          int dx = kx - w.left, dy = ky - w.above, phase = (1 << w.shift) - 1;
-          tma5(sA + s * AB, ta, full + 8 * s, (dx & phase) * w.channels + step * BK, x0 + (dx >> w.shift), dy & phase, y0 + (dy >> w.shift), z0 + kz);
+          int dx = kx - left, dy = ky - above, odd = (1 << w.shift) - 1;
+          tma5(sA + s * AB, ta, full + 8 * s, (dx & odd) * w.channels + step * BK, x0 + (dx >> w.shift), dy & odd, y0 + (dy >> w.shift), z0 + kz);
           int column = tap * w.channels + step * BK;
           tma2(sB + s * BB, tb, full + 8 * s, column, b0);
           tma2(sB + s * BB + HB, tb, full + 8 * s, column, b1);
@@ -197,12 +199,12 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
         }
         continue;
       }
-      int mi, ni, x0, y0, z0;
+      int mi, ni, x0, y0, z0, phase;
       tile_place(u, mt, nt, GROUP, mi, ni);
-      box_corner(boxes, mi, x0, y0, z0);
+      box_corner(boxes, mi, x0, y0, z0, phase);
       i64 row[2]; bool ok[2];
 #pragma unroll
-      for (int h = 0; h < 2; h++) row[h] = box_row(boxes, x0, y0, z0, lr + 8 * h, ok[h]);
+      for (int h = 0; h < 2; h++) row[h] = box_row(boxes, x0, y0, z0, phase, lr + 8 * h, ok[h]);
       if (GEGLU) {
         int No = N / 2, c0 = ni * (BN / 2);
         bool whole = (No & 7) == 0;
@@ -241,10 +243,10 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
 }
 
 #define KERNEL(name, BN, ST, GEGLU) extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ TMap ta, const __grid_constant__ TMap tb, \
-    AFTER_PARAMETERS(u16), int N, int out_height, int out_width, int out_count, int wlog, int hlog, \
+    AFTER_PARAMETERS(u16), int N, int out_height, int out_width, int out_count, int wlog, int hlog, int phases, \
     int channels, int time, int height, int width, int time_stride, int shift, int time_before, int above, int left, int full_tiles, int parts, float* sums) { \
   const After<u16> after = AFTER_VALUES; \
-  const Boxes boxes = { out_height, out_width, out_count, wlog, hlog }; \
+  const Boxes boxes = { out_height, out_width, out_count, wlog, hlog, phases }; \
   const Window window = { channels, time, height, width, time_stride, shift, time_before, above, left }; \
   product<TY, BN, ST, GEGLU>(ta, tb, after, N, boxes, window, full_tiles, parts, sums); \
 }

@@ -16,6 +16,9 @@ use crate::nn::Act;
 
 const OP: &str = "product";
 
+/// Pixels of a result from which on adding weights costs less than it saves.
+const DOUBLED: usize = 8192;
+
 /// What follows a product: `gate * act(y + bias + per_item) + residual`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Finish<'a> {
@@ -88,6 +91,17 @@ impl Window {
             && self.out == [self.frames, self.size.0, self.size.1]
     }
 
+    /// Whether 3x3 kernels see pairs of equal pixels of a picture of twice the size, and the picture is so large that it is worth adding weights of
+    /// equal pixels for each use: less than half of the work then.
+    fn is_doubled(&self) -> bool {
+        self.enlarged == (2 * self.size.0, 2 * self.size.1)
+            && self.kernel == [1, 3, 3]
+            && (self.stride, self.time_stride) == (1, 1)
+            && (self.above, self.left, self.time_before) == (1, 1, 0)
+            && self.out == [self.frames, self.enlarged.0, self.enlarged.1]
+            && self.out_rows() >= DOUBLED
+    }
+
     fn taps(&self) -> usize {
         self.kernel.iter().product()
     }
@@ -107,6 +121,8 @@ struct Product<'a> {
     /// Rows of the weight.
     columns: usize,
     geglu: bool,
+    /// Whether the weight has four kernels for the four pixels over each of the input.
+    doubled: bool,
     finish: Finish<'a>,
 }
 
@@ -295,10 +311,27 @@ fn run(
         window,
         columns,
         geglu,
+        doubled: false,
         finish,
     };
     if !has_tensor_cores(device, format) {
         product(x, window).start_plain(&out)?;
+        return Ok(out);
+    }
+    if device.hopper() && window.is_doubled() {
+        let halved = Elements::Made(weights::halved(weight, device, columns, padded)?);
+        let phase = Window {
+            enlarged: window.size,
+            out: [window.frames, window.size.0, window.size.1],
+            kernel: [1, 2, 2],
+            ..window
+        };
+        let product = Product {
+            weight: &halved,
+            doubled: true,
+            ..product(x, phase)
+        };
+        product.start_hopper(&out)?;
         return Ok(out);
     }
     if device.hopper() {
@@ -500,6 +533,7 @@ impl Product<'_> {
         } else {
             Boxes::pictures(w.out, w.time_stride == 1)
         };
+        let boxes = if self.doubled { boxes.doubled() } else { boxes };
         let steps = w.taps() * w.channels.div_ceil(64);
         let costs: &[TileCost] = if self.geglu { &HOPPER_GEGLU } else { &HOPPER };
         let slots = self.device.multiprocessors() as usize;
@@ -567,7 +601,10 @@ impl Product<'_> {
         Map {
             address: self.weight.address(),
             format: self.format,
-            sizes: [depth, self.columns as u64],
+            sizes: [
+                depth,
+                self.columns as u64 * if self.doubled { 4 } else { 1 },
+            ],
             strides: [2 * depth, 0],
             part: [64, width as u32 / 2],
         }

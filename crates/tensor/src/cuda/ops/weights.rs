@@ -340,3 +340,21 @@ pub(super) fn rounded(x: &CudaBuffer, columns: usize, levels: f32) -> Result<Cud
     }
     Ok(out)
 }
+
+/// 3x3 kernels over a picture of twice the size as four 2x2 kernels over the picture: (4, out, 4, channels).
+pub(super) fn halved(
+    kernels: &Elements<'_>,
+    device: &Arc<CudaDevice>,
+    out: usize,
+    channels: usize,
+) -> Result<CudaBuffer> {
+    let to = device.buffer(16 * out * channels, kernels.format())?;
+    let args = Args::new()
+        .pointer(kernels.address())
+        .pointer(to.address())
+        .int(out as i32)
+        .int(channels as i32)
+        .long(to.len() as i64);
+    start(device, to.format(), "halve_kernels", to.len(), &args)?;
+    Ok(to)
+}
