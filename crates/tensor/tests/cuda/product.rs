@@ -310,6 +310,10 @@ fn convolutions_are_as_on_the_processor() {
             (1, 32, 32, 16, 3072, 2, 2, Padding::Same(0), false),
             (1, 40, 40, 3, 1152, 14, 14, Padding::Same(0), false),
             (1, 20, 20, 512, 512, 3, 1, Padding::Same(1), true),
+            (1, 64, 48, 64, 40, 3, 1, Padding::Same(1), true),
+            (2, 40, 36, 72, 33, 3, 1, Padding::Same(1), true),
+            (1, 64, 64, 256, 128, 3, 1, Padding::Same(1), true),
+            (1, 47, 61, 128, 320, 3, 1, Padding::Same(1), true),
         ];
         for _ in 0..30 {
             let kernel = random.one_of(&[1, 1, 2, 3, 3, 3, 5]);

@@ -2,35 +2,43 @@
 
 use crate::cuda::Args;
 
-/// The cost of a tile of 128 rows, in microseconds.
+/// The cost of a tile of 128 rows, in microseconds of a multiprocessor.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TileCost {
     pub(super) width: usize,
-    /// One step along K, while all of the multiprocessor's blocks work.
-    pub(super) step: f64,
-    /// What comes before the first step and after the last.
-    pub(super) fixed: f64,
-    /// Blocks on a multiprocessor at once.
+    /// Blocks on a multiprocessor at once: with two, one multiplies while the other finishes.
     pub(super) blocks: usize,
+    /// One step along K.
+    pub(super) step: f64,
+    /// What comes before the first step and after the last, for each tile.
+    pub(super) each: f64,
+    /// The same once.
+    pub(super) once: f64,
 }
 
-const fn cost(width: usize, step: f64, fixed: f64) -> TileCost {
+const fn cost(width: usize, blocks: usize, step: f64, each: f64, once: f64) -> TileCost {
     TileCost {
         width,
+        blocks,
         step,
-        fixed,
-        blocks: 1,
+        each,
+        once,
     }
 }
 
 /// Measured on an H200: steps of 64 channels.
-pub(super) const HOPPER: [TileCost; 4] = [
-    cost(64, 0.27, 1.8),
-    cost(128, 0.42, 2.0),
-    cost(160, 0.46, 2.2),
-    cost(256, 0.75, 2.8),
+pub(super) const HOPPER: [TileCost; 5] = [
+    cost(64, 1, 0.27, 1.0, 1.5),
+    cost(128, 1, 0.42, 1.2, 1.5),
+    cost(128, 2, 0.42, 0.4, 2.5),
+    cost(160, 1, 0.46, 1.4, 1.5),
+    cost(256, 1, 0.75, 2.0, 1.5),
 ];
-pub(super) const HOPPER_GEGLU: [TileCost; 2] = [cost(128, 0.42, 2.4), cost(256, 0.75, 3.6)];
+pub(super) const HOPPER_GEGLU: [TileCost; 3] = [
+    cost(128, 1, 0.42, 1.4, 1.5),
+    cost(128, 2, 0.42, 0.5, 2.5),
+    cost(256, 1, 0.75, 2.4, 1.5),
+];
 
 /// Steps of 32 channels with mma.sync, by what a multiprocessor does in a microsecond.
 pub(super) fn mma_costs(arch: u32) -> [TileCost; 2] {
@@ -39,13 +47,12 @@ pub(super) fn mma_costs(arch: u32) -> [TileCost; 2] {
     } else {
         1.0
     };
-    let tile = |width: usize, blocks: usize, share: f64| TileCost {
-        width,
-        step: 2.0 * 128.0 * width as f64 * 32.0 * blocks as f64 / (millions * share) / 1e6,
-        fixed: 2.5,
-        blocks,
-    };
-    [tile(128, 2, 0.9), tile(256, 1, 1.0)]
+    let step =
+        |width: usize, share: f64| 2.0 * 128.0 * width as f64 * 32.0 / (millions * share) / 1e6;
+    [
+        cost(128, 2, step(128, 0.9), 0.8, 2.0),
+        cost(256, 1, step(256, 1.0), 2.0, 1.0),
+    ]
 }
 
 /// Most parts of a tile.
@@ -59,6 +66,8 @@ const ADDED: f64 = 2.5e6;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut {
     pub(super) width: usize,
+    /// Blocks on a multiprocessor at once.
+    pub(super) at_once: usize,
     pub(super) tiles: usize,
     pub(super) full: usize,
     pub(super) parts: usize,
@@ -73,8 +82,8 @@ impl Cut {
 
 #[cfg(test)]
 thread_local! {
-    /// Width and parts for measurements.
-    pub(super) static FORCED: std::cell::Cell<Option<(usize, usize)>> = const { std::cell::Cell::new(None) };
+    /// Width, blocks at once and parts for measurements.
+    pub(super) static FORCED: std::cell::Cell<Option<(usize, usize, usize)>> = const { std::cell::Cell::new(None) };
 }
 
 /// The cheapest tiles for so many tiles of rows, columns and steps along K.
@@ -85,10 +94,10 @@ pub(super) fn cut(
     steps: usize,
     multiprocessors: usize,
 ) -> Cut {
+    let slots = multiprocessors.max(1);
     #[cfg(test)]
-    if let Some((width, parts)) = FORCED.get() {
+    if let Some((width, at_once, parts)) = FORCED.get() {
         let tiles = row_tiles * columns.div_ceil(width);
-        let slots = multiprocessors.max(1);
         let full = if parts > 1 {
             tiles - tiles % slots
         } else {
@@ -96,6 +105,7 @@ pub(super) fn cut(
         };
         return Cut {
             width,
+            at_once,
             tiles,
             full,
             parts,
@@ -103,12 +113,12 @@ pub(super) fn cut(
     }
     let mut best: Option<(f64, Cut)> = None;
     for cost in costs {
-        let slots = multiprocessors.max(1) * cost.blocks;
         let tiles = row_tiles * columns.div_ceil(cost.width);
-        let whole = steps as f64 * cost.step + cost.fixed;
+        let whole = steps as f64 * cost.step + cost.each;
         let mut offer = |time: f64, full: usize, parts: usize| {
             let cut = Cut {
                 width: cost.width,
+                at_once: cost.blocks,
                 tiles,
                 full,
                 parts,
@@ -117,7 +127,7 @@ pub(super) fn cut(
                 best = Some((time, cut));
             }
         };
-        offer(tiles.div_ceil(slots) as f64 * whole, tiles, 1);
+        offer(tiles.div_ceil(slots) as f64 * whole + cost.once, tiles, 1);
         let rest = tiles % slots;
         if rest == 0 {
             continue;
@@ -125,14 +135,15 @@ pub(super) fn cut(
         let most = (slots / rest).min(steps / 4).min(MOST_PARTS);
         for parts in 2..=most {
             let bytes = (rest * parts * 128 * cost.width * 8) as f64;
-            let part = steps.div_ceil(parts) as f64 * cost.step + cost.fixed;
-            let time = (tiles / slots) as f64 * whole + part + ADDING + bytes / ADDED;
-            offer(time, tiles - rest, parts);
+            let part = steps.div_ceil(parts) as f64 * cost.step + cost.each;
+            let whole = (tiles / slots) as f64 * whole + cost.once;
+            offer(whole + part + ADDING + bytes / ADDED, tiles - rest, parts);
         }
     }
     best.map_or(
         Cut {
             width: 128,
+            at_once: 1,
             tiles: 0,
             full: 0,
             parts: 1,
