@@ -347,8 +347,9 @@ pub(super) fn with_cuda_finish(
     body: impl FnOnce(&CudaBuffer, ops::product::Finish<'_>) -> Result<CudaBuffer>,
 ) -> Result<CudaBuffer> {
     let x = on_cuda(op, x)?;
-    let convert = |t: Option<&'_ Tensor>| t.map(|t| t.cuda_in(op, x.format())).transpose();
-    let (add, per_item) = (convert(after.add)?, convert(after.per_item)?);
+    let format = x.format();
+    let add = after.add.map(|t| t.cuda_in(op, format)).transpose()?;
+    let per_item = after.per_item.map(|t| t.cuda_in(op, format)).transpose()?;
     let rows = shape.iter().product::<usize>() / shape.last().copied().unwrap_or(0).max(1);
     let finish = ops::product::Finish {
         bias,
