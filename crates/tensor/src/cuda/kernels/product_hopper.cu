@@ -15,9 +15,10 @@ struct Window { int channels, time, height, width, time_stride, shift, time_befo
 // as the product itself where K is short.
 template <class T, int BN, int BATCH> DI void finish_tile(const After<u16>& f, float (&acc)[BN / 2], const i64 (&row)[2], const bool (&ok)[2], int c0, int q, int n) {
   constexpr int GROUPS = BN / 32;
-  const bool whole = (n & 7) == 0;
+  // Rows that are no multiple of 16 bytes are for the narrowest tiles alone: the code for them would be as long as all the rest.
+  const bool whole = BN > 64 || (n & 7) == 0;
   if (f.bias) {
-    if (n & 1) {
+    if (BN == 64 && (n & 1)) {
 #pragma unroll
       for (int j = 0; j < BN / 8; j++) {
         float2 b = bias_pair(f.bias, c0 + 8 * j + 2 * q, n);
@@ -99,19 +100,34 @@ template <class T, int BN, int BATCH> DI void finish_tile(const After<u16>& f, f
     for (int g = 0; g < BATCH; g++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
+        // The words take the place of the numbers, so that the two ways to write them are apart: jumps over much code cost more than the code.
         u32 o[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) { int a = 4 * ((g0 + g) * 4 + i) + 2 * h; o[i] = T::pack(acc[a], acc[a + 1]); }
         quad_transpose(o, q);
-        int c = c0 + 32 * (g0 + g) + 8 * q;
-        store8(f.out + start[h] + c, o, ok[h] ? n - c : 0, whole);
+#pragma unroll
+        for (int i = 0; i < 4; i++) held[g][h][i] = o[i];
       }
+    if (whole) {
+#pragma unroll
+      for (int g = 0; g < BATCH; g++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          int c = c0 + 32 * (g0 + g) + 8 * q;
+          if (ok[h] && c < n) *(uint4*)(f.out + start[h] + c) = make_uint4(held[g][h][0], held[g][h][1], held[g][h][2], held[g][h][3]);
+        }
+    } else {
+#pragma unroll
+      for (int g = 0; g < BATCH; g++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) { int c = c0 + 32 * (g0 + g) + 8 * q; store8(f.out + start[h] + c, held[g][h], ok[h] ? n - c : 0, false); }
+    }
   }
 }
 
 // A: (channels, x, y phase, y, frame), with stride 2 pairs of pixels as one of twice the channels: then 64 must divide `channels`.
 // Channels past the last are zeros there, so what W has for them (those of the next tap) does not matter.
-// W: (taps * channels, N). With GEGLU the second half of a tile is the gate's rows, so that value and gate meet in one thread.
+// W: (taps * channels, N); 8 divides N except with the narrowest tiles, and N / 2 with GEGLU. There the second half of a tile is the gate's rows, so that value and gate meet in one thread.
 template <class T, int BN, int ST, int GEGLU, int TWO>
 DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, const Boxes& boxes, const Window& w, int full_tiles, int parts, float* sums) {
   constexpr int BK = 64, AB = 128 * BK * 2, BB = BN * BK * 2, HB = BB / 2, NACC = BN / 2, GROUP = 16;
@@ -208,12 +224,12 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
       for (int h = 0; h < 2; h++) row[h] = box_row(boxes, x0, y0, z0, phase, lr + 8 * h, ok[h]);
       if (GEGLU) {
         int No = N / 2, c0 = ni * (BN / 2);
-        bool whole = (No & 7) == 0;
         if (after.bias) {
 #pragma unroll
           for (int j = 0; j < BN / 16; j++) {
             int c = c0 + 8 * j + 2 * q;
-            float2 v = bias_pair(after.bias, c, No), g = bias_pair(after.bias + No, c, No);
+            float2 v = make_float2(0.f, 0.f), g = v;
+            if (c < No) { v = *(const float2*)(after.bias + c); g = *(const float2*)(after.bias + No + c); }
             acc[4 * j] += v.x; acc[4 * j + 1] += v.y; acc[4 * j + 2] += v.x; acc[4 * j + 3] += v.y;
             float* gate = acc + NACC / 2 + 4 * j;
             gate[0] += g.x; gate[1] += g.y; gate[2] += g.x; gate[3] += g.y;
@@ -233,7 +249,7 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
 #pragma unroll
           for (int h = 0; h < 2; h++) {
             quad_transpose(o[h], q);
-            store8(after.out + row[h] * No + c, o[h], ok[h] ? No - c : 0, whole);
+            if (ok[h] && c < No) *(uint4*)(after.out + row[h] * No + c) = make_uint4(o[h][0], o[h][1], o[h][2], o[h][3]);
           }
         }
       } else {

@@ -334,7 +334,8 @@ fn run(
         product.start_hopper(&out)?;
         return Ok(out);
     }
-    if device.hopper() {
+    // Its kernels write whole pieces of 16 bytes of gated outputs.
+    if device.hopper() && (!geglu || out_columns % 8 == 0) {
         // The copy engine cannot repeat pixels. Without room for a larger picture the other kernel does.
         let larger =
             (window.enlarged != window.size).then(|| weights::prepared(x, &enlarged(&window)));
@@ -367,10 +368,14 @@ fn enlarged(window: &Window) -> Prepared {
 
 impl Window {
     fn of_enlarged(self) -> Self {
-        Self {
+        let large = Self {
             size: self.enlarged,
             ..self
+        };
+        if large.is_plain() {
+            return Self::rows(large.out_rows(), large.channels);
         }
+        large
     }
 }
 
@@ -535,7 +540,12 @@ impl Product<'_> {
         };
         let boxes = if self.doubled { boxes.doubled() } else { boxes };
         let steps = w.taps() * w.channels.div_ceil(64);
-        let costs: &[TileCost] = if self.geglu { &HOPPER_GEGLU } else { &HOPPER };
+        let costs: &[TileCost] = match (self.geglu, self.columns % 8) {
+            (true, _) => &HOPPER_GEGLU,
+            (false, 0) => &HOPPER,
+            // Only the narrowest tiles can write rows that are no multiple of 16 bytes.
+            (false, _) => &HOPPER[..1],
+        };
         let slots = self.device.multiprocessors() as usize;
         let cut = plan::cut(costs, boxes.tiles(), self.columns, steps, slots);
         let sums = self.sums(&cut)?;
