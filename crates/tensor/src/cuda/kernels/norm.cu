@@ -13,6 +13,11 @@ constexpr int GROUP_THREADS = N == 8 ? 512 : 1024;   // most of a block of the k
 DI void unpack(uint4 v, float (&f)[N]) { unpack16<T>(v, f); }
 DI uint4 pack(const float (&f)[N]) { return pack16<T>(f); }
 DI uint4 load16(const Store* p) { return *(const uint4*)p; }
+// N floats of a weight, 16 bytes at a time: one by one, neighbours would read 32 bytes apart.
+DI void load_floats16(float (&f)[N], const float* p) {
+#pragma unroll
+  for (int i = 0; i < N; i += 4) { float4 v = *(const float4*)(p + i); f[i] = v.x; f[i + 1] = v.y; f[i + 2] = v.z; f[i + 3] = v.w; }
+}
 
 template <int LANES> DI float lane_sum(float v) {
 #pragma unroll
@@ -141,13 +146,15 @@ DI void group_apply(const Store* x, const float2* sums, const float* origins, co
     }
   __syncthreads();
   float factor[N], origin[N], offset[N];
+  load_floats16(factor, weight + column * N);
+  load_floats16(offset, bias + column * N);
 #pragma unroll
   for (int i = 0; i < N; i++) {
     int c = column * N + i;
     float2 s = statistics[c / width];
     origin[i] = origins[(i64)item * groups + c / width];
-    factor[i] = s.y * weight[c];
-    offset[i] = bias[c] - s.x * factor[i];
+    factor[i] *= s.y;
+    offset[i] -= s.x * factor[i];
   }
   const uint4* source = (const uint4*)(x + (i64)item * pixels * channels) + column;
   uint4* target = (uint4*)(y + (i64)item * pixels * channels) + column;
@@ -260,12 +267,13 @@ DI void group_whole(const Store* x, float2* sums, const float* weight, const flo
     }
   __syncthreads();
   float factor[N], offset[N];
+  load_floats16(factor, weight + column * N);
+  load_floats16(offset, bias + column * N);
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    int c = column * N + i;
-    float2 t = room[c / width];
-    factor[i] = t.y * weight[c];
-    offset[i] = bias[c] - t.x * factor[i];
+    float2 t = room[(column * N + i) / width];
+    factor[i] *= t.y;
+    offset[i] -= t.x * factor[i];
   }
   uint4* target = (uint4*)(y + (i64)item * pixels * channels) + column;
 #pragma unroll
@@ -361,12 +369,16 @@ DI void row_norm(ROW_PARAMETERS) {
       unpack(v[i], f);
 #pragma unroll
       for (int e = 0; e < N; e++) f[e] = (f[e] - origin - mean) * factor;
-      if (weight)
+      if (weight) {
+        load_floats16(a, weight + c);
 #pragma unroll
-        for (int e = 0; e < N; e++) f[e] *= weight[c + e];
-      if (bias)
+        for (int e = 0; e < N; e++) f[e] *= a[e];
+      }
+      if (bias) {
+        load_floats16(b, bias + c);
 #pragma unroll
-        for (int e = 0; e < N; e++) f[e] += bias[c + e];
+        for (int e = 0; e < N; e++) f[e] += b[e];
+      }
       if (scale) {
         unpack(load16(scale + modulation + c), a);
         unpack(load16(shift + modulation + c), b);
@@ -378,11 +390,15 @@ DI void row_norm(ROW_PARAMETERS) {
 }
 #define ROW_NORM(name, LANES, WARPS, COUNT) \
   extern "C" __global__ void __launch_bounds__(256) name(ROW_PARAMETERS) { row_norm<LANES, WARPS, COUNT>(x, y, weight, bias, scale, shift, rows, width, each, eps, rms); }
-// The names say how many vectors a row may have; blocks have 256 threads.
+// The names say how many vectors a row may have; blocks have 256 threads. Those of a block for each row (`few`: of 128 threads) are for so
+// few rows that a warp for each would leave much of the machine idle.
 ROW_NORM(row_norm_16, 16, 1, 1)
 ROW_NORM(row_norm_128, 32, 1, 4)
+ROW_NORM(row_norm_192, 32, 1, 6)
 ROW_NORM(row_norm_384, 32, 1, 12)
 ROW_NORM(row_norm_1024, 32, 8, 4)
+ROW_NORM(row_norm_few_128, 32, 4, 1)
+ROW_NORM(row_norm_few_384, 32, 4, 3)
 
 // A block for each row, read three times.
 extern "C" __global__ void __launch_bounds__(256) row_norm_any(ROW_PARAMETERS) {
