@@ -184,7 +184,7 @@ fn padded(x: &CudaBuffer, channels: usize) -> usize {
 }
 
 fn has_tensor_cores(device: &CudaDevice, format: Format) -> bool {
-    format != Format::F32 && device.arch() >= 80 && device.has("product_mma", format)
+    format != Format::F32 && device.arch() >= 80
 }
 
 fn single(
@@ -276,7 +276,7 @@ fn run(
         product(x, window).start_plain(&out)?;
         return Ok(out);
     }
-    if device.hopper() && device.has("product_hopper", format) {
+    if device.hopper() {
         // The copy engine cannot repeat pixels. Without room for a larger picture the other kernel does.
         let larger =
             (window.enlarged != window.size).then(|| weights::prepared(x, &enlarged(&window)));
