@@ -177,12 +177,12 @@ DI void group_apply(const Store* x, const float2* sums, const float* origins, co
   for (; p < to; p += lines) target[(i64)p * vectors] = one(source[(i64)p * vectors]);
 }
 
-#define GROUP_APPLY(name, ACT) \
-  extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1) name(const Store* x, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) { \
+#define GROUP_APPLY(name, ACT, BLOCKS) \
+  extern "C" __global__ void __launch_bounds__(GROUP_THREADS, N == 8 ? BLOCKS : 1) name(const Store* x, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) { \
     group_apply<ACT>(x, sums, origins, weight, bias, y, pixels, channels, groups, per_block, blocks, eps, act); }
-GROUP_APPLY(group_apply_none, ACT_NONE)
-GROUP_APPLY(group_apply_silu, ACT_SILU)
-GROUP_APPLY(group_apply_act, -1)
+GROUP_APPLY(group_apply_none, ACT_NONE, 1)
+GROUP_APPLY(group_apply_silu, ACT_SILU, 2)
+GROUP_APPLY(group_apply_act, -1, 2)
 
 // The same in one kernel, for what all multiprocessors together keep in registers: x is read once, and the blocks of an item meet between
 // the halves. All blocks must run at once (launched cooperatively). Threads and shared memory as in `group_sums`; at most 512, and at most

@@ -83,7 +83,7 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
     let lines = (256 / vectors).max(1);
     let threads = (vectors * lines) as u32;
     // As many blocks as run at once, but at least four vectors for every thread.
-    let wanted = (3 * device.multiprocessors() as usize / of.items).max(1);
+    let wanted = (4 * device.multiprocessors() as usize / of.items).max(1);
     let per_block = of.pixels.div_ceil(wanted).max(4 * lines);
     let parts = of.pixels.div_ceil(per_block);
     let grid = [blocks(parts)?, of.items as u32, 1];
