@@ -195,7 +195,13 @@ impl Linear {
                 rows_per_item: each,
                 ..ops::product::Finish::default()
             };
-            let y = ops::product::linear(layer.weight, x, rows, layer.input_scale, finish)?;
+            let y = ops::product::linear(
+                layer.weight,
+                x,
+                rows,
+                self.treatment(layer.input_scale),
+                finish,
+            )?;
             Ok(Tensor::on_cuda(&*shape, y))
         })
     }
@@ -210,7 +216,13 @@ impl Linear {
         match &device {
             Device::Cuda(_) => self.weights.with_cuda(&device, |layer| {
                 let y = with_cuda_finish(OP, x, &shape, items, layer.bias, after, |x, finish| {
-                    ops::product::linear(layer.weight, x, rows, layer.input_scale, finish)
+                    ops::product::linear(
+                        layer.weight,
+                        x,
+                        rows,
+                        self.treatment(layer.input_scale),
+                        finish,
+                    )
                 })?;
                 Ok(Tensor::on_cuda(&*shape, y))
             }),
@@ -243,8 +255,8 @@ impl Linear {
         match &device {
             Device::Cuda(_) => self.weights.with_cuda(&device, |layer| {
                 let x = on_cuda(OP, x)?;
-                let scale = layer.input_scale;
-                let y = ops::product::geglu(layer.weight, x, rows, scale, layer.bias)?;
+                let treatment = self.treatment(layer.input_scale);
+                let y = ops::product::geglu(layer.weight, x, rows, treatment, layer.bias)?;
                 Ok(Tensor::on_cuda(&*shape, y))
             }),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
@@ -255,6 +267,12 @@ impl Linear {
                 Ok(Tensor::kept(&*shape, room, out))
             }),
         }
+    }
+
+    /// What a GPU does with inputs first.
+    fn treatment(&self, scale: Option<u64>) -> ops::product::Treatment {
+        let exact = self.weights.size().exact;
+        ops::product::Treatment { scale, exact }
     }
 
     fn result_shape(&self, x: &Tensor, out: usize) -> Result<Vec<usize>> {
