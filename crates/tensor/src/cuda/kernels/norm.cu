@@ -182,7 +182,7 @@ DI void group_apply(const Store* x, const float2* sums, const float* origins, co
     group_apply<ACT>(x, sums, origins, weight, bias, y, pixels, channels, groups, per_block, blocks, eps, act); }
 GROUP_APPLY(group_apply_none, ACT_NONE, 1)
 GROUP_APPLY(group_apply_silu, ACT_SILU, 2)
-GROUP_APPLY(group_apply_act, -1, 2)
+GROUP_APPLY(group_apply_act, -1, 1)
 
 // The same in one kernel, for what all multiprocessors together keep in registers: x is read once, and the blocks of an item meet between
 // the halves. All blocks must run at once (launched cooperatively). Threads and shared memory as in `group_sums`; at most 512, and at most
