@@ -40,7 +40,7 @@ fn mask(random: &mut Random, [b, heads, nq, nk]: [usize; 4]) -> Tensor {
         4 => vec![1, heads, nq, nk],
         _ => vec![b, 1, nq, nk],
     };
-    let lowest = random.one_of(&[f32::NEG_INFINITY, -1e4]);
+    let lowest = random.one_of(&[f32::NEG_INFINITY, -1e4, f32::MIN]);
     Tensor::from_fn(shape, |i| match random.below(4) {
         // The first key is seen by everyone: a query that sees nothing is a test of its own.
         0 if i % nk > 0 => lowest,
@@ -143,6 +143,22 @@ fn a_query_that_sees_nothing_is_no_number() {
         }
     }
     report.end("queries that see nothing");
+}
+
+#[test]
+fn the_lowest_number_hides_keys_and_not_queries() {
+    let Some(gpu) = gpu() else { return };
+    let mut random = Random::new(6);
+    for format in FORMATS {
+        let device = gpu.computing_only_in(format);
+        let inputs = inputs(&mut random, &device, [1, 2, 9, 40, 64]);
+        let [q, k, v] = &inputs.there;
+        let mask = Tensor::from_fn([9, 40], |_| f32::MIN).unwrap();
+        let mask = mask.to(&device).unwrap();
+        let found = attention(q, k, v, 2, Mask::Add(&mask), None).unwrap();
+        let found = found.to(&Device::Cpu).unwrap();
+        assert!(found.data().iter().all(|v| v.is_finite()), "{format:?}");
+    }
 }
 
 #[test]

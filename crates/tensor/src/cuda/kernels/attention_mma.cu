@@ -66,7 +66,22 @@ DI void attention(const u16* q_all, const u16* k_all, const u16* v_all, u16* out
   // Keys after the last query of the block are seen by none of it.
   if (MASKED && mask.kind == MASK_CAUSAL) tiles = min(tiles, (first + QUERIES + KEYS - 1) / KEYS);
   const u16* mask_base = nullptr;
-  if (MASKED && mask.kind == MASK_ADD) mask_base = mask.data + at.item * mask.item + at.head * mask.head;
+  bool pairs = false;   // whether two neighbours can be read at once
+  if (MASKED && mask.kind == MASK_ADD) {
+    mask_base = mask.data + at.item * mask.item + at.head * mask.head;
+    pairs = ((u64)mask_base & 3) == 0 && (mask.query & 1) == 0 && (keys & 1) == 0;
+  }
+  // What is added for a row of this thread (numbered as its sums are) in a tile: two elements of every eight columns.
+  auto load_mask = [&](u32 (&added)[KEYS / 8], int number, int tile) {
+    int row = min(first + warp * 16 * MI + (number >> 1) * 16 + (number & 1) * 8 + (lane >> 2), queries - 1), column = tile * KEYS + 2 * q;
+    const u16* p = mask_base + row * mask.query + column;
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; j++) {
+      int rest = keys - column - 8 * j;
+      if (pairs) added[j] = rest > 0 ? *(const u32*)(p + 8 * j) : 0;
+      else added[j] = (rest > 0 ? (u32)p[8 * j] : 0) | (rest > 1 ? (u32)p[8 * j + 1] << 16 : 0);
+    }
+  };
   float power = scale * LOG2_E;
   u32 fragment_q = sq + (warp * 16 * MI + (lane & 15)) * PITCH + (lane >> 4) * 16;
   u32 fragment_k = ((lane & 7) + ((lane >> 4) << 3)) * PITCH + ((lane >> 3) & 1) * 16;
@@ -77,6 +92,9 @@ DI void attention(const u16* q_all, const u16* k_all, const u16* v_all, u16* out
     int current = it & 1;
     if (it + 1 < tiles) load(k_base, sk + (current ^ 1) * TILE, (it + 1) * KEYS, KEYS, keys);
     cp_commit();
+    // Under way during the product.
+    u32 added[KEYS / 8];
+    if (MASKED && mask.kind == MASK_ADD) load_mask(added, 0, it);
     float s[MI][KEYS / 8][4];
 #pragma unroll
     for (int i = 0; i < MI; i++)
@@ -107,18 +125,17 @@ DI void attention(const u16* q_all, const u16* k_all, const u16* v_all, u16* out
           int column = it * KEYS + 2 * q;
           // Columns of this thread from here on are out of sight.
           int limit = (mask.kind == MASK_CAUSAL ? min(keys, row + 1) : keys) - column;
-          const u16* added = mask_base + row * mask.query + column;
           float a = m[i][r];
 #pragma unroll
-          for (int j = 0; j < KEYS / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-              float x = s[i][j][2 * r + e] * scale;
-              if (8 * j + e >= limit) x = minus_infinity();
-              else if (mask.kind == MASK_ADD) x += T::load(added[8 * j + e]);
-              s[i][j][2 * r + e] = x;
-              a = fmaxf(a, x);
-            }
+          for (int j = 0; j < KEYS / 8; j++) {
+            float x = s[i][j][2 * r] * scale, y = s[i][j][2 * r + 1] * scale;
+            if (mask.kind == MASK_ADD) { x += T::lo(added[j]); y += T::hi(added[j]); }
+            s[i][j][2 * r] = x = 8 * j < limit ? x : minus_infinity();
+            s[i][j][2 * r + 1] = y = 8 * j + 1 < limit ? y : minus_infinity();
+            a = fmaxf(a, fmaxf(x, y));
+          }
+          // The next row's, unless all rows have the same.
+          if (mask.kind == MASK_ADD && 2 * i + r + 1 < 2 * MI && mask.query) load_mask(added, 2 * i + r + 1, it);
           a = fmaxf(a, shxf(a, 1)); a = fmaxf(a, shxf(a, 2));
           // While a query has seen nothing, its maximum is minus infinity and its sums stay zero: in the end zero over zero.
           float z = a == minus_infinity() ? 0.f : a, t = 0.f;

@@ -176,6 +176,18 @@ template <class T> DI void store_eight(typename T::Store* to, const float (&v)[8
   }
 }
 
+template <class T> constexpr float LARGEST = 0.f;
+template <> constexpr float LARGEST<F16> = 65504.f;
+template <> constexpr float LARGEST<BF16> = 3.3895314e38f;
+// Finite numbers stay finite: masks are full of the lowest f32, and rows of minus infinities have no softmax.
+template <class T> DI float saturated(float v) {
+  if constexpr (sizeof(typename T::Store) == 4) return v;
+  const float most = LARGEST<T>, infinity = __uint_as_float(0x7f800000u);
+  if (v > most && v < infinity) return most;
+  if (v < -most && v > -infinity) return -most;
+  return v;
+}
+
 // From another format to the module's. `from` may be main memory that the device can read; an f32 keeps its bits.
 template <class T> DI void convert(Element* to, const typename T::Store* from, i64 total) {
   i64 stride = (i64)gridDim.x * blockDim.x * 8;
@@ -183,9 +195,11 @@ template <class T> DI void convert(Element* to, const typename T::Store* from, i
     if (first + 8 <= total) {
       float v[8];
       load_eight<T>(v, from + first);
+#pragma unroll
+      for (int i = 0; i < 8; i++) v[i] = saturated<TY>(v[i]);
       store_eight<TY>(to + first, v);
     } else {
-      for (i64 i = first; i < total; i++) to[i] = TY::store(T::load(from[i]));
+      for (i64 i = first; i < total; i++) to[i] = TY::store(saturated<TY>(T::load(from[i])));
     }
   }
 }

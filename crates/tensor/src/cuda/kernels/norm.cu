@@ -13,6 +13,11 @@ constexpr int GROUP_THREADS = N == 8 ? 512 : 1024;   // most of a block of the k
 DI void unpack(uint4 v, float (&f)[N]) { unpack16<T>(v, f); }
 DI uint4 pack(const float (&f)[N]) { return pack16<T>(f); }
 DI uint4 load16(const Store* p) { return *(const uint4*)p; }
+// N floats of a weight, 16 bytes at a time: one by one, neighbours would read 32 bytes apart.
+DI void load_floats16(float (&f)[N], const float* p) {
+#pragma unroll
+  for (int i = 0; i < N; i += 4) { float4 v = *(const float4*)(p + i); f[i] = v.x; f[i + 1] = v.y; f[i + 2] = v.z; f[i + 3] = v.w; }
+}
 
 template <int LANES> DI float lane_sum(float v) {
 #pragma unroll
@@ -53,6 +58,33 @@ template <int WARPS> DI float block_max(float v, float* room) {
 // First `group_sums`: each block adds up some pixels and writes two sums for every group: [item][group][block]. Where those are many,
 // `group_join` adds them. Then `group_apply`, whose blocks add the rest before they start.
 
+// The groups of N neighbouring channels, with one division.
+DI void groups_of(int (&group)[N], int first, int width) {
+  int g = first / width, rest = (g + 1) * width - first;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    if (rest == 0) { g++; rest = width; }
+    group[i] = g;
+    rest--;
+  }
+}
+// Sums over parts of groups, eight threads for each group: `part(g, k)` for k below `count` is added, and `use(g, sum)` is called by one
+// thread. Whole warps only: the last one may be a part.
+template <class Part, class Use> DI void sum_groups(int groups, int count, Part part, Use use) {
+  int tid = threadIdx.x, warps = blockDim.x >> 5, lane = tid & 7;
+  if ((tid >> 5) >= warps) return;
+  for (int first = 0; first < groups; first += 4 * warps) {
+    int g = first + (tid >> 3);
+    float a = 0.f, b = 0.f;
+    if (g < groups)
+#pragma unroll 4
+      for (int k = lane; k < count; k += 8) { float2 t = part(g, k); a += t.x; b += t.y; }
+    a = lane_sum<8>(a);
+    b = lane_sum<8>(b);
+    if (lane == 0 && g < groups) use(g, make_float2(a, b));
+  }
+}
+
 // A block has a thread for each 16 bytes of a pixel, `lines` times: (channels / N) * lines threads. Shared memory: 2 floats per thread and N.
 // The origin of the sums is the first value of the group in its picture.
 extern "C" __global__ void __launch_bounds__(GROUP_THREADS) group_sums(const Store* x, float2* sums, float* origins, int pixels, int channels, int groups, int per_block) {
@@ -63,9 +95,11 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS) group_sums(const Sto
   const Store* picture = x + (i64)item * pixels * channels;
   const uint4* source = (const uint4*)picture + column;
   float origin[N], s[N], q[N];
+  int group[N];
+  groups_of(group, column * N, width);
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    origin[i] = T::load(picture[(column * N + i) / width * width]);
+    origin[i] = T::load(picture[group[i] * width]);
     s[i] = q[i] = 0.f;
   }
   if (blockIdx.x == 0)
@@ -95,16 +129,9 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS) group_sums(const Sto
     room[c] = sum;
   }
   __syncthreads();
-  // Whole warps only: the last one may be a part.
-  int warps = blockDim.x >> 5, lane = tid & 31;
-  if ((tid >> 5) < warps)
-    for (int g = tid >> 5; g < groups; g += warps) {
-      float a = 0.f, b = 0.f;
-      for (int k = lane; k < width; k += 32) { int c = g * width + k; float2 t = room[c % N * vectors + c / N]; a += t.x; b += t.y; }
-      a = lane_sum<32>(a);
-      b = lane_sum<32>(b);
-      if (lane == 0) sums[((i64)item * groups + g) * blocks + blockIdx.x] = make_float2(a, b);
-    }
+  sum_groups(
+      groups, width, [&](int g, int k) { int c = g * width + k; return room[c % N * vectors + c / N]; },
+      [&](int g, float2 sum) { sums[((i64)item * groups + g) * blocks + blockIdx.x] = sum; });
 }
 
 // A warp for each group of each item: `blocks` pairs of sums become one.
@@ -125,29 +152,26 @@ DI void group_apply(const Store* x, const float2* sums, const float* origins, co
                     int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) {
   extern __shared__ float2 statistics[];   // mean less origin, 1 / deviation
   int vectors = channels / N, lines = blockDim.x / vectors, tid = threadIdx.x, column = tid % vectors, line = tid / vectors;
-  int item = blockIdx.y, width = channels / groups, warps = blockDim.x >> 5, lane = tid & 31;
+  int item = blockIdx.y, width = channels / groups;
   int from = blockIdx.x * per_block, to = min(pixels, from + per_block);
-  if ((tid >> 5) < warps)
-    for (int g = tid >> 5; g < groups; g += warps) {
-      i64 group = (i64)item * groups + g;
-      float a = 0.f, b = 0.f;
-      for (int k = lane; k < blocks; k += 32) { float2 t = sums[group * blocks + k]; a += t.x; b += t.y; }
-      a = lane_sum<32>(a);
-      b = lane_sum<32>(b);
-      if (lane == 0) {
-        float share = 1.f / ((float)pixels * width), mean = a * share;
-        statistics[g] = make_float2(mean, rsqrtf(fmaxf(b * share - mean * mean, 0.f) + eps));
-      }
-    }
+  sum_groups(
+      groups, blocks, [&](int g, int k) { return sums[((i64)item * groups + g) * blocks + k]; },
+      [&](int g, float2 sum) {
+        float share = 1.f / ((float)pixels * width), mean = sum.x * share;
+        statistics[g] = make_float2(mean, rsqrtf(fmaxf(sum.y * share - mean * mean, 0.f) + eps));
+      });
   __syncthreads();
   float factor[N], origin[N], offset[N];
+  load_floats16(factor, weight + column * N);
+  load_floats16(offset, bias + column * N);
+  int group[N];
+  groups_of(group, column * N, width);
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    int c = column * N + i;
-    float2 s = statistics[c / width];
-    origin[i] = origins[(i64)item * groups + c / width];
-    factor[i] = s.y * weight[c];
-    offset[i] = bias[c] - s.x * factor[i];
+    float2 s = statistics[group[i]];
+    origin[i] = origins[(i64)item * groups + group[i]];
+    factor[i] *= s.y;
+    offset[i] -= s.x * factor[i];
   }
   const uint4* source = (const uint4*)(x + (i64)item * pixels * channels) + column;
   uint4* target = (uint4*)(y + (i64)item * pixels * channels) + column;
@@ -170,12 +194,12 @@ DI void group_apply(const Store* x, const float2* sums, const float* origins, co
   for (; p < to; p += lines) target[(i64)p * vectors] = one(source[(i64)p * vectors]);
 }
 
-#define GROUP_APPLY(name, ACT) \
-  extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1) name(const Store* x, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) { \
+#define GROUP_APPLY(name, ACT, BLOCKS) \
+  extern "C" __global__ void __launch_bounds__(GROUP_THREADS, N == 8 ? BLOCKS : 1) name(const Store* x, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) { \
     group_apply<ACT>(x, sums, origins, weight, bias, y, pixels, channels, groups, per_block, blocks, eps, act); }
-GROUP_APPLY(group_apply_none, ACT_NONE)
-GROUP_APPLY(group_apply_silu, ACT_SILU)
-GROUP_APPLY(group_apply_act, -1)
+GROUP_APPLY(group_apply_none, ACT_NONE, 1)
+GROUP_APPLY(group_apply_silu, ACT_SILU, 2)
+GROUP_APPLY(group_apply_act, -1, 1)
 
 // The same in one kernel, for what all multiprocessors together keep in registers: x is read once, and the blocks of an item meet between
 // the halves. All blocks must run at once (launched cooperatively). Threads and shared memory as in `group_sums`; at most 512, and at most
@@ -204,7 +228,7 @@ DI void group_whole(const Store* x, float2* sums, const float* weight, const flo
   constexpr int COUNT = 8;
   extern __shared__ float2 room[];
   int vectors = channels / N, lines = blockDim.x / vectors, tid = threadIdx.x, column = tid % vectors, line = tid / vectors;
-  int item = blockIdx.y, blocks = gridDim.x, width = channels / groups, warps = blockDim.x >> 5, lane = tid & 31;
+  int item = blockIdx.y, blocks = gridDim.x, width = channels / groups;
   int from = blockIdx.x * per_block + line, to = min(pixels, (int)(blockIdx.x + 1) * per_block);
   const Store* picture = x + (i64)item * pixels * channels;
   const uint4* source = (const uint4*)picture + column;
@@ -212,9 +236,11 @@ DI void group_whole(const Store* x, float2* sums, const float* weight, const flo
 #pragma unroll
   for (int u = 0; u < COUNT; u++) v[u] = from + u * lines < to ? source[(i64)(from + u * lines) * vectors] : make_uint4(0, 0, 0, 0);
   float origin[N], s[N], q[N];
+  int group[N];
+  groups_of(group, column * N, width);
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    origin[i] = T::load(picture[(column * N + i) / width * width]);
+    origin[i] = T::load(picture[group[i] * width]);
     s[i] = q[i] = 0.f;
   }
 #pragma unroll
@@ -234,38 +260,29 @@ DI void group_whole(const Store* x, float2* sums, const float* weight, const flo
     room[c] = sum;
   }
   __syncthreads();
-  if ((tid >> 5) < warps)
-    for (int g = tid >> 5; g < groups; g += warps) {
-      float a = 0.f, b = 0.f;
-      for (int k = lane; k < width; k += 32) { int c = g * width + k; float2 t = room[c % N * vectors + c / N]; a += t.x; b += t.y; }
-      a = lane_sum<32>(a);
-      b = lane_sum<32>(b);
-      if (lane == 0) { sums[((i64)item * groups + g) * blocks + blockIdx.x] = make_float2(a, b); __threadfence(); }
-    }
+  sum_groups(
+      groups, width, [&](int g, int k) { int c = g * width + k; return room[c % N * vectors + c / N]; },
+      [&](int g, float2 sum) { sums[((i64)item * groups + g) * blocks + blockIdx.x] = sum; __threadfence(); });
   __syncthreads();
   if (tid == 0) meet(item, blocks);
   __syncthreads();
   // The sums in shared memory have been read; the statistics of the groups take their place.
-  if ((tid >> 5) < warps)
-    for (int g = tid >> 5; g < groups; g += warps) {
-      const volatile float* all = (const volatile float*)(sums + ((i64)item * groups + g) * blocks);
-      float a = 0.f, b = 0.f;
-      for (int k = lane; k < blocks; k += 32) { a += all[2 * k]; b += all[2 * k + 1]; }
-      a = lane_sum<32>(a);
-      b = lane_sum<32>(b);
-      if (lane == 0) {
-        float share = 1.f / ((float)pixels * width), mean = a * share;
-        room[g] = make_float2(mean, rsqrtf(fmaxf(b * share - mean * mean, 0.f) + eps));
-      }
-    }
+  sum_groups(
+      groups, blocks,
+      [&](int g, int k) { const volatile float* p = (const volatile float*)(sums + ((i64)item * groups + g) * blocks + k); return make_float2(p[0], p[1]); },
+      [&](int g, float2 sum) {
+        float share = 1.f / ((float)pixels * width), mean = sum.x * share;
+        room[g] = make_float2(mean, rsqrtf(fmaxf(sum.y * share - mean * mean, 0.f) + eps));
+      });
   __syncthreads();
   float factor[N], offset[N];
+  load_floats16(factor, weight + column * N);
+  load_floats16(offset, bias + column * N);
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    int c = column * N + i;
-    float2 t = room[c / width];
-    factor[i] = t.y * weight[c];
-    offset[i] = bias[c] - t.x * factor[i];
+    float2 t = room[group[i]];
+    factor[i] *= t.y;
+    offset[i] -= t.x * factor[i];
   }
   uint4* target = (uint4*)(y + (i64)item * pixels * channels) + column;
 #pragma unroll
@@ -361,12 +378,16 @@ DI void row_norm(ROW_PARAMETERS) {
       unpack(v[i], f);
 #pragma unroll
       for (int e = 0; e < N; e++) f[e] = (f[e] - origin - mean) * factor;
-      if (weight)
+      if (weight) {
+        load_floats16(a, weight + c);
 #pragma unroll
-        for (int e = 0; e < N; e++) f[e] *= weight[c + e];
-      if (bias)
+        for (int e = 0; e < N; e++) f[e] *= a[e];
+      }
+      if (bias) {
+        load_floats16(b, bias + c);
 #pragma unroll
-        for (int e = 0; e < N; e++) f[e] += bias[c + e];
+        for (int e = 0; e < N; e++) f[e] += b[e];
+      }
       if (scale) {
         unpack(load16(scale + modulation + c), a);
         unpack(load16(shift + modulation + c), b);
@@ -378,11 +399,15 @@ DI void row_norm(ROW_PARAMETERS) {
 }
 #define ROW_NORM(name, LANES, WARPS, COUNT) \
   extern "C" __global__ void __launch_bounds__(256) name(ROW_PARAMETERS) { row_norm<LANES, WARPS, COUNT>(x, y, weight, bias, scale, shift, rows, width, each, eps, rms); }
-// The names say how many vectors a row may have; blocks have 256 threads.
+// The names say how many vectors a row may have; blocks have 256 threads. Those of a block for each row (`few`: of 128 threads) are for so
+// few rows that a warp for each would leave much of the machine idle.
 ROW_NORM(row_norm_16, 16, 1, 1)
 ROW_NORM(row_norm_128, 32, 1, 4)
+ROW_NORM(row_norm_192, 32, 1, 6)
 ROW_NORM(row_norm_384, 32, 1, 12)
 ROW_NORM(row_norm_1024, 32, 8, 4)
+ROW_NORM(row_norm_few_128, 32, 4, 1)
+ROW_NORM(row_norm_few_384, 32, 4, 3)
 
 // A block for each row, read three times.
 extern "C" __global__ void __launch_bounds__(256) row_norm_any(ROW_PARAMETERS) {

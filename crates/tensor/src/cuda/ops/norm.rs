@@ -69,7 +69,8 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
     let vectors = of.channels / lanes(format);
     // Threads that a block may have: shared memory has room for two floats for each of their elements.
     let most = if format == Format::F32 { 1024 } else { 512 };
-    let fits = in_vectors(of.channels, format, &[x.address(), out.address()])
+    let addresses = [x.address(), out.address(), of.weight, of.bias];
+    let fits = in_vectors(of.channels, format, &addresses)
         && vectors <= most
         && of.items <= usize::from(u16::MAX);
     if !fits {
@@ -82,7 +83,7 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
     let lines = (256 / vectors).max(1);
     let threads = (vectors * lines) as u32;
     // As many blocks as run at once, but at least four vectors for every thread.
-    let wanted = (3 * device.multiprocessors() as usize / of.items).max(1);
+    let wanted = (4 * device.multiprocessors() as usize / of.items).max(1);
     let per_block = of.pixels.div_ceil(wanted).max(4 * lines);
     let parts = of.pixels.div_ceil(per_block);
     let grid = [blocks(parts)?, of.items as u32, 1];
@@ -237,21 +238,28 @@ pub(crate) fn row_norm(
         ),
     };
     let vectors = width / lanes(format);
-    let aligned = in_vectors(width, format, &[x.address(), out.address(), shift, scale]);
-    // The name, and rows of a block.
-    let (name, per_block) = match vectors {
-        _ if !aligned => ("row_norm_any", 1),
-        0..=16 => ("row_norm_16", 16),
-        17..=128 => ("row_norm_128", 8),
-        129..=384 => ("row_norm_384", 8),
-        385..=1024 => ("row_norm_1024", 1),
-        _ => ("row_norm_any", 1),
+    let (weight, bias) = (end.weight.unwrap_or(0), end.bias.unwrap_or(0));
+    let addresses = [x.address(), out.address(), shift, scale, weight, bias];
+    let aligned = in_vectors(width, format, &addresses);
+    // Fewer rows than twice the warps that run at once are given a block each.
+    let few = rows < 48 * device.multiprocessors() as usize;
+    // The name, threads of a block, and its rows.
+    let (name, threads, per_block) = match vectors {
+        _ if !aligned => ("row_norm_any", 256, 1),
+        0..=16 => ("row_norm_16", 256, 16),
+        17..=128 if few => ("row_norm_few_128", 128, 1),
+        17..=128 => ("row_norm_128", 256, 8),
+        129..=384 if few => ("row_norm_few_384", 128, 1),
+        129..=192 => ("row_norm_192", 256, 8),
+        193..=384 => ("row_norm_384", 256, 8),
+        385..=1024 => ("row_norm_1024", 256, 1),
+        _ => ("row_norm_any", 256, 1),
     };
     let args = Args::new()
         .pointer(x.address())
         .pointer(out.address())
-        .pointer(end.weight.unwrap_or(0))
-        .pointer(end.bias.unwrap_or(0))
+        .pointer(weight)
+        .pointer(bias)
         .pointer(scale)
         .pointer(shift)
         .int(int(rows)?)
@@ -260,7 +268,7 @@ pub(crate) fn row_norm(
         .float(eps)
         .int(i32::from(kind == RowNormKind::Rms));
     let grid = [blocks(rows.div_ceil(per_block))?, 1, 1];
-    device.launch(kernel(format, name), grid, 256, 0, &args)?;
+    device.launch(kernel(format, name), grid, threads, 0, &args)?;
     Ok(out)
 }
 
