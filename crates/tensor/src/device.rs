@@ -247,6 +247,14 @@ impl Device {
         }
     }
 
+    /// For a step that does more than those after it, before it has done anything: it is not taken for what they repeat.
+    pub fn step_apart(&self) {
+        match self {
+            Self::Cpu | Self::Sim(_) => {}
+            Self::Cuda(handle) => handle.device.apart(),
+        }
+    }
+
     /// Runs something and says how long each kernel of a GPU took, the longest first; nothing for other devices.
     pub fn profiled<R>(&self, body: impl FnOnce() -> R) -> Result<(R, Vec<KernelTime>)> {
         match self {

@@ -86,7 +86,10 @@ fn time(device: &Device, key: u64, step: impl Fn() -> Result<Tensor>) -> Result<
             kernel.milliseconds, kernel.starts, kernel.kernel
         );
     }
+    let repeats = || device.gpu().map_or(0, |gpu| gpu.repeats);
+    let before = repeats();
     let mut all: Vec<f64> = (0..20).map(|_| timed()).collect::<Result<_>>()?;
+    eprintln!("  {} of 20 as graphs", repeats() - before);
     all.sort_by(f64::total_cmp);
     Ok((first, all[all.len() / 2]))
 }

@@ -201,7 +201,7 @@ impl Stream {
         pass: &BlockPass<'_>,
         [first, second]: [&Modulation; 2],
     ) -> Result<Tensor> {
-        let x = add_gated(x, &first.gate, &self.proj.forward(seen)?)?;
+        let x = self.proj.forward_gated(seen, x, &first.gate)?;
         let inner = pass.norm.modulated(&x, &second.shift, &second.scale)?;
         Ok(add_gated(x, &second.gate, &self.mlp.forward(&inner)?)?)
     }
@@ -323,8 +323,7 @@ impl SingleBlock {
         drop((q, k, v));
         let both = Tensor::cat(&[&seen, &rest], 2)?;
         drop((seen, rest));
-        let out = self.second.forward(&both)?;
-        Ok(add_gated(x, &modulation.gate, &out)?)
+        Ok(self.second.forward_gated(&both, x, &modulation.gate)?)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
-    Act, LayerNorm, Linear, Mask, RmsNorm, activate, add_gated, attention, concat_channels,
+    Act, LayerNorm, Linear, Mask, RmsNorm, activate, attention, concat_channels,
 };
 
 use super::config::HunyuanConfig;
@@ -110,10 +110,10 @@ impl Stream {
         pass: &BlockPass<'_>,
         level: &[Tensor; 6],
     ) -> Result<Tensor> {
-        let x = add_gated(x, &level[2], &self.proj.forward(seen)?)?;
+        let x = self.proj.forward_gated(seen, x, &level[2])?;
         let inner = pass.norm.modulated(&x, &level[3], &level[4])?;
         let inner = self.mlp[0].forward_with(&inner, then(Act::GeluTanh))?;
-        Ok(add_gated(x, &level[5], &self.mlp[1].forward(&inner)?)?)
+        Ok(self.mlp[1].forward_gated(&inner, x, &level[5])?)
     }
 }
 
@@ -185,6 +185,6 @@ impl SingleBlock {
         let seen = pass.attend(&q, &k, &v)?;
         drop((q, k, v));
         let both = concat_channels(&[&seen, &beside])?;
-        Ok(add_gated(x, &gate, &self.second.forward(&both)?)?)
+        Ok(self.second.forward_gated(&both, x, &gate)?)
     }
 }

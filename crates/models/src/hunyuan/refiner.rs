@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, add_gated, attention, silu};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, attention, silu};
 
 use super::config::HunyuanConfig;
 use crate::epilogue::then;
@@ -49,10 +49,10 @@ impl Block {
         let qkv = self.qkv.forward(&self.norm[0].forward(&x)?)?;
         let of = |which: usize| part(&qkv, which * dim, dim);
         let seen = attention(&of(0)?, &of(1)?, &of(2)?, heads, mask, None)?;
-        let x = add_gated(x, &gate, &self.proj.forward(&seen)?)?;
+        let x = self.proj.forward_gated(&seen, x, &gate)?;
         let inner = self.norm[1].forward(&x)?;
         let inner = self.mlp[0].forward_with(&inner, then(Act::Silu))?;
-        Ok(add_gated(x, &gate2, &self.mlp[1].forward(&inner)?)?)
+        Ok(self.mlp[1].forward_gated(&inner, x, &gate2)?)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{
-    Act, LayerNorm, Linear, Mask, RmsNorm, activate, add_gated, attention, modulate, swiglu,
-    swiglu_halves, tanh,
+    Act, LayerNorm, Linear, Mask, RmsNorm, activate, attention, modulate, swiglu, swiglu_halves,
+    tanh,
 };
 use fresco_tensor::{Device, Tensor};
 
@@ -165,14 +165,14 @@ impl Block {
 
     /// Adds what attention saw, then the feed-forward part.
     fn finish(&self, x: Tensor, seen: &Tensor, level: &Level) -> Result<Tensor> {
-        let x = add_gated(x, &level.gates[0], &self.to_out.forward(seen)?)?;
+        let x = self.to_out.forward_gated(seen, x, &level.gates[0])?;
         let h = modulate(self.norm.forward(&x)?, &level.scales[1], None)?;
         let inner = match &self.gated {
             Gated::Joined(both) => swiglu_halves(&both.forward(&h)?)?,
             Gated::Apart { gate, value } => swiglu(&gate.forward(&h)?, &value.forward(&h)?)?,
         };
         drop(h);
-        Ok(add_gated(x, &level.gates[1], &self.out.forward(&inner)?)?)
+        Ok(self.out.forward_gated(&inner, x, &level.gates[1])?)
     }
 
     /// The tokens before the picture that is made: each part sees those before it.

@@ -33,6 +33,8 @@ pub struct CudaDevice {
     pub(super) arenas: AtomicU64,
     pub(super) peak: AtomicU64,
     limit: AtomicU64,
+    /// The most of weights and results since somebody began to measure.
+    pub(super) highest: AtomicU64,
     /// Whether memory of other devices can be copied from and to directly.
     peer: AtomicBool,
     /// Formats that were asked for.
@@ -71,6 +73,8 @@ pub struct CudaState {
     pub kept: u64,
     /// Modules of kernels, and whether the driver has to compile them first.
     pub modules: Vec<(&'static str, bool)>,
+    /// Steps that ran as graphs.
+    pub repeats: u64,
     pub failed: Option<String>,
 }
 
@@ -144,6 +148,7 @@ impl CudaDevice {
             forms: AtomicU64::new(0),
             arenas: AtomicU64::new(0),
             peak: AtomicU64::new(0),
+            highest: AtomicU64::new(0),
             limit: AtomicU64::new(total.saturating_sub(OVERHEAD)),
             peer: AtomicBool::new(true),
             choices: Mutex::default(),
@@ -251,6 +256,7 @@ impl CudaDevice {
             used: self.used(),
             kept,
             modules: kernels::modules(self.arch),
+            repeats: self.steps.repeats(),
             failed: self.failed.get().cloned(),
         }
     }

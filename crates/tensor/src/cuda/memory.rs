@@ -333,6 +333,7 @@ impl CudaDevice {
         let counter = self.counter(purpose);
         counter.fetch_add(bytes, Ordering::Relaxed);
         self.peak.fetch_max(self.taken(), Ordering::Relaxed);
+        self.highest.fetch_max(self.used(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -343,6 +344,11 @@ impl CudaDevice {
 
     pub(super) fn block_for(self: &Arc<Self>, purpose: Purpose, bytes: u64) -> Result<Block> {
         self.block_on(purpose, bytes, self.compute)
+    }
+
+    /// Memory for a step, if there is room.
+    pub(super) fn take_arena(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+        self.take_for(Purpose::Arena, bytes, self.compute)
     }
 
     /// The same for a copy that is made beside the work.

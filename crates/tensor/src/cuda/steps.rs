@@ -1,7 +1,7 @@
 //! Repeats a step of a network as one graph.
 //!
-//! The first time a step runs, its kernels are started one by one and noted. From the second time on nothing is started at
-//! first: the step's own code runs, and each kernel that it asks for is compared with the note. If all of them are the same, one graph does the work
+//! The first time a step runs, only its memory is measured. The second time its kernels are started one by one and noted.
+//! From the third time on nothing is started at first: the step's own code runs, and each kernel that it asks for is compared with the note. If all of them are the same, one graph does the work
 //! of hundreds of starts. What a kernel is told may differ (a LoRA's weight is elsewhere): then that node of the graph is
 //! told so. Where other kernels are asked for, those noted before are started one by one, and the note is written anew from
 //! there on. So nothing has to be known of the step but that it usually does the same.
@@ -11,6 +11,7 @@
 //! ends a part of the step, and waits.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::Args;
@@ -24,20 +25,44 @@ use crate::lock::lock;
 /// Steps that are kept for another time.
 const MOST: usize = 6;
 
-/// Least bytes that an arena takes from the device at once.
-const CHUNK: u64 = 32 << 20;
+/// Least bytes that an arena takes from the device at once, beyond what was measured.
+const CHUNK: u64 = 8 << 20;
+
+/// Kernels of one graph. A step has several, so that the first ones run while the code of the step goes on.
+const SEGMENT: usize = 64;
+
+/// Steps whose memory is known before they are noted.
+const MOST_MEASURED: usize = 32;
 
 /// Addresses of blocks, for the copy engine.
 const ALIGNMENT: u64 = 256;
 
-/// Steps that can be repeated, the last used first.
+/// Steps that can be repeated, the last used first, and the memory of steps that ran once.
 #[derive(Default)]
-pub(super) struct Kept(Mutex<Vec<Recorded>>);
+pub(super) struct Kept {
+    steps: Mutex<Vec<Recorded>>,
+    measured: Mutex<Vec<(u64, u64)>>,
+    /// How many steps ran as graphs.
+    repeats: AtomicU64,
+}
 
 impl Kept {
     pub(super) fn clear(&self) {
-        let all = std::mem::take(&mut *lock(&self.0));
+        let all = std::mem::take(&mut *lock(&self.steps));
         drop(all);
+    }
+
+    pub(super) fn repeats(&self) -> u64 {
+        self.repeats.load(Ordering::Relaxed)
+    }
+
+    fn keep(&self, step: Recorded) {
+        let mut steps = lock(&self.steps);
+        steps.insert(0, step);
+        let most = steps.len().min(MOST);
+        let gone = steps.split_off(most);
+        drop(steps);
+        drop(gone);
     }
 }
 
@@ -56,6 +81,8 @@ struct Segment {
     graph: Option<Graph>,
     /// Kernels that are told something else than the graph knows.
     changed: Vec<usize>,
+    /// Whether the next segment follows because this one is long, and not because somebody waits.
+    full: bool,
 }
 
 struct Graph {
@@ -113,6 +140,8 @@ struct Run {
     uploads: usize,
     /// Whether it did what a graph cannot.
     unrepeatable: bool,
+    /// Whether it was all as noted.
+    repeated: bool,
 }
 
 thread_local! {
@@ -157,12 +186,14 @@ impl Run {
             return Ok(());
         }
         self.replaying = false;
+        self.repeated = false;
         let (at, segment) = (self.at, self.segment);
         self.step.segments.truncate(segment + 1);
         let current = self.current();
         current.graph = None;
         current.changed.clear();
         current.launches.truncate(at);
+        current.full = false;
         for (launch, args) in &self.step.segments[segment].launches {
             self.device.start(*launch, args)?;
         }
@@ -179,16 +210,27 @@ impl Run {
                         told.clone_from(args);
                         current.changed.push(at);
                     }
+                    let ended = current.full && at + 1 == current.launches.len();
                     self.at += 1;
-                    return Ok(());
+                    return if ended { self.flush() } else { Ok(()) };
                 }
                 _ => self.stop_replaying()?,
             }
         }
         self.device.start(launch, args)?;
-        self.current().launches.push((launch, args.clone()));
+        let current = self.current();
+        current.launches.push((launch, args.clone()));
+        if current.launches.len() >= SEGMENT {
+            current.full = true;
+            return self.flush();
+        }
         self.at += 1;
         Ok(())
+    }
+
+    /// Whether nothing was done yet.
+    fn is_fresh(&self) -> bool {
+        self.segment == 0 && self.at == 0 && self.uploads == 0 && lock(&self.step.arena).live == 0
     }
 
     /// Starts all that was asked for, so that it can be waited for.
@@ -297,6 +339,39 @@ pub(super) fn arena_block(
 }
 
 impl CudaDevice {
+    /// Memory for a step whose need is known. None for one that was not seen, or for which there is no room.
+    fn first_chunk(self: &Arc<Self>, key: u64) -> Option<Chunk> {
+        let measured = lock(&self.steps.measured);
+        let &(_, bytes) = measured.iter().find(|(other, _)| *other == key)?;
+        drop(measured);
+        // Parts that are in use leave gaps of odd sizes.
+        let bytes = (bytes + bytes / 16 + CHUNK).next_multiple_of(ALIGNMENT);
+        let block = self.take_arena(bytes).ok()?;
+        Some(Chunk::new(block.address(), bytes, Some(block)))
+    }
+
+    /// Runs a step and remembers how much memory it took at most.
+    fn measured<R>(&self, key: u64, body: impl FnOnce() -> R) -> R {
+        let before = self.used();
+        self.highest.store(before, Ordering::Relaxed);
+        let result = body();
+        let most = self.highest.load(Ordering::Relaxed).saturating_sub(before);
+        let mut measured = lock(&self.steps.measured);
+        measured.retain(|(other, _)| *other != key);
+        measured.insert(0, (key, most));
+        measured.truncate(MOST_MEASURED);
+        result
+    }
+
+    /// Lets a step that has not begun run without being noted or compared, because it is a special one: what was noted before
+    /// stays for those that follow.
+    pub(crate) fn apart(&self) {
+        let run = RUN.with_borrow_mut(|run| run.take_if(|run| run.is_fresh()));
+        if let Some(run) = run.filter(|run| run.replaying) {
+            self.steps.keep(run.step);
+        }
+    }
+
     /// Runs a step that usually does the same as the last one of that key.
     pub(crate) fn repeated<R>(self: &Arc<Self>, key: u64, body: impl FnOnce() -> R) -> R {
         let busy = RUN.with_borrow(Option::is_some);
@@ -304,19 +379,25 @@ impl CudaDevice {
             return body();
         }
         let found = {
-            let mut kept = lock(&self.steps.0);
+            let mut kept = lock(&self.steps.steps);
             let at = kept.iter().position(|step| step.key == key);
             at.map(|at| kept.remove(at))
         };
         // What the last time left in pinned memory has been read then.
         let found = found.filter(|_| self.synchronize().is_ok());
         let replaying = found.is_some();
-        let mut step = found.unwrap_or_else(|| Recorded {
-            key,
-            arena: Arc::new(Mutex::new(Arena::default())),
-            uploads: Vec::new(),
-            segments: Vec::new(),
-        });
+        let mut step = match found {
+            Some(step) => step,
+            None => match self.first_chunk(key) {
+                Some(chunk) => Recorded {
+                    key,
+                    arena: Arc::new(Mutex::new(Arena::with(chunk))),
+                    uploads: Vec::new(),
+                    segments: Vec::new(),
+                },
+                None => return self.measured(key, body),
+            },
+        };
         if step.segments.is_empty() {
             step.segments.push(Segment::default());
         }
@@ -328,6 +409,7 @@ impl CudaDevice {
             replaying,
             uploads: 0,
             unrepeatable: false,
+            repeated: replaying,
         };
         RUN.set(Some(run));
         let guard = EndOfRun;
@@ -353,14 +435,12 @@ impl Drop for EndOfRun {
         if !flushed || escaped || run.unrepeatable || std::thread::panicking() {
             return;
         }
+        if run.repeated {
+            run.device.steps.repeats.fetch_add(1, Ordering::Relaxed);
+        }
         // The one that the last flush has begun.
         run.step.segments.truncate(run.segment);
-        let mut kept = lock(&run.device.steps.0);
-        kept.insert(0, run.step);
-        let most = kept.len().min(MOST);
-        let gone = kept.split_off(most);
-        drop(kept);
-        drop(gone);
+        run.device.steps.keep(run.step);
     }
 }
 
@@ -430,6 +510,13 @@ impl Chunk {
 }
 
 impl Arena {
+    fn with(chunk: Chunk) -> Self {
+        Self {
+            chunks: vec![chunk],
+            live: 0,
+        }
+    }
+
     fn take(&mut self, bytes: u64, more: impl FnOnce(u64) -> Result<Block>) -> Result<u64> {
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
         let found = self.chunks.iter_mut().find_map(|chunk| chunk.take(bytes));

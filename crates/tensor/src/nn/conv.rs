@@ -256,7 +256,7 @@ impl Conv2d {
                     left: before,
                 };
                 let y = with_cuda_finish(OP, x, &shape, b, layer.bias, after, |x, finish| {
-                    ops::product::conv(layer.weight, x, window, finish)
+                    ops::product::conv(layer.weight, x, window, self.weights.size().exact, finish)
                 })?;
                 Ok(Tensor::on_cuda(shape, y))
             }),

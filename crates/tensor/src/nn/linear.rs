@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::contents::MatrixSize;
 use super::layer_weights::{LayerValues, LayerWeights, MakeWeight};
+use super::modulate::{add_gated, rows_per_gate};
 use super::side::{self, Side};
 use super::slot::{SlotGroup, WeightSlot};
 use super::{Act, misc};
@@ -170,6 +171,41 @@ impl Linear {
         self.plain(x, after)
     }
 
+    /// `to + gate * y` of the result, with gates as [`add_gated`](super::add_gated) takes them: in one pass where that is possible.
+    pub fn forward_gated(&self, x: &Tensor, to: Tensor, gate: &Tensor) -> Result<Tensor> {
+        let device = x.device();
+        if !matches!(device, Device::Cuda(_)) || !self.sides.is_empty() {
+            return add_gated(to, gate, &self.forward(x)?);
+        }
+        let shape = self.result_shape(x, self.out_features())?;
+        if to.shape() != shape {
+            return Err(TensorError::mismatch(OP, to.shape(), &shape));
+        }
+        x.check_device(OP, &to)?;
+        x.check_device(OP, gate)?;
+        let rows = x.len() / self.in_features();
+        let each = rows_per_gate(OP, &to, gate)?;
+        self.weights.with_cuda(&device, |layer| {
+            let x = on_cuda(OP, x)?;
+            let (residual, gate) = (to.cuda_in(OP, x.format())?, gate.cuda_in(OP, x.format())?);
+            let finish = ops::product::Finish {
+                bias: layer.bias,
+                gate: Some(&gate),
+                residual: Some(&residual),
+                rows_per_item: each,
+                ..ops::product::Finish::default()
+            };
+            let y = ops::product::linear(
+                layer.weight,
+                x,
+                rows,
+                self.treatment(layer.input_scale),
+                finish,
+            )?;
+            Ok(Tensor::on_cuda(&*shape, y))
+        })
+    }
+
     /// What the weight alone gives.
     fn plain(&self, x: &Tensor, after: After<'_>) -> Result<Tensor> {
         let shape = self.result_shape(x, self.out_features())?;
@@ -180,7 +216,13 @@ impl Linear {
         match &device {
             Device::Cuda(_) => self.weights.with_cuda(&device, |layer| {
                 let y = with_cuda_finish(OP, x, &shape, items, layer.bias, after, |x, finish| {
-                    ops::product::linear(layer.weight, x, rows, layer.input_scale, finish)
+                    ops::product::linear(
+                        layer.weight,
+                        x,
+                        rows,
+                        self.treatment(layer.input_scale),
+                        finish,
+                    )
                 })?;
                 Ok(Tensor::on_cuda(&*shape, y))
             }),
@@ -213,8 +255,8 @@ impl Linear {
         match &device {
             Device::Cuda(_) => self.weights.with_cuda(&device, |layer| {
                 let x = on_cuda(OP, x)?;
-                let scale = layer.input_scale;
-                let y = ops::product::geglu(layer.weight, x, rows, scale, layer.bias)?;
+                let treatment = self.treatment(layer.input_scale);
+                let y = ops::product::geglu(layer.weight, x, rows, treatment, layer.bias)?;
                 Ok(Tensor::on_cuda(&*shape, y))
             }),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
@@ -225,6 +267,12 @@ impl Linear {
                 Ok(Tensor::kept(&*shape, room, out))
             }),
         }
+    }
+
+    /// What a GPU does with inputs first.
+    fn treatment(&self, scale: Option<u64>) -> ops::product::Treatment {
+        let exact = self.weights.size().exact;
+        ops::product::Treatment { scale, exact }
     }
 
     fn result_shape(&self, x: &Tensor, out: usize) -> Result<Vec<usize>> {

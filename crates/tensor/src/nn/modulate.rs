@@ -12,7 +12,7 @@ use crate::error::{Result, TensorError};
 use crate::tensor::Tensor;
 
 /// How the values of a gate are spread over the rows of a tensor.
-fn rows_per_gate(op: &'static str, x: &Tensor, gate: &Tensor) -> Result<usize> {
+pub(super) fn rows_per_gate(op: &'static str, x: &Tensor, gate: &Tensor) -> Result<usize> {
     let width = last(x, op)?;
     let (rows, items) = (x.len() / width.max(1), x.shape()[0]);
     if gate.shape().last() != Some(&width) {

@@ -16,4 +16,5 @@ mod elementwise;
 mod misc;
 mod norm;
 mod picture;
+mod product;
 mod reduce;

@@ -49,6 +49,7 @@ fn group_norm_is_as_on_the_processor() {
         [1, 40, 40, 1030, 2],
         [1, 20, 20, 96, 96],
         [70, 4, 4, 32, 4],
+        [1, 256, 300, 64, 32],
     ];
     for format in FORMATS {
         let device = gpu.computing_only_in(format);

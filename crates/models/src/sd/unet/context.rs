@@ -12,7 +12,7 @@ use crate::error::Result;
 type Pairs = Vec<Option<(Tensor, Tensor)>>;
 
 /// More values than this are computed anew in every pass, so that large batches do not hold memory between passes.
-const MOST_VALUES: usize = 16 << 20;
+const MOST_VALUES: usize = 32 << 20;
 
 /// Contexts that are remembered: prompt and negative prompt, when they go in one after the other.
 const KEPT: usize = 2;
@@ -22,6 +22,8 @@ const KEPT: usize = 2;
 pub(crate) struct Cache {
     /// The most recent last.
     entries: Mutex<Vec<(Tensor, Arc<Pairs>)>>,
+    /// The shape of a context whose keys were too many.
+    too_large: Mutex<Option<Vec<usize>>>,
 }
 
 impl Cache {
@@ -40,6 +42,11 @@ impl Cache {
             entries.push(entry);
             return Keys::Known(pairs);
         }
+        let large = self.too_large.lock();
+        let large = large.unwrap_or_else(PoisonError::into_inner);
+        if large.as_deref() == Some(context.shape()) {
+            return Keys::None;
+        }
         Keys::Collected(Mutex::new(vec![None; slots]))
     }
 
@@ -56,6 +63,11 @@ impl Cache {
         };
         let pairs = pairs.into_inner().unwrap_or_else(PoisonError::into_inner);
         let values: usize = pairs.iter().flatten().map(|(k, v)| k.len() + v.len()).sum();
+        if values > MOST_VALUES {
+            let large = self.too_large.lock();
+            let mut large = large.unwrap_or_else(PoisonError::into_inner);
+            *large = Some(context.shape().to_vec());
+        }
         if values == 0 || values > MOST_VALUES {
             return;
         }

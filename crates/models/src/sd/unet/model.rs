@@ -6,7 +6,7 @@ use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, concat_channels, silu};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::UNetConfig;
-use super::context::Cache;
+use super::context::{Cache, Keys};
 use super::layers::{GROUPS, Pass, Residual, Transformer};
 use super::trunk::{Trunk, UNetLayer};
 use crate::denoise::hooks::{BlockFlow, BlockKind, ControlFeatures, Hooks, Moment};
@@ -106,8 +106,12 @@ impl UNet {
     ) -> Result<Tensor> {
         self.trunk.check(x, timesteps, context, y)?;
         let device = self.trunk.device();
-        let x = &x.to(device)?;
         let here = context;
+        let keys = self.cache.begin(here, self.trunk.slots);
+        if matches!(keys, Keys::Collected(_)) {
+            device.step_apart();
+        }
+        let x = &x.to(device)?;
         let context = here.map(|context| context.to(device)).transpose()?;
         let context = context.as_ref();
         let mut emb = self.trunk.embed(timesteps, y)?;
@@ -115,7 +119,6 @@ impl UNet {
             emb = hook.apply(emb, self.config().model_channels)?;
         }
         let emb = silu(&emb);
-        let keys = self.cache.begin(here, self.trunk.slots);
         let pass = Pass {
             hooks,
             emb: &emb,

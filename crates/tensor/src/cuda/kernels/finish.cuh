@@ -7,12 +7,19 @@ enum { ACT_NONE = 0, ACT_SILU = 1, ACT_GELU = 2, ACT_GELU_TANH = 3, ACT_QUICK_GE
 
 // x * sigmoid(z): about 1e-6 of relative error, enough for sixteen bits.
 DI float sigmoid_times(float x, float z) { return __fdividef(x, 1.f + ex2(-1.44269504f * z)); }
+// GELU by Abramowitz and Stegun 7.1.26: the share of the normal distribution to 1e-7, without a branch.
+DI float gelu_fast(float x) {
+  float z = fabsf(x) * 0.70710678f, t = __fdividef(1.f, 1.f + 0.3275911f * z);
+  float p = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+  float tail = 0.5f * p * ex2(-1.44269504f * z * z);
+  return x * (x < 0.f ? tail : 1.f - tail);
+}
 // One branch for all the numbers, not one for each. No `max` in the last two: NaN stays NaN.
 template <int COUNT> DI void activate_fast(float (&x)[COUNT], int act) {
 #define EACH(...) _Pragma("unroll") for (int i = 0; i < COUNT; i++) x[i] = __VA_ARGS__; break;
   switch (act) {
     case ACT_SILU: EACH(sigmoid_times(x[i], x[i]))
-    case ACT_GELU: EACH(gelu_erf(x[i]))
+    case ACT_GELU: EACH(gelu_fast(x[i]))
     case ACT_GELU_TANH: EACH(sigmoid_times(x[i], 1.5957691216f * (x[i] + 0.044715f * x[i] * x[i] * x[i])))
     case ACT_QUICK_GELU: EACH(sigmoid_times(x[i], 1.702f * x[i]))
     case ACT_RELU: EACH(x[i] < 0.f ? 0.f : x[i])
@@ -78,40 +85,7 @@ DI float2 bias_pair(const float* bias, int column, int n) {
   return b;
 }
 
-// Finishes and writes 32 columns of one row that four lanes share as accumulators of tensor cores lie: x[2 i], x[2 i + 1] of lane q are
-// the columns c0 + 8 i + 2 q and the next. The bias is in x already. All lanes of the warp must come here.
-template <class T> DI void finish_quad(const After<u16>& f, float (&x)[8], i64 row, bool row_ok, int c0, int q, int n) {
-  int c = c0 + 8 * q, valid = row_ok ? n - c : 0;
-  bool whole = (n & 7) == 0;
-  i64 item = 0;
-  if (f.per_item || f.gate) item = row_ok ? (i64)((u32)row / (u32)f.rows_per_item) * n : 0;
-  u32 o[4];
-  if (f.per_item) {
-    load8(o, f.per_item + item + c, valid, whole);
-    quad_transpose(o, q);
-#pragma unroll
-    for (int i = 0; i < 4; i++) { x[2 * i] += T::lo(o[i]); x[2 * i + 1] += T::hi(o[i]); }
-  }
-  if (f.act) activate_fast(x, f.act);
-  if (f.gate) {
-    load8(o, f.gate + item + c, valid, whole);
-    quad_transpose(o, q);
-#pragma unroll
-    for (int i = 0; i < 4; i++) { x[2 * i] *= T::lo(o[i]); x[2 * i + 1] *= T::hi(o[i]); }
-  }
-  if (f.residual) {
-    load8(o, f.residual + row * n + c, valid, whole);
-    quad_transpose(o, q);
-#pragma unroll
-    for (int i = 0; i < 4; i++) { x[2 * i] += T::lo(o[i]); x[2 * i + 1] += T::hi(o[i]); }
-  }
-#pragma unroll
-  for (int i = 0; i < 4; i++) o[i] = T::pack(x[2 * i], x[2 * i + 1]);
-  quad_transpose(o, q);
-  store8(f.out + row * n + c, o, valid, whole);
-}
-
-// The same for eight columns of a row that one thread has whole, from c on, with the bias. `row` exists and c < n.
+// Finishes and writes eight columns of a row, from c on. `row` exists and c < n.
 template <class T> DI void finish8(const After<u16>& f, float (&x)[8], i64 row, int c, int n) {
   bool whole = (n & 7) == 0;
   i64 item = f.per_item || f.gate ? (i64)((u32)row / (u32)f.rows_per_item) * n : 0;
@@ -148,7 +122,7 @@ template <class T> DI void finish8_geglu(const After<u16>& f, float (&x)[8], flo
   }
   u32 o[4];
 #pragma unroll
-  for (int i = 0; i < 4; i++) o[i] = T::pack(x[2 * i] * gelu_erf(g[2 * i]), x[2 * i + 1] * gelu_erf(g[2 * i + 1]));
+  for (int i = 0; i < 4; i++) o[i] = T::pack(x[2 * i] * gelu_fast(g[2 * i]), x[2 * i + 1] * gelu_fast(g[2 * i + 1]));
   store8(f.out + row * n + c, o, n - c, (n & 7) == 0);
 }
 DI void add4(float* to, const float* from) { float4 v = *(const float4*)from; to[0] += v.x; to[1] += v.y; to[2] += v.z; to[3] += v.w; }
@@ -160,21 +134,26 @@ DI void tile_place(int u, int row_tiles, int column_tiles, int group, int& mi, i
   ni = rest / rows;
 }
 // Rows of a tile are pixels of a box of 2^wlog x 2^hlog pixels in 128 >> (wlog + hlog) pictures. A matrix is a picture of one row.
-struct Boxes { int height, width, count, wlog, hlog; };
+// With four phases the boxes are those of a picture of half the height and width, once for each of the four pixels of the result over one of its pixels.
+struct Boxes { int height, width, count, wlog, hlog, phases; };
 DI int boxes_across(const Boxes& b) { return (b.width + (1 << b.wlog) - 1) >> b.wlog; }
 DI int boxes_down(const Boxes& b) { return (b.height + (1 << b.hlog) - 1) >> b.hlog; }
 DI int boxes_deep(const Boxes& b) { int deep = 128 >> (b.wlog + b.hlog); return (b.count + deep - 1) / deep; }
-// First column, row and picture of a box.
-DI void box_corner(const Boxes& b, int mi, int& x, int& y, int& z) {
+DI int boxes_all(const Boxes& b) { return boxes_across(b) * boxes_down(b) * boxes_deep(b) * b.phases; }
+// First column, row and picture of a box, and its phase: 2 * row + column of the pixel among the four.
+DI void box_corner(const Boxes& b, int mi, int& x, int& y, int& z, int& phase) {
   int across = boxes_across(b), down = boxes_down(b), rest = mi / across;
   x = (mi - rest * across) << b.wlog;
   z = rest / down;
   y = (rest - z * down) << b.hlog;
+  phase = 0;
+  if (b.phases > 1) { int deep = boxes_deep(b); phase = z / deep; z -= phase * deep; }
   z *= 128 >> (b.wlog + b.hlog);
 }
 // The output row of row r of a box, and whether there is one.
-DI i64 box_row(const Boxes& b, int x0, int y0, int z0, int r, bool& ok) {
+DI i64 box_row(const Boxes& b, int x0, int y0, int z0, int phase, int r, bool& ok) {
   int x = x0 + (r & ((1 << b.wlog) - 1)), y = y0 + ((r >> b.wlog) & ((1 << b.hlog) - 1)), z = z0 + (r >> (b.wlog + b.hlog));
   ok = x < b.width && y < b.height && z < b.count;
+  if (b.phases > 1) return (((i64)z * b.height + y) * 2 + (phase >> 1)) * b.width * 2 + 2 * x + (phase & 1);
   return ((i64)z * b.height + y) * b.width + x;
 }

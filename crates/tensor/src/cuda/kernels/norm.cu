@@ -177,6 +177,114 @@ GROUP_APPLY(group_apply_none, ACT_NONE)
 GROUP_APPLY(group_apply_silu, ACT_SILU)
 GROUP_APPLY(group_apply_act, -1)
 
+// The same in one kernel, for what all multiprocessors together keep in registers: x is read once, and the blocks of an item meet between
+// the halves. All blocks must run at once (launched cooperatively). Threads and shared memory as in `group_sums`; at most 512, and at most
+// COUNT vectors for each. `y` may be `x`.
+constexpr int MEETINGS = 64;   // most items
+__device__ u32 met[MEETINGS], meeting[MEETINGS];
+
+// Waits until all `blocks` of an item are here. One thread of each block calls it. The number of the meeting cannot change before everyone
+// has come, so it may be read first; the last to come makes the next meeting possible before it ends this one.
+DI void meet(int item, u32 blocks) {
+  volatile u32* number = meeting + item;
+  u32 before = *number;
+  __threadfence();
+  if (atomicAdd(met + item, 1u) == blocks - 1) {
+    met[item] = 0;
+    __threadfence();
+    *number = before + 1;
+  } else {
+    while (*number == before) {}
+  }
+  __threadfence();
+}
+
+template <int ACT>
+DI void group_whole(const Store* x, float2* sums, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, float eps) {
+  constexpr int COUNT = 8;
+  extern __shared__ float2 room[];
+  int vectors = channels / N, lines = blockDim.x / vectors, tid = threadIdx.x, column = tid % vectors, line = tid / vectors;
+  int item = blockIdx.y, blocks = gridDim.x, width = channels / groups, warps = blockDim.x >> 5, lane = tid & 31;
+  int from = blockIdx.x * per_block + line, to = min(pixels, (int)(blockIdx.x + 1) * per_block);
+  const Store* picture = x + (i64)item * pixels * channels;
+  const uint4* source = (const uint4*)picture + column;
+  uint4 v[COUNT];
+#pragma unroll
+  for (int u = 0; u < COUNT; u++) v[u] = from + u * lines < to ? source[(i64)(from + u * lines) * vectors] : make_uint4(0, 0, 0, 0);
+  float origin[N], s[N], q[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    origin[i] = T::load(picture[(column * N + i) / width * width]);
+    s[i] = q[i] = 0.f;
+  }
+#pragma unroll
+  for (int u = 0; u < COUNT; u++)
+    if (from + u * lines < to) {
+      float f[N];
+      unpack(v[u], f);
+#pragma unroll
+      for (int i = 0; i < N; i++) { float t = f[i] - origin[i]; s[i] += t; q[i] += t * t; }
+    }
+#pragma unroll
+  for (int i = 0; i < N; i++) room[(line * N + i) * vectors + column] = make_float2(s[i], q[i]);
+  __syncthreads();
+  for (int c = tid; c < channels; c += blockDim.x) {
+    float2 sum = room[c];
+    for (int k = 1; k < lines; k++) { float2 t = room[k * channels + c]; sum.x += t.x; sum.y += t.y; }
+    room[c] = sum;
+  }
+  __syncthreads();
+  if ((tid >> 5) < warps)
+    for (int g = tid >> 5; g < groups; g += warps) {
+      float a = 0.f, b = 0.f;
+      for (int k = lane; k < width; k += 32) { int c = g * width + k; float2 t = room[c % N * vectors + c / N]; a += t.x; b += t.y; }
+      a = lane_sum<32>(a);
+      b = lane_sum<32>(b);
+      if (lane == 0) { sums[((i64)item * groups + g) * blocks + blockIdx.x] = make_float2(a, b); __threadfence(); }
+    }
+  __syncthreads();
+  if (tid == 0) meet(item, blocks);
+  __syncthreads();
+  // The sums in shared memory have been read; the statistics of the groups take their place.
+  if ((tid >> 5) < warps)
+    for (int g = tid >> 5; g < groups; g += warps) {
+      const volatile float* all = (const volatile float*)(sums + ((i64)item * groups + g) * blocks);
+      float a = 0.f, b = 0.f;
+      for (int k = lane; k < blocks; k += 32) { a += all[2 * k]; b += all[2 * k + 1]; }
+      a = lane_sum<32>(a);
+      b = lane_sum<32>(b);
+      if (lane == 0) {
+        float share = 1.f / ((float)pixels * width), mean = a * share;
+        room[g] = make_float2(mean, rsqrtf(fmaxf(b * share - mean * mean, 0.f) + eps));
+      }
+    }
+  __syncthreads();
+  float factor[N], offset[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    int c = column * N + i;
+    float2 t = room[c / width];
+    factor[i] = t.y * weight[c];
+    offset[i] = bias[c] - t.x * factor[i];
+  }
+  uint4* target = (uint4*)(y + (i64)item * pixels * channels) + column;
+#pragma unroll
+  for (int u = 0; u < COUNT; u++)
+    if (from + u * lines < to) {
+      float f[N];
+      unpack(v[u], f);
+#pragma unroll
+      for (int i = 0; i < N; i++) f[i] = activate((f[i] - origin[i]) * factor[i] + offset[i], ACT);
+      target[(i64)(from + u * lines) * vectors] = pack(f);
+    }
+}
+extern "C" __global__ void __launch_bounds__(512, 1) group_whole_none(const Store* x, float2* sums, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, float eps) {
+  group_whole<ACT_NONE>(x, sums, weight, bias, y, pixels, channels, groups, per_block, eps);
+}
+extern "C" __global__ void __launch_bounds__(512, 1) group_whole_silu(const Store* x, float2* sums, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, float eps) {
+  group_whole<ACT_SILU>(x, sums, weight, bias, y, pixels, channels, groups, per_block, eps);
+}
+
 // One block of 512 threads for each group of each item: every number of channels, in three passes. `y` may be `x`.
 extern "C" __global__ void __launch_bounds__(512) group_any(const Store* x, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, float eps, int act) {
   __shared__ float room[16];

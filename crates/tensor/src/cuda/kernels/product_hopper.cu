@@ -11,6 +11,104 @@
 
 struct Window { int channels, time, height, width, time_stride, shift, time_before, above, left; };
 
+// What follows, for the accumulators of a tile. Everything that is read comes in batches before it is needed: one read after the other would cost as much
+// as the product itself where K is short.
+template <class T, int BN> DI void finish_tile(const After<u16>& f, float (&acc)[BN / 2], const i64 (&row)[2], const bool (&ok)[2], int c0, int q, int n) {
+  constexpr int GROUPS = BN / 32, BATCH = GROUPS == 5 ? 5 : GROUPS < 4 ? GROUPS : 4;
+  const bool whole = (n & 7) == 0;
+  if (f.bias) {
+    if (n & 1) {
+#pragma unroll
+      for (int j = 0; j < BN / 8; j++) {
+        float2 b = bias_pair(f.bias, c0 + 8 * j + 2 * q, n);
+        acc[4 * j] += b.x; acc[4 * j + 1] += b.y; acc[4 * j + 2] += b.x; acc[4 * j + 3] += b.y;
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < BN / 8; j++) {
+        int c = c0 + 8 * j + 2 * q;
+        float2 b = c < n ? *(const float2*)(f.bias + c) : make_float2(0.f, 0.f);
+        acc[4 * j] += b.x; acc[4 * j + 1] += b.y; acc[4 * j + 2] += b.x; acc[4 * j + 3] += b.y;
+      }
+    }
+  }
+  // `use(i, h, v)` for the words of eight columns of each row that lies at `from + start[h]`, as accumulators lie: v[i] belongs to accumulators 4 i + 2 h and the next.
+  u32 held[BATCH][2][4];
+  auto read = [&](const u16* from, const i64 (&start)[2], int g0) {
+    if (whole) {
+#pragma unroll
+      for (int g = 0; g < BATCH; g++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          int c = c0 + 32 * (g0 + g) + 8 * q;
+          uint4 w = make_uint4(0, 0, 0, 0);
+          if (ok[h] && c < n) w = *(const uint4*)(from + start[h] + c);
+          held[g][h][0] = w.x; held[g][h][1] = w.y; held[g][h][2] = w.z; held[g][h][3] = w.w;
+        }
+    } else {
+#pragma unroll
+      for (int g = 0; g < BATCH; g++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) { int c = c0 + 32 * (g0 + g) + 8 * q; load8(held[g][h], from + start[h] + c, ok[h] ? n - c : 0, false); }
+    }
+#pragma unroll
+    for (int g = 0; g < BATCH; g++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) quad_transpose(held[g][h], q);
+  };
+  i64 item[2] = {0, 0};
+  if (f.per_item || f.gate) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) item[h] = ok[h] ? (i64)((u32)row[h] / (u32)f.rows_per_item) * n : 0;
+  }
+  if (f.per_item) {
+#pragma unroll
+    for (int g0 = 0; g0 < GROUPS; g0 += BATCH) {
+      read(f.per_item, item, g0);
+#pragma unroll
+      for (int e = 0; e < BATCH * 8; e++) {
+        int g = e / 8, h = e / 4 % 2, i = e % 4, a = 4 * ((g0 + g) * 4 + i) + 2 * h;
+        acc[a] += T::lo(held[g][h][i]); acc[a + 1] += T::hi(held[g][h][i]);
+      }
+    }
+  }
+  if (f.act) activate_fast(acc, f.act);
+  if (f.gate) {
+#pragma unroll
+    for (int g0 = 0; g0 < GROUPS; g0 += BATCH) {
+      read(f.gate, item, g0);
+#pragma unroll
+      for (int e = 0; e < BATCH * 8; e++) {
+        int g = e / 8, h = e / 4 % 2, i = e % 4, a = 4 * ((g0 + g) * 4 + i) + 2 * h;
+        acc[a] *= T::lo(held[g][h][i]); acc[a + 1] *= T::hi(held[g][h][i]);
+      }
+    }
+  }
+  i64 start[2] = {row[0] * n, row[1] * n};
+#pragma unroll
+  for (int g0 = 0; g0 < GROUPS; g0 += BATCH) {
+    if (f.residual) {
+      read(f.residual, start, g0);
+#pragma unroll
+      for (int e = 0; e < BATCH * 8; e++) {
+        int g = e / 8, h = e / 4 % 2, i = e % 4, a = 4 * ((g0 + g) * 4 + i) + 2 * h;
+        acc[a] += T::lo(held[g][h][i]); acc[a + 1] += T::hi(held[g][h][i]);
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < BATCH; g++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        u32 o[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) { int a = 4 * ((g0 + g) * 4 + i) + 2 * h; o[i] = T::pack(acc[a], acc[a + 1]); }
+        quad_transpose(o, q);
+        int c = c0 + 32 * (g0 + g) + 8 * q;
+        store8(f.out + start[h] + c, o, ok[h] ? n - c : 0, whole);
+      }
+  }
+}
+
 // A: (channels, x, y phase, y, frame), with stride 2 pairs of pixels as one of twice the channels: then 64 must divide `channels`.
 // Channels past the last are zeros there, so what W has for them (those of the next tap) does not matter.
 // W: (taps * channels, N). With GEGLU the second half of a tile is the gate's rows, so that value and gate meet in one thread.
@@ -27,7 +125,7 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
   }
   __syncthreads();
 
-  int mt = boxes_across(boxes) * boxes_down(boxes) * boxes_deep(boxes), nt = (N + BN - 1) / BN;
+  int mt = boxes_all(boxes), nt = (N + BN - 1) / BN;
   int steps = (w.channels + BK - 1) / BK, kt = w.time * w.height * w.width * steps;
   int mn = mt * nt, nfull = min(mn, full_tiles), total = nfull + (mn - nfull) * parts;
 
@@ -39,18 +137,20 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
         int u = t, ks = 0, np = 1;
         if (t >= nfull) { int v = t - nfull; u = nfull + v / parts; ks = v % parts; np = parts; }
         int k0 = (int)((i64)ks * kt / np), k1 = (int)((i64)(ks + 1) * kt / np);
-        int mi, ni, x0, y0, z0;
+        int mi, ni, x0, y0, z0, phase;
         tile_place(u, mt, nt, GROUP, mi, ni);
-        box_corner(boxes, mi, x0, y0, z0);
+        box_corner(boxes, mi, x0, y0, z0, phase);
         z0 = z0 * w.time_stride - w.time_before;
-        int b0 = GEGLU ? ni * (BN / 2) : ni * BN, b1 = GEGLU ? N / 2 + b0 : b0 + BN / 2;
+        // The kernels of a phase stand behind those of the phases before; it sees one row or column less at one side.
+        int above = w.above - (phase >> 1), left = w.left - (phase & 1);
+        int b0 = phase * N + (GEGLU ? ni * (BN / 2) : ni * BN), b1 = GEGLU ? N / 2 + b0 : b0 + BN / 2;
         int tap = k0 / steps, step = k0 - tap * steps;
         int kz = tap / (w.height * w.width), in = tap - kz * w.height * w.width, ky = in / w.width, kx = in - ky * w.width;
         for (int k = k0; k < k1; k++) {
           mbar_wait(empty + 8 * s, ph);
           mbar_expect(full + 8 * s, AB + BB);
-          int dx = kx - w.left, dy = ky - w.above, phase = (1 << w.shift) - 1;
-          tma5(sA + s * AB, ta, full + 8 * s, (dx & phase) * w.channels + step * BK, x0 + (dx >> w.shift), dy & phase, y0 + (dy >> w.shift), z0 + kz);
+          int dx = kx - left, dy = ky - above, odd = (1 << w.shift) - 1;
+          tma5(sA + s * AB, ta, full + 8 * s, (dx & odd) * w.channels + step * BK, x0 + (dx >> w.shift), dy & odd, y0 + (dy >> w.shift), z0 + kz);
           int column = tap * w.channels + step * BK;
           tma2(sB + s * BB, tb, full + 8 * s, column, b0);
           tma2(sB + s * BB + HB, tb, full + 8 * s, column, b1);
@@ -99,30 +199,35 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
         }
         continue;
       }
-      int mi, ni, x0, y0, z0;
+      int mi, ni, x0, y0, z0, phase;
       tile_place(u, mt, nt, GROUP, mi, ni);
-      box_corner(boxes, mi, x0, y0, z0);
+      box_corner(boxes, mi, x0, y0, z0, phase);
       i64 row[2]; bool ok[2];
 #pragma unroll
-      for (int h = 0; h < 2; h++) row[h] = box_row(boxes, x0, y0, z0, lr + 8 * h, ok[h]);
+      for (int h = 0; h < 2; h++) row[h] = box_row(boxes, x0, y0, z0, phase, lr + 8 * h, ok[h]);
       if (GEGLU) {
         int No = N / 2, c0 = ni * (BN / 2);
         bool whole = (No & 7) == 0;
+        if (after.bias) {
+#pragma unroll
+          for (int j = 0; j < BN / 16; j++) {
+            int c = c0 + 8 * j + 2 * q;
+            float2 v = bias_pair(after.bias, c, No), g = bias_pair(after.bias + No, c, No);
+            acc[4 * j] += v.x; acc[4 * j + 1] += v.y; acc[4 * j + 2] += v.x; acc[4 * j + 3] += v.y;
+            float* gate = acc + NACC / 2 + 4 * j;
+            gate[0] += g.x; gate[1] += g.y; gate[2] += g.x; gate[3] += g.y;
+          }
+        }
 #pragma unroll
         for (int g = 0; g < BN / 64; g++) {
           u32 o[2][4];
 #pragma unroll
-          for (int i = 0; i < 4; i++) {
-            int j = g * 4 + i, c = c0 + 8 * j + 2 * q;
-            float2 bv = make_float2(0.f, 0.f), bg = bv;
-            if (after.bias) { bv = bias_pair(after.bias, c, No); bg = bias_pair(after.bias + No, c, No); }
+          for (int i = 0; i < 4; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-              float v0 = acc[4 * j + 2 * h] + bv.x, v1 = acc[4 * j + 2 * h + 1] + bv.y;
-              float g0 = acc[NACC / 2 + 4 * j + 2 * h] + bg.x, g1 = acc[NACC / 2 + 4 * j + 2 * h + 1] + bg.y;
-              o[h][i] = T::pack(v0 * gelu_erf(g0), v1 * gelu_erf(g1));
+              int a = 4 * (g * 4 + i) + 2 * h;
+              o[h][i] = T::pack(acc[a] * gelu_fast(acc[NACC / 2 + a]), acc[a + 1] * gelu_fast(acc[NACC / 2 + a + 1]));
             }
-          }
           int c = c0 + 32 * g + 8 * q;
 #pragma unroll
           for (int h = 0; h < 2; h++) {
@@ -131,31 +236,17 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
           }
         }
       } else {
-        int c0 = ni * BN;
-#pragma unroll
-        for (int g = 0; g < BN / 32; g++) {
-          float x[2][8];
-#pragma unroll
-          for (int i = 0; i < 4; i++) {
-            int j = g * 4 + i;
-            float2 b = make_float2(0.f, 0.f);
-            if (after.bias) b = bias_pair(after.bias, c0 + 8 * j + 2 * q, N);
-            x[0][2 * i] = acc[4 * j] + b.x; x[0][2 * i + 1] = acc[4 * j + 1] + b.y;
-            x[1][2 * i] = acc[4 * j + 2] + b.x; x[1][2 * i + 1] = acc[4 * j + 3] + b.y;
-          }
-#pragma unroll
-          for (int h = 0; h < 2; h++) finish_quad<T>(after, x[h], row[h], ok[h], c0 + 32 * g, q, N);
-        }
+        finish_tile<T, BN>(after, acc, row, ok, ni * BN, q, N);
       }
     }
   }
 }
 
 #define KERNEL(name, BN, ST, GEGLU) extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ TMap ta, const __grid_constant__ TMap tb, \
-    AFTER_PARAMETERS(u16), int N, int out_height, int out_width, int out_count, int wlog, int hlog, \
+    AFTER_PARAMETERS(u16), int N, int out_height, int out_width, int out_count, int wlog, int hlog, int phases, \
     int channels, int time, int height, int width, int time_stride, int shift, int time_before, int above, int left, int full_tiles, int parts, float* sums) { \
   const After<u16> after = AFTER_VALUES; \
-  const Boxes boxes = { out_height, out_width, out_count, wlog, hlog }; \
+  const Boxes boxes = { out_height, out_width, out_count, wlog, hlog, phases }; \
   const Window window = { channels, time, height, width, time_stride, shift, time_before, above, left }; \
   product<TY, BN, ST, GEGLU>(ta, tb, after, N, boxes, window, full_tiles, parts, sums); \
 }

@@ -269,3 +269,39 @@ extern "C" __global__ void __launch_bounds__(1024) rotate(const S* from, S* to, 
     __syncthreads();
   }
 }
+// Rounds rows to whole numbers of up to `levels` times a scale of the row, as cpu/integer.rs does; the numbers stay in place of what they stand for. One block per row.
+extern "C" __global__ void __launch_bounds__(256) round_rows(const S* from, S* to, int columns, float levels, i64 rows) {
+  __shared__ u32 parts[8];
+  for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
+    const S* line = from + row * columns;
+    // Magnitudes compare like their bits, and what is no number is above them all.
+    u32 most = 0;
+    for (int i = threadIdx.x; i < columns; i += 256) most = max(most, __float_as_uint(TY::load(line[i])) & 0x7fffffffu);
+    for (int m = 16; m; m >>= 1) most = max(most, shx(most, m));
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = most;
+    __syncthreads();
+    for (int i = 0; i < 8; i++) most = max(most, parts[i]);
+    __syncthreads();
+    float scale = most >= 0x7f800000u ? __uint_as_float(0x7fc00000u)
+                : levels < 127.f ? fmaxf(__uint_as_float(most), 1e-10f) / levels : fmaxf(__uint_as_float(most) / levels, 1e-30f);
+    for (int i = threadIdx.x; i < columns; i += 256) to[row * columns + i] = TY::store(rintf(TY::load(line[i]) / scale) * scale);
+  }
+}
+// The 3x3 kernels of a convolution over a picture enlarged to twice its size, as four 2x2 kernels over the picture itself, one for each of the four results
+// over a pixel: (out, 9, channels) to (4, out, 4, channels). Pixels that are equal have the sum of their weights.
+extern "C" __global__ void __launch_bounds__(256) halve_kernels(const S* from, S* to, int out, int channels, i64 count) {
+  i64 step = (i64)gridDim.x * blockDim.x;
+  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+    int c = (int)(i % channels), tap = (int)(i / channels % 4);
+    i64 o = i / channels / 4;
+    int phase = (int)(o / out);
+    const S* kernel = from + (o - (i64)phase * out) * 9 * channels + c;
+    // Phase 0 sees the first row, then the sum of the others; phase 1 the sum of the first two, then the last.
+    int py = phase >> 1, px = phase & 1, ty = tap >> 1, tx = tap & 1;
+    int y0 = ty ? 1 + py : 0, y1 = ty ? 3 : 1 + py, x0 = tx ? 1 + px : 0, x1 = tx ? 3 : 1 + px;
+    float sum = 0.f;
+    for (int y = y0; y < y1; y++)
+      for (int x = x0; x < x1; x++) sum += TY::load(kernel[(3 * y + x) * channels]);
+    to[i] = TY::store(sum);
+  }
+}

@@ -61,7 +61,7 @@ fn act_number(act: Act) -> i32 {
 }
 
 /// Sums of so many blocks are added by every block that uses them; more are added once, by a kernel of their own.
-const JOINED: usize = 64;
+const JOINED: usize = 128;
 
 /// Group norm of `x` into `out`, which may be `x`. There is an element.
 pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Result<()> {
@@ -75,11 +75,14 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
     if !fits {
         return group_norm_any(x, out, of);
     }
+    if group_norm_whole(x, out, of)? {
+        return Ok(());
+    }
     let device = x.device();
-    let lines = (512 / vectors).max(1);
+    let lines = (256 / vectors).max(1);
     let threads = (vectors * lines) as u32;
-    // Two blocks for every multiprocessor, but at least four vectors for every thread.
-    let wanted = (2 * device.multiprocessors() as usize / of.items).max(1);
+    // As many blocks as run at once, but at least four vectors for every thread.
+    let wanted = (3 * device.multiprocessors() as usize / of.items).max(1);
     let per_block = of.pixels.div_ceil(wanted).max(4 * lines);
     let parts = of.pixels.div_ceil(per_block);
     let grid = [blocks(parts)?, of.items as u32, 1];
@@ -132,6 +135,52 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
     };
     let shared = 8 * of.groups as u32;
     device.launch(kernel(format, name), grid, threads, shared, &args)
+}
+
+/// Items, threads of a block and vectors of a thread that the one-kernel form has room for.
+const WHOLE_ITEMS: usize = 64;
+const WHOLE_THREADS: usize = 512;
+const WHOLE_VECTORS: usize = 8;
+
+/// The same in one kernel, where all multiprocessors together can keep the tensor; `false` where they cannot. Rows are whole
+/// vectors.
+fn group_norm_whole(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Result<bool> {
+    let (device, format) = (x.device(), x.format());
+    let name = match of.act {
+        Act::None => "group_whole_none",
+        Act::Silu => "group_whole_silu",
+        Act::Gelu | Act::GeluTanh | Act::QuickGelu | Act::Relu | Act::Leaky => return Ok(false),
+    };
+    let vectors = of.channels / lanes(format);
+    // One block on each multiprocessor, so that all run at once.
+    let most = device.multiprocessors() as usize / of.items;
+    if vectors > WHOLE_THREADS || of.items > WHOLE_ITEMS || most == 0 {
+        return Ok(false);
+    }
+    let lines = WHOLE_THREADS / vectors;
+    let per_block = of.pixels.div_ceil(most).max(2 * lines);
+    if per_block > WHOLE_VECTORS * lines {
+        return Ok(false);
+    }
+    let parts = of.pixels.div_ceil(per_block);
+    let threads = (vectors * lines) as u32;
+    let sums = device.scratch(8 * of.items * of.groups * parts)?;
+    let args = Args::new()
+        .pointer(x.address())
+        .pointer(sums.address())
+        .pointer(of.weight)
+        .pointer(of.bias)
+        .pointer(out.address())
+        .int(int(of.pixels)?)
+        .int(int(of.channels)?)
+        .int(int(of.groups)?)
+        .int(int(per_block)?)
+        .float(of.eps);
+    let grid = [blocks(parts)?, of.items as u32, 1];
+    // Sums of every element of a thread, then statistics of groups, which are not more than channels.
+    let shared = threads * lanes(format) as u32 * 8;
+    device.launch_cooperative(kernel(format, name), grid, threads, shared, &args)?;
+    Ok(true)
 }
 
 /// The same for any number of channels: one block for each group.

@@ -71,6 +71,12 @@ impl Cut {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Width and parts for measurements.
+    pub(super) static FORCED: std::cell::Cell<Option<(usize, usize)>> = const { std::cell::Cell::new(None) };
+}
+
 /// The cheapest tiles for so many tiles of rows, columns and steps along K.
 pub(super) fn cut(
     costs: &[TileCost],
@@ -79,6 +85,22 @@ pub(super) fn cut(
     steps: usize,
     multiprocessors: usize,
 ) -> Cut {
+    #[cfg(test)]
+    if let Some((width, parts)) = FORCED.get() {
+        let tiles = row_tiles * columns.div_ceil(width);
+        let slots = multiprocessors.max(1);
+        let full = if parts > 1 {
+            tiles - tiles % slots
+        } else {
+            tiles
+        };
+        return Cut {
+            width,
+            tiles,
+            full,
+            parts,
+        };
+    }
     let mut best: Option<(f64, Cut)> = None;
     for cost in costs {
         let slots = multiprocessors.max(1) * cost.blocks;
@@ -127,6 +149,8 @@ pub(super) struct Boxes {
     count: usize,
     pub(super) wlog: u32,
     pub(super) hlog: u32,
+    /// Results over each pixel: one, or four.
+    phases: u32,
 }
 
 impl Boxes {
@@ -138,6 +162,7 @@ impl Boxes {
             count: 1,
             wlog: 7,
             hlog: 0,
+            phases: 1,
         }
     }
 
@@ -152,10 +177,16 @@ impl Boxes {
                 count,
                 wlog,
                 hlog,
+                phases: 1,
             });
         let halo = |b: &Self| ((2 << b.wlog) + 2) * ((2 << b.hlog) + 2) * b.deep();
         all.min_by_key(|boxes| (boxes.tiles(), halo(boxes)))
             .unwrap_or_else(|| Self::rows(width))
+    }
+
+    /// The same for each of the four pixels over one, in a picture of twice the height and width.
+    pub(super) fn doubled(self) -> Self {
+        Self { phases: 4, ..self }
     }
 
     /// Pictures that a box reaches over.
@@ -167,15 +198,17 @@ impl Boxes {
         self.width.div_ceil(1 << self.wlog)
             * self.height.div_ceil(1 << self.hlog)
             * self.count.div_ceil(self.deep() as usize)
+            * self.phases as usize
     }
 
-    /// `out_height, out_width, out_count, wlog, hlog`
+    /// `out_height, out_width, out_count, wlog, hlog, phases`
     pub(super) fn arguments(&self, args: Args) -> Args {
         args.int(self.height as i32)
             .int(self.width as i32)
             .int(self.count as i32)
             .int(self.wlog as i32)
             .int(self.hlog as i32)
+            .int(self.phases as i32)
     }
 }
 

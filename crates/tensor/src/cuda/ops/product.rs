@@ -3,6 +3,7 @@
 //! Three kinds of kernels mean the same: `product_hopper` (wgmma and the copy engine), `product_mma` (mma.sync, from 8.0 on) and
 //! `product_plain` (no tensor cores: f32, 7.5, odd sizes). A matrix is a picture of one row for all of them.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::plan::{self, Boxes, Cut, HOPPER, HOPPER_GEGLU, TileCost};
@@ -14,6 +15,9 @@ use crate::error::{Result, TensorError};
 use crate::nn::Act;
 
 const OP: &str = "product";
+
+/// Pixels of a result from which on adding weights costs less than it saves.
+const DOUBLED: usize = 8192;
 
 /// What follows a product: `gate * act(y + bias + per_item) + residual`.
 #[derive(Clone, Copy, Default)]
@@ -29,6 +33,15 @@ pub(crate) struct Finish<'a> {
     pub(crate) act: Act,
     /// Rows of the result that an item has.
     pub(crate) rows_per_item: usize,
+}
+
+/// What happens to the input of a layer first.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Treatment {
+    /// Address of a factor for each channel.
+    pub(crate) scale: Option<u64>,
+    /// Whether nothing is rounded, also where the format of the weight would have it.
+    pub(crate) exact: bool,
 }
 
 /// How a convolution reads its input, (frames, size, channels).
@@ -78,6 +91,17 @@ impl Window {
             && self.out == [self.frames, self.size.0, self.size.1]
     }
 
+    /// Whether 3x3 kernels see pairs of equal pixels of a picture of twice the size, and the picture is so large that it is worth adding weights of
+    /// equal pixels for each use: less than half of the work then.
+    fn is_doubled(&self) -> bool {
+        self.enlarged == (2 * self.size.0, 2 * self.size.1)
+            && self.kernel == [1, 3, 3]
+            && (self.stride, self.time_stride) == (1, 1)
+            && (self.above, self.left, self.time_before) == (1, 1, 0)
+            && self.out == [self.frames, self.enlarged.0, self.enlarged.1]
+            && self.out_rows() >= DOUBLED
+    }
+
     fn taps(&self) -> usize {
         self.kernel.iter().product()
     }
@@ -97,20 +121,22 @@ struct Product<'a> {
     /// Rows of the weight.
     columns: usize,
     geglu: bool,
+    /// Whether the weight has four kernels for the four pixels over each of the input.
+    doubled: bool,
     finish: Finish<'a>,
 }
 
-/// `rows` rows of the weight's channels, each times a factor where there is one.
+/// `rows` rows of the weight's channels, treated as the layer wants.
 pub(crate) fn linear(
     weight: &CudaValue,
     x: &CudaBuffer,
     rows: usize,
-    scale: Option<u64>,
+    treatment: Treatment,
     finish: Finish<'_>,
 ) -> Result<CudaBuffer> {
     let shape = weights::shape(weight)?;
     let window = Window::rows(rows, shape.channels * shape.taps);
-    single(weight, x, window, scale, finish, false)
+    single(weight, x, window, treatment, finish, false)
 }
 
 /// `a * gelu(g)` of the halves of the outputs.
@@ -118,7 +144,7 @@ pub(crate) fn geglu(
     weight: &CudaValue,
     x: &CudaBuffer,
     rows: usize,
-    scale: Option<u64>,
+    treatment: Treatment,
     bias: Option<u64>,
 ) -> Result<CudaBuffer> {
     let shape = weights::shape(weight)?;
@@ -127,7 +153,7 @@ pub(crate) fn geglu(
         bias,
         ..Finish::default()
     };
-    single(weight, x, window, scale, finish, true)
+    single(weight, x, window, treatment, finish, true)
 }
 
 /// A convolution over pictures.
@@ -135,8 +161,10 @@ pub(crate) fn conv(
     weight: &CudaValue,
     x: &CudaBuffer,
     window: Window,
+    exact: bool,
     finish: Finish<'_>,
 ) -> Result<CudaBuffer> {
+    let treatment = Treatment { scale: None, exact };
     let window = if window.is_plain() {
         Window::rows(window.out_rows(), window.channels)
     } else if weights::rotation(weight) > 0 {
@@ -145,7 +173,7 @@ pub(crate) fn conv(
     } else {
         window
     };
-    single(weight, x, window, None, finish, false)
+    single(weight, x, window, treatment, finish, false)
 }
 
 /// A convolution over frames with one weight for each tap of time. They are put together for the one use, so that sums are rounded once.
@@ -156,7 +184,7 @@ pub(crate) fn conv3d(
     finish: Finish<'_>,
 ) -> Result<CudaBuffer> {
     if let [one] = taps {
-        return conv(one, x, window, finish);
+        return conv(one, x, window, false, finish);
     }
     let Some(first) = taps.first() else {
         return Err(TensorError::invalid("conv3d", "a kernel without taps"));
@@ -184,48 +212,61 @@ fn padded(x: &CudaBuffer, channels: usize) -> usize {
 }
 
 fn has_tensor_cores(device: &CudaDevice, format: Format) -> bool {
-    format != Format::F32 && device.arch() >= 80 && device.has("product_mma", format)
+    format != Format::F32 && device.arch() >= 80
 }
 
 fn single(
     weight: &CudaValue,
     x: &CudaBuffer,
     window: Window,
-    scale: Option<u64>,
+    treatment: Treatment,
     finish: Finish<'_>,
     geglu: bool,
 ) -> Result<CudaBuffer> {
     let shape = weights::shape(weight)?;
     let group = weights::rotation(weight);
-    // Scales come before rotations.
-    let scaled = scale.filter(|_| group > 0).map(|scale| {
-        weights::prepared(
-            x,
-            &as_rows(x, window.channels, window.channels, Some(scale)),
-        )
-    });
-    let scaled = scaled.transpose()?;
-    let scale = scale.filter(|_| group == 0);
-    let x = scaled.as_ref().unwrap_or(x);
-    let turned = (group > 0)
-        .then(|| weights::rotated(x, group))
-        .transpose()?;
-    let x = turned.as_ref().unwrap_or(x);
-    let channels = padded(x, window.channels);
+    let levels = weights::input_levels(weight).filter(|_| !treatment.exact && window.is_plain());
+    let channels = window.channels;
+    // Scales come before rotations, and these before rounding.
+    let early = group > 0 || levels.is_some();
+    let mut x = Treated::Given(x);
+    if let Some(scale) = treatment.scale.filter(|_| early) {
+        let how = as_rows(&x, channels, channels, Some(scale));
+        x = Treated::Made(weights::prepared(&x, &how)?);
+    }
+    if group > 0 {
+        x = Treated::Made(weights::rotated(&x, group)?);
+    }
+    if let Some(levels) = levels {
+        x = Treated::Made(weights::rounded(&x, channels, levels)?);
+    }
+    let scale = treatment.scale.filter(|_| !early);
+    let channels = padded(&x, channels);
     // Without tensor cores a weight of another format is converted while it is read.
     let plain = !has_tensor_cores(x.device(), x.format());
     let elements = match weights::in_place(weight)? {
         Some(format) if plain => Elements::Kept(weight, format),
         _ => weights::elements(weight, x.format(), channels)?,
     };
-    run(
-        &elements,
-        shape.out,
-        x,
-        (window, channels, scale),
-        finish,
-        geglu,
-    )
+    let how = (window, channels, scale);
+    run(&elements, shape.out, &x, how, finish, geglu)
+}
+
+/// An input as it was given, or changed.
+enum Treated<'a> {
+    Given(&'a CudaBuffer),
+    Made(CudaBuffer),
+}
+
+impl Deref for Treated<'_> {
+    type Target = CudaBuffer;
+
+    fn deref(&self) -> &CudaBuffer {
+        match self {
+            Self::Given(buffer) => buffer,
+            Self::Made(buffer) => buffer,
+        }
+    }
 }
 
 fn as_rows(x: &CudaBuffer, channels: usize, padded: usize, scale: Option<u64>) -> Prepared {
@@ -270,13 +311,30 @@ fn run(
         window,
         columns,
         geglu,
+        doubled: false,
         finish,
     };
     if !has_tensor_cores(device, format) {
         product(x, window).start_plain(&out)?;
         return Ok(out);
     }
-    if device.hopper() && device.has("product_hopper", format) {
+    if device.hopper() && window.is_doubled() {
+        let halved = Elements::Made(weights::halved(weight, device, columns, padded)?);
+        let phase = Window {
+            enlarged: window.size,
+            out: [window.frames, window.size.0, window.size.1],
+            kernel: [1, 2, 2],
+            ..window
+        };
+        let product = Product {
+            weight: &halved,
+            doubled: true,
+            ..product(x, phase)
+        };
+        product.start_hopper(&out)?;
+        return Ok(out);
+    }
+    if device.hopper() {
         // The copy engine cannot repeat pixels. Without room for a larger picture the other kernel does.
         let larger =
             (window.enlarged != window.size).then(|| weights::prepared(x, &enlarged(&window)));
@@ -475,6 +533,7 @@ impl Product<'_> {
         } else {
             Boxes::pictures(w.out, w.time_stride == 1)
         };
+        let boxes = if self.doubled { boxes.doubled() } else { boxes };
         let steps = w.taps() * w.channels.div_ceil(64);
         let costs: &[TileCost] = if self.geglu { &HOPPER_GEGLU } else { &HOPPER };
         let slots = self.device.multiprocessors() as usize;
@@ -542,7 +601,10 @@ impl Product<'_> {
         Map {
             address: self.weight.address(),
             format: self.format,
-            sizes: [depth, self.columns as u64],
+            sizes: [
+                depth,
+                self.columns as u64 * if self.doubled { 4 } else { 1 },
+            ],
             strides: [2 * depth, 0],
             part: [64, width as u32 / 2],
         }
@@ -582,7 +644,7 @@ impl Product<'_> {
             .int(cut.parts as i32)
             .int(cut.width as i32)
             .int(i32::from(self.geglu));
-        let grid = [(cut.tiles - cut.full) as u32, 8, 1];
+        let grid = [(cut.tiles - cut.full) as u32, 16, 1];
         let kernel = self.kernel("product_finish", "finish_parts");
         self.device.launch(kernel, grid, 256, 0, &args)
     }
@@ -640,3 +702,7 @@ pub(crate) fn matmul(
     }
     Ok(out)
 }
+
+#[cfg(test)]
+#[path = "product_tuning.rs"]
+mod tuning;

@@ -45,6 +45,16 @@ pub(super) fn rotation(weight: &CudaValue) -> usize {
     }
 }
 
+/// The largest number that inputs are rounded to, of formats that have them rounded: see `cpu/integer.rs`.
+pub(super) fn input_levels(weight: &CudaValue) -> Option<f32> {
+    match weight.dtype() {
+        Dtype::Rows(format) if format.is_integer() && weight.matrix()?.taps == 1 => {
+            Some(format.input_levels())
+        }
+        _ => None,
+    }
+}
+
 /// The elements where they are, if they have a format of elements and the order of the kernels.
 pub(super) fn in_place(weight: &CudaValue) -> Result<Option<Format>> {
     let MatrixShape { channels, taps, .. } = shape(weight)?;
@@ -307,4 +317,44 @@ pub(super) fn rotated(x: &CudaBuffer, group: usize) -> Result<CudaBuffer> {
             .launch(kernel, [blocks, 1, 1], threads, 0, &args)?;
     }
     Ok(out)
+}
+
+/// Rows of so many columns, each rounded to whole numbers of up to `levels` times a scale of its own.
+pub(super) fn rounded(x: &CudaBuffer, columns: usize, levels: f32) -> Result<CudaBuffer> {
+    let out = x.device().buffer(x.len(), x.format())?;
+    if x.len() > 0 {
+        let rows = x.len() / columns;
+        let kernel = Kernel {
+            module: "weights",
+            format: x.format(),
+            name: "round_rows",
+        };
+        let args = Args::new()
+            .pointer(x.address())
+            .pointer(out.address())
+            .int(columns as i32)
+            .float(levels)
+            .long(rows as i64);
+        let blocks = rows.min(1 << 20) as u32;
+        x.device().launch(kernel, [blocks, 1, 1], 256, 0, &args)?;
+    }
+    Ok(out)
+}
+
+/// 3x3 kernels over a picture of twice the size as four 2x2 kernels over the picture: (4, out, 4, channels).
+pub(super) fn halved(
+    kernels: &Elements<'_>,
+    device: &Arc<CudaDevice>,
+    out: usize,
+    channels: usize,
+) -> Result<CudaBuffer> {
+    let to = device.buffer(16 * out * channels, kernels.format())?;
+    let args = Args::new()
+        .pointer(kernels.address())
+        .pointer(to.address())
+        .int(out as i32)
+        .int(channels as i32)
+        .long(to.len() as i64);
+    start(device, to.format(), "halve_kernels", to.len(), &args)?;
+    Ok(to)
 }
