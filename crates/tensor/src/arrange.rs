@@ -284,6 +284,30 @@ impl Tensor {
             .collect()
     }
 
+    /// The last dimension in so many parts of equal size.
+    pub fn split_last(&self, parts: usize) -> Result<Vec<Self>> {
+        let width = self.shape().last().copied().unwrap_or(0);
+        if parts == 0 || self.rank() == 0 || !width.is_multiple_of(parts) {
+            return Err(TensorError::invalid(
+                "split",
+                format!("{:?} in {parts} parts", self.shape()),
+            ));
+        }
+        let (dim, each) = (self.rank() - 1, width / parts);
+        if let (Some(elements), true) = (self.cuda(), each > 0) {
+            let rows = self.len() / width;
+            if let Some(found) = on_gpu::split_rows(elements, rows, parts)? {
+                let mut shape = self.shape().to_vec();
+                shape[dim] = each;
+                let found = found.into_iter();
+                return Ok(found.map(|part| Self::on_cuda(&*shape, part)).collect());
+            }
+        }
+        (0..parts)
+            .map(|part| self.narrow(dim, part * each, each))
+            .collect()
+    }
+
     /// Tiles the whole tensor; counts are aligned to the last dimensions and may add dimensions in front.
     pub fn repeat(&self, counts: &[usize]) -> Result<Self> {
         if counts.len() < self.rank() {

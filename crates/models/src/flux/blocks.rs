@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
-    Act, LayerNorm, Linear, Mask, RmsNorm, activate, add_gated, attention, silu, swiglu,
-    swiglu_halves,
+    Act, Beside, HeadPart, LayerNorm, Linear, Mask, MlpJoin, RmsNorm, add_gated, attention,
+    join_heads, silu, swiglu, swiglu_halves,
 };
 
 use super::config::{FluxConfig, MlpKind, ModulationKind};
@@ -28,16 +28,20 @@ pub(super) struct Modulation {
 impl Modulation {
     /// `count` of them from (b, count * 3 * width).
     pub(super) fn split(all: &Tensor, count: usize) -> Result<Vec<Self>> {
-        let width = all.dim(1)? / (3 * count);
-        let part = |n: usize| all.narrow(1, n * width, width);
-        let one = |n: usize| -> Result<Self> {
-            Ok(Self {
-                shift: part(3 * n)?,
-                scale: part(3 * n + 1)?,
-                gate: part(3 * n + 2)?,
-            })
+        let mut parts = all.split_last(3 * count)?.into_iter();
+        let mut next = || {
+            let missing = || crate::ModelError::invalid("modulation", "a part is missing");
+            parts.next().ok_or_else(missing)
         };
-        (0..count).map(one).collect()
+        (0..count)
+            .map(|_| {
+                Ok(Self {
+                    shift: next()?,
+                    scale: next()?,
+                    gate: next()?,
+                })
+            })
+            .collect()
     }
 
     /// From three rows of (b, rows, width).
@@ -63,12 +67,15 @@ pub(super) struct BlockPass<'a> {
 }
 
 impl BlockPass<'_> {
-    fn attend(&self, qkv: [&Tensor; 3]) -> Result<Tensor> {
-        let [q, k, v] = qkv;
-        let q = self.rope.interleaved(q, self.heads)?;
-        let k = self.rope.interleaved(k, self.heads)?;
+    /// Queries, keys and values of all tokens, from the products of each part of them.
+    fn qkv(&self, parts: &[HeadPart<'_>], width: usize) -> Result<[Tensor; 3]> {
+        let rope = Some(self.rope.neighbours());
+        Ok(join_heads(parts, self.heads, width, rope)?)
+    }
+
+    fn attend(&self, [q, k, v]: [Tensor; 3]) -> Result<Tensor> {
         let mask = self.mask.map_or(Mask::None, Mask::Add);
-        Ok(attention(&q, &k, v, self.heads, mask, None)?)
+        Ok(attention(&q, &k, &v, self.heads, mask, None)?)
     }
 }
 
@@ -76,7 +83,6 @@ impl BlockPass<'_> {
 struct HeadNorms {
     query: Arc<RmsNorm>,
     key: Arc<RmsNorm>,
-    heads: usize,
 }
 
 impl HeadNorms {
@@ -85,24 +91,15 @@ impl HeadNorms {
         Ok(Self {
             query: weights.rms_norm("query_norm.scale", width, EPS)?,
             key: weights.rms_norm("key_norm.scale", width, EPS)?,
-            heads: config.heads,
         })
     }
 
-    fn normed(&self, norm: &RmsNorm, x: &Tensor) -> Result<Tensor> {
-        let [b, n, width] = x.dims3()?;
-        let heads = x.reshape([b, n, self.heads, width / self.heads])?;
-        Ok(norm.forward(&heads)?.reshape([b, n, width])?)
-    }
-
-    /// Queries, keys and values from the first three widths of (b, n, ..).
-    fn split(&self, joined: &Tensor, width: usize) -> Result<[Tensor; 3]> {
-        let part = |n: usize| joined.narrow(2, n * width, width);
-        Ok([
-            self.normed(&self.query, &part(0)?)?,
-            self.normed(&self.key, &part(1)?)?,
-            part(2)?,
-        ])
+    /// Queries, keys and values are the first three widths of (b, n, ..).
+    fn part<'a>(&'a self, joined: &'a Tensor) -> HeadPart<'a> {
+        HeadPart {
+            joined,
+            norms: Some((&self.query, &self.key)),
+        }
     }
 }
 
@@ -189,9 +186,9 @@ impl Stream {
         }
     }
 
-    fn qkv(&self, x: &Tensor, pass: &BlockPass<'_>, first: &Modulation) -> Result<[Tensor; 3]> {
+    fn qkv(&self, x: &Tensor, pass: &BlockPass<'_>, first: &Modulation) -> Result<Tensor> {
         let x = pass.norm.modulated(x, &first.shift, &first.scale)?;
-        self.norms.split(&self.qkv.forward(&x)?, self.width)
+        Ok(self.qkv.forward(&x)?)
     }
 
     fn finish(
@@ -235,13 +232,16 @@ impl DoubleBlock {
         let of_image = self.image.modulation(pass, given.map(|(image, _)| image))?;
         let of_text = self.text.modulation(pass, given.map(|(_, text)| text))?;
         let ([i1, i2], [t1, t2]) = (pair(&of_image)?, pair(&of_text)?);
-        let [tq, tk, tv] = self.text.qkv(&text, pass, t1)?;
-        let [iq, ik, iv] = self.image.qkv(&image, pass, i1)?;
-        let count = tq.dim(1)?;
-        let join = |a: Tensor, b: Tensor| Tensor::cat(&[&a, &b], 1);
-        let (q, k, v) = (join(tq, iq)?, join(tk, ik)?, join(tv, iv)?);
-        let seen = pass.attend([&q, &k, &v])?;
-        drop((q, k, v));
+        let from_text = self.text.qkv(&text, pass, t1)?;
+        let from_image = self.image.qkv(&image, pass, i1)?;
+        let count = from_text.dim(1)?;
+        let parts = [
+            self.text.norms.part(&from_text),
+            self.image.norms.part(&from_image),
+        ];
+        let qkv = pass.qkv(&parts, self.text.width)?;
+        drop((from_text, from_image));
+        let seen = pass.attend(qkv)?;
         let of_text = seen.narrow(1, 0, count)?;
         let of_image = seen.narrow(1, count, seen.dim(1)? - count)?;
         let image = self.image.finish(image, &of_image, pass, [i1, i2])?;
@@ -308,21 +308,14 @@ impl SingleBlock {
             .modulated(&x, &modulation.shift, &modulation.scale)?;
         let all = self.first.forward(&inner)?;
         drop(inner);
-        let [q, k, v] = self.norms.split(&all, self.width)?;
-        let rest = all.narrow(2, 3 * self.width, all.dim(2)? - 3 * self.width)?;
-        drop(all);
-        let rest = match self.kind {
-            MlpKind::Gelu => activate(rest, Act::GeluTanh),
-            MlpKind::Gated => swiglu_halves(&rest)?,
-            MlpKind::Split => {
-                let half = rest.dim(2)? / 2;
-                swiglu(&rest.narrow(2, half, half)?, &rest.narrow(2, 0, half)?)?
-            }
+        let qkv = pass.qkv(&[self.norms.part(&all)], self.width)?;
+        let kind = match self.kind {
+            MlpKind::Gelu => MlpJoin::GeluTanh,
+            MlpKind::Gated => MlpJoin::GateFirst,
+            MlpKind::Split => MlpJoin::GateLast,
         };
-        let seen = pass.attend([&q, &k, &v])?;
-        drop((q, k, v));
-        let both = Tensor::cat(&[&seen, &rest], 2)?;
-        drop((seen, rest));
+        let beside = Beside::new(all, 3 * self.width, kind)?;
+        let both = beside.join(&pass.attend(qkv)?)?;
         Ok(self.second.forward_gated(&both, x, &modulation.gate)?)
     }
 }

@@ -1,6 +1,6 @@
 //! Positions as angles by which pairs of channels are turned (Su et al. 2021), on several axes.
 
-use fresco_tensor::nn::{rope_half, rope_interleaved};
+use fresco_tensor::nn::{HeadRope, rope_half, rope_interleaved};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use crate::error::{ModelError, Result};
@@ -82,6 +82,15 @@ impl Rope {
             cos: self.cos.narrow(dim, start, len)?,
             sin: self.sin.narrow(dim, start, len)?,
         })
+    }
+
+    /// The tables, to turn neighbouring channels while heads are joined.
+    pub fn neighbours(&self) -> HeadRope<'_> {
+        HeadRope {
+            cos: &self.cos,
+            sin: &self.sin,
+            apart: false,
+        }
     }
 
     /// Turns neighbouring channels of each head of (b, n, heads * d).

@@ -359,6 +359,15 @@ impl RmsNorm {
         self.weight.map(|_| self.slot.stored(0)).transpose()
     }
 
+    /// Channels that the weight has; none where there is no weight.
+    pub(super) fn width(&self) -> Option<usize> {
+        self.weight
+    }
+
+    pub(super) fn eps(&self) -> f32 {
+        self.eps
+    }
+
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let width = last(x, "rms norm")?;
         check_width("rms norm", x, width, self.weight)?;

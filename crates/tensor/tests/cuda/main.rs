@@ -13,6 +13,7 @@ mod arrange;
 mod attention;
 mod compare;
 mod elementwise;
+mod heads;
 mod misc;
 mod norm;
 mod picture;

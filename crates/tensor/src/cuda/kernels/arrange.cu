@@ -114,3 +114,18 @@ NEAREST(nearest_2, u16)
 NEAREST(nearest_4, u32)
 NEAREST(nearest_8, uint2)
 NEAREST(nearest_16, uint4)
+
+// ---- parts of rows -------------------------------------------------------------------------------------------------------------
+
+// Rows of `parts` * `width` packs, each part into a tensor of its own.
+struct Parts { uint4* at[8]; };
+extern "C" __global__ void __launch_bounds__(256) split_16(const uint4* from, i64 total, int parts, int width, const Parts to) {
+  i64 at = thread_number();
+  if (at >= total) return;
+  i64 row = at / (parts * width);
+  int column = (int)(at - row * (parts * width)), part = column / width;
+  uint4 moved = from[at];
+#pragma unroll
+  for (int i = 0; i < 8; i++)
+    if (i == part) to.at[i][row * width + column - part * width] = moved;
+}

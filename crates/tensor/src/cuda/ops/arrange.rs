@@ -337,6 +337,36 @@ pub(crate) fn upsample_nearest(
     Ok(out)
 }
 
+/// Rows cut into so many parts of equal width, each a tensor of its own. None where they have to be cut one by one.
+pub(crate) fn split_rows(
+    from: &CudaBuffer,
+    rows: usize,
+    parts: usize,
+) -> Result<Option<Vec<CudaBuffer>>> {
+    const MOST: usize = 8;
+    let (device, together) = (from.device(), super::pack(from.format()));
+    let width = from.len() / rows.max(1) / parts.max(1);
+    let fits = from.len() > 0 && (1..=MOST).contains(&parts) && width.is_multiple_of(together);
+    if !fits {
+        return Ok(None);
+    }
+    let made = (0..parts).map(|_| device.buffer(rows * width, from.format()));
+    let made = made.collect::<Result<Vec<_>>>()?;
+    let mut targets = [0; MOST];
+    for (target, part) in targets.iter_mut().zip(&made) {
+        *target = part.address();
+    }
+    let total = from.len() / together;
+    let args = Args::new()
+        .pointer(from.address())
+        .long(whole(total))
+        .int(super::small(parts)?)
+        .int(super::small(width / together)?)
+        .words(&targets);
+    device.launch(kernel("split_16"), grid(total)?, 256, 0, &args)?;
+    Ok(Some(made))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,337 @@
+//! From a product to attention and on: queries, keys and values of several groups of tokens, normed, turned and joined; and
+//! what stands beside attention in blocks whose layers run in parallel. The processor does it step by step, a GPU at once.
+
+use super::misc::{activate, rope_half, rope_interleaved};
+use super::modulate::{swiglu, swiglu_halves};
+use super::{Act, RmsNorm};
+use crate::cuda::Format;
+use crate::cuda::ops::heads::{self as on_gpu, HeadAngles, HeadRows, HeadSizes};
+use crate::error::{Result, TensorError};
+use crate::tensor::Tensor;
+
+/// Some of the tokens.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadPart<'a> {
+    /// (b, n, ..): queries, keys and values, one behind the other, are the first three widths.
+    pub joined: &'a Tensor,
+    /// Norms of each head of queries and of keys.
+    pub norms: Option<(&'a RmsNorm, &'a RmsNorm)>,
+}
+
+/// Positions of all tokens: cosines and sines, (n, d / 2) or (b, n, d / 2).
+#[derive(Debug, Clone, Copy)]
+pub struct HeadRope<'a> {
+    pub cos: &'a Tensor,
+    pub sin: &'a Tensor,
+    /// Whether pairs of channels are half a head apart, as for [`rope_half`], or neighbours.
+    pub apart: bool,
+}
+
+const OP: &str = "heads";
+
+/// Queries, keys and values (b, n, width) of all tokens, one part after another.
+pub fn join_heads(
+    parts: &[HeadPart<'_>],
+    heads: usize,
+    width: usize,
+    rope: Option<HeadRope<'_>>,
+) -> Result<[Tensor; 3]> {
+    if let Some(found) = joined_on_gpu(parts, heads, width, rope)? {
+        return Ok(found);
+    }
+    let split = |part: &HeadPart<'_>| -> Result<[Tensor; 3]> {
+        let one = |n: usize| part.joined.narrow(2, n * width, width);
+        Ok(match part.norms {
+            Some((query, key)) => [
+                normed(query, &one(0)?, heads)?,
+                normed(key, &one(1)?, heads)?,
+                one(2)?,
+            ],
+            None => [one(0)?, one(1)?, one(2)?],
+        })
+    };
+    let split = parts.iter().map(split).collect::<Result<Vec<_>>>()?;
+    let all = |n: usize| match &*split {
+        [only] => Ok(only[n].clone()),
+        _ => Tensor::cat(&split.iter().map(|part| &part[n]).collect::<Vec<_>>(), 1),
+    };
+    let (q, k, v) = (all(0)?, all(1)?, all(2)?);
+    drop(split);
+    let Some(rope) = rope else {
+        return Ok([q, k, v]);
+    };
+    let turn = if rope.apart {
+        rope_half
+    } else {
+        rope_interleaved
+    };
+    Ok([
+        turn(&q, heads, rope.cos, rope.sin)?,
+        turn(&k, heads, rope.cos, rope.sin)?,
+        v,
+    ])
+}
+
+/// Each head divided by its root mean square.
+fn normed(norm: &RmsNorm, x: &Tensor, heads: usize) -> Result<Tensor> {
+    let [b, n, width] = x.dims3()?;
+    if heads == 0 || !width.is_multiple_of(heads) {
+        return Err(TensorError::invalid(
+            OP,
+            format!("{width} channels in {heads} heads"),
+        ));
+    }
+    let each = x.reshape([b, n, heads, width / heads])?;
+    norm.forward(&each)?.reshape([b, n, width])
+}
+
+/// The same with one kernel for each part. None where it has to be done step by step.
+fn joined_on_gpu(
+    parts: &[HeadPart<'_>],
+    heads: usize,
+    width: usize,
+    rope: Option<HeadRope<'_>>,
+) -> Result<Option<[Tensor; 3]>> {
+    let Some(first) = parts.first().and_then(|part| part.joined.cuda()) else {
+        return Ok(None);
+    };
+    let (gpu, format) = (first.device(), first.format());
+    let device = parts[0].joined.device();
+    if heads == 0 || !width.is_multiple_of(heads) {
+        return Ok(None);
+    }
+    let (d, items) = (width / heads, parts[0].joined.shape()[0]);
+    let apart = rope.is_some_and(|rope| rope.apart);
+    let mut tokens = 0;
+    for part in parts {
+        let [b, n, row] = part.joined.dims3()?;
+        parts[0].joined.check_device(OP, part.joined)?;
+        let norms = part.norms.is_none_or(|(query, key)| {
+            query.eps() == key.eps() && (query.width(), key.width()) == (Some(d), Some(d))
+        });
+        if b != items || row < 3 * width || !norms || !on_gpu::fits(format, d, apart, row) {
+            return Ok(None);
+        }
+        tokens += n;
+    }
+    let each_item = match rope {
+        Some(rope) => {
+            let each_item = rope.cos.shape() == [items, tokens, d / 2];
+            let fits = each_item || rope.cos.shape() == [tokens, d / 2];
+            if !fits || rope.cos.shape() != rope.sin.shape() {
+                return Ok(None);
+            }
+            each_item
+        }
+        None => false,
+    };
+    if items * tokens == 0 {
+        return Ok(None);
+    }
+    let tables = rope.map(|rope| -> Result<_> {
+        let cos = rope.cos.cuda_in(OP, Format::F32)?;
+        Ok((cos, rope.sin.cuda_in(OP, Format::F32)?))
+    });
+    let tables = tables.transpose()?;
+    let angles = tables.as_ref().map(|(cos, sin)| HeadAngles {
+        cos,
+        sin,
+        each_item,
+        apart,
+    });
+    let sizes = HeadSizes {
+        items,
+        tokens,
+        heads,
+        d,
+    };
+    let made = || gpu.buffer(items * tokens * width, format);
+    let found = [made()?, made()?, made()?];
+    let mut at = 0;
+    for part in parts {
+        let own = part.joined.shape()[1];
+        if own == 0 {
+            continue;
+        }
+        let from = part.joined.cuda_in(OP, format)?;
+        let norms = part.norms.map(|(query, key)| -> Result<_> {
+            Ok((query.slot().at(&device)?, key.slot().at(&device)?))
+        });
+        let norms = norms.transpose()?;
+        let weights = match &norms {
+            Some((query, key)) => (query.cuda(0)?.floats()?, key.cuda(0)?.floats()?),
+            None => (0, 0),
+        };
+        let rows = HeadRows {
+            from: &from,
+            row_width: part.joined.shape()[2],
+            tokens: own,
+            first: at,
+            query: weights.0,
+            key: weights.1,
+            eps: part.norms.map_or(0.0, |(query, _)| query.eps()),
+        };
+        let [q, k, v] = &found;
+        on_gpu::join_heads([q, k, v], sizes, rows, angles)?;
+        at += own;
+    }
+    let shape = [items, tokens, width];
+    Ok(Some(found.map(|elements| Tensor::on_cuda(shape, elements))))
+}
+
+/// What the columns beside attention become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MlpJoin {
+    /// GELU approximated by tanh.
+    GeluTanh,
+    /// [`swiglu_halves`]: the first half is the gate.
+    GateFirst,
+    /// The same, the second half being the gate.
+    GateLast,
+}
+
+/// Columns beside those of attention, which join what attention has seen.
+#[derive(Debug)]
+pub struct Beside {
+    columns: Tensor,
+    /// Where they begin in each row and what becomes of them, as long as that is left to do.
+    left: Option<(usize, MlpJoin)>,
+}
+
+impl Beside {
+    /// The columns of (b, n, ..) from `first` on. The processor does its work now, so that it keeps nothing but the result; a
+    /// GPU does it in [`Self::join`], in one pass.
+    pub fn new(wide: Tensor, first: usize, kind: MlpJoin) -> Result<Self> {
+        let [.., row] = wide.dims3()?;
+        let Some(columns) = row.checked_sub(first) else {
+            return Err(TensorError::invalid(
+                OP,
+                format!("{first} of {row} columns"),
+            ));
+        };
+        if let Some(elements) = wide.cuda() {
+            let together = 16 / elements.format().size();
+            let sizes = [kind.width(columns), row, first];
+            let whole = sizes.iter().all(|size| size.is_multiple_of(together));
+            let halves = kind == MlpJoin::GeluTanh || columns.is_multiple_of(2);
+            if whole && halves && !wide.is_empty() {
+                return Ok(Self {
+                    columns: wide,
+                    left: Some((first, kind)),
+                });
+            }
+        }
+        let rest = wide.narrow(2, first, columns)?;
+        drop(wide);
+        let columns = match kind {
+            MlpJoin::GeluTanh => activate(rest, Act::GeluTanh),
+            MlpJoin::GateFirst => swiglu_halves(&rest)?,
+            MlpJoin::GateLast => {
+                let half = columns / 2;
+                swiglu(&rest.narrow(2, half, half)?, &rest.narrow(2, 0, half)?)?
+            }
+        };
+        Ok(Self {
+            columns,
+            left: None,
+        })
+    }
+
+    /// What attention has seen, (b, n, c), with the columns behind it.
+    pub fn join(self, seen: &Tensor) -> Result<Tensor> {
+        let Some((first, kind)) = self.left else {
+            return Tensor::cat(&[seen, &self.columns], 2);
+        };
+        seen.check_device(OP, &self.columns)?;
+        let ([b, n, left], [wb, wn, row]) = (seen.dims3()?, self.columns.dims3()?);
+        let elements = seen.cuda_on(OP)?;
+        let together = 16 / elements.format().size();
+        if (b, n) != (wb, wn) || !left.is_multiple_of(together) {
+            return Err(TensorError::mismatch(
+                OP,
+                seen.shape(),
+                self.columns.shape(),
+            ));
+        }
+        let number = match kind {
+            MlpJoin::GeluTanh => 0,
+            MlpJoin::GateFirst => 1,
+            MlpJoin::GateLast => 2,
+        };
+        let right = kind.width(row - first);
+        let wide = self.columns.cuda_in(OP, elements.format())?;
+        let (seen, wide) = ((elements, left), (&*wide, row, first));
+        let found = on_gpu::join_activated(seen, wide, right, number)?;
+        Ok(Tensor::on_cuda([b, n, left + right], found))
+    }
+}
+
+impl MlpJoin {
+    /// Columns of the result.
+    fn width(self, columns: usize) -> usize {
+        match self {
+            Self::GeluTanh => columns,
+            Self::GateFirst | Self::GateLast => columns / 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+    use crate::stored::Stored;
+
+    fn wave(shape: &[usize], seed: f32) -> Tensor {
+        Tensor::from_fn(shape, |i| (i as f32 * 0.37 + seed).sin()).unwrap()
+    }
+
+    #[test]
+    fn parts_are_normed_joined_and_turned() {
+        let (heads, d) = (2, 4);
+        let (text, image) = (wave(&[1, 2, 24], 0.1), wave(&[1, 3, 30], 0.7));
+        let weight = |seed| Stored::from_f32(&wave(&[d], seed), Dtype::F32).unwrap();
+        let norm = |seed| RmsNorm::new(Some(&weight(seed)), 1e-6).unwrap();
+        let (query, key) = (norm(0.2), norm(0.9));
+        let (cos, sin) = (wave(&[5, 2], 1.0), wave(&[5, 2], 2.0));
+        for apart in [false, true] {
+            let rope = HeadRope {
+                cos: &cos,
+                sin: &sin,
+                apart,
+            };
+            let norms = Some((&query, &key));
+            let parts = [&text, &image].map(|joined| HeadPart { joined, norms });
+            let [q, k, v] = join_heads(&parts, heads, 8, Some(rope)).unwrap();
+            let part = |n: usize| {
+                let one = |t: &Tensor| t.narrow(2, n * 8, 8).unwrap();
+                Tensor::cat(&[&one(&text), &one(&image)], 1).unwrap()
+            };
+            let turn = if apart { rope_half } else { rope_interleaved };
+            let turned = |norm: &RmsNorm, n: usize| {
+                turn(&normed(norm, &part(n), heads).unwrap(), heads, &cos, &sin).unwrap()
+            };
+            assert_eq!(q, turned(&query, 0));
+            assert_eq!(k, turned(&key, 1));
+            assert_eq!(v, part(2));
+        }
+    }
+
+    #[test]
+    fn columns_join_what_was_seen() {
+        let (seen, wide) = (wave(&[1, 3, 4], 0.0), wave(&[1, 3, 10], 1.0));
+        let rest = wide.narrow(2, 4, 6).unwrap();
+        let (a, b) = (rest.narrow(2, 0, 3).unwrap(), rest.narrow(2, 3, 3).unwrap());
+        let all = [
+            (MlpJoin::GeluTanh, activate(rest, Act::GeluTanh)),
+            (MlpJoin::GateFirst, swiglu(&a, &b).unwrap()),
+            (MlpJoin::GateLast, swiglu(&b, &a).unwrap()),
+        ];
+        for (kind, expected) in all {
+            let beside = Beside::new(wide.clone(), 4, kind).unwrap();
+            let found = beside.join(&seen).unwrap();
+            assert_eq!(found, Tensor::cat(&[&seen, &expected], 2).unwrap());
+        }
+        assert!(Beside::new(wide, 11, MlpJoin::GeluTanh).is_err());
+    }
+}
