@@ -20,25 +20,14 @@ macro_rules! archive {
     };
 }
 
-/// The best first. Machine code runs on its own architecture and on later ones of the same generation; that of 9.0a only there.
+/// The best first. Machine code runs on its own architecture and on later ones of the same generation (that of 8.0 on 8.6 and
+/// 8.9); that of 9.0a only there.
 static ARCHIVES: &[Archive] = &[
     Archive {
         from: 90,
         below: 91,
         ptx: false,
         bytes: archive!("90a"),
-    },
-    Archive {
-        from: 89,
-        below: 90,
-        ptx: false,
-        bytes: archive!("89"),
-    },
-    Archive {
-        from: 86,
-        below: 90,
-        ptx: false,
-        bytes: archive!("86"),
     },
     Archive {
         from: 80,
