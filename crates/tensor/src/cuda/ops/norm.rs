@@ -72,7 +72,7 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
     let addresses = [x.address(), out.address(), of.weight, of.bias];
     let fits = in_vectors(of.channels, format, &addresses)
         && vectors <= most
-        && of.items <= usize::from(u16::MAX);
+        && u16::try_from(of.items).is_ok();
     if !fits {
         return group_norm_any(x, out, of);
     }
