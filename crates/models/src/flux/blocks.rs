@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
-    Act, Beside, HeadPart, LayerNorm, Linear, Mask, MlpJoin, RmsNorm, add_gated, attention,
-    join_heads, silu, swiglu, swiglu_halves,
+    Act, Beside, HeadPart, HeadSource, LayerNorm, Linear, Mask, MlpJoin, RmsNorm, add_gated,
+    attention, join_heads, silu, swiglu, swiglu_halves,
 };
 
 use super::config::{FluxConfig, MlpKind, ModulationKind};
@@ -97,7 +97,7 @@ impl HeadNorms {
     /// Queries, keys and values are the first three widths of (b, n, ..).
     fn part<'a>(&'a self, joined: &'a Tensor) -> HeadPart<'a> {
         HeadPart {
-            joined,
+            from: HeadSource::Joined(joined),
             norms: Some((&self.query, &self.key)),
         }
     }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
-    Act, LayerNorm, Linear, Mask, RmsNorm, activate, attention, concat_channels,
+    Act, Beside, HeadPart, HeadSource, LayerNorm, Linear, Mask, MlpJoin, RmsNorm, attention,
+    join_heads,
 };
 
 use super::config::HunyuanConfig;
 use crate::epilogue::then;
 use crate::error::Result;
 use crate::store::Walk;
-use crate::transformer::{Rope, chunks, part};
+use crate::transformer::{Rope, chunks};
 
 pub(super) const EPS: f32 = 1e-6;
 
@@ -27,17 +28,20 @@ pub(super) struct BlockPass<'a> {
 }
 
 impl BlockPass<'_> {
-    fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
-        let q = self.rope.interleaved(q, self.heads)?;
-        let k = self.rope.interleaved(k, self.heads)?;
-        Ok(attention(&q, &k, v, self.heads, self.mask, None)?)
+    /// Queries, keys and values of all tokens, from the products of each part of them.
+    fn qkv(&self, parts: &[HeadPart<'_>], dim: usize) -> Result<[Tensor; 3]> {
+        let rope = Some(self.rope.neighbours());
+        Ok(join_heads(parts, self.heads, dim, rope)?)
+    }
+
+    fn attend(&self, [q, k, v]: [Tensor; 3]) -> Result<Tensor> {
+        Ok(attention(&q, &k, &v, self.heads, self.mask, None)?)
     }
 }
 
 struct HeadNorms {
     query: Arc<RmsNorm>,
     key: Arc<RmsNorm>,
-    heads: usize,
 }
 
 impl HeadNorms {
@@ -46,23 +50,15 @@ impl HeadNorms {
         Ok(Self {
             query: weights.rms_norm("query_norm.scale", head, EPS)?,
             key: weights.rms_norm("key_norm.scale", head, EPS)?,
-            heads: config.heads,
         })
     }
 
-    /// Queries, keys and values from the first three widths of (b, n, ..).
-    fn split(&self, joined: &Tensor, dim: usize) -> Result<[Tensor; 3]> {
-        let [b, n, _] = joined.dims3()?;
-        let normed = |which: usize, norm: &RmsNorm| -> Result<Tensor> {
-            let own = part(joined, which * dim, dim)?;
-            let own = own.reshape([b, n, self.heads, dim / self.heads])?;
-            Ok(norm.forward(&own)?.reshape([b, n, dim])?)
-        };
-        Ok([
-            normed(0, &self.query)?,
-            normed(1, &self.key)?,
-            part(joined, 2 * dim, dim)?,
-        ])
+    /// Queries, keys and values are the first three widths of (b, n, ..).
+    fn part<'a>(&'a self, joined: &'a Tensor) -> HeadPart<'a> {
+        HeadPart {
+            from: HeadSource::Joined(joined),
+            norms: Some((&self.query, &self.key)),
+        }
     }
 }
 
@@ -98,9 +94,9 @@ impl Stream {
         chunks(&self.modulation.forward(pass.signal)?)
     }
 
-    fn qkv(&self, x: &Tensor, pass: &BlockPass<'_>, level: &[Tensor; 6]) -> Result<[Tensor; 3]> {
+    fn qkv(&self, x: &Tensor, pass: &BlockPass<'_>, level: &[Tensor; 6]) -> Result<Tensor> {
         let x = pass.norm.modulated(x, &level[0], &level[1])?;
-        self.norms.split(&self.qkv.forward(&x)?, self.dim)
+        Ok(self.qkv.forward(&x)?)
     }
 
     fn finish(
@@ -138,12 +134,15 @@ impl DoubleBlock {
         pass: &BlockPass<'_>,
     ) -> Result<(Tensor, Tensor)> {
         let (of_image, of_text) = (self.image.modulation(pass)?, self.text.modulation(pass)?);
-        let [iq, ik, iv] = self.image.qkv(&image, pass, &of_image)?;
-        let [tq, tk, tv] = self.text.qkv(&text, pass, &of_text)?;
-        let join = |a: Tensor, b: Tensor| Tensor::cat(&[&a, &b], 1);
-        let (q, k, v) = (join(iq, tq)?, join(ik, tk)?, join(iv, tv)?);
-        let seen = pass.attend(&q, &k, &v)?;
-        drop((q, k, v));
+        let from_image = self.image.qkv(&image, pass, &of_image)?;
+        let from_text = self.text.qkv(&text, pass, &of_text)?;
+        let parts = [
+            self.image.norms.part(&from_image),
+            self.text.norms.part(&from_text),
+        ];
+        let qkv = pass.qkv(&parts, self.image.dim)?;
+        drop((from_image, from_text));
+        let seen = pass.attend(qkv)?;
         let (cells, words) = (image.dim(1)?, text.dim(1)?);
         let own = seen.narrow(1, 0, cells)?;
         let image = self.image.finish(image, &own, pass, &of_image)?;
@@ -178,13 +177,9 @@ impl SingleBlock {
         let joined = self
             .first
             .forward(&pass.norm.modulated(&x, &shift, &scale)?)?;
-        let [q, k, v] = self.norms.split(&joined, self.dim)?;
-        let inner = joined.dims3()?[2] - 3 * self.dim;
-        let beside = activate(part(&joined, 3 * self.dim, inner)?, Act::GeluTanh);
-        drop(joined);
-        let seen = pass.attend(&q, &k, &v)?;
-        drop((q, k, v));
-        let both = concat_channels(&[&seen, &beside])?;
+        let qkv = pass.qkv(&[self.norms.part(&joined)], self.dim)?;
+        let beside = Beside::new(joined, 3 * self.dim, MlpJoin::GeluTanh)?;
+        let both = beside.join(&pass.attend(qkv)?)?;
         Ok(self.second.forward_gated(&both, x, &gate)?)
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{
-    Act, Embedding, LayerNorm, Linear, Mask, RmsNorm, activate, add_gated, attention,
+    Act, Embedding, HeadPart, HeadSource, LayerNorm, Linear, Mask, RmsNorm, activate, add_gated,
+    attention, join_heads,
 };
 use fresco_tensor::{Device, Tensor};
 
@@ -11,7 +12,7 @@ use super::config::{KINDS, QwenConfig};
 use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
-use crate::transformer::{Embedder, Rope, sinusoid};
+use crate::transformer::{Embedder, Rope, chunks, sinusoid};
 
 pub(super) const EPS: f32 = 1e-6;
 /// Width of the waves that stand for a noise level.
@@ -26,16 +27,7 @@ impl Modulation {
     /// From the embedding of the noise level, already activated.
     fn new(layer: &Linear, emb: &Tensor, items: std::ops::Range<usize>) -> Result<Self> {
         let all = layer.forward(&emb.narrow(0, items.start, items.len())?)?;
-        let width = all.dim(1)? / 6;
-        let part = |i: usize| all.narrow(1, i * width, width);
-        Ok(Self([
-            part(0)?,
-            part(1)?,
-            part(2)?,
-            part(3)?,
-            part(4)?,
-            part(5)?,
-        ]))
+        Ok(Self(chunks(&all)?))
     }
 
     fn shift(&self, half: usize) -> &Tensor {
@@ -122,7 +114,6 @@ struct Projections {
     norm_q: Arc<RmsNorm>,
     norm_k: Arc<RmsNorm>,
     out: Arc<Linear>,
-    head: usize,
 }
 
 /// The names of the layers: queries, keys, values, their norms, the way out.
@@ -154,23 +145,19 @@ impl Projections {
             norm_q: weights.rms_norm(names[3], head, EPS)?,
             norm_k: weights.rms_norm(names[4], head, EPS)?,
             out: linear(names[5])?,
-            head,
         })
     }
 
-    /// Queries and keys, each head of them normalised, and values.
+    /// Queries, keys and values.
     fn forward(&self, x: &Tensor) -> Result<[Tensor; 3]> {
-        let [b, n, width] = x.dims3()?;
-        let normed = |layer: &Linear, norm: &RmsNorm| -> Result<Tensor> {
-            let heads = layer.forward(x)?;
-            let heads = heads.reshape([b, n, width / self.head, self.head])?;
-            Ok(norm.forward(&heads)?.reshape([b, n, width])?)
-        };
-        Ok([
-            normed(&self.q, &self.norm_q)?,
-            normed(&self.k, &self.norm_k)?,
-            self.v.forward(x)?,
-        ])
+        Ok([self.q.forward(x)?, self.k.forward(x)?, self.v.forward(x)?])
+    }
+
+    fn part<'a>(&'a self, [q, k, v]: &'a [Tensor; 3]) -> HeadPart<'a> {
+        HeadPart {
+            from: HeadSource::Apart([q, k, v]),
+            norms: Some((&self.norm_q, &self.norm_k)),
+        }
     }
 }
 
@@ -204,14 +191,11 @@ impl Block {
 
     /// What attention gives for the picture and for the prompt.
     fn attend(&self, img: &Tensor, txt: &Tensor, rope: &Rope) -> Result<(Tensor, Tensor)> {
-        let [iq, ik, iv] = self.img.forward(img)?;
-        let [tq, tk, tv] = self.txt.forward(txt)?;
-        let q = rope.interleaved(&Tensor::cat(&[&tq, &iq], 1)?, self.heads)?;
-        drop((tq, iq));
-        let k = rope.interleaved(&Tensor::cat(&[&tk, &ik], 1)?, self.heads)?;
-        drop((tk, ik));
-        let v = Tensor::cat(&[&tv, &iv], 1)?;
-        drop((tv, iv));
+        let (from_img, from_txt) = (self.img.forward(img)?, self.txt.forward(txt)?);
+        let parts = [self.txt.part(&from_txt), self.img.part(&from_img)];
+        let width = img.dim(2)?;
+        let [q, k, v] = join_heads(&parts, self.heads, width, Some(rope.neighbours()))?;
+        drop((from_img, from_txt));
         let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
         drop((q, k, v));
         let (prompt, picture) = (txt.dim(1)?, img.dim(1)?);

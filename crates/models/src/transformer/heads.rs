@@ -22,12 +22,7 @@ pub fn part(x: &Tensor, start: usize, len: usize) -> Result<Tensor> {
 
 /// The last dimension in parts of equal size.
 pub fn chunks<const N: usize>(x: &Tensor) -> Result<[Tensor; N]> {
-    let size = x.shape().last().copied().unwrap_or(0) / N;
-    let mut parts = Vec::with_capacity(N);
-    for index in 0..N {
-        parts.push(part(x, index * size, size)?);
-    }
-    parts
+    x.split_last(N)?
         .try_into()
         .map_err(|_| crate::error::ModelError::invalid("chunks", "a tensor has no such parts"))
 }

@@ -9,11 +9,36 @@ use crate::cuda::ops::heads::{self as on_gpu, HeadAngles, HeadRows, HeadSizes};
 use crate::error::{Result, TensorError};
 use crate::tensor::Tensor;
 
+/// Where queries, keys and values are.
+#[derive(Debug, Clone, Copy)]
+pub enum HeadSource<'a> {
+    /// One behind the other, they are the first three widths of (b, n, ..).
+    Joined(&'a Tensor),
+    /// Each (b, n, width).
+    Apart([&'a Tensor; 3]),
+}
+
+impl HeadSource<'_> {
+    /// One of the three.
+    fn part(self, n: usize, width: usize) -> Result<Tensor> {
+        match self {
+            Self::Joined(all) => all.narrow(2, n * width, width),
+            Self::Apart(each) => Ok(each[n].clone()),
+        }
+    }
+
+    /// The tensor that has queries.
+    fn first(&self) -> &Tensor {
+        match self {
+            Self::Joined(all) | Self::Apart([all, ..]) => all,
+        }
+    }
+}
+
 /// Some of the tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadPart<'a> {
-    /// (b, n, ..): queries, keys and values, one behind the other, are the first three widths.
-    pub joined: &'a Tensor,
+    pub from: HeadSource<'a>,
     /// Norms of each head of queries and of keys.
     pub norms: Option<(&'a RmsNorm, &'a RmsNorm)>,
 }
@@ -40,7 +65,7 @@ pub fn join_heads(
         return Ok(found);
     }
     let split = |part: &HeadPart<'_>| -> Result<[Tensor; 3]> {
-        let one = |n: usize| part.joined.narrow(2, n * width, width);
+        let one = |n: usize| part.from.part(n, width);
         Ok(match part.norms {
             Some((query, key)) => [
                 normed(query, &one(0)?, heads)?,
@@ -92,24 +117,40 @@ fn joined_on_gpu(
     width: usize,
     rope: Option<HeadRope<'_>>,
 ) -> Result<Option<[Tensor; 3]>> {
-    let Some(first) = parts.first().and_then(|part| part.joined.cuda()) else {
+    let Some(first) = parts.first().map(|part| part.from.first()) else {
         return Ok(None);
     };
-    let (gpu, format) = (first.device(), first.format());
-    let device = parts[0].joined.device();
+    let Some(elements) = first.cuda() else {
+        return Ok(None);
+    };
+    let (gpu, format) = (elements.device(), elements.format());
+    let device = first.device();
     if heads == 0 || !width.is_multiple_of(heads) {
         return Ok(None);
     }
-    let (d, items) = (width / heads, parts[0].joined.shape()[0]);
+    let (d, items) = (width / heads, first.dims3()?[0]);
     let apart = rope.is_some_and(|rope| rope.apart);
     let mut tokens = 0;
     for part in parts {
-        let [b, n, row] = part.joined.dims3()?;
-        parts[0].joined.check_device(OP, part.joined)?;
+        let own = part.from.first();
+        let [b, n, row] = own.dims3()?;
+        let least = match part.from {
+            HeadSource::Joined(_) => 3 * width,
+            HeadSource::Apart(each) => {
+                for other in each {
+                    first.check_device(OP, other)?;
+                }
+                if each.iter().any(|other| other.shape() != [b, n, width]) {
+                    return Ok(None);
+                }
+                width
+            }
+        };
+        first.check_device(OP, own)?;
         let norms = part.norms.is_none_or(|(query, key)| {
             query.eps() == key.eps() && (query.width(), key.width()) == (Some(d), Some(d))
         });
-        if b != items || row < 3 * width || !norms || !on_gpu::fits(format, d, apart, row) {
+        if b != items || row < least || !norms || !on_gpu::fits(format, d, apart, row) {
             return Ok(None);
         }
         tokens += n;
@@ -149,11 +190,22 @@ fn joined_on_gpu(
     let found = [made()?, made()?, made()?];
     let mut at = 0;
     for part in parts {
-        let own = part.joined.shape()[1];
+        let [_, own, row_width] = part.from.first().dims3()?;
         if own == 0 {
             continue;
         }
-        let from = part.joined.cuda_in(OP, format)?;
+        let views = match part.from {
+            HeadSource::Joined(all) => vec![all.cuda_in(OP, format)?],
+            HeadSource::Apart(each) => {
+                let views = each.iter().map(|one| one.cuda_in(OP, format));
+                views.collect::<Result<_>>()?
+            }
+        };
+        let from = match &*views {
+            [q, k, v] => [q.address(), k.address(), v.address()],
+            // One behind the other.
+            all => [0, 1, 2].map(|n| all[0].address() + (n * width * format.size()) as u64),
+        };
         let norms = part.norms.map(|(query, key)| -> Result<_> {
             Ok((query.slot().at(&device)?, key.slot().at(&device)?))
         });
@@ -163,8 +215,8 @@ fn joined_on_gpu(
             None => (0, 0),
         };
         let rows = HeadRows {
-            from: &from,
-            row_width: part.joined.shape()[2],
+            from,
+            row_width,
             tokens: own,
             first: at,
             query: weights.0,
@@ -301,7 +353,10 @@ mod tests {
                 apart,
             };
             let norms = Some((&query, &key));
-            let parts = [&text, &image].map(|joined| HeadPart { joined, norms });
+            let parts = [&text, &image].map(|all| HeadPart {
+                from: HeadSource::Joined(all),
+                norms,
+            });
             let [q, k, v] = join_heads(&parts, heads, 8, Some(rope)).unwrap();
             let part = |n: usize| {
                 let one = |t: &Tensor| t.narrow(2, n * 8, 8).unwrap();

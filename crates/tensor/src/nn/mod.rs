@@ -22,7 +22,7 @@ mod table;
 pub use attention::{Mask, attention, attention_probabilities};
 pub use conv::{Conv2d, Padding};
 pub use conv3d::Conv3d;
-pub use heads::{Beside, HeadPart, HeadRope, MlpJoin, join_heads};
+pub use heads::{Beside, HeadPart, HeadRope, HeadSource, MlpJoin, join_heads};
 pub use layer_weights::MakeWeight;
 pub use linear::{After, Linear};
 pub use matmul::matmul;

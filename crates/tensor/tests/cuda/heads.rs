@@ -1,4 +1,4 @@
-use fresco_tensor::nn::{self, Beside, HeadPart, HeadRope, MlpJoin, RmsNorm};
+use fresco_tensor::nn::{self, Beside, HeadPart, HeadRope, HeadSource, MlpJoin, RmsNorm};
 use fresco_tensor::{Dtype, Stored, Tensor};
 
 use crate::against::{Checks, Random};
@@ -44,7 +44,10 @@ fn heads_are_joined() {
             let case = format!("{heads} heads of {d}, apart {apart}, normed {normed}");
             checks.run(&case, &inputs, |t| {
                 let norms = normed.then_some((&query, &key));
-                let parts = [&t[0], &t[1]].map(|joined| HeadPart { joined, norms });
+                let parts = [&t[0], &t[1]].map(|all| HeadPart {
+                    from: HeadSource::Joined(all),
+                    norms,
+                });
                 let rope = HeadRope {
                     cos: &t[2],
                     sin: &t[3],
@@ -53,10 +56,14 @@ fn heads_are_joined() {
                 let [q, k, v] = nn::join_heads(&parts, heads, width, Some(rope))?;
                 Tensor::cat(&[&q, &k, &v], 2)
             });
-            checks.run("one part without positions", &inputs[..1], |t| {
-                let joined = &t[0];
-                let norms = normed.then_some((&query, &key));
-                let [q, k, v] = nn::join_heads(&[HeadPart { joined, norms }], heads, width, None)?;
+            checks.run("three tensors without positions", &inputs[..1], |t| {
+                let one = |n: usize| t[0].narrow(2, n * width, width);
+                let (q, k, v) = (one(0)?, one(1)?, one(2)?);
+                let part = HeadPart {
+                    from: HeadSource::Apart([&q, &k, &v]),
+                    norms: normed.then_some((&query, &key)),
+                };
+                let [q, k, v] = nn::join_heads(&[part], heads, width, None)?;
                 Tensor::cat(&[&q, &k, &v], 2)
             });
         }

@@ -2,12 +2,12 @@
 // joined with those of other tokens. And what follows attention in blocks whose layers run side by side.
 #include "vectors.cuh"
 
-// Of one part of the tokens. `from` has rows of `row_width` elements that begin with queries, keys and values of heads * d each; they go to
-// tokens first .. first + tokens of (items, all, heads * d). LANES threads for each head of a token, of queries, keys or values.
+// Of one part of the tokens. Queries, keys and values are the first heads * d of rows of `row_width` elements at `from_q`, `from_k`, `from_v` (which
+// may be rows of one tensor); they go to tokens first .. first + tokens of (items, all, heads * d). LANES threads for each head of a token, of queries, keys or values.
 // `query` and `key` are the weights of the norms, or null; `cosines` and `sines` are (all, d / 2), or (items, all, d / 2) with `item_angles`
 // rows for each item, or null. `apart`: pairs are half a head apart, not neighbours.
 template <int LANES>
-DI void join_heads(Element* q, Element* k, Element* v, const Element* from, const float* query, const float* key, const float* cosines, const float* sines, i64 rows, int tokens, int all, int first, i64 row_width, int heads, int d, int item_angles, float eps, int apart) {
+DI void join_heads(Element* q, Element* k, Element* v, const Element* from_q, const Element* from_k, const Element* from_v, const float* query, const float* key, const float* cosines, const float* sines, i64 rows, int tokens, int all, int first, i64 row_width, int heads, int d, int item_angles, float eps, int apart) {
   i64 row = thread_number() / LANES;
   int lane = threadIdx.x % LANES, place = lane * VEC;
   // Rows in the order of memory: token, then queries, keys, values, then heads.
@@ -20,7 +20,8 @@ DI void join_heads(Element* q, Element* k, Element* v, const Element* from, cons
   // Threads without an element stay: the others exchange values with all of their warp.
   bool active = row < rows && place < d;
   float x[VEC] = {};
-  if (active) Pack<TY>::load(x, from + token_row * row_width + ((i64)which * heads + head) * d + place);
+  const Element* from = which == 0 ? from_q : which == 1 ? from_k : from_v;
+  if (active) Pack<TY>::load(x, from + token_row * row_width + (i64)head * d + place);
   float squares = 0.f;
 #pragma unroll
   for (int i = 0; i < VEC; i++) squares += x[i] * x[i];
@@ -57,12 +58,13 @@ DI void join_heads(Element* q, Element* k, Element* v, const Element* from, cons
   Element* to = which == 0 ? q : which == 1 ? k : v;
   if (active) Pack<TY>::store(to + ((item * all + token) * heads + head) * d + place, x);
 }
-#define JOIN_HEADS(name, LANES)                                                                                                            \
-  extern "C" __global__ void __launch_bounds__(256) name(Element* q, Element* k, Element* v, const Element* from, const float* query,      \
-                                                         const float* key, const float* cosines, const float* sines, i64 rows, int tokens, \
-                                                         int all, int first, i64 row_width, int heads, int d, int item_angles, float eps,  \
-                                                         int apart) {                                                                      \
-    join_heads<LANES>(q, k, v, from, query, key, cosines, sines, rows, tokens, all, first, row_width, heads, d, item_angles, eps, apart);  \
+#define JOIN_HEADS(name, LANES)                                                                                                              \
+  extern "C" __global__ void __launch_bounds__(256) name(Element* q, Element* k, Element* v, const Element* from_q, const Element* from_k,    \
+                                                         const Element* from_v, const float* query, const float* key, const float* cosines,   \
+                                                         const float* sines, i64 rows, int tokens, int all, int first, i64 row_width,         \
+                                                         int heads, int d, int item_angles, float eps, int apart) {                           \
+    join_heads<LANES>(q, k, v, from_q, from_k, from_v, query, key, cosines, sines, rows, tokens, all, first, row_width, heads, d,             \
+                      item_angles, eps, apart);                                                                                               \
   }
 JOIN_HEADS(join_heads_4, 4)
 JOIN_HEADS(join_heads_8, 8)

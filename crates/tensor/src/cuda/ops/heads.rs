@@ -22,10 +22,11 @@ pub(crate) struct HeadAngles<'a> {
     pub(crate) apart: bool,
 }
 
-/// A part of the tokens: rows of so many elements, where its first token goes, and addresses of the norms' weights or 0.
+/// A part of the tokens: addresses of queries, keys and values, each in rows of so many elements, where its first token goes,
+/// and addresses of the norms' weights or 0.
 #[derive(Clone, Copy)]
-pub(crate) struct HeadRows<'a> {
-    pub(crate) from: &'a CudaBuffer,
+pub(crate) struct HeadRows {
+    pub(crate) from: [u64; 3],
     pub(crate) row_width: usize,
     pub(crate) tokens: usize,
     pub(crate) first: usize,
@@ -45,7 +46,7 @@ pub(crate) fn fits(format: Format, d: usize, apart: bool, row_width: usize) -> b
 pub(crate) fn join_heads(
     [q, k, v]: [&CudaBuffer; 3],
     sizes: HeadSizes,
-    part: HeadRows<'_>,
+    part: HeadRows,
     angles: Option<HeadAngles<'_>>,
 ) -> Result<()> {
     let (device, format) = (q.device(), q.format());
@@ -69,7 +70,9 @@ pub(crate) fn join_heads(
         .pointer(q.address())
         .pointer(k.address())
         .pointer(v.address())
-        .pointer(part.from.address())
+        .pointer(part.from[0])
+        .pointer(part.from[1])
+        .pointer(part.from[2])
         .pointer(part.query)
         .pointer(part.key)
         .pointer(angles.map_or(0, |angles| angles.cos.address()))
