@@ -194,8 +194,8 @@ impl T5 {
             shared: weights.embedding("shared", config.vocabulary, config.hidden)?,
             blocks: blocks.collect::<Result<_>>()?,
             final_layer_norm: encoder.rms_norm("final_layer_norm.weight", config.hidden, EPS)?,
-            // Its numbers grow too large for f16.
-            device: weights.device().wide(),
+            // Its numbers grow too large for f16, and have too many digits for bf16.
+            device: weights.device().exact(),
             config: config.clone(),
         })
     }

@@ -513,7 +513,7 @@ impl Product<'_> {
             .after(args, out)
             .int(rows as i32)
             .int(self.columns as i32);
-        let args = self.cut_arguments(self.window(args), &cut, sums.as_ref());
+        let args = Self::cut_arguments(self.window(args), &cut, sums.as_ref());
         let name = match (self.geglu, cut.width) {
             (false, 128) => "product_128",
             (false, _) => "product_256",
@@ -575,7 +575,7 @@ impl Product<'_> {
         .int(w.time_before)
         .int(w.above as i32)
         .int(w.left as i32);
-        let args = self.cut_arguments(args, &cut, sums.as_ref());
+        let args = Self::cut_arguments(args, &cut, sums.as_ref());
         let shared = stages * (16384 + cut.width as u32 * 128) + 16 * stages + 1024;
         let grid = [cut.blocks().min(slots) as u32, 1, 1];
         let kernel = self.kernel("product_hopper", name);
@@ -620,7 +620,7 @@ impl Product<'_> {
         }
     }
 
-    fn cut_arguments(&self, args: Args, cut: &Cut, sums: Option<&Scratch>) -> Args {
+    fn cut_arguments(args: Args, cut: &Cut, sums: Option<&Scratch>) -> Args {
         args.int(cut.full as i32)
             .int(cut.parts as i32)
             .pointer(sums.map_or(0, Scratch::address))

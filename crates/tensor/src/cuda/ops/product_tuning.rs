@@ -2,7 +2,7 @@
 //!
 //! `FRESCO_TUNE=1 cargo test --release -p fresco-tensor --lib tuning -- --nocapture`
 
-#![expect(clippy::print_stdout, reason = "measurements are read by a person")]
+use std::fmt::Write;
 
 use super::super::plan::FORCED;
 use crate::device::Device;
@@ -19,8 +19,12 @@ fn microseconds(device: &Device, call: &dyn Fn() -> Tensor) -> f64 {
     const TIMES: usize = 10;
     call();
     device.synchronize().unwrap();
-    let run = || (0..TIMES).map(|_| call()).count();
-    let (_, kernels) = device.profiled(run).unwrap();
+    let run = || {
+        for _ in 0..TIMES {
+            call();
+        }
+    };
+    let ((), kernels) = device.profiled(run).unwrap();
     let sum: f64 = kernels.iter().map(|k| k.milliseconds).sum();
     sum * 1e3 / TIMES as f64
 }
@@ -35,7 +39,8 @@ fn tune(name: &str, device: &Device, widths: &[usize], work: f64, call: &dyn Fn(
     for &width in widths {
         for parts in [1, 2, 3, 4, 6, 8, 12, 16] {
             FORCED.set(Some((width, parts)));
-            line += &format!(" {width}/{parts} {:.1}", microseconds(device, call));
+            let time = microseconds(device, call);
+            let _ = write!(line, " {width}/{parts} {time:.1}");
         }
     }
     FORCED.set(None);
