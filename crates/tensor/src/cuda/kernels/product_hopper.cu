@@ -128,7 +128,7 @@ template <class T, int BN, int BATCH> DI void finish_tile(const After<u16>& f, f
 // A: (channels, x, y phase, y, frame), with stride 2 pairs of pixels as one of twice the channels: then 64 must divide `channels`.
 // Channels past the last are zeros there, so what W has for them (those of the next tap) does not matter.
 // W: (taps * channels, N); 8 divides N except with the narrowest tiles, and N / 2 with GEGLU. There the second half of a tile is the gate's rows, so that value and gate meet in one thread.
-template <class T, int BN, int ST, int GEGLU, int TWO>
+template <class T, int BN, int ST, int GEGLU>
 DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, const Boxes& boxes, const Window& w, int full_tiles, int parts, float* sums) {
   constexpr int BK = 64, AB = 128 * BK * 2, BB = BN * BK * 2, HB = BB / 2, NACC = BN / 2, GROUP = 16;
   extern __shared__ unsigned char raw[];
@@ -145,10 +145,9 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
   int steps = (w.channels + BK - 1) / BK, kt = w.time * w.height * w.width * steps;
   int mn = mt * nt, nfull = min(mn, full_tiles), total = nfull + (mn - nfull) * parts;
 
-  // Two blocks of a multiprocessor have too few registers to give some away: there one warp behind the consumers does the copies.
-  if (TWO ? tid >= 256 : wg == 0) {
-    if (!TWO) reg_dec<40>();
-    if (tid == (TWO ? 256 : 0)) {
+  if (wg == 0) {
+    reg_dec<40>();
+    if (tid == 0) {
       int s = 0; u32 ph = 1;
       for (int t = blockIdx.x; t < total; t += gridDim.x) {
         int u = t, ks = 0, np = 1;
@@ -180,8 +179,8 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
       }
     }
   } else {
-    if (!TWO) reg_inc<232>();
-    int cw = TWO ? wg : wg - 1, lane = tid & 31, warp = (tid >> 5) & 3, q = lane & 3;
+    reg_inc<232>();
+    int cw = wg - 1, lane = tid & 31, warp = (tid >> 5) & 3, q = lane & 3;
     int s = 0; u32 ph = 0;
     float acc[NACC];
     for (int t = blockIdx.x; t < total; t += gridDim.x) {
@@ -253,26 +252,23 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
           }
         }
       } else {
-        finish_tile<T, BN, TWO ? 1 : BN == 160 ? 5 : BN == 64 ? 2 : 4>(after, acc, row, ok, ni * BN, q, N);
+        finish_tile<T, BN, BN == 160 ? 5 : BN == 64 ? 2 : 4>(after, acc, row, ok, ni * BN, q, N);
       }
     }
   }
 }
 
-#define KERNEL(name, BN, ST, GEGLU, TWO) extern "C" __global__ void __launch_bounds__(TWO ? 288 : 384, TWO ? 2 : 1) name(const __grid_constant__ TMap ta, const __grid_constant__ TMap tb, \
+#define KERNEL(name, BN, ST, GEGLU) extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ TMap ta, const __grid_constant__ TMap tb, \
     AFTER_PARAMETERS(u16), int N, int out_height, int out_width, int out_count, int wlog, int hlog, int phases, \
     int channels, int time, int height, int width, int time_stride, int shift, int time_before, int above, int left, int full_tiles, int parts, float* sums) { \
   const After<u16> after = AFTER_VALUES; \
   const Boxes boxes = { out_height, out_width, out_count, wlog, hlog, phases }; \
   const Window window = { channels, time, height, width, time_stride, shift, time_before, above, left }; \
-  product<TY, BN, ST, GEGLU, TWO>(ta, tb, after, N, boxes, window, full_tiles, parts, sums); \
+  product<TY, BN, ST, GEGLU>(ta, tb, after, N, boxes, window, full_tiles, parts, sums); \
 }
-KERNEL(product_64, 64, 8, 0, 0)
-KERNEL(product_128, 128, 6, 0, 0)
-KERNEL(product_160, 160, 5, 0, 0)
-KERNEL(product_256, 256, 4, 0, 0)
-KERNEL(geglu_128, 128, 6, 1, 0)
-KERNEL(geglu_256, 256, 4, 1, 0)
-// Two blocks on a multiprocessor: one multiplies while the other finishes its tile.
-KERNEL(product_128_two, 128, 3, 0, 1)
-KERNEL(geglu_128_two, 128, 3, 1, 1)
+KERNEL(product_64, 64, 8, 0)
+KERNEL(product_128, 128, 6, 0)
+KERNEL(product_160, 160, 5, 0)
+KERNEL(product_256, 256, 4, 0)
+KERNEL(geglu_128, 128, 6, 1)
+KERNEL(geglu_256, 256, 4, 1)

@@ -6,8 +6,6 @@ use crate::cuda::Args;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TileCost {
     pub(super) width: usize,
-    /// Blocks on a multiprocessor at once: with two, one multiplies while the other finishes.
-    pub(super) blocks: usize,
     /// One step along K.
     pub(super) step: f64,
     /// What comes before the first step and after the last, for each tile.
@@ -16,10 +14,9 @@ pub(super) struct TileCost {
     pub(super) once: f64,
 }
 
-const fn cost(width: usize, blocks: usize, step: f64, each: f64, once: f64) -> TileCost {
+const fn cost(width: usize, step: f64, each: f64, once: f64) -> TileCost {
     TileCost {
         width,
-        blocks,
         step,
         each,
         once,
@@ -27,18 +24,14 @@ const fn cost(width: usize, blocks: usize, step: f64, each: f64, once: f64) -> T
 }
 
 /// Measured on an H200: steps of 64 channels. The narrowest first.
-pub(super) const HOPPER: [TileCost; 5] = [
-    cost(64, 1, 0.27, 1.0, 1.5),
-    cost(128, 1, 0.42, 1.2, 1.5),
-    cost(128, 2, 0.42, 0.4, 2.5),
-    cost(160, 1, 0.46, 1.4, 1.5),
-    cost(256, 1, 0.75, 2.0, 1.5),
+pub(super) const HOPPER: [TileCost; 4] = [
+    cost(64, 0.235, 0.9, 0.6),
+    cost(128, 0.335, 1.2, 0.8),
+    cost(160, 0.42, 1.2, 0.8),
+    cost(256, 0.66, 1.6, 0.8),
 ];
-pub(super) const HOPPER_GEGLU: [TileCost; 3] = [
-    cost(128, 1, 0.42, 1.4, 1.5),
-    cost(128, 2, 0.42, 0.5, 2.5),
-    cost(256, 1, 0.75, 2.4, 1.5),
-];
+pub(super) const HOPPER_GEGLU: [TileCost; 2] =
+    [cost(128, 0.345, 1.6, 0.8), cost(256, 0.66, 2.4, 0.8)];
 
 /// Steps of 32 channels with mma.sync, by what a multiprocessor does in a microsecond.
 pub(super) fn mma_costs(arch: u32) -> [TileCost; 2] {
@@ -50,8 +43,8 @@ pub(super) fn mma_costs(arch: u32) -> [TileCost; 2] {
     let step =
         |width: usize, share: f64| 2.0 * 128.0 * width as f64 * 32.0 / (millions * share) / 1e6;
     [
-        cost(128, 2, step(128, 0.9), 0.8, 2.0),
-        cost(256, 1, step(256, 1.0), 2.0, 1.0),
+        cost(128, step(128, 0.9), 0.8, 2.0),
+        cost(256, step(256, 1.0), 2.0, 1.0),
     ]
 }
 
@@ -59,15 +52,13 @@ pub(super) fn mma_costs(arch: u32) -> [TileCost; 2] {
 const MOST_PARTS: usize = 16;
 
 /// The kernel that adds parts: its start, and bytes that it reads in a microsecond.
-const ADDING: f64 = 3.0;
-const ADDED: f64 = 2.5e6;
+const ADDING: f64 = 4.0;
+const ADDED: f64 = 6e6;
 
 /// Tiles of a product, of which those after the first `full` are cut in parts along K.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut {
     pub(super) width: usize,
-    /// Blocks on a multiprocessor at once.
-    pub(super) at_once: usize,
     pub(super) tiles: usize,
     pub(super) full: usize,
     pub(super) parts: usize,
@@ -82,8 +73,8 @@ impl Cut {
 
 #[cfg(test)]
 thread_local! {
-    /// Width, blocks at once and parts for measurements.
-    pub(super) static FORCED: std::cell::Cell<Option<(usize, usize, usize)>> = const { std::cell::Cell::new(None) };
+    /// Width and parts for measurements.
+    pub(super) static FORCED: std::cell::Cell<Option<(usize, usize)>> = const { std::cell::Cell::new(None) };
 }
 
 /// The cheapest tiles for so many tiles of rows, columns and steps along K.
@@ -96,7 +87,7 @@ pub(super) fn cut(
 ) -> Cut {
     let slots = multiprocessors.max(1);
     #[cfg(test)]
-    if let Some((width, at_once, parts)) = FORCED.get() {
+    if let Some((width, parts)) = FORCED.get() {
         let tiles = row_tiles * columns.div_ceil(width);
         let full = if parts > 1 {
             tiles - tiles % slots
@@ -105,7 +96,6 @@ pub(super) fn cut(
         };
         return Cut {
             width,
-            at_once,
             tiles,
             full,
             parts,
@@ -118,7 +108,6 @@ pub(super) fn cut(
         let mut offer = |time: f64, full: usize, parts: usize| {
             let cut = Cut {
                 width: cost.width,
-                at_once: cost.blocks,
                 tiles,
                 full,
                 parts,
@@ -143,7 +132,6 @@ pub(super) fn cut(
     best.map_or(
         Cut {
             width: 128,
-            at_once: 1,
             tiles: 0,
             full: 0,
             parts: 1,

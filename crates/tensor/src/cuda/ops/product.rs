@@ -513,7 +513,7 @@ impl Product<'_> {
             .after(args, out)
             .int(rows as i32)
             .int(self.columns as i32);
-        let args = self.cut_arguments(self.window(args), &cut, sums.as_ref());
+        let args = Self::cut_arguments(self.window(args), &cut, sums.as_ref());
         let name = match (self.geglu, cut.width) {
             (false, 128) => "product_128",
             (false, _) => "product_256",
@@ -549,15 +549,13 @@ impl Product<'_> {
         let slots = self.device.multiprocessors() as usize;
         let cut = plan::cut(costs, boxes.tiles(), self.columns, steps, slots);
         let sums = self.sums(&cut)?;
-        let (name, stages) = match (self.geglu, cut.width, cut.at_once) {
-            (false, 64, _) => ("product_64", 8),
-            (false, 128, 1) => ("product_128", 6),
-            (false, 128, _) => ("product_128_two", 3),
-            (false, 160, _) => ("product_160", 5),
-            (false, _, _) => ("product_256", 4),
-            (true, 128, 1) => ("geglu_128", 6),
-            (true, 128, _) => ("geglu_128_two", 3),
-            (true, _, _) => ("geglu_256", 4),
+        let (name, stages) = match (self.geglu, cut.width) {
+            (false, 64) => ("product_64", 8),
+            (false, 128) => ("product_128", 6),
+            (false, 160) => ("product_160", 5),
+            (false, _) => ("product_256", 4),
+            (true, 128) => ("geglu_128", 6),
+            (true, _) => ("geglu_256", 4),
         };
         let args = Args::new()
             .map(&self.device.tensor_map(&self.input_map(&boxes).spec())?)
@@ -577,12 +575,11 @@ impl Product<'_> {
         .int(w.time_before)
         .int(w.above as i32)
         .int(w.left as i32);
-        let args = self.cut_arguments(args, &cut, sums.as_ref());
+        let args = Self::cut_arguments(args, &cut, sums.as_ref());
         let shared = stages * (16384 + cut.width as u32 * 128) + 16 * stages + 1024;
-        let grid = [cut.blocks().min(slots * cut.at_once) as u32, 1, 1];
+        let grid = [cut.blocks().min(slots) as u32, 1, 1];
         let kernel = self.kernel("product_hopper", name);
-        let threads = if cut.at_once == 1 { 384 } else { 288 };
-        self.device.launch(kernel, grid, threads, shared, &args)?;
+        self.device.launch(kernel, grid, 384, shared, &args)?;
         self.add_parts(&cut, boxes, 16, sums.as_ref(), out)
     }
 
@@ -623,7 +620,7 @@ impl Product<'_> {
         }
     }
 
-    fn cut_arguments(&self, args: Args, cut: &Cut, sums: Option<&Scratch>) -> Args {
+    fn cut_arguments(args: Args, cut: &Cut, sums: Option<&Scratch>) -> Args {
         args.int(cut.full as i32)
             .int(cut.parts as i32)
             .pointer(sums.map_or(0, Scratch::address))

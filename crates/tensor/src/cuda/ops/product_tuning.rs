@@ -2,7 +2,7 @@
 //!
 //! `FRESCO_TUNE=1 cargo test --release -p fresco-tensor --lib tuning -- --nocapture`
 
-#![expect(clippy::print_stdout, reason = "measurements are read by a person")]
+use std::fmt::Write;
 
 use super::super::plan::FORCED;
 use crate::device::Device;
@@ -19,32 +19,28 @@ fn microseconds(device: &Device, call: &dyn Fn() -> Tensor) -> f64 {
     const TIMES: usize = 10;
     call();
     device.synchronize().unwrap();
-    let run = || (0..TIMES).map(|_| call()).count();
-    let (_, kernels) = device.profiled(run).unwrap();
+    let run = || {
+        for _ in 0..TIMES {
+            call();
+        }
+    };
+    let ((), kernels) = device.profiled(run).unwrap();
     let sum: f64 = kernels.iter().map(|k| k.milliseconds).sum();
     sum * 1e3 / TIMES as f64
 }
 
-fn tune(
-    name: &str,
-    device: &Device,
-    widths: &[(usize, usize)],
-    work: f64,
-    call: &dyn Fn() -> Tensor,
-) {
+fn tune(name: &str, device: &Device, widths: &[usize], work: f64, call: &dyn Fn() -> Tensor) {
     FORCED.set(None);
     let chosen = microseconds(device, call);
     let mut line = format!(
         "{name}: chosen {chosen:.1} us {:.0} TFLOP/s;",
         work / chosen / 1e6
     );
-    for &(width, at_once) in widths {
+    for &width in widths {
         for parts in [1, 2, 3, 4, 6, 8, 12, 16] {
-            FORCED.set(Some((width, at_once, parts)));
-            line += &format!(
-                " {width}x{at_once}/{parts} {:.1}",
-                microseconds(device, call)
-            );
+            FORCED.set(Some((width, parts)));
+            let time = microseconds(device, call);
+            let _ = write!(line, " {width}/{parts} {time:.1}");
         }
     }
     FORCED.set(None);
@@ -86,10 +82,10 @@ fn tuning() {
         let x = input(&[m, k]);
         let add = input(&[m, n]);
         let work = 2.0 * (m * k * n) as f64;
-        let widths: &[(usize, usize)] = if m * n > 3_000_000 {
-            &[(128, 1), (128, 2), (160, 1), (256, 1)]
+        let widths: &[usize] = if m * n > 3_000_000 {
+            &[128, 160, 256]
         } else {
-            &[(64, 1), (128, 1), (128, 2), (160, 1), (256, 1)]
+            &[64, 128, 160, 256]
         };
         tune(&format!("{m}x{k}x{n}"), &device, widths, work, &|| {
             layer.forward(&x).unwrap()
@@ -115,7 +111,7 @@ fn tuning() {
         tune(
             &format!("geglu {m}x{k}x{n}"),
             &device,
-            &[(128, 1), (128, 2), (256, 1)],
+            &[128, 256],
             work,
             &|| layer.geglu(&x).unwrap(),
         );
@@ -148,12 +144,8 @@ fn tuning() {
         let x = input(&[b, h, h, c]);
         let work = 18.0 * (b * h * h * c * out / stride / stride) as f64;
         let name = format!("conv {b}x{h}x{h}x{c}->{out} stride {stride}");
-        tune(
-            &name,
-            &device,
-            &[(64, 1), (128, 1), (128, 2), (160, 1), (256, 1)],
-            work,
-            &|| layer.forward(&x).unwrap(),
-        );
+        tune(&name, &device, &[64, 128, 160, 256], work, &|| {
+            layer.forward(&x).unwrap()
+        });
     }
 }
