@@ -346,15 +346,6 @@ impl CudaDevice {
         modules.insert(name.to_owned(), module);
         Ok(module)
     }
-
-    /// Whether kernels of a module run here.
-    pub(crate) fn has(&self, module: &str, format: Format) -> bool {
-        let full = format!("{module}_{}", format.suffix());
-        lock(&self.modules).contains_key(&full)
-            || kernels::modules(self.arch)
-                .iter()
-                .any(|(name, _)| *name == full)
-    }
 }
 
 enum Failure {

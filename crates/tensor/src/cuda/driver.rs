@@ -4,11 +4,6 @@
 //! through the call; whoever owns a handle gives it back once.
 
 #![expect(unsafe_code, reason = "the driver is a library of C functions")]
-// Handles and addresses are the driver's own types.
-#![expect(
-    clippy::too_many_arguments,
-    reason = "the driver's functions have many"
-)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::{null, null_mut};
@@ -119,7 +114,6 @@ functions! {
     stream_wait = b"cuStreamWaitEvent\0" (Handle, Handle, c_uint);
     event_create = b"cuEventCreate\0" (*mut Handle, c_uint);
     event_record = b"cuEventRecord\0" (Handle, Handle);
-    event_synchronize = b"cuEventSynchronize\0" (Handle);
     event_elapsed = b"cuEventElapsedTime\0" (*mut f32, Handle, Handle);
     event_destroy = b"cuEventDestroy_v2\0" (Handle);
     module_load = b"cuModuleLoadData\0" (*mut Handle, *const c_void);
@@ -139,7 +133,6 @@ functions! {
     host_unregister = b"cuMemHostUnregister\0" (*mut c_void);
     copy_in = b"cuMemcpyHtoDAsync_v2\0" (u64, *const c_void, usize, Handle);
     copy_out = b"cuMemcpyDtoHAsync_v2\0" (*mut c_void, u64, usize, Handle);
-    copy_within = b"cuMemcpyDtoDAsync_v2\0" (u64, u64, usize, Handle);
     copy_peer = b"cuMemcpyPeerAsync\0" (u64, Context, u64, Context, usize, Handle);
     error_name = b"cuGetErrorName\0" (c_int, *mut *const c_char);
     error_text = b"cuGetErrorString\0" (c_int, *mut *const c_char);
@@ -386,12 +379,6 @@ impl Driver {
         self.checked("cuEventRecord", code)
     }
 
-    pub(crate) fn wait_event(&self, event: Shared) -> Answer<()> {
-        // SAFETY: the event was given by the driver.
-        let code = unsafe { (self.functions.event_synchronize)(event.0) };
-        self.checked("cuEventSynchronize", code)
-    }
-
     /// Milliseconds between two events that have passed.
     pub(crate) fn elapsed(&self, from: Shared, to: Shared) -> Answer<f32> {
         let mut time = 0.0;
@@ -579,18 +566,6 @@ impl Driver {
         let code =
             unsafe { (self.functions.copy_out)(to.as_mut_ptr().cast(), from, to.len(), stream.0) };
         self.checked("cuMemcpyDtoHAsync", code)
-    }
-
-    pub(crate) fn copy_within(
-        &self,
-        to: u64,
-        from: u64,
-        bytes: usize,
-        stream: Shared,
-    ) -> Answer<()> {
-        // SAFETY: the caller owns as much memory at both addresses.
-        let code = unsafe { (self.functions.copy_within)(to, from, bytes, stream.0) };
-        self.checked("cuMemcpyDtoDAsync", code)
     }
 
     pub(crate) fn copy_peer(

@@ -61,7 +61,8 @@ pub(super) const LEAST: u32 = 75;
 /// Code that the driver can load.
 pub(super) struct Image {
     pub(super) bytes: Vec<u8>,
-    pub(super) ptx: bool,
+    #[cfg(test)]
+    ptx: bool,
 }
 
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<usize> {
@@ -113,6 +114,7 @@ pub(super) fn image(module: &str, arch: u32) -> Option<Image> {
             let bytes = unpack(packed, length, archive.ptx)?;
             Some(Image {
                 bytes,
+                #[cfg(test)]
                 ptx: archive.ptx,
             })
         })

@@ -46,10 +46,6 @@ impl Block {
         self.address
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     pub(crate) fn device(&self) -> &Arc<CudaDevice> {
         &self.device
     }
@@ -295,7 +291,7 @@ impl CudaDevice {
             source: Source::Pool(purpose),
         };
         if bytes > 0 {
-            let answer = self.driver.allocate((bytes + SLACK) as usize, self.compute);
+            let answer = self.driver.allocate((bytes + SLACK) as usize, stream);
             block.address = self.checked(answer).map_err(|error| match error {
                 TensorError::DeviceFull { device, .. } => TensorError::DeviceFull {
                     device,
@@ -417,12 +413,5 @@ impl CudaDevice {
         steps::flush(self)?;
         self.checked(self.driver.copy_out(out, from, self.compute))?;
         self.checked(self.driver.synchronize(self.compute))
-    }
-
-    /// Copies between two places of this device.
-    pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
-        self.enter()?;
-        steps::interrupt(self)?;
-        self.checked(self.driver.copy_within(to, from, bytes, self.compute))
     }
 }

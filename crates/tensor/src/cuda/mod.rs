@@ -19,9 +19,8 @@ pub(crate) use device::{open, opened};
 pub(crate) use launch::{Args, Kernel, TensorMapSpec};
 pub(crate) use memory::{Block, CopyEnd, CudaBuffer, PinnedBytes, Scratch};
 pub use profile::KernelTime;
-pub(crate) use weight::{CudaValue, Form, MatrixShape, SLACK};
+pub(crate) use weight::{CudaValue, MatrixShape, SLACK};
 
-use crate::dtype::Dtype;
 
 /// What a network is for, by which formats can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,15 +72,6 @@ impl Format {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
-        }
-    }
-
-    /// The format of a file that has the same bits.
-    pub(crate) fn dtype(self) -> Dtype {
-        match self {
-            Self::F32 => Dtype::F32,
-            Self::F16 => Dtype::F16,
-            Self::Bf16 => Dtype::Bf16,
         }
     }
 }

@@ -87,7 +87,7 @@ struct Segment {
 
 struct Graph {
     device: Arc<CudaDevice>,
-    graph: Shared,
+    made_of: Shared,
     exec: Shared,
     nodes: Vec<Shared>,
 }
@@ -96,7 +96,7 @@ impl Drop for Graph {
     fn drop(&mut self) {
         if self.device.synchronize().is_ok() {
             self.device.driver.destroy_exec(self.exec);
-            self.device.driver.destroy_graph(self.graph);
+            self.device.driver.destroy_graph(self.made_of);
         }
     }
 }
@@ -156,7 +156,7 @@ fn with_run<R>(device: &CudaDevice, body: impl FnOnce(&mut Run) -> Result<R>) ->
             return Ok(None);
         };
         match &mut *run {
-            Some(run) if std::ptr::eq(&*run.device, device) => body(run).map(Some),
+            Some(run) if run.device.number() == device.number() => body(run).map(Some),
             _ => Ok(None),
         }
     })
@@ -264,7 +264,7 @@ impl Segment {
             let graph = device.checked(driver.graph())?;
             let mut made = Graph {
                 device: Arc::clone(device),
-                graph,
+                made_of: graph,
                 exec: Shared(std::ptr::null_mut()),
                 nodes: Vec::with_capacity(self.launches.len()),
             };
@@ -520,16 +520,15 @@ impl Arena {
     fn take(&mut self, bytes: u64, more: impl FnOnce(u64) -> Result<Block>) -> Result<u64> {
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
         let found = self.chunks.iter_mut().find_map(|chunk| chunk.take(bytes));
-        let address = match found {
-            Some(address) => address,
-            None => {
-                let size = bytes.max(CHUNK);
-                let block = more(size)?;
-                let mut chunk = Chunk::new(block.address(), size, Some(block));
-                let address = chunk.take(bytes).unwrap_or(chunk.start);
-                self.chunks.push(chunk);
-                address
-            }
+        let address = if let Some(address) = found {
+            address
+        } else {
+            let size = bytes.max(CHUNK);
+            let block = more(size)?;
+            let mut chunk = Chunk::new(block.address(), size, Some(block));
+            let address = chunk.take(bytes).unwrap_or(chunk.start);
+            self.chunks.push(chunk);
+            address
         };
         self.live += 1;
         Ok(address)
@@ -604,7 +603,7 @@ mod tests {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
             let random = state >> 33;
-            if held.len() > 20 || (random % 3 == 0 && !held.is_empty()) {
+            if held.len() > 20 || (random.is_multiple_of(3) && !held.is_empty()) {
                 let (address, _) = held.swap_remove(random as usize % held.len());
                 arena.give(address);
                 continue;

@@ -7,6 +7,30 @@ use crate::cuda::{Args, CudaBuffer, CudaDevice, Format, Kernel};
 use crate::elements::strides;
 use crate::error::{Result, TensorError};
 
+/// Kernels by what they take at once.
+const COPY_NAMES: [&str; 8] = [
+    "copy_2",
+    "copy_4",
+    "copy_8",
+    "copy_16",
+    "copy_2_wide",
+    "copy_4_wide",
+    "copy_8_wide",
+    "copy_16_wide",
+];
+
+/// Kernels by what they take at once.
+const SELECT_NAMES: [&str; 8] = [
+    "select_2",
+    "select_4",
+    "select_8",
+    "select_16",
+    "select_2_wide",
+    "select_4_wide",
+    "select_8_wide",
+    "select_16_wide",
+];
+
 /// Most dimensions that kernels walk over.
 pub(super) const RANK: usize = 6;
 
@@ -86,7 +110,7 @@ fn by_unit(names: [&'static str; 8], unit: usize, total: usize) -> Kernel {
 fn unit_of(element: usize, numbers: impl IntoIterator<Item = u64>) -> usize {
     let all = numbers
         .into_iter()
-        .fold(0, |all, n| all | n * element as u64);
+        .fold(0, |all, n| all | (n * element as u64));
     1 << all.trailing_zeros().min(4)
 }
 
@@ -129,23 +153,19 @@ pub(super) fn copy(
             dim.b /= together as isize;
         }
     }
-    const NAMES: [&str; 8] = [
-        "copy_2",
-        "copy_4",
-        "copy_8",
-        "copy_16",
-        "copy_2_wide",
-        "copy_4_wide",
-        "copy_8_wide",
-        "copy_16_wide",
-    ];
     let total = positions(&dims);
     let args = Args::new()
         .pointer(to)
         .pointer(from)
         .long(whole(total))
         .words(&walk_words(&dims));
-    device.launch(by_unit(NAMES, unit, total), grid(total)?, 256, 0, &args)
+    device.launch(
+        by_unit(COPY_NAMES, unit, total),
+        grid(total)?,
+        256,
+        0,
+        &args,
+    )
 }
 
 /// The same through tiles, where the target runs along one dimension and the source along another. Says whether it was so.
@@ -269,16 +289,6 @@ pub(crate) fn index_select(
     let element = from.format().size();
     let unit = unit_of(element, [inner as u64]);
     let together = unit / element;
-    const NAMES: [&str; 8] = [
-        "select_2",
-        "select_4",
-        "select_8",
-        "select_16",
-        "select_2_wide",
-        "select_4_wide",
-        "select_8_wide",
-        "select_16_wide",
-    ];
     let total = out.len() / together;
     let args = Args::new()
         .pointer(out.address())
@@ -288,7 +298,13 @@ pub(crate) fn index_select(
         .long(whole(indices.len()))
         .long(whole(size))
         .long(whole(inner / together));
-    device.launch(by_unit(NAMES, unit, total), grid(total)?, 256, 0, &args)?;
+    device.launch(
+        by_unit(SELECT_NAMES, unit, total),
+        grid(total)?,
+        256,
+        0,
+        &args,
+    )?;
     Ok(out)
 }
 
