@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::Write as _,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Map, json};
 
 use super::networks::{
-    Decoder, Network, TEXT, clip_g, picture_vae, pieces, qwen3_vl, qwen25_vl, qwen35, single_bytes,
-    vision, with_pieces,
+    Decoder, Network, TEXT, clip_g, open_clip_g, picture_vae, pieces, qwen3_vl, qwen25_vl, qwen35,
+    single_bytes, vision, with_pieces,
 };
 use crate::{server, tiny};
 
@@ -23,7 +23,16 @@ pub struct FileKind {
     pub part: &'static str,
     /// The family whose model it is, as counts are kept; empty for what several use.
     pub family: &'static str,
+    /// What is put in its place where it is of a kind that is not run yet, and how that is said.
+    pub stand_in: Option<(fn() -> Network, &'static str)>,
     make: fn() -> Network,
+}
+
+impl FileKind {
+    /// The weights of such a file.
+    pub fn network(&self) -> Network {
+        (self.make)()
+    }
 }
 
 const fn kind(
@@ -36,6 +45,7 @@ const fn kind(
         folder,
         part,
         family,
+        stand_in: None,
         make,
     }
 }
@@ -103,8 +113,11 @@ pub static FILES: &[FileKind] = &[
         ..Decoder::LLAMA.network()
     }),
     kind(WORDS, "qwen3vl", "", qwen3_vl),
-    // Not run yet; most templates have it behind a switch that is off.
-    kind(WORDS, "qwen3.5", "", qwen35),
+    // It writes prompts; some templates have it behind a switch that is off.
+    FileKind {
+        stand_in: Some((qwen3_vl, "Qwen 3 VL in the place of Qwen 3.5")),
+        ..kind(WORDS, "qwen3.5", "", qwen35)
+    },
     kind(WORDS, "qwen_2.5_vl", "", qwen25_vl),
     // Where the loader's type says nothing this one is known by its width.
     kind(WORDS, "qwen_3_06b", "", || {
@@ -154,6 +167,8 @@ pub static FILES: &[FileKind] = &[
     kind(PATCH, "qwen_image_canny_diffsynth", "", || {
         Network::golden("qwen_diffsynth_small").sizes("", &[(48, 96), (68, 64)])
     }),
+    // Only loaded: the node that uses it is passed by in the template.
+    kind(PATCH, "uso", "", uso),
     kind(LORA, "flux1-depth", "", flux_control_lora),
     kind(LORA, "flux2", "", || flux2().lora()),
     kind(LORA, "flux_2", "", || flux2().lora()),
@@ -300,7 +315,12 @@ fn kandinsky5() -> Network {
 }
 
 fn hidream() -> Network {
+    // One head of the usual width, which weights do not say.
+    let wider = [(64, 128), (128, 256), (384, 768), (768, 1536)];
     Network::golden("hidream_small")
+        .sizes("", &wider)
+        .inputs("x_embedder.proj.weight", 64)
+        .outputs("final_layer.linear", 64)
         .inputs("p_embedder.pooled_embedder.linear_1.weight", 2 * TEXT)
         .sizes("caption_projection.", &[(40, TEXT), (48, TEXT)])
 }
@@ -357,7 +377,7 @@ fn text_width(mut network: Network, width: usize) -> Network {
 
 fn sdxl_file(refiner: bool) -> Network {
     let unet = Network::golden("unet_sdxl_small");
-    let large = clip_g().under("conditioner.embedders.0.model.transformer.");
+    let large = open_clip_g().under("conditioner.embedders.0.model.");
     let vae = picture_vae(4).under("first_stage_model.");
     if refiner {
         let unet = text_width(unet, TEXT).inputs("label_emb.0.0.weight", 5 * 256 + TEXT);
@@ -365,7 +385,7 @@ fn sdxl_file(refiner: bool) -> Network {
     }
     let unet = text_width(unet, 2 * TEXT).inputs("label_emb.0.0.weight", 6 * 256 + TEXT);
     let small = Network::golden("clip_l_small").under("conditioner.embedders.0.transformer.");
-    let large = clip_g().under("conditioner.embedders.1.model.transformer.");
+    let large = open_clip_g().under("conditioner.embedders.1.model.");
     unet.under("model.diffusion_model.")
         .and(small)
         .and(large)
@@ -390,7 +410,7 @@ fn sd35_file() -> Network {
 
 fn sd35_control() -> Network {
     Network::golden("sd35_controlnet_small")
-        .sizes("", &[(96, 128), (288, 384), (384, 512)])
+        .sizes("", &[(96, 128), (288, 384), (384, 512), (576, 768)])
         .inputs("orig_y_embedder.mlp.0.weight", 2 * TEXT)
 }
 
@@ -412,6 +432,21 @@ fn lumina_file() -> Network {
         .and(with_pieces(Decoder::GEMMA2).under("text_encoders.gemma2_2b.transformer."))
 }
 
+/// What puts a style before the words of Flux.1.
+fn uso() -> Network {
+    let parts = ["low", "mid", "high"].into_iter();
+    parts.fold(Network::default(), |network, part| {
+        let name = |rest: &str| format!("feature_embedder.{part}_{rest}");
+        network
+            .with(&name("embedding_linear.0.weight"), &[4, 16])
+            .with(&name("embedding_linear.0.bias"), &[4])
+            .with(&name("layer_norm.weight"), &[TEXT])
+            .with(&name("layer_norm.bias"), &[TEXT])
+            .with(&name("projection.weight"), &[128, TEXT])
+            .with(&name("projection.bias"), &[128])
+    })
+}
+
 fn redux() -> Network {
     Network::golden("redux_small")
         .inputs("redux_up.weight", TEXT)
@@ -426,46 +461,53 @@ const FORMATS: &[(&str, &str)] = &[
     ("w4a8", "w4a8"),
 ];
 
-/// Writes what a file of this name stands for below a folder of models, in the format its name says.
+/// Writes what a file of this name stands for below a folder of models, in the format its name says. Nothing is done if it
+/// is there.
 pub fn write(models: &Path, folder: &str, name: &str) -> Result<Option<&'static FileKind>> {
     let Some(kind) = find(folder, name) else {
         return Ok(None);
     };
-    let path = models.join(folder).join(name);
-    if path.exists() {
-        return Ok(Some(kind));
+    if !models.join(folder).join(name).exists() {
+        write_network(models, folder, name, &kind.network())?;
     }
+    Ok(Some(kind))
+}
+
+/// Writes a network under this name, in the format that the name says.
+pub fn write_network(models: &Path, folder: &str, name: &str, network: &Network) -> Result<()> {
+    let path = models.join(folder).join(name);
     fs::create_dir_all(path.parent().context("a file is in a folder")?)?;
-    let network = (kind.make)();
     if let Some(words) = &network.tokenizer {
         fs::write(path.with_extension("tokenizer.json"), words)?;
     }
     let small = name.to_lowercase();
     let format = FORMATS.iter().find(|(part, _)| small.contains(part));
+    let plain = path.with_extension("plain.safetensors");
+    write_plain(&plain, network)?;
+    // A new file each time: the program may have the old one open.
+    let _ = fs::remove_file(&path);
     match format {
-        Some((_, format)) if folder != LORA => {
-            let plain = path.with_extension("plain.safetensors");
-            write_plain(&plain, &network)?;
-            quantize(&plain, &path, format)?;
+        Some((_, format)) if folder != LORA && quantize(&plain, &path, format)? => {
             fs::remove_file(&plain)?;
         }
-        _ => write_plain(&path, &network)?,
+        _ => fs::rename(&plain, &path)?,
     }
-    Ok(Some(kind))
+    Ok(())
 }
 
-fn quantize(from: &Path, to: &PathBuf, format: &str) -> Result<()> {
+/// Writes a file in another format; not where all of its matrices are too narrow for it.
+fn quantize(from: &Path, to: &Path, format: &str) -> Result<bool> {
     let output = Command::new(server::program())
         .arg("quantize")
         .args([from, to])
         .args(["--format", format])
         .stdin(Stdio::null())
         .output()?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() && !said.contains("has no matrix") {
         bail!("{} as {format}: {said}", from.display());
     }
-    Ok(())
+    Ok(output.status.success())
 }
 
 /// More values than this are repeated: tables of words are most of a file, and making each value takes a while.

@@ -303,6 +303,32 @@ pub fn clip_g() -> Network {
     Network::golden("clip_g_small").blocks("text_model.encoder.layers", 32)
 }
 
+/// The same under the names of OpenCLIP, as checkpoints have it.
+pub fn open_clip_g() -> Network {
+    let mut network = Network::default()
+        .with("token_embedding.weight", &[49408, TEXT])
+        .with("positional_embedding", &[77, TEXT])
+        .with("text_projection", &[TEXT, TEXT]);
+    let mut norms = vec!["ln_final".to_owned()];
+    for layer in 0..32 {
+        let name = |rest: &str| format!("transformer.resblocks.{layer}.{rest}");
+        network = network
+            .with(&name("attn.in_proj_weight"), &[3 * TEXT, TEXT])
+            .with(&name("attn.in_proj_bias"), &[3 * TEXT])
+            .with(&name("attn.out_proj.weight"), &[TEXT, TEXT])
+            .with(&name("attn.out_proj.bias"), &[TEXT])
+            .with(&name("mlp.c_fc.weight"), &[4 * TEXT, TEXT])
+            .with(&name("mlp.c_fc.bias"), &[4 * TEXT])
+            .with(&name("mlp.c_proj.weight"), &[TEXT, 4 * TEXT])
+            .with(&name("mlp.c_proj.bias"), &[TEXT]);
+        norms.extend(["ln_1", "ln_2"].map(name));
+    }
+    norms.iter().fold(network, |network, norm| {
+        let network = network.with(&format!("{norm}.weight"), &[TEXT]);
+        network.with(&format!("{norm}.bias"), &[TEXT])
+    })
+}
+
 /// An autoencoder of pictures that makes them eight times smaller.
 pub fn picture_vae(channels: usize) -> Network {
     let network: Network = Tiny::default().vae().into();

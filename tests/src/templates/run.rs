@@ -10,14 +10,20 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::{files, reduce::reduce};
+use super::{
+    files::{self, FILES},
+    reduce::reduce,
+};
 use crate::{Server, StartOptions, picture};
 
 /// How a workflow went.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// To its end, with so many outputs.
-    Ran { outputs: usize },
+    /// To its end, with so many outputs, and perhaps with something in the place of a file that cannot be used yet.
+    Ran {
+        outputs: usize,
+        stand_in: Option<&'static str>,
+    },
     /// Not to its end: where, and why.
     Failed { place: String, reason: String },
     /// It needs a node or a model that is not here.
@@ -52,7 +58,46 @@ impl Runner {
             return Ok((family, Outcome::NotHere(reason)));
         }
         reduce(&mut prompt);
-        Ok((family, self.send(&prompt)))
+        let outcome = match self.send(&prompt) {
+            failed @ Outcome::Failed { .. } => self.send_with_stand_ins(&prompt, failed)?,
+            outcome => outcome,
+        };
+        Ok((family, outcome))
+    }
+
+    /// Once more, with stand-ins for what cannot be used yet, if the prompt loads anything like that.
+    fn send_with_stand_ins(&self, prompt: &Value, failed: Outcome) -> Result<Outcome> {
+        let models = self.server.base.join("models");
+        let nodes = prompt
+            .as_object()
+            .into_iter()
+            .flat_map(|nodes| nodes.values());
+        let inputs = nodes.filter_map(|node| node["inputs"].as_object());
+        let mut changed = Vec::new();
+        for name in inputs.flat_map(|i| i.values()).filter_map(Value::as_str) {
+            let fitting = FILES.iter().filter(|kind| kind.stand_in.is_some());
+            let kind = fitting
+                .filter(|kind| files::find(kind.folder, name).is_some_and(|k| k.part == kind.part));
+            for kind in kind {
+                let (network, said) = kind.stand_in.expect("it was just asked for");
+                files::write_network(&models, kind.folder, name, &network())?;
+                changed.push((kind, name, said));
+            }
+        }
+        let Some(&(_, _, said)) = changed.first() else {
+            return Ok(failed);
+        };
+        let outcome = self.send(prompt);
+        for (kind, name, _) in changed {
+            files::write_network(&models, kind.folder, name, &kind.network())?;
+        }
+        Ok(match outcome {
+            Outcome::Ran { outputs, .. } => Outcome::Ran {
+                outputs,
+                stand_in: Some(said),
+            },
+            other => other,
+        })
     }
 
     /// Makes the files that are missing; what cannot be made, in words.
@@ -113,7 +158,10 @@ impl Runner {
 fn outcome(entry: &Value) -> Outcome {
     if entry["status"]["status_str"] == "success" {
         let outputs = entry["outputs"].as_object().map_or(0, serde_json::Map::len);
-        return Outcome::Ran { outputs };
+        return Outcome::Ran {
+            outputs,
+            stand_in: None,
+        };
     }
     let messages = entry["status"]["messages"].as_array();
     let errors = messages.into_iter().flatten().filter(|message| {
