@@ -14,6 +14,7 @@ pub mod picture;
 pub mod server;
 pub mod socket;
 pub mod starter;
+pub mod templates;
 pub mod tiny;
 pub mod workflow;
 

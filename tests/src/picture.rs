@@ -40,3 +40,30 @@ pub fn read(reader: impl std::io::BufRead + std::io::Seek) -> Result<Picture> {
         texts,
     })
 }
+
+/// A picture with colours that change from place to place and a hole, as a PNG.
+pub fn sample(width: u32, height: u32) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgba);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header()?;
+    let hole = |at: u32, size: u32| at > size / 4 && at < size / 2;
+    let pixels = (0..width * height).flat_map(|i| {
+        let (x, y) = (i % width, i / width);
+        let opaque = if hole(x, width) && hole(y, height) {
+            0
+        } else {
+            255
+        };
+        [
+            (x * 255 / width) as u8,
+            (y * 255 / height) as u8,
+            ((x + y) * 7 % 256) as u8,
+            opaque,
+        ]
+    });
+    writer.write_image_data(&pixels.collect::<Vec<u8>>())?;
+    writer.finish()?;
+    Ok(bytes)
+}

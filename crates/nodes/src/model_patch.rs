@@ -82,6 +82,11 @@ impl ModelPatch {
         })
     }
 
+    /// Whether it is a patch of the kind with this configuration.
+    fn is<T: 'static>(&self) -> bool {
+        self.found.config::<T>().is_some()
+    }
+
     fn handle(&self) -> Option<&Handle> {
         self.hold.as_deref().map(Hold::handle)
     }

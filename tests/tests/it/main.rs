@@ -38,6 +38,7 @@ mod sockets;
 mod specs;
 mod starter;
 mod startup;
+mod templates;
 mod token;
 mod views;
 mod weights;

@@ -1,6 +1,10 @@
 //! `cargo xtask ci`: the same checks at home and on the machine that decides, cheapest first.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, bail};
 
@@ -269,6 +273,23 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
         "--",
         minutes,
     ]);
+    run_command(with_program(&mut command))
+}
+
+/// Runs the workflows of a folder whose names contain a part to their end, with reduced models.
+pub(crate) fn run_templates(folder: &Path, part: &str) -> Result<()> {
+    build()?;
+    let mut command = cargo(&[
+        "run",
+        "--quiet",
+        "--package",
+        "fresco-tests",
+        "--bin",
+        "templates",
+        "--locked",
+        "--",
+    ]);
+    command.arg(folder).arg(part);
     run_command(with_program(&mut command))
 }
 

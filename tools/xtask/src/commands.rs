@@ -48,8 +48,8 @@ pub(crate) static COMMANDS: &[Command] = &[
     },
     Command {
         name: "templates",
-        arguments: "[DIR]",
-        about: "convert and check the ecosystem's own workflows, from DIR or the installed Python package of them",
+        arguments: "[DIR] [--run [PART]]",
+        about: "convert and check the ecosystem's own workflows, from DIR or the installed Python package of them, or run those whose names contain PART with reduced models",
         run: templates::run,
     },
     Command {

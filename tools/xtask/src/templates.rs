@@ -1,16 +1,24 @@
-//! `cargo xtask templates`: the ecosystem's own workflows, converted and checked.
+//! `cargo xtask templates`: the ecosystem's own workflows, converted and checked, or run with reduced models.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::ci;
 use crate::steps::{cargo, run as run_command};
 
 const PACKAGE: &str = "comfyui-workflow-templates-json";
+/// Before a part of the names of templates: run these.
+const RUN: &str = "--run";
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let folder = match arguments {
+    let run = arguments.iter().position(|argument| argument == RUN);
+    let (folder, part) = match run {
+        None => (arguments, None),
+        Some(at) => (&arguments[..at], Some(&arguments[at + 1..])),
+    };
+    let folder = match folder {
         [] => installed()?,
         [folder] => PathBuf::from(folder),
         _ => bail!("templates takes one folder"),
@@ -20,6 +28,15 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let folder = folder
         .canonicalize()
         .with_context(|| format!("cannot open {}", folder.display()))?;
+    match part {
+        None => check(&folder),
+        Some([]) => ci::run_templates(&folder, ""),
+        Some([part]) => ci::run_templates(&folder, part),
+        Some(_) => bail!("{RUN} takes one part of a name"),
+    }
+}
+
+fn check(folder: &Path) -> Result<()> {
     run_command(
         cargo(&[
             "test",

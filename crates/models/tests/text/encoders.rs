@@ -207,6 +207,8 @@ fn what_does_not_fit_is_said() {
     let qwen = counting("q.safetensors", decoder(QWEN_TOKENS, true), str::to_owned);
     // A type that wants other networks leaves it to this one to say what it is for.
     assert_eq!(load(&qwen, "sd3").unwrap().stack(), &stacks::Z_IMAGE);
+    // Templates that only write text say this one.
+    assert_eq!(load(&qwen, "ideogram4").unwrap().stack(), &stacks::Z_IMAGE);
     let error = load(&qwen, "moss_image").unwrap_err().to_string();
     for part in [
         "q.safetensors",

@@ -25,20 +25,20 @@ use crate::vae::{Vae, fit_by};
     experimental
 )]
 pub(super) struct ZImageFunControlnet {
-    model: Model,
-    model_patch: ModelPatch,
-    vae: Vae,
+    pub(super) model: Model,
+    pub(super) model_patch: ModelPatch,
+    pub(super) vae: Vae,
     #[input(default = 1.0, min = -10.0, max = 10.0, step = 0.01)]
-    strength: f64,
+    pub(super) strength: f64,
     /// The hint: edges, depth, a pose.
     #[input(optional)]
-    image: Option<Image>,
+    pub(super) image: Option<Image>,
     /// The picture to paint into.
     #[input(optional)]
-    inpaint_image: Option<Image>,
+    pub(super) inpaint_image: Option<Image>,
     /// Where to paint.
     #[input(optional)]
-    mask: Option<Mask>,
+    pub(super) mask: Option<Mask>,
 }
 
 impl Node for ZImageFunControlnet {

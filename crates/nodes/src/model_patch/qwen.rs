@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_memory::Handle;
+use fresco_models::lumina::control::ControlConfig;
 use fresco_models::qwen_image::patch::{BlockControl, KIND, PatchConfig, steers};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
 use super::ModelPatch;
+use super::lumina::ZImageFunControlnet;
 use crate::sampling::Model;
 use crate::sampling::model::ModelAddition;
 use crate::types::{Image, Mask};
@@ -38,7 +40,20 @@ pub(super) struct QwenImageDiffsynthControlnet {
 }
 
 impl Node for QwenImageDiffsynthControlnet {
-    fn run(self, _: &Cx) -> NodeResult {
+    fn run(self, cx: &Cx) -> NodeResult {
+        // Workflows older than the node of Z-Image have this one with its patches.
+        if self.model_patch.is::<ControlConfig>() {
+            let node = ZImageFunControlnet {
+                model: self.model,
+                model_patch: self.model_patch,
+                vae: self.vae,
+                strength: self.strength,
+                image: Some(self.image),
+                inpaint_image: None,
+                mask: self.mask,
+            };
+            return node.run(cx);
+        }
         let config: &PatchConfig = self.model_patch.config(KIND)?;
         let mut model = self.model;
         if !model.base.store().is_some_and(|store| steers(store)) {

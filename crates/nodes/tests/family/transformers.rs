@@ -280,6 +280,13 @@ fn control_nets_steer_z_image() {
         let off = steer(0.0, map! {"image" => picture("hint", 48)});
         assert!(distance(&off, &plain) < 1e-6, "no strength, no change");
         let edges = steer(1.0, map! {"image" => picture("hint", 48)});
+        // The node of Qwen-Image takes such patches too.
+        let inputs = with(
+            steered(&room, &model, 1.0),
+            map! {"image" => picture("hint", 48)},
+        );
+        let same = room.sample(room.call("QwenImageDiffsynthControlnet", inputs), text());
+        assert!(distance(&same, &edges) < 1e-6, "the same net");
         let wide = steer(1.0, map! {"image" => picture("hint", 80)});
         let grey = steer(1.0, Map::new());
         let inpaint = steer(

@@ -21,7 +21,6 @@ pub(crate) use memory::{Block, CopyEnd, CudaBuffer, PinnedBytes, Scratch};
 pub use profile::KernelTime;
 pub(crate) use weight::{CudaValue, MatrixShape, SLACK};
 
-
 /// What a network is for, by which formats can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkPart {

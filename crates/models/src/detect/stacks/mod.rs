@@ -158,14 +158,14 @@ static RULES: &[StackRule] = &[
         "fibo2",
         "mage",
         "boogu",
-        "ideogram4",
         "lens",
         "longcat_image",
         "pixeldit",
         "joyimage",
         "cogvideox",
     ]),
-    // Where the type says nothing the widths of the published sizes do.
+    // Where the type says nothing the widths of the published sizes do. Templates use "ideogram4" for language models that
+    // only write text, for which any set will do.
     sized(2048, &OMNIGEN2),
     any(&QWEN_IMAGE),
     sized(1024, &ANIMA),

@@ -1,0 +1,405 @@
+//! Networks of the published kinds, narrow enough for a test. Most have the keys of a golden network with other widths.
+
+use std::collections::BTreeMap;
+
+use crate::tiny::{self, Keys, Tiny};
+
+/// Numbers that any reduced text encoder gives for a token, so that all of them fit all networks.
+pub const TEXT: usize = 64;
+
+/// What a file holds.
+#[derive(Clone, Debug, Default)]
+pub struct Network {
+    pub keys: Keys,
+    /// Tensors of bytes: vocabularies.
+    pub bytes: BTreeMap<String, Vec<u8>>,
+    /// What lies beside the file as `NAME.tokenizer.json`.
+    pub tokenizer: Option<String>,
+}
+
+impl From<Keys> for Network {
+    fn from(keys: Keys) -> Self {
+        Self {
+            keys,
+            ..Self::default()
+        }
+    }
+}
+
+impl Network {
+    /// With the keys of a golden network.
+    pub fn golden(name: &str) -> Self {
+        let keys = tiny::golden(name, &[]);
+        keys.unwrap_or_else(|error| panic!("the golden network {name}: {error:#}"))
+            .into()
+    }
+
+    /// Other columns for a weight.
+    pub fn inputs(self, key: &str, width: usize) -> Self {
+        self.changed(key, |shape| *shape.last_mut().expect("no scalar") = width)
+    }
+
+    /// Other rows for a weight and its bias, if it has one.
+    pub fn outputs(mut self, key: &str, width: usize) -> Self {
+        if let Some(bias) = self.keys.get_mut(&format!("{key}.bias")) {
+            bias[0] = width;
+        }
+        self.changed(&format!("{key}.weight"), |shape| shape[0] = width)
+    }
+
+    fn changed(mut self, key: &str, change: impl Fn(&mut Vec<usize>)) -> Self {
+        let found = self.keys.get_mut(key);
+        change(found.unwrap_or_else(|| panic!("no weight is called {key}")));
+        self
+    }
+
+    /// Other sizes, all at once, in weights whose names begin so.
+    pub fn sizes(mut self, start: &str, changes: &[(usize, usize)]) -> Self {
+        for (_, shape) in self
+            .keys
+            .iter_mut()
+            .filter(|(key, _)| key.starts_with(start))
+        {
+            for size in shape {
+                let change = changes.iter().find(|(from, _)| from == size);
+                *size = change.map_or(*size, |(_, to)| *to);
+            }
+        }
+        self
+    }
+
+    /// As many blocks as wanted, each like the first.
+    pub fn blocks(mut self, start: &str, count: usize) -> Self {
+        let first = format!("{start}.0.");
+        let block = self.keys.iter();
+        let block: Vec<(String, Vec<usize>)> = block
+            .filter_map(|(key, shape)| Some((key.strip_prefix(&first)?.to_owned(), shape.clone())))
+            .collect();
+        for number in 1..count {
+            for (rest, shape) in &block {
+                let key = format!("{start}.{number}.{rest}");
+                self.keys.insert(key, shape.clone());
+            }
+        }
+        self
+    }
+
+    /// Without weights whose names begin so.
+    pub fn without(mut self, start: &str) -> Self {
+        self.keys.retain(|key, _| !key.starts_with(start));
+        self
+    }
+
+    /// With this before every name.
+    pub fn under(self, prefix: &str) -> Self {
+        let named = |key: String| format!("{prefix}{key}");
+        Self {
+            keys: self.keys.into_iter().map(|(k, v)| (named(k), v)).collect(),
+            bytes: self.bytes.into_iter().map(|(k, v)| (named(k), v)).collect(),
+            tokenizer: self.tokenizer,
+        }
+    }
+
+    /// Two in one file.
+    pub fn and(mut self, other: Self) -> Self {
+        self.keys.extend(other.keys);
+        self.bytes.extend(other.bytes);
+        self.tokenizer = self.tokenizer.or(other.tokenizer);
+        self
+    }
+
+    /// A LoRA of rank 4 for some matrices of this network, under the names that most files have.
+    pub fn lora(&self) -> Self {
+        let matrices = self.keys.iter().filter(|(_, shape)| shape.len() == 2);
+        let mut keys = Keys::new();
+        for (key, shape) in matrices.step_by(3).take(12) {
+            let Some(layer) = key.strip_suffix(".weight") else {
+                continue;
+            };
+            let name = |part: &str| format!("diffusion_model.{layer}.lora_{part}.weight");
+            keys.insert(name("A"), vec![4, shape[1]]);
+            keys.insert(name("B"), vec![shape[0], 4]);
+        }
+        keys.into()
+    }
+}
+
+/// A language model that reads prompts.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoder {
+    pub hidden: usize,
+    pub layers: usize,
+    pub vocabulary: usize,
+    /// Channels of a head.
+    pub head: usize,
+    /// Whether queries, keys and values have a bias (Qwen 2.5).
+    pub biased: bool,
+    /// Whether queries and keys are normalised (Qwen 3, Gemma 3).
+    pub normed: bool,
+    /// Whether attention and feed-forward are normalised once more (Gemma).
+    pub sandwiched: bool,
+}
+
+/// Rows of the table of Qwen.
+const QWEN_WORDS: usize = 151_936;
+
+impl Decoder {
+    pub const QWEN25: Self = Self {
+        hidden: TEXT,
+        layers: 4,
+        vocabulary: QWEN_WORDS,
+        head: 128,
+        biased: true,
+        normed: false,
+        sandwiched: false,
+    };
+    pub const QWEN3: Self = Self {
+        layers: 36,
+        head: 16,
+        biased: false,
+        normed: true,
+        ..Self::QWEN25
+    };
+    pub const GEMMA2: Self = Self {
+        vocabulary: 1000,
+        head: 256,
+        biased: false,
+        sandwiched: true,
+        ..Self::QWEN25
+    };
+    pub const GEMMA3: Self = Self {
+        head: 16,
+        normed: true,
+        ..Self::GEMMA2
+    };
+    pub const MISTRAL: Self = Self {
+        layers: 32,
+        vocabulary: 1000,
+        biased: false,
+        ..Self::QWEN25
+    };
+    pub const LLAMA: Self = Self {
+        vocabulary: 128_256,
+        ..Self::MISTRAL
+    };
+
+    pub fn network(self) -> Network {
+        let mut keys = Keys::new();
+        let mut put = |key: String, shape: &[usize]| {
+            keys.insert(key, shape.to_vec());
+        };
+        let (width, inner) = (self.hidden, self.hidden * 2);
+        put(
+            "model.embed_tokens.weight".into(),
+            &[self.vocabulary, width],
+        );
+        put("model.norm.weight".into(), &[width]);
+        for layer in 0..self.layers {
+            let name = |key: &str| format!("model.layers.{layer}.{key}");
+            for (part, heads) in [("q", 2), ("k", 1), ("v", 1)] {
+                let rows = heads * self.head;
+                put(
+                    name(&format!("self_attn.{part}_proj.weight")),
+                    &[rows, width],
+                );
+                if self.biased {
+                    put(name(&format!("self_attn.{part}_proj.bias")), &[rows]);
+                }
+            }
+            put(name("self_attn.o_proj.weight"), &[width, 2 * self.head]);
+            if self.normed {
+                put(name("self_attn.q_norm.weight"), &[self.head]);
+                put(name("self_attn.k_norm.weight"), &[self.head]);
+            }
+            put(name("mlp.gate_proj.weight"), &[inner, width]);
+            put(name("mlp.up_proj.weight"), &[inner, width]);
+            put(name("mlp.down_proj.weight"), &[width, inner]);
+            put(name("input_layernorm.weight"), &[width]);
+            put(name("post_attention_layernorm.weight"), &[width]);
+            if self.sandwiched {
+                put(name("pre_feedforward_layernorm.weight"), &[width]);
+                put(name("post_feedforward_layernorm.weight"), &[width]);
+            }
+        }
+        keys.into()
+    }
+}
+
+/// Qwen 2.5 with what sees pictures.
+pub fn qwen25_vl() -> Network {
+    let eyes = Network::golden("qwen_image_te_small").without("model.");
+    let eyes = eyes.outputs("visual.merger.mlp.2", TEXT);
+    Decoder::QWEN25.network().and(eyes)
+}
+
+/// Qwen 3 with what sees pictures.
+pub fn qwen3_vl() -> Network {
+    // Sixteen heads, as all published sizes have, and squares of the usual size.
+    let wider = [(32, 256), (96, 768), (128, 1024), (48, TEXT), (4, 16)];
+    let eyes = Network::golden("qwen3vl_small").without("language_model.");
+    Decoder::QWEN3.network().and(eyes.sizes("visual.", &wider))
+}
+
+/// Qwen 3.5, whose layers are mostly of another kind. Only its names are made.
+pub fn qwen35() -> Network {
+    let decoder = Decoder {
+        layers: 1,
+        ..Decoder::QWEN3
+    };
+    let network = decoder.network().without("model.layers.0.self_attn.");
+    let layer = "model.layers.0.linear_attn";
+    network
+        .with(&format!("{layer}.in_proj_qkv.weight"), &[3 * TEXT, TEXT])
+        .with(&format!("{layer}.out_proj.weight"), &[TEXT, TEXT])
+}
+
+/// A language model whose vocabulary lies beside it.
+pub fn with_pieces(decoder: Decoder) -> Network {
+    Network {
+        tokenizer: Some(pieces()),
+        ..decoder.network()
+    }
+}
+
+/// Letters and a few marks, as a unigram tokenizer of the `tokenizers` library.
+pub fn pieces() -> String {
+    let marks = ["<pad>", "<eos>", "<bos>", "<unk>", "\u{2581}"];
+    let letters = ('!'..='~').map(|letter| letter.to_string());
+    let words = marks.into_iter().map(str::to_owned).chain(letters);
+    let vocab: Vec<_> = words
+        .enumerate()
+        .map(|(at, word)| serde_json::json!([word, -(at as f64)]))
+        .collect();
+    serde_json::json!({
+        "model": {"type": "Unigram", "unk_id": 3, "vocab": vocab},
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always"},
+        "added_tokens": [],
+    })
+    .to_string()
+}
+
+/// Single bytes, as a byte-level tokenizer of the `tokenizers` library.
+pub fn single_bytes() -> String {
+    // Bytes that are no letter have a letter of their own after the first 256.
+    let letters = ('!'..='~')
+        .chain('\u{a1}'..='\u{ac}')
+        .chain('\u{ae}'..='\u{ff}');
+    let others = '\u{100}'..='\u{143}';
+    let letters = letters.chain(others);
+    let vocab: serde_json::Map<_, _> = letters
+        .enumerate()
+        .map(|(at, letter)| (letter.to_string(), at.into()))
+        .collect();
+    serde_json::json!({
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+        "added_tokens": [],
+    })
+    .to_string()
+}
+
+/// CLIP's larger text network, which is known by its many layers.
+pub fn clip_g() -> Network {
+    Network::golden("clip_g_small").blocks("text_model.encoder.layers", 32)
+}
+
+/// The same under the names of OpenCLIP, as checkpoints have it.
+pub fn open_clip_g() -> Network {
+    let mut network = Network::default()
+        .with("token_embedding.weight", &[49408, TEXT])
+        .with("positional_embedding", &[77, TEXT])
+        .with("text_projection", &[TEXT, TEXT]);
+    let mut norms = vec!["ln_final".to_owned()];
+    for layer in 0..32 {
+        let name = |rest: &str| format!("transformer.resblocks.{layer}.{rest}");
+        network = network
+            .with(&name("attn.in_proj_weight"), &[3 * TEXT, TEXT])
+            .with(&name("attn.in_proj_bias"), &[3 * TEXT])
+            .with(&name("attn.out_proj.weight"), &[TEXT, TEXT])
+            .with(&name("attn.out_proj.bias"), &[TEXT])
+            .with(&name("mlp.c_fc.weight"), &[4 * TEXT, TEXT])
+            .with(&name("mlp.c_fc.bias"), &[4 * TEXT])
+            .with(&name("mlp.c_proj.weight"), &[TEXT, 4 * TEXT])
+            .with(&name("mlp.c_proj.bias"), &[TEXT]);
+        norms.extend(["ln_1", "ln_2"].map(name));
+    }
+    norms.iter().fold(network, |network, norm| {
+        let network = network.with(&format!("{norm}.weight"), &[TEXT]);
+        network.with(&format!("{norm}.bias"), &[TEXT])
+    })
+}
+
+/// An autoencoder of pictures that makes them eight times smaller.
+pub fn picture_vae(channels: usize) -> Network {
+    let network: Network = Tiny::default().vae().into();
+    network
+        .outputs("encoder.conv_out", 2 * channels)
+        .outputs("quant_conv", 2 * channels)
+        .inputs_at("quant_conv.weight", 1, 2 * channels)
+        .outputs("post_quant_conv", channels)
+        .inputs_at("post_quant_conv.weight", 1, channels)
+        .inputs_at("decoder.conv_in.weight", 1, channels)
+}
+
+impl Network {
+    /// Another size of a weight.
+    pub fn inputs_at(self, key: &str, axis: usize, width: usize) -> Self {
+        self.changed(key, |shape| shape[axis] = width)
+    }
+
+    /// One more weight.
+    pub fn with(mut self, key: &str, shape: &[usize]) -> Self {
+        self.keys.insert(key.to_owned(), shape.to_vec());
+        self
+    }
+}
+
+/// What sees pictures for the models of CLIP (with a projection) and SigLIP (without).
+pub fn vision(projection: Option<usize>) -> Network {
+    const SIDE: usize = 4;
+    const PATCH: usize = 14;
+    let mut keys = Keys::new();
+    let mut put = |key: &str, shape: &[usize]| {
+        keys.insert(key.to_owned(), shape.to_vec());
+    };
+    let clip = projection.is_some();
+    let at = "vision_model.embeddings";
+    put(
+        &format!("{at}.patch_embedding.weight"),
+        &[TEXT, 3, PATCH, PATCH],
+    );
+    if clip {
+        put(&format!("{at}.class_embedding"), &[TEXT]);
+    } else {
+        put(&format!("{at}.patch_embedding.bias"), &[TEXT]);
+    }
+    let positions = SIDE * SIDE + usize::from(clip);
+    put(
+        &format!("{at}.position_embedding.weight"),
+        &[positions, TEXT],
+    );
+    let mut norms = vec!["vision_model.post_layernorm".to_owned()];
+    if clip {
+        norms.push("vision_model.pre_layrnorm".to_owned());
+    }
+    for layer in 0..3 {
+        let name = format!("vision_model.encoder.layers.{layer}");
+        for part in ["q_proj", "k_proj", "v_proj", "out_proj"] {
+            put(&format!("{name}.self_attn.{part}.weight"), &[TEXT, TEXT]);
+            put(&format!("{name}.self_attn.{part}.bias"), &[TEXT]);
+        }
+        put(&format!("{name}.mlp.fc1.weight"), &[2 * TEXT, TEXT]);
+        put(&format!("{name}.mlp.fc1.bias"), &[2 * TEXT]);
+        put(&format!("{name}.mlp.fc2.weight"), &[TEXT, 2 * TEXT]);
+        put(&format!("{name}.mlp.fc2.bias"), &[TEXT]);
+        norms.extend(["layer_norm1", "layer_norm2"].map(|norm| format!("{name}.{norm}")));
+    }
+    for norm in norms {
+        put(&format!("{norm}.weight"), &[TEXT]);
+        put(&format!("{norm}.bias"), &[TEXT]);
+    }
+    if let Some(width) = projection {
+        put("visual_projection.weight", &[width, TEXT]);
+    }
+    keys.into()
+}

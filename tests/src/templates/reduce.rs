@@ -1,0 +1,117 @@
+//! A workflow made small: pictures of few pixels, two steps, one picture at a time.
+
+use serde_json::{Value, json};
+
+/// Pixels along a side.
+const SIDE: u64 = 64;
+const STEPS: u64 = 2;
+/// Words that a language model writes.
+const WORDS: u64 = 8;
+/// The smallest that nodes take, and one that takes no less than more.
+const MEGAPIXELS: f64 = 0.01;
+const SELECTED: (&str, f64) = ("ResolutionSelector", 0.1);
+/// Borders and places of pictures.
+const BORDER: u64 = 16;
+
+/// Inputs that are a whole number, by the last part of their name, and the most they may be.
+const MOST: &[(&str, u64)] = &[
+    ("width", SIDE),
+    ("height", SIDE),
+    ("largest_size", SIDE),
+    ("steps", STEPS),
+    ("batch_size", 1),
+    ("length", 5),
+    ("max_length", WORDS),
+    ("left", BORDER),
+    ("right", BORDER),
+    ("top", BORDER),
+    ("bottom", BORDER),
+    ("x", BORDER),
+    ("y", BORDER),
+];
+
+/// Reduces a prompt in the format of the server.
+pub fn reduce(prompt: &mut Value) {
+    let Some(nodes) = prompt.as_object() else {
+        return;
+    };
+    let mut changes: Vec<(String, String, Value)> = Vec::new();
+    for (id, node) in nodes {
+        let Some(inputs) = node["inputs"].as_object() else {
+            continue;
+        };
+        let steps = inputs.get("steps").and_then(Value::as_u64);
+        for (name, value) in inputs {
+            let last = name.rsplit('.').next().unwrap_or(name);
+            if last == "megapixels" && value.is_number() {
+                let selected = node["class_type"] == SELECTED.0;
+                let least = if selected { SELECTED.1 } else { MEGAPIXELS };
+                changes.push((id.clone(), name.clone(), json!(least)));
+            }
+            if let (Some(steps), Some(at)) = (steps, value.as_u64()) {
+                // Where one sampler stops and the next goes on.
+                let within = matches!(last, "start_at_step" | "end_at_step") && at < steps;
+                if within && steps > STEPS {
+                    let at = (at * STEPS).div_ceil(steps).min(STEPS - 1);
+                    changes.push((id.clone(), name.clone(), json!(at)));
+                }
+            }
+            if let Some((_, most)) = MOST.iter().find(|(known, _)| *known == last) {
+                cap(prompt, id, name, *most, &mut changes, 0);
+            }
+        }
+    }
+    for (id, name, value) in changes {
+        prompt[&id]["inputs"][&name] = value;
+    }
+}
+
+/// Holds an input down, also where it comes from a node that only passes on what it has.
+fn cap(
+    prompt: &Value,
+    id: &str,
+    name: &str,
+    most: u64,
+    changes: &mut Vec<(String, String, Value)>,
+    depth: usize,
+) {
+    const PASSING: [&str; 4] = ["value", "on_true", "on_false", "a"];
+    let value = &prompt[id]["inputs"][name];
+    if value.as_u64().is_some_and(|value| value > most) {
+        changes.push((id.to_owned(), name.to_owned(), json!(most)));
+    } else if let (Some(from), true) = (value[0].as_str(), depth < 8) {
+        let class = prompt[from]["class_type"].as_str().unwrap_or_default();
+        if class.starts_with("Primitive") || class == "ComfySwitchNode" {
+            for input in PASSING {
+                cap(prompt, from, input, most, changes, depth + 1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_held_down_through_switches() {
+        let mut prompt = json!({
+            "1": {"class_type": "KSampler", "inputs": {"steps": ["2", 0], "seed": 900}},
+            "2": {"class_type": "ComfySwitchNode", "inputs": {"on_true": ["3", 0], "on_false": 20}},
+            "3": {"class_type": "PrimitiveInt", "inputs": {"value": 8}},
+            "4": {"class_type": "KSamplerAdvanced", "inputs": {"steps": 25, "start_at_step": 20, "end_at_step": 10000}},
+            "5": {"class_type": "ResizeImageMaskNode", "inputs": {"resize_type.megapixels": 1.5, "resize_type.width": 8}},
+        });
+        reduce(&mut prompt);
+        assert_eq!(
+            prompt,
+            json!({
+                "1": {"class_type": "KSampler", "inputs": {"steps": ["2", 0], "seed": 900}},
+                "2": {"class_type": "ComfySwitchNode", "inputs": {"on_true": ["3", 0], "on_false": 2}},
+                "3": {"class_type": "PrimitiveInt", "inputs": {"value": 2}},
+                "4": {"class_type": "KSamplerAdvanced", "inputs": {"steps": 2, "start_at_step": 1, "end_at_step": 10000}},
+                "5": {"class_type": "ResizeImageMaskNode", "inputs": {"resize_type.megapixels": 0.01, "resize_type.width": 8}},
+            })
+        );
+    }
+}

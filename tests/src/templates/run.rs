@@ -1,0 +1,198 @@
+//! One workflow after the other, from the editor's file to the last node.
+
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::{
+    files::{self, FILES},
+    reduce::reduce,
+};
+use crate::{Server, StartOptions, picture};
+
+/// How a workflow went.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// To its end, with so many outputs, and perhaps with something in the place of a file that cannot be used yet.
+    Ran {
+        outputs: usize,
+        stand_in: Option<&'static str>,
+    },
+    /// Not to its end: where, and why.
+    Failed { place: String, reason: String },
+    /// It needs a node or a model that is not here.
+    NotHere(String),
+}
+
+/// The program with a folder of reduced models, which grows as workflows ask for them.
+pub struct Runner {
+    pub server: Server,
+    limit: Duration,
+}
+
+impl Runner {
+    pub fn start(base: &Path, limit: Duration) -> Self {
+        let server = Server::start_with(StartOptions {
+            base: Some(base),
+            ..StartOptions::default()
+        });
+        Self { server, limit }
+    }
+
+    /// Runs a workflow of the editor, or a prompt; also whose family it is, if it is known.
+    pub fn run(&self, workflow: &[u8]) -> Result<(Option<&'static str>, Outcome)> {
+        let headers = [("Content-Type", "application/json")];
+        let found = self
+            .server
+            .request("POST", "/fresco/workflow", &headers, workflow);
+        let found = found.expect_status(200).json();
+        let mut prompt = found["prompt"].clone();
+        let family = family(&prompt);
+        if let Some(reason) = self.place(&found["missing"])? {
+            return Ok((family, Outcome::NotHere(reason)));
+        }
+        reduce(&mut prompt);
+        let outcome = match self.send(&prompt) {
+            failed @ Outcome::Failed { .. } => self.send_with_stand_ins(&prompt, failed)?,
+            outcome => outcome,
+        };
+        Ok((family, outcome))
+    }
+
+    /// Once more, with stand-ins for what cannot be used yet, if the prompt loads anything like that.
+    fn send_with_stand_ins(&self, prompt: &Value, failed: Outcome) -> Result<Outcome> {
+        let models = self.server.base.join("models");
+        let nodes = prompt
+            .as_object()
+            .into_iter()
+            .flat_map(|nodes| nodes.values());
+        let inputs = nodes.filter_map(|node| node["inputs"].as_object());
+        let mut changed = Vec::new();
+        for name in inputs.flat_map(|i| i.values()).filter_map(Value::as_str) {
+            let fitting = FILES.iter().filter(|kind| kind.stand_in.is_some());
+            let kind = fitting
+                .filter(|kind| files::find(kind.folder, name).is_some_and(|k| k.part == kind.part));
+            for kind in kind {
+                let (network, said) = kind.stand_in.expect("it was just asked for");
+                files::write_network(&models, kind.folder, name, &network())?;
+                changed.push((kind, name, said));
+            }
+        }
+        let Some(&(_, _, said)) = changed.first() else {
+            return Ok(failed);
+        };
+        let outcome = self.send(prompt);
+        for (kind, name, _) in changed {
+            files::write_network(&models, kind.folder, name, &kind.network())?;
+        }
+        Ok(match outcome {
+            Outcome::Ran { outputs, .. } => Outcome::Ran {
+                outputs,
+                stand_in: Some(said),
+            },
+            other => other,
+        })
+    }
+
+    /// Makes the files that are missing; what cannot be made, in words.
+    fn place(&self, missing: &Value) -> Result<Option<String>> {
+        let list = |name: &str| missing[name].as_array().cloned().unwrap_or_default();
+        if let Some(node) = list("nodes").first() {
+            return Ok(Some(format!("the node {node}")));
+        }
+        let models = self.server.base.join("models");
+        for model in list("models") {
+            let (folder, name) = (&model["folder"], &model["wanted"]);
+            let (folder, name) = (folder.as_str(), name.as_str());
+            let (folder, name) = (folder.context("a folder")?, name.context("a name")?);
+            if files::write(&models, folder, name)?.is_none() {
+                return Ok(Some(format!("{folder}/{name}")));
+            }
+        }
+        for file in list("files") {
+            let name = file["wanted"].as_str().context("a name")?;
+            let path = self.server.base.join("input").join(name);
+            fs::create_dir_all(path.parent().context("a file is in a folder")?)?;
+            fs::write(path, picture::sample(96, 64)?)?;
+        }
+        Ok(None)
+    }
+
+    fn send(&self, prompt: &Value) -> Outcome {
+        let answer = self.server.post("/prompt", &json!({ "prompt": prompt }));
+        let accepted = answer.status == 200;
+        let answer = answer.json();
+        if !accepted {
+            return Outcome::Failed {
+                place: "the prompt".to_owned(),
+                reason: format!("{} {}", answer["error"]["message"], answer["node_errors"]),
+            };
+        }
+        let id = answer["prompt_id"].as_str().unwrap_or_default();
+        let deadline = Instant::now() + self.limit;
+        loop {
+            let mut history = self.server.get(&format!("/history/{id}")).json();
+            let entry = history[id].take();
+            if !entry.is_null() {
+                return outcome(&entry);
+            }
+            if Instant::now() > deadline {
+                self.server.post("/interrupt", &json!({}));
+                return Outcome::Failed {
+                    place: "the clock".to_owned(),
+                    reason: format!("not done after {} s", self.limit.as_secs()),
+                };
+            }
+            thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+}
+
+/// What a history entry says.
+fn outcome(entry: &Value) -> Outcome {
+    if entry["status"]["status_str"] == "success" {
+        let outputs = entry["outputs"].as_object().map_or(0, serde_json::Map::len);
+        return Outcome::Ran {
+            outputs,
+            stand_in: None,
+        };
+    }
+    let messages = entry["status"]["messages"].as_array();
+    let errors = messages.into_iter().flatten().filter(|message| {
+        let kind = message[0].as_str().unwrap_or_default();
+        kind == "execution_error" || kind == "execution_interrupted"
+    });
+    let error = errors.map(|message| &message[1]).next();
+    let text = |name: &str| error.and_then(|e| e[name].as_str()).unwrap_or("?");
+    Outcome::Failed {
+        place: format!("node {} ({})", text("node_id"), text("node_type")),
+        reason: format!(
+            "{}: {}",
+            text("exception_type"),
+            text("exception_message").trim()
+        ),
+    }
+}
+
+/// The family of the first model that a prompt loads.
+fn family(prompt: &Value) -> Option<&'static str> {
+    let loads = [
+        ("unet_name", "diffusion_models"),
+        ("ckpt_name", "checkpoints"),
+    ];
+    let nodes = prompt.as_object()?.values();
+    let mut found = nodes.flat_map(|node| {
+        loads.iter().filter_map(|(input, folder)| {
+            let name = node["inputs"][*input].as_str()?;
+            let family = files::find(folder, name)?.family;
+            (!family.is_empty()).then_some(family)
+        })
+    });
+    found.next()
+}
