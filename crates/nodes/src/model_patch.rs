@@ -16,13 +16,14 @@ use fresco_models::model_patch::{PatchNetwork, PatchStore};
 use fresco_models::network::Lazy;
 use fresco_tensor::Device;
 
+use self::lumina::{PictureControl, ZImageFunControlnet};
 use crate::loaders::WeightSource;
 use crate::resident::{Component, Hold, LoadOptions, SharedNetwork, registry, who};
 use crate::sampling::run::failure;
 
 pub static NODES: &[NodeEntry] = &[
     entry::<ModelPatchLoader>(),
-    entry::<lumina::ZImageFunControlnet>(),
+    entry::<ZImageFunControlnet>(),
     entry::<qwen::QwenImageDiffsynthControlnet>(),
     entry::<qwen_cache::QwenImage21Cache>(),
 ];

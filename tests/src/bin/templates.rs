@@ -46,7 +46,8 @@ fn main() -> Result<ExitCode> {
         [folder, part] => (folder, part.as_str()),
         _ => bail!("usage: templates FOLDER [PART]"),
     };
-    let limit = env::var("FRESCO_LIMIT").unwrap_or_else(|_| LIMIT.to_owned());
+    let limit = env::var_os("FRESCO_LIMIT");
+    let limit = limit.map_or(LIMIT.into(), |text| text.to_string_lossy().into_owned());
     let limit = Duration::from_secs(limit.parse().context("FRESCO_LIMIT is in seconds")?);
     let own = tempfile::tempdir()?;
     let base = env::var_os("FRESCO_BASE").map_or_else(|| own.path().to_owned(), PathBuf::from);

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_memory::Handle;
-use fresco_models::lumina::control::{ControlConfig, FunControl, KIND, steers};
+pub(super) use fresco_models::lumina::control::ControlConfig as PictureControl;
+use fresco_models::lumina::control::{FunControl, KIND, steers};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
 use super::ModelPatch;
@@ -43,7 +44,7 @@ pub(super) struct ZImageFunControlnet {
 
 impl Node for ZImageFunControlnet {
     fn run(self, _: &Cx) -> NodeResult {
-        let config: &ControlConfig = self.model_patch.config(KIND)?;
+        let config: &PictureControl = self.model_patch.config(KIND)?;
         let mut model = self.model;
         if !model.base.store().is_some_and(|store| steers(store)) {
             return Err(NodeError::value_error(format!(

@@ -5,12 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_memory::Handle;
-use fresco_models::lumina::control::ControlConfig;
 use fresco_models::qwen_image::patch::{BlockControl, KIND, PatchConfig, steers};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
-use super::ModelPatch;
-use super::lumina::ZImageFunControlnet;
+use super::{ModelPatch, PictureControl, ZImageFunControlnet};
 use crate::sampling::Model;
 use crate::sampling::model::ModelAddition;
 use crate::types::{Image, Mask};
@@ -42,7 +40,7 @@ pub(super) struct QwenImageDiffsynthControlnet {
 impl Node for QwenImageDiffsynthControlnet {
     fn run(self, cx: &Cx) -> NodeResult {
         // Workflows older than the node of Z-Image have this one with its patches.
-        if self.model_patch.is::<ControlConfig>() {
+        if self.model_patch.is::<PictureControl>() {
             let node = ZImageFunControlnet {
                 model: self.model,
                 model_patch: self.model_patch,

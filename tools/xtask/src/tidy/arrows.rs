@@ -57,6 +57,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "fresco-tensor",
             "fresco-memory",
             "fresco-models",
+            "fresco-synth",
             "fresco-tests",
         ],
     ),

@@ -19,6 +19,10 @@ const TEXT: &[&str] = &["clip", "t5", "umt5", "gemma", "llama", "mistral"];
 
 /// Where a name may stand, and why.
 const ALLOWED: &[(&str, &str)] = &[
+    (
+        "crates/nodes/src/model_patch",
+        "nodes about patches of families, one of which takes those of two",
+    ),
     ("crates/models/src/sd/", "the family's folder"),
     ("crates/models/src/flux/", "the family's folder"),
     ("crates/models/src/lumina/", "the family's folder"),
