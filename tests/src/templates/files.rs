@@ -63,8 +63,8 @@ const PATCH: &str = "model_patches";
 
 /// In this order; the first that fits is it.
 pub static FILES: &[FileKind] = &[
-    kind(CHECKPOINT, "sd_xl_refiner", "SDXL", || sdxl_file(true)),
-    kind(CHECKPOINT, "sd_xl", "SDXL", || sdxl_file(false)),
+    kind(CHECKPOINT, "sd_xl_refiner", "SDXL", refiner_file),
+    kind(CHECKPOINT, "sd_xl", "SDXL", sdxl_file),
     kind(CHECKPOINT, "sd3.5", "SD3.5", sd35_file),
     kind(CHECKPOINT, "schnell", "Flux.1", || {
         flux_file(flux().without("guidance_in"))
@@ -378,21 +378,24 @@ fn text_width(mut network: Network, width: usize) -> Network {
     network
 }
 
-fn sdxl_file(refiner: bool) -> Network {
-    let unet = Network::golden("unet_sdxl_small");
-    let large = open_clip_g().under("conditioner.embedders.0.model.");
-    let vae = picture_vae(4).under("first_stage_model.");
-    if refiner {
-        let unet = text_width(unet, TEXT).inputs("label_emb.0.0.weight", 5 * 256 + TEXT);
-        return unet.under("model.diffusion_model.").and(large).and(vae);
-    }
-    let unet = text_width(unet, 2 * TEXT).inputs("label_emb.0.0.weight", 6 * 256 + TEXT);
-    let small = Network::golden("clip_l_small").under("conditioner.embedders.0.transformer.");
-    let large = open_clip_g().under("conditioner.embedders.1.model.");
-    unet.under("model.diffusion_model.")
-        .and(small)
-        .and(large)
-        .and(vae)
+/// The refiner is known by the width of its text, which is that of the published one.
+fn refiner_file() -> Network {
+    const WIDTH: usize = 1280;
+    let unet = text_width(Network::golden("unet_sdxl_small"), WIDTH);
+    unet.inputs("label_emb.0.0.weight", 5 * 256 + WIDTH)
+        .under("model.diffusion_model.")
+        .and(open_clip_g(WIDTH, 2).under("conditioner.embedders.0.model."))
+        .and(picture_vae(4).under("first_stage_model."))
+}
+
+fn sdxl_file() -> Network {
+    let unet = text_width(Network::golden("unet_sdxl_small"), 2 * TEXT);
+    let small = Network::golden("clip_l_small");
+    unet.inputs("label_emb.0.0.weight", 6 * 256 + TEXT)
+        .under("model.diffusion_model.")
+        .and(small.under("conditioner.embedders.0.transformer."))
+        .and(open_clip_g(TEXT, 32).under("conditioner.embedders.1.model."))
+        .and(picture_vae(4).under("first_stage_model."))
 }
 
 fn sd35() -> Network {
@@ -514,7 +517,7 @@ fn quantize(from: &Path, to: &Path, format: &str) -> Result<bool> {
 }
 
 /// More values than this are repeated: tables of words are most of a file, and making each value takes a while.
-const DISTINCT: usize = 1 << 20;
+const DISTINCT: usize = 1 << 18;
 
 /// Matrices in bf16, the rest in f32.
 fn write_plain(path: &Path, network: &Network) -> Result<()> {

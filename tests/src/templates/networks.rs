@@ -303,29 +303,30 @@ pub fn clip_g() -> Network {
     Network::golden("clip_g_small").blocks("text_model.encoder.layers", 32)
 }
 
-/// The same under the names of OpenCLIP, as checkpoints have it.
-pub fn open_clip_g() -> Network {
+/// CLIP's larger text network under the names of OpenCLIP, as checkpoints have it.
+pub fn open_clip_g(width: usize, layers: usize) -> Network {
+    const INNER: usize = 4 * TEXT;
     let mut network = Network::default()
-        .with("token_embedding.weight", &[49408, TEXT])
-        .with("positional_embedding", &[77, TEXT])
-        .with("text_projection", &[TEXT, TEXT]);
+        .with("token_embedding.weight", &[49408, width])
+        .with("positional_embedding", &[77, width])
+        .with("text_projection", &[width, width]);
     let mut norms = vec!["ln_final".to_owned()];
-    for layer in 0..32 {
+    for layer in 0..layers {
         let name = |rest: &str| format!("transformer.resblocks.{layer}.{rest}");
         network = network
-            .with(&name("attn.in_proj_weight"), &[3 * TEXT, TEXT])
-            .with(&name("attn.in_proj_bias"), &[3 * TEXT])
-            .with(&name("attn.out_proj.weight"), &[TEXT, TEXT])
-            .with(&name("attn.out_proj.bias"), &[TEXT])
-            .with(&name("mlp.c_fc.weight"), &[4 * TEXT, TEXT])
-            .with(&name("mlp.c_fc.bias"), &[4 * TEXT])
-            .with(&name("mlp.c_proj.weight"), &[TEXT, 4 * TEXT])
-            .with(&name("mlp.c_proj.bias"), &[TEXT]);
+            .with(&name("attn.in_proj_weight"), &[3 * width, width])
+            .with(&name("attn.in_proj_bias"), &[3 * width])
+            .with(&name("attn.out_proj.weight"), &[width, width])
+            .with(&name("attn.out_proj.bias"), &[width])
+            .with(&name("mlp.c_fc.weight"), &[INNER, width])
+            .with(&name("mlp.c_fc.bias"), &[INNER])
+            .with(&name("mlp.c_proj.weight"), &[width, INNER])
+            .with(&name("mlp.c_proj.bias"), &[width]);
         norms.extend(["ln_1", "ln_2"].map(name));
     }
     norms.iter().fold(network, |network, norm| {
-        let network = network.with(&format!("{norm}.weight"), &[TEXT]);
-        network.with(&format!("{norm}.bias"), &[TEXT])
+        let network = network.with(&format!("{norm}.weight"), &[width]);
+        network.with(&format!("{norm}.bias"), &[width])
     })
 }
 
