@@ -75,10 +75,10 @@ impl Format {
     }
 }
 
-/// An operation that GPUs do not have yet.
-pub(crate) fn missing() -> ! {
+/// For the processor's way through an operation that a GPU has left before.
+pub(crate) fn has_its_own_way() -> ! {
     crate::buffer::raise(crate::error::TensorError::invalid(
         "cuda",
-        "this operation does not run on a GPU yet",
+        "the processor was asked to compute on a GPU's tensor",
     ))
 }
