@@ -110,7 +110,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        work: |_| soak(&[]),
+        work: |_| soak(&["1".to_owned()]),
     },
     Step {
         name: "page",
