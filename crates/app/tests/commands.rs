@@ -225,13 +225,13 @@ fn a_quick_test_prepares_everything_and_ends() {
     let ran = place.run(&[
         "--quick-test-for-ci",
         "--lowvram",
-        "--force-fp16",
+        "--force-channels-last",
         "--sim-device",
         "sim:0=3GiB",
     ]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     for part in [
-        "without effect in this build: --force-fp16\n",
+        "without effect in this build: --force-channels-last\n",
         "Total VRAM 3072 MB, total RAM ",
         "Set vram state to: LOW_VRAM",
         "Device: sim:0 of cpu, sim:0; 2 streams",

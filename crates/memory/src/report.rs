@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use fresco_tensor::DeviceId;
+
 use crate::amount::Decimal;
 use crate::entry::{DeviceIndex, ModelEntry};
 use crate::registry::{ModelRegistry, State};
@@ -32,7 +34,11 @@ impl ModelRegistry {
             let name = device.name();
             let number = name.rsplit_once(':');
             devices.push(DeviceReport {
-                kind: if cpu { "cpu" } else { "sim" },
+                kind: match device.id() {
+                    DeviceId::Cpu => "cpu",
+                    DeviceId::Sim(_) => "sim",
+                    DeviceId::Cuda(_) => "cuda",
+                },
                 index: number.and_then(|(_, number)| number.parse().ok()),
                 total,
                 free,

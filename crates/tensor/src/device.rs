@@ -762,10 +762,20 @@ mod tests {
         assert!(all.contains(&device));
         let message = Device::parse("sim:9999").unwrap_err().to_string();
         assert!(message.contains("sim:9999; there are cpu, "), "{message}");
-        assert!(matches!(
-            Device::parse("cuda:0"),
-            Err(DeviceError::Name { .. })
-        ));
+        for text in ["cuda", "cuda:", "cuda:x", "cuda:-1", "gpu:0", "SIM:0"] {
+            let parsed = Device::parse(text);
+            assert!(matches!(parsed, Err(DeviceError::Name { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_said_so() {
+        let error = Device::cuda(4000).unwrap_err().to_string();
+        assert!(
+            error.starts_with("there is no device cuda:4000: "),
+            "{error}"
+        );
+        assert_eq!(Device::parse("cuda:4000").unwrap_err().to_string(), error);
     }
 
     #[test]
