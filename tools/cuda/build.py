@@ -13,6 +13,9 @@ Writes built/<arch>.bin for each arch. Such an archive is little endian: the mag
 module u16 length of its name, the name, u32 offset from the start of the file, u32 packed length, u32 length; then the
 machine code (or PTX) of each, as raw DEFLATE. The same sources and the same NVRTC make the same
 bytes. What was compiled once is kept in target/cuda under the hash of all that went into it.
+
+Beside the archives, made.txt has a line for each module and architecture: the hash of all that went into it, and that of its
+code. A check compares both for all of them, and compiles those of one architecture again; `--all` compiles every one.
 """
 
 import argparse
@@ -315,6 +318,37 @@ def write_or_compare(archives, folder, check):
         raise BuildError(f"not what the sources make: {', '.join(stale)} in {folder}; run `cargo xtask cuda`")
 
 
+MADE = "made.txt"
+# The architecture that a check compiles again: the one with all kernels.
+CHECKED = "90a"
+
+
+def made_lines(jobs, codes, version):
+    """What every module was made of, and what came of it."""
+    lines = []
+    for job in sorted(jobs, key=lambda job: job.name):
+        lines.append(f"{job.name} {cache_key(job, version)} {hashlib.sha256(codes[job]).hexdigest()}")
+    return "\n".join(lines) + "\n"
+
+
+def check_made(jobs, folder, version):
+    """Fails unless the archives are what was made, and of the sources as they are now."""
+    path = os.path.join(folder, MADE)
+    if not os.path.exists(path):
+        raise BuildError(f"there is no {path}; run `cargo xtask cuda`")
+    with open(path) as file:
+        made = file.read()
+    codes, archives = {}, {}
+    for job in jobs:
+        if job.arch not in archives:
+            with open(os.path.join(folder, f"{job.arch}.bin"), "rb") as file:
+                archives[job.arch] = unpack(file.read())
+        codes[job] = archives[job.arch].get(job.module, b"")
+    if made != made_lines(jobs, codes, version) or sum(map(len, archives.values())) != len(jobs):
+        raise BuildError(f"not what the sources make: {folder}; run `cargo xtask cuda`")
+    return archives
+
+
 def build(arguments):
     path = arguments.nvrtc or find_nvrtc()
     jobs = [
@@ -326,6 +360,10 @@ def build(arguments):
     if not jobs:
         raise BuildError("no module of modules.txt has such a name")
     whole = not arguments.only and not arguments.arch
+    quick = whole and arguments.check and not arguments.all
+    if quick:
+        kept = check_made(jobs, arguments.out, nvrtc(path).version)
+        jobs = [job for job in jobs if job.arch == CHECKED]
     start, spent, failures, codes = time.time(), 0.0, [], {}
     with concurrent.futures.ProcessPoolExecutor(arguments.jobs) as pool:
         # Sources with many instances take longest: they go first, so that no core idles at the end.
@@ -354,19 +392,27 @@ def build(arguments):
         raise BuildError("failed:\n" + "\n".join(failures))
     took = f"{time.time() - start:.0f} s, {spent:.0f} s of the processor"
     print(f"{len(jobs)} modules in {took}, with NVRTC {nvrtc(path).version}", flush=True)
-    if not whole:
+    if quick:
+        other = [job.name for job in jobs if kept[CHECKED][job.module] != codes[job]]
+        if other:
+            raise BuildError(f"not what the sources make: {', '.join(other)}; run `cargo xtask cuda`")
+    if not whole or quick:
         return
     archives = {}
     for arch in sorted({job.arch for job in jobs}):
         archives[arch] = archive([(job.module, codes[job]) for job in jobs if job.arch == arch])
         print(f"{arch}.bin: {len(archives[arch])} bytes", flush=True)
     write_or_compare(archives, arguments.out, arguments.check)
+    if not arguments.check:
+        with open(os.path.join(arguments.out, MADE), "w") as file:
+            file.write(made_lines(jobs, codes, nvrtc(path).version))
 
 
 def main():
     parser = argparse.ArgumentParser(description="compile the CUDA kernels of crates/tensor")
     parser.add_argument("--nvrtc", metavar="PATH", help="libnvrtc.so.12; otherwise that of the Python package")
     parser.add_argument("--check", action="store_true", help="write nothing; fail unless the archives are current")
+    parser.add_argument("--all", action="store_true", help="check by compiling every architecture again")
     parser.add_argument("--only", metavar="PART", action="append", help="modules with this in their name; no archives")
     parser.add_argument("--arch", action="append", help="this architecture alone; no archives")
     parser.add_argument("--jobs", type=int, default=2, help="compilations at a time (2)")

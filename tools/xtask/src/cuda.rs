@@ -27,4 +27,4 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     run_command(build.args(arguments))
 }
 
-const ALLOWED: &[&str] = &["--check", "--verbose", "--no-cache"];
+const ALLOWED: &[&str] = &["--check", "--all", "--verbose", "--no-cache"];
