@@ -297,10 +297,14 @@ impl Device {
     /// A simulated device that was registered.
     pub fn sim(number: u32) -> Result<Self, DeviceError> {
         let found = lock(&SIMS).get(&number).cloned();
-        found.ok_or_else(|| DeviceError::Unknown {
-            name: format!("sim:{number}"),
+        found.ok_or_else(|| Self::unknown(&format!("sim:{number}")))
+    }
+
+    fn unknown(name: &str) -> DeviceError {
+        DeviceError::Unknown {
+            name: name.to_owned(),
             known: Self::all().iter().map(Self::name).collect(),
-        })
+        }
     }
 
     /// Makes a simulated device with so many bytes of memory. It stays until the process ends.
@@ -322,13 +326,16 @@ impl Device {
         Ok(device)
     }
 
-    /// `cpu`, the `sim:N` of a registered device, or a `cuda:N`.
+    /// `cpu`, the `sim:N` of a registered device, or the `cuda:N` of a GPU in use. A name in a request opens no GPU: which ones
+    /// are used is said at the start.
     pub fn parse(text: &str) -> Result<Self, DeviceError> {
         if text == "cpu" {
             return Ok(Self::cpu());
         }
         if let Some(number) = number(text, "cuda:") {
-            return Self::cuda(number);
+            let mut all = Self::all().into_iter();
+            let found = all.find(|device| device.id() == DeviceId::Cuda(number));
+            return found.ok_or_else(|| Self::unknown(text));
         }
         Self::sim(number(text, "sim:").ok_or_else(|| DeviceError::Name {
             text: text.to_owned(),
@@ -775,7 +782,11 @@ mod tests {
             error.starts_with("there is no device cuda:4000: "),
             "{error}"
         );
-        assert_eq!(Device::parse("cuda:4000").unwrap_err().to_string(), error);
+        // A name alone opens none, whether it is there or not.
+        for name in ["cuda:0", "cuda:4000"] {
+            let error = Device::parse(name).unwrap_err();
+            assert!(matches!(error, DeviceError::Unknown { .. }), "{error}");
+        }
     }
 
     #[test]

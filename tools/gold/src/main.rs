@@ -51,7 +51,11 @@ fn options() -> Result<Options> {
             }
             "--device" => {
                 let name = arguments.next().context("--device needs a name")?;
-                options.devices.push(Device::parse(&name)?);
+                let gpu = name.strip_prefix("cuda:").map(str::parse).transpose()?;
+                options.devices.push(match gpu {
+                    Some(number) => Device::cuda(number)?,
+                    None => Device::parse(&name)?,
+                });
             }
             "--format" => {
                 options.format = Some(match arguments.next().as_deref() {
