@@ -4,11 +4,14 @@ use std::future::Future;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use fresco_engine::store::{Limits, JobStore, StorePath};
-use fresco_engine::{Engine, EngineConfig, ExecutorConfig, NoModels, Strategy};
+use fresco_engine::store::{JobStore, Limits, StorePath};
+use fresco_engine::{
+    Engine, EngineConfig, ExecutorConfig, LiveRegistry, NoModels, Strategy, WorkerConfig,
+};
 use fresco_files::{Dirs, Folders, MemoryGuard};
-use fresco_graph::{NoListings, PromptLimits, NodeRegistry};
-use fresco_server::{App, Config, Hub, LogRing, Metrics, Parts};
+use fresco_graph::{NoListings, NodeRegistry, PromptLimits};
+use fresco_memory::{ModelRegistry, Settings};
+use fresco_server::{App, Config, Hub, LogRing, Metrics, NoPacks, Parts};
 use tokio::runtime::{Builder, Runtime};
 
 struct Rig {
@@ -33,7 +36,7 @@ static RIG: LazyLock<Rig> = LazyLock::new(|| {
     registry.add(&fresco_nodes::all());
     let engine = Engine::start(EngineConfig {
         executor: ExecutorConfig {
-            registry: Arc::new(registry),
+            registry: LiveRegistry::new(registry),
             resources: Arc::default(),
             memory: Arc::new(NoModels),
             sink: hub.clone(),
@@ -42,6 +45,7 @@ static RIG: LazyLock<Rig> = LazyLock::new(|| {
             disable_smart_memory: false,
             max_prompt_memory: u64::MAX,
         },
+        workers: vec![WorkerConfig::local()],
         listings: Arc::new(NoListings),
         store: JobStore::open(&StorePath::Memory, Limits::default()).expect("a database in memory"),
         limits: PromptLimits::default(),
@@ -51,12 +55,17 @@ static RIG: LazyLock<Rig> = LazyLock::new(|| {
     let app = App::new(Parts {
         config,
         engine,
+        models: ModelRegistry::new(Settings::default(), Vec::new()).into(),
         hub,
         metrics,
         folders: Folders::new(&dirs),
         dirs,
         logs: LogRing::default(),
         memory: MemoryGuard::default(),
+        describe_model: Arc::new(|path: &std::path::Path| {
+            Err(format!("{} is no model", path.display()))
+        }),
+        packs: Arc::new(NoPacks),
     });
     Rig { runtime, app }
 });

@@ -44,6 +44,18 @@ try {
   );
   console.log(label, "editor up,", known, "node types");
 
+  // A pack of the server: its script was run by the page, and its node can be put into a graph.
+  const packs = await (await fetch(`${url}/api/packs`)).json();
+  if (packs.packs.length > 0) {
+    await page.waitForFunction(() => window.frescoPackScript === 1, null, { timeout: PATIENCE });
+    const made = await page.evaluate(() => {
+      const node = window.LiteGraph.createNode("PackAdd");
+      return node && { title: node.title, widgets: (node.widgets ?? []).map((widget) => widget.name), category: node.constructor.category };
+    });
+    if (!made?.widgets.includes("a")) throw new Error(`no node of the pack: ${JSON.stringify(made)}`);
+    console.log(label, "pack", JSON.stringify(made));
+  }
+
   const colour = Math.floor(Math.random() * 0xffffff);
   const workflow = graph(colour);
   await page.evaluate((graph) => window.app.loadGraphData(graph), workflow);

@@ -7,11 +7,12 @@ import { phoneGallery, walkGallery, walkQueue } from "./walk/gallery.mjs";
 import { walkGraph } from "./walk/graph.mjs";
 import { openBrowser, openHouse, openPage, starterModel } from "./walk/kit.mjs";
 import { walkLooks } from "./walk/looks.mjs";
+import { walkMedia } from "./walk/media.mjs";
 import { walkMemory } from "./walk/memory.mjs";
 import { walkTruth } from "./walk/truth.mjs";
 
 const start = Date.now();
-const parts = { apps: walkApps, graph: walkGraph, gallery: walkGallery, queue: walkQueue, memory: walkMemory };
+const parts = { apps: walkApps, graph: walkGraph, gallery: walkGallery, queue: walkQueue, media: walkMedia, memory: walkMemory };
 const wanted = process.argv.slice(2);
 const has = (part) => wanted.length === 0 || wanted.includes(part);
 

@@ -135,6 +135,11 @@ impl Server {
         })
     }
 
+    /// How the program ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -79,6 +79,7 @@ impl Assembly {
         resources.insert(self.folders.clone());
         resources.insert(Saver::new());
         resources.insert(crate::memory_guard::memory_guard());
+        resources.insert(crate::media::reader(settings.use_ffmpeg));
         resources.insert(SaveOptions {
             disable_metadata: settings.disable_metadata,
         });
@@ -117,6 +118,27 @@ impl Assembly {
             preview_method: settings.preview_method.into(),
             disable_smart_memory: !settings.memory.smart,
             max_prompt_memory: settings.max_prompt_memory,
+        })
+    }
+
+    /// The same for a further worker, with models of its own.
+    pub(crate) fn another(
+        &self,
+        first: &ExecutorConfig,
+        settings: &ExecSettings,
+        memory: ModelRegistry,
+    ) -> anyhow::Result<ExecutorConfig> {
+        describe(&memory);
+        // Whoever saves files, counts and checks paths is the same for all.
+        let mut resources = (*first.resources).clone();
+        resources.insert(memory.clone());
+        let families = Families::clone(&*resources.get::<Families>().unwrap_or_default());
+        let log = settings.memory.log.as_deref();
+        let room = Room::new(memory, log)?.admitting(self.folders.clone(), families);
+        Ok(ExecutorConfig {
+            resources: Arc::new(resources),
+            memory: Arc::new(room),
+            ..first.clone()
         })
     }
 
@@ -229,6 +251,9 @@ impl DiskListings {
                 names.push(name.to_owned());
             }
         }
+        let films = parts.iter();
+        let films = films.filter(|part| fresco_models::taehv::is_published(part));
+        names.extend(films.cloned());
         names.push("pixel_space".to_owned());
         names
     }
@@ -314,6 +339,7 @@ mod tests {
             "models/vae_approx/taesd_encoder.pth",
             "models/vae_approx/taesd_decoder.pth",
             "models/vae_approx/taef1_decoder.pth",
+            "models/vae_approx/lighttaew2_1.safetensors",
         ] {
             let path = dir.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -328,7 +354,10 @@ mod tests {
         assert_eq!(list("input/3d"), "3d/deep/two.OBJ 3d/one.glb");
         assert_eq!(list("input/folders"), "3d 3d/deep");
         assert_eq!(list("models/vae"), "v.safetensors");
-        assert_eq!(list("vae/all"), "v.safetensors taesd pixel_space");
+        assert_eq!(
+            list("vae/all"),
+            "v.safetensors taesd lighttaew2_1.safetensors pixel_space"
+        );
         assert_eq!(list("gguf/diffusion_models"), "u.GGUF");
         assert_eq!(list("models/diffusers"), "d");
         assert_eq!(list("models/nothing"), "");

@@ -1,9 +1,11 @@
 //! The command line. Every flag of the reference parses; those that steer parts this build does not have yet are rows of
-//! [`ACCEPTED`], are checked like the others, and are named once in the log.
+//! `accepted_flags`, are checked like the others, and are named once in the log.
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
+
+use crate::accepted_flags::accept;
 
 /// Run ComfyUI workflows.
 ///
@@ -41,6 +43,48 @@ pub(crate) enum Task {
     Doctor(Box<DoctorArgs>),
     /// Show what a running server has in memory, and why
     Memory(Box<MemoryViewArgs>),
+    /// Python packs: list, check, install, update, switch on and off
+    Packs(PacksArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PacksArgs {
+    /// What to do
+    #[arg(value_enum, value_name = "WHAT", default_value_t)]
+    pub(crate) what: PacksTask,
+    /// For install: folders, archives, wheels or repositories; for update, enable and disable: names of packs
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// For install: also what the packs require, into .venv of the base folder
+    #[arg(long)]
+    pub(crate) requirements: bool,
+    /// Requirements may come from repositories
+    #[arg(long)]
+    pub(crate) allow_vcs: bool,
+    /// Python or virtual environment that runs packs
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) dirs: DirArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum PacksTask {
+    /// Packs in the folders for them; starts nothing
+    #[default]
+    List,
+    /// Imports them and says what became of each; fails if one cannot be imported
+    Check,
+    /// Puts packs into custom_nodes; with --requirements also what all packs need into one environment
+    Install,
+    /// Brings packs that came from repositories up to date
+    Update,
+    /// Switches packs on
+    Enable,
+    /// Switches packs off
+    Disable,
 }
 
 #[derive(Args, Debug)]
@@ -104,10 +148,28 @@ pub(crate) struct ExecArgs {
     /// Write neither prompt nor workflow into saved files
     #[arg(long)]
     pub(crate) disable_metadata: bool,
+    /// Have a system ffmpeg read films and sound that the built-in decoders do not know
+    #[arg(long)]
+    pub(crate) use_ffmpeg: bool,
     /// Memory that the values of one prompt may take together: texts, lists, pictures, latents (three quarters of all
     /// memory if not given)
     #[arg(long, value_name = "GB")]
     pub(crate) max_prompt_memory: Option<f64>,
+    /// Run no Python packs
+    #[arg(long)]
+    pub(crate) disable_all_custom_nodes: bool,
+    /// With --disable-all-custom-nodes: except these folders and files of custom_nodes
+    #[arg(long, value_name = "NAME", num_args = 1.., action = ArgAction::Append)]
+    pub(crate) whitelist_custom_nodes: Vec<String>,
+    /// Memory that the Python process of the packs may take (no limit if not given)
+    #[arg(long, value_name = "GB")]
+    pub(crate) max_pack_memory: Option<f64>,
+    /// How long one pack may take to be imported before it is left out
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub(crate) pack_import_seconds: u64,
+    /// Variables of the environment that packs see although their names look like secrets (HF_TOKEN, say)
+    #[arg(long, value_name = "NAME", num_args = 1.., action = ArgAction::Append)]
+    pub(crate) pack_env: Vec<String>,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
 }
@@ -209,6 +271,12 @@ pub(crate) struct MemoryArgs {
     /// Use the GPUs of these numbers, like 0 or 0,1; the first is the primary one (all if not given)
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) cuda_device: Vec<u32>,
+    /// The primary one of all GPUs that are used
+    #[arg(long, value_name = "N")]
+    pub(crate) default_device: Option<u32>,
+    /// Copy weights to GPUs from memory that the system may move: slower, for systems that refuse to pin it
+    #[arg(long)]
+    pub(crate) disable_pinned_memory: bool,
     /// Add a simulated accelerator, like sim:0=4GiB
     #[arg(long, value_name = "NAME=SIZE", action = ArgAction::Append, value_parser = fresco_tensor::device::parse_sim)]
     pub(crate) sim_device: Vec<(u32, u64)>,
@@ -303,6 +371,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     #[command(flatten)]
+    pub(crate) workers: WorkerArgs,
+    #[command(flatten)]
     pub(crate) log: LogArgs,
 }
 
@@ -368,7 +438,7 @@ pub(crate) struct PageArgs {
     /// A downloaded front-end, as OWNER/REPO@VERSION
     #[arg(long, value_name = "NAME")]
     pub(crate) front_end_version: Option<String>,
-    /// Python, virtual environment or site-packages folder in which to look for the editor
+    /// Python, virtual environment or site-packages folder that runs packs, and in which to look for the editor
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
     /// No remote nodes, and no content of other sites in the page
@@ -404,6 +474,19 @@ pub(crate) struct StoreArgs {
     /// Size of the history; beyond it (or 10,000 entries) the oldest entries go, their pictures stay
     #[arg(long, value_name = "MB", default_value_t = 1024)]
     pub(crate) max_history_size: u64,
+}
+
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Workers")]
+pub(crate) struct WorkerArgs {
+    /// One worker for each of these devices, or groups of devices, so that several prompts run at once, like cuda:0 cuda:1 or
+    /// cuda:0+cuda:1 cpu (one worker on all devices if not given)
+    #[arg(long, value_name = "DEVICE[+DEVICE]", num_args = 1.., action = ArgAction::Append)]
+    pub(crate) workers: Vec<String>,
+    /// When told to stop, let running prompts come to their end for so long; they are queued again if they do not (0 if not
+    /// given)
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) drain: Option<std::time::Duration>,
 }
 
 #[derive(Args, Debug)]
@@ -544,117 +627,6 @@ pub(crate) enum MemoryAction {
     },
 }
 
-/// How an accepted flag takes its value.
-#[derive(Clone, Copy, Debug)]
-enum Takes {
-    Nothing,
-    Int,
-    Text,
-    /// An integer that may be left out.
-    MaybeInt,
-    /// One or more words.
-    Words,
-    /// One of these words.
-    One(&'static [&'static str]),
-    /// Any number of these words.
-    Some(&'static [&'static str]),
-}
-
-/// Flags of the reference that parse and do nothing here: they belong to models, devices and Python packs, which this
-/// build does not have. Flags of one group exclude each other.
-const ACCEPTED: &[(&str, Takes, &str)] = &[
-    ("default-device", Takes::Int, ""),
-    ("cuda-malloc", Takes::Nothing, "malloc"),
-    ("disable-cuda-malloc", Takes::Nothing, "malloc"),
-    ("fp64-unet", Takes::Nothing, "unet"),
-    ("fp8_e4m3fn-unet", Takes::Nothing, "unet"),
-    ("fp8_e5m2-unet", Takes::Nothing, "unet"),
-    ("fp8_e8m0fnu-unet", Takes::Nothing, "unet"),
-    ("fp8_e4m3fn-text-enc", Takes::Nothing, "text-enc"),
-    ("fp8_e5m2-text-enc", Takes::Nothing, "text-enc"),
-    ("force-channels-last", Takes::Nothing, ""),
-    ("directml", Takes::MaybeInt, ""),
-    ("oneapi-device-selector", Takes::Text, ""),
-    ("disable-ipex-optimize", Takes::Nothing, ""),
-    ("supports-fp8-compute", Takes::Nothing, ""),
-    ("use-split-cross-attention", Takes::Nothing, "attention"),
-    ("use-quad-cross-attention", Takes::Nothing, "attention"),
-    ("use-pytorch-cross-attention", Takes::Nothing, "attention"),
-    ("use-sage-attention", Takes::Nothing, "attention"),
-    ("use-flash-attention", Takes::Nothing, "attention"),
-    ("disable-xformers", Takes::Nothing, ""),
-    ("force-upcast-attention", Takes::Nothing, "upcast"),
-    ("dont-upcast-attention", Takes::Nothing, "upcast"),
-    ("enable-manager", Takes::Nothing, ""),
-    ("disable-manager-ui", Takes::Nothing, "manager-ui"),
-    ("enable-manager-legacy-ui", Takes::Nothing, "manager-ui"),
-    ("force-non-blocking", Takes::Nothing, ""),
-    ("deterministic", Takes::Nothing, ""),
-    (
-        "fast",
-        Takes::Some(&[
-            "fp16_accumulation",
-            "fp8_matrix_mult",
-            "cublas_ops",
-            "autotune",
-        ]),
-        "",
-    ),
-    // Uploads are compared byte by byte, which no hash does better.
-    (
-        "default-hashing-function",
-        Takes::One(&["md5", "sha1", "sha256", "sha512"]),
-        "",
-    ),
-    ("disable-pinned-memory", Takes::Nothing, ""),
-    ("mmap-torch-files", Takes::Nothing, ""),
-    ("disable-mmap", Takes::Nothing, ""),
-    ("disable-all-custom-nodes", Takes::Nothing, ""),
-    ("whitelist-custom-nodes", Takes::Words, ""),
-    ("comfy-api-base", Takes::Text, ""),
-];
-
-/// Names of the flags in [`ACCEPTED`].
-pub(crate) fn accepted() -> impl Iterator<Item = &'static str> {
-    ACCEPTED.iter().map(|(name, ..)| *name)
-}
-
-fn accept(command: Command) -> Command {
-    ACCEPTED
-        .iter()
-        .fold(command, |command, &(name, takes, group)| {
-            let mut arg = Arg::new(name)
-                .long(name)
-                .hide_short_help(true)
-                .help("Accepted; no effect in this build");
-            arg = arg.help_heading("Models and devices");
-            arg = match takes {
-                Takes::Nothing => arg.action(ArgAction::SetTrue),
-                Takes::Int => arg.value_name("N").value_parser(clap::value_parser!(i64)),
-                Takes::Text => arg.value_name("TEXT"),
-                Takes::MaybeInt => arg
-                    .value_name("N")
-                    .num_args(0..=1)
-                    .default_missing_value("-1")
-                    .allow_negative_numbers(true)
-                    .value_parser(clap::value_parser!(i64)),
-                Takes::Words => arg
-                    .value_name("NAME")
-                    .num_args(1..)
-                    .action(ArgAction::Append),
-                Takes::One(words) => arg.value_name("WHICH").value_parser(words.to_vec()),
-                Takes::Some(words) => arg
-                    .value_name("WHAT")
-                    .num_args(0..)
-                    .value_parser(words.to_vec()),
-            };
-            if !group.is_empty() {
-                arg = arg.group(group);
-            }
-            command.arg(arg)
-        })
-}
-
 /// The whole command line: derived flags and accepted ones, on the commands that serve or run.
 pub(crate) fn command() -> Command {
     let mut command = accept(Cli::command());
@@ -667,6 +639,7 @@ pub(crate) fn command() -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accepted_flags::{ACCEPTED, Takes, accepted};
 
     #[track_caller]
     fn ok(line: &str) -> clap::ArgMatches {
@@ -684,6 +657,19 @@ mod tests {
             .err()
             .unwrap_or_else(|| panic!("{line} was accepted"));
         assert_eq!(error.exit_code(), 2, "{line}");
+    }
+
+    #[test]
+    fn flags_without_effect_say_why() {
+        for (name, reason) in accepted() {
+            assert!(
+                reason.len() > 10 && !reason.ends_with('.'),
+                "{name}: {reason}"
+            );
+        }
+        let help = command().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("no effect: the same device always gives the same bits"));
     }
 
     #[test]
@@ -738,6 +724,7 @@ mod tests {
             "--async-offload 4",
             "--unload-after 30 --memory-log a.jsonl --lora-merge-dtype fp16 --inference-reserve 0.01",
             "--sim-device sim:0=1GiB --sim-no-peer --lora-merge-dtype auto",
+            "--workers cuda:0 cuda:1 --workers cpu",
             "--default-hashing-function md5",
             "--default-hashing-function sha512",
             "--disable-smart-memory --deterministic",
@@ -758,7 +745,7 @@ mod tests {
             ok(line);
             ok(&format!("serve {line}"));
         }
-        for (name, takes, _) in ACCEPTED {
+        for (name, takes, ..) in ACCEPTED {
             if matches!(takes, Takes::Nothing) {
                 ok(&format!("--{name}"));
             }
@@ -767,8 +754,8 @@ mod tests {
 
     #[test]
     fn flags_of_one_group_exclude_each_other() {
-        for (i, (a, takes_a, group_a)) in ACCEPTED.iter().enumerate() {
-            for (b, takes_b, group_b) in &ACCEPTED[i + 1..] {
+        for (i, (a, takes_a, group_a, _)) in ACCEPTED.iter().enumerate() {
+            for (b, takes_b, group_b, _) in &ACCEPTED[i + 1..] {
                 let plain = matches!((takes_a, takes_b), (Takes::Nothing, Takes::Nothing));
                 if plain && !group_a.is_empty() && group_a == group_b {
                     refused(&format!("--{a} --{b}"));

@@ -13,6 +13,8 @@ pub(crate) const VIRTUAL_ENV: &str = "VIRTUAL_ENV";
 pub(crate) const CONDA_PREFIX: &str = "CONDA_PREFIX";
 /// Any value: no colours in the log (no-color.org).
 pub(crate) const NO_COLOR: &str = "NO_COLOR";
+/// Where programs are, ffmpeg among them.
+pub(crate) const PATH: &str = "PATH";
 /// Where a user's data goes on Linux.
 pub(crate) const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
 /// Where a user's data goes on Windows.
@@ -35,4 +37,11 @@ pub(crate) fn path(name: &str) -> Option<PathBuf> {
 /// A variable as text, for the paths in `extra_model_paths.yaml` that name some.
 pub(crate) fn text(name: &str) -> Option<String> {
     get(name)?.into_string().ok()
+}
+
+/// All variables that are text, for the process of the packs.
+pub(crate) fn all() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }

@@ -1,5 +1,6 @@
 //! The `fresco` binary: settings, assembly, logging. See `cli.rs` for the commands and `serve.rs` for how the rooms meet.
 
+mod accepted_flags;
 mod assembly;
 mod cli;
 mod convert;
@@ -10,12 +11,16 @@ mod front_end;
 mod http_client;
 mod layers;
 mod logging;
+mod media;
 mod memory;
 mod memory_guard;
 mod memory_room;
 mod memory_table;
 mod model_file;
 mod nodes;
+mod pack_queue;
+mod pack_tools;
+mod packs;
 mod python;
 mod quantize;
 mod report;
@@ -25,6 +30,7 @@ mod settings;
 mod starter;
 mod tls;
 mod value_codec;
+mod workers;
 mod workflow_file;
 mod workflow_plan;
 
@@ -44,7 +50,12 @@ use settings::{ServeSettings, UsageError};
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    fresco_tensor::return_large_storage();
     let argv: Vec<OsString> = std::env::args_os().collect();
+    // Before anything is opened: that process is to have nothing but its file.
+    if let Some(code) = media::decode(&argv) {
+        return code;
+    }
     match start(&argv) {
         Ok(code) => code,
         Err(error) => {
@@ -82,12 +93,8 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
     for option in unknown {
         tracing::warn!("the settings file has an option that does not exist: {option}");
     }
-    let without_effect = without_effect(&matches);
-    if !without_effect.is_empty() {
-        tracing::warn!(
-            "without effect in this build: {}",
-            without_effect.join(", ")
-        );
+    for (name, reason) in without_effect(&matches) {
+        tracing::warn!("--{name} has no effect: {reason}");
     }
     let argv = || without_secrets(argv);
     match cli.command {
@@ -98,6 +105,7 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
         Some(Task::Quantize(args)) => quantize::quantize(&args).map(|()| ExitCode::SUCCESS),
         Some(Task::Nodes(args)) => nodes::nodes(args).map(|()| ExitCode::SUCCESS),
         Some(Task::Memory(args)) => memory::memory(&args),
+        Some(Task::Packs(args)) => packs::packs(args),
         Some(Task::Doctor(args)) => doctor::doctor(
             &ServeSettings::resolve(args.serve)?,
             args.workflow.as_deref(),
@@ -135,6 +143,7 @@ fn log_args(cli: &Cli) -> &LogArgs {
         Some(Task::Quantize(args)) => &args.log,
         Some(Task::Nodes(args)) => &args.log,
         Some(Task::Memory(args)) => &args.log,
+        Some(Task::Packs(args)) => &args.log,
     }
 }
 
@@ -155,16 +164,15 @@ fn without_secrets(argv: &[OsString]) -> Vec<String> {
 }
 
 /// Accepted flags that were given.
-fn without_effect(matches: &ArgMatches) -> Vec<String> {
+fn without_effect(matches: &ArgMatches) -> Vec<(&'static str, &'static str)> {
     let matches = matches.subcommand().map_or(matches, |(_, matches)| matches);
     let given = |name: &&str| {
         // Commands without these flags do not know the names.
         let known = matches.try_contains_id(name).is_ok();
         known && matches.value_source(name) == Some(ValueSource::CommandLine)
     };
-    cli::accepted()
-        .filter(given)
-        .map(|name| format!("--{name}"))
+    accepted_flags::accepted()
+        .filter(|(name, _)| given(name))
         .collect()
 }
 

@@ -12,8 +12,9 @@ use std::time::Instant;
 use anyhow::Context as _;
 use fresco_engine as engine;
 use fresco_engine::MemoryRoom;
+use fresco_engine::placement::{JobNeeds, ModelNeed, WorkerView};
 use fresco_files::Folders;
-use fresco_graph::lock;
+use fresco_graph::{Map, lock};
 use fresco_memory::{ModelRegistry, Who};
 use fresco_models::detect::Families;
 use fresco_nodes::admission::{self, Asked, Verdict};
@@ -94,6 +95,22 @@ impl MemoryRoom for Room {
                 message,
             },
         }
+    }
+
+    fn needs(&self, prompt: &Map, outputs: &[Arc<str>]) -> JobNeeds {
+        let Some((folders, _)) = &self.admission else {
+            return JobNeeds::default();
+        };
+        let files = admission::wanted_files(prompt, outputs, folders);
+        let models = files.into_iter().map(|(files, bytes)| ModelNeed {
+            key: crate::workers::model_key(&files),
+            bytes,
+        });
+        JobNeeds::new(models.collect(), crate::workers::named_devices(prompt))
+    }
+
+    fn view(&self) -> WorkerView {
+        crate::workers::view(&self.registry)
     }
 
     fn available_ram(&self) -> Option<u64> {

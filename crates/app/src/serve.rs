@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use fresco_engine::store::{JobStore, Limits, StorePath};
-use fresco_engine::{Engine, EngineConfig, WorkerConfig};
+use fresco_engine::{Engine, EngineConfig};
 use fresco_files::Dirs;
 use fresco_graph::PromptLimits;
 use fresco_server::serve::{Plain, serve as listen};
@@ -21,6 +21,7 @@ use crate::front_end::Pages;
 use crate::python::TemplateFiles;
 use crate::settings::{ServeSettings, UsageError};
 use crate::tls::Tls;
+use crate::workers;
 
 /// Name of our database in the user folder.
 const DATABASE: &str = "fresco.db";
@@ -35,6 +36,10 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Threads for sockets. Nodes and the database have their own; on a small machine one is enough, and a second would
 /// mostly wake up to find nothing to do.
 const SOCKET_THREADS: usize = 4;
+/// How long a port may still be held by a program that ends.
+const PORT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long prompts from before wait for packs.
+const PACKS_PATIENCE: Duration = Duration::from_mins(2);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
@@ -157,19 +162,41 @@ async fn assembled(
     let hub = Hub::new(&config.limits, metrics.clone());
     assembly.dirs.create_temp()?;
     let (waiting, paused) = (store.remaining(), store.paused());
-    let models = settings.exec.memory.registry();
-    let executor = assembly.executor(&settings.exec, models.clone(), hub.clone())?;
-    let listener = hub.clone();
-    models.on_event(Arc::new(move |event| listener.memory_event(event)));
+    let models = workers::registries(&settings.workers, &settings.exec.memory)?;
+    let (executor, workers) = workers::workers(&settings, &assembly, &models, hub.clone())?;
+    let packs = packs_host(&settings, &assembly);
+    let late_engine = Arc::new(std::sync::OnceLock::new());
+    packs.start(Arc::new(crate::packs::Surroundings {
+        registry: assembly.registry.clone(),
+        listings: assembly.listings.clone(),
+        folders: assembly.folders.clone(),
+        resources: executor.resources.clone(),
+        sink: hub.clone(),
+        engine: late_engine.clone(),
+    }));
+    if waiting > 0 && packs.is_starting() {
+        // Prompts from before may need them, and run at once.
+        let packs = packs.clone();
+        let wait = move || packs.wait_ready(PACKS_PATIENCE);
+        tokio::task::spawn_blocking(wait)
+            .await
+            .context("cannot wait for packs")?;
+    }
+    for one in models.iter() {
+        let listener = hub.clone();
+        let tell = move |event: &fresco_memory::Event| listener.memory_event(event);
+        one.registry.on_event(Arc::new(tell));
+    }
     let engine = Engine::start(EngineConfig {
         executor,
-        workers: vec![WorkerConfig::local()],
+        workers,
         listings: assembly.listings.clone(),
         store,
         limits: PromptLimits::default(),
         hang_grace: HANG_GRACE,
     })
     .context("cannot start the worker")?;
+    let _ = late_engine.set(engine.clone());
     if waiting > 0 {
         tracing::info!("{waiting} prompts from before are queued again");
     }
@@ -189,24 +216,35 @@ async fn assembled(
         logs,
         memory: crate::memory_guard::memory_guard(),
         describe_model: Arc::new(crate::model_file::describe),
+        packs: Arc::new(crate::packs::ServedPacks(packs.clone())),
     });
     if !settings.quick_test {
+        let signals = StopSignals::listen();
         announce(&settings, &listeners);
         let listeners = listeners
             .into_iter()
             .map(tokio::net::TcpListener::from_std)
             .collect::<Result<Vec<_>, _>>()
             .context("cannot listen")?;
-        let signal = told_to_stop();
+        let (draining, patience) = (engine.clone(), settings.drain);
+        let signal = async move {
+            signals.told_to_stop().await;
+            if !patience.is_zero() {
+                drain(draining, patience).await;
+            }
+        };
         match tls {
             Some(tls) => listen(listeners, Arc::new(tls), app, signal).await,
             None => listen(listeners, Arc::new(Plain), app, signal).await,
         }
     }
     // Node code may hold the worker for a while; the sockets' threads are free for it.
-    tokio::task::spawn_blocking(move || engine.stop(STOP_GRACE))
-        .await
-        .context("the engine did not stop")?;
+    tokio::task::spawn_blocking(move || {
+        engine.stop(STOP_GRACE);
+        packs.stop();
+    })
+    .await
+    .context("the engine did not stop")?;
     tracing::info!("Stopped server");
     if let Err(error) = assembly.dirs.clear_temp() {
         tracing::warn!(
@@ -215,6 +253,54 @@ async fn assembled(
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How long sockets stay open after the last prompt ended, so that its end is on its way before they close.
+const LAST_WORDS: Duration = Duration::from_millis(250);
+
+/// Lets what runs come to its end, with sockets open: whoever waits for it hears of it.
+async fn drain(engine: Engine, patience: Duration) {
+    let running = engine.running().len();
+    tracing::info!(
+        "told to stop: {running} running prompts have {:.0} s to end; those that wait run after the next start",
+        patience.as_secs_f64()
+    );
+    let work = move || engine.drain(patience);
+    match tokio::task::spawn_blocking(work).await {
+        Ok(true) => tracing::info!("nothing runs any more"),
+        Ok(false) => tracing::warn!("some prompts did not end in time; they are queued again"),
+        Err(error) => tracing::error!("cannot wait for running prompts: {error}"),
+    }
+    tokio::time::sleep(LAST_WORDS).await;
+}
+
+fn packs_host(settings: &ServeSettings, assembly: &Assembly) -> Arc<fresco_python::Host> {
+    let flags = fresco_graph::map! {
+        "cpu" => settings.exec.memory.on_cpu(),
+        "disable_metadata" => settings.exec.disable_metadata,
+        "preview_method" => settings.exec.preview_method,
+        "port" => settings.port,
+        "multi_user" => settings.multi_user,
+        "whitelist_custom_nodes" => settings.exec.packs.except.clone(),
+        "disable_all_custom_nodes" => settings.exec.packs.none,
+    };
+    let told = crate::packs::Told {
+        flags,
+        on_cpu: settings.exec.memory.on_cpu(),
+        address: settings
+            .listen
+            .first()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        port: settings.port,
+    };
+    crate::packs::host(
+        assembly,
+        settings.python.as_deref(),
+        &settings.exec.packs,
+        &settings.exec.pack_limits,
+        told,
+    )
 }
 
 /// Where queue and history are.
@@ -262,7 +348,7 @@ fn config(settings: &ServeSettings, dirs: &Dirs, pages: Pages, argv: Vec<String>
     }
 }
 
-/// Folders of packs; their nodes do not run yet, but their example workflows can be opened.
+/// Folders of packs, whose example workflows can be opened whether they load or not.
 fn packs(dirs: &Dirs) -> Vec<String> {
     let mut names: Vec<String> = dirs
         .custom_nodes
@@ -283,7 +369,7 @@ pub(crate) fn bind(addresses: &[IpAddr], port: u16) -> anyhow::Result<Vec<TcpLis
     let mut listeners = Vec::new();
     for ip in addresses {
         let address = SocketAddr::new(*ip, port);
-        match bind_one(address) {
+        match bind_patiently(address) {
             Ok(listener) => listeners.push(listener),
             // A machine without IPv6 that was asked for all addresses.
             Err(error) if ip.is_ipv6() && ip.is_unspecified() && !listeners.is_empty() => {
@@ -296,6 +382,22 @@ pub(crate) fn bind(addresses: &[IpAddr], port: u16) -> anyhow::Result<Vec<TcpLis
         }
     }
     Ok(listeners)
+}
+
+/// Waits for a port that a program before this one is about to give up.
+fn bind_patiently(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let began = Instant::now();
+    loop {
+        match bind_one(address) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse
+                    && began.elapsed() < PORT_PATIENCE =>
+            {
+                std::thread::park_timeout(Duration::from_millis(50));
+            }
+            other => return other,
+        }
+    }
 }
 
 fn bind_one(address: SocketAddr) -> std::io::Result<TcpListener> {
@@ -385,39 +487,62 @@ fn launch(url: &str) {
     }
 }
 
-/// Ctrl-C, or what service managers send. A second one ends the program at once.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a second signal means that the orderly end takes too long; the store recovers as from a crash"
-)]
-async fn told_to_stop() {
-    one_signal().await;
-    tokio::spawn(async {
-        one_signal().await;
-        tracing::warn!("stopped at once; the running prompt will be tried again");
-        std::process::exit(130);
-    });
+/// Ctrl-C, and what service managers send. Heard from when this is made: before anybody is told where the server is.
+struct StopSignals {
+    #[cfg(unix)]
+    kinds: [Option<tokio::signal::unix::Signal>; 2],
 }
 
-async fn one_signal() {
-    let interrupt = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            // No handler, no signal: wait for the other kind.
-            std::future::pending::<()>().await;
-        }
-    };
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                () = interrupt => {}
-                _ = terminate.recv() => {}
+impl StopSignals {
+    fn listen() -> Self {
+        #[cfg(unix)]
+        {
+            use tokio::signal::unix::{SignalKind, signal};
+            let kinds = [SignalKind::interrupt(), SignalKind::terminate()];
+            Self {
+                kinds: kinds.map(|kind| signal(kind).ok()),
             }
-            return;
+        }
+        #[cfg(not(unix))]
+        Self {}
+    }
+
+    /// The first one. A second one ends the program at once.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a second signal means that the orderly end takes too long; the store recovers as from a crash"
+    )]
+    async fn told_to_stop(mut self) {
+        self.one().await;
+        tokio::spawn(async move {
+            self.one().await;
+            tracing::warn!("stopped at once; the running prompt will be tried again");
+            std::process::exit(130);
+        });
+    }
+
+    #[cfg(unix)]
+    async fn one(&mut self) {
+        /// Without a handler there is no signal: wait for the other kind.
+        async fn of(kind: &mut Option<tokio::signal::unix::Signal>) {
+            match kind {
+                Some(kind) => drop(kind.recv().await),
+                None => std::future::pending().await,
+            }
+        }
+        let [interrupt, terminate] = &mut self.kinds;
+        tokio::select! {
+            () = of(interrupt) => {}
+            () = of(terminate) => {}
         }
     }
-    interrupt.await;
+
+    #[cfg(not(unix))]
+    async fn one(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 /// Shown by `doctor`.

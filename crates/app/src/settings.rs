@@ -16,6 +16,7 @@ use crate::cli::{
     DirArgs, ExecArgs, FormatArgs, FrontEndChoice, MemoryArgs, MergeChoice, PageArgs,
     PreviewMethod, ServeArgs,
 };
+use crate::workers::WorkerGroup;
 use crate::{layers, starter};
 
 /// The sentinel of the reference: the front-end it was installed with.
@@ -70,9 +71,33 @@ pub(crate) struct ExecSettings {
     pub(crate) preview_method: &'static str,
     pub(crate) preview_size: usize,
     pub(crate) disable_metadata: bool,
+    pub(crate) use_ffmpeg: bool,
     /// Bytes.
     pub(crate) max_prompt_memory: u64,
     pub(crate) memory: MemorySettings,
+    pub(crate) packs: fresco_python::Wanted,
+    pub(crate) pack_limits: PackLimits,
+}
+
+/// What the process of the packs may do.
+#[derive(Clone, Debug)]
+pub(crate) struct PackLimits {
+    /// Bytes; none: no limit.
+    pub(crate) memory: Option<u64>,
+    /// For the import of one pack.
+    pub(crate) import: Duration,
+    /// Variables that it sees whatever they are called.
+    pub(crate) environment: Vec<String>,
+}
+
+impl Default for PackLimits {
+    fn default() -> Self {
+        Self {
+            memory: None,
+            import: Duration::from_mins(2),
+            environment: Vec::new(),
+        }
+    }
 }
 
 /// Where models are, and for how long.
@@ -96,6 +121,9 @@ pub(crate) struct MemorySettings {
     pub(crate) lora_on_the_fly: bool,
     /// Which GPUs are used, and in which numbers they compute.
     pub(crate) gpus: GpuChoice,
+    /// The primary one, where it is not the first.
+    pub(crate) default_gpu: Option<u32>,
+    pub(crate) pinned: bool,
     pub(crate) formats: FormatChoices,
     /// Numbers and bytes of simulated devices.
     pub(crate) sim_devices: Vec<(u32, u64)>,
@@ -156,6 +184,8 @@ impl MemorySettings {
             merge_dtype: args.lora_merge_dtype,
             lora_on_the_fly: args.lora_on_the_fly,
             gpus,
+            default_gpu: args.default_device,
+            pinned: !args.disable_pinned_memory,
             formats: formats(&args.formats),
             sim_devices,
             sim_peer: !args.sim_no_peer,
@@ -164,6 +194,7 @@ impl MemorySettings {
 
     /// Makes the devices, once for the process.
     pub(crate) fn register_devices(&self) -> Result<(), UsageError> {
+        fresco_tensor::cuda::allow_pinned_memory(self.pinned);
         if let GpuChoice::These(numbers) = &self.gpus {
             for &number in numbers {
                 Device::cuda(number).map_err(|e| UsageError(e.to_string()))?;
@@ -179,7 +210,7 @@ impl MemorySettings {
 
     /// The GPUs that are used, and why others are not.
     pub(crate) fn gpus(&self) -> (Vec<Device>, Vec<String>) {
-        let numbers = match &self.gpus {
+        let mut numbers = match &self.gpus {
             GpuChoice::None => Vec::new(),
             GpuChoice::These(numbers) => numbers.clone(),
             GpuChoice::All => match driver_state() {
@@ -188,6 +219,16 @@ impl MemorySettings {
             },
         };
         let (mut found, mut reasons) = (Vec::new(), Vec::new());
+        if let Some(first) = self.default_gpu.filter(|_| !numbers.is_empty()) {
+            if numbers.contains(&first) {
+                // The others stay in their order.
+                numbers.sort_by_key(|number| *number != first);
+            } else {
+                reasons.push(format!(
+                    "--default-device {first} is none of those that are used: {numbers:?}"
+                ));
+            }
+        }
         for number in numbers {
             match Device::cuda(number) {
                 Ok(device) => {
@@ -201,7 +242,7 @@ impl MemorySettings {
     }
 
     /// The accelerators that were made, the primary one first.
-    fn accelerators(&self) -> Vec<Device> {
+    pub(crate) fn accelerators(&self) -> Vec<Device> {
         let (gpus, reasons) = self.gpus();
         for reason in reasons {
             tracing::warn!("A GPU is not used: {reason}");
@@ -211,10 +252,19 @@ impl MemorySettings {
         gpus.into_iter().chain(sims).collect()
     }
 
+    /// Whether everything is to be computed on the processor.
+    pub(crate) fn on_cpu(&self) -> bool {
+        self.state == VramState::Disabled
+    }
+
     /// A registry of these devices, which must have been made before.
     pub(crate) fn registry(&self) -> ModelRegistry {
         let accelerators = self.accelerators();
-        let settings = fresco_memory::Settings {
+        ModelRegistry::new(self.registry_settings(&accelerators), accelerators)
+    }
+
+    pub(crate) fn registry_settings(&self, accelerators: &[Device]) -> fresco_memory::Settings {
+        fresco_memory::Settings {
             state: self.state.on(accelerators.is_empty()),
             reserves: self.reserves(accelerators.first()),
             streams: if accelerators.is_empty() {
@@ -227,8 +277,7 @@ impl MemorySettings {
             host_headroom: self.host_headroom,
             gpu_only: self.gpu_only,
             cpu_vae: self.cpu_vae,
-        };
-        ModelRegistry::new(settings, accelerators)
+        }
     }
 
     /// What is not for weights on the primary device.
@@ -286,8 +335,21 @@ impl ExecSettings {
             },
             preview_size: usize::from(args.preview_size),
             disable_metadata: args.disable_metadata,
+            use_ffmpeg: args.use_ffmpeg,
             max_prompt_memory: prompt_memory(args.max_prompt_memory)?,
             memory: MemorySettings::resolve(&args.memory, cache),
+            packs: fresco_python::Wanted {
+                none: args.disable_all_custom_nodes,
+                except: args.whitelist_custom_nodes.clone(),
+            },
+            pack_limits: PackLimits {
+                memory: args
+                    .max_pack_memory
+                    .filter(|gb| gb.is_finite() && *gb > 0.0)
+                    .map(|gb| (gb * f64::from(1 << 30)) as u64),
+                import: Duration::from_secs(args.pack_import_seconds.max(1)),
+                environment: args.pack_env.clone(),
+            },
         })
     }
 }
@@ -339,6 +401,10 @@ pub(crate) struct ServeSettings {
     pub(crate) max_queue: usize,
     /// Bytes.
     pub(crate) max_history_size: u64,
+    /// Who runs prompts on which devices; empty: one worker on all of them.
+    pub(crate) workers: Vec<WorkerGroup>,
+    /// How long running prompts may go on when the program is told to stop.
+    pub(crate) drain: Duration,
 }
 
 impl ServeSettings {
@@ -349,6 +415,7 @@ impl ServeSettings {
             dirs,
             exec,
             store,
+            workers,
             log: _,
         } = args;
         let listen = addresses(&network.listen)?;
@@ -400,6 +467,8 @@ impl ServeSettings {
             launch,
             database: store.database_url.as_deref().map(database).transpose()?,
             max_queue: store.max_queue,
+            workers: WorkerGroup::all(&workers.workers)?,
+            drain: workers.drain.unwrap_or_default(),
             max_history_size: store.max_history_size.saturating_mul(1 << 20),
         })
     }
@@ -657,6 +726,20 @@ mod tests {
         assert_eq!(given.reserves(None).minimum(), 1 << 28);
         assert!(!given.smart && !given.sim_peer);
         assert_eq!(given.unload_after, Some(Duration::from_secs(2)));
+        assert!(default.pinned && !memory("--disable-pinned-memory").pinned);
+        assert_eq!(default.default_gpu, None);
+        assert_eq!(memory("--default-device 1").default_gpu, Some(1));
+        // On a machine without it nothing is opened, and the reason is told.
+        let (found, reasons) = memory("--cuda-device 4000,4001 --default-device 4002").gpus();
+        assert!(found.is_empty());
+        assert!(
+            reasons[0].contains("--default-device 4002 is none of those"),
+            "{reasons:?}"
+        );
+        assert!(
+            reasons[1].contains("there is no device cuda:4000"),
+            "{reasons:?}"
+        );
         assert_eq!(memory("--cache-ram 2").host_headroom, Some(2 << 30));
         assert_eq!(default.host_headroom, None);
     }

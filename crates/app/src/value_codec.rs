@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use fresco_graph::{Codec, CodecError, Map, Opaque, Parts, Value, ValueCodec, map};
 use fresco_nodes::audio::Audio;
+use fresco_nodes::frames::{FrameSet, StreamedImage};
 use fresco_nodes::mesh::Voxels;
 use fresco_nodes::types::{TensorValue, as_tensor, tensor};
-use fresco_nodes::video::Video;
+use fresco_nodes::video::{FilmFrames, Video};
 use fresco_nodes::vision::VisionOutput;
 use fresco_tensor::Tensor;
 
@@ -28,15 +29,26 @@ impl Codec<Tensor> for NodeValues {
         if let Some(value) = any.downcast_ref::<TensorValue>() {
             return Some(parts("tensor", Map::new(), vec![value.0.clone()]));
         }
+        if let Some(streamed) = any.downcast_ref::<StreamedImage>() {
+            let whole = streamed.tensor().ok()?.clone();
+            return Some(parts("tensor", Map::new(), vec![whole]));
+        }
         if let Some(voxels) = any.downcast_ref::<Voxels>() {
             return Some(parts("voxels", Map::new(), vec![voxels.0.clone()]));
         }
         if let Some(video) = any.downcast_ref::<Video>() {
-            let (numerator, denominator) = video.frame_rate;
+            let (numerator, denominator) = match video {
+                Video::Frames(film) => film.frame_rate,
+                Video::File(film) => {
+                    let rate = film.video().ok()?.rate;
+                    (rate.num.into(), rate.den.into())
+                }
+            };
             let mut plain =
                 map! {"frame_rate" => vec![Value::Int(numerator), Value::Int(denominator)]};
-            let mut tensors = vec![video.images.clone()];
-            if let Some(audio) = &video.audio {
+            // Who asks for the parts of a film wants its frames.
+            let mut tensors = vec![video.frames().to_tensor().ok()?];
+            if let Some(audio) = &video.audio().ok()? {
                 plain.insert("sample_rate".into(), audio.sample_rate().ok()?.into());
                 tensors.push(audio.waveform().ok()?.clone());
             }
@@ -81,11 +93,11 @@ impl Codec<Tensor> for NodeValues {
                         Some(Audio::new(next()?, rate))
                     }
                 };
-                Value::object(Video {
-                    images,
+                Value::object(Video::Frames(FilmFrames {
+                    images: FrameSet::Tensor(images),
                     audio,
                     frame_rate: (*numerator, *denominator),
-                })
+                }))
             }
             "vision_output" => {
                 let names = plain.get("names").and_then(Value::as_list);
@@ -135,13 +147,15 @@ mod tests {
 
     #[test]
     fn what_nodes_make_comes_back_as_it_was() {
-        let video = Video {
-            images: numbers(4),
+        let video = Video::Frames(FilmFrames {
+            images: FrameSet::Tensor(numbers(4)),
             audio: Some(Audio::new(Tensor::full([1, 2, 4], 0.5).unwrap(), 44_100)),
             frame_rate: (30_000, 1001),
-        };
+        });
         let (kind, back) = round(&Value::object(video));
-        let back = back.downcast::<Video>().unwrap();
+        let Some(Video::Frames(back)) = back.downcast::<Video>() else {
+            panic!("not frames")
+        };
         assert_eq!((&*kind, back.frame_rate), ("video", (30_000, 1001)));
         assert_eq!(back.audio.as_ref().unwrap().sample_rate().unwrap(), 44_100);
         let output = VisionOutput(Arc::new(

@@ -50,6 +50,9 @@ pub(crate) fn understand(
     if looks_like_picture(bytes) {
         bail!("the picture carries no workflow");
     }
+    if fresco_files::metadata::is_film_or_sound(bytes) {
+        bail!("the film or sound carries no workflow");
+    }
     let value = json::parse_bytes(bytes).context("this is neither JSON nor a picture")?;
     Ok(ui::read(&value, defs, &options)?)
 }

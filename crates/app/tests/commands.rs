@@ -231,7 +231,7 @@ fn a_quick_test_prepares_everything_and_ends() {
     ]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     for part in [
-        "without effect in this build: --force-channels-last\n",
+        "--force-channels-last has no effect: channels are always last\n",
         "Total VRAM 3072 MB, total RAM ",
         "Set vram state to: LOW_VRAM",
         "Device: sim:0 of cpu, sim:0; 2 streams",

@@ -12,7 +12,7 @@ use fresco_graph::{
 use crate::event::{Event, EventKind, EventSink};
 use crate::feeder::{EngineShared, MakeWorker, RunningPrompt, WorkerPlace};
 use crate::live_registry::LiveRegistry;
-use crate::memory::{FreeNote, FreeReport, FreeRequest};
+use crate::memory::{FreeNote, FreeReport, FreeRequest, MemoryRoom};
 use crate::messages::{self, now_ms};
 use crate::panics::catch_panic;
 use crate::reply::{Reply, reply};
@@ -47,6 +47,8 @@ pub struct WorkerConfig {
 pub enum WorkerKind {
     /// A thread of this process.
     Local,
+    /// A thread of this process with devices and models of its own. Its events go where those of the engine go.
+    OnDevices(Box<ExecutorConfig>),
     /// Somebody else. A job is its own for `term` after each sign of life, also while this process is away.
     Remote { make: MakeWorker, term: Duration },
 }
@@ -62,10 +64,15 @@ impl WorkerConfig {
 
     fn place(self, executor: &ExecutorConfig) -> Arc<WorkerPlace> {
         let requests = Arc::default();
-        let (make, term): (MakeWorker, _) = match self.kind {
-            WorkerKind::Remote { make, term } => (make, Some(term)),
-            WorkerKind::Local => {
-                let (name, config) = (self.name.clone(), executor.clone());
+        let own: &ExecutorConfig = match &self.kind {
+            WorkerKind::OnDevices(own) => own,
+            WorkerKind::Local | WorkerKind::Remote { .. } => executor,
+        };
+        let memory = own.memory.clone();
+        let (make, term): (MakeWorker, _) = match &self.kind {
+            WorkerKind::Remote { make, term } => (make.clone(), Some(*term)),
+            WorkerKind::Local | WorkerKind::OnDevices(_) => {
+                let (name, config) = (self.name.clone(), own.clone());
                 let requests = Arc::clone(&requests);
                 let make: MakeWorker = Arc::new(move |sink| {
                     let config = ExecutorConfig {
@@ -85,6 +92,7 @@ impl WorkerConfig {
             name: self.name,
             make,
             requests,
+            memory,
             thread: std::sync::Mutex::default(),
             worker: std::sync::Mutex::default(),
         })
@@ -155,6 +163,7 @@ impl Engine {
             ended: std::sync::Condvar::new(),
             telling: std::sync::Mutex::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
+            draining: std::sync::atomic::AtomicBool::new(false),
         });
         let sink = shared.sink.clone();
         shared.store.on_accepted(move |remaining| {
@@ -175,6 +184,10 @@ impl Engine {
             if let Err(error) = spawned {
                 tracing::error!("cannot look after a lost lease: {error}");
             }
+        });
+        let memory = shared.memory.clone();
+        shared.store.on_needs(move |prompt, outputs| {
+            catch_panic("needs", || memory.needs(prompt, outputs))
         });
         for place in &shared.places {
             shared.start(place);
@@ -301,14 +314,22 @@ impl Engine {
             (None, None) if front => Priority::Front,
             (None, None) => Priority::Auto,
         };
-        let reply = self.0.shared.store.enqueue(NewJob {
+        let shared = &self.0.shared;
+        // With one worker there is nothing to choose.
+        let needs = (shared.places.len() > 1).then(|| {
+            catch_panic("needs", || {
+                shared.memory.needs(&valid.prompt, &valid.outputs)
+            })
+        });
+        let job = NewJob {
             prompt_id: prompt_id.clone(),
             priority,
             prompt: valid.prompt.clone(),
             extra_data,
             outputs: valid.outputs.clone(),
             sensitive,
-        });
+        };
+        let reply = shared.store.enqueue_needing(job, needs);
         (prompt_id, reply)
     }
 
@@ -359,6 +380,7 @@ impl Engine {
         request.unload_models = true;
         let mut replies = Vec::new();
         for place in &shared.places {
+            let memory = &place.memory;
             let (sender, done) = reply();
             place.requests.push(request.clone(), Some(sender), || {
                 for current in self.running().iter().filter(|c| c.worker == place.name) {
@@ -439,6 +461,25 @@ impl Engine {
         Ok(self.interrupt(Some(prompt_id)))
     }
 
+    /// Begins no more prompts, and waits until those that run have ended, at most `patience`. True if they have.
+    /// [`Engine::stop`] comes next.
+    pub fn drain(&self, patience: Duration) -> bool {
+        let shared = &self.0.shared;
+        shared.draining.store(true, Ordering::SeqCst);
+        let _ = shared.store.drain().wait();
+        let runs = |running: &mut std::collections::BTreeMap<_, _>| !running.is_empty();
+        let (running, _) = shared
+            .ended
+            .wait_timeout_while(lock(&shared.running), patience, runs)
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        running.is_empty()
+    }
+
+    /// Whether no more prompts are begun because the program is about to end.
+    pub fn is_draining(&self) -> bool {
+        self.0.shared.draining.load(Ordering::SeqCst)
+    }
+
     /// Stops the workers: what runs is interrupted and stays queued for the next start. Waits at most `patience`.
     pub fn stop(&self, patience: Duration) {
         let shared = &self.0.shared;
@@ -467,7 +508,13 @@ impl Engine {
             }
         }
         shared.abandon();
-        catch_panic("shutdown", || shared.memory.shutdown());
+        let mut closed: Vec<&Arc<dyn MemoryRoom>> = Vec::new();
+        for memory in shared.places.iter().map(|place| &place.memory) {
+            if !closed.iter().any(|other| Arc::ptr_eq(other, memory)) {
+                catch_panic("shutdown", || memory.shutdown());
+                closed.push(memory);
+            }
+        }
         let _ = shared.store.close().wait();
     }
 }

@@ -59,6 +59,7 @@ impl Executor {
             control: control.clone(),
             requests: state.requests.clone(),
             progress: std::sync::Mutex::default(),
+            hidden: std::sync::Mutex::default(),
         });
         let mut messages = Messages {
             watch: watch.clone(),

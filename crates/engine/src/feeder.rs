@@ -86,6 +86,8 @@ pub(crate) struct WorkerPlace {
     /// How it takes jobs from the store.
     pub(crate) claim: Claim,
     pub(crate) requests: Arc<FreeRequests>,
+    /// Who owns the models that it uses.
+    pub(crate) memory: Arc<dyn MemoryRoom>,
     pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
     pub(crate) worker: Mutex<Option<Arc<dyn Worker>>>,
 }
@@ -106,6 +108,8 @@ pub(crate) struct EngineShared {
     pub(crate) telling: Mutex<()>,
     /// The process is going down: what runs is put back, not recorded.
     pub(crate) stopping: AtomicBool,
+    /// It is about to: nothing more is begun.
+    pub(crate) draining: AtomicBool,
 }
 
 impl EngineShared {
@@ -355,7 +359,7 @@ impl Feeder {
     /// The thread's body.
     fn work(mut self) {
         let shared = self.shared.clone();
-        let memory = &shared.memory;
+        let memory = self.place.memory.clone();
         let stopping = || shared.stopping.load(Ordering::SeqCst);
         let mut question: Option<Reply<Next>> = None;
         let mut need_gc = false;
@@ -402,14 +406,18 @@ impl Feeder {
 
     /// Asks for a job within `timeout`, less if the memory room has something to do before.
     fn ask_next(&self, timeout: Duration) -> Reply<Next> {
-        let timeout = match self.shared.memory.next_tick() {
+        let timeout = match self.place.memory.next_tick() {
             None => timeout,
             Some(at) => {
                 let left = at.saturating_duration_since(Instant::now()).max(TICK);
                 timeout.min(left)
             }
         };
-        self.shared.store.ask_next(&self.place.claim, timeout)
+        // With nobody else there is nothing to choose.
+        let view = (self.shared.places.len() > 1).then(|| Arc::new(self.worker.view()));
+        self.shared
+            .store
+            .ask_next_for(&self.place.claim, view, timeout)
     }
 
     /// Carries out what was asked for meanwhile, by requests and by nodes. True if there was something.
@@ -447,7 +455,7 @@ impl Feeder {
             worker: self.place.name.clone(),
             display: None,
         };
-        let started = StartedPrompt::new(&shared.memory, &job.prompt_id);
+        let started = StartedPrompt::new(&self.place.memory, &job.prompt_id);
         lock(&shared.running).insert(
             task,
             Running {

@@ -42,3 +42,6 @@ pub use reply::{Reply, Sender, reply};
 pub use state::ExecutorConfig;
 pub use store::{JobStore, StoreError};
 pub use worker::{Worker, WorkerSnapshot};
+
+/// Which worker takes which job.
+pub use fresco_placement as placement;

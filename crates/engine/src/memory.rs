@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fresco_graph::Map;
+use fresco_placement::{JobNeeds, WorkerView};
 
 /// What the memory room says about something it did, in its own words. The engine hands it on to those who know them.
 pub type RoomReport = Arc<dyn Any + Send + Sync>;
@@ -18,6 +19,17 @@ pub trait MemoryRoom: Send + Sync {
     /// Whether a prompt can run, asked before its first node.
     fn admit(&self, _: &Arriving<'_>) -> Admission {
         Admission::Ok
+    }
+
+    /// What a prompt loads and which devices it names, as far as the prompt itself says. Asked when it is accepted, where there
+    /// are several workers; nothing is read for the answer but the sizes of files.
+    fn needs(&self, _prompt: &Map, _outputs: &[Arc<str>]) -> JobNeeds {
+        JobNeeds::default()
+    }
+
+    /// Which weights are on the devices, for whoever decides who runs what.
+    fn view(&self) -> WorkerView {
+        WorkerView::default()
     }
 
     /// A prompt starts now. What prompts that ended without a word still hold is taken back here.

@@ -13,7 +13,7 @@ use fresco_graph::mapping::{self, Call, CallResult, InputLists};
 use fresco_graph::{
     Args, CacheKey, CallScope, Contribution, Contributions, Cx, Declared, Flow, Hidden, Input,
     Keys, Magic, Map, Next, NodeError, NodeOutput, Nodes, Order, PromptClass, PromptClasses,
-    Schema, Slots, Value, Versions, map,
+    Schema, Slots, Value, Versions, lock, map,
 };
 
 use crate::cache::CachedOutput;
@@ -472,7 +472,7 @@ impl<'e> Run<'e> {
         for (name, value) in node.inputs.iter() {
             let info = declared.find(name);
             match value.as_link() {
-                Some(link) if !info.is_some_and(|i| i.raw_link) => {
+                Some(link) if !schema.gives_link(info) => {
                     let entry = result(&link.node);
                     let list = entry.as_ref().and_then(|e| {
                         let n = e.outputs.len() as i64;
@@ -491,8 +491,7 @@ impl<'e> Run<'e> {
                     }
                 }
                 _ => {
-                    // An undeclared literal is dropped; a V1 hidden name that is no magic value counts as declared.
-                    if info.is_some() || schema.hidden.iter().any(|(n, _)| n == name) {
+                    if schema.takes(name, info) {
                         inputs.insert(name.clone(), vec![value.clone()]);
                     }
                 }
@@ -510,14 +509,14 @@ impl<'e> Run<'e> {
         );
         let schema = &class.schema;
         let secret = |key: &str| self.job.sensitive.get(key).cloned().unwrap_or_default();
+        let changed = lock(&self.watch.hidden).clone();
+        let (prompt, extra_pnginfo) = changed;
         cx.hidden = Hidden {
-            prompt: self.shown_prompt.clone(),
-            extra_pnginfo: self
-                .job
-                .extra_data
-                .get("extra_pnginfo")
-                .cloned()
-                .unwrap_or_default(),
+            prompt: prompt.unwrap_or_else(|| self.shown_prompt.clone()),
+            extra_pnginfo: extra_pnginfo.unwrap_or_else(|| {
+                let given = self.job.extra_data.get("extra_pnginfo");
+                given.cloned().unwrap_or_default()
+            }),
             auth_token: if schema.wants(Magic::AuthToken) {
                 secret("auth_token_comfy_org")
             } else {
@@ -969,10 +968,7 @@ impl Nodes for OrderView<'_> {
             .iter()
             .filter_map(|(name, value)| {
                 let link = value.as_link()?;
-                let lazy = class
-                    .as_ref()
-                    .and_then(|c| c.scheduling.find(name))
-                    .is_some_and(|i| i.lazy);
+                let lazy = class.as_ref().is_some_and(|c| c.scheduling.is_lazy(name));
                 (!lazy).then_some((link.node, link.slot))
             })
             .collect()

@@ -10,6 +10,7 @@
 mod bodies;
 mod error;
 mod file_watch;
+mod handout;
 mod history;
 mod leases;
 mod listing;
@@ -31,7 +32,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use fresco_graph::{Value, lock};
+use fresco_graph::{Map, Value, lock};
+use fresco_placement::{JobNeeds, WorkerView};
 
 pub use error::StoreError;
 pub use record::*;
@@ -68,9 +70,13 @@ type LostLease = Box<dyn Fn(u64) + Send + Sync>;
 /// Told how many jobs there are now that one was accepted.
 type JobAccepted = Box<dyn Fn(usize) + Send + Sync>;
 
+/// Says what a prompt with these outputs needs.
+type NeedsOf = Box<dyn Fn(&Map, &[Arc<str>]) -> JobNeeds + Send + Sync>;
+
 /// What the handles and the thread share.
 #[derive(Default)]
 struct Published {
+    needs: Mutex<Option<NeedsOf>>,
     remaining: AtomicUsize,
     paused: AtomicBool,
     lost_lease: Mutex<Option<LostLease>>,
@@ -150,13 +156,22 @@ impl JobStore {
     }
 
     pub fn enqueue(&self, job: NewJob) -> Reply<Result<Accepted, StoreError>> {
+        self.enqueue_needing(job, None)
+    }
+
+    /// As [`JobStore::enqueue`], with what is known of what it needs.
+    pub fn enqueue_needing(
+        &self,
+        job: NewJob,
+        needs: Option<JobNeeds>,
+    ) -> Reply<Result<Accepted, StoreError>> {
         let number = match job.priority {
             Priority::Explicit(number) => Value::Float(number),
             Priority::Auto => self.next_number(false).into(),
             Priority::Front => self.next_number(true).into(),
             Priority::Drawn(number) => number.into(),
         };
-        let job = Box::new(EncodedJob::new(job, number));
+        let job = Box::new(EncodedJob::new(job, number, needs));
         self.ask(|to| Command::Enqueue(job, to))
     }
 
@@ -168,12 +183,22 @@ impl JobStore {
 
     /// As [`JobStore::next`], to be waited for later; no answer means that the store is closed.
     pub fn ask_next(&self, claim: &Claim, timeout: Duration) -> Reply<Next> {
+        self.ask_next_for(claim, None, timeout)
+    }
+
+    /// As [`JobStore::ask_next`], for one of several workers: it says what it has, and is given what suits it.
+    pub fn ask_next_for(
+        &self,
+        claim: &Claim,
+        view: Option<Arc<WorkerView>>,
+        timeout: Duration,
+    ) -> Reply<Next> {
         let now = Instant::now();
         // A year stands for "too long to count".
         let deadline = now
             .checked_add(timeout)
             .unwrap_or(now + Duration::from_hours(365 * 24));
-        self.ask(|to| Command::Next(deadline, claim.clone(), to))
+        self.ask(|to| Command::Next(deadline, claim.clone(), view, to))
     }
 
     /// Makes workers that wait in [`JobStore::next`], now or next time, return.
@@ -191,6 +216,12 @@ impl JobStore {
     /// and before a worker gets it.
     pub fn on_accepted(&self, tell: impl Fn(usize) + Send + Sync + 'static) {
         *lock(&self.0.published.accepted) = Some(Box::new(tell));
+    }
+
+    /// Has jobs that were accepted without it, or before the program started, looked at for what they need, by the store's
+    /// thread.
+    pub fn on_needs(&self, tell: impl Fn(&Map, &[Arc<str>]) -> JobNeeds + Send + Sync + 'static) {
+        *lock(&self.0.published.needs) = Some(Box::new(tell));
     }
 
     /// Has the number of each run told whose lease was not renewed, by the store's thread.
@@ -294,6 +325,11 @@ impl JobStore {
     /// Saves or, with `None`, removes one of our own settings.
     pub fn set(&self, key: &str, value: Option<&str>) -> Reply<Result<(), StoreError>> {
         self.ask(|to| Command::Set(key.into(), value.map(Into::into), to))
+    }
+
+    /// Hands out no more jobs until the process ends. What is accepted meanwhile waits for the next start.
+    pub fn drain(&self) -> Reply<()> {
+        self.ask(Command::Drain)
     }
 
     /// The process is about to end because somebody wants that: a job that runs now is not to blame, even if the end

@@ -19,6 +19,8 @@ pub(crate) struct Watch {
     pub(crate) requests: Arc<FreeRequests>,
     /// Nodes report from any thread.
     pub(crate) progress: Mutex<ProgressRegistry>,
+    /// The prompt and the picture information as nodes have changed them.
+    pub(crate) hidden: Mutex<(Option<Value>, Option<Value>)>,
 }
 
 impl Watch {
@@ -116,5 +118,11 @@ impl Services for Watch {
 
     fn set_flag(&self, name: &str, value: Value) {
         self.requests.push_flag(name, value);
+    }
+
+    fn change_hidden(&self, prompt: Option<Value>, extra_pnginfo: Option<Value>) {
+        let mut hidden = lock(&self.hidden);
+        hidden.0 = prompt.or(hidden.0.take());
+        hidden.1 = extra_pnginfo.or(hidden.1.take());
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use fresco_graph::lock;
+use fresco_placement::WorkerView;
 
 use crate::executor::Executor;
 use crate::job::{Outcome, RunControl, RunJob};
@@ -35,6 +36,11 @@ pub trait Worker: Send + Sync {
 
     /// Forgets results that hold values of this owner. Called while no job runs.
     fn drop_owned(&self, owner: &str);
+
+    /// Which weights it has and where it computes, for whoever decides who runs what. Called while no job runs.
+    fn view(&self) -> WorkerView {
+        WorkerView::default()
+    }
 
     /// What it holds at this moment.
     fn snapshot(&self) -> WorkerSnapshot;
@@ -115,6 +121,10 @@ impl Worker for LocalWorker {
 
     fn drop_owned(&self, owner: &str) {
         lock(&self.executor).drop_owned(owner);
+    }
+
+    fn view(&self) -> WorkerView {
+        catch_panic("view", || self.memory().view())
     }
 
     fn snapshot(&self) -> WorkerSnapshot {

@@ -244,6 +244,15 @@ impl Folders {
         })
     }
 
+    /// Every type with its roots and the extensions of its files, as packs are told; none means all files.
+    pub fn table(&self) -> Vec<(String, Vec<PathBuf>, &'static [&'static str])> {
+        self.read(|t| {
+            t.iter()
+                .map(|(n, t)| (n.clone(), t.roots.clone(), t.extensions))
+                .collect()
+        })
+    }
+
     /// A handle that lists each type once and then remembers, until it (and its clones) are dropped.
     pub fn pin(&self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Text stored in picture files: where workflows are found again.
+//! Text stored in pictures, films and sound: where workflows are found again.
 
 use std::io::Read;
 
@@ -6,14 +6,17 @@ use flate2::read::ZlibDecoder;
 
 use crate::exif;
 
+mod media;
+
 /// One entry and all entries together may not be larger than this, however well they compress.
 const MAX_ENTRY: usize = 16 << 20;
 const MAX_TOTAL: usize = 64 << 20;
 
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-/// Keyed texts of a picture in file order: PNG `tEXt`, `zTXt`, `iTXt` and `comf` chunks, EXIF texts `key:value` of WEBP.
-/// What cannot be read is left out; a picture without text, or not a picture, has none.
+/// Keyed texts of a file in their order: PNG `tEXt`, `zTXt`, `iTXt` and `comf` chunks, EXIF texts `key:value` of WEBP, free keys
+/// of MP4, tags of WebM (in small letters), comments of FLAC and Ogg, user texts of MP3. What cannot be read is left out; a
+/// file without text, or of another kind, has none.
 pub fn read_metadata(bytes: &[u8]) -> Vec<(String, String)> {
     let mut budget = MAX_TOTAL;
     let mut out = Vec::new();
@@ -46,8 +49,19 @@ pub fn read_metadata(bytes: &[u8]) -> Vec<(String, String)> {
                     .map(|(k, v)| (k.to_owned(), v.to_owned())));
             }
         }
+    } else {
+        media::texts(bytes, &mut |key, text| {
+            let fits = text.len() <= MAX_ENTRY;
+            let text = fits.then(|| std::str::from_utf8(text).ok()).flatten();
+            add(text.map(|text| (key, text.to_owned())));
+        });
     }
     out
+}
+
+/// Whether the bytes begin as those of a film or of sound do that may carry texts.
+pub fn is_film_or_sound(bytes: &[u8]) -> bool {
+    media::is_known(bytes)
 }
 
 /// The chunks of a PNG; none if it is not one. Stops at the first that is cut off.
@@ -221,6 +235,37 @@ mod tests {
         assert_eq!(read_metadata(&many), [pair("p", "q")]);
         let mut work = 0;
         assert_eq!(inflate(&zip(b"v"), &mut work), None);
+    }
+
+    #[test]
+    fn sound_and_films_cut_off_anywhere_are_no_trouble() {
+        let element = |id: &[u8], content: &[u8]| {
+            let size = (1u32 << 28 | content.len() as u32).to_be_bytes();
+            [id, &size, content].concat()
+        };
+        let simple = [
+            element(&[0x45, 0xa3], b"PROMPT"),
+            element(&[0x44, 0x87], b"{}"),
+        ];
+        let tag = element(&[0x73, 0x73], &element(&[0x67, 0xc8], &simple.concat()));
+        let tags = element(&[0x12, 0x54, 0xc3, 0x67], &tag);
+        let webm = [
+            element(&[0x1a, 0x45, 0xdf, 0xa3], b""),
+            element(&[0x18, 0x53, 0x80, 0x67], &tags),
+        ]
+        .concat();
+        let mut comments = vec![1, 0, 0, 0, b'x', 1, 0, 0, 0, 9, 0, 0, 0];
+        comments.extend(b"PROMPT={}");
+        let mut flac = b"fLaC\x84\0\0".to_vec();
+        flac.push(comments.len() as u8);
+        flac.extend(&comments);
+        let id3 = b"ID3\x04\0\0\0\0\0\x14TXXX\0\0\0\x0a\0\0\x03prompt\0{}".to_vec();
+        for file in [webm, flac, id3] {
+            assert_eq!(read_metadata(&file), [pair("prompt", "{}")]);
+            for cut in 0..file.len() {
+                assert!(read_metadata(&file[..cut]).len() <= 1);
+            }
+        }
     }
 
     #[test]

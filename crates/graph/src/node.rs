@@ -477,6 +477,36 @@ pub trait NodeClass: Send + Sync {
     fn validate(&self, _args: Args, _types: &Map, _cx: &Cx) -> Result<Verdict, NodeError> {
         Ok(Verdict::Ok)
     }
+
+    /// The same for a class that also asks where links come from: class and slot by input.
+    fn validate_linked(
+        &self,
+        args: Args,
+        types: &Map,
+        _sources: &LinkSources,
+        cx: &Cx,
+    ) -> Result<Verdict, NodeError> {
+        self.validate(args, types, cx)
+    }
+
+    /// Whether an output's type is an input's by rules of this class, which has either of them; nothing where it has none
+    /// for these two, and the plain rules decide.
+    fn matches(&self, _link: &LinkQuestion<'_>) -> Option<bool> {
+        None
+    }
+}
+
+/// The sources of a node's links by input: class and slot.
+pub type LinkSources = indexmap::IndexMap<Arc<str>, (Arc<str>, usize)>;
+
+/// A link whose types are to be compared.
+pub struct LinkQuestion<'a> {
+    pub source: &'a str,
+    pub slot: usize,
+    pub received: &'a crate::IoType,
+    pub target: &'a str,
+    pub input: &'a str,
+    pub declared: &'a crate::IoType,
 }
 
 /// Written by `#[derive(Node)]`.
@@ -626,6 +656,9 @@ pub trait Services: Send + Sync {
     fn text(&self, node_id: &str, text: &str);
     /// Queue flags (`unload_models`, `free_memory`), consumed after the running prompt.
     fn set_flag(&self, name: &str, value: Value);
+    /// A node changed the prompt or the picture information that later nodes of this run are given. What history keeps
+    /// stays as it was.
+    fn change_hidden(&self, _prompt: Option<Value>, _extra_pnginfo: Option<Value>) {}
 }
 
 /// For tests and for calls outside a prompt: nobody listens, nothing interrupts.

@@ -166,6 +166,7 @@ fn input_options(input: &Input, form: Form, listings: &dyn Listings) -> Map {
             "file_upload",
             "image_folder",
             "remote",
+            "advanced",
         ]
         .iter()
         .filter_map(|k| options.shift_remove_entry(*k))

@@ -416,6 +416,15 @@ pub struct Schema {
     pub api_node: Option<bool>,
     /// The node id is part of the cache key.
     pub not_idempotent: bool,
+    /// Takes inputs that it does not list: some classes of packs do.
+    pub catch_all: Option<CatchAll>,
+}
+
+/// How a class treats inputs that it does not list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CatchAll {
+    pub lazy: bool,
+    pub raw_link: bool,
 }
 
 impl Schema {
@@ -436,6 +445,7 @@ impl Schema {
             experimental: false,
             api_node: None,
             not_idempotent: false,
+            catch_all: None,
         }
     }
 
@@ -490,6 +500,25 @@ impl Schema {
         self.inputs
             .iter()
             .any(|i| !matches!(i.kind, Kind::Plain | Kind::Match { .. }))
+    }
+
+    /// Whether a link to this input is given to the node as it is.
+    pub fn gives_link(&self, input: Option<&Input>) -> bool {
+        let undeclared = self.catch_all.is_some_and(|all| all.raw_link);
+        input.map_or(undeclared, |input| input.raw_link)
+    }
+
+    /// Whether a literal under this name reaches the node: an undeclared one is dropped, but a V1 hidden name that is no
+    /// magic value counts as declared.
+    pub fn takes(&self, name: &str, input: Option<&Input>) -> bool {
+        let hidden = || self.hidden.iter().any(|(hidden, _)| &**hidden == name);
+        input.is_some() || self.catch_all.is_some() || hidden()
+    }
+
+    /// Whether the source of this input waits until the node asks for it.
+    pub fn is_lazy(&self, name: &str) -> bool {
+        let undeclared = self.catch_all.is_some_and(|all| all.lazy);
+        self.find(name).map_or(undeclared, |input| input.lazy)
     }
 
     pub fn wants(&self, magic: Magic) -> bool {

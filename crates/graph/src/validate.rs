@@ -9,8 +9,8 @@ use crate::dynamic::{Declared, last_segment};
 use crate::json::{python_repr, python_text};
 use crate::types::{coerce, input_config, number_text, python_type, types_match};
 use crate::{
-    Args, Cx, Input, InputGroup, Link, Listings, Map, NodeError, NodeRegistry, PromptClass,
-    PromptClasses, Resources, ValidatorInputs, Value, Verdict, map,
+    Args, Cx, Input, InputGroup, Link, LinkQuestion, LinkSources, Listings, Map, NodeError,
+    NodeRegistry, PromptClass, PromptClasses, Resources, ValidatorInputs, Value, Verdict, map,
 };
 
 /// Steps spent on telling exactly which outputs depend on which problem.
@@ -245,6 +245,7 @@ struct Frame {
     next: usize,
     result: Checked,
     received_types: Map,
+    sources: LinkSources,
 }
 
 /// The link being followed from the frame below the top.
@@ -379,6 +380,7 @@ impl Walk<'_, '_> {
             next: 0,
             result,
             received_types: Map::new(),
+            sources: LinkSources::new(),
         })
     }
 
@@ -498,7 +500,31 @@ impl Walk<'_, '_> {
             return Err(Raised::new("IndexError", message));
         };
         let received = output.ty.to_value(listings);
-        if !own_types && !types_match(&output.ty, &input.ty, listings) {
+        let source_name = self
+            .node(&id)?
+            .get("class_type")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let target_name = self
+            .node(&frame.id)?
+            .get("class_type")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let question = LinkQuestion {
+            source: source_name,
+            slot: usize::try_from(index).unwrap_or_default(),
+            received: &output.ty,
+            target: target_name,
+            input: &input.name,
+            declared: &input.ty,
+        };
+        let by_own_rules = || {
+            let asked = frame.class.class.matches(&question);
+            asked.or_else(|| class.class.matches(&question)) == Some(true)
+        };
+        let fits = own_types || by_own_rules() || types_match(&output.ty, &input.ty, listings);
+        let from: (Arc<str>, usize) = (source_name.into(), question.slot);
+        if !fits {
             let declared = input.ty.to_value(listings);
             let details = format!(
                 "{}, received_type({}) mismatch input_type({})",
@@ -521,6 +547,7 @@ impl Walk<'_, '_> {
             return Ok(None);
         }
         frame.received_types.insert(input.name.clone(), received);
+        frame.sources.insert(input.name.clone(), from);
         Ok(Some(Via { input, link }))
     }
 
@@ -628,19 +655,24 @@ impl Walk<'_, '_> {
         for (name, value) in self.inputs(&frame.id)? {
             let declared = frame.inputs.iter().find(|i| i.name == *name);
             let is_link = value.as_link().is_some() && !declared.is_some_and(|i| i.raw_link);
-            if validator.takes(name) && (is_link || declared.is_some()) {
+            let taken = declared.is_some() || frame.class.schema.catch_all.is_some();
+            if validator.takes(name) && (is_link || taken) {
                 args.insert(
                     name.clone(),
                     if is_link { Value::Null } else { value.clone() },
                 );
             }
         }
-        let kept: Vec<Arc<str>> = args.keys().cloned().collect();
+        let mut kept: Vec<Arc<str>> = args.keys().cloned().collect();
+        if kept.is_empty() && validator.input_types {
+            // Somebody has to be blamed.
+            kept.push("input_types".into());
+        }
         let mut cx = Cx::detached(self.rules.resources.clone());
         cx.node_id = frame.id.clone();
         let class = &frame.class.class;
         let verdict = class
-            .validate(Args(args), &frame.received_types, &cx)
+            .validate_linked(Args(args), &frame.received_types, &frame.sources, &cx)
             .map_err(|error| Raised::from(&error))?;
         let blamed: Vec<(Arc<str>, String)> = match verdict {
             Verdict::Ok => return Ok(()),

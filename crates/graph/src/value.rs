@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
+use crate::NodeError;
+
 /// An insertion-ordered object.
 pub type Map = IndexMap<Arc<str>, Value>;
 
@@ -29,11 +31,31 @@ pub trait Opaque: Any + Send + Sync {
         None
     }
 
+    /// What can be asked of the value, where code of another process stands behind it.
+    fn callback(&self) -> Option<&dyn Callback> {
+        None
+    }
+
     /// The pieces of memory that are held against a prompt's budget, so that what several values share counts once.
     /// Models add nothing: the memory room counts their weights.
     fn pieces(&self, pieces: &mut Pieces) {
         pieces.add(std::ptr::from_ref(self).cast::<()>() as usize, self.bytes());
     }
+}
+
+/// What a function of another process asks while it runs: a word that says what, and the values that go with it.
+pub type Back<'a> = dyn FnMut(&str, Vec<Value>) -> Result<Value, NodeError> + 'a;
+
+/// A function or an object of another process: a step of sampling that somebody else computes.
+pub trait Callback: Send + Sync {
+    /// Calls a method; an empty name is the object itself. Waits, unless the work of this thread is not wanted any more.
+    /// What it asks meanwhile is answered by `back`, on this thread.
+    fn call(
+        &self,
+        method: &str,
+        arguments: Vec<Value>,
+        back: &mut Back<'_>,
+    ) -> Result<Value, NodeError>;
 }
 
 /// Pieces of main memory by their address, each once however many values share it.

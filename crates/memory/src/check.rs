@@ -116,6 +116,9 @@ impl State {
                     "{device}: {used} bytes in use, {resident} by weights"
                 ));
             }
+            if let Some(problem) = idle.then(|| device.discrepancy()).flatten() {
+                problems.push(format!("{device}: {problem}"));
+            }
         }
     }
 }

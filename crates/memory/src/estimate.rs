@@ -254,6 +254,14 @@ pub enum Vae {
 }
 
 impl Vae {
+    /// Autoencoders of films by how they are made: with group norms over pieces of a film, with cells that are put onto
+    /// channels, as a stack of blocks, with wavelets, and the small ones.
+    pub const GROUPED_FILM: Self = Self::HunyuanVideo;
+    pub const FOLDED_FILM: Self = Self::HunyuanVideo15;
+    pub const STACKED_FILM: Self = Self::Mochi;
+    pub const WAVELET_FILM: Self = Self::Cosmos;
+    pub const SMALL_FILM: Self = Self::TinyVideo;
+
     /// Bytes for decoding a latent of this shape: (b, c, h, w), (b, c, t, h, w) or (b, c, l).
     pub fn decode(self, shape: &[u64], dtype: u64) -> u64 {
         let Dims { plane, frames } = Dims::of(shape);

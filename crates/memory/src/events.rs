@@ -4,6 +4,7 @@
 //! may ask the registry anything.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -41,6 +42,7 @@ pub(crate) fn event(kind: &'static str) -> Draft {
         error: None,
         places: Vec::new(),
         numbers: Vec::new(),
+        worker: None,
     })
 }
 
@@ -129,17 +131,24 @@ impl Draft {
 /// The ring, and what waits to be handed out.
 #[derive(Default)]
 pub(crate) struct Log {
-    last: u64,
+    /// The last number that was given.
+    numbers: EventNumbers,
     ring: VecDeque<Event>,
+    /// Whose events these are, where there are several.
+    pub(crate) worker: Option<Arc<str>>,
 }
+
+/// Numbers of events. Registries that share them have one order of what happened.
+#[derive(Clone, Debug, Default)]
+pub struct EventNumbers(Arc<AtomicU64>);
 
 impl Log {
     /// Numbers and keeps an event; the answer goes to the listeners.
     pub(crate) fn write(&mut self, draft: Draft) -> Event {
-        self.last += 1;
         let event = Event {
-            seq: self.last,
+            seq: self.numbers.0.fetch_add(1, Ordering::Relaxed) + 1,
             time: SystemTime::now(),
+            worker: self.worker.clone(),
             ..draft.0
         };
         if self.ring.len() == RING {
@@ -149,8 +158,17 @@ impl Log {
         event
     }
 
+    pub(crate) fn of_worker(worker: &str, numbers: &EventNumbers) -> Self {
+        Self {
+            numbers: numbers.clone(),
+            worker: Some(worker.into()),
+            ..Self::default()
+        }
+    }
+
+    /// Whoever asks under the lock sees all events up to this number; of other registries as soon as it has had their locks.
     pub(crate) fn last(&self) -> u64 {
-        self.last
+        self.numbers.0.load(Ordering::Relaxed)
     }
 
     /// Those after a number, of these kinds (none: all), oldest first; the newest `limit` of them.

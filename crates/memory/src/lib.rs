@@ -34,7 +34,7 @@ mod whatif;
 pub use blocks::{Distribution, Placement, allocation_string, distribute};
 pub use budget::{Budget, Demand, ReserveRule, Reserves, VramState, budget, headroom};
 pub use error::{ApiError, Gone, MemoryError};
-pub use events::{Listener, describe};
+pub use events::{EventNumbers, Listener, describe};
 pub use expert::{
     Amount, DeviceTotal, Expert, ExpertCode, ExpertError, Warning, device_order, parse_expert,
 };

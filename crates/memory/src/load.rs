@@ -203,6 +203,7 @@ impl ModelRegistry {
             guard.wait(id);
         }
         let state = &mut *guard;
+        state.give_up_lost(who, id);
         let entry = state.entries.get_mut(id).ok_or_else(gone)?;
         let mut owners = vec![Owner::Shared];
         if let Some(refs) = entry
@@ -369,6 +370,48 @@ impl ModelRegistry {
             now: self.now(),
         };
         state.execute(&plan, &cause);
+    }
+}
+
+impl State {
+    /// Weights on a device that has failed cannot be read there any more: they go, with all that was made of them, and their
+    /// files are read again.
+    fn give_up_lost(&mut self, who: &Who, id: &WeightsId) {
+        let Self {
+            entries, devices, ..
+        } = self;
+        let Some(entry) = entries.get_mut(id) else {
+            return;
+        };
+        let failed: Vec<(usize, String)> = devices
+            .iter()
+            .enumerate()
+            .filter_map(|(spot, device)| Some((spot, device.failure()?)))
+            .collect();
+        let lost = failed.into_iter().find(|(spot, _)| entry.on(*spot) > 0);
+        let Some((spot, reason)) = lost else {
+            return;
+        };
+        let before = entry.in_memory();
+        for handle in entry.handles.values_mut() {
+            if let Some(part) = &mut handle.own {
+                let _ = part.release(devices);
+            }
+            handle.buffer = 0;
+            handle.planned.clear();
+        }
+        let _ = entry.base.release(devices);
+        entry.gone = entry.in_memory() == 0;
+        let draft = event("model.released")
+            .trigger(Trigger::Load)
+            .who(who)
+            .weights(id, &entry.class)
+            .bytes(before, entry.in_memory())
+            .effective(entry.claims.effective())
+            .origin(Origin::Program)
+            .decision("release")
+            .reason(format!("{} has failed: {reason}", devices.get(spot)));
+        self.emit(draft);
     }
 }
 

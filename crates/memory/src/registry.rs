@@ -16,7 +16,7 @@ use fresco_tensor::Device;
 
 use crate::claims::Effective;
 use crate::entry::{DeviceIndex, Devices, ModelEntry};
-use crate::events::{Draft, Listener, Log, Outbox};
+use crate::events::{Draft, EventNumbers, Listener, Log, Outbox};
 use crate::plan::{Item, Scene};
 use crate::settings::{HostMemory, Probes, Settings};
 use crate::{DeviceTotal, Event, ModelId, Policy, WeightsId, Who};
@@ -285,13 +285,27 @@ impl Drop for Guard<'_> {
 impl ModelRegistry {
     /// `devices`: the accelerators, the primary one first.
     pub fn new(settings: Settings, devices: Vec<Device>) -> Self {
+        Self::with_log(settings, devices, Log::default())
+    }
+
+    /// The registry of one of several workers. Their events are numbered together.
+    pub fn of_worker(
+        settings: Settings,
+        devices: Vec<Device>,
+        worker: &str,
+        numbers: &EventNumbers,
+    ) -> Self {
+        Self::with_log(settings, devices, Log::of_worker(worker, numbers))
+    }
+
+    fn with_log(settings: Settings, devices: Vec<Device>, log: Log) -> Self {
         Self(Arc::new(Inner {
             state: Mutex::new(State {
                 devices: Devices::new(&devices),
                 entries: BTreeMap::new(),
                 flight: BTreeSet::new(),
                 active: BTreeMap::new(),
-                log: Log::default(),
+                log,
                 counter: 0,
                 models: 0,
                 quiet_since: Instant::now(),
@@ -319,7 +333,9 @@ impl ModelRegistry {
 
     /// Where models compute that were told nothing.
     pub fn primary(&self) -> Device {
-        self.0.accelerators.first().cloned().unwrap_or_default()
+        let mut usable = self.0.accelerators.iter();
+        let first = usable.find(|device| device.failure().is_none());
+        first.cloned().unwrap_or_default()
     }
 
     /// The devices with their memory, as placements are reckoned with.

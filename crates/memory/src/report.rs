@@ -118,6 +118,7 @@ impl State {
             last_used: entry.last_used,
             demoted_by: entry.demoted_by,
             read_bytes: entry.read_bytes,
+            worker: self.log.worker.clone(),
         }
     }
 

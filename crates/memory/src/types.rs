@@ -420,6 +420,8 @@ pub struct Event {
     pub places: Vec<(String, u64)>,
     /// Further numbers of this kind of event, in order.
     pub numbers: Vec<(&'static str, u64)>,
+    /// Whose models these are, where several workers have their own.
+    pub worker: Option<Arc<str>>,
 }
 
 /// `POST /free` as the worker carries it out.
@@ -561,6 +563,8 @@ pub struct ModelReport {
     pub demoted_by: Option<&'static str>,
     /// Bytes read from its files since it was registered.
     pub read_bytes: u64,
+    /// Whose model it is, where several workers have their own.
+    pub worker: Option<Arc<str>>,
 }
 
 /// Everything at one moment.

@@ -72,22 +72,30 @@ pub struct ModelSampling {
     log_sigmas: Arc<Vec<f32>>,
 }
 
-/// The thousand levels of latent diffusion (Rombach et al. 2022), rising.
-fn discrete_table(zsnr: bool) -> Vec<f64> {
-    let (start, end) = (0.00085f64.sqrt(), 0.012f64.sqrt());
+/// Levels, rising, of noise that is added in a thousand steps: each by `beta` of a number that rises evenly.
+fn table_of(start: f64, end: f64, beta: impl Fn(f64) -> f64) -> Vec<f64> {
     let step = (end - start) / (STEPS - 1) as f64;
     let mut product = 1.0;
     let sigmas = (0..STEPS).map(|i| {
         // As torch counts: from the end in the second half.
-        let beta = if i < STEPS / 2 {
+        let at = if i < STEPS / 2 {
             start + step * i as f64
         } else {
             end - step * (STEPS - 1 - i) as f64
         };
-        product *= 1.0 - beta * beta;
+        product *= 1.0 - beta(at);
         ((1.0 - product) / product).sqrt()
     });
-    let sigmas: Vec<f64> = sigmas.collect();
+    sigmas.collect()
+}
+
+/// The first and the last step of latent diffusion (Rombach et al. 2022), whose roots rise evenly.
+const FIRST_STEP: f64 = 0.00085;
+const LAST_STEP: f64 = 0.012;
+
+/// The thousand levels of latent diffusion, with another last step perhaps.
+fn discrete_table(last: f64, zsnr: bool) -> Vec<f64> {
+    let sigmas = table_of(FIRST_STEP.sqrt(), last.sqrt(), |root| root * root);
     if zsnr { zero_terminal(&sigmas) } else { sigmas }
 }
 
@@ -174,7 +182,19 @@ impl ModelSampling {
 
     /// SD 1 and 2, SDXL. `zsnr` for models trained down to pure noise.
     pub fn discrete(prediction: Prediction, zsnr: bool) -> Self {
-        Self::from_table(prediction, Spacing::Discrete, &discrete_table(zsnr))
+        let table = discrete_table(LAST_STEP, zsnr);
+        Self::from_table(prediction, Spacing::Discrete, &table)
+    }
+
+    /// The same with another last step than that of those.
+    pub fn discrete_until(prediction: Prediction, last: f64) -> Self {
+        Self::from_table(prediction, Spacing::Discrete, &discrete_table(last, false))
+    }
+
+    /// Steps that rise evenly themselves, and not by their roots.
+    pub fn even_betas(prediction: Prediction, first: f64, last: f64) -> Self {
+        let table = table_of(first, last, |beta| beta);
+        Self::from_table(prediction, Spacing::Discrete, &table)
     }
 
     /// The fifty levels that distilled models know.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fresco_tensor::nn::Growth;
 use fresco_tensor::{Dtype, Stored, Tensor, claim_memory};
 
 use crate::error::Result;
@@ -286,6 +287,45 @@ impl Patch {
             Change::Weight(_) | Change::Difference(_) | Change::Nothing => true,
         };
         !by_itself || self.strength_model != 1.0
+    }
+
+    /// The matrices whose product a matrix of this shape grows by, where that is all.
+    fn growth(&self, shape: &[usize]) -> Option<Growth> {
+        let Change::Adapter(adapter) = &self.change else {
+            return None;
+        };
+        let Kind::Lora {
+            up,
+            down,
+            mid: None,
+            ..
+        } = &adapter.kind
+        else {
+            return None;
+        };
+        let first = match self.slice {
+            None => 0,
+            Some(Slice { dim: 0, start, .. }) => start,
+            Some(_) => return None,
+        };
+        let plain = shape.len() == 2
+            && self.reorder.is_none()
+            && adapter.dora_scale.is_none()
+            && self.strength_model == 1.0
+            && self
+                .changed_shape(shape)
+                .is_ok_and(|changed| changed == shape);
+        if !plain {
+            return None;
+        }
+        let rank = *down.shape().first()?;
+        let over_rank = adapter.alpha.map_or(1.0, |alpha| alpha / rank as f64);
+        Some(Growth {
+            up: up.clone(),
+            down: down.clone(),
+            scale: (self.strength * over_rank) as f32,
+            first,
+        })
     }
 
     /// The matrices that can stand beside a layer whose weight has this shape, where that is the same.
@@ -604,6 +644,16 @@ impl WeightPatches for Scoped {
         // What is never stored is not rounded on the way either.
         let (kept, _) = split(self.get(key), weight.shape());
         chain(kept, weight, MergeDtype::Fp32)
+    }
+
+    fn growths(&self, key: &str, shape: &[usize]) -> Option<Vec<Growth>> {
+        if self.options.merge == MergeDtype::Fp16 {
+            // Rounded on the way, which the processor does.
+            return None;
+        }
+        let (kept, _) = split(self.get(key), shape);
+        let growths = kept.iter().map(|patch| patch.growth(shape));
+        growths.collect()
     }
 
     fn stored_as(&self, dtype: Dtype) -> Option<Dtype> {

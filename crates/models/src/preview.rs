@@ -6,6 +6,7 @@ use fresco_tensor::Tensor;
 
 use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
+use crate::taehv::Taehv;
 use crate::taesd::Taesd;
 
 /// An 8-bit picture, three bytes a pixel, row by row.
@@ -66,6 +67,8 @@ pub enum Previewer {
     Colours(Colours),
     /// The size of the result.
     Taesd(Arc<Taesd>),
+    /// The same for films, of which the first frame is shown.
+    Film(Arc<Taehv>),
 }
 
 impl Previewer {
@@ -80,8 +83,14 @@ impl Previewer {
         match self {
             Self::Rgb(format) => latent2rgb(format, &latent),
             Self::Colours(colours) => shaded(&colours.rgb, colours.bias, &latent),
-            Self::Taesd(net) => {
-                let rgb = net.decode(&latent, &|| Ok(()))?;
+            Self::Taesd(_) | Self::Film(_) => {
+                let rgb = match self {
+                    Self::Taesd(net) => net.decode(&latent, &|| Ok(()))?,
+                    Self::Film(net) => net
+                        .decode(&latent.unsqueeze(2)?, &|| Ok(()))?
+                        .select(2, 0)?,
+                    Self::Rgb(_) | Self::Colours(_) => latent,
+                };
                 let [_, c, h, w] = rgb.dims4()?;
                 if c != 3 {
                     let reason = format!("the decoder makes {c} colours");
@@ -120,17 +129,21 @@ fn byte(value: f32) -> u8 {
     (f32::midpoint(value, 1.0).clamp(0.0, 1.0) * 255.0) as u8
 }
 
+/// Squares of cells that were packed into channels, of the first item: (1, 4 c, h, w) to (1, c, 2 h, 2 w).
+pub fn unpacked(latent: &Tensor) -> Result<Tensor> {
+    let [_, packed, h, w] = latent.dims4()?;
+    let channels = packed / 4;
+    let cells = latent.narrow(0, 0, 1)?.reshape([channels, 2, 2, h, w])?;
+    let cells = cells.permute(&[0, 3, 1, 4, 2])?;
+    Ok(cells.reshape([1, channels, 2 * h, 2 * w])?)
+}
+
 /// The rough colours of a latent's first item: (1.., c, h, w).
 pub fn latent2rgb(format: &LatentFormat, latent: &Tensor) -> Result<Rgb8> {
     let mut latent = first_picture(latent)?;
     let channels = format.rgb.len();
     if format.channels == channels * 4 && latent.shape()[1] == format.channels {
-        // Flux 2 packs 2x2 cells into channels: (c 2 2, h, w) to (c, 2h, 2w).
-        let [_, _, h, w] = latent.dims4()?;
-        latent = latent
-            .reshape([channels, 2, 2, h, w])?
-            .permute(&[0, 3, 1, 4, 2])?
-            .reshape([1, channels, 2 * h, 2 * w])?;
+        latent = unpacked(&latent)?;
     }
     let c = latent.shape()[1];
     if c != channels {

@@ -1,10 +1,10 @@
-//! Vision encoders: CLIP's (L, H, G) and SigLIP. A picture in, features of the whole and of its parts out.
+//! Vision encoders: CLIP's (L, H, G), SigLIP and DINOv2. A picture in, features of the whole and of its parts out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_tensor::nn::{
-    Act, Conv2d, Embedding, LayerNorm, Linear, Mask, Padding, Value, attention,
+    Act, Conv2d, Embedding, LayerNorm, Linear, Mask, Padding, Value, add_gated, attention, swiglu,
 };
 use fresco_tensor::resize::pillow::Filter;
 use fresco_tensor::{Device, Tensor, WeightFile};
@@ -12,12 +12,15 @@ use fresco_tensor::{Device, Tensor, WeightFile};
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Blocks, Kernel, Layout, Origin, UnitOrder, Walk, WeightStore};
+use crate::transformer::chunks;
 
 const EPS: f32 = 1e-5;
 /// Every published encoder has as many.
 const HEADS: usize = 16;
 const MOST_LAYERS: usize = 1000;
 const CLIP_MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
+const PLAIN_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+const PLAIN_STD: [f32; 3] = [0.229, 0.224, 0.225];
 const CLIP_STD: [f32; 3] = [0.268_629_55, 0.261_302_6, 0.275_777_1];
 
 /// The shape of the network, read from its weights.
@@ -35,6 +38,10 @@ pub struct VisionConfig {
     pub projection: Option<usize>,
     /// SigLIP: no class token, features after the last norm.
     pub siglip: bool,
+    /// DINOv2: blocks that scale what they add.
+    pub scaled: bool,
+    /// Gated feed-forwards, of the largest of those.
+    pub gated: bool,
 }
 
 impl VisionConfig {
@@ -44,10 +51,14 @@ impl VisionConfig {
         let Some(&[hidden, 3, patch, _]) = patches else {
             return refuse("this is no vision encoder of a known kind");
         };
-        let layer = |i: usize| format!("vision_model.encoder.layers.{i}.mlp.fc1.weight");
+        let scaled = store.has("vision_model.encoder.layers.0.layer_scale1");
+        let gated = store.has("vision_model.encoder.layers.0.mlp.weights_in.weight");
+        let first = if gated { "weights_out" } else { "fc1" };
+        let layer = |i: usize| format!("vision_model.encoder.layers.{i}.mlp.{first}.weight");
         let layers = (0..MOST_LAYERS).take_while(|i| store.has(&layer(*i)));
         let layers = layers.count();
-        let inner = store.shape(&layer(0)).and_then(|s| s.first()).copied();
+        let side = usize::from(gated);
+        let inner = store.shape(&layer(0)).and_then(|s| s.get(side)).copied();
         let positions = "vision_model.embeddings.position_embedding.weight";
         let positions = store.shape(positions).and_then(|s| s.first()).copied();
         let (Some(inner), Some(positions)) = (inner, positions) else {
@@ -60,6 +71,7 @@ impl VisionConfig {
         }
         let projection = store.shape("visual_projection.weight");
         let act = match (siglip, layers) {
+            _ if scaled => Act::Gelu,
             (true, _) => Act::GeluTanh,
             // Only the smallest of the published ones has the quick form.
             (false, 24) => Act::QuickGelu,
@@ -68,14 +80,21 @@ impl VisionConfig {
         Ok(Self {
             hidden,
             layers,
-            heads: HEADS,
+            heads: if scaled { (hidden / 64).max(1) } else { HEADS },
             inner,
             act,
             patch,
             size: side * patch,
             projection: projection.and_then(|s| s.first()).copied(),
             siglip,
+            scaled,
+            gated,
         })
+    }
+
+    /// What norms add to what they divide by.
+    fn eps(&self) -> f32 {
+        if self.scaled { 1e-6 } else { EPS }
     }
 
     fn tokens(&self) -> usize {
@@ -103,25 +122,55 @@ pub static UNITS: UnitOrder = UnitOrder {
         "visual_projection",
     ],
     blocks: &[Blocks::Within("layers")],
-    values: &["class_embedding"],
+    values: &["class_embedding", "layer_scale1", "layer_scale2"],
 };
 
 /// The weights of an encoder under the names of transformers, from files with those or OpenCLIP's.
 pub fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<WeightStore> {
+    store_in(file, "", device)
+}
+
+/// Where checkpoints that begin with a picture have the network that looks at it.
+const IN_CHECKPOINTS: [&str; 2] = [
+    "conditioner.embedders.0.open_clip.model.",
+    "cond_stage_model.model.",
+];
+
+/// The prefix of such a network in a checkpoint; none if it has none.
+pub fn prefix_in(file: &Arc<dyn WeightFile>) -> Option<&'static str> {
+    let there = |prefix: &&&str| file.info(&format!("{prefix}visual.conv1.weight")).is_some();
+    IN_CHECKPOINTS.iter().find(there).copied()
+}
+
+/// The same for one that is a part of a file.
+pub fn store_in(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<WeightStore> {
     let mut keys = BTreeMap::new();
-    if file.info("visual.conv1.weight").is_none() {
+    let scaled = SCALED_PREFIXES.into_iter().find(|prefix| {
+        let name = format!("{prefix}encoder.layer.0.layer_scale1.lambda1");
+        file.info(&name).is_some()
+    });
+    if let Some(prefix) = scaled {
+        scaled_keys(&mut keys, file, prefix);
+        return WeightStore::mapped(Arc::clone(file), keys, device).with_units(&UNITS);
+    }
+    let names = file.names();
+    let inside = names.iter().filter_map(|name| {
+        let key = name.strip_prefix(prefix)?;
+        Some((name.as_str(), key))
+    });
+    if file.info(&format!("{prefix}visual.conv1.weight")).is_none() {
         // Some files bring the text encoder, too.
-        let ours = |name: &String| name.starts_with("vision_model.") || name.starts_with("visual_");
-        for name in file.names().into_iter().filter(ours) {
-            keys.insert(name.clone(), Origin::Whole(name));
+        let ours = |key: &str| key.starts_with("vision_model.") || key.starts_with("visual_");
+        for (name, key) in inside.filter(|(_, key)| ours(key)) {
+            keys.insert(key.to_owned(), Origin::Whole(name.to_owned()));
         }
         return WeightStore::mapped(Arc::clone(file), keys, device).with_units(&UNITS);
     }
-    for name in file.names() {
-        let Some(rest) = name.strip_prefix("visual.") else {
+    for (name, key) in inside {
+        let Some(rest) = key.strip_prefix("visual.") else {
             continue;
         };
-        let whole = Origin::Whole(name.clone());
+        let whole = Origin::Whole(name.to_owned());
         let embeddings = "vision_model.embeddings";
         match rest {
             "conv1.weight" => {
@@ -134,13 +183,71 @@ pub fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<WeightStore> {
                 keys.insert(format!("{embeddings}.position_embedding.weight"), whole);
             }
             "proj" => {
-                let turned = Origin::Transposed(name.clone());
+                let turned = Origin::Transposed(name.to_owned());
                 keys.insert("visual_projection.weight".to_owned(), turned);
             }
-            _ => converted(&mut keys, file, &name, rest),
+            _ => converted(&mut keys, file, name, rest),
         }
     }
     WeightStore::mapped(Arc::clone(file), keys, device).with_units(&UNITS)
+}
+
+/// Where files keep a DINOv2.
+const SCALED_PREFIXES: [&str; 2] = ["", "conditioner.main_image_encoder.model."];
+
+/// The weights of a DINOv2 in the names of transformers.
+fn scaled_keys(keys: &mut BTreeMap<String, Origin>, file: &Arc<dyn WeightFile>, prefix: &str) {
+    const NAMES: [(&str, &str); 10] = [
+        ("norm1.", "layer_norm1."),
+        ("norm2.", "layer_norm2."),
+        ("attention.attention.query.", "self_attn.q_proj."),
+        ("attention.attention.key.", "self_attn.k_proj."),
+        ("attention.attention.value.", "self_attn.v_proj."),
+        ("attention.output.dense.", "self_attn.out_proj."),
+        ("layer_scale1.lambda1", "layer_scale1"),
+        ("layer_scale2.lambda1", "layer_scale2"),
+        ("mlp.", "mlp."),
+        ("layernorm.", "post_layernorm."),
+    ];
+    for name in file.names() {
+        let Some(rest) = name.strip_prefix(prefix) else {
+            continue;
+        };
+        let shape = file.info(&name).map(|info| info.shape).unwrap_or_default();
+        let whole = Origin::Whole(name.clone());
+        let shaped = |shape: Vec<usize>| Origin::Shaped {
+            name: name.clone(),
+            shape,
+        };
+        let embeddings = "vision_model.embeddings";
+        match (rest, shape.as_slice()) {
+            ("embeddings.cls_token", &[_, _, width]) => {
+                keys.insert(format!("{embeddings}.class_embedding"), shaped(vec![width]));
+            }
+            ("embeddings.position_embeddings", &[_, count, width]) => {
+                let key = format!("{embeddings}.position_embedding.weight");
+                keys.insert(key, shaped(vec![count, width]));
+            }
+            _ => {
+                if let Some(part) = rest.strip_prefix("embeddings.patch_embeddings.projection.") {
+                    keys.insert(format!("{embeddings}.patch_embedding.{part}"), whole);
+                    continue;
+                }
+                let (at, inner) = match rest.strip_prefix("encoder.layer.") {
+                    Some(inside) => match inside.split_once('.') {
+                        Some((number, inner)) => (format!("encoder.layers.{number}."), inner),
+                        None => continue,
+                    },
+                    None => (String::new(), rest),
+                };
+                let found = NAMES.iter().find(|(from, _)| inner.starts_with(from));
+                if let Some((from, to)) = found {
+                    let key = format!("vision_model.{at}{to}{}", &inner[from.len()..]);
+                    keys.insert(key, whole);
+                }
+            }
+        }
+    }
 }
 
 /// One of OpenCLIP's layers or norms.
@@ -198,21 +305,34 @@ struct Block {
     norm2: Arc<LayerNorm>,
     fc1: Arc<Linear>,
     fc2: Arc<Linear>,
+    /// What is added is multiplied with these.
+    scales: Option<[Arc<Value>; 2]>,
 }
 
 impl Block {
     fn new(weights: &Walk<'_>, config: &VisionConfig) -> Result<Self> {
         let (hidden, inner) = (config.hidden, config.inner);
         let attention = weights.at("self_attn");
+        let (names, wide) = if config.gated {
+            (["mlp.weights_in", "mlp.weights_out"], 2 * inner)
+        } else {
+            (["mlp.fc1", "mlp.fc2"], inner)
+        };
+        let scale = |name: &str| weights.value(name, &[hidden]);
         Ok(Self {
-            norm1: weights.layer_norm("layer_norm1", hidden, EPS)?,
+            scales: if config.scaled {
+                Some([scale("layer_scale1")?, scale("layer_scale2")?])
+            } else {
+                None
+            },
+            norm1: weights.layer_norm("layer_norm1", hidden, config.eps())?,
             q: attention.linear("q_proj", hidden, hidden)?,
             k: attention.linear("k_proj", hidden, hidden)?,
             v: attention.linear("v_proj", hidden, hidden)?,
             out: attention.linear("out_proj", hidden, hidden)?,
-            norm2: weights.layer_norm("layer_norm2", hidden, EPS)?,
-            fc1: weights.linear("mlp.fc1", inner, hidden)?,
-            fc2: weights.linear("mlp.fc2", hidden, inner)?,
+            norm2: weights.layer_norm("layer_norm2", hidden, config.eps())?,
+            fc1: weights.linear(names[0], wide, hidden)?,
+            fc2: weights.linear(names[1], hidden, inner)?,
         })
     }
 
@@ -224,12 +344,27 @@ impl Block {
             self.v.forward(&h)?,
         );
         let h = attention(&q, &k, &v, config.heads, Mask::None, None)?;
+        if let Some([first, second]) = &self.scales {
+            let device = x.device();
+            let x = add_gated(x.clone(), &first.at(&device)?, &self.out.forward(&h)?)?;
+            let h = self.norm2.forward(&x)?;
+            let h = if config.gated {
+                let [gate, value] = chunks(&self.fc1.forward(&h)?)?;
+                swiglu(&gate, &value)?
+            } else {
+                self.fc1.forward_with(&h, then(config.act))?
+            };
+            return Ok(add_gated(x, &second.at(&device)?, &self.fc2.forward(&h)?)?);
+        }
         let x = self.out.forward_with(&h, plus(x))?;
         let h = self.norm2.forward(&x)?;
         let h = self.fc1.forward_with(&h, then(config.act))?;
         Ok(self.fc2.forward_with(&h, plus(&x))?)
     }
 }
+
+/// Layers after those whose states tell a style: the eleventh and the twentieth from the end.
+const DEEPER: [usize; 2] = [10, 19];
 
 /// What an encoder sees in a batch of pictures.
 #[derive(Clone, Debug)]
@@ -238,8 +373,12 @@ pub struct VisionFeatures {
     pub last: Tensor,
     /// The layer before the last.
     pub penultimate: Tensor,
+    /// A middle and an early layer, by which styles are told: of networks that have so many.
+    pub deeper: Option<[Tensor; 2]>,
     /// `(b, projection)`
     pub embeds: Tensor,
+    /// The token for all of a picture before the projection, `(b, c)`, where there is one.
+    pub class: Option<Tensor>,
 }
 
 /// See the [module](self).
@@ -261,7 +400,7 @@ impl VisionEncoder {
         store.build("the vision encoder", |weights| Self::walk(weights, config))
     }
 
-    fn walk(weights: &Walk<'_>, config: &VisionConfig) -> Result<Self> {
+    pub(crate) fn walk(weights: &Walk<'_>, config: &VisionConfig) -> Result<Self> {
         let hidden = config.hidden;
         if config.heads == 0 || !hidden.is_multiple_of(config.heads) {
             let reason = format!("{hidden} channels do not make {} heads", config.heads);
@@ -273,7 +412,7 @@ impl VisionEncoder {
             out: hidden,
             input: 3,
             side: config.patch,
-            bias: config.siglip,
+            bias: config.siglip || config.scaled,
         };
         let patches =
             tables.conv_with("patch_embedding", kernel, config.patch, Padding::Same(0))?;
@@ -281,7 +420,9 @@ impl VisionEncoder {
         let (mut class, mut pre) = (None, None);
         if !config.siglip {
             class = Some(tables.value("class_embedding", &[hidden])?);
-            pre = Some(model.layer_norm("pre_layrnorm", hidden, EPS)?);
+            if !config.scaled {
+                pre = Some(model.layer_norm("pre_layrnorm", hidden, EPS)?);
+            }
         }
         let layers = model.at("encoder.layers");
         let blocks = (0..config.layers).map(|i| Block::new(&layers.at(i), config));
@@ -291,7 +432,7 @@ impl VisionEncoder {
             positions,
             pre,
             blocks: blocks.collect::<Result<_>>()?,
-            post: model.layer_norm("post_layernorm", hidden, EPS)?,
+            post: model.layer_norm("post_layernorm", hidden, config.eps())?,
             projection: config
                 .projection
                 .map(|width| weights.matrix("visual_projection", width, hidden))
@@ -329,6 +470,8 @@ impl VisionEncoder {
         };
         let (mean, std) = if self.config.siglip {
             ([0.5; 3], [0.5; 3])
+        } else if self.config.scaled {
+            (PLAIN_MEAN, PLAIN_STD)
         } else {
             (CLIP_MEAN, CLIP_STD)
         };
@@ -366,30 +509,51 @@ impl VisionEncoder {
         if let Some(norm) = &self.pre {
             x = norm.forward(&x)?;
         }
+        let home = |t: Tensor| t.to(&Device::cpu());
         let mut penultimate = x.clone();
-        for block in &self.blocks {
+        let mut deeper = Vec::new();
+        for (number, block) in self.blocks.iter().enumerate() {
             penultimate = x;
             x = block.forward(&penultimate, &self.config)?;
+            let left = self.blocks.len() - number - 1;
+            if self.config.siglip && DEEPER.contains(&left) {
+                deeper.push(home(x.clone())?);
+            }
         }
-        let home = |t: Tensor| t.to(&Device::cpu());
+        deeper.reverse();
+        let deeper = <[Tensor; 2]>::try_from(deeper).ok();
         if self.config.siglip {
             let last = home(self.post.forward(&x)?)?;
             return Ok(VisionFeatures {
                 embeds: last.clone(),
                 penultimate: home(penultimate)?,
+                deeper,
                 last,
+                class: None,
+            });
+        }
+        if self.config.scaled {
+            let last = home(self.post.forward(&x)?)?;
+            return Ok(VisionFeatures {
+                embeds: last.select(1, 0)?,
+                penultimate: home(penultimate)?,
+                deeper: None,
+                last,
+                class: None,
             });
         }
         let class = self.post.forward(&x.narrow(1, 0, 1)?)?;
         let class = class.reshape([b, hidden])?;
         let embeds = match &self.projection {
             Some(projection) => projection.forward(&class)?,
-            None => class,
+            None => class.clone(),
         };
         Ok(VisionFeatures {
             last: home(x)?,
             penultimate: home(penultimate)?,
+            deeper: None,
             embeds: home(embeds)?,
+            class: Some(home(class)?),
         })
     }
 }

@@ -125,6 +125,30 @@ pub struct Asked<'a> {
     pub cached: &'a [Arc<str>],
 }
 
+/// The files of each network that is needed for these outputs, and their bytes: what the prompt says, before anything is
+/// opened. Those that are not there are left out; their loaders will say so.
+pub fn wanted_files(
+    prompt: &Map,
+    outputs: &[Arc<str>],
+    folders: &Folders,
+) -> Vec<(Vec<PathBuf>, u64)> {
+    let asked = Asked {
+        prompt,
+        outputs: Some(outputs),
+        cached: &[],
+    };
+    let nodes = prompt::loader_nodes(&asked);
+    let sized = |files: Vec<PathBuf>| {
+        let size = |file: &PathBuf| Some(file.metadata().ok()?.len());
+        let bytes: Option<u64> = files.iter().map(size).sum();
+        Some((files, bytes?))
+    };
+    nodes
+        .iter()
+        .filter_map(|node| sized(node.present_files(folders)?))
+        .collect()
+}
+
 /// Whether a whole prompt can run.
 pub fn assess(
     prompt: &Map,

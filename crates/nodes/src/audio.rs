@@ -10,15 +10,35 @@ use fresco_tensor::Tensor;
 
 use crate::types::{as_tensor, tensor};
 
-mod resample;
+mod equalizer;
+mod latent;
+mod load;
+pub(crate) mod resample;
+mod save;
+mod songs;
 
 pub static NODES: &[NodeEntry] = &[
+    entry::<save::SaveAudio>(),
+    entry::<save::SaveAudioMp3>(),
+    entry::<save::SaveAudioOpus>(),
+    entry::<save::SaveAudioAdvanced>(),
+    entry::<save::PreviewAudio>(),
+    entry::<load::LoadAudio>(),
+    entry::<load::RecordAudio>(),
+    entry::<JoinAudioChannels>(),
     entry::<EmptyAudio>(),
     entry::<TrimAudioDuration>(),
     entry::<SplitAudioChannels>(),
     entry::<AudioConcat>(),
     entry::<AudioMerge>(),
     entry::<AudioAdjustVolume>(),
+    entry::<latent::VaeEncodeAudio>(),
+    entry::<latent::VaeDecodeAudio>(),
+    entry::<latent::VaeDecodeAudioTiled>(),
+    entry::<songs::TextEncodeAceStepAudio>(),
+    entry::<songs::TextEncodeAceStepAudio15>(),
+    entry::<songs::EmptyAceStep15LatentAudio>(),
+    entry::<equalizer::AudioEqualizer3Band>(),
 ];
 
 /// A dictionary with `waveform` and `sample_rate`.
@@ -50,6 +70,18 @@ impl Audio {
             .and_then(|r| u32::try_from(r).ok())
             .filter(|r| *r > 0)
             .ok_or_else(|| NodeError::value_error("the audio has no usable sample rate"))
+    }
+}
+
+impl Audio {
+    /// A part of the sound; what is beyond its end is left out.
+    pub(crate) fn part(&self, start: f64, seconds: f64) -> Result<Self, NodeError> {
+        let rate = self.sample_rate()?;
+        let waveform = self.waveform()?;
+        let [_, _, length] = waveform.dims3()?;
+        let start = (samples(start, rate)?.max(0) as usize).min(length);
+        let count = (samples(seconds, rate)?.max(0) as usize).min(length - start);
+        Ok(Self::new(waveform.narrow(2, start, count)?, rate))
     }
 }
 
@@ -177,6 +209,39 @@ impl Node for SplitAudioChannels {
             Ok(Audio::new(waveform.narrow(1, i, 1)?, rate).into())
         };
         Ok(NodeOutput::slots(vec![side(0)?, side(1)?]))
+    }
+}
+
+/// Makes stereo of two sounds; the shorter one ends in silence.
+#[derive(Node)]
+#[node(
+    id = "JoinAudioChannels",
+    v3,
+    module = "comfy_extras.nodes_audio",
+    display = "Join Audio Channels",
+    category = "audio",
+    outputs(Output::new("AUDIO").named("audio"))
+)]
+pub struct JoinAudioChannels {
+    /// Heard on the left.
+    audio_left: Audio,
+    /// Heard on the right.
+    audio_right: Audio,
+}
+
+impl Node for JoinAudioChannels {
+    fn run(self, _: &Cx) -> NodeResult {
+        let (left, right, rate) = same_rate(&self.audio_left, &self.audio_right)?;
+        let longest = left.dims3()?[2].max(right.dims3()?[2]);
+        // Of sound that is not mono the first channel counts.
+        let side = |t: Tensor| -> Result<Tensor, NodeError> {
+            let [batch, _, length] = t.dims3()?;
+            let first = t.narrow(1, 0, 1)?;
+            let silence = Tensor::zeros([batch, 1, longest - length])?;
+            Ok(Tensor::cat(&[&first, &silence], 2)?)
+        };
+        let joined = Tensor::cat(&[&side(left)?, &side(right)?], 1)?;
+        Ok(NodeOutput::one(Audio::new(joined, rate)))
     }
 }
 

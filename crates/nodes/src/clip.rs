@@ -40,6 +40,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<encode_each::CLIPTextEncodeFlux>(),
     entry::<encode_each::CLIPTextEncodeSD3>(),
     entry::<encode_each::CLIPTextEncodeHiDream>(),
+    entry::<encode_each::CLIPTextEncodeHunyuanDiT>(),
     entry::<encode_each::CLIPTextEncodeKandinsky5>(),
     entry::<encode_each::CLIPTextEncodeLumina2>(),
     entry::<encode_each::CLIPTextEncodePixArtAlpha>(),
@@ -47,6 +48,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<edit::TextEncodeQwenImageEditPlus>(),
     entry::<edit::TextEncodeQwenImage21>(),
     entry::<generate::TextGenerate>(),
+    entry::<generate::TextGenerateLTX2Prompt>(),
     entry::<adjust::T5TokenizerOptions>(),
     entry::<adjust::CLIPAttentionMultiply>(),
 ];
@@ -234,7 +236,31 @@ impl Clip {
 
     /// A prompt as tensors.
     pub fn encode_tensors(&self, tokens: &PromptTokens, cx: &Cx) -> Result<Encoded, NodeError> {
-        let encode = || self.encoder.encode(tokens, self.layer);
+        self.encode_by(tokens, true, cx)
+    }
+
+    /// The same; the vector for all of it does not go through the network's projection.
+    pub(crate) fn encode_unprojected(
+        &self,
+        tokens: &PromptTokens,
+        cx: &Cx,
+    ) -> Result<Encoded, NodeError> {
+        self.encode_by(tokens, false, cx)
+    }
+
+    fn encode_by(
+        &self,
+        tokens: &PromptTokens,
+        projected: bool,
+        cx: &Cx,
+    ) -> Result<Encoded, NodeError> {
+        let encode = || {
+            if projected {
+                self.encoder.encode(tokens, self.layer)
+            } else {
+                self.encoder.encode_unprojected(tokens, self.layer)
+            }
+        };
         let encoded = match &self.variant {
             Some(hold) => InUse::of(cx, &[hold.handle()], Need::default())?.run(encode),
             None => encode(),
@@ -244,7 +270,7 @@ impl Clip {
 }
 
 /// The encoder, or the reason there is none.
-fn required(clip: Option<Clip>) -> Result<Clip, NodeError> {
+pub(crate) fn required(clip: Option<Clip>) -> Result<Clip, NodeError> {
     clip.ok_or_else(|| {
         NodeError::runtime(
             "ERROR: clip input is invalid: None\n\nA checkpoint loader gives none when its file brings no text encoder.",

@@ -4,28 +4,36 @@ use fresco_graph::NodeEntry;
 
 pub mod admission;
 pub mod audio;
+pub mod audio_encoder;
 pub mod boxes;
 pub mod clip;
 mod compositing;
 pub mod conditioning;
 pub mod control;
 pub mod dataset;
+pub mod for_packs;
+pub mod frames;
+pub mod gligen;
 pub mod hooks;
 mod image;
 pub mod latent;
+pub mod latent_upscale;
 pub mod lists;
 pub mod load;
 pub mod loaders;
 pub mod logic;
 pub mod lora;
+pub mod ltx2;
 mod mask;
 pub mod math;
 pub mod memory_nodes;
 pub mod merging;
 pub mod mesh;
+pub mod minimax;
 pub mod misc;
 pub mod model_patch;
 pub mod multigpu;
+pub mod photomaker;
 mod post;
 pub mod preview_any;
 pub mod primitive;
@@ -64,6 +72,7 @@ pub fn all() -> Vec<NodeEntry> {
         load::NODES,
         dataset::NODES,
         audio::NODES,
+        audio_encoder::NODES,
         video::NODES,
         mesh::NODES,
         primitive::NODES,
@@ -78,11 +87,16 @@ pub fn all() -> Vec<NodeEntry> {
         vae::NODES,
         vae_conditioning::NODES,
         wan::NODES,
+        ltx2::NODES,
+        minimax::NODES,
         control::NODES,
         model_patch::NODES,
         vision::NODES,
         style::NODES,
+        gligen::NODES,
+        photomaker::NODES,
         upscale::NODES,
+        latent_upscale::NODES,
         lora::NODES,
         merging::NODES,
         saving::NODES,

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use fresco_files::MemoryGuard;
 use fresco_files::annotated;
@@ -33,7 +34,7 @@ pub static NODES: &[NodeEntry] = &[
 ];
 
 /// The path behind a name as the user gave it, inside the named directory (input when none is named).
-fn resolve(cx: &Cx, name: &str) -> Result<PathBuf, NodeError> {
+pub(crate) fn resolve(cx: &Cx, name: &str) -> Result<PathBuf, NodeError> {
     let dirs = cx.resource::<Dirs>()?;
     let path = annotated::path(&dirs, name, DirType::Input)
         .map_err(|e| NodeError::value_error(format!("{name}: {e}")))?;
@@ -110,7 +111,7 @@ fn rgb(frame: &Frame) -> Result<Tensor, NodeError> {
 }
 
 /// SHA-256 of the file in hexadecimal: the token by which a change on disk is noticed.
-fn file_token(cx: &Cx, args: &Args, input: &str) -> Result<Value, NodeError> {
+pub(crate) fn file_token(cx: &Cx, args: &Args, input: &str) -> Result<Value, NodeError> {
     let Some(name) = args.get(input).and_then(Value::as_str) else {
         return Ok(Value::Null);
     };
@@ -133,8 +134,20 @@ fn file_token(cx: &Cx, args: &Args, input: &str) -> Result<Value, NodeError> {
     Ok(hex.into())
 }
 
+/// When the file was last changed, in seconds: a token for files too large to be read for one.
+pub(crate) fn file_time(cx: &Cx, args: &Args, input: &str) -> Result<Value, NodeError> {
+    let Some(name) = args.get(input).and_then(Value::as_str) else {
+        return Ok(Value::Null);
+    };
+    let path = resolve(cx, name)?;
+    let data = fs::metadata(&path).map_err(|e| io_error(&path, &e))?;
+    let time = data.modified().ok();
+    let time = time.and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+    Ok(time.map_or(Value::Null, |t| t.as_secs_f64().into()))
+}
+
 /// Whether the named file exists; a linked input is judged when it has run.
-fn file_verdict(cx: &Cx, args: &Args, input: &str, what: &str) -> Verdict {
+pub(crate) fn file_verdict(cx: &Cx, args: &Args, input: &str, what: &str) -> Verdict {
     let name = match args.get(input) {
         None | Some(Value::Null) => return Verdict::Ok,
         Some(Value::Str(name)) => name.clone(),

@@ -2,7 +2,7 @@
 
 mod checkpoint;
 mod vae;
-mod vision;
+pub(crate) mod vision;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -26,6 +26,8 @@ use crate::resident::{Component, content};
 pub static NODES: &[NodeEntry] = &[
     entry::<checkpoint::CheckpointLoaderSimple>(),
     entry::<checkpoint::CheckpointLoader>(),
+    entry::<checkpoint::UnclipCheckpointLoader>(),
+    entry::<checkpoint::ImageOnlyCheckpointLoader>(),
     entry::<checkpoint::UnetLoader>(),
     entry::<checkpoint::DiffusersLoader>(),
     entry::<vae::VaeLoader>(),

@@ -13,7 +13,8 @@ use fresco_models::patch::Patch;
 use fresco_models::{LoraStorage, OftStrength, PatchOptions, PatchSet, WeightStore};
 
 pub use fresco_models::{MergeDtype, PatchMode};
-pub(crate) use kept::open_lora;
+pub(crate) use kept::{Lora, open_lora, open_lora_at};
+pub(crate) use loader::apply_lora;
 
 use crate::clip::Clip;
 use crate::sampling::Model;

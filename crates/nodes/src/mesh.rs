@@ -10,8 +10,13 @@ use crate::types::add_tensor;
 
 mod blocks;
 mod surface_net;
+mod voxels;
 
-pub static NODES: &[NodeEntry] = &[entry::<VoxelToMeshBasic>(), entry::<VoxelToMesh>()];
+pub static NODES: &[NodeEntry] = &[
+    entry::<VoxelToMeshBasic>(),
+    entry::<VoxelToMesh>(),
+    entry::<voxels::VaeDecodeVoxels>(),
+];
 
 /// Density fields `(batch, depth, height, width)` on a link.
 pub struct Voxels(pub Tensor);

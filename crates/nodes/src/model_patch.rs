@@ -2,8 +2,10 @@
 //! them there. Which kinds of files there are is said in the model room's tables; a kind has a node of its own here.
 
 mod lumina;
+mod positions;
 mod qwen;
 mod qwen_cache;
+mod style;
 
 use std::sync::Arc;
 
@@ -26,6 +28,8 @@ pub static NODES: &[NodeEntry] = &[
     entry::<ZImageFunControlnet>(),
     entry::<qwen::QwenImageDiffsynthControlnet>(),
     entry::<qwen_cache::QwenImage21Cache>(),
+    entry::<positions::ScaleRope>(),
+    entry::<style::UsoStyleReference>(),
 ];
 
 /// MODEL_PATCH on a link. Its weights are packed when it is first used.

@@ -55,6 +55,7 @@ pub enum Component {
     Text,
     Vae,
     Vision,
+    Hearing,
     Style,
     Control,
     Upscale,
@@ -69,6 +70,7 @@ impl Component {
             Self::Text => "clip",
             Self::Vae => "vae",
             Self::Vision => "vision",
+            Self::Hearing => "hearing",
             Self::Style => "style",
             Self::Control => "control",
             Self::Upscale => "upscale",
@@ -87,7 +89,7 @@ impl Component {
         let stays = match self {
             Self::Diffusion | Self::Control | Self::Upscale => false,
             Self::Vae => settings.cpu_vae,
-            Self::Text | Self::Vision | Self::Style => !settings.gpu_only && !roomy,
+            Self::Text | Self::Vision | Self::Hearing | Self::Style => !settings.gpu_only && !roomy,
             Self::Lora => true,
         };
         if stays { Device::cpu() } else { primary }
@@ -98,7 +100,7 @@ impl Component {
         let settings = registry.settings();
         let on_device = match self {
             Self::Diffusion | Self::Control => settings.state == VramState::HighVram,
-            Self::Text | Self::Vae | Self::Vision | Self::Style | Self::Upscale => {
+            Self::Text | Self::Vae | Self::Vision | Self::Hearing | Self::Style | Self::Upscale => {
                 settings.gpu_only
             }
             Self::Lora => false,

@@ -12,17 +12,19 @@ pub mod model;
 pub mod model_patches;
 pub mod model_sampling;
 pub mod noise;
+pub mod own;
 pub mod preview;
 pub mod reuse;
 pub mod run;
 pub mod samplers;
 pub mod skip_layers;
+pub mod windows;
 
 use fresco_graph::{NodeEntry, entry};
 
 pub use guiders::Guider;
 pub use model::{BaseModel, Model, Patches, Ready};
-pub use noise::Noise;
+pub use noise::{Noise, StartNoise};
 pub use samplers::Sampler;
 
 pub static NODES: &[NodeEntry] = &[
@@ -81,6 +83,8 @@ pub static NODES: &[NodeEntry] = &[
     entry::<skip_layers::SkipLayerGuidanceDiTSimple>(),
     entry::<reuse::EasyCache>(),
     entry::<reuse::LazyCache>(),
+    entry::<windows::ContextWindowsManual>(),
+    entry::<windows::LongFilmWindows>(),
     entry::<guidance::CFGOverride>(),
     entry::<attention_choice::ModelAttentionBackend>(),
     entry::<attention_choice::BlockSparseAttention>(),

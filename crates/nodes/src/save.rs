@@ -63,13 +63,14 @@ impl Presence {
 
 /// Prompt and extra entries to embed, as values; none when the user switched metadata off.
 pub(crate) fn metadata_values(cx: &Cx, presence: Presence) -> Option<Map> {
-    if cx
-        .resources
-        .get::<SaveOptions>()
-        .is_some_and(|o| o.disable_metadata)
-    {
+    let options = cx.resources.get::<SaveOptions>();
+    if options.is_some_and(|o| o.disable_metadata) {
         return None;
     }
+    Some(hidden_values(cx, presence))
+}
+
+fn hidden_values(cx: &Cx, presence: Presence) -> Map {
     let mut found = Map::new();
     if presence.holds(&cx.hidden.prompt) {
         found.insert("prompt".into(), cx.hidden.prompt.clone());
@@ -79,16 +80,24 @@ pub(crate) fn metadata_values(cx: &Cx, presence: Presence) -> Option<Map> {
             found.insert(key.clone(), value.clone());
         }
     }
-    Some(found)
+    found
+}
+
+fn as_text(values: &Map) -> Vec<(String, String)> {
+    let text = values
+        .iter()
+        .map(|(k, v)| (k.to_string(), json::to_python(v)));
+    text.collect()
 }
 
 /// As [`metadata_values`], each value as JSON text.
 pub(crate) fn metadata_text(cx: &Cx, presence: Presence) -> Vec<(String, String)> {
-    metadata_values(cx, presence)
-        .unwrap_or_default()
-        .iter()
-        .map(|(k, v)| (k.to_string(), json::to_python(v)))
-        .collect()
+    as_text(&metadata_values(cx, presence).unwrap_or_default())
+}
+
+/// As [`metadata_text`], whatever the user said: one saver of the reference does not ask.
+pub(crate) fn metadata_text_always(cx: &Cx) -> Vec<(String, String)> {
+    as_text(&hidden_values(cx, Presence::NotEmpty))
 }
 
 /// As [`metadata_text`], without keys a PNG chunk cannot hold: better a picture without an odd entry than no picture.

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use fresco_graph::{FromValue, Map, NodeError, Opaque, Pieces, Value, wrong_kind};
 use fresco_tensor::Tensor;
 
+use crate::frames::StreamedImage;
+
 /// A tensor on a link.
 pub struct TensorValue(pub Tensor);
 
@@ -36,9 +38,12 @@ pub fn tensor(t: Tensor) -> Value {
     Value::object(TensorValue(t))
 }
 
-/// The tensor in a link value, if it is one.
+/// The tensor in a link value, if it is one. Frames that are not in memory are put there.
 pub fn as_tensor(value: &Value) -> Option<&Tensor> {
-    value.downcast::<TensorValue>().map(|t| &t.0)
+    match value.downcast::<TensorValue>() {
+        Some(t) => Some(&t.0),
+        None => value.downcast::<StreamedImage>()?.tensor().ok(),
+    }
 }
 
 macro_rules! tensor_types {
@@ -50,6 +55,11 @@ macro_rules! tensor_types {
         impl FromValue for $name {
             const IO: &'static str = $io;
             fn from_value(value: Value) -> Result<Self, String> {
+                // Why frames cannot be read is said, and not that they are of a wrong kind.
+                if let Some(streamed) = value.downcast::<StreamedImage>() {
+                    let whole = streamed.tensor().cloned().map(Self);
+                    return whole.map_err(|e| e.message().to_owned());
+                }
                 as_tensor(&value).cloned().map(Self).ok_or_else(|| wrong_kind($io, &value))
             }
         }
@@ -71,6 +81,27 @@ tensor_types! {
     Sigmas "SIGMAS";
 }
 
+/// Tensors in one place of a latent, sampled together: a video and its sound, or masks of both.
+#[derive(Clone, Debug)]
+pub struct Nested(pub Vec<Tensor>);
+
+impl Opaque for Nested {
+    fn describe(&self) -> String {
+        let shapes: Vec<String> = self.0.iter().map(|t| format!("{:?}", t.shape())).collect();
+        format!("tensors {}", shapes.join(" and "))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(|t| t.len() as u64 * 4).sum()
+    }
+
+    fn pieces(&self, pieces: &mut Pieces) {
+        for t in &self.0 {
+            add_tensor(pieces, t);
+        }
+    }
+}
+
 /// A dictionary with at least `samples`.
 #[derive(Clone, Debug)]
 pub struct Latent(pub Arc<Map>);
@@ -80,9 +111,48 @@ impl Latent {
         Self(Arc::new(fresco_graph::map! {"samples" => tensor(samples)}))
     }
 
+    /// Of several parts.
+    pub fn nested(parts: Vec<Tensor>) -> Self {
+        let parts = Value::object(Nested(parts));
+        Self(Arc::new(fresco_graph::map! {"samples" => parts}))
+    }
+
+    /// The parts of a latent that has several.
+    pub fn parts(&self) -> Option<&[Tensor]> {
+        self.parts_of("samples")
+    }
+
+    /// The same of another entry: a mask of each.
+    pub fn parts_of(&self, key: &str) -> Option<&[Tensor]> {
+        let nested = self.0.get(key)?.downcast::<Nested>()?;
+        Some(&nested.0)
+    }
+
     pub fn samples(&self) -> Result<&Tensor, NodeError> {
+        if self.parts().is_some() {
+            return Err(NodeError::value_error(
+                "this latent is a video together with its sound, of which only one can be used here: take them apart with \
+                 LTXVSeparateAVLatent first",
+            ));
+        }
         self.tensor("samples")
             .ok_or_else(|| NodeError::failed("KeyError", "'samples'"))
+    }
+
+    /// The latent of pictures: the first part, or all of it.
+    pub fn pictures(&self) -> Result<&Tensor, NodeError> {
+        match self.parts().and_then(<[Tensor]>::first) {
+            Some(first) => Ok(first),
+            None => self.samples(),
+        }
+    }
+
+    /// The latent of sound: the last part, or all of it.
+    pub fn sound(&self) -> Result<&Tensor, NodeError> {
+        match self.parts().and_then(<[Tensor]>::last) {
+            Some(last) => Ok(last),
+            None => self.samples(),
+        }
     }
 
     /// A tensor entry, `noise_mask` say.

@@ -1,6 +1,8 @@
 //! Picture to latent and back: the boundary to the model room, and the nodes that only cross it.
 
+mod film;
 mod loaded;
+mod sound;
 mod tiled;
 
 use std::sync::Arc;
@@ -15,7 +17,9 @@ use fresco_models::vae::Tiles;
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 
 pub use loaded::{LoadedVae, PixelSpace};
+pub use sound::{LoadedSound, SoundModel};
 
+use crate::frames::{FrameSet, FrameStream};
 use crate::types::{Image, Latent};
 
 pub static NODES: &[NodeEntry] = &[
@@ -43,6 +47,45 @@ pub trait VaeModel: Send + Sync {
         self.decode(latent, cx)
     }
 
+    /// The pictures of a video latent as frames that are made when they are read; none where all are made at once, or are
+    /// so few that they may as well be.
+    fn film(self: Arc<Self>, _latent: &Tensor, _cx: &Cx) -> Option<Arc<dyn FrameStream>> {
+        None
+    }
+
+    /// Samples a second of the sound that it takes and makes.
+    fn sound_rate(&self, _cx: &Cx) -> Result<u32, NodeError> {
+        Err(no_sound())
+    }
+
+    /// Sound `(n, channels, samples)` of that rate to a latent.
+    fn encode_sound(&self, _sound: &Tensor, _cx: &Cx) -> Result<Tensor, NodeError> {
+        Err(no_sound())
+    }
+
+    /// A latent to sound `(n, channels, samples)`; in pieces of so many frames that share so many, if that is wanted.
+    fn decode_sound(
+        &self,
+        _latent: &Tensor,
+        _tiles: Option<(usize, usize)>,
+        _cx: &Cx,
+    ) -> Result<Tensor, NodeError> {
+        Err(no_sound())
+    }
+
+    /// A latent to voxels `(n, z, y, x)` in 0..1 with so many cells along a side, so many points at a time.
+    fn decode_voxels(
+        &self,
+        _latent: &Tensor,
+        _cells: usize,
+        _chunk: usize,
+        _cx: &Cx,
+    ) -> Result<Tensor, NodeError> {
+        Err(NodeError::value_error(
+            "this VAE makes no solids: load that of a model for solids",
+        ))
+    }
+
     /// Pixels along a side for one latent cell.
     fn spatial_ratio(&self) -> usize;
 
@@ -56,6 +99,11 @@ pub trait VaeModel: Send + Sync {
         3
     }
 
+    /// What it does with sound, if it is of sound.
+    fn sound(&self) -> Option<&dyn SoundModel> {
+        None
+    }
+
     /// Its weights' handle, where the memory room has them.
     fn handle(&self) -> Option<&Handle> {
         None
@@ -65,6 +113,10 @@ pub trait VaeModel: Send + Sync {
     fn store(&self) -> Option<&Arc<WeightStore>> {
         None
     }
+}
+
+fn no_sound() -> NodeError {
+    NodeError::value_error("this VAE makes no sound: load that of a model for sound")
 }
 
 /// VAE on a link.
@@ -186,7 +238,11 @@ pub struct VaeDecode {
 
 impl Node for VaeDecode {
     fn run(self, cx: &Cx) -> NodeResult {
-        let images = self.vae.0.decode(self.samples.samples()?, cx)?;
+        let latent = self.samples.pictures()?;
+        if let Some(film) = self.vae.0.clone().film(latent, cx) {
+            return Ok(NodeOutput::one(FrameSet::Stream(film)));
+        }
+        let images = self.vae.0.decode(latent, cx)?;
         // Several videos come as (batch, frames, h, w, c); to nodes they are one batch of pictures.
         let images = match *images.shape() {
             [b, t, h, w, c] => images.reshape([b * t, h, w, c])?,

@@ -32,12 +32,14 @@ mod openapi;
 mod origin;
 mod outbox;
 mod outputs;
+mod pack_host;
 mod packs;
 mod page;
 mod pictures;
 mod prompt;
 mod queue;
 pub mod range;
+mod registries;
 mod request;
 mod response;
 mod route;
@@ -63,7 +65,6 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use fresco_engine::Engine;
 use fresco_files::{Dirs, Folders, MemoryGuard};
-use fresco_memory::ModelRegistry;
 
 pub use config::{Config, FrontEnd, Limits, Templates, Versions};
 pub use error::{ApiError, Code};
@@ -73,6 +74,8 @@ pub use logs::{LogEntry, LogRing};
 pub use memory::to_memory_request;
 pub use memory_json::event_line;
 pub use metrics::Metrics;
+pub use pack_host::{NoPacks, Packs};
+pub use registries::{Registries, WorkerModels};
 pub use system::REFERENCE_VERSION;
 
 /// Everything handlers share. Clones are cheap.
@@ -84,7 +87,7 @@ pub struct AppState {
     pub config: Config,
     pub engine: Engine,
     /// Where models are and how long they stay.
-    pub models: ModelRegistry,
+    pub models: Registries,
     pub hub: Arc<Hub>,
     pub dirs: Arc<Dirs>,
     pub folders: Folders,
@@ -97,6 +100,8 @@ pub struct AppState {
     pictures: pictures::Pictures,
     object_info: object_info::Cache,
     describe_model: DescribeModel,
+    /// What Python packs add.
+    pub packs: Arc<dyn Packs>,
     i18n: OnceLock<Arc<str>>,
     subgraphs: OnceLock<packs::Subgraphs>,
 }
@@ -105,7 +110,7 @@ pub struct AppState {
 pub struct Parts {
     pub config: Config,
     pub engine: Engine,
-    pub models: ModelRegistry,
+    pub models: Registries,
     pub hub: Arc<Hub>,
     pub metrics: Arc<Metrics>,
     pub dirs: Arc<Dirs>,
@@ -114,6 +119,7 @@ pub struct Parts {
     /// Asked before a request takes much main memory.
     pub memory: MemoryGuard,
     pub describe_model: DescribeModel,
+    pub packs: Arc<dyn Packs>,
 }
 
 /// What a model file is, as far as the names in it say.
@@ -144,6 +150,7 @@ impl App {
             logs,
             memory,
             describe_model,
+            packs,
         } = parts;
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(logs.clone().pump(Arc::downgrade(&hub)));
@@ -167,6 +174,7 @@ impl App {
             pictures: pictures::Pictures::default(),
             object_info: object_info::Cache::default(),
             describe_model,
+            packs,
             i18n: OnceLock::new(),
             subgraphs: OnceLock::new(),
         }))

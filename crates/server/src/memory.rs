@@ -7,11 +7,12 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use fresco_engine::FreeRequest;
 use fresco_graph::{Map, Value, json, map};
-use fresco_memory::{ApiError as Refusal, ModelRegistry, Policy, Removed};
+use fresco_memory::{ApiError as Refusal, Policy, Removed};
 
 use crate::error::{ApiError, Code};
 use crate::memory_json as wire;
 use crate::memory_load::WantedLoad;
+use crate::registries::Registries;
 use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, blocking};
@@ -52,19 +53,33 @@ async fn object(request: &mut Request, code: Code) -> Result<Map, ApiError> {
     }
 }
 
+/// The memory rooms that a request is about: all of them, or that of the worker it names.
+fn workers(request: &Request) -> Result<Registries, ApiError> {
+    let all = &request.app.models;
+    let wanted = request.query("worker").filter(|name| !name.is_empty());
+    // Groups have a plus in their names, which stands for a blank where nobody encoded it.
+    let wanted = wanted.map(|name| name.replace(' ', "+"));
+    all.of(wanted.as_deref()).ok_or_else(|| {
+        let name = wanted.unwrap_or_default();
+        let known = all.names().join(", ");
+        let text = format!("there is no worker {name:?}; there are {known}");
+        ApiError::coded(Code::BadMemoryRequest, text)
+    })
+}
+
 /// Asks the memory room.
 async fn ask<T: Send + 'static>(
     request: &Request,
-    question: impl FnOnce(&ModelRegistry) -> T + Send + 'static,
+    question: impl FnOnce(&Registries) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
-    let memory = request.app.models.clone();
+    let memory = workers(request)?;
     blocking(move || question(&memory)).await
 }
 
 /// Changes something there; workers then look what has become due.
 async fn change<T: Send + 'static>(
     request: &Request,
-    change: impl FnOnce(&ModelRegistry) -> T + Send + 'static,
+    change: impl FnOnce(&Registries) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
     let engine = request.app.engine.clone();
     ask(request, move |memory| {
@@ -190,7 +205,7 @@ async fn known_devices(
     let Some(wanted) = wanted.filter(|w| !w.is_empty()) else {
         return Ok(());
     };
-    let snapshot = ask(request, ModelRegistry::snapshot).await?;
+    let snapshot = ask(request, Registries::snapshot).await?;
     let known: Vec<&str> = snapshot.devices.iter().map(|d| d.device.as_str()).collect();
     match wanted.iter().find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),
@@ -216,13 +231,13 @@ pub(crate) async fn all(request: Request) -> Answer {
 
 /// `GET /memory/devices`.
 pub(crate) async fn devices(request: Request) -> Answer {
-    let snapshot = ask(&request, ModelRegistry::snapshot).await?;
+    let snapshot = ask(&request, Registries::snapshot).await?;
     Ok(response::json(&wire::devices(&snapshot.devices)))
 }
 
 /// `GET /memory/models`.
 pub(crate) async fn models(request: Request) -> Answer {
-    let snapshot = ask(&request, ModelRegistry::snapshot).await?;
+    let snapshot = ask(&request, Registries::snapshot).await?;
     Ok(response::json(&wire::models(&snapshot.models)))
 }
 
@@ -315,7 +330,7 @@ pub(crate) async fn events(request: Request) -> Answer {
 
 /// `GET /memory/check`.
 pub(crate) async fn check(request: Request) -> Answer {
-    let problems = ask(&request, ModelRegistry::check).await?;
+    let problems = ask(&request, Registries::check).await?;
     let answer = map! {"consistent" => problems.is_empty(), "problems" => problems};
     Ok(response::json(&answer.into()))
 }
@@ -331,6 +346,7 @@ pub(crate) async fn plan(mut request: Request) -> Answer {
             known_devices(&request, named, code).await?;
         }
         let plan = ask(&request, move |memory| -> Result<_, ApiError> {
+            let memory = load.registry(memory);
             Ok(memory.plan_load(&load.resolve(memory)?))
         });
         let plan = plan.await??;

@@ -89,7 +89,7 @@ fn handle(handle: &HandleReport) -> Value {
 
 fn model_map(model: &ModelReport) -> Map {
     let files = list(&model.files, |f| Value::from(f.to_string_lossy().as_ref()));
-    map! {
+    let mut out = map! {
         "weights_id" => id(&model.weights),
         "content" => files,
         "component" => &model.component,
@@ -107,7 +107,11 @@ fn model_map(model: &ModelReport) -> Map {
         "last_used" => model.last_used.map(time),
         "demoted_by" => model.demoted_by,
         "read_bytes" => model.read_bytes,
+    };
+    if let Some(worker) = &model.worker {
+        out.insert("worker".into(), worker.into());
     }
+    out
 }
 
 pub(crate) fn model(model: &ModelReport) -> Value {
@@ -148,17 +152,29 @@ pub(crate) fn detail(model: &ModelReport, units: &[UnitReport]) -> Value {
 
 /// Everything at once: the models, and the same told by places, leases and policies.
 pub(crate) fn overview(snapshot: &Snapshot, decisions: &[Event], last_seq: u64) -> Value {
+    // Several workers may have the same one: the first says its policy, and its places are those of all.
+    let same = |m: &ModelReport| {
+        snapshot.models.iter().filter({
+            let weights = m.weights.clone();
+            move |other| other.weights == weights
+        })
+    };
     let by_model = |what: &dyn Fn(&ModelReport) -> Value| -> Value {
-        let map: Map = snapshot
-            .models
-            .iter()
-            .map(|m| (Arc::from(m.weights.as_str()), what(m)))
-            .collect();
+        let mut map = Map::new();
+        for m in &snapshot.models {
+            let id = Arc::from(m.weights.as_str());
+            map.entry(id).or_insert_with(|| what(m));
+        }
         map.into()
     };
     let everywhere = |m: &ModelReport| {
-        let mut all = m.residency.clone();
-        all.push(("cpu".to_owned(), m.host_bytes));
+        let mut all: Vec<(String, u64)> = Vec::new();
+        let mut host = 0;
+        for m in same(m) {
+            all.extend(m.residency.iter().cloned());
+            host += m.host_bytes;
+        }
+        all.push(("cpu".to_owned(), host));
         places(&all)
     };
     let leases: Vec<Value> = snapshot
@@ -220,6 +236,9 @@ pub(crate) fn event(event: &Event) -> Value {
             .map(|(name, value)| (Arc::from(*name), (*value).into()))
             .collect();
         out.insert("numbers".into(), numbers.into());
+    }
+    if let Some(worker) = &event.worker {
+        out.insert("worker".into(), worker.into());
     }
     out.into()
 }

@@ -10,6 +10,7 @@ use fresco_memory::{
 
 use crate::error::{ApiError, Code};
 use crate::memory::unknown;
+use crate::registries::Registries;
 
 /// Layers of a model that is only described.
 const MOST_UNITS: usize = 100_000;
@@ -76,6 +77,15 @@ impl WantedLoad {
         } else {
             Err(bad(&reader.problems))
         }
+    }
+
+    /// Whose memory it would be loaded into.
+    pub(crate) fn registry<'a>(&self, all: &'a Registries) -> &'a ModelRegistry {
+        let id = match &self.subject {
+            Subject::Weights(id) => Some(id.as_str()),
+            Subject::Units(_) => None,
+        };
+        all.for_load(id, self.compute_device.as_deref())
     }
 
     /// With the models and devices that there are.

@@ -9,6 +9,7 @@ use fresco_graph::{
 };
 
 use crate::App;
+use crate::pack_host;
 use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, blocking};
@@ -176,6 +177,9 @@ pub(crate) async fn all(request: Request) -> Answer {
 pub(crate) async fn one(request: Request) -> Answer {
     let app = request.app.clone();
     let name = request.param(0).to_owned();
+    if app.packs.is_starting() && app.engine.registry().get(&name).is_none() {
+        pack_host::wait_ready(&app.packs).await;
+    }
     let text = blocking(move || {
         let mut out = String::from("{");
         if let Some(class) = app.engine.registry().get(&name) {

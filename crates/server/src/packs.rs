@@ -39,7 +39,8 @@ pub(crate) async fn extensions(request: Request) -> Answer {
                     .map(|f| Value::from(format!("/extensions/{f}"))),
             );
         }
-        for (name, root) in &app.config.extensions {
+        let mounts = app.packs.mounts();
+        for (name, root) in app.config.extensions.iter().chain(&mounts) {
             let name = encode_segment(name);
             let files = tree::files_ending(root, ".js");
             out.extend(

@@ -14,9 +14,10 @@ use http_body::{Frame, SizeHint};
 
 use crate::error::{ApiError, Code, error_object};
 use crate::hub::PendingAnswer;
+use crate::pack_host;
 use crate::request::Request;
 use crate::response;
-use crate::route::Answer;
+use crate::route::{Answer, blocking};
 
 /// Graphs from this size on are checked off the network threads; those with nodes of other processes always.
 const LARGE: usize = 200;
@@ -50,6 +51,15 @@ pub(crate) async fn post(mut request: Request) -> Answer {
                 &format!("the request body is not JSON: {e}"),
             ));
         }
+    };
+    if let Some(Value::Map(prompt)) = body.get("prompt") {
+        pack_host::wait_for_classes(&app, prompt).await;
+    }
+    let body = if app.packs.sees_prompts() {
+        let packs = app.packs.clone();
+        blocking(move || packs.on_prompt(&body).unwrap_or(body)).await?
+    } else {
+        body
     };
     let order = PromptRequest::read(body)
         .map_err(|details| refused(&app, Code::InvalidPrompt, &details))?;

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use crate::App;
 use crate::error::{ApiError, raised};
 use crate::request::{Request, decode};
-use crate::{static_files, table};
+use crate::{pack_host, static_files, table};
 
 pub(crate) type Answer = Result<Response, ApiError>;
 pub(crate) type Handler = fn(Request) -> Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -113,6 +113,10 @@ pub(crate) async fn dispatch(app: App, mut request: Request) -> Response {
     if read && let Some(answer) = static_files::pack_templates(&request, &path).await {
         return answer.unwrap_or_else(IntoResponse::into_response);
     }
+    let starting = app.packs.is_starting();
+    if starting {
+        pack_host::wait_if_needed(&request, &path).await;
+    }
     let mut allowed = Vec::new();
     for route in table::ROUTES {
         let Some(params) = route.find(&path) else {
@@ -127,6 +131,19 @@ pub(crate) async fn dispatch(app: App, mut request: Request) -> Response {
         allowed.push(route.verb);
     }
     let internal = path == "/internal" || path.starts_with("/internal/");
+    if starting && allowed.is_empty() && !internal {
+        // What is there without packs is served at once; any other path may be one of theirs.
+        if read {
+            let answer = finish(static_files::serve(&app, &request, &path).await, &path);
+            if answer.status() != StatusCode::NOT_FOUND {
+                return answer;
+            }
+        }
+        pack_host::wait_ready(&app.packs).await;
+    }
+    if let Some(socket) = app.packs.socket_for(method.as_str(), &path) {
+        return pack_host::forward(request, &socket).await;
+    }
     if read {
         if internal {
             return raised(StatusCode::NOT_FOUND).into_response();

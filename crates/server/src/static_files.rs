@@ -257,7 +257,9 @@ pub(crate) async fn serve(app: &App, request: &Request, path: &str) -> Answer {
         && let Some((name, rest)) = rest.split_once('/')
     {
         let name = decode(name, false);
-        if let Some((_, root)) = config.extensions.iter().find(|(n, _)| *n == name) {
+        let mounts = app.packs.mounts();
+        let mut all = config.extensions.iter().chain(&mounts);
+        if let Some((_, root)) = all.find(|(n, _)| *n == name) {
             return below(root, rest, request).await;
         }
     }

@@ -19,6 +19,8 @@ pub(crate) async fn stats(request: Request) -> Answer {
     let (total, free) = request
         .app
         .models
+        .first()
+        .registry
         .host()
         .map_or((0, 0), |host| (host.total, host.available));
     let os = match std::env::consts::OS {

@@ -4,8 +4,8 @@
 use crate::route::{Route, Verb};
 use crate::{
     events_sse, health, history, internal, jobs, memory, metrics, models, object_info, openapi,
-    outputs, packs, prompt, queue, settings, static_files, system, upload, userdata, users, view,
-    websocket, workflow,
+    outputs, pack_host, packs, prompt, queue, settings, static_files, system, upload, userdata,
+    users, view, websocket, workflow,
 };
 
 const JSON_OBJECT: Option<&str> = Some("JSON object");
@@ -144,6 +144,13 @@ routes! {
     Get "/experiment/models/preview/{folder}/{path_index}/{filename:.*}" both models::preview, "Preview picture of a model",
         answers: &[(200, "image/webp"), (404, "none")];
 
+    Get "/api/packs" both pack_host::list, "Python packs: their states, nodes and errors",
+        answers: &[(200, "state of their process, Python, packs")];
+    Get "/fresco/packs" both pack_host::list, "The same as /api/packs",
+        answers: &[(200, "state of their process, Python, packs")];
+    Post "/fresco/packs/restart" both pack_host::restart, "Start the process of the packs anew",
+        answers: &[(200, "told to")];
+
     Get "/extensions" both packs::extensions, "Scripts of front-end extensions",
         answers: &[(200, "array of paths")];
     Get "/workflow_templates" both packs::workflow_templates, "Example workflows of packs",
@@ -215,8 +222,8 @@ routes! {
     Get "/internal/files/{directory_type}" once internal::files, "Files directly in input, output or temp, newest first",
         answers: &[(200, "array of names"), (400, "no such folder")];
 
-    Get "/health" both health::get, "Whether the server answers; needs no token",
-        answers: &[(200, "status, version")];
+    Get "/health" both health::get, "Whether the server answers, and with ?ready=1 whether it takes work; needs no token",
+        answers: &[(200, "status, version"), (503, "asked with ready, and about to end")];
     Get "/metrics" both metrics::get, "Counters in the Prometheus text form",
         answers: &[(200, "text")];
     Get "/openapi.json" both openapi::get, "This description",

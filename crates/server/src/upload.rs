@@ -174,6 +174,7 @@ fn combine(original: &Path, form: &Form, desk: &Desk) -> Result<Vec<u8>, ApiErro
         ImageError::Corrupt { .. }
         | ImageError::Unsupported { .. }
         | ImageError::UnknownFormat
+        | ImageError::NotRead { .. }
         | ImageError::Empty => ApiError::coded(Code::BadUpload, e.to_string()),
         _ => desk.refusal(&e),
     };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fresco_files::{annotated, image, read_metadata};
+use fresco_files::{annotated, image, metadata, read_metadata};
 use fresco_graph::ui::{self, NodeDefs, Workflow};
 use fresco_graph::{Missing, Value, file_name, json, map, missing, model_sources, object_info};
 
@@ -46,6 +46,9 @@ fn understand(app: &App, bytes: &[u8], desk: &Desk) -> Result<Workflow, ApiError
     }
     if image::Format::guess(bytes).is_some() {
         return Err(refused("the picture carries no workflow"));
+    }
+    if metadata::is_film_or_sound(bytes) {
+        return Err(refused("the film or sound carries no workflow"));
     }
     let limit = app.config.limits.json_bytes;
     if bytes.len() as u64 > limit {

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use crate::cuda::{
     self, Block, CudaDevice, CudaState, Format, FormatChoices, KernelTime, NetworkPart,
@@ -100,6 +100,8 @@ pub struct SimDevice {
     /// Whether memory of other devices can be copied from and to without a stop in the main memory.
     peer: AtomicBool,
     spare: Mutex<Vec<Spare>>,
+    /// Why it cannot be used any more.
+    failed: OnceLock<String>,
 }
 
 /// A copy that will probably be wanted soon. It is given up when anything else needs the room.
@@ -232,6 +234,43 @@ impl Device {
         }
     }
 
+    /// Why a device cannot be used any more; none while it can.
+    pub fn failure(&self) -> Option<String> {
+        match self {
+            Self::Cpu => None,
+            Self::Sim(sim) => sim.failed.get().cloned(),
+            Self::Cuda(handle) => handle.device.failure(),
+        }
+    }
+
+    /// Lets a simulated device fail, as GPUs do: nothing can be had there or read from it until the process ends. Nothing
+    /// happens to other devices.
+    pub fn fail(&self, reason: &str) {
+        if let Self::Sim(sim) = self {
+            let _ = sim.failed.set(reason.to_owned());
+        }
+    }
+
+    /// An error where the device has failed.
+    pub fn check_usable(&self) -> Result<()> {
+        match self.failure() {
+            None => Ok(()),
+            Some(reason) => Err(TensorError::DeviceFailed {
+                device: self.name(),
+                reason,
+            }),
+        }
+    }
+
+    /// What a GPU's driver says that does not fit what was asked of it, while nothing is computed; none if all does, and for
+    /// other devices.
+    pub fn discrepancy(&self) -> Option<String> {
+        match self {
+            Self::Cpu | Self::Sim(_) => None,
+            Self::Cuda(handle) => handle.device.discrepancy(),
+        }
+    }
+
     /// Leaves so many bytes of a GPU's memory to other programs. Nothing changes for other devices.
     pub fn leave_to_others(&self, bytes: u64) {
         if let Self::Cuda(handle) = self {
@@ -268,6 +307,14 @@ impl Device {
         match self {
             Self::Cpu | Self::Sim(_) => Ok(()),
             Self::Cuda(handle) => handle.device.synchronize(),
+        }
+    }
+
+    /// Bytes per second that a GPU gets from pinned main memory, measured now; none for other devices.
+    pub fn measured_link(&self) -> Result<Option<f64>> {
+        match self {
+            Self::Cpu | Self::Sim(_) => Ok(None),
+            Self::Cuda(handle) => handle.device.measured_link().map(Some),
         }
     }
 
@@ -316,6 +363,7 @@ impl Device {
             peak: AtomicU64::new(0),
             peer: AtomicBool::new(true),
             spare: Mutex::default(),
+            failed: OnceLock::new(),
         }));
         let mut sims = lock(&SIMS);
         if sims.contains_key(&number) {
@@ -366,6 +414,10 @@ impl Device {
 
     pub fn is_cpu(&self) -> bool {
         matches!(self, Self::Cpu)
+    }
+
+    pub fn is_gpu(&self) -> bool {
+        matches!(self, Self::Cuda(_))
     }
 
     /// Bytes of memory; none for the main memory, which is not counted here.
@@ -442,6 +494,7 @@ impl Device {
             });
         }
         if let Some(sim) = self.simulated() {
+            self.check_usable()?;
             let take = |used: u64| {
                 used.checked_add(bytes)
                     .filter(|&wanted| wanted <= sim.capacity)
@@ -490,6 +543,20 @@ impl Device {
             }),
             _ => self.take(bytes),
         }
+    }
+
+    /// Memory of a GPU for a copy that is made beside its work and used once. None where there is no room for such, and for
+    /// other devices.
+    pub(crate) fn take_in_ring(&self, bytes: u64) -> Result<Option<Allocation>> {
+        let Self::Cuda(handle) = self else {
+            return Ok(None);
+        };
+        let block = handle.device.block_in_ring(bytes)?;
+        Ok(block.map(|block| Allocation {
+            device: self.clone(),
+            bytes,
+            block: Some(block),
+        }))
     }
 
     fn spare(&self) -> &Mutex<Vec<Spare>> {
@@ -813,6 +880,21 @@ mod tests {
         assert_eq!(device.peak(), 0);
         assert_eq!(Device::cpu().allocate(u64::MAX).unwrap().bytes(), u64::MAX);
         assert_eq!(Device::cpu().used(), 0);
+    }
+
+    #[test]
+    fn a_device_that_fails_gives_nothing_any_more() {
+        let device = Device::register_sim(9003, 1000).unwrap();
+        let held = device.allocate(100).unwrap();
+        assert_eq!(device.failure(), None);
+        device.fail("it was unplugged");
+        device.fail("again");
+        let error = device.allocate(1).unwrap_err().to_string();
+        assert_eq!(error, "sim:9003 has failed: it was unplugged");
+        drop(held);
+        assert_eq!(device.used(), 0);
+        Device::cpu().fail("never");
+        assert_eq!(Device::cpu().failure(), None);
     }
 
     #[test]

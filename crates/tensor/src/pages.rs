@@ -63,6 +63,28 @@ pub(crate) fn trim_heap() {
     unsafe { malloc_trim(0) };
 }
 
+/// From now on large storage goes back to the system as soon as it is dropped. The C library takes to keeping it otherwise,
+/// up to 32 MB apiece once it has seen storage of that size come and go. What is needed again soon is kept by
+/// `recycle.rs`, which knows when to let go of it. Call it once, before the first picture.
+#[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+pub fn return_large_storage() {
+    use std::ffi::c_int;
+
+    const M_MMAP_THRESHOLD: c_int = -3;
+    const LEAST: c_int = 1 << 20;
+
+    unsafe extern "C" {
+        fn mallopt(parameter: c_int, value: c_int) -> c_int;
+    }
+
+    // SAFETY: it sets a number inside the allocator, under its lock. A refusal changes nothing.
+    unsafe { mallopt(M_MMAP_THRESHOLD, LEAST) };
+}
+
+/// Other C libraries have no such setting.
+#[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
+pub fn return_large_storage() {}
+
 /// Other C libraries give pages back by themselves, or not at all.
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
 pub(crate) fn trim_heap() {}

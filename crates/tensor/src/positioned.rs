@@ -6,9 +6,13 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use rayon::prelude::*;
+
+use crate::error::{Result, TensorError};
 use crate::read_buffer;
 
 /// From so many bytes on, two threads read.
@@ -85,11 +89,16 @@ impl PositionedFile {
     pub(crate) fn read_range(&self, at: u64, len: u64) -> io::Result<Vec<u8>> {
         let bytes = self.read_as_it_is(at, len);
         // Looked at afterwards, this covers the time of the reading as well.
+        self.check_unchanged()?;
+        bytes
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
         let now = self.file.metadata()?;
         if now.len() != self.len || now.modified().ok() != self.written {
             return Err(io::Error::other(Changed));
         }
-        bytes
+        Ok(())
     }
 
     fn read_as_it_is(&self, at: u64, len: u64) -> io::Result<Vec<u8>> {
@@ -112,6 +121,69 @@ impl PositionedFile {
         );
         first.and(second)?;
         Ok(bytes)
+    }
+}
+
+/// A tensor of a file that was not read yet.
+#[derive(Debug, Clone)]
+pub(crate) struct FilePart {
+    file: Arc<PositionedFile>,
+    path: PathBuf,
+    /// What the tensor is called there.
+    name: String,
+    start: u64,
+    len: u64,
+}
+
+impl FilePart {
+    /// None where the part does not lie inside the file.
+    pub(crate) fn new(
+        file: &Arc<PositionedFile>,
+        (path, name): (&Path, &str),
+        (start, len): (u64, u64),
+    ) -> Option<Self> {
+        let end = start.checked_add(len)?;
+        (end <= file.len()).then(|| Self {
+            file: Arc::clone(file),
+            path: path.to_path_buf(),
+            name: name.to_owned(),
+            start,
+            len,
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// All of it.
+    pub(crate) fn read(&self) -> Result<Vec<u8>> {
+        let read = self.file.read_range(self.start, self.len);
+        read.map_err(|error| self.unreadable(&error))
+    }
+
+    /// Fills `out` with what begins at a place of it, by all threads.
+    pub(crate) fn read_into(&self, from: usize, out: &mut [u8]) -> Result<()> {
+        let start = self.start + from as u64;
+        let pieces = out.par_chunks_mut(TWO_READERS).enumerate();
+        let read = pieces.try_for_each(|(at, piece)| {
+            let start = start + (at * TWO_READERS) as u64;
+            self.file.read_exact_at(piece, start)
+        });
+        let read = read.and_then(|()| self.file.check_unchanged());
+        read.map_err(|error| self.unreadable(&error))
+    }
+
+    fn unreadable(&self, error: &io::Error) -> TensorError {
+        let (path, name) = (self.path.display(), &self.name);
+        let reason = if is_changed(error) {
+            format!(
+                "{path} was changed on disk after it was loaded; run the prompt again to load the new file"
+            )
+        } else {
+            format!("{path}: tensor {name:?} cannot be read: {error}")
+        };
+        TensorError::invalid("read", reason)
     }
 }
 

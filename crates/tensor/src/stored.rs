@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, or_raise};
 use crate::cuda::PinnedBytes;
 use crate::dtype::Dtype;
 use crate::elements::element_count;
 use crate::error::{Result, TensorError};
 use crate::formats::{self, Rounding};
+use crate::positioned::FilePart;
 use crate::read_buffer;
 use crate::tensor::Tensor;
 
@@ -16,38 +17,79 @@ use crate::tensor::Tensor;
 pub struct Stored {
     dtype: Dtype,
     shape: Vec<usize>,
-    bytes: Arc<Bytes>,
+    bytes: Arc<HostBytes>,
 }
 
 /// Bytes whose memory is read into again once they are dropped.
 #[derive(Debug)]
-struct Bytes {
-    values: Vec<u8>,
+pub(crate) struct HostBytes {
+    values: OnceLock<Vec<u8>>,
+    /// Where they are until somebody wants them here.
+    file: Option<FilePart>,
     /// From the first time on that a GPU reads them itself.
     pinned: OnceLock<Option<PinnedBytes>>,
 }
 
-impl PartialEq for Bytes {
+impl PartialEq for HostBytes {
     fn eq(&self, other: &Self) -> bool {
-        self.values == other.values
+        self.values() == other.values()
     }
 }
 
-impl Eq for Bytes {}
+impl Eq for HostBytes {}
 
-impl Bytes {
-    fn new(values: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self {
-            values,
+impl HostBytes {
+    pub(crate) fn new(values: Vec<u8>) -> Self {
+        Self {
+            values: OnceLock::from(values),
+            file: None,
             pinned: OnceLock::new(),
-        })
+        }
+    }
+
+    fn in_file(file: FilePart) -> Self {
+        Self {
+            values: OnceLock::new(),
+            file: Some(file),
+            pinned: OnceLock::new(),
+        }
+    }
+
+    /// How many there are, read or not.
+    fn len(&self) -> usize {
+        match (self.values.get(), &self.file) {
+            (Some(values), _) => values.len(),
+            (None, Some(file)) => file.len(),
+            (None, None) => 0,
+        }
+    }
+
+    /// The bytes, read now if they were not yet.
+    fn read(&self) -> Result<&[u8]> {
+        if let (None, Some(file)) = (self.values.get(), &self.file) {
+            // Another thread may have been faster, with the same bytes.
+            let _ = self.values.set(file.read()?);
+        }
+        Ok(self.values.get().map_or(&[], Vec::as_slice))
+    }
+
+    /// The same where nobody can be told that a file is gone: the node ends with the error.
+    pub(crate) fn values(&self) -> &[u8] {
+        or_raise(self.read())
+    }
+
+    /// Lets GPUs read the bytes themselves from now on. Without it, copies take longer.
+    pub(crate) fn pin(&self) {
+        self.pinned.get_or_init(|| PinnedBytes::new(self.values()));
     }
 }
 
-impl Drop for Bytes {
+impl Drop for HostBytes {
     fn drop(&mut self) {
         self.pinned.take();
-        read_buffer::give(std::mem::take(&mut self.values));
+        if let Some(values) = self.values.take() {
+            read_buffer::give(values);
+        }
     }
 }
 
@@ -67,8 +109,53 @@ impl Stored {
         Ok(Self {
             dtype,
             shape,
-            bytes: Bytes::new(bytes),
+            bytes: Arc::new(HostBytes::new(bytes)),
         })
+    }
+
+    /// What a file has there, read when it is first wanted: a GPU gets it without a stop in main memory.
+    pub(crate) fn later(
+        dtype: Dtype,
+        shape: impl Into<Vec<usize>>,
+        file: FilePart,
+    ) -> Result<Self> {
+        let shape = shape.into();
+        let expected = element_count(&shape)?;
+        if dtype.bytes_for(expected) != Some(file.len()) {
+            let (per_block, size) = dtype.block();
+            return Err(TensorError::ElementCount {
+                shape,
+                expected,
+                actual: file.len() / size * per_block,
+            });
+        }
+        Ok(Self {
+            dtype,
+            shape,
+            bytes: Arc::new(HostBytes::in_file(file)),
+        })
+    }
+
+    /// Where in a file it is, if it was not read yet.
+    pub(crate) fn in_file(&self) -> Option<&FilePart> {
+        match self.bytes.values.get() {
+            Some(_) => None,
+            None => self.bytes.file.as_ref(),
+        }
+    }
+
+    /// Reads it now if that was not done yet.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.bytes.read().map(|_| ())
+    }
+
+    /// Number of bytes, read or not.
+    pub fn byte_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.bytes.pinned.get().is_some_and(Option::is_some)
     }
 
     pub fn dtype(&self) -> Dtype {
@@ -80,23 +167,22 @@ impl Stored {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes.values
+        self.bytes.values()
     }
 
     /// Lets GPUs read the bytes themselves from now on. Without it, copies take longer.
     pub(crate) fn pin(&self) {
-        let pinned = &self.bytes.pinned;
-        pinned.get_or_init(|| PinnedBytes::new(&self.bytes.values));
+        self.bytes.pin();
     }
 
     /// Number of elements.
     pub fn len(&self) -> usize {
         let (per_block, size) = self.dtype.block();
-        self.bytes().len() / size * per_block
+        self.byte_len() / size * per_block
     }
 
     pub fn is_empty(&self) -> bool {
-        self.bytes().is_empty()
+        self.byte_len() == 0
     }
 
     /// The values as f32.
@@ -144,7 +230,7 @@ impl Stored {
         Ok(Self {
             dtype: self.dtype,
             shape: self.shape.clone(),
-            bytes: Bytes::new(Buffer::copied(self.bytes())?.into_vec()),
+            bytes: Arc::new(HostBytes::new(Buffer::copied(self.bytes())?.into_vec())),
         })
     }
 

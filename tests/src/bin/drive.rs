@@ -178,7 +178,15 @@ fn check_runs(server: &Server) -> Result<()> {
 fn front_end(version: &str, root: &str) -> Result<()> {
     let cache = cache()?;
     check_found(Path::new(root))?;
-    let server = Server::with(&["--front-end-root", root]);
+    // With a pack: its script and its nodes must be in the editor, too.
+    let base = tempfile::tempdir()?;
+    let pack = Path::new(env!("CARGO_MANIFEST_DIR")).join("packs/plain");
+    copy_folder(&pack, &base.path().join("custom_nodes/plain"))?;
+    let server = Server::start_with(StartOptions {
+        arguments: vec!["--front-end-root", root],
+        base: Some(base.path()),
+        ..StartOptions::default()
+    });
     let mut command = Command::new("node");
     command
         .arg(cache.join("node/editor.mjs"))
@@ -193,6 +201,20 @@ fn front_end(version: &str, root: &str) -> Result<()> {
     check_runs(&server)?;
     words(version, root, &cache)?;
     println!("front-end {version}: ok");
+    Ok(())
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy_folder(&path, &target)?;
+        } else {
+            fs::copy(&path, &target)?;
+        }
+    }
     Ok(())
 }
 

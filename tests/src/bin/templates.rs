@@ -51,13 +51,23 @@ fn main() -> Result<ExitCode> {
     let limit = Duration::from_secs(limit.parse().context("FRESCO_LIMIT is in seconds")?);
     let own = tempfile::tempdir()?;
     let base = env::var_os("FRESCO_BASE").map_or_else(|| own.path().to_owned(), PathBuf::from);
-    let runner = Runner::start(&base, limit);
+    let mut runner = Runner::start(&base, limit);
     let mut counts: BTreeMap<&str, Count> = BTreeMap::new();
     for path in workflows(Path::new(folder), part)? {
         let name = path.file_stem().context("a file has a name")?;
         let name = name.to_string_lossy();
         let begun = Instant::now();
-        let (family, outcome) = runner.run(&fs::read(&path)?)?;
+        let found = runner.run(&fs::read(&path)?);
+        let (family, mut outcome) = found.unwrap_or_else(|error| {
+            let failed = Outcome::Failed {
+                place: "the tool".to_owned(),
+                reason: format!("{error:#}"),
+            };
+            (None, failed)
+        });
+        if let (Outcome::Failed { reason, .. }, Some(status)) = (&mut outcome, runner.revive()) {
+            *reason = format!("{reason}; the program ended ({status}) and was started again");
+        }
         let seconds = begun.elapsed().as_secs_f64();
         let count = counts.entry(family.unwrap_or("others")).or_default();
         match outcome {

@@ -71,6 +71,14 @@ pub static FILES: &[FileKind] = &[
     }),
     kind(CHECKPOINT, "flux1", "Flux.1", || flux_file(flux())),
     kind(CHECKPOINT, "netayume", "Lumina 2", lumina_file),
+    kind(CHECKPOINT, "ace_step_v1", "ACE-Step", ace_file),
+    kind(CHECKPOINT, "ace_step_1.5", "ACE-Step 1.5", ace15_file),
+    kind(
+        CHECKPOINT,
+        "stable-audio-open",
+        "Stable Audio",
+        stable_audio_file,
+    ),
     kind(CHECKPOINT, "", "SD1.5", || {
         tiny::Tiny::default().checkpoint().into()
     }),
@@ -108,6 +116,44 @@ pub static FILES: &[FileKind] = &[
     kind(DIFFUSION, "newbie", "NewBie", newbie),
     kind(DIFFUSION, "ovis", "Ovis-Image", ovis),
     kind(DIFFUSION, "lotus", "", sd2_depth),
+    kind(DIFFUSION, "wan2.2_fun_camera", "Wan", || {
+        wan_camera()
+            .without("img_emb.")
+            .without_pictures()
+            .wan_inputs(36)
+    }),
+    kind(DIFFUSION, "fun_camera", "Wan", wan_camera),
+    kind(DIFFUSION, "wan2.2_fun_control_5b", "Wan", || wan_5b(148)),
+    kind(DIFFUSION, "wan2.2_fun_inpaint_5b", "Wan", || wan_5b(100)),
+    kind(DIFFUSION, "wan2.2_ti2v_5b", "Wan", || wan_5b(48)),
+    kind(DIFFUSION, "wan2.2_fun_control", "Wan", || {
+        wan_text("wan_t2v_extras_small").wan_inputs(52)
+    }),
+    kind(DIFFUSION, "wan2.2_fun_inpaint", "Wan", || {
+        wan().wan_inputs(36)
+    }),
+    kind(DIFFUSION, "wan2.2_i2v", "Wan", || wan().wan_inputs(36)),
+    kind(DIFFUSION, "wan2.2_t2v", "Wan", wan),
+    kind(DIFFUSION, "wan2.1_t2v", "Wan", wan),
+    kind(DIFFUSION, "wan2.1_vace", "Wan", || {
+        wan_text("wan_vace_small")
+    }),
+    kind(DIFFUSION, "wan2.1_fun_control", "Wan", || {
+        wan_picture().wan_inputs(48)
+    }),
+    kind(DIFFUSION, "wan2.1_fun_inp", "Wan", wan_picture),
+    kind(DIFFUSION, "wan2.1_flf2v", "Wan", || {
+        wan_seeing("wan_flf2v_small").with("img_emb.emb_pos", &[1, 34, TEXT])
+    }),
+    kind(DIFFUSION, "wan2.1_i2v", "Wan", wan_picture),
+    kind(DIFFUSION, "wan2_1-i2v", "Wan", wan_picture),
+    kind(DIFFUSION, "wan21-wanmove", "Wan", wan_picture),
+    kind(DIFFUSION, "chrono_edit", "Wan", wan_picture),
+    kind(DIFFUSION, "acestep_v1.5", "ACE-Step 1.5", ace15),
+    kind(WORDS, "umt5", "", umt5),
+    kind(WORDS, "t5-base", "", || Network::golden("t5_small")),
+    kind(WORDS, "qwen_0.6b_ace15", "", ace15_reader),
+    kind(WORDS, "b_ace15", "", || Decoder::QWEN3.network()),
     kind(WORDS, "t5xxl", "", || Network::golden("t5_small")),
     kind(WORDS, "clip_l", "", || Network::golden("clip_l_small")),
     kind(WORDS, "clip_g", "", clip_g),
@@ -117,10 +163,7 @@ pub static FILES: &[FileKind] = &[
     }),
     kind(WORDS, "qwen3vl", "", qwen3_vl),
     // It writes prompts; some templates have it behind a switch that is off.
-    FileKind {
-        stand_in: Some((qwen3_vl, "Qwen 3 VL in the place of Qwen 3.5")),
-        ..kind(WORDS, "qwen3.5", "", qwen35)
-    },
+    kind(WORDS, "qwen3.5", "", qwen35),
     kind(WORDS, "qwen_2.5_vl", "", qwen25_vl),
     // Where the loader's type says nothing this one is known by its width.
     kind(WORDS, "qwen_3_06b", "", || {
@@ -145,13 +188,32 @@ pub static FILES: &[FileKind] = &[
     kind(VAE, "qwen_image", "", || {
         Network::golden("wan_vae_tiled_small")
     }),
+    kind(VAE, "wan2.2", "", wan22_vae),
+    kind(VAE, "wan_2.1", "", || {
+        Network::golden("wan_vae_tiled_small")
+    }),
+    kind(VAE, "wan2_1", "", || Network::golden("wan_vae_tiled_small")),
+    kind(VAE, "wan_alpha", "", || {
+        Network::golden("wan_vae_tiled_small")
+    }),
     kind(VAE, "marigold", "", || {
         Network::golden("wan_vae_tiled_small")
+    }),
+    kind(VAE, "ace_1.5", "", || oobleck(8)),
+    kind("audio_encoders", "wav2vec2_large", "", || {
+        Network::golden("wav2vec2_large_small")
+    }),
+    kind("audio_encoders", "wav2vec2-chinese-base", "", || {
+        Network::golden("wav2vec2_base_small")
+    }),
+    kind("audio_encoders", "whisper", "", || {
+        Network::golden("whisper_small").under("model.")
     }),
     kind("embeddings", "marigold", "", || {
         Network::default().with("conditioning", &[1, 8, TEXT])
     }),
     kind("clip_vision", "sigclip", "", || vision(None)),
+    kind("clip_vision", "clip_vision_h", "", || vision(Some(TEXT))),
     kind("clip_vision", "clip_vision_g", "", || vision(Some(TEXT))),
     kind("style_models", "redux", "", redux),
     kind("upscale_models", "realesrgan_x4", "", || {
@@ -180,6 +242,9 @@ pub static FILES: &[FileKind] = &[
     kind(LORA, "z_image", "", || z_image().lora()),
     kind(LORA, "krea2", "", || krea2().lora()),
     kind(LORA, "anima", "", anima_lora),
+    kind(LORA, "wan", "", || wan().lora()),
+    kind(LORA, "lightx2v", "", || wan().lora()),
+    kind(LORA, "chronoedit", "", || wan().lora()),
     kind(LORA, "qwen", "", || qwen_image().lora()),
     kind(LORA, "firered", "", || qwen_image().lora()),
     kind(LORA, "marigold", "", || qwen_image().lora()),
@@ -193,6 +258,176 @@ pub fn find(folder: &str, name: &str) -> Option<&'static FileKind> {
         kind.folder == folder && (name == kind.part || !whole && name.contains(kind.part))
     };
     FILES.iter().find(fits)
+}
+
+/// A network of Wan that reads prompts of the usual width.
+fn wan_text(golden: &str) -> Network {
+    Network::golden(golden).inputs("text_embedding.0.weight", TEXT)
+}
+
+fn wan() -> Network {
+    wan_text("wan_t2v_extras_small").without("ref_conv.")
+}
+
+/// One that also looks at what a vision network saw.
+fn wan_seeing(golden: &str) -> Network {
+    wan_text(golden).sizes("img_emb.", &[(1280, TEXT)])
+}
+
+fn wan_picture() -> Network {
+    wan_seeing("wan_i2v_small")
+}
+
+fn wan_camera() -> Network {
+    wan_seeing("wan_camera_small").inputs_at("control_adapter.conv.weight", 1, 24 * 64)
+}
+
+fn wan_5b(channels: usize) -> Network {
+    let network = wan_text("wan22_5b_cond_small").wan_inputs(channels);
+    if channels == 148 {
+        return network
+            .with("ref_conv.weight", &[64, 48, 2, 2])
+            .with("ref_conv.bias", &[64]);
+    }
+    network
+}
+
+impl Network {
+    /// Channels that go into a network of Wan.
+    fn wan_inputs(self, channels: usize) -> Self {
+        self.inputs_at("patch_embedding.weight", 1, channels)
+    }
+
+    /// Without what looks at pictures apart from the prompt.
+    fn without_pictures(mut self) -> Self {
+        self.keys.retain(|key, _| !key.contains("_img."));
+        self
+    }
+}
+
+/// The autoencoder of the 5B, an eighth and less as wide.
+fn wan22_vae() -> Network {
+    let list = include_str!("../../../tools/synth/lists/wan22_vae.txt");
+    let narrower = [
+        (160, 8),
+        (320, 16),
+        (640, 32),
+        (1920, 96),
+        (1024, 32),
+        (2048, 64),
+        (3072, 96),
+        (512, 16),
+        (256, 8),
+    ];
+    Network::listed(list).sizes("", &narrower)
+}
+
+/// UMT5, whose table of words is known by its length.
+fn umt5() -> Network {
+    let mut network = Network::golden("t5_small").outputs("shared", 256_384);
+    let name = |block: usize| {
+        format!("encoder.block.{block}.layer.0.SelfAttention.relative_attention_bias.weight")
+    };
+    if let Some(shape) = network.keys.get(&name(0)).cloned() {
+        let blocks = network
+            .keys
+            .keys()
+            .filter(|key| key.ends_with("SelfAttention.q.weight"));
+        for block in 1..blocks.count() {
+            network = network.with(&name(block), &shape);
+        }
+    }
+    network
+}
+
+/// The autoencoder of waveforms, for latents of so many channels.
+fn oobleck(latent: usize) -> Network {
+    let network = Network::golden("oobleck_vae_small");
+    let kernel = "parametrizations.weight.original";
+    network
+        .with(&format!("decoder.layers.0.{kernel}1"), &[32, latent, 7])
+        .with(&format!("encoder.layers.5.{kernel}0"), &[2 * latent, 1, 1])
+        .with(&format!("encoder.layers.5.{kernel}1"), &[2 * latent, 32, 3])
+        .with("encoder.layers.5.bias", &[2 * latent])
+}
+
+fn stable_audio_file() -> Network {
+    let mut network = Network::golden("stable_audio_dit_small")
+        .inputs("to_cond_embed.0.weight", TEXT)
+        .inputs("to_global_embed.0.weight", 2 * TEXT)
+        .under("model.model.")
+        .and(oobleck(8).under("pretransform.model."));
+    for which in ["seconds_start", "seconds_total"] {
+        let at = format!("conditioner.conditioners.{which}.embedder.embedding");
+        network = network
+            .with(&format!("{at}.0.weights"), &[16])
+            .with(&format!("{at}.1.weight"), &[TEXT, 33])
+            .with(&format!("{at}.1.bias"), &[TEXT]);
+    }
+    network
+}
+
+fn ace_file() -> Network {
+    let network = Network::golden("ace_step_small")
+        .inputs("genre_embedder.weight", TEXT)
+        // Its lyrics begin with a number of the published vocabulary.
+        .outputs("lyric_embs", 6693)
+        .under("model.diffusion_model.");
+    network
+        .and(Network::golden("ace_vae_small").under("vae."))
+        .and(umt5().under("text_encoders.umt5base.transformer."))
+}
+
+/// What reads tags for ACE-Step 1.5, which is known by its width.
+fn ace15_reader() -> Network {
+    Decoder {
+        hidden: 1024,
+        layers: 3,
+        ..Decoder::QWEN3
+    }
+    .network()
+}
+
+/// ACE-Step 1.5 with what makes tokens of tags, lyrics and a voice.
+fn ace15() -> Network {
+    let mut network = Network::golden("ace_step15_small")
+        .inputs("condition_embedder.weight", 48)
+        .under("decoder.");
+    let layer = Network::golden("ace_step15_small");
+    let parts = [
+        ("self_attn.", "self_attn."),
+        ("mlp.", "mlp."),
+        ("self_attn_norm.", "input_layernorm."),
+        ("mlp_norm.", "post_attention_layernorm."),
+    ];
+    for (which, width) in [("lyric_encoder", 1024), ("timbre_encoder", 8)] {
+        let at = format!("encoder.{which}");
+        network = network
+            .with(&format!("{at}.embed_tokens.weight"), &[48, width])
+            .with(&format!("{at}.embed_tokens.bias"), &[48])
+            .with(&format!("{at}.norm.weight"), &[48]);
+        for (theirs, ours) in parts {
+            let start = format!("layers.0.{theirs}");
+            for (key, shape) in &layer.keys {
+                if let Some(rest) = key.strip_prefix(&start) {
+                    for number in 0..2 {
+                        let key = format!("{at}.layers.{number}.{ours}{rest}");
+                        network = network.with(&key, shape);
+                    }
+                }
+            }
+        }
+    }
+    network
+        .with("encoder.text_projector.weight", &[48, 1024])
+        .with("silence_latent", &[1, 20, 8])
+}
+
+fn ace15_file() -> Network {
+    ace15()
+        .under("model.diffusion_model.")
+        .and(oobleck(8).under("vae."))
+        .and(ace15_reader().under("text_encoders.qwen3_06b.transformer."))
 }
 
 fn z_image() -> Network {

@@ -34,6 +34,20 @@ impl Network {
             .into()
     }
 
+    /// With the keys of a list of a full-size file: a pattern of names and a shape in each line.
+    pub fn listed(list: &str) -> Self {
+        let mut keys = Keys::new();
+        for line in list.lines() {
+            let (names, shape) = line.split_once(' ').expect("names and a shape");
+            let shape = shape.split(',').map(|n| n.parse().expect("a size"));
+            let shape: Vec<usize> = shape.collect();
+            for name in expanded(names) {
+                keys.insert(name, shape.clone());
+            }
+        }
+        keys.into()
+    }
+
     /// Other columns for a weight.
     pub fn inputs(self, key: &str, width: usize) -> Self {
         self.changed(key, |shape| *shape.last_mut().expect("no scalar") = width)
@@ -122,6 +136,24 @@ impl Network {
         }
         keys.into()
     }
+}
+
+/// All names of a pattern: `a.{0-2,5}.b`.
+fn expanded(pattern: &str) -> Vec<String> {
+    let Some((before, rest)) = pattern.split_once('{') else {
+        return vec![pattern.to_owned()];
+    };
+    let (ranges, after) = rest.split_once('}').expect("a closed range");
+    let mut names = Vec::new();
+    for range in ranges.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let number = |text: &str| text.parse::<usize>().expect("a number");
+        for number in number(first)..=number(last) {
+            let tails = expanded(after).into_iter();
+            names.extend(tails.map(|tail| format!("{before}{number}{tail}")));
+        }
+    }
+    names
 }
 
 /// A language model that reads prompts.
@@ -240,17 +272,44 @@ pub fn qwen3_vl() -> Network {
     Decoder::QWEN3.network().and(eyes.sizes("visual.", &wider))
 }
 
-/// Qwen 3.5, whose layers are mostly of another kind. Only its names are made.
+/// Qwen 3.5 with what sees pictures: three of four layers remember instead of looking at everything.
 pub fn qwen35() -> Network {
+    const HEAD: usize = 16;
     let decoder = Decoder {
-        layers: 1,
+        layers: 4,
+        head: HEAD,
+        vocabulary: 512,
         ..Decoder::QWEN3
     };
-    let network = decoder.network().without("model.layers.0.self_attn.");
-    let layer = "model.layers.0.linear_attn";
-    network
-        .with(&format!("{layer}.in_proj_qkv.weight"), &[3 * TEXT, TEXT])
-        .with(&format!("{layer}.out_proj.weight"), &[TEXT, TEXT])
+    // Each head has a gate beside its query.
+    let looking = "model.layers.3.self_attn.q_proj.weight";
+    let mut network = decoder.network().with(looking, &[4 * HEAD, TEXT]);
+    for layer in 0..3 {
+        network = network.without(&format!("model.layers.{layer}.self_attn."));
+        let name = |rest: &str| format!("model.layers.{layer}.linear_attn.{rest}");
+        // Two heads of keys for four of values.
+        let (keys, values) = (2 * HEAD, 4 * HEAD);
+        let mixed = 2 * keys + values;
+        for (part, shape) in [
+            ("in_proj_qkv.weight", vec![mixed, TEXT]),
+            ("in_proj_z.weight", vec![values, TEXT]),
+            ("in_proj_a.weight", vec![4, TEXT]),
+            ("in_proj_b.weight", vec![4, TEXT]),
+            ("conv1d.weight", vec![mixed, 1, 4]),
+            ("A_log", vec![4]),
+            ("dt_bias", vec![4]),
+            ("norm.weight", vec![HEAD]),
+            ("out_proj.weight", vec![TEXT, values]),
+        ] {
+            network = network.with(&name(part), &shape);
+        }
+    }
+    let eyes = qwen3_vl().without("model.");
+    let eyes = eyes.without("visual.deepstack_merger_list.");
+    Network {
+        tokenizer: Some(chat_bytes()),
+        ..network.and(eyes)
+    }
 }
 
 /// A language model whose vocabulary lies beside it.
@@ -278,8 +337,31 @@ pub fn pieces() -> String {
     .to_string()
 }
 
+/// Single bytes and the marks of conversations.
+pub fn chat_bytes() -> String {
+    let marks = [
+        "<|endoftext|>",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<think>",
+        "</think>",
+        "<|vision_start|>",
+        "<|vision_end|>",
+        "<|image_pad|>",
+    ];
+    let marks = marks.iter().zip(256..);
+    let marks: Vec<_> = marks
+        .map(|(content, id)| serde_json::json!({"id": id, "content": content}))
+        .collect();
+    bytes_with(&marks)
+}
+
 /// Single bytes, as a byte-level tokenizer of the `tokenizers` library.
 pub fn single_bytes() -> String {
+    bytes_with(&[])
+}
+
+fn bytes_with(added: &[serde_json::Value]) -> String {
     // Bytes that are no letter have a letter of their own after the first 256.
     let letters = ('!'..='~')
         .chain('\u{a1}'..='\u{ac}')
@@ -293,7 +375,7 @@ pub fn single_bytes() -> String {
     serde_json::json!({
         "model": {"type": "BPE", "vocab": vocab, "merges": []},
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
-        "added_tokens": [],
+        "added_tokens": added,
     })
     .to_string()
 }

@@ -40,6 +40,12 @@ pub fn reduce(prompt: &mut Value) {
         let Some(inputs) = node["inputs"].as_object() else {
             continue;
         };
+        let latent = node["class_type"]
+            .as_str()
+            .is_some_and(|class| class.starts_with("Empty") && class.ends_with("LatentAudio"));
+        if latent && inputs.get("seconds").is_some_and(Value::is_number) {
+            changes.push((id.clone(), "seconds".to_owned(), json!(1.0)));
+        }
         let steps = inputs.get("steps").and_then(Value::as_u64);
         for (name, value) in inputs {
             let last = name.rsplit('.').next().unwrap_or(name);

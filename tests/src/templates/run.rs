@@ -14,7 +14,7 @@ use super::{
     files::{self, FILES},
     reduce::reduce,
 };
-use crate::{Server, StartOptions, picture};
+use crate::{Connection, Response, Server, StartOptions, picture};
 
 /// How a workflow went.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,13 +45,32 @@ impl Runner {
         Self { server, limit }
     }
 
+    /// A new program on the same folder, if the one there was is gone. Says how it ended.
+    pub fn revive(&mut self) -> Option<String> {
+        let status = self.server.ended()?;
+        let base = self.server.base.clone();
+        *self = Self::start(&base, self.limit);
+        Some(status.to_string())
+    }
+
+    /// One request. Whatever goes wrong is an error: a program that does not answer must not end the whole run.
+    fn ask(&self, method: &str, path: &str, body: &[u8]) -> Result<Response> {
+        let headers = [("Content-Type", "application/json")];
+        let mut connection = Connection::open(self.server.address)?;
+        connection.request(method, path, &headers, body)
+    }
+
     /// Runs a workflow of the editor, or a prompt; also whose family it is, if it is known.
     pub fn run(&self, workflow: &[u8]) -> Result<(Option<&'static str>, Outcome)> {
-        let headers = [("Content-Type", "application/json")];
-        let found = self
-            .server
-            .request("POST", "/fresco/workflow", &headers, workflow);
-        let found = found.expect_status(200).json();
+        let found = self.ask("POST", "/fresco/workflow", workflow)?;
+        if found.status != 200 {
+            let outcome = Outcome::Failed {
+                place: "the workflow".to_owned(),
+                reason: format!("{}: {}", found.status, found.text()),
+            };
+            return Ok((None, outcome));
+        }
+        let found: Value = serde_json::from_slice(&found.body).context("/fresco/workflow")?;
         let mut prompt = found["prompt"].clone();
         let family = family(&prompt);
         if let Some(reason) = self.place(&found["missing"])? {
@@ -125,29 +144,41 @@ impl Runner {
     }
 
     fn send(&self, prompt: &Value) -> Outcome {
-        let answer = self.server.post("/prompt", &json!({ "prompt": prompt }));
+        self.follow(prompt).unwrap_or_else(|error| {
+            // It may still run, and would be in the way of the next one.
+            let _ = self.ask("POST", "/interrupt", b"{}");
+            Outcome::Failed {
+                place: "the program".to_owned(),
+                reason: format!("{error:#}"),
+            }
+        })
+    }
+
+    fn follow(&self, prompt: &Value) -> Result<Outcome> {
+        let body = json!({ "prompt": prompt }).to_string();
+        let answer = self.ask("POST", "/prompt", body.as_bytes())?;
         let accepted = answer.status == 200;
-        let answer = answer.json();
+        let answer: Value = serde_json::from_slice(&answer.body).context("/prompt")?;
         if !accepted {
-            return Outcome::Failed {
+            return Ok(Outcome::Failed {
                 place: "the prompt".to_owned(),
                 reason: format!("{} {}", answer["error"]["message"], answer["node_errors"]),
-            };
+            });
         }
         let id = answer["prompt_id"].as_str().unwrap_or_default();
         let deadline = Instant::now() + self.limit;
         loop {
-            let mut history = self.server.get(&format!("/history/{id}")).json();
-            let entry = history[id].take();
-            if !entry.is_null() {
-                return outcome(&entry);
+            let history = self.ask("GET", &format!("/history/{id}"), &[])?;
+            let history: Value = serde_json::from_slice(&history.body).context("/history")?;
+            if !history[id].is_null() {
+                return Ok(outcome(&history[id]));
             }
             if Instant::now() > deadline {
-                self.server.post("/interrupt", &json!({}));
-                return Outcome::Failed {
+                self.ask("POST", "/interrupt", b"{}")?;
+                return Ok(Outcome::Failed {
                     place: "the clock".to_owned(),
                     reason: format!("not done after {} s", self.limit.as_secs()),
-                };
+                });
             }
             thread::park_timeout(Duration::from_millis(20));
         }

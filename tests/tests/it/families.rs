@@ -7,7 +7,13 @@ use fresco_tests::{Server, StartOptions, picture, tiny};
 use serde_json::{Value, json};
 
 /// Writes a model file with the keys of a golden network.
-fn file(base: &Path, folder: &str, name: &str, golden: &str, changed: &[(&str, &[usize])]) {
+pub(crate) fn file(
+    base: &Path,
+    folder: &str,
+    name: &str,
+    golden: &str,
+    changed: &[(&str, &[usize])],
+) {
     let folder = base.join("models").join(folder);
     fs::create_dir_all(&folder).unwrap();
     let keys = tiny::golden(golden, changed).unwrap();
@@ -44,7 +50,7 @@ fn prompt(recipe: &Recipe<'_>) -> Value {
     })
 }
 
-fn clip_loader(name: &str, kind: &str) -> Value {
+pub(crate) fn clip_loader(name: &str, kind: &str) -> Value {
     json!({"class_type": "CLIPLoader", "inputs": {"clip_name": name, "type": kind}})
 }
 
@@ -240,4 +246,56 @@ fn parts_of_another_family_are_refused_by_name() {
     // What failed is gone, and the next prompt runs.
     let id = server.queue(&fresco_tests::workflow::smallest(7, "after"), None);
     assert_eq!(server.wait_for(&id)["status"]["status_str"], "success");
+}
+
+/// What files are is asked by many at once, while files come, go and are broken: each answer is one, and the program lives.
+#[test]
+fn many_ask_what_files_are_at_once() {
+    let base = tempfile::tempdir().unwrap();
+    let base = base.path();
+    let text = [("txt_in.weight", &[128, 64][..])];
+    file(
+        base,
+        "diffusion_models",
+        "model.safetensors",
+        "flux_small",
+        &text,
+    );
+    let folder = base.join("models").join("diffusion_models");
+    fs::write(
+        folder.join("broken.safetensors"),
+        b"\x10\0\0\0\0\0\0\0{\"a\": nonsense}",
+    )
+    .unwrap();
+    let server = Server::start_with(StartOptions {
+        base: Some(base),
+        ..StartOptions::default()
+    });
+    let server = &server;
+    std::thread::scope(|scope| {
+        for asker in 0..12 {
+            let folder = &folder;
+            scope.spawn(move || {
+                for round in 0..8 {
+                    let passing = folder.join(format!("passing{asker}.safetensors"));
+                    if asker % 4 == 0 {
+                        fs::copy(folder.join("model.safetensors"), &passing).unwrap();
+                    }
+                    let known = server
+                        .get("/fresco/models/diffusion_models?filename=model.safetensors")
+                        .json();
+                    assert_eq!(known["family"], "Flux.1 dev", "{known}");
+                    for name in ["broken", "nobody", &format!("passing{asker}")] {
+                        let path =
+                            format!("/fresco/models/diffusion_models?filename={name}.safetensors");
+                        let status = server.get(&path).status;
+                        assert!(status < 500, "{name}: {status} in round {round}");
+                    }
+                    if asker % 4 == 0 {
+                        fs::remove_file(&passing).unwrap();
+                    }
+                }
+            });
+        }
+    });
 }

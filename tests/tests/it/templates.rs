@@ -89,3 +89,132 @@ fn every_kind_of_file_can_be_made() {
         assert!(!network.keys.is_empty(), "{}/{}", kind.folder, kind.part);
     }
 }
+
+/// A video of Wan from a picture, with a node for each kind that conditions it.
+fn video(model: &str, vae: &str, node: &Value) -> Value {
+    let mut prompt = json!({
+        "1": {"class_type": "UNETLoader", "inputs": {"unet_name": model, "weight_dtype": "default"}},
+        "2": {"class_type": "CLIPLoader", "inputs": {
+            "clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors", "type": "wan"}},
+        "3": {"class_type": "VAELoader", "inputs": {"vae_name": vae}},
+        "4": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["2", 0], "text": "a red apple falls"}},
+        "5": {"class_type": "LoadImage", "inputs": {"image": "somebody.png"}},
+        "6": {"class_type": "CLIPVisionLoader", "inputs": {"clip_name": "clip_vision_h.safetensors"}},
+        "7": {"class_type": "CLIPVisionEncode", "inputs": {
+            "clip_vision": ["6", 0], "image": ["5", 0], "crop": "none"}},
+        "9": {"class_type": "ModelSamplingSD3", "inputs": {"model": ["1", 0], "shift": 8.0}},
+        "10": {"class_type": "KSampler", "inputs": {
+            "model": ["9", 0], "positive": ["8", 0], "negative": ["8", 1], "latent_image": ["8", 2],
+            "seed": 3, "steps": 2, "cfg": 3.0, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0}},
+        "11": {"class_type": "VAEDecode", "inputs": {"samples": ["10", 0], "vae": ["3", 0]}},
+        "12": {"class_type": "SaveImage", "inputs": {"images": ["11", 0], "filename_prefix": "video"}},
+    });
+    prompt["8"] = node.clone();
+    prompt
+}
+
+#[test]
+fn videos_of_wan_run_with_reduced_models() {
+    let base = tempfile::tempdir().unwrap();
+    let runner = Runner::start(base.path(), LIMIT);
+    let size = json!({"width": 64, "height": 64, "length": 5, "batch_size": 1});
+    let node = |class: &str, more: Value| {
+        let mut inputs = size.clone();
+        inputs["positive"] = json!(["4", 0]);
+        inputs["negative"] = json!(["4", 0]);
+        inputs["vae"] = json!(["3", 0]);
+        for (name, value) in more.as_object().unwrap() {
+            inputs[name] = value.clone();
+        }
+        json!({"class_type": class, "inputs": inputs})
+    };
+    let (image, seen) = (json!(["5", 0]), json!(["7", 0]));
+    let vae = "wan_2.1_vae.safetensors";
+    for (model, node) in [
+        (
+            "wan2.1_i2v_480p_14B_fp16.safetensors",
+            node(
+                "WanImageToVideo",
+                json!({"start_image": image, "clip_vision_output": seen}),
+            ),
+        ),
+        (
+            "wan2.2_i2v_high_noise_14B_fp8_scaled.safetensors",
+            node("WanImageToVideo", json!({"start_image": image})),
+        ),
+        (
+            "wan2.1_flf2v_720p_14B_fp16.safetensors",
+            node(
+                "WanFirstLastFrameToVideo",
+                json!({
+                "start_image": image, "end_image": image,
+                "clip_vision_start_image": seen, "clip_vision_end_image": seen}),
+            ),
+        ),
+        (
+            "wan2.1_fun_control_1.3B_bf16.safetensors",
+            node(
+                "WanFunControlToVideo",
+                json!({"control_video": image, "clip_vision_output": seen}),
+            ),
+        ),
+        (
+            "wan2.2_fun_control_high_noise_14B_fp8_scaled.safetensors",
+            node(
+                "Wan22FunControlToVideo",
+                json!({"control_video": image, "ref_image": image}),
+            ),
+        ),
+        (
+            "wan2.1_vace_14B_fp16.safetensors",
+            node(
+                "WanVaceToVideo",
+                json!({
+                "strength": 1.0, "control_video": image, "reference_image": image}),
+            ),
+        ),
+        (
+            "wan2.1_t2v_1.3B_fp16.safetensors",
+            node("WanPhantomSubjectToVideo", json!({"images": image})),
+        ),
+    ] {
+        let mut prompt = video(model, vae, &node);
+        if node["class_type"] == "WanPhantomSubjectToVideo" {
+            prompt["10"]["inputs"]["latent_image"] = json!(["8", 3]);
+        }
+        runs(&runner, "Wan", &prompt);
+    }
+    // The 5B: what is known is part of the latent.
+    let node = json!({"class_type": "Wan22ImageToVideoLatent", "inputs": {
+        "vae": ["3", 0], "width": 64, "height": 64, "length": 5, "batch_size": 1, "start_image": ["5", 0]}});
+    let mut prompt = video(
+        "wan2.2_ti2v_5B_fp16.safetensors",
+        "wan2.2_vae.safetensors",
+        &node,
+    );
+    for (input, from) in [("positive", "4"), ("negative", "4"), ("latent_image", "8")] {
+        prompt["10"]["inputs"][input] = json!([from, 0]);
+    }
+    runs(&runner, "Wan", &prompt);
+}
+
+#[test]
+fn a_language_model_that_remembers_writes() {
+    let base = tempfile::tempdir().unwrap();
+    let runner = Runner::start(base.path(), LIMIT);
+    let prompt = json!({
+        "1": {"class_type": "CLIPLoader", "inputs": {
+            "clip_name": "qwen3.5_9b_flux3_prompt_upsampler_w4a8.safetensors", "type": "flux3"}},
+        "2": {"class_type": "LoadImage", "inputs": {"image": "somebody.png"}},
+        "3": {"class_type": "TextGenerate", "inputs": {
+            "clip": ["1", 0], "prompt": "describe it", "max_length": 8, "sampling_mode": "off",
+            "image": ["2", 0], "thinking": true}},
+        "4": {"class_type": "PreviewAny", "inputs": {"source": ["3", 0]}},
+    });
+    let found = runner.run(prompt.to_string().as_bytes()).unwrap();
+    let ran = Outcome::Ran {
+        outputs: 1,
+        stand_in: None,
+    };
+    assert_eq!(found, (None, ran));
+}

@@ -15,19 +15,68 @@ use fresco_models::store::Layout;
 use fresco_models::vae::kl::KlVae;
 use fresco_models::{DiffusionNetwork, WeightStore};
 use fresco_synth::list;
+use fresco_tensor::cuda::KernelTime;
+use fresco_tensor::formats::{RowFormat, RowKind};
 use fresco_tensor::{Device, Dtype, Stored, Tensor, synthetic};
 
 use crate::kernels::tensor;
 use crate::transformers::flux_config;
 use crate::{Measurement, table::Table};
 
-pub(crate) const MEASUREMENTS: &[Measurement] =
-    &[("sd15", sd15), ("sdxl", sdxl), ("flux", flux), ("vae", vae)];
+pub(crate) const MEASUREMENTS: &[Measurement] = &[
+    ("sd15", sd15),
+    ("sdxl", sdxl),
+    ("flux", flux),
+    ("fluxfp8", flux_fp8),
+    ("fluxint8", flux_int8),
+    ("flux-half", flux_half),
+    ("vae", vae),
+];
+
+/// What weights are made up in: all in one format, or matrices as rows of bytes and the rest in bf16.
+#[derive(Clone, Copy)]
+enum Made {
+    Plain(Dtype),
+    Rows(RowKind),
+}
+
+impl Made {
+    fn value(self, name: &str, shape: &[usize]) -> Result<Stored> {
+        match (self, shape) {
+            (Self::Plain(dtype), _) => Ok(synthetic::stored(name, shape, dtype)?),
+            (Self::Rows(kind), &[out, columns]) if columns % 16 == 0 => {
+                bytes(name, [out, columns], kind)
+            }
+            (Self::Rows(_), _) => Ok(synthetic::stored(name, shape, Dtype::Bf16)?),
+        }
+    }
+}
+
+/// Rows of bytes that use all of their range, with scales that make of them what a weight usually is.
+fn bytes(name: &str, [out, columns]: [usize; 2], kind: RowKind) -> Result<Stored> {
+    let format = RowFormat::new(kind, columns, 0).context("rows of bytes")?;
+    let (most, dtype) = match kind {
+        RowKind::Int8 => (127.0, None),
+        _ => (448.0, Some(Dtype::F8E4M3)),
+    };
+    let values = synthetic::value(name, &[out, columns], most)?;
+    let codes: Vec<u8> = match dtype {
+        Some(dtype) => Stored::from_f32(&values, dtype)?.bytes().to_vec(),
+        None => values.data().iter().map(|v| *v as i8 as u8).collect(),
+    };
+    let scale = (3.0 / columns as f32).sqrt() / most;
+    let mut rows = Vec::with_capacity(out * format.row_bytes());
+    for row in codes.chunks_exact(columns) {
+        rows.extend_from_slice(row);
+        rows.extend_from_slice(&scale.to_le_bytes());
+    }
+    Ok(Stored::new(Dtype::Rows(format), &[out, columns][..], rows)?)
+}
 
 /// Weights of names and shapes, those of one shape being the same.
 fn weights(
     items: impl Iterator<Item = (String, Vec<usize>)>,
-    dtype: Dtype,
+    made_in: Made,
 ) -> Result<BTreeMap<String, Stored>> {
     let mut made: BTreeMap<(Vec<usize>, bool), Stored> = BTreeMap::new();
     let mut all = BTreeMap::new();
@@ -38,7 +87,7 @@ fn weights(
         );
         let value = match made.get(&key) {
             Some(value) => value.clone(),
-            None => synthetic::stored(&name, &shape, dtype)?,
+            None => made_in.value(&name, &shape)?,
         };
         made.insert(key, value.clone());
         all.insert(name, value);
@@ -52,7 +101,7 @@ fn listed(name: &str, prefix: &str, dtype: Dtype, device: &Device) -> Result<Arc
         let key = item.name.strip_prefix(prefix)?;
         Some((key.to_owned(), item.shape))
     });
-    let weights = weights(items, dtype)?;
+    let weights = weights(items, Made::Plain(dtype))?;
     Ok(WeightStore::from_stored("made up", weights, device.clone()))
 }
 
@@ -63,6 +112,37 @@ fn place(store: &WeightStore, device: &Device) -> Result<()> {
     }
     store.finish_moves()?;
     Ok(device.synchronize()?)
+}
+
+/// What an H200 does in a millisecond at best: products of sixteen bits, those of bytes (which is twice as much), and bytes that are read and
+/// written. As measured, not as promised.
+const OPERATIONS: f64 = 790e9;
+const BYTES: f64 = 4.3e9;
+
+/// Where the time of a step goes: kernels one by one, each with the time of taking its time, and beside it the least that is possible for those that
+/// tell what they do.
+fn print_profile(kernels: &[KernelTime]) {
+    let total: f64 = kernels.iter().map(|kernel| kernel.milliseconds).sum();
+    let starts: usize = kernels.iter().map(|kernel| kernel.starts).sum();
+    eprintln!("  kernels: {total:.2} ms of {starts}");
+    for kernel in kernels.iter().take(24) {
+        let of_bytes = ["e4m3", "e5m2", "s8"].iter();
+        let bytes = of_bytes.clone().any(|name| kernel.kernel.contains(name));
+        let rate = if bytes { 2.0 * OPERATIONS } else { OPERATIONS };
+        let floor = (kernel.operations / rate).max(kernel.bytes / BYTES);
+        let against = if floor > 0.0 {
+            format!("{floor:8.3} ms {:5.1} x", kernel.milliseconds / floor)
+        } else {
+            " ".repeat(19)
+        };
+        eprintln!(
+            "    {:8.3} ms {:5} x {:6.1} us | {against} | {}",
+            kernel.milliseconds,
+            kernel.starts,
+            1e3 * kernel.milliseconds / kernel.starts as f64,
+            kernel.kernel
+        );
+    }
 }
 
 /// Milliseconds of a step, the first time and after some.
@@ -78,14 +158,7 @@ fn time(device: &Device, key: u64, step: impl Fn() -> Result<Tensor>) -> Result<
         timed()?;
     }
     let (_, kernels) = device.profiled(&step)?;
-    let total: f64 = kernels.iter().map(|kernel| kernel.milliseconds).sum();
-    eprintln!("  kernels: {total:.2} ms");
-    for kernel in kernels.iter().take(16) {
-        eprintln!(
-            "    {:8.3} ms {:5} x {}",
-            kernel.milliseconds, kernel.starts, kernel.kernel
-        );
-    }
+    print_profile(&kernels);
     let repeats = || device.gpu().map_or(0, |gpu| gpu.repeats);
     let before = repeats();
     let mut all: Vec<f64> = (0..20).map(|_| timed()).collect::<Result<_>>()?;
@@ -97,14 +170,14 @@ fn time(device: &Device, key: u64, step: impl Fn() -> Result<Tensor>) -> Result<
 /// What a measurement is called, its limit, and what the reference takes.
 struct Row {
     what: &'static str,
-    limit: f64,
+    limit: Option<f64>,
     reference: &'static str,
     /// GiB that the reference takes.
     memory: Option<f64>,
 }
 
 fn report(table: &mut Table, device: &Device, row: &Row, (first, each): (f64, f64)) {
-    table.row(row.what, each, "ms", Some(row.limit), row.reference);
+    table.row(row.what, each, "ms", row.limit, row.reference);
     table.row(format!("{}: the first", row.what), first, "ms", None, "");
     let peak = device.peak() as f64 / f64::from(1 << 30);
     let limit = row.memory.map(|gib| 0.9 * gib);
@@ -150,7 +223,7 @@ fn unet(table: &mut Table, list: &str, sizes: &[(usize, usize, Row)]) -> Result<
 fn sd15(table: &mut Table) -> Result<()> {
     let row = |what, limit, reference, memory| Row {
         what,
-        limit,
+        limit: Some(limit),
         reference,
         memory,
     };
@@ -182,27 +255,29 @@ fn sd15(table: &mut Table) -> Result<()> {
 fn sdxl(table: &mut Table) -> Result<()> {
     let row = Row {
         what: "SDXL 1024x1024, batch 1, a step with guidance",
-        limit: 30.0,
+        limit: Some(30.0),
         reference: "75.6 ms; compiled 50.3",
         memory: Some(5.2),
     };
     unet(table, "sdxl", &[(1, 128, row)])
 }
 
-fn flux(table: &mut Table) -> Result<()> {
-    let device = Device::cuda(0)?;
-    device.reset_peak();
+/// Flux-dev with weights in main memory at first.
+fn flux_network(device: &Device, made_in: Made) -> Result<(Arc<WeightStore>, FluxNetwork)> {
     let config = flux_config(19, 38);
     let layout = Layout::of(|weights| FluxNetwork::new(weights, &config))?;
     let items = layout.items().iter();
     let items = items.map(|(key, shape)| (key.clone(), shape.clone()));
-    let weights = weights(items, Dtype::Bf16)?;
+    let weights = weights(items, made_in)?;
     let store = WeightStore::from_stored("made up", weights, device.clone());
     let net = store.build(FluxNetwork::WHAT, |weights| {
         FluxNetwork::new(weights, &config)
     })?;
-    place(&store, &device)?;
-    device.reset_peak();
+    Ok((store, net))
+}
+
+/// What one step of a picture of 1024x1024 takes.
+fn flux_times(device: &Device, net: &FluxNetwork, key: u64) -> Result<(f64, f64)> {
     let mut conds = CallConds::default();
     let tokens = tensor(&[1, 256, 4096]);
     conds.0.insert("c_crossattn", CondValue::Regular(tokens));
@@ -216,16 +291,101 @@ fn flux(table: &mut Table) -> Result<()> {
         control: None,
         hooks: &Hooks::default(),
     };
-    let times = time(&device, 1, || {
-        DiffusionNetwork::forward(&net, &input).context("a pass")
-    })?;
+    time(device, key, || {
+        DiffusionNetwork::forward(net, &input).context("a pass")
+    })
+}
+
+fn flux(table: &mut Table) -> Result<()> {
     let row = Row {
         what: "Flux-dev bf16 1024x1024, a step",
-        limit: 130.0,
+        limit: Some(130.0),
         reference: "160.9 ms",
         memory: Some(22.7),
     };
-    report(table, &device, &row, times);
+    flux_in(table, Made::Plain(Dtype::Bf16), &row)
+}
+
+fn flux_fp8(table: &mut Table) -> Result<()> {
+    let row = Row {
+        what: "Flux-dev fp8 1024x1024, a step",
+        limit: Some(90.0),
+        reference: "",
+        memory: None,
+    };
+    flux_in(table, Made::Rows(RowKind::F8E4M3), &row)
+}
+
+fn flux_int8(table: &mut Table) -> Result<()> {
+    let row = Row {
+        what: "Flux-dev int8 1024x1024, a step",
+        limit: None,
+        reference: "",
+        memory: None,
+    };
+    flux_in(table, Made::Rows(RowKind::Int8), &row)
+}
+
+fn flux_in(table: &mut Table, made_in: Made, row: &Row) -> Result<()> {
+    let device = Device::cuda(0)?;
+    device.reset_peak();
+    let (store, net) = flux_network(&device, made_in)?;
+    place(&store, &device)?;
+    device.reset_peak();
+    let times = flux_times(&device, &net, 1)?;
+    report(table, &device, row, times);
+    Ok(())
+}
+
+/// The same with every other layer in main memory, so that half of the weights come over in each step. What the link allows
+/// is measured beside it.
+fn flux_half(table: &mut Table) -> Result<()> {
+    let device = Device::cuda(0)?;
+    let speed = device.measured_link()?.unwrap_or(0.0);
+    table.row("main memory to the GPU", speed / 1e9, "GB/s", None, "");
+    let (store, net) = flux_network(&device, Made::Plain(Dtype::Bf16))?;
+    let (mut there, mut here) = (0, 0);
+    for unit in store.units() {
+        if there <= here {
+            there += unit.bytes;
+            store.move_unit(&unit.name, &device)?;
+        } else {
+            here += unit.bytes;
+        }
+    }
+    store.finish_moves()?;
+    store.group().set_ahead(2);
+    device.reset_peak();
+    let what = "Flux-dev bf16 1024x1024, half of its weights in main memory";
+    let (first, half) = flux_times(&device, &net, 2)?;
+    eprintln!("  {:?}", store.group());
+    table.row(format!("{what}: the first step"), first, "ms", None, "");
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    table.row(
+        format!("{what}: in main memory"),
+        gib(here),
+        "GiB",
+        None,
+        "",
+    );
+    let peak = gib(device.peak());
+    table.row(format!("{what}: memory of the GPU"), peak, "GiB", None, "");
+    store.group().drop_ahead();
+    place(&store, &device)?;
+    let (_, resident) = flux_times(&device, &net, 3)?;
+    table.row("the same, all on the GPU", resident, "ms", None, "");
+    table.row(what, half, "ms", Some(resident / 0.7), "");
+    let share = 100.0 * resident / half;
+    table.row(
+        "share of the speed with all on the GPU",
+        share,
+        "%",
+        None,
+        "",
+    );
+    // Its bytes over the link, were they not made shorter.
+    let plain = here as f64 / speed * 1000.0;
+    table.row("the plain copies alone", plain, "ms", None, "");
     Ok(())
 }
 
@@ -251,7 +411,7 @@ fn vae(table: &mut Table) -> Result<()> {
         })?;
         let row = Row {
             what,
-            limit,
+            limit: Some(limit),
             reference,
             memory: None,
         };

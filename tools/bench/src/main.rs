@@ -9,13 +9,17 @@ mod attention;
 mod gpu;
 mod kernels;
 mod measure;
+mod media;
 mod memory;
+mod packs;
 mod picture;
 mod planner;
 mod process;
 mod starter;
 mod table;
 mod transformers;
+mod turns;
+mod workers;
 
 use anyhow::{Result, bail};
 
@@ -33,6 +37,10 @@ const GROUPS: &[(&str, &[Measurement])] = &[
     ("starter", starter::MEASUREMENTS),
     ("transformers", transformers::MEASUREMENTS),
     ("gpu", gpu::MEASUREMENTS),
+    ("turns", turns::MEASUREMENTS),
+    ("media", media::MEASUREMENTS),
+    ("workers", workers::MEASUREMENTS),
+    ("packs", packs::MEASUREMENTS),
 ];
 
 fn main() -> Result<()> {

@@ -21,7 +21,7 @@ use crate::{Measurement, process, table::Table};
 pub(crate) const MEASUREMENTS: &[Measurement] = &[("pictures", sd15)];
 
 /// Where the checkpoint is; the bench command writes one there first.
-const MODEL: &str = "FRESCO_SD15";
+pub(crate) const MODEL: &str = "FRESCO_SD15";
 
 /// A run's moments, in seconds after it was queued.
 #[derive(Debug, Default)]
@@ -117,7 +117,7 @@ impl Bench {
 }
 
 /// A base folder whose checkpoints are the model's folder.
-fn base_with(model: &Path) -> Result<tempfile::TempDir> {
+pub(crate) fn base_with(model: &Path) -> Result<tempfile::TempDir> {
     let base = tempfile::tempdir()?;
     let folder = model.parent().context("the model is in no folder")?;
     let config = format!("bench:\n  checkpoints: {}\n", folder.display());
@@ -169,6 +169,10 @@ fn sd15(table: &mut Table) -> Result<()> {
     );
     table.row("64x64, cfg 7, per step", step, "s", Some(0.5), "1.62 s");
     ensure!(run.previews >= 5, "only {} previews came", run.previews);
+    let pid = bench.server.pid();
+    let peak = process::peak_mb(pid)? / file_mb;
+    let what = "peak memory of the load and a 64x64 picture";
+    table.row(what, peak, "x file", Some(1.35), "");
 
     for (size, steps, target, reference) in [(256, 5, 2.4, "4.76 s"), (512, 4, 9.5, "20.1 s")] {
         let run = bench.run(&picture(size, steps, 2), |_, _| {})?;
@@ -181,7 +185,6 @@ fn sd15(table: &mut Table) -> Result<()> {
         let what = format!("VAE decode {size}x{size}");
         table.row(what, run.node("8")?, "s", most, from);
     }
-    let pid = bench.server.pid();
     let resident = process::memory_mb(pid)?;
     table.row(
         "resident memory after a 512x512 picture",

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use fresco_models::WeightStore;
-use fresco_tensor::{Device, SafeTensors, Stored, Tensor, WeightFile, synthetic};
+use fresco_tensor::{
+    Device, SafeTensors, Stored, Tensor, WeightError, WeightFile, WeightInfo, synthetic,
+};
 use serde_json::Value;
 
 pub(crate) struct Golden {
@@ -146,6 +148,14 @@ impl Golden {
         weights(&self.keys()?)
     }
 
+    /// The weights as a file.
+    pub(crate) fn weight_file(&self) -> Result<Arc<dyn WeightFile>> {
+        Ok(Arc::new(GoldenFile {
+            name: self.name.clone(),
+            weights: self.weights()?,
+        }))
+    }
+
     pub(crate) fn store(&self, device: &Device) -> Result<Arc<WeightStore>> {
         Ok(store(&self.name, self.weights()?, device))
     }
@@ -177,4 +187,39 @@ pub(crate) fn store(
     device: &Device,
 ) -> Arc<WeightStore> {
     WeightStore::from_stored(name, weights, device.clone())
+}
+
+/// A golden's weights as a file.
+pub(crate) struct GoldenFile {
+    pub(crate) name: String,
+    pub(crate) weights: BTreeMap<String, Stored>,
+}
+
+impl WeightFile for GoldenFile {
+    fn path(&self) -> &Path {
+        Path::new(&self.name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.weights.keys().cloned().collect()
+    }
+
+    fn info(&self, name: &str) -> Option<WeightInfo> {
+        self.weights.get(name).map(|stored| WeightInfo {
+            dtype: stored.dtype(),
+            shape: stored.shape().to_vec(),
+        })
+    }
+
+    fn read(&self, name: &str) -> std::result::Result<Stored, WeightError> {
+        let found = self.weights.get(name).cloned();
+        found.ok_or_else(|| WeightError::Missing {
+            path: self.path().to_path_buf(),
+            name: name.to_owned(),
+        })
+    }
+
+    fn metadata(&self) -> &[(String, String)] {
+        &[]
+    }
 }

@@ -15,13 +15,13 @@ use crate::{
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let Some(group) = arguments.first() else {
         bail!(
-            "usage: cargo xtask bench (server | sd15 | kernels | memory | starter | transformers | gpu) [MEASUREMENT]"
+            "usage: cargo xtask bench (server | sd15 | kernels | memory | starter | transformers | gpu | turns | media | workers) [MEASUREMENT]"
         );
     };
     let mut build = vec!["build", "--release", "--locked"];
     let packages: &[&str] = match group.as_str() {
         "kernels" | "transformers" | "gpu" => &["fresco-bench"],
-        "sd15" | "memory" => &["fresco", "fresco-bench", "fresco-synth"],
+        "sd15" | "memory" | "turns" => &["fresco", "fresco-bench", "fresco-synth"],
         _ => &["fresco", "fresco-bench"],
     };
     build.extend(packages.iter().flat_map(|package| ["--package", package]));
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if env::var_os("FRESCO_BIN").is_none() {
         command.env("FRESCO_BIN", release.join(format!("fresco{suffix}")));
     }
-    if matches!(group.as_str(), "sd15" | "memory") && env::var_os(MODEL).is_none() {
+    if matches!(group.as_str(), "sd15" | "memory" | "turns") && env::var_os(MODEL).is_none() {
         command.env(MODEL, made_up_model(&release)?);
     }
     run_command(command.args(arguments))

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     cross, cuda, deny, docgen, install,
-    steps::{Clock, cargo, present, run as run_command, run_keeping},
+    steps::{Clock, cargo, command, present, run as run_command, run_keeping},
     tidy, tree, web,
 };
 
@@ -57,13 +57,14 @@ const STEPS: &[Step] = &[
     Step {
         name: "test",
         work: |counts| {
+            install::ffprobe()?;
             counts.extend(run_tests(&[])?);
             Ok(())
         },
     },
     Step {
         name: "gold",
-        work: |_| gold(&[]),
+        work: |_| run_command(&mut command(&built("fresco-gold").to_string_lossy(), &[])),
     },
     Step {
         name: "doctest",
@@ -92,17 +93,6 @@ const STEPS: &[Step] = &[
     Step {
         name: "cuda",
         work: |_| cuda::run(&["--check".to_owned()]),
-    },
-    Step {
-        name: "bench build",
-        work: |_| {
-            run_command(&mut cargo(&[
-                "build",
-                "--package",
-                "fresco-bench",
-                "--locked",
-            ]))
-        },
     },
     Step {
         name: "windows",
@@ -168,18 +158,24 @@ fn select(arguments: &[String]) -> Result<&'static [Step]> {
     }
 }
 
+/// All programs at once: one of them alone would be built with other features of what it depends on, which takes minutes.
 pub(crate) fn build() -> Result<()> {
-    run_command(&mut cargo(&["build", "--package", "fresco", "--locked"]))
+    let what = ["build", "--workspace", "--bins", "--exclude", "xtask"];
+    run_command(cargo(&what).arg("--locked"))
 }
 
 /// The program that tests and drivers start.
 pub(crate) fn program() -> PathBuf {
     match env::var_os("FRESCO_BIN") {
         Some(path) => PathBuf::from(path),
-        None => tree::target_dir()
-            .join("debug")
-            .join(format!("fresco{}", env::consts::EXE_SUFFIX)),
+        None => built("fresco"),
     }
+}
+
+/// A program of the debug build.
+fn built(name: &str) -> PathBuf {
+    let file = format!("{name}{}", env::consts::EXE_SUFFIX);
+    tree::target_dir().join("debug").join(file)
 }
 
 /// Runs all tests and gives the runner's closing counts.
@@ -208,6 +204,13 @@ fn run_tests(more: &[String]) -> Result<Vec<String>> {
 
 fn is_count(line: &str) -> bool {
     line.contains("tests run:") || line.contains("test result:")
+}
+
+/// A tool of the build that drives the program.
+pub(crate) fn tool(name: &str) -> Command {
+    let mut command = command(&built(name).to_string_lossy(), &[]);
+    with_program(&mut command);
+    command
 }
 
 fn with_program(command: &mut Command) -> &mut Command {
@@ -262,35 +265,13 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
         bail!("the minutes must be a number, not {minutes:?}");
     }
     build()?;
-    let mut command = cargo(&[
-        "run",
-        "--quiet",
-        "--package",
-        "fresco-tests",
-        "--bin",
-        "soak",
-        "--locked",
-        "--",
-        minutes,
-    ]);
-    run_command(with_program(&mut command))
+    run_command(tool("soak").arg(minutes))
 }
 
 /// Runs the workflows of a folder whose names contain a part to their end, with reduced models.
 pub(crate) fn run_templates(folder: &Path, part: &str) -> Result<()> {
     build()?;
-    let mut command = cargo(&[
-        "run",
-        "--quiet",
-        "--package",
-        "fresco-tests",
-        "--bin",
-        "templates",
-        "--locked",
-        "--",
-    ]);
-    command.arg(folder).arg(part);
-    run_command(with_program(&mut command))
+    run_command(tool("templates").arg(folder).arg(part))
 }
 
 pub(crate) fn memory_limits(arguments: &[String]) -> Result<()> {
@@ -301,16 +282,7 @@ pub(crate) fn memory_limits(arguments: &[String]) -> Result<()> {
         vec![arguments.to_vec()]
     };
     for run in runs {
-        let mut command = cargo(&[
-            "run",
-            "--package",
-            "fresco-tests",
-            "--bin",
-            "memory_limits",
-            "--locked",
-            "--",
-        ]);
-        run_command(with_program(&mut command).args(run))?;
+        run_command(tool("memory_limits").args(run))?;
     }
     Ok(())
 }
@@ -345,19 +317,9 @@ pub(crate) fn frontends(arguments: &[String]) -> Result<()> {
 /// Hands over to the driver program, which starts servers with the harness of the black-box tests.
 fn drive(what: &str, arguments: &[String]) -> Result<()> {
     build()?;
-    let mut command = cargo(&[
-        "run",
-        "--quiet",
-        "--package",
-        "fresco-tests",
-        "--bin",
-        "drive",
-        "--locked",
-        "--",
-        what,
-    ]);
     run_command(
-        with_program(&mut command)
+        tool("drive")
+            .arg(what)
             .args(arguments)
             .env("FRESCO_CI_CACHE", tree::cache_dir()),
     )

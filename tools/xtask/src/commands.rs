@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use anyhow::{Result, bail};
 
 use crate::{
-    bench, ci, cross, cuda, deny, docgen, fuzz, sanitize, synth, templates, tidy, web, windows,
+    bench, ci, cross, cuda, deny, dist, docgen, fuzz, sanitize, sim, synth, templates, tidy, web,
+    windows,
 };
 
 pub(crate) struct Command {
@@ -113,6 +114,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         run: ci::soak,
     },
     Command {
+        name: "sim",
+        arguments: "cluster",
+        about: "thousands of workers and a million jobs in virtual time, over the code that decides who takes which; the table of docs/cluster.md",
+        run: sim::run,
+    },
+    Command {
         name: "synth",
         arguments: "LIST OUT [FORMAT]",
         about: "write a full-size checkpoint with made-up weights (LIST: sd15, sdxl, ..)",
@@ -135,6 +142,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         arguments: "[CASE...]",
         about: "build the program for Windows and try it under wine: a picture, a crash, names, locks (on Debian)",
         run: windows::run,
+    },
+    Command {
+        name: "dist",
+        arguments: "[linux] [arm] [windows] [--check] [--program PATH]",
+        about: "the archives of a release with their checksums, into target/dist; --check builds twice and compares, --program packs one that is built already",
+        run: dist::run,
     },
     Command {
         name: "docgen",

@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub(crate) const WINDOWS: &str = "x86_64-pc-windows-gnu";
-const ARM_LINUX: &str = "aarch64-unknown-linux-gnu";
+pub(crate) const ARM_LINUX: &str = "aarch64-unknown-linux-gnu";
 const MAC: &str = "aarch64-apple-darwin";
 
 /// A compiler with the source of its standard library.
@@ -97,19 +97,29 @@ const ARM_TESTS: &[&str] = &[
     "products::",
 ];
 
+pub(crate) fn arm_tools() -> Result<()> {
+    install::debian_packages(RUST)?;
+    install::debian_packages(ARM_LINUX_C)
+}
+
+/// For Linux on ARM, with the linker that [`arm_tools`] installs.
+pub(crate) fn arm_cargo(arguments: &[&str], library: &str) -> Command {
+    let mut cargo = cargo(arguments, ARM_LINUX, library);
+    cargo.env(
+        "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
+        "aarch64-linux-gnu-gcc",
+    );
+    cargo
+}
+
 /// The room with kernels for this processor: their tests run.
 fn test_arm() -> Result<()> {
-    install::debian_packages(RUST)?;
-    install::debian_packages(ARM_LINUX_C)?;
+    arm_tools()?;
     let what = ["test", "--package", "fresco-tensor", "--lib", "--tests"];
     let runner = format!("qemu-aarch64 -L {ARM_LIBRARIES}");
-    run(cargo(&what, ARM_LINUX, "std,panic_abort,test")
+    run(arm_cargo(&what, "std,panic_abort,test")
         .arg("--")
         .args(ARM_TESTS)
-        .env(
-            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
-            "aarch64-linux-gnu-gcc",
-        )
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner))
 }
 

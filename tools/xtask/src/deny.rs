@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn every_kind_of_problem_is_found() {
         let packages = vec![
-            package("ours", "0.1.0", None, true),
+            package("fresco", "0.1.0", None, true),
             package("good", "1.0.0", Some("MIT"), false),
             package("viral", "1.0.0", Some("GPL-3.0-only"), false),
             package("none", "1.0.0", None, false),
@@ -151,11 +151,13 @@ mod tests {
             package("twice", "2.0.0", Some("MIT"), false),
             package("tests", "1.0.0", Some("MIT"), false),
             package("tests", "2.0.0", Some("MIT"), false),
+            package("tool", "0.1.0", None, true),
         ];
         let edges = packages[1..]
             .iter()
+            .filter(|package| !package.member)
             .map(|package| Edge {
-                from: "ours@0.1.0".to_owned(),
+                from: "fresco@0.1.0".to_owned(),
                 to: package.id.clone(),
                 kinds: vec![if package.name == "tests" {
                     Kind::Dev

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, process::Comma
 
 use anyhow::{Context, Result, bail};
 
-use crate::{ci, steps, tree};
+use crate::{ci, tree};
 
 struct Page {
     path: &'static str,
@@ -24,12 +24,7 @@ const PAGES: &[Page] = &[
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let check = arguments.iter().any(|argument| argument == "--check");
-    steps::run(&mut steps::cargo(&[
-        "build",
-        "--package",
-        "fresco",
-        "--locked",
-    ]))?;
+    ci::build()?;
     let mut stale = Vec::new();
     for page in PAGES {
         let text = (page.write)()?;

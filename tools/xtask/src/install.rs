@@ -153,6 +153,14 @@ pub(crate) fn chromium() -> Result<()> {
     debian_packages(&["chromium", "fonts-dejavu-core"])
 }
 
+/// What others say of films and sound that the program wrote. Tests that ask it are skipped where it cannot be had.
+pub(crate) fn ffprobe() -> Result<()> {
+    if present("ffprobe", "-version") || !present("apt-get", "--version") {
+        return Ok(());
+    }
+    debian_packages(&["ffmpeg"])
+}
+
 /// Installs those of Debian's packages that are not here yet.
 pub(crate) fn debian_packages(names: &[&str]) -> Result<()> {
     let missing: Vec<&str> = names

@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use crate::tree;
 
+/// The member that is shipped; the others are its parts, its tests and its tools.
+const PROGRAM: &str = "fresco";
+
 #[derive(Clone, Debug)]
 pub(crate) struct Package {
     pub(crate) id: String,
@@ -116,12 +119,13 @@ impl Metadata {
             .collect()
     }
 
-    /// Packages that end up in the program or its build: reached from members without test-only arrows.
+    /// Packages that end up in the program people get or in its build: reached from it without test-only arrows.
+    /// Tests and tools of the workspace are left out; what they want is never shipped.
     pub(crate) fn shipped(&self) -> Vec<&Package> {
         let mut seen: BTreeSet<&str> = self
             .packages
             .iter()
-            .filter(|package| package.member)
+            .filter(|package| package.member && package.name == PROGRAM)
             .map(|package| package.id.as_str())
             .collect();
         let mut waiting: Vec<&str> = seen.iter().copied().collect();

@@ -11,7 +11,7 @@ use crate::{
     ci,
     cross::{self, STD, WINDOWS, WINDOWS_CC},
     install,
-    steps::{cargo, command, run as run_command},
+    steps::{command, run as run_command},
     tree,
 };
 
@@ -38,14 +38,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     // The first start makes a folder with all that Windows has, which takes longer than anybody waits for a server.
     run_command(&mut in_wine(command("wine", &["wineboot", "--init"])))?;
     ci::build()?;
-    let mut driver = in_wine(cargo(&["run", "--quiet", "--package", "fresco-tests"]));
+    let mut driver = in_wine(ci::tool("windows"));
     driver
-        .args(["--bin", "windows", "--locked", "--"])
         .args(arguments)
         .env("FRESCO_EXE", &program)
         .env("FRESCO_WINE", source("wine.sh"))
-        .env("FRESCO_HOLD", &hold)
-        .env("FRESCO_BIN", ci::program());
+        .env("FRESCO_HOLD", &hold);
     run_command(&mut driver)
 }
 

@@ -60,10 +60,10 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
     <View title="Apps" lead="Any ComfyUI workflow as a short form.">
       <div className={css.open}>
         <DropZone
-          accept=".json,application/json,image/png,image/webp"
+          accept=".json,application/json,image/png,image/webp,video/mp4,video/webm,audio/*,.flac,.mp3,.opus"
           onFile={onFile}
           label={busy ? "Reading it…" : "Drop a workflow, or choose a file"}
-          hint="A workflow or app file (JSON), or a PNG or WebP picture made by ComfyUI or Fresco"
+          hint="A workflow or app file (JSON), or a picture, video or sound made by ComfyUI or Fresco"
         />
         <div className={css.ways}>
           <Button icon="copy" onClick={() => setPasting(true)}>

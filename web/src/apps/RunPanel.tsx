@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "react";
 import { sendJson } from "../api/client";
 import type { ApiPrompt, ObjectInfo } from "../api/types";
-import { useLive } from "../state/live";
+import { runOf, useLive } from "../state/live";
 import { secondsLeft } from "../state/progress";
 import { Button, Icon, Progress, toast } from "../ui";
 import { titleOf } from "./graph";
@@ -15,8 +15,8 @@ export async function cancelRun(id: string): Promise<void> {
 }
 
 export function RunPanel({ run, waiting, prompt, info }: { run: Run; waiting: number; prompt: ApiPrompt; info: ObjectInfo }) {
-  const running = useLive((s) => (s.running?.id === run.id ? s.running : null));
-  const preview = useLive((s) => (s.preview?.jobId === run.id ? s.preview.url : null));
+  const running = useLive((s) => runOf(s, run.id));
+  const preview = useLive((s) => s.previews[run.id]?.url ?? null);
   const ahead = useLive((s) => {
     const active = s.jobs.filter((job) => (job.status === "pending" && !job.held) || job.status === "in_progress");
     return Math.max(

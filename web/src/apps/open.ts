@@ -65,8 +65,8 @@ export async function openFile(file: File, info: ObjectInfo): Promise<Opened> {
   if (file.size > fileLimit) throw new AppFileError(`"${file.name}" is larger than ${fileLimit / 1024 / 1024} MB, so it is no workflow.`);
   if (!file.size) throw new AppFileError(`"${file.name}" is empty.`);
   const name = nameFromFile(file.name);
-  const picture = file.type.startsWith("image/") || /\.(png|webp)$/i.test(file.name);
-  if (picture) return inspect(file, name, info);
+  const media = /^(image|video|audio)\//.test(file.type) || /\.(png|webp|mp4|webm|flac|mp3|opus|ogg)$/i.test(file.name);
+  if (media) return inspect(file, name, info);
   return openText(await file.text(), name, info);
 }
 

@@ -3,7 +3,7 @@ import { type CSSProperties, useEffect, useRef, useState } from "react";
 import { viewUrl } from "../api/client";
 import type { FileRef, Job } from "../api/types";
 import { setHeld, tell } from "../gallery/queue";
-import { useLive } from "../state/live";
+import { runOf, useLive } from "../state/live";
 import { Button, Icon, Progress } from "../ui";
 import { phaseOf } from "./build";
 import { problemOfRun } from "./errors";
@@ -102,7 +102,7 @@ function shape(ratio: number): CSSProperties {
 
 /** The last preview of a job stays until its picture is there. */
 function useLastPreview(id: string): string | null {
-  const url = useLive((s) => (s.preview?.jobId === id ? s.preview.url : null));
+  const url = useLive((s) => s.previews[id]?.url ?? null);
   const last = useRef<string | null>(null);
   if (url) last.current = url;
   return last.current;
@@ -172,7 +172,7 @@ function useTick(): number {
 }
 
 function Running({ job, small, onCancel }: { job: Job; small: boolean; onCancel(): void }) {
-  const running = useLive((s) => (s.running?.id === job.id ? s.running : null));
+  const running = useLive((s) => runOf(s, job.id));
   const watched = useWatched((s) => (s.job?.id === job.id ? s.job : null));
   const connected = useLive((s) => s.connected);
   const now = useTick();

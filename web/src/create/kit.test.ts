@@ -21,8 +21,22 @@ const FILES: Record<string, string[]> = {
     "gemma_2_2b_fp16.safetensors",
     "ovis_2.5.safetensors",
     "llama_3.1_8b_instruct.safetensors",
+    "gemma_3_4b_it_bf16.safetensors",
+    "jina_clip_v2_bf16.safetensors",
+    "qwen_2.5_vl_omnigen2_3b.safetensors",
+    "byt5_small_glyphxl_fp16.safetensors",
+    "pile_t5xl_fp16.safetensors",
   ],
-  vae: ["ae.safetensors", "flux2-vae.safetensors", "qwen_image_vae.safetensors", "qwen_image_2.1_vae_bf16.safetensors", "pixel_space"],
+  vae: [
+    "ae.safetensors",
+    "flux2-vae.safetensors",
+    "qwen_image_vae.safetensors",
+    "qwen_image_2.1_vae_bf16.safetensors",
+    "pixel_space",
+    "hunyuan_image_2.1_vae_fp16.safetensors",
+    "sdxl_vae.safetensors",
+    "vae-ft-mse-840000-ema-pruned.safetensors",
+  ],
 };
 const models = (folder: string) => FILES[folder] ?? [];
 
@@ -67,6 +81,11 @@ describe("kits", () => {
       vae: "qwen_image_2.1_vae_bf16.safetensors",
     });
     expect(kit("SDXL", "sdxl.safetensors", ["diffusion", "text", "vae"])).toMatchObject({ encoders: [], vae: null });
+    expect(kit("HunyuanDiT 1.2", "hunyuan_dit_1.2.safetensors", ["diffusion", "text", "vae"])).toMatchObject({ encoders: [], vae: null });
+    expect(kit("PixArt Sigma", "pixart_sigma.safetensors")).toMatchObject({ encoders: ["t5xxl_fp16.safetensors"], vae: "sdxl_vae.safetensors" });
+    expect(kit("HunyuanImage 2.1", "hunyuanimage2.1.safetensors")).toMatchObject({
+      encoders: ["qwen_2.5_vl_7b.safetensors", "byt5_small_glyphxl_fp16.safetensors"],
+    });
   });
 
   it("says which file is missing and where it goes", () => {
@@ -92,6 +111,14 @@ describe("kits", () => {
       "Anima",
       "Ovis-Image",
       "HiDream",
+      "NewBie",
+      "OmniGen 2",
+      "Kandinsky 5",
+      "HunyuanImage 2.1",
+      "HunyuanImage 2.1 distilled",
+      "AuraFlow",
+      "PixArt Alpha",
+      "PixArt Sigma",
       "SD3.5",
     ];
     for (const family of families) {

@@ -43,6 +43,15 @@ const ONE = (type: string, pattern: RegExp, example: string): Beside => ({ node:
 const QWEN3_4B: [RegExp, string] = [/qwen.?3.?4b/i, "qwen_3_4b.safetensors"];
 const QWEN_VL: [RegExp, string] = [/qwen.?2.?5.?vl/i, "qwen_2.5_vl_7b_fp8_scaled.safetensors"];
 
+const SD1_VAE: [RegExp, string] = [/sd.?1|ft-mse|vae-ft|kl-f8/i, "vae-ft-mse-840000-ema-pruned.safetensors"];
+const SDXL_VAE: [RegExp, string] = [/sdxl.*vae|xl.?vae/i, "sdxl_vae.safetensors"];
+const HUNYUAN_IMAGE: Partial<Recipe> = {
+  home: 2048,
+  latent: "EmptyHunyuanImageLatent",
+  encoders: { node: "DualCLIPLoader", type: "hunyuan_image", files: [QWEN_VL, [/byt5/i, "byt5_small_glyphxl_fp16.safetensors"]] },
+  vae: [/hunyuan.?image.*vae/i, "hunyuan_image_2.1_vae_fp16.safetensors"],
+};
+
 /** By the family the server names and, where files of one family want different values, by the file's name. The first row
  *  that fits counts. */
 const ROWS: [family: RegExp, name: RegExp | null, recipe: Partial<Recipe>][] = [
@@ -166,6 +175,43 @@ const ROWS: [family: RegExp, name: RegExp | null, recipe: Partial<Recipe>][] = [
     null,
     { ...FLOW, cfg: 4, steps: 30, encoders: ONE("stable_diffusion", /qwen.?3.?0?6b|qwen_3_06b/i, "qwen_3_06b_base.safetensors"), vae: QWEN_VAE },
   ],
+  [
+    /^NewBie/,
+    null,
+    {
+      ...FLOW,
+      cfg: 4.5,
+      steps: 28,
+      sampler: "res_multistep",
+      encoders: {
+        node: "DualCLIPLoader",
+        type: "newbie",
+        files: [
+          [/gemma.?3/i, "gemma_3_4b_it_bf16.safetensors"],
+          [/jina/i, "jina_clip_v2_bf16.safetensors"],
+        ],
+      },
+      vae: AE,
+      shift: ["ModelSamplingAuraFlow", 6],
+    },
+  ],
+  [
+    /^OmniGen/,
+    null,
+    { ...FLOW, cfg: 5, encoders: ONE("omnigen2", /qwen.?2.?5.?vl.*omnigen|qwen.?2.?5.*3b/i, "qwen_2.5_vl_fp16.safetensors"), vae: AE, edits: "reference" },
+  ],
+  [/^Kandinsky 5/, null, { ...FLOW, cfg: 3.5, steps: 50, encoders: { node: "DualCLIPLoader", type: "kandinsky5_image", files: [QWEN_VL, CLIP_L] }, vae: AE }],
+  [/^HunyuanImage 2\.1 distilled/, null, { ...FLOW, ...HUNYUAN_IMAGE, cfg: 1, steps: 8, shift: ["ModelSamplingSD3", 4] }],
+  [/^HunyuanImage/, null, { ...FLOW, ...HUNYUAN_IMAGE, cfg: 3.5, steps: 50 }],
+  [/^HunyuanDiT/, null, { ...XL, cfg: 6, steps: 25 }],
+  [
+    /^AuraFlow/,
+    null,
+    { ...XL, cfg: 3.5, steps: 25, sampler: "uni_pc", encoders: ONE("stable_diffusion", /pile.?t5|aura/i, "pile_t5xl_fp16.safetensors"), vae: SDXL_VAE },
+  ],
+  [/^PixArt Alpha/, null, { ...XL, cfg: 4.5, encoders: ONE("pixart", ...T5), vae: SD1_VAE }],
+  [/^PixArt/, null, { ...XL, cfg: 4.5, encoders: ONE("pixart", ...T5), vae: SDXL_VAE }],
+  [/^Stable unCLIP/, null, { home: 768 }],
   [/^Ovis/, null, { ...FLOW, cfg: 5, steps: 50, encoders: ONE("ovis", /ovis/i, "ovis_2.5.safetensors"), vae: AE }],
   [
     /^HiDream/,
@@ -197,6 +243,16 @@ const NAMES: [RegExp, string][] = [
   [/krea.?2/i, "Krea 2"],
   [/anima/i, "Anima"],
   [/hidream/i, "HiDream"],
+  [/newbie/i, "NewBie"],
+  [/omnigen/i, "OmniGen 2"],
+  [/kandinsky.?5/i, "Kandinsky 5"],
+  [/hunyuan.?image.*distilled/i, "HunyuanImage 2.1 distilled"],
+  [/hunyuan.?image/i, "HunyuanImage 2.1"],
+  [/hunyuan.?dit/i, "HunyuanDiT 1.2"],
+  [/aura.?flow/i, "AuraFlow"],
+  [/pixart.*alpha/i, "PixArt Alpha"],
+  [/pixart/i, "PixArt Sigma"],
+  [/ovis/i, "Ovis-Image"],
   [/sd3|sd_3|stable.?diffusion.?3/i, "SD3"],
   [/xl|pony|illustrious|noobai/i, "SDXL"],
   [/768/i, "SD2.x"],

@@ -1,7 +1,7 @@
 // The queue: what runs now, what waits and in which order; pausing, holding, moving and cancelling.
 import { useEffect, useState } from "react";
 import type { Job } from "../api/types";
-import { useLive } from "../state/live";
+import { runOf, useLive } from "../state/live";
 import { Button, Dialog, Icon, Progress } from "../ui";
 import { QueueList } from "./QueueList";
 import { cancel, setPaused, tell, waiting } from "./queue";
@@ -21,8 +21,8 @@ function useElapsed(since: number): number {
 }
 
 export function RunningCard({ job }: { job: Job }) {
-  const running = useLive((s) => (s.running?.id === job.id ? s.running : null));
-  const preview = useLive((s) => (s.preview?.jobId === job.id ? s.preview : null));
+  const running = useLive((s) => runOf(s, job.id));
+  const preview = useLive((s) => s.previews[job.id] ?? null);
   const title = useQueueTitle(job.id);
   const elapsed = useElapsed(running?.startedAt ?? 0);
   const connected = useLive((s) => s.connected);

@@ -2,7 +2,9 @@
 import { Handle, NodeResizeControl, Position, useStore, useUpdateNodeInternals, type NodeProps } from "@xyflow/react";
 import { memo, useEffect, useMemo, useRef, useState } from "react";
 import { viewUrl } from "../api/client";
+import type { FileRef } from "../api/types";
 import { warningsIn } from "../api/warnings";
+import { kindOf } from "../gallery/outputs";
 import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
 import { Icon } from "../ui";
@@ -140,12 +142,21 @@ function Shown({ src, alt }: { src: string; alt: string }) {
   return <img src={src} alt={alt} loading="lazy" draggable={false} onError={() => setGone(src)} />;
 }
 
+/** A result as it is seen or heard: films and sounds are played, pictures come in a smaller form. */
+function Result({ file }: { file: FileRef }) {
+  const kind = kindOf(file.filename);
+  if (kind === "video") return <video className="nodrag" src={viewUrl(file)} controls loop muted playsInline aria-label={`Video ${file.filename}`} />;
+  if (kind === "audio") return <audio className="nodrag" src={viewUrl(file)} controls aria-label={`Sound ${file.filename}`} />;
+  return <Shown src={viewUrl(file, { preview: "webp", quality: 90 })} alt={`Picture ${file.filename}`} />;
+}
+
 function Pictures({ flat, chosen }: { flat: string; chosen: string | null }) {
   const output = useGraph((s) => s.results[flat]);
   const jobs = useGraph((s) => s.jobs);
-  const live = useLive((s) =>
-    s.preview && s.preview.node === flat && jobs.includes(s.preview.jobId) && s.running?.id === s.preview.jobId ? s.preview.url : null,
-  );
+  const live = useLive((s) => {
+    const shown = s.running && jobs.includes(s.running.id) ? s.previews[s.running.id] : undefined;
+    return shown?.node === flat ? shown.url : null;
+  });
   const made = useMemo(() => resultFiles(output), [output]);
   const words = resultText(output);
   if (live)
@@ -158,7 +169,7 @@ function Pictures({ flat, chosen }: { flat: string; chosen: string | null }) {
     return (
       <div className={`${css.pictures} ${made.length > 1 ? css.many : ""}`}>
         {made.slice(0, 16).map((file) => (
-          <Shown key={viewUrl(file)} src={viewUrl(file, { preview: "webp", quality: 90 })} alt={`Picture ${file.filename}`} />
+          <Result key={viewUrl(file)} file={file} />
         ))}
       </div>
     );

@@ -185,7 +185,7 @@ function Editor() {
         ref={file}
         type="file"
         hidden
-        accept=".json,.png,.webp,application/json,image/png,image/webp"
+        accept=".json,.png,.webp,.mp4,.webm,.flac,.mp3,.opus,application/json,image/png,image/webp,video/mp4,video/webm,audio/*"
         aria-label="Workflow file"
         onChange={(e) => {
           const chosen = e.target.files?.[0];

@@ -16,10 +16,10 @@ export function fileFrom(value: unknown): FileRef | null {
 
 const isFile = (v: unknown): v is FileRef => typeof v === "object" && v !== null && typeof (v as FileRef).filename === "string";
 
-/** Pictures among a node's results. */
+/** Pictures, films and sounds among a node's results. */
 export function resultFiles(output: NodeOutput | undefined): FileRef[] {
   if (!output) return [];
-  return ["images", "gifs", "video"].flatMap((key) => (Array.isArray(output[key]) ? (output[key] as unknown[]).filter(isFile) : []));
+  return ["images", "gifs", "video", "audio"].flatMap((key) => (Array.isArray(output[key]) ? (output[key] as unknown[]).filter(isFile) : []));
 }
 
 /** Words among a node's results. */

@@ -7,6 +7,7 @@ import { Button, Dialog, Disclosure, EmptyState, toast, View } from "../ui";
 import { DeviceCard } from "./DeviceCard";
 import { EventList } from "./EventList";
 import { ModelFile } from "./ModelCard";
+import { Packs } from "./Packs";
 import { useMemory } from "./store";
 import type { FreeReport, Model } from "./types";
 import { fileName, freedSentence, inMemory, keptAmong, keptLine } from "./words";
@@ -182,6 +183,7 @@ export default function Memory() {
               <p className={css.soft}>They are read from their files when a picture needs them.</p>
             </Disclosure>
           )}
+          <Packs />
           {overview.decisions.length > 0 && (
             <Disclosure title="What happened lately">
               <EventList events={overview.decisions} models={models} />

@@ -7,9 +7,10 @@ import type { Frame } from "../api/frames";
 import { clientId, renewClientId } from "../api/identity";
 import { openSocket, type Socket } from "../api/socket";
 import type { JobDetails, JobPage } from "../api/types";
-import { type Action, changesList, emptyState, isNews, JOB_EVENTS, type LiveState, reduceLive } from "./liveState";
+import { type Action, changesList, emptyState, isNews, JOB_EVENTS, type LiveState, reduceLive, runOf } from "./liveState";
 
 export { filesOf } from "../api/files";
+export { runOf } from "./liveState";
 export type { LiveState, Preview } from "./liveState";
 export type { Running } from "./progress";
 
@@ -54,7 +55,7 @@ function refresh(): Promise<void> {
 }
 
 async function fetchJobs(): Promise<void> {
-  const { running, wanted } = useLive.getState();
+  const { running, beside, wanted } = useLive.getState();
   // Active ones first: a job that ends between the two requests is then in both, never in neither.
   const active = await getJson<JobPage>("/api/jobs?status=pending,in_progress&limit=1000");
   const [finished, queue] = await Promise.all([
@@ -64,8 +65,9 @@ async function fetchJobs(): Promise<void> {
       throw e;
     }),
   ]);
-  dispatch({ type: "listed", active: active.jobs, finished, queue, before: running?.id ?? null, now: Date.now() });
-  follow(useLive.getState().running?.id ?? null);
+  const before = running?.id ?? null;
+  dispatch({ type: "listed", active: active.jobs, finished, queue, before, beside: Object.keys(beside), now: Date.now() });
+  follow();
 }
 
 const refreshQuietly = () => void refresh().catch(() => undefined);
@@ -114,45 +116,56 @@ function handle(event: ServerEvent, by: "socket" | "stream") {
 
 function showPreview(frame: Frame) {
   if (frame.kind !== "preview") return;
-  const { running, ended, preview: old } = useLive.getState();
-  const jobId = frame.promptId ?? running?.id;
-  if (!jobId || ended.has(jobId)) return;
+  const state = useLive.getState();
+  const jobId = frame.promptId ?? state.running?.id;
+  if (!jobId || state.ended.has(jobId)) return;
+  const dropped = Object.values(state.previews).filter((old) => old.jobId === jobId || !runOf(state, old.jobId));
   const url = URL.createObjectURL(new Blob([frame.bytes], { type: frame.mime }));
-  dispatch({ type: "preview", preview: { jobId, node: frame.nodeId ?? running?.node ?? "", url } });
+  dispatch({ type: "preview", preview: { jobId, node: frame.nodeId ?? runOf(state, jobId)?.node ?? "", url } });
   // The old picture may still be on screen until the next one is drawn.
-  if (old) setTimeout(() => URL.revokeObjectURL(old.url), 2000);
+  for (const old of dropped) setTimeout(() => URL.revokeObjectURL(old.url), 2000);
 }
 
 // ---- a running job whose events are not addressed to this tab, or whose start it has not seen, is followed by its own stream
 
-let followed: { id: string; source: EventSource } | null = null;
-let followTimer: ReturnType<typeof setTimeout> | undefined;
+/** More would take the connections that a browser has for one server. */
+const FOLLOWED = 3;
+const followed = new Map<string, { source: EventSource | null; timer: ReturnType<typeof setTimeout> }>();
 
-function follow(id: string | null) {
-  if (followed && followed.id !== id) stopFollowing();
-  clearTimeout(followTimer);
-  if (!id || followed || useLive.getState().begun.has(id)) return;
-  // A job of this tab tells its start over the socket within moments; only the others need the stream.
-  followTimer = setTimeout(() => {
-    const { begun, running } = useLive.getState();
-    if (begun.has(id) || running?.id !== id) return;
-    const source = new EventSource(`/api/jobs/${encodeURIComponent(id)}/events`);
-    followed = { id, source };
-    for (const type of JOB_EVENTS) {
-      source.addEventListener(type, (message) => {
-        if (followed?.source !== source) return;
-        const event = readEventText(type, (message as MessageEvent<string>).data);
-        if (event && isNews(useLive.getState(), event)) handle(event, "stream");
-        const { heard, ended } = useLive.getState();
-        if (heard.has(id) || ended.has(id)) stopFollowing();
-      });
-    }
-  }, 400);
+function follow() {
+  const { running, beside, begun } = useLive.getState();
+  const ids = [...(running ? [running.id] : []), ...Object.keys(beside)];
+  for (const id of [...followed.keys()]) if (!ids.includes(id)) stopFollowing(id);
+  for (const id of ids) {
+    if (begun.has(id) || followed.has(id) || followed.size >= FOLLOWED) continue;
+    // A job of this tab tells its start over the socket within moments; only the others need the stream.
+    followed.set(id, { source: null, timer: setTimeout(() => openStream(id), 400) });
+  }
 }
 
-function stopFollowing() {
-  followed?.source.close();
-  followed = null;
+function openStream(id: string) {
+  const entry = followed.get(id);
+  if (!entry) return;
+  const state = useLive.getState();
+  if (state.begun.has(id) || !runOf(state, id)) return stopFollowing(id);
+  const source = new EventSource(`/api/jobs/${encodeURIComponent(id)}/events`);
+  entry.source = source;
+  for (const type of JOB_EVENTS) {
+    source.addEventListener(type, (message) => {
+      if (followed.get(id)?.source !== source) return;
+      const event = readEventText(type, (message as MessageEvent<string>).data);
+      if (event && isNews(useLive.getState(), event)) handle(event, "stream");
+      const { heard, ended } = useLive.getState();
+      if (heard.has(id) || ended.has(id)) stopFollowing(id);
+    });
+  }
+}
+
+function stopFollowing(id: string) {
+  const entry = followed.get(id);
+  clearTimeout(entry?.timer);
+  entry?.source?.close();
+  followed.delete(id);
 }
 
 // ---- start

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { ServerEvent } from "../api/events";
 import type { Job, JobPage } from "../api/types";
-import { type Action, changesList, emptyState, isNews, type LiveState, reduceLive } from "./liveState";
+import { type Action, changesList, emptyState, isNews, type LiveState, reduceLive, runOf } from "./liveState";
 
 const job = (id: string, status: Job["status"]): Job => ({ id, status, create_time: 1 });
 const page = (jobs: Job[]): JobPage => ({ jobs, pagination: { offset: 0, limit: 200, total: jobs.length, has_more: false } });
@@ -58,6 +58,48 @@ describe("reduceLive", () => {
       expect(reduced([told(event)], state)).toBe(state);
     }
     expect(reduced([told({ type: "fresco_queue", paused: true })], state).queue).toEqual({ paused: true });
+  });
+  it("knows how far each of several running jobs is", () => {
+    const other: ServerEvent = { type: "execution_start", job: "b", timestamp: 4 };
+    const both = reduced([
+      told(start),
+      told(other),
+      told({ type: "progress", job: "a", node: "5", value: 2, max: 4 }),
+      told({ type: "progress", job: "b", node: "6", value: 1, max: 3 }),
+    ]);
+    expect(both.running).toMatchObject({ id: "b", value: 1 });
+    expect(runOf(both, "a")).toMatchObject({ id: "a", value: 2, max: 4, startedAt: 3 });
+    expect(runOf(both, "c")).toBeNull();
+    // The end of one leaves the other.
+    const one = reduced([told({ type: "execution_success", job: "b" })], both);
+    expect(one.running).toMatchObject({ id: "a", value: 2 });
+    expect(one.beside).toEqual({});
+    expect(one.ended.has("b")).toBe(true);
+    const aside = reduced([told({ type: "execution_interrupted", job: "a" })], both);
+    expect(aside.running).toMatchObject({ id: "b" });
+    expect(aside.beside).toEqual({});
+    expect(aside.ended.has("a")).toBe(true);
+  });
+  it("keeps several listed jobs apart", () => {
+    const listing = { ...listed([job("a", "in_progress"), job("b", "in_progress")]), beside: [] } as Action;
+    const both = reduced([listing]);
+    expect(both.running?.id).toBe("a");
+    expect(Object.keys(both.beside)).toEqual(["b"]);
+    const gone = reduced([{ ...listed([job("b", "in_progress")], [job("a", "completed")], "a"), beside: ["b"] } as Action], both);
+    expect(gone.running?.id).toBe("b");
+    expect(gone.beside).toEqual({});
+    expect(gone.ended.has("a")).toBe(true);
+    const none = reduced([{ ...listed([], [job("b", "completed")], "a"), beside: ["b"] } as Action], both);
+    expect(none.running).toBeNull();
+    expect(none.beside).toEqual({});
+  });
+  it("keeps a picture of each running job", () => {
+    const both = reduced([told(start), told({ type: "execution_start", job: "b", timestamp: 4 })]);
+    const shown = (jobId: string, url: string): Action => ({ type: "preview", preview: { jobId, node: "1", url } });
+    const pictures = reduced([shown("a", "1"), shown("b", "2"), shown("a", "3")], both);
+    expect(pictures.previews).toMatchObject({ a: { url: "3" }, b: { url: "2" } });
+    const later = reduced([told({ type: "execution_success", job: "b" }), shown("a", "4")], pictures);
+    expect(Object.keys(later.previews)).toEqual(["a"]);
   });
   it("asks for more, by pages", () => {
     expect(reduced([{ type: "more wanted" }]).wanted).toBe(2 * emptyState("me").wanted);

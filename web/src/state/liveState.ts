@@ -24,8 +24,12 @@ export interface LiveState {
   hasMore: boolean;
   /** Finished jobs to ask for. */
   wanted: number;
+  /** The one that is shown where there is room for one: the newest. */
   running: Running | null;
-  preview: Preview | null;
+  /** What other workers run beside it, by job. */
+  beside: Readonly<Record<string, Running>>;
+  /** The newest picture of each job that runs, and the last one of all. */
+  previews: Readonly<Record<string, Preview>>;
   queue: { paused: boolean };
   /** Jobs whose end was seen; a late progress event must not revive them. */
   ended: ReadonlySet<string>;
@@ -40,8 +44,16 @@ export type Action =
   | { type: "disconnected" }
   | { type: "renamed"; clientId: string }
   | { type: "more wanted" }
-  /** What the server answered; `before` ran when it was asked. */
-  | { type: "listed"; active: Job[]; finished: JobPage; queue: { paused: boolean; order: string[] } | null; before: string | null; now: number }
+  /** What the server answered; `before` ran when it was asked, and `beside` beside it. */
+  | {
+      type: "listed";
+      active: Job[];
+      finished: JobPage;
+      queue: { paused: boolean; order: string[] } | null;
+      before: string | null;
+      beside?: readonly string[];
+      now: number;
+    }
   | { type: "told"; event: ServerEvent; by: "socket" | "stream"; now: number }
   | { type: "preview"; preview: Preview };
 
@@ -62,6 +74,12 @@ export const JOB_EVENTS = [
 const LIST_EVENTS: ServerEvent["type"][] = ["status", "execution_start", "execution_success", "execution_error", "execution_interrupted", "fresco_queue"];
 
 const NOBODY: ReadonlySet<string> = new Set();
+const NOTHING: Readonly<Record<string, Running>> = {};
+
+/** How far a job is that runs now. */
+export function runOf(state: Pick<LiveState, "running" | "beside">, id: string): Running | null {
+  return state.running?.id === id ? state.running : (state.beside[id] ?? null);
+}
 
 export function emptyState(clientId: string): LiveState {
   return {
@@ -73,7 +91,8 @@ export function emptyState(clientId: string): LiveState {
     hasMore: false,
     wanted: PAGE,
     running: null,
-    preview: null,
+    beside: NOTHING,
+    previews: {},
     queue: { paused: false },
     ended: NOBODY,
     heard: NOBODY,
@@ -88,7 +107,7 @@ export function reduceLive<S extends LiveState>(state: S, action: Action): S {
     case "disconnected":
       // Who comes back may be another process, with other sockets. What ran may be started again before we are back; its
       // events then say how far it is, and since when.
-      return { ...state, connected: false, running: null, ended: NOBODY, heard: NOBODY, begun: NOBODY };
+      return { ...state, connected: false, running: null, beside: NOTHING, ended: NOBODY, heard: NOBODY, begun: NOBODY };
     case "renamed":
       return { ...state, clientId: action.clientId };
     case "more wanted":
@@ -98,17 +117,27 @@ export function reduceLive<S extends LiveState>(state: S, action: Action): S {
     case "told":
       return told(state, action);
     case "preview":
-      return { ...state, preview: action.preview };
+      return { ...state, previews: withPreview(state, action.preview) };
   }
 }
 
-function listed<S extends LiveState>(state: S, { active, finished, queue, before, now }: Extract<Action, { type: "listed" }>): S {
+function listed<S extends LiveState>(state: S, action: Extract<Action, { type: "listed" }>): S {
+  const { active, finished, queue, before, beside: asked = [], now } = action;
   const jobs = orderJobs(active, finished.jobs, queue?.order ?? []);
-  const first = jobs.find((j) => j.status === "in_progress");
+  const inProgress = jobs.filter((j) => j.status === "in_progress").map((j) => j.id);
   // What ran before the question was asked and is not listed as running any more has ended, whether or not we were told.
-  const gone = before !== first?.id ? before : null;
-  const ended = gone && !active.some((j) => j.id === gone) ? plus(state.ended, gone) : state.ended;
-  const goesOn = state.running && state.running.id !== gone ? state.running : null;
+  const gone = [before, ...asked].filter((id): id is string => id !== null && !inProgress.includes(id));
+  let ended = state.ended;
+  for (const id of gone) if (!active.some((j) => j.id === id)) ended = plus(ended, id);
+  const runs: Record<string, Running> = {};
+  for (const id of Object.keys(state.beside)) {
+    const run = state.beside[id];
+    if (run && !gone.includes(id)) runs[id] = run;
+  }
+  for (const id of inProgress) if (id !== state.running?.id && !ended.has(id)) runs[id] ??= startRunning(id, now);
+  const goesOn = state.running && !gone.includes(state.running.id) ? state.running : null;
+  const next = inProgress.find((id) => id in runs);
+  const running = goesOn ?? (next === undefined ? null : (runs[next] ?? null));
   return {
     ...state,
     jobs,
@@ -117,7 +146,8 @@ function listed<S extends LiveState>(state: S, { active, finished, queue, before
     hasMore: finished.pagination.has_more,
     queue: { paused: queue?.paused ?? false },
     ended,
-    running: goesOn ?? (first && !ended.has(first.id) ? startRunning(first.id, now) : null),
+    running,
+    beside: without(runs, running?.id),
   };
 }
 
@@ -128,10 +158,40 @@ function told<S extends LiveState>(state: S, { event, by, now }: Extract<Action,
   const late = job !== undefined && state.ended.has(job) && event.type !== "executed";
   if (late) return heard === state.heard ? state : { ...state, heard };
   const begun = job && event.type === "execution_start" ? plus(state.begun, job) : state.begun;
-  const running = reduceEvent(state.running, event, now);
-  const ended = state.running && !running ? plus(state.ended, state.running.id) : state.ended;
-  const same = running === state.running && heard === state.heard && begun === state.begun;
-  return same ? state : { ...state, running, heard, begun, ended };
+  const { running, beside, over } = runsAfter(state, event, job, now);
+  const ended = over === null ? state.ended : plus(state.ended, over);
+  const same = running === state.running && beside === state.beside && heard === state.heard && begun === state.begun;
+  return same ? state : { ...state, running, beside, heard, begun, ended };
+}
+
+/** What runs after an event, and what it ended. The job that started last is shown where there is room for one. */
+function runsAfter(state: LiveState, event: ServerEvent, job: string | undefined, now: number) {
+  const { running, beside } = state;
+  if (!running || job === undefined || job === running.id) {
+    const next = reduceEvent(running, event, now);
+    if (next || !running) return { running: next, beside: without(beside, next?.id), over: null };
+    const [first] = Object.keys(beside);
+    return { running: (first !== undefined && beside[first]) || null, beside: without(beside, first), over: running.id };
+  }
+  const known = beside[job] ?? null;
+  const next = reduceEvent(known, event, now);
+  if (next === known) return { running, beside, over: null };
+  if (!next) return { running, beside: without(beside, job), over: job };
+  if (event.type === "execution_start" && !known) return { running: next, beside: { ...beside, [running.id]: running }, over: null };
+  return { running, beside: { ...beside, [job]: next }, over: null };
+}
+
+function without(runs: Readonly<Record<string, Running>>, id: string | undefined): Readonly<Record<string, Running>> {
+  if (id === undefined || !(id in runs)) return Object.keys(runs).length === 0 ? NOTHING : runs;
+  const { [id]: _, ...rest } = runs;
+  return Object.keys(rest).length === 0 ? NOTHING : rest;
+}
+
+function withPreview(state: LiveState, preview: Preview): Readonly<Record<string, Preview>> {
+  const previews: Record<string, Preview> = {};
+  for (const old of Object.values(state.previews)) if (runOf(state, old.jobId)) previews[old.jobId] = old;
+  previews[preview.jobId] = preview;
+  return previews;
 }
 
 function plus(set: ReadonlySet<string>, id: string): ReadonlySet<string> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fresco_graph::json::{self, Style, WIRE};
 use fresco_graph::{Map, Value};
+use fresco_placement::JobNeeds;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{OptionalExtension, Row, ToSql, params};
 
@@ -48,6 +49,7 @@ pub(super) struct EncodedJob {
     pub(super) body: Body,
     pub(super) sensitive: Map,
     pub(super) texts: Arc<JobTexts>,
+    pub(super) needs: Option<Arc<JobNeeds>>,
 }
 
 /// What the rows of a job say that does not change while it waits.
@@ -124,7 +126,7 @@ impl JobTexts {
 }
 
 impl EncodedJob {
-    pub(super) fn new(job: NewJob, number: Value) -> Self {
+    pub(super) fn new(job: NewJob, number: Value, needs: Option<JobNeeds>) -> Self {
         let NewJob {
             prompt_id,
             priority: _,
@@ -167,6 +169,7 @@ impl EncodedJob {
                 outputs,
             },
             sensitive,
+            needs: needs.map(Arc::new),
         }
     }
 }

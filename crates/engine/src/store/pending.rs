@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fresco_graph::{Map, Value};
+use fresco_placement::{FairQueue, InLine, JobNeeds};
 
 /// Bodies kept in memory, so that a short queue never reads back and parses what it just wrote.
 const WARM_BODIES: usize = 64;
@@ -65,6 +66,38 @@ pub(super) struct Waiting {
     pub(super) reason: Option<Arc<str>>,
 }
 
+/// What decides who runs a job, beside its place.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    pub(super) client: Arc<str>,
+    /// None: nobody has looked yet.
+    pub(super) needs: Option<Arc<JobNeeds>>,
+}
+
+/// The same jobs as several workers see them, those left out that are held or tried again.
+#[derive(Default)]
+struct Lines {
+    queue: FairQueue<Key>,
+    facts: BTreeMap<i64, Facts>,
+}
+
+impl Lines {
+    fn client(&self, key: &Key) -> Arc<str> {
+        let facts = self.facts.get(&key.seq);
+        facts.map(|facts| facts.client.clone()).unwrap_or_default()
+    }
+
+    fn insert(&mut self, key: &Key) {
+        let client = self.client(key);
+        self.queue.insert(&client, key.clone(), key.order() < 0.0);
+    }
+
+    fn remove(&mut self, key: &Key) {
+        let client = self.client(key);
+        self.queue.remove(&client, key);
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Pending {
     /// Those that may run. Value: runs begun so far.
@@ -80,6 +113,8 @@ pub(super) struct Pending {
     warm: BTreeMap<i64, Body>,
     /// Secrets of waiting jobs; never written.
     sensitive: BTreeMap<i64, Map>,
+    /// There only where several workers take jobs.
+    lines: Option<Lines>,
 }
 
 impl Pending {
@@ -96,8 +131,67 @@ impl Pending {
         }
         if attempts > 0 {
             self.retries.insert(key.clone());
+        } else if let Some(lines) = &mut self.lines {
+            lines.insert(&key);
         }
         self.order.insert(key, attempts);
+    }
+
+    pub(super) fn has_lines(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    /// From now on several workers take jobs. `clients`: who submitted the jobs that wait already.
+    pub(super) fn form_lines(&mut self, clients: Vec<(i64, Arc<str>)>) {
+        let mut lines = Lines::default();
+        for (seq, client) in clients {
+            let facts = Facts {
+                client,
+                needs: None,
+            };
+            lines.facts.insert(seq, facts);
+        }
+        for (key, _) in self.order.iter().filter(|(_, attempts)| **attempts == 0) {
+            lines.insert(key);
+        }
+        self.lines = Some(lines);
+    }
+
+    /// Says who submitted a job and what it needs, before it is inserted.
+    pub(super) fn describe(&mut self, seq: i64, facts: Facts) {
+        if let Some(lines) = &mut self.lines {
+            lines.facts.insert(seq, facts);
+        }
+    }
+
+    pub(super) fn facts(&self, key: &Key) -> Facts {
+        let lines = self.lines.as_ref();
+        lines
+            .and_then(|lines| lines.facts.get(&key.seq).cloned())
+            .unwrap_or_default()
+    }
+
+    /// The first jobs in the order in which several workers take them.
+    pub(super) fn window(&self, most: usize) -> Vec<InLine<Key>> {
+        let lines = self.lines.as_ref();
+        lines.map(|l| l.queue.window(most)).unwrap_or_default()
+    }
+
+    /// A job is taken by one of several workers; those before it were passed over.
+    pub(super) fn take_turn(&mut self, key: &Key, passed: &[InLine<Key>]) {
+        if let Some(lines) = &mut self.lines {
+            let client = lines.client(key);
+            let passed: Vec<_> = passed
+                .iter()
+                .map(|job| (lines.client(&job.key), job.key.clone()))
+                .collect();
+            lines.queue.take(&client, key, passed);
+        }
+    }
+
+    /// The body of a job, if it is in memory.
+    pub(super) fn body(&self, seq: i64) -> Option<&Body> {
+        self.warm.get(&seq)
     }
 
     /// Rows of the jobs that run before all others.
@@ -116,6 +210,9 @@ impl Pending {
 
     fn take_out(&mut self, key: &Key) -> Option<u32> {
         self.retries.remove(key);
+        if let Some(lines) = &mut self.lines {
+            lines.remove(key);
+        }
         self.order.remove(key).or_else(|| self.held.remove(key))
     }
 
@@ -189,6 +286,13 @@ impl Pending {
         .map(|(key, attempts)| (key, *attempts))
     }
 
+    /// The first of those in whose last run the process died.
+    pub(super) fn first_retry(&self) -> Option<(&Key, u32)> {
+        let key = self.retries.first()?;
+        let (key, attempts) = self.order.get_key_value(key)?;
+        Some((key, *attempts))
+    }
+
     /// The first in line among those with this id.
     pub(super) fn find(&self, prompt_id: &str) -> Option<&Key> {
         self.named(prompt_id).into_iter().next()
@@ -212,6 +316,9 @@ impl Pending {
         self.take_out(key);
         self.reasons.remove(&key.seq);
         self.by_id.remove(&(key.prompt_id.clone(), key.seq));
+        if let Some(lines) = &mut self.lines {
+            lines.facts.remove(&key.seq);
+        }
         (
             self.warm.remove(&key.seq),
             self.sensitive.remove(&key.seq).unwrap_or_default(),
@@ -226,6 +333,9 @@ impl Pending {
         self.held.clear();
         self.by_id.clear();
         self.reasons.clear();
+        if let Some(lines) = &mut self.lines {
+            lines.queue = FairQueue::default();
+        }
         for job in waiting {
             if let Some(reason) = job.reason {
                 self.reasons.insert(job.key.seq, reason);
@@ -235,9 +345,15 @@ impl Pending {
         let stays: BTreeSet<i64> = self.by_id.keys().map(|(_, seq)| *seq).collect();
         self.warm.retain(|seq, _| stays.contains(seq));
         self.sensitive.retain(|seq, _| stays.contains(seq));
+        if let Some(lines) = &mut self.lines {
+            lines.facts.retain(|seq, _| stays.contains(seq));
+        }
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self {
+            lines: self.lines.as_ref().map(|_| Lines::default()),
+            ..Self::default()
+        };
     }
 }

@@ -330,7 +330,8 @@ fn prepare(connection: &Connection, path: &Path) -> Result<(), StoreError> {
             "PRAGMA journal_mode = WAL;
              PRAGMA synchronous = FULL;
              PRAGMA foreign_keys = OFF;
-             PRAGMA journal_size_limit = 16777216;",
+             PRAGMA journal_size_limit = 16777216;
+             PRAGMA wal_autocheckpoint = 4000;",
         )
         .map_err(&fail)?;
     connection.set_prepared_statement_cache_capacity(64);

@@ -13,15 +13,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use fresco_graph::lock;
+use fresco_placement::WorkerView;
 use rusqlite::{OptionalExtension, params};
 
 use super::bodies::{self, EncodedJob, read_number, text};
 use super::error::StoreError;
 use super::file_watch::FileWatch;
+use super::handout::{Placement, client_id};
 use super::history::{self, EncodedOutcome, Totals};
 use super::leases::{Leased, hold_reason, task_number};
 use super::outcomes::Unsaved;
-use super::pending::{Key, Pending, Waiting};
+use super::pending::{Facts, Key, Pending, Waiting};
 use super::record::*;
 use super::restore::Lost;
 use super::schema::Database;
@@ -47,7 +49,7 @@ type Answer<T> = Sender<Result<T, StoreError>>;
 /// Everything that can be asked of the store.
 pub(super) enum Command {
     Enqueue(Box<EncodedJob>, Answer<Accepted>),
-    Next(Instant, Claim, Sender<Next>),
+    Next(Instant, Claim, Option<Arc<WorkerView>>, Sender<Next>),
     Renew(u64, Duration),
     Leases(Sender<Vec<LeaseRecord>>),
     /// Makes the workers look around.
@@ -67,6 +69,7 @@ pub(super) enum Command {
     Job(Arc<str>, Answer<Option<JobDetail>>),
     Get(String, Answer<Option<String>>),
     Set(String, Option<String>, Answer<()>),
+    Drain(Sender<()>),
     Stopping(Sender<()>),
     Close(Sender<()>),
 }
@@ -85,15 +88,17 @@ pub(super) struct Batch {
     /// Said once the batch is committed, or has failed.
     answers: Vec<Afterwards>,
     pub(super) outcomes: Vec<(u64, Arc<EncodedOutcome>)>,
-    handouts: Vec<(Waiter, Box<TakenJob>)>,
+    pub(super) handouts: Vec<(Waiter, Box<TakenJob>)>,
     /// How many jobs there are after each that was accepted.
     accepted: Vec<usize>,
 }
 
-struct Waiter {
-    deadline: Instant,
-    claim: Claim,
-    sender: Sender<Next>,
+pub(super) struct Waiter {
+    pub(super) deadline: Instant,
+    pub(super) claim: Claim,
+    /// What it has, where there are several to choose from.
+    pub(super) view: Option<Arc<WorkerView>>,
+    pub(super) sender: Sender<Next>,
 }
 
 pub(super) struct State {
@@ -103,13 +108,17 @@ pub(super) struct State {
     pub(super) pending: Pending,
     /// Nothing is handed out.
     pub(super) paused: bool,
+    /// Nor is anything until the process ends, which nobody is told.
+    pub(super) draining: bool,
     /// By the number of the run.
     pub(super) running: BTreeMap<u64, Leased>,
     next_seq: i64,
     /// What the history holds.
     pub(super) totals: Totals,
-    waiters: VecDeque<Waiter>,
-    woken: bool,
+    pub(super) waiters: VecDeque<Waiter>,
+    pub(super) woken: bool,
+    /// Who works, where there are several.
+    pub(super) placement: Placement,
     pub(super) batch: Batch,
     /// Something was written since the files were last noted.
     pub(super) wrote: bool,
@@ -140,11 +149,13 @@ impl State {
             published,
             pending: Pending::default(),
             paused: false,
+            draining: false,
             running: BTreeMap::new(),
             next_seq: 0,
             totals: Totals::default(),
             waiters: VecDeque::new(),
             woken: false,
+            placement: Placement::default(),
             batch: Batch::default(),
             wrote: true,
             saved: false,
@@ -322,6 +333,7 @@ impl State {
             .iter()
             .map(|w| w.deadline)
             .chain(self.retry_at)
+            .chain(self.placement.look_again)
             .chain(self.first_deadline())
             .chain(self.shrinking.then(Instant::now))
             .chain(self.database.watch.as_ref().map(FileWatch::next_look))
@@ -337,6 +349,7 @@ impl State {
         self.waiters = waiting;
         for waiter in late {
             let waiter: Waiter = waiter;
+            self.placement.rests(&waiter);
             waiter.sender.send(Next::Timeout);
         }
     }
@@ -384,9 +397,10 @@ impl State {
     fn apply(&mut self, command: Command) -> Result<(), StoreError> {
         match command {
             Command::Enqueue(job, to) => return self.write(to, |s| s.enqueue(*job)),
-            Command::Next(deadline, claim, sender) => self.waiters.push_back(Waiter {
+            Command::Next(deadline, claim, view, sender) => self.wait_for_job(Waiter {
                 deadline,
                 claim,
+                view,
                 sender,
             }),
             Command::Renew(task, term) => {
@@ -451,6 +465,10 @@ impl State {
                 let result = self.get(&key);
                 self.say(to, result);
             }
+            Command::Drain(to) => {
+                self.draining = true;
+                to.send(());
+            }
             Command::Stopping(to) => {
                 self.clear_marks();
                 to.send(());
@@ -499,7 +517,7 @@ impl State {
     }
 
     /// Goes back to before the change that was refused.
-    fn undo_one(&mut self, error: &StoreError) -> Result<(), StoreError> {
+    pub(super) fn undo_one(&mut self, error: &StoreError) -> Result<(), StoreError> {
         tracing::error!(
             error = error as &dyn std::error::Error,
             "a change was refused"
@@ -564,8 +582,17 @@ impl State {
             }
             for (waiter, job) in batch.handouts {
                 if let Some(leased) = self.running.remove(&job.task) {
+                    let client = job.client_id.unwrap_or_default();
+                    self.pending.describe(
+                        leased.key.seq,
+                        Facts {
+                            client,
+                            needs: None,
+                        },
+                    );
                     self.pending.keep_secret(leased.key.seq, job.sensitive);
                 }
+                self.placement.asks(&waiter);
                 self.waiters.push_front(waiter);
             }
             if let Err(error) = self.reload() {
@@ -645,10 +672,15 @@ impl State {
             body,
             sensitive,
             texts,
+            needs,
         } = job;
         texts.insert(&self.database.connection, seq, &number, &prompt_id)?;
         if self.database.watch.is_some() {
             self.shadow.keep_job(seq, texts);
+        }
+        if self.pending.has_lines() {
+            let client = client_id(&body).unwrap_or_default();
+            self.pending.describe(seq, Facts { client, needs });
         }
         self.pending.insert(
             Key {
@@ -667,63 +699,8 @@ impl State {
         Ok(Accepted { number, remaining })
     }
 
-    /// Hands jobs to waiting workers, in the same transaction that accepted them where possible.
-    fn serve_waiters(&mut self) -> Result<(), StoreError> {
-        while !self.waiters.is_empty()
-            && !self.paused
-            && self.lost.is_none()
-            && let Some((key, attempts)) = self.pending.first()
-        {
-            let key = key.clone();
-            let (body, sensitive) = self.pending.remove(&key);
-            let body = match body {
-                Some(body) => body,
-                None => match bodies::load(&self.database.connection, key.seq) {
-                    Ok(body) => body,
-                    Err(StoreError::Unreadable { .. }) => {
-                        if let Err(error) = self.reject_unreadable(&key) {
-                            // Not the whole batch's affair; it stands aside until the next start.
-                            self.undo_one(&error)?;
-                            self.pending.set_held(&key, true);
-                        }
-                        continue;
-                    }
-                    Err(e) => return Err(e),
-                },
-            };
-            let waiter = self.waiters.pop_front().expect("checked by the loop");
-            let task = self.lease(&key, attempts, &waiter.claim)?;
-            self.end_change()?;
-            let client_id = body
-                .extra_data
-                .get("client_id")
-                .and_then(|id| id.as_str())
-                .map(Arc::from);
-            let job = TakenJob {
-                task,
-                attempt: attempts + 1,
-                number: key.number,
-                prompt_id: key.prompt_id,
-                prompt: body.prompt,
-                extra_data: body.extra_data,
-                outputs: body.outputs,
-                sensitive,
-                client_id,
-                remaining: self.remaining(),
-            };
-            self.batch.handouts.push((waiter, Box::new(job)));
-        }
-        if self.woken && !self.waiters.is_empty() {
-            self.woken = false;
-            for waiter in self.waiters.drain(..) {
-                waiter.sender.send(Next::Woken);
-            }
-        }
-        Ok(())
-    }
-
     /// A stored body that does not parse would block the queue for ever; it ends as a failed job instead.
-    fn reject_unreadable(&mut self, key: &Key) -> Result<(), StoreError> {
+    pub(super) fn reject_unreadable(&mut self, key: &Key) -> Result<(), StoreError> {
         let message = "The stored prompt is damaged and cannot be read back.".to_owned();
         tracing::error!(prompt_id = %key.prompt_id, "{message}");
         let outcome = EncodedOutcome::new(history::failure(
@@ -739,7 +716,7 @@ impl State {
     }
 
     /// A change that no command asked for is made.
-    fn end_change(&mut self) -> Result<(), StoreError> {
+    pub(super) fn end_change(&mut self) -> Result<(), StoreError> {
         if std::mem::take(&mut self.saved) {
             self.savepoint("RELEASE change")?;
         }

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use fresco_engine::placement::{JobNeeds, ModelNeed, Resident, WorkerView};
 use fresco_engine::store::StorePath;
 use fresco_engine::*;
+use fresco_graph::{Map, NodeRegistry};
 
 use crate::engine::{Rig, SAVE, rig_of};
 use crate::harness::Recorder;
@@ -87,6 +89,123 @@ fn a_hung_node_costs_its_own_worker_only() {
             .any(|c| &*c.prompt_id == "other")
     );
     rig.engine.interrupt(None);
+    rig.idle();
+}
+
+/// Has one model, and remembers whose prompts ran with it.
+struct OwnRoom {
+    model: &'static str,
+    ran: Mutex<Vec<String>>,
+    closed: AtomicUsize,
+}
+
+impl MemoryRoom for OwnRoom {
+    fn needs(&self, prompt: &Map, _: &[Arc<str>]) -> JobNeeds {
+        let named = ["a", "b"]
+            .into_iter()
+            .filter(|key| prompt.contains_key(*key));
+        let models = named.map(|key| ModelNeed {
+            key: key.into(),
+            bytes: 1 << 30,
+        });
+        JobNeeds::new(models.collect(), Vec::new())
+    }
+    fn view(&self) -> WorkerView {
+        let resident = Resident {
+            key: self.model.into(),
+            bytes: 1 << 30,
+            kept: false,
+        };
+        WorkerView::new(vec![resident], Vec::new(), 0)
+    }
+    fn after_prompt(&self, id: &str) {
+        self.ran.lock().unwrap().push(id.to_owned());
+    }
+    fn unload_all(&self, _: &str, _: Unload) {}
+    fn free(&self, _: &FreeRequest, _: Option<&str>) -> Option<RoomReport> {
+        None
+    }
+    fn release_caches(&self) {}
+    fn shutdown(&self) {
+        self.closed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn each_worker_has_a_memory_of_its_own_and_runs_what_is_in_it() {
+    let rooms = ["a", "b"].map(|model| {
+        Arc::new(OwnRoom {
+            model,
+            ran: Mutex::default(),
+            closed: AtomicUsize::new(0),
+        })
+    });
+    let recorder = Arc::<Recorder>::default();
+    let mut registry = NodeRegistry::new();
+    registry.add(crate::fixtures::NODES);
+    let registry = LiveRegistry::new(registry);
+    let workers = rooms.iter().map(|room| {
+        let config = ExecutorConfig {
+            memory: room.clone(),
+            ..crate::harness::config(&registry, &recorder, Strategy::Classic)
+        };
+        WorkerConfig {
+            name: format!("on {}", room.model).into(),
+            kind: WorkerKind::OnDevices(Box::new(config)),
+        }
+    });
+    let rig = rig_of(
+        &StorePath::Memory,
+        recorder.clone(),
+        rooms[0].clone(),
+        workers.collect(),
+    );
+    // Threads of workers start in any order, and who is not there yet is given nothing.
+    for number in 0..4 {
+        let id = format!("first {number}");
+        rig.submit(&id, &format!("x Int value={number}; 2 SaveAny value=@x"));
+        rig.until("its end", || rig.status(&id) == "success true");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for room in &rooms {
+        room.ran.lock().unwrap().clear();
+    }
+    let mut wanted = [Vec::new(), Vec::new()];
+    for round in 0..6 {
+        let which = usize::from(round % 3 == 0);
+        let model = ["a", "b"][which];
+        let id = format!("{model}{round}");
+        rig.submit(
+            &id,
+            &format!("{model} Int value={round}; 2 SaveAny value=@{model}"),
+        );
+        rig.until("its end", || rig.status(&id) == "success true");
+        rig.idle();
+        wanted[which].push(id);
+    }
+    for (room, wanted) in rooms.iter().zip(&wanted) {
+        assert_eq!(*room.ran.lock().unwrap(), *wanted);
+    }
+    rig.engine.stop(Duration::from_secs(5));
+    assert!(
+        rooms
+            .iter()
+            .all(|room| room.closed.load(Ordering::SeqCst) == 1)
+    );
+}
+
+/// Jobs that only wait do so together; the bench measures what that gives.
+#[test]
+fn two_workers_wait_for_two_jobs_at_once() {
+    let rig = rig(vec![local("one"), local("two")]);
+    for job in 0..6 {
+        let id = format!("job {job}");
+        rig.submit(
+            &id,
+            &format!("1 Sleep value={job} seconds=0.3; 2 SaveAny value=@1"),
+        );
+    }
+    rig.until("both to work", || rig.engine.running().len() == 2);
     rig.idle();
 }
 

@@ -54,6 +54,8 @@ pub enum ImageError {
     Empty,
     #[error("the file is not a picture of a known format")]
     UnknownFormat,
+    #[error("{format} pictures cannot be read here: save the picture as PNG, JPEG or WebP")]
+    NotRead { format: &'static str },
     #[error("the picture file has {bytes} bytes, over the limit of {limit}")]
     TooLarge { bytes: usize, limit: usize },
     #[error(
@@ -118,6 +120,33 @@ impl Format {
             _ => None,
         }
     }
+}
+
+/// Why nothing is known of a file: formats that people have and that nobody here decodes are called by name.
+fn unknown(bytes: &[u8]) -> ImageError {
+    const BRANDS: [(&[u8; 4], &str); 7] = [
+        (b"avif", "AVIF"),
+        (b"avis", "AVIF"),
+        (b"heic", "HEIC"),
+        (b"heix", "HEIC"),
+        (b"hevc", "HEIC"),
+        (b"mif1", "HEIC"),
+        (b"jxl ", "JPEG XL"),
+    ];
+    let named = match bytes {
+        [0xff, 0x0a, ..] | [_, _, _, _, b'J', b'X', b'L', b' ', ..] => Some("JPEG XL"),
+        [_, _, _, _, b'f', b't', b'y', b'p', brand @ ..] => {
+            // The first name, and those that the file is also to be read as.
+            let list = brand.get(..64.min(brand.len())).unwrap_or_default();
+            let listed = |known: &[u8; 4]| list.chunks_exact(4).any(|name| name == known);
+            let found = BRANDS.iter().find(|(known, _)| listed(known));
+            found.map(|(_, name)| *name)
+        }
+        _ => None,
+    };
+    named.map_or(ImageError::UnknownFormat, |format| ImageError::NotRead {
+        format,
+    })
 }
 
 /// How the file stored a frame, by Pillow's names.
@@ -341,7 +370,7 @@ pub fn decode_within(
             limit: limits.bytes,
         });
     }
-    let format = Format::guess(bytes).ok_or(ImageError::UnknownFormat)?;
+    let format = Format::guess(bytes).ok_or_else(|| unknown(bytes))?;
     let mut budget = Budget::new(limits, memory);
     let text = read_metadata(bytes);
     let raw = match format {

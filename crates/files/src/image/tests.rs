@@ -14,6 +14,23 @@ fn png_head(width: u32, height: u32) -> Vec<u8> {
 }
 
 #[test]
+fn formats_that_nobody_decodes_are_called_by_name() {
+    for (bytes, name) in [
+        (&b"\0\0\0\x1cftypavif\0\0\0\0avifmif1"[..], "AVIF"),
+        (b"\0\0\0\x1cftypmif1\0\0\0\0mif1heic", "HEIC"),
+        (b"\xff\x0a\x00\x01", "JPEG XL"),
+    ] {
+        let error = decode(bytes, &Limits::default()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(name) && text.contains("PNG"), "{text}");
+    }
+    assert!(matches!(
+        decode(b"\0\0\0\x1cftypisom\0\0\0\0", &Limits::default()),
+        Err(ImageError::UnknownFormat)
+    ));
+}
+
+#[test]
 fn formats_by_first_bytes() {
     for (bytes, want) in [
         (&b"\x89PNG\r\n"[..], Some(Format::Png)),

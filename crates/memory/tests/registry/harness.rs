@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use fresco_memory::{
@@ -118,6 +118,9 @@ impl Weights for Fake {
             return Err(TensorError::Invalid { op: "move", reason });
         }
         let mut homes = self.homes.lock().unwrap();
+        if let Some(memory) = &homes[unit] {
+            memory.device().check_usable()?;
+        }
         let memory = device.allocate(self.units[unit].bytes)?;
         self.count(homes[unit].as_ref(), false);
         homes[unit] = Some(memory);
@@ -187,6 +190,11 @@ pub(crate) struct Model {
 }
 
 impl Model {
+    /// How often its file was read.
+    pub(crate) fn reads(&self) -> u64 {
+        self.fake.loads.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn id(&self) -> String {
         self.handle.id().to_string()
     }
@@ -216,6 +224,46 @@ pub(crate) fn told(policy: Policy) -> Told {
 
 static SIMS: AtomicU32 = AtomicU32::new(5000);
 
+/// Held by the test that has the GPU.
+static GPU: Mutex<()> = Mutex::new(());
+
+/// The first device of a test: with `FRESCO_TEST_DEVICE=cuda:0` that GPU, as if it had only so much memory. One test has it at
+/// a time; a second registry within one test, and sizes that the GPU does not have, get a simulated device.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "which device tests are about is said from outside"
+)]
+fn first_device(size: u64) -> (Device, Option<MutexGuard<'static, ()>>) {
+    let wanted = std::env::var("FRESCO_TEST_DEVICE").unwrap_or_default();
+    let number = wanted.strip_prefix("cuda:").and_then(|n| n.parse().ok());
+    let held = HAS_GPU.get();
+    let Some(number) = number.filter(|_| !held) else {
+        return (simulated(size), None);
+    };
+    let gpu = GPU.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = Device::cuda(number).unwrap();
+    let state = device.gpu().unwrap();
+    // What the test before left behind for the next step.
+    device.trim();
+    if size + 2 * GIB > state.total {
+        return (simulated(size), None);
+    }
+    device.leave_to_others(state.total - size);
+    device.reset_peak();
+    assert_eq!((device.capacity(), device.used()), (Some(size), 0));
+    HAS_GPU.set(true);
+    (device, Some(gpu))
+}
+
+thread_local! {
+    static HAS_GPU: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+fn simulated(size: u64) -> Device {
+    let number = SIMS.fetch_add(1, Ordering::SeqCst);
+    Device::register_sim(number, size).unwrap()
+}
+
 /// A registry with devices of its own. What it says at the end of a test must fit together.
 pub(crate) struct Bench {
     pub(crate) registry: ModelRegistry,
@@ -225,10 +273,15 @@ pub(crate) struct Bench {
     pub(crate) clock: Arc<Mutex<Instant>>,
     /// Main memory in all; available is what fakes leave of it.
     pub(crate) ram: Arc<AtomicU64>,
+    /// While the test has a GPU. Models of the test go before it does.
+    gpu: Option<MutexGuard<'static, ()>>,
 }
 
 impl Drop for Bench {
     fn drop(&mut self) {
+        if self.gpu.is_some() {
+            HAS_GPU.set(false);
+        }
         if !std::thread::panicking() {
             self.check();
         }
@@ -241,14 +294,24 @@ impl Bench {
     }
 
     pub(crate) fn with(settings: Settings, sizes: &[u64]) -> Self {
-        let devices: Vec<Device> = sizes
-            .iter()
-            .map(|size| {
-                let number = SIMS.fetch_add(1, Ordering::SeqCst);
-                Device::register_sim(number, *size).unwrap()
-            })
-            .collect();
+        let (mut devices, mut gpu) = (Vec::new(), None);
+        for (place, size) in sizes.iter().enumerate() {
+            devices.push(if place == 0 {
+                let (device, guard) = first_device(*size);
+                gpu = guard;
+                device
+            } else {
+                simulated(*size)
+            });
+        }
         let registry = ModelRegistry::new(settings, devices.clone());
+        let mut bench = Self::over(registry, devices);
+        bench.gpu = gpu;
+        bench
+    }
+
+    /// Over devices that a test has made itself.
+    pub(crate) fn over(registry: ModelRegistry, devices: Vec<Device>) -> Self {
         let host = Arc::new(AtomicU64::new(0));
         let clock = Arc::new(Mutex::new(Instant::now()));
         let ram = Arc::new(AtomicU64::new(1 << 50));
@@ -269,6 +332,7 @@ impl Bench {
             host,
             clock,
             ram,
+            gpu: None,
         }
     }
 

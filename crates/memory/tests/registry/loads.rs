@@ -2,7 +2,10 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use fresco_memory::{MemoryError, Need, Policy, Reserves, Settings, State, VramState};
+use fresco_memory::{
+    MemoryError, ModelRegistry, Need, Policy, Reserves, Settings, State, VramState,
+};
+use fresco_tensor::Device;
 
 use crate::harness::*;
 
@@ -334,4 +337,42 @@ fn a_handle_on_another_device_moves_the_weights() {
     });
     assert_eq!((bench.on(&first, 0), bench.on(&first, 1)), (0, U));
     assert_eq!(first.fake.loads.load(SeqCst), 1);
+}
+
+/// A device that fails takes what was on it with it. Whoever comes next gets it elsewhere, from the file.
+#[test]
+fn a_failed_device_is_passed_over() {
+    // Simulated both: a GPU would be lost for all tests that follow.
+    let devices = [7900, 7901].map(|n| Device::register_sim(n, 24 * GIB).unwrap());
+    let registry = ModelRegistry::new(Settings::default(), devices.to_vec());
+    let bench = Bench::over(registry, devices.to_vec());
+    let plain = Told::default();
+    let model = bench.load(&who("p", "u"), "u.safetensors", &even(20, GIB / 4), &plain);
+    let patched = bench.patch(&model, 3);
+    bench.run("p", || {
+        bench.touch("p", &[&model]);
+        bench.touch("p", &[&patched]);
+    });
+    assert!(bench.on(&model, 0) > 0);
+    assert_eq!(bench.registry.primary(), devices[0]);
+    devices[0].fail("an illegal address");
+    assert_eq!(bench.registry.primary(), devices[1]);
+    // Whoever still means that device is told so.
+    bench.registry.prompt_started("q");
+    let error = bench
+        .registry
+        .lease(&who("q", "s"), &[&model.handle], Need::default())
+        .unwrap_err();
+    let text = format!("{error:?}");
+    assert!(text.contains("an illegal address"), "{text}");
+    bench.registry.prompt_ended("q");
+    // The same file on the other device, read again.
+    let told = Told {
+        device: Some(1),
+        ..Told::default()
+    };
+    let again = bench.load(&who("r", "u"), "u.safetensors", &even(20, GIB / 4), &told);
+    bench.run("r", || bench.touch("r", &[&again]));
+    assert_eq!(bench.on(&again, 1), 5 * GIB);
+    assert!(again.reads() >= 2);
 }

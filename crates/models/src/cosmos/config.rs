@@ -58,7 +58,45 @@ pub struct CosmosConfig {
     pub rank: usize,
     /// How much further positions reach than in training, in time, height and width.
     pub ratios: [f64; 3],
+    /// Frames, rows and columns that have a place of their own, in the first generation.
+    pub places: Option<[usize; 3]>,
 }
+
+/// The names that the first generation has.
+pub const FIRST: Renames = Renames {
+    parts: &[
+        (".blocks.0.block.attn.to_q.0.", ".self_attn.q_proj."),
+        (".blocks.0.block.attn.to_k.0.", ".self_attn.k_proj."),
+        (".blocks.0.block.attn.to_v.0.", ".self_attn.v_proj."),
+        (".blocks.0.block.attn.to_out.0.", ".self_attn.output_proj."),
+        (".blocks.0.block.attn.to_q.1.", ".self_attn.q_norm."),
+        (".blocks.0.block.attn.to_k.1.", ".self_attn.k_norm."),
+        (".blocks.1.block.attn.to_q.0.", ".cross_attn.q_proj."),
+        (".blocks.1.block.attn.to_k.0.", ".cross_attn.k_proj."),
+        (".blocks.1.block.attn.to_v.0.", ".cross_attn.v_proj."),
+        (".blocks.1.block.attn.to_out.0.", ".cross_attn.output_proj."),
+        (".blocks.1.block.attn.to_q.1.", ".cross_attn.q_norm."),
+        (".blocks.1.block.attn.to_k.1.", ".cross_attn.k_norm."),
+        (".blocks.2.block.layer", ".mlp.layer"),
+        (
+            ".blocks.0.adaLN_modulation.",
+            ".adaln_modulation_self_attn.",
+        ),
+        (
+            ".blocks.1.adaLN_modulation.",
+            ".adaln_modulation_cross_attn.",
+        ),
+        (".blocks.2.adaLN_modulation.", ".adaln_modulation_mlp."),
+    ],
+    starts: &[
+        ("blocks.block", "blocks."),
+        ("affline_norm.", "t_embedding_norm."),
+        (
+            "final_layer.adaLN_modulation.",
+            "final_layer.adaln_modulation.",
+        ),
+    ],
+};
 
 impl CosmosConfig {
     pub fn detect(store: &WeightStore) -> Result<Self> {
@@ -73,10 +111,20 @@ impl CosmosConfig {
             return Err(shapes.unsupported(reason));
         }
         let (in_channels, out_channels) = (values / cells - 1, out / cells);
-        let ratios = match (in_channels == out_channels, dim) {
-            (true, _) => [1.0, 4.0, 4.0],
-            (false, 5120) => [0.8333, 2.0, 2.0],
-            (false, _) => [1.0, 3.0, 3.0],
+        let rows = |axis: &str| {
+            let key = format!("extra_pos_embedder.pos_emb_{axis}");
+            Some(shapes.matrix(&key).ok()?.0)
+        };
+        let places = match (rows("t"), rows("h"), rows("w")) {
+            (Some(t), Some(h), Some(w)) => Some([t, h, w]),
+            _ => None,
+        };
+        let ratios = match (places.is_some(), in_channels == out_channels, dim) {
+            (true, _, 4096) => [2.0, 1.0, 1.0],
+            (true, _, _) => [2.0, 2.0, 2.0],
+            (false, true, _) => [1.0, 4.0, 4.0],
+            (false, false, 5120) => [0.8333, 2.0, 2.0],
+            (false, false, _) => [1.0, 3.0, 3.0],
         };
         let first = "blocks.0.adaln_modulation_self_attn.1.weight";
         Ok(Self {
@@ -89,6 +137,7 @@ impl CosmosConfig {
             context: shapes.matrix("blocks.0.cross_attn.k_proj.weight")?.1,
             rank: shapes.matrix(first)?.0,
             ratios,
+            places,
         })
     }
 
@@ -104,5 +153,40 @@ impl CosmosConfig {
         let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
         let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + 1);
         tokens.saturating_mul(self.dim as u64 * HELD * size_of::<f32>() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_the_first_generation() {
+        for (theirs, ours) in [
+            (
+                "blocks.block12.blocks.0.block.attn.to_q.0.weight",
+                "blocks.12.self_attn.q_proj.weight",
+            ),
+            (
+                "blocks.block3.blocks.1.block.attn.to_k.1.weight",
+                "blocks.3.cross_attn.k_norm.weight",
+            ),
+            (
+                "blocks.block3.blocks.2.block.layer1.weight",
+                "blocks.3.mlp.layer1.weight",
+            ),
+            (
+                "blocks.block3.blocks.2.adaLN_modulation.2.weight",
+                "blocks.3.adaln_modulation_mlp.2.weight",
+            ),
+            ("affline_norm.weight", "t_embedding_norm.weight"),
+            (
+                "final_layer.adaLN_modulation.1.weight",
+                "final_layer.adaln_modulation.1.weight",
+            ),
+        ] {
+            assert_eq!(FIRST.key(theirs), ours);
+            assert_eq!(FIRST.name(ours), theirs);
+        }
     }
 }

@@ -1,8 +1,13 @@
-//! The transformer of Cosmos-Predict2, which Anima has too: tokens of a video that look at each other and at a prompt, and
+//! Cosmos and Cosmos-Predict2, whose transformer Anima has too: tokens of a film that look at each other and at a prompt, and
 //! are told the noise level by matrices of low rank.
 
 mod config;
+mod detect;
+mod film;
+pub(crate) mod lora;
 mod model;
 
-pub use config::{CosmosConfig, DIFFUSERS};
+pub use config::{CosmosConfig, DIFFUSERS, FIRST};
+pub use detect::Cosmos;
+pub use film::CosmosNetwork;
 pub use model::CosmosDit;

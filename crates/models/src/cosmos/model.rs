@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{
-    Act, LayerNorm, Linear, Mask, RmsNorm, add_gated, attention, modulate, silu,
+    Act, Embedding, LayerNorm, Linear, Mask, RmsNorm, add_gated, attention, modulate, silu,
 };
 use fresco_tensor::{Device, Tensor};
 
@@ -134,7 +134,15 @@ pub struct CosmosDit {
     norm: LayerNorm,
     last_modulation: Modulation,
     last: Arc<Linear>,
+    /// Places of frames, rows and columns that were learnt.
+    places: Option<[Arc<Embedding>; 3]>,
+    length: RmsNorm,
 }
+
+/// Frames a second of the films that positions are counted in.
+const RATE: f64 = 24.0;
+/// What keeps a place of zeros from a division by zero.
+const PLACE_EPS: f32 = 1e-12;
 
 impl CosmosDit {
     pub fn new(weights: &Walk<'_>, config: &CosmosConfig) -> Result<Self> {
@@ -142,7 +150,15 @@ impl CosmosDit {
         let time = weights.at("t_embedder").at(1);
         let block = |number| Block::new(&weights.at("blocks").at(number), config);
         let end = weights.at("final_layer");
+        let places = config.places.map(|[t, h, w]| -> Result<_> {
+            let weights = weights.at("extra_pos_embedder");
+            let rows =
+                |axis: &str, count: usize| weights.rows(&format!("pos_emb_{axis}"), &[count, dim]);
+            Ok([rows("t", t)?, rows("h", h)?, rows("w", w)?])
+        });
         Ok(Self {
+            places: places.transpose()?,
+            length: RmsNorm::new(None, PLACE_EPS)?,
             device: weights.device().clone(),
             config: config.clone(),
             cells: weights.matrix("x_embedder.proj.1", dim, (config.in_channels + 1) * cells)?,
@@ -171,6 +187,18 @@ impl CosmosDit {
         context: &Tensor,
         hooks: &Hooks,
     ) -> Result<Tensor> {
+        self.forward_at(x, levels, context, None, hooks)
+    }
+
+    /// The same of a film with so many frames a second, where that is told.
+    pub fn forward_at(
+        &self,
+        x: &Tensor,
+        levels: &[f32],
+        context: &Tensor,
+        rate: Option<f64>,
+        hooks: &Hooks,
+    ) -> Result<Tensor> {
         let &[b, _, t, h, w] = x.shape() else {
             let reason = format!("{:?} is not the shape of a video", x.shape());
             return Err(ModelError::invalid("latent", reason));
@@ -182,7 +210,8 @@ impl CosmosDit {
         let nothing_padded = Tensor::zeros([b, 1, t, h, w])?;
         let x = Tensor::cat(&[x, &nothing_padded], 1)?;
         let (tokens, grid) = video_to_tokens(&x, PATCH, PatchOrder::ChannelFirst)?;
-        let rope = self.rope(grid)?;
+        let rope = self.rope(grid, rate)?;
+        let places = self.places(grid)?;
         let context = context.to(&self.device)?;
         let level = self.level(levels)?;
         // Rows of the noise level are first in the shape wherever it counts.
@@ -194,6 +223,9 @@ impl CosmosDit {
             .reshape(apart)?;
         for block in &self.blocks {
             hooks.check()?;
+            if let Some(places) = &places {
+                x = x.reshape(joined)?.add(places)?.reshape(apart)?;
+            }
             let [shift, scale, gate] = chunks(&block.self_modulation.forward(&level)?)?;
             let input = self.norm.modulated(&x, &shift, &scale)?.reshape(joined)?;
             let seen = block.self_attention.forward(&input, &input, Some(&rope))?;
@@ -225,10 +257,45 @@ impl CosmosDit {
         })
     }
 
-    fn rope(&self, [frames, rows, columns]: TokenGrid) -> Result<Rope> {
+    /// What was learnt of places, of unit length: (1, n, dim).
+    fn places(&self, grid: TokenGrid) -> Result<Option<Tensor>> {
+        let Some(tables) = &self.places else {
+            return Ok(None);
+        };
+        let mut sum: Option<Tensor> = None;
+        for (axis, table) in tables.iter().enumerate() {
+            let count = grid[axis];
+            if count > table.entries() {
+                let known = table.entries();
+                let what = ["frames", "rows", "columns"][axis];
+                let reason = format!("{count} {what} of tokens, and the model knows {known}");
+                return Err(ModelError::invalid("latent", reason));
+            }
+            let ids: Vec<u32> = (0..count as u32).collect();
+            let mut shape = [1, 1, 1, self.config.dim];
+            shape[axis] = count;
+            let rows = table.lookup_on(&ids, &self.device)?.reshape(shape)?;
+            sum = Some(match sum {
+                Some(sum) => sum.add(&rows)?,
+                None => rows,
+            });
+        }
+        let all = sum.map(|sum| -> Result<Tensor> {
+            let count = grid.iter().product();
+            Ok(self
+                .length
+                .forward(&sum)?
+                .reshape([1, count, self.config.dim])?)
+        });
+        all.transpose()
+    }
+
+    fn rope(&self, [frames, rows, columns]: TokenGrid, rate: Option<f64>) -> Result<Rope> {
         let mut positions = Vec::new();
+        let step = rate.map_or(1.0, |rate| RATE / rate);
         for frame in 0..frames {
-            positions.extend(grid_positions(frame as f64, (rows, columns), (0.0, 0.0)));
+            let at = frame as f64 * step;
+            positions.extend(grid_positions(at, (rows, columns), (0.0, 0.0)));
         }
         let head = self.config.head();
         let side = head / 6 * 2;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fresco_tensor::{Result, Tensor};
 
 use super::call::{Call, CondValue, ModelConds};
+use super::parts::BesideLatent;
 use super::prepare::EncodeArgs;
 use crate::error::ModelError;
 use crate::latent_format::LatentFormat;
@@ -75,6 +76,21 @@ pub trait BaseModel: Send + Sync {
     /// Bytes that a pass over a batch of latents of this shape takes.
     fn memory_required(&self, _shape: &[usize]) -> u64 {
         0
+    }
+
+    /// Whether the known part of a latent that is sampled in part goes in as it is, without the noise of the step.
+    fn sees_known_clean(&self) -> bool {
+        false
+    }
+
+    /// What that part is then multiplied with.
+    fn known_scale(&self, _sigma: f32) -> f32 {
+        1.0
+    }
+
+    /// The second latent that it samples together with the first, if there is one.
+    fn beside_latent(&self) -> Option<BesideLatent> {
+        None
     }
 
     /// The weights without any patch, where the network keeps them by key.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_tensor::{Tensor, repeat_to_batch};
 
 use super::call::{Call, CallConds, CondValue, ModelConds, Predict};
-use super::cond::{Cond, ControlSource};
+use super::cond::{Cond, CondHooks, ControlSource};
 use super::hooks::Hooks;
 use super::region::Region;
 use crate::error::{ModelError, Result};
@@ -29,6 +29,16 @@ struct ActiveCond<'a> {
     region: Option<Region>,
     control: Option<&'a Arc<dyn ControlSource>>,
     network: Option<&'a Arc<dyn Predict + Send + Sync>>,
+    hooks: Option<&'a Arc<dyn CondHooks>>,
+}
+
+/// Whether two have the same object, or both none.
+fn same<T: ?Sized>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
+    match (a, b) {
+        (None, None) => true,
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        _ => false,
+    }
 }
 
 /// Fades the edges of a weight that are not edges of the latent.
@@ -100,22 +110,14 @@ impl<'a> ActiveCond<'a> {
             region,
             control: cond.control.as_ref(),
             network: cond.network.as_ref(),
+            hooks: cond.hooks.as_ref(),
         }))
     }
 
     fn joins(&self, other: &Self) -> bool {
-        let same_control = match (self.control, other.control) {
-            (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            _ => false,
-        };
-        let same_network = match (self.network, other.network) {
-            (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            _ => false,
-        };
-        same_control
-            && same_network
+        same(self.control, other.control)
+            && same(self.network, other.network)
+            && same(self.hooks, other.hooks)
             && self.input.shape() == other.input.shape()
             && self.conds.keys().eq(other.conds.keys())
             && self
@@ -248,8 +250,25 @@ fn choose(parts: &[ActiveCond<'_>], model: &dyn Predict) -> Vec<usize> {
     fitting
 }
 
-/// What each list of conditions predicts for a noisy latent (b, c, ...). A list that is not there predicts zeros.
+/// What each list of conditions predicts for a noisy latent (b, c, ...). A list that is not there predicts zeros. Long
+/// latents are predicted in windows, where that was asked for.
 pub fn predict(
+    model: &dyn Predict,
+    lists: &[Option<&[Cond]>],
+    x: &Tensor,
+    sigma: f32,
+    hooks: &Hooks,
+) -> Result<Vec<Tensor>> {
+    match &hooks.windows {
+        Some(windows) if windows.is_active(x.shape()) => {
+            windows.predict(model, lists, x, sigma, hooks)
+        }
+        _ => predict_whole(model, lists, x, sigma, hooks),
+    }
+}
+
+/// The same of the whole latent at once.
+pub(super) fn predict_whole(
     model: &dyn Predict,
     lists: &[Option<&[Cond]>],
     x: &Tensor,
@@ -309,6 +328,9 @@ fn run(
     hooks.info.sigma = sigma;
     hooks.info.cond_or_uncond = batch.iter().map(|p| p.list).collect();
     hooks.info.cond_ids = batch.iter().map(|p| p.id).collect();
+    if let Some(own) = batch[0].hooks {
+        own.add(&x, &mut hooks)?;
+    }
     let model = match batch[0].network {
         Some(network) => &**network,
         None => model,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_tensor::Tensor;
 
 use super::call::{CallConds, ModelConds, Predict};
-use super::hooks::ControlFeatures;
+use super::hooks::{ControlFeatures, Hooks};
 use super::region::{Area, Region};
 use crate::error::Result;
 
@@ -19,6 +19,22 @@ pub trait ControlSource: Send + Sync {
         conds: &CallConds,
         chunks: usize,
     ) -> Result<Option<ControlFeatures>>;
+}
+
+/// Adds to what acts inside the network while a condition is predicted. Two conditions share a pass only with the same object.
+pub trait CondHooks: Send + Sync {
+    /// `x` is the latent of the pass, (b, c, ...).
+    fn add(&self, x: &Tensor, hooks: &mut Hooks) -> Result<()>;
+}
+
+/// What a vision network saw, and how much it counts.
+#[derive(Clone, Debug)]
+pub struct SeenPicture {
+    /// A vector for each picture, (b, c).
+    pub embeds: Tensor,
+    pub strength: f64,
+    /// How much noise is put on it, from 0 to 1.
+    pub noise: f64,
 }
 
 /// One entry of a conditioning.
@@ -54,6 +70,12 @@ pub struct Cond {
     pub words: BTreeMap<Arc<str>, Arc<str>>,
     /// What a node has switched off by setting it to nothing.
     pub nulls: BTreeSet<Arc<str>>,
+    /// What vision networks saw.
+    pub seen: Vec<SeenPicture>,
+    /// The seed of the run, for models that draw noise for a condition.
+    pub seed: u64,
+    /// What acts inside the network for this condition.
+    pub hooks: Option<Arc<dyn CondHooks>>,
     /// Noise levels between which the condition counts; set by preparation.
     pub start: Option<f32>,
     pub end: Option<f32>,
@@ -85,6 +107,9 @@ impl Default for Cond {
             lists: BTreeMap::new(),
             words: BTreeMap::new(),
             nulls: BTreeSet::new(),
+            seen: Vec::new(),
+            seed: 0,
+            hooks: None,
             start: None,
             end: None,
             model_conds: ModelConds::new(),

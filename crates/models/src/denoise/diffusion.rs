@@ -10,6 +10,7 @@ use fresco_tensor::Tensor;
 use super::base_model::{BaseModel, prompt_conds};
 use super::call::{Call, CallConds, ModelConds};
 use super::hooks::{ControlFeatures, Hooks};
+use super::parts::BesideLatent;
 use super::prepare::EncodeArgs;
 use crate::error::Result;
 use crate::latent_format::LatentFormat;
@@ -74,6 +75,24 @@ pub trait DiffusionNetwork: Sized + Send + Sync + 'static {
 
     /// Drops what it remembers from one pass to the next.
     fn rest(&self) {}
+
+    /// Whether the known part of a latent goes in as it is, without the noise of the step.
+    fn sees_known_clean(config: &Self::Config) -> bool {
+        let _ = config;
+        false
+    }
+
+    /// What the known part is multiplied with where it goes in without noise.
+    fn known_scale(config: &Self::Config, sigma: f32) -> f32 {
+        let _ = (config, sigma);
+        1.0
+    }
+
+    /// The second latent that it samples together with the first, if there is one.
+    fn beside(config: &Self::Config) -> Option<BesideLatent> {
+        let _ = config;
+        None
+    }
 }
 
 /// A network of a family with the weights of a store. The layers are packed when it first runs.
@@ -198,6 +217,18 @@ impl<N: DiffusionNetwork> BaseModel for Diffusion<N> {
 
     fn memory_required(&self, shape: &[usize]) -> u64 {
         N::memory_required(&self.config, shape)
+    }
+
+    fn sees_known_clean(&self) -> bool {
+        N::sees_known_clean(&self.config)
+    }
+
+    fn known_scale(&self, sigma: f32) -> f32 {
+        N::known_scale(&self.config, sigma)
+    }
+
+    fn beside_latent(&self) -> Option<BesideLatent> {
+        N::beside(&self.config)
     }
 
     fn store(&self) -> Option<&Arc<WeightStore>> {

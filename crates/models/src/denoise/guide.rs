@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 
-use fresco_tensor::{Generator, Tensor, TensorError};
+use fresco_tensor::{Generator, Tensor, TensorError, nn};
 
 use super::Patches;
 use super::batch::predict;
@@ -31,6 +31,8 @@ pub enum Guidance {
         cfg_negative: f64,
         nested: bool,
     },
+    /// `positive` away from `negative`, of latents of several parts with a strength of its own for what is beside the first.
+    Parts { first: f64, beside: f64 },
     /// `positive` away from the part of `negative` that is not along it, both seen from `empty_negative_prompt`
     /// (Armandpour et al. 2023).
     PerpNeg { cfg: f64, neg_scale: f64 },
@@ -159,6 +161,13 @@ impl<'a> Guider<'a> {
         found.map_or(cfg, |o| o.cfg)
     }
 
+    /// Values of the first part of an item, where the latent has several parts.
+    fn first_values(&self) -> Option<usize> {
+        let parts = self.hooks.parts.as_deref()?;
+        let first = parts.first()?.iter().product();
+        (parts.len() > 1).then_some(first)
+    }
+
     fn lists(&self, lists: &[Option<&[Cond]>], x: &Tensor, sigma: f32) -> Result<Vec<Tensor>> {
         predict(self.model, lists, x, sigma, &self.hooks)
     }
@@ -238,8 +247,7 @@ impl<'a> Guider<'a> {
                 .map_err(hook_error)?;
             step.x.sub(&off)?
         } else {
-            let scale = step.cfg as f32;
-            step.uncond.zip_map(step.cond, |u, c| u + (c - u) * scale)?
+            nn::guide(step.cond, step.uncond, step.cfg as f32)?
         };
         self.after(step, joined, cond, uncond)
     }
@@ -260,7 +268,42 @@ impl<'a> Guider<'a> {
         let (positive, negative) = (self.positive.clone(), self.negative.clone());
         let (positive, mut negative) = (positive.as_deref(), negative.as_deref());
         let shortcuts = !self.keep_uncond;
-        match self.guidance {
+        let guidance = match self.guidance {
+            Guidance::Parts { first, beside }
+                if is_close(first, beside) || self.first_values().is_none() =>
+            {
+                Guidance::Cfg { cfg: first }
+            }
+            other => other,
+        };
+        match guidance {
+            Guidance::Parts { first, beside } => {
+                let values = self.first_values().unwrap_or(0);
+                let out = self.pair(positive, negative, x, sigma)?;
+                let step = GuidanceStep {
+                    x,
+                    sigma,
+                    cfg: first,
+                    cond: &out[0],
+                    uncond: &out[1],
+                };
+                let (cond, uncond) =
+                    self.before(&step, positive.is_some() && negative.is_some())?;
+                let rest = cond.dim(2)?.saturating_sub(values);
+                let part = |start: usize, len: usize, cfg: f64| -> Result<Tensor> {
+                    let (towards, away) =
+                        (cond.narrow(2, start, len)?, uncond.narrow(2, start, len)?);
+                    Ok(nn::guide(&towards, &away, cfg as f32)?)
+                };
+                let joined = [part(0, values, first)?, part(values, rest, beside)?];
+                let joined = Tensor::cat(&[&joined[0], &joined[1]], 2)?;
+                let step = GuidanceStep {
+                    cond: &cond,
+                    uncond: &uncond,
+                    ..step
+                };
+                self.after(&step, joined, positive, negative)
+            }
             Guidance::Cfg { cfg } => {
                 // Without a negative prompt there is nothing to guide away from.
                 let cfg = if negative.is_some() {
@@ -312,8 +355,7 @@ impl<'a> Guider<'a> {
                         uncond: between,
                     };
                     let text = self.join(&step, positive, middle)?;
-                    let scale = cfg_negative as f32;
-                    return Ok(away.zip_map(&text, |a, t| a + scale * (t - a))?);
+                    return Ok(nn::guide(&text, away, cfg_negative as f32)?);
                 }
                 let step = GuidanceStep {
                     x,

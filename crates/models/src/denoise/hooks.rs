@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fresco_tensor::Tensor;
 
 use super::reuse::Reuse;
+use super::windows::ContextWindows;
 use crate::error::{ModelError, Result};
 
 /// What the caller knows about one pass.
@@ -165,11 +166,17 @@ pub struct Hooks {
     pub reused_passes: Option<Arc<Reuse>>,
     /// Steps that are left out.
     pub reused_steps: Option<Arc<Reuse>>,
+    /// In which windows long latents are predicted.
+    pub windows: Option<Arc<ContextWindows>>,
     /// Blocks that do nothing.
     pub skipped: Vec<(BlockKind, usize)>,
     pub blocks: Vec<PlacedHook>,
     /// The noise levels of the run, falling; empty outside of one.
     pub schedule: Arc<[f32]>,
+    /// The seed of the run.
+    pub seed: u64,
+    /// Shapes without the batch of the parts of a latent that has several; the latent is then (b, 1, values).
+    pub parts: Option<Arc<[Vec<usize>]>>,
     /// Networks and values beside the one that runs. It asks those whose types it knows between its blocks.
     pub beside: Vec<Arc<dyn Any + Send + Sync>>,
     /// Of tokens to each other, the prompt's among them where a network joins both.

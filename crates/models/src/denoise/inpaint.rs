@@ -48,6 +48,8 @@ pub struct Inpaint<'a> {
     pub differential: Option<DifferentialDiffusion>,
     /// All noise levels of the run.
     pub sigmas: Vec<f32>,
+    /// What the original is multiplied with where the network sees it without noise; none if it sees it with.
+    pub clean: Option<&'a dyn Fn(f32) -> f32>,
 }
 
 impl Inpaint<'_> {
@@ -66,10 +68,13 @@ impl Inpaint<'_> {
             let rest = mask.rsub_scalar(1.0);
             Ok(new.mul(&mask)?.add(&old.mul(&rest)?)?)
         };
-        let around = self
-            .sampling
-            .noise_scaling(sigma, &self.noise, &self.latent, false)
-            .map_err(ModelError::from)?;
+        let around = match self.clean {
+            Some(scale) => self.latent.mul_scalar(scale(sigma)),
+            None => self
+                .sampling
+                .noise_scaling(sigma, &self.noise, &self.latent, false)
+                .map_err(ModelError::from)?,
+        };
         let out = model(&mix(x, &around)?)?;
         Ok(mix(&out, &self.latent)?)
     }
@@ -107,6 +112,7 @@ mod tests {
             sampling: &sampling,
             differential: None,
             sigmas: vec![2.0, 0.0],
+            clean: None,
         };
         let mut seen = Vec::new();
         let out = inpaint

@@ -14,25 +14,29 @@ pub mod guidance;
 mod guide;
 pub mod hooks;
 mod inpaint;
+mod parts;
 mod prepare;
 mod region;
 mod reuse;
 mod skip_layers;
 mod token_patches;
+mod windows;
 
 pub use attention_guidance::{PerpNeg, PerturbedAttention, SelfAttention};
 pub use base_model::BaseModel;
 pub use batch::predict;
 pub use call::{Call, CallConds, CondValue, ModelConds, Predict};
-pub use cond::{Cond, ControlSource, Lists};
+pub use cond::{Cond, CondHooks, ControlSource, Lists, SeenPicture};
 pub use diffusion::{Diffusion, DiffusionNetwork, Found, FoundNetwork, ModelFacts, NetworkInput};
 pub use guide::{CfgOverride, Guidance, Guider, RunPatch};
 pub use inpaint::{Inpaint, fit_mask};
+pub use parts::{BesideLatent, BesideShift, pack_parts, unpack_parts};
 pub use prepare::{Encode, EncodeArgs, Setting, encode, prepare};
 pub use region::{Area, Region};
 pub use reuse::{Reuse, ReuseRule};
 pub use skip_layers::{SkipLayers, SkippedBlocks};
 pub use token_patches::{HyperTile, TokenMerging};
+pub use windows::{ContextWindows, WindowFuse, WindowSchedule};
 
 use std::sync::Arc;
 

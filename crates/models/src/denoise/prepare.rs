@@ -270,6 +270,24 @@ fn share_control(positive: &[Cond], list: &mut [Cond]) {
     }
 }
 
+/// Lets what acts for the positive prompt act for a list that has nothing of the kind.
+fn share_hooks(positive: &[Cond], list: &mut [Cond]) {
+    let whole = |c: &&Cond| c.region().is_none();
+    if list.iter().filter(whole).any(|c| c.hooks.is_some()) {
+        return;
+    }
+    let hooks = positive.iter().filter(whole);
+    let hooks: Vec<_> = hooks.filter_map(|c| c.hooks.clone()).collect();
+    let mut free: Vec<&mut Cond> = list.iter_mut().filter(|c| c.region().is_none()).collect();
+    if free.is_empty() {
+        return;
+    }
+    let count = free.len();
+    for (i, hooks) in hooks.into_iter().enumerate() {
+        free[i % count].hooks = Some(hooks);
+    }
+}
+
 /// Fits every list of a run to its latent.
 pub fn prepare(mut lists: Lists, setting: &Setting<'_>, model: &Encode<'_>) -> Result<Lists> {
     let dims = setting.noise.shape().get(2..).unwrap_or_default().to_vec();
@@ -298,6 +316,7 @@ pub fn prepare(mut lists: Lists, setting: &Setting<'_>, model: &Encode<'_>) -> R
         for (i, (_, list)) in lists.iter_mut().enumerate() {
             if i != positive {
                 share_control(&conds, list);
+                share_hooks(&conds, list);
             }
         }
     }

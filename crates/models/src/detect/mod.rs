@@ -25,7 +25,8 @@ pub use signatures::what_it_is;
 pub use stacks::TEXT_STACKS;
 pub(crate) use table::LORA_REWRITES;
 pub use table::{
-    CONTROL_NETS, FAMILIES, LORA_NAMES, MODEL_PATCHES, STYLE_NETS, TEXT_KINDS, TEXT_LORA_NAMES,
+    CONTROL_NETS, FAMILIES, LATENT_UPSCALERS, LORA_NAMES, MODEL_PATCHES, SOUND_MODELS, STYLE_NETS,
+    TEXT_KINDS, TEXT_LORA_NAMES,
 };
 
 /// A family of diffusion models: how its files are recognised.
@@ -131,6 +132,7 @@ impl<'a> FileKeys<'a> {
         let prefixes = [
             "cond_stage_model.",
             "conditioner.embedders.",
+            "text_encoder.",
             "text_encoders.",
         ];
         prefixes.iter().any(|prefix| self.any_name(prefix))
@@ -253,9 +255,6 @@ fn detect_among(
         if let Some(found) = family.detect(&keys)? {
             return Ok(found);
         }
-    }
-    if let Some(family) = signatures::other_family(&keys.inside) {
-        return Err(keys.not_run(family));
     }
     Err(keys.refused(what_it_is(&names).map_or_else(
         || format!("no known model has its {} tensors", names.len()),

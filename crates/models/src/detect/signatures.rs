@@ -1,40 +1,4 @@
-//! Signatures of the families and kinds of files that this version does not run, so that it can call them by name.
-
-/// Keys of diffusion networks that are of no family of ours, in the order the reference looks for them.
-const OTHERS: &[(&str, &str)] = &[
-    ("clf.1.weight", "Stable Cascade"),
-    ("transformer.rotary_pos_emb.inv_freq", "Stable Audio"),
-    ("double_layers.0.attn.w1q.weight", "AuraFlow"),
-    ("mlp_t5.0.weight", "Hunyuan-DiT"),
-    (
-        "txt_in.individual_token_refiner.blocks.0.norm1.weight",
-        "Hunyuan Video",
-    ),
-    ("t5_yproj.weight", "Mochi"),
-    (
-        "adaln_single.emb.timestep_embedder.linear_1.bias",
-        "LTX Video",
-    ),
-    ("genre_embedder.weight", "ACE-Step"),
-    ("t_block.1.weight", "PixArt"),
-    ("blocks.block0.blocks.0.block.attn.to_q.0.weight", "Cosmos"),
-    ("head.modulation", "Wan"),
-    ("latent_in.weight", "Hunyuan 3D"),
-    ("t_embedder.mlp.2.weight", "Hunyuan 3D 2.1"),
-    ("blocks.0.mlp.layer1.weight", "Cosmos Predict 2"),
-];
-
-/// The name of a family that is recognised but not run. `inside` are the keys of the diffusion network, sorted.
-pub(super) fn other_family(inside: &[&str]) -> Option<&'static str> {
-    // Control nets have the blocks of the network they steer.
-    if inside.iter().any(|key| key.starts_with("controlnet_")) {
-        return None;
-    }
-    OTHERS
-        .iter()
-        .find(|(key, _)| inside.binary_search(key).is_ok())
-        .map(|(_, name)| *name)
-}
+//! Signatures of the kinds of files that hold no diffusion network, so that they can be called by name.
 
 /// What a file is that holds no diffusion network, in words: "a LoRA", "a text encoder"; none if nobody knows.
 pub fn what_it_is(names: &[String]) -> Option<&'static str> {

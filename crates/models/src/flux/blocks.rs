@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
-    Act, Beside, HeadPart, HeadSource, LayerNorm, Linear, Mask, MlpJoin, RmsNorm, add_gated,
-    attention, join_heads, silu, swiglu, swiglu_halves,
+    Act, Beside, HeadPart, HeadSource, LayerNorm, Linear, Mask, MlpJoin, RmsNorm, attention,
+    join_heads, silu, swiglu, swiglu_halves,
 };
 
 use super::config::{FluxConfig, MlpKind, ModulationKind};
@@ -134,16 +134,17 @@ impl Mlp {
         })
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(match self {
-            Self::Gelu(first, second) => {
-                second.forward(&first.forward_with(x, then(Act::GeluTanh))?)?
-            }
-            Self::Gated(first, second) => second.forward(&swiglu_halves(&first.forward(x)?)?)?,
+    /// `to` with the result times a gate.
+    fn add_to(&self, to: Tensor, gate: &Tensor, x: &Tensor) -> Result<Tensor> {
+        let (last, inner) = match self {
+            Self::Gelu(first, second) => (second, first.forward_with(x, then(Act::GeluTanh))?),
+            Self::Gated(first, second) => (second, swiglu_halves(&first.forward(x)?)?),
             Self::Split { gate, up, down } => {
-                down.forward(&swiglu(&gate.forward(x)?, &up.forward(x)?)?)?
+                let [gate, up] = Linear::forward_each([gate, up], x)?;
+                (down, swiglu(&gate, &up)?)
             }
-        })
+        };
+        Ok(last.forward_gated(&inner, to, gate)?)
     }
 }
 
@@ -200,7 +201,7 @@ impl Stream {
     ) -> Result<Tensor> {
         let x = self.proj.forward_gated(seen, x, &first.gate)?;
         let inner = pass.norm.modulated(&x, &second.shift, &second.scale)?;
-        Ok(add_gated(x, &second.gate, &self.mlp.forward(&inner)?)?)
+        self.mlp.add_to(x, &second.gate, &inner)
     }
 }
 
@@ -306,17 +307,17 @@ impl SingleBlock {
         let inner = pass
             .norm
             .modulated(&x, &modulation.shift, &modulation.scale)?;
-        let all = self.first.forward(&inner)?;
-        drop(inner);
-        let qkv = pass.qkv(&[self.norms.part(&all)], self.width)?;
         let kind = match self.kind {
             MlpKind::Gelu => MlpJoin::GeluTanh,
             MlpKind::Gated => MlpJoin::GateFirst,
             MlpKind::Split => MlpJoin::GateLast,
         };
+        let (all, kind) = self.first.forward_beside(&inner, 3 * self.width, kind)?;
+        drop(inner);
+        let qkv = pass.qkv(&[self.norms.part(&all)], self.width)?;
         let beside = Beside::new(all, 3 * self.width, kind)?;
-        let both = beside.join(&pass.attend(qkv)?)?;
-        Ok(self.second.forward_gated(&both, x, &modulation.gate)?)
+        let seen = pass.attend(qkv)?;
+        Ok(beside.through(&self.second, &seen, x, &modulation.gate)?)
     }
 }
 

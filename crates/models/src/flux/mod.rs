@@ -13,6 +13,7 @@ mod positions;
 mod radiance;
 pub mod redux;
 pub mod schedule;
+pub mod style_tokens;
 mod trunk;
 
 pub use config::{FluxConfig, FluxKind, MlpKind, ModulationKind, PixelConfig};

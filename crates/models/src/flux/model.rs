@@ -10,6 +10,7 @@ use super::conditions;
 use super::config::{FluxConfig, FluxKind};
 use super::positions::Picture;
 use super::radiance::PixelHead;
+use super::style_tokens::StyleReference;
 use super::trunk::Trunk;
 use crate::DiffusionNetwork;
 use crate::denoise::{EncodeArgs, ModelConds, ModelFacts, NetworkInput};
@@ -137,10 +138,16 @@ impl DiffusionNetwork for FluxNetwork {
                 let references = input.conds.list("ref_latents");
                 let method = input.conds.word("ref_latents_method");
                 let picture = Picture::new(input.x, references, method, config)?;
+                let picture = picture.moved(input.hooks.beside().last());
                 let image = image_in.forward(&picture.tokens.to(device)?)?;
+                let style = input.hooks.beside::<StyleReference>().last();
+                let items = image.dim(0)?;
+                let style = style.map(|style| style.tokens(items, config.hidden, device));
+                let style = style.transpose()?;
+                let front = style.as_ref();
                 let seen = self
                     .trunk
-                    .forward(input, &picture, image, None, &mut |_, _, _| Ok(()))?;
+                    .forward(input, &picture, image, front, &mut |_, _, _| Ok(()))?;
                 let norm = self.trunk.norm();
                 let out = last.forward(&seen.image, norm, seen.vector.as_ref(), seen.last)?;
                 let out = out.to(&Device::cpu())?;

@@ -4,7 +4,7 @@ use fresco_tensor::Tensor;
 
 use super::config::FluxConfig;
 use crate::error::Result;
-use crate::transformer::{PatchOrder, circular_pad, grid_positions, to_tokens};
+use crate::transformer::{PatchOrder, RopeScale, circular_pad, grid_positions, to_tokens};
 
 /// How reference pictures are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,14 @@ impl Picture {
             size,
             own: count,
         })
+    }
+
+    /// Moves the picture's own tokens; references stay where they are.
+    pub(super) fn moved(mut self, scale: Option<&RopeScale>) -> Self {
+        if let Some(scale) = scale {
+            scale.move_picture(&mut self.positions[..self.own]);
+        }
+        self
     }
 
     /// A picture by itself whose tokens somebody else makes.

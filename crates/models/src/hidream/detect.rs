@@ -44,6 +44,14 @@ impl Family for HiDream {
         let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
         let origins = keys.origins(own);
         let config = HiDreamConfig::detect(&keys.store(&origins))?;
+        let head: usize = config.axes.iter().sum();
+        if config.heads * head != config.dim {
+            return Err(keys.refused(format!(
+                "it looks like HiDream, but is {} channels wide: its heads have {head} channels, so a whole multiple of \
+                 that is needed",
+                config.dim
+            )));
+        }
         Ok(Some(Checkpoint {
             family: "HiDream",
             network: Arc::new(Found::<HiDreamNetwork>(config)),

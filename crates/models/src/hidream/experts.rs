@@ -8,6 +8,7 @@ use fresco_tensor::{Device, Tensor};
 use super::config::HiDreamConfig;
 use crate::error::Result;
 use crate::store::Walk;
+use crate::transformer::ExpertPlan;
 
 pub(super) struct FeedForward {
     gate: Arc<Linear>,
@@ -53,7 +54,7 @@ impl Experts {
         let [b, n, dim] = x.dims3()?;
         let rows = x.reshape([b * n, dim])?;
         let scores = softmax_last(&self.scores.forward(&rows)?)?;
-        let plan = Plan::new(&scores.to(&Device::cpu())?, self.asked);
+        let plan = ExpertPlan::new(&scores.to(&Device::cpu())?, self.asked);
         // Each expert works on its rows only; then all rows go back to where they were.
         let mut made = Vec::with_capacity(self.list.len());
         for (expert, own) in self.list.iter().zip(&plan.rows) {
@@ -69,63 +70,5 @@ impl Experts {
             out = out.add(&answer)?;
         }
         Ok(out.reshape([b, n, dim])?)
-    }
-}
-
-/// Which rows ask which experts.
-struct Plan {
-    /// The rows of each expert.
-    rows: Vec<Vec<usize>>,
-    /// For each question of a row: where its answer is when the experts' results are under each other, and how much it
-    /// counts.
-    places: Vec<Vec<usize>>,
-    weights: Vec<Vec<f32>>,
-}
-
-impl Plan {
-    fn new(scores: &Tensor, asked: usize) -> Self {
-        let count = scores.shape().last().copied().unwrap_or(0).max(1);
-        let mut rows = vec![Vec::new(); count];
-        let mut chosen = Vec::new();
-        for (row, scores) in scores.data().chunks_exact(count).enumerate() {
-            let mut order: Vec<usize> = (0..count).collect();
-            order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
-            for &expert in &order[..asked] {
-                chosen.push((expert, rows[expert].len(), scores[expert]));
-                rows[expert].push(row);
-            }
-        }
-        let starts: Vec<usize> = rows
-            .iter()
-            .scan(0, |start, own| {
-                let own_start = *start;
-                *start += own.len();
-                Some(own_start)
-            })
-            .collect();
-        let of = |question: usize| chosen.iter().skip(question).step_by(asked.max(1));
-        Self {
-            places: (0..asked)
-                .map(|q| of(q).map(|(e, at, _)| starts[*e] + at).collect())
-                .collect(),
-            weights: (0..asked)
-                .map(|q| of(q).map(|(_, _, weight)| *weight).collect())
-                .collect(),
-            rows,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_ask_the_best() {
-        let scores = vec![0.1, 0.6, 0.3, 0.5, 0.2, 0.3];
-        let plan = Plan::new(&Tensor::from_vec([2, 3], scores).unwrap(), 2);
-        assert_eq!(plan.rows, [vec![1], vec![0], vec![0, 1]]);
-        assert_eq!(plan.places, [vec![1, 0], vec![2, 3]]);
-        assert_eq!(plan.weights, [vec![0.6, 0.5], vec![0.3, 0.3]]);
     }
 }

@@ -20,6 +20,8 @@ pub(super) const EPS: f32 = 1e-6;
 pub(super) struct BlockPass<'a> {
     /// Of the noise level and the guidance, activated.
     pub(super) signal: &'a Tensor,
+    /// The first so many tokens of the picture, where they are told something else.
+    pub(super) first: Option<(usize, &'a Tensor)>,
     pub(super) rope: &'a Rope,
     pub(super) mask: Mask<'a>,
     /// Without weights.
@@ -36,6 +38,58 @@ impl BlockPass<'_> {
 
     fn attend(&self, [q, k, v]: [Tensor; 3]) -> Result<Tensor> {
         Ok(attention(&q, &k, &v, self.heads, self.mask, None)?)
+    }
+}
+
+/// What a layer makes of the noise level, for all tokens or apart for the first ones.
+pub(super) struct Levels<const N: usize> {
+    rest: [Tensor; N],
+    first: Option<(usize, [Tensor; N])>,
+}
+
+impl<const N: usize> Levels<N> {
+    /// `begins` says that the tokens it is for begin with those that are told something else.
+    pub(super) fn new(layer: &Linear, pass: &BlockPass<'_>, begins: bool) -> Result<Self> {
+        let first = pass.first.filter(|_| begins).map(|(count, signal)| {
+            let levels = chunks(&layer.forward(signal)?)?;
+            Ok::<_, crate::error::ModelError>((count, levels))
+        });
+        Ok(Self {
+            rest: chunks(&layer.forward(pass.signal)?)?,
+            first: first.transpose()?,
+        })
+    }
+
+    /// Tokens after a norm, shifted and scaled.
+    pub(super) fn modulated(
+        &self,
+        norm: &LayerNorm,
+        x: &Tensor,
+        (shift, scale): (usize, usize),
+    ) -> Result<Tensor> {
+        let Some((count, first)) = &self.first else {
+            return Ok(norm.modulated(x, &self.rest[shift], &self.rest[scale])?);
+        };
+        let after = x.dim(1)? - count;
+        let begin = norm.modulated(&x.narrow(1, 0, *count)?, &first[shift], &first[scale])?;
+        let end = x.narrow(1, *count, after)?;
+        let end = norm.modulated(&end, &self.rest[shift], &self.rest[scale])?;
+        Ok(Tensor::cat(&[&begin, &end], 1)?)
+    }
+
+    /// `x` plus what a layer makes of `from`, as much as the gate lets through.
+    fn gated(&self, layer: &Linear, from: &Tensor, x: Tensor, gate: usize) -> Result<Tensor> {
+        let Some((count, first)) = &self.first else {
+            return Ok(layer.forward_gated(from, x, &self.rest[gate])?);
+        };
+        let after = x.dim(1)? - count;
+        let part = |start: usize, len: usize, gate: &Tensor| -> Result<Tensor> {
+            let (from, x) = (from.narrow(1, start, len)?, x.narrow(1, start, len)?);
+            Ok(layer.forward_gated(&from, x, gate)?)
+        };
+        let begin = part(0, *count, &first[gate])?;
+        let end = part(*count, after, &self.rest[gate])?;
+        Ok(Tensor::cat(&[&begin, &end], 1)?)
     }
 }
 
@@ -90,12 +144,8 @@ impl Stream {
         })
     }
 
-    fn modulation(&self, pass: &BlockPass<'_>) -> Result<[Tensor; 6]> {
-        chunks(&self.modulation.forward(pass.signal)?)
-    }
-
-    fn qkv(&self, x: &Tensor, pass: &BlockPass<'_>, level: &[Tensor; 6]) -> Result<Tensor> {
-        let x = pass.norm.modulated(x, &level[0], &level[1])?;
+    fn qkv(&self, x: &Tensor, pass: &BlockPass<'_>, level: &Levels<6>) -> Result<Tensor> {
+        let x = level.modulated(pass.norm, x, (0, 1))?;
         Ok(self.qkv.forward(&x)?)
     }
 
@@ -104,12 +154,12 @@ impl Stream {
         x: Tensor,
         seen: &Tensor,
         pass: &BlockPass<'_>,
-        level: &[Tensor; 6],
+        level: &Levels<6>,
     ) -> Result<Tensor> {
-        let x = self.proj.forward_gated(seen, x, &level[2])?;
-        let inner = pass.norm.modulated(&x, &level[3], &level[4])?;
+        let x = level.gated(&self.proj, seen, x, 2)?;
+        let inner = level.modulated(pass.norm, &x, (3, 4))?;
         let inner = self.mlp[0].forward_with(&inner, then(Act::GeluTanh))?;
-        Ok(self.mlp[1].forward_gated(&inner, x, &level[5])?)
+        level.gated(&self.mlp[1], &inner, x, 5)
     }
 }
 
@@ -133,7 +183,8 @@ impl DoubleBlock {
         text: Tensor,
         pass: &BlockPass<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        let (of_image, of_text) = (self.image.modulation(pass)?, self.text.modulation(pass)?);
+        let of_image = Levels::new(&self.image.modulation, pass, true)?;
+        let of_text = Levels::new(&self.text.modulation, pass, false)?;
         let from_image = self.image.qkv(&image, pass, &of_image)?;
         let from_text = self.text.qkv(&text, pass, &of_text)?;
         let parts = [
@@ -173,13 +224,17 @@ impl SingleBlock {
     }
 
     pub(super) fn forward(&self, x: Tensor, pass: &BlockPass<'_>) -> Result<Tensor> {
-        let [shift, scale, gate] = chunks(&self.modulation.forward(pass.signal)?)?;
-        let joined = self
-            .first
-            .forward(&pass.norm.modulated(&x, &shift, &scale)?)?;
+        let level = Levels::<3>::new(&self.modulation, pass, true)?;
+        let inner = level.modulated(pass.norm, &x, (0, 1))?;
+        let (first, kind) = (&self.first, MlpJoin::GeluTanh);
+        let (joined, kind) = first.forward_beside(&inner, 3 * self.dim, kind)?;
+        drop(inner);
         let qkv = pass.qkv(&[self.norms.part(&joined)], self.dim)?;
-        let beside = Beside::new(joined, 3 * self.dim, MlpJoin::GeluTanh)?;
-        let both = beside.join(&pass.attend(qkv)?)?;
-        Ok(self.second.forward_gated(&both, x, &gate)?)
+        let beside = Beside::new(joined, 3 * self.dim, kind)?;
+        let seen = pass.attend(qkv)?;
+        if level.first.is_none() {
+            return Ok(beside.through(&self.second, &seen, x, &level.rest[2])?);
+        }
+        level.gated(&self.second, &beside.join(&seen)?, x, 2)
     }
 }

@@ -1,14 +1,17 @@
 //! How files of this family are recognised.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::config::HunyuanConfig;
 use super::model::HunyuanNetwork;
+use super::video::{HunyuanVideoConfig, HunyuanVideoNetwork};
 use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
 use crate::preview::PreviewHints;
-use crate::store::{Blocks, UnitOrder};
+use crate::store::{Blocks, Origin, UnitOrder};
+use crate::text::TextStack;
 use crate::transformer::Renames;
 
 /// The order of the parts.
@@ -17,9 +20,12 @@ static UNITS: UnitOrder = UnitOrder {
         "img_in",
         "time_in",
         "time_r_in",
+        "vector_in",
         "guidance_in",
         "txt_in",
         "byt5_in",
+        "vision_in",
+        "cond_type_embedding",
         "double_blocks",
         "single_blocks",
         "final_layer",
@@ -56,19 +62,26 @@ pub struct Hunyuan;
 
 impl Family for Hunyuan {
     fn names(&self) -> &'static [&'static str] {
-        &["HunyuanImage 2.1"]
+        &["HunyuanImage 2.1", "Hunyuan Video 1 and 1.5"]
     }
 
     fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
         if !keys.has("txt_in.individual_token_refiner.blocks.0.norm1.weight") {
             return Ok(None);
         }
-        let origins = AUTHORS.origins(keys);
+        let mut origins = AUTHORS.origins(keys);
         let store = keys.store(&origins);
-        // Videos and the refiner have tokens with a time, and a vector of the prompt.
-        let picture = matches!(store.shape("img_in.proj.weight"), Some([_, _, 1, 1]));
-        if !picture || store.has("vector_in.in_layer.weight") {
-            return Ok(None);
+        // Tokens of videos have a time.
+        if let Some(&[rows, channels, time, side, _]) = store.shape(CELLS) {
+            let shape = vec![rows, channels * time * side * side];
+            if let Some(Origin::Whole(name)) = origins.get(CELLS) {
+                let name = name.clone();
+                origins.insert(CELLS.to_owned(), Origin::Shaped { name, shape });
+            }
+            if let Some(found) = refiner(keys, &origins, side)? {
+                return Ok(Some(found));
+            }
+            return video(keys, origins, side).map(Some);
         }
         let config = HunyuanConfig::detect(&store)?;
         Ok(Some(Checkpoint {
@@ -85,6 +98,60 @@ impl Family for Hunyuan {
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }
+}
+
+/// The first layer.
+const CELLS: &str = "img_in.proj.weight";
+
+/// The network that goes over pictures of another; none if it is for videos.
+fn refiner(
+    keys: &FileKeys<'_>,
+    origins: &BTreeMap<String, Origin>,
+    patch: usize,
+) -> Result<Option<Checkpoint>> {
+    let config = HunyuanVideoConfig::detect(&keys.store(origins), patch)?;
+    Ok(config.refines().then(|| Checkpoint {
+        family: "HunyuanImage 2.1 refiner",
+        network: Arc::new(Found::<HunyuanVideoNetwork>(config)),
+        keys: origins.clone(),
+        units: &UNITS,
+        vae_prefix: keys.vae_prefix(),
+        text: keys.has_text().then_some(&stacks::HUNYUAN_IMAGE),
+        preview: PreviewHints::of(keys.file.metadata()),
+    }))
+}
+
+/// Networks of videos, with so many cells along a side of a token.
+fn video(
+    keys: &FileKeys<'_>,
+    origins: BTreeMap<String, Origin>,
+    patch: usize,
+) -> Result<Checkpoint> {
+    let config = HunyuanVideoConfig::detect(&keys.store(&origins), patch)?;
+    let newer = config.vision.is_some();
+    if config.pooled.is_none() && !newer {
+        return Err(keys.not_run("HunyuanImage 2.1 refiner"));
+    }
+    let text: &TextStack = if newer {
+        &stacks::HUNYUAN_VIDEO_15
+    } else {
+        &stacks::HUNYUAN_VIDEO
+    };
+    Ok(Checkpoint {
+        family: if config.enlarges() {
+            "Hunyuan Video 1.5 for larger videos"
+        } else if newer {
+            "Hunyuan Video 1.5"
+        } else {
+            "Hunyuan Video"
+        },
+        network: Arc::new(Found::<HunyuanVideoNetwork>(config)),
+        keys: origins,
+        units: &UNITS,
+        vae_prefix: keys.vae_prefix(),
+        text: keys.has_text().then_some(text),
+        preview: PreviewHints::of(keys.file.metadata()),
+    })
 }
 
 #[cfg(test)]

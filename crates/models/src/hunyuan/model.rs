@@ -133,6 +133,7 @@ impl DiffusionNetwork for HunyuanNetwork {
         let rope = self.rope((rows, columns), words)?;
         let pass = BlockPass {
             signal: &signal,
+            first: None,
             rope: &rope,
             mask: mask.as_ref().map_or(Mask::None, Mask::Add),
             norm: &self.norm,
@@ -194,7 +195,7 @@ impl DiffusionNetwork for HunyuanNetwork {
 }
 
 /// What is added where all tokens look at each other: only words can be hidden.
-fn joint_mask(hidden: &Tensor, cells: usize, words: usize) -> Result<Tensor> {
+pub(super) fn joint_mask(hidden: &Tensor, cells: usize, words: usize) -> Result<Tensor> {
     let [b, _, _, n] = hidden.dims4()?;
     let mut mask = Tensor::zeros([b, 1, 1, cells + words])?;
     mask.paste(&[0, 0, 0, cells], &hidden.narrow(3, 0, n.min(words))?)?;

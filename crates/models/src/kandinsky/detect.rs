@@ -28,12 +28,12 @@ static UNITS: UnitOrder = UnitOrder {
     values: &[],
 };
 
-/// Kandinsky 5 for pictures.
+/// Kandinsky 5.
 pub struct Kandinsky;
 
 impl Family for Kandinsky {
     fn names(&self) -> &'static [&'static str] {
-        &["Kandinsky 5 for pictures"]
+        &["Kandinsky 5"]
     }
 
     fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
@@ -43,23 +43,19 @@ impl Family for Kandinsky {
         let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
         let origins = keys.origins(own);
         let store = keys.store(&origins);
-        // Videos come with a mask and the picture they begin with.
-        let width = |key: &str, axis: usize| store.shape(key).and_then(|s| s.get(axis).copied());
-        let (into, out) = (
-            width("visual_embeddings.in_layer.weight", 1),
-            width("out_layer.out_layer.weight", 0),
-        );
-        if into != out {
-            return Err(keys.not_run("Kandinsky 5 video"));
-        }
         let config = KandinskyConfig::detect(&store)?;
+        let (family, text) = if config.moves() {
+            ("Kandinsky 5 video", &stacks::KANDINSKY5)
+        } else {
+            ("Kandinsky 5", &stacks::KANDINSKY5_IMAGE)
+        };
         Ok(Some(Checkpoint {
-            family: "Kandinsky 5",
+            family,
             network: Arc::new(Found::<KandinskyNetwork>(config)),
             keys: origins,
             units: &UNITS,
             vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::KANDINSKY5_IMAGE),
+            text: keys.has_text().then_some(text),
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }

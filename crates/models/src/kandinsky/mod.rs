@@ -1,4 +1,4 @@
-//! Kandinsky 5: a prompt passes blocks of its own, a picture looks at itself and at the prompt.
+//! Kandinsky 5: a prompt passes blocks of its own, a picture or a film looks at itself and at the prompt.
 
 mod config;
 mod detect;

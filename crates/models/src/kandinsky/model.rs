@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, RmsNorm, add_gated, attention, silu};
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
 use super::config::{KandinskyConfig, PATCH};
 use crate::denoise::hooks::BlockKind;
@@ -16,7 +16,8 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    PatchOrder, Rope, chunks, circular_pad, from_tokens, grid_positions, sinusoid, to_tokens,
+    PatchOrder, Rope, RopeScale, chunks, grid_positions, sinusoid, video_from_tokens,
+    video_to_tokens,
 };
 
 const EPS: f32 = 1e-5;
@@ -147,6 +148,31 @@ impl Block {
     }
 }
 
+/// Latent frames that a film begins with.
+const BEGINNING: &str = "time_dim_replace";
+
+/// What goes in beside the noise: nothing for now, and a mask of what is known.
+fn beside(args: &EncodeArgs<'_>) -> Result<Tensor> {
+    let &[count, channels, frames, h, w] = args.noise.shape() else {
+        let reason = format!("{:?} is not the shape of a film", args.noise.shape());
+        return Err(ModelError::invalid("latent", reason));
+    };
+    let picture = Tensor::zeros([count, channels, frames, h, w])?;
+    let found = args.cond.tensors.get("concat_mask").or(args.denoise_mask);
+    let mask = match found {
+        Some(mask) if mask.rank() == 5 => {
+            let mask = mask.narrow(1, 0, 1)?.rsub_scalar(1.0);
+            let mask = common_upscale(&mask, w, h, ResizeMethod::Bilinear, Crop::Center)?;
+            let known = mask.dim(2)?.min(frames);
+            let mut all = Tensor::zeros([mask.dim(0)?, 1, frames, h, w])?;
+            all.paste(&[0; 5], &mask.narrow(2, 0, known)?)?;
+            resize_to_batch(&all, count)?
+        }
+        _ => Tensor::zeros([count, 1, frames, h, w])?,
+    };
+    Ok(Tensor::cat(&[&picture, &mask], 1)?)
+}
+
 pub struct KandinskyNetwork {
     device: Device,
     config: KandinskyConfig,
@@ -169,21 +195,26 @@ impl DiffusionNetwork for KandinskyNetwork {
     const WHAT: &'static str = "the transformer";
 
     fn facts(config: &KandinskyConfig) -> ModelFacts {
+        let moves = config.moves();
         ModelFacts {
-            latent: latent_format::FLUX,
+            latent: if moves {
+                latent_format::HUNYUAN_VIDEO
+            } else {
+                latent_format::FLUX
+            },
             latent_channels: config.channels,
-            in_channels: config.channels,
+            in_channels: config.in_channels,
             context: Some(config.context),
             model_channels: None,
             architecture: None,
             memory_factor: (125, 100),
-            sampling: ModelSampling::flow(3.0, 1000.0),
+            sampling: ModelSampling::flow(if moves { 10.0 } else { 3.0 }, 1000.0),
         }
     }
 
     fn new(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Self> {
         let (dim, time) = (config.dim, config.time);
-        let values = config.channels * PATCH * PATCH;
+        let cells = PATCH * PATCH;
         let text = weights.at("text_transformer_blocks");
         let picture = weights.at("visual_transformer_blocks");
         let pooled = weights.at("pooled_text_embeddings");
@@ -198,7 +229,11 @@ impl DiffusionNetwork for KandinskyNetwork {
             pooled_norm: pooled.layer_norm("norm", time, EPS)?,
             text: weights.linear("text_embeddings.in_layer", dim, config.context)?,
             text_norm: weights.layer_norm("text_embeddings.norm", dim, EPS)?,
-            cells: weights.linear("visual_embeddings.in_layer", dim, values)?,
+            cells: weights.linear(
+                "visual_embeddings.in_layer",
+                dim,
+                config.in_channels * cells,
+            )?,
             text_blocks: (0..config.text_blocks)
                 .map(|number| Block::text(&text.at(number), config))
                 .collect::<Result<_>>()?,
@@ -207,13 +242,37 @@ impl DiffusionNetwork for KandinskyNetwork {
                 .collect::<Result<_>>()?,
             norm: LayerNorm::new(None, None, EPS)?,
             last_modulation: weights.linear("out_layer.modulation.out_layer", 2 * dim, time)?,
-            last: weights.linear("out_layer.out_layer", values, dim)?,
+            last: weights.linear("out_layer.out_layer", config.channels * cells, dim)?,
         })
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
         let (hooks, device) = (input.hooks, &self.device);
-        let [_, _, height, width] = input.x.dims4()?;
+        // A picture is a film of one frame.
+        let still = input.x.rank() == 4;
+        let mut film = if still {
+            input.x.unsqueeze(2)?
+        } else {
+            input.x.clone()
+        };
+        if let Some(given) = input.conds.tensor(BEGINNING) {
+            let fits = given.rank() == 5
+                && given.shape()[3..] == film.shape()[3..]
+                && given.dim(0)? == film.dim(0)?;
+            if !fits || given.dim(1)? > film.dim(1)? || given.dim(2)? > film.dim(2)? {
+                let reason = format!(
+                    "a latent of shape {:?} does not fit a film of shape {:?}",
+                    given.shape(),
+                    film.shape()
+                );
+                return Err(ModelError::invalid(BEGINNING, reason));
+            }
+            film.paste(&[0; 5], given)?;
+        }
+        let &[_, _, _, height, width] = film.shape() else {
+            let reason = format!("{:?} is not the shape of a film", film.shape());
+            return Err(ModelError::invalid("latent", reason));
+        };
         let (Some(prompt), Some(pooled)) =
             (input.conds.tensor("c_crossattn"), input.conds.tensor("y"))
         else {
@@ -229,12 +288,18 @@ impl DiffusionNetwork for KandinskyNetwork {
             hooks.check()?;
             text = block.forward(&self.norm, text, None, &line, &signal)?;
         }
-        let x = circular_pad(input.x, PATCH)?;
-        let [_, _, h, w] = x.dims4()?;
-        let grid = (h / PATCH, w / PATCH);
-        let tokens = to_tokens(&x, PATCH, PatchOrder::ChannelLast)?;
+        let (tokens, grid) = video_to_tokens(&film, PATCH, PatchOrder::ChannelLast)?;
+        drop(film);
         let mut x = self.cells.forward(&tokens.to(device)?)?;
-        let positions: Vec<[f64; 3]> = grid_positions(0.0, grid, (0.0, 0.0)).collect();
+        let apart = config.closeness(height * width);
+        let mut positions: Vec<[f64; 3]> = Vec::with_capacity(grid.iter().product());
+        for frame in 0..grid[0] {
+            let rows = grid_positions(frame as f64, (grid[1], grid[2]), (0.0, 0.0));
+            positions.extend(rows.map(|[frame, row, column]| [frame, row / apart, column / apart]));
+        }
+        if let Some(scale) = hooks.beside::<RopeScale>().last() {
+            scale.move_picture(&mut positions);
+        }
         let rope = Rope::new(positions.as_flattened(), &config.axes, config.theta)?;
         let rope = rope.to(device)?;
         for (number, block) in self.blocks.iter().enumerate() {
@@ -246,8 +311,8 @@ impl DiffusionNetwork for KandinskyNetwork {
         let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
         let x = self.norm.modulated(&x, &shift, &scale)?;
         let out = self.last.forward(&x)?.to(&Device::cpu())?;
-        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelFirst)?;
-        Ok(out.narrow(2, 0, height)?.narrow(3, 0, width)?)
+        let out = video_from_tokens(&out, grid, PATCH, PatchOrder::ChannelFirst, (height, width))?;
+        Ok(if still { out.squeeze(2)? } else { out })
     }
 
     fn encode(config: &KandinskyConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
@@ -256,6 +321,30 @@ impl DiffusionNetwork for KandinskyNetwork {
         conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
         let pooled = args.pooled_of_width(config.pooled, file)?;
         conds.insert("y", CondValue::Regular(pooled.clone()));
+        if !config.moves() {
+            return Ok(conds);
+        }
+        if config.in_channels != 2 * config.channels + 1 {
+            let reason = format!(
+                "a network from {} to {} channels is of no known kind",
+                config.in_channels, config.channels
+            );
+            return Err(ModelError::unsupported(file, reason));
+        }
+        conds.insert("c_concat", CondValue::NoiseShape(beside(args)?));
+        if let Some(given) = args.cond.tensors.get(BEGINNING) {
+            let format = Self::facts(config).latent;
+            if given.rank() != 5 || given.dim(1)? != config.channels {
+                let reason = format!(
+                    "a film's beginning has a latent of shape {:?}, this model works on {} channels: it was encoded with \
+                     the VAE of another family of models",
+                    given.shape(),
+                    config.channels
+                );
+                return Err(ModelError::unsupported(file, reason));
+            }
+            conds.insert(BEGINNING, CondValue::Regular(format.process_in(given)?));
+        }
         Ok(conds)
     }
 

@@ -25,6 +25,8 @@ pub struct LatentFormat {
     pub rgb_bias: [f32; 3],
     /// How the file of the small decoder for previews begins.
     pub taesd: Option<&'static str>,
+    /// Whether two frames are one with twice the channels to the network, the first of which is there twice.
+    pub paired: bool,
 }
 
 impl LatentFormat {
@@ -42,6 +44,7 @@ impl LatentFormat {
             rgb: &[],
             rgb_bias: [0.0; 3],
             taesd: None,
+            paired: false,
         }
     }
 
@@ -68,6 +71,9 @@ impl LatentFormat {
 
     /// From the latents of nodes to those of the network.
     pub fn process_in(&self, latent: &Tensor) -> Result<Tensor> {
+        if self.paired && latent.rank() == 5 {
+            return paired(&latent.mul_scalar(self.scale));
+        }
         if self.mean.is_empty() {
             return Ok(match self.shift {
                 0.0 => latent.mul_scalar(self.scale),
@@ -81,6 +87,9 @@ impl LatentFormat {
 
     /// And back.
     pub fn process_out(&self, latent: &Tensor) -> Result<Tensor> {
+        if self.paired && latent.rank() == 5 {
+            return Ok(single(latent)?.div_scalar(self.scale));
+        }
         if self.mean.is_empty() {
             return Ok(match self.shift {
                 0.0 => latent.div_scalar(self.scale),
@@ -91,6 +100,35 @@ impl LatentFormat {
         let deviation = Self::per_channel(self.deviation, latent.rank())?;
         latent.mul(&deviation)?.div_scalar(self.scale).add(&mean)
     }
+}
+
+/// (b, c, t, h, w) with the first frame twice, as pairs of frames: (b, 2 c, (t + 1) / 2, h, w).
+fn paired(latent: &Tensor) -> Result<Tensor> {
+    let first = latent.narrow(2, 0, 1)?;
+    let mut frames = Tensor::cat(&[&first, latent], 2)?;
+    let count = frames.dim(2)?;
+    if !count.is_multiple_of(2) {
+        // A last frame without another stands with itself.
+        let last = frames.narrow(2, count - 1, 1)?;
+        frames = Tensor::cat(&[&frames, &last], 2)?;
+    }
+    let &[b, c, t, h, w] = frames.shape() else {
+        return Ok(frames);
+    };
+    let pairs = frames.reshape([b, c, t / 2, 2, h, w])?;
+    let pairs = pairs.permute(&[0, 3, 1, 2, 4, 5])?;
+    pairs.reshape([b, 2 * c, t / 2, h, w])
+}
+
+/// And back, without the frame that was there twice.
+fn single(latent: &Tensor) -> Result<Tensor> {
+    let &[b, c, t, h, w] = latent.shape() else {
+        return Ok(latent.clone());
+    };
+    let frames = latent.reshape([b, 2, c / 2, t, h, w])?;
+    let frames = frames.permute(&[0, 2, 3, 1, 4, 5])?;
+    let frames = frames.reshape([b, c / 2, 2 * t, h, w])?;
+    frames.narrow(2, 1, (2 * t).saturating_sub(1))
 }
 
 #[cfg(test)]

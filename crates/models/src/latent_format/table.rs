@@ -24,6 +24,7 @@ pub static ALL: &[LatentFormat] = &[
     HUNYUAN_VIDEO,
     HUNYUAN_VIDEO_1_5,
     LTXV,
+    MINIMAX,
     MOCHI,
     PLAYGROUND,
     QWEN_IMAGE_21,
@@ -204,6 +205,7 @@ pub const HUNYUAN_IMAGE_REFINER: LatentFormat = LatentFormat {
     channels: 64,
     dimensions: 3,
     scale: 1.03682,
+    paired: true,
     ..LatentFormat::plain()
 };
 
@@ -244,6 +246,15 @@ pub const HUNYUAN_VIDEO_1_5: LatentFormat = LatentFormat {
     ],
     rgb_bias: [0.0456, -0.0202, -0.0644],
     taesd: Some("lighttaehy1_5"),
+    ..LatentFormat::plain()
+};
+
+/// Means and deviations are taken away by the autoencoder.
+pub const MINIMAX: LatentFormat = LatentFormat {
+    name: "MiniMaxH3",
+    channels: 24,
+    dimensions: 3,
+    ratio: 16,
     ..LatentFormat::plain()
 };
 

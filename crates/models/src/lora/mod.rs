@@ -12,7 +12,7 @@ mod layer_table;
 mod merge;
 mod names;
 
-pub use adapter::{Adapter, Kind};
+pub use adapter::{Adapter, Factor, Kind};
 pub use extract::extract;
 pub use file::{Loaded, LoraFile, LoraProblem, load};
 pub use layer_table::{LayerTable, NetworkKeys, Part, Row};

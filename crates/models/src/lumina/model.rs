@@ -18,7 +18,8 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    PatchOrder, Rope, circular_pad, from_tokens, grid_positions, hide, hides, sinusoid, to_tokens,
+    PatchOrder, Rope, RopeScale, circular_pad, from_tokens, grid_positions, hide, hides, sinusoid,
+    to_tokens,
 };
 
 /// Width of the waves that stand for a noise level.
@@ -161,7 +162,8 @@ impl DiffusionNetwork for NextDit {
         };
         let mut caption = self.caption(prompt)?;
         let (mut picture, grid) = self.picture(input.x)?;
-        let places = self.places(&caption, &picture, grid)?;
+        let moved = hooks.beside().last();
+        let places = self.places(&caption, &picture, grid, moved)?;
         let mut controls = hooks
             .beside::<FunControl>()
             .map(|control| self.control(control, shape, &places, &signal))
@@ -294,11 +296,20 @@ impl NextDit {
         Ok((tokens, (h / PATCH, w / PATCH)))
     }
 
-    fn places(&self, caption: &Tensor, picture: &Tensor, grid: (usize, usize)) -> Result<Places> {
+    fn places(
+        &self,
+        caption: &Tensor,
+        picture: &Tensor,
+        grid: (usize, usize),
+        moved: Option<&RopeScale>,
+    ) -> Result<Places> {
         let (prompt, filled) = (caption.dim(1)?, picture.dim(1)?);
         let mut positions: Vec<[f64; 3]> =
             (0..prompt).map(|i| [i as f64 + 1.0, 0.0, 0.0]).collect();
         positions.extend(grid_positions(prompt as f64 + 1.0, grid, (0.0, 0.0)));
+        if let Some(scale) = moved {
+            scale.move_picture(&mut positions[prompt..]);
+        }
         positions.resize(prompt + filled, [0.0; 3]);
         let rope = Rope::new(
             positions.as_flattened(),

@@ -150,7 +150,7 @@ impl Projections {
 
     /// Queries, keys and values.
     fn forward(&self, x: &Tensor) -> Result<[Tensor; 3]> {
-        Ok([self.q.forward(x)?, self.k.forward(x)?, self.v.forward(x)?])
+        Ok(Linear::forward_each([&self.q, &self.k, &self.v], x)?)
     }
 
     fn part<'a>(&'a self, [q, k, v]: &'a [Tensor; 3]) -> HeadPart<'a> {

@@ -2,7 +2,7 @@
 
 use std::f64::consts::SQRT_2;
 
-use fresco_tensor::Tensor;
+use fresco_tensor::{Tensor, nn};
 
 use super::arithmetic::{
     FlowAncestral, advance, ancestral, combine, half_log_snr, is_flow, slope, update,
@@ -43,8 +43,7 @@ pub(super) fn euler(run: &mut Run<'_>, mut x: Tensor, sigmas: &[f32]) -> Result<
         let hat = churn(run, &mut x, w[0], sigmas.len() - 1)?;
         let denoised = run.denoise(&x, hat)?;
         run.step(i, w[0], &x, &denoised)?;
-        let dt = w[1] - hat;
-        update(&mut x, [&denoised], |x, [d]| x + (x - d) / hat * dt);
+        x = nn::euler_step(&x, &denoised, hat, w[1])?;
     }
     Ok(x)
 }

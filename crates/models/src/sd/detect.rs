@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::diffusers;
-use super::model::{SdConfig, Variant};
+use super::model::{SdConfig, Variant, VectorKind};
 use super::text;
 use super::unet::{UNet, UNetConfig};
 use crate::denoise::Found;
@@ -34,12 +34,15 @@ pub static UNITS: UnitOrder = UnitOrder {
         Blocks::One("middle_block"),
         Blocks::List("output_blocks"),
     ],
-    values: &["task_embedding"],
+    values: &["task_embedding", "mix_factor"],
 };
 
 /// Noise levels that files of models with a range of their own (CosXL) say.
 const LARGEST: &str = "edm_vpred.sigma_max";
 const SMALLEST: &str = "edm_vpred.sigma_min";
+
+/// Where films around a picture have their autoencoder.
+const AROUND: &str = "conditioner.embedders.1.encoder.";
 
 /// The kinds of UNets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,12 @@ enum Kind {
     Sd2,
     Sdxl,
     SdxlRefiner,
+    /// SD2.x that is led by pictures.
+    Unclip,
+    /// SD2.x that makes a map of depths or directions from a picture.
+    Lotus,
+    /// Films of one picture, or around it.
+    Film,
 }
 
 impl Kind {
@@ -57,22 +66,26 @@ impl Kind {
             Self::Sd2 => "SD2.x",
             Self::Sdxl => "SDXL",
             Self::SdxlRefiner => "SDXL refiner",
+            Self::Unclip => "Stable unCLIP",
+            Self::Lotus => "Lotus",
+            Self::Film => "Stable Video Diffusion",
         }
     }
 
     /// The text encoders that checkpoints bring.
-    fn text(self) -> &'static TextStack {
-        match self {
+    fn text(self) -> Option<&'static TextStack> {
+        Some(match self {
             Self::Sd1 => &text::SD1,
-            Self::Sd2 => &text::SD2,
+            Self::Sd2 | Self::Unclip | Self::Lotus => &text::SD2,
             Self::Sdxl => &text::SDXL,
             Self::SdxlRefiner => &text::SDXL_REFINER,
-        }
+            Self::Film => return None,
+        })
     }
 
     fn latent_format(self, prediction: Prediction) -> LatentFormat {
         match self {
-            Self::Sd1 | Self::Sd2 => latent_format::SD15,
+            Self::Sd1 | Self::Sd2 | Self::Unclip | Self::Lotus | Self::Film => latent_format::SD15,
             Self::Sdxl if prediction == Prediction::Edm => latent_format::PLAYGROUND,
             Self::Sdxl | Self::SdxlRefiner => latent_format::SDXL,
         }
@@ -84,7 +97,14 @@ pub struct Sd;
 
 impl Family for Sd {
     fn names(&self) -> &'static [&'static str] {
-        &["SD1.x", "SD2.x", "SDXL"]
+        &[
+            "SD1.x",
+            "SD2.x",
+            "SDXL",
+            "Stable unCLIP",
+            "Lotus",
+            "Stable Video Diffusion",
+        ]
     }
 
     fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
@@ -104,6 +124,9 @@ impl Family for Sd {
         let plain = Variant::of(&unet) == Some(Variant::Plain);
         let prediction = prediction(keys, &store, kind, plain)?;
         let sampling = match prediction {
+            _ if kind == Kind::Film => {
+                ModelSampling::continuous_edm(Prediction::V, 0.002, 700.0, 1.0)
+            }
             // Playground 2.5.
             Prediction::Edm => ModelSampling::continuous_edm(Prediction::Edm, 0.002, 80.0, 0.5),
             Prediction::V if keys.has_name(LARGEST) => {
@@ -124,8 +147,11 @@ impl Family for Sd {
             network: Arc::new(Found::<UNet>(config)),
             keys: origins,
             units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then(|| kind.text()),
+            vae_prefix: match kind {
+                Kind::Film if keys.any_name(AROUND) => Some(AROUND),
+                _ => keys.vae_prefix(),
+            },
+            text: kind.text().filter(|_| keys.has_text()),
             preview: PreviewHints::of(keys.file.metadata()),
         }))
     }
@@ -136,24 +162,18 @@ fn unet_keys(keys: &FileKeys<'_>) -> Result<Option<BTreeMap<String, Origin>>> {
     if keys.any_name("cc_projection.") {
         return Err(keys.not_run("Zero123"));
     }
-    if keys.any_inside("input_blocks.") {
-        let video = |n: &&str| n.contains(".time_stack.") || n.contains(".time_mixer.");
-        if keys.inside.iter().any(video) {
-            return Err(keys.not_run("Stable Video Diffusion"));
-        }
-        if keys.any_inside("output_blocks.") {
-            const OWN: [&str; 6] = [
-                "time_embed.",
-                "label_emb.",
-                "input_blocks.",
-                "middle_block.",
-                "output_blocks.",
-                "out.",
-            ];
-            let own = keys.inside.iter().copied();
-            let own = own.filter(|n| OWN.iter().any(|start| n.starts_with(start)));
-            return Ok(Some(keys.origins(own.map(|n| (n.to_owned(), n)))));
-        }
+    if keys.any_inside("input_blocks.") && keys.any_inside("output_blocks.") {
+        const OWN: [&str; 6] = [
+            "time_embed.",
+            "label_emb.",
+            "input_blocks.",
+            "middle_block.",
+            "output_blocks.",
+            "out.",
+        ];
+        let own = keys.inside.iter().copied();
+        let own = own.filter(|n| OWN.iter().any(|start| n.starts_with(start)));
+        return Ok(Some(keys.origins(own.map(|n| (n.to_owned(), n)))));
     }
     if keys.has("conv_in.weight") && keys.any_inside("down_blocks.") {
         return Ok(Some(keys.origins(diffusers::unet_keys(&keys.inside))));
@@ -166,14 +186,19 @@ fn kind_of(keys: &FileKeys<'_>, store: &WeightStore, config: &UNetConfig) -> Res
     if store.has("label_emb.weight") || config.in_channels == 7 {
         return refuse("Stable Diffusion x4 upscaler");
     }
+    if config.timed {
+        return Ok(Kind::Film);
+    }
     Ok(match (config.adm, config.context_dim) {
         (None, None) => return refuse("UNet without a prompt"),
         (None, Some(_)) if config.linear_projection => Kind::Sd2,
         (None, Some(_)) => Kind::Sd1,
-        (Some(4), _) => return refuse("Lotus"),
-        (Some(_), Some(1024)) => return refuse("Stable unCLIP"),
-        (Some(_), Some(1280)) => Kind::SdxlRefiner,
-        (Some(_), _) => Kind::Sdxl,
+        (Some(_), _) => match VectorKind::of(config) {
+            VectorKind::Lotus => Kind::Lotus,
+            VectorKind::Seen => Kind::Unclip,
+            VectorKind::Sizes if config.context_dim == Some(1280) => Kind::SdxlRefiner,
+            VectorKind::Sizes => Kind::Sdxl,
+        },
     })
 }
 
@@ -184,8 +209,10 @@ fn prediction(
     plain: bool,
 ) -> Result<Prediction> {
     Ok(match kind {
-        Kind::Sd2 if plain && spread_of_sd2(store)? > 0.09 => Prediction::V,
-        Kind::Sd2 => Prediction::Eps,
+        Kind::Lotus => Prediction::ImgToImg,
+        Kind::Sd2 | Kind::Unclip if plain && spread_of_sd2(store)? > 0.09 => Prediction::V,
+        Kind::Sd2 | Kind::Unclip => Prediction::Eps,
+        Kind::Film => Prediction::V,
         _ if keys.has_name("edm_mean") && keys.has_name("edm_std") => Prediction::Edm,
         _ if keys.has_name("v_pred") || keys.has_name(LARGEST) => Prediction::V,
         _ => Prediction::Eps,

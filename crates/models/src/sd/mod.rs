@@ -3,11 +3,14 @@
 pub mod control;
 mod detect;
 mod diffusers;
+pub mod gligen;
 pub(crate) mod lora;
 mod model;
+pub mod photomaker;
 pub mod style;
 pub mod text;
+pub mod unclip;
 pub mod unet;
 
 pub use detect::{Sd, UNITS};
-pub use model::{SdConfig, SdModel, Variant};
+pub use model::{SdConfig, SdModel, Variant, VectorKind};

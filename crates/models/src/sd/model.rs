@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
+use super::unclip;
 use super::unet::{UNet, UNetConfig, WHAT};
 use crate::denoise::{
     CondValue, Diffusion, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
@@ -23,12 +24,15 @@ pub enum Variant {
     Inpaint,
     /// The latent of the picture that is edited.
     InstructPix2Pix,
+    /// The latent of the picture that a film begins with, or shows from all sides.
+    Film,
 }
 
 impl Variant {
     /// By the channels that go in and come out.
     pub fn of(config: &UNetConfig) -> Option<Self> {
         match config.in_channels {
+            n if config.timed => (n == 2 * config.out_channels).then_some(Self::Film),
             n if n == config.out_channels => Some(Self::Plain),
             n if n == 2 * config.out_channels + 1 => Some(Self::Inpaint),
             n if n == 2 * config.out_channels => Some(Self::InstructPix2Pix),
@@ -37,8 +41,41 @@ impl Variant {
     }
 }
 
+/// What the vector beside the noise level is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VectorKind {
+    /// The pooled prompt and the sizes that the picture is meant to have (SDXL).
+    Sizes,
+    /// What a vision network saw (unCLIP).
+    Seen,
+    /// Always the same (Lotus).
+    Lotus,
+}
+
+impl VectorKind {
+    /// By the widths of the vector and of the prompt.
+    pub fn of(config: &UNetConfig) -> Self {
+        match (config.adm, config.context_dim) {
+            (Some(LOTUS_WIDTH), _) => Self::Lotus,
+            (Some(_), Some(UNCLIP_CONTEXT)) => Self::Seen,
+            _ => Self::Sizes,
+        }
+    }
+}
+
+/// Numbers in the vector of Lotus.
+const LOTUS_WIDTH: usize = 4;
+/// Width of the prompt of models that are led by pictures.
+const UNCLIP_CONTEXT: usize = 1024;
+
+/// Numbers of what a vision network saw that stand for a pooled prompt.
+const SEEN_POOLED: usize = 1280;
+
 /// The latent of a grey picture, which stands for "everything is masked".
 const BLANK: [f32; 4] = [0.8223, -0.6876, 0.6364, 0.1380];
+
+/// How many frames a film has.
+const FRAMES: &str = "num_video_frames";
 
 /// Width of the vector that stands for one number in SDXL's extra input.
 const NUMBER_WIDTH: usize = 256;
@@ -126,14 +163,14 @@ impl DiffusionNetwork for UNet {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        Self::forward(
-            self,
+        let frames = input.conds.number(FRAMES).map(|n| n as usize);
+        self.forward_films(
             input.x,
             input.timesteps,
             input.conds.tensor("c_crossattn"),
             input.conds.tensor("y"),
             input.control,
-            input.hooks,
+            (frames.unwrap_or(input.x.dim(0)?), input.hooks),
         )
     }
 
@@ -155,9 +192,29 @@ impl DiffusionNetwork for UNet {
             Variant::InstructPix2Pix => {
                 conds.insert("c_concat", CondValue::NoiseShape(conditions.edit(args)?));
             }
+            Variant::Film => {
+                conds.insert("c_concat", CondValue::NoiseShape(conditions.edit(args)?));
+                let frames = args.noise.dim(0)? as f64;
+                conds.insert(FRAMES, CondValue::Constant(frames));
+            }
         }
         if let Some(width) = config.unet.adm {
-            conds.insert("y", CondValue::Regular(conditions.vector(args, width)?));
+            let vector = match VectorKind::of(&config.unet) {
+                _ if config.variant == Variant::Film => conditions.film_vector(args, width)?,
+                VectorKind::Sizes => conditions.vector(args, width)?,
+                VectorKind::Seen => {
+                    let (seen, seed) = (&args.cond.seen, args.cond.seed);
+                    let merge = args.cond.numbers.get("unclip_noise_augment_merge");
+                    let merge = merge.copied().unwrap_or(unclip::USUAL_MERGE);
+                    unclip::vector(seen, seed, merge, width)?
+                }
+                // Sines and cosines of one and zero.
+                VectorKind::Lotus => {
+                    let one = 1_f32;
+                    Tensor::from_vec([1, LOTUS_WIDTH], vec![one.sin(), 0.0, one.cos(), 1.0])?
+                }
+            };
+            conds.insert("y", CondValue::Regular(vector));
         }
         if let Some(wanted) = config.unet.context_dim {
             let tokens = args.prompt_of_width(wanted, file)?.clone();
@@ -251,7 +308,8 @@ impl Conditions<'_> {
                 // Of those with a range of noise levels of their own, the picture is scaled like any other latent.
                 let sampling = &self.config.sampling;
                 let scaled = (sampling.prediction, sampling.spacing)
-                    == (Prediction::V, Spacing::ContinuousEdm);
+                    == (Prediction::V, Spacing::ContinuousEdm)
+                    && self.config.variant != Variant::Film;
                 Ok(if scaled {
                     self.config.format.process_in(&latent)?
                 } else {
@@ -262,9 +320,59 @@ impl Conditions<'_> {
         }
     }
 
+    /// What films are told: rate, motion and noise of the given picture, or from where each frame looks at it.
+    fn film_vector(&self, args: &EncodeArgs<'_>, wanted: usize) -> Result<Tensor> {
+        let number = |key: &str, or: f64| args.cond.numbers.get(key).copied().unwrap_or(or);
+        let waves = |numbers: &[f64], width: usize| -> Result<Tensor> {
+            let numbers: Vec<f32> = numbers.iter().map(|v| *v as f32).collect();
+            sinusoid(&numbers, width)
+        };
+        let noise = number("augmentation_level", 0.0);
+        match wanted {
+            n if n == NUMBER_WIDTH => waves(&[noise], NUMBER_WIDTH),
+            n if n == 3 * NUMBER_WIDTH => {
+                let numbers = [
+                    number("fps", 6.0) - 1.0,
+                    number("motion_bucket_id", 127.0),
+                    noise,
+                ];
+                Ok(waves(&numbers, NUMBER_WIDTH)?.reshape([1, wanted])?)
+            }
+            n if n == 5 * NUMBER_WIDTH => {
+                let list = |key: &str| match args.cond.tensors.get(key) {
+                    Some(tensor) => tensor.data().iter().map(|v| f64::from(*v)).collect(),
+                    None => vec![0.0],
+                };
+                let (heights, sides): (Vec<f64>, Vec<f64>) = (list("elevation"), list("azimuth"));
+                let angle = |degrees: f64| degrees.rem_euclid(360.0).to_radians();
+                let heights: Vec<f64> = heights.iter().map(|e| angle(90.0 - e)).collect();
+                let sides: Vec<f64> = sides.iter().map(|a| angle(*a)).collect();
+                let count = heights.len().max(sides.len());
+                let wide = 2 * NUMBER_WIDTH;
+                let noise = waves(&vec![noise; count], NUMBER_WIDTH)?;
+                let heights = resize_to_batch(&waves(&heights, wide)?, count)?;
+                let sides = resize_to_batch(&waves(&sides, wide)?, count)?;
+                Ok(Tensor::cat(&[&noise, &heights, &sides], 1)?)
+            }
+            _ => Err(self.wrong(format!(
+                "this model of films takes a vector of width {wanted}, which is not known"
+            ))),
+        }
+    }
+
     /// SDXL's second input: the pooled prompt and the sizes the picture is meant to have.
     fn vector(&self, args: &EncodeArgs<'_>, wanted: usize) -> Result<Tensor> {
-        let Some(pooled) = args.cond.pooled.as_ref().filter(|p| p.rank() == 2) else {
+        let seen = &args.cond.seen;
+        let of_pictures = match seen.first() {
+            Some(first) => {
+                let wide = 2 * first.embeds.shape().last().copied().unwrap_or(0);
+                let vector = unclip::vector(seen, args.cond.seed, 0.0, wide)?;
+                Some(vector.narrow(1, 0, SEEN_POOLED.min(wide))?)
+            }
+            None => None,
+        };
+        let pooled = of_pictures.as_ref().or(args.cond.pooled.as_ref());
+        let Some(pooled) = pooled.filter(|p| p.rank() == 2) else {
             return Err(self.wrong(format!(
                 "the {} conditioning has no pooled text, which this model needs",
                 args.prompt_type

@@ -11,7 +11,7 @@ use super::blocks::{JointBlock, Stream};
 use super::config::{PATCH, Sd3Config};
 use super::detect::UNITS;
 use super::lora;
-use super::model::{WAVES, cells, embed, window};
+use super::model::{WAVES, window};
 use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint};
 use crate::denoise::hooks::{BlockKind, ControlFeatures};
 use crate::detect::FileKeys;
@@ -19,7 +19,7 @@ use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::latent_format::{self, LatentFormat};
 use crate::store::{Origin, Walk, WeightStore};
-use crate::transformer::{Embedder, circular_pad, sinusoid};
+use crate::transformer::{Embedder, circular_pad, patch_conv, sinusoid, spread_tokens};
 
 /// The network in messages.
 const WHAT: &str = "the control net";
@@ -110,7 +110,7 @@ fn blocks(store: &WeightStore, start: &str) -> usize {
 
 /// The hint's latent as tokens, in main memory.
 fn see_latent(cells: &Conv2d, device: &Device, hint: &Tensor) -> Result<SeenHint> {
-    let (tokens, _) = embed(cells, &circular_pad(hint, PATCH)?.to(device)?)?;
+    let (tokens, _) = spread_tokens(cells, &circular_pad(hint, PATCH)?.to(device)?)?;
     Ok(SeenHint::Map(tokens.to(&Device::cpu())?))
 }
 
@@ -207,8 +207,8 @@ impl JointNet {
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
-            cells: cells(weights, "x_embedder.proj", width, model.in_channels)?,
-            hint: cells(weights, "pos_embed_input.proj", width, config.hint)?,
+            cells: patch_conv(weights, "x_embedder.proj", width, model.in_channels, PATCH)?,
+            hint: patch_conv(weights, "pos_embed_input.proj", width, config.hint, PATCH)?,
             places: weights.rows("pos_embed", &places)?,
             time: embedder("t_embedder", WAVES)?,
             vector: embedder("y_embedder", model.pooled)?,
@@ -252,7 +252,7 @@ impl ControlNetwork for JointNet {
             Some(own) => own,
             None => given(input, "c_crossattn", "text")?,
         };
-        let (mut x, size) = embed(&self.cells, &circular_pad(input.x, PATCH)?.to(device)?)?;
+        let (mut x, size) = spread_tokens(&self.cells, &circular_pad(input.x, PATCH)?.to(device)?)?;
         let places = window(self.config.model.positions, size)?;
         let places = self.places.lookup_on(&places, device)?;
         x = x.add(&places.unsqueeze(0)?)?;
@@ -379,12 +379,18 @@ impl PictureNet {
         let ends = weights.at("controlnet_blocks");
         let block = |i: usize| Stream::new(&inner.at(i), &model, false, false);
         let end = |i: usize| ends.linear(&i.to_string(), width, width);
-        let own = || cells(weights, "x_embedder.proj", width, config.in_channels);
+        let own = || patch_conv(weights, "x_embedder.proj", width, config.in_channels, PATCH);
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
             cells: config.large.then(own).transpose()?,
-            hint: cells(weights, "pos_embed_input.proj", width, config.in_channels)?,
+            hint: patch_conv(
+                weights,
+                "pos_embed_input.proj",
+                width,
+                config.in_channels,
+                PATCH,
+            )?,
             time: embedder("t_embedder", WAVES)?,
             vector: embedder("y_embedder", config.pooled)?,
             blocks: (0..config.blocks).map(block).collect::<Result<_>>()?,
@@ -396,11 +402,11 @@ impl PictureNet {
     fn tokens(&self, x: &Tensor, steered: &WeightStore) -> Result<Tensor> {
         let x = circular_pad(x, PATCH)?.to(&self.device)?;
         if let Some(cells) = &self.cells {
-            return Ok(embed(cells, &x)?.0);
+            return Ok(spread_tokens(cells, &x)?.0);
         }
         let padding = fresco_tensor::nn::Padding::Same(0);
         let cells = steered.conv("x_embedder.proj", PATCH, padding)?;
-        let (x, size) = embed(&cells, &x)?;
+        let (x, size) = spread_tokens(&cells, &x)?;
         if x.shape().last() != Some(&self.config.width) {
             return Err(other_size());
         }

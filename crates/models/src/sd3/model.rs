@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Conv2d, Embedding, LayerNorm, Linear, Padding, silu};
+use fresco_tensor::nn::{Conv2d, Embedding, LayerNorm, Linear, silu};
 use fresco_tensor::{Device, Tensor};
 
 use super::blocks::{EPS, JointBlock, parts};
@@ -14,8 +14,10 @@ use crate::denoise::{
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::{Kernel, Walk};
-use crate::transformer::{Embedder, PatchOrder, circular_pad, from_tokens, sinusoid};
+use crate::store::Walk;
+use crate::transformer::{
+    Embedder, PatchOrder, circular_pad, from_tokens, patch_conv, sinusoid, spread_tokens,
+};
 
 /// Width of the waves that a noise level becomes.
 pub(crate) const WAVES: usize = 256;
@@ -54,29 +56,6 @@ pub(crate) fn window(side: usize, (rows, columns): (usize, usize)) -> Result<Vec
     Ok(places.map(|place| place as u32).collect())
 }
 
-/// The convolution that makes tokens of cells.
-pub(crate) fn cells(
-    weights: &Walk<'_>,
-    name: &str,
-    width: usize,
-    channels: usize,
-) -> Result<Arc<Conv2d>> {
-    let kernel = Kernel {
-        out: width,
-        input: channels,
-        side: PATCH,
-        bias: true,
-    };
-    weights.conv_with(name, kernel, PATCH, Padding::Same(0))
-}
-
-/// Tokens (b, n, c) of a latent (b, c, h, w), with how many rows and columns of them there are.
-pub(crate) fn embed(cells: &Conv2d, x: &Tensor) -> Result<(Tensor, (usize, usize))> {
-    let x = cells.forward(&x.nchw_to_nhwc()?)?;
-    let [b, rows, columns, width] = x.dims4()?;
-    Ok((x.reshape([b, rows * columns, width])?, (rows, columns)))
-}
-
 impl Mmdit {
     /// One pass. `y` is the prompt's vector, (b, width).
     pub fn forward(
@@ -88,7 +67,7 @@ impl Mmdit {
         let (device, hooks) = (&self.device, input.hooks);
         let [_, _, h, w] = input.x.dims4()?;
         let padded = circular_pad(input.x, PATCH)?.to(device)?;
-        let (mut x, size) = embed(&self.cells, &padded)?;
+        let (mut x, size) = spread_tokens(&self.cells, &padded)?;
         drop(padded);
         let places = window(self.config.positions, size)?;
         let places = self.places.lookup_on(&places, device)?;
@@ -181,7 +160,7 @@ impl DiffusionNetwork for Mmdit {
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
-            cells: cells(weights, "x_embedder.proj", width, config.in_channels)?,
+            cells: patch_conv(weights, "x_embedder.proj", width, config.in_channels, PATCH)?,
             places: weights.rows("pos_embed", &places)?,
             time: embedder("t_embedder", WAVES)?,
             vector: embedder("y_embedder", config.pooled)?,

@@ -76,7 +76,7 @@ impl Layer {
             // Its weight goes by many names, so the unit has the whole key, like that of a value.
             (Self::Rms(layer), "" | "weight") => layer.stored()?,
             (Self::Embedding(layer), "" | "weight") => Some(layer.table()?),
-            (Self::Value(layer), "") => Some(layer.stored()?),
+            (Self::Value(layer), "" | "weight" | "bias") => Some(layer.stored()?),
             _ => None,
         })
     }

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use fresco_tensor::cuda::NetworkPart;
 use fresco_tensor::nn::{
-    Conv2d, Conv3d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, RmsNorm, Side,
-    SlotGroup, Value,
+    Conv2d, Conv3d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, MergedAs, Padding,
+    RmsNorm, Side, SlotGroup, Value,
 };
 use fresco_tensor::{Device, Dtype, Stored, Tensor, TensorError, WeightFile, WeightInfo};
 
@@ -362,6 +362,18 @@ impl WeightStore {
         }
     }
 
+    /// What the file says of itself under a name, in its header.
+    pub fn metadata(&self, name: &str) -> Option<&str> {
+        match &self.weights.source {
+            Source::File { file, .. } => {
+                let found = file.metadata().iter().find(|(key, _)| key == name);
+                found.map(|(_, text)| text.as_str())
+            }
+            Source::Memory(_) => None,
+            Source::Patched(Patched { base, .. }) => base.metadata(name),
+        }
+    }
+
     fn bias(&self, key: &str) -> Result<Option<Stored>> {
         let bias = format!("{key}.bias");
         self.has(&bias).then(|| self.raw(&bias)).transpose()
@@ -431,8 +443,27 @@ impl WeightStore {
     fn part(&self, key: &str) -> Result<Stored> {
         match self.change() {
             Some(change) => change.kept(key),
-            None => self.raw(key),
+            None => self.later(key).map_or_else(|| self.raw(key), Ok),
         }
+    }
+
+    /// A value that is read when it is known where it goes. Only for networks on GPUs, which get it straight from the file:
+    /// others read it next anyway.
+    fn later(&self, key: &str) -> Option<Stored> {
+        let (Source::File { file, keys }, true) = (&self.weights.source, self.device.is_gpu())
+        else {
+            return None;
+        };
+        if self.built_value(key).ok()?.is_some() {
+            return None;
+        }
+        let (Origin::Whole(name), _) = keys.get(key)? else {
+            return None;
+        };
+        let value = file.later(name)?;
+        let bytes = value.byte_len() as u64;
+        self.weights.read.fetch_add(bytes, Ordering::Relaxed);
+        Some(value)
     }
 
     /// Weight and bias of a layer.
@@ -502,6 +533,9 @@ impl WeightStore {
             key,
             |base| base.linear(key).map(Layer::Linear),
             || {
+                if let Some(linear) = self.merged_there(key)? {
+                    return Ok(Layer::Linear(Arc::new(linear)));
+                }
                 let (weight, bias) = self.parts(key)?;
                 let scale = self.kept_input_scale(key)?;
                 let (bias, scale) = (bias.as_ref(), scale.as_ref());
@@ -517,6 +551,35 @@ impl WeightStore {
             Layer::Linear(layer) => Ok(layer),
             _ => Err(self.mixed(key)),
         }
+    }
+
+    /// A changed layer that was changed on the GPU where it computes; none where that is done in main memory.
+    fn merged_there(&self, key: &str) -> Result<Option<Linear>> {
+        let Some(change) = self.change().filter(|_| self.device.is_gpu()) else {
+            return Ok(None);
+        };
+        let weight = format!("{key}.weight");
+        let (Some(growths), Some(dtype)) = (change.growths(key), change.dtype(&weight)) else {
+            return Ok(None);
+        };
+        let below = change.base.linear(key)?;
+        let bias = format!("{key}.bias");
+        let bias = self.has(&bias).then(|| self.part(&bias)).transpose()?;
+        let how = MergedAs {
+            dtype,
+            seed: fresco_tensor::synthetic::fnv1a64(weight.as_bytes()),
+            bias: bias.as_ref(),
+            group: self.group(),
+        };
+        let merged = below.merged(&growths, how, &self.device);
+        let merged = merged.map_err(|e| self.unusable(key, e))?;
+        Ok(merged.map(|linear| {
+            if self.weights.exact {
+                linear.exact()
+            } else {
+                linear
+            }
+        }))
     }
 
     /// The same as a convolution.
@@ -544,7 +607,12 @@ impl WeightStore {
             key,
             |base| base.conv(key, stride, padding).map(Layer::Conv),
             || {
-                let (weight, bias) = self.parts(key)?;
+                let (mut weight, bias) = self.parts(key)?;
+                if let &[out, input, taps] = weight.shape() {
+                    // Along one dimension.
+                    let shaped = weight.reshape([out, input, taps, 1]);
+                    weight = shaped.map_err(|e| self.unusable(key, e))?;
+                }
                 let group = self.group();
                 let conv = Conv2d::in_group(&weight, bias.as_ref(), stride, padding, group);
                 let mut conv = conv.map_err(|e| self.unusable(key, e))?;
@@ -556,6 +624,28 @@ impl WeightStore {
         )?;
         match layer {
             Layer::Conv(layer) => Ok(layer),
+            _ => Err(self.mixed(key)),
+        }
+    }
+
+    /// `key.weight` (out, ...) as a linear layer over all that follows `out`: a convolution whose kernels are whole patches.
+    /// Its patches are always merged.
+    pub fn flat_linear(&self, key: &str) -> Result<Arc<Linear>> {
+        let layer = self.layer(
+            key,
+            |base| base.flat_linear(key).map(Layer::Linear),
+            || {
+                let (weight, bias) = self.parts(key)?;
+                let out = weight.shape().first().copied().unwrap_or(1).max(1);
+                let linear = weight
+                    .reshape([out, weight.len() / out])
+                    .and_then(|weight| Linear::in_group(&weight, bias.as_ref(), self.group()));
+                let linear = linear.map_err(|e| self.unusable(key, e))?;
+                Ok(Layer::Linear(Arc::new(linear)))
+            },
+        )?;
+        match layer {
+            Layer::Linear(layer) => Ok(layer),
             _ => Err(self.mixed(key)),
         }
     }
@@ -668,8 +758,14 @@ impl WeightStore {
 
     /// A value that a network takes as it is; the key is that of the unit, too.
     pub fn value(&self, key: &str) -> Result<Arc<Value>> {
+        // Some are called like a part of a layer that has no other. Two of one layer go by their own keys.
+        let unit = match units::unit_of(key) {
+            (unit, "weight") if !self.has(&format!("{unit}.bias")) => unit,
+            (unit, "bias") if !self.has(&format!("{unit}.weight")) => unit,
+            _ => key,
+        };
         let layer = self.layer(
-            key,
+            unit,
             |base| base.value(key).map(Layer::Value),
             || {
                 let stored = self.part(key)?;
@@ -785,9 +881,11 @@ impl WeightStore {
     /// Makes the copies that moves have left to be made. Takes as long as the bus needs, and nobody else waits for it.
     pub fn finish_moves(&self) -> Result<(), TensorError> {
         let layers: Vec<Layer> = self.lock().values().filter_map(Built::layer).collect();
-        layers
-            .iter()
-            .try_for_each(|layer| layer.slot().finish_move())
+        for layer in &layers {
+            layer.slot().finish_move()?;
+        }
+        // What was to be read when its place is known, and has its place in main memory.
+        layers.iter().try_for_each(|layer| layer.slot().settle())
     }
 
     /// Drops the layers, those of a patched store only that it changed. What networks still hold goes with them; until

@@ -1,6 +1,6 @@
 //! Where in a file the values of a network are.
 
-use fresco_tensor::{Dtype, Stored, TensorError, WeightError, WeightFile, WeightInfo};
+use fresco_tensor::{Dtype, Stored, Tensor, TensorError, WeightError, WeightFile, WeightInfo};
 
 /// Where the value of a key is in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,24 @@ pub enum Origin {
     },
     /// Tensors under each other: parts that other layouts keep by themselves, or in another order.
     Joined(Vec<Self>),
+    /// A tensor that was trained as a direction and its length: `length * direction / |direction|`, the norm over all
+    /// dimensions in which `length` has one value.
+    Normed {
+        length: String,
+        direction: String,
+    },
+    /// Some rows of a value that is made.
+    Part {
+        from: Box<Self>,
+        start: usize,
+        count: usize,
+    },
+    /// Dimensions in another order, the first `joined` of them as one.
+    Turned {
+        from: Box<Self>,
+        order: Vec<usize>,
+        joined: usize,
+    },
 }
 
 impl Origin {
@@ -32,12 +50,27 @@ impl Origin {
             | Self::Transposed(name)
             | Self::Shaped { name, .. } => vec![name],
             Self::Joined(parts) => parts.iter().flat_map(Self::names).collect(),
+            Self::Normed { length, direction } => vec![direction, length],
+            Self::Part { from, .. } | Self::Turned { from, .. } => from.names(),
         }
     }
 
     /// What the value is like; none if the file lacks it or a part of it.
     pub(super) fn info(&self, file: &dyn WeightFile) -> Option<WeightInfo> {
         let Self::Joined(parts) = self else {
+            if let Self::Part { from, .. } | Self::Turned { from, .. } = self {
+                return Some(WeightInfo {
+                    shape: self.shape(&from.info(file)?.shape),
+                    dtype: Dtype::F32,
+                });
+            }
+            if let Self::Normed { length, direction } = self {
+                file.info(length)?;
+                return Some(WeightInfo {
+                    shape: file.info(direction)?.shape,
+                    dtype: Dtype::F32,
+                });
+            }
             let info = file.info(self.names().first()?)?;
             let turned = matches!(self, Self::Transposed(_));
             return Some(WeightInfo {
@@ -75,6 +108,23 @@ impl Origin {
                 let parts: Vec<Stored> = read.into_iter().map(|(part, _)| part).collect();
                 Ok((joined(&parts)?, bytes))
             }
+            Self::Normed { length, direction } => {
+                let (length, direction) = (file.read(length)?, file.read(direction)?);
+                let bytes = (length.bytes().len() + direction.bytes().len()) as u64;
+                let made = normed(&length.to_f32()?, &direction.to_f32()?)?;
+                Ok((Stored::from(&made), bytes))
+            }
+            Self::Part { from, start, count } => {
+                let (whole, bytes) = from.read(file)?;
+                let part = whole.to_f32()?.narrow(0, *start, *count)?;
+                Ok((Stored::from(&part), bytes))
+            }
+            Self::Turned { from, order, .. } => {
+                let (whole, bytes) = from.read(file)?;
+                let shape = self.shape(whole.shape());
+                let turned = whole.to_f32()?.permute(order)?.reshape(shape)?;
+                Ok((Stored::from(&turned), bytes))
+            }
             one => {
                 let whole = file.read(one.names().first().copied().unwrap_or_default())?;
                 let bytes = whole.bytes().len() as u64;
@@ -86,8 +136,18 @@ impl Origin {
     pub(super) fn shape(&self, shape: &[usize]) -> Vec<usize> {
         let mut shape = shape.to_vec();
         match self {
-            Self::Whole(_) | Self::Joined(_) => {}
-            Self::Rows { count, .. } => {
+            Self::Whole(_) | Self::Joined(_) | Self::Normed { .. } => {}
+            Self::Turned { order, joined, .. } => {
+                let turned: Vec<usize> = order
+                    .iter()
+                    .map(|d| shape.get(*d).copied().unwrap_or(0))
+                    .collect();
+                let (first, rest) = turned.split_at((*joined).min(turned.len()));
+                let mut whole = vec![first.iter().product()];
+                whole.extend_from_slice(rest);
+                return whole;
+            }
+            Self::Rows { count, .. } | Self::Part { count, .. } => {
                 if let Some(first) = shape.first_mut() {
                     *first = *count;
                 }
@@ -106,7 +166,11 @@ impl Origin {
             reason: format!("{reason} of shape {:?}", whole.shape()),
         };
         match self {
-            Self::Whole(_) | Self::Joined(_) => Ok(whole.clone()),
+            Self::Whole(_)
+            | Self::Joined(_)
+            | Self::Normed { .. }
+            | Self::Part { .. }
+            | Self::Turned { .. } => Ok(whole.clone()),
             Self::Shaped { shape, .. } => whole.reshape(shape.clone()),
             Self::Rows { start, count, .. } => {
                 let rows = whole.shape().first().copied().unwrap_or(0);
@@ -156,6 +220,29 @@ impl From<TensorError> for OriginError {
     }
 }
 
+/// A direction with a length for each place where `length` has one.
+fn normed(length: &Tensor, direction: &Tensor) -> Result<Tensor, TensorError> {
+    if length.rank() != direction.rank() {
+        return Err(TensorError::Invalid {
+            op: "weight",
+            reason: format!(
+                "a length of shape {:?} for a direction of shape {:?}",
+                length.shape(),
+                direction.shape()
+            ),
+        });
+    }
+    let over: Vec<usize> = (0..length.rank())
+        .filter(|d| length.shape()[*d] == 1)
+        .collect();
+    let norm = if over.is_empty() {
+        direction.abs()
+    } else {
+        direction.norm(&over, true)?
+    };
+    direction.mul(&length.div(&norm)?)
+}
+
 /// Tensors under each other; in f32 if their formats differ.
 fn joined(parts: &[Stored]) -> Result<Stored, TensorError> {
     let bad = |reason: String| TensorError::Invalid {
@@ -188,8 +275,6 @@ fn joined(parts: &[Stored]) -> Result<Stored, TensorError> {
 
 #[cfg(test)]
 mod tests {
-    use fresco_tensor::Tensor;
-
     use super::*;
 
     fn half(shape: [usize; 2]) -> Stored {
@@ -221,6 +306,24 @@ mod tests {
         };
         assert!(beyond.value(&whole).is_err());
     }
+    #[test]
+    fn directions_get_their_length() {
+        let direction = Tensor::from_vec([2, 1, 2], vec![3.0, 4.0, 0.0, 2.0]).unwrap();
+        let length = Tensor::from_vec([2, 1, 1], vec![10.0, 0.5]).unwrap();
+        let made = normed(&length, &direction).unwrap();
+        assert_eq!(made.data(), [6.0, 8.0, 0.0, 0.5]);
+        let last = Tensor::from_vec([1, 1, 2], vec![1.0, 2.0]).unwrap();
+        let made = normed(&last, &direction).unwrap();
+        assert_eq!(made.data()[..1], [1.0]);
+        assert!(normed(&Tensor::from_slice(&[1.0]), &direction).is_err());
+        let turned = Origin::Turned {
+            from: Box::new(Origin::Whole("x".to_owned())),
+            order: vec![2, 1, 0],
+            joined: 2,
+        };
+        assert_eq!(turned.shape(&[4, 3, 2]), [6, 4]);
+    }
+
     #[test]
     fn parts_are_put_under_each_other() {
         let (a, b) = (half([2, 2]), half([1, 2]));

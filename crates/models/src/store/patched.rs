@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{LowRank, MakeWeight};
+use fresco_tensor::nn::{Growth, LowRank, MakeWeight};
 use fresco_tensor::{Dtype, Stored, Tensor, TensorError};
 
 use super::{WeightStore, units};
@@ -36,6 +36,11 @@ pub trait WeightPatches: Send + Sync {
     /// The same for a weight that is made at every use.
     fn make(&self, key: &str, weight: Tensor) -> Result<Tensor> {
         self.apply_kept(key, weight)
+    }
+
+    /// What the weight of a linear layer grows by, where that is all that becomes of it: then a GPU can change it itself.
+    fn growths(&self, _key: &str, _shape: &[usize]) -> Option<Vec<Growth>> {
+        None
     }
 
     /// The format for changed weights of a format, where it is not their own.
@@ -253,6 +258,20 @@ impl Patched {
         }
         let (changed, dtype) = self.changed(key, |plain| self.patches.apply(key, plain))?;
         rounded(&changed, dtype, key).map_err(|e| self.base.unusable(key, e))
+    }
+
+    /// What the weight of a linear layer grows by, where that is all and the layer keeps it.
+    pub(super) fn growths(&self, unit: &str) -> Option<Vec<Growth>> {
+        if self.way(unit)?.keep != Keep::Merged {
+            return None;
+        }
+        let key = weight_of(unit);
+        let shape = self.base.shape(&key)?;
+        let growths = self.patches.growths(&key, shape)?;
+        // Another shape, or inputs that are scaled first, are for main memory.
+        let same = self.patches.shape(&key, shape) == shape;
+        let plain = !self.base.has(&format!("{unit}{}", super::INPUT_SCALE));
+        (same && plain).then_some(growths)
     }
 
     /// A value as a layer of its own keeps it.

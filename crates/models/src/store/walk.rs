@@ -312,6 +312,29 @@ impl<'a> Walk<'a> {
         self.course.store.conv3d(blank.unwrap_or(&key))
     }
 
+    /// A convolution over time without zeros around: kernels (out, in, length).
+    pub fn conv1d(
+        &self,
+        name: &str,
+        [out, input, length]: [usize; 3],
+        stride: usize,
+        bias: bool,
+    ) -> Result<Arc<Conv2d>> {
+        let weight = [out, input, length];
+        let shapes: [(&str, &[usize]); 2] = [(".weight", &weight), (".bias", &[out])];
+        let (key, blank) = self.ask(name, "conv", &shapes[..=usize::from(bias)]);
+        let store = self.course.store;
+        store.conv(blank.unwrap_or(&key), stride, Padding::Same(0))
+    }
+
+    /// A linear layer with a bias that files have as kernels of whole patches, (out, in, height, width).
+    pub fn flat_linear(&self, name: &str, shape: &[usize]) -> Result<Arc<Linear>> {
+        let out = shape.first().copied().unwrap_or(0);
+        let shapes: [(&str, &[usize]); 2] = [(".weight", shape), (".bias", &[out])];
+        let (key, blank) = self.ask(name, "linear", &shapes);
+        self.course.store.flat_linear(blank.unwrap_or(&key))
+    }
+
     pub fn group_norm(
         &self,
         name: &str,

@@ -293,6 +293,20 @@ impl TextEncoder {
 
     /// `layer` is that of CLIPSetLastLayer: -1 for the last layer, -2 for the one before.
     pub fn encode(&self, tokens: &PromptTokens, layer: Option<i64>) -> Result<Encoded> {
+        self.encode_by(tokens, layer, None)
+    }
+
+    /// The same; the vector for all of a prompt does not go through a projection.
+    pub fn encode_unprojected(&self, tokens: &PromptTokens, layer: Option<i64>) -> Result<Encoded> {
+        self.encode_by(tokens, layer, Some(false))
+    }
+
+    fn encode_by(
+        &self,
+        tokens: &PromptTokens,
+        layer: Option<i64>,
+        projected: Option<bool>,
+    ) -> Result<Encoded> {
         let none = Tokens::default();
         let mut outputs = Vec::new();
         let all = tokens;
@@ -304,7 +318,11 @@ impl TextEncoder {
                 continue;
             };
             let tokens = tokens.unwrap_or(&none);
-            let output = part.encode(tokens, &place.rule, layer)?;
+            let rule = EncodeRule {
+                projected: projected.unwrap_or(place.rule.projected),
+                ..place.rule
+            };
+            let output = part.encode(tokens, &rule, layer)?;
             outputs.push(Some(PartOutput { tokens, output }));
         }
         (self.stack.join)(outputs, all)
@@ -325,6 +343,8 @@ struct Turns {
     answer: &'static str,
     /// In an answer that is not thought about.
     unthought: &'static str,
+    /// Begins one that is.
+    thought: &'static str,
     picture: &'static str,
     ends: &'static [&'static str],
 }
@@ -334,6 +354,7 @@ const CHAT_MARKS: Turns = Turns {
     user: ["<|im_start|>user\n", "<|im_end|>\n"],
     answer: "<|im_start|>assistant\n",
     unthought: "<think>\n\n</think>\n\n",
+    thought: "<think>\n",
     picture: "<|vision_start|><|image_pad|><|vision_end|>",
     ends: &["<|im_end|>", "<|endoftext|>"],
 };
@@ -373,14 +394,30 @@ impl TextEncoder {
         text.push_str(&marks.picture.repeat(pictures));
         text.extend([prompt, marks.user[1], marks.answer]);
         // Older ones do not know what thinking is.
-        if !thinks && words.encode("<think>").len() == 1 && self.thinks_first() {
-            text.push_str(marks.unthought);
+        if words.encode("<think>").len() == 1 {
+            if !thinks && self.thinks_first() {
+                text.push_str(marks.unthought);
+            } else if thinks && self.remembers() {
+                text.push_str(marks.thought);
+            }
         }
         Ok(text)
     }
 
+    /// Whether most layers remember instead of looking at everything: such networks begin to think only after the mark.
+    fn remembers(&self) -> bool {
+        let mut networks = self.networks();
+        networks.any(|(_, part)| {
+            part.store()
+                .has("model.layers.0.linear_attn.in_proj_qkv.weight")
+        })
+    }
+
     /// Whether the network was trained to think before it answers: those with a norm on their queries and without eyes were.
     fn thinks_first(&self) -> bool {
+        if self.remembers() {
+            return true;
+        }
         self.networks().any(|(_, part)| {
             let has = |key: &str| part.store().has(key);
             has("model.layers.0.self_attn.q_norm.weight") && !has("visual.pos_embed.weight")

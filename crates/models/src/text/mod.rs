@@ -30,4 +30,5 @@ pub use network::{
     EncodeRule, FindText, KeptIn, LayerRule, Specials, States, TextKind, TextNetwork, TextOutput,
 };
 pub use tokens::{EmbeddingSource, NoEmbeddings, PromptTokens, Token, Tokens, Weighted};
+use writing::Remembered;
 pub use writing::{Draw, Memory, WritingRule};

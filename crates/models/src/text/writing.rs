@@ -2,12 +2,21 @@
 
 use std::collections::BTreeSet;
 
+use fresco_tensor::nn::DeltaMemory;
 use fresco_tensor::{Generator, Tensor};
 
-/// What a network has read so far: keys and values of each layer, and where the next row is.
+/// What one layer keeps of what was read.
+pub(super) enum Remembered {
+    /// Keys and values of all rows.
+    Rows(Tensor, Tensor),
+    /// Something of one size, whatever was read.
+    Matrices(DeltaMemory),
+}
+
+/// What a network has read so far, layer by layer, and where the next row is.
 #[derive(Default)]
 pub struct Memory {
-    pub(super) layers: Vec<Option<(Tensor, Tensor)>>,
+    pub(super) layers: Vec<Option<Remembered>>,
     pub(super) next: f32,
 }
 

@@ -1,8 +1,12 @@
 //! Pictures as tokens: each a square of cells.
 
+use std::sync::Arc;
+
 use fresco_tensor::Tensor;
+use fresco_tensor::nn::{Conv2d, Padding};
 
 use crate::error::{ModelError, Result};
+use crate::store::{Kernel, Walk};
 
 /// In which order a token has the values of its square.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +65,30 @@ pub fn from_tokens(
             .permute(&[0, 5, 1, 3, 2, 4])?,
     };
     Ok(cells.reshape([b, c, rows * size, columns * size])?)
+}
+
+/// The convolution that makes tokens of squares of cells.
+pub fn patch_conv(
+    weights: &Walk<'_>,
+    name: &str,
+    width: usize,
+    channels: usize,
+    side: usize,
+) -> Result<Arc<Conv2d>> {
+    let kernel = Kernel {
+        out: width,
+        input: channels,
+        side,
+        bias: true,
+    };
+    weights.conv_with(name, kernel, side, Padding::Same(0))
+}
+
+/// Tokens (b, n, c) of a latent (b, c, h, w) by such a convolution, with how many rows and columns of them there are.
+pub fn spread_tokens(cells: &Conv2d, x: &Tensor) -> Result<(Tensor, (usize, usize))> {
+    let x = cells.forward(&x.nchw_to_nhwc()?)?;
+    let [b, rows, columns, width] = x.dims4()?;
+    Ok((x.reshape([b, rows * columns, width])?, (rows, columns)))
 }
 
 /// Frames, rows and columns of tokens.

@@ -1,5 +1,7 @@
 //! Positions as angles by which pairs of channels are turned (Su et al. 2021), on several axes.
 
+use std::collections::BTreeMap;
+
 use fresco_tensor::nn::{HeadRope, rope_half, rope_interleaved};
 use fresco_tensor::{Buffer, Device, Tensor};
 
@@ -10,6 +12,22 @@ use crate::error::{ModelError, Result};
 pub struct Rope {
     cos: Tensor,
     sin: Tensor,
+}
+
+/// What one number on an axis turns pairs of channels by.
+#[derive(Clone, Debug)]
+struct Turn {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl Turn {
+    fn new(at: f64, frequencies: &[f64]) -> Self {
+        Self {
+            cos: frequencies.iter().map(|f| (at * f).cos() as f32).collect(),
+            sin: frequencies.iter().map(|f| (at * f).sin() as f32).collect(),
+        }
+    }
 }
 
 impl Rope {
@@ -49,10 +67,15 @@ impl Rope {
         );
         let mut cos = Buffer::with_room(rows * half)?;
         let mut sin = Buffer::with_room(rows * half)?;
+        // Tokens of one row or column have the same number on an axis, and angles of f64 take long.
+        let mut known: Vec<BTreeMap<u64, Turn>> = vec![BTreeMap::new(); axes];
         for position in positions.chunks_exact(axes) {
-            for (at, frequencies) in position.iter().zip(frequencies) {
-                cos.extend(frequencies.iter().map(|f| (at * f).cos() as f32));
-                sin.extend(frequencies.iter().map(|f| (at * f).sin() as f32));
+            for ((at, frequencies), known) in position.iter().zip(frequencies).zip(&mut known) {
+                let turn = known
+                    .entry(at.to_bits())
+                    .or_insert_with(|| Turn::new(*at, frequencies));
+                cos.extend_from_slice(&turn.cos);
+                sin.extend_from_slice(&turn.sin);
             }
         }
         Ok(Self {
@@ -104,6 +127,38 @@ impl Rope {
     }
 }
 
+/// How far apart tokens are, and where the first one is: for frames, rows and columns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeScale {
+    pub scale: [f64; 3],
+    pub shift: [f64; 3],
+}
+
+impl Default for RopeScale {
+    fn default() -> Self {
+        Self {
+            scale: [1.0; 3],
+            shift: [0.0; 3],
+        }
+    }
+}
+
+impl RopeScale {
+    /// The position of a token.
+    pub fn of(&self, at: [usize; 3]) -> [f64; 3] {
+        [0, 1, 2].map(|axis| self.shift[axis] + self.scale[axis] * at[axis] as f64)
+    }
+
+    /// Moves the tokens of a picture: rows and columns apart, all of it along the first axis.
+    pub fn move_picture(&self, positions: &mut [[f64; 3]]) {
+        for [index, row, column] in positions {
+            *index += self.shift[0];
+            *row = self.shift[1] + self.scale[1] * *row;
+            *column = self.shift[2] + self.scale[2] * *column;
+        }
+    }
+}
+
 /// The positions of a picture's tokens, row by row: `[index, row, column]`, from `start` on.
 pub fn grid_positions(
     index: f64,
@@ -130,5 +185,19 @@ mod tests {
         assert!(Rope::new(&[0.0; 3], &[2, 4], 10.0).is_err());
         let grid: Vec<_> = grid_positions(1.0, (2, 2), (0.0, 5.0)).collect();
         assert_eq!(grid[2], [1.0, 1.0, 5.0]);
+    }
+
+    #[test]
+    fn pictures_are_moved() {
+        let scale = RopeScale {
+            scale: [3.0, 0.5, 2.0],
+            shift: [1.0, 0.0, -1.0],
+        };
+        assert_eq!(scale.of([1, 2, 3]), [4.0, 1.0, 5.0]);
+        let mut places = [[7.0, 4.0, 1.0]];
+        scale.move_picture(&mut places);
+        assert_eq!(places, [[8.0, 2.0, 1.0]]);
+        RopeScale::default().move_picture(&mut places);
+        assert_eq!(places, [[8.0, 2.0, 1.0]]);
     }
 }

@@ -6,8 +6,14 @@ use fresco_tensor::{Device, Tensor, TileAxis, WeightFile, tiled, tiled_scale};
 
 use super::causal::CausalVae;
 use super::config::VaeConfig;
+use super::film::FilmVae;
 use super::kl::{Check, KlVae};
 use super::names;
+use super::pieces::PieceVae;
+use super::pixel_norm::PixelNormVae;
+use super::quantised::QuantisedVae;
+use super::shape::ShapeVae;
+use super::sound::SoundVae;
 use crate::error::{ModelError, Result};
 use crate::store::WeightStore;
 use crate::taesd::Taesd;
@@ -17,8 +23,20 @@ pub enum Vae {
     Kl(Box<KlVae>),
     /// Of videos, and of pictures as videos of one frame.
     Causal(Box<CausalVae>),
+    /// Of videos, with other means.
+    PixelNorm(Box<PixelNormVae>),
+    /// Of pictures as they are, in 0..1.
+    Quantised(Box<QuantisedVae>),
+    /// Of videos, of any other kind.
+    Film(Box<FilmVae>),
+    /// Of videos, one piece after another.
+    Pieces(Box<PieceVae>),
     /// The small approximation, used in its place.
     Taesd(Taesd),
+    /// Of sound, which has ways of its own.
+    Sound(Box<SoundVae>),
+    /// Of solids, too.
+    Shape(Box<ShapeVae>),
 }
 
 impl From<KlVae> for Vae {
@@ -26,6 +44,9 @@ impl From<KlVae> for Vae {
         Self::Kl(Box::new(net))
     }
 }
+
+/// Frames for one latent frame of autoencoders that work in clips.
+const PIECE_SPAN: usize = 4;
 
 /// Pixels along a side of a tile of a video.
 const VIDEO_TILE: usize = 256;
@@ -136,11 +157,29 @@ impl Vae {
         VaeConfig::detect(&store)?.build(&store)
     }
 
+    /// Why a VAE of something else gives and takes no pictures.
+    fn no_pictures(&self, what: &'static str) -> ModelError {
+        let (made, node) = match self {
+            Self::Sound(_) => ("sound", "VAEDecodeAudio and VAEEncodeAudio"),
+            _ => ("solids", "the node that makes voxels of latents"),
+        };
+        ModelError::invalid(
+            what,
+            format!("this VAE makes {made} and no pictures: use {node}"),
+        )
+    }
+
     pub fn latent_channels(&self) -> usize {
         match self {
             Self::Kl(net) => net.latent_channels(),
             Self::Causal(net) => net.config().latent_channels(),
+            Self::PixelNorm(net) => net.config().latent_channels(),
+            Self::Quantised(net) => net.config().latent_channels(),
+            Self::Film(net) => net.config().latent_channels(),
+            Self::Pieces(net) => net.config().latent,
             Self::Taesd(net) => net.latent_channels(),
+            Self::Sound(net) => net.config().latent_channels(),
+            Self::Shape(net) => net.config().latent,
         }
     }
 
@@ -149,22 +188,40 @@ impl Vae {
         match self {
             Self::Kl(net) => net.ratio(),
             Self::Causal(net) => net.config().ratio(),
+            Self::PixelNorm(net) => net.config().ratio(),
+            Self::Quantised(net) => net.config().ratio(),
+            Self::Film(net) => net.config().ratio(),
+            Self::Pieces(net) => net.config().patch,
             Self::Taesd(net) => net.ratio(),
+            Self::Sound(net) => net.config().ratio(),
+            Self::Shape(_) => 1,
         }
     }
 
     /// Frames for one latent frame after the first; none for pictures.
     pub fn temporal_ratio(&self) -> Option<usize> {
         match self {
-            Self::Kl(_) | Self::Taesd(_) => None,
+            Self::Kl(_) | Self::Quantised(_) | Self::Sound(_) | Self::Shape(_) | Self::Taesd(_) => {
+                None
+            }
             Self::Causal(net) => net.config().temporal_ratio(),
+            Self::PixelNorm(net) => Some(net.config().temporal_ratio()),
+            Self::Film(net) => Some(net.config().temporal_ratio()),
+            Self::Pieces(_) => Some(PIECE_SPAN),
         }
     }
 
     /// Channels of a picture that it looks at.
     pub fn picture_channels(&self) -> usize {
         match self {
-            Self::Kl(_) | Self::Taesd(_) => 3,
+            Self::Kl(_)
+            | Self::PixelNorm(_)
+            | Self::Quantised(_)
+            | Self::Film(_)
+            | Self::Pieces(_)
+            | Self::Sound(_)
+            | Self::Shape(_)
+            | Self::Taesd(_) => 3,
             Self::Causal(net) => net.config().picture_channels(),
         }
     }
@@ -179,6 +236,10 @@ impl Vae {
     /// The same in tiles.
     pub fn encode_tiled(&self, images: &Tensor, tiles: Tiles, check: Check<'_>) -> Result<Tensor> {
         let planes = self.planes(images)?;
+        if let Self::Pieces(_) = self {
+            // These work in tiles by themselves.
+            return self.encode_planes(&planes, check);
+        }
         let ratio = self.ratio() as f64;
         let encode = |tile: &Tensor| self.encode_planes(tile, check);
         let Some(span) = self.temporal_ratio() else {
@@ -212,17 +273,40 @@ impl Vae {
 
     /// Pictures (b, h, w, c) in 0..1 of a latent (b, c, h, w); videos (b, t, h, w, c) of (b, c, t, h, w).
     pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        finished(&self.decode_planes(&self.framed(latent)?, check)?)
+        self.finished(&self.decode_planes(&self.framed(latent)?, check)?)
+    }
+
+    /// As [`Self::decode`] of a video latent (b, c, t, h, w), but pictures (n, h, w, c) are handed out as soon as they are
+    /// made. None where the network makes all of them at once.
+    pub fn decode_each(
+        &self,
+        latent: &Tensor,
+        check: Check<'_>,
+        sink: &mut dyn FnMut(Tensor) -> Result<()>,
+    ) -> Option<Result<()>> {
+        let Self::Causal(net) = self else {
+            return None;
+        };
+        let each = |latent: Tensor| {
+            net.decode_each(&latent, check, &mut |frames| {
+                let pictures = finished(&frames.unsqueeze(0)?)?;
+                sink(pictures.squeeze(0)?)
+            })
+        };
+        Some(self.framed(latent).and_then(each))
     }
 
     /// The same in tiles.
     pub fn decode_tiled(&self, latent: &Tensor, tiles: Tiles, check: Check<'_>) -> Result<Tensor> {
         let ratio = self.ratio() as f64;
         let latent = self.framed(latent)?;
+        if let Self::Pieces(_) = self {
+            return finished(&self.decode_planes(&latent, check)?);
+        }
         let decode = |tile: &Tensor| self.decode_planes(tile, check);
         let Some(span) = self.temporal_ratio() else {
             let made = in_tiles(&latent, tiles.shapes(), tiles.overlap, ratio, decode)?;
-            return finished(&made);
+            return self.finished(&made);
         };
         let span = span as f64;
         let frames = |latents: f64| (latents * span - (span - 1.0)).max(0.0);
@@ -236,19 +320,27 @@ impl Vae {
             space: ratio,
         };
         let made = in_video_tiles(&latent, Tiles { time, ..tiles }, &steps, decode)?;
-        finished(&made)
+        self.finished(&made)
     }
 
     fn encode_planes(&self, planes: &Tensor, check: Check<'_>) -> Result<Tensor> {
         match self {
             Self::Kl(net) => net.encode(planes, check),
             Self::Causal(net) => as_video(planes, |video| net.encode(video, check)),
+            Self::PixelNorm(net) => as_video(planes, |video| net.encode(video, check)),
+            Self::Quantised(net) => net.encode(planes, check),
+            Self::Film(net) => as_video(planes, |video| net.encode(video, check)),
+            Self::Pieces(net) => as_video(planes, |video| net.encode(video, check)),
             Self::Taesd(net) => net.encode(planes, check),
+            Self::Sound(_) | Self::Shape(_) => Err(self.no_pictures("VAE encode")),
         }
     }
 
     /// The latent with the dimensions that the network takes: a picture is a video of one frame.
     fn framed(&self, latent: &Tensor) -> Result<Tensor> {
+        if matches!(self, Self::Sound(_) | Self::Shape(_)) {
+            return Err(self.no_pictures("VAE decode"));
+        }
         let channels = self.latent_channels();
         let video = self.temporal_ratio().is_some();
         let latent = match (video, latent.rank()) {
@@ -272,12 +364,28 @@ impl Vae {
         match self {
             Self::Kl(net) => net.decode(latent, check),
             Self::Causal(net) => as_video(latent, |video| net.decode(video, check)),
+            Self::PixelNorm(net) => as_video(latent, |video| net.decode(video, check)),
+            Self::Quantised(net) => net.decode(latent, check),
+            Self::Film(net) => as_video(latent, |video| net.decode(video, check)),
+            Self::Pieces(net) => as_video(latent, |video| net.decode(video, check)),
             Self::Taesd(net) => net.decode(latent, check),
+            Self::Sound(_) | Self::Shape(_) => Err(self.no_pictures("VAE decode")),
         }
     }
 
-    /// (b, h, w, c) in 0..1 to (b, c, h, w) in -1..1, cut to whole cells; of videos (1, c, b, h, w).
+    /// What comes out as pictures.
+    fn finished(&self, planes: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Quantised(_) => Ok(planes.nchw_to_nhwc()?),
+            _ => finished(planes),
+        }
+    }
+
+    /// (b, h, w, c) in 0..1 to (b, c, h, w) in -1..1, or as they are for those that take them so, cut to whole cells; of videos (1, c, b, h, w).
     fn planes(&self, images: &Tensor) -> Result<Tensor> {
+        if matches!(self, Self::Sound(_) | Self::Shape(_)) {
+            return Err(self.no_pictures("VAE encode"));
+        }
         let [_, h, w, c] = *images.shape() else {
             let reason = format!("shape {:?} is no batch of pictures", images.shape());
             return Err(ModelError::invalid("VAE encode", reason));
@@ -310,7 +418,9 @@ impl Vae {
         } else {
             images.nhwc_to_nchw()?
         };
-        planes.map_inplace(|v| v * 2.0 - 1.0);
+        if !matches!(self, Self::Quantised(_)) {
+            planes.map_inplace(|v| v * 2.0 - 1.0);
+        }
         Ok(planes)
     }
 }

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, Linear, Mask, Padding, Value, attention};
+use fresco_tensor::nn::{
+    Act, After, Conv2d, Conv3d, GroupNorm, Linear, Mask, Padding, Value, attention,
+};
 use fresco_tensor::{Device, Tensor, trim_spare_memory};
 
 use crate::epilogue::plus;
@@ -13,6 +15,7 @@ use crate::error::{ModelError, Result};
 use crate::store::{Kernel, Layout, Walk, WeightStore};
 
 use super::shuffle::{Shuffle, mean_of_groups, repeated};
+use super::time_mix::{TIME, TimeMix, over_time};
 
 const EPS: f32 = 1e-6;
 /// Of every group norm here.
@@ -55,6 +58,8 @@ pub struct KlConfig {
     /// Whether four cells of a latent are one with four times the channels, brought to a common size by the means and
     /// variances in the file.
     pub packed: bool,
+    /// Whether the pictures of a batch are the frames of one film to its decoder.
+    pub timed: bool,
 }
 
 const MOST: usize = 64;
@@ -165,10 +170,6 @@ impl KlConfig {
                 "this is not an autoencoder: decoder.conv_in.weight is missing",
             ));
         }
-        if store.keys().iter().any(|key| key.contains(".time_stack.")) {
-            let reason = "this autoencoder is for videos (SVD), which this version does not run";
-            return Err(ModelError::unsupported(store.file(), reason));
-        }
         let pair = |key: &str| match store.shape(key) {
             Some(&[out, input, ..]) => Some((input, out)),
             _ => None,
@@ -180,6 +181,7 @@ impl KlConfig {
             post_quant: pair("post_quant_conv.weight"),
             shuffled: is_shuffled(store),
             packed: store.has("bn.running_mean"),
+            timed: store.has("decoder.conv_out.time_mix_conv.weight"),
         })
     }
 
@@ -233,11 +235,13 @@ struct Residual {
     norm2: Arc<GroupNorm>,
     conv2: Arc<Conv2d>,
     shortcut: Option<Arc<Linear>>,
+    time: Option<TimeMix>,
 }
 
 impl Residual {
-    fn new(weights: &Walk<'_>, input: usize, out: usize) -> Result<Self> {
+    fn new(weights: &Walk<'_>, input: usize, out: usize, timed: bool) -> Result<Self> {
         Ok(Self {
+            time: timed.then(|| TimeMix::new(weights, out)).transpose()?,
             norm1: weights.group_norm("norm1", input, GROUPS, EPS)?,
             conv1: weights.conv("conv1", out, input, 3, 1)?,
             norm2: weights.group_norm("norm2", out, GROUPS, EPS)?,
@@ -261,7 +265,11 @@ impl Residual {
         drop(normed);
         trim_spare_memory();
         let h = consumed(&self.norm2, h)?;
-        Ok(self.conv2.forward_with(&h, plus(&skip))?)
+        let h = self.conv2.forward_with(&h, plus(&skip))?;
+        match &self.time {
+            Some(time) => time.forward(h),
+            None => Ok(h),
+        }
     }
 }
 
@@ -305,11 +313,11 @@ struct Middle {
 }
 
 impl Middle {
-    fn new(weights: &Walk<'_>, channels: usize) -> Result<Self> {
+    fn new(weights: &Walk<'_>, channels: usize, timed: bool) -> Result<Self> {
         Ok(Self {
-            block_1: Residual::new(&weights.at("block_1"), channels, channels)?,
+            block_1: Residual::new(&weights.at("block_1"), channels, channels, timed)?,
             attn_1: Attention::new(&weights.at("attn_1"), channels)?,
-            block_2: Residual::new(&weights.at("block_2"), channels, channels)?,
+            block_2: Residual::new(&weights.at("block_2"), channels, channels, timed)?,
         })
     }
 
@@ -341,6 +349,8 @@ struct Coder {
     stages: Vec<Stage>,
     norm_out: Arc<GroupNorm>,
     conv_out: Arc<Conv2d>,
+    /// Over the frames that come out, where they are those of a film.
+    frames: Option<Arc<Conv3d>>,
 }
 
 impl Stage {
@@ -349,12 +359,13 @@ impl Stage {
         weights: &Walk<'_>,
         at: &mut usize,
         level: Level,
+        timed: bool,
         resample: impl FnOnce(&Walk<'_>, &mut usize) -> Result<Resample>,
     ) -> Result<Self> {
         let mut blocks = Vec::new();
         for block in 0..level.blocks {
             let weights = weights.at("block").at(block);
-            blocks.push(Residual::new(&weights, *at, level.channels)?);
+            blocks.push(Residual::new(&weights, *at, level.channels, timed)?);
             *at = level.channels;
         }
         Ok(Self {
@@ -384,21 +395,22 @@ impl Coder {
                 let conv = weights.conv_with("downsample.conv", kernel, 2, Padding::RightBottom)?;
                 Ok(Resample::Plain(conv))
             };
-            stages.push(Stage::new(&weights, &mut at, *level, down)?);
+            stages.push(Stage::new(&weights, &mut at, *level, false, down)?);
         }
         Ok(Self {
             conv_in,
-            middle: Middle::new(&weights.at("mid"), at)?,
+            middle: Middle::new(&weights.at("mid"), at, false)?,
             stages,
             norm_out: weights.group_norm("norm_out", at, GROUPS, EPS)?,
             conv_out: weights.conv("conv_out", half.out, at, 3, 1)?,
+            frames: None,
         })
     }
 
-    fn decoder(weights: &Walk<'_>, half: &Half, shuffled: bool) -> Result<Self> {
+    fn decoder(weights: &Walk<'_>, half: &Half, shuffled: bool, timed: bool) -> Result<Self> {
         let (input, mut at) = half.first;
         let conv_in = weights.conv("conv_in", at, input, 3, 1)?;
-        let middle = Middle::new(&weights.at("mid"), at)?;
+        let middle = Middle::new(&weights.at("mid"), at, timed)?;
         let mut order: Vec<(usize, &Level)> = half.levels.iter().enumerate().collect();
         if !shuffled {
             // Numbers count from the picture inwards, but for those.
@@ -414,7 +426,7 @@ impl Coder {
                 let conv = weights.conv("upsample.conv", *at, *at, 3, 1)?;
                 Ok(Resample::Plain(conv))
             };
-            stages.push(Stage::new(&weights, &mut at, *level, up)?);
+            stages.push(Stage::new(&weights, &mut at, *level, timed, up)?);
         }
         Ok(Self {
             conv_in,
@@ -422,12 +434,19 @@ impl Coder {
             stages,
             norm_out: weights.group_norm("norm_out", at, GROUPS, EPS)?,
             conv_out: weights.conv("conv_out", half.out, at, 3, 1)?,
+            frames: timed
+                .then(|| weights.conv3d("conv_out.time_mix_conv", half.out, half.out, TIME))
+                .transpose()?,
         })
     }
 
     fn finish(&self, h: Tensor) -> Result<Tensor> {
         let h = consumed(&self.norm_out, h)?;
-        Ok(self.conv_out.forward(&h)?)
+        let h = self.conv_out.forward(&h)?;
+        match &self.frames {
+            Some(conv) => over_time(conv, &h),
+            None => Ok(h),
+        }
     }
 }
 
@@ -505,7 +524,8 @@ impl KlVae {
                 let quant = quant
                     .map(|(latent, _)| weights.linear("post_quant_conv", half.first.0, latent));
                 let quant = quant.transpose()?;
-                let coder = Coder::decoder(&weights.at("decoder"), half, config.shuffled)?;
+                let weights = weights.at("decoder");
+                let coder = Coder::decoder(&weights, half, config.shuffled, config.timed)?;
                 Some((coder, quant))
             }
             None => None,
@@ -540,7 +560,7 @@ impl KlVae {
             .encoder
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE encode", "the file has a decoder only"))?;
-        one_by_one("VAE encode", pixels, &self.device, |item| {
+        in_parts("VAE encode", pixels, &self.device, false, |item| {
             let mut h = coder.conv_in.forward(&item)?;
             drop(item);
             for stage in &coder.stages {
@@ -583,7 +603,8 @@ impl KlVae {
             .decoder
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE decode", "the file has an encoder only"))?;
-        one_by_one("VAE decode", latent, &self.device, |mut item| {
+        let together = self.config.timed;
+        in_parts("VAE decode", latent, &self.device, together, |mut item| {
             if let Some(packing) = &self.packing {
                 item = packing.unpack(&item)?;
             }
@@ -621,11 +642,12 @@ impl KlVae {
     }
 }
 
-/// Runs a network on each item of a batch (b, c, h, w), because one needs memory enough.
-fn one_by_one(
+/// Runs a network on each item of a batch (b, c, h, w), because one needs memory enough, or on all of them together.
+fn in_parts(
     what: &'static str,
     x: &Tensor,
     device: &Device,
+    together: bool,
     mut f: impl FnMut(Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
     let [b, _, h, w] = *x.shape() else {
@@ -637,8 +659,9 @@ fn one_by_one(
         return Err(ModelError::invalid(what, reason));
     }
     let mut out = Vec::with_capacity(b);
-    for item in 0..b {
-        let made = f(x.narrow(0, item, 1)?.nchw_to_nhwc()?.to(device)?)?;
+    let each = if together { b } else { 1 };
+    for item in (0..b).step_by(each) {
+        let made = f(x.narrow(0, item, each)?.nchw_to_nhwc()?.to(device)?)?;
         out.push(made.to(&Device::cpu())?.nhwc_to_nchw()?);
     }
     if out.len() == 1 {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use fresco_tensor::{Device, WeightFile};
 
 use super::causal;
+use super::pixel_norm;
+use super::sound;
 use crate::store::{Origin, UnitOrder, WeightStore};
 
 /// The order of the parts of an autoencoder.
@@ -24,13 +26,44 @@ pub static UNITS: UnitOrder = UnitOrder {
         "middle",
         "upsamples",
         "head",
+        "down_blocks",
+        "up_blocks",
+        "last_time_embedder",
+        "per_channel_statistics",
+        "layers",
+        "blocks",
+        "output_norm",
+        "output_proj",
     ],
     blocks: &[],
-    values: &["running_mean", "running_var", "gamma"],
+    values: &[
+        "running_mean",
+        "running_var",
+        "gammas",
+        "gamma",
+        "scale_shift_table",
+        "last_scale_shift_table",
+        "timestep_scale_multiplier",
+        "per_channel_scale1",
+        "per_channel_scale2",
+        "mean-of-means",
+        "std-of-means",
+        "latent_mean",
+        "latent_std",
+        "mix_factor",
+    ],
 };
 
 /// Prefixes under which files keep an autoencoder; the first that fits counts.
-const PREFIXES: [&str; 3] = ["first_stage_model.", "vae.", "model."];
+const PREFIXES: [&str; 4] = [
+    "first_stage_model.",
+    "vae.",
+    "model.",
+    "pretransform.model.",
+];
+
+/// What an autoencoder's names begin with.
+const HALVES: [&str; 4] = ["decoder.", "encoder.", "dcae.", "geo_decoder."];
 
 /// The autoencoder of a file under the names of the original, whatever names the file has. An empty prefix finds the
 /// usual ones.
@@ -41,7 +74,7 @@ pub fn store(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<We
         let holds = |p: &&str| {
             let inside = |name: &String| {
                 name.strip_prefix(*p)
-                    .is_some_and(|r| r.starts_with("decoder.") || r.starts_with("encoder."))
+                    .is_some_and(|r| HALVES.iter().any(|half| r.starts_with(half)))
             };
             names.iter().any(inside)
         };
@@ -51,13 +84,37 @@ pub fn store(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<We
         .iter()
         .filter_map(|n| n.strip_prefix(prefix))
         .collect();
+    if sound::is_named(&inside) {
+        return sound::store(file, prefix, device);
+    }
     let keys = renamed(&inside).into_iter();
     let keys: BTreeMap<String, Origin> = keys
-        .map(|(key, name)| (key, Origin::Whole(format!("{prefix}{name}"))))
+        .map(|(key, name)| {
+            let name = format!("{prefix}{name}");
+            let shape = file.info(&name).and_then(|info| flattened(&info.shape));
+            let origin = match shape {
+                Some(shape) => Origin::Shaped {
+                    name,
+                    shape: shape.to_vec(),
+                },
+                None => Origin::Whole(name),
+            };
+            (key, origin)
+        })
         .collect();
     WeightStore::mapped(Arc::clone(file), keys, device)
         .shortened()
         .with_units(&UNITS)
+}
+
+/// The shape of the matrix that a convolution over frames is whose cells do not overlap: those with an even side.
+pub fn flattened(shape: &[usize]) -> Option<[usize; 2]> {
+    match *shape {
+        [out, input, time, rows, columns] if columns > 0 && columns % 2 == 0 => {
+            Some([out, input * time * rows * columns])
+        }
+        _ => None,
+    }
 }
 
 /// Whether these are the names of diffusers.
@@ -69,6 +126,13 @@ fn foreign(names: &[&str]) -> bool {
 
 /// Pairs of our name and the file's.
 pub fn renamed<'a>(names: &[&'a str]) -> Vec<(String, &'a str)> {
+    if pixel_norm::is_named(names) {
+        let own = names.iter().copied();
+        return own.map(|name| (name.to_owned(), name)).collect();
+    }
+    if pixel_norm::is_foreign(names) {
+        return pixel_norm::native_names(names);
+    }
     if causal::is_foreign(names) {
         return causal::native_names(names);
     }

@@ -418,3 +418,34 @@ fn rotations_are_as_strong_as_asked_for() {
         assert!(apart(&compat, &whole.mul_scalar(0.25)) < 1e-6);
     }
 }
+
+/// What a GPU would add to a weight by itself is what the processor adds; what is more than that it leaves to the processor.
+#[test]
+fn growths_are_the_whole_change_or_there_are_none() {
+    let shape = [8, 4];
+    let set = set(&lora(), 0.5, PatchMode::Merged);
+    let scoped = set.scoped(PREFIX);
+    let growths = scoped.growths("a.weight", &shape).unwrap();
+    let [growth] = growths.as_slice() else {
+        panic!("{growths:?}");
+    };
+    let plain = synthetic::weight("a.weight", &shape).unwrap();
+    let key = format!("{PREFIX}a.weight");
+    let wanted = set.apply(&key, plain.clone()).unwrap();
+    let (up, down) = (growth.up.to_f32().unwrap(), growth.down.to_f32().unwrap());
+    for (at, (wanted, plain)) in wanted.data().iter().zip(plain.data()).enumerate() {
+        let (row, column) = (at / 4, at % 4);
+        let rank = (0..2).map(|r| up.data()[row * 2 + r] * down.data()[r * 4 + column]);
+        let sum = plain + growth.scale * rank.sum::<f32>();
+        assert!((sum - wanted).abs() < 1e-6, "{at}: {sum} {wanted}");
+    }
+    // Kernels of convolutions, rounding on the way, and weights that are scaled themselves.
+    assert!(scoped.growths("c.weight", &[6, 8, 3, 3]).is_none());
+    let short = set.with_options(PatchOptions {
+        merge: MergeDtype::Fp16,
+        ..PatchOptions::default()
+    });
+    assert!(short.scoped(PREFIX).growths("a.weight", &shape).is_none());
+    let dimmed = set.with([(key, Patch::scaled(0.5))]);
+    assert!(dimmed.scoped(PREFIX).growths("a.weight", &shape).is_none());
+}

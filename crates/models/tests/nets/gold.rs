@@ -213,6 +213,7 @@ pub(crate) fn config(about: &Value) -> UNetConfig {
             depth: get("transformer_depth_middle").unwrap(),
         },
         output,
+        timed: false,
     }
 }
 

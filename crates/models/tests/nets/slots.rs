@@ -159,6 +159,8 @@ fn the_units_of_a_vision_encoder() {
         size: 56,
         projection: Some(16),
         siglip: false,
+        scaled: false,
+        gated: false,
     };
     let _only = switches();
     let weights = waves(about.weights().unwrap());

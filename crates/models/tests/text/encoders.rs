@@ -283,6 +283,15 @@ fn a_vocabulary_that_is_not_shipped_lies_beside_the_file() {
     for part in ["llama.safetensors", "tokenizer.json", "tekken_model"] {
         assert!(error.contains(part), "{error}");
     }
+    // One of a terabyte is not read, and not waited for.
+    let words = place.path().join("llama.tokenizer.json");
+    let huge = std::fs::File::create(&words).unwrap();
+    huge.set_len(1 << 40).unwrap();
+    drop(huge);
+    let said = open().tokenize("a cat", &NoEmbeddings);
+    let said = said.unwrap_err().to_string();
+    assert!(said.contains("llama.tokenizer.json"), "{said}");
+    std::fs::remove_file(&words).unwrap();
     // Printable letters stand for their bytes, the others for signs from 256 on.
     let mut other = 256..;
     let vocab: serde_json::Map<String, serde_json::Value> = (0..=255_u32)

@@ -10,7 +10,7 @@ use fresco_models::model_patch::PatchStore;
 use fresco_models::store::WeightStore;
 use fresco_models::text::{TextEncoder, TextKind};
 use fresco_models::upscale::UpscaleStore;
-use fresco_models::{BaseModel, ModelError, vae, vision};
+use fresco_models::{BaseModel, ModelError, audio_encoder, vae, vision};
 use fresco_tensor::weights::Recast;
 use fresco_tensor::{Device, Dtype, WeightFile, open_weights};
 
@@ -30,6 +30,7 @@ pub(super) enum FileKind {
     Text,
     Vae,
     Vision,
+    Hearing,
     Control,
     ModelPatch,
     Upscale,
@@ -43,6 +44,7 @@ impl FileKind {
             Self::Text => Component::Text,
             Self::Vae => Component::Vae,
             Self::Vision => Component::Vision,
+            Self::Hearing => Component::Hearing,
             Self::Control | Self::ModelPatch => Component::Control,
             Self::Upscale => Component::Upscale,
         }
@@ -262,6 +264,11 @@ fn read(
             let store = vision::store(file, cpu);
             let what = "vision encoder".into();
             vec![FilePart::new(Component::Vision, what, &id, &[store])]
+        }
+        FileKind::Hearing => {
+            let store = audio_encoder::store(file, cpu);
+            let what = "audio encoder".into();
+            vec![FilePart::new(Component::Hearing, what, &id, &[store])]
         }
         FileKind::Control => {
             let store = ControlStore::find(file, &cpu)?.store;

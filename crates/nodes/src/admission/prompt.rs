@@ -8,7 +8,7 @@ use fresco_files::Folders;
 use fresco_graph::{Args, Map, NodeError, NodeSchema as _, Value};
 use fresco_memory::ModelRegistry;
 use fresco_models::detect::Families;
-use fresco_models::taesd;
+use fresco_models::{taehv, taesd};
 use fresco_tensor::{Device, Dtype};
 
 use super::files::{self, FileKind, FilePart};
@@ -247,6 +247,7 @@ impl LoaderNode<'_> {
                 &["clip_name1", "clip_name2", "clip_name3", "clip_name4"],
             ),
             "CLIPVisionLoader" => (FileKind::Vision, "clip_vision", &["clip_name"]),
+            "AudioEncoderLoader" => (FileKind::Hearing, "audio_encoders", &["audio_encoder_name"]),
             "ControlNetLoader" | "DiffControlNetLoader" => {
                 (FileKind::Control, "controlnet", &["control_net_name"])
             }
@@ -256,6 +257,9 @@ impl LoaderNode<'_> {
                 let name = self.text("vae_name")?;
                 // Neither is a network that needs room.
                 if name == "pixel_space" || taesd::KINDS.iter().any(|kind| kind.0 == name) {
+                    return None;
+                }
+                if folders.full_path("vae", name).is_none() && taehv::is_published(name) {
                     return None;
                 }
                 (FileKind::Vae, "vae", &["vae_name"])
@@ -275,6 +279,12 @@ impl LoaderNode<'_> {
             }));
         }
         Some((kind, paths, missing))
+    }
+
+    /// The files it loads, if they are there.
+    pub(super) fn present_files(&self, folders: &Folders) -> Option<Vec<PathBuf>> {
+        let (_, files, missing) = self.files(folders)?;
+        missing.is_none().then_some(files)
     }
 
     /// What its inputs say for each part.

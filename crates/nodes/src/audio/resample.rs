@@ -16,7 +16,7 @@ fn gcd(a: u32, b: u32) -> u32 {
 }
 
 /// `(batch, channels, samples)` from one rate to another.
-pub(super) fn resample(waveform: &Tensor, from: u32, to: u32) -> Result<Tensor, NodeError> {
+pub(crate) fn resample(waveform: &Tensor, from: u32, to: u32) -> Result<Tensor, NodeError> {
     if from == to {
         return Ok(waveform.clone());
     }

@@ -135,6 +135,32 @@ impl Node for CLIPTextEncodeHiDream {
     }
 }
 
+/// Turns a prompt for each of the two encoders of HunyuanDiT into conditioning.
+#[derive(Node)]
+#[node(
+    id = "CLIPTextEncodeHunyuanDiT",
+    v3,
+    module = "comfy_extras.nodes_hunyuan",
+    category = "advanced/conditioning",
+    outputs("CONDITIONING")
+)]
+pub(super) struct CLIPTextEncodeHunyuanDiT {
+    clip: Option<Clip>,
+    #[input(multiline = true, dynamicPrompts = true)]
+    bert: String,
+    #[input(multiline = true, dynamicPrompts = true)]
+    mt5xl: String,
+}
+
+impl Node for CLIPTextEncodeHunyuanDiT {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let clip = required(self.clip)?;
+        let texts = [("hydit_clip", &*self.bert), ("mt5xl", &*self.mt5xl)];
+        let tokens = each(&clip, &texts, cx)?;
+        Ok(NodeOutput::one(clip.encode(&tokens, Map::new(), cx)?))
+    }
+}
+
 /// Turns a prompt for each of the two encoders of Kandinsky 5 into conditioning.
 #[derive(Node)]
 #[node(

@@ -137,6 +137,73 @@ impl Node for TextGenerate {
     }
 }
 
+/// What a language model is told that writes prompts for videos with sound.
+const VIDEO_WRITER: &str = "You write prompts for a model that makes short videos with sound. Turn what the user asks for into \
+    one paragraph in plain English, in the present tense and in the order in which things happen. Say who and what is to be \
+    seen and how it looks, what moves and how, how the camera moves, light and colours, and what is to be heard: voices with \
+    their words in quotation marks, sounds, music. Keep everything the user says, add only what fits to it, and answer with \
+    the paragraph alone. If there is a picture, the video begins with it.";
+
+/// Writes a prompt for LTX-2 with a language model.
+#[derive(Node)]
+#[node(
+    id = "TextGenerateLTX2Prompt",
+    v3,
+    module = "comfy_extras.nodes_textgen",
+    display = "Generate LTX2 Prompt",
+    category = "text",
+    outputs(
+        Output::new("STRING").named("generated_text"),
+        Output::new("STRING").named("thinking")
+    )
+)]
+pub(super) struct TextGenerateLTX2Prompt {
+    clip: Option<Clip>,
+    #[input(default = "", multiline = true, dynamicPrompts = true)]
+    prompt: String,
+    /// Tokens that are written at most.
+    #[input(default = 512, min = 1, max = 32768)]
+    max_length: usize,
+    /// Off: always the likeliest word.
+    #[input(spec = modes())]
+    sampling_mode: Option<Arc<Map>>,
+    #[input(optional)]
+    image: Option<Image>,
+    #[input(optional)]
+    video: Option<Image>,
+    #[input(optional, ty = "AUDIO")]
+    audio: Option<Value>,
+    #[input(optional, or = false, default = false)]
+    thinking: bool,
+    #[input(optional, or = true, default = true, advanced = true)]
+    use_default_template: bool,
+    #[input(optional, or = "auto".to_owned(), default = "auto", choices = ["auto", "off", "2", "3", "4", "5"])]
+    mtp: String,
+    /// In place of what the model is told otherwise.
+    #[input(optional, forceInput = true)]
+    system_prompt: Option<String>,
+}
+
+impl Node for TextGenerateLTX2Prompt {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let told = self.system_prompt.filter(|text| !text.is_empty());
+        TextGenerate {
+            clip: self.clip,
+            prompt: self.prompt,
+            max_length: self.max_length,
+            sampling_mode: self.sampling_mode,
+            image: self.image,
+            video: self.video,
+            audio: self.audio,
+            thinking: self.thinking,
+            use_default_template: self.use_default_template,
+            mtp: self.mtp,
+            system_prompt: Some(told.unwrap_or_else(|| VIDEO_WRITER.to_owned())),
+        }
+        .run(cx)
+    }
+}
+
 /// A picture of at most so many pixels, in red, green and blue.
 fn seen(image: &Tensor) -> Result<Tensor, NodeError> {
     let [_, h, w, channels] = image.dims4()?;

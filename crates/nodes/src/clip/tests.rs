@@ -338,9 +338,9 @@ fn what_cannot_be_loaded_is_named() {
         ),
         (
             "g.safetensors",
-            "stable_cascade",
+            "moss_image",
             "RuntimeError",
-            &["g.safetensors", "stable_cascade", "not supported yet"],
+            &["g.safetensors", "moss_image", "not supported yet"],
         ),
     ] {
         fails(&place, "CLIPLoader", args(name, family), kind, parts);

@@ -407,6 +407,7 @@ mod tests {
                 depth: 0,
             },
             output: Vec::new(),
+            timed: false,
         };
         let keys = ControlNet::weights(&config, 3).unwrap().into_iter();
         keys.map(|(key, shape)| {

@@ -11,6 +11,7 @@ use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output, Value, m
 use super::{image, resolve};
 use crate::save::{Frames, begin, encoded, save_error};
 use crate::types::Image;
+use crate::video::{FilmFile, Video, reader};
 
 /// Loads a scene: the views that the browser rendered of it, and where its file is.
 #[derive(Node)]
@@ -40,18 +41,20 @@ impl Node for Load3D {
             image::load(cx, &resolve(cx, name)?)
         };
         let recording = self.image.get("recording").and_then(Value::as_str);
-        if recording.is_some_and(|r| !r.is_empty()) {
-            tracing::warn!(
-                "the recording of a 3D view is left out: this build reads no video files"
-            );
-        }
+        let recording = match recording.filter(|name| !name.is_empty()) {
+            Some(name) => {
+                let film = FilmFile::open(resolve(cx, name)?, reader(cx))?;
+                Video::File(film).into()
+            }
+            None => Value::Null,
+        };
         Ok(NodeOutput::slots(vec![
             view("image")?.0.into(),
             view("mask")?.1.into(),
             self.model_file.as_str().into(),
             view("normal")?.0.into(),
             self.image.get("camera_info").cloned().unwrap_or_default(),
-            Value::Null,
+            recording,
         ]))
     }
 }

@@ -7,10 +7,12 @@ use fresco_files::Folders;
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Value};
 use fresco_models::detect::{Checkpoint, Families};
 use fresco_models::text::TextEncoder;
+use fresco_models::vision::prefix_in;
 use fresco_models::{BaseModel, LoraStorage, ModelSampling, Prediction, WeightStore};
 use fresco_tensor::{Device, Dtype};
 
 use super::WeightSource;
+use super::vision::open_vision;
 use crate::clip::Clip;
 use crate::resident::{Component, Hold, LoadOptions, SharedNetwork, registry, who};
 use crate::sampling::Model;
@@ -167,6 +169,67 @@ pub(super) struct CheckpointLoaderSimple {
 impl Node for CheckpointLoaderSimple {
     fn run(self, cx: &Cx) -> NodeResult {
         load_checkpoint(cx, &self.ckpt_name, &CheckpointOptions::default())
+    }
+}
+
+/// Where checkpoints that are led by pictures keep the network that looks at those.
+const VISION_PREFIX: &str = "embedder.model.";
+
+/// Loads a checkpoint that is led by pictures, with the network that looks at those.
+#[derive(Node)]
+#[node(
+    id = "unCLIPCheckpointLoader",
+    v1,
+    module = "nodes",
+    category = "loaders",
+    outputs("MODEL", "CLIP", "VAE", "CLIP_VISION")
+)]
+pub(super) struct UnclipCheckpointLoader {
+    #[input(listed = "models/checkpoints")]
+    ckpt_name: String,
+}
+
+impl Node for UnclipCheckpointLoader {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let source = WeightSource::find(cx, "checkpoints", &self.ckpt_name)?;
+        let (model, clip, vae) = load(cx, &source, &CheckpointOptions::default())?;
+        let names = source.open()?.names();
+        let seeing = names.iter().any(|name| name.starts_with(VISION_PREFIX));
+        let vision = if seeing {
+            let options = LoadOptions::default();
+            open_vision(cx, &source, VISION_PREFIX, &options)?.into()
+        } else {
+            Value::Null
+        };
+        Ok(NodeOutput::slots(vec![model.into(), clip, vae, vision]))
+    }
+}
+
+/// Loads a checkpoint that makes films of a picture: a diffusion model with the network that looks at the picture, and its
+/// VAE.
+#[derive(Node)]
+#[node(
+    id = "ImageOnlyCheckpointLoader",
+    v1,
+    module = "comfy_extras.nodes_video_model",
+    display = "Image Only Checkpoint Loader (img2vid model)",
+    category = "loaders/video_models",
+    outputs("MODEL", "CLIP_VISION", "VAE")
+)]
+pub(super) struct ImageOnlyCheckpointLoader {
+    #[input(listed = "models/checkpoints")]
+    ckpt_name: String,
+}
+
+impl Node for ImageOnlyCheckpointLoader {
+    fn run(self, cx: &Cx) -> NodeResult {
+        let source = WeightSource::find(cx, "checkpoints", &self.ckpt_name)?;
+        let (model, _, vae) = load(cx, &source, &CheckpointOptions::default())?;
+        let vision = match prefix_in(source.open()?) {
+            Some(prefix) => open_vision(cx, &source, prefix, &LoadOptions::default())?.into(),
+            None => Value::Null,
+        };
+        Ok(NodeOutput::slots(vec![model.into(), vision, vae]))
     }
 }
 

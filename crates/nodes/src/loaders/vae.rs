@@ -5,12 +5,13 @@ use std::sync::Arc;
 use fresco_files::Folders;
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_models::store::WeightStore;
+use fresco_models::taehv;
 use fresco_models::taesd::{self, Taesd};
 use fresco_tensor::Device;
 
 use super::{WeightSource, open_model};
 use crate::resident::LoadOptions;
-use crate::vae::{LoadedVae, PixelSpace, Vae};
+use crate::vae::{LoadedSound, LoadedVae, PixelSpace, Vae};
 
 /// Loads a VAE from a file.
 #[derive(Node)]
@@ -40,12 +41,18 @@ pub(crate) fn load_vae(cx: &Cx, name: &str, options: &LoadOptions) -> Result<Vae
         return Ok(Vae(Arc::new(PixelSpace)));
     }
     let small = taesd::KINDS.iter().find(|kind| kind.0 == name);
-    let model = if let Some(&(name, scale, shift)) = small {
-        taesd(cx, name, scale, shift)?
-    } else {
-        LoadedVae::load(cx, &WeightSource::find(cx, "vae", name)?, "", options)?
-    };
-    Ok(Vae(Arc::new(model)))
+    if let Some(&(name, scale, shift)) = small {
+        return Ok(Vae(Arc::new(taesd(cx, name, scale, shift)?)));
+    }
+    // Small ones of films lie among those of previews, and are named by their files.
+    let folders = cx.resource::<Folders>()?;
+    let among_previews = taehv::is_published(name) && folders.full_path("vae", name).is_none();
+    let folder = if among_previews { "vae_approx" } else { "vae" };
+    let source = WeightSource::find(cx, folder, name)?;
+    if let Some(sound) = LoadedSound::maybe(cx, &source, options)? {
+        return Ok(Vae(Arc::new(sound)));
+    }
+    Ok(Vae(Arc::new(LoadedVae::load(cx, &source, "", options)?)))
 }
 
 /// The encoder and the decoder of that name in `vae_approx`.

@@ -49,9 +49,19 @@ fn encoder(store: &Arc<WeightStore>, config: &VisionConfig) -> Encoder {
 /// The vision encoder in a file.
 pub(crate) fn load_vision(cx: &Cx, name: &str, options: &LoadOptions) -> Result<Vision, NodeError> {
     let source = WeightSource::find(cx, "clip_vision", name)?;
+    open_vision(cx, &source, "", options)
+}
+
+/// The vision encoder under a prefix of a file.
+pub(crate) fn open_vision(
+    cx: &Cx,
+    source: &WeightSource,
+    prefix: &str,
+    options: &LoadOptions,
+) -> Result<Vision, NodeError> {
     let key = source.key(Component::Vision)?;
     let opened = registry(cx).open(&who(cx), &key, "VisionEncoder", || {
-        let store = vision::store(source.open()?, Device::cpu());
+        let store = vision::store_in(source.open()?, prefix, Device::cpu());
         let config = VisionConfig::detect(&store).map_err(failure)?;
         let network = encoder(&store, &config);
         Ok::<_, NodeError>(SharedNetwork::new(network, (store, config)))
@@ -69,16 +79,23 @@ struct LoadedVision {
     hold: Arc<Hold>,
 }
 
+/// Names of the states that tell a style.
+pub(crate) const DEEPER: [&str; 2] = ["hidden_states_middle", "hidden_states_early"];
+
 impl VisionModel for LoadedVision {
     fn encode(&self, image: &Tensor, crop: bool, cx: &Cx) -> Result<VisionOutput, NodeError> {
         let in_use = InUse::of(cx, &[self.hold.handle()], Need::default())?;
         let seen = in_use.run(|| self.network.get()?.encode(image, crop));
         let seen = seen.map_err(failure)?;
-        Ok(VisionOutput(Arc::new(map! {
+        let mut found = map! {
             "last_hidden_state" => tensor(seen.last),
             "image_embeds" => tensor(seen.embeds),
             "penultimate_hidden_states" => tensor(seen.penultimate),
-        })))
+        };
+        for (name, state) in DEEPER.into_iter().zip(seen.deeper.into_iter().flatten()) {
+            found.insert(name.into(), tensor(state));
+        }
+        Ok(VisionOutput(Arc::new(found)))
     }
 
     fn handle(&self) -> Option<&Handle> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_graph::{Cx, NodeError};
@@ -100,11 +101,15 @@ impl Lora {
 
 /// A LoRA of the user's folders, in memory: by its path, size and time, so that a file that changed is read again.
 pub(crate) fn open_lora(cx: &Cx, name: &str) -> Result<Lora, NodeError> {
-    let path = find_model(cx, "loras", name)?;
-    let key = content(&[&path], Component::Lora, "")?;
+    open_lora_at(cx, &find_model(cx, "loras", name)?)
+}
+
+/// The same for a file anywhere.
+pub(crate) fn open_lora_at(cx: &Cx, path: &Path) -> Result<Lora, NodeError> {
+    let key = content(&[path], Component::Lora, "")?;
     let (registry, who) = (registry(cx), who(cx));
     let opened = registry.open(&who, &key, "LoraFile", || {
-        let file = LoraFile::open(&path)?;
+        let file = LoraFile::open(path)?;
         let kept = Kept {
             file: file.clone(),
             reported: Mutex::default(),

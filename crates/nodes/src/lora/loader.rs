@@ -3,7 +3,7 @@
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Value, map};
 use fresco_models::lora::{Loaded, NameMap};
 
-use super::{Application, Fit, Weights, add_patches, load_lora, open_lora};
+use super::{Application, Fit, Lora, Weights, add_patches, load_lora, open_lora};
 use crate::clip::Clip;
 use crate::sampling::Model;
 
@@ -75,6 +75,29 @@ pub(super) fn apply(
             warning: None,
         });
     }
+    let lora = open_lora(cx, name)?;
+    apply_open((model, clip), (&lora, name), strengths, application, cx)
+}
+
+/// Both values changed by a file that is open; what it could not change is said in the log.
+pub(crate) fn apply_lora(
+    values: (Option<Model>, Option<Clip>),
+    lora: (&Lora, &str),
+    strengths: (f64, f64),
+    application: Application,
+    cx: &Cx,
+) -> Result<(Option<Model>, Option<Clip>), NodeError> {
+    let applied = apply_open(values, lora, strengths, application, cx)?;
+    Ok((applied.model, applied.clip))
+}
+
+fn apply_open(
+    (model, clip): (Option<Model>, Option<Clip>),
+    (lora, name): (&Lora, &str),
+    strengths: (f64, f64),
+    application: Application,
+    cx: &Cx,
+) -> Result<Applied, NodeError> {
     let mut names = match &model {
         Some(model) => model.lora_names()?,
         None => NameMap::default(),
@@ -82,8 +105,7 @@ pub(super) fn apply(
     if let Some(clip) = &clip {
         names = names.and(clip.lora_names()?);
     }
-    let lora = open_lora(cx, name)?;
-    let loaded = load_lora(&lora, &names)?;
+    let loaded = load_lora(lora, &names)?;
     let path = lora.file().path().display().to_string();
     let how = Some(application);
     let mut applied = Applied::default();

@@ -28,6 +28,14 @@ fn names(blocks: &[Blocks]) -> Vec<String> {
     all
 }
 
+/// What the keys of a block begin with, where the network has other names than its files.
+fn key_start(name: &str) -> String {
+    match name {
+        "affline_norm." => "t_embedding_norm.".to_owned(),
+        _ => name.replace("blocks.block", "blocks."),
+    }
+}
+
 /// The inputs of one call.
 struct Merge {
     models: (Model, Model),
@@ -62,7 +70,7 @@ impl Merge {
         let models = (args.take("model1")?, args.take("model2")?);
         let shares = names(blocks)
             .into_iter()
-            .map(|name| Ok((name.clone(), args.take(&name)?)))
+            .map(|name| Ok((key_start(&name), args.take(&name)?)))
             .collect::<Result<_, NodeError>>()?;
         Ok(Self { models, shares })
     }

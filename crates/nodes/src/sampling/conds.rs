@@ -4,19 +4,23 @@ use std::sync::Arc;
 
 use fresco_graph::{Cx, Map, NodeError, Value, wrong_kind};
 use fresco_models::denoise::hooks::ControlFeatures;
-use fresco_models::denoise::{Area, CallConds, Cond, ControlSource, Predict, Region};
+use fresco_models::denoise::{
+    Area, CallConds, Cond, CondHooks, ControlSource, Predict, Region, SeenPicture,
+};
 use fresco_models::{ModelError, ModelSampling, WeightStore};
 use fresco_tensor::Tensor;
 
 use super::Model;
 use super::run::failure;
 use crate::control::{Control, SteeredRun, steer};
+use crate::gligen::TextBoxes;
 use crate::hooks::{HookedNetwork, Hooks};
 use crate::resident::{Asker, InUse};
 use crate::types::{self, Conditioning, as_tensor};
+use crate::vision::VisionOutput;
 
 /// Keys that are read by name; all other tensors, lists of them, numbers and words go to the model as they are.
-const READ: [&str; 17] = [
+const READ: [&str; 18] = [
     "area",
     "strength",
     "mask",
@@ -34,6 +38,7 @@ const READ: [&str; 17] = [
     "pooled_output",
     "hooks",
     "model_conds",
+    "unclip_conditioning",
 ];
 
 fn wrong(key: &str, wanted: &str, value: &Value) -> NodeError {
@@ -128,6 +133,25 @@ pub struct Reader<'a> {
     controls: Vec<(Value, Arc<dyn ControlSource>)>,
     run: Option<Run<'a>>,
     hooked: Vec<(Hooks, Network)>,
+    boxed: Vec<(Value, Arc<dyn CondHooks>)>,
+}
+
+/// What vision networks saw.
+fn seen(value: &Value) -> Result<Vec<SeenPicture>, NodeError> {
+    let bad = || wrong("unclip_conditioning", "what a vision network saw", value);
+    let list = value.as_list().ok_or_else(bad)?;
+    list.iter()
+        .map(|one| {
+            let one = one.as_map().ok_or_else(bad)?;
+            let output = one.get("clip_vision_output").ok_or_else(bad)?;
+            let output = output.downcast::<VisionOutput>().ok_or_else(bad)?;
+            Ok(SeenPicture {
+                embeds: output.tensor("image_embeds")?.clone(),
+                strength: number(one, "strength")?.unwrap_or(1.0),
+                noise: number(one, "noise_augmentation")?.unwrap_or(0.0),
+            })
+        })
+        .collect()
 }
 
 /// The run that conditions are for.
@@ -208,6 +232,20 @@ impl<'a> Reader<'a> {
         Ok(source)
     }
 
+    /// Boxes with words. Equal ones become one object.
+    fn boxes(&mut self, value: &Value) -> Result<Arc<dyn CondHooks>, NodeError> {
+        if let Some((_, known)) = self.boxed.iter().find(|(v, _)| v.same(value)) {
+            return Ok(known.clone());
+        }
+        let boxes = value
+            .downcast::<TextBoxes>()
+            .ok_or_else(|| wrong("gligen", "boxes with text", value))?;
+        let in_use = self.run.as_ref().and_then(|run| run.in_use.clone());
+        let hooks = boxes.hooks(in_use);
+        self.boxed.push((value.clone(), hooks.clone()));
+        Ok(hooks)
+    }
+
     fn cond(&mut self, entry: &types::Cond) -> Result<Cond, NodeError> {
         let options = &entry.options;
         let truthy = |key: &str| options.get(key).is_some_and(Value::truthy);
@@ -246,10 +284,11 @@ impl<'a> Reader<'a> {
         if let Some(hooks) = options.get("hooks").filter(|v| !v.is_null()) {
             cond.network = self.network(hooks)?;
         }
-        if options.get("gligen").is_some_and(Value::truthy) {
-            tracing::warn!(
-                "text boxes (GLIGEN) in a conditioning are left out: no model here knows them"
-            );
+        if let Some(boxes) = options.get("gligen").filter(|v| v.truthy()) {
+            cond.hooks = Some(self.boxes(boxes)?);
+        }
+        if let Some(list) = options.get("unclip_conditioning").filter(|v| !v.is_null()) {
+            cond.seen = seen(list)?;
         }
         for (key, value) in options.iter().filter(|(k, _)| !READ.contains(&&***k)) {
             if value.is_null() {
@@ -258,6 +297,14 @@ impl<'a> Reader<'a> {
                 cond.tensors.insert(key.clone(), t.clone());
             } else if let (Value::Int(_) | Value::Float(_), Some(n)) = (value, value.as_f64()) {
                 cond.numbers.insert(key.clone(), n);
+            } else if let Some(seen) = value.downcast::<VisionOutput>() {
+                // What a vision network saw goes along under the names of its parts.
+                for (part, value) in seen.0.iter() {
+                    if let Some(t) = as_tensor(value) {
+                        cond.tensors
+                            .insert(format!("{key}.{part}").into(), t.clone());
+                    }
+                }
             } else if let Some(word) = value.as_str() {
                 cond.words.insert(key.clone(), word.into());
             } else if let Value::List(items) = value {

@@ -4,7 +4,7 @@ use fresco_graph::{Cx, Node, NodeOutput, NodeResult, Output};
 use fresco_models::denoise::Guidance;
 
 use super::run::{Guided, Sampled};
-use super::{Guider, Model, Noise, Sampler};
+use super::{Guider, Model, Noise, Sampler, StartNoise};
 use crate::types::{Conditioning, Latent, Sigmas};
 
 fn sampled_output(out: Sampled) -> NodeResult {
@@ -60,7 +60,7 @@ impl Node for SamplerCustom {
 #[derive(Node)]
 #[node(id = "SamplerCustomAdvanced", v3, module = "comfy_extras.nodes_custom_sampler", category = "sampling/custom_sampling", outputs(Output::new("LATENT").named("output"), Output::new("LATENT").named("denoised_output")))]
 pub struct SamplerCustomAdvanced {
-    noise: Noise,
+    noise: StartNoise,
     guider: Guider,
     sampler: Sampler,
     sigmas: Sigmas,
@@ -69,9 +69,10 @@ pub struct SamplerCustomAdvanced {
 
 impl Node for SamplerCustomAdvanced {
     fn run(self, cx: &Cx) -> NodeResult {
+        let seed = self.noise.seed();
         sampled_output(self.guider.0.sample(
             self.noise,
-            self.noise.seed(),
+            seed,
             &self.sampler,
             self.sigmas.0.data(),
             self.latent_image,

@@ -22,6 +22,18 @@ impl Opaque for Guider {
 impl FromValue for Guider {
     const IO: &'static str = "GUIDER";
     fn from_value(value: Value) -> Result<Self, String> {
+        // A guider of a pack says what it is as one of ours.
+        if let Value::Object(object) = &value
+            && let Some(callback) = object.callback()
+        {
+            let nothing = &mut |_: &str, _: Vec<Value>| Ok(Value::Null);
+            let native = callback.call("fresco_native", Vec::new(), nothing);
+            let native = native.map_err(|error| error.message().to_owned())?;
+            return native
+                .downcast::<Self>()
+                .cloned()
+                .ok_or_else(|| wrong_kind(Self::IO, &native));
+        }
         value
             .downcast::<Self>()
             .cloned()

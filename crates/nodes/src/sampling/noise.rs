@@ -40,14 +40,37 @@ impl Noise {
 
     /// The same, with the generator after the draw: a few samplers go on with it.
     pub fn draw(self, latent: &Latent) -> Result<(Tensor, Generator), NodeError> {
-        let samples = latent.samples()?;
         let mut generator = Generator::new(self.seed());
+        let noise = self.draw_for(latent.samples()?, latent, &mut generator)?;
+        Ok((noise, generator))
+    }
+
+    /// Noise for each part of a latent that has several, one after the other.
+    pub fn draw_parts(
+        self,
+        parts: &[Tensor],
+        latent: &Latent,
+    ) -> Result<(Vec<Tensor>, Generator), NodeError> {
+        let mut generator = Generator::new(self.seed());
+        let noise = parts
+            .iter()
+            .map(|part| self.draw_for(part, latent, &mut generator));
+        let noise = noise.collect::<Result<_, _>>()?;
+        Ok((noise, generator))
+    }
+
+    /// Noise in the shape of these samples of a latent.
+    fn draw_for(
+        self,
+        samples: &Tensor,
+        latent: &Latent,
+        generator: &mut Generator,
+    ) -> Result<Tensor, NodeError> {
         if self == Self::Disabled {
-            return Ok((Tensor::zeros(samples.shape())?, generator));
+            return Ok(Tensor::zeros(samples.shape())?);
         }
         let Some(index) = latent.0.get("batch_index").and_then(Value::as_list) else {
-            let noise = generator.randn(samples.shape())?;
-            return Ok((noise, generator));
+            return Ok(generator.randn(samples.shape())?);
         };
         let index = index
             .iter()
@@ -81,7 +104,78 @@ impl Noise {
             .filter_map(|i| unique.binary_search(i).ok())
             .map(|at| &kept[at])
             .collect();
-        Ok((Tensor::cat(&items, 0)?, generator))
+        Ok(Tensor::cat(&items, 0)?)
+    }
+}
+
+/// What a run starts from: noise that is drawn, or somebody else's.
+#[derive(Clone)]
+pub enum StartNoise {
+    Drawn(Noise),
+    /// As it is, with the seed it was made of.
+    Given(Tensor, u64),
+    /// An object of another process draws it.
+    Own(Value),
+}
+
+impl StartNoise {
+    /// What samplers that draw noise themselves start from.
+    pub fn seed(&self) -> u64 {
+        match self {
+            Self::Drawn(noise) => noise.seed(),
+            Self::Given(_, seed) => *seed,
+            Self::Own(value) => super::own::seed_of(value),
+        }
+    }
+
+    /// Noise in the shape of a latent, and the generator with which a few samplers go on.
+    pub fn draw(&self, latent: &Latent) -> Result<(Tensor, Generator), NodeError> {
+        let noise = match self {
+            Self::Drawn(noise) => return noise.draw(latent),
+            Self::Given(noise, _) => noise.clone(),
+            Self::Own(value) => super::own::draw(value, latent)?,
+        };
+        let wanted = latent.samples()?.shape();
+        if noise.shape() != wanted {
+            return Err(NodeError::value_error(format!(
+                "the noise has shape {:?}, but the latent to sample has {wanted:?}",
+                noise.shape()
+            )));
+        }
+        Ok((noise, Generator::new(self.seed())))
+    }
+
+    /// The same for a latent of several parts.
+    pub fn draw_parts(
+        &self,
+        parts: &[Tensor],
+        latent: &Latent,
+    ) -> Result<(Vec<Tensor>, Generator), NodeError> {
+        match self {
+            Self::Drawn(noise) => noise.draw_parts(parts, latent),
+            Self::Given(..) | Self::Own(_) => Err(NodeError::value_error(format!(
+                "a latent of {} parts takes noise from a seed: noise that a pack made is one tensor",
+                parts.len()
+            ))),
+        }
+    }
+}
+
+impl From<Noise> for StartNoise {
+    fn from(noise: Noise) -> Self {
+        Self::Drawn(noise)
+    }
+}
+
+impl FromValue for StartNoise {
+    const IO: &'static str = "NOISE";
+    fn from_value(value: Value) -> Result<Self, String> {
+        if let Value::Object(object) = &value
+            && object.callback().is_some()
+        {
+            return Ok(Self::Own(value));
+        }
+        Noise::from_value(value).map(Self::Drawn)
     }
 }
 

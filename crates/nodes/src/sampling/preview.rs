@@ -9,6 +9,7 @@ use fresco_graph::{Cx, NodeError, Preview, PreviewFormat, Value, json};
 use fresco_models::latent_format::LatentFormat;
 use fresco_models::preview::{self, Colours, Rgb8};
 use fresco_models::store::WeightStore;
+use fresco_models::taehv::{Taehv, TaehvConfig};
 use fresco_models::taesd::Taesd;
 use fresco_tensor::resize::pillow;
 use fresco_tensor::{Device, Tensor};
@@ -117,7 +118,7 @@ fn maker(model: &Model, method: Method, cx: &Cx) -> Option<preview::Previewer> {
     let format = model.latent_format.or_else(|| model.base.latent_format())?;
     if method == Method::Decoder {
         match taesd(format, cx) {
-            Ok(Some(decoder)) => return Some(preview::Previewer::Taesd(decoder)),
+            Ok(Some(decoder)) => return Some(decoder),
             Ok(None) => {
                 let name = format.taesd.unwrap_or(format.name);
                 rough(&format!("there is no {name} in the folder vae_approx"));
@@ -172,7 +173,7 @@ fn colours(text: &str, channels: usize) -> Option<Colours> {
 }
 
 /// The small decoder of a format, if its file is there.
-fn taesd(format: LatentFormat, cx: &Cx) -> Result<Option<Arc<Taesd>>, NodeError> {
+fn taesd(format: LatentFormat, cx: &Cx) -> Result<Option<preview::Previewer>, NodeError> {
     let Some(name) = format.taesd else {
         return Ok(None);
     };
@@ -184,7 +185,18 @@ fn taesd(format: LatentFormat, cx: &Cx) -> Result<Option<Arc<Taesd>>, NodeError>
     let file = open_model(cx, "vae_approx", file)?;
     // So small that the main memory does.
     let store = WeightStore::open(file, "", Device::cpu());
-    Ok(Some(Arc::new(Taesd::previewer(&store)?)))
+    Ok(Some(if TaehvConfig::is_in(&store) {
+        let config = TaehvConfig::detect(&store)?;
+        if config.latent_channels() != format.channels {
+            return Err(NodeError::runtime(format!(
+                "{name} does not make pictures of latents with {} channels",
+                format.channels
+            )));
+        }
+        preview::Previewer::Film(Arc::new(Taehv::new(&store, &config)?))
+    } else {
+        preview::Previewer::Taesd(Arc::new(Taesd::previewer(&store)?))
+    }))
 }
 
 /// The size of a picture that just fits a square; small ones grow.

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 
-use fresco_graph::{Cx, NodeError};
+use fresco_graph::{Cx, NodeError, Value};
 use fresco_memory::{Handle, Need};
 use fresco_models::denoise::hooks::Check;
 use fresco_models::denoise::{
@@ -14,14 +14,17 @@ use fresco_models::samplers::{
     self, Denoiser, SampleArgs, SampleError, SampleStep, SamplerOptions,
 };
 use fresco_models::{ModelError, ModelSampling};
-use fresco_tensor::{Generator, Tensor, TensorError, available_memory};
+use fresco_tensor::{Generator, Tensor, TensorError, available_memory, nn};
 
 use super::conds::Reader;
 use super::preview::Previewer;
-use super::{BaseModel, Model, Noise, Ready, Sampler};
+use super::{BaseModel, Model, Ready, Sampler, StartNoise};
 use crate::control::Control;
+use crate::gligen::TextBoxes;
 use crate::resident::InUse;
-use crate::types::{Conditioning, Latent};
+use crate::types::{Conditioning, Latent, Nested};
+
+mod nested;
 
 /// What is sampled, and how it is guided.
 #[derive(Clone)]
@@ -88,11 +91,18 @@ pub fn sample_failure(error: SampleError) -> NodeError {
 }
 
 fn boxed_failure(error: Box<dyn Error + Send + Sync>) -> NodeError {
+    let error = match error.downcast::<super::own::Foreign>() {
+        Ok(e) => return e.0,
+        Err(e) => e,
+    };
     match error.downcast::<ModelError>() {
         Ok(e) => failure(*e),
         Err(e) => NodeError::runtime(e.to_string()),
     }
 }
+
+/// Looks at a step; an error ends sampling.
+pub type Watch<'a> = dyn FnMut(&SampleStep<'_>) -> Result<(), NodeError> + 'a;
 
 /// A model's network with the way the model is sampled.
 struct SampledNetwork<'a> {
@@ -148,8 +158,7 @@ impl Negative<'_> {
         sigma: f32,
     ) -> Result<Tensor, ModelError> {
         let away = self.guider.denoise(x, sigma)?;
-        let scale = cfg as f32;
-        let out = away.zip_map(&towards, |a, t| a + (t - a) * scale)?;
+        let out = nn::guide(&towards, &away, cfg as f32)?;
         self.last = Some(away);
         Ok(out)
     }
@@ -212,6 +221,10 @@ const CELL: usize = 8;
 /// The latent in the shape that the model samples. Nodes make empty ones without knowing the model, so those get its
 /// channels; a picture given to a model of videos is a video of one frame.
 fn fit_latent(model: &Model, latent: Latent) -> Result<Latent, NodeError> {
+    if let Some(parts) = latent.parts() {
+        let parts = nested::fit(model, parts)?;
+        return Ok(latent.with("samples", Value::object(Nested(parts))));
+    }
     let samples = latent.samples()?;
     let (wanted, dimensions) = (model.base.latent_channels(), model.base.latent_dimensions());
     let mut fitted = samples.clone();
@@ -284,8 +297,19 @@ fn stop_when_interrupted(cx: &Cx) -> Check {
     })
 }
 
+/// What is drawn for a run.
+struct Drawn {
+    clean: Tensor,
+    noise: Tensor,
+    generator: Generator,
+    mask: Option<Tensor>,
+    parts: Option<Arc<[Vec<usize>]>>,
+}
+
 /// What a run starts from.
 struct Start {
+    /// Shapes without the batch of the latent's parts, if it has several; all else is then (b, 1, values).
+    parts: Option<Arc<[Vec<usize>]>>,
     /// The latent as the network sees it.
     clean: Tensor,
     noise: Tensor,
@@ -316,12 +340,29 @@ impl Guided {
     /// Samples a latent along `sigmas`. `seed` is that of samplers which draw noise themselves.
     pub fn sample(
         &self,
-        noise: Noise,
+        noise: impl Into<StartNoise>,
         seed: u64,
         sampler: &Sampler,
         sigmas: &[f32],
         latent: Latent,
         cx: &Cx,
+    ) -> Result<Sampled, NodeError> {
+        self.sample_watched(noise.into(), seed, sampler, sigmas, latent, cx, &mut |_| {
+            Ok(())
+        })
+    }
+
+    /// The same; somebody looks at every step and may end it.
+    #[expect(clippy::too_many_arguments, reason = "a run has so many parts")]
+    pub fn sample_watched(
+        &self,
+        noise: StartNoise,
+        seed: u64,
+        sampler: &Sampler,
+        sigmas: &[f32],
+        latent: Latent,
+        cx: &Cx,
+        watch: &mut Watch<'_>,
     ) -> Result<Sampled, NodeError> {
         cx.check_interrupt()?;
         let latent = fit_latent(&self.model, latent)?;
@@ -332,19 +373,61 @@ impl Guided {
             });
         }
         let mut start = self.prepare(noise, sampler, latent, cx)?;
-        let end = self.run(&mut start, seed, sampler, sigmas, cx)?;
+        if let Some(windows) = &self.model.patches.hooks.windows {
+            start.noise = windows.noise(&start.noise, seed).map_err(failure)?;
+        }
+        let end = self.run(&mut start, seed, sampler, sigmas, cx, watch)?;
         self.finish(start.latent, end)
     }
 
     /// Draws the noise and brings the network to where it computes.
     fn prepare(
         &self,
-        noise: Noise,
+        noise: StartNoise,
         sampler: &Sampler,
         latent: Latent,
         cx: &Cx,
     ) -> Result<Start, NodeError> {
-        let (noise, generator) = noise.draw(&latent)?;
+        let Drawn {
+            clean,
+            noise,
+            generator,
+            mask,
+            parts,
+        } = match latent.parts() {
+            Some(parts) => nested::draw(&self.model, parts, &latent, &noise)?,
+            None => self.draw(&latent, &noise)?,
+        };
+        let samples = latent.pictures()?;
+        let options = sampler.parse_options()?;
+        let additions = self.model.additions.iter();
+        let beside = additions.map(|one| one.for_run(&self.model, samples.shape(), cx));
+        let beside = beside.collect::<Result<Vec<_>, _>>()?;
+        let ready = self.model.ready().map_err(failure)?;
+        let negative = match &self.negative {
+            Some(other) => Some(self.ready_negative(&other.model)?),
+            None => None,
+        };
+        let holds = (&ready, negative.as_ref());
+        let in_use = self.lease(holds, clean.shape(), cx)?.map(Arc::new);
+        Ok(Start {
+            parts,
+            clean,
+            noise,
+            generator,
+            mask,
+            options,
+            beside,
+            ready,
+            negative,
+            in_use,
+            latent,
+        })
+    }
+
+    /// Noise, mask and the latent as the network sees it.
+    fn draw(&self, latent: &Latent, noise: &StartNoise) -> Result<Drawn, NodeError> {
+        let (noise, generator) = noise.draw(latent)?;
         let samples = latent.samples()?;
         let mask = match latent.tensor("noise_mask") {
             Some(mask) => Some(fit_mask(mask, samples.shape()).map_err(failure)?),
@@ -356,28 +439,12 @@ impl Guided {
         } else {
             samples.clone()
         };
-        let options = sampler.parse_options()?;
-        let additions = self.model.additions.iter();
-        let beside = additions.map(|one| one.for_run(&self.model, samples.shape(), cx));
-        let beside = beside.collect::<Result<Vec<_>, _>>()?;
-        let ready = self.model.ready().map_err(failure)?;
-        let negative = match &self.negative {
-            Some(other) => Some(self.ready_negative(&other.model)?),
-            None => None,
-        };
-        let holds = (&ready, negative.as_ref());
-        let in_use = self.lease(holds, samples.shape(), cx)?.map(Arc::new);
-        Ok(Start {
+        Ok(Drawn {
             clean,
             noise,
             generator,
             mask,
-            options,
-            beside,
-            ready,
-            negative,
-            in_use,
-            latent,
+            parts: None,
         })
     }
 
@@ -404,6 +471,7 @@ impl Guided {
         sampler: &Sampler,
         sigmas: &[f32],
         cx: &Cx,
+        watch: &mut Watch<'_>,
     ) -> Result<End, NodeError> {
         let (model, base) = (&self.model, &start.ready.network);
         let sampling = &*model.sampling;
@@ -419,7 +487,10 @@ impl Guided {
             denoise_mask: start.mask.as_ref(),
         };
         let encode = |args: &EncodeArgs<'_>| base.extra_conds(args);
-        let lists = self.read(sigmas[0], start.in_use.clone(), cx)?;
+        let mut lists = self.read(sigmas[0], start.in_use.clone(), cx)?;
+        for cond in lists.iter_mut().flat_map(|(_, list)| list) {
+            cond.seed = seed;
+        }
         let lists = prepare(lists, &setting, &encode).map_err(failure)?;
         let patches = &model.patches;
         let mut guider = Guider::new(&network, &lists, self.guidance, patches, setting, &encode);
@@ -427,8 +498,13 @@ impl Guided {
             guider.keep_uncond();
         }
         guider.hooks_mut().check = Some(stop_when_interrupted(cx));
-        guider.hooks_mut().beside.clone_from(&start.beside);
+        guider
+            .hooks_mut()
+            .beside
+            .extend(start.beside.iter().cloned());
+        guider.hooks_mut().seed = seed;
         guider.hooks_mut().schedule = sigmas.into();
+        guider.hooks_mut().parts.clone_from(&start.parts);
         let other = start.negative.as_ref().zip(self.negative.as_deref());
         let other_network = other.map(|(ready, _)| SampledNetwork {
             base: &*ready.network,
@@ -460,10 +536,12 @@ impl Guided {
                 let hooks = guider.hooks_mut();
                 hooks.check = Some(stop_when_interrupted(cx));
                 hooks.schedule = sigmas.into();
+                hooks.parts.clone_from(&start.parts);
                 let shape = start.noise.shape();
                 let additions = side.model.additions.iter();
                 let beside = additions.map(|one| one.for_run(&side.model, shape, cx));
-                hooks.beside = beside.collect::<Result<_, _>>()?;
+                hooks.beside.extend(beside.collect::<Result<Vec<_>, _>>()?);
+                hooks.seed = seed;
                 Some(Negative {
                     guider,
                     cfg,
@@ -489,6 +567,7 @@ impl Guided {
         let close = (first - most).abs() <= 1e-5 * first.abs().max(most.abs());
         let all_noise = close || first > most;
         let x = sampling.noise_scaling(first, &start.noise, &start.clean, all_noise)?;
+        let known_scale: &dyn Fn(f32) -> f32 = &|sigma| base.known_scale(sigma);
         let mut driver = Driver {
             guider,
             negative,
@@ -499,6 +578,7 @@ impl Guided {
                 sampling,
                 differential: patches.denoise_mask,
                 sigmas: sigmas.to_vec(),
+                clean: base.sees_known_clean().then_some(known_scale),
             }),
             name: base.name(),
         };
@@ -506,7 +586,15 @@ impl Guided {
         let mut denoised = None;
         let mut on_step = |step: SampleStep<'_>| {
             denoised = Some(step.denoised.clone());
-            let picture = previewer.picture(step.denoised);
+            watch(&step).map_err(|e| match e {
+                NodeError::Interrupted => SampleError::Cancelled,
+                other => SampleError::model(super::own::Foreign(other)),
+            })?;
+            let picture = match &start.parts {
+                Some(shapes) => nested::first(step.denoised, shapes)
+                    .and_then(|pictures| previewer.picture(&pictures)),
+                None => previewer.picture(step.denoised),
+            };
             let (done, total) = ((step.index + 1) as f64, step.total as f64);
             cx.progress(done, total, picture)
                 .map_err(|_| SampleError::Cancelled)
@@ -519,8 +607,11 @@ impl Guided {
             on_step: &mut on_step,
             global: &mut start.generator,
         };
-        let x = samplers::sample(sampler.name, &mut driver, x, &mut sigmas, args)
-            .map_err(sample_failure)?;
+        let x = match &sampler.own {
+            Some(own) => own.sample(&mut driver, x, &sigmas, args, &sampler.options),
+            None => samplers::sample(sampler.name, &mut driver, x, &mut sigmas, args),
+        };
+        let x = x.map_err(sample_failure)?;
         Ok(End {
             x,
             sigma: sigmas.last().copied().unwrap_or(0.0),
@@ -532,6 +623,16 @@ impl Guided {
     fn finish(&self, latent: Latent, end: End) -> Result<Sampled, NodeError> {
         let model = &self.model;
         let x = model.sampling.inverse_noise_scaling(end.sigma, &end.x);
+        if let Some(parts) = latent.parts() {
+            let apart = |x: &Tensor| -> Result<Latent, NodeError> {
+                let parts = nested::finish(model, x, parts)?;
+                Ok(latent.clone().with("samples", Value::object(Nested(parts))))
+            };
+            return Ok(Sampled {
+                denoised: end.denoised.as_ref().map(apart).transpose()?,
+                latent: apart(&x)?,
+            });
+        }
         let out = model.process_latent_out(&x)?;
         let denoised = match end.denoised {
             Some(x) => Some(model.process_latent_out(&x)?),
@@ -566,7 +667,10 @@ impl Guided {
             for cond in &list.0 {
                 let control = cond.options.get("control");
                 let control = control.and_then(|value| value.downcast::<Control>());
-                for handle in control.map(Control::handles).unwrap_or_default() {
+                let boxes = cond.options.get("gligen");
+                let boxes = boxes.and_then(|value| value.downcast::<TextBoxes>());
+                let steering = control.map(Control::handles).unwrap_or_default();
+                for handle in steering.into_iter().chain(boxes.map(TextBoxes::handle)) {
                     if !handles.iter().any(|known| known.model() == handle.model()) {
                         handles.push(handle);
                     }

@@ -11,6 +11,7 @@ use fresco_models::samplers::{
 use fresco_tensor::ResizeMethod;
 
 use super::Model;
+use super::own::OwnSampler;
 
 /// SAMPLER.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct Sampler {
     pub options: Map,
     /// How the noise of an inpainted region is made: `random` draws it anew.
     pub inpaint_options: Map,
+    /// A function of another process in place of the named one.
+    pub own: Option<OwnSampler>,
 }
 
 impl Sampler {
@@ -29,6 +32,7 @@ impl Sampler {
             name,
             options,
             inpaint_options: Map::new(),
+            own: None,
         }
     }
 
@@ -44,6 +48,11 @@ impl Sampler {
         Self::new(name, Map::new())
     }
 
+    /// The sampler in a value.
+    pub fn try_from_value(value: Value) -> Result<Self, NodeError> {
+        Self::from_value(value).map_err(NodeError::type_error)
+    }
+
     /// Whether the noise around an inpainted part is not that of the part.
     pub fn redraws_inpaint_noise(&self) -> bool {
         self.inpaint_options
@@ -54,6 +63,10 @@ impl Sampler {
     /// The options as the model room takes them.
     pub fn parse_options(&self) -> Result<SamplerOptions, NodeError> {
         let mut options = SamplerOptions::default();
+        if self.own.is_some() {
+            // They go to the function as they are.
+            return Ok(options);
+        }
         for (key, value) in &self.options {
             set_option(&mut options, key, value)?;
         }
@@ -139,6 +152,14 @@ impl Opaque for Sampler {
 impl FromValue for Sampler {
     const IO: &'static str = "SAMPLER";
     fn from_value(value: Value) -> Result<Self, String> {
+        if let Value::Object(object) = &value
+            && object.callback().is_some()
+        {
+            return Ok(Self {
+                own: Some(OwnSampler(value)),
+                ..Self::new(SamplerName::Euler, Map::new())
+            });
+        }
         value
             .downcast::<Self>()
             .cloned()

@@ -9,10 +9,12 @@ use fresco_models::ModelError;
 use fresco_models::network::Lazy;
 use fresco_models::store::WeightStore;
 use fresco_models::taesd::Taesd;
-use fresco_models::vae::{self, Tiles, VaeConfig};
+use fresco_models::vae::{self, FilmConfig, Tiles, VaeConfig};
 use fresco_tensor::{Device, Tensor};
 
 use super::VaeModel;
+use super::film::DecodedFilm;
+use crate::frames::FrameStream;
 use crate::loaders::WeightSource;
 use crate::resident::{Component, Hold, InUse, LoadOptions, SharedNetwork, refused, registry, who};
 use crate::sampling::run::failure;
@@ -32,7 +34,39 @@ pub struct LoadedVae {
     /// Frames for one latent frame after the first, for videos.
     span: Option<usize>,
     picture_channels: usize,
+    /// Samples a second, of those that make sound.
+    rate: Option<u32>,
+    /// Whether frames come one after the other.
+    streams: bool,
+    /// How much memory it takes to run.
+    estimate: Estimate,
     kind: Kind,
+}
+
+/// Frames that take more than this as numbers are decoded when somebody wants them.
+const STREAMED: u64 = 1 << 29;
+
+/// By the size of cells, and whether there are frames.
+fn usual_estimate(span: Option<usize>, ratio: usize) -> Estimate {
+    match (span, ratio) {
+        (Some(_), 0..16) => Estimate::Wan21,
+        (Some(_), _) => Estimate::Wan22,
+        (None, 0..16) => Estimate::Kl { amd: false },
+        (None, _) => Estimate::KlBatchNorm { amd: false },
+    }
+}
+
+fn estimate_of(config: &VaeConfig) -> Estimate {
+    let VaeConfig::Film(film) = config else {
+        return usual_estimate(config.temporal_ratio(), config.ratio());
+    };
+    match film {
+        FilmConfig::Replicated(config) if config.grouped => Estimate::GROUPED_FILM,
+        FilmConfig::Replicated(_) => Estimate::FOLDED_FILM,
+        FilmConfig::Stacked(_) => Estimate::STACKED_FILM,
+        FilmConfig::Wavelet(_) => Estimate::WAVELET_FILM,
+        FilmConfig::Small(_) => Estimate::SMALL_FILM,
+    }
 }
 
 enum Kind {
@@ -86,6 +120,12 @@ impl LoadedVae {
             ratio: config.ratio(),
             span: config.temporal_ratio(),
             picture_channels: config.picture_channels(),
+            rate: match config {
+                VaeConfig::Sound(config) => Some(config.rate()),
+                _ => None,
+            },
+            streams: matches!(config, VaeConfig::Causal(_)),
+            estimate: estimate_of(config),
             kind: Kind::Held {
                 network: shared.joined(lazy(&store, config)),
                 store,
@@ -105,6 +145,9 @@ impl LoadedVae {
             ratio: network.ratio(),
             span: network.temporal_ratio(),
             picture_channels: network.picture_channels(),
+            rate: None,
+            streams: false,
+            estimate: usual_estimate(network.temporal_ratio(), network.ratio()),
             kind: Kind::Small(Arc::new(network)),
         }
     }
@@ -150,6 +193,32 @@ impl LoadedVae {
                 (result, _) => return result.map_err(failure),
             }
         }
+    }
+}
+
+/// Values that a network of sound holds for each sample of the sound, roughly.
+const SOUND_VALUES: u64 = 96;
+
+impl LoadedVae {
+    /// Runs with the network where it computes, which takes so many bytes.
+    fn run_once(
+        &self,
+        cx: &Cx,
+        bytes: u64,
+        pass: impl Fn(&vae::Vae, vae::Check<'_>) -> Result<Tensor, ModelError>,
+    ) -> Result<Tensor, NodeError> {
+        let check = &check(cx);
+        let (network, hold) = match &self.kind {
+            Kind::Small(network) => return pass(network, check).map_err(failure),
+            Kind::Held { network, hold, .. } => (network, hold),
+        };
+        let need = Need {
+            required: bytes,
+            ..Need::default()
+        };
+        let in_use = InUse::of(cx, &[hold.handle()], need)?;
+        let made = in_use.run(|| pass(&*network.get()?, check));
+        made.map_err(failure)
     }
 }
 
@@ -218,6 +287,85 @@ impl VaeModel for LoadedVae {
         in_one_batch(&self.run(cx, bytes, None, tiles, &pass)?)
     }
 
+    fn film(self: Arc<Self>, latent: &Tensor, cx: &Cx) -> Option<Arc<dyn FrameStream>> {
+        let (span, &[b, _, t, h, w]) = (self.span?, latent.shape()) else {
+            return None;
+        };
+        let Kind::Held { network, hold, .. } = &self.kind else {
+            return None;
+        };
+        let frames = b * ((t * span).saturating_sub(span - 1));
+        let shape = [frames, h * self.ratio, w * self.ratio, 3];
+        let bytes = shape.iter().map(|n| *n as u64).product::<u64>() * VALUE;
+        if !self.streams || bytes <= STREAMED || self.picture_channels != 3 {
+            return None;
+        }
+        // One latent frame after the other.
+        let need = self.decode_bytes(&[1, self.channels, 1, h, w]);
+        Some(Arc::new(DecodedFilm {
+            network: Arc::clone(network),
+            hold: Arc::clone(hold),
+            latent: latent.clone(),
+            shape,
+            bytes: need,
+            cx: cx.clone(),
+            whole: self.clone(),
+        }))
+    }
+
+    fn sound_rate(&self, _: &Cx) -> Result<u32, NodeError> {
+        self.rate.ok_or_else(super::no_sound)
+    }
+
+    fn encode_sound(&self, sound: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
+        let samples = sound.len() as u64;
+        self.run_once(cx, samples * SOUND_VALUES * VALUE, |network, check| {
+            let vae::Vae::Sound(net) = network else {
+                return Err(ModelError::invalid("VAE encode", "this VAE takes no sound"));
+            };
+            net.encode(sound, check)
+        })
+    }
+
+    fn decode_sound(
+        &self,
+        latent: &Tensor,
+        tiles: Option<(usize, usize)>,
+        cx: &Cx,
+    ) -> Result<Tensor, NodeError> {
+        let frames = latent.shape().last().copied().unwrap_or(0);
+        let at_once = tiles.map_or(frames, |(tile, _)| tile.min(frames));
+        let samples = (latent.shape().first().copied().unwrap_or(0) * at_once * self.ratio) as u64;
+        self.run_once(cx, samples * SOUND_VALUES * VALUE, |network, check| {
+            let vae::Vae::Sound(net) = network else {
+                return Err(ModelError::invalid("VAE decode", "this VAE makes no sound"));
+            };
+            match tiles {
+                Some(tiles) => net.decode_tiled(latent, tiles, check),
+                None => net.decode(latent, check),
+            }
+        })
+    }
+
+    fn decode_voxels(
+        &self,
+        latent: &Tensor,
+        cells: usize,
+        chunk: usize,
+        cx: &Cx,
+    ) -> Result<Tensor, NodeError> {
+        let points = (cells as u64 + 1).saturating_pow(3);
+        self.run_once(cx, points.saturating_mul(VALUE), |network, check| {
+            let vae::Vae::Shape(net) = network else {
+                return Err(ModelError::invalid(
+                    "VAE decode",
+                    "this VAE makes no solids",
+                ));
+            };
+            net.decode(latent, cells, chunk, check)
+        })
+    }
+
     fn handle(&self) -> Option<&Handle> {
         match &self.kind {
             Kind::Held { hold, .. } => Some(hold.handle()),
@@ -261,15 +409,6 @@ fn in_one_batch(images: &Tensor) -> Result<Tensor, NodeError> {
 }
 
 impl LoadedVae {
-    fn estimate(&self) -> Estimate {
-        match (self.span, self.ratio) {
-            (Some(_), 0..16) => Estimate::Wan21,
-            (Some(_), _) => Estimate::Wan22,
-            (None, 0..16) => Estimate::Kl { amd: false },
-            (None, _) => Estimate::KlBatchNorm { amd: false },
-        }
-    }
-
     /// What encoding pictures (b, h, w, c) takes: each by itself, or all as the frames of a video.
     fn encode_bytes(&self, shape: &[usize]) -> u64 {
         let &[b, h, w, c] = shape else {
@@ -279,13 +418,13 @@ impl LoadedVae {
             Some(_) => vec![1, c, b, h, w],
             None => vec![b, c, h, w],
         };
-        self.estimate().encode(&wide(&shape), VALUE)
+        self.estimate.encode(&wide(&shape), VALUE)
     }
 
     /// What decoding latents (b, c, h, w) or (b, c, t, h, w) takes.
     fn decode_bytes(&self, shape: &[usize]) -> u64 {
         match shape.len() {
-            4 | 5 => self.estimate().decode(&wide(shape), VALUE),
+            4 | 5 => self.estimate.decode(&wide(shape), VALUE),
             _ => 0,
         }
     }

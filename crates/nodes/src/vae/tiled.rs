@@ -61,7 +61,7 @@ impl Node for VaeDecodeTiled {
         let images = self
             .vae
             .0
-            .decode_tiled(self.samples.samples()?, tiles, cx)?;
+            .decode_tiled(self.samples.pictures()?, tiles, cx)?;
         Ok(NodeOutput::one(Image(images)))
     }
 }

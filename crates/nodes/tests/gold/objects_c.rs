@@ -206,12 +206,13 @@ pub(crate) fn describe(case: &Case, value: &Value) -> Option<Value> {
         };
         return Some(map! {"vertices" => shaped(flat), "faces" => shaped(faces)}.into());
     }
-    if let Some(video) = value.downcast::<Video>() {
-        let rate = match video.frame_rate {
+    if let Some(Video::Frames(film)) = value.downcast::<Video>() {
+        let rate = match film.frame_rate {
             (whole, 1) => whole.to_string(),
             (n, d) => format!("{n}/{d}"),
         };
-        return Some(map! {"images" => tensor(video.images.clone()), "frame_rate" => rate}.into());
+        let images = film.images.to_tensor().ok()?;
+        return Some(map! {"images" => tensor(images), "frame_rate" => rate}.into());
     }
     None
 }

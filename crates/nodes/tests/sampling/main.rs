@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may stop the test")]
 
+mod av;
 mod bad_input;
 mod custom;
 mod end_to_end;

@@ -128,7 +128,7 @@ fn build(
     let app = App::new(Parts {
         config,
         engine,
-        models,
+        models: models.into(),
         hub,
         metrics,
         dirs: dirs.clone(),
@@ -146,6 +146,7 @@ fn build(
             }
             Err(format!("{name} is no model"))
         }),
+        packs: Arc::new(fresco_server::NoPacks),
     });
     Rig {
         app,

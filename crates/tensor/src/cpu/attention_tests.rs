@@ -7,15 +7,12 @@ use crate::tensor::Tensor;
 
 /// Every way to compute on this machine; the last is that of matrix tiles, if there are any.
 fn available() -> Vec<(Isa, bool)> {
-    let mut ways: Vec<_> = isa::available()
-        .into_iter()
-        .map(|isa| (isa, false))
-        .collect();
-    #[cfg(target_arch = "x86_64")]
-    if super::amx::available() {
-        ways.push((Isa::Avx512, true));
-    }
-    ways
+    let tiles = [
+        #[cfg(target_arch = "x86_64")]
+        super::amx::available().then_some((Isa::Avx512, true)),
+    ];
+    let vectors = isa::available().into_iter().map(|isa| (isa, false));
+    vectors.chain(tiles.into_iter().flatten()).collect()
 }
 
 fn random(shape: &[usize], seed: u64, size: f32) -> Tensor {

@@ -236,17 +236,14 @@ mod tests {
                 })
                 .sum()
         };
-        let mut engines = vec![IntegerEngine::Portable];
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx2") {
-                engines.push(IntegerEngine::Avx2);
-            }
-            if is_x86_feature_detected!("avx512vnni") {
-                engines.push(IntegerEngine::Vnni);
-            }
-        }
-        for engine in engines {
+        let engines = [
+            Some(IntegerEngine::Portable),
+            #[cfg(target_arch = "x86_64")]
+            is_x86_feature_detected!("avx2").then_some(IntegerEngine::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            is_x86_feature_detected!("avx512vnni").then_some(IntegerEngine::Vnni),
+        ];
+        for engine in engines.into_iter().flatten() {
             for m in 1..=engine.rows() {
                 let mut sums = [[0; WIDTH]; MOST_ROWS];
                 let steps = columns / QUAD_STEP;

@@ -130,6 +130,7 @@ impl Weight {
         self.short = true;
     }
 
+    #[cfg(target_arch = "x86_64")] // Matrix tiles, which ask for it, are an Intel processor's.
     pub(crate) fn is_short(&self) -> bool {
         self.short
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::driver::{Attribute, Driver, DriverError, Shared};
-use super::{Format, FormatChoices, kernels, steps};
+use super::{Format, FormatChoices, kernels, ring, staging, steps};
 use crate::device::Spare;
 use crate::error::{Result, TensorError};
 use crate::lock::lock;
@@ -31,6 +31,8 @@ pub struct CudaDevice {
     pub(super) used: AtomicU64,
     pub(super) forms: AtomicU64,
     pub(super) arenas: AtomicU64,
+    /// How many pieces of memory all that is.
+    pub(super) pieces: AtomicU64,
     pub(super) peak: AtomicU64,
     limit: AtomicU64,
     /// The most of weights and results since somebody began to measure.
@@ -45,6 +47,10 @@ pub struct CudaDevice {
     functions: Mutex<Functions>,
     pub(crate) spare: Mutex<Vec<Spare>>,
     pub(super) steps: steps::Kept,
+    /// Where weights that are kept elsewhere pass through.
+    pub(super) ring: ring::Kept,
+    /// Pinned memory through which weights are brought to stay.
+    pub(super) staging: staging::Staging,
 }
 
 /// Kernels that were used, by module, format and name.
@@ -57,6 +63,9 @@ thread_local! {
 
 /// Bytes that a context and its code take beside what the program asks for.
 const OVERHEAD: u64 = 600 << 20;
+
+/// Bytes that the driver may count for a piece of memory beyond what was asked for.
+const PIECE_OVERHEAD: u64 = 64 << 10;
 
 /// What is known of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +112,10 @@ pub fn driver_state() -> DriverState {
 impl CudaDevice {
     /// Opens a GPU. `Err` says why it cannot be used.
     pub(crate) fn open(number: u32) -> Result<Self, String> {
-        let driver = Driver::get()?;
+        Self::open_with(Driver::get()?, number)
+    }
+
+    fn open_with(driver: &'static Driver, number: u32) -> Result<Self, String> {
         Self::opened(driver, number).map_err(|error| match error {
             Failure::Driver(error) => format!("cuda:{number} does not start: {error}"),
             Failure::Other(reason) => reason,
@@ -147,6 +159,7 @@ impl CudaDevice {
             used: AtomicU64::new(0),
             forms: AtomicU64::new(0),
             arenas: AtomicU64::new(0),
+            pieces: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             highest: AtomicU64::new(0),
             limit: AtomicU64::new(total.saturating_sub(OVERHEAD)),
@@ -157,6 +170,8 @@ impl CudaDevice {
             functions: Mutex::default(),
             spare: Mutex::default(),
             steps: steps::Kept::default(),
+            ring: ring::Kept::default(),
+            staging: staging::Staging::default(),
         })
     }
 
@@ -244,6 +259,30 @@ impl CudaDevice {
         Ok((free, reserved.saturating_sub(used)))
     }
 
+    /// Why it cannot be used any more.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failed.get().cloned()
+    }
+
+    /// What the driver's numbers and ours do not agree about, when nothing is computed; none if they do.
+    pub(crate) fn discrepancy(&self) -> Option<String> {
+        if let Some(reason) = self.failed.get() {
+            return Some(format!("it has failed: {reason}"));
+        }
+        // What is freed behind work counts until the work is done.
+        self.synchronize().ok()?;
+        let ours = self.taken();
+        let pieces = self.pieces.load(Ordering::Relaxed);
+        let (_, theirs) = self.checked(self.driver.pool_state(self.pool)).ok()?;
+        // Each piece has some bytes more than were asked for, and begins where the driver likes.
+        let most = ours + pieces * PIECE_OVERHEAD;
+        (theirs < ours || theirs > most).then(|| {
+            format!(
+                "the driver counts {theirs} bytes in use, {ours} in {pieces} pieces were asked for"
+            )
+        })
+    }
+
     /// What is known of it.
     pub fn state(&self) -> CudaState {
         let (free, kept) = self.driver_memory().unwrap_or_default();
@@ -264,6 +303,8 @@ impl CudaDevice {
     /// Gives memory that nobody uses back to the driver, for other programs.
     pub(crate) fn trim(&self) {
         self.steps.clear();
+        self.ring.clear();
+        self.staging.clear(self);
         if self.enter().is_ok() {
             let _ = self.driver.synchronize(self.compute);
             let _ = self.driver.trim(self.pool);
@@ -291,6 +332,7 @@ impl CudaDevice {
             let device = format!("cuda:{}", self.number);
             let reason = error.to_string();
             if error.is_fatal() {
+                let reason = format!("{reason}; start the program again to use it again");
                 let _ = self.failed.set(reason.clone());
                 return TensorError::DeviceFailed { device, reason };
             }
@@ -383,3 +425,7 @@ pub(crate) fn open(number: u32) -> Result<Arc<CudaDevice>, String> {
 pub(crate) fn opened() -> Vec<Arc<CudaDevice>> {
     lock(&OPEN).values().cloned().collect()
 }
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;

@@ -26,12 +26,26 @@ impl DriverError {
         self.code == Self::OUT_OF_MEMORY
     }
 
+    /// What can be done about a driver that does not start.
+    fn advice(&self) -> &'static str {
+        match self.code {
+            // No device; insufficient driver; libraries and kernel module of different versions; not permitted.
+            100 => "; it finds no GPU",
+            35 | 36 | 222 => "; it is too old: install 525 or newer",
+            803 | 804 => {
+                "; its library and its kernel module do not fit together: restart the machine after an update"
+            }
+            800 | 801 | 304 => "; the system does not let this program use it",
+            _ => "",
+        }
+    }
+
     /// Whether the context is lost: every further call fails until the process ends.
     pub(crate) fn is_fatal(&self) -> bool {
         // Illegal addresses and instructions, traps, launch failures and timeouts, uncorrectable memory errors, a lost device.
         matches!(
             self.code,
-            4 | 46 | 214 | 220 | 226 | 700 | 702 | 709..=719 | 999
+            4 | 46 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 999
         )
     }
 }
@@ -94,6 +108,17 @@ macro_rules! functions {
                     },)*
                 })
             }
+
+            /// Functions that succeed and do nothing.
+            #[cfg(test)]
+            fn idle() -> Self {
+                $(
+                    unsafe extern "C" fn $field($(_: $argument),*) -> c_int {
+                        0
+                    }
+                )*
+                Self { $($field,)* }
+            }
         }
     };
 }
@@ -114,6 +139,7 @@ functions! {
     stream_wait = b"cuStreamWaitEvent\0" (Handle, Handle, c_uint);
     event_create = b"cuEventCreate\0" (*mut Handle, c_uint);
     event_record = b"cuEventRecord\0" (Handle, Handle);
+    event_synchronize = b"cuEventSynchronize\0" (Handle);
     event_elapsed = b"cuEventElapsedTime\0" (*mut f32, Handle, Handle);
     event_destroy = b"cuEventDestroy_v2\0" (Handle);
     module_load = b"cuModuleLoadData\0" (*mut Handle, *const c_void);
@@ -162,12 +188,23 @@ type EncodeTiled = unsafe extern "C" fn(
     c_int,
 ) -> c_int;
 
+/// The driver's function that says how a kernel of a graph follows another, which older ones lack: from, to, how, and the number of
+/// each.
+type AddEdges =
+    unsafe extern "C" fn(Handle, *const Handle, *const Handle, *const [u8; 8], usize) -> c_int;
+
+/// A kernel that is started when all blocks of the one before it have let it, and waits for the rest itself; and one that is started
+/// when that has ended.
+const EARLY: [u8; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
+const AFTER: [u8; 8] = [0; 8];
+
 /// The loaded driver.
 pub(crate) struct Driver {
     functions: Functions,
     encode_tiled: Option<EncodeTiled>,
+    add_edges: Option<AddEdges>,
     /// Held for as long as its functions are.
-    _library: libloading::Library,
+    _library: Option<libloading::Library>,
 }
 
 /// Names of the driver on Linux and on Windows.
@@ -195,6 +232,7 @@ const POOL_USED: c_int = 7;
 const FUNCTION_SHARED_MEMORY: c_int = 8;
 /// Streams do not wait for the default one; events need no time unless asked.
 const STREAM_NON_BLOCKING: c_uint = 1;
+const EVENT_WITHOUT_TIME: c_uint = 2;
 /// Pinned memory that all contexts see.
 const HOST_PORTABLE: c_uint = 1;
 /// All blocks of a kernel run at once.
@@ -223,21 +261,34 @@ impl Driver {
     }
 
     fn from_library(library: libloading::Library) -> Result<Self, String> {
-        let functions = Functions::find(&library)
-            .map_err(|error| format!("the NVIDIA driver is too old: {error}"))?;
+        let functions = Functions::find(&library).map_err(|error| {
+            format!(
+                "the NVIDIA driver is too old, one for CUDA 12.0 (525 or newer) is needed: {error}"
+            )
+        })?;
         // SAFETY: the symbol is the driver's function of these parameters in every version that has it.
         let encode_tiled = unsafe { library.get::<EncodeTiled>(b"cuTensorMapEncodeTiled\0") };
         let encode_tiled = encode_tiled.ok().map(|function| *function);
-        let driver = Self {
+        // SAFETY: as above.
+        let add_edges = unsafe { library.get::<AddEdges>(b"cuGraphAddDependencies_v2\0") };
+        let add_edges = add_edges.ok().map(|function| *function);
+        Self::started(Self {
             functions,
             encode_tiled,
-            _library: library,
-        };
+            add_edges,
+            _library: Some(library),
+        })
+    }
+
+    fn started(driver: Self) -> Result<Self, String> {
         // SAFETY: the first call, with the only flags there are.
         let code = unsafe { (driver.functions.init)(0) };
         match driver.checked("cuInit", code) {
             Ok(()) => Ok(driver),
-            Err(error) => Err(format!("the NVIDIA driver does not start: {error}")),
+            Err(error) => Err(format!(
+                "the NVIDIA driver does not start: {error}{}",
+                error.advice()
+            )),
         }
     }
 
@@ -373,10 +424,26 @@ impl Driver {
         Ok(Shared(event))
     }
 
+    /// An event that only tells whether it has passed.
+    pub(crate) fn mark(&self) -> Answer<Shared> {
+        let mut event = null_mut();
+        // SAFETY: the driver writes one handle.
+        let code = unsafe { (self.functions.event_create)(&raw mut event, EVENT_WITHOUT_TIME) };
+        self.checked("cuEventCreate", code)?;
+        Ok(Shared(event))
+    }
+
     pub(crate) fn record(&self, event: Shared, stream: Shared) -> Answer<()> {
         // SAFETY: both were given by the driver.
         let code = unsafe { (self.functions.event_record)(event.0, stream.0) };
         self.checked("cuEventRecord", code)
+    }
+
+    /// Waits, here, until an event has passed.
+    pub(crate) fn wait_here(&self, event: Shared) -> Answer<()> {
+        // SAFETY: the event was given by the driver.
+        let code = unsafe { (self.functions.event_synchronize)(event.0) };
+        self.checked("cuEventSynchronize", code)
     }
 
     /// Milliseconds between two events that have passed.
@@ -635,20 +702,22 @@ impl Driver {
         }
     }
 
-    /// Adds a kernel to a graph that runs after another one.
+    /// Adds a kernel to a graph that runs after another one. One that may be started early, before that has ended, waits for it itself.
     ///
     /// # Safety
     /// As [`Self::launch`], for every time that the graph is started.
     pub(crate) unsafe fn add_kernel(
         &self,
         graph: Shared,
-        after: Option<Shared>,
+        (after, early): (Option<Shared>, bool),
         (function, cooperative): (Shared, bool),
         shape: Shape,
         parameters: &mut [*mut c_void],
     ) -> Answer<Shared> {
         let node = Self::node(function, shape, parameters);
-        let before: Vec<Handle> = after.iter().map(|node| node.0).collect();
+        let edge = after.zip(self.add_edges.filter(|_| early));
+        let before = after.filter(|_| edge.is_none());
+        let before: Vec<Handle> = before.iter().map(|node| node.0).collect();
         let mut made = null_mut();
         // SAFETY: the driver copies the parameters; the list of nodes lives through the call.
         let code = unsafe {
@@ -661,6 +730,15 @@ impl Driver {
             )
         };
         self.checked("cuGraphAddKernelNode", code)?;
+        if let Some((after, add)) = edge {
+            let edge = |how: &[u8; 8]| {
+                // SAFETY: both nodes are of this graph, and the lists have one element each.
+                unsafe { add(graph.0, &raw const after.0, &raw const made, how, 1) }
+            };
+            if edge(&EARLY) != 0 {
+                self.checked("cuGraphAddDependencies", edge(&AFTER))?;
+            }
+        }
         if cooperative {
             // A value of an attribute has 64 bytes, of which this one uses the first number.
             let mut value = [0_u64; 8];
@@ -721,3 +799,8 @@ impl Driver {
         unsafe { (self.functions.graph_destroy)(graph.0) };
     }
 }
+
+/// A driver without a GPU behind it, for tests of what happens when one misbehaves.
+#[cfg(test)]
+#[path = "fake_driver.rs"]
+pub(crate) mod fake;

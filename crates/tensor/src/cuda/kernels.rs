@@ -154,4 +154,32 @@ mod tests {
         }
         assert!(modules(70).is_empty());
     }
+
+    /// Graphs start kernels before those before them have ended: see `steps.rs`.
+    #[test]
+    fn every_kernel_waits_for_those_before_it() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda/kernels");
+        let mut files = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "cu") {
+                continue;
+            }
+            files += 1;
+            let text = std::fs::read_to_string(&path).unwrap();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            // Kernels of these files make their barriers first, in a function of their own.
+            let (kernels, waits) = (
+                text.matches("__global__").count(),
+                text.matches("after_others();").count(),
+            );
+            let own = match &*name {
+                "product_hopper.cu" => 1,
+                "attention_hopper.cu" => 2,
+                _ => kernels,
+            };
+            assert!(kernels > 0 && waits == own, "{name}: {kernels} and {waits}");
+        }
+        assert!(files > 10);
+    }
 }

@@ -115,37 +115,22 @@ impl CudaDevice {
         shared: u32,
         args: &Args,
     ) -> Result<()> {
-        self.start_kernel(
-            kernel,
-            Shape {
-                grid,
-                block,
-                shared,
-            },
-            false,
-            args,
-        )
+        let shape = Shape {
+            grid,
+            block,
+            shared,
+        };
+        self.start_kernel(kernel, shape, false, args)
     }
 
     /// The same with all blocks at once, so that they can wait for each other.
     pub(crate) fn launch_cooperative(
         &self,
         kernel: Kernel,
-        grid: [u32; 3],
-        block: u32,
-        shared: u32,
+        shape: Shape,
         args: &Args,
     ) -> Result<()> {
-        self.start_kernel(
-            kernel,
-            Shape {
-                grid,
-                block,
-                shared,
-            },
-            true,
-            args,
-        )
+        self.start_kernel(kernel, shape, true, args)
     }
 
     fn start_kernel(
@@ -199,11 +184,11 @@ impl CudaDevice {
         self.checked(answer)
     }
 
-    /// Adds it to a graph.
+    /// Adds it to a graph, to be started early or when what comes before has ended.
     pub(super) fn add_to_graph(
         &self,
         graph: Shared,
-        after: Option<Shared>,
+        after: (Option<Shared>, bool),
         launch: Launch,
         args: &Args,
     ) -> Result<Shared> {
@@ -275,4 +260,16 @@ pub(super) fn bytes_of_mut(values: &mut [f32]) -> &mut [u8] {
 pub(super) fn write_pinned(to: *mut u8, values: &[f32]) {
     // SAFETY: the owner of the pinned memory has as much of it, and no device reads it now.
     unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to.cast(), values.len()) };
+}
+
+/// Memory of the driver that does not move. Zeros until somebody writes there.
+pub(super) fn pinned_bytes<'a>(address: usize, len: usize) -> &'a [u8] {
+    // SAFETY: the owner of the pinned memory has as much of it, and lends it for as long as it lives itself.
+    unsafe { std::slice::from_raw_parts(address as *const u8, len) }
+}
+
+/// The same to write there.
+pub(super) fn pinned_bytes_mut<'a>(address: usize, len: usize) -> &'a mut [u8] {
+    // SAFETY: as above; the owner is borrowed mutably, and no device reads it now.
+    unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::device::CudaDevice;
 use super::driver::{Driver, Shared};
+use super::ring::RingPart;
 use super::steps::{self, ArenaBlock};
 use super::{Args, Format, Kernel, SLACK};
 use crate::error::{Result, TensorError};
@@ -25,6 +26,8 @@ enum Source {
     Pool(Purpose),
     /// Memory of steps that are repeated.
     Arena(#[expect(dead_code, reason = "given back when it is dropped")] ArenaBlock),
+    /// Memory that copies of weights go through.
+    Ring(#[expect(dead_code, reason = "given back when it is dropped")] RingPart),
 }
 
 /// What memory of the pool is for, which decides how it is counted.
@@ -53,14 +56,23 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let Source::Pool(purpose) = self.source else {
-            return;
+        let purpose = match self.source {
+            Source::Pool(purpose) => purpose,
+            Source::Arena(_) => return,
+            Source::Ring(_) => {
+                let _ = steps::interrupt(&self.device);
+                return;
+            }
         };
         // Kernels that a step has asked for and not started may still want it.
         let _ = steps::interrupt(&self.device);
         let counter = self.device.counter(purpose);
         counter.fetch_sub(self.bytes, Ordering::Relaxed);
-        if self.address != 0 && self.device.enter().is_ok() {
+        if self.address == 0 {
+            return;
+        }
+        self.device.pieces.fetch_sub(1, Ordering::Relaxed);
+        if self.device.enter().is_ok() {
             let _ = self.device.driver.free(self.address, self.device.compute);
         }
     }
@@ -72,9 +84,21 @@ pub(crate) struct PinnedBytes {
     address: usize,
 }
 
+/// Whether main memory of weights may be pinned.
+static PINNING: AtomicBool = AtomicBool::new(true);
+
+/// Whether weights that stream to GPUs may be kept where the system cannot move them, which GPUs read faster. They may unless
+/// this says otherwise.
+pub fn allow_pinned_memory(allowed: bool) {
+    PINNING.store(allowed, Ordering::Relaxed);
+}
+
 impl PinnedBytes {
-    /// None where the system refuses.
+    /// None where the system refuses, or the user.
     pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
+        if !PINNING.load(Ordering::Relaxed) {
+            return None;
+        }
         Driver::get().ok()?.register(bytes).ok()?;
         Some(Self {
             address: bytes.as_ptr() as usize,
@@ -84,6 +108,10 @@ impl PinnedBytes {
 
 impl Drop for PinnedBytes {
     fn drop(&mut self) {
+        // A copy that was asked for may not be made yet.
+        for device in super::opened() {
+            let _ = device.finish_copies();
+        }
         if let Ok(driver) = Driver::get() {
             driver.unregister(self.address);
         }
@@ -102,14 +130,11 @@ impl CopyEnd {
     /// Behind all copies that were asked for until now.
     pub(crate) fn new(device: &Arc<CudaDevice>) -> Result<Self> {
         device.enter()?;
-        let event = device.checked(device.driver.event())?;
-        let end = Self {
+        Ok(Self {
             device: Arc::clone(device),
-            event,
+            event: device.marked(device.copies)?,
             waited: AtomicBool::new(false),
-        };
-        device.checked(device.driver.record(event, device.copies))?;
-        Ok(end)
+        })
     }
 
     /// Lets the work that is asked for next wait for it.
@@ -213,6 +238,14 @@ impl CudaBuffer {
         Ok(out)
     }
 
+    /// Writes as many elements that are at an address of the device into it.
+    pub(crate) fn fill_from(&self, from: (u64, Format)) -> Result<()> {
+        if self.len == 0 {
+            return Ok(());
+        }
+        convert(self.device(), from, self)
+    }
+
     /// The same elements in another format, or a copy in the same one.
     pub(crate) fn converted(&self, format: Format) -> Result<Self> {
         let device = self.device();
@@ -301,6 +334,7 @@ impl CudaDevice {
                 },
                 other => other,
             })?;
+            self.pieces.fetch_add(1, Ordering::Relaxed);
         }
         Ok(block)
     }
@@ -359,9 +393,21 @@ impl CudaDevice {
             }
             let spare = std::mem::take(&mut *crate::lock::lock(&self.spare));
             drop(spare);
+            self.ring.give_up();
             self.trim();
             self.take_for(purpose, bytes, stream)
         })
+    }
+
+    /// Memory for a copy of weights that is made beside the work and used once. None where there is no room for it.
+    pub(crate) fn block_in_ring(self: &Arc<Self>, bytes: u64) -> Result<Option<Block>> {
+        let part = self.ring_part(bytes + SLACK)?;
+        Ok(part.map(|(address, part)| Block {
+            device: Arc::clone(self),
+            address,
+            bytes,
+            source: Source::Ring(part),
+        }))
     }
 
     /// Memory for results and between kernels: that of steps that are repeated, while such run.
@@ -405,6 +451,61 @@ impl CudaDevice {
     pub(crate) fn upload_ahead(&self, to: u64, bytes: &[u8]) -> Result<()> {
         self.enter()?;
         self.checked(self.driver.copy_in(to, bytes, self.copies))
+    }
+
+    /// Copies from another GPU, beside the work, what was complete there when this was asked for.
+    pub(crate) fn fetch_ahead(
+        &self,
+        to: u64,
+        (other, from): (&Self, u64),
+        bytes: usize,
+    ) -> Result<()> {
+        other.enter()?;
+        let there = other.marked(other.compute)?;
+        self.enter()?;
+        self.after(self.copies, there)?;
+        let answer = self.driver.copy_peer(
+            (to, self.context),
+            (from, other.context),
+            bytes,
+            self.copies,
+        );
+        self.checked(answer)
+    }
+
+    /// Bytes per second from pinned main memory, measured with some copies.
+    pub(crate) fn measured_link(self: &Arc<Self>) -> Result<f64> {
+        const BYTES: usize = 256 << 20;
+        const TIMES: usize = 4;
+        self.enter()?;
+        let from = super::steps::Pinned::new(self, BYTES)?;
+        let to = self.block_for(Purpose::Arena, BYTES as u64)?;
+        self.synchronize()?;
+        let ends = [self.timed_event()?, self.timed_event()?];
+        // The first copy pays for what the driver prepares.
+        for at in 0..=TIMES {
+            if at == 1 {
+                self.checked(self.driver.record(ends[0], self.copies))?;
+            }
+            self.upload_ahead(to.address(), from.bytes())?;
+        }
+        self.checked(self.driver.record(ends[1], self.copies))?;
+        self.finish_copies()?;
+        let time = self.checked(self.driver.elapsed(ends[0], ends[1]))?;
+        for event in ends {
+            self.driver.destroy_event(event);
+        }
+        Ok((TIMES * BYTES) as f64 / (f64::from(time) / 1000.0))
+    }
+
+    fn timed_event(&self) -> Result<Shared> {
+        self.checked(self.driver.event())
+    }
+
+    /// Waits until all copies beside the work are made.
+    pub(super) fn finish_copies(&self) -> Result<()> {
+        self.enter()?;
+        self.checked(self.driver.synchronize(self.copies))
     }
 
     /// Copies bytes from an address, when everything before is computed.

@@ -11,15 +11,20 @@ mod launch;
 mod memory;
 pub(crate) mod ops;
 mod profile;
+mod ring;
+mod staging;
 mod steps;
 mod weight;
 
 pub use device::{CudaDevice, CudaState, DriverState, driver_state};
 pub(crate) use device::{open, opened};
+pub(crate) use driver::Shape;
 pub(crate) use launch::{Args, Kernel, TensorMapSpec};
+pub use memory::allow_pinned_memory;
 pub(crate) use memory::{Block, CopyEnd, CudaBuffer, PinnedBytes, Scratch};
 pub use profile::KernelTime;
-pub(crate) use weight::{CudaValue, MatrixShape, SLACK};
+pub(crate) use profile::work;
+pub(crate) use weight::{Arrived, CudaValue, Folded, MatrixShape, SLACK, Transfer};
 
 /// What a network is for, by which formats can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

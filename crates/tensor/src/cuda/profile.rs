@@ -1,6 +1,6 @@
 //! How long each kernel takes.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use super::device::CudaDevice;
@@ -15,16 +15,27 @@ pub struct KernelTime {
     pub kernel: String,
     pub starts: usize,
     pub milliseconds: f64,
+    /// Multiplications and additions, and bytes that must be read and written, of those starts that told them.
+    pub operations: f64,
+    pub bytes: f64,
 }
 
 struct Mark {
     kernel: String,
     begun: Shared,
     ended: Shared,
+    work: (f64, f64),
 }
 
 thread_local! {
+    /// What the next kernel has to do.
+    static WORK: Cell<(f64, f64)> = const { Cell::new((0.0, 0.0)) };
     static MARKS: RefCell<Option<Vec<Mark>>> = const { RefCell::new(None) };
+}
+
+/// Says what the kernel that is started next has to do, for those who compare its time with the least that is possible.
+pub(crate) fn work(operations: f64, bytes: f64) {
+    WORK.set((operations, bytes));
 }
 
 /// Starts a kernel, with its time taken where somebody asked for that.
@@ -34,6 +45,7 @@ pub(super) fn timed(
     start: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     if MARKS.with_borrow(Option::is_none) {
+        WORK.set((0.0, 0.0));
         return start();
     }
     let event = || device.checked(device.driver.event());
@@ -53,6 +65,7 @@ pub(super) fn timed(
                 kernel,
                 begun,
                 ended,
+                work: WORK.take(),
             });
         }
     });
@@ -66,23 +79,24 @@ impl CudaDevice {
         let result = body();
         let marks = MARKS.take().unwrap_or_default();
         self.synchronize()?;
-        let mut sums: BTreeMap<String, (usize, f64)> = BTreeMap::new();
+        let mut sums: BTreeMap<String, KernelTime> = BTreeMap::new();
         for mark in marks {
             let time = self.checked(self.driver.elapsed(mark.begun, mark.ended))?;
             self.driver.destroy_event(mark.begun);
             self.driver.destroy_event(mark.ended);
-            let sum = sums.entry(mark.kernel).or_default();
-            sum.0 += 1;
-            sum.1 += f64::from(time);
+            let sum = sums.entry(mark.kernel.clone()).or_insert(KernelTime {
+                kernel: mark.kernel,
+                starts: 0,
+                milliseconds: 0.0,
+                operations: 0.0,
+                bytes: 0.0,
+            });
+            sum.starts += 1;
+            sum.milliseconds += f64::from(time);
+            sum.operations += mark.work.0;
+            sum.bytes += mark.work.1;
         }
-        let mut times: Vec<KernelTime> = sums
-            .into_iter()
-            .map(|(kernel, (starts, milliseconds))| KernelTime {
-                kernel,
-                starts,
-                milliseconds,
-            })
-            .collect();
+        let mut times: Vec<KernelTime> = sums.into_values().collect();
         times.sort_by(|a, b| b.milliseconds.total_cmp(&a.milliseconds));
         Ok((result, times))
     }

@@ -28,8 +28,11 @@ const MOST: usize = 6;
 /// Least bytes that an arena takes from the device at once, beyond what was measured.
 const CHUNK: u64 = 8 << 20;
 
-/// Kernels of one graph. A step has several, so that the first ones run while the code of the step goes on.
-const SEGMENT: usize = 64;
+/// Kernels of a graph, by its number. A step has several, so that the first ones run while the code of the step goes on; they grow, so
+/// that the device begins soon and seldom waits between two.
+fn most_kernels(segment: usize) -> usize {
+    8 << segment.min(5)
+}
 
 /// Steps whose memory is known before they are noted.
 const MOST_MEASURED: usize = 32;
@@ -102,14 +105,14 @@ impl Drop for Graph {
 }
 
 /// Main memory that a device reads.
-struct Pinned {
+pub(super) struct Pinned {
     device: Arc<CudaDevice>,
     address: usize,
     bytes: usize,
 }
 
 impl Pinned {
-    fn new(device: &Arc<CudaDevice>, bytes: usize) -> Result<Self> {
+    pub(super) fn new(device: &Arc<CudaDevice>, bytes: usize) -> Result<Self> {
         let address = device.checked(device.driver.pinned(bytes))?;
         Ok(Self {
             device: Arc::clone(device),
@@ -119,9 +122,19 @@ impl Pinned {
     }
 }
 
+impl Pinned {
+    pub(super) fn bytes(&self) -> &[u8] {
+        super::launch::pinned_bytes(self.address, self.bytes)
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        super::launch::pinned_bytes_mut(self.address, self.bytes)
+    }
+}
+
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if self.device.synchronize().is_ok() {
+        if self.device.synchronize().is_ok() && self.device.finish_copies().is_ok() {
             self.device.driver.free_pinned(self.address as *mut u8);
         }
     }
@@ -218,9 +231,10 @@ impl Run {
             }
         }
         self.device.start(launch, args)?;
+        let most = most_kernels(self.segment);
         let current = self.current();
         current.launches.push((launch, args.clone()));
-        if current.launches.len() >= SEGMENT {
+        if current.launches.len() >= most {
             current.full = true;
             return self.flush();
         }
@@ -254,6 +268,28 @@ impl Run {
 }
 
 impl Segment {
+    /// A graph of all kernels, one after the other. With `early` each is started while the one before it still runs, so that nobody waits for
+    /// its start: kernels of Hopper wait themselves (`after_others` in kernels/common.cuh). Those whose blocks wait for each other are started
+    /// when there is room for all of them.
+    fn made(&self, device: &Arc<CudaDevice>, early: bool) -> Result<Graph> {
+        let driver = device.driver;
+        let graph = device.checked(driver.graph())?;
+        let mut made = Graph {
+            device: Arc::clone(device),
+            made_of: graph,
+            exec: Shared(std::ptr::null_mut()),
+            nodes: Vec::with_capacity(self.launches.len()),
+        };
+        for (launch, args) in &self.launches {
+            let after = made.nodes.last().copied();
+            let early = early && !launch.cooperative;
+            let node = device.add_to_graph(graph, (after, early), *launch, args)?;
+            made.nodes.push(node);
+        }
+        made.exec = device.checked(driver.instantiate(graph))?;
+        Ok(made)
+    }
+
     /// Starts the graph, made at the first time.
     fn start(&mut self, device: &Arc<CudaDevice>) -> Result<()> {
         let driver = device.driver;
@@ -261,20 +297,9 @@ impl Segment {
             return Ok(());
         }
         if self.graph.is_none() {
-            let graph = device.checked(driver.graph())?;
-            let mut made = Graph {
-                device: Arc::clone(device),
-                made_of: graph,
-                exec: Shared(std::ptr::null_mut()),
-                nodes: Vec::with_capacity(self.launches.len()),
-            };
-            for (launch, args) in &self.launches {
-                let after = made.nodes.last().copied();
-                let node = device.add_to_graph(graph, after, *launch, args)?;
-                made.nodes.push(node);
-            }
-            made.exec = device.checked(driver.instantiate(graph))?;
-            self.graph = Some(made);
+            // A driver that knows no early starts may say so only now.
+            let made = self.made(device, device.hopper());
+            self.graph = Some(made.or_else(|_| self.made(device, false))?);
             self.changed.clear();
         }
         let Some(graph) = &self.graph else {

@@ -4,11 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use super::device::CudaDevice;
 use super::memory::{Block, CopyEnd};
+use super::staging::Origin;
 use super::{Args, CudaBuffer, Format, Kernel, steps};
 use crate::buffer::Buffer;
 use crate::dtype::Dtype;
 use crate::error::Result;
+use crate::formats::{RowFormat, RowKind};
 use crate::lock::lock;
+use crate::narrow::{GROUP, Narrow};
 use crate::stored::Stored;
 
 /// Sizes of a matrix, or of kernels.
@@ -30,6 +33,8 @@ pub(crate) struct CudaValue {
     matrix: Option<MatrixShape>,
     /// Whether channels are next to each other, position by position, and not positions channel by channel.
     taps_first: bool,
+    /// The rows of bytes whose scales stand behind all of them, and not each behind its row: kernels read both as they are then.
+    apart: Option<RowFormat>,
     /// Other forms, made when a kernel first asked for them.
     forms: Mutex<Vec<(Form, Arc<CudaBuffer>)>>,
 }
@@ -47,7 +52,246 @@ const ALIGNMENT: u64 = 256;
 /// Bytes that the memory of a slot has beyond those of its values, so that each of them begins where kernels want it.
 pub(crate) const SLACK: u64 = 3 * ALIGNMENT;
 
+/// A value in main memory in the form in which it streams to GPUs.
+#[derive(Debug)]
+pub(crate) enum Transfer {
+    Whole(Stored),
+    Narrow(Arc<Narrow>),
+}
+
+impl Transfer {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Whole(stored) => stored.bytes(),
+            Self::Narrow(narrow) => narrow.bytes(),
+        }
+    }
+
+    fn pin(&self) {
+        match self {
+            Self::Whole(stored) => stored.pin(),
+            Self::Narrow(narrow) => narrow.pin(),
+        }
+    }
+}
+
+/// A value that has come to a GPU in another form than kernels read, which is made when it is used: so the copies that come
+/// next need not wait for a kernel.
+#[derive(Debug)]
+pub(crate) struct Folded {
+    device: Arc<CudaDevice>,
+    address: u64,
+    from: Transfer,
+    matrix: MatrixShape,
+}
+
+/// Bytes of an element of a format that can be put into another order element by element.
+fn plain_element(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2 => dtype.block().1,
+        _ => 0,
+    }
+}
+
+fn is_taps_first(dtype: Dtype, matrix: Option<MatrixShape>) -> bool {
+    matrix.is_some_and(|m| m.taps > 1 && m.channels > 1) && plain_element(dtype) > 0
+}
+
+/// Rows of bytes that kernels read apart from their scales, if it is such a matrix.
+fn apart_of(dtype: Dtype, matrix: Option<MatrixShape>) -> Option<RowFormat> {
+    matrix.and_then(|matrix| rows_of_bytes(dtype, matrix))
+}
+
+/// Whether kernels read the bytes of a value in another order than its file has them.
+fn is_reordered(dtype: Dtype, matrix: Option<MatrixShape>) -> bool {
+    is_taps_first(dtype, matrix) || apart_of(dtype, matrix).is_some()
+}
+
+/// What brings such a value into the order in which kernels read it.
+fn reorder(places: (u64, u64), dtype: Dtype, matrix: MatrixShape) -> (Kernel, [u32; 3], Args) {
+    let shape = [matrix.out, matrix.channels, matrix.taps];
+    match apart_of(dtype, Some(matrix)) {
+        Some(format) => set_apart(places, matrix.out, format),
+        None => exchange(places, shape, plain_element(dtype)),
+    }
+}
+
+impl Folded {
+    /// Bytes that it takes as kernels read it.
+    pub(crate) fn bytes(&self) -> u64 {
+        match &self.from {
+            Transfer::Whole(stored) => stored.bytes().len() as u64,
+            Transfer::Narrow(narrow) => 2 * narrow.len() as u64,
+        }
+    }
+
+    /// The value as kernels read it, at a place that moves behind it.
+    pub(crate) fn unfolded(&self, block: &Block, place: &mut u64) -> Result<CudaValue> {
+        let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
+        *place = address + self.bytes() - block.address();
+        let (dtype, shape) = match &self.from {
+            Transfer::Whole(stored) => (stored.dtype(), stored.shape()),
+            Transfer::Narrow(narrow) => (Dtype::Bf16, narrow.shape()),
+        };
+        steps::aside(|| match &self.from {
+            Transfer::Whole(_) => {
+                let places = (self.address, address);
+                let (kernel, grid, args) = reorder(places, dtype, self.matrix);
+                self.device.launch(kernel, grid, 256, 0, &args)
+            }
+            Transfer::Narrow(narrow) => self.widen(narrow, address),
+        })?;
+        Ok(CudaValue {
+            device: Arc::clone(&self.device),
+            address,
+            dtype,
+            shape: shape.to_vec(),
+            matrix: Some(self.matrix),
+            taps_first: is_taps_first(dtype, Some(self.matrix)),
+            apart: apart_of(dtype, Some(self.matrix)),
+            forms: Mutex::default(),
+        })
+    }
+
+    fn widen(&self, narrow: &Narrow, to: u64) -> Result<()> {
+        let kernel = |name| Kernel {
+            module: "relayout",
+            format: Format::F32,
+            name,
+        };
+        let (low, len) = (self.address, narrow.len());
+        let (codes, others) = (low + len as u64, low + (len + len / 2) as u64);
+        let [first, second] = narrow.exponents();
+        let groups = len / GROUP;
+        let args = Args::new()
+            .pointer(low)
+            .pointer(codes)
+            .pointer(to)
+            .long(first)
+            .long(second)
+            .long(groups as i64);
+        let blocks = groups.div_ceil(256).min(1 << 14) as u32;
+        self.device
+            .launch(kernel("widen"), [blocks, 1, 1], 256, 0, &args)?;
+        if narrow.others() == 0 {
+            return Ok(());
+        }
+        let args = Args::new()
+            .pointer(low)
+            .pointer(others)
+            .pointer(to)
+            .long(narrow.others() as i64);
+        let blocks = narrow.others().div_ceil(256).min(1 << 12) as u32;
+        self.device
+            .launch(kernel("widen_rest"), [blocks, 1, 1], 256, 0, &args)
+    }
+}
+
+/// What has come to a GPU.
+pub(crate) enum Arrived {
+    Value(CudaValue),
+    Folded(Folded),
+}
+
 impl CudaValue {
+    /// A value that is written next, at a place that moves behind it.
+    pub(crate) fn place(
+        dtype: Dtype,
+        shape: Vec<usize>,
+        matrix: Option<MatrixShape>,
+        block: &Block,
+        place: &mut u64,
+    ) -> Self {
+        let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
+        let bytes = dtype.bytes_for(shape.iter().product()).unwrap_or(0);
+        *place = address + bytes as u64 - block.address();
+        Self {
+            device: Arc::clone(block.device()),
+            address,
+            dtype,
+            shape,
+            matrix,
+            taps_first: false,
+            apart: None,
+            forms: Mutex::default(),
+        }
+    }
+
+    /// Copies a value beside the work to a place in memory that was taken for it, which moves behind it.
+    pub(crate) fn stream(
+        from: Transfer,
+        matrix: Option<MatrixShape>,
+        block: &Block,
+        place: &mut u64,
+    ) -> Result<Arrived> {
+        let device = Arc::clone(block.device());
+        let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
+        *place = address + from.bytes().len() as u64 - block.address();
+        // The driver keeps what is small itself until it is copied.
+        if from.bytes().len() >= LARGE {
+            from.pin();
+        }
+        device.upload_ahead(address, from.bytes())?;
+        let whole = match (&from, matrix) {
+            (Transfer::Whole(stored), _) if !is_reordered(stored.dtype(), matrix) => stored,
+            (_, Some(matrix)) => {
+                return Ok(Arrived::Folded(Folded {
+                    device,
+                    address,
+                    from,
+                    matrix,
+                }));
+            }
+            // Only matrices are ever in another form.
+            (Transfer::Whole(stored), None) => stored,
+            (Transfer::Narrow(_), None) => {
+                return Err(crate::error::TensorError::invalid(
+                    "weight",
+                    "it is no matrix",
+                ));
+            }
+        };
+        Ok(Arrived::Value(Self {
+            device,
+            address,
+            dtype: whole.dtype(),
+            shape: whole.shape().to_vec(),
+            matrix,
+            taps_first: false,
+            apart: None,
+            forms: Mutex::default(),
+        }))
+    }
+
+    /// The same from another GPU.
+    pub(crate) fn stream_from(&self, block: &Block, place: &mut u64) -> Result<Self> {
+        let device = Arc::clone(block.device());
+        let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
+        *place = address + self.bytes() - block.address();
+        device.fetch_ahead(
+            address,
+            (&*self.device, self.address),
+            self.bytes() as usize,
+        )?;
+        Ok(Self {
+            device,
+            address,
+            shape: self.shape.clone(),
+            forms: Mutex::default(),
+            ..*self
+        })
+    }
+
+    /// The same value, without other forms, for as long as somebody holds its memory.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            device: Arc::clone(&self.device),
+            shape: self.shape.clone(),
+            forms: Mutex::default(),
+            ..*self
+        }
+    }
+
     /// Copies a value to a place in the memory of a slot, and moves the place behind it. What is copied ahead is copied
     /// beside the work, which has to wait for it.
     pub(crate) fn upload(
@@ -58,32 +302,26 @@ impl CudaValue {
     ) -> Result<Self> {
         let device = Arc::clone(block.device());
         let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
-        let bytes = stored.bytes();
-        *place = address + bytes.len() as u64 - block.address();
-        let element = match stored.dtype() {
-            Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F8E4M3 | Dtype::F8E5M2 => {
-                stored.dtype().block().1
-            }
-            _ => 0,
-        };
-        let taps_first = matrix.is_some_and(|m| m.taps > 1 && m.channels > 1) && element > 0;
-        let shape = matrix.map_or([0; 3], |m| [m.out, m.channels, m.taps]);
+        let bytes = stored.byte_len();
+        *place = address + bytes as u64 - block.address();
+        let dtype = stored.dtype();
+        let reordered = matrix.filter(|_| is_reordered(dtype, matrix) && bytes > 0);
         if ahead {
             stored.pin();
         }
-        steps::aside(|| match (ahead, taps_first && !bytes.is_empty()) {
-            (false, false) => device.upload(address, bytes),
-            (true, false) => device.upload_ahead(address, bytes),
-            (false, true) => {
-                let read = device.scratch(bytes.len())?;
-                device.upload(read.address(), bytes)?;
-                let (kernel, grid, args) = exchange((read.address(), address), shape, element);
+        steps::aside(|| match (ahead, reordered) {
+            (false, None) => bring(&device, address, stored),
+            (true, None) => device.upload_ahead(address, stored.bytes()),
+            (false, Some(matrix)) => {
+                let read = device.scratch(bytes)?;
+                bring(&device, read.address(), stored)?;
+                let (kernel, grid, args) = reorder((read.address(), address), dtype, matrix);
                 device.launch(kernel, grid, 256, 0, &args)
             }
-            (true, true) => {
-                let read = device.block_ahead(bytes.len() as u64)?;
-                device.upload_ahead(read.address(), bytes)?;
-                let (kernel, grid, args) = exchange((read.address(), address), shape, element);
+            (true, Some(matrix)) => {
+                let read = device.block_ahead(bytes as u64)?;
+                device.upload_ahead(read.address(), stored.bytes())?;
+                let (kernel, grid, args) = reorder((read.address(), address), dtype, matrix);
                 device.launch_ahead(kernel, grid, &args)?;
                 CopyEnd::new(&device)?.wait()
             }
@@ -91,10 +329,11 @@ impl CudaValue {
         Ok(Self {
             device,
             address,
-            dtype: stored.dtype(),
+            dtype,
             shape: stored.shape().to_vec(),
             matrix,
-            taps_first,
+            taps_first: is_taps_first(dtype, matrix),
+            apart: apart_of(dtype, matrix),
             forms: Mutex::default(),
         })
     }
@@ -130,6 +369,11 @@ impl CudaValue {
         self.taps_first
     }
 
+    /// Whether the elements are rows of bytes, and behind all of them their scales in f32.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.apart.is_some()
+    }
+
     /// Another form of it, made at the first time and kept.
     pub(crate) fn form(
         &self,
@@ -155,6 +399,16 @@ impl CudaValue {
             format: Format::F32,
         };
         let made = self.form(form, || {
+            let short = match self.dtype {
+                Dtype::F16 => Some(Format::F16),
+                Dtype::Bf16 => Some(Format::Bf16),
+                _ => None,
+            };
+            if let Some(format) = short {
+                let buffer = self.device.lasting(self.len(), Format::F32)?;
+                buffer.fill_from((self.address, format))?;
+                return Ok(buffer);
+            }
             let stored = self.stored()?;
             let mut values = Buffer::filled(self.len(), 0.0)?;
             self.dtype.to_f32_into(stored.bytes(), &mut values);
@@ -171,17 +425,85 @@ impl CudaValue {
         let bytes = self.bytes() as usize;
         let mut read = Buffer::filled(bytes, 0_u8)?;
         steps::aside(|| self.device.download(&mut read, self.address))?;
-        let read = match self.matrix.filter(|_| self.taps_first) {
-            Some(m) => channels_first(&read, m, self.dtype.block().1)?,
-            None => read,
+        let read = match (self.matrix.filter(|_| self.taps_first), self.apart) {
+            (_, Some(format)) => together(&read, format)?,
+            (Some(m), None) => channels_first(&read, m, self.dtype.block().1)?,
+            (None, None) => read,
         };
         Stored::new(self.dtype, &*self.shape, read.into_vec())
     }
 
-    /// Some bytes of it.
+    /// Some bytes of it, as in the file.
     pub(crate) fn part(&self, from: usize, out: &mut [u8]) -> Result<()> {
+        if self.apart.is_some() || self.taps_first {
+            out.copy_from_slice(&self.stored()?.bytes()[from..from + out.len()]);
+            return Ok(());
+        }
         steps::aside(|| self.device.download(out, self.address + from as u64))
     }
+}
+
+/// Rows of bytes with a scale each, of sizes that the copy engine takes.
+fn rows_of_bytes(dtype: Dtype, matrix: MatrixShape) -> Option<RowFormat> {
+    let Dtype::Rows(format) = dtype else {
+        return None;
+    };
+    let bytes = matches!(
+        format.kind(),
+        RowKind::F8E4M3 | RowKind::F8E5M2 | RowKind::Int8
+    );
+    let whole = format.columns().is_multiple_of(16) && format.columns() == matrix.channels;
+    (bytes && whole && matrix.taps == 1).then_some(format)
+}
+
+/// Rows with a scale behind each to all rows, and then all scales.
+fn set_apart((from, to): (u64, u64), rows: usize, format: RowFormat) -> (Kernel, [u32; 3], Args) {
+    let kernel = Kernel {
+        module: "relayout",
+        format: Format::F32,
+        name: "rows_apart",
+    };
+    let columns = format.columns();
+    let args = Args::new()
+        .pointer(from)
+        .pointer(to)
+        .int(columns as i32)
+        .long(rows as i64);
+    let blocks = (rows * columns / 16).div_ceil(256).clamp(1, 1 << 16) as u32;
+    (kernel, [blocks, 1, 1], args)
+}
+
+/// The same back, in main memory.
+fn together(read: &[u8], format: RowFormat) -> Result<Buffer<u8>> {
+    let (codes, row) = (format.code_bytes(), format.row_bytes());
+    let mut out = Buffer::filled(read.len(), 0_u8)?;
+    let rows = read.len() / row;
+    let (all, scales) = read.split_at(rows * codes);
+    let parts = all
+        .chunks_exact(codes)
+        .zip(scales.chunks_exact(row - codes));
+    for (to, (code, scale)) in out.chunks_exact_mut(row).zip(parts) {
+        to[..codes].copy_from_slice(code);
+        to[codes..].copy_from_slice(scale);
+    }
+    Ok(out)
+}
+
+/// Bytes from so many on go through pinned memory.
+const LARGE: usize = 1 << 20;
+
+/// Copies a value to an address, from its file if it was not read yet.
+fn bring(device: &Arc<CudaDevice>, to: u64, stored: &Stored) -> Result<()> {
+    if stored.byte_len() < LARGE || stored.is_pinned() {
+        return device.upload(to, stored.bytes());
+    }
+    device.bring(
+        to,
+        match stored.in_file() {
+            Some(part) => Origin::File(part),
+            None => Origin::Memory(stored.bytes()),
+        },
+    )
 }
 
 /// (out, channels, positions) to (out, positions, channels).

@@ -48,7 +48,7 @@ fn chance(seed: u64, index: usize) -> f32 {
 }
 
 /// The positive values of an 8-bit float from zero to the largest, by their codes.
-fn f8_steps(dtype: Dtype) -> Vec<f32> {
+pub(crate) fn f8_steps(dtype: Dtype) -> Vec<f32> {
     let largest = if dtype == Dtype::F8E4M3 { 0x7E } else { 0x7B };
     let codes: Vec<u8> = (0..=largest).collect();
     dtype.to_f32(&codes)

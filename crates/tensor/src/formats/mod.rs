@@ -17,7 +17,7 @@ pub mod swizzle;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use encode::{Rounding, f8_by_chance, row_encoder};
+pub(crate) use encode::{Rounding, f8_by_chance, f8_steps, row_encoder};
 pub use rotation::rotate;
 pub(crate) use rows::E2M1;
 
@@ -173,6 +173,11 @@ impl RowFormat {
     /// Whether values are signed bytes times the scale of their row, and inputs may be rounded to bytes too.
     pub(crate) fn is_integer(self) -> bool {
         !self.exact && self.has_bytes()
+    }
+
+    /// Whether inputs may be rounded as the weight was.
+    pub(crate) fn may_round(self) -> bool {
+        !self.exact
     }
 
     /// Whether values are signed bytes times the scale of their row.

@@ -2,12 +2,15 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
+use super::merge::{Growth, MergedAs};
 use crate::buffer::Buffer;
 use crate::cpu::packed::Weight;
-use crate::cuda::{Block, CopyEnd, CudaValue, MatrixShape};
+use crate::cuda::ops;
+use crate::cuda::{Arrived, Block, CopyEnd, CudaValue, Folded, MatrixShape, Transfer};
 use crate::device::{Allocation, Device};
 use crate::error::{Result, TensorError};
 use crate::lock::lock;
+use crate::narrow::Narrow;
 use crate::stored::Stored;
 
 /// Sizes of a matrix, or of kernels, of a layer.
@@ -61,6 +64,8 @@ pub(super) enum Content {
     Plain(Stored),
     /// Any of them on a GPU.
     Cuda(CudaValue, ValueKind),
+    /// A matrix on a GPU, on its way into the form that kernels read.
+    Folded(Folded, ValueKind),
 }
 
 /// What a value on a GPU is in main memory.
@@ -69,6 +74,25 @@ pub(super) enum ValueKind {
     Matrix(MatrixSize),
     Channels,
     Plain,
+}
+
+impl ValueKind {
+    /// The sizes of a matrix, as GPUs know them.
+    fn matrix(self) -> Option<MatrixShape> {
+        match self {
+            Self::Matrix(size) => Some(MatrixShape {
+                out: size.out,
+                channels: size.channels,
+                taps: size.taps,
+            }),
+            Self::Channels | Self::Plain => None,
+        }
+    }
+}
+
+/// For who asks for a value that is on its way to a GPU.
+fn not_yet() -> TensorError {
+    TensorError::invalid("weight", "it is on its way to a GPU")
 }
 
 /// A matrix as it was read, or in the order in which kernels read it.
@@ -84,13 +108,15 @@ enum Form {
     /// As in the file. The processor's order is made from it when the processor first needs it.
     Read(Stored),
     Packed(Arc<Weight>),
+    /// Shorter, for the way to a GPU that is made again and again; no less exact.
+    Narrow(Arc<Narrow>),
 }
 
 impl Matrix {
     fn new(size: MatrixSize, stored: &Stored) -> Self {
         Self {
             size,
-            bytes: stored.bytes().len() as u64,
+            bytes: stored.byte_len() as u64,
             form: Mutex::new(Form::Read(stored.clone())),
         }
     }
@@ -102,6 +128,7 @@ impl Matrix {
         let stored = match &*form {
             Form::Packed(weight) => return Ok(Arc::clone(weight)),
             Form::Read(stored) => stored.clone(),
+            Form::Narrow(narrow) => narrow.stored()?,
         };
         let weight = Arc::new(self.size.pack(&stored)?);
         *form = Form::Packed(Arc::clone(&weight));
@@ -113,7 +140,30 @@ impl Matrix {
         match form {
             Form::Read(stored) => Ok(stored),
             Form::Packed(weight) => weight.unpack(),
+            Form::Narrow(narrow) => narrow.stored(),
         }
+    }
+
+    /// As it streams to a GPU. Made at the first time; what was read goes then.
+    fn transfer(&self) -> Result<Transfer> {
+        let mut form = lock(&self.form);
+        let stored = match &*form {
+            Form::Narrow(narrow) => return Ok(Transfer::Narrow(Arc::clone(narrow))),
+            Form::Read(stored) => stored.clone(),
+            Form::Packed(weight) => weight.unpack()?,
+        };
+        // Kernels of convolutions are put into another order there, which is done with whole elements.
+        let narrow = match self.size.taps {
+            1 => Narrow::new(&stored)?,
+            _ => None,
+        };
+        let Some(narrow) = narrow else {
+            *form = Form::Read(stored.clone());
+            return Ok(Transfer::Whole(stored));
+        };
+        let narrow = Arc::new(narrow);
+        *form = Form::Narrow(Arc::clone(&narrow));
+        Ok(Transfer::Narrow(narrow))
     }
 
     /// The same numbers in other memory, in the order in which kernels read them if that was made, or if `packed`.
@@ -123,6 +173,10 @@ impl Matrix {
             Form::Packed(weight) => Form::Packed(Arc::new(weight.copied()?)),
             Form::Read(stored) if packed => Form::Packed(Arc::new(self.size.pack(&stored)?)),
             Form::Read(stored) => Form::Read(stored.copied()?),
+            Form::Narrow(narrow) if packed => {
+                Form::Packed(Arc::new(self.size.pack(&narrow.stored()?)?))
+            }
+            Form::Narrow(narrow) => Form::Read(narrow.stored()?),
         };
         Ok(Self {
             size: self.size,
@@ -174,9 +228,10 @@ impl Content {
         match self {
             Self::Matrix(matrix) => matrix.bytes,
             Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => {
-                stored.bytes().len() as u64
+                stored.byte_len() as u64
             }
             Self::Cuda(value, _) => value.bytes(),
+            Self::Folded(folded, _) => folded.bytes(),
         }
     }
 
@@ -185,6 +240,19 @@ impl Content {
             Self::Matrix(matrix) => matrix.stored(),
             Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => Ok(stored.clone()),
             Self::Cuda(value, _) => value.stored(),
+            Self::Folded(..) => Err(not_yet()),
+        }
+    }
+
+    /// Reads it if that was not done yet.
+    fn settle(&self) -> Result<()> {
+        match self {
+            Self::Matrix(matrix) => match &*lock(&matrix.form) {
+                Form::Read(stored) => stored.settle(),
+                Form::Packed(_) | Form::Narrow(_) => Ok(()),
+            },
+            Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => stored.settle(),
+            Self::Cuda(..) | Self::Folded(..) => Ok(()),
         }
     }
 
@@ -193,21 +261,26 @@ impl Content {
             Self::Matrix(matrix) => ValueKind::Matrix(matrix.size),
             Self::Channels(_) => ValueKind::Channels,
             Self::Plain(_) => ValueKind::Plain,
-            Self::Cuda(_, kind) => *kind,
+            Self::Cuda(_, kind) | Self::Folded(_, kind) => *kind,
         }
+    }
+
+    /// As it streams to a GPU; none for what is on one already.
+    fn transfer(&self) -> Result<Option<Transfer>> {
+        Ok(match self {
+            Self::Matrix(matrix) => Some(matrix.transfer()?),
+            Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => {
+                Some(Transfer::Whole(stored.clone()))
+            }
+            Self::Cuda(..) => None,
+            Self::Folded(..) => return Err(not_yet()),
+        })
     }
 
     /// A copy in the memory of a GPU, at a place that moves behind it.
     fn uploaded(&self, block: (&Block, bool), place: &mut u64) -> Result<Self> {
         let kind = self.kind();
-        let matrix = match kind {
-            ValueKind::Matrix(size) => Some(MatrixShape {
-                out: size.out,
-                channels: size.channels,
-                taps: size.taps,
-            }),
-            ValueKind::Channels | ValueKind::Plain => None,
-        };
+        let matrix = kind.matrix();
         let value = CudaValue::upload(&self.stored()?, matrix, block, place)?;
         Ok(Self::Cuda(value, kind))
     }
@@ -225,6 +298,7 @@ impl Content {
                     ValueKind::Plain => Self::Plain(stored),
                 }
             }
+            Self::Folded(..) => return Err(not_yet()),
         })
     }
 }
@@ -241,6 +315,8 @@ pub(super) struct Contents {
     /// Where they are copied beside the work of a GPU: what it waits for. It goes before the memory does.
     copied: Option<CopyEnd>,
     memory: Allocation,
+    /// What some of them are still in.
+    _source: Option<Arc<Self>>,
 }
 
 impl Contents {
@@ -251,6 +327,7 @@ impl Contents {
             values,
             copied: None,
             memory,
+            _source: None,
         })
     }
 
@@ -277,11 +354,13 @@ impl Contents {
             Device::Sim(_) => true,
             Device::Cuda(_) => return self.uploaded_into(memory, false),
         };
+        self.device().check_usable()?;
         let values = self.values.iter().map(|value| value.copied(packed));
         Ok(Self {
             values: values.collect::<Result<_>>()?,
             copied: None,
             memory,
+            _source: None,
         })
     }
 
@@ -299,7 +378,116 @@ impl Contents {
             values,
             copied,
             memory,
+            _source: None,
         })
+    }
+
+    /// A copy for one use on a GPU, made beside its work in the memory through which such copies go. None where that has no
+    /// room.
+    pub(super) fn streamed(&self, device: &Device) -> Result<Option<Self>> {
+        let transfers = self.values.iter().map(Content::transfer);
+        let transfers: Vec<Option<Transfer>> = transfers.collect::<Result<_>>()?;
+        let sizes = self.values.iter().zip(&transfers);
+        let bytes = sizes.map(|(value, transfer)| match transfer {
+            Some(transfer) => transfer.bytes().len() as u64,
+            None => value.bytes(),
+        });
+        let Some(memory) = device.take_in_ring(bytes.sum())? else {
+            return Ok(None);
+        };
+        let Some(block) = memory.block() else {
+            return Ok(None);
+        };
+        let mut place = 0;
+        let mut values = Vec::with_capacity(transfers.len());
+        for (value, transfer) in self.values.iter().zip(transfers) {
+            let kind = value.kind();
+            let arrived = match (transfer, value) {
+                (Some(transfer), _) => {
+                    CudaValue::stream(transfer, kind.matrix(), block, &mut place)?
+                }
+                (None, Content::Cuda(value, _)) => {
+                    Arrived::Value(value.stream_from(block, &mut place)?)
+                }
+                (None, _) => return Err(not_yet()),
+            };
+            values.push(match arrived {
+                Arrived::Value(value) => Content::Cuda(value, kind),
+                Arrived::Folded(folded) => Content::Folded(folded, kind),
+            });
+        }
+        let copied = Some(CopyEnd::new(block.device())?);
+        Ok(Some(Self {
+            values,
+            copied,
+            memory,
+            _source: None,
+        }))
+    }
+
+    /// The matrix of a layer on a GPU with what it grows by, and a bias, in memory that was taken there. None for a matrix that
+    /// only the processor can change.
+    pub(super) fn merged(
+        from: &Self,
+        size: MatrixSize,
+        growths: &[Growth],
+        how: MergedAs<'_>,
+        memory: Allocation,
+    ) -> Result<Option<Self>> {
+        let Some(block) = memory.block() else {
+            return Err(TensorError::invalid("weight", "there is no memory for it"));
+        };
+        let Some(sum) = ops::merge::grown(from.cuda(0)?, growths)? else {
+            return Ok(None);
+        };
+        let kind = ValueKind::Matrix(size);
+        let shape = vec![size.out, size.channels];
+        let mut place = 0;
+        let value = CudaValue::place(how.dtype, shape, kind.matrix(), block, &mut place);
+        ops::merge::write(&sum, value.address(), how.dtype, how.seed)?;
+        let mut values = vec![Content::Cuda(value, kind)];
+        if let Some(bias) = how.bias {
+            let value = CudaValue::upload(bias, None, (block, false), &mut place)?;
+            values.push(Content::Cuda(value, ValueKind::Channels));
+        }
+        Ok(Some(Self {
+            values,
+            copied: None,
+            memory,
+            _source: None,
+        }))
+    }
+
+    /// Lets the work of a GPU that is asked for next wait for the values, and puts them into the form that kernels read.
+    pub(super) fn ready(self: Arc<Self>) -> Result<Arc<Self>> {
+        self.wait()?;
+        let folded = self.values.iter().filter_map(|value| match value {
+            Content::Folded(folded, _) => Some(folded.bytes()),
+            _ => None,
+        });
+        let bytes: u64 = folded.sum();
+        if bytes == 0 {
+            return Ok(self);
+        }
+        let memory = self.device().allocate(bytes)?;
+        let Some(block) = memory.block() else {
+            return Err(TensorError::invalid("weight", "there is no memory for it"));
+        };
+        let mut place = 0;
+        let values = self.values.iter().map(|value| match value {
+            Content::Folded(folded, kind) => {
+                Ok(Content::Cuda(folded.unfolded(block, &mut place)?, *kind))
+            }
+            Content::Cuda(value, kind) => Ok(Content::Cuda(value.again(), *kind)),
+            Content::Matrix(_) | Content::Channels(_) | Content::Plain(_) => Err(not_yet()),
+        });
+        let values = values.collect::<Result<_>>()?;
+        Ok(Arc::new(Self {
+            values,
+            copied: None,
+            memory,
+            _source: Some(self),
+        }))
     }
 
     /// Lets the work of a GPU that is asked for next wait for the values.
@@ -332,8 +520,9 @@ impl Contents {
     pub(super) fn copied_for_use(&self, memory: Allocation) -> Result<Self> {
         match (self.device(), memory.device()) {
             (Device::Cpu, Device::Sim(_)) => self.prepare()?,
-            (Device::Cpu, Device::Cpu | Device::Cuda(_))
-            | (Device::Sim(_) | Device::Cuda(_), _) => {}
+            // Beside the work: the memory was taken for that.
+            (Device::Cpu, Device::Cuda(_)) => return self.uploaded_into(memory, true),
+            (Device::Cpu, Device::Cpu) | (Device::Sim(_) | Device::Cuda(_), _) => {}
         }
         self.copied_into(memory)
     }
@@ -372,6 +561,11 @@ impl Contents {
             },
             Content::stored,
         )
+    }
+
+    /// Reads what was left in its file.
+    pub(super) fn settle(&self) -> Result<()> {
+        self.values.iter().try_for_each(Content::settle)
     }
 
     /// Puts matrices into the order of the processor's kernels, as the first use would.

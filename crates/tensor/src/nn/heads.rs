@@ -3,7 +3,7 @@
 
 use super::misc::{activate, rope_half, rope_interleaved};
 use super::modulate::{swiglu, swiglu_halves};
-use super::{Act, RmsNorm};
+use super::{Act, Linear, RmsNorm};
 use crate::cuda::Format;
 use crate::cuda::ops::heads::{self as on_gpu, HeadAngles, HeadRows, HeadSizes};
 use crate::error::{Result, TensorError};
@@ -240,6 +240,8 @@ pub enum MlpJoin {
     GateFirst,
     /// The same, the second half being the gate.
     GateLast,
+    /// What they are: [`Linear::forward_beside`] has done the rest.
+    Done,
 }
 
 /// Columns beside those of attention, which join what attention has seen.
@@ -265,7 +267,8 @@ impl Beside {
             let together = 16 / elements.format().size();
             let sizes = [kind.width(columns), row, first];
             let whole = sizes.iter().all(|size| size.is_multiple_of(together));
-            let halves = kind == MlpJoin::GeluTanh || columns.is_multiple_of(2);
+            let halves =
+                matches!(kind, MlpJoin::GeluTanh | MlpJoin::Done) || columns.is_multiple_of(2);
             if whole && halves && !wide.is_empty() {
                 return Ok(Self {
                     columns: wide,
@@ -276,6 +279,7 @@ impl Beside {
         let rest = wide.narrow(2, first, columns)?;
         drop(wide);
         let columns = match kind {
+            MlpJoin::Done => rest,
             MlpJoin::GeluTanh => activate(rest, Act::GeluTanh),
             MlpJoin::GateFirst => swiglu_halves(&rest)?,
             MlpJoin::GateLast => {
@@ -287,6 +291,22 @@ impl Beside {
             columns,
             left: None,
         })
+    }
+
+    /// `to + gate * y` of what a layer makes of what attention has seen with the columns behind it: see [`Linear::forward_gated`].
+    pub fn through(
+        self,
+        layer: &Linear,
+        seen: &Tensor,
+        to: Tensor,
+        gate: &Tensor,
+    ) -> Result<Tensor> {
+        if let Some((first, MlpJoin::Done)) = self.left
+            && let Some(found) = layer.gated_of_two((seen, &self.columns, first), &to, gate)?
+        {
+            return Ok(found);
+        }
+        layer.forward_gated(&self.join(seen)?, to, gate)
     }
 
     /// What attention has seen, (b, n, c), with the columns behind it.
@@ -309,6 +329,7 @@ impl Beside {
             MlpJoin::GeluTanh => 0,
             MlpJoin::GateFirst => 1,
             MlpJoin::GateLast => 2,
+            MlpJoin::Done => 3,
         };
         let right = kind.width(row - first);
         let wide = self.columns.cuda_in(OP, elements.format())?;
@@ -322,7 +343,7 @@ impl MlpJoin {
     /// Columns of the result.
     fn width(self, columns: usize) -> usize {
         match self {
-            Self::GeluTanh => columns,
+            Self::GeluTanh | Self::Done => columns,
             Self::GateFirst | Self::GateLast => columns / 2,
         }
     }

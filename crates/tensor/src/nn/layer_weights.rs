@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::contents::{Content, MatrixSize};
+use super::contents::{Content, Contents, MatrixSize};
 use super::slot::{SlotGroup, WeightSlot};
 use crate::buffer::Buffer;
 use crate::cpu::packed::Weight;
-use crate::cuda::{CudaValue, MatrixShape};
+use crate::cuda::{CudaValue, Format, MatrixShape};
 use crate::device::{Device, count_copy};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
@@ -92,6 +92,27 @@ enum Bias {
     Own(Arc<WeightSlot>),
 }
 
+/// The values of a layer on a device, for one use.
+struct Here {
+    values: Arc<Contents>,
+    /// Where the bias is, if not there.
+    own: Option<Arc<Contents>>,
+    /// Its place.
+    bias: Option<usize>,
+}
+
+impl Here {
+    /// The values of which the bias is one.
+    fn of_bias(&self) -> &Contents {
+        self.own.as_ref().unwrap_or(&self.values)
+    }
+
+    fn cuda_bias(&self) -> Result<Option<u64>> {
+        let bias = self.bias.map(|at| self.of_bias().cuda(at)?.floats());
+        bias.transpose()
+    }
+}
+
 /// Bytes of a matrix, by its size in a file.
 fn matrix_bytes(size: MatrixSize, dtype: Dtype) -> u64 {
     let elements = size.out * size.channels * size.taps;
@@ -153,6 +174,29 @@ impl LayerWeights {
             input_scale: of.input_scale.map(|_| behind),
             slot,
         }
+    }
+
+    /// A weight that a slot has, and a bias behind it.
+    pub(super) fn kept_in(
+        slot: Arc<WeightSlot>,
+        size: MatrixSize,
+        dtype: Dtype,
+        bias: bool,
+    ) -> Self {
+        Self {
+            size,
+            dtype,
+            source: WeightSource::Slot,
+            bias: if bias { Bias::Slot } else { Bias::None },
+            input_scale: None,
+            slot,
+        }
+    }
+
+    /// The slot of a weight that is nothing but what the slot has.
+    pub(super) fn plain(&self) -> Option<&Arc<WeightSlot>> {
+        let plain = matches!(self.source, WeightSource::Slot) && self.input_scale.is_none();
+        plain.then_some(&self.slot)
     }
 
     /// Without a weight of their own: it is made for every use, from what a slot holds.
@@ -305,6 +349,43 @@ impl LayerWeights {
         weight + bias + scale
     }
 
+    fn here(&self, device: &Device) -> Result<Here> {
+        let values = self.slot.at(device)?;
+        let (bias, own) = match &self.bias {
+            Bias::None => (None, None),
+            Bias::Slot => (Some(BIAS), None),
+            Bias::Own(slot) if Arc::ptr_eq(slot, &self.slot) => (Some(0), None),
+            Bias::Own(slot) => (Some(0), Some(slot.at(device)?)),
+        };
+        Ok(Here { values, own, bias })
+    }
+
+    /// Whether a GPU multiplies inputs of a format with the weight as it is.
+    pub(super) fn is_plain(&self, format: Format) -> bool {
+        let dtype = match format {
+            Format::F32 => Dtype::F32,
+            Format::F16 => Dtype::F16,
+            Format::Bf16 => Dtype::Bf16,
+        };
+        let kept = matches!(self.source, WeightSource::Slot);
+        kept && self.dtype == dtype && self.input_scale.is_none()
+    }
+
+    /// Calls with the weights of several layers on a GPU, all of which are plain, and the addresses of their biases.
+    pub(super) fn with_list_on_cuda<R>(
+        layers: &[&Self],
+        device: &Device,
+        body: impl FnOnce(&[(&CudaValue, Option<u64>)]) -> Result<R>,
+    ) -> Result<R> {
+        let here = layers.iter().map(|layer| layer.here(device));
+        let here: Vec<Here> = here.collect::<Result<_>>()?;
+        let found = here
+            .iter()
+            .map(|here| Ok((here.values.cuda(MATRIX)?, here.cuda_bias()?)));
+        let found: Vec<_> = found.collect::<Result<_>>()?;
+        body(&found)
+    }
+
     /// Calls with the weight in the order of the processor's kernels, and the bias, on a device. What was copied or made for
     /// this goes afterwards, and takes memory there until then.
     pub(super) fn with_packed<R>(
@@ -312,16 +393,12 @@ impl LayerWeights {
         device: &Device,
         body: impl FnOnce(PackedLayer<'_>) -> Result<R>,
     ) -> Result<R> {
-        let here = self.slot.at(device)?;
-        let own = match &self.bias {
-            Bias::Own(slot) if !Arc::ptr_eq(slot, &self.slot) => Some(slot.at(device)?),
-            _ => None,
-        };
-        let bias = match (&self.bias, &own) {
-            (Bias::None, _) => None,
-            (Bias::Slot, _) => Some(here.channels(BIAS)?),
-            (Bias::Own(_), own) => Some(own.as_ref().unwrap_or(&here).channels(0)?),
-        };
+        let here = self.here(device)?;
+        let bias = here
+            .bias
+            .map(|at| here.of_bias().channels(at))
+            .transpose()?;
+        let here = &here.values;
         let input_scale = self.input_scale.map(|at| here.channels(at)).transpose()?;
         match &self.source {
             WeightSource::Slot => body(PackedLayer {
@@ -351,16 +428,9 @@ impl LayerWeights {
         device: &Device,
         body: impl FnOnce(CudaLayer<'_>) -> Result<R>,
     ) -> Result<R> {
-        let here = self.slot.at(device)?;
-        let own = match &self.bias {
-            Bias::Own(slot) if !Arc::ptr_eq(slot, &self.slot) => Some(slot.at(device)?),
-            _ => None,
-        };
-        let bias = match (&self.bias, &own) {
-            (Bias::None, _) => None,
-            (Bias::Slot, _) => Some(here.cuda(BIAS)?.floats()?),
-            (Bias::Own(_), own) => Some(own.as_ref().unwrap_or(&here).cuda(0)?.floats()?),
-        };
+        let here = self.here(device)?;
+        let bias = here.cuda_bias()?;
+        let here = &here.values;
         let scale = self.input_scale;
         let input_scale = scale.map(|at| here.cuda(at)?.floats()).transpose()?;
         match &self.source {

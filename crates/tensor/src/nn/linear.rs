@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::contents::MatrixSize;
+use super::heads::MlpJoin;
 use super::layer_weights::{LayerValues, LayerWeights, MakeWeight};
 use super::modulate::{add_gated, rows_per_gate};
 use super::side::{self, Side};
@@ -10,7 +11,7 @@ use super::slot::{SlotGroup, WeightSlot};
 use super::{Act, misc};
 use crate::cpu::finish::Finish;
 use crate::cpu::product;
-use crate::cuda::{CudaBuffer, ops};
+use crate::cuda::{CudaBuffer, Format, ops};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
@@ -93,7 +94,13 @@ impl Linear {
         Ok(Self::of(weights))
     }
 
-    fn of(weights: LayerWeights) -> Self {
+    /// The slot and the sizes of a weight without anything beside it.
+    pub(super) fn plain_weights(&self) -> Option<(&Arc<WeightSlot>, MatrixSize)> {
+        let slot = self.weights.plain().filter(|_| self.sides.is_empty())?;
+        Some((slot, self.weights.size()))
+    }
+
+    pub(super) fn of(weights: LayerWeights) -> Self {
         Self {
             weights,
             sides: Vec::new(),
@@ -203,6 +210,152 @@ impl Linear {
                 finish,
             )?;
             Ok(Tensor::on_cuda(&*shape, y))
+        })
+    }
+
+    /// What each of several layers makes of the same input: in one pass where that is possible.
+    pub fn forward_each<const N: usize>(layers: [&Self; N], x: &Tensor) -> Result<[Tensor; N]> {
+        if let Some(found) = Self::each_on_cuda(layers, x)? {
+            return Ok(found);
+        }
+        let found: Vec<Tensor> = layers
+            .iter()
+            .map(|layer| layer.forward(x))
+            .collect::<Result<_>>()?;
+        let lost = || TensorError::invalid(OP, "a result is missing");
+        found.try_into().map_err(|_| lost())
+    }
+
+    fn each_on_cuda<const N: usize>(layers: [&Self; N], x: &Tensor) -> Result<Option<[Tensor; N]>> {
+        let device = x.device();
+        let (Some(elements), [first, ..]) = (x.cuda(), &layers[..]) else {
+            return Ok(None);
+        };
+        let size = (first.in_features(), first.out_features());
+        let plain = |layer: &&Self| {
+            let same = (layer.in_features(), layer.out_features()) == size;
+            same && layer.sides.is_empty() && layer.weights.is_plain(elements.format())
+        };
+        if !elements.device().hopper() || !layers.iter().all(plain) {
+            return Ok(None);
+        }
+        let shape = first.result_shape(x, size.1)?;
+        let rows = x.len() / size.0;
+        let weights = layers.map(|layer| &layer.weights);
+        let found = LayerWeights::with_list_on_cuda(&weights, &device, |layers| {
+            let Ok(layers) = layers.try_into() else {
+                return Ok(None);
+            };
+            ops::product::each(layers, elements, rows)
+        })?;
+        Ok(found.map(|all| all.map(|y| Tensor::on_cuda(&*shape, y))))
+    }
+
+    /// What many layers make of the same few rows, in one pass; none where it would take as long as one after the other, or where their
+    /// weights are not all on the device.
+    pub fn forward_few(layers: &[&Self], x: &Tensor) -> Result<Option<Vec<Tensor>>> {
+        let (device, Some(elements)) = (x.device(), x.cuda()) else {
+            return Ok(None);
+        };
+        let Some(&channels) = x.shape().last() else {
+            return Ok(None);
+        };
+        let format = elements.format();
+        let rows = x.len().checked_div(channels).unwrap_or(0);
+        let few = (1..=ops::product::MOST_ROWS).contains(&rows) && channels.is_multiple_of(8);
+        let plain = |layer: &&Self| {
+            layer.in_features() == channels
+                && layer.sides.is_empty()
+                && layer.weights.is_plain(format)
+                && layer.weights.slot().home() == device
+        };
+        if !few || format == Format::F32 || !layers.iter().all(plain) {
+            return Ok(None);
+        }
+        let weights: Vec<&LayerWeights> = layers.iter().map(|layer| &layer.weights).collect();
+        let found = LayerWeights::with_list_on_cuda(&weights, &device, |layers| {
+            ops::product::few_rows(layers, elements, rows)
+        })?;
+        let shapes = layers
+            .iter()
+            .map(|layer| layer.result_shape(x, layer.out_features()));
+        let found = found
+            .into_iter()
+            .zip(shapes)
+            .map(|(y, shape)| Ok(Tensor::on_cuda(shape?, y)));
+        found.collect::<Result<_>>().map(Some)
+    }
+
+    /// The result whose columns from `first` on stand beside those of attention, with what is left to do with them.
+    pub fn forward_beside(
+        &self,
+        x: &Tensor,
+        first: usize,
+        kind: MlpJoin,
+    ) -> Result<(Tensor, MlpJoin)> {
+        let device = x.device();
+        let early = kind == MlpJoin::GeluTanh && first.is_multiple_of(256);
+        if !matches!(device, Device::Cuda(_)) || !self.sides.is_empty() || !early {
+            return Ok((self.forward(x)?, kind));
+        }
+        let shape = self.result_shape(x, self.out_features())?;
+        let rows = x.len() / self.in_features();
+        let all = self.weights.with_cuda(&device, |layer| {
+            let finish = ops::product::Finish {
+                bias: layer.bias,
+                act: Act::GeluTanh,
+                act_from: first,
+                ..ops::product::Finish::default()
+            };
+            let treatment = self.treatment(layer.input_scale);
+            ops::product::linear(layer.weight, on_cuda(OP, x)?, rows, treatment, finish)
+        })?;
+        Ok((Tensor::on_cuda(&*shape, all), MlpJoin::Done))
+    }
+
+    /// [`Self::forward_gated`] of the columns of `x` and of those of `wide` from `first` on behind them, without a copy of both. None where
+    /// that is not possible.
+    pub(super) fn gated_of_two(
+        &self,
+        (x, wide, first): (&Tensor, &Tensor, usize),
+        to: &Tensor,
+        gate: &Tensor,
+    ) -> Result<Option<Tensor>> {
+        let ([b, n, left], [.., row]) = (x.dims3()?, wide.dims3()?);
+        let columns = row - first;
+        if !self.sides.is_empty() || left + columns != self.in_features() {
+            return Ok(None);
+        }
+        let shape = [b, n, self.out_features()];
+        if to.shape() != shape {
+            return Err(TensorError::mismatch(OP, to.shape(), &shape));
+        }
+        [wide, to, gate]
+            .iter()
+            .try_for_each(|other| x.check_device(OP, other))?;
+        let each = rows_per_gate(OP, to, gate)?;
+        self.weights.with_cuda(&x.device(), |layer| {
+            let x = on_cuda(OP, x)?;
+            let format = x.format();
+            let (residual, gate) = (to.cuda_in(OP, format)?, gate.cuda_in(OP, format)?);
+            let wide = wide.cuda_in(OP, format)?;
+            let behind = ops::product::Behind {
+                wide: &wide,
+                row,
+                first,
+                columns,
+            };
+            let finish = ops::product::Finish {
+                bias: layer.bias,
+                gate: Some(&gate),
+                residual: Some(&residual),
+                rows_per_item: each,
+                ..ops::product::Finish::default()
+            };
+            let treatment = self.treatment(layer.input_scale);
+            let y =
+                ops::product::linear_of_two(layer.weight, (x, behind), b * n, treatment, finish)?;
+            Ok(y.map(|y| Tensor::on_cuda(shape, y)))
         })
     }
 
@@ -318,9 +471,10 @@ pub(super) fn with_sides(
     }
 }
 
-/// Sizes of a matrix that may be written as a 1x1 convolution.
+/// Sizes of a matrix that may be written as a convolution over single points.
 fn matrix(shape: &[usize]) -> Result<MatrixSize> {
-    let ([out, input] | [out, input, 1] | [out, input, 1, 1]) = *shape else {
+    let ([out, input] | [out, input, 1] | [out, input, 1, 1] | [out, input, 1, 1, 1]) = *shape
+    else {
         return Err(TensorError::rank("linear", "2", shape));
     };
     if out == 0 || input == 0 {
@@ -405,6 +559,7 @@ pub(super) fn with_cuda_finish(
         gate: None,
         residual: add.as_deref(),
         act: after.act,
+        act_from: 0,
         rows_per_item: rows.checked_div(items).unwrap_or(0),
     };
     body(x, finish)

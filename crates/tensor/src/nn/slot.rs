@@ -22,6 +22,9 @@ use crate::stored::Stored;
 /// Most steps along the learned order in the search for what comes next.
 const MOST_STEPS: usize = 1024;
 
+/// Most copies that are asked of a GPU ahead of their use; the memory for them is the limit mostly.
+const MOST_STREAMED: usize = 64;
+
 /// Numbers slots and groups.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
@@ -218,7 +221,8 @@ impl WeightSlot {
         Ok(Self::with(there, group))
     }
 
-    fn with(contents: Contents, group: &SlotGroup) -> Arc<Self> {
+    /// Keeps values where they are.
+    pub(super) fn with(contents: Contents, group: &SlotGroup) -> Arc<Self> {
         Arc::new(Self {
             number: number(),
             bytes: contents.bytes(),
@@ -308,6 +312,11 @@ impl WeightSlot {
         Ok(())
     }
 
+    /// Reads what was left in its file, if it is to stay in main memory.
+    pub fn settle(&self) -> Result<()> {
+        self.contents().settle()
+    }
+
     /// The value at a place of the layer as it was given, in main memory: a counted copy where it is kept elsewhere.
     pub(super) fn stored(&self, at: usize) -> Result<Stored> {
         let home = self.contents();
@@ -377,6 +386,8 @@ impl WeightSlot {
         self.group.count_use(fetched.is_some());
         let there = if let Some(copy) = fetched {
             copy
+        } else if let Some(copy) = self.streamed(&home, device)? {
+            copy
         } else {
             let memory = device.allocate_for_copy(home.device(), self.bytes)?;
             self.group.count_copy(home.device(), device, self.bytes);
@@ -387,13 +398,36 @@ impl WeightSlot {
             }
             copy
         };
-        there.wait()?;
+        let there = there.ready()?;
         let count = self.group.ahead();
         if count > 0 && !self.lasting {
             self.learn();
             self.fetch_next(device, count);
         }
         Ok(there)
+    }
+
+    /// The weights on a device, in place or as a copy that is not counted among those of uses.
+    pub(super) fn copied_at(&self, device: &Device) -> Result<Arc<Contents>> {
+        let home = self.home_contents()?;
+        if home.device() == device {
+            return Ok(home);
+        }
+        count_copy(home.device(), device, self.bytes);
+        Ok(Arc::new(home.copied_into(device.allocate(self.bytes)?)?))
+    }
+
+    /// A copy that goes with its use, made beside the work of a GPU. None where there is no room for such.
+    fn streamed(&self, home: &Contents, device: &Device) -> Result<Option<Arc<Contents>>> {
+        match (home.device(), device) {
+            (Device::Cpu | Device::Cuda(_), Device::Cuda(_)) if !self.lasting => {}
+            _ => return Ok(None),
+        }
+        let copy = home.streamed(device)?;
+        if copy.is_some() {
+            self.group.count_copy(home.device(), device, self.bytes);
+        }
+        Ok(copy.map(Arc::new))
     }
 
     /// Some rows of a table on a device, as bytes of the file's format, with the memory they take there if that is not where
@@ -463,6 +497,11 @@ impl WeightSlot {
 
     /// Copies the next weights ahead where there is room, and gives up copies of the group that are not among them.
     fn fetch_next(self: &Arc<Self>, device: &Device, count: usize) {
+        let count = match device {
+            Device::Cpu | Device::Sim(_) => count,
+            // As many as there is room for.
+            Device::Cuda(_) => MOST_STREAMED,
+        };
         let wanted = self.following(device, count);
         let group = &self.group;
         let missing: Vec<&Arc<Self>> = device.with_spare(|spare| {
@@ -472,6 +511,9 @@ impl WeightSlot {
             let is_there = |slot: &Arc<Self>| spare.iter().any(|copy| copy.slot == slot.number);
             wanted.iter().filter(|slot| !is_there(slot)).collect()
         });
+        if let Device::Cuda(_) = device {
+            return Self::stream_ahead(missing, device);
+        }
         let mut queue = CopyQueue(VecDeque::new());
         for slot in missing {
             // Without room the copy is made when it is needed.
@@ -481,8 +523,21 @@ impl WeightSlot {
             let slot = Arc::clone(slot);
             queue.0.push_back(CopyRequest { slot, memory });
         }
-        match device {
-            Device::Cpu | Device::Sim(_) | Device::Cuda(_) => queue.work_off(device),
+        queue.work_off(device);
+    }
+
+    /// Asks a GPU to copy the next weights beside its work, as far as there is room.
+    fn stream_ahead(slots: Vec<&Arc<Self>>, device: &Device) {
+        for slot in slots {
+            // What goes wrong is told when they are needed.
+            let copy = slot
+                .home_contents()
+                .and_then(|home| slot.streamed(&home, device));
+            let Ok(Some(copy)) = copy else {
+                return;
+            };
+            slot.ahead.store(true, Ordering::Relaxed);
+            device.with_spare(|spare| spare.push(slot.spare(&copy)));
         }
     }
 

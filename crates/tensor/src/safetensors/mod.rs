@@ -8,9 +8,10 @@ mod writer;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::error::TensorError;
-use crate::positioned::{PositionedFile, is_changed};
+use crate::positioned::{FilePart, PositionedFile, is_changed};
 use crate::tensor::Tensor;
 
 pub use crate::dtype::Dtype;
@@ -114,7 +115,7 @@ pub struct SafeTensors {
     header: Header,
     by_name: BTreeMap<String, usize>,
     data_start: u64,
-    file: PositionedFile,
+    file: Arc<PositionedFile>,
 }
 
 impl SafeTensors {
@@ -149,7 +150,7 @@ impl SafeTensors {
             header,
             by_name,
             data_start,
-            file,
+            file: Arc::new(file),
         })
     }
 
@@ -191,6 +192,13 @@ impl SafeTensors {
                 }
                 SafeTensorsError::Read { path, source }
             })
+    }
+
+    /// Where a tensor is, to be read later.
+    pub(crate) fn part(&self, name: &str) -> Option<FilePart> {
+        let info = self.info(name)?;
+        let place = (self.data_start + info.start, info.end - info.start);
+        FilePart::new(&self.file, (&self.path, name), place)
     }
 
     /// A tensor, converted to f32 whatever its dtype.

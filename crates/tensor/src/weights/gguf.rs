@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::input::Input;
 use super::{WeightError, WeightFile, WeightInfo};
 use crate::dtype::Dtype;
 use crate::elements::element_count;
-use crate::positioned::PositionedFile;
+use crate::positioned::{FilePart, PositionedFile};
 use crate::stored::Stored;
 
 const MAGIC: [u8; 4] = *b"GGUF";
@@ -166,7 +167,7 @@ struct GgufEntry {
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
-    file: PositionedFile,
+    file: Arc<PositionedFile>,
     tensors: BTreeMap<String, GgufEntry>,
     metadata: Vec<(String, String)>,
 }
@@ -183,7 +184,7 @@ impl Gguf {
         match open() {
             Ok((file, tensors, metadata)) => Ok(Self {
                 path,
-                file,
+                file: Arc::new(file),
                 tensors,
                 metadata,
             }),
@@ -244,6 +245,16 @@ impl WeightFile for Gguf {
             name: name.to_owned(),
             source,
         })
+    }
+
+    fn later(&self, name: &str) -> Option<Stored> {
+        let entry = self.tensors.get(name)?;
+        let Format::Known(dtype) = entry.format else {
+            return None;
+        };
+        let place = (entry.start, entry.bytes);
+        let part = FilePart::new(&self.file, (&self.path, name), place)?;
+        Stored::later(dtype, entry.shape.as_slice(), part).ok()
     }
 
     fn metadata(&self) -> &[(String, String)] {

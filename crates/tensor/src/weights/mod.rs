@@ -111,6 +111,12 @@ pub trait WeightFile: Send + Sync {
 
     fn read(&self, name: &str) -> Result<Stored, WeightError>;
 
+    /// A tensor whose bytes are read when they are first wanted: for GPUs, which get them without a stop in main memory. None
+    /// where they have to be read for it to be known.
+    fn later(&self, _name: &str) -> Option<Stored> {
+        None
+    }
+
     /// Several tensors at once, read by all threads; answers come in the order of the names.
     fn read_many(&self, names: &[&str]) -> Vec<Result<Stored, WeightError>> {
         names.par_iter().map(|name| self.read(name)).collect()
@@ -176,6 +182,11 @@ impl WeightFile for SafeTensors {
             name: name.to_owned(),
             source,
         })
+    }
+
+    fn later(&self, name: &str) -> Option<Stored> {
+        let info = Self::info(self, name)?;
+        Stored::later(info.dtype, info.shape.clone(), self.part(name)?).ok()
     }
 
     fn metadata(&self) -> &[(String, String)] {
@@ -276,6 +287,32 @@ mod tests {
         assert!(open_weights(dir.path()).is_err());
         let none = open_weights(dir.path().join("none")).err().unwrap();
         assert!(matches!(none, WeightError::Open { .. }), "{none}");
+    }
+
+    #[test]
+    fn what_is_read_later_is_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let a = Tensor::from_fn([300, 7], |i| i as f32 * 0.5).unwrap();
+        crate::safetensors::write(&path, &[("a", &a), ("b", &a)], &[]).unwrap();
+        let file = open_weights(&path).unwrap();
+        let later = file.later("a").unwrap();
+        assert_eq!((later.byte_len(), later.len()), (8400, 2100));
+        let shared = later.clone();
+        let mut part = vec![0; 100];
+        shared.in_file().unwrap().read_into(40, &mut part).unwrap();
+        assert_eq!(later, file.read("a").unwrap());
+        assert_eq!(part, later.bytes()[40..140]);
+        assert!(shared.in_file().is_none());
+        assert!(file.later("none").is_none());
+        let late = file.later("b").unwrap();
+        std::fs::write(&path, b"something else").unwrap();
+        let error = late.settle().unwrap_err().to_string();
+        assert!(error.contains("changed on disk"), "{error}");
+        let part = late.in_file().unwrap().read_into(0, &mut [0; 64]);
+        assert!(part.unwrap_err().to_string().contains("changed on disk"));
+        // What was read before is there.
+        assert_eq!(later.to_f32().unwrap(), a);
     }
 
     #[test]

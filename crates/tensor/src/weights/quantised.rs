@@ -122,6 +122,13 @@ impl WeightFile for Quantised {
         }
     }
 
+    fn later(&self, name: &str) -> Option<Stored> {
+        match self.layers.get(name) {
+            Some(_) => None,
+            None => self.file.later(name),
+        }
+    }
+
     fn metadata(&self) -> &[(String, String)] {
         self.file.metadata()
     }

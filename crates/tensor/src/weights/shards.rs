@@ -88,6 +88,10 @@ impl WeightFile for Shards {
         file.read(name)
     }
 
+    fn later(&self, name: &str) -> Option<Stored> {
+        self.file(name)?.later(name)
+    }
+
     fn metadata(&self) -> &[(String, String)] {
         self.files.first().map_or(&[], |file| file.metadata())
     }

@@ -11,6 +11,7 @@
 mod against;
 mod arrange;
 mod attention;
+mod bytes;
 mod compare;
 mod elementwise;
 mod heads;
@@ -19,3 +20,4 @@ mod norm;
 mod picture;
 mod product;
 mod reduce;
+mod streams;

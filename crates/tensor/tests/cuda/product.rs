@@ -248,28 +248,6 @@ fn quantised_weights_are_as_on_the_processor() {
                 assert_eq!(there.weight().unwrap(), w.reshape([out, k]).unwrap());
             }
         }
-        // Formats whose inputs are rounded, too.
-        for (kind, rotation) in [
-            (RowKind::Int8, 0),
-            (RowKind::Int8, 16),
-            (RowKind::Int4 { wide_input: false }, 64),
-        ] {
-            // Rotated numbers of sixteen bits fall to the other side of a half now and then.
-            if rotation > 0 && format != Format::F32 {
-                continue;
-            }
-            let dtype = Dtype::Rows(RowFormat::new(kind, 512, rotation).unwrap());
-            let w = weight(&mut random, &[48, 512], dtype);
-            let [here, there] = [&Device::Cpu, &device].map(|d| Linear::new(&w, None, d).unwrap());
-            let (x, x_here) = random.pair(&[1, 33, 512], &device);
-            let expected = here.forward(&x_here).unwrap();
-            report.check(
-                format,
-                &format!("rounded {}", dtype.name()),
-                there.forward(&x),
-                &expected,
-            );
-        }
         // Kernels whose blocks reach over positions.
         for dtype in [Dtype::Q8_0, Dtype::Q4K, Dtype::F8E4M3] {
             let w = weight(&mut random, &[24, 256, 3, 3], dtype);

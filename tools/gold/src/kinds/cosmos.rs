@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use fresco_models::DiffusionNetwork;
 use fresco_models::anima::{Anima, AnimaConfig, ConditionerConfig};
-use fresco_models::cosmos::{CosmosConfig, CosmosDit};
+use fresco_models::cosmos::{CosmosConfig, CosmosDit, FIRST};
 use fresco_models::denoise::hooks::Hooks;
 use fresco_tensor::{Device, Stored};
 
@@ -20,14 +20,22 @@ pub(super) static KINDS: &[Kind] = &[
         run: anima,
     },
     Kind {
-        name: "Cosmos-Predict2",
-        is: |golden| golden.has_key("blocks.0.adaln_modulation_self_attn.1.weight"),
+        name: "Cosmos",
+        is: |golden| {
+            golden.has_key("blocks.0.adaln_modulation_self_attn.1.weight")
+                || golden.has_key("blocks.block0.blocks.0.block.attn.to_q.0.weight")
+        },
         run: cosmos,
     },
 ];
 
 fn cosmos(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
-    let store = golden.store(device)?;
+    // Made from the names of the file.
+    let weights = golden.weights()?.into_iter();
+    let weights = weights
+        .map(|(key, value)| (FIRST.key(&key), value))
+        .collect();
+    let store = golden::store(&golden.name, weights, device);
     let ratio = |axis: &str| {
         let name = format!("rope_{axis}_extrapolation_ratio");
         golden.float(&name).context(name)
@@ -46,6 +54,11 @@ fn cosmos(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<(
             let found = net.forward(&x, &levels, &context, &Hooks::default())?;
             report.check(out, &found)?;
         }
+    }
+    if golden.has("out_fps30") {
+        let levels = golden.values("t")?;
+        let found = net.forward_at(&x, &levels, &context, Some(30.0), &Hooks::default())?;
+        report.check("out_fps30", &found)?;
     }
     Ok(())
 }

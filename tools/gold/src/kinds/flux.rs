@@ -35,7 +35,7 @@ pub(super) static KINDS: &[Kind] = &[
     },
 ];
 
-fn config(golden: &Golden) -> Result<FluxConfig> {
+pub(super) fn config(golden: &Golden) -> Result<FluxConfig> {
     let mut config = FluxConfig::detect(&*golden.store(&Device::cpu())?)?;
     set(golden, &mut config)?;
     Ok(config)

@@ -3,22 +3,34 @@
 mod causal_vae;
 mod chat;
 mod cosmos;
+mod film_vae;
 mod flux;
 mod flux3;
 mod formats;
 mod hunyuan;
 mod image_nets;
 mod krea2;
+mod ltx2;
+mod ltxv;
 mod lumina;
+mod minimax;
+mod mochi;
 mod more_images;
+mod older_images;
 mod pass;
 mod qwen;
 mod qwen21;
+mod sampled;
 mod sd;
 mod sd3;
+mod solids;
+mod sound;
 mod style;
+mod tables;
 mod text;
 mod upscale;
+mod wan;
+mod windows;
 
 use anyhow::Result;
 use fresco_tensor::Device;
@@ -37,13 +49,19 @@ pub(crate) struct Kind {
 /// The first that recognises a golden runs it.
 #[rustfmt::skip]
 static KINDS: &[&[Kind]] = &[
+    windows::KINDS,
     formats::KINDS,
+    ltx2::KINDS,
+    minimax::KINDS,
+    film_vae::KINDS,
     sd::KINDS,
     sd3::KINDS,
     image_nets::KINDS,
     flux::KINDS,
     lumina::KINDS,
     style::KINDS,
+    tables::KINDS,
+    sampled::KINDS,
     qwen::KINDS,
     qwen21::KINDS,
     causal_vae::KINDS,
@@ -51,7 +69,13 @@ static KINDS: &[&[Kind]] = &[
     cosmos::KINDS,
     flux3::KINDS,
     more_images::KINDS,
+    sound::KINDS,
+    older_images::KINDS,
     hunyuan::KINDS,
+    wan::KINDS,
+    ltxv::KINDS,
+    mochi::KINDS,
+    solids::KINDS,
     text::KINDS,
     chat::KINDS,
     upscale::KINDS,

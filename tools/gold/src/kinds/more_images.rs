@@ -1,4 +1,4 @@
-//! OmniGen 2, Kandinsky 5 for pictures, HiDream.
+//! OmniGen 2, Kandinsky 5, HiDream.
 
 use anyhow::{Context, Result};
 use fresco_models::denoise::CondValue;
@@ -18,11 +18,8 @@ pub(super) static KINDS: &[Kind] = &[
         run: omnigen,
     },
     Kind {
-        name: "Kandinsky 5 for pictures",
-        is: |golden| {
-            let rank = golden.tensor("x").map_or(0, |x| x.rank());
-            golden.any_key("visual_transformer_blocks.") && rank == 4
-        },
+        name: "Kandinsky 5",
+        is: |golden| golden.any_key("visual_transformer_blocks."),
         run: kandinsky,
     },
     Kind {
@@ -65,8 +62,11 @@ fn omnigen(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
 }
 
 fn kandinsky(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let scale = golden.config()["rope_scale_factor"].as_array();
+    let apart = scale.and_then(|list| list.get(1)?.as_f64());
     let config = KandinskyConfig {
         axes: golden.numbers("axes_dims").context("axes_dims")?,
+        apart: apart.context("rope_scale_factor")?,
         ..KandinskyConfig::detect(&*golden.store(device)?)?
     };
     let net: KandinskyNetwork = pass::network(golden, device, &config)?;
@@ -75,7 +75,15 @@ fn kandinsky(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Resul
         ("y", Some(golden.tensor("y")?)),
     ]);
     let x = golden.tensor("x")?;
-    report.check("out", &pass::forward(&net, &x, &levels(golden)?, &conds)?)
+    report.check("out", &pass::forward(&net, &x, &levels(golden)?, &conds)?)?;
+    if golden.has("out_replace") {
+        let mut conds = conds;
+        let given = CondValue::Regular(golden.tensor("time_dim_replace")?);
+        conds.0.insert("time_dim_replace", given);
+        let found = pass::forward(&net, &x, &levels(golden)?, &conds)?;
+        report.check("out_replace", &found)?;
+    }
+    Ok(())
 }
 
 fn hidream(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {

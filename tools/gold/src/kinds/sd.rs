@@ -38,7 +38,7 @@ pub(super) static KINDS: &[Kind] = &[
         is: |golden| {
             golden.has_key("input_blocks.0.0.weight")
                 && golden.has_key("out.2.weight")
-                && !golden.any_part(".time_mixer.")
+                && golden.any_key("output_blocks.")
                 && golden.has("out")
         },
         run: unet,
@@ -61,13 +61,18 @@ fn levels(golden: &Golden, count: usize) -> Result<Vec<f32>> {
     Ok(t)
 }
 
-fn unet(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+/// The network of a golden.
+pub(super) fn network(golden: &Golden, device: &Device) -> Result<UNet> {
     let store = golden.store(device)?;
     let config = UNetConfig {
         heads: heads(golden)?,
         ..UNetConfig::detect(&store)?
     };
-    let net = UNet::new(&store, &config)?;
+    Ok(UNet::new(&store, &config)?)
+}
+
+fn unet(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let net = network(golden, device)?;
     let context = golden.maybe("context")?;
     let y = golden.maybe("y")?;
     for (x, t, out) in [("x", "t", "out"), ("x_odd", "t_odd", "out_odd")] {

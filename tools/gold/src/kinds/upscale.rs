@@ -1,16 +1,14 @@
 //! Networks that enlarge pictures.
 
-use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fresco_models::ModelError;
 use fresco_models::upscale::{UpscaleStore, Upscaler};
-use fresco_tensor::{Device, Stored, Tensor, WeightError, WeightFile, WeightInfo, tiled_scale};
+use fresco_tensor::{Device, Stored, Tensor, WeightFile, tiled_scale};
 
 use super::Kind;
-use crate::golden::Golden;
+use crate::golden::{Golden, GoldenFile};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[Kind {
@@ -24,41 +22,6 @@ pub(super) static KINDS: &[Kind] = &[Kind {
     },
     run: upscale,
 }];
-
-/// A golden's weights as a file.
-struct GoldenFile {
-    name: String,
-    weights: BTreeMap<String, Stored>,
-}
-
-impl WeightFile for GoldenFile {
-    fn path(&self) -> &Path {
-        Path::new(&self.name)
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.weights.keys().cloned().collect()
-    }
-
-    fn info(&self, name: &str) -> Option<WeightInfo> {
-        self.weights.get(name).map(|stored| WeightInfo {
-            dtype: stored.dtype(),
-            shape: stored.shape().to_vec(),
-        })
-    }
-
-    fn read(&self, name: &str) -> Result<Stored, WeightError> {
-        let found = self.weights.get(name).cloned();
-        found.ok_or_else(|| WeightError::Missing {
-            path: self.path().to_path_buf(),
-            name: name.to_owned(),
-        })
-    }
-
-    fn metadata(&self) -> &[(String, String)] {
-        &[]
-    }
-}
 
 /// The weights as a trainer writes them: with what follows from the network's shape and the goldens do not list.
 fn file(golden: &Golden) -> Result<Arc<dyn WeightFile>> {

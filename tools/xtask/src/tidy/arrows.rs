@@ -9,6 +9,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fresco-tensor", &[]),
     // Paths and picture files: nodes and server both need them and must not know each other.
     ("fresco-files", &[]),
+    // Coders and containers of films and sound: heavy dependencies that only nodes and the decoding process need.
+    ("fresco-media", &[]),
     ("fresco-models", &["fresco-tensor"]),
     ("fresco-memory", &["fresco-tensor"]),
     (
@@ -17,12 +19,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "fresco-graph",
             "fresco-tensor",
             "fresco-files",
+            "fresco-media",
             "fresco-models",
             "fresco-memory",
         ],
     ),
     ("fresco-python", &["fresco-graph", "fresco-tensor"]),
-    ("fresco-engine", &["fresco-graph"]),
+    // Who takes which job: pure, so that the simulator runs the same functions.
+    ("fresco-placement", &[]),
+    ("fresco-engine", &["fresco-graph", "fresco-placement"]),
     (
         "fresco-server",
         // What the memory room reports is turned into JSON once, here.
@@ -39,6 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "fresco-graph",
             "fresco-tensor",
             "fresco-files",
+            "fresco-media",
             "fresco-models",
             "fresco-memory",
             "fresco-nodes",
@@ -55,6 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "fresco-bench",
         &[
             "fresco-tensor",
+            "fresco-media",
             "fresco-memory",
             "fresco-models",
             "fresco-synth",
@@ -63,6 +70,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("fresco-synth", &["fresco-tensor"]),
     ("fresco-gold", &["fresco-tensor", "fresco-models"]),
+    ("fresco-sim", &["fresco-placement"]),
     ("xtask", &[]),
 ];
 

@@ -11,7 +11,7 @@ const ROOMS: [&str; 2] = ["crates/models/src/", "crates/nodes/src/"];
 const DIFFUSION: &[&str] = &[
     "unet", "sd", "sd1", "sd15", "sd2", "sd3", "sd35", "sdxl", "flux", "flux1", "flux2", "lumina",
     "qwen", "wan", "hunyuan", "chroma", "cosmos", "krea", "krea2", "flux3", "anima", "mochi",
-    "ltxv", "pixart", "aura",
+    "ltxv", "ltx2", "minimax", "pixart", "aura",
 ];
 
 /// The same for text encoders. In the nodes room `clip` is the name of the link type for all of them.
@@ -22,6 +22,14 @@ const ALLOWED: &[(&str, &str)] = &[
     (
         "crates/nodes/src/model_patch",
         "nodes about patches of families, one of which takes those of two",
+    ),
+    (
+        "crates/nodes/src/gligen.rs",
+        "nodes about an add-on of one family",
+    ),
+    (
+        "crates/nodes/src/photomaker.rs",
+        "nodes about an add-on of one family",
     ),
     ("crates/models/src/sd/", "the family's folder"),
     ("crates/models/src/flux/", "the family's folder"),
@@ -37,6 +45,16 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/models/src/kandinsky/", "the family's folder"),
     ("crates/models/src/hidream/", "the family's folder"),
     ("crates/models/src/hunyuan/", "the family's folder"),
+    ("crates/models/src/hunyuan3d/", "the family's folder"),
+    ("crates/models/src/wan/", "the family's folder"),
+    ("crates/models/src/ltxv/", "the family's folder"),
+    ("crates/models/src/pixart/", "the family's folder"),
+    ("crates/models/src/aura_flow/", "the family's folder"),
+    ("crates/models/src/hunyuan_dit/", "the family's folder"),
+    ("crates/models/src/cascade/", "the family's folder"),
+    ("crates/models/src/mochi/", "the family's folder"),
+    ("crates/models/src/ltx2/", "the family's folder"),
+    ("crates/models/src/minimax/", "the family's folder"),
     ("crates/models/src/text/clip/", "the family's folder"),
     ("crates/models/src/text/t5/", "the family's folder"),
     (

@@ -5,8 +5,9 @@ use fresco_tensor::Tensor;
 use super::pairs::{G_PREFIX, L_PREFIX, T5_PREFIX, T5_WIDTH, WIDTHS, saved, take};
 use super::t5_alone::{T5_SPECIALS, alone, rows, rows_and_mask, t5_chunks};
 use crate::error::Result;
+use crate::ltx2::text::GEMMA3_PROJECTED;
 use crate::text::clip::{self, CLIP_G, CLIP_L, bpe};
-use crate::text::decoder::{GEMMA2, GEMMA3, LLAMA, MISTRAL, QWEN3, QWEN3_VL, QWEN25};
+use crate::text::decoder::{GEMMA2, GEMMA3, LLAMA, MISTRAL, QWEN3, QWEN3_VL, QWEN25, QWEN35};
 use crate::text::post_norm::JINA;
 use crate::text::t5::{BYT5, T5_ENGLISH};
 use crate::text::vocabulary::Unigram;
@@ -18,18 +19,18 @@ use crate::text::{
 /// Numbers that Qwen's marks have.
 const IM_START: u32 = 151_644;
 const END_OF_TEXT: u32 = 151_643;
-const IMAGE_PAD: u32 = 151_655;
+pub(super) const IMAGE_PAD: u32 = 151_655;
 /// `user` and the line end after it.
 const USER: [u32; 2] = [872, 198];
 
 /// Padding, and nothing at the start or the end.
-const QWEN_SPECIALS: Specials = Specials {
+pub(super) const QWEN_SPECIALS: Specials = Specials {
     start: None,
     end: None,
     pad: END_OF_TEXT,
 };
 
-const QWEN_CHUNKS: ChunkRule = ChunkRule {
+pub(super) const QWEN_CHUNKS: ChunkRule = ChunkRule {
     pad: END_OF_TEXT,
     ..ChunkRule::OPEN
 };
@@ -53,7 +54,10 @@ fn chat(prompt: &Prompt<'_>, template: &str) -> Option<String> {
 }
 
 /// A prompt in this template, in which brackets are plain text.
-const fn templated(text: fn(&Prompt<'_>) -> Option<String>, chunks: ChunkRule) -> PromptRule {
+pub(super) const fn templated(
+    text: fn(&Prompt<'_>) -> Option<String>,
+    chunks: ChunkRule,
+) -> PromptRule {
     PromptRule {
         text,
         weights: PromptWeights::Plain,
@@ -63,7 +67,7 @@ const fn templated(text: fn(&Prompt<'_>) -> Option<String>, chunks: ChunkRule) -
 }
 
 /// One layer, and nobody looks at padding.
-const fn masked(layer: LayerRule, specials: Specials) -> EncodeRule {
+pub(super) const fn masked(layer: LayerRule, specials: Specials) -> EncodeRule {
     EncodeRule {
         masked: true,
         ..EncodeRule::layer(layer, specials)
@@ -71,7 +75,7 @@ const fn masked(layer: LayerRule, specials: Specials) -> EncodeRule {
 }
 
 /// A network that must be there, in a checkpoint under its name.
-const fn part(
+pub(super) const fn part(
     name: &'static str,
     kinds: &'static [&'static TextKind],
     prefix: &'static [&'static str; 1],
@@ -393,7 +397,41 @@ const POOLED: StackPart = part(
     clip::rule(LayerRule::LAST, false),
 );
 
-/// Kandinsky 5 for pictures: the last layer without its norm.
+/// The prompt after the instruction, and CLIP's vector.
+fn described_and_pooled(outputs: PartOutputs<'_>, tokens: &PromptTokens) -> Result<Encoded> {
+    let mut outputs = outputs.into_iter();
+    let (text, clip) = (take(&mut outputs), take(&mut outputs));
+    let start = after_system(tokens.get("qwen25_7b"), true);
+    Ok(Encoded {
+        pooled: clip.and_then(|clip| clip.output.pooled),
+        ..cut_rows(vec![text], start)?
+    })
+}
+
+/// Kandinsky 5 for films: the last layer without its norm.
+pub static KANDINSKY5: TextStack = TextStack {
+    name: "Kandinsky5",
+    parts: &[
+        described(
+            |prompt| {
+                let template = "<|im_start|>system\nYou are a promt engineer. Describe the video in detail.\nDescribe how the \
+                    camera moves or shakes, describe the zoom and view angle, whether it follows the objects.\nDescribe the \
+                    location of the video, main characters or objects and their action.\nDescribe the dynamism of the video \
+                    and presented actions.\nName the visual style of the video: whether it is a professional footage, user \
+                    generated content, some kind of animation, video game or screen content.\nDescribe the visual effects, \
+                    postprocessing and transitions if they are presented in the video.\nPay attention to the order of key \
+                    actions shown in the scene.<|im_end|>\n<|im_start|>user\n{}<|im_end|>";
+                chat(prompt, template)
+            },
+            LayerRule::bare(-1),
+        ),
+        POOLED,
+    ],
+    words: &[],
+    join: described_and_pooled,
+};
+
+/// Kandinsky 5 for pictures.
 pub static KANDINSKY5_IMAGE: TextStack = TextStack {
     name: "Kandinsky5Image",
     parts: &[
@@ -409,15 +447,7 @@ pub static KANDINSKY5_IMAGE: TextStack = TextStack {
         POOLED,
     ],
     words: &[],
-    join: |outputs, tokens| {
-        let mut outputs = outputs.into_iter();
-        let (text, clip) = (take(&mut outputs), take(&mut outputs));
-        let start = after_system(tokens.get("qwen25_7b"), true);
-        Ok(Encoded {
-            pooled: clip.and_then(|clip| clip.output.pooled),
-            ..cut_rows(vec![text], start)?
-        })
-    },
+    join: described_and_pooled,
 };
 
 /// OmniGen 2: all of the chat.
@@ -510,6 +540,23 @@ pub static LUMINA2: TextStack = TextStack {
     )],
     words: &[],
     join: rows_and_mask,
+};
+
+/// LTX-2: all states of Gemma, made narrower by what comes with it.
+pub static LTX2: TextStack = TextStack {
+    name: "LTX2",
+    parts: &[part(
+        "gemma3_12b",
+        &[&GEMMA3_PROJECTED],
+        &["text_encoders.gemma3_12b.transformer."],
+        templated(|prompt| Some(prompt.text.to_owned()), GEMMA_CHUNKS),
+        EncodeRule {
+            states: States::All,
+            ..masked(LayerRule::LAST, GEMMA_SPECIALS)
+        },
+    )],
+    words: &[],
+    join: rows,
 };
 
 /// NewBie: Gemma's rows, Jina's vector.
@@ -682,21 +729,37 @@ pub static FLUX3: TextStack = TextStack {
     join: rows,
 };
 
-/// MiniMax H3: the text as it is, the last layer of the file without a norm.
-pub static MINIMAX: TextStack = TextStack {
-    name: "MiniMax",
+/// Qwen 3.5, which writes prompts for models that other networks read prompts for.
+pub static PROMPT_WRITER: TextStack = TextStack {
+    name: "PromptWriter",
     parts: &[part(
-        "qwen3vl_32b",
-        &[&QWEN3_VL],
-        &["text_encoders.qwen3vl_32b.transformer."],
-        PromptRule {
-            picture: Some(IMAGE_PAD),
-            ..templated(|prompt| Some(prompt.text.to_owned()), QWEN_CHUNKS)
-        },
-        masked(LayerRule::bare(-1), QWEN_SPECIALS),
+        "qwen35",
+        &[&QWEN35],
+        &["text_encoders.qwen35.transformer."],
+        templated(
+            |prompt| {
+                let template = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n";
+                chat(prompt, template)
+            },
+            WRITER_CHUNKS,
+        ),
+        masked(
+            LayerRule::LAST,
+            Specials {
+                start: None,
+                end: None,
+                pad: WRITER_CHUNKS.pad,
+            },
+        ),
     )],
     words: &[],
     join: rows_and_mask,
+};
+
+/// Padding is the end of a text, whose number Qwen 3.5 has elsewhere.
+const WRITER_CHUNKS: ChunkRule = ChunkRule {
+    pad: 248_044,
+    ..ChunkRule::OPEN
 };
 
 /// Anima: rows of the smallest Qwen 3, and the prompt as T5's tokens, which the model itself reads.

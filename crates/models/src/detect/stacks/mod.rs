@@ -1,7 +1,10 @@
 //! The sets of text networks that models read prompts with, and which set files make for a loader's `type`.
 
 mod chat;
+mod films;
+mod older;
 mod pairs;
+mod songs;
 mod t5_alone;
 
 use std::fmt;
@@ -16,10 +19,13 @@ const TABLE: &str = "model.embed_tokens.weight";
 
 pub use chat::{
     ANIMA, EDIT_TEMPLATE, FLUX2, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, FLUX3, HIDREAM, HUNYUAN_IMAGE,
-    HUNYUAN_VIDEO, HUNYUAN_VIDEO_15, KANDINSKY5_IMAGE, KREA2, LUMINA2, MINIMAX, NEWBIE, OMNIGEN2,
-    OVIS, QWEN_IMAGE, QWEN_IMAGE21, Z_IMAGE,
+    HUNYUAN_VIDEO, HUNYUAN_VIDEO_15, KANDINSKY5, KANDINSKY5_IMAGE, KREA2, LTX2, LUMINA2, NEWBIE,
+    OMNIGEN2, OVIS, PROMPT_WRITER, QWEN_IMAGE, QWEN_IMAGE21, Z_IMAGE,
 };
+pub use films::MINIMAX;
+pub use older::{CASCADE, HUNYUAN_DIT};
 pub use pairs::{FLUX, SD3};
+pub use songs::{ACE, ACE15};
 pub use t5_alone::{AURA_FLOW, CHROMA, COSMOS, LTXV, MOCHI, STABLE_AUDIO, WAN};
 
 /// All sets, for what asks about each of them.
@@ -33,6 +39,7 @@ pub static TEXT_STACKS: &[&TextStack] = &[
     &CHROMA,
     &MOCHI,
     &LTXV,
+    &LTX2,
     &WAN,
     &COSMOS,
     &STABLE_AUDIO,
@@ -46,6 +53,7 @@ pub static TEXT_STACKS: &[&TextStack] = &[
     &HUNYUAN_IMAGE,
     &HUNYUAN_VIDEO,
     &HUNYUAN_VIDEO_15,
+    &KANDINSKY5,
     &KANDINSKY5_IMAGE,
     &OMNIGEN2,
     &OVIS,
@@ -54,8 +62,13 @@ pub static TEXT_STACKS: &[&TextStack] = &[
     &KREA2,
     &FLUX3,
     &MINIMAX,
+    &PROMPT_WRITER,
     &ANIMA,
     &HIDREAM,
+    &CASCADE,
+    &HUNYUAN_DIT,
+    &ACE,
+    &ACE15,
 ];
 
 /// A network in a file, and its weights.
@@ -123,6 +136,7 @@ static RULES: &[StackRule] = &[
     of(&["flux"], &FLUX),
     of(&["pixart", "chroma"], &CHROMA),
     of(&["ltxv"], &LTXV),
+    of(&["ltxv"], &LTX2),
     of(&["cosmos"], &COSMOS),
     of(&["stable_audio"], &STABLE_AUDIO),
     StackRule {
@@ -131,6 +145,7 @@ static RULES: &[StackRule] = &[
     },
     of(&["wan"], &WAN),
     of(&["hidream"], &HIDREAM),
+    of(&["stable_cascade"], &CASCADE),
     of(&["lumina2"], &LUMINA2),
     of(&["lumina2"], &Z_IMAGE),
     StackRule {
@@ -143,6 +158,7 @@ static RULES: &[StackRule] = &[
     of(&["hunyuan_image"], &HUNYUAN_IMAGE),
     of(&["hunyuan_video"], &HUNYUAN_VIDEO),
     of(&["hunyuan_video_15"], &HUNYUAN_VIDEO_15),
+    of(&["kandinsky5"], &KANDINSKY5),
     of(&["kandinsky5_image"], &KANDINSKY5_IMAGE),
     of(&["newbie"], &NEWBIE),
     of(&["omnigen2"], &OMNIGEN2),
@@ -150,10 +166,9 @@ static RULES: &[StackRule] = &[
     of(&["krea2"], &KREA2),
     of(&["flux3"], &FLUX3),
     of(&["minimax"], &MINIMAX),
+    of(&["ace"], &ACE),
+    of(&["ace"], &ACE15),
     refused(&[
-        "stable_cascade",
-        "ace",
-        "kandinsky5",
         "moss_image",
         "fibo2",
         "mage",
@@ -176,11 +191,13 @@ static RULES: &[StackRule] = &[
     sized(5120, &MINIMAX),
     any(&QWEN_IMAGE21),
     any(&LUMINA2),
+    any(&LTX2),
     any(&FLUX2),
     StackRule {
         fits: |found| found.len() == 1 && *found[0].0 == LLAMA,
         ..any(&HIDREAM)
     },
+    any(&PROMPT_WRITER),
     any(&sd::SD1),
     any(&sd::SD2),
     any(&sd::SDXL),

@@ -3,7 +3,11 @@
 use crate::lora::{NameMap, NetworkKeys, Spelling};
 
 /// Keys that tell one of them.
-const SIGNS: [&str; 2] = ["t5_yproj.weight", "genre_embedder.weight"];
+const SIGNS: [&str; 3] = [
+    "t5_yproj.weight",
+    "genre_embedder.weight",
+    "time_embed_r.linear_1.weight",
+];
 
 pub(crate) fn names(keys: &NetworkKeys<'_>, map: &mut NameMap) -> bool {
     let known = SIGNS.iter().any(|sign| keys.has(sign));

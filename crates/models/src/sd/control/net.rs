@@ -226,9 +226,11 @@ impl ControlNet {
         let pass = Pass {
             hooks: &hooks,
             emb: &emb,
+            levels: &[],
             context,
             keys: &keys,
             original: x.shape(),
+            frames: x.dim(0)?,
         };
         let mut output = Vec::with_capacity(self.zero.len());
         let mut h = x.nchw_to_nhwc()?;

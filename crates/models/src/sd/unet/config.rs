@@ -72,6 +72,8 @@ pub struct UNetConfig {
     pub input: Vec<Stage>,
     pub middle: Middle,
     pub output: Vec<Stage>,
+    /// Whether the pictures of a batch are the frames of films.
+    pub timed: bool,
 }
 
 /// What the keys of one block say.
@@ -110,6 +112,8 @@ impl Seen {
             self.depth = self.depth.max(number.saturating_add(1));
         } else if starts(&["norm.", "proj_in.", "proj_out."]) {
             self.depth = self.depth.max(1);
+        } else if starts(&["time_stack.", "time_mixer.", "time_pos_embed."]) {
+            // Of a residual block or of a transformer that is there anyway.
         } else {
             self.unknown.get_or_insert_with(|| format!("{slot}.{rest}"));
         }
@@ -301,6 +305,10 @@ impl UNetConfig {
             input,
             middle,
             output: Vec::new(),
+            timed: store
+                .keys()
+                .iter()
+                .any(|key| key.ends_with(".time_mixer.mix_factor")),
         })
     }
 

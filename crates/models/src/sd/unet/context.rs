@@ -87,6 +87,11 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
+    /// Whether no block needs the context itself.
+    pub(crate) fn are_known(&self) -> bool {
+        matches!(self, Self::Known(pairs) if pairs.iter().all(Option::is_some))
+    }
+
     pub(crate) fn get(
         &self,
         slot: usize,

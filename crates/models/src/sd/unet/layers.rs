@@ -6,6 +6,7 @@ use fresco_tensor::Tensor;
 use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Mask, attention};
 
 use super::context::Keys;
+use super::time::{TimeResidual, TimeTransformer};
 use crate::denoise::hooks::{AttentionHooks, BlockInfo, BlockKind, CallInfo, Hooks};
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
@@ -13,21 +14,34 @@ use crate::store::Walk;
 
 /// Groups of every group norm here.
 pub(crate) const GROUPS: usize = 32;
-const EPS: f32 = 1e-5;
+pub(super) const EPS: f32 = 1e-5;
 
 /// What all blocks of one pass share.
 pub(crate) struct Pass<'a> {
     pub(crate) hooks: &'a Hooks,
     /// The embedding of the noise level after SiLU, (b, 4 * model channels).
     pub(crate) emb: &'a Tensor,
+    /// What layers of blocks make of it, of those that were asked together.
+    pub(crate) levels: &'a [(&'a Arc<Linear>, Tensor)],
     pub(crate) context: Option<&'a Tensor>,
     /// Keys and values of the context, where they were computed before.
     pub(crate) keys: &'a Keys,
     /// The shape of the latent.
     pub(crate) original: &'a [usize],
+    /// Frames of each film, where the pictures of the batch are frames.
+    pub(crate) frames: usize,
 }
 
 impl Pass<'_> {
+    /// What a block's layer makes of the noise level.
+    fn level(&self, layer: &Arc<Linear>) -> Result<Tensor> {
+        let mut known = self.levels.iter();
+        match known.find(|(other, _)| Arc::ptr_eq(other, layer)) {
+            Some((_, level)) => Ok(level.clone()),
+            None => Ok(layer.forward(self.emb)?),
+        }
+    }
+
     pub(crate) fn at(&self, kind: BlockKind, number: usize, size: (usize, usize)) -> BlockInfo<'_> {
         let CallInfo {
             sigma,
@@ -55,12 +69,21 @@ pub(crate) struct Residual {
     norm2: Arc<GroupNorm>,
     conv2: Arc<Conv2d>,
     skip: Option<Arc<Linear>>,
+    time: Option<TimeResidual>,
 }
 
 impl Residual {
-    /// `emb` is the width of the embedding of the noise level.
-    pub(crate) fn new(weights: &Walk<'_>, input: usize, out: usize, emb: usize) -> Result<Self> {
+    /// `emb` is the width of the embedding of the noise level; `timed` blocks see the frames of a film.
+    pub(crate) fn new(
+        weights: &Walk<'_>,
+        (input, out): (usize, usize),
+        emb: usize,
+        timed: bool,
+    ) -> Result<Self> {
         Ok(Self {
+            time: timed
+                .then(|| TimeResidual::new(weights, out, emb))
+                .transpose()?,
             norm1: weights.group_norm("in_layers.0", input, GROUPS, EPS)?,
             conv1: weights.conv("in_layers.2", out, input, 3, 1)?,
             emb: weights.linear("emb_layers.1", out, emb)?,
@@ -72,8 +95,13 @@ impl Residual {
         })
     }
 
-    pub(crate) fn forward(&self, x: Tensor, emb: &Tensor) -> Result<Tensor> {
-        let emb = self.emb.forward(emb)?; // (b, c)
+    /// The layer that makes the noise level its own.
+    pub(crate) fn level(&self) -> &Arc<Linear> {
+        &self.emb
+    }
+
+    pub(crate) fn forward(&self, x: Tensor, pass: &Pass<'_>) -> Result<Tensor> {
+        let emb = pass.level(&self.emb)?; // (b, c)
         let (x, h) = if let Some(skip) = &self.skip {
             let skipped = skip.forward(&x)?;
             (skipped, self.norm1.forward_owned(x, Act::Silu)?)
@@ -87,20 +115,24 @@ impl Residual {
         };
         let h = self.conv1.forward_with(&h, time)?;
         let h = self.norm2.forward_owned(h, Act::Silu)?;
-        Ok(self.conv2.forward_with(&h, plus(&x))?)
+        let h = self.conv2.forward_with(&h, plus(&x))?;
+        match &self.time {
+            Some(time) => time.forward(h, pass),
+            None => Ok(h),
+        }
     }
 }
 
-struct Attention {
-    q: Arc<Linear>,
+pub(super) struct Attention {
+    pub(super) q: Arc<Linear>,
     k: Arc<Linear>,
     v: Arc<Linear>,
-    out: Arc<Linear>,
+    pub(super) out: Arc<Linear>,
 }
 
 impl Attention {
     /// `context` is the width of what keys and values come from.
-    fn new(weights: &Walk<'_>, channels: usize, context: usize) -> Result<Self> {
+    pub(super) fn new(weights: &Walk<'_>, channels: usize, context: usize) -> Result<Self> {
         Ok(Self {
             q: weights.matrix("to_q", channels, channels)?,
             k: weights.matrix("to_k", channels, context)?,
@@ -109,8 +141,14 @@ impl Attention {
         })
     }
 
-    fn project(&self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+    pub(super) fn project(&self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
         Ok((self.k.forward(k)?, self.v.forward(v)?))
+    }
+
+    /// The same from one.
+    fn project_both(&self, of: &Tensor) -> Result<(Tensor, Tensor)> {
+        let [k, v] = Linear::forward_each([&self.k, &self.v], of)?;
+        Ok((k, v))
     }
 
     /// `x` plus the attention of `normed` to `context`, or to itself. `known` makes the keys and values where no hook
@@ -125,11 +163,13 @@ impl Attention {
         at: &BlockInfo<'_>,
     ) -> Result<Tensor> {
         let (q, k, v) = if hooks.input.is_empty() {
-            let (k, v) = match context {
-                Some(_) => known()?,
-                None => self.project(&normed, &normed)?,
-            };
-            (self.q.forward(&normed)?, k, v)
+            if context.is_some() {
+                let (k, v) = known()?;
+                (self.q.forward(&normed)?, k, v)
+            } else {
+                let [q, k, v] = Linear::forward_each([&self.q, &self.k, &self.v], &normed)?;
+                (q, k, v)
+            }
         } else {
             let of = context.unwrap_or(&normed);
             let (mut q, mut k, mut v) = (normed.clone(), of.clone(), of.clone());
@@ -197,7 +237,7 @@ impl Block {
         }
         let normed = self.norm2.forward(&x)?;
         let known = || {
-            let project = || self.attn2.project(context, context);
+            let project = || self.attn2.project_both(context);
             pass.keys.get(self.slot, project)
         };
         let on_prompt = &hooks.prompt_attention;
@@ -218,6 +258,7 @@ pub(crate) struct Transformer {
     blocks: Vec<Block>,
     proj_out: Arc<Linear>,
     heads: usize,
+    time: Option<TimeTransformer>,
 }
 
 /// What decides a transformer besides its channels.
@@ -227,6 +268,7 @@ pub(crate) struct TransformerShape {
     pub(crate) depth: usize,
     pub(crate) context: usize,
     pub(crate) heads: usize,
+    pub(crate) timed: bool,
 }
 
 impl Transformer {
@@ -257,6 +299,10 @@ impl Transformer {
             blocks,
             proj_out: weights.linear("proj_out", channels, channels)?,
             heads: shape.heads,
+            time: shape
+                .timed
+                .then(|| TimeTransformer::new(weights, shape))
+                .transpose()?,
         })
     }
 
@@ -271,6 +317,8 @@ impl Transformer {
         let normed = self.norm.forward(&x, Act::None)?;
         let mut seq = self.proj_in.forward(&normed)?.reshape([b, h * w, c])?; // (b, n, c)
         drop(normed);
+        let places = self.time.as_ref().map(|time| time.places(pass.frames));
+        let places = places.transpose()?;
         for (index, block) in self.blocks.iter().enumerate() {
             pass.hooks.check()?;
             let at = BlockInfo {
@@ -279,6 +327,9 @@ impl Transformer {
                 ..pass.at(kind, number, (h, w))
             };
             seq = block.forward(seq, pass, &at)?;
+            if let (Some(time), Some(places)) = (&self.time, &places) {
+                seq = time.forward(index, seq, places, pass)?;
+            }
         }
         let map = seq.reshape([b, h, w, c])?;
         drop(seq);

@@ -5,6 +5,7 @@ mod config;
 mod context;
 mod layers;
 mod model;
+mod time;
 mod trunk;
 
 pub use config::{First, Heads, Middle, Stage, UNetConfig};

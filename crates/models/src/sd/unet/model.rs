@@ -8,7 +8,7 @@ use fresco_tensor::{Device, Tensor};
 use super::config::UNetConfig;
 use super::context::{Cache, Keys};
 use super::layers::{GROUPS, Pass, Residual, Transformer};
-use super::trunk::{Trunk, UNetLayer};
+use super::trunk::{Trunk, UNetLayer, levels};
 use crate::denoise::hooks::{BlockFlow, BlockKind, ControlFeatures, Hooks, Moment};
 use crate::error::Result;
 use crate::store::{Layout, Walk, WeightStore};
@@ -61,7 +61,7 @@ impl UNet {
             let weights = weights.at("output_blocks").at(number);
             let input = at + skips.pop().unwrap_or(0);
             at = stage.channels;
-            let first = Residual::new(&weights.at(0), input, at, emb)?;
+            let first = Residual::new(&weights.at(0), (input, at), emb, config.timed)?;
             let mut steps = vec![UNetLayer::Residual(first)];
             if stage.depth > 0 {
                 let shape = config.transformer(at, stage.depth);
@@ -104,6 +104,20 @@ impl UNet {
         control: Option<&ControlFeatures>,
         hooks: &Hooks,
     ) -> Result<Tensor> {
+        let frames = x.shape().first().copied().unwrap_or(0);
+        self.forward_films(x, timesteps, context, y, control, (frames, hooks))
+    }
+
+    /// The same, where the pictures of a batch are films of so many frames each.
+    pub fn forward_films(
+        &self,
+        x: &Tensor,
+        timesteps: &[f32],
+        context: Option<&Tensor>,
+        y: Option<&Tensor>,
+        control: Option<&ControlFeatures>,
+        (frames, hooks): (usize, &Hooks),
+    ) -> Result<Tensor> {
         self.trunk.check(x, timesteps, context, y)?;
         let device = self.trunk.device();
         let here = context;
@@ -112,19 +126,28 @@ impl UNet {
             device.step_apart();
         }
         let x = &x.to(device)?;
-        let context = here.map(|context| context.to(device)).transpose()?;
-        let context = context.as_ref();
+        // What it was made into is there already.
+        let unread =
+            keys.are_known() && hooks.prompt_attention.input.is_empty() && !self.config().timed;
+        let context = here.filter(|_| !unread);
+        let context = context.map(|context| context.to(device)).transpose()?;
+        let context = context.as_ref().or(here);
         let mut emb = self.trunk.embed(timesteps, y)?;
         for hook in &hooks.embedding {
             emb = hook.apply(emb, self.config().model_channels)?;
         }
         let emb = silu(&emb);
+        let after = self.output.iter().flat_map(|block| &block.steps);
+        let layers = self.trunk.layers().chain(after);
+        let levels = levels(layers, &emb)?;
         let pass = Pass {
             hooks,
             emb: &emb,
+            levels: &levels,
             context,
             keys: &keys,
             original: x.shape(),
+            frames,
         };
         let out = self.run(x, &pass, control)?;
         self.cache.end(here, keys);

@@ -30,10 +30,25 @@ impl UNetLayer {
     ) -> Result<Tensor> {
         match self {
             Self::Conv(conv) => Ok(conv.forward(&x)?),
-            Self::Residual(block) => block.forward(x, pass.emb),
+            Self::Residual(block) => block.forward(x, pass),
             Self::Transformer(block) => block.forward(x, pass, kind, number),
         }
     }
+}
+
+/// What the blocks among layers make of the noise level, where it is faster to ask all of them at once.
+pub(crate) fn levels<'a>(
+    layers: impl Iterator<Item = &'a UNetLayer>,
+    emb: &Tensor,
+) -> Result<Vec<(&'a Arc<Linear>, Tensor)>> {
+    let of_blocks = layers.filter_map(|layer| match layer {
+        UNetLayer::Residual(block) => Some(block.level()),
+        UNetLayer::Conv(_) | UNetLayer::Transformer(_) => None,
+    });
+    let of_blocks: Vec<&Arc<Linear>> = of_blocks.collect();
+    let list: Vec<&Linear> = of_blocks.iter().map(|layer| &***layer).collect();
+    let found = Linear::forward_few(&list, emb)?.unwrap_or_default();
+    Ok(of_blocks.into_iter().zip(found).collect())
 }
 
 pub(crate) struct Trunk {
@@ -55,6 +70,7 @@ impl UNetConfig {
             depth,
             context: self.context_dim.unwrap_or(channels),
             heads: self.heads.of(channels),
+            timed: self.timed,
         }
     }
 
@@ -94,12 +110,8 @@ impl Trunk {
         let inside = weights.at("middle_block");
         let mut middle = Vec::new();
         if config.middle.residuals > 0 {
-            middle.push(UNetLayer::Residual(Residual::new(
-                &inside.at(0),
-                at,
-                at,
-                emb,
-            )?));
+            let block = Residual::new(&inside.at(0), (at, at), emb, config.timed)?;
+            middle.push(UNetLayer::Residual(block));
         }
         if config.middle.depth > 0 {
             let shape = config.transformer(at, config.middle.depth);
@@ -107,12 +119,8 @@ impl Trunk {
             middle.push(UNetLayer::Transformer(block));
         }
         if config.middle.residuals > 1 {
-            middle.push(UNetLayer::Residual(Residual::new(
-                &inside.at(2),
-                at,
-                at,
-                emb,
-            )?));
+            let block = Residual::new(&inside.at(2), (at, at), emb, config.timed)?;
+            middle.push(UNetLayer::Residual(block));
         }
         Ok(Self {
             time_in,
@@ -126,6 +134,11 @@ impl Trunk {
         })
     }
 
+    /// All layers, in their order.
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &UNetLayer> {
+        self.input.iter().flatten().chain(&self.middle)
+    }
+
     fn stage(
         weights: &Walk<'_>,
         config: &UNetConfig,
@@ -137,7 +150,10 @@ impl Trunk {
         let mut steps = vec![match stage.first {
             First::Conv => UNetLayer::Conv(weights.conv("0", out, input, 3, 1)?),
             First::Down => UNetLayer::Conv(weights.conv("0.op", out, input, 3, 2)?),
-            First::Residual => UNetLayer::Residual(Residual::new(&weights.at(0), input, out, emb)?),
+            First::Residual => {
+                let block = Residual::new(&weights.at(0), (input, out), emb, config.timed)?;
+                UNetLayer::Residual(block)
+            }
         }];
         if stage.depth > 0 {
             let shape = config.transformer(out, stage.depth);

@@ -52,8 +52,18 @@ impl ClipEncoder {
 
     /// Chunks one after the other `(1, n, c)`, and the pooled token of the first `(1, c)`.
     pub fn encode(&self, chunks: &[Vec<Weighted>], layer: ClipLayer) -> Result<ClipOutput> {
+        self.encode_with(chunks, layer, false)
+    }
+
+    /// The same; `masked` for models whose tokens do not look at padding, which is then made of further ends.
+    fn encode_with(
+        &self,
+        chunks: &[Vec<Weighted>],
+        layer: ClipLayer,
+        masked: bool,
+    ) -> Result<ClipOutput> {
         let network = &*self.network.get()?;
-        let pad = self.kind.pad();
+        let pad = if masked { bpe::END } else { self.kind.pad() };
         let embed = |tokens: &[Token]| network.embed(tokens, pad);
         let mut sequences = Vec::with_capacity(chunks.len() + 1);
         for chunk in chunks {
@@ -67,7 +77,7 @@ impl ClipEncoder {
             empty.resize(longest.max(2), Token::Id(pad));
             sequences.push(embed(&empty)?);
         }
-        let (mut hidden, first) = self.run(network, &sequences, layer)?;
+        let (mut hidden, first) = self.run(network, &sequences, layer, masked)?;
         if weighted {
             let empty = hidden.pop().expect("the empty sequence was the last");
             for (z, chunk) in hidden.iter_mut().zip(chunks) {
@@ -88,11 +98,12 @@ impl ClipEncoder {
         network: &ClipText,
         sequences: &[Sequence],
         layer: ClipLayer,
+        masked: bool,
     ) -> Result<(Vec<Tensor>, ClipOutput)> {
         let mut hidden = Vec::with_capacity(sequences.len());
         let mut first = None;
         for batch in sequences.chunks(BATCH) {
-            let output = network.forward(batch, layer)?;
+            let output = network.forward(batch, layer, masked)?;
             let finite = |t: &Tensor| t.data().iter().all(|v| v.is_finite());
             if !finite(&output.hidden) || !finite(&output.projected) {
                 return Err(ModelError::unsupported(
@@ -154,7 +165,8 @@ impl TextNetwork for ClipEncoder {
             let reason = "only one layer of a CLIP text encoder can be taken";
             return Err(ModelError::invalid("text encoder", reason));
         };
-        let output = Self::encode(self, &tokens.chunks, self.layer(layer, chosen))?;
+        let layer = self.layer(layer, chosen);
+        let output = self.encode_with(&tokens.chunks, layer, rule.masked)?;
         Ok(TextOutput {
             hidden: output.hidden,
             pooled: Some(if rule.projected {

@@ -109,11 +109,11 @@ impl Block {
     }
 
     /// `(b, n, c)` to the same.
-    fn forward(&self, x: &Tensor, config: &ClipConfig) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, config: &ClipConfig, mask: Mask<'_>) -> Result<Tensor> {
         let h = self.layer_norm1.forward(x)?;
         let (q, k) = (self.q_proj.forward(&h)?, self.k_proj.forward(&h)?);
         let v = self.v_proj.forward(&h)?;
-        let h = attention(&q, &k, &v, config.heads, Mask::Causal, None)?;
+        let h = attention(&q, &k, &v, config.heads, mask, None)?;
         let x = self.out_proj.forward_with(&h, plus(x))?;
         let h = self.layer_norm2.forward(&x)?;
         let h = self.fc1.forward_with(&h, then(config.act))?;
@@ -147,6 +147,16 @@ pub(super) struct Sequence {
     embedded: Tensor,
     /// Where the end token is.
     end: usize,
+}
+
+/// What is added to scores so that tokens look neither ahead nor at what comes after the end: (b, 1, n, n).
+fn hiding(batch: &[Sequence], n: usize) -> Result<Tensor> {
+    let mask = Tensor::from_fn([batch.len(), 1, n, n], |at| {
+        let (item, query, key) = (at / (n * n), at / n % n, at % n);
+        let seen = key <= query && key <= batch[item].end;
+        if seen { 0.0 } else { -f32::MAX }
+    });
+    Ok(mask?)
 }
 
 /// See the [module](self).
@@ -224,8 +234,14 @@ impl ClipText {
         })
     }
 
-    /// Runs sequences of one length as a batch. The results are in main memory.
-    pub(super) fn forward(&self, batch: &[Sequence], layer: ClipLayer) -> Result<ClipOutput> {
+    /// Runs sequences of one length as a batch. The results are in main memory. `masked`: nobody looks at what comes after
+    /// the end.
+    pub(super) fn forward(
+        &self,
+        batch: &[Sequence],
+        layer: ClipLayer,
+        masked: bool,
+    ) -> Result<ClipOutput> {
         let rows: Vec<&Tensor> = batch.iter().map(|s| &s.embedded).collect();
         let x = Tensor::stack(&rows, 0)?; // (b, n, c)
         let [_, n, _] = x.dims3()?;
@@ -241,9 +257,12 @@ impl ClipText {
             ClipLayer::Last => None,
             ClipLayer::Hidden { index, .. } => self.layer_index(index),
         };
+        let hiding = masked.then(|| hiding(batch, n)).transpose()?;
+        let hiding = hiding.map(|mask| mask.to(&self.device)).transpose()?;
+        let mask = hiding.as_ref().map_or(Mask::Causal, Mask::Add);
         let mut hidden = None;
         for (i, block) in self.layers.iter().enumerate() {
-            x = block.forward(&x, &self.config)?;
+            x = block.forward(&x, &self.config, mask)?;
             if chosen == Some(i) {
                 hidden = Some(x.clone());
             }

@@ -1,8 +1,8 @@
 //! What a decoder is like: sizes from its weights, the rest from whose it is.
 
-use fresco_tensor::nn::Act;
+use fresco_tensor::nn::{Act, DeltaSizes};
 
-use super::layout::TABLE;
+use super::layout::{REMEMBERS, TABLE};
 use crate::error::{ModelError, Result};
 use crate::store::WeightStore;
 
@@ -15,6 +15,7 @@ pub enum Flavour {
     Qwen25,
     Qwen3,
     Qwen3Vl,
+    Qwen35,
     Gemma2,
     Gemma3,
     Mistral,
@@ -62,6 +63,22 @@ impl Sections {
     }
 }
 
+/// Layers that remember by the gated delta rule instead of looking at everything.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Remembering {
+    pub sizes: DeltaSizes,
+    /// Tokens that the convolution before it takes together.
+    pub taps: usize,
+    /// Which layers do.
+    pub layers: Vec<bool>,
+}
+
+impl Remembering {
+    pub(super) fn at(&self, layer: usize) -> bool {
+        self.layers.get(layer).copied().unwrap_or(false)
+    }
+}
+
 /// Sizes and rules of a decoder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderConfig {
@@ -89,6 +106,11 @@ pub struct DecoderConfig {
     /// Whether there is a norm after the last layer.
     pub final_norm: bool,
     pub rope: RopeRule,
+    /// Channels of a head that positions turn, the first ones.
+    pub turned: usize,
+    /// Whether each head has a gate for what it found, in the matrix of its queries.
+    pub gated: bool,
+    pub remembering: Option<Remembering>,
     /// Whether neighbouring channels are a pair, not those half a head apart.
     pub neighbours: bool,
     pub sliding: Option<Sliding>,
@@ -117,13 +139,21 @@ impl DecoderConfig {
         };
         let first = |name: &str| format!("model.layers.0.{name}");
         let (vocabulary, hidden) = matrix(TABLE)?;
-        let query = |i: usize| format!("model.layers.{i}.self_attn.q_proj.weight");
-        let layers = (0..MAX_LAYERS).take_while(|i| store.has(&query(*i)));
+        let at = |i: usize, name: &str| format!("model.layers.{i}.{name}");
+        let query = |i: usize| at(i, "self_attn.q_proj.weight");
+        let remembers = |i: usize| store.has(&at(i, REMEMBERS));
+        let layers = (0..MAX_LAYERS).take_while(|i| store.has(&query(*i)) || remembers(*i));
         let layers = layers.count();
-        let (q_rows, _) = matrix(&query(0))?;
-        let (k_rows, _) = matrix(&first("self_attn.k_proj.weight"))?;
+        // The first that looks at everything says how.
+        let looking = (0..layers).find(|i| !remembers(*i)).unwrap_or(0);
+        let (mut q_rows, _) = matrix(&query(looking))?;
+        let (k_rows, _) = matrix(&at(looking, "self_attn.k_proj.weight"))?;
         let (inner, _) = matrix(&first("mlp.gate_proj.weight"))?;
-        let norm = store.shape(&first("self_attn.q_norm.weight"));
+        let norm = store.shape(&at(looking, "self_attn.q_norm.weight"));
+        let gated = flavour == Flavour::Qwen35;
+        if gated {
+            q_rows /= 2;
+        }
         let gemma = matches!(flavour, Flavour::Gemma2 | Flavour::Gemma3);
         let head = match (norm.and_then(|shape| shape.first()), head) {
             (Some(width), _) => *width,
@@ -142,6 +172,7 @@ impl DecoderConfig {
         // GGUF files have the norms of Gemma as they are used, and pairs of Llama next to each other.
         let gguf = store.file().to_ascii_lowercase().ends_with(".gguf");
         let llama = matches!(flavour, Flavour::Mistral | Flavour::Llama);
+        let turned = if gated { head / 8 * 2 } else { head };
         Ok(Self {
             hidden,
             inner,
@@ -155,10 +186,13 @@ impl DecoderConfig {
             biased: store.has(&first("self_attn.k_proj.bias")),
             normed: norm.is_some(),
             sandwiched: gemma,
-            minus_one: gemma && !gguf,
+            minus_one: (gemma || gated) && !gguf,
             scaled: gemma,
             final_norm: store.has("model.norm.weight"),
             rope: flavour.rope(),
+            turned,
+            gated,
+            remembering: remembering(store, layers)?,
             neighbours: llama && gguf,
             sliding: (flavour == Flavour::Gemma3).then_some(Sliding {
                 window: 1024,
@@ -168,7 +202,7 @@ impl DecoderConfig {
                     slower: 1.0,
                 },
             }),
-            sections: flavour.sections(head / 2),
+            sections: flavour.sections(turned / 2),
         })
     }
 }
@@ -178,6 +212,7 @@ impl Flavour {
         let (theta, slower) = match self {
             Self::Qwen25 | Self::Qwen3 => (1e6, 1.0),
             Self::Qwen3Vl => (5e6, 1.0),
+            Self::Qwen35 => (1e7, 1.0),
             Self::Gemma2 => (1e4, 1.0),
             Self::Gemma3 => (1e6, 8.0),
             Self::Mistral => (1e9, 1.0),
@@ -197,9 +232,52 @@ impl Flavour {
                 let each = pairs * 5 / 16;
                 Some(Sections::Interleaved([pairs - 2 * each, each, each]))
             }
+            Self::Qwen35 => {
+                let column = pairs / 3;
+                let row = (pairs - column) / 2;
+                Some(Sections::Interleaved([pairs - row - column, row, column]))
+            }
             _ => None,
         }
     }
+}
+
+/// The layers that remember, and their sizes: none where all look at everything.
+fn remembering(store: &WeightStore, layers: usize) -> Result<Option<Remembering>> {
+    let at = |i: usize, name: &str| format!("model.layers.{i}.{name}");
+    let which: Vec<bool> = (0..layers).map(|i| store.has(&at(i, REMEMBERS))).collect();
+    let Some(first) = which.iter().position(|remembers| *remembers) else {
+        return Ok(None);
+    };
+    let shape = |name: &str| {
+        let key = at(first, &format!("linear_attn.{name}"));
+        store.shape(&key).ok_or_else(|| ModelError::Missing {
+            file: store.file().to_owned(),
+            key,
+        })
+    };
+    let (mixed, kernel) = (shape("in_proj_qkv.weight")?[0], shape("conv1d.weight")?);
+    let (heads, value) = (shape("dt_bias")?.iter().product(), shape("norm.weight")?[0]);
+    // Keys are as wide as values in all published sizes; weights do not say.
+    let keys = mixed.saturating_sub(heads * value) / 2;
+    let sizes = DeltaSizes {
+        key_heads: keys / value.max(1),
+        value_heads: heads,
+        key: value,
+        value,
+    };
+    let grouped = sizes.key_heads > 0 && heads.is_multiple_of(sizes.key_heads);
+    if !grouped || sizes.mixed() != mixed {
+        let reason = format!(
+            "{mixed} channels of queries, keys and values do not make heads of {value} for {heads} heads of values"
+        );
+        return Err(ModelError::unsupported(store.file(), reason));
+    }
+    Ok(Some(Remembering {
+        sizes,
+        taps: kernel.last().copied().unwrap_or(0),
+        layers: which,
+    }))
 }
 
 #[cfg(test)]
@@ -218,6 +296,10 @@ mod tests {
         assert_eq!(
             Flavour::Qwen3Vl.sections(64),
             Some(Sections::Interleaved([24, 20, 20]))
+        );
+        assert_eq!(
+            Flavour::Qwen35.sections(32),
+            Some(Sections::Interleaved([11, 11, 10]))
         );
         assert_eq!(
             axes(Sections::Chunks([2, 3, 3]), 8),

@@ -10,6 +10,8 @@ use crate::text::network::words_origin;
 
 /// The table of tokens.
 pub(super) const TABLE: &str = "model.embed_tokens.weight";
+/// What layers that remember have, after the number of the layer.
+pub(super) const REMEMBERS: &str = "linear_attn.in_proj_qkv.weight";
 /// The first layer of a network for pictures: a convolution whose squares do not overlap, which is a matrix.
 const PATCHES: &str = "visual.patch_embed.proj.weight";
 
@@ -64,7 +66,9 @@ pub(super) fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Orig
             keys.insert(key.to_owned(), words);
         }
     }
-    if !keys.contains_key(TABLE) || !keys.contains_key("model.layers.0.self_attn.q_proj.weight") {
+    let layer = |name: &str| keys.contains_key(&format!("model.layers.0.{name}"));
+    let layer = layer("self_attn.q_proj.weight") || layer(REMEMBERS);
+    if !keys.contains_key(TABLE) || !layer {
         keys.clear();
     }
     keys

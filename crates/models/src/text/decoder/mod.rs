@@ -2,6 +2,7 @@
 //! Mistral change in it. Files of some bring a network that sees pictures.
 
 mod config;
+mod delta;
 mod layout;
 mod network;
 mod positions;
@@ -16,7 +17,7 @@ use super::{KeptIn, TextKind};
 use crate::error::{ModelError, Result};
 use crate::store::{Blocks, UnitOrder, WeightStore};
 
-pub use config::{DecoderConfig, Flavour, RopeRule, Sections, Sliding};
+pub use config::{DecoderConfig, Flavour, Remembering, RopeRule, Sections, Sliding};
 pub use network::{Decoder, Eyes};
 
 /// Where files have their vocabulary.
@@ -53,6 +54,8 @@ kinds! {
     QWEN3, "Qwen 3", Qwen3, |_| Ok(BytePairs::qwen2());
     /// Qwen 3 with a network for pictures.
     QWEN3_VL, "Qwen 3 VL", Qwen3Vl, |_| Ok(BytePairs::qwen2());
+    /// Qwen 3.5, most of whose layers remember instead of looking at everything.
+    QWEN35, "Qwen 3.5", Qwen35, only_beside;
     GEMMA2, "Gemma 2", Gemma2, pieces;
     GEMMA3, "Gemma 3", Gemma3, pieces;
     MISTRAL, "Mistral", Mistral, tekken;
@@ -98,6 +101,18 @@ fn beside(store: &WeightStore, key: &str) -> Result<Arc<dyn Vocabulary>> {
     json::beside(store)?.ok_or_else(|| ModelError::unsupported(store.file(), json::missing(key)))
 }
 
+/// A vocabulary that files never have in a tensor.
+fn only_beside(store: &WeightStore) -> Result<Arc<dyn Vocabulary>> {
+    json::beside(store)?.ok_or_else(|| {
+        let reason = format!(
+            "its vocabulary is not part of this program: put the model's {file} beside it (model.{file} where several models \
+             share a folder)",
+            file = json::FILE
+        );
+        ModelError::unsupported(store.file(), reason)
+    })
+}
+
 /// Which of them a file of its own holds.
 pub(crate) fn find(file: &dyn WeightFile) -> Option<&'static TextKind> {
     let keys = layout::keys(file, "");
@@ -115,6 +130,7 @@ pub(crate) fn find(file: &dyn WeightFile) -> Option<&'static TextKind> {
         layer("post_feedforward_layernorm.weight"),
     );
     Some(match (normed, sandwiched) {
+        _ if layer(layout::REMEMBERS) => &QWEN35,
         (true, true) => &GEMMA3,
         (false, true) => &GEMMA2,
         (true, false) if has("visual.pos_embed.weight") => &QWEN3_VL,

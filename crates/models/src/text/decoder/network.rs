@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Embedding, Linear, Mask, RmsNorm, attention, swiglu};
+use fresco_tensor::nn::{Act, Embedding, Linear, Mask, RmsNorm, attention, sigmoid, swiglu};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::DecoderConfig;
+use super::delta::DeltaNet;
 use super::layout::{TABLE, WORDS};
 use super::positions::positions;
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
-use crate::text::Memory;
 use crate::text::qwen_vision;
 use crate::text::sequence::{
     KeptStates, PicturePlace, RowNetwork, Rows, SeenPicture, State, WordScores,
 };
+use crate::text::{Memory, Remembered};
 use crate::transformer::Rope;
 
 /// A network that turns a picture into rows.
@@ -63,8 +64,9 @@ impl Attention {
             let norm = |name: &str| Norm::new(weights, name, head, config);
             Ok((norm("q_norm")?, norm("k_norm")?))
         };
+        let gates = if config.gated { own } else { 0 };
         Ok(Self {
-            q_proj: weights.linear_with("q_proj", own, hidden, config.biased)?,
+            q_proj: weights.linear_with("q_proj", own + gates, hidden, config.biased)?,
             k_proj: weights.linear_with("k_proj", shared, hidden, config.biased)?,
             v_proj: weights.linear_with("v_proj", shared, hidden, config.biased)?,
             o_proj: weights.matrix("o_proj", hidden, own)?,
@@ -78,7 +80,7 @@ impl Attention {
         x: &Tensor,
         sight: &Sight<'_>,
         config: &DecoderConfig,
-        past: Option<&mut Option<(Tensor, Tensor)>>,
+        past: Option<&mut Option<Remembered>>,
     ) -> Result<Tensor> {
         let [b, n, _] = x.dims3()?;
         let (heads, shared, head) = (config.heads, config.kv_heads, config.head);
@@ -94,22 +96,44 @@ impl Attention {
         let turned = |x: &Tensor, count: usize| {
             if config.neighbours {
                 sight.rope.interleaved(x, count)
+            } else if config.turned < head {
+                let x = x.reshape([b, n, count, head])?;
+                let first = x.narrow(3, 0, config.turned)?;
+                let first = first.reshape([b, n, count * config.turned])?;
+                let first = sight.rope.half(&first, count)?;
+                let first = first.reshape([b, n, count, config.turned])?;
+                let rest = x.narrow(3, config.turned, head - config.turned)?;
+                let joined = Tensor::cat(&[&first, &rest], 3)?;
+                Ok(joined.reshape([b, n, count * head])?)
             } else {
                 sight.rope.half(x, count)
             }
         };
-        let q = turned(&by_head(self.q_proj.forward(x)?, heads, q_norm)?, heads)?;
+        let mut q = self.q_proj.forward(x)?;
+        let mut gate = None;
+        if config.gated {
+            // Each head has its query, then its gate.
+            let both = q.reshape([b, n, heads, 2 * head])?;
+            let half = |at: usize| {
+                both.narrow(3, at * head, head)?
+                    .reshape([b, n, heads * head])
+            };
+            gate = Some(sigmoid(&half(1)?));
+            q = half(0)?;
+        }
+        let q = turned(&by_head(q, heads, q_norm)?, heads)?;
         let k = turned(&by_head(self.k_proj.forward(x)?, shared, k_norm)?, shared)?;
         let v = self.v_proj.forward(x)?;
         let (mut k, mut v, mut seen) = (k, v, n);
-        let goes_on = past.as_ref().is_some_and(|past| past.is_some());
+        let mut goes_on = false;
         if let Some(past) = past {
-            if let Some((keys, values)) = past.take() {
+            if let Some(Remembered::Rows(keys, values)) = past.take() {
                 k = Tensor::cat(&[&keys, &k], 1)?;
                 v = Tensor::cat(&[&values, &v], 1)?;
                 seen = k.dim(1)?;
+                goes_on = true;
             }
-            *past = Some((k.clone(), v.clone()));
+            *past = Some(Remembered::Rows(k.clone(), v.clone()));
         }
         if let Some(window) = sight.window.filter(|window| goes_on && *window < seen) {
             k = k.narrow(1, seen - window, window)?;
@@ -131,7 +155,40 @@ impl Attention {
             Some(mask) => Mask::Add(mask),
             None => Mask::Causal,
         };
-        Ok(attention(&q, &spread(k)?, &spread(v)?, heads, mask, None)?)
+        let found = attention(&q, &spread(k)?, &spread(v)?, heads, mask, None)?;
+        match gate {
+            Some(gate) => Ok(found.mul(&gate)?),
+            None => Ok(found),
+        }
+    }
+}
+
+/// How rows of a layer learn of each other.
+enum Mixer {
+    Looking(Attention),
+    Remembering(DeltaNet),
+}
+
+impl Mixer {
+    /// What goes into the last matrix.
+    fn forward(
+        &self,
+        x: &Tensor,
+        sight: &Sight<'_>,
+        config: &DecoderConfig,
+        past: Option<&mut Option<Remembered>>,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Looking(attention) => attention.heads(x, sight, config, past),
+            Self::Remembering(net) => net.read(x, sight.kept, past),
+        }
+    }
+
+    fn last_matrix(&self) -> &Linear {
+        match self {
+            Self::Looking(attention) => &attention.o_proj,
+            Self::Remembering(net) => &net.out_proj,
+        }
     }
 }
 
@@ -168,11 +225,13 @@ struct Sight<'a> {
     mask: Option<&'a Tensor>,
     /// How far back, where that is not everything.
     window: Option<usize>,
+    /// Which rows are no padding, for each sequence.
+    kept: Option<&'a [&'a [bool]]>,
 }
 
 struct Layer {
     input_layernorm: Norm,
-    self_attn: Attention,
+    mixer: Mixer,
     post_attention_layernorm: Norm,
     mlp: FeedForward,
     /// Before and after the feed-forward, where there are norms on both sides.
@@ -180,8 +239,16 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(weights: &Walk<'_>, config: &DecoderConfig) -> Result<Self> {
+    fn new(weights: &Walk<'_>, config: &DecoderConfig, at: usize) -> Result<Self> {
         let norm = |name: &str| Norm::new(weights, name, config.hidden, config);
+        let remembering = config.remembering.as_ref().filter(|r| r.at(at));
+        let mixer = match remembering {
+            Some(rule) => {
+                let weights = weights.at("linear_attn");
+                Mixer::Remembering(DeltaNet::new(&weights, config, rule)?)
+            }
+            None => Mixer::Looking(Attention::new(&weights.at("self_attn"), config)?),
+        };
         let around = || -> Result<(Norm, Norm)> {
             Ok((
                 norm("pre_feedforward_layernorm")?,
@@ -190,7 +257,7 @@ impl Layer {
         };
         Ok(Self {
             input_layernorm: norm("input_layernorm")?,
-            self_attn: Attention::new(&weights.at("self_attn"), config)?,
+            mixer,
             post_attention_layernorm: norm("post_attention_layernorm")?,
             mlp: FeedForward::new(&weights.at("mlp"), config)?,
             around: config.sandwiched.then(around).transpose()?,
@@ -203,11 +270,11 @@ impl Layer {
         x: &Tensor,
         sight: &Sight<'_>,
         config: &DecoderConfig,
-        past: Option<&mut Option<(Tensor, Tensor)>>,
+        past: Option<&mut Option<Remembered>>,
     ) -> Result<Tensor> {
         let h = self.input_layernorm.forward(x)?;
-        let h = self.self_attn.heads(&h, sight, config, past)?;
-        let out = &self.self_attn.o_proj;
+        let h = self.mixer.forward(&h, sight, config, past)?;
+        let out = self.mixer.last_matrix();
         let Some((before, after)) = &self.around else {
             let x = out.forward_with(&h, plus(x))?;
             let h = self.post_attention_layernorm.forward(&x)?;
@@ -249,7 +316,7 @@ impl Decoder {
 
     fn walk(weights: &Walk<'_>, config: &DecoderConfig) -> Result<Self> {
         let model = weights.at("model");
-        let layers = (0..config.layers).map(|i| Layer::new(&model.at("layers").at(i), config));
+        let layers = (0..config.layers).map(|i| Layer::new(&model.at("layers").at(i), config, i));
         let norm = || Norm::new(&model, "norm", config.hidden, config);
         Ok(Self {
             embed_tokens: model.embedding("embed_tokens", config.vocabulary, config.hidden)?,
@@ -422,11 +489,13 @@ impl Decoder {
                     rope,
                     mask: mask.as_ref(),
                     window: config.sliding.map(|sliding| sliding.window),
+                    kept: masks,
                 },
                 None => Sight {
                     rope: &rope,
                     mask: mask.as_ref(),
                     window: None,
+                    kept: masks,
                 },
             };
             let past = memory.as_deref_mut().map(|memory| &mut memory.layers[i]);
@@ -449,7 +518,8 @@ mod tests {
 
     const WORDS_IN_TABLE: usize = 20;
 
-    fn store(sandwiched: bool) -> Arc<WeightStore> {
+    fn store(flavour: Flavour) -> Arc<WeightStore> {
+        let (sandwiched, gated) = (flavour == Flavour::Gemma3, flavour == Flavour::Qwen35);
         let (hidden, head, inner) = (16, 8, 24);
         let mut weights = BTreeMap::new();
         let mut add = |name: String, shape: &[usize]| {
@@ -466,22 +536,36 @@ mod tests {
                 add(at("pre_feedforward_layernorm"), &[hidden]);
                 add(at("post_feedforward_layernorm"), &[hidden]);
             }
-            add(at("self_attn.q_proj"), &[4 * head, hidden]);
+            add(at("mlp.gate_proj"), &[inner, hidden]);
+            add(at("mlp.up_proj"), &[inner, hidden]);
+            add(at("mlp.down_proj"), &[hidden, inner]);
+            if gated && i < 2 {
+                // Two heads of keys for four of values.
+                add(at("linear_attn.in_proj_qkv"), &[8 * head, hidden]);
+                add(at("linear_attn.in_proj_z"), &[4 * head, hidden]);
+                add(at("linear_attn.in_proj_a"), &[4, hidden]);
+                add(at("linear_attn.in_proj_b"), &[4, hidden]);
+                add(at("linear_attn.conv1d"), &[8 * head, 1, 4]);
+                add(at("linear_attn.norm"), &[head]);
+                add(at("linear_attn.out_proj"), &[hidden, 4 * head]);
+                add(format!("model.layers.{i}.linear_attn.A_log"), &[4]);
+                add(format!("model.layers.{i}.linear_attn.dt_bias"), &[4]);
+                continue;
+            }
+            let gates = if gated { 4 * head } else { 0 };
+            add(at("self_attn.q_proj"), &[4 * head + gates, hidden]);
             add(at("self_attn.k_proj"), &[2 * head, hidden]);
             add(at("self_attn.v_proj"), &[2 * head, hidden]);
             add(at("self_attn.o_proj"), &[hidden, 4 * head]);
             add(at("self_attn.q_norm"), &[head]);
             add(at("self_attn.k_norm"), &[head]);
-            add(at("mlp.gate_proj"), &[inner, hidden]);
-            add(at("mlp.up_proj"), &[inner, hidden]);
-            add(at("mlp.down_proj"), &[hidden, inner]);
         }
         WeightStore::from_stored("small", weights, Device::cpu())
     }
 
     /// Reading in pieces gives what reading at once gives.
     fn check(flavour: Flavour, window: Option<usize>) {
-        let store = store(flavour == Flavour::Gemma3);
+        let store = store(flavour);
         let mut config = DecoderConfig::detect(&store, flavour).expect("a small decoder");
         if let (Some(sliding), Some(window)) = (config.sliding, window) {
             config.sliding = Some(Sliding {
@@ -524,5 +608,6 @@ mod tests {
     fn what_is_remembered_is_as_if_it_were_read_again() {
         check(Flavour::Qwen3, None);
         check(Flavour::Gemma3, Some(4));
+        check(Flavour::Qwen35, None);
     }
 }

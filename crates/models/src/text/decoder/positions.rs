@@ -35,9 +35,9 @@ pub(super) fn positions(rows: usize, pictures: &[PicturePlace]) -> Vec<[f32; 3]>
 impl RopeRule {
     /// The tables for rows at these positions. Angles are f32, as in published code.
     pub(super) fn tables(&self, config: &DecoderConfig, positions: &[[f32; 3]]) -> Result<Rope> {
-        let half = config.head / 2;
+        let half = config.turned / 2;
         let frequency = |pair: usize| {
-            let exponent = -2.0 * pair as f64 / config.head as f64;
+            let exponent = -2.0 * pair as f64 / config.turned as f64;
             (self.theta.powf(exponent) / self.slower) as f32
         };
         let frequencies: Vec<f32> = (0..half).map(frequency).collect();

@@ -7,7 +7,7 @@ use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
 use super::merge::{BYTE_ORDER, Merge, Pairs, merge_all};
 use super::packed;
-use super::splitting::words;
+use super::splitting::{Cuts, words};
 use super::{Marks, Vocabulary};
 
 /// See the [module](self).
@@ -19,8 +19,7 @@ pub struct BytePairs {
     /// Words that are tokens however their bytes would merge; empty where merges decide alone.
     whole: HashMap<Vec<u8>, u32>,
     marks: Marks,
-    /// Signs of a number that stay together.
-    digits: usize,
+    cuts: Cuts,
     /// Whether accents join their letters first.
     composed: bool,
     /// What tokens are made of, once somebody asks.
@@ -33,7 +32,7 @@ pub(super) struct Parts {
     pub(super) merges: HashMap<(u32, u32), Merge<u32>>,
     pub(super) whole: HashMap<Vec<u8>, u32>,
     pub(super) marks: Marks,
-    pub(super) digits: usize,
+    pub(super) cuts: Cuts,
     pub(super) composed: bool,
 }
 
@@ -44,7 +43,7 @@ impl BytePairs {
             merges: parts.merges,
             whole: parts.whole,
             marks: parts.marks,
-            digits: parts.digits,
+            cuts: parts.cuts,
             composed: parts.composed,
             parts: OnceLock::new(),
         }
@@ -57,7 +56,7 @@ impl BytePairs {
     }
 
     fn stretch(&self, text: &str, ids: &mut Vec<u32>) {
-        for word in words(text, self.digits) {
+        for word in words(text, self.cuts) {
             if let Some(id) = self.whole.get(word.as_bytes()) {
                 ids.push(*id);
                 continue;
@@ -188,7 +187,10 @@ fn qwen2() -> BytePairs {
         merges: ranked.collect(),
         whole: HashMap::new(),
         marks: Marks::new(marks.map(|(mark, id)| ((*mark).to_owned(), id))),
-        digits: 1,
+        cuts: Cuts {
+            digits: 1,
+            accents: false,
+        },
         composed: true,
     })
 }

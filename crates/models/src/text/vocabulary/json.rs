@@ -12,6 +12,7 @@ use super::charsmap::CharsMap;
 use super::merge::{Merge, byte_of};
 use super::pieces::Pieces;
 use super::sentencepiece::SentencePiece;
+use super::splitting::Cuts;
 use super::unigram::Unigram;
 use super::word_pieces::WordPieces;
 use super::{Marks, Vocabulary};
@@ -148,7 +149,10 @@ fn byte_pairs(value: &Value) -> Read<BytePairs> {
         merges: ranked,
         whole,
         marks: marks(value),
-        digits: if before.contains("{1,3}") { 3 } else { 1 },
+        cuts: Cuts {
+            digits: if before.contains("{1,3}") { 3 } else { 1 },
+            accents: before.contains("p{M}"),
+        },
         composed: has_step(value, "NFC"),
     }))
 }

@@ -1,28 +1,44 @@
 //! How byte-level tokenizers cut a text into words before they merge bytes.
 //!
 //! The published pattern, for which a regular-expression engine with look-ahead would be needed, in plain code:
-//! `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,n}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+//! `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,n}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+//! or the same with `[\p{L}\p{M}]` for letters that follow another sign.
 
-use crate::text::unicode::{is_letter, is_number};
+use crate::text::unicode::{is_letter, is_mark, is_number};
 
-/// The next word of a text that is not empty. Numbers are cut into at most `digits` signs.
-pub fn next_word(text: &str, digits: usize) -> &str {
+/// What differs between tokenizers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cuts {
+    /// Signs of a number that stay together.
+    pub digits: usize,
+    /// Whether accents that stand by themselves are letters.
+    pub accents: bool,
+}
+
+impl Cuts {
+    fn is_letter(self, c: char) -> bool {
+        is_letter(c) || (self.accents && is_mark(c))
+    }
+}
+
+/// The next word of a text that is not empty.
+pub fn next_word(text: &str, cuts: Cuts) -> &str {
     let len = contraction(text)
-        .or_else(|| letters(text))
-        .or_else(|| number(text, digits))
-        .or_else(|| signs(text))
+        .or_else(|| letters(text, cuts))
+        .or_else(|| number(text, cuts.digits))
+        .or_else(|| signs(text, cuts))
         .unwrap_or_else(|| spaces(text));
     &text[..len]
 }
 
 /// All words in order.
-pub fn words(text: &str, digits: usize) -> impl Iterator<Item = &str> {
+pub fn words(text: &str, cuts: Cuts) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
-        let word = next_word(rest, digits);
+        let word = next_word(rest, cuts);
         rest = &rest[word.len()..];
         Some(word)
     })
@@ -61,16 +77,16 @@ fn contraction(text: &str) -> Option<usize> {
 }
 
 /// Letters, with one other sign before them.
-fn letters(text: &str) -> Option<usize> {
+fn letters(text: &str, cuts: Cuts) -> Option<usize> {
     let first = text.chars().next()?;
-    let lead = if is_letter(first) {
+    let lead = if cuts.is_letter(first) {
         0
     } else if is_line_end(first) || is_number(first) {
         return None;
     } else {
         first.len_utf8()
     };
-    let len = run(&text[lead..], is_letter);
+    let len = run(&text[lead..], |c| cuts.is_letter(c));
     (len > 0).then_some(lead + len)
 }
 
@@ -81,9 +97,9 @@ fn number(text: &str, digits: usize) -> Option<usize> {
 }
 
 /// Other signs, with a space before and line ends after them.
-fn signs(text: &str) -> Option<usize> {
+fn signs(text: &str, cuts: Cuts) -> Option<usize> {
     let lead = usize::from(text.starts_with(' '));
-    let sign = |c: char| !is_space(c) && !is_letter(c) && !is_number(c);
+    let sign = |c: char| !is_space(c) && !cuts.is_letter(c) && !is_number(c);
     let len = run(&text[lead..], sign);
     if len == 0 {
         return None;
@@ -115,7 +131,11 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, digits: usize, expected: &[&str]) {
-        let found: Vec<&str> = words(text, digits).collect();
+        let cuts = Cuts {
+            digits,
+            accents: false,
+        };
+        let found: Vec<&str> = words(text, cuts).collect();
         assert_eq!(found, expected, "{text:?}");
         assert_eq!(found.concat(), text);
     }
@@ -135,5 +155,19 @@ mod tests {
         check("hi\u{a0}\u{a0}du", 1, &["hi", "\u{a0}", "\u{a0}du"]);
         check("_x\u{301}", 1, &["_x", "\u{301}"]);
         check("", 1, &[]);
+    }
+
+    #[test]
+    fn accents_stay_with_their_letters_where_the_pattern_says_so() {
+        let cuts = Cuts {
+            digits: 1,
+            accents: true,
+        };
+        let cut = |text| words(text, cuts).collect::<Vec<_>>();
+        assert_eq!(
+            cut("_x\u{301}y \u{301}a!"),
+            ["_x\u{301}y", " \u{301}a", "!"]
+        );
+        assert_eq!(cut("1\u{301}"), ["1", "\u{301}"]);
     }
 }

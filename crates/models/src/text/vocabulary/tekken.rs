@@ -8,12 +8,14 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::merge::{Merge, Pairs, merge_all};
-use super::splitting::words;
+use super::splitting::{Cuts, words};
 use super::{Marks, Vocabulary};
 use crate::error::{ModelError, Result};
 
-/// Signs of a number that stay together.
-const DIGITS: usize = 3;
+const CUTS: Cuts = Cuts {
+    digits: 3,
+    accents: false,
+};
 /// More pieces than any model has.
 const MOST_PIECES: usize = 4_000_000;
 
@@ -97,7 +99,7 @@ impl Pairs for Tekken {
 impl Vocabulary for Tekken {
     fn encode(&self, text: &str) -> Vec<u32> {
         self.marks.encode(text, |text, ids| {
-            for word in words(text, DIGITS) {
+            for word in words(text, CUTS) {
                 if let Some(id) = self.ids.get(word.as_bytes()) {
                     ids.push(self.first + id);
                     continue;

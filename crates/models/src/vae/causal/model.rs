@@ -11,6 +11,7 @@ use super::stream::Stream;
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
 use crate::vae::kl::Check;
+use crate::vae::squares::{patched, unpatched};
 
 /// The network in messages.
 pub(super) const WHAT: &str = "the autoencoder";
@@ -156,18 +157,44 @@ impl CausalVae {
 
     /// Videos (b, 3 or 4, frames, h, w), about -1..1, of latents (b, c, t, h, w).
     pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+        let items = latent.shape().first().copied().unwrap_or(0);
+        let mut all = Vec::with_capacity(items);
+        for item in 0..items {
+            let mut made = Vec::new();
+            let one = latent.narrow(0, item, 1)?;
+            self.decode_each(&one, check, &mut |frames| {
+                made.push(frames);
+                Ok(())
+            })?;
+            all.push(joined(made, 1)?.unsqueeze(0)?);
+        }
+        if all.is_empty() {
+            let reason = format!("there is nothing in shape {:?}", latent.shape());
+            return Err(ModelError::invalid("VAE decode", reason));
+        }
+        joined(all, 0)
+    }
+
+    /// As [`Self::decode`], but frames (3 or 4, n, h, w) are handed out as soon as they are made, and none is kept.
+    pub fn decode_each(
+        &self,
+        latent: &Tensor,
+        check: Check<'_>,
+        sink: &mut dyn FnMut(Tensor) -> Result<()>,
+    ) -> Result<()> {
         let (coder, point) = self
             .decoder
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE decode", "the file has an encoder only"))?;
-        self.in_pieces("VAE decode", latent, 1, |frames, stream| {
+        let pass = |frames: Tensor, stream: &mut Stream| {
             let h = point.forward(&frames, None, None)?;
             drop(frames);
             let h = stream.causal(&coder.conv_in, &h, None)?;
             let h = coder.middle.forward(h, stream, check)?;
             let h = coder.levels(h, stream, check)?;
             unpatched(coder.finish(&h, stream)?, self.config.patch)
-        })
+        };
+        self.each_piece("VAE decode", latent, 1, pass, |_, made| sink(made))
     }
 
     /// Runs a network on each item of (b, c, t, h, w), a piece of `each` frames at a time, and joins what it makes.
@@ -176,8 +203,30 @@ impl CausalVae {
         what: &'static str,
         x: &Tensor,
         each: usize,
-        mut f: impl FnMut(Tensor, &mut Stream) -> Result<Tensor>,
+        f: impl FnMut(Tensor, &mut Stream) -> Result<Tensor>,
     ) -> Result<Tensor> {
+        let mut items: Vec<Vec<Tensor>> = Vec::new();
+        self.each_piece(what, x, each, f, |item, made| {
+            items.resize_with(items.len().max(item + 1), Vec::new);
+            items[item].push(made);
+            Ok(())
+        })?;
+        let items = items.into_iter().map(|made| {
+            let item = joined(made, 1)?;
+            Ok(item.unsqueeze(0)?)
+        });
+        joined(items.collect::<Result<_>>()?, 0)
+    }
+
+    /// The same, and hands out what it makes of each piece, with the number of the item.
+    fn each_piece(
+        &self,
+        what: &'static str,
+        x: &Tensor,
+        each: usize,
+        mut f: impl FnMut(Tensor, &mut Stream) -> Result<Tensor>,
+        mut sink: impl FnMut(usize, Tensor) -> Result<()>,
+    ) -> Result<()> {
         let &[b, _, t, h, w] = x.shape() else {
             let reason = format!("shape {:?} is no batch of videos", x.shape());
             return Err(ModelError::invalid(what, reason));
@@ -194,47 +243,19 @@ impl CausalVae {
             return Err(ModelError::invalid(what, reason));
         }
         let pieces = pieces(t, each);
-        let mut items = Vec::with_capacity(b);
         for item in 0..b {
             let video = x.select(0, item)?;
             let mut stream = Stream::default();
-            let mut made = Vec::with_capacity(pieces.len());
             for (number, piece) in pieces.iter().enumerate() {
                 stream.begin(number == 0, number + 1 < pieces.len());
                 let frames = video.narrow(1, piece.start, piece.len)?;
                 let frames = frames.permute(&[1, 2, 3, 0])?.to(&self.device)?;
                 let out = f(frames, &mut stream)?.to(&Device::cpu())?;
-                made.push(out.permute(&[3, 0, 1, 2])?);
+                sink(item, out.permute(&[3, 0, 1, 2])?)?;
             }
-            items.push(joined(made, 1)?);
         }
-        let items = items.into_iter().map(|item| item.unsqueeze(0));
-        joined(items.collect::<fresco_tensor::Result<_>>()?, 0)
+        Ok(())
     }
-}
-
-/// Squares of pixels (t, h, w, c) as channels: those of each colour, column by column.
-fn patched(x: Tensor, size: usize) -> Result<Tensor> {
-    if size == 1 {
-        return Ok(x);
-    }
-    let [t, h, w, c] = x.dims4()?;
-    let (rows, columns) = (h / size, w / size);
-    let cells = x.reshape([t, rows, size, columns, size, c])?;
-    let cells = cells.permute(&[0, 1, 3, 5, 4, 2])?;
-    Ok(cells.reshape([t, rows, columns, c * size * size])?)
-}
-
-/// The reverse of [`patched`].
-fn unpatched(x: Tensor, size: usize) -> Result<Tensor> {
-    if size == 1 {
-        return Ok(x);
-    }
-    let [t, rows, columns, channels] = x.dims4()?;
-    let c = channels / (size * size);
-    let cells = x.reshape([t, rows, columns, c, size, size])?;
-    let cells = cells.permute(&[0, 1, 5, 2, 4, 3])?;
-    Ok(cells.reshape([t, rows * size, columns * size, c])?)
 }
 
 /// One tensor of many; a single one as it is.

@@ -14,7 +14,7 @@ DI void copy_units(U* to, const U* from, i64 total, const Walk& walk) {
   to[write] = from[read];
 }
 #define COPY(name, U, I)                                                                                                  \
-  extern "C" __global__ void __launch_bounds__(256) name(U* to, const U* from, i64 total, const Walk walk) {              \
+  extern "C" __global__ void __launch_bounds__(256) name(U* to, const U* from, i64 total, const Walk walk) { after_others();              \
     copy_units<U, I>(to, from, total, walk);                                                                              \
   }
 COPY(copy_2, u16, u32)
@@ -58,7 +58,7 @@ DI void transpose_tile(U* to, const U* from, i64 rows, i64 columns, i64 row_step
 }
 #define TRANSPOSE(name, U)                                                                                                \
   extern "C" __global__ void __launch_bounds__(256) name(U* to, const U* from, i64 rows, i64 columns, i64 row_step,       \
-                                                         i64 column_step, const Walk walk) {                              \
+                                                         i64 column_step, const Walk walk) { after_others();                              \
     transpose_tile<U>(to, from, rows, columns, row_step, column_step, walk);                                              \
   }
 TRANSPOSE(transpose_2, u16)
@@ -75,7 +75,7 @@ template <class U, class I> DI void select_units(U* to, const U* from, const u32
   to[at] = from[((i64)outer * size + ids[p]) * inner + i];
 }
 #define SELECT(name, U, I)                                                                                                            \
-  extern "C" __global__ void __launch_bounds__(256) name(U* to, const U* from, const u32* ids, i64 total, i64 picks, i64 size, i64 inner) { \
+  extern "C" __global__ void __launch_bounds__(256) name(U* to, const U* from, const u32* ids, i64 total, i64 picks, i64 size, i64 inner) { after_others(); \
     select_units<U, I>(to, from, ids, total, picks, size, inner);                                                                     \
   }
 SELECT(select_2, u16, u32)
@@ -107,7 +107,7 @@ template <class U> DI void nearest_units(U* to, const U* from, i64 rows, u32 h, 
   }
 }
 #define NEAREST(name, U)                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(256) name(U* to, const U* from, i64 rows, int h, int w, int height, int width, int c) { \
+  extern "C" __global__ void __launch_bounds__(256) name(U* to, const U* from, i64 rows, int h, int w, int height, int width, int c) { after_others(); \
     nearest_units<U>(to, from, rows, h, w, height, width, c);                                                                         \
   }
 NEAREST(nearest_2, u16)
@@ -120,6 +120,7 @@ NEAREST(nearest_16, uint4)
 // Rows of `parts` * `width` packs, each part into a tensor of its own.
 struct Parts { uint4* at[8]; };
 extern "C" __global__ void __launch_bounds__(256) split_16(const uint4* from, i64 total, int parts, int width, const Parts to) {
+  after_others();
   i64 at = thread_number();
   if (at >= total) return;
   i64 row = at / (parts * width);

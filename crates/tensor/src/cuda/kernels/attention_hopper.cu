@@ -33,6 +33,7 @@ DI void attention(const TMap& map_q, const TMap& map_k, const TMap& map_v, u16* 
     fence_init();
   }
   __syncthreads();
+  after_others();
   int tiles = (keys + KEYS - 1) / KEYS;
   if (group == 0) {
     if (NW == 2) reg_dec<40>(); else reg_dec<32>();
@@ -183,6 +184,7 @@ DI void attention_wide(const TMap& map_q, const TMap& map_k, const TMap& map_v, 
     fence_init();
   }
   __syncthreads();
+  after_others();
   int tiles = (keys + 63) / 64;
   if (group == 0) {
     reg_dec<40>();

@@ -223,9 +223,9 @@ DI void attention(const u16* q_all, const u16* k_all, const u16* v_all, u16* out
 
 #define PARAMETERS const u16 *q, const u16 *k, const u16 *v, u16 *out, int queries, int keys, int heads, int d, float scale
 #define KERNEL(name, D, KEYS, MI, BLOCKS) \
-  extern "C" __global__ void __launch_bounds__(128, BLOCKS) name(PARAMETERS) { attention<TY, D, KEYS, MI, false>(q, k, v, out, queries, keys, heads, d, scale, MaskPlace()); }
+  extern "C" __global__ void __launch_bounds__(128, BLOCKS) name(PARAMETERS) { after_others(); attention<TY, D, KEYS, MI, false>(q, k, v, out, queries, keys, heads, d, scale, MaskPlace()); }
 #define MASKED_KERNEL(name, D, KEYS, MI, BLOCKS) \
-  extern "C" __global__ void __launch_bounds__(128, BLOCKS) name(PARAMETERS, const u16* mask, i64 mask_item, i64 mask_head, i64 mask_query, int kind) { \
+  extern "C" __global__ void __launch_bounds__(128, BLOCKS) name(PARAMETERS, const u16* mask, i64 mask_item, i64 mask_head, i64 mask_query, int kind) { after_others(); \
     attention<TY, D, KEYS, MI, true>(q, k, v, out, queries, keys, heads, d, scale, MaskPlace{mask, mask_item, mask_head, mask_query, kind}); }
 // The sizes are known to cuda/ops/attention.rs. `short` is for 77 words in one tile; `attention_128_small` is for cards of 99 KiB of shared memory.
 KERNEL(attention_40, 40, 64, 2, 2)

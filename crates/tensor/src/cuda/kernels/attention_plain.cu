@@ -148,7 +148,7 @@ DI void attention(const Store* q_all, const Store* k_all, const Store* v_all, St
 
 // The sizes are known to cuda/ops/attention.rs.
 #define KERNEL(SLICE, BLOCKS) \
-  extern "C" __global__ void __launch_bounds__(256, BLOCKS) attention_##SLICE(const Store* q, const Store* k, const Store* v, Store* out, int queries, int keys, int heads, int d, float scale, const Store* mask, i64 mask_item, i64 mask_head, i64 mask_query, int kind) { \
+  extern "C" __global__ void __launch_bounds__(256, BLOCKS) attention_##SLICE(const Store* q, const Store* k, const Store* v, Store* out, int queries, int keys, int heads, int d, float scale, const Store* mask, i64 mask_item, i64 mask_head, i64 mask_query, int kind) { after_others(); \
     attention<SLICE>(q, k, v, out, queries, keys, heads, d, scale, mask, mask_item, mask_head, mask_query, kind); }
 KERNEL(64, 2)
 KERNEL(128, 2)
@@ -156,6 +156,7 @@ KERNEL(256, 1)
 
 // The softmax of the scores itself, (batch * heads, queries, keys): once over the keys for the largest score and the sum, and once more.
 extern "C" __global__ void __launch_bounds__(256, 2) probabilities(const Store* q_all, const Store* k_all, Store* out, int queries, int keys, int heads, int d, float scale) {
+  after_others();
   __shared__ alignas(16) float near[SIDE * PITCH];
   int ty = threadIdx.x >> 4, tx = threadIdx.x & 15;
   BlockPlace at = block_place(blockIdx.x, queries, SIDE, heads);

@@ -7,6 +7,15 @@ typedef unsigned long long u64;
 typedef long long i64;
 #define DI __device__ __forceinline__
 
+// Every kernel begins with this, before it reads or writes memory: in a graph it may have been started while the kernel before it still runs, and waits here
+// until that has ended and its results can be seen. Then the next one may be started. Elsewhere it does nothing. See crates/tensor/src/cuda/steps.rs.
+DI void after_others() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 DI float half_to_float(u16 v) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v)); return f; }
 DI u16 float_to_half(float v) { u16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v)); return r; }
 DI float bf16_to_float(u16 v) { return __uint_as_float((u32)v << 16); }

@@ -44,6 +44,7 @@ DI void load_operand(float (&v)[VEC], const Element* from, bool stretched, int c
 
 // The last dimension is counted in packs; its steps are VEC, or 0 where it is stretched. With one dimension the last pack may be short.
 extern "C" __global__ void __launch_bounds__(256) binary_packs(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, const Walk walk) {
+  after_others();
   Span span(total);
   if (span.count == 0) return;
   i64 at_a, at_b;
@@ -66,10 +67,12 @@ DI void binary_elements(Element* to, const Element* a, const Element* b, i64 tot
   to[at] = TY::store(v[0]);
 }
 extern "C" __global__ void __launch_bounds__(256) binary(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, const Walk walk) {
+  after_others();
   binary_elements<u32>(to, a, b, total, op, weight, walk);
 }
 // The same for more elements than 32 bits can count.
 extern "C" __global__ void __launch_bounds__(256) binary_wide(Element* to, const Element* a, const Element* b, i64 total, int op, float weight, const Walk walk) {
+  after_others();
   binary_elements<u64>(to, a, b, total, op, weight, walk);
 }
 
@@ -80,6 +83,7 @@ DI float exact_gelu_tanh(float x) { return 0.5f * x * (1.f + tanhf(0.7978845608f
 
 // Numbers of the functions as in Rust's wrapper. `to` may be `from`.
 extern "C" __global__ void __launch_bounds__(256) unary(Element* to, const Element* from, i64 total, int op, float p, float q) {
+  after_others();
   Span span(total);
   if (span.count == 0) return;
   float v[VEC];
@@ -118,6 +122,7 @@ extern "C" __global__ void __launch_bounds__(256) unary(Element* to, const Eleme
 
 // Every element the same.
 extern "C" __global__ void __launch_bounds__(256) fill(Element* to, float value, i64 total) {
+  after_others();
   float v[VEC];
 #pragma unroll
   for (int i = 0; i < VEC; i++) v[i] = value;
@@ -135,6 +140,7 @@ extern "C" __global__ void __launch_bounds__(256) fill(Element* to, float value,
 
 // Classifier-free guidance: the prediction without the prompt, and `scale` times what the prompt changes.
 extern "C" __global__ void __launch_bounds__(256) guide(Element* to, const Element* cond, const Element* uncond, i64 total, float scale) {
+  after_others();
   Span span(total);
   float c[VEC], u[VEC];
   span.load(c, cond);
@@ -146,6 +152,7 @@ extern "C" __global__ void __launch_bounds__(256) guide(Element* to, const Eleme
 
 // Euler's step from one noise level to another: x + (x - denoised) / sigma * change. `to` may be `x`.
 extern "C" __global__ void __launch_bounds__(256) euler(Element* to, const Element* x, const Element* denoised, i64 total, float sigma, float change) {
+  after_others();
   Span span(total);
   float v[VEC], d[VEC];
   span.load(v, x);
@@ -203,6 +210,6 @@ template <class T> DI void convert(Element* to, const typename T::Store* from, i
     }
   }
 }
-extern "C" __global__ void __launch_bounds__(256) from_f32(const float* from, Element* to, i64 total) { convert<F32>(to, from, total); }
-extern "C" __global__ void __launch_bounds__(256) from_f16(const u16* from, Element* to, i64 total) { convert<F16>(to, from, total); }
-extern "C" __global__ void __launch_bounds__(256) from_bf16(const u16* from, Element* to, i64 total) { convert<BF16>(to, from, total); }
+extern "C" __global__ void __launch_bounds__(256) from_f32(const float* from, Element* to, i64 total) { after_others(); convert<F32>(to, from, total); }
+extern "C" __global__ void __launch_bounds__(256) from_f16(const u16* from, Element* to, i64 total) { after_others(); convert<F16>(to, from, total); }
+extern "C" __global__ void __launch_bounds__(256) from_bf16(const u16* from, Element* to, i64 total) { after_others(); convert<BF16>(to, from, total); }

@@ -48,11 +48,30 @@ template <class S> struct After {
   const S* residual;      // (M, N), added last
   S* out;                 // (M, N)
   int act, rows_per_item; // item = row / rows_per_item
+  int act_from;           // the first column with an activation: a multiple of 8, and of the tile's width
 };
+// What the sums of bytes stand for: the numbers of rows and columns that they are multiplied with first. No rows: sums that are whole already.
+struct Scales { const float* row; const float* column; };
+// Products of one input with up to three weights of the same size: the biases and results of the others, and the tiles of columns that each has.
+struct Others { const float* bias[2]; u16* out[2]; int each; };
+// Tiles of columns of all of them.
+DI int columns_all(const Others& o, int count) { return o.out[0] ? (o.out[1] ? 3 : 2) * count : count; }
+// Which of them a tile of columns belongs to: `ni` becomes its place there.
+DI After<u16> choose(const After<u16>& f, const Others& o, int& ni, int& which) {
+  After<u16> a = f;
+  which = o.out[0] ? ni / o.each : 0;
+  ni -= which * o.each;
+  if (which == 1) { a.bias = o.bias[0]; a.out = o.out[0]; }
+  if (which == 2) { a.bias = o.bias[1]; a.out = o.out[1]; }
+  return a;
+}
 
 // Kernel parameters of the above, in this order, and what makes it of them.
-#define AFTER_PARAMETERS(S) const float* bias, const S* per_item, const S* gate, const S* residual, S* out, int act, int rows_per_item
-#define AFTER_VALUES { bias, per_item, gate, residual, out, act, rows_per_item }
+#define AFTER_PARAMETERS(S) const float* bias, const S* per_item, const S* gate, const S* residual, S* out, int act, int rows_per_item, int act_from
+#define SCALES_PARAMETERS const float* row_scale, const float* column_scale
+#define OTHERS_PARAMETERS const float* bias1, u16* out1, const float* bias2, u16* out2, int each
+#define OTHERS_VALUES { { bias1, bias2 }, { out1, out2 }, each }
+#define AFTER_VALUES { bias, per_item, gate, residual, out, act, rows_per_item, act_from }
 
 // Eight elements of sixteen bits, of which the first `valid` are there. `whole`: rows are a multiple of 16 bytes long.
 DI void load8(u32 (&v)[4], const u16* from, int valid, bool whole) {
@@ -99,7 +118,7 @@ template <class T> DI void finish8(const After<u16>& f, float (&x)[8], i64 row, 
 #pragma unroll
     for (int i = 0; i < 4; i++) { x[2 * i] += T::lo(o[i]); x[2 * i + 1] += T::hi(o[i]); }
   }
-  if (f.act) activate_fast(x, f.act);
+  if (f.act && c >= f.act_from) activate_fast(x, f.act);
   if (f.gate) {
     load8(o, f.gate + item + c, n - c, whole);
 #pragma unroll
@@ -113,6 +132,12 @@ template <class T> DI void finish8(const After<u16>& f, float (&x)[8], i64 row, 
 #pragma unroll
   for (int i = 0; i < 4; i++) o[i] = T::pack(x[2 * i], x[2 * i + 1]);
   store8(f.out + row * n + c, o, n - c, whole);
+}
+// Eight sums with what they stand for, from column c on.
+DI void scale8(const Scales& by, float (&x)[8], i64 row, int c, int n) {
+  float r = by.row[row];
+#pragma unroll
+  for (int i = 0; i < 8; i++) if (c + i < n) x[i] *= r * by.column[c + i];
 }
 // x * gelu(g) of eight columns with their biases; n is half of the columns of the product.
 template <class T> DI void finish8_geglu(const After<u16>& f, float (&x)[8], float (&g)[8], i64 row, int c, int n) {

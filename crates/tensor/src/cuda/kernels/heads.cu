@@ -62,7 +62,7 @@ DI void join_heads(Element* q, Element* k, Element* v, const Element* from_q, co
   extern "C" __global__ void __launch_bounds__(256) name(Element* q, Element* k, Element* v, const Element* from_q, const Element* from_k,    \
                                                          const Element* from_v, const float* query, const float* key, const float* cosines,   \
                                                          const float* sines, i64 rows, int tokens, int all, int first, i64 row_width,         \
-                                                         int heads, int d, int item_angles, float eps, int apart) {                           \
+                                                         int heads, int d, int item_angles, float eps, int apart) { after_others();                           \
     join_heads<LANES>(q, k, v, from_q, from_k, from_v, query, key, cosines, sines, rows, tokens, all, first, row_width, heads, d,             \
                       item_angles, eps, apart);                                                                                               \
   }
@@ -72,8 +72,9 @@ JOIN_HEADS(join_heads_16, 16)
 JOIN_HEADS(join_heads_32, 32)
 
 // What attention has seen, and behind it, row by row, an activation of the columns of `wide` from `first` on. All numbers are of packs.
-// kind 0: GELU by tanh; 1: silu(a) * b of the halves of the columns; 2: silu(b) * a.
+// kind 0: GELU by tanh; 1: silu(a) * b of the halves of the columns; 2: silu(b) * a; 3: what they are.
 extern "C" __global__ void __launch_bounds__(256) join_activated(Element* to, const Element* seen, const Element* wide, i64 total, int left, int right, int wide_row, int first, int kind) {
+  after_others();
   i64 at = thread_number();
   if (at >= total) return;
   i64 row = at / (left + right);
@@ -88,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(256) join_activated(Element* to, co
   if (kind == 0) {
 #pragma unroll
     for (int i = 0; i < VEC; i++) v[i] = 0.5f * v[i] * (1.f + tanhf(0.7978845608f * (v[i] + 0.044715f * v[i] * v[i] * v[i])));
-  } else {
+  } else if (kind < 3) {
     float w[VEC];
     Pack<TY>::load(w, from + (i64)right * VEC);
 #pragma unroll

@@ -14,8 +14,8 @@ template <int V> DI void geglu_by(Element* to, const Element* from, i64 total, i
   for (int i = 0; i < V; i++) v[i] *= gelu_erf(gate[i]);
   store_some<V>(to + at * V, v);
 }
-extern "C" __global__ void __launch_bounds__(256) geglu_packs(Element* to, const Element* from, i64 total, int groups) { geglu_by<VEC>(to, from, total, groups); }
-extern "C" __global__ void __launch_bounds__(256) geglu_elements(Element* to, const Element* from, i64 total, int groups) { geglu_by<1>(to, from, total, groups); }
+extern "C" __global__ void __launch_bounds__(256) geglu_packs(Element* to, const Element* from, i64 total, int groups) { after_others(); geglu_by<VEC>(to, from, total, groups); }
+extern "C" __global__ void __launch_bounds__(256) geglu_elements(Element* to, const Element* from, i64 total, int groups) { after_others(); geglu_by<1>(to, from, total, groups); }
 
 // ---- rotary positions ----------------------------------------------------------------------------------------------------------
 
@@ -52,9 +52,11 @@ template <int V> DI void rope_neighbours(Element* to, const Element* from, const
   }
 }
 extern "C" __global__ void __launch_bounds__(256) rope_interleaved_packs(Element* to, const Element* from, const float* cosines, const float* sines, i64 total, i64 positions, int heads, int half) {
+  after_others();
   rope_neighbours<VEC>(to, from, cosines, sines, total, positions, heads, half);
 }
 extern "C" __global__ void __launch_bounds__(256) rope_interleaved_elements(Element* to, const Element* from, const float* cosines, const float* sines, i64 total, i64 positions, int heads, int half) {
+  after_others();
   rope_neighbours<2>(to, from, cosines, sines, total, positions, heads, half);
 }
 
@@ -81,8 +83,10 @@ template <int V> DI void rope_halves(Element* to, const Element* from, const flo
   store_some<V>(to + place + half, y);
 }
 extern "C" __global__ void __launch_bounds__(256) rope_half_packs(Element* to, const Element* from, const float* cosines, const float* sines, i64 total, i64 positions, int heads, int half) {
+  after_others();
   rope_halves<VEC>(to, from, cosines, sines, total, positions, heads, half);
 }
 extern "C" __global__ void __launch_bounds__(256) rope_half_elements(Element* to, const Element* from, const float* cosines, const float* sines, i64 total, i64 positions, int heads, int half) {
+  after_others();
   rope_halves<1>(to, from, cosines, sines, total, positions, heads, half);
 }

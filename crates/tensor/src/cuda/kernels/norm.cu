@@ -88,6 +88,7 @@ template <class Part, class Use> DI void sum_groups(int groups, int count, Part 
 // A block has a thread for each 16 bytes of a pixel, `lines` times: (channels / N) * lines threads. Shared memory: 2 floats per thread and N.
 // The origin of the sums is the first value of the group in its picture.
 extern "C" __global__ void __launch_bounds__(GROUP_THREADS) group_sums(const Store* x, float2* sums, float* origins, int pixels, int channels, int groups, int per_block) {
+  after_others();
   extern __shared__ float2 room[];
   int vectors = channels / N, lines = blockDim.x / vectors, tid = threadIdx.x, column = tid % vectors, line = tid / vectors;
   int item = blockIdx.y, blocks = gridDim.x, width = channels / groups;
@@ -136,6 +137,7 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS) group_sums(const Sto
 
 // A warp for each group of each item: `blocks` pairs of sums become one.
 extern "C" __global__ void __launch_bounds__(256) group_join(const float2* sums, float2* joined, int count, int blocks) {
+  after_others();
   int g = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
   if (g >= count) return;
   float a = 0.f, b = 0.f;
@@ -195,7 +197,7 @@ DI void group_apply(const Store* x, const float2* sums, const float* origins, co
 }
 
 #define GROUP_APPLY(name, ACT, BLOCKS) \
-  extern "C" __global__ void __launch_bounds__(GROUP_THREADS, N == 8 ? BLOCKS : 1) name(const Store* x, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) { \
+  extern "C" __global__ void __launch_bounds__(GROUP_THREADS, N == 8 ? BLOCKS : 1) name(const Store* x, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) { after_others(); \
     group_apply<ACT>(x, sums, origins, weight, bias, y, pixels, channels, groups, per_block, blocks, eps, act); }
 GROUP_APPLY(group_apply_none, ACT_NONE, 1)
 GROUP_APPLY(group_apply_silu, ACT_SILU, 2)
@@ -296,14 +298,17 @@ DI void group_whole(const Store* x, float2* sums, const float* weight, const flo
     }
 }
 extern "C" __global__ void __launch_bounds__(512, 1) group_whole_none(const Store* x, float2* sums, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, float eps) {
+  after_others();
   group_whole<ACT_NONE>(x, sums, weight, bias, y, pixels, channels, groups, per_block, eps);
 }
 extern "C" __global__ void __launch_bounds__(512, 1) group_whole_silu(const Store* x, float2* sums, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, float eps) {
+  after_others();
   group_whole<ACT_SILU>(x, sums, weight, bias, y, pixels, channels, groups, per_block, eps);
 }
 
 // One block of 512 threads for each group of each item: every number of channels, in three passes. `y` may be `x`.
 extern "C" __global__ void __launch_bounds__(512) group_any(const Store* x, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, float eps, int act) {
+  after_others();
   __shared__ float room[16];
   int width = channels / groups, item = blockIdx.x / groups, g = blockIdx.x - item * groups, tid = threadIdx.x;
   i64 start = (i64)item * pixels * channels + (i64)g * width;
@@ -398,7 +403,7 @@ DI void row_norm(ROW_PARAMETERS) {
     }
 }
 #define ROW_NORM(name, LANES, WARPS, COUNT) \
-  extern "C" __global__ void __launch_bounds__(256) name(ROW_PARAMETERS) { row_norm<LANES, WARPS, COUNT>(x, y, weight, bias, scale, shift, rows, width, each, eps, rms); }
+  extern "C" __global__ void __launch_bounds__(256) name(ROW_PARAMETERS) { after_others(); row_norm<LANES, WARPS, COUNT>(x, y, weight, bias, scale, shift, rows, width, each, eps, rms); }
 // The names say how many vectors a row may have; blocks have 256 threads. Those of a block for each row (`few`: of 128 threads) are for so
 // few rows that a warp for each would leave much of the machine idle.
 ROW_NORM(row_norm_16, 16, 1, 1)
@@ -411,6 +416,7 @@ ROW_NORM(row_norm_few_384, 32, 4, 3)
 
 // A block for each row, read three times.
 extern "C" __global__ void __launch_bounds__(256) row_norm_any(ROW_PARAMETERS) {
+  after_others();
   __shared__ float room[8];
   i64 row = blockIdx.x, start = row * width, modulation = row / each * width;
   float share = 1.f / width, origin = rms ? 0.f : T::load(x[start]), mean = 0.f, s = 0.f, q = 0.f;
@@ -446,8 +452,8 @@ DI void softmax(const Store* x, Store* y, int rows, int width) {
   s = 1.f / block_sum<WARPS>(s, room);
   for (int i = lane; i < width; i += 32 * WARPS) y[start + i] = T::store(ex2((T::load(x[start + i]) - m) * 1.44269504f) * s);
 }
-extern "C" __global__ void __launch_bounds__(256) softmax_rows(const Store* x, Store* y, int rows, int width) { softmax<1>(x, y, rows, width); }
-extern "C" __global__ void __launch_bounds__(256) softmax_wide(const Store* x, Store* y, int rows, int width) { softmax<8>(x, y, rows, width); }
+extern "C" __global__ void __launch_bounds__(256) softmax_rows(const Store* x, Store* y, int rows, int width) { after_others(); softmax<1>(x, y, rows, width); }
+extern "C" __global__ void __launch_bounds__(256) softmax_wide(const Store* x, Store* y, int rows, int width) { after_others(); softmax<8>(x, y, rows, width); }
 
 // ---- between layers ----
 //
@@ -511,8 +517,8 @@ template <int W> DI void swiglu(const Store* gate, const Store* value, Store* y,
   }
 }
 #define BETWEEN(suffix, W) \
-  extern "C" __global__ void __launch_bounds__(256) modulate##suffix(const Store* x, const Store* scale, const Store* shift, Store* y, u64 count, u32 width, u32 each) { modulate<W>(x, scale, shift, y, count, width, each); } \
-  extern "C" __global__ void __launch_bounds__(256) add_gated##suffix(const Store* x, const Store* gate, const Store* v, Store* y, u64 count, u32 width, u32 each) { add_gated<W>(x, gate, v, y, count, width, each); } \
-  extern "C" __global__ void __launch_bounds__(256) swiglu##suffix(const Store* gate, const Store* value, Store* y, u64 count, u32 width, u32 step) { swiglu<W>(gate, value, y, count, width, step); }
+  extern "C" __global__ void __launch_bounds__(256) modulate##suffix(const Store* x, const Store* scale, const Store* shift, Store* y, u64 count, u32 width, u32 each) { after_others(); modulate<W>(x, scale, shift, y, count, width, each); } \
+  extern "C" __global__ void __launch_bounds__(256) add_gated##suffix(const Store* x, const Store* gate, const Store* v, Store* y, u64 count, u32 width, u32 each) { after_others(); add_gated<W>(x, gate, v, y, count, width, each); } \
+  extern "C" __global__ void __launch_bounds__(256) swiglu##suffix(const Store* gate, const Store* value, Store* y, u64 count, u32 width, u32 step) { after_others(); swiglu<W>(gate, value, y, count, width, step); }
 BETWEEN(, N)
 BETWEEN(_any, 1)

@@ -30,9 +30,11 @@ template <int V> DI void pool(Element* to, const Element* from, i64 total, i64 h
   store_some<V>(to + at * V, sum);
 }
 extern "C" __global__ void __launch_bounds__(256) pool_packs(Element* to, const Element* from, i64 total, i64 h, i64 w, int size, int out_h, int out_w, int groups) {
+  after_others();
   pool<VEC>(to, from, total, h, w, size, out_h, out_w, groups);
 }
 extern "C" __global__ void __launch_bounds__(256) pool_elements(Element* to, const Element* from, i64 total, i64 h, i64 w, int size, int out_h, int out_w, int groups) {
+  after_others();
   pool<1>(to, from, total, h, w, size, out_h, out_w, groups);
 }
 
@@ -66,14 +68,17 @@ template <int V> DI void depthwise_by(Element* to, const Element* from, const El
   store_some<V>(to + at * V, sum);
 }
 extern "C" __global__ void __launch_bounds__(256) depthwise_packs(Element* to, const Element* from, const Element* taps, const Element* bias, i64 total, int h, int w, int side, int groups) {
+  after_others();
   depthwise_by<VEC>(to, from, taps, bias, total, h, w, side, groups);
 }
 extern "C" __global__ void __launch_bounds__(256) depthwise_elements(Element* to, const Element* from, const Element* taps, const Element* bias, i64 total, int h, int w, int side, int groups) {
+  after_others();
   depthwise_by<1>(to, from, taps, bias, total, h, w, side, groups);
 }
 
 // Negative values times the slope of their channel; `width` is 1 where there is one for all. `to` may be `from`.
 extern "C" __global__ void __launch_bounds__(256) slopes(Element* to, const Element* from, const Element* slope, i64 total, int width) {
+  after_others();
   Span span(total);
   if (span.count == 0) return;
   float v[VEC];
@@ -93,6 +98,7 @@ extern "C" __global__ void __launch_bounds__(256) slopes(Element* to, const Elem
 // (item and head, part, row of tiles, column of tiles), the last one fastest. A part of the sums is d * d products, d squares of the
 // queries, d of the keys; they are (items * heads, splits, that).
 extern "C" __global__ void __launch_bounds__(256) channel_products(float* sums, const Element* q, const Element* k, i64 tokens, int heads, int d, i64 each, int splits) {
+  after_others();
   __shared__ float queries[32][17], keys[32][17];
   int tiles = (d + 15) / 16;
   u32 block = blockIdx.x;
@@ -135,6 +141,7 @@ extern "C" __global__ void __launch_bounds__(256) channel_products(float* sums, 
 
 // How much each channel takes of each other: (items * heads, d, d). A warp for each row.
 extern "C" __global__ void __launch_bounds__(256) channel_scores(float* scores, const float* sums, const Element* factors, i64 rows, int heads, int d, int splits) {
+  after_others();
   i64 row = (i64)blockIdx.x * 8 + (threadIdx.x >> 5);
   if (row >= rows) return;
   int lane = threadIdx.x & 31;
@@ -167,6 +174,7 @@ extern "C" __global__ void __launch_bounds__(256) channel_scores(float* scores, 
 
 // Every channel as the mixture of those of its head that the scores say; a thread for each element.
 extern "C" __global__ void __launch_bounds__(256) channel_mix(Element* to, const Element* v, const float* scores, i64 total, i64 tokens, int heads, int d) {
+  after_others();
   i64 at = thread_number();
   if (at >= total) return;
   i64 width = (i64)heads * d, row = at / width;
@@ -183,6 +191,7 @@ extern "C" __global__ void __launch_bounds__(256) channel_mix(Element* to, const
 
 // Every row to another width: `taps` old positions and weights for each new one. The rows between the two passes are f32.
 extern "C" __global__ void __launch_bounds__(256) resample_across(float* to, const Element* from, const u32* index, const float* weight, i64 total, i64 w, i64 width, int taps) {
+  after_others();
   i64 at = thread_number();
   if (at >= total) return;
   i64 row = at / width, x = at - row * width;
@@ -196,6 +205,7 @@ extern "C" __global__ void __launch_bounds__(256) resample_across(float* to, con
 
 // Every column to another height.
 extern "C" __global__ void __launch_bounds__(256) resample_down(Element* to, const float* from, const u32* index, const float* weight, i64 total, i64 h, i64 height, i64 width, int taps) {
+  after_others();
   i64 at = thread_number();
   if (at >= total) return;
   i64 row = at / width, x = at - row * width;
@@ -210,6 +220,7 @@ extern "C" __global__ void __launch_bounds__(256) resample_down(Element* to, con
 
 // Means over windows: window i of n is floor(i * size / n) .. ceil((i + 1) * size / n).
 extern "C" __global__ void __launch_bounds__(256) window_means(Element* to, const Element* from, i64 total, i64 h, i64 w, i64 height, i64 width) {
+  after_others();
   i64 at = thread_number();
   if (at >= total) return;
   i64 row = at / width, x = at - row * width;

@@ -3,12 +3,15 @@
 
 // sums: (tile, part, 128, columns) f32 of the tiles from `first` on. Block (tile, slice) makes 8 rows of a tile; a thread makes eight columns at a time.
 extern "C" __global__ void __launch_bounds__(256) finish_parts(const float* sums, AFTER_PARAMETERS(u16), int N, int out_height, int out_width, int out_count, int wlog, int hlog, int phases,
-    int group, int first, int parts, int columns, int geglu) {
-  const After<u16> f = AFTER_VALUES;
+    int group, int first, int parts, int columns, int geglu, SCALES_PARAMETERS, OTHERS_PARAMETERS) {
+  after_others();
+  const Others others = OTHERS_VALUES;
+  const Scales by = { row_scale, column_scale };
   const Boxes boxes = { out_height, out_width, out_count, wlog, hlog, phases };
-  int mt = boxes_all(boxes), nt = (N + columns - 1) / columns;
-  int mi, ni, x0, y0, z0, phase;
+  int mt = boxes_all(boxes), nt = columns_all(others, (N + columns - 1) / columns);
+  int mi, ni, x0, y0, z0, phase, which;
   tile_place(first + blockIdx.x, mt, nt, group, mi, ni);
+  const After<u16> f = choose(After<u16> AFTER_VALUES, others, ni, which);
   box_corner(boxes, mi, x0, y0, z0, phase);
   int own = geglu ? columns / 2 : columns, n = geglu ? N / 2 : N, chunks = own / 8;
   const float* tile = sums + (i64)blockIdx.x * parts * 128 * columns;
@@ -42,6 +45,10 @@ extern "C" __global__ void __launch_bounds__(256) finish_parts(const float* sums
         add4(x, (const float*)&v[e][0]); add4(x + 4, (const float*)&v[e][1]);
         if (geglu) { add4(g, (const float*)&w[e][0]); add4(g + 4, (const float*)&w[e][1]); }
       }
+    }
+    if (by.row) {
+      scale8(by, x, row, c, n);
+      if (geglu) { Scales gates = { by.row, by.column + n }; scale8(gates, g, row, c, n); }
     }
     if (geglu) finish8_geglu<TY>(f, x, g, row, c, n);
     else finish8<TY>(f, x, row, c, n);

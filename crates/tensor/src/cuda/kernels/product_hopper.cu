@@ -1,4 +1,5 @@
 // Products and convolutions of stride 1 or 2 on Hopper, f16 and bf16: out = gate * act(A W^T + bias + per_item) + residual.
+// With -DOPERAND=E4M3, E5M2 or S8 both operands are bytes with scales for rows and columns, for matrices alone: two bytes are one channel to all that copies.
 //
 // A convolution needs no gathered copy: the bulk copy of a box of pixels, moved by the kernel position (tap), lays exactly the tile of A that
 // wgmma wants, and the copy engine's zeros are the padding. A matrix is a picture of one row, so one kernel serves both.
@@ -8,8 +9,19 @@
 // in `sums`, (tile, part, 128, BN), and product_finish.cu adds them in order.
 #include "finish.cuh"
 #include "hopper.cuh"
+#ifdef OPERAND
+constexpr bool BYTES = true;
+#define MORE_PARAMETERS SCALES_PARAMETERS
+#define MORE_VALUES const Scales by = { row_scale, column_scale }; const Others others = {};
+#else
+#define OPERAND TY
+#define HALVES
+constexpr bool BYTES = false;
+#define MORE_PARAMETERS OTHERS_PARAMETERS
+#define MORE_VALUES const Others others = OTHERS_VALUES; const Scales by = {};
+#endif
 
-struct Window { int channels, time, height, width, time_stride, shift, time_before, above, left; };
+struct Window { int channels, time, height, width, time_stride, shift, time_before, above, left, split; };
 
 // What follows, for the accumulators of a tile. Everything that is read comes in batches before it is needed: one read after the other would cost as much
 // as the product itself where K is short.
@@ -73,7 +85,7 @@ template <class T, int BN, int BATCH> DI void finish_tile(const After<u16>& f, f
       }
     }
   }
-  if (f.act) activate_fast(acc, f.act);
+  if (f.act && c0 >= f.act_from) activate_fast(acc, f.act);
   if (f.gate) {
 #pragma unroll
     for (int g0 = 0; g0 < GROUPS; g0 += BATCH) {
@@ -126,11 +138,13 @@ template <class T, int BN, int BATCH> DI void finish_tile(const After<u16>& f, f
 }
 
 // A: (channels, x, y phase, y, frame), with stride 2 pairs of pixels as one of twice the channels: then 64 must divide `channels`.
+// With two inputs the first `split` steps of 64 channels are those of `ta`, the others those of `ta1`.
 // Channels past the last are zeros there, so what W has for them (those of the next tap) does not matter.
 // W: (taps * channels, N); 8 divides N except with the narrowest tiles, and N / 2 with GEGLU. There the second half of a tile is the gate's rows, so that value and gate meet in one thread.
-template <class T, int BN, int ST, int GEGLU>
-DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, const Boxes& boxes, const Window& w, int full_tiles, int parts, float* sums) {
+template <class T, class E, int BN, int ST, int GEGLU>
+DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1, const TMap& tb2, const After<u16>& first, const Others& others, const Scales& by, int N, const Boxes& boxes, const Window& w, int full_tiles, int parts, float* sums) {
   constexpr int BK = 64, AB = 128 * BK * 2, BB = BN * BK * 2, HB = BB / 2, NACC = BN / 2, GROUP = 16;
+  constexpr bool WHOLE = (typename WG<E, BN>::Sum)0.5f == 0;   // sums of integers become floats beside themselves: fewer registers are left
   extern __shared__ unsigned char raw[];
   u32 base = (smem_u32(raw) + 1023) & ~1023u;
   u32 sA = base, sB = base + ST * AB, full = sB + ST * BB, empty = full + 8 * ST;
@@ -140,8 +154,9 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
     fence_init();
   }
   __syncthreads();
+  after_others();
 
-  int mt = boxes_all(boxes), nt = (N + BN - 1) / BN;
+  int mt = boxes_all(boxes), nt = columns_all(others, (N + BN - 1) / BN);
   int steps = (w.channels + BK - 1) / BK, kt = w.time * w.height * w.width * steps;
   int mn = mt * nt, nfull = min(mn, full_tiles), total = nfull + (mn - nfull) * parts;
 
@@ -153,9 +168,11 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
         int u = t, ks = 0, np = 1;
         if (t >= nfull) { int v = t - nfull; u = nfull + v / parts; ks = v % parts; np = parts; }
         int k0 = (int)((i64)ks * kt / np), k1 = (int)((i64)(ks + 1) * kt / np);
-        int mi, ni, x0, y0, z0, phase;
+        int mi, ni, x0, y0, z0, phase, which = 0;
         tile_place(u, mt, nt, GROUP, mi, ni);
         box_corner(boxes, mi, x0, y0, z0, phase);
+        if (others.out[0]) { which = ni / others.each; ni -= which * others.each; }
+        const TMap& weight = which == 0 ? tb : which == 1 ? tb1 : tb2;
         z0 = z0 * w.time_stride - w.time_before;
         // The kernels of a phase stand behind those of the phases before; it sees one row or column less at one side.
         int above = w.above - (phase >> 1), left = w.left - (phase & 1);
@@ -166,10 +183,12 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
           mbar_wait(empty + 8 * s, ph);
           mbar_expect(full + 8 * s, AB + BB);
           int dx = kx - left, dy = ky - above, odd = (1 << w.shift) - 1;
-          tma5(sA + s * AB, ta, full + 8 * s, (dx & odd) * w.channels + step * BK, x0 + (dx >> w.shift), dy & odd, y0 + (dy >> w.shift), z0 + kz);
+          // The channels of a matrix may lie in two places.
+          int late = step >= w.split;
+          tma5(sA + s * AB, late ? ta1 : ta, full + 8 * s, (dx & odd) * w.channels + (late ? step - w.split : step) * BK, x0 + (dx >> w.shift), dy & odd, y0 + (dy >> w.shift), z0 + kz);
           int column = tap * w.channels + step * BK;
-          tma2(sB + s * BB, tb, full + 8 * s, column, b0);
-          tma2(sB + s * BB + HB, tb, full + 8 * s, column, b1);
+          tma2(sB + s * BB, weight, full + 8 * s, column, b0);
+          tma2(sB + s * BB + HB, weight, full + 8 * s, column, b1);
           if (++step == steps) {
             step = 0; tap++;
             if (++kx == w.width) { kx = 0; if (++ky == w.height) { ky = 0; kz++; } }
@@ -182,20 +201,20 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
     reg_inc<232>();
     int cw = wg - 1, lane = tid & 31, warp = (tid >> 5) & 3, q = lane & 3;
     int s = 0; u32 ph = 0;
-    float acc[NACC];
+    typename WG<E, BN>::Sum sum[NACC];
     for (int t = blockIdx.x; t < total; t += gridDim.x) {
       int u = t, ks = 0, np = 1;
       if (t >= nfull) { int v = t - nfull; u = nfull + v / parts; ks = v % parts; np = parts; }
       int k0 = (int)((i64)ks * kt / np), k1 = (int)((i64)(ks + 1) * kt / np);
       int prev = -1;
 #pragma unroll
-      for (int i = 0; i < NACC; i++) acc[i] = 0.f;
+      for (int i = 0; i < NACC; i++) sum[i] = 0;
       for (int k = k0; k < k1; k++) {
         mbar_wait(full + 8 * s, ph);
         u64 da = sdesc(sA + s * AB + cw * 64 * 128, 16, 1024), db = sdesc(sB + s * BB, 16, 1024);
         wg_fence();
 #pragma unroll
-        for (int j = 0; j < 4; j++) WG<T, BN>::ss(acc, da + 2 * j, db + 2 * j, 1);
+        for (int j = 0; j < 4; j++) WG<E, BN>::ss(sum, da + 2 * j, db + 2 * j, 1);
         wg_commit();
         wg_wait<1>();
         if (prev >= 0 && lane == 0) mbar_arrive(empty + 8 * prev);
@@ -205,6 +224,9 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
       wg_wait<0>();
       if (prev >= 0 && lane == 0) mbar_arrive(empty + 8 * prev);
 
+      float acc[NACC];
+#pragma unroll
+      for (int i = 0; i < NACC; i++) acc[i] = (float)sum[i];
       int lr = cw * 64 + warp * 16 + (lane >> 2);
       if (t >= nfull) {
         float* to = sums + ((i64)(u - nfull) * parts + ks) * 128 * BN + lr * BN + 2 * q;
@@ -215,12 +237,24 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
         }
         continue;
       }
-      int mi, ni, x0, y0, z0, phase;
+      int mi, ni, x0, y0, z0, phase, which;
       tile_place(u, mt, nt, GROUP, mi, ni);
       box_corner(boxes, mi, x0, y0, z0, phase);
+      const After<u16> after = choose(first, others, ni, which);
       i64 row[2]; bool ok[2];
 #pragma unroll
       for (int h = 0; h < 2; h++) row[h] = box_row(boxes, x0, y0, z0, phase, lr + 8 * h, ok[h]);
+      if (BYTES) {
+        // Values, then gates where there are any.
+        float r[2] = { ok[0] ? by.row[row[0]] : 0.f, ok[1] ? by.row[row[1]] : 0.f };
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++) {
+          int half = GEGLU && j >= BN / 16, c = GEGLU ? ni * (BN / 2) + 8 * (j - half * (BN / 16)) + 2 * q : ni * BN + 8 * j + 2 * q;
+          float2 s = make_float2(0.f, 0.f);
+          if (c < (GEGLU ? N / 2 : N)) s = *(const float2*)(by.column + half * (N / 2) + c);
+          acc[4 * j] *= r[0] * s.x; acc[4 * j + 1] *= r[0] * s.y; acc[4 * j + 2] *= r[1] * s.x; acc[4 * j + 3] *= r[1] * s.y;
+        }
+      }
       if (GEGLU) {
         int No = N / 2, c0 = ni * (BN / 2);
         if (after.bias) {
@@ -252,23 +286,26 @@ DI void product(const TMap& ta, const TMap& tb, const After<u16>& after, int N, 
           }
         }
       } else {
-        finish_tile<T, BN, BN == 160 ? 5 : BN == 64 ? 2 : 4>(after, acc, row, ok, ni * BN, q, N);
+        finish_tile<T, BN, BN == 160 ? 5 : BN == 64 ? 2 : BN == 256 && WHOLE ? 2 : 4>(after, acc, row, ok, ni * BN, q, N);
       }
     }
   }
 }
 
-#define KERNEL(name, BN, ST, GEGLU) extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ TMap ta, const __grid_constant__ TMap tb, \
+#define KERNEL(name, BN, ST, GEGLU) extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ TMap ta, const __grid_constant__ TMap ta1, const __grid_constant__ TMap tb, const __grid_constant__ TMap tb1, const __grid_constant__ TMap tb2, \
     AFTER_PARAMETERS(u16), int N, int out_height, int out_width, int out_count, int wlog, int hlog, int phases, \
-    int channels, int time, int height, int width, int time_stride, int shift, int time_before, int above, int left, int full_tiles, int parts, float* sums) { \
+    int channels, int time, int height, int width, int time_stride, int shift, int time_before, int above, int left, int split, int full_tiles, int parts, float* sums, MORE_PARAMETERS) { \
   const After<u16> after = AFTER_VALUES; \
+  MORE_VALUES \
   const Boxes boxes = { out_height, out_width, out_count, wlog, hlog, phases }; \
-  const Window window = { channels, time, height, width, time_stride, shift, time_before, above, left }; \
-  product<TY, BN, ST, GEGLU>(ta, tb, after, N, boxes, window, full_tiles, parts, sums); \
+  const Window window = { channels, time, height, width, time_stride, shift, time_before, above, left, split }; \
+  product<TY, OPERAND, BN, ST, GEGLU>(ta, ta1, tb, tb1, tb2, after, others, by, N, boxes, window, full_tiles, parts, sums); \
 }
+#ifdef HALVES
 KERNEL(product_64, 64, 8, 0)
-KERNEL(product_128, 128, 6, 0)
 KERNEL(product_160, 160, 5, 0)
+#endif
+KERNEL(product_128, 128, 6, 0)
 KERNEL(product_256, 256, 4, 0)
 KERNEL(geglu_128, 128, 6, 1)
 KERNEL(geglu_256, 256, 4, 1)

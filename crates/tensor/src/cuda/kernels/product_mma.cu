@@ -3,8 +3,25 @@
 // A is (frames, height, width, channels), W is (N, taps, channels); channels are a multiple of 8, all else is free: any kernel, stride and padding,
 // pictures read as if enlarged by repeating pixels. A matrix is a picture of one row of M pixels.
 // Tile 128 x BN x 32, warps of 64 x 64, cp.async stages (BN 128: 48 KiB, two blocks per multiprocessor; BN 256: 96 KiB, one).
+// With -DOPERAND=S8 both operands are signed bytes with scales for rows and columns, for matrices alone: two bytes are one channel to all that copies.
 // The tiles from `full_tiles` on are cut in `parts` along K as in product_hopper.cu.
 #include "finish.cuh"
+
+struct Halves { typedef float Sum; DI static void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { TY::mma(c, a, b0, b1); } };
+// The bytes of a fragment lie where the halves of twice the size would.
+struct S8 {
+  typedef int Sum;
+  DI static void mma(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+#ifdef OPERAND
+constexpr bool BYTES = true;
+#else
+#define OPERAND Halves
+constexpr bool BYTES = false;
+#endif
 
 // Sizes of the input, those it is enlarged to, of the output, of the kernel, and how they meet.
 struct Window {
@@ -16,8 +33,8 @@ struct Window {
   int time_before, above, left;
 };
 
-template <class T, int BN, int ST, int GEGLU>
-DI void product(const u16* A, const u16* Wt, const After<u16>& after, int M, int N, const Window& w, int full_tiles, int parts, float* sums) {
+template <class T, class E, int BN, int ST, int GEGLU>
+DI void product(const u16* A, const u16* Wt, const After<u16>& after, const Scales& by, int M, int N, const Window& w, int full_tiles, int parts, float* sums) {
   constexpr int BM = 128, BK = 32, AB = BM * BK * 2, SB = AB + BN * BK * 2, TH = BN, RPI = TH / 4, NA = BM / RPI, NB = BN / RPI, GROUP = 8;
   extern __shared__ unsigned char raw[];
   u32 base = smem_u32(raw);
@@ -71,13 +88,13 @@ DI void product(const u16* A, const u16* Wt, const After<u16>& after, int M, int
     kpos += BK; c += BK;
     if (c >= C) { do { c -= C; tap++; } while (c >= C); see(); }
   };
-  float acc[4][8][4];
+  typename E::Sum acc[4][8][4];
 #pragma unroll
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
-      for (int e = 0; e < 4; e++) acc[i][j][e] = 0.f;
+      for (int e = 0; e < 4; e++) acc[i][j][e] = 0;
 #pragma unroll 1
   for (int s = 0; s < ST - 1; s++) { if (kb0 + s < kb1) load(s); cp_commit(); }
   int ar = wm * 64 + (lane & 15), ac = lane >> 4;
@@ -94,7 +111,7 @@ DI void product(const u16* A, const u16* Wt, const After<u16>& after, int M, int
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
-      for (int j = 0; j < 4; j++) { T::mma(acc[i][2 * j], fa[f][i], fb[f][j][0], fb[f][j][1]); T::mma(acc[i][2 * j + 1], fa[f][i], fb[f][j][2], fb[f][j][3]); }
+      for (int j = 0; j < 4; j++) { E::mma(acc[i][2 * j], fa[f][i], fb[f][j][0], fb[f][j][1]); E::mma(acc[i][2 * j + 1], fa[f][i], fb[f][j][2], fb[f][j][3]); }
   };
   cp_wait<ST - 2>();
   __syncthreads();
@@ -123,7 +140,7 @@ DI void product(const u16* A, const u16* Wt, const After<u16>& after, int M, int
 #pragma unroll
         for (int j = 0; j < 8; j++) {
           int p = GEGLU ? (j & 1) * (BN / 2) + wn * 32 + (j >> 1) * 8 : wn * 64 + j * 8;
-          *(float2*)(line + p) = make_float2(acc[i][j][2 * h], acc[i][j][2 * h + 1]);
+          *(float2*)(line + p) = make_float2((float)acc[i][j][2 * h], (float)acc[i][j][2 * h + 1]);
         }
       }
     return;
@@ -143,7 +160,7 @@ DI void product(const u16* A, const u16* Wt, const After<u16>& after, int M, int
 #pragma unroll
         for (int j = 0; j < 8; j++) {
           int p = GEGLU ? (j & 1) * 32 + (j >> 1) * 8 : j * 8;
-          *(float2*)(own + (16 * i + 8 * h + (lane >> 2)) * PITCH + p + 2 * q) = make_float2(acc[2 * half + i][j][2 * h], acc[2 * half + i][j][2 * h + 1]);
+          *(float2*)(own + (16 * i + 8 * h + (lane >> 2)) * PITCH + p + 2 * q) = make_float2((float)acc[2 * half + i][j][2 * h], (float)acc[2 * half + i][j][2 * h + 1]);
         }
     __syncwarp();
 #pragma unroll 1
@@ -153,9 +170,11 @@ DI void product(const u16* A, const u16* Wt, const After<u16>& after, int M, int
       if (row >= M || col >= n) continue;
       float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
       add4(x, own + r * PITCH + p); add4(x + 4, own + r * PITCH + p + 4);
+      if (BYTES) scale8(by, x, row, col, n);
       if (GEGLU) {
         float g[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         add4(g, own + r * PITCH + 32 + p); add4(g + 4, own + r * PITCH + 32 + p + 4);
+        if (BYTES) { Scales gates = { by.row, by.column + n }; scale8(gates, g, row, col, n); }
         finish8_geglu<T>(after, x, g, row, col, n);
       } else finish8<T>(after, x, row, col, n);
     }
@@ -164,10 +183,11 @@ DI void product(const u16* A, const u16* Wt, const After<u16>& after, int M, int
 
 #define KERNEL(name, BN, ST, BLOCKS, GEGLU) extern "C" __global__ void __launch_bounds__(BN, BLOCKS) name(const u16* A, const u16* Wt, AFTER_PARAMETERS(u16), int M, int N, \
     int frames, int in_height, int in_width, int channels, int large_height, int large_width, int out_height, int out_width, int time, int height, int width, \
-    int time_stride, int stride, int time_before, int above, int left, int full_tiles, int parts, float* sums) { \
+    int time_stride, int stride, int time_before, int above, int left, int full_tiles, int parts, float* sums, SCALES_PARAMETERS) { after_others(); \
+  const Scales by = { row_scale, column_scale }; \
   const After<u16> after = AFTER_VALUES; \
   const Window window = { frames, in_height, in_width, channels, large_height, large_width, out_height, out_width, time, height, width, time_stride, stride, time_before, above, left }; \
-  product<TY, BN, ST, GEGLU>(A, Wt, after, M, N, window, full_tiles, parts, sums); \
+  product<TY, OPERAND, BN, ST, GEGLU>(A, Wt, after, by, M, N, window, full_tiles, parts, sums); \
 }
 KERNEL(product_128, 128, 3, 2, 0)
 KERNEL(product_256, 256, 4, 1, 0)

@@ -155,7 +155,7 @@ template <int TM, int KIND, int GEGLU> DI void product(const S* A, const void* W
         float v = own[j][tid];
         if (f.bias) v += f.bias[c];
         if (f.per_item) v += TY::load(f.per_item[item + c]);
-        if (f.act) v = activate_one(v, f.act);
+        if (f.act && c >= f.act_from) v = activate_one(v, f.act);
         if (f.gate) v *= TY::load(f.gate[item + c]);
         if (f.residual) v += TY::load(f.residual[(i64)row * N + c]);
         f.out[(i64)row * N + c] = TY::store(v);
@@ -164,13 +164,13 @@ template <int TM, int KIND, int GEGLU> DI void product(const S* A, const void* W
   }
 }
 
-#define ROWS_KERNEL(name, TM, GEGLU) extern "C" __global__ void __launch_bounds__(256) name(const S* A, const void* W, int weight_kind, AFTER_PARAMETERS(S), int M, int N, int K) { \
+#define ROWS_KERNEL(name, TM, GEGLU) extern "C" __global__ void __launch_bounds__(256) name(const S* A, const void* W, int weight_kind, AFTER_PARAMETERS(S), int M, int N, int K) { after_others(); \
   const After<S> after = AFTER_VALUES; \
   product<TM, ROWS, GEGLU>(A, W, weight_kind, after, M, N, K, Window()); \
 }
 #define PICTURE_KERNEL(name, TM) extern "C" __global__ void __launch_bounds__(256) name(const S* A, const void* W, int weight_kind, AFTER_PARAMETERS(S), int M, int N, \
     int frames, int in_height, int in_width, int channels, int large_height, int large_width, int out_height, int out_width, int time, int height, int width, \
-    int time_stride, int stride, int time_before, int above, int left) { \
+    int time_stride, int stride, int time_before, int above, int left) { after_others(); \
   const After<S> after = AFTER_VALUES; \
   const Window window = { frames, in_height, in_width, channels, large_height, large_width, out_height, out_width, time, height, width, time_stride, stride, time_before, above, left }; \
   product<TM, PICTURE, 0>(A, W, weight_kind, after, M, N, time * height * width * channels, window); \
@@ -183,6 +183,7 @@ PICTURE_KERNEL(picture_128, 8)
 
 // (items, M, K) times (items, K, N), item by item. grid: (tiles, items up to 65535)
 extern "C" __global__ void __launch_bounds__(256) matmul(const S* A, const S* B, S* out, int items, int M, int N, int K) {
+  after_others();
   constexpr int TM = 4, BM = Tile<TM>::BM, QK = Tile<TM>::BK / 4, QN = BM / 4;
   __shared__ Tile<TM> tile;
   int tid = threadIdx.x, mi, ni;

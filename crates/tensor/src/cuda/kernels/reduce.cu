@@ -70,6 +70,7 @@ DI float finish(Kept kept, i64 count, int op) {
 
 // A warp for each row, for short ones.
 extern "C" __global__ void __launch_bounds__(256) reduce_short(Element* to, const Element* from, i64 rows, i64 count, int op) {
+  after_others();
   i64 row = (i64)blockIdx.x * 8 + (threadIdx.x >> 5);
   if (row >= rows) return;
   Kept kept = reduce_part<false>(from + row * count, count, threadIdx.x & 31, 32, count % VEC == 0, op);
@@ -78,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(256) reduce_short(Element* to, cons
 
 // A block for each row.
 extern "C" __global__ void __launch_bounds__(256) reduce_rows(Element* to, const Element* from, i64 count, int op) {
+  after_others();
   i64 row = blockIdx.x;
   Kept kept = reduce_part<true>(from + row * count, count, threadIdx.x, 256, count % VEC == 0, op);
   if (threadIdx.x == 0) to[row] = TY::store(finish(kept, count, op));
@@ -85,6 +87,7 @@ extern "C" __global__ void __launch_bounds__(256) reduce_rows(Element* to, const
 
 // A block for each part of `each` elements (a multiple of VEC) of a long row; parts are (rows, splits, 2).
 extern "C" __global__ void __launch_bounds__(256) reduce_parts(float* parts, const Element* from, i64 count, i64 each, int splits, int op) {
+  after_others();
   i64 row = blockIdx.x / splits, first = (i64)(blockIdx.x % splits) * each;
   i64 size = count - first < each ? count - first : each;
   Kept kept = reduce_part<true>(from + row * count + first, size, threadIdx.x, 256, count % VEC == 0, op);
@@ -96,6 +99,7 @@ extern "C" __global__ void __launch_bounds__(256) reduce_parts(float* parts, con
 
 // Joins the parts of a row, one after another; a thread for each row.
 extern "C" __global__ void __launch_bounds__(256) reduce_join(Element* to, const float* parts, i64 rows, i64 count, i64 each, int splits, int op) {
+  after_others();
   i64 row = thread_number();
   if (row >= rows) return;
   const float* part = parts + row * splits * 2;

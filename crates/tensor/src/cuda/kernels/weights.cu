@@ -151,15 +151,19 @@ __device__ const float USUAL_LEVELS[16] = { -0.980602f, -0.794529f, -0.638165f, 
                                             0.052541f, 0.156985f, 0.265284f, 0.379533f, 0.502636f, 0.638953f, 0.794876f, 0.980671f };
 // levels: 0 even, 1 usual, 2 a table in the row. number: bytes of the scale of a group, 4 for f32 and 1 for E4M3.
 struct RowGrid {
-  DI static float at(const u8* row, int c, const Rows& r) {
+  // The whole number that the code of a column stands for.
+  DI static float level(const u8* row, int c, const Rows& r) {
     const u8* rest = row + r.code_bytes;
     u32 code = nibble(row, c);
     if (r.bits == 6) code |= (row[r.columns / 2 + c / 4] >> (c % 4 * 2) & 3) << 4;
     int g = c / r.group;
     float scale = r.number == 4 ? float_at(rest + 4 * g) : e4m3(rest[g]);
     float level = r.levels == 0 ? (float)code - (r.bits == 4 ? 8.f : 32.f) : r.levels == 1 ? USUAL_LEVELS[code & 15] : float_at(rest + r.group_bytes - 64 + (code & 15) * 4);
-    float v = fminf(fmaxf(rintf(level * scale), -127.f), 127.f) * row_scale(row, r);
-    return r.corrected ? v + float_at(rest + r.groups * r.number + 4 * g) : v;
+    return fminf(fmaxf(rintf(level * scale), -127.f), 127.f);
+  }
+  DI static float at(const u8* row, int c, const Rows& r) {
+    float v = level(row, c, r) * row_scale(row, r);
+    return r.corrected ? v + float_at(row + r.code_bytes + r.groups * r.number + 4 * (c / r.group)) : v;
   }
 };
 // number: 0 f16, 1 bf16, 2 f32
@@ -186,14 +190,47 @@ template <class Value> DI void write_all(S* to, int out, int channels, int taps,
   }
 }
 // taps_first: the elements lie as (out, position, channel) already.
-#define PLAIN(name, Format) extern "C" __global__ void __launch_bounds__(256) name(const u8* from, S* to, int out, int channels, int taps, int padded, int all_taps, int first, int taps_first) { \
+#define PLAIN(name, Format) extern "C" __global__ void __launch_bounds__(256) name(const u8* from, S* to, int out, int channels, int taps, int padded, int all_taps, int first, int taps_first) { after_others(); \
   write_all(to, out, channels, taps, padded, all_taps, first, [=](i64 o, int c, int tap) { return Format::at(from, taps_first ? (o * taps + tap) * channels + c : (o * channels + c) * taps + tap); }); \
 }
 #define ROWS(name, Format) extern "C" __global__ void __launch_bounds__(256) name(const u8* from, S* to, int out, int channels, int taps, int padded, int all_taps, int first, \
-    int row_bytes, int code_bytes, int group_bytes, int groups, int group, int bits, int levels, int corrected, int number) { \
+    int row_bytes, int code_bytes, int group_bytes, int groups, int group, int bits, int levels, int corrected, int number) { after_others(); \
   const Rows rows = { channels * taps, row_bytes, code_bytes, group_bytes, groups, group, bits, levels, corrected, number }; \
   write_all(to, out, channels, taps, padded, all_taps, first, [=](i64 o, int c, int tap) { return Format::at(from + o * row_bytes, c * taps + tap, rows); }); \
 }
+// Rows of bytes whose scales stand behind all of them: see relayout.cu.
+#define APART(name, Format) extern "C" __global__ void __launch_bounds__(256) name(const u8* from, S* to, int out, int channels, int taps, int padded, int all_taps, int first) { after_others(); \
+  const i64 columns = (i64)channels * taps; \
+  const float* scales = (const float*)(from + columns * out); \
+  write_all(to, out, channels, taps, padded, all_taps, first, [=](i64 o, int c, int tap) { return Format::at(from, o * columns + c * taps + tap) * scales[o]; }); \
+}
+struct PlainInt8 { DI static float at(const u8* p, i64 i) { return (float)(signed char)p[i]; } };
+APART(from_apart_e4m3, PlainE4M3)
+APART(from_apart_e5m2, PlainE5M2)
+APART(from_apart_int8, PlainInt8)
+
+// The bytes that the codes of quantised rows stand for before the scale of their row, (out, columns), and those scales; four columns per thread.
+template <class Level> DI void write_levels(const u8* from, u8* to, float* scales, int out, const Rows& r, Level level) {
+  const int fours = r.columns / 4;
+  const i64 count = (i64)out * fours, step = (i64)gridDim.x * blockDim.x;
+  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+    const i64 o = i / fours;
+    const int c = (int)(i - o * fours) * 4;
+    const u8* row = from + o * r.row_bytes;
+    u32 word = 0;
+#pragma unroll
+    for (int e = 0; e < 4; e++) word |= ((u32)(int)level(row, c + e) & 255u) << (8 * e);
+    ((u32*)to)[i] = word;
+    if (c == 0) scales[o] = row_scale(row, r);
+  }
+}
+#define LEVELS(name, ...) extern "C" __global__ void __launch_bounds__(256) name(const u8* from, u8* to, float* scales, int out, int columns, \
+    int row_bytes, int code_bytes, int group_bytes, int groups, int group, int bits, int levels, int corrected, int number) { after_others(); \
+  const Rows rows = { columns, row_bytes, code_bytes, group_bytes, groups, group, bits, levels, corrected, number }; \
+  write_levels(from, to, scales, out, rows, [=](const u8* row, int c) { return __VA_ARGS__; }); \
+}
+LEVELS(levels_int4, (float)((int)(nibble(row, c) << 28) >> 28))
+LEVELS(levels_grid, RowGrid::level(row, c, rows))
 PLAIN(from_f32, PlainF32)
 PLAIN(from_f16, PlainF16)
 PLAIN(from_bf16, PlainBF16)
@@ -228,6 +265,7 @@ ROWS(from_rows_affine, RowAffine)
 // Inputs of a layer with what belongs to them: channels padded with zeros, times a scale per channel (or none), as if enlarged by repeating pixels.
 // (count, in_height, in_width, channels) to (count, height, width, padded); one thread per element.
 extern "C" __global__ void __launch_bounds__(256) prepare(const S* from, S* to, const float* scale, int channels, int padded, int in_height, int in_width, int height, int width, i64 count) {
+  after_others();
   i64 step = (i64)gridDim.x * blockDim.x;
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
     int c = (int)(i % padded);
@@ -243,6 +281,7 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const S* from, S* to, 
 }
 // The same for enlarging alone, 16 bytes per thread: `chunks` of them are a pixel.
 extern "C" __global__ void __launch_bounds__(256) enlarge(const uint4* from, uint4* to, int chunks, int in_height, int in_width, int height, int width, i64 count) {
+  after_others();
   i64 step = (i64)gridDim.x * blockDim.x;
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
     i64 pixel = i / chunks;
@@ -253,6 +292,7 @@ extern "C" __global__ void __launch_bounds__(256) enlarge(const uint4* from, uin
 }
 // Rotates groups of columns by the matrix of formats/rotation.rs: one block of up to 1024 threads walks over groups; a group is at most 4096 columns.
 extern "C" __global__ void __launch_bounds__(1024) rotate(const S* from, S* to, int group, i64 groups) {
+  after_others();
   __shared__ float v[4096];
   for (i64 g = blockIdx.x; g < groups; g += gridDim.x) {
     for (int i = threadIdx.x; i < group; i += blockDim.x) v[i] = TY::load(from[g * group + i]);
@@ -271,6 +311,7 @@ extern "C" __global__ void __launch_bounds__(1024) rotate(const S* from, S* to, 
 }
 // Rounds rows to whole numbers of up to `levels` times a scale of the row, as cpu/integer.rs does; the numbers stay in place of what they stand for. One block per row.
 extern "C" __global__ void __launch_bounds__(256) round_rows(const S* from, S* to, int columns, float levels, i64 rows) {
+  after_others();
   __shared__ u32 parts[8];
   for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
     const S* line = from + row * columns;
@@ -288,24 +329,20 @@ extern "C" __global__ void __launch_bounds__(256) round_rows(const S* from, S* t
   }
 }
 // The 3x3 kernels of a convolution over a picture enlarged to twice its size, as four 2x2 kernels over the picture itself, one for each of the four results
-// over a pixel: (out, 9, channels) to (4, out, 4, channels). Pixels that are equal have the sum of their weights. A thread makes all sixteen for 16 bytes of channels.
-extern "C" __global__ void __launch_bounds__(256) halve_kernels(const S* from, S* to, int out, int channels) {
-  constexpr int PACK = 16 / sizeof(S);
+// over a pixel: (out, 9, channels) to (4, out, 4, channels). Pixels that are equal have the sum of their weights. A thread makes one of the four for 16 bytes of channels.
+template <int PHASE> DI void halve(const S* from, S* to, int out, int channels) {
+  constexpr int PACK = 16 / sizeof(S), py = PHASE / 2, px = PHASE % 2;
   union Words { uint4 words; S s[PACK]; };
   u32 packs = channels / PACK, i = blockIdx.x * blockDim.x + threadIdx.x, o = i / packs, p = i - o * packs;
   if (o >= out) return;
   const uint4* kernel = (const uint4*)(from + (i64)o * 9 * channels) + p;
-  float w[3][3][PACK];
+  Words w[9];
 #pragma unroll
-  for (int tap = 0; tap < 9; tap++) {
-    Words v; v.words = kernel[tap * packs];
+  for (int tap = 0; tap < 9; tap++) w[tap].words = kernel[tap * packs];
 #pragma unroll
-    for (int e = 0; e < PACK; e++) w[tap / 3][tap % 3][e] = TY::load(v.s[e]);
-  }
-#pragma unroll
-  for (int k = 0; k < 16; k++) {
+  for (int tap = 0; tap < 4; tap++) {
     // Phase 0 sees the first row, then the sum of the others; phase 1 the sum of the first two, then the last. The same for columns.
-    const int phase = k / 4, tap = k % 4, py = phase / 2, px = phase % 2, ty = tap / 2, tx = tap % 2;
+    const int ty = tap / 2, tx = tap % 2;
     const int y0 = ty ? 1 + py : 0, y1 = ty ? 3 : 1 + py, x0 = tx ? 1 + px : 0, x1 = tx ? 3 : 1 + px;
     Words v;
 #pragma unroll
@@ -314,9 +351,18 @@ extern "C" __global__ void __launch_bounds__(256) halve_kernels(const S* from, S
 #pragma unroll
       for (int y = 0; y < 3; y++)
 #pragma unroll
-        for (int x = 0; x < 3; x++) if (y >= y0 && y < y1 && x >= x0 && x < x1) sum += w[y][x][e];
+        for (int x = 0; x < 3; x++) if (y >= y0 && y < y1 && x >= x0 && x < x1) sum += TY::load(w[3 * y + x].s[e]);
       v.s[e] = TY::store(sum);
     }
-    ((uint4*)(to + (((i64)phase * out + o) * 4 + tap) * channels))[p] = v.words;
+    ((uint4*)(to + (((i64)PHASE * out + o) * 4 + tap) * channels))[p] = v.words;
+  }
+}
+extern "C" __global__ void __launch_bounds__(256) halve_kernels(const S* from, S* to, int out, int channels) {
+  after_others();
+  switch (blockIdx.y) {
+    case 0: return halve<0>(from, to, out, channels);
+    case 1: return halve<1>(from, to, out, channels);
+    case 2: return halve<2>(from, to, out, channels);
+    default: return halve<3>(from, to, out, channels);
   }
 }

@@ -2,7 +2,7 @@
 
 use super::norm::int;
 use crate::cpu::attention::Sizes;
-use crate::cuda::{Args, CudaBuffer, Format, Kernel, TensorMapSpec};
+use crate::cuda::{Args, CudaBuffer, Format, Kernel, TensorMapSpec, work};
 use crate::error::{Result, TensorError};
 
 /// Which keys a query may look at. Steps are over items, heads and queries; a mask has the format of the tensors.
@@ -213,7 +213,17 @@ fn hopper_attention(s: Sizes, [q, k, v, out]: [&CudaBuffer; 4], scale: f32) -> R
         name,
     };
     let grid = [blocks(s, queries, 1)?, 1, 1];
+    tell_work(s, out);
     device.launch(kernel, grid, threads, shared, &args)
+}
+
+/// Tells what the next kernel has to do.
+fn tell_work(s: Sizes, out: &CudaBuffer) {
+    let [batch, heads, queries, keys, d] =
+        [s.batch, s.heads, s.queries, s.keys, s.d].map(|n| n as f64);
+    let elements = 2.0 * batch * heads * d * (queries + keys);
+    let operations = 4.0 * batch * heads * queries * keys * d;
+    work(operations, elements * out.format().size() as f64);
 }
 
 fn mma_attention(
@@ -237,6 +247,7 @@ fn mma_attention(
         name: instance.name,
     };
     let grid = [blocks(s, instance.queries, 1)?, 1, 1];
+    tell_work(s, out);
     q.device()
         .launch(kernel, grid, 128, instance.shared(), &args)
 }

@@ -4,6 +4,7 @@ pub(crate) mod arrange;
 pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod heads;
+pub(crate) mod merge;
 pub(crate) mod misc;
 pub(crate) mod modulate;
 pub(crate) mod norm;

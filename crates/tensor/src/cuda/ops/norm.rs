@@ -1,6 +1,6 @@
 //! Normalisation and softmax of rows on a GPU.
 
-use crate::cuda::{Args, CudaBuffer, Format, Kernel};
+use crate::cuda::{Args, CudaBuffer, Format, Kernel, Shape, work};
 use crate::error::{Result, TensorError};
 use crate::nn::Act;
 
@@ -76,7 +76,7 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
     if !fits {
         return group_norm_any(x, out, of);
     }
-    if group_norm_whole(x, out, of)? {
+    if group_norm_in_clusters(x, out, of)? || group_norm_whole(x, out, of)? {
         return Ok(());
     }
     let device = x.device();
@@ -138,6 +138,65 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
     device.launch(kernel(format, name), grid, threads, shared, &args)
 }
 
+/// Threads of a block of `norm_cluster.cu`, and most vectors of a pixel, and groups, that one has.
+const CLUSTER_THREADS: usize = 512;
+const CLUSTER_COLUMNS: usize = 32;
+const CLUSTER_GROUPS: usize = 8;
+/// Elements up to which it is faster than the others, as measured: larger ones keep too few reads on their way.
+const CLUSTER_ELEMENTS: usize = 2 << 20;
+
+/// The same in one kernel whose blocks meet in clusters, where those can keep the tensor; `false` where they cannot.
+fn group_norm_in_clusters(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Result<bool> {
+    let (device, format) = (x.device(), x.format());
+    let width = of.channels / of.groups;
+    let plain = matches!(of.act, Act::None | Act::Silu);
+    let small = x.len() <= CLUSTER_ELEMENTS;
+    if !device.hopper() || format == Format::F32 || !plain || width < 8 || !small {
+        return Ok(false);
+    }
+    // As few groups as have whole vectors together.
+    let Some(groups) = (1..=CLUSTER_GROUPS).find(|n| (n * width).is_multiple_of(8)) else {
+        return Ok(false);
+    };
+    let columns = groups * width / 8;
+    if columns > CLUSTER_COLUMNS || !of.groups.is_multiple_of(groups) {
+        return Ok(false);
+    }
+    let lines = CLUSTER_THREADS / columns;
+    let slices = of.groups / groups;
+    let least = device.multiprocessors() as usize;
+    let sizes = [(1, "group_1", 8), (2, "group_2", 8)];
+    let fitting = |&(blocks, _, count): &(usize, &str, usize)| {
+        let few = blocks < 2 && 8 * of.items * slices < 7 * least && of.pixels > 2 * lines;
+        of.pixels.div_ceil(blocks) <= count * lines && !few
+    };
+    let Some((size, name, _)) = sizes.into_iter().find(fitting) else {
+        return Ok(false);
+    };
+    let args = Args::new()
+        .pointer(x.address())
+        .pointer(of.weight)
+        .pointer(of.bias)
+        .pointer(out.address())
+        .int(int(of.pixels)?)
+        .int(int(of.channels)?)
+        .int(int(width)?)
+        .int(int(columns)?)
+        .int(int(of.pixels.div_ceil(size))?)
+        .float(of.eps)
+        .int(act_number(of.act));
+    let kernel = Kernel {
+        module: "norm_cluster",
+        format,
+        name,
+    };
+    let grid = [blocks(slices * size)?, of.items as u32, 1];
+    let shared = (2 * columns * lines * 8) as u32;
+    work(0.0, (2 * x.len() * format.size()) as f64);
+    device.launch(kernel, grid, CLUSTER_THREADS as u32, shared, &args)?;
+    Ok(true)
+}
+
 /// Items, threads of a block and vectors of a thread that the one-kernel form has room for.
 const WHOLE_ITEMS: usize = 64;
 const WHOLE_THREADS: usize = 512;
@@ -180,7 +239,13 @@ fn group_norm_whole(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Resu
     let grid = [blocks(parts)?, of.items as u32, 1];
     // Sums of every element of a thread, then statistics of groups, which are not more than channels.
     let shared = threads * lanes(format) as u32 * 8;
-    device.launch_cooperative(kernel(format, name), grid, threads, shared, &args)?;
+    let shape = Shape {
+        grid,
+        block: threads,
+        shared,
+    };
+    work(0.0, (2 * x.len() * format.size()) as f64);
+    device.launch_cooperative(kernel(format, name), shape, &args)?;
     Ok(true)
 }
 

@@ -30,6 +30,10 @@ pub(super) const HOPPER: [TileCost; 4] = [
     cost(160, 0.42, 1.2, 0.8),
     cost(256, 0.66, 1.6, 0.8),
 ];
+/// Those that begin at the multiples of 256 from which on columns have an activation.
+pub(super) const HOPPER_WIDE: [TileCost; 2] = [HOPPER[1], HOPPER[3]];
+/// With bytes for operands: steps of 128 channels.
+pub(super) const HOPPER_BYTES: [TileCost; 2] = [HOPPER[1], HOPPER[3]];
 pub(super) const HOPPER_GEGLU: [TileCost; 2] =
     [cost(128, 0.345, 1.6, 0.8), cost(256, 0.66, 2.4, 0.8)];
 

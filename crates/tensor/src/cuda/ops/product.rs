@@ -6,13 +6,18 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::plan::{self, Boxes, Cut, HOPPER, HOPPER_GEGLU, TileCost};
-use super::weights::{self, Elements, Prepared};
-use crate::cuda::{
-    Args, CudaBuffer, CudaDevice, CudaValue, Format, Kernel, Scratch, TensorMapSpec,
-};
+use super::plan::{self, Boxes, Cut};
+use super::weights::{self, Elements, Operand, Prepared};
+use crate::cuda::{Args, CudaBuffer, CudaDevice, CudaValue, Format, Kernel, Scratch};
 use crate::error::{Result, TensorError};
 use crate::nn::Act;
+
+mod bytes;
+mod few;
+mod hopper;
+
+pub(crate) use few::{MOST_ROWS, few_rows};
+pub(crate) use hopper::each;
 
 const OP: &str = "product";
 
@@ -31,6 +36,8 @@ pub(crate) struct Finish<'a> {
     /// Of the shape of the result.
     pub(crate) residual: Option<&'a CudaBuffer>,
     pub(crate) act: Act,
+    /// The first column with the activation: a multiple of 256, or all.
+    pub(crate) act_from: usize,
     /// Rows of the result that an item has.
     pub(crate) rows_per_item: usize,
 }
@@ -111,6 +118,37 @@ impl Window {
     }
 }
 
+/// Columns behind those of a matrix of as many rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Behind<'a> {
+    /// Rows of `row` elements, whose columns from `first` on they are.
+    pub(crate) wide: &'a CudaBuffer,
+    pub(crate) row: usize,
+    pub(crate) first: usize,
+    pub(crate) columns: usize,
+}
+
+impl Behind<'_> {
+    fn address(&self) -> u64 {
+        self.wide.address() + (self.first * self.wide.format().size()) as u64
+    }
+}
+
+/// Where the numbers are that sums of bytes are multiplied with.
+#[derive(Clone, Copy)]
+struct Scales {
+    operand: Operand,
+    rows: u64,
+    columns: u64,
+}
+
+/// A weight of the same size beside the first one of a product, and where its result goes.
+struct Other<'a> {
+    weight: Elements<'a>,
+    bias: Option<u64>,
+    out: CudaBuffer,
+}
+
 /// One product: everything that the kernels are told.
 struct Product<'a> {
     device: &'a Arc<CudaDevice>,
@@ -124,6 +162,11 @@ struct Product<'a> {
     /// Whether the weight has four kernels for the four pixels over each of the input.
     doubled: bool,
     finish: Finish<'a>,
+    /// Whether both operands are bytes.
+    bytes: Option<Scales>,
+    /// Channels behind those of the input, the window having all of them.
+    behind: Option<Behind<'a>>,
+    others: &'a [Other<'a>],
 }
 
 /// `rows` rows of the weight's channels, treated as the layer wants.
@@ -137,6 +180,23 @@ pub(crate) fn linear(
     let shape = weights::shape(weight)?;
     let window = Window::rows(rows, shape.channels * shape.taps);
     single(weight, x, window, treatment, finish, false)
+}
+
+/// The same for rows whose last channels are elsewhere. None where no kernel reads two places.
+pub(crate) fn linear_of_two(
+    weight: &CudaValue,
+    (x, behind): (&CudaBuffer, Behind<'_>),
+    rows: usize,
+    treatment: Treatment,
+    finish: Finish<'_>,
+) -> Result<Option<CudaBuffer>> {
+    let shape = weights::shape(weight)?;
+    let window = Window::rows(rows, shape.channels * shape.taps);
+    let given = (x, Some(behind));
+    if let Some(found) = bytes::single(weight, given, &window, treatment, finish, false)? {
+        return Ok(Some(found));
+    }
+    hopper::of_two(weight, (x, behind), window, treatment, finish)
 }
 
 /// `a * gelu(g)` of the halves of the outputs.
@@ -223,6 +283,9 @@ fn single(
     finish: Finish<'_>,
     geglu: bool,
 ) -> Result<CudaBuffer> {
+    if let Some(found) = bytes::single(weight, (x, None), &window, treatment, finish, geglu)? {
+        return Ok(found);
+    }
     let shape = weights::shape(weight)?;
     let group = weights::rotation(weight);
     let levels = weights::input_levels(weight).filter(|_| !treatment.exact && window.is_plain());
@@ -313,6 +376,9 @@ fn run(
         geglu,
         doubled: false,
         finish,
+        bytes: None,
+        behind: None,
+        others: &[],
     };
     if !has_tensor_cores(device, format) {
         product(x, window).start_plain(&out)?;
@@ -433,6 +499,23 @@ impl Product<'_> {
             .pointer(out.address())
             .int(self.finish.act as i32)
             .int(self.finish.rows_per_item.max(1) as i32)
+            .int(self.finish.act_from as i32)
+    }
+
+    /// The parameters of `SCALES_PARAMETERS` there.
+    fn scales(&self, args: Args) -> Args {
+        let (rows, columns) = self.bytes.map_or((0, 0), |by| (by.rows, by.columns));
+        args.pointer(rows).pointer(columns)
+    }
+
+    /// The parameters of `OTHERS_PARAMETERS` there, for tiles of a width.
+    fn others(&self, args: Args, width: usize) -> Args {
+        let args = (0..2).fold(args, |args, at| {
+            let other = self.others.get(at);
+            args.pointer(other.and_then(|other| other.bias).unwrap_or(0))
+                .pointer(other.map_or(0, |other| other.out.address()))
+        });
+        args.int(self.columns.div_ceil(width) as i32)
     }
 
     /// The sizes of `Window` in product_mma.cu and product_plain.cu.
@@ -458,6 +541,21 @@ impl Product<'_> {
         .int(w.time_before)
         .int(w.above as i32)
         .int(w.left as i32)
+    }
+
+    /// Tells what the next kernel has to do.
+    fn tell_work(&self) {
+        let (rows, columns) = (self.rows() as f64, self.columns as f64);
+        let columns = columns * (1 + self.others.len()) as f64;
+        let depth = (self.window.taps() * self.window.channels) as f64;
+        let phases = if self.doubled { 4.0 } else { 1.0 };
+        let inside = self.window.frames * self.window.size.0 * self.window.size.1;
+        let input = (inside * self.window.channels) as f64;
+        let elements = input + columns * depth * phases + rows * columns * phases;
+        let pair = if self.bytes.is_some() { 2.0 } else { 1.0 };
+        let size = self.format.size() as f64;
+        let operations = 2.0 * rows * columns * depth * phases * pair;
+        crate::cuda::work(operations, elements * size);
     }
 
     fn start_plain(&self, out: &CudaBuffer) -> Result<()> {
@@ -513,7 +611,7 @@ impl Product<'_> {
             .after(args, out)
             .int(rows as i32)
             .int(self.columns as i32);
-        let args = Self::cut_arguments(self.window(args), &cut, sums.as_ref());
+        let args = self.scales(Self::cut_arguments(self.window(args), &cut, sums.as_ref()));
         let name = match (self.geglu, cut.width) {
             (false, 128) => "product_128",
             (false, _) => "product_256",
@@ -526,98 +624,14 @@ impl Product<'_> {
             (256, 4 * 24576)
         };
         let grid = [cut.blocks() as u32, 1, 1];
-        let kernel = self.kernel("product_mma", name);
+        let module = match self.bytes {
+            None => "product_mma",
+            Some(_) => "product_mma_s8",
+        };
+        let kernel = self.kernel(module, name);
+        self.tell_work();
         self.device.launch(kernel, grid, threads, shared, &args)?;
         self.add_parts(&cut, Boxes::rows(rows), 8, sums.as_ref(), out)
-    }
-
-    fn start_hopper(&self, out: &CudaBuffer) -> Result<()> {
-        let w = &self.window;
-        let boxes = if w.is_plain() {
-            Boxes::rows(self.rows())
-        } else {
-            Boxes::pictures(w.out, w.time_stride == 1)
-        };
-        let boxes = if self.doubled { boxes.doubled() } else { boxes };
-        let steps = w.taps() * w.channels.div_ceil(64);
-        let costs: &[TileCost] = match (self.geglu, self.columns % 8) {
-            (true, _) => &HOPPER_GEGLU,
-            (false, 0) => &HOPPER,
-            // Only the narrowest tiles can write rows that are no multiple of 16 bytes.
-            (false, _) => &HOPPER[..1],
-        };
-        let slots = self.device.multiprocessors() as usize;
-        let cut = plan::cut(costs, boxes.tiles(), self.columns, steps, slots);
-        let sums = self.sums(&cut)?;
-        let (name, stages) = match (self.geglu, cut.width) {
-            (false, 64) => ("product_64", 8),
-            (false, 128) => ("product_128", 6),
-            (false, 160) => ("product_160", 5),
-            (false, _) => ("product_256", 4),
-            (true, 128) => ("geglu_128", 6),
-            (true, _) => ("geglu_256", 4),
-        };
-        let args = Args::new()
-            .map(&self.device.tensor_map(&self.input_map(&boxes).spec())?)
-            .map(&self.device.tensor_map(&self.weight_map(cut.width).spec())?);
-        let args = self.after(args, out).int(self.columns as i32);
-        let args = boxes.arguments(args);
-        let args = [
-            w.channels,
-            w.kernel[0],
-            w.kernel[1],
-            w.kernel[2],
-            w.time_stride,
-            w.stride - 1,
-        ]
-        .iter()
-        .fold(args, |args, &n| args.int(n as i32))
-        .int(w.time_before)
-        .int(w.above as i32)
-        .int(w.left as i32);
-        let args = Self::cut_arguments(args, &cut, sums.as_ref());
-        let shared = stages * (16384 + cut.width as u32 * 128) + 16 * stages + 1024;
-        let grid = [cut.blocks().min(slots) as u32, 1, 1];
-        let kernel = self.kernel("product_hopper", name);
-        self.device.launch(kernel, grid, 384, shared, &args)?;
-        self.add_parts(&cut, boxes, 16, sums.as_ref(), out)
-    }
-
-    /// The input as (channels, x, half of y, y, frame): with stride 2 pairs of pixels are one of twice the channels.
-    fn input_map(&self, boxes: &Boxes) -> Map<5> {
-        let w = &self.window;
-        let (height, width, channels) = (w.size.0 as u64, w.size.1 as u64, w.channels as u64);
-        let stride = w.stride as u64;
-        let pixel = 2 * channels;
-        let line = width * pixel;
-        Map {
-            address: self.x,
-            format: self.format,
-            sizes: [
-                channels * stride,
-                width / stride,
-                stride,
-                height / stride,
-                w.frames as u64,
-            ],
-            strides: [pixel * stride, line, line * stride, line * height, 0],
-            part: [64, 1 << boxes.wlog, 1, 1 << boxes.hlog, boxes.deep()],
-        }
-    }
-
-    /// The weight as (taps * channels, outputs), half of a tile's columns at a time.
-    fn weight_map(&self, width: usize) -> Map<2> {
-        let depth = (self.window.taps() * self.window.channels) as u64;
-        Map {
-            address: self.weight.address(),
-            format: self.format,
-            sizes: [
-                depth,
-                self.columns as u64 * if self.doubled { 4 } else { 1 },
-            ],
-            strides: [2 * depth, 0],
-            part: [64, width as u32 / 2],
-        }
     }
 
     fn cut_arguments(args: Args, cut: &Cut, sums: Option<&Scratch>) -> Args {
@@ -654,31 +668,10 @@ impl Product<'_> {
             .int(cut.parts as i32)
             .int(cut.width as i32)
             .int(i32::from(self.geglu));
+        let args = self.others(self.scales(args), cut.width);
         let grid = [(cut.tiles - cut.full) as u32, 16, 1];
         let kernel = self.kernel("product_finish", "finish_parts");
         self.device.launch(kernel, grid, 256, 0, &args)
-    }
-}
-
-/// What a bulk copy sees; the last stride is not used.
-struct Map<const N: usize> {
-    address: u64,
-    format: Format,
-    sizes: [u64; N],
-    strides: [u64; N],
-    part: [u32; N],
-}
-
-impl<const N: usize> Map<N> {
-    fn spec(&self) -> TensorMapSpec<'_> {
-        TensorMapSpec {
-            address: self.address,
-            format: self.format,
-            sizes: &self.sizes,
-            strides: &self.strides[..N - 1],
-            part: &self.part,
-            swizzle: true,
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cuda::{Args, CudaBuffer, CudaDevice, CudaValue, Format, Kernel, MatrixShape};
+use crate::cuda::{Args, CudaBuffer, CudaDevice, CudaValue, Format, Kernel, MatrixShape, Scratch};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::formats::{Levels, RowFormat, RowKind, ScaleNumber};
@@ -13,6 +13,8 @@ const OP: &str = "weight";
 pub(super) enum Elements<'a> {
     Kept(&'a CudaValue, Format),
     Made(CudaBuffer),
+    /// Somewhere else, two bytes being one element of this format.
+    Pairs(u64, Format),
 }
 
 impl Elements<'_> {
@@ -20,12 +22,13 @@ impl Elements<'_> {
         match self {
             Self::Kept(value, _) => value.address(),
             Self::Made(buffer) => buffer.address(),
+            Self::Pairs(address, _) => *address,
         }
     }
 
     pub(super) fn format(&self) -> Format {
         match self {
-            Self::Kept(_, format) => *format,
+            Self::Kept(_, format) | Self::Pairs(_, format) => *format,
             Self::Made(buffer) => buffer.format(),
         }
     }
@@ -100,8 +103,74 @@ pub(super) fn joined(
     Ok(to)
 }
 
+/// What products of bytes multiply.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Operand {
+    /// Numbers of four bits of exponent and three of mantissa.
+    E4m3,
+    /// Such inputs with weights of five and two bits.
+    E5m2,
+    /// Whole numbers of up to so much.
+    Whole(f32),
+}
+
+/// A weight as bytes: (out, columns), and a scale in f32 for each row.
+pub(super) struct Bytes {
+    pub(super) operand: Operand,
+    pub(super) codes: u64,
+    pub(super) scales: u64,
+    /// Where they were made for one use.
+    _made: Option<[Scratch; 2]>,
+}
+
+/// The bytes of a weight, of formats that are multiplied as such.
+pub(super) fn bytes(weight: &CudaValue) -> Result<Option<Bytes>> {
+    let Dtype::Rows(format) = weight.dtype() else {
+        return Ok(None);
+    };
+    let MatrixShape { out, channels, .. } = shape(weight)?;
+    let operand = match format.kind() {
+        _ if format.is_integer() => Operand::Whole(format.input_levels()),
+        RowKind::F8E4M3 if format.may_round() => Operand::E4m3,
+        RowKind::F8E5M2 if format.may_round() => Operand::E5m2,
+        _ => return Ok(None),
+    };
+    if weight.is_apart() {
+        return Ok(Some(Bytes {
+            operand,
+            codes: weight.address(),
+            scales: weight.address() + (out * channels) as u64,
+            _made: None,
+        }));
+    }
+    let name = match format.kind() {
+        RowKind::Int4 { .. } => "levels_int4",
+        RowKind::Grid(_) => "levels_grid",
+        _ => return Ok(None),
+    };
+    let device = weight.device();
+    let made = [
+        device.scratch(out * channels)?,
+        device.scratch(out * size_of::<f32>())?,
+    ];
+    let args = Args::new()
+        .pointer(weight.address())
+        .pointer(made[0].address())
+        .pointer(made[1].address())
+        .int(out as i32)
+        .int(channels as i32);
+    let threads = out * channels / 4;
+    start(device, Format::F32, name, threads, &rows(args, format))?;
+    Ok(Some(Bytes {
+        operand,
+        codes: made[0].address(),
+        scales: made[1].address(),
+        _made: Some(made),
+    }))
+}
+
 /// The kernel that reads a format; none for those that the processor has to read.
-fn reader(dtype: Dtype) -> Option<&'static str> {
+fn reader(dtype: Dtype, apart: bool) -> Option<&'static str> {
     Some(match dtype {
         Dtype::F32 => "from_f32",
         Dtype::F16 => "from_f16",
@@ -125,6 +194,12 @@ fn reader(dtype: Dtype) -> Option<&'static str> {
         Dtype::Iq4Xs => "from_iq4_xs",
         Dtype::Mxfp4 => "from_mxfp4",
         Dtype::GgmlNvfp4 => "from_ggml_nvfp4",
+        Dtype::Rows(format) if apart => match format.kind() {
+            RowKind::F8E4M3 => "from_apart_e4m3",
+            RowKind::F8E5M2 => "from_apart_e5m2",
+            RowKind::Int8 => "from_apart_int8",
+            _ => return None,
+        },
         Dtype::Rows(format) => match format.kind() {
             RowKind::F8E4M3 => "from_rows_e4m3",
             RowKind::F8E5M2 => "from_rows_e5m2",
@@ -155,12 +230,13 @@ fn decode(
     if pairs == 0 {
         return Ok(());
     }
-    let Some(name) = reader(weight.dtype()) else {
+    let Some(name) = reader(weight.dtype(), weight.is_apart()) else {
         return decode_by_processor(weight, to, padded, (all, first));
     };
     let args = Args::new().pointer(weight.address()).pointer(to.address());
     let args = sizes(args, shape, padded, (all, first));
     let args = match weight.dtype() {
+        Dtype::Rows(_) if weight.is_apart() => args,
         Dtype::Rows(format) => rows(args, format),
         _ => args.int(i32::from(weight.taps_first())),
     };
@@ -361,7 +437,7 @@ pub(super) fn halved(
     };
     // Channels are a multiple of 8 here, and a thread takes 16 bytes of them.
     let threads = out * channels * to.format().size() / 16;
-    let grid = [threads.div_ceil(256) as u32, 1, 1];
+    let grid = [threads.div_ceil(256) as u32, 4, 1];
     device.launch(kernel, grid, 256, 0, &args)?;
     Ok(to)
 }

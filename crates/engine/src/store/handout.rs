@@ -1,0 +1,269 @@
+//! Which job goes to which waiting worker.
+//!
+//! One worker takes jobs in the order of the queue. Several say what they have when they ask, and `fresco_placement` decides. A job
+//! in whose last run the process died runs with nothing beside it, so that nothing but itself can be to blame if that
+//! happens again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fresco_graph::lock;
+use fresco_placement::{Choice, Fleet, JobNeeds, Rules, WaitingJob};
+
+use super::bodies;
+use super::error::StoreError;
+use super::pending::{Body, Facts, Key};
+use super::record::{Next, TakenJob};
+use super::thread::{State, Waiter};
+
+/// What is known of the workers.
+pub(super) struct Placement {
+    fleet: Fleet,
+    rules: Rules,
+    /// Times count from here.
+    began: Instant,
+    /// When a worker that was given nothing may be given something.
+    pub(super) look_again: Option<Instant>,
+}
+
+impl Default for Placement {
+    fn default() -> Self {
+        Self {
+            fleet: Fleet::default(),
+            rules: Rules::default(),
+            began: Instant::now(),
+            look_again: None,
+        }
+    }
+}
+
+impl Placement {
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(super) fn asks(&mut self, waiter: &Waiter) {
+        if let Some(view) = &waiter.view {
+            let now = self.now();
+            self.fleet.asks(&waiter.claim.owner, view, now);
+        }
+    }
+}
+
+impl Placement {
+    /// A worker was sent away without a job.
+    pub(super) fn rests(&mut self, waiter: &Waiter) {
+        self.fleet.rests(&waiter.claim.owner);
+    }
+}
+
+/// A decision that was made.
+struct Handout {
+    /// Which of those that wait.
+    waiter: usize,
+    key: Key,
+    attempts: u32,
+}
+
+/// Who submitted a job.
+pub(super) fn client_id(body: &Body) -> Option<Arc<str>> {
+    let id = body.extra_data.get("client_id").and_then(|id| id.as_str());
+    id.map(Arc::from)
+}
+
+impl State {
+    /// A worker asks for a job.
+    pub(super) fn wait_for_job(&mut self, waiter: Waiter) {
+        if waiter.view.is_some() && !self.pending.has_lines() {
+            let clients = self.read_clients().unwrap_or_else(|error| {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "jobs from before count as those of one client"
+                );
+                Vec::new()
+            });
+            self.pending.form_lines(clients);
+        }
+        self.placement.asks(&waiter);
+        self.waiters.push_back(waiter);
+    }
+
+    /// Who submitted the jobs that the database has.
+    fn read_clients(&self) -> Result<Vec<(i64, Arc<str>)>, StoreError> {
+        let db = &self.database.connection;
+        let read = |row: &rusqlite::Row| {
+            let client: Option<String> = row.get(1)?;
+            Ok((row.get(0)?, client.unwrap_or_default().into()))
+        };
+        db.prepare(
+            "SELECT j.seq, CAST(json_extract(b.extra_data, '$.client_id') AS TEXT)
+                FROM jobs j JOIN bodies b ON b.seq = j.seq WHERE json_valid(b.extra_data)",
+        )
+        .and_then(|mut s| s.query_map([], read)?.collect())
+        .map_err(StoreError::sql("read who submitted jobs"))
+    }
+
+    /// Hands jobs to waiting workers, in the same transaction that accepted them where possible.
+    pub(super) fn serve_waiters(&mut self) -> Result<(), StoreError> {
+        self.placement.look_again = None;
+        while !self.waiters.is_empty()
+            && !self.paused
+            && !self.draining
+            && self.lost.is_none()
+            && let Some(Handout {
+                waiter,
+                key,
+                attempts,
+            }) = self.next_handout()
+        {
+            let facts = self.pending.facts(&key);
+            let (body, sensitive) = self.pending.remove(&key);
+            let body = match body {
+                Some(body) => body,
+                None => match bodies::load(&self.database.connection, key.seq) {
+                    Ok(body) => body,
+                    Err(StoreError::Unreadable { .. }) => {
+                        if let Err(error) = self.reject_unreadable(&key) {
+                            // Not the whole batch's affair; it stands aside until the next start.
+                            self.undo_one(&error)?;
+                            self.pending.set_held(&key, true);
+                        }
+                        continue;
+                    }
+                    Err(e) => return Err(e),
+                },
+            };
+            let waiter = self.waiters.remove(waiter).expect("chosen among them");
+            let task = self.lease(&key, attempts, &waiter.claim)?;
+            self.end_change()?;
+            if waiter.view.is_some() {
+                let needs = facts.needs.unwrap_or_default();
+                let now = self.placement.now();
+                let fleet = &mut self.placement.fleet;
+                fleet.took(&waiter.claim.owner, &needs, &facts.client, now);
+            }
+            let client_id = client_id(&body);
+            let job = TakenJob {
+                task,
+                attempt: attempts + 1,
+                number: key.number,
+                prompt_id: key.prompt_id,
+                prompt: body.prompt,
+                extra_data: body.extra_data,
+                outputs: body.outputs,
+                sensitive,
+                client_id,
+                remaining: self.remaining(),
+            };
+            self.batch.handouts.push((waiter, Box::new(job)));
+        }
+        if self.woken && !self.waiters.is_empty() {
+            self.woken = false;
+            for waiter in self.waiters.drain(..) {
+                self.placement.rests(&waiter);
+                waiter.sender.send(Next::Woken);
+            }
+        }
+        Ok(())
+    }
+
+    fn next_handout(&mut self) -> Option<Handout> {
+        if self.waiters.iter().any(|waiter| waiter.view.is_none()) {
+            let waiter = self.waiters.iter().position(|w| w.view.is_none())?;
+            let (key, attempts) = self.pending.first()?;
+            return Some(Handout {
+                waiter,
+                key: key.clone(),
+                attempts,
+            });
+        }
+        if let Some((key, attempts)) = self.pending.first_retry() {
+            // A worker elsewhere does not take this process down.
+            let far = self.waiters.iter().position(|w| w.claim.term.is_some());
+            let here = |leased: &super::leases::Leased| leased.deadline.is_none();
+            let alone = !self.running.values().any(here);
+            if let Some(waiter) = far.or(alone.then_some(0)) {
+                return Some(Handout {
+                    waiter,
+                    key: key.clone(),
+                    attempts,
+                });
+            }
+            return None;
+        }
+        let retried =
+            |leased: &super::leases::Leased| leased.deadline.is_none() && leased.attempts > 0;
+        if self.running.values().any(retried) {
+            return None;
+        }
+        self.place_one()
+    }
+
+    /// Asks the placement who is given what.
+    fn place_one(&mut self) -> Option<Handout> {
+        let window = self.pending.window(self.placement.rules.window);
+        if window.is_empty() {
+            return None;
+        }
+        let facts: Vec<(Arc<str>, Arc<JobNeeds>)> = window
+            .iter()
+            .map(|job| self.known_facts(&job.key))
+            .collect();
+        let jobs: Vec<WaitingJob<'_>> = window
+            .iter()
+            .zip(&facts)
+            .map(|(job, (client, needs))| WaitingJob {
+                needs,
+                client,
+                passes: job.passes,
+                front: job.front,
+            })
+            .collect();
+        let placement = &self.placement;
+        let now = placement.now();
+        let choice = placement.fleet.place(&jobs, now, &placement.rules);
+        let (job, worker) = match choice {
+            Choice::Take { job, worker } => (job, worker),
+            Choice::Wait { look_again } => {
+                let at = look_again.and_then(|time| Instant::now().checked_add(time));
+                self.placement.look_again = at;
+                return None;
+            }
+        };
+        let mut names = self.waiters.iter().map(|waiter| &waiter.claim.owner);
+        let waiter = names.position(|name| *name == worker)?;
+        let key = window[job].key.clone();
+        self.pending.take_turn(&key, &window[..job]);
+        Some(Handout {
+            waiter,
+            attempts: self.pending.attempts(&key),
+            key,
+        })
+    }
+
+    /// Who submitted a job and what it needs. Asked for once where nobody said so when it was accepted.
+    fn known_facts(&mut self, key: &Key) -> (Arc<str>, Arc<JobNeeds>) {
+        let Facts { client, needs } = self.pending.facts(key);
+        if let Some(needs) = needs {
+            return (client, needs);
+        }
+        let stored;
+        let body = if let Some(body) = self.pending.body(key.seq) {
+            Some(body)
+        } else {
+            stored = bodies::load(&self.database.connection, key.seq).ok();
+            stored.as_ref()
+        };
+        let needs = match (&*lock(&self.published.needs), body) {
+            (Some(ask), Some(body)) => ask(&body.prompt, &body.outputs),
+            _ => JobNeeds::default(),
+        };
+        let needs = Arc::new(needs);
+        let facts = Facts {
+            client: client.clone(),
+            needs: Some(needs.clone()),
+        };
+        self.pending.describe(key.seq, facts);
+        (client, needs)
+    }
+}

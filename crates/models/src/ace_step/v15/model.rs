@@ -1,0 +1,293 @@
+//! The network and what goes into it.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{Act, Linear, RmsNorm, Value, activate, add_gated, matmul, modulate};
+use fresco_tensor::{Device, Tensor};
+
+use super::condition::ConditionEncoder;
+use super::config::{Ace15Config, LayerShape};
+use super::layers::{Attention, EPS, FeedForward, near, rope};
+use crate::denoise::hooks::BlockKind;
+use crate::denoise::{
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+};
+use crate::error::{ModelError, Result};
+use crate::latent_format::{self, LatentFormat};
+use crate::model_sampling::ModelSampling;
+use crate::store::Walk;
+use crate::transformer::{Embedder, Rope, sinusoid};
+
+/// Values of a token that a pass holds at its fullest, in widths of the network.
+const HELD: u64 = 16;
+/// What times are multiplied with before they become waves.
+const SCALE: f32 = 1000.0;
+
+/// A time as numbers, and as what all layers are moved by.
+struct Time {
+    embedder: Embedder,
+    rows: Arc<Linear>,
+}
+
+impl Time {
+    fn new(weights: &Walk<'_>, config: &Ace15Config) -> Result<Self> {
+        let dim = config.block.dim;
+        let names = ["linear_1", "linear_2"];
+        Ok(Self {
+            embedder: Embedder::new(weights, names, config.waves, dim, true)?,
+            rows: weights.linear("time_proj", 6 * dim, dim)?,
+        })
+    }
+
+    fn forward(&self, times: &[f32], waves: usize, device: &Device) -> Result<[Tensor; 2]> {
+        let times: Vec<f32> = times.iter().map(|t| t * SCALE).collect();
+        let said = self
+            .embedder
+            .forward(&sinusoid(&times, waves)?.to(device)?)?;
+        let rows = self.rows.forward(&activate(said.clone(), Act::Silu))?;
+        Ok([said, rows])
+    }
+}
+
+struct Block {
+    table: Arc<Value>,
+    attention: Attention,
+    cross: Attention,
+    feed_forward: FeedForward,
+    norms: [Arc<RmsNorm>; 3],
+}
+
+impl Block {
+    fn new(weights: &Walk<'_>, shape: LayerShape) -> Result<Self> {
+        let norm = |name: &str| weights.rms_norm(name, shape.dim, EPS);
+        Ok(Self {
+            table: weights.value("scale_shift_table", &[1, 6, shape.dim])?,
+            attention: Attention::new(&weights.at("self_attn"), shape)?,
+            cross: Attention::new(&weights.at("cross_attn"), shape)?,
+            feed_forward: FeedForward::new(&weights.at("mlp"), shape)?,
+            norms: [
+                norm("self_attn_norm.weight")?,
+                norm("cross_attn_norm.weight")?,
+                norm("mlp_norm.weight")?,
+            ],
+        })
+    }
+
+    fn forward(
+        &self,
+        x: Tensor,
+        prompt: &Tensor,
+        rows: &Tensor,
+        rope: &Rope,
+        mask: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let [b, _, dim] = x.dims3()?;
+        let rows = rows
+            .reshape([b, 6, dim])?
+            .add(&self.table.at(&x.device())?)?;
+        let part = |i: usize| -> Result<Tensor> { Ok(rows.narrow(1, i, 1)?) };
+        let input = modulate(self.norms[0].forward(&x)?, &part(1)?, Some(&part(0)?))?;
+        let seen = self.attention.forward(&input, &input, Some(rope), mask)?;
+        let x = add_gated(x, &part(2)?, &seen)?;
+        let input = self.norms[1].forward(&x)?;
+        let x = x.add(&self.cross.forward(&input, prompt, None, None)?)?;
+        let input = modulate(self.norms[2].forward(&x)?, &part(4)?, Some(&part(3)?))?;
+        Ok(add_gated(
+            x,
+            &part(5)?,
+            &self.feed_forward.forward(&input)?,
+        )?)
+    }
+}
+
+pub struct Ace15Network {
+    device: Device,
+    config: Ace15Config,
+    first: Arc<Linear>,
+    times: [Time; 2],
+    prompt: Arc<Linear>,
+    condition: Option<ConditionEncoder>,
+    blocks: Vec<Block>,
+    norm: Arc<RmsNorm>,
+    table: Arc<Value>,
+    last: Arc<Value>,
+    last_bias: Arc<Value>,
+}
+
+impl DiffusionNetwork for Ace15Network {
+    type Config = Ace15Config;
+
+    const WHAT: &'static str = "the transformer";
+
+    fn facts(config: &Ace15Config) -> ModelFacts {
+        let text = config.condition.as_ref().map(|condition| condition.text);
+        ModelFacts {
+            latent: LatentFormat {
+                channels: config.channels,
+                ..latent_format::STABLE_AUDIO
+            },
+            latent_channels: config.channels,
+            in_channels: config.channels,
+            context: Some(text.unwrap_or(config.context)),
+            model_channels: None,
+            architecture: None,
+            memory_factor: (47, 10),
+            sampling: ModelSampling::flow(3.0, 1.0),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &Ace15Config) -> Result<Self> {
+        let (dim, list) = (config.block.dim, weights.at("layers"));
+        let kernel = [dim, config.channels + config.beside, config.patch];
+        let condition = config.condition.as_ref();
+        Ok(Self {
+            device: weights.device(),
+            config: config.clone(),
+            first: weights.flat_linear("proj_in_conv", &kernel)?,
+            times: [
+                Time::new(&weights.at("time_embed"), config)?,
+                Time::new(&weights.at("time_embed_r"), config)?,
+            ],
+            prompt: weights.linear("condition_embedder", dim, config.context)?,
+            condition: condition
+                .map(|condition| ConditionEncoder::new(weights, condition))
+                .transpose()?,
+            blocks: (0..config.layers)
+                .map(|number| Block::new(&list.at(number), config.block))
+                .collect::<Result<_>>()?,
+            norm: weights.rms_norm("norm_out.weight", dim, EPS)?,
+            table: weights.value("scale_shift_table", &[1, 2, dim])?,
+            last: weights.value(
+                "proj_out_conv.weight",
+                &[dim, config.channels, config.patch],
+            )?,
+            last_bias: weights.value("proj_out_conv.bias", &[config.channels])?,
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let (hooks, device, config) = (input.hooks, &self.device, &self.config);
+        let [b, channels, frames] = input.x.dims3()?;
+        if channels != config.channels {
+            let reason = format!(
+                "this model takes {} channels, not {channels}",
+                config.channels
+            );
+            return Err(ModelError::invalid("latent", reason));
+        }
+        let prompt = self.prompt.forward(&self.tokens(input)?)?;
+        let x = input.x.permute(&[0, 2, 1])?.to(device)?;
+        let beside = self.beside(input, frames)?;
+        let x = Tensor::cat(&[&beside, &x], 2)?;
+        let count = frames.div_ceil(config.patch);
+        let missing = [b, count * config.patch - frames, x.dim(2)?];
+        let x = Tensor::cat(&[&x, &Tensor::zeros_on(&x.device(), missing)?], 1)?;
+        let width = x.dim(2)?;
+        // Channels before frames, as kernels have them.
+        let x = x.reshape([b, count, config.patch, width])?;
+        let x = x.permute(&[0, 1, 3, 2])?;
+        let mut x = self
+            .first
+            .forward(&x.reshape([b, count, width * config.patch])?)?;
+        // Models that go by other steps than they are told are given the time that a step ends at.
+        let apart: Vec<f32> = match input.conds.0.get("timestep_r") {
+            Some(CondValue::Constant(end)) => {
+                input.timesteps.iter().map(|t| t - *end as f32).collect()
+            }
+            _ => vec![0.0; input.timesteps.len()],
+        };
+        let [said, rows] = self.times[0].forward(input.timesteps, config.waves, device)?;
+        let [more_said, more_rows] = self.times[1].forward(&apart, config.waves, device)?;
+        let (said, rows) = (said.add(&more_said)?, rows.add(&more_rows)?);
+        let rope = rope(count, config.block, device)?;
+        let near = near(count, config.block.window, device)?;
+        for (number, block) in self.blocks.iter().enumerate() {
+            hooks.check()?;
+            if !hooks.skips(BlockKind::DOUBLE, number) {
+                let mask = near.as_ref().filter(|_| number % 2 == 0);
+                x = block.forward(x, &prompt, &rows, &rope, mask)?;
+            }
+        }
+        let dim = config.block.dim;
+        let table = said.reshape([b, 1, dim])?.add(&self.table.at(device)?)?;
+        let (shift, scale) = (table.narrow(1, 0, 1)?, table.narrow(1, 1, 1)?);
+        let x = modulate(self.norm.forward(&x)?, &scale, Some(&shift))?;
+        let last = self.last.at(device)?;
+        let last = last.reshape([1, dim, channels * config.patch])?;
+        let out = matmul(&x.reshape([1, b * count, dim])?, &last)?;
+        let out = out.reshape([b, count, channels, config.patch])?;
+        let out = out
+            .permute(&[0, 1, 3, 2])?
+            .add(&self.last_bias.at(device)?)?;
+        let out = out.reshape([b, count * config.patch, channels])?;
+        let out = out.narrow(1, 0, frames)?.to(&Device::cpu())?;
+        Ok(out.permute(&[0, 2, 1])?)
+    }
+
+    fn encode(config: &Ace15Config, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let mut conds = ModelConds::new();
+        let width = config.condition.as_ref().map(|condition| condition.text);
+        let tags = args.prompt_of_width(width.unwrap_or(config.context), file)?;
+        conds.insert("c_crossattn", CondValue::Regular(tags.clone()));
+        let mut copy = |from: &str, to: &'static str| {
+            if let Some(value) = args.cond.tensors.get(from) {
+                conds.insert(to, CondValue::Regular(value.clone()));
+            }
+        };
+        copy("conditioning_lyrics", "lyrics");
+        copy("reference_audio_timbre_latents", "voice");
+        copy("source_latents", "source");
+        Ok(conds)
+    }
+
+    fn memory_required(config: &Ace15Config, shape: &[usize]) -> u64 {
+        let batch = shape.first().copied().unwrap_or(0) as u64;
+        let frames = shape.last().copied().unwrap_or(0) as u64;
+        let tokens = batch.saturating_mul(frames / config.patch.max(1) as u64 + 1);
+        tokens.saturating_mul(config.block.dim as u64 * HELD * size_of::<f32>() as u64)
+    }
+}
+
+impl Ace15Network {
+    /// The tokens that are looked at.
+    fn tokens(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let Some(tags) = input.conds.tensor("c_crossattn") else {
+            return Err(ModelError::invalid("prompt", "this model needs one"));
+        };
+        let Some(condition) = &self.condition else {
+            return Ok(tags.to(&self.device)?);
+        };
+        let voice = input.conds.tensor("voice");
+        // Latents come with channels first.
+        let voice = voice.map(|voice| voice.permute(&[0, 2, 1])).transpose()?;
+        let lyrics = input.conds.tensor("lyrics");
+        condition.forward(tags, lyrics, voice.as_ref(), &self.device)
+    }
+
+    /// What goes in beside the latent, (b, frames, channels): what it is made of, which is silence where nothing is given,
+    /// and where it is made anew, which is everywhere.
+    fn beside(&self, input: &NetworkInput<'_>, frames: usize) -> Result<Tensor> {
+        let (device, b) = (&self.device, input.x.dim(0)?);
+        let (channels, beside) = (self.config.channels, self.config.beside);
+        if let Some(given) = input.conds.tensor("beside") {
+            return Ok(given.permute(&[0, 2, 1])?.to(device)?);
+        }
+        let source = match (input.conds.tensor("source"), &self.condition) {
+            (Some(source), _) if source.dim(2)? == frames => {
+                source.permute(&[0, 2, 1])?.to(device)?
+            }
+            (Some(source), _) => {
+                let reason = format!(
+                    "the sound to begin with has {} frames, the latent {frames}",
+                    source.dim(2)?
+                );
+                return Err(ModelError::invalid("conditioning", reason));
+            }
+            (None, Some(condition)) => condition.silence(frames, device)?.repeat(&[b, 1, 1])?,
+            (None, None) => Tensor::zeros_on(device, [b, frames, channels])?,
+        };
+        let rest = beside.saturating_sub(source.dim(2)?);
+        let ones = Tensor::ones([b, frames, rest])?.to(device)?;
+        Ok(Tensor::cat(&[&source, &ones], 2)?)
+    }
+}

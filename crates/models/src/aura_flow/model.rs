@@ -1,0 +1,167 @@
+//! The network and what goes into it.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{Embedding, LayerNorm, Linear, modulate, silu};
+use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale};
+
+use super::blocks::{DoubleBlock, EPS, SingleBlock};
+use super::config::{AuraFlowConfig, PATCH};
+use crate::denoise::hooks::BlockKind;
+use crate::denoise::{
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+};
+use crate::error::{ModelError, Result};
+use crate::latent_format;
+use crate::model_sampling::ModelSampling;
+use crate::store::Walk;
+use crate::transformer::{
+    Embedder, PatchOrder, chunks, circular_pad, from_tokens, sinusoid, to_tokens,
+};
+
+/// Width of the waves that a noise level becomes.
+const WAVES: usize = 256;
+
+/// Values of a token that a pass holds at its fullest, in widths of the network.
+const HELD: u64 = 16;
+
+/// Tokens of a prompt that memory is counted with.
+const PROMPT: u64 = 264;
+
+/// See the [module](super).
+pub struct AuraFlowNetwork {
+    device: Device,
+    config: AuraFlowConfig,
+    time: Embedder,
+    prompt: Arc<Linear>,
+    cells: Arc<Linear>,
+    places: Arc<Embedding>,
+    registers: Arc<Embedding>,
+    double: Vec<DoubleBlock>,
+    single: Vec<SingleBlock>,
+    norm: LayerNorm,
+    last_modulation: Arc<Linear>,
+    last: Arc<Linear>,
+}
+
+impl DiffusionNetwork for AuraFlowNetwork {
+    type Config = AuraFlowConfig;
+
+    const WHAT: &'static str = "the transformer";
+
+    fn facts(config: &AuraFlowConfig) -> ModelFacts {
+        ModelFacts {
+            latent: latent_format::SDXL,
+            latent_channels: config.out_channels,
+            in_channels: config.channels,
+            context: Some(config.context),
+            model_channels: None,
+            architecture: None,
+            memory_factor: (2, 1),
+            sampling: ModelSampling::flow(1.73, 1.0),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &AuraFlowConfig) -> Result<Self> {
+        let dim = config.dim;
+        let (double, single) = (weights.at("double_layers"), weights.at("single_layers"));
+        let values = PATCH * PATCH;
+        let places = [1, config.side * config.side, dim];
+        let layers = ["mlp.0", "mlp.2"];
+        Ok(Self {
+            device: weights.device(),
+            config: config.clone(),
+            time: Embedder::new(&weights.at("t_embedder"), layers, WAVES, dim, true)?,
+            prompt: weights.matrix("cond_seq_linear", dim, config.context)?,
+            cells: weights.linear("init_x_linear", dim, values * config.channels)?,
+            places: weights.rows("positional_encoding", &places)?,
+            registers: weights.rows("register_tokens", &[1, config.registers, dim])?,
+            double: (0..config.double)
+                .map(|number| DoubleBlock::new(&double.at(number), config))
+                .collect::<Result<_>>()?,
+            single: (0..config.single)
+                .map(|number| SingleBlock::new(&single.at(number), config))
+                .collect::<Result<_>>()?,
+            norm: LayerNorm::new(None, None, EPS)?,
+            last_modulation: weights.matrix("modF.1", 2 * dim, dim)?,
+            last: weights.matrix("final_linear", values * config.out_channels, dim)?,
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let (hooks, device) = (input.hooks, &self.device);
+        let [items, _, height, width] = input.x.dims4()?;
+        let Some(prompt) = input.conds.tensor("c_crossattn") else {
+            return Err(ModelError::invalid("prompt", "this model needs one"));
+        };
+        let x = circular_pad(input.x, PATCH)?;
+        let [_, _, h, w] = x.dims4()?;
+        let grid = (h / PATCH, w / PATCH);
+        let tokens = to_tokens(&x, PATCH, PatchOrder::ChannelFirst)?;
+        let tokens = self.cells.forward(&tokens.to(device)?)?;
+        let mut picture = tokens.add(&self.places(grid)?)?;
+        let levels: Vec<f32> = input.timesteps.iter().map(|t| t * 1000.0).collect();
+        let signal = self.time.forward(&sinusoid(&levels, WAVES)?.to(device)?)?;
+        let signal = silu(&signal);
+        let first: Vec<u32> = (0..self.config.registers as u32).collect();
+        let first = self.registers.lookup_on(&first, device)?.unsqueeze(0)?;
+        let first = first.repeat(&[items, 1, 1])?;
+        let words = self.prompt.forward(&prompt.to(device)?)?;
+        let mut words = Tensor::cat(&[&first, &words], 1)?;
+        for (number, block) in self.double.iter().enumerate() {
+            hooks.check()?;
+            if !hooks.skips(BlockKind::DOUBLE, number) {
+                (words, picture) = block.forward(&self.norm, (words, picture), &signal)?;
+            }
+        }
+        let count = words.dim(1)?;
+        let mut x = Tensor::cat(&[&words, &picture], 1)?;
+        drop((words, picture));
+        for (number, block) in self.single.iter().enumerate() {
+            hooks.check()?;
+            if !hooks.skips(BlockKind::SINGLE, number) {
+                x = block.forward(&self.norm, x, &signal)?;
+            }
+        }
+        let x = x.narrow(1, count, x.dim(1)? - count)?;
+        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
+        let x = modulate(x, &scale, Some(&shift))?;
+        let out = self.last.forward(&x)?.to(&Device::cpu())?;
+        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast)?;
+        Ok(out.narrow(2, 0, height)?.narrow(3, 0, width)?)
+    }
+
+    fn encode(config: &AuraFlowConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let mut conds = ModelConds::new();
+        let tokens = args.prompt_of_width(config.context, file)?;
+        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        Ok(conds)
+    }
+
+    fn memory_required(config: &AuraFlowConfig, shape: &[usize]) -> u64 {
+        let batch = shape.first().copied().unwrap_or(0) as u64;
+        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
+        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + PROMPT);
+        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
+    }
+}
+
+impl AuraFlowNetwork {
+    /// The positions of a picture: the middle of the table, which is stretched for those that are larger.
+    fn places(&self, (rows, columns): (usize, usize)) -> Result<Tensor> {
+        let (side, dim) = (self.config.side, self.config.dim);
+        let all: Vec<u32> = (0..(side * side) as u32).collect();
+        let table = self.places.lookup_on(&all, &self.device)?;
+        let mut table = table.reshape([1, side, side, dim])?;
+        let wanted = rows.max(columns).max(side);
+        if wanted > side {
+            let planes = table.nhwc_to_nchw()?;
+            let method = ResizeMethod::Bilinear;
+            let larger = common_upscale(&planes, wanted, wanted, method, Crop::Disabled)?;
+            table = larger.nchw_to_nhwc()?;
+        }
+        let (top, left) = ((wanted - rows) / 2, (wanted - columns) / 2);
+        let window = table.narrow(1, top, rows)?.narrow(2, left, columns)?;
+        Ok(window.reshape([1, rows * columns, dim])?)
+    }
+}

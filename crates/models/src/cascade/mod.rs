@@ -1,0 +1,12 @@
+//! Stable Cascade (Pernias et al. 2023): stage C makes a small latent of a prompt, stage B a larger one of that, and stage A,
+//! which is an autoencoder, a picture of it.
+
+mod blocks;
+mod config;
+mod detect;
+pub(crate) mod lora;
+mod model;
+
+pub use config::{CascadeConfig, CascadeLevel, CascadeStage, Part};
+pub use detect::Cascade;
+pub use model::CascadeNetwork;

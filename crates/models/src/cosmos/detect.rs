@@ -1,0 +1,68 @@
+//! How files of this family are recognised.
+
+use std::sync::Arc;
+
+use super::config::{CosmosConfig, DIFFUSERS, FIRST};
+use super::film::CosmosNetwork;
+use crate::denoise::Found;
+use crate::detect::{Checkpoint, Family, FileKeys, stacks};
+use crate::error::Result;
+use crate::preview::PreviewHints;
+use crate::store::{Blocks, UnitOrder};
+
+/// What of a file is the network; training leaves counters beside it.
+const OWN: [&str; 6] = [
+    "x_embedder",
+    "extra_pos_embedder",
+    "t_embedder",
+    "t_embedding_norm",
+    "blocks",
+    "final_layer",
+];
+
+/// The order of the parts.
+static UNITS: UnitOrder = UnitOrder {
+    parts: &OWN,
+    blocks: &[Blocks::List("blocks")],
+    values: &["pos_emb_t", "pos_emb_h", "pos_emb_w"],
+};
+
+/// Cosmos 1 and Cosmos-Predict2.
+pub struct Cosmos;
+
+impl Family for Cosmos {
+    fn names(&self) -> &'static [&'static str] {
+        &["Cosmos 1 and Cosmos-Predict2"]
+    }
+
+    fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
+        let mut origins = if keys.has("blocks.block0.blocks.0.block.attn.to_q.0.weight") {
+            FIRST.origins(keys)
+        } else if keys.has("blocks.0.adaln_modulation_self_attn.1.weight") {
+            let own = keys.inside.iter().copied();
+            keys.origins(own.map(|key| (key.to_owned(), key)))
+        } else if keys.has("transformer_blocks.0.norm1.linear_1.weight")
+            && keys.has("patch_embed.proj.weight")
+            && keys.has("time_embed.t_embedder.linear_1.weight")
+        {
+            DIFFUSERS.origins(keys)
+        } else {
+            return Ok(None);
+        };
+        origins.retain(|key, _| OWN.contains(&key.split('.').next().unwrap_or(key)));
+        let config = CosmosConfig::detect(&keys.store(&origins))?;
+        Ok(Some(Checkpoint {
+            family: if config.places.is_some() {
+                "Cosmos"
+            } else {
+                "Cosmos-Predict2"
+            },
+            network: Arc::new(Found::<CosmosNetwork>(config)),
+            keys: origins,
+            units: &UNITS,
+            vae_prefix: keys.vae_prefix(),
+            text: keys.has_text().then_some(&stacks::COSMOS),
+            preview: PreviewHints::of(keys.file.metadata()),
+        }))
+    }
+}

@@ -1,0 +1,62 @@
+//! How files of this family are recognised.
+
+use std::sync::Arc;
+
+use super::config::HunyuanDitConfig;
+use super::model::HunyuanDitNetwork;
+use crate::denoise::Found;
+use crate::detect::{Checkpoint, Family, FileKeys, stacks};
+use crate::error::Result;
+use crate::preview::PreviewHints;
+use crate::store::{Blocks, UnitOrder};
+
+/// The order of the parts.
+static UNITS: UnitOrder = UnitOrder {
+    parts: &[
+        "text_embedding_padding",
+        "mlp_t5",
+        "pooler",
+        "style_embedder",
+        "x_embedder",
+        "t_embedder",
+        "extra_embedder",
+        "blocks",
+        "final_layer",
+    ],
+    blocks: &[Blocks::List("blocks")],
+    values: &["text_embedding_padding", "positional_embedding"],
+};
+
+pub struct HunyuanDit;
+
+impl Family for HunyuanDit {
+    fn names(&self) -> &'static [&'static str] {
+        &["HunyuanDiT"]
+    }
+
+    fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
+        if !keys.has("mlp_t5.0.weight") || !keys.has("text_embedding_padding") {
+            return Ok(None);
+        }
+        // A control net has the blocks of the network it steers.
+        if keys.any_inside("after_proj_list.") {
+            return Ok(None);
+        }
+        let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
+        let origins = keys.origins(own);
+        let config = HunyuanDitConfig::detect(&keys.store(&origins))?;
+        Ok(Some(Checkpoint {
+            family: if config.size {
+                "HunyuanDiT 1.1"
+            } else {
+                "HunyuanDiT 1.2"
+            },
+            network: Arc::new(Found::<HunyuanDitNetwork>(config)),
+            keys: origins,
+            units: &UNITS,
+            vae_prefix: keys.vae_prefix(),
+            text: keys.has_text().then_some(&stacks::HUNYUAN_DIT),
+            preview: PreviewHints::of(keys.file.metadata()),
+        }))
+    }
+}

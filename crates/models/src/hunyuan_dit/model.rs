@@ -1,0 +1,253 @@
+//! The network and what goes into it.
+
+use std::sync::Arc;
+
+use fresco_tensor::nn::{Act, Conv2d, Embedding, LayerNorm, Linear, silu};
+use fresco_tensor::{Device, Tensor};
+
+use super::blocks::{Block, BlockPass, EPS};
+use super::config::{HunyuanDitConfig, PATCH, SIZES, WAVES};
+use super::text::{Pooler, Words};
+use crate::denoise::hooks::BlockKind;
+use crate::denoise::{
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+};
+use crate::epilogue::then;
+use crate::error::{ModelError, Result};
+use crate::latent_format;
+use crate::model_sampling::{ModelSampling, Prediction};
+use crate::store::Walk;
+use crate::transformer::{
+    Embedder, PatchOrder, Rope, chunks, circular_pad, from_tokens, patch_conv, sinusoid,
+    spread_tokens,
+};
+
+/// What a conditioning calls T5's vectors and which of them count.
+const SECOND: &str = "conditioning_mt5xl";
+const SECOND_MASK: &str = "attention_mask_mt5xl";
+
+/// The size of a picture that nobody says.
+const USUAL_SIZE: f64 = 768.0;
+
+/// Tokens along a side of the grid that positions are counted on, whatever the size of the picture.
+const BASE: f64 = 32.0;
+
+/// Values of a token that a pass holds at its fullest, in widths of the network, without what is kept for later blocks.
+const HELD: u64 = 12;
+
+/// See the [module](super).
+pub struct HunyuanDitNetwork {
+    device: Device,
+    config: HunyuanDitConfig,
+    words: Words,
+    pooler: Pooler,
+    style: Option<Arc<Embedding>>,
+    cells: Arc<Conv2d>,
+    time: Embedder,
+    extra: [Arc<Linear>; 2],
+    blocks: Vec<Block>,
+    norm: LayerNorm,
+    last_modulation: Arc<Linear>,
+    last: Arc<Linear>,
+}
+
+impl DiffusionNetwork for HunyuanDitNetwork {
+    type Config = HunyuanDitConfig;
+
+    const WHAT: &'static str = "the transformer";
+
+    fn facts(config: &HunyuanDitConfig) -> ModelFacts {
+        let last = if config.size { 0.03 } else { 0.018 };
+        ModelFacts {
+            latent: latent_format::SDXL,
+            latent_channels: config.channels,
+            in_channels: config.channels,
+            context: Some(config.context),
+            model_channels: None,
+            architecture: None,
+            memory_factor: (13, 10),
+            sampling: ModelSampling::discrete_until(Prediction::V, last),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &HunyuanDitConfig) -> Result<Self> {
+        let dim = config.dim;
+        let told = config.pooled
+            + if config.size { SIZES * WAVES } else { 0 }
+            + if config.style { dim } else { 0 };
+        let blocks = weights.at("blocks");
+        let end = weights.at("final_layer");
+        let time = weights.at("t_embedder");
+        let block = |number: usize| {
+            let skip = number >= config.skips_from();
+            Block::new(&blocks.at(number), config, skip)
+        };
+        Ok(Self {
+            device: weights.device(),
+            config: config.clone(),
+            words: Words::new(weights, config)?,
+            pooler: Pooler::new(&weights.at("pooler"), config)?,
+            style: config
+                .style
+                .then(|| weights.embedding("style_embedder", 1, dim))
+                .transpose()?,
+            cells: patch_conv(weights, "x_embedder.proj", dim, config.channels, PATCH)?,
+            time: Embedder::new(&time, ["mlp.0", "mlp.2"], WAVES, dim, true)?,
+            extra: [
+                weights.linear("extra_embedder.0", config.extra, told)?,
+                weights.linear("extra_embedder.2", dim, config.extra)?,
+            ],
+            blocks: (0..config.blocks).map(block).collect::<Result<_>>()?,
+            norm: LayerNorm::new(None, None, EPS)?,
+            last_modulation: end.linear("adaLN_modulation.1", 2 * dim, dim)?,
+            last: end.linear("linear", config.out_channels * PATCH * PATCH, dim)?,
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let (hooks, device, conds) = (input.hooks, &self.device, input.conds);
+        let [_, channels, height, width] = input.x.dims4()?;
+        let (Some(first), Some(second)) = (conds.tensor("c_crossattn"), conds.tensor(SECOND))
+        else {
+            return Err(ModelError::invalid("prompt", "this model needs one"));
+        };
+        let padded = circular_pad(input.x, PATCH)?.to(device)?;
+        let (mut x, grid) = spread_tokens(&self.cells, &padded)?;
+        drop(padded);
+        let (first, second) = (first.to(device)?, second.to(device)?);
+        let masks = [conds.tensor("attention_mask"), conds.tensor(SECOND_MASK)];
+        let text = self.words.forward([&first, &second], masks)?;
+        let signal = silu(&self.signal(input, &second)?);
+        let rope = rope(grid, self.config.dim / self.config.heads)?.to(device)?;
+        let pass = BlockPass {
+            text: &text,
+            signal: &signal,
+            rope: &rope,
+        };
+        let mut kept: Vec<Tensor> = Vec::new();
+        for (number, block) in self.blocks.iter().enumerate() {
+            hooks.check()?;
+            let late = number >= self.config.skips_from();
+            let skip = if late { kept.pop() } else { None };
+            if !hooks.skips(BlockKind::DOUBLE, number) {
+                x = block.forward(x, skip.as_ref(), &pass)?;
+            }
+            if number + 1 < self.config.blocks / 2 {
+                kept.push(x.clone());
+            }
+        }
+        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
+        let x = self.norm.modulated(&x, &shift, &scale)?;
+        let out = self.last.forward(&x)?.to(&Device::cpu())?;
+        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast)?;
+        // The other channels are how sure it is, which no sampler asks for.
+        let out = out.narrow(1, 0, channels.min(out.dim(1)?))?;
+        Ok(out.narrow(2, 0, height)?.narrow(3, 0, width)?)
+    }
+
+    fn encode(config: &HunyuanDitConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let mut conds = ModelConds::new();
+        let tensors = &args.cond.tensors;
+        let tokens = args.prompt_of_width(config.context, file)?;
+        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        let wide = |t: &&Tensor| t.rank() == 3 && t.shape()[2] == config.second_context;
+        let Some(second) = tensors.get(SECOND).filter(wide) else {
+            let reason = format!(
+                "the {} conditioning has no text of a multilingual T5 of width {}, which this model needs beside that of \
+                 BERT",
+                args.prompt_type, config.second_context
+            );
+            return Err(ModelError::unsupported(file, reason));
+        };
+        conds.insert(SECOND, CondValue::Regular(second.clone()));
+        for name in ["attention_mask", SECOND_MASK] {
+            let rows = if name == SECOND_MASK { second } else { tokens }.dim(1)?;
+            if let Some(mask) = tensors.get(name).filter(|mask| mask.len() % rows == 0) {
+                let mask = mask.reshape([mask.len() / rows, rows])?;
+                conds.insert(name, CondValue::Regular(mask));
+            }
+        }
+        if config.size {
+            let number = |name: &str, or: f64| args.cond.numbers.get(name).copied().unwrap_or(or);
+            let (width, height) = (number("width", USUAL_SIZE), number("height", USUAL_SIZE));
+            let target = (
+                number("target_width", width),
+                number("target_height", height),
+            );
+            let sizes = [height, width, target.1, target.0, 0.0, 0.0].map(|v| v as f32);
+            let sizes = Tensor::from_vec([1, SIZES], sizes.to_vec())?;
+            conds.insert("image_meta_size", CondValue::Regular(sizes));
+        }
+        Ok(conds)
+    }
+
+    fn memory_required(config: &HunyuanDitConfig, shape: &[usize]) -> u64 {
+        let batch = shape.first().copied().unwrap_or(0) as u64;
+        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
+        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + 1);
+        let held = HELD + config.blocks as u64 / 2;
+        tokens.saturating_mul(config.dim as u64 * held * size_of::<f32>() as u64)
+    }
+}
+
+impl HunyuanDitNetwork {
+    /// The noise level, the prompt in one vector, and the size and the style of the picture where it is told them.
+    fn signal(&self, input: &NetworkInput<'_>, second: &Tensor) -> Result<Tensor> {
+        let (device, items) = (&self.device, input.timesteps.len());
+        let waves = sinusoid(input.timesteps, WAVES)?.to(device)?;
+        let time = self.time.forward(&waves)?;
+        let mut told = vec![self.pooler.forward(second)?];
+        if self.config.size {
+            let usual = [USUAL_SIZE as f32; 4].into_iter().chain([0.0; 2]);
+            let sizes = match input.conds.tensor("image_meta_size") {
+                Some(sizes) if sizes.len().is_multiple_of(SIZES) && !sizes.is_empty() => {
+                    sizes.data().to_vec()
+                }
+                _ => usual.collect(),
+            };
+            let all: Vec<f32> = sizes.into_iter().cycle().take(items * SIZES).collect();
+            let waves = sinusoid(&all, WAVES)?.to(device)?;
+            told.push(waves.reshape([items, SIZES * WAVES])?);
+        }
+        if let Some(style) = &self.style {
+            told.push(style.lookup_on(&vec![0; items], device)?);
+        }
+        let told = Tensor::cat(&told.iter().collect::<Vec<_>>(), 1)?;
+        let inner = self.extra[0].forward_with(&told, then(Act::Silu))?;
+        Ok(time.add(&self.extra[1].forward(&inner)?)?)
+    }
+}
+
+/// Columns for the first half of a head, rows for the second. The longer side of a picture fills a grid of always the same
+/// size, the other lies in its middle.
+fn rope((rows, columns): (usize, usize), head: usize) -> Result<Rope> {
+    let (tall, wide) = (rows as f64, columns as f64);
+    let (down, across) = if tall > wide {
+        (BASE, (BASE / tall * wide).round_ties_even())
+    } else {
+        ((BASE / wide * tall).round_ties_even(), BASE)
+    };
+    let axis = |length: f64, count: usize| -> Vec<f64> {
+        let start = ((BASE - length) / 2.0).round_ties_even();
+        let place = |at: usize| f64::from((start + at as f64 * length / count as f64) as f32);
+        (0..count).map(place).collect()
+    };
+    let (down, across) = (axis(down, rows), axis(across, columns));
+    let positions: Vec<[f64; 2]> = down
+        .iter()
+        .flat_map(|row| across.iter().map(|column| [*column, *row]))
+        .collect();
+    Rope::new(positions.as_flattened(), &[head / 2, head / 2], 10000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_grid_has_positions() {
+        for grid in [(1, 1), (3, 5), (64, 2), (128, 128)] {
+            assert!(rope(grid, 88).is_ok(), "{grid:?}");
+        }
+    }
+}

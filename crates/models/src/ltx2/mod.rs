@@ -1,0 +1,17 @@
+//! LTX-2 and its successors: pictures and sound are two streams of tokens, each with weights of its own, that look at each
+//! other in every block. Positions are in seconds and pixels. Prompts go through connectors first.
+
+mod config;
+mod connector;
+mod detect;
+mod layers;
+mod model;
+mod positions;
+pub mod sound;
+pub mod text;
+pub mod upsampler;
+
+pub use config::{ConnectorConfig, Ltx2Config, StreamConfig};
+pub use connector::Connector;
+pub use detect::{DIFFUSERS, Ltx2};
+pub use model::{Ltx2Network, Ltx2Tokens};

@@ -1,0 +1,387 @@
+//! The network and what goes into it.
+
+use std::f32::consts::FRAC_PI_2;
+use std::sync::Arc;
+
+use fresco_tensor::nn::{
+    Act, LayerNorm, Linear, Mask, RmsNorm, Value, add_gated, attention, modulate, silu,
+};
+use fresco_tensor::{Buffer, Device, Tensor};
+
+use super::config::LtxvConfig;
+use crate::denoise::hooks::{BlockKind, Hooks};
+use crate::denoise::{
+    CallConds, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+};
+use crate::epilogue::{plus, then};
+use crate::error::{ModelError, Result};
+use crate::latent_format;
+use crate::model_sampling::ModelSampling;
+use crate::store::Walk;
+use crate::transformer::{
+    Embedder, PatchOrder, Rope, TokenGrid, chunks, hide, hides, sinusoid, video_from_tokens,
+    video_to_tokens,
+};
+
+const EPS: f32 = 1e-6;
+const HEAD_EPS: f32 = 1e-5;
+/// Frames and pixels that a token stands for.
+const FRAMES: f32 = 8.0;
+const PIXELS: f32 = 32.0;
+const FRAME_RATE: f64 = 25.0;
+/// Frequencies rise from 1 to this.
+const THETA: f64 = 10_000.0;
+
+/// What the network is given beside the prompt.
+const RATE: &str = "frame_rate";
+const KEYFRAMES: &str = "keyframe_idxs";
+const KNOWN: &str = "denoise_mask";
+
+struct Attention {
+    q: Arc<Linear>,
+    k: Arc<Linear>,
+    v: Arc<Linear>,
+    out: Arc<Linear>,
+    q_norm: Arc<RmsNorm>,
+    k_norm: Arc<RmsNorm>,
+    heads: usize,
+}
+
+impl Attention {
+    fn new(weights: &Walk<'_>, config: &LtxvConfig) -> Result<Self> {
+        let dim = config.dim;
+        Ok(Self {
+            q: weights.linear("to_q", dim, dim)?,
+            k: weights.linear("to_k", dim, dim)?,
+            v: weights.linear("to_v", dim, dim)?,
+            out: weights.linear("to_out.0", dim, dim)?,
+            q_norm: weights.rms_norm("q_norm.weight", dim, HEAD_EPS)?,
+            k_norm: weights.rms_norm("k_norm.weight", dim, HEAD_EPS)?,
+            heads: config.heads,
+        })
+    }
+
+    /// What heads see. Positions turn all channels as if they were one head's.
+    fn see(
+        &self,
+        x: &Tensor,
+        from: &Tensor,
+        rope: Option<&Rope>,
+        mask: Mask<'_>,
+    ) -> Result<Tensor> {
+        let mut q = self.q_norm.forward(&self.q.forward(x)?)?;
+        let mut k = self.k_norm.forward(&self.k.forward(from)?)?;
+        if let Some(rope) = rope {
+            q = rope.interleaved(&q, 1)?;
+            k = rope.interleaved(&k, 1)?;
+        }
+        let v = self.v.forward(from)?;
+        Ok(attention(&q, &k, &v, self.heads, mask, None)?)
+    }
+}
+
+struct Block {
+    table: Arc<Value>,
+    attn1: Attention,
+    attn2: Attention,
+    ff: [Arc<Linear>; 2],
+    norm: RmsNorm,
+}
+
+impl Block {
+    fn new(weights: &Walk<'_>, config: &LtxvConfig) -> Result<Self> {
+        let (dim, ffn) = (config.dim, config.ffn);
+        Ok(Self {
+            table: weights.value("scale_shift_table", &[6, dim])?,
+            attn1: Attention::new(&weights.at("attn1"), config)?,
+            attn2: Attention::new(&weights.at("attn2"), config)?,
+            ff: [
+                weights.linear("ff.net.0.proj", ffn, dim)?,
+                weights.linear("ff.net.2", dim, ffn)?,
+            ],
+            norm: RmsNorm::new(None, EPS)?,
+        })
+    }
+
+    /// Tokens as (rows of the noise level, tokens, dim) to the same.
+    fn forward(&self, x: Tensor, level: &Level, pass: &Pass<'_>) -> Result<Tensor> {
+        let own = self.table.at(&x.device())?;
+        let own = own.reshape([own.len()])?;
+        let parts = chunks::<6>(&level.blocks.add(&own)?)?;
+        let [shift, scale, gate, shift_ff, scale_ff, gate_ff] = parts;
+        let input = modulate(self.norm.forward(&x)?, &scale, Some(&shift))?;
+        let input = input.reshape(level.joined)?;
+        let rope = Some(pass.rope);
+        let seen = self.attn1.see(&input, &input, rope, Mask::None)?;
+        let seen = self.attn1.out.forward(&seen)?;
+        let x = add_gated(x, &gate, &seen.reshape(level.apart)?)?;
+        let x = x.reshape(level.joined)?;
+        let seen = self.attn2.see(&x, pass.text, None, pass.mask)?;
+        let x = self.attn2.out.forward_with(&seen, plus(&x))?;
+        let x = x.reshape(level.apart)?;
+        let input = modulate(self.norm.forward(&x)?, &scale_ff, Some(&shift_ff))?;
+        let inner = self.ff[0].forward_with(&input, then(Act::GeluTanh))?;
+        drop(input);
+        Ok(add_gated(x, &gate_ff, &self.ff[1].forward(&inner)?)?)
+    }
+}
+
+/// What all blocks of a pass look at.
+struct Pass<'a> {
+    text: &'a Tensor,
+    rope: &'a Rope,
+    mask: Mask<'a>,
+}
+
+/// How the noise level is told: rows for each item, each frame or each token.
+struct Level {
+    /// (rows, dim), for the end.
+    plain: Tensor,
+    /// (rows, 6 * dim), for blocks.
+    blocks: Tensor,
+    apart: [usize; 3],
+    joined: [usize; 3],
+}
+
+pub struct LtxvNetwork {
+    device: Device,
+    config: LtxvConfig,
+    cells: Arc<Linear>,
+    time: Embedder,
+    time_blocks: Arc<Linear>,
+    text: [Arc<Linear>; 2],
+    blocks: Vec<Block>,
+    norm: LayerNorm,
+    table: Arc<Value>,
+    last: Arc<Linear>,
+}
+
+impl DiffusionNetwork for LtxvNetwork {
+    type Config = LtxvConfig;
+
+    const WHAT: &'static str = "the transformer";
+
+    fn facts(config: &LtxvConfig) -> ModelFacts {
+        ModelFacts {
+            latent: latent_format::LTXV,
+            latent_channels: config.channels,
+            in_channels: config.channels,
+            context: Some(config.context),
+            model_channels: None,
+            architecture: None,
+            // 5.5 for a width of 2048.
+            memory_factor: (11 * config.dim as u64, 2 * 2048),
+            sampling: ModelSampling::exponential_flow(2.37),
+        }
+    }
+
+    fn new(weights: &Walk<'_>, config: &LtxvConfig) -> Result<Self> {
+        let dim = config.dim;
+        let level = weights.at("adaln_single");
+        let time = level.at("emb.timestep_embedder");
+        let text = weights.at("caption_projection");
+        let list = weights.at("transformer_blocks");
+        Ok(Self {
+            device: weights.device().clone(),
+            config: config.clone(),
+            cells: weights.linear("patchify_proj", dim, config.channels)?,
+            time: Embedder::new(&time, ["linear_1", "linear_2"], config.waves, dim, true)?,
+            time_blocks: level.linear("linear", 6 * dim, dim)?,
+            text: [
+                text.linear("linear_1", dim, config.context)?,
+                text.linear("linear_2", dim, dim)?,
+            ],
+            blocks: (0..config.blocks)
+                .map(|number| Block::new(&list.at(number), config))
+                .collect::<Result<_>>()?,
+            norm: LayerNorm::new(None, None, EPS)?,
+            table: weights.value("scale_shift_table", &[2, dim])?,
+            last: weights.linear("proj_out", config.channels, dim)?,
+        })
+    }
+
+    fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let levels = match input.conds.tensor(KNOWN) {
+            Some(mask) => by_token(input.timesteps, mask, input.x.shape())?,
+            None => input.timesteps.to_vec(),
+        };
+        self.pass(input.x, &levels, input.conds, input.hooks)
+    }
+
+    fn encode(config: &LtxvConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
+        let mut conds = ModelConds::new();
+        let tensors = &args.cond.tensors;
+        let tokens = args.prompt_of_width(config.context, file)?;
+        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        if let Some(mask) = tensors.get("attention_mask").filter(|mask| hides(mask)) {
+            conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+        }
+        let rate = args.cond.numbers.get(RATE).copied();
+        conds.insert(RATE, CondValue::Constant(rate.unwrap_or(FRAME_RATE)));
+        if let Some(places) = tensors.get(KEYFRAMES) {
+            conds.insert(KEYFRAMES, CondValue::Regular(places.clone()));
+        }
+        let mask = tensors.get("concat_mask").or(args.denoise_mask);
+        if let Some(mask) = mask {
+            let mask = mask.narrow(1, 0, 1)?;
+            conds.insert(KNOWN, CondValue::NoiseShape(mask));
+        }
+        Ok(conds)
+    }
+
+    fn memory_required(config: &LtxvConfig, shape: &[usize]) -> u64 {
+        config.memory_required(shape)
+    }
+
+    fn sees_known_clean(_: &LtxvConfig) -> bool {
+        true
+    }
+}
+
+/// The level of each token: the less of it there is to make, the lower.
+fn by_token(levels: &[f32], mask: &Tensor, shape: &[usize]) -> Result<Vec<f32>> {
+    let mut whole = shape.to_vec();
+    if let Some(channels) = whole.get_mut(1) {
+        *channels = 1;
+    }
+    let mask = mask.expand(&whole)?;
+    let tokens: usize = whole.iter().skip(2).product();
+    let each = mask.data().chunks(tokens.max(1)).zip(levels);
+    Ok(each
+        .flat_map(|(mask, level)| mask.iter().map(move |share| share * level))
+        .collect())
+}
+
+impl LtxvNetwork {
+    /// One pass over (b, c, t, h, w). There is a level for each item, or for each token of each item. The result is in
+    /// main memory.
+    pub fn pass(
+        &self,
+        x: &Tensor,
+        levels: &[f32],
+        conds: &CallConds,
+        hooks: &Hooks,
+    ) -> Result<Tensor> {
+        let &[b, _, _, h, w] = x.shape() else {
+            let reason = format!("{:?} is not the shape of a video", x.shape());
+            return Err(ModelError::invalid("latent", reason));
+        };
+        let Some(prompt) = conds.tensor("c_crossattn") else {
+            return Err(ModelError::invalid("prompt", "this model needs one"));
+        };
+        let device = &self.device;
+        let (tokens, grid) = video_to_tokens(x, 1, PatchOrder::ChannelFirst)?;
+        let x = self.cells.forward(&tokens.to(device)?)?;
+        drop(tokens);
+        let level = self.level(levels, [b, x.dim(1)?, self.config.dim], grid)?;
+        let rope = self.rope(grid, conds)?;
+        let inner = self.text[0].forward_with(&prompt.to(device)?, then(Act::GeluTanh))?;
+        let text = self.text[1].forward(&inner)?;
+        let hidden = conds
+            .tensor("attention_mask")
+            .map(|mask| -> Result<Tensor> { Ok(hide(mask, 0)?.to(device)?) });
+        let hidden = hidden.transpose()?;
+        let pass = Pass {
+            text: &text,
+            rope: &rope,
+            mask: hidden.as_ref().map_or(Mask::None, Mask::Add),
+        };
+        let mut x = x.reshape(level.apart)?;
+        for (number, block) in self.blocks.iter().enumerate() {
+            hooks.check()?;
+            if !hooks.skips(BlockKind::DOUBLE, number) {
+                x = block.forward(x, &level, &pass)?;
+            }
+        }
+        let own = self.table.at(device)?;
+        let part = |at: usize| -> Result<Tensor> {
+            let own = own.narrow(0, at, 1)?;
+            Ok(level.plain.add(&own.reshape([own.len()])?)?)
+        };
+        let x = modulate(self.norm.forward(&x)?, &part(1)?, Some(&part(0)?))?;
+        let out = self.last.forward(&x.reshape(level.joined)?)?;
+        let out = out.to(&Device::cpu())?;
+        video_from_tokens(&out, grid, 1, PatchOrder::ChannelFirst, (h, w))
+    }
+
+    fn level(&self, levels: &[f32], joined: [usize; 3], grid: TokenGrid) -> Result<Level> {
+        let [b, n, dim] = joined;
+        if levels.len() != b && levels.len() != b * n {
+            let reason = format!("{} noise levels for {b} videos of {n} tokens", levels.len());
+            return Err(ModelError::invalid("noise levels", reason));
+        }
+        // Mostly whole frames are known: then one row does for each.
+        let frame = grid[1] * grid[2];
+        let frames = levels.chunks(frame.max(1));
+        let alike = levels.len() == b * n
+            && n > frame
+            && frames
+                .clone()
+                .all(|frame| frame.iter().all(|v| *v == frame[0]));
+        let told: Vec<f32> = if alike {
+            frames.map(|frame| frame[0] * 1000.0).collect()
+        } else {
+            levels.iter().map(|level| level * 1000.0).collect()
+        };
+        let waves = sinusoid(&told, self.config.waves)?.to(&self.device)?;
+        let plain = self.time.forward(&waves)?;
+        Ok(Level {
+            blocks: self.time_blocks.forward(&silu(&plain))?,
+            plain,
+            apart: [told.len(), b * n / told.len().max(1), dim],
+            joined,
+        })
+    }
+
+    /// Angles of all channels. Those beyond what three axes share stay.
+    fn rope(&self, [frames, rows, columns]: TokenGrid, conds: &CallConds) -> Result<Rope> {
+        let config = &self.config;
+        let mut places = Vec::with_capacity(frames * rows * columns);
+        for frame in 0..frames {
+            let mut at = frame as f32 * FRAMES;
+            if config.causal {
+                at = (at - (FRAMES - 1.0)).max(0.0);
+            }
+            for row in 0..rows {
+                for column in 0..columns {
+                    places.push([at, row as f32 * PIXELS, column as f32 * PIXELS]);
+                }
+            }
+        }
+        if let Some(keys) = conds.tensor(KEYFRAMES) {
+            let [_, axes, count] = keys.dims3()?;
+            let Some(first) = places.len().checked_sub(count).filter(|_| axes == 3) else {
+                let reason = format!("{:?} are no places of the last tokens", keys.shape());
+                return Err(ModelError::invalid(KEYFRAMES, reason));
+            };
+            let keys = &keys.data()[..3 * count];
+            for (at, place) in places[first..].iter_mut().enumerate() {
+                *place = [0, 1, 2].map(|axis| keys[axis * count + at]);
+            }
+        }
+        let rate = conds.number(RATE).unwrap_or(FRAME_RATE) as f32;
+        let each = config.dim / 6;
+        let frequency = |k: usize| {
+            let exponent = k as f64 / (each.max(2) - 1) as f64;
+            THETA.powf(f64::from(exponent as f32)) as f32 * FRAC_PI_2
+        };
+        let frequencies: Vec<f32> = (0..each).map(frequency).collect();
+        let half = config.dim / 2;
+        let still = half - 3 * each;
+        let mut cos = Buffer::with_room(places.len() * half)?;
+        let mut sin = Buffer::with_room(places.len() * half)?;
+        for [time, row, column] in places {
+            let share = [time / rate, row, column];
+            let share = [0, 1, 2].map(|axis| share[axis] / config.reach[axis] * 2.0 - 1.0);
+            cos.extend(std::iter::repeat_n(1.0, still));
+            sin.extend(std::iter::repeat_n(0.0, still));
+            for frequency in &frequencies {
+                let angles = share.map(|share| f64::from(frequency * share));
+                cos.extend(angles.map(|angle| angle.cos() as f32));
+                sin.extend(angles.map(|angle| angle.sin() as f32));
+            }
+        }
+        let table = |values| Tensor::from_buffer([frames * rows * columns, half], values);
+        Rope::from_tables(table(cos)?, table(sin)?).to(&self.device)
+    }
+}

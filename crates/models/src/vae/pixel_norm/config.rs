@@ -1,0 +1,354 @@
+//! The shape of a network, read from keys and shapes.
+
+use serde_json::Value as Json;
+
+use crate::error::{ModelError, Result};
+use crate::store::{Layout, WeightStore};
+
+/// More blocks, and more layers in one, than any of these has.
+const MOST: usize = 64;
+
+/// One block of either half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockConfig {
+    /// So many residual layers of one width.
+    Layers { count: usize, width: usize },
+    /// One residual layer from a width to another.
+    Change { from: usize, to: usize },
+    /// A convolution that sees every second frame, row and column.
+    Stride { width: usize },
+    /// Frames, rows and columns into channels, or back: how many of each, and the widths before and after.
+    Fold {
+        steps: [usize; 3],
+        from: usize,
+        to: usize,
+    },
+}
+
+impl BlockConfig {
+    /// Frames, rows and columns that become one.
+    fn steps(self) -> [usize; 3] {
+        match self {
+            Self::Layers { .. } | Self::Change { .. } => [1; 3],
+            Self::Stride { .. } => [2; 3],
+            Self::Fold { steps, .. } => steps,
+        }
+    }
+}
+
+/// One half of the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HalfConfig {
+    pub blocks: Vec<BlockConfig>,
+    /// Channels of the first convolution, in and out, and those of the last.
+    pub first: (usize, usize),
+    pub last: (usize, usize),
+}
+
+/// What an autoencoder with pixel norms is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PixelNormConfig {
+    pub encoder: Option<HalfConfig>,
+    pub decoder: HalfConfig,
+    /// Pixels along a side that are channels from the start.
+    pub patch: usize,
+    /// Whether the decoder is told how much noise is left.
+    pub told: bool,
+    /// Whether its layers add noise.
+    pub noisy: bool,
+    /// Whether there are means and deviations of the latent's channels.
+    pub measured: bool,
+    /// Whether the decoder's frames go on as in a mirror beyond their borders.
+    pub mirrored: bool,
+    /// Whether what goes into a block that makes larger is repeated beside what comes out.
+    pub repeated: bool,
+}
+
+/// The key by which such files are known.
+const SIGN: &str = "decoder.up_blocks.0.res_blocks.0.conv1.conv.weight";
+pub(super) const MEANS: &str = "per_channel_statistics.mean-of-means";
+pub(super) const DEVIATIONS: &str = "per_channel_statistics.std-of-means";
+
+/// Whether names are those of such a network.
+pub(in crate::vae) fn is_named(names: &[&str]) -> bool {
+    names.contains(&SIGN)
+}
+
+impl PixelNormConfig {
+    pub fn is_in(store: &WeightStore) -> bool {
+        store.has(SIGN)
+    }
+
+    pub fn detect(store: &WeightStore) -> Result<Self> {
+        let encoder = store.has("encoder.conv_in.conv.weight");
+        let encoder = encoder.then(|| half(store, "encoder", "down_blocks"));
+        let encoder = encoder.transpose()?;
+        let decoder = half(store, "decoder", "up_blocks")?;
+        let patch = (decoder.last.1 / 3).isqrt();
+        if patch == 0 || patch * patch * 3 != decoder.last.1 {
+            let reason = format!("{} values are no square of pixels", decoder.last.1);
+            return Err(ModelError::unsupported(store.file(), reason));
+        }
+        let first = "decoder.up_blocks.0";
+        // Decoders that grow in four steps do without both; the header of a file knows better.
+        let folds = |block: &&BlockConfig| matches!(block, BlockConfig::Fold { .. });
+        let plain = decoder.blocks.iter().filter(folds).count() > PLAIN_STEPS;
+        let said = Said::of(store.metadata("config"));
+        Ok(Self {
+            encoder,
+            decoder,
+            patch,
+            told: store.has("decoder.last_scale_shift_table"),
+            noisy: store.has(&format!("{first}.res_blocks.0.per_channel_scale1")),
+            measured: store.has(MEANS) && store.has(DEVIATIONS),
+            mirrored: said.mirrored.unwrap_or(!plain),
+            repeated: said.repeated.unwrap_or(!plain),
+        })
+    }
+
+    pub fn verify(&self, store: &WeightStore) -> Result<()> {
+        let layout = Layout::of(|weights| super::model::PixelNormVae::walk(weights, self))?;
+        layout.verify(store, super::model::WHAT)
+    }
+
+    pub fn latent_channels(&self) -> usize {
+        self.decoder.first.0
+    }
+
+    /// Pixels along a side for one latent cell.
+    pub fn ratio(&self) -> usize {
+        self.steps(1) * self.patch
+    }
+
+    /// Frames for one latent frame after the first.
+    pub fn temporal_ratio(&self) -> usize {
+        self.steps(0)
+    }
+
+    fn steps(&self, axis: usize) -> usize {
+        let blocks = self.decoder.blocks.iter();
+        blocks.map(|block| block.steps()[axis]).product()
+    }
+}
+
+/// Steps in which decoders grow that repeat their inputs.
+const PLAIN_STEPS: usize = 3;
+
+/// What the header of a file says of its decoder.
+#[derive(Default)]
+struct Said {
+    mirrored: Option<bool>,
+    repeated: Option<bool>,
+}
+
+impl Said {
+    /// From JSON of which `vae` is a part.
+    fn of(text: Option<&str>) -> Self {
+        let said: Option<Json> = text.and_then(|text| serde_json::from_str(text).ok());
+        let Some(said) = said else {
+            return Self::default();
+        };
+        let said = &said["vae"];
+        let mode = ["decoder_spatial_padding_mode", "spatial_padding_mode"];
+        let mode = mode.iter().find_map(|name| said[*name].as_str());
+        let blocks = said["decoder_blocks"].as_array();
+        let growing = blocks.map(|blocks| {
+            let grows = |block: &&Json| {
+                let name = block[0].as_str();
+                name.is_some_and(|name| name.starts_with("compress_"))
+            };
+            blocks.iter().filter(grows).collect::<Vec<_>>()
+        });
+        let growing = growing.filter(|growing| !growing.is_empty());
+        Self {
+            mirrored: mode.map(|mode| mode == "reflect"),
+            repeated: growing.map(|list| list.iter().any(|b| b[1]["residual"] == true)),
+        }
+    }
+}
+
+/// The sizes of a convolution over time: out and in.
+fn sizes(store: &WeightStore, key: &str) -> Result<(usize, usize)> {
+    let key = format!("{key}.weight");
+    match store.shape(&key) {
+        Some(&[out, input, _, _, _]) if out > 0 && input > 0 => Ok((out, input)),
+        Some(found) => Err(ModelError::Shape {
+            file: store.file().to_owned(),
+            key,
+            expected: "a convolution over frames".to_owned(),
+            found: found.to_vec(),
+        }),
+        None => Err(ModelError::Missing {
+            file: store.file().to_owned(),
+            key,
+        }),
+    }
+}
+
+fn half(store: &WeightStore, name: &str, list: &str) -> Result<HalfConfig> {
+    let (out, input) = sizes(store, &format!("{name}.conv_in.conv"))?;
+    let (values, last) = sizes(store, &format!("{name}.conv_out.conv"))?;
+    let at = |number: usize, rest: &str| format!("{name}.{list}.{number}.{rest}");
+    let has = |key: &str| store.has(&format!("{key}.weight"));
+    let mut blocks = Vec::new();
+    let mut width = out;
+    for number in 0..MOST {
+        let (layers, change) = (
+            at(number, "res_blocks.0.conv1.conv"),
+            at(number, "conv1.conv"),
+        );
+        let (fold, stride) = (at(number, "conv.conv"), at(number, "conv"));
+        blocks.push(if has(&layers) {
+            let there = |layer: usize| has(&at(number, &format!("res_blocks.{layer}.conv1.conv")));
+            let count = (0..MOST).take_while(|layer| there(*layer)).count();
+            BlockConfig::Layers { count, width }
+        } else if has(&change) {
+            let from = width;
+            width = sizes(store, &change)?.0;
+            BlockConfig::Change { from, to: width }
+        } else if has(&fold) {
+            let (rows, _) = sizes(store, &fold)?;
+            let from = width;
+            width = width_after(store, name, list, number + 1)?.unwrap_or(last);
+            // Down: channels times cells are the new width. Up: the new width times cells are the channels.
+            let cells = if name == "encoder" {
+                width / rows.max(1)
+            } else {
+                rows / width.max(1)
+            };
+            let steps = match cells {
+                2 => [2, 1, 1],
+                4 => [1, 2, 2],
+                8 => [2, 2, 2],
+                _ => {
+                    let reason = format!("{fold} makes {rows} channels of {from}, then {width}");
+                    return Err(ModelError::unsupported(store.file(), reason));
+                }
+            };
+            BlockConfig::Fold {
+                steps,
+                from,
+                to: width,
+            }
+        } else if has(&stride) {
+            BlockConfig::Stride { width }
+        } else {
+            break;
+        });
+    }
+    Ok(HalfConfig {
+        blocks,
+        first: (input, out),
+        last: (last, values),
+    })
+}
+
+/// Channels that a block takes; none if there is no such block.
+fn width_after(
+    store: &WeightStore,
+    name: &str,
+    list: &str,
+    number: usize,
+) -> Result<Option<usize>> {
+    let at = |rest: &str| format!("{name}.{list}.{number}.{rest}");
+    for key in ["res_blocks.0.conv1.conv", "conv1.conv", "conv.conv", "conv"] {
+        if store.has(&format!("{}.weight", at(key))) {
+            return Ok(Some(sizes(store, &at(key))?.1));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether names are those that diffusers has for such a network.
+pub(in crate::vae) fn is_foreign(names: &[&str]) -> bool {
+    names.contains(&"decoder.mid_block.resnets.0.conv1.conv.weight")
+        && names.contains(&"decoder.up_blocks.0.upsamplers.0.conv.conv.weight")
+}
+
+/// Pairs of our name and the file's, for those. There levels have numbers, here every block has one.
+pub(in crate::vae) fn native_names<'a>(names: &[&'a str]) -> Vec<(String, &'a str)> {
+    let level = |name: &str| {
+        let rest = name.strip_prefix("encoder.down_blocks.")?;
+        rest.split('.').next()?.parse::<usize>().ok()
+    };
+    let levels = names.iter().filter_map(|name| level(name)).max();
+    let levels = levels.map_or(0, |last| last.saturating_add(1));
+    let names = names.iter().copied();
+    names.map(|name| (native(name, levels), name)).collect()
+}
+
+fn native(name: &str, levels: usize) -> String {
+    let parts: Vec<&str> = name.split('.').collect();
+    let number = |n: &str| n.parse::<usize>().ok().map(|n| n.saturating_mul(2));
+    let found = match parts.as_slice() {
+        ["latents_mean"] => Some(MEANS.to_owned()),
+        ["latents_std"] => Some(DEVIATIONS.to_owned()),
+        ["encoder", "down_blocks", i, "resnets", rest @ ..] => {
+            number(i).map(|i| format!("encoder.down_blocks.{i}.res_blocks.{}", rest.join(".")))
+        }
+        ["encoder", "down_blocks", i, "downsamplers", _, rest @ ..] => {
+            number(i).map(|i| format!("encoder.down_blocks.{}.{}", i + 1, rest.join(".")))
+        }
+        ["encoder", "mid_block", "resnets", rest @ ..] => Some(format!(
+            "encoder.down_blocks.{}.res_blocks.{}",
+            2 * levels,
+            rest.join(".")
+        )),
+        ["decoder", "mid_block", "resnets", rest @ ..] => {
+            Some(format!("decoder.up_blocks.0.res_blocks.{}", rest.join(".")))
+        }
+        ["decoder", "up_blocks", i, "upsamplers", _, rest @ ..] => {
+            number(i).map(|i| format!("decoder.up_blocks.{}.{}", i + 1, rest.join(".")))
+        }
+        ["decoder", "up_blocks", i, "resnets", rest @ ..] => {
+            number(i).map(|i| format!("decoder.up_blocks.{}.res_blocks.{}", i + 2, rest.join(".")))
+        }
+        _ => None,
+    };
+    found.unwrap_or_else(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_diffusers_become_ours() {
+        for (theirs, ours) in [
+            (
+                "encoder.down_blocks.2.resnets.1.conv1.conv.bias",
+                "encoder.down_blocks.4.res_blocks.1.conv1.conv.bias",
+            ),
+            (
+                "encoder.down_blocks.2.downsamplers.0.conv.conv.bias",
+                "encoder.down_blocks.5.conv.conv.bias",
+            ),
+            (
+                "encoder.mid_block.resnets.0.conv2.conv.weight",
+                "encoder.down_blocks.8.res_blocks.0.conv2.conv.weight",
+            ),
+            (
+                "decoder.up_blocks.1.upsamplers.0.conv.conv.weight",
+                "decoder.up_blocks.3.conv.conv.weight",
+            ),
+            (
+                "decoder.up_blocks.1.resnets.0.conv1.conv.weight",
+                "decoder.up_blocks.4.res_blocks.0.conv1.conv.weight",
+            ),
+            ("latents_mean", MEANS),
+            ("decoder.conv_in.conv.bias", "decoder.conv_in.conv.bias"),
+        ] {
+            assert_eq!(native(theirs, 4), ours);
+        }
+    }
+
+    #[test]
+    fn headers_say_how_a_decoder_grows() {
+        let text = r#"{"vae": {"spatial_padding_mode": "zeros", "decoder_blocks": [
+            ["res_x", {"num_layers": 4}], ["compress_all", {"residual": false, "multiplier": 2}]]}}"#;
+        let said = Said::of(Some(text));
+        assert_eq!((said.mirrored, said.repeated), (Some(false), Some(false)));
+        let said = Said::of(Some("{}"));
+        assert_eq!((said.mirrored, said.repeated), (None, None));
+    }
+}

@@ -1,0 +1,326 @@
+//! The blocks, and what turns pictures and camera paths into something they take.
+
+use std::sync::Arc;
+
+use fresco_tensor::Tensor;
+use fresco_tensor::nn::{
+    Act, Conv2d, LayerNorm, Linear, Mask, RmsNorm, Value, activate, add_gated, attention, modulate,
+};
+
+use super::config::{CAMERA_CELL, CELLS, CameraConfig, PATCH, VisionConfig, WanConfig};
+use super::speech::Hearing;
+use crate::epilogue::{plus, then};
+use crate::error::{ModelError, Result};
+use crate::store::Walk;
+use crate::transformer::{PatchOrder, Rope, TokenGrid, chunks, video_to_tokens};
+
+pub(super) const EPS: f32 = 1e-6;
+
+/// Queries, keys and values with a bias, normalised over all heads at once.
+pub(super) struct Projections {
+    q: Arc<Linear>,
+    k: Arc<Linear>,
+    v: Arc<Linear>,
+    pub(super) o: Arc<Linear>,
+    norm_q: Arc<RmsNorm>,
+    norm_k: Arc<RmsNorm>,
+}
+
+impl Projections {
+    /// `source` is the width of what is looked at.
+    pub(super) fn new(weights: &Walk<'_>, dim: usize, source: usize) -> Result<Self> {
+        Ok(Self {
+            q: weights.linear("q", dim, dim)?,
+            k: weights.linear("k", dim, source)?,
+            v: weights.linear("v", dim, source)?,
+            o: weights.linear("o", dim, dim)?,
+            norm_q: weights.rms_norm("norm_q.weight", dim, EPS)?,
+            norm_k: weights.rms_norm("norm_k.weight", dim, EPS)?,
+        })
+    }
+
+    /// Queries of some tokens, keys and values of others.
+    pub(super) fn project(&self, x: &Tensor, source: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
+        Ok((
+            self.norm_q.forward(&self.q.forward(x)?)?,
+            self.norm_k.forward(&self.k.forward(source)?)?,
+            self.v.forward(source)?,
+        ))
+    }
+}
+
+/// What tokens see of pictures, beside the prompt.
+struct PictureKeys {
+    k: Arc<Linear>,
+    v: Arc<Linear>,
+    norm: Arc<RmsNorm>,
+}
+
+/// What blocks look at besides the video.
+pub(super) struct Beside {
+    /// The prompt's tokens.
+    pub(super) text: Tensor,
+    /// Tokens of pictures; none where pictures are not looked at apart.
+    pub(super) pictures: Option<Tensor>,
+    /// What each frame hears of somebody speaking.
+    pub(super) speech: Option<Tensor>,
+}
+
+/// How the noise level is told: rows for each item, or each frame of each item, or each token.
+pub(super) struct Level {
+    /// (rows, dim), for the end.
+    pub(super) plain: Tensor,
+    /// (rows, 6 * dim), for blocks.
+    pub(super) blocks: Tensor,
+    /// Tokens as (rows, tokens of a row, dim), and as (b, n, dim).
+    pub(super) apart: [usize; 3],
+    pub(super) joined: [usize; 3],
+}
+
+/// One block; those that follow a control video have matrices before and after.
+pub(super) struct Block {
+    modulation: Arc<Value>,
+    heads: usize,
+    self_attn: Projections,
+    norm3: Arc<LayerNorm>,
+    cross_attn: Projections,
+    pictures: Option<PictureKeys>,
+    hearing: Option<Hearing>,
+    ffn: [Arc<Linear>; 2],
+    norm: LayerNorm,
+    pub(super) before: Option<Arc<Linear>>,
+    pub(super) after: Option<Arc<Linear>>,
+}
+
+impl Block {
+    pub(super) fn new(weights: &Walk<'_>, config: &WanConfig) -> Result<Self> {
+        let (dim, ffn) = (config.dim, config.ffn);
+        let cross = weights.at("cross_attn");
+        let pictures = config.vision.map(|_| -> Result<PictureKeys> {
+            Ok(PictureKeys {
+                k: cross.linear("k_img", dim, dim)?,
+                v: cross.linear("v_img", dim, dim)?,
+                norm: cross.rms_norm("norm_k_img.weight", dim, EPS)?,
+            })
+        });
+        let hearing = config.speech;
+        let hearing = hearing.map(|speech| Hearing::new(weights, dim, speech));
+        Ok(Self {
+            modulation: weights.value("modulation", &[1, 6, dim])?,
+            heads: config.heads,
+            self_attn: Projections::new(&weights.at("self_attn"), dim, dim)?,
+            norm3: weights.layer_norm("norm3", dim, EPS)?,
+            cross_attn: Projections::new(&cross, dim, dim)?,
+            pictures: pictures.transpose()?,
+            hearing: hearing.transpose()?,
+            ffn: [
+                weights.linear("ffn.0", ffn, dim)?,
+                weights.linear("ffn.2", dim, ffn)?,
+            ],
+            norm: LayerNorm::new(None, None, EPS)?,
+            before: None,
+            after: None,
+        })
+    }
+
+    /// One that follows a control video. The first of them takes the video's tokens in.
+    pub(super) fn following(weights: &Walk<'_>, config: &WanConfig, first: bool) -> Result<Self> {
+        let square = |name: &str| weights.linear(name, config.dim, config.dim);
+        let plain = WanConfig {
+            vision: None,
+            ..config.clone()
+        };
+        Ok(Self {
+            before: first.then(|| square("before_proj")).transpose()?,
+            after: Some(square("after_proj")?),
+            ..Self::new(weights, &plain)?
+        })
+    }
+
+    /// Tokens as (rows of the noise level, tokens, dim) to the same.
+    pub(super) fn forward(
+        &self,
+        x: Tensor,
+        level: &Level,
+        beside: &Beside,
+        rope: &Rope,
+    ) -> Result<Tensor> {
+        let own = self.modulation.at(&x.device())?;
+        let own = own.reshape([own.len()])?;
+        let parts = chunks::<6>(&level.blocks.add(&own)?)?;
+        let [shift, scale, gate, shift_ffn, scale_ffn, gate_ffn] = parts;
+        let input = self.norm.modulated(&x, &shift, &scale)?;
+        let seen = self.look_around(&input.reshape(level.joined)?, rope)?;
+        let x = add_gated(x, &gate, &seen.reshape(level.apart)?)?;
+        let input = self.norm3.forward(&x)?.reshape(level.joined)?;
+        let seen = self.look_beside(&input, beside)?;
+        let mut x = x.add(&seen.reshape(level.apart)?)?;
+        if let (Some(hearing), Some(speech)) = (&self.hearing, &beside.speech) {
+            x = hearing.forward(x, speech, self.heads)?;
+        }
+        let input = self.norm.modulated(&x, &shift_ffn, &scale_ffn)?;
+        let inner = self.ffn[0].forward_with(&input, then(Act::GeluTanh))?;
+        drop(input);
+        let made = self.ffn[1].forward(&inner)?;
+        Ok(add_gated(x, &gate_ffn, &made)?)
+    }
+
+    fn look_around(&self, x: &Tensor, rope: &Rope) -> Result<Tensor> {
+        let own = &self.self_attn;
+        let turned = |layer: &Linear, norm: &RmsNorm| -> Result<Tensor> {
+            rope.interleaved(&norm.forward(&layer.forward(x)?)?, self.heads)
+        };
+        let q = turned(&own.q, &own.norm_q)?;
+        let k = turned(&own.k, &own.norm_k)?;
+        let v = own.v.forward(x)?;
+        let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
+        drop((q, k, v));
+        Ok(own.o.forward(&seen)?)
+    }
+
+    fn look_beside(&self, x: &Tensor, beside: &Beside) -> Result<Tensor> {
+        let own = &self.cross_attn;
+        let (q, k, v) = own.project(x, &beside.text)?;
+        let mut seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
+        if let Some(pictures) = &self.pictures {
+            // Without a picture the prompt is looked at twice.
+            let from = beside.pictures.as_ref().unwrap_or(&beside.text);
+            let k = pictures.norm.forward(&pictures.k.forward(from)?)?;
+            let v = pictures.v.forward(from)?;
+            seen = seen.add(&attention(&q, &k, &v, self.heads, Mask::None, None)?)?;
+        }
+        Ok(own.o.forward(&seen)?)
+    }
+}
+
+/// What a vision network saw, as tokens.
+pub(super) struct Vision {
+    places: Option<Arc<Value>>,
+    norm: Arc<LayerNorm>,
+    first: Arc<Linear>,
+    second: Arc<Linear>,
+    last: Arc<LayerNorm>,
+}
+
+impl Vision {
+    pub(super) fn new(weights: &Walk<'_>, config: VisionConfig, dim: usize) -> Result<Self> {
+        const NORM_EPS: f32 = 1e-5;
+        let width = config.width;
+        let places = config.places;
+        let places = places.map(|count| weights.value("emb_pos", &[1, count, width]));
+        let proj = weights.at("proj");
+        Ok(Self {
+            places: places.transpose()?,
+            norm: proj.layer_norm("0", width, NORM_EPS)?,
+            first: proj.linear("1", width, width)?,
+            second: proj.linear("3", dim, width)?,
+            last: proj.layer_norm("4", dim, NORM_EPS)?,
+        })
+    }
+
+    /// (b, n, width) on the device to tokens.
+    pub(super) fn forward(&self, states: &Tensor) -> Result<Tensor> {
+        let mut x = states.clone();
+        if let Some(places) = &self.places {
+            let places = places.at(&x.device())?;
+            let count = x.dim(1)?.min(places.dim(1)?);
+            x = x.narrow(1, 0, count)?.add(&places.narrow(1, 0, count)?)?;
+        }
+        let x = self
+            .first
+            .forward_with(&self.norm.forward(&x)?, then(Act::Gelu))?;
+        Ok(self.last.forward(&self.second.forward(&x)?)?)
+    }
+}
+
+/// What turns a camera's path into something added to tokens.
+pub(super) struct Camera {
+    conv: Arc<Linear>,
+    blocks: Vec<[Arc<Conv2d>; 2]>,
+    dim: usize,
+}
+
+impl Camera {
+    pub(super) fn new(weights: &Walk<'_>, config: CameraConfig, dim: usize) -> Result<Self> {
+        let values = config.channels * CAMERA_CELL * CAMERA_CELL * CELLS;
+        let block = |number: usize| -> Result<[Arc<Conv2d>; 2]> {
+            let weights = weights.at("residual_blocks").at(number);
+            Ok([
+                weights.conv("conv1", dim, dim, 3, 1)?,
+                weights.conv("conv2", dim, dim, 3, 1)?,
+            ])
+        };
+        Ok(Self {
+            conv: weights.linear("conv", dim, values)?,
+            blocks: (0..config.blocks).map(block).collect::<Result<_>>()?,
+            dim,
+        })
+    }
+
+    /// The path (b, c, t, 8 * h, 8 * w) as (b, n, dim) on the device, for tokens of this grid.
+    pub(super) fn forward(
+        &self,
+        path: &Tensor,
+        grid: TokenGrid,
+        device: &fresco_tensor::Device,
+    ) -> Result<Tensor> {
+        let &[b, c, t, high, wide] = path.shape() else {
+            let reason = format!("{:?} is not the shape of a camera's path", path.shape());
+            return Err(ModelError::invalid("camera_conditions", reason));
+        };
+        let (h, w) = (high / CAMERA_CELL, wide / CAMERA_CELL);
+        let cell = CAMERA_CELL;
+        let path = path.narrow(3, 0, h * cell)?.narrow(4, 0, w * cell)?;
+        let cells = path.reshape([b * c * t, h, cell, w, cell])?;
+        let cells = cells.permute(&[0, 2, 4, 1, 3])?;
+        let cells = cells.reshape([b, c, t, cell * cell, h, w])?;
+        let cells = cells.permute(&[0, 1, 3, 2, 4, 5])?;
+        let cells = cells.reshape([b, c * cell * cell, t, h, w])?;
+        let (tokens, found) = video_to_tokens(&cells, PATCH, PatchOrder::ChannelFirst)?;
+        if found != grid {
+            let reason = format!("it is for {found:?} tokens, the video has {grid:?}");
+            return Err(ModelError::invalid("camera_conditions", reason));
+        }
+        let x = self.conv.forward(&tokens.to(device)?)?;
+        let [frames, rows, columns] = grid;
+        let mut x = x.reshape([b * frames, rows, columns, self.dim])?;
+        for [first, second] in &self.blocks {
+            let inner = activate(first.forward(&x)?, Act::Relu);
+            x = second.forward_with(&inner, plus(&x))?;
+        }
+        Ok(x.reshape([b, frames * rows * columns, self.dim])?)
+    }
+}
+
+/// The end: tokens to values of their cells.
+pub(super) struct Head {
+    modulation: Arc<Value>,
+    norm: LayerNorm,
+    values: Arc<Linear>,
+}
+
+impl Head {
+    pub(super) fn new(weights: &Walk<'_>, config: &WanConfig) -> Result<Self> {
+        Ok(Self {
+            modulation: weights.value("modulation", &[1, 2, config.dim])?,
+            norm: LayerNorm::new(None, None, EPS)?,
+            values: weights.linear("head", config.out_channels * CELLS, config.dim)?,
+        })
+    }
+
+    /// Tokens as (rows of the noise level, tokens, dim) to (b, n, values).
+    pub(super) fn forward(&self, x: &Tensor, level: &Level) -> Result<Tensor> {
+        let own = self.modulation.at(&x.device())?;
+        let [shift, scale] = [0, 1].map(|at| -> Result<Tensor> {
+            let own = own.narrow(1, at, 1)?;
+            let own = own.reshape([own.len()])?;
+            Ok(level.plain.add(&own)?)
+        });
+        let x = modulate(self.norm.forward(x)?, &scale?, Some(&shift?))?;
+        Ok(self.values.forward(&x)?.reshape([
+            level.joined[0],
+            level.joined[1],
+            self.values.out_features(),
+        ])?)
+    }
+}

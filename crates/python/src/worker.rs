@@ -1,0 +1,394 @@
+//! One Python process: how it is started, what is heard of it, how it ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fresco_graph::{Codec, Cx, Value, lock};
+use fresco_tensor::Tensor;
+
+use crate::channel::{Channel, Frame, Kind, Reader, Stream};
+use crate::segment::Segments;
+use crate::wire::Handles;
+
+/// Bytes of one line of output; what is longer is cut into several.
+const LINE: u64 = 8 << 10;
+/// Bytes a second that are passed on to the log.
+const FLOOD: u64 = 1 << 20;
+/// Lines of output that an error shows.
+const TAIL: usize = 60;
+/// How long a message may wait until the process reads it.
+const UNREAD: Duration = Duration::from_secs(10);
+/// How long a process that closed its channel may take to end.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Lines that are kept of each pack.
+const KEPT: usize = 100;
+
+/// What packs wrote last, by their names; it outlives their processes.
+#[derive(Default)]
+pub(crate) struct Logs(Mutex<HashMap<Arc<str>, VecDeque<String>>>);
+
+impl Logs {
+    fn add(&self, name: &Arc<str>, line: &str) {
+        let mut logs = lock(&self.0);
+        let lines = logs.entry(name.clone()).or_default();
+        if lines.len() == KEPT {
+            lines.pop_front();
+        }
+        lines.push_back(line.to_owned());
+    }
+
+    pub(crate) fn of(&self, name: &str) -> Vec<String> {
+        let logs = lock(&self.0);
+        let lines = logs.get(name).map(|lines| lines.iter().cloned().collect());
+        lines.unwrap_or_default()
+    }
+}
+
+/// How a process is started.
+#[derive(Clone)]
+pub(crate) struct Launch {
+    pub(crate) logs: Arc<Logs>,
+    pub(crate) python: PathBuf,
+    pub(crate) path: Vec<PathBuf>,
+    pub(crate) folder: PathBuf,
+    /// Variables of the environment, complete.
+    pub(crate) environment: Vec<(String, String)>,
+}
+
+/// The surroundings of a call, and the values that were sent with it.
+type GoingCall = (Cx, Arc<Vec<Value>>);
+
+/// A running process.
+pub(crate) struct Live {
+    /// Whose values and classes these are; another one for every process.
+    pub(crate) owner: Arc<str>,
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) handles: Handles,
+    /// Memory files of large tensors that it was given.
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) codec: Arc<dyn Codec<Tensor>>,
+    /// The surroundings of calls that are going on, by number, and the values that were sent with them.
+    pub(crate) calls: Mutex<HashMap<u64, GoingCall>>,
+    /// A call that nobody waits for any more, and that others would have to wait for.
+    pub(crate) stuck: Mutex<Option<u64>>,
+    /// The prompt whose hidden values the process has.
+    pub(crate) knows_prompt: Mutex<Option<Arc<str>>>,
+    /// Who is writing, as far as is known.
+    pub(crate) speaker: Arc<Mutex<Arc<str>>>,
+    /// When it last did not say in time what a class declares.
+    pub(crate) late: Mutex<Option<Instant>>,
+    /// The pack that is being imported.
+    pub(crate) importing: Mutex<Option<String>>,
+    child: Mutex<Child>,
+    process: u32,
+    output: Arc<Mutex<Output>>,
+    killed: Mutex<Option<&'static str>>,
+}
+
+#[derive(Default)]
+struct Output {
+    tail: VecDeque<String>,
+    readers: usize,
+}
+
+/// Who listens to a process.
+pub(crate) trait Listener: Send + Sync {
+    fn event(&self, live: &Arc<Live>, frame: Frame);
+    fn call(&self, live: &Arc<Live>, frame: Frame);
+    fn ended(&self, live: &Arc<Live>, reason: &Arc<str>);
+}
+
+impl Live {
+    pub(crate) fn start(
+        launch: &Launch,
+        owner: Arc<str>,
+        codec: Arc<dyn Codec<Tensor>>,
+        listener: Arc<dyn Listener>,
+    ) -> std::io::Result<Arc<Self>> {
+        let mut command = Command::new(&launch.python);
+        command
+            .args(["-m", "fresco_host"])
+            .current_dir(&launch.folder)
+            .env_clear()
+            .envs(launch.environment.iter().map(|(name, value)| (name, value)))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let path = std::env::join_paths(&launch.path).map_err(std::io::Error::other)?;
+        command.env("PYTHONPATH", path);
+        let (mut child, stream) = spawn(&mut command)?;
+        // Whoever writes to a process that reads no more must not wait for ever.
+        stream.set_write_timeout(Some(UNREAD))?;
+        let process = child.id();
+        let output = Arc::new(Mutex::new(Output::default()));
+        let speaker: Arc<Mutex<Arc<str>>> = Arc::new(Mutex::new("packs".into()));
+        let streams: [Option<Box<dyn Read + Send>>; 2] = [
+            child.stdout.take().map(|s| Box::new(s) as _),
+            child.stderr.take().map(|s| Box::new(s) as _),
+        ];
+        for stream in streams.into_iter().flatten() {
+            lock(&output).readers += 1;
+            let (output, speaker) = (output.clone(), speaker.clone());
+            let logs = launch.logs.clone();
+            let listen = move || listen_to(stream, &output, &speaker, &logs);
+            thread("pack-output", listen)?;
+        }
+        let live = Arc::new(Self {
+            owner,
+            channel: Arc::new(Channel::new(stream.try_clone()?)),
+            handles: Handles::default(),
+            segments: Arc::default(),
+            codec,
+            calls: Mutex::default(),
+            stuck: Mutex::default(),
+            knows_prompt: Mutex::default(),
+            speaker,
+            late: Mutex::default(),
+            importing: Mutex::default(),
+            child: Mutex::new(child),
+            process,
+            output,
+            killed: Mutex::default(),
+        });
+        let reading = live.clone();
+        thread("pack-channel", move || reading.read(stream, &*listener))?;
+        Ok(live)
+    }
+
+    /// The surroundings of a call that is going on.
+    pub(crate) fn call(&self, number: u64) -> Option<GoingCall> {
+        lock(&self.calls).get(&number).cloned()
+    }
+
+    /// Waits until a call that was given up has come back, or the process was ended for it.
+    pub(crate) fn wait_unstuck(&self) {
+        let Some(number) = *lock(&self.stuck) else {
+            return;
+        };
+        while self.channel.is_open() && self.channel.is_waiting(number) {
+            nap(Duration::from_millis(10));
+        }
+        lock(&self.stuck).take_if(|stuck| *stuck == number);
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+
+    fn read(self: Arc<Self>, stream: Stream, listener: &dyn Listener) {
+        let mut reader = Reader::new(stream, &self.channel);
+        let problem = loop {
+            match reader.next() {
+                Ok(None) => break None,
+                Err(error) => break Some(error.to_string()),
+                Ok(Some(mut frame)) => {
+                    if frame.kind != Kind::Event {
+                        frame.body = self.handles.resolve(frame.body, 0);
+                    }
+                    match frame.kind {
+                        Kind::Reply | Kind::Error => self.channel.answered(frame),
+                        Kind::Event => listener.event(&self, frame),
+                        Kind::Call => listener.call(&self, frame),
+                    }
+                }
+            }
+        };
+        if problem.is_some() {
+            self.kill("it was stopped");
+        }
+        let status = self.wait();
+        let reason = self.reason(problem, status);
+        // First, so that whoever hears of the end in the channel finds everything in order.
+        listener.ended(&self, &reason);
+        self.channel.close(&reason);
+        lock(&self.calls).clear();
+    }
+
+    /// Ends the process and everything it started.
+    pub(crate) fn kill(&self, why: &'static str) {
+        lock(&self.killed).get_or_insert(why);
+        #[cfg(unix)]
+        if let Some(group) = i32::try_from(self.process)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+        {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let _ = lock(&self.child).kill();
+    }
+
+    /// Tells the process to end, and sees to it.
+    pub(crate) fn stop(&self) {
+        self.channel.event("shutdown", fresco_graph::Map::new());
+        let began = Instant::now();
+        while began.elapsed() < FAREWELL {
+            if !matches!(lock(&self.child).try_wait(), Ok(None)) {
+                return;
+            }
+            nap(Duration::from_millis(5));
+        }
+        self.kill("it was stopped");
+    }
+
+    fn wait(&self) -> Option<ExitStatus> {
+        let began = Instant::now();
+        loop {
+            match lock(&self.child).try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Err(_) => break None,
+                Ok(None) => {}
+            }
+            if began.elapsed() > FAREWELL {
+                self.kill("it closed its channel and went on");
+            }
+            nap(Duration::from_millis(2));
+        }
+    }
+
+    fn reason(&self, problem: Option<String>, status: Option<ExitStatus>) -> Arc<str> {
+        // What was written last may still be on its way.
+        let began = Instant::now();
+        while lock(&self.output).readers > 0 && began.elapsed() < Duration::from_millis(300) {
+            nap(Duration::from_millis(2));
+        }
+        // Children of the pack may still be there.
+        self.kill("it ended");
+        let mut text = match (problem, *lock(&self.killed)) {
+            (Some(problem), _) => problem,
+            (None, Some(why)) if why != "it ended" => why.to_owned(),
+            _ => status.map_or_else(|| "it ended".to_owned(), describe),
+        };
+        let tail = lock(&self.output);
+        if !tail.tail.is_empty() {
+            text.push_str("\nIts last output:\n");
+            text.push_str(
+                &tail
+                    .tail
+                    .iter()
+                    .map(String::as_str)
+                    .collect::<Vec<_>>()
+                    .join("\n"),
+            );
+        }
+        text.into()
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::ExitStatusExt as _;
+        if let Some(signal) = status.signal() {
+            let name = match signal {
+                6 => " (SIGABRT)",
+                9 => " (SIGKILL; perhaps the system ran out of memory)",
+                11 => " (SIGSEGV)",
+                15 => " (SIGTERM)",
+                _ => "",
+            };
+            return format!("it was ended by signal {signal}{name}");
+        }
+    }
+    match status.code() {
+        Some(code) => format!("it ended with code {code}"),
+        None => "it ended".to_owned(),
+    }
+}
+
+/// Waits for a moment between two looks at a process.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the end of a process rings no bell that could be waited for with a deadline"
+)]
+pub(crate) fn nap(time: Duration) {
+    std::thread::sleep(time);
+}
+
+pub(crate) fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map(drop)
+}
+
+/// The channel is the process's standard input, so that no descriptor has to be passed by number.
+#[cfg(unix)]
+fn spawn(command: &mut Command) -> std::io::Result<(Child, Stream)> {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::process::CommandExt as _;
+    let (ours, theirs) = Stream::pair()?;
+    command.stdin(Stdio::from(OwnedFd::from(theirs)));
+    command.process_group(0);
+    Ok((command.spawn()?, ours))
+}
+
+/// A port of this machine, with a secret that only our process knows.
+#[cfg(not(unix))]
+fn spawn(command: &mut Command) -> std::io::Result<(Child, Stream)> {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+    let mut secret = [0_u8; 16];
+    getrandom::fill(&mut secret).map_err(|error| std::io::Error::other(error.to_string()))?;
+    let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    command
+        .env("FRESCO_PORT", listener.local_addr()?.port().to_string())
+        .env("FRESCO_SECRET", &secret)
+        .stdin(Stdio::null());
+    let child = command.spawn()?;
+    loop {
+        let (mut stream, _) = listener.accept()?;
+        let mut said = vec![0_u8; secret.len()];
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        if stream.read_exact(&mut said).is_ok() && said == secret.as_bytes() {
+            stream.set_read_timeout(None)?;
+            return Ok((child, stream));
+        }
+    }
+}
+
+/// Passes the lines of a stream to the log, with the name of the pack; a flood is cut.
+fn listen_to(
+    stream: Box<dyn Read + Send>,
+    output: &Mutex<Output>,
+    speaker: &Mutex<Arc<str>>,
+    logs: &Logs,
+) {
+    let mut lines = BufReader::new(stream);
+    let mut second = Instant::now();
+    let mut bytes = 0_u64;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match lines.by_ref().take(LINE).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+        if second.elapsed() > Duration::from_secs(1) {
+            (second, bytes) = (Instant::now(), 0);
+        }
+        let before = bytes;
+        bytes += line.len() as u64;
+        let name = lock(speaker).clone();
+        if bytes > FLOOD {
+            if before <= FLOOD {
+                tracing::warn!(
+                    "[{name}] writes more than 1 MB a second; the rest of it is left out"
+                );
+            }
+            continue;
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end_matches(['\n', '\r']);
+        tracing::info!("[{name}] {text}");
+        logs.add(&name, text);
+        let mut output = lock(output);
+        if output.tail.len() == TAIL {
+            output.tail.pop_front();
+        }
+        output.tail.push_back(text.to_owned());
+    }
+    lock(output).readers -= 1;
+}

@@ -1,0 +1,250 @@
+//! GPUs that are missing, too old, taken by others, full, or that fail, on a driver without a GPU behind it.
+
+use super::super::driver::fake::{self, gpu};
+use super::super::staging::Origin;
+use super::super::{Args, Kernel};
+use super::*;
+
+fn device() -> Arc<CudaDevice> {
+    Arc::new(CudaDevice::open_with(fake::driver().unwrap(), 0).unwrap())
+}
+
+const GIB: u64 = 1 << 30;
+
+#[test]
+fn a_driver_that_does_not_start_says_why_and_what_to_do() {
+    for (code, part) in [
+        (100, "it finds no GPU"),
+        (35, "install 525 or newer"),
+        (803, "restart the machine"),
+        (999, "does not start"),
+    ] {
+        gpu(|gpu| gpu.failing.insert("init", code));
+        let reason = fake::driver().err().unwrap();
+        assert!(reason.contains(part), "{reason}");
+        assert!(reason.contains(&format!("({code})")), "{reason}");
+    }
+}
+
+#[test]
+fn devices_that_cannot_be_used_are_named() {
+    let open = || {
+        CudaDevice::open_with(fake::driver().unwrap(), 0)
+            .err()
+            .unwrap()
+    };
+    gpu(|gpu| gpu.capability = (6, 1));
+    let reason = open();
+    assert!(
+        reason.contains("cuda:0 (Fake)") && reason.contains("6.1") && reason.contains("7.5"),
+        "{reason}"
+    );
+    gpu(|gpu| (gpu.capability, gpu.pools) = ((8, 6), false));
+    let reason = open();
+    assert!(reason.contains("a newer one is needed"), "{reason}");
+    gpu(|gpu| {
+        gpu.pools = true;
+        gpu.failing.insert("context", 46);
+    });
+    let reason = open();
+    assert!(
+        reason.contains("cuda:0 does not start") && reason.contains("DEVICE_UNAVAILABLE"),
+        "{reason}"
+    );
+    // One that is not there at all.
+    let reason = CudaDevice::open_with(fake::driver().unwrap(), 3).err();
+    assert!(reason.unwrap().contains("cuda:3 does not start"));
+}
+
+#[test]
+fn cards_without_bf16_compute_in_f16() {
+    gpu(|gpu| gpu.capability = (7, 5));
+    assert!(!device().has_bf16());
+    gpu(|gpu| gpu.capability = (8, 0));
+    assert!(device().has_bf16());
+}
+
+#[test]
+fn memory_that_others_take_is_not_free() {
+    let device = device();
+    assert_eq!(device.free(), device.capacity());
+    gpu(|gpu| gpu.others = 6 * GIB);
+    assert_eq!(device.free(), 2 * GIB);
+    // The books would allow it, the driver does not: the error says what there is.
+    match device.take(3 * GIB).unwrap_err() {
+        TensorError::DeviceFull {
+            device: name,
+            wanted,
+            free,
+            ..
+        } => {
+            assert_eq!((&*name, wanted), ("cuda:0", 3 * GIB));
+            assert_eq!(free, 2 * GIB);
+        }
+        other => panic!("{other}"),
+    }
+    // What was counted for it is not counted any more, and the device goes on.
+    assert_eq!(device.used(), 0);
+    let block = device.take(GIB).unwrap();
+    assert_eq!(device.used(), GIB);
+    drop(block);
+    assert_eq!((device.used(), gpu(|gpu| gpu.used())), (0, 0));
+    gpu(|gpu| gpu.others = 0);
+    assert_eq!(device.free(), device.capacity());
+}
+
+#[test]
+fn a_part_that_is_left_to_others_is_refused_before_the_driver_is_asked() {
+    let device = device();
+    device.reserve(6 * GIB);
+    assert_eq!(device.capacity(), 2 * GIB);
+    let before = gpu(|gpu| gpu.count("allocate"));
+    assert!(device.take(3 * GIB).is_err());
+    assert_eq!(gpu(|gpu| gpu.count("allocate")), before);
+}
+
+#[test]
+fn an_error_that_ends_the_context_is_remembered_and_survived() {
+    let device = device();
+    let block = device.take(1 << 20).unwrap();
+    gpu(|gpu| gpu.failing.insert("synchronize", 700));
+    let error = device.synchronize().unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("cuda:0 has failed: ") && text.contains("ILLEGAL_ADDRESS (700)"),
+        "{text}"
+    );
+    // Whatever the driver would say now: nothing is asked of it any more.
+    gpu(|gpu| gpu.failing.clear());
+    let calls = gpu(|gpu| gpu.calls.len());
+    let failed = |error: TensorError| matches!(error, TensorError::DeviceFailed { .. });
+    assert!(failed(device.take(1).unwrap_err()));
+    assert!(failed(device.upload(block.address(), &[1]).unwrap_err()));
+    assert!(failed(device.synchronize().unwrap_err()));
+    let kernel = Kernel {
+        module: "elementwise",
+        format: Format::F32,
+        name: "fill",
+    };
+    let launched = device.launch(kernel, [1, 1, 1], 32, 0, &Args::new());
+    assert!(failed(launched.unwrap_err()));
+    drop(block);
+    device.trim();
+    assert_eq!(gpu(|gpu| gpu.calls.len()), calls);
+    assert_eq!(device.used(), 0);
+    assert!(device.state().failed.unwrap().contains("700"));
+}
+
+#[test]
+fn a_device_that_vanishes_is_one_that_failed() {
+    for code in [4, 46, 999] {
+        gpu(|gpu| gpu.failing.clear());
+        let device = device();
+        let block = device.take(1 << 20).unwrap();
+        gpu(|gpu| gpu.failing.insert("copy", code));
+        let error = device.upload(block.address(), &[0; 16]).unwrap_err();
+        assert!(matches!(error, TensorError::DeviceFailed { .. }), "{code}");
+        assert!(device.state().failed.is_some(), "{code}");
+    }
+}
+
+#[test]
+fn an_error_of_one_call_does_not_end_the_device() {
+    let device = device();
+    // An invalid value is our own mistake; the context is as good as before.
+    gpu(|gpu| gpu.failing.insert("copy", 1));
+    let block = device.take(64).unwrap();
+    assert!(device.upload(block.address(), &[0; 16]).is_err());
+    gpu(|gpu| gpu.failing.clear());
+    device.upload(block.address(), &[7; 16]).unwrap();
+    let mut back = [0; 16];
+    device.download(&mut back, block.address()).unwrap();
+    assert_eq!(back, [7; 16]);
+}
+
+#[test]
+fn weights_go_through_pinned_memory_in_pieces() {
+    let device = device();
+    let bytes: Vec<u8> = (0..(70 << 20) + 13)
+        .map(|i: u32| ((i * 7) >> 3) as u8)
+        .collect();
+    let block = device.take(bytes.len() as u64).unwrap();
+    device
+        .bring(block.address(), Origin::Memory(&bytes))
+        .unwrap();
+    let mut back = vec![0; bytes.len()];
+    device.download(&mut back, block.address()).unwrap();
+    assert!(back == bytes);
+    // Four pieces, however much goes through them.
+    assert_eq!(gpu(|gpu| gpu.count("pinned")), 4);
+    device.trim();
+    drop(block);
+    assert_eq!(gpu(|gpu| gpu.used()), 0);
+}
+
+#[test]
+fn pinned_memory_that_is_refused_is_told() {
+    let device = device();
+    gpu(|gpu| gpu.failing.insert("pinned", 2));
+    let block = device.take(4 << 20).unwrap();
+    let bytes = vec![1; 4 << 20];
+    let error = device.bring(block.address(), Origin::Memory(&bytes));
+    assert!(matches!(error, Err(TensorError::DeviceFull { .. })));
+}
+
+#[test]
+fn the_ring_gives_way_to_what_needs_its_room() {
+    let device = device();
+    device.reserve(4 * GIB);
+    let part = device.block_in_ring(100 << 20).unwrap().unwrap();
+    assert_eq!(device.taken(), GIB);
+    assert_eq!(device.used(), 0);
+    drop(part);
+    // All but what the ring has, and then all of it.
+    let first = device.block(3 * GIB).unwrap();
+    let second = device.block(GIB / 2).unwrap();
+    assert_eq!(device.taken(), 3 * GIB + GIB / 2);
+    drop((first, second));
+    // The next ring is smaller.
+    let part = device.block_in_ring(100 << 20).unwrap().unwrap();
+    assert_eq!(device.taken(), GIB / 2);
+    drop(part);
+    // Copies that are too large for it find their own place.
+    assert!(device.block_in_ring(GIB).unwrap().is_none());
+}
+
+#[test]
+fn a_ring_waits_on_the_gpu_and_not_in_the_program() {
+    let device = device();
+    device.reserve(4 * GIB);
+    let mut held = Vec::new();
+    while let Some(part) = device.block_in_ring(200 << 20).unwrap() {
+        held.push(part);
+    }
+    assert_eq!(held.len(), 5);
+    held.clear();
+    let before = gpu(|gpu| (gpu.count("wait"), gpu.count("synchronize")));
+    let _part = device.block_in_ring(200 << 20).unwrap().unwrap();
+    let after = gpu(|gpu| (gpu.count("wait"), gpu.count("synchronize")));
+    assert_eq!((after.0 - before.0, after.1 - before.1), (1, 0));
+}
+
+#[test]
+fn the_books_are_compared_with_the_driver() {
+    let device = device();
+    assert_eq!(device.discrepancy(), None);
+    let block = device.take(10 << 20).unwrap();
+    assert_eq!(device.discrepancy(), None);
+    // Somebody else in this process took memory of the pool, or we lost count.
+    device.used.fetch_sub(5 << 20, Ordering::Relaxed);
+    let problem = device.discrepancy().unwrap();
+    assert!(problem.contains("1 pieces"), "{problem}");
+    device.used.fetch_add(6 << 20, Ordering::Relaxed);
+    assert!(device.discrepancy().is_some());
+    device.used.fetch_sub(1 << 20, Ordering::Relaxed);
+    drop(block);
+    assert_eq!(device.discrepancy(), None);
+    gpu(|gpu| gpu.failing.insert("synchronize", 719));
+    assert!(device.synchronize().is_err());
+    assert!(device.discrepancy().unwrap().contains("it has failed"));
+}

@@ -1,0 +1,120 @@
+//! Products whose operands are bytes: inputs are rounded as the format of the weight wants, each row with a scale of its own.
+
+use super::super::weights::{self, Bytes, Elements, Operand};
+use super::{Behind, Finish, Product, Scales, Treatment, Window, has_tensor_cores};
+use crate::cuda::{Args, CudaBuffer, CudaValue, Kernel, Scratch};
+use crate::error::Result;
+
+/// The product of a matrix, whose last channels may be elsewhere. None where the weight or the card is not made for it.
+pub(super) fn single(
+    weight: &CudaValue,
+    (x, behind): (&CudaBuffer, Option<Behind<'_>>),
+    window: &Window,
+    treatment: Treatment,
+    finish: Finish<'_>,
+    geglu: bool,
+) -> Result<Option<CudaBuffer>> {
+    let (device, format) = (x.device(), x.format());
+    let shape = weights::shape(weight)?;
+    let (rows, channels) = (window.out_rows(), window.channels);
+    let out_columns = if geglu { shape.out / 2 } else { shape.out };
+    let possible = has_tensor_cores(device, format) && !treatment.exact && window.is_plain();
+    let whole = channels.is_multiple_of(16) && out_columns.is_multiple_of(8);
+    let parts = behind.map_or(channels, |b| channels - b.columns.min(channels));
+    let apart = behind.is_none_or(|b| {
+        let sizes = [parts, b.row, b.first];
+        b.wide.format() == format && sizes.iter().all(|n| n.is_multiple_of(8))
+    });
+    let rotation = weights::rotation(weight);
+    let room = rotation == 0 || shared(rotation, channels) <= device.shared_limit();
+    let same = x.len() == rows * parts && shape.channels * shape.taps == channels;
+    if !possible || !whole || !apart || !room || !same || rows == 0 || rows > 1 << 30 {
+        return Ok(None);
+    }
+    let Some(bytes) = weights::bytes(weight)? else {
+        return Ok(None);
+    };
+    let integer = matches!(bytes.operand, Operand::Whole(_));
+    if !integer && (!device.hopper() || rotation > 0) {
+        return Ok(None);
+    }
+    let [codes, scales] = rounded(
+        x,
+        behind,
+        (rows, parts, channels),
+        treatment,
+        &bytes,
+        rotation,
+    )?;
+    let out = device.buffer(rows * out_columns, format)?;
+    let product = Product {
+        device,
+        format,
+        x: codes.address(),
+        weight: &Elements::Pairs(bytes.codes, format),
+        window: Window::rows(rows, channels / 2),
+        columns: shape.out,
+        geglu,
+        doubled: false,
+        finish,
+        bytes: Some(Scales {
+            operand: bytes.operand,
+            rows: scales.address(),
+            columns: bytes.scales,
+        }),
+        behind: None,
+        others: &[],
+    };
+    if device.hopper() {
+        product.start_hopper(&out)?;
+    } else {
+        product.start_mma(&out)?;
+    }
+    Ok(Some(out))
+}
+
+/// Bytes of shared memory: a word for each of eight warps, and a row of floats that is rotated.
+fn shared(rotation: usize, channels: usize) -> u32 {
+    let row = if rotation > 0 { channels } else { 0 };
+    4 * (row as u32 + 8)
+}
+
+/// Rows as bytes, and their scales.
+fn rounded(
+    x: &CudaBuffer,
+    behind: Option<Behind<'_>>,
+    (rows, left, channels): (usize, usize, usize),
+    treatment: Treatment,
+    bytes: &Bytes,
+    rotation: usize,
+) -> Result<[Scratch; 2]> {
+    let device = x.device();
+    let made = [
+        device.scratch(rows * channels)?,
+        device.scratch(rows * size_of::<f32>())?,
+    ];
+    let (name, levels) = match (bytes.operand, rotation) {
+        (Operand::Whole(levels), 0) => ("whole_numbers", levels),
+        (Operand::Whole(levels), _) => ("rotated_whole_numbers", levels),
+        (Operand::E4m3 | Operand::E5m2, _) => ("e4m3", 0.0),
+    };
+    let args = Args::new()
+        .pointer(x.address())
+        .pointer(behind.map_or(0, |behind| behind.address()))
+        .pointer(treatment.scale.unwrap_or(0))
+        .pointer(made[0].address())
+        .pointer(made[1].address())
+        .int(left as i32)
+        .int((channels - left) as i32)
+        .long(behind.map_or(0, |behind| behind.row as i64))
+        .float(levels)
+        .int(rotation as i32);
+    let kernel = Kernel {
+        module: "bytes",
+        format: x.format(),
+        name,
+    };
+    let shared = shared(rotation, channels);
+    device.launch(kernel, [rows as u32, 1, 1], 256, shared, &args)?;
+    Ok(made)
+}

@@ -1,0 +1,63 @@
+//! A few rows through many layers at once: what a noise level becomes in each block of a network.
+
+use super::super::weights;
+use crate::cuda::{Args, CudaBuffer, CudaValue, Kernel};
+use crate::error::{Result, TensorError};
+
+/// Most rows, and layers of one kernel: as in few_rows.cu.
+pub(crate) const MOST_ROWS: usize = 8;
+const MOST_LAYERS: usize = 32;
+
+/// `rows` rows times each weight, all of which have the format of the input and as many channels.
+pub(crate) fn few_rows(
+    layers: &[(&CudaValue, Option<u64>)],
+    x: &CudaBuffer,
+    rows: usize,
+) -> Result<Vec<CudaBuffer>> {
+    let mut all = Vec::with_capacity(layers.len());
+    for layers in layers.chunks(MOST_LAYERS) {
+        all.extend(start(layers, x, rows)?);
+    }
+    Ok(all)
+}
+
+fn start(
+    layers: &[(&CudaValue, Option<u64>)],
+    x: &CudaBuffer,
+    rows: usize,
+) -> Result<Vec<CudaBuffer>> {
+    let (device, format) = (x.device(), x.format());
+    let columns = x.len() / rows.max(1);
+    let mut list = [0; 4 * MOST_LAYERS];
+    let mut found = Vec::with_capacity(layers.len());
+    let mut end = 0;
+    for ((weight, bias), to) in layers.iter().zip(list.chunks_exact_mut(4)) {
+        let shape = weights::shape(weight)?;
+        if shape.channels != columns || weights::in_place(weight)? != Some(format) {
+            return Err(TensorError::invalid(
+                super::OP,
+                "layers differ in their inputs",
+            ));
+        }
+        let out = device.buffer(rows * shape.out, format)?;
+        end += shape.out;
+        let sizes = shape.out as u64 | (end as u64) << 32;
+        to.copy_from_slice(&[weight.address(), bias.unwrap_or(0), out.address(), sizes]);
+        found.push(out);
+    }
+    let args = Args::new()
+        .pointer(x.address())
+        .int(rows as i32)
+        .int(columns as i32)
+        .int(layers.len() as i32)
+        .words(&list);
+    let kernel = Kernel {
+        module: "few_rows",
+        format,
+        name: "few_rows",
+    };
+    let bytes = (end * columns * format.size()) as f64;
+    crate::cuda::work(2.0 * (rows * end * columns) as f64, bytes);
+    device.launch(kernel, [end.div_ceil(8) as u32, 1, 1], 256, 0, &args)?;
+    Ok(found)
+}

@@ -1,0 +1,267 @@
+//! Products on Hopper: what its kernels are told, and those with several weights or inputs, which only they take.
+
+use super::super::plan::{self, Boxes, HOPPER, HOPPER_BYTES, HOPPER_GEGLU, HOPPER_WIDE, TileCost};
+use super::super::weights::{self, Elements, Operand};
+use super::{Behind, Finish, Other, Product, Treatment, Window, has_tensor_cores};
+use crate::cuda::{Args, CudaBuffer, CudaValue, Format, TensorMapSpec};
+use crate::error::Result;
+
+/// The rows of an input times each of several weights of one size, in one pass. None where no kernel does that.
+pub(crate) fn each<const N: usize>(
+    weights: [(&CudaValue, Option<u64>); N],
+    x: &CudaBuffer,
+    rows: usize,
+) -> Result<Option<[CudaBuffer; N]>> {
+    let (device, format) = (x.device(), x.format());
+    let Some((first, rest)) = weights.split_first() else {
+        return Ok(None);
+    };
+    let shape = weights::shape(first.0)?;
+    let mut fits = device.hopper() && has_tensor_cores(device, format) && rest.len() <= 2;
+    for (weight, _) in weights {
+        let placed = weights::in_place(weight)? == Some(format);
+        fits &= placed && weights::shape(weight)? == shape && shape.taps == 1;
+    }
+    let window = Window::rows(rows, shape.channels);
+    let whole = shape.channels.is_multiple_of(8) && shape.out.is_multiple_of(8);
+    if !fits || !whole || rows == 0 {
+        return Ok(None);
+    }
+    super::check(&window, x, shape.out, shape.channels)?;
+    let out = device.buffer(rows * shape.out, format)?;
+    let others = rest.iter().map(|(weight, bias)| {
+        Ok(Other {
+            weight: Elements::Kept(weight, format),
+            bias: *bias,
+            out: device.buffer(rows * shape.out, format)?,
+        })
+    });
+    let others: Vec<Other<'_>> = others.collect::<Result<_>>()?;
+    Product {
+        device,
+        format,
+        x: x.address(),
+        weight: &Elements::Kept(first.0, format),
+        window,
+        columns: shape.out,
+        geglu: false,
+        doubled: false,
+        finish: Finish {
+            bias: first.1,
+            ..Finish::default()
+        },
+        bytes: None,
+        behind: None,
+        others: &others,
+    }
+    .start_hopper(&out)?;
+    let others = others.into_iter().map(|other| other.out);
+    let all: Vec<CudaBuffer> = std::iter::once(out).chain(others).collect();
+    Ok(all.try_into().ok())
+}
+
+/// A product whose last channels are elsewhere.
+pub(super) fn of_two(
+    weight: &CudaValue,
+    (x, behind): (&CudaBuffer, Behind<'_>),
+    window: Window,
+    treatment: Treatment,
+    finish: Finish<'_>,
+) -> Result<Option<CudaBuffer>> {
+    let (device, format) = (x.device(), x.format());
+    let shape = weights::shape(weight)?;
+    let (rows, channels) = (window.out_rows(), window.channels);
+    let early = channels - behind.columns.min(channels);
+    let whole = early.is_multiple_of(64)
+        && [behind.columns, behind.row, behind.first, shape.out]
+            .iter()
+            .all(|n| n.is_multiple_of(8));
+    let fits = device.hopper()
+        && has_tensor_cores(device, format)
+        && treatment.scale.is_none()
+        && weights::rotation(weight) == 0
+        && (treatment.exact || weights::input_levels(weight).is_none())
+        && (x.len(), behind.wide.format()) == (rows * early, format);
+    if !whole || !fits || rows == 0 || early == 0 {
+        return Ok(None);
+    }
+    let elements = weights::elements(weight, format, channels)?;
+    let out = device.buffer(rows * shape.out, format)?;
+    Product {
+        device,
+        format,
+        x: x.address(),
+        weight: &elements,
+        window,
+        columns: shape.out,
+        geglu: false,
+        doubled: false,
+        finish,
+        bytes: None,
+        behind: Some(behind),
+        others: &[],
+    }
+    .start_hopper(&out)?;
+    Ok(Some(out))
+}
+
+impl Product<'_> {
+    /// Starts it, with the results of other weights beside it.
+    pub(super) fn start_hopper(&self, out: &CudaBuffer) -> Result<()> {
+        let w = &self.window;
+        let boxes = if w.is_plain() {
+            Boxes::rows(self.rows())
+        } else {
+            Boxes::pictures(w.out, w.time_stride == 1)
+        };
+        let boxes = if self.doubled { boxes.doubled() } else { boxes };
+        let steps = w.taps() * w.channels.div_ceil(64);
+        let costs: &[TileCost] = match (self.geglu, self.columns % 8) {
+            (true, _) => &HOPPER_GEGLU,
+            (false, 0) if self.finish.act_from > 0 => &HOPPER_WIDE,
+            (false, 0) if self.bytes.is_some() => &HOPPER_BYTES,
+            (false, 0) => &HOPPER,
+            // Only the narrowest tiles can write rows that are no multiple of 16 bytes.
+            (false, _) => &HOPPER[..1],
+        };
+        let slots = self.device.multiprocessors() as usize;
+        // Other weights are more tiles of rows to the plan; they are more columns to the kernel.
+        let row_tiles = boxes.tiles() * (1 + self.others.len());
+        let cut = plan::cut(costs, row_tiles, self.columns, steps, slots);
+        let sums = self.sums(&cut)?;
+        let (name, stages) = match (self.geglu, cut.width) {
+            (false, 64) => ("product_64", 8),
+            (false, 128) => ("product_128", 6),
+            (false, 160) => ("product_160", 5),
+            (false, _) => ("product_256", 4),
+            (true, 128) => ("geglu_128", 6),
+            (true, _) => ("geglu_256", 4),
+        };
+        let input = self.device.tensor_map(&self.input_map(&boxes).spec())?;
+        let behind = self.behind_map();
+        let behind = behind.map(|map| self.device.tensor_map(&map.spec()));
+        let args = Args::new()
+            .map(&input)
+            .map(&behind.transpose()?.unwrap_or(input));
+        let args = self.weight_maps(args, cut.width)?;
+        let args = self.after(args, out).int(self.columns as i32);
+        let args = boxes.arguments(args);
+        let args = [
+            w.channels,
+            w.kernel[0],
+            w.kernel[1],
+            w.kernel[2],
+            w.time_stride,
+            w.stride - 1,
+        ]
+        .iter()
+        .fold(args, |args, &n| args.int(n as i32))
+        .int(w.time_before)
+        .int(w.above as i32)
+        .int(w.left as i32)
+        .int(self.behind.map_or(i32::MAX, |behind| {
+            ((w.channels - behind.columns) / 64) as i32
+        }));
+        let args = Self::cut_arguments(args, &cut, sums.as_ref());
+        let (module, args) = match self.bytes.map(|by| by.operand) {
+            None => ("product_hopper", self.others(args, cut.width)),
+            Some(Operand::E4m3) => ("product_e4m3", self.scales(args)),
+            Some(Operand::E5m2) => ("product_e5m2", self.scales(args)),
+            Some(Operand::Whole(_)) => ("product_s8", self.scales(args)),
+        };
+        let shared = stages * (16384 + cut.width as u32 * 128) + 16 * stages + 1024;
+        let grid = [cut.blocks().min(slots) as u32, 1, 1];
+        let kernel = self.kernel(module, name);
+        self.tell_work();
+        self.device.launch(kernel, grid, 384, shared, &args)?;
+        self.add_parts(&cut, boxes, 16, sums.as_ref(), out)
+    }
+
+    /// The input as (channels, x, half of y, y, frame): with stride 2 pairs of pixels are one of twice the channels.
+    fn input_map(&self, boxes: &Boxes) -> Map<5> {
+        let w = &self.window;
+        let (height, width, channels) = (w.size.0 as u64, w.size.1 as u64, w.channels as u64);
+        let stride = w.stride as u64;
+        // Those behind are elsewhere.
+        let channels = channels - self.behind.map_or(0, |behind| behind.columns as u64);
+        let pixel = 2 * channels;
+        let line = width * pixel;
+        Map {
+            address: self.x,
+            format: self.format,
+            sizes: [
+                channels * stride,
+                width / stride,
+                stride,
+                height / stride,
+                w.frames as u64,
+            ],
+            strides: [pixel * stride, line, line * stride, line * height, 0],
+            part: [64, 1 << boxes.wlog, 1, 1 << boxes.hlog, boxes.deep()],
+        }
+    }
+
+    /// The channels behind, of a matrix.
+    fn behind_map(&self) -> Option<Map<5>> {
+        let behind = self.behind?;
+        let row = 2 * behind.row as u64;
+        let all = row * self.rows() as u64;
+        Some(Map {
+            address: behind.address(),
+            format: self.format,
+            sizes: [behind.columns as u64, self.rows() as u64, 1, 1, 1],
+            strides: [row, all, all, all, 0],
+            part: [64, 128, 1, 1, 1],
+        })
+    }
+
+    /// Descriptions of the three weights that a kernel may be told; the first one in place of those that are not there.
+    fn weight_maps(&self, args: Args, width: usize) -> Result<Args> {
+        let first = self.weight_map(self.weight.address(), width);
+        let first = self.device.tensor_map(&first.spec())?;
+        (0..2).try_fold(args.map(&first), |args, at| {
+            let Some(other) = self.others.get(at) else {
+                return Ok(args.map(&first));
+            };
+            let map = self.weight_map(other.weight.address(), width);
+            Ok(args.map(&self.device.tensor_map(&map.spec())?))
+        })
+    }
+
+    /// A weight as (taps * channels, outputs), half of a tile's columns at a time.
+    fn weight_map(&self, address: u64, width: usize) -> Map<2> {
+        let depth = (self.window.taps() * self.window.channels) as u64;
+        Map {
+            address,
+            format: self.format,
+            sizes: [
+                depth,
+                self.columns as u64 * if self.doubled { 4 } else { 1 },
+            ],
+            strides: [2 * depth, 0],
+            part: [64, width as u32 / 2],
+        }
+    }
+}
+
+/// What a bulk copy sees; the last stride is not used.
+struct Map<const N: usize> {
+    address: u64,
+    format: Format,
+    sizes: [u64; N],
+    strides: [u64; N],
+    part: [u32; N],
+}
+
+impl<const N: usize> Map<N> {
+    fn spec(&self) -> TensorMapSpec<'_> {
+        TensorMapSpec {
+            address: self.address,
+            format: self.format,
+            sizes: &self.sizes,
+            strides: &self.strides[..N - 1],
+            part: &self.part,
+            swizzle: true,
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Weights that are kept elsewhere, read from files, or changed on a GPU: the same results as when all is there.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fresco_tensor::nn::{Conv2d, Growth, Linear, MergedAs, Padding, SlotGroup};
+use fresco_tensor::{Device, Dtype, Stored, Tensor, open_weights, safetensors};
+
+use crate::against::{Checks, Random, gpus};
+
+fn stored(random: &mut Random, shape: &[usize], dtype: Dtype) -> Stored {
+    let value = random.scaled(shape, 0.05);
+    Stored::from_f32(&value, dtype).unwrap()
+}
+
+/// Runs layers one after the other, several times, with their weights in main memory.
+#[test]
+fn what_streams_gives_the_same_bits() {
+    let mut random = Random::new(71);
+    for gpu in gpus() {
+        let group = SlotGroup::new();
+        group.set_ahead(2);
+        let (mut here, mut there) = (Vec::new(), Vec::new());
+        for (at, dtype) in [
+            Dtype::Bf16,
+            Dtype::F16,
+            Dtype::F32,
+            Dtype::F8E4M3,
+            Dtype::Bf16,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let weight = stored(&mut random, &[512, 512], dtype);
+            let bias = (at % 2 == 0).then(|| stored(&mut random, &[512], dtype));
+            here.push(Linear::in_group(&weight, bias.as_ref(), &group).unwrap());
+            there.push(Linear::new(&weight, bias.as_ref(), &gpu.device).unwrap());
+        }
+        let kernels = stored(&mut random, &[512, 512, 3, 3], Dtype::Bf16);
+        let conv = Conv2d::in_group(&kernels, None, 1, Padding::Same(1), &group).unwrap();
+        let same = Conv2d::new(&kernels, None, 1, Padding::Same(1), &gpu.device).unwrap();
+        let x = random.tensor(&[1, 8, 8, 512]).to(&gpu.device).unwrap();
+        for pass in 0..4 {
+            let run = |layers: &[Linear], conv: &Conv2d| -> Tensor {
+                let mut x = x.clone();
+                for layer in layers {
+                    x = layer.forward(&x).unwrap();
+                }
+                conv.forward(&x).unwrap().to(&Device::cpu()).unwrap()
+            };
+            assert_eq!(
+                run(&here, &conv),
+                run(&there, &same),
+                "{} {pass}",
+                gpu.format
+            );
+        }
+        let stats = group.stats();
+        println!("streamed {}: {stats:?}", gpu.format);
+        assert_eq!(stats.uses, 24);
+        // All but those of the first pass were there before they were wanted.
+        assert!(stats.ahead >= 17, "{stats:?}");
+    }
+}
+
+/// More than the memory through which they go holds.
+#[test]
+fn copies_go_around() {
+    let Some(gpu) = gpus().iter().find(|gpu| gpu.format == "bf16") else {
+        return;
+    };
+    let mut random = Random::new(72);
+    let group = SlotGroup::new();
+    group.set_ahead(2);
+    let kinds: Vec<Stored> = (0..3)
+        .map(|_| stored(&mut random, &[4096, 4096], Dtype::Bf16))
+        .collect();
+    let layers: Vec<Linear> = (0..48)
+        .map(|i| Linear::in_group(&kinds[i % 3], None, &group).unwrap())
+        .collect();
+    let there: Vec<Linear> = kinds
+        .iter()
+        .map(|kind| Linear::new(kind, None, &gpu.device).unwrap())
+        .collect();
+    let x = random.tensor(&[64, 4096]).to(&gpu.device).unwrap();
+    let run = |layers: &mut dyn Iterator<Item = &Linear>| -> Tensor {
+        let mut x = x.clone();
+        for layer in layers {
+            x = layer.forward(&x).unwrap();
+        }
+        x.to(&Device::cpu()).unwrap()
+    };
+    let wanted = run(&mut (0..48).map(|i| &there[i % 3]));
+    gpu.device.reset_peak();
+    let before = gpu.device.peak();
+    for pass in 0..4 {
+        let begun = Instant::now();
+        let found = run(&mut layers.iter());
+        let time = begun.elapsed().as_secs_f64();
+        let speed = 48.0 * f64::from(4096 * 4096 * 2) / time / 1e9;
+        println!(
+            "pass {pass}: {:.1} ms, {speed:.1} GB/s of weights",
+            time * 1e3
+        );
+        assert!(found == wanted, "pass {pass}");
+    }
+    let most = gpu.device.peak() - before;
+    println!(
+        "{} MiB of the GPU for {} MiB of weights",
+        most >> 20,
+        48 * 32
+    );
+    assert!(most < 1300 << 20, "{most}");
+    group.drop_ahead();
+}
+
+/// From a file straight to the GPU, with the same bytes when they are asked for again.
+#[test]
+fn files_are_read_to_their_place() {
+    let Some(gpu) = gpus().first() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.safetensors");
+    let mut random = Random::new(73);
+    let value = random.scaled(&[6000, 4001], 1.0);
+    safetensors::write(&path, &[("w", &value)], &[]).unwrap();
+    let file = open_weights(&path).unwrap();
+    let later = file.later("w").unwrap();
+    let begun = Instant::now();
+    let layer = Linear::new(&later, None, &gpu.device).unwrap();
+    gpu.device.synchronize().unwrap();
+    let time = begun.elapsed().as_secs_f64();
+    println!(
+        "read to the GPU at {:.1} GB/s",
+        value.len() as f64 * 4e-9 / time
+    );
+    assert_eq!(layer.weight().unwrap().to_f32().unwrap(), value);
+    // A file that is written meanwhile is told.
+    let later = file.later("w").unwrap();
+    std::fs::write(&path, b"changed").unwrap();
+    let error = Linear::new(&later, None, &gpu.device).err().unwrap();
+    assert!(error.to_string().contains("changed on disk"), "{error}");
+}
+
+/// A LoRA that is merged on the GPU against one that is merged here.
+#[test]
+fn growths_are_merged_as_here() {
+    let mut checks = Checks::default();
+    let mut random = Random::new(74);
+    let Some(gpu) = gpus().first() else {
+        return;
+    };
+    for dtype in [
+        Dtype::F32,
+        Dtype::F16,
+        Dtype::Bf16,
+        Dtype::F8E4M3,
+        Dtype::F8E5M2,
+    ] {
+        let (out, input, rank) = (384, 640, 16);
+        let weight = stored(&mut random, &[out, input], dtype);
+        let bias = stored(&mut random, &[out], Dtype::F32);
+        let growths = [
+            Growth {
+                up: stored(&mut random, &[out, rank], Dtype::F16),
+                down: stored(&mut random, &[rank, input], Dtype::F16),
+                scale: 0.7,
+                first: 0,
+            },
+            Growth {
+                up: stored(&mut random, &[128, 4, 1, 1], Dtype::F32),
+                down: stored(&mut random, &[4, input, 1, 1], Dtype::F32),
+                scale: -1.3,
+                first: 200,
+            },
+        ];
+        let mut sum = weight.to_f32().unwrap();
+        for growth in &growths {
+            let flat = |of: &Stored| {
+                let rows = of.shape()[0];
+                of.to_f32().unwrap().reshape([1, rows, of.len() / rows])
+            };
+            let (up, down) = (flat(&growth.up).unwrap(), flat(&growth.down).unwrap());
+            let change = fresco_tensor::nn::matmul(&up, &down).unwrap();
+            let from = growth.first * input;
+            for (to, by) in sum.data_mut()[from..].iter_mut().zip(change.data()) {
+                *to += growth.scale * by;
+            }
+        }
+        let wanted = Stored::by_chance(&sum, dtype, 99).unwrap();
+        let group = SlotGroup::new();
+        for home in [&gpu.device, &Device::cpu()] {
+            let layer = Linear::new(&weight, Some(&bias), home).unwrap();
+            let how = MergedAs {
+                dtype,
+                seed: 99,
+                bias: Some(&bias),
+                group: &group,
+            };
+            let merged = layer.merged(&growths, how, &gpu.device).unwrap().unwrap();
+            assert_eq!(merged.slot().home(), gpu.device);
+            assert_eq!(merged.bias().unwrap().unwrap(), bias);
+            let found = merged.weight().unwrap();
+            let pairs = found.bytes().iter().zip(wanted.bytes());
+            let other = pairs.filter(|(a, b)| a != b).count();
+            println!(
+                "merged {dtype:?}: {other} of {} bytes differ",
+                found.bytes().len()
+            );
+            let (found, wanted) = (found.to_f32().unwrap(), wanted.to_f32().unwrap());
+            let allowed = match dtype {
+                Dtype::F32 => 1e-5,
+                Dtype::F16 => 2e-3,
+                Dtype::Bf16 => 1e-2,
+                _ => 0.15,
+            };
+            checks.compare(&format!("merged {dtype:?}"), allowed, &wanted, &found);
+            if dtype != Dtype::F32 {
+                assert!(other * 50 < found.len() * 4, "{dtype:?}: {other}");
+            }
+        }
+        // Nothing of it is done elsewhere than on a GPU.
+        let layer = Arc::new(Linear::new(&weight, None, &Device::cpu()).unwrap());
+        let how = MergedAs {
+            dtype,
+            seed: 1,
+            bias: None,
+            group: &group,
+        };
+        assert!(
+            layer
+                .merged(&growths, how, &Device::cpu())
+                .unwrap()
+                .is_none()
+        );
+    }
+    checks.finish();
+}

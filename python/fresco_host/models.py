@@ -1,0 +1,761 @@
+"""Models of the engine as packs see them. What is asked of them runs there; what packs change about them is gathered here and
+handed over when the model leaves the pack."""
+
+import copy
+import uuid
+
+from . import Unsupported, callbacks, handles, state, values
+from .channel import Outgoing
+
+
+def _ask(name, arguments):
+    """The engine's answer as it came, with the numbers of it."""
+    call = state.call()
+    out = Outgoing()
+    encoder = values.Encoder(out, call)
+    asked = {key: encoder.item(value, "CONDITIONING" if isinstance(value, (list, dict)) else None) for key, value in arguments.items()}
+    return state.channel.call("run_node", {"class": name, "args": asked, "call": call.number if call is not None else 0}, out)
+
+
+def run_node(name, arguments):
+    """Runs a built-in node in the engine and gives the values of its slots."""
+    return run_shown(name, arguments)[0]
+
+
+def run_shown(name, arguments):
+    """The same, with what the node shows."""
+    (slots, ui), segments = _ask(name, arguments)
+    return values.decode(slots, segments, None), ui
+
+
+def method(name, **arguments):
+    """Runs a method of a model in the engine."""
+    answer, segments = _ask("fresco." + name, arguments)
+    return values.decode(answer, segments, None)
+
+
+# Weights
+
+
+def _kind_of_patch(value):
+    """A change in one of the host's forms: its kind and its parts."""
+    adapter = getattr(value, "weights", None)
+    if adapter is not None and not isinstance(value, (tuple, list)):
+        return str(getattr(value, "name", "lora")), list(adapter)
+    if not isinstance(value, (tuple, list)):
+        return "diff", [value]
+    if len(value) == 1:
+        return "diff", [value[0]]
+    if len(value) == 2 and isinstance(value[0], str):
+        kind, parts = value
+        parts = list(parts) if isinstance(parts, (tuple, list)) else [parts]
+        if kind == "diff" and len(parts) > 1 and isinstance(parts[1], dict):
+            parts = [parts[0], bool(parts[1].get("pad_weight"))]
+        return kind, parts
+    raise Unsupported(f"a change of a weight of the form {type(value).__name__} is not known")
+
+
+class _Weights:
+    """What can be done with the weights of a model that the engine has."""
+
+    def _keys(self):
+        if "_fresco_keys" not in self.__dict__:
+            self._fresco_keys = dict((key, tuple(shape)) for key, shape in method("weights.keys", value=self))
+        return self._fresco_keys
+
+    def model_state_dict(self, filter_prefix=None):
+        return LazyWeights(self, filter_prefix)
+
+    def get_key_patches(self, filter_prefix=None):
+        weights = LazyWeights(self, filter_prefix)
+        return {key: [(weights[key], lambda a: a)] for key in weights}
+
+    def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
+        """Adds changes of weights; gives the keys that the model has."""
+        known, added = self._keys(), set()
+        for key, value in patches.items():
+            place = key if isinstance(key, str) else key[0]
+            offset = key[1] if not isinstance(key, str) and len(key) > 1 else None
+            if place not in known:
+                continue
+            kind, parts = _kind_of_patch(value)
+            self._fresco_patches.append([place, list(offset) if offset else None, kind, parts, float(strength_patch), float(strength_model)])
+            self.patches.setdefault(place, []).append((strength_patch, value, strength_model, offset, None))
+            added.add(key)
+        self.patches_uuid = uuid.uuid4()
+        return added
+
+
+class LazyWeights(dict):
+    """Weights by name; the numbers come when somebody wants them."""
+
+    def __init__(self, owner, prefix=None):
+        super().__init__({key: None for key in owner._keys() if prefix is None or key.startswith(prefix)})
+        self._owner = owner
+
+    def __getitem__(self, key):
+        known = super().__getitem__(key)
+        if known is None:
+            known = method("weights.get", value=self._owner, key=key)
+            super().__setitem__(key, known)
+        return known
+
+    def get(self, key, default=None):
+        return self[key] if key in self else default
+
+    def items(self):
+        return ((key, self[key]) for key in self)
+
+    def values(self):
+        return (self[key] for key in self)
+
+
+# MODEL
+
+# What a pack may set, and where in the engine it belongs; all else is inside the network.
+_GUIDANCE = {
+    "sampler_cfg_function", "sampler_post_cfg_function", "sampler_pre_cfg_function", "disable_cfg1_optimization",
+}
+_INSIDE = """set_model_unet_function_wrapper set_model_denoise_mask_function set_model_patch set_model_patch_replace
+set_model_attn1_patch set_model_attn2_patch set_model_attn1_replace set_model_attn2_replace
+set_model_attn1_output_patch set_model_attn2_output_patch set_model_input_block_patch
+set_model_input_block_patch_after_skip set_model_output_block_patch set_model_emb_patch set_model_forward_timestep_embed_patch
+set_model_double_block_patch set_model_post_input_patch set_model_rope_options set_model_noise_refiner_patch
+set_model_compute_dtype set_model_sampler_calc_cond_batch_function add_wrapper add_wrapper_with_key set_injections
+add_weight_wrapper""".split()
+
+
+class ModelPatcher:
+    """A model with what packs set on it. Packs also put their own torch modules into one."""
+
+    def __init__(self, model, load_device=None, offload_device=None, size=0, weight_inplace_update=False):
+        self.model = model
+        self.load_device = load_device
+        self.offload_device = offload_device
+        self.size = size
+        self.weight_inplace_update = weight_inplace_update
+        self.parent = None
+        self._start()
+
+    def _start(self):
+        self.model_options = {"transformer_options": {}}
+        self.attachments = {}
+        self.additional_models = {}
+        self.callbacks = {}
+        self.object_patches = {}
+        self.patches = {}
+        self.patches_uuid = uuid.uuid4()
+        self._fresco_patched = []
+        self._fresco_patches = []
+
+    def clone(self):
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.parent = self
+        options = {key: list(value) if isinstance(value, list) else value for key, value in self.model_options.items()}
+        options["transformer_options"] = _copied(options.get("transformer_options", {}))
+        made.model_options = options
+        made.attachments = {key: _attached(value) for key, value in self.attachments.items()}
+        made.additional_models = dict(self.additional_models)
+        made.callbacks = {kind: list(functions) for kind, functions in self.callbacks.items()}
+        made.object_patches = dict(self.object_patches)
+        made.patches = {key: list(value) for key, value in self.patches.items()}
+        made._fresco_patched = list(self._fresco_patched)
+        made._fresco_patches = list(self._fresco_patches)
+        made.__dict__.pop("_fresco_derived", None)
+        for function in made.callbacks.get("on_clone", ()):
+            function(self, made)
+        return made
+
+    def _root(self):
+        return getattr(self, "_fresco_base", None) or id(self.__dict__.get("model"))
+
+    def is_clone(self, other):
+        return isinstance(other, ModelPatcher) and other._root() == self._root()
+
+    def clone_has_same_weights(self, other):
+        return self.is_clone(other) and self.patches_uuid == other.patches_uuid
+
+    # Devices
+
+    def model_size(self):
+        if not self.size:
+            import comfy.model_management as management
+
+            self.size = management.module_size(self.model)
+        return self.size
+
+    def loaded_size(self):
+        return self.model_size()
+
+    def model_dtype(self):
+        return getattr(self.model, "dtype", None)
+
+    def current_loaded_device(self):
+        return getattr(self.model, "device", self.load_device)
+
+    def memory_required(self, input_shape):
+        return self.model.memory_required(input_shape) if hasattr(self.model, "memory_required") else 0
+
+    def patch_model(self, device_to=None, *args, **kwargs):
+        if device_to is not None and hasattr(self.model, "to"):
+            self.model.to(device_to)
+        return self.model
+
+    def unpatch_model(self, device_to=None, unpatch_weights=True):
+        return self.patch_model(device_to)
+
+    def partially_load(self, device_to, extra_memory=0, **kwargs):
+        self.patch_model(device_to)
+        return 0
+
+    def partially_unload(self, device_to, memory_to_free=0, **kwargs):
+        self.patch_model(device_to)
+        return self.model_size()
+
+    def detach(self, unpatch_all=True):
+        return self.unpatch_model(self.offload_device)
+
+    def cleanup(self):
+        for function in self.callbacks.get("on_cleanup", ()):
+            function(self)
+
+    def lowvram_patch_counter(self):
+        return 0
+
+    # What packs set
+
+    def set_attachments(self, key, attachment):
+        self.attachments[key] = attachment
+
+    def get_attachment(self, key):
+        return self.attachments.get(key)
+
+    def remove_attachments(self, key):
+        self.attachments.pop(key, None)
+
+    def set_additional_models(self, key, models):
+        self.additional_models[key] = models
+
+    def get_additional_models_with_key(self, key):
+        return self.additional_models.get(key, [])
+
+    def get_additional_models(self):
+        return [model for models in self.additional_models.values() for model in models]
+
+    def remove_additional_models(self, key):
+        self.additional_models.pop(key, None)
+
+    def set_model_sampler_cfg_function(self, sampler_cfg_function, disable_cfg1_optimization=False):
+        import inspect
+
+        if len(inspect.signature(sampler_cfg_function).parameters) == 3:
+            # The old form, with three arguments.
+            old = sampler_cfg_function
+
+            def sampler_cfg_function(args):
+                return old(args["cond"], args["uncond"], args["cond_scale"])
+
+        self.model_options["sampler_cfg_function"] = sampler_cfg_function
+        self._keep_uncond(disable_cfg1_optimization)
+
+    def set_model_sampler_post_cfg_function(self, post_cfg_function, disable_cfg1_optimization=False):
+        functions = self.model_options.get("sampler_post_cfg_function", [])
+        self.model_options["sampler_post_cfg_function"] = functions + [post_cfg_function]
+        self._keep_uncond(disable_cfg1_optimization)
+
+    def set_model_sampler_pre_cfg_function(self, pre_cfg_function, disable_cfg1_optimization=False):
+        functions = self.model_options.get("sampler_pre_cfg_function", [])
+        self.model_options["sampler_pre_cfg_function"] = functions + [pre_cfg_function]
+        self._keep_uncond(disable_cfg1_optimization)
+
+    def disable_model_cfg1_optimization(self):
+        self.model_options["disable_cfg1_optimization"] = True
+
+    def _keep_uncond(self, wanted):
+        if wanted:
+            self.model_options["disable_cfg1_optimization"] = True
+
+    def add_object_patch(self, name, obj):
+        self.object_patches[name] = obj
+        if name != "model_sampling":
+            self._fresco_patched.append(f'add_object_patch("{name}")')
+
+    def get_model_object(self, name):
+        if name in self.object_patches:
+            return self.object_patches[name]
+        found = self.model
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+    def add_callback(self, call_type, callback):
+        self.add_callback_with_key(call_type, None, callback)
+
+    def add_callback_with_key(self, call_type, key, callback):
+        self.callbacks.setdefault(str(call_type), []).append(callback)
+
+    def get_all_callbacks(self, call_type):
+        return list(self.callbacks.get(str(call_type), ()))
+
+    def get_attr(self, name):
+        return self.get_model_object(name)
+
+    def to(self, *args, **kwargs):
+        return self
+
+    def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
+        import comfy.lora
+
+        return comfy.lora._patch_module(self, patches, strength_patch, strength_model)
+
+
+def _copied(options):
+    return {key: _copied(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value for key, value in options.items()}
+
+
+def _attached(value):
+    return value.on_model_patcher_clone() if hasattr(value, "on_model_patcher_clone") else value
+
+
+def _inside(name):
+    def function(self, *args, **kwargs):
+        self._fresco_patched.append(name)
+
+    function.__name__ = name
+    return function
+
+
+for _name in _INSIDE:
+    setattr(ModelPatcher, _name, _inside(_name))
+
+
+class Model(_Weights, ModelPatcher, handles.Handle):
+    """MODEL of the engine."""
+
+    add_patches = _Weights.add_patches
+
+    def __init__(self, number, kind, text):
+        handles.Handle.__init__(self, number, kind, text)
+        self._fresco_base = number
+        self.parent = None
+        self.size = 0
+        self._start()
+
+    def _fresco_info(self):
+        if "_fresco_facts" not in self.__dict__:
+            self._fresco_facts = method("model.info", model=self)
+        return self._fresco_facts
+
+    @property
+    def model(self):
+        if "_fresco_model" not in self.__dict__:
+            import comfy.model_base
+
+            self._fresco_model = comfy.model_base._of_engine(self)
+        return self._fresco_model
+
+    def get_model_object(self, name):
+        if name in self.object_patches:
+            return self.object_patches[name]
+        if name in ("model_sampling", "latent_format", "model_config"):
+            return getattr(self.model, name)
+        return ModelPatcher.get_model_object(self, name)
+
+    @property
+    def load_device(self):
+        import comfy.model_management as management
+
+        return management.get_torch_device()
+
+    @property
+    def offload_device(self):
+        import comfy.model_management as management
+
+        return management.unet_offload_device()
+
+    def model_size(self):
+        return self._fresco_info()["bytes"]
+
+    def model_dtype(self):
+        return values._torch().float32 if values._torch() is not None else None
+
+    def current_loaded_device(self):
+        return self.load_device
+
+    def memory_required(self, input_shape):
+        return 0
+
+    def patch_model(self, device_to=None, *args, **kwargs):
+        return self.model
+
+    def _changes(self):
+        """What differs from the engine's model, and a mark that is equal for equal changes."""
+        options = self.model_options
+        cfg = options.get("sampler_cfg_function")
+        pre, post = options.get("sampler_pre_cfg_function") or [], options.get("sampler_post_cfg_function") or []
+        keep = bool(options.get("disable_cfg1_optimization"))
+        sampling = self.object_patches.get("model_sampling")
+        mark = (len(self._fresco_patches), cfg, tuple(pre), tuple(post), keep, sampling)
+        changes = {}
+        if self._fresco_patches:
+            changes["patches"] = self._fresco_patches
+        if cfg is not None:
+            changes["cfg"] = callbacks.Guidance(cfg, self)
+        if pre:
+            changes["pre"] = [callbacks.Guidance(function, self) for function in pre]
+        if post:
+            changes["post"] = [callbacks.Guidance(function, self) for function in post]
+        if keep:
+            changes["keep_uncond"] = True
+        if sampling is not None:
+            changes["sampling"] = _sampling_of(sampling)
+        return changes, mark
+
+    def _inner(self):
+        """Points inside of the network that were patched, which no engine call can replace."""
+        points = list(self._fresco_patched)
+        options = self.model_options
+        points += [f'model_options["{key}"]' for key in options if key not in _GUIDANCE and key != "transformer_options" and options[key]]
+        inner = options.get("transformer_options") or {}
+        points += [f'transformer_options["{key}"]' for key in ("patches", "patches_replace", "wrappers", "callbacks") if inner.get(key)]
+        return points
+
+
+def _sampling_of(sampling):
+    wanted = getattr(sampling, "fresco_describe", None)
+    if wanted is None:
+        raise Unsupported(
+            "add_object_patch(\"model_sampling\"): only objects made of the classes of comfy.model_sampling can be used by Fresco"
+        )
+    return wanted()
+
+
+# CLIP
+
+
+class Clip(_Weights, handles.Handle):
+    """CLIP of the engine."""
+
+    def __init__(self, number, kind, text):
+        handles.Handle.__init__(self, number, kind, text)
+        self._fresco_base = number
+        self.layer_idx = None
+        self.tokenizer_options = {}
+        self.use_clip_schedule = False
+        self.apply_hooks_to_conds = None
+        self.patches = {}
+        self.patches_uuid = uuid.uuid4()
+        self._fresco_patches = []
+        self._fresco_patched = []
+
+    @property
+    def patcher(self):
+        return self
+
+    @property
+    def load_device(self):
+        import comfy.model_management as management
+
+        return management.text_encoder_device()
+
+    def clone(self):
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._fresco_parent = self
+        made.tokenizer_options = copy.copy(self.tokenizer_options)
+        made.patches = {key: list(value) for key, value in self.patches.items()}
+        made._fresco_patches = list(self._fresco_patches)
+        made.__dict__.pop("_fresco_derived", None)
+        return made
+
+    def clip_layer(self, layer_idx):
+        self.layer_idx = layer_idx
+
+    def set_tokenizer_option(self, option_name, value):
+        self.tokenizer_options[option_name] = value
+
+    def get_sd(self):
+        return LazyWeights(self)
+
+    def load_model(self):
+        return self
+
+    def tokenize(self, text, return_word_ids=False, **kwargs):
+        tokens = method("clip.tokenize", clip=self, text=text)
+        length = 3 if return_word_ids else 2
+        return {_SHORT.get(name, name): [[tuple(place[:length]) for place in chunk] for chunk in chunks] for name, chunks in tokens.items()}
+
+    def encode_from_tokens_scheduled(self, tokens, unprojected=False, add_dict=None, show_pbar=True):
+        return method("clip.encode", clip=self, tokens=_plain_tokens(tokens), extra=add_dict or {})
+
+    def encode_from_tokens(self, tokens, return_pooled=False, return_dict=False):
+        out = method("clip.encode", clip=self, tokens=_plain_tokens(tokens), plain=True)
+        if return_dict:
+            return out
+        return (out["cond"], out.get("pooled_output")) if return_pooled else out["cond"]
+
+    def encode(self, text):
+        return self.encode_from_tokens(self.tokenize(text))
+
+    def _changes(self):
+        changes = {}
+        if self._fresco_patches:
+            changes["patches"] = self._fresco_patches
+        if self.layer_idx is not None:
+            changes["layer"] = self.layer_idx
+        if self.tokenizer_options:
+            changes["options"] = dict(self.tokenizer_options)
+        return changes, (len(self._fresco_patches), self.layer_idx, tuple(sorted(self.tokenizer_options.items())))
+
+    def _inner(self):
+        return self._fresco_patched
+
+
+# The host calls the networks of CLIP by one letter.
+_SHORT = {"clip_l": "l", "clip_g": "g", "clip_h": "h"}
+_LONG = {short: name for name, short in _SHORT.items()}
+
+
+def _plain_tokens(tokens):
+    return {_LONG.get(name, name): [[list(place) for place in chunk] for chunk in chunks] for name, chunks in tokens.items()}
+
+
+# VAE
+
+
+class Vae(_Weights, handles.Handle):
+    """VAE of the engine."""
+
+    def _fresco_info(self):
+        if "_fresco_facts" not in self.__dict__:
+            self._fresco_facts = method("vae.info", vae=self)
+        return self._fresco_facts
+
+    latent_channels = property(lambda self: self._fresco_info()["latent_channels"])
+    output_channels = property(lambda self: self._fresco_info()["channels"])
+    downscale_ratio = property(lambda self: self._fresco_info()["spatial"])
+    upscale_ratio = property(lambda self: self._fresco_info()["spatial"])
+    latent_dim = property(lambda self: 3 if self._fresco_info()["temporal"] else 2)
+    patcher = property(lambda self: self)
+
+    @property
+    def device(self):
+        import comfy.model_management as management
+
+        return management.vae_device()
+
+    load_device = device
+    output_device = property(lambda self: values._torch().device("cpu"))
+    vae_dtype = property(lambda self: values._torch().float32)
+    working_dtypes = property(lambda self: [values._torch().float32])
+
+    def spacial_compression_decode(self):
+        return self._fresco_info()["spatial"]
+
+    spacial_compression_encode = spacial_compression_decode
+
+    def temporal_compression_decode(self):
+        return self._fresco_info()["temporal"]
+
+    def vae_encode_crop_pixels(self, pixels):
+        ratio = self._fresco_info()["spatial"]
+        height, width = (pixels.shape[1] // ratio) * ratio, (pixels.shape[2] // ratio) * ratio
+        top, left = (pixels.shape[1] - height) // 2, (pixels.shape[2] - width) // 2
+        return pixels[:, top : top + height, left : left + width, :]
+
+    def memory_used_decode(self, shape, dtype):
+        return 0
+
+    memory_used_encode = memory_used_decode
+
+    def get_sd(self):
+        return LazyWeights(self)
+
+    def decode(self, samples, vae_options=None):
+        return run_node("VAEDecode", {"vae": self, "samples": {"samples": samples}})[0]
+
+    def decode_tiled(self, samples, tile_x=None, tile_y=None, overlap=None, tile_t=None, overlap_t=None):
+        ratio = self._fresco_info()["spatial"]
+        arguments = {"vae": self, "samples": {"samples": samples}, "tile_size": (tile_x or 64) * ratio}
+        arguments.update(overlap=(overlap if overlap is not None else 8) * ratio, temporal_size=tile_t or 64, temporal_overlap=overlap_t or 8)
+        return run_node("VAEDecodeTiled", arguments)[0]
+
+    def encode(self, pixels):
+        return run_node("VAEEncode", {"vae": self, "pixels": pixels})[0]["samples"]
+
+    def encode_tiled(self, pixels, tile_x=None, tile_y=None, overlap=None, tile_t=None, overlap_t=None):
+        arguments = {"vae": self, "pixels": pixels, "tile_size": tile_x or 512, "overlap": overlap if overlap is not None else 64}
+        arguments.update(temporal_size=tile_t or 64, temporal_overlap=overlap_t or 8)
+        return run_node("VAEEncodeTiled", arguments)[0]["samples"]
+
+    def throw_exception_if_invalid(self):
+        return None
+
+
+# Others
+
+
+class Control(handles.Handle):
+    """CONTROL_NET of the engine, with the hint that a pack set on it."""
+
+    def __init__(self, number, kind, text):
+        super().__init__(number, kind, text)
+        self._hint = None
+        self.previous_controlnet = None
+        self.strength = 1.0
+        self.timestep_percent_range = (0.0, 1.0)
+        self.cond_hint_original = None
+        self.extra_args = {}
+
+    def copy(self):
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._fresco_parent = self
+        made.extra_args = dict(self.extra_args)
+        return made
+
+    def set_cond_hint(self, cond_hint, strength=1.0, timestep_percent_range=(0.0, 1.0), vae=None, extra_concat=()):
+        self.cond_hint_original, self.strength, self.timestep_percent_range = cond_hint, strength, timestep_percent_range
+        self._hint = vae
+        return self
+
+    def set_previous_controlnet(self, controlnet):
+        self.previous_controlnet = controlnet
+        return self
+
+    def set_extra_arg(self, argument, value=None):
+        self.extra_args[argument] = value
+
+    def get_models(self):
+        return [self]
+
+    def cleanup(self):
+        return None
+
+    def _with_hint(self):
+        """The engine's control net with the hint of this one: what the built-in node puts into a conditioning."""
+        if self.extra_args:
+            raise Unsupported(f"ControlNet.set_extra_arg: {', '.join(self.extra_args)} cannot be handed to Fresco yet")
+        hint = self.cond_hint_original
+        hint = hint.movedim(1, -1) if hasattr(hint, "movedim") else hint
+        options = {} if self.previous_controlnet is None else {"control": self.previous_controlnet}
+        start, end = self.timestep_percent_range
+        made = run_node(
+            "ControlNetApplyAdvanced",
+            {
+                "positive": [[None, options]], "negative": [[None, {}]], "control_net": self._fresco_parent_handle(), "image": hint,
+                "strength": self.strength, "start_percent": start, "end_percent": end, "vae": self._hint,
+            },
+        )
+        return made[0][0][1]["control"]
+
+    def _fresco_parent_handle(self):
+        plain = object.__new__(handles.Handle)
+        plain.__dict__.update(_fresco_number=self._fresco_number, _fresco_kind=self._fresco_kind, _fresco_text=self._fresco_text)
+        return plain
+
+
+class ClipVision(handles.Handle):
+    """CLIP_VISION of the engine."""
+
+    patcher = property(lambda self: self)
+
+    def encode_image(self, image, crop=True):
+        return run_node("CLIPVisionEncode", {"clip_vision": self, "image": image, "crop": "center" if crop else "none"})[0]
+
+
+class Noise(handles.Handle):
+    """NOISE of the engine."""
+
+    @property
+    def seed(self):
+        words = self._fresco_text.split()
+        return int(words[-1]) if words and words[-1].isdigit() else 0
+
+    def generate_noise(self, input_latent):
+        import comfy.sample
+
+        samples = input_latent["samples"]
+        if self._fresco_text == "no noise":
+            return values._torch().zeros(samples.shape, dtype=samples.dtype, layout=samples.layout, device="cpu")
+        return comfy.sample.prepare_noise(samples, self.seed, input_latent.get("batch_index"))
+
+
+class Sampler(handles.Handle):
+    """SAMPLER of the engine."""
+
+    def max_denoise(self, model_wrap, sigmas):
+        return float(sigmas[0]) >= float(model_wrap.inner_model.model_sampling.sigma_max)
+
+
+class Guider(handles.Handle):
+    """GUIDER of the engine."""
+
+    def sample(self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None):
+        latent = {"samples": latent_image}
+        if denoise_mask is not None:
+            latent["noise_mask"] = denoise_mask
+        return sample(guider=self, noise=noise, seed=seed, sampler=sampler, sigmas=sigmas, latent=latent, callback=callback)
+
+
+def sample(**arguments):
+    """One run in the engine; gives the samples."""
+    callback = arguments.get("callback")
+    arguments["callback"] = callback if callback is None else _Keep(callback)
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    return method("sample", **arguments)[0]["samples"]
+
+
+class _Keep:
+    """A function as a value: it stays here, and the engine calls it."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args):
+        self.function(*args)
+
+
+CLASSES = {
+    "model": Model, "clip": Clip, "vae": Vae, "control_net": Control, "clip_vision": ClipVision, "noise": Noise, "sampler": Sampler,
+    "guider": Guider,
+}
+
+
+def proxy_class(kind):
+    return CLASSES.get(kind, handles.Handle)
+
+
+def to_wire(handle, encoder):
+    """A handle on its way to the engine, with what was changed about it here."""
+    if isinstance(handle, (Model, Clip)):
+        points = handle._inner()
+        if points:
+            raise Unsupported(
+                f"{', '.join(sorted(set(points)))}: patches of a model's inside by Python do not run in Fresco (level L3b); the node "
+                "changed a MODEL with them, and giving it on without would silently leave them out"
+            )
+        changes, mark = handle._changes()
+        if changes:
+            return {"$h": _derived(handle, changes, mark)}
+        return {"$h": handle._fresco_base}
+    if isinstance(handle, Control) and handle.cond_hint_original is not None:
+        return to_wire(handle._with_hint(), encoder)
+    return {"$h": handle._fresco_number}
+
+
+def _derived(handle, changes, mark):
+    """The number of the engine's model with these changes; made once for equal changes."""
+    known = handle.__dict__.get("_fresco_derived")
+    if known is not None and known[0] == mark:
+        return known[1]
+    # Under the number that it had: the changes are all that is put onto that one.
+    plain = object.__new__(handles.Handle)
+    plain.__dict__.update(_fresco_number=handle._fresco_base, _fresco_kind=handle._fresco_kind, _fresco_text=handle._fresco_text)
+    name, word = ("model.derive", "model") if isinstance(handle, Model) else ("clip.derive", "clip")
+    answer, _ = _ask("fresco." + name, {word: plain, **changes})
+    number = answer["$h"][0]
+    handles.adopt(number, handle)
+    handle._fresco_derived = (mark, number)
+    return number

@@ -1,0 +1,1 @@
+"""The host's main package, as far as packs need it."""

@@ -1,0 +1,2 @@
+from .node_typing import *
+from .node_typing import IO, CheckLazyMixin, ComfyNodeABC

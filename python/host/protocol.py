@@ -1,0 +1,3 @@
+from server import BinaryEventTypes
+
+__all__ = ["BinaryEventTypes"]

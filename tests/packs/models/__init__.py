@@ -1,0 +1,177 @@
+"""Models of the host, used from Python: clones, LoRA, prompts, sampling, guidance and samplers of a pack's own."""
+
+import comfy.sample
+import comfy.samplers
+import comfy.sd
+import comfy.utils
+import folder_paths
+import latent_preview
+import nodes
+import numpy
+
+
+def _array(value):
+    return value.numpy() if hasattr(value, "numpy") else numpy.asarray(value)
+
+
+class ModelsPicture:
+    """A whole picture through the host's objects."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "clip": ("CLIP",), "vae": ("VAE",), "latent": ("LATENT",), "how": ("STRING",)}}
+
+    RETURN_TYPES = ("IMAGE", "STRING")
+    FUNCTION = "go"
+
+    def go(self, model, clip, vae, latent, how):
+        told = []
+        words = clip.tokenize("a (red:1.5) house")
+        positive = clip.encode_from_tokens_scheduled(words)
+        cond, pooled = clip.encode_from_tokens(clip.tokenize(""), return_pooled=True)
+        negative = [[cond, {"pooled_output": pooled}]]
+        if how == "ksampler":
+            out = nodes.common_ksampler(model, 5, 2, 3.0, "euler", "normal", positive, negative, latent)[0]
+            samples = out["samples"]
+        elif how == "custom":
+            sigmas = comfy.samplers.KSampler(model, 2, None, "euler", "normal").sigmas
+            sampler = comfy.samplers.sampler_object("euler")
+            samples = comfy.sample.sample_custom(
+                model, None, 3.0, sampler, sigmas, positive, negative, latent["samples"], seed=5,
+                callback=lambda step, x0, x, total: told.append([step, total, list(x0.shape)]),
+            )
+        else:
+            preview = latent_preview.prepare_callback(model, 2)
+            samples = comfy.sample.sample(
+                model, None, 2, 3.0, "euler", "normal", positive, negative, latent["samples"], seed=5, callback=preview
+            )
+        tokens = {name: [len(chunk) for chunk in chunks] for name, chunks in words.items()}
+        weights = sorted({place[1] for chunk in words["l"] for place in chunk})
+        facts = [
+            type(model.model).__name__, model.model.latent_format.latent_channels, vae.latent_channels, vae.downscale_ratio,
+            model.get_model_object("model_sampling").sigma_data, hasattr(model.model, "diffusion_model"), model.is_clone(model.clone()),
+        ]
+        return (vae.decode(samples), repr((tokens, weights, facts, told)))
+
+
+class ModelsLora:
+    """A LoRA from its file, or as tensors by add_patches."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "clip": ("CLIP",), "how": ("STRING",)}}
+
+    RETURN_TYPES = ("MODEL", "CLIP", "STRING")
+    FUNCTION = "go"
+
+    def go(self, model, clip, how):
+        if how == "file":
+            path = folder_paths.get_full_path("loras", "small.safetensors")
+            content = comfy.utils.FileContent(x=None)
+            content.fresco_path, content.fresco_size = path, 1
+            return (*comfy.sd.load_lora_for_models(model, clip, content, 0.8, 0.8), "")
+        made = model.clone()
+        key = "diffusion_model.out.2.weight"
+        shape = dict(made.model_state_dict("diffusion_model.out.")) and made._keys()[key]
+        change = numpy.full(shape, 0.01, dtype=numpy.float32)
+        added = made.add_patches({key: ("diff", (change,)), "no.such.key": ("diff", (change,))}, 1.0)
+        return (made, clip, repr(sorted(added)))
+
+
+class ModelsGuidance:
+    """Guidance of a pack's own: a cfg function, one before and one after."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "how": ("STRING",)}}
+
+    RETURN_TYPES = ("MODEL",)
+    FUNCTION = "go"
+
+    def go(self, model, how):
+        model = model.clone()
+        if how == "cfg":
+
+            def guide(args):
+                cond, uncond = _array(args["cond"]), _array(args["uncond"])
+                return uncond + (cond - uncond) * args["cond_scale"]
+
+            model.set_model_sampler_cfg_function(guide)
+        elif how == "post":
+            model.set_model_sampler_post_cfg_function(lambda args: _array(args["denoised"]) * 0.5)
+        elif how == "pre":
+            model.set_model_sampler_pre_cfg_function(lambda args: [_array(part) for part in args["conds_out"]])
+        elif how == "fails":
+
+            def fails(args):
+                raise ValueError("this guidance fails")
+
+            model.set_model_sampler_cfg_function(fails)
+        elif how == "sampling":
+            import comfy.model_sampling
+
+            class Own(comfy.model_sampling.ModelSamplingDiscrete, comfy.model_sampling.V_PREDICTION):
+                pass
+
+            model.add_object_patch("model_sampling", Own())
+        elif how == "loops":
+
+            def loops(args):
+                while True:
+                    pass
+
+            model.set_model_sampler_cfg_function(loops)
+        else:
+            model.set_model_attn2_patch(lambda q, k, v, options: (q, k, v))
+        return (model,)
+
+
+def sample_euler_of_a_pack(model, x, sigmas, extra_args=None, callback=None, disable=None):
+    levels, x = _array(sigmas).tolist(), _array(x)
+    for i in range(len(levels) - 1):
+        denoised = _array(model(x, levels[i]))
+        d = (x - denoised) / numpy.float32(levels[i])
+        if callback is not None:
+            callback({"x": x, "i": i, "sigma": levels[i], "sigma_hat": levels[i], "denoised": denoised})
+        x = (x + d * numpy.float32(levels[i + 1] - levels[i])).astype(numpy.float32)
+    return x
+
+
+class ModelsSampler:
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {}}
+
+    RETURN_TYPES = ("SAMPLER",)
+    FUNCTION = "go"
+
+    def go(self):
+        return (comfy.samplers.KSAMPLER(sample_euler_of_a_pack),)
+
+
+class OwnNoise:
+    def __init__(self, seed):
+        self.seed = seed
+
+    def generate_noise(self, latent):
+        return numpy.zeros(latent["samples"].shape, dtype=numpy.float32)
+
+
+class ModelsParts:
+    """Noise and guider of a pack's own."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "positive": ("CONDITIONING",), "negative": ("CONDITIONING",)}}
+
+    RETURN_TYPES = ("NOISE", "GUIDER")
+    FUNCTION = "go"
+
+    def go(self, model, positive, negative):
+        guider = comfy.samplers.CFGGuider(model)
+        guider.set_conds(positive, negative)
+        guider.set_cfg(3.0)
+        return (OwnNoise(3), guider)
+
+
+NODE_CLASS_MAPPINGS = {cls.__name__: cls for cls in (ModelsPicture, ModelsLora, ModelsGuidance, ModelsSampler, ModelsParts)}

@@ -1,0 +1,2 @@
+def comfy_entrypoint():
+    return "no extension"

@@ -1,0 +1,210 @@
+//! Models of the program in the hands of packs: what they do with them gives what native nodes give.
+
+use fresco_tests::tiny::Tiny;
+
+use super::contract::picture_of;
+use super::*;
+
+fn rig() -> Option<Rig> {
+    let python = python()?;
+    if !has_module(&python, "numpy") {
+        return None;
+    }
+    let base = base_with(&["models", "plain"]);
+    Tiny::default()
+        .write(base.path(), "tiny.safetensors")
+        .unwrap();
+    let rig = Rig::starting(base, &["--cpu"])?;
+    rig.server.get("/extensions").expect_status(200);
+    Some(rig)
+}
+
+/// Loader, prompts and latent, as 1 to 4.
+fn start() -> Value {
+    json!({
+        "1": node("CheckpointLoaderSimple", json!({"ckpt_name": "tiny.safetensors"})),
+        "2": node("CLIPTextEncode", json!({"clip": ["1", 1], "text": "a (red:1.5) house"})),
+        "3": node("CLIPTextEncode", json!({"clip": ["1", 1], "text": ""})),
+        "4": node("EmptyLatentImage", json!({"width": 64, "height": 64, "batch_size": 1}))})
+}
+
+fn sampled(model: Value) -> Value {
+    node(
+        "KSampler",
+        json!({"model": model, "seed": 5, "steps": 2, "cfg": 3.0, "sampler_name": "euler", "scheduler": "normal",
+            "positive": ["2", 0], "negative": ["3", 0], "latent_image": ["4", 0], "denoise": 1.0}),
+    )
+}
+
+impl Rig {
+    /// The pixels that a prompt's picture has; `image` gives it.
+    #[track_caller]
+    fn pixels(&self, mut prompt: Value, image: Value) -> Vec<u8> {
+        prompt["9"] = node("PreviewImage", json!({"images": image}));
+        let shown = self.shown(&prompt);
+        let name = shown["images"][0]["filename"].as_str().unwrap();
+        let answer = self.server.get(&format!("/view?type=temp&filename={name}"));
+        picture_of(&answer.body)
+    }
+
+    /// The native picture of a model.
+    #[track_caller]
+    fn native(&self, mut prompt: Value, model: Value) -> Vec<u8> {
+        prompt["5"] = sampled(model);
+        prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+        self.pixels(prompt, json!(["6", 0]))
+    }
+}
+
+#[track_caller]
+fn same(a: &[u8], b: &[u8]) {
+    assert_eq!(a.len(), b.len());
+    let most = a.iter().zip(b).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
+    assert!(most <= 1, "they differ by {most}");
+}
+
+#[test]
+fn a_picture_through_the_objects_of_the_host() {
+    let Some(rig) = rig() else { return };
+    let native = rig.native(start(), json!(["1", 0]));
+    for how in ["ksampler", "custom", "sample"] {
+        let mut prompt = start();
+        prompt["5"] = node(
+            "ModelsPicture",
+            json!({"model": ["1", 0], "clip": ["1", 1], "vae": ["1", 2], "latent": ["4", 0], "how": how}),
+        );
+        prompt["8"] = show(json!(["5", 1]));
+        same(&rig.pixels(prompt.clone(), json!(["5", 0])), &native);
+        let told = rig.run(&prompt)["outputs"]["8"]["text"][0].clone();
+        let told = told.as_str().unwrap();
+        assert!(
+            told.contains("{'l': [77]}") && told.contains("[1.0, 1.5]"),
+            "{told}"
+        );
+        assert!(
+            told.contains("'BaseModel', 4, 4, 8, 1.0, False, True"),
+            "{told}"
+        );
+        if how == "custom" {
+            assert!(
+                told.contains("[0, 2, [1, 4, 8, 8]], [1, 2, [1, 4, 8, 8]]"),
+                "{told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn weights_that_packs_change() {
+    let Some(rig) = rig() else { return };
+    let plain = rig.native(start(), json!(["1", 0]));
+    let mut prompt = start();
+    prompt["7"] = node(
+        "ModelsLora",
+        json!({"model": ["1", 0], "clip": ["1", 1], "how": "tensors"}),
+    );
+    let changed = rig.native(prompt.clone(), json!(["7", 0]));
+    assert_ne!(changed, plain);
+    prompt["9"] = show(json!(["7", 2]));
+    assert_eq!(
+        text_of(&rig.shown(&prompt)),
+        "['diffusion_model.out.2.weight']"
+    );
+    // The model without the change is as it was.
+    same(&rig.native(start(), json!(["1", 0])), &plain);
+}
+
+#[test]
+fn guidance_samplers_and_noise_in_python() {
+    let Some(rig) = rig() else { return };
+    let native = rig.native(start(), json!(["1", 0]));
+    let guided = |how: &str| {
+        let mut prompt = start();
+        prompt["7"] = node("ModelsGuidance", json!({"model": ["1", 0], "how": how}));
+        prompt
+    };
+    same(&rig.native(guided("cfg"), json!(["7", 0])), &native);
+    same(&rig.native(guided("pre"), json!(["7", 0])), &native);
+    assert_ne!(rig.native(guided("post"), json!(["7", 0])), native);
+    assert_ne!(rig.native(guided("sampling"), json!(["7", 0])), native);
+    // What is inside of the network is refused where it leaves the pack, by name.
+    let mut inside = guided("inside");
+    inside["5"] = sampled(json!(["7", 0]));
+    inside["9"] = node("PreviewImage", json!({"images": ["6", 0]}));
+    inside["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+    let error = rig.error(&inside);
+    assert_eq!(error["node_type"], "ModelsGuidance", "{error}");
+    let text = error["exception_message"].as_str().unwrap();
+    assert!(
+        text.contains("set_model_attn2_patch") && text.contains("L3b"),
+        "{text}"
+    );
+    // An error of a function is the sampler's, with Python's words.
+    inside["7"] = node("ModelsGuidance", json!({"model": ["1", 0], "how": "fails"}));
+    let error = rig.error(&inside);
+    assert_eq!(error["node_type"], "KSampler", "{error}");
+    assert!(
+        error["exception_message"]
+            .as_str()
+            .unwrap()
+            .contains("ValueError: this guidance fails")
+    );
+    // A sampler whose loop is Python's.
+    let custom = |sampler: Value, noise: Value, guider: Value| {
+        let mut prompt = start();
+        prompt["10"] = node("ModelsSampler", json!({}));
+        prompt["11"] = node("KSamplerSelect", json!({"sampler_name": "euler"}));
+        prompt["12"] = node(
+            "ModelsParts",
+            json!({"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0]}),
+        );
+        prompt["13"] = node("RandomNoise", json!({"noise_seed": 5}));
+        prompt["14"] = node(
+            "CFGGuider",
+            json!({"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "cfg": 3.0}),
+        );
+        prompt["15"] = node(
+            "BasicScheduler",
+            json!({"model": ["1", 0], "scheduler": "normal", "steps": 2, "denoise": 1.0}),
+        );
+        prompt["5"] = node(
+            "SamplerCustomAdvanced",
+            json!({"noise": noise, "guider": guider, "sampler": sampler, "sigmas": ["15", 0], "latent_image": ["4", 0]}),
+        );
+        prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+        rig.pixels(prompt, json!(["6", 0]))
+    };
+    let (noise, guider) = (json!(["13", 0]), json!(["14", 0]));
+    let usual = custom(json!(["11", 0]), noise.clone(), guider.clone());
+    same(&usual, &native);
+    same(
+        &custom(json!(["10", 0]), noise.clone(), guider.clone()),
+        &usual,
+    );
+    same(&custom(json!(["11", 0]), noise, json!(["12", 1])), &usual);
+    assert_ne!(custom(json!(["11", 0]), json!(["12", 0]), guider), usual);
+}
+
+#[test]
+fn a_function_that_never_ends_is_interrupted() {
+    let Some(rig) = rig() else { return };
+    let mut prompt = start();
+    prompt["7"] = node("ModelsGuidance", json!({"model": ["1", 0], "how": "loops"}));
+    prompt["5"] = sampled(json!(["7", 0]));
+    prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+    prompt["9"] = node("PreviewImage", json!({"images": ["6", 0]}));
+    let mut socket = rig.server.socket("watcher");
+    let id = rig.server.queue(&prompt, Some("watcher"));
+    socket.until(|m| m["type"] == "executing" && m["data"]["node"] == "5");
+    std::thread::park_timeout(Duration::from_millis(400));
+    let began = Instant::now();
+    rig.server.post("/interrupt", &json!({})).expect_status(200);
+    let entry = rig.server.wait_for(&id);
+    assert!(
+        entry.to_string().contains("execution_interrupted"),
+        "{entry}"
+    );
+    // It would not end by itself.
+    eprintln!("interrupted in {:?}", began.elapsed());
+    rig.native(start(), json!(["1", 0]));
+}
