@@ -188,6 +188,11 @@ impl Tensor {
         let mut shape = self.shape().to_vec();
         shape[dim] = len;
         let base = start as isize * steps[dim];
+        if shape[..dim].iter().all(|&n| n == 1)
+            && let Some(part) = self.part_on_gpu(base as usize, shape.clone())
+        {
+            return Ok(part);
+        }
         gather(self, &shape, &steps, base, shape.clone())
     }
 
@@ -296,9 +301,15 @@ impl Tensor {
         let (dim, each) = (self.rank() - 1, width / parts);
         if let (Some(elements), true) = (self.cuda(), each > 0) {
             let rows = self.len() / width;
+            let mut shape = self.shape().to_vec();
+            shape[dim] = each;
+            let in_place = |part: usize| self.part_on_gpu(part * each, shape.clone());
+            if rows == 1
+                && let Some(found) = (0..parts).map(in_place).collect()
+            {
+                return Ok(found);
+            }
             if let Some(found) = on_gpu::split_rows(elements, rows, parts)? {
-                let mut shape = self.shape().to_vec();
-                shape[dim] = each;
                 let found = found.into_iter();
                 return Ok(found.map(|part| Self::on_cuda(&*shape, part)).collect());
             }

@@ -135,6 +135,19 @@ impl Tensor {
         self.storage.cuda()
     }
 
+    /// Elements that follow each other on a GPU, in place; none where they are elsewhere, or where a small part would keep a large
+    /// whole in memory.
+    pub(crate) fn part_on_gpu(&self, first: usize, shape: Vec<usize>) -> Option<Self> {
+        const LEAST: usize = 16;
+        let len = shape.iter().product::<usize>();
+        if len == 0 || len.checked_mul(LEAST)? < self.len() {
+            return None;
+        }
+        let whole = Arc::clone(&self.storage);
+        let part = self.cuda()?.part(whole, first, len)?;
+        Some(Self::on_cuda(shape, part))
+    }
+
     /// The elements on a GPU, in an operation that runs there.
     pub(crate) fn on_gpu(&self) -> Result<&CudaBuffer> {
         self.cuda().ok_or_else(|| TensorError::DeviceMismatch {
@@ -368,7 +381,8 @@ impl Tensor {
 
     /// Whether no other tensor shares the storage, so that writing copies nothing.
     pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.storage) == 1
+        let part = self.cuda().is_some_and(CudaBuffer::is_part);
+        !part && Arc::strong_count(&self.storage) == 1
     }
 
     /// The elements, without a copy where nobody else holds them.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
-    Act, Beside, HeadPart, HeadSource, LayerNorm, Linear, Mask, MlpJoin, RmsNorm, attention,
-    join_heads, silu, swiglu, swiglu_halves,
+    Act, After, Beside, HeadPart, HeadSource, LayerInput, LayerNorm, Linear, Mask, MlpJoin,
+    ModulatedRows, ReadyHeads, RmsNorm, silu, swiglu, swiglu_halves,
 };
 
 use super::config::{FluxConfig, MlpKind, ModulationKind};
@@ -68,14 +68,20 @@ pub(super) struct BlockPass<'a> {
 
 impl BlockPass<'_> {
     /// Queries, keys and values of all tokens, from the products of each part of them.
-    fn qkv(&self, parts: &[HeadPart<'_>], width: usize) -> Result<[Tensor; 3]> {
+    fn qkv(&self, parts: &[HeadPart<'_>], width: usize) -> Result<ReadyHeads<'_>> {
         let rope = Some(self.rope.neighbours());
-        Ok(join_heads(parts, self.heads, width, rope)?)
+        let mask = self.mask.map_or(Mask::None, Mask::Add);
+        Ok(ReadyHeads::new(parts, self.heads, width, rope, mask)?)
     }
 
-    fn attend(&self, [q, k, v]: [Tensor; 3]) -> Result<Tensor> {
-        let mask = self.mask.map_or(Mask::None, Mask::Add);
-        Ok(attention(&q, &k, &v, self.heads, mask, None)?)
+    /// The tokens of a layer, normalised.
+    fn modulated<'a>(&'a self, x: &'a Tensor, by: &'a Modulation) -> ModulatedRows<'a> {
+        ModulatedRows {
+            norm: self.norm,
+            x,
+            shift: &by.shift,
+            scale: &by.scale,
+        }
     }
 }
 
@@ -134,17 +140,24 @@ impl Mlp {
         })
     }
 
-    /// `to` with the result times a gate.
-    fn add_to(&self, to: Tensor, gate: &Tensor, x: &Tensor) -> Result<Tensor> {
+    /// `to` with the result for it times a gate.
+    fn add_to(&self, to: Tensor, pass: &BlockPass<'_>, by: &Modulation) -> Result<Tensor> {
+        let x = pass.modulated(&to, by);
         let (last, inner) = match self {
-            Self::Gelu(first, second) => (second, first.forward_with(x, then(Act::GeluTanh))?),
-            Self::Gated(first, second) => (second, swiglu_halves(&first.forward(x)?)?),
+            Self::Gelu(first, second) => {
+                let inner = first.forward_modulated(x, then(Act::GeluTanh))?;
+                (second, inner)
+            }
+            Self::Gated(first, second) => {
+                let inner = first.forward_modulated(x, After::default())?;
+                (second, swiglu_halves(&inner)?)
+            }
             Self::Split { gate, up, down } => {
-                let [gate, up] = Linear::forward_each([gate, up], x)?;
+                let [gate, up] = Linear::forward_each([gate, up], &x.to_tensor()?)?;
                 (down, swiglu(&gate, &up)?)
             }
         };
-        Ok(last.forward_gated(&inner, to, gate)?)
+        Ok(last.forward_gated(&inner, to, &by.gate)?)
     }
 }
 
@@ -188,8 +201,8 @@ impl Stream {
     }
 
     fn qkv(&self, x: &Tensor, pass: &BlockPass<'_>, first: &Modulation) -> Result<Tensor> {
-        let x = pass.norm.modulated(x, &first.shift, &first.scale)?;
-        Ok(self.qkv.forward(&x)?)
+        let x = pass.modulated(x, first);
+        Ok(self.qkv.forward_modulated(x, After::default())?)
     }
 
     fn finish(
@@ -200,8 +213,7 @@ impl Stream {
         [first, second]: [&Modulation; 2],
     ) -> Result<Tensor> {
         let x = self.proj.forward_gated(seen, x, &first.gate)?;
-        let inner = pass.norm.modulated(&x, &second.shift, &second.scale)?;
-        self.mlp.add_to(x, &second.gate, &inner)
+        self.mlp.add_to(x, pass, second)
     }
 }
 
@@ -242,7 +254,7 @@ impl DoubleBlock {
         ];
         let qkv = pass.qkv(&parts, self.text.width)?;
         drop((from_text, from_image));
-        let seen = pass.attend(qkv)?;
+        let seen = qkv.attend()?;
         let of_text = seen.narrow(1, 0, count)?;
         let of_image = seen.narrow(1, count, seen.dim(1)? - count)?;
         let image = self.image.finish(image, &of_image, pass, [i1, i2])?;
@@ -304,19 +316,17 @@ impl SingleBlock {
         let modulation = own.as_ref().or(given).ok_or_else(|| {
             crate::ModelError::invalid("block", "it has no modulation of its own and is given none")
         })?;
-        let inner = pass
-            .norm
-            .modulated(&x, &modulation.shift, &modulation.scale)?;
+        let rows = pass.modulated(&x, modulation);
         let kind = match self.kind {
             MlpKind::Gelu => MlpJoin::GeluTanh,
             MlpKind::Gated => MlpJoin::GateFirst,
             MlpKind::Split => MlpJoin::GateLast,
         };
-        let (all, kind) = self.first.forward_beside(&inner, 3 * self.width, kind)?;
-        drop(inner);
+        let rows = LayerInput::Modulated(rows);
+        let (all, kind) = self.first.forward_beside(rows, 3 * self.width, kind)?;
         let qkv = pass.qkv(&[self.norms.part(&all)], self.width)?;
         let beside = Beside::new(all, 3 * self.width, kind)?;
-        let seen = pass.attend(qkv)?;
+        let seen = qkv.attend()?;
         Ok(beside.through(&self.second, &seen, x, &modulation.gate)?)
     }
 }

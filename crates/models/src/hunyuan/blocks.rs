@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
-    Act, Beside, HeadPart, HeadSource, LayerNorm, Linear, Mask, MlpJoin, RmsNorm, attention,
-    join_heads,
+    Act, Beside, HeadPart, HeadSource, LayerInput, LayerNorm, Linear, Mask, MlpJoin, ReadyHeads,
+    RmsNorm,
 };
 
 use super::config::HunyuanConfig;
@@ -29,15 +29,11 @@ pub(super) struct BlockPass<'a> {
     pub(super) heads: usize,
 }
 
-impl BlockPass<'_> {
+impl<'a> BlockPass<'a> {
     /// Queries, keys and values of all tokens, from the products of each part of them.
-    fn qkv(&self, parts: &[HeadPart<'_>], dim: usize) -> Result<[Tensor; 3]> {
+    fn qkv(&self, parts: &[HeadPart<'_>], dim: usize) -> Result<ReadyHeads<'a>> {
         let rope = Some(self.rope.neighbours());
-        Ok(join_heads(parts, self.heads, dim, rope)?)
-    }
-
-    fn attend(&self, [q, k, v]: [Tensor; 3]) -> Result<Tensor> {
-        Ok(attention(&q, &k, &v, self.heads, self.mask, None)?)
+        Ok(ReadyHeads::new(parts, self.heads, dim, rope, self.mask)?)
     }
 }
 
@@ -193,7 +189,7 @@ impl DoubleBlock {
         ];
         let qkv = pass.qkv(&parts, self.image.dim)?;
         drop((from_image, from_text));
-        let seen = pass.attend(qkv)?;
+        let seen = qkv.attend()?;
         let (cells, words) = (image.dim(1)?, text.dim(1)?);
         let own = seen.narrow(1, 0, cells)?;
         let image = self.image.finish(image, &own, pass, &of_image)?;
@@ -227,11 +223,11 @@ impl SingleBlock {
         let level = Levels::<3>::new(&self.modulation, pass, true)?;
         let inner = level.modulated(pass.norm, &x, (0, 1))?;
         let (first, kind) = (&self.first, MlpJoin::GeluTanh);
-        let (joined, kind) = first.forward_beside(&inner, 3 * self.dim, kind)?;
+        let (joined, kind) = first.forward_beside(LayerInput::Rows(&inner), 3 * self.dim, kind)?;
         drop(inner);
         let qkv = pass.qkv(&[self.norms.part(&joined)], self.dim)?;
         let beside = Beside::new(joined, 3 * self.dim, kind)?;
-        let seen = pass.attend(qkv)?;
+        let seen = qkv.attend()?;
         if level.first.is_none() {
             return Ok(beside.through(&self.second, &seen, x, &level.rest[2])?);
         }

@@ -1,5 +1,7 @@
 //! Memory of a GPU, counted to the byte and given back in the order of the stream.
 
+use std::fmt::Debug;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,6 +11,9 @@ use super::ring::RingPart;
 use super::steps::{self, ArenaBlock};
 use super::{Args, Format, Kernel, SLACK};
 use crate::error::{Result, TensorError};
+
+/// Bytes between places that the driver gives out: what kernels may rely on.
+const ALIGNED: usize = 256;
 
 /// Memory of a device. It can be used by what is started after it was taken, and goes behind what was started before it is
 /// dropped.
@@ -28,7 +33,14 @@ enum Source {
     Arena(#[expect(dead_code, reason = "given back when it is dropped")] ArenaBlock),
     /// Memory that copies of weights go through.
     Ring(#[expect(dead_code, reason = "given back when it is dropped")] RingPart),
+    /// A piece of memory that somebody else holds, and holds until this is dropped.
+    Part(#[expect(dead_code, reason = "kept")] Arc<dyn Holder>),
 }
+
+/// What holds memory, whatever it is.
+pub(crate) trait Holder: Debug + Send + Sync + UnwindSafe + RefUnwindSafe {}
+
+impl<T: Debug + Send + Sync + UnwindSafe + RefUnwindSafe> Holder for T {}
 
 /// What memory of the pool is for, which decides how it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +70,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         let purpose = match self.source {
             Source::Pool(purpose) => purpose,
-            Source::Arena(_) => return,
+            Source::Arena(_) | Source::Part(_) => return,
             Source::Ring(_) => {
                 let _ = steps::interrupt(&self.device);
                 return;
@@ -185,6 +197,35 @@ impl CudaBuffer {
 
     pub(crate) fn bytes(&self) -> usize {
         self.len * self.format.size()
+    }
+
+    /// Some of the elements, in place; `whole` is what holds this buffer. None where kernels would find them at an odd address.
+    pub(crate) fn part(
+        &self,
+        whole: Arc<dyn Holder>,
+        first: usize,
+        len: usize,
+    ) -> Option<Self> {
+        let size = self.format.size();
+        let inside = first.checked_add(len).is_some_and(|end| end <= self.len);
+        if !inside || !(first * size).is_multiple_of(ALIGNED) {
+            return None;
+        }
+        Some(Self {
+            block: Block {
+                device: Arc::clone(self.device()),
+                address: self.address() + (first * size) as u64,
+                bytes: (len * size) as u64,
+                source: Source::Part(whole),
+            },
+            len,
+            format: self.format,
+        })
+    }
+
+    /// Whether these are elements of a larger buffer, which others may read.
+    pub(crate) fn is_part(&self) -> bool {
+        matches!(self.block.source, Source::Part(_))
     }
 
     /// Elements that are in main memory, in the format that is wanted.

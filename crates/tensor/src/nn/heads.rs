@@ -1,10 +1,13 @@
 //! From a product to attention and on: queries, keys and values of several groups of tokens, normed, turned and joined; and
 //! what stands beside attention in blocks whose layers run in parallel. The processor does it step by step, a GPU at once.
 
+use super::attention::{Mask, attention};
 use super::misc::{activate, rope_half, rope_interleaved};
 use super::modulate::{swiglu, swiglu_halves};
 use super::{Act, Linear, RmsNorm};
+use crate::cpu::attention::Sizes;
 use crate::cuda::Format;
+use crate::cuda::ops::attention::{Values, attention_in_rows, reads_rows};
 use crate::cuda::ops::heads::{self as on_gpu, HeadAngles, HeadRows, HeadSizes};
 use crate::error::{Result, TensorError};
 use crate::tensor::Tensor;
@@ -61,8 +64,8 @@ pub fn join_heads(
     width: usize,
     rope: Option<HeadRope<'_>>,
 ) -> Result<[Tensor; 3]> {
-    if let Some(found) = joined_on_gpu(parts, heads, width, rope)? {
-        return Ok(found);
+    if let Some((q, k, Some(v))) = joined_on_gpu(parts, heads, width, rope, true)? {
+        return Ok([q, k, v]);
     }
     let split = |part: &HeadPart<'_>| -> Result<[Tensor; 3]> {
         let one = |n: usize| part.from.part(n, width);
@@ -97,6 +100,101 @@ pub fn join_heads(
     ])
 }
 
+/// Queries, keys and values of all tokens, ready to [`attend`](Self::attend).
+pub struct ReadyHeads<'a> {
+    q: Tensor,
+    k: Tensor,
+    values: HeadValues,
+    heads: usize,
+    mask: Mask<'a>,
+}
+
+enum HeadValues {
+    Own(Tensor),
+    /// The third width of the rows of a tensor on a GPU.
+    InRows(Tensor),
+}
+
+impl<'a> ReadyHeads<'a> {
+    /// [`join_heads`]; a GPU leaves values where they are, if that is one tensor and nothing is masked.
+    pub fn new(
+        parts: &[HeadPart<'_>],
+        heads: usize,
+        width: usize,
+        rope: Option<HeadRope<'_>>,
+        mask: Mask<'a>,
+    ) -> Result<Self> {
+        if let (Mask::None, [part]) = (mask, parts)
+            && let HeadSource::Joined(all) = part.from
+            && values_may_stay(all, heads, width)?
+            && let Some((q, k, _)) = joined_on_gpu(parts, heads, width, rope, false)?
+        {
+            let values = HeadValues::InRows(all.clone());
+            return Ok(Self {
+                q,
+                k,
+                values,
+                heads,
+                mask,
+            });
+        }
+        let [q, k, v] = join_heads(parts, heads, width, rope)?;
+        let values = HeadValues::Own(v);
+        Ok(Self {
+            q,
+            k,
+            values,
+            heads,
+            mask,
+        })
+    }
+
+    /// [`attention`] of them.
+    pub fn attend(self) -> Result<Tensor> {
+        let all = match self.values {
+            HeadValues::Own(v) => {
+                return attention(&self.q, &self.k, &v, self.heads, self.mask, None);
+            }
+            HeadValues::InRows(all) => all,
+        };
+        let (elements, [.., row]) = (all.cuda_on(OP)?, all.dims3()?);
+        let [.., width] = self.q.dims3()?;
+        let sizes = sizes_in_rows(&all, self.heads, width)?;
+        let values = Values {
+            address: elements.address() + (2 * width * elements.format().size()) as u64,
+            row,
+        };
+        let scale = 1.0 / (sizes.d as f32).sqrt();
+        let (q, k) = (self.q.cuda_on(OP)?, self.k.cuda_on(OP)?);
+        let seen = attention_in_rows(sizes, [q, k], values, scale)?;
+        Ok(Tensor::on_cuda(self.q.shape(), seen))
+    }
+}
+
+fn sizes_in_rows(all: &Tensor, heads: usize, width: usize) -> Result<Sizes> {
+    let [batch, tokens, _] = all.dims3()?;
+    Ok(Sizes {
+        batch,
+        queries: tokens,
+        keys: tokens,
+        heads,
+        d: width / heads,
+    })
+}
+
+/// Whether attention can read values in rows that have more than them.
+fn values_may_stay(all: &Tensor, heads: usize, width: usize) -> Result<bool> {
+    let Some(elements) = all.cuda() else {
+        return Ok(false);
+    };
+    let [.., row] = all.dims3()?;
+    if heads == 0 || !width.is_multiple_of(heads) || row < 3 * width || all.is_empty() {
+        return Ok(false);
+    }
+    let sizes = sizes_in_rows(all, heads, width)?;
+    Ok(reads_rows(elements.device(), elements.format(), sizes, row))
+}
+
 /// Each head divided by its root mean square.
 fn normed(norm: &RmsNorm, x: &Tensor, heads: usize) -> Result<Tensor> {
     let [b, n, width] = x.dims3()?;
@@ -110,13 +208,17 @@ fn normed(norm: &RmsNorm, x: &Tensor, heads: usize) -> Result<Tensor> {
     norm.forward(&each)?.reshape([b, n, width])
 }
 
-/// The same with one kernel for each part. None where it has to be done step by step.
+/// Queries, keys and, if they are wanted, values.
+type OnGpu = (Tensor, Tensor, Option<Tensor>);
+
+/// [`join_heads`] with one kernel for each part. None where it has to be done step by step.
 fn joined_on_gpu(
     parts: &[HeadPart<'_>],
     heads: usize,
     width: usize,
     rope: Option<HeadRope<'_>>,
-) -> Result<Option<[Tensor; 3]>> {
+    values: bool,
+) -> Result<Option<OnGpu>> {
     let Some(first) = parts.first().map(|part| part.from.first()) else {
         return Ok(None);
     };
@@ -187,7 +289,8 @@ fn joined_on_gpu(
         d,
     };
     let made = || gpu.buffer(items * tokens * width, format);
-    let found = [made()?, made()?, made()?];
+    let (q, k) = (made()?, made()?);
+    let v = values.then(made).transpose()?;
     let mut at = 0;
     for part in parts {
         let [_, own, row_width] = part.from.first().dims3()?;
@@ -223,12 +326,12 @@ fn joined_on_gpu(
             key: weights.1,
             eps: part.norms.map_or(0.0, |(query, _)| query.eps()),
         };
-        let [q, k, v] = &found;
-        on_gpu::join_heads([q, k, v], sizes, rows, angles)?;
+        on_gpu::join_heads(([&q, &k], v.as_ref()), sizes, rows, angles)?;
         at += own;
     }
     let shape = [items, tokens, width];
-    Ok(Some(found.map(|elements| Tensor::on_cuda(shape, elements))))
+    let tensor = |elements| Tensor::on_cuda(shape, elements);
+    Ok(Some((tensor(q), tensor(k), v.map(tensor))))
 }
 
 /// What the columns beside attention become.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::contents::MatrixSize;
-use super::heads::MlpJoin;
 use super::layer_weights::{LayerValues, LayerWeights, MakeWeight};
 use super::modulate::{add_gated, rows_per_gate};
 use super::side::{self, Side};
@@ -17,6 +16,10 @@ use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
+
+mod modulated;
+
+pub use modulated::{LayerInput, ModulatedRows};
 
 /// What follows a layer: `act(y + per_item) + add`.
 #[derive(Clone, Copy, Default)]
@@ -284,33 +287,6 @@ impl Linear {
             .zip(shapes)
             .map(|(y, shape)| Ok(Tensor::on_cuda(shape?, y)));
         found.collect::<Result<_>>().map(Some)
-    }
-
-    /// The result whose columns from `first` on stand beside those of attention, with what is left to do with them.
-    pub fn forward_beside(
-        &self,
-        x: &Tensor,
-        first: usize,
-        kind: MlpJoin,
-    ) -> Result<(Tensor, MlpJoin)> {
-        let device = x.device();
-        let early = kind == MlpJoin::GeluTanh && first.is_multiple_of(256);
-        if !matches!(device, Device::Cuda(_)) || !self.sides.is_empty() || !early {
-            return Ok((self.forward(x)?, kind));
-        }
-        let shape = self.result_shape(x, self.out_features())?;
-        let rows = x.len() / self.in_features();
-        let all = self.weights.with_cuda(&device, |layer| {
-            let finish = ops::product::Finish {
-                bias: layer.bias,
-                act: Act::GeluTanh,
-                act_from: first,
-                ..ops::product::Finish::default()
-            };
-            let treatment = self.treatment(layer.input_scale);
-            ops::product::linear(layer.weight, on_cuda(OP, x)?, rows, treatment, finish)
-        })?;
-        Ok((Tensor::on_cuda(&*shape, all), MlpJoin::Done))
     }
 
     /// [`Self::forward_gated`] of the columns of `x` and of those of `wide` from `first` on behind them, without a copy of both. None where

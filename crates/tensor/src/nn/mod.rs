@@ -26,9 +26,9 @@ pub use attention::{Mask, attention, attention_probabilities};
 pub use conv::{Conv2d, Padding};
 pub use conv3d::Conv3d;
 pub use delta::{DeltaInput, DeltaMemory, DeltaSizes, gated_delta};
-pub use heads::{Beside, HeadPart, HeadRope, HeadSource, MlpJoin, join_heads};
+pub use heads::{Beside, HeadPart, HeadRope, HeadSource, MlpJoin, ReadyHeads, join_heads};
 pub use layer_weights::MakeWeight;
-pub use linear::{After, Linear};
+pub use linear::{After, LayerInput, Linear, ModulatedRows};
 pub use matmul::matmul;
 pub use merge::{Growth, MergedAs};
 pub use misc::{

@@ -9,6 +9,7 @@ use crate::buffer::Buffer;
 use crate::cpu::isa::isa;
 use crate::cpu::math;
 use crate::cpu::norm::{self, RowAffine, RowNorm};
+use crate::cuda::CudaBuffer;
 use crate::cuda::ops::norm::{self as on_cuda, GroupNormSpec, RowNormEnd, RowNormKind};
 use crate::device::Device;
 use crate::error::{Result, TensorError};
@@ -231,51 +232,65 @@ impl LayerNorm {
 
     /// The normalised values times `1 + scale` plus `shift`, both (b, c) or (b, 1, c) for `x` of (b, .., c).
     pub fn modulated(&self, x: &Tensor, shift: &Tensor, scale: &Tensor) -> Result<Tensor> {
-        let width = last(x, "layer norm")?;
-        let items = x.shape()[0];
-        for t in [shift, scale] {
-            x.check_device("layer norm", t)?;
-            let fits = t.len() == items * width
-                && t.shape().first() == Some(&items)
-                && t.shape().last() == Some(&width);
-            if x.rank() < 2 || !fits {
-                return Err(TensorError::mismatch("layer norm", x.shape(), t.shape()));
-            }
-        }
+        check_modulation(x, shift, scale)?;
         self.run(x, Some((shift, scale)))
     }
 
-    fn run(&self, x: &Tensor, modulation: Option<(&Tensor, &Tensor)>) -> Result<Tensor> {
+    /// What a GPU is told of the norm of rows that are there, modulated or not.
+    pub(super) fn with_cuda<R>(
+        &self,
+        x: &Tensor,
+        modulation: Option<(&Tensor, &Tensor)>,
+        run: impl FnOnce(&CudaBuffer, on_cuda::RowNorm<'_>) -> Result<R>,
+    ) -> Result<R> {
+        const OP: &str = "layer norm";
+        let width = self.checked_width(x)?;
+        if let Some((shift, scale)) = modulation {
+            check_modulation(x, shift, scale)?;
+        }
+        let here = self.slot.at(&x.device())?;
+        let elements = x.cuda_on(OP)?;
+        let address = |at: usize| here.cuda(at)?.floats();
+        let format = elements.format();
+        let modulation = match modulation {
+            None => None,
+            Some((shift, scale)) => Some((shift.cuda_in(OP, format)?, scale.cuda_in(OP, format)?)),
+        };
+        let end = RowNormEnd {
+            weight: self.weight.map(|_| address(0)).transpose()?,
+            bias: self.bias.map(|_| address(self.bias_at())).transpose()?,
+            modulation: modulation
+                .as_ref()
+                .map(|(shift, scale)| (&**shift, &**scale)),
+        };
+        let norm = on_cuda::RowNorm {
+            width,
+            kind: RowNormKind::Layer,
+            end,
+            eps: self.eps,
+        };
+        run(elements, norm)
+    }
+
+    fn checked_width(&self, x: &Tensor) -> Result<usize> {
         let width = last(x, "layer norm")?;
         check_width("layer norm", x, width, self.weight)?;
         check_width("layer norm", x, width, self.bias)?;
+        Ok(width)
+    }
+
+    fn run(&self, x: &Tensor, modulation: Option<(&Tensor, &Tensor)>) -> Result<Tensor> {
+        let width = self.checked_width(x)?;
         if x.is_empty() {
             return Ok(x.clone());
         }
-        let here = self.slot.at(&x.device())?;
         match x.device() {
             Device::Cuda(_) => {
-                const OP: &str = "layer norm";
-                let elements = x.cuda_on(OP)?;
-                let address = |at: usize| here.cuda(at)?.floats();
-                let format = elements.format();
-                let modulation = match modulation {
-                    None => None,
-                    Some((shift, scale)) => {
-                        Some((shift.cuda_in(OP, format)?, scale.cuda_in(OP, format)?))
-                    }
-                };
-                let end = RowNormEnd {
-                    weight: self.weight.map(|_| address(0)).transpose()?,
-                    bias: self.bias.map(|_| address(self.bias_at())).transpose()?,
-                    modulation: modulation
-                        .as_ref()
-                        .map(|(shift, scale)| (&**shift, &**scale)),
-                };
-                let out = on_cuda::row_norm(elements, width, RowNormKind::Layer, end, self.eps)?;
+                let out = self.with_cuda(x, modulation, on_cuda::row_norm)?;
                 Ok(Tensor::on_cuda(x.shape(), out))
             }
             Device::Cpu | Device::Sim(_) => {
+                let here = self.slot.at(&x.device())?;
                 let room = x.room_for(x.shape())?;
                 let weight = self.weight.map(|_| here.channels(0)).transpose()?;
                 let bias = self.bias.map(|_| here.channels(self.bias_at()));
@@ -286,6 +301,22 @@ impl LayerNorm {
             }
         }
     }
+}
+
+/// Shift and scale have a row for each item.
+fn check_modulation(x: &Tensor, shift: &Tensor, scale: &Tensor) -> Result<()> {
+    let width = last(x, "layer norm")?;
+    let items = x.shape()[0];
+    for t in [shift, scale] {
+        x.check_device("layer norm", t)?;
+        let fits = t.len() == items * width
+            && t.shape().first() == Some(&items)
+            && t.shape().last() == Some(&width);
+        if x.rank() < 2 || !fits {
+            return Err(TensorError::mismatch("layer norm", x.shape(), t.shape()));
+        }
+    }
+    Ok(())
 }
 
 /// With kernels of the processor. Weight, bias and modulation become one factor and one offset per channel (and item).
@@ -383,7 +414,13 @@ impl RmsNorm {
                     ..RowNormEnd::default()
                 };
                 let elements = x.cuda_on("rms norm")?;
-                let out = on_cuda::row_norm(elements, width, RowNormKind::Rms, end, self.eps)?;
+                let norm = on_cuda::RowNorm {
+                    width,
+                    kind: RowNormKind::Rms,
+                    end,
+                    eps: self.eps,
+                };
+                let out = on_cuda::row_norm(elements, norm)?;
                 Ok(Tensor::on_cuda(x.shape(), out))
             }
             Device::Cpu | Device::Sim(_) => {

@@ -146,3 +146,25 @@ fn channels_and_pixels() {
     }
     checks.finish();
 }
+
+#[test]
+fn parts_in_place_are_not_written_through() {
+    let (mut checks, mut random) = (Checks::default(), Random::new(18));
+    let x = [random.tensor(&[1, 512, 64])];
+    checks.run("a part is changed", &x, |t| {
+        let part = t[0].narrow(1, 128, 256)?;
+        // In its own memory, were it not a part of another's.
+        let changed = nn::activate(part, nn::Act::Silu);
+        let again = t[0].narrow(1, 128, 256)?;
+        Tensor::cat(&[&changed, &again, &t[0]], 1)
+    });
+    checks.run("the whole is changed", &x, |t| {
+        let whole = t[0].mul_scalar(2.0);
+        let parts = whole.reshape([1, 512 * 64])?.split_last(4)?;
+        let changed = nn::activate(whole, nn::Act::Silu);
+        let mut all = vec![changed.reshape([1, 512 * 64])?];
+        all.extend(parts);
+        Tensor::cat(&all.iter().collect::<Vec<_>>(), 1)
+    });
+    checks.finish();
+}

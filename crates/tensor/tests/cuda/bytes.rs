@@ -2,7 +2,9 @@
 
 use fresco_tensor::cuda::Format;
 use fresco_tensor::formats::{GridKind, Levels, RowFormat, RowKind};
-use fresco_tensor::nn::{Act, After, Beside, LayerNorm, Linear, MlpJoin};
+use fresco_tensor::nn::{
+    Act, After, Beside, LayerInput, LayerNorm, Linear, MlpJoin, ModulatedRows,
+};
 use fresco_tensor::{Device, Dtype, Stored, Tensor};
 
 use crate::compare::{FORMATS, Random, Report, gpu, milliseconds};
@@ -245,7 +247,8 @@ fn columns_beside_attention_are_as_on_the_processor() {
                 let (gate, gate_here) = random.pair(&[1, width], &device);
                 let through = |at: usize, x: &Tensor, seen: &Tensor, gate: &Tensor| {
                     let kind = MlpJoin::GeluTanh;
-                    let (all, kind) = first[at].forward_beside(x, 3 * width, kind)?;
+                    let (all, kind) =
+                        first[at].forward_beside(LayerInput::Rows(x), 3 * width, kind)?;
                     let beside = Beside::new(all, 3 * width, kind)?;
                     beside.through(&second[at], seen, x.clone(), gate)
                 };
@@ -352,6 +355,63 @@ fn times() {
                 dtype.name(),
                 ms * 1e3
             );
+        }
+    }
+}
+
+#[test]
+fn rows_are_rounded_while_they_are_normalised() {
+    let Some(gpu) = gpu() else { return };
+    let mut random = Random::new(47);
+    let norm = LayerNorm::new(None, None, 1e-6).unwrap();
+    // Rows of some items, inputs, outputs; the last two widths are for other kernels.
+    let sizes = [
+        (40, 256, 264),
+        (301, 3072, 768),
+        (70, 3080, 512),
+        (17, 8192, 256),
+        (9, 15360, 512),
+        (3, 264, 20),
+    ];
+    for format in [Format::F16, Format::Bf16] {
+        let device = gpu.computing_only_in(format);
+        for (count, k, out) in sizes {
+            for (kind, rotation) in [
+                (RowKind::F8E4M3, 0),
+                (RowKind::F8E5M2, 0),
+                (RowKind::Int8, 0),
+                (RowKind::Int8, 16),
+            ] {
+                let Some(dtype) = rows(kind, k, rotation) else {
+                    continue;
+                };
+                let case = format!("{} {count}x{k}x{out}", dtype.name());
+                let w = weight(&mut random, [out, k], dtype);
+                let bias = Stored::from_f32(&random.tensor(&[out]), Dtype::F32).unwrap();
+                let layer = Linear::new(&w, Some(&bias), &device).unwrap();
+                let [(x, _), (shift, _), (scale, _)] =
+                    [[2, count, k], [2, 1, k], [2, 1, k]].map(|s| random.pair(&s, &device));
+                let given = ModulatedRows {
+                    norm: &norm,
+                    x: &x,
+                    shift: &shift,
+                    scale: &scale,
+                };
+                let apart = given.to_tensor().unwrap();
+                let after = After {
+                    act: Act::GeluTanh,
+                    ..After::default()
+                };
+                let equal = |found: &Tensor, expected: &Tensor| {
+                    let [found, expected] = [found, expected].map(|t| t.to(&Device::Cpu).unwrap());
+                    assert_eq!(found, expected, "{case}");
+                };
+                let found = layer.forward_modulated(given, after).unwrap();
+                equal(&found, &layer.forward_with(&apart, after).unwrap());
+                let beside = |input| layer.forward_beside(input, 256, MlpJoin::GeluTanh).unwrap();
+                let (found, _) = beside(LayerInput::Modulated(given));
+                equal(&found, &beside(LayerInput::Rows(&apart)).0);
+            }
         }
     }
 }

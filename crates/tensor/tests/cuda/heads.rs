@@ -1,4 +1,6 @@
-use fresco_tensor::nn::{self, Beside, HeadPart, HeadRope, HeadSource, MlpJoin, RmsNorm};
+use fresco_tensor::nn::{
+    self, Beside, HeadPart, HeadRope, HeadSource, Mask, MlpJoin, ReadyHeads, RmsNorm,
+};
 use fresco_tensor::{Dtype, Stored, Tensor};
 
 use crate::against::{Checks, Random};
@@ -110,6 +112,41 @@ fn rows_in_parts() {
                 Ok(t[0].split_last(parts)?.swap_remove(part))
             });
         }
+    }
+    checks.finish();
+}
+
+#[test]
+fn heads_attend_to_values_in_their_rows() {
+    let (mut checks, mut random) = (Checks::default(), Random::new(53));
+    // Items, tokens, heads, channels of a head, columns behind queries, keys and values.
+    for (b, n, heads, d, more) in [
+        (1, 700, 4, 128, 1024),
+        (2, 130, 3, 64, 8),
+        (1, 300, 2, 40, 0),
+        (2, 90, 2, 256, 16),
+        (1, 40, 2, 64, 4),
+        (2, 9, 2, 6, 3),
+    ] {
+        let width = heads * d;
+        let angles = random.scaled(&[n, d / 2], 50.0);
+        let inputs = [
+            random.tensor(&[b, n, 3 * width + more]),
+            angles.map(f32::cos),
+            angles.map(f32::sin),
+        ];
+        checks.run(&format!("{n} tokens, {heads} heads of {d}"), &inputs, |t| {
+            let part = HeadPart {
+                from: HeadSource::Joined(&t[0]),
+                norms: None,
+            };
+            let rope = HeadRope {
+                cos: &t[1],
+                sin: &t[2],
+                apart: false,
+            };
+            ReadyHeads::new(&[part], heads, width, Some(rope), Mask::None)?.attend()
+        });
     }
     checks.finish();
 }

@@ -5,7 +5,7 @@
 // Of one part of the tokens. Queries, keys and values are the first heads * d of rows of `row_width` elements at `from_q`, `from_k`, `from_v` (which
 // may be rows of one tensor); they go to tokens first .. first + tokens of (items, all, heads * d). LANES threads for each head of a token, of queries, keys or values.
 // `query` and `key` are the weights of the norms, or null; `cosines` and `sines` are (all, d / 2), or (items, all, d / 2) with `item_angles`
-// rows for each item, or null. `apart`: pairs are half a head apart, not neighbours.
+// rows for each item, or null. `apart`: pairs are half a head apart, not neighbours. `v` may be null.
 template <int LANES>
 DI void join_heads(Element* q, Element* k, Element* v, const Element* from_q, const Element* from_k, const Element* from_v, const float* query, const float* key, const float* cosines, const float* sines, i64 rows, int tokens, int all, int first, i64 row_width, int heads, int d, int item_angles, float eps, int apart) {
   i64 row = thread_number() / LANES;
@@ -13,8 +13,9 @@ DI void join_heads(Element* q, Element* k, Element* v, const Element* from_q, co
   // Rows in the order of memory: token, then queries, keys, values, then heads.
   i64 rest = row / heads;
   int head = (int)(row - rest * heads);
-  i64 token_row = rest / 3;
-  int which = (int)(rest - token_row * 3);
+  // Without a place for values they stay where they are.
+  i64 token_row = v ? rest / 3 : rest / 2;
+  int which = (int)(rest - token_row * (v ? 3 : 2));
   i64 item = token_row / tokens;
   i64 token = token_row - item * tokens + first;
   // Threads without an element stay: the others exchange values with all of their warp.

@@ -2,7 +2,7 @@
 
 use super::norm::int;
 use crate::cpu::attention::Sizes;
-use crate::cuda::{Args, CudaBuffer, Format, Kernel, TensorMapSpec, work};
+use crate::cuda::{Args, CudaBuffer, CudaDevice, Format, Kernel, TensorMapSpec, work};
 use crate::error::{Result, TensorError};
 
 /// Which keys a query may look at. Steps are over items, heads and queries; a mask has the format of the tensors.
@@ -165,10 +165,12 @@ pub(crate) fn attention(
         plain(s, [q, k, v, &out], scale, mask)?;
         return Ok(out);
     }
-    // The words of a prompt are one tile, and nothing is gained by feeding it from a warp group of its own.
-    let short = s.keys <= SHORT as usize && s.d <= 64;
-    if device.hopper() && !masked && !short && s.d <= 512 {
-        hopper_attention(s, [q, k, v, &out], scale)?;
+    if !masked && suits_hopper(device, s) {
+        let values = Values {
+            address: v.address(),
+            row: s.heads * s.d,
+        };
+        hopper_attention(s, [q, k, &out], values, scale)?;
         return Ok(out);
     }
     match Mma::find(s.d, s.keys, masked, device.shared_limit()) {
@@ -178,7 +180,43 @@ pub(crate) fn attention(
     Ok(out)
 }
 
-fn hopper_attention(s: Sizes, [q, k, v, out]: [&CudaBuffer; 4], scale: f32) -> Result<()> {
+/// The words of a prompt are one tile, and nothing is gained by feeding it from a warp group of its own.
+fn suits_hopper(device: &CudaDevice, s: Sizes) -> bool {
+    let short = s.keys <= SHORT as usize && s.d <= 64;
+    device.hopper() && !short && s.d <= 512
+}
+
+/// Where values are: the address of the first, and elements from one token to the next.
+#[derive(Clone, Copy)]
+pub(crate) struct Values {
+    pub(crate) address: u64,
+    pub(crate) row: usize,
+}
+
+/// Whether values may stand in rows of something larger, with nothing masked.
+pub(crate) fn reads_rows(device: &CudaDevice, format: Format, s: Sizes, row: usize) -> bool {
+    let whole = s.d.is_multiple_of(8) && row.is_multiple_of(8);
+    format != Format::F32 && whole && suits_hopper(device, s)
+}
+
+/// [`attention`] with values that do so.
+pub(crate) fn attention_in_rows(
+    s: Sizes,
+    [q, k]: [&CudaBuffer; 2],
+    values: Values,
+    scale: f32,
+) -> Result<CudaBuffer> {
+    let out = q.device().buffer(q.len(), q.format())?;
+    hopper_attention(s, [q, k, &out], values, scale)?;
+    Ok(out)
+}
+
+fn hopper_attention(
+    s: Sizes,
+    [q, k, out]: [&CudaBuffer; 3],
+    values: Values,
+    scale: f32,
+) -> Result<()> {
     let device = q.device();
     let (name, keys, queries, shared, threads) = match HOPPER.iter().find(|h| h.d >= s.d) {
         Some(h) => (
@@ -190,21 +228,23 @@ fn hopper_attention(s: Sizes, [q, k, v, out]: [&CudaBuffer; 4], scale: f32) -> R
         ),
         None => ("attention_512", 64, 64, WIDE_SHARED, 384),
     };
-    let map = |of: &CudaBuffer, tokens: usize, rows: u32| {
+    let map = |(address, row): (u64, usize), tokens: usize, rows: u32| {
         let [d, heads, tokens, batch] = [s.d, s.heads, tokens, s.batch].map(|n| n as u64);
+        let row = row as u64;
         device.tensor_map(&TensorMapSpec {
-            address: of.address(),
-            format: of.format(),
+            address,
+            format: q.format(),
             sizes: &[d, heads, tokens, batch],
-            strides: &[2 * d, 2 * d * heads, 2 * d * heads * tokens],
+            strides: &[2 * d, 2 * row, 2 * row * tokens],
             part: &[64, 1, rows, 1],
             swizzle: true,
         })
     };
+    let own = s.heads * s.d;
     let args = Args::new()
-        .map(&map(q, s.queries, queries)?)
-        .map(&map(k, s.keys, keys)?)
-        .map(&map(v, s.keys, keys)?)
+        .map(&map((q.address(), own), s.queries, queries)?)
+        .map(&map((k.address(), own), s.keys, keys)?)
+        .map(&map((values.address, values.row), s.keys, keys)?)
         .pointer(out.address());
     let args = sizes(args, s)?.float(scale);
     let kernel = Kernel {

@@ -42,9 +42,9 @@ pub(crate) fn fits(format: Format, d: usize, apart: bool, row_width: usize) -> b
     whole_packs && d > 0 && d / together <= 32 && row_width.is_multiple_of(together)
 }
 
-/// Puts a part of the tokens into queries, keys and values. It [`fits`], and there are elements.
+/// Puts a part of the tokens into queries, keys and, where there is a place for them, values. It [`fits`], and there are elements.
 pub(crate) fn join_heads(
-    [q, k, v]: [&CudaBuffer; 3],
+    ([q, k], v): ([&CudaBuffer; 2], Option<&CudaBuffer>),
     sizes: HeadSizes,
     part: HeadRows,
     angles: Option<HeadAngles<'_>>,
@@ -61,7 +61,8 @@ pub(crate) fn join_heads(
             _ => "join_heads_32",
         },
     };
-    let rows = sizes.items * part.tokens * 3 * sizes.heads;
+    let kinds = if v.is_some() { 3 } else { 2 };
+    let rows = sizes.items * part.tokens * kinds * sizes.heads;
     let item_angles = match angles {
         Some(angles) if angles.each_item => sizes.tokens,
         _ => 0,
@@ -69,7 +70,7 @@ pub(crate) fn join_heads(
     let args = Args::new()
         .pointer(q.address())
         .pointer(k.address())
-        .pointer(v.address())
+        .pointer(v.map_or(0, CudaBuffer::address))
         .pointer(part.from[0])
         .pointer(part.from[1])
         .pointer(part.from[2])

@@ -283,29 +283,56 @@ pub(crate) struct RowNormEnd<'a> {
     pub(crate) modulation: Option<(&'a CudaBuffer, &'a CudaBuffer)>,
 }
 
-/// Normalises rows of `width`. There is an element.
-pub(crate) fn row_norm(
-    x: &CudaBuffer,
-    width: usize,
-    kind: RowNormKind,
-    end: RowNormEnd<'_>,
-    eps: f32,
-) -> Result<CudaBuffer> {
+/// A norm of rows of `width`.
+#[derive(Clone, Copy)]
+pub(crate) struct RowNorm<'a> {
+    pub(crate) width: usize,
+    pub(crate) kind: RowNormKind,
+    pub(crate) end: RowNormEnd<'a>,
+    pub(crate) eps: f32,
+}
+
+impl RowNorm<'_> {
+    /// Whether rows are whole vectors, also those at another address.
+    fn aligned(&self, x: &CudaBuffer, other: u64) -> bool {
+        let end = &self.end;
+        let (shift, scale) = end.modulation.unzip();
+        let of = |buffer: Option<&CudaBuffer>| buffer.map_or(0, CudaBuffer::address);
+        let (weight, bias) = (end.weight.unwrap_or(0), end.bias.unwrap_or(0));
+        let addresses = [x.address(), other, of(shift), of(scale), weight, bias];
+        in_vectors(self.width, x.format(), &addresses)
+    }
+
+    /// `NORM_PARAMETERS` of row_norm.cuh.
+    fn arguments(&self, args: Args, x: &CudaBuffer) -> Result<Args> {
+        let (shift, scale, each) = match self.end.modulation {
+            None => (0, 0, 1),
+            Some((shift, scale)) => (
+                shift.address(),
+                scale.address(),
+                (x.len() / scale.len()).max(1),
+            ),
+        };
+        Ok(args
+            .pointer(self.end.weight.unwrap_or(0))
+            .pointer(self.end.bias.unwrap_or(0))
+            .pointer(scale)
+            .pointer(shift)
+            .int(int(x.len() / self.width)?)
+            .int(int(self.width)?)
+            .int(int(each)?)
+            .float(self.eps)
+            .int(i32::from(self.kind == RowNormKind::Rms)))
+    }
+}
+
+/// Normalises rows. There is an element.
+pub(crate) fn row_norm(x: &CudaBuffer, norm: RowNorm<'_>) -> Result<CudaBuffer> {
     let (device, format) = (x.device(), x.format());
     let out = device.buffer(x.len(), format)?;
-    let rows = x.len() / width;
-    let (shift, scale, each) = match end.modulation {
-        None => (0, 0, 1),
-        Some((shift, scale)) => (
-            shift.address(),
-            scale.address(),
-            (x.len() / scale.len()).max(1),
-        ),
-    };
-    let vectors = width / lanes(format);
-    let (weight, bias) = (end.weight.unwrap_or(0), end.bias.unwrap_or(0));
-    let addresses = [x.address(), out.address(), shift, scale, weight, bias];
-    let aligned = in_vectors(width, format, &addresses);
+    let rows = x.len() / norm.width;
+    let vectors = norm.width / lanes(format);
+    let aligned = norm.aligned(x, out.address());
     // Fewer rows than twice the warps that run at once are given a block each.
     let few = rows < 48 * device.multiprocessors() as usize;
     // The name, threads of a block, and its rows.
@@ -320,21 +347,47 @@ pub(crate) fn row_norm(
         385..=1024 => ("row_norm_1024", 256, 1),
         _ => ("row_norm_any", 256, 1),
     };
-    let args = Args::new()
-        .pointer(x.address())
-        .pointer(out.address())
-        .pointer(weight)
-        .pointer(bias)
-        .pointer(scale)
-        .pointer(shift)
-        .int(int(rows)?)
-        .int(int(width)?)
-        .int(int(each)?)
-        .float(eps)
-        .int(i32::from(kind == RowNormKind::Rms));
+    let args = Args::new().pointer(x.address()).pointer(out.address());
+    let args = norm.arguments(args, x)?;
     let grid = [blocks(rows.div_ceil(per_block))?, 1, 1];
     device.launch(kernel(format, name), grid, threads, 0, &args)?;
     Ok(out)
+}
+
+/// The same as bytes: whole numbers up to so many levels, or E4M3; codes and a scale for each row at the given addresses. `false` where the rows do not suit
+/// the kernels. There is an element, and tensors are of 16 bits.
+pub(crate) fn row_norm_to_bytes(
+    x: &CudaBuffer,
+    norm: RowNorm<'_>,
+    levels: Option<f32>,
+    [codes, scales]: [u64; 2],
+) -> Result<bool> {
+    let format = x.format();
+    let vectors = norm.width / lanes(format);
+    let (name, threads) = match (vectors, levels) {
+        (..=384, Some(_)) => ("whole_384", 128),
+        (..=384, None) => ("e4m3_384", 128),
+        (..=1024, Some(_)) => ("whole_1024", 256),
+        (..=1024, None) => ("e4m3_1024", 256),
+        _ => return Ok(false),
+    };
+    if !norm.aligned(x, codes) {
+        return Ok(false);
+    }
+    let args = Args::new()
+        .pointer(x.address())
+        .pointer(codes)
+        .pointer(scales)
+        .float(levels.unwrap_or(0.0));
+    let args = norm.arguments(args, x)?;
+    let kernel = Kernel {
+        module: "norm_bytes",
+        format,
+        name,
+    };
+    let grid = [blocks(x.len() / norm.width)?, 1, 1];
+    x.device().launch(kernel, grid, threads, 0, &args)?;
+    Ok(true)
 }
 
 /// Softmax of rows of `width` into `out`, which may be `x`. There is an element.

@@ -6,6 +6,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::norm::{RowNorm, row_norm};
 use super::plan::{self, Boxes, Cut};
 use super::weights::{self, Elements, Operand, Prepared};
 use crate::cuda::{Args, CudaBuffer, CudaDevice, CudaValue, Format, Kernel, Scratch};
@@ -16,6 +17,7 @@ mod bytes;
 mod few;
 mod hopper;
 
+use bytes::Input;
 pub(crate) use few::{MOST_ROWS, few_rows};
 pub(crate) use hopper::each;
 
@@ -182,6 +184,24 @@ pub(crate) fn linear(
     single(weight, x, window, treatment, finish, false)
 }
 
+/// The same for the norm of rows.
+pub(crate) fn linear_of_norm(
+    weight: &CudaValue,
+    x: &CudaBuffer,
+    norm: RowNorm<'_>,
+    treatment: Treatment,
+    finish: Finish<'_>,
+) -> Result<CudaBuffer> {
+    let shape = weights::shape(weight)?;
+    let rows = x.len() / norm.width;
+    let window = Window::rows(rows, shape.channels * shape.taps);
+    let input = Input::Normed(x, norm);
+    if let Some(found) = bytes::single(weight, input, &window, treatment, finish, false)? {
+        return Ok(found);
+    }
+    linear(weight, &row_norm(x, norm)?, rows, treatment, finish)
+}
+
 /// The same for rows whose last channels are elsewhere. None where no kernel reads two places.
 pub(crate) fn linear_of_two(
     weight: &CudaValue,
@@ -192,8 +212,8 @@ pub(crate) fn linear_of_two(
 ) -> Result<Option<CudaBuffer>> {
     let shape = weights::shape(weight)?;
     let window = Window::rows(rows, shape.channels * shape.taps);
-    let given = (x, Some(behind));
-    if let Some(found) = bytes::single(weight, given, &window, treatment, finish, false)? {
+    let input = Input::Matrix(x, Some(behind));
+    if let Some(found) = bytes::single(weight, input, &window, treatment, finish, false)? {
         return Ok(Some(found));
     }
     hopper::of_two(weight, (x, behind), window, treatment, finish)
@@ -283,7 +303,8 @@ fn single(
     finish: Finish<'_>,
     geglu: bool,
 ) -> Result<CudaBuffer> {
-    if let Some(found) = bytes::single(weight, (x, None), &window, treatment, finish, geglu)? {
+    let input = Input::Matrix(x, None);
+    if let Some(found) = bytes::single(weight, input, &window, treatment, finish, geglu)? {
         return Ok(found);
     }
     let shape = weights::shape(weight)?;

@@ -1,19 +1,33 @@
 //! Products whose operands are bytes: inputs are rounded as the format of the weight wants, each row with a scale of its own.
 
+use super::super::norm::{RowNorm, row_norm_to_bytes};
 use super::super::weights::{self, Bytes, Elements, Operand};
 use super::{Behind, Finish, Product, Scales, Treatment, Window, has_tensor_cores};
 use crate::cuda::{Args, CudaBuffer, CudaValue, Kernel, Scratch};
 use crate::error::Result;
 
-/// The product of a matrix, whose last channels may be elsewhere. None where the weight or the card is not made for it.
+/// The input of a product.
+#[derive(Clone, Copy)]
+pub(super) enum Input<'a> {
+    /// A matrix, whose last channels may be elsewhere.
+    Matrix(&'a CudaBuffer, Option<Behind<'a>>),
+    /// The norm of a matrix.
+    Normed(&'a CudaBuffer, RowNorm<'a>),
+}
+
+/// The product of an input. None where the weight, the input or the card is not made for it.
 pub(super) fn single(
     weight: &CudaValue,
-    (x, behind): (&CudaBuffer, Option<Behind<'_>>),
+    input: Input<'_>,
     window: &Window,
     treatment: Treatment,
     finish: Finish<'_>,
     geglu: bool,
 ) -> Result<Option<CudaBuffer>> {
+    let (x, behind) = match input {
+        Input::Matrix(x, behind) => (x, behind),
+        Input::Normed(x, _) => (x, None),
+    };
     let (device, format) = (x.device(), x.format());
     let shape = weights::shape(weight)?;
     let (rows, channels) = (window.out_rows(), window.channels);
@@ -27,8 +41,10 @@ pub(super) fn single(
     });
     let rotation = weights::rotation(weight);
     let room = rotation == 0 || shared(rotation, channels) <= device.shared_limit();
+    let early = matches!(input, Input::Normed(..));
+    let plain = !early || (rotation == 0 && treatment.scale.is_none());
     let same = x.len() == rows * parts && shape.channels * shape.taps == channels;
-    if !possible || !whole || !apart || !room || !same || rows == 0 || rows > 1 << 30 {
+    if !possible || !whole || !apart || !room || !same || !plain || rows == 0 || rows > 1 << 30 {
         return Ok(None);
     }
     let Some(bytes) = weights::bytes(weight)? else {
@@ -38,14 +54,26 @@ pub(super) fn single(
     if !integer && (!device.hopper() || rotation > 0) {
         return Ok(None);
     }
-    let [codes, scales] = rounded(
-        x,
-        behind,
-        (rows, parts, channels),
-        treatment,
-        &bytes,
-        rotation,
-    )?;
+    let made = [
+        device.scratch(rows * channels)?,
+        device.scratch(rows * size_of::<f32>())?,
+    ];
+    match input {
+        Input::Matrix(..) => {
+            let sizes = (rows, parts, channels);
+            round(x, behind, sizes, treatment, &bytes, rotation, &made)?;
+        }
+        Input::Normed(x, norm) => {
+            let levels = match bytes.operand {
+                Operand::Whole(levels) => Some(levels),
+                Operand::E4m3 | Operand::E5m2 => None,
+            };
+            if !row_norm_to_bytes(x, norm, levels, made.each_ref().map(Scratch::address))? {
+                return Ok(None);
+            }
+        }
+    }
+    let [codes, scales] = made;
     let out = device.buffer(rows * out_columns, format)?;
     let product = Product {
         device,
@@ -79,20 +107,17 @@ fn shared(rotation: usize, channels: usize) -> u32 {
     4 * (row as u32 + 8)
 }
 
-/// Rows as bytes, and their scales.
-fn rounded(
+/// Writes rows as bytes, and their scales.
+fn round(
     x: &CudaBuffer,
     behind: Option<Behind<'_>>,
     (rows, left, channels): (usize, usize, usize),
     treatment: Treatment,
     bytes: &Bytes,
     rotation: usize,
-) -> Result<[Scratch; 2]> {
+    made: &[Scratch; 2],
+) -> Result<()> {
     let device = x.device();
-    let made = [
-        device.scratch(rows * channels)?,
-        device.scratch(rows * size_of::<f32>())?,
-    ];
     let (name, levels) = match (bytes.operand, rotation) {
         (Operand::Whole(levels), 0) => ("whole_numbers", levels),
         (Operand::Whole(levels), _) => ("rotated_whole_numbers", levels),
@@ -115,6 +140,5 @@ fn rounded(
         name,
     };
     let shared = shared(rotation, channels);
-    device.launch(kernel, [rows as u32, 1, 1], 256, shared, &args)?;
-    Ok(made)
+    device.launch(kernel, [rows as u32, 1, 1], 256, shared, &args)
 }
