@@ -651,6 +651,9 @@ impl State {
             .remaining
             .store(self.remaining(), Ordering::Release);
         self.published.paused.store(self.paused, Ordering::Release);
+        let running = self.running.iter();
+        let running = running.map(|(task, leased)| (*task, leased.key.prompt_id.clone()));
+        *lock(&self.published.handed_out) = running.collect();
     }
 
     pub(super) fn remaining(&self) -> usize {
