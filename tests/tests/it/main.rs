@@ -7,6 +7,7 @@
 
 mod bodies;
 mod disk;
+mod encoders;
 mod events;
 mod exposure;
 mod families;
@@ -49,3 +50,4 @@ mod views;
 mod weights;
 mod workers;
 mod workflow_files;
+mod wrong_files;

@@ -102,7 +102,7 @@ impl LoadedVae {
                 return Err(Not::Registered(Box::new(small)));
             }
             let store = vae::names::store(file, prefix, Device::cpu());
-            let config = VaeConfig::detect(&store).map_err(wrong)?;
+            let config = VaeConfig::detect_in(file, &store).map_err(wrong)?;
             config.verify(&store).map_err(wrong)?;
             Ok(SharedNetwork::new(lazy(&store, &config), (store, config)))
         });
@@ -257,6 +257,7 @@ impl VaeModel for LoadedVae {
     }
 
     fn decode(&self, latent: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
+        self.takes(latent)?;
         let check = &check(cx);
         let whole = |network: &vae::Vae| network.decode(latent, check);
         let tiled = |network: &vae::Vae, tiles| network.decode_tiled(latent, tiles, check);
@@ -277,6 +278,7 @@ impl VaeModel for LoadedVae {
     }
 
     fn decode_tiled(&self, latent: &Tensor, tiles: Tiles, cx: &Cx) -> Result<Tensor, NodeError> {
+        self.takes(latent)?;
         let check = &check(cx);
         let pass = |network: &vae::Vae, tiles| network.decode_tiled(latent, tiles, check);
         let frames = tiles.time.map_or(1, |time| time.frames);
@@ -288,9 +290,12 @@ impl VaeModel for LoadedVae {
     }
 
     fn film(self: Arc<Self>, latent: &Tensor, cx: &Cx) -> Option<Arc<dyn FrameStream>> {
-        let (span, &[b, _, t, h, w]) = (self.span?, latent.shape()) else {
+        let (span, &[b, channels, t, h, w]) = (self.span?, latent.shape()) else {
             return None;
         };
+        if channels != self.channels {
+            return None;
+        }
         let Kind::Held { network, hold, .. } = &self.kind else {
             return None;
         };
@@ -408,7 +413,42 @@ fn in_one_batch(images: &Tensor) -> Result<Tensor, NodeError> {
     })
 }
 
+/// Who has latents of so many channels, for messages.
+fn families_of(channels: usize) -> &'static str {
+    match channels {
+        4 => " (as SD1, SD2, SDXL, PixArt and AuraFlow have)",
+        12 => " (as Mochi has)",
+        16 => " (as SD3, Flux.1, Z-Image, Qwen-Image and Wan 2.1 have)",
+        32 => " (as Hunyuan Video 1.5 has)",
+        48 => " (as Wan 2.2 5B has)",
+        64 => " (as HunyuanImage 2.1 has)",
+        128 => " (as Flux.2 and LTX have)",
+        _ => "",
+    }
+}
+
 impl LoadedVae {
+    /// Whether a latent is of a family that this VAE belongs to, as far as channels tell.
+    fn takes(&self, latent: &Tensor) -> Result<(), NodeError> {
+        let (&[_, found, _, _] | &[_, found, _, _, _]) = latent.shape() else {
+            return Ok(());
+        };
+        if found == self.channels || self.rate.is_some() {
+            return Ok(());
+        }
+        let file = match &self.kind {
+            Kind::Held { store, .. } => store.file(),
+            Kind::Small(_) => "the small VAE",
+        };
+        let own = self.channels;
+        Err(NodeError::value_error(format!(
+            "{file}: this VAE takes latents of {own} channels{}, and this latent has {found}{}: it is of another family \
+             of models. Load the VAE that belongs to the model that made the latent",
+            families_of(own),
+            families_of(found)
+        )))
+    }
+
     /// What encoding pictures (b, h, w, c) takes: each by itself, or all as the frames of a video.
     fn encode_bytes(&self, shape: &[usize]) -> u64 {
         let &[b, h, w, c] = shape else {
