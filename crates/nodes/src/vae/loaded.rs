@@ -46,6 +46,9 @@ pub struct LoadedVae {
 /// Frames that take more than this as numbers are decoded when somebody wants them.
 const STREAMED: u64 = 1 << 29;
 
+/// The same for networks that make all frames at once.
+const STREAMED_AT_ONCE: u64 = 1 << 31;
+
 /// By the size of cells, and whether there are frames.
 fn usual_estimate(span: Option<usize>, ratio: usize) -> Estimate {
     match (span, ratio) {
@@ -223,7 +226,7 @@ impl LoadedVae {
 }
 
 /// Tiles of half the size, as long as there is something to see in one.
-fn smaller(tiles: Tiles) -> Option<Tiles> {
+pub(super) fn smaller(tiles: Tiles) -> Option<Tiles> {
     const LEAST: usize = 8;
     let next = Tiles {
         x: tiles.x / 2,
@@ -290,32 +293,16 @@ impl VaeModel for LoadedVae {
     }
 
     fn film(self: Arc<Self>, latent: &Tensor, cx: &Cx) -> Option<Arc<dyn FrameStream>> {
-        let (span, &[b, channels, t, h, w]) = (self.span?, latent.shape()) else {
-            return None;
-        };
-        if channels != self.channels {
-            return None;
-        }
-        let Kind::Held { network, hold, .. } = &self.kind else {
-            return None;
-        };
-        let frames = b * ((t * span).saturating_sub(span - 1));
-        let shape = [frames, h * self.ratio, w * self.ratio, 3];
-        let bytes = shape.iter().map(|n| *n as u64).product::<u64>() * VALUE;
-        if !self.streams || bytes <= STREAMED || self.picture_channels != 3 {
-            return None;
-        }
-        // One latent frame after the other.
-        let need = self.decode_bytes(&[1, self.channels, 1, h, w]);
-        Some(Arc::new(DecodedFilm {
-            network: Arc::clone(network),
-            hold: Arc::clone(hold),
-            latent: latent.clone(),
-            shape,
-            bytes: need,
-            cx: cx.clone(),
-            whole: self.clone(),
-        }))
+        self.streamed(latent, None, cx)
+    }
+
+    fn film_tiled(
+        self: Arc<Self>,
+        latent: &Tensor,
+        tiles: Tiles,
+        cx: &Cx,
+    ) -> Option<Arc<dyn FrameStream>> {
+        self.streamed(latent, Some(tiles), cx)
     }
 
     fn sound_rate(&self, _: &Cx) -> Result<u32, NodeError> {
@@ -428,6 +415,54 @@ fn families_of(channels: usize) -> &'static str {
 }
 
 impl LoadedVae {
+    /// Frames that are decoded when they are read, in tiles where somebody asked for them.
+    fn streamed(
+        &self,
+        latent: &Tensor,
+        tiles: Option<Tiles>,
+        cx: &Cx,
+    ) -> Option<Arc<dyn FrameStream>> {
+        let (span, &[b, channels, t, h, w]) = (self.span?, latent.shape()) else {
+            return None;
+        };
+        let Kind::Held { network, hold, .. } = &self.kind else {
+            return None;
+        };
+        if channels != self.channels || self.picture_channels != 3 {
+            return None;
+        }
+        let frames = b * ((t * span).saturating_sub(span - 1));
+        let shape = [frames, h * self.ratio, w * self.ratio, 3];
+        let bytes = shape.iter().map(|n| *n as u64).product::<u64>() * VALUE;
+        // Networks that make all frames at once do so again for everybody who reads them: only where there is no other way.
+        let least = match (self.streams, tiles) {
+            (true, _) | (false, Some(_)) => STREAMED,
+            (false, None) => STREAMED_AT_ONCE,
+        };
+        if bytes <= least {
+            return None;
+        }
+        let need = match tiles {
+            Some(tiles) => {
+                let frames = tiles.time.map_or(t, |time| time.frames.min(t));
+                self.decode_bytes(&[1, channels, frames, tiles.y.min(h), tiles.x.min(w)])
+            }
+            // One latent frame after the other.
+            None if self.streams => self.decode_bytes(&[1, channels, 1, h, w]),
+            None => self.decode_bytes(latent.shape()),
+        };
+        Some(Arc::new(DecodedFilm {
+            network: Arc::clone(network),
+            hold: Arc::clone(hold),
+            tiles,
+            ratio: self.ratio,
+            latent: latent.clone(),
+            shape,
+            bytes: need,
+            cx: cx.clone(),
+        }))
+    }
+
     /// Whether a latent is of a family that this VAE belongs to, as far as channels tell.
     fn takes(&self, latent: &Tensor) -> Result<(), NodeError> {
         let (&[_, found, _, _] | &[_, found, _, _, _]) = latent.shape() else {
