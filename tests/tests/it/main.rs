@@ -13,6 +13,7 @@ mod exposure;
 mod families;
 mod films;
 mod interrupts;
+mod loops;
 mod media;
 mod memory_admission;
 mod memory_bad_input;
