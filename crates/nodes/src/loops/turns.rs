@@ -31,7 +31,7 @@ const MOST_TURNS: usize = 10_000;
         Output::new("*").named("current_iteration_value")
     )
 )]
-pub struct LoopIteration {
+pub(super) struct LoopIteration {
     iteration_index: i64,
     is_first: bool,
     is_last: bool,
@@ -66,7 +66,7 @@ impl Node for LoopIteration {
     outputs("*"),
     input_is_list
 )]
-pub struct FrescoLoop {
+pub(super) struct FrescoLoop {
     #[input(spec = modes())]
     mode: Arc<Map>,
     #[input(default = false)]
@@ -252,7 +252,7 @@ fn awaited() -> Input {
     outputs("*"),
     input_is_list
 )]
-pub struct FrescoLoopTurn {
+pub(super) struct FrescoLoopTurn {
     #[input(default = false)]
     accumulate: Vec<bool>,
     #[input(spec = any("earlier"))]
