@@ -7,11 +7,13 @@
 
 mod bodies;
 mod disk;
+mod encoders;
 mod events;
 mod exposure;
 mod families;
 mod films;
 mod interrupts;
+mod loops;
 mod media;
 mod memory_admission;
 mod memory_bad_input;
@@ -49,3 +51,4 @@ mod views;
 mod weights;
 mod workers;
 mod workflow_files;
+mod wrong_files;

@@ -9,6 +9,7 @@ mod control;
 mod detect;
 mod full_size;
 mod gold;
+mod hostile;
 mod older;
 mod patches;
 mod preview;

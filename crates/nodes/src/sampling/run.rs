@@ -255,7 +255,7 @@ fn fit_latent(model: &Model, latent: Latent) -> Result<Latent, NodeError> {
         if samples.data().iter().any(|v| *v != 0.0) {
             return Err(NodeError::value_error(format!(
                 "{} samples latents of {wanted} channels, but this one has {channels}: it was made for another family of \
-                 models",
+                 models. Encode the picture with the VAE that belongs to this model",
                 model.base.name()
             )));
         }

@@ -31,6 +31,22 @@ const OTHERWISE: &[(&str, &str, &str)] = &[
         "the page lists the choices, and target_index for one of them",
     ),
     (
+        "StartLoop",
+        "input",
+        "the page lists the inputs of all modes as one; workflows have mode.num_iterations",
+    ),
+    (
+        "StartLoop",
+        "output",
+        "an item and a value have the type of what is connected",
+    ),
+    (
+        "EndLoop",
+        "input",
+        "workflows have terminations.termination0",
+    ),
+    ("EndLoop", "output_is_list", "what the turns made is a list"),
+    (
         "ReferenceMultiLatent",
         "input.optional.images",
         "workflows have images.image0, images.image1",
