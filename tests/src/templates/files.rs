@@ -129,7 +129,18 @@ pub static FILES: &[FileKind] = &[
         Network::golden("chroma_small").inputs("txt_in.weight", TEXT)
     }),
     kind(DIFFUSION, "omnigen2", "OmniGen 2", omnigen2),
-    kind(DIFFUSION, "2v_", "Kandinsky 5", films::kandinsky5_film),
+    kind(
+        DIFFUSION,
+        "kandinsky5lite_t2v",
+        "Kandinsky 5",
+        films::kandinsky5_film,
+    ),
+    kind(
+        DIFFUSION,
+        "kandinsky5lite_i2v",
+        "Kandinsky 5",
+        films::kandinsky5_film,
+    ),
     kind(DIFFUSION, "kandinsky5", "Kandinsky 5", kandinsky5),
     kind(DIFFUSION, "hidream", "HiDream", hidream),
     kind(DIFFUSION, "newbie", "NewBie", newbie),
