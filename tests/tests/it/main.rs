@@ -10,6 +10,7 @@ mod disk;
 mod events;
 mod exposure;
 mod families;
+mod film_families;
 mod films;
 mod interrupts;
 mod media;

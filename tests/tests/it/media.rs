@@ -29,7 +29,11 @@ fn succeeds(server: &Server, prompt: &Value) -> Value {
 
 fn fails(server: &Server, prompt: &Value) -> String {
     let id = server.queue(prompt, None);
-    let entry = server.wait_for(&id);
+    failure(&server.wait_for(&id))
+}
+
+/// Why a prompt that ran did not run to its end.
+fn failure(entry: &Value) -> String {
     assert_eq!(entry["status"]["status_str"], "error", "{entry}");
     let messages = entry["status"]["messages"].as_array().unwrap();
     let error = messages.iter().find(|m| m[0] == "execution_error").unwrap();
@@ -295,7 +299,8 @@ fn refused(server: &Server, prompt: &Value) -> String {
     if answer.status != 200 {
         return answer.text();
     }
-    fails(server, prompt)
+    let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+    failure(&server.wait_for(answer["prompt_id"].as_str().unwrap()))
 }
 
 #[test]
