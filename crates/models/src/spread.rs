@@ -6,7 +6,11 @@ pub(crate) fn normal_ppf(share: f64) -> f64 {
         return share;
     }
     if share <= 0.0 || share >= 1.0 {
-        return if share <= 0.0 { f64::NEG_INFINITY } else { f64::INFINITY };
+        return if share <= 0.0 {
+            f64::NEG_INFINITY
+        } else {
+            f64::INFINITY
+        };
     }
     // The lower half, mirrored: a start that is good to three digits (Abramowitz and Stegun, 26.2.23), then Newton's steps.
     let tail = share.min(1.0 - share);

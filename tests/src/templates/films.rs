@@ -44,7 +44,9 @@ pub fn ltx2() -> Network {
         .sizes("", &[(12, 20), (48, 80)]);
     let mut network = Network::golden("ltx2_small");
     let newer = |key: &str| {
-        key.contains("to_gate_logits") || key.contains("prompt_adaln") || key.contains("prompt_scale")
+        key.contains("to_gate_logits")
+            || key.contains("prompt_adaln")
+            || key.contains("prompt_scale")
     };
     network.keys.retain(|key, _| !newer(key));
     let network = network.and(Network::golden_part("ltx2_small", "/keys_other/v20"));
@@ -338,14 +340,25 @@ fn dino() -> Network {
     let mut network = Network::default()
         .with("embeddings.cls_token", &[1, 1, TEXT])
         .with("embeddings.mask_token", &[1, TEXT])
-        .with("embeddings.position_embeddings", &[1, SIDE * SIDE + 1, TEXT])
-        .with("embeddings.patch_embeddings.projection.weight", &[TEXT, 3, PATCH, PATCH])
+        .with(
+            "embeddings.position_embeddings",
+            &[1, SIDE * SIDE + 1, TEXT],
+        )
+        .with(
+            "embeddings.patch_embeddings.projection.weight",
+            &[TEXT, 3, PATCH, PATCH],
+        )
         .with("embeddings.patch_embeddings.projection.bias", &[TEXT])
         .with("layernorm.weight", &[TEXT])
         .with("layernorm.bias", &[TEXT]);
     for layer in 0..2 {
         let name = |rest: &str| format!("encoder.layer.{layer}.{rest}");
-        for part in ["attention.query", "attention.key", "attention.value", "output.dense"] {
+        for part in [
+            "attention.query",
+            "attention.key",
+            "attention.value",
+            "output.dense",
+        ] {
             network = network
                 .with(&name(&format!("attention.{part}.weight")), &[TEXT, TEXT])
                 .with(&name(&format!("attention.{part}.bias")), &[TEXT]);

@@ -295,7 +295,12 @@ fn endless_files_end_one_prompt_and_nothing_else() {
 /// Why a prompt does not run, whether that is said at once or when it runs.
 fn refused(server: &Server, prompt: &Value) -> String {
     let body = json!({ "prompt": prompt }).to_string();
-    let answer = server.request("POST", "/prompt", &[("Content-Type", "application/json")], body.as_bytes());
+    let answer = server.request(
+        "POST",
+        "/prompt",
+        &[("Content-Type", "application/json")],
+        body.as_bytes(),
+    );
     if answer.status != 200 {
         return answer.text();
     }
@@ -317,7 +322,11 @@ fn odd_sizes_are_refused_by_codecs_that_cannot_have_them() {
             {"images": ["1", 0], "filename_prefix": "odd", "codec": "av1", "fps": 12.0, "crf": 32.0}},
     });
     succeeds(&server, &prompt);
-    fs::copy(output.join("odd_00001_.webm"), server.base.join("input/odd.webm")).unwrap();
+    fs::copy(
+        output.join("odd_00001_.webm"),
+        server.base.join("input/odd.webm"),
+    )
+    .unwrap();
     let outputs = succeeds(&server, &load("odd.webm"));
     assert_eq!(outputs["3"]["images"].as_array().unwrap().len(), 3);
 }
@@ -337,7 +346,10 @@ fn variable_frame_rates_keep_every_frame() {
     }
     let number = |film: &[u8], at: usize| u32::from_be_bytes(film[at..at + 4].try_into().unwrap());
     let (entries, count, ticks) = (at + 8, at + 12, at + 16);
-    assert_eq!((number(&film, entries), number(&film, count)), (1, FRAMES as u32));
+    assert_eq!(
+        (number(&film, entries), number(&film, count)),
+        (1, FRAMES as u32)
+    );
     let long = number(&film, ticks) * 2;
     for place in around {
         let size = number(&film, place) + 8;
@@ -356,7 +368,10 @@ fn variable_frame_rates_keep_every_frame() {
 fn films_without_sound_have_pictures_and_say_what_they_lack() {
     let server = Server::start();
     let mut prompt = film("quiet", 64);
-    prompt["3"]["inputs"].as_object_mut().unwrap().remove("audio");
+    prompt["3"]["inputs"]
+        .as_object_mut()
+        .unwrap()
+        .remove("audio");
     prompt.as_object_mut().unwrap().remove("2");
     succeeds(&server, &prompt);
     fs::copy(

@@ -10,7 +10,7 @@ use crate::denoise::guidance::{Again, GuidanceStep, PostCfg, Result, Which};
 pub const VOICE: &str = "ref_audio";
 
 /// Beside a network: it does not hear the voice in this pass.
-pub struct WithoutVoice;
+pub(super) struct WithoutVoice;
 
 /// Guides the sound away from what it is without the voice.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,12 @@ impl PostCfg for VoiceGuidance {
         Ok(denoised.clone())
     }
 
-    fn with_model(&self, step: &GuidanceStep, denoised: &Tensor, model: &dyn Again) -> Result<Tensor> {
+    fn with_model(
+        &self,
+        step: &GuidanceStep,
+        denoised: &Tensor,
+        model: &dyn Again,
+    ) -> Result<Tensor> {
         let sigma = f64::from(step.sigma);
         let parts = model.hooks().parts.clone();
         let video = parts.and_then(|parts| Some(parts.first()?.iter().product::<usize>()));

@@ -190,7 +190,11 @@ impl TalkNetwork {
         let mut x = self.first.forward_with(&first.to(&self.device)?, relu)?;
         if frames > 1 {
             let mut rows = Tensor::zeros([frames - 1, self.config.later])?;
-            for (at, row) in rows.data_mut().chunks_exact_mut(self.config.later).enumerate() {
+            for (at, row) in rows
+                .data_mut()
+                .chunks_exact_mut(self.config.later)
+                .enumerate()
+            {
                 let picture = 1 + at * PICTURES;
                 let last = picture + PICTURES - 1;
                 let mut parts = vec![part(picture, 0, middle + 1)];

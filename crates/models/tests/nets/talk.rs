@@ -63,7 +63,10 @@ fn patch() -> PatchStore {
 }
 
 fn linear(weights: &BTreeMap<String, Tensor>, name: &str, x: &[f64]) -> Vec<f64> {
-    let (w, b) = (&weights[&format!("{name}.weight")], &weights[&format!("{name}.bias")]);
+    let (w, b) = (
+        &weights[&format!("{name}.weight")],
+        &weights[&format!("{name}.bias")],
+    );
     let rows = w.data().chunks(x.len()).zip(b.data());
     rows.map(|(row, b)| {
         let sum: f64 = row.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum();
@@ -77,7 +80,11 @@ fn what_a_frame_hears_is_the_windows_of_its_pictures() {
     let windows = synthetic::value("windows", &[5, 5, VALUES], 1.0).unwrap();
     let found = patch();
     let network = found.build().unwrap();
-    let heard = network.of::<TalkNetwork>().unwrap().heard(&windows, 2).unwrap();
+    let heard = network
+        .of::<TalkNetwork>()
+        .unwrap()
+        .heard(&windows, 2)
+        .unwrap();
     assert_eq!(heard.shape(), [2, TOKENS, WIDTH]);
     let w = weights();
     let at = |picture: usize, slots: std::ops::Range<usize>| -> Vec<f64> {
@@ -104,7 +111,10 @@ fn what_a_frame_hears_is_the_windows_of_its_pictures() {
                 let wanted = even * f64::from(w["audio_proj.norm.weight"].data()[k])
                     + f64::from(w["audio_proj.norm.bias"].data()[k]);
                 let found = f64::from(heard.data()[(frame * TOKENS + token) * WIDTH + k]);
-                assert!((found - wanted).abs() < 1e-4, "{frame} {token} {k}: {found} {wanted}");
+                assert!(
+                    (found - wanted).abs() < 1e-4,
+                    "{frame} {token} {k}: {found} {wanted}"
+                );
             }
         }
     }
@@ -116,13 +126,23 @@ fn what_a_frame_hears_is_the_windows_of_its_pictures() {
 
 /// A prediction of the small network over two latent frames, with a patch beside it.
 fn pass(control: Option<TalkControl>) -> Tensor {
-    let file: Arc<dyn WeightFile> = Arc::new(MemoryFile::new(Gold::open("wan_i2v_small").weights()));
+    let file: Arc<dyn WeightFile> =
+        Arc::new(MemoryFile::new(Gold::open("wan_i2v_small").weights()));
     let found = detect_checkpoint(&file).unwrap();
-    let model = found.network.open(found.store(&file, Device::cpu())).unwrap();
+    let model = found
+        .network
+        .open(found.store(&file, Device::cpu()))
+        .unwrap();
     let x = synthetic::value("x", &[1, 16, 2, 4, 4], 1.0).unwrap();
     let conds = [
-        ("c_concat", CondValue::NoiseShape(synthetic::value("y", &[1, 20, 2, 4, 4], 1.0).unwrap())),
-        ("c_crossattn", CondValue::CrossAttn(synthetic::value("words", &[1, 5, 40], 1.0).unwrap())),
+        (
+            "c_concat",
+            CondValue::NoiseShape(synthetic::value("y", &[1, 20, 2, 4, 4], 1.0).unwrap()),
+        ),
+        (
+            "c_crossattn",
+            CondValue::CrossAttn(synthetic::value("words", &[1, 5, 40], 1.0).unwrap()),
+        ),
     ];
     let mut hooks = Hooks::default();
     if let Some(control) = control {
@@ -152,7 +172,10 @@ fn control(speakers: usize, strength: f32) -> TalkControl {
             vec![Arc::clone(&found.store)],
             Box::new(move || own.build()),
         )),
-        windows: ["first", "second"][..speakers].iter().map(|n| windows(n)).collect(),
+        windows: ["first", "second"][..speakers]
+            .iter()
+            .map(|n| windows(n))
+            .collect(),
         masks: (speakers == 2).then_some([left, right]),
         strength,
         known: None,

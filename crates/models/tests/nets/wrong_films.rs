@@ -115,7 +115,11 @@ fn networks_with_wrong_weights_are_refused() {
             let file = Listed(keys).shared();
             let found = detect_checkpoint(&file).map_err(|e| e.to_string())?;
             let store = found.store(&file, Device::cpu());
-            found.network.open(store).map(drop).map_err(|e| e.to_string())
+            found
+                .network
+                .open(store)
+                .map(drop)
+                .map_err(|e| e.to_string())
         });
         // Some weights may be missing, and some say how wide a network is.
         assert!(refused * 10 > all * 8, "{golden}: {refused} of {all}");
@@ -128,14 +132,20 @@ fn autoencoders_with_wrong_weights_do_not_panic() {
         tried(&keys(golden), |keys| {
             let file = Listed(keys).shared();
             let store = WeightStore::open(file, "", Device::cpu());
-            VaeConfig::detect(&store).map(drop).map_err(|e| e.to_string())
+            VaeConfig::detect(&store)
+                .map(drop)
+                .map_err(|e| e.to_string())
         });
     }
 }
 
 #[test]
 fn networks_beside_others_with_wrong_weights_do_not_panic() {
-    for golden in ["ltx2_upsampler_small", "hunyuan_sr720_small", "hunyuan_sr1080_small"] {
+    for golden in [
+        "ltx2_upsampler_small",
+        "hunyuan_sr720_small",
+        "hunyuan_sr1080_small",
+    ] {
         tried(&keys(golden), |keys| {
             let file = Listed(keys).shared();
             let found = UpscalerStore::find(&file, &Device::cpu());

@@ -54,7 +54,11 @@ impl Node for LtxvReferenceAudio {
             ));
         }
         let rate = network.facts().rate_in;
-        let waves = resample(&waves.narrow(0, 0, 1)?, self.reference_audio.sample_rate()?, rate)?;
+        let waves = resample(
+            &waves.narrow(0, 0, 1)?,
+            self.reference_audio.sample_rate()?,
+            rate,
+        )?;
         let voice = tensor(network.encode_sound(&waves, cx)?);
         let pair = Pair {
             positive: self.positive,

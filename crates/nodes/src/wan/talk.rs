@@ -118,7 +118,9 @@ impl Node for WanInfiniteTalkToVideo {
             _ => (None, 0, 0),
         };
         let (sounds, masks) = self.speakers()?;
-        let windows = sounds.iter().map(|sound| windows(sound, config, start, frames));
+        let windows = sounds
+            .iter()
+            .map(|sound| windows(sound, config, start, frames));
         let windows = windows.collect::<Result<Vec<_>, _>>()?;
 
         let mut pair = Pair {
@@ -168,7 +170,6 @@ impl Node for WanInfiniteTalkToVideo {
 
 impl WanInfiniteTalkToVideo {
     /// The sounds, and where the speakers are if there are two.
-    #[expect(clippy::type_complexity, reason = "it is taken apart where it is made")]
     fn speakers(&self) -> Result<(Vec<&Value>, Option<[Tensor; 2]>), NodeError> {
         let first = &self.audio_encoder_output_1;
         let mode = self.mode.get("mode").and_then(Value::as_str);
