@@ -21,6 +21,9 @@ const MOST: &[(&str, u64)] = &[
     ("steps", STEPS),
     ("batch_size", 1),
     ("length", 5),
+    ("frames_number", 9),
+    ("video_frames", 3),
+    ("octree_resolution", 16),
     ("max_length", WORDS),
     ("left", BORDER),
     ("right", BORDER),
@@ -62,13 +65,27 @@ pub fn reduce(prompt: &mut Value) {
                     changes.push((id.clone(), name.clone(), json!(at)));
                 }
             }
-            if let Some((_, most)) = MOST.iter().find(|(known, _)| *known == last) {
-                cap(prompt, id, name, *most, &mut changes, 0);
+            let class = node["class_type"].as_str().unwrap_or_default();
+            if let Some(most) = most(class, last) {
+                cap(prompt, id, name, most, &mut changes, 0);
             }
         }
     }
     for (id, name, value) in changes {
         prompt[&id]["inputs"][&name] = value;
+    }
+}
+
+/// The most that an input of a class may be; none if it may be anything.
+fn most(class: &str, input: &str) -> Option<u64> {
+    match input {
+        // Eight pictures for each latent frame after the first.
+        "length" if class.contains("LTXV") => Some(9),
+        "resolution" if class == "EmptyLatentHunyuan3Dv2" => Some(16),
+        _ => {
+            let known = MOST.iter().find(|(known, _)| *known == input);
+            known.map(|(_, most)| *most)
+        }
     }
 }
 

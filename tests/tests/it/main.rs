@@ -11,6 +11,7 @@ mod encoders;
 mod events;
 mod exposure;
 mod families;
+mod film_families;
 mod films;
 mod interrupts;
 mod loops;

@@ -114,7 +114,7 @@ fn apply_open(
     if let Some(model) = model {
         let patches = loaded.patches(strengths.0, |_| true);
         let (model, fit) = add_patches(model, patches, &path, how)?;
-        applied.model = Some(model);
+        applied.model = Some(model.with_lora_notes(lora.file().metadata()));
         fits.extend((strengths.0 != 0.0).then_some(fit));
     }
     if let Some(clip) = clip {
