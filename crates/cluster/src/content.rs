@@ -5,7 +5,6 @@
 //! is small, in the messages themselves. Whoever receives bytes hashes them: a name from elsewhere never says what is in a file.
 
 mod catalogue;
-mod id;
 mod memo;
 mod models;
 mod names;
@@ -13,9 +12,8 @@ mod objects;
 pub mod sync;
 mod transfer;
 
-pub use catalogue::{Catalogue, ModelEntry, from_pages, pages};
-pub use id::{ContentId, NotAContentId, hash_file, hash_reader};
+pub use catalogue::{Catalogue, ModelEntry};
 pub use models::{ClusterModels, model_key, neutral_view};
 pub use names::{NamedFile, named_inputs, named_outputs};
-pub use objects::{FolderObjects, Objects, ObjectsError};
-pub use transfer::{ContentError, FileRef, INLINE_FILE, INLINE_MESSAGE, Renames, Transfer};
+pub use objects::{FolderObjects, Objects};
+pub use transfer::{ContentError, FileRef, Renames, Transfer};

@@ -13,11 +13,10 @@ use std::time::{Duration, Instant};
 
 use fresco_files::Folders;
 use fresco_files::write::write_atomic;
-use fresco_graph::lock;
-use serde::{Deserialize, Serialize};
+use fresco_graph::{Value, lock, map};
 
-use super::id::ContentId;
-use super::memo::{Facts, Known, Memo, hash_steady};
+use super::memo::{Facts, Memo, hash_steady};
+use crate::objects::ContentHash;
 
 /// How often folders are looked through when nobody asks.
 const EVERY: Duration = Duration::from_secs(30);
@@ -29,7 +28,7 @@ const MOST: usize = 100_000;
 const NO_MODELS: &[&str] = &["custom_nodes", "configs"];
 
 /// A model file of a machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelEntry {
     /// The type of its folder, as `checkpoints`.
     pub folder: String,
@@ -37,8 +36,42 @@ pub struct ModelEntry {
     pub name: String,
     pub size: u64,
     /// None until it was hashed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hash: Option<ContentId>,
+    pub hash: Option<ContentHash>,
+}
+
+impl ModelEntry {
+    pub fn to_value(&self) -> Value {
+        let mut value = map! {
+            "folder" => self.folder.as_str(),
+            "name" => self.name.as_str(),
+            "size" => Value::Int(self.size.into()),
+        };
+        if let Some(hash) = self.hash {
+            value.insert("hash".into(), hash.to_string().into());
+        }
+        value.into()
+    }
+
+    /// None if it is not one.
+    pub fn from_value(value: &Value) -> Option<Self> {
+        let text = |key: &str| value.get(key).and_then(Value::as_str);
+        let hash = match text("hash") {
+            Some(hash) => Some(ContentHash::parse(hash)?),
+            None => None,
+        };
+        Some(Self {
+            folder: text("folder")?.to_owned(),
+            name: text("name")?.to_owned(),
+            size: u64::try_from(value.get("size")?.as_int()?).ok()?,
+            hash,
+        })
+    }
+
+    /// All of a list that are entries.
+    pub fn list(value: &Value) -> Vec<Self> {
+        let list = value.as_list().unwrap_or_default();
+        list.iter().filter_map(Self::from_value).collect()
+    }
 }
 
 /// What the thread and its askers share.
@@ -154,7 +187,6 @@ impl Drop for Catalogue {
 struct Found {
     entry: ModelEntry,
     path: PathBuf,
-    facts: Facts,
 }
 
 struct Looker {
@@ -202,9 +234,9 @@ impl Looker {
                     folder: folder.clone(),
                     name,
                     size: facts.size,
-                    hash: self.memo.get(&path, facts).cloned(),
+                    hash: self.memo.get(&path, facts),
                 };
-                found.push(Found { entry, path, facts });
+                found.push(Found { entry, path });
             }
         }
         found
@@ -220,7 +252,7 @@ impl Looker {
             return;
         }
         // The same file can be in folders of several types.
-        let mut now: BTreeMap<PathBuf, ContentId> = BTreeMap::new();
+        let mut now: BTreeMap<PathBuf, ContentHash> = BTreeMap::new();
         let mut told = Instant::now();
         for at in order {
             if self.stopped() {
@@ -228,18 +260,15 @@ impl Looker {
             }
             let path = found[at].path.clone();
             if let Some(hash) = now.get(&path) {
-                found[at].entry.hash = Some(hash.clone());
+                found[at].entry.hash = Some(*hash);
                 continue;
             }
-            match hash_steady(&path, &self.shared.stop) {
-                Ok(Some((facts, hash, steady))) => {
+            match hash_steady(&path, || !self.stopped()) {
+                Ok(Some((facts, hash))) => {
                     found[at].entry.size = facts.size;
-                    found[at].facts = facts;
-                    found[at].entry.hash = Some(hash.clone());
-                    now.insert(path.clone(), hash.clone());
-                    if steady {
-                        self.memo.insert(path, Known { facts, hash });
-                    }
+                    found[at].entry.hash = Some(hash);
+                    now.insert(path.clone(), hash);
+                    self.memo.insert(path, facts, hash);
                 }
                 // Somebody is writing it; next time.
                 Ok(None) => {}
@@ -258,7 +287,7 @@ impl Looker {
     }
 
     fn keep(&self) {
-        if let Err(error) = write_atomic(&self.cache, &self.memo.to_json()) {
+        if let Err(error) = write_atomic(&self.cache, self.memo.to_text().as_bytes()) {
             tracing::warn!(
                 path = %self.cache.display(),
                 "what model files contain is not kept, the next start reads them again: {error}"
@@ -277,39 +306,6 @@ impl Looker {
         drop(state);
         self.shared.changed.notify_all();
     }
-}
-
-/// A list as JSON in pieces of at most `most` bytes each, as messages and keys of the broker take them. At least one piece.
-pub fn pages(entries: &[ModelEntry], most: usize) -> Vec<Vec<u8>> {
-    let mut pages = Vec::new();
-    let mut page = vec![b'['];
-    for entry in entries {
-        let Ok(text) = serde_json::to_vec(entry) else {
-            continue;
-        };
-        if page.len() > 1 && page.len() + text.len() + 2 > most {
-            page.push(b']');
-            pages.push(std::mem::replace(&mut page, vec![b'[']));
-        }
-        if page.len() > 1 {
-            page.push(b',');
-        }
-        page.extend(text);
-    }
-    page.push(b']');
-    pages.push(page);
-    pages
-}
-
-/// The list that [`pages`] made; an error names the first piece that cannot be read.
-pub fn from_pages<'a>(
-    pages: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<Vec<ModelEntry>, serde_json::Error> {
-    let mut all = Vec::new();
-    for page in pages {
-        all.extend(serde_json::from_slice::<Vec<ModelEntry>>(page)?);
-    }
-    Ok(all)
 }
 
 #[cfg(test)]
@@ -337,7 +333,7 @@ mod tests {
     fn shown(catalogue: &Catalogue) -> Vec<String> {
         let entries = catalogue.entries();
         let line = |e: &ModelEntry| {
-            let hash = e.hash.as_ref().map_or("?", |h| &h.as_str()[..4]);
+            let hash = e.hash.map_or("?".to_owned(), |h| h.to_string()[..4].to_owned());
             format!("{}/{} {} {hash}", e.folder, e.name, e.size)
         };
         entries.iter().map(line).collect()
@@ -367,9 +363,9 @@ mod tests {
         drop(catalogue);
         // What is in the cache is believed as long as length and time are the same.
         let text = fs::read_to_string(&cache).unwrap();
-        let known = ContentId::of(b"abc");
-        assert!(text.contains(known.as_str()), "{text}");
-        fs::write(&cache, text.replace(known.as_str(), &"0".repeat(64))).unwrap();
+        let known = ContentHash::of(b"abc").to_string();
+        assert!(text.contains(&known), "{text}");
+        fs::write(&cache, text.replace(&known, &"0".repeat(64))).unwrap();
         let again = Catalogue::start(folders.clone(), cache.clone());
         assert!(again.wait_settled(LONG));
         assert_eq!(shown(&again)[1], "loras/b.pt 3 0000");
@@ -386,19 +382,18 @@ mod tests {
     }
 
     #[test]
-    fn lists_go_in_pages() {
-        let entry = |n: usize| ModelEntry {
+    fn entries_are_values() {
+        let mut entry = ModelEntry {
             folder: "loras".into(),
-            name: format!("{n}.pt"),
-            size: n as u64,
-            hash: (n % 2 == 0).then(|| ContentId::of(b"")),
+            name: "s/a.pt".into(),
+            size: u64::MAX,
+            hash: None,
         };
-        let all: Vec<ModelEntry> = (0..100).map(entry).collect();
-        let pieces = pages(&all, 1000);
-        assert!(pieces.len() > 5 && pieces.iter().all(|page| page.len() <= 1000));
-        let read = from_pages(pieces.iter().map(Vec::as_slice)).unwrap();
-        assert_eq!(read, all);
-        assert_eq!(pages(&[], 10), [b"[]".to_vec()]);
-        assert!(from_pages([&b"[{}]"[..]]).is_err());
+        assert_eq!(ModelEntry::from_value(&entry.to_value()).as_ref(), Some(&entry));
+        entry.hash = Some(ContentHash::of(b""));
+        let bad = Value::from(map! {"folder" => "x", "name" => "y", "size" => -1});
+        let list = Value::from(vec![entry.to_value(), bad, Value::Null]);
+        assert_eq!(ModelEntry::list(&list), [entry]);
+        assert!(ModelEntry::list(&Value::Null).is_empty());
     }
 }

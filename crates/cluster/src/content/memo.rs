@@ -1,25 +1,23 @@
 //! Contents of files that were hashed before, by path, length and modification time.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
-
-use super::id::{ContentId, hash_reader};
+use crate::objects::{ContentHash, hash_file};
 
 /// A file that was changed this recently may be changed again without a new time stamp.
 const CLOCK_GRAIN: Duration = Duration::from_secs(2);
 
 /// What the disk says of a file without reading it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) size: u64,
     /// Nanoseconds since 1970.
-    pub(super) modified: u64,
+    modified: u64,
 }
 
 impl Facts {
@@ -40,10 +38,10 @@ impl Facts {
 }
 
 /// What is known of one file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Known {
-    pub(super) facts: Facts,
-    pub(super) hash: ContentId,
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    facts: Facts,
+    hash: ContentHash,
 }
 
 /// Files and their contents; at most so many, the rest is hashed again.
@@ -61,16 +59,20 @@ impl Memo {
         }
     }
 
-    pub(super) fn get(&self, path: &Path, facts: Facts) -> Option<&ContentId> {
+    pub(super) fn get(&self, path: &Path, facts: Facts) -> Option<ContentHash> {
         let known = self.known.get(path)?;
-        (known.facts == facts).then_some(&known.hash)
+        (known.facts == facts).then_some(known.hash)
     }
 
-    pub(super) fn insert(&mut self, path: PathBuf, known: Known) {
+    /// Remembers what was just hashed, unless the file may still change unseen.
+    pub(super) fn insert(&mut self, path: PathBuf, facts: Facts, hash: ContentHash) {
+        if facts.is_recent() {
+            return;
+        }
         if self.known.len() >= self.most {
             self.known.clear();
         }
-        self.known.insert(path, known);
+        self.known.insert(path, Known { facts, hash });
     }
 
     /// Forgets files that `keep` does not know.
@@ -78,43 +80,42 @@ impl Memo {
         self.known.retain(|path, _| keep(path));
     }
 
-    /// As it is written to a file.
-    pub(super) fn to_json(&self) -> Vec<u8> {
-        let lines: Vec<(String, &Known)> = self
-            .known
-            .iter()
-            .filter_map(|(path, known)| Some((path.to_str()?.to_owned(), known)))
-            .collect();
-        serde_json::to_vec(&lines).unwrap_or_default()
+    /// As it is written to a file: content, length, time and path, a line each.
+    pub(super) fn to_text(&self) -> String {
+        let mut text = String::new();
+        for (path, Known { facts, hash }) in &self.known {
+            if let Some(path) = path.to_str().filter(|path| !path.contains(['\n', '\r'])) {
+                let _ = writeln!(text, "{hash} {} {} {path}", facts.size, facts.modified);
+            }
+        }
+        text
     }
 
-    /// What was written before; nothing if that cannot be read, since it can all be made again.
+    /// What was written before, without lines that cannot be read: everything can be made again.
     pub(super) fn read(path: &Path, most: usize) -> Self {
-        let lines = fs::read(path)
-            .ok()
-            .and_then(|bytes| serde_json::from_slice::<Vec<(String, Known)>>(&bytes).ok());
-        let known = lines.unwrap_or_default().into_iter();
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let line = |line: &str| {
+            let mut parts = line.splitn(4, ' ');
+            let hash = ContentHash::parse(parts.next()?)?;
+            let size = parts.next()?.parse().ok()?;
+            let modified = parts.next()?.parse().ok()?;
+            let facts = Facts { size, modified };
+            Some((PathBuf::from(parts.next()?), Known { facts, hash }))
+        };
         Self {
-            known: known
-                .take(most)
-                .map(|(path, known)| (PathBuf::from(path), known))
-                .collect(),
+            known: text.lines().filter_map(line).take(most).collect(),
             most,
         }
     }
 }
 
-/// Hashes a file; none if it was changed meanwhile. Also says whether the answer may be remembered.
+/// Hashes a file; none if it was changed meanwhile.
 pub(super) fn hash_steady(
     path: &Path,
-    stop: &AtomicBool,
-) -> io::Result<Option<(Facts, ContentId, bool)>> {
-    let mut file = fs::File::open(path)?;
-    let before = Facts::of(&file.metadata()?);
-    let (hash, bytes) = hash_reader(&mut file, stop)?;
+    go_on: impl FnMut() -> bool,
+) -> io::Result<Option<(Facts, ContentHash)>> {
+    let before = Facts::of(&fs::metadata(path)?);
+    let hash = hash_file(path, go_on)?;
     let after = Facts::of(&fs::metadata(path)?);
-    if before != after || bytes != after.size {
-        return Ok(None);
-    }
-    Ok(Some((after, hash, !after.is_recent())))
+    Ok((before == after).then_some((after, hash)))
 }

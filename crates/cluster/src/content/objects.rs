@@ -1,42 +1,75 @@
 //! The object store as this room sees it: bytes by content.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use fresco_files::write::TempFile;
+use async_nats::jetstream::object_store::DeleteErrorKind;
+use fresco_files::write::write_atomic;
 
-use super::id::ContentId;
+use crate::connection::{ANSWER, Broker, BrokerError, chain};
+use crate::objects::ContentHash;
 
-/// Why the object store did not do what was asked.
-#[derive(Debug, thiserror::Error)]
-pub enum ObjectsError {
-    #[error("{id} is not in the object store: it was never put there, or it is older than what is kept")]
-    Missing { id: ContentId },
-    #[error("the object store has no room for {bytes} bytes")]
-    Full { bytes: u64, source: io::Error },
-    #[error("cannot {action} {id} in the object store")]
-    Failed {
-        action: &'static str,
-        id: ContentId,
-        source: io::Error,
-    },
-}
+/// Takes a piece of an object.
+pub type WritePiece<'a> = dyn FnMut(&[u8]) -> io::Result<()> + Send + 'a;
 
 /// Bytes by content. Calls block until they are done.
 pub trait Objects: Send + Sync {
-    fn has(&self, id: &ContentId) -> Result<bool, ObjectsError>;
+    /// Stores a file whose content is known, if it is not there yet.
+    fn put_file(&self, path: &Path, hash: &ContentHash) -> Result<(), BrokerError>;
 
-    /// Stores what the reader gives; the caller says truly what its content is, receivers check it.
-    fn put(&self, id: &ContentId, from: &mut dyn Read, size: u64) -> Result<(), ObjectsError>;
+    /// Stores bytes, if they are not there yet.
+    fn put_bytes(&self, bytes: &[u8]) -> Result<ContentHash, BrokerError>;
 
-    /// Writes the object to `to` and gives its length. What `to` refuses ends the transfer.
-    fn get(&self, id: &ContentId, to: &mut dyn Write) -> Result<u64, ObjectsError>;
+    /// Gives an object to `write` piece by piece. An error if it has more than `largest` bytes or is not what its name says; what
+    /// was written is to be thrown away then.
+    fn read(
+        &self,
+        hash: &ContentHash,
+        largest: u64,
+        write: &mut WritePiece<'_>,
+    ) -> Result<u64, BrokerError>;
 
-    fn delete(&self, id: &ContentId) -> Result<(), ObjectsError>;
+    /// Removes an object; one that is not there is as good as removed.
+    fn delete(&self, hash: &ContentHash) -> Result<(), BrokerError>;
 }
 
-/// Objects as files of a folder: for tests, and for machines that share a disk.
+impl Objects for Broker {
+    fn put_file(&self, path: &Path, hash: &ContentHash) -> Result<(), BrokerError> {
+        Broker::put_file(self, path, hash)
+    }
+
+    fn put_bytes(&self, bytes: &[u8]) -> Result<ContentHash, BrokerError> {
+        Broker::put_bytes(self, bytes)
+    }
+
+    fn read(
+        &self,
+        hash: &ContentHash,
+        largest: u64,
+        write: &mut WritePiece<'_>,
+    ) -> Result<u64, BrokerError> {
+        self.read_content(hash, largest, write)
+    }
+
+    fn delete(&self, hash: &ContentHash) -> Result<(), BrokerError> {
+        self.check_ready()?;
+        let Some(files) = self.files.get() else {
+            return Ok(());
+        };
+        let what = format!("remove content {hash}");
+        let remove = async {
+            match files.delete(hash.to_string()).await {
+                Ok(()) => Ok(()),
+                Err(error) if error.kind() == DeleteErrorKind::NotFound => Ok(()),
+                Err(error) => Err(BrokerError::failed(&what, chain(&error))),
+            }
+        };
+        self.wait(&what, ANSWER, remove)
+    }
+}
+
+/// Objects as files of a folder: for tests.
 #[derive(Debug)]
 pub struct FolderObjects {
     folder: PathBuf,
@@ -50,41 +83,57 @@ impl FolderObjects {
         })
     }
 
-    fn path(&self, id: &ContentId) -> PathBuf {
-        self.folder.join(id.as_str())
+    fn path(&self, hash: &ContentHash) -> PathBuf {
+        self.folder.join(hash.to_string())
     }
-}
 
-fn failed(action: &'static str, id: &ContentId) -> impl FnOnce(io::Error) -> ObjectsError {
-    let id = id.clone();
-    move |source| match source.kind() {
-        io::ErrorKind::NotFound => ObjectsError::Missing { id },
-        _ => ObjectsError::Failed { action, id, source },
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        fs::read_dir(&self.folder).map_or(0, Iterator::count)
     }
 }
 
 impl Objects for FolderObjects {
-    fn has(&self, id: &ContentId) -> Result<bool, ObjectsError> {
-        Ok(self.path(id).is_file())
+    fn put_file(&self, path: &Path, hash: &ContentHash) -> Result<(), BrokerError> {
+        let bytes = fs::read(path).map_err(|e| BrokerError::failed("store a file", e))?;
+        write_atomic(&self.path(hash), &bytes).map_err(|e| BrokerError::failed("store a file", e))
     }
 
-    fn put(&self, id: &ContentId, from: &mut dyn Read, _size: u64) -> Result<(), ObjectsError> {
-        let store = || {
-            let mut temp = TempFile::create(&self.folder)?;
-            io::copy(from, temp.file()?)?;
-            temp.replace(&self.path(id))
+    fn put_bytes(&self, bytes: &[u8]) -> Result<ContentHash, BrokerError> {
+        let hash = ContentHash::of(bytes);
+        let stored = write_atomic(&self.path(&hash), bytes);
+        stored.map_err(|e| BrokerError::failed("store bytes", e))?;
+        Ok(hash)
+    }
+
+    fn read(
+        &self,
+        hash: &ContentHash,
+        largest: u64,
+        write: &mut WritePiece<'_>,
+    ) -> Result<u64, BrokerError> {
+        let failed = |e: io::Error| match e.kind() {
+            io::ErrorKind::NotFound => BrokerError::NoContent {
+                what: "fetch a file".to_owned(),
+                hash: hash.to_string(),
+            },
+            _ => BrokerError::failed("fetch a file", e),
         };
-        store().map_err(failed("put", id))
+        let mut bytes = Vec::new();
+        let mut file = File::open(self.path(hash)).map_err(failed)?;
+        file.read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > largest || ContentHash::of(&bytes) != *hash {
+            return Err(BrokerError::failed("fetch a file", "it is another one"));
+        }
+        write(&bytes).map_err(failed)?;
+        Ok(bytes.len() as u64)
     }
 
-    fn get(&self, id: &ContentId, to: &mut dyn Write) -> Result<u64, ObjectsError> {
-        let mut file = File::open(self.path(id)).map_err(failed("get", id))?;
-        io::copy(&mut file, to).map_err(failed("get", id))
-    }
-
-    fn delete(&self, id: &ContentId) -> Result<(), ObjectsError> {
-        match fs::remove_file(self.path(id)) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("delete", id)(e)),
+    fn delete(&self, hash: &ContentHash) -> Result<(), BrokerError> {
+        match fs::remove_file(self.path(hash)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(BrokerError::failed("remove a file", e))
+            }
             _ => Ok(()),
         }
     }
