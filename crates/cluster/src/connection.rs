@@ -53,7 +53,9 @@ pub enum BrokerError {
     Settings(String),
     #[error("NATS cannot be used now: {0}")]
     NotReady(String),
-    #[error("{what}: NATS has no room left; raise its storage limits or wait until old files have expired ({why})")]
+    #[error(
+        "{what}: NATS has no room left; raise its storage limits or wait until old files have expired ({why})"
+    )]
     Full { what: String, why: String },
     #[error("{what}: nobody answered within {seconds} s")]
     NoAnswer { what: String, seconds: u64 },
@@ -616,7 +618,12 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// Why something was not kept: for lack of room, or otherwise.
 pub(crate) fn publish_error(what: &str, why: &str) -> BrokerError {
-    let full = ["maximum bytes", "maximum messages", "insufficient", "resource"];
+    let full = [
+        "maximum bytes",
+        "maximum messages",
+        "insufficient",
+        "resource",
+    ];
     if full.iter().any(|sign| why.contains(sign)) {
         return BrokerError::Full {
             what: what.to_owned(),
@@ -637,7 +644,12 @@ mod tests {
         assert_eq!(shown, "a:1, b:4222");
         let error = servers("nats://me:secret@:x y").unwrap_err().to_string();
         assert!(!error.contains("secret"), "{error}");
-        assert!(servers(" ,").unwrap_err().to_string().contains("no address"));
+        assert!(
+            servers(" ,")
+                .unwrap_err()
+                .to_string()
+                .contains("no address")
+        );
         assert!(servers("ws://a").is_err());
     }
 
@@ -647,7 +659,10 @@ mod tests {
         assert_eq!(pause(1), Duration::ZERO);
         for tries in 2..100 {
             let one = pause(tries);
-            assert!(one > Duration::ZERO && one <= LONGEST_PAUSE, "{tries}: {one:?}");
+            assert!(
+                one > Duration::ZERO && one <= LONGEST_PAUSE,
+                "{tries}: {one:?}"
+            );
         }
         assert!(pause(40) >= LONGEST_PAUSE / 2);
     }
@@ -656,6 +671,9 @@ mod tests {
     fn a_lack_of_room_is_told_from_other_failures() {
         let full = publish_error("put x", "publish failed: maximum bytes exceeded");
         assert!(matches!(full, BrokerError::Full { .. }));
-        assert!(matches!(publish_error("put x", "broken pipe"), BrokerError::Failed { .. }));
+        assert!(matches!(
+            publish_error("put x", "broken pipe"),
+            BrokerError::Failed { .. }
+        ));
     }
 }

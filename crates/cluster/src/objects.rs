@@ -170,14 +170,20 @@ impl Broker {
                 }
                 total += read as u64;
                 if total > largest {
-                    return Err(BrokerError::failed(&what, format!("it has more than {largest} bytes")));
+                    return Err(BrokerError::failed(
+                        &what,
+                        format!("it has more than {largest} bytes"),
+                    ));
                 }
                 sum.update(&buffer[..read]);
                 write(&buffer[..read]).map_err(|e| BrokerError::failed(&what, e))?;
             }
             let found = ContentHash(sum.finalize().into());
             if found != *hash {
-                return Err(BrokerError::failed(&what, format!("what came has the hash {found}")));
+                return Err(BrokerError::failed(
+                    &what,
+                    format!("what came has the hash {found}"),
+                ));
             }
             Ok(total)
         };

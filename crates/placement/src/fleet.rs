@@ -188,6 +188,12 @@ impl Fleet {
         }
     }
 
+    /// Whether a worker could run a job: it has the devices and the models. Nobody is known to lack anything.
+    pub fn may_run(&self, name: &str, needs: &JobNeeds) -> bool {
+        let seat = self.places.get(name).map(|&at| &self.seats[at]);
+        seat.is_none_or(|seat| self.may_take(seat, needs))
+    }
+
     /// A worker is there no more.
     pub fn gone(&mut self, name: &str) {
         if let Some(&at) = self.places.get(name) {

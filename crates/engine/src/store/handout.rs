@@ -51,6 +51,11 @@ impl Placement {
 }
 
 impl Placement {
+    /// Whether a worker that asks may run a job at all.
+    fn may_run(&self, waiter: &Waiter, needs: &JobNeeds) -> bool {
+        self.fleet.may_run(&waiter.claim.owner, needs)
+    }
+
     /// A worker was sent away without a job.
     pub(super) fn rests(&mut self, waiter: &Waiter) {
         self.fleet.rests(&waiter.claim.owner);
@@ -86,6 +91,20 @@ impl State {
         }
         self.placement.asks(&waiter);
         self.waiters.push_back(waiter);
+    }
+
+    /// A worker is there no more: nothing waits for it, and it asks for nothing.
+    pub(super) fn worker_gone(&mut self, name: &str) {
+        self.placement.fleet.gone(name);
+        let (gone, stay) = self
+            .waiters
+            .drain(..)
+            .partition(|w: &Waiter| *w.claim.owner == *name);
+        self.waiters = stay;
+        let gone: Vec<Waiter> = gone;
+        for waiter in gone {
+            waiter.sender.send(Next::Woken);
+        }
     }
 
     /// Who submitted the jobs that the database has.
@@ -134,7 +153,13 @@ impl State {
                 },
             };
             let waiter = self.waiters.remove(waiter).expect("chosen among them");
-            let task = self.lease(&key, attempts, &waiter.claim)?;
+            let task = self.lease(
+                &key,
+                attempts,
+                &waiter.claim,
+                facts.clone(),
+                sensitive.clone(),
+            )?;
             self.end_change()?;
             if waiter.view.is_some() {
                 let needs = facts.needs.unwrap_or_default();
@@ -177,18 +202,24 @@ impl State {
                 attempts,
             });
         }
-        if let Some((key, attempts)) = self.pending.first_retry() {
+        let retries = self.pending.retries();
+        let local = self.waiters.iter().position(|w| w.claim.term.is_none());
+        for (key, attempts) in retries.iter().cloned() {
+            let (_, needs) = self.known_facts(&key);
             // A worker elsewhere does not take this process down.
-            let far = self.waiters.iter().position(|w| w.claim.term.is_some());
+            let suits = |w: &Waiter| w.claim.term.is_some() && self.placement.may_run(w, &needs);
+            let far = self.waiters.iter().position(suits);
             let here = |leased: &super::leases::Leased| leased.deadline.is_none();
             let alone = !self.running.values().any(here);
-            if let Some(waiter) = far.or(alone.then_some(0)) {
+            if let Some(waiter) = far.or(local.filter(|_| alone)) {
                 return Some(Handout {
                     waiter,
-                    key: key.clone(),
+                    key,
                     attempts,
                 });
             }
+        }
+        if !retries.is_empty() && local.is_some() {
             return None;
         }
         let retried =
