@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use fresco_engine::placement::{Resident, WorkerView};
-use fresco_engine::{FreeRequest, Outcome, RunJob};
+use fresco_engine::{FreeRequest, Outcome, Returned, RunJob};
 use fresco_graph::{Map, Value, json, map};
 
 /// Front and worker must have the same.
@@ -391,11 +391,32 @@ impl OutcomeMessage {
         if let Some(front) = &self.offered {
             message.insert("offered".into(), front.into());
         }
+        if let Some(returned) = &outcome.returned {
+            let (lost, why) = match returned {
+                Returned::NotBegun(why) => (false, why),
+                Returned::Lost(why) => (true, why),
+            };
+            message.insert(
+                "returned".into(),
+                map! {"lost" => lost, "why" => why}.into(),
+            );
+        }
         message.into()
     }
 
     pub(crate) fn from_value(value: &Value) -> Result<Self, WireError> {
         let fields = Fields(value);
+        let returned = match value.get("returned") {
+            None | Some(Value::Null) => None,
+            Some(returned) => {
+                let why = Fields(returned).text("why")?.to_string();
+                Some(if Fields(returned).truth("lost")? {
+                    Returned::Lost(why)
+                } else {
+                    Returned::NotBegun(why)
+                })
+            }
+        };
         Ok(Self {
             outcome: Outcome {
                 success: fields.truth("success")?,
@@ -403,7 +424,7 @@ impl OutcomeMessage {
                 outputs: fields.map("outputs")?,
                 meta: fields.map("meta")?,
                 messages: fields.list("messages")?.to_vec(),
-                returned: None,
+                returned,
             },
             files: fields.value("files"),
             offered: fields.text_or_none("offered")?,
