@@ -14,6 +14,7 @@
 //! counts from when *it* heard something.
 
 mod connection;
+pub mod content;
 mod objects;
 
 pub use connection::{Broker, BrokerError, BrokerSettings, BrokerState, Heard, Subscription};

@@ -181,7 +181,7 @@ mod tests {
     #[derive(Node)]
     #[node(id = "ReadFolder", outputs("INT"))]
     struct ReadFolder {
-        #[input(list = "input/folders")]
+        #[input(listed = "input/folders")]
         folder: String,
     }
 

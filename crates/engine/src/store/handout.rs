@@ -4,11 +4,12 @@
 //! in whose last run the process died runs with nothing beside it, so that nothing but itself can be to blame if that
 //! happens again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fresco_graph::lock;
-use fresco_placement::{Choice, Fleet, JobNeeds, Rules, WaitingJob};
+use fresco_placement::{Choice, Fleet, InLine, JobNeeds, Lacking, Rules, WaitingJob};
 
 use super::bodies;
 use super::error::StoreError;
@@ -24,6 +25,41 @@ pub(super) struct Placement {
     began: Instant,
     /// When a worker that was given nothing may be given something.
     pub(super) look_again: Option<Instant>,
+    /// Jobs that nobody can run, of which the log has told.
+    told: BTreeSet<i64>,
+}
+
+/// Jobs at the front of the queue that are asked why they wait, each time when there is nothing to hand out.
+const ASKED_WHY: usize = 16;
+/// Jobs that the log tells of, before it may tell of them again.
+const MOST_TOLD: usize = 10_000;
+/// Names in one reason.
+const NAMED: usize = 5;
+
+/// What is lacking, in words. Keys are `model:FOLDER/NAME` and `class:NAME`; what else there is stands for itself.
+fn reason(lacking: &[Lacking]) -> Arc<str> {
+    if lacking.is_empty() {
+        return "there is no worker now".into();
+    }
+    let name = |key: &Arc<str>| match key.split_once(':') {
+        Some(("model", name)) => name.to_owned(),
+        Some(("class", name)) => format!("the node {name}"),
+        _ => key.to_string(),
+    };
+    let shorten = |mut names: Vec<String>, what: &str| {
+        let more = names.len().saturating_sub(NAMED);
+        names.truncate(NAMED);
+        if more > 0 {
+            names.push(format!("{more} more{what}"));
+        }
+        names
+    };
+    let worker = |one: &Lacking| {
+        let names = shorten(one.keys.iter().map(name).collect(), "");
+        format!("{} lacks {}", one.worker, names.join(", "))
+    };
+    let workers = shorten(lacking.iter().map(worker).collect(), " workers");
+    format!("no worker has all that it needs: {}", workers.join("; ")).into()
 }
 
 impl Default for Placement {
@@ -33,6 +69,7 @@ impl Default for Placement {
             rules: Rules::default(),
             began: Instant::now(),
             look_again: None,
+            told: BTreeSet::new(),
         }
     }
 }
@@ -258,6 +295,13 @@ impl State {
             Choice::Wait { look_again } => {
                 let at = look_again.and_then(|time| Instant::now().checked_add(time));
                 self.placement.look_again = at;
+                let first: Vec<_> = window
+                    .iter()
+                    .zip(&facts)
+                    .take(ASKED_WHY)
+                    .map(|(job, (_, needs))| (job.key.clone(), needs.clone()))
+                    .collect();
+                self.tell_why(&first);
                 return None;
             }
         };
@@ -270,6 +314,33 @@ impl State {
             attempts: self.pending.attempts(&key),
             key,
         })
+    }
+
+    /// Says once of each job why nobody takes it.
+    fn tell_why(&mut self, jobs: &[(Key, Arc<JobNeeds>)]) {
+        let placement = &mut self.placement;
+        for (key, needs) in jobs {
+            let Some(lacking) = placement.fleet.lacking(needs) else {
+                continue;
+            };
+            if placement.told.len() >= MOST_TOLD {
+                placement.told.clear();
+            }
+            if placement.told.insert(key.seq) {
+                tracing::warn!(prompt = %key.prompt_id, "the prompt waits: {}", reason(&lacking));
+            }
+        }
+    }
+
+    /// Why the first jobs wait, as far as no worker can run them.
+    pub(super) fn waiting_reasons(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let window = self.pending.window(self.placement.rules.window);
+        let why = |job: &InLine<Key>| {
+            let needs = self.pending.facts(&job.key).needs?;
+            let lacking = self.placement.fleet.lacking(&needs)?;
+            Some((job.key.prompt_id.clone(), reason(&lacking)))
+        };
+        window.iter().filter_map(why).collect()
     }
 
     /// Who submitted a job and what it needs. Asked for once where nobody said so when it was accepted.
@@ -296,5 +367,26 @@ impl State {
         };
         self.pending.describe(key.seq, facts);
         (client, needs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_name_workers_and_what_they_lack() {
+        let lacking = |worker: &str, keys: &[&str]| Lacking {
+            worker: worker.into(),
+            keys: keys.iter().map(|key| Arc::from(*key)).collect(),
+        };
+        assert_eq!(&*reason(&[]), "there is no worker now");
+        assert_eq!(
+            &*reason(&[
+                lacking("a", &["class:X", "model:loras/s/l.pt"]),
+                lacking("b", &["model:vae/1", "model:vae/2", "model:vae/3", "model:vae/4", "model:vae/5", "/x", "y"]),
+            ]),
+            "no worker has all that it needs: a lacks the node X, loras/s/l.pt; b lacks vae/1, vae/2, vae/3, vae/4, vae/5, 2 more"
+        );
     }
 }
