@@ -12,10 +12,19 @@
 //!
 //! Files and large messages are in an object store, named by the hash of their content. Nothing depends on two clocks agreeing: each side
 //! counts from when *it* heard something.
+//!
+//! Who owns what: the front's database owns the job and its lease; the worker process owns its one place; the stream owns what was said about a
+//! run until the front has recorded its outcome. A run has a number that no other run has, so an outcome counts once or not at all.
 
 mod connection;
 pub mod content;
+mod event_wire;
+mod front;
 mod objects;
+pub mod wire;
+mod worker;
 
 pub use connection::{Broker, BrokerError, BrokerSettings, BrokerState, Heard, Subscription};
+pub use front::{Front, FrontParts, WorkerFacts};
 pub use objects::{ContentHash, hash_file};
+pub use worker::{EventReceiver, OtherRequests, WorkerParts, WorkerProcess, WorkerSink};

@@ -362,11 +362,6 @@ impl Shared {
                 let request = wire::read_free_request(&request).map_err(|e| e.to_string())?;
                 Ok(self.free(request))
             }
-            "drop_owned" => {
-                let owner = fields.text("owner").map_err(|e| e.to_string())?;
-                self.engine.drop_owned(&owner);
-                Ok(done())
-            }
             "describe" => Ok(self.describe()),
             _ => self
                 .answers
