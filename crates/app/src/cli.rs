@@ -31,6 +31,8 @@ pub(crate) struct Cli {
 pub(crate) enum Task {
     /// Serve the interface (the same as no command)
     Serve(Box<ServeArgs>),
+    /// Run prompts for servers on other machines, through a NATS server
+    Worker(Box<WorkerTaskArgs>),
     /// Run one workflow without a server
     Run(Box<RunArgs>),
     /// Turn a workflow saved by the editor into an API prompt
@@ -373,6 +375,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) workers: WorkerArgs,
     #[command(flatten)]
+    pub(crate) nats: NatsArgs,
+    #[command(flatten)]
     pub(crate) log: LogArgs,
 }
 
@@ -487,6 +491,46 @@ pub(crate) struct WorkerArgs {
     /// given)
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) drain: Option<std::time::Duration>,
+}
+
+/// The server through which machines work together.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Cluster")]
+pub(crate) struct NatsArgs {
+    /// NATS server with JetStream, like nats://host:4222 or tls://host:4222, several with commas between; prompts run on
+    /// the workers that are connected to it
+    #[arg(long, value_name = "URL")]
+    pub(crate) nats: Option<String>,
+    /// Credentials for NATS, a file as nsc writes it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nats_creds: Option<PathBuf>,
+    /// Certificate (PEM) of the authority that the NATS server's certificate comes from; implies TLS
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nats_ca: Option<PathBuf>,
+    /// First word of all subjects, to keep several clusters on one NATS server apart
+    #[arg(long, value_name = "WORD", default_value = "fresco")]
+    pub(crate) nats_prefix: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WorkerTaskArgs {
+    /// Name of this worker: letters, digits, _ and -; no other worker may have it (the host's name if not given)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// When told to stop, let the running prompt come to its end for so long; after that it is queued again (60 if not given)
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) drain: Option<std::time::Duration>,
+    /// Python, virtual environment or site-packages folder that runs packs
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) nats: NatsArgs,
+    #[command(flatten)]
+    pub(crate) dirs: DirArgs,
+    #[command(flatten)]
+    pub(crate) exec: ExecArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 #[derive(Args, Debug)]

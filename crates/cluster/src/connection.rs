@@ -46,6 +46,16 @@ pub struct BrokerSettings {
     pub name: String,
 }
 
+impl std::fmt::Debug for BrokerSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The address may have a password.
+        f.debug_struct("BrokerSettings")
+            .field("prefix", &self.prefix)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
 /// What became of a call.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BrokerError {
