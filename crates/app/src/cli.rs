@@ -47,6 +47,8 @@ pub(crate) enum Task {
     Memory(Box<MemoryViewArgs>),
     /// Python packs: list, check, install, update, switch on and off
     Packs(PacksArgs),
+    /// Model files of the workers of a cluster: list them, copy them from one machine to another
+    Models(Box<ModelsArgs>),
 }
 
 #[derive(Args, Debug)]
@@ -87,6 +89,43 @@ pub(crate) enum PacksTask {
     Enable,
     /// Switches packs off
     Disable,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ModelsArgs {
+    /// What to do
+    #[arg(value_enum, value_name = "WHAT", default_value_t)]
+    pub(crate) what: ModelsTask,
+    /// For sync: what to copy, as checkpoints/name.safetensors, or the name alone where one folder has it
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<String>,
+    /// Worker to copy from (this machine if not given)
+    #[arg(long, value_name = "WORKER")]
+    pub(crate) from: Option<String>,
+    /// Worker to copy to (this machine if not given)
+    #[arg(long, value_name = "WORKER")]
+    pub(crate) to: Option<String>,
+    /// Everything that the other one lacks
+    #[arg(long, conflicts_with = "files")]
+    pub(crate) all: bool,
+    /// Files of the same name and another content too
+    #[arg(long)]
+    pub(crate) replace: bool,
+    #[command(flatten)]
+    pub(crate) nats: NatsArgs,
+    #[command(flatten)]
+    pub(crate) dirs: DirArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelsTask {
+    /// Which worker has which file
+    #[default]
+    List,
+    /// Copies files by content; a copy that broke off goes on where it was
+    Sync,
 }
 
 #[derive(Args, Debug)]
@@ -846,6 +885,10 @@ mod tests {
             "memory keep a#b --url http://a:1",
             "memory eject a --force --json",
             "memory --url http://a:1 pin a",
+            "models",
+            "models list --nats nats://a",
+            "models sync --nats nats://a --from b --to c loras/x.pt y.pt --replace",
+            "models sync --nats nats://a --from b --all --base-directory d",
         ] {
             ok(line);
         }
@@ -888,6 +931,8 @@ mod tests {
             "memory keep",
             "memory drop x",
             "memory --token a --token-file b",
+            "models sync --nats x --all a.pt",
+            "models copy",
             "--port 1 serve",
         ] {
             refused(line);

@@ -17,6 +17,7 @@ mod memory_guard;
 mod memory_room;
 mod memory_table;
 mod model_file;
+mod models;
 mod nodes;
 mod pack_queue;
 mod pack_tools;
@@ -108,6 +109,7 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
         Some(Task::Nodes(args)) => nodes::nodes(args).map(|()| ExitCode::SUCCESS),
         Some(Task::Memory(args)) => memory::memory(&args),
         Some(Task::Packs(args)) => packs::packs(args),
+        Some(Task::Models(args)) => models::models(*args),
         Some(Task::Doctor(args)) => doctor::doctor(
             &ServeSettings::resolve(args.serve)?,
             args.workflow.as_deref(),
@@ -147,6 +149,7 @@ fn log_args(cli: &Cli) -> &LogArgs {
         Some(Task::Nodes(args)) => &args.log,
         Some(Task::Memory(args)) => &args.log,
         Some(Task::Packs(args)) => &args.log,
+        Some(Task::Models(args)) => &args.log,
     }
 }
 

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
 mod attention;
+mod cluster;
 mod gpu;
 mod kernels;
 mod measure;
@@ -41,6 +42,7 @@ const GROUPS: &[(&str, &[Measurement])] = &[
     ("media", media::MEASUREMENTS),
     ("workers", workers::MEASUREMENTS),
     ("packs", packs::MEASUREMENTS),
+    ("cluster", cluster::MEASUREMENTS),
 ];
 
 fn main() -> Result<()> {
