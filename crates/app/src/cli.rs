@@ -553,9 +553,9 @@ pub(crate) struct NatsArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct WorkerTaskArgs {
-    /// Name of this worker: letters, digits, _ and -; no other worker may have it (the host's name if not given)
+    /// Name of this worker: letters, digits, _ and -; no other worker may have it
     #[arg(long, value_name = "NAME")]
-    pub(crate) name: Option<String>,
+    pub(crate) name: String,
     /// When told to stop, let the running prompt come to its end for so long; after that it is queued again (60 if not given)
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) drain: Option<std::time::Duration>,

@@ -7,6 +7,7 @@ mod convert;
 mod doctor;
 mod env_vars;
 mod file_limit;
+mod front;
 mod front_end;
 mod http_client;
 mod layers;

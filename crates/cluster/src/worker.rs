@@ -342,6 +342,11 @@ impl Shared {
     fn answer(&self, request: &[u8]) -> Result<Value, String> {
         let request = wire::parse(request).map_err(|e| e.to_string())?;
         let fields = Fields(&request);
+        // Kinds of requests have words of their own.
+        if request.get("kind").is_some() {
+            let answer = self.answers.answer(&request);
+            return answer.ok_or_else(|| "there is no such kind of request".to_owned());
+        }
         let word = fields.text_or_none("do").ok().flatten().unwrap_or_default();
         let done = || Value::from(map! {"done" => true});
         match &*word {
@@ -363,10 +368,7 @@ impl Shared {
                 Ok(self.free(request))
             }
             "describe" => Ok(self.describe()),
-            _ => self
-                .answers
-                .answer(&request)
-                .ok_or_else(|| format!("there is no request {word:?}")),
+            _ => Err(format!("there is no request {word:?}")),
         }
     }
 

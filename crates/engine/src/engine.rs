@@ -9,6 +9,8 @@ use fresco_graph::{
     ValidPrompt, Value, lock,
 };
 
+use fresco_placement::WorkerView;
+
 use crate::event::{Event, EventKind, EventSink};
 use crate::feeder::{EngineShared, MakeWorker, RunningPrompt, WorkerPlace};
 use crate::live_registry::LiveRegistry;
@@ -280,6 +282,13 @@ impl Engine {
         let places = places.iter();
         let workers: Vec<_> = places.filter_map(|p| lock(&p.worker).clone()).collect();
         workers.iter().map(|worker| worker.snapshot()).collect()
+    }
+
+    /// What the worker of this process has, where there is only one.
+    pub fn worker_view(&self) -> WorkerView {
+        let place = self.0.shared.places().first().cloned();
+        let worker = place.and_then(|place| lock(&place.worker).clone());
+        worker.map(|worker| worker.view()).unwrap_or_default()
     }
 
     pub fn listings(&self) -> &Arc<dyn Listings> {
