@@ -20,7 +20,7 @@ use crate::assembly::Assembly;
 use crate::cli::{PacksArgs, PacksTask};
 use crate::env_vars;
 use crate::pack_tools::{PackFolder, out_of_reach};
-use crate::settings::{FolderSettings, PackLimits};
+use crate::settings::{ExecSettings, FolderSettings, PackLimits};
 use crate::value_codec::value_codec;
 
 /// How long the first load may hold up requests that depend on it.
