@@ -494,7 +494,8 @@ impl Feeder {
     /// Follows what this worker has run since before this process began. False if this thread should end.
     fn take_up(&mut self) -> bool {
         let leases = self.shared.store.leases().wait().unwrap_or_default();
-        for lease in leases.iter().filter(|lease| lease.owner == self.place.name) {
+        let name = self.place.name.clone();
+        for lease in leases.iter().filter(|lease| lease.owner == name) {
             if lock(&self.shared.running).contains_key(&lease.task) {
                 continue;
             }

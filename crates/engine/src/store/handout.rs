@@ -4,7 +4,7 @@
 //! in whose last run the process died runs with nothing beside it, so that nothing but itself can be to blame if that
 //! happens again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -133,12 +133,11 @@ impl State {
     /// A worker is there no more: nothing waits for it, and it asks for nothing.
     pub(super) fn worker_gone(&mut self, name: &str) {
         self.placement.fleet.gone(name);
-        let (gone, stay) = self
+        let (gone, stay): (VecDeque<Waiter>, VecDeque<Waiter>) = self
             .waiters
             .drain(..)
-            .partition(|w: &Waiter| *w.claim.owner == *name);
+            .partition(|w| *w.claim.owner == *name);
         self.waiters = stay;
-        let gone: Vec<Waiter> = gone;
         for waiter in gone {
             waiter.sender.send(Next::Woken);
         }

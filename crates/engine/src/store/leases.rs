@@ -119,7 +119,7 @@ impl State {
     }
 
     /// A worker elsewhere does not run a job: it never began (`lost` is not set), or its worker went down with it.
-    pub(super) fn give_back(&mut self, task: u64, lost: bool) -> Result<bool, StoreError> {
+    pub(super) fn give_job_back(&mut self, task: u64, lost: bool) -> Result<bool, StoreError> {
         if !self.running.contains_key(&task) || self.is_unsaved(task) {
             return Ok(false);
         }

@@ -407,7 +407,7 @@ impl State {
             Command::Renew(task, term) => self.renew(task, term),
             Command::LeasedJob(task, to) => to.send(self.leased_job(task).map(Box::new)),
             Command::GiveBack(task, lost, to) => {
-                return self.write(to, |s| s.give_back(task, lost));
+                return self.write(to, |s| s.give_job_back(task, lost));
             }
             Command::WorkerGone(name) => self.worker_gone(&name),
             Command::Leases(to) => to.send(self.leases()),
