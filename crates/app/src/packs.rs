@@ -20,7 +20,7 @@ use crate::assembly::Assembly;
 use crate::cli::{PacksArgs, PacksTask};
 use crate::env_vars;
 use crate::pack_tools::{PackFolder, out_of_reach};
-use crate::settings::{FolderSettings, PackLimits};
+use crate::settings::{ExecSettings, FolderSettings, PackLimits};
 use crate::value_codec::value_codec;
 
 /// How long the first load may hold up requests that depend on it.
@@ -41,6 +41,17 @@ pub(crate) struct Told {
 }
 
 /// The packs of this program; nothing is started yet.
+/// What packs read of the command line.
+pub(crate) fn flags(exec: &ExecSettings) -> Map {
+    map! {
+        "cpu" => exec.memory.on_cpu(),
+        "disable_metadata" => exec.disable_metadata,
+        "preview_method" => exec.preview_method,
+        "whitelist_custom_nodes" => exec.packs.except.clone(),
+        "disable_all_custom_nodes" => exec.packs.none,
+    }
+}
+
 pub(crate) fn host(
     assembly: &Assembly,
     python: Option<&Path>,

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
 mod attention;
+mod cluster;
 mod families;
 mod gpu;
 mod kernels;
@@ -43,6 +44,7 @@ const GROUPS: &[(&str, &[Measurement])] = &[
     ("workers", workers::MEASUREMENTS),
     ("packs", packs::MEASUREMENTS),
     ("models", families::MEASUREMENTS),
+    ("cluster", cluster::MEASUREMENTS),
 ];
 
 fn main() -> Result<()> {

@@ -161,6 +161,17 @@ pub(crate) fn ffprobe() -> Result<()> {
     debian_packages(&["ffmpeg"])
 }
 
+/// The broker of workers on other machines. Tests that need it are skipped where it cannot be had.
+pub(crate) fn nats_server() -> Result<()> {
+    let here = |path: &&str| present(path, "--version");
+    if ["nats-server", "/usr/sbin/nats-server"].iter().any(here)
+        || !present("apt-get", "--version")
+    {
+        return Ok(());
+    }
+    debian_packages(&["nats-server"])
+}
+
 /// Installs those of Debian's packages that are not here yet.
 pub(crate) fn debian_packages(names: &[&str]) -> Result<()> {
     let missing: Vec<&str> = names
