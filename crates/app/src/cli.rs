@@ -211,6 +211,13 @@ pub(crate) struct ExecArgs {
     /// Variables of the environment that packs see although their names look like secrets (HF_TOKEN, say)
     #[arg(long, value_name = "NAME", num_args = 1.., action = ArgAction::Append)]
     pub(crate) pack_env: Vec<String>,
+    /// Packs that run in a Python process of their own instead of the shared one; `all` for each of them
+    #[arg(long, value_name = "NAME", num_args = 1.., action = ArgAction::Append)]
+    pub(crate) isolate_packs: Vec<String>,
+    /// Keep packs from writing outside of output, temp, input, user, models, custom_nodes, caches and the system's folder for
+    /// temporary files
+    #[arg(long)]
+    pub(crate) fence_packs: bool,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
 }

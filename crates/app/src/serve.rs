@@ -177,14 +177,17 @@ async fn assembled(
     let (executor, workers) = workers::workers(&settings, &assembly, &models, hub.clone())?;
     let packs = packs_host(&settings, &assembly);
     let late_engine = Arc::new(std::sync::OnceLock::new());
-    packs.start(Arc::new(crate::packs::Surroundings {
+    let surroundings: Arc<dyn fresco_python::Outside> = Arc::new(crate::packs::Surroundings {
         registry: assembly.registry.clone(),
         listings: assembly.listings.clone(),
         folders: assembly.folders.clone(),
         resources: executor.resources.clone(),
         sink: hub.clone(),
         engine: late_engine.clone(),
-    }));
+        models: Some(models.clone()),
+        listed: std::sync::Mutex::default(),
+    });
+    packs.start(&surroundings);
     if waiting > 0 && packs.is_starting() {
         // Prompts from before may need them, and run at once.
         let packs = packs.clone();
@@ -301,7 +304,7 @@ async fn drain(engine: Engine, patience: Duration) {
     tokio::time::sleep(LAST_WORDS).await;
 }
 
-fn packs_host(settings: &ServeSettings, assembly: &Assembly) -> Arc<fresco_python::Host> {
+fn packs_host(settings: &ServeSettings, assembly: &Assembly) -> Arc<fresco_python::Hosts> {
     let mut flags = crate::packs::flags(&settings.exec);
     flags.insert("port".into(), settings.port.into());
     flags.insert("multi_user".into(), settings.multi_user.into());

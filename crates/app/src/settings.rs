@@ -89,6 +89,10 @@ pub(crate) struct PackLimits {
     pub(crate) import: Duration,
     /// Variables that it sees whatever they are called.
     pub(crate) environment: Vec<String>,
+    /// Which packs have a process of their own.
+    pub(crate) apart: fresco_python::Apart,
+    /// They may write only where it is meant for them.
+    pub(crate) fenced: bool,
 }
 
 impl Default for PackLimits {
@@ -97,6 +101,8 @@ impl Default for PackLimits {
             memory: None,
             import: Duration::from_mins(2),
             environment: Vec::new(),
+            apart: fresco_python::Apart::default(),
+            fenced: false,
         }
     }
 }
@@ -350,6 +356,16 @@ impl ExecSettings {
                     .map(|gb| (gb * f64::from(1 << 30)) as u64),
                 import: Duration::from_secs(args.pack_import_seconds.max(1)),
                 environment: args.pack_env.clone(),
+                apart: fresco_python::Apart {
+                    all: args.isolate_packs.iter().any(|name| name == "all"),
+                    names: args
+                        .isolate_packs
+                        .iter()
+                        .filter(|name| *name != "all")
+                        .cloned()
+                        .collect(),
+                },
+                fenced: args.fence_packs,
             },
         })
     }

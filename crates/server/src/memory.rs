@@ -103,6 +103,8 @@ pub(crate) async fn free(mut request: Request) -> Answer {
         let answer = map! {"dry_run" => true, "plan" => wire::plan(&plan)};
         return Ok(response::json(&answer.into()));
     }
+    let packs = request.app.packs.clone();
+    blocking(move || packs.shrink()).await?;
     if flag("wait") {
         let replies = blocking(move || engine.free_and_wait(wanted)).await?;
         let mut reports = Vec::new();

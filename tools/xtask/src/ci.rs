@@ -204,8 +204,21 @@ fn run_tests(more: &[String]) -> Result<Vec<String>> {
             "--all-targets",
         ])
     };
+    if env::var_os(PACK_PYTHON).is_none() {
+        match install::pack_python() {
+            Ok(python) => {
+                command.env(PACK_PYTHON, python);
+            }
+            Err(error) => {
+                println!("tests of packs with pictures and routes are skipped: {error:#}")
+            }
+        }
+    }
     run_keeping(with_program(&mut command).args(more), is_count)
 }
+
+/// Names the Python that runs packs in tests.
+const PACK_PYTHON: &str = "FRESCO_TEST_PYTHON";
 
 fn is_count(line: &str) -> bool {
     line.contains("tests run:") || line.contains("test result:")

@@ -39,6 +39,12 @@ pub(crate) fn kernel_compiler() -> Result<PathBuf> {
     Ok(venv.join("bin/python"))
 }
 
+/// A Python that has what the packs of the tests import.
+pub(crate) fn pack_python() -> Result<PathBuf> {
+    let venv = python_environment("packs", "tests/packs/requirements.txt")?;
+    Ok(venv.join("bin/python"))
+}
+
 /// The folder of a Python environment with what a file of pins lists.
 fn python_environment(name: &str, pins: &str) -> Result<PathBuf> {
     let pins = tree::root().join(pins);
