@@ -168,6 +168,7 @@ impl Engine {
             places: std::sync::RwLock::new(places),
             hang_grace,
             running: std::sync::Mutex::default(),
+            stopped_early: std::sync::Mutex::default(),
             ended: std::sync::Condvar::new(),
             telling: std::sync::Mutex::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),

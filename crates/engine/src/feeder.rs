@@ -4,7 +4,7 @@
 //! worker, its prompt is recorded as interrupted, and a new worker on a new thread takes the next job: a hung node ends its
 //! own prompt only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
@@ -114,6 +114,8 @@ pub(crate) struct EngineShared {
     pub(crate) hang_grace: Duration,
     /// By the number the store gave each run.
     pub(crate) running: Mutex<BTreeMap<u64, Running>>,
+    /// Runs that were asked to stop after their jobs were handed out and before they began.
+    pub(crate) stopped_early: Mutex<BTreeSet<u64>>,
     /// Rung when a run is taken out.
     pub(crate) ended: Condvar,
     /// Held while the state of the queue is read and told, so that what is told last is what is true.
@@ -183,14 +185,26 @@ impl EngineShared {
 
     /// Asks running prompts to stop: those with this id, or all.
     pub(crate) fn interrupt(self: &Arc<Self>, prompt_id: Option<&str>) -> bool {
+        let meant = |id: &Arc<str>| prompt_id.is_none_or(|wanted| wanted == &**id);
         let mut asked = Vec::new();
-        for (task, run) in lock(&self.running).iter_mut() {
-            if prompt_id.is_some_and(|id| id != &*run.current.prompt_id) {
-                continue;
+        let early = {
+            let mut running = lock(&self.running);
+            for (task, run) in running.iter_mut() {
+                if meant(&run.current.prompt_id) {
+                    let first = !std::mem::replace(&mut run.watched, true);
+                    asked.push((*task, first, run.worker.clone(), run.control.clone()));
+                }
             }
-            let first = !std::mem::replace(&mut run.watched, true);
-            asked.push((*task, first, run.worker.clone(), run.control.clone()));
-        }
+            // Whoever looks at the queue sees these run already.
+            let mut handed_out = self.store.handed_out();
+            handed_out.retain(|task, _| !running.contains_key(task));
+            let mut stopped = lock(&self.stopped_early);
+            stopped.retain(|task| handed_out.contains_key(task));
+            let before = stopped.len();
+            let now = handed_out.into_iter().filter(|(_, id)| meant(id));
+            stopped.extend(now.map(|(task, _)| task));
+            stopped.len() > before
+        };
         // Without the lock: a worker tells whoever works for it.
         for (task, first, worker, control) in &asked {
             worker.interrupt(control);
@@ -202,7 +216,7 @@ impl EngineShared {
                 }
             }
         }
-        !asked.is_empty()
+        early || !asked.is_empty()
     }
 
     /// The program ends and some runs do not: their prompts are queued again, what they hold in memory is given back.
@@ -527,17 +541,22 @@ impl Feeder {
             display: None,
         };
         let started = StartedPrompt::new(&self.place.memory, &job.prompt_id);
-        lock(&shared.running).insert(
-            task,
-            Running {
+        let stopped = {
+            let mut running = lock(&shared.running);
+            let run = Running {
                 current: current.clone(),
                 worker: self.worker.clone(),
                 control: control.clone(),
                 watched: false,
                 prompt: job.prompt.clone(),
                 started,
-            },
-        );
+            };
+            running.insert(task, run);
+            lock(&shared.stopped_early).remove(&task)
+        };
+        if stopped {
+            shared.interrupt(Some(&current.prompt_id));
+        }
         let began = Instant::now();
         let run = RunJob {
             prompt_id: job.prompt_id,

@@ -26,6 +26,7 @@ mod space;
 mod summary;
 mod thread;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -80,6 +81,8 @@ struct Published {
     remaining: AtomicUsize,
     paused: AtomicBool,
     waiting: AtomicUsize,
+    /// Prompts that were handed out, by the numbers of their runs.
+    handed_out: Mutex<BTreeMap<u64, Arc<str>>>,
     lost_lease: Mutex<Option<LostLease>>,
     accepted: Mutex<Option<JobAccepted>>,
 }
@@ -267,6 +270,11 @@ impl JobStore {
     /// Pending plus running.
     pub fn remaining(&self) -> usize {
         self.0.published.remaining.load(Ordering::Acquire)
+    }
+
+    /// Prompts that were handed out and have not ended, by the numbers of their runs.
+    pub(crate) fn handed_out(&self) -> BTreeMap<u64, Arc<str>> {
+        lock(&self.0.published.handed_out).clone()
     }
 
     pub fn queue(&self) -> Reply<Result<QueueState, StoreError>> {

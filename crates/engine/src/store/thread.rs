@@ -657,6 +657,9 @@ impl State {
         self.published
             .waiting
             .store(self.pending.ready(), Ordering::Release);
+        let running = self.running.iter();
+        let running = running.map(|(task, leased)| (*task, leased.key.prompt_id.clone()));
+        *lock(&self.published.handed_out) = running.collect();
     }
 
     pub(super) fn remaining(&self) -> usize {

@@ -61,6 +61,9 @@ impl MemoryRoom for Room {
 
     fn prompt_started(&self, id: &str) {
         self.note(format!("room started {id}"));
+        if let ("early", Some(engine)) = (id, self.engine.get()) {
+            assert!(engine.interrupt(None));
+        }
     }
 
     fn after_prompt(&self, id: &str) {
@@ -208,6 +211,18 @@ fn an_interrupt_ends_with_one_cleanup() {
     assert_eq!(
         story(&rig),
         "room started a | interrupted 1 | room after a | ended"
+    );
+}
+
+/// The queue shows it as running before its worker has begun.
+#[test]
+fn a_prompt_that_was_handed_out_can_be_interrupted_before_it_begins() {
+    let (rig, _) = rig();
+    rig.submit("early", "1 Forever deaf=false; 2 SaveAny value=@1");
+    rig.idle();
+    assert_eq!(
+        story(&rig),
+        "room started early | interrupted 1 | room after early | ended"
     );
 }
 
