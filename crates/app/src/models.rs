@@ -183,9 +183,11 @@ impl Here {
 }
 
 fn sync_models(broker: Arc<Broker>, mut args: ModelsArgs) -> anyhow::Result<ExitCode> {
-    let here = match (&args.from, &args.to) {
-        (Some(_), Some(_)) => None,
-        _ => Some(Here::open(&broker, &mut args)?),
+    let elsewhere = args.from.is_some() && args.to.is_some();
+    let here = if elsewhere {
+        None
+    } else {
+        Some(Here::open(&broker, &mut args)?)
     };
     let list = |worker: Option<&String>| -> anyhow::Result<Vec<ModelEntry>> {
         match (worker, &here) {

@@ -140,7 +140,7 @@ fn trial(cluster: &mut Cluster, jobs: u64, kills: u64, seed: u64) -> Result<()> 
 
 /// The colour of a job's picture: no two jobs have the same.
 fn colour(front: usize, number: u64) -> u64 {
-    (front as u64) << 20 | (number + 1)
+    ((front as u64) << 20) | (number + 1)
 }
 
 /// Queues jobs on one front until enough were accepted in all; a front that is down is tried again.
@@ -420,7 +420,7 @@ fn check(front: &Front, ledger: &Ledger) -> Result<()> {
         let wanted = 0xff_ffff ^ colour(index, *number);
         let found = picture.pixels[..3]
             .iter()
-            .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+            .fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
         ensure!(
             found == wanted,
             "{id} has the picture of another job: {found:06x}, not {wanted:06x}"

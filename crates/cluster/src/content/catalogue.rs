@@ -204,7 +204,11 @@ impl Looker {
     fn work(mut self) {
         self.memo = Memo::read(&self.cache, MOST);
         while !self.stopped() {
-            lock(&self.shared.state).nudged = false;
+            {
+                // Together: whoever waits for everything to be looked at waits for this look.
+                let mut state = lock(&self.shared.state);
+                (state.nudged, state.settled) = (false, false);
+            }
             let mut found = self.look();
             let paths: BTreeSet<&Path> = found.iter().map(|file| &*file.path).collect();
             self.memo.retain(|path| paths.contains(path));

@@ -4,6 +4,7 @@
 //! its name; if the front has a file of that name too, and both contents are known and differ, the worker does not have it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -250,7 +251,8 @@ impl State {
         let half = |which: &str| {
             let start = format!("model:vae_approx/{name}_{which}.");
             let of = |models: &ByKey| {
-                let mut after = models.range::<str, _>(start.as_str()..);
+                let from = (Bound::Included(start.as_str()), Bound::Unbounded);
+                let mut after = models.range::<str, _>(from);
                 let found = after.next().map(|(key, _)| key.clone());
                 found.filter(|key| key.starts_with(start.as_str()))
             };
@@ -428,7 +430,7 @@ mod tests {
             let found = needs.models().iter();
             let found = found.filter(|need| need.key.starts_with("model:"));
             let text = |need: &ModelNeed| format!("{}={}", &need.key[6..], need.bytes);
-            assert_eq!(needs.models()[0].key, "class:Load".into());
+            assert_eq!(&*needs.models()[0].key, "class:Load");
             found.map(text).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(needs("s/l.pt", "v.pt"), "loras/s/l.pt=10 vae/v.pt=10");

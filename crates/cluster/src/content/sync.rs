@@ -498,6 +498,8 @@ fn ask(peers: &dyn Peers, name: &str, request: &Value) -> Result<Value, SyncErro
         tries += 1;
         match peers.ask(name, request) {
             Ok(answer) => break answer,
+            // One that is not there does not come because it is asked again.
+            Err(error @ BrokerError::Nobody { .. }) => return Err(error.into()),
             Err(_) if tries < TRIES => wait(Duration::from_millis(200 << tries)),
             Err(error) => return Err(error.into()),
         }
