@@ -4,7 +4,6 @@
 //! its name; if the front has a file of that name too, and both contents are known and differ, the worker does not have it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -251,8 +250,7 @@ impl State {
         let half = |which: &str| {
             let start = format!("model:vae_approx/{name}_{which}.");
             let of = |models: &ByKey| {
-                let from = (Bound::Included(start.as_str()), Bound::Unbounded);
-                let mut after = models.range::<str, _>(from);
+                let mut after = models.range::<str, _>((std::ops::Bound::Included(start.as_str()), std::ops::Bound::Unbounded));
                 let found = after.next().map(|(key, _)| key.clone());
                 found.filter(|key| key.starts_with(start.as_str()))
             };
