@@ -337,7 +337,9 @@ mod tests {
     fn shown(catalogue: &Catalogue) -> Vec<String> {
         let entries = catalogue.entries();
         let line = |e: &ModelEntry| {
-            let hash = e.hash.map_or("?".to_owned(), |h| h.to_string()[..4].to_owned());
+            let hash = e
+                .hash
+                .map_or("?".to_owned(), |h| h.to_string()[..4].to_owned());
             format!("{}/{} {} {hash}", e.folder, e.name, e.size)
         };
         entries.iter().map(line).collect()
@@ -393,7 +395,10 @@ mod tests {
             size: u64::MAX,
             hash: None,
         };
-        assert_eq!(ModelEntry::from_value(&entry.to_value()).as_ref(), Some(&entry));
+        assert_eq!(
+            ModelEntry::from_value(&entry.to_value()).as_ref(),
+            Some(&entry)
+        );
         entry.hash = Some(ContentHash::of(b""));
         let bad = Value::from(map! {"folder" => "x", "name" => "y", "size" => -1});
         let list = Value::from(vec![entry.to_value(), bad, Value::Null]);

@@ -57,7 +57,9 @@ pub enum SyncError {
     Refused { worker: String, why: String },
     #[error("{worker} gave an answer that cannot be understood: {what}")]
     Garbage { worker: String, what: &'static str },
-    #[error("what came from {worker} for {name} is not what it said: its hash is {found}; the file there may have changed, try again")]
+    #[error(
+        "what came from {worker} for {name} is not what it said: its hash is {found}; the file there may have changed, try again"
+    )]
     Wrong {
         worker: String,
         name: String,
