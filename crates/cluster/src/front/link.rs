@@ -128,15 +128,16 @@ impl Link {
     /// A sign of life came. True if whoever waits for a job in its name should think again.
     pub(super) fn hear(&self, alive: Alive, front: &str) -> bool {
         let mut state = self.state();
-        if let Some(last) = &state.alive
-            && last.session != alive.session
+        let last = state.alive.as_ref().map(|last| last.session.clone());
+        if let Some(last) = last
+            && last != alive.session
         {
             if state.before.as_ref() == Some(&alive.session) {
                 let why = "two workers have this name; start them with different --name".to_owned();
                 tracing::error!(worker = %self.name, "{why}");
                 state.bad = Some((Instant::now() + BAD, why));
             }
-            state.before = Some(last.session.clone());
+            state.before = Some(last);
             state.rest = None;
             state.rests = 0;
             state.ahead = None;
@@ -236,7 +237,9 @@ impl Link {
     pub(super) fn rest(&self) {
         let mut state = self.state();
         let [shortest, longest] = REST;
-        let time = shortest.saturating_mul(1 << state.rests.min(16)).min(longest);
+        let time = shortest
+            .saturating_mul(1 << state.rests.min(16))
+            .min(longest);
         state.rests += 1;
         state.rest = Some(Instant::now() + time);
         state.was_ready = false;
@@ -309,9 +312,8 @@ impl Follow {
         patience: Duration,
         stop: impl Fn() -> bool,
     ) -> VecDeque<Inbox> {
-        let quiet = |state: &mut LinkState| {
-            state.inbox.is_empty() && state.beats == beats && !stop()
-        };
+        let quiet =
+            |state: &mut LinkState| state.inbox.is_empty() && state.beats == beats && !stop();
         let (mut state, _) = self
             .link
             .bell
