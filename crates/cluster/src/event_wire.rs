@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use fresco_engine::{EventKind, Failure, NodeIds, NodeProgress, NodeState};
 use fresco_graph::{Map, Preview, PreviewFormat, Value, map};
 
@@ -92,6 +94,18 @@ pub(crate) fn encode(kind: &EventKind) -> Option<Map> {
         },
         EventKind::Downgraded { message } => map! {"kind" => "downgraded", "message" => message},
         EventKind::Text { node, text } => map! {"kind" => "text", "node" => node, "text" => text},
+        EventKind::Bytes {
+            event,
+            bytes,
+            client,
+        } => {
+            let text = BASE64_STANDARD.encode(bytes);
+            let mut message = map! {"kind" => "bytes", "event" => *event, "bytes" => text};
+            if let Some(client) = client {
+                message.insert("client".into(), client.into());
+            }
+            message
+        }
         EventKind::Custom {
             event,
             data,
@@ -181,6 +195,18 @@ pub(crate) fn decode(value: &Value, shift: i64) -> Result<EventKind, WireError> 
             node: fields.text("node")?,
             text: fields.text("text")?,
         },
+        "bytes" => {
+            let event = u32::try_from(fields.whole("event")?);
+            let bytes = BASE64_STANDARD.decode(fields.text("bytes")?.as_bytes());
+            let (Ok(event), Ok(bytes)) = (event, bytes) else {
+                return Err(WireError("a message in bytes is garbled".into()));
+            };
+            EventKind::Bytes {
+                event,
+                bytes: bytes.into(),
+                client: fields.text_or_none("client")?,
+            }
+        }
         "custom" => EventKind::Custom {
             event: fields.text("event")?,
             data: fields.value("data"),
@@ -343,6 +369,11 @@ mod tests {
         check(EventKind::Text {
             node: "1".into(),
             text: "t".into(),
+        });
+        check(EventKind::Bytes {
+            event: 1000,
+            bytes: Arc::from(&[0, 255, 7][..]),
+            client: None,
         });
         check(EventKind::Custom {
             event: "e".into(),
