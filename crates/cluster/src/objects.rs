@@ -2,7 +2,7 @@
 //!
 //! Whoever puts a content that is there already puts nothing. Whoever gets one checks it against its name before it has a place on disk.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;

@@ -250,7 +250,7 @@ impl State {
         let half = |which: &str| {
             let start = format!("model:vae_approx/{name}_{which}.");
             let of = |models: &ByKey| {
-                let mut after = models.range::<str, _>(start.as_str()..);
+                let mut after = models.range::<str, _>((std::ops::Bound::Included(start.as_str()), std::ops::Bound::Unbounded));
                 let found = after.next().map(|(key, _)| key.clone());
                 found.filter(|key| key.starts_with(start.as_str()))
             };

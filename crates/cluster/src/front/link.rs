@@ -128,15 +128,16 @@ impl Link {
     /// A sign of life came. True if whoever waits for a job in its name should think again.
     pub(super) fn hear(&self, alive: Alive, front: &str) -> bool {
         let mut state = self.state();
-        if let Some(last) = &state.alive
-            && last.session != alive.session
+        let last = state.alive.as_ref().map(|last| last.session.clone());
+        if let Some(last) = last
+            && last != alive.session
         {
             if state.before.as_ref() == Some(&alive.session) {
                 let why = "two workers have this name; start them with different --name".to_owned();
                 tracing::error!(worker = %self.name, "{why}");
                 state.bad = Some((Instant::now() + BAD, why));
             }
-            state.before = Some(last.session.clone());
+            state.before = Some(last);
             state.rest = None;
             state.rests = 0;
             state.ahead = None;
