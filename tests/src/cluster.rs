@@ -147,7 +147,10 @@ impl Line {
     pub fn to(target: u16) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        let (cut, open) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<_>>>::default());
+        let (cut, open) = (
+            Arc::<AtomicBool>::default(),
+            Arc::<Mutex<Vec<_>>>::default(),
+        );
         let (is_cut, streams) = (cut.clone(), open.clone());
         thread::spawn(move || {
             for from in listener.incoming().flatten() {
@@ -286,7 +289,8 @@ impl Cluster {
 
     /// As [`Cluster::new`], with more arguments for fronts and workers.
     pub fn with(fronts: usize, workers: usize, more: &[&str]) -> Result<Self> {
-        let server = nats_server().context("nats-server is not here; apt-get install nats-server")?;
+        let server =
+            nats_server().context("nats-server is not here; apt-get install nats-server")?;
         let folder = tempfile::tempdir()?;
         let root = folder.path();
         let nats_port = free_port();

@@ -35,7 +35,11 @@ impl ClusterParts {
     }
 
     /// Joins the cluster. Waits for the database: not for threads that serve sockets.
-    pub(crate) fn join(self, assembly: &Assembly, engine: &Engine) -> Result<Arc<Front>, BrokerError> {
+    pub(crate) fn join(
+        self,
+        assembly: &Assembly,
+        engine: &Engine,
+    ) -> Result<Arc<Front>, BrokerError> {
         Front::start(FrontParts {
             transfer: Arc::new(Transfer::new(self.broker.clone(), assembly.dirs.clone())),
             broker: self.broker,

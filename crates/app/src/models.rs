@@ -32,7 +32,9 @@ pub(crate) fn models(args: ModelsArgs) -> anyhow::Result<ExitCode> {
     match args.what {
         ModelsTask::List => {
             if args.from.is_some() || args.to.is_some() || !args.files.is_empty() {
-                return Err(UsageError("--from, --to and files are for `models sync`".into()).into());
+                return Err(
+                    UsageError("--from, --to and files are for `models sync`".into()).into(),
+                );
             }
             list(&*connect(&settings)?)
         }
@@ -121,7 +123,11 @@ fn list(broker: &Broker) -> anyhow::Result<ExitCode> {
         };
         let megabytes = owners.first().map_or(0, |(_, entry)| entry.size) as f64 / 1e6;
         let owners: Vec<String> = owners.iter().map(owner).collect();
-        let _ = writeln!(text, "{folder}/{name}  {megabytes:.1} MB  {}", owners.join(", "));
+        let _ = writeln!(
+            text,
+            "{folder}/{name}  {megabytes:.1} MB  {}",
+            owners.join(", ")
+        );
     }
     print(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -183,9 +189,11 @@ impl Here {
 }
 
 fn sync_models(broker: Arc<Broker>, mut args: ModelsArgs) -> anyhow::Result<ExitCode> {
-    let here = match (&args.from, &args.to) {
-        (Some(_), Some(_)) => None,
-        _ => Some(Here::open(&broker, &mut args)?),
+    let elsewhere = args.from.is_some() && args.to.is_some();
+    let here = if elsewhere {
+        None
+    } else {
+        Some(Here::open(&broker, &mut args)?)
     };
     let list = |worker: Option<&String>| -> anyhow::Result<Vec<ModelEntry>> {
         match (worker, &here) {

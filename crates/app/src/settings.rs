@@ -415,7 +415,9 @@ pub(crate) fn broker(args: &NatsArgs, name: &str) -> Result<Option<BrokerSetting
     let Some(url) = args.nats.as_deref().map(str::trim) else {
         return match (&args.nats_creds, &args.nats_ca) {
             (None, None) => Ok(None),
-            _ => usage("--nats-creds and --nats-ca say how to reach a NATS server; name it with --nats"),
+            _ => usage(
+                "--nats-creds and --nats-ca say how to reach a NATS server; name it with --nats",
+            ),
         };
     };
     if url.is_empty() {

@@ -31,7 +31,9 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
     let name = args.name.trim().to_owned();
     let broker = settings::broker(&args.nats, &format!("fresco worker {name}"))?;
     let broker = broker.ok_or_else(|| {
-        UsageError("name the NATS server to take jobs from with --nats, like nats://host:4222".into())
+        UsageError(
+            "name the NATS server to take jobs from with --nats, like nats://host:4222".into(),
+        )
     })?;
     let exec = ExecSettings::resolve(&args.exec)?;
     exec.memory.register_devices()?;
@@ -72,7 +74,14 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
         hang_grace: HANG_GRACE,
     })
     .context("cannot start the worker")?;
-    let packs = start_packs(&assembly, &exec, args.python.as_deref(), resources, sink, &engine);
+    let packs = start_packs(
+        &assembly,
+        &exec,
+        args.python.as_deref(),
+        resources,
+        sink,
+        &engine,
+    );
     let catalogue = Catalogue::start(assembly.folders.clone(), own_state.join("models.txt"));
     let process = WorkerProcess::start(WorkerParts {
         name: name.as_str().into(),

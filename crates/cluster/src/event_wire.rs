@@ -97,8 +97,7 @@ pub(crate) fn encode(kind: &EventKind) -> Option<Map> {
             data,
             client,
         } => {
-            let mut message =
-                map! {"kind" => "custom", "event" => event, "data" => data.clone()};
+            let mut message = map! {"kind" => "custom", "event" => event, "data" => data.clone()};
             if let Some(client) = client {
                 message.insert("client".into(), client.into());
             }
@@ -388,7 +387,10 @@ mod tests {
         };
         assert_eq!((&*read.bytes, value), (&*preview.bytes, 1.0));
         let bytes = encode_picture(&some_ids(), None, &preview);
-        assert!(matches!(decode_picture(&bytes), Ok(EventKind::Preview { .. })));
+        assert!(matches!(
+            decode_picture(&bytes),
+            Ok(EventKind::Preview { .. })
+        ));
         assert!(decode_picture(b"{}").is_err());
     }
 }

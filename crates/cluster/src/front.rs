@@ -169,7 +169,10 @@ impl Front {
             .name("fleet".to_owned())
             .spawn(move || me.look_after_fleet())
             .map_err(|e| BrokerError::failed("start a thread", e))?;
-        tracing::info!("front {id}: prompts go to workers on NATS at {}", shared.broker.address());
+        tracing::info!(
+            "front {id}: prompts go to workers on NATS at {}",
+            shared.broker.address()
+        );
         Ok(Arc::new(Self {
             shared,
             thread: Mutex::new(Some(thread)),
@@ -267,7 +270,9 @@ impl FrontShared {
     /// Waits so long, or until something changes.
     fn wait(&self, patience: Duration) {
         let still = |news: &mut bool| !*news && !self.stopping.load(Ordering::SeqCst);
-        let waited = self.bell.wait_timeout_while(lock(&self.news), patience, still);
+        let waited = self
+            .bell
+            .wait_timeout_while(lock(&self.news), patience, still);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -307,7 +312,9 @@ impl FrontShared {
                 let known = lock(&self.links).get(&name).cloned();
                 match known {
                     Some(link) => link.is_bad(format!("a sign of life makes no sense: {error}")),
-                    None => tracing::debug!(worker = %name, "a sign of life makes no sense: {error}"),
+                    None => {
+                        tracing::debug!(worker = %name, "a sign of life makes no sense: {error}")
+                    }
                 }
                 return;
             }
@@ -421,7 +428,12 @@ impl FrontShared {
 
     fn describe(&self, engine: &Engine, link: &Arc<Link>, of: (Arc<str>, u64)) {
         let subject = self.broker.subject(&format!("control.{}", link.name));
-        let asked = ask(&self.broker, &subject, map! {"do" => "describe"}, DESCRIBING);
+        let asked = ask(
+            &self.broker,
+            &subject,
+            map! {"do" => "describe"},
+            DESCRIBING,
+        );
         let description = match asked {
             Ok(description) => description,
             Err(error) => {

@@ -106,7 +106,10 @@ impl WorkerSink {
 
 impl EventSink for WorkerSink {
     fn emit(&self, mut event: Event) {
-        if matches!(event.kind, EventKind::Status { .. } | EventKind::Queue { .. }) {
+        if matches!(
+            event.kind,
+            EventKind::Status { .. } | EventKind::Queue { .. }
+        ) {
             return;
         }
         if let Some(kind) = self.thinned(event.kind) {
@@ -333,7 +336,9 @@ impl Shared {
                 tracing::warn!("a front was not answered: {error}");
             }
         };
-        let spawned = std::thread::Builder::new().name("control".into()).spawn(work);
+        let spawned = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(work);
         if let Err(error) = spawned {
             tracing::error!("cannot answer a front: {error}");
         }
@@ -376,7 +381,10 @@ impl Shared {
         let (sender, done) = channel();
         let replies = self.engine.free_and_wait(request);
         let wait = move || {
-            let reports: Vec<_> = replies.into_iter().filter_map(fresco_engine::Reply::wait).collect();
+            let reports: Vec<_> = replies
+                .into_iter()
+                .filter_map(fresco_engine::Reply::wait)
+                .collect();
             let _ = sender.send(reports);
         };
         let spawned = std::thread::Builder::new().name("free".into()).spawn(wait);
@@ -388,7 +396,10 @@ impl Shared {
         if let Some(report) = reports.first() {
             answer.insert("took_ms".into(), (report.took.as_millis() as u64).into());
             answer.insert("cache_reset".into(), report.cache_reset.into());
-            for (key, bytes) in [("ram_before", report.ram_before), ("ram_after", report.ram_after)] {
+            for (key, bytes) in [
+                ("ram_before", report.ram_before),
+                ("ram_after", report.ram_after),
+            ] {
                 if let Some(bytes) = bytes {
                     answer.insert(key.into(), bytes.into());
                 }
@@ -399,7 +410,10 @@ impl Shared {
 
     fn describe(&self) -> Value {
         let registry = self.engine.registry();
-        let mut classes: Vec<Value> = registry.iter().map(|class| (&class.schema().id).into()).collect();
+        let mut classes: Vec<Value> = registry
+            .iter()
+            .map(|class| (&class.schema().id).into())
+            .collect();
         classes.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
         let entries = self.catalogue.entries();
         let models: Vec<Value> = entries.iter().map(ModelEntry::to_value).collect();
@@ -414,7 +428,10 @@ impl Shared {
 }
 
 /// The content of a message that was too large to be sent as it is; none if it is there itself.
-pub(crate) fn large_message(broker: &Broker, payload: &[u8]) -> Result<Option<Vec<u8>>, BrokerError> {
+pub(crate) fn large_message(
+    broker: &Broker,
+    payload: &[u8],
+) -> Result<Option<Vec<u8>>, BrokerError> {
     // Only a message that is nothing but a reference is that short.
     if payload.len() > 200 {
         return Ok(None);

@@ -839,7 +839,10 @@ mod tests {
             ),
         ]));
         let sep = std::path::MAIN_SEPARATOR;
-        assert_eq!(list(&f, "loras"), ["a.pt".to_owned(), format!("s{sep}b.pt")]);
+        assert_eq!(
+            list(&f, "loras"),
+            ["a.pt".to_owned(), format!("s{sep}b.pt")]
+        );
         assert_eq!(list(&f.pin(), "loras").len(), 2);
         assert_eq!(f.model_folders("diffusers"), ["x", "y"]);
         assert_eq!(f.full_path("loras", "s/b.pt"), None);

@@ -599,8 +599,16 @@ mod tests {
         let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
         let plain = Inventory::new(vec!["class:Y".into()]);
         let with = Inventory::new(vec!["class:X".into()]);
-        fleet.asks(&one, &Arc::new(view("one", &[]).with_inventory(plain)), at(0));
-        fleet.asks(&two, &Arc::new(view("two", &[]).with_inventory(with)), at(0));
+        fleet.asks(
+            &one,
+            &Arc::new(view("one", &[]).with_inventory(plain)),
+            at(0),
+        );
+        fleet.asks(
+            &two,
+            &Arc::new(view("two", &[]).with_inventory(with)),
+            at(0),
+        );
         let job = WaitingJob {
             needs: &wants,
             client: "",
@@ -608,6 +616,12 @@ mod tests {
             front: false,
         };
         let choice = fleet.place(&[job], at(1), &Rules::default());
-        assert_eq!(choice, Choice::Take { job: 0, worker: two });
+        assert_eq!(
+            choice,
+            Choice::Take {
+                job: 0,
+                worker: two
+            }
+        );
     }
 }

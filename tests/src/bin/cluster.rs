@@ -140,7 +140,7 @@ fn trial(cluster: &mut Cluster, jobs: u64, kills: u64, seed: u64) -> Result<()> 
 
 /// The colour of a job's picture: no two jobs have the same.
 fn colour(front: usize, number: u64) -> u64 {
-    (front as u64) << 20 | (number + 1)
+    ((front as u64) << 20) | (number + 1)
 }
 
 /// Queues jobs on one front until enough were accepted in all; a front that is down is tried again.
@@ -159,7 +159,8 @@ fn submit(run: &Run, front: usize) -> Result<()> {
             }
             let id = format!("f{front}-{number}");
             let prompt = workflow::picture(colour(front, number), &format!("kill/f{front}"));
-            let body = json!({"prompt": prompt, "prompt_id": id, "client_id": format!("c{}", number % 5)});
+            let body =
+                json!({"prompt": prompt, "prompt_id": id, "client_id": format!("c{}", number % 5)});
             lock(&run.ledgers[front]).unsure.insert(id.clone());
             number += 1;
             let answer = open.post("/prompt", &body)?;
@@ -264,7 +265,11 @@ fn kill_at_random(cluster: &mut Cluster, run: &Run, kills: u64, seed: u64) -> Re
             Harm::CutWorker => {
                 let line = &cluster.workers[worker].line;
                 line.cut();
-                pause(if chance.below(2) == 0 { down } else { STANDSTILL });
+                pause(if chance.below(2) == 0 {
+                    down
+                } else {
+                    STANDSTILL
+                });
                 line.mend();
             }
             Harm::DrainWorker => {
@@ -281,7 +286,10 @@ fn kill_at_random(cluster: &mut Cluster, run: &Run, kills: u64, seed: u64) -> Re
             println!("{} kills, {:?} jobs ended", kill + 1, ended(cluster, run));
         }
     }
-    let counts: Vec<String> = counts.iter().map(|(harm, n)| format!("{harm:?} {n}")).collect();
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(harm, n)| format!("{harm:?} {n}"))
+        .collect();
     Ok(counts.join(", "))
 }
 
@@ -340,7 +348,11 @@ fn release(cluster: &Cluster) -> usize {
             continue;
         };
         let held = outline["held"].as_array().cloned().unwrap_or_default();
-        if !held.is_empty() && front.post("/fresco/queue", &json!({"release": held})).is_ok() {
+        if !held.is_empty()
+            && front
+                .post("/fresco/queue", &json!({"release": held}))
+                .is_ok()
+        {
             count += held.len();
         }
     }
@@ -413,14 +425,18 @@ fn check(front: &Front, ledger: &Ledger) -> Result<()> {
             images.as_array().is_some_and(|all| all.len() == 1),
             "{id}: {images}"
         );
-        ensure!(files.insert(name.clone()), "{}: two jobs have it", name.display());
+        ensure!(
+            files.insert(name.clone()),
+            "{}: two jobs have it",
+            name.display()
+        );
         let picture = picture::read_file(&front.base.join("output").join(&name))
             .with_context(|| format!("the picture of {id}"))?;
         let index: usize = id[1..2].parse().context("ids begin with their front")?;
         let wanted = 0xff_ffff ^ colour(index, *number);
         let found = picture.pixels[..3]
             .iter()
-            .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+            .fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
         ensure!(
             found == wanted,
             "{id} has the picture of another job: {found:06x}, not {wanted:06x}"

@@ -6,6 +6,7 @@
 )]
 
 mod bodies;
+mod cluster;
 mod disk;
 mod events;
 mod exposure;

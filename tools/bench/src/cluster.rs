@@ -117,7 +117,13 @@ fn shared(table: &mut Table) -> Result<()> {
         front.wait_for(id)?;
     }
     let rate = (EACH * 2) as f64 / begun.elapsed().as_secs_f64();
-    table.row("two fronts, two workers: small jobs", rate, "a second", None, "");
+    table.row(
+        "two fronts, two workers: small jobs",
+        rate,
+        "a second",
+        None,
+        "",
+    );
     Ok(())
 }
 

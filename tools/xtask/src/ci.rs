@@ -278,7 +278,9 @@ pub(crate) fn cluster(arguments: &[String]) -> Result<()> {
     const LONG: [&str; 3] = ["10000", "200", "4"];
     for number in arguments {
         if number.parse::<u64>().is_err() {
-            bail!("usage: cargo xtask cluster [JOBS [KILLS [WORKERS [SEED]]]], all numbers, not {number:?}");
+            bail!(
+                "usage: cargo xtask cluster [JOBS [KILLS [WORKERS [SEED]]]], all numbers, not {number:?}"
+            );
         }
     }
     install::nats_server()?;

@@ -164,8 +164,7 @@ pub(crate) fn ffprobe() -> Result<()> {
 /// The broker of workers on other machines. Tests that need it are skipped where it cannot be had.
 pub(crate) fn nats_server() -> Result<()> {
     let here = |path: &&str| present(path, "--version");
-    if ["nats-server", "/usr/sbin/nats-server"].iter().any(here)
-        || !present("apt-get", "--version")
+    if ["nats-server", "/usr/sbin/nats-server"].iter().any(here) || !present("apt-get", "--version")
     {
         return Ok(());
     }

@@ -204,7 +204,11 @@ impl Looker {
     fn work(mut self) {
         self.memo = Memo::read(&self.cache, MOST);
         while !self.stopped() {
-            lock(&self.shared.state).nudged = false;
+            {
+                // Together: whoever waits for everything to be looked at waits for this look.
+                let mut state = lock(&self.shared.state);
+                (state.nudged, state.settled) = (false, false);
+            }
             let mut found = self.look();
             let paths: BTreeSet<&Path> = found.iter().map(|file| &*file.path).collect();
             self.memo.retain(|path| paths.contains(path));
@@ -333,7 +337,9 @@ mod tests {
     fn shown(catalogue: &Catalogue) -> Vec<String> {
         let entries = catalogue.entries();
         let line = |e: &ModelEntry| {
-            let hash = e.hash.map_or("?".to_owned(), |h| h.to_string()[..4].to_owned());
+            let hash = e
+                .hash
+                .map_or("?".to_owned(), |h| h.to_string()[..4].to_owned());
             format!("{}/{} {} {hash}", e.folder, e.name, e.size)
         };
         entries.iter().map(line).collect()
@@ -389,7 +395,10 @@ mod tests {
             size: u64::MAX,
             hash: None,
         };
-        assert_eq!(ModelEntry::from_value(&entry.to_value()).as_ref(), Some(&entry));
+        assert_eq!(
+            ModelEntry::from_value(&entry.to_value()).as_ref(),
+            Some(&entry)
+        );
         entry.hash = Some(ContentHash::of(b""));
         let bad = Value::from(map! {"folder" => "x", "name" => "y", "size" => -1});
         let list = Value::from(vec![entry.to_value(), bad, Value::Null]);

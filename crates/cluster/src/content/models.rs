@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use fresco_files::Folders;
-use fresco_files::folders::{Elsewhere, MODEL_EXTENSIONS, canonical_type, common_name, split_extension};
+use fresco_files::folders::{
+    Elsewhere, MODEL_EXTENSIONS, canonical_type, common_name, split_extension,
+};
 use fresco_graph::{Declared, Map, NodeRegistry, Value, lock};
 use fresco_placement::{Inventory, JobNeeds, ModelNeed, Resident, WorkerView};
 
@@ -250,7 +252,10 @@ impl State {
         let half = |which: &str| {
             let start = format!("model:vae_approx/{name}_{which}.");
             let of = |models: &ByKey| {
-                let mut after = models.range::<str, _>((std::ops::Bound::Included(start.as_str()), std::ops::Bound::Unbounded));
+                let mut after = models.range::<str, _>((
+                    std::ops::Bound::Included(start.as_str()),
+                    std::ops::Bound::Unbounded,
+                ));
                 let found = after.next().map(|(key, _)| key.clone());
                 found.filter(|key| key.starts_with(start.as_str()))
             };
@@ -389,7 +394,11 @@ mod tests {
     fn lists_are_the_union_and_inventories_compare_contents() {
         let (_dir, folders, models) = cluster();
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        models.set_worker(&a, entries("loras/x.pt=1 loras/y.pt=?"), [Arc::from("Load")]);
+        models.set_worker(
+            &a,
+            entries("loras/x.pt=1 loras/y.pt=?"),
+            [Arc::from("Load")],
+        );
         models.set_worker(&b, entries("loras/x.pt=2 vae/v.pt=3"), []);
         assert_eq!(folders.list("loras").unwrap()[..], ["x.pt", "y.pt"]);
         assert_eq!(
@@ -428,11 +437,14 @@ mod tests {
             let found = needs.models().iter();
             let found = found.filter(|need| need.key.starts_with("model:"));
             let text = |need: &ModelNeed| format!("{}={}", &need.key[6..], need.bytes);
-            assert_eq!(needs.models()[0].key, "class:Load".into());
+            assert_eq!(&*needs.models()[0].key, "class:Load");
             found.map(text).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(needs("s/l.pt", "v.pt"), "loras/s/l.pt=10 vae/v.pt=10");
-        assert_eq!(needs("none.pt", "film.pt"), "loras/none.pt=0 vae_approx/film.pt=10");
+        assert_eq!(
+            needs("none.pt", "film.pt"),
+            "loras/none.pt=0 vae_approx/film.pt=10"
+        );
         assert_eq!(
             needs("s/l.pt", "tae"),
             "loras/s/l.pt=10 vae_approx/tae_decoder.pt=10 vae_approx/tae_encoder.pt=10"
@@ -444,7 +456,8 @@ mod tests {
     #[test]
     fn models_that_are_folders_are_named_by_the_folder() {
         let (_dir, folders, models) = cluster();
-        let has = "diffusers/d/model_index.json=1 diffusers/d/unet/m.safetensors=2 diffusers/dd/x.json=3";
+        let has =
+            "diffusers/d/model_index.json=1 diffusers/d/unet/m.safetensors=2 diffusers/dd/x.json=3";
         models.set_worker(&"a".into(), entries(has), []);
         assert_eq!(folders.model_folders("diffusers"), ["d"]);
         assert!(keys(&models, "a").contains("model:diffusers/d "));

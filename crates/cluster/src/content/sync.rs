@@ -57,7 +57,9 @@ pub enum SyncError {
     Refused { worker: String, why: String },
     #[error("{worker} gave an answer that cannot be understood: {what}")]
     Garbage { worker: String, what: &'static str },
-    #[error("what came from {worker} for {name} is not what it said: its hash is {found}; the file there may have changed, try again")]
+    #[error(
+        "what came from {worker} for {name} is not what it said: its hash is {found}; the file there may have changed, try again"
+    )]
     Wrong {
         worker: String,
         name: String,
@@ -498,6 +500,8 @@ fn ask(peers: &dyn Peers, name: &str, request: &Value) -> Result<Value, SyncErro
         tries += 1;
         match peers.ask(name, request) {
             Ok(answer) => break answer,
+            // One that is not there does not come because it is asked again.
+            Err(error @ BrokerError::Nobody { .. }) => return Err(error.into()),
             Err(_) if tries < TRIES => wait(Duration::from_millis(200 << tries)),
             Err(error) => return Err(error.into()),
         }

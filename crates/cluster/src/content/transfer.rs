@@ -244,15 +244,14 @@ impl Transfer {
             }
         }
         let known = lock(&self.hashed).get(path, facts);
-        let (facts, hash) = match known {
-            Some(hash) => (facts, hash),
-            None => {
-                let hashed = hash_steady(path, || true).map_err(read)?;
-                let (facts, hash) =
-                    hashed.ok_or_else(|| ContentError::Changing { path: path.clone() })?;
-                lock(&self.hashed).insert(path.clone(), facts, hash);
-                (facts, hash)
-            }
+        let (facts, hash) = if let Some(hash) = known {
+            (facts, hash)
+        } else {
+            let hashed = hash_steady(path, || true).map_err(read)?;
+            let (facts, hash) =
+                hashed.ok_or_else(|| ContentError::Changing { path: path.clone() })?;
+            lock(&self.hashed).insert(path.clone(), facts, hash);
+            (facts, hash)
         };
         self.objects.put_file(path, &hash)?;
         Ok(reference(facts.size, hash, None))

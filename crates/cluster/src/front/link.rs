@@ -237,7 +237,9 @@ impl Link {
     pub(super) fn rest(&self) {
         let mut state = self.state();
         let [shortest, longest] = REST;
-        let time = shortest.saturating_mul(1 << state.rests.min(16)).min(longest);
+        let time = shortest
+            .saturating_mul(1 << state.rests.min(16))
+            .min(longest);
         state.rests += 1;
         state.rest = Some(Instant::now() + time);
         state.was_ready = false;
@@ -310,9 +312,8 @@ impl Follow {
         patience: Duration,
         stop: impl Fn() -> bool,
     ) -> VecDeque<Inbox> {
-        let quiet = |state: &mut LinkState| {
-            state.inbox.is_empty() && state.beats == beats && !stop()
-        };
+        let quiet =
+            |state: &mut LinkState| state.inbox.is_empty() && state.beats == beats && !stop();
         let (mut state, _) = self
             .link
             .bell

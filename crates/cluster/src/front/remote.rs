@@ -81,7 +81,12 @@ impl RemoteWorker {
 
     /// Asks the worker something and waits for the answer.
     fn ask(&self, request: fresco_graph::Map, patience: Duration) -> Result<Value, BrokerError> {
-        super::ask(&self.front.broker, &self.control_subject(), request, patience)
+        super::ask(
+            &self.front.broker,
+            &self.control_subject(),
+            request,
+            patience,
+        )
     }
 
     /// Sends the job. Ok: it has it (true), or nobody knows (false). Otherwise it does not begin.
@@ -104,7 +109,10 @@ impl RemoteWorker {
                 Err(error @ ContentError::Store(_)) => {
                     front.note_trouble(&chain(&error));
                     self.link.rest();
-                    return Err(not_begun(format!("its files cannot be sent: {}", chain(&error))));
+                    return Err(not_begun(format!(
+                        "its files cannot be sent: {}",
+                        chain(&error)
+                    )));
                 }
                 // A file that cannot be read will not be readable next time.
                 Err(error) => return Err(self.refused(job, &chain(&error))),
@@ -131,7 +139,8 @@ impl RemoteWorker {
                 }
                 Ok(RunAnswer::Refused(why)) => Err(self.refused(job, &why)),
                 Err(error) => {
-                    self.link.is_bad(format!("its answer to a job makes no sense: {error}"));
+                    self.link
+                        .is_bad(format!("its answer to a job makes no sense: {error}"));
                     Ok(false)
                 }
             },
@@ -247,7 +256,9 @@ impl Worker for RemoteWorker {
                 let waiting = front.engine().is_some_and(|e| e.store().waiting() > 0);
                 if waiting {
                     let want = map! {"do" => "want", "front" => &front.id};
-                    let sent = front.broker.publish(&self.control_subject(), wire::bytes(want));
+                    let sent = front
+                        .broker
+                        .publish(&self.control_subject(), wire::bytes(want));
                     if let Err(error) = sent {
                         tracing::debug!("a worker was not told that it is wanted: {error}");
                     }

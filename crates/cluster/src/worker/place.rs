@@ -237,7 +237,12 @@ mod tests {
         let place = Place::default();
         assert_eq!(place.take(&task("a", 1)), Ok(true));
         assert_eq!(place.take(&task("a", 1)), Ok(false));
-        assert!(place.take(&task("a", 2)).unwrap_err().contains("another job"));
+        assert!(
+            place
+                .take(&task("a", 2))
+                .unwrap_err()
+                .contains("another job")
+        );
         place.leave(None);
         // Its front did not hear that it was accepted, and asks late.
         assert_eq!(place.take(&task("a", 1)), Ok(false));
@@ -278,7 +283,12 @@ mod tests {
         assert_eq!(place.now().state, WorkerState::Draining);
         place.leave(None);
         assert!(place.wait_free(Duration::ZERO));
-        assert!(place.take(&task("a", 2)).unwrap_err().contains("about to end"));
+        assert!(
+            place
+                .take(&task("a", 2))
+                .unwrap_err()
+                .contains("about to end")
+        );
     }
 
     #[test]

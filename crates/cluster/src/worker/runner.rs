@@ -201,7 +201,8 @@ impl Shared {
         let lacks = |id: &&Arc<str>| !valid.outputs.contains(id);
         if let Some(id) = job.job.outputs.iter().find(lacks) {
             let problem = valid.problems.values().flat_map(|node| &node.errors).next();
-            let why = problem.map_or_else(String::new, |p| format!(": {}: {}", p.message, p.details));
+            let why =
+                problem.map_or_else(String::new, |p| format!(": {}: {}", p.message, p.details));
             return self.failed(prompt_id, &format!("output {id} cannot be run{why}"), out);
         }
         if !self.place.begin(prompt_id) {

@@ -383,7 +383,18 @@ mod tests {
         assert_eq!(
             &*reason(&[
                 lacking("a", &["class:X", "model:loras/s/l.pt"]),
-                lacking("b", &["model:vae/1", "model:vae/2", "model:vae/3", "model:vae/4", "model:vae/5", "/x", "y"]),
+                lacking(
+                    "b",
+                    &[
+                        "model:vae/1",
+                        "model:vae/2",
+                        "model:vae/3",
+                        "model:vae/4",
+                        "model:vae/5",
+                        "/x",
+                        "y"
+                    ]
+                ),
             ]),
             "no worker has all that it needs: a lacks the node X, loras/s/l.pt; b lacks vae/1, vae/2, vae/3, vae/4, vae/5, 2 more"
         );

@@ -34,7 +34,12 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(room: &Arc<Room>, objects: &Arc<FolderObjects>, name: &str, files: &[(&str, Vec<u8>)]) -> Self {
+    fn new(
+        room: &Arc<Room>,
+        objects: &Arc<FolderObjects>,
+        name: &str,
+        files: &[(&str, Vec<u8>)],
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (file, content) in files {
             let path = folder.path().join("models").join(file);
@@ -68,7 +73,9 @@ fn wanted(file: &str) -> Wanted {
 }
 
 fn large() -> Vec<u8> {
-    (0..(PART as usize * 2 + 12345)).map(|n| (n / 7) as u8).collect()
+    (0..(PART as usize * 2 + 12345))
+        .map(|n| (n / 7) as u8)
+        .collect()
 }
 
 fn room() -> (tempfile::TempDir, Arc<FolderObjects>, Arc<Room>) {
@@ -93,7 +100,11 @@ fn a_copy_that_breaks_off_goes_on_from_there() {
     room.broken_at.store(u64::MAX, Ordering::Relaxed);
     room.parts.store(0, Ordering::Relaxed);
     assert_eq!(b.copy("a", "loras/s/l.pt", false), End::Copied);
-    assert_eq!(room.parts.load(Ordering::Relaxed), 1, "two parts were there");
+    assert_eq!(
+        room.parts.load(Ordering::Relaxed),
+        1,
+        "two parts were there"
+    );
     assert_eq!(b.read("loras/s/l.pt"), Some(large()));
     assert_eq!(objects.count(), 0, "the store is empty again");
     assert_eq!(b.copy("a", "loras/s/l.pt", false), End::There);
@@ -112,8 +123,14 @@ fn what_is_different_or_damaged_is_not_replaced() {
     };
     failed(b.copy("a", "loras/l.pt", false), "--replace");
     assert_eq!(b.read("loras/l.pt").unwrap(), b"ours");
-    failed(b.copy("a", "loras/none.pt", false), "no model file loras/none.pt");
-    failed(b.copy("a", "custom_nodes/p/__init__.py", false), "cannot be put here");
+    failed(
+        b.copy("a", "loras/none.pt", false),
+        "no model file loras/none.pt",
+    );
+    failed(
+        b.copy("a", "custom_nodes/p/__init__.py", false),
+        "cannot be put here",
+    );
     failed(b.copy("a", "loras/../../x.pt", false), "cannot be put here");
     failed(b.copy("nobody", "loras/m.pt", false), "no such worker");
     assert_eq!(b.copy("a", "loras/l.pt", true), End::Copied);
@@ -148,7 +165,12 @@ fn a_machine_can_be_told_to_copy_and_asked_how_far_it_is() {
     let list = list_of(&*room, &*objects, "b").unwrap();
     let names: Vec<&str> = list.iter().map(|e| e.name.as_str()).collect();
     assert_eq!(names, ["1.pt", "2.pt"]);
-    for bad in ["{}", r#"{"do":"part"}"#, r#"{"do":"copy","from":"a"}"#, r#"{"do":"copied","copy":7}"#] {
+    for bad in [
+        "{}",
+        r#"{"do":"part"}"#,
+        r#"{"do":"copy","from":"a"}"#,
+        r#"{"do":"copied","copy":7}"#,
+    ] {
         let answer = b.server.handle(&json::parse(bad).unwrap());
         assert!(answer.get("error").is_some(), "{bad}");
     }

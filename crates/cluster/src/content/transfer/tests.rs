@@ -78,7 +78,7 @@ fn inputs_reach_the_worker_small_and_large() {
     front.put(DirType::Output, "large.png", &large);
     worker.put(DirType::Input, "s/small.png", b"another of the same name");
     let prompt = map! {"1" => Value::from(map! {"class_type" => "X", "inputs" =>
-        map! {"a" => "s/small.png", "b" => "large.png [output]"}})};
+    map! {"a" => "s/small.png", "b" => "large.png [output]"}})};
     let files = named_inputs(&prompt, &NodeRegistry::new(), &front.dirs);
     let refs = front.transfer.offer(&files).unwrap();
     assert_eq!(objects.count(), 1, "the small one is in the message");
