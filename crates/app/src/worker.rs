@@ -170,7 +170,7 @@ fn wait_for_stop() -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot listen for signals")?;
-    let told = runtime.block_on(async {
+    runtime.block_on(async {
         StopSignals::listen().told_to_stop().await;
     });
     // A second signal is heard on a thread that goes on.
@@ -178,7 +178,7 @@ fn wait_for_stop() -> anyhow::Result<()> {
         .name("signals".to_owned())
         .spawn(move || runtime.block_on(std::future::pending::<()>()))
         .context("cannot listen for signals")?;
-    Ok(told)
+    Ok(())
 }
 
 /// Requests about model files and about memory.

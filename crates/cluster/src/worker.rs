@@ -270,7 +270,7 @@ impl Shared {
             job: now.job,
             events: now.events,
             offered: now.offered,
-            catalogue: self.catalogue.version() ^ self.engine.registry().len() as u64,
+            catalogue: (self.catalogue.version() << 24) + self.engine.registry().len() as u64,
             view: neutral_view(&self.engine.worker_view(), &self.folders),
             results: snapshot
                 .first()

@@ -168,7 +168,7 @@ fn ask_all(far: &dyn FarWorkers) -> Asked {
     std::thread::scope(|scope| {
         let calls: Vec<_> = workers
             .iter()
-            .map(|worker| scope.spawn(|| far.ask_memory(&worker.name, map! {"do" => "overview"})))
+            .map(|worker| scope.spawn(move || far.ask_memory(&worker.name, map! {"do" => "overview"})))
             .collect();
         let answers: Vec<_> = calls
             .into_iter()

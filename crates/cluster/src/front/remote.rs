@@ -489,9 +489,8 @@ impl Following<'_> {
             if let Some(outcome) = self.replay()? {
                 return Ok(Some(outcome));
             }
-            // Events that the stream does not have are nowhere.
-            self.next = self.next.max(number);
         }
+        // Numbers that neither came nor are in the stream are nowhere.
         self.take(number, &message)
     }
 
@@ -519,7 +518,6 @@ impl Following<'_> {
                 continue;
             };
             let number = Fields(&message).whole("n").map_err(|e| e.to_string())?;
-            self.next = self.next.max(number);
             if let Some(outcome) = self.take(number, &message)? {
                 return Ok(Some(outcome));
             }
@@ -542,13 +540,17 @@ impl Following<'_> {
 
     /// A message in its turn. Those before it were seen.
     fn take(&mut self, number: u64, message: &Value) -> Result<Option<Outcome>, String> {
-        if number < self.next {
-            return Ok(None);
-        }
-        self.next = number + 1;
-        self.sure = true;
         let fields = Fields(message);
         let nonsense = |e: wire::WireError| format!("a message of it makes no sense: {e}");
+        let session = fields.text("session").map_err(nonsense)?;
+        // Of a worker that was given up and does not know it.
+        let other = self.session.as_ref().is_some_and(|own| *own != session);
+        if number < self.next || other {
+            return Ok(None);
+        }
+        self.session = Some(session);
+        self.next = number + 1;
+        self.sure = true;
         let shift = event_wire::clock_shift(self.worker.link.ahead());
         for event in fields.list("events").map_err(nonsense)? {
             let mut kind = event_wire::decode(event, shift).map_err(nonsense)?;
@@ -575,9 +577,16 @@ impl Following<'_> {
             files,
             offered,
         } = last;
-        if outcome.returned.is_some() {
+        if let Some(returned) = &outcome.returned {
             self.worker.link.done(offered);
             self.worker.link.rest();
+            // A job that never began keeps the number of its run: what was said about it must not be heard again. If that cannot be had, it
+            // gets another number.
+            if let Returned::NotBegun(why) = returned
+                && let Err(error) = self.worker.front.broker.forget(&self.subject)
+            {
+                return lost(format!("{why} ({error})"));
+            }
             return outcome;
         }
         let control = self.control;

@@ -153,10 +153,10 @@ impl Place {
         state.next_front().filter(|front| Some(front) != own)
     }
 
-    /// The job is done and delivered.
-    pub(super) fn leave(&self, next: Option<Arc<str>>) {
+    /// The job is done and delivered. `ended`: it was not given back, so the same run does not come again.
+    pub(super) fn leave(&self, next: Option<Arc<str>>, ended: bool) {
         self.change(|state| {
-            state.last = state.job.take();
+            state.last = state.job.take().filter(|_| ended);
             state.prompt_id = None;
             state.offered = next.map(|front| (front, Instant::now() + OFFER));
         });
@@ -243,9 +243,12 @@ mod tests {
                 .unwrap_err()
                 .contains("another job")
         );
-        place.leave(None);
+        place.leave(None, true);
         // Its front did not hear that it was accepted, and asks late.
         assert_eq!(place.take(&task("a", 1)), Ok(false));
+        assert_eq!(place.take(&task("a", 2)), Ok(true));
+        // One that was given back may come again.
+        place.leave(None, false);
         assert_eq!(place.take(&task("a", 2)), Ok(true));
     }
 
@@ -255,14 +258,14 @@ mod tests {
         assert_eq!(place.take(&task("a", 1)), Ok(true));
         assert!(place.take(&task("b", 1)).is_err());
         assert_eq!(place.next_front().as_deref(), Some("b"));
-        place.leave(place.next_front());
+        place.leave(place.next_front(), true);
         assert_eq!(place.now().offered.as_deref(), Some("b"));
         assert!(place.take(&task("a", 2)).unwrap_err().contains("kept"));
         assert_eq!(place.take(&task("b", 1)), Ok(true));
         // Now the other one waits, and a third that was never served goes before it.
         place.want(&"c".into());
         assert_eq!(place.next_front().as_deref(), Some("c"));
-        place.leave(None);
+        place.leave(None, true);
         assert_eq!(place.take(&task("a", 3)), Ok(true));
     }
 
@@ -281,7 +284,7 @@ mod tests {
         place.drain();
         assert!(!place.wait_free(Duration::ZERO));
         assert_eq!(place.now().state, WorkerState::Draining);
-        place.leave(None);
+        place.leave(None, true);
         assert!(place.wait_free(Duration::ZERO));
         assert!(
             place

@@ -176,13 +176,14 @@ impl Shared {
             began.elapsed().as_secs_f64()
         );
         let next = self.place.next_front();
+        let ended_here = outcome.returned.is_none();
         let last = OutcomeMessage {
             outcome,
             files,
             offered: next.clone(),
         };
         out.deliver(&last, &format!("{}-{rest}", self.session));
-        self.place.leave(next);
+        self.place.leave(next, ended_here);
     }
 
     fn perform(&self, job: &JobMessage, events: &Receiver<Event>, out: &mut Outbox) -> Performed {
