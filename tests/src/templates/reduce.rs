@@ -113,12 +113,13 @@ fn cap(
             }
         } else if class == "ComfyMathExpression" {
             let said = prompt[from]["inputs"]["expression"].as_str();
-            // A product is as small if its parts are smaller.
-            let product = said.is_some_and(|text| text.contains('*'));
-            let most = if product { most.isqrt() } else { most };
             let inputs = prompt[from]["inputs"].as_object();
             let names = inputs.into_iter().flat_map(serde_json::Map::keys);
-            for input in names.filter(|name| name.starts_with("values.")) {
+            let names: Vec<&String> = names.filter(|name| name.starts_with("values.")).collect();
+            // A product of several is as small if each is smaller.
+            let product = names.len() > 1 && said.is_some_and(|text| text.contains('*'));
+            let most = if product { most.isqrt() } else { most };
+            for input in names {
                 cap(prompt, from, input, most, changes, depth + 1);
             }
         }
