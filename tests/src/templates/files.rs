@@ -785,6 +785,10 @@ pub fn write_network(models: &Path, folder: &str, name: &str, network: &Network)
         fs::write(path.with_extension("tokenizer.json"), words)?;
     }
     let small = name.to_lowercase();
+    if small.contains("ace_step_v1") {
+        // Its lyrics have a vocabulary of their own, which lies beside the model under this name.
+        fs::write(path.with_file_name("ace_lyrics_vocab.json"), single_bytes())?;
+    }
     let format = FORMATS.iter().find(|(part, _)| small.contains(part));
     let plain = path.with_extension("plain.safetensors");
     write_plain(&plain, network)?;

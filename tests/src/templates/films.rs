@@ -134,8 +134,9 @@ pub fn minimax_video_vae() -> Network {
 /// Its autoencoder of sound.
 pub fn minimax_audio_vae() -> Network {
     Network::golden("minimax_h3_audio_vae_small")
-        .outputs("mean_proj", 32)
-        .outputs("logs_proj", 32)
+        .sizes("pre_block.", &[(8, 32)])
+        .sizes("mean_proj", &[(8, 32)])
+        .sizes("logs_proj", &[(8, 32)])
         .inputs_at("dec_in_proj.weight", 1, 32)
 }
 
@@ -303,20 +304,25 @@ pub fn hunyuan15_upsampler() -> Network {
         .sizes("", &[(16, 64)])
 }
 
+/// Sixteen heads, as all published sizes have.
+const HEADS: &[(usize, usize)] = &[(16, 4)];
+
 /// Hunyuan3D 2 with what sees pictures and the autoencoder of shapes.
 pub fn hunyuan3d_file() -> Network {
     let network = Network::golden("hunyuan3d2_small")
         .inputs("latent_in.weight", 64)
         .outputs("final_layer.linear", 64)
         .inputs("cond_in.weight", TEXT)
-        .without("guidance_in.");
+        .without("guidance_in.")
+        .sizes("", HEADS);
     shape_file(network)
 }
 
 pub fn hunyuan3d21_file() -> Network {
     let mut network = Network::golden("hunyuan3d21_small")
         .inputs("x_embedder.weight", 64)
-        .outputs("final_layer.linear", 64);
+        .outputs("final_layer.linear", 64)
+        .sizes("", HEADS);
     for (key, shape) in &mut network.keys {
         if key.ends_with("attn2.to_k.weight") || key.ends_with("attn2.to_v.weight") {
             shape[1] = TEXT;

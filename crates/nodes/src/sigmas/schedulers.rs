@@ -406,7 +406,8 @@ impl Node for LTXVScheduler {
 pub(crate) fn ltxv_tokens(latent: Option<&Latent>) -> Result<f64, fresco_graph::NodeError> {
     Ok(match latent {
         Some(latent) => {
-            let shape = latent.samples()?.shape();
+            // Of a video together with its sound, the video.
+            let shape = latent.pictures()?.shape();
             shape.iter().skip(2).product::<usize>() as f64
         }
         None => 4096.0,
