@@ -78,7 +78,7 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
         &assembly,
         &exec,
         args.python.as_deref(),
-        resources,
+        (resources, models.clone()),
         sink,
         &engine,
     );
@@ -137,10 +137,10 @@ fn start_packs(
     assembly: &Assembly,
     exec: &ExecSettings,
     python: Option<&std::path::Path>,
-    resources: Arc<fresco_graph::Resources>,
+    (resources, models): (Arc<fresco_graph::Resources>, Registries),
     sink: Arc<dyn EventSink>,
     engine: &Engine,
-) -> Arc<fresco_python::Host> {
+) -> Arc<fresco_python::Hosts> {
     let told = crate::packs::Told {
         flags: crate::packs::flags(exec),
         on_cpu: exec.memory.on_cpu(),
@@ -149,14 +149,17 @@ fn start_packs(
     let packs = crate::packs::host(assembly, python, &exec.packs, &exec.pack_limits, told);
     let late = Arc::new(OnceLock::new());
     let _ = late.set(engine.clone());
-    packs.start(Arc::new(crate::packs::Surroundings {
+    let surroundings: Arc<dyn fresco_python::Outside> = Arc::new(crate::packs::Surroundings {
         registry: assembly.registry.clone(),
         listings: assembly.listings.clone(),
         folders: assembly.folders.clone(),
         resources,
         sink,
         engine: late,
-    }));
+        models: Some(models),
+        listed: std::sync::Mutex::default(),
+    });
+    packs.start(&surroundings);
     if packs.is_starting() {
         // Before it says which nodes it has.
         packs.wait_ready(PACKS_PATIENCE);

@@ -764,7 +764,7 @@ mod tests {
             assert!(Sampler::new(name, options).parse_options().is_err());
         }
         let magic = KSamplerSelect {
-            sampler_name: "magic".to_owned(),
+            sampler_name: Choice::Named("magic".to_owned()),
         };
         let cx = Cx::detached(std::sync::Arc::default());
         assert!(magic.run(&cx).is_err());
