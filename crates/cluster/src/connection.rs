@@ -395,10 +395,9 @@ impl Broker {
             .await
             .map_err(|e| format!("the stream of events cannot be made: {}", chain(&e)))?;
         let _ = self.events.set(events);
-        if self.files.get().is_none() {
-            let files = self.bucket().await?;
-            let _ = self.files.set(files);
-        }
+        // Each time: a server that lost its disk has to be given both again.
+        let files = self.bucket().await?;
+        let _ = self.files.set(files);
         Ok(())
     }
 

@@ -276,6 +276,13 @@ impl FrontShared {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Waits so long, less if the front stops.
+    fn pause(&self, time: Duration) {
+        let go_on = |_: &mut bool| !self.stopping.load(Ordering::SeqCst);
+        let waited = self.bell.wait_timeout_while(lock(&self.news), time, go_on);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Something that the server refused, for people who ask how it goes.
     fn note_trouble(&self, why: &str) {
         *lock(&self.trouble) = Some((Instant::now(), why.to_owned()));

@@ -27,6 +27,8 @@ use place::Place;
 const BEAT: Duration = Duration::from_secs(1);
 /// Between two pictures on the way.
 const PICTURES: Duration = Duration::from_millis(200);
+/// How long a front waits at most for an outcome that is on its way.
+const DELIVERED: Duration = Duration::from_millis(200);
 /// How long a request to free memory is waited for.
 const FREEING: Duration = Duration::from_secs(20);
 
@@ -315,6 +317,7 @@ impl Shared {
         if job.session != self.session {
             return Err(RunAnswer::Busy("the worker began anew".to_owned()));
         }
+        self.place.wait_delivered(DELIVERED);
         match self.place.take(&job.name) {
             Ok(true) => Ok(Some(job)),
             Ok(false) => Ok(None),

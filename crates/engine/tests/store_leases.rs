@@ -96,7 +96,15 @@ fn a_job_that_is_given_back_waits_again() {
     let store = memory();
     put(&store, "a", Priority::Auto);
     let first = take_for(&store, &far(LONG));
-    assert_eq!(store.leased_job(first.task).wait().flatten().unwrap().prompt_id, first.prompt_id);
+    assert_eq!(
+        store
+            .leased_job(first.task)
+            .wait()
+            .flatten()
+            .unwrap()
+            .prompt_id,
+        first.prompt_id
+    );
     // It never began: that is no attempt, and the same run may be handed out again.
     assert!(store.give_back(first.task, false).wait().unwrap().unwrap());
     assert_eq!(pending_ids(&store), ["a"]);
@@ -107,7 +115,11 @@ fn a_job_that_is_given_back_waits_again() {
     assert!(store.give_back(second.task, true).wait().unwrap().unwrap());
     let third = take_for(&store, &far(LONG));
     assert_eq!((third.attempt, third.task == second.task), (2, false));
-    assert_eq!(end(&store, second.task), 1, "a run that is over changes nothing");
+    assert_eq!(
+        end(&store, second.task),
+        1,
+        "a run that is over changes nothing"
+    );
     assert_eq!(end(&store, third.task), 0);
     assert_eq!(history_ids(&store), ["a"]);
 }

@@ -42,7 +42,12 @@ pub trait FarWorkers: Send + Sync {
 
 /// A worker's answer to a request about its memory.
 pub fn answer_memory(memory: &Registries, request: &Value) -> Value {
-    let text = |name: &str| request.get(name).and_then(Value::as_str).unwrap_or_default();
+    let text = |name: &str| {
+        request
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
     let id = text("id");
     match text("do") {
         "overview" => {
@@ -146,7 +151,10 @@ pub(crate) async fn add_to_overview(request: &Request, whole: &mut Value) -> Res
         match answer {
             Ok(answer) => {
                 for list in ["devices", "models"] {
-                    let items = answer.get(list).and_then(Value::as_list).unwrap_or_default();
+                    let items = answer
+                        .get(list)
+                        .and_then(Value::as_list)
+                        .unwrap_or_default();
                     append(whole, list, items, &worker.name);
                 }
             }
@@ -168,7 +176,9 @@ fn ask_all(far: &dyn FarWorkers) -> Asked {
     std::thread::scope(|scope| {
         let calls: Vec<_> = workers
             .iter()
-            .map(|worker| scope.spawn(move || far.ask_memory(&worker.name, map! {"do" => "overview"})))
+            .map(|worker| {
+                scope.spawn(move || far.ask_memory(&worker.name, map! {"do" => "overview"}))
+            })
             .collect();
         let answers: Vec<_> = calls
             .into_iter()

@@ -24,7 +24,11 @@ pub(crate) async fn get(request: Request) -> Answer {
     };
     let mut answer = map! {"status" => status, "version" => version};
     if let Some(far) = &request.app.far {
-        let word = if far.trouble().is_some() { "trouble" } else { "ok" };
+        let word = if far.trouble().is_some() {
+            "trouble"
+        } else {
+            "ok"
+        };
         answer.insert("nats".into(), word.into());
     }
     Ok(response::json_status(code, &answer.into()))

@@ -247,7 +247,7 @@ impl Worker for RemoteWorker {
     fn wait_ready(&self, patience: Duration) -> bool {
         let front = &self.front;
         if !front.broker.is_ready() {
-            front.wait(patience);
+            front.pause(patience);
             return false;
         }
         match self.link.wait_ready(&front.id, patience) {
@@ -628,7 +628,7 @@ impl Following<'_> {
                 return Err(why);
             }
             tracing::warn!(worker = %self.worker.link.name, "{why}; trying again");
-            self.worker.front.wait(Duration::from_secs(1));
+            self.worker.front.pause(Duration::from_secs(1));
         }
     }
 }

@@ -32,6 +32,8 @@ struct State {
     turns: u64,
     offered: Option<(Arc<str>, Instant)>,
     draining: bool,
+    /// The job is done, and its outcome on the way: the place is free in a moment.
+    delivering: bool,
     /// What runs is given back, whatever becomes of it.
     abandoned: bool,
     closed: bool,
@@ -97,6 +99,7 @@ impl Place {
         state.prompt_id = None;
         state.cancelled = false;
         state.abandoned = false;
+        state.delivering = false;
         state.events = 0;
         state.offered = None;
         state.turns += 1;
@@ -107,6 +110,19 @@ impl Place {
         state.changed = true;
         self.bell.notify_all();
         Ok(true)
+    }
+
+    pub(super) fn deliver(&self) {
+        lock(&self.state).delivering = true;
+    }
+
+    /// A front may hear of an outcome before the server has told us that it has it. Whoever comes in between waits.
+    pub(super) fn wait_delivered(&self, patience: Duration) {
+        let on_the_way = |state: &mut State| state.job.is_some() && state.delivering;
+        let waited = self
+            .bell
+            .wait_timeout_while(lock(&self.state), patience, on_the_way);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// A front has jobs for this worker.

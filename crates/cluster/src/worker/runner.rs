@@ -182,6 +182,7 @@ impl Shared {
             files,
             offered: next.clone(),
         };
+        self.place.deliver();
         out.deliver(&last, &format!("{}-{rest}", self.session));
         self.place.leave(next, ended_here);
     }
