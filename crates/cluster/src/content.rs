@@ -15,5 +15,5 @@ mod transfer;
 pub use catalogue::{Catalogue, ModelEntry};
 pub use models::{ClusterModels, model_key, neutral_view};
 pub use names::{NamedFile, named_inputs, named_outputs};
-pub use objects::{FolderObjects, Objects};
+pub use objects::{FolderObjects, Objects, WritePiece};
 pub use transfer::{ContentError, FileRef, Renames, Transfer};
