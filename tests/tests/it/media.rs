@@ -358,7 +358,7 @@ fn variable_frame_rates_keep_every_frame() {
     film[entries..entries + 4].copy_from_slice(&2_u32.to_be_bytes());
     film[count..count + 4].copy_from_slice(&3_u32.to_be_bytes());
     let more = [FRAMES as u32 - 3, long].map(u32::to_be_bytes).concat();
-    film.splice(ticks + 4..ticks + 4, more);
+    drop(film.splice(ticks + 4..ticks + 4, more));
     fs::write(server.base.join("input/varied.mp4"), film).unwrap();
     let outputs = succeeds(&server, &load("varied.mp4"));
     assert_eq!(outputs["3"]["images"].as_array().unwrap().len(), FRAMES);
