@@ -200,12 +200,7 @@ impl CudaBuffer {
     }
 
     /// Some of the elements, in place; `whole` is what holds this buffer. None where kernels would find them at an odd address.
-    pub(crate) fn part(
-        &self,
-        whole: Arc<dyn Holder>,
-        first: usize,
-        len: usize,
-    ) -> Option<Self> {
+    pub(crate) fn part(&self, whole: Arc<dyn Holder>, first: usize, len: usize) -> Option<Self> {
         let size = self.format.size();
         let inside = first.checked_add(len).is_some_and(|end| end <= self.len);
         if !inside || !(first * size).is_multiple_of(ALIGNED) {
