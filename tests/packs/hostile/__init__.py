@@ -44,11 +44,11 @@ class Hostile:
         time.sleep(60)
 
     def close(self):
-        import os
+        import socket
 
         from fresco_host import state
 
-        os.close(state.channel.sock.fileno())
+        state.channel.sock.shutdown(socket.SHUT_RDWR)
         time.sleep(60)
 
     def fork_and_die(self):

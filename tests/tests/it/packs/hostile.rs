@@ -17,7 +17,7 @@ fn ends_of_every_kind_are_named_everywhere() {
         return;
     };
     for (number, (how, word)) in [
-        ("close", "closed its channel"),
+        ("close", "code 0"),
         ("fork_and_die", "SIGSEGV"),
         ("exit", "code 3"),
         ("garbage", "impossible length"),
