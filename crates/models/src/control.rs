@@ -94,7 +94,8 @@ impl Steers {
     /// Why a control net cannot steer a network; none if nothing speaks against it.
     fn refusal(&self, own: &WeightStore, steered: &WeightStore) -> Option<String> {
         let models = self.models;
-        let choose = "choose a control net that was made for the model, or the model that it was made for";
+        let choose =
+            "choose a control net that was made for the model, or the model that it was made for";
         if !steered.has(self.key) {
             return Some(format!(
                 "this is a control net for {models}, and {} is a model of another family: {choose}",

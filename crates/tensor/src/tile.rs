@@ -133,7 +133,9 @@ impl Held {
         if ready == have {
             return total.div(&weights).map(Some);
         }
-        let first = total.narrow(2, 0, ready)?.div(&weights.narrow(2, 0, ready)?)?;
+        let first = total
+            .narrow(2, 0, ready)?
+            .div(&weights.narrow(2, 0, ready)?)?;
         let rest = |of: &Tensor| of.narrow(2, ready, have - ready);
         self.sums = Some((rest(&total)?, rest(&weights)?));
         Ok((ready > 0).then_some(first))

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fresco_tensor::{Device, WeightFile};
 
 use super::signatures::what_it_is;
-use super::{something_else, stacks};
 use super::table::{CONTROL_NETS, MODEL_PATCHES, TEXT_KINDS};
+use super::{something_else, stacks};
 use crate::control::ControlStore;
 use crate::error::{ModelError, Result};
 use crate::model_patch::PatchStore;

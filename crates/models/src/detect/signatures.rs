@@ -96,7 +96,9 @@ pub fn where_it_belongs(what: &str) -> &'static str {
         "a CLIP vision model" => "put it into models/clip_vision and load it with CLIPVisionLoader",
         "a GLIGEN model" => "put it into models/gligen and load it with GLIGENLoader",
         "a style model" => "put it into models/style_models and load it with StyleModelLoader",
-        "an upscale model" => "put it into models/upscale_models and load it with UpscaleModelLoader",
+        "an upscale model" => {
+            "put it into models/upscale_models and load it with UpscaleModelLoader"
+        }
         _ => "this version has no node for it",
     }
 }
