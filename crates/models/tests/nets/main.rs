@@ -9,7 +9,6 @@ mod control;
 mod detect;
 mod full_size;
 mod gold;
-mod hostile;
 mod older;
 mod patches;
 mod preview;
