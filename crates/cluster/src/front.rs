@@ -160,8 +160,9 @@ impl Front {
         })?);
         for lease in engine.store().leases().wait().unwrap_or_default() {
             if is_word(&lease.owner) {
-                let link = shared.link(&lease.owner);
-                link.into_iter().for_each(|link| shared.give_place(&link));
+                if let Some(link) = shared.link(&lease.owner) {
+                    shared.give_place(&link);
+                }
             }
         }
         let me = shared.clone();
@@ -320,7 +321,7 @@ impl FrontShared {
                 match known {
                     Some(link) => link.is_bad(format!("a sign of life makes no sense: {error}")),
                     None => {
-                        tracing::debug!(worker = %name, "a sign of life makes no sense: {error}")
+                        tracing::debug!(worker = %name, "a sign of life makes no sense: {error}");
                     }
                 }
                 return;

@@ -87,6 +87,10 @@ impl Broker {
         let look = async {
             match files.info(hash.to_string()).await {
                 Ok(info) => {
+                    #[expect(
+                        clippy::redundant_closure_for_method_calls,
+                        reason = "the type is of a crate that is not ours to name"
+                    )]
                     let age = info.modified.map(|at| at.unix_timestamp());
                     let now = std::time::SystemTime::now()
                         .duration_since(std::time::UNIX_EPOCH)

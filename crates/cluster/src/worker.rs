@@ -136,6 +136,9 @@ struct Shared {
     answers: Arc<dyn OtherRequests>,
 }
 
+/// Makes one of what was heard.
+type Make = fn(Heard) -> AtTheDoor;
+
 /// What comes to the door.
 enum AtTheDoor {
     Run(Heard),
@@ -185,7 +188,6 @@ impl WorkerProcess {
         let (door, knocks) = channel();
         let (jobs, taken) = channel();
         let mut heard = Vec::new();
-        type Make = fn(Heard) -> AtTheDoor;
         for (subject, make) in [
             ("run", AtTheDoor::Run as Make),
             ("control", AtTheDoor::Control as Make),

@@ -176,7 +176,7 @@ impl ClusterModels {
             let names = names.into_iter().map(str::to_owned).collect();
             (folder, names)
         });
-        self.folders.set_elsewhere(Elsewhere::from_iter(names));
+        self.folders.set_elsewhere(names.collect::<Elsewhere>());
     }
 
     /// What a worker can load, for its view; none of one that is not known.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use fresco_engine::placement::WorkerView;
 use fresco_engine::{
-    Event, EventKind, EventSink, FreeReport, FreeRequest, Outcome, Returned, RunControl, RunJob,
-    Worker, WorkerSnapshot,
+    Engine, Event, EventKind, EventSink, FreeReport, FreeRequest, Outcome, Returned, RunControl,
+    RunJob, Worker, WorkerSnapshot,
 };
 use fresco_graph::{Value, map};
 
@@ -90,14 +90,19 @@ impl RemoteWorker {
     }
 
     /// Sends the job. Ok: it has it (true), or nobody knows (false). Otherwise it does not begin.
-    fn send(&self, job: &RunJob, name: &TaskName, control: &RunControl) -> Result<bool, Outcome> {
+    fn send(
+        &self,
+        job: &RunJob,
+        name: &TaskName,
+        control: &RunControl,
+    ) -> Result<bool, Box<Outcome>> {
         let Some(sign) = self.link.sign() else {
-            return Err(not_begun("its worker shows no sign of life"));
+            return Err(not_begun("its worker shows no sign of life").into());
         };
         let front = &self.front;
-        let registry = front.engine().map(|engine| engine.registry());
+        let registry = front.engine().map(Engine::registry);
         let Some(registry) = registry else {
-            return Err(not_begun("the engine is not there yet"));
+            return Err(not_begun("the engine is not there yet").into());
         };
         let named = named_inputs(&job.prompt, &registry, front.transfer.dirs());
         let inputs = if named.is_empty() {
@@ -109,13 +114,12 @@ impl RemoteWorker {
                 Err(error @ ContentError::Store(_)) => {
                     front.note_trouble(&chain(&error));
                     self.link.rest();
-                    return Err(not_begun(format!(
-                        "its files cannot be sent: {}",
-                        chain(&error)
-                    )));
+                    return Err(
+                        not_begun(format!("its files cannot be sent: {}", chain(&error))).into(),
+                    );
                 }
                 // A file that cannot be read will not be readable next time.
-                Err(error) => return Err(self.refused(job, &chain(&error))),
+                Err(error) => return Err(self.refused(job, &chain(&error)).into()),
             }
         };
         let message = JobMessage {
@@ -135,9 +139,9 @@ impl RemoteWorker {
                 }
                 Ok(RunAnswer::Busy(why)) => {
                     self.link.is_busy();
-                    Err(not_begun(why))
+                    Err(not_begun(why).into())
                 }
-                Ok(RunAnswer::Refused(why)) => Err(self.refused(job, &why)),
+                Ok(RunAnswer::Refused(why)) => Err(self.refused(job, &why).into()),
                 Err(error) => {
                     self.link
                         .is_bad(format!("its answer to a job makes no sense: {error}"));
@@ -149,7 +153,7 @@ impl RemoteWorker {
             Err(error) => {
                 front.note_trouble(&error.to_string());
                 self.link.rest();
-                Err(not_begun(error.to_string()))
+                Err(not_begun(error.to_string()).into())
             }
         }
     }
@@ -215,7 +219,7 @@ impl Worker for RemoteWorker {
         } else {
             match self.send(job, &name, control) {
                 Ok(sure) => sure,
-                Err(outcome) => return outcome,
+                Err(outcome) => return *outcome,
             }
         };
         let session = before.map(|sign| sign.session);
@@ -485,10 +489,10 @@ impl Following<'_> {
             return Ok(None);
         };
         let number = Fields(&message).whole("n").map_err(|e| e.to_string())?;
-        if number > self.next {
-            if let Some(outcome) = self.replay()? {
-                return Ok(Some(outcome));
-            }
+        if number > self.next
+            && let Some(outcome) = self.replay()?
+        {
+            return Ok(Some(outcome));
         }
         // Numbers that neither came nor are in the stream are nowhere.
         self.take(number, &message)
