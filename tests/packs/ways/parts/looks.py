@@ -30,7 +30,7 @@ class WaysLooks:
         text = [
             other is nodes.NODE_CLASS_MAPPINGS["PackAdd"], list(added), settings, pack.said.getvalue().strip(), pack.ticks,
             os.environ["WAYS_SET_AT_IMPORT"], getattr(args, "no_such_flag", "none"), callable(utils.extra_config.load_extra_path_config),
-            os.path.isdir(folder_paths.get_directory_by_type("output")),
+            folder_paths.get_directory_by_type("output") == folder_paths.get_output_directory(),
         ]
         return {"ui": {"text": text}}
 
