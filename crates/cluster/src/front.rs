@@ -159,10 +159,10 @@ impl Front {
             me.pass_on(message, Inbox::Picture);
         })?);
         for lease in engine.store().leases().wait().unwrap_or_default() {
-            if is_word(&lease.owner) {
-                if let Some(link) = shared.link(&lease.owner) {
-                    shared.give_place(&link);
-                }
+            if is_word(&lease.owner)
+                && let Some(link) = shared.link(&lease.owner)
+            {
+                shared.give_place(&link);
             }
         }
         let me = shared.clone();
