@@ -301,7 +301,7 @@ impl Outside for Surroundings {
 
     fn make_room(&self, bytes: u64, device: &str, prompt: &str) -> u64 {
         let mut most = 0;
-        for one in self.models.iter().flat_map(|models| models.iter()) {
+        for one in self.models.iter().flat_map(fresco_server::Registries::iter) {
             let devices = one.registry.devices();
             let Some(place) = devices.iter().find(|place| place.name() == device) else {
                 continue;

@@ -29,6 +29,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Lines that are kept of each pack.
 const KEPT: usize = 100;
 
+/// Names of a pack and of a class of it.
+pub(crate) type PackAndClass = (Arc<str>, Arc<str>);
+
 /// What packs wrote last, by their names; it outlives their processes.
 #[derive(Default)]
 pub(crate) struct Logs(Mutex<HashMap<Arc<str>, VecDeque<String>>>);
@@ -76,7 +79,7 @@ pub(crate) struct Live {
     /// The surroundings of calls that are going on, by number, and the values that were sent with them.
     pub(crate) calls: Mutex<HashMap<u64, GoingCall>>,
     /// Which class of which pack each of them is.
-    pub(crate) busy: Mutex<BTreeMap<u64, (Arc<str>, Arc<str>)>>,
+    pub(crate) busy: Mutex<BTreeMap<u64, PackAndClass>>,
     /// A call that nobody waits for any more, and that others would have to wait for.
     pub(crate) stuck: Mutex<Option<u64>>,
     /// The prompt whose hidden values the process has.

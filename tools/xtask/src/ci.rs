@@ -210,7 +210,7 @@ fn run_tests(more: &[String]) -> Result<Vec<String>> {
                 command.env(PACK_PYTHON, python);
             }
             Err(error) => {
-                println!("tests of packs with pictures and routes are skipped: {error:#}")
+                println!("tests of packs with pictures and routes are skipped: {error:#}");
             }
         }
     }

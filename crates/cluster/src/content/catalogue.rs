@@ -318,7 +318,7 @@ mod tests {
 
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_mins(1);
 
     fn put(base: &Path, file: &str, content: &str) {
         let path = base.join(file);

@@ -47,7 +47,7 @@ pub fn find(
     device: &Device,
 ) -> Result<Option<PatchStore>> {
     let has = |mark: &&str| names.iter().any(|name| name == *mark);
-    if !MARKS.iter().all(|mark| has(&mark)) {
+    if !MARKS.iter().all(|mark| has(mark)) {
         return Ok(None);
     }
     let store = WeightStore::open(Arc::clone(file), "", device.clone());

@@ -76,12 +76,12 @@ fn instead(shape: &[usize]) -> Vec<Option<Vec<usize>>> {
         changed(&|s| s.iter_mut().take(1).for_each(|n| *n += 32)),
         changed(&|s| s.iter_mut().for_each(|n| *n = 0)),
         changed(&|s| {
-            s.iter_mut().for_each(|n| *n = 1 << 40);
+            s.fill(1 << 40);
             s.push(0);
         }),
         changed(&|s| {
             if let Some((last, others)) = s.split_last_mut() {
-                others.iter_mut().for_each(|n| *n = usize::MAX >> 1);
+                others.fill(usize::MAX >> 1);
                 *last = 0;
             }
         }),

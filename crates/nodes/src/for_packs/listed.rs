@@ -34,8 +34,8 @@ const CHOOSE: [NodeEntry; 4] = [
 
 /// Puts the nodes that offer all of these in the place of the plain ones.
 pub fn with_listed(registry: &mut NodeRegistry, parts: &[&Listed]) {
-    let of = |pick: fn(&Listed) -> &Vec<(Arc<str>, Value)>| -> Arc<[(Arc<str>, Value)]> {
-        parts.iter().flat_map(|part| pick(part).clone()).collect()
+    let of = |pick: fn(&Listed) -> &[ListEntry]| -> Arc<[ListEntry]> {
+        parts.iter().flat_map(|part| pick(part).to_vec()).collect()
     };
     let (samplers, schedulers) = (of(|part| &part.samplers), of(|part| &part.schedulers));
     for one in CHOOSE {
@@ -50,23 +50,29 @@ pub fn with_listed(registry: &mut NodeRegistry, parts: &[&Listed]) {
     }
 }
 
+/// An entry of a list and the object that stands for it.
+type ListEntry = (Arc<str>, Value);
+
+/// Entries by input.
+type MoreEntries = [(&'static str, Arc<[ListEntry]>); 2];
+
 /// One of our nodes with longer lists.
 struct Extended {
     plain: Arc<dyn NodeClass>,
     schema: Arc<Schema>,
     /// Objects that stand for entries, by input.
-    more: [(&'static str, Arc<[(Arc<str>, Value)]>); 2],
+    more: MoreEntries,
 }
 
 impl Extended {
-    fn new(plain: Arc<dyn NodeClass>, more: [(&'static str, Arc<[(Arc<str>, Value)]>); 2]) -> Self {
+    fn new(plain: Arc<dyn NodeClass>, more: MoreEntries) -> Self {
         let mut schema = (*plain.schema()).clone();
         for (name, entries) in &more {
             let input = schema.inputs.iter_mut().find(|input| &*input.name == *name);
             let Some(input) = input else { continue };
-            let list = match (&mut input.ty, &mut input.choices) {
-                (IoType::List(list), _) | (_, Some(list)) => list,
-                _ => continue,
+            let ((IoType::List(list), _) | (_, Some(list))) = (&mut input.ty, &mut input.choices)
+            else {
+                continue;
             };
             if let Choices::Fixed(fixed) = list {
                 let mut longer = (**fixed).clone();

@@ -189,11 +189,10 @@ impl Listener for Host {
                 let content = text("content").unwrap_or("");
                 let decoded = base64::engine::general_purpose::STANDARD.decode(content);
                 let kind = u32::try_from(whole(said.get("event"))).unwrap_or(0);
-                match (decoded, self.outside()) {
-                    (Ok(bytes), Some(outside)) => {
-                        outside.send_bytes(kind, bytes.into(), text("sid"));
-                    }
-                    _ => tracing::debug!("packs sent bytes that are none"),
+                if let (Ok(bytes), Some(outside)) = (decoded, self.outside()) {
+                    outside.send_bytes(kind, bytes.into(), text("sid"));
+                } else {
+                    tracing::debug!("packs sent bytes that are none");
                 }
             }
             "outside" => {

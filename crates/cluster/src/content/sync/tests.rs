@@ -48,7 +48,7 @@ impl Machine {
         }
         let folders = Folders::new(&Dirs::under(folder.path()));
         let catalogue = Catalogue::start(folders.clone(), folder.path().join("known.txt"));
-        assert!(catalogue.wait_settled(Duration::from_secs(60)));
+        assert!(catalogue.wait_settled(Duration::from_mins(1)));
         let server = ModelServer::new(folders, catalogue, objects.clone(), room.clone());
         lock(&room.machines).insert(name.to_owned(), server.clone());
         Self { folder, server }
@@ -161,7 +161,7 @@ fn a_machine_can_be_told_to_copy_and_asked_how_far_it_is() {
     assert!(matches!(&ends[2], End::Failed(why) if why.contains("vae/3.pt")));
     assert!(heard > 0);
     assert_eq!(b.read("vae/2.pt"), Some(large()));
-    assert!(b.server.catalogue.wait_settled(Duration::from_secs(60)));
+    assert!(b.server.catalogue.wait_settled(Duration::from_mins(1)));
     let list = list_of(&*room, &*objects, "b").unwrap();
     let names: Vec<&str> = list.iter().map(|e| e.name.as_str()).collect();
     assert_eq!(names, ["1.pt", "2.pt"]);

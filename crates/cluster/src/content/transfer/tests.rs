@@ -97,7 +97,7 @@ fn outputs_keep_their_names_or_get_the_next_number() {
     one.put(DirType::Output, "s/x_00001_.png", b"one 1");
     one.put(DirType::Output, "s/x_00002_.png", b"one 2");
     two.put(DirType::Output, "s/x_00001_.png", b"two 1");
-    two.put(DirType::Output, "s/x_00002_.png", &[1; 100 << 10]);
+    two.put(DirType::Output, "s/x_00002_.png", &vec![1; 100 << 10]);
     two.put(DirType::Output, "loose.txt", b"two");
     one.put(DirType::Output, "loose.txt", b"one");
     assert_eq!(bring(&one, &front, &["s/x_00001_.png"]), "s/x_00001_.png");
@@ -130,7 +130,7 @@ fn many_small_files_do_not_all_travel_in_the_message() {
     let (front, worker) = (Side::new(&objects), Side::new(&objects));
     let names: Vec<String> = (0..20).map(|n| format!("n_{n:05}_.png")).collect();
     for (n, name) in names.iter().enumerate() {
-        worker.put(DirType::Output, name, &[n as u8; 40 << 10]);
+        worker.put(DirType::Output, name, &vec![n as u8; 40 << 10]);
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     assert_eq!(bring(&worker, &front, &names), names.join(" "));
