@@ -240,7 +240,11 @@ impl Broker {
         let client = runtime
             .block_on(options.connect(servers))
             .map_err(|e| BrokerError::Settings(format!("--nats: {e}")))?;
-        let context = jetstream::new(client.clone());
+        let context = {
+            // It starts a task.
+            let _inside = runtime.enter();
+            jetstream::new(client.clone())
+        };
         let broker = Arc::new(Self {
             client,
             context,
