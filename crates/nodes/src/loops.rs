@@ -61,7 +61,7 @@ fn initial() -> Input {
     id = "StartLoop",
     v3,
     module = "comfy_extras.nodes_loop",
-    display = "Start Loop",
+    display = "StartLoop",
     category = "logic",
     outputs(
         Output::new("INT").named("iteration_index"),
@@ -109,11 +109,7 @@ impl Node for StartLoop {
             let first = value.as_list().and_then(<[Value]>::first);
             first.unwrap_or(value).truthy()
         });
-        Ok(if kept {
-            Value::Bool(false)
-        } else {
-            f64::NAN.into()
-        })
+        Ok(turns::unless_kept(kept))
     }
 }
 
@@ -132,7 +128,7 @@ fn terminations() -> Input {
     id = "EndLoop",
     v3,
     module = "comfy_extras.nodes_loop",
-    display = "End Loop",
+    display = "EndLoop",
     category = "logic",
     outputs(Output::new("*").named("outputs").list())
 )]

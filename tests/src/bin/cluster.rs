@@ -140,7 +140,21 @@ fn trial(cluster: &mut Cluster, jobs: u64, kills: u64, seed: u64) -> Result<()> 
 
 /// The colour of a job's picture: no two jobs have the same.
 fn colour(front: usize, number: u64) -> u64 {
-    ((front as u64) << 20) | (number + 1)
+    let bytes = [
+        front as u64 * 50 + number / 10_000,
+        number / 100 % 100,
+        number % 100,
+    ];
+    bytes.iter().fold(0, |sum, byte| (sum << 8) | (2 * byte))
+}
+
+/// What the workflow makes of it: the opposite colour, rounded down as nodes do. Bytes of colours are two apart, so that no two become one.
+fn opposite(colour: u64) -> u64 {
+    let byte = |at: u32| {
+        let part = (colour >> at & 0xff) as f32 / 255.0;
+        u64::from((255.0 * (1.0 - part)) as u8) << at
+    };
+    byte(16) | byte(8) | byte(0)
 }
 
 /// Queues jobs on one front until enough were accepted in all; a front that is down is tried again.
@@ -433,7 +447,7 @@ fn check(front: &Front, ledger: &Ledger) -> Result<()> {
         let picture = picture::read_file(&front.base.join("output").join(&name))
             .with_context(|| format!("the picture of {id}"))?;
         let index: usize = id[1..2].parse().context("ids begin with their front")?;
-        let wanted = 0xff_ffff ^ colour(index, *number);
+        let wanted = opposite(colour(index, *number));
         let found = picture.pixels[..3]
             .iter()
             .fold(0, |sum, byte| (sum << 8) | u64::from(*byte));

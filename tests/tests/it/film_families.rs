@@ -14,11 +14,16 @@ fn makes(family: &str, prompt: &Value, ending: &str) {
     let base = tempfile::tempdir().unwrap();
     let runner = Runner::start(base.path(), LIMIT);
     let (found, outcome) = runner.run(prompt.to_string().as_bytes()).unwrap();
-    let ran = Outcome::Ran {
-        outputs: 1,
-        stand_in: None,
-    };
-    assert_eq!((found, outcome), (Some(family), ran));
+    assert_eq!(found, Some(family));
+    // Nodes that load sound show it, too.
+    let ran = matches!(
+        outcome,
+        Outcome::Ran {
+            outputs: 1..,
+            stand_in: None
+        }
+    );
+    assert!(ran, "{outcome:?}");
     let files = saved(&base.path().join("output/film"));
     let one = files.iter().find(|(name, _)| name.ends_with(ending));
     assert!(one.is_some_and(|(_, bytes)| *bytes > 500), "{files:?}");

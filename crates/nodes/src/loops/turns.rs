@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_graph::{
-    Cx, Grown, Input, Map, Node, NodeError, NodeOutput, NodeResult, Output, Value, link, map,
+    Args, Cx, Grown, Input, Map, Node, NodeError, NodeOutput, NodeResult, Output, Value, link, map,
 };
 
 use super::{Loop, graph, modes};
@@ -22,6 +22,7 @@ const MOST_TURNS: usize = 10_000;
     id = "LoopIteration",
     v3,
     module = "comfy_extras.nodes_loop",
+    display = "LoopIteration",
     category = "logic",
     outputs(
         Output::new("INT").named("iteration_index"),
@@ -52,6 +53,21 @@ impl Node for LoopIteration {
             self.list_item.unwrap_or_default(),
             self.current_iteration_value.unwrap_or_default(),
         ]))
+    }
+
+    const FINGERPRINT: bool = true;
+    fn fingerprint(args: Args, _: &Cx) -> Result<Value, NodeError> {
+        let kept = args.get("reuse_cache").is_some_and(Value::truthy);
+        Ok(unless_kept(kept))
+    }
+}
+
+/// What tells a node of a loop from the same one in another run: nothing, or that it is another run.
+pub(super) fn unless_kept(kept: bool) -> Value {
+    if kept {
+        Value::Bool(false)
+    } else {
+        f64::NAN.into()
     }
 }
 
@@ -230,6 +246,12 @@ impl Node for FrescoLoop {
             Some(turn) => NodeOutput::expand(builder.finish(), vec![link(&turn, 0)]),
             None => NodeOutput::one(Vec::<Value>::new()),
         })
+    }
+
+    // What it makes also depends on the nodes between start and end, which are not its inputs.
+    const FINGERPRINT: bool = true;
+    fn fingerprint(_: Args, _: &Cx) -> Result<Value, NodeError> {
+        Ok(unless_kept(false))
     }
 }
 

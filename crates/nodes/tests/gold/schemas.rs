@@ -193,7 +193,6 @@ const NEWER_INPUTS: &[(&str, &str, &str)] =
 fn with_inputs(id: &str, entry: Value) -> Value {
     let rows = NEWER_INPUTS.iter().filter(|(class, _, _)| *class == id);
     rows.fold(entry, |entry, (_, name, io)| {
-        let empty: Value = Map::new().into();
         let mut entry = entry.as_map().cloned().unwrap_or_default();
         for (place, list) in [("input", false), ("input_order", true)] {
             let groups = entry.get(place).and_then(Value::as_map);
@@ -207,7 +206,7 @@ fn with_inputs(id: &str, entry: Value) -> Value {
             } else {
                 let inputs = group.as_ref().and_then(Value::as_map).cloned();
                 let mut inputs = inputs.unwrap_or_default();
-                let spec = vec![Value::from(*io), empty.clone()];
+                let spec = vec![Value::from(*io)];
                 inputs.insert((*name).into(), spec.into());
                 inputs.into()
             };
