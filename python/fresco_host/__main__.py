@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 
-from . import PROTOCOL, callbacks, contract, state, values
+from . import PROTOCOL, callbacks, contract, fence, state, values
 from .channel import Channel
 
 
@@ -95,6 +95,9 @@ class Worker:
             self.channel.warm.done(asked.get("file"))
         elif method == "stop":
             callbacks.stop(asked.get("callback"))
+        elif method == "shrink":
+            # Between two nodes.
+            state.node_loop.call_soon_threadsafe(_shrink)
         elif method == "shutdown":
             os._exit(0)
 
@@ -205,6 +208,17 @@ class Worker:
         return _versions()
 
 
+def _shrink():
+    """Gives memory back that is only kept for later."""
+    import gc
+
+    management = sys.modules.get("comfy.model_management")
+    if management is not None:
+        management._release()
+    gc.collect()
+    contract.tell_memory()
+
+
 def _node_thread():
     loop = asyncio.new_event_loop()
     state.node_loop = loop
@@ -215,9 +229,13 @@ def _node_thread():
 
 def main():
     _live_as_long_as_the_engine()
+    fence.setup()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     channel = state.channel = Channel(_open_channel())
+    if hasattr(os, "register_at_fork"):
+        # A copy that a pack makes must not keep the channel open when this process ends.
+        os.register_at_fork(after_in_child=lambda: os.close(channel.sock.detach()))
     Worker(channel)
     from . import placeholders
 
@@ -225,6 +243,7 @@ def main():
 
     async def serve():
         state.server_loop = asyncio.get_running_loop()
+        state.server_thread = threading.current_thread()
         threading.Thread(target=_node_thread, name="nodes", daemon=True).start()
         while state.node_loop is None:
             await asyncio.sleep(0.001)

@@ -62,7 +62,13 @@ def _run(asked, segments, number):
         _current.number = None
 
 
+class Parts(dict):
+    """Several values by name; conditionings among them keep what the engine can use."""
+
+
 def _encode(value, encoder):
+    if isinstance(value, Parts):
+        return {key: encoder.item(part, "CONDITIONING") for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_encode(part, encoder) for part in value]
     if values._is_tensor(value) or (type(value).__module__ == "numpy" and getattr(value, "shape", ())):
@@ -87,6 +93,13 @@ def number_of(value):
         return struct.unpack_from("<f", value._buffer)[0]
     flat = value.flatten() if hasattr(value, "flatten") else value
     return float(flat[0])
+
+
+def floats(value):
+    """All numbers of a tensor of one dimension."""
+    if isinstance(value, values.MissingTorch):
+        return list(struct.unpack(f"<{len(value)}f", value._buffer))
+    return [float(each) for each in value]
 
 
 def numbers(items):

@@ -443,6 +443,7 @@ async def run(asked, segment, call):
     body = _result(cls, result, encoder)
     body["changes"] = _changes(call)
     tell_folders()
+    tell_memory()
     call.imported.clear()
     return body, out, encoder.handles
 
@@ -499,6 +500,21 @@ def _sub_node(name, node, encoder):
 
 
 _folders = [None]
+_taken = [0]
+
+
+def tell_memory():
+    """What torch has taken of GPUs, which the engine cannot see as its own."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not getattr(cuda, "is_initialized", bool)():
+        return
+    taken = sum(cuda.memory_reserved(device) for device in range(cuda.device_count()))
+    if taken != _taken[0]:
+        _taken[0] = taken
+        state.channel.event("memory", gpu=taken)
 
 
 def tell_folders():

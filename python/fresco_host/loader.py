@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 
-from . import contract, state
+from . import contract, fence, state
 
 log = logging.getLogger("fresco")
 
@@ -33,6 +33,7 @@ async def load(packs, protected):
     protected = set(protected)
     before = _host_functions()
     _guard_installers()
+    fence.watch(packs)
     prestart(packs)
     for pack in packs:
         state.channel.event("importing", pack=pack["name"])
@@ -48,7 +49,21 @@ async def load(packs, protected):
         "folders": folder_table(),
         "on_prompt": len(server.PromptServer.instance.on_prompt_handlers),
         "web": sorted(nodes.EXTENSION_WEB_DIRS.items()),
+        **_listed(),
     }
+
+
+def _listed():
+    """Samplers and schedules that packs added to the lists of the host."""
+    samplers = sys.modules.get("comfy.samplers")
+    if samplers is None:
+        return {}
+    from . import values
+    from .channel import Outgoing
+
+    encoder = values.Encoder(Outgoing())
+    added = samplers._added()
+    return {key: [[name, encoder.reference(thing)] for name, thing in things] for key, things in added.items()}
 
 
 def _host_functions():
@@ -123,6 +138,7 @@ async def _load(pack, protected, nodes, server):
         report["ok"] = True
     except BaseException as error:
         report["error"] = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        report["error"] += _other_python(pack)
         report["trace"] = traceback.format_exc()
         print(report["trace"], file=sys.stderr, flush=True)
         print(f"Cannot import {pack['path']} module for custom nodes: {error}", file=sys.stderr, flush=True)
@@ -159,6 +175,35 @@ def _web(pack, module, short, home, web, nodes):
         if os.path.isdir(folder):
             web[short] = folder
     nodes.EXTENSION_WEB_DIRS.update(web)
+
+
+def _other_python(pack):
+    """What a pack that failed says about the Python that it needs, if this is not one."""
+    import re
+
+    path = os.path.join(pack["path"], "pyproject.toml")
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            found = re.search(r"^\s*requires-python\s*=\s*[\"']([^\"']+)[\"']", file.read(), re.M)
+    except OSError:
+        return ""
+    if found is None:
+        return ""
+    here = sys.version_info[:3]
+    for rule in found.group(1).split(","):
+        part = re.match(r"\s*(>=|<=|==|!=|~=|>|<)\s*([0-9]+(?:\.[0-9]+)*)", rule)
+        if part is None:
+            continue
+        wanted = tuple(int(number) for number in part.group(2).split("."))
+        ours = here[: len(wanted)]
+        fits = {
+            ">=": ours >= wanted, "<=": ours <= wanted, "==": ours == wanted, "!=": ours != wanted, ">": ours > wanted,
+            "<": ours < wanted, "~=": ours >= wanted and ours[:1] == wanted[:1],
+        }[part.group(1)]
+        if not fits:
+            have = ".".join(map(str, here))
+            return f" (the pack needs Python {found.group(1)}, and this is {have}; name another with --python)"
+    return ""
 
 
 def project_settings(home):

@@ -23,6 +23,7 @@ hello = {}
 server_loop = None
 node_loop = None
 node_thread = None
+server_thread = None
 current = contextvars.ContextVar("fresco_call", default=None)
 # The newest call: threads that packs start have no context of their own.
 latest = None

@@ -187,26 +187,21 @@ class PromptServer:
 
     def _binary(self, event, data, sid):
         from comfy.utils import _encode_preview
+        from fresco_host.values import plain_json
 
-        call = state.call()
-        number, node = (call.number, call.node_id) if call else (0, "")
         if event == BinaryEventTypes.UNENCODED_PREVIEW_IMAGE:
-            state.channel.event("preview", call=number, node=node, preview=_encode_preview(data))
+            kind, picture = _encode_preview(data)
+            event, data = BinaryEventTypes.PREVIEW_IMAGE, _number(2 if kind == "PNG" else 1) + base64.b64decode(picture)
         elif event == BinaryEventTypes.PREVIEW_IMAGE_WITH_METADATA and isinstance(data, tuple):
-            about = data[1] if len(data) > 1 and isinstance(data[1], dict) else {}
-            node = about.get("node_id") or about.get("node") or node
-            state.channel.event("preview", call=number, node=node, preview=_encode_preview(data[0]))
-        elif event == BinaryEventTypes.PREVIEW_IMAGE and isinstance(data, (bytes, bytearray)):
-            # Four bytes of format, then the picture as it is.
-            kind = "PNG" if int.from_bytes(data[:4], "big") == 2 else "JPEG"
-            shown = [kind, base64.b64encode(bytes(data[4:])).decode()]
-            state.channel.event("preview", call=number, node=node, preview=shown)
-        elif event == BinaryEventTypes.TEXT and isinstance(data, (bytes, bytearray)):
-            size = int.from_bytes(data[:4], "big")
-            node, text = data[4 : 4 + size].decode(), data[4 + size :].decode(errors="replace")
-            state.channel.event("text", call=number, node=node, text=text)
-        else:
-            logging.getLogger("fresco").warning("a binary message of kind %s was not sent: only pictures and texts are", event)
+            kind, picture = _encode_preview(data[0])
+            about = dict(data[1]) if len(data) > 1 and isinstance(data[1], dict) else {}
+            about.setdefault("image_type", "image/png" if kind == "PNG" else "image/jpeg")
+            about = json.dumps(plain_json(about)).encode()
+            data = _number(len(about)) + about + base64.b64decode(picture)
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            logging.getLogger("fresco").warning("a message of kind %s was not sent: it has no bytes", event)
+            return
+        state.channel.event("bytes", event=int(event), content=base64.b64encode(bytes(data)).decode(), sid=sid)
 
     async def send(self, event, data, sid=None):
         self.send_sync(event, data, sid)
@@ -303,6 +298,10 @@ class PromptServer:
         await site.start()
         os.chmod(path, 0o600)
         return path
+
+
+def _number(value):
+    return value.to_bytes(4, "big")
 
 
 def _open_ended(resource, formatter):

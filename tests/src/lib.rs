@@ -7,6 +7,7 @@
 //! The harness panics with a reason when the program misbehaves: every caller is a test, a driver or a measurement.
 
 pub mod chance;
+pub mod cluster;
 pub mod http;
 pub mod limits;
 pub mod memory;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use fresco_cluster::content::ClusterModels;
 use fresco_engine::{EventSink, ExecutorConfig, LiveRegistry};
 use fresco_files::mime::MediaClass;
 use fresco_files::{Dirs, Folders, Saver, folders, walk};
@@ -34,6 +35,8 @@ pub(crate) struct Assembly {
     pub(crate) starter: Option<PathBuf>,
     pub(crate) registry: Arc<LiveRegistry>,
     pub(crate) listings: Arc<dyn Listings>,
+    /// What workers on other machines have, where there may be some.
+    pub(crate) cluster: Option<ClusterModels>,
 }
 
 impl Assembly {
@@ -63,6 +66,7 @@ impl Assembly {
             starter: settings.starter.clone(),
             registry: LiveRegistry::new(registry),
             listings,
+            cluster: None,
         })
     }
 
@@ -108,7 +112,7 @@ impl Assembly {
             fresco_tensor::cancel::with(cancelled, work);
         })));
         let log = settings.memory.log.as_deref();
-        let room = Room::new(memory, log)?.admitting(self.folders.clone(), families);
+        let room = self.room(memory, log, families)?;
         Ok(ExecutorConfig {
             registry: self.registry.clone(),
             resources: Arc::new(resources),
@@ -118,6 +122,19 @@ impl Assembly {
             preview_method: settings.preview_method.into(),
             disable_smart_memory: !settings.memory.smart,
             max_prompt_memory: settings.max_prompt_memory,
+        })
+    }
+
+    fn room(
+        &self,
+        memory: ModelRegistry,
+        log: Option<&Path>,
+        families: Families,
+    ) -> anyhow::Result<Room> {
+        let room = Room::new(memory, log)?.admitting(self.folders.clone(), families);
+        Ok(match &self.cluster {
+            None => room,
+            Some(models) => room.in_cluster(models.clone(), self.registry.clone()),
         })
     }
 
@@ -134,7 +151,7 @@ impl Assembly {
         resources.insert(memory.clone());
         let families = Families::clone(&*resources.get::<Families>().unwrap_or_default());
         let log = settings.memory.log.as_deref();
-        let room = Room::new(memory, log)?.admitting(self.folders.clone(), families);
+        let room = self.room(memory, log, families)?;
         Ok(ExecutorConfig {
             resources: Arc::new(resources),
             memory: Arc::new(room),

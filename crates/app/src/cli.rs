@@ -31,6 +31,8 @@ pub(crate) struct Cli {
 pub(crate) enum Task {
     /// Serve the interface (the same as no command)
     Serve(Box<ServeArgs>),
+    /// Run prompts for servers on other machines, through a NATS server
+    Worker(Box<WorkerTaskArgs>),
     /// Run one workflow without a server
     Run(Box<RunArgs>),
     /// Turn a workflow saved by the editor into an API prompt
@@ -45,6 +47,8 @@ pub(crate) enum Task {
     Memory(Box<MemoryViewArgs>),
     /// Python packs: list, check, install, update, switch on and off
     Packs(PacksArgs),
+    /// Model files of the workers of a cluster: list them, copy them from one machine to another
+    Models(Box<ModelsArgs>),
 }
 
 #[derive(Args, Debug)]
@@ -85,6 +89,43 @@ pub(crate) enum PacksTask {
     Enable,
     /// Switches packs off
     Disable,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ModelsArgs {
+    /// What to do
+    #[arg(value_enum, value_name = "WHAT", default_value_t)]
+    pub(crate) what: ModelsTask,
+    /// For sync: what to copy, as checkpoints/name.safetensors, or the name alone where one folder has it
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<String>,
+    /// Worker to copy from (this machine if not given)
+    #[arg(long, value_name = "WORKER")]
+    pub(crate) from: Option<String>,
+    /// Worker to copy to (this machine if not given)
+    #[arg(long, value_name = "WORKER")]
+    pub(crate) to: Option<String>,
+    /// Everything that the other one lacks
+    #[arg(long, conflicts_with = "files")]
+    pub(crate) all: bool,
+    /// Files of the same name and another content too
+    #[arg(long)]
+    pub(crate) replace: bool,
+    #[command(flatten)]
+    pub(crate) nats: NatsArgs,
+    #[command(flatten)]
+    pub(crate) dirs: DirArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelsTask {
+    /// Which worker has which file
+    #[default]
+    List,
+    /// Copies files by content; a copy that broke off goes on where it was
+    Sync,
 }
 
 #[derive(Args, Debug)]
@@ -170,6 +211,13 @@ pub(crate) struct ExecArgs {
     /// Variables of the environment that packs see although their names look like secrets (HF_TOKEN, say)
     #[arg(long, value_name = "NAME", num_args = 1.., action = ArgAction::Append)]
     pub(crate) pack_env: Vec<String>,
+    /// Packs that run in a Python process of their own instead of the shared one; `all` for each of them
+    #[arg(long, value_name = "NAME", num_args = 1.., action = ArgAction::Append)]
+    pub(crate) isolate_packs: Vec<String>,
+    /// Keep packs from writing outside of output, temp, input, user, models, custom_nodes, caches and the system's folder for
+    /// temporary files
+    #[arg(long)]
+    pub(crate) fence_packs: bool,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
 }
@@ -373,6 +421,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) workers: WorkerArgs,
     #[command(flatten)]
+    pub(crate) nats: NatsArgs,
+    #[command(flatten)]
     pub(crate) log: LogArgs,
 }
 
@@ -487,6 +537,46 @@ pub(crate) struct WorkerArgs {
     /// given)
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) drain: Option<std::time::Duration>,
+}
+
+/// The server through which machines work together.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Cluster")]
+pub(crate) struct NatsArgs {
+    /// NATS server with JetStream, like nats://host:4222 or tls://host:4222, several with commas between; prompts run on
+    /// the workers that are connected to it
+    #[arg(long, value_name = "URL")]
+    pub(crate) nats: Option<String>,
+    /// Credentials for NATS, a file as nsc writes it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nats_creds: Option<PathBuf>,
+    /// Certificate (PEM) of the authority that the NATS server's certificate comes from; implies TLS
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nats_ca: Option<PathBuf>,
+    /// First word of all subjects, to keep several clusters on one NATS server apart
+    #[arg(long, value_name = "WORD", default_value = "fresco")]
+    pub(crate) nats_prefix: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WorkerTaskArgs {
+    /// Name of this worker: letters, digits, _ and -; no other worker may have it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: String,
+    /// When told to stop, let the running prompt come to its end for so long; after that it is queued again (60 if not given)
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) drain: Option<std::time::Duration>,
+    /// Python, virtual environment or site-packages folder that runs packs
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) nats: NatsArgs,
+    #[command(flatten)]
+    pub(crate) dirs: DirArgs,
+    #[command(flatten)]
+    pub(crate) exec: ExecArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 #[derive(Args, Debug)]
@@ -802,6 +892,10 @@ mod tests {
             "memory keep a#b --url http://a:1",
             "memory eject a --force --json",
             "memory --url http://a:1 pin a",
+            "models",
+            "models list --nats nats://a",
+            "models sync --nats nats://a --from b --to c loras/x.pt y.pt --replace",
+            "models sync --nats nats://a --from b --all --base-directory d",
         ] {
             ok(line);
         }
@@ -844,6 +938,8 @@ mod tests {
             "memory keep",
             "memory drop x",
             "memory --token a --token-file b",
+            "models sync --nats x --all a.pt",
+            "models copy",
             "--port 1 serve",
         ] {
             refused(line);

@@ -7,6 +7,7 @@ mod convert;
 mod doctor;
 mod env_vars;
 mod file_limit;
+mod front;
 mod front_end;
 mod http_client;
 mod layers;
@@ -17,6 +18,7 @@ mod memory_guard;
 mod memory_room;
 mod memory_table;
 mod model_file;
+mod models;
 mod nodes;
 mod pack_queue;
 mod pack_tools;
@@ -30,6 +32,7 @@ mod settings;
 mod starter;
 mod tls;
 mod value_codec;
+mod worker;
 mod workers;
 mod workflow_file;
 mod workflow_plan;
@@ -100,12 +103,14 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
     match cli.command {
         None => serve_with(cli.serve, logs, argv()),
         Some(Task::Serve(args)) => serve_with(*args, logs, argv()),
+        Some(Task::Worker(args)) => worker::worker(*args),
         Some(Task::Run(args)) => run::run(*args),
         Some(Task::Convert(args)) => convert::convert(args).map(|()| ExitCode::SUCCESS),
         Some(Task::Quantize(args)) => quantize::quantize(&args).map(|()| ExitCode::SUCCESS),
         Some(Task::Nodes(args)) => nodes::nodes(args).map(|()| ExitCode::SUCCESS),
         Some(Task::Memory(args)) => memory::memory(&args),
         Some(Task::Packs(args)) => packs::packs(args),
+        Some(Task::Models(args)) => models::models(*args),
         Some(Task::Doctor(args)) => doctor::doctor(
             &ServeSettings::resolve(args.serve)?,
             args.workflow.as_deref(),
@@ -138,12 +143,14 @@ fn log_args(cli: &Cli) -> &LogArgs {
         None => &cli.serve.log,
         Some(Task::Serve(args)) => &args.log,
         Some(Task::Doctor(args)) => &args.serve.log,
+        Some(Task::Worker(args)) => &args.log,
         Some(Task::Run(args)) => &args.log,
         Some(Task::Convert(args)) => &args.log,
         Some(Task::Quantize(args)) => &args.log,
         Some(Task::Nodes(args)) => &args.log,
         Some(Task::Memory(args)) => &args.log,
         Some(Task::Packs(args)) => &args.log,
+        Some(Task::Models(args)) => &args.log,
     }
 }
 
@@ -156,9 +163,31 @@ fn without_secrets(argv: &[OsString]) -> Vec<String> {
         shown.push(match word.strip_prefix("--token") {
             _ if hide => "***".to_owned(),
             Some(rest) if rest.starts_with('=') => "--token=***".to_owned(),
-            _ => word.clone().into_owned(),
+            _ => without_password(&word),
         });
         hide = !hide && word == "--token";
+    }
+    shown
+}
+
+/// Addresses without what stands between `://` and `@`.
+fn without_password(word: &str) -> String {
+    let mut shown = String::with_capacity(word.len());
+    for (at, part) in word.split("://").enumerate() {
+        if at == 0 {
+            shown.push_str(part);
+            continue;
+        }
+        // Of several addresses each has its own.
+        let own = part.split([',', '/']).next().unwrap_or(part);
+        shown.push_str("://");
+        match own.rfind('@') {
+            Some(end) => {
+                shown.push_str("***");
+                shown.push_str(&part[end..]);
+            }
+            None => shown.push_str(part),
+        }
     }
     shown
 }
@@ -196,5 +225,9 @@ mod tests {
             "fresco --token *** --port"
         );
         assert_eq!(shown("fresco --token-file f"), "fresco --token-file f");
+        assert_eq!(
+            shown("fresco --nats nats://me:pass@a:1,tls://x@b --nats=nats://c"),
+            "fresco --nats nats://***@a:1,tls://***@b --nats=nats://c"
+        );
     }
 }

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::Context as _;
+use fresco_cluster::content::{ClusterModels, neutral_view};
 use fresco_engine as engine;
-use fresco_engine::MemoryRoom;
 use fresco_engine::placement::{JobNeeds, ModelNeed, WorkerView};
+use fresco_engine::{LiveRegistry, MemoryRoom};
 use fresco_files::Folders;
 use fresco_graph::{Map, lock};
 use fresco_memory::{ModelRegistry, Who};
@@ -24,6 +25,8 @@ pub(crate) struct Room {
     registry: ModelRegistry,
     /// Where models are looked for before a prompt runs, and of which families; none: prompts are not looked at.
     admission: Option<(Folders, Families)>,
+    /// Where workers on other machines take jobs too: what they have, and the classes here.
+    cluster: Option<(ClusterModels, Arc<LiveRegistry>)>,
 }
 
 impl Room {
@@ -36,12 +39,19 @@ impl Room {
         Ok(Self {
             registry,
             admission: None,
+            cluster: None,
         })
     }
 
     /// Lets it look at prompts before they run.
     pub(crate) fn admitting(mut self, folders: Folders, families: Families) -> Self {
         self.admission = Some((folders, families));
+        self
+    }
+
+    /// Calls models by names that mean the same on other machines.
+    pub(crate) fn in_cluster(mut self, models: ClusterModels, classes: Arc<LiveRegistry>) -> Self {
+        self.cluster = Some((models, classes));
         self
     }
 }
@@ -98,6 +108,10 @@ impl MemoryRoom for Room {
     }
 
     fn needs(&self, prompt: &Map, outputs: &[Arc<str>]) -> JobNeeds {
+        if let Some((models, classes)) = &self.cluster {
+            let devices = crate::workers::named_devices(prompt);
+            return models.needs(prompt, &classes.snapshot(), devices);
+        }
         let Some((folders, _)) = &self.admission else {
             return JobNeeds::default();
         };
@@ -110,7 +124,15 @@ impl MemoryRoom for Room {
     }
 
     fn view(&self) -> WorkerView {
-        crate::workers::view(&self.registry)
+        let view = crate::workers::view(&self.registry);
+        match (&self.cluster, &self.admission) {
+            (Some((models, classes)), Some((folders, _))) => {
+                let classes = classes.snapshot();
+                let ids = classes.iter().map(|class| class.schema().id.clone());
+                neutral_view(&view, folders).with_inventory(models.own_inventory(ids))
+            }
+            _ => view,
+        }
     }
 
     fn available_ram(&self) -> Option<u64> {

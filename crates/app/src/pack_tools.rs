@@ -32,6 +32,39 @@ const WORDS: [(&str, &str); 10] = [
     (".first_stage_model", "the network itself"),
 ];
 
+/// What in a source is called for every step, and what holds models of the program.
+const PER_STEP: [&str; 7] = [
+    "set_model_sampler_cfg_function",
+    "set_model_sampler_post_cfg_function",
+    "set_model_sampler_pre_cfg_function",
+    "KSAMPLER(",
+    "CFGGuider",
+    "generate_noise",
+    "SCHEDULER_HANDLERS",
+];
+const MODELS: [&str; 12] = [
+    "\"MODEL\"",
+    "\"CLIP\"",
+    "\"VAE\"",
+    "\"CONDITIONING\"",
+    "\"CONTROL_NET\"",
+    "'MODEL'",
+    "'CLIP'",
+    "'VAE'",
+    "io.Model",
+    "common_ksampler",
+    "comfy.sd",
+    "load_checkpoint",
+];
+
+/// How deep a pack reaches, as its source looks; the levels of `docs/packs.md`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Reach {
+    pub(crate) level: &'static str,
+    /// What needs the inside of networks, which is not there.
+    pub(crate) inside: Vec<&'static str>,
+}
+
 impl PackFolder {
     fn find(&self, name: &str) -> Option<PathBuf> {
         let places = self.roots.iter().map(|root| root.join(name));
@@ -225,9 +258,10 @@ impl PackFolder {
     }
 }
 
-/// What in a pack's source needs the inside of networks, which is not there.
-pub(crate) fn out_of_reach(pack: &Path) -> Vec<&'static str> {
+/// What a pack's source says that it needs of the program. Read, not run: a word in a comment counts as well.
+pub(crate) fn reach(pack: &Path) -> Reach {
     let mut found: Vec<&'static str> = Vec::new();
+    let (mut per_step, mut models) = (false, false);
     let mut left = 2000_usize;
     let mut folders = vec![pack.to_path_buf()];
     while let Some(place) = folders.pop() {
@@ -248,9 +282,23 @@ pub(crate) fn out_of_reach(pack: &Path) -> Vec<&'static str> {
                 found.push(what);
             }
         }
+        per_step |= PER_STEP.iter().any(|word| text.contains(word));
+        models |= MODELS.iter().any(|word| text.contains(word));
     }
     found.sort_unstable();
-    found
+    let level = if !found.is_empty() {
+        "L3b (inside of networks)"
+    } else if per_step {
+        "L3a (called for every step)"
+    } else if models {
+        "L2 (models of the program)"
+    } else {
+        "L1 (tensors, files, pages)"
+    };
+    Reach {
+        level,
+        inside: found,
+    }
 }
 
 fn check_name(name: &str) -> anyhow::Result<&str> {
@@ -374,7 +422,9 @@ mod tests {
         folder.install(source.to_str().unwrap()).unwrap();
         let target = dir.path().join("custom_nodes/mine");
         assert!(target.join("deep/x.txt").is_file());
-        assert_eq!(out_of_reach(&target), ["patches of attention"]);
+        let found = reach(&target);
+        assert_eq!(found.inside, ["patches of attention"]);
+        assert!(found.level.starts_with("L3b"));
         let again = folder.install(source.to_str().unwrap()).unwrap_err();
         assert!(again.to_string().contains("installed already"));
         folder.switch("mine", false).unwrap();

@@ -3,24 +3,25 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use fresco_engine::{Engine, Event, EventKind, EventSink, FreeRequest, LiveRegistry};
 use fresco_files::{Dirs, Folders};
 use fresco_graph::{
-    Args, Cx, Listings, Map, NodeClass, NodeError, NodeRegistry, Resources, Value, json, map,
+    Args, Cx, Listings, Map, NodeClass, NodeError, NodeRegistry, Resources, Value, json, lock, map,
     object_info,
 };
-use fresco_python::{Host, Outside, Search, Settings, State, Wanted, candidates};
+use fresco_nodes::for_packs::listed::{Listed, with_listed};
+use fresco_python::{Hosts, Outside, Search, Settings, State, Wanted, candidates};
 use fresco_server::Packs;
 
 use crate::assembly::Assembly;
 use crate::cli::{PacksArgs, PacksTask};
 use crate::env_vars;
-use crate::pack_tools::{PackFolder, out_of_reach};
-use crate::settings::{FolderSettings, PackLimits};
+use crate::pack_tools::{PackFolder, reach};
+use crate::settings::{ExecSettings, FolderSettings, PackLimits};
 use crate::value_codec::value_codec;
 
 /// How long the first load may hold up requests that depend on it.
@@ -41,13 +42,24 @@ pub(crate) struct Told {
 }
 
 /// The packs of this program; nothing is started yet.
+/// What packs read of the command line.
+pub(crate) fn flags(exec: &ExecSettings) -> Map {
+    map! {
+        "cpu" => exec.memory.on_cpu(),
+        "disable_metadata" => exec.disable_metadata,
+        "preview_method" => exec.preview_method,
+        "whitelist_custom_nodes" => exec.packs.except.clone(),
+        "disable_all_custom_nodes" => exec.packs.none,
+    }
+}
+
 pub(crate) fn host(
     assembly: &Assembly,
     python: Option<&Path>,
     wanted: &Wanted,
     limits: &PackLimits,
     told: Told,
-) -> Arc<Host> {
+) -> Arc<Hosts> {
     let dirs = &assembly.dirs;
     let roots = assembly.folders.roots("custom_nodes").unwrap_or_default();
     let found = candidates(&roots, wanted);
@@ -55,18 +67,42 @@ pub(crate) fn host(
     {
         tracing::info!("Skipping loading of custom nodes");
     }
-    Host::new(Settings {
+    let settings = Settings {
         packs: found,
+        alone: None,
         search: search(dirs, python),
         unpack_to: dirs.user.join("__fresco").join("python"),
         folder: dirs.base.clone(),
-        environment: environment(&limits.environment),
+        environment: environment(&limits.environment, &fence(dirs, &assembly.folders, limits)),
         import_limit: limits.import,
         hello: hello(dirs, &assembly.folders, limits, told),
         builtin: builtin(&assembly.registry.snapshot()),
         codec: value_codec().0,
         interrupt_grace: INTERRUPT_GRACE,
-    })
+    };
+    Hosts::new(settings, &limits.apart)
+}
+
+/// Where packs are meant to write, as their process is told before anything of theirs runs.
+fn fence(dirs: &Dirs, folders: &Folders, limits: &PackLimits) -> String {
+    let own = [
+        &dirs.output,
+        &dirs.temp,
+        &dirs.input,
+        &dirs.user,
+        &dirs.models,
+    ];
+    let mut places: Vec<PathBuf> = own.into_iter().cloned().collect();
+    let table = folders.table();
+    places.extend(table.into_iter().flat_map(|(_, roots, _)| roots));
+    let mut texts: Vec<String> = places
+        .iter()
+        .map(|place| place.to_string_lossy().into_owned())
+        .collect();
+    texts.sort_unstable();
+    texts.dedup();
+    let texts: Vec<Value> = texts.into_iter().map(Value::from).collect();
+    json::to_string(&map! {"strict" => limits.fenced, "folders" => texts}.into())
 }
 
 /// Where a Python for packs is looked for.
@@ -85,7 +121,7 @@ fn builtin(registry: &NodeRegistry) -> Vec<String> {
 }
 
 /// What packs see of the environment: all but what looks like a secret.
-fn environment(wanted: &[String]) -> Vec<(String, String)> {
+fn environment(wanted: &[String], fence: &str) -> Vec<(String, String)> {
     let secret = |name: &str| {
         let name = name.to_uppercase();
         SECRET_ENDS.iter().any(|end| name.ends_with(end))
@@ -103,6 +139,7 @@ fn environment(wanted: &[String]) -> Vec<(String, String)> {
         ("HF_HUB_DISABLE_TELEMETRY", "1"),
         ("DO_NOT_TRACK", "1"),
         ("FRESCO", env!("CARGO_PKG_VERSION")),
+        ("FRESCO_FENCE", fence),
     ] {
         seen.push((name.to_owned(), value.to_owned()));
     }
@@ -147,16 +184,47 @@ pub(crate) struct Surroundings {
     pub(crate) resources: Arc<Resources>,
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) engine: Arc<OnceLock<Engine>>,
+    /// The models in memory; none where nothing is run.
+    pub(crate) models: Option<fresco_server::Registries>,
+    /// What packs added to the lists of samplers and schedules, by process.
+    pub(crate) listed: Mutex<Vec<(Arc<str>, Listed)>>,
 }
 
 impl Outside for Surroundings {
-    fn classes(&self, classes: Vec<Arc<dyn NodeClass>>) {
+    fn classes(&self, owner: &Arc<str>, classes: Vec<Arc<dyn NodeClass>>) {
         self.registry.update(|registry| {
-            registry.remove_owned("python");
+            registry.remove_owned(owner);
             for class in classes {
-                registry.add_class(class);
+                // Of equal names in two processes the same one stays, whichever is loaded first.
+                let id = class.schema().id.clone();
+                let other = registry.get(&id).and_then(|known| known.owner());
+                if other.is_none_or(|other| other <= owner) {
+                    registry.add_class(class);
+                }
             }
         });
+    }
+
+    fn listed(
+        &self,
+        owner: &Arc<str>,
+        samplers: Vec<(Arc<str>, Value)>,
+        schedulers: Vec<(Arc<str>, Value)>,
+    ) {
+        let mut all = lock(&self.listed);
+        let before = all.len();
+        all.retain(|(whose, _)| whose != owner);
+        let new = Listed {
+            samplers,
+            schedulers,
+        };
+        if new.is_empty() && all.len() == before {
+            return;
+        }
+        all.push((owner.clone(), new));
+        let parts: Vec<&Listed> = all.iter().map(|(_, listed)| listed).collect();
+        self.registry
+            .update(|registry| with_listed(registry, &parts));
     }
 
     fn lost(&self, owner: &Arc<str>) {
@@ -173,6 +241,19 @@ impl Outside for Surroundings {
             kind: EventKind::Custom {
                 event: event.into(),
                 data,
+                client: client.map(Into::into),
+            },
+        });
+    }
+
+    fn send_bytes(&self, event: u32, bytes: Arc<[u8]>, client: Option<&str>) {
+        self.sink.emit(Event {
+            prompt_id: None,
+            client: None,
+            worker: None,
+            kind: EventKind::Bytes {
+                event,
+                bytes,
                 client: client.map(Into::into),
             },
         });
@@ -218,6 +299,28 @@ impl Outside for Surroundings {
         crate::pack_queue::ask(engine.ok_or("the queue is not there yet")?, asked)
     }
 
+    fn make_room(&self, bytes: u64, device: &str, prompt: &str) -> u64 {
+        let mut most = 0;
+        for one in self.models.iter().flat_map(fresco_server::Registries::iter) {
+            let devices = one.registry.devices();
+            let Some(place) = devices.iter().find(|place| place.name() == device) else {
+                continue;
+            };
+            let free = || place.free().unwrap_or(0);
+            if free() < bytes {
+                let wanted = fresco_memory::FreeRequest {
+                    unload_models: true,
+                    respect: true,
+                    devices: Some(vec![device.to_owned()]),
+                    ..fresco_memory::FreeRequest::default()
+                };
+                one.registry.free(&wanted, Some(prompt));
+            }
+            most = free().max(most);
+        }
+        most
+    }
+
     fn set_flag(&self, name: &str, value: bool) {
         let Some(engine) = self.engine.get().filter(|_| value) else {
             return;
@@ -234,7 +337,7 @@ impl Outside for Surroundings {
 }
 
 /// Packs for the server.
-pub(crate) struct ServedPacks(pub(crate) Arc<Host>);
+pub(crate) struct ServedPacks(pub(crate) Arc<Hosts>);
 
 impl Packs for ServedPacks {
     fn report(&self) -> Value {
@@ -263,6 +366,10 @@ impl Packs for ServedPacks {
 
     fn on_prompt(&self, body: &Map) -> Option<Map> {
         self.0.on_prompt(body)
+    }
+
+    fn shrink(&self) {
+        self.0.shrink();
     }
 
     fn restart(&self) {
@@ -295,15 +402,17 @@ pub(crate) fn packs(args: PacksArgs) -> anyhow::Result<ExitCode> {
         Told::default(),
     );
     if matches!(args.what, PacksTask::Check) {
-        let surroundings = Surroundings {
+        let surroundings: Arc<dyn Outside> = Arc::new(Surroundings {
             registry: assembly.registry.clone(),
             listings: assembly.listings.clone(),
             folders: assembly.folders.clone(),
             resources: Arc::new(Resources::default()),
             sink: Arc::new(fresco_engine::NoSink),
             engine: Arc::default(),
-        };
-        host.start(Arc::new(surroundings));
+            models: None,
+            listed: Mutex::default(),
+        });
+        host.start(&surroundings);
         host.wait_ready(FIRST_LOAD);
     }
     let text = table(&host);
@@ -350,7 +459,7 @@ fn change(
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(host: &Host) -> String {
+fn table(host: &Hosts) -> String {
     use std::fmt::Write as _;
     let packs = host.packs();
     if packs.is_empty() {
@@ -392,12 +501,16 @@ fn table(host: &Host) -> String {
         if !missing.is_empty() {
             let _ = writeln!(text, "           it asks for: {}", missing.join(", "));
         }
-        let inside = out_of_reach(Path::new(&pack.path));
-        if !inside.is_empty() {
+        if pack.state == State::Waiting {
+            continue;
+        }
+        let reach = reach(Path::new(&pack.path));
+        let _ = writeln!(text, "           level: {}", reach.level);
+        if !reach.inside.is_empty() {
             let _ = writeln!(
                 text,
-                "           parts of it will not work (level L3b): {}",
-                inside.join(", ")
+                "           parts of it will not work, because networks run in Fresco and not in torch: {}",
+                reach.inside.join(", ")
             );
         }
     }

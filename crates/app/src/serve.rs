@@ -7,16 +7,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use fresco_cluster::Broker;
 use fresco_engine::store::{JobStore, Limits, StorePath};
 use fresco_engine::{Engine, EngineConfig};
 use fresco_files::Dirs;
 use fresco_graph::PromptLimits;
 use fresco_server::serve::{Plain, serve as listen};
 use fresco_server::{
-    App, Config, Hub, LogRing, Metrics, Parts, REFERENCE_VERSION, Templates, Versions,
+    App, Config, FarWorkers, Hub, LogRing, Metrics, Parts, REFERENCE_VERSION, Templates, Versions,
 };
 
 use crate::assembly::Assembly;
+use crate::front::{ClusterParts, Shown};
 use crate::front_end::Pages;
 use crate::python::TemplateFiles;
 use crate::settings::{ServeSettings, UsageError};
@@ -26,9 +28,9 @@ use crate::workers;
 /// Name of our database in the user folder.
 const DATABASE: &str = "fresco.db";
 /// How long a node may ignore an interrupt before its prompt is given up.
-const HANG_GRACE: Duration = Duration::from_secs(10);
+pub(crate) const HANG_GRACE: Duration = Duration::from_secs(10);
 /// How long the running node gets to notice that the program ends; its prompt is queued again either way.
-const STOP_GRACE: Duration = Duration::from_secs(5);
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5);
 /// Age at which an unfinished file belongs to nobody any more.
 const STALE: Duration = Duration::from_hours(1);
 /// How long file work that is still going on may hold up the end.
@@ -55,7 +57,7 @@ pub(crate) fn serve(
     tracing::info!("Fresco {}", env!("CARGO_PKG_VERSION"));
     tracing::info!("ComfyUI version: {REFERENCE_VERSION}");
     settings.exec.memory.register_devices()?;
-    let assembly = Assembly::open(&settings.folders)?;
+    let mut assembly = Assembly::open(&settings.folders)?;
     check_token_file(&settings, &assembly.dirs)?;
     let tls = settings
         .tls
@@ -68,7 +70,14 @@ pub(crate) fn serve(
     } else {
         bind(&settings.listen, settings.port)?
     };
+    // Here, so that it is also dropped here, outside of the runtime below.
+    let broker = settings.nats.as_ref().map(Broker::connect).transpose();
+    let broker = broker.map_err(|error| UsageError(error.to_string()))?;
     assembly.dirs.create_user()?;
+    let cluster = broker
+        .clone()
+        .map(|broker| ClusterParts::new(broker, &assembly));
+    assembly.cluster = cluster.as_ref().map(|cluster| cluster.models.clone());
     let database = database(&settings, &assembly.dirs);
     let limits = Limits {
         max_pending: settings.max_queue,
@@ -99,11 +108,12 @@ pub(crate) fn serve(
         .build()
         .context("cannot start the threads for sockets")?;
     let ended = runtime.block_on(assembled(
-        settings, assembly, store, pages, listeners, tls, logs, argv,
+        settings, assembly, cluster, store, pages, listeners, tls, logs, argv,
     ));
     // A picture that is being decoded for a client that is gone would hold the end up for a minute. Files are written
     // under another name first, so nothing is left half done.
     runtime.shutdown_timeout(FAREWELL);
+    drop(broker);
     ended
 }
 
@@ -150,6 +160,7 @@ fn clean_up(dirs: &Dirs) {
 async fn assembled(
     settings: ServeSettings,
     assembly: Assembly,
+    cluster: Option<ClusterParts>,
     store: JobStore,
     pages: Pages,
     listeners: Vec<TcpListener>,
@@ -166,14 +177,17 @@ async fn assembled(
     let (executor, workers) = workers::workers(&settings, &assembly, &models, hub.clone())?;
     let packs = packs_host(&settings, &assembly);
     let late_engine = Arc::new(std::sync::OnceLock::new());
-    packs.start(Arc::new(crate::packs::Surroundings {
+    let surroundings: Arc<dyn fresco_python::Outside> = Arc::new(crate::packs::Surroundings {
         registry: assembly.registry.clone(),
         listings: assembly.listings.clone(),
         folders: assembly.folders.clone(),
         resources: executor.resources.clone(),
         sink: hub.clone(),
         engine: late_engine.clone(),
-    }));
+        models: Some(models.clone()),
+        listed: std::sync::Mutex::default(),
+    });
+    packs.start(&surroundings);
     if waiting > 0 && packs.is_starting() {
         // Prompts from before may need them, and run at once.
         let packs = packs.clone();
@@ -197,6 +211,16 @@ async fn assembled(
     })
     .context("cannot start the worker")?;
     let _ = late_engine.set(engine.clone());
+    let assembly = Arc::new(assembly);
+    let front = match cluster {
+        None => None,
+        Some(cluster) => {
+            let (assembly, engine) = (assembly.clone(), engine.clone());
+            let join = move || cluster.join(&assembly, &engine);
+            let joined = tokio::task::spawn_blocking(join).await;
+            Some(joined.context("cannot join the cluster")??)
+        }
+    };
     if waiting > 0 {
         tracing::info!("{waiting} prompts from before are queued again");
     }
@@ -217,6 +241,9 @@ async fn assembled(
         memory: crate::memory_guard::memory_guard(),
         describe_model: Arc::new(crate::model_file::describe),
         packs: Arc::new(crate::packs::ServedPacks(packs.clone())),
+        far: front
+            .clone()
+            .map(|front| Arc::new(Shown(front)) as Arc<dyn FarWorkers>),
     });
     if !settings.quick_test {
         let signals = StopSignals::listen();
@@ -241,6 +268,9 @@ async fn assembled(
     // Node code may hold the worker for a while; the sockets' threads are free for it.
     tokio::task::spawn_blocking(move || {
         engine.stop(STOP_GRACE);
+        if let Some(front) = front {
+            front.stop();
+        }
         packs.stop();
     })
     .await
@@ -274,16 +304,10 @@ async fn drain(engine: Engine, patience: Duration) {
     tokio::time::sleep(LAST_WORDS).await;
 }
 
-fn packs_host(settings: &ServeSettings, assembly: &Assembly) -> Arc<fresco_python::Host> {
-    let flags = fresco_graph::map! {
-        "cpu" => settings.exec.memory.on_cpu(),
-        "disable_metadata" => settings.exec.disable_metadata,
-        "preview_method" => settings.exec.preview_method,
-        "port" => settings.port,
-        "multi_user" => settings.multi_user,
-        "whitelist_custom_nodes" => settings.exec.packs.except.clone(),
-        "disable_all_custom_nodes" => settings.exec.packs.none,
-    };
+fn packs_host(settings: &ServeSettings, assembly: &Assembly) -> Arc<fresco_python::Hosts> {
+    let mut flags = crate::packs::flags(&settings.exec);
+    flags.insert("port".into(), settings.port.into());
+    flags.insert("multi_user".into(), settings.multi_user.into());
     let told = crate::packs::Told {
         flags,
         on_cpu: settings.exec.memory.on_cpu(),
@@ -488,13 +512,13 @@ fn launch(url: &str) {
 }
 
 /// Ctrl-C, and what service managers send. Heard from when this is made: before anybody is told where the server is.
-struct StopSignals {
+pub(crate) struct StopSignals {
     #[cfg(unix)]
     kinds: [Option<tokio::signal::unix::Signal>; 2],
 }
 
 impl StopSignals {
-    fn listen() -> Self {
+    pub(crate) fn listen() -> Self {
         #[cfg(unix)]
         {
             use tokio::signal::unix::{SignalKind, signal};
@@ -512,7 +536,7 @@ impl StopSignals {
         clippy::disallowed_methods,
         reason = "a second signal means that the orderly end takes too long; the store recovers as from a crash"
     )]
-    async fn told_to_stop(mut self) {
+    pub(crate) async fn told_to_stop(mut self) {
         self.one().await;
         tokio::spawn(async move {
             self.one().await;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fresco_cluster::BrokerSettings;
 use fresco_engine::Strategy;
 use fresco_engine::store::StorePath;
 use fresco_files::DirOptions;
@@ -13,7 +14,7 @@ use fresco_tensor::Device;
 use fresco_tensor::cuda::{DriverState, Format, FormatChoices, driver_state};
 
 use crate::cli::{
-    DirArgs, ExecArgs, FormatArgs, FrontEndChoice, MemoryArgs, MergeChoice, PageArgs,
+    DirArgs, ExecArgs, FormatArgs, FrontEndChoice, MemoryArgs, MergeChoice, NatsArgs, PageArgs,
     PreviewMethod, ServeArgs,
 };
 use crate::workers::WorkerGroup;
@@ -88,6 +89,10 @@ pub(crate) struct PackLimits {
     pub(crate) import: Duration,
     /// Variables that it sees whatever they are called.
     pub(crate) environment: Vec<String>,
+    /// Which packs have a process of their own.
+    pub(crate) apart: fresco_python::Apart,
+    /// They may write only where it is meant for them.
+    pub(crate) fenced: bool,
 }
 
 impl Default for PackLimits {
@@ -96,6 +101,8 @@ impl Default for PackLimits {
             memory: None,
             import: Duration::from_mins(2),
             environment: Vec::new(),
+            apart: fresco_python::Apart::default(),
+            fenced: false,
         }
     }
 }
@@ -349,6 +356,16 @@ impl ExecSettings {
                     .map(|gb| (gb * f64::from(1 << 30)) as u64),
                 import: Duration::from_secs(args.pack_import_seconds.max(1)),
                 environment: args.pack_env.clone(),
+                apart: fresco_python::Apart {
+                    all: args.isolate_packs.iter().any(|name| name == "all"),
+                    names: args
+                        .isolate_packs
+                        .iter()
+                        .filter(|name| *name != "all")
+                        .cloned()
+                        .collect(),
+                },
+                fenced: args.fence_packs,
             },
         })
     }
@@ -405,6 +422,30 @@ pub(crate) struct ServeSettings {
     pub(crate) workers: Vec<WorkerGroup>,
     /// How long running prompts may go on when the program is told to stop.
     pub(crate) drain: Duration,
+    /// Where workers on other machines are met; none: nowhere.
+    pub(crate) nats: Option<BrokerSettings>,
+}
+
+/// The NATS server that was named, if one was. `name`: what its lists show.
+pub(crate) fn broker(args: &NatsArgs, name: &str) -> Result<Option<BrokerSettings>, UsageError> {
+    let Some(url) = args.nats.as_deref().map(str::trim) else {
+        return match (&args.nats_creds, &args.nats_ca) {
+            (None, None) => Ok(None),
+            _ => usage(
+                "--nats-creds and --nats-ca say how to reach a NATS server; name it with --nats",
+            ),
+        };
+    };
+    if url.is_empty() {
+        return usage("--nats: write the address of a NATS server, like nats://127.0.0.1:4222");
+    }
+    Ok(Some(BrokerSettings {
+        url: url.to_owned(),
+        credentials: args.nats_creds.clone(),
+        authority: args.nats_ca.clone(),
+        prefix: args.nats_prefix.clone(),
+        name: name.to_owned(),
+    }))
 }
 
 impl ServeSettings {
@@ -416,6 +457,7 @@ impl ServeSettings {
             exec,
             store,
             workers,
+            nats,
             log: _,
         } = args;
         let listen = addresses(&network.listen)?;
@@ -468,6 +510,7 @@ impl ServeSettings {
             database: store.database_url.as_deref().map(database).transpose()?,
             max_queue: store.max_queue,
             workers: WorkerGroup::all(&workers.workers)?,
+            nats: broker(&nats, "fresco front")?,
             drain: workers.drain.unwrap_or_default(),
             max_history_size: store.max_history_size.saturating_mul(1 << 20),
         })

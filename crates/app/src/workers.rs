@@ -105,7 +105,9 @@ pub(crate) fn workers(
     let first = models.first().registry.clone();
     let executor = assembly.executor(exec, first, sink)?;
     if settings.workers.is_empty() {
-        return Ok((executor, vec![WorkerConfig::local()]));
+        // With workers on other machines this one need not run anything itself.
+        let local = settings.nats.is_none().then(WorkerConfig::local);
+        return Ok((executor, local.into_iter().collect()));
     }
     let mut workers = Vec::new();
     for (index, WorkerModels { worker, registry }) in models.iter().enumerate() {

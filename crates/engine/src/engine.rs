@@ -9,10 +9,12 @@ use fresco_graph::{
     ValidPrompt, Value, lock,
 };
 
+use fresco_placement::WorkerView;
+
 use crate::event::{Event, EventKind, EventSink};
 use crate::feeder::{EngineShared, MakeWorker, RunningPrompt, WorkerPlace};
 use crate::live_registry::LiveRegistry;
-use crate::memory::{FreeNote, FreeReport, FreeRequest, MemoryRoom};
+use crate::memory::{FreeNote, FreeReport, FreeRequest, MemoryRoom, NoModels};
 use crate::messages::{self, now_ms};
 use crate::panics::catch_panic;
 use crate::reply::{Reply, reply};
@@ -68,7 +70,11 @@ impl WorkerConfig {
             WorkerKind::OnDevices(own) => own,
             WorkerKind::Local | WorkerKind::Remote { .. } => executor,
         };
-        let memory = own.memory.clone();
+        // Models of a worker elsewhere are its own affair.
+        let memory: Arc<dyn MemoryRoom> = match &self.kind {
+            WorkerKind::Remote { .. } => Arc::new(NoModels),
+            WorkerKind::Local | WorkerKind::OnDevices(_) => own.memory.clone(),
+        };
         let (make, term): (MakeWorker, _) = match &self.kind {
             WorkerKind::Remote { make, term } => (make.clone(), Some(*term)),
             WorkerKind::Local | WorkerKind::OnDevices(_) => {
@@ -95,6 +101,7 @@ impl WorkerConfig {
             memory,
             thread: std::sync::Mutex::default(),
             worker: std::sync::Mutex::default(),
+            gone: std::sync::atomic::AtomicBool::new(false),
         })
     }
 }
@@ -132,6 +139,7 @@ struct Inner {
     resources: Arc<Resources>,
     listings: Arc<dyn Listings>,
     limits: PromptLimits,
+    executor: ExecutorConfig,
 }
 
 impl Engine {
@@ -145,19 +153,19 @@ impl Engine {
             limits,
             hang_grace,
         } = config;
-        let places = workers.into_iter().map(|w| w.place(&executor)).collect();
+        let places: Vec<_> = workers.into_iter().map(|w| w.place(&executor)).collect();
         let ExecutorConfig {
             registry,
             resources,
             memory,
             sink,
             ..
-        } = executor;
+        } = executor.clone();
         let shared = Arc::new(EngineShared {
             store,
             sink,
             memory,
-            places,
+            places: std::sync::RwLock::new(places),
             hang_grace,
             running: std::sync::Mutex::default(),
             stopped_early: std::sync::Mutex::default(),
@@ -190,7 +198,7 @@ impl Engine {
         shared.store.on_needs(move |prompt, outputs| {
             catch_panic("needs", || memory.needs(prompt, outputs))
         });
-        for place in &shared.places {
+        for place in &shared.places() {
             shared.start(place);
         }
         Ok(Self(Arc::new(Inner {
@@ -199,7 +207,56 @@ impl Engine {
             resources,
             listings,
             limits,
+            executor,
         })))
+    }
+
+    /// Adds a worker while the engine runs. False if one of that name is there.
+    pub fn add_worker(&self, config: WorkerConfig) -> bool {
+        let shared = &self.0.shared;
+        let place = config.place(&self.0.executor);
+        {
+            let mut places = shared
+                .places
+                .write()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            if shared.stopping.load(Ordering::SeqCst)
+                || places.iter().any(|other| other.name == place.name)
+            {
+                return false;
+            }
+            places.push(place.clone());
+        }
+        shared.start(&place);
+        // From now on the others have to say what they have.
+        shared.store.wake();
+        true
+    }
+
+    /// Takes a worker out that runs nothing. False if it runs something, or is not there.
+    pub fn remove_worker(&self, name: &str) -> bool {
+        let shared = &self.0.shared;
+        let place = {
+            let mut places = shared
+                .places
+                .write()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let busy = self.running().iter().any(|run| &*run.worker == name);
+            let at = places.iter().position(|place| &*place.name == name);
+            match at {
+                Some(at) if !busy => places.remove(at),
+                _ => return false,
+            }
+        };
+        place.gone.store(true, Ordering::SeqCst);
+        place.requests.close();
+        shared.store.worker_gone(&place.name);
+        true
+    }
+
+    /// What workers can do has changed: whoever waits for a job asks again.
+    pub fn workers_changed(&self) {
+        self.0.shared.store.wake();
     }
 
     /// The classes as they are now.
@@ -214,7 +271,7 @@ impl Engine {
 
     /// The values of an owner are gone: results that have one are not used again, and nodes that made them run anew.
     pub fn drop_owned(&self, owner: &Arc<str>) {
-        for place in &self.0.shared.places {
+        for place in &self.0.shared.places() {
             place.requests.push_owner(owner);
         }
         self.0.shared.store.wake();
@@ -222,9 +279,17 @@ impl Engine {
 
     /// What each worker holds.
     pub fn workers(&self) -> Vec<WorkerSnapshot> {
-        let places = self.0.shared.places.iter();
+        let places = self.0.shared.places();
+        let places = places.iter();
         let workers: Vec<_> = places.filter_map(|p| lock(&p.worker).clone()).collect();
         workers.iter().map(|worker| worker.snapshot()).collect()
+    }
+
+    /// What the worker of this process has, where there is only one.
+    pub fn worker_view(&self) -> WorkerView {
+        let place = self.0.shared.places().first().cloned();
+        let worker = place.and_then(|place| lock(&place.worker).clone());
+        worker.map(|worker| worker.view()).unwrap_or_default()
     }
 
     pub fn listings(&self) -> &Arc<dyn Listings> {
@@ -317,7 +382,7 @@ impl Engine {
         };
         let shared = &self.0.shared;
         // With one worker there is nothing to choose.
-        let needs = (shared.places.len() > 1).then(|| {
+        let needs = shared.chooses().then(|| {
             catch_panic("needs", || {
                 shared.memory.needs(&valid.prompt, &valid.outputs)
             })
@@ -380,7 +445,7 @@ impl Engine {
         }
         request.unload_models = true;
         let mut replies = Vec::new();
-        for place in &shared.places {
+        for place in &shared.places() {
             let memory = &place.memory;
             let (sender, done) = reply();
             place.requests.push(request.clone(), Some(sender), || {
@@ -485,15 +550,17 @@ impl Engine {
     pub fn stop(&self, patience: Duration) {
         let shared = &self.0.shared;
         shared.stopping.store(true, Ordering::SeqCst);
-        for place in &shared.places {
+        let places = shared.places();
+        for place in &places {
             place.requests.close();
         }
         // Before the wait below, in which a service manager may lose its patience.
         let _ = shared.store.stopping().wait();
+        shared.leave_remote();
         shared.interrupt(None);
         shared.store.wake();
         let give_up = std::time::Instant::now() + patience;
-        for place in &shared.places {
+        for place in &places {
             let Some(thread) = lock(&place.thread).take() else {
                 continue;
             };
@@ -510,7 +577,8 @@ impl Engine {
         }
         shared.abandon();
         let mut closed: Vec<&Arc<dyn MemoryRoom>> = Vec::new();
-        for memory in shared.places.iter().map(|place| &place.memory) {
+        let memories = places.iter().map(|place| &place.memory);
+        for memory in memories.chain([&shared.memory]) {
             if !closed.iter().any(|other| Arc::ptr_eq(other, memory)) {
                 catch_panic("shutdown", || memory.shutdown());
                 closed.push(memory);

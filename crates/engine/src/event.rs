@@ -87,6 +87,12 @@ pub enum EventKind {
         node: Arc<str>,
         text: Arc<str>,
     },
+    /// A node's own message in bytes, of a kind that is a number, to one socket or to all.
+    Bytes {
+        event: u32,
+        bytes: Arc<[u8]>,
+        client: Option<Arc<str>>,
+    },
     /// A node's own message, to one socket or to all.
     Custom {
         event: Arc<str>,

@@ -7,14 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fresco_graph::{Map, Value, lock};
 
 use crate::event::{Event, EventKind, EventSink, Failure};
-use crate::job::{Outcome, RunControl, RunJob};
+use crate::job::{Outcome, Returned, RunControl, RunJob};
 use crate::memory::MemoryRoom;
 use crate::messages::{self, now_ms};
 use crate::panics::catch_panic;
@@ -27,6 +27,8 @@ use crate::worker::Worker;
 const GC_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a worker waits when nothing is due.
 const LONG: Duration = Duration::from_secs(1000);
+/// How long a worker that cannot take a job is waited for before the thread looks around.
+const READY_PATIENCE: Duration = Duration::from_millis(500);
 /// A memory room that is always due is still not asked more often than this.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -90,6 +92,15 @@ pub(crate) struct WorkerPlace {
     pub(crate) memory: Arc<dyn MemoryRoom>,
     pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
     pub(crate) worker: Mutex<Option<Arc<dyn Worker>>>,
+    /// Its thread ends as soon as it looks.
+    pub(crate) gone: AtomicBool,
+}
+
+impl WorkerPlace {
+    /// Whether its jobs run in another process.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.claim.term.is_some()
+    }
 }
 
 /// What the engine's handle and its threads share.
@@ -97,7 +108,8 @@ pub(crate) struct EngineShared {
     pub(crate) store: JobStore,
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) memory: Arc<dyn MemoryRoom>,
-    pub(crate) places: Vec<Arc<WorkerPlace>>,
+    /// Workers elsewhere come and go.
+    pub(crate) places: RwLock<Vec<Arc<WorkerPlace>>>,
     /// How long a node may ignore an interrupt before its thread is given up.
     pub(crate) hang_grace: Duration,
     /// By the number the store gave each run.
@@ -131,6 +143,32 @@ impl EngineShared {
             worker: Some(current.worker.clone()),
             kind,
         });
+    }
+
+    /// The places as they are now.
+    pub(crate) fn places(&self) -> Vec<Arc<WorkerPlace>> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        places.clone()
+    }
+
+    pub(crate) fn place(&self, name: &str) -> Option<Arc<WorkerPlace>> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        places.iter().find(|place| &*place.name == name).cloned()
+    }
+
+    /// Whether there is a choice who runs a job. One worker of this process takes what comes.
+    pub(crate) fn chooses(&self) -> bool {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        places.len() != 1 || places.iter().any(|place| place.is_remote())
+    }
+
+    /// The process ends: those that run elsewhere go on without it, and are taken up again.
+    pub(crate) fn leave_remote(&self) {
+        for run in lock(&self.running).values() {
+            if run.control.task().is_some() {
+                run.control.give_up();
+            }
+        }
     }
 
     pub(crate) fn status(&self, remaining: usize) {
@@ -224,8 +262,8 @@ impl EngineShared {
         drop(started);
         let recorded = self.store.finish(task, finished(outcome)).wait();
         self.report_end(&current, recorded);
-        if let Some(place) = self.places.iter().find(|p| p.name == current.worker) {
-            self.start(place);
+        if let Some(place) = self.place(&current.worker) {
+            self.start(&place);
         }
     }
 
@@ -237,8 +275,8 @@ impl EngineShared {
         drop(run);
         tracing::warn!(prompt = %current.prompt_id, worker = %current.worker, "no sign of life; the job goes to another worker");
         self.status(self.store.remaining());
-        if let Some(place) = self.places.iter().find(|p| p.name == current.worker) {
-            self.start(place);
+        if let Some(place) = self.place(&current.worker) {
+            self.start(&place);
         }
     }
 
@@ -378,6 +416,9 @@ impl Feeder {
         let mut question: Option<Reply<Next>> = None;
         let mut need_gc = false;
         let mut last_gc: Option<Instant> = None;
+        if self.place.is_remote() && !self.take_up() {
+            return;
+        }
         loop {
             let timeout = match (need_gc, last_gc) {
                 (true, Some(at)) => GC_INTERVAL.saturating_sub(at.elapsed()),
@@ -386,22 +427,36 @@ impl Feeder {
             };
             let next = match question.take() {
                 Some(reply) => reply,
-                None => self.ask_next(timeout),
+                None if self.worker.wait_ready(READY_PATIENCE) => self.ask_next(timeout),
+                None => {
+                    if stopping() || self.place.gone.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    self.free();
+                    continue;
+                }
             };
             match next.wait().unwrap_or(Next::Closed) {
                 Next::Closed => return,
                 Next::Woken | Next::Timeout => {}
                 // Taken while the program ends: closing the store puts it back.
                 Next::Job(_) if stopping() => return,
-                Next::Job(job) => {
-                    let Some(reply) = self.run(*job) else {
-                        return;
-                    };
-                    question = Some(reply);
-                    need_gc = true;
-                }
+                Next::Job(job) => match self.run(*job, false) {
+                    AfterRun::Stop => return,
+                    AfterRun::Asked(reply) => {
+                        question = Some(reply);
+                        need_gc = true;
+                    }
+                    AfterRun::GoOn => need_gc = true,
+                },
             }
-            if stopping() {
+            if stopping() || self.place.gone.load(Ordering::SeqCst) {
+                // A question that was asked may be answered with a job.
+                if let Some(Next::Job(job)) = question.take().and_then(Reply::wait)
+                    && !stopping()
+                {
+                    shared.store.give_back(job.task, false).wait();
+                }
                 return;
             }
             if self.free() {
@@ -428,7 +483,7 @@ impl Feeder {
             }
         };
         // With nobody else there is nothing to choose.
-        let view = (self.shared.places.len() > 1).then(|| Arc::new(self.worker.view()));
+        let view = self.shared.chooses().then(|| Arc::new(self.worker.view()));
         self.shared
             .store
             .ask_next_for(&self.place.claim, view, timeout)
@@ -450,9 +505,25 @@ impl Feeder {
         true
     }
 
-    /// Runs one job and records its end. Gives the question for the next job, which travels with the record so that both
-    /// share a commit; nothing if this thread should end.
-    fn run(&mut self, job: TakenJob) -> Option<Reply<Next>> {
+    /// Follows what this worker has run since before this process began. False if this thread should end.
+    fn take_up(&mut self) -> bool {
+        let leases = self.shared.store.leases().wait().unwrap_or_default();
+        let name = self.place.name.clone();
+        for lease in leases.iter().filter(|lease| lease.owner == name) {
+            if lock(&self.shared.running).contains_key(&lease.task) {
+                continue;
+            }
+            let job = self.shared.store.leased_job(lease.task).wait().flatten();
+            let Some(job) = job else { continue };
+            if matches!(self.run(*job, true), AfterRun::Stop) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Runs one job and records its end. The question for the next job travels with the record, so that both share a commit.
+    fn run(&mut self, job: TakenJob, adopted: bool) -> AfterRun {
         let shared = &self.shared;
         shared.status(job.remaining);
         let task = job.task;
@@ -460,7 +531,7 @@ impl Feeder {
             None => RunControl::default(),
             Some(term) => {
                 let store = shared.store.clone();
-                RunControl::with_lease(move || store.renew(task, term))
+                RunControl::with_lease(task, adopted, move || store.renew(task, term))
             }
         };
         let current = RunningPrompt {
@@ -498,7 +569,9 @@ impl Feeder {
         let worker = &self.worker;
         let outcome = catch_unwind(AssertUnwindSafe(|| worker.run(&run, &control)));
         // From here on an interrupt is meant for the next prompt. If the run was given up, its end is recorded already.
-        let taken_out = shared.take(task)?;
+        let Some(taken_out) = shared.take(task) else {
+            return AfterRun::Stop;
+        };
         let outcome = outcome.unwrap_or_else(|_| {
             let text = "The executor failed; its caches were cleared.".to_owned();
             shared.broken(&current, "RuntimeError", text)
@@ -506,16 +579,48 @@ impl Feeder {
         drop(taken_out);
         if shared.stopping.load(Ordering::SeqCst) && outcome.interrupted {
             // Stopped because the server stops: the job stays in the database and runs again next time.
-            return None;
+            return AfterRun::Stop;
+        }
+        if let Some(returned) = &outcome.returned {
+            return self.returned(task, &current, returned);
         }
         let recorded = shared.store.finish(task, finished(outcome));
-        let next = self.ask_next(GC_INTERVAL);
+        let next = self.worker.is_ready().then(|| self.ask_next(GC_INTERVAL));
         if !shared.report_end(&current, recorded.wait()) {
-            return None;
+            return AfterRun::Stop;
         }
         tracing::info!(prompt = %current.prompt_id, "Prompt executed in {}", duration_text(began.elapsed()));
-        Some(next)
+        match next {
+            Some(next) => AfterRun::Asked(next),
+            None => AfterRun::GoOn,
+        }
     }
+
+    /// A job goes back into the queue.
+    fn returned(&self, task: u64, current: &RunningPrompt, returned: &Returned) -> AfterRun {
+        let (lost, why) = match returned {
+            Returned::NotBegun(why) => (false, why),
+            Returned::Lost(why) => (true, why),
+        };
+        tracing::warn!(prompt = %current.prompt_id, worker = %current.worker, "the job goes back into the queue: {why}");
+        match self.shared.store.give_back(task, lost).wait() {
+            Some(Ok(_)) => self.shared.status(self.shared.store.remaining()),
+            Some(Err(error)) => {
+                // Its lease ends by itself.
+                tracing::error!(prompt = %current.prompt_id, "cannot put the job back: {error}");
+            }
+            None => return AfterRun::Stop,
+        }
+        AfterRun::GoOn
+    }
+}
+
+/// What the thread does after a run.
+enum AfterRun {
+    Stop,
+    GoOn,
+    /// The next job is asked for already.
+    Asked(Reply<Next>),
 }
 
 fn due(at: Option<Instant>) -> bool {

@@ -24,23 +24,48 @@ pub struct RunControl {
     /// Raised when somebody asks the run to stop, and until it ends.
     pub cancel: CancelToken,
     given_up: Arc<AtomicBool>,
-    /// Renews the lease on the job; none where it lasts as long as this process.
-    renew: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Where the job is leased beyond the life of this process.
+    lease: Option<RunLease>,
+}
+
+#[derive(Clone)]
+struct RunLease {
+    task: u64,
+    adopted: bool,
+    renew: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl RunControl {
-    pub(crate) fn with_lease(renew: impl Fn() + Send + Sync + 'static) -> Self {
+    pub(crate) fn with_lease(
+        task: u64,
+        adopted: bool,
+        renew: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
         Self {
-            renew: Some(Arc::new(renew)),
+            lease: Some(RunLease {
+                task,
+                adopted,
+                renew: Arc::new(renew),
+            }),
             ..Self::default()
         }
+    }
+
+    /// The number of the run, which no other run has, also after this process began anew. None for a worker of this process.
+    pub fn task(&self) -> Option<u64> {
+        self.lease.as_ref().map(|lease| lease.task)
+    }
+
+    /// Whether it began before this process did: it is to be followed, not begun.
+    pub fn is_adopted(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.adopted)
     }
 
     /// The run goes on: its job is this worker's for another term. A worker in another process calls this for each sign of
     /// life, more often than its term is long; a job whose lease ends is given to another.
     pub fn renew_lease(&self) {
-        if let Some(renew) = &self.renew {
-            renew();
+        if let Some(lease) = &self.lease {
+            (lease.renew)();
         }
     }
 
@@ -65,4 +90,15 @@ pub struct Outcome {
     pub meta: Map,
     /// `[event, data]` pairs.
     pub messages: Vec<Value>,
+    /// It did not come to an end: the job goes back into the queue.
+    pub returned: Option<Returned>,
+}
+
+/// Why a worker elsewhere gives a job back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Returned {
+    /// It never began.
+    NotBegun(String),
+    /// Its worker went down with it. That counts as an attempt.
+    Lost(String),
 }

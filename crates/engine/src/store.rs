@@ -80,6 +80,7 @@ struct Published {
     needs: Mutex<Option<NeedsOf>>,
     remaining: AtomicUsize,
     paused: AtomicBool,
+    waiting: AtomicUsize,
     /// Prompts that were handed out, by the numbers of their runs.
     handed_out: Mutex<BTreeMap<u64, Arc<str>>>,
     lost_lease: Mutex<Option<LostLease>>,
@@ -235,6 +236,27 @@ impl JobStore {
     /// The jobs that are leased beyond the life of this process.
     pub fn leases(&self) -> Reply<Vec<LeaseRecord>> {
         self.ask(Command::Leases)
+    }
+
+    /// One of them, for whoever takes up a run that began before this process.
+    pub fn leased_job(&self, task: u64) -> Reply<Option<Box<TakenJob>>> {
+        self.ask(|to| Command::LeasedJob(task, to))
+    }
+
+    /// Ends a lease: the job is queued again. `lost`: its worker went down with it, which counts as an attempt; otherwise it
+    /// never began. False if there was no such lease.
+    pub fn give_back(&self, task: u64, lost: bool) -> Reply<Result<bool, StoreError>> {
+        self.ask(|to| Command::GiveBack(task, lost, to))
+    }
+
+    /// A worker is there no more: no job waits for it.
+    pub fn worker_gone(&self, name: &Arc<str>) {
+        self.send(Command::WorkerGone(name.clone()));
+    }
+
+    /// Jobs that wait and may run.
+    pub fn waiting(&self) -> usize {
+        self.0.published.waiting.load(Ordering::Acquire)
     }
 
     /// Records the outcome of a taken job: it leaves the queue and enters the history in one step. A second report for

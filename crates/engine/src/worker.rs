@@ -6,7 +6,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fresco_graph::lock;
 use fresco_placement::WorkerView;
@@ -26,7 +26,18 @@ pub trait Worker: Send + Sync {
     /// Runs a job to its end. Events go to the sink that the worker was made with.
     fn run(&self, job: &RunJob, control: &RunControl) -> Outcome;
 
-    /// Asks a run to stop. It goes on until [`Worker::run`] returns; the token stays raised until then.
+    /// Waits until it could take a job, at most so long. False: not yet.
+    fn wait_ready(&self, _patience: Duration) -> bool {
+        true
+    }
+
+    /// Whether it could take a job now.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    /// Asks a run to stop. It goes on until [`Worker::run`] returns; the token stays raised until then. Must not wait: it is
+    /// called on threads that serve sockets.
     fn interrupt(&self, control: &RunControl) {
         control.cancel.raise();
     }

@@ -20,6 +20,8 @@ fn far(term: Duration) -> Claim {
 const LONG: Duration = Duration::from_hours(1);
 /// Long enough for what a test does under it on a busy machine.
 const AWHILE: Duration = Duration::from_secs(2);
+/// Over at once.
+const SHORT: Duration = Duration::from_millis(50);
 
 #[track_caller]
 fn take_for(store: &JobStore, claim: &Claim) -> TakenJob {
@@ -65,21 +67,61 @@ fn a_lease_that_ended_while_nobody_looked_counts_as_an_attempt() {
     // Long before its end, as a crash would leave it.
     let copy = crash_copy(&path, &dir.path().join("crashed"));
     assert_eq!(lost.recv_timeout(Duration::from_secs(20)), Ok(first.task));
-    // By now it is over in the copy too.
+    // By now it is over in the copy too. Nobody could hear a sign of life meanwhile, so it is waited for once more.
     let after = open(&copy).unwrap();
+    assert_eq!(after.leases().wait().unwrap()[0].task, first.task);
     let (told, lost) = mpsc::channel();
     after.on_lost_lease(move |task| told.send(task).unwrap());
-    let second = take_for(&after, &far(AWHILE));
+    let second = take_for(&after, &far(SHORT));
+    assert_eq!(lost.recv_timeout(Duration::from_secs(20)), Ok(first.task));
     assert_eq!((second.attempt, second.task == first.task), (2, false));
     // The first run is over, whatever it says.
     assert_eq!(end(&after, first.task), 1);
     assert!(history_ids(&after).is_empty());
-    // The second time the job is held.
-    assert_eq!(lost.recv_timeout(Duration::from_secs(20)), Ok(second.task));
+    // Workers come and go, but a job that loses one after the other is held.
+    for attempt in 3..=5 {
+        assert_eq!(take_for(&after, &far(SHORT)).attempt, attempt);
+    }
+    for _ in 2..=5 {
+        assert!(lost.recv_timeout(Duration::from_secs(20)).is_ok());
+    }
     let outline = after.outline().wait().unwrap().unwrap();
     assert_eq!(outline.held.len(), 1);
-    assert!(outline.reasons[0].1.contains("went down 2 times"));
+    assert!(outline.reasons[0].1.contains("went down 5 times"));
     assert_eq!(after.remaining(), 1);
+}
+
+#[test]
+fn a_job_that_is_given_back_waits_again() {
+    let store = memory();
+    put(&store, "a", Priority::Auto);
+    let first = take_for(&store, &far(LONG));
+    assert_eq!(
+        store
+            .leased_job(first.task)
+            .wait()
+            .flatten()
+            .unwrap()
+            .prompt_id,
+        first.prompt_id
+    );
+    // It never began: that is no attempt, and the same run may be handed out again.
+    assert!(store.give_back(first.task, false).wait().unwrap().unwrap());
+    assert_eq!(pending_ids(&store), ["a"]);
+    assert!(!store.give_back(first.task, false).wait().unwrap().unwrap());
+    let second = take_for(&store, &far(LONG));
+    assert_eq!(second.attempt, 1);
+    // Its worker went down with it: that is one.
+    assert!(store.give_back(second.task, true).wait().unwrap().unwrap());
+    let third = take_for(&store, &far(LONG));
+    assert_eq!((third.attempt, third.task == second.task), (2, false));
+    assert_eq!(
+        end(&store, second.task),
+        1,
+        "a run that is over changes nothing"
+    );
+    assert_eq!(end(&store, third.task), 0);
+    assert_eq!(history_ids(&store), ["a"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! [`Folders::pin`] reuses its first listing of each type without looking again, for as long as it lives: one
 //! `/object_info` asks for the same listing dozens of times.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
@@ -120,7 +120,11 @@ pub type Names = Arc<[String]>;
 struct Inner {
     types: RwLock<IndexMap<String, FolderType>>,
     cache: Mutex<HashMap<String, Cached>>,
+    elsewhere: RwLock<Arc<Elsewhere>>,
 }
+
+/// Names of models by type that other machines have, with `/` between folders and files.
+pub type Elsewhere = BTreeMap<String, Vec<String>>;
 
 #[derive(Debug, Clone)]
 struct FolderType {
@@ -172,6 +176,7 @@ impl Folders {
             inner: Arc::new(Inner {
                 types: RwLock::new(types),
                 cache: Mutex::default(),
+                elsewhere: RwLock::default(),
             }),
             pinned: None,
         }
@@ -261,7 +266,86 @@ impl Folders {
         }
     }
 
-    /// File names of a type (legacy names allowed) over all its roots, relative, sorted, each once.
+    /// Models that other machines have. They are listed beside those that are here, so that a prompt may name them; there is
+    /// no path to them.
+    pub fn set_elsewhere(&self, names: Elsewhere) {
+        *self
+            .inner
+            .elsewhere
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
+    }
+
+    fn elsewhere(&self) -> Arc<Elsewhere> {
+        self.inner
+            .elsewhere
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Own names and those of other machines, sorted, each once.
+    fn with_elsewhere(&self, folder: &str, own: Names) -> Names {
+        let elsewhere = self.elsewhere();
+        let Some(more) = elsewhere.get(folder) else {
+            return own;
+        };
+        let mut all: Vec<String> = more.iter().map(|name| local_name(name)).collect();
+        all.extend(own.iter().cloned());
+        all.sort_unstable();
+        all.dedup();
+        all.into()
+    }
+
+    /// The model files of a type that are on this machine, each with its path and under a name that is the same on all systems
+    /// (`/` between folders and files): the first root that has a name counts. Of models that are folders all their files.
+    pub fn own_files(&self, folder: &str) -> Vec<(String, PathBuf)> {
+        let Some(kind) = self.read(|t| t.get(canonical_type(folder)).cloned()) else {
+            return Vec::new();
+        };
+        let mut found = BTreeMap::new();
+        for root in &kind.roots {
+            let files = walk(root, &|name| name != ".git").files;
+            let homes: Vec<String> = if kind.extensions == FOLDERS {
+                let index = |f: &walk::Found| f.name.strip_suffix(INDEX).map(str::to_owned);
+                files.iter().filter_map(index).collect()
+            } else {
+                Vec::new()
+            };
+            for file in files {
+                let counts = if kind.extensions == FOLDERS {
+                    homes
+                        .iter()
+                        .any(|home| !home.is_empty() && file.name.starts_with(home.as_str()))
+                } else {
+                    has_extension(&file.name, kind.extensions)
+                };
+                if counts {
+                    found.entry(common_name(&file.name)).or_insert(file.path);
+                }
+            }
+        }
+        found.into_iter().collect()
+    }
+
+    /// Where a model of this type and name may be put: below the first root, if a file of that name would be listed. None for
+    /// what is no model: nobody is handed programs this way.
+    pub fn place_for(&self, folder: &str, name: &str) -> Option<(PathBuf, PathBuf)> {
+        if NOT_BROWSABLE.contains(&folder) {
+            return None;
+        }
+        let kind = self.read(|t| t.get(folder).cloned())?;
+        let root = kind.roots.first()?.clone();
+        let fits = if kind.extensions == FOLDERS {
+            name.contains('/')
+        } else {
+            !kind.extensions.is_empty() && has_extension(name, kind.extensions)
+        };
+        let path = fits.then(|| crate::contain(&root, name))?.ok()?;
+        Some((root, path))
+    }
+
+    /// File names of a type (legacy names allowed) over all its roots, relative, sorted, each once, with those of other machines.
     pub fn list(&self, folder: &str) -> Result<Names, FolderError> {
         let folder = canonical_type(folder);
         let kind =
@@ -274,11 +358,11 @@ impl Folders {
             if let Some(names) = pinned.get(folder) {
                 return Ok(names.clone());
             }
-            let names = self.listing(folder, &kind);
+            let names = self.with_elsewhere(folder, self.listing(folder, &kind));
             pinned.insert(folder.to_owned(), names.clone());
             return Ok(names);
         }
-        Ok(self.listing(folder, &kind))
+        Ok(self.with_elsewhere(folder, self.listing(folder, &kind)))
     }
 
     fn listing(&self, folder: &str, kind: &FolderType) -> Names {
@@ -359,6 +443,11 @@ impl Folders {
                 (!name.is_empty()).then(|| name.to_owned())
             })
             .collect();
+        if let Some(more) = self.elsewhere().get(canonical_type(folder)) {
+            let models = more.iter().filter_map(|name| name.strip_suffix(INDEX));
+            let models = models.filter_map(|name| name.strip_suffix('/'));
+            found.extend(models.map(local_name));
+        }
         found.sort_unstable();
         found.dedup();
         found
@@ -418,6 +507,17 @@ impl Folders {
                 });
             }
         }
+        if let Some(more) = self.elsewhere().get(folder) {
+            let here: std::collections::BTreeSet<String> =
+                out.iter().map(|file| file.name.clone()).collect();
+            let far = more.iter().map(|name| local_name(name));
+            let far = far.filter(|n| has_extension(n, MODEL_EXTENSIONS) && !here.contains(n));
+            out.extend(far.map(|name| ModelFile {
+                name,
+                path_index: 0,
+                facts: None,
+            }));
+        }
         Some(out)
     }
 
@@ -427,6 +527,24 @@ impl Folders {
             .types
             .read()
             .unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A name as it is the same on all systems.
+pub fn common_name(name: &str) -> String {
+    if cfg!(windows) {
+        name.replace('\\', "/")
+    } else {
+        name.to_owned()
+    }
+}
+
+/// The same with the separators of this system, as its own files are listed.
+fn local_name(name: &str) -> String {
+    if cfg!(windows) {
+        name.replace('/', "\\")
+    } else {
+        name.to_owned()
     }
 }
 
@@ -707,6 +825,58 @@ mod tests {
         assert_eq!(list(&pinned, "loras").len(), 1);
         assert_eq!(list(&f, "loras").len(), 2);
         assert_eq!(list(&f.pin(), "loras").len(), 2);
+    }
+
+    #[test]
+    fn models_of_other_machines_are_listed_beside_ones_own() {
+        let (_d, _, f) = setup(&["models/loras/a.pt", "models/diffusers/x/model_index.json"]);
+        let far = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        f.set_elsewhere(Elsewhere::from([
+            ("loras".to_owned(), far(&["s/b.pt", "a.pt"])),
+            (
+                "diffusers".to_owned(),
+                far(&["y/model_index.json", "y/unet/m.safetensors"]),
+            ),
+        ]));
+        let sep = std::path::MAIN_SEPARATOR;
+        assert_eq!(
+            list(&f, "loras"),
+            ["a.pt".to_owned(), format!("s{sep}b.pt")]
+        );
+        assert_eq!(list(&f.pin(), "loras").len(), 2);
+        assert_eq!(f.model_folders("diffusers"), ["x", "y"]);
+        assert_eq!(f.full_path("loras", "s/b.pt"), None);
+        let browsed = f.browse("loras").unwrap();
+        assert!(browsed[0].facts.is_some() && browsed[1].facts.is_none());
+        // What is here and what may come.
+        let own: Vec<String> = f.own_files("loras").into_iter().map(|(n, _)| n).collect();
+        assert_eq!(own, ["a.pt"]);
+        let own: Vec<String> = f.own_files("diffusers").into_iter().map(|f| f.0).collect();
+        assert_eq!(own, ["x/model_index.json"]);
+        f.set_elsewhere(Elsewhere::new());
+        assert_eq!(list(&f, "loras"), ["a.pt"]);
+    }
+
+    #[test]
+    fn models_may_be_put_where_they_would_be_listed() {
+        let (_d, dirs, f) = setup(&[]);
+        let place = |folder: &str, name: &str| f.place_for(folder, name).map(|(_, path)| path);
+        assert_eq!(
+            place("loras", "s/b.pt"),
+            Some(dirs.models.join("loras").join("s").join("b.pt"))
+        );
+        assert!(place("diffusers", "y/unet/config.json").is_some());
+        for (folder, name) in [
+            ("loras", "b.txt"),
+            ("loras", "../b.pt"),
+            ("loras", "/b.pt"),
+            ("custom_nodes", "p/__init__.py"),
+            ("configs", "x.yaml"),
+            ("nope", "b.pt"),
+            ("diffusers", "loose.json"),
+        ] {
+            assert_eq!(place(folder, name), None, "{folder}/{name}");
+        }
     }
 
     #[test]

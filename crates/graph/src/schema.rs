@@ -517,8 +517,15 @@ impl Schema {
 
     /// Whether the source of this input waits until the node asks for it.
     pub fn is_lazy(&self, name: &str) -> bool {
-        let undeclared = self.catch_all.is_some_and(|all| all.lazy);
-        self.find(name).map_or(undeclared, |input| input.lazy)
+        if let Some(input) = self.find(name) {
+            return input.lazy;
+        }
+        // A slot that grew has the ways of those it grew from.
+        let group = name.split_once('.').and_then(|(group, _)| self.find(group));
+        match group.map(|input| &input.kind) {
+            Some(Kind::Autogrow { template, .. }) => template.lazy,
+            _ => self.catch_all.is_some_and(|all| all.lazy),
+        }
     }
 
     pub fn wants(&self, magic: Magic) -> bool {

@@ -43,5 +43,5 @@ pub use rate::Rate;
 pub use reader::{Next, Reader};
 pub use sound::{MEMORY_PER_SAMPLE, SoundFormat, encode_sound, usable_film_rate};
 pub use source::{Info, SoundInfo, Span, VideoInfo};
-pub use video::{Frame, VideoCodec};
+pub use video::{Frame, VideoCodec, through_h264};
 pub use writer::{VideoSpec, VideoWriter};

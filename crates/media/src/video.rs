@@ -49,6 +49,31 @@ pub(crate) fn encoder(
     })
 }
 
+/// A picture, rows of RGB from the top, as it looks after it was a frame of H.264: `quantizer` is 0 for nearly the same, 51 for
+/// the least that is kept.
+pub fn through_h264(rgb: &[u8], width: usize, height: usize, quantizer: u8) -> Result<Vec<u8>> {
+    if width == 0 || height == 0 || rgb.len() != width * height * 3 {
+        return Err(MediaError::encode(format!(
+            "{} bytes are no picture of {width} x {height}",
+            rgb.len()
+        )));
+    }
+    let rate = Rate::new(1, 1).ok_or_else(|| MediaError::encode("a rate of one frame a second"))?;
+    let mut encoder = h264::H264Encoder::with_quantizer(width, height, rate, quantizer.min(51))?;
+    let mut packets = encoder.push(rgb)?;
+    packets.extend(encoder.finish()?);
+    let mut decoder = h264::H264Decoder::new(&encoder.config())?;
+    let mut frames = Vec::new();
+    for packet in &packets {
+        frames.extend(decoder.push(&packet.data, 0.0, packet.key)?);
+    }
+    frames.extend(decoder.finish()?);
+    let same = |frame: &Frame| (frame.width as usize, frame.height as usize) == (width, height);
+    let frame = frames.into_iter().find(same);
+    let lost = || MediaError::encode(format!("a frame of {width} x {height} did not come back"));
+    frame.map(|frame| frame.rgb).ok_or_else(lost)
+}
+
 /// A decoded picture as RGB.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {

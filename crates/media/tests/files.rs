@@ -347,3 +347,26 @@ fn a_film_without_sound_says_so() {
     let stopped = Reader::here().frames(&path, Span::ALL, &|| true, &mut |_| Ok(Next::More));
     assert!(matches!(stopped, Err(MediaError::Stopped)));
 }
+
+#[test]
+fn a_picture_looks_like_a_frame_of_a_film() {
+    let (width, height) = (48, 32);
+    let level = |at: usize| ((at * 37 + at / 144 * 11) % 251) as u8;
+    let picture: Vec<u8> = (0..width * height * 3).map(level).collect();
+    let far = |quantizer: u8| -> u64 {
+        let coded = fresco_media::through_h264(&picture, width, height, quantizer).unwrap();
+        assert_eq!(coded.len(), picture.len());
+        let each = coded
+            .iter()
+            .zip(&picture)
+            .map(|(a, b)| u64::from(a.abs_diff(*b)));
+        each.sum()
+    };
+    assert!(far(51) > far(5), "{} {}", far(51), far(5));
+    assert_eq!(far(200), far(51));
+    for (width, height) in [(47, 32), (0, 0), (48, 31)] {
+        let bytes = vec![0; width * height * 3];
+        assert!(fresco_media::through_h264(&bytes, width, height, 30).is_err());
+    }
+    assert!(fresco_media::through_h264(&picture, 2, 2, 30).is_err());
+}

@@ -8,7 +8,7 @@ use fresco_tensor::{Device, Tensor, WeightFile};
 
 use crate::denoise::CallConds;
 use crate::denoise::hooks::ControlFeatures;
-use crate::error::Result;
+use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
 use crate::store::WeightStore;
 
@@ -79,21 +79,76 @@ pub type FindControl = fn(&Arc<dyn WeightFile>, &[String], &Device) -> Result<Op
 /// Builds a network from its weights.
 pub type BuildControl = fn(&WeightStore) -> Result<Box<dyn ControlNetwork>>;
 
+/// The networks that a kind of control net steers, told by their weights.
+#[derive(Clone, Copy)]
+pub struct Steers {
+    /// In words: "Flux.1 and Chroma".
+    pub models: &'static str,
+    /// A weight that such a network has, and others have not.
+    pub key: &'static str,
+    /// Pairs of a weight of the control net and one of the network whose columns agree.
+    pub columns: &'static [(&'static str, &'static str)],
+}
+
+impl Steers {
+    /// Why a control net cannot steer a network; none if nothing speaks against it.
+    fn refusal(&self, own: &WeightStore, steered: &WeightStore) -> Option<String> {
+        let models = self.models;
+        let choose =
+            "choose a control net that was made for the model, or the model that it was made for";
+        if !steered.has(self.key) {
+            return Some(format!(
+                "this is a control net for {models}, and {} is a model of another family: {choose}",
+                steered.file()
+            ));
+        }
+        let width = |store: &WeightStore, end: &str| {
+            let exact = store.shape(end);
+            let found = exact.or_else(|| {
+                let keys = store.keys();
+                let key = keys.into_iter().find(|key| key.ends_with(end))?;
+                store.shape(key)
+            });
+            found.and_then(|shape| shape.get(1).copied())
+        };
+        self.columns.iter().find_map(|(mine, theirs)| {
+            let (mine, theirs) = (width(own, mine)?, width(steered, theirs)?);
+            (mine != theirs).then(|| {
+                format!(
+                    "this is a control net for {models} of another size than {}: its layers take {mine} values where \
+                     those of the model take {theirs}; {choose}",
+                    steered.file()
+                )
+            })
+        })
+    }
+}
+
 /// The weights of a control file, with what kind of network they make.
 #[derive(Clone)]
 pub struct ControlStore {
     pub store: Arc<WeightStore>,
     pub build: BuildControl,
+    pub steers: Steers,
     /// Whether the mask of an inpainting goes into the network as a further channel of the hint's latent.
     pub wants_mask: bool,
 }
 
 impl ControlStore {
-    pub fn new(store: Arc<WeightStore>, build: BuildControl) -> Self {
+    pub fn new(store: Arc<WeightStore>, build: BuildControl, steers: Steers) -> Self {
         Self {
             store,
             build,
+            steers,
             wants_mask: false,
+        }
+    }
+
+    /// Whether it can steer the network of these weights. The error names both files.
+    pub fn check(&self, steered: &WeightStore) -> Result<()> {
+        match self.steers.refusal(&self.store, steered) {
+            Some(reason) => Err(ModelError::unsupported(self.store.file(), reason)),
+            None => Ok(()),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, Tensor, WeightFile};
 
-use crate::detect::{LATENT_UPSCALERS, what_it_is};
+use crate::detect::{LATENT_UPSCALERS, something_else};
 use crate::error::{ModelError, Result};
 use crate::store::{Layout, UnitOrder, Walk, WeightStore};
 use crate::vae::Check;
@@ -62,10 +62,7 @@ impl UpscalerStore {
                 return Ok(found);
             }
         }
-        let reason = match what_it_is(&file.names()) {
-            Some(what) => format!("this is {what}, not a model that makes latents larger"),
-            None => "no model that makes latents larger is known with its tensors".to_owned(),
-        };
+        let reason = something_else(file, "a model that makes latents larger");
         let file = file.path().display().to_string();
         Err(ModelError::unsupported(file, reason))
     }

@@ -3,7 +3,7 @@
 use std::f32::consts::{FRAC_PI_2, PI};
 
 use crate::model_sampling::{ModelSampling, exponential_shift_f32};
-use crate::spread::{beta_ppf, linspace, log_resampled};
+use crate::spread::{beta_ppf, linspace, log_resampled, normal_ppf};
 use crate::tables;
 
 /// More steps than anyone means; asking for them is a mistake or malice.
@@ -318,6 +318,16 @@ pub fn exponential_flow(steps: usize, shift: f64) -> Result<Vec<f32>> {
         }
     };
     Ok(times.map(level).collect())
+}
+
+/// Levels whose logits are normally distributed, between limits that are never left: even shares of the distribution.
+pub fn logit_normal(steps: usize, mean: f64, spread: f64, limits: (f64, f64)) -> Result<Vec<f32>> {
+    let count = checked(steps)?;
+    let level = |at: usize| {
+        let logit = mean + spread * normal_ppf(at as f64 / count as f64);
+        (1.0 / (1.0 + logit.exp())).clamp(limits.0, limits.1) as f32
+    };
+    Ok((0..=count).map(level).collect())
 }
 
 /// Linear in the number of tokens, between two known points.

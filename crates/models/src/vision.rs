@@ -131,24 +131,33 @@ pub fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<WeightStore> {
 }
 
 /// Where checkpoints that begin with a picture have the network that looks at it.
-const IN_CHECKPOINTS: [&str; 2] = [
+const IN_CHECKPOINTS: [&str; 3] = [
     "conditioner.embedders.0.open_clip.model.",
     "cond_stage_model.model.",
+    "conditioner.main_image_encoder.model.",
 ];
 
 /// The prefix of such a network in a checkpoint; none if it has none.
 pub fn prefix_in(file: &Arc<dyn WeightFile>) -> Option<&'static str> {
-    let there = |prefix: &&&str| file.info(&format!("{prefix}visual.conv1.weight")).is_some();
+    let there = |prefix: &&&str| {
+        let visual = format!("{prefix}visual.conv1.weight");
+        file.info(&visual).is_some() || has_scaled(file, prefix)
+    };
     IN_CHECKPOINTS.iter().find(there).copied()
+}
+
+/// Whether a DINOv2 under the names of transformers is there.
+fn has_scaled(file: &Arc<dyn WeightFile>, prefix: &str) -> bool {
+    let name = format!("{prefix}encoder.layer.0.layer_scale1.lambda1");
+    file.info(&name).is_some()
 }
 
 /// The same for one that is a part of a file.
 pub fn store_in(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<WeightStore> {
     let mut keys = BTreeMap::new();
-    let scaled = SCALED_PREFIXES.into_iter().find(|prefix| {
-        let name = format!("{prefix}encoder.layer.0.layer_scale1.lambda1");
-        file.info(&name).is_some()
-    });
+    let scaled = SCALED_PREFIXES
+        .into_iter()
+        .find(|prefix| has_scaled(file, prefix));
     if let Some(prefix) = scaled {
         scaled_keys(&mut keys, file, prefix);
         return WeightStore::mapped(Arc::clone(file), keys, device).with_units(&UNITS);

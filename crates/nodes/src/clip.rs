@@ -273,7 +273,8 @@ impl Clip {
 pub(crate) fn required(clip: Option<Clip>) -> Result<Clip, NodeError> {
     clip.ok_or_else(|| {
         NodeError::runtime(
-            "ERROR: clip input is invalid: None\n\nA checkpoint loader gives none when its file brings no text encoder.",
+            "ERROR: clip input is invalid: None\n\nA checkpoint loader gives none when its file brings no text \
+             encoder: load the one that belongs to the model with CLIPLoader, DualCLIPLoader or TripleCLIPLoader.",
         )
     })
 }

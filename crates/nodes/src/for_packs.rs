@@ -3,6 +3,7 @@
 //! They are no nodes: nobody links them, and `/object_info` does not know them. Names are `object.method`; arguments come by
 //! name, as the Python side writes them (`python/fresco_host/models.py`).
 
+pub mod listed;
 mod patches;
 mod text;
 
@@ -261,6 +262,7 @@ fn sample(mut args: Args, cx: &Cx) -> Result<Value, NodeError> {
                 ("negative", args.take::<Conditioning>("negative")?),
             ],
             negative: None,
+            own: None,
         },
     };
     let seed = args.take::<Option<u64>>("seed")?.unwrap_or(0);

@@ -22,6 +22,7 @@ pub mod lists;
 pub mod load;
 pub mod loaders;
 pub mod logic;
+pub mod loops;
 pub mod lora;
 pub mod ltx2;
 mod mask;
@@ -79,6 +80,7 @@ pub fn all() -> Vec<NodeEntry> {
         math::NODES,
         logic::NODES,
         lists::NODES,
+        loops::NODES,
         boxes::NODES,
         preview_any::NODES,
         sampling::NODES,

@@ -1,10 +1,14 @@
 //! Nodes of LTX-2: videos together with their sound.
 
+mod in_context;
 mod latents;
 mod loaders;
+mod reference;
 mod sound;
 
 use fresco_graph::{NodeEntry, entry};
+
+pub(crate) use in_context::InContext;
 
 pub static NODES: &[NodeEntry] = &[
     entry::<loaders::LtxvAudioVaeLoader>(),
@@ -17,4 +21,6 @@ pub static NODES: &[NodeEntry] = &[
     entry::<latents::LtxvLatentUpsampler>(),
     entry::<latents::LtxvImgToVideoInplace>(),
     entry::<latents::LtxvDualCfgGuider>(),
+    entry::<in_context::GetIcLoraParameters>(),
+    entry::<reference::LtxvReferenceAudio>(),
 ];

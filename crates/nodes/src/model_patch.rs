@@ -78,7 +78,7 @@ impl ModelPatch {
     }
 
     /// What is known of a patch of one kind. Others are refused by name.
-    fn config<T: 'static>(&self, wanted: &str) -> Result<&T, NodeError> {
+    pub(crate) fn config<T: 'static>(&self, wanted: &str) -> Result<&T, NodeError> {
         self.found.config().ok_or_else(|| {
             NodeError::value_error(format!(
                 "{} is {}, but this node takes {wanted}",
@@ -92,7 +92,15 @@ impl ModelPatch {
         self.found.config::<T>().is_some()
     }
 
-    fn handle(&self) -> Option<&Handle> {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn network(&self) -> &Arc<Lazy<PatchNetwork>> {
+        &self.network
+    }
+
+    pub(crate) fn handle(&self) -> Option<&Handle> {
         self.hold.as_deref().map(Hold::handle)
     }
 }

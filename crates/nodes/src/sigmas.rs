@@ -31,6 +31,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<schedulers::OptimalStepsScheduler>(),
     entry::<schedulers::Flux2Scheduler>(),
     entry::<schedulers::LTXVScheduler>(),
+    entry::<schedulers::Ideogram4Scheduler>(),
 ];
 
 fn sigmas_output(sigmas: Result<Vec<f32>, ScheduleError>) -> NodeResult {

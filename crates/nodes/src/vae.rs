@@ -53,6 +53,16 @@ pub trait VaeModel: Send + Sync {
         None
     }
 
+    /// As [`Self::film`], in tiles.
+    fn film_tiled(
+        self: Arc<Self>,
+        _latent: &Tensor,
+        _tiles: Tiles,
+        _cx: &Cx,
+    ) -> Option<Arc<dyn FrameStream>> {
+        None
+    }
+
     /// Samples a second of the sound that it takes and makes.
     fn sound_rate(&self, _cx: &Cx) -> Result<u32, NodeError> {
         Err(no_sound())

@@ -163,6 +163,6 @@ fn entry_of(tokens: Tensor, options: Map) -> Conditioning {
 }
 
 /// Samples with a mask of what is still to be made.
-fn masked(samples: Tensor, mask: Tensor) -> Value {
+pub(crate) fn masked(samples: Tensor, mask: Tensor) -> Value {
     map! {"samples" => tensor(samples), "noise_mask" => tensor(mask)}.into()
 }

@@ -10,6 +10,7 @@ mod control;
 mod image;
 mod latents;
 mod sound;
+mod talk;
 mod track;
 mod vace;
 
@@ -28,6 +29,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<sound::WanSoundImageToVideo>(),
     entry::<sound::WanSoundImageToVideoExtend>(),
     entry::<sound::WanHuMoImageToVideo>(),
+    entry::<talk::WanInfiniteTalkToVideo>(),
     entry::<animate::WanAnimateToVideo>(),
     entry::<track::WanTrackToVideo>(),
     entry::<track::WanMoveTrackToVideo>(),

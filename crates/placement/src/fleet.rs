@@ -53,9 +53,10 @@ enum Loading {
 /// Those of the holders that no job waits for yet.
 type Holders<'a> = btree_set::Iter<'a, usize>;
 
-/// The model that says most about where a job is at home.
+/// The model that says most about where a job is at home. What has no bytes is at hand or not, and never loaded.
 fn largest(needs: &JobNeeds) -> Option<&ModelNeed> {
-    needs.models().iter().max_by_key(|model| model.bytes)
+    let weights = needs.models().iter().filter(|model| model.bytes > 0);
+    weights.max_by_key(|model| model.bytes)
 }
 
 /// A job that waits, in the order of the queue.
@@ -186,6 +187,12 @@ impl Fleet {
             let next = Arc::new(seat.view.with(needs));
             self.set_view(at, &next);
         }
+    }
+
+    /// Whether a worker could run a job: it has the devices and the models. Nobody is known to lack anything.
+    pub fn may_run(&self, name: &str, needs: &JobNeeds) -> bool {
+        let seat = self.places.get(name).map(|&at| &self.seats[at]);
+        seat.is_none_or(|seat| self.may_take(seat, needs))
     }
 
     /// A worker is there no more.
@@ -352,16 +359,30 @@ impl Fleet {
         })
     }
 
-    /// Whether some worker could run a job that waits.
-    pub fn can_run(&self, needs: &JobNeeds) -> bool {
-        self.present().any(|seat| self.may_take(seat, needs))
+    /// Why a job waits that no worker could run: what each of them lacks. None if one could, and before the first came.
+    pub fn lacking(&self, needs: &JobNeeds) -> Option<Vec<Lacking>> {
+        if self.seats.is_empty() || self.present().any(|seat| self.may_take(seat, needs)) {
+            return None;
+        }
+        let lacking = |seat: &Seat| Lacking {
+            worker: seat.name.clone(),
+            keys: seat.view.lacks(needs).cloned().collect(),
+        };
+        Some(self.present().map(lacking).collect())
     }
+}
+
+/// What a worker lacks for a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lacking {
+    pub worker: Arc<str>,
+    pub keys: Vec<Arc<str>>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Resident;
+    use crate::{Inventory, Resident};
 
     const GB: u64 = 1_000_000_000;
 
@@ -535,7 +556,7 @@ mod tests {
         let mut fleet = Fleet::default();
         let has = |keys: &[&str]| {
             let keys = keys.iter().map(|key| Arc::from(*key)).collect();
-            Arc::new(view("x", &[]).with_inventory(keys))
+            Arc::new(view("x", &[]).with_inventory(Inventory::new(keys)))
         };
         let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
         let wants = needs(&["b"]);
@@ -549,14 +570,58 @@ mod tests {
         let nothing = Choice::Wait { look_again: None };
         fleet.asks(&one, &has(&["a"]), at(0));
         assert_eq!(place(&fleet), nothing);
-        assert!(!fleet.can_run(&wants));
+        let lacking = |worker: &Arc<str>| Lacking {
+            worker: worker.clone(),
+            keys: vec!["b".into()],
+        };
+        assert_eq!(fleet.lacking(&wants), Some(vec![lacking(&one)]));
         fleet.asks(&two, &has(&["a", "b"]), at(0));
         let worker = two.clone();
         assert_eq!(place(&fleet), Choice::Take { job: 0, worker });
-        assert!(fleet.can_run(&wants));
+        assert_eq!(fleet.lacking(&wants), None);
         fleet.gone("two");
         assert_eq!(place(&fleet), nothing);
-        assert!(!fleet.can_run(&wants));
+        assert_eq!(fleet.lacking(&wants), Some(vec![lacking(&one)]));
         assert_eq!(fleet.len(), 1);
+        fleet.gone("one");
+        assert_eq!(fleet.lacking(&wants), Some(Vec::new()));
+        assert_eq!(Fleet::default().lacking(&wants), None);
+    }
+
+    #[test]
+    fn what_has_no_bytes_is_at_hand_or_not() {
+        let mut fleet = Fleet::default();
+        let class = |name: &str| ModelNeed {
+            key: name.into(),
+            bytes: 0,
+        };
+        let wants = JobNeeds::new(vec![class("class:X")], Vec::new());
+        let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
+        let plain = Inventory::new(vec!["class:Y".into()]);
+        let with = Inventory::new(vec!["class:X".into()]);
+        fleet.asks(
+            &one,
+            &Arc::new(view("one", &[]).with_inventory(plain)),
+            at(0),
+        );
+        fleet.asks(
+            &two,
+            &Arc::new(view("two", &[]).with_inventory(with)),
+            at(0),
+        );
+        let job = WaitingJob {
+            needs: &wants,
+            client: "",
+            passes: 0,
+            front: false,
+        };
+        let choice = fleet.place(&[job], at(1), &Rules::default());
+        assert_eq!(
+            choice,
+            Choice::Take {
+                job: 0,
+                worker: two
+            }
+        );
     }
 }

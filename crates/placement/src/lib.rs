@@ -16,7 +16,7 @@
 mod fleet;
 mod queue;
 
-pub use fleet::{Choice, Fleet, Rules, WaitingJob};
+pub use fleet::{Choice, Fleet, Lacking, Rules, WaitingJob};
 pub use queue::{FairQueue, InLine};
 
 use std::sync::Arc;
@@ -68,8 +68,29 @@ pub struct WorkerView {
     devices: Vec<Arc<str>>,
     /// Bytes of weights that its devices hold together; 0: unknown, whatever comes fits.
     room: u64,
-    /// Keys of the models it can load; none: those that everybody has.
-    inventory: Option<Vec<Arc<str>>>,
+    /// What it can load; none: what everybody has.
+    inventory: Option<Inventory>,
+}
+
+/// Keys of the models, and of whatever else jobs need, that a worker has at hand. Clones share it: it is long, and views are
+/// made for every job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inventory(Arc<[Arc<str>]>);
+
+impl Inventory {
+    pub fn new(mut keys: Vec<Arc<str>>) -> Self {
+        keys.sort();
+        keys.dedup();
+        Self(keys.into())
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.0.binary_search_by(|one| (**one).cmp(key)).is_ok()
+    }
+
+    pub fn keys(&self) -> &[Arc<str>] {
+        &self.0
+    }
 }
 
 /// Weights in a worker's memory.
@@ -105,11 +126,30 @@ impl WorkerView {
     }
 
     /// Says that it can load these models and no others.
-    pub fn with_inventory(mut self, mut keys: Vec<Arc<str>>) -> Self {
-        keys.sort();
-        keys.dedup();
-        self.inventory = Some(keys);
+    pub fn with_inventory(mut self, inventory: Inventory) -> Self {
+        self.inventory = Some(inventory);
         self
+    }
+
+    /// The same worker with its models under other keys.
+    pub fn with_resident(&self, resident: Vec<Resident>) -> Self {
+        let inventory = self.inventory.clone();
+        let new = Self::new(resident, self.devices.clone(), self.room);
+        Self { inventory, ..new }
+    }
+
+    pub fn devices(&self) -> &[Arc<str>] {
+        &self.devices
+    }
+
+    pub fn room(&self) -> u64 {
+        self.room
+    }
+
+    /// Keys of what a job needs and this worker cannot load.
+    fn lacks<'a>(&self, needs: &'a JobNeeds) -> impl Iterator<Item = &'a Arc<str>> {
+        let keys = needs.models.iter().map(|model| &model.key);
+        keys.filter(|key| self.inventory.as_ref().is_some_and(|have| !have.has(key)))
     }
 
     pub fn resident(&self) -> &[Resident] {
@@ -162,11 +202,7 @@ impl WorkerView {
     /// Whether it may run a job at all.
     fn may_run(&self, needs: &JobNeeds) -> bool {
         let has = |device: &Arc<str>| self.devices.binary_search(device).is_ok();
-        let loads = |model: &ModelNeed| match &self.inventory {
-            None => true,
-            Some(keys) => keys.binary_search(&model.key).is_ok(),
-        };
-        needs.devices.iter().all(has) && needs.models.iter().all(loads)
+        needs.devices.iter().all(has) && self.lacks(needs).next().is_none()
     }
 
     /// As it will be with a job's weights, those that were there longest counted out. Who really goes, the worker decides;

@@ -2,6 +2,11 @@
 //!
 //! A frame is four bytes of length (little-endian, of what follows), one byte of kind, eight bytes of number and a body of
 //! JSON. Both sides may ask while a question of theirs waits; answers carry the number of their question.
+//!
+//! JSON and not MessagePack, because every Python reads and writes it in C and has whole numbers of any size in it. A
+//! message of a call is some 300 bytes, which take Python 26 us to write and 20 us to read; MessagePack in plain Python
+//! took 106 us and 128 us, and a package for it is one more thing that an environment of packs would have to have. Numbers
+//! of tensors are in neither.
 
 use std::collections::{HashMap, VecDeque};
 #[cfg(not(target_os = "linux"))]

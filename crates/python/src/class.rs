@@ -38,10 +38,10 @@ impl PackClass {
     /// Asks for the schema at once; a class that fails to say is there and says so when it is used.
     pub(crate) fn new(host: Arc<Host>, live: &Arc<Live>, name: Arc<str>, module: &str) -> Self {
         let class = Self {
-            host,
             known: RwLock::new(Described::unknown(&name, module)),
             module: module.into(),
-            owner: "python".into(),
+            owner: host.owner().clone(),
+            host,
             name,
         };
         if let Err(error) = class.ask_description(live) {
@@ -131,7 +131,12 @@ impl PackClass {
         let mut encoded = Map::new();
         for (name, value) in &args.0 {
             let declared = schema.find(name).and_then(|input| input.ty.name());
-            let value = encoder.value(value, declared).map_err(NodeError::runtime)?;
+            let value = encoder.value(value, declared).map_err(|problem| {
+                NodeError::runtime(format!(
+                    "{name} of {} ({}): {problem}",
+                    self.name, self.module
+                ))
+            })?;
             encoded.insert(name.clone(), value);
         }
         let mut body = map! {
@@ -225,6 +230,8 @@ impl PackClass {
         let number = live.channel.number();
         let sent = Arc::new(question.sent);
         lock(&live.calls).insert(number, (cx.clone(), sent.clone()));
+        let who = (self.name.clone(), self.module.clone());
+        lock(&live.busy).insert(number, who);
         *lock(&live.speaker) = self
             .module
             .strip_prefix("custom_nodes.")
@@ -257,11 +264,17 @@ impl PackClass {
     fn give_up(&self, live: &Arc<Live>, number: u64) {
         *lock(&live.stuck) = Some(number);
         let (live, grace) = (live.clone(), self.host.interrupt_grace());
-        let name = self.name.clone();
+        let (name, module) = (self.name.clone(), self.module.clone());
+        let host = Arc::downgrade(&self.host);
         let watch = move || {
             nap(grace);
             if live.channel.is_waiting(number) {
-                tracing::warn!("{name} ignores the interrupt; the process of the packs is ended");
+                tracing::warn!(
+                    "{name} of {module} ignores the interrupt; the process of the packs is ended"
+                );
+                if let Some(host) = host.upgrade() {
+                    host.blame(&module, &format!("{name} did not heed an interrupt"));
+                }
                 live.kill("a node did not heed an interrupt");
             }
         };
@@ -276,6 +289,7 @@ impl PackClass {
             live,
             numbers: numbers.as_ref(),
             sent: &answered.sent,
+            pack: &self.module,
         };
         if let Some(changes) = body
             .get("changes")
@@ -323,6 +337,7 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         lock(&self.live.calls).remove(&self.number);
+        lock(&self.live.busy).remove(&self.number);
     }
 }
 
@@ -423,6 +438,7 @@ impl NodeClass for PackClass {
             live: &live,
             numbers: None,
             sent: &[],
+            pack: &self.module,
         };
         decoder.value(&token).map_err(NodeError::runtime)
     }

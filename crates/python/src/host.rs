@@ -4,6 +4,7 @@ mod listen;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use crate::discover::Candidate;
 use crate::interpreter::{Interpreter, Search};
 use crate::report::{PackReport, Phase, State, import_times};
 use crate::shim;
+use crate::wire::Decoder;
 use crate::worker::{Launch, Live, Logs, thread};
 
 /// Between two looks whether an import takes too long.
@@ -39,12 +41,21 @@ const COMES_BACK: Duration = Duration::from_mins(1);
 
 /// What the rest of the program does for packs.
 pub trait Outside: Send + Sync {
-    /// These are the classes of packs from now on.
-    fn classes(&self, classes: Vec<Arc<dyn NodeClass>>);
+    /// These are the classes of one process from now on; `owner` is whose they are.
+    fn classes(&self, owner: &Arc<str>, classes: Vec<Arc<dyn NodeClass>>);
+    /// Samplers and schedules that packs of a process added to the lists of the host, by name.
+    fn listed(
+        &self,
+        owner: &Arc<str>,
+        samplers: Vec<(Arc<str>, Value)>,
+        schedulers: Vec<(Arc<str>, Value)>,
+    );
     /// Values of this owner are gone.
     fn lost(&self, owner: &Arc<str>);
     /// A message of a pack that belongs to no running call.
     fn send(&self, event: &str, data: Value, client: Option<&str>);
+    /// The same in bytes, of a kind that is a number.
+    fn send_bytes(&self, event: u32, bytes: Arc<[u8]>, client: Option<&str>);
     /// Folder types with their roots and extensions, as packs have changed them.
     fn folders(&self, table: Vec<(String, Vec<PathBuf>)>);
     /// A pack asks to interrupt a prompt, or what runs.
@@ -58,13 +69,18 @@ pub trait Outside: Send + Sync {
     fn method(&self, name: &str, args: Args, cx: &Cx) -> Option<Result<Value, NodeError>>;
     /// What a pack asks of the queue: `what` says which question.
     fn queue(&self, asked: &Value) -> Result<Value, String>;
+    /// Makes room for so many bytes on a device, as far as nobody uses what is there; gives what is free then.
+    fn make_room(&self, bytes: u64, device: &str, prompt: &str) -> u64;
     /// A flag of the queue (`unload_models`, `free_memory`) outside of any prompt.
     fn set_flag(&self, name: &str, value: bool);
 }
 
 /// What a host is made of.
+#[derive(Clone)]
 pub struct Settings {
     pub packs: Vec<Candidate>,
+    /// The pack that has this process alone; none where packs share it.
+    pub alone: Option<String>,
     pub search: Search,
     /// Where our Python package is written.
     pub unpack_to: PathBuf,
@@ -106,6 +122,8 @@ struct Inner {
 /// The packs of this program.
 pub struct Host {
     settings: Settings,
+    /// Whose classes these are.
+    owner: Arc<str>,
     outside: OnceLock<Arc<dyn Outside>>,
     launch: OnceLock<Launch>,
     logs: Arc<Logs>,
@@ -132,8 +150,15 @@ impl Host {
                 ignored: Vec::new(),
                 overridden: Vec::new(),
                 web: Vec::new(),
+                ends: 0,
+                last_end: None,
+                outside: Vec::new(),
             })
             .collect::<Vec<_>>();
+        let owner: Arc<str> = match &settings.alone {
+            Some(pack) => format!("python:{pack}").into(),
+            None => "python".into(),
+        };
         let phase = if packs.is_empty() {
             Phase::Idle
         } else {
@@ -141,6 +166,7 @@ impl Host {
         };
         Arc::new_cyclic(|me| Self {
             settings,
+            owner,
             outside: OnceLock::new(),
             launch: OnceLock::new(),
             logs: Arc::default(),
@@ -217,6 +243,21 @@ impl Host {
         true
     }
 
+    /// Whose classes these are: the same for every process that is started for them.
+    pub(crate) fn owner(&self) -> &Arc<str> {
+        &self.owner
+    }
+
+    /// What the process is called where there are several.
+    fn label(&self) -> &str {
+        self.settings.alone.as_deref().unwrap_or("shared")
+    }
+
+    /// Notes at a pack that the process ended while it ran one of its nodes.
+    pub(crate) fn blame(&self, module: &str, why: &str) {
+        blame(&mut lock(&self.inner), module, why);
+    }
+
     fn outside(&self) -> Option<&Arc<dyn Outside>> {
         self.outside.get()
     }
@@ -261,7 +302,7 @@ impl Host {
                     pack.state = State::Waiting;
                 }
             }
-            format!("python#{}", inner.starts).into()
+            format!("{}#{}", self.owner, inner.starts).into()
         };
         let Some(me) = self.me.upgrade() else { return };
         let codec = self.settings.codec.clone();
@@ -423,7 +464,15 @@ impl Host {
         };
         if let Some(outside) = self.outside() {
             outside.folders(folder_table(loaded.get("folders")));
-            outside.classes(classes);
+            outside.classes(&self.owner, classes);
+            let decoder = Decoder {
+                live,
+                numbers: None,
+                sent: &[],
+                pack: self.label(),
+            };
+            let named = |key: &str| named(loaded.get(key), &decoder);
+            outside.listed(&self.owner, named("samplers"), named("schedulers"));
         }
         let table = {
             let mut inner = lock(&self.inner);
@@ -569,8 +618,12 @@ impl Host {
             "state" => inner.phase.name(),
             "problem" => why,
             "python" => inner.versions.clone(),
+            "name" => self.label(),
             "process" => inner.live.as_ref().map(|live| live.process()),
             "starts" => inner.starts,
+            "memory" => inner.live.as_ref().map(|live| {
+                map! {"resident" => live.resident(), "gpu" => live.on_gpu.load(Ordering::Relaxed)}
+            }),
             "memory_files" => inner.live.as_ref().map(|live| {
                 let (bytes, written) = live.segments.usage();
                 map! {"bytes" => bytes, "written" => written}
@@ -578,10 +631,17 @@ impl Host {
             "packs" => inner
                 .packs
                 .iter()
-                .map(|pack| pack.to_value(&self.logs.of(&pack.name)))
+                .map(|pack| pack.to_value(&self.logs.of(&pack.name), self.label()))
                 .collect::<Vec<_>>(),
         }
         .into()
+    }
+
+    /// Lets packs give memory back that they keep for later.
+    pub fn shrink(&self) {
+        if let Some(live) = self.live_now() {
+            live.channel.event("shrink", Map::new());
+        }
     }
 
     /// Starts a process that was given up, or a fresh one.
@@ -620,6 +680,25 @@ impl Host {
             live.stop();
         }
     }
+}
+
+/// Notes at a pack that the process ended while it ran one of its nodes.
+fn blame(inner: &mut Inner, module: &str, why: &str) {
+    if let Some(pack) = inner.packs.iter_mut().find(|pack| pack.module == module) {
+        pack.ends += 1;
+        pack.last_end = Some(why.to_owned());
+    }
+}
+
+/// Objects of the process by name.
+fn named(value: Option<&Value>, decoder: &Decoder<'_>) -> Vec<(Arc<str>, Value)> {
+    let list = value.and_then(Value::as_list).unwrap_or_default();
+    list.iter()
+        .filter_map(|pair| match pair.as_list()? {
+            [Value::Str(name), object] => Some((name.clone(), decoder.value(object).ok()?)),
+            _ => None,
+        })
+        .collect()
 }
 
 fn pairs(value: Option<&Value>) -> Vec<(String, String)> {

@@ -2,12 +2,14 @@
 //!
 //! [`candidates`] says which packs there are; without any, nothing of Python is started. [`Host`] starts the process, has it
 //! import the packs, hands their classes to the rest of the program through [`Outside`], and starts it again when it ends.
+//! [`Hosts`] has one for the packs that share a process, and one for each that has its own.
 //! The Python side is in the folder `python`, part of this program and written to disk when it is first needed.
 
 mod channel;
 mod class;
 mod discover;
 mod host;
+mod hosts;
 mod interpreter;
 mod report;
 mod routes;
@@ -19,5 +21,6 @@ mod worker;
 
 pub use discover::{Candidate, Wanted, candidates};
 pub use host::{Host, Outside, Settings};
+pub use hosts::{Apart, Hosts};
 pub use interpreter::{Interpreter, NoPython, Search};
 pub use report::{PackReport, Phase, State};

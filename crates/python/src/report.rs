@@ -42,11 +42,16 @@ pub struct PackReport {
     pub overridden: Vec<(String, String)>,
     /// Folders with scripts for the front-end, by mount name.
     pub web: Vec<(String, String)>,
+    /// How often the process ended while it ran a node of this pack, and how the last time.
+    pub ends: u64,
+    pub last_end: Option<String>,
+    /// What it wrote outside of the folders that are for packs.
+    pub outside: Vec<String>,
 }
 
 impl PackReport {
-    /// With what it wrote last.
-    pub(crate) fn to_value(&self, log: &[String]) -> Value {
+    /// With what it wrote last, and the name of its process.
+    pub(crate) fn to_value(&self, log: &[String], process: &str) -> Value {
         let texts = |list: &[String]| list.iter().map(Value::from).collect::<Vec<_>>();
         map! {
             "name" => &self.name,
@@ -61,6 +66,10 @@ impl PackReport {
             "overridden" => self.overridden.iter().map(|(name, _)| Value::from(name)).collect::<Vec<_>>(),
             "log" => texts(log),
             "web" => self.web.iter().map(|(name, _)| Value::from(name)).collect::<Vec<_>>(),
+            "process" => process,
+            "ends" => self.ends,
+            "last_end" => self.last_end.clone(),
+            "writes_outside" => texts(&self.outside),
         }
         .into()
     }

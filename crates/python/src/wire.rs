@@ -24,7 +24,9 @@ pub(crate) struct PackValue {
     kind: Arc<str>,
     text: Arc<str>,
     bytes: u64,
+    /// The process, and the pack that made it.
     owner: Arc<str>,
+    pack: Arc<str>,
     live: Weak<Live>,
 }
 
@@ -102,6 +104,7 @@ impl Callback for PackValue {
                         live: &live,
                         numbers: numbers.as_ref(),
                         sent: &sent,
+                        pack: &self.pack,
                     };
                     return decoder.value(&value).map_err(NodeError::runtime);
                 }
@@ -125,6 +128,7 @@ fn answer_back(
             live,
             numbers: frame.numbers.as_ref(),
             sent,
+            pack: "packs",
         };
         let given = asked.and_then(|a| a.get("args")).and_then(Value::as_list);
         let given: Result<Vec<Value>, String> = given
@@ -307,6 +311,14 @@ impl<'a> Encoder<'a> {
             if theirs.owner == self.live.owner {
                 return Ok(map! {"$r" => theirs.number}.into());
             }
+            let process = |owner: &str| owner.split('#').next().unwrap_or("").to_owned();
+            if process(&theirs.owner) != process(&self.live.owner) {
+                return Err(format!(
+                    "{} of {} lives in another Python process, and only plain values and tensors go from one to the other; \
+                     let both packs share one: leave them out of --isolate-packs",
+                    theirs.text, theirs.pack
+                ));
+            }
             return Err(format!(
                 "{} was made by a Python process that has ended since; run the workflow again",
                 theirs.describe()
@@ -398,6 +410,8 @@ pub(crate) struct Decoder<'a> {
     pub(crate) live: &'a Arc<Live>,
     pub(crate) numbers: Option<&'a Incoming>,
     pub(crate) sent: &'a [Value],
+    /// Whose values they are.
+    pub(crate) pack: &'a str,
 }
 
 impl Decoder<'_> {
@@ -537,6 +551,7 @@ impl Decoder<'_> {
             text: text.as_str()?.into(),
             bytes: whole(bytes).unwrap_or(0),
             owner: self.live.owner.clone(),
+            pack: self.pack.into(),
             live: Arc::downgrade(self.live),
         }))
     }

@@ -1,9 +1,10 @@
 //! One Python process: how it is started, what is heard of it, how it ends.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Lines that are kept of each pack.
 const KEPT: usize = 100;
+
+/// Names of a pack and of a class of it.
+pub(crate) type PackAndClass = (Arc<str>, Arc<str>);
 
 /// What packs wrote last, by their names; it outlives their processes.
 #[derive(Default)]
@@ -74,6 +78,8 @@ pub(crate) struct Live {
     pub(crate) codec: Arc<dyn Codec<Tensor>>,
     /// The surroundings of calls that are going on, by number, and the values that were sent with them.
     pub(crate) calls: Mutex<HashMap<u64, GoingCall>>,
+    /// Which class of which pack each of them is.
+    pub(crate) busy: Mutex<BTreeMap<u64, PackAndClass>>,
     /// A call that nobody waits for any more, and that others would have to wait for.
     pub(crate) stuck: Mutex<Option<u64>>,
     /// The prompt whose hidden values the process has.
@@ -86,6 +92,8 @@ pub(crate) struct Live {
     pub(crate) importing: Mutex<Option<String>>,
     child: Mutex<Child>,
     process: u32,
+    /// Bytes of GPUs that torch has taken there.
+    pub(crate) on_gpu: AtomicU64,
     output: Arc<Mutex<Output>>,
     killed: Mutex<Option<&'static str>>,
 }
@@ -144,6 +152,7 @@ impl Live {
             segments: Arc::default(),
             codec,
             calls: Mutex::default(),
+            busy: Mutex::default(),
             stuck: Mutex::default(),
             knows_prompt: Mutex::default(),
             speaker,
@@ -151,6 +160,7 @@ impl Live {
             importing: Mutex::default(),
             child: Mutex::new(child),
             process,
+            on_gpu: AtomicU64::new(0),
             output,
             killed: Mutex::default(),
         });
@@ -177,6 +187,14 @@ impl Live {
 
     pub(crate) fn process(&self) -> u32 {
         self.process
+    }
+
+    /// Bytes of main memory that it has, where the system says so.
+    pub(crate) fn resident(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(kilobytes * 1024)
     }
 
     fn read(self: Arc<Self>, stream: Stream, listener: &dyn Listener) {
@@ -206,6 +224,7 @@ impl Live {
         listener.ended(&self, &reason);
         self.channel.close(&reason);
         lock(&self.calls).clear();
+        lock(&self.busy).clear();
     }
 
     /// Ends the process and everything it started.

@@ -61,6 +61,7 @@ codes! {
     NoSuchModel,          "model_not_found",      NOT_FOUND,             "There is no such model in memory";
     ModelInUse,           "model_in_use",         CONFLICT,              "The model is in use";
     ModelPinned,          "model_pinned",         CONFLICT,              "The model is pinned";
+    WorkerSilent,         "worker_silent",        BAD_GATEWAY,           "A worker on another machine does not answer";
     BadWorkflow,          "invalid_workflow",     BAD_REQUEST,           "This is not a workflow";
     BadQueueChange,       "invalid_queue_change", BAD_REQUEST,           "The queue cannot be changed like this";
     BadDeletion,          "invalid_deletion",     BAD_REQUEST,           "These files cannot be deleted like this";

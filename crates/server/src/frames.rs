@@ -110,6 +110,7 @@ pub(crate) fn message(event: &Event) -> Option<Message> {
         EventKind::NodeProgress(_)
         | EventKind::Preview { .. }
         | EventKind::Text { .. }
+        | EventKind::Bytes { .. }
         | EventKind::Downgraded { .. }
         | EventKind::Queue { .. } => return None,
     };
@@ -210,6 +211,14 @@ pub(crate) fn preview_frame(preview: &Preview) -> Bytes {
         PreviewFormat::Png => 2,
     });
     out.put_slice(&preview.bytes);
+    out.freeze()
+}
+
+/// A frame of any kind with bytes of a pack's own.
+pub(crate) fn bytes_frame(event: u32, bytes: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(4 + bytes.len());
+    out.put_u32(event);
+    out.put_slice(bytes);
     out.freeze()
 }
 

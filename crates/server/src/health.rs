@@ -1,5 +1,5 @@
 //! `/api/health`: whether the server answers, and with `?ready=1` whether it takes work. Open without a token, so it says
-//! nothing else.
+//! nothing else; with workers on other machines, also whether the way to them is open.
 
 use axum::http::StatusCode;
 use fresco_graph::map;
@@ -22,6 +22,14 @@ pub(crate) async fn get(request: Request) -> Answer {
     } else {
         StatusCode::OK
     };
-    let answer = map! {"status" => status, "version" => version};
+    let mut answer = map! {"status" => status, "version" => version};
+    if let Some(far) = &request.app.far {
+        let word = if far.trouble().is_some() {
+            "trouble"
+        } else {
+            "ok"
+        };
+        answer.insert("nats".into(), word.into());
+    }
     Ok(response::json_status(code, &answer.into()))
 }

@@ -580,6 +580,30 @@ impl EventSink for Hub {
                 });
                 return;
             }
+            EventKind::Bytes {
+                event: kind,
+                bytes,
+                client,
+            } => {
+                let frame = Message::Binary(frames::bytes_frame(*kind, bytes));
+                // Of pictures on the way a slow client may miss some.
+                let class = if matches!(kind, 1 | 4) {
+                    Class::Preview
+                } else {
+                    Class::Result
+                };
+                let target = if client.is_some() {
+                    Target::Client
+                } else {
+                    Target::All
+                };
+                let addressed = Event {
+                    client: client.clone(),
+                    ..event.clone()
+                };
+                self.send(state, &addressed, target, class, frame);
+                return;
+            }
             EventKind::Text { node, text } => {
                 let frame = Message::Binary(frames::node_text_frame(node, text));
                 self.send(state, &event, Target::All, Class::Result, frame);

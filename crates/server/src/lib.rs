@@ -9,6 +9,7 @@ mod body;
 mod config;
 mod error;
 mod events_sse;
+mod far;
 mod frames;
 mod guard;
 mod health;
@@ -68,6 +69,7 @@ use fresco_files::{Dirs, Folders, MemoryGuard};
 
 pub use config::{Config, FrontEnd, Limits, Templates, Versions};
 pub use error::{ApiError, Code};
+pub use far::{FarWorker, FarWorkers, answer_memory};
 pub use guard::COOKIE;
 pub use hub::Hub;
 pub use logs::{LogEntry, LogRing};
@@ -102,6 +104,8 @@ pub struct AppState {
     describe_model: DescribeModel,
     /// What Python packs add.
     pub packs: Arc<dyn Packs>,
+    /// Workers on other machines.
+    pub(crate) far: Option<Arc<dyn FarWorkers>>,
     i18n: OnceLock<Arc<str>>,
     subgraphs: OnceLock<packs::Subgraphs>,
 }
@@ -120,6 +124,8 @@ pub struct Parts {
     pub memory: MemoryGuard,
     pub describe_model: DescribeModel,
     pub packs: Arc<dyn Packs>,
+    /// Workers on other machines, where there may be some.
+    pub far: Option<Arc<dyn FarWorkers>>,
 }
 
 /// What a model file is, as far as the names in it say.
@@ -151,6 +157,7 @@ impl App {
             memory,
             describe_model,
             packs,
+            far,
         } = parts;
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(logs.clone().pump(Arc::downgrade(&hub)));
@@ -175,6 +182,7 @@ impl App {
             object_info: object_info::Cache::default(),
             describe_model,
             packs,
+            far,
             i18n: OnceLock::new(),
             subgraphs: OnceLock::new(),
         }))

@@ -10,6 +10,7 @@ use fresco_graph::{Map, Value, json, map};
 use fresco_memory::{ApiError as Refusal, Policy, Removed};
 
 use crate::error::{ApiError, Code};
+use crate::far;
 use crate::memory_json as wire;
 use crate::memory_load::WantedLoad;
 use crate::registries::Registries;
@@ -102,6 +103,8 @@ pub(crate) async fn free(mut request: Request) -> Answer {
         let answer = map! {"dry_run" => true, "plan" => wire::plan(&plan)};
         return Ok(response::json(&answer.into()));
     }
+    let packs = request.app.packs.clone();
+    blocking(move || packs.shrink()).await?;
     if flag("wait") {
         let replies = blocking(move || engine.free_and_wait(wanted)).await?;
         let mut reports = Vec::new();
@@ -221,12 +224,18 @@ async fn known_devices(
 
 /// `GET /memory`.
 pub(crate) async fn all(request: Request) -> Answer {
+    if let Some(answer) = far::ask(&request, map! {"do" => "overview"}).await? {
+        let answer = answer.map_err(|refusal| refused(refusal, "asked for"))?;
+        return Ok(response::json(&answer));
+    }
     let overview = ask(&request, |memory| {
         let last = memory.last_seq();
         let decisions = memory.events(last.saturating_sub(RECENT), &[], RECENT as usize);
         wire::overview(&memory.snapshot(), &decisions, last)
     });
-    Ok(response::json(&overview.await?))
+    let mut overview = overview.await?;
+    far::add_to_overview(&request, &mut overview).await?;
+    Ok(response::json(&overview))
 }
 
 /// `GET /memory/devices`.
@@ -244,6 +253,11 @@ pub(crate) async fn models(request: Request) -> Answer {
 /// `GET /memory/models/{weights_id}`.
 pub(crate) async fn model(request: Request) -> Answer {
     let id = request.param(0).to_owned();
+    let question = map! {"do" => "model", "id" => id.as_str()};
+    if let Some(answer) = far::ask(&request, question).await? {
+        let answer = answer.map_err(|refusal| refused(refusal, &id))?;
+        return Ok(response::json(&answer));
+    }
     let asked = id.clone();
     let found = ask(&request, move |memory| memory.model(&asked)).await?;
     let (model, units) = found.ok_or_else(|| unknown(&id))?;
@@ -265,7 +279,20 @@ pub(crate) async fn set_policy(mut request: Request) -> Answer {
     };
     let id = request.param(0).to_owned();
     let asked = id.clone();
+    if policy != RELEASE_NOW {
+        let question = map! {"do" => "policy", "id" => id.as_str(), "policy" => policy.as_str()};
+        let known = Policy::parse(&policy).is_some();
+        if known && let Some(answer) = far::ask(&request, question).await? {
+            let answer = answer.map_err(|refusal| refused(refusal, &id))?;
+            return Ok(response::json(&answer));
+        }
+    }
     if policy == RELEASE_NOW {
+        let question = map! {"do" => "release", "id" => id.as_str()};
+        if let Some(answer) = far::ask(&request, question).await? {
+            answer.map_err(|refusal| refused(refusal, &id))?;
+            return Ok(removed(&id, Removed::Done));
+        }
         let released = ask(&request, move |memory| memory.release(&asked)).await?;
         released.map_err(|refusal| refused(refusal, &id))?;
         return Ok(removed(&id, Removed::Done));
@@ -285,6 +312,17 @@ pub(crate) async fn remove(request: Request) -> Answer {
         .query("force")
         .is_some_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
     let id = request.param(0).to_owned();
+    let question = map! {"do" => "remove", "id" => id.as_str(), "force" => force};
+    if let Some(answer) = far::ask(&request, question).await? {
+        let answer = answer.map_err(|refusal| refused(refusal, &id))?;
+        let deferred = answer.get("removed").and_then(Value::as_str) == Some("deferred");
+        let how = if deferred {
+            Removed::Deferred
+        } else {
+            Removed::Done
+        };
+        return Ok(removed(&id, how));
+    }
     let asked = id.clone();
     let how = change(&request, move |memory| memory.remove(&asked, force)).await?;
     let how = how.map_err(|refusal| refused(refusal, &id))?;

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use fresco_graph::{Map, Value, map};
 use http_body_util::Limited;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -52,6 +53,9 @@ pub trait Packs: Send + Sync {
     fn on_prompt(&self, _body: &Map) -> Option<Map> {
         None
     }
+
+    /// Lets them give memory back that they keep for later.
+    fn shrink(&self) {}
 
     /// Starts their process anew.
     fn restart(&self) {}
@@ -153,12 +157,17 @@ where
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
+        if let Err(error) = connection.with_upgrades().await {
             tracing::debug!("the connection to a pack ended: {error}");
         }
     });
     let limit = usize::try_from(request.app.config.max_upload).unwrap_or(usize::MAX);
     let mut head = request.head;
+    // A WebSocket of a pack: both ends change to it, and bytes go through as they are.
+    let upgrade = crate::guard::is_upgrade(&head).then(|| {
+        let kind = head.headers.get(header::UPGRADE).cloned();
+        (head.extensions.remove::<OnUpgrade>(), kind)
+    });
     let body = request
         .body
         .into_inner()
@@ -171,12 +180,45 @@ where
     }
     without_hops(&mut head.headers);
     head.extensions.clear();
-    let answer = sender
+    if let Some((_, Some(kind))) = &upgrade {
+        switch_to(&mut head.headers, kind);
+    }
+    let mut answer = sender
         .send_request(hyper::Request::from_parts(head, Limited::new(body, limit)))
         .await?;
+    let switched = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if let (true, Some((Some(client), Some(kind)))) = (switched, upgrade) {
+        let pack = hyper::upgrade::on(&mut answer);
+        tokio::spawn(tunnel(client, pack));
+        let mut answer = answer.map(|_| Body::empty());
+        without_hops(answer.headers_mut());
+        switch_to(answer.headers_mut(), &kind);
+        return Ok(answer);
+    }
     let mut answer = answer.map(Body::new);
     without_hops(answer.headers_mut());
     Ok(answer)
+}
+
+fn switch_to(headers: &mut HeaderMap, kind: &HeaderValue) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, kind.clone());
+}
+
+/// Passes bytes on in both directions until one side has enough.
+async fn tunnel(client: OnUpgrade, pack: OnUpgrade) {
+    let both = async {
+        let (client, pack) = (client.await?, pack.await?);
+        Ok::<_, hyper::Error>((TokioIo::new(client), TokioIo::new(pack)))
+    };
+    match both.await {
+        Ok((mut client, mut pack)) => {
+            if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut pack).await {
+                tracing::debug!("a WebSocket of a pack ended: {error}");
+            }
+        }
+        Err(error) => tracing::debug!("a WebSocket of a pack did not begin: {error}"),
+    }
 }
 
 /// These belong to one connection only.

@@ -152,17 +152,24 @@ fn read_change(body: &Value) -> Result<QueueChange, String> {
 
 fn wire(outline: &QueueOutline) -> Value {
     let ids = |ids: &[Arc<str>]| ids.iter().map(Value::from).collect::<Vec<_>>();
-    let reasons = outline.reasons.iter();
-    let reasons: Map = reasons
-        .map(|(id, reason)| (id.clone(), reason.into()))
-        .collect();
+    let by_id = |reasons: &[(Arc<str>, Arc<str>)]| {
+        let reasons = reasons.iter();
+        reasons
+            .map(|(id, reason)| (id.clone(), reason.into()))
+            .collect::<Map>()
+    };
     let mut wire = map! {
         "paused" => outline.paused,
         "order" => ids(&outline.order),
         "held" => ids(&outline.held),
     };
-    if !reasons.is_empty() {
-        wire.insert("held_reasons".into(), reasons.into());
+    for (key, reasons) in [
+        ("held_reasons", by_id(&outline.reasons)),
+        ("waiting_reasons", by_id(&outline.waiting)),
+    ] {
+        if !reasons.is_empty() {
+            wire.insert(key.into(), reasons.into());
+        }
     }
     wire.into()
 }

@@ -28,7 +28,7 @@ pub(crate) async fn stats(request: Request) -> Answer {
         "windows" => "win32",
         other => other,
     };
-    let system = map! {
+    let mut system = map! {
         "os" => os,
         "ram_total" => total,
         "ram_free" => free,
@@ -41,6 +41,9 @@ pub(crate) async fn stats(request: Request) -> Answer {
         "embedded_python" => false,
         "argv" => shown_arguments(&config.argv, config.token.as_deref()),
     };
+    if let Some(cluster) = crate::far::described(request.app.far.as_ref()) {
+        system.insert("cluster".into(), cluster.into());
+    }
     let device = map! {
         "name" => "cpu",
         "type" => "cpu",

@@ -206,10 +206,10 @@ routes! {
         query: &[("filename", "file of that type")],
         answers: &[(200, "family and parts; or family null and the reason"), (400, "no filename"), (404, "no such file")];
     Get "/fresco/queue" both queue::outline, "Whether the queue is paused, and the order of what waits",
-        answers: &[(200, "paused, order (ids in the order in which they will run), held (ids that wait for a release), held_reasons (why, by id, for those that the program itself holds)")];
+        answers: &[(200, "paused, order (ids in the order in which they will run), held (ids that wait for a release), held_reasons (why, by id, for those that the program itself holds), waiting_reasons (what the workers lack, by id, for those that none of them can run)")];
     Post "/fresco/queue" both queue::change, "Pause the queue, hold, release and order waiting prompts; kept over restarts",
         body: Some("JSON object with one or more of: paused (a paused queue accepts prompts and starts none), order (ids that run first), hold, release (ids); ids that do not wait are passed over"),
-        answers: &[(200, "paused, order, held, held_reasons as they are then"), (400, "not understood; nothing was changed"), (503, "could not be stored")];
+        answers: &[(200, "paused, order, held, held_reasons, waiting_reasons as they are then"), (400, "not understood; nothing was changed"), (503, "could not be stored")];
 
     Get "/internal/logs" once internal::logs, "The log as text",
         answers: &[(200, "JSON string")];

@@ -67,6 +67,6 @@ pub use room::{
 pub use safetensors::{SafeTensors, SafeTensorsError};
 pub use stored::Stored;
 pub use tensor::Tensor;
-pub use tile::{TileAxis, tiled, tiled_scale};
+pub use tile::{TileAxis, tiled, tiled_each, tiled_scale};
 pub use watch::WatchedAllocator;
 pub use weights::{WeightError, WeightFile, WeightInfo, open_weights};

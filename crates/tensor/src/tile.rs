@@ -47,83 +47,168 @@ pub fn tiled<E: From<TensorError>>(
     let mut items = Vec::new();
     for item in 0..x.shape()[0] {
         let item = x.narrow(0, item, 1)?;
-        items.push(tile_item(&item, axes, &mut f)?);
+        let mut parts = Vec::new();
+        tiled_each(&item, axes, &mut f, &mut |part| {
+            parts.push(part);
+            Ok(())
+        })?;
+        items.push(joined(parts, 2)?);
     }
-    Ok(Tensor::cat(&items.iter().collect::<Vec<_>>(), 0)?)
+    Ok(joined(items, 0)?)
 }
 
-fn tile_item<E: From<TensorError>>(
+fn joined(mut parts: Vec<Tensor>, dim: usize) -> Result<Tensor> {
+    if parts.len() == 1 {
+        return Ok(parts.remove(0));
+    }
+    Tensor::cat(&parts.iter().collect::<Vec<_>>(), dim)
+}
+
+/// Where the pieces of one dimension begin.
+fn starts(size: usize, axis: &TileAxis<'_>) -> Vec<usize> {
+    if size <= axis.tile {
+        return vec![0];
+    }
+    (0..size - axis.overlap)
+        .step_by(axis.tile - axis.overlap)
+        .collect()
+}
+
+fn rounded(v: f64) -> usize {
+    v.round_ties_even().max(0.0) as usize
+}
+
+/// What was added so far to a part of the output, along its first tiled dimension.
+struct Held {
+    /// Where the part begins.
+    from: usize,
+    /// The sum, and what it has to be divided by; the latter has one channel.
+    sums: Option<(Tensor, Tensor)>,
+}
+
+impl Held {
+    /// Adds a piece; the part grows to hold it. `sizes` are those of the whole output behind the channels.
+    fn add(
+        &mut self,
+        place: &[usize],
+        piece: &Tensor,
+        weight: &Tensor,
+        sizes: &[usize],
+    ) -> Result<()> {
+        let end = place[2] + piece.shape()[2];
+        let outside = TensorError::invalid("tiled", "a piece is larger than its place");
+        let length = end.checked_sub(self.from).filter(|_| end <= sizes[0]);
+        let length = length.ok_or(outside)?;
+        let room = |channels: usize, length: usize| {
+            let mut shape = vec![1, channels, length];
+            shape.extend_from_slice(&sizes[1..]);
+            Tensor::zeros(shape)
+        };
+        let channels = piece.shape()[1];
+        let (mut total, mut weights) = match self.sums.take() {
+            Some(sums) => sums,
+            None => (room(channels, length)?, room(1, length)?),
+        };
+        let have = total.shape()[2];
+        if have < length {
+            total = Tensor::cat(&[&total, &room(channels, length - have)?], 2)?;
+            weights = Tensor::cat(&[&weights, &room(1, length - have)?], 2)?;
+        }
+        let mut place = place.to_vec();
+        place[2] -= self.from;
+        add_at(&mut total, &place, &piece.mul(weight)?)?;
+        add_at(&mut weights, &place, weight)?;
+        self.sums = Some((total, weights));
+        Ok(())
+    }
+
+    /// The output up to a place, which nothing more is added to.
+    fn take(&mut self, to: usize) -> Result<Option<Tensor>> {
+        let Some((total, weights)) = self.sums.take() else {
+            return Ok(None);
+        };
+        let have = total.shape()[2];
+        let ready = to.saturating_sub(self.from).min(have);
+        self.from += ready;
+        if ready == have {
+            return total.div(&weights).map(Some);
+        }
+        let first = total
+            .narrow(2, 0, ready)?
+            .div(&weights.narrow(2, 0, ready)?)?;
+        let rest = |of: &Tensor| of.narrow(2, ready, have - ready);
+        self.sums = Some((rest(&total)?, rest(&weights)?));
+        Ok((ready > 0).then_some(first))
+    }
+}
+
+/// As [`tiled`] of one item (1, c, ..), but the result is handed out in parts along its first tiled dimension, each as soon
+/// as nothing more is added to it, and only what is still open is kept.
+pub fn tiled_each<E: From<TensorError>>(
     x: &Tensor,
     axes: &[TileAxis<'_>],
     f: &mut impl FnMut(&Tensor) -> Result<Tensor, E>,
-) -> Result<Tensor, E> {
-    let sizes = &x.shape()[2..];
-    if sizes
-        .iter()
-        .zip(axes)
-        .all(|(&size, axis)| size <= axis.tile)
-    {
-        return f(x);
+    sink: &mut dyn FnMut(Tensor) -> Result<(), E>,
+) -> Result<(), E> {
+    if x.rank() != axes.len() + 2 || axes.is_empty() {
+        return Err(TensorError::rank("tiled", "2 and one per axis", x.shape()).into());
     }
-    let stuck =
-        |(&size, axis): (&usize, &TileAxis<'_>)| size > axis.tile && axis.overlap >= axis.tile;
-    if sizes.iter().zip(axes).any(stuck) {
+    let sizes = &x.shape()[2..];
+    let pairs = || sizes.iter().copied().zip(axes);
+    if pairs().all(|(size, axis)| size <= axis.tile) {
+        return sink(f(x)?);
+    }
+    if pairs().any(|(size, axis)| size > axis.tile && axis.overlap >= axis.tile) {
         let reason = "the overlap must be smaller than the tile";
         return Err(TensorError::invalid("tiled", reason).into());
     }
-    let starts: Vec<Vec<usize>> = sizes
-        .iter()
-        .zip(axes)
-        .map(|(&size, axis)| {
-            if size <= axis.tile {
-                return vec![0];
-            }
-            (0..size - axis.overlap)
-                .step_by(axis.tile - axis.overlap)
-                .collect()
-        })
+    let starts: Vec<Vec<usize>> = pairs().map(|(size, axis)| starts(size, axis)).collect();
+    let whole: Vec<usize> = pairs()
+        .map(|(size, axis)| rounded((axis.size)(size as f64)))
         .collect();
-    let rounded = |v: f64| v.round_ties_even().max(0.0) as usize;
-    let mut sums: Option<(Tensor, Tensor)> = None;
-    for n in 0..starts.iter().map(Vec::len).product() {
-        let mut piece = x.clone();
-        let mut place = vec![0; x.rank()];
-        let mut rest = n;
-        for d in (0..axes.len()).rev() {
-            let start = starts[d][rest % starts[d].len()];
-            rest /= starts[d].len();
-            let length = axes[d].tile.min(sizes[d] - start);
-            piece = piece.narrow(d + 2, start, length)?;
-            place[d + 2] = rounded((axes[d].position)(start as f64));
+    let inner: usize = starts[1..].iter().map(Vec::len).product();
+    let mut held = Held {
+        from: 0,
+        sums: None,
+    };
+    for (number, &first) in starts[0].iter().enumerate() {
+        for n in 0..inner {
+            let mut piece = x.clone();
+            let mut place = vec![0; x.rank()];
+            let mut rest = n;
+            for d in (0..axes.len()).rev() {
+                let start = if d == 0 {
+                    first
+                } else {
+                    let start = starts[d][rest % starts[d].len()];
+                    rest /= starts[d].len();
+                    start
+                };
+                let length = axes[d].tile.min(sizes[d] - start);
+                piece = piece.narrow(d + 2, start, length)?;
+                place[d + 2] = rounded((axes[d].position)(start as f64));
+            }
+            // Tiles are gathered in main memory, as the reference does: the whole may not fit where the pieces do.
+            let result = f(&piece)?.to(&Device::cpu())?;
+            if result.rank() != x.rank() {
+                return Err(TensorError::rank("tiled", "the input's", result.shape()).into());
+            }
+            let mut shape = result.shape().to_vec();
+            shape[1] = 1;
+            let weight = feathered(&shape, axes)?;
+            held.add(&place, &result, &weight, &whole)?;
         }
-        // Tiles are gathered in main memory, as the reference does: the whole may not fit where the pieces do.
-        let result = f(&piece)?.to(&Device::cpu())?;
-        if result.rank() != x.rank() {
-            return Err(TensorError::rank("tiled", "the input's", result.shape()).into());
+        let next = starts[0].get(number + 1);
+        let ready = next.map_or(whole[0], |next| rounded((axes[0].position)(*next as f64)));
+        if let Some(part) = held.take(ready)? {
+            sink(part)?;
         }
-        let weight = feathered(result.shape(), axes, rounded)?;
-        let (total, weights) = if let Some(sums) = &mut sums {
-            sums
-        } else {
-            let mut shape = vec![1, result.shape()[1]];
-            let out = sizes.iter().zip(axes);
-            shape.extend(out.map(|(&size, axis)| rounded((axis.size)(size as f64))));
-            sums.insert((Tensor::zeros(shape.clone())?, Tensor::zeros(shape)?))
-        };
-        add_at(total, &place, &result.mul(&weight)?)?;
-        add_at(weights, &place, &weight)?;
     }
-    let (total, weights) =
-        sums.ok_or_else(|| TensorError::invalid("tiled", "there is nothing to tile"))?;
-    Ok(total.div(&weights)?)
+    Ok(())
 }
 
 /// Ones that rise from every edge over the width of the overlap.
-fn feathered(
-    shape: &[usize],
-    axes: &[TileAxis<'_>],
-    rounded: impl Fn(f64) -> usize,
-) -> Result<Tensor> {
+fn feathered(shape: &[usize], axes: &[TileAxis<'_>]) -> Result<Tensor> {
     let mut weight = Tensor::ones(shape)?;
     for (d, axis) in axes.iter().enumerate() {
         let size = shape[d + 2];
@@ -184,6 +269,42 @@ mod tests {
                 assert!((a - b).abs() < 1e-6, "{tile:?} {overlap}");
             }
         }
+    }
+
+    #[test]
+    fn parts_are_handed_out_in_order_and_make_the_whole() {
+        let x = crate::synthetic::value("t", &[1, 2, 23, 9], 1.0).unwrap();
+        let double = |v: f64| v * 2.0;
+        let axes = [(6, 2), (5, 1)].map(|(tile, overlap)| TileAxis {
+            tile,
+            overlap,
+            size: &double,
+            position: &double,
+        });
+        // Pieces that differ, so that what is blended shows.
+        let numbered = |count: &mut f32, piece: &Tensor| {
+            *count += 1.0;
+            Ok::<_, TensorError>(twice(piece)?.add_scalar(*count))
+        };
+        let mut count = 0.0;
+        let whole = tiled(&x, &axes, |piece| numbered(&mut count, piece)).unwrap();
+        let mut parts = Vec::new();
+        count = 0.0;
+        tiled_each(
+            &x,
+            &axes,
+            &mut |piece| numbered(&mut count, piece),
+            &mut |part| {
+                assert!(part.shape()[2] <= 12, "{:?}", part.shape());
+                parts.push(part);
+                Ok(())
+            },
+        )
+        .unwrap();
+        assert!(parts.len() > 3);
+        let parts = joined(parts, 2).unwrap();
+        assert_eq!(parts.shape(), whole.shape());
+        assert_eq!(parts.data(), whole.data());
     }
 
     #[test]

@@ -330,6 +330,10 @@ def soft_empty_cache(force=False):
 def load_models_gpu(models, memory_required=0, force_patch_weights=False, minimum_memory_required=None, force_full_load=False):
     from fresco_host.handles import Handle
 
+    own = [model for model in models if not isinstance(model, Handle) and hasattr(model, "model") and hasattr(model.model, "to")]
+    sizes = sum(model.model_size() for model in own if model not in current_loaded_models and hasattr(model, "model_size"))
+    if own and _has_torch:
+        free_memory(memory_required + sizes, getattr(own[0], "load_device", None) or get_torch_device())
     for model in models:
         # Models of the engine are loaded by it when they are used.
         if not isinstance(model, Handle) and hasattr(model, "model") and hasattr(model.model, "to"):
@@ -343,8 +347,24 @@ def load_model_gpu(model):
 
 
 def free_memory(memory_required, device, keep_loaded=()):
+    """The engine makes room as far as nothing of it is in use."""
     soft_empty_cache()
+    kind = getattr(device, "type", "cpu")
+    if kind != "cpu" and threading.current_thread() is not state.server_thread:
+        call = state.call()
+        name = f"{kind}:{getattr(device, 'index', None) or 0}"
+        asked = {"bytes": max(int(memory_required), 0), "device": name, "prompt": call.prompt_id if call else ""}
+        state.channel.call("make_room", asked)
     return []
+
+
+def _release():
+    """Own models of packs go to main memory, and torch gives back what it keeps."""
+    for model in list(current_loaded_models):
+        if hasattr(model, "model") and hasattr(model.model, "to"):
+            model.model.to(getattr(model, "offload_device", None) or "cpu")
+    current_loaded_models.clear()
+    soft_empty_cache()
 
 
 def loaded_models(only_currently_used=False):
@@ -352,13 +372,9 @@ def loaded_models(only_currently_used=False):
 
 
 def unload_all_models():
-    for model in current_loaded_models:
-        if hasattr(model, "model") and hasattr(model.model, "to"):
-            model.model.to("cpu")
-    current_loaded_models.clear()
+    _release()
     call = state.call()
     state.channel.event("flag", name="unload_models", value=True, call=call.number if call else 0)
-    soft_empty_cache()
 
 
 def _nothing(*args, **kwargs):

@@ -20,6 +20,8 @@ class SchedulerHandler:
 
 
 SCHEDULER_HANDLERS = {name: SchedulerHandler(None) for name in SCHEDULER_NAMES}
+# What the engine has; all else in these lists is of packs.
+_OURS = (frozenset(SAMPLER_NAMES), frozenset(SCHEDULER_NAMES))
 
 
 def _model_of(model_sampling):
@@ -52,6 +54,49 @@ normal_scheduler = _schedule("normal")
 beta_scheduler = _schedule("beta")
 linear_quadratic_schedule = _schedule("linear_quadratic")
 kl_optimal_scheduler = _schedule("kl_optimal")
+
+
+class _AddedSchedule:
+    """A schedule that a pack added to the list, as the engine asks for it."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def fresco_sigmas(self, model, steps):
+        # By its name in the module: packs put a function of their own in its place.
+        import comfy.samplers as here
+
+        return here.calculate_sigmas(model.get_model_object("model_sampling"), self.name, steps)
+
+
+class _AddedSampler:
+    """A sampler that a pack added to the list, as the engine runs it."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def fresco_sample(self, x, sigmas, about):
+        import comfy.samplers as here
+
+        sampler = here.sampler_object(self.name)
+        if not hasattr(sampler, "fresco_sample"):
+            raise Unsupported(f"the sampler {self.name} of a pack is no comfy.samplers.KSAMPLER")
+        return sampler.fresco_sample(x, sigmas, about)
+
+
+def _added():
+    """Names that packs added to the lists, with what runs them."""
+
+    def more(lists, ours):
+        names = dict.fromkeys(str(name) for names in lists for name in names if isinstance(name, str))
+        return [name for name in names if name not in ours]
+
+    samplers = more((KSAMPLER_NAMES, SAMPLER_NAMES, KSampler.SAMPLERS), _OURS[0])
+    schedulers = more((SCHEDULER_NAMES, KSampler.SCHEDULERS, SCHEDULER_HANDLERS), _OURS[1])
+    return {
+        "samplers": [(name, _AddedSampler(name)) for name in samplers],
+        "schedulers": [(name, _AddedSchedule(name)) for name in schedulers],
+    }
 
 
 # Samplers
@@ -126,6 +171,45 @@ def sampler_object(name):
 # Guiders
 
 
+class _Conds:
+    """A conditioning of a guider while it predicts: the engine has it, by its place."""
+
+    def __init__(self, place):
+        self.place = place
+
+
+def _place(conds):
+    if conds is None:
+        return -1
+    if not isinstance(conds, _Conds):
+        raise Unsupported("predictions are made of the conditionings that the guider was given (self.conds) and of no others")
+    return conds.place
+
+
+def calc_cond_batch(model, conds, x_in, timestep, model_options):
+    """A prediction for each of these, made by the engine."""
+    return callbacks.back("predict", x_in, callbacks.number_of(timestep), [_place(each) for each in conds])
+
+
+def sampling_function(model, x, timestep, uncond, cond, cond_scale, model_options={}, seed=None):
+    """Both predictions and guidance with all that was set on the model, made by the engine."""
+    return callbacks.back("guide", x, callbacks.number_of(timestep), float(cond_scale), _place(cond), _place(uncond))
+
+
+def cfg_function(model, cond_pred, uncond_pred, cond_scale, x, timestep, model_options={}, cond=None, uncond=None):
+    base = {"sigma": timestep, "timestep": timestep, "model": model, "model_options": model_options, "input": x, "cond_scale": cond_scale}
+    own = model_options.get("sampler_cfg_function")
+    if own is not None:
+        given = {**base, "cond": x - cond_pred, "uncond": x - uncond_pred, "cond_denoised": cond_pred, "uncond_denoised": uncond_pred}
+        result = x - own(given)
+    else:
+        result = uncond_pred + (cond_pred - uncond_pred) * cond_scale
+    for function in model_options.get("sampler_post_cfg_function") or ():
+        given = {**base, "denoised": result, "cond": cond, "uncond": uncond, "cond_denoised": cond_pred, "uncond_denoised": uncond_pred}
+        result = function(given)
+    return result
+
+
 class CFGGuider:
     def __init__(self, model_patcher):
         self.model_patcher = model_patcher
@@ -144,23 +228,33 @@ class CFGGuider:
         self.cfg = cfg
 
     def fresco_native(self):
-        """The same as a guider of the engine."""
-        for name in ("predict_noise", "outer_predict_noise", "inner_sample", "outer_sample"):
+        """The same as a guider of the engine, or what the engine must know of one that predicts by itself."""
+        for name in ("inner_sample", "outer_sample"):
             if getattr(type(self), name) is not getattr(CFGGuider, name):
-                raise Unsupported(
-                    f"{type(self).__name__}.{name}: guiders with a prediction of their own do not run in Fresco yet; a cfg function does "
-                    "(model.set_model_sampler_cfg_function)"
-                )
+                raise Unsupported(f"{type(self).__name__}.{name}: the loop over the steps is Fresco's; predict_noise can be replaced")
         conds = self.original_conds
+        if any(getattr(type(self), name) is not getattr(CFGGuider, name) for name in ("predict_noise", "outer_predict_noise", "__call__")):
+            return callbacks.Parts(model=self.model_patcher, lists=list(conds.values()))
         if set(conds) == {"positive"}:
             return models.run_node("BasicGuider", {"model": self.model_patcher, "conditioning": conds["positive"]})[0]
         arguments = {"model": self.model_patcher, "positive": conds["positive"], "negative": conds["negative"], "cfg": self.cfg}
         return models.run_node("CFGGuider", arguments)[0]
 
-    def predict_noise(self, x, timestep, model_options={}, seed=None):
-        raise Unsupported("CFGGuider.predict_noise: predictions are made by Fresco while it samples; use CFGGuider.sample")
+    def fresco_predict(self, x, sigma, seed):
+        """One prediction, as the engine asks for it while it samples."""
+        self.conds = {name: _Conds(place) for place, name in enumerate(self.original_conds)}
+        self.inner_model = self.model_patcher.model
+        timestep = callbacks.numbers([sigma] * x.shape[0])
+        return self(x, timestep, model_options=self.model_options, seed=seed)
 
-    outer_predict_noise = predict_noise
+    def predict_noise(self, x, timestep, model_options={}, seed=None):
+        conds = self.conds
+        return sampling_function(
+            getattr(self, "inner_model", None), x, timestep, conds.get("negative"), conds.get("positive"), self.cfg, model_options, seed=seed
+        )
+
+    def outer_predict_noise(self, x, timestep, model_options={}, seed=None):
+        return self.predict_noise(x, timestep, model_options, seed)
 
     def inner_sample(self, *args, **kwargs):
         raise Unsupported("CFGGuider.inner_sample: use CFGGuider.sample")
@@ -168,10 +262,16 @@ class CFGGuider:
     outer_sample = inner_sample
 
     def __call__(self, *args, **kwargs):
-        return self.predict_noise(*args, **kwargs)
+        return self.outer_predict_noise(*args, **kwargs)
 
     def sample(self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None):
-        return self.fresco_native().sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
+        native = self.fresco_native()
+        if isinstance(native, callbacks.Parts):
+            latent = {"samples": latent_image}
+            if denoise_mask is not None:
+                latent["noise_mask"] = denoise_mask
+            return models.sample(guider=self, noise=noise, sampler=sampler, sigmas=sigmas, latent=latent, callback=callback, seed=seed)
+        return native.sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
 
 
 def sample(
@@ -196,7 +296,18 @@ class KSampler:
         self.set_steps(steps, denoise)
 
     def calculate_sigmas(self, steps):
+        if self.scheduler not in _OURS[1]:
+            return self._own_sigmas(steps)
         return models.method("model.sigmas", model=self.model, scheduler=self.scheduler, sampler=self.sampler, steps=steps)
+
+    def _own_sigmas(self, steps):
+        """Of a schedule that a pack added."""
+        skips = self.sampler in self.DISCARD_PENULTIMATE_SIGMA_SAMPLERS
+        levels = _AddedSchedule(self.scheduler).fresco_sigmas(self.model, steps + skips)
+        levels = callbacks.floats(levels)
+        if skips:
+            del levels[-2]
+        return callbacks.numbers(levels)
 
     def set_steps(self, steps, denoise=None):
         self.steps, self.denoise = steps, 1.0 if denoise is None else denoise
@@ -206,6 +317,16 @@ class KSampler:
         return self._sigmas(None, None, False)
 
     def _sigmas(self, start, last, finish):
+        if self.scheduler not in _OURS[1]:
+            if self.denoise <= 0.0:
+                return callbacks.numbers([])
+            steps = self.steps if self.denoise > 0.9999 else int(self.steps / self.denoise)
+            levels = callbacks.floats(self._own_sigmas(steps))[-(self.steps + 1) :]
+            if last is not None and last < len(levels) - 1:
+                levels = levels[: last + 1]
+                if finish:
+                    levels[-1] = 0.0
+            return callbacks.numbers(levels[start or 0 :])
         return models.method(
             "model.sigmas", model=self.model, scheduler=self.scheduler, sampler=self.sampler, steps=self.steps, denoise=self.denoise,
             start=start, last=last, finish=finish,

@@ -44,12 +44,71 @@ class Hostile:
         time.sleep(60)
 
     def close(self):
-        import os
+        import socket
 
         from fresco_host import state
 
-        os.close(state.channel.sock.fileno())
+        state.channel.sock.shutdown(socket.SHUT_RDWR)
         time.sleep(60)
+
+    def fork_and_die(self):
+        import os
+        import signal
+
+        for _ in range(3):
+            if os.fork() == 0:
+                # A copy of the whole process, which goes on.
+                time.sleep(600)
+                return {"ui": {"text": ["a copy"]}}
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def fork_and_answer(self):
+        import os
+
+        # Both give back a result.
+        return {"ui": {"text": ["first" if os.fork() else "copy"]}}
+
+    def threads(self):
+        import threading
+
+        for _ in range(200):
+            threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+        return {"ui": {"text": ["started"]}}
+
+    def deep(self):
+        value = []
+        for _ in range(100_000):
+            value = [value]
+        return (value,)
+
+    def print_forever(self):
+        while True:
+            print("x" * 1000)
+
+    def write_outside(self):
+        import os
+
+        import folder_paths
+
+        # Its own folder and those of the host are for it; what is beside them is not.
+        here = os.path.dirname(__file__)
+        for folder in (here, folder_paths.get_output_directory(), folder_paths.get_temp_directory()):
+            os.makedirs(folder, exist_ok=True)
+            with open(os.path.join(folder, "own.txt"), "w") as file:
+                file.write("own")
+        with open(os.path.join(folder_paths.base_path, "outside.txt"), "w") as file:
+            file.write("outside")
+        return {"ui": {"text": ["written"]}}
+
+    def write_outside_by_the_system(self):
+        import os
+        import subprocess
+
+        import folder_paths
+
+        place = os.path.join(folder_paths.base_path, "outside.txt")
+        done = subprocess.run(["/bin/sh", "-c", f"echo outside > {place}"])
+        return {"ui": {"text": [done.returncode]}}
 
     def loop(self):
         while True:

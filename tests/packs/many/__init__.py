@@ -256,7 +256,12 @@ def ManyPreview(self):
     from PIL import Image
 
     picture = Image.new("RGB", (64, 32), (255, 0, 0))
-    PromptServer.instance.send_sync(BinaryEventTypes.UNENCODED_PREVIEW_IMAGE, ("JPEG", picture, 16))
+    server = PromptServer.instance
+    server.send_sync(BinaryEventTypes.UNENCODED_PREVIEW_IMAGE, ("JPEG", picture, 16), server.client_id)
+    about = {"node_id": "9", "prompt_id": server.last_prompt_id}
+    server.send_sync(BinaryEventTypes.PREVIEW_IMAGE_WITH_METADATA, (("PNG", picture, None), about), server.client_id)
+    server.send_sync(77, b"own bytes", server.client_id)
+    server.send_sync(78, "no bytes")
     return {"ui": {"text": ["sent"]}}
 
 

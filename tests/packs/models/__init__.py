@@ -137,6 +137,24 @@ def sample_euler_of_a_pack(model, x, sigmas, extra_args=None, callback=None, dis
     return x
 
 
+class ModelsExpand:
+    """Hands a model on as a literal of the nodes that it makes."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",)}}
+
+    RETURN_TYPES = ("MODEL",)
+    FUNCTION = "go"
+
+    def go(self, model):
+        from comfy_execution.graph_utils import GraphBuilder
+
+        graph = GraphBuilder()
+        inner = graph.node("ModelsGuidance", model=model, how="pre")
+        return {"result": (inner.out(0),), "expand": graph.finalize()}
+
+
 class ModelsSampler:
     @classmethod
     def INPUT_TYPES(cls):
@@ -174,4 +192,50 @@ class ModelsParts:
         return (OwnNoise(3), guider)
 
 
-NODE_CLASS_MAPPINGS = {cls.__name__: cls for cls in (ModelsPicture, ModelsLora, ModelsGuidance, ModelsSampler, ModelsParts)}
+class OwnGuider(comfy.samplers.CFGGuider):
+    """A guider that joins predictions itself."""
+
+    def __init__(self, model, how):
+        super().__init__(model)
+        self.how = how
+
+    def set_own(self, positive, negative):
+        self.inner_set_conds({"negative": negative, "towards": positive, "positive": positive})
+
+    def predict_noise(self, x, timestep, model_options={}, seed=None):
+        if self.how == "fails":
+            raise ValueError("this guider fails")
+        if self.how == "super":
+            return super().predict_noise(x, timestep, model_options, seed)
+        conds = [self.conds["towards"], self.conds.get("negative"), None]
+        towards, away, none = map(_array, comfy.samplers.calc_cond_batch(self.inner_model, conds, x, timestep, model_options))
+        assert not none.any() and seed == 5
+        return away + (towards - away) * numpy.float32(self.cfg)
+
+
+class ModelsOwnGuider:
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "positive": ("CONDITIONING",), "negative": ("CONDITIONING",), "how": ("STRING",)}}
+
+    RETURN_TYPES = ("GUIDER",)
+    FUNCTION = "go"
+
+    def go(self, model, positive, negative, how):
+        guider = OwnGuider(model, how)
+        guider.set_own(positive, negative)
+        guider.set_cfg(3.0)
+        return (guider,)
+
+
+# A sampler and a schedule of the pack's own in the lists of the host.
+import comfy.k_diffusion.sampling  # noqa: E402
+
+comfy.k_diffusion.sampling.sample_euler_of_a_pack = sample_euler_of_a_pack
+comfy.samplers.KSampler.SAMPLERS.append("euler_of_a_pack")
+comfy.samplers.SCHEDULER_HANDLERS["levels_of_a_pack"] = comfy.samplers.SchedulerHandler(comfy.samplers.normal_scheduler)
+comfy.samplers.SCHEDULER_NAMES.append("levels_of_a_pack")
+
+NODE_CLASS_MAPPINGS = {
+    cls.__name__: cls for cls in (ModelsPicture, ModelsLora, ModelsGuidance, ModelsSampler, ModelsParts, ModelsOwnGuider, ModelsExpand)
+}

@@ -1,1 +1,1 @@
-X = 1
+WEB_DIRECTORY = "js"

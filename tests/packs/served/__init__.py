@@ -51,6 +51,21 @@ async def file(request):
     return web.FileResponse(__file__)
 
 
+@routes.get("/served/socket")
+async def socket(request):
+    answer = web.WebSocketResponse()
+    await answer.prepare(request)
+    await answer.send_json({"hello": request.query.get("name"), "from": request.remote})
+    async for message in answer:
+        if message.type == web.WSMsgType.BINARY:
+            await answer.send_bytes(bytes(reversed(message.data)))
+        elif message.data == "end":
+            await answer.close()
+        else:
+            await answer.send_json({"echo": message.data})
+    return answer
+
+
 PromptServer.instance.app.add_routes([web.static("/served_static", os.path.dirname(__file__))])
 
 

@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, json};
 
+use super::films;
 use super::networks::{
     Decoder, Network, TEXT, clip_g, open_clip_g, picture_vae, pieces, qwen3_vl, qwen25_vl, qwen35,
     single_bytes, vision, with_pieces,
@@ -60,6 +61,7 @@ const VAE: &str = "vae";
 const LORA: &str = "loras";
 const CONTROL: &str = "controlnet";
 const PATCH: &str = "model_patches";
+const LARGER: &str = "latent_upscale_models";
 
 /// In this order; the first that fits is it.
 pub static FILES: &[FileKind] = &[
@@ -78,6 +80,22 @@ pub static FILES: &[FileKind] = &[
         "stable-audio-open",
         "Stable Audio",
         stable_audio_file,
+    ),
+    kind(CHECKPOINT, "ltx-2.3", "LTX-2.3", films::ltx23_file),
+    kind(CHECKPOINT, "ltx-2-", "LTX-2", films::ltx2_file),
+    kind(CHECKPOINT, "ltx-video", "LTX-Video", films::ltxv_file),
+    kind(CHECKPOINT, "svd", "SVD", films::svd_file),
+    kind(
+        CHECKPOINT,
+        "hunyuan_3d_v2.1",
+        "Hunyuan3D",
+        films::hunyuan3d21_file,
+    ),
+    kind(
+        CHECKPOINT,
+        "hunyuan3d-dit-v2",
+        "Hunyuan3D",
+        films::hunyuan3d_file,
     ),
     kind(CHECKPOINT, "", "SD1.5", || {
         tiny::Tiny::default().checkpoint().into()
@@ -111,11 +129,43 @@ pub static FILES: &[FileKind] = &[
         Network::golden("chroma_small").inputs("txt_in.weight", TEXT)
     }),
     kind(DIFFUSION, "omnigen2", "OmniGen 2", omnigen2),
+    kind(
+        DIFFUSION,
+        "kandinsky5lite_t2v",
+        "Kandinsky 5",
+        films::kandinsky5_film,
+    ),
+    kind(
+        DIFFUSION,
+        "kandinsky5lite_i2v",
+        "Kandinsky 5",
+        films::kandinsky5_film,
+    ),
     kind(DIFFUSION, "kandinsky5", "Kandinsky 5", kandinsky5),
     kind(DIFFUSION, "hidream", "HiDream", hidream),
     kind(DIFFUSION, "newbie", "NewBie", newbie),
     kind(DIFFUSION, "ovis", "Ovis-Image", ovis),
     kind(DIFFUSION, "lotus", "", sd2_depth),
+    kind(
+        DIFFUSION,
+        "hunyuanvideo1.5_1080p_sr",
+        "Hunyuan Video 1.5",
+        || films::hunyuan15(98),
+    ),
+    kind(DIFFUSION, "hunyuanvideo1.5", "Hunyuan Video 1.5", || {
+        films::hunyuan15(65)
+    }),
+    kind(
+        DIFFUSION,
+        "hunyuan_video_t2v",
+        "Hunyuan Video",
+        films::hunyuan,
+    ),
+    kind(DIFFUSION, "minimax_h3", "MiniMax H3", films::minimax_h3),
+    kind(DIFFUSION, "fasth3", "MiniMax H3", films::minimax_h3),
+    kind(DIFFUSION, "wan2.2_s2v", "Wan", films::wan_s2v),
+    kind(DIFFUSION, "humo", "Wan", films::wan_humo),
+    kind(DIFFUSION, "animate", "Wan", films::wan_animate),
     kind(DIFFUSION, "wan2.2_fun_camera", "Wan", || {
         wan_camera()
             .without("img_emb.")
@@ -161,6 +211,8 @@ pub static FILES: &[FileKind] = &[
         tokenizer: Some(single_bytes()),
         ..Decoder::LLAMA.network()
     }),
+    kind(WORDS, "byt5", "", || Network::golden("byt5_small")),
+    kind(WORDS, "qwen3vl_32b_minimax", "", films::minimax_words),
     kind(WORDS, "qwen3vl", "", qwen3_vl),
     // It writes prompts; some templates have it behind a switch that is off.
     kind(WORDS, "qwen3.5", "", qwen35),
@@ -206,9 +258,13 @@ pub static FILES: &[FileKind] = &[
     kind("audio_encoders", "wav2vec2-chinese-base", "", || {
         Network::golden("wav2vec2_base_small")
     }),
-    kind("audio_encoders", "whisper", "", || {
-        Network::golden("whisper_small").under("model.")
-    }),
+    kind("audio_encoders", "whisper", "", films::whisper),
+    kind(VAE, "minimax_h3_video", "", films::minimax_video_vae),
+    kind(VAE, "minimax_h3_audio", "", films::minimax_audio_vae),
+    kind(VAE, "hunyuan_video", "", films::hunyuan_vae),
+    kind(VAE, "hunyuanvideo15", "", films::hunyuan15_vae),
+    kind(LARGER, "ltx-2", "", films::ltx2_upsampler),
+    kind(LARGER, "hunyuanvideo15", "", films::hunyuan15_upsampler),
     kind("embeddings", "marigold", "", || {
         Network::default().with("conditioning", &[1, 8, TEXT])
     }),
@@ -232,6 +288,7 @@ pub static FILES: &[FileKind] = &[
     kind(PATCH, "qwen_image_canny_diffsynth", "", || {
         Network::golden("qwen_diffsynth_small").sizes("", &[(48, 96), (68, 64)])
     }),
+    kind(PATCH, "infinitetalk", "", films::wan_talk),
     // Only loaded: the node that uses it is passed by in the template.
     kind(PATCH, "uso", "", uso),
     kind(LORA, "flux1-depth", "", flux_control_lora),
@@ -242,6 +299,12 @@ pub static FILES: &[FileKind] = &[
     kind(LORA, "z_image", "", || z_image().lora()),
     kind(LORA, "krea2", "", || krea2().lora()),
     kind(LORA, "anima", "", anima_lora),
+    kind(LORA, "ltx-2-19b", "", || films::ltx2().lora()),
+    kind(LORA, "ltx2-", "", || films::ltx2().lora()),
+    kind(LORA, "ltx", "", || films::ltx23().lora()),
+    kind(LORA, "minimax_h3", "", || films::minimax_h3().lora()),
+    // Of the text encoder.
+    kind(LORA, "gemma-3", "", || Decoder::GEMMA3.network().lora()),
     kind(LORA, "wan", "", || wan().lora()),
     kind(LORA, "lightx2v", "", || wan().lora()),
     kind(LORA, "chronoedit", "", || wan().lora()),
@@ -722,6 +785,10 @@ pub fn write_network(models: &Path, folder: &str, name: &str, network: &Network)
         fs::write(path.with_extension("tokenizer.json"), words)?;
     }
     let small = name.to_lowercase();
+    if small.contains("ace_step_v1") {
+        // Its lyrics have a vocabulary of their own, which lies beside the model under this name.
+        fs::write(path.with_file_name("ace_lyrics_vocab.json"), single_bytes())?;
+    }
     let format = FORMATS.iter().find(|(part, _)| small.contains(part));
     let plain = path.with_extension("plain.safetensors");
     write_plain(&plain, network)?;

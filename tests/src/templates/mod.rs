@@ -4,6 +4,7 @@
 //! weights, [`reduce`] makes pictures small and steps few, and [`Runner`] sends the result to the program.
 
 pub mod files;
+pub mod films;
 pub mod networks;
 pub mod reduce;
 mod run;

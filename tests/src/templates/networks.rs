@@ -1,6 +1,8 @@
 //! Networks of the published kinds, narrow enough for a test. Most have the keys of a golden network with other widths.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 use crate::tiny::{self, Keys, Tiny};
 
@@ -32,6 +34,17 @@ impl Network {
         let keys = tiny::golden(name, &[]);
         keys.unwrap_or_else(|error| panic!("the golden network {name}: {error:#}"))
             .into()
+    }
+
+    /// With keys that a golden has in another place than the usual one.
+    pub fn golden_part(name: &str, place: &str) -> Self {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("gold/{name}.json"));
+        let text = fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let about: serde_json::Value = serde_json::from_slice(&text).expect("a golden is JSON");
+        let keys = about.pointer(place).cloned().unwrap_or_default();
+        let keys: Keys = serde_json::from_value(keys)
+            .unwrap_or_else(|error| panic!("{place} of the golden {name}: {error}"));
+        keys.into()
     }
 
     /// With the keys of a list of a full-size file: a pattern of names and a shape in each line.

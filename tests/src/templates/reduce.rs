@@ -18,9 +18,15 @@ const MOST: &[(&str, u64)] = &[
     ("width", SIDE),
     ("height", SIDE),
     ("largest_size", SIDE),
+    ("target_width", SIDE),
+    ("target_height", SIDE),
+    ("amount", 9),
     ("steps", STEPS),
     ("batch_size", 1),
     ("length", 5),
+    ("frames_number", 9),
+    ("video_frames", 3),
+    ("octree_resolution", 16),
     ("max_length", WORDS),
     ("left", BORDER),
     ("right", BORDER),
@@ -62,13 +68,27 @@ pub fn reduce(prompt: &mut Value) {
                     changes.push((id.clone(), name.clone(), json!(at)));
                 }
             }
-            if let Some((_, most)) = MOST.iter().find(|(known, _)| *known == last) {
-                cap(prompt, id, name, *most, &mut changes, 0);
+            let class = node["class_type"].as_str().unwrap_or_default();
+            if let Some(most) = most(class, last) {
+                cap(prompt, id, name, most, &mut changes, 0);
             }
         }
     }
     for (id, name, value) in changes {
         prompt[&id]["inputs"][&name] = value;
+    }
+}
+
+/// The most that an input of a class may be; none if it may be anything.
+fn most(class: &str, input: &str) -> Option<u64> {
+    match input {
+        // Eight pictures for each latent frame after the first.
+        "length" if class.contains("LTXV") => Some(9),
+        "resolution" if class == "EmptyLatentHunyuan3Dv2" => Some(16),
+        _ => {
+            let known = MOST.iter().find(|(known, _)| *known == input);
+            known.map(|(_, most)| *most)
+        }
     }
 }
 
@@ -89,6 +109,17 @@ fn cap(
         let class = prompt[from]["class_type"].as_str().unwrap_or_default();
         if class.starts_with("Primitive") || class == "ComfySwitchNode" {
             for input in PASSING {
+                cap(prompt, from, input, most, changes, depth + 1);
+            }
+        } else if class == "ComfyMathExpression" {
+            let said = prompt[from]["inputs"]["expression"].as_str();
+            let inputs = prompt[from]["inputs"].as_object();
+            let names = inputs.into_iter().flat_map(serde_json::Map::keys);
+            let names: Vec<&String> = names.filter(|name| name.starts_with("values.")).collect();
+            // A product of several is as small if each is smaller.
+            let product = names.len() > 1 && said.is_some_and(|text| text.contains('*'));
+            let most = if product { most.isqrt() } else { most };
+            for input in names {
                 cap(prompt, from, input, most, changes, depth + 1);
             }
         }
@@ -119,5 +150,19 @@ mod tests {
                 "5": {"class_type": "ResizeImageMaskNode", "inputs": {"resize_type.megapixels": 0.01, "resize_type.width": 8}},
             })
         );
+    }
+
+    #[test]
+    fn numbers_are_held_down_through_sums() {
+        let mut prompt = json!({
+            "1": {"class_type": "EmptyLTXVLatentVideo", "inputs": {"length": ["2", 1], "width": ["4", 1]}},
+            "2": {"class_type": "ComfyMathExpression", "inputs": {"expression": "a * b", "values.a": ["3", 0], "values.b": 5}},
+            "3": {"class_type": "PrimitiveInt", "inputs": {"value": 25}},
+            "4": {"class_type": "ComfyMathExpression", "inputs": {"expression": "a", "values.a": 1280}},
+        });
+        reduce(&mut prompt);
+        assert_eq!(prompt["3"]["inputs"]["value"], 3);
+        assert_eq!(prompt["2"]["inputs"]["values.b"], 3);
+        assert_eq!(prompt["4"]["inputs"]["values.a"], 64);
     }
 }

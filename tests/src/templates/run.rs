@@ -138,9 +138,31 @@ impl Runner {
             let name = file["wanted"].as_str().context("a name")?;
             let path = self.server.base.join("input").join(name);
             fs::create_dir_all(path.parent().context("a file is in a folder")?)?;
-            fs::write(path, picture::sample(96, 64)?)?;
+            let ending = name.rsplit('.').next().unwrap_or_default().to_lowercase();
+            let content = match ending.as_str() {
+                "mp4" | "webm" | "mov" | "mkv" => self.film()?,
+                "wav" | "mp3" | "flac" | "ogg" | "opus" | "m4a" => sound(),
+                _ => picture::sample(96, 64)?,
+            };
+            fs::write(path, content)?;
         }
         Ok(None)
+    }
+
+    /// A film of nine pictures with sound, made by the program.
+    fn film(&self) -> Result<Vec<u8>> {
+        let prompt = json!({
+            "1": {"class_type": "EmptyImage", "inputs": {"width": 96, "height": 64, "batch_size": 9, "color": 0x40_80_c0}},
+            "2": {"class_type": "EmptyAudio", "inputs": {"duration": 0.4, "sample_rate": 44100, "channels": 2}},
+            "3": {"class_type": "CreateVideo", "inputs": {"images": ["1", 0], "fps": 24.0, "audio": ["2", 0]}},
+            "4": {"class_type": "SaveVideo", "inputs": {
+                "video": ["3", 0], "filename_prefix": "made/film", "format": "mp4", "codec": "h264"}},
+        });
+        let outcome = self.follow(&prompt)?;
+        let folder = self.server.base.join("output/made");
+        let made = fs::read_dir(&folder).with_context(|| format!("no film: {outcome:?}"))?;
+        let file = made.flatten().next().context("no film")?;
+        Ok(fs::read(file.path())?)
     }
 
     fn send(&self, prompt: &Value) -> Outcome {
@@ -183,6 +205,28 @@ impl Runner {
             thread::park_timeout(Duration::from_millis(20));
         }
     }
+}
+
+/// Two seconds of a tone, as a WAV file.
+fn sound() -> Vec<u8> {
+    const RATE: u32 = 16_000;
+    let samples = (0..2 * RATE).map(|at| {
+        let angle = f64::from(at) * 440.0 * std::f64::consts::TAU / f64::from(RATE);
+        (angle.sin() * 8000.0) as i16
+    });
+    let data: Vec<u8> = samples.flat_map(i16::to_le_bytes).collect();
+    let length = data.len() as u32;
+    let mut file = b"RIFF".to_vec();
+    file.extend((36 + length).to_le_bytes());
+    file.extend(b"WAVEfmt ");
+    file.extend(16_u32.to_le_bytes());
+    file.extend([1_u16, 1].iter().flat_map(|n| n.to_le_bytes()));
+    file.extend([RATE, 2 * RATE].iter().flat_map(|n| n.to_le_bytes()));
+    file.extend([2_u16, 16].iter().flat_map(|n| n.to_le_bytes()));
+    file.extend(b"data");
+    file.extend(length.to_le_bytes());
+    file.extend(data);
+    file
 }
 
 /// What a history entry says.

@@ -6,12 +6,16 @@
 )]
 
 mod bodies;
+mod cluster;
 mod disk;
+mod encoders;
 mod events;
 mod exposure;
 mod families;
+mod film_families;
 mod films;
 mod interrupts;
+mod loops;
 mod media;
 mod memory_admission;
 mod memory_bad_input;
@@ -49,3 +53,4 @@ mod views;
 mod weights;
 mod workers;
 mod workflow_files;
+mod wrong_files;

@@ -29,7 +29,11 @@ fn succeeds(server: &Server, prompt: &Value) -> Value {
 
 fn fails(server: &Server, prompt: &Value) -> String {
     let id = server.queue(prompt, None);
-    let entry = server.wait_for(&id);
+    failure(&server.wait_for(&id))
+}
+
+/// Why a prompt that ran did not run to its end.
+fn failure(entry: &Value) -> String {
     assert_eq!(entry["status"]["status_str"], "error", "{entry}");
     let messages = entry["status"]["messages"].as_array().unwrap();
     let error = messages.iter().find(|m| m[0] == "execution_error").unwrap();
@@ -243,4 +247,178 @@ fn a_disk_that_fills_leaves_no_film_behind() {
     let output = server.base.join("output");
     assert!(is_tidy(&output));
     assert!(!output.join("full_00001_.mp4").exists());
+}
+
+fn load(name: &str) -> Value {
+    json!({
+        "1": {"class_type": "LoadVideo", "inputs": {"file": name}},
+        "2": {"class_type": "GetVideoComponents", "inputs": {"video": ["1", 0]}},
+        "3": {"class_type": "PreviewImage", "inputs": {"images": ["2", 0]}},
+    })
+}
+
+/// Files that claim to go on and on, or do: a film of zeros, sound of terabytes, and a pipe that nobody writes to.
+#[cfg(unix)]
+#[test]
+fn endless_files_end_one_prompt_and_nothing_else() {
+    let server = Server::start();
+    succeeds(&server, &film("film", 64));
+    let good = fs::read(server.base.join("output/film_00001_.mp4")).unwrap();
+    let input = server.base.join("input");
+    let endless = |name: &str, begin: &[u8]| {
+        let path = input.join(name);
+        fs::write(&path, begin).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_len(1 << 40).unwrap();
+    };
+    endless("zeros.mp4", &good[..32]);
+    let mut wave = b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0\x01\0\x02\0".to_vec();
+    wave.extend(44_100_u32.to_le_bytes());
+    wave.extend(176_400_u32.to_le_bytes());
+    wave.extend(b"\x04\0\x10\0data\xff\xff\xff\xff");
+    endless("zeros.wav", &wave);
+    let pipe = Command::new("mkfifo").arg(input.join("pipe.mp4")).status();
+    assert!(pipe.unwrap().success());
+    for name in ["zeros.mp4", "pipe.mp4"] {
+        let message = refused(&server, &load(name));
+        assert!(message.contains(name), "{name}: {message}");
+    }
+    let sound = json!({
+        "1": {"class_type": "LoadAudio", "inputs": {"audio": "zeros.wav"}},
+        "2": {"class_type": "PreviewAudio", "inputs": {"audio": ["1", 0]}},
+    });
+    let message = refused(&server, &sound);
+    assert!(message.contains("zeros.wav"), "{message}");
+    succeeds(&server, &film("film", 32));
+}
+
+/// Why a prompt does not run, whether that is said at once or when it runs.
+fn refused(server: &Server, prompt: &Value) -> String {
+    let body = json!({ "prompt": prompt }).to_string();
+    let answer = server.request(
+        "POST",
+        "/prompt",
+        &[("Content-Type", "application/json")],
+        body.as_bytes(),
+    );
+    if answer.status != 200 {
+        return answer.text();
+    }
+    let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+    failure(&server.wait_for(answer["prompt_id"].as_str().unwrap()))
+}
+
+#[test]
+fn odd_sizes_are_refused_by_codecs_that_cannot_have_them() {
+    let server = Server::start();
+    let message = fails(&server, &film("odd", 63));
+    assert!(message.contains("63"), "{message}");
+    let output = server.base.join("output");
+    assert!(!output.join("odd_00001_.mp4").exists() && is_tidy(&output));
+    // Of others they are as they are.
+    let prompt = json!({
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 37, "height": 21, "batch_size": 3, "color": 0x0080_4020}},
+        "2": {"class_type": "SaveWEBM", "inputs":
+            {"images": ["1", 0], "filename_prefix": "odd", "codec": "av1", "fps": 12.0, "crf": 32.0}},
+    });
+    succeeds(&server, &prompt);
+    assert!(output.join("odd_00001_.webm").is_file() && is_tidy(&output));
+}
+
+/// The frames of a film of which the last ones are shown twice as long.
+#[test]
+fn variable_frame_rates_keep_every_frame() {
+    let server = Server::start();
+    succeeds(&server, &film("film", 64));
+    let mut film = fs::read(server.base.join("output/film_00001_.mp4")).unwrap();
+    // Boxes around the list of durations, which gets an entry more. What they say of places is before them.
+    let mut at = 0;
+    let mut around = Vec::new();
+    for name in [b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stts"] {
+        at += film[at..].windows(4).position(|w| w == name).unwrap();
+        around.push(at - 4);
+    }
+    let number = |film: &[u8], at: usize| u32::from_be_bytes(film[at..at + 4].try_into().unwrap());
+    let (entries, count, ticks) = (at + 8, at + 12, at + 16);
+    assert_eq!(
+        (number(&film, entries), number(&film, count)),
+        (1, FRAMES as u32)
+    );
+    let long = number(&film, ticks) * 2;
+    for place in around {
+        let size = number(&film, place) + 8;
+        film[place..place + 4].copy_from_slice(&size.to_be_bytes());
+    }
+    film[entries..entries + 4].copy_from_slice(&2_u32.to_be_bytes());
+    film[count..count + 4].copy_from_slice(&3_u32.to_be_bytes());
+    let more = [FRAMES as u32 - 3, long].map(u32::to_be_bytes).concat();
+    drop(film.splice(ticks + 4..ticks + 4, more));
+    fs::write(server.base.join("input/varied.mp4"), film).unwrap();
+    let outputs = succeeds(&server, &load("varied.mp4"));
+    assert_eq!(outputs["3"]["images"].as_array().unwrap().len(), FRAMES);
+}
+
+#[test]
+fn films_without_sound_have_pictures_and_say_what_they_lack() {
+    let server = Server::start();
+    let mut prompt = film("quiet", 64);
+    prompt["3"]["inputs"]
+        .as_object_mut()
+        .unwrap()
+        .remove("audio");
+    prompt.as_object_mut().unwrap().remove("2");
+    succeeds(&server, &prompt);
+    fs::copy(
+        server.base.join("output/quiet_00001_.mp4"),
+        server.base.join("input/quiet.mp4"),
+    )
+    .unwrap();
+    let outputs = succeeds(&server, &load("quiet.mp4"));
+    assert_eq!(outputs["3"]["images"].as_array().unwrap().len(), FRAMES);
+    let sound = json!({
+        "1": {"class_type": "LoadAudio", "inputs": {"audio": "quiet.mp4"}},
+        "2": {"class_type": "PreviewAudio", "inputs": {"audio": ["1", 0]}},
+    });
+    let message = refused(&server, &sound);
+    assert!(message.contains("quiet.mp4"), "{message}");
+}
+
+/// A disk of two megabytes, where this user may mount one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_leaves_no_film_behind() {
+    struct Mounted(std::path::PathBuf);
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+    let base = tempfile::tempdir().unwrap();
+    let output = base.path().join("output");
+    fs::create_dir_all(&output).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=2m", "films"])
+        .arg(&output)
+        .output();
+    if !mounted.is_ok_and(|made| made.status.success()) {
+        // The test with a limit on files stands for it.
+        return;
+    }
+    let _mounted = Mounted(output.clone());
+    let server = Server::start_with(StartOptions {
+        base: Some(base.path()),
+        ..StartOptions::default()
+    });
+    let prompt = json!({
+        "2": {"class_type": "EmptyImage", "inputs": {"width": 512, "height": 512, "batch_size": 24, "color": 0x0080_8080}},
+        "3": {"class_type": "ImageAddNoise", "inputs": {"image": ["2", 0], "seed": 1, "strength": 1.0}},
+        "4": {"class_type": "CreateVideo", "inputs": {"images": ["3", 0], "fps": 12.0}},
+        "5": {"class_type": "SaveVideo", "inputs":
+            {"video": ["4", 0], "filename_prefix": "full", "format": "auto", "codec": "auto"}},
+    });
+    let message = fails(&server, &prompt);
+    assert!(message.contains("cannot write"), "{message}");
+    assert!(is_tidy(&output) && !output.join("full_00001_.mp4").exists());
+    // The space is there again.
+    succeeds(&server, &film("small", 32));
 }

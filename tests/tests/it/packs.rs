@@ -68,11 +68,16 @@ fn base_with(packs: &[&str]) -> TempDir {
     folder
 }
 
+mod apart;
+mod cases;
 mod contract;
+mod hostile;
 mod loading;
 mod models;
 mod process;
 mod suite;
+mod torch;
+mod ways;
 
 struct Rig {
     server: Server,
@@ -762,6 +767,32 @@ fn routes_and_handlers_of_prompts() {
             .connect()
             .request("POST", "/served/echo", &[("content-type", &kind)], &body);
     assert_eq!(answer.unwrap().status, 500);
+    // A WebSocket of a pack, both ways.
+    for prefix in ["", "/api"] {
+        let path = format!("{prefix}/served/socket?name=me");
+        let mut socket = fresco_tests::socket::Socket::open(rig.server.address, &path);
+        assert_eq!(
+            socket.message(),
+            json!({"hello": "me", "from": "127.0.0.1"})
+        );
+        socket.send("one");
+        assert_eq!(socket.message(), json!({"echo": "one"}));
+        let large: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
+        socket.send_binary(&large);
+        match socket.frame() {
+            fresco_tests::socket::Frame::Binary(bytes) => {
+                assert!(bytes.iter().rev().eq(large.iter()));
+            }
+            other => panic!("{other:?}"),
+        }
+        socket.send("end");
+        assert!(matches!(
+            socket.frame(),
+            fresco_tests::socket::Frame::Closed
+        ));
+    }
+    // A plain request there is none of the route's.
+    assert_eq!(rig.server.get("/served/socket").status, 400);
     // Handlers change a prompt in order; one that fails is passed over.
     let add = json!({"1": node("PackAdd", json!({"a": 1, "b": 0})), "9": show(json!(["1", 1]))});
     assert_eq!(text_of(&rig.shown(&add)), "22 0.0");
@@ -796,4 +827,5 @@ fn the_command_says_what_works() {
         text.contains("failed") && text.contains("a_module_that_does_not_exist"),
         "{text}"
     );
+    assert!(text.contains("level: L1"), "{text}");
 }

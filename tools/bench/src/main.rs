@@ -6,6 +6,8 @@
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
 mod attention;
+mod cluster;
+mod families;
 mod gpu;
 mod kernels;
 mod measure;
@@ -41,6 +43,8 @@ const GROUPS: &[(&str, &[Measurement])] = &[
     ("media", media::MEASUREMENTS),
     ("workers", workers::MEASUREMENTS),
     ("packs", packs::MEASUREMENTS),
+    ("models", families::MEASUREMENTS),
+    ("cluster", cluster::MEASUREMENTS),
 ];
 
 fn main() -> Result<()> {

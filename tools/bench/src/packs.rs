@@ -171,24 +171,41 @@ fn crashes(table: &mut Table) -> Result<()> {
     let server = server(&base);
     server.get("/extensions").expect_status(200);
     let end = json!({"9": {"class_type": "Hostile", "inputs": {"how": "exit"}}});
-    let mut at_first = 0.0;
+    let (mut at_first, mut slowest) = (0.0, 0.0_f64);
     for number in 0..ENDS {
+        let before = worker(&server)?;
         let id = server.queue(&end, None);
         server.wait_for(&id);
-        server.post("/fresco/packs/restart", &json!({}));
+        // After the first end the process comes back at once, after the second with a pause; a person who restarts it ends
+        // both the pause and the count.
+        if number % 2 == 1 {
+            server.post("/fresco/packs/restart", &json!({}));
+        }
         let begun = Instant::now();
-        while server.get("/api/packs").json()["state"] != "ready" {
+        loop {
+            let report = server.get("/api/packs").json();
+            if report["state"] == "ready" && report["process"] != before {
+                break;
+            }
             ensure!(
                 begun.elapsed() < Duration::from_mins(1),
-                "it does not come back"
+                "it does not come back: {report}"
             );
             std::thread::park_timeout(Duration::from_millis(5));
         }
+        slowest = slowest.max(begun.elapsed().as_secs_f64());
         if number == ENDS / 10 {
             at_first = process::memory_mb(server.pid())?;
         }
     }
     let more = process::memory_mb(server.pid())? - at_first;
+    table.row(
+        "the slowest of 1,000 returns after an end",
+        slowest,
+        "s",
+        Some(1.0),
+        "",
+    );
     table.row(
         "memory of the server after 900 more ends of the process",
         more,

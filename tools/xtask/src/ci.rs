@@ -58,6 +58,7 @@ const STEPS: &[Step] = &[
         name: "test",
         work: |counts| {
             install::ffprobe()?;
+            install::nats_server()?;
             counts.extend(run_tests(&[])?);
             Ok(())
         },
@@ -101,6 +102,10 @@ const STEPS: &[Step] = &[
     Step {
         name: "soak",
         work: |_| soak(&["1".to_owned()]),
+    },
+    Step {
+        name: "cluster",
+        work: |_| cluster(&["300", "20", "3"].map(str::to_owned)),
     },
     Step {
         name: "page",
@@ -199,8 +204,21 @@ fn run_tests(more: &[String]) -> Result<Vec<String>> {
             "--all-targets",
         ])
     };
+    if env::var_os(PACK_PYTHON).is_none() {
+        match install::pack_python() {
+            Ok(python) => {
+                command.env(PACK_PYTHON, python);
+            }
+            Err(error) => {
+                println!("tests of packs with pictures and routes are skipped: {error:#}");
+            }
+        }
+    }
     run_keeping(with_program(&mut command).args(more), is_count)
 }
+
+/// Names the Python that runs packs in tests.
+const PACK_PYTHON: &str = "FRESCO_TEST_PYTHON";
 
 fn is_count(line: &str) -> bool {
     line.contains("tests run:") || line.contains("test result:")
@@ -266,6 +284,23 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
     }
     build()?;
     run_command(tool("soak").arg(minutes))
+}
+
+/// Kills workers, fronts and the broker at random: JOBS KILLS WORKERS SEED.
+pub(crate) fn cluster(arguments: &[String]) -> Result<()> {
+    const LONG: [&str; 3] = ["10000", "200", "4"];
+    for number in arguments {
+        if number.parse::<u64>().is_err() {
+            bail!(
+                "usage: cargo xtask cluster [JOBS [KILLS [WORKERS [SEED]]]], all numbers, not {number:?}"
+            );
+        }
+    }
+    install::nats_server()?;
+    build()?;
+    let rest = LONG.iter().skip(arguments.len()).map(ToString::to_string);
+    let all: Vec<String> = arguments.iter().cloned().chain(rest).collect();
+    run_command(tool("cluster").args(all))
 }
 
 /// Runs the workflows of a folder whose names contain a part to their end, with reduced models.

@@ -60,6 +60,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         run: ci::crash,
     },
     Command {
+        name: "cluster",
+        arguments: "[JOBS [KILLS [WORKERS [SEED]]]]",
+        about: "two fronts, workers (4) and a NATS server as processes: JOBS (10000) under KILLS (200) of all of them, looking for losses",
+        run: ci::cluster,
+    },
+    Command {
         name: "memory-limits",
         arguments: "[MEBIBYTES [INPUTS [CLASS]]]",
         about: "every node without a model in memory groups (2048 and 3072), with inputs of half of that: the server must live",

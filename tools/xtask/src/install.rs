@@ -39,6 +39,12 @@ pub(crate) fn kernel_compiler() -> Result<PathBuf> {
     Ok(venv.join("bin/python"))
 }
 
+/// A Python that has what the packs of the tests import.
+pub(crate) fn pack_python() -> Result<PathBuf> {
+    let venv = python_environment("packs", "tests/packs/requirements.txt")?;
+    Ok(venv.join("bin/python"))
+}
+
 /// The folder of a Python environment with what a file of pins lists.
 fn python_environment(name: &str, pins: &str) -> Result<PathBuf> {
     let pins = tree::root().join(pins);
@@ -159,6 +165,16 @@ pub(crate) fn ffprobe() -> Result<()> {
         return Ok(());
     }
     debian_packages(&["ffmpeg"])
+}
+
+/// The broker of workers on other machines. Tests that need it are skipped where it cannot be had.
+pub(crate) fn nats_server() -> Result<()> {
+    let here = |path: &&str| present(path, "--version");
+    if ["nats-server", "/usr/sbin/nats-server"].iter().any(here) || !present("apt-get", "--version")
+    {
+        return Ok(());
+    }
+    debian_packages(&["nats-server"])
 }
 
 /// Installs those of Debian's packages that are not here yet.

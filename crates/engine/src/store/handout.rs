@@ -4,11 +4,12 @@
 //! in whose last run the process died runs with nothing beside it, so that nothing but itself can be to blame if that
 //! happens again.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fresco_graph::lock;
-use fresco_placement::{Choice, Fleet, JobNeeds, Rules, WaitingJob};
+use fresco_placement::{Choice, Fleet, InLine, JobNeeds, Lacking, Rules, WaitingJob};
 
 use super::bodies;
 use super::error::StoreError;
@@ -24,6 +25,41 @@ pub(super) struct Placement {
     began: Instant,
     /// When a worker that was given nothing may be given something.
     pub(super) look_again: Option<Instant>,
+    /// Jobs that nobody can run, of which the log has told.
+    told: BTreeSet<i64>,
+}
+
+/// Jobs at the front of the queue that are asked why they wait, each time when there is nothing to hand out.
+const ASKED_WHY: usize = 16;
+/// Jobs that the log tells of, before it may tell of them again.
+const MOST_TOLD: usize = 10_000;
+/// Names in one reason.
+const NAMED: usize = 5;
+
+/// What is lacking, in words. Keys are `model:FOLDER/NAME` and `class:NAME`; what else there is stands for itself.
+fn reason(lacking: &[Lacking]) -> Arc<str> {
+    if lacking.is_empty() {
+        return "there is no worker now".into();
+    }
+    let name = |key: &Arc<str>| match key.split_once(':') {
+        Some(("model", name)) => name.to_owned(),
+        Some(("class", name)) => format!("the node {name}"),
+        _ => key.to_string(),
+    };
+    let shorten = |mut names: Vec<String>, what: &str| {
+        let more = names.len().saturating_sub(NAMED);
+        names.truncate(NAMED);
+        if more > 0 {
+            names.push(format!("{more} more{what}"));
+        }
+        names
+    };
+    let worker = |one: &Lacking| {
+        let names = shorten(one.keys.iter().map(name).collect(), "");
+        format!("{} lacks {}", one.worker, names.join(", "))
+    };
+    let workers = shorten(lacking.iter().map(worker).collect(), " workers");
+    format!("no worker has all that it needs: {}", workers.join("; ")).into()
 }
 
 impl Default for Placement {
@@ -33,6 +69,7 @@ impl Default for Placement {
             rules: Rules::default(),
             began: Instant::now(),
             look_again: None,
+            told: BTreeSet::new(),
         }
     }
 }
@@ -51,6 +88,11 @@ impl Placement {
 }
 
 impl Placement {
+    /// Whether a worker that asks may run a job at all.
+    fn may_run(&self, waiter: &Waiter, needs: &JobNeeds) -> bool {
+        self.fleet.may_run(&waiter.claim.owner, needs)
+    }
+
     /// A worker was sent away without a job.
     pub(super) fn rests(&mut self, waiter: &Waiter) {
         self.fleet.rests(&waiter.claim.owner);
@@ -86,6 +128,19 @@ impl State {
         }
         self.placement.asks(&waiter);
         self.waiters.push_back(waiter);
+    }
+
+    /// A worker is there no more: nothing waits for it, and it asks for nothing.
+    pub(super) fn worker_gone(&mut self, name: &str) {
+        self.placement.fleet.gone(name);
+        let (gone, stay): (VecDeque<Waiter>, VecDeque<Waiter>) = self
+            .waiters
+            .drain(..)
+            .partition(|w| *w.claim.owner == *name);
+        self.waiters = stay;
+        for waiter in gone {
+            waiter.sender.send(Next::Woken);
+        }
     }
 
     /// Who submitted the jobs that the database has.
@@ -134,7 +189,13 @@ impl State {
                 },
             };
             let waiter = self.waiters.remove(waiter).expect("chosen among them");
-            let task = self.lease(&key, attempts, &waiter.claim)?;
+            let task = self.lease(
+                &key,
+                attempts,
+                &waiter.claim,
+                facts.clone(),
+                sensitive.clone(),
+            )?;
             self.end_change()?;
             if waiter.view.is_some() {
                 let needs = facts.needs.unwrap_or_default();
@@ -177,18 +238,24 @@ impl State {
                 attempts,
             });
         }
-        if let Some((key, attempts)) = self.pending.first_retry() {
+        let retries = self.pending.retries();
+        let local = self.waiters.iter().position(|w| w.claim.term.is_none());
+        for (key, attempts) in retries.iter().cloned() {
+            let (_, needs) = self.known_facts(&key);
             // A worker elsewhere does not take this process down.
-            let far = self.waiters.iter().position(|w| w.claim.term.is_some());
+            let suits = |w: &Waiter| w.claim.term.is_some() && self.placement.may_run(w, &needs);
+            let far = self.waiters.iter().position(suits);
             let here = |leased: &super::leases::Leased| leased.deadline.is_none();
             let alone = !self.running.values().any(here);
-            if let Some(waiter) = far.or(alone.then_some(0)) {
+            if let Some(waiter) = far.or(local.filter(|_| alone)) {
                 return Some(Handout {
                     waiter,
-                    key: key.clone(),
+                    key,
                     attempts,
                 });
             }
+        }
+        if !retries.is_empty() && local.is_some() {
             return None;
         }
         let retried =
@@ -227,6 +294,13 @@ impl State {
             Choice::Wait { look_again } => {
                 let at = look_again.and_then(|time| Instant::now().checked_add(time));
                 self.placement.look_again = at;
+                let first: Vec<_> = window
+                    .iter()
+                    .zip(&facts)
+                    .take(ASKED_WHY)
+                    .map(|(job, (_, needs))| (job.key.clone(), needs.clone()))
+                    .collect();
+                self.tell_why(&first);
                 return None;
             }
         };
@@ -239,6 +313,33 @@ impl State {
             attempts: self.pending.attempts(&key),
             key,
         })
+    }
+
+    /// Says once of each job why nobody takes it.
+    fn tell_why(&mut self, jobs: &[(Key, Arc<JobNeeds>)]) {
+        let placement = &mut self.placement;
+        for (key, needs) in jobs {
+            let Some(lacking) = placement.fleet.lacking(needs) else {
+                continue;
+            };
+            if placement.told.len() >= MOST_TOLD {
+                placement.told.clear();
+            }
+            if placement.told.insert(key.seq) {
+                tracing::warn!(prompt = %key.prompt_id, "the prompt waits: {}", reason(&lacking));
+            }
+        }
+    }
+
+    /// Why the first jobs wait, as far as no worker can run them.
+    pub(super) fn waiting_reasons(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let window = self.pending.window(self.placement.rules.window);
+        let why = |job: &InLine<Key>| {
+            let needs = self.pending.facts(&job.key).needs?;
+            let lacking = self.placement.fleet.lacking(&needs)?;
+            Some((job.key.prompt_id.clone(), reason(&lacking)))
+        };
+        window.iter().filter_map(why).collect()
     }
 
     /// Who submitted a job and what it needs. Asked for once where nobody said so when it was accepted.
@@ -265,5 +366,37 @@ impl State {
         };
         self.pending.describe(key.seq, facts);
         (client, needs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_name_workers_and_what_they_lack() {
+        let lacking = |worker: &str, keys: &[&str]| Lacking {
+            worker: worker.into(),
+            keys: keys.iter().map(|key| Arc::from(*key)).collect(),
+        };
+        assert_eq!(&*reason(&[]), "there is no worker now");
+        assert_eq!(
+            &*reason(&[
+                lacking("a", &["class:X", "model:loras/s/l.pt"]),
+                lacking(
+                    "b",
+                    &[
+                        "model:vae/1",
+                        "model:vae/2",
+                        "model:vae/3",
+                        "model:vae/4",
+                        "model:vae/5",
+                        "/x",
+                        "y"
+                    ]
+                ),
+            ]),
+            "no worker has all that it needs: a lacks the node X, loras/s/l.pt; b lacks vae/1, vae/2, vae/3, vae/4, vae/5, 2 more"
+        );
     }
 }

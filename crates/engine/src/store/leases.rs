@@ -1,19 +1,27 @@
 //! Who runs which job, and until when.
 //!
 //! A worker of this process has its jobs as long as the process lives: that is noted in `marks`, not here. A lease with a
-//! deadline is in the database, because the worker goes on when this process is away; it has to be renewed.
+//! deadline is in the database, because the worker goes on when this process is away; it has to be renewed. Renewals are not
+//! written down: whoever opens the database heard none meanwhile, so every lease found there gets another [`GRACE`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fresco_graph::lock;
+use fresco_graph::{Map, lock};
 use rusqlite::params;
 
+use super::bodies;
 use super::error::StoreError;
+use super::handout::client_id;
 use super::now;
-use super::pending::Key;
-use super::record::{Claim, LeaseRecord};
+use super::pending::{Facts, Key};
+use super::record::{Claim, LeaseRecord, TakenJob};
 use super::thread::{MAX_ATTEMPTS, RETRY, State};
+
+/// A job that loses its worker so often is held: workers come and go, and only a job that takes them down loses so many.
+const MAX_LOST: u32 = 5;
+/// How long a lease from before waits for a sign of life.
+pub(super) const GRACE: Duration = Duration::from_secs(10);
 
 /// A job that runs.
 #[derive(Clone, Debug)]
@@ -23,6 +31,9 @@ pub(super) struct Leased {
     pub(super) owner: Arc<str>,
     /// Milliseconds since the epoch; none for a worker of this process.
     pub(super) deadline: Option<i64>,
+    /// For when it has to go back into the queue.
+    pub(super) facts: Facts,
+    pub(super) sensitive: Map,
 }
 
 /// The number of a run, which stays the same when the program starts again: one job is run once per attempt.
@@ -41,6 +52,8 @@ impl State {
         key: &Key,
         attempts: u32,
         claim: &Claim,
+        facts: Facts,
+        sensitive: Map,
     ) -> Result<u64, StoreError> {
         let deadline = claim.term.map(from_now);
         if let Some(deadline) = deadline {
@@ -57,28 +70,64 @@ impl State {
             attempts,
             owner: claim.owner.clone(),
             deadline,
+            facts,
+            // A worker of this process takes its secrets with it.
+            sensitive: if deadline.is_some() {
+                sensitive
+            } else {
+                Map::new()
+            },
         };
         self.running.insert(task, leased);
         Ok(task)
     }
 
-    pub(super) fn renew(&mut self, task: u64, term: Duration) -> Result<(), StoreError> {
-        let later = from_now(term);
-        let Some(leased) = self.running.get_mut(&task) else {
-            return Ok(());
+    pub(super) fn renew(&mut self, task: u64, term: Duration) {
+        let leased = self.running.get_mut(&task);
+        if let Some(deadline) = leased.and_then(|leased| leased.deadline.as_mut()) {
+            *deadline = from_now(term);
+        }
+    }
+
+    /// A job that is leased, for somebody who takes up where a process before this one left off.
+    pub(super) fn leased_job(&mut self, task: u64) -> Option<TakenJob> {
+        let leased = self.running.get(&task)?;
+        leased.deadline?;
+        let body = match bodies::load(&self.database.connection, leased.key.seq) {
+            Ok(body) => body,
+            Err(error) => {
+                tracing::error!(
+                    prompt_id = %leased.key.prompt_id,
+                    error = &error as &dyn std::error::Error,
+                    "a job that runs elsewhere cannot be read"
+                );
+                return None;
+            }
         };
-        let Some(deadline) = &mut leased.deadline else {
-            return Ok(());
-        };
-        *deadline = later;
-        let seq = leased.key.seq;
-        self.begin()?;
-        self.database
-            .connection
-            .prepare_cached("UPDATE jobs SET deadline = ?2 WHERE seq = ?1")
-            .and_then(|mut s| s.execute(params![seq, later]))
-            .map(drop)
-            .map_err(StoreError::sql("renew a lease"))
+        Some(TakenJob {
+            task,
+            attempt: leased.attempts + 1,
+            number: leased.key.number.clone(),
+            prompt_id: leased.key.prompt_id.clone(),
+            client_id: client_id(&body),
+            prompt: body.prompt,
+            extra_data: body.extra_data,
+            outputs: body.outputs,
+            sensitive: leased.sensitive.clone(),
+            remaining: self.remaining(),
+        })
+    }
+
+    /// A worker elsewhere does not run a job: it never began (`lost` is not set), or its worker went down with it.
+    pub(super) fn give_job_back(&mut self, task: u64, lost: bool) -> Result<bool, StoreError> {
+        if !self.running.contains_key(&task) || self.is_unsaved(task) {
+            return Ok(false);
+        }
+        self.end_lease(task, lost)?;
+        if let Some(leased) = self.running.remove(&task) {
+            self.put_back(leased, lost);
+        }
+        Ok(true)
     }
 
     pub(super) fn leases(&self) -> Vec<LeaseRecord> {
@@ -115,7 +164,7 @@ impl State {
             if self.is_unsaved(task) {
                 continue;
             }
-            let ended = self.end_lease(task).and_then(|()| self.commit());
+            let ended = self.end_lease(task, true).and_then(|()| self.commit());
             if let Err(error) = ended {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -128,7 +177,12 @@ impl State {
                 continue;
             }
             if let Some(leased) = self.running.remove(&task) {
-                self.put_back(leased);
+                tracing::warn!(
+                    prompt_id = %leased.key.prompt_id,
+                    worker = %leased.owner,
+                    "a worker did not renew its lease; its job is queued again"
+                );
+                self.put_back(leased, true);
             }
             self.publish();
             if let Some(tell) = &*lock(&self.published.lost_lease) {
@@ -137,32 +191,32 @@ impl State {
         }
     }
 
-    fn end_lease(&mut self, task: u64) -> Result<(), StoreError> {
+    fn end_lease(&mut self, task: u64, lost: bool) -> Result<(), StoreError> {
         let Some(leased) = self.running.get(&task).cloned() else {
             return Ok(());
         };
-        let reason = hold_reason(leased.attempts + 1);
-        tracing::warn!(
-            prompt_id = %leased.key.prompt_id,
-            worker = %leased.owner,
-            "a worker did not renew its lease; its job is queued again"
-        );
+        let attempts = leased.attempts + u32::from(lost);
+        let reason = lost.then(|| lost_reason(attempts)).flatten();
         self.begin()?;
         self.database
             .connection
-            .execute(
+            .prepare_cached(
                 "UPDATE jobs SET attempt = ?2, lease_owner = NULL, deadline = NULL, held = held OR ?3,
                     held_reason = coalesce(?4, held_reason) WHERE seq = ?1",
-                params![leased.key.seq, leased.attempts + 1, reason.is_some(), reason],
             )
+            .and_then(|mut s| {
+                s.execute(params![leased.key.seq, attempts, reason.is_some(), reason])
+            })
             .map(drop)
             .map_err(StoreError::sql("end a lease"))
     }
 
-    fn put_back(&mut self, leased: Leased) {
-        let attempts = leased.attempts + 1;
-        let reason = hold_reason(attempts);
+    fn put_back(&mut self, leased: Leased, lost: bool) {
+        let attempts = leased.attempts + u32::from(lost);
+        let reason = lost.then(|| lost_reason(attempts)).flatten();
         let held = reason.is_some();
+        self.pending.describe(leased.key.seq, leased.facts);
+        self.pending.keep_secret(leased.key.seq, leased.sensitive);
         self.pending.insert(leased.key.clone(), attempts, held);
         if let Some(reason) = reason {
             self.pending.set_reason(&leased.key, reason.into());
@@ -170,7 +224,17 @@ impl State {
     }
 }
 
-/// Why a job whose worker or process went down so often is held.
+/// Why a job whose workers were lost so often is held.
+fn lost_reason(attempts: u32) -> Option<String> {
+    (attempts >= MAX_LOST).then(|| {
+        format!(
+            "The worker or the server went down {attempts} times while running this prompt, so it is held. Release it to \
+             run it once more, or delete it."
+        )
+    })
+}
+
+/// Why a job whose process went down so often is held.
 pub(super) fn hold_reason(attempts: u32) -> Option<String> {
     (attempts >= MAX_ATTEMPTS).then(|| {
         format!(

@@ -23,6 +23,7 @@ impl State {
                 .iter()
                 .filter_map(|key| Some((key.prompt_id.clone(), self.pending.reason(key)?.clone())))
                 .collect(),
+            waiting: self.waiting_reasons(),
             order: keys.iter().map(|key| key.prompt_id.clone()).collect(),
         }
     }

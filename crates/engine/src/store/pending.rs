@@ -122,6 +122,11 @@ impl Pending {
         self.by_id.len()
     }
 
+    /// Those that may run.
+    pub(super) fn ready(&self) -> usize {
+        self.order.len()
+    }
+
     pub(super) fn insert(&mut self, key: Key, attempts: u32, held: bool) {
         self.by_id
             .insert((key.prompt_id.clone(), key.seq), key.clone());
@@ -286,11 +291,10 @@ impl Pending {
         .map(|(key, attempts)| (key, *attempts))
     }
 
-    /// The first of those in whose last run the process died.
-    pub(super) fn first_retry(&self) -> Option<(&Key, u32)> {
-        let key = self.retries.first()?;
-        let (key, attempts) = self.order.get_key_value(key)?;
-        Some((key, *attempts))
+    /// Those in whose last run the process or the worker died.
+    pub(super) fn retries(&self) -> Vec<(Key, u32)> {
+        let attempts = |key: &Key| (key.clone(), self.attempts(key));
+        self.retries.iter().map(attempts).collect()
     }
 
     /// The first in line among those with this id.

@@ -161,6 +161,8 @@ pub struct QueueOutline {
     pub held: Vec<Arc<str>>,
     /// Why the program itself holds some of those, by id.
     pub reasons: Vec<(Arc<str>, Arc<str>)>,
+    /// Why some of the first wait although nobody holds them: what each worker lacks for them.
+    pub waiting: Vec<(Arc<str>, Arc<str>)>,
 }
 
 /// A finished job.

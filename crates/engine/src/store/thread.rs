@@ -21,7 +21,7 @@ use super::error::StoreError;
 use super::file_watch::FileWatch;
 use super::handout::{Placement, client_id};
 use super::history::{self, EncodedOutcome, Totals};
-use super::leases::{Leased, hold_reason, task_number};
+use super::leases::{GRACE, Leased, hold_reason, task_number};
 use super::outcomes::Unsaved;
 use super::pending::{Facts, Key, Pending, Waiting};
 use super::record::*;
@@ -52,6 +52,9 @@ pub(super) enum Command {
     Next(Instant, Claim, Option<Arc<WorkerView>>, Sender<Next>),
     Renew(u64, Duration),
     Leases(Sender<Vec<LeaseRecord>>),
+    LeasedJob(u64, Sender<Option<Box<TakenJob>>>),
+    GiveBack(u64, bool, Answer<bool>),
+    WorkerGone(Arc<str>),
     /// Makes the workers look around.
     Wake,
     Finish(u64, Arc<EncodedOutcome>, Answer<usize>),
@@ -189,15 +192,18 @@ impl State {
         Ok((state, counter))
     }
 
-    /// Leases with a deadline in the future belong to workers that go on.
+    /// Leases with a deadline belong to workers that go on. Whether they still do, nobody could hear meanwhile.
     fn take_up_leases(&mut self) -> Result<(), StoreError> {
+        let grace = now() + GRACE.as_millis() as i64;
         let read = |row: &rusqlite::Row| {
             let waiting = read_waiting(row)?;
             Ok(Leased {
                 key: waiting.key,
                 attempts: waiting.attempts,
                 owner: text(row, 7)?,
-                deadline: row.get(8)?,
+                deadline: row.get::<_, Option<i64>>(8)?.map(|at| at.max(grace)),
+                facts: Facts::default(),
+                sensitive: fresco_graph::Map::new(),
             })
         };
         let leased: Vec<Leased> = self
@@ -243,11 +249,6 @@ impl State {
         db.execute(
             "INSERT INTO kv (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2",
             [RECOVERED, &run],
-        )
-        .map_err(&fail)?;
-        db.execute(
-            "UPDATE jobs SET attempt = attempt + 1, deadline = NULL WHERE deadline <= ?1",
-            [now()],
         )
         .map_err(&fail)?;
         let dead: Vec<Waiting> = db
@@ -403,10 +404,12 @@ impl State {
                 view,
                 sender,
             }),
-            Command::Renew(task, term) => {
-                let (to, _) = crate::reply::reply();
-                return self.write(to, |s| s.renew(task, term));
+            Command::Renew(task, term) => self.renew(task, term),
+            Command::LeasedJob(task, to) => to.send(self.leased_job(task).map(Box::new)),
+            Command::GiveBack(task, lost, to) => {
+                return self.write(to, |s| s.give_job_back(task, lost));
             }
+            Command::WorkerGone(name) => self.worker_gone(&name),
             Command::Leases(to) => to.send(self.leases()),
             Command::Wake => self.woken = true,
             Command::Finish(task, outcome, to) => {
@@ -651,6 +654,9 @@ impl State {
             .remaining
             .store(self.remaining(), Ordering::Release);
         self.published.paused.store(self.paused, Ordering::Release);
+        self.published
+            .waiting
+            .store(self.pending.ready(), Ordering::Release);
         let running = self.running.iter();
         let running = running.map(|(task, leased)| (*task, leased.key.prompt_id.clone()));
         *lock(&self.published.handed_out) = running.collect();

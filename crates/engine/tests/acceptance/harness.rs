@@ -72,6 +72,7 @@ impl EventSink for Recorder {
             EventKind::Interrupted { node, .. } => format!("interrupted {node}"),
             EventKind::Downgraded { message } => format!("downgraded {message}"),
             EventKind::Text { node, text } => format!("text {node} {text}"),
+            EventKind::Bytes { event, .. } => format!("bytes {event}"),
             EventKind::Custom { event, .. } => format!("custom {event}"),
         };
         self.0.lock().unwrap().push(line);

@@ -52,13 +52,23 @@ pub(crate) struct H264Encoder {
 
 impl H264Encoder {
     pub(crate) fn new(width: usize, height: usize, rate: Rate) -> Result<Self> {
+        Self::with_quantizer(width, height, rate, QUANTIZER)
+    }
+
+    /// One that keeps more or less of pictures: 0 nearly everything, 51 the least.
+    pub(crate) fn with_quantizer(
+        width: usize,
+        height: usize,
+        rate: Rate,
+        quantizer: u8,
+    ) -> Result<Self> {
         if !width.is_multiple_of(2) || !height.is_multiple_of(2) {
             return Err(MediaError::encode(format!(
                 "H.264 needs an even width and height, and these frames are {width} x {height}: scale or crop them by one pixel"
             )));
         }
         let mut config = EncoderConfig::new(width, height);
-        config.qp = QUANTIZER;
+        config.qp = quantizer;
         config.level_idc = level(width, height, rate);
         config.framerate = rate.fps() as f32;
         config.preset = Preset::Balanced;

@@ -48,7 +48,7 @@ impl EncodeArgs<'_> {
             [batch, count, width] if *width == wanted && *batch > 0 && *count > 0 => Ok(tokens),
             [_, _, width] if *width != wanted => wrong(format!(
                 "this model takes text of width {wanted}, but the {kind} conditioning has width {width}: it was made \
-                 with the text encoder of another family of models"
+                 with the text encoder of another family of models. Load the one that belongs to this model"
             )),
             shape => wrong(format!(
                 "the {kind} conditioning has shape {shape:?}, which is no text"
@@ -68,7 +68,7 @@ impl EncodeArgs<'_> {
                 file,
                 format!(
                     "this model takes pooled text of width {wanted}, but that of the {kind} conditioning has shape \
-                     {shape:?}: it was made with the text encoder of another family of models"
+                     {shape:?}: it was made with the text encoder of another family of models. Load the one that belongs to this model"
                 ),
             )),
             None => Err(ModelError::unsupported(

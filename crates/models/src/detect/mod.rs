@@ -9,7 +9,7 @@ mod signatures;
 pub mod stacks;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fresco_tensor::{Device, WeightFile};
@@ -21,7 +21,8 @@ use crate::store::{Origin, UnitOrder, WeightStore};
 use crate::text::TextStack;
 
 pub use others::text_stores;
-pub use signatures::what_it_is;
+use signatures::examples;
+pub use signatures::{lora_is_for, what_it_is, where_it_belongs};
 pub use stacks::TEXT_STACKS;
 pub(crate) use table::LORA_REWRITES;
 pub use table::{
@@ -174,6 +175,17 @@ impl Checkpoint {
         WeightStore::mapped(Arc::clone(file), self.keys.clone(), device).with_units(self.units)
     }
 
+    /// Keys of a store that the network does not use. Files of others may have some: they do no harm.
+    pub fn unused(&self, store: &WeightStore) -> Result<Vec<String>> {
+        let layout = self.network.layout()?;
+        let used: BTreeSet<&str> = layout.items().iter().map(|(key, _)| key.as_str()).collect();
+        let keys = store.keys().into_iter();
+        Ok(keys
+            .filter(|key| !used.contains(key))
+            .map(str::to_owned)
+            .collect())
+    }
+
     /// The network over these weights, which are read when it is first used.
     pub fn open(&self, file: &Arc<dyn WeightFile>, device: Device) -> Result<Arc<dyn BaseModel>> {
         self.network.open(self.store(file, device))
@@ -209,14 +221,41 @@ fn diffusion_prefix(names: &[String]) -> &'static str {
     best.0
 }
 
-/// Says that a kind of model is not run, and what is.
-fn not_run(what: &str) -> String {
+/// The names of all families, as part of a sentence.
+fn all_run() -> String {
     let names: Vec<&str> = FAMILIES.iter().flat_map(|f| f.names()).copied().collect();
-    let run = match names.as_slice() {
+    match names.as_slice() {
         [all @ .., last] if !all.is_empty() => format!("{} and {last}", all.join(", ")),
         _ => names.concat(),
-    };
-    format!("this is a {what} model; this version runs {run}")
+    }
+}
+
+/// Says that a kind of model is not run, and what is.
+fn not_run(what: &str) -> String {
+    format!("this is a {what} model; this version runs {}", all_run())
+}
+
+/// What a file that holds something else than was asked for looks like, and where it belongs.
+pub(crate) fn something_else(file: &Arc<dyn WeightFile>, asked: &str) -> String {
+    let names = file.names();
+    if let Some(what) = what_it_is(&names) {
+        return format!("this is {what}, not {asked}: {}", where_it_belongs(what));
+    }
+    if let Ok(found) = detect_checkpoint(file) {
+        return format!(
+            "this is a diffusion model ({}), not {asked}: load it with CheckpointLoaderSimple or UNETLoader",
+            found.family
+        );
+    }
+    if let Some(what) = others::text_network(file) {
+        let place = where_it_belongs("a text encoder");
+        return format!("this is {what}, not {asked}: {place}");
+    }
+    format!(
+        "this is not {asked} that is known; its {} tensors are such as {}",
+        names.len(),
+        examples(&names)
+    )
 }
 
 /// The families that a program runs.
@@ -256,10 +295,18 @@ fn detect_among(
             return Ok(found);
         }
     }
-    Err(keys.refused(what_it_is(&names).map_or_else(
-        || format!("no known model has its {} tensors", names.len()),
-        |what| format!("this is {what}, not a model"),
-    )))
+    Err(keys.refused(match what_it_is(&names) {
+        Some(what) => format!("this is {what}, not a model: {}", where_it_belongs(what)),
+        None => match others::text_network(file) {
+            Some(what) => format!("this is {what}: {}", where_it_belongs("a text encoder")),
+            None => format!(
+                "no known model has its {} tensors, such as {}. This version runs {}",
+                names.len(),
+                examples(&names),
+                all_run()
+            ),
+        },
+    }))
 }
 
 /// Weights with values that are not finite numbers, at most `most` of them: what to name when a result is not a number.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fresco_tensor::{Device, WeightFile};
 
 use super::signatures::what_it_is;
-use super::stacks;
 use super::table::{CONTROL_NETS, MODEL_PATCHES, TEXT_KINDS};
+use super::{something_else, stacks};
 use crate::control::ControlStore;
 use crate::error::{ModelError, Result};
 use crate::model_patch::PatchStore;
@@ -23,8 +23,10 @@ impl ControlStore {
             }
         }
         let reason = match what_it_is(&names) {
-            Some(what) => format!("this is {what}, not a control net"),
-            None => "this is not a control net that is known".to_owned(),
+            Some("a control net" | "a T2I adapter") => {
+                "this is a control net of a kind that this version does not know".to_owned()
+            }
+            _ => something_else(file, "a control net"),
         };
         Err(ModelError::unsupported(
             file.path().display().to_string(),
@@ -42,10 +44,7 @@ impl PatchStore {
                 return Ok(found);
             }
         }
-        let reason = match what_it_is(&names) {
-            Some(what) => format!("this is {what}, not a model patch"),
-            None => "this is not a model patch that is known".to_owned(),
-        };
+        let reason = something_else(file, "a model patch");
         let file = file.path().display().to_string();
         Err(ModelError::unsupported(file, reason))
     }
@@ -92,11 +91,17 @@ pub fn text_stores(
     files.iter().map(store).collect()
 }
 
+/// The text network in a file of its own, in words; none if it holds something else.
+pub(super) fn text_network(file: &Arc<dyn WeightFile>) -> Option<String> {
+    let kind = TEXT_KINDS.iter().find_map(|find| find(&**file))?;
+    Some(format!("the text encoder {}", kind.name))
+}
+
 /// Why a file is no text encoder that can be used.
 fn not_text(file: &Arc<dyn WeightFile>) -> ModelError {
     let reason = match what_it_is(&file.names()) {
-        Some(what) if what != "a text encoder" => format!("this is {what}, not a text encoder"),
-        _ => "no text encoder is known with its tensors".to_owned(),
+        Some("a text encoder") => "no text encoder is known with its tensors".to_owned(),
+        _ => something_else(file, "a text encoder"),
     };
     ModelError::unsupported(file.path().display().to_string(), reason)
 }

@@ -81,6 +81,7 @@ pub static MODEL_PATCHES: &[FindPatch] = &[
     qwen_image::patch::find,
     flux::style_tokens::find,
     lumina::control::find,
+    wan::talk::find,
 ];
 
 /// Networks that make latents larger.

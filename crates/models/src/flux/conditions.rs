@@ -91,7 +91,7 @@ fn text(config: &FluxConfig, file: &str, args: &EncodeArgs<'_>) -> Result<Tensor
         [_, _, width] if width != config.context => {
             let reason = format!(
                 "this model takes text of width {}, but the {} conditioning has width {width}: it was made with the text \
-                 encoder of another family of models",
+                 encoder of another family of models. Load the one that belongs to this model",
                 config.context, args.prompt_type
             );
             Err(ModelError::unsupported(file, reason))
@@ -116,7 +116,7 @@ fn pooled(file: &str, args: &EncodeArgs<'_>, width: usize) -> Result<Tensor> {
         shape => {
             let reason = format!(
                 "the pooled text of the {} conditioning has shape {shape:?}, this model takes {width} values: it was \
-                 made with the text encoder of another family of models",
+                 made with the text encoder of another family of models. Load the one that belongs to this model",
                 args.prompt_type
             );
             Err(ModelError::unsupported(file, reason))
@@ -130,7 +130,7 @@ fn check_channels(file: &str, latent: &Tensor, channels: usize) -> Result<()> {
         shape => {
             let reason = format!(
                 "a picture in the conditioning has a latent of shape {shape:?}, but this model works on {channels} \
-                 channels: it was encoded with the VAE of another family of models"
+                 channels: it was encoded with the VAE of another family of models. Load the one that belongs to this model"
             );
             Err(ModelError::unsupported(file, reason))
         }

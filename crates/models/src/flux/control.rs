@@ -12,7 +12,7 @@ use super::detect::UNITS;
 use super::diffusers;
 use super::positions::Picture;
 use super::trunk::Trunk;
-use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint};
+use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
 use crate::denoise::NetworkInput;
 use crate::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
 use crate::detect::FileKeys;
@@ -306,6 +306,14 @@ impl ControlNetwork for FluxControl {
     }
 }
 
+const QKV: &str = "double_blocks.0.img_attn.qkv.weight";
+
+const STEERS: Steers = Steers {
+    models: "Flux.1 and Chroma",
+    key: QKV,
+    columns: &[(QKV, QKV)],
+};
+
 /// What is in a file, if it steers a model of this family.
 pub(crate) fn find(
     file: &Arc<dyn WeightFile>,
@@ -349,10 +357,11 @@ pub(crate) fn find(
     let store = WeightStore::mapped(Arc::clone(file), origins, device.clone());
     let store = store.with_units(&UNITS);
     let config = FluxControlConfig::detect(&store)?;
-    let mut found = ControlStore::new(store, |store| {
+    let build = |store: &WeightStore| -> Result<Box<dyn ControlNetwork>> {
         let config = FluxControlConfig::detect(store)?;
-        Ok(Box::new(FluxControl::new(store, config)?) as Box<_>)
-    });
+        Ok(Box::new(FluxControl::new(store, config)?))
+    };
+    let mut found = ControlStore::new(store, build, STEERS);
     found.wants_mask = config.wants_mask();
     Ok(Some(found))
 }

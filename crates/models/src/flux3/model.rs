@@ -226,7 +226,7 @@ impl DiffusionNetwork for Flux3Network {
                 if latent.rank() != 4 || latent.dim(1)? != config.reference_channels {
                     let reason = format!(
                         "a reference picture has a latent of shape {:?}, but this model takes {} channels: it was encoded \
-                         with the VAE of another family of models",
+                         with the VAE of another family of models. Load the one that belongs to this model",
                         latent.shape(),
                         config.reference_channels
                     );

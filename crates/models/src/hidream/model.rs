@@ -179,7 +179,7 @@ impl DiffusionNetwork for HiDreamNetwork {
             if picture.rank() != 4 || picture.dim(1)? != channels {
                 let reason = format!(
                     "the picture in the conditioning has a latent of shape {:?}, but this model works on {channels} \
-                     channels: it was encoded with the VAE of another family of models",
+                     channels: it was encoded with the VAE of another family of models. Load the one that belongs to this model",
                     picture.shape()
                 );
                 return Err(ModelError::unsupported(file, reason));

@@ -183,7 +183,7 @@ fn beside(config: &HunyuanVideoConfig, file: &str, args: &EncodeArgs<'_>) -> Res
         Some(image) => {
             let reason = format!(
                 "given frames have a latent of shape {:?}, this model works on {channels} channels: they were encoded with \
-                 the VAE of another family of models",
+                 the VAE of another family of models. Load the one that belongs to this model",
                 image.shape()
             );
             return Err(ModelError::unsupported(file, reason));

@@ -337,7 +337,7 @@ impl DiffusionNetwork for KandinskyNetwork {
             if given.rank() != 5 || given.dim(1)? != config.channels {
                 let reason = format!(
                     "a film's beginning has a latent of shape {:?}, this model works on {} channels: it was encoded with \
-                     the VAE of another family of models",
+                     the VAE of another family of models. Load the one that belongs to this model",
                     given.shape(),
                     config.channels
                 );

@@ -133,6 +133,11 @@ impl LoraFile {
         }
     }
 
+    /// What the file says about itself.
+    pub fn metadata(&self) -> &[(String, String)] {
+        self.file.metadata()
+    }
+
     pub fn path(&self) -> &Path {
         self.file.path()
     }

@@ -10,8 +10,11 @@ mod positions;
 pub mod sound;
 pub mod text;
 pub mod upsampler;
+mod voice;
 
 pub use config::{ConnectorConfig, Ltx2Config, StreamConfig};
 pub use connector::Connector;
 pub use detect::{DIFFUSERS, Ltx2};
 pub use model::{Ltx2Network, Ltx2Tokens};
+pub use positions::NO_TOKEN;
+pub use voice::{VOICE, VoiceGuidance};

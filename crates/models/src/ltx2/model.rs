@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, Value};
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Device, Tensor, repeat_to_batch};
 
 use super::config::{Ltx2Config, StreamConfig};
 use super::connector::Connector;
@@ -11,7 +11,8 @@ use super::layers::{
     Attention, EPS, LevelRows, Rows, SOUND, Spread, StreamBlock, StreamLevels, StreamPass, VIDEO,
     Widths,
 };
-use super::positions::{Turns, of_pictures, of_sound};
+use super::positions::{Turns, kept_tokens, of_pictures, of_sound};
+use super::voice::{VOICE, WithoutVoice};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     BesideLatent, CallConds, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts,
@@ -233,6 +234,10 @@ pub struct Ltx2Tokens<'a> {
     pub keyframes: Option<&'a Tensor>,
     /// (n): ones for tokens that are single pictures.
     pub marks: Option<&'a Tensor>,
+    /// How many of the sound's tokens are another that was over when it begins.
+    pub earlier: usize,
+    /// The tokens of the grid that are there, if not all are; levels are then one for each token.
+    pub kept: Option<&'a [usize]>,
 }
 
 /// A prompt and what the connectors made of it.
@@ -323,16 +328,33 @@ impl DiffusionNetwork for Ltx2Network {
         let (tokens, grid) = video_to_tokens(&video, 1, PatchOrder::ChannelFirst)?;
         let sounds = sound.as_ref().map(|sound| self.sound_tokens(sound));
         let sounds = sounds.transpose()?;
+        let keys = conds.tensor(KEYFRAMES);
+        let kept = kept_tokens(tokens.dim(1)?, keys)?;
         let levels = match &known_video {
             Some(mask) => by_token(&alone, mask, video.shape(), grid[1] * grid[2])?,
             None => alone.clone(),
         };
-        let sound_levels = match (&known_sound, &sound) {
+        let levels = match &kept {
+            Some(kept) => of_kept(&levels, tokens.dim(0)?, tokens.dim(1)?, kept)?,
+            None => levels,
+        };
+        let mut sound_levels = match (&known_sound, &sound) {
             (Some(mask), Some(sound)) => sound_levels(&alone, mask, sound.shape())?,
             _ => alone.clone(),
         };
+        // A voice to be like comes before the sound, and has no noise.
+        let voice = conds.tensor(VOICE);
+        let voice = voice.filter(|_| input.hooks.beside::<WithoutVoice>().next().is_none());
+        let (mut sounds, mut earlier) = (sounds, 0);
+        if let (Some(own), Some(voice)) = (&sounds, voice) {
+            let [b, n, _] = own.dims3()?;
+            let voice = repeat_to_batch(&self.sound_tokens(voice)?, b)?;
+            earlier = voice.dim(1)?;
+            sound_levels = after_quiet(&sound_levels, b, n, earlier)?;
+            sounds = Some(Tensor::cat(&[&voice, own], 1)?);
+        }
         let (text, mask) = self.text(conds)?;
-        let marks = match conds.tensor(KEYFRAMES) {
+        let marks = match keys {
             Some(keys) if self.mark.is_some() => Some(last_marked(tokens.dim(1)?, keys.dim(2)?)?),
             _ => None,
         };
@@ -347,10 +369,18 @@ impl DiffusionNetwork for Ltx2Network {
             sound_levels: &sound_levels,
             alone: &alone,
             rate: if rate > 0.0 { rate } else { FRAME_RATE as f32 },
-            keyframes: conds.tensor(KEYFRAMES),
+            keyframes: keys,
             marks: marks.as_ref(),
+            earlier,
+            kept: kept.as_deref(),
         };
-        let (made, made_sound) = self.pass(&pass, input.hooks)?;
+        let (mut made, mut made_sound) = self.pass(&pass, input.hooks)?;
+        if let Some(kept) = &kept {
+            made = among_all(&made, tokens.dim(1)?, kept)?;
+        }
+        if let (Some(sound), true) = (&mut made_sound, earlier > 0) {
+            *sound = sound.narrow(1, earlier, sound.dim(1)? - earlier)?;
+        }
         let made = video_from_tokens(&made, grid, 1, PatchOrder::ChannelFirst, (h, w))?;
         match (sound, made_sound) {
             (Some(sound), Some(made_sound)) => {
@@ -377,6 +407,9 @@ impl DiffusionNetwork for Ltx2Network {
         conds.insert(RATE, CondValue::Constant(rate.unwrap_or(FRAME_RATE)));
         if let Some(places) = tensors.get(KEYFRAMES) {
             conds.insert(KEYFRAMES, CondValue::Regular(places.clone()));
+        }
+        if let Some(voice) = tensors.get(VOICE) {
+            conds.insert(VOICE, CondValue::Regular(voice.clone()));
         }
         if let Some(mask) = args.denoise_mask {
             conds.insert(KNOWN, CondValue::NoiseShape(mask.clone()));
@@ -427,6 +460,49 @@ fn sound_levels(levels: &[f32], mask: &Tensor, shape: &[usize]) -> Result<Vec<f3
     let each = mask.data().chunks(n.max(1)).zip(levels).take(b);
     let all = each.flat_map(|(mask, level)| mask.iter().map(move |share| share * level));
     Ok(alike(all.collect(), n))
+}
+
+/// Levels of the tokens that are there, one for each, of levels for all, for frames or for items.
+fn of_kept(levels: &[f32], items: usize, tokens: usize, kept: &[usize]) -> Result<Vec<f32>> {
+    let each = levels.len() / items.max(1);
+    if items == 0 || each == 0 || !tokens.is_multiple_of(each) {
+        let reason = format!("{} noise levels for {items} items", levels.len());
+        return Err(ModelError::invalid("noise levels", reason));
+    }
+    let holds = tokens / each;
+    let own = levels.chunks_exact(each);
+    Ok(own
+        .flat_map(|own| kept.iter().map(move |at| own[at / holds]))
+        .collect())
+}
+
+/// Tokens (b, kept, c) in their places among all; the others are zero.
+fn among_all(made: &Tensor, tokens: usize, kept: &[usize]) -> Result<Tensor> {
+    let [b, count, width] = made.dims3()?;
+    let mut all = Tensor::zeros([b, tokens, width])?;
+    let (source, target) = (made.data(), all.data_mut());
+    for item in 0..b {
+        for (at, place) in kept.iter().enumerate().take(count) {
+            target[(item * tokens + place) * width..][..width]
+                .copy_from_slice(&source[(item * count + at) * width..][..width]);
+        }
+    }
+    Ok(all)
+}
+
+/// Levels of a sound's tokens, one for each, after as many tokens without noise as came before it.
+fn after_quiet(levels: &[f32], items: usize, count: usize, before: usize) -> Result<Vec<f32>> {
+    let each = levels.len() / items.max(1);
+    if items == 0 || each == 0 || !count.is_multiple_of(each) {
+        let reason = format!("{} noise levels for {items} sounds", levels.len());
+        return Err(ModelError::invalid("noise levels", reason));
+    }
+    let holds = count / each;
+    let one = |own: &[f32]| -> Vec<f32> {
+        let quiet = std::iter::repeat_n(0.0, before);
+        quiet.chain((0..count).map(|at| own[at / holds])).collect()
+    };
+    Ok(levels.chunks_exact(each).flat_map(one).collect())
 }
 
 /// One of each `count` if all of them are equal.
@@ -547,9 +623,19 @@ impl Ltx2Network {
     /// One pass over tokens; results are in main memory.
     pub fn pass(&self, pass: &Ltx2Tokens<'_>, hooks: &Hooks) -> Result<(Tensor, Option<Tensor>)> {
         let (config, device) = (&self.config, &self.device);
-        let mut video = self.video.cells.forward(&pass.video.to(device)?)?;
+        let there = |x: &Tensor, dim: usize| -> Result<Tensor> {
+            match pass.kept {
+                Some(kept) => Ok(x.index_select(dim, kept)?),
+                None => Ok(x.clone()),
+            }
+        };
+        let mut video = self
+            .video
+            .cells
+            .forward(&there(pass.video, 1)?.to(device)?)?;
         if let (Some(mark), Some(marks)) = (&self.mark, pass.marks) {
             let mark = mark.at(device)?.reshape([1, 1, config.video.dim])?;
+            let marks = there(marks, 0)?;
             let marks = marks.reshape([1, marks.len(), 1])?.to(device)?;
             video = video.add(&marks.mul(&mark)?)?;
         }
@@ -557,7 +643,11 @@ impl Ltx2Network {
             Some(sound) => Some(self.sound.cells.forward(&sound.to(device)?)?),
             None => None,
         };
-        let places = of_pictures(pass.grid, pass.rate, config.reach, pass.keyframes)?;
+        let mut places = of_pictures(pass.grid, pass.rate, config.reach, pass.keyframes)?;
+        if let Some(kept) = pass.kept {
+            let of = |at: &usize| places.get(3 * at..3 * at + 3).unwrap_or_default().to_vec();
+            places = kept.iter().flat_map(of).collect();
+        }
         let times: Vec<f32> = places.chunks_exact(3).map(|place| place[0]).collect();
         let turns = |shares: &[f32], axes: usize, dim: usize, heads: usize| {
             Turns::new(shares, axes, (dim, heads), config.split, device)
@@ -586,8 +676,9 @@ impl Ltx2Network {
         let beside = match &sound {
             Some(sound) => {
                 let joined = sound.dims3()?;
-                let shares = of_sound(joined[1], config.sound_reach);
-                let other = of_sound(joined[1], reach);
+                let own = joined[1].saturating_sub(pass.earlier);
+                let shares = of_sound(pass.earlier, own, config.sound_reach);
+                let other = of_sound(pass.earlier, own, reach);
                 let told = (pass.sound_levels, pass.alone);
                 Some((
                     self.sound.levels(config, joined, told.0, told.1, device)?,

@@ -14,6 +14,9 @@ const PIXELS: f32 = 32.0;
 /// Slices of a spectrogram that a token of sound stands for, and how many of them are a second.
 const SLICES: f32 = 4.0;
 const SLICE_RATE: f32 = 16_000.0 / 160.0;
+/// The row and column of a guide's cell that is no token: guides that are smaller than the video leave most cells of their
+/// frames empty.
+pub const NO_TOKEN: f32 = -1.0e6;
 /// Frequencies rise from 1 to this.
 const THETA: f64 = 10_000.0;
 
@@ -133,11 +136,32 @@ pub(super) fn of_pictures(
     Ok(places)
 }
 
-/// Places of sound, in seconds as shares of how far they reach.
-pub(super) fn of_sound(count: usize, reach: f32) -> Vec<f32> {
+/// Which of so many tokens are there, where some of those that guides would have are not.
+pub(super) fn kept_tokens(count: usize, keys: Option<&Tensor>) -> Result<Option<Vec<usize>>> {
+    let Some(keys) = keys else { return Ok(None) };
+    let [_, axes, guides] = keys.dims3()?;
+    let rows = keys.data().get(guides..2 * guides);
+    let (Some(rows), Some(first), 3) = (rows, count.checked_sub(guides), axes) else {
+        return Ok(None);
+    };
+    if !rows.contains(&NO_TOKEN) {
+        return Ok(None);
+    }
+    let there = rows.iter().enumerate().filter(|(_, row)| **row != NO_TOKEN);
+    Ok(Some(
+        (0..first).chain(there.map(|(at, _)| first + at)).collect(),
+    ))
+}
+
+/// Places of sound, in seconds as shares of how far they reach. The first `before` tokens are a sound that was over when this
+/// one begins.
+pub(super) fn of_sound(before: usize, count: usize, reach: f32) -> Vec<f32> {
     let seconds = |at: f32| (at * SLICES + 1.0 - SLICES).max(0.0) / SLICE_RATE;
     let place = |at: usize| f32::midpoint(seconds(at as f32), seconds(at as f32 + 1.0));
-    (0..count).map(|at| place(at) / reach).collect()
+    let over = seconds(before as f32) + SLICES / SLICE_RATE;
+    let earlier = (0..before).map(|at| place(at) - over);
+    let all = earlier.chain((0..count).map(place));
+    all.map(|at| at / reach).collect()
 }
 
 #[cfg(test)]
@@ -151,8 +175,31 @@ mod tests {
         let places = of_pictures([2, 1, 1], 25.0, [20.0, 2048.0, 2048.0], None).unwrap();
         assert_eq!(places[3], 5.0 / 25.0 / 20.0);
         assert_eq!(places[1], 16.0 / 2048.0);
-        let sound = of_sound(2, 20.0);
+        let sound = of_sound(0, 2, 20.0);
         assert!((sound[0] - 0.005 / 20.0).abs() < 1e-9 && (sound[1] - 0.03 / 20.0).abs() < 1e-8);
+    }
+
+    #[test]
+    fn an_earlier_sound_is_over_before_this_one_begins() {
+        let both = of_sound(3, 2, 1.0);
+        // Three tokens end after 0.09 seconds; the last of them, one token's 0.04 before nothing.
+        let wanted = [0.005 - 0.13, 0.03 - 0.13, 0.07 - 0.13, 0.005, 0.03];
+        for (place, wanted) in both.iter().zip(wanted) {
+            assert!((place - wanted).abs() < 1e-6, "{both:?}");
+        }
+    }
+
+    #[test]
+    fn empty_cells_of_guides_are_no_tokens() {
+        let mut keys = Tensor::zeros([1, 3, 4]).unwrap();
+        assert_eq!(kept_tokens(6, Some(&keys)).unwrap(), None);
+        for at in [5, 7, 9, 11] {
+            keys.data_mut()[at] = NO_TOKEN;
+        }
+        let kept = kept_tokens(6, Some(&keys)).unwrap();
+        assert_eq!(kept, Some(vec![0, 1, 2, 4]));
+        assert_eq!(kept_tokens(2, Some(&keys)).unwrap(), None);
+        assert_eq!(kept_tokens(6, None).unwrap(), None);
     }
 
     #[test]

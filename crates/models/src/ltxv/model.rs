@@ -16,6 +16,7 @@ use crate::denoise::{
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::latent_format;
+use crate::ltx2::NO_TOKEN;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
@@ -355,6 +356,10 @@ impl LtxvNetwork {
                 return Err(ModelError::invalid(KEYFRAMES, reason));
             };
             let keys = &keys.data()[..3 * count];
+            if keys.contains(&NO_TOKEN) {
+                let reason = "references that are smaller than the video are for LTX-2";
+                return Err(ModelError::invalid(KEYFRAMES, reason));
+            }
             for (at, place) in places[first..].iter_mut().enumerate() {
                 *place = [0, 1, 2].map(|axis| keys[axis * count + at]);
             }

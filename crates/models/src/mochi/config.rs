@@ -1,7 +1,7 @@
 //! The shape of a network, read from keys and shapes.
 
 use crate::error::Result;
-use crate::store::WeightStore;
+use crate::store::{WeightStore, flat_length};
 use crate::transformer::Shapes;
 
 /// The first layer.
@@ -12,7 +12,7 @@ const POOL_HEADS: usize = 8;
 /// The matrix that the first layer is, whose squares do not overlap.
 pub fn flattened(key: &str, shape: &[usize]) -> Option<Vec<usize>> {
     let flat = key == CELLS && shape.len() > 2;
-    flat.then(|| vec![shape[0], shape[1..].iter().product()])
+    flat.then(|| vec![shape[0], flat_length(&shape[1..])])
 }
 
 /// What becomes of the prompt's tokens in a block.

@@ -10,7 +10,7 @@ use super::config::{PATCH, QwenConfig};
 use super::detect::UNITS;
 use super::model::rope;
 use super::tokens::tokens;
-use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint};
+use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
 use crate::denoise::hooks::{BlockKind, ControlFeatures};
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
@@ -27,6 +27,15 @@ const STEERED: usize = 60;
 /// The key that tells these nets from others with the same blocks.
 pub(super) const MARK: &str = "controlnet_blocks.0.weight";
 
+/// A layer that these networks have.
+const MLP: &str = "transformer_blocks.0.img_mlp.net.0.proj.weight";
+
+const STEERS: Steers = Steers {
+    models: "Qwen-Image",
+    key: MLP,
+    columns: &[(MLP, MLP)],
+};
+
 /// What is in a file, if it steers this family.
 pub(crate) fn find(
     file: &Arc<dyn WeightFile>,
@@ -34,7 +43,7 @@ pub(crate) fn find(
     device: &Device,
 ) -> Result<Option<ControlStore>> {
     let has = |key: &str| names.iter().any(|name| name == key);
-    if !has(MARK) || !has("transformer_blocks.0.img_mlp.net.0.proj.weight") {
+    if !has(MARK) || !has(MLP) {
         return Ok(None);
     }
     let store = WeightStore::open(Arc::clone(file), "", device.clone()).with_units(&UNITS);
@@ -47,7 +56,7 @@ pub(crate) fn find(
     };
     Ok(Some(ControlStore {
         wants_mask: config.wants_mask(),
-        ..ControlStore::new(store, build)
+        ..ControlStore::new(store, build, STEERS)
     }))
 }
 

@@ -88,7 +88,7 @@ fn prompt(config: &Qwen21Config, file: &str, args: &EncodeArgs<'_>) -> Result<Te
         [b, n, width] if b > 0 && n > 0 && width == config.context => Ok(tokens.clone()),
         [_, _, width] if width != config.context => wrong(format!(
             "this model takes text of width {}, but the {} conditioning has width {width}: it was made with the text \
-             encoder of another family of models",
+             encoder of another family of models. Load the one that belongs to this model",
             config.context, args.prompt_type
         )),
         ref shape => wrong(format!(
@@ -108,7 +108,7 @@ fn reference(config: &Qwen21Config, file: &str, latent: &Tensor) -> Result<Tenso
             file,
             format!(
                 "a reference picture has a latent of shape {shape:?}, but this model works on {} channels: it was \
-                 encoded with the VAE of another family of models",
+                 encoded with the VAE of another family of models. Load the one that belongs to this model",
                 config.input
             ),
         )),

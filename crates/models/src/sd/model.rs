@@ -260,7 +260,7 @@ impl Conditions<'_> {
         }
         Err(self.wrong(format!(
             "the picture in the conditioning has a latent of shape {:?}, but this model works on shape {:?}: it was \
-             encoded with the VAE of another family of models",
+             encoded with the VAE of another family of models. Load the one that belongs to this model",
             latent.shape(),
             noise.shape()
         )))
@@ -401,7 +401,7 @@ impl Conditions<'_> {
         if pooled.dim(1)? + numbers.len() * NUMBER_WIDTH != wanted || numbers.is_empty() {
             return Err(self.wrong(format!(
                 "this model takes a vector of width {wanted}, which cannot be made of pooled text of width {}: it was \
-                 made with the text encoder of another family of models",
+                 made with the text encoder of another family of models. Load the one that belongs to this model",
                 pooled.dim(1)?
             )));
         }

@@ -12,7 +12,7 @@ use super::config::{PATCH, Sd3Config};
 use super::detect::UNITS;
 use super::lora;
 use super::model::{WAVES, window};
-use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint};
+use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
 use crate::denoise::hooks::{BlockKind, ControlFeatures};
 use crate::detect::FileKeys;
 use crate::epilogue::then;
@@ -26,6 +26,14 @@ const WHAT: &str = "the control net";
 const MOST_BLOCKS: usize = 512;
 /// Channels of a head in published nets.
 const HEAD: usize = 64;
+
+const QKV: &str = "joint_blocks.0.x_block.attn.qkv.weight";
+
+const STEERS: Steers = Steers {
+    models: "SD3 and SD3.5",
+    key: QKV,
+    columns: &[(QKV, QKV)],
+};
 
 /// What is in a file, if it steers a model of this family.
 pub(crate) fn find(
@@ -45,16 +53,18 @@ pub(crate) fn find(
         channels("pos_embed_input.proj.weight") > channels("x_embedder.proj.weight") && !own;
     let mut found = if own {
         PictureNetConfig::detect(&store)?;
-        ControlStore::new(store, |store| {
+        let build = |store: &WeightStore| -> Result<Box<dyn ControlNetwork>> {
             let config = PictureNetConfig::detect(store)?;
-            Ok(Box::new(PictureNet::new(store, config)?) as Box<_>)
-        })
+            Ok(Box::new(PictureNet::new(store, config)?))
+        };
+        ControlStore::new(store, build, STEERS)
     } else {
         JointNetConfig::detect(&store)?;
-        ControlStore::new(store, |store| {
+        let build = |store: &WeightStore| -> Result<Box<dyn ControlNetwork>> {
             let config = JointNetConfig::detect(store)?;
-            Ok(Box::new(JointNet::new(store, config)?) as Box<_>)
-        })
+            Ok(Box::new(JointNet::new(store, config)?))
+        };
+        ControlStore::new(store, build, STEERS)
     };
     found.wants_mask = wants_mask;
     Ok(Some(found))

@@ -192,7 +192,7 @@ impl DiffusionNetwork for Mmdit {
         let wrong = |reason: String| Err(ModelError::unsupported(file, reason));
         let kind = args.prompt_type;
         let wide = |of: &Tensor| of.shape().last().copied().unwrap_or(0);
-        let other = "it was made with the text encoder of another family of models";
+        let other = "it was made with the text encoder of another family of models. Load the one that belongs to this model";
         let mut conds = ModelConds::new();
         match &args.cond.tokens {
             Some(tokens) if tokens.rank() == 3 && wide(tokens) == config.context => {

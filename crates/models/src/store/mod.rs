@@ -25,6 +25,7 @@ use crate::error::{ModelError, Result};
 use layers::{Built, Layer};
 pub use origin::Origin;
 use origin::OriginError;
+pub(crate) use origin::flat_length;
 use patched::Patched;
 pub use patched::{Beside, Keep, Way, WeightPatches};
 pub use units::{Blocks, UnitInfo, UnitOrder};

@@ -143,7 +143,7 @@ impl Origin {
                     .map(|d| shape.get(*d).copied().unwrap_or(0))
                     .collect();
                 let (first, rest) = turned.split_at((*joined).min(turned.len()));
-                let mut whole = vec![first.iter().product()];
+                let mut whole = vec![flat_length(first)];
                 whole.extend_from_slice(rest);
                 return whole;
             }
@@ -271,6 +271,11 @@ fn joined(parts: &[Stored]) -> Result<Stored, TensorError> {
     }
     shape[0] = rows;
     Stored::new(dtype, shape, bytes)
+}
+
+/// Elements of dimensions that become one; the most there can be where a file claims more.
+pub(crate) fn flat_length(shape: &[usize]) -> usize {
+    shape.iter().fold(1, |all: usize, n| all.saturating_mul(*n))
 }
 
 #[cfg(test)]

@@ -1,5 +1,9 @@
 //! Which autoencoder a file has.
 
+use std::sync::Arc;
+
+use fresco_tensor::WeightFile;
+
 use super::causal::{CausalConfig, CausalVae};
 use super::film::FilmConfig;
 use super::images::Vae;
@@ -9,7 +13,8 @@ use super::pixel_norm::{PixelNormConfig, PixelNormVae};
 use super::quantised::{QuantisedConfig, QuantisedVae};
 use super::shape::ShapeVaeConfig;
 use super::sound::SoundVaeConfig;
-use crate::error::Result;
+use crate::detect::{something_else, what_it_is};
+use crate::error::{ModelError, Result};
 use crate::store::WeightStore;
 
 /// The shape of an autoencoder of any kind.
@@ -30,28 +35,43 @@ pub enum VaeConfig {
 impl VaeConfig {
     /// From a store under the names of the original; [`super::names::store`] makes one from any file.
     pub fn detect(store: &WeightStore) -> Result<Self> {
-        if CausalConfig::is_in(store) {
-            return Ok(Self::Causal(CausalConfig::detect(store)?));
+        Self::known(store)?.map_or_else(|| Ok(Self::Kl(KlConfig::detect(store)?)), Ok)
+    }
+
+    /// The same for the autoencoder of a file. Says what the file holds where that is none.
+    pub fn detect_in(file: &Arc<dyn WeightFile>, store: &WeightStore) -> Result<Self> {
+        if let Some(found) = Self::known(store)? {
+            return Ok(found);
         }
-        if PixelNormConfig::is_in(store) {
-            return Ok(Self::PixelNorm(PixelNormConfig::detect(store)?));
+        if KlConfig::is_in(store) {
+            return Ok(Self::Kl(KlConfig::detect(store)?));
         }
-        if PieceConfig::is_in(store) {
-            return Ok(Self::Pieces(PieceConfig::detect(store)?));
-        }
-        if QuantisedConfig::is_in(store) {
-            return Ok(Self::Quantised(QuantisedConfig::detect(store)?));
-        }
-        if let Some(config) = FilmConfig::detect(store)? {
-            return Ok(Self::Film(config));
-        }
-        if SoundVaeConfig::is_in(store) {
-            return Ok(Self::Sound(SoundVaeConfig::detect(store)?));
-        }
-        if ShapeVaeConfig::is_in(store) {
-            return Ok(Self::Shape(ShapeVaeConfig::detect(store)?));
-        }
-        Ok(Self::Kl(KlConfig::detect(store)?))
+        let reason = match what_it_is(&file.names()) {
+            Some("a VAE") => "no VAE is known with its tensors".to_owned(),
+            _ => something_else(file, "a VAE"),
+        };
+        Err(ModelError::unsupported(store.file(), reason))
+    }
+
+    /// Any kind but the usual one of pictures.
+    fn known(store: &WeightStore) -> Result<Option<Self>> {
+        Ok(Some(if CausalConfig::is_in(store) {
+            Self::Causal(CausalConfig::detect(store)?)
+        } else if PixelNormConfig::is_in(store) {
+            Self::PixelNorm(PixelNormConfig::detect(store)?)
+        } else if PieceConfig::is_in(store) {
+            Self::Pieces(PieceConfig::detect(store)?)
+        } else if QuantisedConfig::is_in(store) {
+            Self::Quantised(QuantisedConfig::detect(store)?)
+        } else if let Some(config) = FilmConfig::detect(store)? {
+            Self::Film(config)
+        } else if SoundVaeConfig::is_in(store) {
+            Self::Sound(SoundVaeConfig::detect(store)?)
+        } else if ShapeVaeConfig::is_in(store) {
+            Self::Shape(ShapeVaeConfig::detect(store)?)
+        } else {
+            return Ok(None);
+        }))
     }
 
     /// Whether a store has every weight in its shape.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::{Device, Tensor, TileAxis, WeightFile, tiled, tiled_scale};
+use fresco_tensor::{Device, Tensor, TileAxis, WeightFile, tiled, tiled_each, tiled_scale};
 
 use super::causal::CausalVae;
 use super::config::VaeConfig;
@@ -134,6 +134,15 @@ impl Tiles {
             overlap: overlap / ratio,
             time,
         }
+    }
+
+    /// With at least as many frames as can be blended.
+    fn in_time(self) -> Self {
+        let time = self.time.map(|time| TimeTiles {
+            frames: time.frames.max(2),
+            overlap: time.overlap.max(1),
+        });
+        Self { time, ..self }
     }
 
     /// Flat, tall and square tiles, so that seams of one lie inside the others.
@@ -296,7 +305,7 @@ impl Vae {
         Some(self.framed(latent).and_then(each))
     }
 
-    /// The same in tiles.
+    /// As [`Self::decode`], in tiles.
     pub fn decode_tiled(&self, latent: &Tensor, tiles: Tiles, check: Check<'_>) -> Result<Tensor> {
         let ratio = self.ratio() as f64;
         let latent = self.framed(latent)?;
@@ -308,19 +317,38 @@ impl Vae {
             let made = in_tiles(&latent, tiles.shapes(), tiles.overlap, ratio, decode)?;
             return self.finished(&made);
         };
-        let span = span as f64;
-        let frames = |latents: f64| (latents * span - (span - 1.0)).max(0.0);
-        let time = tiles.time.map(|time| TimeTiles {
-            frames: time.frames.max(2),
-            overlap: time.overlap.max(1),
-        });
-        let steps = VideoSteps {
-            frames: &frames,
-            time: span,
-            space: ratio,
-        };
-        let made = in_video_tiles(&latent, Tiles { time, ..tiles }, &steps, decode)?;
+        let steps = DecodeSteps::new(span, ratio);
+        let made = tiled(&latent, &steps.axes(tiles.in_time()), decode)?;
         self.finished(&made)
+    }
+
+    /// The same pictures (n, h, w, c) of a video latent, handed out as soon as no tile adds to them. None where the network
+    /// makes all of them at once.
+    pub fn decode_tiled_each(
+        &self,
+        latent: &Tensor,
+        tiles: Tiles,
+        check: Check<'_>,
+        sink: &mut dyn FnMut(Tensor) -> Result<()>,
+    ) -> Option<Result<()>> {
+        let span = self.temporal_ratio()?;
+        if let Self::Pieces(_) = self {
+            return None;
+        }
+        let steps = DecodeSteps::new(span, self.ratio() as f64);
+        let axes = steps.axes(tiles.in_time());
+        let mut run = || -> Result<()> {
+            let latent = self.framed(latent)?;
+            for item in 0..latent.dim(0)? {
+                let item = latent.narrow(0, item, 1)?;
+                let mut decode = |tile: &Tensor| self.decode_planes(tile, check);
+                tiled_each(&item, &axes, &mut decode, &mut |part| {
+                    sink(self.finished(&part)?.squeeze(0)?)
+                })?;
+            }
+            Ok(())
+        };
+        Some(run())
     }
 
     fn encode_planes(&self, planes: &Tensor, check: Check<'_>) -> Result<Tensor> {
@@ -449,30 +477,61 @@ fn in_video_tiles(
     steps: &VideoSteps<'_>,
     f: impl FnMut(&Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
+    let later = |place: f64| place * steps.time;
+    let space = |place: f64| place * steps.space;
+    let axes = video_axes(tiles, steps.frames, &later, &space);
+    tiled(x, &axes, f)
+}
+
+/// Time, width and height, in the reference's order.
+fn video_axes<'a>(
+    tiles: Tiles,
+    frames: &'a dyn Fn(f64) -> f64,
+    later: &'a dyn Fn(f64) -> f64,
+    space: &'a dyn Fn(f64) -> f64,
+) -> [TileAxis<'a>; 3] {
     let time = tiles.time.unwrap_or(TimeTiles {
         frames: ALL_FRAMES,
         overlap: 1,
     });
-    let later = |place: f64| place * steps.time;
-    let space = |place: f64| place * steps.space;
     let plane = |tile: usize| TileAxis {
         tile,
         overlap: tiles.overlap,
-        size: &space,
-        position: &space,
+        size: space,
+        position: space,
     };
-    let axes = [
+    [
         TileAxis {
             tile: time.frames,
             overlap: time.overlap,
-            size: steps.frames,
-            position: &later,
+            size: frames,
+            position: later,
         },
-        // In the reference's order.
         plane(tiles.x),
         plane(tiles.y),
-    ];
-    tiled(x, &axes, f)
+    ]
+}
+
+/// What becomes of the sizes and places of a latent.
+struct DecodeSteps {
+    frames: Box<dyn Fn(f64) -> f64>,
+    time: Box<dyn Fn(f64) -> f64>,
+    space: Box<dyn Fn(f64) -> f64>,
+}
+
+impl DecodeSteps {
+    fn new(span: usize, ratio: f64) -> Self {
+        let span = span as f64;
+        Self {
+            frames: Box::new(move |latents| (latents * span - (span - 1.0)).max(0.0)),
+            time: Box::new(move |place| place * span),
+            space: Box::new(move |place| place * ratio),
+        }
+    }
+
+    fn axes(&self, tiles: Tiles) -> [TileAxis<'_>; 3] {
+        video_axes(tiles, &*self.frames, &*self.time, &*self.space)
+    }
 }
 
 /// More frames than any video has.

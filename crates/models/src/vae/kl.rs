@@ -161,6 +161,13 @@ fn is_shuffled(store: &WeightStore) -> bool {
 }
 
 impl KlConfig {
+    /// Whether a store has one of the two halves.
+    pub fn is_in(store: &WeightStore) -> bool {
+        ["encoder", "decoder"]
+            .iter()
+            .any(|half| store.has(&format!("{half}.conv_in.weight")))
+    }
+
     pub fn detect(store: &WeightStore) -> Result<Self> {
         let encoder = Half::detect(store, "encoder", "down", "downsample")?;
         let decoder = Half::detect(store, "decoder", "up", "upsample")?;

@@ -9,6 +9,7 @@ use fresco_tensor::nn::{
 
 use super::config::{CAMERA_CELL, CELLS, CameraConfig, PATCH, VisionConfig, WanConfig};
 use super::speech::Hearing;
+use super::talk::Talking;
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
@@ -64,6 +65,8 @@ pub(super) struct Beside {
     pub(super) pictures: Option<Tensor>,
     /// What each frame hears of somebody speaking.
     pub(super) speech: Option<Tensor>,
+    /// A network of its own that lets people speak.
+    pub(super) talk: Option<Talking>,
 }
 
 /// How the noise level is told: rows for each item, or each frame of each item, or each token.
@@ -137,9 +140,11 @@ impl Block {
         })
     }
 
-    /// Tokens as (rows of the noise level, tokens, dim) to the same.
+    /// Tokens as (rows of the noise level, tokens, dim) to the same. Blocks of the model itself have a number, and hear what
+    /// people say.
     pub(super) fn forward(
         &self,
+        number: Option<usize>,
         x: Tensor,
         level: &Level,
         beside: &Beside,
@@ -150,13 +155,19 @@ impl Block {
         let parts = chunks::<6>(&level.blocks.add(&own)?)?;
         let [shift, scale, gate, shift_ffn, scale_ffn, gate_ffn] = parts;
         let input = self.norm.modulated(&x, &shift, &scale)?;
-        let seen = self.look_around(&input.reshape(level.joined)?, rope)?;
+        let talk = number.zip(beside.talk.as_ref());
+        let input = input.reshape(level.joined)?;
+        let (seen, places) = self.look_around(&input, rope, talk.map(|(_, talk)| talk))?;
+        drop(input);
         let x = add_gated(x, &gate, &seen.reshape(level.apart)?)?;
         let input = self.norm3.forward(&x)?.reshape(level.joined)?;
         let seen = self.look_beside(&input, beside)?;
         let mut x = x.add(&seen.reshape(level.apart)?)?;
         if let (Some(hearing), Some(speech)) = (&self.hearing, &beside.speech) {
             x = hearing.forward(x, speech, self.heads)?;
+        }
+        if let Some((number, talk)) = talk {
+            x = talk.hear(number, x, level.joined, self.heads, places.as_deref())?;
         }
         let input = self.norm.modulated(&x, &shift_ffn, &scale_ffn)?;
         let inner = self.ffn[0].forward_with(&input, then(Act::GeluTanh))?;
@@ -165,7 +176,13 @@ impl Block {
         Ok(add_gated(x, &gate_ffn, &made)?)
     }
 
-    fn look_around(&self, x: &Tensor, rope: &Rope) -> Result<Tensor> {
+    /// What tokens see of each other, and where they are between people who speak.
+    fn look_around(
+        &self,
+        x: &Tensor,
+        rope: &Rope,
+        talk: Option<&Talking>,
+    ) -> Result<(Tensor, Option<Vec<Vec<f64>>>)> {
         let own = &self.self_attn;
         let turned = |layer: &Linear, norm: &RmsNorm| -> Result<Tensor> {
             rope.interleaved(&norm.forward(&layer.forward(x)?)?, self.heads)
@@ -174,8 +191,12 @@ impl Block {
         let k = turned(&own.k, &own.norm_k)?;
         let v = own.v.forward(x)?;
         let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
+        let places = match talk {
+            Some(talk) => talk.places(&q, &k, self.heads)?,
+            None => None,
+        };
         drop((q, k, v));
-        Ok(own.o.forward(&seen)?)
+        Ok((own.o.forward(&seen)?, places))
     }
 
     fn look_beside(&self, x: &Tensor, beside: &Beside) -> Result<Tensor> {

@@ -108,7 +108,7 @@ fn check(file: &str, latent: &Tensor, channels: usize, what: &str) -> Result<()>
         shape => {
             let reason = format!(
                 "{what} in the conditioning has a latent of shape {shape:?}, but this model takes videos of {channels} \
-                 channels: it was encoded with the VAE of another family of models"
+                 channels: it was encoded with the VAE of another family of models. Load the one that belongs to this model"
             );
             Err(ModelError::unsupported(file, reason))
         }

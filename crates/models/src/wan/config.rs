@@ -4,7 +4,7 @@ use super::face::FaceConfig;
 use super::sound::SoundConfig;
 use super::speech::SpeechConfig;
 use crate::error::Result;
-use crate::store::WeightStore;
+use crate::store::{WeightStore, flat_length};
 use crate::transformer::{Renames, Shapes};
 
 /// Cells along a side of a token.
@@ -43,7 +43,7 @@ pub fn flattened(key: &str, shape: &[usize]) -> Option<Vec<usize>> {
     // Of those only the last one's kernel has an even side.
     let last = key.starts_with(LAST_SQUARE) && shape.last().is_some_and(|side| side % 2 == 0);
     let flat = SQUARES.contains(&key) || line || last;
-    flat.then(|| vec![shape[0], shape[1..].iter().product()])
+    flat.then(|| vec![shape[0], flat_length(&shape[1..])])
 }
 
 /// The names that diffusers has.

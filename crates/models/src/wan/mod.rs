@@ -11,6 +11,7 @@ pub(crate) mod lora;
 mod model;
 mod sound;
 mod speech;
+pub mod talk;
 
 pub use causal_heads::HeadsConfig;
 pub use config::{CameraConfig, VaceConfig, VisionConfig, WanConfig, flattened};

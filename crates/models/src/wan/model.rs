@@ -14,6 +14,7 @@ use super::config::{CELLS, PATCH, WanConfig};
 use super::face::Face;
 use super::sound::{Heard, Sound};
 use super::speech::Speech;
+use super::talk::{TalkControl, Talking};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     CallConds, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
@@ -182,6 +183,9 @@ impl WanNetwork {
             let reason = format!("{:?} is not the shape of a video", x.shape());
             return Err(ModelError::invalid("latent", reason));
         };
+        let talk = hooks.beside::<TalkControl>().last();
+        let begun = talk.map(|talk| talk.with_known(x)).transpose()?;
+        let x = begun.as_ref().unwrap_or(x);
         let longer = match conds.tensor(MORE_FRAMES) {
             Some(more) => Some(Tensor::cat(&[x, more], 2)?),
             None => None,
@@ -214,6 +218,9 @@ impl WanNetwork {
         let level = self.level(levels, [b, n, self.config.dim])?;
         let rope = self.rope(grid, usize::from(before > 0), &beyond, hooks)?;
         let mut beside = self.beside(conds)?;
+        if let Some(talk) = talk {
+            beside.talk = Some(Talking::new(talk, grid, self.config.dim)?);
+        }
         if let (Some(speech), Some(windows)) = (&self.speech, conds.tensor(SOUND)) {
             let references = (n - own) / (grid[1] * grid[2]).max(1);
             beside.speech = Some(speech.tokens(windows, grid[0], references, device)?);
@@ -256,7 +263,7 @@ impl WanNetwork {
         for (number, block) in self.blocks.iter().enumerate() {
             hooks.check()?;
             if !hooks.skips(BlockKind::DOUBLE, number) {
-                x = block.forward(x, level, beside, rope)?;
+                x = block.forward(Some(number), x, level, beside, rope)?;
                 x = self.after_block(number, x, level, after)?;
             }
             let Some(following) = &self.following else {
@@ -272,7 +279,7 @@ impl WanNetwork {
                 if let Some(layer) = &block.before {
                     *tokens = layer.forward(tokens)?.add(&start)?;
                 }
-                *tokens = block.forward(tokens.clone(), level, beside, rope)?;
+                *tokens = block.forward(None, tokens.clone(), level, beside, rope)?;
                 if let Some(layer) = &block.after {
                     let adds = layer.forward(tokens)?;
                     x = x.add(&adds.mul_scalar(*strength))?;
@@ -505,6 +512,7 @@ impl WanNetwork {
                 text,
                 pictures: None,
                 speech: None,
+                talk: None,
             });
         };
         let count = states.dim(1)?;
@@ -519,6 +527,7 @@ impl WanNetwork {
             text: all.narrow(1, count, rest)?,
             pictures: Some(all.narrow(1, 0, count)?),
             speech: None,
+            talk: None,
         })
     }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use fresco_models::taesd::Taesd;
-use fresco_models::vae::{KlConfig, KlVae, Tiles, Vae, names};
+use fresco_models::vae::{KlConfig, KlVae, Tiles, TimeTiles, Vae, names};
 use fresco_models::{ModelError, WeightStore};
-use fresco_tensor::{Device, Stored, Tensor, tiled_scale};
+use fresco_tensor::{Device, Stored, Tensor, WeightFile, tiled_scale};
 
 use crate::gold::{
     Gold, MemoryFile, assert_near, assert_summary, distance, json, store, wave, waves,
@@ -256,6 +256,54 @@ fn tiles_are_the_mean_of_three_passes() {
         time: None,
     };
     assert!(vae.decode_tiled(&latent, stuck, &go).is_err());
+}
+
+/// Films in tiles, all at once and a part at a time: the very same numbers.
+#[test]
+fn tiles_of_films_are_handed_out_as_they_are_done() {
+    for name in [
+        "wan_vae_tiled_small",
+        "ltxv_vae_v0_small",
+        "hunyuan_video_vae_small",
+        "mochi_vae_small",
+        "cosmos_vae_small",
+    ] {
+        let gold = Gold::open(name);
+        let file: Arc<dyn WeightFile> = Arc::new(MemoryFile(gold.weights()));
+        let vae = Vae::open(&file, "", Device::cpu()).unwrap();
+        let latent = wave(&[1, vae.latent_channels(), 7, 6, 5], 0.37);
+        let tiles = Tiles {
+            x: 4,
+            y: 4,
+            overlap: 2,
+            time: Some(TimeTiles {
+                frames: 3,
+                overlap: 1,
+            }),
+        };
+        let whole = vae.decode_tiled(&latent, tiles, &go).unwrap();
+        let whole = whole.squeeze(0).unwrap();
+        let mut parts: Vec<Tensor> = Vec::new();
+        let each = vae.decode_tiled_each(&latent, tiles, &go, &mut |part| {
+            parts.push(part);
+            Ok(())
+        });
+        each.unwrap().unwrap();
+        let most = parts.iter().map(|part| part.shape()[0]).max().unwrap();
+        assert!(parts.len() >= 3, "{name}: {} parts", parts.len());
+        assert!(2 * most < whole.shape()[0], "{name}: {most} at once");
+        let parts = Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0).unwrap();
+        assert_eq!(parts.shape(), whole.shape(), "{name}");
+        assert_eq!(parts.data(), whole.data(), "{name}");
+        // Whoever takes the parts may stop.
+        let mut taken = 0;
+        let stopped = vae.decode_tiled_each(&latent, tiles, &go, &mut |_| {
+            taken += 1;
+            Err(ModelError::Cancelled)
+        });
+        assert!(matches!(stopped, Some(Err(ModelError::Cancelled))));
+        assert_eq!(taken, 1);
+    }
 }
 
 #[test]

@@ -365,7 +365,7 @@ fn bad_files_are_refused() {
     assert!(load(&nothing, &stacks::SD1).unwrap().is_none());
     refused(
         [("model.weight".to_owned(), Tensor::zeros([2]).unwrap())],
-        "no text encoder",
+        "not a text encoder that is known",
     );
     let t5 = "encoder.block.0.layer.0.SelfAttention.k.weight".to_owned();
     refused([(t5, Tensor::zeros([2, 2]).unwrap())], "no text encoder");

@@ -38,6 +38,8 @@ pub struct LoadedControl {
     name: String,
     network: Arc<Lazy<Network>>,
     hold: Option<Arc<Hold>>,
+    /// What it was made of, to tell which models it steers.
+    found: Option<ControlStore>,
     /// Whether only the means of its features count.
     pooled: bool,
     wants_mask: bool,
@@ -67,6 +69,7 @@ impl LoadedControl {
         let wants_mask = shared.extra.wants_mask;
         Ok(Self {
             wants_mask,
+            found: Some(shared.extra.clone()),
             ..Self::new(name, shared.joined(network), Some(hold))
         })
     }
@@ -74,6 +77,7 @@ impl LoadedControl {
     fn new(name: String, network: Arc<Lazy<Network>>, hold: Option<Arc<Hold>>) -> Self {
         Self {
             wants_mask: false,
+            found: None,
             pooled: name.ends_with("_shuffle") || name.ends_with("_shuffle_fp16"),
             name,
             network,
@@ -244,6 +248,9 @@ impl ControlModel for LoadedControl {
                 "there is no latent to steer",
             ));
         };
+        if let (Some(found), Some(steered)) = (&self.found, run.weights) {
+            found.check(steered)?;
+        }
         let network = self.network.get()?;
         let seen = self.made(&network, control, hint, (columns, rows), run)?;
         let seen = seen.map(|of| spread(&of, batch, chunks))?;

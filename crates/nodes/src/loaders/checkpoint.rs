@@ -49,6 +49,9 @@ fn diffusion(
         let file = source.open()?;
         let found = families(cx).detect(file).map_err(failure)?;
         let model = found.open(file, Device::cpu()).map_err(failure)?;
+        if let Some(store) = model.store() {
+            report_unused(&found, store);
+        }
         Diffusion::model(model, found).map_err(failure)
     })?;
     let shared = opened.shared;
@@ -68,6 +71,24 @@ fn diffusion(
         model = model.with_lora_storage(LoraStorage::F8E4M3);
     }
     Ok((model, shared))
+}
+
+/// Says in the log what of a file does nothing: nobody has to guess whether an extra was read.
+fn report_unused(found: &Checkpoint, store: &WeightStore) {
+    const NAMED: usize = 3;
+    let Ok(unused) = found.unused(store) else {
+        return;
+    };
+    if !unused.is_empty() {
+        tracing::info!(
+            "{}: {} of its {} tensors are not used by {}, such as {}",
+            store.file(),
+            unused.len(),
+            store.keys().len(),
+            found.family,
+            unused[..unused.len().min(NAMED)].join(", ")
+        );
+    }
 }
 
 /// Whether most numbers of a model have eight bits.

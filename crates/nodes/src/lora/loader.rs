@@ -1,6 +1,7 @@
 //! Nodes that put a LoRA onto a model.
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Value, map};
+use fresco_models::detect::{lora_is_for, what_it_is};
 use fresco_models::lora::{Loaded, NameMap};
 
 use super::{Application, Fit, Lora, Weights, add_patches, load_lora, open_lora};
@@ -113,7 +114,7 @@ fn apply_open(
     if let Some(model) = model {
         let patches = loaded.patches(strengths.0, |_| true);
         let (model, fit) = add_patches(model, patches, &path, how)?;
-        applied.model = Some(model);
+        applied.model = Some(model.with_lora_notes(lora.file().metadata()));
         fits.extend((strengths.0 != 0.0).then_some(fit));
     }
     if let Some(clip) = clip {
@@ -123,7 +124,7 @@ fn apply_open(
         fits.extend((strengths.1 != 0.0).then_some(fit));
     }
     if !fits.is_empty() && fits.iter().all(|fit| fit.fitting == 0) {
-        let text = no_effect(name, &loaded, &fits);
+        let text = no_effect(name, &looks(lora), &loaded, &fits);
         tracing::warn!(node = %cx.node_id, "{text}");
         cx.services.text(&cx.node_id, &text);
         applied.warning = Some(text);
@@ -131,8 +132,18 @@ fn apply_open(
     Ok(applied)
 }
 
+/// What a file that does not fit looks like.
+fn looks(lora: &Lora) -> String {
+    let names: Vec<String> = lora.file().names().map(str::to_owned).collect();
+    match (what_it_is(&names), lora_is_for(lora.file().names())) {
+        (Some(what), _) if what != "a LoRA" => format!("It looks like {what}, not a LoRA"),
+        (_, Some(models)) => format!("It looks made for {models}"),
+        _ => "It was made for another kind of model".to_owned(),
+    }
+}
+
 /// Says that a file changes nothing, and why.
-fn no_effect(name: &str, loaded: &Loaded, fits: &[Fit]) -> String {
+fn no_effect(name: &str, looks: &str, loaded: &Loaded, fits: &[Fit]) -> String {
     let why = if let Some(odd) = fits.iter().find_map(|fit| fit.odd.first()) {
         format!("its layers have other sizes than the model's ({odd})")
     } else {
@@ -140,8 +151,7 @@ fn no_effect(name: &str, loaded: &Loaded, fits: &[Fit]) -> String {
         format!("the model has none of the layers that its {total} tensors are for")
     };
     format!(
-        "The LoRA {name} changes nothing: {why}. It was made for another kind of model; choose one for this model, or \
-         take it out."
+        "The LoRA {name} changes nothing: {why}. {looks}; choose one for this model, or take it out."
     )
 }
 

@@ -243,6 +243,7 @@ impl Node for LtxvDualCfgGuider {
             },
             lists: vec![("positive", self.positive), ("negative", self.negative)],
             negative: None,
+            own: None,
         })))
     }
 }

@@ -37,6 +37,7 @@ impl Node for SamplerCustom {
             guidance: Guidance::Cfg { cfg: self.cfg },
             lists: vec![("positive", self.positive), ("negative", self.negative)],
             negative: None,
+            own: None,
         };
         let noise = if self.add_noise {
             Noise::Random {

@@ -1,11 +1,12 @@
 //! GUIDER: which prompts a model is guided by, and how.
 
 use fresco_graph::{
-    Cx, FromValue, Node, NodeError, NodeOutput, NodeResult, Opaque, Value, wrong_kind,
+    Cx, FromValue, Map, Node, NodeError, NodeOutput, NodeResult, Opaque, Value, wrong_kind,
 };
 use fresco_models::denoise::Guidance;
 
 use super::Model;
+use super::own::OWN_LISTS;
 use super::run::{Guided, NegativeModel};
 use crate::types::Conditioning;
 
@@ -29,6 +30,9 @@ impl FromValue for Guider {
             let nothing = &mut |_: &str, _: Vec<Value>| Ok(Value::Null);
             let native = callback.call("fresco_native", Vec::new(), nothing);
             let native = native.map_err(|error| error.message().to_owned())?;
+            if let Value::Map(parts) = &native {
+                return own(parts, value);
+            }
             return native
                 .downcast::<Self>()
                 .cloned()
@@ -39,6 +43,32 @@ impl FromValue for Guider {
             .cloned()
             .ok_or_else(|| wrong_kind(Self::IO, &value))
     }
+}
+
+/// A guider of a pack that joins predictions itself: its model and what it is guided by.
+fn own(parts: &Map, guider: Value) -> Result<Guider, String> {
+    let part = |key: &str| parts.get(key).cloned().unwrap_or_default();
+    let Value::List(given) = part("lists") else {
+        return Err("the guider of a pack has no conditionings".to_owned());
+    };
+    if given.len() > OWN_LISTS.len() {
+        return Err(format!(
+            "the guider of a pack has {} conditionings; {} can be",
+            given.len(),
+            OWN_LISTS.len()
+        ));
+    }
+    let mut lists = Vec::new();
+    for (name, list) in OWN_LISTS.into_iter().zip(given.iter()) {
+        lists.push((name, Conditioning::from_value(list.clone())?));
+    }
+    Ok(Guider(Guided {
+        model: Model::from_value(part("model"))?,
+        guidance: Guidance::Cfg { cfg: 1.0 },
+        lists,
+        negative: None,
+        own: Some(guider),
+    }))
 }
 
 impl From<Guider> for Value {
@@ -57,6 +87,7 @@ fn guider_output(
         guidance,
         lists,
         negative: None,
+        own: None,
     })))
 }
 
@@ -154,6 +185,7 @@ impl Node for DualModelGuider {
                 model: second,
                 conditioning: negative,
             })),
+            own: None,
         })))
     }
 }

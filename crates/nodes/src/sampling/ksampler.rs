@@ -5,8 +5,9 @@ use fresco_models::Scheduler;
 use fresco_models::denoise::Guidance;
 use fresco_models::samplers::{SamplerName, ksampler_sigmas, step_window};
 
+use super::own::own_schedule;
 use super::run::{Guided, steps};
-use super::samplers::sampler_names;
+use super::samplers::{Choice, sampler_names};
 use super::{Model, Noise, Sampler};
 use crate::sigmas::of_model::scheduler_names;
 use crate::types::{Conditioning, Latent};
@@ -25,8 +26,8 @@ struct Job {
     noise: Noise,
     seed: u64,
     steps: i64,
-    sampler: String,
-    scheduler: String,
+    sampler: Choice,
+    scheduler: Choice,
     denoise: f64,
     window: Window,
     latent: Latent,
@@ -36,23 +37,28 @@ impl Job {
     fn run(self, cx: &Cx) -> NodeResult {
         let sampling = &self.guided.model.sampling;
         // Unknown names mean the first of their list, as in the reference.
-        let sampler = SamplerName::named(&self.sampler).unwrap_or(SamplerName::Euler);
-        let scheduler = Scheduler::named(&self.scheduler).unwrap_or(Scheduler::Simple);
-        let sigmas = ksampler_sigmas(
-            sampling,
-            sampler,
-            scheduler,
-            steps(self.steps)?,
-            self.denoise,
-        )
-        .map_err(|e| NodeError::value_error(e.to_string()))?;
+        let (name, sampler) = match self.sampler {
+            Choice::Named(name) => {
+                let name = SamplerName::named(&name).unwrap_or(SamplerName::Euler);
+                (name, Sampler::listed(name))
+            }
+            Choice::Own(own) => (SamplerName::Euler, Sampler::try_from_value(own)?),
+        };
+        let steps = steps(self.steps)?;
+        let sigmas = match &self.scheduler {
+            Choice::Named(scheduler) => {
+                let scheduler = Scheduler::named(scheduler).unwrap_or(Scheduler::Simple);
+                ksampler_sigmas(sampling, name, scheduler, steps, self.denoise)
+                    .map_err(|e| NodeError::value_error(e.to_string()))?
+            }
+            Choice::Own(own) => own_schedule(own, &self.guided.model, name, steps, self.denoise)?,
+        };
         let Window {
             start,
             last,
             finish,
         } = self.window;
         let sigmas = step_window(sigmas, start, last, finish).unwrap_or_default();
-        let sampler = Sampler::listed(sampler);
         let out = self
             .guided
             .sample(self.noise, self.seed, &sampler, &sigmas, self.latent, cx)?;
@@ -66,6 +72,7 @@ fn guided(model: Model, positive: Conditioning, negative: Conditioning, cfg: f64
         guidance: Guidance::Cfg { cfg },
         lists: vec![("positive", positive), ("negative", negative)],
         negative: None,
+        own: None,
     }
 }
 
@@ -92,10 +99,10 @@ pub struct KSampler {
     cfg: f64,
     /// The way the noise is taken away, which changes quality, speed and structure of the picture.
     #[input(choices = sampler_names())]
-    sampler_name: String,
+    sampler_name: Choice,
     /// How the noise is spread over the steps.
     #[input(choices = scheduler_names())]
-    scheduler: String,
+    scheduler: Choice,
     /// What the picture shall have.
     positive: Conditioning,
     /// What it shall not have.
@@ -149,9 +156,9 @@ pub struct KSamplerAdvanced {
     #[input(default = 8.0, min = 0.0, max = 100.0, step = 0.1, round = 0.01)]
     cfg: f64,
     #[input(choices = sampler_names())]
-    sampler_name: String,
+    sampler_name: Choice,
     #[input(choices = scheduler_names())]
-    scheduler: String,
+    scheduler: Choice,
     positive: Conditioning,
     negative: Conditioning,
     latent_image: Latent,

@@ -55,6 +55,8 @@ pub struct Model {
     preview: Arc<PreviewHints>,
     weight_patches: Option<Arc<PatchSet>>,
     lora_storage: LoraStorage,
+    /// What the last LoRA put onto it says about itself.
+    lora_notes: Option<Arc<[(String, String)]>>,
     /// Of the weights without changes; none for networks that are not in the memory room.
     hold: Option<Arc<Hold>>,
     built: Built,
@@ -71,6 +73,7 @@ impl Model {
             preview: Arc::default(),
             weight_patches: None,
             lora_storage: LoraStorage::default(),
+            lora_notes: None,
             hold: None,
             built: Built::default(),
         }
@@ -132,6 +135,20 @@ impl Model {
     /// What changed weights are kept as.
     pub fn lora_storage(&self) -> LoraStorage {
         self.lora_storage
+    }
+
+    /// The same model with what a LoRA that was put onto it says about itself.
+    #[must_use]
+    pub(crate) fn with_lora_notes(mut self, notes: &[(String, String)]) -> Self {
+        self.lora_notes = Some(notes.into());
+        self
+    }
+
+    /// What the last LoRA says under this name; none without a LoRA, and of one that says nothing there.
+    pub(crate) fn lora_note(&self, name: &str) -> Option<&str> {
+        let notes = self.lora_notes.as_deref()?;
+        let found = notes.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
     }
 
     /// The same model with changed weights kept in another format, those it has and those that come.

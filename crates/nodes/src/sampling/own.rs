@@ -4,10 +4,17 @@ use std::error::Error;
 use std::fmt;
 
 use fresco_graph::{Back, Callback, Map, NodeError, Value, map};
+use fresco_models::ModelError;
+use fresco_models::denoise::hooks::Hooks;
+use fresco_models::denoise::{
+    Cond, Encode, Guidance, Guider, Lists, Patches, Predict, Setting, predict,
+};
 use fresco_models::guidance::{self, CfgRule, GuidanceStep, PostCfg, PreCfg};
-use fresco_models::samplers::{Denoiser, SampleArgs, SampleError, SampleStep};
+use fresco_models::samplers::{Denoiser, SampleArgs, SampleError, SampleStep, SamplerName};
+use fresco_models::schedules::MAX_STEPS;
 use fresco_tensor::Tensor;
 
+use super::Model;
 use crate::types::{Latent, as_tensor, tensor};
 
 /// An error of another process on its way through samplers.
@@ -79,6 +86,166 @@ pub(super) fn draw(noise: &Value, latent: &Latent) -> Result<Tensor, NodeError> 
         &mut nothing,
     )?;
     shaped(&drawn, latent.samples()?.shape(), "generate_noise")
+}
+
+/// The noise levels of a schedule that another process computes.
+pub(crate) fn own_levels(
+    schedule: &Value,
+    model: &Model,
+    steps: usize,
+) -> Result<Vec<f32>, NodeError> {
+    if steps > MAX_STEPS {
+        return Err(NodeError::value_error(format!(
+            "{steps} steps are too many; {MAX_STEPS} can be"
+        )));
+    }
+    let arguments = vec![model.clone().into(), Value::from(steps)];
+    let answer = call(schedule, "fresco_sigmas", arguments, &mut nothing)?;
+    let levels = as_tensor(&answer)
+        .filter(|levels| levels.rank() == 1)
+        .ok_or_else(|| {
+            NodeError::type_error(format!(
+                "a schedule of a pack gave no row of noise levels, but {answer:?}"
+            ))
+        })?;
+    let levels = levels.data().to_vec();
+    if levels.is_empty() || levels.iter().any(|level| !level.is_finite()) {
+        return Err(NodeError::value_error(
+            "a schedule of a pack gave noise levels that are not numbers, or none",
+        ));
+    }
+    Ok(levels)
+}
+
+/// The same as KSampler uses schedules: for a part of the noise, and without the level that some samplers leave out.
+pub(super) fn own_schedule(
+    schedule: &Value,
+    model: &Model,
+    sampler: SamplerName,
+    steps: usize,
+    denoise: f64,
+) -> Result<Vec<f32>, NodeError> {
+    let full = |steps: usize| -> Result<Vec<f32>, NodeError> {
+        let extra = sampler.skips_penultimate();
+        let mut levels = own_levels(schedule, model, steps.saturating_add(usize::from(extra)))?;
+        if extra && levels.len() >= 2 {
+            levels.remove(levels.len() - 2);
+        }
+        Ok(levels)
+    };
+    if denoise > 0.9999 {
+        return full(steps);
+    }
+    if denoise <= 0.0 || denoise.is_nan() {
+        return Ok(Vec::new());
+    }
+    let levels = full((steps as f64 / denoise) as usize)?;
+    let from = levels.len().saturating_sub(steps.saturating_add(1));
+    Ok(levels[from..].to_vec())
+}
+
+/// What conditionings of a guider of another process are called here; it knows them by their place.
+pub(super) const OWN_LISTS: [&str; 8] = [
+    "own0", "own1", "own2", "own3", "own4", "own5", "own6", "own7",
+];
+
+/// Guidance by another process, which asks for the predictions that it joins.
+pub(super) struct OwnPrediction<'a> {
+    pub(super) guider: &'a Value,
+    pub(super) network: &'a dyn Predict,
+    pub(super) lists: &'a Lists,
+    pub(super) patches: &'a Patches,
+    pub(super) setting: Setting<'a>,
+    pub(super) encode: &'a Encode<'a>,
+    pub(super) seed: u64,
+}
+
+impl OwnPrediction<'_> {
+    fn list(&self, place: Option<&Value>) -> Option<&[Cond]> {
+        let place = usize::try_from(place?.as_int()?).ok()?;
+        let wanted = OWN_LISTS.get(place)?;
+        let found = self.lists.iter().find(|(name, _)| &**name == *wanted);
+        found.map(|(_, list)| &list[..])
+    }
+
+    /// Two of the conditionings joined as a guider of ours does it, with all that was set on the model.
+    fn guide(
+        &self,
+        hooks: &Hooks,
+        x: &Tensor,
+        sigma: f32,
+        given: &[Value],
+    ) -> Result<Tensor, ModelError> {
+        let cfg = given.get(2).and_then(Value::as_f64).unwrap_or(1.0);
+        let mut lists = Lists::new();
+        for (name, place) in [("positive", given.get(3)), ("negative", given.get(4))] {
+            if let Some(list) = self.list(place) {
+                lists.push((name.into(), list.to_vec()));
+            }
+        }
+        let guidance = Guidance::Cfg { cfg };
+        let mut guider = Guider::new(
+            self.network,
+            &lists,
+            guidance,
+            self.patches,
+            self.setting,
+            self.encode,
+        );
+        *guider.hooks_mut() = hooks.clone();
+        guider.denoise(x, sigma)
+    }
+
+    pub(super) fn predict(
+        &self,
+        hooks: &Hooks,
+        x: &Tensor,
+        sigma: f32,
+    ) -> Result<Tensor, ModelError> {
+        let shape = x.shape().to_vec();
+        let mut failed = None;
+        let mut back = |what: &str, given: Vec<Value>| -> Result<Value, NodeError> {
+            let x = shaped(given.first().unwrap_or(&Value::Null), &shape, what)?;
+            let level = given.get(1).and_then(Value::as_f64);
+            let level = level.map_or(sigma, |level| level as f32);
+            let answer = match what {
+                "predict" => {
+                    let places = given.get(2).and_then(Value::as_list).unwrap_or_default();
+                    let wanted: Vec<_> = places.iter().map(|one| self.list(Some(one))).collect();
+                    predict(self.network, &wanted, &x, level, hooks)
+                        .map(|all| all.into_iter().map(tensor).collect::<Vec<Value>>().into())
+                }
+                "guide" => self.guide(hooks, &x, level, &given).map(tensor),
+                other => return nothing(other, Vec::new()),
+            };
+            // The process is told that it failed; why is ours to say.
+            answer.map_err(|error| {
+                let text = error.to_string();
+                let cancelled = matches!(error, ModelError::Cancelled);
+                failed = Some(error);
+                if cancelled {
+                    NodeError::Interrupted
+                } else {
+                    NodeError::runtime(text)
+                }
+            })
+        };
+        let arguments = vec![
+            tensor(x.clone()),
+            Value::Float(f64::from(sigma)),
+            Value::from(self.seed),
+        ];
+        let predicted = call(self.guider, "fresco_predict", arguments, &mut back);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        predicted
+            .and_then(|value| shaped(&value, &shape, "the guider of a pack"))
+            .map_err(|error| match error {
+                NodeError::Interrupted => ModelError::Cancelled,
+                other => ModelError::invalid("guidance", Foreign(other).to_string()),
+            })
+    }
 }
 
 /// A function of a pack in place of guidance, before or after it.

@@ -17,6 +17,7 @@ use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::{Generator, Tensor, TensorError, available_memory, nn};
 
 use super::conds::Reader;
+use super::own::OwnPrediction;
 use super::preview::Previewer;
 use super::{BaseModel, Model, Ready, Sampler, StartNoise};
 use crate::control::Control;
@@ -35,6 +36,8 @@ pub struct Guided {
     pub lists: Vec<(&'static str, Conditioning)>,
     /// What the first model is guided away from, where another predicts that.
     pub negative: Option<Box<NegativeModel>>,
+    /// A guider of another process, which joins predictions itself.
+    pub own: Option<Value>,
 }
 
 /// A model for the negative prompt alone.
@@ -137,6 +140,8 @@ impl Predict for SampledNetwork<'_> {
 struct Driver<'a> {
     guider: Guider<'a>,
     negative: Option<Negative<'a>>,
+    /// Another process joins predictions.
+    own: Option<OwnPrediction<'a>>,
     inpaint: Option<Inpaint<'a>>,
     name: String,
 }
@@ -187,7 +192,11 @@ fn predict_step(
 impl Denoiser for Driver<'_> {
     fn denoise(&mut self, x: &Tensor, sigma: f32) -> Result<Tensor, SampleError> {
         let (guider, mut negative) = (&mut self.guider, self.negative.as_mut());
-        let mut step = |x: &Tensor| predict_step(guider, negative.as_deref_mut(), x, sigma);
+        let own = self.own.as_ref();
+        let mut step = |x: &Tensor| match own {
+            Some(own) => own.predict(guider.hooks_mut(), x, sigma),
+            None => predict_step(guider, negative.as_deref_mut(), x, sigma),
+        };
         let out = match &self.inpaint {
             Some(inpaint) => inpaint.denoise(x, sigma, step),
             None => step(x),
@@ -255,7 +264,7 @@ fn fit_latent(model: &Model, latent: Latent) -> Result<Latent, NodeError> {
         if samples.data().iter().any(|v| *v != 0.0) {
             return Err(NodeError::value_error(format!(
                 "{} samples latents of {wanted} channels, but this one has {channels}: it was made for another family of \
-                 models",
+                 models. Encode the picture with the VAE that belongs to this model",
                 model.base.name()
             )));
         }
@@ -568,9 +577,19 @@ impl Guided {
         let all_noise = close || first > most;
         let x = sampling.noise_scaling(first, &start.noise, &start.clean, all_noise)?;
         let known_scale: &dyn Fn(f32) -> f32 = &|sigma| base.known_scale(sigma);
+        let own = self.own.as_ref().map(|guider| OwnPrediction {
+            guider,
+            network: &network,
+            lists: &lists,
+            patches,
+            setting,
+            encode: &encode,
+            seed,
+        });
         let mut driver = Driver {
             guider,
             negative,
+            own,
             inpaint: start.mask.clone().map(|mask| Inpaint {
                 mask,
                 latent: start.clean.clone(),

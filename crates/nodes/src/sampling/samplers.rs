@@ -173,6 +173,24 @@ impl From<Sampler> for Value {
     }
 }
 
+/// A choice from a list of samplers or schedules: one of ours by its name, or one that a pack added to the list.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    Named(String),
+    Own(Value),
+}
+
+impl FromValue for Choice {
+    const IO: &'static str = "STRING";
+    fn from_value(value: Value) -> Result<Self, String> {
+        match &value {
+            Value::Str(name) => Ok(Self::Named(name.to_string())),
+            Value::Object(object) if object.callback().is_some() => Ok(Self::Own(value)),
+            _ => Err(wrong_kind("text", &value)),
+        }
+    }
+}
+
 /// The names that KSampler and its relatives offer, in their order.
 pub fn sampler_names() -> [&'static str; 44] {
     SamplerName::ALL.map(|(name, _)| name)
@@ -208,14 +226,17 @@ fn sampler_output(name: SamplerName, options: Map) -> NodeResult {
 )]
 pub struct KSamplerSelect {
     #[input(choices = sampler_names())]
-    sampler_name: String,
+    sampler_name: Choice,
 }
 
 impl Node for KSamplerSelect {
     fn run(self, _: &Cx) -> NodeResult {
-        let name = SamplerName::named(&self.sampler_name).ok_or_else(|| {
-            NodeError::value_error(format!("unknown sampler '{}'", self.sampler_name))
-        })?;
+        let name = match self.sampler_name {
+            Choice::Named(name) => name,
+            Choice::Own(own) => return Ok(NodeOutput::one(Sampler::try_from_value(own)?)),
+        };
+        let name = SamplerName::named(&name)
+            .ok_or_else(|| NodeError::value_error(format!("unknown sampler '{name}'")))?;
         Ok(NodeOutput::one(Sampler::listed(name)))
     }
 }
@@ -743,7 +764,7 @@ mod tests {
             assert!(Sampler::new(name, options).parse_options().is_err());
         }
         let magic = KSamplerSelect {
-            sampler_name: "magic".to_owned(),
+            sampler_name: Choice::Named("magic".to_owned()),
         };
         let cx = Cx::detached(std::sync::Arc::default());
         assert!(magic.run(&cx).is_err());

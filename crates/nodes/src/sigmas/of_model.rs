@@ -7,6 +7,8 @@ use fresco_tensor::Tensor;
 
 use super::{failure, sigmas_output, steps};
 use crate::sampling::Model;
+use crate::sampling::own::own_levels;
+use crate::sampling::samplers::Choice;
 use crate::types::Sigmas;
 
 /// The names of schedules, in the order clients show them.
@@ -26,7 +28,7 @@ pub fn scheduler_names() -> [&'static str; 9] {
 pub struct BasicScheduler {
     model: Model,
     #[input(choices = scheduler_names())]
-    scheduler: String,
+    scheduler: Choice,
     #[input(default = 20, min = 1, max = 10000)]
     steps: i64,
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
@@ -49,12 +51,16 @@ impl Node for BasicScheduler {
             }
             total = all as usize;
         }
-        let scheduler = Scheduler::named(&self.scheduler).ok_or_else(|| {
-            NodeError::value_error(format!("unknown scheduler '{}'", self.scheduler))
-        })?;
-        let sigmas = scheduler
-            .sigmas(&self.model.sampling, total)
-            .map_err(failure)?;
+        let sigmas = match self.scheduler {
+            Choice::Named(name) => {
+                let scheduler = Scheduler::named(&name)
+                    .ok_or_else(|| NodeError::value_error(format!("unknown scheduler '{name}'")))?;
+                scheduler
+                    .sigmas(&self.model.sampling, total)
+                    .map_err(failure)?
+            }
+            Choice::Own(own) => own_levels(&own, &self.model, total)?,
+        };
         let from = sigmas.len().saturating_sub(wanted + 1);
         Ok(NodeOutput::one(Sigmas(Tensor::from_slice(&sigmas[from..]))))
     }

@@ -317,6 +317,49 @@ impl Node for Flux2Scheduler {
     }
 }
 
+/// Noise levels for Ideogram 4, by picture size: even shares of a normal distribution of their logits.
+#[derive(Node)]
+#[node(
+    id = "Ideogram4Scheduler",
+    v3,
+    module = "comfy_extras.nodes_ideogram4",
+    display = "Ideogram 4 Scheduler",
+    category = "sampling/custom_sampling/schedulers",
+    outputs("SIGMAS")
+)]
+pub struct Ideogram4Scheduler {
+    #[input(default = 20, min = 1, max = 200)]
+    steps: i64,
+    #[input(default = 1024, min = 256, max = 8192, step = 16)]
+    width: i64,
+    #[input(default = 1024, min = 256, max = 8192, step = 16)]
+    height: i64,
+    /// Where the middle of the levels is for a picture of 512 by 512 pixels; larger pictures have more noise.
+    #[input(default = 0.0, min = -10.0, max = 10.0, step = 0.05)]
+    mu: f64,
+    /// How far they are spread.
+    #[input(default = 1.75, min = 0.1, max = 5.0, step = 0.05)]
+    std: f64,
+}
+
+/// Half the logarithms of the largest and smallest ratios of signal to noise that the model was trained with.
+const IDEOGRAM_LOGITS: (f64, f64) = (9.0, -7.5);
+
+impl Node for Ideogram4Scheduler {
+    fn run(self, _: &Cx) -> NodeResult {
+        let pixels = self.width.max(1) as f64 * self.height.max(1) as f64;
+        let mean = self.mu + 0.5 * (pixels / (512.0 * 512.0)).ln();
+        let limit = |logit: f64| 1.0 / (1.0 + logit.exp());
+        let limits = (limit(IDEOGRAM_LOGITS.0), limit(IDEOGRAM_LOGITS.1));
+        sigmas_output(schedules::logit_normal(
+            steps(self.steps),
+            mean,
+            self.std,
+            limits,
+        ))
+    }
+}
+
 /// Noise levels for LTX-Video, by latent size.
 #[derive(Node)]
 #[node(
@@ -363,7 +406,8 @@ impl Node for LTXVScheduler {
 pub(crate) fn ltxv_tokens(latent: Option<&Latent>) -> Result<f64, fresco_graph::NodeError> {
     Ok(match latent {
         Some(latent) => {
-            let shape = latent.samples()?.shape();
+            // Of a video together with its sound, the video.
+            let shape = latent.pictures()?.shape();
             shape.iter().skip(2).product::<usize>() as f64
         }
         None => 4096.0,

@@ -6,20 +6,23 @@ use fresco_graph::{Cx, NodeError};
 use fresco_memory::Need;
 use fresco_models::ModelError;
 use fresco_models::network::Lazy;
-use fresco_models::vae;
+use fresco_models::vae::{self, Tiles, TimeTiles};
 use fresco_tensor::Tensor;
 
-use super::VaeModel;
 use crate::frames::{FrameSink, FrameStream};
 use crate::resident::{Hold, InUse};
 use crate::sampling::run::failure;
+
+use super::loaded::smaller;
 
 /// A latent and the network that makes frames of it, every time they are read.
 pub(super) struct DecodedFilm {
     pub(super) network: Arc<Lazy<vae::Vae>>,
     pub(super) hold: Arc<Hold>,
-    /// For when there is too little memory for whole frames.
-    pub(super) whole: Arc<dyn VaeModel>,
+    /// Set where somebody asked for tiles.
+    pub(super) tiles: Option<Tiles>,
+    /// Pixels along a side of a latent's cell.
+    pub(super) ratio: usize,
     pub(super) latent: Tensor,
     /// Frames, height, width, channels.
     pub(super) shape: [usize; 4],
@@ -78,33 +81,73 @@ impl FrameStream for DecodedFilm {
             ..Need::default()
         };
         let in_use = InUse::of(&self.cx, &[self.hold.handle()], need)?;
-        let result = in_use.run(|| {
-            delivery.at = 0;
-            let network = self.network.get()?;
-            let mut give = |frames: Tensor| delivery.give(&frames);
-            let streamed = network.decode_each(&self.latent, &check, &mut give);
-            streamed.unwrap_or_else(|| {
-                let reason = "this VAE makes all frames at once";
-                Err(ModelError::invalid("VAE decode", reason))
-            })
-        });
-        drop(in_use);
-        if let Some(error) = delivery.refused.take() {
-            return Err(error);
-        }
-        match result {
-            Err(ModelError::NoRoom { reason }) => {
-                tracing::warn!("not enough memory for whole frames, working in tiles: {reason}");
+        let mut tiles = self.tiles;
+        loop {
+            let result = in_use.run(|| {
                 delivery.at = 0;
-                let all = self.whole.decode(&self.latent, &self.cx)?;
-                let given = delivery.give(&all);
-                match delivery.refused.take() {
-                    Some(error) => Err(error),
-                    None => given.map_err(failure),
-                }
+                let network = self.network.get()?;
+                let mut give = |frames: Tensor| delivery.give(&frames);
+                self.pass(&network, tiles, &check, &mut give)
+            });
+            if let Some(error) = delivery.refused.take() {
+                return Err(error);
             }
-            other => other.map_err(failure),
+            let next = match tiles {
+                None => Some(fallback(self.ratio)),
+                Some(tiles) => smaller(tiles),
+            };
+            match (result, next) {
+                (Err(ModelError::NoRoom { reason }), Some(next)) => {
+                    tracing::warn!(
+                        "not enough memory, decoding in tiles of {} by {} cells: {reason}",
+                        next.x,
+                        next.y
+                    );
+                    tiles = Some(next);
+                }
+                (result, _) => return result.map_err(failure),
+            }
         }
+    }
+}
+
+impl DecodedFilm {
+    /// All frames, one way or the other.
+    fn pass(
+        &self,
+        network: &vae::Vae,
+        tiles: Option<Tiles>,
+        check: vae::Check<'_>,
+        give: &mut dyn FnMut(Tensor) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        let streamed = match tiles {
+            None => network.decode_each(&self.latent, check, give),
+            Some(tiles) => network.decode_tiled_each(&self.latent, tiles, check, give),
+        };
+        if let Some(result) = streamed {
+            return result;
+        }
+        // Networks that make all frames at once.
+        let all = match tiles {
+            None => network.decode(&self.latent, check)?,
+            Some(tiles) => network.decode_tiled(&self.latent, tiles, check)?,
+        };
+        give(match *all.shape() {
+            [b, t, h, w, c] => all.reshape([b * t, h, w, c])?,
+            _ => all,
+        })
+    }
+}
+
+/// Tiles for when there is too little memory for whole frames: small ones, and few frames of each, so that little of the film
+/// is open at a time.
+fn fallback(ratio: usize) -> Tiles {
+    Tiles {
+        time: Some(TimeTiles {
+            frames: 8,
+            overlap: 2,
+        }),
+        ..Tiles::decode_video(ratio)
     }
 }
 

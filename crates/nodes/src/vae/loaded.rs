@@ -46,6 +46,9 @@ pub struct LoadedVae {
 /// Frames that take more than this as numbers are decoded when somebody wants them.
 const STREAMED: u64 = 1 << 29;
 
+/// The same for networks that make all frames at once.
+const STREAMED_AT_ONCE: u64 = 1 << 31;
+
 /// By the size of cells, and whether there are frames.
 fn usual_estimate(span: Option<usize>, ratio: usize) -> Estimate {
     match (span, ratio) {
@@ -102,7 +105,7 @@ impl LoadedVae {
                 return Err(Not::Registered(Box::new(small)));
             }
             let store = vae::names::store(file, prefix, Device::cpu());
-            let config = VaeConfig::detect(&store).map_err(wrong)?;
+            let config = VaeConfig::detect_in(file, &store).map_err(wrong)?;
             config.verify(&store).map_err(wrong)?;
             Ok(SharedNetwork::new(lazy(&store, &config), (store, config)))
         });
@@ -223,7 +226,7 @@ impl LoadedVae {
 }
 
 /// Tiles of half the size, as long as there is something to see in one.
-fn smaller(tiles: Tiles) -> Option<Tiles> {
+pub(super) fn smaller(tiles: Tiles) -> Option<Tiles> {
     const LEAST: usize = 8;
     let next = Tiles {
         x: tiles.x / 2,
@@ -257,6 +260,7 @@ impl VaeModel for LoadedVae {
     }
 
     fn decode(&self, latent: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
+        self.takes(latent)?;
         let check = &check(cx);
         let whole = |network: &vae::Vae| network.decode(latent, check);
         let tiled = |network: &vae::Vae, tiles| network.decode_tiled(latent, tiles, check);
@@ -277,6 +281,7 @@ impl VaeModel for LoadedVae {
     }
 
     fn decode_tiled(&self, latent: &Tensor, tiles: Tiles, cx: &Cx) -> Result<Tensor, NodeError> {
+        self.takes(latent)?;
         let check = &check(cx);
         let pass = |network: &vae::Vae, tiles| network.decode_tiled(latent, tiles, check);
         let frames = tiles.time.map_or(1, |time| time.frames);
@@ -288,29 +293,16 @@ impl VaeModel for LoadedVae {
     }
 
     fn film(self: Arc<Self>, latent: &Tensor, cx: &Cx) -> Option<Arc<dyn FrameStream>> {
-        let (span, &[b, _, t, h, w]) = (self.span?, latent.shape()) else {
-            return None;
-        };
-        let Kind::Held { network, hold, .. } = &self.kind else {
-            return None;
-        };
-        let frames = b * ((t * span).saturating_sub(span - 1));
-        let shape = [frames, h * self.ratio, w * self.ratio, 3];
-        let bytes = shape.iter().map(|n| *n as u64).product::<u64>() * VALUE;
-        if !self.streams || bytes <= STREAMED || self.picture_channels != 3 {
-            return None;
-        }
-        // One latent frame after the other.
-        let need = self.decode_bytes(&[1, self.channels, 1, h, w]);
-        Some(Arc::new(DecodedFilm {
-            network: Arc::clone(network),
-            hold: Arc::clone(hold),
-            latent: latent.clone(),
-            shape,
-            bytes: need,
-            cx: cx.clone(),
-            whole: self.clone(),
-        }))
+        self.streamed(latent, None, cx)
+    }
+
+    fn film_tiled(
+        self: Arc<Self>,
+        latent: &Tensor,
+        tiles: Tiles,
+        cx: &Cx,
+    ) -> Option<Arc<dyn FrameStream>> {
+        self.streamed(latent, Some(tiles), cx)
     }
 
     fn sound_rate(&self, _: &Cx) -> Result<u32, NodeError> {
@@ -408,7 +400,90 @@ fn in_one_batch(images: &Tensor) -> Result<Tensor, NodeError> {
     })
 }
 
+/// Who has latents of so many channels, for messages.
+fn families_of(channels: usize) -> &'static str {
+    match channels {
+        4 => " (as SD1, SD2, SDXL, PixArt and AuraFlow have)",
+        12 => " (as Mochi has)",
+        16 => " (as SD3, Flux.1, Z-Image, Qwen-Image and Wan 2.1 have)",
+        32 => " (as Hunyuan Video 1.5 has)",
+        48 => " (as Wan 2.2 5B has)",
+        64 => " (as HunyuanImage 2.1 has)",
+        128 => " (as Flux.2 and LTX have)",
+        _ => "",
+    }
+}
+
 impl LoadedVae {
+    /// Frames that are decoded when they are read, in tiles where somebody asked for them.
+    fn streamed(
+        &self,
+        latent: &Tensor,
+        tiles: Option<Tiles>,
+        cx: &Cx,
+    ) -> Option<Arc<dyn FrameStream>> {
+        let (span, &[b, channels, t, h, w]) = (self.span?, latent.shape()) else {
+            return None;
+        };
+        let Kind::Held { network, hold, .. } = &self.kind else {
+            return None;
+        };
+        if channels != self.channels || self.picture_channels != 3 {
+            return None;
+        }
+        let frames = b * ((t * span).saturating_sub(span - 1));
+        let shape = [frames, h * self.ratio, w * self.ratio, 3];
+        let bytes = shape.iter().map(|n| *n as u64).product::<u64>() * VALUE;
+        // Networks that make all frames at once do so again for everybody who reads them: only where there is no other way.
+        let least = match (self.streams, tiles) {
+            (true, _) | (false, Some(_)) => STREAMED,
+            (false, None) => STREAMED_AT_ONCE,
+        };
+        if bytes <= least {
+            return None;
+        }
+        let need = match tiles {
+            Some(tiles) => {
+                let frames = tiles.time.map_or(t, |time| time.frames.min(t));
+                self.decode_bytes(&[1, channels, frames, tiles.y.min(h), tiles.x.min(w)])
+            }
+            // One latent frame after the other.
+            None if self.streams => self.decode_bytes(&[1, channels, 1, h, w]),
+            None => self.decode_bytes(latent.shape()),
+        };
+        Some(Arc::new(DecodedFilm {
+            network: Arc::clone(network),
+            hold: Arc::clone(hold),
+            tiles,
+            ratio: self.ratio,
+            latent: latent.clone(),
+            shape,
+            bytes: need,
+            cx: cx.clone(),
+        }))
+    }
+
+    /// Whether a latent is of a family that this VAE belongs to, as far as channels tell.
+    fn takes(&self, latent: &Tensor) -> Result<(), NodeError> {
+        let (&[_, found, _, _] | &[_, found, _, _, _]) = latent.shape() else {
+            return Ok(());
+        };
+        if found == self.channels || self.rate.is_some() {
+            return Ok(());
+        }
+        let file = match &self.kind {
+            Kind::Held { store, .. } => store.file(),
+            Kind::Small(_) => "the small VAE",
+        };
+        let own = self.channels;
+        Err(NodeError::value_error(format!(
+            "{file}: this VAE takes latents of {own} channels{}, and this latent has {found}{}: it is of another family \
+             of models. Load the VAE that belongs to the model that made the latent",
+            families_of(own),
+            families_of(found)
+        )))
+    }
+
     /// What encoding pictures (b, h, w, c) takes: each by itself, or all as the frames of a video.
     fn encode_bytes(&self, shape: &[usize]) -> u64 {
         let &[b, h, w, c] = shape else {

@@ -4,6 +4,7 @@ use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_models::vae::{Tiles, TimeTiles};
 
 use super::Vae;
+use crate::frames::FrameSet;
 use crate::latent::size;
 use crate::types::{Image, Latent};
 
@@ -58,10 +59,11 @@ pub(super) struct VaeDecodeTiled {
 impl Node for VaeDecodeTiled {
     fn run(self, cx: &Cx) -> NodeResult {
         let tiles = tiles(&self)?;
-        let images = self
-            .vae
-            .0
-            .decode_tiled(self.samples.pictures()?, tiles, cx)?;
+        let latent = self.samples.pictures()?;
+        if let Some(film) = self.vae.0.clone().film_tiled(latent, tiles, cx) {
+            return Ok(NodeOutput::one(FrameSet::Stream(film)));
+        }
+        let images = self.vae.0.decode_tiled(latent, tiles, cx)?;
         Ok(NodeOutput::one(Image(images)))
     }
 }

@@ -1,12 +1,14 @@
 //! Video models that start from pictures: Hunyuan, Cosmos, LTX, Kandinsky.
 
 use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult, Output};
+use fresco_models::ltx2::NO_TOKEN;
 use fresco_tensor::{Buffer, Crop, ResizeMethod, Tensor};
 
 use super::{
     Pair, begin_with, check_batch, check_video, frame_mask, latent_frames, masked, put_frames,
     repeat_batch,
 };
+use crate::ltx2::InContext;
 use crate::types::{Conditioning, Image, Latent, as_tensor, tensor};
 use crate::vae::{Vae, first, fit, fit_by};
 use crate::vision::VisionOutput;
@@ -446,12 +448,56 @@ fn guide_frames(conditioning: &Conditioning) -> usize {
     times.len()
 }
 
+/// How many pictures and pixels a latent cell stands for, and by what the sides of a guide are divided.
+#[derive(Clone, Copy)]
+struct Scale {
+    time: usize,
+    space: usize,
+    smaller: usize,
+}
+
+/// Where the cell of a row or column begins, as a network takes it: it adds half a cell. Cells of smaller guides stand for
+/// as many more pixels.
+fn place(at: f32, space: usize, smaller: usize, token: usize, (h, w): (usize, usize)) -> f32 {
+    let (row, column) = (token / w % h, token % w);
+    if !row.is_multiple_of(smaller) || !column.is_multiple_of(smaller) {
+        return NO_TOKEN;
+    }
+    let space = space as f32;
+    at * space + space * (smaller - 1) as f32 / 2.0
+}
+
+/// A guide's cells spread over frames of the video's size.
+fn spread(guide: &Tensor, smaller: usize, (h, w): (usize, usize)) -> Result<Tensor, NodeError> {
+    if smaller == 1 {
+        return Ok(guide.clone());
+    }
+    let &[batch, channels, frames, rows, columns] = guide.shape() else {
+        return Err(NodeError::value_error("a video latent has five dimensions"));
+    };
+    let mut all = Tensor::zeros([batch, channels, frames, h, w])?;
+    let (source, target) = (guide.data(), all.data_mut());
+    for plane in 0..batch * channels * frames {
+        for row in 0..rows.min(h.div_ceil(smaller)) {
+            for column in 0..columns.min(w.div_ceil(smaller)) {
+                target[(plane * h + row * smaller) * w + column * smaller] =
+                    source[(plane * rows + row) * columns + column];
+            }
+        }
+    }
+    Ok(all)
+}
+
 /// The conditioning with the pixel positions of a guide's tokens added.
 fn add_positions(
     conditioning: Conditioning,
     guide: &Tensor,
     frame: usize,
-    (time, space): (usize, usize),
+    Scale {
+        time,
+        space,
+        smaller,
+    }: Scale,
 ) -> Result<Conditioning, NodeError> {
     let &[batch, _, t, h, w] = guide.shape() else {
         return Err(NodeError::value_error("a video latent has five dimensions"));
@@ -464,10 +510,14 @@ fn add_positions(
                 // The very first latent frame holds a single picture, all others `time` of them.
                 0 if frame == 0 => (token / (h * w) * time + 1).saturating_sub(time),
                 0 => token / (h * w) * time + frame,
-                1 => token / w % h * space,
-                _ => token % w * space,
+                1 => token / w % h,
+                _ => token % w,
             };
-            values.push(position as f32);
+            let position = position as f32;
+            values.push(match axis {
+                0 => position,
+                _ => place(position, space, smaller, token, (h, w)),
+            });
         }
     }
     let mut positions = repeat_batch(&Tensor::from_buffer([1, 3, tokens], values)?, batch)?;
@@ -493,6 +543,9 @@ pub(super) struct LTXVAddGuide {
     /// How closely the video keeps to the guide.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
     strength: f64,
+    /// What a LoRA says about pictures that it goes by. The guide is then seen whole, beside the video.
+    #[input(optional)]
+    iclora_parameters: Option<InContext>,
 }
 impl Node for LTXVAddGuide {
     fn run(self, cx: &Cx) -> NodeResult {
@@ -507,16 +560,24 @@ impl Node for LTXVAddGuide {
             None => Tensor::ones([batch, 1, length, 1, 1])?,
         };
 
+        let smaller = self.iclora_parameters.map_or(1, |p| p.smaller);
+        if !w.is_multiple_of(smaller) || !h.is_multiple_of(smaller) {
+            let (width, height, step) = (w * space, h * space, space * smaller);
+            return Err(NodeError::value_error(format!(
+                "the LoRA's references are {smaller} times smaller than the video, whose width and height must be multiples \
+                 of {step}, not {width} and {height}"
+            )));
+        }
         let count = self.image.0.dim(0)?.saturating_sub(1) / time * time + 1;
         check_video(w * space, h * space, count)?;
         let pixels = fit_by(
             &first(&self.image.0, count)?,
-            w * space,
-            h * space,
+            w * space / smaller,
+            h * space / smaller,
             ResizeMethod::Bilinear,
             Crop::Disabled,
         )?;
-        let guide = self.vae.encode_rgb(&pixels, cx)?;
+        let guide = spread(&self.vae.encode_rgb(&pixels, cx)?, smaller, (h, w))?;
         let guide_length = guide.dim(2)?;
 
         let own = length.saturating_sub(guide_frames(&self.positive));
@@ -534,12 +595,23 @@ impl Node for LTXVAddGuide {
             return Err(NodeError::failed("AssertionError", TOO_LONG));
         }
 
-        let prefix = guide_length.min(PREFIX_FRAMES);
+        // References are beside the video; other guides are part of it.
+        let prefix = match self.iclora_parameters {
+            Some(_) => guide_length,
+            None => guide_length.min(PREFIX_FRAMES),
+        };
         let head = guide.narrow(2, 0, prefix)?;
-        let ones = Tensor::ones([1, 1, prefix, 1, 1])?;
-        put_frames(&mut mask, at, &ones)?;
-        let positive = add_positions(self.positive, &head, frame, (time, space))?;
-        let negative = add_positions(self.negative, &head, frame, (time, space))?;
+        if self.iclora_parameters.is_none() {
+            let ones = Tensor::ones([1, 1, prefix, 1, 1])?;
+            put_frames(&mut mask, at, &ones)?;
+        }
+        let scale = Scale {
+            time,
+            space,
+            smaller,
+        };
+        let positive = add_positions(self.positive, &head, frame, scale)?;
+        let negative = add_positions(self.negative, &head, frame, scale)?;
         let held = (1.0 - self.strength) as f32;
         let mut head_shape = mask.shape().to_vec();
         head_shape[2] = prefix;

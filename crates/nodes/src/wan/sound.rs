@@ -10,13 +10,13 @@ use crate::vae::{Vae, first, fit, last};
 use crate::vae_conditioning::{Pair, latent_frames, put_frames};
 
 /// Feature frames a second that the audio encoders give.
-const ENCODER_RATE: f64 = 50.0;
+pub(super) const ENCODER_RATE: f64 = 50.0;
 /// Pictures of earlier motion that the model looks at, and the latent frames they become.
 const MOTION_PICTURES: usize = 73;
 const MOTION_FRAMES: usize = 19;
 
 /// The layers of an audio encoder's output, each `(1, frames, width)`.
-fn layers(output: &Value) -> Result<Vec<&Tensor>, NodeError> {
+pub(super) fn layers(output: &Value) -> Result<Vec<&Tensor>, NodeError> {
     let list = output
         .get("encoded_audio_all_layers")
         .and_then(Value::as_list)
@@ -32,7 +32,7 @@ fn layers(output: &Value) -> Result<Vec<&Tensor>, NodeError> {
 }
 
 /// `(n, frames, width)` at another number of frames a second; the ends stay where they are.
-fn retime(features: &Tensor, from: f64, to: f64) -> Result<Tensor, NodeError> {
+pub(super) fn retime(features: &Tensor, from: f64, to: f64) -> Result<Tensor, NodeError> {
     let [n, frames, width] = features.dims3()?;
     let count = (frames as f64 / from * to) as usize;
     if frames == 0 || count == 0 {

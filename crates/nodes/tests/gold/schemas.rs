@@ -31,6 +31,22 @@ const OTHERWISE: &[(&str, &str, &str)] = &[
         "the page lists the choices, and target_index for one of them",
     ),
     (
+        "StartLoop",
+        "input",
+        "the page lists the inputs of all modes as one; workflows have mode.num_iterations",
+    ),
+    (
+        "StartLoop",
+        "output",
+        "an item and a value have the type of what is connected",
+    ),
+    (
+        "EndLoop",
+        "input",
+        "workflows have terminations.termination0",
+    ),
+    ("EndLoop", "output_is_list", "what the turns made is a list"),
+    (
         "ReferenceMultiLatent",
         "input.optional.images",
         "workflows have images.image0, images.image1",
@@ -169,8 +185,41 @@ const NEWER_CHOICES: &[(&str, &str, &[&str])] = &[
     ("DualCLIPLoader", "type", &["ace"]),
 ];
 
-/// What the reference says of a class, with the choices and outputs that came later.
+/// Inputs that came after the reference, by class: their names and types. None has to be connected.
+const NEWER_INPUTS: &[(&str, &str, &str)] =
+    &[("LTXVAddGuide", "iclora_parameters", "IC_LORA_PARAMETERS")];
+
+/// The same entry with inputs that came later, after those it has.
+fn with_inputs(id: &str, entry: Value) -> Value {
+    let rows = NEWER_INPUTS.iter().filter(|(class, _, _)| *class == id);
+    rows.fold(entry, |entry, (_, name, io)| {
+        let mut entry = entry.as_map().cloned().unwrap_or_default();
+        for (place, list) in [("input", false), ("input_order", true)] {
+            let groups = entry.get(place).and_then(Value::as_map);
+            let mut groups = groups.cloned().unwrap_or_default();
+            let group = groups.get("optional").cloned();
+            let group: Value = if list {
+                let names = group.as_ref().and_then(Value::as_list).unwrap_or_default();
+                let mut names = names.to_vec();
+                names.push((*name).into());
+                names.into()
+            } else {
+                let inputs = group.as_ref().and_then(Value::as_map).cloned();
+                let mut inputs = inputs.unwrap_or_default();
+                let spec = vec![Value::from(*io)];
+                inputs.insert((*name).into(), spec.into());
+                inputs.into()
+            };
+            groups.insert("optional".into(), group);
+            entry.insert(place.into(), groups.into());
+        }
+        entry.into()
+    })
+}
+
+/// What the reference says of a class, with the choices, inputs and outputs that came later.
 fn with_newer(id: &str, expected: &Value) -> Value {
+    let expected = &with_inputs(id, expected.clone());
     let rows = NEWER_CHOICES.iter().filter(|(class, _, _)| *class == id);
     let mut entry = rows.fold(expected.clone(), |entry, (_, input, newer)| {
         added(&entry, input, newer)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_graph::{Map, Value, map};
-use fresco_models::ltx2::{DIFFUSERS, Ltx2Config, Ltx2Network};
+use fresco_models::ltx2::{DIFFUSERS, Ltx2Config, Ltx2Network, NO_TOKEN, VOICE, VoiceGuidance};
 use fresco_models::minimax::{MiniMaxConfig, MiniMaxNetwork};
 use fresco_models::{Diffusion, ModelSampling, WeightStore};
 use fresco_nodes::sampling::Model;
@@ -189,4 +189,101 @@ fn sound_with_a_schedule_of_its_own() {
         "minimax_latents" => vec![tensor(frame)], "minimax_kinds" => "frame:0",
     };
     assert!(distance(&sampled(model.into(), options)[0], &plain[0]) > 1e-3);
+}
+
+/// Sampled with conditionings that carry more, and a model that may be patched.
+fn with(model: Model, more: impl Fn(Value) -> Value) -> Vec<Tensor> {
+    let empty = latent(Tensor::zeros([1, 8, 3, 2, 2]).unwrap());
+    let args = ksampler(map! {
+        "model" => model, "steps" => 2, "cfg" => 2.0, "scheduler" => "simple",
+        "latent_image" => joined(empty, latent(sound())),
+        "positive" => more(prompt("pos", 72)), "negative" => more(prompt("neg", 72)),
+    });
+    parts(&call("KSampler", args).unwrap()[0])
+}
+
+fn set(conditioning: Value, key: &str, value: &Value) -> Value {
+    let Value::List(items) = conditioning else {
+        panic!("no conditioning")
+    };
+    let items = items.iter().map(|item| {
+        let Value::List(pair) = item else {
+            panic!("no pair")
+        };
+        let Value::Map(options) = &pair[1] else {
+            panic!("no options")
+        };
+        let mut options = (**options).clone();
+        options.insert(key.into(), value.clone());
+        Value::from(vec![pair[0].clone(), options.into()])
+    });
+    items.collect::<Vec<_>>().into()
+}
+
+#[test]
+fn a_voice_changes_the_sound_and_is_guided_towards() {
+    let plain = with(ltx2(), |c| c);
+    let voice = tensor(synthetic::value("voice", &[1, 2, 4, 3], 1.0).unwrap());
+    let heard = with(ltx2(), |c| set(c, VOICE, &voice));
+    assert_eq!(heard[1].shape(), plain[1].shape());
+    assert!(distance(&heard[1], &plain[1]) > 1e-3);
+    let guided = |start_sigma: f64, scale: f64| {
+        let mut model = ltx2();
+        model.patches.post_cfg.push(Arc::new(VoiceGuidance {
+            scale,
+            start_sigma,
+            end_sigma: 0.0,
+        }));
+        with(model, |c| set(c, VOICE, &voice))
+    };
+    let more = guided(1.0, 3.0);
+    assert!(distance(&more[1], &heard[1]) > 1e-3);
+    // Outside of its noise levels it does nothing, and without strength neither.
+    assert!(guided(-1.0, 3.0)[1] == heard[1]);
+    assert!(distance(&guided(1.0, 0.0)[1], &heard[1]) < 1e-5);
+    // A voice of another kind of sound is refused in words.
+    let wrong = tensor(Tensor::zeros([1, 5, 4, 3]).unwrap());
+    let empty = latent(Tensor::zeros([1, 8, 3, 2, 2]).unwrap());
+    let args = ksampler(map! {
+        "model" => ltx2(), "steps" => 1, "cfg" => 1.0, "scheduler" => "simple",
+        "latent_image" => joined(empty, latent(sound())),
+        "positive" => set(prompt("pos", 72), VOICE, &wrong), "negative" => prompt("neg", 72),
+    });
+    let error = call("KSampler", args).unwrap_err();
+    assert!(error.message().contains("tokens"), "{}", error.message());
+}
+
+#[test]
+fn cells_of_smaller_references_that_are_empty_do_not_count() {
+    // The last frame is a reference of one cell, whose other cells are no tokens.
+    let places = |row: [f32; 4]| {
+        let all = [[0.0; 4], row, row].concat();
+        tensor(Tensor::from_vec([1, 3, 4], all).unwrap())
+    };
+    let keys = places([16.0, NO_TOKEN, NO_TOKEN, NO_TOKEN]);
+    let made = |filler: f32| {
+        let mut given = video("given");
+        let whole = given.data_mut();
+        for channel in 0..8 {
+            for cell in 1..4 {
+                whole[(channel * 3 + 2) * 4 + cell] = filler;
+            }
+        }
+        let mut mask = Tensor::ones([1, 1, 3, 1, 1]).unwrap();
+        mask.data_mut()[2] = 0.0;
+        let begun: Value = map! {"samples" => tensor(given), "noise_mask" => tensor(mask)}.into();
+        let args = ksampler(map! {
+            "model" => ltx2(), "steps" => 2, "cfg" => 1.0, "scheduler" => "simple",
+            "latent_image" => joined(begun, latent(sound())),
+            "positive" => set(prompt("pos", 72), "keyframe_idxs", &keys),
+            "negative" => set(prompt("neg", 72), "keyframe_idxs", &keys),
+        });
+        parts(&call("KSampler", args).unwrap()[0])
+    };
+    let (a, b) = (made(0.0), made(5.0));
+    let own = |t: &Tensor| t.narrow(2, 0, 2).unwrap();
+    assert!(own(&a[0]) == own(&b[0]) && a[1] == b[1]);
+    let all = places([16.0, 48.0, 16.0, 48.0]);
+    let other = with(ltx2(), |c| set(c, "keyframe_idxs", &all));
+    assert!(other[0].data().iter().all(|v| v.is_finite()));
 }

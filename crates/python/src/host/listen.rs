@@ -1,6 +1,7 @@
 //! What the process of the packs says and asks.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -37,6 +38,7 @@ impl Host {
             live,
             numbers: frame.numbers.as_ref(),
             sent: &sent,
+            pack: self.label(),
         };
         let mut args = Map::new();
         let given = asked.get("args").and_then(Value::as_map);
@@ -183,6 +185,30 @@ impl Listener for Host {
                     (None, None) => {}
                 }
             }
+            "bytes" => {
+                let content = text("content").unwrap_or("");
+                let decoded = base64::engine::general_purpose::STANDARD.decode(content);
+                let kind = u32::try_from(whole(said.get("event"))).unwrap_or(0);
+                if let (Ok(bytes), Some(outside)) = (decoded, self.outside()) {
+                    outside.send_bytes(kind, bytes.into(), text("sid"));
+                } else {
+                    tracing::debug!("packs sent bytes that are none");
+                }
+            }
+            "outside" => {
+                let (name, path) = (text("pack").unwrap_or(""), text("path").unwrap_or(""));
+                let said = if said.get("refused").is_some_and(Value::truthy) {
+                    "was kept from writing"
+                } else {
+                    "writes"
+                };
+                tracing::warn!("[{name}] {said} outside its folders: {path}");
+                let mut inner = lock(&self.inner);
+                let pack = inner.packs.iter_mut().find(|pack| pack.name == name);
+                if let Some(pack) = pack.filter(|pack| pack.outside.len() < MAX_OUTSIDE) {
+                    pack.outside.push(path.to_owned());
+                }
+            }
             "text" => {
                 if let Some(cx) = cx() {
                     cx.services
@@ -197,6 +223,10 @@ impl Listener for Host {
                     (None, Some(outside)) => outside.set_flag(name, value.truthy()),
                     (None, None) => {}
                 }
+            }
+            "memory" => {
+                let bytes = whole(said.get("gpu"));
+                live.on_gpu.store(bytes, Ordering::Relaxed);
             }
             "interrupt" => {
                 if let Some(outside) = self.outside() {
@@ -245,6 +275,16 @@ impl Listener for Host {
                             .ok_or_else(|| format!("there is no built-in node {name}")),
                     )
                 }
+                "make_room" => plain(match host.outside() {
+                    Some(outside) => {
+                        let text = |key: &str| asked.get(key).and_then(Value::as_str).unwrap_or("");
+                        let bytes = whole(asked.get("bytes"));
+                        Ok(outside
+                            .make_room(bytes, text("device"), text("prompt"))
+                            .into())
+                    }
+                    None => Err("the program is still starting".to_owned()),
+                }),
                 "queue" => plain(match host.outside() {
                     Some(outside) => outside.queue(&asked),
                     None => Err("the program is still starting".to_owned()),
@@ -294,7 +334,18 @@ impl Listener for Host {
                     inner.ends.pop_front();
                 }
                 let count = inner.ends.len();
-                tracing::warn!("the process of the packs ended: {reason}");
+                let busy: Vec<_> = lock(&live.busy).values().cloned().collect();
+                let mut whose = Vec::new();
+                for (class, module) in &busy {
+                    super::blame(&mut inner, module, reason);
+                    whose.push(format!("{class} of {module}"));
+                }
+                if whose.is_empty() {
+                    tracing::warn!("the process of the packs ended: {reason}");
+                } else {
+                    let whose = whose.join(", ");
+                    tracing::warn!("the process of the packs ended while it ran {whose}: {reason}");
+                }
                 (count <= MAX_ENDS).then(|| PAUSES[(count - 1).min(PAUSES.len() - 1)])
             }
         };
@@ -313,6 +364,9 @@ impl Listener for Host {
         }
     }
 }
+
+/// Places that are kept of each pack.
+const MAX_OUTSIDE: usize = 20;
 
 fn whole(value: Option<&Value>) -> u64 {
     let number = value.and_then(Value::as_int);

@@ -126,6 +126,7 @@ fn build(
     })
     .unwrap();
     let app = App::new(Parts {
+        far: None,
         config,
         engine,
         models: models.into(),

@@ -299,21 +299,39 @@ fn progress_and_messages_reach_whom_they_are_for() {
     let id = rig
         .server
         .queue(&json!({"9": node("ManyPreview", json!({}))}), Some("mine"));
-    let picture = loop {
+    let mut frames = Vec::new();
+    loop {
         match mine.frame() {
-            Frame::Binary(bytes) => break bytes,
-            Frame::Text(message, _) => {
-                assert!(
-                    !fresco_tests::socket::is_end(&message, &id),
-                    "no preview came"
-                );
-            }
+            Frame::Binary(bytes) => frames.push(bytes),
+            Frame::Text(message, _) if fresco_tests::socket::is_end(&message, &id) => break,
+            Frame::Text(..) => {}
             Frame::Closed => panic!("closed"),
         }
+    }
+    // In the order in which they were sent: plain, described, and bytes of the pack's own.
+    let [plain, described, own] = &frames[..] else {
+        panic!("{} frames", frames.len());
     };
-    assert_eq!(picture[..4], [0, 0, 0, 4], "a preview and what it is of");
-    let about = u32::from_be_bytes(picture[4..8].try_into().unwrap()) as usize;
-    assert_eq!(picture[8 + about..10 + about], [0xff, 0xd8], "a JPEG");
+    assert_eq!(plain[..8], [0, 0, 0, 1, 0, 0, 0, 1], "a plain JPEG");
+    assert_eq!(plain[8..10], [0xff, 0xd8]);
+    assert_eq!(described[..4], [0, 0, 0, 4], "a preview and what it is of");
+    let about = u32::from_be_bytes(described[4..8].try_into().unwrap()) as usize;
+    let said: Value = serde_json::from_slice(&described[8..8 + about]).unwrap();
+    assert_eq!(
+        said,
+        json!({"node_id": "9", "prompt_id": id, "image_type": "image/png"})
+    );
+    assert_eq!(described[8 + about..12 + about], *b"\x89PNG");
+    assert_eq!(own[..], *b"\x00\x00\x00\x4down bytes");
+    assert!(
+        rig.server
+            .log()
+            .contains("a message of kind 78 was not sent")
+    );
+    // They were for one client.
+    while let Some(frame) = other.next_within(Duration::from_millis(50)) {
+        assert!(matches!(frame, Frame::Text(..)), "{frame:?}");
+    }
 }
 
 #[test]
@@ -406,10 +424,18 @@ fn pictures_that_are_only_passed_on_are_not_copied() {
     for step in 2..=6 {
         prompt[step.to_string()] = node("ManyPass", json!({"image": [(step - 1).to_string(), 0]}));
     }
-    let before = written().as_u64().unwrap();
+    // The first picture has the process import what it needs for tensors.
+    rig.run(&json!({
+        "1": image(64), "2": node("ManyPass", json!({"image": ["1", 0]})), "9": node("PreviewImage", json!({"images": ["2", 0]}))}));
+    let resident = || rig.server.get("/fresco/packs").json()["memory"]["resident"].as_u64();
+    let (before, memory) = (written().as_u64().unwrap(), resident());
     let entry = rig.run(&prompt);
     assert_eq!(entry["status"]["status_str"], "success", "{entry}");
     assert_eq!(written().as_u64().unwrap(), before + 1);
+    if let (Some(memory), Some(after)) = (memory, resident()) {
+        let (size, grown) = (2048 * 2048 * 12, after.saturating_sub(memory));
+        assert!(grown < 2 * size, "{grown} bytes more");
+    }
     // The same value comes back, so that what follows it is not made again.
     let small = json!({
         "1": image(256), "2": node("ManyPassOnce", json!({"image": ["1", 0]})),

@@ -115,6 +115,36 @@ fn weights_that_packs_change() {
 }
 
 #[test]
+fn a_lora_file_by_the_hosts_function() {
+    let Some(rig) = rig() else { return };
+    let file = rig.base.path().join("models/loras/small.safetensors");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let keys = fresco_tests::memory::lora(&Tiny::default(), "diffusion_model.", "attn");
+    fresco_tests::tiny::write(&file, &keys).unwrap();
+    let mut prompt = start();
+    prompt["7"] = node(
+        "ModelsLora",
+        json!({"model": ["1", 0], "clip": ["1", 1], "how": "file"}),
+    );
+    let python = rig.native(prompt.clone(), json!(["7", 0]));
+    prompt["7"] = node(
+        "LoraLoader",
+        json!({"model": ["1", 0], "clip": ["1", 1], "lora_name": "small.safetensors", "strength_model": 0.8, "strength_clip": 0.8}),
+    );
+    same(&python, &rig.native(prompt, json!(["7", 0])));
+    assert_ne!(python, rig.native(start(), json!(["1", 0])));
+}
+
+#[test]
+fn a_model_as_a_literal_of_an_expansion() {
+    let Some(rig) = rig() else { return };
+    let native = rig.native(start(), json!(["1", 0]));
+    let mut prompt = start();
+    prompt["7"] = node("ModelsExpand", json!({"model": ["1", 0]}));
+    same(&rig.native(prompt, json!(["7", 0])), &native);
+}
+
+#[test]
 fn guidance_samplers_and_noise_in_python() {
     let Some(rig) = rig() else { return };
     let native = rig.native(start(), json!(["1", 0]));
@@ -183,6 +213,79 @@ fn guidance_samplers_and_noise_in_python() {
     );
     same(&custom(json!(["11", 0]), noise, json!(["12", 1])), &usual);
     assert_ne!(custom(json!(["11", 0]), json!(["12", 0]), guider), usual);
+}
+
+#[test]
+fn a_guider_of_a_packs_own_predicts() {
+    let Some(rig) = rig() else { return };
+    let native = rig.native(start(), json!(["1", 0]));
+    let prompt = |how: &str| {
+        let mut prompt = start();
+        prompt["10"] = node("KSamplerSelect", json!({"sampler_name": "euler_of_a_pack"}));
+        prompt["12"] = node(
+            "ModelsOwnGuider",
+            json!({"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "how": how}),
+        );
+        prompt["13"] = node("RandomNoise", json!({"noise_seed": 5}));
+        prompt["15"] = node(
+            "BasicScheduler",
+            json!({"model": ["1", 0], "scheduler": "levels_of_a_pack", "steps": 2, "denoise": 1.0}),
+        );
+        prompt["5"] = node(
+            "SamplerCustomAdvanced",
+            json!({"noise": ["13", 0], "guider": ["12", 0], "sampler": ["10", 0], "sigmas": ["15", 0], "latent_image": ["4", 0]}),
+        );
+        prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+        prompt
+    };
+    for how in ["batch", "super"] {
+        same(&rig.pixels(prompt(how), json!(["6", 0])), &native);
+    }
+    let mut fails = prompt("fails");
+    fails["9"] = node("PreviewImage", json!({"images": ["6", 0]}));
+    let error = rig.error(&fails);
+    assert_eq!(error["node_type"], "SamplerCustomAdvanced");
+    let text = error["exception_message"].as_str().unwrap();
+    assert!(text.contains("ValueError: this guider fails"), "{text}");
+}
+
+#[test]
+fn samplers_and_schedules_that_packs_add_join_the_lists() {
+    let Some(rig) = rig() else { return };
+    let info = rig.server.get("/object_info").json();
+    let has = |list: &Value, name: &str| list.as_array().unwrap().contains(&json!(name));
+    for class in ["KSampler", "KSamplerAdvanced"] {
+        let required = &info[class]["input"]["required"];
+        assert!(has(&required["sampler_name"][0], "euler_of_a_pack"));
+        assert!(has(&required["scheduler"][0], "levels_of_a_pack"));
+    }
+    let select = &info["KSamplerSelect"]["input"]["required"]["sampler_name"];
+    assert!(select.to_string().contains("euler_of_a_pack"), "{select}");
+    let basic = &info["BasicScheduler"]["input"]["required"]["scheduler"];
+    assert!(basic.to_string().contains("levels_of_a_pack"), "{basic}");
+    let native = rig.native(start(), json!(["1", 0]));
+    let picture = |sampler: &str, scheduler: &str, denoise: f64| {
+        let mut prompt = start();
+        prompt["5"] = sampled(json!(["1", 0]));
+        prompt["5"]["inputs"]["sampler_name"] = json!(sampler);
+        prompt["5"]["inputs"]["scheduler"] = json!(scheduler);
+        prompt["5"]["inputs"]["denoise"] = json!(denoise);
+        prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+        rig.pixels(prompt, json!(["6", 0]))
+    };
+    same(&picture("euler_of_a_pack", "normal", 1.0), &native);
+    same(&picture("euler", "levels_of_a_pack", 1.0), &native);
+    same(
+        &picture("euler_of_a_pack", "levels_of_a_pack", 1.0),
+        &native,
+    );
+    // Less noise, and a sampler that leaves a level out.
+    for (sampler, denoise) in [("euler", 0.5), ("dpm_2", 1.0)] {
+        same(
+            &picture(sampler, "levels_of_a_pack", denoise),
+            &picture(sampler, "normal", denoise),
+        );
+    }
 }
 
 #[test]

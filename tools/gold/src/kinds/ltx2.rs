@@ -127,6 +127,8 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
             rate: 25.0,
             keyframes: None,
             marks: config.marked.then_some(&marks),
+            earlier: 0,
+            kept: None,
         };
         let (out, sound) = net.pass(&pass, &Hooks::default())?;
         report.check(&format!("out.{version}.video"), &out)?;

@@ -28,6 +28,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Who takes which job: pure, so that the simulator runs the same functions.
     ("fresco-placement", &[]),
     ("fresco-engine", &["fresco-graph", "fresco-placement"]),
+    // The broker: jobs on their way to workers elsewhere, and their files.
+    (
+        "fresco-cluster",
+        &[
+            "fresco-engine",
+            "fresco-graph",
+            "fresco-files",
+            "fresco-placement",
+        ],
+    ),
     (
         "fresco-server",
         // What the memory room reports is turned into JSON once, here.
@@ -51,6 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "fresco-python",
             "fresco-engine",
             "fresco-server",
+            "fresco-cluster",
         ],
     ),
     // Tools see the program from outside.

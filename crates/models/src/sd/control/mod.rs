@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, Tensor, WeightFile};
 
-use crate::control::{BuildControl, ControlInput, ControlNetwork, ControlStore, SeenHint};
+use crate::control::{BuildControl, ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
 use crate::denoise::hooks::ControlFeatures;
 use crate::error::{ModelError, Result};
 use crate::sd::UNITS;
@@ -19,6 +19,22 @@ use crate::store::WeightStore;
 pub use adapter::T2iAdapter;
 pub use light::LightAdapter;
 pub use net::ControlNet;
+
+const NETS: Steers = Steers {
+    models: "SD1.x, SD2.x and SDXL",
+    key: "input_blocks.0.0.weight",
+    columns: &[
+        ("attn2.to_k.weight", "attn2.to_k.weight"),
+        ("time_embed.0.weight", "time_embed.0.weight"),
+        ("label_emb.0.0.weight", "label_emb.0.0.weight"),
+    ],
+};
+
+/// They see neither prompt nor noise.
+const ADAPTERS: Steers = Steers {
+    columns: &[],
+    ..NETS
+};
 
 /// What is in a file, if it steers a UNet.
 pub(crate) fn find(
@@ -29,7 +45,8 @@ pub(crate) fn find(
     if let Some(store) = names::net_store(file, names, device.clone())? {
         ControlNet::verify(&store)?;
         let build = |store: &WeightStore| Ok(Box::new(ControlNet::new(store)?) as Box<_>);
-        return Ok(Some(ControlStore::new(store.with_units(&UNITS), build)));
+        let store = store.with_units(&UNITS);
+        return Ok(Some(ControlStore::new(store, build, NETS)));
     }
     let found = names::adapter_store(file, names, device.clone());
     Ok(found.map(|store| {
@@ -38,7 +55,7 @@ pub(crate) fn find(
         } else {
             |store| Ok(Box::new(T2iAdapter::new(store)?) as Box<_>)
         };
-        ControlStore::new(store.with_units(&UNITS), build)
+        ControlStore::new(store.with_units(&UNITS), build, ADAPTERS)
     }))
 }
 

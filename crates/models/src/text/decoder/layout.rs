@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fresco_tensor::WeightFile;
 
 use super::{PIECES_KEY, TEKKEN_KEY};
-use crate::store::Origin;
+use crate::store::{Origin, flat_length};
 use crate::text::network::words_origin;
 
 /// The table of tokens.
@@ -79,7 +79,7 @@ fn origin(file: &dyn WeightFile, key: &str, name: &str) -> Origin {
     match shape.map(|info| info.shape) {
         Some(shape) if shape.len() > 2 => Origin::Shaped {
             name: name.to_owned(),
-            shape: vec![shape[0], shape[1..].iter().product()],
+            shape: vec![shape[0], flat_length(&shape[1..])],
         },
         _ => Origin::Whole(name.to_owned()),
     }

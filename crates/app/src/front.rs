@@ -1,0 +1,77 @@
+//! `serve --nats`: the front's part in a cluster, joined with the server that shows it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fresco_cluster::content::{Catalogue, ClusterModels, Transfer};
+use fresco_cluster::{Broker, BrokerError, Front, FrontParts, WorkerFacts};
+use fresco_engine::Engine;
+use fresco_graph::{Map, Value};
+use fresco_server::{FarWorker, FarWorkers};
+
+use crate::assembly::Assembly;
+
+/// How long a worker's memory room may take to answer.
+const MEMORY: Duration = Duration::from_secs(5);
+/// What this machine has, between two starts.
+const CATALOGUE: &str = "fresco-models.txt";
+
+/// What a front has before the engine runs.
+pub(crate) struct ClusterParts {
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) models: ClusterModels,
+    catalogue: Arc<Catalogue>,
+}
+
+impl ClusterParts {
+    pub(crate) fn new(broker: Arc<Broker>, assembly: &Assembly) -> Self {
+        let cache = assembly.dirs.user.join(Path::new(CATALOGUE));
+        Self {
+            broker,
+            models: ClusterModels::new(assembly.folders.clone()),
+            catalogue: Catalogue::start(assembly.folders.clone(), cache),
+        }
+    }
+
+    /// Joins the cluster. Waits for the database: not for threads that serve sockets.
+    pub(crate) fn join(
+        self,
+        assembly: &Assembly,
+        engine: &Engine,
+    ) -> Result<Arc<Front>, BrokerError> {
+        Front::start(FrontParts {
+            transfer: Arc::new(Transfer::new(self.broker.clone(), assembly.dirs.clone())),
+            broker: self.broker,
+            engine: engine.clone(),
+            models: self.models,
+            catalogue: self.catalogue,
+        })
+    }
+}
+
+/// The cluster as the server shows it.
+pub(crate) struct Shown(pub(crate) Arc<Front>);
+
+impl FarWorkers for Shown {
+    fn trouble(&self) -> Option<String> {
+        self.0.trouble()
+    }
+
+    fn workers(&self) -> Vec<FarWorker> {
+        let shown = |facts: WorkerFacts| FarWorker {
+            name: facts.name,
+            state: facts.state,
+            version: facts.version,
+            silent_ms: facts.silent,
+        };
+        self.0.workers().into_iter().map(shown).collect()
+    }
+
+    fn ask_memory(&self, worker: &str, mut request: Map) -> Result<Value, String> {
+        request.insert("kind".into(), "memory".into());
+        self.0
+            .ask(worker, request, MEMORY)
+            .map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,231 @@
+//! `fresco worker`: runs prompts for servers on other machines, through a NATS server. The same rooms as `serve`, without HTTP and without a
+//! queue of its own.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use fresco_cluster::content::sync::ModelServer;
+use fresco_cluster::content::{Catalogue, Transfer};
+use fresco_cluster::{Broker, OtherRequests, WorkerParts, WorkerProcess, WorkerSink};
+use fresco_engine::store::{JobStore, Limits, StorePath};
+use fresco_engine::{Engine, EngineConfig, EventSink, WorkerConfig};
+use fresco_graph::{PromptLimits, Value};
+use fresco_server::Registries;
+
+use crate::assembly::Assembly;
+use crate::cli::{DirArgs, WorkerTaskArgs};
+use crate::serve::{HANG_GRACE, STOP_GRACE, StopSignals};
+use crate::settings::{self, ExecSettings, FolderSettings, UsageError};
+
+/// How long the running prompt may go on when the worker is told to stop.
+const DRAIN: Duration = Duration::from_mins(1);
+/// How long packs may take before jobs are taken.
+const PACKS_PATIENCE: Duration = Duration::from_mins(2);
+/// Prompts that its own history has: each leaves it as soon as its outcome is on the way.
+const HISTORY: usize = 16;
+
+pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
+    let name = args.name.trim().to_owned();
+    let broker = settings::broker(&args.nats, &format!("fresco worker {name}"))?;
+    let broker = broker.ok_or_else(|| {
+        UsageError(
+            "name the NATS server to take jobs from with --nats, like nats://host:4222".into(),
+        )
+    })?;
+    let exec = ExecSettings::resolve(&args.exec)?;
+    exec.memory.register_devices()?;
+    let own_state = own_folders(&args.dirs, &name);
+    let folders = FolderSettings::resolve(with_own_folders(args.dirs, &own_state));
+    tracing::info!("Fresco {}: worker {name}", env!("CARGO_PKG_VERSION"));
+    let broker = Broker::connect(&broker).map_err(|e| UsageError(e.to_string()))?;
+    for folder in ["input", "output"] {
+        let path = own_state.join(folder);
+        std::fs::create_dir_all(&path)
+            .with_context(|| format!("cannot create the folder {}", path.display()))?;
+    }
+    let assembly = Assembly::open(&folders)?;
+    assembly.dirs.create_input();
+    assembly.dirs.create_output()?;
+    assembly.dirs.create_user()?;
+    if let Err(error) = assembly.dirs.clear_temp() {
+        tracing::warn!("the temp folder is not emptied: {error}");
+    }
+    assembly.dirs.create_temp()?;
+
+    let (sink, events) = WorkerSink::new();
+    let limits = Limits {
+        history: HISTORY,
+        ..Limits::default()
+    };
+    let store = JobStore::open(&StorePath::Memory, limits)?;
+    let registry = exec.memory.registry();
+    let models: Registries = registry.clone().into();
+    let executor = assembly.executor(&exec, registry, sink.clone())?;
+    let resources = executor.resources.clone();
+    let engine = Engine::start(EngineConfig {
+        executor,
+        workers: vec![WorkerConfig::local()],
+        listings: assembly.listings.clone(),
+        store,
+        limits: PromptLimits::default(),
+        hang_grace: HANG_GRACE,
+    })
+    .context("cannot start the worker")?;
+    let packs = start_packs(
+        &assembly,
+        &exec,
+        args.python.as_deref(),
+        (resources, models.clone()),
+        sink,
+        &engine,
+    );
+    let catalogue = Catalogue::start(assembly.folders.clone(), own_state.join("models.txt"));
+    let process = WorkerProcess::start(WorkerParts {
+        name: name.as_str().into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        broker: broker.clone(),
+        engine: engine.clone(),
+        events,
+        transfer: Arc::new(Transfer::new(broker.clone(), assembly.dirs.clone())),
+        catalogue: catalogue.clone(),
+        folders: assembly.folders.clone(),
+        answers: Arc::new(Answers {
+            files: ModelServer::new(
+                assembly.folders.clone(),
+                catalogue.clone(),
+                broker.clone(),
+                broker.clone(),
+            ),
+            models,
+            engine: engine.clone(),
+        }),
+    })
+    .map_err(|e| UsageError(e.to_string()))?;
+    wait_for_stop()?;
+    tracing::info!("told to stop: no more jobs are taken");
+    process.drain(args.drain.unwrap_or(DRAIN));
+    engine.stop(STOP_GRACE);
+    packs.stop();
+    catalogue.stop();
+    if let Err(error) = assembly.dirs.clear_temp() {
+        tracing::warn!("the temp folder is not emptied: {error}");
+    }
+    tracing::info!("Stopped worker");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where a worker keeps what is its own: files of jobs replace others of the same name there.
+fn own_folders(dirs: &DirArgs, name: &str) -> PathBuf {
+    let base = dirs.base_directory.clone();
+    let base = base.unwrap_or_else(crate::layers::default_base);
+    base.join("cluster").join(name)
+}
+
+fn with_own_folders(dirs: DirArgs, own: &std::path::Path) -> DirArgs {
+    DirArgs {
+        input_directory: dirs.input_directory.or_else(|| Some(own.join("input"))),
+        output_directory: dirs.output_directory.or_else(|| Some(own.join("output"))),
+        temp_directory: dirs.temp_directory.or_else(|| Some(own.to_owned())),
+        ..dirs
+    }
+}
+
+fn start_packs(
+    assembly: &Assembly,
+    exec: &ExecSettings,
+    python: Option<&std::path::Path>,
+    (resources, models): (Arc<fresco_graph::Resources>, Registries),
+    sink: Arc<dyn EventSink>,
+    engine: &Engine,
+) -> Arc<fresco_python::Hosts> {
+    let told = crate::packs::Told {
+        flags: crate::packs::flags(exec),
+        on_cpu: exec.memory.on_cpu(),
+        ..crate::packs::Told::default()
+    };
+    let packs = crate::packs::host(assembly, python, &exec.packs, &exec.pack_limits, told);
+    let late = Arc::new(OnceLock::new());
+    let _ = late.set(engine.clone());
+    let surroundings: Arc<dyn fresco_python::Outside> = Arc::new(crate::packs::Surroundings {
+        registry: assembly.registry.clone(),
+        listings: assembly.listings.clone(),
+        folders: assembly.folders.clone(),
+        resources,
+        sink,
+        engine: late,
+        models: Some(models),
+        listed: std::sync::Mutex::default(),
+    });
+    packs.start(&surroundings);
+    if packs.is_starting() {
+        // Before it says which nodes it has.
+        packs.wait_ready(PACKS_PATIENCE);
+    }
+    packs
+}
+
+/// Returns when the program is told to end.
+fn wait_for_stop() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot listen for signals")?;
+    runtime.block_on(async {
+        StopSignals::listen().told_to_stop().await;
+    });
+    // A second signal is heard on a thread that goes on.
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))
+        .context("cannot listen for signals")?;
+    Ok(())
+}
+
+/// Requests about model files and about memory.
+struct Answers {
+    files: Arc<ModelServer>,
+    models: Registries,
+    engine: Engine,
+}
+
+impl OtherRequests for Answers {
+    fn answer(&self, request: &Value) -> Option<Value> {
+        match request.get("kind").and_then(Value::as_str)? {
+            "models" => Some(self.files.handle(request)),
+            "memory" => {
+                let answer = fresco_server::answer_memory(&self.models, request);
+                self.engine.memory_changed();
+                Some(answer)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_has_folders_of_its_own_unless_it_is_given_some() {
+        let own = own_folders(
+            &DirArgs {
+                base_directory: Some("b".into()),
+                ..DirArgs::default()
+            },
+            "w",
+        );
+        assert_eq!(own, PathBuf::from("b").join("cluster").join("w"));
+        let given = DirArgs {
+            input_directory: Some("mine".into()),
+            ..DirArgs::default()
+        };
+        let dirs = with_own_folders(given, &own);
+        assert_eq!(dirs.input_directory, Some("mine".into()));
+        assert_eq!(dirs.output_directory, Some(own.join("output")));
+        assert_eq!(dirs.temp_directory, Some(own));
+    }
+}

@@ -1,0 +1,692 @@
+//! The connection to the NATS server, for plain threads.
+//!
+//! The client library is asynchronous and has a thread of its own here; every call below waits for its answer, at most as long as it
+//! says. None may be made on a thread that serves sockets. A server that is absent, restarts or cannot be used is no error of a
+//! start: the connection is tried again, less and less often, and [`Broker::state`] says what is wrong meanwhile.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+use async_nats::jetstream::{self, object_store, stream};
+use async_nats::{Client, ConnectOptions, HeaderMap, ServerAddr};
+use bytes::Bytes;
+use fresco_graph::lock;
+use futures_util::StreamExt as _;
+
+/// How long a server may take to answer anything.
+pub(crate) const ANSWER: Duration = Duration::from_secs(5);
+/// The longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How long events and outcomes are kept for a front that is away.
+const EVENTS_AGE: Duration = Duration::from_hours(24 * 3);
+/// Room for them: the oldest go first.
+const EVENTS_BYTES: i64 = 1 << 30;
+/// How long files are kept.
+pub(crate) const FILES_AGE: Duration = Duration::from_hours(24 * 2);
+/// Room for them; a server with less is asked for less.
+const FILES_BYTES: [i64; 4] = [64 << 30, 16 << 30, 4 << 30, 1 << 30];
+/// Messages that are stored twice within this time are stored once.
+const DUPLICATES: Duration = Duration::from_mins(2);
+
+/// Where the server is and who we are there.
+#[derive(Clone)]
+pub struct BrokerSettings {
+    /// `nats://host:port` or `tls://host:port`, several with commas between; a name and a password may stand before an `@`.
+    pub url: String,
+    /// A file with credentials, as `nsc` writes it.
+    pub credentials: Option<PathBuf>,
+    /// A file with the certificate of the authority to trust.
+    pub authority: Option<PathBuf>,
+    /// First word of all subjects.
+    pub prefix: String,
+    /// What the server's own lists show.
+    pub name: String,
+}
+
+impl std::fmt::Debug for BrokerSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The address may have a password.
+        f.debug_struct("BrokerSettings")
+            .field("prefix", &self.prefix)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a call.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BrokerError {
+    #[error("{0}")]
+    Settings(String),
+    #[error("NATS cannot be used now: {0}")]
+    NotReady(String),
+    #[error(
+        "{what}: NATS has no room left; raise its storage limits or wait until old files have expired ({why})"
+    )]
+    Full { what: String, why: String },
+    #[error("{what}: nobody answered within {seconds} s")]
+    NoAnswer { what: String, seconds: u64 },
+    #[error("{what}: there is no such worker now")]
+    Nobody { what: String },
+    #[error("{what}: NATS has no content {hash}; it may have expired")]
+    NoContent { what: String, hash: String },
+    #[error("{what}: {why}")]
+    Failed { what: String, why: String },
+}
+
+impl BrokerError {
+    pub(crate) fn failed(what: impl Into<String>, why: impl std::fmt::Display) -> Self {
+        Self::Failed {
+            what: what.into(),
+            why: why.to_string(),
+        }
+    }
+}
+
+/// How the connection stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BrokerState {
+    /// Not there yet, or broken; why, as far as that is known.
+    Connecting(String),
+    /// Connected, but the server cannot do what is needed.
+    Unusable(String),
+    Ready,
+}
+
+/// A message that was heard.
+pub struct Heard {
+    pub subject: String,
+    pub payload: Bytes,
+    reply: Option<async_nats::Subject>,
+}
+
+/// Ends when dropped.
+pub struct Subscription(tokio::task::JoinHandle<()>);
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The connection. Lives as long as the process in front and worker.
+pub struct Broker {
+    // Before the runtime, which must end last.
+    client: Client,
+    context: jetstream::Context,
+    pub(crate) files: OnceLock<object_store::ObjectStore>,
+    events: OnceLock<stream::Stream>,
+    state: Mutex<BrokerState>,
+    /// How often the connection became usable.
+    generation: AtomicU64,
+    /// Without secrets.
+    address: String,
+    prefix: String,
+    pub(crate) runtime: tokio::runtime::Runtime,
+}
+
+/// The servers of a URL, and how they are shown.
+fn servers(url: &str) -> Result<(Vec<ServerAddr>, String), BrokerError> {
+    let mut found = Vec::new();
+    for one in url.split(',').map(str::trim).filter(|one| !one.is_empty()) {
+        let server: ServerAddr = one.parse().map_err(|_| {
+            // The text may have a password.
+            BrokerError::Settings(
+                "--nats: the address cannot be read; write nats://host:4222 or tls://host:4222"
+                    .to_owned(),
+            )
+        })?;
+        if server.is_websocket() {
+            return Err(BrokerError::Settings(
+                "--nats: web sockets are not used here; write nats://host:4222 or tls://host:4222"
+                    .to_owned(),
+            ));
+        }
+        found.push(server);
+    }
+    if found.is_empty() {
+        return Err(BrokerError::Settings("--nats: no address".to_owned()));
+    }
+    let shown: Vec<String> = found
+        .iter()
+        .map(|server| format!("{}:{}", server.host(), server.port()))
+        .collect();
+    Ok((found, shown.join(", ")))
+}
+
+/// Words of subjects and names of buckets.
+pub(crate) fn is_word(text: &str) -> bool {
+    let known = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    !text.is_empty() && text.len() <= 64 && text.chars().all(known)
+}
+
+/// Longer with each try, and not the same for everybody.
+fn pause(tries: usize) -> Duration {
+    if tries <= 1 {
+        return Duration::ZERO;
+    }
+    let doubled = 50_u64.saturating_mul(1 << (tries - 2).min(16));
+    let longest = (LONGEST_PAUSE.as_millis() as u64).min(doubled);
+    // Between half and all of it.
+    let jitter = RandomState::new().hash_one(tries) % (longest / 2).max(1);
+    Duration::from_millis(longest - jitter)
+}
+
+impl Broker {
+    /// Begins to connect. An error is one of the settings; a server that is not there is waited for.
+    pub fn connect(settings: &BrokerSettings) -> Result<Arc<Self>, BrokerError> {
+        let (servers, address) = servers(&settings.url)?;
+        if !is_word(&settings.prefix) {
+            return Err(BrokerError::Settings(format!(
+                "--nats-prefix: {:?} has signs other than letters, digits, _ and -",
+                settings.prefix
+            )));
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("nats")
+            .enable_all()
+            .build()
+            .map_err(|e| BrokerError::failed("start the thread for NATS", e))?;
+        let late: Arc<OnceLock<Weak<Self>>> = Arc::default();
+        let mut options = ConnectOptions::new()
+            .name(&settings.name)
+            .retry_on_initial_connect()
+            .max_reconnects(None)
+            .ping_interval(Duration::from_secs(5))
+            .connection_timeout(ANSWER)
+            .request_timeout(Some(ANSWER))
+            .reconnect_delay_callback(pause)
+            .event_callback({
+                let late = late.clone();
+                move |event| {
+                    let broker = late.get().and_then(Weak::upgrade);
+                    async move {
+                        if let Some(broker) = broker {
+                            broker.hear(&event);
+                        }
+                    }
+                }
+            });
+        if let Some(path) = &settings.credentials {
+            let text = std::fs::read_to_string(path).map_err(|error| {
+                BrokerError::Settings(format!(
+                    "--nats-creds: cannot read {}: {error}",
+                    path.display()
+                ))
+            })?;
+            options = options.credentials(&text).map_err(|_| {
+                // What the library says could show what is in the file.
+                BrokerError::Settings(format!(
+                    "--nats-creds: {} has no credentials as nsc writes them",
+                    path.display()
+                ))
+            })?;
+        }
+        if let Some(path) = &settings.authority {
+            if let Err(error) = std::fs::metadata(path) {
+                return Err(BrokerError::Settings(format!(
+                    "--nats-ca: cannot read {}: {error}",
+                    path.display()
+                )));
+            }
+            options = options
+                .add_root_certificates(path.clone())
+                .require_tls(true);
+        }
+        let client = runtime
+            .block_on(options.connect(servers))
+            .map_err(|e| BrokerError::Settings(format!("--nats: {e}")))?;
+        let context = {
+            // It starts a task.
+            let _inside = runtime.enter();
+            jetstream::new(client.clone())
+        };
+        let broker = Arc::new(Self {
+            client,
+            context,
+            files: OnceLock::new(),
+            events: OnceLock::new(),
+            state: Mutex::new(BrokerState::Connecting(format!("connecting to {address}"))),
+            generation: AtomicU64::new(0),
+            address,
+            prefix: settings.prefix.clone(),
+            runtime,
+        });
+        let _ = late.set(Arc::downgrade(&broker));
+        // The first event may have come before anybody could hear it.
+        if broker.client.connection_state() == async_nats::connection::State::Connected {
+            broker.prepare_soon();
+        }
+        Ok(broker)
+    }
+
+    pub fn state(&self) -> BrokerState {
+        lock(&self.state).clone()
+    }
+
+    pub fn is_ready(&self) -> bool {
+        *lock(&self.state) == BrokerState::Ready
+    }
+
+    /// How often the connection became usable: what was heard before the last time may have gaps.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Host and port, without secrets.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn subject(&self, rest: &str) -> String {
+        format!("{}.{rest}", self.prefix)
+    }
+
+    /// Bytes that one message may have, with some left for headers.
+    pub fn largest_message(&self) -> usize {
+        self.client.max_payload().clamp(4096, 1 << 20) - 2048
+    }
+
+    fn set_state(&self, state: BrokerState) {
+        let mut now = lock(&self.state);
+        if *now == state {
+            return;
+        }
+        match &state {
+            BrokerState::Ready => tracing::info!("connected to NATS at {}", self.address),
+            BrokerState::Connecting(why) | BrokerState::Unusable(why) => {
+                tracing::warn!("NATS at {}: {why}", self.address);
+            }
+        }
+        *now = state;
+    }
+
+    fn hear(self: &Arc<Self>, event: &async_nats::Event) {
+        use async_nats::Event;
+        match event {
+            Event::Connected => self.prepare_soon(),
+            Event::Disconnected | Event::Closed => {
+                self.set_state(BrokerState::Connecting(
+                    "the connection broke; trying again".to_owned(),
+                ));
+            }
+            Event::ClientError(error) => {
+                let text = error.to_string();
+                let refused = text.contains("uthoriz") || text.contains("uthentic");
+                let text = if refused {
+                    "the server refuses us; give credentials with --nats-creds or in the address"
+                        .to_owned()
+                } else {
+                    format!("{text}; trying again")
+                };
+                if !self.is_ready() {
+                    self.set_state(BrokerState::Connecting(text));
+                }
+            }
+            Event::ServerError(error) => {
+                let text = error.to_string();
+                if text.contains("uthoriz") {
+                    self.set_state(BrokerState::Connecting(
+                        "the server refuses us; give credentials with --nats-creds or in the address"
+                            .to_owned(),
+                    ));
+                } else {
+                    // For instance a subject that our account may not use.
+                    tracing::warn!("NATS at {}: {text}", self.address);
+                }
+            }
+            Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {}
+        }
+    }
+
+    /// Makes what is needed on the server, again and again until that works or the connection breaks.
+    fn prepare_soon(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        self.runtime.spawn(async move {
+            let mut tries = 1;
+            while let Some(broker) = weak.upgrade() {
+                if broker.client.connection_state() != async_nats::connection::State::Connected {
+                    return;
+                }
+                match broker.prepare().await {
+                    Ok(()) => {
+                        broker.generation.fetch_add(1, Ordering::AcqRel);
+                        broker.set_state(BrokerState::Ready);
+                        return;
+                    }
+                    Err(why) => broker.set_state(BrokerState::Unusable(why)),
+                }
+                drop(broker);
+                tries += 1;
+                tokio::time::sleep(pause(tries + 4)).await;
+            }
+        });
+    }
+
+    async fn prepare(&self) -> Result<(), String> {
+        let info = self.client.server_info();
+        if !self.client.is_server_compatible(2, 9, 0) {
+            return Err(format!(
+                "the server has version {}; 2.9 or newer is needed",
+                info.version
+            ));
+        }
+        if !info.jetstream {
+            return Err("the server has no JetStream; start it with -js".to_owned());
+        }
+        if !is_word(&self.prefix) {
+            return Err("the prefix is no word".to_owned());
+        }
+        let events = stream::Config {
+            name: format!("{}_EVENTS", self.prefix.to_uppercase()),
+            description: Some("Fresco: events and outcomes of jobs".to_owned()),
+            subjects: vec![self.subject("event.>")],
+            max_age: EVENTS_AGE,
+            max_bytes: EVENTS_BYTES,
+            // Outcomes of fronts that are gone for good make room for new ones.
+            discard: stream::DiscardPolicy::Old,
+            duplicate_window: DUPLICATES,
+            allow_direct: true,
+            ..stream::Config::default()
+        };
+        let events = self
+            .context
+            .get_or_create_stream(events)
+            .await
+            .map_err(|e| format!("the stream of events cannot be made: {}", chain(&e)))?;
+        let _ = self.events.set(events);
+        // Each time: a server that lost its disk has to be given both again.
+        let files = self.bucket().await?;
+        let _ = self.files.set(files);
+        Ok(())
+    }
+
+    async fn bucket(&self) -> Result<object_store::ObjectStore, String> {
+        let name = format!("{}_files", self.prefix);
+        if let Ok(found) = self.context.get_object_store(&name).await {
+            return Ok(found);
+        }
+        let mut why = String::new();
+        for bytes in FILES_BYTES {
+            let config = object_store::Config {
+                bucket: name.clone(),
+                description: Some("Fresco: files by the hash of their content".to_owned()),
+                max_age: FILES_AGE,
+                max_bytes: bytes,
+                num_replicas: 1,
+                ..object_store::Config::default()
+            };
+            match self.context.create_object_store(config).await {
+                Ok(made) => return Ok(made),
+                Err(error) => why = chain(&error),
+            }
+        }
+        Err(format!("the store of files cannot be made: {why}"))
+    }
+
+    /// Fails at once where nothing can be sent.
+    pub(crate) fn check_ready(&self) -> Result<(), BrokerError> {
+        match self.state() {
+            BrokerState::Ready => Ok(()),
+            BrokerState::Connecting(why) | BrokerState::Unusable(why) => {
+                Err(BrokerError::NotReady(why))
+            }
+        }
+    }
+
+    /// Waits for something, at most so long.
+    pub(crate) fn wait<T>(
+        &self,
+        what: &str,
+        patience: Duration,
+        future: impl Future<Output = Result<T, BrokerError>>,
+    ) -> Result<T, BrokerError> {
+        let limited = async move { tokio::time::timeout(patience, future).await };
+        self.runtime.block_on(limited).unwrap_or_else(|_| {
+            Err(BrokerError::NoAnswer {
+                what: what.to_owned(),
+                seconds: patience.as_secs(),
+            })
+        })
+    }
+
+    /// Sends a message that is lost if nobody listens.
+    pub fn publish(&self, subject: &str, payload: Vec<u8>) -> Result<(), BrokerError> {
+        self.check_ready()?;
+        let what = format!("send to {subject}");
+        let sent = async {
+            self.client
+                .publish(subject.to_owned(), payload.into())
+                .await
+                .map_err(|e| BrokerError::failed(&what, chain(&e)))
+        };
+        self.wait(&what, ANSWER, sent)
+    }
+
+    /// Sends a message that is kept. `id`: sent twice, it is kept once.
+    pub fn publish_stored(
+        &self,
+        subject: &str,
+        id: &str,
+        payload: Vec<u8>,
+    ) -> Result<(), BrokerError> {
+        self.check_ready()?;
+        let what = format!("store a message for {subject}");
+        let stored = async {
+            let mut headers = HeaderMap::new();
+            headers.insert("Nats-Msg-Id", id);
+            let sent = self
+                .context
+                .publish_with_headers(subject.to_owned(), headers, payload.into())
+                .await;
+            let acknowledged = match sent {
+                Ok(acknowledged) => acknowledged.await,
+                Err(error) => Err(error),
+            };
+            acknowledged
+                .map(drop)
+                .map_err(|error| publish_error(&what, &chain(&error)))
+        };
+        self.wait(&what, ANSWER, stored)
+    }
+
+    /// The next stored message of a subject at or after a place in the stream, with its own place.
+    pub fn stored(&self, subject: &str, from: u64) -> Result<Option<(u64, Bytes)>, BrokerError> {
+        self.check_ready()?;
+        let what = format!("read what is stored for {subject}");
+        let Some(stream) = self.events.get() else {
+            return Err(BrokerError::NotReady("not prepared yet".to_owned()));
+        };
+        let read = async {
+            let next = stream.direct_get_next_for_subject(subject, Some(from.max(1)));
+            match next.await {
+                Ok(message) => Ok(Some((message.sequence, message.payload))),
+                Err(error) if error.kind() == stream::DirectGetErrorKind::NotFound => Ok(None),
+                Err(error) => Err(BrokerError::failed(&what, chain(&error))),
+            }
+        };
+        self.wait(&what, ANSWER, read)
+    }
+
+    /// Forgets what is stored for a subject.
+    pub fn forget(&self, subject: &str) -> Result<(), BrokerError> {
+        self.check_ready()?;
+        let what = format!("forget what is stored for {subject}");
+        let Some(stream) = self.events.get() else {
+            return Ok(());
+        };
+        let purge = async {
+            let purged = stream.purge().filter(subject).await;
+            purged
+                .map(drop)
+                .map_err(|e| BrokerError::failed(&what, chain(&e)))
+        };
+        self.wait(&what, ANSWER, purge)
+    }
+
+    /// Asks somebody and waits for the answer.
+    pub fn request(
+        &self,
+        subject: &str,
+        payload: Vec<u8>,
+        patience: Duration,
+    ) -> Result<Bytes, BrokerError> {
+        self.check_ready()?;
+        let what = format!("ask {subject}");
+        let ask = async {
+            let request = async_nats::Request::new()
+                .payload(payload.into())
+                .timeout(Some(patience));
+            let answer = self
+                .client
+                .send_request(subject.to_owned(), request)
+                .await
+                .map_err(|error| match error.kind() {
+                    async_nats::RequestErrorKind::NoResponders => {
+                        BrokerError::Nobody { what: what.clone() }
+                    }
+                    async_nats::RequestErrorKind::TimedOut => BrokerError::NoAnswer {
+                        what: what.clone(),
+                        seconds: patience.as_secs(),
+                    },
+                    _ => BrokerError::failed(&what, chain(&error)),
+                })?;
+            Ok(answer.payload)
+        };
+        self.wait(&what, patience + ANSWER, ask)
+    }
+
+    /// Hears a subject from now on, also after the connection broke. The handler runs on the client's thread: it must hand over and
+    /// return.
+    pub fn subscribe(
+        &self,
+        subject: &str,
+        mut handler: impl FnMut(Heard) + Send + 'static,
+    ) -> Result<Subscription, BrokerError> {
+        let what = format!("listen to {subject}");
+        let subscribe = async {
+            self.client
+                .subscribe(subject.to_owned())
+                .await
+                .map_err(|e| BrokerError::failed(&what, chain(&e)))
+        };
+        let mut subscriber = self.wait(&what, ANSWER, subscribe)?;
+        let task = self.runtime.spawn(async move {
+            while let Some(message) = subscriber.next().await {
+                handler(Heard {
+                    subject: message.subject.to_string(),
+                    payload: message.payload,
+                    reply: message.reply,
+                });
+            }
+        });
+        Ok(Subscription(task))
+    }
+
+    /// Answers a request.
+    pub fn answer(&self, heard: &Heard, payload: Vec<u8>) -> Result<(), BrokerError> {
+        let Some(reply) = heard.reply.clone() else {
+            return Ok(());
+        };
+        self.check_ready()?;
+        let what = "answer a request";
+        let sent = async {
+            self.client
+                .publish(reply, payload.into())
+                .await
+                .map_err(|e| BrokerError::failed(what, chain(&e)))
+        };
+        self.wait(what, ANSWER, sent)
+    }
+
+    /// What was sent is on its way when this returns.
+    pub fn flush(&self) {
+        let flush = async {
+            let flushed = self.client.flush().await;
+            flushed.map_err(|e| BrokerError::failed("flush", chain(&e)))
+        };
+        if let Err(error) = self.wait("flush", Duration::from_secs(1), flush) {
+            tracing::debug!("{error}");
+        }
+    }
+}
+
+/// An error with its causes, each once.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let next = cause.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Why something was not kept: for lack of room, or otherwise.
+pub(crate) fn publish_error(what: &str, why: &str) -> BrokerError {
+    let full = [
+        "maximum bytes",
+        "maximum messages",
+        "insufficient",
+        "resource",
+    ];
+    if full.iter().any(|sign| why.contains(sign)) {
+        return BrokerError::Full {
+            what: what.to_owned(),
+            why: why.to_owned(),
+        };
+    }
+    BrokerError::failed(what, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_shown_without_secrets() {
+        let (found, shown) = servers("nats://me:secret@a:1, tls://b").unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!(shown, "a:1, b:4222");
+        let error = servers("nats://me:secret@:x y").unwrap_err().to_string();
+        assert!(!error.contains("secret"), "{error}");
+        assert!(
+            servers(" ,")
+                .unwrap_err()
+                .to_string()
+                .contains("no address")
+        );
+        assert!(servers("ws://a").is_err());
+    }
+
+    #[test]
+    fn pauses_grow_to_a_limit_and_differ() {
+        assert_eq!(pause(0), Duration::ZERO);
+        assert_eq!(pause(1), Duration::ZERO);
+        for tries in 2..100 {
+            let one = pause(tries);
+            assert!(
+                one > Duration::ZERO && one <= LONGEST_PAUSE,
+                "{tries}: {one:?}"
+            );
+        }
+        assert!(pause(40) >= LONGEST_PAUSE / 2);
+    }
+
+    #[test]
+    fn a_lack_of_room_is_told_from_other_failures() {
+        let full = publish_error("put x", "publish failed: maximum bytes exceeded");
+        assert!(matches!(full, BrokerError::Full { .. }));
+        assert!(matches!(
+            publish_error("put x", "broken pipe"),
+            BrokerError::Failed { .. }
+        ));
+    }
+}

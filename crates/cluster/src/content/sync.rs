@@ -1,0 +1,585 @@
+//! Copies model files from one machine to another, by content, through the object store.
+//!
+//! The receiver asks for a file part by part: the owner puts a part into the object store, the receiver takes it from there and
+//! removes it, so that the store never holds more than a part of each copy. What has come stays in a hidden file next to its
+//! destination; a copy that breaks off goes on from there. The whole is hashed before it gets its name.
+//!
+//! Requests are JSON objects with `"kind": "models"` on the control subject of a worker. Who has no such subject, as the command
+//! line that sends its own files, gets one for the time.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fresco_files::Folders;
+use fresco_graph::{Value, json, lock, map};
+
+use super::catalogue::{Catalogue, ModelEntry};
+use super::objects::Objects;
+use crate::connection::{Broker, BrokerError};
+use crate::objects::{ContentHash, hash_file};
+
+/// Bytes of a part.
+const PART: u64 = 16 << 20;
+/// How long an answer may take: a part is read and stored meanwhile.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// A part or an answer that does not come is asked for so often, with growing pauses between.
+const TRIES: u32 = 6;
+/// How long the owner of a file may take to hash it.
+const HASHING: Duration = Duration::from_hours(2);
+/// Answers longer than this go through the object store.
+const LONG_ANSWER: usize = 256 << 10;
+/// Longest answer that is read.
+const LONGEST_ANSWER: u64 = 64 << 20;
+/// Copies that were ended and are still told of.
+const MOST_COPIES: usize = 100;
+
+/// Why a file was not copied.
+#[derive(Debug, thiserror::Error)]
+pub enum SyncError {
+    #[error("{folder}/{name} cannot be put here: {folder:?} is no folder for files of that name")]
+    NoPlace { folder: String, name: String },
+    #[error(
+        "{path} is there already and has another content; move it away, or copy with --replace"
+    )]
+    Different { path: PathBuf },
+    #[error("cannot {action} {path}")]
+    Disk {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("{worker} says: {why}")]
+    Refused { worker: String, why: String },
+    #[error("{worker} gave an answer that cannot be understood: {what}")]
+    Garbage { worker: String, what: &'static str },
+    #[error(
+        "what came from {worker} for {name} is not what it said: its hash is {found}; the file there may have changed, try again"
+    )]
+    Wrong {
+        worker: String,
+        name: String,
+        found: ContentHash,
+    },
+    #[error("{worker} has not hashed {name} within {hours} hours")]
+    Slow {
+        worker: String,
+        name: String,
+        hours: u64,
+    },
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+}
+
+/// Others who can be asked, by name.
+pub trait Peers: Send + Sync {
+    fn ask(&self, name: &str, request: &Value) -> Result<Value, BrokerError>;
+}
+
+impl Peers for Broker {
+    fn ask(&self, name: &str, request: &Value) -> Result<Value, BrokerError> {
+        let subject = self.subject(&format!("control.{name}"));
+        let answer = self.request(&subject, json::to_string(request).into_bytes(), PATIENCE)?;
+        json::parse_bytes(&answer)
+            .map_err(|e| BrokerError::failed(format!("ask {name}"), format!("no JSON came: {e}")))
+    }
+}
+
+/// A file to copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub folder: String,
+    pub name: String,
+}
+
+impl Wanted {
+    fn to_value(&self) -> Value {
+        map! {"folder" => self.folder.as_str(), "name" => self.name.as_str()}.into()
+    }
+
+    fn from_value(value: &Value) -> Option<Self> {
+        let text = |key: &str| Some(value.get(key)?.as_str()?.to_owned());
+        Some(Self {
+            folder: text("folder")?,
+            name: text("name")?,
+        })
+    }
+}
+
+/// How far the copy of a file is.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Progress {
+    pub done: u64,
+    pub size: u64,
+    /// None while it goes on.
+    pub end: Option<End>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    Copied,
+    /// It was there with the same content.
+    There,
+    Failed(String),
+}
+
+impl Progress {
+    fn to_value(&self) -> Value {
+        let (end, why) = match &self.end {
+            None => (Value::Null, Value::Null),
+            Some(End::Copied) => ("copied".into(), Value::Null),
+            Some(End::There) => ("there".into(), Value::Null),
+            Some(End::Failed(why)) => ("failed".into(), why.into()),
+        };
+        map! {"done" => self.done, "size" => self.size, "end" => end, "why" => why}.into()
+    }
+
+    fn from_value(value: &Value) -> Option<Self> {
+        let number = |key: &str| u64::try_from(value.get(key)?.as_int()?).ok();
+        let text = |key: &str| value.get(key).and_then(Value::as_str);
+        Some(Self {
+            done: number("done")?,
+            size: number("size")?,
+            end: match text("end") {
+                None => None,
+                Some("copied") => Some(End::Copied),
+                Some("there") => Some(End::There),
+                Some(_) => Some(End::Failed(text("why").unwrap_or_default().to_owned())),
+            },
+        })
+    }
+}
+
+/// The models of this machine, for others to ask about and to copy, and to copy others' to.
+pub struct ModelServer {
+    folders: Folders,
+    catalogue: Arc<Catalogue>,
+    objects: Arc<dyn Objects>,
+    peers: Arc<dyn Peers>,
+    copies: Mutex<BTreeMap<u64, Arc<Copies>>>,
+    serial: AtomicU64,
+}
+
+/// Files on their way, in order.
+struct Copies {
+    files: Vec<Wanted>,
+    progress: Mutex<Vec<Progress>>,
+    ended: AtomicBool,
+}
+
+impl ModelServer {
+    pub fn new(
+        folders: Folders,
+        catalogue: Arc<Catalogue>,
+        objects: Arc<dyn Objects>,
+        peers: Arc<dyn Peers>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            folders,
+            catalogue,
+            objects,
+            peers,
+            copies: Mutex::default(),
+            serial: AtomicU64::new(1),
+        })
+    }
+
+    /// Answers a request with `"kind": "models"`. May read and store a part of a file; copies go on by themselves.
+    pub fn handle(self: &Arc<Self>, request: &Value) -> Value {
+        let answer = match request.get("do").and_then(Value::as_str) {
+            Some("list") => Ok(self.list()),
+            Some("describe") => self.describe(request),
+            Some("part") => self.part(request),
+            Some("copy") => self.copy(request),
+            Some("copied") => self.copied(request),
+            _ => Err("it is not known what to do".to_owned()),
+        };
+        answer.unwrap_or_else(|why| map! {"error" => why}.into())
+    }
+
+    fn list(&self) -> Value {
+        let entries = self.catalogue.entries();
+        let list: Vec<Value> = entries.iter().map(ModelEntry::to_value).collect();
+        let list = Value::from(list);
+        let text = json::to_string(&list);
+        if text.len() <= LONG_ANSWER {
+            return map! {"models" => list}.into();
+        }
+        match self.objects.put_bytes(text.as_bytes()) {
+            Ok(hash) => map! {"content" => hash.to_string()}.into(),
+            Err(error) => map! {"error" => error.to_string()}.into(),
+        }
+    }
+
+    /// The entry of a file that may be copied.
+    fn find(&self, request: &Value) -> Result<(ModelEntry, PathBuf), String> {
+        let wanted = Wanted::from_value(request).ok_or("no file is named")?;
+        let Wanted { folder, name } = &wanted;
+        let entry = self.catalogue.find(folder, name);
+        let path = self.folders.full_path(folder, name);
+        entry
+            .zip(path)
+            .ok_or_else(|| format!("there is no model file {folder}/{name} here"))
+    }
+
+    fn describe(&self, request: &Value) -> Result<Value, String> {
+        let (entry, _) = self.find(request)?;
+        Ok(entry.to_value())
+    }
+
+    fn part(&self, request: &Value) -> Result<Value, String> {
+        let (_, path) = self.find(request)?;
+        let offset = request.get("offset").and_then(Value::as_int);
+        let offset = offset.and_then(|at| u64::try_from(at).ok());
+        let offset = offset.ok_or("no offset is given")?;
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = File::open(&path)?;
+            file.seek(SeekFrom::Start(offset))?;
+            let mut bytes = Vec::new();
+            file.take(PART).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        let bytes = read().map_err(|e| format!("the file cannot be read: {e}"))?;
+        let hash = self.objects.put_bytes(&bytes);
+        let hash = hash.map_err(|error| error.to_string())?;
+        Ok(map! {"hash" => hash.to_string(), "size" => bytes.len()}.into())
+    }
+
+    /// Begins to copy files of somebody else to this machine.
+    fn copy(self: &Arc<Self>, request: &Value) -> Result<Value, String> {
+        let from = request.get("from").and_then(Value::as_str);
+        let from = from.ok_or("it is not said from whom")?.to_owned();
+        let files = request.get("files").and_then(Value::as_list);
+        let files: Option<Vec<Wanted>> =
+            files.and_then(|files| files.iter().map(Wanted::from_value).collect());
+        let files = files.ok_or("no files are named")?;
+        let replace = request.get("replace").is_some_and(Value::truthy);
+        let copies = Arc::new(Copies {
+            progress: Mutex::new(vec![Progress::default(); files.len()]),
+            files,
+            ended: AtomicBool::new(false),
+        });
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut all = lock(&self.copies);
+            let ended = |c: &Arc<Copies>| c.ended.load(Ordering::Relaxed);
+            if all.len() >= MOST_COPIES {
+                all.retain(|_, copies| !ended(copies));
+            }
+            if all.len() >= MOST_COPIES {
+                return Err("too many copies are under way".to_owned());
+            }
+            all.insert(serial, copies.clone());
+        }
+        let me = self.clone();
+        let work = move || {
+            for (at, file) in copies.files.iter().enumerate() {
+                let mut tell = |done, size| {
+                    let progress = &mut lock(&copies.progress)[at];
+                    (progress.done, progress.size) = (done, size);
+                };
+                let end = me.copy_file(&from, file, replace, &mut tell);
+                if let End::Failed(why) = &end {
+                    tracing::warn!("{}/{} was not copied: {why}", file.folder, file.name);
+                }
+                lock(&copies.progress)[at].end = Some(end);
+            }
+            copies.ended.store(true, Ordering::Relaxed);
+        };
+        let spawned = std::thread::Builder::new()
+            .name("copy models".into())
+            .spawn(work);
+        spawned.map_err(|e| format!("cannot start a thread: {e}"))?;
+        Ok(map! {"copy" => serial}.into())
+    }
+
+    /// How far copies are.
+    fn copied(&self, request: &Value) -> Result<Value, String> {
+        let serial = request.get("copy").and_then(Value::as_int);
+        let serial = serial.and_then(|n| u64::try_from(n).ok());
+        let copies = serial.and_then(|serial| lock(&self.copies).get(&serial).cloned());
+        let copies = copies.ok_or("there is no such copy; this machine may have started again")?;
+        let files: Vec<Value> = lock(&copies.progress)
+            .iter()
+            .map(Progress::to_value)
+            .collect();
+        Ok(map! {"files" => files}.into())
+    }
+
+    /// Copies one file from somebody else, or finds it here. `tell` hears bytes and size.
+    pub fn copy_file(
+        &self,
+        from: &str,
+        file: &Wanted,
+        replace: bool,
+        tell: &mut dyn FnMut(u64, u64),
+    ) -> End {
+        match self.try_copy(from, file, replace, tell) {
+            Ok(end) => {
+                self.catalogue.nudge();
+                end
+            }
+            Err(error) => End::Failed(crate::connection::chain(&error)),
+        }
+    }
+
+    fn try_copy(
+        &self,
+        from: &str,
+        file: &Wanted,
+        replace: bool,
+        tell: &mut dyn FnMut(u64, u64),
+    ) -> Result<End, SyncError> {
+        let Wanted { folder, name } = file;
+        let (_, place) =
+            self.folders
+                .place_for(folder, name)
+                .ok_or_else(|| SyncError::NoPlace {
+                    folder: folder.clone(),
+                    name: name.clone(),
+                })?;
+        let (size, hash) = self.describe_at(from, file)?;
+        tell(0, size);
+        // Another folder of the type may have it.
+        let here = self.folders.full_path(folder, name);
+        if let Some(here) = &here {
+            let disk = |source| SyncError::Disk {
+                action: "read",
+                path: here.clone(),
+                source,
+            };
+            let data = fs::metadata(here).map_err(disk)?;
+            if data.len() == size && hash_file(here, || true).map_err(disk)? == hash {
+                tell(size, size);
+                return Ok(End::There);
+            }
+            if !replace {
+                return Err(SyncError::Different { path: here.clone() });
+            }
+        }
+        let place = here.unwrap_or(place);
+        let disk = |action, path: &Path| {
+            let path = path.to_path_buf();
+            move |source| SyncError::Disk {
+                action,
+                path,
+                source,
+            }
+        };
+        let parent = place.parent().unwrap_or(&place);
+        fs::create_dir_all(parent).map_err(disk("make the folder", parent))?;
+        let partial = parent.join(format!(".fresco-sync-{hash}.part"));
+        let mut out = File::options()
+            .create(true)
+            .append(true)
+            .open(&partial)
+            .map_err(disk("write", &partial))?;
+        let mut done = out.metadata().map_err(disk("read", &partial))?.len();
+        if done > size {
+            out.set_len(0).map_err(disk("write", &partial))?;
+            done = 0;
+        }
+        while done < size {
+            tell(done, size);
+            let bytes = self.fetch_part(from, file, done, size)?;
+            out.write_all(&bytes).map_err(disk("write", &partial))?;
+            done += bytes.len() as u64;
+        }
+        tell(done, size);
+        out.sync_all().map_err(disk("write", &partial))?;
+        drop(out);
+        let found = hash_file(&partial, || true).map_err(disk("read", &partial))?;
+        if found != hash {
+            let _ = fs::remove_file(&partial);
+            return Err(SyncError::Wrong {
+                worker: from.to_owned(),
+                name: format!("{folder}/{name}"),
+                found,
+            });
+        }
+        fs::rename(&partial, &place).map_err(disk("put the finished file at", &place))?;
+        tracing::info!("copied {folder}/{name} from {from}, {size} bytes");
+        Ok(End::Copied)
+    }
+
+    /// Size and content of a file of somebody else, when it has been hashed there.
+    fn describe_at(&self, from: &str, file: &Wanted) -> Result<(u64, ContentHash), SyncError> {
+        let begun = Instant::now();
+        let mut request = map! {"kind" => "models", "do" => "describe"};
+        if let Value::Map(named) = file.to_value() {
+            request.extend(named.iter().map(|(k, v)| (k.clone(), v.clone())));
+        }
+        let request = Value::from(request);
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let answer = ask(&*self.peers, from, &request)?;
+            let entry = ModelEntry::from_value(&answer).ok_or_else(|| SyncError::Garbage {
+                worker: from.to_owned(),
+                what: "no description of the file",
+            })?;
+            if let Some(hash) = entry.hash {
+                return Ok((entry.size, hash));
+            }
+            if begun.elapsed() > HASHING {
+                return Err(SyncError::Slow {
+                    worker: from.to_owned(),
+                    name: file.name.clone(),
+                    hours: HASHING.as_secs() / 3600,
+                });
+            }
+            wait(pause);
+            pause = (pause * 2).min(Duration::from_secs(5));
+        }
+    }
+
+    fn fetch_part(
+        &self,
+        from: &str,
+        file: &Wanted,
+        offset: u64,
+        size: u64,
+    ) -> Result<Vec<u8>, SyncError> {
+        let garbage = |what| SyncError::Garbage {
+            worker: from.to_owned(),
+            what,
+        };
+        let request = Value::from(map! {
+            "kind" => "models", "do" => "part", "folder" => file.folder.as_str(), "name" => file.name.as_str(),
+            "offset" => offset,
+        });
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let answer = ask(&*self.peers, from, &request)?;
+            let hash = answer.get("hash").and_then(Value::as_str);
+            let hash = hash.and_then(ContentHash::parse);
+            let hash = hash.ok_or_else(|| garbage("no hash of the part"))?;
+            let mut bytes = Vec::new();
+            let mut take = |piece: &[u8]| {
+                bytes.extend_from_slice(piece);
+                Ok(())
+            };
+            match self.objects.read(&hash, PART, &mut take) {
+                Ok(_) => {}
+                // Somebody else copied the same part, and removed it.
+                Err(_) if tries < TRIES => {
+                    wait(Duration::from_millis(100 << tries));
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            if let Err(error) = self.objects.delete(&hash) {
+                // It expires.
+                tracing::debug!("{error}");
+            }
+            if bytes.is_empty() || offset + bytes.len() as u64 > size {
+                return Err(garbage("a part of another length than the file has"));
+            }
+            return Ok(bytes);
+        }
+    }
+}
+
+/// Waits; nobody tells when somebody elsewhere is done.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nobody tells when a machine elsewhere is done"
+)]
+fn wait(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Asks until an answer comes, or there have been enough tries; what the other side refuses is an error.
+fn ask(peers: &dyn Peers, name: &str, request: &Value) -> Result<Value, SyncError> {
+    let mut tries = 0;
+    let answer = loop {
+        tries += 1;
+        match peers.ask(name, request) {
+            Ok(answer) => break answer,
+            // One that is not there does not come because it is asked again.
+            Err(error @ BrokerError::Nobody { .. }) => return Err(error.into()),
+            Err(_) if tries < TRIES => wait(Duration::from_millis(200 << tries)),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    match answer.get("error").and_then(Value::as_str) {
+        None => Ok(answer),
+        Some(why) => Err(SyncError::Refused {
+            worker: name.to_owned(),
+            why: why.chars().take(1000).collect(),
+        }),
+    }
+}
+
+/// The models of somebody else.
+pub fn list_of(
+    peers: &dyn Peers,
+    objects: &dyn Objects,
+    name: &str,
+) -> Result<Vec<ModelEntry>, SyncError> {
+    let request = Value::from(map! {"kind" => "models", "do" => "list"});
+    let answer = ask(peers, name, &request)?;
+    if let Some(list) = answer.get("models") {
+        return Ok(ModelEntry::list(list));
+    }
+    let garbage = |what| {
+        move || SyncError::Garbage {
+            worker: name.to_owned(),
+            what,
+        }
+    };
+    let hash = answer.get("content").and_then(Value::as_str);
+    let hash = hash.and_then(ContentHash::parse);
+    let hash = hash.ok_or_else(garbage("no list of models"))?;
+    let mut bytes = Vec::new();
+    let mut take = |piece: &[u8]| {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    };
+    objects.read(&hash, LONGEST_ANSWER, &mut take)?;
+    let list = json::parse_bytes(&bytes).ok();
+    let list = list.ok_or_else(garbage("a list of models that is no JSON"))?;
+    Ok(ModelEntry::list(&list))
+}
+
+/// Has `to` copy files of `from` and tells how far it is, until all ended. `tell` hears the progress of all files.
+pub fn copy_elsewhere(
+    peers: &dyn Peers,
+    from: &str,
+    to: &str,
+    files: &[Wanted],
+    replace: bool,
+    tell: &mut dyn FnMut(&[Progress]),
+) -> Result<Vec<Progress>, SyncError> {
+    let request = Value::from(map! {
+        "kind" => "models", "do" => "copy", "from" => from, "replace" => replace,
+        "files" => files.iter().map(Wanted::to_value).collect::<Vec<_>>(),
+    });
+    let garbage = |what| SyncError::Garbage {
+        worker: to.to_owned(),
+        what,
+    };
+    let begun = ask(peers, to, &request)?;
+    let copy = begun.get("copy").cloned();
+    let copy = copy.ok_or_else(|| garbage("no number of the copy"))?;
+    let request = Value::from(map! {"kind" => "models", "do" => "copied", "copy" => copy});
+    loop {
+        let answer = ask(peers, to, &request)?;
+        let list = answer.get("files").and_then(Value::as_list);
+        let progress: Option<Vec<Progress>> =
+            list.and_then(|list| list.iter().map(Progress::from_value).collect());
+        let progress = progress.ok_or_else(|| garbage("no progress of the copy"))?;
+        tell(&progress);
+        if progress.len() == files.len() && progress.iter().all(|p| p.end.is_some()) {
+            return Ok(progress);
+        }
+        wait(Duration::from_millis(300));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,638 @@
+//! A worker of the engine that passes jobs on to a process elsewhere and follows them there.
+//!
+//! The lease on a job is renewed for as long as signs of life say that its worker runs it. What is heard live may have gaps: messages are
+//! numbered, and the missing ones are read back from the stream. The stream is also where a front that began anew finds what it missed,
+//! the outcome above all: if that is there, it counts, whatever became of the worker since.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fresco_engine::placement::WorkerView;
+use fresco_engine::{
+    Engine, Event, EventKind, EventSink, FreeReport, FreeRequest, Outcome, Returned, RunControl,
+    RunJob, Worker, WorkerSnapshot,
+};
+use fresco_graph::{Value, map};
+
+use super::FrontShared;
+use super::link::{Follow, Inbox, Link, Readiness};
+use crate::connection::{ANSWER, BrokerError, chain};
+use crate::content::{ContentError, FileRef, Renames, named_inputs};
+use crate::event_wire;
+use crate::wire::{self, Fields, JobMessage, OutcomeMessage, RunAnswer, TaskName};
+use crate::worker::{large_message, small_message};
+
+/// How often the thread looks around while nothing happens.
+const LOOK: Duration = Duration::from_millis(500);
+/// Between two requests to stop the same job.
+const STOP_AGAIN: Duration = Duration::from_secs(2);
+/// How long jobs are kept for their workers while this front itself cannot reach the server.
+const SPLIT: Duration = Duration::from_mins(2);
+/// How long files that a job made are tried to be fetched.
+const FETCHING: Duration = Duration::from_mins(5);
+/// How long a worker may take to free memory.
+const FREEING: Duration = Duration::from_secs(25);
+
+pub(super) struct RemoteWorker {
+    pub(super) front: Arc<FrontShared>,
+    pub(super) link: Arc<Link>,
+    pub(super) sink: Arc<dyn EventSink>,
+}
+
+fn not_begun(why: impl Into<String>) -> Outcome {
+    Outcome {
+        returned: Some(Returned::NotBegun(why.into())),
+        ..Outcome::default()
+    }
+}
+
+fn lost(why: impl Into<String>) -> Outcome {
+    Outcome {
+        returned: Some(Returned::Lost(why.into())),
+        ..Outcome::default()
+    }
+}
+
+/// Does something that may take long, while the lease on its job goes on.
+fn while_renewing<T>(control: &RunControl, work: impl FnOnce() -> T) -> T {
+    let (done, ended) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while ended.recv_timeout(Duration::from_secs(1))
+                == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+            {
+                if control.is_given_up() {
+                    return;
+                }
+                control.renew_lease();
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
+}
+
+impl RemoteWorker {
+    fn control_subject(&self) -> String {
+        let rest = format!("control.{}", self.link.name);
+        self.front.broker.subject(&rest)
+    }
+
+    /// Asks the worker something and waits for the answer.
+    fn ask(&self, request: fresco_graph::Map, patience: Duration) -> Result<Value, BrokerError> {
+        super::ask(
+            &self.front.broker,
+            &self.control_subject(),
+            request,
+            patience,
+        )
+    }
+
+    /// Sends the job. Ok: it has it (true), or nobody knows (false). Otherwise it does not begin.
+    fn send(
+        &self,
+        job: &RunJob,
+        name: &TaskName,
+        control: &RunControl,
+    ) -> Result<bool, Box<Outcome>> {
+        let Some(sign) = self.link.sign() else {
+            return Err(not_begun("its worker shows no sign of life").into());
+        };
+        let front = &self.front;
+        let registry = front.engine().map(Engine::registry);
+        let Some(registry) = registry else {
+            return Err(not_begun("the engine is not there yet").into());
+        };
+        let named = named_inputs(&job.prompt, &registry, front.transfer.dirs());
+        let inputs = if named.is_empty() {
+            Vec::new()
+        } else {
+            let offered = while_renewing(control, || front.transfer.offer(&named));
+            match offered {
+                Ok(refs) => refs,
+                Err(error @ ContentError::Store(_)) => {
+                    front.note_trouble(&chain(&error));
+                    self.link.rest();
+                    return Err(
+                        not_begun(format!("its files cannot be sent: {}", chain(&error))).into(),
+                    );
+                }
+                // A file that cannot be read will not be readable next time.
+                Err(error) => return Err(self.refused(job, &chain(&error)).into()),
+            }
+        };
+        let message = JobMessage {
+            name: name.clone(),
+            session: sign.session,
+            job: job.clone(),
+            inputs: FileRef::list_to_value(&inputs),
+        };
+        let subject = front.broker.subject(&format!("run.{}", self.link.name));
+        let answer = small_message(&front.broker, message.encode())
+            .and_then(|bytes| front.broker.request(&subject, bytes, ANSWER));
+        match answer {
+            Ok(answer) => match RunAnswer::decode(&answer) {
+                Ok(RunAnswer::Accepted) => {
+                    self.link.took(name);
+                    Ok(true)
+                }
+                Ok(RunAnswer::Busy(why)) => {
+                    self.link.is_busy();
+                    Err(not_begun(why).into())
+                }
+                Ok(RunAnswer::Refused(why)) => Err(self.refused(job, &why).into()),
+                Err(error) => {
+                    self.link
+                        .is_bad(format!("its answer to a job makes no sense: {error}"));
+                    Ok(false)
+                }
+            },
+            // It may have the job; signs of life will tell.
+            Err(BrokerError::NoAnswer { .. }) => Ok(false),
+            Err(error) => {
+                front.note_trouble(&error.to_string());
+                self.link.rest();
+                Err(not_begun(error.to_string()).into())
+            }
+        }
+    }
+
+    /// The job can run nowhere as it is.
+    fn refused(&self, job: &RunJob, why: &str) -> Outcome {
+        let failure = fresco_engine::Failure {
+            node: "".into(),
+            class: "".into(),
+            executed: Vec::new(),
+            message: format!("Worker {} cannot run this prompt: {why}", self.link.name),
+            kind: "WorkerRefused".to_owned(),
+            trace: Vec::new(),
+            inputs: fresco_graph::Map::new().into(),
+            outputs: Vec::new(),
+            timestamp: fresco_engine::now_ms(),
+        };
+        let start = map! {"prompt_id" => &job.prompt_id, "timestamp" => failure.timestamp};
+        let mut data = fresco_engine::failure_data(&job.prompt_id, &failure);
+        data.insert("timestamp".into(), failure.timestamp.into());
+        let messages = vec![
+            vec![Value::from("execution_start"), start.into()].into(),
+            vec![Value::from("execution_error"), data.into()].into(),
+        ];
+        self.emit(job, EventKind::Error(Arc::new(failure)));
+        Outcome {
+            messages,
+            ..Outcome::default()
+        }
+    }
+
+    fn emit(&self, job: &RunJob, kind: EventKind) {
+        self.sink.emit(Event {
+            prompt_id: Some(job.prompt_id.clone()),
+            client: job.client.clone(),
+            worker: None,
+            kind,
+        });
+    }
+}
+
+impl Worker for RemoteWorker {
+    fn name(&self) -> &Arc<str> {
+        &self.link.name
+    }
+
+    fn run(&self, job: &RunJob, control: &RunControl) -> Outcome {
+        let Some(task) = control.task() else {
+            return not_begun("a worker elsewhere needs the number of the run");
+        };
+        let name = TaskName {
+            front: self.front.id.clone(),
+            task,
+        };
+        let link = self.link.clone();
+        let _wakes = control.cancel.on_raise(move || link.ring());
+        let _routed = self.front.route(task, &self.link);
+        let follow = self.link.follow(task);
+        let before = self.link.sign();
+        let sure = if control.is_adopted() {
+            tracing::info!(prompt = %job.prompt_id, worker = %self.link.name, "its run from before is followed");
+            false
+        } else {
+            match self.send(job, &name, control) {
+                Ok(sure) => sure,
+                Err(outcome) => return *outcome,
+            }
+        };
+        let session = before.map(|sign| sign.session);
+        let following = Following {
+            worker: self,
+            follow,
+            subject: self
+                .front
+                .broker
+                .subject(&format!("event.{}.{task}", self.front.id)),
+            name,
+            job,
+            control,
+            session: session.filter(|_| !control.is_adopted()),
+            sure,
+            next: 1,
+            place: 0,
+            missed: control.is_adopted(),
+            generation: self.front.broker.generation(),
+            beats: self.link.sign().map_or(0, |sign| sign.beats),
+            absent: 0,
+            split: None,
+            told: None,
+            renames: Renames::default(),
+        };
+        following.run()
+    }
+
+    fn wait_ready(&self, patience: Duration) -> bool {
+        let front = &self.front;
+        if !front.broker.is_ready() {
+            front.pause(patience);
+            return false;
+        }
+        match self.link.wait_ready(&front.id, patience) {
+            Readiness::Ready => true,
+            Readiness::Elsewhere => {
+                let waiting = front.engine().is_some_and(|e| e.store().waiting() > 0);
+                if waiting {
+                    let want = map! {"do" => "want", "front" => &front.id};
+                    let sent = front
+                        .broker
+                        .publish(&self.control_subject(), wire::bytes(want));
+                    if let Err(error) = sent {
+                        tracing::debug!("a worker was not told that it is wanted: {error}");
+                    }
+                }
+                false
+            }
+            Readiness::Not(_) => false,
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.front.broker.is_ready() && self.link.readiness(&self.front.id) == Readiness::Ready
+    }
+
+    fn free(&self, request: &FreeRequest) -> FreeReport {
+        let began = Instant::now();
+        let mut report = FreeReport {
+            worker: self.link.name.clone(),
+            ..FreeReport::default()
+        };
+        match self.ask(wire::free_request(request), FREEING) {
+            Ok(answer) => {
+                let bytes = |name: &str| Fields(&answer).whole(name).ok();
+                report.ram_before = bytes("ram_before");
+                report.ram_after = bytes("ram_after");
+                report.cache_reset = Fields(&answer).truth("cache_reset").unwrap_or(false);
+            }
+            Err(error) => {
+                tracing::warn!(worker = %self.link.name, "it was not told to free memory: {error}");
+            }
+        }
+        report.took = began.elapsed();
+        report
+    }
+
+    fn drop_owned(&self, _: &str) {
+        // Values of packs never leave their machine: its own packs tell it.
+    }
+
+    fn view(&self) -> WorkerView {
+        let state = self.link.state();
+        let view = state.alive.as_ref().map(|alive| alive.view.clone());
+        drop(state);
+        let view = view.unwrap_or_default();
+        match self.front.models.inventory(&self.link.name) {
+            Some(inventory) => view.with_inventory(inventory),
+            None => view,
+        }
+    }
+
+    fn snapshot(&self) -> WorkerSnapshot {
+        let state = self.link.state();
+        let results = state.alive.as_ref().and_then(|alive| alive.results);
+        WorkerSnapshot {
+            worker: self.link.name.clone(),
+            results: results.and_then(|n| usize::try_from(n).ok()),
+        }
+    }
+}
+
+/// One run that is followed.
+struct Following<'a> {
+    worker: &'a RemoteWorker,
+    follow: Follow,
+    subject: String,
+    name: TaskName,
+    job: &'a RunJob,
+    control: &'a RunControl,
+    /// Who was given the job; unknown for one from before.
+    session: Option<Arc<str>>,
+    /// The worker had the job for certain.
+    sure: bool,
+    /// Number of the next message.
+    next: u64,
+    /// How far the stream was read.
+    place: u64,
+    /// Messages may have been missed.
+    missed: bool,
+    generation: u64,
+    /// The last sign of life that was looked at.
+    beats: u64,
+    /// Signs of life since then that did not name the job.
+    absent: u32,
+    /// Since when the server cannot be reached.
+    split: Option<Instant>,
+    /// When the worker was last told to stop.
+    told: Option<Instant>,
+    renames: Renames,
+}
+
+impl Following<'_> {
+    fn run(mut self) -> Outcome {
+        loop {
+            let stop = || {
+                let raised = self.control.cancel.is_raised() && self.told.is_none();
+                raised || self.control.is_given_up()
+            };
+            let heard = self.follow.wait(self.beats, LOOK, stop);
+            if self.control.is_given_up() {
+                return Outcome {
+                    interrupted: true,
+                    ..Outcome::default()
+                };
+            }
+            match self.step(heard) {
+                Ok(None) => {}
+                Ok(Some(outcome)) => return outcome,
+                Err(why) => {
+                    self.worker.link.is_bad(why.clone());
+                    return lost(why);
+                }
+            }
+        }
+    }
+
+    fn step(
+        &mut self,
+        heard: std::collections::VecDeque<Inbox>,
+    ) -> Result<Option<Outcome>, String> {
+        if self.control.cancel.is_raised() {
+            self.tell_to_stop();
+        }
+        let quiet = heard.is_empty();
+        for one in heard {
+            match one {
+                Inbox::Picture(bytes) => {
+                    if let Ok(kind) = event_wire::decode_picture(&bytes) {
+                        self.worker.emit(self.job, kind);
+                    }
+                }
+                Inbox::Message(bytes) => {
+                    if let Some(outcome) = self.live(&bytes)? {
+                        return Ok(Some(outcome));
+                    }
+                }
+            }
+        }
+        let broker = &self.worker.front.broker;
+        if !broker.is_ready() {
+            // Nobody can know how it goes there; what was heard last holds for a while.
+            let since = *self.split.get_or_insert_with(Instant::now);
+            if since.elapsed() < SPLIT {
+                self.control.renew_lease();
+            }
+            return Ok(None);
+        }
+        if self.split.take().is_some() || self.generation != broker.generation() {
+            self.generation = broker.generation();
+            self.missed = true;
+        }
+        if std::mem::take(&mut self.missed)
+            && let Some(outcome) = self.replay()?
+        {
+            return Ok(Some(outcome));
+        }
+        self.look_at_worker(quiet)
+    }
+
+    /// What the signs of life say about the job.
+    fn look_at_worker(&mut self, quiet: bool) -> Result<Option<Outcome>, String> {
+        let Some(sign) = self.worker.link.sign() else {
+            // Silence: the lease ends when it is not renewed.
+            return Ok(None);
+        };
+        let another = self.session.as_ref().is_some_and(|s| *s != sign.session);
+        if sign.job.as_ref() == Some(&self.name) && !another {
+            self.sure = true;
+            self.absent = 0;
+            self.session = Some(sign.session);
+            if sign.beats != self.beats {
+                self.beats = sign.beats;
+                self.control.renew_lease();
+            }
+            if quiet && sign.events >= self.next {
+                return self.replay();
+            }
+            return Ok(None);
+        }
+        if sign.beats == self.beats && !another {
+            return Ok(None);
+        }
+        self.beats = sign.beats;
+        self.absent += 1;
+        // A sign of life may have been made before the job was there. The outcome of one that was, is in the stream before the worker
+        // says that it is free.
+        if self.absent < 3 && !another {
+            return Ok(None);
+        }
+        if let Some(outcome) = self.replay()? {
+            return Ok(Some(outcome));
+        }
+        if self.missed {
+            // The stream could not be read.
+            return Ok(None);
+        }
+        if another {
+            return Ok(Some(lost("its worker began anew")));
+        }
+        if self.sure || self.next > 1 {
+            return Ok(Some(lost("its worker does not know it any more")));
+        }
+        self.worker.link.rest();
+        Ok(Some(not_begun("its worker never got it")))
+    }
+
+    fn tell_to_stop(&mut self) {
+        if self.told.is_some_and(|at| at.elapsed() < STOP_AGAIN) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let front = &self.worker.front;
+        let request = map! {
+            "do" => "interrupt", "front" => &self.name.front, "task" => self.name.task,
+        };
+        let subject = self.worker.control_subject();
+        if let Err(error) = front.broker.publish(&subject, wire::bytes(request)) {
+            tracing::warn!(worker = %self.worker.link.name, "it was not told to stop: {error}");
+        }
+    }
+
+    /// A message that was heard as it was sent.
+    fn live(&mut self, bytes: &[u8]) -> Result<Option<Outcome>, String> {
+        let Some(message) = self.read(bytes)? else {
+            return Ok(None);
+        };
+        let number = Fields(&message).whole("n").map_err(|e| e.to_string())?;
+        if number > self.next
+            && let Some(outcome) = self.replay()?
+        {
+            return Ok(Some(outcome));
+        }
+        // Numbers that neither came nor are in the stream are nowhere.
+        self.take(number, &message)
+    }
+
+    /// Reads what the stream has from where it was last read.
+    fn replay(&mut self) -> Result<Option<Outcome>, String> {
+        loop {
+            let stored = self
+                .worker
+                .front
+                .broker
+                .stored(&self.subject, self.place + 1);
+            let bytes = match stored {
+                Ok(Some((place, bytes))) => {
+                    self.place = place;
+                    bytes
+                }
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    tracing::debug!("the stream is not read yet: {error}");
+                    self.missed = true;
+                    return Ok(None);
+                }
+            };
+            let Some(message) = self.read(&bytes)? else {
+                continue;
+            };
+            let number = Fields(&message).whole("n").map_err(|e| e.to_string())?;
+            if let Some(outcome) = self.take(number, &message)? {
+                return Ok(Some(outcome));
+            }
+        }
+    }
+
+    /// A message, wherever its content is. None: it cannot be had now.
+    fn read(&mut self, bytes: &[u8]) -> Result<Option<Value>, String> {
+        let nonsense = |e: wire::WireError| format!("a message of it makes no sense: {e}");
+        match large_message(&self.worker.front.broker, bytes) {
+            Ok(None) => wire::parse(bytes).map(Some).map_err(nonsense),
+            Ok(Some(large)) => wire::parse(&large).map(Some).map_err(nonsense),
+            Err(error) => {
+                tracing::warn!(worker = %self.worker.link.name, "a message is not read: {error}");
+                self.missed = true;
+                Ok(None)
+            }
+        }
+    }
+
+    /// A message in its turn. Those before it were seen.
+    fn take(&mut self, number: u64, message: &Value) -> Result<Option<Outcome>, String> {
+        let fields = Fields(message);
+        let nonsense = |e: wire::WireError| format!("a message of it makes no sense: {e}");
+        let session = fields.text("session").map_err(nonsense)?;
+        // Of a worker that was given up and does not know it.
+        let other = self.session.as_ref().is_some_and(|own| *own != session);
+        if number < self.next || other {
+            return Ok(None);
+        }
+        self.session = Some(session);
+        self.next = number + 1;
+        self.sure = true;
+        let shift = event_wire::clock_shift(self.worker.link.ahead());
+        for event in fields.list("events").map_err(nonsense)? {
+            let mut kind = event_wire::decode(event, shift).map_err(nonsense)?;
+            if let EventKind::Executed { output, .. } = &mut kind {
+                // Clients fetch files as soon as they hear of them.
+                let files = event.get("files").cloned().unwrap_or_default();
+                if let Err(why) = self.fetch(&files, false) {
+                    tracing::warn!(worker = %self.worker.link.name, "{why}");
+                }
+                self.renames.apply(output);
+            }
+            self.worker.emit(self.job, kind);
+        }
+        let Some(last) = message.get("outcome") else {
+            return Ok(None);
+        };
+        let last = OutcomeMessage::from_value(last).map_err(nonsense)?;
+        Ok(Some(self.end(last, shift)))
+    }
+
+    fn end(&mut self, last: OutcomeMessage, shift: i64) -> Outcome {
+        let OutcomeMessage {
+            mut outcome,
+            files,
+            offered,
+        } = last;
+        if let Some(returned) = &outcome.returned {
+            self.worker.link.done(offered);
+            self.worker.link.rest();
+            // A job that never began keeps the number of its run: what was said about it must not be heard again. If that cannot be had, it
+            // gets another number.
+            if let Returned::NotBegun(why) = returned
+                && let Err(error) = self.worker.front.broker.forget(&self.subject)
+            {
+                return lost(format!("{why} ({error})"));
+            }
+            return outcome;
+        }
+        let control = self.control;
+        let fetched = while_renewing(control, || self.fetch(&files, true));
+        self.worker.link.done(offered);
+        if let Err(why) = fetched {
+            return lost(why);
+        }
+        self.renames.apply_to_map(&mut outcome.outputs);
+        self.renames.apply_to_map(&mut outcome.meta);
+        for message in &mut outcome.messages {
+            self.renames.apply(message);
+        }
+        event_wire::shift_messages(&mut outcome.messages, shift);
+        outcome
+    }
+
+    /// Puts files that the job made into this front's folders. `patient`: the server may be away for a while.
+    fn fetch(&mut self, files: &Value, patient: bool) -> Result<(), String> {
+        let refs = FileRef::list_from_value(Some(files)).map_err(|e| e.to_string())?;
+        if refs.is_empty() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        loop {
+            let error = match self.worker.front.transfer.bring_outputs(&refs) {
+                Ok(renames) => {
+                    self.renames.merge(renames);
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let passes = matches!(
+                error,
+                ContentError::Store(BrokerError::NotReady(_) | BrokerError::NoAnswer { .. })
+            );
+            let why = format!("its files did not come: {}", chain(&error));
+            if !patient || !passes || began.elapsed() > FETCHING || self.control.is_given_up() {
+                return Err(why);
+            }
+            tracing::warn!(worker = %self.worker.link.name, "{why}; trying again");
+            self.worker.front.pause(Duration::from_secs(1));
+        }
+    }
+}

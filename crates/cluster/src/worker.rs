@@ -1,0 +1,463 @@
+//! The worker process: takes jobs from fronts, has its own engine run them, tells how it goes.
+//!
+//! It owns its one place. A front asks for it with the job in hand; whoever comes while it is taken hears "busy". A front that was turned away
+//! says so ([`Place::want`]), and the place is offered to it alone for a moment when it is free, so that fronts take turns.
+//!
+//! Threads: `door` answers requests and never waits for a job; `runner` brings a job's files, runs it and delivers its outcome, and tries that
+//! again until the server has it; `beat` gives signs of life, also while the others wait.
+
+mod place;
+mod runner;
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fresco_engine::{Engine, Event, EventKind, EventSink, now_ms};
+use fresco_files::Folders;
+use fresco_graph::{Map, Value, json, lock, map};
+
+use crate::connection::{Broker, BrokerError, Heard, Subscription, is_word};
+use crate::content::{Catalogue, ModelEntry, Transfer, neutral_view};
+use crate::wire::{self, Alive, Fields, JobMessage, LARGEST, PROTOCOL, RunAnswer};
+use place::Place;
+
+/// Between two signs of life, at most.
+const BEAT: Duration = Duration::from_secs(1);
+/// Between two pictures on the way.
+const PICTURES: Duration = Duration::from_millis(200);
+/// How long a front waits at most for an outcome that is on its way.
+const DELIVERED: Duration = Duration::from_millis(200);
+/// How long a request to free memory is waited for.
+const FREEING: Duration = Duration::from_secs(20);
+
+/// What a worker is made of.
+pub struct WorkerParts {
+    /// One word; no other worker on this server has it.
+    pub name: Arc<str>,
+    /// Of the program.
+    pub version: Arc<str>,
+    pub broker: Arc<Broker>,
+    /// Runs one job at a time. Its events go to the sink of [`WorkerSink::new`].
+    pub engine: Engine,
+    pub events: EventReceiver,
+    pub transfer: Arc<Transfer>,
+    pub catalogue: Arc<Catalogue>,
+    pub folders: Folders,
+    /// Answers what this room does not know: requests about memory and about model files.
+    pub answers: Arc<dyn OtherRequests>,
+}
+
+/// Requests that others answer.
+pub trait OtherRequests: Send + Sync {
+    /// None: nobody knows this request. May take its time.
+    fn answer(&self, request: &Value) -> Option<Value>;
+}
+
+/// Where the engine's events come out.
+pub struct EventReceiver(pub(crate) Receiver<Event>);
+
+/// Takes the engine's events.
+pub struct WorkerSink {
+    to: Mutex<Sender<Event>>,
+    last_picture: Mutex<Option<Instant>>,
+}
+
+impl WorkerSink {
+    pub fn new() -> (Arc<Self>, EventReceiver) {
+        let (to, from) = channel();
+        let sink = Self {
+            to: Mutex::new(to),
+            last_picture: Mutex::default(),
+        };
+        (Arc::new(sink), EventReceiver(from))
+    }
+
+    /// Pictures are many and large; some of them will do.
+    fn thinned(&self, kind: EventKind) -> Option<EventKind> {
+        let is_picture = matches!(
+            kind,
+            EventKind::Preview { .. }
+                | EventKind::Progress {
+                    preview: Some(_),
+                    ..
+                }
+        );
+        if !is_picture {
+            return Some(kind);
+        }
+        let mut last = lock(&self.last_picture);
+        if last.is_none_or(|at| at.elapsed() >= PICTURES) {
+            *last = Some(Instant::now());
+            return Some(kind);
+        }
+        match kind {
+            EventKind::Progress {
+                ids, value, max, ..
+            } => Some(EventKind::Progress {
+                ids,
+                value,
+                max,
+                preview: None,
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl EventSink for WorkerSink {
+    fn emit(&self, mut event: Event) {
+        if matches!(
+            event.kind,
+            EventKind::Status { .. } | EventKind::Queue { .. }
+        ) {
+            return;
+        }
+        if let Some(kind) = self.thinned(event.kind) {
+            event.kind = kind;
+            // Nobody listens any more when the program ends.
+            let _ = lock(&self.to).send(event);
+        }
+    }
+}
+
+/// What the threads share.
+struct Shared {
+    name: Arc<str>,
+    version: Arc<str>,
+    session: Arc<str>,
+    broker: Arc<Broker>,
+    engine: Engine,
+    place: Place,
+    transfer: Arc<Transfer>,
+    catalogue: Arc<Catalogue>,
+    folders: Folders,
+    answers: Arc<dyn OtherRequests>,
+}
+
+/// Makes one of what was heard.
+type Make = fn(Heard) -> AtTheDoor;
+
+/// What comes to the door.
+enum AtTheDoor {
+    Run(Heard),
+    Control(Heard),
+    Close,
+}
+
+/// A running worker.
+pub struct WorkerProcess {
+    shared: Arc<Shared>,
+    door: Sender<AtTheDoor>,
+    threads: Vec<JoinHandle<()>>,
+    _heard: Vec<Subscription>,
+}
+
+impl WorkerProcess {
+    /// Starts to take jobs as soon as the server is there.
+    pub fn start(parts: WorkerParts) -> Result<Self, BrokerError> {
+        let WorkerParts {
+            name,
+            version,
+            broker,
+            engine,
+            events,
+            transfer,
+            catalogue,
+            folders,
+            answers,
+        } = parts;
+        if !is_word(&name) {
+            return Err(BrokerError::Settings(format!(
+                "--name: {name:?} has signs other than letters, digits, _ and -, or more than 64"
+            )));
+        }
+        let shared = Arc::new(Shared {
+            name,
+            version,
+            session: fresco_engine::new_prompt_id(),
+            broker,
+            engine,
+            place: Place::default(),
+            transfer,
+            catalogue,
+            folders,
+            answers,
+        });
+        let (door, knocks) = channel();
+        let (jobs, taken) = channel();
+        let mut heard = Vec::new();
+        for (subject, make) in [
+            ("run", AtTheDoor::Run as Make),
+            ("control", AtTheDoor::Control as Make),
+        ] {
+            let subject = shared.broker.subject(&format!("{subject}.{}", shared.name));
+            let door = door.clone();
+            heard.push(shared.broker.subscribe(&subject, move |message| {
+                let _ = door.send(make(message));
+            })?);
+        }
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(work)
+                .map_err(|e| BrokerError::failed("start a thread", e))
+        };
+        let (a, b, c) = (shared.clone(), shared.clone(), shared.clone());
+        let threads = vec![
+            spawn("door", Box::new(move || a.keep_the_door(&knocks, &jobs)))?,
+            spawn("runner", Box::new(move || b.run_jobs(&taken, &events.0)))?,
+            spawn("beat", Box::new(move || c.beat()))?,
+        ];
+        Ok(Self {
+            shared,
+            door,
+            threads,
+            _heard: heard,
+        })
+    }
+
+    /// Takes no more jobs and waits for what runs, at most so long; then it is given back to its front, which queues it again.
+    pub fn drain(self, patience: Duration) {
+        let shared = &self.shared;
+        shared.place.drain();
+        if !shared.place.wait_free(patience) {
+            tracing::warn!("the running job did not end in time; its front queues it again");
+            shared.place.abandon();
+            shared.engine.interrupt(None);
+            shared.place.wait_free(Duration::from_secs(15));
+        }
+        shared.place.close();
+        let _ = self.door.send(AtTheDoor::Close);
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the worker panicked");
+            }
+        }
+        shared.broker.flush();
+    }
+}
+
+impl Shared {
+    /// Signs of life: each second, and soon after each change.
+    fn beat(&self) {
+        let subject = self.broker.subject(&format!("alive.{}", self.name));
+        let mut was_ready = false;
+        while self.place.wait_change(BEAT) {
+            let ready = self.broker.is_ready();
+            if ready && !was_ready {
+                tracing::info!(
+                    "worker {} is ready: it takes jobs from NATS at {}",
+                    self.name,
+                    self.broker.address()
+                );
+            }
+            was_ready = ready;
+            if ready {
+                self.say_alive(&subject);
+            }
+        }
+        // The last word: it is about to end.
+        self.say_alive(&subject);
+    }
+
+    fn say_alive(&self, subject: &str) {
+        let now = self.place.now();
+        let snapshot = self.engine.workers();
+        let alive = Alive {
+            protocol: PROTOCOL,
+            version: self.version.clone(),
+            session: self.session.clone(),
+            time: now_ms(),
+            state: now.state,
+            job: now.job,
+            events: now.events,
+            offered: now.offered,
+            catalogue: (self.catalogue.version() << 24) + self.engine.registry().len() as u64,
+            view: neutral_view(&self.engine.worker_view(), &self.folders),
+            results: snapshot
+                .first()
+                .and_then(|one| one.results)
+                .map(|n| n as u64),
+        };
+        if let Err(error) = self.broker.publish(subject, alive.encode()) {
+            tracing::debug!("no sign of life was sent: {error}");
+        }
+    }
+
+    fn keep_the_door(self: &Arc<Self>, knocks: &Receiver<AtTheDoor>, jobs: &Sender<JobMessage>) {
+        for knock in knocks {
+            match knock {
+                AtTheDoor::Close => return,
+                AtTheDoor::Run(heard) => {
+                    let (answer, job) = match self.admit(&heard) {
+                        Ok(job) => (RunAnswer::Accepted, job),
+                        Err(answer) => (answer, None),
+                    };
+                    if let Err(error) = self.broker.answer(&heard, answer.encode()) {
+                        // The front sees from the signs of life what became of it.
+                        tracing::warn!("a front was not answered: {error}");
+                    }
+                    if let Some(job) = job {
+                        let _ = jobs.send(job);
+                    }
+                }
+                AtTheDoor::Control(heard) => self.control(heard),
+            }
+        }
+    }
+
+    /// Takes a job, or says why not. Nothing: it has that job already.
+    fn admit(&self, heard: &Heard) -> Result<Option<JobMessage>, RunAnswer> {
+        let refused = |why: String| RunAnswer::Refused(why);
+        let large = large_message(&self.broker, &heard.payload);
+        let bytes = large.map_err(|e| RunAnswer::Busy(e.to_string()))?;
+        let message = bytes.as_deref().unwrap_or(&heard.payload);
+        let job = JobMessage::decode(message)
+            .map_err(|e| refused(format!("the job cannot be read: {e}")))?;
+        if job.session != self.session {
+            return Err(RunAnswer::Busy("the worker began anew".to_owned()));
+        }
+        self.place.wait_delivered(DELIVERED);
+        match self.place.take(&job.name) {
+            Ok(true) => Ok(Some(job)),
+            Ok(false) => Ok(None),
+            Err(why) => Err(RunAnswer::Busy(why)),
+        }
+    }
+
+    /// Each request has a thread of its own: some take their time.
+    fn control(self: &Arc<Self>, heard: Heard) {
+        let me = self.clone();
+        let work = move || {
+            let answer = match me.answer(&heard.payload) {
+                Ok(answer) => answer,
+                Err(why) => map! {"error" => why}.into(),
+            };
+            let text = json::to_string(&answer).into_bytes();
+            let sent = small_message(&me.broker, text).and_then(|t| me.broker.answer(&heard, t));
+            if let Err(error) = sent {
+                tracing::warn!("a front was not answered: {error}");
+            }
+        };
+        let spawned = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(work);
+        if let Err(error) = spawned {
+            tracing::error!("cannot answer a front: {error}");
+        }
+    }
+
+    fn answer(&self, request: &[u8]) -> Result<Value, String> {
+        let request = wire::parse(request).map_err(|e| e.to_string())?;
+        let fields = Fields(&request);
+        // Kinds of requests have words of their own.
+        if request.get("kind").is_some() {
+            let answer = self.answers.answer(&request);
+            return answer.ok_or_else(|| "there is no such kind of request".to_owned());
+        }
+        let word = fields.text_or_none("do").ok().flatten().unwrap_or_default();
+        let done = || Value::from(map! {"done" => true});
+        match &*word {
+            "want" => {
+                let front = fields.text("front").map_err(|e| e.to_string())?;
+                self.place.want(&front);
+                Ok(done())
+            }
+            "interrupt" => {
+                let task = fields.whole("task").map_err(|e| e.to_string())?;
+                let front = fields.text("front").map_err(|e| e.to_string())?;
+                if let Some(prompt_id) = self.place.cancel(&front, task) {
+                    self.engine.interrupt(Some(&prompt_id));
+                }
+                Ok(done())
+            }
+            "free" => {
+                let request = wire::read_free_request(&request).map_err(|e| e.to_string())?;
+                Ok(self.free(request))
+            }
+            "describe" => Ok(self.describe()),
+            _ => Err(format!("there is no request {word:?}")),
+        }
+    }
+
+    fn free(&self, request: fresco_engine::FreeRequest) -> Value {
+        let (sender, done) = channel();
+        let replies = self.engine.free_and_wait(request);
+        let wait = move || {
+            let reports: Vec<_> = replies
+                .into_iter()
+                .filter_map(fresco_engine::Reply::wait)
+                .collect();
+            let _ = sender.send(reports);
+        };
+        let spawned = std::thread::Builder::new().name("free".into()).spawn(wait);
+        if let Err(error) = spawned {
+            tracing::error!("cannot wait for what was freed: {error}");
+        }
+        let reports = done.recv_timeout(FREEING).unwrap_or_default();
+        let mut answer = map! {"done" => !reports.is_empty()};
+        if let Some(report) = reports.first() {
+            answer.insert("took_ms".into(), (report.took.as_millis() as u64).into());
+            answer.insert("cache_reset".into(), report.cache_reset.into());
+            for (key, bytes) in [
+                ("ram_before", report.ram_before),
+                ("ram_after", report.ram_after),
+            ] {
+                if let Some(bytes) = bytes {
+                    answer.insert(key.into(), bytes.into());
+                }
+            }
+        }
+        answer.into()
+    }
+
+    fn describe(&self) -> Value {
+        let registry = self.engine.registry();
+        let mut classes: Vec<Value> = registry
+            .iter()
+            .map(|class| (&class.schema().id).into())
+            .collect();
+        classes.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
+        let entries = self.catalogue.entries();
+        let models: Vec<Value> = entries.iter().map(ModelEntry::to_value).collect();
+        map! {
+            "session" => &self.session,
+            "version" => &self.version,
+            "classes" => classes,
+            "models" => models,
+        }
+        .into()
+    }
+}
+
+/// The content of a message that was too large to be sent as it is; none if it is there itself.
+pub(crate) fn large_message(
+    broker: &Broker,
+    payload: &[u8],
+) -> Result<Option<Vec<u8>>, BrokerError> {
+    // Only a message that is nothing but a reference is that short.
+    if payload.len() > 200 {
+        return Ok(None);
+    }
+    let Ok(value) = wire::parse(payload) else {
+        return Ok(None);
+    };
+    let Some(hash) = value.get("content").and_then(Value::as_str) else {
+        return Ok(None);
+    };
+    let hash = crate::ContentHash::parse(hash)
+        .ok_or_else(|| BrokerError::failed("read a message", "its content has no hash"))?;
+    broker.get_bytes(&hash, LARGEST).map(Some)
+}
+
+/// The message itself, or a reference to it where it is too large.
+pub(crate) fn small_message(broker: &Broker, message: Vec<u8>) -> Result<Vec<u8>, BrokerError> {
+    if message.len() <= broker.largest_message() {
+        return Ok(message);
+    }
+    let hash = broker.put_bytes(&message)?;
+    let reference: Map = map! {"content" => hash.to_string()};
+    Ok(wire::bytes(reference))
+}

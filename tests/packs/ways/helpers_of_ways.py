@@ -1,0 +1,1 @@
+MARK = "of the ways"

@@ -1,0 +1,199 @@
+//! Workers as processes of their own behind a NATS server. Skipped where there is no `nats-server`.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::Result;
+use fresco_tests::{
+    cluster::{Cluster, nats_server},
+    picture,
+    server::run_program,
+    workflow,
+};
+use serde_json::{Value, json};
+
+/// Nothing to test with.
+fn skipped() -> bool {
+    nats_server().is_none()
+}
+
+fn put(base: &Path, file: &str, content: &[u8]) -> Result<()> {
+    let path = base.join(file);
+    fs::create_dir_all(path.parent().unwrap())?;
+    Ok(fs::write(path, content)?)
+}
+
+fn lora(name: &str) -> Value {
+    // A prompt that names a model; what is in the file does not matter before it runs.
+    json!({
+        "1": {"class_type": "UpscaleModelLoader", "inputs": {"model_name": name}},
+        "2": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 1}},
+        "3": {"class_type": "ImageUpscaleWithModel", "inputs": {"upscale_model": ["1", 0], "image": ["2", 0]}},
+        "4": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "up"}},
+    })
+}
+
+#[test]
+fn files_go_to_the_worker_and_come_back() -> Result<()> {
+    if skipped() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(1, 1)?;
+    // Large enough for the object store: noise does not compress.
+    let noise = picture::sample(300, 300)?;
+    put(&cluster.fronts[0].base, "input/s/in.png", &noise)?;
+    put(
+        &cluster.fronts[0].base,
+        "output/far_00001_.png",
+        b"a different file of this name",
+    )?;
+    cluster.start()?;
+    let front = &cluster.fronts[0];
+    let prompt = json!({
+        "1": {"class_type": "LoadImage", "inputs": {"image": "s/in.png"}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "far"}},
+    });
+    let id = front.queue(&prompt)?;
+    let entry = front.wait_for(&id)?;
+    assert_eq!(entry["status"]["status_str"], "success", "{entry}");
+    let image = &entry["outputs"]["2"]["images"][0];
+    assert_eq!(image["filename"], "far_00002_.png", "{entry}");
+    let made = picture::read_file(&front.base.join("output/far_00002_.png"))?;
+    assert_eq!((made.width, made.height), (300, 300));
+    // The same prompt again: what the worker still knows has the same name.
+    let entry = front.wait_for(&front.queue(&prompt)?)?;
+    let again = &entry["outputs"]["2"]["images"][0]["filename"];
+    assert_eq!(again, "far_00002_.png", "{entry}");
+    Ok(())
+}
+
+#[test]
+fn a_job_goes_where_its_model_is_or_says_who_lacks_it() -> Result<()> {
+    if skipped() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(1, 2)?;
+    put(
+        &cluster.workers[0].base,
+        "models/upscale_models/a.pth",
+        b"A",
+    )?;
+    put(&cluster.workers[0].base, "models/loras/l.safetensors", b"L")?;
+    put(
+        &cluster.workers[1].base,
+        "models/upscale_models/b.pth",
+        b"B",
+    )?;
+    cluster.start()?;
+    cluster.until("the models of both workers in the list", |cluster| {
+        let list = cluster.fronts[0].get("/models/upscale_models");
+        list.is_ok_and(|list| list == json!(["a.pth", "b.pth"]))
+    })?;
+    let front = &cluster.fronts[0];
+    // A name that nobody has is refused at once.
+    let answer = front
+        .connect()?
+        .post("/prompt", &json!({"prompt": lora("c.pth")}))?;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert!(
+        answer.text().contains("value_not_in_list"),
+        "{}",
+        answer.text()
+    );
+    // Two models that no worker has together.
+    let mut both = lora("a.pth");
+    both["5"] = json!({"class_type": "UpscaleModelLoader", "inputs": {"model_name": "b.pth"}});
+    both["6"] = json!({"class_type": "ImageUpscaleWithModel", "inputs": {"upscale_model": ["5", 0], "image": ["2", 0]}});
+    both["7"] =
+        json!({"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": "up"}});
+    let id = front.queue(&both)?;
+    cluster.until("the reason why it waits", |cluster| {
+        let outline = cluster.fronts[0].get("/fresco/queue").unwrap_or_default();
+        let reason = outline["waiting_reasons"][&id].as_str().unwrap_or_default();
+        reason.contains("w0 lacks upscale_models/b.pth")
+            && reason.contains("w1 lacks upscale_models/a.pth")
+    })?;
+    // Others pass it.
+    let other = front.queue(&workflow::smallest(5, "passes"))?;
+    assert_eq!(front.wait_for(&other)?["status"]["status_str"], "success");
+    // The file is brought to the one that lacks it; then the job runs, and fails for what is in the file.
+    let url = cluster.url();
+    let folder = cluster.folder.path();
+    let arguments = [
+        "models", "sync", "--nats", &url, "--from", "w1", "--to", "w0", "b.pth",
+    ];
+    let (status, out, log) = run_program(&arguments, folder);
+    assert!(status.success(), "{out}{log}");
+    assert!(out.contains("upscale_models/b.pth copied"), "{out}");
+    let copy = cluster.workers[0].base.join("models/upscale_models/b.pth");
+    assert_eq!(fs::read(copy)?, b"B");
+    let entry = cluster.fronts[0].wait_for(&id)?;
+    assert_eq!(entry["status"]["status_str"], "error", "{entry}");
+    let (status, out, log) = run_program(&["models", "list", "--nats", &url], folder);
+    assert!(status.success(), "{out}{log}");
+    assert!(out.contains("workers: w0, w1"), "{out}");
+    assert!(out.contains("loras/l.safetensors  0.0 MB  w0"), "{out}");
+    assert!(
+        out.contains("upscale_models/b.pth  0.0 MB  w0, w1"),
+        "{out}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_broker_that_is_not_there_is_named_and_waited_for() -> Result<()> {
+    if skipped() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(1, 1)?;
+    cluster.fronts[0].process.start()?;
+    cluster.workers[0].process.start()?;
+    cluster.fronts[0].until_ready()?;
+    let id = cluster.fronts[0].queue(&workflow::smallest(7, "later"))?;
+    cluster.until("a line about NATS in the log", |cluster| {
+        cluster.fronts[0]
+            .process
+            .log()
+            .contains("NATS at 127.0.0.1")
+    })?;
+    cluster.nats.start()?;
+    let entry = cluster.fronts[0].wait_for(&id)?;
+    assert_eq!(entry["status"]["status_str"], "success", "{entry}");
+    // It goes away and comes back.
+    cluster.nats.kill();
+    let id = cluster.fronts[0].queue(&workflow::smallest(8, "later"))?;
+    cluster.nats.start()?;
+    let entry = cluster.fronts[0].wait_for(&id)?;
+    assert_eq!(entry["status"]["status_str"], "success", "{entry}");
+    // A worker that is told to stop ends by itself.
+    let status = cluster.workers[0].process.terminate();
+    assert!(status.is_some_and(|status| status.success()));
+    Ok(())
+}
+
+#[test]
+fn a_front_that_begins_anew_takes_up_what_runs() -> Result<()> {
+    if skipped() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(1, 1)?;
+    cluster.start()?;
+    // Long enough to be still running when the front is back.
+    let id = cluster.fronts[0].queue(&workflow::chain(3000, 512, 3))?;
+    cluster.until("the job to run", |cluster| {
+        let queue = cluster.fronts[0].get("/queue").unwrap_or_default();
+        queue["queue_running"][0][1] == json!(id)
+    })?;
+    std::thread::park_timeout(Duration::from_millis(300));
+    cluster.fronts[0].process.kill();
+    cluster.fronts[0].process.start()?;
+    cluster.fronts[0].until_ready()?;
+    let entry = cluster.fronts[0].wait_for(&id)?;
+    assert_eq!(entry["status"]["status_str"], "success", "{entry}");
+    let starts = cluster.workers[0].process.log();
+    assert_eq!(
+        starts.matches("got prompt").count(),
+        1,
+        "it ran once:\n{starts}"
+    );
+    Ok(())
+}
