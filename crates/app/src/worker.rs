@@ -92,6 +92,9 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
         transfer: Arc::new(Transfer::new(broker.clone(), assembly.dirs.clone())),
         catalogue: catalogue.clone(),
         folders: assembly.folders.clone(),
+        swept: ["input", "output", "temp"]
+            .map(|name| own_state.join(name))
+            .into(),
         answers: Arc::new(Answers {
             files: ModelServer::new(
                 assembly.folders.clone(),

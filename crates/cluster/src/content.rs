@@ -9,6 +9,7 @@ mod memo;
 mod models;
 mod names;
 mod objects;
+mod sweep;
 pub mod sync;
 mod transfer;
 
@@ -16,4 +17,5 @@ pub use catalogue::{Catalogue, ModelEntry};
 pub use models::{ClusterModels, model_key, neutral_view};
 pub use names::{NamedFile, named_inputs, named_outputs};
 pub use objects::{FolderObjects, Objects, WritePiece};
+pub(crate) use sweep::remove_old;
 pub use transfer::{ContentError, FileRef, Renames, Transfer};

@@ -9,6 +9,7 @@
 mod place;
 mod runner;
 
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -45,6 +46,8 @@ pub struct WorkerParts {
     pub transfer: Arc<Transfer>,
     pub catalogue: Arc<Catalogue>,
     pub folders: Folders,
+    /// Folders that are this worker's alone; files of jobs do not stay there for ever.
+    pub swept: Vec<PathBuf>,
     /// Answers what this room does not know: requests about memory and about model files.
     pub answers: Arc<dyn OtherRequests>,
 }
@@ -133,6 +136,7 @@ struct Shared {
     transfer: Arc<Transfer>,
     catalogue: Arc<Catalogue>,
     folders: Folders,
+    swept: Vec<PathBuf>,
     answers: Arc<dyn OtherRequests>,
 }
 
@@ -166,6 +170,7 @@ impl WorkerProcess {
             transfer,
             catalogue,
             folders,
+            swept,
             answers,
         } = parts;
         if !is_word(&name) {
@@ -183,6 +188,7 @@ impl WorkerProcess {
             transfer,
             catalogue,
             folders,
+            swept,
             answers,
         });
         let (door, knocks) = channel();

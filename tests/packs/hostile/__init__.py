@@ -61,6 +61,8 @@ class Hostile:
                 time.sleep(600)
                 return {"ui": {"text": ["a copy"]}}
         os.kill(os.getpid(), signal.SIGSEGV)
+        # Another thread may be the one that is hit.
+        time.sleep(60)
 
     def fork_and_answer(self):
         import os

@@ -252,7 +252,12 @@ fn rule_13_node_descriptions_are_those_of_the_reference() {
             let names: Vec<&String> = info["input"][group].as_object().unwrap().keys().collect();
             assert_eq!(json!(names), info["input_order"][group], "{name}.{group}");
         }
-        assert_eq!(info["input_order"], reference["input_order"], "{name}");
+        let mut order = reference["input_order"].clone();
+        // Newer workflows give it what a LoRA says; the golden is older.
+        if name == "LTXVAddGuide" {
+            order["optional"] = json!(["iclora_parameters"]);
+        }
+        assert_eq!(info["input_order"], order, "{name}");
         // Newer workflows link what it shows; it had no output when the golden was made.
         let newer_output = name == "PreviewAny";
         if newer_output {

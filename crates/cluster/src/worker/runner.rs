@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use fresco_engine::store::HistoryRecord;
 use fresco_engine::{
-    Event, EventKind, Failure, Outcome, Returned, Submission, failure_data, now_ms,
+    Event, EventKind, Failure, FreeRequest, Outcome, Returned, Submission, failure_data, now_ms,
 };
 use fresco_graph::{Map, Value, json, map};
 
 use super::{Shared, small_message};
 use crate::connection::{BrokerError, chain};
-use crate::content::{FileRef, named_outputs};
+use crate::content::{FileRef, named_outputs, remove_old};
 use crate::event_wire;
 use crate::wire::{JobMessage, OutcomeMessage};
 
@@ -20,6 +20,10 @@ use crate::wire::{JobMessage, OutcomeMessage};
 const BATCH: usize = 256;
 /// How often the thread looks around while nothing happens.
 const LOOK: Duration = Duration::from_millis(500);
+/// How long files of a job stay on the worker: results that it remembers name them.
+const KEPT: Duration = Duration::from_hours(24);
+/// How often it looks for older ones.
+const SWEEPS: Duration = Duration::from_hours(1);
 /// How long files and outcomes are tried to be handed over. A front that hears nothing for so long has given the job to another.
 const DELIVERY: Duration = Duration::from_mins(10);
 /// Between two tries, at most.
@@ -136,11 +140,33 @@ impl From<Returned> for Performed {
 
 impl Shared {
     pub(super) fn run_jobs(&self, jobs: &Receiver<JobMessage>, events: &Receiver<Event>) {
+        let mut swept: Option<Instant> = None;
         loop {
             match jobs.recv_timeout(LOOK) {
                 Ok(job) => self.run_job(&job, events),
                 Err(RecvTimeoutError::Timeout) if !self.place.is_closed() => {}
                 Err(_) => return,
+            }
+            // Nothing runs here now that could read them.
+            if swept.is_none_or(|at| at.elapsed() > SWEEPS) {
+                self.sweep();
+                swept = Some(Instant::now());
+            }
+        }
+    }
+
+    /// Removes files of jobs that are long done. Fronts have what was made, and send again what is read.
+    fn sweep(&self) {
+        for folder in &self.swept {
+            let gone = remove_old(folder, KEPT);
+            if gone.files > 0 {
+                let (files, bytes) = (gone.files, gone.bytes);
+                tracing::info!(
+                    files,
+                    bytes,
+                    "removed old files of jobs from {}",
+                    folder.display()
+                );
             }
         }
     }
@@ -304,6 +330,12 @@ impl Shared {
         match files {
             Ok(files) => Performed { outcome, files },
             Err(error) => {
+                // A result that is remembered may name a file that is gone: the next run makes it again.
+                drop(self.engine.free_and_wait(FreeRequest {
+                    free_memory: true,
+                    respect: true,
+                    ..FreeRequest::default()
+                }));
                 Returned::Lost(format!("its files could not be handed over: {error}")).into()
             }
         }

@@ -139,7 +139,7 @@ impl FluxConfig {
         };
         let head = store.shape("double_blocks.0.img_attn.norm.key_norm.scale");
         let head = head.and_then(|shape| shape.first().copied()).unwrap_or(128);
-        if head == 0 || !hidden.is_multiple_of(head) {
+        if head == 0 || hidden == 0 || !hidden.is_multiple_of(head) {
             let reason = format!("heads of {head} channels do not make a width of {hidden}");
             return Err(ModelError::unsupported(store.file(), reason));
         }

@@ -46,7 +46,10 @@ impl HunyuanVideoConfig {
     pub fn detect(store: &WeightStore, patch: usize) -> Result<Self> {
         let shapes = Shapes(store);
         let trunk = HunyuanConfig::detect(store)?;
-        let cells = patch * patch;
+        let cells = patch.saturating_mul(patch);
+        if cells == 0 {
+            return Err(shapes.unsupported("its tokens have no cells"));
+        }
         let into = match store.shape("img_in.proj.weight") {
             Some([_, values, ..]) => *values,
             _ => 0,

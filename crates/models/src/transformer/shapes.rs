@@ -7,6 +7,13 @@ use crate::store::WeightStore;
 #[derive(Clone, Copy)]
 pub struct Shapes<'a>(pub &'a WeightStore);
 
+/// More than any layer has: a file can claim any size for a weight without values.
+const TOO_WIDE: usize = 1 << 31;
+
+fn is_size(size: usize) -> bool {
+    (1..TOO_WIDE).contains(&size)
+}
+
 impl<'a> Shapes<'a> {
     fn of(self, key: &str) -> Result<&'a [usize]> {
         self.0.shape(key).ok_or_else(|| ModelError::Missing {
@@ -27,7 +34,7 @@ impl<'a> Shapes<'a> {
     /// Rows and columns of a matrix.
     pub fn matrix(self, key: &str) -> Result<(usize, usize)> {
         match *self.of(key)? {
-            [rows, columns] if rows > 0 && columns > 0 => Ok((rows, columns)),
+            [rows, columns] if is_size(rows) && is_size(columns) => Ok((rows, columns)),
             ref other => Err(self.wrong(key, "a matrix", other)),
         }
     }
@@ -35,7 +42,7 @@ impl<'a> Shapes<'a> {
     /// The length of a list of values.
     pub fn vector(self, key: &str) -> Result<usize> {
         match *self.of(key)? {
-            [len] if len > 0 => Ok(len),
+            [len] if is_size(len) => Ok(len),
             ref other => Err(self.wrong(key, "one dimension", other)),
         }
     }

@@ -23,4 +23,4 @@ mod unet;
 mod vae;
 mod videos;
 mod vision;
-mod wrong_films;
+mod wrong_weights;

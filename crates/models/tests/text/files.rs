@@ -368,7 +368,8 @@ fn bad_files_are_refused() {
         "not a text encoder that is known",
     );
     let t5 = "encoder.block.0.layer.0.SelfAttention.k.weight".to_owned();
-    refused([(t5, Tensor::zeros([2, 2]).unwrap())], "no text encoder");
+    let alone = [(t5, Tensor::zeros([2, 2]).unwrap())];
+    refused(alone, "not a text encoder that is known");
 
     let with = |key: &str, t: Option<Tensor>| {
         let mut weights = small(2);

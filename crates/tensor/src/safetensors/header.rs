@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::{Dtype, Entry, Header, Problem, TensorInfo};
+use crate::elements::element_count;
 
 type Result<T> = std::result::Result<T, Problem>;
 
@@ -81,11 +82,14 @@ fn tensor(reader: &mut Reader<'_>, name: String) -> Result<TensorInfo> {
     let size = shape
         .iter()
         .try_fold(dtype.size() as u64, |n, &s| n.checked_mul(s));
+    let shape: Vec<usize> = shape.into_iter().map(|s| s as usize).collect();
+    // A zero among the sizes hides how large the others are.
+    let size = size.filter(|_| element_count(&shape).is_ok());
     match (size, &offsets[..]) {
         (Some(size), &[start, end]) if end.checked_sub(start) == Some(size) => Ok(TensorInfo {
             name,
             dtype,
-            shape: shape.into_iter().map(|s| s as usize).collect(),
+            shape,
             start,
             end,
         }),
@@ -375,6 +379,7 @@ mod tests {
         let size = || Problem::Size {
             name: "a".to_owned(),
         };
+        check(&info("F32", "[4611686018427387904,0]", "[0,0]"), 0, size());
         check(&info("F32", "[2]", "[0,4]"), 4, size());
         check(&info("F32", "[1]", "[4,0]"), 4, size());
         check(&info("F32", "[1]", "[0,4,8]"), 4, size());
