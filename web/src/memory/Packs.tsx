@@ -2,7 +2,7 @@
 import { useCallback, useEffect, useState } from "react";
 import { ApiError, getJson, sendJson } from "../api/client";
 import { Button, Disclosure, toast } from "../ui";
-import { type PacksReport, packLine, packsLine } from "./packWords";
+import { type PacksReport, packFaults, packLine, packsLine } from "./packWords";
 import css from "./memory.module.css";
 
 /** Packs change rarely; while they start, they are asked after more often. */
@@ -57,6 +57,11 @@ export function Packs() {
         {report.packs.map((pack) => (
           <li key={pack.name} data-state={pack.state}>
             <strong>{pack.name}</strong> <span className={css.soft}>{packLine(pack)}</span>
+            {packFaults(pack).map((fault) => (
+              <div key={fault} className={css.packFault}>
+                {fault}
+              </div>
+            ))}
             {(pack.traceback || (pack.log ?? []).length > 0) && (
               <Disclosure title={pack.state === "failed" ? "Why, and what it said" : "What it said"}>
                 <pre className={css.packLog}>{[pack.traceback, (pack.log ?? []).join("\n")].filter(Boolean).join("\n")}</pre>

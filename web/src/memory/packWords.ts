@@ -8,6 +8,11 @@ export interface Pack {
   seconds: number;
   nodes: string[];
   log?: string[];
+  /** How often the process ended in one of its nodes, and how the last time. */
+  ends?: number;
+  last_end?: string | null;
+  /** What it wrote where packs should not write. */
+  writes_outside?: string[];
 }
 
 export interface PacksReport {
@@ -34,4 +39,16 @@ export function packLine(pack: Pack): string {
   if (pack.state === "failed") return pack.error?.split("\n")[0] ?? "It could not be loaded.";
   if (pack.state !== "loaded") return "It is being loaded.";
   return `${count(pack.nodes.length, "node")}, loaded in ${pack.seconds.toFixed(1)} s`;
+}
+
+/** What a pack did that it should not have done. */
+export function packFaults(pack: Pack): string[] {
+  const faults: string[] = [];
+  if (pack.ends) {
+    const how = pack.last_end ? `: ${pack.last_end}` : "";
+    faults.push(`Its process ended ${pack.ends === 1 ? "once" : `${pack.ends} times`} in one of its nodes${how}`);
+  }
+  const outside = pack.writes_outside ?? [];
+  if (outside.length > 0) faults.push(`It wrote outside of its folders: ${outside.join(", ")}`);
+  return faults;
 }
