@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fresco_cluster::content::{Catalogue, ClusterModels, Transfer};
-use fresco_cluster::{Broker, BrokerError, Front, FrontParts, WorkerFacts};
+use fresco_cluster::{Broker, BrokerError, Front, FrontParts, OtherRequests, WorkerFacts};
 use fresco_engine::Engine;
 use fresco_graph::{Map, Value};
-use fresco_server::{FarWorker, FarWorkers};
+use fresco_server::{App, FarWorker, FarWorkers, answer_front};
+use tokio::runtime::Handle;
 
 use crate::assembly::Assembly;
 
@@ -73,5 +74,36 @@ impl FarWorkers for Shown {
         self.0
             .ask(worker, request, MEMORY)
             .map_err(|error| error.to_string())
+    }
+
+    fn has_fronts(&self) -> bool {
+        self.0.has_fronts()
+    }
+
+    fn ask_fronts(&self, question: &Map) -> Vec<Value> {
+        self.0.ask_fronts(question)
+    }
+
+    fn offer_files(&self, outputs: &Value) -> Result<Value, String> {
+        let offered = self.0.offer_files(outputs);
+        offered.map_err(|error| error.to_string())
+    }
+
+    fn bring_files(&self, files: &Value, outputs: &mut Value) -> Result<(), String> {
+        let brought = self.0.bring_files(files, outputs);
+        brought.map_err(|error| error.to_string())
+    }
+}
+
+/// Answers other fronts as the server does.
+pub(crate) struct ForFronts {
+    pub(crate) app: App,
+    /// Where the server runs.
+    pub(crate) runtime: Handle,
+}
+
+impl OtherRequests for ForFronts {
+    fn answer(&self, request: &Value) -> Option<Value> {
+        Some(self.runtime.block_on(answer_front(&self.app, request)))
     }
 }

@@ -18,7 +18,7 @@ use fresco_server::{
 };
 
 use crate::assembly::Assembly;
-use crate::front::{ClusterParts, Shown};
+use crate::front::{ClusterParts, ForFronts, Shown};
 use crate::front_end::Pages;
 use crate::python::TemplateFiles;
 use crate::settings::{ServeSettings, UsageError};
@@ -245,6 +245,12 @@ async fn assembled(
             .clone()
             .map(|front| Arc::new(Shown(front)) as Arc<dyn FarWorkers>),
     });
+    if let Some(front) = &front {
+        front.answer_fronts(Arc::new(ForFronts {
+            app: app.clone(),
+            runtime: tokio::runtime::Handle::current(),
+        }));
+    }
     if !settings.quick_test {
         let signals = StopSignals::listen();
         announce(&settings, &listeners);

@@ -4,6 +4,7 @@
 //! it was silent for long. Messages are heard on the client's thread and handed to the [`Link`](link::Link) of their worker.
 
 mod link;
+mod peers;
 mod remote;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::content::{Catalogue, ClusterModels, ModelEntry, Transfer};
 use crate::wire::{self, Alive, Fields};
 use crate::worker::large_message;
 use link::{Inbox, Link, Readiness};
+use peers::Peers;
 use remote::RemoteWorker;
 
 /// A job is a worker's for so long after each sign of life.
@@ -61,6 +63,7 @@ struct FrontShared {
     /// Who follows which run.
     routes: Mutex<BTreeMap<u64, Arc<Link>>>,
     trouble: Mutex<Option<(Instant, String)>>,
+    peers: Peers,
     bell: Condvar,
     /// Something changed that the fleet's thread should look at.
     news: Mutex<bool>,
@@ -137,6 +140,7 @@ impl Front {
             links: Mutex::default(),
             routes: Mutex::default(),
             trouble: Mutex::default(),
+            peers: Peers::default(),
             bell: Condvar::new(),
             news: Mutex::new(true),
             stopping: AtomicBool::new(false),
@@ -158,6 +162,11 @@ impl Front {
         heard.push(listen(&format!("preview.{id}.*"), |me, message| {
             me.pass_on(message, Inbox::Picture);
         })?);
+        heard.push(listen("fronts.alive.*", FrontShared::hear_front)?);
+        let me = shared.clone();
+        let questions = shared.broker.subject(&format!("fronts.ask.{id}"));
+        let hear = move |message| me.hear_question(message);
+        heard.push(shared.broker.subscribe(&questions, hear)?);
         for lease in engine.store().leases().wait().unwrap_or_default() {
             if is_word(&lease.owner)
                 && let Some(link) = shared.link(&lease.owner)
@@ -387,6 +396,7 @@ impl FrontShared {
             for link in &links {
                 self.look_after(link);
             }
+            self.greet();
             self.wait(LOOK);
             *lock(&self.news) = false;
         }

@@ -7,6 +7,8 @@
 //! | `fresco.alive.WORKER` | message, each second and at every change | worker to all fronts: session, state, what it runs, number of its last event |
 //! | `fresco.run.WORKER` | request | front to worker: run this job; answered at once with "accepted" or why not |
 //! | `fresco.control.WORKER` | request | front to worker: interrupt, free, describe yourself, memory |
+//! | `fresco.fronts.alive.FRONT` | message, each second | front to all fronts |
+//! | `fresco.fronts.ask.FRONT` | request | front to front: your queue, that job's result, interrupt it |
 //! | `fresco.event.FRONT.TASK` | stored in a stream | worker to one front: numbered events, the outcome last |
 //! | `fresco.preview.FRONT.TASK` | message | pictures on the way, thinned, lost when nobody listens |
 //!

@@ -29,15 +29,28 @@ pub struct FarWorker {
     pub silent_ms: Option<u64>,
 }
 
-/// The workers on other machines. Calls may wait, except [`FarWorkers::trouble`] and [`FarWorkers::workers`].
+/// The workers on other machines, and other fronts. Calls may wait, unless they say that they do not.
 pub trait FarWorkers: Send + Sync {
-    /// What is wrong with the way to them, if something is.
+    /// What is wrong with the way to them, if something is. Does not wait.
     fn trouble(&self) -> Option<String>;
 
+    /// Does not wait.
     fn workers(&self) -> Vec<FarWorker>;
 
     /// Has a worker's [`answer_memory`] answer; an error says why it does not.
     fn ask_memory(&self, worker: &str, request: Map) -> Result<Value, String>;
+
+    /// Whether other fronts share the workers. Does not wait.
+    fn has_fronts(&self) -> bool;
+
+    /// Has [`answer_front`](crate::answer_front) of all other fronts answer; those that do are in the list.
+    fn ask_fronts(&self, question: &Map) -> Vec<Value>;
+
+    /// Makes files that results name available to other fronts.
+    fn offer_files(&self, outputs: &Value) -> Result<Value, String>;
+
+    /// Puts what another front made available into the folders here, and its names into the results.
+    fn bring_files(&self, files: &Value, outputs: &mut Value) -> Result<(), String>;
 }
 
 /// A worker's answer to a request about its memory.

@@ -4,6 +4,7 @@ use fresco_engine::store::HistoryRecord;
 use fresco_graph::{Value, json};
 
 use crate::error::ApiError;
+use crate::fronts;
 use crate::queue::{ids, stored, write_item};
 use crate::request::Request;
 use crate::response;
@@ -34,6 +35,11 @@ pub(crate) async fn get_one(request: Request) -> Answer {
             .history_get(request.param(0))
             .await,
     )?;
+    if record.is_none()
+        && let Some(entry) = fronts::history(&request, request.param(0)).await
+    {
+        return Ok(response::json_text(entry));
+    }
     Ok(response::json_text(render(record.as_slice())))
 }
 
@@ -51,7 +57,7 @@ pub(crate) async fn post(mut request: Request) -> Answer {
     Ok(response::empty())
 }
 
-fn render(records: &[HistoryRecord]) -> String {
+pub(crate) fn render(records: &[HistoryRecord]) -> String {
     let mut out = String::from("{");
     for (i, r) in records.iter().enumerate() {
         if i > 0 {

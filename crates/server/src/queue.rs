@@ -8,6 +8,7 @@ use fresco_engine::store::{QueueChange, QueueOutline, QueueRecord};
 use fresco_graph::{Map, Value, json, map};
 
 use crate::error::{ApiError, Code};
+use crate::fronts;
 use crate::prompt::store_error;
 use crate::request::Request;
 use crate::response;
@@ -41,15 +42,17 @@ pub(crate) fn write_item(
 /// `GET /queue`.
 pub(crate) async fn get(request: Request) -> Answer {
     let queue = stored(request.app.engine.store().queue().await)?;
+    let [running, pending] = fronts::queues(&request).await;
     let mut out = String::from("{\"queue_running\":");
-    write_items(&mut out, &queue.running);
+    write_items(&mut out, &queue.running, &running);
     out.push_str(",\"queue_pending\":");
-    write_items(&mut out, &queue.pending);
+    write_items(&mut out, &queue.pending, &pending);
     out.push('}');
     Ok(response::json_text(out))
 }
 
-fn write_items(out: &mut String, records: &[QueueRecord]) {
+/// A list of jobs, with those of other fronts behind our own.
+pub(crate) fn write_items(out: &mut String, records: &[QueueRecord], others: &[Value]) {
     out.push('[');
     for (i, r) in records.iter().enumerate() {
         if i > 0 {
@@ -61,6 +64,12 @@ fn write_items(out: &mut String, records: &[QueueRecord]) {
             &r.prompt_id,
             [&r.prompt, &r.extra_data, &r.outputs],
         );
+    }
+    for other in others {
+        if !out.ends_with('[') {
+            out.push(',');
+        }
+        json::write(out, other, json::WIRE);
     }
     out.push(']');
 }
@@ -82,11 +91,19 @@ pub(crate) async fn post(mut request: Request) -> Answer {
     if body.get("clear").is_some_and(Value::truthy) {
         stored(Some(engine.clear_pending().await))?;
         request.app.hub.jobs_left(None);
+        fronts::tell(&request, map! {"do" => "clear"}).await;
     }
+    let mut elsewhere = Vec::new();
     for id in delete {
         if stored(Some(engine.delete_pending(&id).await))? {
             request.app.hub.jobs_left(Some(&id));
+        } else {
+            elsewhere.push(Value::from(&id));
         }
+    }
+    if !elsewhere.is_empty() {
+        let what = map! {"do" => "delete", "prompt_ids" => elsewhere};
+        fronts::tell(&request, what).await;
     }
     Ok(response::empty())
 }

@@ -126,7 +126,11 @@ pub(crate) async fn interrupt(mut request: Request) -> Answer {
         .get("prompt_id")
         .filter(|v| v.truthy())
         .map(fresco_graph::json::python_text);
-    request.app.engine.interrupt(id.as_deref());
+    let found = request.app.engine.interrupt(id.as_deref());
+    if !found || id.is_none() {
+        let what = map! {"do" => "interrupt", "prompt_id" => id};
+        crate::fronts::tell(&request, what).await;
+    }
     Ok(empty())
 }
 

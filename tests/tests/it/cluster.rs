@@ -197,3 +197,77 @@ fn a_front_that_begins_anew_takes_up_what_runs() -> Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn two_fronts_show_what_both_run() -> Result<()> {
+    if skipped() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(2, 1)?;
+    cluster.nats.start()?;
+    for front in &mut cluster.fronts {
+        front.process.start()?;
+        front.until_ready()?;
+    }
+    let [first, second] = &cluster.fronts[..] else {
+        unreachable!("two were made");
+    };
+    // No worker is there yet: both wait.
+    let one = first.queue(&workflow::smallest(0xff0000, "same"))?;
+    let other = second.queue(&workflow::smallest(0x00ff00, "same"))?;
+    let gone = first.queue(&workflow::smallest(3, "gone"))?;
+    let ids = |front: &fresco_tests::cluster::Front| -> Vec<Value> {
+        let queue = front.get("/queue").unwrap_or_default();
+        let pending = queue["queue_pending"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        pending.into_iter().map(|item| item[1].clone()).collect()
+    };
+    cluster.until("both queues in each front", |cluster| {
+        ids(&cluster.fronts[0]) == [json!(one), json!(gone), json!(other)]
+            && ids(&cluster.fronts[1]) == [json!(other), json!(one), json!(gone)]
+    })?;
+    // One is taken out by the front that does not have it.
+    second.post("/queue", &json!({"delete": [gone]}))?;
+    assert_eq!(ids(first), [json!(one), json!(other)]);
+    cluster.workers[0].process.start()?;
+    let (first, second) = (&cluster.fronts[0], &cluster.fronts[1]);
+    first.wait_for(&one)?;
+    second.wait_for(&other)?;
+    // Each answers for the other, with pictures that it has itself. Two have one name, and stay two.
+    let entry = second.wait_for(&one)?;
+    assert_eq!(entry["status"]["status_str"], "success", "{entry}");
+    let image = &entry["outputs"]["2"]["images"][0];
+    let name = image["filename"].as_str().unwrap_or_default();
+    let shown = second
+        .connect()?
+        .get(&format!("/view?filename={name}&type=output"))?;
+    assert_eq!(shown.status, 200, "{entry}");
+    let shown = picture::read(std::io::Cursor::new(&shown.body[..]))?;
+    assert_eq!(shown.pixels[..3], [255, 0, 0], "{entry}");
+    let own = second.wait_for(&other)?;
+    assert_ne!(own["outputs"]["2"]["images"][0]["filename"], name);
+    // Nobody has this one.
+    assert_eq!(second.get("/history/nobody")?, json!({}));
+    Ok(())
+}
+
+#[test]
+fn any_front_interrupts() -> Result<()> {
+    if skipped() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(2, 1)?;
+    cluster.start()?;
+    let id = cluster.fronts[0].queue(&workflow::chain(3000, 512, 3))?;
+    cluster.until("the job in the queue of the other front", |cluster| {
+        let queue = cluster.fronts[1].get("/queue").unwrap_or_default();
+        queue["queue_running"][0][1] == json!(id)
+    })?;
+    cluster.fronts[1].post("/interrupt", &json!({"prompt_id": id}))?;
+    let entry = cluster.fronts[0].wait_for(&id)?;
+    let messages = entry["status"]["messages"].to_string();
+    assert!(messages.contains("execution_interrupted"), "{entry}");
+    Ok(())
+}

@@ -215,7 +215,11 @@ async fn looking() {
             "last_seq"
         ]
     );
-    assert_eq!(rig.get("/api/memory").await.expect(200).json(), all);
+    let again = rig.get("/api/memory").await.expect(200).json();
+    // Main memory that is free differs from moment to moment.
+    for key in keys.iter().filter(|key| **key != "devices") {
+        assert_eq!(again.get(key), all.get(key), "{key}");
+    }
     let (id, primary) = (room.id(), room.primary.name());
     let places = all.get("places").unwrap().get(id).unwrap();
     assert_eq!(places.get(&primary), Some(&ON_DEVICE.into()));

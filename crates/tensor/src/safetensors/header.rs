@@ -84,7 +84,7 @@ fn tensor(reader: &mut Reader<'_>, name: String) -> Result<TensorInfo> {
         .try_fold(dtype.size() as u64, |n, &s| n.checked_mul(s));
     let shape: Vec<usize> = shape.into_iter().map(|s| s as usize).collect();
     // A zero among the sizes hides how large the others are.
-    let size = size.filter(|_| element_count(&shape).is_ok());
+    let size = size.filter(|&size| size > 0 || element_count(&shape).is_ok());
     match (size, &offsets[..]) {
         (Some(size), &[start, end]) if end.checked_sub(start) == Some(size) => Ok(TensorInfo {
             name,

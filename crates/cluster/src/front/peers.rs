@@ -1,0 +1,138 @@
+//! Other fronts on the same NATS server. Each has a queue and a history of its own; what one of them does not know, it asks the others.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use fresco_graph::{Map, Value, json, lock, map};
+
+use super::{Front, FrontShared, ask};
+use crate::connection::{BrokerError, Heard, chain, is_word};
+use crate::content::{FileRef, named_outputs};
+use crate::wire;
+use crate::worker::{OtherRequests, small_message};
+
+/// A front that was silent for longer is not asked.
+const LIFE: Duration = Duration::from_secs(4);
+/// How long an answer may take.
+const ANSWERS: Duration = Duration::from_secs(3);
+/// Fronts that are known at once.
+const MOST: usize = 256;
+
+#[derive(Default)]
+pub(super) struct Peers {
+    seen: Mutex<BTreeMap<Arc<str>, Instant>>,
+    answers: OnceLock<Arc<dyn OtherRequests>>,
+}
+
+impl Peers {
+    fn alive(&self) -> Vec<Arc<str>> {
+        let mut seen = lock(&self.seen);
+        seen.retain(|_, at| at.elapsed() < LIFE);
+        seen.keys().cloned().collect()
+    }
+}
+
+impl FrontShared {
+    /// Lets other fronts know that this one is there.
+    pub(super) fn greet(&self) {
+        if !self.broker.is_ready() {
+            return;
+        }
+        let subject = self.broker.subject(&format!("fronts.alive.{}", self.id));
+        let greeting = wire::bytes(map! {"version" => env!("CARGO_PKG_VERSION")});
+        if let Err(error) = self.broker.publish(&subject, greeting) {
+            tracing::debug!("other fronts do not hear of this one: {error}");
+        }
+    }
+
+    /// On the client's thread.
+    pub(super) fn hear_front(&self, heard: &Heard) {
+        let name = heard.subject.rsplit('.').next().filter(|n| is_word(n));
+        let Some(name) = name.filter(|name| **name != *self.id) else {
+            return;
+        };
+        let mut seen = lock(&self.peers.seen);
+        if seen.len() < MOST || seen.contains_key(name) {
+            seen.insert(name.into(), Instant::now());
+        }
+    }
+
+    /// On the client's thread. Each question has a thread of its own: an answer may read files.
+    pub(super) fn hear_question(self: &Arc<Self>, heard: Heard) {
+        let me = self.clone();
+        let work = move || {
+            let answer = me.answer(&heard.payload);
+            let text = json::to_string(&answer).into_bytes();
+            let sent = small_message(&me.broker, text).and_then(|t| me.broker.answer(&heard, t));
+            if let Err(error) = sent {
+                tracing::debug!("another front was not answered: {error}");
+            }
+        };
+        let spawned = std::thread::Builder::new().name("peer".into()).spawn(work);
+        if let Err(error) = spawned {
+            tracing::error!("cannot answer another front: {error}");
+        }
+    }
+
+    fn answer(&self, question: &[u8]) -> Value {
+        let wrong = |why: String| Value::from(map! {"error" => why});
+        let question = match wire::parse(question) {
+            Ok(question) => question,
+            Err(error) => return wrong(error.to_string()),
+        };
+        let answers = self.peers.answers.get();
+        let answer = answers.and_then(|answers| answers.answer(&question));
+        answer.unwrap_or_else(|| wrong("this front does not know that question".to_owned()))
+    }
+}
+
+impl Front {
+    /// Answers questions of other fronts from now on.
+    pub fn answer_fronts(&self, answers: Arc<dyn OtherRequests>) {
+        let _ = self.shared.peers.answers.set(answers);
+    }
+
+    /// Whether another front was heard lately.
+    pub fn has_fronts(&self) -> bool {
+        !self.shared.peers.alive().is_empty()
+    }
+
+    /// Asks all other fronts at once; gives the answers that came. Waits: not for threads that serve sockets.
+    pub fn ask_fronts(&self, question: &Map) -> Vec<Value> {
+        let shared = &self.shared;
+        let fronts = shared.peers.alive();
+        let ask_one = |front: &Arc<str>| {
+            let subject = shared.broker.subject(&format!("fronts.ask.{front}"));
+            let answer = ask(&shared.broker, &subject, question.clone(), ANSWERS);
+            answer.inspect_err(|error| {
+                tracing::debug!(%front, "another front does not answer: {error}");
+            })
+        };
+        std::thread::scope(|scope| {
+            let calls: Vec<_> = fronts
+                .iter()
+                .map(|front| scope.spawn(move || ask_one(front)))
+                .collect();
+            let answers = calls.into_iter().map(|call| call.join().ok()?.ok());
+            answers.flatten().collect()
+        })
+    }
+
+    /// Makes the files available that results name, for another front.
+    pub fn offer_files(&self, outputs: &Value) -> Result<Value, BrokerError> {
+        let transfer = &self.shared.transfer;
+        let refs = transfer.offer(&named_outputs(outputs, transfer.dirs()));
+        let refs = refs.map_err(|e| BrokerError::failed("offer files of a result", chain(&e)))?;
+        Ok(FileRef::list_to_value(&refs))
+    }
+
+    /// Puts files of another front into the folders here. Where a different file has a name, results get the new one.
+    pub fn bring_files(&self, files: &Value, outputs: &mut Value) -> Result<(), BrokerError> {
+        let failed = |e| BrokerError::failed("bring files of a result", chain(&e));
+        let refs = FileRef::list_from_value(Some(files)).map_err(failed)?;
+        let renames = self.shared.transfer.bring_outputs(&refs).map_err(failed)?;
+        renames.apply(outputs);
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! Several fronts on one NATS server: each shows what the others run, too, and passes on what is about their jobs.
+//!
+//! A client may post to one front and ask another, for example behind a load balancer.
+
+use std::sync::Arc;
+
+use fresco_graph::{Map, Value, json, map};
+
+use crate::App;
+use crate::far::FarWorkers;
+use crate::history;
+use crate::queue::{self, write_items};
+use crate::request::Request;
+use crate::route::blocking;
+
+/// The way to other fronts, if there are some.
+fn others(request: &Request) -> Option<Arc<dyn FarWorkers>> {
+    request.app.far.clone().filter(|far| far.has_fronts())
+}
+
+async fn ask(request: &Request, question: Map) -> Vec<Value> {
+    let Some(far) = others(request) else {
+        return Vec::new();
+    };
+    let asked = blocking(move || far.ask_fronts(&question)).await;
+    asked.unwrap_or_default()
+}
+
+/// What runs and what waits elsewhere, as entries of `/queue`.
+pub(crate) async fn queues(request: &Request) -> [Vec<Value>; 2] {
+    let answers = ask(request, map! {"do" => "queue"}).await;
+    ["running", "pending"].map(|list| {
+        let of = |answer: &Value| answer.get(list)?.as_list().map(<[Value]>::to_vec);
+        answers.iter().filter_map(of).flatten().collect()
+    })
+}
+
+/// A job of another front as `/history/{prompt_id}` shows it, with its files brought here.
+pub(crate) async fn history(request: &Request, prompt_id: &str) -> Option<String> {
+    let far = others(request)?;
+    // Whoever waits for a job of ours asks again and again.
+    let ours = request.app.engine.store().job(prompt_id).await;
+    if !matches!(ours, Some(Ok(None))) {
+        return None;
+    }
+    let question = map! {"do" => "history", "prompt_id" => prompt_id};
+    let work = move || {
+        let mut answers = far.ask_fronts(&question).into_iter();
+        let answer = answers.find(|answer| answer.get("entry").is_some_and(Value::truthy))?;
+        let mut entry = answer.get("entry")?.clone();
+        let files = answer.get("files").cloned().unwrap_or_default();
+        if let Err(why) = far.bring_files(&files, &mut entry) {
+            // They are where they were made; another try may bring them.
+            tracing::warn!("files of another front's job did not come: {why}");
+            return None;
+        }
+        Some(json::to_string(&entry))
+    };
+    blocking(work).await.ok().flatten()
+}
+
+/// Passes on what is to be done, whoever has the job.
+pub(crate) async fn tell(request: &Request, what: Map) {
+    drop(ask(request, what).await);
+}
+
+/// This front's answer to another one.
+pub async fn answer_front(app: &App, question: &Value) -> Value {
+    let text = |name: &str| question.get(name).and_then(Value::as_str);
+    let done = || Value::from(map! {"done" => true});
+    match text("do").unwrap_or_default() {
+        "queue" => {
+            let Some(Ok(queue)) = app.engine.store().queue().await else {
+                return failed("the queue cannot be read");
+            };
+            let list = |records: &[_]| {
+                let mut out = String::new();
+                write_items(&mut out, records, &[]);
+                json::parse(&out).unwrap_or_default()
+            };
+            map! {"running" => list(&queue.running), "pending" => list(&queue.pending)}.into()
+        }
+        "history" => {
+            let id = text("prompt_id").unwrap_or_default();
+            let Some(Ok(record)) = app.engine.store().history_get(id).await else {
+                return failed("the history cannot be read");
+            };
+            if record.is_none() {
+                return Map::new().into();
+            }
+            let whole = json::parse(&history::render(record.as_slice())).unwrap_or_default();
+            let Some(far) = app.far.clone() else {
+                return failed("this is no front of a cluster");
+            };
+            let offered = whole.clone();
+            let files = blocking(move || far.offer_files(&offered)).await;
+            match files {
+                Ok(Ok(files)) => map! {"entry" => whole, "files" => files}.into(),
+                Ok(Err(why)) => failed(&why),
+                Err(_) => failed("the files cannot be read"),
+            }
+        }
+        "interrupt" => {
+            let found = app.engine.interrupt(text("prompt_id"));
+            map! {"done" => found}.into()
+        }
+        "clear" => {
+            let cleared = app.engine.clear_pending().await;
+            app.hub.jobs_left(None);
+            cleared.map_or_else(|e| failed(&e.to_string()), |_| done())
+        }
+        "delete" => {
+            let Ok(ids) = queue::ids(question.get("prompt_ids")) else {
+                return failed("the ids are no list");
+            };
+            for id in &ids {
+                if app.engine.delete_pending(id).await.unwrap_or(false) {
+                    app.hub.jobs_left(Some(id));
+                }
+            }
+            done()
+        }
+        other => failed(&format!("there is no question {other:?}")),
+    }
+}
+
+fn failed(why: &str) -> Value {
+    map! {"error" => why}.into()
+}
