@@ -1,5 +1,6 @@
 //! The blocks. Frames are (t, h, w, c).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use fresco_tensor::nn::{
@@ -352,19 +353,48 @@ impl Level {
         })
     }
 
+    /// From which step on the number of frames stays as it is. What goes around steps goes around all of them.
+    pub(super) fn settled(&self) -> usize {
+        let is_time = |step: &Step| match step {
+            Step::Up { time, .. } | Step::Down { time, .. } => time.is_some(),
+            Step::Residual(_) => false,
+        };
+        match self.steps.iter().rposition(is_time) {
+            None => 0,
+            Some(_) if self.around.is_some() => self.steps.len(),
+            Some(last) => last + 1,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
     pub(super) fn forward(
         &self,
         x: Tensor,
         stream: &mut Stream,
         check: Check<'_>,
     ) -> Result<Tensor> {
+        self.part(x, 0..self.steps.len(), stream, check)
+    }
+
+    /// Some of its steps; all of them or none where there is a way around.
+    pub(super) fn part(
+        &self,
+        x: Tensor,
+        steps: Range<usize>,
+        stream: &mut Stream,
+        check: Check<'_>,
+    ) -> Result<Tensor> {
         let around = match self.around {
+            _ if steps.is_empty() => None,
             Some(around) if self.up => Some(around.up(&x, stream.is_first())?),
             Some(around) => Some(around.down(&x)?),
             None => None,
         };
         let mut x = x;
-        for step in &self.steps {
+        for step in &self.steps[steps] {
             check()?;
             x = step.forward(x, stream)?;
             trim_spare_memory();

@@ -58,10 +58,46 @@ impl Coder {
         Ok(h)
     }
 
+    /// The levels and what is behind them. Where frames are large they go one by one from where their number is the last.
+    fn up(&self, mut h: Tensor, stream: &mut Stream, check: Check<'_>) -> Result<Tensor> {
+        let moving = self.levels.iter().rposition(|level| level.settled() > 0);
+        let (level, step) = match moving.map(|at| (at, self.levels[at].settled())) {
+            None => (0, 0),
+            Some((at, step)) if step == self.levels[at].len() => (at + 1, 0),
+            Some(place) => place,
+        };
+        for level in &self.levels[..level] {
+            h = level.forward(h, stream, check)?;
+        }
+        let mut rest = self.levels[level..].iter();
+        let split = rest.next();
+        if let Some(split) = split {
+            h = split.part(h, 0..step, stream, check)?;
+        }
+        let ending = |mut h: Tensor, stream: &mut Stream| -> Result<Tensor> {
+            if let Some(split) = split {
+                h = split.part(h, step..split.len(), stream, check)?;
+            }
+            for level in rest.clone() {
+                h = level.forward(h, stream, check)?;
+            }
+            check()?;
+            self.finish(&h, stream)
+        };
+        let frames = h.dim(0)?;
+        if frames > 1 && h.shape().iter().product::<usize>() / frames > LARGE_FRAME {
+            return stream.frame_by_frame(&h, ending);
+        }
+        ending(h, stream)
+    }
+
     fn finish(&self, h: &Tensor, stream: &mut Stream) -> Result<Tensor> {
         stream.causal(&self.conv_out, &normed(&self.norm_out, h)?, None)
     }
 }
+
+/// Numbers of a frame, before its last enlargements, from which on frames are worked on one by one.
+const LARGE_FRAME: usize = 1 << 20;
 
 /// What the lists of levels are called.
 const DOWN: &str = "downsamples";
@@ -191,8 +227,7 @@ impl CausalVae {
             drop(frames);
             let h = stream.causal(&coder.conv_in, &h, None)?;
             let h = coder.middle.forward(h, stream, check)?;
-            let h = coder.levels(h, stream, check)?;
-            unpatched(coder.finish(&h, stream)?, self.config.patch)
+            unpatched(coder.up(h, stream, check)?, self.config.patch)
         };
         self.each_piece("VAE decode", latent, 1, pass, |_, made| sink(made))
     }
@@ -259,7 +294,7 @@ impl CausalVae {
 }
 
 /// One tensor of many; a single one as it is.
-fn joined(mut parts: Vec<Tensor>, dim: usize) -> Result<Tensor> {
+pub(super) fn joined(mut parts: Vec<Tensor>, dim: usize) -> Result<Tensor> {
     if parts.len() == 1 {
         return Ok(parts.remove(0));
     }

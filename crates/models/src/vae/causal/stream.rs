@@ -3,6 +3,7 @@
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::Conv3d;
 
+use super::model::joined;
 use crate::error::Result;
 
 /// One pass over a video in pieces: the last frames that each convolution saw, in the order in which they run.
@@ -21,6 +22,23 @@ impl Stream {
         self.at = 0;
         self.first = first;
         self.more = more;
+    }
+
+    /// Runs the rest of the network on one frame of a piece after the other. Each finds what the frame before it left.
+    pub(super) fn frame_by_frame(
+        &mut self,
+        x: &Tensor,
+        mut rest: impl FnMut(Tensor, &mut Self) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let (frames, place, more) = (x.dim(0)?, self.at, self.more);
+        let mut made = Vec::with_capacity(frames);
+        for frame in 0..frames {
+            self.at = place;
+            self.more = more || frame + 1 < frames;
+            made.push(rest(x.narrow(0, frame, 1)?, self)?);
+        }
+        self.more = more;
+        joined(made, 0)
     }
 
     /// Whether this is the first piece.
@@ -102,5 +120,48 @@ impl Stream {
         let pairs = both.reshape([t, h, w, 2, c / 2])?;
         let frames = pairs.permute(&[0, 3, 1, 2, 4])?;
         Ok(frames.reshape([2 * t, h, w, c / 2])?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fresco_tensor::Stored;
+
+    use super::*;
+
+    /// Two convolutions in a row over pieces of one, three and two frames.
+    fn run(convs: &[Conv3d; 2], video: &Tensor, by_frame: bool) -> Vec<f32> {
+        let mut stream = Stream::default();
+        let pieces = [(0, 1), (1, 3), (4, 2)];
+        let mut all = Vec::new();
+        for (number, (start, len)) in pieces.into_iter().enumerate() {
+            stream.begin(number == 0, number + 1 < pieces.len());
+            let x = video.narrow(0, start, len).unwrap();
+            let x = stream.causal(&convs[0], &x, None).unwrap();
+            let rest = |x: Tensor, stream: &mut Stream| {
+                let inner = stream.causal(&convs[1], &x, None)?;
+                stream.causal(&convs[0], &inner, Some(&x))
+            };
+            let made = if by_frame {
+                stream.frame_by_frame(&x, rest).unwrap()
+            } else {
+                rest(x, &mut stream).unwrap()
+            };
+            all.extend_from_slice(made.data());
+        }
+        assert!(stream.kept.iter().all(Option::is_none), "something is kept");
+        all
+    }
+
+    #[test]
+    fn frames_one_by_one_are_those_of_the_piece() {
+        let conv = |seed: usize| {
+            let wave = |i: usize| ((i * (seed + 3)) as f32 * 0.37).sin() * 0.2;
+            let weight = Tensor::from_fn([4, 4, 3, 3, 3], wave).unwrap();
+            Conv3d::new(&Stored::from(&weight), None).unwrap()
+        };
+        let convs = [conv(1), conv(2)];
+        let video = Tensor::from_fn([6, 5, 7, 4], |i| (i as f32 * 0.11).cos()).unwrap();
+        assert_eq!(run(&convs, &video, true), run(&convs, &video, false));
     }
 }
