@@ -157,6 +157,33 @@ fn servers(url: &str) -> Result<(Vec<ServerAddr>, String), BrokerError> {
     Ok((found, shown.join(", ")))
 }
 
+/// The name and the password in an address, or a name alone, which is a token. The client itself does not look at them.
+fn login(servers: &[ServerAddr]) -> Option<(String, Option<String>)> {
+    let with_name = |server: &&ServerAddr| server.username().is_some_and(|name| !name.is_empty());
+    let server = servers.iter().find(with_name)?;
+    let password = server.password().map(unescaped);
+    Some((unescaped(server.username()?), password))
+}
+
+/// A part of an address with its `%40` and the like as what they stand for.
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('%') {
+        bytes.extend_from_slice(before.as_bytes());
+        let code = after.get(..2).map(|hex| u8::from_str_radix(hex, 16));
+        rest = if let Some(Ok(byte)) = code {
+            bytes.push(byte);
+            &after[2..]
+        } else {
+            bytes.push(b'%');
+            after
+        };
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// Words of subjects and names of buckets.
 pub(crate) fn is_word(text: &str) -> bool {
     let known = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -211,6 +238,11 @@ impl Broker {
                     }
                 }
             });
+        options = match login(&servers) {
+            Some((name, Some(password))) => options.user_and_password(name, password),
+            Some((token, None)) => options.token(token),
+            None => options,
+        };
         if let Some(path) = &settings.credentials {
             let text = std::fs::read_to_string(path).map_err(|error| {
                 BrokerError::Settings(format!(
@@ -664,6 +696,23 @@ mod tests {
                 .contains("no address")
         );
         assert!(servers("ws://a").is_err());
+    }
+
+    #[test]
+    fn names_and_passwords_come_from_the_address() {
+        let found = |url: &str| login(&servers(url).unwrap().0);
+        let both = |name: &str, password: &str| Some((name.to_owned(), Some(password.to_owned())));
+        assert_eq!(
+            found("tls://fresco:s3cret@hub:4222"),
+            both("fresco", "s3cret")
+        );
+        assert_eq!(
+            found("nats://a, nats://me:p%40s%25s@b"),
+            both("me", "p@s%s")
+        );
+        assert_eq!(found("nats://t0ken@a"), Some(("t0ken".to_owned(), None)));
+        assert_eq!(found("nats://a:1"), None);
+        assert_eq!(unescaped("a%zzb%4"), "a%zzb%4");
     }
 
     #[test]
