@@ -133,6 +133,27 @@ fn wan_lets_two_people_speak() {
     makes("Wan", &prompt, ".mp4");
 }
 
+/// A video and its sound from one latent, each decoded by its own VAE.
+#[test]
+fn minimax_h3_makes_a_film_with_sound() {
+    let prompt = json!({
+        "1": {"class_type": "UNETLoader", "inputs": {
+            "unet_name": "minimax_h3_fl2va_pruned_int8_convrot.safetensors", "weight_dtype": "default"}},
+        "2": {"class_type": "CLIPLoader", "inputs": {
+            "clip_name": "qwen3vl_32b_minimax_h3_nvfp4_awq.safetensors", "type": "minimax"}},
+        "3": {"class_type": "VAELoader", "inputs": {"vae_name": "minimax_h3_video_vae_fp16.safetensors"}},
+        "4": {"class_type": "VAELoader", "inputs": {"vae_name": "minimax_h3_audio_vae_fp32.safetensors"}},
+        "5": text(&json!(["2", 0]), "waves"),
+        "6": {"class_type": "EmptyMiniMaxH3LatentAV", "inputs": {"width": 64, "height": 64, "length": 5}},
+        "7": sampler(&json!(["1", 0]), &json!(["5", 0]), &json!(["5", 0]), &json!(["6", 0]), 1.0),
+        "8": {"class_type": "VAEDecode", "inputs": {"samples": ["7", 0], "vae": ["3", 0]}},
+        "9": {"class_type": "VAEDecodeAudio", "inputs": {"samples": ["7", 0], "vae": ["4", 0]}},
+        "80": film(&json!(["8", 0]), Some(&json!(["9", 0]))),
+        "90": save_film(),
+    });
+    makes("MiniMax H3", &prompt, ".mp4");
+}
+
 /// A picture that moves: what sees it and both networks are in one file.
 #[test]
 fn stable_video_diffusion_moves_a_picture() {

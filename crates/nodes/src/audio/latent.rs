@@ -1,6 +1,6 @@
 //! Sound to latents and back.
 
-use fresco_graph::{Cx, Node, NodeOutput, NodeResult};
+use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_tensor::Tensor;
 
 use super::{Audio, resample};
@@ -24,9 +24,16 @@ pub(super) struct VaeEncodeAudio {
 
 impl Node for VaeEncodeAudio {
     fn run(self, cx: &Cx) -> NodeResult {
-        let rate = self.vae.0.sound_rate(cx)?;
+        let with_pictures = self.vae.0.sound();
+        let rate = match with_pictures {
+            Some(model) => model.facts().rate_in,
+            None => self.vae.0.sound_rate(cx)?,
+        };
         let sound = resample::resample(self.audio.waveform()?, self.audio.sample_rate()?, rate)?;
-        let latent = self.vae.0.encode_sound(&sound, cx)?;
+        let latent = match with_pictures {
+            Some(model) => model.encode_sound(&sound, cx)?,
+            None => self.vae.0.encode_sound(&sound, cx)?,
+        };
         Ok(NodeOutput::one(Latent::new(latent)))
     }
 }
@@ -47,6 +54,26 @@ fn levelled(sound: &Tensor) -> fresco_tensor::Result<Tensor> {
     Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)
 }
 
+/// The sound of a latent, or of the part of it that is sound. VAEs of sound that belongs to pictures know no pieces.
+fn decoded(
+    vae: &Vae,
+    latent: &Latent,
+    tiles: Option<(usize, usize)>,
+    cx: &Cx,
+) -> Result<Audio, NodeError> {
+    let (sound, rate) = match vae.0.sound() {
+        Some(model) => {
+            let sound = model.decode_sound(latent.sound()?, cx)?;
+            (sound, model.facts().rate_out)
+        }
+        None => {
+            let rate = vae.0.sound_rate(cx)?;
+            (vae.0.decode_sound(latent.sound()?, tiles, cx)?, rate)
+        }
+    };
+    Ok(Audio::new(levelled(&sound)?, rate))
+}
+
 /// Turns a latent into sound.
 #[derive(Node)]
 #[node(
@@ -64,9 +91,12 @@ pub(super) struct VaeDecodeAudio {
 
 impl Node for VaeDecodeAudio {
     fn run(self, cx: &Cx) -> NodeResult {
-        let rate = self.vae.0.sound_rate(cx)?;
-        let sound = self.vae.0.decode_sound(self.samples.samples()?, None, cx)?;
-        Ok(NodeOutput::one(Audio::new(levelled(&sound)?, rate)))
+        Ok(NodeOutput::one(decoded(
+            &self.vae,
+            &self.samples,
+            None,
+            cx,
+        )?))
     }
 }
 
@@ -93,10 +123,12 @@ pub(super) struct VaeDecodeAudioTiled {
 
 impl Node for VaeDecodeAudioTiled {
     fn run(self, cx: &Cx) -> NodeResult {
-        let rate = self.vae.0.sound_rate(cx)?;
-        let tiles = (self.tile_size, self.overlap);
-        let latent = self.samples.samples()?;
-        let sound = self.vae.0.decode_sound(latent, Some(tiles), cx)?;
-        Ok(NodeOutput::one(Audio::new(levelled(&sound)?, rate)))
+        let tiles = Some((self.tile_size, self.overlap));
+        Ok(NodeOutput::one(decoded(
+            &self.vae,
+            &self.samples,
+            tiles,
+            cx,
+        )?))
     }
 }
