@@ -61,15 +61,12 @@ fn decoded(
     tiles: Option<(usize, usize)>,
     cx: &Cx,
 ) -> Result<Audio, NodeError> {
-    let (sound, rate) = match vae.0.sound() {
-        Some(model) => {
-            let sound = model.decode_sound(latent.sound()?, cx)?;
-            (sound, model.facts().rate_out)
-        }
-        None => {
-            let rate = vae.0.sound_rate(cx)?;
-            (vae.0.decode_sound(latent.sound()?, tiles, cx)?, rate)
-        }
+    let latent = latent.sound()?;
+    let (sound, rate) = if let Some(model) = vae.0.sound() {
+        (model.decode_sound(latent, cx)?, model.facts().rate_out)
+    } else {
+        let rate = vae.0.sound_rate(cx)?;
+        (vae.0.decode_sound(latent, tiles, cx)?, rate)
     };
     Ok(Audio::new(levelled(&sound)?, rate))
 }
