@@ -688,6 +688,11 @@ class Sampler(handles.Handle):
     def max_denoise(self, model_wrap, sigmas):
         return float(sigmas[0]) >= float(model_wrap.inner_model.model_sampling.sigma_max)
 
+    def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False):
+        import comfy.samplers as samplers
+
+        return samplers.run_sampler(self, model_wrap, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar)
+
 
 class Guider(handles.Handle):
     """GUIDER of the engine."""

@@ -455,6 +455,10 @@ impl VisionEncoder {
         &self.config
     }
 
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Pictures `(b, h, w, c)` in 0..1 as the network takes them: `(b, size, size, 3)`, normalised. `crop` takes the
     /// middle square, otherwise the whole picture is squeezed.
     pub fn prepare(&self, images: &Tensor, crop: bool) -> Result<Tensor> {

@@ -9,13 +9,13 @@ mod text;
 
 use fresco_graph::{Args, Cx, Map, NodeError, Value, map};
 use fresco_models::denoise::Guidance;
-use fresco_models::samplers::{SampleStep, SamplerName, ksampler_sigmas, step_window};
+use fresco_models::samplers::{SamplerName, ksampler_sigmas, step_window};
 use fresco_models::{ModelSampling, Prediction, Scheduler, Spacing};
 use fresco_tensor::Tensor;
 
 use crate::clip::Clip;
 use crate::lora::Weights as _;
-use crate::sampling::own::OwnGuidance;
+use crate::sampling::own::{OwnGuidance, told};
 use crate::sampling::run::{Guided, failure, steps};
 use crate::sampling::{Guider, Model, Noise, Sampler, StartNoise};
 use crate::types::{Conditioning, Latent, Sigmas, as_tensor, tensor};
@@ -285,23 +285,7 @@ fn sample(mut args: Args, cx: &Cx) -> Result<Value, NodeError> {
     let sigmas: Sigmas = args.take("sigmas")?;
     let latent: Latent = args.take("latent")?;
     let callback: Option<Value> = args.take("callback")?;
-    let mut watch = |step: &SampleStep<'_>| -> Result<(), NodeError> {
-        let Some(Value::Object(object)) = &callback else {
-            return Ok(());
-        };
-        let Some(callback) = object.callback() else {
-            return Ok(());
-        };
-        let told = vec![
-            Value::from(step.index),
-            tensor(step.denoised.clone()),
-            tensor(step.x.clone()),
-            Value::from(step.total),
-        ];
-        callback
-            .call("", told, &mut |_, _| Ok(Value::Null))
-            .map(|_| ())
-    };
+    let mut watch = told(callback);
     let sampled = guided.sample_watched(
         noise,
         seed,

@@ -391,6 +391,8 @@ fn handle_kind(declared: Option<&str>, text: &str) -> &'static str {
         _ if text.contains("vision encoder") => "clip_vision",
         _ if text.contains("autoencoder") || text.contains("VAE") => "vae",
         _ if text.starts_with("model ") => "model",
+        _ if text.starts_with("sampler ") => "sampler",
+        _ if text.starts_with("guider ") => "guider",
         _ => "object",
     }
 }

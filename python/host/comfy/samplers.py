@@ -1,5 +1,7 @@
 """Samplers, schedules and guiders. Sampling runs in the engine; what packs write of it in Python is called from there."""
 
+import threading
+
 from fresco_host import Unsupported, callbacks, models, values
 from fresco_host.placeholders import fallback
 
@@ -103,7 +105,7 @@ def _added():
 
 
 class Sampler:
-    def sample(self, *args, **kwargs):
+    def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False):
         raise NotImplementedError
 
     def max_denoise(self, model_wrap, sigmas):
@@ -141,6 +143,9 @@ class KSAMPLER(Sampler):
         self.sampler_function = sampler_function
         self.extra_options = extra_options
         self.inpaint_options = inpaint_options
+
+    def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False):
+        return run_sampler(self, model_wrap, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar)
 
     def fresco_sample(self, x, sigmas, about):
         def told(step):
@@ -228,22 +233,35 @@ class CFGGuider:
         self.cfg = cfg
 
     def fresco_native(self):
-        """The same as a guider of the engine, or what the engine must know of one that predicts by itself."""
-        for name in ("inner_sample", "outer_sample"):
-            if getattr(type(self), name) is not getattr(CFGGuider, name):
-                raise Unsupported(f"{type(self).__name__}.{name}: the loop over the steps is Fresco's; predict_noise can be replaced")
+        """The same as a guider of the engine, or what the engine must know of one that predicts or samples by itself."""
         conds = self.original_conds
-        if any(getattr(type(self), name) is not getattr(CFGGuider, name) for name in ("predict_noise", "outer_predict_noise", "__call__")):
-            return callbacks.Parts(model=self.model_patcher, lists=list(conds.values()))
+        loops = self._replaces("sample", "outer_sample", "inner_sample")
+        if loops or self._replaces("predict_noise", "outer_predict_noise", "__call__"):
+            return callbacks.Parts(model=self.model_patcher, lists=list(conds.values()), loops=loops)
         if set(conds) == {"positive"}:
             return models.run_node("BasicGuider", {"model": self.model_patcher, "conditioning": conds["positive"]})[0]
         arguments = {"model": self.model_patcher, "positive": conds["positive"], "negative": conds["negative"], "cfg": self.cfg}
         return models.run_node("CFGGuider", arguments)[0]
 
-    def fresco_predict(self, x, sigma, seed):
-        """One prediction, as the engine asks for it while it samples."""
+    def _replaces(self, *names):
+        return any(getattr(type(self), name) is not getattr(CFGGuider, name) for name in names)
+
+    def _begin(self):
         self.conds = {name: _Conds(place) for place, name in enumerate(self.original_conds)}
         self.inner_model = self.model_patcher.model
+
+    def fresco_loop(self, noise, latent_image, sampler, sigmas, denoise_mask, seed):
+        """All steps, as a node of the engine asks for them; the engine makes them when `inner_sample` is reached."""
+        self._begin()
+        _looping.guider = self
+        try:
+            return self.sample(noise, latent_image, sampler, sigmas, denoise_mask, None, True, seed)
+        finally:
+            _looping.guider = None
+
+    def fresco_predict(self, x, sigma, seed):
+        """One prediction, as the engine asks for it while it samples."""
+        self._begin()
         timestep = callbacks.numbers([sigma] * x.shape[0])
         return self(x, timestep, model_options=self.model_options, seed=seed)
 
@@ -256,10 +274,17 @@ class CFGGuider:
     def outer_predict_noise(self, x, timestep, model_options={}, seed=None):
         return self.predict_noise(x, timestep, model_options, seed)
 
-    def inner_sample(self, *args, **kwargs):
-        raise Unsupported("CFGGuider.inner_sample: use CFGGuider.sample")
+    def inner_sample(
+        self, noise, latent_image, device, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None, **more
+    ):
+        return _run(self, noise, latent_image, sampler, sigmas, denoise_mask, callback, seed)
 
-    outer_sample = inner_sample
+    def outer_sample(
+        self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None, **more
+    ):
+        self._begin()
+        device = self.model_patcher.load_device if values._torch() is not None else None
+        return self.inner_sample(noise, latent_image, device, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
 
     def __call__(self, *args, **kwargs):
         return self.outer_predict_noise(*args, **kwargs)
@@ -267,11 +292,37 @@ class CFGGuider:
     def sample(self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None):
         native = self.fresco_native()
         if isinstance(native, callbacks.Parts):
-            latent = {"samples": latent_image}
-            if denoise_mask is not None:
-                latent["noise_mask"] = denoise_mask
-            return models.sample(guider=self, noise=noise, sampler=sampler, sigmas=sigmas, latent=latent, callback=callback, seed=seed)
+            return self.outer_sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
         return native.sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
+
+
+_looping = threading.local()
+
+
+def _run(guider, noise, latent_image, sampler, sigmas, denoise_mask, callback, seed):
+    """All steps, made by the engine, which asks the guider for its predictions."""
+    if getattr(_looping, "guider", None) is guider:
+        kept = None if callback is None else models._Keep(callback)
+        return callbacks.back("run", noise, latent_image, sampler, sigmas, denoise_mask, seed, kept)
+    latent = {"samples": latent_image}
+    if denoise_mask is not None:
+        latent["noise_mask"] = denoise_mask
+    return models.sample(guider=guider, noise=noise, sampler=sampler, sigmas=sigmas, latent=latent, callback=callback, seed=seed)
+
+
+def run_sampler(sampler, guider, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False):
+    """`sampler.sample` as an `inner_sample` of a pack calls it: with latents as the network sees them, which the engine does not
+    take."""
+    if not isinstance(guider, CFGGuider):
+        raise Unsupported("a sampler's `sample` is called with a guider of comfy.samplers")
+    inner = guider.model_patcher.model
+    if latent_image is None:
+        given = noise * 0
+    else:
+        numbers = latent_image.numpy() if isinstance(latent_image, values.MissingTorch) else latent_image
+        given = inner.process_latent_out(latent_image) if numbers.any() else latent_image
+    made = _run(guider, noise, given, sampler, sigmas, denoise_mask, callback, (extra_args or {}).get("seed"))
+    return inner.process_latent_in(made)
 
 
 def sample(

@@ -213,6 +213,60 @@ class OwnGuider(comfy.samplers.CFGGuider):
         return away + (towards - away) * numpy.float32(self.cfg)
 
 
+class LoopingGuider(comfy.samplers.CFGGuider):
+    """A guider that does something around the steps."""
+
+    def __init__(self, model, how):
+        super().__init__(model)
+        self.how = how
+        self.seen = []
+
+    def sample(self, noise, latent_image, sampler, sigmas, *args, **kwargs):
+        self.seen.append("sample")
+        if self.how == "fails":
+            raise ValueError("this loop fails")
+        return super().sample(noise, latent_image, sampler, sigmas, *args, **kwargs)
+
+    def outer_sample(self, noise, latent_image, sampler, sigmas, *args, **kwargs):
+        self.seen.append("outer")
+        if self.how == "twice":
+            # Steps to the middle, and on from there without more noise.
+            sigmas = _array(sigmas)
+            half = len(sigmas) // 2
+            made = super().outer_sample(noise, latent_image, sampler, sigmas[: half + 1], *args, **kwargs)
+            none = numpy.zeros_like(_array(noise))
+            return super().outer_sample(none, made, sampler, sigmas[half:], *args, **kwargs)
+        return super().outer_sample(noise, latent_image, sampler, sigmas, *args, **kwargs)
+
+    def inner_sample(self, noise, latent_image, device, sampler, sigmas, denoise_mask, callback, disable_pbar, seed):
+        self.seen.append("inner")
+        steps = []
+        told = lambda step, denoised, x, total: steps.append((step, total))  # noqa: E731
+        if self.how == "sampler":
+            extra = {"model_options": self.model_options, "seed": seed}
+            made = sampler.sample(self, sigmas, extra, told, noise, latent_image, denoise_mask, disable_pbar)
+            made = self.inner_model.process_latent_out(made)
+        else:
+            made = super().inner_sample(noise, latent_image, device, sampler, sigmas, denoise_mask, told, disable_pbar, seed)
+        assert len(steps) == len(_array(sigmas)) - 1 and self.seen[:3] == ["sample", "outer", "inner"], (steps, self.seen)
+        return made
+
+
+class ModelsLoopingGuider:
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "positive": ("CONDITIONING",), "negative": ("CONDITIONING",), "how": ("STRING",)}}
+
+    RETURN_TYPES = ("GUIDER",)
+    FUNCTION = "go"
+
+    def go(self, model, positive, negative, how):
+        guider = LoopingGuider(model, how)
+        guider.set_conds(positive, negative)
+        guider.set_cfg(3.0)
+        return (guider,)
+
+
 class ModelsOwnGuider:
     @classmethod
     def INPUT_TYPES(cls):
@@ -237,5 +291,5 @@ comfy.samplers.SCHEDULER_HANDLERS["levels_of_a_pack"] = comfy.samplers.Scheduler
 comfy.samplers.SCHEDULER_NAMES.append("levels_of_a_pack")
 
 NODE_CLASS_MAPPINGS = {
-    cls.__name__: cls for cls in (ModelsPicture, ModelsLora, ModelsGuidance, ModelsSampler, ModelsParts, ModelsOwnGuider, ModelsExpand)
+    cls.__name__: cls for cls in (ModelsPicture, ModelsLora, ModelsGuidance, ModelsSampler, ModelsParts, ModelsLoopingGuider, ModelsOwnGuider, ModelsExpand)
 }

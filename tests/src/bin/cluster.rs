@@ -40,6 +40,8 @@ const STANDSTILL: Duration = Duration::from_secs(13);
 const STUCK: Duration = Duration::from_mins(3);
 /// Jobs of a front that wait at most; more are queued as these end.
 const BACKLOG: u64 = 5000;
+/// Jobs beyond those that are due by the next kill, so that there is always something to lose.
+const AHEAD: u64 = 400;
 
 /// Jobs that a client knows to be accepted, and those whose answer it never saw.
 #[derive(Default)]
@@ -54,6 +56,8 @@ struct Run {
     address: Vec<SocketAddr>,
     ledgers: Vec<Mutex<Ledger>>,
     accepted: AtomicU64,
+    /// How many may be accepted by now: more follow with every kill.
+    allowed: AtomicU64,
     /// Set when something failed: the others stop.
     over: AtomicBool,
 }
@@ -101,6 +105,7 @@ fn trial(cluster: &mut Cluster, jobs: u64, kills: u64, seed: u64) -> Result<()> 
         address: cluster.fronts.iter().map(|front| front.address).collect(),
         ledgers: (0..FRONTS).map(|_| Mutex::default()).collect(),
         accepted: AtomicU64::new(0),
+        allowed: AtomicU64::new(jobs),
         over: AtomicBool::new(false),
     });
     let submitters: Vec<_> = (0..FRONTS)
@@ -164,6 +169,9 @@ fn submit(run: &Run, front: usize) -> Result<()> {
     let mut failing: Option<Instant> = None;
     while run.accepted.load(Ordering::SeqCst) < run.jobs && !run.is_over() {
         let mut once = || -> Result<bool> {
+            if run.accepted.load(Ordering::SeqCst) >= run.allowed.load(Ordering::SeqCst) {
+                return Ok(false);
+            }
             if connection.is_none() {
                 connection = Some(Connection::open(run.address[front])?);
             }
@@ -259,6 +267,8 @@ fn kill_at_random(cluster: &mut Cluster, run: &Run, kills: u64, seed: u64) -> Re
     for kill in 0..kills {
         // The last ones while there is still something to lose.
         let due = run.jobs * kill / (kills + 1);
+        let next = run.jobs * (kill + 1) / (kills + 1);
+        run.allowed.store(next + AHEAD, Ordering::SeqCst);
         wait_for_progress(cluster, run, due)?;
         pause(Duration::from_millis(chance.below(200)));
         let harm = Harm::draw(&mut chance);
@@ -300,6 +310,7 @@ fn kill_at_random(cluster: &mut Cluster, run: &Run, kills: u64, seed: u64) -> Re
             println!("{} kills, {:?} jobs ended", kill + 1, ended(cluster, run));
         }
     }
+    run.allowed.store(u64::MAX, Ordering::SeqCst);
     let counts: Vec<String> = counts
         .iter()
         .map(|(harm, n)| format!("{harm:?} {n}"))

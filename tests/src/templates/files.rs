@@ -12,8 +12,8 @@ use serde_json::{Map, json};
 
 use super::films;
 use super::networks::{
-    Decoder, Network, TEXT, clip_g, open_clip_g, picture_vae, pieces, qwen3_vl, qwen25_vl, qwen35,
-    single_bytes, vision, with_pieces,
+    Decoder, Network, TEXT, clip_g, gemma3, open_clip_g, picture_vae, pieces, qwen3_vl, qwen25_vl,
+    qwen35, single_bytes, vision, with_pieces,
 };
 use crate::{server, tiny};
 
@@ -228,7 +228,7 @@ pub static FILES: &[FileKind] = &[
     }),
     kind(WORDS, "qwen_3", "", || Decoder::QWEN3.network()),
     kind(WORDS, "ovis", "", || Decoder::QWEN3.network()),
-    kind(WORDS, "gemma_3", "", || with_pieces(Decoder::GEMMA3)),
+    kind(WORDS, "gemma_3", "", gemma3),
     kind(WORDS, "jina", "", jina),
     kind(WORDS, "mistral", "", mistral),
     kind(VAE, "ae.safetensors", "", || picture_vae(16)),

@@ -333,6 +333,17 @@ pub fn with_pieces(decoder: Decoder) -> Network {
     }
 }
 
+/// Gemma 3 with its network for pictures.
+pub fn gemma3() -> Network {
+    with_pieces(Decoder::GEMMA3)
+        .and(vision(None))
+        .with("multi_modal_projector.mm_soft_emb_norm.weight", &[TEXT])
+        .with(
+            "multi_modal_projector.mm_input_projection_weight",
+            &[TEXT, TEXT],
+        )
+}
+
 /// Letters and a few marks, as a unigram tokenizer of the `tokenizers` library.
 pub fn pieces() -> String {
     let marks = ["<pad>", "<eos>", "<bos>", "<unk>", "\u{2581}"];
@@ -345,7 +356,12 @@ pub fn pieces() -> String {
     serde_json::json!({
         "model": {"type": "Unigram", "unk_id": 3, "vocab": vocab},
         "pre_tokenizer": {"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always"},
-        "added_tokens": [],
+        "added_tokens": [
+            {"id": 900, "content": "<start_of_turn>"},
+            {"id": 901, "content": "<end_of_turn>"},
+            {"id": 902, "content": "<start_of_image>"},
+            {"id": 903, "content": "<end_of_image>"},
+        ],
     })
     .to_string()
 }

@@ -154,6 +154,25 @@ fn minimax_h3_makes_a_film_with_sound() {
     makes("MiniMax H3", &prompt, ".mp4");
 }
 
+/// A picture is a film of one frame, whose sound nobody made a latent for; sides need not be whole squares.
+#[test]
+fn minimax_h3_makes_a_picture() {
+    let prompt = json!({
+        "1": {"class_type": "UNETLoader", "inputs": {
+            "unet_name": "minimax_h3_fl2va_pruned_int8_convrot.safetensors", "weight_dtype": "default"}},
+        "2": {"class_type": "CLIPLoader", "inputs": {
+            "clip_name": "qwen3vl_32b_minimax_h3_nvfp4_awq.safetensors", "type": "minimax"}},
+        "3": {"class_type": "VAELoader", "inputs": {"vae_name": "minimax_h3_video_vae_fp16.safetensors"}},
+        "5": text(&json!(["2", 0]), "waves"),
+        "6": {"class_type": "EmptyLatentImage", "inputs": {"width": 80, "height": 64, "batch_size": 1}},
+        "7": sampler(&json!(["1", 0]), &json!(["5", 0]), &json!(["5", 0]), &json!(["6", 0]), 1.0),
+        "8": {"class_type": "LTXVSeparateAVLatent", "inputs": {"av_latent": ["7", 0]}},
+        "9": {"class_type": "VAEDecode", "inputs": {"samples": ["8", 0], "vae": ["3", 0]}},
+        "90": {"class_type": "SaveImage", "inputs": {"images": ["9", 0], "filename_prefix": "film/still"}},
+    });
+    makes("MiniMax H3", &prompt, ".png");
+}
+
 /// A picture that moves: what sees it and both networks are in one file.
 #[test]
 fn stable_video_diffusion_moves_a_picture() {

@@ -200,15 +200,27 @@ fn videos_of_wan_run_with_reduced_models() {
 
 #[test]
 fn a_language_model_that_remembers_writes() {
+    writes(
+        "qwen3.5_9b_flux3_prompt_upsampler_w4a8.safetensors",
+        "flux3",
+    );
+}
+
+#[test]
+fn gemma_writes_about_a_picture() {
+    writes("gemma_3_12B_it_fp8_scaled.safetensors", "ltxv");
+}
+
+#[track_caller]
+fn writes(model: &str, kind: &str) {
     let base = tempfile::tempdir().unwrap();
     let runner = Runner::start(base.path(), LIMIT);
     let prompt = json!({
-        "1": {"class_type": "CLIPLoader", "inputs": {
-            "clip_name": "qwen3.5_9b_flux3_prompt_upsampler_w4a8.safetensors", "type": "flux3"}},
+        "1": {"class_type": "CLIPLoader", "inputs": {"clip_name": model, "type": kind}},
         "2": {"class_type": "LoadImage", "inputs": {"image": "somebody.png"}},
         "3": {"class_type": "TextGenerate", "inputs": {
             "clip": ["1", 0], "prompt": "describe it", "max_length": 8, "sampling_mode": "off",
-            "image": ["2", 0], "thinking": true}},
+            "image": ["2", 0], "thinking": true, "system_prompt": "be brief"}},
         "4": {"class_type": "PreviewAny", "inputs": {"source": ["3", 0]}},
     });
     let found = runner.run(prompt.to_string().as_bytes()).unwrap();

@@ -107,6 +107,8 @@ impl Front {
             let answer = ask(&shared.broker, &subject, question.clone(), ANSWERS);
             answer.inspect_err(|error| {
                 tracing::debug!(%front, "another front does not answer: {error}");
+                // Nobody waits for it again before it greets.
+                lock(&shared.peers.seen).remove(front);
             })
         };
         std::thread::scope(|scope| {

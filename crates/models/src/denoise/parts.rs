@@ -8,7 +8,7 @@ use fresco_tensor::Tensor;
 use crate::error::{ModelError, Result};
 
 /// A second latent that a network samples together with the first.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct BesideLatent {
     /// Values of one of its frames: channels times what stands beside frames.
     pub values: usize,
@@ -16,9 +16,22 @@ pub struct BesideLatent {
     pub rows_first: bool,
     /// How its schedule is shifted against that of the first, where it is; nodes may say otherwise.
     pub shift: Option<BesideShift>,
+    /// How many of its frames stand beside so many of the first, where that never comes alone.
+    pub silence: Option<fn(usize) -> usize>,
 }
 
 impl BesideLatent {
+    /// An empty one for a first of this shape that came alone; none where it may.
+    pub fn empty_beside(&self, first: &[usize]) -> Option<Vec<usize>> {
+        let frames = (self.silence?)(*first.get(2)?);
+        let batch = first[0];
+        Some(if self.rows_first {
+            vec![batch, self.values / 2, 2, frames]
+        } else {
+            vec![batch, self.values, frames, 1]
+        })
+    }
+
     /// Whether a latent is one of these.
     pub fn fits(&self, shape: &[usize]) -> bool {
         match *shape {

@@ -434,6 +434,7 @@ impl DiffusionNetwork for Ltx2Network {
             values: config.sound.channels,
             rows_first: false,
             shift: None,
+            silence: None,
         })
     }
 }

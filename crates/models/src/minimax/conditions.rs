@@ -76,6 +76,18 @@ pub fn latent_frames(frames: usize) -> usize {
     clips * 5 + rest.div_ceil(4)
 }
 
+/// Frames of a video of so many latent frames.
+fn whole_frames(latent: usize) -> usize {
+    let (clips, rest) = (latent / CLIP.len(), latent % CLIP.len());
+    clips * 17 + (4 * rest).saturating_sub(3)
+}
+
+/// Latent frames of the sound of a video of so many latent frames: 40 a second, beside 24 frames.
+fn silence(latent: usize) -> usize {
+    let seconds = whole_frames(latent) as f64 / 24.0;
+    (seconds * 40.0).round_ties_even().max(1.0) as usize
+}
+
 /// The sequence as it grows.
 #[derive(Default)]
 struct Build {
@@ -117,11 +129,11 @@ fn grid(latent: &Tensor) -> Result<[Vec<f64>; 2]> {
         let reason = format!("{:?} is not the shape of a video", latent.shape());
         return Err(ModelError::invalid("latent", reason));
     };
-    if !h.is_multiple_of(PATCH) || !w.is_multiple_of(PATCH) || h * w == 0 {
-        let reason =
-            format!("{w} by {h} cells do not make squares: sides are multiples of 32 pixels");
-        return Err(ModelError::invalid("latent", reason));
+    if h * w == 0 {
+        return Err(ModelError::invalid("latent", "it has no cells"));
     }
+    // What does not make whole squares is filled up from the other side.
+    let (h, w) = (h.next_multiple_of(PATCH), w.next_multiple_of(PATCH));
     let area = ((h * w) as f64).sqrt();
     Ok([side(h, area), side(w, area)])
 }
@@ -255,6 +267,7 @@ impl DiffusionNetwork for MiniMaxNetwork {
             values: 2 * config.sound,
             rows_first: true,
             shift: Some(SHIFT),
+            silence: Some(silence),
         })
     }
 }
@@ -326,7 +339,7 @@ impl MiniMaxNetwork {
         let &[_, _, t, h, w] = video.shape() else {
             return Err(ModelError::invalid("latent", "it is no video"));
         };
-        let size = [t, h / PATCH, w / PATCH];
+        let size = [t, h.div_ceil(PATCH), w.div_ceil(PATCH)];
         let own = last(&out, size.iter().product())?;
         let own = video_from_tokens(&own, size, PATCH, PatchOrder::ChannelFirst, (h, w))?;
         let [_, c, ears, frames] = sound.dims4()?;
@@ -416,6 +429,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_video_without_sound_gets_silence_of_its_length() {
+        for (frames, sound) in [(1, 2), (5, 8), (22, 37), (124, 207)] {
+            let latent = latent_frames(frames);
+            assert_eq!((whole_frames(latent), silence(latent)), (frames, sound));
+        }
+    }
+
+    #[test]
     fn frames_and_levels() {
         assert_eq!(
             (latent_frames(22), latent_frames(5), latent_frames(124)),
@@ -440,6 +461,8 @@ mod tests {
         assert_eq!((rows.len(), columns.len()), (2, 3));
         let (_, end) = frames(&[rows, columns], 7, 9.0);
         assert!((end - (9.0 + 5.0 / 3.0 * 22.0)).abs() < 1e-9);
-        assert!(grid(&Tensor::zeros([1, 4, 1, 3, 4]).unwrap()).is_err());
+        assert!(grid(&Tensor::zeros([1, 4, 1, 0, 4]).unwrap()).is_err());
+        let odd = grid(&Tensor::zeros([1, 4, 1, 3, 4]).unwrap()).unwrap();
+        assert_eq!(odd.map(|side| side.len()), [2, 2]);
     }
 }

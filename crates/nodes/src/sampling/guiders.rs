@@ -6,7 +6,7 @@ use fresco_graph::{
 use fresco_models::denoise::Guidance;
 
 use super::Model;
-use super::own::OWN_LISTS;
+use super::own::{OWN_LISTS, OwnGuider};
 use super::run::{Guided, NegativeModel};
 use crate::types::Conditioning;
 
@@ -67,7 +67,10 @@ fn own(parts: &Map, guider: Value) -> Result<Guider, String> {
         guidance: Guidance::Cfg { cfg: 1.0 },
         lists,
         negative: None,
-        own: Some(guider),
+        own: Some(OwnGuider {
+            guider,
+            loops: part("loops").as_bool() == Some(true),
+        }),
     }))
 }
 

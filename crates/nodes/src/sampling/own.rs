@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use fresco_graph::{Back, Callback, Map, NodeError, Value, map};
+use fresco_graph::{Back, Callback, Cx, Map, NodeError, Value, map};
 use fresco_models::ModelError;
 use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{
@@ -14,7 +14,8 @@ use fresco_models::samplers::{Denoiser, SampleArgs, SampleError, SampleStep, Sam
 use fresco_models::schedules::MAX_STEPS;
 use fresco_tensor::Tensor;
 
-use super::Model;
+use super::run::{Guided, Sampled};
+use super::{Model, Sampler, StartNoise};
 use crate::types::{Latent, as_tensor, tensor};
 
 /// An error of another process on its way through samplers.
@@ -148,6 +149,121 @@ pub(super) fn own_schedule(
 pub(super) const OWN_LISTS: [&str; 8] = [
     "own0", "own1", "own2", "own3", "own4", "own5", "own6", "own7",
 ];
+
+/// A guider of another process.
+#[derive(Clone)]
+pub struct OwnGuider {
+    pub guider: Value,
+    /// Whether it does something of its own around the loop over the steps, which it asks for.
+    pub loops: bool,
+}
+
+/// Tells a function of another process of every step.
+pub(crate) fn told(
+    callback: Option<Value>,
+) -> impl FnMut(&SampleStep<'_>) -> Result<(), NodeError> {
+    move |step| {
+        let Some(Value::Object(object)) = &callback else {
+            return Ok(());
+        };
+        let Some(callback) = object.callback() else {
+            return Ok(());
+        };
+        let told = vec![
+            Value::from(step.index),
+            tensor(step.denoised.clone()),
+            tensor(step.x.clone()),
+            Value::from(step.total),
+        ];
+        callback
+            .call("", told, &mut |_, _| Ok(Value::Null))
+            .map(|_| ())
+    }
+}
+
+impl OwnGuider {
+    /// Lets the other process sample, which asks for runs: as often as it likes, with what it makes of noise, latent, levels
+    /// and mask.
+    #[expect(clippy::too_many_arguments, reason = "a run has so many parts")]
+    pub(super) fn run(
+        &self,
+        guided: &Guided,
+        noise: StartNoise,
+        seed: u64,
+        sampler: &Sampler,
+        sigmas: &[f32],
+        latent: Latent,
+        cx: &Cx,
+    ) -> Result<Sampled, NodeError> {
+        if latent.parts().is_some() {
+            return Err(NodeError::value_error(
+                "a guider of a pack with a loop of its own cannot sample a video together with its sound: take them apart \
+                 with LTXVSeparateAVLatent",
+            ));
+        }
+        let clean = latent.samples()?.clone();
+        let (drawn, _) = noise.draw(&latent)?;
+        let mut denoised = None;
+        let mut failed = None;
+        let mut back = |what: &str, mut given: Vec<Value>| -> Result<Value, NodeError> {
+            if what != "run" {
+                return nothing(what, Vec::new());
+            }
+            given.resize(7, Value::Null);
+            let field = |at: usize, what: &str| {
+                let found = as_tensor(&given[at]).cloned();
+                found.ok_or_else(|| NodeError::type_error(format!("{what} is no tensor")))
+            };
+            let noise = StartNoise::Given(field(0, "the noise of a guider")?, seed);
+            let mut latent = Latent::new(field(1, "the latent of a guider")?);
+            let sampler = Sampler::try_from_value(given[2].clone())?;
+            let levels = field(3, "the row of noise levels of a guider")?;
+            if let Some(mask) = as_tensor(&given[4]) {
+                latent = latent.with_tensor("noise_mask", mask.clone());
+            }
+            let seed = given[5].as_int().map_or(seed, |seed| seed as u64);
+            let mut watch = told(Some(given[6].clone()));
+            let levels = levels.data();
+            let made = guided.sample_watched(noise, seed, &sampler, levels, latent, cx, &mut watch);
+            match made {
+                Ok(made) => {
+                    denoised = made.denoised;
+                    Ok(tensor(made.latent.samples()?.clone()))
+                }
+                // The process is told that it failed; why is ours to say.
+                Err(error) => {
+                    let interrupted = matches!(error, NodeError::Interrupted);
+                    let told = if interrupted {
+                        NodeError::Interrupted
+                    } else {
+                        NodeError::runtime(error.message().to_owned())
+                    };
+                    failed = Some(error);
+                    Err(told)
+                }
+            }
+        };
+        let question = vec![
+            tensor(drawn),
+            tensor(clean.clone()),
+            sampler.clone().into(),
+            tensor(Tensor::from_slice(sigmas)),
+            latent
+                .tensor("noise_mask")
+                .map_or(Value::Null, |mask| tensor(mask.clone())),
+            Value::from(seed),
+        ];
+        let made = call(&self.guider, "fresco_loop", question, &mut back);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let made = shaped(&made?, clean.shape(), "the guider of a pack")?;
+        Ok(Sampled {
+            latent: latent.with_tensor("samples", made),
+            denoised,
+        })
+    }
+}
 
 /// Guidance by another process, which asks for the predictions that it joins.
 pub(super) struct OwnPrediction<'a> {

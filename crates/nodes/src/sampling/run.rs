@@ -17,7 +17,7 @@ use fresco_models::{ModelError, ModelSampling};
 use fresco_tensor::{Generator, Tensor, TensorError, available_memory, nn};
 
 use super::conds::Reader;
-use super::own::OwnPrediction;
+use super::own::{OwnGuider, OwnPrediction};
 use super::preview::Previewer;
 use super::{BaseModel, Model, Ready, Sampler, StartNoise};
 use crate::control::Control;
@@ -37,7 +37,7 @@ pub struct Guided {
     /// What the first model is guided away from, where another predicts that.
     pub negative: Option<Box<NegativeModel>>,
     /// A guider of another process, which joins predictions itself.
-    pub own: Option<Value>,
+    pub own: Option<OwnGuider>,
 }
 
 /// A model for the negative prompt alone.
@@ -234,6 +234,20 @@ fn fit_latent(model: &Model, latent: Latent) -> Result<Latent, NodeError> {
         let parts = nested::fit(model, parts)?;
         return Ok(latent.with("samples", Value::object(Nested(parts))));
     }
+    let fitted = fit_pictures(model, &latent)?;
+    let beside = model.base.beside_latent();
+    if let Some(shape) = beside.and_then(|beside| beside.empty_beside(fitted.shape())) {
+        let parts = vec![fitted, Tensor::zeros(shape)?];
+        return Ok(latent.with("samples", Value::object(Nested(parts))));
+    }
+    if fitted.shape() == latent.samples()?.shape() {
+        return Ok(latent);
+    }
+    Ok(latent.with_tensor("samples", fitted))
+}
+
+/// The same for a latent of one part, or the first of several.
+fn fit_pictures(model: &Model, latent: &Latent) -> Result<Tensor, NodeError> {
     let samples = latent.samples()?;
     let (wanted, dimensions) = (model.base.latent_channels(), model.base.latent_dimensions());
     let mut fitted = samples.clone();
@@ -279,10 +293,7 @@ fn fit_latent(model: &Model, latent: Latent) -> Result<Latent, NodeError> {
         }
         fitted = Tensor::zeros(shape)?;
     }
-    if fitted.shape() == samples.shape() {
-        return Ok(latent);
-    }
-    Ok(latent.with_tensor("samples", fitted))
+    Ok(fitted)
 }
 
 fn in_words(number: usize) -> String {
@@ -356,9 +367,14 @@ impl Guided {
         latent: Latent,
         cx: &Cx,
     ) -> Result<Sampled, NodeError> {
-        self.sample_watched(noise.into(), seed, sampler, sigmas, latent, cx, &mut |_| {
-            Ok(())
-        })
+        let noise = noise.into();
+        match self.own.as_ref().filter(|own| own.loops) {
+            Some(own) => {
+                let latent = fit_latent(&self.model, latent)?;
+                own.run(self, noise, seed, sampler, sigmas, latent, cx)
+            }
+            None => self.sample_watched(noise, seed, sampler, sigmas, latent, cx, &mut |_| Ok(())),
+        }
     }
 
     /// The same; somebody looks at every step and may end it.
@@ -577,8 +593,8 @@ impl Guided {
         let all_noise = close || first > most;
         let x = sampling.noise_scaling(first, &start.noise, &start.clean, all_noise)?;
         let known_scale: &dyn Fn(f32) -> f32 = &|sigma| base.known_scale(sigma);
-        let own = self.own.as_ref().map(|guider| OwnPrediction {
-            guider,
+        let own = self.own.as_ref().map(|own| OwnPrediction {
+            guider: &own.guider,
             network: &network,
             lists: &lists,
             patches,

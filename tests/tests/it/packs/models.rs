@@ -250,6 +250,41 @@ fn a_guider_of_a_packs_own_predicts() {
 }
 
 #[test]
+fn a_guider_with_a_loop_of_its_own_samples() {
+    let Some(rig) = rig() else { return };
+    let native = rig.native(start(), json!(["1", 0]));
+    let prompt = |how: &str| {
+        let mut prompt = start();
+        prompt["10"] = node("KSamplerSelect", json!({"sampler_name": "euler"}));
+        prompt["12"] = node(
+            "ModelsLoopingGuider",
+            json!({"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "how": how}),
+        );
+        prompt["13"] = node("RandomNoise", json!({"noise_seed": 5}));
+        prompt["15"] = node(
+            "BasicScheduler",
+            json!({"model": ["1", 0], "scheduler": "normal", "steps": 2, "denoise": 1.0}),
+        );
+        prompt["5"] = node(
+            "SamplerCustomAdvanced",
+            json!({"noise": ["13", 0], "guider": ["12", 0], "sampler": ["10", 0], "sigmas": ["15", 0], "latent_image": ["4", 0]}),
+        );
+        prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+        prompt
+    };
+    for how in ["super", "sampler", "twice"] {
+        same(&rig.pixels(prompt(how), json!(["6", 0])), &native);
+    }
+    let mut fails = prompt("fails");
+    fails["9"] = node("PreviewImage", json!({"images": ["6", 0]}));
+    let error = rig.error(&fails);
+    assert_eq!(error["node_type"], "SamplerCustomAdvanced");
+    let text = error["exception_message"].as_str().unwrap();
+    assert!(text.contains("this loop fails"), "{text}");
+    assert_eq!(error["exception_type"], "ValueError");
+}
+
+#[test]
 fn samplers_and_schedules_that_packs_add_join_the_lists() {
     let Some(rig) = rig() else { return };
     let info = rig.server.get("/object_info").json();

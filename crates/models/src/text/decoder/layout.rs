@@ -15,13 +15,19 @@ pub(super) const REMEMBERS: &str = "linear_attn.in_proj_qkv.weight";
 /// The first layer of a network for pictures: a convolution whose squares do not overlap, which is a matrix.
 const PATCHES: &str = "visual.patch_embed.proj.weight";
 
+/// The matrix between a network for pictures and the text, one row for each channel of a picture's: turned, it is a layer.
+const PROJECTED: &str = "multi_modal_projector.mm_input_projection_weight";
+pub(super) const PROJECTION: &str = "multi_modal_projector.mm_input_projection.weight";
+
 /// What stands before names in files that bring more than the decoder. Longer ones first.
-const PREFIXES: [(&str, &str); 5] = [
+const PREFIXES: [(&str, &str); 7] = [
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.", "model."),
     ("model.visual.", "visual."),
     ("model.vision_tower.", ""),
+    ("vision_tower.", ""),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
 ];
 
 /// Names of parts of a layer in GGUF files.
@@ -57,6 +63,11 @@ pub(super) fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Orig
     let mut keys = BTreeMap::new();
     for (key, name) in inside() {
         if let Some(key) = named(key, sandwiched) {
+            if key == PROJECTED {
+                let turned = Origin::Transposed((*name).clone());
+                keys.insert(PROJECTION.to_owned(), turned);
+                continue;
+            }
             let origin = origin(file, &key, name);
             keys.insert(key, origin);
         }
@@ -121,6 +132,8 @@ fn named(name: &str, sandwiched: bool) -> Option<String> {
         "model.norm.",
         "lm_head.",
         "visual.",
+        "vision_model.",
+        "multi_modal_projector.mm_",
     ];
     own.iter()
         .any(|start| key.starts_with(start))
@@ -156,6 +169,14 @@ mod tests {
             (
                 "model.visual.merger.norm.bias",
                 Some("visual.merger.norm.bias"),
+            ),
+            (
+                "model.vision_tower.vision_model.post_layernorm.bias",
+                Some("vision_model.post_layernorm.bias"),
+            ),
+            (
+                "model.multi_modal_projector.mm_soft_emb_norm.weight",
+                Some("multi_modal_projector.mm_soft_emb_norm.weight"),
             ),
             ("token_embd.weight", Some(TABLE)),
             ("output_norm.weight", Some("model.norm.weight")),

@@ -3,6 +3,7 @@
 
 mod config;
 mod delta;
+mod eyes;
 mod layout;
 mod network;
 mod positions;
@@ -63,7 +64,15 @@ kinds! {
 }
 
 static UNITS: UnitOrder = UnitOrder {
-    parts: &["model", "embed_tokens", "layers", "norm", "visual"],
+    parts: &[
+        "model",
+        "embed_tokens",
+        "layers",
+        "norm",
+        "visual",
+        "vision_model",
+        "multi_modal_projector",
+    ],
     blocks: &[Blocks::Within("layers")],
     values: &[],
 };

@@ -7,6 +7,7 @@ use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::DecoderConfig;
 use super::delta::DeltaNet;
+use super::eyes;
 use super::layout::{TABLE, WORDS};
 use super::positions::positions;
 use crate::epilogue::{plus, then};
@@ -300,7 +301,11 @@ pub struct Decoder {
 
 impl Decoder {
     pub fn new(store: &WeightStore, config: &DecoderConfig) -> Result<Self> {
-        Self::with_eyes(store, config, qwen_vision::find(store)?)
+        let eyes = match qwen_vision::find(store)? {
+            Some(eyes) => Some(eyes),
+            None => eyes::find(store, config.hidden)?,
+        };
+        Self::with_eyes(store, config, eyes)
     }
 
     /// With a network for pictures of which more is known than its weights say.
@@ -334,9 +339,10 @@ impl Decoder {
         n: usize,
         masks: Option<&[&[bool]]>,
         window: Option<usize>,
+        pictures: &[PicturePlace],
     ) -> Result<Option<Tensor>> {
         let window = window.filter(|window| *window < n);
-        if masks.is_none() && window.is_none() {
+        if masks.is_none() && window.is_none() && pictures.is_empty() {
             return Ok(None);
         }
         let items = masks.map_or(1, <[&[bool]]>::len);
@@ -344,9 +350,12 @@ impl Decoder {
         for item in 0..items {
             for query in 0..n {
                 let first = window.map_or(0, |window| (query + 1).saturating_sub(window));
+                let whole = pictures.iter().map(|p| p.start..p.start + p.len);
+                let whole: Vec<_> = whole.filter(|rows| rows.contains(&query)).collect();
                 let seen = |key: usize| {
                     let kept = masks.is_none_or(|masks| masks[item][key]);
-                    (first..=query).contains(&key) && kept
+                    let near = (first..=query).contains(&key);
+                    kept && (near || whole.iter().any(|rows| rows.contains(&key)))
                 };
                 // Whoever may look at nothing looks at itself, so that it stays a number; nobody looks at it.
                 let alone = !(first..=query).any(seen);
@@ -451,7 +460,12 @@ impl Decoder {
             x = x.mul_scalar((config.hidden as f32).sqrt());
         }
         let masks = rows.masks.as_deref();
-        let mut places = positions(n, rows.pictures);
+        // Without axes for rows and columns, a picture's squares stand one after the other, and see each other.
+        let (on_grids, in_line) = match config.sections {
+            Some(_) => (rows.pictures, &[][..]),
+            None => (&[][..], rows.pictures),
+        };
+        let mut places = positions(n, on_grids);
         if let Some(memory) = memory.as_deref_mut() {
             for place in &mut places {
                 *place = place.map(|at| at + memory.next);
@@ -464,12 +478,12 @@ impl Decoder {
             pads.for_each(|(place, _)| *place = [at as f32; 3]);
         }
         let rope = config.rope.tables(config, &places)?.to(&self.device)?;
-        let mask = self.mask(n, masks, None)?;
+        let mask = self.mask(n, masks, None, in_line)?;
         // The layers that see only so far.
         let near = match &config.sliding {
             Some(sliding) => Some((
                 sliding.rope.tables(config, &places)?.to(&self.device)?,
-                self.mask(n, masks, Some(sliding.window))?,
+                self.mask(n, masks, Some(sliding.window), in_line)?,
             )),
             None => None,
         };

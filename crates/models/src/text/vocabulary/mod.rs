@@ -32,6 +32,11 @@ pub trait Vocabulary: Send + Sync {
         let _ = ids;
         None
     }
+
+    /// The token that ends a text, where the vocabulary says so.
+    fn end(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// Every byte is a token; a few numbers before them have a meaning of their own (ByT5).

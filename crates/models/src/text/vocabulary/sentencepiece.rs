@@ -58,6 +58,8 @@ pub struct SentencePiece {
     /// The pieces of single bytes, where signs that nobody knows become bytes.
     bytes: Option<Box<[u32; 256]>>,
     unknown: u32,
+    /// Pieces that are no text, in their order.
+    silent: Vec<u32>,
     start: Option<u32>,
     end: Option<u32>,
     /// A space before the first word.
@@ -121,6 +123,9 @@ impl SentencePiece {
             way,
             charsmap,
             bytes: byte_pieces(model),
+            silent: (0..texts.len() as u32)
+                .filter(|id| matches!(kind(*id as usize), PieceKind::Control | PieceKind::Unknown))
+                .collect(),
             unknown,
             start: control(model.start, "<s>"),
             end: control(model.end, "</s>"),
@@ -174,11 +179,6 @@ impl SentencePiece {
     /// The token that starts a text, if the model has one.
     pub fn start(&self) -> Option<u32> {
         self.start
-    }
-
-    /// The token that ends a text.
-    pub fn end(&self) -> Option<u32> {
-        self.end
     }
 
     fn normalise(&self, text: &str) -> String {
@@ -280,6 +280,33 @@ impl Vocabulary for SentencePiece {
             Way::Pairs(pairs) => self.pairs(pairs, &text, &mut ids),
         }
         ids
+    }
+
+    fn decode(&self, ids: &[u32]) -> Option<String> {
+        let pieces = match &self.way {
+            Way::Likely(cutter) => cutter.pieces(),
+            Way::Pairs(pairs) => &pairs.pieces,
+        };
+        let mut bytes = Vec::new();
+        for id in ids {
+            if *id as usize >= pieces.len() || self.silent.binary_search(id).is_ok() {
+                continue;
+            }
+            let piece = pieces.piece(*id);
+            match byte_named(piece).filter(|_| self.bytes.is_some()) {
+                Some(byte) => bytes.push(byte),
+                None => bytes.extend_from_slice(piece),
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes).replace(SPACE, " ");
+        match text.strip_prefix(' ').filter(|_| self.prefix) {
+            Some(rest) => Some(rest.to_owned()),
+            None => Some(text),
+        }
+    }
+
+    fn end(&self) -> Option<u32> {
+        self.end
     }
 }
 
@@ -606,6 +633,8 @@ mod tests {
         assert_eq!(model.encode("abc"), [1, 4]);
         assert_eq!(model.encode("ab <x>éüab"), [5, 7, 6, 0, 5]);
         assert_eq!(model.encode("  "), [7, 7]);
+        let text = model.decode(&[5, 7, 6, 0, 4, 99]);
+        assert_eq!(text.as_deref(), Some("ab <x>bc"));
     }
 
     #[test]
@@ -614,6 +643,8 @@ mod tests {
         let tail: Vec<u32> = "\u{10FFFF}".bytes().map(|b| 17 + u32::from(b)).collect();
         assert!(ids.ends_with(&tail), "{ids:?}");
         assert!(ids.len() > 8 && ids[0] > 272, "{ids:?}");
+        let text = SentencePiece::umt5().decode(&ids);
+        assert_eq!(text.as_deref(), Some("a photo of a cat \u{10FFFF}"));
     }
 
     #[test]

@@ -110,11 +110,42 @@ impl Vocabulary for Tekken {
             }
         })
     }
+
+    fn decode(&self, ids: &[u32]) -> Option<String> {
+        let mut bytes = Vec::new();
+        for id in ids {
+            let piece = id.checked_sub(self.first);
+            match piece.and_then(|at| self.pieces.get(at as usize)) {
+                Some(piece) => bytes.extend_from_slice(piece),
+                None => bytes.extend(self.marks.text(*id).unwrap_or_default().as_bytes()),
+            }
+        }
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_become_text_again() {
+        let mut vocabulary: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
+        vocabulary.push(b"ab".to_vec());
+        let words = vocabulary.iter().enumerate().map(|(rank, bytes)| {
+            let bytes = STANDARD.encode(bytes);
+            format!(r#"{{"rank": {rank}, "token_bytes": "{bytes}"}}"#)
+        });
+        let words: Vec<String> = words.collect();
+        let marks = r#"[{"token_str": "<s>"}, {"token_str": "[INST]"}]"#;
+        let json = format!(
+            r#"{{"special_tokens": {marks}, "vocab": [{}]}}"#,
+            words.join(",")
+        );
+        let tekken = Tekken::parse(json.as_bytes(), "x").expect("a small tokenizer");
+        let text = "[INST]ab é";
+        assert_eq!(tekken.decode(&tekken.encode(text)).as_deref(), Some(text));
+    }
 
     #[test]
     fn what_is_no_tokenizer_is_refused() {

@@ -39,6 +39,10 @@ impl Cutter {
         }
     }
 
+    pub(super) fn pieces(&self) -> &Pieces {
+        &self.pieces
+    }
+
     /// Cuts a word. `each` gets the bytes of every piece and its number; unknown signs next to each other are one.
     pub(super) fn cut<'a>(&self, word: &'a str, mut each: impl FnMut(&'a [u8], u32)) {
         let bytes = word.as_bytes();
@@ -156,6 +160,20 @@ impl Vocabulary for Unigram {
     fn encode(&self, text: &str) -> Vec<u32> {
         self.marks.encode(text, |text, ids| self.stretch(text, ids))
     }
+
+    fn decode(&self, ids: &[u32]) -> Option<String> {
+        let pieces = self.cutter.pieces();
+        let mut bytes = Vec::new();
+        for id in ids {
+            match self.marks.text(*id) {
+                Some(mark) => bytes.extend(mark.as_bytes()),
+                None if (*id as usize) < pieces.len() => bytes.extend_from_slice(pieces.piece(*id)),
+                None => {}
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes).replace(SPACE, " ");
+        Some(text.strip_prefix(' ').unwrap_or(&text).to_owned())
+    }
 }
 
 /// Pieces of T5 that are marks for other uses: padding, end, unknown, and a hundred places to fill.
@@ -194,6 +212,12 @@ mod tests {
         check("line\nbreak", &[689, 1733]);
         check("</s> x", &[1, 3, 226]);
         check("日本", &[3, 2]);
+    }
+
+    #[test]
+    fn numbers_become_text_again() {
+        let text = Unigram::t5().decode(&[3, 9, 1202, 13, 3, 9, 1712, 1, 99_999]);
+        assert_eq!(text.as_deref(), Some("a photo of a cat</s>"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use fresco_graph::NodeError;
 use fresco_models::denoise::{BesideLatent, BesideShift, fit_mask, pack_parts, unpack_parts};
 use fresco_tensor::Tensor;
 
-use super::{Drawn, failure, fit_latent};
+use super::{Drawn, failure, fit_pictures};
 use crate::sampling::{Model, StartNoise};
 use crate::types::Latent;
 
@@ -38,8 +38,7 @@ pub(super) fn fit(model: &Model, parts: &[Tensor]) -> Result<Vec<Tensor>, NodeEr
             parts.len()
         )));
     };
-    let video = fit_latent(model, Latent::new(video.clone()))?;
-    let video = video.samples()?.clone();
+    let video = fit_pictures(model, &Latent::new(video.clone()))?;
     if !beside.fits(sound.shape()) || sound.dim(0)? != video.dim(0)? {
         return Err(NodeError::value_error(format!(
             "{} samples sound of {} values a frame, as many items as there are videos ({}), but this has shape {:?}",
