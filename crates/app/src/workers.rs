@@ -160,7 +160,8 @@ pub(crate) fn named_devices(prompt: &Map) -> Vec<Arc<str>> {
 
 /// What a worker has on its devices.
 pub(crate) fn view(registry: &ModelRegistry) -> WorkerView {
-    let snapshot = registry.snapshot();
+    // Main memory is none of its figures, and this is asked with every sign of life.
+    let snapshot = registry.snapshot_of_devices();
     let resident = snapshot.models.iter().map(|model| {
         let there: u64 = model.residency.iter().map(|(_, bytes)| bytes).sum();
         Resident {

@@ -8,14 +8,22 @@ use crate::amount::Decimal;
 use crate::entry::{DeviceIndex, ModelEntry};
 use crate::registry::{ModelRegistry, State};
 use crate::{
-    Amount, DeviceReport, HandleReport, ModelId, ModelReport, Placement, Snapshot,
+    Amount, DeviceReport, HandleReport, HostMemory, ModelId, ModelReport, Placement, Snapshot,
     State as ModelState, UnitReport, WeightsId, allocation_string,
 };
 
 impl ModelRegistry {
     /// Devices and listed models.
     pub fn snapshot(&self) -> Snapshot {
-        let host = self.host();
+        self.snapshot_with(self.host())
+    }
+
+    /// The same without a question to the system: figures of main memory are zero.
+    pub fn snapshot_of_devices(&self) -> Snapshot {
+        self.snapshot_with(None)
+    }
+
+    fn snapshot_with(&self, host: Option<HostMemory>) -> Snapshot {
         let minimum = self.settings().reserves.minimum();
         let state = self.lock();
         let mut devices = Vec::new();

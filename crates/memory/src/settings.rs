@@ -70,8 +70,7 @@ impl Default for Probes {
 
 /// The kernel's figures; none where nobody knows.
 pub fn host_memory() -> Option<HostMemory> {
-    let available = fresco_tensor::available_memory()?;
-    let total = fresco_tensor::total_memory()?;
+    let (total, available) = fresco_tensor::total_and_available_memory()?;
     Some(HostMemory { total, available })
 }
 

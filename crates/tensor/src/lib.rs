@@ -62,7 +62,7 @@ pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;
 pub use room::{
     Claim as MemoryClaim, NoRoom, available as available_memory, claim as claim_memory,
-    total as total_memory, with_memory,
+    total as total_memory, total_and_available as total_and_available_memory, with_memory,
 };
 pub use safetensors::{SafeTensors, SafeTensorsError};
 pub use stored::Stored;

@@ -129,6 +129,11 @@ pub fn total() -> Option<u64> {
     memory().map(|memory| memory.total)
 }
 
+/// Both figures at once.
+pub fn total_and_available() -> Option<(u64, u64)> {
+    memory().map(|memory| (memory.total, memory.available))
+}
+
 /// What the machine has, or the container if that is less.
 fn memory() -> Option<MemoryFigures> {
     let machine = machine::memory()?;

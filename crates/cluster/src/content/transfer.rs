@@ -104,6 +104,11 @@ impl FileRef {
         })
     }
 
+    /// Whether both are one file with one content, whether its bytes are there or not.
+    pub fn is_same_file(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.dir == other.dir && self.name == other.name
+    }
+
     pub fn list_to_value(refs: &[Self]) -> Value {
         Value::from(refs.iter().map(Self::to_value).collect::<Vec<_>>())
     }
@@ -287,14 +292,17 @@ impl Transfer {
     fn bring_output(&self, one: &FileRef) -> Result<String, ContentError> {
         let origin = (one.dir, one.name.clone(), one.hash);
         let before = lock(&self.brought).get(&origin).cloned();
-        for name in before.iter().chain(Some(&one.name)) {
-            let path = self.destination(one.dir, name)?;
+        if let Some(name) = before.filter(|name| *name != one.name) {
+            let path = self.destination(one.dir, &name)?;
             if self.is_same(&path, one) {
-                self.remember(origin, name);
-                return Ok(name.clone());
+                return Ok(name);
             }
         }
         let path = self.destination(one.dir, &one.name)?;
+        if self.is_same(&path, one) {
+            self.remember(origin, &one.name);
+            return Ok(one.name.clone());
+        }
         let mut temp = self.fetch(one, &path)?;
         let name = self.place(&mut temp, &path, &one.name)?;
         self.remember(origin, &name);

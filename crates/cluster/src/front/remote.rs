@@ -244,6 +244,7 @@ impl Worker for RemoteWorker {
             split: None,
             told: None,
             renames: Renames::default(),
+            brought: Vec::new(),
         };
         following.run()
     }
@@ -351,6 +352,8 @@ struct Following<'a> {
     /// When the worker was last told to stop.
     told: Option<Instant>,
     renames: Renames,
+    /// Files of the job that are here, without their bytes.
+    brought: Vec<FileRef>,
 }
 
 impl Following<'_> {
@@ -593,8 +596,7 @@ impl Following<'_> {
             }
             return outcome;
         }
-        let control = self.control;
-        let fetched = while_renewing(control, || self.fetch(&files, true));
+        let fetched = self.fetch(&files, true);
         self.worker.link.done(offered);
         if let Err(why) = fetched {
             return lost(why);
@@ -610,15 +612,26 @@ impl Following<'_> {
 
     /// Puts files that the job made into this front's folders. `patient`: the server may be away for a while.
     fn fetch(&mut self, files: &Value, patient: bool) -> Result<(), String> {
-        let refs = FileRef::list_from_value(Some(files)).map_err(|e| e.to_string())?;
+        let mut refs = FileRef::list_from_value(Some(files)).map_err(|e| e.to_string())?;
+        // The outcome names again what events have named.
+        refs.retain(|one| !self.brought.iter().any(|known| known.is_same_file(one)));
         if refs.is_empty() {
             return Ok(());
         }
         let began = Instant::now();
+        let transfer = &self.worker.front.transfer;
         loop {
-            let error = match self.worker.front.transfer.bring_outputs(&refs) {
+            // What is in the references is here at once.
+            let brought = if refs.iter().all(|one| one.data.is_some()) {
+                transfer.bring_outputs(&refs)
+            } else {
+                while_renewing(self.control, || transfer.bring_outputs(&refs))
+            };
+            let error = match brought {
                 Ok(renames) => {
                     self.renames.merge(renames);
+                    refs.iter_mut().for_each(|one| one.data = None);
+                    self.brought.append(&mut refs);
                     return Ok(());
                 }
                 Err(error) => error,
@@ -632,6 +645,7 @@ impl Following<'_> {
                 return Err(why);
             }
             tracing::warn!(worker = %self.worker.link.name, "{why}; trying again");
+            self.control.renew_lease();
             self.worker.front.pause(Duration::from_secs(1));
         }
     }

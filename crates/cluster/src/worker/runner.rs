@@ -18,6 +18,8 @@ use crate::wire::{JobMessage, OutcomeMessage};
 
 /// Events that go out together, at most.
 const BATCH: usize = 256;
+/// How long events are gathered that go out together: nobody sees the difference, and small jobs send one message.
+const GATHER: Duration = Duration::from_millis(1);
 /// How often the thread looks around while nothing happens.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long files of a job stay on the worker: results that it remembers name them.
@@ -270,6 +272,9 @@ impl Shared {
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return interrupted,
             };
+            if !matches!(first.kind, EventKind::Ended) {
+                self.place.rest(GATHER);
+            }
             let mut batch = Vec::new();
             let mut ended = false;
             let more = std::iter::from_fn(|| events.try_recv().ok()).take(BATCH);
