@@ -151,7 +151,7 @@ const FAMILIES: &[Family] = &[
     Family {
         name: "Chroma",
         model: "chroma.safetensors",
-        blocks: &[("double_blocks", 38), ("single_blocks", 38)],
+        blocks: &[("double_blocks", 19), ("single_blocks", 38)],
         encoders: &["t5xxl.safetensors"],
         kind: "chroma",
         latent: "EmptySD3LatentImage",

@@ -630,7 +630,9 @@ impl Following<'_> {
             let error = match brought {
                 Ok(renames) => {
                     self.renames.merge(renames);
-                    refs.iter_mut().for_each(|one| one.data = None);
+                    for one in &mut refs {
+                        one.data = None;
+                    }
                     self.brought.append(&mut refs);
                     return Ok(());
                 }

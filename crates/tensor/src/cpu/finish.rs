@@ -35,16 +35,16 @@ impl Finish<'_> {
         }
         match self.act {
             Act::None => {}
-            Act::Silu => y = y.map(|x| x / (1.0 + exp(-x))),
-            Act::QuickGelu => y = y.map(|x| x / (1.0 + exp(-1.702 * x))),
-            Act::Gelu => y = y.map(|x| x * normal_cdf(x)),
+            Act::Silu => each(&mut y, |x| x / (1.0 + exp(-x))),
+            Act::QuickGelu => each(&mut y, |x| x / (1.0 + exp(-1.702 * x))),
+            Act::Gelu => each(&mut y, |x| x * normal_cdf(x)),
             // x * (1 + tanh(z)) / 2 = x / (1 + e^-2z)
-            Act::GeluTanh => {
-                y = y.map(|x| x / (1.0 + exp(-2.0 * 0.797_884_6 * (x + 0.044_715 * x * x * x))));
-            }
+            Act::GeluTanh => each(&mut y, |x| {
+                x / (1.0 + exp(-2.0 * 0.797_884_6 * (x + 0.044_715 * x * x * x)))
+            }),
             // Not `max`: NaN stays NaN.
-            Act::Relu => y = y.map(|x| if x < 0.0 { 0.0 } else { x }),
-            Act::Leaky => y = y.map(|x| if x < 0.0 { 0.2 * x } else { x }),
+            Act::Relu => each(&mut y, |x| if x < 0.0 { 0.0 } else { x }),
+            Act::Leaky => each(&mut y, |x| if x < 0.0 { 0.2 * x } else { x }),
         }
         if let Some(other) = self.add {
             add(&mut y, &other[row * out + column..][..n]);
@@ -54,6 +54,14 @@ impl Finish<'_> {
         } else {
             to.copy_from_slice(&y[..n]);
         }
+    }
+}
+
+/// As `map` of an array, which is a function of its own, made for any machine.
+#[inline(always)]
+fn each(y: &mut Lane, f: impl Fn(f32) -> f32) {
+    for y in y {
+        *y = f(*y);
     }
 }
 

@@ -88,11 +88,15 @@ fn means(squares: &Tensor, side: usize, groups: usize) -> Result<Tensor> {
         if y < used && x < used {
             let group = (y / each) * groups + x / each;
             let sum = &mut sums[group * width..][..width];
-            sum.iter_mut().zip(row).for_each(|(sum, v)| *sum += v);
+            for (sum, v) in sum.iter_mut().zip(row) {
+                *sum += v;
+            }
         }
     }
     let share = 1.0 / (each * each) as f32;
-    sums.iter_mut().for_each(|sum| *sum *= share);
+    for sum in &mut sums {
+        *sum *= share;
+    }
     Ok(Tensor::from_vec([1, groups * groups, width], sums)?)
 }
 
