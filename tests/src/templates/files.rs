@@ -270,7 +270,10 @@ pub static FILES: &[FileKind] = &[
     }),
     kind("clip_vision", "sigclip", "", || vision(None)),
     kind("clip_vision", "clip_vision_h", "", || vision(Some(TEXT))),
-    kind("clip_vision", "clip_vision_g", "", || vision(Some(TEXT))),
+    // Its vector and as many waves stand for a pooled prompt.
+    kind("clip_vision", "clip_vision_g", "", || {
+        vision(Some(TEXT / 2))
+    }),
     kind("style_models", "redux", "", redux),
     kind("upscale_models", "realesrgan_x4", "", || {
         Network::golden("esrgan_x4_small")
