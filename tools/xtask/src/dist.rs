@@ -128,7 +128,9 @@ fn build(target: &str, folder: &Path) -> Result<PathBuf> {
             "CFLAGS",
             format!("-ffile-prefix-map={}=.", folder.display()),
         )
-        .env("SOURCE_DATE_EPOCH", commit_time()?);
+        .env("SOURCE_DATE_EPOCH", commit_time()?)
+        // Names that the compiler makes up for parts of a module have the folder it was built in, as a number.
+        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     run_command(&mut command)?;
     let name = if target == WINDOWS {
         "fresco.exe"
