@@ -33,8 +33,14 @@ pub(crate) fn start(args: &LogArgs, one_prompt: bool) -> LogRing {
         Verbosity::Warning => (LevelFilter::WARN, LevelFilter::WARN),
         Verbosity::Error | Verbosity::Critical => (LevelFilter::ERROR, LevelFilter::ERROR),
     };
+    // What happens to the connection is said by `fresco_cluster`, once; its library says it with every try.
+    let nats = match args.verbose {
+        Verbosity::Debug => LevelFilter::INFO,
+        _ => LevelFilter::OFF,
+    };
     let filter = Targets::new()
         .with_default(others)
+        .with_target("async_nats", nats)
         .with_target("fresco", ours);
     // A second call, in tests, keeps the first one's log.
     let _ = tracing_subscriber::registry()
