@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fresco_tensor::{Device, Tensor, WeightFile};
 
 use super::chunks::{Prompt, PromptRule, Tokenizer};
+use super::decoder::{PICTURE, TURNS, Turns};
 use super::network::{EncodeRule, TextKind, TextNetwork, TextOutput};
 use super::tokens::{EmbeddingSource, NoEmbeddings, PromptTokens, Token, Tokens, Weighted};
 use super::vocabulary::Vocabulary;
@@ -338,82 +339,6 @@ struct Writer<'a> {
     start: Option<u32>,
 }
 
-/// Marks of a conversation, by what networks were trained with.
-struct Turns {
-    /// Each of these is one token, which tells whose marks they are.
-    known: &'static [&'static str],
-    /// Around what is told first.
-    system: [&'static str; 2],
-    /// Whether that is a part of what is asked.
-    inside: bool,
-    /// Around what is asked.
-    user: [&'static str; 2],
-    answer: &'static str,
-    /// In an answer that is not thought about.
-    unthought: &'static str,
-    /// Begins one that is.
-    thought: &'static str,
-    /// Around a picture.
-    picture: [&'static str; 2],
-    ends: &'static [&'static str],
-}
-
-/// Stands for a picture in a text.
-const PICTURE: &str = "<|image_pad|>";
-
-const CHAT_MARKS: Turns = Turns {
-    known: &["<|im_end|>", "<|endoftext|>"],
-    system: ["<|im_start|>system\n", "<|im_end|>\n"],
-    inside: false,
-    user: ["<|im_start|>user\n", "<|im_end|>\n"],
-    answer: "<|im_start|>assistant\n",
-    unthought: "<think>\n\n</think>\n\n",
-    thought: "<think>\n",
-    picture: ["<|vision_start|>", "<|vision_end|>"],
-    ends: &["<|im_end|>", "<|endoftext|>"],
-};
-
-const GEMMA_MARKS: Turns = Turns {
-    known: &["<start_of_turn>", "<end_of_turn>"],
-    system: ["", "\n\n"],
-    inside: true,
-    user: ["<start_of_turn>user\n", "<end_of_turn>\n"],
-    answer: "<start_of_turn>model\n",
-    unthought: "",
-    thought: "",
-    picture: ["\n\n<start_of_image>", "<end_of_image>\n\n"],
-    ends: &["<end_of_turn>"],
-};
-
-const LLAMA_MARKS: Turns = Turns {
-    known: &["<|start_header_id|>", "<|eot_id|>"],
-    system: [
-        "<|start_header_id|>system<|end_header_id|>\n\n",
-        "<|eot_id|>",
-    ],
-    inside: false,
-    user: ["<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"],
-    answer: "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    unthought: "",
-    thought: "",
-    picture: ["", ""],
-    ends: &["<|eot_id|>", "<|end_of_text|>"],
-};
-
-const MISTRAL_MARKS: Turns = Turns {
-    known: &["[INST]", "[/INST]", "</s>"],
-    system: ["[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"],
-    inside: false,
-    user: ["[INST]", "[/INST]"],
-    answer: "",
-    unthought: "",
-    thought: "",
-    picture: ["", ""],
-    ends: &["</s>"],
-};
-
-const ALL_MARKS: [&Turns; 4] = [&CHAT_MARKS, &GEMMA_MARKS, &LLAMA_MARKS, &MISTRAL_MARKS];
-
 impl TextEncoder {
     /// The network that can write, with its words: the first that has the marks of a conversation.
     fn writer(&self) -> Result<Writer<'_>> {
@@ -423,7 +348,7 @@ impl TextEncoder {
             let words = part.vocabulary()?;
             let knows = |mark: &&str| words.encode(mark).len() == 1;
             let known = |turns: &&&Turns| turns.known.iter().all(knows);
-            if let Some(turns) = ALL_MARKS.iter().find(known) {
+            if let Some(turns) = TURNS.iter().find(known) {
                 return Ok(Writer {
                     part,
                     words,

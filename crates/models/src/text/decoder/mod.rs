@@ -7,6 +7,7 @@ mod eyes;
 mod layout;
 mod network;
 mod positions;
+mod turns;
 
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use crate::store::{Blocks, UnitOrder, WeightStore};
 
 pub use config::{DecoderConfig, Flavour, Remembering, RopeRule, Sections, Sliding};
 pub use network::{Decoder, Eyes};
+pub(super) use turns::{PICTURE, TURNS, Turns};
 
 /// Where files have their vocabulary.
 const PIECES_KEY: &str = "spiece_model";
