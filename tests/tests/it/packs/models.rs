@@ -215,28 +215,38 @@ fn guidance_samplers_and_noise_in_python() {
     assert_ne!(custom(json!(["11", 0]), json!(["12", 0]), guider), usual);
 }
 
+/// A picture by a guider of the pack.
+fn guided(guider: &str, how: &str, sampler: &str, scheduler: &str) -> Value {
+    let mut prompt = start();
+    prompt["10"] = node("KSamplerSelect", json!({"sampler_name": sampler}));
+    prompt["12"] = node(
+        guider,
+        json!({"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "how": how}),
+    );
+    prompt["13"] = node("RandomNoise", json!({"noise_seed": 5}));
+    prompt["15"] = node(
+        "BasicScheduler",
+        json!({"model": ["1", 0], "scheduler": scheduler, "steps": 2, "denoise": 1.0}),
+    );
+    prompt["5"] = node(
+        "SamplerCustomAdvanced",
+        json!({"noise": ["13", 0], "guider": ["12", 0], "sampler": ["10", 0], "sigmas": ["15", 0], "latent_image": ["4", 0]}),
+    );
+    prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+    prompt
+}
+
 #[test]
 fn a_guider_of_a_packs_own_predicts() {
     let Some(rig) = rig() else { return };
     let native = rig.native(start(), json!(["1", 0]));
     let prompt = |how: &str| {
-        let mut prompt = start();
-        prompt["10"] = node("KSamplerSelect", json!({"sampler_name": "euler_of_a_pack"}));
-        prompt["12"] = node(
+        guided(
             "ModelsOwnGuider",
-            json!({"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "how": how}),
-        );
-        prompt["13"] = node("RandomNoise", json!({"noise_seed": 5}));
-        prompt["15"] = node(
-            "BasicScheduler",
-            json!({"model": ["1", 0], "scheduler": "levels_of_a_pack", "steps": 2, "denoise": 1.0}),
-        );
-        prompt["5"] = node(
-            "SamplerCustomAdvanced",
-            json!({"noise": ["13", 0], "guider": ["12", 0], "sampler": ["10", 0], "sigmas": ["15", 0], "latent_image": ["4", 0]}),
-        );
-        prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
-        prompt
+            how,
+            "euler_of_a_pack",
+            "levels_of_a_pack",
+        )
     };
     for how in ["batch", "super"] {
         same(&rig.pixels(prompt(how), json!(["6", 0])), &native);
@@ -253,25 +263,7 @@ fn a_guider_of_a_packs_own_predicts() {
 fn a_guider_with_a_loop_of_its_own_samples() {
     let Some(rig) = rig() else { return };
     let native = rig.native(start(), json!(["1", 0]));
-    let prompt = |how: &str| {
-        let mut prompt = start();
-        prompt["10"] = node("KSamplerSelect", json!({"sampler_name": "euler"}));
-        prompt["12"] = node(
-            "ModelsLoopingGuider",
-            json!({"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "how": how}),
-        );
-        prompt["13"] = node("RandomNoise", json!({"noise_seed": 5}));
-        prompt["15"] = node(
-            "BasicScheduler",
-            json!({"model": ["1", 0], "scheduler": "normal", "steps": 2, "denoise": 1.0}),
-        );
-        prompt["5"] = node(
-            "SamplerCustomAdvanced",
-            json!({"noise": ["13", 0], "guider": ["12", 0], "sampler": ["10", 0], "sigmas": ["15", 0], "latent_image": ["4", 0]}),
-        );
-        prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
-        prompt
-    };
+    let prompt = |how: &str| guided("ModelsLoopingGuider", how, "euler", "normal");
     for how in ["super", "sampler", "twice"] {
         same(&rig.pixels(prompt(how), json!(["6", 0])), &native);
     }
