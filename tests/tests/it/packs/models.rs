@@ -267,13 +267,19 @@ fn a_guider_with_a_loop_of_its_own_samples() {
     for how in ["super", "sampler", "twice"] {
         same(&rig.pixels(prompt(how), json!(["6", 0])), &native);
     }
-    let mut fails = prompt("fails");
-    fails["9"] = node("PreviewImage", json!({"images": ["6", 0]}));
-    let error = rig.error(&fails);
-    assert_eq!(error["node_type"], "SamplerCustomAdvanced");
-    let text = error["exception_message"].as_str().unwrap();
-    assert!(text.contains("this loop fails"), "{text}");
-    assert_eq!(error["exception_type"], "ValueError");
+    for (how, kind, part) in [
+        ("fails", "ValueError", "this loop fails"),
+        ("shape", "ValueError", "instead of [1, 4, 8, 8]"),
+        ("nothing", "TypeError", "gave no tensor"),
+    ] {
+        let mut fails = prompt(how);
+        fails["9"] = node("PreviewImage", json!({"images": ["6", 0]}));
+        let error = rig.error(&fails);
+        assert_eq!(error["node_type"], "SamplerCustomAdvanced");
+        let text = error["exception_message"].as_str().unwrap();
+        assert!(text.contains(part), "{text}");
+        assert_eq!(error["exception_type"], kind);
+    }
 }
 
 #[test]
