@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use fresco_cluster::content::sync::ModelServer;
 use fresco_cluster::content::{Catalogue, Transfer};
 use fresco_cluster::{Broker, OtherRequests, WorkerParts, WorkerProcess, WorkerSink};
-use fresco_engine::store::{JobStore, Limits, StorePath};
+use fresco_engine::store::JobStore;
 use fresco_engine::{Engine, EngineConfig, EventSink, WorkerConfig};
 use fresco_graph::{PromptLimits, Value};
 use fresco_server::Registries;
@@ -24,8 +24,6 @@ use crate::settings::{self, ExecSettings, FolderSettings, UsageError};
 const DRAIN: Duration = Duration::from_mins(1);
 /// How long packs may take before jobs are taken.
 const PACKS_PATIENCE: Duration = Duration::from_mins(2);
-/// Prompts that its own history has: each leaves it as soon as its outcome is on the way.
-const HISTORY: usize = 16;
 
 pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
     let name = args.name.trim().to_owned();
@@ -56,11 +54,7 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
     assembly.dirs.create_temp()?;
 
     let (sink, events) = WorkerSink::new();
-    let limits = Limits {
-        history: HISTORY,
-        ..Limits::default()
-    };
-    let store = JobStore::open(&StorePath::Memory, limits)?;
+    let (store, passer) = JobStore::passing();
     let registry = exec.memory.registry();
     let models: Registries = registry.clone().into();
     let executor = assembly.executor(&exec, registry, sink.clone())?;
@@ -88,6 +82,7 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
         version: env!("CARGO_PKG_VERSION").into(),
         broker: broker.clone(),
         engine: engine.clone(),
+        passer,
         events,
         transfer: Arc::new(Transfer::new(broker.clone(), assembly.dirs.clone())),
         catalogue: catalogue.clone(),

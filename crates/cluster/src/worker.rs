@@ -6,28 +6,31 @@
 //! Threads: `door` answers requests and never waits for a job; `runner` brings a job's files, runs it and delivers its outcome, and tries that
 //! again until the server has it; `beat` gives signs of life, also while the others wait.
 
+mod events;
 mod place;
 mod runner;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fresco_engine::{Engine, Event, EventKind, EventSink, now_ms};
+use fresco_engine::store::Passer;
+use fresco_engine::{Engine, now_ms};
 use fresco_files::Folders;
-use fresco_graph::{Map, Value, json, lock, map};
+use fresco_graph::{Map, Value, json, map};
 
 use crate::connection::{Broker, BrokerError, Heard, Subscription, is_word};
 use crate::content::{Catalogue, ModelEntry, Transfer, neutral_view};
 use crate::wire::{self, Alive, Fields, JobMessage, LARGEST, PROTOCOL, RunAnswer};
+pub use events::{EventReceiver, WorkerSink};
 use place::Place;
 
 /// Between two signs of life, at most.
 const BEAT: Duration = Duration::from_secs(1);
-/// Between two pictures on the way.
-const PICTURES: Duration = Duration::from_millis(200);
+/// And at least, unless another front waits for this worker: small jobs come and go in between.
+const PULSE: Duration = Duration::from_millis(10);
 /// How long a front waits at most for an outcome that is on its way.
 const DELIVERED: Duration = Duration::from_millis(200);
 /// How long a request to free memory is waited for.
@@ -42,6 +45,8 @@ pub struct WorkerParts {
     pub broker: Arc<Broker>,
     /// Runs one job at a time. Its events go to the sink of [`WorkerSink::new`].
     pub engine: Engine,
+    /// Of the engine's store.
+    pub passer: Passer,
     pub events: EventReceiver,
     pub transfer: Arc<Transfer>,
     pub catalogue: Arc<Catalogue>,
@@ -58,73 +63,6 @@ pub trait OtherRequests: Send + Sync {
     fn answer(&self, request: &Value) -> Option<Value>;
 }
 
-/// Where the engine's events come out.
-pub struct EventReceiver(pub(crate) Receiver<Event>);
-
-/// Takes the engine's events.
-pub struct WorkerSink {
-    to: Mutex<Sender<Event>>,
-    last_picture: Mutex<Option<Instant>>,
-}
-
-impl WorkerSink {
-    pub fn new() -> (Arc<Self>, EventReceiver) {
-        let (to, from) = channel();
-        let sink = Self {
-            to: Mutex::new(to),
-            last_picture: Mutex::default(),
-        };
-        (Arc::new(sink), EventReceiver(from))
-    }
-
-    /// Pictures are many and large; some of them will do.
-    fn thinned(&self, kind: EventKind) -> Option<EventKind> {
-        let is_picture = matches!(
-            kind,
-            EventKind::Preview { .. }
-                | EventKind::Progress {
-                    preview: Some(_),
-                    ..
-                }
-        );
-        if !is_picture {
-            return Some(kind);
-        }
-        let mut last = lock(&self.last_picture);
-        if last.is_none_or(|at| at.elapsed() >= PICTURES) {
-            *last = Some(Instant::now());
-            return Some(kind);
-        }
-        match kind {
-            EventKind::Progress {
-                ids, value, max, ..
-            } => Some(EventKind::Progress {
-                ids,
-                value,
-                max,
-                preview: None,
-            }),
-            _ => None,
-        }
-    }
-}
-
-impl EventSink for WorkerSink {
-    fn emit(&self, mut event: Event) {
-        if matches!(
-            event.kind,
-            EventKind::Status { .. } | EventKind::Queue { .. }
-        ) {
-            return;
-        }
-        if let Some(kind) = self.thinned(event.kind) {
-            event.kind = kind;
-            // Nobody listens any more when the program ends.
-            let _ = lock(&self.to).send(event);
-        }
-    }
-}
-
 /// What the threads share.
 struct Shared {
     name: Arc<str>,
@@ -132,6 +70,7 @@ struct Shared {
     session: Arc<str>,
     broker: Arc<Broker>,
     engine: Engine,
+    passer: Passer,
     place: Place,
     transfer: Arc<Transfer>,
     catalogue: Arc<Catalogue>,
@@ -166,6 +105,7 @@ impl WorkerProcess {
             version,
             broker,
             engine,
+            passer,
             events,
             transfer,
             catalogue,
@@ -184,6 +124,7 @@ impl WorkerProcess {
             session: fresco_engine::new_prompt_id(),
             broker,
             engine,
+            passer,
             place: Place::default(),
             transfer,
             catalogue,
@@ -213,7 +154,7 @@ impl WorkerProcess {
         let (a, b, c) = (shared.clone(), shared.clone(), shared.clone());
         let threads = vec![
             spawn("door", Box::new(move || a.keep_the_door(&knocks, &jobs)))?,
-            spawn("runner", Box::new(move || b.run_jobs(&taken, &events.0)))?,
+            spawn("runner", Box::new(move || b.run_jobs(&taken, &events)))?,
             spawn("beat", Box::new(move || c.beat()))?,
         ];
         Ok(Self {
@@ -262,6 +203,7 @@ impl Shared {
             was_ready = ready;
             if ready {
                 self.say_alive(&subject);
+                self.place.pause(PULSE);
             }
         }
         // The last word: it is about to end.

@@ -18,9 +18,8 @@ use crate::job::{Outcome, Returned, RunControl, RunJob};
 use crate::memory::MemoryRoom;
 use crate::messages::{self, now_ms};
 use crate::panics::catch_panic;
-use crate::reply::Reply;
 use crate::requests::FreeRequests;
-use crate::store::{Claim, Finished, JobStore, Next, StoreError, TakenJob};
+use crate::store::{Claim, Finished, JobStore, Next, NextReply, StoreError, TakenJob};
 use crate::worker::Worker;
 
 /// The reference collects garbage at most this often.
@@ -413,7 +412,7 @@ impl Feeder {
         let shared = self.shared.clone();
         let memory = self.place.memory.clone();
         let stopping = || shared.stopping.load(Ordering::SeqCst);
-        let mut question: Option<Reply<Next>> = None;
+        let mut question: Option<NextReply> = None;
         let mut need_gc = false;
         let mut last_gc: Option<Instant> = None;
         if self.place.is_remote() && !self.take_up() {
@@ -452,7 +451,7 @@ impl Feeder {
             }
             if stopping() || self.place.gone.load(Ordering::SeqCst) {
                 // A question that was asked may be answered with a job.
-                if let Some(Next::Job(job)) = question.take().and_then(Reply::wait)
+                if let Some(Next::Job(job)) = question.take().and_then(NextReply::wait)
                     && !stopping()
                 {
                     shared.store.give_back(job.task, false).wait();
@@ -474,7 +473,7 @@ impl Feeder {
     }
 
     /// Asks for a job within `timeout`, less if the memory room has something to do before.
-    fn ask_next(&self, timeout: Duration) -> Reply<Next> {
+    fn ask_next(&self, timeout: Duration) -> NextReply {
         let timeout = match self.place.memory.next_tick() {
             None => timeout,
             Some(at) => {
@@ -531,7 +530,7 @@ impl Feeder {
             None => RunControl::default(),
             Some(term) => {
                 let store = shared.store.clone();
-                RunControl::with_lease(task, adopted, move || store.renew(task, term))
+                RunControl::with_lease(task, adopted, term, move || store.renew(task, term))
             }
         };
         let current = RunningPrompt {
@@ -620,7 +619,7 @@ enum AfterRun {
     Stop,
     GoOn,
     /// The next job is asked for already.
-    Asked(Reply<Next>),
+    Asked(NextReply),
 }
 
 fn due(at: Option<Instant>) -> bool {

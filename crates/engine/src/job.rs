@@ -1,9 +1,10 @@
 //! A job on its way through a worker: what is to be run, how it is stopped, how it ended.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use fresco_graph::{CancelToken, Map, Value};
+use fresco_graph::{CancelToken, Map, Value, lock};
 
 /// A prompt to run.
 #[derive(Clone, Debug)]
@@ -33,12 +34,17 @@ struct RunLease {
     task: u64,
     adopted: bool,
     renew: Arc<dyn Fn() + Send + Sync>,
+    /// Between two renewals that reach the store, at least.
+    pause: Duration,
+    renewed: Arc<Mutex<Instant>>,
 }
 
 impl RunControl {
+    /// For a job that was leased just now, for `term`.
     pub(crate) fn with_lease(
         task: u64,
         adopted: bool,
+        term: Duration,
         renew: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         Self {
@@ -46,6 +52,8 @@ impl RunControl {
                 task,
                 adopted,
                 renew: Arc::new(renew),
+                pause: term / 16,
+                renewed: Arc::new(Mutex::new(Instant::now())),
             }),
             ..Self::default()
         }
@@ -64,7 +72,11 @@ impl RunControl {
     /// The run goes on: its job is this worker's for another term. A worker in another process calls this for each sign of
     /// life, more often than its term is long; a job whose lease ends is given to another.
     pub fn renew_lease(&self) {
-        if let Some(lease) = &self.lease {
+        let Some(lease) = &self.lease else { return };
+        let mut renewed = lock(&lease.renewed);
+        if renewed.elapsed() >= lease.pause {
+            *renewed = Instant::now();
+            drop(renewed);
             (lease.renew)();
         }
     }

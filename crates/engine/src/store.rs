@@ -17,6 +17,7 @@ mod listing;
 mod marks;
 mod ordering;
 mod outcomes;
+mod passing;
 mod pending;
 mod record;
 mod restore;
@@ -37,12 +38,14 @@ use fresco_graph::{Map, Value, lock};
 use fresco_placement::{JobNeeds, WorkerView};
 
 pub use error::StoreError;
+pub use passing::Passer;
 pub use record::*;
 pub use schema::{StoreContents, StorePath};
 
 use crate::reply::{Reply, Sender, reply};
 use bodies::EncodedJob;
 use history::EncodedOutcome;
+use passing::Passing;
 use thread::{Command, State};
 
 /// How much the store holds.
@@ -87,9 +90,18 @@ struct Published {
     accepted: Mutex<Option<JobAccepted>>,
 }
 
+/// Who carries commands out.
+enum Commands {
+    /// The thread that owns the database.
+    Thread(mpsc::Sender<Command>),
+    /// Nobody but the caller: nothing is kept.
+    Passing(Arc<Passing>),
+    /// Only while being dropped.
+    Nobody,
+}
+
 struct StoreState {
-    /// `None` only while being dropped.
-    commands: Option<mpsc::Sender<Command>>,
+    commands: Commands,
     thread: Option<JoinHandle<()>>,
     counter: AtomicI64,
     published: Arc<Published>,
@@ -97,7 +109,7 @@ struct StoreState {
 
 impl Drop for StoreState {
     fn drop(&mut self) {
-        self.commands = None;
+        self.commands = Commands::Nobody;
         // Wait, so that the file is free for the next one who opens it. The thread is never the one that drops us.
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -127,11 +139,25 @@ impl JobStore {
                 source: Arc::new(source),
             })?;
         Ok(Self(Arc::new(StoreState {
-            commands: Some(commands),
+            commands: Commands::Thread(commands),
             thread: Some(thread),
             counter: AtomicI64::new(counter),
             published,
         })))
+    }
+
+    /// A store that keeps nothing, for a process whose jobs are kept elsewhere: what is given to the [`Passer`] goes straight to a
+    /// worker that waits, and its end straight back. There is no queue and no history to ask for; such questions get no reply.
+    pub fn passing() -> (Self, Passer) {
+        let published = Arc::new(Published::default());
+        let passing = Arc::new(Passing::new(published.clone()));
+        let store = Self(Arc::new(StoreState {
+            commands: Commands::Passing(passing.clone()),
+            thread: None,
+            counter: AtomicI64::new(0),
+            published,
+        }));
+        (store, Passer::new(passing))
     }
 
     /// What an existing database holds, without changing it; `None` if there is no file. One that another process uses
@@ -141,9 +167,11 @@ impl JobStore {
     }
 
     fn send(&self, command: Command) {
-        if let Some(commands) = &self.0.commands {
+        match &self.0.commands {
             // If the thread is gone, the command is dropped and its reply says so.
-            let _ = commands.send(command);
+            Commands::Thread(commands) => drop(commands.send(command)),
+            Commands::Passing(passing) => passing.carry_out(command),
+            Commands::Nobody => {}
         }
     }
 
@@ -186,7 +214,7 @@ impl JobStore {
     }
 
     /// As [`JobStore::next`], to be waited for later; no answer means that the store is closed.
-    pub fn ask_next(&self, claim: &Claim, timeout: Duration) -> Reply<Next> {
+    pub fn ask_next(&self, claim: &Claim, timeout: Duration) -> NextReply {
         self.ask_next_for(claim, None, timeout)
     }
 
@@ -196,13 +224,16 @@ impl JobStore {
         claim: &Claim,
         view: Option<Arc<WorkerView>>,
         timeout: Duration,
-    ) -> Reply<Next> {
+    ) -> NextReply {
         let now = Instant::now();
         // A year stands for "too long to count".
         let deadline = now
             .checked_add(timeout)
             .unwrap_or(now + Duration::from_hours(365 * 24));
-        self.ask(|to| Command::Next(deadline, claim.clone(), view, to))
+        let reply = self.ask(|to| Command::Next(deadline, claim.clone(), view, to));
+        // The thread of the database says itself that it took too long.
+        let deadline = matches!(self.0.commands, Commands::Passing(_)).then_some(deadline);
+        NextReply { reply, deadline }
     }
 
     /// Makes workers that wait in [`JobStore::next`], now or next time, return.
@@ -263,6 +294,9 @@ impl JobStore {
     /// the same task changes nothing. Answers what remains in the queue. If the disk refuses, the answer is an error and
     /// the store goes on trying.
     pub fn finish(&self, task: u64, finished: Finished) -> Reply<Result<usize, StoreError>> {
+        if let Commands::Passing(passing) = &self.0.commands {
+            return passing.finish(task, finished);
+        }
         let outcome = Arc::new(EncodedOutcome::new(finished));
         self.ask(|to| Command::Finish(task, outcome, to))
     }
@@ -372,6 +406,25 @@ impl JobStore {
     /// as an attempt. Dropping the last handle instead leaves it as a crash would.
     pub fn close(&self) -> Reply<()> {
         self.ask(Command::Close)
+    }
+}
+
+/// The question for the next job, on its way.
+pub struct NextReply {
+    reply: Reply<Next>,
+    deadline: Option<Instant>,
+}
+
+impl NextReply {
+    /// Blocks until there is an answer. None: the store is closed.
+    pub fn wait(self) -> Option<Next> {
+        match self.deadline {
+            None => self.reply.wait(),
+            Some(deadline) => self
+                .reply
+                .wait_until(deadline)
+                .unwrap_or(Some(Next::Timeout)),
+        }
     }
 }
 

@@ -55,6 +55,16 @@ pub enum ContentError {
     Store(#[from] BrokerError),
 }
 
+impl ContentError {
+    /// Whether nothing but nonsense came from the other side, which another try would not change.
+    pub fn is_theirs(&self) -> bool {
+        matches!(
+            self,
+            Self::Name { .. } | Self::Wrong { .. } | Self::Garbage { .. }
+        )
+    }
+}
+
 /// A file of a job, by content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRef {

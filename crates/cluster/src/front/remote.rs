@@ -559,30 +559,42 @@ impl Following<'_> {
         self.next = number + 1;
         self.sure = true;
         let shift = event_wire::clock_shift(self.worker.link.ahead());
+        let last = message.get("outcome").map(OutcomeMessage::from_value);
+        let last = last.transpose().map_err(nonsense)?;
+        if let Some(last) = &last
+            && last.outcome.returned.is_none()
+            && let Err(error) = self.fetch(&last.files, true)
+        {
+            self.worker.link.done(last.offered.clone());
+            let why = format!("its files did not come: {}", chain(&error));
+            return if error.is_theirs() {
+                Err(why)
+            } else {
+                Ok(Some(lost(why)))
+            };
+        }
         for event in fields.list("events").map_err(nonsense)? {
             let mut kind = event_wire::decode(event, shift).map_err(nonsense)?;
             if let EventKind::Executed { output, .. } = &mut kind {
                 // Clients fetch files as soon as they hear of them.
                 let files = event.get("files").cloned().unwrap_or_default();
-                if let Err(why) = self.fetch(&files, false) {
-                    tracing::warn!(worker = %self.worker.link.name, "{why}");
+                if let Err(error) = self.fetch(&files, false) {
+                    let why = chain(&error);
+                    tracing::warn!(worker = %self.worker.link.name, "files did not come: {why}");
                 }
                 self.renames.apply(output);
             }
             self.worker.emit(self.job, kind);
         }
-        let Some(last) = message.get("outcome") else {
-            return Ok(None);
-        };
-        let last = OutcomeMessage::from_value(last).map_err(nonsense)?;
-        Ok(Some(self.end(last, shift)))
+        Ok(last.map(|last| self.end(last, shift)))
     }
 
+    /// The outcome, whose files are here.
     fn end(&mut self, last: OutcomeMessage, shift: i64) -> Outcome {
         let OutcomeMessage {
             mut outcome,
-            files,
             offered,
+            ..
         } = last;
         if let Some(returned) = &outcome.returned {
             self.worker.link.done(offered);
@@ -596,11 +608,7 @@ impl Following<'_> {
             }
             return outcome;
         }
-        let fetched = self.fetch(&files, true);
         self.worker.link.done(offered);
-        if let Err(why) = fetched {
-            return lost(why);
-        }
         self.renames.apply_to_map(&mut outcome.outputs);
         self.renames.apply_to_map(&mut outcome.meta);
         for message in &mut outcome.messages {
@@ -611,8 +619,8 @@ impl Following<'_> {
     }
 
     /// Puts files that the job made into this front's folders. `patient`: the server may be away for a while.
-    fn fetch(&mut self, files: &Value, patient: bool) -> Result<(), String> {
-        let mut refs = FileRef::list_from_value(Some(files)).map_err(|e| e.to_string())?;
+    fn fetch(&mut self, files: &Value, patient: bool) -> Result<(), ContentError> {
+        let mut refs = FileRef::list_from_value(Some(files))?;
         // The outcome names again what events have named.
         refs.retain(|one| !self.brought.iter().any(|known| known.is_same_file(one)));
         if refs.is_empty() {
@@ -642,11 +650,11 @@ impl Following<'_> {
                 error,
                 ContentError::Store(BrokerError::NotReady(_) | BrokerError::NoAnswer { .. })
             );
-            let why = format!("its files did not come: {}", chain(&error));
             if !patient || !passes || began.elapsed() > FETCHING || self.control.is_given_up() {
-                return Err(why);
+                return Err(error);
             }
-            tracing::warn!(worker = %self.worker.link.name, "{why}; trying again");
+            let why = chain(&error);
+            tracing::warn!(worker = %self.worker.link.name, "files did not come: {why}; trying again");
             self.control.renew_lease();
             self.worker.front.pause(Duration::from_secs(1));
         }

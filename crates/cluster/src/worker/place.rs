@@ -39,12 +39,16 @@ struct State {
     closed: bool,
     /// Something is to be told.
     changed: bool,
+    /// Whoever tells it has just done so, and waits a little unless another front waits for it.
+    pausing: bool,
 }
 
 #[derive(Default)]
 pub(super) struct Place {
     state: Mutex<State>,
     bell: Condvar,
+    /// Rung for whoever tells what changed.
+    news: Condvar,
 }
 
 /// What is told in signs of life.
@@ -56,6 +60,11 @@ pub(super) struct Now {
 }
 
 impl State {
+    /// Whether what changes is to be told at once.
+    fn hurries(&self) -> bool {
+        self.closed || self.draining || !self.wanted.is_empty()
+    }
+
     fn offered(&self) -> Option<&Arc<str>> {
         let (front, until) = self.offered.as_ref()?;
         (Instant::now() < *until).then_some(front)
@@ -74,8 +83,15 @@ impl Place {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = lock(&self.state);
         change(&mut state);
-        state.changed = true;
+        self.changed(&mut state);
         self.bell.notify_all();
+    }
+
+    fn changed(&self, state: &mut State) {
+        state.changed = true;
+        if !state.pausing || state.hurries() {
+            self.news.notify_one();
+        }
     }
 
     /// Gives the place to a job. False: it has it already, or had it just now. An error says why it cannot have it.
@@ -107,8 +123,7 @@ impl Place {
         state.served.insert(name.front.clone(), turn);
         state.wanted.remove(&name.front);
         state.wanted.retain(|_, at| at.elapsed() < WANTED);
-        state.changed = true;
-        self.bell.notify_all();
+        self.changed(&mut state);
         Ok(true)
     }
 
@@ -129,6 +144,7 @@ impl Place {
     pub(super) fn want(&self, front: &Arc<str>) {
         let mut state = lock(&self.state);
         state.wanted.insert(front.clone(), Instant::now());
+        self.news.notify_one();
     }
 
     /// Stops a job that has the place. The prompt, if the engine has it already.
@@ -225,11 +241,22 @@ impl Place {
         drop(rested.unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Waits so long, less if another front waits for this worker, or if the worker ends.
+    pub(super) fn pause(&self, most: Duration) {
+        let mut state = lock(&self.state);
+        state.pausing = true;
+        let waited = self
+            .news
+            .wait_timeout_while(state, most, |state| !state.hurries());
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.pausing = false;
+    }
+
     /// Waits for a change, at most so long. False if the worker ends.
     pub(super) fn wait_change(&self, most: Duration) -> bool {
         let still = |state: &mut State| !state.changed && !state.closed;
         let (mut state, _) = self
-            .bell
+            .news
             .wait_timeout_while(lock(&self.state), most, still)
             .unwrap_or_else(PoisonError::into_inner);
         state.changed = false;

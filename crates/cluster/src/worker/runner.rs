@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use fresco_engine::store::HistoryRecord;
+use fresco_engine::store::Finished;
 use fresco_engine::{
-    Event, EventKind, Failure, FreeRequest, Outcome, Returned, Submission, failure_data, now_ms,
+    EventKind, Failure, FreeRequest, Outcome, Reply, Returned, RunJob, failure_data, now_ms,
 };
 use fresco_graph::{Map, Value, json, map};
 
+use super::events::EventReceiver;
 use super::{Shared, small_message};
 use crate::connection::{BrokerError, chain};
 use crate::content::{FileRef, named_outputs, remove_old};
@@ -19,7 +20,7 @@ use crate::wire::{JobMessage, OutcomeMessage};
 /// Events that go out together, at most.
 const BATCH: usize = 256;
 /// How long events are gathered that go out together: nobody sees the difference, and small jobs send one message.
-const GATHER: Duration = Duration::from_millis(1);
+const GATHER: Duration = Duration::from_millis(4);
 /// How often the thread looks around while nothing happens.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long files of a job stay on the worker: results that it remembers name them.
@@ -78,9 +79,9 @@ impl Outbox<'_> {
         }
     }
 
-    /// Hands the outcome to the server, again and again until it has it.
-    fn deliver(&mut self, last: &OutcomeMessage, id: &str) {
-        let mut body = map! {"outcome" => last.to_value()};
+    /// Hands the outcome to the server, with the events before it, again and again until it has it.
+    fn deliver(&mut self, last: &OutcomeMessage, events: Vec<Value>, id: &str) {
+        let mut body = map! {"events" => events, "outcome" => last.to_value()};
         self.number += 1;
         body.insert("n".into(), self.number.into());
         body.insert("session".into(), (&self.shared.session).into());
@@ -126,6 +127,8 @@ fn persist<T>(
 struct Performed {
     outcome: Outcome,
     files: Value,
+    /// What was not told yet.
+    events: Vec<Value>,
 }
 
 impl From<Returned> for Performed {
@@ -136,12 +139,13 @@ impl From<Returned> for Performed {
                 ..Outcome::default()
             },
             files: Value::Null,
+            events: Vec::new(),
         }
     }
 }
 
 impl Shared {
-    pub(super) fn run_jobs(&self, jobs: &Receiver<JobMessage>, events: &Receiver<Event>) {
+    pub(super) fn run_jobs(&self, jobs: &Receiver<JobMessage>, events: &EventReceiver) {
         let mut swept: Option<Instant> = None;
         loop {
             match jobs.recv_timeout(LOOK) {
@@ -173,9 +177,9 @@ impl Shared {
         }
     }
 
-    fn run_job(&self, job: &JobMessage, events: &Receiver<Event>) {
+    fn run_job(&self, job: &JobMessage, events: &EventReceiver) {
         // What came after the end of the job before.
-        while events.try_recv().is_ok() {}
+        events.clear();
         let name = &job.name;
         let rest = format!("{}.{}", name.front, name.task);
         let mut out = Outbox {
@@ -186,23 +190,16 @@ impl Shared {
         };
         tracing::info!(prompt = %job.job.prompt_id, front = %name.front, "got prompt");
         let began = Instant::now();
-        let Performed { outcome, files } = self.perform(job, events, &mut out);
-        let ended = match &outcome {
-            Outcome {
-                returned: Some(Returned::NotBegun(why) | Returned::Lost(why)),
-                ..
-            } => format!("given back: {why}"),
-            Outcome { success: true, .. } => "executed".to_owned(),
-            Outcome {
-                interrupted: true, ..
-            } => "interrupted".to_owned(),
-            _ => "failed".to_owned(),
-        };
-        tracing::info!(
-            prompt = %job.job.prompt_id,
-            "Prompt {ended} in {:.2} seconds",
-            began.elapsed().as_secs_f64()
-        );
+        let Performed {
+            outcome,
+            files,
+            events,
+        } = self.perform(job, events, &mut out);
+        // The engine tells of those that it ran.
+        if let Some(Returned::NotBegun(why) | Returned::Lost(why)) = &outcome.returned {
+            let seconds = began.elapsed().as_secs_f64();
+            tracing::info!(prompt = %job.job.prompt_id, "given back after {seconds:.2} seconds: {why}");
+        }
         let next = self.place.next_front();
         let ended_here = outcome.returned.is_none();
         let last = OutcomeMessage {
@@ -211,11 +208,11 @@ impl Shared {
             offered: next.clone(),
         };
         self.place.deliver();
-        out.deliver(&last, &format!("{}-{rest}", self.session));
+        out.deliver(&last, events, &format!("{}-{rest}", self.session));
         self.place.leave(next, ended_here);
     }
 
-    fn perform(&self, job: &JobMessage, events: &Receiver<Event>, out: &mut Outbox) -> Performed {
+    fn perform(&self, job: &JobMessage, events: &EventReceiver, out: &mut Outbox) -> Performed {
         let prompt_id = &job.job.prompt_id;
         let brought = FileRef::list_from_value(Some(&job.inputs))
             .and_then(|refs| self.transfer.bring_inputs(&refs));
@@ -238,74 +235,62 @@ impl Shared {
         if !self.place.begin(prompt_id) {
             return self.stopped(prompt_id);
         }
-        let mut extra_data = job.job.extra_data.clone();
-        extra_data.extend(job.job.sensitive.clone());
-        let submitted = self.engine.submit_blocking(
-            valid,
-            Submission {
-                prompt_id: Some(prompt_id.clone()),
-                extra_data,
-                ..Submission::default()
-            },
-        );
-        if let Err(error) = submitted {
-            let why = format!("the worker cannot take it: {}", chain(&error));
-            return Returned::NotBegun(why).into();
-        }
+        let ended = self.passer.pass(RunJob {
+            prompt: valid.prompt,
+            outputs: valid.outputs,
+            ..job.job.clone()
+        });
         // Whoever wanted it stopped in between was told before there was anything to stop.
         if self.place.is_cancelled() {
             self.engine.interrupt(Some(prompt_id));
         }
-        let interrupted = self.follow(prompt_id, events, out);
+        let last_events = self.follow(prompt_id, events, out);
         if self.place.is_abandoned() {
             return Returned::NotBegun("its worker ends".to_owned()).into();
         }
-        self.outcome(prompt_id, interrupted)
+        self.outcome(ended, last_events)
     }
 
-    /// Passes events on until the prompt has ended. True if it was interrupted.
-    fn follow(&self, prompt_id: &Arc<str>, events: &Receiver<Event>, out: &mut Outbox) -> bool {
-        let mut interrupted = false;
+    /// Passes events on until the prompt has ended. The last ones are left for the message with the outcome.
+    fn follow(&self, prompt_id: &Arc<str>, events: &EventReceiver, out: &mut Outbox) -> Vec<Value> {
+        // Small jobs are done before anybody could have seen how they go.
+        let mut gather = Instant::now() + GATHER;
         loop {
-            let first = match events.recv_timeout(LOOK) {
-                Ok(event) => event,
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return interrupted,
-            };
-            if !matches!(first.kind, EventKind::Ended) {
-                self.place.rest(GATHER);
-            }
-            let mut batch = Vec::new();
+            let taken = events.take(gather, LOOK, BATCH);
+            gather = Instant::now() + GATHER;
             let mut ended = false;
-            let more = std::iter::from_fn(|| events.try_recv().ok()).take(BATCH);
-            for event in std::iter::once(first).chain(more) {
+            let mut batch = Vec::new();
+            for event in taken {
                 if event.prompt_id.as_ref().is_some_and(|id| id != prompt_id) {
                     continue;
                 }
-                match &event.kind {
-                    EventKind::Ended => {
-                        ended = true;
-                        break;
-                    }
-                    EventKind::Interrupted { .. } => interrupted = true,
-                    kind => out.picture(kind),
+                if matches!(event.kind, EventKind::Ended) {
+                    ended = true;
+                    break;
                 }
-                let files = match &event.kind {
-                    EventKind::Executed { output, .. } => self.files_of(output).ok(),
-                    _ => None,
-                };
-                if let Some(mut message) = event_wire::encode(&event.kind) {
-                    if let Some(files) = files {
-                        message.insert("files".into(), files);
-                    }
-                    batch.push(message.into());
-                }
+                out.picture(&event.kind);
+                batch.push(event.kind);
             }
-            out.events(batch);
+            // The outcome names all files again, and comes before its events are told.
+            let messages = batch.iter().filter_map(|kind| self.message(kind, !ended));
+            let messages = messages.collect();
             if ended {
-                return interrupted;
+                return messages;
             }
+            out.events(messages);
         }
+    }
+
+    /// An event as it is sent.
+    fn message(&self, kind: &EventKind, with_files: bool) -> Option<Value> {
+        let mut message = event_wire::encode(kind)?;
+        if let EventKind::Executed { output, .. } = kind
+            && with_files
+            && let Ok(files) = self.files_of(output)
+        {
+            message.insert("files".into(), files);
+        }
+        Some(message.into())
     }
 
     /// Makes the files available that a result names.
@@ -321,19 +306,27 @@ impl Shared {
         Ok(FileRef::list_to_value(&refs))
     }
 
-    /// What the engine recorded, with the files it made.
-    fn outcome(&self, prompt_id: &Arc<str>, interrupted: bool) -> Performed {
-        let store = self.engine.store();
-        let record = store.history_get(prompt_id).wait();
-        let Some(Ok(Some(record))) = record else {
+    /// How the engine ended it, with the files it made.
+    fn outcome(&self, ended: Reply<Finished>, events: Vec<Value>) -> Performed {
+        let Some(finished) = ended.wait() else {
             return Returned::Lost("the worker has no record of it".to_owned()).into();
         };
-        drop(store.history_delete(vec![prompt_id.clone()]));
-        let outcome = recorded(&record, interrupted);
+        let outcome = Outcome {
+            success: finished.completed,
+            interrupted: finished.cancelled,
+            messages: finished.messages.as_list().unwrap_or_default().to_vec(),
+            outputs: finished.outputs,
+            meta: finished.meta,
+            returned: None,
+        };
         let outputs = Value::from(outcome.outputs.clone());
         let files = persist(self, "the files of a job", || self.files_of(&outputs));
         match files {
-            Ok(files) => Performed { outcome, files },
+            Ok(files) => Performed {
+                outcome,
+                files,
+                events,
+            },
             Err(error) => {
                 // A result that is remembered may name a file that is gone: the next run makes it again.
                 drop(self.engine.free_and_wait(FreeRequest {
@@ -362,6 +355,7 @@ impl Shared {
                 ..Outcome::default()
             },
             files: Value::Null,
+            events: Vec::new(),
         }
     }
 
@@ -393,26 +387,7 @@ impl Shared {
                 ..Outcome::default()
             },
             files: Value::Null,
+            events: Vec::new(),
         }
-    }
-}
-
-/// A record of the history as the outcome it was made from.
-fn recorded(record: &HistoryRecord, interrupted: bool) -> Outcome {
-    let object = |text: &str| match json::parse(text) {
-        Ok(Value::Map(map)) => (*map).clone(),
-        _ => Map::new(),
-    };
-    let messages = match json::parse(&record.messages) {
-        Ok(Value::List(list)) => list.to_vec(),
-        _ => Vec::new(),
-    };
-    Outcome {
-        success: record.completed,
-        interrupted,
-        outputs: object(&record.outputs),
-        meta: object(&record.meta),
-        messages,
-        returned: None,
     }
 }
