@@ -22,6 +22,8 @@ use crate::system;
 const TRY_AGAIN: u16 = 1013;
 /// How long a close frame may take to a client that does not read.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// What is read at once. Clients say little, and the buffer is cleared before each look whether they said something.
+const READ_BUFFER: usize = 4 << 10;
 
 /// `GET /ws`.
 pub(crate) async fn connect(mut request: Request) -> Answer {
@@ -40,7 +42,10 @@ pub(crate) async fn connect(mut request: Request) -> Answer {
         .await
         .map_err(|_| raised(StatusCode::BAD_REQUEST))?;
     let limit = app.config.limits.socket_message;
-    let upgrade = upgrade.max_message_size(limit).max_frame_size(limit);
+    let upgrade = upgrade
+        .max_message_size(limit)
+        .max_frame_size(limit)
+        .read_buffer_size(READ_BUFFER);
     Ok(upgrade.on_upgrade(move |stream| serve(app, stream, sid.into())))
 }
 
