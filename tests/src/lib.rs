@@ -10,6 +10,7 @@ pub mod chance;
 pub mod cluster;
 pub mod http;
 pub mod limits;
+pub mod member;
 pub mod memory;
 pub mod picture;
 pub mod server;

@@ -30,8 +30,39 @@ async fn ask(request: &Request, question: Map) -> Vec<Value> {
 pub(crate) async fn queues(request: &Request) -> [Vec<Value>; 2] {
     let answers = ask(request, map! {"do" => "queue"}).await;
     ["running", "pending"].map(|list| {
-        let of = |answer: &Value| answer.get(list)?.as_list().map(<[Value]>::to_vec);
-        answers.iter().filter_map(of).flatten().collect()
+        let lists = answers
+            .iter()
+            .filter_map(|answer| answer.get(list)?.as_list());
+        lists.flatten().filter(|one| is_job(one)).cloned().collect()
+    })
+}
+
+/// Whether a client can read this entry of another front's queue. One bad entry would spoil the whole list.
+fn is_job(entry: &Value) -> bool {
+    match entry.as_list() {
+        Some(
+            [
+                number,
+                Value::Str(_),
+                Value::Map(_),
+                Value::Map(_),
+                Value::List(_),
+            ],
+        ) => number.as_f64().is_some(),
+        _ => false,
+    }
+}
+
+/// Whether another front's answer is an entry of the history, and of this job.
+fn is_entry_of(entry: &Value, prompt_id: &str) -> bool {
+    let Value::Map(entry) = entry else {
+        return false;
+    };
+    let only = entry.get(prompt_id).filter(|_| entry.len() == 1);
+    only.is_some_and(|job| {
+        job.get("prompt").is_some_and(is_job)
+            && matches!(job.get("outputs"), Some(Value::Map(_)))
+            && matches!(job.get("status"), Some(Value::Map(_)))
     })
 }
 
@@ -44,9 +75,14 @@ pub(crate) async fn history(request: &Request, prompt_id: &str) -> Option<String
         return None;
     }
     let question = map! {"do" => "history", "prompt_id" => prompt_id};
+    let prompt_id: Arc<str> = prompt_id.into();
     let work = move || {
         let mut answers = far.ask_fronts(&question).into_iter();
-        let answer = answers.find(|answer| answer.get("entry").is_some_and(Value::truthy))?;
+        let is_it = |answer: &Value| {
+            let entry = answer.get("entry");
+            entry.is_some_and(|entry| is_entry_of(entry, &prompt_id))
+        };
+        let answer = answers.find(is_it)?;
         let mut entry = answer.get("entry")?.clone();
         let files = answer.get("files").cloned().unwrap_or_default();
         if let Err(why) = far.bring_files(&files, &mut entry) {
@@ -126,4 +162,47 @@ pub async fn answer_front(app: &App, question: &Value) -> Value {
 
 fn failed(why: &str) -> Value {
     map! {"error" => why}.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(text: &str) -> Value {
+        json::parse(text).expect("a test has JSON")
+    }
+
+    #[test]
+    fn what_is_no_job_is_left_out() {
+        assert!(is_job(&value(r#"[3, "a", {}, {}, ["9"]]"#)));
+        assert!(is_job(&value(r#"[-0.5, "a", {"1": {}}, {}, []]"#)));
+        for bad in [
+            "7",
+            "[]",
+            r#"["3", "a", {}, {}, []]"#,
+            "[3, 4, {}, {}, []]",
+            r#"[3, "a", [], {}, []]"#,
+            r#"[3, "a", {}, {}, {}]"#,
+            r#"[3, "a", {}, {}, [], 1]"#,
+        ] {
+            assert!(!is_job(&value(bad)), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_of_the_job_that_was_asked_for() {
+        let entry =
+            r#"{"a": {"prompt": [3, "a", {}, {}, []], "outputs": {}, "status": {}, "meta": {}}}"#;
+        assert!(is_entry_of(&value(entry), "a"));
+        assert!(!is_entry_of(&value(entry), "b"));
+        for bad in [
+            "7",
+            "{}",
+            r#"{"a": 7}"#,
+            r#"{"a": {"prompt": 3, "outputs": {}, "status": {}}}"#,
+            r#"{"a": {"prompt": [3, "a", {}, {}, []], "outputs": [], "status": {}}}"#,
+        ] {
+            assert!(!is_entry_of(&value(bad), "a"), "{bad}");
+        }
+    }
 }

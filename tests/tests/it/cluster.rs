@@ -5,6 +5,7 @@ use std::{fs, path::Path, time::Duration};
 use anyhow::Result;
 use fresco_tests::{
     cluster::{Cluster, nats_server},
+    member::{Member, Message, Voice},
     picture,
     server::run_program,
     workflow,
@@ -269,5 +270,135 @@ fn any_front_interrupts() -> Result<()> {
     let entry = cluster.fronts[0].wait_for(&id)?;
     let messages = entry["status"]["messages"].to_string();
     assert!(messages.contains("execution_interrupted"), "{entry}");
+    Ok(())
+}
+
+/// A worker that takes jobs and answers with `lie`, which is told the name of the worker and the job.
+fn lying_worker(
+    cluster: &Cluster,
+    name: &'static str,
+    lie: impl Fn(&Voice, &str, &Value) + Send + 'static,
+) -> Result<Member> {
+    let (run, control) = (
+        format!("fresco.run.{name}"),
+        format!("fresco.control.{name}"),
+    );
+    let heard = run.clone();
+    let hear = move |voice: &Voice, message: Message| {
+        let Some(reply) = message.reply else { return };
+        let body: Value = serde_json::from_slice(&message.body).unwrap_or_default();
+        if message.subject == heard {
+            lie(voice, &reply, &body);
+            return;
+        }
+        let classes = ["EmptyImage", "SaveImage"];
+        let own = json!({"session": name, "version": "1", "classes": classes, "models": []});
+        let _ = voice.say(&reply, own.to_string().as_bytes());
+    };
+    let member = Member::join(cluster.nats_port, &[&run, &control], hear)?;
+    let alive = json!({
+        "protocol": 1, "version": "1", "session": name, "time": 1, "state": "idle", "events": 0, "catalogue": 1,
+        "view": {"resident": [], "devices": ["cpu"], "room": 1_u64 << 40},
+    });
+    member.repeat(
+        &format!("fresco.alive.{name}"),
+        alive.to_string().into_bytes(),
+    );
+    Ok(member)
+}
+
+/// Says yes to a job, and then this about it.
+fn accept(voice: &Voice, reply: &str, job: &Value, about: &str) {
+    let _ = voice.say(reply, br#"{"answer": "accepted", "why": ""}"#);
+    let (front, task) = (job["front"].as_str().unwrap_or_default(), &job["task"]);
+    let _ = voice.say(&format!("fresco.event.{front}.{task}"), about.as_bytes());
+}
+
+#[test]
+fn workers_that_lie_are_named_and_harm_nobody() -> Result<()> {
+    if skipped() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(1, 1)?;
+    cluster.nats.start()?;
+    cluster.until_nats_listens()?;
+    cluster.fronts[0].process.start()?;
+    cluster.fronts[0].until_ready()?;
+    let outside = cluster.folder.path().join("outside.png");
+    let _liars = [
+        // No answer at all that makes sense.
+        lying_worker(&cluster, "garbage", |voice, reply, _| {
+            let _ = voice.say(reply, b"{\"answer\": 7");
+        })?,
+        // Events that are none.
+        lying_worker(&cluster, "nonsense", |voice, reply, job| {
+            let about = json!({"n": 1, "session": "nonsense", "events": [{"kind": ["?"]}]});
+            accept(voice, reply, job, &about.to_string());
+        })?,
+        // A result whose file would lie outside.
+        lying_worker(&cluster, "escape", |voice, reply, job| {
+            let file = json!({"type": "output", "name": "../../outside.png", "size": 1,
+                "hash": "0".repeat(64), "data": "QQ=="});
+            let about = json!({"n": 1, "session": "escape", "outcome": {"success": true, "interrupted": false,
+                "outputs": {"2": {"images": [{"filename": "outside.png", "subfolder": "../..", "type": "output"}]}},
+                "meta": {}, "messages": [], "files": [file]}});
+            accept(voice, reply, job, &about.to_string());
+        })?,
+    ];
+    let front = &cluster.fronts[0];
+    let ids: Vec<String> = (1..=3)
+        .map(|colour| front.queue(&workflow::smallest(colour, "lie")))
+        .collect::<Result<_>>()?;
+    cluster.until("the log to name all three", |cluster| {
+        let log = cluster.fronts[0].process.log();
+        let named = |name: &str| {
+            let mut lines = log.lines();
+            lines.any(|line| line.contains(name) && line.contains("no jobs for a minute"))
+        };
+        ["garbage", "nonsense", "escape"].into_iter().all(named)
+    })?;
+    cluster.workers[0].process.start()?;
+    for id in &ids {
+        let entry = cluster.fronts[0].wait_for(id)?;
+        assert_eq!(entry["status"]["status_str"], "success", "{entry}");
+        let name = &entry["outputs"]["2"]["images"][0]["filename"];
+        assert!(name.as_str().is_some_and(|name| name.starts_with("lie")));
+    }
+    assert!(!outside.exists() && !cluster.fronts[0].base.join("outside.png").exists());
+    Ok(())
+}
+
+#[test]
+fn a_front_that_lies_spoils_no_list() -> Result<()> {
+    if skipped() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(1, 0)?;
+    cluster.start()?;
+    let own = cluster.fronts[0].queue(&workflow::smallest(1, "own"))?;
+    let good = json!([5, "theirs", {}, {}, []]);
+    let listed = good.clone();
+    let hear = move |voice: &Voice, message: Message| {
+        let Some(reply) = message.reply else { return };
+        let question: Value = serde_json::from_slice(&message.body).unwrap_or_default();
+        let answer = if question["do"] == "queue" {
+            json!({"running": "none", "pending": [7, listed.clone(), ["a"], {"b": 1}]})
+        } else {
+            json!({"entry": {"another": {}}, "files": [{"name": "../../x"}]})
+        };
+        let _ = voice.say(&reply, answer.to_string().as_bytes());
+    };
+    let liar = Member::join(cluster.nats_port, &["fresco.fronts.ask.liar"], hear)?;
+    liar.repeat("fresco.fronts.alive.liar", b"{}".to_vec());
+    cluster.until("the other front's job", |cluster| {
+        let queue = cluster.fronts[0].get("/queue").unwrap_or_default();
+        queue["queue_pending"][1] == good
+    })?;
+    let front = &cluster.fronts[0];
+    let queue = front.get("/queue")?;
+    assert_eq!(queue["queue_running"], json!([]));
+    assert_eq!(queue["queue_pending"].as_array().map(Vec::len), Some(2));
+    assert_eq!(queue["queue_pending"][0][1], json!(own));
+    assert_eq!(front.get("/history/asked")?, json!({}));
     Ok(())
 }
