@@ -203,7 +203,7 @@ impl Both {
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let h = self.flat.forward(x, None, None)?;
+        let h = self.flat.forward(x, &[], None)?;
         Ok(self.time.strided(&preceded(&h, 2)?, 1)?)
     }
 }
@@ -335,7 +335,7 @@ impl Level {
             }
             // Zeros stand to the right of a frame and below it only.
             let odd = |len: usize| -> Vec<usize> { (1..len).step_by(2).collect() };
-            let made = conv.forward(&x, None, None)?;
+            let made = conv.forward(&x, &[], None)?;
             let made = made.index_select(1, &odd(h))?.index_select(2, &odd(w))?;
             x = made.add(&avg_pool2d(&x, 2)?)?;
         }
@@ -365,7 +365,7 @@ impl Level {
         if let Some(conv) = &self.space {
             let [_, h, w, _] = x.dims4()?;
             x = upsample_nearest(&x, 2 * h, 2 * w)?;
-            x = conv.forward(&x, None, Some(&x))?;
+            x = conv.forward(&x, &[], Some(&x))?;
         }
         self.last(x)
     }

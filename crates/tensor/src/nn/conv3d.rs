@@ -130,12 +130,7 @@ impl Conv3d {
 
     /// One output for each frame of `x`, plus `add`. The frames before `x` are those in `before`, the last ones next to it;
     /// where there are none it is as if they were zero.
-    pub fn forward(
-        &self,
-        x: &Tensor,
-        before: Option<&Tensor>,
-        add: Option<&Tensor>,
-    ) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, before: &[Tensor], add: Option<&Tensor>) -> Result<Tensor> {
         let [t, h, w, _] = self.check(x)?;
         let shape = [t, h, w, self.out_channels()];
         if let Some(add) = add {
@@ -144,17 +139,24 @@ impl Conv3d {
                 return Err(TensorError::mismatch(OP, &shape, add.shape()));
             }
         }
-        let seen = before.map_or(Ok(0), |before| self.check(before).map(|[t, ..]| t))?;
-        let known = seen.min(self.reach());
-        let joined = match before {
-            Some(before) if known > 0 => {
-                x.check_device(OP, before)?;
-                Some(Tensor::cat(
-                    &[&before.narrow(0, seen - known, known)?, x],
-                    0,
-                )?)
+        let mut seen = 0;
+        for one in before {
+            seen += self.check(one)?[0];
+            x.check_device(OP, one)?;
+            if one.shape()[1..] != x.shape()[1..] {
+                return Err(TensorError::mismatch(OP, x.shape(), one.shape()));
             }
-            _ => None,
+        }
+        let known = seen.min(self.reach());
+        if t == 1 && x.cuda().is_none() {
+            return self.single(x, before, known, add);
+        }
+        let joined = if known > 0 {
+            let last = last_frames(before, known)?;
+            let all: Vec<&Tensor> = last.iter().chain([x]).collect();
+            Some(Tensor::cat(&all, 0)?)
+        } else {
+            None
         };
         let frames = joined.as_ref().unwrap_or(x);
         let here = self.slot.at(&x.device())?;
@@ -181,6 +183,33 @@ impl Conv3d {
             return Ok(parts.remove(0));
         }
         Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)
+    }
+
+    /// The output for a single frame: each tap sees one frame where it is.
+    fn single(
+        &self,
+        x: &Tensor,
+        before: &[Tensor],
+        known: usize,
+        add: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let [_, h, w, _] = x.dims4()?;
+        let shape = [1, h, w, self.out_channels()];
+        let here = self.slot.at(&x.device())?;
+        // From the last one back.
+        let places = |tensor: &'_ Tensor| (0..tensor.shape()[0]).rev();
+        let known_frames = before.iter().rev();
+        let known_frames = known_frames.flat_map(|one| places(one).map(move |place| (one, place)));
+        let mut frames: Vec<(&Tensor, usize)> = known_frames.take(known).collect();
+        frames.reverse();
+        frames.push((x, 0));
+        let first = self.reach() - known;
+        let mut sum: Option<Tensor> = None;
+        for (tap, (frame, place)) in (first..self.kernel[0]).zip(frames) {
+            let add = sum.as_ref().or(add);
+            sum = Some(self.tap(&here, tap, frame, place, shape, add, 0)?);
+        }
+        sum.ok_or_else(|| TensorError::invalid(OP, "a kernel without taps"))
     }
 
     /// Outputs for every `stride`-th frame, each of the frames from it on as long as the kernel is; none where there are not
@@ -341,6 +370,22 @@ impl Conv3d {
     }
 }
 
+/// The last `count` frames of a list.
+fn last_frames(list: &[Tensor], count: usize) -> Result<Vec<Tensor>> {
+    let mut missing = count;
+    let mut found = Vec::new();
+    for one in list.iter().rev() {
+        let here = one.shape()[0];
+        let taken = missing.min(here);
+        if taken > 0 {
+            found.push(one.narrow(0, here - taken, taken)?);
+        }
+        missing -= taken;
+    }
+    found.reverse();
+    Ok(found)
+}
+
 /// Sizes of kernels that can be used.
 fn kernels(shape: &[usize]) -> Result<(MatrixSize, [usize; 3])> {
     let [out, channels, time, height, width] = match *shape {
@@ -438,9 +483,9 @@ mod tests {
             for t in [1, 2, 3, 6] {
                 let x = synthetic::value("x", &[t, 4, 5, 3], 1.0).unwrap();
                 let whole = expected(&x, &weight, &bias);
-                near(&conv.forward(&x, None, None).unwrap(), &whole);
+                near(&conv.forward(&x, &[], None).unwrap(), &whole);
                 let add = synthetic::value("add", whole.shape(), 1.0).unwrap();
-                let sum = conv.forward(&x, None, Some(&add)).unwrap();
+                let sum = conv.forward(&x, &[], Some(&add)).unwrap();
                 near(&sum, &whole.add(&add).unwrap());
             }
             let back = conv.weight().unwrap();
@@ -454,12 +499,18 @@ mod tests {
         let (conv, weight, bias) = layer([3, 3, 3]);
         let x = synthetic::value("x", &[7, 4, 5, 3], 1.0).unwrap();
         let whole = expected(&x, &weight, &bias);
-        for cuts in [vec![1, 4, 2], vec![1, 1, 1, 4], vec![2, 5]] {
-            let (mut at, mut parts) = (0, Vec::new());
+        for cuts in [
+            vec![1, 4, 2],
+            vec![1, 1, 1, 4],
+            vec![2, 5],
+            vec![1; 7],
+            vec![3, 1, 3],
+        ] {
+            let (mut at, mut before, mut parts) = (0, Vec::new(), Vec::new());
             for len in cuts {
-                let before = (at > 0).then(|| x.narrow(0, 0, at).unwrap());
                 let part = x.narrow(0, at, len).unwrap();
-                parts.push(conv.forward(&part, before.as_ref(), None).unwrap());
+                parts.push(conv.forward(&part, &before, None).unwrap());
+                before.push(part);
                 at += len;
             }
             near(
@@ -488,10 +539,10 @@ mod tests {
         assert!(Conv3d::new(&weight(&[2, 2, 3, 3, 3]), Some(&weight(&[3]))).is_err());
         let (conv, ..) = layer([3, 3, 3]);
         let x = Tensor::zeros([1, 2, 2, 4]).unwrap();
-        assert!(conv.forward(&x, None, None).is_err());
+        assert!(conv.forward(&x, &[], None).is_err());
         let x = Tensor::zeros([1, 2, 2, 3]).unwrap();
-        assert!(conv.forward(&x, None, Some(&x)).is_err());
+        assert!(conv.forward(&x, &[], Some(&x)).is_err());
         let other = Tensor::zeros([2, 3, 2, 3]).unwrap();
-        assert!(conv.forward(&x, Some(&other), None).is_err());
+        assert!(conv.forward(&x, &[other], None).is_err());
     }
 }

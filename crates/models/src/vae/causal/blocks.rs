@@ -120,7 +120,7 @@ impl Residual {
     pub(super) fn forward(&self, x: Tensor, stream: &mut Stream) -> Result<Tensor> {
         let h = stream.causal(&self.conv1, &normed(&self.norm1, &x)?, None)?;
         let skip = match &self.shortcut {
-            Some(shortcut) => shortcut.forward(&x, None, None)?,
+            Some(shortcut) => shortcut.forward(&x, &[], None)?,
             None => x,
         };
         let h = normed(&self.norm2, &h)?;

@@ -59,7 +59,13 @@ impl Coder {
     }
 
     /// The levels and what is behind them. Where frames are large they go one by one from where their number is the last.
-    fn up(&self, mut h: Tensor, stream: &mut Stream, check: Check<'_>) -> Result<Tensor> {
+    fn up(
+        &self,
+        mut h: Tensor,
+        stream: &mut Stream,
+        check: Check<'_>,
+        give: &mut Give<'_>,
+    ) -> Result<()> {
         let moving = self.levels.iter().rposition(|level| level.settled() > 0);
         let (level, step) = match moving.map(|at| (at, self.levels[at].settled())) {
             None => (0, 0),
@@ -74,7 +80,7 @@ impl Coder {
         if let Some(split) = split {
             h = split.part(h, 0..step, stream, check)?;
         }
-        let ending = |mut h: Tensor, stream: &mut Stream| -> Result<Tensor> {
+        let mut ending = |mut h: Tensor, stream: &mut Stream| -> Result<()> {
             if let Some(split) = split {
                 h = split.part(h, step..split.len(), stream, check)?;
             }
@@ -82,7 +88,7 @@ impl Coder {
                 h = level.forward(h, stream, check)?;
             }
             check()?;
-            self.finish(&h, stream)
+            give(self.finish(&h, stream)?)
         };
         let frames = h.dim(0)?;
         if frames > 1 && h.shape().iter().product::<usize>() / frames > LARGE_FRAME {
@@ -118,6 +124,9 @@ pub struct CausalVae {
     encoder: Option<(Coder, Arc<Conv3d>)>,
     decoder: Option<(Coder, Arc<Conv3d>)>,
 }
+
+/// Takes frames (n, h, w, c) as they are made.
+type Give<'a> = dyn FnMut(Tensor) -> Result<()> + 'a;
 
 /// A piece of a video: where it begins and how many frames it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,16 +187,16 @@ impl CausalVae {
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE encode", "the file has a decoder only"))?;
         let ratio = self.config.temporal_ratio().unwrap_or(1);
-        self.in_pieces("VAE encode", pixels, ratio, |frames, stream| {
+        self.in_pieces("VAE encode", pixels, ratio, |frames, stream, give| {
             let frames = patched(frames, self.config.patch)?;
             let h = stream.causal(&coder.conv_in, &frames, None)?;
             drop(frames);
             let h = coder.levels(h, stream, check)?;
             let h = coder.middle.forward(h, stream, check)?;
             let h = coder.finish(&h, stream)?;
-            let all = moments.forward(&h, None, None)?;
+            let all = moments.forward(&h, &[], None)?;
             let channels = all.dim(3)?;
-            Ok(all.narrow(3, 0, channels / 2)?)
+            give(all.narrow(3, 0, channels / 2)?)
         })
     }
 
@@ -222,12 +231,13 @@ impl CausalVae {
             .decoder
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE decode", "the file has an encoder only"))?;
-        let pass = |frames: Tensor, stream: &mut Stream| {
-            let h = point.forward(&frames, None, None)?;
+        let patch = self.config.patch;
+        let pass = |frames: Tensor, stream: &mut Stream, give: &mut Give<'_>| {
+            let h = point.forward(&frames, &[], None)?;
             drop(frames);
             let h = stream.causal(&coder.conv_in, &h, None)?;
             let h = coder.middle.forward(h, stream, check)?;
-            unpatched(coder.up(h, stream, check)?, self.config.patch)
+            coder.up(h, stream, check, &mut |made| give(unpatched(made, patch)?))
         };
         self.each_piece("VAE decode", latent, 1, pass, |_, made| sink(made))
     }
@@ -238,7 +248,7 @@ impl CausalVae {
         what: &'static str,
         x: &Tensor,
         each: usize,
-        f: impl FnMut(Tensor, &mut Stream) -> Result<Tensor>,
+        f: impl FnMut(Tensor, &mut Stream, &mut Give<'_>) -> Result<()>,
     ) -> Result<Tensor> {
         let mut items: Vec<Vec<Tensor>> = Vec::new();
         self.each_piece(what, x, each, f, |item, made| {
@@ -253,13 +263,13 @@ impl CausalVae {
         joined(items.collect::<Result<_>>()?, 0)
     }
 
-    /// The same, and hands out what it makes of each piece, with the number of the item.
+    /// The same, and hands out what it makes, a piece or a part of one at a time, with the number of the item.
     fn each_piece(
         &self,
         what: &'static str,
         x: &Tensor,
         each: usize,
-        mut f: impl FnMut(Tensor, &mut Stream) -> Result<Tensor>,
+        mut f: impl FnMut(Tensor, &mut Stream, &mut Give<'_>) -> Result<()>,
         mut sink: impl FnMut(usize, Tensor) -> Result<()>,
     ) -> Result<()> {
         let &[b, _, t, h, w] = x.shape() else {
@@ -285,8 +295,9 @@ impl CausalVae {
                 stream.begin(number == 0, number + 1 < pieces.len());
                 let frames = video.narrow(1, piece.start, piece.len)?;
                 let frames = frames.permute(&[1, 2, 3, 0])?.to(&self.device)?;
-                let out = f(frames, &mut stream)?.to(&Device::cpu())?;
-                sink(item, out.permute(&[3, 0, 1, 2])?)?;
+                f(frames, &mut stream, &mut |made| {
+                    sink(item, made.to(&Device::cpu())?.permute(&[3, 0, 1, 2])?)
+                })?;
             }
         }
         Ok(())

@@ -3,13 +3,12 @@
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::Conv3d;
 
-use super::model::joined;
 use crate::error::Result;
 
 /// One pass over a video in pieces: the last frames that each convolution saw, in the order in which they run.
 #[derive(Default)]
 pub(super) struct Stream {
-    kept: Vec<Option<Tensor>>,
+    kept: Vec<Vec<Tensor>>,
     at: usize,
     /// Whether this is the first piece, which is one frame, and whether another follows.
     first: bool,
@@ -28,17 +27,16 @@ impl Stream {
     pub(super) fn frame_by_frame(
         &mut self,
         x: &Tensor,
-        mut rest: impl FnMut(Tensor, &mut Self) -> Result<Tensor>,
-    ) -> Result<Tensor> {
+        mut rest: impl FnMut(Tensor, &mut Self) -> Result<()>,
+    ) -> Result<()> {
         let (frames, place, more) = (x.dim(0)?, self.at, self.more);
-        let mut made = Vec::with_capacity(frames);
         for frame in 0..frames {
             self.at = place;
             self.more = more || frame + 1 < frames;
-            made.push(rest(x.narrow(0, frame, 1)?, self)?);
+            rest(x.narrow(0, frame, 1)?, self)?;
         }
         self.more = more;
-        joined(made, 0)
+        Ok(())
     }
 
     /// Whether this is the first piece.
@@ -47,20 +45,21 @@ impl Stream {
     }
 
     /// The frames that are kept for whoever asks now, and its place.
-    fn take(&mut self) -> (usize, Option<Tensor>) {
+    fn take(&mut self) -> (usize, Vec<Tensor>) {
         let place = self.at;
         self.at += 1;
         if self.kept.len() <= place {
-            self.kept.resize(place + 1, None);
+            self.kept.resize(place + 1, Vec::new());
         }
-        (place, self.kept[place].take())
+        (place, std::mem::take(&mut self.kept[place]))
     }
 
+    /// Keeps the last frames of those before and these, one by one, so that none has to be moved when the next comes.
     fn keep(
         &mut self,
         place: usize,
         count: usize,
-        before: Option<&Tensor>,
+        mut before: Vec<Tensor>,
         x: &Tensor,
     ) -> Result<()> {
         if !self.more || count == 0 {
@@ -68,16 +67,11 @@ impl Stream {
         }
         let here = x.dim(0)?;
         let own = count.min(here);
-        let last = x.narrow(0, here - own, own)?;
-        let kept = match before {
-            Some(before) if own < count => {
-                let have = before.dim(0)?;
-                let old = (count - own).min(have);
-                Tensor::cat(&[&before.narrow(0, have - old, old)?, &last], 0)?
-            }
-            _ => last,
-        };
-        self.kept[place] = Some(kept);
+        for frame in here - own..here {
+            before.push(x.narrow(0, frame, 1)?);
+        }
+        let old = before.len().saturating_sub(count);
+        self.kept[place] = before.split_off(old);
         Ok(())
     }
 
@@ -89,19 +83,17 @@ impl Stream {
         add: Option<&Tensor>,
     ) -> Result<Tensor> {
         let (place, before) = self.take();
-        let out = conv.forward(x, before.as_ref(), add)?;
-        self.keep(place, conv.reach(), before.as_ref(), x)?;
+        let out = conv.forward(x, &before, add)?;
+        self.keep(place, conv.reach(), before, x)?;
         Ok(out)
     }
 
     /// Half as many frames, each of those two and the one before. The first piece passes as it is.
     pub(super) fn halve(&mut self, conv: &Conv3d, x: Tensor) -> Result<Tensor> {
         let (place, before) = self.take();
-        let joined = match &before {
-            Some(before) => Tensor::cat(&[before, &x], 0)?,
-            None => x.clone(),
-        };
-        self.keep(place, 1, None, &x)?;
+        let all: Vec<&Tensor> = before.iter().chain([&x]).collect();
+        let joined = Tensor::cat(&all, 0)?;
+        self.keep(place, 1, Vec::new(), &x)?;
         if self.first {
             return Ok(x);
         }
@@ -142,14 +134,17 @@ mod tests {
                 let inner = stream.causal(&convs[1], &x, None)?;
                 stream.causal(&convs[0], &inner, Some(&x))
             };
-            let made = if by_frame {
-                stream.frame_by_frame(&x, rest).unwrap()
-            } else {
-                rest(x, &mut stream).unwrap()
+            let mut give = |x: Tensor, stream: &mut Stream| -> Result<()> {
+                all.extend_from_slice(rest(x, stream)?.data());
+                Ok(())
             };
-            all.extend_from_slice(made.data());
+            if by_frame {
+                stream.frame_by_frame(&x, give).unwrap();
+            } else {
+                give(x, &mut stream).unwrap();
+            }
         }
-        assert!(stream.kept.iter().all(Option::is_none), "something is kept");
+        assert!(stream.kept.iter().all(Vec::is_empty), "something is kept");
         all
     }
 

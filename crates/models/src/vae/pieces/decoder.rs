@@ -207,7 +207,7 @@ impl Decoder {
         let device = piece.device();
         let [t, h, w, c] = piece.dims4()?;
         let count = t * h * w;
-        let x = self.quant.forward(piece, None, None)?;
+        let x = self.quant.forward(piece, &[], None)?;
         let x = self.cells.forward(&x.reshape([1, count, c])?)?;
         let registers = self.registers.at(&device)?;
         let dim = self.config.dim;

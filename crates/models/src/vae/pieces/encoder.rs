@@ -87,7 +87,7 @@ impl Residual {
             h = conv.forward(&norm.forward(&h, Act::Silu)?)?;
         }
         match &self.shortcut {
-            Some(shortcut) => Ok(shortcut.forward(x, None, None)?.add(&h)?),
+            Some(shortcut) => Ok(shortcut.forward(x, &[], None)?.add(&h)?),
             None => Ok(x.add(&h)?),
         }
     }
@@ -154,7 +154,7 @@ impl Encoder {
             }
         }
         let x = self.last.forward(&self.norm.forward(&x, Act::Silu)?)?;
-        let x = self.quant.forward(&x, None, None)?;
+        let x = self.quant.forward(&x, &[], None)?;
         Ok(x.narrow(3, 0, self.latent)?)
     }
 }

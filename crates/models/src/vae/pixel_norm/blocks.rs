@@ -38,8 +38,7 @@ impl Convolution {
         let frames = x.dim(0)?;
         let first = x.narrow(0, 0, 1)?;
         let Beyond::Both { mirrored } = beyond else {
-            let before = Tensor::cat(&[&first, &first], 0)?;
-            return Ok(self.0.forward(x, Some(&before), None)?);
+            return Ok(self.0.forward(x, &[first.clone(), first], None)?);
         };
         let last = x.narrow(0, frames - 1, 1)?;
         let all = Tensor::cat(&[&first, x, &last], 0)?;
@@ -174,7 +173,7 @@ impl Residual {
         let h = self.half(&h, &self.conv2, (shift2?, scale2?), told.beyond)?;
         let h = self.with_noise(h, 1, told)?;
         let x = match &self.shortcut {
-            Some((norm, conv)) => conv.forward(&norm.forward(&x)?, None, None)?,
+            Some((norm, conv)) => conv.forward(&norm.forward(&x)?, &[], None)?,
             None => x,
         };
         Ok(x.add(&h)?)
