@@ -124,7 +124,11 @@ impl Clock {
         let spent = start.elapsed();
         self.laps.push((name, spent));
         let outcome = if result.is_ok() { "ok" } else { "FAILED" };
-        println!("<== {name}: {outcome} in {:.1} s", spent.as_secs_f64());
+        println!(
+            "<== {name}: {outcome} in {:.1} s, {:.0} s since the start",
+            spent.as_secs_f64(),
+            self.all().as_secs_f64()
+        );
         result.with_context(|| format!("step {name}"))
     }
 
@@ -133,7 +137,10 @@ impl Clock {
         for (name, spent) in &self.laps {
             println!("  {name:<12} {:>8.1} s", spent.as_secs_f64());
         }
-        let total: Duration = self.laps.iter().map(|(_, spent)| *spent).sum();
-        println!("  {:<12} {:>8.1} s", "all", total.as_secs_f64());
+        println!("  {:<12} {:>8.1} s", "all", self.all().as_secs_f64());
+    }
+
+    fn all(&self) -> Duration {
+        self.laps.iter().map(|(_, spent)| *spent).sum()
     }
 }
