@@ -33,10 +33,6 @@ const STEPS: &[Step] = &[
         work: |_| deny::run(),
     },
     Step {
-        name: "web",
-        work: |_| web::web(&["--check".to_owned()]),
-    },
-    Step {
         name: "clippy",
         work: |_| {
             run_command(&mut cargo(&[
@@ -49,6 +45,10 @@ const STEPS: &[Step] = &[
                 "warnings",
             ]))
         },
+    },
+    Step {
+        name: "web",
+        work: |_| web::web(&["--check".to_owned()]),
     },
     Step {
         name: "build",
@@ -96,10 +96,6 @@ const STEPS: &[Step] = &[
         work: |_| cuda::run(&["--check".to_owned()]),
     },
     Step {
-        name: "windows",
-        work: |_| cross::check_windows(),
-    },
-    Step {
         name: "soak",
         work: |_| soak(&["1".to_owned()]),
     },
@@ -119,14 +115,24 @@ const STEPS: &[Step] = &[
         name: "frontends",
         work: |_| frontends(&[]),
     },
+    Step {
+        name: "windows",
+        work: |_| cross::check_windows(),
+    },
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let steps = select(arguments)?;
+    if steps.len() > 1 {
+        install::ahead();
+    }
     let mut clock = Clock::default();
     let mut counts = Vec::new();
     let mut outcome = Ok(());
     for step in steps {
+        if step.name == "soak" && steps.iter().any(|step| step.name == "windows") {
+            cross::begin_windows();
+        }
         outcome = clock.step(step.name, || (step.work)(&mut counts));
         if outcome.is_err() {
             break;

@@ -6,11 +6,14 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
 };
 
 use anyhow::{Context, Result, bail};
 
 use crate::{
+    cross,
     steps::{command, present, run},
     tree,
 };
@@ -25,6 +28,37 @@ const NPM_CI: &[&str] = &[
     "--loglevel=error",
 ];
 pub(crate) const PYTHON_CLIENTS: &[&str] = &["comfy-cli", "comfy-api-simplified", "comfy-script"];
+
+/// Held by whoever installs something, so that nobody finds it half there.
+static INSTALLING: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    // Whoever panicked left a folder without its stamp, which is made anew.
+    INSTALLING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Brings what the steps will need while they compile. What fails here is tried again, and told, by the step that needs it.
+pub(crate) fn ahead() {
+    let works: [fn() -> Result<()>; 10] = [
+        web_packages,
+        ffprobe,
+        nats_server,
+        || pack_python().map(drop),
+        || kernel_compiler().map(drop),
+        cross::windows_tools,
+        chromium,
+        python_clients,
+        node_packages,
+        front_ends,
+    ];
+    thread::spawn(move || {
+        for work in works {
+            if let Err(error) = work() {
+                println!("not brought ahead: {error:#}");
+            }
+        }
+    });
+}
 
 pub(crate) fn python_clients() -> Result<()> {
     for name in PYTHON_CLIENTS {
@@ -98,6 +132,7 @@ pub(crate) fn web_packages() -> Result<()> {
     let modules = web.join("node_modules");
     // Inside the folder, so that nothing of ours lies beside the sources.
     let stamp = modules.join(".fresco-stamp");
+    let _alone = alone();
     let pins = read(&web.join("package-lock.json"))?;
     if fs::read_to_string(&stamp).is_ok_and(|found| found == pins) {
         return Ok(());
@@ -179,6 +214,7 @@ pub(crate) fn nats_server() -> Result<()> {
 
 /// Installs those of Debian's packages that are not here yet.
 pub(crate) fn debian_packages(names: &[&str]) -> Result<()> {
+    let _alone = alone();
     let missing: Vec<&str> = names
         .iter()
         .copied()
@@ -216,6 +252,7 @@ fn once(folder: &Path, pins: &str, work: impl FnOnce() -> Result<()>) -> Result<
     let mut stamp = folder.as_os_str().to_owned();
     stamp.push(".stamp");
     let stamp = PathBuf::from(stamp);
+    let _alone = alone();
     if folder.is_dir() && fs::read_to_string(&stamp).is_ok_and(|found| found == pins) {
         return Ok(());
     }
