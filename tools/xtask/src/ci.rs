@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
+    beside::Beside,
     cross, cuda, deny, docgen, install,
     steps::{Clock, cargo, command, present, run as run_command, run_keeping},
     tidy, tree, web,
@@ -17,6 +18,16 @@ use crate::{
 struct Step {
     name: &'static str,
     work: fn(&mut Vec<String>) -> Result<()>,
+}
+
+/// What is compiled but never run: the documentation, and the program for Windows.
+const BESIDE: &str = "beside";
+
+fn compiled_beside() -> Result<Vec<Command>> {
+    cross::windows_tools()?;
+    let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--locked"]);
+    doc.env("RUSTDOCFLAGS", "-D warnings");
+    Ok(vec![doc, cross::windows_check()])
 }
 
 const STEPS: &[Step] = &[
@@ -79,15 +90,6 @@ const STEPS: &[Step] = &[
         },
     },
     Step {
-        name: "doc",
-        work: |_| {
-            run_command(
-                cargo(&["doc", "--workspace", "--no-deps", "--locked"])
-                    .env("RUSTDOCFLAGS", "-D warnings"),
-            )
-        },
-    },
-    Step {
         name: "docgen",
         work: |_| docgen::run(&["--check".to_owned()]),
     },
@@ -115,9 +117,15 @@ const STEPS: &[Step] = &[
         name: "frontends",
         work: |_| frontends(&[]),
     },
+    // Its commands begin with the first step that mostly waits.
     Step {
-        name: "windows",
-        work: |_| cross::check_windows(),
+        name: BESIDE,
+        work: |_| {
+            for mut command in compiled_beside()? {
+                run_command(&mut command)?;
+            }
+            Ok(())
+        },
     },
 ];
 
@@ -129,11 +137,15 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let mut clock = Clock::default();
     let mut counts = Vec::new();
     let mut outcome = Ok(());
+    let mut beside = None;
     for step in steps {
-        if step.name == "soak" && steps.iter().any(|step| step.name == "windows") {
-            cross::begin_windows();
+        if step.name == "soak" && steps.len() > 1 {
+            beside = Some(Beside::begin(compiled_beside));
         }
-        outcome = clock.step(step.name, || (step.work)(&mut counts));
+        outcome = match beside.take_if(|_| step.name == BESIDE) {
+            Some(begun) => clock.step(BESIDE, || begun.end()),
+            None => clock.step(step.name, || (step.work)(&mut counts)),
+        };
         if outcome.is_err() {
             break;
         }

@@ -4,14 +4,9 @@
 //! compiler with the source of its standard library, which is then built like any dependency (`-Zbuild-std`), and C compilers
 //! for Windows and for Linux on ARM. Whatever such a compiler makes goes into a folder of its own below the build folder.
 
-use std::{
-    path::PathBuf,
-    process::Command,
-    sync::{Mutex, PoisonError},
-    thread::{self, JoinHandle},
-};
+use std::{path::PathBuf, process::Command};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::{
     install,
@@ -77,38 +72,15 @@ fn select(names: &[String]) -> Result<Vec<&'static System>> {
     names.iter().map(find).collect()
 }
 
-/// The check that runs beside other steps.
-static BESIDE: Mutex<Option<JoinHandle<Result<()>>>> = Mutex::new(None);
-
-/// Begins [`check_windows`] on what other steps leave of the processor: they mostly wait.
-pub(crate) fn begin_windows() {
-    let work = || {
-        windows_tools()?;
-        let check = cargo(CHECK, WINDOWS, STD);
-        let mut gentle = command("nice", &["-n", "19"]);
-        gentle.arg(check.get_program()).args(check.get_args());
-        for (name, value) in check.get_envs() {
-            if let Some(value) = value {
-                gentle.env(name, value);
-            }
-        }
-        let made = gentle.output().context("cannot start nice")?;
-        if !made.status.success() {
-            bail!("{}", String::from_utf8_lossy(&made.stderr));
-        }
-        Ok(())
-    };
-    *BESIDE.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::spawn(work));
+/// The whole program, its parts in C compiled.
+pub(crate) fn check_windows() -> Result<()> {
+    windows_tools()?;
+    run(&mut windows_check())
 }
 
-/// The whole program, its parts in C compiled. Waits for what was begun.
-pub(crate) fn check_windows() -> Result<()> {
-    let begun = BESIDE.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(begun) = begun {
-        return begun.join().expect("a check does not panic");
-    }
-    windows_tools()?;
-    run(&mut cargo(CHECK, WINDOWS, STD))
+/// What [`check_windows`] runs.
+pub(crate) fn windows_check() -> Command {
+    cargo(CHECK, WINDOWS, STD)
 }
 
 pub(crate) fn windows_tools() -> Result<()> {

@@ -8,6 +8,7 @@
 )]
 
 mod bench;
+mod beside;
 mod ci;
 mod commands;
 mod cross;

@@ -87,7 +87,7 @@ fn forward(stream: impl std::io::Read, sender: &mpsc::Sender<String>) {
     }
 }
 
-fn show(command: &Command) -> String {
+pub(crate) fn show(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {
         text.push(' ');

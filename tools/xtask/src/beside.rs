@@ -1,0 +1,67 @@
+//! Checks that run beside other steps, on what those leave of the processor.
+
+use std::{
+    process::Command,
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::steps::{command, show};
+
+/// Commands that run one after the other, gently, and say nothing unless one fails.
+pub(crate) struct Beside(JoinHandle<Result<()>>);
+
+impl Beside {
+    pub(crate) fn begin(prepare: impl FnOnce() -> Result<Vec<Command>> + Send + 'static) -> Self {
+        Self(thread::spawn(move || {
+            for command in prepare()? {
+                run_gently(&command)?;
+            }
+            Ok(())
+        }))
+    }
+
+    /// Waits for all of them, or for the first that fails.
+    pub(crate) fn end(self) -> Result<()> {
+        self.0.join().expect("running commands does not panic")
+    }
+}
+
+fn run_gently(work: &Command) -> Result<()> {
+    let mut gentle = command("nice", &["-n", "19"]);
+    gentle.arg(work.get_program()).args(work.get_args());
+    for (name, value) in work.get_envs() {
+        if let Some(value) = value {
+            gentle.env(name, value);
+        }
+    }
+    let shown = show(&gentle);
+    let made = gentle
+        .output()
+        .with_context(|| format!("cannot start {shown}"))?;
+    if !made.status.success() {
+        let said = String::from_utf8_lossy(&made.stderr);
+        bail!("{shown}: {}\n{said}", made.status);
+    }
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_that_fails_is_told_with_what_it_said() {
+        let shell = |text: &str| command("sh", &["-c", text]);
+        let well = Beside::begin(move || Ok(vec![shell("true"), shell("true")]));
+        assert!(well.end().is_ok());
+        let ill = Beside::begin(move || {
+            let mut second = shell("echo $WORD >&2; exit 3");
+            second.env("WORD", "heard");
+            Ok(vec![shell("true"), second, shell("exit 4")])
+        });
+        let error = format!("{:#}", ill.end().expect_err("it failed"));
+        assert!(error.contains("heard") && error.contains('3'), "{error}");
+    }
+}
