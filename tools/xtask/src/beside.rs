@@ -1,4 +1,4 @@
-//! Checks that run beside other steps, on what those leave of the processor.
+//! A command that runs beside other steps, on what those leave of the processor.
 
 use std::{
     process::Command,
@@ -9,20 +9,15 @@ use anyhow::{Context, Result, bail};
 
 use crate::steps::{command, show};
 
-/// Commands that run one after the other, gently, and say nothing unless one fails.
+/// A command that runs gently and says nothing unless it fails.
 pub(crate) struct Beside(JoinHandle<Result<()>>);
 
 impl Beside {
-    pub(crate) fn begin(prepare: impl FnOnce() -> Result<Vec<Command>> + Send + 'static) -> Self {
-        Self(thread::spawn(move || {
-            for command in prepare()? {
-                run_gently(&command)?;
-            }
-            Ok(())
-        }))
+    pub(crate) fn begin(prepare: impl FnOnce() -> Result<Command> + Send + 'static) -> Self {
+        Self(thread::spawn(move || run_gently(&prepare()?)))
     }
 
-    /// Waits for all of them, or for the first that fails.
+    /// Waits for it.
     pub(crate) fn end(self) -> Result<()> {
         self.0.join().expect("running commands does not panic")
     }
@@ -52,14 +47,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_that_fails_is_told_with_what_it_said() {
+    fn what_fails_is_told_with_what_it_said() {
         let shell = |text: &str| command("sh", &["-c", text]);
-        let well = Beside::begin(move || Ok(vec![shell("true"), shell("true")]));
+        let well = Beside::begin(move || Ok(shell("true")));
         assert!(well.end().is_ok());
         let ill = Beside::begin(move || {
-            let mut second = shell("echo $WORD >&2; exit 3");
-            second.env("WORD", "heard");
-            Ok(vec![shell("true"), second, shell("exit 4")])
+            let mut command = shell("echo $WORD >&2; exit 3");
+            command.env("WORD", "heard");
+            Ok(command)
         });
         let error = format!("{:#}", ill.end().expect_err("it failed"));
         assert!(error.contains("heard") && error.contains('3'), "{error}");
