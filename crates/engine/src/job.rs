@@ -19,6 +19,9 @@ pub struct RunJob {
     pub client: Option<Arc<str>>,
 }
 
+/// Between two renewals of a lease, at most.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
 /// How one run is stopped. Clones are the same run.
 #[derive(Clone, Default)]
 pub struct RunControl {
@@ -52,7 +55,7 @@ impl RunControl {
                 task,
                 adopted,
                 renew: Arc::new(renew),
-                pause: term / 16,
+                pause: (term / 16).min(LONGEST_PAUSE),
                 renewed: Arc::new(Mutex::new(Instant::now())),
             }),
             ..Self::default()
