@@ -30,7 +30,7 @@ use place::Place;
 /// Between two signs of life, at most.
 const BEAT: Duration = Duration::from_secs(1);
 /// And at least, unless another front waits for this worker: small jobs come and go in between.
-const PULSE: Duration = Duration::from_millis(10);
+const PULSE: Duration = Duration::from_millis(25);
 /// How long a front waits at most for an outcome that is on its way.
 const DELIVERED: Duration = Duration::from_millis(200);
 /// How long a request to free memory is waited for.
