@@ -147,7 +147,7 @@ impl JobStore {
     }
 
     /// A store that keeps nothing, for a process whose jobs are kept elsewhere: what is given to the [`Passer`] goes straight to a
-    /// worker that waits, and its end straight back. There is no queue and no history to ask for; such questions get no reply.
+    /// worker that waits, and its end straight back. Its queue shows what runs and takes nothing; its history is empty.
     pub fn passing() -> (Self, Passer) {
         let published = Arc::new(Published::default());
         let passing = Arc::new(Passing::new(published.clone()));

@@ -95,10 +95,27 @@ fn a_drained_store_hands_out_nothing_and_a_closed_one_answers_nobody() {
 }
 
 #[test]
-fn there_is_no_queue_and_no_history_to_ask_for() {
-    let (store, _passer) = JobStore::passing();
-    assert!(store.queue().wait().is_none());
-    assert!(store.history(None, -1).wait().is_none());
-    assert!(store.enqueue(job("a", Priority::Auto)).wait().is_none());
+fn the_queue_shows_what_runs_and_the_history_is_empty() {
+    let (store, passer) = JobStore::passing();
+    let _ended = passer.pass(run_job("a"));
+    let running = || store.queue().wait().unwrap().unwrap().running;
+    assert!(running().is_empty(), "nobody has it yet");
+    let job = take(&store);
+    let shown = running();
+    assert_eq!(ids(&shown), ["a"]);
+    assert_eq!(&*shown[0].outputs, r#"["1"]"#);
+    assert!(!shown[0].extra_data.contains("secret"));
+    end(&store, job.task);
+    assert!(running().is_empty());
+    assert!(pending_ids(&store).is_empty() && history_ids(&store).is_empty());
+    assert_eq!(store.history_get("a").wait().unwrap().unwrap(), None);
+    assert_eq!(store.clear_pending().wait().unwrap().unwrap(), 0);
+    assert!(!store.delete_pending("a").wait().unwrap().unwrap());
+    let refused = store.enqueue(new_job()).wait().unwrap().unwrap_err();
+    assert!(refused.to_string().contains("front"), "{refused}");
     assert!(store.leases().wait().unwrap().is_empty());
+}
+
+fn new_job() -> NewJob {
+    job("b", Priority::Auto)
 }

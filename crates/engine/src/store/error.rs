@@ -11,6 +11,8 @@ pub enum StoreError {
         "the queue is full ({limit} jobs are waiting); wait for some to finish or raise the limit"
     )]
     QueueFull { limit: usize },
+    #[error("a worker has no queue of its own; post the prompt to its front")]
+    NoQueue,
     #[error(
         "{path} is in use by another Fresco{}; stop that one, or give this one its own database with --database-url",
         pid.map(|p| format!(" (process {p})")).unwrap_or_default()

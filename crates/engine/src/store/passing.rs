@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use fresco_graph::lock;
+use fresco_graph::{Map, Value, json, lock};
 
 use super::Published;
 use super::error::StoreError;
-use super::record::{Finished, Next, TakenJob};
+use super::record::{Finished, Next, QueueRecord, QueueState, TakenJob};
 use super::thread::Command;
 use crate::job::RunJob;
 use crate::reply::{Reply, Sender, reply};
@@ -54,13 +54,45 @@ impl Passer {
 struct State {
     waiting: VecDeque<(Box<TakenJob>, Sender<Finished>)>,
     /// By the number of the run.
-    running: BTreeMap<u64, (Arc<str>, Sender<Finished>)>,
+    running: BTreeMap<u64, Running>,
     workers: VecDeque<Sender<Next>>,
     runs: u64,
     /// Somebody wants the workers to look around.
     woken: bool,
     draining: bool,
     closed: bool,
+}
+
+/// A job that a worker has.
+struct Running {
+    prompt_id: Arc<str>,
+    prompt: Arc<Map>,
+    extra_data: Map,
+    outputs: Vec<Arc<str>>,
+    ended: Sender<Finished>,
+}
+
+impl Running {
+    fn new(job: &TakenJob, ended: Sender<Finished>) -> Self {
+        Self {
+            prompt_id: job.prompt_id.clone(),
+            prompt: job.prompt.clone(),
+            extra_data: job.extra_data.clone(),
+            outputs: job.outputs.clone(),
+            ended,
+        }
+    }
+
+    fn record(&self, task: u64) -> QueueRecord {
+        let text = |value: Value| json::to_string(&value).into();
+        QueueRecord {
+            number: task.into(),
+            prompt_id: self.prompt_id.clone(),
+            prompt: text(Value::Map(self.prompt.clone())),
+            extra_data: text(self.extra_data.clone().into()),
+            outputs: text(self.outputs.clone().into()),
+        }
+    }
 }
 
 impl State {
@@ -82,7 +114,7 @@ impl Passing {
         }
     }
 
-    /// Does what makes sense without a queue. Whoever asks for more gets no reply, as from a store that is closed.
+    /// Answers as a store in which nothing waits and nothing has ended. What only a server asks for gets no reply, as if it were closed.
     pub(super) fn carry_out(&self, command: Command) {
         let mut state = lock(&self.state);
         match command {
@@ -99,6 +131,20 @@ impl Passing {
                 self.publish(&state);
                 to.send(Ok(there));
             }
+            Command::Enqueue(_, to) => to.send(Err(StoreError::NoQueue)),
+            Command::Queue(to) if !state.closed => {
+                let running = state.running.iter();
+                let running = running.map(|(task, job)| job.record(*task));
+                to.send(Ok(QueueState {
+                    running: running.collect(),
+                    pending: Vec::new(),
+                }));
+            }
+            Command::DeletePending(_, to) => to.send(Ok(false)),
+            Command::History(_, _, to) => to.send(Ok(Vec::new())),
+            Command::HistoryGet(_, to) => to.send(Ok(None)),
+            Command::ClearPending(to) | Command::HistoryDelete(_, to) => to.send(Ok(0)),
+            Command::HistoryClear(to) => to.send(Ok(())),
             Command::Leases(to) => to.send(Vec::new()),
             Command::Drain(to) => {
                 state.draining = true;
@@ -121,8 +167,8 @@ impl Passing {
     pub(super) fn finish(&self, task: u64, finished: Finished) -> Reply<Result<usize, StoreError>> {
         let (sender, recorded) = reply();
         let mut state = lock(&self.state);
-        if let Some((_, ended)) = state.running.remove(&task) {
-            ended.send(finished);
+        if let Some(job) = state.running.remove(&task) {
+            job.ended.send(finished);
         }
         self.publish(&state);
         sender.send(Ok(state.remaining()));
@@ -134,16 +180,16 @@ impl Passing {
             && !state.workers.is_empty()
             && let Some((job, sender)) = state.waiting.pop_front()
         {
-            let (task, prompt_id) = (job.task, job.prompt_id.clone());
+            let task = job.task;
             // Before the worker knows of it.
-            state.running.insert(task, (prompt_id, sender));
+            state.running.insert(task, Running::new(&job, sender));
             self.publish(state);
             let worker = state.workers.pop_front().expect("there is one");
             if let Err(Next::Job(job)) = worker.offer(Next::Job(job))
-                && let Some((_, sender)) = state.running.remove(&task)
+                && let Some(running) = state.running.remove(&task)
             {
                 // It waited long enough, and will ask again.
-                state.waiting.push_front((job, sender));
+                state.waiting.push_front((job, running.ended));
             }
         }
         if state.woken && !state.workers.is_empty() {
@@ -162,7 +208,7 @@ impl Passing {
             .waiting
             .store(state.waiting.len(), Ordering::Release);
         let running = state.running.iter();
-        let running = running.map(|(task, (prompt_id, _))| (*task, prompt_id.clone()));
+        let running = running.map(|(task, job)| (*task, job.prompt_id.clone()));
         *lock(&self.published.handed_out) = running.collect();
     }
 }
