@@ -350,4 +350,24 @@ mod tests {
         assert!(!place.begin(&"p".into()));
         assert_eq!(place.cancel("a", 1).as_deref(), Some("p"));
     }
+
+    #[test]
+    fn a_pause_ends_when_another_front_waits() {
+        let place = Place::default();
+        // Nobody waits: what changes meanwhile is told afterwards, once.
+        place.pause(Duration::from_millis(1));
+        assert_eq!(place.take(&task("a", 1)), Ok(true));
+        assert!(place.wait_change(Duration::ZERO));
+        assert!(!lock(&place.state).changed);
+        let long = Duration::from_mins(1);
+        std::thread::scope(|scope| {
+            let pause = scope.spawn(|| {
+                let began = Instant::now();
+                place.pause(long);
+                began.elapsed()
+            });
+            place.want(&"b".into());
+            assert!(pause.join().expect("it does not panic") < long);
+        });
+    }
 }
