@@ -365,7 +365,7 @@ impl Level {
         if let Some(conv) = &self.space {
             let [_, h, w, _] = x.dims4()?;
             x = upsample_nearest(&x, 2 * h, 2 * w)?;
-            x = conv.forward(&x, &[], Some(&x))?;
+            x = conv.forward(&x, &[], Some(x.clone()))?;
         }
         self.last(x)
     }

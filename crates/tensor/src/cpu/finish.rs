@@ -13,12 +13,26 @@ pub(crate) struct Finish<'a> {
     pub(crate) rows_per_item: usize,
     pub(crate) act: Act,
     pub(crate) add: Option<&'a [f32]>,
+    /// Whether it is added to what stands in the output already.
+    pub(crate) onto: bool,
 }
 
 /// A row of a panel.
 pub(crate) type Lane = [f32; WIDTH];
 
-impl Finish<'_> {
+impl<'a> Finish<'a> {
+    /// Nothing but a bias.
+    pub(crate) fn plain(bias: Option<&'a [f32]>) -> Self {
+        Self {
+            bias,
+            per_item: None,
+            rows_per_item: 1,
+            act: Act::None,
+            add: None,
+            onto: false,
+        }
+    }
+
     /// Writes the part of an output row that begins at column `column`. `row` counts output rows, `out` is their length.
     #[inline(always)]
     pub(crate) fn row(&self, y: &Lane, row: usize, column: usize, out: usize, to: &mut [f32]) {
@@ -48,6 +62,9 @@ impl Finish<'_> {
         }
         if let Some(other) = self.add {
             add(&mut y, &other[row * out + column..][..n]);
+        }
+        if self.onto {
+            add(&mut y, to);
         }
         if let Ok(to) = <&mut Lane>::try_from(&mut *to) {
             *to = y;

@@ -19,7 +19,6 @@ use super::isa;
 use super::kernel::{self, TilePlace};
 use super::lines::{SharedPointer, Space};
 use super::packed::{QUAD_STEP, WIDTH, Weight, quad_bytes};
-use super::product;
 use crate::buffer::Buffer;
 use crate::cancel::Cancel;
 use crate::error::Result;
@@ -115,29 +114,27 @@ struct IntegerProduct<'a> {
     gated: bool,
 }
 
-/// As [`product::linear`], or with the second half of the outputs as gates.
-pub(super) fn linear(
+/// Writes a linear layer, or one whose second half of outputs gates the first.
+pub(super) fn write_rows(
     (weight, format): (&Weight, RowFormat),
     (x, rows): (&[f32], usize),
-    shape: &[usize],
     finish: &Finish<'_>,
     gated: bool,
-) -> Result<Buffer<f32>> {
-    let input = RoundedInput::new(x, rows, format)?;
-    product::run(shape, |out| {
-        IntegerProduct {
-            weight,
-            format,
-            engine: IntegerEngine::choose(rows),
-            input,
-            rows,
-            finish,
-            out,
-            width: weight.out() / if gated { 2 } else { 1 },
-            gated,
-        }
-        .run();
-    })
+    out: SharedPointer<f32>,
+) -> Result<()> {
+    IntegerProduct {
+        weight,
+        format,
+        engine: IntegerEngine::choose(rows),
+        input: RoundedInput::new(x, rows, format)?,
+        rows,
+        finish,
+        out,
+        width: weight.out() / if gated { 2 } else { 1 },
+        gated,
+    }
+    .run();
+    Ok(())
 }
 
 impl IntegerProduct<'_> {

@@ -29,7 +29,6 @@ use crate::cancel::Cancel;
 use crate::elements::reserve;
 use crate::error::{Result, TensorError};
 use crate::formats::rotation;
-use crate::nn::Act;
 
 /// Bytes of activations that are multiplied with one panel after the other: half of a second cache.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -90,14 +89,26 @@ pub(crate) fn linear(
     shape: &[usize],
     finish: &Finish<'_>,
 ) -> Result<Buffer<f32>> {
+    run(shape, |out| {
+        write_rows(weight, (x, rows), finish, false, out)
+    })
+}
+
+/// Writes a linear layer, or one whose second half of outputs gates the first.
+fn write_rows(
+    weight: &Weight,
+    (x, rows): (&[f32], usize),
+    finish: &Finish<'_>,
+    gated: bool,
+    out: SharedPointer<f32>,
+) -> Result<()> {
     if let Some(format) = weight.integer() {
-        return integer::linear((weight, format), (x, rows), shape, finish, false);
+        return integer::write_rows((weight, format), (x, rows), finish, gated, out);
     }
     let turned = turned(weight, x)?;
     let x = turned.as_deref().unwrap_or(x);
-    run(shape, |out| {
-        multiply(weight, Input::Rows(x, rows), rows, finish, false, out);
-    })
+    multiply(weight, Input::Rows(x, rows), rows, finish, gated, out);
+    Ok(())
 }
 
 /// The inputs rotated as the weight is, where it is.
@@ -117,22 +128,11 @@ pub(crate) fn geglu(
     shape: &[usize],
     bias: Option<&[f32]>,
 ) -> Result<Buffer<f32>> {
-    let finish = Finish {
-        bias,
-        per_item: None,
-        rows_per_item: rows,
-        act: Act::None,
-        add: None,
-    };
+    let finish = Finish::plain(bias);
     let half = weight.out() / 2;
     if half.is_multiple_of(WIDTH) {
-        if let Some(format) = weight.integer() {
-            return integer::linear((weight, format), (x, rows), shape, &finish, true);
-        }
-        let turned = turned(weight, x)?;
-        let x = turned.as_deref().unwrap_or(x);
         return run(shape, |out| {
-            multiply(weight, Input::Rows(x, rows), rows, &finish, true, out);
+            write_rows(weight, (x, rows), &finish, true, out)
         });
     }
     // The halves do not begin at a panel: both first.
@@ -151,34 +151,67 @@ pub(crate) fn conv(
     shape: &[usize; 4],
     finish: &Finish<'_>,
 ) -> Result<Buffer<f32>> {
-    let [batch, height, width, _] = *shape;
+    run(shape, |out| {
+        write_picture(weight, picture, shape, finish, out)
+    })
+}
+
+/// Adds a convolution and its bias to what stands in `sum`.
+pub(crate) fn conv_onto(
+    weight: &Weight,
+    picture: &Picture<'_>,
+    shape: &[usize; 4],
+    bias: Option<&[f32]>,
+    sum: &mut [f32],
+) -> Result<()> {
+    let count: usize = shape.iter().product();
+    if sum.len() != count {
+        return Err(TensorError::mismatch("conv", &[sum.len()], shape));
+    }
+    let finish = Finish {
+        onto: true,
+        ..Finish::plain(bias)
+    };
+    if count == 0 {
+        return Ok(());
+    }
+    let out = SharedPointer::new(sum.as_mut_ptr());
+    write_picture(weight, picture, shape, &finish, out)
+}
+
+fn write_picture(
+    weight: &Weight,
+    picture: &Picture<'_>,
+    &[batch, height, width, _]: &[usize; 4],
+    finish: &Finish<'_>,
+    out: SharedPointer<f32>,
+) -> Result<()> {
     let rows = batch * height * width;
     let plain = picture.kernel == (1, 1)
         && picture.stride == 1
         && (picture.before, picture.behind) == ((0, 0), (0, 0))
         && picture.enlarged == picture.size;
     if plain {
-        return linear(weight, picture.data, rows, shape, finish);
+        return write_rows(weight, (picture.data, rows), finish, false, out);
     }
     if weight.rotation() > 0 {
         let reason = "a rotated weight of single pixels works on all of them only";
         return Err(TensorError::invalid("conv", reason));
     }
-    run(shape, |out| {
-        if picture.is_doubled() {
-            for (row, column) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                let phase = Phase {
-                    scale: 2,
-                    row,
-                    column,
-                };
-                let size = (height / 2, width / 2);
-                bands(weight, &picture.halved(phase), size, phase, finish, out);
-            }
-        } else {
-            bands(weight, picture, (height, width), Phase::ALL, finish, out);
+    if picture.is_doubled() {
+        for (row, column) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let phase = Phase {
+                scale: 2,
+                row,
+                column,
+            };
+            let size = (height / 2, width / 2);
+            bands(weight, &picture.halved(phase), size, phase, finish, out);
         }
-    })
+    } else {
+        bands(weight, picture, (height, width), Phase::ALL, finish, out);
+    }
+    Ok(())
 }
 
 /// A convolution in bands of whole rows that fill a chunk. `size` is that of the phase's output.
@@ -202,11 +235,14 @@ fn bands(
 }
 
 /// A list for a shape that `write` fills.
-pub(super) fn run(shape: &[usize], write: impl FnOnce(SharedPointer<f32>)) -> Result<Buffer<f32>> {
+fn run(
+    shape: &[usize],
+    write: impl FnOnce(SharedPointer<f32>) -> Result<()>,
+) -> Result<Buffer<f32>> {
     let mut y = reserve(shape)?;
     let count: usize = shape.iter().product();
     if count > 0 {
-        write(SharedPointer::new(y.storage().as_mut_ptr()));
+        write(SharedPointer::new(y.storage().as_mut_ptr()))?;
     }
     // SAFETY: the space is reserved, and products write every row of every panel of every phase.
     unsafe { y.storage().set_len(count) };

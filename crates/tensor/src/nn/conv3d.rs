@@ -6,7 +6,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::Act;
 use super::contents::{Content, Contents, MatrixSize};
 use super::linear::{After, with_cuda_finish};
 use super::slot::{SlotGroup, WeightSlot};
@@ -128,12 +127,12 @@ impl Conv3d {
         bias.transpose()
     }
 
-    /// One output for each frame of `x`, plus `add`. The frames before `x` are those in `before`, the last ones next to it;
-    /// where there are none it is as if they were zero.
-    pub fn forward(&self, x: &Tensor, before: &[Tensor], add: Option<&Tensor>) -> Result<Tensor> {
+    /// One output for each frame of `x`, plus `add`, which is where the sum is made if nobody else holds it. The frames before
+    /// `x` are those in `before`, the last ones next to it; where there are none it is as if they were zero.
+    pub fn forward(&self, x: &Tensor, before: &[Tensor], add: Option<Tensor>) -> Result<Tensor> {
         let [t, h, w, _] = self.check(x)?;
         let shape = [t, h, w, self.out_channels()];
-        if let Some(add) = add {
+        if let Some(add) = &add {
             x.check_device(OP, add)?;
             if add.shape() != shape {
                 return Err(TensorError::mismatch(OP, &shape, add.shape()));
@@ -167,16 +166,33 @@ impl Conv3d {
             // Taps that would see nothing but frames before the first for every output are left out.
             let missing = self.reach() - known;
             let first = missing.saturating_sub(t - 1);
-            return self.on_cuda(&here, frames, first, (1, missing - first), add, shape);
+            return self.on_cuda(
+                &here,
+                frames,
+                first,
+                (1, missing - first),
+                add.as_ref(),
+                shape,
+            );
         }
         // The first outputs lack some frames, each another number of them.
         let lacking = (self.reach() - known).min(t);
+        if lacking == 0 {
+            return self.outputs(&here, frames, known, 0..t, 0, add);
+        }
+        let part = |add: &Option<Tensor>, outputs: Range<usize>| {
+            let add = add.as_ref();
+            add.map(|add| add.narrow(0, outputs.start, outputs.len()))
+                .transpose()
+        };
         let mut parts = Vec::new();
         for output in 0..lacking {
             let first = self.reach() - known - output;
+            let add = part(&add, output..output + 1)?;
             parts.push(self.outputs(&here, frames, known, output..output + 1, first, add)?);
         }
         if lacking < t {
+            let add = part(&add, lacking..t)?;
             parts.push(self.outputs(&here, frames, known, lacking..t, 0, add)?);
         }
         if parts.len() == 1 {
@@ -191,7 +207,7 @@ impl Conv3d {
         x: &Tensor,
         before: &[Tensor],
         known: usize,
-        add: Option<&Tensor>,
+        add: Option<Tensor>,
     ) -> Result<Tensor> {
         let [_, h, w, _] = x.dims4()?;
         let shape = [1, h, w, self.out_channels()];
@@ -204,10 +220,9 @@ impl Conv3d {
         frames.reverse();
         frames.push((x, 0));
         let first = self.reach() - known;
-        let mut sum: Option<Tensor> = None;
+        let mut sum = add;
         for (tap, (frame, place)) in (first..self.kernel[0]).zip(frames) {
-            let add = sum.as_ref().or(add);
-            sum = Some(self.tap(&here, tap, frame, place, shape, add, 0)?);
+            sum = Some(self.tap(&here, tap, frame, place, shape, sum)?);
         }
         sum.ok_or_else(|| TensorError::invalid(OP, "a kernel without taps"))
     }
@@ -235,7 +250,7 @@ impl Conv3d {
         for tap in 0..self.kernel[0] {
             let places: Vec<usize> = (0..count).map(|i| i * stride + tap).collect();
             let frames = x.index_select(0, &places)?;
-            sum = Some(self.tap(&here, tap, &frames, 0, shape, sum.as_ref(), 0)?);
+            sum = Some(self.tap(&here, tap, &frames, 0, shape, sum)?);
         }
         sum.ok_or_else(|| TensorError::invalid(OP, "a kernel without taps"))
     }
@@ -302,29 +317,19 @@ impl Conv3d {
         known: usize,
         outputs: Range<usize>,
         first: usize,
-        add: Option<&Tensor>,
+        add: Option<Tensor>,
     ) -> Result<Tensor> {
         let [_, h, w, _] = frames.dims4()?;
         let shape = [outputs.len(), h, w, self.out_channels()];
-        let mut sum: Option<Tensor> = None;
+        let mut sum = add;
         for tap in first..self.kernel[0] {
             let from = outputs.start + known + tap - self.reach();
-            // The first product takes what is given, the others what is there so far.
-            let (add, at) = match &sum {
-                Some(sum) => (Some(sum), 0),
-                None => (add, outputs.start),
-            };
-            sum = Some(self.tap(here, tap, frames, from, shape, add, at)?);
+            sum = Some(self.tap(here, tap, frames, from, shape, sum)?);
         }
         sum.ok_or_else(|| TensorError::invalid(OP, "a kernel without taps"))
     }
 
-    /// One time tap over the frames from `from` on, plus the frames of `add` from `at` on. The last tap, which no sum lacks,
-    /// brings the bias.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "two places in two lists of frames"
-    )]
+    /// One time tap over the frames from `from` on, added to `sum`. The last tap, which no sum lacks, brings the bias.
     fn tap(
         &self,
         here: &Contents,
@@ -332,10 +337,9 @@ impl Conv3d {
         frames: &Tensor,
         from: usize,
         shape: [usize; 4],
-        add: Option<&Tensor>,
-        at: usize,
+        sum: Option<Tensor>,
     ) -> Result<Tensor> {
-        let [count, h, w, out] = shape;
+        let [count, h, w, _] = shape;
         let [_, kh, kw] = self.kernel;
         let frame = h * w * self.in_channels();
         match frames.device() {
@@ -344,14 +348,7 @@ impl Conv3d {
                 let weight: &Weight = &*here.packed(tap)?;
                 let last = tap + 1 == self.kernel[0];
                 let bias = (self.biased && last).then(|| here.channels(self.kernel[0]));
-                let room = frames.room_for(&shape)?;
-                let finish = Finish {
-                    bias: bias.transpose()?,
-                    per_item: None,
-                    rows_per_item: h * w,
-                    act: Act::None,
-                    add: add.map(|add| &add.values()[at * h * w * out..][..count * h * w * out]),
-                };
+                let bias = bias.transpose()?;
                 let picture = Picture {
                     data: &frames.values()[from * frame..][..count * frame],
                     batch: count,
@@ -363,7 +360,12 @@ impl Conv3d {
                     before: (kh / 2, kw / 2),
                     behind: (kh / 2, kw / 2),
                 };
-                let values = product::conv(weight, &picture, &shape, &finish)?;
+                if let Some(mut sum) = sum {
+                    product::conv_onto(weight, &picture, &shape, bias, sum.values_mut()?)?;
+                    return Ok(sum);
+                }
+                let room = frames.room_for(&shape)?;
+                let values = product::conv(weight, &picture, &shape, &Finish::plain(bias))?;
                 Ok(Tensor::kept(shape, room, values))
             }
         }
@@ -485,7 +487,7 @@ mod tests {
                 let whole = expected(&x, &weight, &bias);
                 near(&conv.forward(&x, &[], None).unwrap(), &whole);
                 let add = synthetic::value("add", whole.shape(), 1.0).unwrap();
-                let sum = conv.forward(&x, &[], Some(&add)).unwrap();
+                let sum = conv.forward(&x, &[], Some(add.clone())).unwrap();
                 near(&sum, &whole.add(&add).unwrap());
             }
             let back = conv.weight().unwrap();
@@ -541,7 +543,7 @@ mod tests {
         let x = Tensor::zeros([1, 2, 2, 4]).unwrap();
         assert!(conv.forward(&x, &[], None).is_err());
         let x = Tensor::zeros([1, 2, 2, 3]).unwrap();
-        assert!(conv.forward(&x, &[], Some(&x)).is_err());
+        assert!(conv.forward(&x, &[], Some(x.clone())).is_err());
         let other = Tensor::zeros([2, 3, 2, 3]).unwrap();
         assert!(conv.forward(&x, &[other], None).is_err());
     }

@@ -502,6 +502,7 @@ pub(super) fn finish<'a>(
             .unwrap_or(0),
         act: after.act,
         add: after.add.map(Tensor::values),
+        onto: false,
     }
 }
 

@@ -124,7 +124,7 @@ impl Residual {
             None => x,
         };
         let h = normed(&self.norm2, &h)?;
-        stream.causal(&self.conv2, &h, Some(&skip))
+        stream.causal(&self.conv2, &h, Some(skip))
     }
 }
 
@@ -198,10 +198,10 @@ pub(super) enum Step {
         conv: Arc<Conv2d>,
         time: Option<Arc<Conv3d>>,
     },
-    Up {
-        conv: Arc<Conv2d>,
-        time: Option<Arc<Conv3d>>,
-    },
+    /// Twice as many frames.
+    Double(Arc<Conv3d>),
+    /// Twice as high and as wide.
+    Enlarge(Arc<Conv2d>),
 }
 
 impl Step {
@@ -225,15 +225,18 @@ impl Step {
         })
     }
 
-    fn up(weights: &Walk<'_>, kernels: Kernels, step: CausalStep) -> Result<Self> {
+    /// One step or two.
+    fn up(weights: &Walk<'_>, kernels: Kernels, step: CausalStep) -> Result<Vec<Self>> {
         Ok(match step {
             CausalStep::Residual { input, out } => {
-                Self::Residual(Residual::new(weights, kernels, input, out)?)
+                vec![Self::Residual(Residual::new(weights, kernels, input, out)?)]
             }
-            CausalStep::Resample { input, out, frames } => Self::Up {
-                conv: weights.conv("resample.1", out, input, 3, 1)?,
-                time: kernels.time(weights, frames, 2 * input, input)?,
-            },
+            CausalStep::Resample { input, out, frames } => {
+                let conv = weights.conv("resample.1", out, input, 3, 1)?;
+                let time = kernels.time(weights, frames, 2 * input, input)?;
+                let double = time.map(Self::Double);
+                double.into_iter().chain([Self::Enlarge(conv)]).collect()
+            }
         })
     }
 
@@ -247,11 +250,8 @@ impl Step {
                     None => Ok(x),
                 }
             }
-            Self::Up { conv, time } => {
-                let x = match time {
-                    Some(time) => stream.double(time, x)?,
-                    None => x,
-                };
+            Self::Double(time) => stream.double(time, x),
+            Self::Enlarge(conv) => {
                 let [_, h, w, _] = x.dims4()?;
                 Ok(conv.upsampled(&x, (2 * h, 2 * w), After::default())?)
             }
@@ -318,11 +318,11 @@ impl Level {
         let mut steps = Vec::new();
         for (number, step) in level.steps.iter().enumerate() {
             let weights = weights.at(number);
-            steps.push(if up {
-                Step::up(&weights, kernels, *step)?
+            if up {
+                steps.extend(Step::up(&weights, kernels, *step)?);
             } else {
-                Step::down(&weights, kernels, *step)?
-            });
+                steps.push(Step::down(&weights, kernels, *step)?);
+            }
         }
         let (resizes, frames) = level.resamples();
         let around = level.around.map(|(input, out)| {
@@ -356,8 +356,9 @@ impl Level {
     /// From which step on the number of frames stays as it is. What goes around steps goes around all of them.
     pub(super) fn settled(&self) -> usize {
         let is_time = |step: &Step| match step {
-            Step::Up { time, .. } | Step::Down { time, .. } => time.is_some(),
-            Step::Residual(_) => false,
+            Step::Double(_) => true,
+            Step::Down { time, .. } => time.is_some(),
+            Step::Residual(_) | Step::Enlarge(_) => false,
         };
         match self.steps.iter().rposition(is_time) {
             None => 0,

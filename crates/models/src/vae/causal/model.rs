@@ -88,7 +88,9 @@ impl Coder {
                 h = level.forward(h, stream, check)?;
             }
             check()?;
-            give(self.finish(&h, stream)?)
+            let made = self.finish(&h, stream)?;
+            drop(h);
+            give(made)
         };
         let frames = h.dim(0)?;
         if frames > 1 && h.shape().iter().product::<usize>() / frames > LARGE_FRAME {

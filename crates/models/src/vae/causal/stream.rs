@@ -75,12 +75,12 @@ impl Stream {
         Ok(())
     }
 
-    /// A convolution that sees the frames before these, plus `add`.
+    /// A convolution that sees the frames before these, plus `add`, which becomes the result.
     pub(super) fn causal(
         &mut self,
         conv: &Conv3d,
         x: &Tensor,
-        add: Option<&Tensor>,
+        add: Option<Tensor>,
     ) -> Result<Tensor> {
         let (place, before) = self.take();
         let out = conv.forward(x, &before, add)?;
@@ -132,7 +132,7 @@ mod tests {
             let x = stream.causal(&convs[0], &x, None).unwrap();
             let rest = |x: Tensor, stream: &mut Stream| {
                 let inner = stream.causal(&convs[1], &x, None)?;
-                stream.causal(&convs[0], &inner, Some(&x))
+                stream.causal(&convs[0], &inner, Some(x))
             };
             let mut give = |x: Tensor, stream: &mut Stream| -> Result<()> {
                 all.extend_from_slice(rest(x, stream)?.data());
