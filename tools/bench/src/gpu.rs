@@ -96,7 +96,12 @@ fn weights(
 }
 
 /// A store of a part of a list of `tools/synth`.
-fn listed(name: &str, prefix: &str, dtype: Dtype, device: &Device) -> Result<Arc<WeightStore>> {
+pub(crate) fn listed(
+    name: &str,
+    prefix: &str,
+    dtype: Dtype,
+    device: &Device,
+) -> Result<Arc<WeightStore>> {
     let items = list::load(name)?.into_iter().filter_map(|item| {
         let key = item.name.strip_prefix(prefix)?;
         Some((key.to_owned(), item.shape))

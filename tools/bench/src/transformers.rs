@@ -1,4 +1,4 @@
-//! One step of reduced transformers in f16, against the reference on a machine of the same size. Weights are made up: the
+//! One step of reduced transformers, and of SDXL in its full size, in f16, against the reference on a machine of the same size. Weights are made up: the
 //! arithmetic is the same whatever they are.
 
 use std::collections::BTreeMap;
@@ -8,15 +8,17 @@ use anyhow::{Context, Result};
 use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{CallConds, CondValue, NetworkInput};
 use fresco_models::flux::{FluxConfig, FluxKind, FluxNetwork, MlpKind, ModulationKind};
+use fresco_models::sd::unet::{UNet, UNetConfig};
 use fresco_models::sd3::{Mmdit, Sd3Config};
 use fresco_models::store::Layout;
 use fresco_models::{DiffusionNetwork, WeightStore};
 use fresco_tensor::{Device, Dtype, Stored, synthetic};
 
+use crate::gpu::listed;
 use crate::kernels::{fastest, tensor};
 use crate::{Measurement, table::Table};
 
-pub(crate) const MEASUREMENTS: &[Measurement] = &[("sd3", sd3), ("flux", flux)];
+pub(crate) const MEASUREMENTS: &[Measurement] = &[("sd3", sd3), ("flux", flux), ("sdxl", sdxl)];
 
 /// A network with weights that follow from their names.
 fn network<N: DiffusionNetwork>(config: &N::Config) -> Result<N> {
@@ -116,5 +118,29 @@ fn sd3(table: &mut Table) -> Result<()> {
             format!("SD3 of 6 blocks of 384, {pixels}x{pixels} pixels, a step with guidance");
         table.row(&what, ms / 1000.0, "s", limit, reference);
     }
+    Ok(())
+}
+
+/// The UNet of SDXL, a picture of 64x64 pixels with guidance. What the reference takes is measured beside it (`tools/bench/torch_steps.py`).
+fn sdxl(table: &mut Table) -> Result<()> {
+    let store = listed("sdxl", "model.diffusion_model.", Dtype::F16, &Device::cpu())?;
+    let config = UNetConfig::detect(&store)?;
+    let net = UNet::new(&store, &config)?;
+    let mut conds = CallConds::default();
+    let tokens = tensor(&[2, 77, 2048]);
+    conds.0.insert("c_crossattn", CondValue::Regular(tokens));
+    conds.0.insert("y", CondValue::Regular(tensor(&[2, 2816])));
+    let x = tensor(&[2, 4, 8, 8]);
+    let input = NetworkInput {
+        x: &x,
+        timesteps: &[500.0, 500.0],
+        conds: &conds,
+        control: None,
+        hooks: &Hooks::default(),
+    };
+    DiffusionNetwork::forward(&net, &input).context("a pass")?;
+    let ms = fastest(|| drop(black_box(DiffusionNetwork::forward(&net, &input))));
+    let what = "SDXL, 64x64 pixels, a step with guidance";
+    table.row(what, ms / 1000.0, "s", None, "");
     Ok(())
 }
