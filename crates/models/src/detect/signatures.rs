@@ -27,6 +27,7 @@ pub fn what_it_is(names: &[String]) -> Option<&'static str> {
         } else if starts("control_model.")
             || has("zero_convs.0.0.weight")
             || starts("controlnet_")
+            || has("control_blocks.0.before_proj.weight")
             || has("lora_controlnet")
         {
             "a control net"

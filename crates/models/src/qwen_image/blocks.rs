@@ -162,7 +162,7 @@ impl Projections {
 }
 
 /// One block.
-struct Block {
+pub(super) struct Block {
     img_mod: Arc<Linear>,
     txt_mod: Arc<Linear>,
     img: Projections,
@@ -174,7 +174,7 @@ struct Block {
 }
 
 impl Block {
-    fn new(weights: &Walk<'_>, config: &QwenConfig) -> Result<Self> {
+    pub(super) fn new(weights: &Walk<'_>, config: &QwenConfig) -> Result<Self> {
         let (width, head) = (config.width, config.head);
         let attn = weights.at("attn");
         Ok(Self {
@@ -205,7 +205,12 @@ impl Block {
         ))
     }
 
-    fn forward(&self, img: Tensor, txt: Tensor, pass: &TrunkPass<'_>) -> Result<(Tensor, Tensor)> {
+    pub(super) fn forward(
+        &self,
+        img: Tensor,
+        txt: Tensor,
+        pass: &TrunkPass<'_>,
+    ) -> Result<(Tensor, Tensor)> {
         let items = img.dim(0)?;
         let of_picture = PictureModulation {
             main: Modulation::new(&self.img_mod, pass.emb, 0..items)?,

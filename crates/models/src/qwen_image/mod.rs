@@ -6,6 +6,7 @@ mod config;
 pub mod control;
 mod detect;
 mod encode;
+pub mod fun_control;
 pub(crate) mod lora;
 mod model;
 pub mod patch;

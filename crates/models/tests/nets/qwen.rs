@@ -8,13 +8,14 @@ use fresco_models::control::{ControlInput, ControlStore};
 use fresco_models::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
 use fresco_models::denoise::{CallConds, Cond, CondValue, EncodeArgs};
 use fresco_models::model_patch::PatchStore;
+use fresco_models::qwen_image::fun_control::FunControlConfig;
 use fresco_models::qwen_image::patch::PatchConfig;
 use fresco_models::qwen_image::{Inputs, QwenConfig, QwenNetwork, ReferenceMethod};
 use fresco_models::store::Layout;
 use fresco_models::vae::causal::{CausalHalf, CausalLevel, CausalStep};
 use fresco_models::vae::{CausalConfig, CausalVae, Vae, VaeConfig, names};
 use fresco_models::{
-    Checkpoint, Diffusion, DiffusionNetwork, ModelError, Spacing, detect_checkpoint,
+    Checkpoint, Diffusion, DiffusionNetwork, ModelError, Spacing, WeightStore, detect_checkpoint,
 };
 use fresco_tensor::{Device, Dtype, Stored, Tensor, WeightError, WeightFile, WeightInfo};
 use serde_json::Value;
@@ -237,6 +238,88 @@ fn control_nets_steer() {
     // Tokens of references are not touched.
     let reference = [Tensor::cat(&[&x, &x], 0).unwrap()];
     assert_ne!(run(Some(&features), &reference), run(None, &reference));
+}
+
+/// The published control net that goes along with the model: five blocks, and room for painting in.
+fn full_size_along() -> BTreeMap<String, Vec<usize>> {
+    let model = full_size("qwen_image");
+    let mut keys = BTreeMap::new();
+    let mut linear = |name: &str, out: usize, input: usize| {
+        keys.insert(format!("{name}.weight"), vec![out, input]);
+        keys.insert(format!("{name}.bias"), vec![out]);
+    };
+    linear("control_img_in", 3072, 132);
+    linear("control_blocks.0.before_proj", 3072, 3072);
+    for number in 0..5 {
+        let name = format!("control_blocks.{number}.after_proj");
+        linear(&name, 3072, 3072);
+    }
+    for (key, shape) in &model {
+        if let Some(rest) = key.strip_prefix("transformer_blocks.0.") {
+            for number in 0..5 {
+                keys.insert(format!("control_blocks.{number}.{rest}"), shape.clone());
+            }
+        }
+    }
+    keys
+}
+
+#[test]
+fn control_nets_that_go_along_are_known() {
+    let file = names_only(full_size_along());
+    let found = ControlStore::find(&file, &Device::cpu()).unwrap();
+    assert!(!found.wants_mask);
+    assert_eq!(found.store.keys().len(), full_size_along().len());
+    let config = FunControlConfig::detect(&found.store).unwrap();
+    assert_eq!((config.layers, config.width, config.hint), (5, 3072, 33));
+    let error = detect_checkpoint(&file).unwrap_err().to_string();
+    assert!(error.contains("a control net"), "{error}");
+}
+
+/// What it says changes the picture, less with less strength; other sizes, no model, and another VAE are refused.
+#[test]
+fn control_nets_go_along() {
+    let gold = Gold::open("qwen_fun_control_small");
+    let own = gold.weights().into_iter();
+    let own = own.filter(|(key, _)| key.starts_with("control_")).collect();
+    let file: Arc<dyn WeightFile> = Arc::new(MemoryFile::new(own));
+    let net = ControlStore::find(&file, &Device::cpu()).unwrap();
+    let model = gold.store();
+    net.check(&model).unwrap();
+    let net = net.build().unwrap();
+    assert_eq!(net.latent().unwrap().name, "Wan21");
+    let hint = gold.tensor("hint").narrow(1, 0, 16).unwrap();
+    let seen = net.see(&hint, &[]).unwrap();
+    let error = net.see(&gold.tensor("hint"), &[]).unwrap_err().to_string();
+    assert!(error.contains("16 channels"), "{error}");
+    let (x, context) = (gold.tensor("x"), gold.tensor("context"));
+    let mut conds = CallConds::default();
+    conds
+        .0
+        .insert("c_crossattn", CondValue::Regular(context.clone()));
+    let run = |steered: Option<&Arc<WeightStore>>| {
+        net.features(&ControlInput {
+            x: &x,
+            seen: &seen,
+            types: &[],
+            steered,
+            timesteps: &[0.7, 0.35],
+            conds: &conds,
+        })
+    };
+    let features = run(Some(&model)).unwrap();
+    let list = features.of(BlockKind::DOUBLE);
+    let places: Vec<usize> = (0..list.len()).filter(|i| list[*i].is_some()).collect();
+    assert_eq!((list.len(), places), (5, vec![0, 2]));
+    assert_eq!(list[2].as_ref().unwrap().shape(), [2, 24, 96]);
+    let error = run(None).unwrap_err().to_string();
+    assert!(error.contains("no model to go along with"), "{error}");
+    let mut short = gold.weights();
+    short.retain(|key, _| !key.starts_with("transformer_blocks.") || key.contains("blocks.0."));
+    let short: Arc<dyn WeightFile> = Arc::new(MemoryFile::new(short));
+    let short = WeightStore::open(short, "", Device::cpu());
+    let error = run(Some(&short)).unwrap_err().to_string();
+    assert!(error.contains("2 blocks of 96 channels"), "{error}");
 }
 
 #[test]

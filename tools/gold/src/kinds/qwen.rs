@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use fresco_models::DiffusionNetwork;
 use fresco_models::denoise::hooks::{BlockKind, Hooks};
 use fresco_models::qwen_image::control::{ControlInputs, QwenControl, QwenControlConfig};
+use fresco_models::qwen_image::fun_control::{FunControl, FunControlConfig, FunInputs};
 use fresco_models::qwen_image::patch::{BlockPatch, PatchConfig};
 use fresco_models::qwen_image::{Inputs, QwenConfig, QwenNetwork, ReferenceMethod};
 use fresco_tensor::{Device, Tensor};
@@ -25,6 +26,15 @@ pub(super) static KINDS: &[Kind] = &[
                 && golden.has_key("transformer_blocks.0.img_mlp.net.0.proj.weight")
         },
         run: control,
+    },
+    Kind {
+        name: "control net that goes along with Qwen-Image",
+        is: |golden| {
+            golden.has_key("control_img_in.weight")
+                && golden.has_key("control_blocks.0.attn.add_q_proj.weight")
+                && golden.has_key("txt_norm.weight")
+        },
+        run: along,
     },
     Kind {
         name: "Qwen-Image",
@@ -128,6 +138,53 @@ fn control(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
         report.check(&name, one.with_context(|| format!("no output {place}"))?)?;
     }
     Ok(())
+}
+
+/// The control net's blocks, and the prediction of the network that it steers.
+fn along(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let store = golden.store(device)?;
+    let config = config(golden, QwenConfig::detect(&store)?)?;
+    let found = FunControlConfig::detect(&store)?;
+    FunControl::verify(&store, &found)?;
+    let control = store.build("the control net", |weights| {
+        FunControl::new(weights, &found)
+    })?;
+    let (x, context) = (golden.tensor("x")?, golden.tensor("context")?);
+    let timesteps = golden.values("t")?;
+    let input = FunInputs {
+        x: &x,
+        hint: &golden.tensor("hint")?,
+        timesteps: &timesteps,
+        context: &context,
+    };
+    let made = control.forward(&input, &store)?;
+    let list = made.of(BlockKind::DOUBLE);
+    report.equal("blocks", &list.len(), &config.layers);
+    let said = list.iter().filter(|one| one.is_some()).count();
+    report.equal("blocks that are steered", &said, &found.layers);
+    for name in golden.tensors() {
+        let Some(place) = name.strip_prefix("hint/") else {
+            continue;
+        };
+        let one = list.get(place.parse::<usize>()?).and_then(Option::as_ref);
+        report.check(&name, one.with_context(|| format!("nothing for {name}"))?)?;
+    }
+    let net = store.build("the transformer", |weights| {
+        QwenNetwork::new(weights, &config)
+    })?;
+    let strength = golden.float("strength").unwrap_or(1.0);
+    let control = made.scaled(strength as f32, false)?;
+    let out = net.predict(&Inputs {
+        x: &x,
+        timesteps: &timesteps,
+        context: &context,
+        references: &[],
+        method: None,
+        kind: 0,
+        control: Some(&control),
+        hooks: &Hooks::default(),
+    })?;
+    report.check("out", &out)
 }
 
 fn patch(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
