@@ -1,6 +1,7 @@
 //! MODEL_PATCH: networks in files of their own that act inside a model's, the nodes that load them, and those that put
 //! them there. Which kinds of files there are is said in the model room's tables; a kind has a node of its own here.
 
+mod anima;
 mod lumina;
 mod positions;
 mod qwen;
@@ -30,6 +31,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<qwen_cache::QwenImage21Cache>(),
     entry::<positions::ScaleRope>(),
     entry::<style::UsoStyleReference>(),
+    entry::<anima::AnimaLLLiteApply>(),
 ];
 
 /// MODEL_PATCH on a link. Its weights are packed when it is first used.

@@ -284,6 +284,12 @@ pub static FILES: &[FileKind] = &[
     kind(CONTROL, "instantx-controlnet-union", "", || {
         qwen_control(64)
     }),
+    kind(
+        CONTROL,
+        "qwen-image-2512-fun-controlnet",
+        "",
+        qwen_fun_control,
+    ),
     kind(CONTROL, "sd3.5", "", sd35_control),
     kind(PATCH, "z-image-turbo-fun-controlnet-union", "", || {
         Network::golden("z_image_control6_small")
@@ -292,6 +298,10 @@ pub static FILES: &[FileKind] = &[
         Network::golden("qwen_diffsynth_small").sizes("", &[(48, 96), (68, 64)])
     }),
     kind(PATCH, "infinitetalk", "", films::wan_talk),
+    kind(PATCH, "anima-lllite-inpainting", "", anima_lite),
+    kind(PATCH, "anima-lllite", "", || {
+        anima_lite().inputs_at("lllite_conditioning1.conv1.weight", 1, 3)
+    }),
     // Only loaded: the node that uses it is passed by in the template.
     kind(PATCH, "uso", "", uso),
     kind(LORA, "flux1-depth", "", flux_control_lora),
@@ -554,6 +564,13 @@ fn qwen_control(channels: usize) -> Network {
     qwen_image_of("qwen_controlnet_small").inputs("controlnet_x_embedder.weight", channels)
 }
 
+/// The golden has the network that is steered, too.
+fn qwen_fun_control() -> Network {
+    let mut network = Network::golden("qwen_fun_control_small");
+    network.keys.retain(|key, _| key.starts_with("control_"));
+    network
+}
+
 fn qwen_image21() -> Network {
     Network::golden("qwen_image21_small")
         .inputs("img_in.weight", 64)
@@ -598,6 +615,11 @@ fn anima() -> Network {
                 || key.ends_with("cross_attn.v_proj.weight"))
     });
     crossed.fold(network, |network, key| network.inputs(key, 1024))
+}
+
+/// A control net in its layers.
+fn anima_lite() -> Network {
+    Network::golden("anima_lite_small")
 }
 
 fn anima_lora() -> Network {

@@ -3,6 +3,7 @@
 
 mod conditioner;
 mod detect;
+pub mod lite;
 pub(crate) mod lora;
 mod model;
 

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use fresco_tensor::Tensor;
 
 use super::conditioner::{Conditioner, ConditionerConfig};
+use super::lite::LiteControl;
 use crate::cosmos::{CosmosConfig, CosmosDit};
 use crate::denoise::{
     CallConds, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
@@ -79,8 +80,14 @@ impl DiffusionNetwork for Anima {
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
         let prompt = self.prompt(input.conds)?;
+        let hooks = input.hooks;
+        let items = input.x.dim(0)?;
+        let mut changes = Vec::new();
+        for control in hooks.beside::<LiteControl>() {
+            changes.extend(control.start(items, hooks.info.sigma)?);
+        }
         self.dit
-            .forward(input.x, input.timesteps, &prompt, input.hooks)
+            .forward(input.x, input.timesteps, &prompt, hooks, &changes)
     }
 
     fn encode(config: &AnimaConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {

@@ -10,4 +10,4 @@ mod model;
 pub use config::{CosmosConfig, DIFFUSERS, FIRST};
 pub use detect::Cosmos;
 pub use film::CosmosNetwork;
-pub use model::CosmosDit;
+pub use model::{BlockLayer, CosmosDit, InputChange};

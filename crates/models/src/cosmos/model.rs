@@ -78,15 +78,15 @@ impl Attention {
         Ok(norm.forward(&heads)?.reshape([b, n, dim])?)
     }
 
-    /// With positions where tokens look at each other.
-    fn forward(&self, x: &Tensor, source: &Tensor, rope: Option<&Rope>) -> Result<Tensor> {
+    /// With positions where tokens look at each other. The inputs of queries, keys and values are mostly one and the same.
+    fn forward(&self, [x, keys, values]: [&Tensor; 3], rope: Option<&Rope>) -> Result<Tensor> {
         let mut q = self.normed(&self.q.forward(x)?, &self.q_norm)?;
-        let mut k = self.normed(&self.k.forward(source)?, &self.k_norm)?;
+        let mut k = self.normed(&self.k.forward(keys)?, &self.k_norm)?;
         if let Some(rope) = rope {
             q = rope.half(&q, self.heads)?;
             k = rope.half(&k, self.heads)?;
         }
-        let v = self.v.forward(source)?;
+        let v = self.v.forward(values)?;
         let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
         drop((q, k, v));
         Ok(self.out.forward(&seen)?)
@@ -121,6 +121,40 @@ impl Block {
             ],
         })
     }
+}
+
+/// A layer of a block whose input can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BlockLayer {
+    /// Of tokens that look at each other.
+    Query,
+    Key,
+    Value,
+    /// Of tokens that look at the prompt.
+    PromptQuery,
+    /// The first of the feed-forward part.
+    Mlp,
+}
+
+/// Changes what goes into layers of the blocks during one pass.
+pub trait InputChange {
+    /// The input (b, n, c) of a layer of a block as it is to be; none where it stays.
+    fn changed(&self, block: usize, layer: BlockLayer, x: &Tensor) -> Result<Option<Tensor>>;
+}
+
+/// All changes of the input of one layer.
+fn changed(
+    changes: &[Box<dyn InputChange>],
+    (block, layer): (usize, BlockLayer),
+    x: &Tensor,
+) -> Result<Tensor> {
+    let mut x = x.clone();
+    for change in changes {
+        if let Some(other) = change.changed(block, layer, &x)? {
+            x = other;
+        }
+    }
+    Ok(x)
 }
 
 /// The transformer.
@@ -179,15 +213,16 @@ impl CosmosDit {
     }
 
     /// One pass over (b, c, t, h, w). There is a level for each item, or for each frame of each item; `context` is
-    /// (b, n, c). The result is in main memory.
+    /// (b, n, c). `changes` are made in their order. The result is in main memory.
     pub fn forward(
         &self,
         x: &Tensor,
         levels: &[f32],
         context: &Tensor,
         hooks: &Hooks,
+        changes: &[Box<dyn InputChange>],
     ) -> Result<Tensor> {
-        self.forward_at(x, levels, context, None, hooks)
+        self.run(x, levels, context, None, hooks, changes)
     }
 
     /// The same of a film with so many frames a second, where that is told.
@@ -198,6 +233,18 @@ impl CosmosDit {
         context: &Tensor,
         rate: Option<f64>,
         hooks: &Hooks,
+    ) -> Result<Tensor> {
+        self.run(x, levels, context, rate, hooks, &[])
+    }
+
+    fn run(
+        &self,
+        x: &Tensor,
+        levels: &[f32],
+        context: &Tensor,
+        rate: Option<f64>,
+        hooks: &Hooks,
+        changes: &[Box<dyn InputChange>],
     ) -> Result<Tensor> {
         let &[b, _, t, h, w] = x.shape() else {
             let reason = format!("{:?} is not the shape of a video", x.shape());
@@ -221,21 +268,29 @@ impl CosmosDit {
             .cells
             .forward(&tokens.to(&self.device)?)?
             .reshape(apart)?;
-        for block in &self.blocks {
+        for (number, block) in self.blocks.iter().enumerate() {
+            let changed = |layer, x: &Tensor| changed(changes, (number, layer), x);
             hooks.check()?;
             if let Some(places) = &places {
                 x = x.reshape(joined)?.add(places)?.reshape(apart)?;
             }
             let [shift, scale, gate] = chunks(&block.self_modulation.forward(&level)?)?;
             let input = self.norm.modulated(&x, &shift, &scale)?.reshape(joined)?;
-            let seen = block.self_attention.forward(&input, &input, Some(&rope))?;
+            let inputs = [BlockLayer::Query, BlockLayer::Key, BlockLayer::Value];
+            let [q, k, v] = inputs.map(|layer| changed(layer, &input));
+            let seen = block.self_attention.forward([&q?, &k?, &v?], Some(&rope))?;
+            drop(input);
             x = add_gated(x, &gate, &seen.reshape(apart)?)?;
             let [shift, scale, gate] = chunks(&block.prompt_modulation.forward(&level)?)?;
             let input = self.norm.modulated(&x, &shift, &scale)?.reshape(joined)?;
-            let seen = block.prompt_attention.forward(&input, &context, None)?;
+            let input = changed(BlockLayer::PromptQuery, &input)?;
+            let seen = block
+                .prompt_attention
+                .forward([&input, &context, &context], None)?;
             x = add_gated(x, &gate, &seen.reshape(apart)?)?;
             let [shift, scale, gate] = chunks(&block.mlp_modulation.forward(&level)?)?;
-            let input = self.norm.modulated(&x, &shift, &scale)?;
+            let input = self.norm.modulated(&x, &shift, &scale)?.reshape(joined)?;
+            let input = changed(BlockLayer::Mlp, &input)?.reshape(apart)?;
             let inner = block.mlp[0].forward_with(&input, then(Act::Gelu))?;
             let made = block.mlp[1].forward(&inner)?;
             x = add_gated(x, &gate, &made)?;

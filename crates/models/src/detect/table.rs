@@ -71,6 +71,7 @@ pub static FAMILIES: &[&dyn Family] = &[
 /// Networks that steer a diffusion model with a picture.
 pub static CONTROL_NETS: &[FindControl] = &[
     qwen_image::control::find,
+    qwen_image::fun_control::find,
     flux::control::find,
     sd3::control::find,
     sd::control::find,
@@ -82,6 +83,7 @@ pub static MODEL_PATCHES: &[FindPatch] = &[
     flux::style_tokens::find,
     lumina::control::find,
     wan::talk::find,
+    anima::lite::find,
 ];
 
 /// Networks that make latents larger.

@@ -311,6 +311,85 @@ fn control_nets_steer_z_image() {
     }
 }
 
+/// A control net in the layers of Anima: each picture, mask, strength and range of steps has its own effect, on a device too.
+#[test]
+fn control_nets_act_in_layers_of_anima() {
+    let device = Device::register_sim(9217, gib(4)).unwrap();
+    let mut results: Vec<Tensor> = Vec::new();
+    for devices in [Vec::new(), vec![device]] {
+        let room = Room::new("lite", devices);
+        let model = room.model(&weights("anima_small"));
+        let name = "model_patches/lite.safetensors";
+        room.file(name, &weights("anima_lite_small"));
+        let patch = room.call("ModelPatchLoader", map! {"name" => "lite.safetensors"});
+        let ids = tensor(Tensor::from_fn([4], |i| i as f32 + 1.0).unwrap());
+        let text = || prompts(20, &map! {"t5xxl_ids" => ids.clone()});
+        let plain = room.sample(model.clone(), text());
+        let picture = |name: &str, w: usize| {
+            let image = synthetic::value(name, &[2, 64, w, 3], 0.5).unwrap();
+            tensor(image.add_scalar(0.5))
+        };
+        let mask = |cut: usize| {
+            tensor(Tensor::from_fn([1, 64, 48], |i| f32::from(u8::from(i % 48 < cut))).unwrap())
+        };
+        let inputs = |strength: f64, range: (f64, f64), more: Map| {
+            let inputs = map! {
+                "model" => model.clone(), "model_patch" => patch.clone(), "strength" => strength,
+                "start_percent" => range.0, "end_percent" => range.1,
+            };
+            with(inputs, more)
+        };
+        let steer = |strength: f64, range: (f64, f64), more: Map| {
+            let inputs = inputs(strength, range, more);
+            room.sample(room.call("AnimaLLLiteApply", inputs), text())
+        };
+        let whole = (0.0, 1.0);
+        let half = || map! {"image" => picture("hint", 48), "mask" => mask(24)};
+        let off = steer(0.0, whole, half());
+        assert!(distance(&off, &plain) < 1e-6, "no strength, no change");
+        let late = steer(1.0, (0.999, 1.0), half());
+        assert!(distance(&late, &plain) < 1e-6, "no step is so late");
+        let all = [
+            plain,
+            steer(1.0, whole, half()),
+            steer(0.5, whole, half()),
+            steer(1.0, (0.0, 0.4), half()),
+            steer(
+                1.0,
+                whole,
+                map! {"image" => picture("hint", 80), "mask" => mask(24)},
+            ),
+            steer(
+                1.0,
+                whole,
+                map! {"image" => picture("hint", 48), "mask" => mask(9)},
+            ),
+        ];
+        for (i, a) in all.iter().enumerate() {
+            assert!(a.data().iter().all(|v| v.is_finite()));
+            for b in &all[..i] {
+                assert!(distance(a, b) > 1e-6, "{i}");
+            }
+        }
+        let bare = inputs(1.0, whole, map! {"image" => picture("hint", 48)});
+        let error = room.try_call("AnimaLLLiteApply", bare).unwrap_err();
+        assert!(error.message().contains("mask"), "{}", error.message());
+        match results.as_slice() {
+            [] => results.extend(all),
+            here => {
+                for (a, b) in all.iter().zip(here) {
+                    assert!(distance(a, b) < 1e-4);
+                }
+            }
+        }
+        // Another family.
+        let other = room.model(&weights("krea2_small"));
+        let mixed = with(inputs(1.0, whole, half()), map! {"model" => other});
+        let error = room.try_call("AnimaLLLiteApply", mixed).unwrap_err();
+        assert!(error.message().contains("Anima"), "{}", error.message());
+    }
+}
+
 #[test]
 fn patches_say_what_they_are_for() {
     let room = Room::new("patches", Vec::new());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use fresco_models::DiffusionNetwork;
+use fresco_models::anima::lite::{LiteConfig, LiteControlNet, place_of};
 use fresco_models::anima::{Anima, AnimaConfig, ConditionerConfig};
 use fresco_models::cosmos::{CosmosConfig, CosmosDit, FIRST};
 use fresco_models::denoise::hooks::Hooks;
@@ -18,6 +19,11 @@ pub(super) static KINDS: &[Kind] = &[
         name: "Anima",
         is: |golden| golden.any_key("net.llm_adapter.") && golden.any_key("net.blocks."),
         run: anima,
+    },
+    Kind {
+        name: "control net in layers of Anima",
+        is: |golden| golden.has_key("lllite_conditioning1.conv1.weight"),
+        run: lite,
     },
     Kind {
         name: "Cosmos",
@@ -51,7 +57,7 @@ fn cosmos(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<(
     for (times, out) in [("t", "out"), ("t_frames", "out_t_frames")] {
         if golden.has(out) {
             let levels = golden.values(times)?;
-            let found = net.forward(&x, &levels, &context, &Hooks::default())?;
+            let found = net.forward(&x, &levels, &context, &Hooks::default(), &[])?;
             report.check(out, &found)?;
         }
     }
@@ -101,4 +107,24 @@ fn anima(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()
     let level = golden.float("timestep").unwrap_or(0.7) as f32;
     let levels = vec![level; x.dim(0)?];
     report.check("out.velocity", &pass::forward(&net, &x, &levels, &conds)?)
+}
+
+fn lite(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let store = golden.store(device)?;
+    let config = LiteConfig::detect(&store, |name| golden.config()[name].as_str())?;
+    let net = store.build("the control net", |weights| {
+        LiteControlNet::new(weights, &config)
+    })?;
+    let picture = golden.tensor("picture")?.permute(&[0, 2, 3, 1])?;
+    let seen = net.see(&picture)?;
+    report.check("seen", &seen)?;
+    let x = golden.tensor("x")?.to(device)?;
+    for name in golden.tensors() {
+        if let Some(layer) = name.strip_prefix("out/") {
+            let place = place_of(layer).with_context(|| format!("no layer {layer}"))?;
+            let made = net.layer(place, &x, &seen)?;
+            report.check(&name, &made.context("it does not act there")?)?;
+        }
+    }
+    Ok(())
 }
