@@ -491,9 +491,9 @@ mod tests {
         WeightStore::from_stored("small", weights, Device::cpu())
     }
 
-    /// Six layers as Gemma 4 has them: two that see little before one that sees everything, in which keys are values; the
-    /// last three look at keys of the first, and all are told of each token by themselves.
-    fn uneven_store() -> Arc<WeightStore> {
+    /// Layers as Gemma 4 has them: two that see little before one that sees everything, in which keys are values; only the
+    /// first have keys of their own, and all are told of each token by themselves.
+    fn uneven_store(layers: usize, keyed: usize) -> Arc<WeightStore> {
         let (hidden, inner, told) = (16, 24, 4);
         let mut weights = BTreeMap::new();
         let mut add = |name: String, shape: &[usize]| {
@@ -503,10 +503,11 @@ mod tests {
         add(TABLE.to_owned(), &[WORDS_IN_TABLE, hidden]);
         add("model.norm.weight".to_owned(), &[hidden]);
         let model = |name: &str| format!("model.{name}.weight");
-        add(model("embed_tokens_per_layer"), &[WORDS_IN_TABLE, 6 * told]);
-        add(model("per_layer_model_projection"), &[6 * told, hidden]);
+        let all = layers * told;
+        add(model("embed_tokens_per_layer"), &[WORDS_IN_TABLE, all]);
+        add(model("per_layer_model_projection"), &[all, hidden]);
         add(model("per_layer_projection_norm"), &[told]);
-        for i in 0..6 {
+        for i in 0..layers {
             let at = |name: &str| format!("model.layers.{i}.{name}.weight");
             let full = i % 3 == 2;
             let head = if full { 16 } else { 8 };
@@ -528,11 +529,11 @@ mod tests {
             add(at("self_attn.q_proj"), &[4 * head, hidden]);
             add(at("self_attn.o_proj"), &[hidden, 4 * head]);
             add(at("self_attn.q_norm"), &[head]);
-            if i < 3 {
+            if i < keyed {
                 add(at("self_attn.k_proj"), &[2 * head, hidden]);
                 add(at("self_attn.k_norm"), &[head]);
             }
-            if i < 3 && !full {
+            if i < keyed && !full {
                 add(at("self_attn.v_proj"), &[2 * head, hidden]);
             }
         }
@@ -553,7 +554,7 @@ mod tests {
     /// Reading in pieces gives what reading at once gives.
     fn check(flavour: Flavour, window: Option<usize>) {
         let store = match flavour {
-            Flavour::Gemma4 => uneven_store(),
+            Flavour::Gemma4 => uneven_store(6, 3),
             _ => store(flavour),
         };
         let mut config = DecoderConfig::detect(&store, flavour).expect("a small decoder");
@@ -595,12 +596,21 @@ mod tests {
 
     #[test]
     fn layers_that_share_keys_are_known() {
-        let config = DecoderConfig::detect(&uneven_store(), Flavour::Gemma4).expect("a decoder");
+        let config = DecoderConfig::detect(&uneven_store(6, 3), Flavour::Gemma4);
+        let config = config.expect("a decoder");
         let shares: Vec<_> = (0..6).map(|at| config.layer(at).shares).collect();
         assert_eq!(shares, [None, None, None, Some(1), Some(1), Some(2)]);
         let slides: Vec<_> = (0..6).map(|at| config.layer(at).slides).collect();
         assert_eq!(slides, [true, true, false, true, true, false]);
         assert!(config.layer(2).keys_are_values && !config.layer(1).keys_are_values);
         assert_eq!(config.sliding.map(|sliding| sliding.window), Some(512));
+    }
+
+    #[test]
+    fn published_files_have_keys_that_nobody_uses() {
+        let config = DecoderConfig::detect(&uneven_store(42, 42), Flavour::Gemma4);
+        let config = config.expect("a decoder");
+        let shares: Vec<_> = (22..27).map(|at| config.layer(at).shares).collect();
+        assert_eq!(shares, [None, None, Some(22), Some(22), Some(23)]);
     }
 }

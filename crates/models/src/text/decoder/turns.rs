@@ -110,4 +110,4 @@ const MISTRAL: Turns = Turns {
 };
 
 /// Those that are known.
-pub(in crate::text) const TURNS: [&Turns; 5] = [&QWEN, &GEMMA, &GEMMA4, &LLAMA, &MISTRAL];
+pub(in crate::text) const TURNS: [&Turns; 5] = [&QWEN, &GEMMA4, &GEMMA, &LLAMA, &MISTRAL];
