@@ -572,7 +572,7 @@ impl VisionEncoder {
 }
 
 /// Bicubic with a filter that widens when the picture shrinks, in f32.
-fn resize_bicubic(images: &Tensor, height: usize, width: usize) -> Result<Tensor> {
+pub(crate) fn resize_bicubic(images: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     let across = along(images, 2, width)?;
     along(&across, 1, height)
 }

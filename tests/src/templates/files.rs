@@ -12,8 +12,8 @@ use serde_json::{Map, json};
 
 use super::films;
 use super::networks::{
-    Decoder, Network, TEXT, clip_g, gemma3, open_clip_g, picture_vae, pieces, qwen3_vl, qwen25_vl,
-    qwen35, single_bytes, vision, with_pieces,
+    Decoder, Network, TEXT, clip_g, gemma3, gemma4, open_clip_g, picture_vae, pieces, qwen3_vl,
+    qwen25_vl, qwen35, single_bytes, vision, with_pieces,
 };
 use crate::{server, tiny};
 
@@ -199,6 +199,7 @@ pub static FILES: &[FileKind] = &[
     kind(DIFFUSION, "wan2_1-i2v", "Wan", wan_picture),
     kind(DIFFUSION, "wan21-wanmove", "Wan", wan_picture),
     kind(DIFFUSION, "chrono_edit", "Wan", wan_picture),
+    kind(DIFFUSION, "ltx-2.5", "LTX-2.5", films::ltx25),
     kind(DIFFUSION, "acestep_v1.5", "ACE-Step 1.5", ace15),
     kind(WORDS, "umt5", "", umt5),
     kind(WORDS, "t5-base", "", || Network::golden("t5_small")),
@@ -229,6 +230,8 @@ pub static FILES: &[FileKind] = &[
     kind(WORDS, "qwen_3", "", || Decoder::QWEN3.network()),
     kind(WORDS, "ovis", "", || Decoder::QWEN3.network()),
     kind(WORDS, "gemma_3", "", gemma3),
+    kind(WORDS, "gemma4-12b-with-proj", "", films::ltx25_words),
+    kind(WORDS, "gemma4", "", gemma4),
     kind(WORDS, "jina", "", jina),
     kind(WORDS, "mistral", "", mistral),
     kind(VAE, "ae.safetensors", "", || picture_vae(16)),
@@ -259,6 +262,8 @@ pub static FILES: &[FileKind] = &[
         Network::golden("wav2vec2_base_small")
     }),
     kind("audio_encoders", "whisper", "", films::whisper),
+    kind(VAE, "ltx-2.5-video", "", films::ltx25_vae),
+    kind(VAE, "ltx-2.5-audio", "", films::ltx25_sound),
     kind(VAE, "minimax_h3_video", "", films::minimax_video_vae),
     kind(VAE, "minimax_h3_audio", "", films::minimax_audio_vae),
     kind(VAE, "hunyuan_video", "", films::hunyuan_vae),

@@ -1,6 +1,6 @@
 //! Networks of films, of their sound and of things in space, narrow enough for a test.
 
-use super::networks::{Decoder, Network, TEXT, picture_vae, qwen3_vl};
+use super::networks::{Decoder, Network, TEXT, gemma4_large, picture_vae, qwen3_vl};
 
 /// Channels of latents that nodes fix.
 const LTX: usize = 128;
@@ -11,23 +11,59 @@ const SOUND: usize = 16;
 
 /// LTX-2.3 in one file: the network and its connectors, both autoencoders, the vocoder and what narrows the prompt.
 pub fn ltx23_file() -> Network {
-    let projection = Network::default()
+    ltx_file(
+        ltx23(),
+        "ltx2_vae_small",
+        ltx23_vocoder(),
+        ltx23_projection(),
+    )
+}
+
+/// What narrows the states of a prompt, for pictures and for sound.
+fn ltx23_projection() -> Network {
+    Network::default()
         .with("video_aggregate_embed.weight", &[48, STATES])
         .with("video_aggregate_embed.bias", &[48])
         .with("audio_aggregate_embed.weight", &[24, STATES])
-        .with("audio_aggregate_embed.bias", &[24]);
-    let vocoder = Network::golden("ltx2_vocoder_small").inputs_at("vocoder.conv_in.weight", 1, 32);
-    ltx_file(ltx23(), "ltx2_vae_small", vocoder, projection)
+        .with("audio_aggregate_embed.bias", &[24])
+}
+
+fn ltx23_vocoder() -> Network {
+    Network::golden("ltx2_vocoder_small").inputs_at("vocoder.conv_in.weight", 1, 32)
 }
 
 /// The network of LTX-2.3 with its connectors.
 pub fn ltx23() -> Network {
-    let connectors = Network::golden("ltx2_connectors_small")
+    ltx_ends(Network::golden("ltx2_small")).and(ltx23_connectors())
+}
+
+/// The same of LTX-2.5, which comes in several files.
+pub fn ltx25() -> Network {
+    ltx_ends(Network::golden("ltx25_small")).and(ltx23_connectors())
+}
+
+/// What reads prompts of LTX-2.5, with what narrows its states.
+pub fn ltx25_words() -> Network {
+    gemma4_large().and(ltx23_projection().under("text_embedding_projection."))
+}
+
+/// The autoencoder of LTX-2.5's pictures.
+pub fn ltx25_vae() -> Network {
+    ltx_pictures("ltx2_vae_small")
+}
+
+/// The autoencoder of LTX-2.5's sound, and its vocoder.
+pub fn ltx25_sound() -> Network {
+    let vocoder = ltx23_vocoder().under("vocoder.");
+    ltx_sound().under("audio_vae.").and(vocoder)
+}
+
+fn ltx23_connectors() -> Network {
+    Network::golden("ltx2_connectors_small")
         .without("video_text_proj_in.")
         .without("audio_text_proj_in.")
         .sizes("video_connector.", &[(16, 48), (64, 192)])
-        .sizes("audio_connector.", &[(8, 24), (32, 96)]);
-    ltx_ends(Network::golden("ltx2_small")).and(connectors)
+        .sizes("audio_connector.", &[(8, 24), (32, 96)])
 }
 
 /// The same of LTX-2.
@@ -61,21 +97,27 @@ fn ltx_ends(network: Network) -> Network {
         .outputs("audio_proj_out", SOUND)
 }
 
-fn ltx_file(network: Network, vae: &str, vocoder: Network, projection: Network) -> Network {
-    let sound = Network::golden("ltx2_audio_vae_small")
+fn ltx_sound() -> Network {
+    Network::golden("ltx2_audio_vae_small")
         .with("latents_mean", &[SOUND])
-        .with("latents_std", &[SOUND]);
-    let pictures = Network::golden(vae)
+        .with("latents_std", &[SOUND])
+}
+
+fn ltx_pictures(vae: &str) -> Network {
+    Network::golden(vae)
         .inputs_at("encoder.conv_in.conv.weight", 1, 48)
         .outputs("encoder.conv_out.conv", LTX + 1)
         .inputs_at("decoder.conv_in.conv.weight", 1, LTX)
         .outputs("decoder.conv_out.conv", 48)
         .with("latents_mean", &[LTX])
-        .with("latents_std", &[LTX]);
+        .with("latents_std", &[LTX])
+}
+
+fn ltx_file(network: Network, vae: &str, vocoder: Network, projection: Network) -> Network {
     network
         .under("model.diffusion_model.")
-        .and(pictures.under("vae."))
-        .and(sound.under("audio_vae."))
+        .and(ltx_pictures(vae).under("vae."))
+        .and(ltx_sound().under("audio_vae."))
         .and(vocoder.under("vocoder."))
         .and(projection.under("text_embedding_projection."))
 }

@@ -344,8 +344,182 @@ pub fn gemma3() -> Network {
         )
 }
 
-/// Letters and a few marks, as a unigram tokenizer of the `tokenizers` library.
+/// Layers of the reduced Gemma 4: the last of each half sees everything and has wider heads.
+const HALVES: [bool; 4] = [false, true, false, true];
+
+/// Gemma 4 as its larger sizes are: keys of layers that see everything are the values too.
+pub fn gemma4_large() -> Network {
+    let mut network = uneven(HALVES.len());
+    for (layer, _) in HALVES.iter().enumerate().filter(|(_, wide)| **wide) {
+        network = network.without(&format!("model.layers.{layer}.self_attn.v_proj."));
+    }
+    network
+}
+
+/// Gemma 4 as its smaller sizes are, with what sees and hears: each layer is told of every token, and the second half looks
+/// at keys of the first.
+pub fn gemma4() -> Network {
+    const TOLD: usize = 8;
+    let layers = HALVES.len();
+    let mut network = uneven(layers / 2)
+        .with(
+            "model.embed_tokens_per_layer.weight",
+            &[1000, layers * TOLD],
+        )
+        .with(
+            "model.per_layer_model_projection.weight",
+            &[layers * TOLD, TEXT],
+        )
+        .with("model.per_layer_projection_norm.weight", &[TOLD]);
+    for layer in 0..layers {
+        let name = |rest: &str| format!("model.layers.{layer}.{rest}.weight");
+        network = network
+            .with(&name("per_layer_input_gate"), &[TOLD, TEXT])
+            .with(&name("per_layer_projection"), &[TEXT, TOLD])
+            .with(&name("post_per_layer_input_norm"), &[TEXT]);
+    }
+    network.and(tiles()).and(ears())
+}
+
+/// The decoder of Gemma 4, whose first layers have keys of their own.
+fn uneven(own: usize) -> Network {
+    let decoder = Decoder {
+        layers: HALVES.len(),
+        ..Decoder::GEMMA3
+    };
+    let mut network = decoder.network();
+    for (layer, wide) in HALVES.into_iter().enumerate() {
+        let start = format!("model.layers.{layer}.self_attn.");
+        if wide {
+            network = network.sizes(&start, &[(16, 32), (32, 64)]);
+        }
+        if layer >= own {
+            for part in ["k_proj", "v_proj", "k_norm"] {
+                network = network.without(&format!("{start}{part}."));
+            }
+        }
+        network = network.with(&format!("model.layers.{layer}.layer_scalar"), &[1]);
+    }
+    let marks = [
+        "<|turn>",
+        "<turn|>",
+        "<|image>",
+        "<image|>",
+        "<|audio>",
+        "<audio|>",
+        "<|think|>",
+        "<|channel>",
+        "<channel|>",
+    ];
+    Network {
+        tokenizer: Some(pieces_with(&marks)),
+        ..network
+    }
+}
+
+/// The network with which Gemma 4 sees pictures.
+fn tiles() -> Network {
+    const HEAD: usize = 16;
+    let tower = |rest: &str| format!("vision_tower.{rest}");
+    let mut network = Network::default()
+        .with(
+            &tower("patch_embedder.input_proj.weight"),
+            &[TEXT, 3 * 16 * 16],
+        )
+        .with(
+            &tower("patch_embedder.position_embedding_table"),
+            &[2, 64, TEXT],
+        )
+        .with("embed_vision.embedding_projection.weight", &[TEXT, TEXT]);
+    for layer in 0..2 {
+        let name = |rest: &str| tower(&format!("encoder.layers.{layer}.{rest}"));
+        for part in ["q", "k", "v", "o"] {
+            let key = name(&format!("self_attn.{part}_proj.linear.weight"));
+            network = network.with(&key, &[TEXT, TEXT]);
+        }
+        for (part, shape) in [
+            ("self_attn.q_norm", vec![HEAD]),
+            ("self_attn.k_norm", vec![HEAD]),
+            ("mlp.gate_proj.linear", vec![2 * TEXT, TEXT]),
+            ("mlp.up_proj.linear", vec![2 * TEXT, TEXT]),
+            ("mlp.down_proj.linear", vec![TEXT, 2 * TEXT]),
+            ("input_layernorm", vec![TEXT]),
+            ("post_attention_layernorm", vec![TEXT]),
+            ("pre_feedforward_layernorm", vec![TEXT]),
+            ("post_feedforward_layernorm", vec![TEXT]),
+        ] {
+            network = network.with(&name(&format!("{part}.weight")), &shape);
+        }
+    }
+    network
+}
+
+/// The network with which Gemma 4 hears.
+fn ears() -> Network {
+    const HEAD: usize = 16;
+    let tower = |rest: &str| format!("audio_tower.{rest}");
+    let start = |rest: &str| tower(&format!("subsample_conv_projection.{rest}.weight"));
+    let mut network = Network::default()
+        .with(&start("layer0.conv"), &[16, 1, 3, 3])
+        .with(&start("layer0.norm"), &[16])
+        .with(&start("layer1.conv"), &[8, 16, 3, 3])
+        .with(&start("layer1.norm"), &[8])
+        .with(&start("input_proj_linear"), &[TEXT, 32 * 8])
+        .with(&tower("output_proj.weight"), &[TEXT, TEXT])
+        .with(&tower("output_proj.bias"), &[TEXT])
+        .with("embed_audio.embedding_projection.weight", &[TEXT, TEXT]);
+    for layer in 0..2 {
+        let name = |rest: &str| tower(&format!("layers.{layer}.{rest}"));
+        let shapes = [
+            ("self_attn.per_dim_scale", vec![HEAD]),
+            ("self_attn.relative_k_proj.weight", vec![TEXT, TEXT]),
+            ("lconv1d.linear_start.linear.weight", vec![2 * TEXT, TEXT]),
+            ("lconv1d.linear_end.linear.weight", vec![TEXT, TEXT]),
+            ("lconv1d.depthwise_conv1d.weight", vec![TEXT, 1, 5]),
+            ("lconv1d.pre_layer_norm.weight", vec![TEXT]),
+            ("lconv1d.conv_norm.weight", vec![TEXT]),
+            ("norm_pre_attn.weight", vec![TEXT]),
+            ("norm_post_attn.weight", vec![TEXT]),
+            ("norm_out.weight", vec![TEXT]),
+        ];
+        for part in ["q_proj", "k_proj", "v_proj", "post"] {
+            let key = name(&format!("self_attn.{part}.linear.weight"));
+            network = network.with(&key, &[TEXT, TEXT]);
+        }
+        for part in ["feed_forward1", "feed_forward2"] {
+            for (rest, shape) in [
+                ("ffw_layer_1.linear.weight", vec![4 * TEXT, TEXT]),
+                ("ffw_layer_2.linear.weight", vec![TEXT, 4 * TEXT]),
+                ("pre_layer_norm.weight", vec![TEXT]),
+                ("post_layer_norm.weight", vec![TEXT]),
+            ] {
+                network = network.with(&name(&format!("{part}.{rest}")), &shape);
+            }
+        }
+        for (part, shape) in shapes {
+            network = network.with(&name(part), &shape);
+        }
+    }
+    network
+}
+
+/// Letters and the marks of Gemma 3's conversations.
 pub fn pieces() -> String {
+    pieces_with(&[
+        "<start_of_turn>",
+        "<end_of_turn>",
+        "<start_of_image>",
+        "<end_of_image>",
+    ])
+}
+
+/// Letters and a few marks, as a unigram tokenizer of the `tokenizers` library.
+fn pieces_with(added: &[&str]) -> String {
+    let added: Vec<_> = added
+        .iter()
+        .zip(900..)
+        .map(|(content, id)| serde_json::json!({"id": id, "content": content}))
+        .collect();
     let marks = ["<pad>", "<eos>", "<bos>", "<unk>", "\u{2581}"];
     let letters = ('!'..='~').map(|letter| letter.to_string());
     let words = marks.into_iter().map(str::to_owned).chain(letters);
@@ -356,12 +530,7 @@ pub fn pieces() -> String {
     serde_json::json!({
         "model": {"type": "Unigram", "unk_id": 3, "vocab": vocab},
         "pre_tokenizer": {"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always"},
-        "added_tokens": [
-            {"id": 900, "content": "<start_of_turn>"},
-            {"id": 901, "content": "<end_of_turn>"},
-            {"id": 902, "content": "<start_of_image>"},
-            {"id": 903, "content": "<end_of_image>"},
-        ],
+        "added_tokens": added,
     })
     .to_string()
 }

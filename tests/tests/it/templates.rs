@@ -211,6 +211,11 @@ fn gemma_writes_about_a_picture() {
     writes("gemma_3_12B_it_fp8_scaled.safetensors", "ltxv");
 }
 
+#[test]
+fn the_next_gemma_writes_about_a_picture() {
+    writes("gemma4_e2b_it_int8_convrot.safetensors", "ltxv");
+}
+
 #[track_caller]
 fn writes(model: &str, kind: &str) {
     let base = tempfile::tempdir().unwrap();

@@ -56,6 +56,8 @@ pub struct Ltx2Config {
     /// Whether the noise level acts on what looks at the prompt and on the prompt itself. Such networks are also told the
     /// other stream's level where streams look at each other.
     pub prompted: bool,
+    /// Whether what it does to the prompt depends on the level; else only on the block.
+    pub prompt_levels: bool,
     /// Whether there is a mark for tokens that are single pictures.
     pub marked: bool,
     /// Seconds, rows and columns that positions reach.
@@ -113,7 +115,8 @@ impl Ltx2Config {
                 .0,
             projected: shapes.has("caption_projection.linear_1.weight"),
             gated: shapes.has(&format!("{first}.attn1.to_gate_logits.weight")),
-            prompted: shapes.has("prompt_adaln_single.linear.weight"),
+            prompted: shapes.has(&format!("{first}.prompt_scale_shift_table")),
+            prompt_levels: shapes.has("prompt_adaln_single.linear.weight"),
             marked: shapes.has("keyframes_abs_pos_embedding"),
             reach: [20.0, 2048.0, 2048.0],
             sound_reach: 20.0,

@@ -153,7 +153,7 @@ impl Ends {
             level: rows(&named("adaln_single"), config.rows())?,
             cross: rows(names.cross, 4)?,
             gate: rows(names.gate, 1)?,
-            prompt: config.prompted.then(prompt).transpose()?,
+            prompt: config.prompt_levels.then(prompt).transpose()?,
             text: config.projected.then(text).transpose()?,
             norm: LayerNorm::new(None, None, EPS)?,
             table: weights.value(&named("scale_shift_table"), &[2, dim])?,
@@ -170,7 +170,7 @@ impl Ends {
         alone: &[f32],
         device: &Device,
     ) -> Result<StreamLevels> {
-        let [b, n, _] = joined;
+        let [b, n, dim] = joined;
         let fits =
             !told.is_empty() && told.len().is_multiple_of(b) && (b * n).is_multiple_of(told.len());
         if !fits || alone.len() != b {
@@ -182,8 +182,12 @@ impl Ends {
         let across = if config.prompted { alone } else { told };
         let share = config.gate_scale / config.scale;
         let gates: Vec<f32> = across.iter().map(|level| level * share).collect();
-        let prompt = self.prompt.as_ref();
-        let prompt = prompt.map(|prompt| prompt.forward(alone, device));
+        let prompt = match &self.prompt {
+            Some(prompt) => Some(prompt.forward(alone, device)?.0),
+            // Nothing is added to what the tables of the blocks say.
+            None if config.prompted => Some(Tensor::zeros([b, 2 * dim])?.to(&rows.device())?),
+            None => None,
+        };
         Ok(StreamLevels {
             spread: Spread::new(joined, told.len()),
             rows,
@@ -191,7 +195,7 @@ impl Ends {
             across: Spread::new(joined, across.len()),
             cross_rows: self.cross.forward(across, device)?.0,
             cross_gate: self.gate.forward(&gates, device)?.0,
-            prompt: prompt.transpose()?.map(|(rows, _)| rows),
+            prompt,
         })
     }
 

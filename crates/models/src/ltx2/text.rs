@@ -11,7 +11,7 @@ use super::layers::EPS;
 use crate::error::{ModelError, Result};
 use crate::network::{Lazy, Network};
 use crate::store::{Blocks, Origin, UnitOrder, Walk, WeightStore};
-use crate::text::decoder::GEMMA3;
+use crate::text::decoder::{GEMMA3, GEMMA4};
 use crate::text::vocabulary::Vocabulary;
 use crate::text::{EncodeRule, KeptIn, TextKind, TextNetwork, TextOutput, Tokens, WritingRule};
 use crate::transformer::Shapes;
@@ -123,20 +123,29 @@ static UNITS: UnitOrder = UnitOrder {
         "text_embedding_projection",
     ],
     blocks: &[Blocks::Within("layers")],
-    values: &[],
+    values: &["layer_scalar"],
 };
 
-/// Gemma 3 with what makes its states narrower.
+/// Gemma 3 with what makes its states narrower, as LTX-2 and 2.3 read prompts.
 pub static GEMMA3_PROJECTED: TextKind = TextKind {
     name: "Gemma 3 with a projection",
-    keys,
+    keys: |file, prefix| keys(&GEMMA3, file, prefix),
     units: &UNITS,
     kept_in: KeptIn::Short,
-    open: Projected::open,
+    open: |store| Projected::open(&GEMMA3_PROJECTED, &GEMMA3, store),
 };
 
-fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Origin> {
-    let mut keys = (GEMMA3.keys)(file, prefix);
+/// Gemma 4 with the same, as LTX-2.5 reads them.
+pub static GEMMA4_PROJECTED: TextKind = TextKind {
+    name: "Gemma 4 with a projection",
+    keys: |file, prefix| keys(&GEMMA4, file, prefix),
+    units: &UNITS,
+    kept_in: KeptIn::Short,
+    open: |store| Projected::open(&GEMMA4_PROJECTED, &GEMMA4, store),
+};
+
+fn keys(inner: &TextKind, file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Origin> {
+    let mut keys = (inner.keys)(file, prefix);
     let own = file.names().into_iter().filter_map(|name| {
         let at = name.find(PREFIX)?;
         Some((name[at..].to_owned(), Origin::Whole(name)))
@@ -151,24 +160,30 @@ fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Origin> {
 
 /// Whether a file of its own holds one.
 pub(crate) fn find(file: &dyn WeightFile) -> Option<&'static TextKind> {
-    let projected = file.names().iter().any(|name| name.contains(PREFIX));
-    let found = projected
-        .then(|| crate::text::decoder::find(file))
-        .flatten();
-    found
-        .filter(|kind| **kind == GEMMA3)
-        .map(|_| &GEMMA3_PROJECTED)
+    if !file.names().iter().any(|name| name.contains(PREFIX)) {
+        return None;
+    }
+    let found = crate::text::decoder::find(file)?;
+    let kinds = [(&GEMMA3, &GEMMA3_PROJECTED), (&GEMMA4, &GEMMA4_PROJECTED)];
+    let (_, projected) = kinds.into_iter().find(|(inner, _)| *inner == found)?;
+    Some(projected)
 }
 
 /// A language model and the projection behind it.
 struct Projected {
+    kind: &'static TextKind,
+    inner_kind: &'static TextKind,
     inner: Arc<dyn TextNetwork>,
     store: Arc<WeightStore>,
     projection: Lazy<Projection>,
 }
 
 impl Projected {
-    fn open(store: Arc<WeightStore>) -> Result<Arc<dyn TextNetwork>> {
+    fn open(
+        kind: &'static TextKind,
+        inner_kind: &'static TextKind,
+        store: Arc<WeightStore>,
+    ) -> Result<Arc<dyn TextNetwork>> {
         let config = ProjectionConfig::detect(&store)?;
         let weights = Arc::clone(&store);
         let build = move || {
@@ -177,7 +192,9 @@ impl Projected {
             })
         };
         Ok(Arc::new(Self {
-            inner: (GEMMA3.open)(Arc::clone(&store))?,
+            kind,
+            inner_kind,
+            inner: (inner_kind.open)(Arc::clone(&store))?,
             projection: Lazy::new(vec![Arc::clone(&store)], Box::new(build)),
             store,
         }))
@@ -186,7 +203,7 @@ impl Projected {
 
 impl TextNetwork for Projected {
     fn kind(&self) -> &'static TextKind {
-        &GEMMA3_PROJECTED
+        self.kind
     }
 
     fn store(&self) -> &Arc<WeightStore> {
@@ -194,7 +211,7 @@ impl TextNetwork for Projected {
     }
 
     fn over(&self, store: Arc<WeightStore>) -> Result<Arc<dyn TextNetwork>> {
-        Self::open(store)
+        Self::open(self.kind, self.inner_kind, store)
     }
 
     fn vocabulary(&self) -> Result<Arc<dyn Vocabulary>> {

@@ -132,6 +132,20 @@ pub fn spectrogram(
     Ok(out)
 }
 
+/// The size of each frequency of a line of samples, from none to half of them.
+pub fn magnitudes(line: &[f64]) -> Vec<f64> {
+    let wave: Vec<(f64, f64)> = line.iter().map(|v| (*v, 0.0)).collect();
+    let turns: Vec<(f64, f64)> = (0..line.len())
+        .map(|i| (-TAU * i as f64 / line.len() as f64).sin_cos())
+        .map(|(sin, cos)| (cos, sin))
+        .collect();
+    let found = transformed(&wave, &turns, 1).into_iter();
+    found
+        .take(line.len() / 2 + 1)
+        .map(|(re, im)| re.hypot(im))
+        .collect()
+}
+
 /// The Fourier transform of every `step`-th value, by the factors of their number.
 fn transformed(values: &[(f64, f64)], turns: &[(f64, f64)], step: usize) -> Vec<(f64, f64)> {
     let count = values.len().div_ceil(step);

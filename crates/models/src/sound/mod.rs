@@ -5,5 +5,5 @@ mod mel;
 mod names;
 
 pub use conv::{Conv1d, Depthwise1d, Edge, Grow1d, Snake, padded};
-pub use mel::{Mel, MelBands, reflected, spectrogram};
+pub use mel::{Mel, MelBands, magnitudes, reflected, spectrogram};
 pub use names::unnormed;

@@ -79,8 +79,9 @@ pub(super) fn bytes(shape: &[usize], dtype: Dtype) -> Option<u64> {
 /// Whether a weight with so many dimensions is a table of rows.
 pub(super) fn is_embedding(unit: &str, rank: usize) -> bool {
     let last = unit.rsplit('.').next().unwrap_or(unit);
-    let named =
-        last.contains("embedding") || matches!(last, "embed_tokens" | "shared" | "wte" | "wpe");
+    let named = last.contains("embedding")
+        || last.starts_with("embed_tokens")
+        || matches!(last, "shared" | "wte" | "wpe");
     named && rank == 2
 }
 

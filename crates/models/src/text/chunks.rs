@@ -342,7 +342,7 @@ mod tests {
                 (Token::Id(id), 1.0) => id.to_string(),
                 (Token::Id(id), weight) => format!("{id}@{weight}"),
                 (Token::Vector(_), _) => "V".to_owned(),
-                (Token::Picture(_), _) => "P".to_owned(),
+                (Token::Picture(_) | Token::Sound(_), _) => "P".to_owned(),
             });
             shown.collect::<Vec<_>>().join(" ")
         };

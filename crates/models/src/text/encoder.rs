@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_tensor::{Device, Tensor, WeightFile};
 
 use super::chunks::{Prompt, PromptRule, Tokenizer};
-use super::decoder::{PICTURE, TURNS, Turns};
+use super::decoder::{PICTURE, SOUND, TURNS, Turns};
 use super::network::{EncodeRule, TextKind, TextNetwork, TextOutput};
 use super::tokens::{EmbeddingSource, NoEmbeddings, PromptTokens, Token, Tokens, Weighted};
 use super::vocabulary::Vocabulary;
@@ -330,6 +330,15 @@ impl TextEncoder {
     }
 }
 
+/// What a question is about, besides its words.
+#[derive(Debug, Default)]
+pub struct Given<'a> {
+    /// `(b, h, w, 3)` each.
+    pub pictures: &'a [Tensor],
+    /// `(b, channels, samples)` each, of [`HEARD_RATE`](super::decoder::HEARD_RATE) samples a second.
+    pub sounds: &'a [Tensor],
+}
+
 /// A network that can write, with its words.
 struct Writer<'a> {
     part: &'a Arc<dyn TextNetwork>,
@@ -367,12 +376,23 @@ impl TextEncoder {
         &self,
         system: Option<&str>,
         prompt: &str,
-        pictures: usize,
+        given: &Given<'_>,
         thinks: bool,
     ) -> Result<String> {
         let Writer { words, turns, .. } = self.writer()?;
+        let can_think = words.encode(turns.think).len() == 1;
         let system = system.filter(|system| !system.is_empty());
-        let told = system.map(|system| [turns.system[0], system, turns.system[1]].concat());
+        let asked = (turns.told_to_think && can_think && thinks).then_some(turns.think);
+        let told = (system.is_some() || asked.is_some()).then(|| {
+            let system = system.unwrap_or_default();
+            [
+                turns.system[0],
+                asked.unwrap_or_default(),
+                system,
+                turns.system[1],
+            ]
+            .concat()
+        });
         let told = told.unwrap_or_default();
         let (before, within) = if turns.inside {
             ("", &*told)
@@ -381,10 +401,11 @@ impl TextEncoder {
         };
         let mut text = [before, turns.user[0], within].concat();
         let picture = [turns.picture[0], PICTURE, turns.picture[1]].concat();
-        text.push_str(&picture.repeat(pictures));
+        text.push_str(&picture.repeat(given.pictures.len()));
+        let sound = [turns.sound[0], SOUND, turns.sound[1]].concat();
+        text.push_str(&sound.repeat(given.sounds.len()));
         text.extend([prompt, turns.user[1], turns.answer]);
-        // Older ones do not know what thinking is.
-        if words.encode("<think>").len() == 1 {
+        if can_think {
             if !thinks && self.thinks_first() {
                 text.push_str(turns.unthought);
             } else if thinks && self.remembers() {
@@ -403,22 +424,25 @@ impl TextEncoder {
         })
     }
 
-    /// Whether the network was trained to think before it answers: those with a norm on their queries and without eyes were.
+    /// Whether the network was trained to think before it answers: those with a norm on their queries were, without eyes or
+    /// a table for each layer.
     fn thinks_first(&self) -> bool {
         if self.remembers() {
             return true;
         }
         self.networks().any(|(_, part)| {
             let has = |key: &str| part.store().has(key);
-            has("model.layers.0.self_attn.q_norm.weight") && !has("visual.pos_embed.weight")
+            let quick =
+                has("visual.pos_embed.weight") || has("model.embed_tokens_per_layer.weight");
+            has("model.layers.0.self_attn.q_norm.weight") && !quick
         })
     }
 
-    /// Goes on with a text, in which marks stand for the pictures. `each` is told how many tokens there are.
+    /// Goes on with a text, in which marks stand for pictures and sounds. `each` is told how many tokens there are.
     pub fn write(
         &self,
         text: &str,
-        pictures: &[Tensor],
+        given: &Given<'_>,
         rule: &WritingRule,
         each: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<String> {
@@ -434,13 +458,18 @@ impl TextEncoder {
             word: 0,
         };
         let mut chunk: Vec<Weighted> = Vec::new();
-        let mut pictures = pictures.iter();
-        for (at, words_between) in text.split(PICTURE).enumerate() {
+        let (mut pictures, mut sounds) = (given.pictures.iter(), given.sounds.iter());
+        for (at, part) in text.split(PICTURE).enumerate() {
             if let Some(picture) = (at > 0).then(|| pictures.next()).flatten() {
                 chunk.push(plain(Token::Picture(Arc::new(picture.clone()))));
             }
-            let ids = words.encode(words_between).into_iter();
-            chunk.extend(ids.map(|id| plain(Token::Id(id))));
+            for (at, words_between) in part.split(SOUND).enumerate() {
+                if let Some(sound) = (at > 0).then(|| sounds.next()).flatten() {
+                    chunk.push(plain(Token::Sound(Arc::new(sound.clone()))));
+                }
+                let ids = words.encode(words_between).into_iter();
+                chunk.extend(ids.map(|id| plain(Token::Id(id))));
+            }
         }
         if chunk.is_empty() {
             return Err(ModelError::invalid(

@@ -23,7 +23,7 @@ mod writing;
 pub use chunks::{ChunkRule, Prompt, PromptRule, PromptWeights, tokenize};
 pub use embedding::{read_embedding, unpickle_embedding};
 pub use encoder::{
-    Encoded, PartOutput, PartOutputs, SavedAs, StackPart, TextEncoder, TextStack, WordsPart,
+    Encoded, Given, PartOutput, PartOutputs, SavedAs, StackPart, TextEncoder, TextStack, WordsPart,
     join_widths,
 };
 pub use network::{

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fresco_tensor::nn::{Embedding, Linear, matmul};
+use fresco_tensor::nn::{Embedding, Linear, matmul, tanh};
 use fresco_tensor::{Device, Tensor};
 
 use super::network::{EncodeRule, Specials, States, TextKind, TextNetwork, TextOutput};
@@ -19,6 +19,8 @@ pub enum WordScores {
     Matrix(Arc<Linear>),
     /// By the table that embeds words: its rows are compared with what was read.
     Table(Arc<Embedding>),
+    /// By another, held down so that no score reaches this.
+    Capped(Box<WordScores>, f32),
 }
 
 /// Rows of the table that are compared at once.
@@ -29,6 +31,10 @@ impl WordScores {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let table = match self {
             Self::Matrix(matrix) => return Ok(matrix.forward(x)?),
+            Self::Capped(scores, most) => {
+                let share = scores.forward(x)?.mul_scalar(most.recip());
+                return Ok(tanh(&share).mul_scalar(*most));
+            }
             Self::Table(table) => table,
         };
         let columns = x.transpose(1, 2)?;
@@ -41,6 +47,9 @@ impl WordScores {
         Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>(), 2)?)
     }
 }
+
+/// Why a sound cannot be a part of a prompt.
+pub(super) const DEAF: &str = "this text encoder cannot hear: leave the sound out, or use a file with a network for it (Gemma 4 E2B or E4B)";
 
 /// Sequences that run at once; more would only take memory.
 const BATCH: usize = 8;
@@ -63,10 +72,15 @@ pub struct PicturePlace {
     pub deeper: Vec<Tensor>,
 }
 
+/// Stands for a row that is no word, as padding is none.
+pub const NO_WORD: u32 = 0;
+
 /// Rows that run through a network together.
 pub struct Rows<'a> {
     /// `(b, n, c)`.
     pub embedded: Tensor,
+    /// The tokens of each sequence, [`NO_WORD`] for rows that are none.
+    pub ids: Vec<&'a [u32]>,
     /// Which rows are no padding, for each sequence; none if everybody may look at everything.
     pub masks: Option<Vec<&'a [bool]>>,
     /// Only of a sequence that is alone.
@@ -151,6 +165,12 @@ pub trait RowNetwork: Send + Sync + 'static {
         drop(picture.clone());
         let reason = "this text encoder cannot see pictures";
         Err(ModelError::invalid("prompt", reason))
+    }
+
+    /// What it hears in a sound: rows `(n, c)` on the network's device.
+    fn hear(&self, sound: &Tensor) -> Result<Tensor> {
+        drop(sound.clone());
+        Err(ModelError::invalid("prompt", DEAF))
     }
 
     /// The states that are wanted, in their order, each `(b, n, c)` on the device.
@@ -292,7 +312,7 @@ fn write<N: RowNetwork>(
     let prompt: Vec<Weighted> = tokens.chunks.iter().flatten().cloned().collect();
     let words = prompt.iter().filter_map(|t| match t.token {
         Token::Id(id) => Some(id),
-        Token::Vector(_) | Token::Picture(_) => None,
+        Token::Vector(_) | Token::Picture(_) | Token::Sound(_) => None,
     });
     let mut chooser = Chooser::new(rule.draw, words);
     let nothing = Specials {
@@ -300,17 +320,24 @@ fn write<N: RowNetwork>(
         end: None,
         pad: u32::MAX,
     };
-    let start = sequence(network, &prompt, &nothing)?;
+    let Sequence {
+        embedded,
+        mut ids,
+        mut pictures,
+        ..
+    } = sequence(network, &prompt, &nothing)?;
+    let mut embedded = embedded.unsqueeze(0)?;
     let mut memory = Memory::default();
-    let mut rows = Rows {
-        embedded: start.embedded.unsqueeze(0)?,
-        masks: None,
-        pictures: &start.pictures,
-        pads_at: None,
-    };
     let mut written = Vec::new();
     while written.len() < rule.most {
         each(written.len())?;
+        let rows = Rows {
+            embedded,
+            ids: vec![&ids],
+            masks: None,
+            pictures: &pictures,
+            pads_at: None,
+        };
         let last = network.read(&rows, &mut memory)?;
         let mut scores = head.forward(&last)?.to(&Device::cpu())?.into_vec();
         let next = chooser.next(&mut scores);
@@ -318,12 +345,9 @@ fn write<N: RowNetwork>(
             break;
         }
         written.push(next);
-        rows = Rows {
-            embedded: network.embed(&[next])?.unsqueeze(0)?,
-            masks: None,
-            pictures: &[],
-            pads_at: None,
-        };
+        embedded = network.embed(&[next])?.unsqueeze(0)?;
+        ids = vec![next];
+        pictures = Vec::new();
     }
     Ok(written)
 }
@@ -353,6 +377,8 @@ const NOT_NUMBERS: &str = "text encoder output";
 struct Sequence {
     /// `(n, c)`.
     embedded: Tensor,
+    /// The tokens of the rows, [`NO_WORD`] where there is none.
+    ids: Vec<u32>,
     mask: Vec<bool>,
     pictures: Vec<PicturePlace>,
 }
@@ -476,7 +502,7 @@ fn sequence<N: RowNetwork>(
     let width = network.width();
     let fits = |t: &&Weighted| match &t.token {
         Token::Vector(v) => v.len() == width,
-        Token::Id(_) | Token::Picture(_) => true,
+        Token::Id(_) | Token::Picture(_) | Token::Sound(_) => true,
     };
     let kept: Vec<&Token> = chunk.iter().filter(fits).map(|t| &t.token).collect();
     let left_out = chunk.len() - kept.len();
@@ -486,7 +512,7 @@ fn sequence<N: RowNetwork>(
         None => (specials.pad, false),
     };
     let mut parts: Vec<Tensor> = Vec::new();
-    let mut ids: Vec<u32> = Vec::new();
+    let (mut ids, mut all) = (Vec::new(), Vec::new());
     let (mut mask, mut pictures) = (Vec::new(), Vec::new());
     let mut ended = false;
     for token in kept {
@@ -496,12 +522,14 @@ fn sequence<N: RowNetwork>(
                 mask.push(!ended && (!stops || counted));
                 ended |= stops;
                 ids.push(*id);
+                all.push(*id);
             }
             Token::Vector(vector) => {
                 flush(network, &mut ids, &mut parts)?;
                 let row = Tensor::from_vec([1, width], vector.to_vec())?;
                 parts.push(row.to(network.device())?);
                 mask.push(true);
+                all.push(NO_WORD);
             }
             Token::Picture(picture) => {
                 flush(network, &mut ids, &mut parts)?;
@@ -514,11 +542,21 @@ fn sequence<N: RowNetwork>(
                     deeper: seen.deeper,
                 });
                 mask.extend(std::iter::repeat_n(true, len));
+                all.extend(std::iter::repeat_n(NO_WORD, len));
                 parts.push(seen.rows);
+            }
+            Token::Sound(sound) => {
+                flush(network, &mut ids, &mut parts)?;
+                let rows = network.hear(sound)?;
+                let len = rows.dim(0)?;
+                mask.extend(std::iter::repeat_n(true, len));
+                all.extend(std::iter::repeat_n(NO_WORD, len));
+                parts.push(rows);
             }
         }
     }
     ids.extend(std::iter::repeat_n(specials.pad, left_out));
+    all.extend(std::iter::repeat_n(specials.pad, left_out));
     mask.extend(std::iter::repeat_n(false, left_out));
     flush(network, &mut ids, &mut parts)?;
     let embedded = match parts.as_slice() {
@@ -527,6 +565,7 @@ fn sequence<N: RowNetwork>(
     };
     Ok(Sequence {
         embedded,
+        ids: all,
         mask,
         pictures,
     })
@@ -567,6 +606,7 @@ fn run<N: RowNetwork>(
             (rule.masked && padded).then(|| batch.iter().map(|s| s.mask.as_slice()).collect());
         let rows = Rows {
             embedded: Tensor::stack(&rows, 0)?,
+            ids: batch.iter().map(|s| s.ids.as_slice()).collect(),
             masks,
             pictures: &first.pictures,
             pads_at: rule.pads_at,

@@ -12,6 +12,8 @@ pub enum Token {
     Vector(Arc<[f32]>),
     /// A picture `(b, h, w, 3)`, which becomes as many rows as its size needs.
     Picture(Arc<Tensor>),
+    /// A sound `(b, channels, samples)`, which becomes as many rows as its length needs.
+    Sound(Arc<Tensor>),
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -7,6 +7,7 @@ use fresco_models::detect_checkpoint;
 use fresco_models::latent_upscale::UpscalerStore;
 use fresco_models::model_patch::PatchStore;
 use fresco_models::store::WeightStore;
+use fresco_models::text::decoder::{Decoder, DecoderConfig, Flavour, GEMMA4};
 use fresco_models::vae::VaeConfig;
 use fresco_tensor::{Device, MAX_ELEMENTS};
 
@@ -196,6 +197,26 @@ fn autoencoders_with_wrong_weights_do_not_panic() {
             VaeConfig::detect(&store)
                 .map(drop)
                 .map_err(|e| e.to_string())
+        });
+    }
+}
+
+#[test]
+fn language_models_with_wrong_weights_do_not_panic() {
+    for golden in [
+        "gemma4_small",
+        "gemma4_unified_small",
+        "gemma4_picture_small",
+        "gemma4_sound_small",
+    ] {
+        tried(&keys(golden), |keys| {
+            let file = Listed(keys).shared();
+            let store = GEMMA4.store(&file, "", &Device::cpu());
+            let store = store.ok_or("there is no language model")?;
+            let config = DecoderConfig::detect(&store, Flavour::Gemma4);
+            let config = config.map_err(|e| e.to_string())?;
+            let network = Decoder::new(&store, &config);
+            network.map(drop).map_err(|e| e.to_string())
         });
     }
 }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use fresco_graph::{Cx, Input, Map, Node, NodeError, NodeOutput, NodeResult, Output, Value};
 use fresco_memory::Need;
-use fresco_models::text::{Draw, WritingRule};
+use fresco_models::text::decoder::HEARD_RATE;
+use fresco_models::text::{Draw, Given, WritingRule};
 use fresco_tensor::{Crop, ResizeMethod, Tensor};
 
 use super::{Clip, required};
+use crate::audio::{Audio, resample::resample};
 use crate::resident::InUse;
 use crate::sampling::run::failure;
 use crate::types::Image;
@@ -70,8 +72,9 @@ pub(super) struct TextGenerate {
     /// Frames at 24 in a second; one of each second is looked at.
     #[input(optional)]
     video: Option<Image>,
-    #[input(optional, ty = "AUDIO")]
-    audio: Option<Value>,
+    /// What models that can hear listen to, at most half a minute of it.
+    #[input(optional)]
+    audio: Option<Audio>,
     /// Lets models that can think before they answer.
     #[input(optional, or = false, default = false)]
     thinking: bool,
@@ -89,11 +92,8 @@ pub(super) struct TextGenerate {
 impl Node for TextGenerate {
     fn run(self, cx: &Cx) -> NodeResult {
         let clip = required(self.clip)?;
-        if self.audio.is_some_and(|audio| !audio.is_null()) {
-            return Err(NodeError::value_error(
-                "no text encoder of this program can hear: leave audio unconnected",
-            ));
-        }
+        let sounds = self.audio.as_ref().map(heard).transpose()?;
+        let sounds: Vec<Tensor> = sounds.into_iter().collect();
         let mut pictures = Vec::new();
         if let Some(Image(image)) = &self.image {
             for i in 0..image.dim(0)? {
@@ -106,11 +106,15 @@ impl Node for TextGenerate {
             }
         }
         let encoder = clip.encoder();
+        let given = Given {
+            pictures: &pictures,
+            sounds: &sounds,
+        };
         let text = if self.use_default_template {
             encoder.conversation(
                 self.system_prompt.as_deref(),
                 &self.prompt,
-                pictures.len(),
+                &given,
                 self.thinking,
             )
         } else {
@@ -123,7 +127,7 @@ impl Node for TextGenerate {
             stops: Vec::new(),
         };
         let write = || {
-            encoder.write(&text, &pictures, &rule, &mut |count| {
+            encoder.write(&text, &given, &rule, &mut |count| {
                 let shown = cx.progress(count as f64, rule.most as f64, None);
                 shown.map_err(|_| fresco_models::ModelError::Cancelled)
             })
@@ -171,8 +175,8 @@ pub(super) struct TextGenerateLTX2Prompt {
     image: Option<Image>,
     #[input(optional)]
     video: Option<Image>,
-    #[input(optional, ty = "AUDIO")]
-    audio: Option<Value>,
+    #[input(optional)]
+    audio: Option<Audio>,
     #[input(optional, or = false, default = false)]
     thinking: bool,
     #[input(optional, or = true, default = true, advanced = true)]
@@ -221,6 +225,13 @@ fn seen(image: &Tensor) -> Result<Tensor, NodeError> {
     fit_by(&image, side(w), side(h), ResizeMethod::Area, Crop::Disabled)
 }
 
+/// A sound with as many samples as models listen to.
+fn heard(audio: &Audio) -> Result<Tensor, NodeError> {
+    // More than half a minute is not listened to.
+    let audio = audio.part(0.0, 31.0)?;
+    resample(audio.waveform()?, audio.sample_rate()?, HEARD_RATE)
+}
+
 /// How tokens are drawn, where the choice is on.
 fn draw(mode: &Map) -> Option<Draw> {
     if mode.get("sampling_mode").and_then(Value::as_str) != Some("on") {
@@ -239,17 +250,22 @@ fn draw(mode: &Map) -> Option<Draw> {
     })
 }
 
+/// What stands around thoughts, by what networks were trained with.
+const THOUGHTS: [[&str; 2]; 2] = [["<think>", "</think>"], ["<|channel>thought", "<channel|>"]];
+
 /// The answer, and what was thought before it.
 fn parted(text: &str) -> (String, String) {
-    let Some((before, after)) = text.split_once("</think>") else {
-        return match text.split_once("<think>") {
-            // It ran out of room while it thought.
-            Some((answer, thoughts)) => (answer.trim().into(), thoughts.trim().into()),
-            None => (text.trim().into(), String::new()),
-        };
-    };
-    let thoughts = before.rsplit_once("<think>").map_or(before, |(_, t)| t);
-    (after.trim().into(), thoughts.trim().into())
+    for [open, close] in THOUGHTS {
+        if let Some((before, after)) = text.split_once(close) {
+            let thoughts = before.rsplit_once(open).map_or(before, |(_, t)| t);
+            return (after.trim().into(), thoughts.trim().into());
+        }
+        // It ran out of room while it thought.
+        if let Some((answer, thoughts)) = text.split_once(open) {
+            return (answer.trim().into(), thoughts.trim().into());
+        }
+    }
+    (text.trim().into(), String::new())
 }
 
 #[cfg(test)]
@@ -263,6 +279,8 @@ mod tests {
             ("<think>a\n</think>\n\nb", "b", "a"),
             ("a</think>b", "b", "a"),
             ("<think>a", "", "a"),
+            ("<|channel>thought\na\n<channel|>b", "b", "a"),
+            ("<|channel>thought\na", "", "a"),
         ] {
             assert_eq!(parted(text), (answer.into(), thoughts.into()), "{text}");
         }

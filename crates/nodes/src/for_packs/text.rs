@@ -50,7 +50,7 @@ fn written(one: &Weighted) -> Result<Value, NodeError> {
     let token = match &one.token {
         Token::Id(id) => Value::from(u64::from(*id)),
         Token::Vector(row) => tensor(Tensor::from_slice(row)),
-        Token::Picture(picture) => tensor((**picture).clone()),
+        Token::Picture(given) | Token::Sound(given) => tensor((**given).clone()),
     };
     let parts: Vec<Value> = vec![token, Value::Float(one.weight), one.word.into()];
     Ok(parts.into())
@@ -87,10 +87,10 @@ fn weighted(value: &Value) -> Option<Weighted> {
         Value::Int(id) => Token::Id(u32::try_from(*id).ok()?),
         other => {
             let tensor = as_tensor(other)?;
-            if tensor.rank() == 1 {
-                Token::Vector(tensor.data().into())
-            } else {
-                Token::Picture(Arc::new(tensor.clone()))
+            match tensor.rank() {
+                1 => Token::Vector(tensor.data().into()),
+                3 => Token::Sound(Arc::new(tensor.clone())),
+                _ => Token::Picture(Arc::new(tensor.clone())),
             }
         }
     };

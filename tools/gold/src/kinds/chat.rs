@@ -130,6 +130,7 @@ fn config(store: &WeightStore, said: &Value) -> Result<DecoderConfig> {
     let rope = |theta: &Value, slower: &Value| RopeRule {
         theta: theta.as_f64().unwrap_or(1e4),
         slower: slower.as_f64().unwrap_or(1.0),
+        share: 1.0,
     };
     match &said["rope_theta"] {
         Value::Array(thetas) => {
@@ -229,11 +230,13 @@ fn qwen3_vl(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result
         .collect();
     let run = |case: &str,
                embedded: Tensor,
+               ids: &[u32],
                pictures: &[PicturePlace],
                report: &mut Report<'_>|
      -> Result<()> {
         let rows = Rows {
             embedded: embedded.unsqueeze(0)?,
+            ids: vec![ids],
             masks: None,
             pictures,
             pads_at: None,
@@ -252,12 +255,8 @@ fn qwen3_vl(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result
     for case in ["text", "image"] {
         golden.maybe(&format!("{case}.position_ids"))?;
     }
-    run(
-        "text",
-        network.embed(&ids(golden, "text.ids")?)?,
-        &[],
-        report,
-    )?;
+    let words = ids(golden, "text.ids")?;
+    run("text", network.embed(&words)?, &words, &[], report)?;
 
     let squares = golden.tensor("image.pixel_values")?;
     let grids = golden.values("image.grid_thw")?;
@@ -303,7 +302,7 @@ fn qwen3_vl(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result
         row += len;
     }
     let embedded = Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)?;
-    run("image", embedded, &places, report)
+    run("image", embedded, &all, &places, report)
 }
 
 fn most_common(ids: &[u32]) -> Option<u32> {

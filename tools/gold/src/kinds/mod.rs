@@ -28,6 +28,7 @@ mod sound;
 mod style;
 mod tables;
 mod text;
+mod uneven;
 mod upscale;
 mod wan;
 mod windows;
@@ -77,6 +78,7 @@ static KINDS: &[&[Kind]] = &[
     mochi::KINDS,
     solids::KINDS,
     text::KINDS,
+    uneven::KINDS,
     chat::KINDS,
     upscale::KINDS,
 ];

@@ -5,10 +5,8 @@ use fresco_tensor::Tensor;
 use super::pairs::{G_PREFIX, L_PREFIX, T5_PREFIX, T5_WIDTH, WIDTHS, saved, take};
 use super::t5_alone::{T5_SPECIALS, alone, rows, rows_and_mask, t5_chunks};
 use crate::error::Result;
-use crate::ltx2::text::GEMMA3_PROJECTED;
 use crate::text::clip::{self, CLIP_G, CLIP_L, bpe};
-use crate::text::decoder::{GEMMA2, GEMMA3, LLAMA, MISTRAL, QWEN3, QWEN3_VL, QWEN25, QWEN35};
-use crate::text::post_norm::JINA;
+use crate::text::decoder::{LLAMA, MISTRAL, QWEN3, QWEN3_VL, QWEN25, QWEN35};
 use crate::text::t5::{BYT5, T5_ENGLISH};
 use crate::text::vocabulary::Unigram;
 use crate::text::{
@@ -514,91 +512,6 @@ pub static OVIS: TextStack = TextStack {
             .filter(|at| ids.get(*at) == Some(&END[1]));
         let encoded = cut_rows(outputs, Some(colon.or(word).unwrap_or(0)))?;
         Ok(Encoded::new(encoded.cond))
-    },
-};
-
-const GEMMA_SPECIALS: Specials = Specials {
-    start: Some(2),
-    end: None,
-    pad: 0,
-};
-
-const GEMMA_CHUNKS: ChunkRule = ChunkRule {
-    start: Some(2),
-    ..ChunkRule::OPEN
-};
-
-/// Lumina 2: the layer before the last.
-pub static LUMINA2: TextStack = TextStack {
-    name: "Lumina2",
-    parts: &[part(
-        "gemma2_2b",
-        &[&GEMMA2, &GEMMA3],
-        &["text_encoders.gemma2_2b.transformer."],
-        PromptRule::plain(GEMMA_CHUNKS),
-        masked(LayerRule::bare(-2), GEMMA_SPECIALS),
-    )],
-    words: &[],
-    join: rows_and_mask,
-};
-
-/// LTX-2: all states of Gemma, made narrower by what comes with it.
-pub static LTX2: TextStack = TextStack {
-    name: "LTX2",
-    parts: &[part(
-        "gemma3_12b",
-        &[&GEMMA3_PROJECTED],
-        &["text_encoders.gemma3_12b.transformer."],
-        templated(|prompt| Some(prompt.text.to_owned()), GEMMA_CHUNKS),
-        EncodeRule {
-            states: States::All,
-            ..masked(LayerRule::LAST, GEMMA_SPECIALS)
-        },
-    )],
-    words: &[],
-    join: rows,
-};
-
-/// NewBie: Gemma's rows, Jina's vector.
-pub static NEWBIE: TextStack = TextStack {
-    name: "NewBie",
-    parts: &[
-        part(
-            "gemma3_4b",
-            &[&GEMMA3],
-            &["text_encoders.gemma3_4b.transformer."],
-            templated(|prompt| Some(prompt.text.to_owned()), GEMMA_CHUNKS),
-            masked(LayerRule::bare(-2), GEMMA_SPECIALS),
-        ),
-        part(
-            "jina_clip_2",
-            &[&JINA],
-            &["text_encoders.jina_clip_2.transformer."],
-            PromptRule::plain(ChunkRule {
-                start: Some(0),
-                end: Some(2),
-                pad: 1,
-                most: Some(8192),
-                ..ChunkRule::OPEN
-            }),
-            masked(
-                LayerRule::LAST,
-                Specials {
-                    start: Some(0),
-                    end: Some(2),
-                    pad: 1,
-                },
-            ),
-        ),
-    ],
-    words: &[],
-    join: |outputs, tokens| {
-        let mut outputs = outputs.into_iter();
-        let (text, jina) = (take(&mut outputs), take(&mut outputs));
-        Ok(Encoded {
-            pooled: jina.and_then(|jina| jina.output.pooled),
-            ..rows_and_mask(vec![text], tokens)?
-        })
     },
 };
 

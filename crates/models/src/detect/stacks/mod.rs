@@ -2,6 +2,7 @@
 
 mod chat;
 mod films;
+mod gemma;
 mod older;
 mod pairs;
 mod songs;
@@ -19,10 +20,11 @@ const TABLE: &str = "model.embed_tokens.weight";
 
 pub use chat::{
     ANIMA, EDIT_TEMPLATE, FLUX2, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, FLUX3, HIDREAM, HUNYUAN_IMAGE,
-    HUNYUAN_VIDEO, HUNYUAN_VIDEO_15, KANDINSKY5, KANDINSKY5_IMAGE, KREA2, LTX2, LUMINA2, NEWBIE,
-    OMNIGEN2, OVIS, PROMPT_WRITER, QWEN_IMAGE, QWEN_IMAGE21, Z_IMAGE,
+    HUNYUAN_VIDEO, HUNYUAN_VIDEO_15, KANDINSKY5, KANDINSKY5_IMAGE, KREA2, OMNIGEN2, OVIS,
+    PROMPT_WRITER, QWEN_IMAGE, QWEN_IMAGE21, Z_IMAGE,
 };
 pub use films::MINIMAX;
+pub use gemma::{GEMMA4_WRITER, LTX2, LTX25, LUMINA2, NEWBIE};
 pub use older::{CASCADE, HUNYUAN_DIT};
 pub use pairs::{FLUX, SD3};
 pub use songs::{ACE, ACE15};
@@ -40,6 +42,7 @@ pub static TEXT_STACKS: &[&TextStack] = &[
     &MOCHI,
     &LTXV,
     &LTX2,
+    &LTX25,
     &WAN,
     &COSMOS,
     &STABLE_AUDIO,
@@ -63,6 +66,7 @@ pub static TEXT_STACKS: &[&TextStack] = &[
     &FLUX3,
     &MINIMAX,
     &PROMPT_WRITER,
+    &GEMMA4_WRITER,
     &ANIMA,
     &HIDREAM,
     &CASCADE,
@@ -137,6 +141,7 @@ static RULES: &[StackRule] = &[
     of(&["pixart", "chroma"], &CHROMA),
     of(&["ltxv"], &LTXV),
     of(&["ltxv"], &LTX2),
+    of(&["ltxv"], &LTX25),
     of(&["cosmos"], &COSMOS),
     of(&["stable_audio"], &STABLE_AUDIO),
     StackRule {
@@ -192,12 +197,14 @@ static RULES: &[StackRule] = &[
     any(&QWEN_IMAGE21),
     any(&LUMINA2),
     any(&LTX2),
+    any(&LTX25),
     any(&FLUX2),
     StackRule {
         fits: |found| found.len() == 1 && *found[0].0 == LLAMA,
         ..any(&HIDREAM)
     },
     any(&PROMPT_WRITER),
+    any(&GEMMA4_WRITER),
     any(&sd::SD1),
     any(&sd::SD2),
     any(&sd::SDXL),

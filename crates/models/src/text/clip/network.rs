@@ -201,14 +201,14 @@ impl ClipText {
         let fits = |token: &&Token| match token {
             Token::Id(_) => true,
             Token::Vector(v) => v.len() == width,
-            Token::Picture(_) => false,
+            Token::Picture(_) | Token::Sound(_) => false,
         };
         let kept: Vec<&Token> = tokens.iter().filter(fits).collect();
         let ids: Vec<u32> = kept
             .iter()
             .map(|token| match token {
                 Token::Id(id) => *id,
-                Token::Vector(_) | Token::Picture(_) => pad, // replaced below
+                Token::Vector(_) | Token::Picture(_) | Token::Sound(_) => pad, // replaced below
             })
             .chain(std::iter::repeat_n(pad, tokens.len() - kept.len()))
             .collect();

@@ -113,7 +113,7 @@ mod tests {
                 let token = match &t.token {
                     Token::Id(id) => id.to_string(),
                     Token::Vector(v) => format!("v{}", v[0]),
-                    Token::Picture(_) => unreachable!("there are no pictures"),
+                    Token::Picture(_) | Token::Sound(_) => unreachable!("there are no pictures"),
                 };
                 match t.weight {
                     1.0 => token,

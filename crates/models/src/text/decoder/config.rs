@@ -2,7 +2,8 @@
 
 use fresco_tensor::nn::{Act, DeltaSizes};
 
-use super::layout::{REMEMBERS, TABLE};
+use super::layout::{EXPERTS, REMEMBERS, SCALAR, TABLE};
+use super::uneven;
 use crate::error::{ModelError, Result};
 use crate::store::WeightStore;
 
@@ -18,6 +19,7 @@ pub enum Flavour {
     Qwen35,
     Gemma2,
     Gemma3,
+    Gemma4,
     Mistral,
     Llama,
 }
@@ -29,6 +31,8 @@ pub struct RopeRule {
     pub theta: f64,
     /// Frequencies are divided by this.
     pub slower: f64,
+    /// The share of the pairs that is turned, the first ones; the others stay as they are wherever a row is.
+    pub share: f64,
 }
 
 /// Layers that see only so far back.
@@ -38,6 +42,37 @@ pub struct Sliding {
     /// One of so many layers, the last of them, sees everything.
     pub every: usize,
     pub rope: RopeRule,
+}
+
+/// Sizes of one layer, and how it looks at what was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayerSizes {
+    /// Channels of a head.
+    pub head: usize,
+    /// Channels of a head that positions turn, the first ones.
+    pub turned: usize,
+    /// Heads of keys and values, each for several of queries.
+    pub kv_heads: usize,
+    pub inner: usize,
+    /// Whether it sees only so far back.
+    pub slides: bool,
+    /// Whether there is no matrix for values: keys, before their norm and their place, are the values too.
+    pub keys_are_values: bool,
+    /// The layer before it whose keys and values it looks at; none where it has its own.
+    pub shares: Option<usize>,
+    /// Whether later layers look at its keys and values.
+    pub lends: bool,
+}
+
+/// What each layer is told of every token by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PerLayer {
+    /// Rows of the table that tells it.
+    pub vocabulary: usize,
+    /// Numbers for one layer.
+    pub width: usize,
+    /// Numbers for all layers.
+    pub all: usize,
 }
 
 /// Which pairs of channels are turned by which of three positions: time, row, column.
@@ -115,9 +150,44 @@ pub struct DecoderConfig {
     pub neighbours: bool,
     pub sliding: Option<Sliding>,
     pub sections: Option<Sections>,
+    /// The sizes of each layer, where they are not all alike.
+    pub uneven: Vec<LayerSizes>,
+    /// What products of queries and keys are multiplied with, where that is not one over the root of a head's width.
+    pub scale: Option<f32>,
+    /// Whether values are normalised head by head, without a weight.
+    pub values_normed: bool,
+    /// Whether what a layer gives is multiplied with a number of its own.
+    pub scalars: bool,
+    pub per_layer: Option<PerLayer>,
+    /// Whether a square of a picture sees only those before it, as a word does.
+    pub seen_in_order: bool,
 }
 
 impl DecoderConfig {
+    /// The sizes of a layer.
+    pub fn layer(&self, at: usize) -> LayerSizes {
+        let even = LayerSizes {
+            head: self.head,
+            turned: self.turned,
+            kv_heads: self.kv_heads,
+            inner: self.inner,
+            slides: self
+                .sliding
+                .is_some_and(|s| !(at + 1).is_multiple_of(s.every)),
+            keys_are_values: false,
+            shares: None,
+            lends: false,
+        };
+        self.uneven.get(at).copied().unwrap_or(even)
+    }
+
+    /// Channels of a head that are turned in layers that see everything, or in those that do not.
+    pub(super) fn turned_where(&self, slides: bool) -> usize {
+        let mut all = (0..self.layers).map(|at| self.layer(at));
+        all.find(|sizes| sizes.slides == slides)
+            .map_or(self.turned, |sizes| sizes.turned)
+    }
+
     pub fn detect(store: &WeightStore, flavour: Flavour) -> Result<Self> {
         Self::detect_with(store, flavour, None)
     }
@@ -154,7 +224,12 @@ impl DecoderConfig {
         if gated {
             q_rows /= 2;
         }
-        let gemma = matches!(flavour, Flavour::Gemma2 | Flavour::Gemma3);
+        let newest = flavour == Flavour::Gemma4;
+        if newest && store.has(EXPERTS) {
+            let reason = "it is a mixture of experts (Gemma 4 26B A4B), which is not run: use Gemma 4 E2B, E4B, 12B or 31B";
+            return Err(ModelError::unsupported(store.file(), reason));
+        }
+        let gemma = newest || matches!(flavour, Flavour::Gemma2 | Flavour::Gemma3);
         let head = match (norm.and_then(|shape| shape.first()), head) {
             (Some(width), _) => *width,
             (None, Some(head)) => head,
@@ -173,6 +248,11 @@ impl DecoderConfig {
         let gguf = store.file().to_ascii_lowercase().ends_with(".gguf");
         let llama = matches!(flavour, Flavour::Mistral | Flavour::Llama);
         let turned = if gated { head / 8 * 2 } else { head };
+        let (mut uneven, mut per_layer) = (Vec::new(), None);
+        if newest {
+            uneven = uneven::layers(store, layers, heads)?;
+            per_layer = uneven::per_layer(store, layers)?;
+        }
         Ok(Self {
             hidden,
             inner,
@@ -186,7 +266,7 @@ impl DecoderConfig {
             biased: store.has(&first("self_attn.k_proj.bias")),
             normed: norm.is_some(),
             sandwiched: gemma,
-            minus_one: (gemma || gated) && !gguf,
+            minus_one: (gemma || gated) && !newest && !gguf,
             scaled: gemma,
             final_norm: store.has("model.norm.weight"),
             rope: flavour.rope(),
@@ -194,15 +274,14 @@ impl DecoderConfig {
             gated,
             remembering: remembering(store, layers)?,
             neighbours: llama && gguf,
-            sliding: (flavour == Flavour::Gemma3).then_some(Sliding {
-                window: 1024,
-                every: 6,
-                rope: RopeRule {
-                    theta: 1e4,
-                    slower: 1.0,
-                },
-            }),
+            sliding: flavour.sliding(per_layer.is_some()),
             sections: flavour.sections(turned / 2),
+            uneven,
+            scale: newest.then_some(1.0),
+            values_normed: newest,
+            scalars: newest && store.has(SCALAR),
+            seen_in_order: per_layer.is_some(),
+            per_layer,
         })
     }
 }
@@ -210,7 +289,7 @@ impl DecoderConfig {
 impl Flavour {
     fn rope(self) -> RopeRule {
         let (theta, slower) = match self {
-            Self::Qwen25 | Self::Qwen3 => (1e6, 1.0),
+            Self::Qwen25 | Self::Qwen3 | Self::Gemma4 => (1e6, 1.0),
             Self::Qwen3Vl => (5e6, 1.0),
             Self::Qwen35 => (1e7, 1.0),
             Self::Gemma2 => (1e4, 1.0),
@@ -218,7 +297,30 @@ impl Flavour {
             Self::Mistral => (1e9, 1.0),
             Self::Llama => (5e5, 1.0),
         };
-        RopeRule { theta, slower }
+        let share = if self == Self::Gemma4 { 0.25 } else { 1.0 };
+        RopeRule {
+            theta,
+            slower,
+            share,
+        }
+    }
+
+    /// The layers that see only so far; not as far where each is told of every token by itself.
+    fn sliding(self, told: bool) -> Option<Sliding> {
+        let window = match self {
+            Self::Gemma4 if told => 512,
+            Self::Gemma3 | Self::Gemma4 => 1024,
+            _ => return None,
+        };
+        Some(Sliding {
+            window,
+            every: uneven::EVERY,
+            rope: RopeRule {
+                theta: 1e4,
+                slower: 1.0,
+                share: 1.0,
+            },
+        })
     }
 
     /// Of so many pairs, in the proportions of the published sizes.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fresco_tensor::WeightFile;
 
-use super::{PIECES_KEY, TEKKEN_KEY};
+use super::{JSON_KEY, PIECES_KEY, TEKKEN_KEY};
 use crate::store::{Origin, flat_length};
 use crate::text::network::words_origin;
 
@@ -12,7 +12,17 @@ use crate::text::network::words_origin;
 pub(super) const TABLE: &str = "model.embed_tokens.weight";
 /// What layers that remember have, after the number of the layer.
 pub(super) const REMEMBERS: &str = "linear_attn.in_proj_qkv.weight";
-/// The first layer of a network for pictures: a convolution whose squares do not overlap, which is a matrix.
+/// The table that tells each layer of every token by itself.
+pub(super) const PER_LAYER_TABLE: &str = "model.embed_tokens_per_layer.weight";
+/// The number that what the first layer gives is multiplied with.
+pub(super) const SCALAR: &str = "model.layers.0.layer_scalar";
+/// What chooses among the experts of the first layer.
+pub(super) const EXPERTS: &str = "model.layers.0.router.proj.weight";
+/// The first layer of a network for pictures whose squares keep a picture's shape.
+pub(super) const SQUARES: &str = "vision_tower.patch_embedder.input_proj.weight";
+/// The first layer of a network for sound.
+pub(super) const SOUNDS: &str = "audio_tower.subsample_conv_projection.layer0.conv.weight";
+/// The first layer of another network for pictures: a convolution whose squares do not overlap, which is a matrix.
 const PATCHES: &str = "visual.patch_embed.proj.weight";
 
 /// The matrix between a network for pictures and the text, one row for each channel of a picture's: turned, it is a layer.
@@ -20,18 +30,22 @@ const PROJECTED: &str = "multi_modal_projector.mm_input_projection_weight";
 pub(super) const PROJECTION: &str = "multi_modal_projector.mm_input_projection.weight";
 
 /// What stands before names in files that bring more than the decoder. Longer ones first.
-const PREFIXES: [(&str, &str); 7] = [
+const PREFIXES: [(&str, &str); 11] = [
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.", "model."),
     ("model.visual.", "visual."),
-    ("model.vision_tower.", ""),
-    ("vision_tower.", ""),
+    ("model.vision_tower.vision_model.", "vision_model."),
+    ("vision_tower.vision_model.", "vision_model."),
+    ("model.vision_tower.", "vision_tower."),
+    ("model.embed_vision.", "embed_vision."),
+    ("model.audio_tower.", "audio_tower."),
+    ("model.embed_audio.", "embed_audio."),
     ("model.multi_modal_projector.", "multi_modal_projector."),
 ];
 
 /// Names of parts of a layer in GGUF files.
-const GGUF: [(&str, &str); 13] = [
+const GGUF: [(&str, &str); 17] = [
     ("attn_q_norm.", "self_attn.q_norm."),
     ("attn_k_norm.", "self_attn.k_norm."),
     ("attn_norm.", "input_layernorm."),
@@ -45,6 +59,10 @@ const GGUF: [(&str, &str); 13] = [
     ("post_attention_norm.", "post_attention_layernorm."),
     ("post_ffw_norm.", "post_feedforward_layernorm."),
     ("ffn_norm.", "post_attention_layernorm."),
+    ("inp_gate.", "per_layer_input_gate."),
+    ("proj.", "per_layer_projection."),
+    ("post_norm.", "post_per_layer_input_norm."),
+    ("layer_output_scale.weight", "layer_scalar"),
 ];
 
 /// What turns states back into words, where that is not the table of tokens. No layer takes it before somebody writes.
@@ -72,7 +90,7 @@ pub(super) fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Orig
             keys.insert(key, origin);
         }
     }
-    for key in [PIECES_KEY, TEKKEN_KEY] {
+    for key in [PIECES_KEY, TEKKEN_KEY, JSON_KEY] {
         if let Some(words) = words_origin(file, prefix, key) {
             keys.insert(key.to_owned(), words);
         }
@@ -98,7 +116,7 @@ fn origin(file: &dyn WeightFile, key: &str, name: &str) -> Origin {
 
 /// What a tensor is called here; none if it is of no use.
 fn named(name: &str, sandwiched: bool) -> Option<String> {
-    if name == PIECES_KEY || name == TEKKEN_KEY {
+    if [PIECES_KEY, TEKKEN_KEY, JSON_KEY].contains(&name) {
         return Some(name.to_owned());
     }
     if let Some(block) = name.strip_prefix("blk.") {
@@ -113,6 +131,9 @@ fn named(name: &str, sandwiched: bool) -> Option<String> {
     }
     for (from, to) in [
         ("token_embd.", "model.embed_tokens."),
+        ("per_layer_token_embd.", "model.embed_tokens_per_layer."),
+        ("per_layer_model_proj.", "model.per_layer_model_projection."),
+        ("per_layer_proj_norm.", "model.per_layer_projection_norm."),
         ("output_norm.", "model.norm."),
         ("output.", "lm_head."),
         ("language_model.lm_head.", "lm_head."),
@@ -129,10 +150,21 @@ fn named(name: &str, sandwiched: bool) -> Option<String> {
     let own = [
         "model.layers.",
         "model.embed_tokens.",
+        "model.embed_tokens_per_layer.",
+        "model.per_layer_model_projection.",
+        "model.per_layer_projection_norm.",
         "model.norm.",
         "lm_head.",
         "visual.",
         "vision_model.",
+        "vision_tower.patch_embedder.",
+        "vision_tower.encoder.layers.",
+        "vision_tower.std_",
+        "embed_vision.embedding_projection.",
+        "audio_tower.subsample_conv_projection.",
+        "audio_tower.layers.",
+        "audio_tower.output_proj.",
+        "embed_audio.embedding_projection.",
         "multi_modal_projector.mm_",
     ];
     own.iter()
@@ -178,6 +210,27 @@ mod tests {
                 "model.multi_modal_projector.mm_soft_emb_norm.weight",
                 Some("multi_modal_projector.mm_soft_emb_norm.weight"),
             ),
+            (
+                "model.language_model.embed_tokens_per_layer.weight",
+                Some(PER_LAYER_TABLE),
+            ),
+            ("per_layer_token_embd.weight", Some(PER_LAYER_TABLE)),
+            ("model.language_model.layers.0.layer_scalar", Some(SCALAR)),
+            ("blk.0.layer_output_scale.weight", Some(SCALAR)),
+            (
+                "model.vision_tower.encoder.layers.0.mlp.up_proj.linear.weight",
+                Some("vision_tower.encoder.layers.0.mlp.up_proj.linear.weight"),
+            ),
+            (
+                "vision_tower.patch_embedder.input_proj.weight",
+                Some(SQUARES),
+            ),
+            ("vision_tower.patch_conv.weight", None),
+            (
+                "model.audio_tower.subsample_conv_projection.layer0.conv.weight",
+                Some(SOUNDS),
+            ),
+            ("audio_tower.conv1.weight", None),
             ("token_embd.weight", Some(TABLE)),
             ("output_norm.weight", Some("model.norm.weight")),
             ("lm_head.weight", Some(WORDS)),

@@ -1,13 +1,20 @@
 //! The decoders of language models, run as text encoders: Llama's network (Touvron et al. 2023) with what Qwen, Gemma and
 //! Mistral change in it. Files of some bring a network that sees pictures.
 
+mod attention;
+mod clipped;
 mod config;
 mod delta;
+mod ears;
 mod eyes;
 mod layout;
 mod network;
+mod per_layer;
 mod positions;
+mod spectrum;
+mod tiles;
 mod turns;
+mod uneven;
 
 use std::sync::Arc;
 
@@ -19,13 +26,19 @@ use super::{KeptIn, TextKind};
 use crate::error::{ModelError, Result};
 use crate::store::{Blocks, UnitOrder, WeightStore};
 
-pub use config::{DecoderConfig, Flavour, Remembering, RopeRule, Sections, Sliding};
+pub use config::{
+    DecoderConfig, Flavour, LayerSizes, PerLayer, Remembering, RopeRule, Sections, Sliding,
+};
+pub use ears::{Ears, EarsConfig};
 pub use network::{Decoder, Eyes};
-pub(super) use turns::{PICTURE, TURNS, Turns};
+pub use spectrum::{RATE as HEARD_RATE, bands as heard_bands};
+pub use tiles::{Tiles, TilesConfig};
+pub(super) use turns::{PICTURE, SOUND, TURNS, Turns};
 
 /// Where files have their vocabulary.
 const PIECES_KEY: &str = "spiece_model";
 const TEKKEN_KEY: &str = "tekken_model";
+const JSON_KEY: &str = "tokenizer_json";
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident, $label:literal, $flavour:ident, $words:expr;)*) => {$(
@@ -61,6 +74,8 @@ kinds! {
     QWEN35, "Qwen 3.5", Qwen35, only_beside;
     GEMMA2, "Gemma 2", Gemma2, pieces;
     GEMMA3, "Gemma 3", Gemma3, pieces;
+    /// Gemma 4 of any size without experts.
+    GEMMA4, "Gemma 4", Gemma4, pieces;
     MISTRAL, "Mistral", Mistral, tekken;
     LLAMA, "Llama", Llama, from_json;
 }
@@ -69,14 +84,31 @@ static UNITS: UnitOrder = UnitOrder {
     parts: &[
         "model",
         "embed_tokens",
+        "embed_tokens_per_layer",
+        "per_layer_model_projection",
+        "per_layer_projection_norm",
         "layers",
         "norm",
         "visual",
         "vision_model",
+        "vision_tower",
         "multi_modal_projector",
+        "embed_vision",
+        "audio_tower",
+        "embed_audio",
     ],
     blocks: &[Blocks::Within("layers")],
-    values: &[],
+    values: &[
+        "layer_scalar",
+        "position_embedding_table",
+        "input_min",
+        "input_max",
+        "output_min",
+        "output_max",
+        "std_bias",
+        "std_scale",
+        "per_dim_scale",
+    ],
 };
 
 fn width(store: &WeightStore) -> usize {
@@ -85,6 +117,9 @@ fn width(store: &WeightStore) -> usize {
 }
 
 fn pieces(store: &WeightStore) -> Result<Arc<dyn Vocabulary>> {
+    if store.has(JSON_KEY) {
+        return json::parse(store.raw(JSON_KEY)?.bytes(), store.file());
+    }
     if !store.has(PIECES_KEY) {
         return beside(store, PIECES_KEY);
     }
@@ -142,6 +177,7 @@ pub(crate) fn find(file: &dyn WeightFile) -> Option<&'static TextKind> {
     );
     Some(match (normed, sandwiched) {
         _ if layer(layout::REMEMBERS) => &QWEN35,
+        (true, true) if has(layout::SCALAR) || has(layout::PER_LAYER_TABLE) => &GEMMA4,
         (true, true) => &GEMMA3,
         (false, true) => &GEMMA2,
         (true, false) if has("visual.pos_embed.weight") => &QWEN3_VL,

@@ -2,166 +2,34 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Embedding, Linear, Mask, RmsNorm, attention, sigmoid, swiglu};
+use fresco_tensor::nn::{Act, Embedding, Linear, Value, swiglu};
 use fresco_tensor::{Buffer, Device, Tensor};
 
-use super::config::DecoderConfig;
+use super::attention::{Attention, Lent, Norm, Reading, Sight};
+use super::config::{DecoderConfig, RopeRule};
 use super::delta::DeltaNet;
+use super::ears::{self, Ears};
 use super::eyes;
-use super::layout::{TABLE, WORDS};
+use super::layout::{SCALAR, TABLE, WORDS};
+use super::per_layer::{InputGate, LayerInputs};
 use super::positions::positions;
+use super::tiles;
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
+use crate::text::Memory;
 use crate::text::qwen_vision;
 use crate::text::sequence::{
-    KeptStates, PicturePlace, RowNetwork, Rows, SeenPicture, State, WordScores,
+    DEAF, KeptStates, PicturePlace, RowNetwork, Rows, SeenPicture, State, WordScores,
 };
-use crate::text::{Memory, Remembered};
 use crate::transformer::Rope;
+
+/// Scores of words never reach this where they are held down (Gemma 4).
+const MOST_SCORE: f32 = 30.0;
 
 /// A network that turns a picture into rows.
 pub trait Eyes: Send + Sync {
     fn see(&self, picture: &Tensor) -> Result<SeenPicture>;
-}
-
-/// A norm, whose weight may be stored minus one.
-struct Norm {
-    weighted: Arc<RmsNorm>,
-    plain: Option<RmsNorm>,
-}
-
-impl Norm {
-    fn new(weights: &Walk<'_>, name: &str, width: usize, config: &DecoderConfig) -> Result<Self> {
-        let plain = config.minus_one.then(|| RmsNorm::new(None, config.eps));
-        Ok(Self {
-            weighted: weights.rms_norm(&format!("{name}.weight"), width, config.eps)?,
-            plain: plain.transpose()?,
-        })
-    }
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let weighted = self.weighted.forward(x)?;
-        match &self.plain {
-            Some(plain) => Ok(plain.forward(x)?.add(&weighted)?),
-            None => Ok(weighted),
-        }
-    }
-}
-
-struct Attention {
-    q_proj: Arc<Linear>,
-    k_proj: Arc<Linear>,
-    v_proj: Arc<Linear>,
-    o_proj: Arc<Linear>,
-    norms: Option<(Norm, Norm)>,
-}
-
-impl Attention {
-    fn new(weights: &Walk<'_>, config: &DecoderConfig) -> Result<Self> {
-        let (hidden, head) = (config.hidden, config.head);
-        let (own, shared) = (config.heads * head, config.kv_heads * head);
-        let norms = || -> Result<(Norm, Norm)> {
-            let norm = |name: &str| Norm::new(weights, name, head, config);
-            Ok((norm("q_norm")?, norm("k_norm")?))
-        };
-        let gates = if config.gated { own } else { 0 };
-        Ok(Self {
-            q_proj: weights.linear_with("q_proj", own + gates, hidden, config.biased)?,
-            k_proj: weights.linear_with("k_proj", shared, hidden, config.biased)?,
-            v_proj: weights.linear_with("v_proj", shared, hidden, config.biased)?,
-            o_proj: weights.matrix("o_proj", hidden, own)?,
-            norms: config.normed.then(norms).transpose()?,
-        })
-    }
-
-    /// The heads' output, before the last matrix. With a past, its keys and values come first, and these join it.
-    fn heads(
-        &self,
-        x: &Tensor,
-        sight: &Sight<'_>,
-        config: &DecoderConfig,
-        past: Option<&mut Option<Remembered>>,
-    ) -> Result<Tensor> {
-        let [b, n, _] = x.dims3()?;
-        let (heads, shared, head) = (config.heads, config.kv_heads, config.head);
-        let by_head = |x: Tensor, count: usize, norm: Option<&Norm>| -> Result<Tensor> {
-            let Some(norm) = norm else { return Ok(x) };
-            let x = norm.forward(&x.reshape([b, n, count, head])?)?;
-            Ok(x.reshape([b, n, count * head])?)
-        };
-        let (q_norm, k_norm) = match &self.norms {
-            Some((q, k)) => (Some(q), Some(k)),
-            None => (None, None),
-        };
-        let turned = |x: &Tensor, count: usize| {
-            if config.neighbours {
-                sight.rope.interleaved(x, count)
-            } else if config.turned < head {
-                let x = x.reshape([b, n, count, head])?;
-                let first = x.narrow(3, 0, config.turned)?;
-                let first = first.reshape([b, n, count * config.turned])?;
-                let first = sight.rope.half(&first, count)?;
-                let first = first.reshape([b, n, count, config.turned])?;
-                let rest = x.narrow(3, config.turned, head - config.turned)?;
-                let joined = Tensor::cat(&[&first, &rest], 3)?;
-                Ok(joined.reshape([b, n, count * head])?)
-            } else {
-                sight.rope.half(x, count)
-            }
-        };
-        let mut q = self.q_proj.forward(x)?;
-        let mut gate = None;
-        if config.gated {
-            // Each head has its query, then its gate.
-            let both = q.reshape([b, n, heads, 2 * head])?;
-            let half = |at: usize| {
-                both.narrow(3, at * head, head)?
-                    .reshape([b, n, heads * head])
-            };
-            gate = Some(sigmoid(&half(1)?));
-            q = half(0)?;
-        }
-        let q = turned(&by_head(q, heads, q_norm)?, heads)?;
-        let k = turned(&by_head(self.k_proj.forward(x)?, shared, k_norm)?, shared)?;
-        let v = self.v_proj.forward(x)?;
-        let (mut k, mut v, mut seen) = (k, v, n);
-        let mut goes_on = false;
-        if let Some(past) = past {
-            if let Some(Remembered::Rows(keys, values)) = past.take() {
-                k = Tensor::cat(&[&keys, &k], 1)?;
-                v = Tensor::cat(&[&values, &v], 1)?;
-                seen = k.dim(1)?;
-                goes_on = true;
-            }
-            *past = Some(Remembered::Rows(k.clone(), v.clone()));
-        }
-        if let Some(window) = sight.window.filter(|window| goes_on && *window < seen) {
-            k = k.narrow(1, seen - window, window)?;
-            v = v.narrow(1, seen - window, window)?;
-            seen = window;
-        }
-        // Each head of keys and values serves several of queries.
-        let spread = |x: Tensor| -> Result<Tensor> {
-            if shared == heads {
-                return Ok(x);
-            }
-            let x = x.reshape([b, seen, shared, head])?;
-            let x = x.repeat_interleave(2, heads / shared)?;
-            Ok(x.reshape([b, seen, heads * head])?)
-        };
-        let mask = match sight.mask {
-            // Going on, there is one query, after everything that is remembered.
-            _ if goes_on => Mask::None,
-            Some(mask) => Mask::Add(mask),
-            None => Mask::Causal,
-        };
-        let found = attention(&q, &spread(k)?, &spread(v)?, heads, mask, None)?;
-        match gate {
-            Some(gate) => Ok(found.mul(&gate)?),
-            None => Ok(found),
-        }
-    }
 }
 
 /// How rows of a layer learn of each other.
@@ -177,11 +45,11 @@ impl Mixer {
         x: &Tensor,
         sight: &Sight<'_>,
         config: &DecoderConfig,
-        past: Option<&mut Option<Remembered>>,
+        reading: &mut Reading<'_>,
     ) -> Result<Tensor> {
         match self {
-            Self::Looking(attention) => attention.heads(x, sight, config, past),
-            Self::Remembering(net) => net.read(x, sight.kept, past),
+            Self::Looking(attention) => attention.heads(x, sight, config, reading),
+            Self::Remembering(net) => net.read(x, sight.kept, reading.past.as_deref_mut()),
         }
     }
 
@@ -200,8 +68,7 @@ struct FeedForward {
 }
 
 impl FeedForward {
-    fn new(weights: &Walk<'_>, config: &DecoderConfig) -> Result<Self> {
-        let (hidden, inner) = (config.hidden, config.inner);
+    fn new(weights: &Walk<'_>, hidden: usize, inner: usize) -> Result<Self> {
         Ok(Self {
             gate: weights.matrix("gate_proj", inner, hidden)?,
             up: weights.matrix("up_proj", inner, hidden)?,
@@ -219,17 +86,6 @@ impl FeedForward {
     }
 }
 
-/// What a layer may look at, and from where.
-struct Sight<'a> {
-    rope: &'a Rope,
-    /// None: everything before.
-    mask: Option<&'a Tensor>,
-    /// How far back, where that is not everything.
-    window: Option<usize>,
-    /// Which rows are no padding, for each sequence.
-    kept: Option<&'a [&'a [bool]]>,
-}
-
 struct Layer {
     input_layernorm: Norm,
     mixer: Mixer,
@@ -237,6 +93,10 @@ struct Layer {
     mlp: FeedForward,
     /// Before and after the feed-forward, where there are norms on both sides.
     around: Option<(Norm, Norm)>,
+    /// Adds what the layer is told of each token by itself.
+    told: Option<InputGate>,
+    /// What the layer's output is multiplied with.
+    scalar: Option<Arc<Value>>,
 }
 
 impl Layer {
@@ -248,7 +108,7 @@ impl Layer {
                 let weights = weights.at("linear_attn");
                 Mixer::Remembering(DeltaNet::new(&weights, config, rule)?)
             }
-            None => Mixer::Looking(Attention::new(&weights.at("self_attn"), config)?),
+            None => Mixer::Looking(Attention::new(&weights.at("self_attn"), config, at)?),
         };
         let around = || -> Result<(Norm, Norm)> {
             Ok((
@@ -256,12 +116,18 @@ impl Layer {
                 norm("post_feedforward_layernorm")?,
             ))
         };
+        let told = config.per_layer.as_ref();
+        let told = told.map(|sizes| InputGate::new(weights, config, sizes.width));
+        let scalar = || weights.value("layer_scalar", &[1]);
+        let inner = config.layer(at).inner;
         Ok(Self {
             input_layernorm: norm("input_layernorm")?,
             mixer,
             post_attention_layernorm: norm("post_attention_layernorm")?,
-            mlp: FeedForward::new(&weights.at("mlp"), config)?,
+            mlp: FeedForward::new(&weights.at("mlp"), config.hidden, inner)?,
             around: config.sandwiched.then(around).transpose()?,
+            told: told.transpose()?,
+            scalar: config.scalars.then(scalar).transpose()?,
         })
     }
 
@@ -271,10 +137,10 @@ impl Layer {
         x: &Tensor,
         sight: &Sight<'_>,
         config: &DecoderConfig,
-        past: Option<&mut Option<Remembered>>,
+        reading: &mut Reading<'_>,
     ) -> Result<Tensor> {
         let h = self.input_layernorm.forward(x)?;
-        let h = self.mixer.forward(&h, sight, config, past)?;
+        let h = self.mixer.forward(&h, sight, config, reading)?;
         let out = self.mixer.last_matrix();
         let Some((before, after)) = &self.around else {
             let x = out.forward_with(&h, plus(x))?;
@@ -287,6 +153,23 @@ impl Layer {
         let h = after.forward(&self.mlp.down.forward(&h)?)?;
         Ok(x.add(&h)?)
     }
+
+    /// What follows in layers that are told of each token by themselves, or have a number for all they give.
+    fn finish(
+        &self,
+        mut x: Tensor,
+        inputs: Option<&Tensor>,
+        config: &DecoderConfig,
+        at: usize,
+    ) -> Result<Tensor> {
+        if let (Some(told), Some(inputs)) = (&self.told, inputs) {
+            x = told.forward(&x, inputs, at, config.act)?;
+        }
+        match &self.scalar {
+            Some(scalar) => Ok(x.mul(&scalar.at(&x.device())?)?),
+            None => Ok(x),
+        }
+    }
 }
 
 /// The network of such a decoder.
@@ -294,18 +177,24 @@ pub struct Decoder {
     config: DecoderConfig,
     device: Device,
     embed_tokens: Arc<Embedding>,
+    inputs: Option<LayerInputs>,
     layers: Vec<Layer>,
     norm: Option<Norm>,
     eyes: Option<Box<dyn Eyes>>,
+    ears: Option<Ears>,
 }
 
 impl Decoder {
     pub fn new(store: &WeightStore, config: &DecoderConfig) -> Result<Self> {
-        let eyes = match qwen_vision::find(store)? {
-            Some(eyes) => Some(eyes),
-            None => eyes::find(store, config.hidden)?,
+        // Larger networks with eyes like these show their squares to each other in some layers only, which is not run.
+        let tiles = config.seen_in_order.then(|| tiles::find(store));
+        let eyes = match (qwen_vision::find(store)?, tiles.transpose()?.flatten()) {
+            (Some(eyes), _) | (None, Some(eyes)) => Some(eyes),
+            (None, None) => eyes::find(store, config.hidden)?,
         };
-        Self::with_eyes(store, config, eyes)
+        let mut decoder = Self::with_eyes(store, config, eyes)?;
+        decoder.ears = ears::find(store)?;
+        Ok(decoder)
     }
 
     /// With a network for pictures of which more is known than its weights say.
@@ -323,13 +212,17 @@ impl Decoder {
         let model = weights.at("model");
         let layers = (0..config.layers).map(|i| Layer::new(&model.at("layers").at(i), config, i));
         let norm = || Norm::new(&model, "norm", config.hidden, config);
+        let inputs = config.per_layer.as_ref();
+        let inputs = inputs.map(|sizes| LayerInputs::new(&model, config, sizes));
         Ok(Self {
             embed_tokens: model.embedding("embed_tokens", config.vocabulary, config.hidden)?,
+            inputs: inputs.transpose()?,
             layers: layers.collect::<Result<_>>()?,
             norm: config.final_norm.then(norm).transpose()?,
             device: weights.device().clone(),
             config: config.clone(),
             eyes: None,
+            ears: None,
         })
     }
 
@@ -408,10 +301,17 @@ impl RowNetwork for Decoder {
 
     fn see(&self, picture: &Tensor) -> Result<SeenPicture> {
         let Some(eyes) = &self.eyes else {
-            let reason = "the file of this text encoder has no network that sees pictures";
+            let reason = "the file of this text encoder has no network that sees pictures, or none that is run: leave the \
+                          picture out";
             return Err(ModelError::invalid("prompt", reason));
         };
         eyes.see(picture)
+    }
+
+    fn hear(&self, sound: &Tensor) -> Result<Tensor> {
+        let ears = self.ears.as_ref();
+        let ears = ears.ok_or_else(|| ModelError::invalid("prompt", DEAF))?;
+        ears.hear(sound)
     }
 
     fn forward(&self, rows: &Rows<'_>, wanted: &[State]) -> Result<Vec<Tensor>> {
@@ -433,7 +333,7 @@ impl RowNetwork for Decoder {
                 "it has no table of tokens",
             ));
         };
-        store.build("the words of the text encoder", |weights| {
+        let scores = store.build("the words of the text encoder", |weights| {
             if store.has(WORDS) {
                 return Ok(WordScores::Matrix(weights.matrix("lm_head", words, width)?));
             }
@@ -441,7 +341,11 @@ impl RowNetwork for Decoder {
                 .at("model")
                 .embedding("embed_tokens", words, width)?;
             Ok(WordScores::Table(table))
-        })
+        })?;
+        if store.has(SCALAR) {
+            return Ok(WordScores::Capped(Box::new(scores), MOST_SCORE));
+        }
+        Ok(scores)
     }
 }
 
@@ -463,6 +367,7 @@ impl Decoder {
         // Without axes for rows and columns, a picture's squares stand one after the other, and see each other.
         let (on_grids, in_line) = match config.sections {
             Some(_) => (rows.pictures, &[][..]),
+            None if config.seen_in_order => (&[][..], &[][..]),
             None => (&[][..], rows.pictures),
         };
         let mut places = positions(n, on_grids);
@@ -477,12 +382,17 @@ impl Decoder {
             let pads = places.iter_mut().zip(*mask).filter(|(_, kept)| !**kept);
             pads.for_each(|(place, _)| *place = [at as f32; 3]);
         }
-        let rope = config.rope.tables(config, &places)?.to(&self.device)?;
+        let tables = |rule: &RopeRule, slides: bool| -> Result<Rope> {
+            let turned = config.turned_where(slides);
+            let tables = rule.tables(turned, config.sections, &places)?;
+            tables.to(&self.device)
+        };
+        let rope = tables(&config.rope, false)?;
         let mask = self.mask(n, masks, None, in_line)?;
         // The layers that see only so far.
         let near = match &config.sliding {
             Some(sliding) => Some((
-                sliding.rope.tables(config, &places)?.to(&self.device)?,
+                tables(&sliding.rope, true)?,
                 self.mask(n, masks, Some(sliding.window), in_line)?,
             )),
             None => None,
@@ -494,11 +404,11 @@ impl Decoder {
             None => Ok(x.clone()),
         };
         kept.offer(0, &x, norm)?;
+        let inputs = self.inputs.as_ref();
+        let inputs = inputs.map(|inputs| inputs.of(&rows.ids, &x)).transpose()?;
+        let mut lent = Lent::default();
         for (i, layer) in self.layers.iter().enumerate().take(kept.depth()) {
-            let slides = config
-                .sliding
-                .is_some_and(|s| !(i + 1).is_multiple_of(s.every));
-            let sight = match near.filter(|_| slides) {
+            let sight = match near.filter(|_| config.layer(i).slides) {
                 Some((rope, mask)) => Sight {
                     rope,
                     mask: mask.as_ref(),
@@ -512,8 +422,12 @@ impl Decoder {
                     kept: masks,
                 },
             };
-            let past = memory.as_deref_mut().map(|memory| &mut memory.layers[i]);
-            x = layer.forward(&x, &sight, config, past)?;
+            let mut reading = Reading {
+                past: memory.as_deref_mut().map(|memory| &mut memory.layers[i]),
+                lent: &mut lent,
+            };
+            x = layer.forward(&x, &sight, config, &mut reading)?;
+            x = layer.finish(x, inputs.as_ref(), config, i)?;
             kept.offer(i + 1, &x, norm)?;
             Self::deepen(&mut x, i, rows.pictures)?;
         }
@@ -577,9 +491,72 @@ mod tests {
         WeightStore::from_stored("small", weights, Device::cpu())
     }
 
+    /// Layers as Gemma 4 has them: two that see little before one that sees everything, in which keys are values; only the
+    /// first have keys of their own, and all are told of each token by themselves.
+    fn uneven_store(layers: usize, keyed: usize) -> Arc<WeightStore> {
+        let (hidden, inner, told) = (16, 24, 4);
+        let mut weights = BTreeMap::new();
+        let mut add = |name: String, shape: &[usize]| {
+            let weight = synthetic::weight(&name, shape).expect("a small weight");
+            weights.insert(name, Stored::from(&weight));
+        };
+        add(TABLE.to_owned(), &[WORDS_IN_TABLE, hidden]);
+        add("model.norm.weight".to_owned(), &[hidden]);
+        let model = |name: &str| format!("model.{name}.weight");
+        let all = layers * told;
+        add(model("embed_tokens_per_layer"), &[WORDS_IN_TABLE, all]);
+        add(model("per_layer_model_projection"), &[all, hidden]);
+        add(model("per_layer_projection_norm"), &[told]);
+        for i in 0..layers {
+            let at = |name: &str| format!("model.layers.{i}.{name}.weight");
+            let full = i % 3 == 2;
+            let head = if full { 16 } else { 8 };
+            for norm in [
+                "input_layernorm",
+                "post_attention_layernorm",
+                "pre_feedforward_layernorm",
+                "post_feedforward_layernorm",
+                "post_per_layer_input_norm",
+            ] {
+                add(at(norm), &[hidden]);
+            }
+            add(format!("model.layers.{i}.layer_scalar"), &[1]);
+            add(at("per_layer_input_gate"), &[told, hidden]);
+            add(at("per_layer_projection"), &[hidden, told]);
+            add(at("mlp.gate_proj"), &[inner, hidden]);
+            add(at("mlp.up_proj"), &[inner, hidden]);
+            add(at("mlp.down_proj"), &[hidden, inner]);
+            add(at("self_attn.q_proj"), &[4 * head, hidden]);
+            add(at("self_attn.o_proj"), &[hidden, 4 * head]);
+            add(at("self_attn.q_norm"), &[head]);
+            if i < keyed {
+                add(at("self_attn.k_proj"), &[2 * head, hidden]);
+                add(at("self_attn.k_norm"), &[head]);
+            }
+            if i < keyed && !full {
+                add(at("self_attn.v_proj"), &[2 * head, hidden]);
+            }
+        }
+        WeightStore::from_stored("small", weights, Device::cpu())
+    }
+
+    fn rows<'a>(decoder: &Decoder, ids: &'a [u32]) -> Rows<'a> {
+        let embedded = decoder.embed(ids).expect("known tokens");
+        Rows {
+            embedded: embedded.unsqueeze(0).expect("a matrix"),
+            ids: vec![ids],
+            masks: None,
+            pictures: &[],
+            pads_at: None,
+        }
+    }
+
     /// Reading in pieces gives what reading at once gives.
     fn check(flavour: Flavour, window: Option<usize>) {
-        let store = store(flavour);
+        let store = match flavour {
+            Flavour::Gemma4 => uneven_store(6, 3),
+            _ => store(flavour),
+        };
         let mut config = DecoderConfig::detect(&store, flavour).expect("a small decoder");
         if let (Some(sliding), Some(window)) = (config.sliding, window) {
             config.sliding = Some(Sliding {
@@ -591,24 +568,15 @@ mod tests {
         let decoder = Decoder::with_eyes(&store, &config, None).expect("all weights are there");
         let head = Decoder::head(&store).expect("the table is the matrix");
         let ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5];
-        let rows = |ids: &[u32]| Rows {
-            embedded: decoder
-                .embed(ids)
-                .and_then(|x| Ok(x.unsqueeze(0)?))
-                .expect("known tokens"),
-            masks: None,
-            pictures: &[],
-            pads_at: None,
-        };
         let mut memory = Memory::default();
         decoder
-            .read(&rows(&ids[..5]), &mut memory)
+            .read(&rows(&decoder, &ids[..5]), &mut memory)
             .expect("it reads");
         for n in 6..=ids.len() {
             let next = decoder
-                .read(&rows(&ids[n - 1..n]), &mut memory)
+                .read(&rows(&decoder, &ids[n - 1..n]), &mut memory)
                 .expect("it goes on");
-            let whole = decoder.read(&rows(&ids[..n]), &mut Memory::default());
+            let whole = decoder.read(&rows(&decoder, &ids[..n]), &mut Memory::default());
             let whole = whole.expect("it reads");
             for (a, b) in next.data().iter().zip(whole.data()) {
                 assert!((a - b).abs() < 1e-4, "{flavour:?} at {n}: {a} {b}");
@@ -622,6 +590,27 @@ mod tests {
     fn what_is_remembered_is_as_if_it_were_read_again() {
         check(Flavour::Qwen3, None);
         check(Flavour::Gemma3, Some(4));
+        check(Flavour::Gemma4, Some(4));
         check(Flavour::Qwen35, None);
+    }
+
+    #[test]
+    fn layers_that_share_keys_are_known() {
+        let config = DecoderConfig::detect(&uneven_store(6, 3), Flavour::Gemma4);
+        let config = config.expect("a decoder");
+        let shares: Vec<_> = (0..6).map(|at| config.layer(at).shares).collect();
+        assert_eq!(shares, [None, None, None, Some(1), Some(1), Some(2)]);
+        let slides: Vec<_> = (0..6).map(|at| config.layer(at).slides).collect();
+        assert_eq!(slides, [true, true, false, true, true, false]);
+        assert!(config.layer(2).keys_are_values && !config.layer(1).keys_are_values);
+        assert_eq!(config.sliding.map(|sliding| sliding.window), Some(512));
+    }
+
+    #[test]
+    fn published_files_have_keys_that_nobody_uses() {
+        let config = DecoderConfig::detect(&uneven_store(42, 42), Flavour::Gemma4);
+        let config = config.expect("a decoder");
+        let shares: Vec<_> = (22..27).map(|at| config.layer(at).shares).collect();
+        assert_eq!(shares, [None, None, Some(22), Some(22), Some(23)]);
     }
 }

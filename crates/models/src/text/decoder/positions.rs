@@ -2,7 +2,7 @@
 
 use fresco_tensor::{Buffer, Tensor};
 
-use super::config::{DecoderConfig, RopeRule};
+use super::config::{RopeRule, Sections};
 use crate::error::Result;
 use crate::text::sequence::PicturePlace;
 use crate::transformer::Rope;
@@ -33,15 +33,25 @@ pub(super) fn positions(rows: usize, pictures: &[PicturePlace]) -> Vec<[f32; 3]>
 }
 
 impl RopeRule {
-    /// The tables for rows at these positions. Angles are f32, as in published code.
-    pub(super) fn tables(&self, config: &DecoderConfig, positions: &[[f32; 3]]) -> Result<Rope> {
-        let half = config.turned / 2;
+    /// The tables for rows at these positions, of which so many channels of a head are turned. Angles are f32, as in
+    /// published code.
+    pub(super) fn tables(
+        &self,
+        turned: usize,
+        sections: Option<Sections>,
+        positions: &[[f32; 3]],
+    ) -> Result<Rope> {
+        let half = turned / 2;
+        let turning = (self.share * half as f64) as usize;
         let frequency = |pair: usize| {
-            let exponent = -2.0 * pair as f64 / config.turned as f64;
+            if pair >= turning {
+                return 0.0;
+            }
+            let exponent = -2.0 * pair as f64 / turned as f64;
             (self.theta.powf(exponent) / self.slower) as f32
         };
         let frequencies: Vec<f32> = (0..half).map(frequency).collect();
-        let axis = |pair: usize| config.sections.map_or(0, |sections| sections.axis(pair));
+        let axis = |pair: usize| sections.map_or(0, |sections| sections.axis(pair));
         let axes: Vec<usize> = (0..half).map(axis).collect();
         let mut cos = Buffer::with_room(positions.len() * half)?;
         let mut sin = Buffer::with_room(positions.len() * half)?;

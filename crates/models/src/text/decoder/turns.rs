@@ -11,17 +11,25 @@ pub(in crate::text) struct Turns {
     /// Around what is asked.
     pub(in crate::text) user: [&'static str; 2],
     pub(in crate::text) answer: &'static str,
+    /// One token to those that know what thinking is; older ones do not.
+    pub(in crate::text) think: &'static str,
+    /// Whether that, before what is told first, asks for thinking.
+    pub(in crate::text) told_to_think: bool,
     /// In an answer that is not thought about.
     pub(in crate::text) unthought: &'static str,
     /// Begins one that is.
     pub(in crate::text) thought: &'static str,
     /// Around a picture.
     pub(in crate::text) picture: [&'static str; 2],
+    /// Around a sound.
+    pub(in crate::text) sound: [&'static str; 2],
     pub(in crate::text) ends: &'static [&'static str],
 }
 
 /// Stands for a picture in a text.
 pub(in crate::text) const PICTURE: &str = "<|image_pad|>";
+/// The same for a sound.
+pub(in crate::text) const SOUND: &str = "<|audio_pad|>";
 
 const QWEN: Turns = Turns {
     known: &["<|im_end|>", "<|endoftext|>"],
@@ -29,9 +37,12 @@ const QWEN: Turns = Turns {
     inside: false,
     user: ["<|im_start|>user\n", "<|im_end|>\n"],
     answer: "<|im_start|>assistant\n",
+    think: "<think>",
+    told_to_think: false,
     unthought: "<think>\n\n</think>\n\n",
     thought: "<think>\n",
     picture: ["<|vision_start|>", "<|vision_end|>"],
+    sound: ["", ""],
     ends: &["<|im_end|>", "<|endoftext|>"],
 };
 
@@ -41,10 +52,28 @@ const GEMMA: Turns = Turns {
     inside: true,
     user: ["<start_of_turn>user\n", "<end_of_turn>\n"],
     answer: "<start_of_turn>model\n",
+    think: "<think>",
+    told_to_think: false,
     unthought: "",
     thought: "",
     picture: ["\n\n<start_of_image>", "<end_of_image>\n\n"],
+    sound: ["", ""],
     ends: &["<end_of_turn>"],
+};
+
+const GEMMA4: Turns = Turns {
+    known: &["<|turn>", "<turn|>"],
+    system: ["<|turn>system\n", "<turn|>\n"],
+    inside: false,
+    user: ["<|turn>user\n", "<turn|>\n"],
+    answer: "<|turn>model\n",
+    think: "<|think|>",
+    told_to_think: true,
+    unthought: "<|channel>thought\n<channel|>",
+    thought: "",
+    picture: ["\n\n<|image>", "<image|>\n\n"],
+    sound: ["<|audio>", "<audio|>"],
+    ends: &["<turn|>", "<eos>", "<|tool_response>"],
 };
 
 const LLAMA: Turns = Turns {
@@ -56,9 +85,12 @@ const LLAMA: Turns = Turns {
     inside: false,
     user: ["<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"],
     answer: "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    think: "<think>",
+    told_to_think: false,
     unthought: "",
     thought: "",
     picture: ["", ""],
+    sound: ["", ""],
     ends: &["<|eot_id|>", "<|end_of_text|>"],
 };
 
@@ -68,11 +100,14 @@ const MISTRAL: Turns = Turns {
     inside: false,
     user: ["[INST]", "[/INST]"],
     answer: "",
+    think: "<think>",
+    told_to_think: false,
     unthought: "",
     thought: "",
     picture: ["", ""],
+    sound: ["", ""],
     ends: &["</s>"],
 };
 
 /// Those that are known.
-pub(in crate::text) const TURNS: [&Turns; 4] = [&QWEN, &GEMMA, &LLAMA, &MISTRAL];
+pub(in crate::text) const TURNS: [&Turns; 5] = [&QWEN, &GEMMA4, &GEMMA, &LLAMA, &MISTRAL];

@@ -39,7 +39,7 @@ pub fn missing(key: &str) -> String {
 /// The tokenizer in such a file; `what` names the model in messages.
 pub fn parse(json: &[u8], what: &str) -> Result<Arc<dyn Vocabulary>> {
     read(json).map_err(|reason| {
-        let reason = format!("the {FILE} beside it cannot be used: {reason}");
+        let reason = format!("its {FILE} cannot be used: {reason}");
         ModelError::unsupported(what, reason)
     })
 }
