@@ -95,9 +95,12 @@ impl ConditionEncoder {
             return Ok(rows);
         }
         let null = null.at(&rows.device())?.repeat(&[1, n, 1])?;
-        let items = empty.iter().enumerate().map(|(item, empty)| match empty {
-            true => Ok(null.clone()),
-            false => Ok(rows.narrow(0, item, 1)?),
+        let items = empty.iter().enumerate().map(|(item, empty)| {
+            if *empty {
+                Ok(null.clone())
+            } else {
+                Ok(rows.narrow(0, item, 1)?)
+            }
         });
         let items = items.collect::<Result<Vec<Tensor>>>()?;
         Ok(Tensor::cat(&items.iter().collect::<Vec<_>>(), 0)?)

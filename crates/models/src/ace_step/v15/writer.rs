@@ -3,7 +3,6 @@
 //! The prompt is that of the authors (ACE-Step 1.5, `acestep/llm_inference.py`, MIT): what is known of the music stands as
 //! the model's thoughts, so that only codes are left to write. Guidance is against the same prompt without thoughts.
 
-use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use crate::store::WeightStore;
 use crate::text::{
     Draw, TextEncoder, TextNetwork, Token, Tokens, Weighted, WritingGuidance, WritingRule,
 };
+use crate::transformer::Shapes;
 
 /// The token of code 0; the others follow.
 const FIRST_CODE: u32 = 151_669;
@@ -20,6 +20,8 @@ const FIRST_CODE: u32 = 151_669;
 const CODES_A_SECOND: usize = 5;
 /// The table of tokens.
 const TABLE: &str = "model.embed_tokens.weight";
+/// A matrix of keys, which are as many numbers as the values.
+const KEYS: &str = "model.layers.0.self_attn.k_proj.weight";
 
 /// What a sketch is of.
 #[derive(Debug, Clone, Copy)]
@@ -73,18 +75,15 @@ impl SongPlan<'_> {
 
     /// What is known of the music, in the order of the alphabet.
     fn thoughts(&self) -> String {
-        let mut lines = format!("bpm: {}\nduration: {}\n", self.bpm, self.seconds);
         let known = [
-            ("keyscale", self.key),
-            ("timesignature", self.time_signature),
+            ("bpm", Some(self.bpm.to_string())),
+            ("duration", Some(self.seconds.to_string())),
+            ("keyscale", self.key.map(ToOwned::to_owned)),
+            ("timesignature", self.time_signature.map(ToOwned::to_owned)),
         ];
-        for (name, value) in known {
-            if let Some(value) = value {
-                // Writing to a string cannot fail.
-                let _ = writeln!(lines, "{name}: {value}");
-            }
-        }
-        lines
+        let line = |(name, value): (&str, Option<String>)| Some(format!("{name}: {}\n", value?));
+        let lines: Vec<String> = known.into_iter().filter_map(line).collect();
+        lines.concat()
     }
 
     /// The conversation up to the place where codes follow.
@@ -137,6 +136,20 @@ impl<'a> CodeWriter<'a> {
             return Err(ModelError::unsupported(store.file(), reason));
         }
         Ok(Some(Self { network }))
+    }
+
+    /// Bytes that writing takes beside the weights: the rows that codes are compared with, and what is kept of the tokens of
+    /// both prompts.
+    pub fn memory(&self, song: &SongPlan<'_>) -> Result<u64> {
+        let (store, vocabulary) = (self.network.store(), self.network.vocabulary()?);
+        let prompt = vocabulary.encode(&song.prompt()).len();
+        let read = prompt.saturating_add(song.codes()) as u64;
+        let shared = store.shape(KEYS).and_then(<[usize]>::first);
+        let layers = Shapes(store).count("model.layers") as u64;
+        let row = layers.saturating_mul(2 * shared.copied().unwrap_or(0) as u64);
+        let rows = u64::from(CODES).saturating_mul(self.network.width() as u64);
+        let values = rows.saturating_add(read.saturating_mul(2).saturating_mul(row));
+        Ok(values.saturating_mul(size_of::<f32>() as u64))
     }
 
     /// The codes of a song. `each` is told how many there are.
