@@ -149,7 +149,7 @@ impl Clip {
     }
 
     /// The hold on its weights with all patches, where the memory room has them.
-    fn hold(&self) -> Option<&Arc<Hold>> {
+    pub(crate) fn hold(&self) -> Option<&Arc<Hold>> {
         self.variant.as_ref()
     }
 

@@ -204,7 +204,7 @@ pub static FILES: &[FileKind] = &[
     kind(WORDS, "umt5", "", umt5),
     kind(WORDS, "t5-base", "", || Network::golden("t5_small")),
     kind(WORDS, "qwen_0.6b_ace15", "", ace15_reader),
-    kind(WORDS, "b_ace15", "", || Decoder::QWEN3.network()),
+    kind(WORDS, "b_ace15", "", ace15_writer),
     kind(WORDS, "t5xxl", "", || Network::golden("t5_small")),
     kind(WORDS, "clip_l", "", || Network::golden("clip_l_small")),
     kind(WORDS, "clip_g", "", clip_g),
@@ -469,7 +469,17 @@ fn ace15_reader() -> Network {
     .network()
 }
 
-/// ACE-Step 1.5 with what makes tokens of tags, lyrics and a voice.
+/// What writes audio codes for ACE-Step 1.5, which is known by its vocabulary.
+fn ace15_writer() -> Network {
+    Decoder {
+        layers: 3,
+        vocabulary: 217_204,
+        ..Decoder::QWEN3
+    }
+    .network()
+}
+
+/// ACE-Step 1.5 with what makes tokens of tags, lyrics and a voice, and latents of audio codes.
 fn ace15() -> Network {
     let mut network = Network::golden("ace_step15_small")
         .inputs("condition_embedder.weight", 48)
@@ -481,8 +491,11 @@ fn ace15() -> Network {
         ("self_attn_norm.", "input_layernorm."),
         ("mlp_norm.", "post_attention_layernorm."),
     ];
-    for (which, width) in [("lyric_encoder", 1024), ("timbre_encoder", 8)] {
-        let at = format!("encoder.{which}");
+    for (at, width) in [
+        ("encoder.lyric_encoder", 1024),
+        ("encoder.timbre_encoder", 8),
+        ("detokenizer", 48),
+    ] {
         network = network
             .with(&format!("{at}.embed_tokens.weight"), &[48, width])
             .with(&format!("{at}.embed_tokens.bias"), &[48])
@@ -502,6 +515,12 @@ fn ace15() -> Network {
     network
         .with("encoder.text_projector.weight", &[48, 1024])
         .with("silence_latent", &[1, 20, 8])
+        .with("null_condition_emb", &[1, 1, 48])
+        .with("tokenizer.quantizer.project_out.weight", &[48, 6])
+        .with("tokenizer.quantizer.project_out.bias", &[48])
+        .with("detokenizer.special_tokens", &[1, 5, 48])
+        .with("detokenizer.proj_out.weight", &[8, 48])
+        .with("detokenizer.proj_out.bias", &[8])
 }
 
 fn ace15_file() -> Network {
@@ -509,6 +528,7 @@ fn ace15_file() -> Network {
         .under("model.diffusion_model.")
         .and(oobleck(8).under("vae."))
         .and(ace15_reader().under("text_encoders.qwen3_06b.transformer."))
+        .and(ace15_writer().under("text_encoders.qwen3_2b.transformer."))
 }
 
 fn z_image() -> Network {

@@ -10,6 +10,8 @@ const WORDS: u64 = 8;
 /// The smallest that nodes take, and one that takes no less than more.
 const MEGAPIXELS: f64 = 0.01;
 const SELECTED: (&str, f64) = ("ResolutionSelector", 0.1);
+/// Seconds of a song that a language model writes a sketch of.
+const SECONDS: u64 = 2;
 /// Borders and places of pictures.
 const BORDER: u64 = 16;
 
@@ -85,6 +87,7 @@ fn most(class: &str, input: &str) -> Option<u64> {
         // Eight pictures for each latent frame after the first.
         "length" if class.contains("LTXV") => Some(9),
         "resolution" if class == "EmptyLatentHunyuan3Dv2" => Some(16),
+        "duration" if class == "TextEncodeAceStepAudio1.5" => Some(SECONDS),
         _ => {
             let known = MOST.iter().find(|(known, _)| *known == input);
             known.map(|(_, most)| *most)

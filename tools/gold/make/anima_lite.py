@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import synth
+from scheme import FOLDER, fill, save, value
 
 WIDTH, SEEN, INNER, LOOKING = 48, 12, 20, 12
 DILATIONS = (1, 2, 4, 8)
@@ -101,15 +101,15 @@ class Lite(nn.Module):
 def main():
     net = nn.ModuleDict({"lllite_conditioning1": Sees()})
     net.update({name: Lite() for name in LAYERS})
-    keys = synth.fill(net)
-    picture = synth.value("picture", (1, 4, 48, 64))
-    x = synth.value("x", (1, 12, WIDTH), 1.7)
+    keys = fill(net)
+    picture = value("picture", (1, 4, 48, 64))
+    x = value("x", (1, 12, WIDTH), 1.7)
     seen = net["lllite_conditioning1"](picture)
     tensors = {"picture": picture, "x": x, "seen": seen}
     tensors |= {f"out/{name}": net[name](x, seen) for name in LAYERS}
     about = "What a control net sees of a picture in -1..1 (b, colours and mask, h, w), and what it adds to the input x of each layer."
     config = {"lllite.aspp_dilations": ",".join(map(str, DILATIONS))}
-    synth.write("anima_lite_small", about, config, keys, tensors)
+    save(FOLDER, "anima_lite_small", about, keys, tensors, config=config)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 from diffusers import QwenImageTransformer2DModel
 from torch import nn
 
-import synth
+from scheme import FOLDER, fill, save, value
 
 CONFIG = {
     "patch_size": 2,
@@ -55,10 +55,10 @@ def main():
         ),
         width,
     ).eval()
-    keys = {**synth.fill(net), **synth.fill(control)}
-    x = synth.value("x", (2, 16, 1, 8, 12), 1.7)
-    hint = synth.value("hint", (2, HINT, 1, 8, 12), 1.7)
-    context = synth.value("context", (2, 6, 56), 1.5)
+    keys = {**fill(net), **fill(control)}
+    x = value("x", (2, 16, 1, 8, 12), 1.7)
+    hint = value("hint", (2, HINT, 1, 8, 12), 1.7)
+    context = value("context", (2, 6, 56), 1.5)
     t = torch.tensor([0.7, 0.35])
 
     # The layers before the first block, as the transformer has them.
@@ -97,7 +97,7 @@ def main():
     tensors = {"x": x, "t": t, "context": context, "hint": hint, "out": out}
     tensors |= {f"hint/{place}": made for place, made in hints.items()}
     config = {**CONFIG, "control_layers": CONTROL_LAYERS, "strength": SCALE}
-    synth.write("qwen_fun_control_small", about, config, keys, tensors)
+    save(FOLDER, "qwen_fun_control_small", about, keys, tensors, config=config)
 
 
 if __name__ == "__main__":

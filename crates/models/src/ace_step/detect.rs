@@ -24,6 +24,8 @@ static UNITS: UnitOrder = UnitOrder {
         "t_block",
         "proj_in",
         "encoder",
+        "tokenizer",
+        "detokenizer",
         "condition_embedder",
         "time_embed",
         "time_embed_r",
@@ -38,6 +40,8 @@ static UNITS: UnitOrder = UnitOrder {
         "pos_bias_u",
         "pos_bias_v",
         "silence_latent",
+        "null_condition_emb",
+        "special_tokens",
     ],
 };
 
@@ -96,8 +100,17 @@ const NAMES: [(&str, &str); 8] = [
     ("proj_out.1.", "proj_out_conv."),
 ];
 
-/// Keys of version 1.5 under the names of diffusers, with the parts that make tokens under `encoder`. What turns codes into
-/// sound and back is not used.
+/// What is used of the authors' files besides the transformer.
+const USED: [&str; 5] = [
+    "encoder.",
+    "silence_latent",
+    "null_condition_emb",
+    "detokenizer.",
+    "tokenizer.quantizer.project_out.",
+];
+
+/// Keys of version 1.5 under the names of diffusers, with the parts that make tokens under `encoder`. What turns sound into
+/// codes is not used.
 fn renamed(keys: &FileKeys<'_>) -> BTreeMap<String, Origin> {
     let whole = keys.any_inside("decoder.");
     let pairs = keys.inside.iter().filter_map(|name| {
@@ -105,8 +118,7 @@ fn renamed(keys: &FileKeys<'_>) -> BTreeMap<String, Origin> {
             Some(inner) => inner.to_owned(),
             None if !whole => (*name).to_owned(),
             None => {
-                let used = ["encoder.", "silence_latent"];
-                used.iter().find(|start| name.starts_with(*start))?;
+                USED.iter().find(|start| name.starts_with(*start))?;
                 (*name).to_owned()
             }
         };
@@ -114,8 +126,8 @@ fn renamed(keys: &FileKeys<'_>) -> BTreeMap<String, Origin> {
             key = key.replace(theirs, ours);
         }
         let key = key.replacen("condition_encoder.", "encoder.", 1);
-        let key = match key.as_str() {
-            "encoder.silence_latent" => "silence_latent".to_owned(),
+        let key = match key.strip_prefix("encoder.") {
+            Some(value @ ("silence_latent" | "null_condition_emb")) => value.to_owned(),
             _ => key,
         };
         Some((key, *name))

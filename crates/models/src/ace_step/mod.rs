@@ -11,4 +11,7 @@ mod v15;
 pub use config::AceConfig;
 pub use detect::AceStep;
 pub use model::AceNetwork;
-pub use v15::{Ace15Config, Ace15Network};
+pub use v15::{
+    Ace15Config, Ace15Network, CodeDecoder, CodeSampling, CodeWriter, CodesConfig, ConditionConfig,
+    ConditionEncoder, SongPlan,
+};

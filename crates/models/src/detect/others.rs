@@ -63,8 +63,8 @@ impl TextEncoder {
         device: &Device,
     ) -> Result<Self> {
         let mut stores = text_stores(files, device)?;
-        for (found, _) in &mut stores {
-            *found = stacks::meant(kind.unwrap_or_default(), found);
+        for (found, store) in &mut stores {
+            *found = stacks::meant(kind.unwrap_or_default(), found, store);
         }
         let found: Vec<_> = stores.iter().map(|(kind, s)| (*kind, &**s)).collect();
         let stack = stacks::choose(kind.unwrap_or_default(), &found).map_err(|reason| {

@@ -231,6 +231,14 @@ impl TextEncoder {
         places.filter_map(|(place, part)| Some((place, part.as_ref()?)))
     }
 
+    /// The network of this name, if there is one.
+    pub fn network(&self, name: &str) -> Option<&Arc<dyn TextNetwork>> {
+        let mut networks = self.networks();
+        networks
+            .find(|(place, _)| place.name == name)
+            .map(|(_, part)| part)
+    }
+
     /// The networks' weights, with their places and the prefix their keys have in [`Self::keys`].
     pub fn stores(&self) -> impl Iterator<Item = (&'static StackPart, String, &Arc<WeightStore>)> {
         self.networks()

@@ -31,4 +31,4 @@ pub use network::{
 };
 pub use tokens::{EmbeddingSource, NoEmbeddings, PromptTokens, Token, Tokens, Weighted};
 use writing::Remembered;
-pub use writing::{Draw, Memory, WritingRule};
+pub use writing::{Draw, Memory, WritingGuidance, WritingRule};

@@ -1,5 +1,6 @@
 //! Runs prompts through a network: tokens become rows, chunks and the empty prompt run together, weights are applied.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use fresco_tensor::nn::{Embedding, Linear, matmul, tanh};
@@ -37,19 +38,24 @@ impl WordScores {
             }
             Self::Table(table) => table,
         };
-        let columns = x.transpose(1, 2)?;
         let ids: Vec<u32> = (0..table.entries() as u32).collect();
-        let mut parts = Vec::new();
-        for some in ids.chunks(AT_ONCE) {
-            let rows = table.lookup_on(some, &x.device())?.unsqueeze(0)?;
-            parts.push(matmul(&rows, &columns)?.transpose(1, 2)?);
-        }
-        Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>(), 2)?)
+        let rows = |some: &[u32]| Ok(table.lookup_on(some, &x.device())?.unsqueeze(0)?);
+        compared(ids.chunks(AT_ONCE).map(rows), x)
     }
 }
 
 /// Why a sound cannot be a part of a prompt.
 pub(super) const DEAF: &str = "this text encoder cannot hear: leave the sound out, or use a file with a network for it (Gemma 4 E2B or E4B)";
+
+/// Scores (1, n, words) of rows (1, n, c) by rows (1, some, c) of a table, of which there are several parts.
+fn compared(table: impl Iterator<Item = Result<Tensor>>, x: &Tensor) -> Result<Tensor> {
+    let columns = x.transpose(1, 2)?;
+    let mut parts = Vec::new();
+    for rows in table {
+        parts.push(matmul(&rows?, &columns)?.transpose(1, 2)?);
+    }
+    Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>(), 2)?)
+}
 
 /// Sequences that run at once; more would only take memory.
 const BATCH: usize = 8;
@@ -297,57 +303,134 @@ impl<N: RowNetwork> TextNetwork for RowEncoder<N> {
         each: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<Vec<u32>> {
         let head = N::head(&self.store)?;
-        write(&*self.network.get()?, &head, tokens, rule, each)
+        write(&*self.network.get()?, head, tokens, rule, each)
+    }
+}
+
+/// Scores of the tokens that may come next.
+struct NextScores {
+    head: WordScores,
+    only: Option<Range<u32>>,
+    /// The rows of the table for those alone, which are not looked up again for each token.
+    rows: Vec<Tensor>,
+}
+
+impl NextScores {
+    fn new(head: WordScores, only: Option<Range<u32>>, device: &Device) -> Result<Self> {
+        let mut rows = Vec::new();
+        if let (WordScores::Table(table), Some(only)) = (&head, &only) {
+            let ids: Vec<u32> = only.clone().collect();
+            for some in ids.chunks(AT_ONCE) {
+                rows.push(table.lookup_on(some, device)?.unsqueeze(0)?);
+            }
+        }
+        Ok(Self { head, only, rows })
+    }
+
+    /// Scores (1, n, tokens) of rows (1, n, c).
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match &self.only {
+            None => self.head.forward(x),
+            Some(only) if self.rows.is_empty() => {
+                let (first, count) = (only.start as usize, only.len());
+                Ok(self.head.forward(x)?.narrow(2, first, count)?)
+            }
+            Some(_) => compared(self.rows.iter().cloned().map(Ok), x),
+        }
+    }
+}
+
+/// A prompt and what was written after it, as far as a network has read it.
+struct Reading {
+    /// What it reads next, (1, n, c), and the tokens of it.
+    embedded: Tensor,
+    ids: Vec<u32>,
+    pictures: Vec<PicturePlace>,
+    memory: Memory,
+}
+
+impl Reading {
+    fn new<N: RowNetwork>(network: &N, tokens: &Tokens) -> Result<Self> {
+        let prompt: Vec<Weighted> = tokens.chunks.iter().flatten().cloned().collect();
+        let nothing = Specials {
+            start: None,
+            end: None,
+            pad: u32::MAX,
+        };
+        let start = sequence(network, &prompt, &nothing)?;
+        Ok(Self {
+            embedded: start.embedded.unsqueeze(0)?,
+            ids: start.ids,
+            pictures: start.pictures,
+            memory: Memory::default(),
+        })
+    }
+
+    /// The state after the last row, (1, 1, c).
+    fn read<N: RowNetwork>(&mut self, network: &N) -> Result<Tensor> {
+        let rows = Rows {
+            embedded: self.embedded.clone(),
+            ids: vec![&self.ids],
+            masks: None,
+            pictures: &self.pictures,
+            pads_at: None,
+        };
+        network.read(&rows, &mut self.memory)
+    }
+
+    fn go_on<N: RowNetwork>(&mut self, network: &N, id: u32) -> Result<()> {
+        self.embedded = network.embed(&[id])?.unsqueeze(0)?;
+        self.ids = vec![id];
+        self.pictures.clear();
+        Ok(())
     }
 }
 
 /// Goes on with a prompt.
 fn write<N: RowNetwork>(
     network: &N,
-    head: &WordScores,
+    head: WordScores,
     tokens: &Tokens,
     rule: &WritingRule,
     each: &mut dyn FnMut(usize) -> Result<()>,
 ) -> Result<Vec<u32>> {
-    let prompt: Vec<Weighted> = tokens.chunks.iter().flatten().cloned().collect();
-    let words = prompt.iter().filter_map(|t| match t.token {
-        Token::Id(id) => Some(id),
-        Token::Vector(_) | Token::Picture(_) | Token::Sound(_) => None,
-    });
-    let mut chooser = Chooser::new(rule.draw, words);
-    let nothing = Specials {
-        start: None,
-        end: None,
-        pad: u32::MAX,
-    };
-    let Sequence {
-        embedded,
-        mut ids,
-        mut pictures,
-        ..
-    } = sequence(network, &prompt, &nothing)?;
-    let mut embedded = embedded.unsqueeze(0)?;
-    let mut memory = Memory::default();
+    let words = tokens
+        .chunks
+        .iter()
+        .flatten()
+        .filter_map(|t| match t.token {
+            Token::Id(id) => Some(id),
+            Token::Vector(_) | Token::Picture(_) | Token::Sound(_) => None,
+        });
+    let first = rule.only.as_ref().map_or(0, |only| only.start);
+    let mut chooser = Chooser::new(rule.draw, words).starting_at(first);
+    // A scale of 1 leaves nothing of the other prompt.
+    let guidance = rule.guidance.as_ref().filter(|g| g.scale != 1.0);
+    let mut readings = vec![Reading::new(network, tokens)?];
+    if let Some(guidance) = guidance {
+        readings.push(Reading::new(network, &guidance.away_from)?);
+    }
+    let head = NextScores::new(head, rule.only.clone(), network.device())?;
     let mut written = Vec::new();
     while written.len() < rule.most {
         each(written.len())?;
-        let rows = Rows {
-            embedded,
-            ids: vec![&ids],
-            masks: None,
-            pictures: &pictures,
-            pads_at: None,
-        };
-        let last = network.read(&rows, &mut memory)?;
+        let last = readings.iter_mut().map(|reading| reading.read(network));
+        let last = last.collect::<Result<Vec<Tensor>>>()?;
+        let last = Tensor::cat(&last.iter().collect::<Vec<_>>(), 1)?;
         let mut scores = head.forward(&last)?.to(&Device::cpu())?.into_vec();
-        let next = chooser.next(&mut scores);
+        let each_prompt = scores.len() / readings.len();
+        let (own, other) = scores.split_at_mut(each_prompt);
+        if let Some(guidance) = guidance {
+            guidance.apply(own, other);
+        }
+        let next = chooser.next(own);
         if rule.stops.contains(&next) {
             break;
         }
         written.push(next);
-        embedded = network.embed(&[next])?.unsqueeze(0)?;
-        ids = vec![next];
-        pictures = Vec::new();
+        for reading in &mut readings {
+            reading.go_on(network, next)?;
+        }
     }
     Ok(written)
 }

@@ -1,9 +1,12 @@
 //! Writing: a language model goes on with a text, one token after the other.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use fresco_tensor::nn::DeltaMemory;
 use fresco_tensor::{Generator, Tensor};
+
+use super::tokens::Tokens;
 
 /// What one layer keeps of what was read.
 pub(super) enum Remembered {
@@ -46,11 +49,33 @@ pub struct WritingRule {
     pub draw: Option<Draw>,
     /// Tokens that end it.
     pub stops: Vec<u32>,
+    /// The tokens that may be written; none for all.
+    pub only: Option<Range<u32>>,
+    pub guidance: Option<WritingGuidance>,
+}
+
+/// Classifier-free guidance: a text is led away from what would follow another prompt.
+#[derive(Debug, Clone)]
+pub struct WritingGuidance {
+    /// How far; 1 changes nothing.
+    pub scale: f32,
+    pub away_from: Tokens,
+}
+
+impl WritingGuidance {
+    /// Moves scores away from those after the other prompt.
+    pub(super) fn apply(&self, scores: &mut [f32], other: &[f32]) {
+        for (score, other) in scores.iter_mut().zip(other) {
+            *score = other + self.scale * (*score - other);
+        }
+    }
 }
 
 /// Chooses one token after the other.
 pub(super) struct Chooser {
     draw: Option<Draw>,
+    /// The token that the first score is of.
+    first: u32,
     random: Generator,
     read: BTreeSet<u32>,
     written: BTreeSet<u32>,
@@ -61,30 +86,38 @@ impl Chooser {
     pub(super) fn new(draw: Option<Draw>, read: impl IntoIterator<Item = u32>) -> Self {
         Self {
             draw,
+            first: 0,
             random: Generator::new(draw.map_or(0, |draw| draw.seed)),
             read: read.into_iter().collect(),
             written: BTreeSet::new(),
         }
     }
 
+    /// The same where scores begin with that of this token.
+    pub(super) fn starting_at(self, first: u32) -> Self {
+        Self { first, ..self }
+    }
+
     /// The next token, given how likely each is.
     pub(super) fn next(&mut self, scores: &mut [f32]) -> u32 {
-        let chosen = match self.draw {
+        let place = match self.draw {
             None => likeliest(scores),
             Some(draw) => {
                 self.discourage(&draw, scores);
                 drawn(&draw, scores, self.random.uniform_f64())
             }
         };
+        let chosen = self.first.saturating_add(place);
         self.written.insert(chosen);
         chosen
     }
 
     fn discourage(&self, draw: &Draw, scores: &mut [f32]) {
+        let place = |id: &u32| id.checked_sub(self.first).map(|place| place as usize);
         let penalty = draw.repetition_penalty as f32;
         if penalty > 0.0 && penalty != 1.0 {
-            for id in self.read.union(&self.written) {
-                if let Some(score) = scores.get_mut(*id as usize) {
+            for at in self.read.union(&self.written).filter_map(place) {
+                if let Some(score) = scores.get_mut(at) {
                     *score = if *score > 0.0 {
                         *score / penalty
                     } else {
@@ -93,8 +126,8 @@ impl Chooser {
                 }
             }
         }
-        for id in &self.written {
-            if let Some(score) = scores.get_mut(*id as usize) {
+        for at in self.written.iter().filter_map(place) {
+            if let Some(score) = scores.get_mut(at) {
                 *score -= draw.presence_penalty as f32;
             }
         }
@@ -224,6 +257,31 @@ mod tests {
         assert_eq!(chooser.next(&mut [0.0, 4.0, 3.0]), 1);
         assert_eq!(chooser.next(&mut [0.9, 4.0, 3.0]), 1);
         assert_eq!(chooser.next(&mut [1.1, 4.0, 3.0]), 0);
+    }
+
+    #[test]
+    fn scores_of_some_tokens_are_those_of_the_tokens_they_stand_for() {
+        let mut chooser = Chooser::new(None, []).starting_at(100);
+        assert_eq!(chooser.next(&mut [0.0, 3.0, 1.0]), 101);
+        let draw = Draw {
+            presence_penalty: 5.0,
+            top_k: 1,
+            ..PLAIN
+        };
+        let mut chooser = Chooser::new(Some(draw), [1]).starting_at(100);
+        assert_eq!(chooser.next(&mut [0.0, 3.0, 1.0]), 101);
+        assert_eq!(chooser.next(&mut [0.0, 3.0, 1.0]), 102);
+    }
+
+    #[test]
+    fn guidance_leads_away_from_the_other_prompt() {
+        let guidance = WritingGuidance {
+            scale: 2.0,
+            away_from: Tokens::default(),
+        };
+        let mut scores = [1.0, 2.0];
+        guidance.apply(&mut scores, &[0.5, 3.0]);
+        assert_eq!(scores, [1.5, 1.0]);
     }
 
     #[test]

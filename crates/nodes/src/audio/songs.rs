@@ -1,11 +1,15 @@
 //! Prompts and empty latents of models of songs.
 
 use fresco_graph::{Cx, Map, Node, NodeError, NodeOutput, NodeResult};
+use fresco_memory::Need;
+use fresco_models::ModelError;
 use fresco_models::ace_step::lyrics::{self, LyricsVocabulary, VOCABULARY_FILE};
+use fresco_models::ace_step::{CodeSampling, CodeWriter, SongPlan};
 use fresco_models::text::{Prompt, Token};
 use fresco_tensor::Tensor;
 
 use crate::clip::{Clip, required};
+use crate::resident::InUse;
 use crate::sampling::run::failure;
 use crate::types::{Conditioning, Latent, tensor};
 
@@ -85,6 +89,7 @@ pub(super) struct TextEncodeAceStepAudio15 {
     /// Lines to sing, with marks as [verse] between them.
     #[input(multiline = true, dynamicPrompts = true)]
     lyrics: String,
+    /// Of the sketch.
     #[input(optional, default = 0, min = 0, max = 18446744073709551615u64)]
     seed: Option<u64>,
     /// Beats a minute.
@@ -107,33 +112,55 @@ pub(super) struct TextEncodeAceStepAudio15 {
         "D minor", "D# minor", "Eb minor", "E minor", "F minor", "F# minor", "Gb minor", "G minor", "G# minor", "Ab minor",
         "A minor", "A# minor", "Bb minor", "B minor"])]
     keyscale: Option<String>,
-    /// A sketch of the song by the language model: not made by this version.
+    /// Lets the language model write a sketch of the song first, which takes a while and makes for better songs. Without the
+    /// language model none is written.
     #[input(optional, default = true)]
     generate_audio_codes: Option<bool>,
+    /// How closely the sketch keeps to what is known of the music; 1 for no guidance.
     #[input(optional, default = 2.0, min = 0.0, max = 100.0)]
     cfg_scale: Option<f64>,
-    #[input(optional, default = 0.0, min = 0.0, max = 2.0)]
+    /// 0: always the likeliest code.
+    #[input(optional, default = TEMPERATURE, min = 0.0, max = 2.0)]
     temperature: Option<f64>,
-    #[input(optional, default = 0.0, min = 0.0, max = 2000.0)]
+    /// Only the likeliest codes that together are so likely; 0, or 1 and more: all.
+    #[input(optional, default = TOP_P, min = 0.0, max = 2000.0)]
     top_p: Option<f64>,
+    /// Only so many of the likeliest codes; 0: all.
     #[input(optional, default = 0, min = 0, max = 100)]
     top_k: Option<i64>,
+    /// Only codes that are so likely compared to the likeliest.
     #[input(optional, default = 0.0, min = 0.0, max = 1.0)]
     min_p: Option<f64>,
 }
 
+const TEMPERATURE: f64 = 0.85;
+const TOP_P: f64 = 0.9;
+
+/// What the encoder is told to do: models were trained with one for songs made of a sketch, and another for songs made of
+/// nothing but a description.
+const FROM_SKETCH: &str = "Generate audio semantic tokens based on the given conditions:";
+const FROM_NOTHING: &str = "Fill the audio semantic mask based on the given conditions:";
+
 impl TextEncodeAceStepAudio15 {
+    fn seconds(&self) -> f64 {
+        self.duration.unwrap_or(120.0)
+    }
+
+    fn beats(&self) -> i64 {
+        self.bpm.unwrap_or(120)
+    }
+
     /// The description as the encoder was trained with it.
-    fn described(&self) -> String {
+    fn described(&self, instruction: &str) -> String {
         let told = |text: Option<&str>| text.unwrap_or("N/A").to_owned();
         format!(
-            "# Instruction\nFill the audio semantic mask based on the given conditions:\n\n# Caption\n{}\n\n# Metas\n\
+            "# Instruction\n{instruction}\n\n# Caption\n{}\n\n# Metas\n\
              - bpm: {}\n- timesignature: {}\n- keyscale: {}\n- duration: {} seconds\n<|endoftext|>\n",
             self.tags,
-            self.bpm.unwrap_or(120),
+            self.beats(),
             told(self.timesignature.as_deref()),
             told(self.keyscale.as_deref()),
-            self.duration.unwrap_or(120.0) as i64,
+            self.seconds() as i64,
         )
     }
 
@@ -143,6 +170,64 @@ impl TextEncodeAceStepAudio15 {
             "# Languages\n{language}\n\n# Lyric\n{}<|endoftext|>",
             self.lyrics
         )
+    }
+
+    fn plan(&self) -> SongPlan<'_> {
+        SongPlan {
+            caption: &self.tags,
+            lyrics: &self.lyrics,
+            bpm: self.beats(),
+            seconds: self.seconds().ceil().max(0.0) as usize,
+            key: self.keyscale.as_deref(),
+            time_signature: self.timesignature.as_deref(),
+        }
+    }
+
+    fn sampling(&self) -> CodeSampling {
+        CodeSampling {
+            scale: self.cfg_scale.unwrap_or(2.0),
+            temperature: self.temperature.unwrap_or(TEMPERATURE),
+            top_p: self.top_p.unwrap_or(TOP_P),
+            top_k: usize::try_from(self.top_k.unwrap_or(0)).unwrap_or(0),
+            min_p: self.min_p.unwrap_or(0.0),
+            seed: self.seed.unwrap_or(0),
+        }
+    }
+
+    /// The sketch of the song, (1, codes); none if none is wanted or nobody is there to write it.
+    fn sketch(&self, clip: &Clip, cx: &Cx) -> Result<Option<Tensor>, NodeError> {
+        let song = self.plan();
+        if !self.generate_audio_codes.unwrap_or(true) || song.codes() == 0 {
+            return Ok(None);
+        }
+        let encoder = clip.encoder();
+        let Some(writer) = CodeWriter::of(encoder).map_err(failure)? else {
+            tracing::info!(
+                "no language model writes a sketch of the song; it is made of tags and lyrics alone"
+            );
+            return Ok(None);
+        };
+        let (sampling, most) = (self.sampling(), song.codes() as f64);
+        let write = || {
+            writer.write(&song, &sampling, &mut |count| {
+                let shown = cx.progress(count as f64, most, None);
+                shown.map_err(|_| ModelError::Cancelled)
+            })
+        };
+        let need = Need {
+            required: writer.memory(&song).map_err(failure)?,
+            ..Need::default()
+        };
+        let codes = match clip.hold() {
+            Some(hold) => InUse::of(cx, &[hold.handle()], need)?.run(write),
+            None => write(),
+        };
+        let codes: Vec<f32> = codes
+            .map_err(failure)?
+            .into_iter()
+            .map(|code| code as f32)
+            .collect();
+        Ok(Some(Tensor::from_vec([1, codes.len()], codes)?))
     }
 }
 
@@ -178,29 +263,27 @@ fn looked_up(clip: &Clip, ids: &[u32]) -> Result<Tensor, NodeError> {
 
 impl Node for TextEncodeAceStepAudio15 {
     fn run(self, cx: &Cx) -> NodeResult {
-        let (described, sung) = (self.described(), self.sung());
-        // How that sketch would be sampled.
-        let _ = (self.seed, self.cfg_scale, self.temperature);
-        let _ = (self.top_p, self.top_k, self.min_p);
-        if self.generate_audio_codes.unwrap_or(true) {
-            tracing::info!(
-                "the language model's sketch of the song is not made by this version; the song is made of tags and lyrics"
-            );
-        }
-        let clip = required(self.clip)?;
-        let mut tokens = clip.tokenize_prompt(Prompt::new(&described), cx)?;
+        let clip = required(self.clip.clone())?;
+        let sketch = self.sketch(&clip, cx)?;
+        let instruction = match sketch {
+            Some(_) => FROM_SKETCH,
+            None => FROM_NOTHING,
+        };
+        let mut tokens = clip.tokenize_prompt(Prompt::new(&self.described(instruction)), cx)?;
         if let Some(tokens) = tokens.get_mut(READER) {
             tokens.chunks.truncate(1);
             for chunk in &mut tokens.chunks {
                 chunk.truncate(MOST_TAGS);
             }
         }
-        let ids = numbers(&clip, &sung, MOST_LYRICS, cx)?;
+        let ids = numbers(&clip, &self.sung(), MOST_LYRICS, cx)?;
         let lyrics = looked_up(&clip, &ids)?;
         let made: Conditioning = clip.encode(&tokens, Map::new(), cx)?;
-        Ok(NodeOutput::one(
-            made.set("conditioning_lyrics", tensor(lyrics)),
-        ))
+        let made = made.set("conditioning_lyrics", tensor(lyrics));
+        Ok(NodeOutput::one(match sketch {
+            Some(codes) => made.set("audio_codes", tensor(codes)),
+            None => made,
+        }))
     }
 }
 

@@ -125,6 +125,8 @@ impl Node for TextGenerate {
             most: self.max_length,
             draw: self.sampling_mode.as_deref().and_then(draw),
             stops: Vec::new(),
+            only: None,
+            guidance: None,
         };
         let write = || {
             encoder.write(&text, &given, &rule, &mut |count| {

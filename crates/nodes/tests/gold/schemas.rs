@@ -51,6 +51,16 @@ const OTHERWISE: &[(&str, &str, &str)] = &[
         "input.optional.images",
         "workflows have images.image0, images.image1",
     ),
+    (
+        "TextEncodeAceStepAudio1.5",
+        "input.optional.temperature",
+        "0.85 on the page in most languages, and in workflows",
+    ),
+    (
+        "TextEncodeAceStepAudio1.5",
+        "input.optional.top_p",
+        "0.9 on the page in most languages, and in workflows",
+    ),
 ];
 
 /// Whether a difference is one of those.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use fresco_models::WeightStore;
 use fresco_models::detect::stacks;
-use fresco_models::text::decoder::{Decoder, DecoderConfig, Eyes, Flavour, RopeRule, Sections};
+use fresco_models::text::decoder::{
+    Decoder, DecoderConfig, Eyes, Flavour, QWEN3, RopeRule, Sections,
+};
 use fresco_models::text::post_norm::{Layout, PostNorm, PostNormConfig};
 use fresco_models::text::qwen_vision::{Vision3, Vision3Config, Vision25, Vision25Config};
 use fresco_models::text::sequence::{self, PicturePlace, RowNetwork, Rows, State};
@@ -14,7 +16,7 @@ use fresco_models::text::t5::{T5, T5Config};
 use fresco_models::text::vocabulary::{BytePairs, Bytes, Tekken, Unigram, Vocabulary};
 use fresco_models::text::{
     EncodeRule, LayerRule, PartOutput, Prompt, PromptTokens, Specials, States, TextStack, Token,
-    Tokens, tokenize,
+    Tokens, WritingGuidance, WritingRule, tokenize,
 };
 use fresco_tensor::{Device, Stored, Tensor, synthetic};
 use serde_json::Value;
@@ -46,6 +48,11 @@ pub(super) static KINDS: &[Kind] = &[
         name: "text encoder with a fixed number of rows",
         is: |golden| golden.has_key(TABLE) && golden.has("out_first16"),
         run: fixed_rows,
+    },
+    Kind {
+        name: "language model that writes",
+        is: |golden| golden.has_key(TABLE) && golden.has("written"),
+        run: written,
     },
     Kind {
         name: "language model, several states",
@@ -597,6 +604,28 @@ fn fixed_rows(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Resu
     report.equal("shape", &encoded.cond.shape().to_vec(), &shape);
     report.check("out_first16", &encoded.cond.narrow(1, 0, 16)?)?;
     report.check("out_last", &encoded.cond.narrow(1, shape[1] - 1, 1)?)
+}
+
+/// Tokens of a range after a prompt, led away from another.
+fn written(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let network = (QWEN3.open)(store(golden, device)?)?;
+    let read = |name: &str| Ok::<Tokens, anyhow::Error>(tokens(&ids(golden, name)?));
+    let expected = ids(golden, "written")?;
+    let scale = golden.float("scale").context("no scale")?;
+    let (first, end) = (golden.need("first")?, golden.need("end")?);
+    let rule = WritingRule {
+        most: expected.len(),
+        draw: None,
+        stops: Vec::new(),
+        only: Some(first as u32..end as u32),
+        guidance: Some(WritingGuidance {
+            scale: scale as f32,
+            away_from: read("away")?,
+        }),
+    };
+    let found = network.write(&read("ids")?, &rule, &mut |_| Ok(()))?;
+    report.equal("written", &found, &expected);
+    Ok(())
 }
 
 /// Tokens of prompts in the templates of many sets.

@@ -2,7 +2,10 @@
 
 use anyhow::{Context, Result};
 use fresco_models::ModelError;
-use fresco_models::ace_step::{Ace15Config, Ace15Network, AceConfig, AceNetwork};
+use fresco_models::ace_step::{
+    Ace15Config, Ace15Network, AceConfig, AceNetwork, CodeDecoder, CodesConfig, ConditionConfig,
+    ConditionEncoder,
+};
 use fresco_models::audio_encoder::{self, AudioEncoder, AudioEncoderConfig};
 use fresco_models::denoise::CondValue;
 use fresco_models::stable_audio::{SecondsEmbedder, StableAudioConfig, StableAudioNetwork};
@@ -23,6 +26,16 @@ pub(super) static KINDS: &[Kind] = &[
         name: "ACE-Step 1.5",
         is: |golden| golden.has_key("time_embed_r.linear_1.weight"),
         run: ace15,
+    },
+    Kind {
+        name: "ACE-Step 1.5, audio codes",
+        is: |golden| golden.has_key("detokenizer.special_tokens"),
+        run: ace15_codes,
+    },
+    Kind {
+        name: "ACE-Step 1.5, prompts",
+        is: |golden| golden.has_key("encoder.text_projector.weight"),
+        run: ace15_condition,
     },
     Kind {
         name: "Stable Audio",
@@ -101,6 +114,32 @@ fn ace15(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()
     conds.0.insert("timestep_r", CondValue::Constant(0.2));
     let out = pass::forward(&net, &x, &times, &conds)?;
     report.check("out.r", &turned(&out)?)
+}
+
+fn ace15_codes(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let store = golden.store(device)?;
+    let mut config = CodesConfig::detect(&store)?;
+    config.shape.window = golden.need("sliding_window")?;
+    let decoder = store.build("the detokenizer", |weights| {
+        CodeDecoder::new(weights, &config)
+    })?;
+    report.check("out", &decoder.forward(&golden.tensor("codes")?)?)
+}
+
+fn ace15_condition(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
+    let store = golden.store(device)?;
+    let mut config = ConditionConfig::detect(&store)?;
+    config.shape.window = golden.need("sliding_window")?;
+    let encoder = store.build("the condition encoder", |weights| {
+        ConditionEncoder::new(weights, &config)
+    })?;
+    let (tags, lyrics) = (golden.tensor("tags")?, golden.tensor("lyrics")?);
+    let voice = golden.tensor("voice")?;
+    let out = encoder.forward(&tags, Some(&lyrics), Some(&voice), device)?;
+    report.check("out", &out)?;
+    let none = Tensor::zeros(tags.shape())?;
+    let out = encoder.forward(&none, Some(&lyrics), Some(&voice), device)?;
+    report.check("null", &out)
 }
 
 fn stable_audio(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {

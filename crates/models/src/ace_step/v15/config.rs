@@ -19,6 +19,8 @@ pub struct Ace15Config {
     pub block: LayerShape,
     /// What makes tokens of a prompt; none where they come made.
     pub condition: Option<ConditionConfig>,
+    /// What makes latents of audio codes.
+    pub codes: Option<CodesConfig>,
 }
 
 /// The sizes of a layer.
@@ -46,10 +48,28 @@ pub struct ConditionConfig {
     pub timbre_layers: usize,
     /// Frames of silence that the file has.
     pub silence: Option<usize>,
+    /// Whether the file has the token that stands for no prompt.
+    pub null: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct CodesConfig {
+    pub shape: LayerShape,
+    pub layers: usize,
+    /// Frames of a code.
+    pub frames: usize,
+    /// Channels of a frame.
+    pub channels: usize,
 }
 
 const THETA: f64 = 1e6;
 const WINDOW: usize = 128;
+
+/// What the frames of a code differ by, and the matrix that codes go through first.
+const SPECIAL_TOKENS: &str = "detokenizer.special_tokens";
+const PROJECT_OUT: &str = "tokenizer.quantizer.project_out.weight";
+/// More frames than a code can have: published models have five.
+const MOST_FRAMES: usize = 1000;
 
 /// The sizes of a layer under a name.
 fn layer(shapes: Shapes<'_>, name: &str) -> Result<LayerShape> {
@@ -85,6 +105,15 @@ impl Ace15Config {
         let [_, channels, _] = kernel("proj_out_conv")?;
         let (_, context) = shapes.matrix("condition_embedder.weight")?;
         let condition = store.has("encoder.text_projector.weight");
+        let codes = store.has(SPECIAL_TOKENS) && store.has(PROJECT_OUT);
+        let codes = codes.then(|| CodesConfig::detect(store)).transpose()?;
+        if let Some(codes) = codes.as_ref().filter(|codes| codes.channels != channels) {
+            let reason = format!(
+                "its detokenizer makes latents of {} channels, its transformer of {channels}",
+                codes.channels
+            );
+            return Err(shapes.unsupported(reason));
+        }
         Ok(Self {
             channels,
             beside: input.saturating_sub(channels),
@@ -94,15 +123,17 @@ impl Ace15Config {
             context,
             block: layer(shapes, "layers.0")?,
             condition: condition
-                .then(|| ConditionConfig::detect(shapes))
+                .then(|| ConditionConfig::detect(store))
                 .transpose()?,
+            codes,
         })
     }
 }
 
 impl ConditionConfig {
-    fn detect(shapes: Shapes<'_>) -> Result<Self> {
-        let silence = shapes.0.shape("silence_latent");
+    pub fn detect(store: &WeightStore) -> Result<Self> {
+        let shapes = Shapes(store);
+        let silence = store.shape("silence_latent");
         Ok(Self {
             shape: layer(shapes, "encoder.lyric_encoder.layers.0")?,
             text: shapes.matrix("encoder.text_projector.weight")?.1,
@@ -115,6 +146,29 @@ impl ConditionConfig {
                 [1, frames, _] if frames > 0 => Some(frames),
                 _ => None,
             }),
+            null: store.has("null_condition_emb"),
+        })
+    }
+}
+
+impl CodesConfig {
+    pub fn detect(store: &WeightStore) -> Result<Self> {
+        let shapes = Shapes(store);
+        let shape = layer(shapes, "detokenizer.layers.0")?;
+        let frames = match store.shape(SPECIAL_TOKENS) {
+            Some(&[1, frames, dim]) if (1..=MOST_FRAMES).contains(&frames) && dim == shape.dim => {
+                frames
+            }
+            other => {
+                let reason = format!("{SPECIAL_TOKENS} has shape {other:?}");
+                return Err(shapes.unsupported(reason));
+            }
+        };
+        Ok(Self {
+            shape,
+            layers: shapes.count("detokenizer.layers"),
+            frames,
+            channels: shapes.matrix("detokenizer.proj_out.weight")?.0,
         })
     }
 }

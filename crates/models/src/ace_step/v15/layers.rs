@@ -134,7 +134,16 @@ impl Encoder {
     }
 
     pub(super) fn forward(&self, rows: &Tensor) -> Result<Tensor> {
-        let mut x = self.embed.forward(rows)?;
+        self.layers(self.embed(rows)?)
+    }
+
+    /// Rows of the layers' width.
+    pub(super) fn embed(&self, rows: &Tensor) -> Result<Tensor> {
+        Ok(self.embed.forward(rows)?)
+    }
+
+    /// The layers and the norm alone.
+    pub(super) fn layers(&self, mut x: Tensor) -> Result<Tensor> {
         let (count, device) = (x.dim(1)?, x.device());
         let rope = rope(count, self.shape, &device)?;
         let near = near(count, self.shape.window, &device)?;

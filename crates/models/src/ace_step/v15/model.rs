@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, Linear, RmsNorm, Value, activate, add_gated, matmul, modulate};
 use fresco_tensor::{Device, Tensor};
 
+use super::codes::CodeDecoder;
 use super::condition::ConditionEncoder;
 use super::config::{Ace15Config, LayerShape};
 use super::layers::{Attention, EPS, FeedForward, near, rope};
@@ -107,6 +108,7 @@ pub struct Ace15Network {
     times: [Time; 2],
     prompt: Arc<Linear>,
     condition: Option<ConditionEncoder>,
+    codes: Option<CodeDecoder>,
     blocks: Vec<Block>,
     norm: Arc<RmsNorm>,
     table: Arc<Value>,
@@ -140,6 +142,7 @@ impl DiffusionNetwork for Ace15Network {
         let (dim, list) = (config.block.dim, weights.at("layers"));
         let kernel = [dim, config.channels + config.beside, config.patch];
         let condition = config.condition.as_ref();
+        let codes = config.codes.as_ref();
         Ok(Self {
             device: weights.device(),
             config: config.clone(),
@@ -151,6 +154,9 @@ impl DiffusionNetwork for Ace15Network {
             prompt: weights.linear("condition_embedder", dim, config.context)?,
             condition: condition
                 .map(|condition| ConditionEncoder::new(weights, condition))
+                .transpose()?,
+            codes: codes
+                .map(|codes| CodeDecoder::new(weights, codes))
                 .transpose()?,
             blocks: (0..config.layers)
                 .map(|number| Block::new(&list.at(number), config.block))
@@ -237,6 +243,15 @@ impl DiffusionNetwork for Ace15Network {
         copy("conditioning_lyrics", "lyrics");
         copy("reference_audio_timbre_latents", "voice");
         copy("source_latents", "source");
+        copy("audio_codes", "codes");
+        if conds.contains_key("codes") && config.codes.is_none() {
+            let reason = format!(
+                "the {} conditioning has audio codes, but the file has no detokenizer that makes latents of them: load a \
+                 file that has all parts of the model, or set generate_audio_codes to false",
+                args.prompt_type
+            );
+            return Err(ModelError::unsupported(file, reason));
+        }
         Ok(conds)
     }
 
@@ -264,15 +279,14 @@ impl Ace15Network {
         condition.forward(tags, lyrics, voice.as_ref(), &self.device)
     }
 
-    /// What goes in beside the latent, (b, frames, channels): what it is made of, which is silence where nothing is given,
-    /// and where it is made anew, which is everywhere.
+    /// What goes in beside the latent, (b, frames, channels): what it is made of, and where it is made anew, which is
+    /// everywhere.
     fn beside(&self, input: &NetworkInput<'_>, frames: usize) -> Result<Tensor> {
         let (device, b) = (&self.device, input.x.dim(0)?);
-        let (channels, beside) = (self.config.channels, self.config.beside);
         if let Some(given) = input.conds.tensor("beside") {
             return Ok(given.permute(&[0, 2, 1])?.to(device)?);
         }
-        let source = match (input.conds.tensor("source"), &self.condition) {
+        let source = match (input.conds.tensor("source"), input.conds.tensor("codes")) {
             (Some(source), _) if source.dim(2)? == frames => {
                 source.permute(&[0, 2, 1])?.to(device)?
             }
@@ -283,11 +297,36 @@ impl Ace15Network {
                 );
                 return Err(ModelError::invalid("conditioning", reason));
             }
-            (None, Some(condition)) => condition.silence(frames, device)?.repeat(&[b, 1, 1])?,
-            (None, None) => Tensor::zeros_on(device, [b, frames, channels])?,
+            (None, Some(codes)) => self.sketched(codes, frames)?,
+            (None, None) => self.silence(b, frames)?,
         };
-        let rest = beside.saturating_sub(source.dim(2)?);
+        let rest = self.config.beside.saturating_sub(source.dim(2)?);
         let ones = Tensor::ones([b, frames, rest])?.to(device)?;
         Ok(Tensor::cat(&[&source, &ones], 2)?)
+    }
+
+    fn silence(&self, b: usize, frames: usize) -> Result<Tensor> {
+        let device = &self.device;
+        match &self.condition {
+            Some(condition) => Ok(condition.silence(frames, device)?.repeat(&[b, 1, 1])?),
+            None => Ok(Tensor::zeros_on(device, [b, frames, self.config.channels])?),
+        }
+    }
+
+    /// The latents that audio codes stand for, cut to so many frames; silence follows where they are too few.
+    fn sketched(&self, codes: &Tensor, frames: usize) -> Result<Tensor> {
+        let Some(decoder) = &self.codes else {
+            let reason = "this model has no detokenizer for audio codes";
+            return Err(ModelError::invalid("conditioning", reason));
+        };
+        let latents = decoder.forward(codes)?.to(&self.device)?;
+        let [b, have, _] = latents.dims3()?;
+        if have >= frames {
+            return Ok(latents.narrow(1, 0, frames)?);
+        }
+        Ok(Tensor::cat(
+            &[&latents, &self.silence(b, frames - have)?],
+            1,
+        )?)
     }
 }

@@ -12,7 +12,7 @@ use std::fmt;
 
 use crate::sd::text as sd;
 use crate::store::WeightStore;
-use crate::text::decoder::{LLAMA, QWEN3, QWEN3_VL};
+use crate::text::decoder::{LLAMA, QWEN3, QWEN3_CODES, QWEN3_VL};
 use crate::text::{TextKind, TextStack};
 
 /// The table of tokens of language models.
@@ -217,11 +217,19 @@ static RULES: &[StackRule] = &[
 const SEEING: [&str; 3] = ["krea2", "flux3", "minimax"];
 
 /// The kind of a network, as a loader of this type means it.
-pub(super) fn meant(kind: &str, found: &'static TextKind) -> &'static TextKind {
-    if *found == QWEN3 && SEEING.contains(&kind) {
-        &QWEN3_VL
-    } else {
-        found
+pub(super) fn meant(
+    kind: &str,
+    found: &'static TextKind,
+    store: &WeightStore,
+) -> &'static TextKind {
+    if *found != QWEN3 {
+        return found;
+    }
+    match kind {
+        kind if SEEING.contains(&kind) => &QWEN3_VL,
+        // Of two files that are alike in everything else, in any order.
+        "ace" if songs::writes_codes(store) => &QWEN3_CODES,
+        _ => found,
     }
 }
 

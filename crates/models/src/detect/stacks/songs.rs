@@ -1,7 +1,9 @@
 //! Sets of models of songs, whose prompts are tags and lyrics.
 
 use super::t5_alone::{T5_SPECIALS, rows, t5_chunks};
-use crate::text::decoder::QWEN3;
+use crate::ace_step::CodeWriter;
+use crate::store::WeightStore;
+use crate::text::decoder::{QWEN3, QWEN3_CODES};
 use crate::text::t5::UMT5;
 use crate::text::{
     ChunkRule, EncodeRule, LayerRule, PromptRule, PromptWeights, SavedAs, Specials, StackPart,
@@ -39,14 +41,17 @@ const SPECIALS: Specials = Specials {
     pad: END_OF_TEXT,
 };
 
-const QWEN_ONLY: &[&TextKind] = &[&QWEN3];
-
-const fn qwen(name: &'static str, prefix: &'static [&'static str; 1]) -> StackPart {
+/// A place for a network that reads what it is given as it is.
+const fn qwen(
+    name: &'static str,
+    kinds: &'static [&'static TextKind],
+    prefixes: &'static [&'static str],
+) -> StackPart {
     StackPart {
         name,
-        kinds: QWEN_ONLY,
+        kinds,
         optional: false,
-        prefixes: prefix,
+        prefixes,
         prompt: PromptRule {
             text: |prompt| Some(prompt.text.to_owned()),
             // Lyrics have brackets of their own.
@@ -59,27 +64,42 @@ const fn qwen(name: &'static str, prefix: &'static [&'static str; 1]) -> StackPa
         },
         rule: EncodeRule::layer(LayerRule::LAST, SPECIALS),
         saved: SavedAs::Plain {
-            prefix: prefix[0],
+            prefix: prefixes[0],
             without: &[],
         },
     }
 }
 
-/// ACE-Step 1.5: all states of the smaller network. The larger one writes a sketch of the song, which this version does not
-/// ask for.
+/// ACE-Step 1.5: all states of the smaller network. The larger one writes a sketch of the song, and reads no prompts.
 pub static ACE15: TextStack = TextStack {
     name: "AceStep15",
     parts: &[
-        qwen("qwen3_06b", &["text_encoders.qwen3_06b.transformer."]),
+        qwen(
+            "qwen3_06b",
+            &[&QWEN3],
+            &["text_encoders.qwen3_06b.transformer."],
+        ),
         StackPart {
             optional: true,
             prompt: PromptRule {
                 text: |_| None,
                 ..PromptRule::plain(ChunkRule::OPEN)
             },
-            ..qwen("qwen3_lm", &["text_encoders.qwen3_2b.transformer."])
+            ..qwen(
+                CodeWriter::PART,
+                &[&QWEN3_CODES, &QWEN3],
+                &[
+                    "text_encoders.qwen3_2b.transformer.",
+                    "text_encoders.qwen3_4b.transformer.",
+                ],
+            )
         },
     ],
     words: &[],
     join: rows,
 };
+
+/// Whether a network can write the sketch of a song.
+pub(super) fn writes_codes(store: &WeightStore) -> bool {
+    CodeWriter::knows_codes(store)
+}

@@ -68,6 +68,8 @@ kinds! {
     QWEN25, "Qwen 2.5", Qwen25, |_| Ok(BytePairs::qwen2());
     /// Qwen 3 of any size.
     QWEN3, "Qwen 3", Qwen3, |_| Ok(BytePairs::qwen2());
+    /// Qwen 3 whose vocabulary goes on with codes that stand for sound.
+    QWEN3_CODES, "Qwen 3 with audio codes", Qwen3, |_| Ok(BytePairs::qwen2());
     /// Qwen 3 with a network for pictures.
     QWEN3_VL, "Qwen 3 VL", Qwen3Vl, |_| Ok(BytePairs::qwen2());
     /// Qwen 3.5, most of whose layers remember instead of looking at everything.

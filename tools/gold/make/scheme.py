@@ -1,11 +1,20 @@
-"""The synthetic scheme of golden networks, and how goldens are written."""
+"""The synthetic weights of goldens (the scheme of `crates/tensor/src/synthetic.rs`), and how a golden is written.
+
+    python3 -m venv /tmp/gold && /tmp/gold/bin/pip install torch diffusers transformers safetensors
+    /tmp/gold/bin/python tools/gold/make/NAME.py [FOLDER]
+"""
 
 import json
+import sys
 from math import prod, sqrt
+from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
+
+
+FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else "tests/gold")
 
 
 def stream(name, count):
@@ -19,6 +28,11 @@ def stream(name, count):
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
     return (z >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1.0)
+
+
+def value(name, shape, scale=1.0):
+    """A made-up input."""
+    return torch.from_numpy((stream(name, prod(shape)) * np.float32(scale)).reshape(shape))
 
 
 def weight(name, shape):

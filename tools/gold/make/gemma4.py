@@ -3,17 +3,13 @@
 Weights follow from their names by the synthetic scheme of the goldens: a test rebuilds them.
 """
 
-import sys
-from pathlib import Path
-
 import torch
-from scheme import fill, save, stream
+from scheme import FOLDER, fill, save, stream
 from transformers import Gemma4AudioConfig, Gemma4AudioFeatureExtractor
 from transformers import Gemma4Config, Gemma4ForCausalLM, Gemma4ForConditionalGeneration
 from transformers import Gemma4TextConfig, Gemma4VisionConfig
 from transformers import Gemma4UnifiedForCausalLM, Gemma4UnifiedTextConfig
 
-FOLDER = Path(sys.argv[1])
 IDS = [2, 7, 19, 3, 3, 31, 12, 8, 25, 1, 38]
 
 COMMON = {

@@ -3,15 +3,12 @@ python3 ltx25.py FOLDER. Inputs are those of ltx2_small, which must be in the fo
 """
 
 import json
-import sys
-from pathlib import Path
 
 import torch
 from diffusers import LTX2VideoTransformer3DModel
 from safetensors.torch import load_file
-from scheme import fill, save
+from scheme import FOLDER, fill, save
 
-FOLDER = Path(sys.argv[1])
 ABOUT = json.loads((FOLDER / "ltx2_small.json").read_text())
 GIVEN = load_file(FOLDER / "ltx2_small.safetensors")
 INPUTS = ["x", "audio", "text", "text_audio", "timestep", "audio_timestep"]
