@@ -66,8 +66,12 @@ const OTHERWISE: &[(&str, &str, &str)] = &[
 /// Whether a difference is one of those.
 fn is_otherwise(line: &str) -> bool {
     let place = line.split(':').next().unwrap_or(line);
-    let (class, path) = place.split_once('.').unwrap_or((place, ""));
-    let known = |(c, p, _): &(&str, &str, &str)| *c == class && path.starts_with(p);
+    // Names of classes may have dots.
+    let known = |(class, path, _): &(&str, &str, &str)| {
+        let inside = place.strip_prefix(class);
+        let inside = inside.and_then(|rest| rest.strip_prefix('.'));
+        inside.is_some_and(|rest| rest.starts_with(path))
+    };
     OTHERWISE.iter().any(known)
 }
 
