@@ -76,6 +76,7 @@ impl Runner {
         if let Some(reason) = self.place(&found["missing"])? {
             return Ok((family, Outcome::NotHere(reason)));
         }
+        self.paint(&prompt)?;
         reduce(&mut prompt);
         let outcome = match self.send(&prompt) {
             failed @ Outcome::Failed { .. } => self.send_with_stand_ins(&prompt, failed)?,
@@ -147,6 +148,20 @@ impl Runner {
             fs::write(path, content)?;
         }
         Ok(None)
+    }
+
+    /// Makes the temporary files of what was painted by hand.
+    fn paint(&self, prompt: &Value) -> Result<()> {
+        let nodes = prompt.as_object().into_iter().flatten();
+        for (_, node) in nodes.filter(|(_, node)| node["class_type"] == "Painter") {
+            let painted = node["inputs"]["mask"].as_str().unwrap_or_default();
+            if let Some(name) = painted.strip_suffix(" [temp]") {
+                let path = self.server.base.join("temp").join(name);
+                fs::create_dir_all(path.parent().context("a file is in a folder")?)?;
+                fs::write(path, picture::sample(96, 64)?)?;
+            }
+        }
+        Ok(())
     }
 
     /// A film of nine pictures with sound, made by the program.

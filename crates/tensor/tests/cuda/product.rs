@@ -385,9 +385,9 @@ fn convolutions_over_frames_are_as_on_the_processor() {
                 let given = usize::from(known > 0);
                 let (before, before_here) = ([before], [before_here]);
                 let expected = conv
-                    .forward(&x_here, &before_here[..given], Some(&add_here))
+                    .forward(&x_here, &before_here[..given], Some(add_here.clone()))
                     .unwrap();
-                let found = conv.forward(&x, &before[..given], Some(&add));
+                let found = conv.forward(&x, &before[..given], Some(add.clone()));
                 let case = format!("{kernel:?} {t} frames after {known} {c}->{out}");
                 report.check(format, &case, found, &expected);
                 let expected = conv.strided(&x_here, 2).unwrap();
