@@ -232,24 +232,24 @@ impl FunControl {
     /// A hint with zeros in place of what is not painted in.
     fn padded(&self, hint: &Tensor) -> Result<Tensor> {
         let &[b, c, t, h, w] = hint.shape() else {
-            return Err(self.wrong(hint));
+            return Err(wrong(hint));
         };
         if c == self.config.hint {
             return Ok(hint.clone());
         }
         let missing = self.config.hint.checked_sub(c);
-        let missing = missing.ok_or_else(|| self.wrong(hint))?;
+        let missing = missing.ok_or_else(|| wrong(hint))?;
         let zeros = Tensor::zeros([b, missing, t, h, w])?;
         Ok(Tensor::cat(&[hint, &zeros], 1)?)
     }
+}
 
-    fn wrong(&self, hint: &Tensor) -> ModelError {
-        let reason = format!(
-            "it takes latents of {CHANNELS} channels and five dimensions, got shape {:?}: the VAE is of another family of models",
-            hint.shape()
-        );
-        ModelError::invalid("control net", reason)
-    }
+fn wrong(hint: &Tensor) -> ModelError {
+    let reason = format!(
+        "it takes latents of {CHANNELS} channels and five dimensions, got shape {:?}: the VAE is of another family of models",
+        hint.shape()
+    );
+    ModelError::invalid("control net", reason)
 }
 
 /// Channels of a picture's latent.
@@ -273,7 +273,7 @@ impl ControlNetwork for FunControl {
     fn see(&self, hint: &Tensor, _: &[usize]) -> Result<SeenHint> {
         match *hint.shape() {
             [_, CHANNELS, _, _, _] => Ok(SeenHint::Map(hint.clone())),
-            _ => Err(self.wrong(hint)),
+            _ => Err(wrong(hint)),
         }
     }
 

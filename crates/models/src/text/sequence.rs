@@ -45,7 +45,8 @@ impl WordScores {
 }
 
 /// Why a sound cannot be a part of a prompt.
-pub(super) const DEAF: &str = "this text encoder cannot hear: leave the sound out, or use a file with a network for it (Gemma 4 E2B or E4B)";
+pub(super) const DEAF: &str =
+    "this text encoder cannot hear: leave the sound out, or use a file with a network for it";
 
 /// Scores (1, n, words) of rows (1, n, c) by rows (1, some, c) of a table, of which there are several parts.
 fn compared(table: impl Iterator<Item = Result<Tensor>>, x: &Tensor) -> Result<Tensor> {

@@ -20,8 +20,7 @@ use crate::types::{Image, Mask};
     display = "Apply Anima LLLite",
     module = "comfy_extras.nodes_model_patch",
     category = "advanced/loaders/anima",
-    outputs("MODEL"),
-    experimental
+    outputs("MODEL")
 )]
 pub(super) struct AnimaLLLiteApply {
     model: Model,

@@ -61,6 +61,21 @@ const OTHERWISE: &[(&str, &str, &str)] = &[
         "input.optional.top_p",
         "0.9 on the page in most languages, and in workflows",
     ),
+    (
+        "AnimaLLLiteApply",
+        "input.required.strength",
+        "the authors' node has a default and a step",
+    ),
+    (
+        "AnimaLLLiteApply",
+        "input.required.start_percent",
+        "the authors' node has a default and a step",
+    ),
+    (
+        "AnimaLLLiteApply",
+        "input.required.end_percent",
+        "the authors' node has a default and a step",
+    ),
 ];
 
 /// Whether a difference is one of those.
