@@ -201,6 +201,44 @@ impl Conv3d {
         Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)
     }
 
+    /// What single frames bring to the output of the frame behind them, plus `add`, which is where the sum is made if nobody else
+    /// holds it. [`Self::ended`] brings the rest, so that a frame that is not seen again can be given up before the next is
+    /// made. In main memory and on simulated devices.
+    pub fn begun(&self, before: &[Tensor], add: Option<Tensor>) -> Result<Option<Tensor>> {
+        let known = before.len().min(self.reach());
+        let mut sum = add;
+        let taps = self.reach() - known..self.reach();
+        for (tap, frame) in taps.zip(&before[before.len() - known..]) {
+            sum = Some(self.single_tap(tap, frame, sum)?);
+        }
+        Ok(sum)
+    }
+
+    /// The output for a single frame after [`Self::begun`].
+    pub fn ended(&self, x: &Tensor, sum: Option<Tensor>) -> Result<Tensor> {
+        self.single_tap(self.reach(), x, sum)
+    }
+
+    /// What one tap makes of one frame, plus `sum`.
+    fn single_tap(&self, tap: usize, frame: &Tensor, sum: Option<Tensor>) -> Result<Tensor> {
+        let [t, h, w, _] = self.check(frame)?;
+        let shape = [1, h, w, self.out_channels()];
+        if t != 1 {
+            return Err(TensorError::invalid(
+                OP,
+                format!("{t} frames in place of one"),
+            ));
+        }
+        if let Some(sum) = &sum {
+            frame.check_device(OP, sum)?;
+            if sum.shape() != shape {
+                return Err(TensorError::mismatch(OP, &shape, sum.shape()));
+            }
+        }
+        let here = self.slot.at(&frame.device())?;
+        self.tap(&here, tap, frame, 0, shape, sum)
+    }
+
     /// The output for a single frame: each tap sees one frame where it is.
     fn single(
         &self,
@@ -520,6 +558,26 @@ mod tests {
                 &whole,
             );
         }
+    }
+
+    #[test]
+    fn a_frame_may_be_begun_before_it_is_there() {
+        let (conv, ..) = layer([3, 3, 3]);
+        let frames: Vec<Tensor> = (0..4)
+            .map(|i| synthetic::value(&format!("x{i}"), &[1, 4, 5, 3], 1.0).unwrap())
+            .collect();
+        let add = synthetic::value("add", &[1, 4, 5, 5], 1.0).unwrap();
+        for known in 0..4 {
+            let (before, x) = (&frames[..known], &frames[known]);
+            for add in [None, Some(add.clone())] {
+                let whole = conv.forward(x, before, add.clone()).unwrap();
+                let sum = conv.begun(before, add).unwrap();
+                assert_eq!(conv.ended(x, sum).unwrap(), whole);
+            }
+        }
+        let two = Tensor::zeros([2, 4, 5, 3]).unwrap();
+        assert!(conv.ended(&two, None).is_err() && conv.begun(&[two], None).is_err());
+        assert!(conv.ended(&frames[0], Some(frames[0].clone())).is_err());
     }
 
     #[test]

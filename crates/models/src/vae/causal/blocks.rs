@@ -118,13 +118,12 @@ impl Residual {
     }
 
     pub(super) fn forward(&self, x: Tensor, stream: &mut Stream) -> Result<Tensor> {
-        let h = stream.causal(&self.conv1, &normed(&self.norm1, &x)?, None)?;
+        let h = stream.causal_of(&self.conv1, &x, || normed(&self.norm1, &x), None)?;
         let skip = match &self.shortcut {
             Some(shortcut) => shortcut.forward(&x, &[], None)?,
             None => x,
         };
-        let h = normed(&self.norm2, &h)?;
-        stream.causal(&self.conv2, &h, Some(skip))
+        stream.causal_of(&self.conv2, &h, || normed(&self.norm2, &h), Some(skip))
     }
 }
 

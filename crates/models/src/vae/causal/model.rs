@@ -94,13 +94,13 @@ impl Coder {
         };
         let frames = h.dim(0)?;
         if frames > 1 && h.shape().iter().product::<usize>() / frames > LARGE_FRAME {
-            return stream.frame_by_frame(&h, ending);
+            return stream.frame_by_frame(h, ending);
         }
         ending(h, stream)
     }
 
     fn finish(&self, h: &Tensor, stream: &mut Stream) -> Result<Tensor> {
-        stream.causal(&self.conv_out, &normed(&self.norm_out, h)?, None)
+        stream.causal_of(&self.conv_out, h, || normed(&self.norm_out, h), None)
     }
 }
 

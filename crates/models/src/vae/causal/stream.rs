@@ -1,7 +1,7 @@
 //! What is still to be seen of frames that were worked on before.
 
-use fresco_tensor::Tensor;
 use fresco_tensor::nn::Conv3d;
+use fresco_tensor::{Device, Tensor};
 
 use crate::error::Result;
 
@@ -26,14 +26,17 @@ impl Stream {
     /// Runs the rest of the network on one frame of a piece after the other. Each finds what the frame before it left.
     pub(super) fn frame_by_frame(
         &mut self,
-        x: &Tensor,
+        x: Tensor,
         mut rest: impl FnMut(Tensor, &mut Self) -> Result<()>,
     ) -> Result<()> {
         let (frames, place, more) = (x.dim(0)?, self.at, self.more);
-        for frame in 0..frames {
+        let single = |frame: usize| Ok(x.narrow(0, frame, 1)?);
+        let singles = (0..frames).map(single).collect::<Result<Vec<Tensor>>>()?;
+        drop(x);
+        for (frame, one) in singles.into_iter().enumerate() {
             self.at = place;
             self.more = more || frame + 1 < frames;
-            rest(x.narrow(0, frame, 1)?, self)?;
+            rest(one, self)?;
         }
         self.more = more;
         Ok(())
@@ -88,6 +91,29 @@ impl Stream {
         Ok(out)
     }
 
+    /// The same of frames that `make` makes of `from`. A single one is made when those before it have been seen, so that the first of
+    /// them can be given up for it.
+    pub(super) fn causal_of(
+        &mut self,
+        conv: &Conv3d,
+        from: &Tensor,
+        make: impl FnOnce() -> Result<Tensor>,
+        add: Option<Tensor>,
+    ) -> Result<Tensor> {
+        let alone = from.dim(0)? == 1 && !matches!(from.device(), Device::Cuda(_));
+        if !alone {
+            return self.causal(conv, &make()?, add);
+        }
+        let (place, mut before) = self.take();
+        let sum = conv.begun(&before, add)?;
+        let seen_again = before.len().min(conv.reach().saturating_sub(1));
+        before.drain(..before.len() - seen_again);
+        let x = make()?;
+        let out = conv.ended(&x, sum)?;
+        self.keep(place, conv.reach(), before, &x)?;
+        Ok(out)
+    }
+
     /// Half as many frames, each of those two and the one before. The first piece passes as it is.
     pub(super) fn halve(&mut self, conv: &Conv3d, x: Tensor) -> Result<Tensor> {
         let (place, before) = self.take();
@@ -131,7 +157,7 @@ mod tests {
             let x = video.narrow(0, start, len).unwrap();
             let x = stream.causal(&convs[0], &x, None).unwrap();
             let rest = |x: Tensor, stream: &mut Stream| {
-                let inner = stream.causal(&convs[1], &x, None)?;
+                let inner = stream.causal_of(&convs[1], &x, || Ok(x.clone()), None)?;
                 stream.causal(&convs[0], &inner, Some(x))
             };
             let mut give = |x: Tensor, stream: &mut Stream| -> Result<()> {
@@ -139,7 +165,7 @@ mod tests {
                 Ok(())
             };
             if by_frame {
-                stream.frame_by_frame(&x, give).unwrap();
+                stream.frame_by_frame(x, give).unwrap();
             } else {
                 give(x, &mut stream).unwrap();
             }
