@@ -296,12 +296,8 @@ impl Vae {
         let Self::Causal(net) = self else {
             return None;
         };
-        let each = |latent: Tensor| {
-            net.decode_each(&latent, check, &mut |frames| {
-                let pictures = finished(&frames.unsqueeze(0)?)?;
-                sink(pictures.squeeze(0)?)
-            })
-        };
+        let each =
+            |latent: Tensor| net.decode_each(&latent, check, &mut |frames| sink(pictures(frames)));
         Some(self.framed(latent).and_then(each))
     }
 
@@ -559,10 +555,14 @@ fn in_tiles(
 
 /// (b, c, h, w) around -1..1 to (b, h, w, c) in 0..1; (b, c, t, h, w) to (b, t, h, w, c).
 fn finished(planes: &Tensor) -> Result<Tensor> {
-    let mut images = match planes.rank() {
+    Ok(pictures(match planes.rank() {
         5 => planes.permute(&[0, 2, 3, 4, 1])?,
         _ => planes.nchw_to_nhwc()?,
-    };
+    }))
+}
+
+/// What is around -1..1 in 0..1.
+fn pictures(mut images: Tensor) -> Tensor {
     images.map_inplace(|v| f32::midpoint(v, 1.0).clamp(0.0, 1.0));
-    Ok(images)
+    images
 }

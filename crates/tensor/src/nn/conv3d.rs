@@ -219,6 +219,16 @@ impl Conv3d {
         self.single_tap(self.reach(), x, sum)
     }
 
+    /// What a single frame brings to the outputs of those behind it, added to `sums`, which are those of frames before it, the
+    /// next one's first. What [`Self::begun`] makes of the frames themselves, for layers that make fewer channels than they
+    /// see: sums are then smaller than frames.
+    pub fn ahead(&self, x: &Tensor, sums: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        let mut sums = sums.into_iter();
+        let taps = (0..self.reach()).rev();
+        taps.map(|tap| self.single_tap(tap, x, sums.next()))
+            .collect()
+    }
+
     /// What one tap makes of one frame, plus `sum`.
     fn single_tap(&self, tap: usize, frame: &Tensor, sum: Option<Tensor>) -> Result<Tensor> {
         let [t, h, w, _] = self.check(frame)?;

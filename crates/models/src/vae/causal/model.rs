@@ -213,7 +213,7 @@ impl CausalVae {
                 made.push(frames);
                 Ok(())
             })?;
-            all.push(joined(made, 1)?.unsqueeze(0)?);
+            all.push(planes(made)?);
         }
         if all.is_empty() {
             let reason = format!("there is nothing in shape {:?}", latent.shape());
@@ -222,7 +222,7 @@ impl CausalVae {
         joined(all, 0)
     }
 
-    /// As [`Self::decode`], but frames (3 or 4, n, h, w) are handed out as soon as they are made, and none is kept.
+    /// As [`Self::decode`], but frames (n, h, w, 3 or 4) are handed out as soon as they are made, and none is kept.
     pub fn decode_each(
         &self,
         latent: &Tensor,
@@ -258,14 +258,12 @@ impl CausalVae {
             items[item].push(made);
             Ok(())
         })?;
-        let items = items.into_iter().map(|made| {
-            let item = joined(made, 1)?;
-            Ok(item.unsqueeze(0)?)
-        });
+        let items = items.into_iter().map(planes);
         joined(items.collect::<Result<_>>()?, 0)
     }
 
-    /// The same, and hands out what it makes, a piece or a part of one at a time, with the number of the item.
+    /// The same, and hands out what it makes, frames (n, h, w, c) of a piece or a part of one at a time, with the number of the
+    /// item.
     fn each_piece(
         &self,
         what: &'static str,
@@ -298,12 +296,18 @@ impl CausalVae {
                 let frames = video.narrow(1, piece.start, piece.len)?;
                 let frames = frames.permute(&[1, 2, 3, 0])?.to(&self.device)?;
                 f(frames, &mut stream, &mut |made| {
-                    sink(item, made.to(&Device::cpu())?.permute(&[3, 0, 1, 2])?)
+                    sink(item, made.to(&Device::cpu())?)
                 })?;
             }
         }
         Ok(())
     }
+}
+
+/// One video (1, c, t, h, w) of its frames (n, h, w, c).
+fn planes(frames: Vec<Tensor>) -> Result<Tensor> {
+    let video = joined(frames, 0)?.permute(&[3, 0, 1, 2])?;
+    Ok(video.unsqueeze(0)?)
 }
 
 /// One tensor of many; a single one as it is.

@@ -3,6 +3,7 @@
 use fresco_tensor::nn::Conv3d;
 use fresco_tensor::{Device, Tensor};
 
+use super::model::joined;
 use crate::error::Result;
 
 /// One pass over a video in pieces: the last frames that each convolution saw, in the order in which they run.
@@ -100,8 +101,13 @@ impl Stream {
         make: impl FnOnce() -> Result<Tensor>,
         add: Option<Tensor>,
     ) -> Result<Tensor> {
-        let alone = from.dim(0)? == 1 && !matches!(from.device(), Device::Cuda(_));
-        if !alone {
+        if matches!(from.device(), Device::Cuda(_)) {
+            return self.causal(conv, &make()?, add);
+        }
+        if add.is_none() && conv.out_channels() < conv.in_channels() {
+            return self.narrowing(conv, &make()?);
+        }
+        if from.dim(0)? > 1 {
             return self.causal(conv, &make()?, add);
         }
         let (place, mut before) = self.take();
@@ -112,6 +118,26 @@ impl Stream {
         let out = conv.ended(&x, sum)?;
         self.keep(place, conv.reach(), before, &x)?;
         Ok(out)
+    }
+
+    /// A convolution that makes fewer channels than it sees: what is kept is not the frames but what they bring to the next
+    /// ones.
+    fn narrowing(&mut self, conv: &Conv3d, x: &Tensor) -> Result<Tensor> {
+        let (place, mut sums) = self.take();
+        let frames = x.dim(0)?;
+        let mut made = Vec::with_capacity(frames);
+        for frame in 0..frames {
+            let one = x.narrow(0, frame, 1)?;
+            let sum = (!sums.is_empty()).then(|| sums.remove(0));
+            made.push(conv.ended(&one, sum)?);
+            if self.more || frame + 1 < frames {
+                sums = conv.ahead(&one, sums)?;
+            }
+        }
+        if self.more {
+            self.kept[place] = sums;
+        }
+        joined(made, 0)
     }
 
     /// Half as many frames, each of those two and the one before. The first piece passes as it is.
@@ -147,8 +173,14 @@ mod tests {
 
     use super::*;
 
-    /// Two convolutions in a row over pieces of one, three and two frames.
-    fn run(convs: &[Conv3d; 2], video: &Tensor, by_frame: bool) -> Vec<f32> {
+    fn conv(seed: usize, out: usize) -> Conv3d {
+        let wave = |i: usize| ((i * (seed + 3)) as f32 * 0.37).sin() * 0.2;
+        let weight = Tensor::from_fn([out, 4, 3, 3, 3], wave).unwrap();
+        Conv3d::new(&Stored::from(&weight), None).unwrap()
+    }
+
+    /// Convolutions in a row over pieces of one, three and two frames. The last makes fewer channels.
+    fn run(convs: &[Conv3d; 3], video: &Tensor, by_frame: bool) -> Vec<f32> {
         let mut stream = Stream::default();
         let pieces = [(0, 1), (1, 3), (4, 2)];
         let mut all = Vec::new();
@@ -158,7 +190,8 @@ mod tests {
             let x = stream.causal(&convs[0], &x, None).unwrap();
             let rest = |x: Tensor, stream: &mut Stream| {
                 let inner = stream.causal_of(&convs[1], &x, || Ok(x.clone()), None)?;
-                stream.causal(&convs[0], &inner, Some(x))
+                let sum = stream.causal(&convs[0], &inner, Some(x))?;
+                stream.causal_of(&convs[2], &sum, || Ok(sum.clone()), None)
             };
             let mut give = |x: Tensor, stream: &mut Stream| -> Result<()> {
                 all.extend_from_slice(rest(x, stream)?.data());
@@ -176,13 +209,23 @@ mod tests {
 
     #[test]
     fn frames_one_by_one_are_those_of_the_piece() {
-        let conv = |seed: usize| {
-            let wave = |i: usize| ((i * (seed + 3)) as f32 * 0.37).sin() * 0.2;
-            let weight = Tensor::from_fn([4, 4, 3, 3, 3], wave).unwrap();
-            Conv3d::new(&Stored::from(&weight), None).unwrap()
-        };
-        let convs = [conv(1), conv(2)];
+        let convs = [conv(1, 4), conv(2, 4), conv(3, 2)];
         let video = Tensor::from_fn([6, 5, 7, 4], |i| (i as f32 * 0.11).cos()).unwrap();
         assert_eq!(run(&convs, &video, true), run(&convs, &video, false));
+    }
+
+    #[test]
+    fn sums_that_are_kept_make_what_the_frames_make() {
+        let narrow = conv(3, 2);
+        let video = Tensor::from_fn([6, 5, 7, 4], |i| (i as f32 * 0.11).cos()).unwrap();
+        let mut stream = Stream::default();
+        let mut made = Vec::new();
+        for (start, len, more) in [(0, 1, true), (1, 3, true), (4, 2, false)] {
+            stream.begin(start == 0, more);
+            let piece = video.narrow(0, start, len).unwrap();
+            made.push(stream.narrowing(&narrow, &piece).unwrap());
+        }
+        let all = narrow.forward(&video, &[], None).unwrap();
+        assert_eq!(joined(made, 0).unwrap().data(), all.data());
     }
 }
