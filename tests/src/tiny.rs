@@ -330,13 +330,18 @@ pub(crate) fn synthetic<'a>(name: &str, shape: &'a [usize]) -> impl Iterator<Ite
     })
 }
 
-/// The header of a safetensors file of f32 with these shapes, and how many bytes follow it.
-fn header(keys: &Keys) -> Result<(Vec<u8>, u64)> {
+/// A number format: its name in a safetensors file, and the bytes of a number.
+pub type Format = (&'static str, u64);
+pub const F32: Format = ("F32", 4);
+pub const F16: Format = ("F16", 2);
+
+/// The header of a safetensors file with these shapes, and how many bytes follow it.
+fn header(keys: &Keys, (dtype, size): Format) -> Result<(Vec<u8>, u64)> {
     let mut header = Map::new();
     let mut at = 0;
     for (key, shape) in keys {
-        let end = at + shape.iter().product::<usize>() as u64 * 4;
-        let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [at, end]});
+        let end = at + shape.iter().product::<usize>() as u64 * size;
+        let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [at, end]});
         header.insert(key.clone(), entry);
         at = end;
     }
@@ -347,8 +352,8 @@ fn header(keys: &Keys) -> Result<(Vec<u8>, u64)> {
 }
 
 /// Writes a file of these shapes whose weights are a hole: it takes no room on the disk, however large it says it is.
-pub fn write_hollow(path: &Path, keys: &Keys) -> Result<()> {
-    let (header, length) = header(keys)?;
+pub fn write_hollow(path: &Path, keys: &Keys, format: Format) -> Result<()> {
+    let (header, length) = header(keys, format)?;
     let mut file = File::create(path)?;
     file.write_all(&header)?;
     file.set_len(header.len() as u64 + length)?;
@@ -370,7 +375,7 @@ pub fn golden(name: &str, changed: &[(&str, &[usize])]) -> Result<Keys> {
 /// Writes synthetic weights of these shapes as a safetensors file of f32.
 pub fn write(path: &Path, keys: &Keys) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
-    out.write_all(&header(keys)?.0)?;
+    out.write_all(&header(keys, F32)?.0)?;
     for (key, shape) in keys {
         for value in synthetic(key, shape) {
             out.write_all(&value.to_le_bytes())?;

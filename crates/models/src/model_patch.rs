@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fresco_tensor::{Device, WeightFile};
 
 use crate::error::{ModelError, Result};
-use crate::store::WeightStore;
+use crate::store::{Layout, Walk, WeightStore};
 
 /// A network of any kind; the family that it acts in knows its type.
 pub struct PatchNetwork(Box<dyn Any + Send + Sync>);
@@ -44,6 +44,33 @@ pub struct PatchStore {
 }
 
 impl PatchStore {
+    /// Weights of which `network` makes what is called `what` in messages. Keys and shapes that it lacks are said now.
+    pub(crate) fn new<C, N>(
+        kind: &'static str,
+        what: &'static str,
+        store: Arc<WeightStore>,
+        config: C,
+        network: fn(&Walk<'_>, &C) -> Result<N>,
+    ) -> Result<Self>
+    where
+        C: Send + Sync + 'static,
+        N: Send + Sync + 'static,
+    {
+        Layout::of(|weights| network(weights, &config))?.verify(&store, what)?;
+        let config = Arc::new(config);
+        let own = Arc::clone(&config);
+        let build = move |store: &WeightStore| {
+            let network = store.build(what, |weights| network(weights, &own))?;
+            Ok(PatchNetwork::new(network))
+        };
+        Ok(Self {
+            kind,
+            store,
+            config,
+            build: Arc::new(build),
+        })
+    }
+
     /// The same weights, computed with on another device.
     #[must_use]
     pub fn on(&self, device: Device) -> Self {

@@ -8,7 +8,7 @@ mod qwen;
 mod qwen_cache;
 mod style;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_graph::{
     Cx, FromValue, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Opaque, Pieces, Value,
@@ -17,7 +17,7 @@ use fresco_graph::{
 use fresco_memory::Handle;
 use fresco_models::model_patch::{PatchNetwork, PatchStore};
 use fresco_models::network::Lazy;
-use fresco_tensor::Device;
+use fresco_tensor::{Device, Tensor};
 
 use self::lumina::{PictureControl, ZImageFunControlnet};
 use crate::loaders::WeightSource;
@@ -105,6 +105,41 @@ impl ModelPatch {
     pub(crate) fn handle(&self) -> Option<&Handle> {
         self.hold.as_deref().map(Hold::handle)
     }
+}
+
+/// What was made of a picture for the last run, which the next one of the same size needs not make again.
+#[derive(Default)]
+struct LastMade(Mutex<Option<((usize, usize), Tensor)>>);
+
+impl LastMade {
+    fn of(
+        &self,
+        size: (usize, usize),
+        make: impl FnOnce() -> Result<Tensor, NodeError>,
+    ) -> Result<Tensor, NodeError> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known().as_ref().filter(|made| made.0 == size).cloned();
+        if let Some((_, made)) = before {
+            return Ok(made);
+        }
+        let made = make()?;
+        *known() = Some((size, made.clone()));
+        Ok(made)
+    }
+}
+
+/// Masks as planes (n, 1, h, w).
+fn mask_planes(mask: &Tensor) -> Result<Tensor, NodeError> {
+    let [.., h, w] = *mask.shape() else {
+        return Err(NodeError::value_error("a mask has a height and a width"));
+    };
+    let count = mask.len() / (h * w).max(1);
+    Ok(mask.reshape([count, 1, h, w])?)
+}
+
+/// The same, 1 where the picture stays.
+fn kept_planes(mask: &Tensor) -> Result<Tensor, NodeError> {
+    mask_planes(&mask.rsub_scalar(1.0))
 }
 
 impl Opaque for ModelPatch {

@@ -463,7 +463,7 @@ fn m12_more_than_the_main_memory() {
         channels: 8192,
         ..Tiny::default()
     };
-    tiny::write_hollow(&path, &huge.unet()).unwrap();
+    tiny::write_hollow(&path, &huge.unet(), tiny::F32).unwrap();
     let room = Room::at(folder, ROOMY);
     let mut flow = Flow::default();
     flow.u.file = "huge";

@@ -7,7 +7,7 @@ use fresco_models::detect_checkpoint;
 use fresco_models::flux::FluxNetwork;
 use fresco_models::store::Layout;
 use fresco_models::{DiffusionNetwork, detect::Checkpoint};
-use fresco_synth::list;
+use fresco_synth::list::{self, Values};
 use fresco_tensor::open_weights;
 use fresco_tests::templates::files::{find, write_network};
 use fresco_tests::templates::networks::Network;
@@ -18,13 +18,21 @@ use serde_json::{Value, json};
 use crate::transformers::flux_config;
 use crate::{Measurement, process, table::Table};
 
-pub(crate) const MEASUREMENTS: &[Measurement] = &[("detect", detect), ("memory", memory)];
+pub(crate) const MEASUREMENTS: &[Measurement] =
+    &[("detect", detect), ("memory", memory), ("narrow", narrow)];
 
 /// Bytes that this process asked the kernel to read so far.
 fn asked_for() -> Result<u64> {
     let about = fs::read_to_string("/proc/self/io")?;
     let line = about.lines().find_map(|line| line.strip_prefix("rchar:"));
     Ok(line.context("no rchar line")?.trim().parse()?)
+}
+
+/// The names and shapes of a full-size model, without what is counted and no weight.
+fn listed(name: &str) -> Result<Keys> {
+    let items = list::load(name)?.into_iter();
+    let weights = items.filter(|item| item.values == Values::Made);
+    Ok(weights.map(|item| (item.name, item.shape)).collect())
 }
 
 fn recognised(path: &Path) -> Result<Checkpoint> {
@@ -49,8 +57,7 @@ fn detect(table: &mut Table) -> Result<()> {
     ];
     let mut models: Vec<(String, Keys)> = Vec::new();
     for name in names {
-        let items = list::load(name)?.into_iter();
-        models.push((name.to_owned(), items.map(|i| (i.name, i.shape)).collect()));
+        models.push((name.to_owned(), listed(name)?));
     }
     let flux = Layout::of(|weights| FluxNetwork::new(weights, &flux_config(19, 38)))?;
     models.push((
@@ -60,7 +67,7 @@ fn detect(table: &mut Table) -> Result<()> {
     let (mut beyond, mut all) = (0, 0.0);
     for (name, keys) in &models {
         let path = base.path().join(format!("{name}.safetensors"));
-        tiny::write_hollow(&path, keys)?;
+        tiny::write_hollow(&path, keys, tiny::F32)?;
         let header = fs::File::open(&path).and_then(|mut file| {
             let mut length = [0; 8];
             std::io::Read::read_exact(&mut file, &mut length)?;
@@ -220,8 +227,83 @@ fn prompt(family: &Family) -> Value {
     })
 }
 
-/// Narrow networks with many blocks, bf16, a picture of 64x64 pixels: what stays in memory, and the most there was.
+/// As the reference was measured.
+const FLUX_2X2: Family = Family {
+    name: "Flux.1 of 2 + 2 blocks with a T5 of two",
+    model: "flux_2x2.safetensors",
+    blocks: &[],
+    encoders: &["clip_l.safetensors", "t5xxl_2layer.safetensors"],
+    kind: "flux",
+    latent: "EmptySD3LatentImage",
+    vae: "ae.safetensors",
+};
+
+/// Networks of full width in f16, as the reference was measured with, whose weights are a hole in the file and take the same
+/// room in memory as others; a picture of 64x64 pixels: what stays in memory, and the most there was.
 fn memory(table: &mut Table) -> Result<()> {
+    let flux = [
+        ("diffusion_models", "flux_2x2"),
+        ("text_encoders", "clip_l"),
+        ("text_encoders", "t5xxl_2layer"),
+        ("vae", "ae"),
+    ];
+    let mut sdxl = prompt(&FLUX_2X2);
+    sdxl["1"] = json!({"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sdxl.safetensors"}});
+    for (node, input, output) in [("4", "clip", 1), ("5", "clip", 1), ("8", "vae", 2)] {
+        sdxl[node]["inputs"][input] = json!(["1", output]);
+    }
+    if let Some(nodes) = sdxl.as_object_mut() {
+        nodes.retain(|id, _| id != "2" && id != "3");
+    }
+    sdxl["6"]["class_type"] = json!("EmptyLatentImage");
+    let cases = [
+        (FLUX_2X2.name, flux.to_vec(), prompt(&FLUX_2X2)),
+        ("SDXL", vec![("checkpoints", "sdxl")], sdxl),
+    ];
+    for (name, files, prompt) in cases {
+        let base = tempfile::tempdir()?;
+        let mut bytes = 0;
+        for (folder, list) in files {
+            let folder = base.path().join("models").join(folder);
+            fs::create_dir_all(&folder)?;
+            let path = folder.join(format!("{list}.safetensors"));
+            tiny::write_hollow(&path, &listed(list)?, tiny::F16)?;
+            bytes += fs::metadata(&path)?.len();
+        }
+        let used = run_and_measure(base.path(), name, &prompt)?;
+        let files = bytes as f64 / 1e6;
+        let what = format!("{name}: files of {files:.0} MB, memory after a picture");
+        table.row(what, used.stays / files, "x files", Some(1.1), "");
+        let what = format!("{name}: the most there was, with what is computed");
+        table.row(what, used.peak / files, "x files", None, "");
+    }
+    Ok(())
+}
+
+/// Megabytes more than an idle server has.
+struct Used {
+    stays: f64,
+    peak: f64,
+}
+
+fn run_and_measure(base: &Path, name: &str, prompt: &Value) -> Result<Used> {
+    let server = Server::start_with(StartOptions {
+        base: Some(base),
+        ..StartOptions::default()
+    });
+    let idle = process::memory_mb(server.pid())?;
+    let id = server.queue(prompt, None);
+    let entry = server.wait_for(&id);
+    let status = &entry["status"];
+    ensure!(status["status_str"] == "success", "{name}: {status}");
+    Ok(Used {
+        stays: process::memory_mb(server.pid())? - idle,
+        peak: process::peak_mb(server.pid())? - idle,
+    })
+}
+
+/// Narrow networks with many blocks, bf16: what there is beside the files, which is much the same whatever their size.
+fn narrow(table: &mut Table) -> Result<()> {
     for family in FAMILIES {
         let base = tempfile::tempdir()?;
         let models = base.path().join("models");
@@ -242,29 +324,13 @@ fn memory(table: &mut Table) -> Result<()> {
             put("text_encoders", name, &[])?;
         }
         put("vae", family.vae, &[])?;
-        let server = Server::start_with(StartOptions {
-            base: Some(base.path()),
-            ..StartOptions::default()
-        });
-        let idle = process::memory_mb(server.pid())?;
-        let id = server.queue(&prompt(family), None);
-        let entry = server.wait_for(&id);
-        ensure!(
-            entry["status"]["status_str"] == "success",
-            "{}: {}",
-            family.name,
-            entry["status"]
-        );
+        let name = family.name;
+        let used = run_and_measure(base.path(), name, &prompt(family))?;
         let files = bytes as f64 / 1e6;
-        let stays = process::memory_mb(server.pid())? - idle;
-        let peak = process::peak_mb(server.pid())? - idle;
-        let what = format!(
-            "{}: files of {files:.0} MB, memory after a picture",
-            family.name
-        );
-        table.row(what, stays / files, "x files", Some(1.1), "");
-        let what = format!("{}: the most there was, with what is computed", family.name);
-        table.row(what, peak / files, "x files", None, "");
+        let what = format!("{name}: memory beside files of {files:.0} MB after a picture");
+        table.row(what, used.stays - files, "MB", None, "");
+        let what = format!("{name}: the same when most was computed");
+        table.row(what, used.peak - files, "MB", None, "");
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::model_patch::{PatchNetwork, PatchStore};
 use crate::network::Lazy;
-use crate::store::{Kernel, Layout, Walk, WeightStore};
+use crate::store::{Kernel, Walk, WeightStore};
 use crate::transformer::Shapes;
 
 /// The network in messages.
@@ -51,18 +51,7 @@ pub fn find(
         found.map(|(_, value)| value.as_str())
     };
     let config = LiteConfig::detect(&store, said)?;
-    Layout::of(|weights| LiteControlNet::new(weights, &config))?.verify(&store, WHAT)?;
-    let own = config.clone();
-    let build = move |store: &WeightStore| {
-        let network = store.build(WHAT, |weights| LiteControlNet::new(weights, &own))?;
-        Ok(PatchNetwork::new(network))
-    };
-    Ok(Some(PatchStore {
-        kind: KIND,
-        store,
-        config: Arc::new(config),
-        build: Arc::new(build),
-    }))
+    PatchStore::new(KIND, WHAT, store, config, LiteControlNet::new).map(Some)
 }
 
 /// Whether a network is one that these control nets act in.

@@ -10,11 +10,13 @@ use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::model_patch::{PatchNetwork, PatchStore};
 use crate::network::Lazy;
-use crate::store::{Layout, Origin, Walk, WeightStore};
+use crate::store::{Origin, Walk, WeightStore};
 use crate::transformer::Shapes;
 
 /// What stands before the names of such files.
 const PREFIX: &str = "feature_embedder.";
+/// The network in messages.
+const WHAT: &str = "the style network";
 /// For people.
 pub const KIND: &str = "a style reference of Flux.1 (USO)";
 const EPS: f32 = 1e-5;
@@ -168,14 +170,8 @@ pub(crate) fn find(
         .collect();
     let store = WeightStore::mapped(Arc::clone(file), origins, device.clone());
     let config = StyleConfig::detect(&store)?;
-    Layout::of(|weights| StyleTokens::new(weights, config))?.verify(&store, "the style network")?;
-    Ok(Some(PatchStore {
-        kind: KIND,
-        store,
-        config: Arc::new(config),
-        build: Arc::new(move |store| {
-            let build = |weights: &Walk<'_>| StyleTokens::new(weights, config);
-            Ok(PatchNetwork::new(store.build("the style network", build)?))
-        }),
-    }))
+    PatchStore::new(KIND, WHAT, store, config, |weights, config| {
+        StyleTokens::new(weights, *config)
+    })
+    .map(Some)
 }

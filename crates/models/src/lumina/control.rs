@@ -15,7 +15,7 @@ use crate::denoise::hooks::Hooks;
 use crate::error::{ModelError, Result};
 use crate::model_patch::{PatchNetwork, PatchStore};
 use crate::network::Lazy;
-use crate::store::{Layout, Walk, WeightStore};
+use crate::store::{Walk, WeightStore};
 use crate::transformer::{PatchOrder, Rope, Shapes, circular_pad, to_tokens};
 
 /// The network in messages.
@@ -42,18 +42,7 @@ pub fn find(
     let origins = names::control_origins(names);
     let store = WeightStore::mapped(Arc::clone(file), origins, device.clone());
     let config = ControlConfig::detect(&store)?;
-    Layout::of(|weights| FunControlNet::new(weights, &config))?.verify(&store, WHAT)?;
-    let own = config.clone();
-    let build = move |store: &WeightStore| {
-        let network = store.build(WHAT, |weights| FunControlNet::new(weights, &own))?;
-        Ok(PatchNetwork::new(network))
-    };
-    Ok(Some(PatchStore {
-        kind: KIND,
-        store,
-        config: Arc::new(config),
-        build: Arc::new(build),
-    }))
+    PatchStore::new(KIND, WHAT, store, config, FunControlNet::new).map(Some)
 }
 
 /// Whether a network is one that these control nets act in.

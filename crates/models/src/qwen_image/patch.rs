@@ -15,7 +15,7 @@ use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_patch::{PatchNetwork, PatchStore};
 use crate::network::Lazy;
-use crate::store::{Layout, Walk, WeightStore};
+use crate::store::{Walk, WeightStore};
 use crate::transformer::Shapes;
 
 /// The network in messages.
@@ -38,18 +38,7 @@ pub fn find(
     }
     let store = WeightStore::open(Arc::clone(file), "", device.clone());
     let config = PatchConfig::detect(&store)?;
-    Layout::of(|weights| BlockPatch::new(weights, &config))?.verify(&store, WHAT)?;
-    let own = config.clone();
-    let build = move |store: &WeightStore| {
-        let network = store.build(WHAT, |weights| BlockPatch::new(weights, &own))?;
-        Ok(PatchNetwork::new(network))
-    };
-    Ok(Some(PatchStore {
-        kind: KIND,
-        store,
-        config: Arc::new(config),
-        build: Arc::new(build),
-    }))
+    PatchStore::new(KIND, WHAT, store, config, BlockPatch::new).map(Some)
 }
 
 /// Whether a network is one that these patches act in.

@@ -14,7 +14,7 @@ use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::model_patch::{PatchNetwork, PatchStore};
 use crate::network::Lazy;
-use crate::store::{Layout, Walk, WeightStore};
+use crate::store::{Walk, WeightStore};
 use crate::transformer::{Rope, Shapes, TokenGrid};
 
 /// The network in messages.
@@ -52,18 +52,7 @@ pub fn find(
     }
     let store = WeightStore::open(Arc::clone(file), "", device.clone());
     let config = TalkConfig::detect(&store)?;
-    Layout::of(|weights| TalkNetwork::new(weights, &config))?.verify(&store, WHAT)?;
-    let own = config.clone();
-    let build = move |store: &WeightStore| {
-        let network = store.build(WHAT, |weights| TalkNetwork::new(weights, &own))?;
-        Ok(PatchNetwork::new(network))
-    };
-    Ok(Some(PatchStore {
-        kind: KIND,
-        store,
-        config: Arc::new(config),
-        build: Arc::new(build),
-    }))
+    PatchStore::new(KIND, WHAT, store, config, TalkNetwork::new).map(Some)
 }
 
 /// Whether a network is one that these patches act in.

@@ -1,14 +1,14 @@
 //! Control nets of Anima that act inside its layers.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_memory::Handle;
 use fresco_models::anima::lite::{CELL, KIND, LiteConfig, LiteControl, steers};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 
-use super::ModelPatch;
+use super::{LastMade, ModelPatch, mask_planes};
 use crate::sampling::Model;
 use crate::sampling::model::ModelAddition;
 use crate::types::{Image, Mask};
@@ -62,7 +62,9 @@ impl Node for AnimaLLLiteApply {
             return Err(NodeError::value_error(reason));
         }
         let mask = self.mask.filter(|_| config.paints());
-        let mask = mask.map(|mask| plane(&mask.0)).transpose()?;
+        let mask = mask
+            .map(|mask| first_of(&mask_planes(&mask.0)?))
+            .transpose()?;
         model.additions.push(Arc::new(Steered {
             mask,
             masked: config.masked,
@@ -70,7 +72,7 @@ impl Node for AnimaLLLiteApply {
             image: image.narrow(1, 0, 3)?,
             strength: self.strength as f32,
             percents: (self.start_percent, self.end_percent),
-            made: Mutex::default(),
+            made: LastMade::default(),
         }));
         Ok(NodeOutput::one(model))
     }
@@ -83,15 +85,6 @@ fn first_of(list: &Tensor) -> Result<Tensor, NodeError> {
     Ok(list.narrow(0, 0, 1)?)
 }
 
-/// The first mask as (1, 1, h, w).
-fn plane(mask: &Tensor) -> Result<Tensor, NodeError> {
-    let [.., h, w] = *mask.shape() else {
-        return Err(NodeError::value_error("a mask has a height and a width"));
-    };
-    let count = mask.len() / (h * w).max(1);
-    first_of(&mask.reshape([count, 1, h, w])?)
-}
-
 /// A control net on a model.
 struct Steered {
     patch: ModelPatch,
@@ -102,8 +95,8 @@ struct Steered {
     masked: bool,
     strength: f32,
     percents: (f64, f64),
-    /// Of the last run: width and height, and the picture.
-    made: Mutex<Option<((usize, usize), Tensor)>>,
+    /// Pictures.
+    made: LastMade,
 }
 
 impl Steered {
@@ -149,15 +142,7 @@ impl ModelAddition for Steered {
         // Two cells of a latent along each side are a token.
         let side = |cells: usize| cells.div_ceil(2) * CELL;
         let size = (side(columns), side(rows));
-        let known = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = known().as_ref().filter(|made| made.0 == size).cloned();
-        let picture = if let Some((_, picture)) = before {
-            picture
-        } else {
-            let picture = self.picture(size)?;
-            *known() = Some((size, picture.clone()));
-            picture
-        };
+        let picture = self.made.of(size, || self.picture(size))?;
         let (start, end) = self.percents;
         Ok(Arc::new(LiteControl {
             network: Arc::clone(self.patch.network()),

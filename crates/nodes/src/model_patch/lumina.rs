@@ -1,7 +1,7 @@
 //! Control nets of Z-Image.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_memory::Handle;
@@ -9,7 +9,7 @@ pub(super) use fresco_models::lumina::control::ControlConfig as PictureControl;
 use fresco_models::lumina::control::{FunControl, KIND, steers};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
-use super::ModelPatch;
+use super::{LastMade, ModelPatch, kept_planes};
 use crate::sampling::Model;
 use crate::sampling::model::ModelAddition;
 use crate::types::{Image, Mask};
@@ -62,7 +62,7 @@ impl Node for ZImageFunControlnet {
                 self.model_patch.name, config.channels
             )));
         }
-        let mask = self.mask.map(|mask| keep(&mask.0)).transpose()?;
+        let mask = self.mask.map(|mask| kept_planes(&mask.0)).transpose()?;
         model.additions.push(Arc::new(Steered {
             patch: self.model_patch,
             vae: self.vae,
@@ -72,19 +72,10 @@ impl Node for ZImageFunControlnet {
                 image: self.inpaint_image.map(|image| image.0),
                 mask,
             }),
-            made: Mutex::default(),
+            made: LastMade::default(),
         }));
         Ok(NodeOutput::one(model))
     }
-}
-
-/// A mask as planes that are 1 where the picture stays.
-fn keep(mask: &Tensor) -> Result<Tensor, NodeError> {
-    let [.., h, w] = *mask.shape() else {
-        return Err(NodeError::value_error("a mask has a height and a width"));
-    };
-    let count = mask.len() / (h * w).max(1);
-    Ok(mask.rsub_scalar(1.0).reshape([count, 1, h, w])?)
 }
 
 /// What nets see that paint in.
@@ -94,9 +85,6 @@ struct Inpainting {
     mask: Option<Tensor>,
 }
 
-/// Rows and columns of the latent that a control latent was made for.
-type Made = Mutex<Option<((usize, usize), Tensor)>>;
-
 /// A control net on a model.
 struct Steered {
     patch: ModelPatch,
@@ -104,8 +92,8 @@ struct Steered {
     strength: f32,
     image: Option<Tensor>,
     inpaint: Option<Inpainting>,
-    /// Of the last run.
-    made: Made,
+    /// Control latents.
+    made: LastMade,
 }
 
 impl Steered {
@@ -186,15 +174,7 @@ impl ModelAddition for Steered {
             )));
         };
         let size = (rows, columns);
-        let known = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = known().as_ref().filter(|made| made.0 == size).cloned();
-        let latent = if let Some((_, latent)) = before {
-            latent
-        } else {
-            let latent = self.control(model, size, cx)?;
-            *known() = Some((size, latent.clone()));
-            latent
-        };
+        let latent = self.made.of(size, || self.control(model, size, cx))?;
         Ok(Arc::new(FunControl {
             network: Arc::clone(&self.patch.network),
             latent,

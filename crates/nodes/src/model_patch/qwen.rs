@@ -1,14 +1,14 @@
 //! Patches that steer Qwen-Image with a picture.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_memory::Handle;
 use fresco_models::qwen_image::patch::{BlockControl, KIND, PatchConfig, steers};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
-use super::{ModelPatch, PictureControl, ZImageFunControlnet};
+use super::{LastMade, ModelPatch, PictureControl, ZImageFunControlnet, kept_planes};
 use crate::sampling::Model;
 use crate::sampling::model::ModelAddition;
 use crate::types::{Image, Mask};
@@ -77,20 +77,11 @@ impl Node for QwenImageDiffsynthControlnet {
             strength: self.strength as f32,
             image: self.image.0.narrow(3, 0, colours.min(3))?,
             masked: masks == 1,
-            mask: self.mask.map(|mask| keep(&mask.0)).transpose()?,
-            made: Mutex::default(),
+            mask: self.mask.map(|mask| kept_planes(&mask.0)).transpose()?,
+            made: LastMade::default(),
         }));
         Ok(NodeOutput::one(model))
     }
-}
-
-/// A mask as planes that are 1 where the picture stays.
-fn keep(mask: &Tensor) -> Result<Tensor, NodeError> {
-    let [.., h, w] = *mask.shape() else {
-        return Err(NodeError::value_error("a mask has a height and a width"));
-    };
-    let count = mask.len() / (h * w).max(1);
-    Ok(mask.rsub_scalar(1.0).reshape([count, 1, h, w])?)
 }
 
 /// A patch on a model.
@@ -103,8 +94,8 @@ struct Steered {
     masked: bool,
     /// 1 where the picture stays.
     mask: Option<Tensor>,
-    /// Of the last run: for which rows and columns of the latent, and the hint.
-    made: Mutex<Option<((usize, usize), Tensor)>>,
+    /// Hints.
+    made: LastMade,
 }
 
 impl Steered {
@@ -158,15 +149,7 @@ impl ModelAddition for Steered {
             )));
         };
         let size = (rows, columns);
-        let known = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = known().as_ref().filter(|made| made.0 == size).cloned();
-        let hint = if let Some((_, hint)) = before {
-            hint
-        } else {
-            let hint = self.hint(size, cx)?;
-            *known() = Some((size, hint.clone()));
-            hint
-        };
+        let hint = self.made.of(size, || self.hint(size, cx))?;
         Ok(Arc::new(BlockControl {
             network: Arc::clone(&self.patch.network),
             hint,
