@@ -1,14 +1,19 @@
 //! `serve --nats`: the front's part in a cluster, joined with the server that shows it.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
+use bytes::Bytes;
 use fresco_cluster::content::{Catalogue, ClusterModels, Transfer};
-use fresco_cluster::{Broker, BrokerError, Front, FrontParts, OtherRequests, WorkerFacts};
+use fresco_cluster::{
+    Broker, BrokerError, Front, FrontParts, Neighbour, OtherRequests, WorkerFacts,
+};
 use fresco_engine::Engine;
 use fresco_graph::{Map, Value};
-use fresco_server::{App, FarWorker, FarWorkers, answer_front};
+use fresco_server::{App, FarWorker, FarWorkers, answer_front, relay};
 use tokio::runtime::Handle;
 
 use crate::assembly::Assembly;
@@ -84,6 +89,16 @@ impl FarWorkers for Shown {
         self.0.ask_fronts(question)
     }
 
+    fn clients_changed(&self) {
+        self.0.clients_changed();
+    }
+
+    fn tell_front(&self, front: &str, message: Vec<u8>) {
+        if let Err(error) = self.0.tell_front(front, message) {
+            tracing::debug!(%front, "a client of another front was not told: {error}");
+        }
+    }
+
     fn offer_files(&self, outputs: &Value) -> Result<Value, String> {
         let offered = self.0.offer_files(outputs);
         offered.map_err(|error| error.to_string())
@@ -105,5 +120,58 @@ pub(crate) struct ForFronts {
 impl OtherRequests for ForFronts {
     fn answer(&self, request: &Value) -> Option<Value> {
         Some(self.runtime.block_on(answer_front(&self.app, request)))
+    }
+}
+
+/// Messages of other fronts that wait for the thread that hands them on.
+const TOLD: usize = 4096;
+
+/// Has to do with clients of other fronts as the server does.
+pub(crate) struct WithNeighbours {
+    app: App,
+    runtime: Handle,
+    told: SyncSender<Bytes>,
+}
+
+impl WithNeighbours {
+    /// Messages for clients are handed on in their order by a thread: some bring files with them.
+    pub(crate) fn start(app: &App, front: &Arc<Front>, runtime: Handle) -> io::Result<Arc<Self>> {
+        let (told, messages) = sync_channel::<Bytes>(TOLD);
+        let (own, far) = (app.clone(), Arc::downgrade(front));
+        let hand_on = move || {
+            for payload in messages {
+                let Some(front) = far.upgrade() else {
+                    return;
+                };
+                match front.whole_message(payload) {
+                    Ok(bytes) => relay::told(&own, &bytes),
+                    Err(error) => tracing::warn!("a client was not told: {error}"),
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("relay".to_owned())
+            .spawn(hand_on)?;
+        Ok(Arc::new(Self {
+            app: app.clone(),
+            runtime,
+            told,
+        }))
+    }
+}
+
+impl Neighbour for WithNeighbours {
+    fn clients(&self) -> Value {
+        relay::clients(&self.app)
+    }
+
+    fn front_has(&self, front: &Arc<str>, clients: &Value) {
+        relay::front_has(&self.app, &self.runtime, front, clients);
+    }
+
+    fn told(&self, payload: Bytes) {
+        if self.told.try_send(payload).is_err() {
+            tracing::warn!("clients of this front do not hear all that others have for them");
+        }
     }
 }

@@ -18,7 +18,7 @@ use fresco_server::{
 };
 
 use crate::assembly::Assembly;
-use crate::front::{ClusterParts, ForFronts, Shown};
+use crate::front::{ClusterParts, ForFronts, Shown, WithNeighbours};
 use crate::front_end::Pages;
 use crate::python::TemplateFiles;
 use crate::settings::{ServeSettings, UsageError};
@@ -250,6 +250,9 @@ async fn assembled(
             app: app.clone(),
             runtime: tokio::runtime::Handle::current(),
         }));
+        let runtime = tokio::runtime::Handle::current();
+        let neighbours = WithNeighbours::start(&app, front, runtime);
+        front.meet_neighbours(neighbours.context("cannot start a thread")?);
     }
     if !settings.quick_test {
         let signals = StopSignals::listen();

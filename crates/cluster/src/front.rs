@@ -7,6 +7,8 @@ mod link;
 mod peers;
 mod remote;
 
+pub use peers::Neighbour;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -163,6 +165,10 @@ impl Front {
             me.pass_on(message, Inbox::Picture);
         })?);
         heard.push(listen("fronts.alive.*", FrontShared::hear_front)?);
+        heard.push(listen(
+            &format!("fronts.tell.{id}"),
+            FrontShared::hear_told,
+        )?);
         let me = shared.clone();
         let questions = shared.broker.subject(&format!("fronts.ask.{id}"));
         let hear = move |message| me.hear_question(message);

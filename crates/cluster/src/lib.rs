@@ -7,8 +7,9 @@
 //! | `fresco.alive.WORKER` | message, each second and at every change | worker to all fronts: session, state, what it runs, number of its last event |
 //! | `fresco.run.WORKER` | request | front to worker: run this job; answered at once with "accepted" or why not |
 //! | `fresco.control.WORKER` | request | front to worker: interrupt, free, describe yourself, memory |
-//! | `fresco.fronts.alive.FRONT` | message, each second | front to all fronts |
+//! | `fresco.fronts.alive.FRONT` | message, each second and when clients come or go | front to all fronts: the clients that it has |
 //! | `fresco.fronts.ask.FRONT` | request | front to front: your queue, that job's result, interrupt it |
+//! | `fresco.fronts.tell.FRONT` | message | front to front: this is for a client of yours |
 //! | `fresco.event.FRONT.TASK` | stored in a stream | worker to one front: numbered events, the outcome last |
 //! | `fresco.preview.FRONT.TASK` | message | pictures on the way, thinned, lost when nobody listens |
 //!
@@ -27,6 +28,6 @@ pub mod wire;
 mod worker;
 
 pub use connection::{Broker, BrokerError, BrokerSettings, BrokerState, Heard, Subscription};
-pub use front::{Front, FrontParts, WorkerFacts};
+pub use front::{Front, FrontParts, Neighbour, WorkerFacts};
 pub use objects::{ContentHash, hash_file};
 pub use worker::{EventReceiver, OtherRequests, WorkerParts, WorkerProcess, WorkerSink};

@@ -46,6 +46,12 @@ pub trait FarWorkers: Send + Sync {
     /// Has [`answer_front`](crate::answer_front) of all other fronts answer; those that do are in the list.
     fn ask_fronts(&self, question: &Map) -> Vec<Value>;
 
+    /// Clients came or went, or said what they know: others are to hear of it. Does not wait.
+    fn clients_changed(&self);
+
+    /// Sends another front something for one of its clients; lost if it is gone.
+    fn tell_front(&self, front: &str, message: Vec<u8>);
+
     /// Makes files that results name available to other fronts.
     fn offer_files(&self, outputs: &Value) -> Result<Value, String>;
 

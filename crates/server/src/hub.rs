@@ -25,6 +25,10 @@ use crate::memory_json;
 use crate::metrics::Metrics;
 use crate::outbox::{Class, Frame, Outbox};
 
+mod relay;
+
+use relay::Relay;
+
 /// Bytes of snapshots a prompt may send at once, and how fast the allowance comes back.
 const BURST: f64 = 1_000_000.0;
 const REFILL_PER_SECOND: f64 = 100_000.0;
@@ -119,9 +123,19 @@ struct ShownNode {
     node: Arc<str>,
 }
 
+impl State {
+    /// Where frames for a client go: to its socket, or to the front that has it.
+    fn socket_of(&self, client: &str) -> Option<&Arc<Socket>> {
+        let here = self.sockets.get(client);
+        here.or_else(|| self.relays.get(client).map(|relay| &relay.socket))
+    }
+}
+
 #[derive(Default)]
 struct State {
     sockets: IndexMap<Arc<str>, Arc<Socket>>,
+    /// Clients that are connected to other fronts.
+    relays: IndexMap<Arc<str>, Relay>,
     next_serial: u64,
     /// By prompt, as long as it runs.
     progress: HashMap<Arc<str>, PromptProgress>,
@@ -164,16 +178,7 @@ impl Hub {
         if state.sockets.len() >= self.limits.sockets && !state.sockets.contains_key(&sid) {
             return None;
         }
-        state.next_serial += 1;
-        let socket = Arc::new(Socket {
-            serial: state.next_serial,
-            sid: sid.clone(),
-            outbox: Outbox::new(&self.limits),
-            described_previews: AtomicBool::new(false),
-            memory_events: AtomicBool::new(false),
-            fresco_events: AtomicBool::new(false),
-            all_previews: AtomicBool::new(false),
-        });
+        let socket = self.socket(&mut state, sid.clone());
         let greet = |kind: &str, data: Value| {
             let text = frames::text_frame(kind, &data);
             let message = Message::Text(text.into());
@@ -190,6 +195,19 @@ impl Hub {
         state.sockets.insert(sid, socket.clone());
         self.metrics.sockets(state.sockets.len());
         Some(socket)
+    }
+
+    fn socket(&self, state: &mut State, sid: Arc<str>) -> Arc<Socket> {
+        state.next_serial += 1;
+        Arc::new(Socket {
+            serial: state.next_serial,
+            sid,
+            outbox: Outbox::new(&self.limits),
+            described_previews: AtomicBool::new(false),
+            memory_events: AtomicBool::new(false),
+            fresco_events: AtomicBool::new(false),
+            all_previews: AtomicBool::new(false),
+        })
     }
 
     /// A prompt is being submitted by this client: its frames wait until the answer is dropped.
@@ -215,7 +233,7 @@ impl Hub {
     fn answered(&self, pending: &PendingAnswer) {
         let mut state = self.lock();
         state.answers.answered(&pending.prompt_id, &pending.answer);
-        if let Some(socket) = state.sockets.get(&pending.client) {
+        if let Some(socket) = state.socket_of(&pending.client) {
             socket.outbox.look_again();
         }
     }
@@ -472,7 +490,10 @@ impl Hub {
     fn described(&self, state: &State, event: &Event, ids: &NodeIds, preview: &Preview) {
         let mut frame: Option<Bytes> = None;
         let id = event.prompt_id.as_deref().unwrap_or("");
-        for socket in state.sockets.values() {
+        let elsewhere = event.client.as_ref();
+        let elsewhere = elsewhere.and_then(|client| state.relays.get(client));
+        let elsewhere = elsewhere.map(|relay| &relay.socket);
+        for socket in state.sockets.values().chain(elsewhere) {
             let own = event.client.as_deref() == Some(&*socket.sid);
             let wanted = socket.all_previews() || own && socket.described_previews();
             if !wanted {
@@ -497,8 +518,7 @@ impl Hub {
     fn plain_preview(&self, state: &State, event: &Event, preview: &Preview) {
         if let Some(client) = &event.client
             && state
-                .sockets
-                .get(client)
+                .socket_of(client)
                 .is_none_or(|s| s.described_previews())
         {
             return;
@@ -544,7 +564,7 @@ fn addressees<'a>(
     target: Target,
 ) -> impl Iterator<Item = &'a Arc<Socket>> {
     let one = match (client, target) {
-        (Some(client), Target::Client | Target::ClientOrAll) => state.sockets.get(client),
+        (Some(client), Target::Client | Target::ClientOrAll) => state.socket_of(client),
         _ => None,
     };
     let all = match (client, target) {

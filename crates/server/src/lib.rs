@@ -42,6 +42,7 @@ mod prompt;
 mod queue;
 pub mod range;
 mod registries;
+pub mod relay;
 mod request;
 mod response;
 mod route;

@@ -29,6 +29,19 @@ pub(crate) enum Class {
     Preview,
 }
 
+impl Class {
+    const ALL: [Self; 4] = [Self::Result, Self::Snapshot, Self::Bar, Self::Preview];
+
+    /// As it is told to another front.
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn of_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.code() == code)
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Frame {
     pub(crate) message: Message,

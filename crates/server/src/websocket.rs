@@ -54,6 +54,7 @@ async fn serve(app: App, mut stream: WebSocket, sid: Arc<str>) {
         close(&mut stream, Code::TooManySockets.message()).await;
         return;
     };
+    clients_changed(&app);
     let mut first = true;
     loop {
         let mut until = None;
@@ -81,6 +82,14 @@ async fn serve(app: App, mut stream: WebSocket, sid: Arc<str>) {
         }
     }
     app.hub.disconnect(&socket);
+    clients_changed(&app);
+}
+
+/// Lets other fronts know, if there are some.
+fn clients_changed(app: &App) {
+    if let Some(far) = app.far.as_ref().filter(|far| far.has_fronts()) {
+        far.clients_changed();
+    }
 }
 
 enum Written {
@@ -170,6 +179,7 @@ fn read(app: &App, socket: &Socket, text: &str, first: &mut bool) {
     let was_first = std::mem::replace(first, false);
     if was_first && message.get("type").and_then(Value::as_str) == Some("feature_flags") {
         socket.set_flags(message.get("data").unwrap_or(&Value::Null));
+        clients_changed(app);
         app.hub
             .reply(socket, "feature_flags", &system::feature_flags(&app.config));
     }

@@ -4,6 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use anyhow::Result;
 use fresco_tests::{
+    Socket,
     cluster::{Cluster, nats_server},
     member::{Member, Message, Voice},
     picture,
@@ -251,6 +252,49 @@ fn two_fronts_show_what_both_run() -> Result<()> {
     assert_ne!(own["outputs"]["2"]["images"][0]["filename"], name);
     // Nobody has this one.
     assert_eq!(second.get("/history/nobody")?, json!({}));
+    Ok(())
+}
+
+/// What a client hears that is connected to one of two fronts and posts to the other.
+fn heard_from(cluster: &Cluster, front: usize, client: &str) -> Result<Vec<Value>> {
+    let mut socket = Socket::open(
+        cluster.fronts[1 - front].address,
+        &format!("/ws?clientId={client}"),
+    );
+    let body = json!({"prompt": workflow::smallest(0x0000ff, "relayed"), "client_id": client});
+    let answer = cluster.fronts[front].post("/prompt", &body)?;
+    let id = answer["prompt_id"].as_str().unwrap_or_default();
+    Ok(socket.run(id))
+}
+
+#[test]
+fn a_client_of_one_front_follows_what_it_posted_to_another() -> Result<()> {
+    if skipped() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(2, 1)?;
+    cluster.start()?;
+    // Both have a picture of this name, so that the other's has to get another one here.
+    for front in &cluster.fronts {
+        let id = front.queue(&workflow::smallest(0xff0000, "relayed"))?;
+        front.wait_for(&id)?;
+    }
+    for front in [0, 1] {
+        let client = format!("client-{front}");
+        let messages = heard_from(&cluster, front, &client)?;
+        let of = |kind: &str| messages.iter().find(|m| m["type"] == kind);
+        for kind in ["execution_start", "executed", "execution_success"] {
+            assert!(of(kind).is_some(), "no {kind}: {messages:?}");
+        }
+        let executed = of("executed").map(|m| m["data"]["output"]["images"][0].clone());
+        let name = executed.unwrap_or_default()["filename"].clone();
+        let name = name.as_str().unwrap_or_default();
+        let path = format!("/view?filename={name}&type=output");
+        let shown = cluster.fronts[1 - front].connect()?.get(&path)?;
+        assert_eq!(shown.status, 200, "{name}: {messages:?}");
+        let shown = picture::read(std::io::Cursor::new(&shown.body[..]))?;
+        assert_eq!(shown.pixels[..3], [0, 0, 255], "{name}");
+    }
     Ok(())
 }
 

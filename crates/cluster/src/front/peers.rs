@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use fresco_graph::{Map, Value, json, lock, map};
 
 use super::{Front, FrontShared, ask};
 use crate::connection::{BrokerError, Heard, chain, is_word};
 use crate::content::{FileRef, named_outputs};
 use crate::wire;
-use crate::worker::{OtherRequests, small_message};
+use crate::worker::{OtherRequests, large_message, small_message};
 
 /// A front that was silent for longer is not asked.
 const LIFE: Duration = Duration::from_secs(4);
@@ -23,6 +24,19 @@ const MOST: usize = 256;
 pub(super) struct Peers {
     seen: Mutex<BTreeMap<Arc<str>, Instant>>,
     answers: OnceLock<Arc<dyn OtherRequests>>,
+    neighbour: OnceLock<Arc<dyn Neighbour>>,
+}
+
+/// What a front has to do with clients of others. Calls come from the thread of the client of NATS: they must not wait.
+pub trait Neighbour: Send + Sync {
+    /// The clients of this front, for others to know.
+    fn clients(&self) -> Value;
+
+    /// Another front has these clients.
+    fn front_has(&self, front: &Arc<str>, clients: &Value);
+
+    /// Another front has something for a client here. [`Front::whole_message`] makes the message of it.
+    fn told(&self, payload: Bytes);
 }
 
 impl Peers {
@@ -40,8 +54,13 @@ impl FrontShared {
             return;
         }
         let subject = self.broker.subject(&format!("fronts.alive.{}", self.id));
-        let greeting = wire::bytes(map! {"version" => env!("CARGO_PKG_VERSION")});
-        if let Err(error) = self.broker.publish(&subject, greeting) {
+        let mut greeting = map! {"version" => env!("CARGO_PKG_VERSION")};
+        if let Some(neighbour) = self.peers.neighbour.get()
+            && !self.peers.alive().is_empty()
+        {
+            greeting.insert("clients".into(), neighbour.clients());
+        }
+        if let Err(error) = self.broker.publish(&subject, wire::bytes(greeting)) {
             tracing::debug!("other fronts do not hear of this one: {error}");
         }
     }
@@ -52,9 +71,25 @@ impl FrontShared {
         let Some(name) = name.filter(|name| **name != *self.id) else {
             return;
         };
+        let name: Arc<str> = name.into();
         let mut seen = lock(&self.peers.seen);
-        if seen.len() < MOST || seen.contains_key(name) {
-            seen.insert(name.into(), Instant::now());
+        if seen.len() >= MOST && !seen.contains_key(&name) {
+            return;
+        }
+        seen.insert(name.clone(), Instant::now());
+        drop(seen);
+        if let Some(neighbour) = self.peers.neighbour.get()
+            && let Ok(greeting) = wire::parse(&heard.payload)
+            && let Some(clients) = greeting.get("clients")
+        {
+            neighbour.front_has(&name, clients);
+        }
+    }
+
+    /// On the client's thread.
+    pub(super) fn hear_told(&self, heard: &Heard) {
+        if let Some(neighbour) = self.peers.neighbour.get() {
+            neighbour.told(heard.payload.clone());
         }
     }
 
@@ -91,6 +126,29 @@ impl Front {
     /// Answers questions of other fronts from now on.
     pub fn answer_fronts(&self, answers: Arc<dyn OtherRequests>) {
         let _ = self.shared.peers.answers.set(answers);
+    }
+
+    /// Clients of other fronts are this one's business from now on.
+    pub fn meet_neighbours(&self, neighbour: Arc<dyn Neighbour>) {
+        let _ = self.shared.peers.neighbour.set(neighbour);
+    }
+
+    /// Greets other fronts soon, with the clients that there are now. Does not wait.
+    pub fn clients_changed(&self) {
+        self.shared.tell_news();
+    }
+
+    /// Sends another front something for one of its clients.
+    pub fn tell_front(&self, front: &str, message: Vec<u8>) -> Result<(), BrokerError> {
+        let broker = &self.shared.broker;
+        let subject = broker.subject(&format!("fronts.tell.{front}"));
+        broker.publish(&subject, small_message(broker, message)?)
+    }
+
+    /// What another front sent, though it was too large for a message.
+    pub fn whole_message(&self, payload: Bytes) -> Result<Bytes, BrokerError> {
+        let large = large_message(&self.shared.broker, &payload)?;
+        Ok(large.map_or(payload, Bytes::from))
     }
 
     /// Whether another front was heard lately.

@@ -1,0 +1,110 @@
+//! Clients that are connected to another front of a cluster: what prompts of theirs have to tell goes there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fresco_graph::Value;
+
+use super::{Hub, Socket};
+use crate::outbox::Frame;
+
+/// Clients that one front tells others of.
+const MOST: usize = 512;
+/// Longer names of clients are not told: a greeting is a small message.
+const LONGEST: usize = 128;
+/// A front that was silent for longer has no clients.
+const LIFE: Duration = Duration::from_secs(10);
+
+/// A client of another front.
+pub(super) struct Relay {
+    front: Arc<str>,
+    pub(super) socket: Arc<Socket>,
+    /// When that front last said so.
+    seen: Instant,
+}
+
+impl Relay {
+    fn close(&self) {
+        self.socket.outbox.close("its client is gone");
+    }
+}
+
+impl Hub {
+    /// The clients that are connected here, each with whether it knows described previews.
+    pub(crate) fn clients(&self) -> Value {
+        let state = self.lock();
+        let known = state.sockets.values();
+        let known = known
+            .filter(|socket| socket.sid.len() <= LONGEST)
+            .take(MOST);
+        let shown = |socket: &Arc<Socket>| -> Value {
+            let described = socket.described_previews();
+            vec![Value::from(&socket.sid), Value::from(described)].into()
+        };
+        known.map(shown).collect::<Vec<Value>>().into()
+    }
+
+    /// Another front has these clients, and no others. Somebody has to carry what those get that are new.
+    pub(crate) fn relay(&self, front: &Arc<str>, clients: &Value) -> Vec<Arc<Socket>> {
+        let listed = clients.as_list().unwrap_or_default().iter().take(MOST);
+        let wanted: BTreeMap<Arc<str>, bool> = listed.filter_map(client).collect();
+        let mut state = self.lock();
+        let now = Instant::now();
+        state.relays.retain(|sid, relay| {
+            let own = relay.front == *front;
+            let stays = now.duration_since(relay.seen) < LIFE && (!own || wanted.contains_key(sid));
+            if !stays {
+                relay.close();
+            }
+            stays
+        });
+        let mut new = Vec::new();
+        for (sid, described) in wanted {
+            if let Some(relay) = state.relays.get_mut(&sid) {
+                // With two fronts that say they have it, the first has it.
+                if relay.front == *front {
+                    relay.seen = now;
+                    set_described(&relay.socket, described);
+                }
+                continue;
+            }
+            let socket = self.socket(&mut state, sid.clone());
+            set_described(&socket, described);
+            for frame in state.answers.take_late(&sid) {
+                socket.outbox.push(frame);
+            }
+            let relay = Relay {
+                front: front.clone(),
+                socket: socket.clone(),
+                seen: now,
+            };
+            state.relays.insert(sid, relay);
+            new.push(socket);
+        }
+        new
+    }
+
+    /// What another front has for a client of this one.
+    pub(crate) fn deliver(&self, sid: &str, frame: Frame) {
+        let state = self.lock();
+        if let Some(socket) = state.sockets.get(sid) {
+            self.push(socket, frame);
+        }
+    }
+}
+
+fn set_described(socket: &Socket, described: bool) {
+    let flag = &socket.described_previews;
+    flag.store(described, Ordering::Relaxed);
+}
+
+/// An entry of another front's list.
+fn client(entry: &Value) -> Option<(Arc<str>, bool)> {
+    let [Value::Str(sid), described] = entry.as_list()? else {
+        return None;
+    };
+    let fits = !sid.is_empty() && sid.len() <= LONGEST;
+    fits.then(|| (sid.as_ref().into(), described.truthy()))
+}
