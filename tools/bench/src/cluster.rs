@@ -2,7 +2,6 @@
 
 use std::{
     net::SocketAddr,
-    process::{Child, Command},
     thread,
     time::{Duration, Instant},
 };
@@ -56,34 +55,7 @@ fn cpu(pids: &[u32]) -> Result<f64> {
     pids.iter().map(|pid| process::cpu_ms(*pid)).sum()
 }
 
-/// Programs that keep every core awake, and give way to everything else. Threads that wake each other on sleeping cores of a virtual
-/// machine are charged with what its host takes to wake those, which is no work of theirs.
-struct Awake(Vec<Child>);
-
-impl Awake {
-    fn start() -> Result<Self> {
-        let cores = thread::available_parallelism()?.get();
-        let mut all = Self(Vec::new());
-        for _ in 0..cores {
-            let mut spin = Command::new("nice");
-            spin.args(["-n", "19", "sh", "-c", "while :; do :; done"]);
-            all.0.push(spin.spawn().context("start nice")?);
-        }
-        Ok(all)
-    }
-}
-
-impl Drop for Awake {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // It may have ended by itself.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// A small job here, and through the broker on a worker of the same machine; then the same with cores that do not sleep.
+/// A small job here, and through the broker on a worker of the same machine.
 fn broker(table: &mut Table) -> Result<()> {
     let server = Server::start();
     let mut local = Client::open(server.address)?;
@@ -98,37 +70,26 @@ fn broker(table: &mut Table) -> Result<()> {
         local.run(colour)?;
         far.run(colour)?;
     }
-    let mut colours = 1000..;
-    let mut measure = |table: &mut Table, cores: &str| -> Result<()> {
-        let (mut here, mut there) = (Vec::new(), Vec::new());
-        let start = (cpu(&[server.pid()])?, cpu(&[front, worker])?, cpu(&[nats])?);
-        // In turns, so that what else the machine does falls on both alike.
-        for colour in colours.by_ref().take(JOBS as usize) {
-            here.push(local.run(colour)?);
-            there.push(far.run(colour)?);
-        }
-        let each = |now: f64, before: f64| (now - before) / JOBS as f64;
-        let cpu_here = each(cpu(&[server.pid()])?, start.0);
-        let cpu_there = each(cpu(&[front, worker])?, start.1);
-        let cpu_nats = each(cpu(&[nats])?, start.2);
-        let (here, there) = (median(here), median(there));
-        let mut row = |what: &str, value: f64, most: Option<f64>| {
-            table.row(format!("{what}, {cores}"), value, "ms", most, "");
-        };
-        row("small job on a worker of the process", here, None);
-        row("small job through the broker", there, None);
-        row("the broker path adds", there - here, Some(3.0));
-        row("CPU per job, in the process", cpu_here, None);
-        row("CPU per job, front and worker", cpu_there, None);
-        row("CPU per job, nats-server", cpu_nats, None);
-        let added = cpu_there - cpu_here;
-        row("CPU that the broker path adds", added, Some(1.0));
-        Ok(())
-    };
-    measure(table, "idle machine")?;
-    let awake = Awake::start()?;
-    measure(table, "cores kept awake")?;
-    drop(awake);
+    let (mut here, mut there) = (Vec::new(), Vec::new());
+    let start = (cpu(&[server.pid()])?, cpu(&[front, worker])?, cpu(&[nats])?);
+    // In turns, so that what else the machine does falls on both alike.
+    for colour in 1000..1000 + JOBS {
+        here.push(local.run(colour)?);
+        there.push(far.run(colour)?);
+    }
+    let each = |now: f64, before: f64| (now - before) / JOBS as f64;
+    let cpu_here = each(cpu(&[server.pid()])?, start.0);
+    let cpu_there = each(cpu(&[front, worker])?, start.1);
+    let cpu_nats = each(cpu(&[nats])?, start.2);
+    let (here, there) = (median(here), median(there));
+    table.row("small job on a worker of the process", here, "ms", None, "");
+    table.row("small job through the broker", there, "ms", None, "");
+    table.row("the broker path adds", there - here, "ms", Some(3.0), "");
+    table.row("CPU per job, in the process", cpu_here, "ms", None, "");
+    table.row("CPU per job, front and worker", cpu_there, "ms", None, "");
+    table.row("CPU per job, nats-server", cpu_nats, "ms", None, "");
+    let added = cpu_there - cpu_here;
+    table.row("CPU that the broker path adds", added, "ms", Some(1.0), "");
     Ok(())
 }
 
