@@ -121,6 +121,7 @@ mod tests {
             license: license.map(str::to_owned),
             license_file: false,
             member,
+            folder: std::path::PathBuf::new(),
         }
     }
 

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     cross::{self, ARM_LINUX, STD, WINDOWS},
-    install,
+    install, licences,
     steps::{cargo, command, present, run as run_command},
     tree,
 };
@@ -195,6 +195,8 @@ fn pack(target: &str, program: &Path, folder: &Path) -> Result<PathBuf> {
     for (from, to) in BESIDE {
         copy(&tree::root().join(from), &root.join(to))?;
     }
+    let licences = licences::of_program(target)?;
+    fs::write(root.join("licenses-of-the-program.md"), licences)?;
     let time = commit_time()?;
     let sorted = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner"];
     let tar = folder.join(format!("{name}.tar"));

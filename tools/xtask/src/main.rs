@@ -18,6 +18,7 @@ mod dist;
 mod docgen;
 mod fuzz;
 mod install;
+mod licences;
 mod metadata;
 mod sanitize;
 mod sim;

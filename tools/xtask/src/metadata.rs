@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     process::Command,
 };
 
@@ -21,6 +22,8 @@ pub(crate) struct Package {
     pub(crate) license: Option<String>,
     pub(crate) license_file: bool,
     pub(crate) member: bool,
+    /// Where its sources are.
+    pub(crate) folder: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,10 @@ impl Metadata {
                     version: text(package, "version").unwrap_or_default(),
                     license: text(package, "license"),
                     license_file: text(package, "license_file").is_some(),
+                    folder: text(package, "manifest_path")
+                        .map(PathBuf::from)
+                        .and_then(|manifest| Some(manifest.parent()?.to_owned()))
+                        .unwrap_or_default(),
                     id,
                 })
             })
