@@ -127,7 +127,13 @@ impl State {
     /// Where frames for a client go: to its socket, or to the front that has it.
     fn socket_of(&self, client: &str) -> Option<&Arc<Socket>> {
         let here = self.sockets.get(client);
-        here.or_else(|| self.relays.get(client).map(|relay| &relay.socket))
+        here.or_else(|| self.elsewhere(client))
+    }
+
+    /// The way to a client of another front that is not connected here too.
+    fn elsewhere(&self, client: &str) -> Option<&Arc<Socket>> {
+        let relay = self.relays.get(client)?;
+        (!self.sockets.contains_key(client)).then_some(&relay.socket)
     }
 }
 
@@ -490,9 +496,8 @@ impl Hub {
     fn described(&self, state: &State, event: &Event, ids: &NodeIds, preview: &Preview) {
         let mut frame: Option<Bytes> = None;
         let id = event.prompt_id.as_deref().unwrap_or("");
-        let elsewhere = event.client.as_ref();
-        let elsewhere = elsewhere.and_then(|client| state.relays.get(client));
-        let elsewhere = elsewhere.map(|relay| &relay.socket);
+        let client = event.client.as_ref();
+        let elsewhere = client.and_then(|client| state.elsewhere(client));
         for socket in state.sockets.values().chain(elsewhere) {
             let own = event.client.as_deref() == Some(&*socket.sid);
             let wanted = socket.all_previews() || own && socket.described_previews();

@@ -349,3 +349,50 @@ fn a_client_that_connects_after_the_answer_gets_what_it_missed() {
     let again = hub.connect("k".into(), 0).unwrap();
     assert_eq!(seen(&again), ["status"]);
 }
+
+#[test]
+fn clients_of_another_front_get_what_is_theirs() {
+    let hub = hub();
+    let front: Arc<str> = "other".into();
+    let list = |text: &str| json::parse(text).unwrap();
+    let new = hub.relay(
+        &front,
+        &list(r#"[["a", true], ["b", false], 7, ["", true]]"#),
+    );
+    let [a, b] = &new[..] else {
+        panic!("two are new: {}", new.len());
+    };
+    assert_eq!((&*a.sid, &*b.sid), ("a", "b"));
+    let start = |client: Option<&str>| event(client, EventKind::Start { timestamp: 1 });
+    let bar = |client: &str| {
+        let preview = EventKind::Progress {
+            ids: ids("1"),
+            value: 1.0,
+            max: 2.0,
+            preview: Some(jpeg()),
+        };
+        event(Some(client), preview)
+    };
+    hub.emit(start(Some("a")));
+    hub.emit(start(None));
+    hub.emit(event(None, EventKind::Status { remaining: 1 }));
+    hub.emit(bar("a"));
+    hub.emit(bar("b"));
+    assert_eq!(seen(a), ["execution_start", "#4", "progress"]);
+    assert_eq!(seen(b), ["progress", "#1"]);
+    // The same list again makes nobody anew; one that is here is not told elsewhere.
+    assert!(hub.relay(&front, &list(r#"[["a", true]]"#)).is_empty());
+    assert!(b.outbox.closed().is_some());
+    let here = hub.connect("a".into(), 0).unwrap();
+    seen(&here);
+    hub.emit(start(Some("a")));
+    hub.emit(bar("a"));
+    assert!(seen(a).is_empty());
+    assert_eq!(seen(&here), ["execution_start", "progress", "#1"]);
+    assert_eq!(hub.clients(), list(r#"[["a", false]]"#));
+    // What it has for us.
+    let message = Message::Text("{\"type\":\"x\",\"data\":1}".into());
+    hub.deliver("a", Frame::new(message.clone(), Class::Result));
+    hub.deliver("nobody", Frame::new(message, Class::Result));
+    assert_eq!(seen(&here), ["x"]);
+}
