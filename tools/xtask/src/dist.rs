@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         fs::rename(&first, &archive)?;
         archives.push(archive);
     }
-    sums(&dist, &archives)?;
+    sums(&dist)?;
     for archive in &archives {
         println!("dist: {}", archive.display());
     }
@@ -291,13 +291,20 @@ fn same(first: &Path, second: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checksums beside the archives, as `sha256sum --check` reads them.
-fn sums(dist: &Path, archives: &[PathBuf]) -> Result<()> {
-    let mut call = Command::new("sha256sum");
-    call.current_dir(dist);
-    for archive in archives {
-        call.arg(archive.file_name().context("an archive has a name")?);
+/// Checksums of the archives that are there, also of those that were made before, as `sha256sum --check` reads them.
+fn sums(dist: &Path) -> Result<()> {
+    let begins = format!("fresco-{}-", version()?);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dist)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            names.push(entry.file_name());
+        }
     }
+    names.retain(|name| name.to_string_lossy().starts_with(&begins));
+    names.sort();
+    let mut call = Command::new("sha256sum");
+    call.current_dir(dist).args(names);
     let output = call.output().context("cannot start sha256sum")?;
     ensure!(output.status.success(), "sha256sum: {}", output.status);
     fs::write(dist.join("SHA256SUMS"), output.stdout)?;
