@@ -50,6 +50,7 @@ pub struct Process {
     arguments: Vec<String>,
     log: PathBuf,
     child: Option<Child>,
+    started: Instant,
 }
 
 impl Process {
@@ -60,6 +61,7 @@ impl Process {
             arguments,
             log: log.to_owned(),
             child: None,
+            started: Instant::now(),
         }
     }
 
@@ -75,7 +77,13 @@ impl Process {
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
         self.child = Some(child);
+        self.started = Instant::now();
         Ok(())
+    }
+
+    /// Since it was last started.
+    pub fn age(&self) -> Duration {
+        self.started.elapsed()
     }
 
     pub fn is_started(&self) -> bool {

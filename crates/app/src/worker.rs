@@ -77,6 +77,8 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
         &engine,
     );
     let catalogue = Catalogue::start(assembly.folders.clone(), own_state.join("models.txt"));
+    // Before there is a job that would have to be given back.
+    let stop = Stop::listen()?;
     let process = WorkerProcess::start(WorkerParts {
         name: name.as_str().into(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -102,7 +104,7 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
         }),
     })
     .map_err(|e| UsageError(e.to_string()))?;
-    wait_for_stop()?;
+    stop.wait()?;
     tracing::info!("told to stop: no more jobs are taken");
     process.drain(args.drain.unwrap_or(DRAIN));
     engine.stop(STOP_GRACE);
@@ -165,21 +167,36 @@ fn start_packs(
     packs
 }
 
-/// Returns when the program is told to end.
-fn wait_for_stop() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot listen for signals")?;
-    runtime.block_on(async {
-        StopSignals::listen().told_to_stop().await;
-    });
-    // A second signal is heard on a thread that goes on.
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || runtime.block_on(std::future::pending::<()>()))
-        .context("cannot listen for signals")?;
-    Ok(())
+/// Hears when the program is told to end.
+struct Stop {
+    runtime: tokio::runtime::Runtime,
+    signals: StopSignals,
+}
+
+impl Stop {
+    fn listen() -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot listen for signals")?;
+        let signals = {
+            let _inside = runtime.enter();
+            StopSignals::listen()
+        };
+        Ok(Self { runtime, signals })
+    }
+
+    /// Returns when it is, or was since it listens.
+    fn wait(self) -> anyhow::Result<()> {
+        let Self { runtime, signals } = self;
+        runtime.block_on(signals.told_to_stop());
+        // A second signal is heard on a thread that goes on.
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || runtime.block_on(std::future::pending::<()>()))
+            .context("cannot listen for signals")?;
+        Ok(())
+    }
 }
 
 /// Requests about model files and about memory.
