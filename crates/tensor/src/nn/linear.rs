@@ -289,6 +289,40 @@ impl Linear {
         found.collect::<Result<_>>().map(Some)
     }
 
+    /// [`Self::forward`] of the columns of `x` and of those of `behind` after them, without a copy of both. None where that is not possible.
+    pub fn forward_of_two(&self, x: &Tensor, behind: &Tensor) -> Result<Option<Tensor>> {
+        let (left, columns) = (misc::last(x, OP)?, misc::last(behind, OP)?);
+        let outer = &x.shape()[..x.rank() - 1];
+        if behind.shape()[..behind.rank() - 1] != *outer || left + columns != self.in_features() {
+            return Err(TensorError::mismatch(OP, x.shape(), behind.shape()));
+        }
+        x.check_device(OP, behind)?;
+        if x.cuda().is_none() || x.is_empty() || behind.is_empty() || !self.sides.is_empty() {
+            return Ok(None);
+        }
+        let rows = x.len() / left;
+        let mut shape = outer.to_vec();
+        shape.push(self.out_features());
+        self.weights.with_cuda(&x.device(), |layer| {
+            let x = on_cuda(OP, x)?;
+            let wide = behind.cuda_in(OP, x.format())?;
+            let behind = ops::product::Behind {
+                wide: &wide,
+                row: columns,
+                first: 0,
+                columns,
+            };
+            let finish = ops::product::Finish {
+                bias: layer.bias,
+                ..ops::product::Finish::default()
+            };
+            let treatment = self.treatment(layer.input_scale);
+            let y =
+                ops::product::linear_of_two(layer.weight, (x, behind), rows, treatment, finish)?;
+            Ok(y.map(|y| Tensor::on_cuda(&*shape, y)))
+        })
+    }
+
     /// [`Self::forward_gated`] of the columns of `x` and of those of `wide` from `first` on behind them, without a copy of both. None where
     /// that is not possible.
     pub(super) fn gated_of_two(

@@ -125,19 +125,48 @@ impl GroupNorm {
     }
 
     fn run_cuda(&self, x: Tensor, act: Act) -> Result<Tensor> {
-        let [items, height, width, channels] = x.dims4()?;
         let here = self.slot.at(&x.device())?;
-        let spec = GroupNormSpec {
+        let spec = self.spec(&x, (here.cuda(0)?.floats()?, here.cuda(1)?.floats()?), act)?;
+        x.cuda_replaced("group norm", |x, out| on_cuda::group_norm(x, out, spec))
+    }
+
+    fn spec(&self, x: &Tensor, (weight, bias): (u64, u64), act: Act) -> Result<GroupNormSpec> {
+        let [items, height, width, _] = x.dims4()?;
+        Ok(GroupNormSpec {
             items,
             pixels: height * width,
-            channels,
+            channels: self.channels,
             groups: self.groups,
-            weight: here.cuda(0)?.floats()?,
-            bias: here.cuda(1)?.floats()?,
+            weight,
+            bias,
             eps: self.eps,
             act,
-        };
-        x.cuda_replaced("group norm", |x, out| on_cuda::group_norm(x, out, spec))
+        })
+    }
+
+    /// [`Self::forward`] of the channels of `x` and of those of `behind` after them, without a copy of both. None where that is not possible.
+    pub fn forward_of_two(&self, x: &Tensor, behind: &Tensor, act: Act) -> Result<Option<Tensor>> {
+        let ([items, height, width, early], [.., late]) = (x.dims4()?, behind.dims4()?);
+        if x.shape()[..3] != behind.shape()[..3] || early + late != self.channels {
+            return Err(TensorError::mismatch(
+                "group norm",
+                x.shape(),
+                behind.shape(),
+            ));
+        }
+        x.check_device("group norm", behind)?;
+        if !matches!(x.device(), Device::Cuda(_)) || x.is_empty() || behind.is_empty() {
+            return Ok(None);
+        }
+        let here = self.slot.at(&x.device())?;
+        let spec = self.spec(x, (here.cuda(0)?.floats()?, here.cuda(1)?.floats()?), act)?;
+        let first = super::linear::on_cuda("group norm", x)?;
+        let behind = behind.cuda_in("group norm", first.format())?;
+        let shape = [items, height, width, self.channels];
+        let count = items * height * width * self.channels;
+        let out = first.device().buffer(count, first.format())?;
+        let made = on_cuda::group_norm_of_two(first, &behind, &out, spec)?;
+        Ok(made.then(|| Tensor::on_cuda(shape, out)))
     }
 
     /// The same for a tensor that nobody needs afterwards: in its memory, where nobody else holds that.

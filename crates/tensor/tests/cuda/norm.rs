@@ -2,7 +2,8 @@
 
 use fresco_tensor::cuda::Format;
 use fresco_tensor::nn::{
-    Act, GroupNorm, LayerNorm, RmsNorm, add_gated, modulate, softmax_last, swiglu, swiglu_halves,
+    Act, GroupNorm, LayerNorm, RmsNorm, add_gated, concat_channels, modulate, softmax_last, swiglu,
+    swiglu_halves,
 };
 use fresco_tensor::{Device, Stored, Tensor};
 
@@ -50,6 +51,11 @@ fn group_norm_is_as_on_the_processor() {
         [1, 20, 20, 96, 96],
         [70, 4, 4, 32, 4],
         [1, 256, 300, 64, 32],
+        [2, 64, 64, 320, 32],
+        [8, 64, 64, 320, 32],
+        [2, 64, 64, 960, 32],
+        [2, 32, 32, 640, 32],
+        [1, 57, 71, 320, 32],
     ];
     for format in FORMATS {
         let device = gpu.computing_only_in(format);
@@ -70,6 +76,48 @@ fn group_norm_is_as_on_the_processor() {
         }
     }
     report.end("group norm");
+}
+
+#[test]
+fn group_norm_of_two_is_that_of_both() {
+    let Some(gpu) = gpu() else { return };
+    let mut report = Report::default();
+    let mut random = Random::new(13);
+    let mut made = 0;
+    for format in [Format::F16, Format::Bf16, Format::F32] {
+        let device = gpu.computing_only_in(format);
+        for [b, h, w, early, late] in [
+            [2, 64, 64, 320, 320],
+            [2, 64, 64, 640, 320],
+            [2, 32, 32, 1280, 640],
+            [1, 8, 8, 1280, 1280],
+            [3, 9, 5, 40, 24],
+            [2, 7, 6, 12, 20],
+        ] {
+            let c = early + late;
+            let (weight, bias) = (values(&mut random, c), values(&mut random, c));
+            let groups = if c % 32 == 0 { 32 } else { 4 };
+            let norm = GroupNorm::new(&weight, &bias, groups, 1e-5).unwrap();
+            let (x, here) = random.pair(&[b, h, w, early], &device);
+            let (behind, behind_here) = random.pair(&[b, h, w, late], &device);
+            let both = concat_channels(&[&here, &behind_here]).unwrap();
+            for act in [Act::Silu, Act::None] {
+                let none = norm.forward_of_two(&here, &behind_here, act).unwrap();
+                assert!(none.is_none(), "the processor has no such kernel");
+                let Some(found) = norm.forward_of_two(&x, &behind, act).unwrap() else {
+                    continue;
+                };
+                made += 1;
+                let expected = norm.forward(&both, act).unwrap();
+                let case = format!("{b}x{h}x{w}x{early} and {late} {act:?}");
+                report.check(format, &case, Ok(found), &expected);
+            }
+            let other = norm.forward_of_two(&x, &x, Act::None);
+            assert!(other.is_err() || early == late, "channels do not fit");
+        }
+    }
+    println!("{made} of two without a copy");
+    report.end("group norm of two");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use fresco_tensor::cuda::Format;
 use fresco_tensor::formats::{AffineKind, GridKind, Levels, RowFormat, RowKind, ScaleNumber};
-use fresco_tensor::nn::{Act, After, Conv2d, Conv3d, Linear, Padding, SlotGroup, matmul};
+use fresco_tensor::nn::{
+    Act, After, Conv2d, Conv3d, Linear, Padding, SlotGroup, concat_channels, matmul,
+};
 use fresco_tensor::{Device, Dtype, Stored, Tensor};
 
 use crate::compare::{FORMATS, Random, Report, gpu, milliseconds};
@@ -58,6 +60,12 @@ fn linear_layers_are_as_on_the_processor() {
             (1, 64, 5120, 640),
             (3, 100, 2048, 100),
             (1, 4608, 256, 3072),
+            // Few tiles with long sums, of one item, two, and many.
+            (2, 256, 1280, 1280),
+            (2, 64, 2560, 1280),
+            (2, 1024, 2560, 640),
+            (9, 16, 1280, 1280),
+            (1, 100, 5120, 104),
         ];
         for _ in 0..40 {
             let b = 1 + random.below(3);
@@ -90,22 +98,21 @@ fn linear_layers_are_as_on_the_processor() {
             let (x, x_here) = random.pair(&[b, n, k], &device);
             let (add, add_here) = random.pair(&[b, n, out], &device);
             let (item, item_here) = random.pair(&[b, out], &device);
-            let act = ACTS[i % 7];
-            let (with_add, with_item) = (random.below(2) == 0, random.below(2) == 0);
-            let after = |add, item| After {
-                act,
-                add: with_add.then_some(add),
-                per_item: with_item.then_some(item),
-            };
-            let case = format!(
-                "{b}x{n}x{k}->{out} {dtype:?} bias {} act {act:?} add {with_add} item {with_item}",
-                bias.is_some()
-            );
-            let expected = here
-                .forward_with(&x_here, after(&add_here, &item_here))
-                .unwrap();
-            let found = there.forward_with(&x, after(&add, &item));
-            report.check(format, &case, found, &expected);
+            let case = format!("{b}x{n}x{k}->{out} {dtype:?} bias {}", bias.is_some());
+            for act in [ACTS[i % 7], Act::None] {
+                let (with_add, with_item) = (random.below(2) == 0, random.below(2) == 0);
+                let after = |add, item| After {
+                    act,
+                    add: with_add.then_some(add),
+                    per_item: with_item.then_some(item),
+                };
+                let expected = here
+                    .forward_with(&x_here, after(&add_here, &item_here))
+                    .unwrap();
+                let found = there.forward_with(&x, after(&add, &item));
+                let case = format!("{case} act {act:?} add {with_add} item {with_item}");
+                report.check(format, &case, found, &expected);
+            }
             let gate_shape = random.one_of(&[[1, 1, out], [b, 1, out], [b, n, out]]);
             let (gate, gate_here) = random.pair(&gate_shape, &device);
             let expected = here.forward_gated(&x_here, add_here, &gate_here).unwrap();
@@ -118,6 +125,42 @@ fn linear_layers_are_as_on_the_processor() {
         }
     }
     report.end("linear");
+}
+
+#[test]
+fn layers_of_two_inputs_are_those_of_both() {
+    let Some(gpu) = gpu() else { return };
+    let mut report = Report::default();
+    let mut random = Random::new(14);
+    let mut made = 0;
+    for format in FORMATS {
+        let device = gpu.computing_only_in(format);
+        for (rows, early, late, out) in [
+            (8192, 320, 320, 320),
+            (2048, 1280, 640, 640),
+            (128, 1280, 1280, 1280),
+            (77, 64, 8, 40),
+            (100, 40, 24, 64),
+        ] {
+            let w = weight(&mut random, &[out, early + late], plain_dtype(format));
+            let bias = stored(&random.tensor(&[out]), Dtype::F32);
+            let [here, there] = linear(&w, Some(&bias), &device);
+            let (x, x_here) = random.pair(&[1, rows, early], &device);
+            let (behind, behind_here) = random.pair(&[1, rows, late], &device);
+            let none = here.forward_of_two(&x_here, &behind_here).unwrap();
+            assert!(none.is_none(), "the processor has no such kernel");
+            let Some(found) = there.forward_of_two(&x, &behind).unwrap() else {
+                continue;
+            };
+            made += 1;
+            let both = concat_channels(&[&x_here, &behind_here]).unwrap();
+            let expected = here.forward(&both).unwrap();
+            let case = format!("{rows}x{early} and {late}->{out}");
+            report.check(format, &case, Ok(found), &expected);
+        }
+    }
+    println!("{made} of two without a copy");
+    report.end("of two inputs");
 }
 
 fn quantised(columns: usize) -> Vec<Dtype> {
@@ -335,23 +378,24 @@ fn convolutions_are_as_on_the_processor() {
                 .to_vec();
             let (add, add_here) = random.pair(&shape, &device);
             let (item, item_here) = random.pair(&[b, out], &device);
-            let with = (random.below(2) == 0, random.below(2) == 0);
-            let act = ACTS[i % 7];
-            let after = |add, item| After {
-                act,
-                add: with.0.then_some(add),
-                per_item: with.1.then_some(item),
-            };
-            let expected = here
-                .upsampled(&x_here, size, after(&add_here, &item_here))
-                .unwrap();
-            let found = there.upsampled(&x, size, after(&add, &item));
-            report.check(
-                format,
-                &format!("{case} act {act:?} {with:?}"),
-                found,
-                &expected,
-            );
+            for act in [ACTS[i % 7], Act::None] {
+                let with = (random.below(2) == 0, random.below(2) == 0);
+                let after = |add, item| After {
+                    act,
+                    add: with.0.then_some(add),
+                    per_item: with.1.then_some(item),
+                };
+                let expected = here
+                    .upsampled(&x_here, size, after(&add_here, &item_here))
+                    .unwrap();
+                let found = there.upsampled(&x, size, after(&add, &item));
+                report.check(
+                    format,
+                    &format!("{case} act {act:?} {with:?}"),
+                    found,
+                    &expected,
+                );
+            }
         }
     }
     report.end("convolutions");

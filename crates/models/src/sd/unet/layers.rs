@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Mask, attention};
+use fresco_tensor::nn::{
+    Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Mask, attention, concat_channels,
+};
 
 use super::context::Keys;
 use super::time::{TimeResidual, TimeTransformer};
@@ -101,7 +103,6 @@ impl Residual {
     }
 
     pub(crate) fn forward(&self, x: Tensor, pass: &Pass<'_>) -> Result<Tensor> {
-        let emb = pass.level(&self.emb)?; // (b, c)
         let (x, h) = if let Some(skip) = &self.skip {
             let skipped = skip.forward(&x)?;
             (skipped, self.norm1.forward_owned(x, Act::Silu)?)
@@ -109,13 +110,38 @@ impl Residual {
             let h = self.norm1.forward(&x, Act::Silu)?;
             (x, h)
         };
+        self.go_on(&x, &h, pass)
+    }
+
+    /// The same of the channels of `x` and of those of `skip` after them.
+    pub(crate) fn forward_of_two(
+        &self,
+        x: Tensor,
+        skip: Tensor,
+        pass: &Pass<'_>,
+    ) -> Result<Tensor> {
+        if let Some(layer) = &self.skip
+            && let Some(h) = self.norm1.forward_of_two(&x, &skip, Act::Silu)?
+            && let Some(skipped) = layer.forward_of_two(&x, &skip)?
+        {
+            drop((x, skip));
+            return self.go_on(&skipped, &h, pass);
+        }
+        let joined = concat_channels(&[&x, &skip])?;
+        drop((x, skip));
+        self.forward(joined, pass)
+    }
+
+    /// From the first convolution on: `h` is normalised, `x` what the result is added to.
+    fn go_on(&self, x: &Tensor, h: &Tensor, pass: &Pass<'_>) -> Result<Tensor> {
+        let emb = pass.level(&self.emb)?; // (b, c)
         let time = After {
             per_item: Some(&emb),
             ..After::default()
         };
-        let h = self.conv1.forward_with(&h, time)?;
+        let h = self.conv1.forward_with(h, time)?;
         let h = self.norm2.forward_owned(h, Act::Silu)?;
-        let h = self.conv2.forward_with(&h, plus(&x))?;
+        let h = self.conv2.forward_with(&h, plus(x))?;
         match &self.time {
             Some(time) => time.forward(h, pass),
             None => Ok(h),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, concat_channels, silu};
+use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, silu};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::UNetConfig;
@@ -206,9 +206,11 @@ impl UNet {
                     skip = changed.nchw_to_nhwc()?.to(device)?;
                 }
             }
-            h = concat_channels(&[&h, &skip])?;
-            drop(skip);
-            for step in &block.steps {
+            let mut steps = block.steps.iter();
+            if let Some(first) = steps.next() {
+                h = first.forward_of_two((h, skip), pass, BlockKind::OUTPUT, number)?;
+            }
+            for step in steps {
                 h = step.forward(h, pass, BlockKind::OUTPUT, number)?;
             }
             if let Some(up) = &block.up {

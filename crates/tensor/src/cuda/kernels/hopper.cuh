@@ -20,6 +20,8 @@ DI void mbar_wait(u32 b, u32 parity) {
 DI void fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DI void cluster_sync() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
 DI u32 cluster_rank() { u32 r; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
+// The description of a tensor, for those who will ask for parts of it.
+DI void map_ahead(const TMap& m) { asm volatile("prefetch.tensormap [%0];" ::"l"(&m) : "memory"); }
 DI void tma2(u32 dst, const TMap& m, u32 bar, int x, int y) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(dst), "l"(&m), "r"(bar), "r"(x), "r"(y) : "memory");
 }

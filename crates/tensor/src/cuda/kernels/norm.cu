@@ -318,6 +318,9 @@ DI void row_norm(ROW_PARAMETERS) {
 // The names say how many vectors a row may have; blocks have 256 threads. Those of a block for each row (`few`: of 128 threads) are for so
 // few rows that a warp for each would leave much of the machine idle.
 ROW_NORM(row_norm_16, 16, 1, 1)
+ROW_NORM(row_norm_40, 8, 1, 5)
+ROW_NORM(row_norm_80, 16, 1, 5)
+ROW_NORM(row_norm_160, 32, 1, 5)
 ROW_NORM(row_norm_128, 32, 1, 4)
 ROW_NORM(row_norm_192, 32, 1, 6)
 ROW_NORM(row_norm_384, 32, 1, 12)

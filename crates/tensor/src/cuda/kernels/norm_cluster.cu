@@ -1,7 +1,10 @@
-// Group norm of (items, pixels, channels) on Hopper, f16 and bf16, in one kernel: x is read once and kept in registers.
+// Group norm of (items, pixels, channels) on Hopper, f16 and bf16, in one kernel: x is read once and kept in shared memory.
 //
 // A cluster of blocks makes a few groups of one item: as many as have whole 16 bytes together, a slice. Its blocks share the pixels, and read each other's sums
 // from shared memory, so that nobody waits for blocks of other clusters. Sums are of differences from the first value of the group, in a fixed order. `y` may be `x`.
+// The channels may lie in two places, the first `early` of them in `x` and the others in `x1`.
+//
+// Loops are not unrolled far: the code runs once, and is waited for like the data.
 #include "packs.cuh"
 #include "hopper.cuh"
 
@@ -14,45 +17,61 @@ DI float2 read_from(u32 address, u32 rank) {
   return v;
 }
 
-// columns: 16 bytes of a pixel that a slice has; a group is at least 8 channels wide, so that 16 bytes reach over two groups at most. `per_block` pixels are no more
-// than COUNT for each line of threads.
-template <int BLOCKS, int COUNT> DI void group_norm(const Store* x, const float* weight, const float* bias, Store* y, int pixels, int channels, int width, int columns, int per_block, float eps, int act) {
-  // [column][first or second group of it][line]
-  extern __shared__ float2 parts[];
-  __shared__ float2 series[2 * MOST_COLUMNS], mine[MOST_GROUPS], stats[MOST_GROUPS];
+// columns: 16 bytes of a pixel that a slice has; a group is at least 8 channels wide, so that 16 bytes reach over two groups at most. Shared memory has room for `per_block` pixels.
+template <int BLOCKS> DI void group_norm(const Store* x, const Store* x1, int early, const float* weight, const float* bias, Store* y, int pixels, int channels, int width, int columns, int per_block, float eps, int act) {
+  // All of it is of a size that is told: kernels with a part of their own may not have as much. Sums of lines are [column][first or second group of it][line], and then come
+  // the vectors of every thread.
+  extern __shared__ float2 room[];
+  float2 *series = room, *mine = series + 2 * MOST_COLUMNS, *stats = mine + MOST_GROUPS, *parts = stats + MOST_GROUPS;
   const int tid = threadIdx.x, lines = THREADS / columns, line = tid / columns, column = tid - line * columns;
-  const int rank = BLOCKS > 1 ? (int)cluster_rank() : 0, slice = blockIdx.x / BLOCKS, vectors = channels / 8, groups = columns * 8 / width;
+  const int rank = BLOCKS > 1 ? (int)cluster_rank() : 0, slice = blockIdx.x / BLOCKS, groups = columns * 8 / width;
   const int first = slice * columns * 8;   // channel
   const bool works = line < lines;
   const int from = rank * per_block + line, to = works ? min(pixels, (rank + 1) * per_block) : 0;
-  const Store* picture = x + (i64)blockIdx.y * pixels * channels + first;
-  const uint4* source = (const uint4*)picture + column;
-  uint4 v[COUNT];
-#pragma unroll
-  for (int u = 0; u < COUNT; u++) v[u] = from + u * lines < to ? source[(i64)(from + u * lines) * vectors] : make_uint4(0, 0, 0, 0);
+  // A channel of the first pixel, and the elements from one pixel to the next.
+  auto place = [&](int channel, int& pitch) {
+    bool is = channel < early;
+    pitch = is ? early : channels - early;
+    return (is ? x : x1) + (i64)blockIdx.y * pixels * pitch + (is ? channel : channel - early);
+  };
+  uint4* kept = (uint4*)(parts + 2 * columns * lines) + tid;
+  int pitch, other;
+  {
+    const Store* source = place(first + column * 8, pitch);
+    u32 to_kept = smem_u32(kept);
+    after_others();
+    for (int p = from; p < to; p += lines, to_kept += THREADS * 16) cp16(to_kept, source + (i64)p * pitch, 16);
+    cp_commit();
+  }
   // The first `split` of the eight channels are of group `near`, the others of the next.
   const int near = column * 8 / width, split = min(8, (near + 1) * width - column * 8);
-  float origin[2] = { TY::load(picture[near * width]), split < 8 ? TY::load(picture[(near + 1) * width]) : 0.f };
-  float s[2] = { 0.f, 0.f }, q[2] = { 0.f, 0.f };
+  const float origin[2] = { TY::load(*place(first + near * width, other)), split < 8 ? TY::load(*place(first + (near + 1) * width, other)) : 0.f };
+  float s[8], q[8];
 #pragma unroll
-  for (int u = 0; u < COUNT; u++)
-    if (from + u * lines < to) {
-      float f[8];
-      unpack16<TY>(v[u], f);
+  for (int i = 0; i < 8; i++) s[i] = q[i] = 0.f;
+  cp_wait<0>();
+  int k = 0;
+#pragma unroll 1
+  for (int p = from; p < to; p += lines, k++) {
+    float f[8];
+    unpack16<TY>(kept[k * THREADS], f);
 #pragma unroll
-      for (int i = 0; i < 8; i++) {
-        bool early = i < split;
-        float t = f[i] - (early ? origin[0] : origin[1]);
-        s[0] += early ? t : 0.f; q[0] += early ? t * t : 0.f;
-        s[1] += early ? 0.f : t; q[1] += early ? 0.f : t * t;
-      }
-    }
+    for (int i = 0; i < 8; i++) { float t = f[i] - (i < split ? origin[0] : origin[1]); s[i] += t; q[i] += t * t; }
+  }
   if (works) {
-    parts[(2 * column) * lines + line] = make_float2(s[0], q[0]);
-    parts[(2 * column + 1) * lines + line] = make_float2(s[1], q[1]);
+    float2 sum[2] = { make_float2(0.f, 0.f), make_float2(0.f, 0.f) };
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      bool is = i < split;
+      sum[0].x += is ? s[i] : 0.f; sum[0].y += is ? q[i] : 0.f;
+      sum[1].x += is ? 0.f : s[i]; sum[1].y += is ? 0.f : q[i];
+    }
+    parts[(2 * column) * lines + line] = sum[0];
+    parts[(2 * column + 1) * lines + line] = sum[1];
   }
   __syncthreads();
   // One warp for the sums of all lines of a column's group.
+#pragma unroll 1
   for (int n = tid >> 5; n < 2 * columns; n += THREADS / 32) {
     float a = 0.f, b = 0.f;
     for (int k = tid & 31; k < lines; k += 32) { float2 t = parts[n * lines + k]; a += t.x; b += t.y; }
@@ -63,6 +82,7 @@ template <int BLOCKS, int COUNT> DI void group_norm(const Store* x, const float*
   __syncthreads();
   if (tid < groups) {
     float2 sum = make_float2(0.f, 0.f);
+#pragma unroll 1
     for (int c = 0; c < columns; c++) {
       int g = tid - c * 8 / width;
       if (g == 0 || (g == 1 && (c * 8 / width + 1) * width < c * 8 + 8)) { float2 t = series[2 * c + g]; sum.x += t.x; sum.y += t.y; }
@@ -86,34 +106,38 @@ template <int BLOCKS, int COUNT> DI void group_norm(const Store* x, const float*
     const float4* b = (const float4*)(bias + first + column * 8);
     *(float4*)factor = w[0]; *(float4*)(factor + 4) = w[1];
     *(float4*)offset = b[0]; *(float4*)(offset + 4) = b[1];
-    float2 t[2] = { stats[near], split < 8 ? stats[near + 1] : make_float2(0.f, 0.f) };
+    const float2 t[2] = { stats[near], split < 8 ? stats[near + 1] : make_float2(0.f, 0.f) };
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-      bool early = i < split;
-      factor[i] *= early ? t[0].y : t[1].y;
-      offset[i] -= (early ? t[0].x : t[1].x) * factor[i];
+      bool is = i < split;
+      factor[i] *= is ? t[0].y : t[1].y;
+      offset[i] -= (is ? t[0].x : t[1].x) * factor[i];
     }
     uint4* target = (uint4*)(y + (i64)blockIdx.y * pixels * channels + first) + column;
+    const int vectors = channels / 8;
+    k = 0;
+#pragma unroll 1
+    for (int p = from; p < to; p += lines, k++) {
+      float f[8];
+      unpack16<TY>(kept[k * THREADS], f);
 #pragma unroll
-    for (int u = 0; u < COUNT; u++)
-      if (from + u * lines < to) {
-        float f[8];
-        unpack16<TY>(v[u], f);
+      for (int i = 0; i < 8; i++) f[i] = (f[i] - (i < split ? origin[0] : origin[1])) * factor[i] + offset[i];
+      if (act == ACT_SILU) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) f[i] = (f[i] - (i < split ? origin[0] : origin[1])) * factor[i] + offset[i];
-        if (act == ACT_SILU) {
-#pragma unroll
-          for (int i = 0; i < 8; i++) f[i] = sigmoid_times(f[i], 1.f);
-        }
-        target[(i64)(from + u * lines) * vectors] = pack16<TY>(f);
+        for (int i = 0; i < 8; i++) f[i] = sigmoid_times(f[i], 1.f);
       }
+      target[(i64)p * vectors] = pack16<TY>(f);
+    }
   }
   if (BLOCKS > 1) asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-#define KERNEL(name, BLOCKS, COUNT) extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1) name(const Store* x, const float* weight, const float* bias, Store* y, \
-    int pixels, int channels, int width, int columns, int per_block, float eps, int act) { after_others(); \
-  group_norm<BLOCKS, COUNT>(x, weight, bias, y, pixels, channels, width, columns, per_block, eps, act); \
+#define KERNEL(name, BLOCKS) extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 2) name(const Store* x, const Store* x1, int early, const float* weight, const float* bias, Store* y, \
+    int pixels, int channels, int width, int columns, int per_block, float eps, int act) { \
+  group_norm<BLOCKS>(x, x1, early, weight, bias, y, pixels, channels, width, columns, per_block, eps, act); \
 }
-KERNEL(group_1, 1, 8)
-KERNEL(group_2, 2, 8)
+// The sizes are known to cuda/ops/norm.rs.
+KERNEL(group_1, 1)
+KERNEL(group_2, 2)
+KERNEL(group_4, 4)
+KERNEL(group_8, 8)

@@ -6,9 +6,9 @@
 //
 // One block = one producer warp group (bulk copies) and two consumers (64 rows each); tile 128 x BN, 64 channels a step, ST stages, persistent grid.
 // The first `full_tiles` tiles are whole. The others are cut in `parts` along K, so that the last wave is full too: those parts leave f32 sums
-// in `sums`, (tile, part, 128, BN), and product_finish.cu adds them in order.
-#include "finish.cuh"
-#include "hopper.cuh"
+// in `sums`, (tile, part, 128, BN), and product_finish.cu adds them in order. Where there are few tiles at all, a cluster of blocks makes each: every block has
+// a part of K, and finishes a part of the rows with the sums of all, added in order.
+#include "staged.cuh"
 #ifdef OPERAND
 constexpr bool BYTES = true;
 #define MORE_PARAMETERS SCALES_PARAMETERS
@@ -141,34 +141,45 @@ template <class T, int BN, int BATCH> DI void finish_tile(const After<u16>& f, f
 // With two inputs the first `split` steps of 64 channels are those of `ta`, the others those of `ta1`.
 // Channels past the last are zeros there, so what W has for them (those of the next tap) does not matter.
 // W: (taps * channels, N); 8 divides N except with the narrowest tiles, and N / 2 with GEGLU. There the second half of a tile is the gate's rows, so that value and gate meet in one thread.
-template <class T, class E, int BN, int ST, int GEGLU>
+// CLUSTER: blocks that make a tile together; 0 for blocks that make one tile after the other, and finish from their registers, which is faster for many.
+template <class T, class E, int BN, int ST, int GEGLU, int CLUSTER>
 DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1, const TMap& tb2, const After<u16>& first, const Others& others, const Scales& by, int N, const Boxes& boxes, const Window& w, int full_tiles, int parts, float* sums) {
   constexpr int BK = 64, AB = 128 * BK * 2, BB = BN * BK * 2, HB = BB / 2, NACC = BN / 2, GROUP = 16;
   constexpr bool WHOLE = (typename WG<E, BN>::Sum)0.5f == 0;   // sums of integers become floats beside themselves: fewer registers are left
+  constexpr bool STAGED = CLUSTER > 0;
+  constexpr int SHARES = STAGED ? CLUSTER : 1;
   extern __shared__ unsigned char raw[];
   u32 base = (smem_u32(raw) + 1023) & ~1023u;
-  u32 sA = base, sB = base + ST * AB, full = sB + ST * BB, empty = full + 8 * ST;
+  u32 sA = base, sB = base + ST * AB, staged = sB + ST * BB, full = staged + (STAGED ? Staged<BN>::BYTES : 0), empty = full + 8 * ST;
   int tid = threadIdx.x, wg = tid >> 7;
   if (tid == 0) {
     for (int i = 0; i < ST; i++) { mbar_init(full + 8 * i, 1); mbar_init(empty + 8 * i, 8); }
     fence_init();
+    if (STAGED) { map_ahead(ta); map_ahead(tb); }
   }
   __syncthreads();
-  after_others();
+  if (!STAGED) after_others();
 
   int mt = boxes_all(boxes), nt = columns_all(others, (N + BN - 1) / BN);
   int steps = (w.channels + BK - 1) / BK, kt = w.time * w.height * w.width * steps;
   int mn = mt * nt, nfull = min(mn, full_tiles), total = nfull + (mn - nfull) * parts;
+  // A cluster makes one tile.
+  const int rank = CLUSTER > 1 ? (int)cluster_rank() : 0, start = blockIdx.x / SHARES, stride = STAGED ? mn : gridDim.x;
+  // The tile of a block's turn, and the steps of it that are its own.
+  auto place = [&](int t, int& u, int& ks, int& k0, int& k1) {
+    u = t; ks = rank;
+    int np = SHARES;
+    if (!STAGED && t >= nfull) { int v = t - nfull; u = nfull + v / parts; ks = v % parts; np = parts; }
+    k0 = (int)((i64)ks * kt / np); k1 = (int)((i64)(ks + 1) * kt / np);
+  };
 
   if (wg == 0) {
     reg_dec<40>();
     if (tid == 0) {
       int s = 0; u32 ph = 1;
-      for (int t = blockIdx.x; t < total; t += gridDim.x) {
-        int u = t, ks = 0, np = 1;
-        if (t >= nfull) { int v = t - nfull; u = nfull + v / parts; ks = v % parts; np = parts; }
-        int k0 = (int)((i64)ks * kt / np), k1 = (int)((i64)(ks + 1) * kt / np);
-        int mi, ni, x0, y0, z0, phase, which = 0;
+      for (int t = start; t < total; t += stride) {
+        int u, ks, k0, k1, mi, ni, x0, y0, z0, phase, which = 0;
+        place(t, u, ks, k0, k1);
         tile_place(u, mt, nt, GROUP, mi, ni);
         box_corner(boxes, mi, x0, y0, z0, phase);
         if (others.out[0]) { which = ni / others.each; ni -= which * others.each; }
@@ -179,6 +190,7 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
         int b0 = phase * N + (GEGLU ? ni * (BN / 2) : ni * BN), b1 = GEGLU ? N / 2 + b0 : b0 + BN / 2;
         int tap = k0 / steps, step = k0 - tap * steps;
         int kz = tap / (w.height * w.width), in = tap - kz * w.height * w.width, ky = in / w.width, kx = in - ky * w.width;
+        if (STAGED) after_others();
         for (int k = k0; k < k1; k++) {
           mbar_wait(empty + 8 * s, ph);
           mbar_expect(full + 8 * s, AB + BB);
@@ -197,18 +209,43 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
         }
       }
     }
+    if (CLUSTER > 1) { __syncwarp(); cluster_sync(); cluster_sync(); }
   } else {
     reg_inc<232>();
     int cw = wg - 1, lane = tid & 31, warp = (tid >> 5) & 3, q = lane & 3;
     int s = 0; u32 ph = 0;
     typename WG<E, BN>::Sum sum[NACC];
-    for (int t = blockIdx.x; t < total; t += gridDim.x) {
-      int u = t, ks = 0, np = 1;
-      if (t >= nfull) { int v = t - nfull; u = nfull + v / parts; ks = v % parts; np = parts; }
-      int k0 = (int)((i64)ks * kt / np), k1 = (int)((i64)(ks + 1) * kt / np);
-      int prev = -1;
+    for (int t = start; t < total; t += stride) {
+      int u, ks, k0, k1, mi, ni, which;
+      place(t, u, ks, k0, k1);
+      Tile tile = { boxes };
+      After<u16> after;
+      const int lr = cw * 64 + warp * 16 + (lane >> 2), n = GEGLU ? N / 2 : N;
+      auto look = [&]() {
+        tile_place(u, mt, nt, GROUP, mi, ni);
+        box_corner(boxes, mi, tile.x0, tile.y0, tile.z0, tile.phase);
+        after = choose(first, others, ni, which);
+        tile.c0 = GEGLU ? ni * (BN / 2) : ni * BN;
+      };
+
+      // Pieces that this thread finishes: of its warp's rows, or of its block's part of the tile.
+      constexpr int PIECES = Staged<BN>::PIECES, ALL = 128 * PIECES, MOST = SHARES > 1 ? ((ALL + SHARES - 1) / SHARES + 255) / 256 : Staged<BN>::EACH;
+      Pieces pieces = { (cw * 4 + warp) * 16 * PIECES + lane, 32, (cw * 4 + warp + 1) * 16 * PIECES };
+      if (CLUSTER > 1) pieces = { rank * ALL / SHARES + tid - 128, 256, (rank + 1) * ALL / SHARES };
+      uint4 residual[MOST];
+      Added<BN> added = { full + 16 * ST };
+      bool plain = false;
+      if (STAGED) {
+        look();
+        after_others();
+        added.template ask<T>(after, boxes, tile.x0, tile.y0, tile.z0, tile.phase, tile.c0, n, tid - 128);
+        plain = !after.act && !after.gate && (n & 7) == 0 && added.all;
+        if (plain && after.residual) ask_residuals<PIECES, MOST>(residual, after, tile, pieces, n);
+      }
 #pragma unroll
       for (int i = 0; i < NACC; i++) sum[i] = 0;
+
+      int prev = -1;
       for (int k = k0; k < k1; k++) {
         mbar_wait(full + 8 * s, ph);
         u64 da = sdesc(sA + s * AB + cw * 64 * 128, 16, 1024), db = sdesc(sB + s * BB, 16, 1024);
@@ -227,8 +264,7 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
       float acc[NACC];
 #pragma unroll
       for (int i = 0; i < NACC; i++) acc[i] = (float)sum[i];
-      int lr = cw * 64 + warp * 16 + (lane >> 2);
-      if (t >= nfull) {
+      if (!STAGED && t >= nfull) {
         float* to = sums + ((i64)(u - nfull) * parts + ks) * 128 * BN + lr * BN + 2 * q;
 #pragma unroll
         for (int j = 0; j < BN / 8; j++) {
@@ -237,32 +273,52 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
         }
         continue;
       }
-      int mi, ni, x0, y0, z0, phase, which;
-      tile_place(u, mt, nt, GROUP, mi, ni);
-      box_corner(boxes, mi, x0, y0, z0, phase);
-      const After<u16> after = choose(first, others, ni, which);
+      if (STAGED) {
+        Staged<BN>::keep(staged, acc, lr, q);
+        added.keep(tid - 128);
+        if (CLUSTER > 1) {
+          cluster_sync();
+          finish_pieces<T, BN, MOST>(after, added, residual, plain, tile, pieces, n, [&](int r, int piece, float (&x)[8]) {
+            float y[SHARES][8];
+#pragma unroll
+            for (int p = 0; p < SHARES; p++) Staged<BN>::read_from(staged, p, r, piece, y[p]);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+              x[e] = y[0][e];
+#pragma unroll
+              for (int p = 1; p < SHARES; p++) x[e] += y[p][e];
+            }
+          });
+          // Nobody ends while others read its sums.
+          cluster_sync();
+        } else {
+          bar_sync(1, 256);
+          finish_pieces<T, BN, MOST>(after, added, residual, plain, tile, pieces, n, [&](int r, int piece, float (&x)[8]) { Staged<BN>::read(staged, r, piece, x); });
+        }
+        continue;
+      }
+      look();
       i64 row[2]; bool ok[2];
 #pragma unroll
-      for (int h = 0; h < 2; h++) row[h] = box_row(boxes, x0, y0, z0, phase, lr + 8 * h, ok[h]);
+      for (int h = 0; h < 2; h++) row[h] = box_row(boxes, tile.x0, tile.y0, tile.z0, tile.phase, lr + 8 * h, ok[h]);
       if (BYTES) {
         // Values, then gates where there are any.
         float r[2] = { ok[0] ? by.row[row[0]] : 0.f, ok[1] ? by.row[row[1]] : 0.f };
 #pragma unroll
         for (int j = 0; j < BN / 8; j++) {
-          int half = GEGLU && j >= BN / 16, c = GEGLU ? ni * (BN / 2) + 8 * (j - half * (BN / 16)) + 2 * q : ni * BN + 8 * j + 2 * q;
+          int half = GEGLU && j >= BN / 16, c = tile.c0 + 8 * (j - half * (BN / 16)) + 2 * q;
           float2 s = make_float2(0.f, 0.f);
-          if (c < (GEGLU ? N / 2 : N)) s = *(const float2*)(by.column + half * (N / 2) + c);
+          if (c < n) s = *(const float2*)(by.column + half * n + c);
           acc[4 * j] *= r[0] * s.x; acc[4 * j + 1] *= r[0] * s.y; acc[4 * j + 2] *= r[1] * s.x; acc[4 * j + 3] *= r[1] * s.y;
         }
       }
       if (GEGLU) {
-        int No = N / 2, c0 = ni * (BN / 2);
         if (after.bias) {
 #pragma unroll
           for (int j = 0; j < BN / 16; j++) {
-            int c = c0 + 8 * j + 2 * q;
+            int c = tile.c0 + 8 * j + 2 * q;
             float2 v = make_float2(0.f, 0.f), g = v;
-            if (c < No) { v = *(const float2*)(after.bias + c); g = *(const float2*)(after.bias + No + c); }
+            if (c < n) { v = *(const float2*)(after.bias + c); g = *(const float2*)(after.bias + n + c); }
             acc[4 * j] += v.x; acc[4 * j + 1] += v.y; acc[4 * j + 2] += v.x; acc[4 * j + 3] += v.y;
             float* gate = acc + NACC / 2 + 4 * j;
             gate[0] += g.x; gate[1] += g.y; gate[2] += g.x; gate[3] += g.y;
@@ -278,34 +334,44 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
               int a = 4 * (g * 4 + i) + 2 * h;
               o[h][i] = T::pack(acc[a] * gelu_fast(acc[NACC / 2 + a]), acc[a + 1] * gelu_fast(acc[NACC / 2 + a + 1]));
             }
-          int c = c0 + 32 * g + 8 * q;
+          int c = tile.c0 + 32 * g + 8 * q;
 #pragma unroll
           for (int h = 0; h < 2; h++) {
             quad_transpose(o[h], q);
-            if (ok[h] && c < No) *(uint4*)(after.out + row[h] * No + c) = make_uint4(o[h][0], o[h][1], o[h][2], o[h][3]);
+            if (ok[h] && c < n) *(uint4*)(after.out + row[h] * n + c) = make_uint4(o[h][0], o[h][1], o[h][2], o[h][3]);
           }
         }
       } else {
-        finish_tile<T, BN, BN == 160 ? 5 : BN == 64 ? 2 : BN == 256 && WHOLE ? 2 : 4>(after, acc, row, ok, ni * BN, q, N);
+        finish_tile<T, BN, BN == 160 ? 5 : BN == 64 ? 2 : BN == 256 && WHOLE ? 2 : 4>(after, acc, row, ok, tile.c0, q, n);
       }
     }
   }
 }
 
-#define KERNEL(name, BN, ST, GEGLU) extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ TMap ta, const __grid_constant__ TMap ta1, const __grid_constant__ TMap tb, const __grid_constant__ TMap tb1, const __grid_constant__ TMap tb2, \
+#define KERNEL(name, BN, ST, GEGLU, CLUSTER, ...) extern "C" __global__ void __VA_ARGS__ __launch_bounds__(384, 1) name(const __grid_constant__ TMap ta, const __grid_constant__ TMap ta1, const __grid_constant__ TMap tb, const __grid_constant__ TMap tb1, const __grid_constant__ TMap tb2, \
     AFTER_PARAMETERS(u16), int N, int out_height, int out_width, int out_count, int wlog, int hlog, int phases, \
     int channels, int time, int height, int width, int time_stride, int shift, int time_before, int above, int left, int split, int full_tiles, int parts, float* sums, MORE_PARAMETERS) { \
   const After<u16> after = AFTER_VALUES; \
   MORE_VALUES \
   const Boxes boxes = { out_height, out_width, out_count, wlog, hlog, phases }; \
   const Window window = { channels, time, height, width, time_stride, shift, time_before, above, left, split }; \
-  product<TY, OPERAND, BN, ST, GEGLU>(ta, ta1, tb, tb1, tb2, after, others, by, N, boxes, window, full_tiles, parts, sums); \
+  product<TY, OPERAND, BN, ST, GEGLU, CLUSTER>(ta, ta1, tb, tb1, tb2, after, others, by, N, boxes, window, full_tiles, parts, sums); \
 }
+#define ONE_TILE(name, BN, ST) KERNEL(name, BN, ST, 0, 1)
+#define IN_CLUSTERS(name, BN, ST, CLUSTER) KERNEL(name, BN, ST, 0, CLUSTER, __cluster_dims__(CLUSTER, 1, 1))
+// The sizes are known to cuda/ops/product/hopper.rs.
 #ifdef HALVES
-KERNEL(product_64, 64, 8, 0)
-KERNEL(product_160, 160, 5, 0)
+KERNEL(product_64, 64, 8, 0, 0)
+KERNEL(product_160, 160, 5, 0, 0)
+ONE_TILE(product_64_once, 64, 8)
+ONE_TILE(product_80_once, 80, 6)
+ONE_TILE(product_160_once, 160, 4)
+IN_CLUSTERS(product_64_of_2, 64, 8, 2)
+IN_CLUSTERS(product_64_of_5, 64, 8, 5)
+IN_CLUSTERS(product_80_of_2, 80, 6, 2)
+IN_CLUSTERS(product_160_of_2, 160, 4, 2)
 #endif
-KERNEL(product_128, 128, 6, 0)
-KERNEL(product_256, 256, 4, 0)
-KERNEL(geglu_128, 128, 6, 1)
-KERNEL(geglu_256, 256, 4, 1)
+KERNEL(product_128, 128, 6, 0, 0)
+KERNEL(product_256, 256, 4, 0, 0)
+KERNEL(geglu_128, 128, 6, 1, 0)
+KERNEL(geglu_256, 256, 4, 1, 0)

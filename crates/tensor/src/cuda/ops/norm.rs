@@ -76,7 +76,7 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
     if !fits {
         return group_norm_any(x, out, of);
     }
-    if group_norm_in_clusters(x, out, of)? || group_norm_whole(x, out, of)? {
+    if group_norm_in_clusters(x, None, out, of)? || group_norm_whole(x, out, of)? {
         return Ok(());
     }
     let device = x.device();
@@ -142,16 +142,29 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
 const CLUSTER_THREADS: usize = 512;
 const CLUSTER_COLUMNS: usize = 32;
 const CLUSTER_GROUPS: usize = 8;
-/// Elements up to which it is faster than the others, as measured: larger ones keep too few reads on their way.
-const CLUSTER_ELEMENTS: usize = 2 << 20;
+/// Blocks of a cluster, and the kernel.
+const CLUSTERS: [(usize, &str); 4] = [
+    (1, "group_1"),
+    (2, "group_2"),
+    (4, "group_4"),
+    (8, "group_8"),
+];
+/// Vectors that a thread keeps in shared memory: so that two blocks have room, and at most.
+const CLUSTER_VECTORS: usize = 12;
+const CLUSTER_MOST_VECTORS: usize = 24;
 
-/// The same in one kernel whose blocks meet in clusters, where those can keep the tensor; `false` where they cannot.
-fn group_norm_in_clusters(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Result<bool> {
+/// The same in one kernel whose blocks meet in clusters, where those can keep the tensor; `false` where they cannot. The last channels may be in another
+/// tensor of as many pixels.
+fn group_norm_in_clusters(
+    x: &CudaBuffer,
+    behind: Option<&CudaBuffer>,
+    out: &CudaBuffer,
+    of: GroupNormSpec,
+) -> Result<bool> {
     let (device, format) = (x.device(), x.format());
     let width = of.channels / of.groups;
     let plain = matches!(of.act, Act::None | Act::Silu);
-    let small = x.len() <= CLUSTER_ELEMENTS;
-    if !device.hopper() || format == Format::F32 || !plain || width < 8 || !small {
+    if !device.hopper() || format == Format::F32 || !plain || width < 8 {
         return Ok(false);
     }
     // As few groups as have whole vectors together.
@@ -164,17 +177,26 @@ fn group_norm_in_clusters(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -
     }
     let lines = CLUSTER_THREADS / columns;
     let slices = of.groups / groups;
-    let least = device.multiprocessors() as usize;
-    let sizes = [(1, "group_1", 8), (2, "group_2", 8)];
-    let fitting = |&(blocks, _, count): &(usize, &str, usize)| {
-        let few = blocks < 2 && 8 * of.items * slices < 7 * least && of.pixels > 2 * lines;
-        of.pixels.div_ceil(blocks) <= count * lines && !few
+    // As few blocks as fill the multiprocessors, or a third of them with little work: larger clusters begin later.
+    let vectors = |size: usize| of.pixels.div_ceil(size).div_ceil(lines);
+    let enough = |size: usize| {
+        let blocks = size * of.items * slices;
+        let all = device.multiprocessors() as usize;
+        8 * blocks >= 7 * all
+            || (3 * blocks >= all && size > 1 && vectors(size) <= 6)
+            || of.pixels <= 2 * lines * size
     };
-    let Some((size, name, _)) = sizes.into_iter().find(fitting) else {
+    let best = |&&(size, _): &&(usize, _)| enough(size) && vectors(size) <= CLUSTER_VECTORS;
+    let last = |&&(size, _): &&(usize, _)| vectors(size) <= CLUSTER_MOST_VECTORS;
+    let found = CLUSTERS.iter().find(best);
+    let Some(&(size, name)) = found.or_else(|| CLUSTERS.iter().rfind(last)) else {
         return Ok(false);
     };
+    let early = behind.map_or(of.channels, |_| x.len() / (of.items * of.pixels));
     let args = Args::new()
         .pointer(x.address())
+        .pointer(behind.map_or(0, CudaBuffer::address))
+        .int(int(early)?)
         .pointer(of.weight)
         .pointer(of.bias)
         .pointer(out.address())
@@ -191,10 +213,34 @@ fn group_norm_in_clusters(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -
         name,
     };
     let grid = [blocks(slices * size)?, of.items as u32, 1];
-    let shared = (2 * columns * lines * 8) as u32;
-    work(0.0, (2 * x.len() * format.size()) as f64);
-    device.launch(kernel, grid, CLUSTER_THREADS as u32, shared, &args)?;
+    let sums = 2 * CLUSTER_COLUMNS + 2 * CLUSTER_GROUPS + 2 * columns * lines;
+    let shared = 8 * sums + vectors(size) * CLUSTER_THREADS * 16;
+    work(0.0, (2 * out.len() * format.size()) as f64);
+    device.launch(kernel, grid, CLUSTER_THREADS as u32, shared as u32, &args)?;
     Ok(true)
+}
+
+/// Group norm of the channels of `x` and of those of `behind` after them, without a copy of both; `false` where no kernel does that. There is an element.
+pub(crate) fn group_norm_of_two(
+    x: &CudaBuffer,
+    behind: &CudaBuffer,
+    out: &CudaBuffer,
+    of: GroupNormSpec,
+) -> Result<bool> {
+    let format = x.format();
+    let early = x.len() / (of.items * of.pixels);
+    let addresses = [
+        x.address(),
+        behind.address(),
+        out.address(),
+        of.weight,
+        of.bias,
+    ];
+    let fits = behind.format() == format
+        && early.is_multiple_of(lanes(format))
+        && in_vectors(of.channels, format, &addresses)
+        && u16::try_from(of.items).is_ok();
+    Ok(fits && group_norm_in_clusters(x, Some(behind), out, of)?)
 }
 
 /// Items, threads of a block and vectors of a thread that the one-kernel form has room for.
@@ -339,6 +385,10 @@ pub(crate) fn row_norm(x: &CudaBuffer, norm: RowNorm<'_>) -> Result<CudaBuffer> 
     let (name, threads, per_block) = match vectors {
         _ if !aligned => ("row_norm_any", 256, 1),
         0..=16 => ("row_norm_16", 256, 16),
+        // Those of which every thread has the same share.
+        33..=40 if !few => ("row_norm_40", 256, 32),
+        65..=80 if !few => ("row_norm_80", 256, 16),
+        129..=160 if !few => ("row_norm_160", 256, 8),
         17..=128 if few => ("row_norm_few_128", 128, 1),
         17..=128 => ("row_norm_128", 256, 8),
         129..=384 if few => ("row_norm_few_384", 128, 1),

@@ -30,6 +30,28 @@ pub(super) const HOPPER: [TileCost; 4] = [
     cost(160, 0.42, 1.2, 0.8),
     cost(256, 0.66, 1.6, 0.8),
 ];
+/// The same for kernels of which every block, or every cluster of blocks, makes one tile, and the sizes of clusters that there are. They are few, because code
+/// that was not used for a while is waited for.
+pub(super) const HOPPER_ONCE: [(TileCost, &[usize]); 3] = [
+    (cost(64, 0.235, 0.4, 0.4), &[1, 2, 5]),
+    (cost(80, 0.3, 0.4, 0.4), &[1, 2]),
+    (cost(160, 0.412, 0.5, 0.5), &[1, 2]),
+];
+/// What blocks of a cluster take to add their sums.
+const MEETING: f64 = 1.0;
+
+/// Multiprocessors that clusters of a size can have at once. They lie in groups, some with members missing, and a cluster is in one of them: so many of an H200's 132.
+fn in_clusters(multiprocessors: usize, size: usize) -> usize {
+    let most = match size {
+        1 | 2 => 132,
+        3 => 117,
+        4 => 120,
+        5 => 110,
+        _ => 102,
+    };
+    multiprocessors * most / 132
+}
+
 /// Those that begin at the multiples of 256 from which on columns have an activation.
 pub(super) const HOPPER_WIDE: [TileCost; 2] = [HOPPER[1], HOPPER[3]];
 /// With bytes for operands: steps of 128 channels.
@@ -56,34 +78,55 @@ pub(super) fn mma_costs(arch: u32) -> [TileCost; 2] {
 const MOST_PARTS: usize = 16;
 
 /// The kernel that adds parts: its start, and bytes that it reads in a microsecond.
-const ADDING: f64 = 4.0;
+const ADDING: f64 = 6.0;
 const ADDED: f64 = 6e6;
 
-/// Tiles of a product, of which those after the first `full` are cut in parts along K.
+/// How blocks make tiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// One after the other. Those after the first `full` may be cut in parts along K.
+    Loop,
+    /// So many blocks for each.
+    Once(usize),
+}
+
+/// Tiles of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut {
     pub(super) width: usize,
     pub(super) tiles: usize,
     pub(super) full: usize,
     pub(super) parts: usize,
+    pub(super) work: Work,
+}
+
+/// The kernels that a product may have.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Offers<'a> {
+    pub(super) loops: &'a [TileCost],
+    pub(super) once: &'a [(TileCost, &'a [usize])],
 }
 
 impl Cut {
     /// Whole tiles and parts.
     pub(super) fn blocks(&self) -> usize {
-        self.full + (self.tiles - self.full) * self.parts
+        let parts = self.full + (self.tiles - self.full) * self.parts;
+        match self.work {
+            Work::Loop => parts,
+            Work::Once(size) => parts * size,
+        }
     }
 }
 
 #[cfg(test)]
 thread_local! {
-    /// Width and parts for measurements.
-    pub(super) static FORCED: std::cell::Cell<Option<(usize, usize)>> = const { std::cell::Cell::new(None) };
+    /// Width, parts and the way for measurements.
+    pub(super) static FORCED: std::cell::Cell<Option<(usize, usize, Work)>> = const { std::cell::Cell::new(None) };
 }
 
 /// The cheapest tiles for so many tiles of rows, columns and steps along K.
 pub(super) fn cut(
-    costs: &[TileCost],
+    offers: Offers<'_>,
     row_tiles: usize,
     columns: usize,
     steps: usize,
@@ -91,7 +134,7 @@ pub(super) fn cut(
 ) -> Cut {
     let slots = multiprocessors.max(1);
     #[cfg(test)]
-    if let Some((width, parts)) = FORCED.get() {
+    if let Some((width, parts, work)) = FORCED.get() {
         let tiles = row_tiles * columns.div_ceil(width);
         let full = if parts > 1 {
             tiles - tiles % slots
@@ -103,24 +146,49 @@ pub(super) fn cut(
             tiles,
             full,
             parts,
+            work,
         };
     }
     let mut best: Option<(f64, Cut)> = None;
-    for cost in costs {
-        let tiles = row_tiles * columns.div_ceil(cost.width);
-        let whole = steps as f64 * cost.step + cost.each;
-        let mut offer = |time: f64, full: usize, parts: usize| {
-            let cut = Cut {
-                width: cost.width,
-                tiles,
-                full,
-                parts,
-            };
-            if best.is_none_or(|(least, _)| time < least) {
-                best = Some((time, cut));
+    let mut offer = |time: f64, cut: Cut| {
+        if best.is_none_or(|(least, _)| time < least) {
+            best = Some((time, cut));
+        }
+    };
+    for (cost, sizes) in offers.once {
+        let width = cost.width;
+        let tiles = row_tiles * columns.div_ceil(width);
+        for &size in *sizes {
+            if tiles * size > in_clusters(slots, size) || size > steps {
+                continue;
             }
+            let meeting = if size > 1 { MEETING } else { 0.0 };
+            let time = steps.div_ceil(size) as f64 * cost.step + cost.each + cost.once + meeting;
+            let cut = Cut {
+                width,
+                tiles,
+                full: tiles,
+                parts: 1,
+                work: Work::Once(size),
+            };
+            offer(time, cut);
+        }
+    }
+    for cost in offers.loops {
+        let width = cost.width;
+        let tiles = row_tiles * columns.div_ceil(width);
+        let whole = steps as f64 * cost.step + cost.each;
+        let of = |full: usize, parts: usize| Cut {
+            width,
+            tiles,
+            full,
+            parts,
+            work: Work::Loop,
         };
-        offer(tiles.div_ceil(slots) as f64 * whole + cost.once, tiles, 1);
+        offer(
+            tiles.div_ceil(slots) as f64 * whole + cost.once,
+            of(tiles, 1),
+        );
         let rest = tiles % slots;
         if rest == 0 {
             continue;
@@ -130,7 +198,8 @@ pub(super) fn cut(
             let bytes = (rest * parts * 128 * cost.width * 8) as f64;
             let part = steps.div_ceil(parts) as f64 * cost.step + cost.each;
             let whole = (tiles / slots) as f64 * whole + cost.once;
-            offer(whole + part + ADDING + bytes / ADDED, tiles - rest, parts);
+            let time = whole + part + ADDING + bytes / ADDED;
+            offer(time, of(tiles - rest, parts));
         }
     }
     best.map_or(
@@ -139,6 +208,7 @@ pub(super) fn cut(
             tiles: 0,
             full: 0,
             parts: 1,
+            work: Work::Loop,
         },
         |(_, cut)| cut,
     )
@@ -233,15 +303,30 @@ mod tests {
 
     #[test]
     fn the_last_wave_is_full() {
+        let loops = Offers {
+            loops: &HOPPER,
+            ..Offers::default()
+        };
+        let all = Offers {
+            loops: &HOPPER,
+            once: &HOPPER_ONCE,
+        };
         // Few tiles with a long sum are cut.
-        let few = cut(&HOPPER, 1, 1280, 180, 132);
+        let few = cut(loops, 1, 1280, 180, 132);
         assert!(few.full == 0 && few.parts > 4, "{few:?}");
         assert!(few.blocks() <= 132);
+        // Among blocks of clusters, where there are those.
+        let few = cut(all, 1, 1280, 180, 132);
+        assert!(few.parts == 1, "{few:?}");
+        assert!(matches!(few.work, Work::Once(size) if size > 4), "{few:?}");
+        assert!((64..=132).contains(&few.blocks()));
         // Whole waves are not.
-        let waves = cut(&HOPPER, 64, 320, 5, 132);
+        let waves = cut(all, 64, 320, 5, 132);
         assert_eq!((waves.width, waves.parts), (160, 1));
+        // Many are made one after the other.
+        assert_eq!(cut(all, 256, 320, 5, 132).work, Work::Loop);
         // A short sum is not.
-        assert_eq!(cut(&HOPPER, 2, 320, 2, 132).parts, 1);
-        assert_eq!(cut(&HOPPER, 0, 320, 2, 132).blocks(), 0);
+        assert_eq!(cut(loops, 2, 320, 2, 132).parts, 1);
+        assert_eq!(cut(all, 0, 320, 2, 132).blocks(), 0);
     }
 }

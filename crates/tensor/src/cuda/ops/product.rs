@@ -625,7 +625,11 @@ impl Product<'_> {
         let steps = (self.window.taps() * self.window.channels).div_ceil(32);
         let costs = plan::mma_costs(self.device.arch());
         let slots = self.device.multiprocessors() as usize;
-        let cut = plan::cut(&costs, rows.div_ceil(128), self.columns, steps, slots);
+        let offers = plan::Offers {
+            loops: &costs,
+            ..plan::Offers::default()
+        };
+        let cut = plan::cut(offers, rows.div_ceil(128), self.columns, steps, slots);
         let sums = self.sums(&cut)?;
         let args = Args::new().pointer(self.x).pointer(self.weight.address());
         let args = self

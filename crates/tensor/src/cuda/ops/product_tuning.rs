@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use super::super::plan::FORCED;
+use super::super::plan::{FORCED, HOPPER_ONCE, Work};
 use crate::device::Device;
 use crate::nn::{After, Conv2d, Linear, Padding};
 use crate::{Dtype, Stored, Tensor, synthetic};
@@ -37,10 +37,18 @@ fn tune(name: &str, device: &Device, widths: &[usize], work: f64, call: &dyn Fn(
         work / chosen / 1e6
     );
     for &width in widths {
-        for parts in [1, 2, 3, 4, 6, 8, 12, 16] {
-            FORCED.set(Some((width, parts)));
+        for parts in [1, 2, 3, 4, 8, 12] {
+            FORCED.set(Some((width, parts, Work::Loop)));
             let time = microseconds(device, call);
             let _ = write!(line, " {width}/{parts} {time:.1}");
+        }
+    }
+    for (cost, sizes) in HOPPER_ONCE.iter().filter(|_| !name.starts_with("geglu")) {
+        let width = cost.width;
+        for &size in *sizes {
+            FORCED.set(Some((width, 1, Work::Once(size))));
+            let time = microseconds(device, call);
+            let _ = write!(line, " {width}*{size} {time:.1}");
         }
     }
     FORCED.set(None);

@@ -1,6 +1,9 @@
 //! Products on Hopper: what its kernels are told, and those with several weights or inputs, which only they take.
 
-use super::super::plan::{self, Boxes, HOPPER, HOPPER_BYTES, HOPPER_GEGLU, HOPPER_WIDE, TileCost};
+use super::super::plan::{
+    self, Boxes, Cut, HOPPER, HOPPER_BYTES, HOPPER_GEGLU, HOPPER_ONCE, HOPPER_WIDE, Offers,
+    TileCost, Work,
+};
 use super::super::weights::{self, Elements, Operand};
 use super::{Behind, Finish, Other, Product, Treatment, Window, has_tensor_cores};
 use crate::cuda::{Args, CudaBuffer, CudaValue, Format, TensorMapSpec};
@@ -127,16 +130,15 @@ impl Product<'_> {
         let slots = self.device.multiprocessors() as usize;
         // Other weights are more tiles of rows to the plan; they are more columns to the kernel.
         let row_tiles = boxes.tiles() * (1 + self.others.len());
-        let cut = plan::cut(costs, row_tiles, self.columns, steps, slots);
-        let sums = self.sums(&cut)?;
-        let (name, stages) = match (self.geglu, cut.width) {
-            (false, 64) => ("product_64", 8),
-            (false, 128) => ("product_128", 6),
-            (false, 160) => ("product_160", 5),
-            (false, _) => ("product_256", 4),
-            (true, 128) => ("geglu_128", 6),
-            (true, _) => ("geglu_256", 4),
+        // Their ends are written for halves, and for one value of each output.
+        let plain = !self.geglu && self.bytes.is_none() && self.finish.act_from == 0;
+        let offers = Offers {
+            loops: costs,
+            once: if plain { &HOPPER_ONCE } else { &[] },
         };
+        let cut = plan::cut(offers, row_tiles, self.columns, steps, slots);
+        let sums = self.sums(&cut)?;
+        let (name, shared) = self.instance(&cut);
         let input = self.device.tensor_map(&self.input_map(&boxes).spec())?;
         let behind = self.behind_map();
         let behind = behind.map(|map| self.device.tensor_map(&map.spec()));
@@ -169,12 +171,42 @@ impl Product<'_> {
             Some(Operand::E5m2) => ("product_e5m2", self.scales(args)),
             Some(Operand::Whole(_)) => ("product_s8", self.scales(args)),
         };
-        let shared = stages * (16384 + cut.width as u32 * 128) + 16 * stages + 1024;
-        let grid = [cut.blocks().min(slots) as u32, 1, 1];
+        let blocks = match cut.work {
+            Work::Loop => cut.blocks().min(slots),
+            Work::Once(_) => cut.blocks(),
+        };
+        let grid = [blocks as u32, 1, 1];
         let kernel = self.kernel(module, name);
         self.tell_work();
         self.device.launch(kernel, grid, 384, shared, &args)?;
         self.add_parts(&cut, boxes, 16, sums.as_ref(), out)
+    }
+
+    /// The kernel for tiles, and the shared memory that it needs.
+    fn instance(&self, cut: &Cut) -> (&'static str, u32) {
+        let (name, stages) = match (cut.work, cut.width) {
+            (Work::Loop, 128) if self.geglu => ("geglu_128", 6),
+            (Work::Loop, _) if self.geglu => ("geglu_256", 4),
+            (Work::Loop, 64) => ("product_64", 8),
+            (Work::Loop, 128) => ("product_128", 6),
+            (Work::Loop, 160) => ("product_160", 5),
+            (Work::Loop, _) => ("product_256", 4),
+            (Work::Once(1), 64) => ("product_64_once", 8),
+            (Work::Once(1), 80) => ("product_80_once", 6),
+            (Work::Once(1), _) => ("product_160_once", 4),
+            (Work::Once(2), 64) => ("product_64_of_2", 8),
+            (Work::Once(_), 64) => ("product_64_of_5", 8),
+            (Work::Once(_), 80) => ("product_80_of_2", 6),
+            (Work::Once(_), _) => ("product_160_of_2", 4),
+        };
+        let width = cut.width as u32;
+        let ring = stages * (16384 + width * 128) + 16 * stages + 1024;
+        // Sums of the rows of a tile, and what is added to its columns.
+        let staged = match cut.work {
+            Work::Loop => 0,
+            Work::Once(_) => 128 * width.next_multiple_of(32) * 4 + 2 * width * 4,
+        };
+        (name, ring + staged)
     }
 
     /// The input as (channels, x, half of y, y, frame): with stride 2 pairs of pixels are one of twice the channels.
