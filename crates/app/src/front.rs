@@ -3,7 +3,8 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -123,20 +124,69 @@ impl OtherRequests for ForFronts {
     }
 }
 
-/// Messages of other fronts that wait for the thread that hands them on.
+/// Messages of other fronts that wait for the thread that hands them on, and their bytes: some are pictures, and some wait for files.
 const TOLD: usize = 4096;
+const TOLD_BYTES: usize = 64 << 20;
+
+/// Messages on their way to a thread, of which no more wait than there is room for.
+struct Line {
+    to: SyncSender<Bytes>,
+    waiting: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// The other end.
+struct LineEnd {
+    from: Receiver<Bytes>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Line {
+    /// For so many messages and bytes.
+    fn new(messages: usize, most: usize) -> (Self, LineEnd) {
+        let (to, from) = sync_channel(messages);
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let end = LineEnd {
+            from,
+            waiting: Arc::clone(&waiting),
+        };
+        (Self { to, waiting, most }, end)
+    }
+
+    /// Whether there was room for it.
+    fn push(&self, message: Bytes) -> bool {
+        let bytes = message.len();
+        let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        let taken = before + bytes <= self.most && self.to.try_send(message).is_ok();
+        if !taken {
+            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        taken
+    }
+}
+
+impl Iterator for LineEnd {
+    type Item = Bytes;
+
+    /// The next message, waited for; none when nobody can send any more.
+    fn next(&mut self) -> Option<Bytes> {
+        let message = self.from.recv().ok()?;
+        self.waiting.fetch_sub(message.len(), Ordering::Relaxed);
+        Some(message)
+    }
+}
 
 /// Has to do with clients of other fronts as the server does.
 pub(crate) struct WithNeighbours {
     app: App,
     runtime: Handle,
-    told: SyncSender<Bytes>,
+    told: Line,
 }
 
 impl WithNeighbours {
     /// Messages for clients are handed on in their order by a thread: some bring files with them.
     pub(crate) fn start(app: &App, front: &Arc<Front>, runtime: Handle) -> io::Result<Arc<Self>> {
-        let (told, messages) = sync_channel::<Bytes>(TOLD);
+        let (told, messages) = Line::new(TOLD, TOLD_BYTES);
         let (own, far) = (app.clone(), Arc::downgrade(front));
         let hand_on = move || {
             for payload in messages {
@@ -170,8 +220,30 @@ impl Neighbour for WithNeighbours {
     }
 
     fn told(&self, payload: Bytes) {
-        if self.told.try_send(payload).is_err() {
+        if !self.told.push(payload) {
             tracing::warn!("clients of this front do not hear all that others have for them");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_room_for_messages_and_for_bytes() {
+        let (line, mut end) = Line::new(3, 100);
+        let message = |bytes: usize| Bytes::from(vec![7; bytes]);
+        assert!(line.push(message(60)));
+        assert!(!line.push(message(41)), "too many bytes");
+        assert!(line.push(message(40)));
+        assert!(line.push(message(0)));
+        assert!(!line.push(message(0)), "too many messages");
+        assert_eq!(end.next().map(|m| m.len()), Some(60));
+        // What went on leaves its room to others, and what was refused took none.
+        assert!(!line.push(message(61)));
+        assert!(line.push(message(60)));
+        drop(line);
+        assert_eq!(end.map(|m| m.len()).sum::<usize>(), 100);
     }
 }
