@@ -198,6 +198,8 @@ export async function walkCreate({ page, house, model }) {
     await tabTo(page, "Prompt");
     await page.keyboard.press("Control+a");
     await page.keyboard.type("a green leaf");
+    // The button is not among the stops while the page does not know the nodes yet, which takes a while on a busy machine.
+    await until("Create to be ready", () => page.getByRole("button", { name: "Create", exact: true }).isEnabled());
     await tabTo(page, "Create");
     const [job] = await queued(page, house, 1, () => page.keyboard.press("Enter"));
     check(Object.values(job.workflow.prompt).some((node) => node.inputs.text === "a green leaf"), "the typed words are not in the prompt");
