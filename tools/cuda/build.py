@@ -5,9 +5,10 @@ Reads kernels/modules.txt, one module per line:
 
     module source archs [options..]
 
-`archs` is a list of 75, 80, 86, 89, 90a (machine code for that one) and ptx75, ptx80 (PTX, for cards that are not
+`archs` is a list of 75, 80, 89, 90a, 100, 120 (machine code for that one) and ptx75, ptx80, ptx89 (PTX, for cards that are not
 known yet), with commas. Options that start with `-` go to the compiler; `spills` allows registers to be spilled and
-`warnings` allows the assembler's performance warnings (C75xx), both of which fail the build otherwise.
+`warnings` allows the assembler's performance warnings (C75xx), both of which fail the build otherwise; `spills:100,120` allows them for
+these architectures.
 
 Writes built/<arch>.bin for each arch. Such an archive is little endian: the magic "FRK1", u32 count; for each
 module u16 length of its name, the name, u32 offset from the start of the file, u32 packed length, u32 length; then the
@@ -40,7 +41,11 @@ BUILT = os.path.join(CUDA, "built")
 CACHE = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "cuda")
 
 # Changes when the builder passes other options, so that nothing old is taken from the cache.
-BUILDER = 2
+BUILDER = 3
+
+# The version that PTX says it is written in: the oldest that has all of its instructions. A driver refuses one that is newer than itself,
+# whatever is in the text; those of CUDA 12.0 know 8.0.
+PTX_VERSIONS = {"ptx75": b"8.0", "ptx80": b"8.0", "ptx89": b"8.4"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,13 +121,14 @@ def read_jobs():
                 raise BuildError(f"{path}:{number}: module {module} is there twice")
             names.add(module)
             options = tuple(word for word in words[3:] if word.startswith("-"))
-            allowed = frozenset(word for word in words[3:] if not word.startswith("-"))
-            if allowed - {"spills", "warnings"}:
-                raise BuildError(f"{path}:{number}: unknown words {sorted(allowed)}")
+            allowed = [word.partition(":") for word in words[3:] if not word.startswith("-")]
+            if unknown := {word for word, _, _ in allowed} - {"spills", "warnings"}:
+                raise BuildError(f"{path}:{number}: unknown words {sorted(unknown)}")
             for arch in archs.split(","):
                 if not re.fullmatch(r"(ptx)?\d+a?", arch):
                     raise BuildError(f"{path}:{number}: unknown architecture {arch}")
-                jobs.append(Job(module, source, arch, options, allowed))
+                here = frozenset(word for word, _, where in allowed if not where or arch in where.split(","))
+                jobs.append(Job(module, source, arch, options, here))
     return jobs
 
 
@@ -142,6 +148,10 @@ def find_nvrtc():
 def compiler_options(job):
     target = f"compute_{job.arch[3:]}" if job.arch.startswith("ptx") else f"sm_{job.arch}"
     return [f"--gpu-architecture={target}", "--std=c++17", "--ptxas-options=-v", *job.options]
+
+
+def as_version(ptx, version):
+    return re.sub(rb"(?m)^\.version \d+\.\d+$", b".version " + version, ptx, count=1)
 
 
 class Nvrtc:
@@ -184,7 +194,7 @@ class Nvrtc:
             if failed:
                 raise BuildError(f"{job.name} does not compile\n{log}")
             if job.arch.startswith("ptx"):
-                return self.bytes_of(program, "PTX").rstrip(b"\0"), log
+                return as_version(self.bytes_of(program, "PTX").rstrip(b"\0"), PTX_VERSIONS[job.arch]), log
             return self.bytes_of(program, "CUBIN"), log
         finally:
             self.lib.nvrtcDestroyProgram(ctypes.byref(program))

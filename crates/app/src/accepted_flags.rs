@@ -11,8 +11,6 @@ pub(crate) enum Takes {
     MaybeInt,
     /// One of these words.
     One(&'static [&'static str]),
-    /// Any number of these words.
-    Some(&'static [&'static str]),
 }
 
 /// Why some flags have nothing to do.
@@ -154,17 +152,6 @@ pub(crate) const ACCEPTED: &[(&str, Takes, &str, &str)] = &[
         "the same device always gives the same bits",
     ),
     (
-        "fast",
-        Takes::Some(&[
-            "fp16_accumulation",
-            "fp8_matrix_mult",
-            "cublas_ops",
-            "autotune",
-        ]),
-        "",
-        "what is fast and changes no result is always on; sums in f16 are not offered",
-    ),
-    (
         "default-hashing-function",
         Takes::One(&["md5", "sha1", "sha256", "sha512"]),
         "",
@@ -215,10 +202,6 @@ pub(crate) fn accept(command: Command) -> Command {
                     .allow_negative_numbers(true)
                     .value_parser(clap::value_parser!(i64)),
                 Takes::One(words) => arg.value_name("WHICH").value_parser(words.to_vec()),
-                Takes::Some(words) => arg
-                    .value_name("WHAT")
-                    .num_args(0..)
-                    .value_parser(words.to_vec()),
             };
             if !group.is_empty() {
                 arg = arg.group(group);

@@ -14,6 +14,7 @@ use fresco_graph::{
 };
 use fresco_memory::ModelRegistry;
 use fresco_models::detect::Families;
+use fresco_nodes::loaders::Fp8Products;
 use fresco_nodes::lora::{LoraOptions, MergeDtype, PatchMode};
 use fresco_nodes::sampling::preview::PreviewSize;
 use fresco_nodes::save::SaveOptions;
@@ -99,6 +100,7 @@ impl Assembly {
             MergeChoice::Fp16 => MergeDtype::Fp16,
             MergeChoice::Fp32 => MergeDtype::Fp32,
         });
+        resources.insert(Fp8Products(settings.memory.fp8_products));
         resources.insert(memory.clone());
         let families = Families::default();
         resources.insert(families.clone());

@@ -222,6 +222,20 @@ pub(crate) struct ExecArgs {
     pub(crate) memory: MemoryArgs,
 }
 
+/// What may be faster and change results a little.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Fast {
+    /// Nothing: sums are f32
+    Fp16Accumulation,
+    /// Plain fp8 weights are multiplied as fp8, with inputs rounded to it, where the GPU can
+    Fp8MatrixMult,
+    /// Nothing: there are no such libraries
+    CublasOps,
+    /// Nothing: the best kernels are known
+    Autotune,
+}
+
 /// In which numbers a GPU computes, whatever the weights are in. The processor computes in f32.
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Number formats on a GPU")]
@@ -259,6 +273,9 @@ pub(crate) struct FormatArgs {
     /// Text encoders in bf16
     #[arg(long, group = "text-enc")]
     pub(crate) bf16_text_enc: bool,
+    /// Faster for slightly other results; all of it without a name
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..)]
+    pub(crate) fast: Option<Vec<Fast>>,
 }
 
 /// Where models are, and for how long.

@@ -14,8 +14,8 @@ use fresco_tensor::Device;
 use fresco_tensor::cuda::{DriverState, Format, FormatChoices, driver_state};
 
 use crate::cli::{
-    DirArgs, ExecArgs, FormatArgs, FrontEndChoice, MemoryArgs, MergeChoice, NatsArgs, PageArgs,
-    PreviewMethod, ServeArgs,
+    DirArgs, ExecArgs, Fast, FormatArgs, FrontEndChoice, MemoryArgs, MergeChoice, NatsArgs,
+    PageArgs, PreviewMethod, ServeArgs,
 };
 use crate::workers::WorkerGroup;
 use crate::{layers, starter};
@@ -132,6 +132,7 @@ pub(crate) struct MemorySettings {
     pub(crate) default_gpu: Option<u32>,
     pub(crate) pinned: bool,
     pub(crate) formats: FormatChoices,
+    pub(crate) fp8_products: bool,
     /// Numbers and bytes of simulated devices.
     pub(crate) sim_devices: Vec<(u32, u64)>,
     pub(crate) sim_peer: bool,
@@ -194,6 +195,7 @@ impl MemorySettings {
             default_gpu: args.default_device,
             pinned: !args.disable_pinned_memory,
             formats: formats(&args.formats),
+            fp8_products: fp8_products(args.formats.fast.as_deref()),
             sim_devices,
             sim_peer: !args.sim_no_peer,
         }
@@ -311,6 +313,11 @@ fn formats(args: &FormatArgs) -> FormatChoices {
         autoencoder: chosen([args.fp32_vae, args.fp16_vae, args.bf16_vae]).or(all),
         text: chosen([args.fp32_text_enc, args.fp16_text_enc, args.bf16_text_enc]).or(all),
     }
+}
+
+/// Whether `--fast` asks for them, by name or without any.
+fn fp8_products(fast: Option<&[Fast]>) -> bool {
+    fast.is_some_and(|fast| fast.is_empty() || fast.contains(&Fast::Fp8MatrixMult))
 }
 
 /// Bytes that the values of one prompt may take.
@@ -742,6 +749,14 @@ mod tests {
             assert_eq!(memory(line).state, state, "{line}");
         }
         assert!(memory("--gpu-only").gpu_only && !memory("--highvram").gpu_only);
+        for (line, fp8_products) in [
+            ("", false),
+            ("--fast", true),
+            ("--fast autotune fp8_matrix_mult", true),
+            ("--fast fp16_accumulation cublas_ops", false),
+        ] {
+            assert_eq!(memory(line).fp8_products, fp8_products, "{line}");
+        }
         assert!(
             memory("--cpu --sim-device sim:7005=1GiB")
                 .accelerators()

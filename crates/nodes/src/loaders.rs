@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fresco_files::Folders;
 use fresco_graph::{Cx, NodeEntry, NodeError, entry};
 use fresco_memory::ContentKey;
-use fresco_tensor::weights::{Recast, shards_of};
+use fresco_tensor::weights::{Recast, shards_of, with_fp8_products};
 use fresco_tensor::{Dtype, WeightFile, open_weights};
 
 pub(crate) use checkpoint::{
@@ -51,11 +51,58 @@ pub(crate) fn open_model(
     Ok(open_weights(find_model(cx, folder, name)?)?)
 }
 
+/// Whether plain fp8 weights of diffusion models are multiplied as fp8 where the device can, their inputs rounded too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fp8Products(pub bool);
+
+/// How the weights of a diffusion model are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Reading {
+    /// In place of the file's own number format.
+    dtype: Option<Dtype>,
+    fp8_products: bool,
+}
+
+impl Reading {
+    /// As loaders let people choose it.
+    pub(crate) fn chosen(weight_dtype: &str) -> Self {
+        Self {
+            dtype: match weight_dtype {
+                "fp8_e4m3fn" | "fp8_e4m3fn_fast" => Some(Dtype::F8E4M3),
+                "fp8_e5m2" => Some(Dtype::F8E5M2),
+                _ => None,
+            },
+            fp8_products: weight_dtype == "fp8_e4m3fn_fast",
+        }
+    }
+
+    /// The network of a file.
+    pub(crate) fn network(self, file: &Arc<dyn WeightFile>) -> Arc<dyn WeightFile> {
+        let mut file = Arc::clone(file);
+        if let Some(dtype) = self.dtype {
+            file = Arc::new(Recast::new(file, dtype));
+        }
+        if self.fp8_products {
+            file = with_fp8_products(file);
+        }
+        file
+    }
+
+    /// What sets it apart from the file as it is; empty for that.
+    pub(crate) fn name(self) -> String {
+        let dtype = self.dtype.map_or_else(String::new, |d| format!("{d:?}"));
+        if self.fp8_products {
+            dtype + " with fp8 products"
+        } else {
+            dtype
+        }
+    }
+}
+
 /// A weight file that is opened when something of it is not in memory yet.
 pub(crate) struct WeightSource {
     path: PathBuf,
-    /// In place of the file's own number format.
-    dtype: Option<Dtype>,
+    reading: Reading,
     file: OnceCell<Arc<dyn WeightFile>>,
 }
 
@@ -63,7 +110,7 @@ impl WeightSource {
     pub(crate) fn new(path: PathBuf) -> Self {
         Self {
             path,
-            dtype: None,
+            reading: Reading::default(),
             file: OnceCell::new(),
         }
     }
@@ -72,9 +119,18 @@ impl WeightSource {
         find_model(cx, folder, name).map(Self::new)
     }
 
-    pub(crate) fn recast(mut self, dtype: Option<Dtype>) -> Self {
-        self.dtype = dtype;
+    pub(crate) fn read_as(mut self, reading: Reading) -> Self {
+        self.reading = reading;
         self
+    }
+
+    /// How its diffusion model is read here.
+    pub(crate) fn reading(&self, cx: &Cx) -> Reading {
+        let all = cx.resource::<Fp8Products>().is_ok_and(|all| all.0);
+        Reading {
+            fp8_products: all || self.reading.fp8_products,
+            ..self.reading
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -85,18 +141,23 @@ impl WeightSource {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
-        let mut file = open_weights(&self.path)?;
-        if let Some(dtype) = self.dtype {
-            file = Arc::new(Recast::new(file, dtype));
-        }
+        let file = open_weights(&self.path)?;
         Ok(self.file.get_or_init(|| file))
     }
 
     /// What a component of it is called by its content.
     pub(crate) fn key(&self, component: Component) -> Result<ContentKey, NodeError> {
-        let options = self.dtype.map_or_else(String::new, |d| format!("{d:?}"));
+        self.key_as(component, "")
+    }
+
+    /// The same for one that is read in some way.
+    pub(crate) fn key_as(
+        &self,
+        component: Component,
+        reading: &str,
+    ) -> Result<ContentKey, NodeError> {
         let files = shards_of(&self.path);
         let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-        content(&files, component, &options)
+        content(&files, component, reading)
     }
 }

@@ -100,6 +100,29 @@ fn l04_eight_bits_are_the_same_in_every_process() {
     assert_eq!(files[0][key].len(), 128 * 128, "one byte for each number");
 }
 
+/// Where no device multiplies fp8, only the way the weights are kept differs: it is a model of its own, with the same picture.
+#[test]
+fn fast_products_of_fp8_change_nothing_where_there_are_none() {
+    let mut flow = Flow::default();
+    flow.u.retention = Some("keep");
+    let with = |dtype: &str| {
+        let mut prompt = flow.prompt();
+        prompt["1"]["inputs"]["weight_dtype"] = json!(dtype);
+        prompt
+    };
+    let room = Room::roomy();
+    let plain = room.pixels(&with("fp8_e4m3fn"));
+    let fast = room.pixels(&with("fp8_e4m3fn_fast"));
+    assert_ne!(plain, room.pixels(&with("default")));
+    let apart = |a: &[u8], b: &[u8]| a.iter().zip(b).map(|(a, b)| a.abs_diff(*b)).max();
+    assert!(apart(&plain, &fast) <= Some(1));
+    let mut arguments = ROOMY.to_vec();
+    arguments.extend(["--fast", "fp8_matrix_mult"]);
+    let room = Room::with(&arguments);
+    assert_eq!(room.pixels(&with("fp8_e4m3fn")), fast);
+    room.checked();
+}
+
 #[test]
 fn l05_merged_or_at_every_use() {
     let mut flow = Flow {

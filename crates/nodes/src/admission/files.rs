@@ -11,10 +11,9 @@ use fresco_models::store::WeightStore;
 use fresco_models::text::{TextEncoder, TextKind};
 use fresco_models::upscale::UpscaleStore;
 use fresco_models::{BaseModel, ModelError, audio_encoder, vae, vision};
-use fresco_tensor::weights::Recast;
-use fresco_tensor::{Device, Dtype, WeightFile, open_weights};
+use fresco_tensor::{Device, WeightFile, open_weights};
 
-use crate::loaders::{NETWORK_PARTS, TEXT_PARTS, diffusers_part};
+use crate::loaders::{NETWORK_PARTS, Reading, TEXT_PARTS, diffusers_part};
 use crate::resident::Component;
 
 /// Files that are remembered.
@@ -26,7 +25,7 @@ pub(super) enum FileKind {
     Checkpoint,
     Diffusers,
     /// In the format of the file, or in this one.
-    Diffusion(Option<Dtype>),
+    Diffusion(Reading),
     Text,
     Vae,
     Vision,
@@ -241,13 +240,11 @@ fn read(
                 FilePart::new(Component::Vae, "VAE".into(), &id, &[store]),
             ]
         }
-        FileKind::Diffusion(dtype) => {
-            let (file, id) = match dtype {
-                Some(dtype) => {
-                    let file: Arc<dyn WeightFile> = Arc::new(Recast::new(file.clone(), dtype));
-                    (file, format!("{id} as {dtype:?}"))
-                }
-                None => (file.clone(), id),
+        FileKind::Diffusion(reading) => {
+            let file = reading.network(file);
+            let id = match reading.name() {
+                name if name.is_empty() => id,
+                name => format!("{id} as {name}"),
             };
             vec![diffusion(&families.detect(&file)?, &file, &id)?]
         }

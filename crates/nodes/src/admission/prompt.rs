@@ -9,12 +9,12 @@ use fresco_graph::{Args, Map, NodeError, NodeSchema as _, Value};
 use fresco_memory::ModelRegistry;
 use fresco_models::detect::Families;
 use fresco_models::{taehv, taesd};
-use fresco_tensor::{Device, Dtype};
+use fresco_tensor::Device;
 
 use super::files::{self, FileKind, FilePart};
 use super::room::Latent;
 use super::{Asked, ModelPlan};
-use crate::loaders::CheckpointOptions;
+use crate::loaders::{CheckpointOptions, Reading};
 use crate::multigpu::advanced::{CheckpointAdvanced, CheckpointAdvancedDisTorch2};
 use crate::multigpu::bases::{self, Loader};
 use crate::multigpu::family::{DisTorch2, Known, Legacy, LoaderForm, OnDevice};
@@ -219,13 +219,9 @@ impl LoaderNode<'_> {
             "CheckpointLoaderSimple" => (FileKind::Checkpoint, "checkpoints", &["ckpt_name"]),
             "DiffusersLoader" => (FileKind::Diffusers, "diffusers", &["model_path"]),
             "UNETLoader" | "UnetLoaderGGUF" | "UnetLoaderGGUFAdvanced" => {
-                let dtype = match self.text("weight_dtype") {
-                    Some("fp8_e4m3fn" | "fp8_e4m3fn_fast") => Some(Dtype::F8E4M3),
-                    Some("fp8_e5m2") => Some(Dtype::F8E5M2),
-                    _ => None,
-                };
+                let reading = Reading::chosen(self.text("weight_dtype").unwrap_or_default());
                 (
-                    FileKind::Diffusion(dtype),
+                    FileKind::Diffusion(reading),
                     "diffusion_models",
                     &["unet_name"],
                 )

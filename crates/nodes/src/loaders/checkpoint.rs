@@ -11,8 +11,8 @@ use fresco_models::vision::prefix_in;
 use fresco_models::{BaseModel, LoraStorage, ModelSampling, Prediction, WeightStore};
 use fresco_tensor::{Device, Dtype};
 
-use super::WeightSource;
 use super::vision::open_vision;
+use super::{Reading, WeightSource};
 use crate::clip::Clip;
 use crate::resident::{Component, Hold, LoadOptions, SharedNetwork, registry, who};
 use crate::sampling::Model;
@@ -44,11 +44,12 @@ fn diffusion(
     source: &WeightSource,
     options: &LoadOptions,
 ) -> Result<(Model, Arc<Diffusion>), NodeError> {
-    let key = source.key(Component::Diffusion)?;
+    let reading = source.reading(cx);
+    let key = source.key_as(Component::Diffusion, &reading.name())?;
     let opened = registry(cx).open(&who(cx), &key, CLASS, || {
-        let file = source.open()?;
-        let found = families(cx).detect(file).map_err(failure)?;
-        let model = found.open(file, Device::cpu()).map_err(failure)?;
+        let file = reading.network(source.open()?);
+        let found = families(cx).detect(&file).map_err(failure)?;
+        let model = found.open(&file, Device::cpu()).map_err(failure)?;
         if let Some(store) = model.store() {
             report_unused(&found, store);
         }
@@ -162,12 +163,8 @@ pub(crate) fn load_diffusion_model(
     weight_dtype: &str,
     options: &LoadOptions,
 ) -> Result<Model, NodeError> {
-    let dtype = match weight_dtype {
-        "fp8_e4m3fn" | "fp8_e4m3fn_fast" => Some(Dtype::F8E4M3),
-        "fp8_e5m2" => Some(Dtype::F8E5M2),
-        _ => None,
-    };
-    let source = WeightSource::find(cx, "diffusion_models", name)?.recast(dtype);
+    let source = WeightSource::find(cx, "diffusion_models", name)?;
+    let source = source.read_as(Reading::chosen(weight_dtype));
     Ok(diffusion(cx, &source, options)?.0)
 }
 

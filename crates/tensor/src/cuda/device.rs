@@ -15,7 +15,7 @@ use crate::lock::lock;
 pub struct CudaDevice {
     pub(super) number: u32,
     name: String,
-    arch: u32,
+    target: kernels::Target,
     multiprocessors: u32,
     shared_limit: u32,
     total: u64,
@@ -109,32 +109,75 @@ pub fn driver_state() -> DriverState {
     }
 }
 
+/// A capability to compute as, such as 8.9, so that the kernels of other cards can be tried on this one.
+const COMPUTE_AS: &str = "FRESCO_CUDA_AS";
+
+/// That capability; none where the machine cannot do that.
+fn pretended(text: &str, machine: u32) -> Option<u32> {
+    let (major, minor) = text.split_once('.')?;
+    let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+    let arch = major.checked_mul(10)?.checked_add(minor)?;
+    (minor < 10 && (kernels::LEAST..=machine).contains(&arch)).then_some(arch)
+}
+
+/// Bytes of shared memory that a block of such a card can have.
+fn shared_memory(arch: u32) -> u32 {
+    match arch {
+        ..80 => 64 << 10,
+        80 | 87 => 163 << 10,
+        90..120 => 227 << 10,
+        _ => 99 << 10,
+    }
+}
+
 impl CudaDevice {
     /// Opens a GPU. `Err` says why it cannot be used.
     pub(crate) fn open(number: u32) -> Result<Self, String> {
-        Self::open_with(Driver::get()?, number)
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "no setting of the program: for whoever tries kernels, in tests and tools too"
+        )]
+        let wanted = std::env::var(COMPUTE_AS).ok();
+        Self::open_with(Driver::get()?, number, wanted.as_deref())
     }
 
-    fn open_with(driver: &'static Driver, number: u32) -> Result<Self, String> {
-        Self::opened(driver, number).map_err(|error| match error {
+    fn open_with(
+        driver: &'static Driver,
+        number: u32,
+        compute_as: Option<&str>,
+    ) -> Result<Self, String> {
+        Self::opened(driver, number, compute_as).map_err(|error| match error {
             Failure::Driver(error) => format!("cuda:{number} does not start: {error}"),
             Failure::Other(reason) => reason,
         })
     }
 
-    fn opened(driver: &'static Driver, number: u32) -> Result<Self, Failure> {
+    fn opened(
+        driver: &'static Driver,
+        number: u32,
+        compute_as: Option<&str>,
+    ) -> Result<Self, Failure> {
         let device = driver.device(number.try_into().unwrap_or(i32::MAX))?;
         let name = driver.device_name(device)?;
         let (major, minor) = (
             driver.attribute(device, Attribute::Major)?,
             driver.attribute(device, Attribute::Minor)?,
         );
-        let arch = 10 * major + minor;
-        if arch < kernels::LEAST {
+        let machine = 10 * major + minor;
+        if machine < kernels::LEAST {
             return Err(Failure::Other(format!(
                 "cuda:{number} ({name}) has compute capability {major}.{minor}; at least 7.5 is needed"
             )));
         }
+        let arch = match compute_as {
+            None => machine,
+            Some(text) => pretended(text, machine).ok_or_else(|| {
+                Failure::Other(format!(
+                    "{COMPUTE_AS} is {text}; cuda:{number} ({name}) can compute as 7.5 to {major}.{minor}"
+                ))
+            })?,
+        };
+        let shared_limit = driver.attribute(device, Attribute::SharedMemory)?;
         if driver.attribute(device, Attribute::Pools)? == 0 {
             return Err(Failure::Other(format!(
                 "the driver has no memory pools for cuda:{number} ({name}): a newer one is needed"
@@ -147,9 +190,13 @@ impl CudaDevice {
         Ok(Self {
             number,
             name,
-            arch,
+            target: kernels::Target { arch, machine },
             multiprocessors: driver.attribute(device, Attribute::Multiprocessors)?,
-            shared_limit: driver.attribute(device, Attribute::SharedMemory)?,
+            shared_limit: if arch == machine {
+                shared_limit
+            } else {
+                shared_limit.min(shared_memory(arch))
+            },
             total,
             driver,
             context,
@@ -181,17 +228,22 @@ impl CudaDevice {
 
     /// The compute capability, as 90 for 9.0.
     pub(crate) fn arch(&self) -> u32 {
-        self.arch
+        self.target.arch
     }
 
     /// Whether kernels for Hopper's own instructions run.
     pub(crate) fn hopper(&self) -> bool {
-        self.arch == 90
+        self.arch() == 90
     }
 
     /// Whether bf16 can be multiplied with tensor cores.
     pub(crate) fn has_bf16(&self) -> bool {
-        self.arch >= 80
+        self.arch() >= 80
+    }
+
+    /// Whether fp8 can be: 10.x does that only with instructions that no kernel here has.
+    pub(crate) fn has_fp8(&self) -> bool {
+        matches!(self.arch(), 89 | 90 | 120..)
     }
 
     pub(crate) fn multiprocessors(&self) -> u32 {
@@ -288,13 +340,13 @@ impl CudaDevice {
         let (free, kept) = self.driver_memory().unwrap_or_default();
         CudaState {
             name: self.name.clone(),
-            capability: (self.arch / 10, self.arch % 10),
+            capability: (self.arch() / 10, self.arch() % 10),
             multiprocessors: self.multiprocessors,
             total: self.total,
             free,
             used: self.used(),
             kept,
-            modules: kernels::modules(self.arch),
+            modules: kernels::modules(self.target),
             repeats: self.steps.repeats(),
             failed: self.failed.get().cloned(),
         }
@@ -378,7 +430,7 @@ impl CudaDevice {
         if let Some(&module) = modules.get(name) {
             return Ok(module);
         }
-        let Some(image) = kernels::image(name, self.arch) else {
+        let Some(image) = kernels::image(name, self.target) else {
             return Err(TensorError::invalid(
                 "kernel",
                 format!("there are no kernels {name} for {}", self.name),

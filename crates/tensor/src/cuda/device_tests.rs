@@ -1,12 +1,15 @@
 //! GPUs that are missing, too old, taken by others, full, or that fail, on a driver without a GPU behind it.
 
 use super::super::driver::fake::{self, gpu};
+use super::super::ops::product::{self, Finish, Treatment};
 use super::super::staging::Origin;
-use super::super::{Args, Kernel};
+use super::super::{Args, CudaValue, Kernel, MatrixShape};
 use super::*;
+use crate::formats::{RowFormat, RowKind};
+use crate::{Dtype, Stored};
 
 fn device() -> Arc<CudaDevice> {
-    Arc::new(CudaDevice::open_with(fake::driver().unwrap(), 0).unwrap())
+    Arc::new(CudaDevice::open_with(fake::driver().unwrap(), 0, None).unwrap())
 }
 
 const GIB: u64 = 1 << 30;
@@ -29,7 +32,7 @@ fn a_driver_that_does_not_start_says_why_and_what_to_do() {
 #[test]
 fn devices_that_cannot_be_used_are_named() {
     let open = || {
-        CudaDevice::open_with(fake::driver().unwrap(), 0)
+        CudaDevice::open_with(fake::driver().unwrap(), 0, None)
             .err()
             .unwrap()
     };
@@ -52,7 +55,7 @@ fn devices_that_cannot_be_used_are_named() {
         "{reason}"
     );
     // One that is not there at all.
-    let reason = CudaDevice::open_with(fake::driver().unwrap(), 3).err();
+    let reason = CudaDevice::open_with(fake::driver().unwrap(), 3, None).err();
     assert!(reason.unwrap().contains("cuda:3 does not start"));
 }
 
@@ -62,6 +65,63 @@ fn cards_without_bf16_compute_in_f16() {
     assert!(!device().has_bf16());
     gpu(|gpu| gpu.capability = (8, 0));
     assert!(device().has_bf16());
+}
+
+#[test]
+fn one_card_computes_as_another() {
+    let open = |text: &str| CudaDevice::open_with(fake::driver().unwrap(), 0, Some(text));
+    let ada = open("8.9").unwrap();
+    assert_eq!((ada.arch(), ada.hopper(), ada.has_fp8()), (89, false, true));
+    // As much shared memory as such a card has; and the driver compiles, because machine code is for one generation.
+    assert_eq!(ada.shared_limit(), 99 << 10);
+    assert!(ada.state().modules.iter().all(|(_, compiled)| *compiled));
+    assert!(open("9.0").unwrap().hopper());
+    for text in ["12.0", "6.1", "89", "8.x", "8.10", ""] {
+        let reason = open(text).err().unwrap();
+        assert!(
+            reason.contains("FRESCO_CUDA_AS") && reason.contains("7.5 to 9.0"),
+            "{reason}"
+        );
+    }
+}
+
+#[test]
+fn scaled_fp8_is_multiplied_as_such_where_the_card_can() {
+    let format = RowFormat::new(RowKind::F8E4M3, 64, 0).unwrap();
+    let plain = crate::synthetic::value("w", &[64, 64], 0.1).unwrap();
+    let stored = Stored::from_f32(&plain, Dtype::Rows(format)).unwrap();
+    let shape = MatrixShape {
+        out: 64,
+        channels: 64,
+        taps: 1,
+    };
+    for (capability, fp8) in [
+        ((8, 0), false),
+        ((8, 6), false),
+        ((8, 9), true),
+        ((9, 0), true),
+        ((10, 0), false),
+        ((12, 0), true),
+        ((12, 1), true),
+    ] {
+        gpu(|gpu| {
+            gpu.capability = capability;
+            gpu.kernels.clear();
+        });
+        let device = device();
+        let block = device.take(1 << 20).unwrap();
+        let weight = CudaValue::upload(&stored, Some(shape), (&block, false), &mut 0).unwrap();
+        let x = device.buffer(16 * 64, Format::Bf16).unwrap();
+        let (treatment, finish) = (Treatment::default(), Finish::default());
+        // The copy engine is not there, without which Hopper's kernel does not start: it comes after the rounding.
+        let made = product::linear(&weight, &x, 16, treatment, finish);
+        assert_eq!(made.is_ok(), capability != (9, 0));
+        let kernels = gpu(|gpu| gpu.kernels.clone());
+        let rounded = kernels.iter().any(|name| name == "e4m3");
+        assert_eq!(rounded, fp8, "{capability:?}: {kernels:?}");
+        let decoded = kernels.iter().any(|name| name == "from_apart_e4m3");
+        assert_eq!(decoded, !fp8, "{capability:?}: {kernels:?}");
+    }
 }
 
 #[test]

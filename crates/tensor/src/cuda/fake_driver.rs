@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 
 use super::*;
 
@@ -18,6 +19,8 @@ pub(crate) struct FakeGpu {
     pub(crate) failing: BTreeMap<&'static str, c_int>,
     /// Calls that were made.
     pub(crate) calls: Vec<&'static str>,
+    /// Kernels that were looked for in modules.
+    pub(crate) kernels: Vec<String>,
     memory: BTreeMap<u64, Vec<u8>>,
     pinned: BTreeMap<u64, Vec<u8>>,
     handles: usize,
@@ -32,6 +35,7 @@ impl Default for FakeGpu {
             pools: true,
             failing: BTreeMap::new(),
             calls: Vec::new(),
+            kernels: Vec::new(),
             memory: BTreeMap::new(),
             pinned: BTreeMap::new(),
             handles: 0,
@@ -152,7 +156,10 @@ unsafe extern "C" fn module_load(to: *mut Handle, _: *const c_void) -> c_int {
     handle(to)
 }
 
-unsafe extern "C" fn module_function(to: *mut Handle, _: Handle, _: *const c_char) -> c_int {
+unsafe extern "C" fn module_function(to: *mut Handle, _: Handle, name: *const c_char) -> c_int {
+    // SAFETY: callers hand over the name of a kernel.
+    let name = unsafe { CStr::from_ptr(name) };
+    gpu(|gpu| gpu.kernels.push(name.to_string_lossy().into_owned()));
     handle(to)
 }
 

@@ -20,14 +20,35 @@ macro_rules! archive {
     };
 }
 
+/// Products of fp8: `CudaDevice::has_fp8` says for which cards.
+static PTX89: &[u8] = archive!("ptx89");
+
 /// The best first. Machine code runs on its own architecture and on later ones of the same generation (that of 8.0 on 8.6 and
-/// 8.9); that of 9.0a only there.
+/// 8.9, where 8.9 has some of its own; that of 12.0 on 12.1); that of 9.0a only there.
 static ARCHIVES: &[Archive] = &[
+    Archive {
+        from: 120,
+        below: 130,
+        ptx: false,
+        bytes: archive!("120"),
+    },
+    Archive {
+        from: 100,
+        below: 110,
+        ptx: false,
+        bytes: archive!("100"),
+    },
     Archive {
         from: 90,
         below: 91,
         ptx: false,
         bytes: archive!("90a"),
+    },
+    Archive {
+        from: 89,
+        below: 90,
+        ptx: false,
+        bytes: archive!("89"),
     },
     Archive {
         from: 80,
@@ -40,6 +61,18 @@ static ARCHIVES: &[Archive] = &[
         below: 80,
         ptx: false,
         bytes: archive!("75"),
+    },
+    Archive {
+        from: 120,
+        below: u32::MAX,
+        ptx: true,
+        bytes: PTX89,
+    },
+    Archive {
+        from: 89,
+        below: 90,
+        ptx: true,
+        bytes: PTX89,
     },
     Archive {
         from: 80,
@@ -57,6 +90,21 @@ static ARCHIVES: &[Archive] = &[
 
 /// The compute capability below which no kernel runs.
 pub(super) const LEAST: u32 = 75;
+
+/// The compute capability that kernels are chosen for, and that of the machine that runs them: the same but where one card tries what another
+/// one would run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) arch: u32,
+    pub(super) machine: u32,
+}
+
+impl Archive {
+    fn suits(&self, target: Target) -> bool {
+        let fits = |arch| (self.from..self.below).contains(&arch);
+        fits(target.arch) && (self.ptx || fits(target.machine))
+    }
+}
 
 /// Code that the driver can load.
 pub(super) struct Image {
@@ -103,11 +151,11 @@ fn unpack(packed: &[u8], length: usize, ptx: bool) -> Option<Vec<u8>> {
     (bytes.len() == length + usize::from(ptx)).then_some(bytes)
 }
 
-/// The code of a module for an architecture; none where it cannot run.
-pub(super) fn image(module: &str, arch: u32) -> Option<Image> {
+/// The code of a module for a card; none where it cannot run.
+pub(super) fn image(module: &str, target: Target) -> Option<Image> {
     ARCHIVES
         .iter()
-        .filter(|archive| (archive.from..archive.below).contains(&arch))
+        .filter(|archive| archive.suits(target))
         .find_map(|archive| {
             let mut all = entries(archive);
             let (_, packed, length) = all.find(|(name, ..)| *name == module)?;
@@ -120,13 +168,10 @@ pub(super) fn image(module: &str, arch: u32) -> Option<Image> {
         })
 }
 
-/// Names of the modules that an architecture has, with whether the driver has to compile them.
-pub(super) fn modules(arch: u32) -> Vec<(&'static str, bool)> {
+/// Names of the modules that a card has, with whether the driver has to compile them.
+pub(super) fn modules(target: Target) -> Vec<(&'static str, bool)> {
     let mut found: Vec<(&str, bool)> = Vec::new();
-    let fitting = ARCHIVES
-        .iter()
-        .filter(|archive| (archive.from..archive.below).contains(&arch));
-    for archive in fitting {
+    for archive in ARCHIVES.iter().filter(|archive| archive.suits(target)) {
         for (name, ..) in entries(archive) {
             if !found.iter().any(|(other, _)| *other == name) {
                 found.push((name, archive.ptx));
@@ -140,19 +185,61 @@ pub(super) fn modules(arch: u32) -> Vec<(&'static str, bool)> {
 mod tests {
     use super::*;
 
+    fn card(arch: u32) -> Target {
+        let machine = arch;
+        Target { arch, machine }
+    }
+
     #[test]
     fn every_module_unpacks_for_every_card_it_is_for() {
-        for arch in [75, 80, 86, 89, 90, 100, 120] {
-            let all = modules(arch);
+        for arch in [75, 80, 86, 89, 90, 100, 103, 110, 120, 121, 130] {
+            let all = modules(card(arch));
             assert!(all.len() > 5, "{arch}: {all:?}");
+            // The driver has to compile for generations that were not known.
+            let unknown = matches!(arch, 110 | 130);
+            assert!(all.iter().all(|(_, ptx)| *ptx == unknown), "{arch}");
             for (name, ptx) in all {
-                let image = image(name, arch).unwrap_or_else(|| panic!("{arch} {name}"));
+                let image = image(name, card(arch)).unwrap_or_else(|| panic!("{arch} {name}"));
                 assert_eq!(image.ptx, ptx);
                 let start: &[u8] = if ptx { b"//\n" } else { b"\x7fELF" };
                 assert!(image.bytes.starts_with(start), "{arch} {name}");
             }
         }
-        assert!(modules(70).is_empty());
+        assert!(modules(card(70)).is_empty());
+    }
+
+    #[test]
+    fn one_card_tries_what_others_run_with_what_the_driver_compiles() {
+        let as_ada = Target {
+            arch: 89,
+            machine: 90,
+        };
+        let all = modules(as_ada);
+        let of_ada = modules(card(89));
+        assert!(all.iter().all(|(_, ptx)| *ptx));
+        assert_eq!(all.len(), of_ada.len());
+        for (name, _) in of_ada {
+            assert!(all.iter().any(|(other, _)| *other == name), "{name}");
+        }
+    }
+
+    /// A driver refuses PTX of a version that it does not know, whatever is in it.
+    #[test]
+    fn drivers_of_the_least_version_take_the_text_for_unknown_cards() {
+        for (from, version) in [
+            (75, ".version 8.0"),
+            (80, ".version 8.0"),
+            (89, ".version 8.4"),
+        ] {
+            let mut all = ARCHIVES.iter().filter(|all| all.ptx);
+            let archive = all.find(|all| all.from == from).unwrap();
+            for (name, packed, length) in entries(archive) {
+                let text = unpack(packed, length, true).unwrap();
+                let text = String::from_utf8_lossy(&text);
+                let found = text.lines().find(|line| line.starts_with(".version"));
+                assert_eq!(found, Some(version), "{name}");
+            }
+        }
     }
 
     /// Graphs start kernels before those before them have ended: see `steps.rs`.

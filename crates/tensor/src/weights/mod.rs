@@ -32,7 +32,7 @@ pub use gguf::{Gguf, GgufError};
 pub use gguf_writer::{GgufWriteError, has_gguf_kind, write_gguf};
 pub use in_memory::InMemory;
 pub use pickle::{PickleError, PickleWeights};
-pub use quantised::{Quantised, with_formats};
+pub use quantised::{Quantised, with_formats, with_fp8_products};
 pub use quantised_parts::quantised_parts;
 pub use recast::Recast;
 pub use shards::shards_of;

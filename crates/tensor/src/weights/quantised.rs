@@ -89,6 +89,40 @@ pub fn with_formats(file: Arc<dyn WeightFile>) -> Result<Arc<dyn WeightFile>, We
     }))
 }
 
+/// A file whose plain matrices of E4M3 are layers with a scale of one for each row: a card that multiplies fp8 rounds their inputs too.
+pub fn with_fp8_products(file: Arc<dyn WeightFile>) -> Arc<dyn WeightFile> {
+    let names = file.names();
+    let mut layers = BTreeMap::new();
+    for name in &names {
+        let (Some(layer), Some(info)) = (name.strip_suffix(".weight"), file.info(name)) else {
+            continue;
+        };
+        let (Dtype::F8E4M3, &[rows, columns]) = (info.dtype, info.shape.as_slice()) else {
+            continue;
+        };
+        if let Some(format) = RowFormat::new(RowKind::F8E4M3, columns, 0) {
+            let layer = QuantisedLayer {
+                name: layer.to_owned(),
+                reading: Reading::Rows(format),
+                dtype: Dtype::Rows(format),
+                shape: info.shape,
+                experts: 1,
+                rows,
+                stored_rows: rows,
+            };
+            layers.insert(name.clone(), layer);
+        }
+    }
+    if layers.is_empty() {
+        return file;
+    }
+    Arc::new(Quantised {
+        file,
+        names,
+        layers,
+    })
+}
+
 impl WeightFile for Quantised {
     fn path(&self) -> &Path {
         self.file.path()
@@ -512,6 +546,15 @@ impl LayerParts<'_> {
         let none = || -> Result<Option<Stored>, WeightError> { Ok(None) };
         let some = |part: &str| self.read(part).map(Some);
         let (own, groups, more) = match format.kind() {
+            // Plain numbers: see `with_fp8_products`.
+            RowKind::F8E4M3 if self.info(self.scale()).is_none() => {
+                return Ok(Sides {
+                    own: vec![1.0],
+                    groups: None,
+                    more: None,
+                    table: Vec::new(),
+                });
+            }
             RowKind::F8E4M3 | RowKind::F8E5M2 | RowKind::Int8 | RowKind::Int4 { .. } => {
                 (some(self.scale())?, none()?, none()?)
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_tensor::cpu::isa;
 use fresco_tensor::formats::{GridKind, Levels, RowFormat, RowKind};
 use fresco_tensor::nn::{Conv2d, Embedding, Linear, Padding};
-use fresco_tensor::weights::{InMemory, quantised_parts, with_formats};
+use fresco_tensor::weights::{InMemory, quantised_parts, with_formats, with_fp8_products};
 use fresco_tensor::{
     Device, Dtype, Stored, Tensor, WeightError, WeightFile, open_weights, safetensors, synthetic,
 };
@@ -88,6 +88,40 @@ fn files_have_one_tensor_for_each_weight() {
         assert_eq!((info.dtype, &*info.shape), (weight.dtype(), &[48, 128][..]));
         assert_eq!(file.read(name).unwrap(), *weight, "{name}");
     }
+}
+
+#[test]
+fn plain_matrices_of_fp8_become_layers_with_scales_of_one() {
+    let value = |name: &str, shape: &[usize], dtype| {
+        let plain = synthetic::value(name, shape, 0.3).unwrap();
+        (name.to_owned(), Stored::from_f32(&plain, dtype).unwrap())
+    };
+    let all = [
+        value("l.weight", &[48, 40], Dtype::F8E4M3),
+        value("l.bias", &[48], Dtype::F8E4M3),
+        value("conv.weight", &[8, 4, 3, 3], Dtype::F8E4M3),
+        value("other.weight", &[48, 40], Dtype::F8E5M2),
+        value("table", &[48, 40], Dtype::F8E4M3),
+    ];
+    let plain = tensors(all.clone());
+    let file = with_fp8_products(Arc::clone(&plain));
+    assert_eq!(file.names(), plain.names());
+    let format = RowFormat::new(RowKind::F8E4M3, 40, 0).unwrap();
+    for (name, stored) in &all {
+        let (info, read) = (file.info(name).unwrap(), file.read(name).unwrap());
+        assert_eq!((info.dtype, &*info.shape), (read.dtype(), read.shape()));
+        if name == "l.weight" {
+            assert_eq!(read.dtype(), Dtype::Rows(format));
+            let values = |stored: &Stored| stored.to_f32().unwrap().data().to_vec();
+            assert_eq!(values(&read), values(stored));
+        } else {
+            assert_eq!(read, *stored, "{name}");
+        }
+    }
+    // Without such matrices it is the same file.
+    let plain = tensors([value("l.weight", &[4, 4], Dtype::F16)]);
+    let same = with_fp8_products(Arc::clone(&plain));
+    assert!(Arc::ptr_eq(&plain, &same));
 }
 
 #[test]

@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rotated_whole_numbers(PARA
   SOURCE
   to_rotated_bytes<Whole>(source, to, scales, levels, group);
 }
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 890
 extern "C" __global__ void __launch_bounds__(THREADS) e4m3(PARAMETERS) {
   after_others();
   SOURCE

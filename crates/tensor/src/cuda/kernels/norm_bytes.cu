@@ -37,7 +37,7 @@ DI void normed_bytes(PARAMETERS) {
 // The names say how many vectors a row may have.
 NORMED_BYTES(whole_384, 4, 3, Whole)
 NORMED_BYTES(whole_1024, 8, 4, Whole)
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 890
 NORMED_BYTES(e4m3_384, 4, 3, Float8)
 NORMED_BYTES(e4m3_1024, 8, 4, Float8)
 #endif

@@ -4,6 +4,7 @@
 // pictures read as if enlarged by repeating pixels. A matrix is a picture of one row of M pixels.
 // Tile 128 x BN x 32, warps of 64 x 64, cp.async stages (BN 128: 48 KiB, two blocks per multiprocessor; BN 256: 96 KiB, one).
 // With -DOPERAND=S8 both operands are signed bytes with scales for rows and columns, for matrices alone: two bytes are one channel to all that copies.
+// With E4M3 and E5M2 inputs are E4M3, and weights of that name (8.9 and later).
 // The tiles from `full_tiles` on are cut in `parts` along K as in product_hopper.cu.
 #include "finish.cuh"
 
@@ -16,6 +17,17 @@ struct S8 {
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 };
+#if __CUDA_ARCH__ >= 890
+#define FLOAT8(name, weights) struct name { \
+  typedef float Sum; \
+  DI static void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { \
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3." weights ".f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};" \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)); \
+  } \
+};
+FLOAT8(E4M3, "e4m3")
+FLOAT8(E5M2, "e5m2")
+#endif
 #ifdef OPERAND
 constexpr bool BYTES = true;
 #else

@@ -30,7 +30,7 @@ struct Whole {
     return word;
   }
 };
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 890
 // E4M3 with the largest number of the row at the largest there is, 448.
 struct Float8 {
   DI static float scale(u32 most, float) { return most >= 0x7f800000u ? nothing() : fmaxf(__uint_as_float(most) / 448.f, 1e-30f); }

@@ -649,9 +649,11 @@ impl Product<'_> {
             (256, 4 * 24576)
         };
         let grid = [cut.blocks() as u32, 1, 1];
-        let module = match self.bytes {
+        let module = match self.bytes.map(|by| by.operand) {
             None => "product_mma",
-            Some(_) => "product_mma_s8",
+            Some(Operand::E4m3) => "product_mma_e4m3",
+            Some(Operand::E5m2) => "product_mma_e5m2",
+            Some(Operand::Whole(_)) => "product_mma_s8",
         };
         let kernel = self.kernel(module, name);
         self.tell_work();

@@ -51,7 +51,7 @@ pub(super) fn single(
         return Ok(None);
     };
     let integer = matches!(bytes.operand, Operand::Whole(_));
-    if !integer && (!device.hopper() || rotation > 0) {
+    if !integer && (!device.has_fp8() || rotation > 0) {
         return Ok(None);
     }
     let made = [
