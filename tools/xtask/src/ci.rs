@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     beside::Beside,
-    cross, cuda, deny, docgen, install,
+    cross, cuda, deny, docgen, gpu, install,
     steps::{Clock, cargo, command, present, run as run_command, run_keeping},
     tidy, tree, web,
 };
@@ -98,6 +98,13 @@ const STEPS: &[Step] = &[
     Step {
         name: "cuda",
         work: |_| cuda::run(&["--check".to_owned()]),
+    },
+    Step {
+        name: "gpu",
+        work: |counts| {
+            counts.extend(gpu::quick()?);
+            Ok(())
+        },
     },
     Step {
         name: "soak",
@@ -202,6 +209,25 @@ fn built(name: &str) -> PathBuf {
 
 /// Runs all tests and gives the runner's closing counts.
 fn run_tests(more: &[String]) -> Result<Vec<String>> {
+    run_keeping(test_command().args(more), is_count)
+}
+
+/// Runs some tests with the driver in a folder, and its first GPU where they let one choose.
+pub(crate) fn tests_on_gpu(driver: &Path, filter: &str) -> Result<Vec<String>> {
+    if !present("cargo-nextest", "--version") {
+        println!("tests on emulated GPUs are skipped: cargo-nextest is needed to choose them");
+        return Ok(Vec::new());
+    }
+    let mut command = test_command();
+    let command = command
+        .env("LD_LIBRARY_PATH", driver)
+        .env("FRESCO_TEST_DEVICE", "cuda:0")
+        .args(["-E", filter]);
+    run_keeping(command, is_count)
+}
+
+/// The command for all tests, with what they need.
+fn test_command() -> Command {
     let mut command = if present("cargo-nextest", "--version") {
         cargo(&[
             "nextest",
@@ -231,7 +257,8 @@ fn run_tests(more: &[String]) -> Result<Vec<String>> {
             }
         }
     }
-    run_keeping(with_program(&mut command).args(more), is_count)
+    with_program(&mut command);
+    command
 }
 
 /// Names the Python that runs packs in tests.

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use anyhow::{Result, bail};
 
 use crate::{
-    bench, ci, cross, cuda, deny, dist, docgen, fuzz, sanitize, sim, synth, templates, tidy, web,
-    windows,
+    bench, ci, cross, cuda, deny, dist, docgen, fuzz, gpu, sanitize, sim, synth, templates, tidy,
+    web, windows,
 };
 
 pub(crate) struct Command {
@@ -136,6 +136,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         arguments: "[--check] [--verbose] [--no-cache]",
         about: "compile the CUDA kernels into crates/tensor/src/cuda/built (no GPU needed), or check that they are what their sources make",
         run: cuda::run,
+    },
+    Command {
+        name: "gpu",
+        arguments: "[--all]",
+        about: "the tests of GPUs on emulated cards, with the kernels compiled for the processor (no GPU needed; g++, on Linux on x86-64)",
+        run: gpu::run,
     },
     Command {
         name: "cross",

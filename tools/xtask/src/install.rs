@@ -212,6 +212,14 @@ pub(crate) fn nats_server() -> Result<()> {
     debian_packages(&["nats-server"])
 }
 
+/// What compiles the kernels of GPUs for the processor.
+pub(crate) fn cpp_compiler() -> Result<()> {
+    if present("g++", "--version") {
+        return Ok(());
+    }
+    debian_packages(&["g++"])
+}
+
 /// Installs those of Debian's packages that are not here yet.
 pub(crate) fn debian_packages(names: &[&str]) -> Result<()> {
     let _alone = alone();

@@ -17,6 +17,7 @@ mod deny;
 mod dist;
 mod docgen;
 mod fuzz;
+mod gpu;
 mod install;
 mod licences;
 mod metadata;

@@ -202,9 +202,12 @@ fn probabilities_are_as_on_the_processor() {
     report.end("probabilities");
 }
 
-/// Shapes of real networks: prints the time of each.
+/// `FRESCO_BENCH=1` prints the times of shapes of real networks.
 #[test]
 fn attention_times() {
+    if std::env::var_os("FRESCO_BENCH").is_none() {
+        return;
+    }
     let Some(gpu) = gpu() else { return };
     let mut random = Random::new(5);
     println!("attention b x heads x q x k d: us, TFLOP/s, kernel");

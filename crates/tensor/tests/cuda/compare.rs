@@ -16,6 +16,15 @@ pub(crate) fn gpu() -> Option<Device> {
     }
 }
 
+/// Whether a product of so many multiplications is tried: large ones not on an emulated card, which would take minutes.
+pub(crate) fn is_tried(gpu: &Device, multiplications: usize) -> bool {
+    const MOST: usize = 100 << 20;
+    let emulated = gpu
+        .gpu()
+        .is_some_and(|gpu| gpu.name.starts_with("Emulated"));
+    !emulated || multiplications <= MOST
+}
+
 /// Numbers that look random and are the same in every run.
 pub(crate) struct Random(u64);
 

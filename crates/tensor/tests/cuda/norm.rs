@@ -270,9 +270,12 @@ fn rows_of_nothing() {
     }
 }
 
-/// Shapes of real networks: prints the time of each.
+/// `FRESCO_BENCH=1` prints the times of shapes of real networks.
 #[test]
 fn norm_times() {
+    if std::env::var_os("FRESCO_BENCH").is_none() {
+        return;
+    }
     let Some(gpu) = gpu() else { return };
     let mut random = Random::new(15);
     let device = gpu.computing_only_in(Format::F16);

@@ -7,7 +7,7 @@ use fresco_tensor::nn::{
 };
 use fresco_tensor::{Device, Dtype, Stored, Tensor};
 
-use crate::compare::{FORMATS, Random, Report, gpu, milliseconds};
+use crate::compare::{FORMATS, Random, Report, gpu, is_tried, milliseconds};
 
 const ACTS: [Act; 7] = [
     Act::None,
@@ -81,6 +81,9 @@ fn linear_layers_are_as_on_the_processor() {
             shapes.push((b, n, k, out));
         }
         for (i, (b, n, k, out)) in shapes.into_iter().enumerate() {
+            if !is_tried(&device, (b * n).next_multiple_of(128) * k * out) {
+                continue;
+            }
             let dtype = random.one_of(&[
                 plain_dtype(format),
                 plain_dtype(format),
@@ -351,6 +354,11 @@ fn convolutions_are_as_on_the_processor() {
             ));
         }
         for (i, (b, h, w, c, out, k, stride, padding, large)) in cases.into_iter().enumerate() {
+            let pixels = if large { 4 * h * w } else { h * w };
+            let rows = (b * pixels / (stride * stride)).next_multiple_of(128);
+            if !is_tried(&device, rows * c * k * k * out) {
+                continue;
+            }
             let dtype = random.one_of(&[
                 plain_dtype(format),
                 plain_dtype(format),
@@ -479,6 +487,9 @@ fn products_of_results_are_as_on_the_processor() {
 /// How long the shapes of prototypes/cuda/README.md take.
 #[test]
 fn times() {
+    if std::env::var_os("FRESCO_BENCH").is_none() {
+        return;
+    }
     let Some(gpu) = gpu() else { return };
     let mut random = Random::new(15);
     for format in [Format::Bf16, Format::F16, Format::F32] {
