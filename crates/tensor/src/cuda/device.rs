@@ -303,6 +303,12 @@ impl CudaDevice {
         ours.min(free + kept + arenas)
     }
 
+    /// Bytes that can be had without anything being given up.
+    pub(super) fn room(&self) -> u64 {
+        self.free()
+            .saturating_sub(self.arenas.load(Ordering::Relaxed))
+    }
+
     /// Bytes that are free by the driver's count, and those that the program keeps unused.
     fn driver_memory(&self) -> Result<(u64, u64)> {
         self.enter()?;

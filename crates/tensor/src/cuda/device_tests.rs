@@ -3,7 +3,7 @@
 use super::super::driver::fake::{self, gpu};
 use super::super::ops::product::{self, Finish, Treatment};
 use super::super::staging::Origin;
-use super::super::{Args, CudaValue, Kernel, MatrixShape};
+use super::super::{Args, CopyEnd, CudaValue, Kernel, MatrixShape};
 use super::*;
 use crate::formats::{RowFormat, RowKind};
 use crate::{Dtype, Stored};
@@ -271,6 +271,31 @@ fn the_ring_gives_way_to_what_needs_its_room() {
     drop(part);
     // Copies that are too large for it find their own place.
     assert!(device.block_in_ring(GIB).unwrap().is_none());
+}
+
+#[test]
+fn a_step_leaves_room_for_the_weights_that_are_copied_while_it_runs() {
+    let device = device();
+    // Room for all that the step takes once, and not twice.
+    device.reserve(8 * GIB - (700 << 20));
+    let step = |key: u64, copies: bool| {
+        device.repeated(key, || {
+            let _results = device.buffer(100 << 20, Format::F32).unwrap();
+            if copies {
+                CopyEnd::new(&device).unwrap().wait().unwrap();
+            }
+            device.taken() - device.used() > 0
+        })
+    };
+    // The first one is measured. One that only computes then has memory of its own.
+    assert_eq!([(); 2].map(|()| step(1, false)), [false, true]);
+    device.trim();
+    assert_eq!([(); 3].map(|()| step(2, true)), [false; 3]);
+    // With room for both it has, and so it has when nothing is copied any more.
+    device.reserve(7 * GIB);
+    assert!(step(2, true));
+    device.reserve(8 * GIB - (700 << 20));
+    assert_eq!([(); 2].map(|()| step(2, false)), [false, true]);
 }
 
 #[test]

@@ -156,6 +156,7 @@ impl CopyEnd {
         }
         let device = &self.device;
         device.enter()?;
+        steps::copied();
         steps::interrupt(device)?;
         device.checked(device.driver.wait_for(device.compute, self.event))
     }

@@ -10,7 +10,7 @@
 //! Numbers from main memory are left in pinned places, where the graph's first kernels read them; whoever wants numbers back
 //! ends a part of the step, and waits.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -44,7 +44,7 @@ const ALIGNMENT: u64 = 256;
 #[derive(Default)]
 pub(super) struct Kept {
     steps: Mutex<Vec<Recorded>>,
-    measured: Mutex<Vec<(u64, u64)>>,
+    measured: Mutex<Vec<Measured>>,
     /// How many steps ran as graphs.
     repeats: AtomicU64,
 }
@@ -67,6 +67,15 @@ impl Kept {
         drop(steps);
         drop(gone);
     }
+}
+
+/// What a step took that ran without being noted.
+struct Measured {
+    key: u64,
+    /// At most, with what was copied.
+    bytes: u64,
+    /// Whether weights were copied while it ran.
+    copied: bool,
 }
 
 /// What one step did.
@@ -159,6 +168,13 @@ struct Run {
 
 thread_local! {
     static RUN: RefCell<Option<Run>> = const { RefCell::new(None) };
+    /// Whether weights were copied since a step began that is measured.
+    static COPIED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Tells that weights came from elsewhere while a step ran.
+pub(super) fn copied() {
+    COPIED.set(true);
 }
 
 /// Calls with the step of this thread, if it is one of this device.
@@ -367,23 +383,29 @@ impl CudaDevice {
     /// Memory for a step whose need is known. None for one that was not seen, or for which there is no room.
     fn first_chunk(self: &Arc<Self>, key: u64) -> Option<Chunk> {
         let measured = lock(&self.steps.measured);
-        let &(_, bytes) = measured.iter().find(|(other, _)| *other == key)?;
+        let &Measured { bytes, copied, .. } = measured.iter().find(|other| other.key == key)?;
         drop(measured);
         // Parts that are in use leave gaps of odd sizes.
-        let bytes = (bytes + bytes / 16 + CHUNK).next_multiple_of(ALIGNMENT);
-        let block = self.take_arena(bytes).ok()?;
-        Some(Chunk::new(block.address(), bytes, Some(block)))
+        let arena = (bytes + bytes / 16 + CHUNK).next_multiple_of(ALIGNMENT);
+        // Weights that come while it runs have their place beside the arena: they must find as much room as without it.
+        if copied && self.room() < arena + bytes {
+            return None;
+        }
+        let block = self.take_arena(arena).ok()?;
+        Some(Chunk::new(block.address(), arena, Some(block)))
     }
 
     /// Runs a step and remembers how much memory it took at most.
     fn measured<R>(&self, key: u64, body: impl FnOnce() -> R) -> R {
         let before = self.used();
         self.highest.store(before, Ordering::Relaxed);
+        COPIED.set(false);
         let result = body();
-        let most = self.highest.load(Ordering::Relaxed).saturating_sub(before);
+        let bytes = self.highest.load(Ordering::Relaxed).saturating_sub(before);
+        let copied = COPIED.get();
         let mut measured = lock(&self.steps.measured);
-        measured.retain(|(other, _)| *other != key);
-        measured.insert(0, (key, most));
+        measured.retain(|other| other.key != key);
+        measured.insert(0, Measured { key, bytes, copied });
         measured.truncate(MOST_MEASURED);
         result
     }

@@ -494,6 +494,7 @@ const LARGE: usize = 1 << 20;
 
 /// Copies a value to an address, from its file if it was not read yet.
 fn bring(device: &Arc<CudaDevice>, to: u64, stored: &Stored) -> Result<()> {
+    steps::copied();
     if stored.byte_len() < LARGE || stored.is_pinned() {
         return device.upload(to, stored.bytes());
     }
