@@ -100,6 +100,14 @@ pub fn with_fp8_products(file: Arc<dyn WeightFile>) -> Arc<dyn WeightFile> {
         let (Dtype::F8E4M3, &[rows, columns]) = (info.dtype, info.shape.as_slice()) else {
             continue;
         };
+        let parts = LayerParts {
+            file: &*file,
+            name: layer,
+        };
+        // A scale that no marker speaks of does not count, and must not here.
+        if rows == 0 || parts.info(parts.scale()).is_some() {
+            continue;
+        }
         if let Some(format) = RowFormat::new(RowKind::F8E4M3, columns, 0) {
             let layer = QuantisedLayer {
                 name: layer.to_owned(),

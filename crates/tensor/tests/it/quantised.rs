@@ -102,6 +102,10 @@ fn plain_matrices_of_fp8_become_layers_with_scales_of_one() {
         value("conv.weight", &[8, 4, 3, 3], Dtype::F8E4M3),
         value("other.weight", &[48, 40], Dtype::F8E5M2),
         value("table", &[48, 40], Dtype::F8E4M3),
+        value("none.weight", &[0, 40], Dtype::F8E4M3),
+        // Nothing says that the scale is one.
+        value("scaled.weight", &[48, 40], Dtype::F8E4M3),
+        value("scaled.weight_scale", &[3], Dtype::F32),
     ];
     let plain = tensors(all.clone());
     let file = with_fp8_products(Arc::clone(&plain));
