@@ -20,72 +20,39 @@ macro_rules! archive {
     };
 }
 
+const fn machine_code(from: u32, below: u32, bytes: &'static [u8]) -> Archive {
+    Archive {
+        from,
+        below,
+        ptx: false,
+        bytes,
+    }
+}
+
+const fn text(from: u32, below: u32, bytes: &'static [u8]) -> Archive {
+    let archive = machine_code(from, below, bytes);
+    Archive {
+        ptx: true,
+        ..archive
+    }
+}
+
 /// Products of fp8: `CudaDevice::has_fp8` says for which cards.
 static PTX89: &[u8] = archive!("ptx89");
 
 /// The best first. Machine code runs on its own architecture and on later ones of the same generation (that of 8.0 on 8.6 and
 /// 8.9, where 8.9 has some of its own; that of 12.0 on 12.1); that of 9.0a only there.
 static ARCHIVES: &[Archive] = &[
-    Archive {
-        from: 120,
-        below: 130,
-        ptx: false,
-        bytes: archive!("120"),
-    },
-    Archive {
-        from: 100,
-        below: 110,
-        ptx: false,
-        bytes: archive!("100"),
-    },
-    Archive {
-        from: 90,
-        below: 91,
-        ptx: false,
-        bytes: archive!("90a"),
-    },
-    Archive {
-        from: 89,
-        below: 90,
-        ptx: false,
-        bytes: archive!("89"),
-    },
-    Archive {
-        from: 80,
-        below: 90,
-        ptx: false,
-        bytes: archive!("80"),
-    },
-    Archive {
-        from: 75,
-        below: 80,
-        ptx: false,
-        bytes: archive!("75"),
-    },
-    Archive {
-        from: 120,
-        below: u32::MAX,
-        ptx: true,
-        bytes: PTX89,
-    },
-    Archive {
-        from: 89,
-        below: 90,
-        ptx: true,
-        bytes: PTX89,
-    },
-    Archive {
-        from: 80,
-        below: u32::MAX,
-        ptx: true,
-        bytes: archive!("ptx80"),
-    },
-    Archive {
-        from: 75,
-        below: u32::MAX,
-        ptx: true,
-        bytes: archive!("ptx75"),
-    },
+    machine_code(120, 130, archive!("120")),
+    machine_code(100, 110, archive!("100")),
+    machine_code(90, 91, archive!("90a")),
+    machine_code(89, 90, archive!("89")),
+    machine_code(80, 90, archive!("80")),
+    machine_code(75, 80, archive!("75")),
+    text(120, u32::MAX, PTX89),
+    text(89, 90, PTX89),
+    text(80, u32::MAX, archive!("ptx80")),
+    text(75, u32::MAX, archive!("ptx75")),
 ];
 
 /// The compute capability below which no kernel runs.
